@@ -55,8 +55,8 @@ const UNFIT: u32 = 0xffffffffu;
 // the exponent of the largest magnitude itself.
 fn spread() -> u32 { return select(14u, 28u, PIECES == 1u); }
 const RANGE: u32 = 40u;
-// Threshold for scaled numbers whose low halves lose bits. At most
-// 1 / MOST_SMALL of the elements of a chunk may be below it.
+// Threshold for scaled numbers whose low halves lose bits. At most 1 / MOST_SMALL of the elements
+// of a chunk may be below it.
 fn small_is() -> f32 { return select(0.0625, 0.0000152587890625, PIECES == 1u); }
 const MOST_SMALL: u32 = 8u;
 // The exponent bits of 1.0.

@@ -1,5 +1,6 @@
 #version 460
-// Attention of f16 operands that keeps the logarithms of its sums, on cooperative matrices that can be converted: see include/attention_coop.glsl.
+// FlashAttention of F16 operands that also writes the log-sum-exp, on cooperative matrices, with
+// matrix-use conversions: see include/attention_coop.glsl.
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_GOOGLE_include_directive : require
 #extension GL_NV_cooperative_matrix2 : require

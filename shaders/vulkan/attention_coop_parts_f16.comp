@@ -1,5 +1,5 @@
 #version 460
-// Attention of f16 operands with its keys in parts on cooperative matrices: see
+// FlashAttention of F16 operands with split-KV, on cooperative matrices: see
 // include/attention_coop.glsl.
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_GOOGLE_include_directive : require

@@ -1,6 +1,6 @@
 #version 460
-// Gradients of attention of bf16 operands, of keys and values, as scaled f16 on cooperative matrices that can be converted: see
-// include/attention_grad_pairs.glsl.
+// Attention backward, gradients of keys and values, for BF16 operands as scaled F16, on cooperative
+// matrices, with matrix-use conversions: see include/attention_grad_pairs.glsl.
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_GOOGLE_include_directive : require
 #extension GL_NV_cooperative_matrix2 : require

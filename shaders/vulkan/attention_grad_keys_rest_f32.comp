@@ -1,5 +1,6 @@
 #version 460
-// Gradients of attention in f32, of keys and values, where pairs of f16 do not do: see include/attention_grad_rest.glsl.
+// Attention backward, gradients of keys and values, F32 fallback for heads that split F16 cannot
+// represent: see include/attention_grad_rest.glsl.
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_GOOGLE_include_directive : require
 

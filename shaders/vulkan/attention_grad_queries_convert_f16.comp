@@ -1,5 +1,6 @@
 #version 460
-// Gradients of attention in f16, of queries, on cooperative matrices that can be converted: see include/attention_grad.glsl.
+// Attention backward, gradients of queries, for F16 operands, on cooperative matrices, with
+// matrix-use conversions: see include/attention_grad.glsl.
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_GOOGLE_include_directive : require
 #extension GL_NV_cooperative_matrix2 : require

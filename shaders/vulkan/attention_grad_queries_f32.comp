@@ -1,6 +1,6 @@
 #version 460
-// Gradients of attention in f32, of queries, as pairs of f16 on cooperative matrices: see
-// include/attention_grad_pairs.glsl.
+// Attention backward, gradients of queries, for F32 operands as split F16, on cooperative matrices:
+// see include/attention_grad_pairs.glsl.
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_GOOGLE_include_directive : require
 

@@ -1,6 +1,6 @@
 #version 460
-// Attention of bf16 operands as scaled f16 that keeps the logarithms of its sums, on cooperative matrices that can be converted: see
-// include/attention_halves.glsl.
+// FlashAttention of BF16 operands as scaled F16 that also writes the log-sum-exp, on cooperative
+// matrices, with matrix-use conversions: see include/attention_halves.glsl.
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_GOOGLE_include_directive : require
 #extension GL_NV_cooperative_matrix2 : require

@@ -1,6 +1,6 @@
 #version 460
-// Attention of f32 operands as pairs of f16 with its keys in parts on cooperative matrices that can be converted: see
-// include/attention_halves.glsl.
+// FlashAttention of F32 operands as split F16 with split-KV, on cooperative matrices, with
+// matrix-use conversions: see include/attention_halves.glsl.
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_GOOGLE_include_directive : require
 #extension GL_NV_cooperative_matrix2 : require

@@ -1,36 +1,43 @@
 #version 460
-// y = softmax(scale q k^T) v of f16 heads of 64 elements (Dao et al., "FlashAttention", 2022), on fragments that invocations fill
-// themselves from memory: without shared memory and without barriers.
+// FlashAttention on register fragments: y = softmax(scale q k^T) v of F16 heads of 64 elements (Dao
+// et al., 2022). Threads fill the matrix fragments directly from global memory. The kernel needs
+// neither shared memory nor barriers.
 //
-// That takes the place of an element to be known, which `lanes.rs` finds out: lane l has places g = l / 4 and t = l % 4 of a
-// fragment. A subgroup takes WM rows, in strips of 16, and walks the keys that any of them sees, 16 at a time; subgroups of a
-// workgroup find in the nearest cache what they have in common. Products, sums and the softmax are f32; weights are rounded to f16
-// before they meet the values. Query heads of one key head are taken together: row r of a key head is query r / group of
-// query head head * group + r % group.
+// This requires a known register layout of the fragments, which `lanes.rs` probes: lane l owns row
+// or column g = l / 4 and the elements of t = l % 4. A subgroup processes WM rows in strips of 16.
+// It iterates over the keys that any of these rows attends to, 16 per step. Subgroups of a
+// workgroup share keys and values through the L1 cache. Products, sums and the softmax are F32.
+// Weights are rounded to F16 before the multiplication by the values. The query heads of one KV
+// head are processed together: row r is query r / group of query head head * group + r % group.
 //
-// Each load takes 16 bytes of a row:
-// - Elements of a head are summed in any order, so that the four places of a lane in two fragments along it are 8 neighbours: of
-//   queries as of keys.
-// - Scores of two fragments of 8 keys are, as weights, the lane's places of a left fragment of 16 keys. Columns 2 c and 2 c + 1 of a
-//   fragment are its keys c and c + 4, so that the four places of a lane are keys t, t + 4, t + 8 and t + 12 of the step.
-// - Column g of fragment f of the values is element 8 g + f, so that a lane loads 8 neighbours of each of its four keys and
-//   pairs them over keys. Results of a lane are then 16 neighbours of each of its rows: elements 16 t + f and 16 t + 8 + f.
+// Each load fetches 16 bytes of a row:
+// - The sum over the head dimension may use any order. The four elements of a lane in two fragments
+//   are therefore 8 adjacent elements, in queries and in keys.
+// - The scores of two fragments of 8 keys become, as weights, one left fragment of 16 keys. Columns
+//   2 c and 2 c + 1 of a fragment are its keys c and c + 4. A lane then owns the keys t, t + 4, t +
+//   8 and t + 12 of the step.
+// - Column g of value fragment f is element 8 g + f. A lane then loads 8 adjacent elements of each
+//   of its four keys, and pairs them over keys. The results of a lane are 16 adjacent elements of
+//   each of its rows: elements 16 t + f and 16 t + 8 + f.
 //
-// Weights are powers of two of scores less the center of their row, which follows when some score exceeds it by SLACK, for the
-// whole subgroup at once; see attention_coop.glsl. Most steps have nothing to move and nothing to hide, and go a way of their own.
-// A pair that is not seen has the weight -0, which no exponential gives. Where a value that some row does not see is NaN or
-// infinite, the step's values are weighed one by one, and only where they are seen.
+// Weights are powers of two of the scores minus the row's center. If a score exceeds the center by
+// SLACK, the whole subgroup updates its centers (see attention_coop.glsl). Most steps need neither
+// an update nor a mask and use a shorter code path. A masked pair has the weight -0, which no
+// exponential yields. If a value is NaN or infinite and masked for some row, the values of the step
+// are added key by key, only to the rows that attend to them.
 //
-// Registers decide how many subgroups a unit has at a time, and with them how well waiting is hidden: keys are asked for a step
-// ahead, values at the begin of their step.
+// Register use limits the number of resident subgroups, and so the latency hiding. Keys are
+// therefore prefetched one step ahead, and values at the start of their step.
 //
-// Queries, keys and values may lie in panels of 32 columns, as gemm_laid_f16.comp writes them where asked: half_stride says how far
-// the second half of a head lies from the first, 32 where it follows. Results are written in panels where asked.
+// Queries, keys and values may be stored in panels of 32 columns, as gemm_laid_f16.comp writes
+// them. half_stride is the distance of the two halves of a head, 32 for contiguous heads. Results
+// may be written in panels.
 //
-// The order of workgroups: attention_order.glsl.
+// attention_order.glsl defines the order of workgroups.
 //
-// Constraints: no mask but bounds, no cap; HEAD and VALUE 64; subgroups of 32; FM 16, FN 8, FK 16; BN 16; WM a multiple of 16.
-// Offsets and strides are multiples of 8, elements are 1 apart along the last axis, bindings at 16 bytes.
+// Constraints: no mask operand, only key ranges; no softcap; HEAD and VALUE 64; subgroups of 32; FM
+// 16, FN 8, FK 16; BN 16; WM a multiple of 16. Offsets and strides are multiples of 8; the last
+// axis has unit stride; bindings are 16-byte aligned.
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_shuffle : require
@@ -49,20 +56,21 @@ uint head;
 #include "attention_row.glsl"
 
 const float LOG2_E = 1.44269504;
-// What a score may exceed its center by, as a power of two, and the center of a row before its first score.
+// Limit by which a score may exceed its row's center, as a base-2 exponent, and the initial center.
 const float SLACK = 8.0;
 const float LEAST = -3.40282347e38;
 
-// Strips of rows; 32 elements along a head; fragments of 8 keys, and of values.
+// Strips of rows; groups of 32 elements of a head; fragments of 8 keys; fragments of 8 value
+// columns.
 const uint STRIPS = WM / 16u;
 const uint BLOCKS = HEAD / 32u;
 const uint KEYS = 16u;
 const uint KEY_PARTS = 2u;
 const uint COLUMNS_OF_VALUES = VALUE / 8u;
 
-// Fragments of a strip lie after each other, and what is known of rows g and g + 8 of it: their centers, the lane's share of the
-// sums of their weights. A loop inside two others may not be unrolled, and what it indexes would lie in memory:
-// so loops are as flat as this.
+// Fragments of a strip are contiguous. A lane stores the centers and its partial sums of weights
+// for rows g and g + 8 of each strip. Arrays are flat because compilers may not unroll a loop
+// nested in two others; the arrays that it indexes would then be in memory instead of registers.
 const uint PARTS = 2u * BLOCKS;
 const uint ROWS_OF_LANE = 2u * STRIPS;
 LEFT queries[STRIPS * PARTS];
@@ -70,25 +78,25 @@ SUMS scores[STRIPS * KEY_PARTS];
 SUMS sums[STRIPS * COLUMNS_OF_VALUES];
 float centers[ROWS_OF_LANE];
 float totals[ROWS_OF_LANE];
-// Operands of a step: words of the lane's key of each part, and of its four values.
+// Operands of a step: 16-byte words of this lane's key in each fragment, and of its four values.
 uvec4 keys[KEY_PARTS * BLOCKS];
 uvec4 values[4];
-// Where those to be read next begin, in words, and those of the last key.
+// Offsets of the next keys and values in 16-byte words, and of the last key.
 uint at_k[KEY_PARTS];
 uint at_v[4];
 uint last_k;
 uint last_v;
 
-// The lane's places.
+// This lane's row or column g, and its element index t.
 uint g;
 uint t;
-// Where values of this head begin, in words, and the one after the last key that is read.
+// Offset of the values of this head, in 16-byte words, and the end of the key range.
 uint base_v;
 int stop;
 
 f16vec2 pair_of(uint word) { return unpackFloat2x16(word); }
 
-// A fragment from its registers, in the order in which the device's instruction has them.
+// Fills a left fragment from registers, in the order of the hardware instruction.
 LEFT left_of(uvec4 words) {
     LEFT left;
     [[unroll]] for (uint pair = 0u; pair < 2u; pair++) {
@@ -110,7 +118,7 @@ RIGHT right_of(uint first, uint second) {
     return right;
 }
 
-// The greatest over the four lanes of a row, and their sum.
+// Maximum over the four lanes of a row. `sum_of_row` is the sum.
 float greatest_of_row(float x) {
     x = max(x, subgroupShuffleXor(x, 1u));
     return max(x, subgroupShuffleXor(x, 2u));
@@ -121,10 +129,11 @@ float sum_of_row(float x) {
     return x + subgroupShuffleXor(x, 2u);
 }
 
-// Words between the halves of a head.
+// Distance of the two halves of a head, in 16-byte words.
 uint half_apart() { return p.half_stride / 8u; }
 
-// Queries, negated where the scale is, so that greater products are greater scores.
+// Loads the queries. They are negated if the scale is negative, so that a greater product is a
+// greater score.
 void load_queries(uint first_row, uint rows) {
     uint sign = p.scale < 0.0 ? 0x80008000u : 0u;
     uvec4 words[ROWS_OF_LANE * BLOCKS];
@@ -150,7 +159,8 @@ void load_queries(uint first_row, uint rows) {
     }
 }
 
-// Says where a lane's words of the first step lie; keys beyond the end are read as the last one.
+// Sets the offsets of this lane's words in the first step. Keys beyond the end are clamped to the
+// last one.
 void begin_keys(uint key, uint base_k) {
     uint k_apart = p.k_seq / 8u;
     uint v_apart = p.v_seq / 8u;
@@ -187,7 +197,8 @@ void multiply_keys() {
         scores[x] = SUMS(0.0);
     }
     [[unroll]] for (uint x = 0u; x < KEY_PARTS * PARTS; x++) {
-        // Products that add to the same scores wait for each other: others come between them.
+        // Interleaves independent accumulators, because consecutive products of one accumulator
+        // would stall.
         uint part = x / KEY_PARTS;
         uint j = x % KEY_PARTS;
         uvec4 words = keys[j * BLOCKS + part / 2u];
@@ -198,7 +209,7 @@ void multiply_keys() {
     }
 }
 
-// Scores of pairs that are not seen become -infinity.
+// Sets the scores of masked pairs to -infinity.
 void mask_scores(int key, uint first_row, uint rows, int n) {
     ivec2 seen[ROWS_OF_LANE];
     [[unroll]] for (uint r = 0u; r < ROWS_OF_LANE; r++) {
@@ -214,7 +225,7 @@ void mask_scores(int key, uint first_row, uint rows, int n) {
     }
 }
 
-// The lane's scores of a row.
+// This lane's scores of a row.
 vec4 scores_of(const uint r) {
     uint x = r / 2u * KEY_PARTS;
     uint e = r % 2u * 2u;
@@ -223,7 +234,7 @@ vec4 scores_of(const uint r) {
 
 float greatest(vec4 own) { return max(max(own.x, own.y), max(own.z, own.w)); }
 
-// True if some score of the lane is far above its row's center.
+// True if a score of this lane exceeds its row's center by more than SLACK.
 bool is_far(float by) {
     bool far = false;
     [[unroll]] for (uint r = 0u; r < ROWS_OF_LANE; r++) {
@@ -232,7 +243,7 @@ bool is_far(float by) {
     return far;
 }
 
-// Moves centers, and rescales what was summed under others.
+// Updates the centers, and rescales the accumulators.
 void raise_centers(float by) {
     float rescale[ROWS_OF_LANE];
     [[unroll]] for (uint r = 0u; r < ROWS_OF_LANE; r++) {
@@ -250,7 +261,7 @@ void raise_centers(float by) {
     }
 }
 
-// Scores to weights, which are counted.
+// Converts scores to weights, and adds them to the row sums.
 void weigh(float by, const bool guarded) {
     [[unroll]] for (uint x = 0u; x < STRIPS * KEY_PARTS; x++) {
         [[unroll]] for (uint e = 0u; e < 4u; e++) {
@@ -287,7 +298,8 @@ void add_values() {
     }
 }
 
-// As add_values where some values are not finite: key by key, where the row sees it. Seldom run, so the loop stays one.
+// Variant of add_values for non-finite values: adds each key only to the rows that attend to it.
+// Rarely executed, so not unrolled.
 void add_seen_values(int key) {
     [[dont_unroll]] for (uint at = 0u; at < KEYS; at++) {
         int line = min(key + int(at), stop - 1);
@@ -315,7 +327,7 @@ void add_seen_values(int key) {
     }
 }
 
-// Eight results of a row from those of each fragment, from fragment `x` on.
+// Eight results of a row, one from each fragment, starting at fragment `x`.
 uvec4 results_of(const uint x, const uint e, float by) {
     return uvec4(
         packHalf2x16(vec2(sums[x][e], sums[x + 1u][e]) * by),
@@ -325,7 +337,7 @@ uvec4 results_of(const uint x, const uint e, float by) {
     );
 }
 
-// The lane's first word of a row of results.
+// This lane's first word in a row of results.
 uint place_of(uint row) {
     if (p.y_panels != 0u) {
         uint first = row_of(row, 0u, p.queries * 4u, p.rows * 8u, 4u);
@@ -338,7 +350,7 @@ void store_results(uint first_row, uint rows) {
     [[unroll]] for (uint r = 0u; r < ROWS_OF_LANE; r++) {
         uint row = first_row + 8u * r + g;
         float total = sum_of_row(totals[r]);
-        // Of a row that sees no key nothing was summed.
+        // A row without visible keys has total 0.
         float by = total == 0.0 ? 0.0 : 1.0 / total;
         uvec4 low = results_of(r / 2u * COLUMNS_OF_VALUES, r % 2u * 2u, by);
         uvec4 high = results_of(r / 2u * COLUMNS_OF_VALUES, r % 2u * 2u + 1u, by);

@@ -1,23 +1,27 @@
 #version 460
-// y = softmax(mask(scale q k^T)) v of one query a batch entry, on cooperative matrices, in one pass over its keys.
+// Flash decoding: y = softmax(mask(scale q k^T)) v of one query per batch entry, on cooperative
+// matrices, in one pass over the keys.
 //
-// q, k, v and y hold f16; products, sums and the softmax are f32, weights are rounded to f16 before they meet the
-// values. Query heads of one key head are taken together: they are the columns of fragments of FN, of which those from
-// GROUP on hold nothing of use.
+// q, k, v and y are F16. Products, sums and the softmax are F32. Weights are rounded to F16 before
+// the multiplication by the values. The query heads of one KV head are processed together as
+// columns of fragments of FN; columns from GROUP on are unused.
 //
-// A workgroup takes a piece of PIECE keys of one batch entry and key head, a subgroup KEYS of them. An invocation asks
-// for all of its keys and values at once, before anything is known; they go through shared memory of the subgroup,
-// STAGED keys at a time, to become left factors: of the scores [keys, queries], and, as columns, of the sums
-// [columns, queries]. One maximum of the workgroup centers the scores; it waits for nothing else.
+// A workgroup processes a piece of PIECE keys of one batch entry and KV head, and each subgroup
+// KEYS of them. A thread issues the loads of all its keys and values at the start. Shared memory of
+// the subgroup turns them, STAGED keys per step, into left operands: of the scores [keys, queries],
+// and in column order of the sums [columns, queries]. The workgroup subtracts one common maximum
+// per query from the scores, which needs a single barrier.
 //
-// Where there are several pieces, each leaves sums, its maximum and its weights in memory. The workgroup that counts
-// the last one of its head puts them together, in their order, and counts from 0 again: what it reads was made
-// available to the queue by those that counted before it. Pieces without a key that is seen are not counted.
+// With several pieces, each workgroup stores its sums, maximum and sum of weights in memory. The
+// last workgroup of a head, found with a counter, combines them in order and resets the counter to
+// 0. The counter's atomic operations make the stored data available to it. Pieces without visible
+// keys are skipped.
 //
 // The flat group is (piece * batch + batch entry) * KEY_HEADS + head.
 //
-// Constraints on constants: STAGED a multiple of FM and FK, HEAD of FK, VALUE of FM; HEAD and VALUE powers of two of
-// at least 32; GROUP at most FN. Offsets and strides of q, k and v are multiples of 8, of y of 4, elements 1 apart.
+// Constraints on constants: STAGED is a multiple of FM and FK, HEAD of FK, VALUE of FM. HEAD and
+// VALUE are powers of two of at least 32, and GROUP is at most FN. Offsets and strides of q, k and
+// v are multiples of 8, those of y multiples of 4. The last axis has unit stride.
 
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_16bit_storage : require
@@ -33,13 +37,13 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint THREADS = 256;
 layout(constant_id = 1) const uint SUBGROUP = 32;
-layout(constant_id = 2) const uint FM = 16; // the device's fragment
+layout(constant_id = 2) const uint FM = 16; // fragment size of the device
 layout(constant_id = 3) const uint FN = 8;
 layout(constant_id = 4) const uint FK = 16;
-layout(constant_id = 5) const uint STEPS = 1; // times that a subgroup stages keys
+layout(constant_id = 5) const uint STEPS = 1; // staging steps per subgroup
 layout(constant_id = 6) const uint HEAD = 128;
 layout(constant_id = 7) const uint VALUE = 128;
-layout(constant_id = 8) const uint GROUP = 4; // query heads of a key head
+layout(constant_id = 8) const uint GROUP = 4; // query heads per KV head
 layout(constant_id = 9) const uint KEY_HEADS = 8;
 
 layout(set = 0, binding = 0) uniform Params {
@@ -62,7 +66,7 @@ layout(set = 0, binding = 0) uniform Params {
     uint window;
     uint keys;
     uint batch;
-    uint pieces; // for which there is room
+    uint pieces; // maximum number of pieces
     uint groups;
     float scale;
 } p;
@@ -72,10 +76,10 @@ layout(set = 0, binding = 2) readonly buffer K { uvec4 k[]; };
 layout(set = 0, binding = 3) readonly buffer V { uvec4 v[]; };
 layout(set = 0, binding = 4) readonly buffer Lens { uint lens[]; };
 layout(set = 0, binding = 5) writeonly buffer Y { uvec2 y[]; };
-// Of each piece the sums of its columns, by query head, and its maximum and weights.
+// Per piece: the sums of the columns by query head, then the maxima and the sums of the weights.
 layout(set = 0, binding = 6) queuefamilycoherent buffer Sums { vec4 sums[]; };
 layout(set = 0, binding = 7) queuefamilycoherent buffer Stats { vec2 stats[]; };
-// The pieces of each batch entry and key head that are there.
+// Number of finished pieces per batch entry and KV head.
 layout(set = 0, binding = 8) queuefamilycoherent buffer Counts { uint counts[]; };
 
 #define SUMS coopmat<float, gl_ScopeSubgroup, FM, FN, gl_MatrixUseAccumulator>
@@ -89,19 +93,21 @@ const uint SUBGROUPS = THREADS / SUBGROUP;
 const uint KEYS = STAGED * STEPS;
 const uint PIECE = KEYS * SUBGROUPS;
 
-// Fragments: parts of a head, columns of values, staged keys as rows and as the summed axis.
+// Numbers of fragments: head dimension, value columns, staged keys as rows, staged keys as summed
+// axis.
 const uint HF = HEAD / FK;
 const uint VF = VALUE / FM;
 const uint KF = STAGED / FM;
 const uint PF = STAGED / FK;
 
-// In words of 16 bytes: 8 elements or 4 floats. Each row is one word longer than its data, so that the rows of a
-// fragment lie in different banks.
+// Lengths in 16-byte words of 8 F16 or 4 F32 elements. Rows have one word of padding, so that the
+// rows of a fragment are in different banks.
 const uint K_COLS = HEAD / 8;
 const uint V_COLS = VALUE / 8;
 const uint K_STRIDE = K_COLS + 1;
 const uint V_STRIDE = V_COLS + 1;
-// Loads of an invocation of staged keys; those of a row, where a subgroup is shorter, and rows of a load, where not.
+// Loads of staged keys per thread, loads per row if a row exceeds a subgroup, and rows per load
+// otherwise.
 const uint K_LOADS = STAGED * K_COLS / SUBGROUP;
 const uint V_LOADS = STAGED * V_COLS / SUBGROUP;
 const uint K_TURNS = K_COLS > SUBGROUP ? K_COLS / SUBGROUP : 1;
@@ -109,31 +115,32 @@ const uint V_TURNS = V_COLS > SUBGROUP ? V_COLS / SUBGROUP : 1;
 const uint K_ROWS = SUBGROUP > K_COLS ? SUBGROUP / K_COLS : 1;
 const uint V_ROWS = SUBGROUP > V_COLS ? SUBGROUP / V_COLS : 1;
 const uint Q_LOADS = (GROUP * K_COLS + THREADS - 1) / THREADS;
-// A row of sums, scores and weights for each query.
+// Row pitches of sums, scores and weights; there is a row per query.
 const uint SUM_STRIDE = VALUE / 4 + 1;
 const uint SCORE_STRIDE = KEYS / 4 + 1;
 const uint WEIGHT_STRIDE = KEYS / 8 + 1;
-// Of each subgroup: keys, then scores, then values, then sums; weights, then the fragment of their sums.
+// Shared memory of a subgroup: keys, then scores, then values, then sums share one region. Weights,
+// and later the fragment of their sums, use another.
 const uint STAGE_LEN = STAGED * (K_STRIDE > V_STRIDE ? K_STRIDE : V_STRIDE);
 const uint OWN_LEN = STAGE_LEN > FN * SUM_STRIDE ? STAGE_LEN : FN * SUM_STRIDE;
 const uint WEIGHT_LEN = FN * WEIGHT_STRIDE > FM * FN / 4 ? FN * WEIGHT_STRIDE : FM * FN / 4;
 const uint WEIGHTS_AT = SUBGROUPS * OWN_LEN;
 const uint QUERIES_AT = WEIGHTS_AT + SUBGROUPS * WEIGHT_LEN;
 shared uvec4 tiles[QUERIES_AT + FN * K_STRIDE];
-// The greatest score of each query, in order as an integer.
+// Maximum score of each query, as an ordered integer.
 shared int tops[GROUP];
 shared uint is_last;
 
-// Invocations take four keys of a query, and four columns of one.
+// A thread handles four keys of a query, then four columns of a query.
 const uint KEY_QUADS = KEYS / 4;
 const uint SCORES = (GROUP * KEY_QUADS + SUBGROUP - 1) / SUBGROUP;
 const uint QUADS = VALUE / 4;
 
-// Scores are in units of which the exponential takes powers of two.
+// Scores are in base-2 exponents, so that weights are powers of two.
 const float LOG2_E = 1.44269504;
-// Weights are up to 2^SCALED, so that few are small for an f16.
+// Weights are scaled by 2^SCALED, so that few become subnormal in F16.
 const float SCALED = 8.0;
-// Pieces that are put together at once.
+// Pieces combined per iteration.
 const uint AT_ONCE = 16;
 
 float minus_infinity() { return uintBitsToFloat(0xff800000u); }
@@ -145,41 +152,42 @@ int ordered(float x) {
 
 float float_at(int key) { return intBitsToFloat(key < 0 ? key ^ 0x7fffffff : key); }
 
-// What scores are taken less of, given the greatest.
+// Value subtracted from the scores, computed from their maximum.
 float center_of(float top) { return top == minus_infinity() ? 0.0 : top; }
 
-// What the invocations of a subgroup wrote to shared memory is seen by all of them.
+// Subgroup barrier: makes the subgroup's writes to shared memory visible to all its threads.
 void subgroup_meets() {
     controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, gl_StorageSemanticsShared, gl_SemanticsAcquireRelease);
 }
 
-// What the workgroup does to memory before comes before what it does next.
+// Workgroup barrier for buffer and shared memory.
 void workgroup_meets() {
     controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
         gl_SemanticsAcquireRelease);
 }
 
-// The workgroup's place, the keys that are seen, and the first key of the subgroup.
+// Position of the workgroup, the range of visible keys, and the first key of the subgroup.
 uint batch;
 uint head;
 uint begin;
 uint end;
 uint first;
 uint lane;
-uint own_at; // words of the subgroup
+uint own_at; // offset of the subgroup's words
 
 uvec4 keys[STEPS * K_LOADS];
 uvec4 values[STEPS * V_LOADS];
 SUMS sum[VF];
 SUMS total;
 
-// The row and the column of a load, in a way that leaves little to do for each.
+// Row and column of a load, in a form with little arithmetic per load.
 uint key_row(uint i) { return i / K_TURNS * K_ROWS + lane / K_COLS; }
 uint key_column(uint i) { return i % K_TURNS * SUBGROUP + lane % K_COLS; }
 uint value_row(uint i) { return i / V_TURNS * V_ROWS + lane / V_COLS; }
 uint value_column(uint i) { return i % V_TURNS * SUBGROUP + lane % V_COLS; }
 
-// Asks for everything, and leaves the queries in shared memory. Columns of other queries may be anything.
+// Issues all loads, and stores the queries in shared memory. Unused query columns stay
+// uninitialized.
 void load() {
     uint local = gl_LocalInvocationIndex;
     uint q_at = (p.q_offset + batch * p.q_batch + head * GROUP * p.q_head) / 8u;
@@ -207,7 +215,7 @@ void load() {
     }
 }
 
-// Leaves the products of the subgroup's keys and the queries in shared memory.
+// q k^T of the subgroup's keys, stored in shared memory.
 void multiply_keys() {
     RIGHT queries[HF];
     [[unroll]] for (uint h = 0u; h < HF; h++) {
@@ -228,7 +236,7 @@ void multiply_keys() {
                 scores[at] = coopMatMulAdd(part, queries[h], scores[at]);
             }
         }
-        // Nobody reads the keys.
+        // All threads have read the keys.
         subgroup_meets();
     }
     [[unroll]] for (uint i = 0u; i < STEPS * KF; i++) {
@@ -237,7 +245,7 @@ void multiply_keys() {
     subgroup_meets();
 }
 
-// Products to weights, under the maximum of the workgroup.
+// Converts products to weights, relative to the maximum of the workgroup.
 void weigh() {
     uint to = gl_SubgroupID * WEIGHT_LEN + WEIGHTS_AT;
     vec4 scores[SCORES];
@@ -271,7 +279,8 @@ void weigh() {
     }
 }
 
-// Adds the subgroup's values, times their weights, and the weights. What is not seen may be anything: it becomes 0.
+// Adds the subgroup's values times their weights, and the weights. Masked values may be NaN, so
+// they are replaced by 0.
 void add_values() {
     uint own = gl_SubgroupID * WEIGHT_LEN + WEIGHTS_AT;
     total = SUMS(0.0);
@@ -284,7 +293,7 @@ void add_values() {
             uvec4 x = values[s * V_LOADS + i];
             tiles[own_at + value_row(i) * V_STRIDE + value_column(i)] = is_seen ? x : uvec4(0u);
         }
-        // The weights are there, too.
+        // The weights are complete, too.
         subgroup_meets();
         [[unroll]] for (uint f = 0u; f < PF; f++) {
             RIGHT weights;
@@ -304,7 +313,7 @@ void add_values() {
     }
 }
 
-// Four columns of a query, of all subgroups.
+// Four columns of a query, summed over all subgroups.
 vec4 sum_of(uint query, uint quad) {
     vec4 all = vec4(0.0);
     [[unroll]] for (uint s = 0u; s < SUBGROUPS; s++) {
@@ -328,7 +337,7 @@ void store(uint query, uint quad, vec4 all, float weights) {
     y[at / 4u + quad] = h.xz | h.yw << 16;
 }
 
-// The pieces from `at` on together.
+// Combines the pieces from `at` on.
 void put_together(uint at, uint count) {
     [[unroll]] for (uint own = gl_LocalInvocationIndex; own < GROUP * QUADS; own += THREADS) {
         uint query = own / QUADS;
@@ -369,7 +378,7 @@ void main() {
     head = flat_group % KEY_HEADS;
     uint piece = flat_group / KEY_HEADS;
     batch = 0u;
-    // A division by what is not known takes long.
+    // Skips the division for one batch entry: divisions by values unknown to the compiler are slow.
     if (p.batch != 1u) {
         batch = piece % p.batch;
         piece /= p.batch;
@@ -382,7 +391,7 @@ void main() {
     uint from = begin / PIECE;
     uint count = (end + PIECE - 1u) / PIECE - from;
     uint local = gl_LocalInvocationIndex;
-    // The first workgroup answers where nothing is seen.
+    // If no key is visible, the first workgroup writes the result.
     if (end == begin && piece == 0u) {
         for (uint own = local; own < GROUP * QUADS; own += THREADS) {
             store(own / QUADS, own % QUADS, vec4(0.0), 0.0);

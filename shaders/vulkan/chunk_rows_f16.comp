@@ -1,5 +1,6 @@
 #version 460
-// The products of rows of scans in chunks, of f16 operands on cooperative matrices: see include/chunk_rows.glsl.
+// Intra-chunk matmuls of state-space scans (SSD and delta rule), F16 operands on cooperative
+// matrices: see include/chunk_rows.glsl.
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_GOOGLE_include_directive : require
 

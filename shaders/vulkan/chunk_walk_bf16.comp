@@ -1,5 +1,6 @@
 #version 460
-// Scans over states in chunks, of bf16 operands on cooperative matrices: see include/chunk_walk.glsl.
+// Inter-chunk state passing of state-space scans (SSD and delta rule), BF16 operands on cooperative
+// matrices: see include/chunk_walk.glsl.
 #extension GL_EXT_bfloat16 : require
 #extension GL_GOOGLE_include_directive : require
 

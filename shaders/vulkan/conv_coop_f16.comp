@@ -1,5 +1,6 @@
 #version 460
-// Convolution of f16 operands on cooperative matrices: see include/gemm_coop.glsl and include/windows.glsl.
+// Convolution as implicit GEMM, F16 operands on cooperative matrices: see include/gemm_coop.glsl
+// and include/windows.glsl.
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_GOOGLE_include_directive : require
 

@@ -1,5 +1,6 @@
 #version 460
-// Gradients of convolutions' weights of f16 operands on cooperative matrices: see include/gemm_coop.glsl and include/weights.glsl.
+// Weight gradient of a convolution, F16 operands on cooperative matrices: see
+// include/gemm_coop.glsl and include/weights.glsl.
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_GOOGLE_include_directive : require
 

@@ -1,5 +1,5 @@
 #version 460
-// Few rows times blocks of Q4_K: see include/few_rows_laid.glsl.
+// Small-M GEMM for Q4_K weights, prepacked activations: see include/few_rows_laid.glsl.
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_GOOGLE_include_directive : require
 

@@ -1,5 +1,5 @@
 #version 460
-// Few rows times blocks of Q6_K: see include/few_rows_held.glsl.
+// Skinny GEMM for Q6_K weights, activations in registers: see include/few_rows_held.glsl.
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_GOOGLE_include_directive : require
 

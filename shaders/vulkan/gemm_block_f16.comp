@@ -1,5 +1,5 @@
 #version 460
-// Matrix product of f16 operands on matrices of a workgroup: see include/gemm_block.glsl.
+// GEMM of F16 operands on workgroup-scope matrices: see include/gemm_block.glsl.
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_GOOGLE_include_directive : require
 

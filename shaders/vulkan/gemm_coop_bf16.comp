@@ -1,5 +1,5 @@
 #version 460
-// Matrix product of bf16 operands on cooperative matrices: see include/gemm_coop.glsl.
+// GEMM of BF16 operands on cooperative matrices: see include/gemm_coop.glsl.
 #extension GL_EXT_bfloat16 : require
 #extension GL_GOOGLE_include_directive : require
 

@@ -1,5 +1,5 @@
 #version 460
-// Matrix product of f16 operands on cooperative matrices: see include/gemm_coop.glsl.
+// GEMM of F16 operands on cooperative matrices: see include/gemm_coop.glsl.
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_GOOGLE_include_directive : require
 

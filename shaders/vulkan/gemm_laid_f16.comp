@@ -1,33 +1,39 @@
 #version 460
-// C[m, n] = act(sum_k A[m, k] W[k, n] + bias[n]) of f16 whose weights were laid out for this kernel.
+// GEMM with prepacked weights: C[m, n] = act(sum_k A[m, k] W[k, n] + bias[n]) of F16. lay_out.wgsl
+// reorders the weights for this kernel.
 //
-// Sums are f32, C is rounded once. A subgroup has PART_ROWS x 64 of C: 4 fragments of 16 columns times PART_ROWS / 8
-// of 8 rows. Fragments are filled from words as they come from memory, without shared memory and without
-// barriers: what subgroups of a workgroup have in common they find in the nearest cache. That takes the place of an element
-// to be known, which `lanes.rs` finds out: lane l has places g = l / 4 and t = l % 4 of a fragment.
+// Sums are F32; C is rounded once. A subgroup computes PART_ROWS x 64 of C: 4 fragments of 16
+// columns times PART_ROWS / 8 fragments of 8 rows. Threads fill the fragments directly from global
+// memory, without shared memory and without barriers. Subgroups of a workgroup share operands
+// through the L1 cache. This requires a known register layout of the fragments, which `lanes.rs`
+// probes: lane l owns row or column g = l / 4 and the elements of t = l % 4.
 //
-// W lies in blocks of 64 columns and, within them, steps of 32 of k: fragments of the two halves of a step, 16 bytes
-// of each lane after each other. Columns g and g + 8 of fragment i are columns 8 g + 2 i and the one after it, so that a lane
-// ends with 8 neighbours of a row; the four places of a lane along k are 4 neighbours, so that it takes 16 bytes of a
-// row of A for a step:
+// W is stored in blocks of 64 columns, and each block in steps of 32 of k. A step contains the
+// fragments of its two halves, with the 16 bytes of each lane in order. Columns g and g + 8 of
+// fragment i are columns 8 g + 2 i and 8 g + 2 i + 1. The results of a lane are then 8 adjacent
+// elements of a row. The four elements of a lane along k are adjacent, so that it loads 16 bytes of
+// a row of A per step. The order of W is:
 //
-//     W[block, step, half, i, g, t, pair, side, 2] = B[32 step + 8 t + 4 half + 2 pair + 0..2, 64 block + 8 g + 2 i + side]
+//     W[block, step, half, i, g, t, pair, side, 2] = B[row, column];
+//     row = 32 step + 8 t + 4 half + 2 pair + 0..2;
+//     column = 64 block + 8 g + 2 i + side.
 //
-// where 16 bytes are a fragment's registers in the order in which the device's instruction has them.
+// The 16 bytes are a fragment's registers in the order of the hardware instruction.
 //
-// Each step multiplies while operands of the next are under way. A part that would reach beyond the last row begins
-// earlier, and stores its own rows only; where there are fewer rows than a part has, those beyond are read as the last one.
-// Where SLICES is above 1, a workgroup has one part, and its subgroups sum as many slices of k, which meet in shared memory.
-// Workgroups take every tile that is as many further as there are workgroups.
+// Each step multiplies while the operands of the next step are loaded. If the last part of the rows
+// is partial, it begins earlier, overlaps the previous part and stores only its new rows. If m is
+// below PART_ROWS, row indices are clamped. With SLICES > 1, a workgroup computes one part, its
+// subgroups divide k into slices, and shared memory reduces their sums. Workgroups iterate over
+// tiles with a grid stride.
 //
-// Rows may lie in panels, as the kernel before writes them where asked: 32 columns of all rows, then the next 32,
+// Rows may be stored in panels: 32 columns of all rows, then the next 32 columns,
 //
-//     A[k / 32, m, k mod 32], C[n / 32, m, n mod 32]
+//     A[k / 32, m, k mod 32], C[n / 32, m, n mod 32].
 //
-// so that eight rows of a step are 512 bytes one after the other, which is what a subgroup takes at once.
+// Eight rows of a step are then 512 contiguous bytes, which a subgroup loads together.
 //
-// Constraints: n a multiple of 64; k of 64 SLICES, at least 64; lda, ldc and offset_a of 8; one batch in one part.
-// See gemm_params.glsl for operands and the grid.
+// Constraints: n is a multiple of 64; k of 64 SLICES, at least 64; lda, ldc and offset_a of 8; one
+// batch, no split over workgroups. gemm_params.glsl describes the operands and the grid.
 
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_16bit_storage : require
@@ -35,7 +41,7 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require // for the builtins: no operation is used
+#extension GL_KHR_shader_subgroup_basic : require // only for the built-in variables; uses no subgroup operation
 
 #define ELEMENT_TO_F32 f16_to_f32
 #define F32_TO_ELEMENT f32_to_f16
@@ -46,19 +52,19 @@
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint THREADS = 256; // 32 (BM / PART_ROWS) (BN / 64) SLICES
-layout(constant_id = 1) const uint BM = 128; // the workgroup's tile
+layout(constant_id = 1) const uint BM = 128; // tile of a workgroup
 layout(constant_id = 2) const uint BN = 256;
-layout(constant_id = 3) const uint PART_ROWS = 64; // rows of a subgroup's part of it
+layout(constant_id = 3) const uint PART_ROWS = 64; // rows of the tile per subgroup
 layout(constant_id = 4) const uint ACTIVATION = 0; // see activation.glsl
 layout(constant_id = 5) const uint HAS_BIAS = 0;
-layout(constant_id = 6) const uint BAND = 8; // rows of tiles that share columns of W
+layout(constant_id = 6) const uint BAND = 8; // rows of tiles per band; a band shares cached columns of W
 layout(constant_id = 7) const uint FULL_PARTS = 0; // m is at least PART_ROWS
-layout(constant_id = 8) const uint SLICES = 1; // slices of k
-layout(constant_id = 9) const uint LDA = 0; // lda where it is known, else 0
-layout(constant_id = 10) const uint A_PANELS = 0; // A lies in panels, and LDA is 32
+layout(constant_id = 8) const uint SLICES = 1; // number of slices of k
+layout(constant_id = 9) const uint LDA = 0; // lda if known at pipeline creation, else 0
+layout(constant_id = 10) const uint A_PANELS = 0; // 1: A is stored in panels, and LDA is 32
 
-// What gemm_finish.glsl asks: bias and results are f16, there is no residual, and where lanes are known the
-// device's own conversions are right.
+// Constants of gemm_finish.glsl: F16 bias and results, no residual. Devices with a known fragment
+// layout also convert F16 correctly.
 const uint HAS_RESIDUAL = 0;
 const uint OUT_F32 = 0;
 const uint BIAS_F32 = 0;
@@ -81,7 +87,7 @@ const uint COLUMNS = 4;
 const uint PART_COLUMNS = 16 * COLUMNS;
 const uint ROWS = PART_ROWS / 8;
 const uint STEP = 32;
-// A block's words of 16 bytes in half a step.
+// 16-byte words of a block in half a step.
 const uint HALF_LEN = 32 * COLUMNS;
 
 #define LEFT coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
@@ -91,15 +97,15 @@ const uint HALF_LEN = 32 * COLUMNS;
 SUMS sums[COLUMNS][ROWS];
 LEFT left;
 RIGHT right[ROWS];
-// Operands of a step, of A of two: one that is multiplied, and one that is under way.
+// Operands of a step. A is double-buffered: one step is multiplied while the next is loaded.
 uvec4 weights[2][COLUMNS];
 uvec4 rows[2][ROWS];
-// Where the lane's words of the first step lie, of A in each fragment. In full parts only the first counts: the others lie as
-// far apart as LDA says, so that a load takes one addition instead of an address.
+// Offsets of this lane's words in the first step, for each fragment of A. Full parts use only the
+// first: the other fragments have the constant distance LDA, so that a load needs one addition.
 uint first_row[ROWS];
 uint first_weight;
 
-// The sums of all slices but the first, four of a lane after each other.
+// Sums of all slices except the first, in vectors of four per lane.
 shared vec4 shares[(SLICES - 1u) * COLUMNS * ROWS * 32u + 1u];
 
 f16vec2 pair_of(uint word) { return unpackFloat2x16(word); }
@@ -123,7 +129,7 @@ void fill_right(const uint j, uint first, uint second) {
 
 uint lda() { return LDA != 0u ? LDA : p.lda; }
 
-// Words of A between steps.
+// Distance of two steps of A, in 16-byte words.
 uint step_apart() { return A_PANELS != 0u ? STEP / 8u * p.m : STEP / 8u; }
 
 void load_rows(const uint to, uint step) {
@@ -138,7 +144,7 @@ uvec4 load_weights(const uint part, const uint i, uint step) {
     return w_vec[first_weight + step * (2u * HALF_LEN) + part * HALF_LEN + i * 32u];
 }
 
-// Multiplies a step; weights of the next one are asked for as soon as those in their place are used.
+// Multiplies a step. The weights of the next step are loaded as soon as their registers are free.
 void multiply(const uint of, uint next) {
     [[unroll]] for (uint part = 0u; part < 2u; part++) {
         [[unroll]] for (uint j = 0u; j < ROWS; j++) {
@@ -154,7 +160,8 @@ void multiply(const uint of, uint next) {
     }
 }
 
-// Nothing, or the bias of the lane's columns from `first` on, in the first slice.
+// Initializes the sums: slice 0 with the bias of the lane's columns from `first` on, other slices
+// with 0.
 void begin_sums(uint first, uint slice) {
     [[unroll]] for (uint i = 0u; i < COLUMNS; i++) {
         float low = slice == 0u ? bias_at(first + 2u * i) : 0.0;
@@ -175,7 +182,8 @@ uint place_in_c(uint line, uint col) {
     return p.offset_c + (p.c_panels != 0u ? in_panels : line * p.ldc + col);
 }
 
-// Stores the lane's parts of rows from `row` on, of those that begin at `own`; its columns begin at `first`.
+// Stores this lane's results of the part at `row`, skipping rows below `own`. Its columns begin at
+// `first`.
 void store_sums(uint row, uint own, uint first) {
     uint lane_row = row + gl_SubgroupInvocationID % 4u * 2u;
     [[unroll]] for (uint j = 0u; j < ROWS; j++) {
@@ -193,7 +201,7 @@ void store_sums(uint row, uint own, uint first) {
     }
 }
 
-// Adds the sums of all slices to those of the first.
+// Adds the sums of all slices to those of the first slice.
 void meet(uint slice) {
     const uint LANE_LEN = COLUMNS * ROWS;
     if (slice > 0u) {

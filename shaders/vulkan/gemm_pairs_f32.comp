@@ -1,29 +1,34 @@
 #version 460
-// C[m, n] = act(sum_k A[m, k] B[k, n] + bias[n]) + residual[m, n] of f32 operands as pairs of f16 on cooperative
-// matrices. See gemm_params.glsl for splits and the grid, and matmul/split_blocks.wgsl for pairs.
+// Split-F16 GEMM: C[m, n] = act(sum_k A[m, k] B[k, n] + bias[n]) + residual[m, n] of F32 operands,
+// on F16 cooperative matrices (compare 3xTF32). gemm_params.glsl describes splits and the grid,
+// matmul/split_blocks.wgsl the number format.
 //
-// A number is (high + low / 2^11) / scale. Three products of halves make one of numbers; the fourth is below their
-// roundings. Each step of BK of k is summed from zero, small products apart from great ones, and added in f32 with the
-// scales of its blocks: matrices cut sums instead of rounding them, and scales change from block to block.
+// A number is (high + low / 2^11) / scale. A multiplication takes three F16 products; the fourth,
+// low times low, is below the rounding error of the others. Each step of BK of k is summed from
+// zero, small products separate from large ones. The result is added in F32, multiplied by the
+// block scales. Two reasons: matrix units truncate sums instead of rounding them, and scales differ
+// between blocks.
 //
-// A and B lie as blocks of BLOCK x BLOCK elements, row by row of blocks; A_ALONG and B_ALONG are 1 where rows of an operand
-// lie along k. lda and ldb count the blocks, of which each has one word of scales behind all of them; inner_a and inner_b
-// are those of a batch. A tile that needs a block whose scale says that pairs do not do is left to another kernel: rest
-// has a word for each tile, row by row of tiles, batch by batch.
+// A and B are stored as blocks of BLOCK x BLOCK elements, row by row of blocks. A_ALONG and B_ALONG
+// are 1 if rows of an operand run along k. lda and ldb are the numbers of blocks; one scale word
+// per block follows the last block. inner_a and inner_b are the same for one batch. If the scale of
+// a block marks it as not representable, the kernel skips the tiles that need it and flags them in
+// `rest`. A fallback kernel computes these tiles. `rest` has a word per tile: row by row of tiles,
+// batch by batch.
 //
-// Staged rows are an odd number of words long, so that the rows of a fragment lie in different banks. While a step
-// multiplies, the loads of the next are under way into registers.
+// Staged rows have an odd number of words, so that the rows of a fragment are in different banks.
+// The next step is loaded into registers during the multiplication.
 //
-// Constraints on constants: FM, FN and FK 8 or 16; BM and BN multiples of BLOCK, WM and WN divide it; BK a multiple of 16
-// that divides BLOCK; split_k a multiple of BLOCK; SUBGROUP at least WN / 8. ALIGNED_C: n is
-// a multiple of 8.
+// Constraints on constants: FM, FN and FK are 8 or 16. BM and BN are multiples of BLOCK; WM and WN
+// divide BLOCK. BK is a multiple of 16 and divides BLOCK; split_k is a multiple of BLOCK. SUBGROUP
+// is at least WN / 8. ALIGNED_C requires that n is a multiple of 8.
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_16bit_storage : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require // for the builtins: no operation is used
+#extension GL_KHR_shader_subgroup_basic : require // only for the built-in variables; uses no subgroup operation
 
 #define ELEMENT float16_t
 #define ELEMENT_TO_F32 f16_to_f32
@@ -35,13 +40,13 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint THREADS = 128; // SUBGROUP (BM / WM) (BN / WN)
 layout(constant_id = 1) const uint SUBGROUP = 32;
-layout(constant_id = 2) const uint FM = 16; // the device's fragment
+layout(constant_id = 2) const uint FM = 16; // fragment size of the device
 layout(constant_id = 3) const uint FN = 16;
 layout(constant_id = 4) const uint FK = 16;
-layout(constant_id = 5) const uint BM = 128; // the workgroup's tile
+layout(constant_id = 5) const uint BM = 128; // tile of a workgroup
 layout(constant_id = 6) const uint BN = 64;
-layout(constant_id = 7) const uint BK = 16; // of k, summed from zero
-layout(constant_id = 8) const uint WM = 64; // a subgroup's part of it
+layout(constant_id = 7) const uint BK = 16; // k per step; each step is summed from zero
+layout(constant_id = 8) const uint WM = 64; // part of the tile per subgroup
 layout(constant_id = 9) const uint WN = 32;
 layout(constant_id = 10) const uint A_ALONG = 1;
 layout(constant_id = 11) const uint B_ALONG = 0;
@@ -49,7 +54,7 @@ layout(constant_id = 12) const uint ACTIVATION = 0; // see activation.glsl
 layout(constant_id = 13) const uint HAS_BIAS = 0;
 layout(constant_id = 14) const uint HAS_RESIDUAL = 0;
 layout(constant_id = 15) const uint ALIGNED_C = 0;
-layout(constant_id = 16) const uint BAND = 8; // rows of tiles that share columns of B
+layout(constant_id = 16) const uint BAND = 8; // rows of tiles per band; a band shares cached columns of B
 
 const uint OUT_F32 = 1;
 const uint BIAS_F32 = 1;
@@ -70,14 +75,14 @@ layout(set = 0, binding = 5) writeonly buffer CF { float c_float[]; };
 layout(set = 0, binding = 6) writeonly buffer Rest { uint rest[]; };
 
 const uint BLOCK = 64;
-// The 32-bit words of a block, and the words of 16 bytes of it and of its rows.
+// 32-bit words of a block; 16-byte words of a block and of its rows.
 const uint BLOCK_LEN = 4096;
 const uint BLOCK_WORDS = 1024;
 const uint ROW_WORDS = 16;
 const uint UNFIT = 0xffffffffu;
 const float LOW = 4.8828125e-4; // 2^-11
 
-// In words of 16 bytes; 16 elements are two of high halves and two of low ones.
+// Lengths in 16-byte words. 16 elements take two words of high halves and two of low halves.
 const uint A_COLS = (A_ALONG * BK + (1 - A_ALONG) * BM) / 4;
 const uint B_COLS = (B_ALONG * BK + (1 - B_ALONG) * BN) / 4;
 const uint A_STRIDE = A_COLS + 1;
@@ -97,7 +102,7 @@ const uint CN = WN / FN;
 const uint CK = BK / FK;
 const uint A_LOADS = (A_WORDS + THREADS - 1) / THREADS;
 const uint B_LOADS = (B_WORDS + THREADS - 1) / THREADS;
-// Invocations of a subgroup that share a row of a strip.
+// Threads of a subgroup that share a row of a strip.
 const uint ROW_LANES = WN / 8;
 
 #define SUMS coopmat<float, gl_ScopeSubgroup, FM, FN, gl_MatrixUseAccumulator>
@@ -107,7 +112,7 @@ const uint ROW_LANES = WN / 8;
 SUMS sums[CM * CN];
 uvec4 next_a[A_LOADS];
 uvec4 next_b[B_LOADS];
-// Where the invocation's words lie, without k.
+// Offsets of this thread's words at k = 0.
 uint first_a[A_LOADS];
 uint first_b[B_LOADS];
 
@@ -115,8 +120,8 @@ uint first_b[B_LOADS];
 
 uint blocks_of(uint len) { return (len + BLOCK - 1u) / BLOCK; }
 
-// The word of 16 bytes at a place of a staged tile whose lines lie along k, or across it; lines and columns beyond the last
-// block are those of it.
+// 16-byte word for a position of a staged tile whose lines run along k or across it. Lines and
+// columns beyond the last block are clamped to it.
 uint word_of(uint at, uint cols, uint along, uint first, uint len, uint first_block) {
     uint line = at / cols;
     uint col = at % cols;
@@ -129,13 +134,13 @@ uint word_of(uint at, uint cols, uint along, uint first, uint len, uint first_bl
     return (first_block + block) * BLOCK_WORDS + line * ROW_WORDS + col % ROW_WORDS;
 }
 
-// The words from k = 0 to k, of an operand of so many rows or columns.
+// Number of words from k = 0 to k, for an operand with `len` rows or columns.
 uint step_of(uint k, uint along, uint len) {
     uint block = k / BLOCK * BLOCK_WORDS;
     return along != 0u ? block + k % BLOCK / 4u : block * blocks_of(len) + k % BLOCK * ROW_WORDS;
 }
 
-// The number of a block of rows or columns, and of k.
+// Index of the block at a block of rows or columns and a block of k.
 uint block_of(uint first, uint k_block, uint along, uint len) {
     uint block = min(first / BLOCK, blocks_of(len) - 1u);
     return along != 0u ? block * blocks_of(p.k) + k_block : k_block * blocks_of(len) + block;
@@ -160,7 +165,7 @@ void find_words(Place place, uvec2 tile) {
     }
 }
 
-// Whether pairs do for all blocks of a tile, whatever part of k is summed.
+// True if split F16 represents all blocks of a tile, over all of k.
 bool are_fit(Place place, uvec2 tile) {
     if (gl_LocalInvocationIndex == 0u) {
         is_unfit = 0u;
@@ -183,7 +188,7 @@ bool are_fit(Place place, uvec2 tile) {
     return is_unfit == 0u;
 }
 
-// Global memory to registers: the tiles of A and B from k on.
+// Loads the tiles of A and B at k from global memory into registers.
 void load_step(uint k) {
     uint step_a = step_of(k, A_ALONG, p.m);
     uint step_b = step_of(k, B_ALONG, p.n);
@@ -199,7 +204,7 @@ void load_step(uint k) {
     }
 }
 
-// Registers to shared memory.
+// Stores the loaded tiles in shared memory.
 void store_step() {
     [[unroll]] for (uint i = 0u; i < A_LOADS; i++) {
         uint at = gl_LocalInvocationIndex + i * THREADS;
@@ -215,7 +220,7 @@ void store_step() {
     }
 }
 
-// The word of a staged line at which high halves from an element on begin; low ones are two words on.
+// Word of a staged line with the high halves from `element` on. The low halves are two words later.
 uint halves_at(uint element) { return element / 16u * 4u + element % 16u / 8u; }
 
 void load_left(out LEFT of, uint row, uint k, uint half_of_pair) {
@@ -238,7 +243,8 @@ void load_right(out RIGHT of, uint col, uint k, uint half_of_pair) {
     }
 }
 
-// Adds the products of a staged step, times `scale`; the subgroup's part begins at (row, col) of the tile.
+// Adds the products of a staged step, multiplied by `scale`. The subgroup's part begins at (row,
+// col).
 void add_products(uint row, uint col, float scale) {
     float low_scale = scale * LOW;
     LEFT left_high[CK * CM];
@@ -289,7 +295,7 @@ void run_tile(Place place, uvec2 tile, uint row, uint col) {
             if (more) {
                 load_step(k + BK);
             } else {
-                // Nothing is kept, so that no register needs to be copied.
+                // Cleared instead of kept, so that no register needs to be copied.
                 [[unroll]] for (uint i = 0u; i < A_LOADS; i++) {
                     next_a[i] = uvec4(0u);
                 }

@@ -1,4 +1,4 @@
-//! Opening a device and compiling for it.
+//! Opening a wgpu device and compiling graphs for it.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::open::{
 use crate::options::{AdapterSummary, LimitSet, WgpuOpenError, WgpuOptions};
 use crate::pipeline::ShaderChecks;
 
-/// An open device that compiles graphs. Clones are the same device.
+/// An open wgpu device that compiles graphs. Clones share the device.
 #[derive(Clone, Debug)]
 pub struct WgpuBackend {
     gpu: Arc<WgpuDevice>,
@@ -30,16 +30,16 @@ pub struct WgpuBackend {
 }
 
 impl WgpuBackend {
-    /// Opens a device.
+    /// Opens a device and blocks until it is ready.
     ///
     /// # Errors
-    /// [`WgpuOpenError`] that lists the adapters there are.
+    /// [`WgpuOpenError`] with the list of available adapters.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn new(options: &WgpuOptions) -> Result<WgpuBackend, WgpuOpenError> {
         crate::device::block_on(WgpuBackend::request(options))
     }
 
-    /// The adapters of this machine.
+    /// The wgpu adapters of this machine.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn adapters() -> Vec<AdapterSummary> {
         let instance = instance(&WgpuOptions::new());
@@ -50,10 +50,10 @@ impl WgpuBackend {
             .collect()
     }
 
-    /// Opens a device, in browsers too.
+    /// Opens a device asynchronously; also works in browsers.
     ///
     /// # Errors
-    /// [`WgpuOpenError`] that lists the adapters there are.
+    /// [`WgpuOpenError`] with the list of available adapters.
     pub async fn request(options: &WgpuOptions) -> Result<WgpuBackend, WgpuOpenError> {
         let adapters = adapters(&instance(options)).await;
         let found = || {
@@ -93,7 +93,7 @@ impl WgpuBackend {
             gpu.shader_cache = crate::kept::ShaderCache::new(&gpu.device, below.identity, dir);
         }
         let has_matrices = features.contains(MATRICES);
-        // With the limits of others nothing is known but these.
+        // With restricted limits the caller emulates another device, so vendor data is not used.
         let (known, units) = match options.limits {
             LimitSet::Found => (info.clone(), below.units),
             LimitSet::WebGpu | LimitSet::Downlevel => {
@@ -113,7 +113,8 @@ impl WgpuBackend {
                     false => Vec::new(),
                 },
                 packed_dots: below.packed_dots,
-                // There the barriers of what naga writes are of the whole device; WebGPU does not say so.
+                // On Vulkan, naga emits storage barriers with device scope. The WebGPU
+                // specification does not promise that.
                 ordered_storage: options.limits == LimitSet::Found
                     && info.backend == wgpu::Backend::Vulkan,
                 ..caps(&limits, features, &known, units, subgroup)
@@ -121,7 +122,8 @@ impl WgpuBackend {
             gpu: Arc::new(gpu),
             adapter: AdapterSummary::new(&info),
         };
-        // Software gains nothing, and shows in tests what devices do that are not right.
+        // Native operations bring no speedup on software adapters, and tests use software adapters
+        // to check the fallbacks.
         let may_gain = options.limits == LimitSet::Found && !is_software;
         if may_gain {
             backend.caps.natives = backend.probe_native_ops().await.unwrap_or_default();
@@ -130,7 +132,8 @@ impl WgpuBackend {
         Ok(backend)
     }
 
-    /// What the device's own arithmetic does right; nothing if it cannot be tried.
+    /// Probes which native arithmetic operations of the device are exact; `None` if the probe could
+    /// not run.
     pub(crate) async fn probe_native_ops(&self) -> Option<NativeOps> {
         let (trial, caps) = native_ops_probe(&self.caps).ok()?;
         let inputs = trial.inputs();
@@ -138,7 +141,8 @@ impl WgpuBackend {
         Some(trial.judge(&outputs))
     }
 
-    /// Whether elements of matrices lie where kernels expect them (ADR 0011); no if that cannot be tried.
+    /// Whether cooperative-matrix fragments have the register layout that kernels expect (ADR
+    /// 0011); false if the probe failed.
     async fn check_fragment_layout(&self) -> bool {
         let Ok(Some(tried)) = lanes(&self.caps) else {
             return false;
@@ -153,7 +157,7 @@ impl WgpuBackend {
         outputs.is_some_and(|y| tried.are_right(&y))
     }
 
-    /// The results of a graph on this device as if it could do all that `caps` says.
+    /// Runs a graph on this device as if it had the capabilities `caps`, and returns the outputs.
     async fn outputs_with(
         &self,
         caps: DeviceCaps,
@@ -174,17 +178,17 @@ impl WgpuBackend {
         run.is_ok().then_some(outputs)
     }
 
-    /// The adapter.
+    /// The adapter that the device was opened on.
     pub fn adapter(&self) -> &AdapterSummary {
         &self.adapter
     }
 
-    /// What plans for it depend on.
+    /// The device capabilities that planning depends on.
     pub fn caps(&self) -> &DeviceCaps {
         &self.caps
     }
 
-    /// The same device, where another table of measurements decides.
+    /// The same device with another tuning table for kernel selection.
     pub fn tuned(&self, tuning: TuningTable) -> WgpuBackend {
         WgpuBackend {
             caps: self.caps.clone().tuned(tuning),
@@ -192,8 +196,8 @@ impl WgpuBackend {
         }
     }
 
-    /// Compiles a graph, in browsers too, where errors of the device come later than
-    /// [`Backend::compile`] can wait for.
+    /// Compiles a graph asynchronously; also works in browsers, where [`Backend::compile`] cannot
+    /// wait for device errors.
     ///
     /// # Errors
     /// As [`Backend::compile`].
@@ -224,11 +228,12 @@ impl WgpuBackend {
         self.load_with(Arc::new(program), options.bounds.clone(), checks)
     }
 
-    /// Makes a program ready to run; `bounds` are those that it was planned for. Its shaders check what they
-    /// do, wherever it comes from.
+    /// Loads a compiled program onto the device. `bounds` are the symbol bounds it was planned for.
+    /// Its shaders keep all runtime checks, because the program may come from any source.
     ///
     /// # Errors
-    /// [`CompileError`] that names the kernel, or the buffer for which there is no room.
+    /// [`CompileError`] with the name of the kernel that fails, or of the buffer that exceeds the
+    /// device memory.
     pub fn load(
         &self,
         program: Arc<GpuProgram>,
@@ -250,7 +255,8 @@ impl WgpuBackend {
         )))
     }
 
-    /// The same device with less reach of one binding, as small GPUs and browsers have it: for tests.
+    /// The same device with a smaller maximum binding size, as on small GPUs and in browsers. For
+    /// tests.
     #[doc(hidden)]
     pub fn with_binding_limit(&self, max_binding_bytes: u64) -> WgpuBackend {
         WgpuBackend {
@@ -263,8 +269,8 @@ impl WgpuBackend {
         }
     }
 
-    /// Gives the device back to the system. Its executables, which stay safe to use and to drop,
-    /// fail with [`tercet_ir::RunError::DeviceLost`] from now on.
+    /// Destroys the device. All its executables then fail with [`tercet_ir::RunError::DeviceLost`];
+    /// using and dropping them stays safe.
     pub fn destroy(&self) {
         self.gpu.destroy();
     }

@@ -1,65 +1,69 @@
-//! What wgpu does not say of a device, and three things that it cannot ask for, where Vulkan is below it (ADR 0055).
+//! Vulkan features and properties that wgpu does not expose, for adapters of the Vulkan backend
+//! (ADR 0055).
 //!
-//! Devices are opened here, with a table of functions in which three of Vulkan's are ours (`below/hooks.rs`):
+//! The device is opened through wgpu-hal with a function table that replaces three Vulkan functions
+//! (`below/hooks.rs`). The replaced functions change three behaviours of wgpu:
 //!
-//! - wgpu lets a driver choose the size of subgroups for each pipeline. Kernels with cooperative matrices, and those
-//!   that count on a size, need one that they know ([`Wanted::subgroup`]).
-//! - wgpu has drivers check all accesses of buffers. Our kernels guard theirs ([`Wanted::unchecked`]).
-//! - wgpu puts a barrier between any two dispatches that write one buffer, whatever parts of it. A program knows which
-//!   of its steps wait for others ([`grouped`]).
+//! - wgpu lets the driver choose the subgroup size of each pipeline. Kernels with cooperative
+//!   matrices, and kernels that assume a subgroup size, require a known one ([`Wanted::subgroup`]).
+//! - wgpu enables robust buffer access. Tercet kernels check their own bounds
+//!   ([`Wanted::unchecked`]).
+//! - wgpu inserts a barrier between any two dispatches that write the same buffer, even if the
+//!   ranges are disjoint. A program records the true dependencies between its steps ([`grouped`]).
 
 use tercet_plan::ReportedProperties;
 
-/// What the driver says.
+/// Device properties that the Vulkan driver reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HalProperties {
-    /// What it says of the units.
+    /// The reported properties of the compute units.
     pub(crate) units: ReportedProperties,
-    /// Products of packed bytes, added up, are one instruction.
+    /// Packed int8 dot products with accumulation are one instruction.
     pub(crate) packed_dots: bool,
-    /// Pipelines can do without robust accesses.
+    /// Pipelines can disable robust buffer access.
     pub(crate) unchecked: bool,
-    /// `None` where it is not Vulkan's.
+    /// Supported subgroup sizes; `None` if the backend is not Vulkan.
     pub(crate) subgroups: Option<SubgroupSizes>,
-    /// Who makes pipelines.
+    /// The driver version, which is part of the key of its pipeline cache.
     #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
     pub(crate) identity: Option<tercet_spirv::DriverIdentity>,
 }
 
-/// The sizes that subgroups of compute shaders have.
+/// The subgroup sizes that compute shaders can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SubgroupSizes {
     pub(crate) min: u32,
     pub(crate) max: u32,
-    /// The one that the driver names.
+    /// The default subgroup size that the driver reports.
     pub(crate) usual: u32,
-    /// A pipeline can require one of them.
+    /// Pipelines can require a specific subgroup size.
     pub(crate) can_require: bool,
-    /// The most subgroups of a workgroup for which one is required.
+    /// Maximum subgroups per workgroup if a size is required.
     pub(crate) max_required: u32,
-    /// Full subgroups can be required.
+    /// Pipelines can require full subgroups.
     pub(crate) full: bool,
 }
 
-/// The size that all kernels see.
+/// The subgroup size that all kernels of the device use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SubgroupSize {
     pub(crate) size: u32,
     pub(crate) by: SizeBy,
 }
 
-/// How subgroups come by their size.
+/// How the subgroup size is fixed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SizeBy {
-    /// They have no other.
+    /// The hardware has only this size.
     Fixed,
-    /// Each pipeline that uses them requires it.
+    /// Each pipeline that uses subgroups requires the size.
     Requirement,
 }
 
 impl SubgroupSizes {
-    /// The size for workgroups of up to so many invocations: the only one, else what the driver names, for which it
-    /// is built, else the next larger one of which a workgroup may have enough. `None` if kernels cannot know it.
+    /// Chooses the subgroup size for workgroups of at most `max_workgroup` threads: the only
+    /// supported size, otherwise the driver's default. If a workgroup would have too many subgroups
+    /// of that size, the next larger size is used. `None` if no size can be guaranteed.
     pub(crate) fn choose(&self, max_workgroup: u32) -> Option<SubgroupSize> {
         if self.min == self.max {
             let by = SizeBy::Fixed;
@@ -75,28 +79,28 @@ impl SubgroupSizes {
     }
 }
 
-/// What pipelines made by a thread require.
+/// The subgroup size that the pipelines of the current thread require.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SubgroupRequirement {
     pub(crate) size: u32,
-    /// All subgroups are full.
+    /// All subgroups of a workgroup must be full.
     pub(crate) full: bool,
 }
 
-/// What pipelines made by a thread get besides what wgpu asks for.
+/// Options of the pipelines that the current thread creates, in addition to wgpu's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PipelineOptions {
     pub(crate) subgroup: Option<SubgroupRequirement>,
-    /// Their accesses are not checked, where the device can leave that out.
+    /// Disables robust buffer access if the device supports that.
     pub(crate) unchecked: bool,
 }
 
-/// A device that was opened below wgpu.
+/// A device that was opened through wgpu-hal.
 #[derive(Debug)]
 pub(crate) struct HalDevice {
     pub(crate) device: wgpu::Device,
     pub(crate) queue: wgpu::Queue,
-    /// Barriers between dispatches may be said by [`grouped`].
+    /// [`grouped`] can set the barriers between dispatches.
     pub(crate) groups: bool,
 }
 
@@ -105,7 +109,7 @@ mod none {
     use super::{Below, Opened, Wanted};
 
     impl HalProperties {
-        /// Nothing: there is no such driver.
+        /// Default properties: this platform has no Vulkan driver.
         pub(crate) fn from_adapter(_: &wgpu::Adapter) -> HalProperties {
             HalProperties::default()
         }

@@ -1,10 +1,11 @@
-//! The bindings of a dispatch by WebGPU's rules.
+//! Storage bindings of a dispatch under WebGPU's rules.
 //!
-//! - Within one dispatch a buffer is either read or writable: arguments in a buffer that the dispatch
-//!   writes are all writable.
-//! - Writable bindings must not overlap, or a browser refuses the dispatch: arguments that do become one
-//!   binding, which covers them all.
-//! - A binding has at least one word: empty slots are bound to words that nothing else uses.
+//! - Within one dispatch a buffer is either read-only or writable. All arguments in a buffer that
+//!   the dispatch writes therefore get writable bindings.
+//! - Writable bindings must not overlap, otherwise a browser rejects the dispatch. Overlapping
+//!   arguments share one binding that covers all of them.
+//! - A binding has at least one word. Empty slots are bound to a dummy word that only empty slots
+//!   use.
 
 use std::ops::Range;
 
@@ -12,19 +13,19 @@ use tercet_plan::{ArgAccess, BufferSlot, ProgramBuffer};
 
 use crate::rewrite::BindingRewrite;
 
-/// The most arguments of a kernel for which there are words to bind when they are empty.
+/// Maximum number of kernel arguments for which dummy words exist.
 pub(crate) const MAX_ARGS: usize = 64;
 
-/// Where a binding lies.
+/// The buffer that a binding refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum BindingTarget {
-    /// In a buffer of the program.
+    /// A buffer of the program.
     InBuffer(ProgramBuffer),
-    /// In the buffer of words for empty slots.
+    /// The dummy buffer for empty slots.
     Empty,
 }
 
-/// A binding of storage.
+/// A storage binding of a dispatch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StorageBinding {
     pub(crate) binding: u32,
@@ -33,16 +34,17 @@ pub(crate) struct StorageBinding {
     pub(crate) writable: bool,
 }
 
-/// What becomes of writable arguments that overlap.
+/// What to do with overlapping writable arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OverlapPolicy {
-    /// They are one binding, as browsers want it.
+    /// Merge them into one binding, as WebGPU requires.
     Merged,
-    /// They stay: the kernel's code cannot be changed. Native devices take them.
+    /// Leave them separate, because the kernel's code cannot be rewritten. Native devices accept
+    /// overlaps.
     Unchanged,
 }
 
-/// What becomes of the arguments, and the bindings of a dispatch.
+/// Computes the declaration rewrite of each argument and the bindings of the dispatch.
 pub(crate) fn bindings(
     slots: &[BufferSlot],
     access: &[ArgAccess],
@@ -93,7 +95,7 @@ pub(crate) fn bindings(
             bound.push(new);
         }
     }
-    // A binding that grew may have reached another.
+    // A binding that grew may now overlap another one.
     for (i, a) in bound.iter().enumerate() {
         let other = bound[..i].iter();
         if let Some(b) = other
@@ -134,7 +136,7 @@ mod tests {
         }
     }
 
-    /// The binds of arguments, and the bindings as (binding, bytes, writable).
+    /// The rewrites of the arguments, and the bindings as (binding, bytes, writable).
     fn check(
         args: &[(BufferSlot, ArgAccess)],
         binds: &[BindingRewrite],

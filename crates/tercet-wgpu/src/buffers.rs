@@ -1,4 +1,4 @@
-//! The buffers of an executable.
+//! The device buffers of an executable.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub(crate) const STORAGE: wgpu::BufferUsages = wgpu::BufferUsages::STORAGE
     .union(wgpu::BufferUsages::COPY_SRC)
     .union(wgpu::BufferUsages::COPY_DST);
 
-/// What could not be made.
+/// A buffer that could not be created.
 #[derive(Debug)]
 pub(crate) struct BufferError {
     pub(crate) fault: DeviceFault,
@@ -21,20 +21,21 @@ pub(crate) struct BufferError {
     pub(crate) bytes: u64,
 }
 
-/// The buffers of an executable by the program's names.
+/// The device buffers of an executable, keyed by the program's buffer names.
 #[derive(Clone, Debug)]
 pub(crate) struct WgpuBuffers {
-    /// Constants, shared by all clones.
+    /// Constants; shared by all clones.
     consts: Arc<BTreeMap<ProgramBuffer, wgpu::Buffer>>,
-    /// Parameters and what is prepared from them, shared by clones until one sets its own.
+    /// Parameters and buffers prepared from them. Clones share them until one clone sets a
+    /// parameter.
     params: Arc<BTreeMap<ProgramBuffer, wgpu::Buffer>>,
     own: BTreeMap<ProgramBuffer, wgpu::Buffer>,
     empty: wgpu::Buffer,
-    /// The numbers of a run.
+    /// The parameter blocks of a run.
     pub(crate) numbers: wgpu::Buffer,
 }
 
-/// Who shares a buffer.
+/// The executables that share a buffer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum BufferSharing {
     Always,
@@ -55,7 +56,7 @@ fn sharing(buffer: ProgramBuffer) -> BufferSharing {
     }
 }
 
-/// What a buffer is, for errors.
+/// The description of a buffer in error messages.
 pub(crate) fn describe(buffer: ProgramBuffer) -> &'static str {
     match buffer {
         ProgramBuffer::Input => "the buffer of inputs",
@@ -70,10 +71,10 @@ pub(crate) fn describe(buffer: ProgramBuffer) -> &'static str {
     }
 }
 
-/// Refuses buffers above the device's limit.
+/// Checks all buffer sizes against the device limit.
 ///
 /// # Errors
-/// [`CompileError::Device`] that names the buffer and the limit.
+/// [`CompileError::Device`] with the buffer and the limit.
 pub(crate) fn check_sizes(program: &GpuProgram, limit: u64) -> Result<(), CompileError> {
     let sizes = program.buffers();
     match sizes.into_iter().find(|(_, bytes)| *bytes > limit) {
@@ -89,10 +90,10 @@ pub(crate) fn check_sizes(program: &GpuProgram, limit: u64) -> Result<(), Compil
 }
 
 impl WgpuBuffers {
-    /// All buffers, zeroed.
+    /// Allocates all buffers, zeroed.
     ///
     /// # Errors
-    /// [`BufferError`] that names the first for which there is no memory.
+    /// [`BufferError`] with the first buffer that exceeds the memory.
     pub(crate) fn new(
         gpu: &WgpuDevice,
         program: &GpuProgram,
@@ -108,7 +109,8 @@ impl WgpuBuffers {
         })
     }
 
-    /// Buffers for a clone: constants and parameters are shared, states copied.
+    /// Buffers for a clone of the executable: constants and parameters are shared, states are
+    /// copied.
     ///
     /// # Errors
     /// As [`WgpuBuffers::new`].
@@ -131,7 +133,7 @@ impl WgpuBuffers {
         })
     }
 
-    /// Makes the parameters this executable's own; false if they were.
+    /// Copies shared parameters so that this executable has its own; false if they were not shared.
     ///
     /// # Errors
     /// As [`WgpuBuffers::new`].
@@ -149,7 +151,7 @@ impl WgpuBuffers {
         Ok(true)
     }
 
-    /// A buffer of the program; `None` if no slot lies in it.
+    /// A buffer of the program; `None` if no slot uses it.
     pub(crate) fn get(&self, buffer: ProgramBuffer) -> Option<&wgpu::Buffer> {
         match sharing(buffer) {
             BufferSharing::Always => self.consts.get(&buffer),
@@ -158,7 +160,7 @@ impl WgpuBuffers {
         }
     }
 
-    /// The buffer of a binding.
+    /// The buffer that a binding refers to.
     pub(crate) fn buffer(&self, place: BindingTarget) -> Option<&wgpu::Buffer> {
         match place {
             BindingTarget::InBuffer(buffer) => self.get(buffer),
@@ -194,10 +196,10 @@ fn make_numbers(gpu: &WgpuDevice, bytes: u64) -> Result<wgpu::Buffer, BufferErro
     create_buffer(gpu, "the buffer of kernel parameters", bytes, usage)
 }
 
-/// A buffer of at least one word, zeroed.
+/// Creates a zeroed buffer of at least one word.
 ///
 /// # Errors
-/// [`BufferError`] when there is no memory for it.
+/// [`BufferError`] if the device is out of memory.
 pub(crate) fn create_buffer(
     gpu: &WgpuDevice,
     what: &'static str,
@@ -218,7 +220,7 @@ pub(crate) fn create_buffer(
         })
 }
 
-/// Copies buffers of the same size, in one submission.
+/// Copies buffers into others of the same size, in one submission.
 fn copy_all<'a>(
     gpu: &WgpuDevice,
     pairs: impl Iterator<Item = (&'a wgpu::Buffer, &'a wgpu::Buffer)>,

@@ -1,7 +1,8 @@
-//! A program as the calls of one compute pass, by WebGPU's rules; pure data.
+//! Translates a program into the dispatches of one compute pass under WebGPU's rules. The result is
+//! plain data.
 //!
-//! A buffer cannot be copied onto itself: copies, and fills with them, are kernels. What the bindings of
-//! a dispatch must keep to is in `bindings.rs`.
+//! WebGPU cannot copy a buffer onto itself, so copies and fills are kernels. `bindings.rs` has the
+//! rules for bindings.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,44 +17,44 @@ use crate::bindings::{OverlapPolicy, StorageBinding, bindings};
 use crate::rewrite::{BindingRewrite, rewrite};
 use crate::spirv::{specialized, words};
 
-/// The invocations of a workgroup of the kernels that copy and fill.
+/// Threads per workgroup of the copy and fill kernels.
 const GROUP: u32 = 256;
-/// The size of their blocks.
+/// Bytes of the parameter block of the copy and fill kernels.
 const BLOCK_BYTES: u32 = 16;
 
-/// What a device is given of a kernel.
+/// Kernel code in the form that a device receives.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum WgpuKernelCode {
-    /// WGSL with the entry point `main`, rewritten, for wgpu to translate.
+    /// Rewritten WGSL with the entry point `main`; wgpu compiles it.
     Wgsl(Arc<str>),
-    /// WGSL with the entry point `main` as it is, which goes to the device as SPIR-V of our own.
+    /// Unmodified WGSL with the entry point `main`; Tercet compiles it to SPIR-V for the device.
     Lowered(Arc<str>),
-    /// WGSL from outside, rewritten, which is checked in any case.
+    /// Rewritten WGSL of a user kernel; always compiled with wgpu's checks.
     UserWgsl {
-        /// The module.
+        /// The source of the module.
         text: Arc<str>,
-        /// Its entry point.
+        /// The name of the entry point.
         entry: Arc<str>,
     },
-    /// SPIR-V with the values of its constants.
+    /// SPIR-V with its specialization constants filled in.
     SpirV(Arc<[u32]>),
 }
 
-/// A kernel as one kind of dispatch uses it.
+/// A kernel with the binding declarations that a group of dispatches needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PipelineVariant {
-    /// The name of its instance.
+    /// The name of the kernel instance.
     pub(crate) name: String,
-    /// Its code, made to fit.
+    /// The kernel code with rewritten bindings.
     pub(crate) code: WgpuKernelCode,
-    /// The size of its block at binding 0; 0 for none.
+    /// Bytes of the parameter block at binding 0; 0 if there is none.
     pub(crate) block_bytes: u32,
-    /// The storage bindings and whether each is writable.
+    /// The storage bindings as (binding, writable).
     pub(crate) storage: Vec<(u32, bool)>,
 }
 
 impl PipelineVariant {
-    /// The size of its code.
+    /// The size of the code in bytes.
     pub(crate) fn code_bytes(&self) -> u64 {
         match &self.code {
             WgpuKernelCode::Wgsl(text)
@@ -64,32 +65,32 @@ impl PipelineVariant {
     }
 }
 
-/// Workgroups of a call.
+/// The workgroup count of a dispatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallGrid {
-    /// Those of its step in the launch.
+    /// The grid of the step, from the launch.
     Launch,
-    /// One invocation for each word that the step of the launch copies.
+    /// One thread per word that the step copies.
     Copy,
-    /// One invocation per word, where the step runs.
+    /// One thread per word if the step is active.
     Words(u32),
 }
 
-/// A dispatch with all that does not depend on the sizes of a run.
+/// A dispatch without the values that depend on the sizes of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DispatchCall {
-    /// The index of its variant.
+    /// The index of its pipeline variant.
     pub(crate) variant: usize,
     pub(crate) bound: Vec<StorageBinding>,
-    /// Where its block starts among the numbers.
+    /// The byte offset of its parameter block.
     pub(crate) block_offset_bytes: u64,
     pub(crate) grid: CallGrid,
-    /// The index of its step.
+    /// The index of its program step.
     pub(crate) step: usize,
 }
 
 impl DispatchCall {
-    /// The grid for the grids of the launch; a zero runs nothing.
+    /// The workgroup counts, computed from the step grids of the launch. A zero skips the dispatch.
     pub(crate) fn grid(&self, grids: &[[u32; 3]], max_grid: u32) -> [u32; 3] {
         match self.grid {
             CallGrid::Launch => grids.get(self.step).copied().unwrap_or_default(),
@@ -100,58 +101,58 @@ impl DispatchCall {
     }
 }
 
-/// The words that a copying step copies.
+/// The number of words that a copy step copies.
 fn copied_words(grids: &[[u32; 3]], step: usize) -> u32 {
     grids.get(step).map_or(0, |g| g[0] / 4)
 }
 
-/// A grid for so many words.
+/// A grid with one thread per word.
 fn flat(words: u32, max_grid: u32) -> [u32; 3] {
     let groups = words.div_ceil(GROUP);
     let x = groups.min(max_grid);
     [x, groups.div_ceil(x.max(1)), 1]
 }
 
-/// The limits that calls depend on.
+/// The device limits that the dispatch list depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallLimits {
     pub(crate) max_binding_bytes: u64,
     pub(crate) storage_align_bytes: u64,
     pub(crate) uniform_align_bytes: u64,
     pub(crate) max_grid: u32,
-    /// Whether the device takes SPIR-V, which knows nothing of WebGPU's rules for bindings.
+    /// Whether the device accepts SPIR-V, which is not subject to WebGPU's binding rules.
     pub(crate) takes_spirv: bool,
 }
 
-/// A block of a copy or a fill, behind the blocks of the program.
+/// The parameter block of a copy or fill, placed after the program's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct HelperBlock {
     at_word: usize,
     grid: CallGrid,
     step: usize,
-    /// Of [`GpuProgram::prepare`], not of [`GpuProgram::steps`].
+    /// The step belongs to [`GpuProgram::prepare`] instead of [`GpuProgram::steps`].
     prepare: bool,
     word: u32,
 }
 
-/// The calls of a program.
+/// The dispatches of a program.
 #[derive(Clone, Debug)]
 pub(crate) struct WgpuCommandList {
     pub(crate) variants: Vec<PipelineVariant>,
     pub(crate) prepare: Vec<DispatchCall>,
     pub(crate) steps: Vec<DispatchCall>,
-    /// The size of the numbers.
+    /// The size of all parameter blocks in bytes.
     pub(crate) numbers_bytes: u64,
     pub(crate) max_grid: u32,
     helper_blocks: Vec<HelperBlock>,
 }
 
 impl WgpuCommandList {
-    /// The calls of a program.
+    /// Translates a program into dispatches.
     ///
     /// # Errors
-    /// [`CompileError::TooLarge`] for a slot above the limit of a binding, [`CompileError::Device`] for
-    /// a kernel that WebGPU cannot be made to accept.
+    /// [`CompileError::TooLarge`] if a slot exceeds the binding size limit.
+    /// [`CompileError::Device`] if a kernel cannot be rewritten to satisfy WebGPU.
     pub(crate) fn new(
         program: &GpuProgram,
         rules: CallLimits,
@@ -195,7 +196,7 @@ impl WgpuCommandList {
         Ok(writer.commands)
     }
 
-    /// The index of a variant, each once.
+    /// The index of a pipeline variant; equal variants are stored once.
     fn add(&mut self, variant: PipelineVariant) -> usize {
         let same = self.variants.iter().position(|v| *v == variant);
         same.unwrap_or_else(|| {
@@ -204,7 +205,8 @@ impl WgpuCommandList {
         })
     }
 
-    /// The numbers of a launch: the program's blocks, then those of copies and fills.
+    /// Writes the parameter blocks of a launch: the program's blocks, then those of copies and
+    /// fills.
     pub(crate) fn numbers(&self, launch: &LaunchSizes, out: &mut Vec<u8>) {
         out.clear();
         out.extend(launch.params.iter().flat_map(|w| w.to_le_bytes()));
@@ -237,16 +239,16 @@ fn own_kernel(name: &str, text: &str, reads: bool) -> KernelInstance {
     }
 }
 
-/// The copying kernel, among ids; the program's count from zero.
+/// The id of the copy kernel; the program's own ids count from zero.
 const COPY: KernelId = KernelId(u32::MAX);
-/// The filling kernel.
+/// The id of the fill kernel.
 const FILL: KernelId = KernelId(u32::MAX - 1);
 
 struct CommandListBuilder<'a> {
     program: &'a GpuProgram,
     rules: CallLimits,
     commands: WgpuCommandList,
-    /// Variants by kernel and what its arguments become.
+    /// Variant indices by kernel and binding rewrites.
     variant_ids: HashMap<(KernelId, Vec<BindingRewrite>), usize>,
     helper_kernels: [KernelInstance; 2],
 }
@@ -286,7 +288,7 @@ impl CommandListBuilder<'_> {
         }
     }
 
-    /// Makes room for a block and gives its offset.
+    /// Reserves a parameter block and returns its byte offset.
     fn own_block(&mut self, grid: CallGrid, step: usize, prepare: bool, word: u32) -> u64 {
         let offset = self.commands.numbers_bytes;
         let align = self.rules.uniform_align_bytes;

@@ -1,4 +1,4 @@
-//! An open device: error scopes, loss, waiting.
+//! An open wgpu device: error scopes, device loss and waiting.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,19 +14,19 @@ use crate::options::WgpuOptions;
 use crate::pipeline::WgpuPipelineCache;
 use crate::staging::UploadStaging;
 
-/// What went wrong on a device.
+/// A failure of the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceFault {
-    /// No memory; everything that exists goes on.
+    /// Out of memory; existing objects stay valid.
     OutOfMemory,
-    /// The device is gone.
+    /// The device is lost.
     Lost(String),
-    /// wgpu refused a call: a limit, or a bug of ours.
+    /// wgpu rejected a call because of a limit or a bug in Tercet.
     Refused(String),
 }
 
 impl DeviceFault {
-    /// As an error of compiling; `what` of `bytes` was to be made.
+    /// Converts to a compile error about the creation of `what` with `bytes` bytes.
     pub(crate) fn compiling(self, what: &'static str, bytes: u64) -> CompileError {
         match self {
             DeviceFault::OutOfMemory => CompileError::OutOfMemory { what, bytes },
@@ -37,7 +37,7 @@ impl DeviceFault {
         }
     }
 
-    /// As an error of running; `what` of `bytes` was to be made.
+    /// Converts to a run error about the creation of `what` with `bytes` bytes.
     pub(crate) fn running(self, what: &'static str, bytes: u64) -> RunError {
         match self {
             DeviceFault::OutOfMemory => RunError::OutOfMemory { what, bytes },
@@ -49,49 +49,51 @@ impl DeviceFault {
     }
 }
 
-/// What wgpu tells outside of calls.
+/// Device state that wgpu reports through callbacks.
 #[derive(Debug, Default)]
 struct DeviceStatus {
     lost: Mutex<Option<String>>,
-    /// An error outside of all scopes: in browsers, where results of scopes come too late for
-    /// calls that do not wait.
+    /// An error outside of all scopes. Browsers resolve scopes after the call returned, so
+    /// non-blocking code reports errors this way.
     uncaptured: Mutex<Option<DeviceFault>>,
 }
 
-/// An open device.
+/// An open wgpu device with its queue.
 #[derive(Debug)]
 pub(crate) struct WgpuDevice {
     pub(crate) device: wgpu::Device,
     pub(crate) queue: wgpu::Queue,
     pub(crate) limits: wgpu::Limits,
     pub(crate) features: wgpu::Features,
-    /// Whether executables measure their steps.
+    /// Whether executables measure step times.
     pub(crate) timings: bool,
-    /// Whether shaders check what they do.
+    /// Whether shaders keep all runtime checks.
     pub(crate) checked: bool,
-    /// Whether the work needs the processor.
+    /// Whether the adapter is software and computes on the CPU.
     pub(crate) is_software: bool,
     pub(crate) pipelines: WgpuPipelineCache,
-    /// What other processes made, too.
+    /// The shader modules and pipelines cached on disk, shared by processes.
     pub(crate) shader_cache: ShaderCache,
-    /// Programs say where barriers are ([`crate::below::grouped`]).
+    /// Programs set their own barriers ([`crate::below::grouped`]).
     pub(crate) groups: bool,
-    /// What pipelines that use subgroups require.
+    /// The subgroup size that pipelines with subgroup operations require.
     pub(crate) required: Option<SubgroupRequirement>,
     pub(crate) staging: Mutex<UploadStaging>,
     health: Arc<DeviceStatus>,
 }
 
-/// Errors of the calls made while it is open are its own.
+/// A set of wgpu error scopes that captures the errors of calls made while it is open.
 pub(crate) struct ErrorScopes {
-    // Dropped in the order in which scopes may be closed.
+    // Fields are dropped in declaration order; wgpu requires that scopes close in reverse order of
+    // opening.
     internal: wgpu::ErrorScopeGuard,
     validation: wgpu::ErrorScopeGuard,
     memory: wgpu::ErrorScopeGuard,
 }
 
 impl ErrorScopes {
-    /// Closes it and gives its first error, the lack of memory before what follows from it.
+    /// Closes the scopes and returns the first error. Out-of-memory comes first, because other
+    /// errors follow from it.
     pub(crate) fn close(self) -> impl Future<Output = Option<wgpu::Error>> {
         let internal = self.internal.pop();
         let validation = self.validation.pop();
@@ -121,7 +123,7 @@ impl From<wgpu::Error> for DeviceFault {
     }
 }
 
-/// wgpu's reports are trees of lines; ours are one.
+/// Joins wgpu's multi-line error report into one line.
 fn one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
     lines.collect::<Vec<_>>().join(" / ")
@@ -166,7 +168,7 @@ impl WgpuDevice {
         }
     }
 
-    /// An error if the device is lost, or if something failed outside of all scopes.
+    /// Returns an error if the device is lost or a call failed outside of all scopes.
     pub(crate) fn check_alive(&self) -> Result<(), DeviceFault> {
         if let Some(reason) = &*lock(&self.health.lost) {
             return Err(DeviceFault::Lost(reason.clone()));
@@ -177,7 +179,7 @@ impl WgpuDevice {
         }
     }
 
-    /// Opens a scope on this thread.
+    /// Opens error scopes on this thread.
     pub(crate) fn scope(&self) -> ErrorScopes {
         use wgpu::ErrorFilter::{Internal, OutOfMemory, Validation};
         let memory = self.device.push_error_scope(OutOfMemory);
@@ -190,16 +192,16 @@ impl WgpuDevice {
         }
     }
 
-    /// Makes calls and gives their errors. In a browser, which tells errors later, they are those
-    /// of an enclosing scope, or of a later call.
+    /// Makes wgpu calls and returns their error. Browsers report errors asynchronously, to the
+    /// enclosing scope or to a later call.
     pub(crate) fn scoped<T>(&self, calls: impl FnOnce() -> T) -> Result<T, DeviceFault> {
         self.check_alive()?;
         let made = self.in_scope(calls)?;
-        // A lost device fails no scope.
+        // Calls on a lost device raise no scoped error.
         self.check_alive().map(|()| made)
     }
 
-    /// Makes calls on which nothing depends: `None` if they failed. Errors of other calls stay where they are.
+    /// Makes optional wgpu calls; `None` if they failed. Errors of other calls are not consumed.
     pub(crate) fn try_calls<T>(&self, calls: impl FnOnce() -> T) -> Option<T> {
         self.in_scope(calls).ok()
     }
@@ -216,8 +218,8 @@ impl WgpuDevice {
         }
     }
 
-    /// Sees to it that callbacks of finished work are called, and with `wait` that this submission
-    /// is finished. Does nothing in a browser.
+    /// Runs the callbacks of finished work; with `wait`, blocks until that submission is finished.
+    /// Does nothing in a browser.
     pub(crate) fn poll(&self, wait: Option<&wgpu::SubmissionIndex>) -> Result<(), DeviceFault> {
         self.check_alive()?;
         let how = match wait {
@@ -227,7 +229,8 @@ impl WgpuDevice {
             },
             None => wgpu::PollType::Poll,
         };
-        // wgpu panics when the device is lost while it polls. That is no bug of the caller's.
+        // wgpu panics if the device is lost during polling. Convert that to an error, because the
+        // caller did nothing wrong.
         let polled = catch_unwind(AssertUnwindSafe(|| self.device.poll(how)));
         self.check_alive()?;
         match polled {
@@ -237,14 +240,14 @@ impl WgpuDevice {
         }
     }
 
-    /// Gives the device back to the system: every later call is an error.
+    /// Destroys the device; all later calls fail.
     pub(crate) fn destroy(&self) {
         self.device.destroy();
         lock(&self.health.lost).get_or_insert_with(|| "destroyed".to_string());
     }
 }
 
-/// The value of a future that is ready; natively, results of scopes are.
+/// The value of a future that is already ready. On native platforms, scope results always are.
 pub(crate) fn now<T>(future: impl Future<Output = T>) -> Option<T> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => Some(value),
@@ -252,12 +255,13 @@ pub(crate) fn now<T>(future: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// What a panicking thread left in a lock is still whole: every change is one assignment.
+/// Locks a mutex and ignores poisoning. Each critical section is one assignment, so the data is
+/// always consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs a future to its end on this thread.
+/// Blocks this thread on a future.
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     struct UnparkOnWake(std::thread::Thread);

@@ -1,4 +1,4 @@
-//! A program on a device.
+//! Executes a compiled program on a wgpu device.
 
 mod behind;
 mod uploads;
@@ -23,36 +23,37 @@ use crate::readback::{InFlightReadback, WgpuReadback};
 use crate::shared::WgpuShared;
 use crate::timing::TimestampTimer;
 
-/// The most bytes that one write hands to wgpu, which copies them.
+/// Maximum bytes per wgpu write; wgpu copies them to its own staging memory.
 const CHUNK_BYTES: usize = 16 << 20;
-/// The bytes handed over after which the device gets them, so that copies do not pile up.
+/// Submits pending writes after this many bytes, so that wgpu's staging copies do not accumulate.
 const UNSENT_BYTES: u64 = 64 << 20;
 
-/// The device side of an executable.
+/// The device part of an executable: buffers, pipelines and readback.
 #[derive(Debug)]
 pub struct WgpuDriver {
     gpu: Arc<WgpuDevice>,
     common: Arc<SharedExecutableState>,
     buffers: WgpuBuffers,
-    /// `None` until the first run, and when a buffer was replaced.
+    /// `None` before the first run and after a buffer was replaced.
     groups: Option<BindGroups>,
     pre_encoded: PreEncodedRun,
     inputs: InputBuffer,
-    /// Where results go: those of a run, and of one behind it.
+    /// Readback buffers: one for a run and one for a run pipelined behind it.
     readbacks: [WgpuReadback; 2],
-    /// Which of them the run started last has.
+    /// The index of the readback of the latest run.
     active_readback: usize,
     flight: Option<InFlightReadback>,
-    /// The run before it, where it was started behind one that is not waited for yet; its results go into the other.
+    /// The previous run, if the latest one was started before its results were read. It uses the
+    /// other readback.
     previous: Option<InFlightReadback>,
-    /// The numbers as bytes, kept for its memory.
+    /// The parameter blocks as bytes; reused to avoid allocations.
     numbers: Vec<u8>,
     /// Bytes written since the last submission.
     unsent: u64,
     timer: Option<TimestampTimer>,
-    /// The steps whose times the submission in flight takes.
+    /// The steps that the submission in flight measures.
     timed: Vec<usize>,
-    /// The times of the last run, and the first timestamp.
+    /// The step times of the last run, and the first timestamp.
     times: Vec<(usize, u64, u64)>,
     origin: Option<u64>,
 }
@@ -69,16 +70,16 @@ impl From<BufferError> for CompileError {
     }
 }
 
-/// A trouble during a run that was no allocation of ours.
+/// Converts a device failure during a run, other than a failed allocation, to a run error.
 fn during(what: &'static str) -> impl Fn(DeviceFault) -> RunError {
     move |trouble| trouble.running(what, 0)
 }
 
 impl WgpuDriver {
-    /// Makes pipelines and buffers and uploads the constants.
+    /// Creates pipelines and buffers and uploads the constants.
     ///
     /// # Errors
-    /// [`CompileError`] that names the kernel or buffer.
+    /// [`CompileError`] with the kernel or the buffer.
     pub(crate) fn new(
         gpu: &Arc<WgpuDevice>,
         program: Arc<GpuProgram>,
@@ -171,7 +172,7 @@ impl WgpuDriver {
         }
     }
 
-    /// Makes the bind groups if there are none.
+    /// Creates the bind groups if there are none.
     fn bind(&mut self) -> Result<(), DeviceFault> {
         if self.groups.is_none() {
             let (made, buffers) = (&self.common, &self.buffers);
@@ -183,7 +184,7 @@ impl WgpuDriver {
         Ok(())
     }
 
-    /// Writes what inputs were gathered.
+    /// Writes the gathered inputs to the device.
     fn send_inputs(&mut self) -> Result<(), RunError> {
         let (gpu, to) = (&self.gpu, self.buffers.get(ProgramBuffer::Input));
         if let (Some((at, bytes)), Some(to)) = (self.inputs.dirty_bytes(), to) {
@@ -194,8 +195,8 @@ impl WgpuDriver {
         Ok(())
     }
 
-    /// The commands of a run: its calls and the copies of what is read into these buffers. `waits` is what [`SharedExecutableState::waits`] says, if wgpu does
-    /// not find out itself.
+    /// Encodes the commands of a run: its dispatches and the copies to a readback. `waits` holds
+    /// the barriers from [`SharedExecutableState::waits`]; with `None` wgpu inserts its own.
     fn commands(
         &self,
         played: &EncodedRunKey,
@@ -217,14 +218,15 @@ impl WgpuDriver {
             let (to, at) = readback.spot(played.reads.len());
             timer.resolve(&mut encoder, self.timed.len(), to, at);
         }
-        // wgpu gives the driver all commands at once, now.
+        // wgpu records all commands with the driver in `finish`, so the barrier hooks must be
+        // active here.
         match waits {
             Some(waits) => below::grouped(waits, || encoder.finish()),
             None => encoder.finish(),
         }
     }
 
-    /// Runs the steps of stages and the copies of `reads`, after what is `first`.
+    /// Runs the steps of `stages` and the copies of `reads`, after the commands in `first`.
     fn execute(
         &mut self,
         launch: &LaunchSizes,
@@ -263,7 +265,7 @@ impl WgpuDriver {
         self.unsent = 0;
         self.flight = Some(flight.map_err(during("a run"))?);
         if !is_timed && again {
-            // Behind another run they go by turns.
+            // Pipelined runs alternate between the two readbacks.
             let next = if self.previous.is_some() {
                 1 - into
             } else {
@@ -275,7 +277,7 @@ impl WgpuDriver {
         Ok(())
     }
 
-    /// Copies a range into a buffer that the host is going to see.
+    /// Copies a range into a buffer that the host reads later.
     fn copy_out(
         &mut self,
         read: ReadbackRange,
@@ -360,7 +362,7 @@ impl LoadedProgram for WgpuDriver {
         cleared.map_err(during(describe(buffer)))
     }
 
-    /// Submissions follow each other, so that what is prepared is there for the next; nothing waits.
+    /// Queue submissions run in order, so the next run sees the prepared buffers without a wait.
     fn prepare(&mut self, launch: &LaunchSizes) -> Result<(), RunError> {
         self.send_numbers(launch).map_err(during("numbers"))?;
         self.send_inputs()?;
@@ -390,7 +392,7 @@ impl LoadedProgram for WgpuDriver {
         if self.timer.is_none() {
             return self.execute(launch, stages, None, reads);
         }
-        // Stages write the same timestamps: each is a submission of its own.
+        // Stages share the timestamp queries, so each stage needs its own submission.
         self.wait(&mut |_, _| {})?;
         let (last, before) = match stages.split_last() {
             Some((last, before)) => (std::slice::from_ref(last), before),

@@ -1,8 +1,9 @@
-//! Calls as commands: bind groups, and command buffers for runs to come.
+//! Encodes dispatches into command buffers, also in advance for expected runs.
 //!
-//! wgpu takes a command buffer once, and encoding takes longer than many a kernel. Runs of one executable that follow
-//! each other mostly play the same calls in the same grids: what differs is in buffers. So once two were alike, the
-//! commands of the next one are encoded while the device works ([`PreEncodedRun`]), and thrown away if it is another.
+//! A wgpu command buffer can be submitted only once, and encoding takes longer than many kernels.
+//! Consecutive runs of an executable usually have the same dispatches and grids, and differ only in
+//! buffer contents. After two equal runs, the commands of the next run are encoded while the device
+//! is busy ([`PreEncodedRun`]). They are discarded if the next run differs.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,46 +15,46 @@ use crate::call::{DispatchCall, WgpuCommandList};
 use crate::pipeline::WgpuPipeline;
 use crate::timing::{TimestampSupport, TimestampTimer};
 
-/// What clones of an executable have in common.
+/// State that all clones of an executable share.
 #[derive(Debug)]
 pub(crate) struct SharedExecutableState {
     pub(crate) program: Arc<GpuProgram>,
     pub(crate) commands: WgpuCommandList,
     pub(crate) pipelines: Vec<Arc<WgpuPipeline>>,
-    /// The program says where barriers are; wgpu finds out itself where shaders are checked.
+    /// The program sets its own barriers. False if shaders are checked: wgpu then inserts barriers.
     pub(crate) has_explicit_barriers: bool,
 }
 
-/// The bind groups of the calls.
+/// The bind groups of all dispatches.
 #[derive(Debug)]
 pub(crate) struct BindGroups {
     pub(crate) prepare: Vec<wgpu::BindGroup>,
     pub(crate) steps: Vec<wgpu::BindGroup>,
 }
 
-/// What the commands of a run depend on, besides bind groups and the buffers of results.
+/// Everything that the commands of a run depend on, except bind groups and readback buffers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EncodedRunKey {
-    /// The calls of each stage, in the order of the stages.
+    /// The dispatch range of each stage, in stage order.
     pub(crate) ranges: Vec<Range<usize>>,
     /// The grids of all steps.
     pub(crate) grids: Vec<[u32; 3]>,
-    /// The copies that follow.
+    /// The readback copies after the dispatches.
     pub(crate) reads: Vec<ReadbackRange>,
 }
 
-/// The last run, and commands for one like it.
+/// The key of the last run, and the commands encoded in advance for a repetition.
 #[derive(Debug, Default)]
 pub(crate) struct PreEncodedRun {
     last: Option<EncodedRunKey>,
-    /// What [`SharedExecutableState::waits`] gave for it.
+    /// The barriers of that run, from [`SharedExecutableState::waits`].
     barriers: Option<Vec<bool>>,
-    /// Which buffers of results they copy into.
+    /// The index of the readback that the commands copy into, and the commands.
     next: Option<(usize, wgpu::CommandBuffer)>,
 }
 
 impl PreEncodedRun {
-    /// The commands that were encoded for a run that plays this, with results in these buffers.
+    /// Takes the commands encoded in advance if they match this run and readback.
     pub(crate) fn take_commands(
         &mut self,
         played: &EncodedRunKey,
@@ -63,7 +64,8 @@ impl PreEncodedRun {
         (of == into && self.last.as_ref() == Some(played)).then_some(next)
     }
 
-    /// Notes what a run plays, and whether the run before it did the same: then commands for the next are worth it.
+    /// Records the key of a run. True if the previous run had the same key, so encoding in advance
+    /// is worthwhile.
     pub(crate) fn is_again(&mut self, played: &EncodedRunKey) -> bool {
         let again = self.last.as_ref() == Some(played);
         if !again {
@@ -73,24 +75,24 @@ impl PreEncodedRun {
         again
     }
 
-    /// What the run that was noted last waits for, worked out once.
+    /// The barriers of the last recorded run; computed once.
     pub(crate) fn waits(&mut self, of: impl FnOnce() -> Vec<bool>) -> Vec<bool> {
         self.barriers.get_or_insert_with(of).clone()
     }
 
-    /// Keeps commands for a run like the last one, with results in these buffers.
+    /// Stores commands for a repetition of the last run with this readback.
     pub(crate) fn store(&mut self, commands: Option<wgpu::CommandBuffer>, into: usize) {
         self.next = commands.map(|commands| (into, commands));
     }
 
-    /// Forgets all: a buffer was replaced.
+    /// Discards everything, because a buffer was replaced.
     pub(crate) fn clear(&mut self) {
         *self = PreEncodedRun::default();
     }
 }
 
 impl SharedExecutableState {
-    /// What a run of stages plays.
+    /// The key of a run of these stages.
     pub(crate) fn played(
         &self,
         launch: &LaunchSizes,
@@ -110,7 +112,8 @@ impl SharedExecutableState {
         }
     }
 
-    /// For each dispatch of a run of stages, whether those before it must be done, and their writes seen.
+    /// For each dispatch of a run of stages, whether it needs a barrier: all previous dispatches
+    /// finished and their writes visible.
     pub(crate) fn waits(
         &self,
         launch: &LaunchSizes,
@@ -119,7 +122,7 @@ impl SharedExecutableState {
     ) -> Vec<bool> {
         let mut waits = Vec::new();
         for (stage, range) in stages.iter().zip(&played.ranges) {
-            // Whatever another stage did comes first.
+            // The first dispatch of a stage depends on everything that an earlier stage did.
             let mut due = true;
             let mut steps = (self
                 .program
@@ -138,7 +141,8 @@ impl SharedExecutableState {
                 {
                     continue;
                 }
-                // What the program does not play should have no grid: if it has one, nothing is known of it.
+                // Inactive steps should have an empty grid. If one does not, its dependencies are
+                // unknown, so use barriers.
                 waits.push(due || !is_known);
                 due = !is_known;
             }
@@ -146,7 +150,8 @@ impl SharedExecutableState {
         waits
     }
 
-    /// Encodes calls, each with its bind group: one pass, or with times of passes one for each call.
+    /// Encodes dispatches with their bind groups into one pass. If timestamps are taken at pass
+    /// boundaries, each dispatch gets its own pass.
     pub(crate) fn encode(
         &self,
         encoder: &mut wgpu::CommandEncoder,
@@ -198,7 +203,7 @@ impl SharedExecutableState {
 }
 
 impl BindGroups {
-    /// The bind groups of all calls.
+    /// Creates the bind groups of all dispatches.
     pub(crate) fn new(
         device: &wgpu::Device,
         made: &SharedExecutableState,
@@ -276,7 +281,7 @@ mod tests {
         }
     }
 
-    /// What a run of this size waits for.
+    /// The barriers of a run with `rows` rows.
     fn waits(made: &SharedExecutableState, rows: usize) -> Vec<bool> {
         let mut launch = LaunchSizes::default();
         let sizes = Bindings::new().with("s", rows);
@@ -298,7 +303,7 @@ mod tests {
         let last = g.cum_sum(both, 1).unwrap();
         g.output("y", last).unwrap();
         let made = made(&g, Bindings::new().with("s", 8));
-        // Two side by side, what reads both, and what reads that.
+        // Two independent steps, a step that reads both results, and a step that reads the third.
         assert_eq!(waits(&made, 5), [true, false, true, true]);
         assert_eq!(waits(&made, 0), [true; 0], "nothing is dispatched");
     }

@@ -13,9 +13,10 @@ use crate::driver::WgpuDriver;
 
 /// A compiled graph on a wgpu device.
 ///
-/// In a browser, where nothing may block, [`WgpuExecutable::run_async`] runs it, or `submit`, `finished` and `wait` in this
-/// order; `fetch_state` and `fetch_output_rows` read. What needs an answer at once (`run`, `wait` before `finished` is
-/// ready, `read_state`, `read_output_rows`) is an error there.
+/// Browsers do not allow blocking. Use [`WgpuExecutable::run_async`] there, or `submit`, `finished`
+/// and `wait` in this order, and read with `fetch_state` and `fetch_output_rows`. Blocking calls
+/// (`run`, `read_state`, `read_output_rows`, or `wait` before `finished` is ready) return an error
+/// in a browser.
 pub struct WgpuExecutable {
     inner: GpuExecutable<WgpuDriver>,
 }
@@ -25,14 +26,14 @@ impl WgpuExecutable {
         WgpuExecutable { inner }
     }
 
-    /// What it runs.
+    /// The compiled GPU program.
     pub fn program(&self) -> &Arc<GpuProgram> {
         self.inner.program()
     }
 
-    /// Runs the graph on these inputs and writes the wanted outputs into `outputs`, without
-    /// blocking the thread. Inputs are uploaded when it is first polled. Dropped before it is ready,
-    /// it leaves a run under way, whose results the next run discards.
+    /// Runs the graph on these inputs and writes the requested outputs into `outputs`, without
+    /// blocking the thread. The first poll uploads the inputs. If the future is dropped before it
+    /// is ready, the run continues on the device and the next run discards its results.
     ///
     /// # Errors
     /// As [`Executable::run_into`].
@@ -46,7 +47,7 @@ impl WgpuExecutable {
         exe.run_async(inputs, wanted, outputs).await
     }
 
-    /// The executable as all players have it, with its driver.
+    /// The executable type that all GPU runtimes share, with the wgpu driver.
     pub fn inner(&mut self) -> &mut GpuExecutable<WgpuDriver> {
         &mut self.inner
     }

@@ -1,24 +1,26 @@
-//! Small inputs, gathered: each write of wgpu makes a buffer and a copy of its own.
+//! Gathers small inputs into one write, because each wgpu write costs a staging buffer and a copy.
 
 use std::ops::Range;
 
-/// Buffers of inputs up to this size are written whole, in one go.
+/// Input buffers up to this size are written in one piece.
 const GATHERED_BYTES: u64 = 64 << 10;
 
-/// What the buffer of inputs holds, or will when it is written next.
+/// The host copy of the input buffer, including bytes not yet written to the device.
 #[derive(Debug, Default)]
 pub(crate) struct InputBuffer {
-    /// All of its bytes; none if they are many, or before the first.
+    /// All bytes of the buffer; empty if the buffer is too large to gather, or before the first
+    /// write.
     bytes: Vec<u8>,
-    /// Those that the device does not have yet.
+    /// The byte range that the device does not have yet.
     dirty: Range<usize>,
-    /// Copies on the device wrote into the buffer, too: it holds what is not known here, and nothing is gathered.
+    /// Copies on the device also write the buffer. The host copy is then incomplete, and inputs are
+    /// not gathered.
     device_written: bool,
 }
 
 impl InputBuffer {
-    /// Takes bytes for a buffer of `size`, a last word that is not whole filled with zeros; false if the buffer is
-    /// too large to be gathered.
+    /// Stores bytes for a buffer of `size` bytes and pads an incomplete last word with zeros. False
+    /// if the buffer is too large to gather.
     pub(crate) fn take(&mut self, size: u64, offset_bytes: u64, bytes: &[u8]) -> bool {
         if size > GATHERED_BYTES || self.device_written {
             return false;
@@ -39,20 +41,20 @@ impl InputBuffer {
         true
     }
 
-    /// What is to be written, and where it starts.
+    /// The bytes to write and their offset.
     pub(crate) fn dirty_bytes(&self) -> Option<(u64, &[u8])> {
         let range = self.dirty.clone();
         let bytes = self.bytes.get(range.clone())?;
         (!bytes.is_empty()).then_some((range.start as u64, bytes))
     }
 
-    /// The device writes into the buffer by itself from now on.
+    /// Records that copies on the device also write the buffer.
     pub(crate) fn is_foreign(&mut self) {
         self.device_written = true;
         self.bytes = Vec::new();
     }
 
-    /// The device has all.
+    /// Records that the device has all bytes.
     pub(crate) fn mark_clean(&mut self) {
         self.dirty = 0..0;
     }
@@ -73,7 +75,7 @@ mod tests {
         assert_eq!(inputs.dirty_bytes(), Some((0, &all[..])));
         inputs.mark_clean();
         assert_eq!(inputs.dirty_bytes(), None);
-        // What lies between two later writes is what was written before.
+        // Bytes between two later writes come from the earlier write.
         assert!(inputs.take(16, 4, &[7]));
         assert!(inputs.take(16, 12, &[8, 8, 8, 8]));
         let all = [7, 0, 0, 0, 1, 2, 3, 4, 8, 8, 8, 8];

@@ -1,11 +1,12 @@
-//! What is kept of kernels and pipelines from one process to the next, where Vulkan is below.
+//! Disk cache of shader modules and pipelines, for the Vulkan backend of wgpu.
 //!
-//! Kernels in WGSL then go to the device as SPIR-V of our own, the one that `tercet-vulkan` makes: it lies in the
-//! folder of caches, where wgpu would translate the text in each process. What the driver makes of it lies beside it.
+//! WGSL kernels reach the device as SPIR-V that `tercet-spirv` generates, as in `tercet-vulkan`.
+//! The cache folder stores that SPIR-V, whereas wgpu would compile the source in every process. The
+//! driver's pipeline cache is stored next to it.
 
 #[cfg(not(any(target_os = "linux", target_os = "windows", target_os = "android")))]
 mod none {
-    /// Nothing: wgpu translates.
+    /// Empty on platforms without Vulkan: wgpu compiles all modules.
     #[derive(Debug, Default)]
     pub(crate) struct ShaderCache;
 
@@ -25,7 +26,7 @@ mod none {
         pub(crate) fn save(&self, _: u64) {}
     }
 
-    /// What a module asks of subgroups.
+    /// How a module uses subgroups.
     #[derive(Clone, Copy, Debug, Default)]
     pub(crate) struct SubgroupUsage {
         pub(crate) subgroups: bool,
@@ -47,18 +48,18 @@ mod vulkan {
     use crate::device::lock;
     use crate::trusted;
 
-    /// The modules of a device, and its driver's cache.
+    /// The cached modules of a device, and the driver's pipeline cache.
     #[derive(Debug, Default)]
     pub(crate) struct ShaderCache {
-        /// `None` where wgpu translates.
+        /// `None` if wgpu compiles the modules.
         modules: Option<ModuleCache>,
         driver: Option<(PipelineFile, wgpu::PipelineCache)>,
-        /// The pipelines that there were when the file was last written.
+        /// The number of pipelines when the file was last written.
         saved: Mutex<u64>,
     }
 
     impl ShaderCache {
-        /// What the folder holds for a device that takes SPIR-V.
+        /// Opens the cache folder, for a device that accepts SPIR-V.
         pub(crate) fn new(
             device: &wgpu::Device,
             identity: Option<DriverIdentity>,
@@ -84,23 +85,24 @@ mod vulkan {
             }
         }
 
-        /// Whether kernels go to the device as SPIR-V.
+        /// Whether kernels reach the device as SPIR-V.
         pub(crate) fn lowers(&self) -> bool {
             self.modules.is_some()
         }
 
-        /// The SPIR-V of a kernel, whose entry point is `main`.
+        /// Compiles a WGSL kernel with the entry point `main` to SPIR-V.
         pub(crate) fn lower(&self, text: &str) -> Result<Vec<u32>, String> {
             let modules = self.modules.as_ref().ok_or("this device takes no SPIR-V")?;
             (modules.lower(text, ENTRY, RuntimeChecks::None)).map_err(|e| e.to_string())
         }
 
-        /// The driver's cache.
+        /// The driver's pipeline cache.
         pub(crate) fn driver_cache(&self) -> Option<&wgpu::PipelineCache> {
             self.driver.as_ref().map(|(_, cache)| cache)
         }
 
-        /// Writes the driver's cache if it is not that of so many pipelines. Failure costs start-up time only.
+        /// Writes the driver's cache to disk if the number of pipelines changed. A failed write
+        /// only costs start-up time later.
         pub(crate) fn save(&self, pipelines: u64) {
             let Some((file, cache)) = &self.driver else {
                 return;

@@ -1,25 +1,26 @@
-//! Plays a Tercet program through wgpu: Vulkan, Metal, DX12, and WebGPU in browsers.
+//! Runs compiled Tercet programs through wgpu: Vulkan, Metal, DX12, and WebGPU in browsers.
 //!
-//! [`WgpuBackend`] opens a device and compiles graphs; [`WgpuExecutable`] runs one, blocking
-//! (`Executable::run`) or not ([`WgpuExecutable::run_async`], the only way in a browser).
+//! [`WgpuBackend`] opens a device and compiles graphs. [`WgpuExecutable`] runs one, blocking
+//! (`Executable::run`) or asynchronously ([`WgpuExecutable::run_async`], required in browsers).
 //!
-//! A program becomes a list of calls (`call.rs`, pure data) that satisfies WebGPU's rules:
-//! within one dispatch a buffer is either read or writable, and no two writable bindings overlap.
-//! `rewrite` changes a kernel's declarations to fit. Copies and fills are kernels too, so a run is one
-//! compute pass and one submission, with the readback at its end.
+//! A program becomes a list of dispatches (`call.rs`, plain data) that satisfies WebGPU's rules:
+//! within one dispatch a buffer is either read-only or writable, and writable bindings do not
+//! overlap. `rewrite` adapts the declarations of a kernel accordingly. Copies and fills are also
+//! kernels, so a run is one compute pass and one submission, with the readback at its end.
 //!
-//! Invariants: this crate calls nothing that blocks but where its name says so (`wait`, `read`), and no
-//! environment is read. Errors of wgpu are caught in scopes on the thread that causes them, so one
-//! executable's trouble is not another's; only a lost device concerns all.
+//! Invariants: only functions with `wait` or `read` in their names block. The crate reads no
+//! environment variables. Errors of wgpu are captured in scopes on the thread that causes them, so
+//! executables do not see each other's errors. Only a lost device affects all executables.
 //!
-//! Shader modules are made without wgpu's bounds checks and loop counters unless
-//! [`WgpuOptions::checked`] asks for them: kernels guard their accesses themselves, and programs come from
-//! the planner only. That is one use of `unsafe`, in `trusted.rs` (ADR 0005); the other asks the Vulkan driver what
-//! wgpu does not say of the device, and for subgroups of one size (`below.rs`). Where Vulkan is below, kernels go to it
-//! as SPIR-V of our own, which lies on disk (`kept.rs`).
+//! Unless [`WgpuOptions::checked`] is set, shader modules are created without wgpu's bounds checks
+//! and loop counters. Kernels check their own bounds, and unchecked programs come only from the
+//! planner. This is one of two uses of `unsafe` (`trusted.rs`, ADR 0005). The other queries the
+//! Vulkan driver for properties that wgpu does not expose, and requires a fixed subgroup size
+//! (`below.rs`). On Vulkan, kernels are compiled to SPIR-V by Tercet and cached on disk
+//! (`kept.rs`).
 //!
-//! Next: `device.rs` for scopes and waiting, `bindings.rs` for the rules, `driver.rs` for a run,
-//! `encode.rs` for its commands.
+//! Next: `device.rs` for scopes and waiting, `bindings.rs` for the binding rules, `driver.rs` for a
+//! run, `encode.rs` for its commands.
 #![deny(unsafe_code)]
 
 mod backend;

@@ -1,4 +1,4 @@
-//! Which adapter is opened, with which limits and features, and what that says of the device.
+//! Adapter selection, the limits and features to request, and the resulting device capabilities.
 
 use tercet_plan::{
     CoopShape, CoopType, DeviceCaps, DeviceModel, GpuKind, NativeOps, ReportedProperties,
@@ -21,7 +21,7 @@ pub(crate) fn instance(options: &WgpuOptions) -> wgpu::Instance {
 
 pub(crate) async fn adapters(instance: &wgpu::Instance) -> Vec<wgpu::Adapter> {
     if cfg!(target_arch = "wasm32") {
-        // A browser chooses itself.
+        // In a browser, the browser chooses the adapter.
         let options = wgpu::RequestAdapterOptions {
             power_preference: wgpu::PowerPreference::HighPerformance,
             ..Default::default()
@@ -35,7 +35,7 @@ pub(crate) async fn adapters(instance: &wgpu::Instance) -> Vec<wgpu::Adapter> {
     instance.enumerate_adapters(wgpu::Backends::PRIMARY).await
 }
 
-/// The adapter of this number, or the one of this name that promises most.
+/// The adapter with this index, or the most capable one whose name matches.
 pub(crate) fn choose<'a>(
     adapters: &'a [wgpu::Adapter],
     name: Option<&str>,
@@ -79,19 +79,19 @@ fn limits(set: LimitSet, adapter: &wgpu::Adapter) -> wgpu::Limits {
             max_compute_workgroup_size_z: found.max_compute_workgroup_size_z,
             max_compute_workgroups_per_dimension: found.max_compute_workgroups_per_dimension,
             max_non_sampler_bindings: found.max_non_sampler_bindings,
-            // What is not used is asked for as little as possible.
+            // Request no more than the default limits, unless the adapter offers less.
             ..wgpu::Limits::defaults().or_worse_values_from(&found)
         },
     }
 }
 
-/// What modules with cooperative matrices need of a device, all or none of it.
+/// The features that modules with cooperative matrices require; all of them or none are requested.
 pub(crate) const MATRICES: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX
     .union(wgpu::Features::PASSTHROUGH_SHADERS)
     .union(wgpu::Features::SHADER_F16)
     .union(wgpu::Features::SUBGROUP);
 
-/// An open device and what it was opened with.
+/// An open device and the settings that it was opened with.
 pub(crate) struct OpenedAdapter {
     pub(crate) device: wgpu::Device,
     pub(crate) queue: wgpu::Queue,
@@ -99,11 +99,11 @@ pub(crate) struct OpenedAdapter {
     pub(crate) features: wgpu::Features,
     pub(crate) hal: HalProperties,
     pub(crate) subgroup: Option<SubgroupSize>,
-    /// Programs say where barriers are.
+    /// Programs set their own barriers.
     pub(crate) groups: bool,
 }
 
-/// Opens a device; below wgpu where that can be done.
+/// Opens a device, through wgpu-hal if possible.
 pub(crate) async fn open(
     adapter: &wgpu::Adapter,
     info: &wgpu::AdapterInfo,
@@ -122,8 +122,10 @@ pub(crate) async fn open(
             true => trusted::experimental(),
             false => wgpu::ExperimentalFeatures::disabled(),
         },
-        // Few blocks: submissions take longer with each, and a buffer above half a block has one of its own, as the caches of
-        // each layer have (8B on an H100: 263 tokens/s with blocks of 8 to 64 MiB, 313 with these).
+        // Allocate few memory blocks, because each block adds to the cost of a submission. A buffer
+        // larger than half a block, such as the KV cache of a layer, gets its own allocation. An 8B
+        // model on an H100 generates 263 tokens/s with blocks of 8 to 64 MiB and 313 tokens/s with
+        // these.
         memory_hints: wgpu::MemoryHints::Manual {
             suballocated_device_memory_block_size: 64 << 20..256 << 20,
         },
@@ -143,7 +145,8 @@ pub(crate) async fn open(
                 groups: opened.groups,
             });
         }
-        // As wgpu opens it, kernels know no size that has to be required.
+        // A device opened by wgpu itself cannot require a subgroup size, so only a fixed size is
+        // usable.
         subgroup = subgroup.filter(|s| s.by == SizeBy::Fixed);
     }
     let features = features(options, adapter, subgroup);
@@ -159,7 +162,7 @@ pub(crate) async fn open(
     })
 }
 
-/// The size that subgroups of all kernels have.
+/// The subgroup size that all kernels use.
 fn subgroup(
     below: &HalProperties,
     info: &wgpu::AdapterInfo,
@@ -174,7 +177,7 @@ fn subgroup(
     }
 }
 
-/// What pipelines must ask for.
+/// The subgroup size that pipelines must require.
 pub(crate) fn requirement(
     subgroup: SubgroupSize,
     below: &HalProperties,
@@ -188,7 +191,7 @@ pub(crate) fn requirement(
     }
 }
 
-/// The shapes of matrices of F16 with sums in F32; wgpu has no bfloat16.
+/// Cooperative-matrix shapes with F16 operands and F32 accumulation; wgpu has no bfloat16.
 pub(crate) fn coop_shapes(adapter: &wgpu::Adapter) -> Vec<CoopShape> {
     use wgpu::CooperativeScalarType::{F16, F32};
     let all = adapter.cooperative_matrix_properties();
@@ -213,7 +216,7 @@ pub(crate) fn coop_shapes(adapter: &wgpu::Adapter) -> Vec<CoopShape> {
     shapes
 }
 
-/// The features that are used where they are found.
+/// The features that are used if the adapter has them.
 fn features(
     options: &WgpuOptions,
     adapter: &wgpu::Adapter,
@@ -250,15 +253,16 @@ pub(crate) fn caps(
     units: ReportedProperties,
     subgroup: Option<SubgroupSize>,
 ) -> DeviceCaps {
-    // One size for all kernels, and hardware that runs a subgroup in step; a processor with matrices does,
-    // for tests of the kernels that use them.
+    // Requires one subgroup size for all kernels, and hardware that runs a subgroup in lockstep. A
+    // CPU adapter with cooperative matrices also qualifies, so that tests cover the kernels that
+    // use them.
     let is_in_step = features.contains(wgpu::Features::SUBGROUP)
         && (info.device_type != wgpu::DeviceType::Cpu || features.contains(MATRICES));
     let binding = limits.max_storage_buffer_binding_size;
     let invocations = limits.max_compute_invocations_per_workgroup;
     DeviceCaps {
         target: "wgpu",
-        // The last word must be whole.
+        // Round down so that the last word is complete.
         max_binding_bytes: binding.min(limits.max_buffer_size) / 4 * 4,
         max_storage_buffers: limits.max_storage_buffers_per_shader_stage,
         storage_align_bytes: limits.min_storage_buffer_offset_alignment,
@@ -274,10 +278,10 @@ pub(crate) fn caps(
         coop_fragment_layout: false,
         shuffles: features.contains(wgpu::Features::SUBGROUP),
         ordered_storage: false,
-        // wgpu puts barriers of its own.
+        // False, because wgpu inserts its own barriers.
         ordered_dispatches: false,
         natives: NativeOps::default(),
-        // wgpu does not say: the driver below it does, if any.
+        // wgpu does not report this; the Vulkan driver does.
         packed_dots: false,
         device: DeviceModel::new(&ReportedProperties {
             kind: match info.device_type {

@@ -1,4 +1,4 @@
-//! Which device is opened, and why none could be.
+//! Device options, adapter descriptions and the errors of opening a device.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,53 +6,53 @@ use std::path::PathBuf;
 /// The limits and features that a device is opened with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LimitSet {
-    /// What the adapter offers.
+    /// Everything that the adapter offers.
     #[default]
     Found,
-    /// WebGPU's default limits and no features: what every browser offers.
+    /// WebGPU's default limits and no features, which every browser offers.
     WebGpu,
-    /// What wgpu calls downlevel: as [`LimitSet::WebGpu`], with 4 storage buffers per kernel.
+    /// wgpu's downlevel limits: as [`LimitSet::WebGpu`], with 4 storage buffers per kernel.
     Downlevel,
 }
 
-/// How a device is chosen and opened.
+/// Options for selecting and opening a wgpu device.
 #[derive(Clone, Debug, Default)]
 pub struct WgpuOptions {
-    /// The adapter's number in [`WgpuBackend::adapters`](crate::WgpuBackend::adapters) or a part of its
-    /// name, in any case; the most capable adapter without.
+    /// The adapter's index in [`WgpuBackend::adapters`](crate::WgpuBackend::adapters), or a
+    /// case-insensitive part of its name. `None` selects the most capable adapter.
     pub adapter: Option<String>,
-    /// Its limits.
+    /// The limits that the device is opened with.
     pub limits: LimitSet,
-    /// Whether executables measure their steps, where the device takes times; see
+    /// Whether executables measure step times, if the device supports timestamps; see
     /// [`Executable::timings`](tercet_ir::Executable::timings).
     pub timings: bool,
-    /// Whether shaders check every access, count the turns of loops and zero workgroup memory. Kernels
-    /// guard their accesses themselves and programs are checked, so that this is for finding bugs.
+    /// Whether shaders check every access, limit loop iterations and zero workgroup memory. For
+    /// debugging: kernels already check their own bounds and programs are validated.
     pub checked: bool,
-    /// Whether the API's own validation is asked for, where it is installed.
+    /// Whether to enable the validation layer of the underlying API, if it is installed.
     pub validation: bool,
-    /// The folder of what is kept of kernels and pipelines, where Vulkan is below; without one every process makes
-    /// them anew. Several processes may share it.
+    /// The cache folder for shader modules and pipelines (Vulkan only). Without one, every process
+    /// compiles them again. Processes may share the folder.
     pub cache_dir: Option<PathBuf>,
 }
 
 impl WgpuOptions {
-    /// The most capable adapter with all it offers.
+    /// The most capable adapter with all its limits and features.
     pub fn new() -> WgpuOptions {
         WgpuOptions::default()
     }
 }
 
-/// An adapter of this machine.
+/// A description of a graphics adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterSummary {
-    /// Its name, as the driver gives it.
+    /// The name that the driver reports.
     pub name: String,
-    /// `discrete gpu`, `integrated gpu`, `virtual gpu`, `cpu` or `other`.
+    /// The device type: `discrete gpu`, `integrated gpu`, `virtual gpu`, `cpu` or `other`.
     pub kind: &'static str,
-    /// The API: `vulkan`, `metal`, `dx12`, `gl`, `webgpu`.
+    /// The graphics API: `vulkan`, `metal`, `dx12`, `gl` or `webgpu`.
     pub api: String,
-    /// The driver and its version.
+    /// The driver name and version.
     pub driver: String,
 }
 
@@ -80,23 +80,23 @@ impl fmt::Display for AdapterSummary {
     }
 }
 
-/// No device could be opened.
+/// The error of opening a wgpu device.
 #[derive(Debug, thiserror::Error)]
 pub enum WgpuOpenError {
-    /// There is no adapter, or none of this name.
+    /// There is no adapter, or none matches the requested name.
     #[error("{}", no_adapter(.wanted.as_deref(), .found))]
     NoAdapter {
-        /// The part of a name asked for.
+        /// The requested part of the name.
         wanted: Option<String>,
-        /// The adapters there are.
+        /// The available adapters.
         found: Vec<AdapterSummary>,
     },
-    /// The adapter refuses a device.
+    /// The adapter rejected the device request.
     #[error("{adapter} gives no device")]
     Refused {
-        /// The adapter.
+        /// The adapter that rejected the request.
         adapter: AdapterSummary,
-        /// What wgpu said.
+        /// The error that wgpu reported.
         #[source]
         source: wgpu::RequestDeviceError,
     },

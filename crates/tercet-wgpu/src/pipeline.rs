@@ -1,4 +1,4 @@
-//! Pipelines of a device, each made once.
+//! The pipeline cache of a device.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -14,34 +14,36 @@ use crate::kept::{self, ShaderCache, SubgroupUsage};
 use crate::spirv::renumber_bindings;
 use crate::trusted;
 
-/// The most threads that make pipelines.
+/// Maximum number of threads that compile pipelines.
 const MAX_THREADS: usize = 8;
 
-/// Pipelines kept although no executable uses them: about what the models of a process need.
+/// Maximum number of unused pipelines to retain; about the number that a process with several
+/// models needs.
 const KEPT: usize = 1024;
 
-/// A kernel made ready and the layout of its bind groups.
+/// A compiled kernel and its bind group layout.
 #[derive(Debug)]
 pub(crate) struct WgpuPipeline {
     pub(crate) pipeline: wgpu::ComputePipeline,
     pub(crate) layout: wgpu::BindGroupLayout,
 }
 
-/// What a shader does about mistakes of its own.
+/// The runtime checks of a shader module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ShaderChecks {
-    /// It stays inside its bindings and ends.
+    /// All checks: accesses stay inside the bindings and loops terminate.
     All,
-    /// Nothing: it makes none.
+    /// No checks; the kernel guarantees both properties.
     None,
 }
 
-/// What a pipeline and its layout depend on. The size of the block is the code's own declaration's.
+/// Everything that a pipeline and its layout depend on. The block size is not included, because the
+/// code declares it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct WgpuPipelineKey {
     code: WgpuKernelCode,
-    /// The storage bindings and whether each is writable: WGSL says so itself, SPIR-V is the same for all
-    /// buffers that its operands may share.
+    /// The storage bindings as (binding, writable). WGSL contains this itself. SPIR-V does not,
+    /// because one module serves all combinations of shared operands.
     storage: Vec<(u32, bool)>,
     checks: ShaderChecks,
 }
@@ -56,19 +58,19 @@ impl WgpuPipelineKey {
     }
 }
 
-/// Pipelines by what they depend on.
+/// The pipelines of a device by key.
 #[derive(Debug, Default)]
 pub(crate) struct WgpuPipelineCache {
     cache: Mutex<HashMap<WgpuPipelineKey, Arc<WgpuPipeline>>>,
-    /// Pipelines made so far.
+    /// The number of pipelines compiled so far.
     count: AtomicU64,
 }
 
 impl WgpuPipelineCache {
-    /// The pipelines of kernels, in order; several are made at once.
+    /// The pipelines of these kernels, in order. Missing ones are compiled in parallel.
     ///
     /// # Errors
-    /// What wgpu says of a kernel, and its place.
+    /// The error that wgpu reports for a kernel, with the kernel's index.
     pub(crate) fn get_all(
         &self,
         gpu: &WgpuDevice,
@@ -94,7 +96,7 @@ impl WgpuPipelineCache {
                 made[at].get_or_init(|| compile(gpu, &variants[i], checks).map(Arc::new));
             }
         };
-        // One in a browser.
+        // 1 in a browser.
         let cores = thread::available_parallelism().map_or(1, usize::from);
         thread::scope(|scope| {
             for _ in 1..missing.len().min(cores).min(MAX_THREADS) {
@@ -122,7 +124,8 @@ impl WgpuPipelineCache {
         Ok(all)
     }
 
-    /// Two threads may make the same pipeline; one goes with its executable.
+    /// Inserts pipelines. If two threads compile the same pipeline, the second copy is freed with
+    /// its executable.
     fn insert(&self, keys: Vec<WgpuPipelineKey>, all: &[Arc<WgpuPipeline>]) {
         let mut map = lock(&self.cache);
         if map.len() >= KEPT {
@@ -133,17 +136,17 @@ impl WgpuPipelineCache {
         }
     }
 
-    /// Has the driver's cache written if pipelines were made since.
+    /// Writes the driver's pipeline cache to disk if pipelines were compiled since the last write.
     pub(crate) fn save(&self, kept: &ShaderCache) {
         kept.save(self.count.load(Ordering::Relaxed));
     }
 }
 
-/// A kernel as the device gets it.
+/// A shader module in the form that the device receives.
 enum ShaderModuleSource<'a> {
     /// SPIR-V with the entry point `main`.
     Words(Arc<[u32]>),
-    /// WGSL and its entry point.
+    /// WGSL source and the name of its entry point.
     Text(&'a str, &'a str),
 }
 
@@ -176,7 +179,7 @@ impl ShaderModuleSource<'_> {
         }))
     }
 
-    /// What it asks of subgroups, where their size is not given by nature.
+    /// The subgroup size that this module requires, unless the hardware has only one.
     fn requirement(&self, gpu: &WgpuDevice) -> Option<SubgroupRequirement> {
         let most = gpu.required?;
         let uses = match self {
@@ -210,10 +213,11 @@ fn compile(
     })
 }
 
-/// What kernels say where a value is the same for a workgroup.
+/// The function that kernels call to mark a value as uniform across a workgroup.
 const UNIFORM: &str = "fn uniform_word(x: u32) -> u32 {\n    return x;\n}";
 
-/// As [`UNIFORM`], so that a browser, which refuses barriers behind conditions that may differ, knows it as well.
+/// A variant of [`UNIFORM`] that proves uniformity to a browser. Browsers reject barriers in
+/// non-uniform control flow.
 const UNIFORM_PROVEN: &str = "var<workgroup> uniform_shared: u32;
 
 fn uniform_word(x: u32) -> u32 {
@@ -221,7 +225,8 @@ fn uniform_word(x: u32) -> u32 {
     return workgroupUniformLoad(&uniform_shared);
 }";
 
-/// WGSL as the implementation below takes it: browsers want extensions named, of which naga refuses the name, and proofs.
+/// WGSL in the dialect of the implementation. Browsers require `enable` directives, which naga
+/// rejects, and proofs of uniformity.
 fn to_backend_wgsl(text: &str) -> Cow<'_, str> {
     if !cfg!(target_arch = "wasm32") {
         return text.into();
@@ -261,7 +266,7 @@ fn compile_module(
     };
     let block = NonZeroU64::new(variant.block_bytes.into());
     let block = block.map(|bytes| entry(0, wgpu::BufferBindingType::Uniform, Some(bytes)));
-    // Of storage wgpu knows the least size from the shader: a word or a vector of them.
+    // wgpu derives the minimum binding size from the shader: one word or one vector.
     let storage = variant.storage.iter().map(|&(binding, writable)| {
         let read_only = !writable;
         entry(
@@ -328,7 +333,7 @@ mod tests {
         assert_eq!(key(true), key(true));
     }
 
-    /// Else a browser would refuse them.
+    /// The replacement must match the text in the kernels, otherwise a browser would reject them.
     #[test]
     fn kernels_say_what_is_uniform_as_browsers_replace_it() {
         for text in [

@@ -1,4 +1,4 @@
-//! Bytes from the device to the host: staging buffers, and the news that they are filled.
+//! Device-to-host transfers: staging buffers and their completion callbacks.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -9,7 +9,7 @@ use tercet_plan::ReadbackRange;
 use crate::buffers::{BufferError, WgpuBuffers, create_buffer};
 use crate::device::{DeviceFault, WgpuDevice, lock};
 
-/// Told by callbacks when a submission and its mappings are done.
+/// State that callbacks update when a submission and its buffer mappings are done.
 #[derive(Debug, Default)]
 struct CompletionSignal {
     state: Mutex<CompletionState>,
@@ -18,11 +18,11 @@ struct CompletionSignal {
 
 #[derive(Debug, Default)]
 struct CompletionState {
-    /// Callbacks that have not been called.
+    /// The number of callbacks that have not run yet.
     pending_callbacks: usize,
     failed: bool,
     waker: Option<Waker>,
-    /// A thread waits for the submission and has not let go of the device.
+    /// A thread waits for the submission and still holds a reference to the device.
     has_waiter_thread: bool,
 }
 
@@ -31,7 +31,7 @@ impl CompletionSignal {
         let mut state = lock(&self.state);
         state.pending_callbacks -= 1;
         state.failed |= !ok;
-        // Whoever watches wakes the task when it has let go of the device.
+        // If there is a waiter thread, it wakes the task after it released the device.
         let is_watched = state.has_waiter_thread;
         if state.pending_callbacks > 0 {
             return;
@@ -43,7 +43,7 @@ impl CompletionSignal {
         }
     }
 
-    /// The thread that waited has let go of the device, or there is none.
+    /// Records that the waiter thread released the device, or that there is none.
     #[cfg(not(target_arch = "wasm32"))]
     fn release_waiter(&self) {
         lock(&self.state).has_waiter_thread = false;
@@ -51,7 +51,7 @@ impl CompletionSignal {
         self.wake();
     }
 
-    /// Wakes the task that asked last.
+    /// Wakes the task that polled last.
     fn wake(&self) {
         let waker = lock(&self.state).waker.take();
         if let Some(waker) = waker {
@@ -59,7 +59,7 @@ impl CompletionSignal {
         }
     }
 
-    /// True when done, an error if a mapping failed.
+    /// True if the submission is done; an error if a mapping failed.
     fn done(&self, gpu: &WgpuDevice) -> Result<bool, DeviceFault> {
         let state = lock(&self.state);
         match (state.pending_callbacks, state.failed) {
@@ -74,16 +74,16 @@ impl CompletionSignal {
     }
 }
 
-/// A submission under way.
+/// A submission in flight, with its completion state.
 #[derive(Debug)]
 pub(crate) struct InFlightReadback {
     signal: Arc<CompletionSignal>,
     submission: wgpu::SubmissionIndex,
-    /// Somebody sees to it that its callbacks are called.
+    /// A thread polls the device so that the callbacks run.
     has_waiter_thread: bool,
 }
 
-/// A mappable buffer and what the submission copies into it.
+/// A mappable buffer and the ranges that the submission copies into it.
 #[derive(Debug)]
 struct ReadbackStaging {
     buffer: wgpu::Buffer,
@@ -91,7 +91,7 @@ struct ReadbackStaging {
     mapped: bool,
 }
 
-/// Where a read lies: which staging buffer, and where in it.
+/// The location of a read: the staging buffer and the range in it.
 #[derive(Clone, Copy, Debug)]
 struct StagingRange {
     staging: usize,
@@ -99,7 +99,7 @@ struct StagingRange {
     bytes: usize,
 }
 
-/// Staging buffers, kept from run to run.
+/// Staging buffers that are reused across runs.
 #[derive(Debug, Default)]
 pub(crate) struct WgpuReadback {
     stagings: Vec<ReadbackStaging>,
@@ -110,10 +110,10 @@ const STAGING: wgpu::BufferUsages =
     wgpu::BufferUsages::MAP_READ.union(wgpu::BufferUsages::COPY_DST);
 
 impl WgpuReadback {
-    /// Makes room for reads of these sizes.
+    /// Reserves staging memory for reads of these sizes.
     ///
     /// # Errors
-    /// [`BufferError`] when there is no memory.
+    /// [`BufferError`] if the device is out of memory.
     pub(crate) fn prepare(
         &mut self,
         gpu: &WgpuDevice,
@@ -155,7 +155,7 @@ impl WgpuReadback {
         Ok(())
     }
 
-    /// Copies what is read; `prepare` has seen the same reads.
+    /// Encodes the copies of the reads. `prepare` must have received the same reads.
     pub(crate) fn copy(
         &self,
         encoder: &mut wgpu::CommandEncoder,
@@ -177,13 +177,13 @@ impl WgpuReadback {
         self.ranges.len()
     }
 
-    /// The staging buffer and the offset of a read.
+    /// The staging buffer of a read and its byte offset.
     pub(crate) fn spot(&self, read: usize) -> (&wgpu::Buffer, u64) {
         let spot = self.ranges[read];
         (&self.stagings[spot.staging].buffer, spot.start as u64)
     }
 
-    /// Asks for the news that a submission is done.
+    /// Requests completion callbacks for a submission and the mapping of its staging buffers.
     pub(crate) fn map(
         &mut self,
         gpu: &WgpuDevice,
@@ -210,10 +210,10 @@ impl WgpuReadback {
         }
     }
 
-    /// Gives the bytes of each read of a finished flight.
+    /// Passes the bytes of each read of a finished submission to `take`.
     ///
     /// # Errors
-    /// [`DeviceFault`] when a buffer is not mapped.
+    /// [`DeviceFault`] if a buffer is not mapped.
     pub(crate) fn take(&mut self, take: &mut dyn FnMut(usize, &[u8])) -> Result<(), DeviceFault> {
         for (at, staging) in self.stagings.iter().enumerate() {
             let view = (staging.buffer.get_mapped_range(0..staging.used))
@@ -237,15 +237,15 @@ impl WgpuReadback {
     }
 }
 
-/// How long a submission is asked for before the thread sleeps until it is done: waking takes longer than small
-/// kernels do.
+/// Time to poll a submission before the thread blocks. Waking a blocked thread takes longer than a
+/// small kernel.
 const ASKED_FOR: Duration = Duration::from_millis(10);
 
 impl InFlightReadback {
-    /// Blocks until it is done.
+    /// Blocks until the submission is done.
     ///
     /// # Errors
-    /// [`DeviceFault`]; always in a browser, unless it is done.
+    /// [`DeviceFault`]; in a browser always, unless the submission is already done.
     pub(crate) fn wait(&self, gpu: &WgpuDevice) -> Result<(), DeviceFault> {
         if !gpu.is_software && cfg!(not(target_arch = "wasm32")) {
             self.spin_until_done(gpu)?;
@@ -256,7 +256,7 @@ impl InFlightReadback {
                 return Err(DeviceFault::Refused(text.to_string()));
             }
             gpu.poll(Some(&self.submission))?;
-            // Another thread that polls may be about to call our callbacks.
+            // Another polling thread may be about to run these callbacks.
             let state = lock(&self.signal.state);
             if state.pending_callbacks > 0 {
                 let wait = self
@@ -274,7 +274,7 @@ impl InFlightReadback {
         Ok(())
     }
 
-    /// Asks again and again, for a while, whether it is done.
+    /// Polls until the submission is done, for at most `ASKED_FOR`.
     fn spin_until_done(&self, gpu: &WgpuDevice) -> Result<(), DeviceFault> {
         let began = Instant::now();
         while !self.signal.done(gpu)? && began.elapsed() < ASKED_FOR {
@@ -284,7 +284,7 @@ impl InFlightReadback {
         Ok(())
     }
 
-    /// Ready when it is done, without blocking the thread.
+    /// Ready when the submission is done; does not block the thread.
     ///
     /// # Errors
     /// [`DeviceFault`] of the device.
@@ -293,10 +293,10 @@ impl InFlightReadback {
         gpu: &Arc<WgpuDevice>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), DeviceFault>> {
-        // Natively callbacks are called by those who poll the device.
+        // On native platforms, callbacks run in the threads that poll the device.
         gpu.poll(None)?;
         lock(&self.signal.state).waker = Some(cx.waker().clone());
-        // Asked now, as it may have been done before the waker was there.
+        // Check again, because the submission may have finished before the waker was stored.
         if self.signal.done(gpu)? {
             return match lock(&self.signal.state).has_waiter_thread {
                 true => Poll::Pending,
@@ -310,11 +310,12 @@ impl InFlightReadback {
     }
 }
 
-/// Natively, a thread that waits for the submission, so that its callbacks are called. False if
-/// there is no thread to be had: the task then polls until it is done.
+/// Starts a thread that waits for the submission, so that its callbacks run. False if no thread
+/// could be started; the task then polls.
 ///
-/// The task goes on only when the thread has let go of the device. If the thread were the last to hold it, it would close
-/// the driver while the process may be ending, and drivers do not stand being unloaded while their exit handlers run.
+/// The thread drops its device reference before it wakes the task. Otherwise it could drop the
+/// device last and unload the driver during process exit, and drivers crash if they are unloaded
+/// while their exit handlers run.
 #[cfg(not(target_arch = "wasm32"))]
 fn spawn_waiter(gpu: &Arc<WgpuDevice>, flight: &InFlightReadback) -> bool {
     let (gpu, submission) = (Arc::clone(gpu), flight.submission.clone());
@@ -322,7 +323,7 @@ fn spawn_waiter(gpu: &Arc<WgpuDevice>, flight: &InFlightReadback) -> bool {
     lock(&signal.state).has_waiter_thread = true;
     let thread = std::thread::Builder::new().name("tercet-wgpu".to_string());
     let spawned = thread.spawn(move || {
-        // A lost device is found by the woken task.
+        // The woken task detects a lost device.
         let _ = gpu.poll(Some(&submission));
         drop(gpu);
         signal.release_waiter();
@@ -333,7 +334,7 @@ fn spawn_waiter(gpu: &Arc<WgpuDevice>, flight: &InFlightReadback) -> bool {
     spawned.is_ok()
 }
 
-/// In a browser the event loop calls callbacks.
+/// Always true: in a browser the event loop runs the callbacks.
 #[cfg(target_arch = "wasm32")]
 fn spawn_waiter(_: &Arc<WgpuDevice>, _: &InFlightReadback) -> bool {
     true

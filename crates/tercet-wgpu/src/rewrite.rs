@@ -1,39 +1,39 @@
-//! Fits a kernel's storage declarations to one use of it.
+//! Rewrites the storage declarations of a WGSL kernel for the bindings of one dispatch.
 //!
-//! A kernel declares `var<storage, read>` for what it only reads. Where the same buffer is written in
-//! the dispatch, WebGPU wants the binding writable too; where two bindings would then overlap, it
-//! wants them to be one. Both are changes of declarations and names only.
+//! A kernel declares its inputs as `var<storage, read>`. If the dispatch also writes the same
+//! buffer, WebGPU requires that the binding is writable. If two such bindings overlap, they must be
+//! merged into one. The rewrite changes only declarations and names.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// What becomes of an argument's declaration.
+/// The rewrite of one argument's declaration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum BindingRewrite {
     /// `var<storage, read>`
     Read,
     /// `var<storage, read_write>`
     ReadWrite,
-    /// None: the argument of this index is the same memory and stands for it.
+    /// No declaration: the argument shares the declaration of the argument with this index.
     SameAs(usize),
 }
 
-/// A storage variable of a kernel.
+/// A storage variable declaration of a kernel.
 #[derive(Debug)]
 struct StorageDecl<'a> {
     binding: usize,
     name: &'a str,
     ty: String,
-    /// Between `<` and `>`.
+    /// The range of the access mode, between `<` and `>`.
     mode: Range<usize>,
-    /// From the first attribute to the semicolon.
+    /// The range from the first attribute to the semicolon.
     whole: Range<usize>,
 }
 
-/// The text with its declarations changed: `binds` are those of bindings 1, 2, ...
+/// Rewrites the declarations of a kernel. `binds` are the rewrites of bindings 1, 2, ...
 ///
 /// # Errors
-/// What about the text makes it impossible.
+/// The property of the source that prevents the rewrite.
 pub(crate) fn rewrite(text: &str, binds: &[BindingRewrite]) -> Result<String, String> {
     let tokens = tokens(text);
     let decls = declarations(&tokens);
@@ -80,7 +80,7 @@ pub(crate) fn rewrite(text: &str, binds: &[BindingRewrite]) -> Result<String, St
     Ok(apply(text, edits))
 }
 
-/// A name that no token has: no local can hide it.
+/// An identifier that does not occur in the source, so that no local variable can shadow it.
 fn unused(tokens: &[WgslToken<'_>], name: &str) -> String {
     let mut new = format!("{name}_shared");
     while tokens.iter().any(|t| t.text == new) {
@@ -89,12 +89,13 @@ fn unused(tokens: &[WgslToken<'_>], name: &str) -> String {
     new
 }
 
-/// The words that mean something of module scope: not members, not fields, not locals. A local is one
-/// from the end of its declaration to the end of its block; a parameter, in the whole function.
+/// The identifiers that refer to module scope; excludes members, fields and locals. A local is
+/// visible from the end of its declaration to the end of its block, a parameter in the whole
+/// function.
 fn globals<'a>(tokens: &[WgslToken<'a>]) -> Vec<WgslToken<'a>> {
     let mut out = Vec::new();
     let mut scopes: Vec<LexicalScope<'a>> = Vec::new();
-    // Parameters of the function, and locals of the statement, that is being read.
+    // Parameters of the function being parsed, and locals of the statement being parsed.
     let (mut params, mut locals): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
     let (mut in_struct, mut in_signature) = (false, false);
     for (i, token) in tokens.iter().enumerate() {
@@ -118,7 +119,7 @@ fn globals<'a>(tokens: &[WgslToken<'a>]) -> Vec<WgslToken<'a>> {
             "}" => {
                 in_struct = false;
                 scopes.pop();
-                // The body of a loop ends the scope of its counter.
+                // The end of a loop body also ends the scope of the loop counter.
                 if scopes.last().is_some_and(|s| s.is_loop) {
                     scopes.pop();
                 }
@@ -144,10 +145,10 @@ fn globals<'a>(tokens: &[WgslToken<'a>]) -> Vec<WgslToken<'a>> {
     out
 }
 
-/// A block, or a loop with its counter.
+/// A block scope, or the scope of a loop and its counter.
 #[derive(Default)]
 struct LexicalScope<'a> {
-    /// Names of locals declared so far.
+    /// The locals declared so far.
     hidden: Vec<&'a str>,
     is_loop: bool,
 }
@@ -165,14 +166,15 @@ fn apply(text: &str, mut edits: Vec<(Range<usize>, String)>) -> String {
     out
 }
 
-/// A piece of WGSL and where it starts.
+/// A WGSL token and its byte offset.
 #[derive(Clone, Copy, Debug)]
 struct WgslToken<'a> {
     text: &'a str,
     at: usize,
 }
 
-/// The tokens of a text, comments left out. Words and numbers are whole, all else single characters.
+/// The tokens of a source, without comments. Words and numbers are one token; every other character
+/// is a token.
 fn tokens(text: &str) -> Vec<WgslToken<'_>> {
     let word = |c: char| c == '_' || c.is_alphanumeric();
     let mut out = Vec::new();
@@ -199,7 +201,7 @@ fn tokens(text: &str) -> Vec<WgslToken<'_>> {
     out
 }
 
-/// The length of a block comment; they nest.
+/// The length of a block comment; block comments nest.
 fn block_comment(text: &str) -> usize {
     let mut depth = 0;
     let mut at = 0;
@@ -221,7 +223,8 @@ fn block_comment(text: &str) -> usize {
     text.len()
 }
 
-/// The storage variables. Their form is `@group(0) @binding(1) var<storage, read> x: array<u32>;`.
+/// The storage variables. The expected form is `@group(0) @binding(1) var<storage, read> x:
+/// array<u32>;`.
 fn declarations<'a>(tokens: &[WgslToken<'a>]) -> Vec<StorageDecl<'a>> {
     let mut decls = Vec::new();
     let mut start = 0;
@@ -235,7 +238,8 @@ fn declarations<'a>(tokens: &[WgslToken<'a>]) -> Vec<StorageDecl<'a>> {
     decls
 }
 
-/// The storage variable whose first attribute is token `start` and whose `var` is token `var`.
+/// Parses the storage variable whose first attribute is token `start` and whose `var` keyword is
+/// token `var`.
 fn declaration<'a>(tokens: &[WgslToken<'a>], start: usize, var: usize) -> Option<StorageDecl<'a>> {
     let is = |i: usize, text: &str| tokens.get(i).is_some_and(|t| t.text == text);
     if !is(var + 1, "<") || !is(var + 2, "storage") {

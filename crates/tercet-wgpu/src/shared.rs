@@ -1,5 +1,5 @@
-//! Tensors in buffers of their own, which executables of one device copy from and into. wgpu keeps a buffer until the
-//! device has done with it, and the order of submissions.
+//! Tensors in separate buffers, which executables of one device copy from and into. wgpu keeps a
+//! buffer alive until the device is done with it, and runs submissions in order.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::readback::WgpuReadback;
 
 const WHAT: &str = "a tensor on the device";
 
-/// A buffer that holds one tensor.
+/// A device buffer with one tensor.
 #[derive(Debug)]
 pub struct WgpuShared {
     gpu: Arc<WgpuDevice>,
@@ -31,7 +31,7 @@ impl WgpuShared {
         })
     }
 
-    /// A copy of a range of a buffer.
+    /// Copies a range of a buffer into a new tensor.
     pub(crate) fn copy_of(
         gpu: &Arc<WgpuDevice>,
         from: &wgpu::Buffer,
@@ -46,7 +46,7 @@ impl WgpuShared {
         Ok(made)
     }
 
-    /// Copies its beginning into a range of a buffer.
+    /// Copies the beginning of the tensor into a range of a buffer.
     pub(crate) fn copy_to(&self, to: &wgpu::Buffer, range: ReadbackRange) -> Result<(), RunError> {
         let (from, to) = ((&self.buffer, 0), (to, range.offset_bytes));
         copy(&self.gpu, from, to, range.bytes).map_err(during)
@@ -57,7 +57,7 @@ impl WgpuShared {
     }
 }
 
-/// Copies bytes between buffers, each given with an offset, in a submission of its own.
+/// Copies bytes between buffers at the given offsets, as one submission.
 fn copy(
     gpu: &WgpuDevice,
     from: (&wgpu::Buffer, u64),

@@ -1,17 +1,17 @@
-//! Kernels that come as SPIR-V. wgpu hands them to Vulkan as they are, without values for their
-//! specialization constants: those are written into the module.
+//! SPIR-V kernels. wgpu passes them to Vulkan unchanged and without specialization constants, so
+//! the values are written into the module.
 
 const SPEC_CONSTANT: u32 = 50;
 const DECORATE: u32 = 71;
 const SPEC_ID: u32 = 1;
 const BINDING: u32 = 33;
-/// Words before the first instruction.
+/// The number of header words before the first instruction.
 const HEADER: usize = 5;
 
-/// The words of a module.
+/// The 32-bit words of a module.
 ///
 /// # Errors
-/// What about the bytes is no module.
+/// The reason why the bytes are not a SPIR-V module.
 pub(crate) fn words(bytes: &[u8]) -> Result<Vec<u32>, String> {
     let whole = bytes.chunks_exact(4);
     if !whole.remainder().is_empty() || bytes.len() < 4 * HEADER {
@@ -21,10 +21,11 @@ pub(crate) fn words(bytes: &[u8]) -> Result<Vec<u32>, String> {
     Ok(whole.map(word).collect())
 }
 
-/// The module with `values` as its specialization constants 0, 1, ..., all of 32 bits.
+/// The module with `values` as the defaults of its specialization constants 0, 1, ..., each 32 bits
+/// wide.
 ///
 /// # Errors
-/// What about the module is not as it should be.
+/// The defect of the module.
 pub(crate) fn specialized(mut module: Vec<u32>, values: &[u32]) -> Result<Vec<u32>, String> {
     let places = instructions(&module)?;
     let decorated = places.iter().filter_map(|&at| match module[at..] {
@@ -52,11 +53,11 @@ pub(crate) fn specialized(mut module: Vec<u32>, values: &[u32]) -> Result<Vec<u3
     }
 }
 
-/// The module with each of `bindings` as its place among them: wgpu numbers the bindings of a layout from zero, where
-/// kernels without a block begin at one.
+/// The module with each entry of `bindings` replaced by its index. wgpu numbers the bindings of a
+/// layout from zero, but kernels without a parameter block start at one.
 ///
 /// # Errors
-/// What about the module is not as it should be.
+/// The defect of the module.
 pub(crate) fn renumber_bindings(
     mut module: Vec<u32>,
     bindings: &[u32],
@@ -73,7 +74,7 @@ pub(crate) fn renumber_bindings(
     Ok(module)
 }
 
-/// Where the instructions of a module start.
+/// The word offsets of a module's instructions.
 fn instructions(module: &[u32]) -> Result<Vec<usize>, String> {
     let mut places = Vec::new();
     let mut at = HEADER;
@@ -92,7 +93,7 @@ fn instructions(module: &[u32]) -> Result<Vec<usize>, String> {
 mod tests {
     use super::*;
 
-    /// Two constants of type 1: result 2 is number 1, result 3 is number 0.
+    /// A module with two constants of type 1: result id 2 has SpecId 1, result id 3 has SpecId 0.
     fn module() -> Vec<u32> {
         let mut m = vec![0x0723_0203, 0x10500, 0, 4, 0];
         m.extend([4 << 16 | DECORATE, 2, SPEC_ID, 1]);

@@ -1,18 +1,19 @@
-//! Uploads through buffers that stay.
+//! Uploads through reusable staging buffers.
 //!
-//! For each write wgpu takes a new buffer, whose pages the system has to find and clear; the weights of a model are
-//! hundreds of writes. Here two buffers take turns: the host fills one while the device copies from the other.
+//! wgpu allocates a new staging buffer for each write, and the operating system must map and clear
+//! its pages. Loading a model takes hundreds of such writes. Two reusable buffers alternate
+//! instead: the host fills one while the device copies from the other.
 
 use crate::buffers::create_buffer;
 use crate::device::{DeviceFault, WgpuDevice};
 
-/// The bytes of each.
+/// The size of each staging buffer in bytes.
 const BYTES: usize = 8 << 20;
 
-/// From here on a write goes this way: smaller ones wgpu gathers itself.
+/// Minimum size of a write that uses these buffers; wgpu batches smaller writes itself.
 pub(crate) const WORTH_BYTES: usize = 256 << 10;
 
-/// The two buffers of a device, there from the first upload on.
+/// The two staging buffers of a device; created by the first upload.
 #[derive(Debug, Default)]
 pub(crate) struct UploadStaging {
     turns: [Option<UploadBuffer>; 2],
@@ -22,15 +23,17 @@ pub(crate) struct UploadStaging {
 #[derive(Debug)]
 struct UploadBuffer {
     buffer: wgpu::Buffer,
-    /// The copy after which it is mapped again; it is, without one.
+    /// The copy from this buffer that must finish before it is mapped again. `None` if the buffer
+    /// is mapped.
     sent: Option<wgpu::SubmissionIndex>,
 }
 
 impl UploadStaging {
-    /// Writes whole words into a buffer, ahead of what is submitted next. Blocks while both buffers are in use.
+    /// Writes complete words into a buffer, before the next submission. Blocks while both staging
+    /// buffers are in use.
     ///
     /// # Errors
-    /// What wgpu says; the buffers are then made anew.
+    /// The error that wgpu reports; the next upload creates new staging buffers.
     pub(crate) fn upload(
         &mut self,
         gpu: &WgpuDevice,
@@ -40,7 +43,7 @@ impl UploadStaging {
     ) -> Result<(), DeviceFault> {
         let mut at = offset_bytes;
         for chunk in bytes.chunks(BYTES) {
-            // Gone if anything fails.
+            // Take the buffer, so that a failure below discards it.
             let turn = self.turns[self.next].take();
             let turn = turn.map_or_else(|| UploadBuffer::new(gpu), Ok)?;
             self.turns[self.next] = Some(turn.copy(gpu, to, at, chunk)?);
@@ -56,7 +59,7 @@ impl UploadBuffer {
         let usage = wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC;
         let made = create_buffer(gpu, "a staging buffer", BYTES as u64, usage);
         let buffer = made.map_err(|e| e.fault)?;
-        // Nothing uses it yet: it is mapped when the device is next asked.
+        // No submission uses the buffer, so the next poll maps it.
         gpu.scoped(|| buffer.map_async(wgpu::MapMode::Write, .., |_| {}))?;
         gpu.poll(None)?;
         Ok(UploadBuffer { buffer, sent: None })

@@ -1,18 +1,19 @@
-//! GPU times of the steps of a run.
+//! GPU timestamps of the steps of a run.
 
 use crate::buffers::{BufferError, create_buffer};
 use crate::device::WgpuDevice;
 
-/// Where times can be taken.
+/// Where the device can write timestamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TimestampSupport {
     /// Between the dispatches of a pass.
     InsidePass,
-    /// At both ends of a pass, so that each dispatch has its own.
+    /// At the boundaries of a pass, so each dispatch gets its own pass.
     PassBoundary,
 }
 
-/// Two times for each call of a submission: queries and where they are resolved.
+/// Two timestamps per dispatch of a submission: the queries and the buffer that they are resolved
+/// into.
 #[derive(Debug)]
 pub(crate) struct TimestampTimer {
     pub(crate) marks: TimestampSupport,
@@ -22,10 +23,10 @@ pub(crate) struct TimestampTimer {
 }
 
 impl TimestampTimer {
-    /// A timer for so many calls; `None` if the device takes no times.
+    /// A timer for `calls` dispatches; `None` if the device has no timestamps.
     ///
     /// # Errors
-    /// [`BufferError`] when there is no memory.
+    /// [`BufferError`] if the device is out of memory.
     pub(crate) fn new(
         gpu: &WgpuDevice,
         calls: usize,
@@ -66,18 +67,18 @@ impl TimestampTimer {
         }))
     }
 
-    /// The bytes of the times of so many calls.
+    /// The bytes of the timestamps of `calls` dispatches.
     pub(crate) fn bytes(calls: usize) -> u64 {
         16 * calls as u64
     }
 
-    /// The set and the first of the two queries of a call.
+    /// The query set of a dispatch and the index of the first of its two queries.
     pub(crate) fn queries(&self, call: usize) -> (&wgpu::QuerySet, u32) {
         let (query, each) = (2 * call, wgpu::QUERY_SET_MAX_QUERIES as usize);
         (&self.sets[query / each], (query % each) as u32)
     }
 
-    /// Copies the times of the first calls, which took theirs, into a buffer.
+    /// Encodes the copy of the timestamps of the first `calls` dispatches into a buffer.
     pub(crate) fn resolve(
         &self,
         encoder: &mut wgpu::CommandEncoder,
@@ -97,8 +98,8 @@ impl TimestampTimer {
         encoder.copy_buffer_to_buffer(&self.resolved, 0, to, at, TimestampTimer::bytes(calls));
     }
 
-    /// The times of the steps from the bytes copied, as (step, start, duration) in nanoseconds from `origin`, which
-    /// is the first of them where there is none yet.
+    /// Decodes timestamps into (step, start, duration) in nanoseconds relative to `origin`. If
+    /// there is no origin yet, the first timestamp becomes the origin.
     pub(crate) fn times(
         &self,
         steps: &[usize],

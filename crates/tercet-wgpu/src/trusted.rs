@@ -1,11 +1,11 @@
-//! Shader modules of kernels that need no checks (ADR 0005).
+//! Shader modules without runtime checks (ADR 0005).
 #![allow(
     unsafe_code,
     reason = "wgpu's constructor without checks is unsafe; kernels keep its conditions"
 )]
 
-/// A module whose accesses and loops are not checked. Divisions of integers are: what they give for a zero
-/// is part of WGSL, and kernels rely on it.
+/// Creates a module whose accesses and loops are unchecked. Integer division stays checked: WGSL
+/// defines the result of a division by zero, and kernels rely on it.
 pub(crate) fn shader_module(
     device: &wgpu::Device,
     source: wgpu::ShaderModuleDescriptor<'_>,
@@ -15,15 +15,15 @@ pub(crate) fn shader_module(
         force_loop_bounding: false,
         ..wgpu::ShaderRuntimeChecks::checked()
     };
-    // SAFETY: the module is a kernel of a program that `tercet_plan` compiled for this call, and one of its own: those
-    // from outside are checked. Its kernels guard every access
-    // by sizes in their parameter blocks, slots lie inside of their buffers, and the counters of all loops
-    // run to such a size or to a constant. The same kernels run without checks on `tercet-vulkan`, where
-    // tests watch the bytes around every slot.
+    // SAFETY: the module is one of the kernels that `tercet_plan` generated for this call. User
+    // kernels are created with checks instead. The generated kernels check every access against
+    // sizes in their parameter blocks. Slots are inside their buffers. All loop counters run to
+    // such a size or to a constant. The same kernels run unchecked on `tercet-vulkan`, where tests
+    // check the bytes around every slot.
     unsafe { device.create_shader_module_trusted(source, checks) }
 }
 
-/// A module of SPIR-V as Vulkan gets it.
+/// Creates a module from SPIR-V that Vulkan receives unchanged.
 pub(crate) fn spirv_module(
     device: &wgpu::Device,
     label: Option<&str>,
@@ -39,13 +39,14 @@ pub(crate) fn spirv_module(
         .into(),
         ..Default::default()
     };
-    // SAFETY: as above: the words are one of `tercet_plan`'s own modules, which are checked when they are made, where
-    // `DeviceCaps` say that the device has what they use, or what `tercet_spirv` makes of a kernel as above, which keeps
-    // modules in files that only this user writes and takes them by their digest.
+    // SAFETY: as above. The words are one of two cases. Modules of `tercet_plan` are validated when
+    // they are built, and used only if `DeviceCaps` reports the features that they need. Other
+    // modules are compiled by `tercet_spirv` from the kernels above; its cache files are writable
+    // only by this user and verified by digest.
     unsafe { device.create_shader_module_passthrough(source) }
 }
 
-/// The driver's cache of pipelines, with what it gave in another process.
+/// The driver's pipeline cache, initialized with data from an earlier process.
 #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
 pub(crate) fn driver_cache(device: &wgpu::Device, data: Option<&[u8]>) -> wgpu::PipelineCache {
     let descriptor = wgpu::PipelineCacheDescriptor {
@@ -53,14 +54,15 @@ pub(crate) fn driver_cache(device: &wgpu::Device, data: Option<&[u8]>) -> wgpu::
         data,
         fallback: true,
     };
-    // SAFETY: the data is what `PipelineCache::get_data` gave for this device and driver, by header and digest of
-    // its file, which only this user writes.
+    // SAFETY: the data came from `PipelineCache::get_data` for the same device and driver. The
+    // header and the digest of the file verify this, and only this user can write the file.
     unsafe { device.create_pipeline_cache(&descriptor) }
 }
 
-/// wgpu's leave to ask for features that it calls experimental: cooperative matrices, so that the device
-/// is made for modules that use them.
+/// Enables the features that wgpu calls experimental. The device needs them for modules with
+/// cooperative matrices.
 pub(crate) fn experimental() -> wgpu::ExperimentalFeatures {
-    // SAFETY: of those features only the one is asked for, and no shader that wgpu itself translates uses it.
+    // SAFETY: cooperative matrices are the only experimental feature requested, and no shader that
+    // wgpu compiles uses them.
     unsafe { wgpu::ExperimentalFeatures::enabled() }
 }

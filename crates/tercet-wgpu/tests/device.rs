@@ -1,7 +1,7 @@
-//! The player on a device: any adapter of this machine, lavapipe in CI.
+//! Tests of the wgpu runtime on any adapter of this machine; CI uses lavapipe.
 //!
-//! Without an adapter all trials are ignored, and `adapter` says why; named in `TERCET_REQUIRE`, the
-//! missing device fails.
+//! Without an adapter all trials are ignored and `adapter` reports the reason. If `TERCET_REQUIRE`
+//! names the device, its absence is a failure.
 #![allow(clippy::unwrap_used, reason = "a test: what cannot be had fails it")]
 
 mod common;
@@ -110,7 +110,7 @@ fn copies_and_fills(backend: &WgpuBackend) -> Done {
         dst: t,
         bytes,
     });
-    // Within one buffer.
+    // A copy within one buffer.
     m.step(StepOp::Copy {
         src: t,
         dst: u,
@@ -145,7 +145,7 @@ fn results_in_place(backend: &WgpuBackend) -> Done {
     Ok(())
 }
 
-/// `y = transpose(x)`, in as small a graph as planning takes without arithmetic.
+/// `y = transpose(x)`: a small graph that needs no arithmetic.
 fn transposed(n: usize) -> Graph {
     let mut g = Graph::new();
     let x = g
@@ -193,7 +193,7 @@ fn large_uploads_and_reads(backend: &WgpuBackend) -> Done {
     Ok(())
 }
 
-/// The state takes the transposed input; the old state is the output.
+/// A graph with a state: the state receives the transposed input, and the output is the old state.
 fn remembering() -> Graph {
     let mut g = Graph::new();
     let x = g.input("x", Type::new(DType::F32, [2, 3])).unwrap();
@@ -248,7 +248,7 @@ fn executables_die_in_any_order(backend: &WgpuBackend) -> Done {
     while !alive.is_empty() {
         seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         let mut gone = alive.swap_remove(seed as usize / 7 % alive.len());
-        // Half of them with a run under way.
+        // Half of the executables are dropped with a run in flight.
         gone.submit(&[("x", &x)], OutputSelection::All)?;
         if seed.is_multiple_of(2) {
             gone.wait(&mut Vec::new())?;
@@ -281,14 +281,14 @@ fn threads_agree_bit_by_bit(backend: &WgpuBackend) -> Done {
     Ok(())
 }
 
-/// The argument of a process of this test whose memory is limited.
+/// The argument that makes this test binary run with limited memory.
 const LIMITED: &str = "--memory-is-limited";
 
 fn memory_runs_out_for_one_only(backend: &WgpuBackend) -> Done {
     if backend.adapter().kind != "cpu" || !cfg!(unix) {
         return memory_runs_out(backend);
     }
-    // A GPU played by the processor promises memory without end, unless its process is limited.
+    // A software GPU never runs out of memory unless its process is limited.
     let status = std::process::Command::new("sh")
         .args(["-c", "ulimit -v 12000000 && exec \"$0\" \"$1\""])
         .arg(std::env::current_exe()?)
@@ -317,7 +317,7 @@ fn memory_runs_out(backend: &WgpuBackend) -> Done {
     Ok(())
 }
 
-/// A waker that tells the thread.
+/// A waker that unparks the thread and sets a flag.
 struct Told(std::thread::Thread, AtomicBool);
 
 impl Wake for Told {
@@ -335,7 +335,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
         if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return value;
         }
-        // Never spins: it is polled again only when it was woken.
+        // Poll only after a wake-up, to prove that the waker is called.
         while !told.1.swap(false, Ordering::AcqRel) {
             std::thread::park();
         }
@@ -385,7 +385,7 @@ fn steps_are_timed(_: &WgpuBackend) -> Done {
     let x = floats(100_000);
     assert_eq!(run(&mut exe, &x)?, [want(&x)]);
     let times = exe.timings();
-    // lavapipe takes times; a device that does not gives none.
+    // lavapipe supports timestamps; devices without them report no times.
     assert!(times.is_empty() || times.len() == 4, "{times:?}");
     for pair in times.windows(2) {
         assert!(pair[0].start_ns + pair[0].ns <= pair[1].start_ns + pair[1].ns);

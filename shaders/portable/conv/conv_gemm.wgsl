@@ -1,6 +1,6 @@
 // Convolution as implicit GEMM: y[n, o, p] = f(sum_k w[o, k] x[n, window p, tap k] + bias[o]). The
 // right operand of quad_tiles.wgsl is gathered from x while tiles are loaded. Rows of the matmul
-// are the m result channels of a group, columns are the windows of all batch entries, and k runs
+// are the m result channels of a group, and columns are the windows of all batch entries. k runs
 // over the group's input channels times taps. Each group is one matmul. With PARTS > 1 (split-K),
 // each part of k is one matmul; y is then [part, channel, column] in F32 without f.
 //

@@ -180,7 +180,7 @@ fn iq2(block: Block, j: u32) -> vec4<f32> {
         signs = byte_at(low + 32u + i);
         s = nibble_at(field(SCALES, block), i / 2u);
     }
-    // 8, 25, 43.
+    // The 2-bit codes stand for 8, 25 and 43.
     let row = eighths(row_of(index), j);
     let size = vec4<u32>(8u) + 17u * row + (row >> vec4<u32>(1u));
     let scale = half_at(field(HALVES, block)) * (0.5 + f32(s)) * 0.25;
@@ -195,7 +195,7 @@ fn iq3(block: Block, j: u32) -> vec4<f32> {
     if SCHEME == IQ3_XXS {
         let word = quad_at(high + 4u * (j / 32u));
         let signs = even_signs(word >> (7u * (j / 8u % 4u)));
-        // 4, 12, 20, 28, 36, 44, 52, 62.
+        // The 3-bit codes stand for 4, 12, 20, 28, 36, 44, 52 and 62.
         let row = quarters(row_of(byte_at(low + i)));
         let size = vec4<u32>(4u) + 8u * row + select(vec4<u32>(), vec4<u32>(2u), row == vec4<u32>(7u));
         return d * (0.5 + f32(word >> 28u)) * 0.5 * with_signs(size, signs, j);

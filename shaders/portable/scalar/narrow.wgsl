@@ -2,7 +2,7 @@
 // Beyond its limits, each function returns x or zero, which is exact in F16.
 
 fn n_exp(x: f32) -> f32 {
-    // 20
+    // |x| > 20
     if (magnitude(x) > 0x41a00000u) {
         return select(x * 1e30, 0.0, x < -1.0);
     }
@@ -10,7 +10,7 @@ fn n_exp(x: f32) -> f32 {
 }
 
 fn n_tanh(x: f32) -> f32 {
-    // 4.5
+    // |x| > 4.5
     if (magnitude(x) > 0x40900000u) {
         return select(sign(x), x, is_nan(x));
     }
@@ -40,7 +40,7 @@ fn n_sigmoid(x: f32) -> f32 {
 }
 
 fn n_silu(x: f32) -> f32 {
-    // 32
+    // |x| > 32
     if (magnitude(x) > 0x42000000u) {
         return n_limit(x);
     }
@@ -49,7 +49,7 @@ fn n_silu(x: f32) -> f32 {
 
 // Like `n_gelu`, with sigmoid(-2 y) instead of Phi(-a).
 fn n_gelu_tanh(x: f32) -> f32 {
-    // 6.5
+    // |x| > 6.5
     if (magnitude(x) > 0x40d00000u) {
         return n_limit(x);
     }
@@ -62,7 +62,7 @@ fn n_gelu_tanh(x: f32) -> f32 {
 // GELU: x Phi(x) = max(x, 0) - a Phi(-a) with Phi(-a) = 2^-s and a polynomial s. The form avoids
 // cancellation; the error is below 2^-13.
 fn n_gelu(x: f32) -> f32 {
-    // 6.5
+    // |x| > 6.5
     if (magnitude(x) > 0x40d00000u) {
         return n_limit(x);
     }

@@ -1,7 +1,8 @@
-// What a contraction applies to its sums. The codes are the places in the list of the pass that fuses
-// them: 0 none, 1 relu, 2 sigmoid, 3 tanh, 4 gelu, 5 gelu_tanh, 6 silu, 7 softplus, 8 relu6.
+// Activation functions of a matmul or convolution epilogue. The codes match the list of the
+// epilogue fusion pass: 0 none, 1 relu, 2 sigmoid, 3 tanh, 4 gelu, 5 gelu_tanh, 6 silu, 7 softplus,
+// 8 relu6.
 //
-// NaN goes through unchanged and is tested by its bits: a compiler may assume that there is none.
+// NaN is preserved and tested by its bits, because a compiler may assume that NaN does not occur.
 
 bool is_nan(float x) { return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u; }
 
@@ -13,7 +14,7 @@ float sigmoid(float x) {
     return (x < 0.0 ? e : 1.0) / (1.0 + e);
 }
 
-// The complement of the error function, relative error 1.2e-7 (Numerical Recipes, section 6.2).
+// Complementary error function, with a relative error of 1.2e-7 (Numerical Recipes, section 6.2).
 float erfc(float x) {
     float z = abs(x);
     float t = 1.0 / (1.0 + 0.5 * z);
@@ -33,7 +34,7 @@ float erfc(float x) {
 
 float softplus(float x) {
     float e = exp(-abs(x));
-    // log(1 + e), to first order where 1 + e rounds.
+    // log(1 + e), to first order if 1 + e would round.
     float log_term = e < 1e-4 ? e - 0.5 * e * e : log(1.0 + e);
     return (x > 0.0 ? x : 0.0) + log_term;
 }
@@ -68,27 +69,29 @@ float activate(uint code, float x) {
     }
 }
 
-// x Phi(x) within 2^-11 of it, or 1e-11: the tail Phi(-|x|) as a power of two whose exponent is a polynomial,
-// so that no difference cancels.
+// GELU: x Phi(x) with a relative error of 2^-11, or an absolute error of 1e-11. The tail Phi(-|x|)
+// is a power of two with a polynomial exponent, which avoids cancellation.
 float gelu_narrow(float x) {
-    // Beyond, the tail is zero beside any result.
+    // For larger |x|, the tail is zero relative to any result.
     float a = min(abs(x), 30.0);
     float poly = -2.0168446644674987e-4 * a + 4.467606544494629e-3;
     poly = poly * a - 4.283273592591286e-2;
     poly = poly * a - 0.47278568148612976;
     poly = poly * a - 1.144399642944336;
     poly = poly * a - 1.000531792640686;
-    // A maximum of x and 0 would be shorter, and lose NaN.
+    // max(x, 0) would be shorter, but would drop NaN.
     float tail = a * exp2(poly);
     return x < 0.0 ? -tail : x - tail;
 }
 
-// x / (1 + exp(-of)) for numbers of like sign, within some 2^-20 of it, or 1e-30: below NARROW_LEAST nothing is left of it.
+// x / (1 + exp(-of)) for operands of the same sign, with a relative error of about 2^-20, or an
+// absolute error of 1e-30. Below NARROW_LEAST the result is negligible.
 const float NARROW_LEAST = -80.0;
 
 float logistic_narrow(float x, float of) { return x * (1.0 / (1.0 + exp2(-1.44269504 * of))); }
 
-// As activate, for results that are rounded to 16 bits. A maximum would be shorter than the comparison, and lose NaN.
+// Activation for results that are rounded to 16 bits. max() would be shorter than the comparison,
+// but would drop NaN.
 float activate_narrow(uint code, float x) {
     float within = x < NARROW_LEAST ? NARROW_LEAST : x;
     switch (code) {

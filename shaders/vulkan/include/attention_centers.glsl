@@ -1,8 +1,9 @@
-// The centers of rows on their way through the steps of attention on cooperative matrices.
+// Running row maxima ("centers") of attention on cooperative matrices.
 
-// What was summed under another center is rescaled where some score is far above its row's: else no weight is
-// above 2^SLACK, which f16 holds as exactly as smaller ones. `by` turns scores to the units of centers, `lift` is what
-// weights are greater by in this step.
+// Updates the centers of all rows and rescales the accumulators, if a score exceeds its row's
+// center by more than SLACK. Weights are therefore at most 2^SLACK, which F16 represents as
+// precisely as smaller ones. `by` converts scores to the units of centers. `lift` is the base-2
+// exponent of this step's weight scale.
 void raise_centers(float by, float lift) {
     SUMS most[RF];
     bool far = false;
@@ -22,7 +23,7 @@ void raise_centers(float by, float lift) {
             coopMatStore(most[i], tiles, at + i * SUM_LEN, SUM_STRIDE, ROWS);
         }
     }
-    // As often for every subgroup: a driver may take it for a barrier of the workgroup.
+    // All subgroups call this equally often: some drivers implement it as a workgroup barrier.
     subgroup_meets();
     if (far) {
         for (uint row = gl_SubgroupInvocationID; row < WM; row += SUBGROUP) {

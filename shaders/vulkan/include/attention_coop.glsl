@@ -1,59 +1,64 @@
-// y = softmax(mask(cap(scale q k^T))) v on cooperative matrices, for many queries, without ever holding
-// the scores (Dao et al., "FlashAttention", 2022).
+// FlashAttention on cooperative matrices for many queries (Dao et al., 2022): y =
+// softmax(mask(softcap(scale q k^T))) v. The scores are never stored in global memory.
 //
-// q, k, v, a bias and y hold ELEMENT (f16); products, sums and the softmax are f32, weights are rounded
-// to ELEMENT before they meet the values. Query heads of one key head are taken together: row r of a key
-// head is query r / group of query head head * group + r % group.
+// q, k, v, a bias and y are ELEMENT (F16). Products, sums and the softmax are F32. Weights are
+// rounded to ELEMENT before the multiplication by the values. The query heads of one KV head are
+// processed together: row r of a KV head is query r / group of query head head * group + r % group.
 //
-// A workgroup takes BM rows of one batch entry and key head, a subgroup WM of them, and walks the keys
-// that any of the rows sees, BN at a time. K and V are staged in shared memory as rows of 16-byte words,
-// each row one word longer than its data so that the rows of a fragment lie in different banks; queries,
-// scores and sums stay in the fragments of the subgroup. While the scores are made, the loads of the values are
-// under way into registers; while the values are weighed, those of the next keys.
+// A workgroup processes BM rows of one batch entry and KV head, and a subgroup WM of them. It
+// iterates over the keys that any of these rows attends to, BN per step. K and V are staged in
+// shared memory as rows of 16-byte words, with one word of padding per row against bank conflicts.
+// Queries, scores and sums stay in the subgroup's fragments. The values are loaded into registers
+// during q k^T, and the next keys during the multiplication by the values.
 //
-// Weights are powers of two of scores less the center of their row. It is the greatest score only when it was
-// set: it follows when some score exceeds it by SLACK, for the whole subgroup at once, which is seldom after
-// the first step. Weights are at most 2^SLACK, so nothing overflows, and sums need no rescaling meanwhile.
+// Weights are powers of two of the scores minus the row's center. The center is the row maximum at
+// the time of its last update. If a score exceeds its center by SLACK, the whole subgroup updates
+// its centers, which is rare after the first step. Weights are at most 2^SLACK, so nothing
+// overflows, and most steps need no rescaling.
 //
-// Which element of a fragment lies where is not known, but the same for all accumulators. So:
-// - The maximum of a row over the fragments of a step is taken element by element, and compared so with the
-//   center. Where that must follow, one fragment for each FM rows goes through shared memory.
-// - A number of each row, such as its center, becomes a fragment by a load with a stride of 0.
-// - Elements of masked steps find their row and column by fragments of numbers.
-// - Sums of weights stay one fragment for each FM rows, whose columns are added at the end.
-// - Weights become left factors by a trip through shared memory, or by a conversion where the device CONVERTS.
+// The register layout of a fragment is unknown, but the same for all accumulators. Consequences:
+// - The maximum of a row over the fragments of a step is computed element by element and compared
+//   with the center in this form. Only an update of the centers moves one fragment per FM rows
+//   through shared memory.
+// - A per-row number, such as the center, becomes a fragment by a load with stride 0.
+// - Elements of masked steps find their row and column in fragments of index numbers.
+// - Sums of weights stay one fragment per FM rows, whose columns are added at the end.
+// - Weights become left operands through shared memory, or by a conversion if the device CONVERTS.
 //
-// A pair that is not seen has the score -infinity and the weight -0, which no exponential gives. Values
-// that no row sees are staged as 0. Where a value is NaN or infinite and some rows do not see it, the
-// step's values are weighed one by one, and only where they are seen.
+// A masked pair has the score -infinity and the weight -0, which no exponential yields. Values that
+// no row attends to are staged as 0. If a value is NaN or infinite and masked for some rows, the
+// values of the step are added one by one, only to the rows that attend to them.
 //
-// The order of workgroups: attention_order.glsl. Groups side by side share keys, or the next of the same head do.
+// attention_order.glsl defines the order of workgroups. Adjacent workgroups share keys, or the next
+// ones of the same head do.
 //
-// Constraints on constants: FK and FN multiples of 8; BM of WM, WM of FM, BN of FN and FK, HEAD of FK,
-// VALUE of FN; BN at least 2 FN; FK is FN where CONVERTS. Offsets and strides are multiples of 8, head_dim and
-// value_dim as well, elements are 1 apart along the last axis, bindings at 16 bytes.
+// Constraints on constants: FK and FN are multiples of 8; BM of WM, WM of FM, BN of FN and FK, HEAD
+// of FK, VALUE of FN. BN is at least 2 FN. FK equals FN if CONVERTS. Offsets, strides, head_dim and
+// value_dim are multiples of 8. The last axis has unit stride; bindings are 16-byte aligned.
 
 #include "attention_setup.glsl"
 
-// Results of a word: those of parts are floats.
+// Results per word: split-KV stores floats.
 #if IN_PARTS
 const uint RESULT = 4;
 #else
 const uint RESULT = 8;
 #endif
-// In words of 16 bytes: 8 elements, or 4 sums. A fragment of sums has rows of SUM_STRIDE.
+// Lengths in 16-byte words: 8 elements or 4 sums. A fragment of sums has rows of SUM_STRIDE words.
 const uint K_COLS = HEAD / 8;
 const uint V_COLS = VALUE / 8;
 const uint K_STRIDE = K_COLS + 1;
 const uint V_STRIDE = V_COLS + 1;
 const uint P_STRIDE = BN / 8 + 1;
-// Fragments of a strip of results that go out together: all where they are many, for less code.
+// Fragments of a strip that are stored together. If there are many, all of them, which keeps the
+// code short.
 const uint YF = VF < 4 || VF > 8 ? VF : 4;
 const uint Y_COLS = YF * FN / RESULT;
 const uint Y_STRIDE = YF * FN / 4 + 1;
 const uint SUM_STRIDE = FN / 4 + 1;
 const uint SUM_LEN = FM * SUM_STRIDE;
-// A step: keys, or a fragment of sums for each subgroup; values; weights of each subgroup, or its maxima.
+// Shared memory of a step: keys, or a fragment of sums per subgroup; values; weights or maxima per
+// subgroup.
 const uint K_LEN = BN * K_STRIDE > SUBGROUPS * SUM_LEN ? BN * K_STRIDE : SUBGROUPS * SUM_LEN;
 const uint V_AT = K_LEN;
 const uint P_AT = V_AT + BN * V_STRIDE;
@@ -61,14 +66,14 @@ const uint P_STRIPS = CONVERTS == 1 ? 1 : RF;
 const uint P_ROWS = P_STRIPS * FM * P_STRIDE;
 const uint P_LEN = P_ROWS > RF * SUM_LEN ? P_ROWS : RF * SUM_LEN;
 const uint STEP_LEN = P_AT + SUBGROUPS * P_LEN;
-// At the start the queries are there, at the end results.
+// The same memory contains the queries at the start and the results at the end.
 const uint Q_LEN = BM * K_STRIDE;
 const uint Y_LEN = SUBGROUPS * FM * Y_STRIDE;
 const uint ENDS_LEN = Q_LEN > Y_LEN ? Q_LEN : Y_LEN;
-// What each row sees.
+// Visible key ranges of the rows.
 const uint ROW_AT = STEP_LEN > ENDS_LEN ? STEP_LEN : ENDS_LEN;
 
-// What a score may exceed its center by, as a power of two.
+// Limit by which a score may exceed its row's center, as a base-2 exponent.
 const float SLACK = 8.0;
 #define CENTER(x) (x)
 #define FACTOR abs(p.scale)
@@ -93,14 +98,14 @@ SUMS sums[RF * VF];
 #include "attention_weights.glsl"
 
 #if IN_PARTS
-// Four sums on their way out.
+// Packs four results.
 uvec4 results_of(uint from, float total) {
     return floatBitsToUint(uintBitsToFloat(tiles[from]) / total);
 }
 #else
 #include "to_elements.glsl"
 
-// Eight sums on their way out.
+// Packs eight results.
 uvec4 results_of(uint from, float total) {
     return to_elements(uintBitsToFloat(tiles[from]) / total, uintBitsToFloat(tiles[from + 1u]) / total);
 }
@@ -112,7 +117,7 @@ uvec4 results_of(uint from, float total) {
 #include "attention_kept.glsl"
 #endif
 
-// The products of the subgroup's queries with the staged keys.
+// q k^T of the subgroup's queries and the staged keys.
 void multiply_keys() {
     [[unroll]] for (uint i = 0u; i < RF * KF; i++) {
         scores[i] = SUMS(0.0);
@@ -135,7 +140,7 @@ void main() {
     }
     take_place(flat_group);
 
-    // The keys that some row sees, and those that all see.
+    // The keys that at least one row attends to, and those that all rows attend to.
     int n = keys_of(batch);
     ivec2 first_seen = seen_by(first_row, n);
     ivec2 last_seen = seen_by(min(first_row + BM, rows) - 1u, n);
@@ -147,7 +152,7 @@ void main() {
     uint base_k = p.k_offset + batch * p.k_batch + head * p.k_head;
     uint base_v = p.v_offset + batch * p.v_batch + head * p.v_head;
 
-    // Keys and queries are under way together.
+    // Keys and queries are loaded together.
     load_keys(base_k, p.k_seq, first, end);
     load_queries(n);
     [[unroll]] for (uint i = 0u; i < RF; i++) {
@@ -163,7 +168,8 @@ void main() {
         step++;
         bool on_edge = key < last_seen.x || key + int(BN) > min(first_seen.y, end);
         bool guarded = MASK != 0u || on_edge;
-        // The keys are there; nobody reads the values and penalties of the step before.
+        // The keys are staged; all threads have read the values and mask terms of the previous
+        // step.
         barrier();
         load_values(base_v, p.v_seq, key, end);
         if (KEY_MASK != 0u) {
@@ -171,15 +177,15 @@ void main() {
         }
         multiply_keys();
         store_values(guarded, step);
-        // The values are there; nobody reads the keys.
+        // The values are staged; all threads have read the keys.
         barrier();
         load_keys(base_k, p.k_seq, key + int(BN), end);
-        // A mask that the rows share may leave all keys of a step as they are.
+        // A mask shared by all rows may leave all keys of a step visible.
         if (KEY_MASK != 0u && masked_step != step) {
             guarded = false;
         }
         float by = FACTOR * UNIT;
-        // Centers of biased scores are scores.
+        // With a bias, centers are in units of scores.
         if (CAPPED != 0u || MASK == 2u || guarded) {
             scale_scores();
             by = 1.0;

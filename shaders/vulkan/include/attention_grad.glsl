@@ -1,69 +1,74 @@
-// Gradients of attention on cooperative matrices, without ever holding the scores (Dao et al., "FlashAttention", 2022).
+// Attention backward on cooperative matrices (Dao et al., "FlashAttention", 2022). The scores are
+// never stored in global memory.
 //
-// From q, k, v and dy in ELEMENT (f16), and of each row of queries lse, the logarithm of the sum of the exponentials of
-// its scores, and delta = dy . y: with p = exp(s - lse) and ds = p (dp - delta) s', where s' is the derivative of the score s by the
-// product of query and key and dp = dy vT,
+// Inputs are q, k, v and dy in ELEMENT (F16), and two numbers per query row: lse, the log-sum-exp
+// of its scores, and delta = dy . y. Let p = exp(s - lse), dp = dy vT, and ds = p (dp - delta) s'.
+// Here s' is the derivative of the score s by the product of query and key. The gradients are:
 //
-//     dq = ds k        dk = dsT q        dv = pT dy
+//     dq = ds k;        dk = dsT q;        dv = pT dy.
 //
-// Sums are f32, p and ds are rounded to ELEMENT before they are factors. Query heads of one key head are taken together,
-// as in attention_coop.glsl: row r of a key head is query r / group of query head head * group + r % group, so that the sums
-// over a group are those over rows.
+// Sums are F32; p and ds are rounded to ELEMENT before they are multiplied. The query heads of one
+// KV head are processed together, as in attention_coop.glsl: row r of a KV head is query r / group
+// of query head head * group + r % group. Sums over a group are then sums over rows.
 //
-// Two kernels of one text. OF_KEYS 0: a workgroup has BM rows of queries and walks the keys that they see, for dq.
-// OF_KEYS 1: it has BM keys and walks the rows that see them, for dk and dv. Both hold two operands of their own in
-// fragments, WM lines in each subgroup, and walk two others, BN lines at a time, which are staged in shared
-// memory twice in turn, so that there is one barrier a step. Loads of the next step are under way meanwhile. A walked
+// This file compiles to two kernels. With OF_KEYS = 0, a workgroup owns BM query rows and iterates
+// over the keys that they attend to, for dq. With OF_KEYS = 1, it owns BM keys and iterates over
+// the rows that attend to them, for dk and dv. Both keep two own operands in fragments, WM lines
+// per subgroup. They iterate over two walked operands, BN lines per step, double-buffered in shared
+// memory with one barrier per step. The next step is loaded during the computation. A walked
 // fragment is loaded once for all strips of FM lines of a subgroup.
 //
-//     OF_KEYS    own        walked     products                sums
-//     0          q, dy      k, v       q kT, dy vT             ds k
-//     1          k, v       q, dy      k qT, v dyT             dsT q, pT dy
+//     OF_KEYS    own        walked     products                sums;
+//     0          q, dy      k, v       q kT, dy vT             ds k;
+//     1          k, v       q, dy      k qT, v dyT             dsT q, pT dy.
 //
-// A fragment of products has lines of its own as rows and walked ones as columns. Numbers of rows of queries, log-sum-exp,
-// delta and the bounds of what they see, become fragments by loads with a stride of 0, as do the places of rows and columns. Rows
-// that do not exist, or see nothing, have an lse of infinity and so weights of 0; keys that do not
-// exist are staged as 0, and their sums are not stored. Of a step that lies on the edge of a mask, fragments are told apart.
+// A fragment of products has own lines as rows and walked lines as columns. Per-row numbers
+// (log-sum-exp, delta, bounds of the visible keys) and the indices of rows and columns become
+// fragments by loads with stride 0. Rows that do not exist or have no visible key have lse =
+// infinity, so their weights are 0. Missing keys are staged as 0, and their sums are not stored. In
+// steps at the edge of a mask, each fragment is tested separately.
 //
-// The order of workgroups: attention_order.glsl.
+// attention_order.glsl defines the order of workgroups.
 //
-// Constraints on constants: FK and FN multiples of 8, each a multiple of the other or its divisor; BM of WM, WM of FM, BN of FN and FK,
-// HEAD and VALUE of FK and FN; FK is FN where CONVERTS. Offsets and strides are multiples of 8, head_dim and value_dim
-// as well, elements are 1 apart along the last axis, bindings at 16 bytes; lse, delta and results are dense.
+// Constraints on constants: FK and FN are multiples of 8, and one is a multiple of the other. BM is
+// a multiple of WM, WM of FM, BN of FN and FK, HEAD and VALUE of FK and FN. FK equals FN if
+// CONVERTS. Offsets, strides, head_dim and value_dim are multiples of 8. The last axis has unit
+// stride; bindings are 16-byte aligned. lse, delta and results are dense.
 
 #include "attention_grad_setup.glsl"
 
-// Fragments along the head dim as a summed axis and as columns, of queries and keys, of values; lines that become
-// factors together.
+// Fragments along the head dimension, as summed axis and as columns: of queries and keys, of
+// values. PART: lines that become left operands together.
 const uint HK = HEAD / FK;
 const uint HN = HEAD / FN;
 const uint VK = VALUE / FK;
 const uint VN = VALUE / FN;
 const uint PART = FK > FN ? FK : FN;
 
-// In words of 16 bytes: 8 elements, or 4 sums. Each row is one word longer than its data, so that the rows of a fragment lie
-// in different banks. A stage: lines of the first operand, then of the second.
+// Lengths in 16-byte words: 8 elements or 4 sums. Rows have one word of padding against bank
+// conflicts. A stage contains the lines of the first operand, then those of the second.
 const uint H_COLS = HEAD / 8;
 const uint V_COLS = VALUE / 8;
 const uint H_STRIDE = H_COLS + 1;
 const uint V_STRIDE = V_COLS + 1;
 const uint SECOND_AT = BN * H_STRIDE;
 const uint STAGE_LEN = SECOND_AT + BN * V_STRIDE;
-// Weights and ds of a subgroup on their way to factors, where they are not converted.
+// Weights and ds of a subgroup, on the way to left operands on devices without conversions.
 const uint P_AT = 2 * STAGE_LEN;
 const uint P_STRIDE = PART / 8 + 1;
 const uint P_LEN = WM * P_STRIDE;
 const uint STRIPS = WM / FM;
 const uint SUBGROUPS = BM / WM;
 const uint STEPS_LEN = P_AT + (CONVERTS == 1 ? 0 : 2 * SUBGROUPS * P_LEN);
-// At the start one of the own operands is there, at the end results, YF fragments of a strip at a time.
+// The same memory contains one own operand at the start, and YF result fragments of a strip at the
+// end.
 const uint Q_LEN = BM * (H_STRIDE > V_STRIDE ? H_STRIDE : V_STRIDE);
 const uint MOST = HN > VN ? HN : VN;
 const uint YF = MOST < 4 || MOST > 8 ? MOST : 4;
 const uint Y_STRIDE = YF * FN / 4 + 1;
 const uint Y_LEN = SUBGROUPS * FM * Y_STRIDE;
 const uint ENDS_LEN = Q_LEN > Y_LEN ? Q_LEN : Y_LEN;
-// Rows of queries come after.
+// Data of query rows follows.
 const uint ROW_AT = STEPS_LEN > ENDS_LEN ? STEPS_LEN : ENDS_LEN;
 
 #include "attention_grad_place.glsl"
@@ -75,7 +80,7 @@ const uint H_LOADS = (BN * H_COLS + THREADS - 1) / THREADS;
 const uint V_LOADS = (BN * V_COLS + THREADS - 1) / THREADS;
 uvec4 loaded_first[H_LOADS];
 uvec4 loaded_second[V_LOADS];
-// Global memory to registers: lines from `line` on, those before `end`.
+// Loads the walked lines from `line` on, below `end`, from global memory into registers.
 void load_step(int line, int end) {
     LOAD_WALKED(loaded_first, loaded_second, BN, line, end)
 #if OF_KEYS
@@ -85,7 +90,7 @@ void load_step(int line, int end) {
 #endif
 }
 
-// Registers to one of the two stages.
+// Stores the loaded lines in one of the two stages.
 void store_step(uint stage) {
     [[unroll]] for (uint i = 0u; i < H_LOADS; i++) {
         uint at = gl_LocalInvocationIndex + i * THREADS;
@@ -106,8 +111,8 @@ void store_step(uint stage) {
 #endif
 }
 
-// Fragments, of each strip: products of queries and keys, dp without delta, which it starts from, -lse and -delta; of one strip
-// weights and ds.
+// Fragments: per strip, the products of queries and keys, and dp without delta, which is its
+// initial value; -lse and -delta; of one strip, weights and ds.
 SUMS products[STRIPS];
 SUMS dp[STRIPS];
 SUMS w;
@@ -125,7 +130,7 @@ SUMS first_sums[STRIPS * HN];
 SUMS second_sums[STRIPS * VN];
 #endif
 
-// What was loaded through shared memory into fragments.
+// Moves an own operand through shared memory into fragments.
 #define TAKE_OWN(own, count, loaded, cols, stride)                                                  \
     [[unroll]] for (uint i = 0u; i < (BM * cols + THREADS - 1) / THREADS; i++) {                    \
         uint at = gl_LocalInvocationIndex + i * THREADS;                                            \
@@ -141,7 +146,7 @@ SUMS second_sums[STRIPS * VN];
     }                                                                                               \
     barrier();
 
-// The own operands, the first step, and what stays for the whole walk.
+// Loads the own operands and the first step, and computes loop invariants.
 void begin(ivec2 walk) {
     uvec4 of_first[(BM * H_COLS + THREADS - 1) / THREADS];
     uvec4 of_second[(BM * V_COLS + THREADS - 1) / THREADS];
@@ -173,8 +178,8 @@ void begin(ivec2 walk) {
     barrier();
 }
 
-// From products and dp, weights and ds of own lines and of the fragment of walked ones from `walked` on, which are at `at` of those
-// staged.
+// Computes weights and ds from the products and dp, for own lines and the fragment of walked lines
+// at `walked`, which is staged at `at`.
 void weigh(uint own, int walked, uint at, const bool guarded) {
     SUMS penalties;
     if (guarded) {
@@ -200,7 +205,7 @@ void weigh(uint own, int walked, uint at, const bool guarded) {
     }
 }
 
-// Adds a part of ds as factors, times the walked lines from `at` on, and of weights.
+// Adds a part of ds, or of the weights, as left operands times the walked lines from `at` on.
 #define ADD(to_sums, count, factors, at, stride)                                       \
     [[unroll]] for (uint d = 0u; d < count; d++) {                                  \
         RIGHT lines;                                                                \
@@ -210,7 +215,7 @@ void weigh(uint own, int walked, uint at, const bool guarded) {
         }                                                                           \
     }
 
-// Products of the own lines and the fragment of walked ones at `at`.
+// Products of the own lines and the fragment of walked lines at `at`.
 #define MULTIPLY(to, own, count, at, stride)                                        \
     [[unroll]] for (uint h = 0u; h < count; h++) {                                  \
         RIGHT lines;                                                                \
@@ -220,7 +225,7 @@ void weigh(uint own, int walked, uint at, const bool guarded) {
         }                                                                           \
     }
 
-// The products of the fragment of walked lines from `j` of the step on; dp without delta.
+// Products for the fragment of walked lines at `j` of the step, and dp without delta.
 void multiply(uint stage, uint j) {
     [[unroll]] for (uint s = 0u; s < STRIPS; s++) {
         products[s] = SUMS(0.0);
@@ -234,7 +239,7 @@ void multiply(uint stage, uint j) {
     MULTIPLY(dp, own_second, VK, stage * STAGE_LEN + SECOND_AT + j * V_STRIDE, V_STRIDE)
 }
 
-// The weights and ds of a strip.
+// Weights and ds of a strip.
 void take(uint strip, uint stage, int line, uint j, const bool guarded) {
     w = products[strip];
     ds = dp[strip];
@@ -246,7 +251,7 @@ void take(uint strip, uint stage, int line, uint j, const bool guarded) {
     weigh(own_line + strip * FM, line + int(j), stage * BN + j, guarded);
 }
 
-// The products of a step: BN walked lines, from `line` on.
+// Processes a step of BN walked lines, from `line` on.
 void add_step(uint stage, int line, const bool guarded) {
     uint first_at = stage * STAGE_LEN;
     uint second_at = first_at + SECOND_AT;
@@ -272,7 +277,7 @@ void add_step(uint stage, int line, const bool guarded) {
 #endif
         }
 #else
-        // Subgroups meet as often as each other: a driver may take it for a barrier of the workgroup.
+        // All subgroups call this equally often: some drivers implement it as a workgroup barrier.
         uint to = P_AT + 2u * gl_SubgroupID * P_LEN;
         [[unroll]] for (uint j = part; j < part + PART; j += FN) {
             multiply(stage, j);
@@ -310,8 +315,9 @@ void add_step(uint stage, int line, const bool guarded) {
 
 #include "to_elements.glsl"
 
-// Sums of the subgroup's lines to one of the results, YF fragments of a strip at a time, in one loop over both: nests of three
-// stay loops. `place` is where a line begins.
+// Stores sums of the subgroup's lines to a result, YF fragments of a strip per iteration. One loop
+// runs over strips and fragments, because compilers do not unroll three nested loops. `place` is
+// the offset of a line.
 #define STORE(name, of_sums, count, words, dim, place)                                                \
     void name() {                                                                                  \
         uint mine = gl_SubgroupID * FM * Y_STRIDE;                                                 \

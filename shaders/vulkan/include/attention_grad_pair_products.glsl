@@ -1,7 +1,7 @@
-// Products, weights and ds of attention_grad_pairs.glsl, as pairs of halves.
+// Products, weights and ds of attention_grad_pairs.glsl in split F16.
 
 #if PIECES == 1
-// The products of the own lines with FN walked ones.
+// Products of the own lines with FN walked lines, high halves only.
 #define MULTIPLY(result, own, count, at, stride, width)                                     \
     {                                                                                       \
         result = SUMS(0.0);                                                                 \
@@ -12,7 +12,7 @@
         }                                                                                   \
     }
 #else
-// The same, pairs with pairs.
+// Products of the own lines with FN walked lines, in split F16.
 #define MULTIPLY(result, own, count, at, stride, width)                                     \
     {                                                                                       \
         SUMS small = SUMS(0.0);                                                             \
@@ -30,12 +30,12 @@
     }
 #endif
 
-// The ds of PART walked lines, and whether some is more than pairs hold.
+// ds of PART walked lines, and whether an element exceeds the split-F16 range.
 SUMS part_ds[PART / FN];
 bool is_far;
 
-// Weights, times 2^HEADROOM, and ds. `row_at` is the fragment's first walked line among the rows that are staged, `walked` its
-// place in the operand.
+// Computes weights times 2^HEADROOM, and ds. `row_at` is the fragment's first walked line among the
+// staged rows, `walked` its index in the operand.
 void weigh(uint row_at, int walked, const bool guarded) {
     SUMS penalties;
     if (guarded) {
@@ -54,7 +54,7 @@ void weigh(uint row_at, int walked, const bool guarded) {
             x = products[e] * (by * LOG2_E);
         }
         if (guarded) {
-            // Scores are rounded here as they were forwards, so that the roundings are those of the log-sum-exp.
+            // Rounds scores as the forward pass does, so that they match the log-sum-exp.
             x = penalties[e] == 0.0 ? x : -infinity();
         }
         float w = exp2(x + sums[e]);
@@ -66,7 +66,7 @@ void weigh(uint row_at, int walked, const bool guarded) {
     }
 }
 
-// Lets `lift` fall until pairs hold all of a part's ds.
+// Reduces `lift` until split F16 represents all ds of a part.
 void fall() {
     for (uint i = 0u; i < FALLS && subgroupAny(is_far); i++) {
         lift *= exp2(-FALL);
@@ -81,7 +81,7 @@ void fall() {
 }
 
 #if PIECES == 1
-// Adds factors times PART walked lines, which begin at `at`, divided by the scales of both.
+// Adds left operands times PART walked lines at `at`, divided by the scales of both.
 #define ADD(to_sums, count, factors, at, stride, width, by)                                     \
     [[unroll]] for (uint d = 0u; d < count; d++) {                                              \
         RIGHT high;                                                                             \
@@ -106,7 +106,8 @@ void fall() {
     }
 #endif
 #else
-// What f16 holds of numbers, rounded to nearest. By integers, for compilers take conversions there and back for nothing.
+// Rounds numbers to the nearest F16, as F32. Uses integers, because compilers remove a conversion
+// to F16 and back.
 SUMS high_of(SUMS w) {
     SUMS high;
     [[unroll]] for (uint e = 0u; e < w.length(); e++) {
@@ -115,7 +116,7 @@ SUMS high_of(SUMS w) {
     return high;
 }
 
-// Adds pairs of factors times PART walked lines, which begin at `at`, divided by the scales of both.
+// Adds split-F16 left operands times PART walked lines at `at`, divided by the scales of both.
 #define ADD(to_sums, count, factors, at, stride, width, by)                                     \
     [[unroll]] for (uint d = 0u; d < count; d++) {                                              \
         RIGHT high[PK];                                                                         \

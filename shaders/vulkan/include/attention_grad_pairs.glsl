@@ -1,17 +1,24 @@
-// Gradients of attention in f32 by f16 cooperative matrices, as exact as sums of f32: what attention_grad.glsl computes,
-// of operands as pairs of halves. What pairs are, how they lie, and what products of them lose: attention_halves.glsl. Here dy is an
-// operand, too, and the four of them must be held by halves; else nothing is made of the key head, and `rest` says so to the
-// kernel that comes after.
+// Attention backward in split F16: computes the gradients of attention_grad.glsl for F32 operands
+// on F16 cooperative matrices, with the accuracy of F32 sums. attention_halves.glsl describes the
+// number format, the storage and the error of products. dy is split, too. If split F16 cannot
+// represent one of the four operands, the kernel skips the KV head and flags it in `rest`, and a
+// fallback kernel computes it.
 //
-// How workgroups walk, and what their own operands, products and sums are: attention_grad.glsl. Other than there,
-// - own operands become fragments from where they lie, and a step has walked lines of one scale.
-// - Weights are pairs of halves times 2^HEADROOM. ds is times `lift`, a power of two that keeps the pairs of the subgroup's lines
-//   below 2^ROOM: it falls where ds grows, so that what halves lose is below 2^-30 of the greatest so far.
-// - Products of PART walked lines are summed from zero, those with low halves first, and added to the sums of f32.
+// attention_grad.glsl describes the iteration, the operands, the products and the sums.
+// Differences:
+// - Own operands are loaded into fragments directly from memory, and the walked lines of a step
+//   share one scale.
+// - Weights are split F16, scaled by 2^HEADROOM. ds is scaled by `lift`, a power of two that keeps
+//   the subgroup's values below 2^ROOM. `lift` decreases if ds grows, so that the error of the
+//   halves is below 2^-30 of the largest value so far.
+// - Products of PART walked lines are summed from zero, those with low halves first, and then added
+//   to the F32 sums.
 //
-// PIECES 1: of bf16 operands the high halves are all there is. Weights and ds are rounded to one as well.
+// With PIECES = 1, operands are BF16 and have only high halves. Weights and ds are then rounded to
+// one F16 number as well.
 //
-// Constraints on constants: as there; CHUNK is a multiple of BN and of FM, BN of PART. Rows of results are whole words. No bias.
+// Constraints on constants: those of attention_grad.glsl. CHUNK is a multiple of BN and FM, and BN
+// of PART. Result rows are multiples of a word. There is no bias.
 
 #define ELEMENT float16_t
 #ifndef PIECES
@@ -27,12 +34,12 @@ layout(set = 0, binding = 11) writeonly buffer Rest { uint rest[]; };
 layout(set = 0, binding = 10) writeonly buffer Rest { uint rest[]; };
 #endif
 
-// Rows with one scale, and the words that it takes.
+// Rows that share a scale, and words of that scale.
 const uint CHUNK = 32;
 const uint SCALE_LEN = 8;
 
-// Fragments along the head dim as a summed axis and as columns, of queries and keys, of values; lines that become
-// factors together, and fragments of these.
+// Fragments along the head dimension, as summed axis and as columns: of queries and keys, of
+// values. PART: lines that become left operands together; PK: their fragments.
 const uint HK = HEAD / FK;
 const uint HN = HEAD / FN;
 const uint VK = VALUE / FK;
@@ -40,7 +47,7 @@ const uint VN = VALUE / FN;
 const uint PART = CONVERTS == 1 ? BN : FK > FN ? FK : FN;
 const uint PK = PART / FK;
 
-// In words of 16 bytes: 8 halves, or 4 sums. Rows in shared memory are one word longer than their data.
+// Lengths in 16-byte words: 8 halves or 4 sums. Rows in shared memory have one word of padding.
 const uint H_COLS = PIECES * HEAD / 8;
 const uint V_COLS = PIECES * VALUE / 8;
 const uint H_STRIDE = H_COLS + 1;
@@ -49,28 +56,28 @@ const uint H_CHUNK = CHUNK * H_COLS + SCALE_LEN;
 const uint V_CHUNK = CHUNK * V_COLS + SCALE_LEN;
 const uint SECOND_AT = BN * H_STRIDE;
 const uint STAGE_LEN = SECOND_AT + BN * V_STRIDE;
-// Halves of a subgroup's factors on their way, where they are not converted: of ds, then of weights.
+// Left operands of a subgroup on devices without conversions: ds, then weights.
 const uint P_AT = 2 * STAGE_LEN;
 const uint P_STRIDE = PIECES * PART / 8 + 1;
 const uint P_LEN = FM * P_STRIDE;
 const uint SUBGROUPS = BM / FM;
 const uint STEPS_LEN = P_AT + (CONVERTS == 1 ? 0 : 2 * SUBGROUPS * P_LEN);
-// At the end results, YF fragments of a strip at a time.
+// At the end, the same memory contains YF result fragments of a strip.
 const uint MOST = HN > VN ? HN : VN;
 const uint YF = MOST < 4 || MOST > 8 ? MOST : 4;
 const uint Y_STRIDE = YF * FN / 4 + 1;
 const uint Y_LEN = SUBGROUPS * FM * Y_STRIDE;
-// Rows of queries come after.
+// Data of query rows follows.
 const uint ROW_AT = STEPS_LEN > Y_LEN ? STEPS_LEN : Y_LEN;
 
-// The greatest and the least scale of each operand.
+// Largest and smallest scale of each operand.
 shared uint greatest[4];
 shared uint least[4];
 
-// Powers of two.
+// Base-2 exponents.
 const float HEADROOM = 13.0;
 const float ROOM = 15.0;
-// How many powers of two `lift` falls by, and how often at most.
+// Base-2 exponent by which `lift` is reduced, and the maximum number of reductions.
 const float FALL = 8.0;
 const uint FALLS = 16;
 
@@ -79,7 +86,8 @@ const uint FALLS = 16;
 
 uint chunks_of(uint count) { return (count + CHUNK - 1u) / CHUNK; }
 
-// The first word of the chunk of a line, of `count` lines; beyond the last, of that.
+// First word of the chunk that contains a line, out of `count` lines. Lines beyond the end are
+// clamped to the last chunk.
 uint chunk_at(uint line, uint count, uint len) {
     uint chunks = chunks_of(count);
     return ((batch * p.kv_heads + head) * chunks + min(line / CHUNK, chunks - 1u)) * len;
@@ -101,10 +109,10 @@ uint chunk_at(uint line, uint count, uint len) {
 #define COUNT p.keys
 #endif
 
-// What ds is times.
+// Scale of ds.
 float lift;
 
-// Looks at the scales of an operand's chunks.
+// Updates the largest and smallest scale of an operand over its chunks.
 #define LOOK(words, count, len, cols, operand)                                                  \
     for (uint at = gl_LocalInvocationIndex; at < chunks_of(count); at += THREADS) {             \
         uint bits = words[chunk_at(at * CHUNK, count, len) + CHUNK * (cols)].x;                 \
@@ -114,7 +122,8 @@ float lift;
 
 int power_of(uint bits) { return int(bits >> 23) - 127; }
 
-// False where halves do not do for this head: where a chunk says so, or where ds or sums would leave f32 with the scales of others.
+// False if split F16 cannot represent this head: a chunk is flagged, or ds or sums could overflow
+// F32 with these scales.
 bool are_fit() {
     if (gl_LocalInvocationIndex < 4u) {
         greatest[gl_LocalInvocationIndex] = 0u;
@@ -134,7 +143,7 @@ bool are_fit() {
     }
     int apart = power_of(greatest[2]) - power_of(least[2]) + power_of(greatest[3]) - power_of(least[3]);
     fit = fit && together < 90 && apart < 70;
-    // What ds is at most, where the least numbers are: more falls are left to weigh().
+    // Upper bound of ds for the smallest scales; weigh() reduces it further if necessary.
     lift = uintBitsToFloat(greatest[2]) * uintBitsToFloat(greatest[3]) * exp2(5.0);
     if (first_line == 0u && gl_LocalInvocationIndex == 0u) {
         rest[batch * p.kv_heads + head] = fit ? 0u : 1u;
@@ -146,11 +155,11 @@ const uint H_LOADS = (BN * H_COLS + THREADS - 1) / THREADS;
 const uint V_LOADS = (BN * V_COLS + THREADS - 1) / THREADS;
 uvec4 loaded_first[H_LOADS];
 uvec4 loaded_second[V_LOADS];
-// The scales of what was loaded.
+// Scales of the loaded lines.
 float loaded_first_scale;
 float loaded_second_scale;
 
-// Global memory to registers: the lines of a step from `line` on.
+// Loads the lines of a step, from `line` on, from global memory into registers.
 void load_step(int line) {
     uint chunk = chunk_at(uint(line), COUNT, H_CHUNK);
     uint from = chunk + uint(line) % CHUNK * H_COLS;
@@ -177,13 +186,13 @@ void load_step(int line) {
 #endif
 }
 
-// The scales of the step that is computed, and of the own lines.
+// Scales of the current step and of the own lines.
 float first_scale;
 float second_scale;
 float own_first_scale;
 float own_second_scale;
 
-// Registers to one of the two stages, the next that is computed.
+// Stores the loaded lines in one of the two stages, for the next step.
 void store_step(uint stage) {
     [[unroll]] for (uint i = 0u; i < H_LOADS; i++) {
         uint at = gl_LocalInvocationIndex + i * THREADS;
@@ -206,7 +215,8 @@ void store_step(uint stage) {
 #endif
 }
 
-// A fragment: products of queries and keys, which become weights; dp, which becomes ds; -lse and -delta of its rows of queries.
+// One fragment each: products of queries and keys, later weights; dp, later ds; -lse and -delta of
+// its query rows.
 SUMS products;
 SUMS dp;
 SUMS sums;
@@ -223,8 +233,8 @@ SUMS first_sums[HN];
 SUMS second_sums[VN];
 #endif
 
-// The own operands into fragments, and what stays for the whole walk. Lines beyond the last chunk are others, whose sums nobody
-// takes.
+// Loads the own operands into fragments, and computes loop invariants. Lines beyond the last chunk
+// read other data; their sums are not stored.
 void load_own() {
     uint line = first_line + own_line;
     uint chunk = chunk_at(line, OWN_COUNT, H_CHUNK);
@@ -266,7 +276,7 @@ void load_own() {
 
 #include "attention_grad_pair_products.glsl"
 
-// The products of a step: BN walked lines, from `line` on.
+// Processes a step of BN walked lines, from `line` on.
 void add_step(uint stage, int line, const bool guarded) {
     uint first_at = stage * STAGE_LEN;
     uint second_at = first_at + SECOND_AT;
@@ -276,7 +286,7 @@ void add_step(uint stage, int line, const bool guarded) {
             continue;
         }
 #else
-        // Subgroups meet as often as each other: a driver may take it for a barrier of the workgroup.
+        // All subgroups call this equally often: some drivers implement it as a workgroup barrier.
         uint to = P_AT + 2u * gl_SubgroupID * P_LEN;
 #endif
         LEFT weights_high[PK];
@@ -323,7 +333,8 @@ void add_step(uint stage, int line, const bool guarded) {
     }
 }
 
-// Sums of the subgroup's lines, times `by`, to one of the results, YF fragments at a time; `place` is where the line begins.
+// Stores sums of the subgroup's lines, multiplied by `by`, to a result, YF fragments per iteration.
+// `place` is the offset of a line.
 #define STORE(name, of_sums, count, words, dim, by, place)                                         \
     void name() {                                                                                  \
         uint mine = gl_SubgroupID * FM * Y_STRIDE;                                                 \
@@ -372,10 +383,10 @@ void main() {
     take_walk(walk, clear);
     base = OF_KEYS == 1 ? ivec2(first_line) : ivec2(walk.x, clear.y);
 #if OF_KEYS
-    // Of keys that do not exist ds is not 0, and `lift` would follow it.
+    // ds of missing keys is not 0 and would reduce `lift`.
     clear = first_line + BM > own_lines() ? ivec2(0) : clear;
 #endif
-    // Steps lie within chunks.
+    // Steps must not cross chunks.
     walk.x = walk.x / int(BN) * int(BN);
     load_own();
     load_step(walk.x);

@@ -1,4 +1,5 @@
-// What gradients of attention on matrices share: the place of a workgroup, what its lines walk over, scores with their masks.
+// Shared code of attention backward on matrices: the position of a workgroup, the range of walked
+// lines, and masked scores.
 
 const float LOG2_E = 1.44269504;
 
@@ -6,20 +7,20 @@ float infinity() { return uintBitsToFloat(0x7f800000u); }
 
 bool is_nan(float x) { return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u; }
 
-// What the invocations of a subgroup wrote to shared memory is seen by all of them.
+// Subgroup barrier: makes the subgroup's writes to shared memory visible to all its threads.
 void subgroup_meets() {
     controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, gl_StorageSemanticsShared, gl_SemanticsAcquireRelease);
 }
 
 #include "attention_seen.glsl"
 
-// The workgroup's place: lines of its own from `first_line` on.
+// Position of the workgroup; its own lines begin at `first_line`.
 uint batch;
 uint head;
 uint first_line;
 uint rows;
-uint own_line; // the subgroup's first
-int n; // keys of the batch entry
+uint own_line; // first own line of the subgroup
+int n; // number of keys of the batch entry
 
 #include "attention_row.glsl"
 #include "attention_order.glsl"
@@ -34,7 +35,7 @@ void take_place(uint flat_group) {
     n = keys_of(batch);
 }
 
-// Lines of the own operands that there are.
+// Number of lines of the own operands.
 uint own_lines() { return OF_KEYS == 1 ? uint(n) : rows; }
 
 float capped(float x) {
@@ -42,7 +43,8 @@ float capped(float x) {
     return is_nan(x) ? x : t;
 }
 
-// What the mask adds to the score of a pair, in powers of two: -infinity where it is not seen. `row_at`: where its row begins.
+// Mask term of a score, as a base-2 exponent: -infinity for a masked pair. `row_at` is the offset
+// of the row's mask.
 float penalty_of(int key, uint row_at) {
     uint at = row_at + uint(key) * p.mask_key;
     if (MASK == 1u) {
@@ -51,7 +53,7 @@ float penalty_of(int key, uint row_at) {
     return BIAS_AT(at) * LOG2_E;
 }
 
-// The score of a pair, in powers of two, with its mask; -infinity where it is not seen.
+// Masked score of a pair, as a base-2 exponent; -infinity for a masked pair.
 float masked(float score, int key, uvec4 about) {
     if (key < int(about.x) || key >= int(about.y)) {
         return -infinity();
@@ -63,14 +65,14 @@ float masked(float score, int key, uvec4 about) {
     return penalty == -infinity() ? penalty : score + penalty;
 }
 
-// The lines that are walked, and of these the ones of which every pair with an own line is seen.
+// Range of the walked lines, and its subrange for which all pairs with own lines are visible.
 void take_walk(out ivec2 walk, out ivec2 clear) {
     uint last = min(first_line + BM, own_lines());
 #if OF_KEYS
     walk = ivec2(0, first_line < last ? int(rows) : 0);
     clear = walk;
     if (p.causal != 0u && first_line < last) {
-        // Query i sees keys i + n - queries + 1 - window to i + n - queries.
+        // Query i attends to the keys i + n - queries + 1 - window to i + n - queries.
         int shift = int(p.queries) - n;
         int group = int(p.group);
         int most = int(p.queries);

@@ -1,7 +1,8 @@
-// What attention_grad_pairs.glsl computes, in f32, of the key heads that it left: see attention_rest.glsl. Sums of LINES walked lines
-// are added to those so far, so that long walks lose no more than short ones.
+// Attention backward, F32 fallback: computes the KV heads that attention_grad_pairs.glsl flagged.
+// See attention_rest.glsl. Sums are nested in groups of LINES walked lines, so that long sequences
+// do not lose precision.
 //
-// Tiles are of LINES own lines; their order: attention_order.glsl.
+// Tiles have LINES own lines. attention_order.glsl defines their order.
 
 #include "attention_rest.glsl"
 
@@ -10,12 +11,12 @@ shared float dys[LINES * V_STRIDE];
 STAGE(stage_values, values, v, p.value_dim, V_STRIDE, p.v_offset + batch * p.v_batch + head * p.v_head + line * p.v_seq)
 STAGE(stage_dys, dys, dy, p.value_dim, V_STRIDE, row_of(line, p.dy_offset, p.dy_batch, p.dy_head, p.dy_seq))
 
-// Weights and ds of the pairs, by own line and walked one.
+// Weights and ds of the pairs, by own line and walked line.
 const uint W_STRIDE = LINES + 1;
 shared float weights[LINES * W_STRIDE];
 shared float scores[LINES * W_STRIDE];
 
-// Columns of an invocation.
+// Columns per thread.
 const uint H_OWN = (HEAD + LINES - 1) / LINES;
 const uint V_OWN = (VALUE + LINES - 1) / LINES;
 

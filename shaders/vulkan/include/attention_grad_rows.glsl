@@ -1,11 +1,12 @@
-// What gradients of attention on matrices know of rows of queries: of the own lines, or of two steps of walked ones. Numbers of
-// a row are brought to registers and stored in shared memory, from where they become fragments by loads with a stride of 0, as
-// do the places of rows and columns.
+// Query-row data of attention backward on matrices: of the own rows, or of two steps of walked
+// rows. Per-row numbers are stored in shared memory and become fragments by loads with stride 0, as
+// do the indices of rows and columns.
 //
-// Words of `tiles` from ROW_AT on: what a row sees, where its mask begins.
+// `tiles` from ROW_AT on contains, per row, the visible key range and the offset of its mask.
 
 const uint ROW_LEN = OF_KEYS == 1 ? 2 * BN : BM;
-// -lse, -delta, bounds of what is seen, and numbers from 0 on.
+// Offsets in `numbers`: -lse at 0, then -delta, the bounds of the visible keys, and index numbers
+// from 0 on.
 const uint DELTA_AT = ROW_LEN;
 const uint FROM_AT = 2 * ROW_LEN;
 const uint END_AT = 3 * ROW_LEN;
@@ -18,12 +19,13 @@ shared vec4 numbers[(INDEX_AT + INDEX_LEN) / 4];
 uvec4 loaded_about;
 vec2 loaded_numbers;
 
-// What bounds are told from: the workgroup's first key, or what its first row sees.
+// Reference of the bounds: the workgroup's first key, or the bounds of its first row.
 ivec2 base;
-// Bounds beyond are the same to the workgroup's lines, and floats hold them exactly.
+// Clamp of the bounds. No line of the workgroup reaches it, and floats represent it exactly.
 const int FAR = 1 << 20;
 
-// What a row sees, and its log-sum-exp and delta. A row that does not exist sees what the last one does.
+// Loads the visible key range, log-sum-exp and delta of a row. Rows beyond the end use the key
+// range of the last row.
 void load_row(uint row) {
     uint own = min(row, rows - 1u);
     loaded_about.xy = uvec2(seen_by(own, n));
@@ -32,7 +34,7 @@ void load_row(uint row) {
     if (row < rows) {
         uint at = row_of(row, 0u, p.kv_heads * p.group * p.queries, p.queries, 1u);
         float sum = lse[at];
-        // Of a row that sees nothing no weight counts.
+        // A row without visible keys must have weights of 0.
         loaded_numbers = -vec2(sum == -infinity() ? infinity() : sum * LOG2_E, delta[at]);
     }
 }
@@ -46,15 +48,15 @@ void store_row(uint at) {
     NUMBER(END_AT + at) = bounds.y;
 }
 
-// Once for all rows.
+// Stores the index numbers, once for all rows.
 void store_index() {
     for (uint at = gl_LocalInvocationIndex; at < INDEX_LEN; at += THREADS) {
         NUMBER(INDEX_AT + at) = float(at);
     }
 }
 
-// True if no own line from `own` on, of FM, makes a pair that is seen, by position, with one of PART walked lines from `walked`
-// on. Rows of queries that are walked are from `at` on of those staged.
+// True if the key ranges mask all pairs of FM own lines from `own` on with PART walked lines from
+// `walked` on. Walked query rows are staged from `at` on.
 bool is_hidden(uint own, int walked, uint at) {
 #if OF_KEYS
     int first = int(tiles[ROW_AT + at].x);
@@ -68,8 +70,8 @@ bool is_hidden(uint own, int walked, uint at) {
 #endif
 }
 
-// What is added to scores of own lines and the fragment of walked ones from `walked` on, in powers of two: -infinity where a pair
-// is not seen.
+// Mask terms for own lines and the fragment of walked lines from `walked` on, as base-2 exponents:
+// -infinity for a masked pair.
 SUMS penalties_of(uint own, int walked, uint at) {
     SUMS penalties;
     SUMS row_number;

@@ -1,4 +1,4 @@
-// What gradients of attention begin with: constants, operands, fragments.
+// Constants, operands and fragment types of attention backward on matrices.
 
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_16bit_storage : require
@@ -10,18 +10,18 @@
 #include "half.glsl"
 
 layout(local_size_x_id = 0) in;
-layout(constant_id = 0) const uint THREADS = 128; // whole subgroups
+layout(constant_id = 0) const uint THREADS = 128; // a multiple of SUBGROUP
 layout(constant_id = 1) const uint SUBGROUP = 32;
-layout(constant_id = 2) const uint FM = 16; // the device's fragment
+layout(constant_id = 2) const uint FM = 16; // fragment size of the device
 layout(constant_id = 3) const uint FN = 16;
 layout(constant_id = 4) const uint FK = 16;
-layout(constant_id = 5) const uint BM = 64; // lines of the workgroup
-layout(constant_id = 6) const uint BN = 32; // lines of a step
-layout(constant_id = 7) const uint HEAD = 64; // head_dim and what is missing to fragments
-layout(constant_id = 8) const uint VALUE = 64; // value_dim likewise
-layout(constant_id = 9) const uint MASK = 0; // 1: keep, 2: bias
+layout(constant_id = 5) const uint BM = 64; // own lines per workgroup
+layout(constant_id = 6) const uint BN = 32; // walked lines per step
+layout(constant_id = 7) const uint HEAD = 64; // head_dim, padded to a multiple of the fragment size
+layout(constant_id = 8) const uint VALUE = 64; // value_dim, padded likewise
+layout(constant_id = 9) const uint MASK = 0; // 1: boolean keep mask, 2: additive bias
 layout(constant_id = 10) const uint CAPPED = 0;
-const uint WM = BM * SUBGROUP / THREADS; // lines of a subgroup
+const uint WM = BM * SUBGROUP / THREADS; // own lines per subgroup
 
 layout(set = 0, binding = 0) uniform Params {
     uint q_offset;
@@ -45,7 +45,7 @@ layout(set = 0, binding = 0) uniform Params {
     uint mask_head;
     uint mask_query;
     uint mask_key;
-    // Of dq or dk, and of dv.
+    // Strides of dq or dk, and of dv.
     uint first_batch;
     uint first_head;
     uint first_seq;

@@ -1,24 +1,28 @@
-// y = softmax(mask(cap(scale q k^T))) v of f32 operands by f16 cooperative matrices, as exact as sums of f32: each
-// number x is s^-1 (high + low), where high is s x rounded to f16 and low what is left of it (Markidis et al.,
-// "NVIDIA Tensor Core Programmability, Performance & Precision", 2018; Ootomo and Yokota, "Recovering single precision
-// accuracy from Tensor Cores", 2022). A product is high high + high low + low high; low low is below 2^-22 of it and of
-// either sign.
+// FlashAttention in split F16: y = softmax(mask(softcap(scale q k^T))) v of F32 operands on F16
+// cooperative matrices, with the accuracy of F32 sums. Each number x is s^-1 (high + low). `high`
+// is s x rounded to F16 and `low` is the remainder (Markidis et al., "NVIDIA Tensor Core
+// Programmability, Performance & Precision", 2018; Ootomo and Yokota, "Recovering single precision
+// accuracy from Tensor Cores", 2022). A product is high high + high low + low high. The omitted low
+// low is below 2^-22 of it, with either sign.
 //
-// attention_split.wgsl has made the pairs: of each batch entry and key head, rows in chunks of CHUNK, row by row the
-// high halves and the low ones, then the chunk's scale s, a power of two. Rows of queries are those of tiles. A scale
-// with all bits set is that of a chunk that halves do not hold as well as f32 does. Then nothing is made of the whole
-// head, and `rest` says so to the kernel that comes after.
+// attention_split.wgsl converts the operands. For each batch entry and KV head it stores chunks of
+// CHUNK rows: per row the high halves and the low halves, then the chunk's scale s, a power of two.
+// Query rows are those of the tiles. A scale with all bits set marks a chunk that split F16
+// represents less precisely than F32. The kernel then skips the whole head and flags it in `rest`,
+// and a fallback kernel computes it.
 //
-// How workgroups walk over keys, what centers are, and where things lie in fragments: attention_coop.glsl. Other than
-// there, centers are whole numbers, so that scores lose nothing by them, and
-// - values of a step may have another scale than those of the step before. The weights make up for it: they are powers
-//   of two of scores, `lift` and less the center, of which sums of weights are counted without the lift.
-// - Sums of matrices lose low bits at each addition (they are cut, not rounded). So products of a step are summed from
-//   zero, those with low halves first, and added to the sums of f32 afterwards.
+// attention_coop.glsl describes the iteration over keys, the centers and the fragments.
+// Differences: centers are integers, so that subtracting them from scores is exact, and
+// - the values of each step may have a different scale. The weights compensate it: they are powers
+//   of two of score plus `lift` minus center. Sums of weights exclude `lift`.
+// - matrix units truncate each addition. The products of a step are therefore summed from zero,
+//   those with low halves first, and then added to the F32 sums.
 //
-// PIECES 1: of bf16 operands the high halves are all there is. Weights are rounded to one as well.
+// With PIECES = 1, operands are BF16 and have only high halves. Weights are then rounded to one F16
+// number as well.
 //
-// Constraints on constants: as there; CHUNK is a multiple of BN and of WM. Rows of the results are whole words.
+// Constraints on constants: those of attention_coop.glsl. CHUNK is a multiple of BN and of WM.
+// Result rows are multiples of a word.
 
 #define ELEMENT float16_t
 #ifndef PIECES
@@ -33,11 +37,11 @@
 
 layout(set = 0, binding = 7) writeonly buffer Rest { uint rest[]; };
 
-// Rows with one scale, and the words that it takes.
+// Rows that share a scale, and words of that scale.
 const uint CHUNK = 32;
 const uint SCALE_LEN = 8;
 
-// In words of 16 bytes: 8 halves, or 4 sums. A fragment of sums has rows of SUM_STRIDE.
+// Lengths in 16-byte words: 8 halves or 4 sums. A fragment of sums has rows of SUM_STRIDE words.
 const uint K_COLS = PIECES * HEAD / 8;
 const uint V_COLS = PIECES * VALUE / 8;
 const uint K_STRIDE = K_COLS + 1;
@@ -45,25 +49,27 @@ const uint V_STRIDE = V_COLS + 1;
 const uint P_STRIDE = PIECES * BN / 8 + 1;
 const uint K_CHUNK = CHUNK * K_COLS + SCALE_LEN;
 const uint V_CHUNK = CHUNK * V_COLS + SCALE_LEN;
-// Results of a word.
+// Results per word.
 const uint RESULT = 4;
-// Fragments of a strip of results that go out together: all where they are many, for less code.
+// Fragments of a strip that are stored together. If there are many, all of them, which keeps the
+// code short.
 const uint YF = VF < 4 || VF > 8 ? VF : 4;
 const uint Y_COLS = YF * FN / RESULT;
 const uint Y_STRIDE = YF * FN / 4 + 1;
 const uint SUM_STRIDE = FN / 4 + 1;
 const uint SUM_LEN = FM * SUM_STRIDE;
-// A step: keys, values, weights or maxima of each subgroup. At the end results.
+// Shared memory of a step: keys, values, weights or maxima per subgroup. At the end: results.
 const uint V_AT = BN * K_STRIDE;
 const uint P_AT = V_AT + BN * V_STRIDE;
 const uint P_ROWS = CONVERTS == 1 ? 0 : RF * FM * P_STRIDE;
 const uint P_LEN = P_ROWS > RF * SUM_LEN ? P_ROWS : RF * SUM_LEN;
 const uint STEP_LEN = P_AT + SUBGROUPS * P_LEN;
 const uint Y_LEN = SUBGROUPS * FM * Y_STRIDE;
-// What each row sees.
+// Visible key ranges of the rows.
 const uint ROW_AT = STEP_LEN > Y_LEN ? STEP_LEN : Y_LEN;
 
-// What a score may exceed its center by, as a power of two; weights are 2^HEADROOM times greater as halves.
+// Limit by which a score may exceed its row's center, as a base-2 exponent. In F16, weights are
+// additionally scaled by 2^HEADROOM.
 const float SLACK = 6.0;
 const float HEADROOM = 9.0;
 #define CENTER(x) ceil(x)
@@ -71,9 +77,9 @@ const float HEADROOM = 9.0;
 
 #include "attention_place.glsl"
 
-// Products of halves to products.
+// Factor from products of halves to scores.
 float factor;
-// The scale of the sums, and that of the queries.
+// Scale of the sums, and scale of the queries.
 float sum_scale;
 float query_scale;
 
@@ -95,7 +101,7 @@ SUMS sums[RF * VF];
 #include "attention_centers.glsl"
 #include "attention_pair_products.glsl"
 
-// Four sums on their way out.
+// Packs four results.
 uvec4 results_of(uint from, float total) {
     return floatBitsToUint(uintBitsToFloat(tiles[from]) / total / (sum_scale * exp2(HEADROOM)));
 }
@@ -112,12 +118,12 @@ void main() {
     }
     take_place(flat_group);
 
-    // The keys that some row sees, and those that all see.
+    // The keys that at least one row attends to, and those that all rows attend to.
     int n = keys_of(batch);
     ivec2 first_seen = seen_by(first_row, n);
     ivec2 last_seen = seen_by(min(first_row + BM, rows) - 1u, n);
     int end = last_seen.y;
-    // Steps lie within chunks.
+    // Steps must not cross chunks.
     int first = first_seen.x / int(BN) * int(BN);
 #if IN_PARTS
     take_part(first, end);
@@ -143,7 +149,8 @@ void main() {
         bool on_edge = key < last_seen.x || key + int(BN) > min(first_seen.y, end);
         bool guarded = MASK != 0u || on_edge;
         factor = abs(p.scale) / (query_scale * key_scale);
-        // The keys are there; nobody reads the values and penalties of the step before.
+        // The keys are staged; all threads have read the values and mask terms of the previous
+        // step.
         barrier();
         load_values(key);
         if (KEY_MASK != 0u) {
@@ -151,15 +158,15 @@ void main() {
         }
         multiply_keys();
         store_values();
-        // The values are there; nobody reads the keys.
+        // The values are staged; all threads have read the keys.
         barrier();
         load_keys(key + int(BN));
-        // A mask that the rows share may leave all keys of a step as they are.
+        // A mask shared by all rows may leave all keys of a step visible.
         if (KEY_MASK != 0u && masked_step != step) {
             guarded = false;
         }
         float by = factor * UNIT;
-        // Centers of biased scores are scores.
+        // With a bias, centers are in units of scores.
         if (CAPPED != 0u || MASK == 2u || guarded) {
             scale_scores();
             by = 1.0;

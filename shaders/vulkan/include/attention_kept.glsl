@@ -1,6 +1,8 @@
-// The sums of weights of attention on cooperative matrices, as a result: their logarithms, or what parts are joined by.
+// Second result of attention on cooperative matrices: the log-sum-exp, or the row statistics for
+// the split-KV reduction.
 
-// The centers of the rows that finish_weights() adds up in this invocation, which it writes over.
+// Centers of the rows that this thread adds in finish_weights(), which overwrites them in shared
+// memory.
 const uint OWN_ROWS = (WM + SUBGROUP - 1) / SUBGROUP;
 float kept_centers[OWN_ROWS];
 
@@ -11,7 +13,7 @@ void keep_centers() {
 }
 
 #if IN_PARTS
-// The center and the sum of the weights of each row.
+// Stores the center and the sum of the weights of each row.
 void store_stats() {
     [[unroll]] for (uint i = 0u; i < OWN_ROWS; i++) {
         uint own = i * SUBGROUP + gl_SubgroupInvocationID;
@@ -21,7 +23,7 @@ void store_stats() {
     }
 }
 #else
-// The logarithm of the sum of the exponentials of each row, by batch entry, query head and query.
+// Stores the log-sum-exp of each row, by batch entry, query head and query.
 void store_lse() {
     [[unroll]] for (uint i = 0u; i < OWN_ROWS; i++) {
         uint own = i * SUBGROUP + gl_SubgroupInvocationID;

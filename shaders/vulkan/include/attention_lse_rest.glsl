@@ -1,12 +1,13 @@
-// The logarithm of the sum of the exponentials of each row's scores, of the key heads that attention_halves.glsl left: see
-// attention_rest.glsl. Each of LINES invocations of a row has every LINES-th key and a centre of its own.
+// Log-sum-exp of attention, F32 fallback: computes the KV heads that attention_halves.glsl flagged.
+// See attention_rest.glsl. LINES threads share a row. Each processes every LINES-th key with a
+// separate running maximum.
 //
-// Tiles are of LINES rows; their order: attention_order.glsl.
+// Tiles have LINES rows. attention_order.glsl defines their order.
 
 #define OF_KEYS 0
 #include "attention_rest.glsl"
 
-// By row and invocation.
+// Running maximum and sum, by row and thread.
 shared vec2 parts[LINES * LINES];
 
 void make_tile() {
@@ -14,7 +15,7 @@ void make_tile() {
     ivec2 clear;
     take_walk(walk, clear);
     stage_queries(first_line, rows);
-    // The greatest score so far, and the sum of exponentials below it.
+    // Running maximum, and the sum of the exponentials relative to it.
     float center = -infinity();
     float sum = 0.0;
     for (int line = walk.x; line < walk.y; line += int(LINES)) {

@@ -1,11 +1,11 @@
-// What attention_coop.glsl does to scores whose pairs may not be seen, or that are capped.
+// Softcap and masks of attention_coop.glsl.
 
 float capped(float x) {
     float t = tanh(clamp(x, -12.0, 12.0));
     return is_nan(x) ? x : t;
 }
 
-// Products to scores.
+// Converts products to scores.
 void scale_scores() {
     [[unroll]] for (uint i = 0u; i < RF * KF; i++) {
         if (CAPPED == 0u) {
@@ -20,7 +20,7 @@ void scale_scores() {
     }
 }
 
-// What a mask adds to a score: -infinity where the pair is not seen.
+// Mask term of a score: -infinity for a masked pair.
 float penalty_of(uint at) {
     if (MASK == 1u) {
         return ((mask[at >> 2] >> (at & 3u) * 8u) & 0xffu) != 0u ? 0.0 : minus_infinity();
@@ -29,11 +29,11 @@ float penalty_of(uint at) {
 }
 
 float with_penalty(float score, float penalty) {
-    // The score may be NaN.
+    // The score of a masked pair may be NaN.
     return penalty == minus_infinity() ? penalty : score + penalty;
 }
 
-// The penalties of the keys from `first` on, and whether there are any.
+// Stages the mask terms of the keys from `first` on, and records whether any is nonzero.
 void stage_penalties(int first, int end, uint step) {
     for (uint at = gl_LocalInvocationIndex; at < BN; at += THREADS) {
         int key = first + int(at);
@@ -62,7 +62,7 @@ void mask_keys() {
     }
 }
 
-// Scores of pairs that are not seen become -infinity.
+// Sets the scores of masked pairs to -infinity.
 void mask_pairs(int first) {
     SUMS row;
     SUMS column;

@@ -1,14 +1,15 @@
-// Which tile a workgroup takes. Tiles walk differently far, those that walk far come first: of TOGETHER heads at a time, so that
-// what these read stays near, and only short ones are left at the end.
+// Tile order of attention workgroups. Tiles iterate over different numbers of keys. Those with the
+// most keys run first, TOGETHER heads interleaved. Their operands then stay in the cache, and only
+// short tiles run at the end.
 
 const uint TOGETHER = 32;
 
-// Workgroups of a head.
+// Workgroups per head.
 #ifndef OF_HEAD
 #define OF_HEAD p.tiles
 #endif
 
-// The head, of all batch entries, and the tile: the first of those that walk far is 0.
+// Head index over all batch entries, and tile index; tile 0 has the most keys.
 uvec2 take_tile(uint flat_group) {
     uint heads = p.groups / OF_HEAD;
     uint first = flat_group / (TOGETHER * OF_HEAD) * TOGETHER;

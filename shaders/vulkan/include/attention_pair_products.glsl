@@ -1,6 +1,6 @@
-// Products of pairs of halves in attention_halves.glsl.
+// Split-F16 products of attention_halves.glsl.
 
-// The products of the subgroup's queries with the staged keys.
+// q k^T of the subgroup's queries and the staged keys.
 void multiply_keys() {
     RIGHT high;
 #if PIECES == 2
@@ -39,7 +39,7 @@ void multiply_keys() {
     }
 }
 
-// The weights of a fragment, which are counted. A pair that is not seen has the weight 0.
+// Weights of a fragment, also added to the row sums. A masked pair has the weight 0.
 SUMS weigh(uint i, uint j, float by, float lift) {
     float up = lift + HEADROOM;
     float down = exp2(-up);
@@ -53,7 +53,8 @@ SUMS weigh(uint i, uint j, float by, float lift) {
     return w;
 }
 
-// What f16 holds of weights, rounded to nearest. By integers, for compilers take conversions there and back for nothing.
+// Rounds weights to the nearest F16, as F32. Uses integers, because compilers remove a conversion
+// to F16 and back.
 SUMS high_of(SUMS w) {
     SUMS high;
     [[unroll]] for (uint e = 0u; e < w.length(); e++) {
@@ -67,7 +68,7 @@ LEFT left_high[RF * (BN / FK)];
 LEFT left_low[RF * (BN / FK)];
 #endif
 
-// Weighs the scores.
+// Converts the scores to weights.
 void make_weights(float by, float lift) {
 #if CONVERTS
     [[unroll]] for (uint j = 0u; j < KF; j++) {
@@ -110,7 +111,7 @@ void make_weights(float by, float lift) {
 #endif
 }
 
-// Weighs the scores and adds the staged values.
+// Converts the scores to weights, and adds the staged values times them.
 void add_values(float by, float lift) {
     make_weights(by, lift);
     const uint KS = BN / FK;

@@ -1,22 +1,23 @@
-// Pairs of halves of attention_halves.glsl on their way into shared memory.
+// Loads of split-F16 operands for attention_halves.glsl.
 
 const uint K_LOADS = (BN * K_COLS + THREADS - 1) / THREADS;
 const uint V_LOADS = (BN * V_COLS + THREADS - 1) / THREADS;
 const uint LOADS = K_LOADS > V_LOADS ? K_LOADS : V_LOADS;
 
 uvec4 loaded[LOADS];
-// The scales of the keys that were loaded and of the values.
+// Scales of the loaded keys and values.
 float key_scale;
 float value_scale;
 
 uint chunks_of(uint count) { return (count + CHUNK - 1u) / CHUNK; }
 
-// The first word of a chunk of a head's rows; beyond the last of `chunks`, of that.
+// First word of a chunk of a head's rows; chunk indices are clamped to the last of `chunks`.
 uint chunk_at(uint chunk, uint chunks, uint len) {
     return ((batch * p.kv_heads + head) * chunks + min(chunk, chunks - 1u)) * len;
 }
 
-// False where halves do not do for this head. Else the greatest values have the scale of the sums.
+// Reads all scales of the head. Returns false if a chunk is flagged. Sets the scale of the sums to
+// that of the largest values.
 bool take_scales() {
     if (gl_LocalInvocationIndex == 0u) {
         is_unfit = 0u;
@@ -45,7 +46,8 @@ bool take_scales() {
     return is_unfit == 0u;
 }
 
-// Queries into fragments. Rows beyond the last chunk are others, whose results nobody takes.
+// Loads queries into fragments. Rows beyond the last chunk read other data; their results are not
+// stored.
 void load_queries() {
     uint first = first_row + own_row;
     uint base = chunk_at(first / CHUNK, chunks_of(rows), K_CHUNK);
@@ -61,7 +63,7 @@ void load_queries() {
     }
 }
 
-// Global memory to registers, and registers to shared memory: BN rows of COLS words.
+// Loads BN rows of COLS words from global memory into registers, and stores them in shared memory.
 #define LOAD(name, words, COLS, loads, scale)                                           \
     void name(int key) {                                                                \
         uint chunk = chunk_at(uint(key) / CHUNK, chunks_of(p.keys), CHUNK * COLS + SCALE_LEN); \

@@ -1,5 +1,6 @@
-// Keys in parts, so that few tiles of rows fill the device. A part has a slot of BM rows: what attention makes of its keys alone, as
-// F32, and of each row its center and the sum of its weights. attention_join.wgsl puts the parts of a row together.
+// Split-KV attention: divides the keys into parts, so that few row tiles fill the device. A part
+// has a slot of BM rows. It stores the F32 result over its keys, and per row the center and the sum
+// of the weights. attention_join.wgsl combines the parts of a row.
 
 #if IN_PARTS
 #define IS_FIRST_PART (part == 0u)
@@ -10,7 +11,7 @@ uint first_slot_row() {
     return (tile * p.parts + part) * BM;
 }
 
-// The keys of the workgroup's part, in whole steps.
+// Restricts the key range to the workgroup's part, in whole steps.
 void take_part(inout int first, inout int end) {
     int steps = (max(end - first, 0) + int(BN) - 1) / int(BN);
     int own = (steps + int(p.parts) - 1) / int(p.parts) * int(BN);

@@ -1,9 +1,11 @@
-// What the whole workgroup shares. Whoever includes this has said where in `tiles` things lie.
+// Per-workgroup data of attention on cooperative matrices. The including shader defines the offsets
+// in `tiles`.
 
 shared uvec4 tiles[ROW_AT + BM];
 
-// The center of each row and the factor of its sums, penalties of the keys of a step, bounds of what each row sees, and numbers
-// from 0 on. By 16 bytes, as fragments are loaded from here: an array of floats may begin anywhere.
+// Contents of `numbers`: the center and the rescaling factor of each row, the mask terms of a step,
+// the bounds of the visible keys, and index numbers from 0 on. The type is vec4, because fragments
+// are loaded from here and an array of floats may be unaligned.
 const uint PENALTY_AT = 2 * BM;
 const uint FROM_AT = PENALTY_AT + BN;
 const uint END_AT = FROM_AT + BM;
@@ -12,23 +14,23 @@ const uint INDEX_LEN = FM > FN ? FM : FN;
 shared vec4 numbers[(INDEX_AT + INDEX_LEN) / 4];
 #define NUMBER(at) numbers[(at) / 4u][(at) % 4u]
 
-// The last step, from 1 on, with a value that is not finite, and with a penalty.
+// Last step, counted from 1, with a non-finite value, and last step with a mask term.
 shared uint special_step;
 shared uint masked_step;
 
 const float LOG2_E = 1.44269504;
-// Scores are in units of which the exponential takes powers of two, but for a bias: that may be the least number
-// of a wide type.
+// Unit of the scores: base-2 exponents. With a bias it is base e, because scaling a bias of minus
+// the largest float would overflow.
 const float UNIT = MASK == 2 ? 1.0 : LOG2_E;
 const float POWER = MASK == 2 ? LOG2_E : 1.0;
-// The center of a row before its first score.
+// Initial center of a row.
 const float LEAST = -3.40282347e38;
 
 float minus_infinity() { return uintBitsToFloat(0xff800000u); }
 
 bool is_nan(float x) { return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u; }
 
-// What the invocations of a subgroup wrote to shared memory is seen by all of them.
+// Subgroup barrier: makes the subgroup's writes to shared memory visible to all its threads.
 void subgroup_meets() {
     controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, gl_StorageSemanticsShared,
         gl_SemanticsAcquireRelease);
@@ -36,19 +38,20 @@ void subgroup_meets() {
 
 #include "attention_seen.glsl"
 
-// The workgroup's place.
+// Position of the workgroup.
 uint batch;
 uint head;
 uint first_row;
 uint rows;
-// The subgroup's first row in the tile.
+// First row of the subgroup in the tile.
 uint own_row;
-// What the workgroup's first row sees: bounds are told from there, which floats hold exactly.
+// Visible keys of the workgroup's first row. Bounds are relative to it, so that floats represent
+// them exactly.
 ivec2 base;
 
 #if IN_PARTS
 #define OF_HEAD (p.tiles * p.parts)
-// Which part of the keys it takes.
+// Index of the part of the keys.
 uint part;
 #endif
 #include "attention_order.glsl"
@@ -68,7 +71,8 @@ void take_place(uint flat_group) {
 
 #include "attention_row.glsl"
 
-// What each row sees, and the numbers of a fragment. A row that does not exist sees what the last one does. A barrier comes after it.
+// Stages the visible key range of each row, and the index numbers. Rows beyond the end use the
+// range of the last row. The caller must insert a barrier.
 void stage_rows(int n) {
     base = seen_by(first_row, n);
     for (uint at = gl_LocalInvocationIndex; at < BM; at += THREADS) {

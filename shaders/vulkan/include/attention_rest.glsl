@@ -1,6 +1,7 @@
-// What kernels share that compute in f32 what pairs of halves do not hold: tiles of LINES own lines times as many walked ones, a
-// pair for each of the THREADS = LINES^2 invocations. Key heads that `rest` does not name are left alone. Lines are staged in
-// shared memory; heads are of any size in whole vectors of four.
+// Attention F32 fallback: shared code of the kernels for KV heads that split F16 cannot represent.
+// `rest` flags these heads; other heads are skipped. A tile has LINES own and LINES walked lines,
+// with one thread per pair (THREADS = LINES^2). Lines are staged in shared memory. Head sizes are
+// multiples of four.
 
 #define BIAS_AT(at) 0.0
 #define RESULT float
@@ -13,18 +14,18 @@ layout(set = 0, binding = 10) readonly buffer Rest { uint rest[]; };
 #endif
 
 const uint LINES = 16;
-// One float longer than the data: lines begin in different banks.
+// Row pitch with one float of padding against bank conflicts.
 const uint H_STRIDE = HEAD + 1;
 const uint V_STRIDE = VALUE + 1;
 
 const uint PART = LINES;
 #include "attention_grad_place.glsl"
 
-// The invocation's own line in the tile and its walked one.
+// This thread's own line in the tile, and its walked line.
 uint own;
 uint other;
 
-// LINES lines from `line` on to shared memory; 0 where there is none.
+// Stages LINES lines from `line` on in shared memory; missing lines are 0.
 #define STAGE(name, to, words, dim, stride, place)                                          \
     void name(uint first_of, uint end) {                                                    \
         uint columns = dim / 4u;                                                            \
@@ -48,7 +49,8 @@ shared float keys[LINES * H_STRIDE];
 STAGE(stage_queries, queries, q, p.head_dim, H_STRIDE, row_of(line, p.q_offset, p.q_batch, p.q_head, p.q_seq))
 STAGE(stage_keys, keys, k, p.head_dim, H_STRIDE, p.k_offset + batch * p.k_batch + head * p.k_head + line * p.k_seq)
 
-// True if the workgroup has something to do: of a key head's tiles each p.tiles-th, from `first_line` on.
+// True if the workgroup has work. A workgroup processes every p.tiles-th tile of a KV head, from
+// `first_line` on.
 bool take_rest() {
     uint flat_group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
     if (flat_group >= p.groups) {
@@ -61,10 +63,11 @@ bool take_rest() {
     return rest[batch * p.kv_heads + head] != 0u;
 }
 
-// The lines of the results.
+// Number of result lines.
 uint lines() { return OF_KEYS == 1 ? p.keys : rows; }
 
-// The score of a row of queries and a key that are staged, in powers of two, or -infinity, and its derivative by their product.
+// Score of a staged query row and a staged key, as a base-2 exponent or -infinity, and its
+// derivative by q . k.
 vec2 score_of(uint row, uint key, uint staged_row, uint staged_key) {
     if (row >= rows) {
         return vec2(-infinity(), 0.0);
@@ -85,7 +88,7 @@ vec2 score_of(uint row, uint key, uint staged_row, uint staged_key) {
     return vec2(masked(x * LOG2_E, int(key), about), slope);
 }
 
-// Where numbers of a row of queries are.
+// Index of the per-row numbers of a query row.
 uint number_at(uint row) {
     return ((batch * p.kv_heads + head) * p.group + row % p.group) * p.queries + row / p.group;
 }

@@ -1,6 +1,6 @@
-// What attention_coop.glsl has summed, on its way out.
+// Final stores of attention_coop.glsl.
 
-// The sum of the weights of each row, from the columns of its fragment.
+// Adds the columns of the weight fragments: the sum of the weights of each row.
 void finish_weights() {
     uint at = P_AT + gl_SubgroupID * P_LEN;
     [[unroll]] for (uint i = 0u; i < RF; i++) {
@@ -17,7 +17,7 @@ void finish_weights() {
     barrier();
 }
 
-// One strip of FM rows and YF fragments after the other.
+// Stores strips of FM rows, YF fragments per iteration.
 void store_results() {
     uint mine = gl_SubgroupID * FM * Y_STRIDE;
     [[unroll]] for (uint i = 0u; i < RF; i++) {

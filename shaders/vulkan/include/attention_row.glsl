@@ -1,6 +1,6 @@
-// Rows of queries: one for each query of each query head of a key head.
+// Query rows of a KV head: one per query and query head.
 
-// Where rows of this batch entry and key head begin.
+// Offset of a query row of this batch entry and KV head.
 uint row_of(uint row, uint offset, uint of_batch, uint of_head, uint of_seq) {
     uint query = query_of(row);
     uint query_head = head * p.group + row - query * p.group;

@@ -1,6 +1,6 @@
-// Which keys there are, and which of them rows of queries see.
+// Key ranges: the number of keys, and the range that a query row attends to.
 
-// The number of keys of a batch entry.
+// Number of keys of a batch entry.
 int keys_of(uint batch) {
     if (p.has_lens == 0u) {
         return int(p.keys);
@@ -8,10 +8,11 @@ int keys_of(uint batch) {
     return clamp(int(lens[p.lens_offset + batch * p.lens_stride]), 0, int(p.keys));
 }
 
-// The query of a row of queries. Where query heads have key heads of their own, nothing is divided.
+// Query index of a row. With one query head per KV head, no division is needed.
 uint query_of(uint row) { return p.group == 1u ? row : row / p.group; }
 
-// The first key that a row sees and the one after the last, before `keep` and `bias`; `n` keys.
+// Half-open range of the keys that a row attends to, before `keep` or `bias`; `n` is the number of
+// keys.
 ivec2 seen_by(uint row, int n) {
     if (p.causal == 0u) {
         return ivec2(0, n);

@@ -1,4 +1,4 @@
-// What attention on cooperative matrices begins with: constants, operands, fragments, and which keys a row sees.
+// Constants, operands, fragment types and key ranges of attention on cooperative matrices.
 
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_16bit_storage : require
@@ -12,15 +12,15 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint THREADS = 128; // SUBGROUP BM / WM
 layout(constant_id = 1) const uint SUBGROUP = 32;
-layout(constant_id = 2) const uint FM = 16; // the device's fragment
+layout(constant_id = 2) const uint FM = 16; // fragment size of the device
 layout(constant_id = 3) const uint FN = 16;
 layout(constant_id = 4) const uint FK = 16;
-layout(constant_id = 5) const uint BM = 128; // rows of the workgroup
-layout(constant_id = 6) const uint WM = 32; // rows of a subgroup
-layout(constant_id = 7) const uint BN = 64; // keys of a step
-layout(constant_id = 8) const uint HEAD = 64; // head_dim and what is missing to fragments
-layout(constant_id = 9) const uint VALUE = 64; // value_dim likewise
-layout(constant_id = 10) const uint MASK = 0; // 1: keep, 2: bias
+layout(constant_id = 5) const uint BM = 128; // rows per workgroup
+layout(constant_id = 6) const uint WM = 32; // rows per subgroup
+layout(constant_id = 7) const uint BN = 64; // keys per step
+layout(constant_id = 8) const uint HEAD = 64; // head_dim, padded to a multiple of the fragment size
+layout(constant_id = 9) const uint VALUE = 64; // value_dim, padded likewise
+layout(constant_id = 10) const uint MASK = 0; // 1: boolean keep mask, 2: additive bias
 layout(constant_id = 11) const uint KEY_MASK = 0; // 1: the mask is the same for all rows of a batch entry
 layout(constant_id = 12) const uint CAPPED = 0;
 
@@ -62,9 +62,9 @@ layout(set = 0, binding = 0) uniform Params {
     float scale;
     float softcap;
 #ifdef PANELS
-    uint half_stride; // elements between one of a head and the 32nd after it
-    uint rows; // of all results
-    uint y_panels; // these lie in panels of 32 columns
+    uint half_stride; // distance of the two 32-element halves of a head, in elements
+    uint rows; // total number of result rows
+    uint y_panels; // nonzero: results are stored in panels of 32 columns
 #endif
 } p;
 
@@ -74,13 +74,13 @@ layout(set = 0, binding = 3) readonly buffer V { uvec4 v[]; };
 layout(set = 0, binding = 4) readonly buffer Mask { uint mask[]; };
 layout(set = 0, binding = 5) readonly buffer Lens { uint lens[]; };
 layout(set = 0, binding = 6) writeonly buffer Y { uvec4 y[]; };
-#if KEEPS_LSE // the logarithms of sums of exponentials are a result
+#if KEEPS_LSE // also writes the log-sum-exp
 #ifndef LSE_AT
 #define LSE_AT 7
 #endif
 layout(set = 0, binding = LSE_AT) writeonly buffer Lse { float lse[]; };
 #endif
-#if IN_PARTS // the keys are cut, and results wait to be joined: attention_parts.glsl
+#if IN_PARTS // split-KV: see attention_parts.glsl
 #ifndef STATS_AT
 #define STATS_AT 7
 #endif
@@ -94,7 +94,7 @@ layout(set = 0, binding = STATS_AT) writeonly buffer Stats { vec2 stats[]; };
 const int ROWS = gl_CooperativeMatrixLayoutRowMajor;
 const int COLUMNS = gl_CooperativeMatrixLayoutColumnMajor;
 
-// Fragments of a subgroup: rows, keys, parts of the head dim, columns of the values.
+// Fragments of a subgroup: rows, keys, head dimension, value columns.
 const uint RF = WM / FM;
 const uint KF = BN / FN;
 const uint HF = HEAD / FK;

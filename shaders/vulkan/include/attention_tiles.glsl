@@ -1,6 +1,6 @@
-// Keys, values and queries of attention_coop.glsl on their way into shared memory, as rows of 16-byte words.
+// Loads of keys, values and queries for attention_coop.glsl, staged as rows of 16-byte words.
 
-// Eight elements of a row of `dim`, which begins at `at`; 0 beyond.
+// Loads eight elements of a row of `dim` elements at offset `at`; elements beyond the end are 0.
 #define FETCH(name, words, dim)                                                         \
     uvec4 name(uint at, uint col) {                                                     \
         return col * 8u < dim ? words[(at >> 3) + col] : uvec4(0u);                     \
@@ -12,8 +12,8 @@ FETCH(fetch_v, v, p.value_dim)
 
 uvec4 loaded[LOADS];
 
-// Global memory to registers: BN rows of COLS words, those before `end`, from `key` on. Where the invocations
-// of a workgroup take whole rows, tiles inside the operand are read by addresses that only grow.
+// Loads BN rows of COLS words, from `key` on and below `end`, from global memory into registers. If
+// the threads of a workgroup cover whole rows, tiles inside the operand use incremental addresses.
 #define LOAD(name, words, fetch, COLS, loads, dim)                                      \
     void name(uint base, uint seq, int key, int end) {                                  \
         if (THREADS % COLS == 0u && key + int(BN) <= end && dim == COLS * 8u) {         \
@@ -39,7 +39,7 @@ uvec4 loaded[LOADS];
 LOAD(load_keys, k, fetch_k, K_COLS, K_LOADS, p.head_dim)
 LOAD(load_values, v, fetch_v, V_COLS, V_LOADS, p.value_dim)
 
-// Registers to shared memory.
+// Stores the loaded keys in shared memory.
 void store_keys() {
     [[unroll]] for (uint i = 0u; i < K_LOADS; i++) {
         uint at = gl_LocalInvocationIndex + i * THREADS;
@@ -61,11 +61,11 @@ void store_values(bool guarded, uint step) {
     }
 }
 
-// Loads of the queries, which are all under way at once.
+// Loads of the queries per thread, all in flight together.
 const uint Q_LOADS = (BM * K_COLS + THREADS - 1) / THREADS;
 
-// Queries through shared memory into fragments, negated where the scale is, so that greater products are
-// greater scores; and what each row sees.
+// Loads queries through shared memory into fragments, and stages the visible key ranges. Queries
+// are negated if the scale is negative, so that a greater product is a greater score.
 void load_queries(int n) {
     uint sign = p.scale < 0.0 ? 0x80008000u : 0u;
     uvec4 own[Q_LOADS];

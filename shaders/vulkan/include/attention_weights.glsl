@@ -1,6 +1,6 @@
-// Scores of attention_coop.glsl to weights, and what is summed with them.
+// Softmax weights of attention_coop.glsl, and the multiplication by the values.
 
-// The weights of a fragment, which are counted.
+// Weights of a fragment, also added to the row sums.
 NARROW weigh(uint i, uint j, float by, const bool guarded) {
     SUMS w;
     [[unroll]] for (uint e = 0u; e < w.length(); e++) {
@@ -15,7 +15,7 @@ NARROW weigh(uint i, uint j, float by, const bool guarded) {
     return NARROW(w);
 }
 
-// Adds one fragment of keys' values, with the weights of each strip of rows.
+// Adds the values of one fragment of keys, times the weights of each strip of rows.
 void add_products(uint key) {
     RIGHT values;
     [[unroll]] for (uint d = 0u; d < VF; d++) {
@@ -26,7 +26,7 @@ void add_products(uint key) {
     }
 }
 
-// Weighs the scores and adds the staged values.
+// Converts the scores to weights, and adds the staged values times them.
 void add_values(float by, const bool guarded) {
 #if CONVERTS
     [[unroll]] for (uint j = 0u; j < KF; j++) {
@@ -56,7 +56,8 @@ uint half_at(uint at, uint element) {
     return (tiles[at + element / 8u][element % 8u / 2u] >> (element & 1u) * 16u) & 0xffffu;
 }
 
-// The sum of one row of weights and one column of values, of what the row sees.
+// Dot product of one row of weights and one column of values, over the keys that the row attends
+// to.
 float seen_sum(uint weights_at, uint column, uint count) {
     float sum = 0.0;
     for (uint key = 0u; key < count; key++) {
@@ -68,8 +69,9 @@ float seen_sum(uint weights_at, uint column, uint count) {
     return sum;
 }
 
-// As add_values where some of the `count` values are not finite: one by one, strip by strip. The sums of a
-// fragment come through the place of the keys. Seldom run, so nothing is unrolled that need not be.
+// Variant of add_values if some of the `count` values are not finite: element by element, strip by
+// strip. The sums of a fragment pass through the shared memory of the keys. Rarely executed, so
+// barely unrolled.
 void add_seen_values(float by, uint count) {
     uint at = P_AT + gl_SubgroupID * P_LEN;
     uint to = gl_SubgroupID * SUM_LEN;

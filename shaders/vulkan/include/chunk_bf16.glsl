@@ -1,4 +1,4 @@
-// The elements of chunk_rows.glsl and chunk_walk.glsl: bf16.
+// Element type of chunk_rows.glsl and chunk_walk.glsl: BF16.
 
 #include "half.glsl"
 

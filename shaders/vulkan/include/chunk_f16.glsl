@@ -1,4 +1,5 @@
-// The elements of chunk_rows.glsl and chunk_walk.glsl: f16. A device that runs them converts f16 as IEEE 754 says.
+// Element type of chunk_rows.glsl and chunk_walk.glsl: F16. The device must convert F16 as IEEE 754
+// specifies.
 
 #define ELEMENT float16_t
 #define NARROW_SUMS 1

@@ -1,20 +1,22 @@
-// What the rows of a chunk of a scan over states make of each other, for chunk_walk.glsl: for each entry of the batch,
-// head and chunk, with l the running sums of the logarithms of decays in the chunk,
+// Intra-chunk matmuls of chunked state-space scans (SSD and delta rule), for chunk_walk.glsl. For
+// each batch entry, head and chunk, with l the prefix sums of the log decays in the chunk:
 //
-//     mixes[t][j] = exp(l_t - l_j) (leave_t . enter_j) by_j for j <= t,
-//     inverses = (I + A)^-1 diag(beta), A[t][j] = beta_t exp(l_t - l_j) (enter_t . enter_j) for j < t (DELTA),
+//     mixes[t][j] = exp(l_t - l_j) (leave_t . enter_j) by_j for j <= t;
+//     inverses = (I + A)^-1 diag(beta), with A[t][j] = beta_t exp(l_t - l_j) (enter_t . enter_j) for j < t (DELTA).
 //
-// where by is dt for Mamba-2 and 1 for the delta rule, in 16 bits: the mixes times a power of two that brings the
-// greatest near 2^10. And as floats exp(l_t); exp(l_end - l_j) by_j times a power of two that brings the greatest
-// near 1; then exp(l_end) times that power, its inverse, and the inverse of that of the mixes.
+// `by` is dt for Mamba-2 and 1 for the delta rule. Both matrices are 16-bit; the mixes are scaled
+// by a power of two that brings the largest near 2^10. The float results are: exp(l_t); exp(l_end -
+// l_j) by_j times a power of two that brings the largest near 1; exp(l_end) times that power; its
+// inverse; and the inverse of the scale of the mixes.
 //
-// Logarithms are differences of sums below 0 where states decay. A decay below 2^-200 counts as 2^-200, which leaves
-// nothing of a state either, and keeps the sums so small that their differences are good to 2^-10.
+// Log decays are differences of prefix sums, which are negative for decaying states. A decay below
+// 2^-200 is clamped to 2^-200. It erases the state as well, and the sums stay small enough for
+// differences with an error of 2^-10.
 //
-// A workgroup of four subgroups makes one chunk of `each` heads that share their rows, a block of 16 rows a subgroup: the
-// products once, what decays for each head. The inverse is made column by column in F32, an invocation each, 16 rows
-// at a time (forward substitution; Yang et al., "Parallelizing Linear Transformers
-// with the Delta Rule", 2024).
+// A workgroup of four subgroups processes one chunk of `each` heads that share their rows, 16 rows
+// per subgroup. Products are computed once, and decays are applied per head. The inverse is
+// computed by columns in F32, one column per thread, 16 rows per step (forward substitution; Yang
+// et al., "Parallelizing Linear Transformers with the Delta Rule", 2024).
 
 #include "chunk_common.glsl"
 
@@ -29,16 +31,17 @@ layout(set = 0, binding = 0) uniform Params {
 
 layout(set = 0, binding = 1) readonly buffer Enter { uvec4 enter[]; };
 layout(set = 0, binding = 2) readonly buffer Leave { uvec4 leave[]; };
-// dt or g; a for each head, or beta.
+// dt or g; `a` per head, or beta.
 layout(set = 0, binding = 3) readonly buffer Gates { uint gates[]; };
 layout(set = 0, binding = 4) readonly buffer Others { uint others[]; };
 layout(set = 0, binding = 5) writeonly buffer Mixes { uvec4 mixes[]; };
 layout(set = 0, binding = 6) writeonly buffer Inverses { uint16_t inverses[]; };
 layout(set = 0, binding = 7) writeonly buffer Factors { float factors[]; };
 
-// Some states of the rows of both operands, from LEAVE_AT on of `leave`; then a square of floats, rows of SQUARE_STRIDE
-// words of 16 bytes: leave . enter, later A below its diagonal and what is known of the inverse, turned, above. As
-// little as lets several workgroups run side by side.
+// Shared memory: first, some states of the rows of both operands, with `leave` at LEAVE_AT. Then a
+// square matrix of floats with rows of SQUARE_STRIDE 16-byte words. It contains leave . enter,
+// later A below its diagonal and the transposed part of the inverse above it. The small size allows
+// several resident workgroups.
 const uint STAGE_BLOCKS = STATE_BLOCKS < 4 ? STATE_BLOCKS : 4;
 const uint STAGE_WORDS = STAGE_BLOCKS * 2;
 const uint ROW_STRIDE = STAGE_WORDS + 1;
@@ -47,17 +50,18 @@ const uint SQUARE_STRIDE = CHUNK / 4 + 1;
 const uint ROWS_LENGTH = 2 * LEAVE_AT;
 const uint SQUARE_LENGTH = CHUNK * SQUARE_STRIDE;
 shared uvec4 tiles[ROWS_LENGTH > SQUARE_LENGTH ? ROWS_LENGTH : SQUARE_LENGTH];
-// Of each step the sum of logarithms, and dt or beta.
+// Per step: the prefix sum of log decays, and dt or beta.
 shared vec4 sums[CHUNK / 4];
 shared vec4 weights[CHUNK / 4];
-// Of each subgroup.
+// Partial results per subgroup.
 shared float parts[SUBGROUPS];
 shared float most_mixes[SUBGROUPS];
 shared float most_factors[SUBGROUPS];
 
 const float LOG2_E = 1.44269504;
 const float LEAST_LOG = -200.0;
-// Words of a square of 16-bit numbers, and of rows, of an invocation. Those of a square have the same columns.
+// 16-byte words per thread: of a square of 16-bit numbers, and of rows. A thread's words of a
+// square are in the same columns.
 const uint LOADS = SQUARE_WORDS / THREADS;
 const uint ROW_LOADS = (CHUNK * STAGE_WORDS + THREADS - 1) / THREADS;
 
@@ -66,10 +70,10 @@ float half_at(uint word, uint element) {
     return (element & 1u) == 0u ? two.x : two.y;
 }
 
-// An invocation's step: those of a subgroup follow each other.
+// This thread's step. Threads of a subgroup have consecutive steps.
 uint own_step() { return gl_SubgroupID * SUBGROUP + gl_SubgroupInvocationID; }
 
-// The logarithm of the decay, and the weight, of the invocation's step; steps before `from` change nothing.
+// Log decay and weight of this thread's step. Steps before `from` do not change the state.
 vec2 load_gates(uint first_gate, uint head, uint from) {
     uint t = own_step();
     uint at = first_gate + min(t, CHUNK - 1u) * p.heads;
@@ -77,12 +81,12 @@ vec2 load_gates(uint first_gate, uint head, uint from) {
     uint other = DELTA == 1u ? at : head;
     float x = half_at(others[other >> 1], other);
     float decay = LOG2_E * (DELTA == 1u ? gate : gate * x);
-    // NaN stays.
+    // The comparison preserves NaN.
     decay = decay < LEAST_LOG ? LEAST_LOG : decay;
     return t < from || t >= CHUNK ? vec2(0.0) : vec2(decay, DELTA == 1u ? x : gate);
 }
 
-// Sums of logarithms and weights to shared memory.
+// Stores the prefix sums of the log decays and the weights in shared memory.
 void place_gates(vec2 own) {
     uint t = own_step();
     float sum = subgroupInclusiveAdd(own.x);
@@ -100,7 +104,7 @@ void place_gates(vec2 own) {
     barrier();
 }
 
-// `words` words of each row, from those on that `base` says.
+// Loads `words` words of each row, from offset `base` on, into shared memory.
 void load_rows(uint base, uint stride, uint words) {
     [[unroll]] for (uint i = 0u; i < ROW_LOADS; i++) {
         uint at = gl_LocalInvocationIndex + i * THREADS;
@@ -116,7 +120,7 @@ void load_rows(uint base, uint stride, uint words) {
 SUMS mixed[BLOCKS];
 SUMS own[BLOCKS];
 
-// The products of the subgroup's rows with those up to them.
+// Products of the subgroup's rows with all rows up to them.
 void multiply_rows(uint base, uint stride) {
     uint block = gl_SubgroupID;
     [[unroll]] for (uint j = 0u; j < BLOCKS; j++) {
@@ -128,7 +132,7 @@ void multiply_rows(uint base, uint stride) {
     RIGHT z;
     for (uint first = 0u; first < STATE_BLOCKS; first += STAGE_BLOCKS) {
         uint blocks = min(STAGE_BLOCKS, STATE_BLOCKS - first);
-        // Nobody reads what was there before.
+        // All threads have read the previous contents.
         barrier();
         load_rows(base + first * 2u, stride, blocks * 2u);
         barrier();
@@ -153,7 +157,8 @@ void multiply_rows(uint base, uint stride) {
     }
 }
 
-// The subgroup's products to shared memory, when nobody reads what is there.
+// Stores the subgroup's products in shared memory, after all threads have read the previous
+// contents.
 #define PLACE_PRODUCTS(sums)                                                            \
     barrier();                                                                          \
     [[unroll]] for (uint j = 0u; j < BLOCKS; j++) {                                     \
@@ -163,7 +168,7 @@ void multiply_rows(uint base, uint stride) {
     }                                                                                   \
     barrier();
 
-// The products that become an invocation's mixes, four neighbours each, and the mixes of a head.
+// The products for this thread's mixes, four adjacent elements per vector, and the mixes of a head.
 vec4 products[LOADS * 2];
 vec4 made[LOADS * 2];
 
@@ -175,7 +180,8 @@ void take_products() {
     }
 }
 
-// Decays the products of rows; the greatest of the subgroup. A is made in its place.
+// Applies the decays to the products, and returns the maximum of the subgroup. For the delta rule,
+// A overwrites the products.
 float decay_products() {
     vec4 most = vec4(0.0);
     uint first_four = gl_LocalInvocationIndex % 8u * 2u;
@@ -207,7 +213,7 @@ void store_mixes(uint square, float by) {
     }
 }
 
-// Mixes and factors of a head, of which all gates are there.
+// Computes and stores the mixes and factors of a head.
 void make(uint square) {
     uint t = own_step();
     float most = decay_products();
@@ -243,8 +249,9 @@ void make(uint square) {
     }
 }
 
-// A column of the inverse of I + A, 16 rows at a time: what the rows before leave of the unit vector, then within.
-// The column lies in the row of its number, beyond the diagonal.
+// Computes a column of the inverse of I + A, 16 rows per step: first the contribution of earlier
+// rows, then substitution within the step. The column is stored in the row with the same index,
+// above the diagonal.
 void invert(uint square) {
     uint column = gl_LocalInvocationIndex;
     float beta = weights[column / 4u][column % 4u];
@@ -262,7 +269,8 @@ void invert(uint square) {
                 r[i] -= dot(uintBitsToFloat(tiles[at + i * SQUARE_STRIDE + four]), above);
             }
         }
-        // Four rows are done, then taken off those below: these do not wait for each other.
+        // Completes four rows, then subtracts them from the rows below; these subtractions are
+        // independent.
         [[unroll]] for (uint four = 0u; four < 4u; four++) {
             [[unroll]] for (uint i = 1u; i < 4u; i++) {
                 vec4 a = uintBitsToFloat(tiles[at + (4u * four + i) * SQUARE_STRIDE + 4u * b + four]);

@@ -1,10 +1,10 @@
-// The states of chunk_walk.glsl: how they come, become factors and go.
+// States of chunk_walk.glsl: load, conversion to matmul operands, and store.
 
 bool has_states(uint i) { return STATE_BLOCKS % 4u == 0u || block * DEEP + i < STATE_BLOCKS; }
 
 uint state_at(uint i, uint j) { return STATES_AT + (block * DEEP + i) * 16u * STRIDE + word + j * 2u; }
 
-// The greatest state of the subgroup, for `place_states`.
+// Computes the largest state of the subgroup, for `place_states`.
 void keep_greatest() {
     float most = 0.0;
     [[unroll]] for (uint i = 0u; i < DEEP * OWN; i++) {
@@ -18,7 +18,7 @@ void keep_greatest() {
     }
 }
 
-// Where the states of a fragment begin in memory, in floats: rows of states.
+// Offset of the states of a fragment in memory, in floats; a row of states per column.
 uint by_columns(uint head, uint first_column, uint i, uint j) {
     return (head * p.columns + first_column + word * 8u + j * 16u) * STATES + (block * DEEP + i) * 16u;
 }
@@ -47,7 +47,7 @@ void begin_narrow_states(uint head, uint first_column) {
     }
 }
 
-// The states as factors.
+// Stores the scaled 16-bit states in shared memory as matmul operands.
 void place_states() {
     float most = 0.0;
     [[unroll]] for (uint i = 0u; i < SUBGROUPS; i++) {
@@ -63,7 +63,7 @@ void place_states() {
     }
 }
 
-// States of F32 as they are given, and as factors.
+// Loads the initial F32 states, and stores them as matmul operands.
 void begin_wide_states(uint head, uint first_column) {
     [[unroll]] for (uint i = 0u; i < DEEP; i++) {
         [[unroll]] for (uint j = 0u; j < OWN; j++) {

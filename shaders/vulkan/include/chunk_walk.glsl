@@ -1,29 +1,33 @@
-// Scans over states in chunks of CHUNK steps, after chunk_rows.glsl: Mamba-2 (Dao and Gu, "Transformers are SSMs", 2024)
-// and the gated delta rule (Yang et al., "Gated Delta Networks", 2024). With S [STATES, COLUMNS] as it was before a chunk,
-// E and L the chunk's rows of enter (b, k) and leave (c, q), X its values,
+// Inter-chunk state passing of chunked state-space scans, after chunk_rows.glsl: Mamba-2 (Dao and
+// Gu, "Transformers are SSMs", 2024) and the gated delta rule (Yang et al., "Gated Delta Networks",
+// 2024). Let S [STATES, COLUMNS] be the state before a chunk of CHUNK steps. E and L are the
+// chunk's rows of `enter` (b or k) and `leave` (c or q), and X are its values:
 //
-//     Y = exp(l) o (L S) + mixes V,    S = exp(l_end) S + E^T (weights o V),
+//     Y = exp(l) o (L S) + mixes V;    S = exp(l_end) S + E^T (weights o V).
 //
-// where V is X for Mamba-2, and inverses (X - exp(l) o (E S)) for the delta rule. Factors are 16 bits, sums and the state
-// F32. The state is a factor as 16 bits times a power of two that brings its greatest near 2^10.
+// V is X for Mamba-2, and inverses (X - exp(l) o (E S)) for the delta rule. Matmul operands are
+// 16-bit; sums and the state are F32. As an operand, the state is 16-bit times a power of two that
+// brings the largest element near 2^10.
 //
-// A workgroup takes COLUMNS channels of a head through all chunks. Its subgroups are PARTS times four: subgroup i has
-// the block of 16 rows i % 4 of a chunk, a quarter of the states, and of both the columns of part i / 4. What the next
-// chunk needs is under way into registers meanwhile. There is shared memory for the rows of one operand and for one
-// square, so that they take turns: leave then enter for Mamba-2; enter, leave and enter again, the inverse and the mixes for
-// the delta rule.
+// A workgroup processes COLUMNS channels of a head through all chunks, with 4 PARTS subgroups.
+// Subgroup i owns the 16 rows i % 4 of a chunk, a quarter of the states, and the columns of part i
+// / 4 in both. The data of the next chunk is loaded into registers during the computation. Shared
+// memory has space for the rows of one operand and for one square, which are staged in turn. The
+// order is leave, enter for Mamba-2. For the delta rule it is enter, leave and enter again, and the
+// inverse before the mixes.
 //
-// The states that are given and kept are rows of columns for the delta rule, given as 16 bits; for Mamba-2 rows of states,
-// one for each column, F32 both.
+// Initial and last states are rows of columns for the delta rule, with 16-bit initial states. For
+// Mamba-2 they are rows of states, one per column, both F32.
 //
-// Constraints: STATES a multiple of 16, COLUMNS of 16 PARTS, the rows of a tensor in whole words of 16 bytes.
+// Constraints: STATES is a multiple of 16, COLUMNS of 16 PARTS. Rows of a tensor are multiples of
+// 16 bytes.
 
 #include "chunk_common.glsl"
 
 layout(constant_id = 4) const uint COLUMNS = 32;
 layout(constant_id = 5) const uint PARTS = 1;
-layout(constant_id = 6) const uint INITIAL = 0; // there is a state to begin with
-layout(constant_id = 7) const uint CARRY = 0; // the last state is kept
+layout(constant_id = 6) const uint INITIAL = 0; // 1: there is an initial state
+layout(constant_id = 7) const uint CARRY = 0; // 1: writes the last state
 
 layout(set = 0, binding = 0) uniform Params {
     uint steps;
@@ -50,25 +54,25 @@ layout(set = 0, binding = 9) writeonly buffer Last { vec4 last[]; };
 const uint OWN = COLUMNS / 16 / PARTS;
 const uint DEEP = (STATE_BLOCKS + 3) / 4;
 
-// In words of 16 bytes: rows of a chunk, a square, what has a row of COLUMNS for each step, and states. One word more
-// a row, so that the rows of a fragment lie in different banks.
+// Lengths in 16-byte words: rows of a chunk, a square, matrices with COLUMNS elements per step, and
+// states. Rows have one word of padding against bank conflicts.
 const uint VALUE_WORDS = COLUMNS / 8;
 const uint ROW_STRIDE = ROW_WORDS + 1;
 const uint SQUARE_STRIDE = CHUNK / 8 + 1;
 const uint STRIDE = VALUE_WORDS + 1;
 const uint LENGTH = CHUNK * STRIDE;
 const uint SQUARE_AT = CHUNK * ROW_STRIDE;
-// X, what is left of it, then V times weights for the delta rule; X for Mamba-2, then results.
+// Delta rule: X, then X - exp(l) o (E S), then V times weights. Mamba-2: X, then results.
 const uint VALUES_AT = SQUARE_AT + CHUNK * SQUARE_STRIDE;
-// V, then results for the delta rule; X times weights for Mamba-2.
+// Delta rule: V, then results. Mamba-2: X times weights.
 const uint OTHER_AT = VALUES_AT + LENGTH;
 const uint STATES_AT = OTHER_AT + LENGTH;
 const uint SLABS_AT = STATES_AT + STATES * STRIDE;
-// A fragment of sums of each subgroup, where sums cannot be narrowed.
+// One fragment of sums per subgroup, for devices that cannot convert accumulators to 16 bits.
 const uint SLAB_STRIDE = 5;
 const uint SLABS = (1 - NARROW_SUMS) * SUBGROUPS * 16 * SLAB_STRIDE;
 shared uvec4 tiles[SLABS_AT + SLABS];
-// What states of before weigh at each step, and each step at the end.
+// Factor of the old state at each step, and factor of each step at the end of the chunk.
 shared vec4 numbers[ABOUT / 4];
 shared float greatest[SUBGROUPS];
 
@@ -79,7 +83,8 @@ const uint SQUARE_LOADS = (SQUARE_WORDS + THREADS - 1) / THREADS;
 const uint VALUE_LOADS = (CHUNK * VALUE_WORDS + THREADS - 1) / THREADS;
 const uint STATE_LOADS = (STATES * VALUE_WORDS + THREADS - 1) / THREADS;
 
-// The workgroup's place, in words of 16 bytes; the subgroup's block of rows, and its first word of columns.
+// Position of the workgroup in 16-byte words; the subgroup's block of rows, and its first word of
+// columns.
 uint row_base;
 uint row_stride;
 uint value_base;
@@ -88,7 +93,7 @@ uint first_square;
 uint block;
 uint word;
 
-// On the way from memory.
+// Prefetched data of the next chunk.
 uvec4 next_enter[ROW_LOADS];
 uvec4 next_leave[ROW_LOADS];
 uvec4 next_mixes[SQUARE_LOADS];
@@ -97,22 +102,22 @@ uvec4 next_values[VALUE_LOADS];
 float next_weights[VALUE_LOADS];
 float next_number;
 vec3 next_about;
-// Of the chunk at hand, what is placed when it is its turn.
+// Data of the current chunk that is staged later.
 uvec4 own_enter[ROW_LOADS];
 uvec4 own_leave[ROW_LOADS];
 uvec4 own_mixes[SQUARE_LOADS];
 
 SUMS states[DEEP * OWN];
-// By which the states were multiplied as factors.
+// Scale of the states as matmul operands.
 float state_by;
 
-// What the invocations of a subgroup wrote to shared memory is seen by all of them.
+// Subgroup barrier: makes the subgroup's writes to shared memory visible to all its threads.
 void subgroup_meets() {
     controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, gl_StorageSemanticsShared,
         gl_SemanticsAcquireRelease);
 }
 
-// Sums as 16-bit numbers in rows of STRIDE, from word `at` on.
+// Stores a fragment of sums as 16-bit numbers, in rows of STRIDE words from word `at` on.
 void store_narrow(SUMS x, uint at) {
 #if NARROW_SUMS
     coopMatStore(NARROW(x), tiles, at, STRIDE, ROWS);
@@ -130,7 +135,7 @@ void store_narrow(SUMS x, uint at) {
 #endif
 }
 
-// The reverse.
+// Loads a fragment of sums from 16-bit numbers; the inverse of `store_narrow`.
 SUMS load_wide(uint at) {
 #if NARROW_SUMS
     NARROW x;
@@ -152,7 +157,7 @@ SUMS load_wide(uint at) {
 #endif
 }
 
-// What the chunk needs, into registers.
+// Loads the data of a chunk into registers.
 void load(uint chunk) {
     uint first = first_of(chunk, p.steps);
     uint about = (first_square + chunk) * FACTORS;
@@ -177,7 +182,7 @@ void load(uint chunk) {
     next_about = vec3(factors[about + ABOUT], factors[about + ABOUT + 1u], factors[about + ABOUT + 2u]);
 }
 
-// Registers to shared memory: rows of an operand, or a square.
+// Stores loaded data in shared memory: rows of an operand, or a square.
 void place_rows(uvec4 rows[ROW_LOADS]) {
     [[unroll]] for (uint i = 0u; i < ROW_LOADS; i++) {
         uint at = gl_LocalInvocationIndex + i * THREADS;
@@ -196,7 +201,7 @@ void place_square(uvec4 words[SQUARE_LOADS]) {
     }
 }
 
-// What a chunk begins with.
+// Stages the first data of a chunk.
 void place() {
     if (DELTA == 1u) {
         place_rows(next_enter);
@@ -224,7 +229,7 @@ void place() {
     }
 }
 
-// A step's number for each element of its row in the subgroup's block.
+// A fragment with each step's number in all elements of its row, for the subgroup's block.
 SUMS numbers_from(uint first) {
     SUMS x;
     coopMatLoad(x, numbers, first / 4u + block * 4u, 0, COLUMNS_FIRST);
@@ -233,7 +238,7 @@ SUMS numbers_from(uint first) {
 
 #include "chunk_states.glsl"
 
-// Adds what the chunk makes of the values in WEIGHED_AT; the greatest of the subgroup is kept.
+// Updates the state with the values in WEIGHED_AT, and computes the largest state of the subgroup.
 void update(float whole, float back) {
     [[unroll]] for (uint i = 0u; i < DEEP * OWN; i++) {
         states[i] = states[i] * whole;
@@ -259,8 +264,8 @@ void update(float whole, float back) {
     keep_greatest();
 }
 
-// The subgroup's results, through the place of what was mixed, of steps from `from` on of the chunk that begins
-// at `first`.
+// Stores the subgroup's results through the shared memory of the mixed values. Stores the steps
+// from `from` on of the chunk at `first`.
 void store_results(SUMS y[OWN], float by, uint first, uint from) {
     [[unroll]] for (uint j = 0u; j < OWN; j++) {
         store_narrow(y[j] * by, MIXED_AT + block * 16u * STRIDE + word + j * 2u);
@@ -276,7 +281,7 @@ void store_results(SUMS y[OWN], float by, uint first, uint from) {
     }
 }
 
-// Adds to `to` the products of the subgroup's rows that lie in `tiles` with the states.
+// Adds to `to` the products of the subgroup's staged rows with the states.
 void ask_states(inout SUMS to[OWN]) {
     LEFT rows;
     RIGHT x;
@@ -289,7 +294,7 @@ void ask_states(inout SUMS to[OWN]) {
     }
 }
 
-// Adds to `to` the products of the subgroup's rows of the square with what lies from `from` on.
+// Adds to `to` the products of the subgroup's rows of the square with the matrix at `from`.
 void mix_steps(uint from, inout SUMS to[OWN]) {
     LEFT rows;
     RIGHT x;
@@ -310,8 +315,8 @@ void clear(out SUMS x[OWN]) {
     }
 }
 
-// V of the delta rule, to OTHER_AT, and times its weights. The rows of enter are there, then those of leave; the
-// inverse, then the mixes.
+// Computes V of the delta rule into OTHER_AT, and V times its weights. Uses the staged enter rows
+// and inverse, then stages the leave rows and the mixes.
 void correct() {
     uint at = block * 16u * STRIDE + word;
     SUMS x[OWN];
@@ -325,7 +330,7 @@ void correct() {
     [[unroll]] for (uint j = 0u; j < OWN; j++) {
         store_narrow(x[j], VALUES_AT + at + j * 2u);
     }
-    // What is left of all values is there; nobody reads the rows any more.
+    // X - exp(l) o (E S) is complete, and all threads have read the rows.
     barrier();
     place_rows(own_leave);
     clear(x);
@@ -333,7 +338,7 @@ void correct() {
     [[unroll]] for (uint j = 0u; j < OWN; j++) {
         store_narrow(x[j], OTHER_AT + at + j * 2u);
     }
-    // Nobody reads the inverse nor what was left of the values.
+    // All threads have read the inverse and X - exp(l) o (E S).
     barrier();
     place_square(own_mixes);
     SUMS weights = numbers_from(CHUNK);
@@ -354,7 +359,7 @@ void step(uint chunk, vec3 about) {
         y[j] = y[j] * decays;
     }
     if (DELTA == 1u) {
-        // The mixes are there; nobody reads the rows of leave.
+        // The mixes are staged, and all threads have read the leave rows.
         barrier();
         place_rows(own_enter);
     }
@@ -404,11 +409,11 @@ void main() {
         [[unroll]] for (uint i = 0u; i < SQUARE_LOADS; i++) {
             own_mixes[i] = next_mixes[i];
         }
-        // The chunk is there, and the states are.
+        // The chunk and the states are staged.
         barrier();
         load(next);
         step(chunk, about);
-        // Nobody reads them any more, and the greatest state is known.
+        // All threads have read them, and the largest state is known.
         barrier();
         place_states();
         place();

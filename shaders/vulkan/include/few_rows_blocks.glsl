@@ -1,9 +1,10 @@
-// Blocks of 32 weights with an F16 scale each, for few_rows.glsl: WORDS of a row are its quarter of a block.
+// Weight blocks of 32 weights with an F16 scale, for skinny GEMM. The WORDS of a lane are a quarter
+// of a block.
 
 HEAD head_u;
 HEAD head_v;
 
-// Scales of the 8 blocks of a slice; none beyond the row.
+// Scales of the 8 blocks of a slice; 0 beyond the end of the row.
 HEAD load_head(Place place, const uint row) {
     uint at = place.rows[row] / 16u + p.blocks * CODE_VECS + (WHOLE == 1u ? place.slice : min(place.slice, (p.blocks - 1u) / 8u));
     return b_vec[at];

@@ -1,19 +1,23 @@
-// C[m, n] = act(sum_k A[m, k] W[n, k] + bias[m, n]) for up to ROWS rows: what a lane holds, for all formats of W.
-// With GATED, W has two matrices below each other, and C = act(first) * second.
+// Skinny GEMM: C[m, n] = act(sum_k A[m, k] W[n, k] + bias[m, n]) for at most ROWS rows. Shared code
+// for all weight formats. With GATED, W contains two concatenated matrices, and C = act(first) *
+// second.
 //
-// Matrices of F16 with sums in F32: 16 rows of W times 16 of k, by 16 of k times 8 rows of A. They go from memory to
-// registers to products: lane l of a subgroup fills in, with g = l / 4, t = l % 4 and c = 2 t,
+// Matrix operations are F16 with F32 sums: 16 rows of W by 16 of k, times 16 of k by 8 rows of A.
+// Threads fill the fragments directly from memory. With g = l / 4, t = l % 4 and c = 2 t, lane l of
+// a subgroup fills:
 //
-//     of W       (g, c), (g, c + 1), (g, c + 8), (g, c + 9), then the same of row g + 8,
-//     of A       (c, g), (c + 1, g), (c + 8, g), (c + 9, g),
+//     of W       (g, c), (g, c + 1), (g, c + 8), (g, c + 9), then the same of row g + 8;
+//     of A       (c, g), (c + 1, g), (c + 8, g), (c + 9, g).
 //
-// and has of the sums (g, c), (g, c + 1), (g + 8, c), (g + 8, c + 1). Nothing says that a device keeps its matrices so:
-// it is tried before these kernels are used. The order of k is free as long as both factors have the same, so that
-// weights are taken as they lie in memory, and elements of A as those need them.
+// Its sums are (g, c), (g, c + 1), (g + 8, c), (g + 8, c + 1). No specification guarantees this
+// fragment layout, so a probe must confirm it before these kernels are used. The order of k is
+// arbitrary if both operands use the same. Weights are therefore used in memory order, and elements
+// of A are permuted to match.
 //
-// A in F32 is two numbers of F16, the second what the first leaves, times a power of two for each row and slice that
-// brings the greatest near 2^14: 22 bits, or 2^-39 of the greatest. Where rows are four at most, the second is in
-// the place of another row. A row with an infinity or NaN has no finite sum: its elements are one number each.
+// F32 elements of A are split into two F16 numbers, scaled by a power of two per row and slice that
+// brings the largest near 2^14. The precision is 22 bits, or 2^-39 of the largest. With at most
+// four rows, the second numbers occupy the place of other rows. A row with infinity or NaN has no
+// finite result, so its elements are single F16 numbers.
 
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_16bit_storage : require
@@ -27,34 +31,34 @@
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint THREADS = 512;
-layout(constant_id = 1) const uint TILES = 7; // of 16 rows of W, of a workgroup
+layout(constant_id = 1) const uint TILES = 7; // tiles of 16 rows of W per workgroup
 #ifdef STREAMED
-layout(constant_id = 2) const uint PARTS = 2; // of k, each with a subgroup for every tile
-layout(constant_id = 3) const uint ROUNDS = 8; // slices of a part
+layout(constant_id = 2) const uint PARTS = 2; // parts of k; there is a subgroup per part and tile
+layout(constant_id = 3) const uint ROUNDS = 8; // slices per part
 #ifdef LAID
-layout(constant_id = 11) const uint NUMBERS = 1; // of F16 for an element of A, or 2
-layout(constant_id = 12) const uint ROWS_AHEAD = 1; // steps whose rows of A are under way
+layout(constant_id = 11) const uint NUMBERS = 1; // F16 numbers per element of A: 1 or 2
+layout(constant_id = 12) const uint ROWS_AHEAD = 1; // steps of A in flight
 #else
-layout(constant_id = 11) const uint CHUNK = 8; // steps whose part of A is in shared memory at once
+layout(constant_id = 11) const uint CHUNK = 8; // steps of A per stage in shared memory
 #endif
 #else
-layout(constant_id = 2) const uint PASS = 4; // tiles whose sums are in shared memory at once
-layout(constant_id = 3) const uint ROUNDS = 1; // how often subgroups take slices of a tile
+layout(constant_id = 2) const uint PASS = 4; // tiles whose sums share one reduction
+layout(constant_id = 3) const uint ROUNDS = 1; // slices per subgroup and tile
 #endif
-layout(constant_id = 4) const uint ROWS = 8; // or 4; up to 32 where they are laid out
-layout(constant_id = 5) const uint WHOLE = 0; // slices are all of k, no more
+layout(constant_id = 4) const uint ROWS = 8; // 8 or 4; up to 32 if A is prepacked
+layout(constant_id = 5) const uint WHOLE = 0; // 1: the slices cover k exactly
 layout(constant_id = 6) const uint BIAS = 0;
 layout(constant_id = 7) const uint ACTIVATION = 0; // see activation.glsl
-layout(constant_id = 8) const uint A_TYPE = 0; // F32, F16, BF16; of the bias, too
+layout(constant_id = 8) const uint A_TYPE = 0; // F32, F16 or BF16, also for the bias
 layout(constant_id = 9) const uint Y_TYPE = 0;
 layout(constant_id = 10) const uint GATED = 0;
 
-// Strides and offsets in elements, of W in blocks in bytes.
+// Strides and offsets in elements; those of quantized W in bytes.
 layout(set = 0, binding = 0) uniform Params {
     uint m;
     uint n;
     uint k;
-    uint blocks; // of a row of W
+    uint blocks; // per row of W
     uint a_offset;
     uint a_row;
     uint b_offset;
@@ -62,15 +66,15 @@ layout(set = 0, binding = 0) uniform Params {
     uint bias_offset;
     uint bias_row;
     uint bias_stride;
-    uint zero; // 0, which compilers do not know
+    uint zero; // runtime 0, unknown to compilers
 #ifdef LAID
-    uint slices; // of a row of A
+    uint slices; // per row of A
     uint units_at; // in words
     uint sums_at;
 #endif
 } p;
 
-// One buffer under several views.
+// One buffer, declared with several element types.
 layout(set = 0, binding = 1) restrict readonly buffer A16 { uvec4 a_vec[]; };
 layout(set = 0, binding = 1) restrict readonly buffer A8 { uvec2 a_pair[]; };
 layout(set = 0, binding = 2) restrict readonly buffer B { uint b[]; };
@@ -90,7 +94,7 @@ const uint F16 = 1;
 const uint SLICE = 256;
 const uint STEPS = 8;
 const uint STEP_LEN = SLICE / STEPS;
-// Elements of F32 are two numbers of F16: in a matrix of their own, or as another row.
+// Location of the second F16 numbers of F32 elements: a separate matrix, or other rows.
 #ifdef LAID
 const bool HAS_LOW = NUMBERS == 2;
 const bool HAS_LOW_ROWS = false;
@@ -107,15 +111,16 @@ LEFT left;
 #ifdef LAID
 // Matrices of 8 rows of A.
 const uint GROUPS = ROWS / 8;
-// What the lane has of them in a step: the words of two matrices, for each number.
+// This lane's words of A in a step: two matrices for each F16 number.
 uvec4 held[GROUPS * NUMBERS];
 RIGHT right;
 SUMS products[GROUPS];
-// What the lane has of the sums, and what 1 is in its two columns: negative for one that floats are taken of.
+// This lane's sums, and the scale of A in its two columns. A negative scale marks a row that needs
+// the float fallback.
 vec4 sums[GROUPS];
 vec2 units[GROUPS];
 #else
-// A of the subgroup's slice, or of a step: two matrices of each.
+// A of the subgroup's slice, or with STREAMED of one step: two matrices per step.
 #ifdef STREAMED
 const uint MATRICES = 2;
 #else
@@ -124,20 +129,21 @@ const uint MATRICES = 2 * STEPS;
 RIGHT high[MATRICES];
 RIGHT low[MATRICES];
 SUMS products;
-// What the lane has of the sums of a tile in a slice, and what 1 is in its two columns: negative for one with an infinity or NaN.
+// This lane's sums of a tile in a slice, and the scale of A in its two columns. A negative scale
+// marks a row with infinity or NaN.
 vec4 sums;
 vec2 units;
 #endif
 uint g;
 uint t;
 #if defined(STREAMED) && !defined(LAID)
-// The row, part and step that the invocation puts into shared memory.
+// Row, part and step that this thread stores in shared memory.
 uint writer_row;
 uint writer_part;
 uint writer_step;
 #endif
 
-// Where the lane's words of rows g and g + 8 of a tile begin in the slice, and the rows.
+// Offsets of this lane's words in a slice, for rows g and g + 8 of a tile, and of the rows.
 struct Place {
     uvec2 words;
     uvec2 rows;
@@ -146,11 +152,11 @@ struct Place {
 
 f16vec2 halves(uint word) { return unpackFloat2x16(word); }
 
-// 1024 plus the two numbers below 1024 that a word has under a mask. Compilers take one constant of such an operation
-// at most: the other is not known to them.
+// Two masked numbers of a word, plus 1024, as F16. `p.zero` hides one constant from the compiler:
+// the instruction can take only one.
 f16vec2 about_1024(uint word, const uint mask) { return halves((word & mask) | (0x64006400u | p.zero)); }
 
-// The lane's elements of rows g and g + 8 of W.
+// Fills this lane's elements of rows g and g + 8 of W.
 void fill_left(f16vec2 u, f16vec2 next_u, f16vec2 v, f16vec2 next_v) {
     left[0] = u.x;
     left[1] = u.y;
@@ -189,7 +195,7 @@ void multiply(const uint at) {
     }
 }
 
-// Adds the products times the scales of rows g and g + 8.
+// Adds the products, multiplied by the scales of rows g and g + 8.
 void add_products(float u, float v) {
     [[unroll]] for (uint i = 0u; i < GROUPS; i++) {
         vec4 scaled = vec4(products[i][0], products[i][1], products[i][2], products[i][3]) * vec4(u, u, v, v);
@@ -207,13 +213,14 @@ void multiply(const uint at) {
     }
 }
 
-// Adds the products times the scales of rows g and g + 8.
+// Adds the products, multiplied by the scales of rows g and g + 8.
 void add_products(float u, float v) {
     sums += vec4(products[0], products[1], products[2], products[3]) * vec4(u, u, v, v);
 }
 #endif
 
-// The first of the two numbers: what F16 holds of x. By its bits, since compilers may take x for what is rounded.
+// The first of the two F16 numbers: x truncated to F16 precision. Uses bit operations, because
+// compilers may optimize conversions away.
 vec2 first_of(vec2 x) { return uintBitsToFloat(floatBitsToUint(x) & 0xffffe000u); }
 
 f16vec2 second_of(vec2 x, bool is_finite) {

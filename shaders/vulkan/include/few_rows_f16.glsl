@@ -1,4 +1,4 @@
-// Weights of F16, for few_rows_held.glsl and few_rows_streamed.glsl.
+// F16 weights for skinny GEMM (few_rows_held.glsl and few_rows_streamed.glsl).
 
 #define WORDS uvec4
 #define SPAN 1
@@ -8,7 +8,7 @@
 HEAD head_u;
 HEAD head_v;
 
-// There are no scales.
+// F16 weights have no scales.
 HEAD load_head(Place place, const uint row) { return 0u; }
 
 uint words_at(uint row, uint slice) { return row / 8u + t + (WHOLE == 1u ? slice * 32u : 0u); }
@@ -18,7 +18,7 @@ uvec4 load_words(Place place, const uint step, const uint row) {
         return b_vec[place.words[row] + 4u * step];
     }
     uint at = place.slice * 32u + 4u * step;
-    // Weights beyond the row are 0.
+    // Weights beyond the end of the row are 0.
     bool is_some = at + t < p.k / 8u;
     uvec4 words = b_vec[is_some ? place.words[row] + at : place.words[row] - t];
     return is_some ? words : uvec4(0u);
@@ -32,7 +32,7 @@ const uint X_NEXT = 4;
 #define X_SECOND zw
 
 void take_step(const uint step, uvec4 u, uvec4 v, uint slice) {
-    // Sums of products are cut off, not rounded: there are not many in a row.
+    // Matrix units truncate sums, so few products are accumulated before they are added in F32.
     if (step % 2u == 0u) {
         begin_products();
     }

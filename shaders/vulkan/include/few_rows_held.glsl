@@ -1,25 +1,28 @@
-// Few rows times a format of weights. What includes this has included few_rows_common.glsl, and says of the format:
+// Skinny GEMM with A in registers. The including shader includes few_rows_common.glsl and defines
+// the weight format:
 //
-//     WORDS                             what a lane has of a row of W in a step
-//     HEAD                              its scales in a slice
-//     words_at(row, slice)              where its words begin, in units of them; `row` is the first byte, or half
-//     load_words(place, step, row)      those of row 0 or 1 of the place
-//     load_head(place, row)
-//     x_at(step, t), X_NEXT             the first of four elements of A in a slice for the first matrix of a step; those
-//     X_FIRST, X_SECOND                 for the second are X_NEXT further; the pairs of a lane
-//     take_step(step, u, v, slice)      adds the products of a step
+//     WORDS                             type of a lane's words of a row of W in a step;
+//     HEAD                              type of its scales in a slice;
+//     words_at(row, slice)              offset of its words, in units of them; `row` is a byte or element offset;
+//     load_words(place, step, row)      loads the words of row 0 or 1 of the place;
+//     load_head(place, row)             loads the scales of that row;
+//     x_at(step, t), X_NEXT             index in a slice of the first four elements of A in a step, and the
+//                                       distance to the next four;
+//     X_FIRST, X_SECOND                 the two pairs of a lane in four elements;
+//     take_step(step, u, v, slice)      adds the products of a step.
 //
-// and with HAS_MINIMA
+// With HAS_MINIMA it also defines
 //
-//     note(step, x, next), end_hold(is_finite)    what else is held of elements of A
-//     end_slice(place)                  adds what is not of a step, and what units less than 0 are for: those of rows that
-//                                       have an infinity or NaN in the slice
+//     note(step, x, next), end_hold(is_finite)    other data computed from elements of A;
+//     end_slice(place)                  adds terms that belong to no step, and the float fallback for rows that
+//                                       have an infinity or NaN in the slice.
 //
-// A subgroup takes SLICE of k in 8 steps. It holds these of A and goes through the TILES of its workgroup, with words of
-// the next one under way. The THREADS / 32 subgroups have neighbouring slices, ROUNDS times. Their sums meet in
-// shared memory, for PASS tiles at once. Groups flat over x and y.
+// A subgroup processes SLICE of k in 8 steps. It keeps these elements of A in registers and
+// iterates over the TILES of its workgroup, prefetching the words of the next tile. The THREADS /
+// 32 subgroups process adjacent slices, ROUNDS times. Shared memory reduces their sums, PASS tiles
+// together. Groups are flat over x and y.
 
-// Steps that are under way.
+// Steps of weights in flight.
 const uint AHEAD = 4;
 
 #ifdef HAS_MINIMA
@@ -35,10 +38,11 @@ void end_slice(Place place) {}
 #endif
 
 const uint SUBGROUPS = THREADS / 32;
-// The sums of a tile and a subgroup: rows of A, with what keeps lanes in different banks.
+// Row pitch of the partial sums of a tile, padded against bank conflicts; there is a row per row of
+// A.
 const uint SHARE_ROW = 20;
 const uint SHARE = 8 * SHARE_ROW;
-// The results of a tile in a row, and in a word.
+// Results of a tile per row, and results per word.
 const uint RESULTS = 16 / (1 + GATED);
 const uint TOGETHER = Y_TYPE == F32 ? 1 : 2;
 
@@ -55,7 +59,7 @@ Place place_of(uint tile, uint slice) {
     return Place(uvec2(words_at(rows.x, slice), words_at(rows.y, slice)), rows, slice);
 }
 
-// Four elements of the lane's row of A, from k on.
+// Loads four elements of this lane's row of A, from k on.
 vec4 x_four(uint k) {
     uint row = ROWS == 4u ? g & 3u : g;
     bool is_some = row < p.m && (WHOLE == 1u || k < p.k);
@@ -71,7 +75,7 @@ vec4 x_four(uint k) {
     return is_some ? x : vec4(0.0);
 }
 
-// Two pairs of elements to matrix `at`.
+// Fills matrix `at` with two pairs of elements.
 void keep(const uint at, vec2 x, vec2 next, bool is_finite) {
     bool is_second = HAS_LOW_ROWS && g >= 4u;
     f16vec2 u = is_second ? second_of(x, is_finite) : f16vec2(A_TYPE == F32 ? first_of(x) : x);
@@ -90,7 +94,7 @@ void keep(const uint at, vec2 x, vec2 next, bool is_finite) {
     }
 }
 
-// The bits of the greatest magnitude of the lane's row in a slice.
+// Bits of the largest magnitude of this lane's row in a slice.
 uint size_of(uint slice) {
     uvec4 most = uvec4(0u);
     [[unroll]] for (uint s = 0u; s < STEPS; s++) {
@@ -103,8 +107,8 @@ uint size_of(uint slice) {
     return max(size, subgroupShuffleXor(size, 2u));
 }
 
-// Makes the subgroup hold a slice of A. Where that is done once it is read twice: registers that held all of it would
-// be missing.
+// Loads a slice of A into registers. With one round it is loaded twice, because there are not
+// enough registers for all unscaled elements.
 void hold(uint slice) {
     float scale = 1.0;
     float unit = 1.0;
@@ -121,7 +125,8 @@ void hold(uint slice) {
     }
     uint first = 2u * t % ROWS;
     units = vec2(subgroupShuffle(unit, first * 4u), subgroupShuffle(unit, first * 4u + 4u));
-    // Compilers do not know that these are the same elements, and ask for those of a step after those of the one before.
+    // Hides from compilers that these are the same elements, and serializes the loads of the steps.
+    // Otherwise compilers would keep all elements in registers.
     uint hidden = ROUNDS == 1u ? p.zero : 0u;
     uint from = slice * SLICE + hidden;
     [[unroll]] for (uint s = 0u; s < STEPS; s++) {
@@ -143,7 +148,7 @@ float element_of(uint word, uint at, uint type) {
     return type == F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
 }
 
-// The sum of row `row` of A and column `column` of a tile.
+// Sum of row `row` of A and column `column` of a tile, over all subgroups.
 float sum_of(uint tile, uint row, uint column) {
     float sum = 0.0;
     uint from = tile * SHARE + row * SHARE_ROW + column;
@@ -168,7 +173,7 @@ float result_of(uint tile, uint row, uint column, uint n) {
     return activate(ACTIVATION, sum);
 }
 
-// The words of the results of some tiles, of which the first is `first`.
+// Stores the results of `tiles` tiles from tile `first` on.
 void store(uint first, uint tiles) {
     const uint words = RESULTS / TOGETHER;
     uint columns = p.n / (1u + GATED);
@@ -191,7 +196,7 @@ void store(uint first, uint tiles) {
     }
 }
 
-// The sums of a tile, those of the slices before with them.
+// Stores the sums of a tile, added to those of earlier rounds.
 void share(uint tile, uint round) {
     uint to = (gl_SubgroupID * PASS + tile) * SHARE + 2u * t * SHARE_ROW + g;
     vec4 own = sums * abs(units).xyxy;
@@ -204,7 +209,7 @@ void share(uint tile, uint round) {
     shares[to + SHARE_ROW + 8u] = own.w;
 }
 
-// The sums of the slice; words of the next place are asked for meanwhile.
+// Sums of a slice. The words of the next place are loaded during the computation.
 void take_slice(Place place, Place next) {
     sums = vec4(0.0);
     [[unroll]] for (uint s = 0u; s < STEPS; s++) {

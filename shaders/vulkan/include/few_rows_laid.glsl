@@ -1,13 +1,15 @@
-// Up to some dozens of rows times a format of weights, A laid out by lay_rows.wgsl. What includes this has included
-// few_rows_common.glsl with STREAMED and LAID, and says of the format what few_rows_streamed.glsl lists, but for what is of
-// chunks of A; with HAS_MINIMA
+// Small-M GEMM with prepacked activations (lay_rows.wgsl), for up to some dozens of rows. The
+// including shader includes few_rows_common.glsl with STREAMED and LAID. It defines the items that
+// few_rows_streamed.glsl lists, except those for chunks of A, and with HAS_MINIMA
 //
-//     end_slice(place, slice)           adds what is not of a step; `slice` counts those of all rows before, too
+//     end_slice(place, slice)           adds terms that belong to no step; `slice` also counts those of earlier
+//                                       rows.
 //
-// A workgroup has TILES of 16 rows of W and a subgroup for each of the PARTS of k of a tile, which goes through ROUNDS
-// slices of 8 steps and decodes each weight once for all ROWS of A. What a lane needs of these in a step lies together, so
-// that subgroups read it from the cache that those of a workgroup share: nobody waits for anybody before the end. Groups
-// flat over x and y, in z one for each ROWS of A.
+// A workgroup computes TILES of 16 rows of W, with one subgroup for each of the PARTS of k. A
+// subgroup processes ROUNDS slices of 8 steps and dequantizes each weight once for all ROWS of A.
+// The words of A that a lane needs in a step are contiguous, and subgroups share them through the
+// L1 cache. There is no barrier before the end. Groups are flat over x and y; z counts blocks of
+// ROWS rows of A.
 
 #ifndef HAS_MINIMA
 void end_slice(Place place, uint slice) {}
@@ -15,10 +17,10 @@ void end_slice(Place place, uint slice) {}
 
 #include "few_rows_weights.glsl"
 
-// Vectors of the rows of A in a step.
+// Vectors of A per step.
 const uint STEP_VECS = GROUPS * NUMBERS * 32;
 
-// Sums of each tile and part, those of a lane of 8 rows in a vector.
+// Sums of each tile and part; a vector contains a lane's sums of 8 rows.
 shared vec4 shares[TILES * PARTS * GROUPS * 32];
 uint first_row;
 #define FIRST_ROW first_row
@@ -37,11 +39,11 @@ float sum_of(uint tile, uint row, uint column) {
 
 #include "few_rows_store.glsl"
 
-// Rows of A that are under way, of ROWS_AHEAD steps.
+// Prefetched words of A, for ROWS_AHEAD steps.
 const uint STEP_WORDS = GROUPS * NUMBERS;
 uvec4 coming[ROWS_AHEAD * STEP_WORDS];
 
-// Asks for the rows of A of a step, the last one where there is no such step.
+// Loads the words of A of a step; steps are clamped to the last one.
 void ask(const uint place, uint step, uint last) {
     uint from = min(step, last) * STEP_VECS + gl_SubgroupInvocationID;
     [[unroll]] for (uint i = 0u; i < STEP_WORDS; i++) {
@@ -49,7 +51,7 @@ void ask(const uint place, uint step, uint last) {
     }
 }
 
-// Takes those of a step, and asks for the ones that come ROWS_AHEAD after it.
+// Takes the words of a step, and prefetches those of the step ROWS_AHEAD later.
 void hold(const uint s, uint first_step, uint last) {
     const uint place = s % ROWS_AHEAD;
     [[unroll]] for (uint i = 0u; i < STEP_WORDS; i++) {
@@ -58,7 +60,7 @@ void hold(const uint s, uint first_step, uint last) {
     ask(place, first_step + s + ROWS_AHEAD, last);
 }
 
-// What 1 is in the lane's columns of a slice.
+// Scale of A in this lane's columns of a slice.
 void hold_units(uint slice) {
     [[unroll]] for (uint i = 0u; i < GROUPS; i++) {
         uint at = p.units_at + slice * ROWS + 8u * i + 2u * t;

@@ -1,4 +1,4 @@
-// Blocks of Q4_0, for few_rows_held.glsl and few_rows_streamed.glsl.
+// Q4_0 weights for skinny GEMM (few_rows_held.glsl and few_rows_streamed.glsl).
 
 #ifdef STREAMED
 #define WORDS uvec4
@@ -9,19 +9,20 @@ const uint SPAN = 4;
 #endif
 #define HEAD uvec4
 
-// 16 bytes of codes of a block.
+// Each block has 16 bytes of quantized values.
 const uint CODE_VECS = 1;
 
 #include "few_rows_blocks.glsl"
 
 #ifdef STREAMED
-// A block for each lane: vectors take a quarter of the nearest cache's time of words.
+// Each lane loads a whole block: 16-byte loads use a quarter of the L1 throughput of word loads.
 uvec4 load_words(Place place, const uint load, const uint row) {
     uint block = place.slice * 8u + 4u * load + t;
     return b_vec[place.rows[row] / 16u + (WHOLE == 1u ? block : min(block, p.blocks - 1u))];
 }
 
-// Lane t has its word t, then those of the lanes beside it: lanes two apart change two words, then neighbours.
+// Transposes the words of four lanes, so that each lane has its word of each block. Lanes exchange
+// two words at distance two, then two at distance one.
 uvec4 turned(uvec4 w) {
     bool is_high = t >= 2u;
     uvec2 sent = is_high ? w.xy : w.zw;
@@ -38,7 +39,7 @@ uvec4 arranged(uvec4 words) { return turned(words); }
 uint load_words(Place place, const uint step, const uint row) { return b[word_of(place, step, row)]; }
 #endif
 
-// Low halves of bytes are weights 0 to 15, high ones 16 to 31; bytes 0 and 2 are a pair.
+// Low nibbles are weights 0 to 15, high nibbles 16 to 31; bytes 0 and 2 form a pair.
 uint x_at(uint step, uint t) { return 32u * step + 4u * t; }
 const uint X_NEXT = 16;
 #define X_FIRST xz

@@ -1,7 +1,7 @@
-// Blocks of Q4_K, for few_rows_held.glsl and few_rows_streamed.glsl.
+// Q4_K weights for skinny GEMM (few_rows_held.glsl and few_rows_streamed.glsl).
 //
-// A slice is a block. Codes times the scales of their 32 weights are integers that F16 holds; those sums of A that the
-// minima take are a matrix of their own.
+// A slice is one block. A quantized value times the 6-bit scale of its 32 weights is an integer
+// that F16 represents exactly. The sums of A that the minima multiply form a separate matrix.
 
 #define HAS_MINIMA
 #ifdef STREAMED
@@ -16,10 +16,10 @@
 HEAD head_u;
 HEAD head_v;
 #ifndef LAID
-// Of the 32 weights of each scale the sum of A: a column of 8, and what the first numbers leave.
+// Sums of A over the 32 weights of each scale: 8 sums per column, each as two F16 numbers.
 RIGHT x_sums;
 #endif
-// Sums are so much less than they are.
+// Divisor of these sums, against F16 overflow.
 const float SUM_UNIT = 64.0;
 
 uint block_of(uint slice) { return WHOLE == 1u ? slice : min(slice, p.blocks - 1u); }
@@ -28,7 +28,7 @@ HEAD load_head(Place place, const uint row) { return b_vec[place.rows[row] / 16u
 
 uint words_at(uint row, uint slice) { return row / 16u + block_of(slice) * 8u + t; }
 
-// A lane has 16 of 64 bytes, whose words are four steps.
+// A lane loads 16 of 64 bytes; their words belong to four steps.
 #ifdef STREAMED
 uvec4 load_words(Place place, const uint load, const uint row) { return b_vec[place.words[row] + 4u * load]; }
 
@@ -39,14 +39,15 @@ uint load_words(Place place, const uint step, const uint row) {
 }
 #endif
 
-// 32 bytes have 64 weights: low halves the first 32, high ones the others.
+// 32 bytes contain 64 weights: low nibbles the first 32, high nibbles the other 32.
 uint x_at(uint step, uint t) { return 128u * (step / 4u) + 64u * (t / 2u) + 16u * (t % 2u) + 4u * (step % 4u); }
 const uint X_NEXT = 32;
 #define X_FIRST xz
 #define X_SECOND yw
 
-// The scales of a pair of 32 weights, and above them the minima, a byte each. Those of the first two pairs are 6 bits
-// of the second and third word; of the others the last word has the low halves, those two the top bits.
+// Scales of two groups of 32 weights, then their minima, one per byte. The first two pairs use 6
+// bits of the second and third word. The others use the nibbles of the last word, with top bits in
+// those two words.
 uint six_bits(HEAD head, uint pair) {
     uint shift = 16u * (pair % 2u);
     bool is_late = pair >= 2u;
@@ -61,7 +62,7 @@ uint six_bits(HEAD head, uint pair) {
 
 vec2 bytes_of(uint word) { return vec2(float(word & 0xffu), float(word >> 8 & 0xffu)); }
 
-// What the pairs of a row are multiplied with, of low halves and high ones, and less what 1024 makes of that.
+// Factors of a row's pairs for low and high nibbles, and the offsets that cancel the added 1024.
 struct Factors {
     f16vec2 low;
     f16vec2 high;
@@ -107,13 +108,13 @@ void take_step(const uint step, uint u, uint v, uint slice) { take_word(step, u,
 float sum_of_four(vec4 x) { return (x.x + x.y) + (x.z + x.w); }
 
 #ifdef LAID
-// They are laid out with the rows.
+// The activation prepack computes the sums of A.
 #elif defined(STREAMED)
-// Sums of A that are taken as matrices: words of the first numbers of a pair of scales and of the second ones, in the lane of
-// that pair.
+// Sums of A as matrix operands: the first and the second F16 numbers of two scale groups, stored by
+// the lane of that pair.
 shared uvec2 stage_sums[2 * PARTS * 32];
 
-// Half a block's pairs are the first two of their place where a chunk is half a block.
+// If a chunk is half a block, its two pairs use the first two slots.
 void note(uint stage, vec4 x, vec4 next, bool is_finite) {
     vec2 found = vec2(sum_of_four(x), sum_of_four(next)) / SUM_UNIT;
     found += subgroupShuffleXor(found, 1u);
@@ -126,7 +127,7 @@ void note(uint stage, vec4 x, vec4 next, bool is_finite) {
     }
 }
 #else
-// Sums of A, of what belongs to low halves and to high ones, in each half of the block.
+// Sums of A for low and for high nibbles, in each half of the block.
 vec2 found[2];
 
 void note(const uint step, vec4 x, vec4 next) {
@@ -134,14 +135,15 @@ void note(const uint step, vec4 x, vec4 next) {
     found[step / 4u] = step % 4u == 0u ? more : found[step / 4u] + more;
 }
 
-// A lane has half of the 64 weights of a pair in each half of the block, and needs the sums of pair t.
+// A lane has half of the 64 weights of a pair, in each half of the block, and needs the sums of
+// pair t.
 void end_hold(bool is_finite) {
     [[unroll]] for (uint h = 0u; h < 2u; h++) {
         found[h] += subgroupShuffleXor(found[h], 1u);
         found[h] = subgroupShuffle(found[h], 4u * g + 2u * (t % 2u));
     }
     vec2 own = (t < 2u ? found[0] : found[1]) / SUM_UNIT;
-    // All of a row is here, where others have its second numbers in the place of another.
+    // With HAS_LOW_ROWS, lanes of the upper rows have second numbers, and contribute no sums here.
     bool is_own = !(HAS_LOW_ROWS && g >= 4u);
     f16vec2 u = f16vec2(is_own ? first_of(own) : vec2(0.0));
     f16vec2 v = second_of(own, is_finite && is_own);
@@ -152,10 +154,10 @@ void end_hold(bool is_finite) {
 }
 #endif
 
-// Minima, times what sums are less.
+// Minima, multiplied by -SUM_UNIT.
 f16vec2 minima_of(HEAD head) { return f16vec2(bytes_of(six_bits(head, t) >> 16) * -SUM_UNIT); }
 
-// A weight as a float.
+// Dequantizes a weight as a float.
 float weight_of(uint row, HEAD head, uint block, uint i) {
     uint word = b[row / 4u + block * 32u + i / 64u * 8u + i % 32u / 4u];
     uint code = (word >> (8u * (i % 4u) + i / 32u % 2u * 4u)) & 15u;
@@ -172,7 +174,8 @@ float x_one(uint row, uint k) {
 }
 
 #ifdef LAID
-// Infinities and NaN: scales and minima apart would leave differences of infinities. Such rows are laid out as zeros.
+// Float fallback for infinity and NaN: separate sums for scales and minima would yield inf - inf.
+// The prepack stores such rows as zeros.
 void sum_floats(Place place, const uint i) {
     uint block = block_of(place.slice);
     for (uint column = 0u; column < 2u; column++) {
@@ -207,7 +210,7 @@ void end_slice(Place place, uint slice) {
     }
 }
 #else
-// Infinities and NaN: scales and minima apart would leave differences of infinities.
+// Float fallback for infinity and NaN: separate sums for scales and minima would yield inf - inf.
 void sum_floats(Place place, uint from, uint to) {
     uint block = block_of(place.slice);
     for (uint column = 0u; column < 2u; column++) {
@@ -225,7 +228,7 @@ void sum_floats(Place place, uint from, uint to) {
     }
 }
 
-// Adds what minima take, and floats for those elements of the block.
+// Adds the terms of the minima, and the float fallback for elements `from` to `to` of the block.
 void add_minima(Place place, uint from, uint to) {
     bool is_some = WHOLE == 1u || place.slice < p.blocks;
     f16vec2 u = minima_of(head_u);
@@ -240,7 +243,7 @@ void add_minima(Place place, uint from, uint to) {
 
 #ifdef STREAMED
 void end_chunk(const uint chunk, Place place, uint stage) {
-    // Rows that are the second numbers of others have no sums.
+    // Rows that contain second numbers have no sums.
     bool is_half = CHUNK < STEPS;
     bool has_sums = g < ROWS && (!is_half || t / 2u == chunk);
     uvec2 words = has_sums ? stage_sums[stage * 32u + 4u * g + (is_half ? t % 2u : t)] : uvec2(0u);

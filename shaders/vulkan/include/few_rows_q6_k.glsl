@@ -1,9 +1,9 @@
-// Blocks of Q6_K, for few_rows_held.glsl and few_rows_streamed.glsl.
+// Q6_K weights for skinny GEMM (few_rows_held.glsl and few_rows_streamed.glsl).
 //
-// A slice is a block.
+// A slice is one block.
 
 #ifdef STREAMED
-// The low bits of four steps, and the high ones, which steps two apart share.
+// Low bits of four steps, and high bits, which are shared by steps two apart.
 struct Words {
     uvec4 low;
     uvec2 high;
@@ -12,12 +12,12 @@ struct Words {
 #define SPAN 4
 #define STREAM_AHEAD 1
 #else
-// The low bits and the high ones.
+// Low bits and high bits.
 #define WORDS uvec2
 #endif
 #define HEAD Head
 
-// The scales of 16 weights each, and what they are multiples of.
+// Scales of 16 weights each, and the F16 scale that multiplies them.
 struct Head {
     uvec4 scales;
     float unit;
@@ -39,7 +39,7 @@ HEAD load_head(Place place, const uint row) {
 uint words_at(uint row, uint slice) { return row / 4u + block_of(slice) * 32u + t; }
 
 #ifdef STREAMED
-// 64 bytes of low bits and 32 of high ones serve 128 weights.
+// 64 bytes of low bits and 32 bytes of high bits contain 128 weights.
 Words load_words(Place place, const uint load, const uint row) {
     uint low = place.words[row] + 16u * load;
     uint high = place.rows[row] / 4u + p.blocks * 32u + block_of(place.slice) * 16u + 8u * load + t;
@@ -48,20 +48,21 @@ Words load_words(Place place, const uint load, const uint row) {
 
 Words arranged(Words words) { return words; }
 #else
-// 16 bytes of low bits a step. 32 bytes of high bits serve 128 weights: steps two apart have the same.
+// 16 bytes of low bits per step. 32 bytes of high bits belong to 128 weights, and steps two apart
+// share them.
 uvec2 load_words(Place place, const uint step, const uint row) {
     uint high = place.rows[row] / 4u + p.blocks * 32u + block_of(place.slice) * 16u + t;
     return uvec2(b[place.words[row] + 4u * step], b[high + step / 4u * 8u + step % 2u * 4u]);
 }
 #endif
 
-// Low halves of 64 bytes are weights 0 to 63 of 128, high ones the others.
+// Of 128 weights, low nibbles of 64 bytes are weights 0 to 63, high nibbles the other 64.
 uint x_at(uint step, uint t) { return 128u * (step / 4u) + 16u * (step % 4u) + 4u * t; }
 const uint X_NEXT = 64;
 #define X_FIRST xz
 #define X_SECOND yw
 
-// Codes, 32 greater than they are: bits `at` and `at` + 1 of each byte of `high` are their top ones.
+// Quantized values plus 32. Bits `at` and `at` + 1 of each byte of `high_bits` are their top bits.
 uint codes_of(uint low_bits, uint high_bits, const uint at) {
     uint top = at < 4u ? high_bits << (4u - at) : high_bits >> (at - 4u);
     return (low_bits & 0x0f0f0f0fu) | (top & 0x30303030u);

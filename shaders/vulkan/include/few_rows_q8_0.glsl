@@ -1,11 +1,11 @@
-// Blocks of Q8_0, for few_rows_held.glsl and few_rows_streamed.glsl.
+// Q8_0 weights for skinny GEMM (few_rows_held.glsl and few_rows_streamed.glsl).
 
 #define WORDS uvec2
 #define SPAN 1
 #define STREAM_AHEAD 8
 #define HEAD uvec4
 
-// 32 bytes of codes of a block.
+// Each block has 32 bytes of quantized values.
 const uint CODE_VECS = 2;
 
 #include "few_rows_blocks.glsl"
@@ -14,13 +14,13 @@ uvec2 load_words(Place place, const uint step, const uint row) { return b_pair[w
 
 uvec2 arranged(uvec2 words) { return words; }
 
-// Bytes 0 and 2 of a word are a pair.
+// Bytes 0 and 2 of a word form a pair.
 uint x_at(uint step, uint t) { return 32u * step + 8u * t; }
 const uint X_NEXT = 4;
 #define X_FIRST xz
 #define X_SECOND yw
 
-// Codes that are 128 greater than they are.
+// The stored bytes are the quantized values plus 128.
 f16vec2 pair_of(uint w) { return about_1024(w, 0x00ff00ffu) - f16vec2(1152.0hf); }
 
 void take_step(const uint step, uvec2 u, uvec2 v, uint slice) {

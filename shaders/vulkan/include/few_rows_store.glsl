@@ -1,9 +1,10 @@
-// The results of a workgroup's tiles, for few_rows_streamed.glsl and few_rows_laid.glsl. What includes this says
+// Final stores of a workgroup's tiles, for few_rows_streamed.glsl and few_rows_laid.glsl. The
+// including shader defines
 //
-//     FIRST_ROW                         the first of its rows of A
-//     sum_of(tile, row, column)         a sum, with those of all parts of k
+//     FIRST_ROW                         its first row of A;
+//     sum_of(tile, row, column)         a sum over all parts of k.
 
-// The results of a tile in a row, and in a word.
+// Results of a tile per row, and results per word.
 const uint RESULTS = 16 / (1 + GATED);
 const uint TOGETHER = Y_TYPE == F32 ? 1 : 2;
 
@@ -27,7 +28,7 @@ float result_of(uint tile, uint row, uint column, uint n) {
     return activate(ACTIVATION, sum);
 }
 
-// The words of the results of the tiles.
+// Stores the results of the tiles.
 void store(uint first) {
     const uint words = RESULTS / TOGETHER;
     uint columns = p.n / (1u + GATED);

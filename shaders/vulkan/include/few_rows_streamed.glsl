@@ -1,25 +1,27 @@
-// Few rows times a format of weights, A through shared memory. What includes this has included few_rows_common.glsl with
-// STREAMED, and says of the format:
+// Skinny GEMM with A staged through shared memory. The including shader includes
+// few_rows_common.glsl with STREAMED, and defines the weight format:
 //
-//     WORDS, SPAN, STREAM_AHEAD         what a lane has of a row of W in SPAN steps; loads of it that are under way
-//     HEAD                              its scales in a slice
-//     words_at(row, slice)              where its words begin, in units of them; `row` is the first byte, or half
-//     load_words(place, load, row)      those of row 0 or 1 of the place
-//     arranged(words)                   the same as steps take them
-//     load_head(place, row)
-//     x_at(step, t), X_NEXT             the first of four elements of A in a slice that lane t has in the first matrix of
-//     X_FIRST, X_SECOND                 a step, those in the second are X_NEXT further; the pairs of a lane
-//     take_step(step, u, v, slice)      adds the products of a step
+//     WORDS, SPAN, STREAM_AHEAD         type of a lane's words of a row of W in SPAN steps; loads in flight;
+//     HEAD                              type of its scales in a slice;
+//     words_at(row, slice)              offset of its words, in units of them; `row` is a byte or element offset;
+//     load_words(place, load, row)      loads the words of row 0 or 1 of the place;
+//     arranged(words)                   the words in the order of the steps;
+//     load_head(place, row)             loads the scales of that row;
+//     x_at(step, t), X_NEXT             index in a slice of the first four elements of A of lane t in a step, and
+//                                       the distance to the next four;
+//     X_FIRST, X_SECOND                 the two pairs of a lane in four elements;
+//     take_step(step, u, v, slice)      adds the products of a step.
 //
-// and with HAS_MINIMA
+// With HAS_MINIMA it also defines
 //
-//     note(stage, x, next, is_finite)   puts what else is needed of elements of A into a stage
-//     end_chunk(chunk, place, stage)    adds what is not of a step, and what units less than 0 are for: those of rows that
-//                                       have an infinity or NaN in the chunk
+//     note(stage, x, next, is_finite)   stores other data computed from elements of A in a stage;
+//     end_chunk(chunk, place, stage)    adds terms that belong to no step, and the float fallback for rows that
+//                                       have an infinity or NaN in the chunk.
 //
-// A workgroup has TILES of 16 rows of W and a subgroup for each of the PARTS of k of a tile, which goes through ROUNDS
-// slices of 8 steps, words of AHEAD loads under way. A goes through shared memory, as matrices take it: while CHUNK steps
-// of each part are taken from there, the whole workgroup puts the next ones beside them. Groups flat over x and y.
+// A workgroup computes TILES of 16 rows of W, with one subgroup for each of the PARTS of k. A
+// subgroup processes ROUNDS slices of 8 steps, with AHEAD weight loads in flight. A is
+// double-buffered in shared memory, in fragment order: while CHUNK steps of each part are used, the
+// whole workgroup stages the next ones. Groups are flat over x and y.
 
 #ifdef HAS_MINIMA
 const bool MARKS_INFINITE = true;
@@ -31,28 +33,29 @@ void note(uint stage, vec4 x, vec4 next, bool is_finite) {}
 void end_chunk(const uint chunk, Place place, uint stage) {}
 #endif
 
-// What a step has of A: a vector for each lane, the words of two matrices; those of neighbouring steps in different banks.
+// Pitch of a step of A: a vector per lane with the words of two matrices, padded against bank
+// conflicts.
 const uint STEP_ROW = 36;
 const uint STEP_VECS = STEP_ROW * (HAS_LOW ? 2 : 1);
 const uint STAGE_VECS = CHUNK * STEP_VECS;
-// Two stages of each part: one that is read, one that is written.
+// Two stages per part: one is read while the other is written.
 shared uvec4 stages[2 * PARTS * STAGE_VECS];
 shared float stage_units[2 * PARTS * 8];
-// Chunks of a slice.
+// Chunks per slice.
 const uint CHUNKS = STEPS / CHUNK;
 
 #include "few_rows_weights.glsl"
 
-// What the lane has of the sums of a part.
+// This lane's sums of a part.
 vec4 total;
 
-// Invocations that put A into shared memory: each has 8 elements of a row, CHUNK_LANES a chunk of it.
+// Threads that stage A: each handles 8 elements of a row, and CHUNK_LANES threads a row of a chunk.
 const uint CHUNK_LANES = 4 * CHUNK;
 const uint WRITERS = ROWS * PARTS * CHUNK_LANES;
-// What is under way to there.
+// Loaded elements of A, not yet staged.
 uvec4 x_words[2];
 
-// Four elements of a row of A; of the last one where there is no such row.
+// Loads four elements of a row of A; rows are clamped to the last one.
 uvec4 x_four(uint row, uint k) {
     bool is_some = WHOLE == 1u || k < p.k;
     uint at = (p.a_offset + min(row, p.m - 1u) * p.a_row + (is_some ? k : 0u)) / 4u;
@@ -66,7 +69,7 @@ vec4 floats_of(uvec4 x) {
                          : uintBitsToFloat(uvec4(x.x << 16, x.x & 0xffff0000u, x.y << 16, x.y & 0xffff0000u));
 }
 
-// Asks for what the invocation has of a chunk of a round.
+// Loads this thread's elements of A for a chunk of a round.
 void fetch(uint round, uint chunk) {
     if (gl_LocalInvocationIndex < WRITERS) {
         uint k = (writer_part * ROUNDS + round) * SLICE + x_at(chunk * CHUNK + writer_step, t);
@@ -75,7 +78,7 @@ void fetch(uint round, uint chunk) {
     }
 }
 
-// The words of two pairs of elements.
+// First F16 numbers of two pairs of elements.
 uvec2 firsts_of(vec2 x, vec2 next) {
     return A_TYPE == F32 ? uvec2(packFloat2x16(f16vec2(first_of(x))), packFloat2x16(f16vec2(first_of(next))))
                          : uvec2(packFloat2x16(f16vec2(x)), packFloat2x16(f16vec2(next)));
@@ -85,7 +88,7 @@ uvec2 seconds_of(vec2 x, vec2 next, bool is_finite) {
     return uvec2(packFloat2x16(second_of(x, is_finite)), packFloat2x16(second_of(next, is_finite)));
 }
 
-// Puts what was asked for into a stage, the first or the second one.
+// Stages the loaded elements in the first or the second stage.
 void put(uint which) {
     if (gl_LocalInvocationIndex >= WRITERS) {
         return;
@@ -141,7 +144,7 @@ void fill_low(const uint at, uvec2 words) {
     low[at][3] = v.y;
 }
 
-// Takes A of a step from a stage.
+// Fills the matrices with A of a step from a stage.
 void hold(const uint step, uint stage) {
     uint at = stage * STAGE_VECS + step % CHUNK * STEP_VECS + gl_SubgroupInvocationID;
     uvec4 words = stages[at];
@@ -154,10 +157,10 @@ void hold(const uint step, uint stage) {
     }
 }
 
-// Where the sums of a subgroup are in the end: those of a lane in a vector.
+// Offset of a subgroup's final sums; a vector contains the sums of a lane.
 uint share_at(uint tile, uint part) { return (tile * PARTS + part) * 32u; }
 
-// The sum of row `row` of A and column `column` of a tile.
+// Sum of row `row` of A and column `column` of a tile, over all parts.
 float sum_of(uint tile, uint row, uint column) {
     float sum = 0.0;
     uint from = column % 8u * 4u + row / 2u;
@@ -201,7 +204,7 @@ void main() {
     if (first_tile * 16u >= p.n) {
         return;
     }
-    // Subgroups beyond the tiles only write.
+    // Subgroups beyond the tiles only stage A.
     uint tile = gl_SubgroupID / PARTS;
     uint part = gl_SubgroupID % PARTS;
     bool takes = tile < TILES;
@@ -234,7 +237,7 @@ void main() {
             uint which = (round * CHUNKS + chunk) % 2u;
             if (round + 1u < ROUNDS || chunk + 1u < CHUNKS) {
                 put(which ^ 1u);
-                // That of the one after the next.
+                // True if the chunk after the next is in this round.
                 bool is_here = chunk + 2u < CHUNKS;
                 uint later = chunk + 2u < 2u * CHUNKS ? next_round : min(round + 2u, ROUNDS - 1u);
                 fetch(is_here ? round : later, (chunk + 2u) % CHUNKS);

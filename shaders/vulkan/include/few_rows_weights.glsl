@@ -1,10 +1,10 @@
-// The weights of a workgroup's tiles, for few_rows_streamed.glsl and few_rows_laid.glsl: where they lie, and which loads of
-// them are under way.
+// Weight addressing and prefetch of a workgroup's tiles, for few_rows_streamed.glsl and
+// few_rows_laid.glsl.
 
 const uint AHEAD = STREAM_AHEAD;
-// Loads of a slice.
+// Loads per slice.
 const uint LOADS = STEPS / SPAN;
-// Words that are under way, and those that are taken.
+// Words in flight, and words in use.
 WORDS words_u[AHEAD];
 WORDS words_v[AHEAD];
 WORDS u;
@@ -18,7 +18,7 @@ Place place_of(uint tile, uint slice) {
     return Place(uvec2(words_at(rows.x, slice), words_at(rows.y, slice)), rows, slice);
 }
 
-// The words of some steps; those that come AHEAD, of the next place or this one, are asked for.
+// Takes the words of a load, and prefetches those AHEAD loads later, of this place or the next one.
 void next_words(const uint load, Place place, Place next) {
     const uint at = load % AHEAD;
     u = arranged(words_u[at]);

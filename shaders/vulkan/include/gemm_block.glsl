@@ -1,11 +1,13 @@
-// C[m, n] = act(sum_k A[m, k] B[k, n] + bias[n]) + residual[m, n], for each batch, on matrices of a whole
-// workgroup.
+// GEMM on workgroup-scope matrices (VK_NV_cooperative_matrix2), for each batch: C[m, n] = act(sum_k
+// A[m, k] B[k, n] + bias[n]) + residual[m, n].
 //
-// A and B hold ELEMENT (f16 or bf16), sums are f32, C is rounded once. See gemm_params.glsl for operands,
-// batches, splits and the grid. The driver stages operands and divides the work; tiles that lie inside are
-// loaded without tests, others with zeros beyond the edges, and nothing is stored there.
+// A and B are ELEMENT (F16 or BF16), sums are F32, and C is rounded once. gemm_params.glsl
+// describes operands, batches, splits and the grid. The driver stages operands and divides the
+// work. Interior tiles are loaded without bounds tests. Edge tiles are zero-padded, and nothing is
+// stored beyond the edges.
 //
-// Constraints: ALIGNED as in gemm_coop.glsl for A, B and C; BM, BN, BK and THREADS as the device says.
+// Constraints: A, B and C satisfy the ALIGNED conditions of gemm_coop.glsl. The device determines
+// BM, BN, BK and THREADS.
 
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_16bit_storage : require
@@ -18,17 +20,17 @@
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint THREADS = 256;
-layout(constant_id = 1) const uint BM = 128; // the workgroup's tile
+layout(constant_id = 1) const uint BM = 128; // tile of a workgroup
 layout(constant_id = 2) const uint BN = 256;
 layout(constant_id = 3) const uint BK = 64;
 layout(constant_id = 4) const uint B_TRANSPOSED = 0;
 layout(constant_id = 5) const uint ACTIVATION = 0; // see activation.glsl
 layout(constant_id = 6) const uint HAS_BIAS = 0;
 layout(constant_id = 7) const uint HAS_RESIDUAL = 0;
-layout(constant_id = 8) const uint OUT_F32 = 0; // else ELEMENT; so the next two
+layout(constant_id = 8) const uint OUT_F32 = 0; // 1: F32, 0: ELEMENT; also for the next two constants
 layout(constant_id = 9) const uint BIAS_F32 = 0;
 layout(constant_id = 10) const uint RESIDUAL_F32 = 0;
-layout(constant_id = 11) const uint BAND = 8; // rows of tiles that share columns of B
+layout(constant_id = 11) const uint BAND = 8; // rows of tiles per band; a band shares cached columns of B
 
 #include "gemm_params.glsl"
 
@@ -39,12 +41,12 @@ layout(set = 0, binding = 4) restrict readonly buffer Residual { uint residual[]
 layout(set = 0, binding = 5) writeonly buffer C { float c[]; };
 layout(set = 0, binding = 5) writeonly buffer C2 { ELEMENT c_half[]; };
 
-// So many steps of BK are one piece of straight code, in which the driver moves loads ahead.
+// Number of unrolled steps of BK. The driver moves loads ahead within straight-line code.
 const uint UNROLLED = 4;
 
 float half_of(uint word, uint at) { return ELEMENT_TO_F32((word >> ((at & 1u) * 16u)) & 0xffffu); }
 
-// What is done to the sum at (row, col) of a tile.
+// Epilogue of the sum at (row, col) of a tile.
 float finish(
     const in uint row, const in uint col, const in float sum, const in uint first_row, const in uint first_col,
     const in uint residual_at
@@ -65,7 +67,7 @@ float finish(
 
 #define SUMS coopmat<float, gl_ScopeWorkgroup, BM, BN, gl_MatrixUseAccumulator>
 
-// Tensors of two axes that lie as A and B, up to the end of the part of k.
+// Tensor layouts of A and B, limited to the end of the part of k.
 #define LAY_OUT(layout_a, layout_b)                                                                \
     layout_a = setTensorLayoutDimensionNV(layout_a, p.m, place.k_end);                             \
     layout_a = setTensorLayoutStrideNV(layout_a, p.lda & ~7u, 1u);                                 \
@@ -76,7 +78,7 @@ float finish(
     }                                                                                              \
     layout_b = setTensorLayoutStrideNV(layout_b, p.ldb & ~7u, 1u);
 
-// Adds the product of BK of k from `at` on.
+// Adds the product of BK elements of k from `at` on.
 #define ADD_STEP(layout_a, layout_b, at)                                                           \
     {                                                                                              \
         coopmat<ELEMENT, gl_ScopeWorkgroup, BM, BK, gl_MatrixUseA> left;                           \
@@ -94,10 +96,10 @@ float finish(
         sums = coopMatMulAdd(left, right, sums);                                                   \
     }
 
-// One tile of one part of one batch.
+// Computes one tile of one part of one batch.
 void run_tile(Place place, uvec2 tile) {
     SUMS sums = SUMS(0.0);
-    // Multiples of 8, as a compiler can see; so are the strides.
+    // The masks tell the compiler that offsets are multiples of 8. The strides are masked alike.
     uint first_a = place.a & ~7u;
     uint first_b = place.b & ~7u;
     uint first_c = place.c & ~7u;

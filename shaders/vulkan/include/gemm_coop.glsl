@@ -1,34 +1,37 @@
-// C[m, n] = act(sum_k A[m, k] B[k, n] + bias[n]) + residual[m, n], for each batch.
+// GEMM on cooperative matrices: C[m, n] = act(sum_k A[m, k] B[k, n] + bias[n]) + residual[m, n],
+// per batch.
 //
-// A and B hold ELEMENT (f16 or bf16), sums are f32, C is rounded once. See gemm_params.glsl for operands,
-// batches, splits and the grid.
+// A and B are ELEMENT (F16 or BF16), sums are F32, and C is rounded once. gemm_params.glsl
+// describes operands, batches, splits and the grid.
 //
-// A workgroup has (BM / WM) x (BN / WN) subgroups, each with its own WM x WN of C as FM x FN fragments.
-// Per step, BK of k are staged in shared memory as rows of 16-byte words, each row one word longer than
-// its data so that the rows of a fragment lie in different banks. While a step multiplies, the loads of
-// the next are under way into registers: STAGES = 1, with two barriers per step. STAGES = 2 alternates between
-// two buffers of aligned operands, with one barrier per step: fragments are loaded one step before they are
-// multiplied and what is staged two steps before that, so that nothing waits. It pays where a tile is so large
-// that a unit runs one workgroup at a time.
+// A workgroup has (BM / WM) x (BN / WN) subgroups. Each computes WM x WN of C as FM x FN fragments.
+// A step stages BK of k in shared memory, as rows of 16-byte words with one word of padding against
+// bank conflicts.
 //
-// The first step takes what is left of k when whole steps are taken off, so that the others need no test
-// of k. Rows and columns of aligned operands beyond the edges are read at the edge: their sums are not
-// stored. The code is short on purpose: a workgroup fetches it before it has done anything. What is
-// applied to sums stands in one place, which a strip of FM rows of a subgroup at a time reaches through
-// shared memory, so that each invocation has 8 neighbours of a row: 16 bytes of C. Sums that are stored as
-// they are go from fragments to C. Where the device's conversions of F16 are right and no residual is added,
-// sums begin with the bias, fragments become F16, and strips of half the size go through shared memory.
+// STAGES = 1: the next step is loaded into registers during the multiplication, with two barriers
+// per step. STAGES = 2 alternates between two buffers of aligned operands, with one barrier per
+// step. Fragments are loaded one step, and staged data two steps, before the multiplication. This
+// hides all latency, and pays off for tiles so large that only one workgroup is resident per SM.
 //
-// Constraints on constants: FK a multiple of 8; BM of WM, BN of WN and 8, BK of FK, WM of FM, WN
-// of FN and 8; THREADS at least BK / 8 and BN / 8, SUBGROUP at least WN / 8. ALIGNED_A: lda, offset_a, the batch
-// strides of A and k are multiples of 8; ALIGNED_B: so are ldb, offset_b, the strides of B, and n
-// (B_TRANSPOSED: k); ALIGNED_C: ldc, offset_c, the strides of C, and n; bindings at 16 bytes.
+// The first step handles the remainder of k, so that the others need no bounds test. Rows and
+// columns of aligned operands are clamped at the edges; their sums are not stored. The code is
+// short, because a workgroup must fetch it before its first instruction. The epilogue exists once.
+// A strip of FM rows per subgroup passes through shared memory, so that each thread has 8 adjacent
+// elements of a row: 16 bytes of C. Unmodified sums are stored from fragments directly. If the
+// device converts F16 correctly and there is no residual, sums start with the bias, fragments are
+// converted to ELEMENT, and half-size strips pass through shared memory.
+//
+// Constraints on constants: FK is a multiple of 8; BM of WM, BN of WN and 8, BK of FK, WM of FM, WN
+// of FN and 8. THREADS is at least BK / 8 and BN / 8, SUBGROUP at least WN / 8. ALIGNED_A requires
+// that lda, offset_a, the batch strides of A and k are multiples of 8. ALIGNED_B requires the same
+// of ldb, offset_b, the strides of B, and n (k if B_TRANSPOSED); ALIGNED_C of ldc, offset_c, the
+// strides of C, and n. Bindings are 16-byte aligned.
 
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_16bit_storage : require
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require // for the builtins: no operation is used
+#extension GL_KHR_shader_subgroup_basic : require // only for the built-in variables; uses no subgroup operation
 
 #include "half.glsl"
 #include "activation.glsl"
@@ -36,32 +39,32 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint THREADS = 128; // SUBGROUP (BM / WM) (BN / WN)
 layout(constant_id = 1) const uint SUBGROUP = 32;
-layout(constant_id = 2) const uint FM = 16; // the device's fragment
+layout(constant_id = 2) const uint FM = 16; // fragment size of the device
 layout(constant_id = 3) const uint FN = 16;
 layout(constant_id = 4) const uint FK = 16;
-layout(constant_id = 5) const uint BM = 128; // the workgroup's tile
+layout(constant_id = 5) const uint BM = 128; // tile of a workgroup
 layout(constant_id = 6) const uint BN = 128;
 layout(constant_id = 7) const uint BK = 32;
-layout(constant_id = 8) const uint WM = 64; // a subgroup's part of it
+layout(constant_id = 8) const uint WM = 64; // part of the tile per subgroup
 layout(constant_id = 9) const uint WN = 64;
-layout(constant_id = 10) const uint STAGES = 1; // or 2, which needs BK = FK, ALIGNED_A and ALIGNED_B
+layout(constant_id = 10) const uint STAGES = 1; // 1 or 2; 2 requires BK = FK, ALIGNED_A and ALIGNED_B
 layout(constant_id = 11) const uint B_TRANSPOSED = 0;
 layout(constant_id = 12) const uint ALIGNED_A = 0;
 layout(constant_id = 13) const uint ALIGNED_B = 0;
 layout(constant_id = 14) const uint ACTIVATION = 0; // see activation.glsl
 layout(constant_id = 15) const uint HAS_BIAS = 0;
 layout(constant_id = 16) const uint HAS_RESIDUAL = 0;
-layout(constant_id = 17) const uint OUT_F32 = 0; // else ELEMENT; so the next two
+layout(constant_id = 17) const uint OUT_F32 = 0; // 1: F32, 0: ELEMENT; also for the next two constants
 layout(constant_id = 18) const uint BIAS_F32 = 0;
 layout(constant_id = 19) const uint RESIDUAL_F32 = 0;
 layout(constant_id = 20) const uint ALIGNED_C = 0;
-layout(constant_id = 21) const uint BAND = 8; // rows of tiles that share columns of B
+layout(constant_id = 21) const uint BAND = 8; // rows of tiles per band; a band shares cached columns of B
 layout(constant_id = 22) const uint PLANES = 1; // 0: one batch and one part of k
-layout(constant_id = 23) const uint NATIVE = 1; // the device's own conversions of F16 are right
+layout(constant_id = 23) const uint NATIVE = 1; // 1: native F16 conversions are correct
 
 #include "gemm_params.glsl"
 
-// One buffer under several views: words, 16 bytes, 2 bytes.
+// One buffer, declared with element types of 4, 16 and 2 bytes.
 layout(set = 0, binding = 1) restrict readonly buffer A { uint a[]; };
 layout(set = 0, binding = 1) restrict readonly buffer A16 { uvec4 a_vec[]; };
 layout(set = 0, binding = 2) restrict readonly buffer B { uint b[]; };
@@ -73,7 +76,7 @@ layout(set = 0, binding = 5) writeonly buffer C2 { uint16_t c_half[]; };
 layout(set = 0, binding = 5) writeonly buffer C16 { uvec4 c_vec[]; };
 layout(set = 0, binding = 5) writeonly buffer CF { float c_float[]; };
 
-// In words of 16 bytes: 8 elements, or 4 sums.
+// Lengths in 16-byte words: 8 elements or 4 sums.
 const uint A_COLS = BK / 8;
 const uint B_LINES = B_TRANSPOSED * BN + (1 - B_TRANSPOSED) * BK;
 const uint B_COLS = (B_TRANSPOSED * BK + (1 - B_TRANSPOSED) * BN) / 8;
@@ -88,15 +91,15 @@ shared uvec4 tiles[SHARED_LEN];
 
 const uint CM = WM / FM;
 const uint CN = WN / FN;
-// Lines of a tile that the workgroup loads at once, and how often.
+// Lines of a tile that the workgroup loads per pass, and number of passes.
 const uint A_PASS = THREADS / A_COLS;
 const uint B_PASS = THREADS / B_COLS;
 const uint A_LOADS = (BM + A_PASS - 1) / A_PASS;
 const uint B_LOADS = (B_LINES + B_PASS - 1) / B_PASS;
-// Invocations of a subgroup that share a row of a strip.
+// Threads of a subgroup that share a row of a strip.
 const uint ROW_LANES = WN / 8;
 
-// Eight elements from the two-byte element `at` on, of which `valid` (at least 1) exist; 0 beyond.
+// Loads eight 16-bit elements from `at` on, of which `valid` (at least 1) exist; the others are 0.
 #define GATHER(name, words)                                                             \
     uint name##_half(uint at) { return (words[at >> 1] >> ((at & 1u) * 16u)) & 0xffffu; } \
     uvec4 name(uint at, uint valid) {                                                   \
@@ -118,7 +121,7 @@ const uint ROW_LANES = WN / 8;
 GATHER(gather_a, a)
 GATHER(gather_b, b)
 
-// Eight elements of line `row` of A, from `col` on; 0 from k_end on.
+// Loads eight elements of line `row` of A from `col` on; elements from k_end on are 0.
 uvec4 fetch_a(uint base, uint row, uint col, uint k_end) {
     if (row >= p.m || col >= k_end) {
         return uvec4(0u);
@@ -138,9 +141,9 @@ uvec4 fetch_b(uint base, uint line, uint col, uint k_end) {
 uvec4 next_a[A_LOADS];
 uvec4 next_b[B_LOADS];
 
-// The place of an invocation in staged tiles of rows of `cols` words: a line and a word of it. Eight
-// neighbours, whose 16 bytes are stored at a time, take lines that are `cols` apart where a row is shorter
-// than eight words: as rows are an odd number of words, their places are in different banks.
+// Line and word of this thread in staged tiles with rows of `cols` words. Eight adjacent threads
+// store 16-byte words together. If rows have fewer than eight words, these threads use lines `cols`
+// apart. Row pitches are odd, so the words are then in different banks.
 uvec2 own_of(uint cols) {
     uint at = gl_LocalInvocationIndex;
     if (cols < 8u && 8u % cols == 0u && THREADS % (8u * cols) == 0u) {
@@ -154,7 +157,8 @@ uvec2 own_a() { return own_of(A_COLS); }
 
 uvec2 own_b() { return own_of(B_COLS); }
 
-// Whether load i of an invocation is of the tile; where lines do not divide, some invocations have none.
+// True if load i of this thread belongs to the tile. If the lines do not divide evenly, some
+// threads have fewer loads.
 bool loads_a(uint i) {
     uint line = own_a().x;
     bool in_pass = THREADS % A_COLS == 0 || line < A_PASS;
@@ -171,13 +175,13 @@ bool loads_b(uint i) {
 #include "windows.glsl"
 #endif
 
-// A tile of one part of one batch.
+// Tile of one part of one batch.
 struct Source {
     Place place;
     uvec2 tile; // row and column
 };
 
-// Where the invocation's words of aligned operands lie, without k.
+// Offsets of this thread's words of aligned operands, at k = 0.
 uint first_a[A_LOADS];
 uint first_b[B_LOADS];
 
@@ -185,7 +189,7 @@ uint first_b[B_LOADS];
 #include "weights.glsl"
 #endif
 
-// Lines and columns beyond the edges are the last ones.
+// Lines and columns beyond the edges are clamped to the last one.
 void find_words(Source s) {
     [[unroll]] for (uint i = 0u; i < A_LOADS; i++) {
         uint line = min(s.tile.x + own_a().x + i * A_PASS, p.m - 1u);
@@ -214,7 +218,8 @@ void find_words(Source s) {
     }
 }
 
-// Global memory to registers: the tiles of A and B from k on, `whole` of them, else up to k_end.
+// Loads the tiles of A and B at k from global memory into registers. If not `whole`, they end at
+// k_end.
 void load_step(Source s, uint k, uint k_end, const bool whole) {
 #ifdef WEIGHTS
     load_lines(s.place, s.tile, k);
@@ -250,7 +255,7 @@ void load_step(Source s, uint k, uint k_end, const bool whole) {
     }
 }
 
-// Registers to shared memory.
+// Stores the loaded tiles in shared memory.
 void store_step(uint stage) {
     uint at_a = stage + own_a().x * A_STRIDE + own_a().y;
     uint at_b = stage + A_LEN + own_b().x * B_STRIDE + own_b().y;
@@ -279,11 +284,11 @@ void store_step(uint stage) {
 }
 
 coopmat<float, gl_ScopeSubgroup, FM, FN, gl_MatrixUseAccumulator> sums[CM * CN];
-// Fragments of FK of k, of two steps where one is loaded while the other is multiplied.
+// Fragments of FK of k. With two stages, one step is loaded while the other is multiplied.
 coopmat<ELEMENT, gl_ScopeSubgroup, FM, FK, gl_MatrixUseA> left[STAGES][CM];
 coopmat<ELEMENT, gl_ScopeSubgroup, FK, FN, gl_MatrixUseB> right[STAGES][CN];
 
-// Fragments of a staged step from k on; the subgroup's part begins at (row, col) of the tile.
+// Loads the fragments of a staged step at k. The subgroup's part begins at (row, col) of the tile.
 void load_fragments(const uint to, uint stage, uint row, uint col, uint k) {
     [[unroll]] for (uint i = 0u; i < CM; i++) {
         uint at = stage + (row + i * FM) * A_STRIDE + k / 8u;
@@ -308,7 +313,7 @@ void multiply(const uint of) {
     }
 }
 
-// The steps after the first, whose end is `k` and which is in registers already.
+// Processes all steps. The first step ends at `k` and is already in registers.
 void sum_loaded(Source s, uint k, uint row, uint col) {
     for (;;) {
         store_step(0u);
@@ -318,7 +323,7 @@ void sum_loaded(Source s, uint k, uint row, uint col) {
         if (more) {
             load_step(s, k, k + BK, true);
         } else {
-            // Nothing is kept, so that no register needs to be copied.
+            // Cleared instead of kept, so that no register needs to be copied.
             [[unroll]] for (uint i = 0u; i < A_LOADS; i++) {
                 next_a[i] = uvec4(0u);
             }
@@ -348,11 +353,11 @@ void sum_loaded(Source s, uint k, uint row, uint col) {
 #ifndef WINDOWS
 const bool IS_STAGGERED = STAGES == 2u && BK == FK && ALIGNED_A != 0u && ALIGNED_B != 0u;
 
-// What is under way of two steps.
+// Loaded data of two steps.
 uvec4 ahead_a[2][A_LOADS];
 uvec4 ahead_b[2][B_LOADS];
 
-// Loads the next step, or the last one again, for the next but one that is staged.
+// Loads the next step; beyond the end, the last step again.
 void load_ahead(const uint to, Source s, inout uint k) {
     uint last = s.place.k_end - BK;
     k = min(k, last);
@@ -376,12 +381,13 @@ void store_ahead(const uint from) {
     store_step(from * STAGE_LEN);
 }
 
-// As sum_loaded, of two steps at least. A step is staged while fragments of the one before it are loaded and
-// the one before that is multiplied: its buffer was read during the step before.
+// Two-stage variant of sum_loaded, for at least two steps. A step is staged while the fragments of
+// the previous step are loaded and those before it are multiplied. Its buffer was read during the
+// previous step.
 void sum_staggered(Source s, uint k, uint row, uint col) {
     uint steps = 1u + (s.place.k_end - k) / BK;
     if ((steps & 1u) != 0u) {
-        // The loop has no end within a turn, so that loads may go ahead of the whole of one.
+        // Handles an odd step, so that the loop has no exit in its body and loads can move ahead.
         store_step(0u);
         barrier();
         load_step(s, k, k + BK, true);
@@ -410,10 +416,10 @@ void sum_staggered(Source s, uint k, uint row, uint col) {
 }
 #endif
 
-// Where the first step of a part of k that is not empty ends.
+// End of the first step of a nonempty part of k.
 uint first_end(Place place) { return place.k + (place.k_end - place.k - 1u) % BK + 1u; }
 
-// The first step on its way into registers.
+// Loads the first step into registers.
 void load_first(Source s) {
     find_words(s);
     load_step(s, s.place.k, first_end(s.place), false);
@@ -425,7 +431,7 @@ const bool IS_NARROW = NATIVE != 0u && OUT_F32 == 0u && ALIGNED_C != 0u && HAS_R
 
 #include "gemm_store.glsl"
 
-// Sums without products: nothing, or the bias.
+// Initializes the sums with 0 or the bias.
 void begin_sums(uvec2 tile, uint col) {
     [[unroll]] for (uint i = 0u; i < CM * CN; i++) {
         sums[i] = coopmat<float, gl_ScopeSubgroup, FM, FN, gl_MatrixUseAccumulator>(0.0);

@@ -1,4 +1,4 @@
-// What is done to sums before they are stored: bias, function, residual, rounding to ELEMENT.
+// Epilogue of a GEMM: bias, activation, residual, and rounding to ELEMENT.
 
 float half_of(uint word, uint at) { return ELEMENT_TO_F32((word >> ((at & 1u) * 16u)) & 0xffffu); }
 
@@ -16,7 +16,7 @@ vec4 bias_four(uint col) {
 
 float activated(float x) { return OUT_F32 == 0u ? activate_narrow(ACTIVATION, x) : activate(ACTIVATION, x); }
 
-// Four sums that have their bias, with all else that is done to them; `valid` of them are in C.
+// Applies the epilogue except the bias to four sums, of which `valid` are inside C.
 vec4 finish_biased(vec4 sum, uint residual_at, uint valid) {
     vec4 x = sum;
     if (ACTIVATION != 0u) {

@@ -1,13 +1,13 @@
-// What kernels of C[m, n] = act(sum_k A[m, k] B[k, n] + bias[n]) + residual[m, n] are given.
+// Parameters of GEMM kernels: C[m, n] = act(sum_k A[m, k] B[k, n] + bias[n]) + residual[m, n].
 //
-// Leading dimensions, strides and offsets are in elements; B is [k, n], or [n, k] where B_TRANSPOSED.
-// Batch b has the place (b / batch_inner, b % batch_inner) in the two batch axes; a stride of 0 broadcasts.
-// Each sum may be split: part s of `splits` sums k from s split_k on, split_k of them at most, and its C
-// lies split_c elements after that of the part before. Where there are several parts, C is plain f32 sums.
+// Leading dimensions, strides and offsets are in elements. B is [k, n], or [n, k] if B_TRANSPOSED.
+// Batch b has the index (b / batch_inner, b % batch_inner) in the two batch axes; a stride of 0
+// broadcasts. Split-K: part s of `splits` sums at most split_k elements of k, from s split_k on,
+// and its C is at offset s split_c. With several parts, C contains plain F32 sums.
 //
-// Grid: tiles of BM x BN of C, flat over x and y (what is beyond the last tile returns), batches and their
-// parts over z (a workgroup takes every gridDim.z-th). Tiles go down BAND rows of tiles before the next
-// column, so that what runs at one time shares operands in the cache.
+// Grid: tiles of BM x BN of C, flat over x and y (workgroups beyond the last tile return). Batches
+// and their parts map to z with a grid stride. Tiles advance down BAND rows of tiles before the
+// next column, so that concurrent tiles share cached operands.
 
 layout(set = 0, binding = 0) uniform Params {
     uint m;
@@ -35,9 +35,9 @@ layout(set = 0, binding = 0) uniform Params {
     uint inner_c;
     uint inner_residual;
     uint split_c;
-    uint len_c; // elements of the whole tensor that C is, or is part of
+    uint len_c; // elements of the tensor that contains C
 #ifdef PANELS
-    uint c_panels; // C lies in panels of 32 columns
+    uint c_panels; // nonzero: C is stored in panels of 32 columns
 #endif
 #ifdef WINDOWS
 #include "window_params.glsl"
@@ -47,7 +47,7 @@ layout(set = 0, binding = 0) uniform Params {
 #endif
 } p;
 
-// Where a batch begins in each operand, and the part of k that is summed.
+// Offsets of a batch in each operand, and the range of k to sum.
 struct Place {
     uint a;
     uint b;
@@ -71,7 +71,7 @@ Place place_of(uint z) {
     return place;
 }
 
-// The first row and column of a workgroup's tile; beyond the last tile, rows from m on.
+// First row and column of a workgroup's tile. Beyond the last tile, the row is at least m.
 uvec2 tile_of(uint flat_tile) {
     uvec2 tiles_of = uvec2((p.m + BM - 1u) / BM, (p.n + BN - 1u) / BN);
     if (flat_tile >= tiles_of.x * tiles_of.y) {

@@ -1,9 +1,10 @@
-// From sums in fragments to C: a strip of FM rows of a subgroup's part at a time through shared memory.
+// Stores of C from fragments: one strip of FM rows of a subgroup's part per iteration, through
+// shared memory.
 
 #include "gemm_finish.glsl"
 
-// One two-byte result without the other half of its word, which belongs to another row; the last element
-// of the tensor takes the padding with it.
+// Stores one 16-bit result. The other half of its word belongs to another row, or is padding after
+// the last element of the tensor.
 void store_half(uint h, uint at) {
     if ((at & 1u) == 0u && at + 1u == p.len_c) {
         c[at >> 1] = h;
@@ -12,7 +13,7 @@ void store_half(uint h, uint at) {
     }
 }
 
-// Four results, of which `valid` exist; `at` is the first one's place in C.
+// Stores four results from element `at` of C, of which `valid` exist.
 void store_four(vec4 x, uint at, uint valid) {
     if (OUT_F32 != 0u) {
         [[unroll]] for (uint i = 0u; i < 4u; i++) {
@@ -38,7 +39,7 @@ void store_four(vec4 x, uint at, uint valid) {
     }
 }
 
-// Eight results that all exist, at a place of whole 16-byte words.
+// Stores eight existing results at a 16-byte aligned offset.
 void store_eight(vec4 low, vec4 high, uint at) {
     if (OUT_F32 != 0u) {
         c_vec[at >> 2] = floatBitsToUint(low);
@@ -49,10 +50,11 @@ void store_eight(vec4 low, vec4 high, uint at) {
 }
 
 #ifdef WINDOWS
-// Eight results of a row from window `window` of an entry on, whose first one lies at `at`: `valid` of them
-// exist, and windows after the last of an entry are of the next.
+// Stores eight results of a row, from window `window` of a batch entry on; window 0 is at offset
+// `at`. Of the results, `valid` exist. Windows after the last one of an entry belong to the next
+// entry.
 void store_windows_of(vec4 low, vec4 high, uint at, uint window, uint valid) {
-    // Pairs do not part where entries have whole words.
+    // With word-aligned entries, pairs of results stay together.
     if (OUT_F32 == 0u && ((p.windows | p.c_entry | at) & 1u) == 0u) {
         uvec4 pairs = uvec4(halves(low), halves(high));
         [[unroll]] for (uint i = 0u; i < 4u; i++) {
@@ -85,14 +87,15 @@ void store_windows_of(vec4 low, vec4 high, uint at, uint window, uint valid) {
 }
 #endif
 
-// Strips belong to one subgroup each.
+// Subgroup barrier: a strip belongs to one subgroup.
 void strip_barrier() {
     controlBarrier(
         gl_ScopeSubgroup, gl_ScopeSubgroup, gl_StorageSemanticsShared, gl_SemanticsAcquireRelease
     );
 }
 
-// Fragments of F32 that are C as they are, whose part of C lies inside and begins at element `at`.
+// Stores F32 fragments that need no epilogue. The part of C is inside the matrix and begins at
+// element `at`.
 void store_fragments(uint at) {
     [[unroll]] for (uint i = 0u; i < CM; i++) {
         [[unroll]] for (uint j = 0u; j < CN; j++) {
@@ -103,7 +106,7 @@ void store_fragments(uint at) {
 }
 
 #ifdef NATIVE_PAIR
-// Sums that have their bias already, a strip at a time as ELEMENT through shared memory.
+// Stores sums that include their bias, as ELEMENT, one strip per iteration through shared memory.
 void store_narrow(Place place, uint row, uint col) {
     const uint STRIDE = WN / 8u + 1u;
     uint strip = gl_SubgroupID * FM * STRIDE;
@@ -141,7 +144,7 @@ void store_narrow(Place place, uint row, uint col) {
     }
 }
 
-// The bias as the first sums: through shared memory, which nobody else uses yet or any more.
+// Initializes the sums with the bias, through shared memory that is unused at this point.
 void begin_with_bias(uint tile_col, uint col) {
     barrier();
     for (uint at = gl_LocalInvocationIndex; at < BN / 4u; at += THREADS) {
@@ -159,7 +162,7 @@ void begin_with_bias(uint tile_col, uint col) {
 }
 #endif
 
-// The subgroup's part of C, which begins at (row, col).
+// Stores the subgroup's part of C, which begins at (row, col).
 void store_sums(Place place, uint row, uint col) {
 #ifdef NATIVE_PAIR
     if (IS_NARROW) {
@@ -173,7 +176,7 @@ void store_sums(Place place, uint row, uint col) {
         return;
     }
     uint strip = gl_SubgroupID * FM * SUM_STRIDE;
-    // Lanes that are left over have no row.
+    // Excess threads have no row.
     uint lane_row = gl_SubgroupInvocationID / ROW_LANES;
     lane_row = lane_row < SUBGROUP / ROW_LANES ? lane_row : FM;
     uint lane_col = gl_SubgroupInvocationID % ROW_LANES * 8u;
@@ -211,7 +214,8 @@ void store_sums(Place place, uint row, uint col) {
             vec4 bias_high = bias_low;
 #endif
             uint residual_at = place.residual + line * p.ld_residual + first;
-            // Four neighbours read the high half first: their eight places are in different banks.
+            // Half of the adjacent threads read the high vector first, so that eight accesses use
+            // different banks.
             vec4 one = uintBitsToFloat(tiles[from + swap]);
             vec4 other = uintBitsToFloat(tiles[from + 1u - swap]);
             vec4 low = finish(swap != 0u ? other : one, bias_low, residual_at, valid);

@@ -1,5 +1,5 @@
-// Two-byte floats as the low 16 bits of a word. Conversions are in integers: a driver's own may round
-// to zero or flush subnormal numbers.
+// F16 and BF16 as the low 16 bits of a word. Conversions use integers, because a driver's
+// conversions may round toward zero or flush subnormal numbers.
 
 float f16_to_f32(uint h) {
     uint sign = (h & 0x8000u) << 16;
@@ -13,22 +13,23 @@ float f16_to_f32(uint h) {
     return uintBitsToFloat(sign | wide | (fraction << 13));
 }
 
-// To nearest, ties to even. Without branches: a result of each kind, of which one is taken.
+// Rounds to nearest, ties to even. Branchless: computes each kind of result and selects one.
 uint f32_to_f16(float x) {
     uint bits = floatBitsToUint(x);
     uint magnitude = bits & 0x7fffffffu;
-    // Beside 0.5, the last place of a float is that of subnormal numbers: 2^-24.
+    // Next to 0.5, one unit in the last place of F32 is 2^-24, the spacing of subnormal F16
+    // numbers.
     uint subnormal = floatBitsToUint(uintBitsToFloat(magnitude) + 0.5) - 0x3f000000u;
     uint normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - 0x38000000u) >> 13;
     uint h = magnitude < 0x38800000u ? subnormal : normal;
-    h = magnitude >= 0x477ff000u ? 0x7c00u : h; // 65520 and more
+    h = magnitude >= 0x477ff000u ? 0x7c00u : h; // 65520 and above are infinite
     h = magnitude > 0x7f800000u ? 0x7e00u : h;
     return ((bits >> 16) & 0x8000u) | h;
 }
 
 float bf16_to_f32(uint h) { return uintBitsToFloat(h << 16); }
 
-// To nearest, ties to even.
+// Rounds to nearest, ties to even.
 uint f32_to_bf16(float x) {
     uint bits = floatBitsToUint(x);
     if ((bits & 0x7fffffffu) > 0x7f800000u) {

@@ -1,4 +1,4 @@
-// Eight sums to elements.
+// Packs eight sums to elements.
 
 uvec4 to_elements(vec4 a, vec4 b) {
     uvec4 low = uvec4(F32_TO_ELEMENT(a.x), F32_TO_ELEMENT(a.z), F32_TO_ELEMENT(b.x), F32_TO_ELEMENT(b.z));

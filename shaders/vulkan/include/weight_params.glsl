@@ -1,4 +1,5 @@
-    // Windows on three spatial axes of x: see weights.glsl. Entries are span lines of k apart.
+    // Parameters of weights.glsl: windows on three spatial axes of x. Batch entries are `span`
+    // lines of k apart.
     uint windows;
     uint span;
     uint x_channel;

@@ -1,16 +1,19 @@
-// dw[o, (c, tap)] = sum over entries and windows of dy[entry, o, window] x[entry, c, window at tap], for gemm_coop.glsl: rows
-// are channels of dy, columns channels of x and their taps, both of a group, whose batches groups are.
+// Weight gradient of a convolution, for gemm_coop.glsl: dw[o, (c, tap)] = sum over entries and
+// windows of dy[entry, o, window] x[entry, c, window at tap]. Rows of C are channels of dy; columns
+// are channels of x and their taps. Both belong to one group, and batches of the GEMM are groups.
 //
-// Line k is window k % span of batch entry k / span, where span is the number of windows rounded up to whole steps: a step is
-// of one entry, and lines beyond the windows are 0. Entries lie outer_a and outer_b apart. A is dy, whose rows are windows.
+// Line k is window k % span of batch entry k / span. span is the number of windows rounded up to
+// whole steps, so that a step belongs to one entry; lines beyond the windows are 0. Entries have
+// the strides outer_a and outer_b. A is dy, with windows as columns.
 //
-// GATHERS = 0: each window is one element, in order: rows of x are as those of dy, and B is transposed. Otherwise B is staged
-// line by line: neighbouring invocations read neighbouring windows of one column, so that what they read at a time lies
-// together, and each stores eight neighbouring columns of its window. An invocation has one window in each step, for which it
-// finds which taps lie inside x; others are 0.
+// GATHERS = 0: each window is one element, in order. Rows of x then have the layout of rows of dy,
+// and B is transposed. Otherwise B is staged line by line. Adjacent threads read adjacent windows
+// of one column, which coalesces their loads, and each stores eight adjacent columns of its window.
+// A thread has one window per step and computes which taps are inside x; the others are 0.
 //
-// Constraints: at most 64 taps; a step is BK lines, all of k whole steps; GATHERS: THREADS is a multiple of BK.
-// ALIGNED_A: the number of windows, lda, offset_a and outer_a are multiples of 8, so is inner_a; ALIGNED_B likewise.
+// Constraints: at most 64 taps. A step is BK lines, and k is a multiple of BK. GATHERS requires
+// that THREADS is a multiple of BK. ALIGNED_A requires that the number of windows, lda, offset_a,
+// outer_a and inner_a are multiples of 8; ALIGNED_B requires the same of B.
 
 layout(constant_id = 24) const uint GATHERS = 1;
 layout(constant_id = 25) const uint KD = 1;
@@ -20,22 +23,23 @@ layout(constant_id = 27) const uint KW = 3;
 layout(set = 0, binding = 2) restrict readonly buffer B2 { uint16_t b_half[]; };
 
 const uint TAPS = KD * KH * KW;
-// A tap that no window has.
+// Marks a column without a tap.
 const uint NO_TAP = 64;
-// How often the workgroup loads eight columns of a line each.
+// Loads per thread, of eight columns of a line each.
 const uint W_LOADS = (BK * (BN / 8) + THREADS - 1) / THREADS;
 const uint W_PASS = THREADS / BK;
 
-// Of each column of the tile, how far its element lies from the first of a window, and its tap.
+// For each column of the tile: the offset of its element relative to the first element of a window,
+// and its tap.
 shared uvec2 columns[BN];
 
-// Where B begins in the group.
+// Offset of B in the group.
 uint weights_at;
-// What is loaded: of eight neighbours those at even and those at odd places.
+// Loaded elements: the even and the odd ones of eight adjacent columns.
 uvec4 evens[W_LOADS];
 uvec4 odds[W_LOADS];
 
-// The line of a step that an invocation loads, and eight columns of it.
+// Line of a step, and index of the eight columns, of this thread's load i.
 uvec2 own_columns(uint i) {
     uint at = gl_LocalInvocationIndex;
     return uvec2(at % BK, at / BK + i * W_PASS);
@@ -58,10 +62,10 @@ void find_columns(uint first) {
     barrier();
 }
 
-// The first 32 taps and the others, a bit each.
+// One bit per tap: the first 32 taps, then the others.
 uvec2 marked;
 
-// Marks the taps from `first` on, of which `row` has a bit each.
+// Sets the bits of the taps from `first` on; `row` has one bit per tap.
 void mark(uint first, uint row) {
     if (first < 32u) {
         marked.x |= row << first;
@@ -78,7 +82,7 @@ bool is_marked(uint tap) {
     return tap < TAPS && ((taps >> (tap & 31u)) & 1u) != 0u;
 }
 
-// Columns of the windows from `first` on of an entry.
+// Loads the columns for the windows from `first` on of an entry.
 void load_columns(uint entry, uint first) {
     uint window = first + own_columns(0u).x;
     uint line = window / p.out_w;
@@ -87,7 +91,7 @@ void load_columns(uint entry, uint first) {
     uint h = (line - plane * p.out_h) * p.stride_h - p.pad_h;
     uint w = (window - line * p.out_w) * p.stride_w - p.pad_w;
     uint at = weights_at + entry * p.outer_b + d * p.x_deep + h * p.x_row + w * p.x_col;
-    // Before the begin is beyond any end.
+    // Indices before the start wrap to large numbers, and fail the bounds test.
     marked = uvec2(0u);
     uint row = 0u;
     for (uint x = 0u; x < KW; x++) {
@@ -122,7 +126,7 @@ void keep_no_columns() {
     }
 }
 
-// Rows of staged lines begin at `first` and are `stride` words apart.
+// Stages the loaded columns. Rows of staged lines begin at `first` with a pitch of `stride` words.
 void store_columns(uint first, uint stride) {
     [[unroll]] for (uint i = 0u; i < W_LOADS; i++) {
         if (loads_columns(i)) {
@@ -132,7 +136,8 @@ void store_columns(uint first, uint stride) {
     }
 }
 
-// Eight windows of an entry from `window` on of a row that begins at `at`; 0 from the last one on.
+// Loads eight windows of an entry from `window` on, of the row at `at`; windows beyond the last are
+// 0.
 #define WEIGHT_ROW(name, words)                                  \
     uvec4 name##_row(uint at, uint window) {                     \
         return window < p.windows ? name(at + window, p.windows - window) : uvec4(0u); \
@@ -141,7 +146,7 @@ void store_columns(uint first, uint stride) {
 WEIGHT_ROW(gather_a, a)
 WEIGHT_ROW(gather_b, b)
 
-// Both operands from k on, where a step begins.
+// Loads both operands from k on, where k is the start of a step.
 void load_lines(Place place, uvec2 tile, uint k) {
     uint entry = k / p.span;
     uint first = k - entry * p.span;

@@ -1,5 +1,6 @@
-    // Windows on three spatial axes: see windows.glsl. Columns are the windows of one batch entry after the other,
-    // whose results lie c_entry apart in C. Strides of x, and of taps in x.
+    // Parameters of windows.glsl: windows on three spatial axes. Columns are the windows of one
+    // batch entry after the other; the results of entries are c_entry apart in C. Strides of x, and
+    // strides of taps in x.
     uint windows;
     uint c_entry;
     uint channels;

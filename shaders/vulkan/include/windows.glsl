@@ -1,19 +1,22 @@
-// B of gemm_coop.glsl as windows of x: column n is window n % windows of batch entry n / windows. It is staged
-// window by window: neighbouring invocations read neighbouring windows of one line of k, so that what they
-// read at a time lies together, and each stores eight neighbours along k of its window. An invocation stages
-// the same windows in every step, so it finds once where they begin, and which of their taps lie inside x;
-// others are 0.
+// Convolution as implicit GEMM: B of gemm_coop.glsl as windows of x. Column n is window n % windows
+// of batch entry n / windows. B is staged window by window. Adjacent threads read adjacent windows
+// of one line of k, which coalesces their loads, and each stores eight adjacent elements along k of
+// its window. A thread stages the same windows in every step. It computes their offsets, and which
+// of their taps are inside x, only once. Taps outside x are 0.
 //
-// Line k is tap k % TAPS of channel k / TAPS, or with INNER channel k % channels of tap k / channels.
+// Line k is tap k % TAPS of channel k / TAPS, or with INNER channel k % channels of tap k /
+// channels.
 //
-// SPREAD: windows of a transposed convolution, of each result those elements of x that reach it: element q by the taps t
-// of which q stride + t dilation is the place of the result and the padding before it. With that place as
-// a stride + r, taps count whose t dilation leaves r, and they read element a - t dilation / stride.
+// SPREAD: windows of a transposed convolution, which collect the elements of x that contribute to a
+// result. Element q contributes by tap t if q stride + t dilation equals the position of the result
+// plus the padding. With that position as a stride + r, the taps with (t dilation) mod stride = r
+// contribute, and read element a - t dilation / stride.
 //
-// Constraints: at most 64 taps; INNER: channels are a multiple of BK. Place.b is the first element of x's
-// channels, Place.residual that of the bias, which is added to whole rows; ld_residual is its stride.
+// Constraints: at most 64 taps. INNER requires that channels are a multiple of BK. Place.b is the
+// first element of x's channels, Place.residual that of the bias, which is added to whole rows with
+// stride ld_residual.
 
-layout(constant_id = 24) const uint GATHERS = 1; // 0: each window is one element, in order: B as it lies
+layout(constant_id = 24) const uint GATHERS = 1; // 0: each window is one element, in order, so B needs no gather
 layout(constant_id = 25) const uint KD = 1;
 layout(constant_id = 26) const uint KH = 3;
 layout(constant_id = 27) const uint KW = 3;
@@ -23,21 +26,21 @@ layout(constant_id = 29) const uint SPREAD = 0;
 layout(set = 0, binding = 2) restrict readonly buffer B2 { uint16_t b_half[]; };
 
 const uint TAPS = KD * KH * KW;
-// How often the workgroup loads eight of a window each, and of how many windows an invocation does.
+// Loads of the workgroup, of eight elements of a window each, and number of windows per thread.
 const uint W_LOADS = (BN * (BK / 8) + THREADS - 1) / THREADS;
 const uint W_EACH = THREADS % BN == 0 ? 1 : BN % THREADS == 0 ? BN / THREADS : W_LOADS;
 
-// Where taps lie from the first of a window.
+// Offsets of the taps relative to the first element of a window.
 shared uint tap_steps[TAPS];
 
 uint window_at[W_EACH];
 uint taps_low[W_EACH];
 uint taps_high[W_EACH];
-// What is loaded: of eight neighbours those at even and those at odd places.
+// Loaded elements: the even and the odd ones of eight adjacent elements along k.
 uvec4 evens[W_LOADS];
 uvec4 odds[W_LOADS];
 
-// The window of the tile that load i is of, and which eight of k.
+// Window of the tile, and index of the eight elements along k, of load i.
 uvec2 own_eight(uint i) {
     uint at = gl_LocalInvocationIndex + i * THREADS;
     return uvec2(at % BN, at / BN);
@@ -67,7 +70,7 @@ void find_taps() {
     barrier();
 }
 
-// Marks the taps from `first` on, of which `row` has a bit each.
+// Sets the bits of the taps from `first` on; `row` has one bit per tap.
 void mark(uint j, uint first, uint row) {
     if (first < 32u) {
         taps_low[j] |= row << first;
@@ -84,13 +87,13 @@ bool is_marked(uint j, uint tap) {
     return ((taps >> (tap & 31u)) & 1u) != 0u;
 }
 
-// The element before which a result of a transposed convolution lies along an axis, and what is left.
+// Position of a transposed-convolution result along an axis: quotient and remainder by the stride.
 uvec2 place_along(uint at, uint pad, uint stride) {
     uint place = at + pad;
     return uvec2(place / stride, place % stride);
 }
 
-// True if a tap, so far from the first, reaches a place from an element of the axis.
+// True if a tap with this offset connects the position to an element of the axis.
 bool reaches(uvec2 place, uint tap, uint stride, uint size) {
     return tap % stride == place.y && place.x - tap / stride < size;
 }
@@ -144,7 +147,7 @@ void find_windows(uint place, uint first) {
         if (column >= p.n) {
             continue;
         }
-        // Before the begin is beyond any end.
+        // Indices before the start wrap to large numbers, and fail the bounds test.
         uint row = 0u;
         for (uint x = 0u; x < KW; x++) {
             row |= uint(w + x * p.dilation_w < p.size_w) << x;
@@ -159,7 +162,7 @@ void find_windows(uint place, uint first) {
     }
 }
 
-// A step from k on, of one tap.
+// Loads a step at k that belongs to one tap.
 void load_channels(uint k) {
     uint tap = k / p.channels;
     uint first = step_of(tap) + (k - tap * p.channels) * p.x_channel;
@@ -173,7 +176,7 @@ void load_channels(uint k) {
     }
 }
 
-// A step from k on, `whole` or up to k_end.
+// Loads a step at k. If not `whole`, it ends at k_end.
 void load_taps(uint k, uint k_end, const bool whole) {
     [[unroll]] for (uint i = 0u; i < W_LOADS; i++) {
         uint first = k + own_eight(i).y * 8u;
@@ -209,7 +212,7 @@ void keep_no_windows() {
     }
 }
 
-// Rows of staged windows begin at `first` and are `stride` words apart.
+// Stages the loaded windows. Their rows begin at `first` with a pitch of `stride` words.
 void store_windows(uint first, uint stride) {
     [[unroll]] for (uint i = 0u; i < W_LOADS; i++) {
         if (loads_window(i)) {
@@ -219,7 +222,7 @@ void store_windows(uint first, uint stride) {
     }
 }
 
-// The bias of a row of C.
+// Bias of a row of C.
 vec4 row_bias(uint first, uint line) {
     if (HAS_BIAS == 0u) {
         return vec4(0.0);

@@ -113,7 +113,7 @@ struct BosEosDefaults {
 impl BosEosDefaults {
     /// Adds the special tokens that the file specifies around a text. `usual` are the default ids
     /// of BOS, EOS and padding.
-    fn from_metadata(
+    fn with_special_tokens(
         &self,
         meta: &GgufMetadata,
         mut tokenizer: Tokenizer,

@@ -76,10 +76,10 @@ pub(crate) static ARG_EXTREMES: Lowering = Lowering {
 /// Which dispatch of the search a kernel implements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ArgExtremeStage {
-    SinglePass,
+    Single,
     /// The first of two dispatches, with this number of parts per row.
-    FirstPass(usize),
-    SecondPass,
+    First(usize),
+    Second,
 }
 
 /// Search mode: minimum or maximum, and the treatment of NaN.
@@ -125,7 +125,7 @@ pub(crate) fn emit(
     let share = rows.share(rows.bounds.len, 1);
     let parts = rows.parts(rows.bounds.len, share);
     if parts == 1 {
-        dispatch(e, sought, x, &rows, y, ArgExtremeStage::SinglePass);
+        dispatch(e, sought, x, &rows, y, ArgExtremeStage::Single);
         return Ok(());
     }
     if e.caps.ordered_storage && share.rows() == 1 {
@@ -138,12 +138,12 @@ pub(crate) fn emit(
         x,
         &rows,
         &pairs,
-        ArgExtremeStage::FirstPass(parts),
+        ArgExtremeStage::First(parts),
     );
     let mut rows = RowLayout::new(e, &pairs, &[1])?;
     rows.len = SymInt::Const(parts as i64);
     rows.bounds.len = parts;
-    dispatch(e, sought, &pairs, &rows, y, ArgExtremeStage::SecondPass);
+    dispatch(e, sought, &pairs, &rows, y, ArgExtremeStage::Second);
     Ok(())
 }
 
@@ -205,8 +205,8 @@ fn dispatch(
 ) {
     let share = rows.share(rows.bounds.len, 1);
     let parts = match stage {
-        ArgExtremeStage::FirstPass(parts) => SymInt::Const(parts as i64),
-        ArgExtremeStage::SinglePass | ArgExtremeStage::SecondPass => SymInt::ONE,
+        ArgExtremeStage::First(parts) => SymInt::Const(parts as i64),
+        ArgExtremeStage::Single | ArgExtremeStage::Second => SymInt::ONE,
     };
     let params = params(e, rows, parts);
     let consts = [
@@ -215,8 +215,8 @@ fn dispatch(
         sought.nan_low.into(),
         share.threads,
         share.across.into(),
-        matches!(stage, ArgExtremeStage::FirstPass(_)).into(),
-        u32::from(stage == ArgExtremeStage::SecondPass),
+        matches!(stage, ArgExtremeStage::First(_)).into(),
+        u32::from(stage == ArgExtremeStage::Second),
     ];
     let groups = e.tape().ceil_div(rows.rows, share.rows());
     let groups = e.tape().mul(groups, parts);

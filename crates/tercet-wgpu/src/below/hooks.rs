@@ -1,6 +1,7 @@
-//! Functions of Vulkan that stand before the driver's, on devices that are opened below wgpu.
+//! Wrappers of Vulkan functions for devices that are opened through wgpu-hal.
 //!
-//! wgpu tells them nothing: what they add is said by the thread that makes wgpu's calls, for the time of these.
+//! wgpu passes no options to them. The thread that makes the wgpu calls sets the options in
+//! thread-local state for the duration of the calls.
 #![allow(
     unsafe_code,
     reason = "passes calls of wgpu on to the driver, with pointers of both"
@@ -14,24 +15,27 @@ use ash::vk;
 
 use super::{PipelineOptions, SubgroupRequirement};
 
-/// What a driver's function for pipelines is, and whether its pipelines may do without robust accesses.
+/// The driver's pipeline creation function, and whether its pipelines may disable robust buffer
+/// access.
 #[derive(Clone, Copy)]
 struct PipelineCreateFn {
     create: vk::PFN_vkCreateComputePipelines,
     unchecked: bool,
 }
 
-/// The drivers' functions for the devices opened here; a handle that is used again is written anew.
+/// The driver functions of the devices opened here. An entry is overwritten if the driver reuses a
+/// handle.
 static MAKERS: RwLock<Option<HashMap<vk::Device, PipelineCreateFn>>> = RwLock::new(None);
 
-/// A driver's functions for commands, which are told by no device.
+/// The driver functions for commands. They receive no device handle, so they cannot be looked up by
+/// device.
 #[derive(Clone, Copy)]
 struct CommandFns {
     dispatch: vk::PFN_vkCmdDispatch,
     barrier: vk::PFN_vkCmdPipelineBarrier,
 }
 
-/// Those of the first driver; devices of another one keep their own.
+/// The functions of the first driver. Devices of other drivers are not hooked.
 static COMMANDS: OnceLock<CommandFns> = OnceLock::new();
 
 thread_local! {
@@ -39,15 +43,15 @@ thread_local! {
     static GROUPS: RefCell<Option<EncodingGroups>> = const { RefCell::new(None) };
 }
 
-/// Where commands that are being encoded stand.
+/// The state of a thread that encodes commands with explicit barriers.
 struct EncodingGroups {
-    /// For each dispatch, whether what is before it must be done.
+    /// Whether each dispatch must wait for all previous ones.
     needs_barrier: Vec<bool>,
-    /// How many were encoded.
+    /// The number of dispatches encoded so far.
     encoded: usize,
 }
 
-/// Resets what a thread said when calls return, or unwind.
+/// Resets thread-local options when the calls return or unwind.
 struct ResetOnDrop<F: Fn()>(F);
 
 impl<F: Fn()> Drop for ResetOnDrop<F> {
@@ -56,16 +60,17 @@ impl<F: Fn()> Drop for ResetOnDrop<F> {
     }
 }
 
-/// Makes calls during which pipelines that this thread makes get what is wanted, on devices opened here.
+/// Makes wgpu calls during which pipelines created by this thread on hooked devices get these
+/// options.
 pub(crate) fn with_pipeline_options<T>(wanted: PipelineOptions, calls: impl FnOnce() -> T) -> T {
     let _reset = ResetOnDrop(|| WANTED.set(PipelineOptions::default()));
     WANTED.set(wanted);
     calls()
 }
 
-/// Makes calls during which this thread encodes dispatches, as many as there are in `waits`, between which barriers
-/// stand where that says, and nowhere else. Behind the last one is a barrier against all that follows. Only for devices
-/// of which [`super::Opened::groups`] is true.
+/// Makes wgpu calls during which this thread encodes exactly `waits.len()` dispatches. A barrier
+/// precedes each dispatch whose entry in `waits` is true, and no other. A final barrier separates
+/// the last dispatch from later commands. Requires a device with [`super::Opened::groups`].
 pub(crate) fn grouped<T>(waits: Vec<bool>, calls: impl FnOnce() -> T) -> T {
     let _reset = ResetOnDrop(|| GROUPS.with_borrow_mut(|groups| *groups = None));
     let wanted = waits.len();
@@ -77,8 +82,8 @@ pub(crate) fn grouped<T>(waits: Vec<bool>, calls: impl FnOnce() -> T) -> T {
     });
     let made = calls();
     let seen = GROUPS.with_borrow(|groups| groups.as_ref().map_or(0, |g| g.encoded));
-    // wgpu encodes fewer where it finds something wrong, which is an error then; none now if it puts them off, and then
-    // its own barriers stand.
+    // wgpu encodes fewer dispatches after an error, and reports that error. It encodes none if it
+    // defers the encoding; its own barriers then apply.
     assert!(
         seen <= wanted,
         "invariant: wgpu encodes {wanted} dispatches as they are, not {seen}"
@@ -86,8 +91,8 @@ pub(crate) fn grouped<T>(waits: Vec<bool>, calls: impl FnOnce() -> T) -> T {
     made
 }
 
-/// The device with a table of functions in which those of this file stand before the driver's, and whether those for
-/// commands do.
+/// Installs the wrappers of this file in the device's function table. The flag says whether the
+/// command functions are also wrapped.
 pub(super) fn installed(device: ash::Device, unchecked: bool) -> (ash::Device, bool) {
     let mut first = device.fp_v1_0().clone();
     let mut makers = MAKERS.write().unwrap_or_else(PoisonError::into_inner);
@@ -120,10 +125,10 @@ pub(super) fn installed(device: ash::Device, unchecked: bool) -> (ash::Device, b
     (device, groups)
 }
 
-/// `vkCreateComputePipelines` with what the thread wants.
+/// `vkCreateComputePipelines` with the options of the current thread.
 ///
 /// # Safety
-/// As the function of Vulkan.
+/// As `vkCreateComputePipelines`.
 unsafe extern "system" fn create_pipelines(
     device: vk::Device,
     cache: vk::PipelineCache,
@@ -139,7 +144,7 @@ unsafe extern "system" fn create_pipelines(
         return vk::Result::ERROR_INITIALIZATION_FAILED;
     };
     let wanted = WANTED.get();
-    // SAFETY: the caller gives so many.
+    // SAFETY: the caller provides `count` elements.
     let given = unsafe { std::slice::from_raw_parts(infos, count as usize) };
     let mut sizes: Vec<_> = given.iter().map(|info| size(wanted, info)).collect();
     let off = vk::PipelineRobustnessBufferBehaviorEXT::DISABLED;
@@ -175,8 +180,9 @@ unsafe extern "system" fn create_pipelines(
     if wanted.subgroup.is_some() {
         super::tests::SEEN.with(|seen| seen.set(seen.get() + infos.len()));
     }
-    // SAFETY: the caller's arguments, but for the size, which the device has, its flags, and robustness where the device
-    // was opened with it; the structures live until the call returns.
+    // SAFETY: these are the caller's arguments with three changes that the device supports: the
+    // subgroup size, its flags, and robustness if it was enabled at creation. The added structures
+    // live until the call returns.
     unsafe { (maker.create)(device, cache, count, infos.as_ptr(), allocator, out) }
 }
 
@@ -190,19 +196,19 @@ fn size<'a>(
     size
 }
 
-/// What stands around a dispatch.
+/// The barriers around a dispatch.
 #[derive(Clone, Copy, Default)]
 struct DispatchBarriers {
-    /// A barrier between it and those before it.
+    /// A barrier between this dispatch and the previous ones.
     barrier_before: bool,
-    /// A barrier against all that follows.
+    /// A barrier between this dispatch and all later commands.
     after: bool,
 }
 
-/// `vkCmdDispatch` with the barriers of a thread's groups.
+/// `vkCmdDispatch` with the barriers that [`grouped`] set for this thread.
 ///
 /// # Safety
-/// As the function of Vulkan.
+/// As `vkCmdDispatch`.
 unsafe extern "system" fn dispatch(commands: vk::CommandBuffer, x: u32, y: u32, z: u32) {
     let around = GROUPS.with_borrow_mut(|groups| match groups {
         Some(groups) => groups.next(),
@@ -215,10 +221,10 @@ unsafe extern "system" fn dispatch(commands: vk::CommandBuffer, x: u32, y: u32, 
     let writes = vk::AccessFlags::SHADER_WRITE;
     let both = vk::AccessFlags::SHADER_READ | writes | vk::AccessFlags::UNIFORM_READ;
     if around.barrier_before {
-        // SAFETY: the caller's commands, which are being recorded.
+        // SAFETY: the caller's command buffer, which is in the recording state.
         unsafe { memory(driver, commands, (compute, writes), (compute, both)) };
     }
-    // SAFETY: the caller's arguments.
+    // SAFETY: these are the caller's arguments.
     unsafe { (driver.dispatch)(commands, x, y, z) };
     if around.after {
         let all = vk::PipelineStageFlags::ALL_COMMANDS;
@@ -228,10 +234,10 @@ unsafe extern "system" fn dispatch(commands: vk::CommandBuffer, x: u32, y: u32, 
     }
 }
 
-/// Records a barrier of all memory.
+/// Records a global memory barrier.
 ///
 /// # Safety
-/// The commands are of the driver, and are being recorded outside of render passes.
+/// The command buffer belongs to `driver` and is being recorded outside of a render pass.
 unsafe fn memory(
     driver: &CommandFns,
     commands: vk::CommandBuffer,
@@ -245,7 +251,7 @@ unsafe fn memory(
     super::tests::BARRIERS.with(|seen| seen.set(seen.get() + 1));
     let none = vk::DependencyFlags::empty();
     let (nothing, no_images) = (std::ptr::null(), std::ptr::null());
-    // SAFETY: one barrier is given, and no others.
+    // SAFETY: the arrays have one memory barrier and no buffer or image barriers.
     unsafe {
         (driver.barrier)(
             commands, before.0, after.0, none, 1, &barrier, 0, nothing, 0, no_images,
@@ -254,7 +260,7 @@ unsafe fn memory(
 }
 
 impl EncodingGroups {
-    /// Counts a dispatch.
+    /// Counts a dispatch and returns its barriers.
     fn next(&mut self) -> DispatchBarriers {
         let at = self.encoded;
         self.encoded += 1;
@@ -270,10 +276,11 @@ impl EncodingGroups {
     }
 }
 
-/// `vkCmdPipelineBarrier`, which does nothing between dispatches whose barriers the thread said.
+/// `vkCmdPipelineBarrier`; does nothing between dispatches whose barriers the thread set
+/// explicitly.
 ///
 /// # Safety
-/// As the function of Vulkan.
+/// As `vkCmdPipelineBarrier`.
 #[allow(clippy::too_many_arguments, reason = "those of Vulkan")]
 unsafe extern "system" fn barrier(
     commands: vk::CommandBuffer,
@@ -294,7 +301,7 @@ unsafe extern "system" fn barrier(
     };
     #[cfg(test)]
     super::tests::BARRIERS.with(|seen| seen.set(seen.get() + 1));
-    // SAFETY: the caller's arguments.
+    // SAFETY: these are the caller's arguments.
     unsafe {
         (driver.barrier)(
             commands,

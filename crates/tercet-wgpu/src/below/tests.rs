@@ -3,13 +3,13 @@ use std::cell::Cell;
 use super::*;
 
 thread_local! {
-    /// Pipelines for which this thread required a size.
+    /// The number of pipelines for which this thread required a subgroup size.
     pub(super) static SEEN: Cell<usize> = const { Cell::new(0) };
-    /// Barriers that the driver was given by this thread's calls.
+    /// The number of barriers that the calls of this thread passed to the driver.
     pub(super) static BARRIERS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Sizes as drivers of several vendors give them.
+/// Subgroup sizes as drivers of several vendors report them.
 fn sizes(min: u32, max: u32, usual: u32, max_required: u32) -> SubgroupSizes {
     SubgroupSizes {
         min,
@@ -31,7 +31,7 @@ fn the_size_is_what_the_driver_names_if_workgroups_are_made_of_enough() {
     let by = SizeBy::Fixed;
     let only = Some(SubgroupSize { size: 32, by });
     assert_eq!(sizes(32, 32, 32, 32).choose(1024), only);
-    // Nothing is required where there is no choice.
+    // A device with one size needs no requirement.
     let fixed = SubgroupSizes {
         can_require: false,
         ..sizes(32, 32, 32, 0)
@@ -50,7 +50,7 @@ fn the_size_is_what_the_driver_names_if_workgroups_are_made_of_enough() {
     assert_eq!(fixed_by_nobody.choose(256), None);
 }
 
-/// Devices opened below, with a kernel that says the size of its subgroups.
+/// Devices opened through wgpu-hal, with a kernel that reports its subgroup size.
 #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
 mod opened {
     use super::*;
@@ -62,7 +62,7 @@ mod opened {
             y[i] = size + subgroupAdd(1u);
         }";
 
-    /// A device and what its pipelines are made of.
+    /// A test device and the inputs of its pipelines.
     struct HalTestDevice {
         below: HalProperties,
         opened: HalDevice,
@@ -72,7 +72,8 @@ mod opened {
     }
 
     impl HalTestDevice {
-        /// On the first adapter that fits; `None` without a driver, as `tests/device.rs` says.
+        /// Opens the first matching adapter; `None` without a driver, with the rules of
+        /// `tests/device.rs`.
         fn find(fits: impl Fn(&HalProperties) -> bool) -> Option<HalTestDevice> {
             let options = crate::WgpuOptions::new();
             let instance = crate::open::instance(&options);
@@ -124,8 +125,8 @@ mod opened {
             self.opened.device.create_compute_pipeline(&descriptor)
         }
 
-        /// What the last of so many workgroups writes, each a dispatch of its own, and the barriers that the driver was
-        /// given with the commands; `waits` as for [`grouped`].
+        /// Runs `waits.len()` dispatches of one workgroup each. Returns the output of the last one
+        /// and the number of barriers that the driver received; `waits` as in [`grouped`].
         fn run(
             &self,
             pipeline: &wgpu::ComputePipeline,
@@ -217,7 +218,7 @@ mod opened {
         let (wanted, own) = place.run(&pipeline, 4, None);
         assert_eq!(own, 3, "wgpu's own, between any two that write one buffer");
         let waits = |flags: [bool; 4]| place.run(&pipeline, 4, Some(flags.to_vec()));
-        // One more is behind the last dispatch; before the first there is none.
+        // There is one more barrier after the last dispatch and none before the first.
         assert_eq!(waits([true, false, false, false]), (wanted.clone(), 1));
         assert_eq!(waits([true, false, true, false]), (wanted.clone(), 2));
         assert_eq!(waits([false, true, true, true]), (wanted.clone(), 4));

@@ -1,4 +1,4 @@
-//! What the driver says, and devices as they are opened below wgpu.
+//! Driver properties, and devices opened through wgpu-hal.
 #![allow(
     unsafe_code,
     reason = "asks the driver for what wgpu does not, by handles of wgpu"
@@ -14,9 +14,9 @@ use wgpu::hal::api::Vulkan;
 use super::{HalDevice, HalProperties, SubgroupSizes, hooks};
 
 impl HalProperties {
-    /// What the driver of an adapter says; nothing where it is not Vulkan's.
+    /// The driver properties of an adapter; defaults if the backend is not Vulkan.
     pub(crate) fn from_adapter(adapter: &wgpu::Adapter) -> HalProperties {
-        // SAFETY: the driver's adapter is only read, and outlives this borrow of it.
+        // SAFETY: the adapter handle is only read, and it outlives this borrow.
         let Some(adapter) = (unsafe { adapter.as_hal::<Vulkan>() }) else {
             return HalProperties::default();
         };
@@ -49,8 +49,8 @@ impl HalProperties {
             adapter.raw_physical_device(),
         );
         let (units, packed_dots) = units(instance, device, new, &has);
-        // SAFETY: a device of this instance, of a version that has these functions; every structure of the chains
-        // belongs to its version or to an extension that the device has.
+        // SAFETY: the device belongs to this instance and has a version with these functions. Every
+        // structure in the chains belongs to that version or to an extension that the device has.
         unsafe {
             instance.get_physical_device_properties2(device, &mut all);
             instance.get_physical_device_features2(device, &mut features);
@@ -82,7 +82,8 @@ impl HalProperties {
     }
 }
 
-/// What extensions say of the units, and whether integer dot products are one instruction.
+/// The properties of the compute units from vendor extensions, and whether integer dot products are
+/// one instruction.
 fn units(
     instance: &ash::Instance,
     device: vk::PhysicalDevice,
@@ -107,7 +108,7 @@ fn units(
     if has(ash::arm::shader_core_builtins::NAME) {
         all = all.push_next(&mut arm);
     }
-    // Devices of 1.3 have the feature itself, and wgpu asks for it.
+    // For Vulkan 1.3 devices this feature is core, and wgpu requests it.
     if new {
         all = all.push_next(&mut dots);
     }
@@ -130,17 +131,17 @@ fn units(
     (units, packed_dots)
 }
 
-/// The family of queues that wgpu takes.
+/// The queue family that wgpu uses.
 const FAMILY: u32 = 0;
 
-/// Opens a device as wgpu does, but so that pipelines can have what [`hooks::with_pipeline_options`] says, and that barriers stand where
-/// [`hooks::grouped`] says. `None` if that fails.
+/// Opens a device as wgpu does, with hooks for the options of [`hooks::with_pipeline_options`] and
+/// the barriers of [`hooks::grouped`]. `None` if that fails.
 pub(crate) fn open(
     adapter: &wgpu::Adapter,
     descriptor: &wgpu::DeviceDescriptor<'_>,
 ) -> Option<HalDevice> {
     let known = HalProperties::from_adapter(adapter);
-    // SAFETY: the driver's adapter is only read, and outlives this borrow of it.
+    // SAFETY: the adapter handle is only read, and it outlives this borrow.
     let below = unsafe { adapter.as_hal::<Vulkan>() }?;
     let mut extensions = below.required_device_extensions(descriptor.required_features);
     let mut features = below.physical_device_features(&extensions, descriptor.required_features);
@@ -160,19 +161,19 @@ pub(crate) fn open(
         info = info.push_next(&mut robustness);
     }
     let mut info = features.add_to_device_create(info);
-    // wgpu asks for control of the size only, full subgroups are the other half of that structure.
+    // wgpu requests only size control. Full subgroups are the other member of the same structure.
     let full = known.subgroups.is_some_and(|s| s.full);
-    // SAFETY: the chain is that of `features`, which lives and is borrowed by `info` alone.
+    // SAFETY: the chain is that of `features`, which is alive and borrowed only by `info`.
     unsafe { enable_full_subgroups(&mut info, full) };
     let instance = below.shared_instance().raw_instance();
-    // SAFETY: what is asked for is what wgpu itself asks for, and full subgroups and robustness by pipeline, which the
-    // device has.
+    // SAFETY: the request is wgpu's own plus full subgroups and pipeline robustness, which the
+    // device supports.
     let raw = unsafe { instance.create_device(below.raw_physical_device(), &info, None) };
     let (raw, groups) = hooks::installed(raw.ok()?, known.unchecked);
     let (asked, hints) = (descriptor.required_features, &descriptor.memory_hints);
     let limits = &descriptor.required_limits;
-    // SAFETY: the device is of this adapter, with this queue, these extensions and these features; wgpu owns it
-    // from here on.
+    // SAFETY: the device was created from this adapter with this queue, these extensions and these
+    // features. wgpu takes ownership of it.
     let opened =
         unsafe { below.device_from_raw(raw, None, &extensions, asked, limits, hints, FAMILY, 0) };
     // SAFETY: as above.
@@ -185,18 +186,19 @@ pub(crate) fn open(
     })
 }
 
-/// Asks for full subgroups in the structure of a chain that asks for control of their size.
+/// Enables full subgroups in the feature chain's structure for subgroup size control.
 ///
 /// # Safety
-/// The chain is valid, and its structures may be written.
+/// The chain is valid, and its structures may be modified.
 unsafe fn enable_full_subgroups(info: &mut vk::DeviceCreateInfo<'_>, full: bool) {
     let mut next = info.p_next.cast::<vk::BaseOutStructure<'_>>().cast_mut();
     while !next.is_null() {
-        // SAFETY: every structure of a chain begins with its type and the next one.
+        // SAFETY: every structure of a chain starts with its type and the pointer to the next
+        // structure.
         let (ty, after) = unsafe { ((*next).s_type, (*next).p_next) };
         if ty == vk::StructureType::PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES {
             let control = next.cast::<vk::PhysicalDeviceSubgroupSizeControlFeatures<'_>>();
-            // SAFETY: this type is that of the structure, which may be written by contract.
+            // SAFETY: the type identifies the structure, and the contract allows modifying it.
             unsafe { (*control).compute_full_subgroups = full.into() };
         }
         next = after;

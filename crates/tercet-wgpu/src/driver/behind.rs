@@ -1,4 +1,5 @@
-//! A run behind another: what the queue is told to write happens between the two.
+//! Pipelined runs: a run starts before the previous one is finished. The queue executes writes
+//! between the two runs.
 
 use std::sync::Arc;
 
@@ -41,7 +42,7 @@ impl WgpuDriver {
         played.map(|()| true)
     }
 
-    /// Runs a program behind the run under way, after the copies of `puts`.
+    /// Starts a program after the run in flight and after the copies of `puts`.
     fn execute_pipelined(
         &mut self,
         launch: &LaunchSizes,

@@ -1,4 +1,4 @@
-//! Bytes of the host into buffers of a program.
+//! Host-to-device uploads into the buffers of a program.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ impl WgpuDriver {
         }
     }
 
-    /// Writes bytes in chunks; a last word that is not whole is filled with zeros.
+    /// Writes bytes in chunks and pads an incomplete last word with zeros.
     pub(super) fn upload_to(
         &mut self,
         to: &wgpu::Buffer,
@@ -32,7 +32,8 @@ impl WgpuDriver {
         let gpu = Arc::clone(&self.gpu);
         let (whole, rest) = bytes.split_at(bytes.len() / 4 * 4);
         let mut at = offset_bytes;
-        // A browser maps when nothing else runs.
+        // Browsers map buffers only between tasks, so the reusable staging buffers cannot be used
+        // there.
         if whole.len() >= WORTH_BYTES && !cfg!(target_arch = "wasm32") {
             lock(&gpu.staging).upload(&gpu, to, at, whole)?;
             at += whole.len() as u64;
@@ -54,7 +55,7 @@ impl WgpuDriver {
         Ok(())
     }
 
-    /// Hands what was written to the device and, where that can be done, waits for it.
+    /// Submits pending writes and, on native platforms, waits for them.
     pub(super) fn send(&mut self) -> Result<(), DeviceFault> {
         self.unsent = 0;
         let gpu = &self.gpu;

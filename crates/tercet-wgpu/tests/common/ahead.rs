@@ -1,4 +1,4 @@
-//! Runs like the one before, whose commands are encoded ahead, and runs that are not.
+//! Runs that repeat the previous run, whose commands are encoded in advance, and runs that differ.
 
 use tercet_ir::backend::OutputSelection;
 use tercet_ir::scalar::BinaryFn;
@@ -21,7 +21,7 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ),
 ];
 
-/// As often as it takes until commands of a run were encoded during the one before it, and once more.
+/// Repetitions until the commands of a run have been encoded during the previous one, plus one.
 const ALIKE: usize = 4;
 
 fn scaled(n: usize, by: f32) -> Tensor {
@@ -30,7 +30,7 @@ fn scaled(n: usize, by: f32) -> Tensor {
 }
 
 fn runs_alike_and_other_ones(backend: &WgpuBackend) -> Done {
-    // Inputs that are gathered, and inputs that are not.
+    // The smaller input is gathered, the larger one is not.
     for bound in [1000, 30_000] {
         let mut exe = backend.load(two_steps(bound as u64), bounds(bound))?;
         for (i, n) in [5, 1000, 7, 0, 65, bound, 5].into_iter().enumerate() {
@@ -43,7 +43,7 @@ fn runs_alike_and_other_ones(backend: &WgpuBackend) -> Done {
     Ok(())
 }
 
-/// The sum of all inputs so far, and twice that.
+/// A graph with the running sum of all inputs, and twice that sum.
 fn sums() -> Result<Graph, Box<dyn std::error::Error>> {
     let mut g = Graph::new();
     let x = g.input("x", Type::new(DType::F32, [3]))?;
@@ -73,7 +73,7 @@ fn runs_alike_with_other_reads(backend: &WgpuBackend) -> Done {
                 let got: Vec<_> = outputs.iter().map(of).collect::<Result<_, _>>()?;
                 assert_eq!(got, wanted);
             }
-            // Reads between runs, and a run whose results nobody waits for.
+            // Read between runs, and start a run whose results are never read.
             assert_eq!(of(&exe.read_output_rows("twice", 1..2)?)?, [2.0 * sum]);
             assert_eq!(of(&exe.read_state("s")?)?, [sum; 3]);
             let x = Tensor::from_slice(&[3], &[1f32; 3])?;
@@ -108,7 +108,7 @@ fn runs_alike_with_other_parameters(backend: &WgpuBackend) -> Done {
     check(&mut *a, 2.0)?;
     let mut b = a.try_clone()?;
     check(&mut *b, 2.0)?;
-    // From here on they have parameters of their own.
+    // From here on the two clones have separate parameters.
     b.set_param("p", p(3.0))?;
     check(&mut *b, 3.0)?;
     check(&mut *a, 2.0)?;

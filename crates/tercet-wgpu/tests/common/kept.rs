@@ -1,4 +1,4 @@
-//! The folder of caches: whatever happens to it, graphs run and give the same answers.
+//! Tests of the cache folder: graphs run with the same results even if the cache is damaged.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ),
 ];
 
-/// Opens a device with the cache, runs a graph, closes.
+/// Opens a device with the cache folder, runs a graph and closes the device.
 fn play(dir: &Path) -> Done {
     let backend = WgpuBackend::new(&WgpuOptions {
         cache_dir: Some(dir.to_path_buf()),
@@ -33,7 +33,7 @@ fn play(dir: &Path) -> Done {
     Ok(())
 }
 
-/// The files below a folder that end so, sorted.
+/// The files below a folder with this extension, sorted.
 fn files(dir: &Path, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).unwrap() {

@@ -1,4 +1,4 @@
-//! Programs by hand, and what tests do with them.
+//! Hand-made programs and helpers for tests.
 
 pub(crate) mod ahead;
 pub(crate) mod kept;
@@ -20,7 +20,7 @@ pub(crate) type Done = Result<(), Box<dyn std::error::Error>>;
 
 pub(crate) type Test = fn(&WgpuBackend) -> Done;
 
-/// `y[i] = scale * a[i] + b[i]` on floats.
+/// The source of a kernel that computes `y[i] = scale * a[i] + b[i]` in F32.
 pub(crate) const AXPY: &str = "
 struct Params { count: u32, scale: f32 }
 @group(0) @binding(0) var<uniform> p: Params;
@@ -36,7 +36,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 }
 ";
 
-/// Writes a program down.
+/// Builds a program step by step.
 pub(crate) struct Maker {
     pub(crate) program: GpuProgram,
     pub(crate) count: SymInt,
@@ -83,7 +83,7 @@ impl Maker {
         SlotId(self.program.slots.len() as u32 - 1)
     }
 
-    /// The floats of `s` elements in a slot as an input or output.
+    /// Declares the `s` F32 values of a slot as an input or output.
     pub(crate) fn io(&mut self, slot: SlotId) -> (Port, IoBinding) {
         let ty = Type::new(DType::F32, [Dim::sym("s")]);
         let bytes = self.program.tape.mul(self.count, SymInt::Const(4));
@@ -126,12 +126,12 @@ impl Maker {
         });
     }
 
-    /// `y = scale * a + b`
+    /// Adds a step `y = scale * a + b`.
     pub(crate) fn axpy(&mut self, scale: f32, a: SlotId, b: SlotId, y: SlotId) {
         self.kernel("axpy", AXPY, scale, &[a, b, y]);
     }
 
-    /// A kernel with the block of [`AXPY`].
+    /// Adds a kernel with the parameter block of [`AXPY`].
     pub(crate) fn kernel(&mut self, name: &str, text: &str, scale: f32, args: &[SlotId]) {
         let block = self.program.params.len() as u32;
         self.program
@@ -163,7 +163,8 @@ impl Maker {
     }
 }
 
-/// `y = 16 x` in four steps, with values between in the arena and one slot read under two names.
+/// `y = 16 x` in four steps, with intermediate values in the arena and one slot read under two
+/// names.
 pub(crate) fn two_steps(bound: u64) -> Arc<GpuProgram> {
     let mut m = Maker::new();
     let bytes = 4 * bound;
@@ -175,7 +176,7 @@ pub(crate) fn two_steps(bound: u64) -> Arc<GpuProgram> {
     let y = m.slot(ProgramBuffer::Output, 0, bytes);
     m.input(x);
     m.axpy(3.0, x, x, t);
-    // The same slot twice in a buffer that is written.
+    // The same slot is read twice, in a buffer that the step also writes.
     m.axpy(0.5, t, t, u);
     m.axpy(1.0, t, u, v);
     m.axpy(1.0, v, u, y);
@@ -192,7 +193,7 @@ pub(crate) fn floats(n: usize) -> Tensor {
     Tensor::from_slice(&[n], &values).unwrap()
 }
 
-/// Runs a program of one input and gives its outputs.
+/// Runs a program with one input and returns its outputs.
 pub(crate) fn run(exe: &mut dyn Executable, x: &Tensor) -> Result<Vec<Vec<f32>>, RunError> {
     let outputs = exe.run(&[("x", x)])?;
     let values = outputs
@@ -201,7 +202,7 @@ pub(crate) fn run(exe: &mut dyn Executable, x: &Tensor) -> Result<Vec<Vec<f32>>,
     Ok(values.collect::<Result<_, _>>()?)
 }
 
-/// What [`two_steps`] computes.
+/// The expected output of [`two_steps`].
 pub(crate) fn want(x: &Tensor) -> Vec<f32> {
     let x = x.as_slice::<f32>().unwrap();
     x.iter().map(|x| 16.0 * x).collect()

@@ -1,4 +1,4 @@
-//! Measuring variants of kernels.
+//! Tests of measuring kernel variants.
 
 use tercet_ir::{DType, Scheme};
 use tercet_wgpu::tune::{self, CandidateOutcome, StateScan, TuneTask};
@@ -27,7 +27,7 @@ fn variants_are_measured(_: &WgpuBackend) -> Done {
         for (name, outcome) in &measured.candidates {
             match outcome {
                 CandidateOutcome::Seconds(seconds) => assert!(*seconds > 0.0, "{name}"),
-                // A device may take no times.
+                // A device may have no timestamps.
                 CandidateOutcome::Failed(why) => assert!(
                     name == "no such variant" || why.contains("measures no times"),
                     "{} {name}: {why}",
@@ -35,7 +35,7 @@ fn variants_are_measured(_: &WgpuBackend) -> Done {
                 ),
             }
         }
-        // What is measured is what is taken.
+        // The measured best variant is the selected one.
         if let Some(best) = measured.best() {
             let entry = TuningEntry {
                 key: task.key.clone(),

@@ -60,7 +60,7 @@ fn projected(
     let rotations = g.only_where(drawn, operands[2])?;
     let own = g.squeeze(drawn, 1)?;
     let opacities = g.only_where(own, operands[3])?;
-    let at = camera.to_camera_space(g, positions)?;
+    let at = camera.camera_point(g, positions)?;
     let depth = g.narrow(at, 1, 2, 1)?;
     let near = replaced(g, drawn, depth, 1.0)?;
     let beside = g.narrow(at, 1, 0, 2)?;
@@ -120,7 +120,7 @@ impl CameraOperands {
     }
 
     /// Points `[N,3]` in camera coordinates.
-    fn to_camera_space(&self, g: &mut Graph, points: Value) -> SplatGradResult {
+    fn camera_point(&self, g: &mut Graph, points: Value) -> SplatGradResult {
         let back = g.swapped(self.rotation)?;
         let turned = g.matmul(points, back)?;
         g.plus(turned, self.shift)

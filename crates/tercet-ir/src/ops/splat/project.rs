@@ -127,7 +127,7 @@ impl<T: ProjectionFloat> PinholeCamera<T> {
     }
 
     /// A point in camera coordinates.
-    fn to_camera_space(&self, x: Vec3<T>) -> Vec3<T> {
+    fn camera_point(&self, x: Vec3<T>) -> Vec3<T> {
         [0, 1, 2].map(|i| dot(self.rotation[i], x) + self.shift[i])
     }
 
@@ -291,7 +291,7 @@ impl<T: ProjectionFloat> Gaussian<'_, T> {
         image: [usize; 2],
     ) -> Option<ProjectedGaussian<T>> {
         let n = T::from_f64;
-        let at = camera.to_camera_space(self.position);
+        let at = camera.camera_point(self.position);
         if !self.is_finite() || !camera.draws_depth(at[2]) {
             return None;
         }
