@@ -1,8 +1,8 @@
-//! What a user feels of the CPU executor: a sentence encoder, a language model, fused elementwise
-//! work. Run by `cargo xtask bench cpu`, which pairs the figures with those of peers.
+//! Benches of typical work on the CPU executor: a sentence encoder, a language model and fused
+//! elementwise operators. `cargo xtask bench cpu` runs them and compares the results with peers.
 //!
-//! Throughput is tokens in the groups `minilm`, `prefill` and `decode`, bytes read and written once
-//! in `chain`.
+//! Throughput is tokens in the groups `minilm`, `prefill` and `decode`. In `chain` it is bytes,
+//! read and written once.
 
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
@@ -79,7 +79,7 @@ fn demo_model(c: &mut Criterion) -> Result<()> {
         group.throughput(Throughput::Elements(1));
         group.bench_function(name, |b| {
             b.iter(|| {
-                // Between 256 and 384 tokens in the cache.
+                // Keep the number of cached tokens between 256 and 384.
                 if generator.position() >= 384 {
                     generator.truncate(256);
                 }
@@ -94,7 +94,7 @@ fn demo_model(c: &mut Criterion) -> Result<()> {
     Ok(())
 }
 
-/// `y = clamp-like chain of eight cheap operations`, which fusion turns into one pass over memory.
+/// A chain of eight cheap elementwise operators, which fusion turns into one pass over memory.
 fn chain_graph() -> std::result::Result<Graph, OpError> {
     let mut g = Graph::new();
     let x = g.input("x", Type::new(DType::F32, [CHAIN_LEN]))?;
@@ -141,11 +141,11 @@ fn chain(c: &mut Criterion) -> Result<()> {
     Ok(())
 }
 
-/// Convolutions of vision networks, which the peer reads too (`xtask/peers/conv_ort.py`): shapes of x and w, one
-/// stride, half a kernel of padding.
+/// Convolutions of vision networks, also read by the peer (`xtask/peers/conv_ort.py`): shapes of x
+/// and w, and a common stride. The padding is half the kernel size.
 const CONVOLUTIONS: &str = include_str!("conv.json");
 
-/// The sizes of a field.
+/// The sizes in a JSON field.
 fn sizes(case: &Value, field: &str) -> Result<Vec<usize>> {
     let sizes = case[field].as_array().ok_or("a list of sizes")?;
     let sizes = sizes.iter().map(|n| n.as_u64().map(|n| n as usize));

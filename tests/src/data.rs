@@ -1,11 +1,12 @@
-//! Where the files of tests lie.
+//! The paths of test data files.
 
 use std::path::{Path, PathBuf};
 
-/// Set by the program for any machine, which brings the files with it.
+/// The environment variable with the folder of the test data. `tercet-parity` sets it to the files
+/// packed with it.
 pub const DATA_DIR: &str = "TERCET_TEST_DATA";
 
-/// A file of `tests/data`.
+/// The path of a file in `tests/data`.
 pub fn data(path: &str) -> PathBuf {
     let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("data");
     let dir = std::env::var_os(DATA_DIR).map_or_else(beside, PathBuf::from);

@@ -1,4 +1,4 @@
-//! Runs tests and keeps what became of each.
+//! Runs tests and records their outcomes.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -15,47 +15,47 @@ use serde::{Deserialize, Serialize};
 use crate::test::TestFn;
 use crate::{SuiteTest, TestExecutor, complaints, executors};
 
-/// What became of a test.
+/// The outcome of a test.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TestOutcome {
-    /// All was right.
+    /// The test passed.
     Passed,
-    /// What was wrong.
+    /// The test failed, with the message.
     Failed(String),
-    /// Why it was not run.
+    /// The test was not run, with the reason.
     Ignored(String),
 }
 
-/// A test and what became of it.
+/// A test with its outcome.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TestRecord {
-    /// The suite.
+    /// The name of the suite.
     pub suite: String,
-    /// The test.
+    /// The name of the test.
     pub name: String,
-    /// What became of it.
+    /// The outcome of the test.
     pub outcome: TestOutcome,
-    /// How long it ran.
+    /// The run time.
     pub took: Duration,
 }
 
-/// Which tests began and which ended, on disk, for whoever asks after the process has died.
+/// A log file of started and finished tests, which remains readable if the process crashes.
 #[derive(Debug)]
 pub struct TestJournal(Mutex<File>);
 
 impl TestJournal {
-    /// A journal in this file.
+    /// Creates a journal that writes to this file.
     pub fn new(file: File) -> TestJournal {
         TestJournal(Mutex::new(file))
     }
 
     fn line(&self, what: &str, name: &str) {
         let mut file = lock(&self.0);
-        // A full disk is no reason to end tests.
+        // Ignore errors: a full disk must not abort the tests.
         let _ = writeln!(file, "{what} {name}");
     }
 
-    /// The tests of a journal's text that began and did not end.
+    /// The tests in a journal's text that started but did not finish.
     pub fn unfinished(text: &str) -> Vec<&str> {
         let mut open: Vec<&str> = Vec::new();
         for line in text.lines() {
@@ -69,14 +69,14 @@ impl TestJournal {
     }
 }
 
-/// A test with all that running it does: what became of it is kept, and the journal knows of it.
+/// A test that records its outcome and writes to the journal when it runs.
 struct PreparedTest {
     name: String,
     ignored: Option<String>,
     run: TestFn,
 }
 
-/// What became of tests so far.
+/// The outcomes of the tests so far.
 type TestRecords = Arc<Mutex<Vec<TestRecord>>>;
 
 fn prepare(
@@ -129,7 +129,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs the tests that the arguments choose, as `cargo test` shows them.
+/// Runs the tests that the arguments select, with the output format of `cargo test`.
 pub fn run(arguments: &Arguments, tests: Vec<(&'static str, SuiteTest)>) -> Vec<TestRecord> {
     let (tests, records) = prepare(tests, None);
     let trials = tests.into_iter().map(|test| match test.ignored {
@@ -143,7 +143,8 @@ pub fn run(arguments: &Arguments, tests: Vec<(&'static str, SuiteTest)>) -> Vec<
     std::mem::take(&mut *lock(&records))
 }
 
-/// Runs tests on so many threads and says to standard error how far it is, and at once what fails.
+/// Runs tests on several threads. Prints the progress and each failure to standard error
+/// immediately.
 pub fn run_in_short(
     threads: usize,
     tests: Vec<(&'static str, SuiteTest)>,
@@ -175,7 +176,7 @@ pub fn run_in_short(
     std::mem::take(&mut *lock(&records))
 }
 
-/// A panic is a failure that says what the panic said.
+/// Runs a test and converts a panic to a failure with the panic message.
 fn caught(run: TestFn) -> Result<(), Failed> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|payload| Err(said(&*payload).into()))
 }
@@ -186,7 +187,7 @@ fn said(payload: &(dyn Any + Send)) -> String {
     format!("panicked: {}", text.unwrap_or("without a text"))
 }
 
-/// One test for each executor: it is there, or nobody asked for it.
+/// One test per executor: it is available unless it is optional.
 pub fn presence() -> Vec<(&'static str, SuiteTest)> {
     let present = |executor: &'static TestExecutor| {
         let missing = executor.device().err();
@@ -201,8 +202,8 @@ pub fn presence() -> Vec<(&'static str, SuiteTest)> {
     executors().iter().map(present).collect()
 }
 
-/// `cargo test`: all suites, with the arguments of the process. Ends it with an error where a test fails or the
-/// validation of a device complains.
+/// The entry point of `cargo test`: runs all suites with the arguments of the process. Exits with
+/// an error if a test fails or a device reports a validation message.
 pub fn main() {
     let arguments = Arguments::from_args();
     if !arguments.list {
@@ -237,7 +238,7 @@ pub fn main() {
     }
 }
 
-/// Where the time went: the groups of tests (suite and operator) that took most of it, in seconds.
+/// The groups of tests (suite and operator) that took the longest, with their seconds.
 fn slowest(records: &[TestRecord]) -> String {
     const SHOWN: usize = 12;
     let mut groups: HashMap<String, Duration> = HashMap::new();
@@ -255,14 +256,14 @@ fn slowest(records: &[TestRecord]) -> String {
     format!("{:.0} s of tests: {}", all.as_secs_f64(), shown.join(", "))
 }
 
-/// Only tests whose names match one of these patterns, which commas separate: parts of the name in their order, with `*`
-/// between them.
+/// Comma-separated name patterns: only tests that match one of them run. In a pattern, `*` matches
+/// any text.
 const ONLY_TESTS: &str = "TERCET_TESTS";
 
-/// Patterns of names that are left out.
+/// Comma-separated name patterns of tests to skip.
 const SKIP: &str = "TERCET_SKIP";
 
-/// The tests that match one pattern of `only`, if there are any, and none of `skip`.
+/// The tests that match a pattern in `only`, or all if it is empty, and no pattern in `skip`.
 fn chosen<T>(
     tests: Vec<(T, SuiteTest)>,
     only: Option<String>,
@@ -286,10 +287,10 @@ fn matches(pattern: &str, name: &str) -> bool {
     rest.is_some()
 }
 
-/// `AT/N`: of each operator's parity tests one of `N`, from the one at `AT` on.
+/// `AT/N`: run one of `N` parity tests of each operator, starting with index `AT`.
 const SAMPLE: &str = "TERCET_SAMPLE";
 
-/// The tests with one of so many of each operator's cases. Those of other suites stay.
+/// Samples the parity tests of each operator. Tests of other suites stay.
 fn sampled<T>(tests: Vec<(T, SuiteTest)>, part: &str) -> Result<Vec<(T, SuiteTest)>, String> {
     let (first, n) = at_of(part)?;
     let mut seen: HashMap<_, usize> = HashMap::new();
@@ -301,7 +302,7 @@ fn sampled<T>(tests: Vec<(T, SuiteTest)>, part: &str) -> Result<Vec<(T, SuiteTes
     Ok(tests.into_iter().filter(|t| is_chosen(t)).collect())
 }
 
-/// The numbers of `AT/N`, the first below the second.
+/// Parses `AT/N`, which requires AT < N.
 fn at_of(part: &str) -> Result<(usize, usize), String> {
     let numbers = part.split_once('/');
     let numbers = numbers.and_then(|(at, n)| Some((at.parse().ok()?, n.parse().ok()?)));
@@ -309,16 +310,16 @@ fn at_of(part: &str) -> Result<(usize, usize), String> {
     numbers.ok_or_else(|| format!("`{part}` is not AT/N"))
 }
 
-/// What a test belongs to: its suite and its operator.
+/// The suite and the operator of a test.
 fn group(test: &SuiteTest) -> (Option<String>, Option<String>) {
     let mut parts = test.name().splitn(3, '/').map(str::to_string);
     (parts.next(), parts.next())
 }
 
-/// `AT/N`: the part of the tests that a process runs, of N.
+/// `AT/N`: run part `AT` of `N` of the tests in this process.
 const SLICE: &str = "TERCET_SLICE";
 
-/// The tests of a part. Tests of one operator, which share kernels, stay together.
+/// The tests of a part. Tests of one operator share kernels, so they stay together.
 fn sliced<T>(tests: Vec<(T, SuiteTest)>, slice: &str) -> Result<Vec<(T, SuiteTest)>, String> {
     let (at, n) = at_of(slice)?;
     let mut groups = HashMap::new();
@@ -401,7 +402,8 @@ mod tests {
 
     #[test]
     fn panics_and_errors_are_kept_with_their_texts() {
-        // What it says of failures is for a file: whoever counts the tests of a run reads what this program prints.
+        // Write the report of failures to a file, because tools count the test results on standard
+        // output.
         let path = |what: &str| {
             let name = format!("tercet-{what}-{}", std::process::id());
             std::env::temp_dir().join(name)

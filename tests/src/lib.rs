@@ -1,6 +1,7 @@
-//! The cross-executor tests: the executors of this build, opened once, and the suites that run on them.
+//! Cross-executor tests: the executors of this build, opened once per process, and the suites that
+//! run on them.
 //!
-//! `cargo test --test suites` runs them, and so does `tercet-parity`, a program that needs nothing else.
+//! `cargo test --test suites` and the self-contained program `tercet-parity` run them.
 
 pub mod data;
 pub mod harness;
@@ -17,17 +18,17 @@ use tercet::Device;
 pub use data::data;
 pub use test::SuiteTest;
 
-/// The executors to run on, separated by commas; all of the build without it.
+/// Comma-separated executors to run on; the default is every executor in the build.
 pub const ONLY: &str = "TERCET_EXECUTORS";
 
-/// An executor and how to get it.
+/// An executor under test.
 #[derive(Debug)]
 pub struct TestExecutor {
-    /// Its name, as `TERCET_REQUIRE` has it.
+    /// Its name in `TERCET_REQUIRE`.
     pub name: &'static str,
     open: fn() -> Result<Device, String>,
     opened: OnceLock<Result<Device, String>>,
-    /// What the device's own validation found wrong so far.
+    /// The messages of the device's validation so far.
     pub complaints: fn() -> Vec<String>,
 }
 
@@ -45,16 +46,17 @@ impl TestExecutor {
         }
     }
 
-    /// The device, the same one for all tests of a process.
+    /// The device, shared by all tests of a process.
     ///
     /// # Errors
-    /// Why this machine has none.
+    /// The reason why this machine has no such device.
     pub fn device(&self) -> Result<&Device, String> {
         let opened = self.opened.get_or_init(self.open);
         opened.as_ref().map_err(String::clone)
     }
 
-    /// Whether `TERCET_REQUIRE` (a comma-separated list) names it: then it must be there.
+    /// Whether `TERCET_REQUIRE` (a comma-separated list) names the executor, so that its absence is
+    /// a failure.
     pub fn is_required(&self) -> bool {
         let required = std::env::var("TERCET_REQUIRE").unwrap_or_default();
         required.split(',').any(|name| name.trim() == self.name)
@@ -85,10 +87,10 @@ pub fn executors() -> &'static [TestExecutor] {
     })
 }
 
-/// Runs a test on every executor of this machine; one that is required must be there.
+/// Runs a test on every available executor.
 ///
 /// # Panics
-/// When a required executor is missing, or its validation found something wrong.
+/// If a required executor is missing, or its validation reported a message.
 pub fn for_each_executor(test: impl Fn(&Device)) {
     for executor in executors() {
         match executor.device() {
@@ -100,10 +102,10 @@ pub fn for_each_executor(test: impl Fn(&Device)) {
     }
 }
 
-/// Runs a test on the reference and on every executor of this machine.
+/// Runs a test on the reference and on every available executor.
 ///
 /// # Panics
-/// When the test fails, and as [`for_each_executor`].
+/// If the test fails, and as [`for_each_executor`].
 pub fn everywhere(test: impl Fn(&Device) -> Result<(), Box<dyn std::error::Error>>) {
     let checked = |device: &Device| {
         if let Err(e) = test(device) {
@@ -114,7 +116,7 @@ pub fn everywhere(test: impl Fn(&Device) -> Result<(), Box<dyn std::error::Error
     for_each_executor(checked);
 }
 
-/// What the validation of the executors that were opened found wrong.
+/// The validation messages of all opened executors.
 pub fn complaints() -> Vec<String> {
     let opened = executors().iter().filter(|e| e.opened.get().is_some());
     let of = |e: &TestExecutor| {
@@ -126,8 +128,8 @@ pub fn complaints() -> Vec<String> {
     opened.flat_map(of).collect()
 }
 
-/// The Vulkan device, under validation and with gaps between slots where `TERCET_VALIDATION` is 1; `TERCET_VULKAN_DEVICE` chooses
-/// among several.
+/// The Vulkan device. `TERCET_VALIDATION=1` enables validation and redzones between slots.
+/// `TERCET_VULKAN_DEVICE` selects one of several devices.
 #[cfg(feature = "vulkan")]
 pub mod vulkan {
     use std::sync::{Arc, OnceLock};
@@ -135,10 +137,10 @@ pub mod vulkan {
     use tercet::Device;
     use tercet_vulkan::{VulkanBackend, VulkanOptions};
 
-    /// The backend, for what only Vulkan has: counters, messages, capabilities.
+    /// The Vulkan backend with its counters, messages and capabilities.
     ///
     /// # Errors
-    /// Why this machine has none.
+    /// The reason why this machine has no such device.
     pub fn backend() -> Result<Arc<VulkanBackend>, String> {
         static BACKEND: OnceLock<Result<Arc<VulkanBackend>, String>> = OnceLock::new();
         let open = || {
@@ -164,7 +166,7 @@ pub mod vulkan {
     }
 }
 
-/// The wgpu device; `TERCET_WGPU_LIMITS` may be `webgpu` for the limits of a browser, or
+/// Opens the wgpu device. `TERCET_WGPU_LIMITS` can be `webgpu` for the limits of browsers, or
 /// `downlevel` for fewer bindings.
 #[cfg(feature = "wgpu")]
 fn wgpu_device() -> Result<Device, String> {

@@ -1,4 +1,5 @@
-//! Files that travel at the end of a program, as a ZIP archive: what reads one finds its directory from the end.
+//! Files appended to a program as a ZIP archive. ZIP readers find the archive's directory from the
+//! end of the file.
 
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
@@ -8,10 +9,11 @@ use zip::result::ZipError;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
-/// Writes `program` with the files of `folders` behind it: each folder under the name given.
+/// Writes `program` with the files of `folders` appended; each folder is stored under its given
+/// name.
 ///
 /// # Errors
-/// A file that cannot be read or written.
+/// I/O errors of reading or writing a file.
 pub fn write(program: &Path, folders: &[(&str, PathBuf)], to: &Path) -> io::Result<()> {
     fs::copy(program, to)?;
     let mut out = File::options().read(true).write(true).open(to)?;
@@ -45,10 +47,10 @@ fn files_below(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Unpacks what `program` brings into `folder`; false if it brings nothing.
+/// Unpacks the files appended to `program` into `folder`; false if there are none.
 ///
 /// # Errors
-/// What is there is damaged, or cannot be written.
+/// The archive is damaged, or a file cannot be written.
 pub fn unpack(program: &Path, folder: &Path) -> io::Result<bool> {
     let mut archive = match ZipArchive::new(File::open(program)?) {
         Ok(archive) => archive,

@@ -1,4 +1,4 @@
-//! What a run of the suites on a machine came to: one verdict, and the rest as JSON.
+//! The report of a test run: a verdict in one line, and the details as JSON.
 
 use std::fmt;
 
@@ -6,55 +6,55 @@ use serde::{Deserialize, Serialize};
 
 use crate::harness::{TestOutcome, TestRecord};
 
-/// A run on a machine.
+/// The report of a run on a machine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ParityReport {
     /// `passed` or `failed`.
     pub verdict: String,
     /// The build: version, compiler, profile, target.
     pub build: String,
-    /// Operating system, architecture and number of processors.
+    /// The operating system, architecture and number of processors.
     pub machine: String,
-    /// One for each executor.
+    /// The report of each executor.
     pub executors: Vec<ExecutorReport>,
 }
 
-/// What a run came to on one executor.
+/// The report of a run on one executor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ExecutorReport {
-    /// `cpu`, `vulkan`, `wgpu`.
+    /// `cpu`, `vulkan` or `wgpu`.
     pub name: String,
-    /// What the device calls itself, its driver, or why there is none.
+    /// The device name and driver, or the reason why there is no device.
     pub device: String,
-    /// Tests that were right.
+    /// The number of passed tests.
     pub passed: usize,
-    /// Tests that were wrong.
+    /// The number of failed tests.
     pub failed: usize,
-    /// Tests that were not run, with reasons in `ignored_tests`.
+    /// The number of tests that were not run; `ignored_tests` has the reasons.
     pub ignored: usize,
-    /// Wall-clock time.
+    /// The wall-clock time in seconds.
     pub seconds: f64,
-    /// Name and text of each failure.
+    /// The name and message of each failure.
     pub failures: Vec<TestNote>,
-    /// Name and reason of each test that was not run.
+    /// The name and reason of each test that was not run.
     pub ignored_tests: Vec<TestNote>,
-    /// What the validation of the device found wrong.
+    /// The messages of the device's validation.
     pub complaints: Vec<String>,
-    /// How the process ended if it did not end by itself, and which tests were under way.
+    /// If the process crashed: its exit status and the unfinished tests.
     pub died: Option<String>,
 }
 
-/// A test and a text.
+/// A test with a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TestNote {
-    /// The test.
+    /// The name of the test.
     pub name: String,
-    /// What is said of it.
+    /// The message.
     pub text: String,
 }
 
 impl ExecutorReport {
-    /// Of the records of a process that ended by itself.
+    /// The report of a process that did not crash.
     pub fn new(
         name: &str,
         device: String,
@@ -74,7 +74,7 @@ impl ExecutorReport {
         all
     }
 
-    /// Of nothing.
+    /// A report without tests.
     pub fn empty(name: &str, device: String, seconds: f64) -> ExecutorReport {
         ExecutorReport {
             name: name.to_string(),
@@ -90,14 +90,14 @@ impl ExecutorReport {
         }
     }
 
-    /// Nothing was wrong, and something was run.
+    /// True if no test failed, no validation message was reported, and at least one test ran.
     pub fn is_right(&self) -> bool {
         self.failed == 0 && self.passed > 0 && self.complaints.is_empty() && self.died.is_none()
     }
 }
 
 impl ParityReport {
-    /// Of these executors.
+    /// Combines the reports of the executors.
     pub fn new(executors: Vec<ExecutorReport>) -> ParityReport {
         let right = !executors.is_empty() && executors.iter().all(ExecutorReport::is_right);
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -110,7 +110,7 @@ impl ParityReport {
         }
     }
 
-    /// Whether all was right.
+    /// Whether everything passed.
     pub fn passed(&self) -> bool {
         self.verdict == "passed"
     }

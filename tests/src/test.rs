@@ -1,4 +1,4 @@
-//! A test as data: a name, whether it can run here, and what it does.
+//! A test as data: its name, its condition and its function.
 
 use std::error::Error;
 
@@ -7,14 +7,15 @@ use tercet::Device;
 
 use crate::TestExecutor;
 
-/// One test. Those that need an executor end in its name: `parity/softmax/odd_rows_7x33/f32/vulkan`.
+/// A test. If it needs an executor, its name ends in the executor's name:
+/// `parity/softmax/odd_rows_7x33/f32/vulkan`.
 pub struct SuiteTest {
     name: String,
     ignored: Option<String>,
     run: TestFn,
 }
 
-/// What a test does.
+/// The function of a test.
 pub(crate) type TestFn = Box<dyn FnOnce() -> Result<(), Failed> + Send>;
 
 impl std::fmt::Debug for SuiteTest {
@@ -27,7 +28,7 @@ impl std::fmt::Debug for SuiteTest {
 }
 
 impl SuiteTest {
-    /// A test that says what is wrong.
+    /// A test that returns a failure message.
     pub fn new(
         name: impl Into<String>,
         run: impl FnOnce() -> Result<(), Failed> + Send + 'static,
@@ -39,7 +40,7 @@ impl SuiteTest {
         }
     }
 
-    /// A test that panics where something is wrong.
+    /// A test that panics on failure.
     pub fn asserting(name: &str, run: fn()) -> SuiteTest {
         SuiteTest::new(name, move || {
             run();
@@ -47,7 +48,7 @@ impl SuiteTest {
         })
     }
 
-    /// A test that panics, or ends with an error.
+    /// A test that panics or returns an error on failure.
     pub fn fallible(
         name: &str,
         run: impl FnOnce() -> Result<(), Box<dyn Error>> + Send + 'static,
@@ -57,7 +58,8 @@ impl SuiteTest {
         })
     }
 
-    /// A test of an executor: ignored where the machine lacks it, unless `TERCET_REQUIRE` names it.
+    /// A test on an executor. It is ignored if the executor is missing, unless `TERCET_REQUIRE`
+    /// names the executor.
     pub fn on(
         executor: &'static TestExecutor,
         name: String,
@@ -66,7 +68,7 @@ impl SuiteTest {
         SuiteTest::variant_on(executor, name, "", run)
     }
 
-    /// [`Test::on`] with something after the name of the executor.
+    /// As [`Test::on`], with a suffix after the name of the executor.
     pub fn variant_on(
         executor: &'static TestExecutor,
         name: String,
@@ -81,7 +83,7 @@ impl SuiteTest {
         }
     }
 
-    /// The same test, not run, with the reason.
+    /// The same test, marked as ignored with the reason.
     #[must_use]
     pub fn ignored(self, why: &str) -> SuiteTest {
         SuiteTest {
@@ -90,12 +92,12 @@ impl SuiteTest {
         }
     }
 
-    /// Its name.
+    /// The name of the test.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The name, why it is ignored, and what it does.
+    /// The name, the reason if it is ignored, and the function.
     pub(crate) fn into_parts(self) -> (String, Option<String>, TestFn) {
         (self.name, self.ignored, self.run)
     }

@@ -1,4 +1,4 @@
-//! How much a run of a model plays on a large GPU: dispatches and barriers of one layer.
+//! Tests of the number of dispatches and barriers per layer of models on a large GPU.
 
 use tercet::{Bindings, CompileOptions, DType, Graph, Scheme};
 use tercet_models::{
@@ -9,7 +9,7 @@ use tercet_plan::{DeviceCaps, LaunchSizes, compile};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Dispatches and barriers.
+/// The numbers of dispatches and barriers.
 type Count = [usize; 2];
 
 fn count(
@@ -29,7 +29,7 @@ fn count(
     Ok([played.len(), played.iter().filter(|p| p.barrier).count()])
 }
 
-/// What one more layer adds, and what all of `layers` make.
+/// The increase per additional layer, and the total for `layers` layers.
 fn per_layer(
     of: impl Fn(usize) -> Result<Count, Failure>,
     layers: usize,
@@ -60,8 +60,9 @@ fn bert(layers: usize, dtype: DType) -> Result<Encoder, Failure> {
 
 #[test]
 fn an_encoder_layer() -> Result<(), Failure> {
-    // Products of F32 with few tiles sum parts of k, which is a step more for each; attention as pairs of F16 plays
-    // five: pairs of queries, keys and values, products, and what pairs do not hold.
+    // F32 matmuls with few tiles use split-K, which adds a step each. Split-F16 attention has five
+    // steps: three conversions of queries, keys and values, the attention itself, and the fallback
+    // for values outside the split-F16 range.
     for (dtype, most) in [(DType::F16, 7), (DType::F32, 15)] {
         let of = |layers| {
             let bert = bert(layers, dtype)?;
@@ -78,7 +79,8 @@ fn an_encoder_layer() -> Result<(), Failure> {
 #[test]
 fn a_decoder_layer() -> Result<(), Failure> {
     for scheme in [Scheme::F16, Scheme::Q8_0, Scheme::Q4K] {
-        // Activations are F32: attention of a prompt plays five steps, and joins the parts of its keys where key heads are few.
+        // With F32 activations, attention of a prompt has five steps. If there are few key heads,
+        // it also combines split-KV chunks.
         for (tokens, most) in [(1, [7, 7]), (512, [17, 15])] {
             let of = |layers| {
                 let config = DecoderSpec::llama(DecoderDims {

@@ -1,6 +1,6 @@
-//! Checks that `docs/reference/operators.md` agrees with the code: one row for each operator, from its
-//! declaration and from the executors' support of its cases. `TERCET_UPDATE_DOCS=1` (which
-//! `cargo xtask docs` sets) rewrites the page.
+//! Checks that `docs/reference/operators.md` agrees with the code. The page has one row per
+//! operator, generated from its declaration and the executors' support of its cases.
+//! `TERCET_UPDATE_DOCS=1`, which `cargo xtask docs` sets, rewrites the page.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ fn path() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/operators.md")
 }
 
-/// Calls `f` with every node of this kind in the kind's cases, in every dtype.
+/// Calls `f` with every node of this operator in its cases, for every dtype.
 fn for_each_node(kind: OpKind, mut f: impl FnMut(DType, &Graph, &Node)) {
     for case in kind.cases() {
         for &dtype in kind.doc().dtypes.iter().filter(|d| case.runs_with(**d)) {
@@ -56,7 +56,7 @@ fn for_each_node(kind: OpKind, mut f: impl FnMut(DType, &Graph, &Node)) {
     }
 }
 
-/// Words with the dtypes that they hold for, or alone where there is one word.
+/// The words with the dtypes that they apply to; a single word has no dtypes.
 fn shown(words: &BTreeMap<&'static str, Vec<DType>>) -> String {
     let named = |(word, dtypes): (&&str, &Vec<DType>)| {
         let names: Vec<&str> = dtypes.iter().map(|d| d.name()).collect();
@@ -73,7 +73,7 @@ fn is_leaf(kind: OpKind) -> bool {
     matches!(kind, Input | Param | Const | State)
 }
 
-/// How a target runs the nodes of a kind.
+/// The support of a target for an operator.
 fn how(
     kind: OpKind,
     dtypes: fn(DType) -> bool,
@@ -102,7 +102,7 @@ fn how(
     shown(&words)
 }
 
-/// The word for a node that the target takes as it is, or does not.
+/// The word for a node that the target supports directly, or not.
 fn word(node: &Node, native: bool) -> &'static str {
     match (node.op.kind().doc().tier, native) {
         (Tier::Core | Tier::Host, true) => "native",
@@ -189,7 +189,7 @@ fn the_table_of_operators_is_up_to_date() {
     want += "|---|---|---|---|---|---|---|---|---|---|\n";
     OpKind::ALL.iter().for_each(|&kind| want += &row(kind));
     let doc = std::fs::read_to_string(path()).unwrap_or_default();
-    // A checkout may have other line ends.
+    // A checkout may have other line endings.
     if doc.replace("\r\n", "\n") == want {
         return;
     }

@@ -1,5 +1,5 @@
-//! One compiled encoder at many sizes: nothing is compiled again, and commands are recorded once for each
-//! combination of ways that sizes choose.
+//! Tests of one compiled encoder at many sizes: nothing is compiled again, and commands are
+//! recorded once per combination of branches that sizes select.
 #![cfg(feature = "vulkan")]
 
 use tercet::{Backend, CompileOptions, DType, Device, Tensor};
@@ -9,10 +9,10 @@ use tercet_vulkan::{VulkanBackend, VulkanOptions};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// One row, a few or many, and few queries or many.
+/// The branches depend on one, few or many rows, and on few or many queries.
 const MAX_COMBINATIONS: u64 = 6;
 
-/// Two orders of summation of the same F32 model.
+/// Maximum difference between two summation orders of the same F32 model.
 const REORDERED: f32 = 1e-4;
 
 #[test]
@@ -20,7 +20,7 @@ fn an_encoder_at_thirty_sizes_records_once_for_each_way() -> Result<(), Failure>
     let required = executors()
         .iter()
         .any(|e| e.name == "vulkan" && e.is_required());
-    // A device of its own: the counters are those of a device.
+    // A separate device, because the counters are per device.
     let backend = match VulkanBackend::new(VulkanOptions::default()) {
         Ok(backend) => backend,
         Err(e) if required => return Err(e.into()),
@@ -54,7 +54,7 @@ fn an_encoder_at_thirty_sizes_records_once_for_each_way() -> Result<(), Failure>
     let loaded = backend.counters().recorded;
     let mut recorded = loaded;
     for run in 0..60 {
-        // The same sizes once more.
+        // Repeats the previous sizes.
         if run == 30 {
             state = 7;
             recorded = backend.counters().recorded;

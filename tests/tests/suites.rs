@@ -1,4 +1,4 @@
-//! Every suite on every executor of the build; `TERCET_EXECUTORS` may choose some.
+//! Runs every suite on every executor of the build; `TERCET_EXECUTORS` selects executors.
 
 fn main() {
     tercet_tests::harness::main();

@@ -1,4 +1,4 @@
-//! What training steps keep between their kernels on a large GPU.
+//! Tests of the memory that training steps use between their kernels on a large GPU.
 
 use tercet::CompileOptions;
 use tercet::train::{AdamW, StepOptions, TrainStep, Trainable};
@@ -8,7 +8,7 @@ use tercet_plan::{DeviceCaps, compile, explain};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Bytes of the arena and of what is prepared, and the number of barriers.
+/// The bytes of the arena and of prepared buffers, and the number of barriers.
 #[derive(Debug)]
 struct Taken {
     arena: u64,
@@ -16,7 +16,7 @@ struct Taken {
     barriers: usize,
 }
 
-/// A step of the small llama, 8 rows of 256 tokens.
+/// A training step of the small llama with 8 rows of 256 tokens.
 fn step(tuning: FineTuneMode, change: fn(&mut DecoderTrainingOptions)) -> Result<Taken, Failure> {
     let path = tercet_tests::data("tiny-rust-llama/tiny-rust-llama-q8_0.gguf");
     let files = ModelFiles::open(&path)?;
@@ -40,7 +40,8 @@ fn step(tuning: FineTuneMode, change: fn(&mut DecoderTrainingOptions)) -> Result
 #[test]
 fn what_is_computed_again_waits_for_what_needs_it() -> Result<(), Failure> {
     let plain = step(FineTuneMode::Full, |_| {})?;
-    // What is not computed again waits without barriers of its own: those that are here are of layers, and of products as pairs.
+    // Without recomputation there are no additional barriers; the remaining ones belong to layers
+    // and split-F16 matmuls.
     assert!(plain.arena < 200 << 20 && plain.barriers < 180, "{plain:?}");
     let again = step(FineTuneMode::Full, |o| o.checkpoints = true)?;
     assert!(again.arena * 5 < plain.arena * 3, "{again:?} of {plain:?}");
@@ -69,7 +70,8 @@ fn what_is_drawn_again_waits_for_what_needs_it() -> Result<(), Failure> {
 #[test]
 fn weights_of_an_adapted_model_stay_packed() -> Result<(), Failure> {
     let taken = step(FineTuneMode::Lora(LoraOptions::new(4)), |_| {})?;
-    // 3.5 million weights take 14 MB in F32 and 4 packed, which are joined for products that share what they read.
+    // 3.5 million weights take 14 MB in F32 and 4 MB quantized. Weights of matmuls with the same
+    // input are concatenated.
     assert!(taken.prepared < 5 << 20, "{taken:?}");
     Ok(())
 }

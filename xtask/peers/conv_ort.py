@@ -1,10 +1,10 @@
-"""ONNX Runtime's times for convolutions, as JSON on standard output.
+"""Measures ONNX Runtime's convolutions and prints the times as JSON on standard output.
 
-Reads shapes from the file of our bench, builds an ONNX graph of one convolution with bias for each, checks a few
-elements of its answer in float64, and measures it. Needs numpy, onnx and onnxruntime.
+Reads the shapes from the bench's file and builds an ONNX graph with one convolution with bias for each. Checks a few
+elements of the result in float64 and measures the graph. Needs numpy, onnx and onnxruntime.
 
-Layouts of its own make most convolutions faster and some slower, as they are converted on the way in and out:
-each case is measured with them and without, and the better median counts.
+ONNX Runtime can use internal layouts, which make most convolutions faster but some slower, because inputs and outputs
+are converted. Each case is measured with and without them, and the better median counts.
 """
 
 import argparse
@@ -29,7 +29,7 @@ LEVELS = [
 
 
 class Case:
-    """One convolution: its operands, its graph, and elements of the answer."""
+    """A convolution: its operands, its graph, and expected elements of the result."""
 
     def __init__(self, case):
         rng = np.random.default_rng(0)
@@ -52,7 +52,7 @@ class Case:
         return helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION)
 
     def error(self, y):
-        """The largest error of some elements, against sums in float64."""
+        """The maximum error of some elements, compared with float64 sums."""
         pads = [(0, 0), (0, 0)] + [(p, p) for p in self.pads]
         padded = np.pad(self.x, pads).astype(np.float64)
         rng = np.random.default_rng(1)
@@ -79,7 +79,7 @@ def median_ns(case, level, threads):
     error = case.error(y)
     if not error < MAX_ABS_ERROR:
         raise SystemExit(f"error: the ONNX graph is wrong: {error:.2e} is above {MAX_ABS_ERROR}")
-    # The result has its memory beforehand, as ours has.
+    # Preallocate the result, as the Tercet bench does.
     binding = session.io_binding()
     binding.bind_cpu_input("x", case.x)
     binding.bind_output("y", "cpu", 0, np.float32, y.shape, y.ctypes.data)
@@ -94,8 +94,8 @@ def median_ns(case, level, threads):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", type=Path, required=True, help="the shapes")
-    parser.add_argument("--group", required=True, help="before the names of the shapes")
+    parser.add_argument("--cases", type=Path, required=True, help="file with the shapes")
+    parser.add_argument("--group", required=True, help="prefix of the shape names")
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     rows = []

@@ -1,12 +1,12 @@
-"""Language models of four shapes on a GPU: tokens a second of a prompt and of the tokens after it, and of texts side by side.
+"""Measures language models of four shapes on a GPU in tokens per second: prefill, decode, and batched decode.
 
     python3 xtask/peers/decoders_gpu.py --tercet target/release/tercet [--devices vulkan,wgpu] [--shapes 8b,1.1b,moe,mamba2]
         [--folder DIR] [--keep]
 
-The files are made up (random weights, in DIR, which defaults to the temporary folder; each is removed after it was measured,
-unless kept): Q4_K with half of the value and down projections and the output in Q6_K, as llama.cpp's Q4_K_M has them, and
-Mamba-2 in F16. Each row is one run of `tercet bench -c 1024` in a process of its own, with nothing else said. Goals are an
-H200's. Needs gguf and numpy.
+The model files have random weights. They are written to DIR (default: the temporary folder) and removed after the
+measurement unless `--keep` is set. The format is Q4_K with half of the value and down projections and the output in
+Q6_K, as in llama.cpp's Q4_K_M. Mamba-2 is F16. Each row is one run of `tercet bench -c 1024` with default options in a
+separate process. The goals are for an H200. Needs gguf and numpy.
 """
 
 import argparse
@@ -19,12 +19,12 @@ import gguf
 import numpy as np
 
 TYPES = gguf.GGMLQuantizationType
-# Random bytes of which all blocks are cut.
+# Random bytes; all blocks are slices of them.
 POOL = 1 << 26
 
 
 class File:
-    """A GGUF file of one architecture that is being written."""
+    """Writes a GGUF file of one architecture."""
 
     def __init__(self, path, architecture, hidden, layers, vocab):
         self.out, self.hidden, self.layers = gguf.GGUFWriter(str(path), architecture), hidden, layers
@@ -47,7 +47,7 @@ class File:
         out.add_eos_token_id(2)
 
     def blocks(self, kind, shape):
-        """Random blocks, of which each weight is near 0 and some hundredths in size."""
+        """Random blocks whose weights have a mean near 0 and a magnitude of a few hundredths."""
         if kind == TYPES.F16:
             normal = self.rng.normal(0.0, 0.02, 1 << 20).astype(np.float16)
             return np.resize(normal, shape)
@@ -169,7 +169,7 @@ def mamba2(path, hidden=2560, layers=64, states=128, head=64, kernel=4, vocab=50
     file.close()
 
 
-# The writer, goals of a prompt and of decoding in tokens a second, and of texts side by side how many and the goal.
+# The writer, the goals of prefill and decode in tokens per second, and the batch size and goal of batched decode.
 SHAPES = {
     "8b": (lambda path: llama(path, 4096, 32, 32, 8, 14336, 128256), 13000, 400, (32, 3500)),
     "1.1b": (lambda path: llama(path, 2048, 22, 32, 4, 5632, 32000), None, 1250, None),

@@ -1,13 +1,13 @@
-"""A language model of 1.1 billion parameters on the CPU, beside llama.cpp, in one run: tokens a second of a prompt of 128
-and of the tokens after it.
+"""Compares a language model of 1.1 billion parameters with llama.cpp on the CPU: tokens per second of a prompt of 128
+tokens and of the tokens after it.
 
     python3 xtask/peers/decoders_llama_cpp.py --tercet target/release/tercet [--threads 2] [--kinds q4_k_m,q8_0,f16]
         [--folder DIR]
 
-The files are made up (the shape of TinyLlama, random weights, in DIR, which defaults to the temporary folder), as F16, Q8_0
-and Q4_K with half of the value and down projections and the output in Q6_K, as llama.cpp's Q4_K_M has them. Ours is
-`tercet bench --device cpu`; llama.cpp is the package `xllamacpp`, whose server says what its own clock measured. Each is
-measured before and after the other. Needs gguf, numpy and xllamacpp.
+The model files have the shape of TinyLlama and random weights, in DIR (default: the temporary folder). The formats are
+F16, Q8_0, and Q4_K with half of the value and down projections and the output in Q6_K, as in llama.cpp's Q4_K_M. Tercet
+is measured by `tercet bench --device cpu`. llama.cpp is the package `xllamacpp`, whose server reports its own timings.
+Each program is measured before and after the other. Needs gguf, numpy and xllamacpp.
 """
 
 import argparse
@@ -27,7 +27,7 @@ KINDS = {"q4_k_m": TYPES.Q4_K, "q8_0": TYPES.Q8_0, "f16": TYPES.F16}
 
 
 def blocks(rng, kind, rows, columns):
-    """Random blocks of a matrix, of which each weight is near 0 and some hundredths in size."""
+    """Random blocks of a matrix whose weights have a mean near 0 and a magnitude of a few hundredths."""
     if kind == TYPES.F16:
         return rng.normal(0.0, 0.02, (rows, columns)).astype(np.float16)
     length, size = gguf.GGML_QUANT_SIZES[kind]
@@ -136,7 +136,7 @@ def main():
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--kinds", default=",".join(KINDS))
     p.add_argument("--folder", type=pathlib.Path, default=pathlib.Path(tempfile.gettempdir()))
-    p.add_argument("--make-only", action="store_true", help="write the files and measure nothing")
+    p.add_argument("--make-only", action="store_true", help="write the model files without measuring")
     args = p.parse_args()
     print("| file | ours, prompt / decode | llama.cpp | ours again | ratio |\n|---|---|---|---|---|")
     for name in args.kinds.split(","):

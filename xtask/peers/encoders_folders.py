@@ -1,6 +1,6 @@
-"""Folders of encoders of real shapes with random weights, as `transformers` saves them, and texts of mixed length.
+"""Writes encoder folders with realistic shapes and random weights in the layout of `transformers`, and texts of mixed length.
 
-`encoders_torch.py` makes and times them. Needs torch, transformers and tokenizers, and nothing from a network.
+`encoders_torch.py` uses and times them. Needs torch, transformers and tokenizers, and no network.
 """
 
 import json
@@ -13,13 +13,13 @@ import transformers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 SEED = 7
-# Texts are this many words long, evenly by logarithm, with many short ones as in search and chat.
+# The number of words per text, uniform in its logarithm: many short texts, as in search and chat.
 SHORTEST, LONGEST = 3, 180
 SYLLABLES = [c + v for c in "bdfgklmnprstvz" for v in "aeiou"]
 
 
 def words_of(count):
-    """So many words, the frequent ones first."""
+    """`count` words, the most frequent first."""
     draw = random.Random(SEED)
     found = {}
     while len(found) < count:
@@ -28,7 +28,7 @@ def words_of(count):
 
 
 def sentences(count, words):
-    """Texts of these words, drawn by Zipf's law."""
+    """Texts of these words with Zipf-distributed frequencies."""
     draw = random.Random(SEED)
     weights = [1 / (rank + 3) for rank in range(len(words))]
     texts = []
@@ -39,10 +39,10 @@ def sentences(count, words):
 
 
 def save(model, folder, **files):
-    """The model and further JSON files; nothing where the folder is there."""
+    """Writes the model and further JSON files, unless the folder exists."""
     draw = torch.Generator().manual_seed(SEED)
     for name, p in model.named_parameters():
-        # As wide as trained matrices are, so that nothing overflows in F16.
+        # The deviation of trained matrices, so that F16 does not overflow.
         if p.dim() > 1 and "embed_positions" not in name:
             p.data.copy_(torch.randn(p.shape, generator=draw) * min(0.05, p[0].numel() ** -0.5))
     model.save_pretrained(folder)
@@ -77,12 +77,12 @@ def clip(folder, small):
 
 
 def minilm(folder, small):
-    """BERT of MiniLM's shape with WordPiece, as `sentence-transformers` saves it."""
+    """BERT with MiniLM's shape and a WordPiece tokenizer, in the layout of `sentence-transformers`."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     letters = "abcdefghijklmnopqrstuvwxyz."
     tokens = special + list(letters) + [f"##{c}" for c in letters]
     known = set(tokens)
-    # Half of the words are whole tokens, the rest come in pieces, as about every fourth word of English does.
+    # Half of the words are whole tokens, the others are split, like about every fourth word of English.
     pieces = [f"##{a}{b}" for a in SYLLABLES for b in SYLLABLES] + [f"##{a}" for a in SYLLABLES]
     room = (2000 if small else 30522) - len(tokens)
     tokens += [t for t in words_of(12000) + pieces + words_of(40000) if t not in known and not known.add(t)][:room]
@@ -111,13 +111,13 @@ def minilm(folder, small):
     (folder / "2_Normalize").mkdir()
 
 
-# Of Whisper's multilingual vocabulary: what ends and starts a text, the first of 99 languages, and what follows them.
+# Special tokens of Whisper's multilingual vocabulary: end and start of text, the first of 99 languages, and the tokens after them.
 END, START, ENGLISH, TRANSLATE, TRANSCRIBE, NO_TIMES = 50257, 50258, 50259, 50358, 50359, 50363
 VOCAB = 51865
 
 
 def whisper(folder, small):
-    """Whisper-base with its numbers of tokens; words are made up."""
+    """Whisper-base with its vocabulary size and generated words."""
     layers, width = (2, 64) if small else (6, 512)
     config = transformers.WhisperConfig(
         vocab_size=VOCAB, d_model=width, encoder_layers=layers, decoder_layers=layers, encoder_attention_heads=8,

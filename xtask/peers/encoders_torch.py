@@ -1,22 +1,22 @@
-"""Encoders of pictures, texts and speech beside their peers, in one run: `tercet bench` and torch on the same folders.
+"""Compares image, text and speech encoders with torch in one run: `tercet bench` and torch on the same model folders.
 
     python3 xtask/peers/encoders_torch.py --tercet target/release/tercet [--device cuda] [--executors vulkan,wgpu]
         [--only vit,clip,minilm,whisper] [--folders DIR] [--json FILE]
 
-On a machine without a GPU: `--device cpu --executors cpu --threads 2`, which also times `faster-whisper` where it is
-there; `--small` tries the script with tiny models in seconds. Folders are made by `encoders_folders.py` where they are
-not there yet (`--folders`, in the temporary folder); `--minilm FOLDER` takes real weights in place of made-up ones. No
-network is used. Needs torch, transformers and sentence-transformers.
+On a machine without a GPU use `--device cpu --executors cpu --threads 2`, which also times `faster-whisper` if it is
+installed. `--small` tries the script with tiny models in seconds. `encoders_folders.py` creates missing model folders
+(in `--folders`, default: the temporary folder). `--minilm FOLDER` uses real weights instead of random ones. No network
+is needed. Needs torch, transformers and sentence-transformers.
 
-Times are the clock's, from inputs (pictures on the device, texts and samples in memory) to results in memory, the median
-of some runs after the device has left its idle clock. On a GPU torch computes in F16 by the best of eager, a CUDA graph
-and `torch.compile`; on a CPU eagerly in F32. What each row compares:
+Times are wall-clock times from inputs (images on the device, texts and samples in host memory) to results in host
+memory. They are medians over several runs after the device has left its idle clock. On a GPU torch computes in F16 with
+the fastest of eager mode, a CUDA graph and `torch.compile`; on a CPU in eager mode and F32. The rows compare:
 
-| row | ours | peer |
+| row | Tercet | peer |
 |---|---|---|
-| vit | ViT-B/16, 32 pictures | `ViTModel`, the class token's state |
+| vit | ViT-B/16, 32 images | `ViTModel`, the class token's state |
 | clip | text tower of ViT-B/32, 64 texts of 77 tokens | `get_text_features` |
-| minilm | 1,000 sentences of mixed length, from text to vector | `SentenceTransformer.encode`, its best batch |
+| minilm | 1,000 sentences of mixed length, from text to vector | `SentenceTransformer.encode`, its best batch size |
 | whisper | 30 s with Whisper-base's shape: features, encoder, 128 tokens | features and `generate` of transformers; faster-whisper |
 """
 
@@ -53,7 +53,7 @@ def arguments():
 
 ARGS = arguments()
 if ARGS.threads:
-    # Before torch reads it.
+    # Must be set before torch is imported.
     os.environ["OMP_NUM_THREADS"] = os.environ["RAYON_NUM_THREADS"] = str(ARGS.threads)
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -90,7 +90,7 @@ def folder_of(part):
 
 
 def median_ms(once):
-    """The time of a call that ends with its result in memory."""
+    """The time of a call that returns its result in host memory."""
     started = time.perf_counter()
     once()
     while time.perf_counter() - started < WARM_SECONDS:
@@ -106,7 +106,7 @@ def median_ms(once):
 
 
 def ours(part, folder, *options, tests):
-    """Times of `tercet bench` on every executor; `tests` are the rows that count."""
+    """The times of `tercet bench` on every executor; `tests` selects the rows."""
     if not ARGS.tercet:
         return
     for executor in ARGS.executors.split(","):
@@ -124,7 +124,7 @@ def ours(part, folder, *options, tests):
 
 
 def ways(run, inputs):
-    """`run(*inputs)`, whose inputs are on the device, in every way that works here: a name and what to time."""
+    """Variants of `run(*inputs)` with inputs on the device that work on this machine: a name and a callable."""
     def in_memory(result):
         return result.float().cpu()
 
@@ -150,7 +150,7 @@ def ways(run, inputs):
             compiled = torch.compile(run, mode="reduce-overhead")
             compiled(*inputs)
             yield "torch.compile", lambda: in_memory(compiled(*inputs))
-        except Exception as e:  # Whatever a compiler lacks here.
+        except Exception as e:  # The compiler may be unavailable for any reason.
             print(f"no torch.compile: {str(e).splitlines()[:1]}", file=sys.stderr)
 
 
@@ -191,7 +191,7 @@ def minilm():
     folder = folder_of("minilm")
     words = encoders_folders.words_of(15000)
     if ARGS.minilm:
-        # Frequent words of its own vocabulary.
+        # Frequent words of the model's own vocabulary.
         vocab = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
         words = [w for w, _ in sorted(vocab.items(), key=lambda of: of[1]) if w.isalpha() and w.isascii() and len(w) > 1]
     texts = encoders_folders.sentences(SENTENCES, words)
@@ -230,7 +230,7 @@ def whisper():
 
 
 def faster_whisper(folder, samples):
-    """ctranslate2 with the features of faster-whisper, where they are installed."""
+    """Times ctranslate2 with the features of faster-whisper, if both are installed."""
     try:
         import ctranslate2
         from faster_whisper.feature_extractor import FeatureExtractor
@@ -252,7 +252,7 @@ def faster_whisper(folder, samples):
             heard = time.perf_counter()
             states = model.encode(features, to_cpu=False)
             encoded = time.perf_counter()
-            # It writes half of this.
+            # The function generates half as many tokens.
             asked = {"beam_size": 1, "max_length": 2 * TOKENS, "suppress_tokens": [encoders_folders.END, 50361, 50362]}
             result = model.generate(states, [start], **asked)
             if parts is not None:
@@ -275,7 +275,7 @@ def main():
     for part in ARGS.only.split(","):
         try:
             globals()[part]()
-        except Exception as e:  # The other parts are still worth their time.
+        except Exception as e:  # Continue with the other rows.
             failed += 1
             print(f"{part}: {type(e).__name__}: {e}", file=sys.stderr)
     if ARGS.json:

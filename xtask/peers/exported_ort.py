@@ -2,8 +2,8 @@
 
 python3 xtask/peers/exported_ort.py DIR
 
-Prints what differs and, by operator, how many models gave Tercet's answers, how many differ and how many ONNX Runtime has no
-kernel for. Needs onnx, onnxruntime and numpy.
+Prints the differences, and for each operator the number of models that agree with Tercet, differ, or have no kernel in
+ONNX Runtime. Needs onnx, onnxruntime and numpy.
 """
 
 import collections
@@ -40,7 +40,7 @@ def run(path):
 
 
 def run_alone(path):
-    """What `run` gives, from a process of its own: some operands end the process in ONNX Runtime."""
+    """Calls `run` in a separate process, because ONNX Runtime crashes on some operands."""
     reads, writes = os.pipe()
     if os.fork() == 0:
         try:

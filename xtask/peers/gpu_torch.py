@@ -1,8 +1,8 @@
-"""Torch's times on the work of `cargo xtask bench gpu`, one line each: name, microseconds.
+"""Measures torch on the work of `cargo xtask bench gpu`; one line each with name and microseconds.
 
-Names are those of our bench. Kernels are recorded in CUDA graphs and timed by events, models by the clock from
-inputs on the device to results there; medians, after the card has left its idle clock. Run it beside our bench, in
-the same hour. Needs torch with CUDA; the encoders need transformers.
+The names are those of the Tercet bench. Kernels are captured in CUDA graphs and timed by events. Models are timed by the
+wall clock, from inputs on the device to results there. Times are medians after the GPU has left its idle clock. Run the
+script within an hour of the Tercet bench. Needs torch with CUDA; the encoders need transformers.
 
     python3 xtask/peers/gpu_torch.py [FILTER]
 """
@@ -31,7 +31,7 @@ CONVOLUTIONS = [
 
 
 def graph_of(run):
-    """`run` recorded, after a few runs on a stream of its own, as recording asks for."""
+    """`run` captured in a CUDA graph, after warm-up runs on a side stream, which capturing requires."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -45,7 +45,7 @@ def graph_of(run):
 
 
 def events_time(graph):
-    """Seconds of one replay on the device."""
+    """The device time of one replay in seconds."""
     began = time.monotonic()
     while time.monotonic() - began < WARM_SECONDS:
         graph.replay()
@@ -62,7 +62,7 @@ def events_time(graph):
 
 
 def wall_time(graph):
-    """Seconds of one replay as the host sees it."""
+    """The wall-clock time of one replay in seconds."""
     began = time.monotonic()
     times = []
     while len(times) < RUNS:
@@ -79,7 +79,7 @@ class Bench:
         self.wanted = wanted
 
     def time(self, name, make, clock=events_time):
-        """`make` gives the function to run: operands are made only for what is wanted."""
+        """Times the function that `make` returns; `make` creates operands only for selected cases."""
         if self.wanted not in name:
             return
         try:

@@ -1,8 +1,8 @@
-"""ONNX Runtime's time for MiniLM, as JSON on standard output.
+"""Measures ONNX Runtime on MiniLM and prints the times as JSON on standard output.
 
-Builds the encoder as an ONNX graph from the folder's `model.safetensors` and `config.json`,
-checks its answers against the reference embeddings, then measures the last hidden state for
-several (batch, sequence) shapes. Needs numpy, onnx and onnxruntime.
+Builds the encoder as an ONNX graph from the folder's `model.safetensors` and `config.json`, and checks its results
+against the reference embeddings. Then measures the last hidden state for several (batch, sequence) shapes. Needs numpy,
+onnx and onnxruntime.
 """
 
 import argparse
@@ -22,9 +22,9 @@ MIN_RUNS = 20
 MIN_SECONDS = 2.0
 OPSET = 20
 IR_VERSION = 10
-# The bar that the project sets itself for MiniLM.
+# The project's error limit for MiniLM.
 MAX_ABS_ERROR = 2e-5
-# Added to the scores of padding: the lowest finite F32, so that softmax gives it zero.
+# Added to the scores of padding: the minimum finite F32, so that softmax returns zero.
 MASKED = np.finfo(np.float32).min
 
 
@@ -45,7 +45,7 @@ def read_safetensors(path):
 
 
 class Builder:
-    """Collects nodes and initializers; every method returns the name of a value."""
+    """A graph under construction: nodes and initializers; every method returns the name of a value."""
 
     def __init__(self, weights):
         self.weights = weights
@@ -74,13 +74,13 @@ class Builder:
         return self.op("LayerNormalization", x, gamma, beta, axis=-1, epsilon=eps)
 
     def gelu(self, x):
-        """The erf form, spelled out so that the runtime's own fusion recognises it."""
+        """GELU with erf, decomposed in the form that the runtime's fusion recognizes."""
         inner = self.op("Div", x, self.const("sqrt2", np.float32(np.sqrt(2.0))))
         cdf2 = self.op("Add", self.op("Erf", inner), self.const("one", np.float32(1)))
         return self.op("Mul", self.op("Mul", x, cdf2), self.const("half", np.float32(0.5)))
 
     def heads(self, x, n_heads, head_dim, perm):
-        """[B, S, H D] to the order of perm over [B, S, H, D]."""
+        """Splits [B, S, H D] into [B, S, H, D] and transposes by `perm`."""
         shape = self.const("split_heads", np.array([0, 0, n_heads, head_dim], np.int64))
         return self.op("Transpose", self.op("Reshape", x, shape), perm=perm)
 
@@ -91,14 +91,14 @@ def embeddings(g, eps):
     seq = g.op("Shape", "input_ids", start=1, end=2)
     first = g.const("axis_0", np.array([0], np.int64))
     positions = g.op("Slice", table, first, seq, first)
-    # One sentence per row: the token type is 0 everywhere.
+    # Each row is a single sentence, so all token types are 0.
     types = g.const("token_type_0", g.weights["embeddings.token_type_embeddings.weight"][0])
     total = g.op("Add", g.op("Add", words, types), positions)
     return g.layer_norm(total, "embeddings.LayerNorm", eps)
 
 
 def attention_bias(g):
-    """[B, S] with 1 for tokens to [B, 1, 1, S] with 0 for tokens."""
+    """Converts a mask [B, S] with 1 for tokens to a score bias [B, 1, 1, S] with 0 for tokens."""
     mask = g.op("Cast", "attention_mask", to=TensorProto.FLOAT)
     mask = g.op("Unsqueeze", mask, g.const("axes_heads_queries", np.array([1, 2], np.int64)))
     return g.op("Mul", g.op("Sub", g.const("one", np.float32(1)), mask), g.const("masked", MASKED))
@@ -128,7 +128,7 @@ def build(folder):
     """The encoder: input_ids and attention_mask [B, S] I64 to hidden [B, S, hidden] F32."""
     config = json.loads((folder / "config.json").read_text())
     if config["hidden_act"] != "gelu" or config["position_embedding_type"] != "absolute":
-        raise SystemExit("error: the graph is written for gelu and absolute positions only")
+        raise SystemExit("error: only gelu and absolute positions are supported")
     g = Builder(read_safetensors(folder / "model.safetensors"))
     x, bias = embeddings(g, config["layer_norm_eps"]), attention_bias(g)
     for index in range(config["num_hidden_layers"]):
@@ -158,7 +158,7 @@ def session(model, threads):
 
 
 def largest_error(run, reference):
-    """Against the reference embeddings of the sentences, padded into one batch."""
+    """The maximum error against the reference embeddings of the sentences, padded into one batch."""
     expected = np.load(reference / "embeddings_f64.npy")
     ids = json.loads((reference / "reference.json").read_text())["token_ids"]
     longest = max(map(len, ids))
@@ -186,8 +186,8 @@ def median_ns(run, batch, seq, vocab):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", type=Path, required=True, help="folder of the model")
-    parser.add_argument("--reference", type=Path, required=True, help="folder of the references")
+    parser.add_argument("--model", type=Path, required=True, help="model folder")
+    parser.add_argument("--reference", type=Path, required=True, help="folder with the references")
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     model, config = build(arguments.model)
@@ -197,7 +197,7 @@ def main():
         return inference.run(["hidden"], {"input_ids": ids, "attention_mask": mask})[0]
 
     error = largest_error(run, arguments.reference)
-    print(f"onnxruntime: largest error against the references {error:.2e}", file=sys.stderr)
+    print(f"onnxruntime: maximum error against the references {error:.2e}", file=sys.stderr)
     if not error < MAX_ABS_ERROR:
         raise SystemExit(f"error: the ONNX graph is wrong: {error:.2e} is above {MAX_ABS_ERROR}")
     vocab = config["vocab_size"]

@@ -1,10 +1,10 @@
-"""Quantises the models of `onnx_models.py` by ONNX Runtime: NAME.int8.onnx beside NAME.onnx.
+"""Quantizes the models of `onnx_models.py` with ONNX Runtime: NAME.int8.onnx next to NAME.onnx.
 
     python3 xtask/peers/onnx_int8.py FOLDER [--only NAME,NAME]
     python3 xtask/peers/onnx_ort.py FOLDER --suffix .int8
 
-Networks of pictures statically, as QDQ (U8 values, I8 weights by channel), calibrated on their own input; those of texts dynamically.
-Needs onnx and onnxruntime.
+Image models are quantized statically as QDQ (U8 values, per-channel I8 weights), calibrated on their own input. Text
+models are quantized dynamically. Needs onnx and onnxruntime.
 """
 
 import argparse

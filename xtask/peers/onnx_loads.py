@@ -1,11 +1,12 @@
-"""Load times of ONNX models beside ONNX Runtime's on the CPU, two threads each, in turns, every load in a process of its own.
+"""Compares the load times of ONNX models with ONNX Runtime on the CPU. Both use two threads and alternate; every load runs in
+a separate process.
 
-    python3 xtask/peers/onnx_models.py FOLDER          # and onnx_int8.py for those of 8 bits
+    python3 xtask/peers/onnx_models.py FOLDER          # and onnx_int8.py for the 8-bit models
     cargo build --release -p tercet-onnx --example model_times
     python3 xtask/peers/onnx_loads.py FOLDER [--only NAME,NAME] [--suffix .int8] [--rounds 7]
 
-A load is from the file, which is in memory, to a session, and its first run less a later one. Interpreter and libraries are
-loaded before the clock starts. Needs onnxruntime, onnx and numpy.
+A load time starts with the file in the page cache and includes the first run, minus the time of a later run. The
+interpreter and libraries are loaded before the clock starts. Needs onnxruntime, onnx and numpy.
 """
 
 import argparse
@@ -30,7 +31,7 @@ def ours(args, model, inputs):
 
 
 def peer(model, inputs):
-    """The seconds of this process, which loads one model."""
+    """Loads one model in this process and prints the seconds."""
     tensors = [numpy_helper.to_array(onnx.load_tensor(path)) for path in inputs]
     session = onnx_ort.Peer(model, tensors)
     return session.load - min(session.times(LATER_RUNS)) * 1e-6
@@ -54,12 +55,12 @@ def main():
     onnx_ort.add_choice(parser)
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
-    print("ms, least and median: ours; ONNX Runtime's; ratios of both")
+    print("ms, minimum and median: Tercet; ONNX Runtime; ratios of both")
     for name in onnx_ort.chosen(args):
         model, inputs = args.folder / f"{name}{args.suffix}.onnx", onnx_ort.files(args.folder, name)
         mine, others = [], []
         for _ in range(args.rounds):
-            # Threads of the other one may spin for a while.
+            # The threads of the other program may still spin.
             time.sleep(0.05)
             mine.append(ours(args, model, inputs))
             time.sleep(0.05)

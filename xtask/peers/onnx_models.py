@@ -1,9 +1,9 @@
-"""Exports the networks of `onnx_nets.py` as ONNX models, with inputs beside them.
+"""Exports the networks of `onnx_nets.py` as ONNX models with their inputs.
 
     python3 xtask/peers/onnx_models.py FOLDER [--only NAME,NAME] [--f16]
 
-Writes `FOLDER/NAME.onnx` (`NAME.f16.onnx`) by torch's exporter, and inputs as `NAME.N.pb` (`NAME.f16.N.pb`); what is there
-already stays. Needs torch, onnx and onnxscript.
+Writes `FOLDER/NAME.onnx` (`NAME.f16.onnx`) with torch's exporter, and inputs as `NAME.N.pb` (`NAME.f16.N.pb`). Existing
+files are kept. Needs torch, onnx and onnxscript.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""The networks of the ONNX benchmarks, at their full size, with random weights. Needs torch alone.
+"""The networks of the ONNX benchmarks at full size with random weights. Needs only torch.
 
-`NETS` has for each the module, the inputs it is run on, and names of inputs and outputs.
+`NETS` has the module, its inputs, and the names of inputs and outputs for each network.
 """
 
 import math
@@ -45,7 +45,7 @@ class ResNet50(nn.Module):
 
 
 class Inverted(nn.Module):
-    """MobileNetV2's block; with `squeeze` channels that of EfficientNet."""
+    """The block of MobileNetV2, or of EfficientNet with `squeeze` channels."""
 
     def __init__(self, i, o, k, stride, expand, act, squeeze=0):
         super().__init__()
@@ -68,7 +68,7 @@ class Inverted(nn.Module):
 
 
 class Mobile(nn.Module):
-    """MobileNetV2, or EfficientNet-B0: rows are expansion, channels, blocks, stride, kernel."""
+    """MobileNetV2 or EfficientNet-B0; the rows are expansion, channels, blocks, stride, kernel."""
 
     def __init__(self, rows, act, squeeze):
         super().__init__()
@@ -114,7 +114,7 @@ class C2f(nn.Module):
 
 
 class YoloV8n(nn.Module):
-    """The shape of YOLOv8n at 640 x 640 with its head: boxes by distances to sides, classes by sigmoid."""
+    """YOLOv8n at 640 x 640 with its head: boxes as distances to their sides, classes with sigmoid."""
 
     def __init__(self, side=640):
         super().__init__()
@@ -196,7 +196,7 @@ def joined(x):
 
 
 class Layer(nn.Module):
-    """A transformer layer: norms after sums (BERT) or before (ViT)."""
+    """A transformer layer with post-norm (BERT) or pre-norm (ViT)."""
 
     def __init__(self, d, n, first, eps):
         super().__init__()
@@ -266,7 +266,7 @@ class GptLayer(nn.Module):
 
 
 class GptStep(nn.Module):
-    """GPT-2 small, one token after `PAST` others."""
+    """GPT-2 small; decodes one token after `PAST` others."""
 
     def __init__(self):
         super().__init__()
@@ -323,7 +323,7 @@ class T5Layer(nn.Module):
 
 
 def buckets(queries, keys, both_ways):
-    """T5's buckets of distances: exact near, by logarithms further away."""
+    """T5's relative position buckets: exact for small distances, logarithmic for large ones."""
     far = keys[None, :] - queries[:, None]
     n, at = (16, (far > 0).long() * 16) if both_ways else (32, torch.zeros_like(far))
     far = far.abs() if both_ways else -far.clamp(max=0)
@@ -350,7 +350,7 @@ class T5Encoder(nn.Module):
 
 
 class T5Step(nn.Module):
-    """T5-small's decoder, one token after others; keys and values of the encoder are given."""
+    """The decoder of T5-small for one token; keys and values of the encoder and of earlier tokens are inputs."""
 
     def __init__(self):
         super().__init__()
@@ -388,7 +388,7 @@ def t5_inputs():
     return (torch.randint(0, 32128, (1, 1)), *(torch.randn(1, 8, n, 64) for n in sizes))
 
 
-# Name: the module, its inputs.
+# By name: the module and its inputs.
 NETS = {
     "resnet50": (ResNet50, picture(224)),
     "mobilenet_v2": (mobilenet_v2, picture(224)),
@@ -404,7 +404,7 @@ NETS = {
 
 
 def net(name, dtype=torch.float32):
-    """The module in eval mode with the same weights every time, and its inputs."""
+    """The module in eval mode with reproducible weights, and its inputs."""
     torch.manual_seed(0)
     make, inputs = NETS[name]
     module, given = make().eval(), inputs()

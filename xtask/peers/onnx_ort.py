@@ -1,10 +1,12 @@
-"""Times of ONNX models beside ONNX Runtime on the CPU, two threads each, in turns; and how far the answers are apart.
+"""Compares ONNX models with ONNX Runtime on the CPU: run times, load times and the difference of results. Both use two
+threads and alternate.
 
     python3 xtask/peers/onnx_models.py FOLDER
     cargo build --release -p tercet-onnx --example model_times
     python3 xtask/peers/onnx_ort.py FOLDER [--only NAME,NAME] [--suffix .int8] [--seconds 2]
 
-Load time is from the file to a compiled model with its first run, less a later run. Needs onnxruntime, onnx and numpy.
+The load time is from the file to the end of the first run, minus the time of a later run. Needs onnxruntime, onnx and
+numpy.
 """
 
 import argparse
@@ -27,7 +29,7 @@ BINARY = "target/release/examples/model_times"
 
 
 class Ours:
-    """Our process, which obeys lines."""
+    """The Tercet process, controlled through lines on standard input."""
 
     def __init__(self, binary, model, device, inputs):
         env = dict(os.environ, RAYON_NUM_THREADS=str(THREADS))
@@ -96,7 +98,7 @@ def compare(args, name):
     once = max(statistics.median(peer.times(2)), statistics.median(ours.times(2))) * 1e-6
     n = max(2, int(args.seconds / 2 / ROUNDS / once))
     for _ in range(ROUNDS):
-        # Threads of the other one may spin for a while after their last run.
+        # The threads of the other program may still spin after their last run.
         time.sleep(0.05)
         mine += ours.times(n)
         time.sleep(0.05)
@@ -108,7 +110,7 @@ def compare(args, name):
 
 
 def add_choice(parser):
-    """Which models are measured, and by which program of ours."""
+    """Selects the models and the Tercet program."""
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--only", default="")
     parser.add_argument("--suffix", default="")
@@ -128,7 +130,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=2.0)
     args = parser.parse_args()
     names = chosen(args)
-    print(f"onnxruntime {ort.__version__}, {THREADS} threads: ms ours, ms theirs, ratio; s to load ours, theirs; apart")
+    print(f"onnxruntime {ort.__version__}, {THREADS} threads: ms Tercet, ms ONNX Runtime, ratio; s to load Tercet, ONNX Runtime; difference")
     ratios = []
     for name in names:
         mine, others, loads, apart = compare(args, name)

@@ -1,12 +1,12 @@
-"""Times of ONNX models on a GPU beside torch's in a CUDA graph, F32 and F16; and how far the answers are apart.
+"""Compares ONNX models on a GPU with torch in a CUDA graph, in F32 and F16: run times and the difference of results.
 
     cargo build --release -p tercet-onnx --example model_times --features tercet/vulkan,tercet/wgpu
     python3 xtask/peers/onnx_torch.py FOLDER [--devices vulkan,wgpu] [--dtypes f32,f16] [--only NAME,NAME] [--seconds 1]
 
-Models are exported to FOLDER if they are not there (`onnx_models.py`; about 2 GB in each dtype). Both sides are timed by
-the clock, from inputs on the device to results there, in turns; the median counts. Products of F32 are computed in F32 by torch.
-With `--peer cpu` torch runs on the processor without a graph, to try the script (`--devices cpu`). `--explain NAME` prints our
-kernels of a model instead. Needs torch with CUDA, onnx and onnxscript; the answers are torch's.
+Missing models are exported to FOLDER (`onnx_models.py`; about 2 GB per dtype). Both programs are timed by the wall clock,
+from inputs on the device to results there. They alternate, and the median counts. torch computes F32 matmuls without
+TF32. With `--peer cpu` torch runs on the CPU without a graph, to try the script (`--devices cpu`). `--explain NAME`
+prints Tercet's kernels of a model instead. Needs torch with CUDA, onnx and onnxscript. Results are compared with torch's.
 """
 
 import argparse
@@ -29,7 +29,7 @@ DTYPES = {"f32": torch.float32, "f16": torch.float16}
 
 
 class Ours:
-    """Our process, which obeys lines."""
+    """The Tercet process, controlled through lines on standard input."""
 
     def __init__(self, binary, model, device, inputs):
         command = [binary, str(model), device, *map(str, inputs)]
@@ -63,7 +63,7 @@ class Ours:
 
 
 class Torch:
-    """The module on its device, recorded if that is a GPU."""
+    """The module on its device, captured in a CUDA graph on a GPU."""
 
     def __init__(self, name, dtype, device):
         module, given = net(name, dtype)
@@ -116,7 +116,7 @@ def compare(args, name, dtype, device):
     for got, result in zip(ours.outputs(peer.results), peer.results):
         want = result.float().cpu().numpy().ravel()
         gap = np.abs(got.astype(np.float32) - want).max() / (np.abs(want).max() + 1e-30)
-        # NaN is no answer.
+        # NaN is a failure.
         apart = max(apart, gap) if gap == gap else math.inf
     once = max(statistics.median(peer.times(5)), statistics.median(ours.times(5))) * 1e-6
     n = max(3, int(args.seconds / 2 / ROUNDS / once))
@@ -154,7 +154,7 @@ def main():
     names = args.only.split(",") if args.only else list(NETS)
     for dtype in args.dtypes.split(","):
         for device in args.devices.split(","):
-            print(f"{device} {dtype}, torch {torch.__version__}: ms ours, ms torch's, ratio; s to load; apart")
+            print(f"{device} {dtype}, torch {torch.__version__}: ms Tercet, ms torch, ratio; s to load; difference")
             ratios = []
             for name in names:
                 try:

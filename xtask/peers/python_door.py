@@ -1,8 +1,8 @@
-"""The Python module beside what people use: calls of a tiny graph beside ONNX Runtime, 1,000 sentences beside
-sentence-transformers. JSON on standard output.
+"""Compares the Python module with other packages: calls of a tiny graph with ONNX Runtime, and 1,000 sentences with
+sentence-transformers. Prints JSON on standard output.
 
-Needs the wheel, numpy, onnx and onnxruntime; for sentences torch and sentence-transformers, and MiniLM's folder. Turns are
-taken, so that what else the machine does hits all alike; the median counts.
+Needs the wheel, numpy, onnx and onnxruntime; for sentences also torch, sentence-transformers and MiniLM's folder. The
+programs alternate, so that other load on the machine affects them equally; the median counts.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def calls(threads, rounds=30, calls_of_round=2000):
 
 
 def sentences(count=1000):
-    """Of 4 to about 60 words, most of them short, as questions and passages are."""
+    """Sentences of 4 to about 60 words, most of them short, like questions and passages."""
     rng = np.random.default_rng(3)
     words = (Path(__file__).parents[2] / "README.md").read_text().split()
     words = [word for word in words if word.isalpha()]
@@ -94,7 +94,7 @@ def embedding(folder, threads, rounds=5):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minilm", type=Path, help="the folder of all-MiniLM-L6-v2 as sentence-transformers have it; none skips sentences")
+    parser.add_argument("--minilm", type=Path, help="folder of all-MiniLM-L6-v2 in the layout of sentence-transformers; without it the sentences are skipped")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--skip-calls", action="store_true")

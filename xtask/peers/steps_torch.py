@@ -1,10 +1,10 @@
-"""Torch's times and memory on the whole training steps of `cargo xtask bench gpu training_`, one line each: name,
-milliseconds, tokens or images a second, peak MiB.
+"""Measures torch on the training steps of `cargo xtask bench gpu training_`; one line each with name, milliseconds, tokens or
+images per second, and peak MiB.
 
-Names are those of our bench (`tests/src/steps`). Steps run eagerly, with autocast where they are mixed, attention and
-AdamW by torch's fused kernels; the time is the clock's from the inputs on the device to the loss on the host, the median
-of some steps after the card has left its idle clock. Models are plain modules with random weights. Run it beside our
-bench, in the same hour. Needs torch with CUDA, and torchvision for ResNet-50.
+The names are those of the Tercet bench (`tests/src/steps`). Steps run in eager mode, with autocast for mixed precision
+and torch's fused kernels for attention and AdamW. Times are wall-clock times from inputs on the device to the loss on
+the host, medians over several steps after the GPU has left its idle clock. Models are plain modules with random weights.
+Run the script within an hour of the Tercet bench. Needs torch with CUDA, and torchvision for ResNet-50.
 
     python3 xtask/peers/steps_torch.py [--small] [--compile] [--cpu] [FILTER]
 """
@@ -23,7 +23,7 @@ DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
 def heads_of(x, heads):
-    """[rows, len, width] to [rows, heads, len, width / heads]."""
+    """Splits [rows, len, width] into heads: [rows, heads, len, width / heads]."""
     return x.view(*x.shape[:2], heads, -1).transpose(1, 2)
 
 
@@ -93,7 +93,7 @@ class Gpt(nn.Module):
 
 
 class LoraLinear(nn.Module):
-    """A frozen matrix in 16 bits, and two trained ones of low rank in F32."""
+    """LoRA: a frozen 16-bit matrix, and two trained low-rank matrices in F32."""
 
     def __init__(self, inner, out, rank, dtype):
         super().__init__()
@@ -259,7 +259,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--cpu", action="store_true", help="on two threads of the processor")
+    parser.add_argument("--cpu", action="store_true", help="run on two CPU threads")
     parser.add_argument("filter", nargs="?", default="")
     args = parser.parse_args()
     device = "cpu" if args.cpu else "cuda"

@@ -1,15 +1,16 @@
-//! `cargo xtask bench cpu`: criterion measures, this module collects, compares and prints.
+//! `cargo xtask bench cpu`: runs the criterion benches, then collects, compares and prints the
+//! results.
 //!
-//! The order of work: our benches, the peers, then one table ([`table`]) and one JSON file from
-//! the same rows. Criterion's files are read by [`criterion`], ONNX Runtime is driven by [`peers`].
+//! It runs Tercet's benches first and the peers second. One set of rows gives a table ([`table`])
+//! and a JSON file. [`criterion`] reads criterion's files, and [`peers`] runs ONNX Runtime.
 //!
 //! # Convention for benches
 //!
-//! - A benchmark is named `group/name`; its throughput is `Elements` = FLOPs (tokens in the groups
-//!   of [`TOKEN_GROUPS`]) or `Bytes`.
-//! - A peer measured inside criterion has the same name with one more part `peer-NAME`:
+//! - A benchmark is named `group/name`. Its throughput is `Elements` (FLOPs, or tokens in the
+//!   groups of [`TOKEN_GROUPS`]) or `Bytes`.
+//! - A peer measured inside criterion has the same name with an additional part `peer-NAME`:
 //!   `gemm/1024x1024x1024/peer-faer` is the peer of `gemm/1024x1024x1024`.
-//! - ONNX Runtime's measurements have the names of ours.
+//! - ONNX Runtime's measurements have the names of Tercet's benchmarks.
 
 mod criterion;
 mod peers;
@@ -31,12 +32,12 @@ use peers::PeerTime;
 /// The bench targets: package and target name.
 const TARGETS: [(&str, &str); 2] = [("tercet-bench-kernels", "kernels"), ("tercet-tests", "cpu")];
 
-/// The groups whose elements are tokens; elsewhere they are FLOPs.
+/// The groups whose elements are tokens; the elements of other groups are FLOPs.
 const TOKEN_GROUPS: [&str; 4] = ["decode", "generate", "minilm", "prefill"];
 
 const PEER_PREFIX: &str = "peer-";
 
-/// One line of the table.
+/// A row of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct BenchRow {
     work: String,
@@ -52,16 +53,16 @@ struct WorkRate {
     unit: &'static str,
 }
 
-/// The same work done by another library.
+/// The time of another library for the same work.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct PeerComparison {
     peer: String,
     time_ns: f64,
-    /// The peer's time over ours: above 1 we are faster.
+    /// The peer's time divided by Tercet's: above 1 Tercet is faster.
     ratio: f64,
 }
 
-/// What `--json` writes.
+/// The contents of the `--json` file.
 #[derive(Serialize)]
 struct BenchTableReport<'a> {
     processor: &'a str,
@@ -69,10 +70,10 @@ struct BenchTableReport<'a> {
     rows: &'a [BenchRow],
 }
 
-/// Builds and runs the bench of a GPU executor, then its peers if they are asked for.
+/// Builds and runs the bench of a GPU executor, then the peers if `with_peers` is set.
 ///
 /// # Errors
-/// [`XtaskError`] when one of them cannot be built or run.
+/// [`XtaskError`] if a program cannot be built or run.
 pub(crate) fn gpu(args: &[OsString], with_peers: bool) -> Result<(), XtaskError> {
     let mut cargo = process::cargo();
     cargo.args(["bench", "--package", "tercet-tests", "--bench", "gpu", "--"]);
@@ -83,7 +84,7 @@ pub(crate) fn gpu(args: &[OsString], with_peers: bool) -> Result<(), XtaskError>
     }
 }
 
-/// Measures, compares, prints.
+/// Runs the CPU benches, compares and prints the results.
 pub(crate) fn cpu(options: &CpuBenchArgs) -> Result<(), XtaskError> {
     let cache = cache::dir()?;
     let minilm = fetch::minilm(&cache)?;
@@ -136,7 +137,7 @@ fn run_benches(options: &CpuBenchArgs, minilm: &Path, results: &Path) -> Result<
     Ok(())
 }
 
-/// The folder that cargo builds into, however it is configured.
+/// The target folder of cargo, from `cargo metadata`.
 fn target_dir() -> Result<PathBuf, XtaskError> {
     let metadata = process::output(process::cargo().args([
         "metadata",
@@ -153,7 +154,7 @@ fn target_dir() -> Result<PathBuf, XtaskError> {
     dir.map(PathBuf::from).ok_or(XtaskError::NoTargetDir)
 }
 
-/// Ours in the order of their names, each with its peers.
+/// Tercet's benchmarks in name order, each with its peers.
 fn rows(measured: &[CriterionMeasurement], peer_times: &[PeerTime]) -> Vec<BenchRow> {
     let mut peers_of: BTreeMap<String, Vec<(&str, f64)>> = BTreeMap::new();
     let mut ours = Vec::new();
@@ -189,7 +190,7 @@ fn rows(measured: &[CriterionMeasurement], peer_times: &[PeerTime]) -> Vec<Bench
     ours.into_iter().map(row).collect()
 }
 
-/// `gemm/1024/peer-faer` is (`gemm/1024`, `faer`).
+/// Splits `gemm/1024/peer-faer` into (`gemm/1024`, `faer`).
 fn split_peer(id: &str) -> Option<(String, &str)> {
     let peer = id
         .split('/')
@@ -224,7 +225,7 @@ fn rate(id: &str, work: WorkAmount, time_ns: f64) -> WorkRate {
     }
 }
 
-/// The processor's name where the system tells it.
+/// The processor's name, if the operating system reports it.
 fn processor() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = text

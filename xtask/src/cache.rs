@@ -1,4 +1,4 @@
-//! Where fetched files and tools are kept between runs.
+//! The cache folder for downloaded files and tools.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -8,14 +8,14 @@ use crate::error::XtaskError;
 
 /// The cache folder: `TERCET_CACHE_DIR`, else `$XDG_CACHE_HOME/tercet`, else `~/.cache/tercet`.
 ///
-/// A relative path is taken from the current folder and returned absolute, because the tests that
-/// receive it run in other folders.
+/// A relative path is resolved against the current folder, because the tests that receive it run in
+/// other folders.
 pub(crate) fn dir() -> Result<PathBuf, XtaskError> {
     let path = resolve(|name| std::env::var_os(name)).ok_or(XtaskError::NoCacheDir)?;
     std::path::absolute(&path).map_err(crate::error::file("resolve", &path))
 }
 
-/// An empty variable counts as unset, as the XDG specification asks.
+/// An empty variable counts as unset, as the XDG specification requires.
 fn resolve(var: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let folder = |name: &str| {
         var(name)

@@ -1,10 +1,10 @@
-//! `cargo xtask docs`: writes the tables of the documentation that follow from the code.
+//! `cargo xtask docs`: writes the documentation tables that are generated from the code.
 
 use crate::error::XtaskError;
 use crate::process;
 use crate::test::SELECTION;
 
-/// The tests that compare a document with the code, and write it where they are told to.
+/// The tests that compare a document with the code, and write it if `TERCET_UPDATE_DOCS` is set.
 const TESTS: [&str; 2] = ["ops_table", "text_form_doc"];
 
 pub(crate) fn run() -> Result<(), XtaskError> {
@@ -16,7 +16,7 @@ pub(crate) fn run() -> Result<(), XtaskError> {
     }
     command.env(crate::env::UPDATE_DOCS, "1");
     process::run(&mut command)?;
-    // The page of the command line is a unit test of the command, which has no library.
+    // The command-line reference is a unit test of the binary crate, which has no library.
     let mut command = process::cargo();
     command
         .args([

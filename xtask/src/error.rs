@@ -1,11 +1,11 @@
-//! What a chore can fail with.
+//! The error type of the xtask commands.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
-/// Each variant names the thing and, where there is one, the remedy.
+/// An error of a command. Messages name the cause and, if there is one, the remedy.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum XtaskError {
     #[error("no cache folder: set TERCET_CACHE_DIR, XDG_CACHE_HOME or HOME")]
@@ -20,9 +20,9 @@ pub(crate) enum XtaskError {
     Start { program: String, source: io::Error },
     #[error("`{command}` failed ({status})")]
     Failed { command: String, status: ExitStatus },
-    #[error("`{command}` was killed: it took more than {} s", limit.as_secs())]
+    #[error("`{command}` was killed after its time limit of {} s", limit.as_secs())]
     TimeOut { command: String, limit: Duration },
-    #[error("cannot read what cargo wrote about its build")]
+    #[error("cannot read cargo's build messages")]
     CargoMessage(#[source] serde_json::Error),
     #[error(
         "python3 is needed to {purpose} and was not found; on Debian: \
@@ -55,7 +55,7 @@ pub(crate) enum XtaskError {
     NoResults { dir: PathBuf },
     #[error("maturin left no wheel in {}", dir.display())]
     NoWheel { dir: PathBuf },
-    #[error("{} has {bytes} bytes; at most {most} are expected", path.display())]
+    #[error("{} has {bytes} bytes, expected at most {most}", path.display())]
     WheelSize {
         path: PathBuf,
         bytes: u64,
@@ -65,7 +65,7 @@ pub(crate) enum XtaskError {
     NoTargetDir,
     #[cfg(not(feature = "glsl"))]
     #[error(
-        "the GLSL compiler is built with cmake, which was not found; on Debian: apt-get install cmake g++"
+        "cmake, which builds the GLSL compiler, was not found; on Debian: apt-get install cmake g++"
     )]
     NoCmake,
     #[cfg(feature = "glsl")]
@@ -74,10 +74,10 @@ pub(crate) enum XtaskError {
     #[cfg(feature = "glsl")]
     #[error("kernels do not compile:\n{}", problems.join("\n"))]
     Shaders { problems: Vec<String> },
-    #[error("run `cargo xtask shaders` and commit what it writes:\n{}", problems.join("\n"))]
+    #[error("shader modules are stale; run `cargo xtask shaders` and commit its output:\n{}", problems.join("\n"))]
     StaleShaders { problems: Vec<String> },
     #[error(
-        "split them, or say in a comment `Long: REASON` at the top why not:\n{}",
+        "files or functions are too long; split them, or add a comment `Long: REASON` at the top:\n{}",
         problems.join("\n")
     )]
     TooLong { problems: Vec<String> },
@@ -88,13 +88,13 @@ pub(crate) enum XtaskError {
         problems.join("\n")
     )]
     Programs { problems: Vec<String> },
-    #[error("{} has no lines `{}` and `{}`, between which the table is written", path.display(), marks[0], marks[1])]
+    #[error("{} lacks the lines `{}` and `{}`, which enclose the table", path.display(), marks[0], marks[1])]
     NoMarks {
         path: PathBuf,
         marks: [&'static str; 2],
     },
     #[error(
-        "no Chromium on the PATH; on Debian: apt-get install chromium; or name one in {}",
+        "no Chromium on the PATH; on Debian: apt-get install chromium; or set {}",
         crate::env::CHROMIUM
     )]
     NoChromium,
@@ -105,9 +105,9 @@ pub(crate) enum XtaskError {
         package: &'static str,
         path: PathBuf,
     },
-    #[error("port {port} of this machine cannot be served; choose another with --port")]
+    #[error("cannot listen on port {port}; choose another with --port")]
     Listen { port: u16, source: io::Error },
-    #[error("the page gave other answers:\n{}", problems.join("\n"))]
+    #[error("the results of the page differ from the references:\n{}", problems.join("\n"))]
     Web { problems: Vec<String> },
     #[error("a newer lavapipe cannot be fetched: {reason}")]
     Lavapipe { reason: &'static str },

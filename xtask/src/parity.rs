@@ -1,7 +1,9 @@
-//! `cargo xtask parity`: the suites on the devices of a machine, here or packed for another one.
+//! `cargo xtask parity`: runs the suites on the devices of this machine, or packs them for another
+//! machine.
 //!
-//! The program is `tercet-parity` of the crate `tests`, built with the release profile. Packed, it has the files
-//! of the tests behind it, MiniLM's weights among them, and needs neither a toolchain nor the network.
+//! The program is `tercet-parity` of the crate `tests`, built with the release profile. The packed
+//! program has the test files appended, including MiniLM's weights. It needs no toolchain and no
+//! network.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -13,7 +15,8 @@ use crate::{cache, env, fetch, process};
 
 const PROGRAM: &str = "tercet-parity";
 
-/// The files of `tests/data` that are read when tests run; the rest is part of the program.
+/// The folders of `tests/data` that tests read at run time; the others are compiled into the
+/// program.
 const DATA: [&str; 9] = [
     "tiny-rust-llama",
     "minilm",
@@ -26,13 +29,13 @@ const DATA: [&str; 9] = [
     "onnx-packages",
 ];
 
-/// What is to be done with the program.
+/// The options of `cargo xtask parity`.
 pub(crate) struct ParityOptions {
     /// Write a self-contained program instead of running it.
     pub(crate) pack: Option<PathBuf>,
-    /// Leave out the weights of MiniLM: its tests are then ignored.
+    /// Leave out the MiniLM weights; the MiniLM tests are then ignored.
     pub(crate) without_minilm: bool,
-    /// For the program.
+    /// Arguments for the program.
     pub(crate) args: Vec<OsString>,
 }
 
@@ -52,8 +55,8 @@ pub(crate) fn run(options: &ParityOptions) -> Result<(), XtaskError> {
     process::run(&mut command)?;
     if let Some(to) = &options.pack {
         println!(
-            "{} runs every suite on a machine with its architecture and a C library as new as here: \
-             --help says how",
+            "{} runs every suite on machines with this architecture and a C library at least as new; \
+             see --help",
             to.display()
         );
     }

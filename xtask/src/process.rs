@@ -1,4 +1,4 @@
-//! Running other programs: a failure to start and a bad exit become typed errors.
+//! Runs other programs. Start failures and nonzero exit codes become typed errors.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{self, XtaskError};
 
-/// Runs `command` with our own standard streams and waits for it.
+/// Runs `command` with inherited standard streams and waits for it.
 pub(crate) fn run(command: &mut Command) -> Result<(), XtaskError> {
     let status = command
         .status()
@@ -27,17 +27,18 @@ pub(crate) fn run(command: &mut Command) -> Result<(), XtaskError> {
     }
 }
 
-/// A command among others that are run side by side, and what it is called in what is printed.
+/// A command that runs in parallel with others, with a name for the output.
 pub(crate) struct ParallelCommand {
     pub(crate) name: String,
     pub(crate) command: Command,
 }
 
-/// Runs commands, as many at a time as there are processors. What one prints, also to its standard error, is shown
-/// when it ends, with the seconds that it took; one that takes longer than `limit` is killed.
+/// Runs commands in parallel, one per processor. The output of each, including standard error, is
+/// printed when it exits, with its duration in seconds. A command that takes longer than `limit` is
+/// killed.
 ///
 /// # Errors
-/// That of the first of them, in their order, that failed; all run to their end.
+/// The error of the first failed command in list order; all commands run to completion.
 pub(crate) fn run_together(tasks: Vec<ParallelCommand>, limit: Duration) -> Result<(), XtaskError> {
     let count = tasks.len();
     let waiting = Mutex::new(tasks.into_iter().enumerate());
@@ -59,7 +60,7 @@ pub(crate) fn run_together(tasks: Vec<ParallelCommand>, limit: Duration) -> Resu
         let workers: Vec<_> = (0..processors.min(count))
             .map(|_| scope.spawn(worker))
             .collect();
-        // All are waited for before the first failure is returned.
+        // Join all threads before the first failure is returned.
         let failed = workers.into_iter().map(|thread| match thread.join() {
             Ok(failed) => failed,
             Err(panic) => std::panic::resume_unwind(panic),
@@ -73,12 +74,12 @@ pub(crate) fn run_together(tasks: Vec<ParallelCommand>, limit: Duration) -> Resu
         .map_or(Ok(()), |(_, error)| Err(error))
 }
 
-/// Runs a command and prints what it printed once it has ended.
+/// Runs a command and prints its captured output after it has exited.
 fn run_aside(task: ParallelCommand, limit: Duration) -> Result<(), XtaskError> {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let ParallelCommand { name, mut command } = task;
     let at = COUNT.fetch_add(1, Ordering::Relaxed);
-    // A file, as whatever a program leaves running would keep a pipe open.
+    // A file instead of a pipe, because leftover child processes would keep a pipe open.
     let path = std::env::temp_dir().join(format!("xtask-{}-{at}", std::process::id()));
     let start = Instant::now();
     let status = {
@@ -89,10 +90,10 @@ fn run_aside(task: ParallelCommand, limit: Duration) -> Result<(), XtaskError> {
         child.and_then(|child| ended(child, start, limit))
     };
     let printed = fs::read(&path).map_err(error::file("read", &path));
-    // It is in the folder of what nobody needs.
+    // A leftover file in the temporary folder is harmless.
     let _ = fs::remove_file(&path);
     let mut out = std::io::stdout().lock();
-    // Nobody may be reading it.
+    // Ignore errors: standard output may be closed.
     let _ = writeln!(out, "{:5} s  {name}", start.elapsed().as_secs());
     let _ = out.write_all(&printed?);
     let _ = out.flush();
@@ -110,10 +111,10 @@ fn run_aside(task: ParallelCommand, limit: Duration) -> Result<(), XtaskError> {
     }
 }
 
-/// How often is looked whether a process has ended.
+/// The interval for checking whether a process has exited.
 const POLL: Duration = Duration::from_millis(20);
 
-/// How a process ended; `None` when it was killed because its time was over.
+/// Waits for a process; `None` if it was killed because it exceeded the limit.
 fn ended(mut child: Child, start: Instant, limit: Duration) -> io::Result<Option<ExitStatus>> {
     loop {
         if let Some(status) = child.try_wait()? {
@@ -144,7 +145,7 @@ pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>, XtaskError> {
     }
 }
 
-/// Whether `command` starts and exits with success; its output is dropped.
+/// Whether `command` starts and succeeds; its output is discarded.
 pub(crate) fn works(command: &mut Command) -> bool {
     command
         .stdin(Stdio::null())
@@ -154,7 +155,7 @@ pub(crate) fn works(command: &mut Command) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Whether Debian packages can be installed without asking: as root, with `apt-get`.
+/// Whether Debian packages can be installed without a prompt: as root, with `apt-get`.
 pub(crate) fn can_install() -> bool {
     let root = Command::new("id")
         .arg("-u")
@@ -174,7 +175,7 @@ pub(crate) fn apt_install(packages: &[&str]) -> Result<(), XtaskError> {
     run(apt().args(["install", "--yes"]).args(packages))
 }
 
-/// The cargo that runs this program, in the workspace's root folder.
+/// The cargo that runs this program, in the workspace root.
 pub(crate) fn cargo() -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut command = Command::new(program);
@@ -236,7 +237,7 @@ mod tests {
             std::env::temp_dir().join(format!("xtask-together-{id}-{name}"))
         };
         let (a, b, c) = (file("a"), file("b"), file("c"));
-        // Each of the first two waits for what the other leaves.
+        // Each of the first two commands waits for a file that the other one creates.
         let meet = |own: &Path, other: &Path| {
             let mut command = Command::new("sh");
             let script = "touch \"$0\"; for i in $(seq 500); do test -e \"$1\" && exit 0; sleep 0.01; done; exit 1";

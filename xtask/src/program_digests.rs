@@ -1,8 +1,9 @@
-//! `cargo xtask programs --digest`: digests of the GPU programs of all operator cases on all device profiles.
+//! `cargo xtask programs --digest`: digests of the GPU programs of all operator cases on all device
+//! profiles.
 //!
-//! The committed digests lie beside the test that computes them. A change that only renames or documents the
-//! compiler leaves them equal. A change of kernels or of planning updates them, so that review sees which
-//! operators and profiles it reaches.
+//! The committed digests are stored next to the test that computes them. A change that only renames
+//! or documents the compiler leaves them equal. A change of kernels or of planning updates them, so
+//! that review sees the affected operators and profiles.
 
 use std::collections::BTreeMap;
 use std::fs;

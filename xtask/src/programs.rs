@@ -1,6 +1,8 @@
-//! The test programs of the workspace: cargo builds them and says where they are, and each is run as cargo would run it.
+//! The test programs of the workspace: cargo builds and lists them, and xtask runs each one with
+//! cargo's environment.
 //!
-//! `cargo test` runs one program after another, and most of ours keep one processor busy: side by side they take half the time.
+//! `cargo test` runs one program after another, and most of them use a single processor. Running
+//! them in parallel takes half the time.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,19 +12,19 @@ use serde::Deserialize;
 use crate::error::XtaskError;
 use crate::process;
 
-/// A program of tests.
+/// A test program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TestBinary {
-    /// The package whose tests these are.
+    /// The package that the tests belong to.
     pub(crate) package: String,
-    /// The target of it: a file of its folder `tests`, a library or a binary whose unit tests these are.
+    /// The cargo target: a file in the folder `tests`, or a library or binary with unit tests.
     pub(crate) target: String,
     executable: PathBuf,
-    /// The package's folder, which its tests are run in.
+    /// The package's folder, which is the working folder of its tests.
     folder: PathBuf,
 }
 
-/// A line of cargo's, of those that it writes in JSON.
+/// A line of cargo's JSON output.
 #[derive(Deserialize)]
 struct CargoMessage {
     reason: String,
@@ -46,19 +48,19 @@ struct CargoProfile {
 }
 
 impl TestBinary {
-    /// The program, with what cargo sets for a test.
+    /// The command that runs the program, with the environment that cargo sets for tests.
     pub(crate) fn command(&self) -> Command {
         self.set(Command::new(&self.executable))
     }
 
-    /// The program, run by another one.
+    /// The command that runs the program through a runner.
     pub(crate) fn through(&self, runner: &Path) -> Command {
         let mut command = Command::new(runner);
         command.arg(&self.executable);
         self.set(command)
     }
 
-    /// What it is called in what is printed.
+    /// The name of the program in the output.
     pub(crate) fn name(&self) -> String {
         format!("{} {}", self.package, self.target)
     }
@@ -71,10 +73,11 @@ impl TestBinary {
     }
 }
 
-/// Builds the test programs of a selection of packages, and the binaries that they start; what the compiler says is shown.
+/// Builds the test programs of a package selection, and the binaries that they start. Compiler
+/// messages are printed.
 ///
 /// # Errors
-/// A build that fails; a line of cargo's that cannot be read.
+/// A failed build, or an unreadable line of cargo's output.
 pub(crate) fn build(selection: &[&str]) -> Result<Vec<TestBinary>, XtaskError> {
     let mut cargo = process::cargo();
     cargo.args(["test", "--no-run"]);
@@ -83,7 +86,7 @@ pub(crate) fn build(selection: &[&str]) -> Result<Vec<TestBinary>, XtaskError> {
     read(&String::from_utf8_lossy(&lines))
 }
 
-/// The programs that cargo's lines name.
+/// The test programs in cargo's output.
 fn read(lines: &str) -> Result<Vec<TestBinary>, XtaskError> {
     let mut programs = Vec::new();
     for line in lines.lines() {

@@ -1,10 +1,11 @@
-//! `cargo xtask python`: the wheel of the Python module, its tests and its types.
+//! `cargo xtask python`: builds the Python wheel, runs its tests and checks its types. The steps
+//! are:
 //!
-//! 1. a virtual environment in the cache folder with what `requirements-tests.txt` lists,
-//! 2. the wheel, by maturin, on the release profile in the workspace's target folder, where the engine is built,
-//! 3. the `tercet` command, whose server the tests talk to,
-//! 4. pytest on the installed wheel, and mypy in its strict mode on stubs and tests,
-//! 5. where it is asked for, Ray in a virtual environment of its own, and pytest on `examples/ray`.
+//! 1. a virtual environment in the cache folder with the packages of `requirements-tests.txt`,
+//! 2. the wheel, built by maturin with the release profile in the workspace's target folder,
+//! 3. the `tercet` command, whose server the tests use,
+//! 4. pytest on the installed wheel, and mypy in strict mode on stubs and tests,
+//! 5. with `--ray`, Ray in a separate virtual environment, and pytest on `examples/ray`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,10 +19,10 @@ use crate::{cache, env, process};
 const PURPOSE: &str = "build and test the Python module";
 const CRATE: &str = "crates/tercet-python";
 const REQUIREMENTS: &str = "requirements-tests.txt";
-/// A wheel that is larger has something in it that it should not have.
+/// Maximum size of the wheel, to detect files that were included by mistake.
 const MAX_WHEEL_BYTES: u64 = 25_000_000;
 
-/// Builds the wheel and tests it; MiniLM is in `minilm`.
+/// Builds and tests the wheel. Downloads MiniLM for the tests.
 pub(crate) fn run(with_ray: bool) -> Result<(), XtaskError> {
     let cache = cache::dir()?;
     let minilm = fetch::minilm(&cache)?;
@@ -30,7 +31,7 @@ pub(crate) fn run(with_ray: bool) -> Result<(), XtaskError> {
     let wheel = wheel(&cache, &folder, &python)?;
     install(&python, &wheel)?;
 
-    // With the features that the tests of the workspace have, so that nothing is built for it alone.
+    // Use the same features as the workspace tests, so that the dependencies are not built twice.
     let mut build = process::cargo();
     build.args(["test", "--no-run", "--quiet"]).args(SELECTION);
     process::run(&mut build)?;
@@ -54,7 +55,7 @@ pub(crate) fn run(with_ray: bool) -> Result<(), XtaskError> {
     tests.and(types).and(ray)
 }
 
-/// The tests of the example for Ray.
+/// Runs the tests of the Ray example.
 fn ray(cache: &Path, wheel: &Path, minilm: &Path) -> Result<(), XtaskError> {
     let folder = process::root().join("examples").join("ray");
     let python = environment(cache, "python-ray", &folder.join("requirements.txt"))?;
@@ -65,7 +66,7 @@ fn ray(cache: &Path, wheel: &Path, minilm: &Path) -> Result<(), XtaskError> {
     process::run(&mut tests)
 }
 
-/// Puts this wheel into a virtual environment that has what it needs.
+/// Installs this wheel into a virtual environment that already has its dependencies.
 fn install(python: &PythonInterpreter, wheel: &Path) -> Result<(), XtaskError> {
     let mut pip = pip(python);
     pip.args(["--no-deps", "--force-reinstall"]).arg(wheel);
@@ -80,7 +81,7 @@ fn pip(python: &PythonInterpreter) -> Command {
     pip
 }
 
-/// Whether this machine can: `python3` with the module `venv`.
+/// Whether this machine can run the Python tests: `python3` with the module `venv`.
 pub(crate) fn is_possible() -> bool {
     let venv = |python: PythonInterpreter| {
         process::works(python.command().args(["-c", "import ensurepip, venv"]))
@@ -88,7 +89,7 @@ pub(crate) fn is_possible() -> bool {
     PythonInterpreter::find(PURPOSE).is_ok_and(venv)
 }
 
-/// The virtual environment of this name with all requirements; installed again when their list changes.
+/// The virtual environment with this name and all requirements; reinstalled if the list changes.
 fn environment(cache: &Path, name: &str, list: &Path) -> Result<PythonInterpreter, XtaskError> {
     let dir = cache.join(name);
     let python = PythonInterpreter::find(PURPOSE)?.venv(&dir, PURPOSE)?;
@@ -102,7 +103,7 @@ fn environment(cache: &Path, name: &str, list: &Path) -> Result<PythonInterprete
     Ok(python)
 }
 
-/// Builds the wheel into a folder of its own and checks its size.
+/// Builds the wheel into a separate folder and checks its size.
 fn wheel(cache: &Path, folder: &Path, python: &PythonInterpreter) -> Result<PathBuf, XtaskError> {
     let out = cache.join("wheels");
     if out.is_dir() {
@@ -134,7 +135,8 @@ fn wheel(cache: &Path, folder: &Path, python: &PythonInterpreter) -> Result<Path
     }
 }
 
-/// Absolute: a relative one is taken from the workspace's root, as cargo does when it is called there.
+/// The absolute target folder; a relative one is resolved against the workspace root, as cargo does
+/// there.
 pub(crate) fn target_dir() -> PathBuf {
     let dir = std::env::var_os("CARGO_TARGET_DIR");
     process::root().join(dir.unwrap_or_else(|| "target".into()))
@@ -144,7 +146,7 @@ pub(crate) fn target_dir() -> PathBuf {
 mod tests {
     use super::*;
 
-    /// Packages with their features, a line each, of what `selection` builds.
+    /// The packages with their features that a build of `selection` contains, one per line.
     fn built(selection: &[&str], edges: &str) -> Vec<String> {
         let mut tree = process::cargo();
         tree.args(["tree", "--locked", "--prefix", "none", "--edges", edges]);
@@ -165,7 +167,7 @@ mod tests {
         let differ: Vec<_> = wheel.iter().filter(|line| !tests.contains(line)).collect();
         assert!(
             differ.is_empty(),
-            "ask for these features in {CRATE}/Cargo.toml: {differ:?}"
+            "enable these features in {CRATE}/Cargo.toml: {differ:?}"
         );
     }
 }

@@ -1,14 +1,15 @@
-//! `cargo xtask shaders`: the GLSL kernels into the SPIR-V modules that are committed beside them.
+//! `cargo xtask shaders`: compiles the GLSL kernels to the SPIR-V modules that are committed next
+//! to them.
 //!
-//! Every `shaders/vulkan/NAME.comp` becomes `shaders/vulkan/spirv/NAME.spv`; that folder holds
-//! nothing else. `shaders/vulkan/digests.txt` says of each module what it was made from.
-//! `--check` compares digests instead of writing and names every stale, missing and left-over
-//! module; `--check --compile` compiles again and compares the modules.
+//! Every `shaders/vulkan/NAME.comp` becomes `shaders/vulkan/spirv/NAME.spv`; that folder contains
+//! nothing else. `shaders/vulkan/digests.txt` records the sources of each module. `--check`
+//! compares digests instead of writing, and names every stale, missing and extra module. `--check
+//! --compile` compiles again and compares the modules.
 //!
-//! The compiler is C++ that takes minutes to build, so it is behind the cargo feature `glsl` of
-//! this package: without it, what compiles runs itself again through cargo with the feature on.
-//! `spirv-val` is that of the folder that [`lavapipe`](crate::lavapipe) fetches, because a
-//! distribution's own is often older than cooperative matrices.
+//! The compiler is C++ and takes minutes to build, so it requires the cargo feature `glsl` of this
+//! package. If the feature is off, compilation restarts the command through cargo with the feature
+//! on. `spirv-val` comes from the folder that [`lavapipe`](crate::lavapipe) fetches, because that
+//! of a distribution is often too old for cooperative matrices.
 
 #[cfg(feature = "glsl")]
 mod compile;
@@ -20,18 +21,18 @@ use crate::{lavapipe, process};
 
 use folder::ShaderFolder;
 
-/// What to do with the modules.
+/// The action on the modules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ShaderMode {
-    /// Compile, write those that differ, remove those without a source.
+    /// Compile, write the changed modules, and remove those without a source.
     Write,
-    /// Fail if any is missing, has no source, or was made from another one by its digest.
+    /// Fail if a module is missing, has no source, or has a digest of other sources.
     Check,
-    /// Compile, fail if any differs, is missing, or has no source.
+    /// Compile, and fail if a module differs, is missing, or has no source.
     CheckCompiled,
 }
 
-/// Compiles every kernel unless digests are enough, writes or checks the modules, then validates them.
+/// Compiles the kernels if needed, writes or checks the modules, then validates them.
 pub(crate) fn run(mode: ShaderMode) -> Result<(), XtaskError> {
     let folder = ShaderFolder::new(process::root().join("shaders").join("vulkan"));
     match mode {
@@ -54,7 +55,7 @@ fn compiled(folder: &ShaderFolder, mode: ShaderMode) -> Result<(), XtaskError> {
     validate(folder)
 }
 
-/// Runs this command again in a build that has the compiler.
+/// Restarts this command in a build that has the compiler.
 #[cfg(not(feature = "glsl"))]
 fn compiled(_folder: &ShaderFolder, mode: ShaderMode) -> Result<(), XtaskError> {
     if !process::works(std::process::Command::new("cmake").arg("--version")) {
@@ -69,12 +70,10 @@ fn compiled(_folder: &ShaderFolder, mode: ShaderMode) -> Result<(), XtaskError> 
     process::run(&mut cargo)
 }
 
-/// Runs `spirv-val` on every module, where there is one.
+/// Runs `spirv-val` on every module, if it is available.
 fn validate(folder: &ShaderFolder) -> Result<(), XtaskError> {
     let Some(newer) = lavapipe::present()? else {
-        eprintln!(
-            "modules not validated: `cargo xtask fetch lavapipe` brings a spirv-val for them"
-        );
+        eprintln!("modules not validated; `cargo xtask fetch lavapipe` installs spirv-val");
         return Ok(());
     };
     let names = folder.sources()?;

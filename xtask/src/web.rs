@@ -1,10 +1,12 @@
-//! `cargo xtask web`: `examples/web` as one folder that any web server can serve, and its test in a headless Chromium.
+//! `cargo xtask web`: builds `examples/web` as a static folder and tests it in a headless Chromium.
+//! The steps are:
 //!
-//! 1. the crate for `wasm32-unknown-unknown`, on the release profile,
-//! 2. its JavaScript, by the `wasm-bindgen` of the version in `Cargo.lock`, which is built into the cache folder,
-//! 3. page and models beside it, in `target/web`,
-//! 4. the page in Chromium, on WebGPU and on the CPU, whose results are compared with the references of the suites, and its
-//!    texts with those of the `tercet` command.
+//! 1. the crate for `wasm32-unknown-unknown`, with the release profile,
+//! 2. its JavaScript bindings, by the `wasm-bindgen` version of `Cargo.lock`, which is built in the
+//!    cache folder,
+//! 3. the page and the models, copied to `target/web`,
+//! 4. the page in Chromium, on WebGPU and on the CPU. Its results are compared with the references
+//!    of the suites, and its generated text with that of the `tercet` command.
 
 mod chromium;
 mod judge;
@@ -22,26 +24,26 @@ pub(crate) use judge::PageCoverage;
 const TARGET: &str = "wasm32-unknown-unknown";
 const CRATE: &str = "examples/web";
 const LANGUAGE: &str = "tests/data/tiny-rust-llama/tiny-rust-llama-q8_0.gguf";
-/// Where the page has it.
+/// The path of the language model relative to the page.
 const MODEL: &str = "models/language.gguf";
 const MINILM_FILES: [&str; 3] = ["config.json", "tokenizer.json", "model.safetensors"];
-/// How long a page may take: on a device that is emulated, on a machine that does other things.
+/// Maximum run time of a page, for an emulated device on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(1800);
 
-/// A device, and how much is asked of it.
+/// A device, and the coverage of its test.
 pub(crate) type PageTrial = (&'static str, PageCoverage);
 
-/// What follows building.
+/// The action after the build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AfterBuild {
-    /// The tests in Chromium, on these devices.
+    /// Test in Chromium on these devices.
     Test(&'static [PageTrial]),
-    /// As [`AfterBuild::Test`], of what CI has the time for; what is missing is installed, and where it cannot be, a line says so
-    /// and what needs it is left out.
+    /// As [`AfterBuild::Test`], with the reduced coverage of CI. Missing tools are installed; if
+    /// that fails, the tests that need them are reported as not run.
     Check(&'static [PageTrial]),
-    /// Serving on this port of the machine itself, until interrupted.
+    /// Serve on this port of the machine until interrupted.
     Serve(u16),
-    /// Nothing.
+    /// No action.
     Nothing,
 }
 
@@ -49,7 +51,7 @@ pub(crate) enum AfterBuild {
 pub(crate) fn run(then: AfterBuild) -> Result<(), XtaskError> {
     match then {
         AfterBuild::Test(trials) => {
-            // What is missing is said before anything is built.
+            // Check first, so that a missing browser is reported before the build.
             let browser = chromium::find()?;
             test(&built(&tools()?)?, &browser, trials)
         }
@@ -63,7 +65,7 @@ pub(crate) fn run(then: AfterBuild) -> Result<(), XtaskError> {
     }
 }
 
-/// As much as there are tools for.
+/// Runs the tests for which the tools are available.
 fn check(trials: &[PageTrial]) -> Result<(), XtaskError> {
     let bindgen = match tools() {
         Ok(bindgen) => bindgen,
@@ -82,13 +84,14 @@ fn check(trials: &[PageTrial]) -> Result<(), XtaskError> {
     }
 }
 
-/// Installs the compiler's target where rustup can, and the `wasm-bindgen` command, which is returned.
+/// Installs the compiler target through rustup if possible, and the `wasm-bindgen` command, whose
+/// path is returned.
 fn tools() -> Result<PathBuf, XtaskError> {
     let mut rustup = std::process::Command::new("rustup");
     rustup.args(["target", "list", "--installed"]);
     let installed = process::output(&mut rustup);
     let has_target = |list: Vec<u8>| String::from_utf8_lossy(&list).lines().any(|l| l == TARGET);
-    // Without rustup the compiler says what it lacks.
+    // Without rustup, the compiler reports the missing target.
     if installed.is_ok_and(|list| !has_target(list)) {
         let mut add = std::process::Command::new("rustup");
         if process::run(add.args(["target", "add", TARGET])).is_err() {
@@ -98,7 +101,7 @@ fn tools() -> Result<PathBuf, XtaskError> {
     bindgen(&cache::dir()?)
 }
 
-/// The folder, whose files are printed.
+/// Builds the folder and prints its files.
 fn built(bindgen: &Path) -> Result<PathBuf, XtaskError> {
     let folder = build(bindgen)?;
     println!("{}", folder.display());
@@ -142,7 +145,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), XtaskError> {
     Ok(())
 }
 
-/// The `wasm-bindgen` command of the version that the crate is built with.
+/// The `wasm-bindgen` command of the version that the crate uses.
 fn bindgen(cache: &Path) -> Result<PathBuf, XtaskError> {
     let lock = process::root().join("Cargo.lock");
     let text = fs::read_to_string(&lock).map_err(error::file("read", &lock))?;
@@ -156,7 +159,7 @@ fn bindgen(cache: &Path) -> Result<PathBuf, XtaskError> {
     if program.is_file() {
         return Ok(program);
     }
-    // A debug build is enough, and takes half the time.
+    // A debug build suffices and takes half the time.
     let mut cargo = process::cargo();
     cargo.args(["install", "--quiet", "--debug", "wasm-bindgen-cli"]);
     cargo.args(["--version", &version, "--root"]).arg(&root);
@@ -167,7 +170,7 @@ fn bindgen(cache: &Path) -> Result<PathBuf, XtaskError> {
     Ok(program)
 }
 
-/// The `tercet` command: the one that the environment names, or that was built before; else it is built.
+/// The `tercet` command: the one in the environment variable, an existing build, or a new build.
 fn command() -> Result<PathBuf, XtaskError> {
     if let Some(named) = std::env::var_os(env::COMMAND).filter(|named| !named.is_empty()) {
         return Ok(PathBuf::from(named));
@@ -211,7 +214,7 @@ fn sizes(root: &Path, dir: &Path) -> Result<(), XtaskError> {
     Ok(())
 }
 
-/// The page on each device, and what came of it beside the references.
+/// Opens the page on each device and compares its results with the references.
 fn test(folder: &Path, browser: &Path, trials: &[PageTrial]) -> Result<(), XtaskError> {
     let mut references = judge::PageReferences::read()?;
     references.run_reference(&command()?, &folder.join(MODEL))?;

@@ -1,11 +1,12 @@
-//! Attributes of a node. Reading one marks it; what is left in the end is an error, since the answer could depend on it.
+//! The attributes of a node. Reading an attribute marks it. Unread attributes are an error, because
+//! ignoring them could change the result.
 
 use std::cell::RefCell;
 
 use crate::error::NodeErrorKind;
 use crate::proto::{AttributeProto, GraphProto, TensorProto};
 
-/// `AttributeProto.AttributeType`, as far as it says which field is meant.
+/// `AttributeProto.AttributeType` values; each selects the field with the value.
 mod kind {
     pub(super) const FLOAT: i32 = 1;
     pub(super) const INT: i32 = 2;
@@ -17,7 +18,8 @@ mod kind {
     pub(super) const STRINGS: i32 = 8;
 }
 
-/// The attributes of a node, those that a function's node takes from its call already in place.
+/// The attributes of a node. Inside a function body, references to the call's attributes are
+/// already resolved.
 #[derive(Debug)]
 pub(crate) struct OnnxAttrs<'m> {
     list: Vec<(&'m str, &'m AttributeProto)>,
@@ -30,7 +32,7 @@ impl<'m> OnnxAttrs<'m> {
         OnnxAttrs { list, read }
     }
 
-    /// All of them, which counts as reading.
+    /// All attributes; marks them as read.
     pub(crate) fn all(&self) -> Vec<(&'m str, &'m AttributeProto)> {
         self.read.borrow_mut().fill(true);
         self.list.clone()
@@ -43,7 +45,7 @@ impl<'m> OnnxAttrs<'m> {
         self.read.borrow_mut()[at] = true;
         let attr = self.list[at].1;
         match attr.r#type {
-            // Early files did not say which field is meant.
+            // Early files do not set the attribute type.
             None | Some(0) => Ok(Some(attr)),
             Some(kind) if kinds.contains(&kind) => Ok(Some(attr)),
             Some(kind) => Err(NodeErrorKind::attribute(
@@ -53,12 +55,12 @@ impl<'m> OnnxAttrs<'m> {
         }
     }
 
-    /// True if the attribute is there; that is no reading.
+    /// True if the attribute exists; does not mark it as read.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.list.iter().any(|(n, _)| *n == name)
     }
 
-    /// Marks attributes as read whose value cannot change the answer.
+    /// Marks attributes as read whose values cannot change the result.
     pub(crate) fn ignore(&self, names: &[&str]) {
         for (at, (name, _)) in self.list.iter().enumerate() {
             if names.contains(name) {
@@ -85,7 +87,7 @@ impl<'m> OnnxAttrs<'m> {
     }
 
     pub(crate) fn float(&self, name: &str, default: f64) -> Result<f64, NodeErrorKind> {
-        // As a file would say it.
+        // Round through F32, as a value in a file would be.
         Ok(self.float_opt(name)?.unwrap_or(f64::from(default as f32)))
     }
 
@@ -125,10 +127,10 @@ impl<'m> OnnxAttrs<'m> {
     pub(crate) fn graph(&self, name: &str) -> Result<&'m GraphProto, NodeErrorKind> {
         let attr = self.get(name, &[kind::GRAPH])?;
         let graph = attr.and_then(|a| a.g.as_ref());
-        graph.ok_or_else(|| NodeErrorKind::attribute(name, "a graph is required"))
+        graph.ok_or_else(|| NodeErrorKind::attribute(name, "requires a graph"))
     }
 
-    /// Refuses attributes that nobody read.
+    /// Returns an error for attributes that were not read.
     pub(crate) fn finish(&self) -> Result<(), NodeErrorKind> {
         let read = self.read.borrow();
         let left = self

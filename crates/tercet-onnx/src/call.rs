@@ -1,4 +1,5 @@
-//! What the functions of the table see: one node with its operands and attributes, and the graph to build in.
+//! The node view that the operator functions receive: a node with its operands, its attributes, and
+//! the graph to extend.
 
 use tercet_ir::{DType, Dim, Graph, Tensor, Type, Value};
 
@@ -9,50 +10,50 @@ use crate::error::NodeErrorKind;
 use crate::proto::NodeProto;
 use crate::val::{ImportedValue, ShapeElem};
 
-/// The longest axis that attributes are worked out for.
+/// Maximum size of an axis for which attributes are evaluated.
 const MAX_SIZE: usize = 1 << 32;
 
-/// What a node became: its results in order.
+/// The results of an imported node, in order.
 pub(crate) type NodeOutputs = Result<Vec<ImportedValue>, NodeErrorKind>;
 
-/// A node that is being imported.
+/// The node being imported.
 pub(crate) struct ImportNode<'a, 'm> {
     pub(crate) c: &'a mut ImportCtx<'m>,
     pub(crate) node: &'m NodeProto,
     pub(crate) ins: &'a [ImportedValue],
     pub(crate) attrs: &'a OnnxAttrs<'m>,
-    /// The version of the operator's domain.
+    /// The opset version of the operator's domain.
     pub(crate) opset: i64,
 }
 
-/// One result.
+/// Wraps a single result.
 pub(crate) fn one(value: Value) -> NodeOutputs {
     Ok(vec![ImportedValue::Graph(value)])
 }
 
 impl ImportNode<'_, '_> {
-    /// The graph.
+    /// The graph under construction.
     pub(crate) fn g(&mut self) -> &mut Graph {
         self.c.g()
     }
 
-    /// Whether an operand is there.
+    /// Whether the operand is present.
     pub(crate) fn has(&self, index: usize) -> bool {
         !matches!(self.val(index), ImportedValue::Absent)
     }
 
-    /// An operand as it is.
+    /// The operand as an imported value.
     pub(crate) fn val(&self, index: usize) -> &ImportedValue {
         self.ins.get(index).unwrap_or(&ImportedValue::Absent)
     }
 
-    /// An operand as a value of the graph.
+    /// The operand as a graph value.
     pub(crate) fn x(&mut self, index: usize) -> Result<Value, NodeErrorKind> {
         let val = self.val(index).clone();
         self.c.place(&val, index)
     }
 
-    /// An operand as a value of the graph, and its dtype if that is held in another.
+    /// The operand as a graph value, and its dtype if the graph emulates it in another dtype.
     pub(crate) fn carried(
         &mut self,
         index: usize,
@@ -65,7 +66,7 @@ impl ImportNode<'_, '_> {
         }
     }
 
-    /// An optional operand as a value of the graph.
+    /// The optional operand as a graph value.
     pub(crate) fn opt(&mut self, index: usize) -> Result<Option<Value>, NodeErrorKind> {
         match self.has(index) {
             true => self.x(index).map(Some),
@@ -73,17 +74,17 @@ impl ImportNode<'_, '_> {
         }
     }
 
-    /// All operands as values of the graph.
+    /// All operands as graph values.
     pub(crate) fn xs(&mut self) -> Result<Vec<Value>, NodeErrorKind> {
         (0..self.ins.len()).map(|i| self.x(i)).collect()
     }
 
-    /// Whether a result is wanted.
+    /// Whether the model uses this result.
     pub(crate) fn is_requested(&self, index: usize) -> bool {
         self.node.output.get(index).is_some_and(|n| !n.is_empty())
     }
 
-    /// The type of a value.
+    /// The type of a graph value.
     pub(crate) fn ty(&self, value: Value) -> Type {
         self.c.graph().ty(value).clone()
     }
@@ -100,14 +101,14 @@ impl ImportNode<'_, '_> {
         self.c.graph().ty(value).rank()
     }
 
-    /// A known size of an axis.
+    /// The size of an axis; an error if it is symbolic.
     pub(crate) fn size(&self, value: Value, axis: usize) -> Result<usize, NodeErrorKind> {
         let ty = self.c.graph().ty(value);
         let size = ty.shape.get(axis).map(Dim::known);
         match size {
             Some(Some(n)) if n <= MAX_SIZE => Ok(n),
             Some(Some(n)) => Err(NodeErrorKind::unsupported(format!(
-                "axis {axis} of {n} elements is too long"
+                "axis {axis} with {n} elements is too long"
             ))),
             Some(None) => Err(NodeErrorKind::unsupported(format!(
                 "axis {axis} of {ty} must have a known size; fix its symbol with `ImportOptions::dim`"
@@ -118,20 +119,20 @@ impl ImportNode<'_, '_> {
         }
     }
 
-    /// The known sizes of all axes.
+    /// The sizes of all axes; an error if one is symbolic.
     pub(crate) fn known_dims(&self, value: Value) -> Result<Vec<usize>, NodeErrorKind> {
         (0..self.rank(value))
             .map(|axis| self.size(value, axis))
             .collect()
     }
 
-    /// A scalar of the dtype of a value.
+    /// A scalar constant with the dtype of a value.
     pub(crate) fn like(&mut self, value: Value, number: f64) -> Result<Value, NodeErrorKind> {
         let dtype = self.dtype(value);
         self.c.scalar(dtype, number)
     }
 
-    /// An operand whose value must be known now.
+    /// The operand as a constant tensor; an error if its value is unknown at import time.
     pub(crate) fn const_operand(&self, index: usize) -> Result<Tensor, NodeErrorKind> {
         match self.val(index) {
             ImportedValue::ConstTensor(k) => Ok(k.tensor.clone()),
@@ -141,36 +142,39 @@ impl ImportNode<'_, '_> {
             }
             ImportedValue::ShapeValue(_) => Err(NodeErrorKind::operand(
                 index,
-                "has symbols where numbers are needed; fix them with `ImportOptions::dim`",
+                "has symbolic sizes where numbers are required; fix them with `ImportOptions::dim`",
             )),
             ImportedValue::Absent => Err(NodeErrorKind::operand(index, "is missing")),
             ImportedValue::Narrow(narrow, _) => Err(NodeErrorKind::operand(
                 index,
-                format!("has dtype {}, which is not supported there", narrow.name()),
+                format!(
+                    "has dtype {}, which this operator does not support",
+                    narrow.name()
+                ),
             )),
             ImportedValue::Bounded(_) => Err(NodeErrorKind::operand(
                 index,
-                "has a size that depends on data, which is not supported there",
+                "has a data-dependent size, which this operator does not support",
             )),
             ImportedValue::Maps(_) => Err(NodeErrorKind::operand(
                 index,
-                "are maps, a tensor is expected",
+                "contains maps, expected a tensor",
             )),
             ImportedValue::Seq(_) => Err(NodeErrorKind::operand(
                 index,
-                "is a sequence, a tensor is expected",
+                "is a sequence, expected a tensor",
             )),
             ImportedValue::Unsupported(why) => Err(NodeErrorKind::operand(index, why.to_string())),
             ImportedValue::Failed => Err(NodeErrorKind::operand(index, "failed")),
         }
     }
 
-    /// Known integers.
+    /// The operand as constant integers.
     pub(crate) fn ints(&self, index: usize) -> Result<Vec<i64>, NodeErrorKind> {
         Ok(self.const_operand(index)?.to_i64s())
     }
 
-    /// Known integers of an optional operand.
+    /// The optional operand as constant integers.
     pub(crate) fn ints_opt(&self, index: usize) -> Result<Option<Vec<i64>>, NodeErrorKind> {
         match self.has(index) {
             true => self.ints(index).map(Some),
@@ -178,29 +182,29 @@ impl ImportNode<'_, '_> {
         }
     }
 
-    /// One known integer.
+    /// The operand as one constant integer.
     pub(crate) fn int(&self, index: usize) -> Result<i64, NodeErrorKind> {
         match self.ints(index)?.as_slice() {
             [n] => Ok(*n),
             other => Err(NodeErrorKind::operand(
                 index,
-                format!("has {} elements, one is expected", other.len()),
+                format!("has {} elements, expected one", other.len()),
             )),
         }
     }
 
-    /// One known number.
+    /// The operand as one constant number.
     pub(crate) fn float(&self, index: usize) -> Result<f64, NodeErrorKind> {
         match self.const_operand(index)?.to_f64s().as_slice() {
             [n] => Ok(*n),
             other => Err(NodeErrorKind::operand(
                 index,
-                format!("has {} elements, one is expected", other.len()),
+                format!("has {} elements, expected one", other.len()),
             )),
         }
     }
 
-    /// Numbers of a shape.
+    /// The operand as shape elements.
     pub(crate) fn nums(&self, index: usize) -> Result<Vec<ShapeElem>, NodeErrorKind> {
         match self.val(index).as_sizes() {
             Some(sizes) => Ok(sizes.nums),
@@ -208,19 +212,19 @@ impl ImportNode<'_, '_> {
         }
     }
 
-    /// Sizes of an operand that is a shape.
+    /// The operand as the sizes of a shape.
     pub(crate) fn shape_operand(&self, index: usize) -> Result<Vec<Dim>, NodeErrorKind> {
         let nums = self.nums(index)?;
         let dims: Option<Vec<Dim>> = nums.iter().map(ShapeElem::dim).collect();
-        dims.ok_or_else(|| NodeErrorKind::operand(index, format!("{nums:?} is no shape")))
+        dims.ok_or_else(|| NodeErrorKind::operand(index, format!("{nums:?} is not a valid shape")))
     }
 
-    /// The axis of an attribute `axis`.
+    /// The axis in the attribute `axis`, normalized.
     pub(crate) fn axis(&self, default: i64, rank: usize) -> Result<usize, NodeErrorKind> {
         axis(self.attrs.int("axis", default)?, rank)
     }
 
-    /// Axes of an attribute, or of an operand from the version on that has one.
+    /// The axes in an attribute, or in an operand in newer operator versions.
     pub(crate) fn axes(
         &self,
         operand: usize,
@@ -233,7 +237,7 @@ impl ImportNode<'_, '_> {
     }
 }
 
-/// An axis, counted from the end where negative.
+/// An axis index; negative values count from the end.
 pub(crate) fn axis(axis: i64, rank: usize) -> Result<usize, NodeErrorKind> {
     let from_start = match axis < 0 {
         true => axis.saturating_add(rank as i64),
@@ -245,12 +249,12 @@ pub(crate) fn axis(axis: i64, rank: usize) -> Result<usize, NodeErrorKind> {
     })
 }
 
-/// Several axes.
+/// Several axis indices, normalized.
 pub(crate) fn axes(list: &[i64], rank: usize) -> Result<Vec<usize>, NodeErrorKind> {
     list.iter().map(|a| axis(*a, rank)).collect()
 }
 
-/// Numbers that are no sizes are an error.
+/// Converts to sizes; negative numbers are an error.
 pub(crate) fn unsigned(name: &str, list: &[i64]) -> Result<Vec<usize>, NodeErrorKind> {
     let sizes: Option<Vec<usize>> = list.iter().map(|n| usize::try_from(*n).ok()).collect();
     sizes.ok_or_else(|| NodeErrorKind::attribute(name, format!("{list:?} must not be negative")))

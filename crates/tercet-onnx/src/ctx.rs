@@ -1,8 +1,9 @@
-//! The state of an import: graphs under construction, names in scope, and the errors so far.
+//! The state of an import: graphs under construction, names in scope, and errors.
 //!
-//! A *level* is a graph under construction: the model's, one inside a node, or a scratch one in which constants are
-//! evaluated. A *scope* is a set of names: of the model's graph, a function's body, a branch. Values of the graph belong
-//! to the level they were made in; only scopes of one level see each other's.
+//! A *level* is a graph under construction: the model's graph, a subgraph of a node, or a scratch
+//! graph for evaluating constants. A *scope* is a set of names: of the model's graph, a function
+//! body or a branch. A graph value belongs to the level that created it. Only scopes of the same
+//! level can share values.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -16,37 +17,38 @@ use crate::proto::{AttributeProto, FunctionProto};
 use crate::strings::StringTable;
 use crate::val::{ImportedValue, ShapeElem, Sizes};
 
-/// Weights with more elements are parameters; smaller ones are constants of the graph.
+/// Maximum number of elements of an initializer that becomes a graph constant; larger ones become
+/// parameters.
 const MAX_CONSTANT: usize = 64;
-/// How many nodes functions and loops written out may add to those of a file.
+/// Maximum number of nodes that inlined functions and unrolled loops may add to those of the file.
 pub(crate) const MAX_ADDED_NODES: usize = 1 << 18;
-/// How many elements of tensors may be made when importing that are not in the file, all together.
+/// Maximum total number of tensor elements created at import time that are not in the file.
 const MAX_MADE: usize = 1 << 23;
 
 /// A graph under construction.
 pub(crate) struct GraphLevel {
     pub(crate) graph: Graph,
-    /// Tells levels apart, those that are gone included.
+    /// A unique number of the level, never reused.
     pub(crate) serial: usize,
-    /// Whether it is the model's own, which has parameters.
+    /// Whether this is the model's own graph, which has parameters.
     pub(crate) outermost: bool,
 }
 
-/// Operator sets by domain.
+/// Operator set versions by domain.
 pub(crate) type Opsets = Rc<HashMap<String, i64>>;
 
-/// Names and what they stand for.
+/// The names of a scope and their values.
 #[derive(Default)]
 pub(crate) struct ImportScope<'m> {
     pub(crate) names: HashMap<&'m str, ImportedValue>,
-    /// Whether names of scopes around it are not seen.
+    /// Whether names of enclosing scopes are hidden.
     pub(crate) isolated: bool,
-    /// What attributes of the function that this is the body of are.
+    /// The attributes of the call, if the scope is a function body.
     pub(crate) attributes: HashMap<&'m str, &'m AttributeProto>,
     pub(crate) opsets: Opsets,
 }
 
-/// Domain, name and overload of a function.
+/// The domain, name and overload of a function.
 pub(crate) type FunctionKey<'m> = (&'m str, &'m str, &'m str);
 
 pub(crate) struct ImportCtx<'m> {
@@ -59,7 +61,7 @@ pub(crate) struct ImportCtx<'m> {
     pub(crate) scopes: Vec<ImportScope<'m>>,
     pub(crate) params: Vec<(String, Tensor)>,
     pub(crate) errors: Vec<NodeError>,
-    /// Functions and nodes that the current node is in.
+    /// The functions and nodes that enclose the current node.
     pub(crate) inside: Vec<String>,
     pub(crate) nodes: usize,
     pub(crate) max_nodes: usize,
@@ -108,7 +110,7 @@ impl<'m> ImportCtx<'m> {
     pub(crate) fn level(&mut self) -> &mut GraphLevel {
         self.levels
             .last_mut()
-            .expect("invariant: the model's level stays")
+            .expect("invariant: the model's level is never popped")
     }
 
     pub(crate) fn g(&mut self) -> &mut Graph {
@@ -119,7 +121,7 @@ impl<'m> ImportCtx<'m> {
         &self
             .levels
             .last()
-            .expect("invariant: the model's level stays")
+            .expect("invariant: the model's level is never popped")
             .graph
     }
 
@@ -129,7 +131,7 @@ impl<'m> ImportCtx<'m> {
             .expect("invariant: nodes are in a scope")
     }
 
-    /// What a name stands for.
+    /// The value of a name.
     pub(crate) fn lookup(&self, name: &str) -> Option<ImportedValue> {
         for scope in self.scopes.iter().rev() {
             if let Some(val) = scope.names.get(name) {
@@ -142,7 +144,7 @@ impl<'m> ImportCtx<'m> {
         None
     }
 
-    /// The attribute of the function around, by its name there.
+    /// An attribute of the enclosing function call.
     pub(crate) fn function_attribute(&self, name: &str) -> Option<&'m AttributeProto> {
         for scope in self.scopes.iter().rev() {
             if let Some(attr) = scope.attributes.get(name) {
@@ -164,7 +166,7 @@ impl<'m> ImportCtx<'m> {
         self.errors.push(NodeError { at, source });
     }
 
-    /// The errors so far, as that of the model.
+    /// Returns all collected errors as one error of the model.
     pub(crate) fn finish(&mut self) -> Result<(), OnnxError> {
         match self.errors.is_empty() {
             true => Ok(()),
@@ -172,7 +174,7 @@ impl<'m> ImportCtx<'m> {
         }
     }
 
-    /// The value in the current graph: what is known becomes a constant or a parameter, once.
+    /// The value in the current graph. A known tensor becomes a constant or a parameter, once.
     pub(crate) fn place(
         &mut self,
         val: &ImportedValue,
@@ -199,19 +201,22 @@ impl<'m> ImportCtx<'m> {
             ImportedValue::Absent => Err(NodeErrorKind::operand(index, "is missing")),
             ImportedValue::Narrow(narrow, _) => Err(NodeErrorKind::operand(
                 index,
-                format!("has dtype {}, which is not supported there", narrow.name()),
+                format!(
+                    "has dtype {}, which this operator does not support",
+                    narrow.name()
+                ),
             )),
             ImportedValue::Bounded(_) => Err(NodeErrorKind::operand(
                 index,
-                "has a size that depends on data, which is not supported there",
+                "has a data-dependent size, which this operator does not support",
             )),
             ImportedValue::Maps(_) => Err(NodeErrorKind::operand(
                 index,
-                "are maps, a tensor is expected",
+                "contains maps, expected a tensor",
             )),
             ImportedValue::Seq(_) => Err(NodeErrorKind::operand(
                 index,
-                "is a sequence, a tensor is expected",
+                "is a sequence, expected a tensor",
             )),
             ImportedValue::Unsupported(why) => Err(NodeErrorKind::operand(index, why.to_string())),
             ImportedValue::Failed => Err(NodeErrorKind::operand(index, "failed")),
@@ -226,7 +231,8 @@ impl<'m> ImportCtx<'m> {
         if !self.level().outermost || tensor.numel() <= MAX_CONSTANT {
             return Ok(self.g().constant(tensor.clone())?);
         }
-        // Zero points of channels: that they are zeros decides what the graph becomes.
+        // Per-channel zero points stay constants: whether they are zero decides which operators are
+        // emitted.
         let codes = matches!(tensor.dtype(), DType::U8 | DType::I8) && tensor.shape().len() == 1;
         if codes && tensor.bytes().iter().all(|byte| *byte == 0) {
             let zero = self.g().scalar(tensor.dtype(), 0.0)?;
@@ -241,7 +247,7 @@ impl<'m> ImportCtx<'m> {
         Ok(value)
     }
 
-    /// Sizes as numbers of the graph: a size is the sum of so many ones.
+    /// Symbolic sizes as a graph value: a size is computed as a sum of that many ones.
     fn place_sizes(&mut self, sizes: &Sizes) -> Result<Value, NodeErrorKind> {
         let g = self.g();
         let mut parts = Vec::with_capacity(sizes.nums.len());
@@ -260,7 +266,7 @@ impl<'m> ImportCtx<'m> {
             true => g.squeeze(parts[0], 0)?,
             false => g.concat(&parts, 0)?,
         };
-        crate::narrow::cast_to(g, all, sizes.dtype)
+        crate::emulated_dtypes::cast_to(g, all, sizes.dtype)
     }
 
     /// The inputs of the model that a value of the current graph depends on.
@@ -288,7 +294,7 @@ impl<'m> ImportCtx<'m> {
         names
     }
 
-    /// Whether an input of the model has few elements, whatever its symbols are.
+    /// Whether an input of the model has few elements for all values of its symbols.
     pub(crate) fn is_small(&self, name: &str) -> bool {
         let leaf = self.graph().leaf(name);
         let ty = leaf.and_then(|id| self.graph().node(id).outputs.first());
@@ -296,7 +302,8 @@ impl<'m> ImportCtx<'m> {
         count.is_some_and(|n| n <= MAX_CONSTANT)
     }
 
-    /// Whether so many more elements can be made that are not in the file; they count from then on. A few always can.
+    /// Reserves `elements` from the budget for created elements; false if it is exhausted. Small
+    /// requests always succeed.
     pub(crate) fn spend(&mut self, elements: usize) -> bool {
         const FEW: usize = 64;
         let total = self.name_counter.saturating_add(elements);
@@ -306,19 +313,19 @@ impl<'m> ImportCtx<'m> {
         total <= MAX_MADE || elements <= FEW
     }
 
-    /// Counts a node, or a graph inside one.
+    /// Counts a node or a subgraph against the node limit.
     pub(crate) fn count_node(&mut self) -> Result<(), String> {
         self.nodes += 1;
         match self.nodes > self.max_nodes {
             true => Err(format!(
-                "functions and loops written out have more than {} nodes",
+                "inlined functions and unrolled loops have more than {} nodes",
                 self.max_nodes
             )),
             false => Ok(()),
         }
     }
 
-    /// A scalar of a dtype.
+    /// A scalar constant of a dtype.
     pub(crate) fn scalar(&mut self, dtype: DType, value: f64) -> Result<Value, NodeErrorKind> {
         Ok(self.g().scalar(dtype, value)?)
     }

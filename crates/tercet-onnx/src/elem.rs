@@ -1,11 +1,12 @@
-//! Dtypes of ONNX and what they are here, in one list.
+//! The table of ONNX dtypes and their representations in Tercet.
 //!
-//! Dtypes that the graph does not have are *narrow*: values of them are held in a dtype that has room for all of them, their
-//! carrier, and arithmetic on them is made to wrap, saturate and round as theirs does (`narrow`).
+//! Dtypes that Tercet does not have are *narrow*. Their values are stored in a larger dtype, the
+//! carrier. Arithmetic on them is emulated to wrap, saturate and round as in the original dtype
+//! (`emulated_dtypes`).
 
 use tercet_ir::DType;
 
-/// A dtype of ONNX: one of the graph, or one that is carried by another.
+/// An ONNX dtype: one that the graph has, or one emulated in a carrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnnxDType {
     Plain(DType),
@@ -13,7 +14,7 @@ pub(crate) enum OnnxDType {
 }
 
 impl OnnxDType {
-    /// The dtype, if it is one that the graph does not have.
+    /// The narrow dtype, if the graph does not have this dtype.
     pub(crate) fn emulated(self) -> Option<Narrow> {
         match self {
             OnnxDType::Plain(_) => None,
@@ -36,7 +37,7 @@ impl std::fmt::Display for OnnxDType {
 pub(crate) enum Narrow {
     U16,
     I16,
-    /// Held by its bits, as the I64 that is equal modulo 2^64.
+    /// Stored as the I64 with the same bits, equal modulo 2^64.
     U64,
     U4,
     I4,
@@ -47,37 +48,38 @@ pub(crate) enum Narrow {
     E5M2,
     E5M2FNUZ,
     E2M1,
-    /// Held as its place in the list of the model's strings (`strings`).
+    /// Strings, stored as indices into the model's string table (`strings`).
     Text,
 }
 
-/// A float of few bits: sign, exponent, mantissa, which are 0 alone where nothing else is said.
+/// A small float format: sign, exponent, mantissa. Zero has exponent and mantissa 0 unless
+/// `special` differs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Minifloat {
     pub(crate) exponent_bits: u32,
     pub(crate) mantissa_bits: u32,
-    /// The exponent of the least normal number.
+    /// The exponent of the smallest normal number.
     pub(crate) min_exponent: i32,
     pub(crate) greatest: f64,
-    /// Which codes are no numbers.
+    /// The bit patterns that encode infinities and NaN.
     pub(crate) special: MinifloatSpecials,
 }
 
-/// What the codes of a minifloat mean that are no finite numbers.
+/// The bit patterns of a small float format that encode infinities and NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MinifloatSpecials {
-    /// All ones beside the sign are NaN; no infinities.
+    /// A bit pattern of ones, apart from the sign, is NaN. There are no infinities.
     OnesAreNan,
-    /// The greatest exponent is infinity, and with a mantissa NaN.
+    /// As IEEE 754: the maximum exponent is infinity with mantissa 0, otherwise NaN.
     Ieee,
-    /// The code of -0 is NaN; no infinities.
+    /// The bit pattern of -0 is NaN. There are no infinities.
     MinusZeroIsNan,
-    /// Every code is a number.
+    /// Every bit pattern is a finite number.
     None,
 }
 
 impl Narrow {
-    /// The dtype of the graph that values are held in.
+    /// The graph dtype that stores the values.
     pub(crate) fn carrier(self) -> DType {
         match self {
             Narrow::U16 | Narrow::I16 => DType::I32,
@@ -90,7 +92,7 @@ impl Narrow {
         }
     }
 
-    /// Bits of an element in a file.
+    /// Bits per element in a file.
     pub(crate) fn bits(self) -> usize {
         match self {
             Narrow::U16 | Narrow::I16 => 16,
@@ -101,7 +103,7 @@ impl Narrow {
         }
     }
 
-    /// The least and greatest value of an integer of at most 16 bits.
+    /// The minimum and maximum of an integer dtype of at most 16 bits.
     pub(crate) fn int_range(self) -> Option<(i64, i64)> {
         match self {
             Narrow::U16 => Some((0, 65535)),
@@ -120,7 +122,7 @@ impl Narrow {
         }
     }
 
-    /// The format of a float.
+    /// The format, if this is a float dtype.
     pub(crate) fn float(self) -> Option<Minifloat> {
         let format = |exponent_bits, mantissa_bits, min_exponent, greatest, special| Minifloat {
             exponent_bits,
@@ -152,7 +154,7 @@ impl Narrow {
         }
     }
 
-    /// What it is called in ONNX.
+    /// The ONNX name of the dtype.
     pub(crate) fn name(self) -> &'static str {
         let own = ELEM_TYPES
             .iter()
@@ -160,7 +162,7 @@ impl Narrow {
         own.map_or("", |e| e.1)
     }
 
-    /// The value of the bits of an element.
+    /// The value of an element's bit pattern.
     pub(crate) fn value(self, code: u64) -> f64 {
         if let Some(format) = self.float() {
             return format.value(code);
@@ -199,7 +201,7 @@ impl Minifloat {
     }
 }
 
-/// The dtypes of `TensorProto.DataType`: number, name, and the dtype here where there is one.
+/// The dtypes of `TensorProto.DataType`: number, name, and the representation if supported.
 pub(crate) const ELEM_TYPES: &[(i32, &str, Option<OnnxDType>)] = &[
     (1, "float", Some(OnnxDType::Plain(DType::F32))),
     (2, "uint8", Some(OnnxDType::Plain(DType::U8))),
@@ -249,7 +251,7 @@ pub(crate) const ELEM_TYPES: &[(i32, &str, Option<OnnxDType>)] = &[
     (26, "int2", Some(OnnxDType::EmulatedDType(Narrow::I2))),
 ];
 
-/// What a number of `TensorProto.DataType` is, or why it is nothing.
+/// The dtype of a `TensorProto.DataType` number, or the reason why it is unsupported.
 pub(crate) fn elem(number: i64) -> Result<OnnxDType, String> {
     let known = ELEM_TYPES.iter().find(|(n, _, _)| i64::from(*n) == number);
     match known {
@@ -257,16 +259,16 @@ pub(crate) fn elem(number: i64) -> Result<OnnxDType, String> {
         Some((_, name, None)) => Err(format!(
             "dtype {name} is not supported; cast it when exporting"
         )),
-        None => Err(format!("{number} is no dtype of ONNX")),
+        None => Err(format!("{number} is not an ONNX dtype")),
     }
 }
 
-/// The dtype of the graph that a number of `TensorProto.DataType` is, or why there is none.
+/// The graph dtype of a `TensorProto.DataType` number, or the reason why there is none.
 pub(crate) fn dtype(number: i64) -> Result<DType, String> {
     match elem(number)? {
         OnnxDType::Plain(dtype) => Ok(dtype),
         OnnxDType::EmulatedDType(narrow) => Err(format!(
-            "dtype {} is not supported there; cast it when exporting",
+            "dtype {} is not supported here; cast it when exporting",
             narrow.name()
         )),
     }

@@ -1,33 +1,33 @@
-//! Errors of importing: one list for a model, each with the node it is about.
+//! Import errors: a list of failures per model, each with its node.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use tercet_ir::{OpError, RunError, TensorError};
 
-/// Why a model was not imported.
+/// The error of reading or importing a model.
 #[derive(Debug, thiserror::Error)]
 pub enum OnnxError {
     /// A file could not be read.
     #[error("{}: cannot be read", .path.display())]
     Read {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The I/O error.
         #[source]
         source: std::io::Error,
     },
-    /// The bytes are no ONNX message.
-    #[error("not an ONNX file: the bytes are no valid message; check that the file is complete")]
+    /// The bytes are not an ONNX message.
+    #[error("not an ONNX file: the bytes are not a valid message; check that the file is complete")]
     Decode {
-        /// Where the decoder stopped.
+        /// The error of the protobuf decoder.
         #[source]
         source: prost::DecodeError,
     },
-    /// The model says something that cannot be, as a whole.
+    /// The model as a whole is invalid, for the given reason.
     #[error("invalid model: {0}")]
     Invalid(String),
-    /// Nodes that were not imported: all of them.
+    /// All nodes that could not be imported.
     #[error("{}", DisplayNodeErrors(.0))]
     Nodes(Vec<NodeError>),
 }
@@ -48,20 +48,20 @@ impl fmt::Display for DisplayNodeErrors<'_> {
     }
 }
 
-/// What is wrong with one node.
+/// The import error of one node.
 #[derive(Debug, thiserror::Error)]
 #[error("{at}")]
 pub struct NodeError {
-    /// The node.
+    /// The location of the node.
     pub at: ModelLocation,
-    /// What is wrong.
+    /// The reason of the failure.
     #[source]
     pub source: NodeErrorKind,
 }
 
 impl OnnxError {
-    /// Whether it may be that the model runs once sizes are known: nothing is refused that no sizes and no values of inputs
-    /// could help. Such a model is imported for each size ([`OnnxModel::import_at`](crate::OnnxModel::import_at)).
+    /// Whether the import could succeed with known sizes or input values. Such a model is imported
+    /// once per size ([`OnnxModel::import_at`](crate::OnnxModel::import_at)).
     pub fn may_need_sizes(&self) -> bool {
         match self {
             OnnxError::Nodes(nodes) => {
@@ -73,14 +73,15 @@ impl OnnxError {
     }
 }
 
-/// Where in a model: a node, as viewers show it, or something else that has a name.
+/// A location in a model: a node, with the name that graph viewers show, or an input, output or
+/// initializer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelLocation {
-    /// Functions and graphs inside nodes that the node is in, outermost first.
+    /// The enclosing functions and subgraph nodes, outermost first.
     pub inside: Vec<String>,
-    /// The node's name, or `#3` for the fourth node without one.
+    /// The node's name, or `#3` for the fourth node if it has none.
     pub name: String,
-    /// The operator; `input`, `output` or `initializer` for what is no node.
+    /// The operator; `input`, `output` or `initializer` for other locations.
     pub op: String,
 }
 
@@ -93,49 +94,49 @@ impl fmt::Display for ModelLocation {
     }
 }
 
-/// Why a node was not imported.
+/// The reason why a node could not be imported.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeErrorKind {
-    /// No such operator is in the table.
+    /// The operator is unknown.
     #[error("the operator is not supported in {0}")]
     Operator(String),
-    /// An attribute that is missing, of another type or of a value that is not supported.
+    /// An attribute is missing, or has an unsupported type or value.
     #[error("attribute `{name}`: {reason}")]
     Attribute {
-        /// Its name.
+        /// The name of the attribute.
         name: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// Attributes that the operator does not honour.
-    #[error("unknown attributes {0}; the answer could depend on them")]
+    /// The named attributes are unknown to the operator's importer.
+    #[error("unsupported attributes {0}; they could change the result")]
     Unread(String),
-    /// An operand that is missing or of another kind.
+    /// An operand is missing, or has an unsupported type or value.
     #[error("operand {index}: {reason}")]
     Operand {
-        /// Which, from 0.
+        /// The index of the operand, from 0.
         index: usize,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// Shapes depend on the value of an operand, which is known only when inputs are.
-    #[error("operand {index} decides shapes, so its value must be known when importing; it depends on {}; give them with `ImportOptions::value`", names(.inputs))]
+    /// Shapes depend on the value of an operand, which is unknown at import time.
+    #[error("operand {index} decides shapes, so its value must be known at import time; it depends on {}; set them with `ImportOptions::value`", names(.inputs))]
     NeedsValue {
-        /// Which operand, from 0.
+        /// The index of the operand, from 0.
         index: usize,
-        /// The inputs of the model that it depends on.
+        /// The model inputs that the operand depends on.
         inputs: Vec<String>,
     },
-    /// Something that is not supported, with a remedy where there is one.
+    /// An unsupported construct, with a remedy if there is one.
     #[error("{0}")]
     Unsupported(String),
-    /// The graph refuses it.
+    /// The graph builder rejected the operator.
     #[error("cannot be built")]
     Graph(#[from] OpError),
-    /// A tensor could not be made.
-    #[error("a tensor cannot be made")]
+    /// A tensor could not be created.
+    #[error("a tensor cannot be created")]
     Tensor(#[from] TensorError),
-    /// Evaluating constants failed.
+    /// Constant evaluation failed.
     #[error("constants cannot be evaluated")]
     Fold(#[from] RunError),
 }
@@ -149,12 +150,12 @@ fn names(list: &[String]) -> String {
 }
 
 impl NodeErrorKind {
-    /// Whether values of inputs are all that is missing.
+    /// Whether only input values are missing.
     pub(crate) fn needs_inputs(&self) -> bool {
         matches!(self, NodeErrorKind::NeedsValue { inputs, .. } if !inputs.is_empty())
     }
 
-    /// Whether it may be that known sizes in place of symbols are all that is missing.
+    /// Whether known sizes instead of symbols might suffice.
     pub(crate) fn may_need_sizes(&self) -> bool {
         match self {
             NodeErrorKind::Operator(_)
@@ -169,7 +170,7 @@ impl NodeErrorKind {
         }
     }
 
-    /// Something that is not supported.
+    /// An error for an unsupported construct.
     pub(crate) fn unsupported(what: impl Into<String>) -> NodeErrorKind {
         NodeErrorKind::Unsupported(what.into())
     }

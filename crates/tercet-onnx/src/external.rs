@@ -1,8 +1,8 @@
-//! Elements of tensors in files beside the model.
+//! External data: tensor elements in files next to the model.
 //!
-//! A model comes from anyone, so a path is taken only if it stays inside the model's folder after every link is
-//! followed, and names a regular file. Offset and length are checked before anything is read. A file is opened once, and
-//! mapped (`mapped`).
+//! Models are untrusted. A path is accepted only if it stays inside the model's folder after all
+//! symbolic links are resolved, and if it names a regular file. Offset and length are checked
+//! before anything is read. Each file is opened once and memory-mapped (`mapped`).
 
 use bytes::Bytes;
 use std::cell::RefCell;
@@ -13,11 +13,11 @@ use std::path::{Component, Path, PathBuf};
 use crate::mapped;
 use crate::proto::StringStringEntryProto;
 
-/// The folder that a model's files are in, if it has one.
+/// The folder of a model's files; none if the model was provided as bytes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ExternalDataFolder {
     path: Option<PathBuf>,
-    /// Files that were opened, by their path in it.
+    /// The opened files by relative path.
     opened: RefCell<HashMap<String, Bytes>>,
 }
 
@@ -29,7 +29,7 @@ impl ExternalDataFolder {
         }
     }
 
-    /// The `len` bytes that the entries `location`, `offset` and `length` name.
+    /// The `len` bytes that the entries `location`, `offset` and `length` describe.
     pub(crate) fn read(
         &self,
         entries: &[StringStringEntryProto],
@@ -43,21 +43,21 @@ impl ExternalDataFolder {
             None => Ok(None),
             Some(text) => match text.parse::<u64>() {
                 Ok(n) => Ok(Some(n)),
-                Err(_) => Err(format!("external data: {key} `{text}` is no number")),
+                Err(_) => Err(format!("external data: {key} `{text}` is not a number")),
             },
         };
         let location = entry("location").ok_or("external data without a location")?;
         let (offset, length) = (number("offset")?.unwrap_or(0), number("length")?);
         if length.is_some_and(|length| length != len) {
             return Err(format!(
-                "external data has {} bytes, the tensor {len}",
+                "external data has {} bytes, the tensor needs {len}",
                 length.unwrap_or(0)
             ));
         }
         let whole = self.open(location)?;
         let size = whole.len() as u64;
         match offset.checked_add(len).filter(|end| *end <= size) {
-            // Both are within the file, whose length is a usize.
+            // Both are within the file length, which fits in a `usize`.
             Some(end) => Ok(whole.slice(offset as usize..end as usize)),
             None => Err(format!(
                 "external data `{location}` has {size} bytes, the tensor needs {len} from {offset}"
@@ -74,7 +74,7 @@ impl ExternalDataFolder {
         let fail = |e: std::io::Error| format!("external data `{location}` cannot be read: {e}");
         let file = File::open(&path).map_err(fail)?;
         if !file.metadata().map_err(fail)?.is_file() {
-            return Err(format!("external data `{location}` is no regular file"));
+            return Err(format!("external data `{location}` is not a regular file"));
         }
         let bytes = mapped::bytes_of(file).map_err(fail)?;
         let mut opened = self.opened.borrow_mut();
@@ -82,27 +82,25 @@ impl ExternalDataFolder {
         Ok(bytes)
     }
 
-    /// The path of a file inside the folder.
+    /// The path of a file, checked to be inside the folder.
     fn inside(&self, location: &str) -> Result<PathBuf, String> {
         let folder = self.path.as_deref().ok_or_else(|| {
             format!(
-                "external data `{location}`: the model was given as bytes; import it by its path"
+                "external data `{location}`: the model was imported from bytes; import it by its path"
             )
         })?;
         let relative = Path::new(location);
         let plain = |c: Component<'_>| matches!(c, Component::Normal(_) | Component::CurDir);
-        let outside = || {
-            format!("external data `{location}` is outside the model's folder, which is refused")
-        };
+        let outside = || format!("external data `{location}` is outside the model's folder");
         if !relative.components().all(plain) || location.is_empty() {
             return Err(outside());
         }
         let fail = |e: std::io::Error| format!("external data `{location}` cannot be found: {e}");
         let folder = folder.canonicalize().map_err(fail)?;
         let path = folder.join(relative).canonicalize().map_err(fail)?;
-        // Opening a pipe would wait for its writer.
+        // Check first, because opening a named pipe would block until a writer appears.
         if !path.metadata().map_err(fail)?.is_file() {
-            return Err(format!("external data `{location}` is no regular file"));
+            return Err(format!("external data `{location}` is not a regular file"));
         }
         match path.starts_with(&folder) {
             true => Ok(path),

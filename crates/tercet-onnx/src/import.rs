@@ -1,4 +1,4 @@
-//! From a file to a graph: the model as a whole, its inputs and outputs.
+//! Converts a model file to a graph: the model as a whole, its inputs and outputs.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
@@ -9,13 +9,13 @@ use tercet::Device;
 use tercet_ir::backend::Executable;
 use tercet_ir::{Bindings, CompileError, CompileOptions, Dim, Graph, Port, Symbol, Tensor, Type};
 
-use crate::bounded::{self, DynamicSizeOutput};
 use crate::ctx::{ImportCtx, ImportScope, MAX_ADDED_NODES, Opsets};
 use crate::elem;
 use crate::error::{NodeErrorKind, OnnxError};
 use crate::external::ExternalDataFolder;
 use crate::model::OnnxModel;
 use crate::outputs::{self, MapOutput, OutputAnnotations};
+use crate::padded_value::{self, DynamicSizeOutput};
 use crate::proto::{
     GraphProto, ModelProto, OperatorSetIdProto, TensorTypeProto, TypeProto, TypeValue,
 };
@@ -23,7 +23,7 @@ use crate::strings::StringTable;
 use crate::tensor;
 use crate::val::ImportedValue;
 
-/// What is said about a model besides its file.
+/// Options for importing a model: symbol bounds, shapes and input values.
 #[derive(Clone, Debug, Default)]
 pub struct ImportOptions {
     pub(crate) bounds: Bindings,
@@ -34,95 +34,97 @@ pub struct ImportOptions {
 }
 
 impl ImportOptions {
-    /// Symbols, shapes and values as the file says.
+    /// Options that leave symbols, shapes and values as in the file.
     pub fn new() -> ImportOptions {
         ImportOptions::default()
     }
 
-    /// The greatest size of a symbol.
+    /// Sets the maximum size of a symbol.
     pub fn bound(mut self, symbol: &str, bound: usize) -> ImportOptions {
         self.bounds.set(&Symbol::new(symbol), bound);
         self
     }
 
-    /// A size, or another symbol, in place of a symbol of the file.
+    /// Replaces a symbol of the file by a size or another symbol.
     pub fn dim(mut self, symbol: &str, dim: impl Into<Dim>) -> ImportOptions {
         self.dims.insert(symbol.to_string(), dim.into());
         self
     }
 
-    /// The shape of an input, in place of what the file says.
+    /// Replaces the shape of an input.
     pub fn shape(mut self, input: &str, dims: impl Into<Vec<Dim>>) -> ImportOptions {
         self.shapes.insert(input.to_string(), dims.into());
         self
     }
 
-    /// The value of an input, which is then a constant: for inputs that decide shapes.
+    /// Sets the value of an input, which becomes a constant. Needed for inputs that decide shapes.
     pub fn value(mut self, input: &str, tensor: Tensor) -> ImportOptions {
         self.values.insert(input.to_string(), tensor);
         self
     }
 
-    /// The size of a symbol of the inputs' types, which then is none.
+    /// Replaces a symbol of the input types by a fixed size.
     pub fn fixed(mut self, symbol: &Symbol, size: usize) -> ImportOptions {
         self.fixed.set(symbol, size);
         self
     }
 
-    /// Whether the value of an input was given.
+    /// Whether a value was set for the input.
     pub fn has_value(&self, input: &str) -> bool {
         self.values.contains_key(input)
     }
 }
 
-/// A model as a graph.
+/// A model imported as a graph.
 #[derive(Debug)]
 pub struct ImportedModel {
     /// The graph.
     pub graph: Graph,
-    /// Weights, by the names of the graph's parameters.
+    /// The weights, with the names of the graph's parameters.
     pub params: Vec<(String, Tensor)>,
-    /// What a run is given, in the order of the file.
+    /// The inputs of a run, in file order.
     pub inputs: Vec<Port>,
-    /// Inputs whose value was given when importing, or that are initializers as well.
+    /// Inputs that are constants, because a value was set at import time or an initializer has the
+    /// same name.
     pub fixed: Vec<String>,
-    /// What a run gives, in the order of the file.
+    /// The outputs of a run, in file order.
     pub outputs: Vec<Port>,
-    /// The outputs whose size on an axis depends on data: they have room for the most there can be, and behind all outputs the graph
-    /// has one for each that says how much of it is used ([`ImportedModel::cut`]).
+    /// The outputs with a data-dependent axis size, padded to the maximum. The graph has one
+    /// additional output for each of them, after all others, with the valid size
+    /// ([`ImportedModel::cut`]).
     pub counted: Vec<DynamicSizeOutput>,
-    /// The outputs that the file makes maps of: they are matrices, with a column for each key.
+    /// The outputs that are maps in the file: matrices with a column per key.
     pub columns: Vec<MapOutput>,
-    /// The strings of the file: inputs and outputs of dtype `string` are places in this list.
+    /// The strings of the file. Inputs and outputs of dtype `string` are indices into this table.
     pub strings: StringTable,
-    /// The outputs of dtype `string`.
+    /// The names of the outputs of dtype `string`.
     pub string_outputs: Vec<String>,
-    /// Bounds of the symbols, as far as given.
+    /// The bounds of the symbols that have one.
     pub bounds: Bindings,
-    /// Whatever the writer noted.
+    /// The metadata properties of the file.
     pub metadata: Vec<(String, String)>,
 }
 
 impl ImportedModel {
-    /// The outputs of the file at their real sizes, of all that a run of the graph gave.
+    /// Cuts the outputs of a graph run to their valid sizes and drops the count outputs.
     ///
     /// # Errors
-    /// What does not go together: an output without its count, or a count beyond its axis.
+    /// An output has no count, or its count exceeds the axis.
     pub fn cut(&self, outputs: Vec<Tensor>) -> Result<Vec<Tensor>, String> {
-        bounded::cut(&self.counted, outputs)
+        padded_value::cut(&self.counted, outputs)
     }
 
-    /// The model on a device, with its weights.
+    /// Compiles the model for a device and sets its weights.
     ///
     /// # Errors
-    /// [`CompileError`] for what the device cannot run, and for symbols without a bound.
+    /// [`CompileError`] if the device does not support the graph, or if a symbol has no bound.
     pub fn compile(&self, device: &Device) -> Result<Box<dyn Executable>, CompileError> {
         let options = CompileOptions {
             bounds: self.bounds.clone(),
             ..CompileOptions::default()
         };
         let mut executable = device.compile(&self.graph, &options)?;
-        // What no result depends on may be gone.
+        // Dead-code elimination may have removed parameters.
         let left = executable.signature().params.iter();
         let left: HashSet<String> = left.map(|p| p.name.clone()).collect();
         for (name, tensor) in self.params.iter().filter(|(name, _)| left.contains(name)) {
@@ -136,12 +138,12 @@ impl ImportedModel {
     }
 }
 
-/// A model, where it lies.
+/// The source of a model.
 #[derive(Clone, Debug)]
 pub enum OnnxModelSource<'a> {
-    /// A file; weights may be in others beside it.
+    /// A file; external data files are found relative to it.
     Path(&'a Path),
-    /// Its bytes; weights in other files cannot be had.
+    /// The bytes of a file; external data is not available.
     Bytes(Bytes),
 }
 
@@ -160,7 +162,8 @@ impl From<Vec<u8>> for OnnxModelSource<'_> {
 /// Imports a model.
 ///
 /// # Errors
-/// [`OnnxError`]: no file, no model, or all nodes that are not supported, each with the reason.
+/// [`OnnxError`] if the file cannot be read, is not an ONNX model, or has unsupported nodes; lists
+/// all of them with reasons.
 pub fn import<'a>(
     source: impl Into<OnnxModelSource<'a>>,
     options: &ImportOptions,
@@ -168,7 +171,7 @@ pub fn import<'a>(
     OnnxModel::read(source)?.import(options)
 }
 
-/// Imports a model that was read already; `folder` is where other files of it are.
+/// Imports a decoded model. `folder` is the location of its external data files.
 ///
 /// # Errors
 /// As [`import`].
@@ -178,7 +181,7 @@ pub fn import_model(
     options: &ImportOptions,
 ) -> Result<ImportedModel, OnnxError> {
     let Some(graph) = &model.graph else {
-        return Err(OnnxError::Invalid("it has no graph".to_string()));
+        return Err(OnnxError::Invalid("the model has no graph".to_string()));
     };
     let mut ctx = ImportCtx::new(
         options,
@@ -194,7 +197,7 @@ pub fn import_model(
         );
         if ctx.functions.insert(key, f).is_some() {
             return Err(OnnxError::Invalid(format!(
-                "two functions are called `{}`",
+                "two functions are named `{}`",
                 text(&f.name)
             )));
         }
@@ -235,7 +238,7 @@ pub fn import_model(
     })
 }
 
-/// Operator sets by domain.
+/// Operator set versions by domain.
 pub(crate) fn opsets(list: &[OperatorSetIdProto]) -> Result<Opsets, OnnxError> {
     let mut sets = HashMap::new();
     for set in list {
@@ -253,7 +256,7 @@ pub(crate) fn opsets(list: &[OperatorSetIdProto]) -> Result<Opsets, OnnxError> {
     Ok(Rc::new(sets))
 }
 
-/// Makes inputs of the graph, and returns those that are none because their value is known.
+/// Declares the inputs of the graph, and returns the names of those that are constants.
 fn declare_inputs<'m>(ctx: &mut ImportCtx<'m>, graph: &'m GraphProto) -> Vec<String> {
     let weights: BTreeSet<&str> = graph
         .initializer
@@ -293,7 +296,8 @@ fn declare_inputs<'m>(ctx: &mut ImportCtx<'m>, graph: &'m GraphProto) -> Vec<Str
     fixed
 }
 
-/// An input of the graph. One of a narrow dtype is given in its carrier; what is no value of the dtype becomes one.
+/// Declares an input of the graph. Values of a narrow dtype arrive in the carrier and are wrapped
+/// or saturated to the dtype's range.
 fn declare(
     ctx: &mut ImportCtx<'_>,
     name: &str,
@@ -304,17 +308,17 @@ fn declare(
     match narrow {
         None => Ok(value.into()),
         Some(narrow) => {
-            let value = crate::narrow::wrap_or_saturate(ctx.g(), narrow, value)?;
+            let value = crate::emulated_dtypes::wrap_or_saturate(ctx.g(), narrow, value)?;
             Ok(ImportedValue::Narrow(narrow, Rc::new(value.into())))
         }
     }
 }
 
-/// The dtype that a type of tensors says.
+/// The dtype of a tensor type.
 fn declared_elem(ty: Option<&TypeProto>) -> Result<elem::OnnxDType, String> {
     match ty.and_then(|t| t.value.as_ref()) {
         Some(TypeValue::Tensor(t)) => elem::elem(t.elem_type.unwrap_or(0).into()),
-        _ => Err("it is no tensor".into()),
+        _ => Err("it is not a tensor".into()),
     }
 }
 
@@ -344,14 +348,15 @@ pub(crate) fn input_type(
         None => declared_dims(options, name, tensor)?,
     };
     for dim in &mut dims {
-        // An expression of which only some symbols are fixed stays, and holds those as the inputs are given.
+        // If only some symbols of an expression are fixed, it stays symbolic. The provided inputs
+        // determine those symbols.
         if let Ok(n) = dim.eval(&options.fixed) {
             *dim = Dim::Known(n);
         }
     }
     match dims.len() > tercet_ir::MAX_RANK {
         true => Err(format!(
-            "{} axes; at most {} are possible",
+            "{} axes, at most {} are supported",
             dims.len(),
             tercet_ir::MAX_RANK
         )),
@@ -359,14 +364,15 @@ pub(crate) fn input_type(
     }
 }
 
-/// The dimensions that a type says; those that it does not say are symbols by the name and the axis.
+/// The dimensions of a tensor type. Unnamed dimensions become symbols named after the input and the
+/// axis.
 pub(crate) fn declared_dims(
     options: &ImportOptions,
     name: &str,
     tensor: &TensorTypeProto,
 ) -> Result<Vec<Dim>, String> {
     let shape = tensor.shape.as_ref();
-    let shape = shape.ok_or("its rank is unknown; give its shape with `ImportOptions::shape`")?;
+    let shape = shape.ok_or("its rank is unknown; set its shape with `ImportOptions::shape`")?;
     let dim = |(axis, d): (usize, &crate::proto::DimensionProto)| match (
         d.dim_value,
         d.dim_param.as_deref(),
@@ -388,7 +394,7 @@ pub(crate) fn declared_dims(
 }
 
 impl<'m> ImportCtx<'m> {
-    /// Gives the names of initializers their tensors; one that is refused is so only where it is used.
+    /// Adds the initializers to the scope. An unsupported one is reported only if a node uses it.
     pub(crate) fn declare_initializers(&mut self, graph: &'m GraphProto) {
         for proto in &graph.initializer {
             let name = proto.name.as_deref().unwrap_or("");

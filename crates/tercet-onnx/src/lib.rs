@@ -1,56 +1,61 @@
-//! ONNX models as Tercet graphs.
+//! Import and export of ONNX models as Tercet graphs.
 //!
-//! [`import`] reads a model and builds a [`tercet_ir::Graph`]: symbols of the file stay symbols, arithmetic on shapes is
-//! done while importing and never runs, functions are written out. What is not supported is refused here, all of it at
-//! once, with the names of the nodes; a model that was imported means what its file says.
+//! [`import`] reads a model and builds a [`tercet_ir::Graph`]. Symbolic dimensions stay symbolic,
+//! shape arithmetic is evaluated at import time, and functions are inlined. Unsupported constructs
+//! are reported all at once, with the names of the nodes. A successful import preserves the
+//! semantics of the file.
 //!
-//! [`export`] goes the other way: a graph as a model.
+//! [`export`] converts a graph to a model.
 //!
-//! [`Session`] runs a model again and again and compiles when it must; [`OnnxModel`] is a file that was read, and what it says.
+//! [`Session`] runs a model repeatedly and compiles it when needed. [`OnnxModel`] is a decoded file
+//! with its metadata.
 //!
-//! A walk: `proto` is the file, `import` the model as a whole, `node` one node after the other, `ops` the table of operators,
-//! `val` what a name stands for (a value of the graph, a known tensor, sizes with symbols), `nums` the arithmetic on shapes.
+//! Modules: `proto` is the file format, `import` handles the whole model, `node` a single node, and
+//! `ops` has the operator table. `val` is the value of a name (a graph value, a known tensor, or
+//! symbolic sizes). `shape_values` does shape arithmetic.
 //!
-//! Invariants: an attribute that is not honoured is an error; nothing in a file makes the importer panic, recurse without
-//! bound, read outside the model's folder, or take memory out of proportion to the file.
+//! Invariants: an attribute without support is an error. No file can make the importer panic,
+//! recurse without bound, read outside the model's folder, or allocate memory out of proportion to
+//! the file size.
 #![deny(unsafe_code)]
 
 mod attrs;
-mod bounded;
 mod call;
 mod ctx;
 mod elem;
+mod emulated_dtypes;
 mod error;
 mod export;
 mod external;
-mod given;
 mod import;
 mod mapped;
 mod model;
-mod narrow;
 mod node;
-mod nums;
 mod ops;
 mod outputs;
+mod padded_value;
 pub mod proto;
+mod provided_inputs;
 mod session;
+mod shape_values;
 mod sizes;
 mod sort;
 mod strings;
 mod tensor;
 mod val;
 
-pub use bounded::{DynamicSizeOutput, cut};
 pub use error::{ModelLocation, NodeError, NodeErrorKind, OnnxError};
 pub use export::{ExportError, export, write};
 pub use import::{ImportOptions, ImportedModel, OnnxModelSource, import, import_model};
 pub use model::{OnnxModel, OnnxModelInfo, OnnxPort};
 pub use outputs::MapOutput;
+pub use padded_value::{DynamicSizeOutput, cut};
 pub use session::{Session, SessionError};
 pub use sizes::sizes_of;
 pub use strings::StringTable;
 
-/// The initializers of a serialized `GraphProto` by their names, each as [`read_tensor`] gives it: a file of tensors.
+/// Reads a tensor file: the initializers of a serialized `GraphProto` by name, each converted as by
+/// [`read_tensor`].
 ///
 /// # Errors
 /// As [`read_tensor`].
@@ -58,12 +63,13 @@ pub fn read_tensors(bytes: Vec<u8>) -> Result<Vec<(String, tercet_ir::Tensor)>, 
     StringTable::default().read_tensors(bytes)
 }
 
-/// The tensor of a serialized `TensorProto`. Of dtypes that [`tercet_ir::DType`] does not have it is what a model's input of that
-/// dtype takes: 16-bit integers as I32, those of 4 and 2 bits as I8 and U8, U64 by its bits as I64, 8-bit and 4-bit floats as F32.
-/// Strings are read by [`StringTable::read_tensor`].
+/// Reads the tensor of a serialized `TensorProto`. A dtype that [`tercet_ir::DType`] does not have
+/// is converted to the dtype that a model input of it has: 16-bit integers to I32, 4-bit and 2-bit
+/// integers to I8 and U8, 8-bit and 4-bit floats to F32. U64 is stored as the I64 with the same
+/// bits. [`StringTable::read_tensor`] reads strings.
 ///
 /// # Errors
-/// What is wrong with the bytes, or the dtype that is not supported.
+/// The defect of the bytes, or the unsupported dtype.
 pub fn read_tensor(bytes: Vec<u8>) -> Result<tercet_ir::Tensor, String> {
     StringTable::default().read_tensor(bytes)
 }

@@ -1,4 +1,4 @@
-//! A model that was read but not imported: what its file says about itself, and imports of it.
+//! A decoded model file: its metadata, and imports of it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,56 +14,57 @@ use crate::mapped;
 use crate::proto::{GraphProto, ModelProto, TypeProto, TypeValue, ValueInfoProto};
 use crate::strings::StringTable;
 
-/// A model as its file has it.
+/// A decoded ONNX model file.
 #[derive(Clone, Debug)]
 pub struct OnnxModel {
     proto: ModelProto,
     folder: Option<PathBuf>,
 }
 
-/// An input or output as the file declares it, whether it is supported or not.
+/// An input or output as declared in the file, including unsupported ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OnnxPort {
-    /// The name.
+    /// The name of the input or output.
     pub name: String,
-    /// ONNX's name of the dtype, or what the value is where it is no tensor; empty where the file does not say.
+    /// The ONNX name of the dtype, or of the type if it is not a tensor; empty if the file does not
+    /// specify it.
     pub dtype: String,
-    /// A number, a symbol, or `?` for each dimension; absent where the file does not say the rank.
+    /// A number, a symbol or `?` for each dimension; `None` if the rank is unknown.
     pub shape: Option<Vec<String>>,
-    /// Whether an initializer gives the value if a run does not.
+    /// Whether an initializer provides a default value.
     pub has_default: bool,
 }
 
-/// What a model's file says about itself.
+/// The metadata of a model file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OnnxModelInfo {
     /// The version of the file format.
     pub ir_version: i64,
-    /// Who wrote the file, and which version of it.
+    /// The tool that created the file, with its version.
     pub producer: String,
-    /// Domains, `ai.onnx` for ONNX's own, with the version of their operators.
+    /// The operator domains (`ai.onnx` for the standard one) with their versions.
     pub opsets: Vec<(String, i64)>,
-    /// Whatever the writer noted.
+    /// The metadata properties of the file.
     pub metadata: Vec<(String, String)>,
-    /// Inputs in the order of the file.
+    /// The inputs in file order.
     pub inputs: Vec<OnnxPort>,
-    /// Outputs in the order of the file.
+    /// The outputs in file order.
     pub outputs: Vec<OnnxPort>,
-    /// How many nodes there are of each operator, graphs inside nodes and functions included; those of other domains
-    /// than ONNX's own as `domain::Operator`.
+    /// The number of nodes per operator, including those in subgraphs and functions. Operators of
+    /// other domains are named `domain::Operator`.
     pub operators: BTreeMap<String, usize>,
-    /// Names of the functions that the model defines.
+    /// The names of the functions that the model defines.
     pub functions: Vec<String>,
-    /// Initializers of the model's own graph: name, ONNX's dtype, sizes.
+    /// The initializers of the main graph: name, ONNX dtype, sizes.
     pub initializers: Vec<(String, String, Vec<u64>)>,
 }
 
 impl OnnxModel {
-    /// Reads a model; weights in other files are opened when it is imported. Files are mapped: they must not be written to while the
-    /// model, or an executable with its weights, lives.
+    /// Reads a model. External data files are opened when it is imported. Files are memory-mapped:
+    /// they must not be modified while the model, or an executable with its weights, exists.
     ///
     /// # Errors
-    /// [`OnnxError`]: no file, or no model.
+    /// [`OnnxError`] if the file cannot be read or is not an ONNX model.
     pub fn read<'a>(source: impl Into<OnnxModelSource<'a>>) -> Result<OnnxModel, OnnxError> {
         let (bytes, folder): (Bytes, _) = match source.into() {
             OnnxModelSource::Bytes(bytes) => (bytes, None),
@@ -84,7 +85,7 @@ impl OnnxModel {
         Ok(OnnxModel { proto, folder })
     }
 
-    /// The model as a graph.
+    /// Imports the model as a graph.
     ///
     /// # Errors
     /// As [`import`](crate::import).
@@ -92,11 +93,13 @@ impl OnnxModel {
         import_model(&self.proto, self.folder.as_deref(), options)
     }
 
-    /// The model as a graph in which inputs that decide shapes are constants: `value` is asked for each that nodes turn
-    /// out to need, and again while more turn out, so it imports as often as shapes depend on shapes.
+    /// Imports the model with constant values for the inputs that decide shapes. Each import
+    /// attempt may find further such inputs; `value` is then called for each of them and the import
+    /// is repeated.
     ///
     /// # Errors
-    /// As [`import`](crate::import), with the refusals of nodes that need a value which is not given.
+    /// As [`import`](crate::import); nodes that need a value for which `value` returns none are
+    /// listed.
     pub fn import_with(
         &self,
         options: &ImportOptions,
@@ -121,11 +124,11 @@ impl OnnxModel {
         }
     }
 
-    /// The inputs that decide shapes, as far as they are known before values are, of a model that can be run if they
-    /// are given. Nodes behind those that need values are not looked at.
+    /// The inputs that decide shapes, as far as they can be found without input values. The list
+    /// may be incomplete, because nodes that depend on missing values are not examined.
     ///
     /// # Errors
-    /// As [`import`](crate::import), with all that no value of an input helps.
+    /// As [`import`](crate::import), for nodes that no input value can help.
     pub fn deciding(&self, options: &ImportOptions) -> Result<Vec<String>, OnnxError> {
         match self.import(options) {
             Ok(_) => Ok(Vec::new()),
@@ -136,10 +139,10 @@ impl OnnxModel {
         }
     }
 
-    /// The inputs that a run can be given, those with a default included, with their types.
+    /// The inputs of a run with their types, including those with a default.
     ///
     /// # Errors
-    /// [`OnnxError::Invalid`] for a type that is not supported.
+    /// [`OnnxError::Invalid`] for an unsupported type.
     pub fn inputs(&self, options: &ImportOptions) -> Result<Vec<Port>, OnnxError> {
         let graph = self.proto.graph.iter();
         graph
@@ -155,12 +158,12 @@ impl OnnxModel {
             .collect()
     }
 
-    /// The strings of the file, which values of dtype `string` are places of.
+    /// The string table of the file; values of dtype `string` are indices into it.
     pub fn strings(&self) -> StringTable {
         StringTable::from_model(&self.proto)
     }
 
-    /// What the file says about itself.
+    /// The metadata of the file.
     pub fn describe(&self) -> OnnxModelInfo {
         let model = &self.proto;
         let text = |s: &Option<String>| s.clone().unwrap_or_default();
@@ -191,7 +194,7 @@ impl OnnxModel {
             about.initializers = weights.collect();
             bodies.push(&graph.node);
         }
-        // A list instead of recursion: how deep graphs nest is the file's choice.
+        // An explicit stack instead of recursion, because the file determines the nesting depth.
         while let Some(nodes) = bodies.pop() {
             for node in nodes {
                 let op = node.op_type.as_deref().unwrap_or("");
@@ -208,7 +211,7 @@ impl OnnxModel {
     }
 }
 
-/// The inputs that nodes need the value of, as an error says.
+/// The inputs whose values an import error requests.
 fn needed(e: &OnnxError) -> Vec<&str> {
     let OnnxError::Nodes(nodes) = e else {
         return Vec::new();
@@ -224,7 +227,7 @@ fn needed(e: &OnnxError) -> Vec<&str> {
     names
 }
 
-/// Whether values of inputs are all that is missing.
+/// Whether only input values are missing.
 fn only_needs_values(e: &OnnxError) -> bool {
     match e {
         OnnxError::Nodes(nodes) => nodes.iter().all(|n| n.source.needs_inputs()),
@@ -270,7 +273,7 @@ fn declared_type(ty: Option<&TypeProto>) -> (String, Option<Vec<String>>) {
     (elem_name(tensor.elem_type), shape)
 }
 
-/// ONNX's name of a dtype.
+/// The ONNX name of a dtype.
 fn elem_name(number: Option<i32>) -> String {
     let number = number.unwrap_or(0);
     let known = elem::ELEM_TYPES.iter().find(|(n, ..)| *n == number);

@@ -1,4 +1,4 @@
-//! One node after the other: which operator, with which operands, and whether its answer is known already.
+//! Imports single nodes: operator lookup, operands, and constant folding.
 
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -9,26 +9,26 @@ use crate::attrs::OnnxAttrs;
 use crate::call::{ImportNode, NodeOutputs};
 use crate::ctx::{ImportCtx, ImportScope};
 use crate::error::NodeErrorKind;
-use crate::nums;
 use crate::ops::{self, ConstOperandPolicy, OpsetEntry};
 use crate::proto::{FunctionProto, NodeProto};
+use crate::shape_values;
 use crate::sort;
 use crate::val::ImportedValue;
 
-/// Constants with more elements are not evaluated when importing.
+/// Maximum elements of a constant that is folded at import time.
 const MAX_FOLDED: usize = 1 << 16;
-/// How deep functions call each other and graphs nest, together.
+/// Maximum nesting depth of function calls and subgraphs together.
 const MAX_DEPTH: usize = 32;
 
-/// What a node calls.
+/// The operator or function that a node calls.
 enum Callee<'m> {
     Table(&'static OpsetEntry, i64),
     Function(&'m FunctionProto),
 }
 
 impl<'m> ImportCtx<'m> {
-    /// Imports nodes, in an order in which each follows those it reads from. Errors of single nodes are kept; what is
-    /// returned is one of the list as a whole.
+    /// Imports nodes in topological order. Errors of single nodes are collected; the returned error
+    /// concerns the list as a whole.
     pub(crate) fn run_nodes(&mut self, nodes: &'m [NodeProto]) -> Result<(), String> {
         for i in sort::order(nodes)? {
             let node = &nodes[i];
@@ -54,7 +54,7 @@ impl<'m> ImportCtx<'m> {
         Ok(())
     }
 
-    /// The results of a node; `None` if an operand failed, which was reported there.
+    /// The results of a node; `None` if an operand failed, which is already reported.
     fn run_node(
         &mut self,
         node: &'m NodeProto,
@@ -65,7 +65,7 @@ impl<'m> ImportCtx<'m> {
             let val = match name.is_empty() {
                 true => ImportedValue::Absent,
                 false => self.lookup(name).ok_or_else(|| {
-                    NodeErrorKind::operand(index, format!("no node or input gives `{name}`"))
+                    NodeErrorKind::operand(index, format!("no node or input defines `{name}`"))
                 })?,
             };
             ins.push(val);
@@ -86,7 +86,7 @@ impl<'m> ImportCtx<'m> {
         if wanted > results.len() {
             let (op, given) = (entry_name(node), results.len());
             return Err(NodeErrorKind::unsupported(format!(
-                "{wanted} results of {op} are used, only {given} are supported"
+                "{wanted} results of {op} are used, at most {given} are supported"
             )));
         }
         Ok(Some(results))
@@ -112,15 +112,15 @@ impl<'m> ImportCtx<'m> {
         let version = scope.and_then(|s| s.opsets.get(domain).copied());
         match version {
             Some(v) => Ok(v),
-            // Exporters leave out the domains of their own.
+            // Exporters omit the versions of custom domains.
             None if !domain.is_empty() => Ok(1),
             None => Err(NodeErrorKind::unsupported(
-                "the model does not say which opset it is of",
+                "the model does not specify an opset version",
             )),
         }
     }
 
-    /// The attributes of a node, with those of the function around in their places.
+    /// The attributes of a node, with references to the enclosing function call resolved.
     fn attributes(
         &self,
         node: &'m NodeProto,
@@ -130,19 +130,19 @@ impl<'m> ImportCtx<'m> {
             let name = attr.name.as_deref().unwrap_or("");
             match attr.ref_attr_name.as_deref() {
                 None | Some("") => list.push((name, attr)),
-                // One that the call does not give is absent.
+                // An attribute that the call omits is absent.
                 Some(outer) => list.extend(self.function_attribute(outer).map(|a| (name, a))),
             }
         }
         for (i, (name, _)) in list.iter().enumerate() {
             if list[..i].iter().any(|(n, _)| n == name) {
-                return Err(NodeErrorKind::attribute(name, "is there twice"));
+                return Err(NodeErrorKind::attribute(name, "occurs twice"));
             }
         }
         Ok(list)
     }
 
-    /// The results of an operator of the table, whatever the dtypes of its operands.
+    /// The results of a table operator, with support for narrow and padded operands.
     fn call_any(
         &mut self,
         entry: &'static OpsetEntry,
@@ -151,18 +151,18 @@ impl<'m> ImportCtx<'m> {
         ins: &[ImportedValue],
         attrs: &OnnxAttrs<'m>,
     ) -> NodeOutputs {
-        if let Some(plan) = crate::bounded::plan(self, (entry.domain, entry.name), ins)? {
+        if let Some(plan) = crate::padded_value::plan(self, (entry.domain, entry.name), ins)? {
             let results = self.call(entry, opset, node, &plan.ins, attrs)?;
             return plan.results(self, opset, attrs, results);
         }
-        let Some(plan) = crate::narrow::plan(entry, ins, attrs)? else {
+        let Some(plan) = crate::emulated_dtypes::plan(entry, ins, attrs)? else {
             return self.call(entry, opset, node, ins, attrs);
         };
         let results = self.call(plan.entry.unwrap_or(entry), opset, node, &plan.ins, attrs)?;
         plan.results(self.g(), results)
     }
 
-    /// The results of an operator of the table.
+    /// The results of a table operator.
     fn call(
         &mut self,
         entry: &'static OpsetEntry,
@@ -172,7 +172,7 @@ impl<'m> ImportCtx<'m> {
         attrs: &OnnxAttrs<'m>,
     ) -> NodeOutputs {
         if let ConstOperandPolicy::Folded = entry.const_policy {
-            if let Some(results) = nums::fold(entry.name, opset, ins, attrs)? {
+            if let Some(results) = shape_values::fold(entry.name, opset, ins, attrs)? {
                 attrs.finish()?;
                 return Ok(results);
             }
@@ -192,7 +192,7 @@ impl<'m> ImportCtx<'m> {
         Ok(results)
     }
 
-    /// The results of an operator whose operands are all known and small.
+    /// The results of an operator if all operands are known and small.
     fn fold(
         &mut self,
         entry: &'static OpsetEntry,
@@ -212,7 +212,8 @@ impl<'m> ImportCtx<'m> {
         if ins.is_empty() || !ins.iter().all(small) {
             return Ok(None);
         }
-        // Weights of convolutions stay codes, so that it can be seen what they are.
+        // Keep the quantized weights of convolutions as constants, so that importers can inspect
+        // them.
         let codes = |k: &Tensor| matches!(k.dtype(), DType::U8 | DType::I8) && k.shape().len() > 2;
         if entry.name == "DequantizeLinear"
             && matches!(&ins[0], ImportedValue::ConstTensor(k) if codes(&k.tensor))
@@ -273,7 +274,7 @@ impl<'m> ImportCtx<'m> {
         Ok(Some(results.into_iter().map(fold).collect()))
     }
 
-    /// The results of a function of the model, by importing its body.
+    /// The results of a model function, by importing its body.
     fn call_function(
         &mut self,
         f: &'m FunctionProto,
@@ -282,7 +283,7 @@ impl<'m> ImportCtx<'m> {
     ) -> Result<Option<Vec<ImportedValue>>, NodeErrorKind> {
         if self.inside.len() >= MAX_DEPTH {
             return Err(NodeErrorKind::unsupported(format!(
-                "functions and graphs nest more than {MAX_DEPTH} deep"
+                "functions and subgraphs are nested more than {MAX_DEPTH} levels deep"
             )));
         }
         let mut scope = ImportScope {
@@ -322,8 +323,7 @@ impl<'m> ImportCtx<'m> {
         self.scopes.pop();
         self.inside.pop();
         ran.map_err(NodeErrorKind::Unsupported)?;
-        let missing =
-            || NodeErrorKind::unsupported("a result of the function is given by none of its nodes");
+        let missing = || NodeErrorKind::unsupported("no node of the function defines its result");
         let results: Result<Vec<ImportedValue>, NodeErrorKind> =
             results.into_iter().map(|v| v.ok_or_else(missing)).collect();
         Ok(Some(results?))

@@ -1,38 +1,38 @@
-//! Results of a model: their names, and what is to be said of them besides their types.
+//! The outputs of a model: names and properties beyond their types.
 
-use crate::bounded::DynamicSizeOutput;
 use crate::ctx::ImportCtx;
 use crate::elem;
 use crate::error::NodeErrorKind;
+use crate::padded_value::DynamicSizeOutput;
 use crate::proto::{GraphProto, TypeValue, ValueInfoProto};
 use crate::val::ImportedValue;
 
-/// An output that stands for maps from keys to numbers.
+/// An output that is a map from keys to numbers in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapOutput {
-    /// Its name.
+    /// The name of the output.
     pub output: String,
-    /// The keys of its columns.
+    /// The key of each column.
     pub keys: Vec<String>,
 }
 
-/// What is to be said of outputs besides their types.
+/// Properties of outputs beyond their types.
 #[derive(Default)]
 pub(crate) struct OutputAnnotations {
     pub(crate) counted: Vec<DynamicSizeOutput>,
     pub(crate) columns: Vec<MapOutput>,
-    /// Those that are strings.
+    /// The names of string outputs.
     pub(crate) strings: Vec<String>,
 }
 
-/// Names the outputs, and behind them how much is used of those whose size depends on data.
+/// Names the outputs, followed by the counts of padded outputs.
 pub(crate) fn name(ctx: &mut ImportCtx<'_>, graph: &GraphProto) -> OutputAnnotations {
     let mut counts = Vec::new();
     let mut named = OutputAnnotations::default();
     for (output, info) in graph.output.iter().enumerate() {
         let name = info.name.as_deref().unwrap_or("");
         let made = match ctx.lookup(name) {
-            None => Err(NodeErrorKind::unsupported("no node gives it")),
+            None => Err(NodeErrorKind::unsupported("no node defines it")),
             Some(ImportedValue::Failed) => continue,
             Some(ImportedValue::Bounded(own)) => {
                 let count = format!("{name}#count");
@@ -74,7 +74,7 @@ pub(crate) fn name(ctx: &mut ImportCtx<'_>, graph: &GraphProto) -> OutputAnnotat
     named
 }
 
-/// Names a result of the graph, after checking that its dtype is as declared.
+/// Names a graph output, after checking its dtype against the declared one.
 fn name_output(
     ctx: &mut ImportCtx<'_>,
     name: &str,
@@ -90,7 +90,7 @@ fn name_output(
         Some(TypeValue::Tensor(t)) => t.elem_type.unwrap_or(0),
         Some(_) => {
             return Err(NodeErrorKind::unsupported(
-                "results that are no tensors are not supported",
+                "outputs other than tensors are not supported",
             ));
         }
         None => 0,
@@ -103,7 +103,7 @@ fn name_output(
         };
         if declared != found {
             return Err(NodeErrorKind::unsupported(format!(
-                "it is declared {declared}, its node gives {found}"
+                "it is declared as {declared}, but its node returns {found}"
             )));
         }
     }

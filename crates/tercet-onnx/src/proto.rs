@@ -1,7 +1,9 @@
-//! The messages of an ONNX file, with the field numbers of the public specification (`onnx.proto`, IR version 13).
+//! The protobuf messages of an ONNX file, with the field numbers of the specification
+//! (`onnx.proto`, IR version 13).
 //!
-//! Only fields that the importer reads or checks are declared; the decoder skips the others. Bytes of tensors are slices
-//! of the file (`Bytes`), not copies. The decoder bounds how deep messages nest.
+//! Only fields that the importer reads or checks are declared; the decoder skips the others. Tensor
+//! bytes are slices of the file (`Bytes`) without a copy. The decoder limits the nesting depth of
+//! messages.
 
 use bytes::Bytes;
 use prost::{Message, Oneof};
@@ -9,36 +11,36 @@ use prost::{Message, Oneof};
 /// A model file.
 #[derive(Clone, PartialEq, Message)]
 pub struct ModelProto {
-    /// The version of the format.
+    /// The version of the file format.
     #[prost(int64, optional, tag = "1")]
     pub ir_version: Option<i64>,
-    /// Who wrote the file.
+    /// The tool that created the file.
     #[prost(string, optional, tag = "2")]
     pub producer_name: Option<String>,
-    /// The version of who wrote it.
+    /// The version of that tool.
     #[prost(string, optional, tag = "3")]
     pub producer_version: Option<String>,
-    /// The graph.
+    /// The main graph.
     #[prost(message, optional, tag = "7")]
     pub graph: Option<GraphProto>,
-    /// The operator sets that nodes are of.
+    /// The operator sets that the nodes use.
     #[prost(message, repeated, tag = "8")]
     pub opset_import: Vec<OperatorSetIdProto>,
-    /// Whatever the writer noted.
+    /// Arbitrary metadata properties.
     #[prost(message, repeated, tag = "14")]
     pub metadata_props: Vec<StringStringEntryProto>,
-    /// Operators that are defined by graphs.
+    /// Operators defined by graphs.
     #[prost(message, repeated, tag = "25")]
     pub functions: Vec<FunctionProto>,
 }
 
-/// A domain and the version of its operators.
+/// An operator domain with a version.
 #[derive(Clone, PartialEq, Message)]
 pub struct OperatorSetIdProto {
-    /// The domain; empty for ONNX's own.
+    /// The domain; empty for the standard one.
     #[prost(string, optional, tag = "1")]
     pub domain: Option<String>,
-    /// The version.
+    /// The version of the operator set.
     #[prost(int64, optional, tag = "2")]
     pub version: Option<i64>,
 }
@@ -66,13 +68,13 @@ pub struct GraphProto {
     /// Weights and constants.
     #[prost(message, repeated, tag = "5")]
     pub initializer: Vec<TensorProto>,
-    /// Inputs; an initializer of the same name is a default.
+    /// Inputs; an initializer with the same name is a default.
     #[prost(message, repeated, tag = "11")]
     pub input: Vec<ValueInfoProto>,
     /// Outputs.
     #[prost(message, repeated, tag = "12")]
     pub output: Vec<ValueInfoProto>,
-    /// Weights that are mostly zero.
+    /// Sparse weights.
     #[prost(message, repeated, tag = "15")]
     pub sparse_initializer: Vec<SparseTensorProto>,
 }
@@ -80,10 +82,10 @@ pub struct GraphProto {
 /// An operator applied to named values.
 #[derive(Clone, PartialEq, Message)]
 pub struct NodeProto {
-    /// Names of operands; an empty one is absent.
+    /// The names of operands; an empty name is an absent operand.
     #[prost(string, repeated, tag = "1")]
     pub input: Vec<String>,
-    /// Names of results; an empty one is not wanted.
+    /// The names of results; an empty name is an unused result.
     #[prost(string, repeated, tag = "2")]
     pub output: Vec<String>,
     /// The node's name.
@@ -92,13 +94,13 @@ pub struct NodeProto {
     /// The operator.
     #[prost(string, optional, tag = "4")]
     pub op_type: Option<String>,
-    /// Its attributes.
+    /// The attributes.
     #[prost(message, repeated, tag = "5")]
     pub attribute: Vec<AttributeProto>,
     /// The operator's domain.
     #[prost(string, optional, tag = "7")]
     pub domain: Option<String>,
-    /// Which function of this name.
+    /// The overload, if several functions share the name.
     #[prost(string, optional, tag = "8")]
     pub overload: Option<String>,
 }
@@ -106,48 +108,48 @@ pub struct NodeProto {
 /// An attribute of a node.
 #[derive(Clone, PartialEq, Message)]
 pub struct AttributeProto {
-    /// Its name.
+    /// The name of the attribute.
     #[prost(string, optional, tag = "1")]
     pub name: Option<String>,
-    /// A number.
+    /// A float value.
     #[prost(float, optional, tag = "2")]
     pub f: Option<f32>,
-    /// An integer.
+    /// An integer value.
     #[prost(int64, optional, tag = "3")]
     pub i: Option<i64>,
-    /// A string.
+    /// A string value.
     #[prost(bytes = "bytes", optional, tag = "4")]
     pub s: Option<Bytes>,
-    /// A tensor.
+    /// A tensor value.
     #[prost(message, optional, tag = "5")]
     pub t: Option<TensorProto>,
-    /// A graph.
+    /// A graph value.
     #[prost(message, optional, tag = "6")]
     pub g: Option<GraphProto>,
-    /// Numbers.
+    /// A list of floats.
     #[prost(float, repeated, tag = "7")]
     pub floats: Vec<f32>,
-    /// Integers.
+    /// A list of integers.
     #[prost(int64, repeated, tag = "8")]
     pub ints: Vec<i64>,
-    /// Strings.
+    /// A list of strings.
     #[prost(bytes = "bytes", repeated, tag = "9")]
     pub strings: Vec<Bytes>,
-    /// A type.
+    /// A type value.
     #[prost(message, optional, tag = "14")]
     pub tp: Option<TypeProto>,
-    /// Which of the fields is meant.
+    /// The `AttributeType`, which selects the field with the value.
     #[prost(int32, optional, tag = "20")]
     pub r#type: Option<i32>,
-    /// In functions: the attribute of the call that this one is.
+    /// In functions: the attribute of the call whose value this one takes.
     #[prost(string, optional, tag = "21")]
     pub ref_attr_name: Option<String>,
-    /// A tensor that is mostly zero.
+    /// A sparse tensor value.
     #[prost(message, optional, tag = "22")]
     pub sparse_tensor: Option<SparseTensorProto>,
 }
 
-/// A tensor with its elements, or where they lie.
+/// A tensor with its elements or their external location.
 #[derive(Clone, PartialEq, Message)]
 pub struct TensorProto {
     /// The sizes.
@@ -159,10 +161,10 @@ pub struct TensorProto {
     /// F32 and complex elements.
     #[prost(float, repeated, tag = "4")]
     pub float_data: Vec<f32>,
-    /// Elements of integers up to 32 bits, `bool` and small floats.
+    /// Elements of integers up to 32 bits, `bool` and floats of at most 16 bits.
     #[prost(int32, repeated, tag = "5")]
     pub int32_data: Vec<i32>,
-    /// Strings.
+    /// String elements.
     #[prost(bytes = "bytes", repeated, tag = "6")]
     pub string_data: Vec<Bytes>,
     /// I64 elements.
@@ -171,7 +173,7 @@ pub struct TensorProto {
     /// The tensor's name.
     #[prost(string, optional, tag = "8")]
     pub name: Option<String>,
-    /// Elements as little-endian bytes.
+    /// The elements as little-endian bytes.
     #[prost(bytes = "bytes", optional, tag = "9")]
     pub raw_data: Option<Bytes>,
     /// F64 and complex elements.
@@ -180,21 +182,21 @@ pub struct TensorProto {
     /// U32 and U64 elements.
     #[prost(uint64, repeated, tag = "11")]
     pub uint64_data: Vec<u64>,
-    /// Which file holds the elements, and where in it.
+    /// The external file with the elements, and the range in it.
     #[prost(message, repeated, tag = "13")]
     pub external_data: Vec<StringStringEntryProto>,
-    /// 1 if the elements are in another file.
+    /// 1 if the elements are in an external file.
     #[prost(int32, optional, tag = "14")]
     pub data_location: Option<i32>,
 }
 
-/// A tensor by its elements that are not zero.
+/// A sparse tensor, stored as its nonzero elements.
 #[derive(Clone, PartialEq, Message)]
 pub struct SparseTensorProto {
-    /// The elements, named as the tensor is.
+    /// The nonzero elements; their tensor has the name of the sparse tensor.
     #[prost(message, optional, tag = "1")]
     pub values: Option<TensorProto>,
-    /// Where they are.
+    /// The indices of the nonzero elements.
     #[prost(message, optional, tag = "2")]
     pub indices: Option<TensorProto>,
     /// The sizes.
@@ -216,12 +218,12 @@ pub struct ValueInfoProto {
 /// A type.
 #[derive(Clone, PartialEq, Message)]
 pub struct TypeProto {
-    /// Which kind.
+    /// The variant of the type.
     #[prost(oneof = "TypeValue", tags = "1, 4, 5, 8, 9")]
     pub value: Option<TypeValue>,
 }
 
-/// The kinds of types.
+/// The variants of types.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum TypeValue {
     /// A tensor.
@@ -233,7 +235,7 @@ pub enum TypeValue {
     /// A map.
     #[prost(message, tag = "5")]
     Map(OpaqueProto),
-    /// A tensor that is mostly zero.
+    /// A sparse tensor.
     #[prost(message, tag = "8")]
     SparseTensor(TensorTypeProto),
     /// A value that may be absent.
@@ -241,11 +243,11 @@ pub enum TypeValue {
     Optional(Box<ElementTypeProto>),
 }
 
-/// A message whose fields do not matter here.
+/// A message whose fields are not used.
 #[derive(Clone, PartialEq, Message)]
 pub struct OpaqueProto {}
 
-/// The type of what a list or an optional holds.
+/// The element type of a list or an optional.
 #[derive(Clone, PartialEq, Message)]
 pub struct ElementTypeProto {
     /// The type.
@@ -256,10 +258,10 @@ pub struct ElementTypeProto {
 /// The type of a tensor.
 #[derive(Clone, PartialEq, Message)]
 pub struct TensorTypeProto {
-    /// The dtype.
+    /// The dtype, a number of `TensorProto.DataType`.
     #[prost(int32, optional, tag = "1")]
     pub elem_type: Option<i32>,
-    /// The shape; absent where even the rank is not said.
+    /// The shape; absent if the rank is unknown.
     #[prost(message, optional, tag = "2")]
     pub shape: Option<TensorShapeProto>,
 }
@@ -272,7 +274,7 @@ pub struct TensorShapeProto {
     pub dim: Vec<DimensionProto>,
 }
 
-/// A dimension; not said which if both are absent.
+/// A dimension; unknown if both fields are absent.
 #[derive(Clone, PartialEq, Message)]
 pub struct DimensionProto {
     /// A size.
@@ -283,34 +285,34 @@ pub struct DimensionProto {
     pub dim_param: Option<String>,
 }
 
-/// An operator that is a graph.
+/// An operator defined by a graph.
 #[derive(Clone, PartialEq, Message)]
 pub struct FunctionProto {
     /// The operator's name.
     #[prost(string, optional, tag = "1")]
     pub name: Option<String>,
-    /// Names of its operands.
+    /// The names of the operands.
     #[prost(string, repeated, tag = "4")]
     pub input: Vec<String>,
-    /// Names of its results.
+    /// The names of the results.
     #[prost(string, repeated, tag = "5")]
     pub output: Vec<String>,
-    /// Its attributes without a default.
+    /// Attributes without a default.
     #[prost(string, repeated, tag = "6")]
     pub attribute: Vec<String>,
-    /// What it does.
+    /// The nodes of its body.
     #[prost(message, repeated, tag = "7")]
     pub node: Vec<NodeProto>,
     /// The operator sets of its nodes.
     #[prost(message, repeated, tag = "9")]
     pub opset_import: Vec<OperatorSetIdProto>,
-    /// Its domain.
+    /// The operator's domain.
     #[prost(string, optional, tag = "10")]
     pub domain: Option<String>,
-    /// Its attributes with a default.
+    /// Attributes with a default.
     #[prost(message, repeated, tag = "11")]
     pub attribute_proto: Vec<AttributeProto>,
-    /// Which function of this name.
+    /// The overload, if several functions share the name.
     #[prost(string, optional, tag = "13")]
     pub overload: Option<String>,
 }

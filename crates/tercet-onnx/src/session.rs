@@ -1,4 +1,4 @@
-//! A model that is run again and again, on inputs of any size and with operands that decide shapes.
+//! Runs a model repeatedly, with inputs of any size and operands that decide shapes.
 
 use std::collections::BTreeSet;
 
@@ -6,82 +6,85 @@ use tercet::Device;
 use tercet_ir::backend::{Executable, OutputSelection};
 use tercet_ir::{Bindings, CompileError, DeviceTensor, Port, RunError, Signature, Symbol, Tensor};
 
-use crate::bounded::{self, DynamicSizeOutput};
 use crate::error::OnnxError;
-use crate::given::{ProvidedInput, ProvidedInputSource, same, types};
 use crate::import::{ImportOptions, ImportedModel};
 use crate::model::{OnnxModel, OnnxModelInfo};
+use crate::padded_value::{self, DynamicSizeOutput};
+use crate::provided_inputs::{ProvidedInput, ProvidedInputSource, same, types};
 use crate::sizes::bindings_from_types;
 use crate::strings::StringTable;
 
-/// How many compiled forms a session keeps unless told otherwise.
+/// The default number of compiled specializations that a session retains.
 const KEPT: usize = 8;
 
-/// Why a run of a session failed.
+/// The error of a session run.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     /// The model cannot be read or imported.
     #[error("the model cannot be imported")]
     Import(#[from] OnnxError),
-    /// The device cannot run it.
+    /// The model cannot be compiled for the device.
     #[error("the model cannot be compiled for this device")]
     Compile(#[from] CompileError),
     /// The run failed.
     #[error("the run failed")]
     Run(#[from] RunError),
-    /// An input that the model does not have.
+    /// The model has no input with this name.
     #[error("the model has no input `{name}`; it has: {known}")]
     UnknownInput {
-        /// What was given.
+        /// The provided name.
         name: String,
-        /// What there is.
+        /// The names of the model's inputs.
         known: String,
     },
-    /// An output that the model does not have.
+    /// The model has no output with this name.
     #[error("the model has no output `{name}`; it has: {known}")]
     UnknownOutput {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What there is.
+        /// The names of the model's outputs.
         known: String,
     },
-    /// An input of another dtype, or that is missing.
+    /// An input is missing or has another dtype.
     #[error("input `{name}` {problem}")]
     Input {
-        /// The input.
+        /// The name of the input.
         name: String,
-        /// What is wrong and what to do.
+        /// The reason and the remedy.
         problem: String,
     },
 }
 
-/// The model as compiled for some values of inputs that decide shapes.
+/// The model compiled for particular values of the inputs that decide shapes.
 struct Specialization {
-    /// Those inputs with their values, and inputs with a default that were given.
+    /// The values of those inputs, and of provided inputs that have a default.
     fixed: Vec<(String, Tensor)>,
-    /// Symbols that are no symbols in it, and their sizes.
+    /// The sizes of the symbols that are fixed in this specialization.
     sizes: Bindings,
     imported: ImportedModel,
-    /// The bounds it was compiled for.
+    /// The symbol bounds that it was compiled for.
     bounds: Bindings,
     executable: Box<dyn Executable>,
-    /// Inputs that are tied to tensors of the device.
+    /// The inputs that are bound to device tensors.
     bound: Vec<String>,
 }
 
-/// A model on a device.
+/// An ONNX model on a device, compiled on demand.
 ///
-/// **When it compiles.** At a first run, and after that only at a run for which none of the forms it keeps is right:
-/// - an input that decides shapes (the target of a `Reshape`, the ends of a `Slice` or a `Range`) has a value that no form
-///   was made for: such inputs are constants of the graph, so the model is imported again with the value. The same holds
-///   for inputs with a default that a run is given all the same;
-/// - a size is beyond what was compiled for. Symbols with a bound ([`ImportOptions::bound`]) are compiled for that bound
-///   once, and any size up to it runs without compiling; a size beyond it is an error. For the others the bound is the size
-///   at hand rounded up to a power of two, and a greater size makes a new form;
-/// - a size differs for which the model has to be imported ([`Session::fixed_sizes`]): the shapes of some models are no
-///   polynomials of an input's size, such as how many windows a convolution with strides has.
+/// **When it compiles.** A run compiles the model if no retained specialization fits:
+/// - An input that decides shapes (the target of a `Reshape`, the ends of a `Slice` or a `Range`)
+///   has a new value. Such inputs are constants of the graph, so the model is imported again with
+///   the value. The same holds for inputs with a default, if a run provides them.
+/// - A size exceeds the compiled bound. Symbols with a bound ([`ImportOptions::bound`]) are
+///   compiled for it once. All sizes up to it run without compiling, and a larger size is an error.
+///   For other symbols the bound is the current size rounded up to a power of two, and a larger
+///   size is compiled again.
+/// - A size differs that must be known at import time ([`Session::fixed_sizes`]). The shapes of
+///   some models are not polynomials of an input's size, such as the number of windows of a strided
+///   convolution.
 ///
-/// Eight forms are kept ([`Session::with_forms`]); the one that was not used for longest goes.
+/// Eight specializations are retained ([`Session::with_forms`]); the least recently used one is
+/// dropped first.
 pub struct Session {
     model: OnnxModel,
     options: ImportOptions,
@@ -89,19 +92,20 @@ pub struct Session {
     inputs: Vec<Port>,
     about: OnnxModelInfo,
     strings: StringTable,
-    /// Inputs that were found to decide shapes.
+    /// The inputs that are known to decide shapes.
     deciding: BTreeSet<String>,
-    /// Symbols that were found to have to be known.
+    /// The symbols whose sizes must be known at import time.
     sized: Vec<Symbol>,
-    /// Used last at the end.
+    /// Specializations; the most recently used one is last.
     forms: Vec<Specialization>,
     max_forms: usize,
     compilations: usize,
 }
 
 impl Session {
-    /// Opens a model; nothing is compiled yet. What no run could do is refused here, but for nodes whose shapes depend on
-    /// inputs or have no form with symbols: whether those are supported is known at the first run.
+    /// Opens a model without compiling it. Unsupported constructs are reported here. Exceptions are
+    /// nodes whose shapes depend on input values, or are not expressible with symbols: they are
+    /// checked by the first run.
     ///
     /// # Errors
     /// [`SessionError::Import`].
@@ -134,28 +138,28 @@ impl Session {
         })
     }
 
-    /// Keeps so many compiled forms, at least one.
+    /// Sets the number of retained specializations, at least one.
     pub fn with_forms(mut self, forms: usize) -> Session {
         self.max_forms = forms.max(1);
         self
     }
 
-    /// The inputs with their types, in which sizes may be symbols, in the order of the file.
+    /// The inputs with their types in file order; sizes may be symbols.
     pub fn inputs(&self) -> &[Port] {
         &self.inputs
     }
 
-    /// What the file says: outputs, opsets, metadata, operators.
+    /// The metadata of the file: outputs, opsets, properties, operators.
     pub fn about(&self) -> &OnnxModelInfo {
         &self.about
     }
 
-    /// The strings of the file: inputs and outputs of dtype `string` are I64 places in this list.
+    /// The string table of the file. Inputs and outputs of dtype `string` are I64 indices into it.
     pub fn strings(&self) -> &StringTable {
         &self.strings
     }
 
-    /// The keys of the columns of an output that stands for maps, as the last run found them.
+    /// The column keys of an output that is a map in the file, after the last run.
     pub fn columns(&self, output: &str) -> Option<&[String]> {
         let mut columns = self.forms.last()?.imported.columns.iter();
         columns
@@ -163,7 +167,7 @@ impl Session {
             .map(|c| c.keys.as_slice())
     }
 
-    /// Whether an output is of strings, as the last run found it.
+    /// Whether an output has dtype `string`, after the last run.
     pub fn is_string_output(&self, output: &str) -> bool {
         let mut last = self.forms.last().into_iter();
         last.any(|form| {
@@ -174,26 +178,28 @@ impl Session {
         })
     }
 
-    /// The inputs that are known to decide shapes; a run may find more.
+    /// The inputs that are known to decide shapes; later runs may find more.
     pub fn deciding(&self) -> impl Iterator<Item = &str> {
         self.deciding.iter().map(String::as_str)
     }
 
-    /// The symbols that were found to have to be known when importing, so far: each of their sizes is a form of its own.
+    /// The symbols whose sizes must be known at import time, as far as known. Each of their sizes
+    /// needs a separate specialization.
     pub fn fixed_sizes(&self) -> &[Symbol] {
         &self.sized
     }
 
-    /// How often it has compiled.
+    /// The number of compilations so far.
     pub fn compilations(&self) -> usize {
         self.compilations
     }
 
-    /// Runs the model and gives the outputs in the order of the file, or of `wanted`. Inputs with a default need not be
-    /// given. What an output that is not wanted takes is computed, but not read back.
+    /// Runs the model and returns the outputs in file order, or the outputs named in `wanted`.
+    /// Inputs with a default may be omitted. Outputs that are not requested are computed but not
+    /// copied to the host.
     ///
     /// # Errors
-    /// [`SessionError`] that names the input, the output or the nodes.
+    /// [`SessionError`] with the name of the input, output or nodes.
     pub fn run(
         &mut self,
         inputs: &[(&str, &Tensor)],
@@ -207,7 +213,7 @@ impl Session {
         form.unbind()?;
         let ports = form.imported.outputs.iter().map(|p| p.name.as_str());
         let names: Vec<&str> = wanted.map_or_else(|| ports.clone().collect(), <[&str]>::to_vec);
-        // Behind what is wanted, how much of it is used.
+        // The count outputs of padded outputs follow the requested outputs.
         let own = |(at, name): (usize, &&str)| {
             let counted = form.imported.counted.iter();
             let place = ports.clone().position(|p| p == *name)?;
@@ -227,20 +233,21 @@ impl Session {
         let mut outputs = Vec::new();
         form.executable.wait(&mut outputs)?;
         form.executable.release_outputs();
-        let outputs = bounded::cut(&counted, outputs).map_err(|problem| SessionError::Input {
-            name: names.join(", "),
-            problem,
-        })?;
+        let outputs =
+            padded_value::cut(&counted, outputs).map_err(|problem| SessionError::Input {
+                name: names.join(", "),
+                problem,
+            })?;
         let names = names.into_iter().map(str::to_string);
         Ok(names.zip(outputs).collect())
     }
 
-    /// As [`Session::run`], with outputs that stay on the device and inputs that may be there already, outputs of an earlier run
-    /// among them (keys and values of a decoder): nothing of either crosses the bus. Outputs whose size depends on data
-    /// have room for the most there can be.
+    /// As [`Session::run`], with outputs that stay on the device. Inputs may be device tensors,
+    /// such as outputs of an earlier run (the KV cache of a decoder), and are then not copied.
+    /// Outputs with a data-dependent size are padded to the maximum.
     ///
     /// # Errors
-    /// As [`Session::run`]; a tensor of another device.
+    /// As [`Session::run`]; also if a tensor belongs to another device.
     pub fn run_on_device(
         &mut self,
         inputs: &[(&str, &Tensor)],
@@ -271,7 +278,7 @@ impl Session {
         names.into_iter().map(own).collect()
     }
 
-    /// The form that is right for these inputs, used last of all.
+    /// The specialization for these inputs; marks it as most recently used.
     fn form(
         &mut self,
         inputs: &[ProvidedInput<'_>],
@@ -305,11 +312,11 @@ impl Session {
                 });
             };
             if inputs[..i].iter().any(|(n, _)| n == name) {
-                return Err(problem(name, "is given twice".to_string()));
+                return Err(problem(name, "is provided twice".to_string()));
             }
             let (found, taken) = (source.ty().dtype, port.ty.dtype);
             if found != taken {
-                let text = format!("is {found}, the model takes {taken}");
+                let text = format!("is {found}, expected {taken}");
                 return Err(problem(name, text));
             }
         }
@@ -332,7 +339,8 @@ impl Session {
         Ok(())
     }
 
-    /// A form that is right for these inputs. Sizes that do not go together at all are an error.
+    /// The index of the specialization for these inputs, if there is one. Inconsistent sizes are an
+    /// error.
     fn find(&self, inputs: &[ProvidedInput<'_>]) -> Result<Option<usize>, SessionError> {
         let given = bindings_from_types(&self.inputs, &types(inputs));
         for (at, form) in self.forms.iter().enumerate().rev() {
@@ -354,7 +362,8 @@ impl Session {
         Ok(None)
     }
 
-    /// Whether sizes are within the bounds of a form. Bounds that the user gave are kept by every form.
+    /// Whether sizes are within the bounds of a specialization. User-provided bounds hold for every
+    /// specialization.
     fn matches(
         &self,
         form: &Specialization,
@@ -368,7 +377,7 @@ impl Session {
         Ok(sizes.iter().all(within))
     }
 
-    /// Inputs with a default that are given.
+    /// The provided inputs that have a default.
     fn defaults_given<'a>(
         &self,
         inputs: &[ProvidedInput<'a>],
@@ -380,7 +389,7 @@ impl Session {
         inputs.iter().copied().filter(move |(n, _)| has_default(n))
     }
 
-    /// Refuses sizes beyond bounds that the user gave, before symbols become numbers.
+    /// Checks sizes against user-provided bounds, before symbols are replaced by sizes.
     fn check_bounds(&self, given: &Bindings) -> Result<(), SessionError> {
         for (symbol, n) in given.iter() {
             let bound = self.options.bounds.get(symbol).filter(|bound| n > *bound);
@@ -389,13 +398,13 @@ impl Session {
             let port = self.inputs.iter().find(is_of);
             return Err(SessionError::Input {
                 name: port.map_or_else(String::new, |p| p.name.clone()),
-                problem: format!("has {n} for `{symbol}`, whose bound is {bound}"),
+                problem: format!("has size {n} for `{symbol}`, which exceeds its bound {bound}"),
             });
         }
         Ok(())
     }
 
-    /// Imports and compiles for these inputs.
+    /// Imports and compiles the model for these inputs.
     fn compile(&mut self, inputs: &[ProvidedInput<'_>]) -> Result<usize, SessionError> {
         let given = bindings_from_types(&self.inputs, &types(inputs));
         self.check_bounds(&given)?;
@@ -444,7 +453,7 @@ impl Session {
         imported.bounds = bounds.clone();
         let executable = imported.compile(&self.device)?;
         self.compilations += 1;
-        // The executable has the weights.
+        // The executable has its own copy of the weights.
         imported.params.clear();
         if self.forms.len() >= self.max_forms {
             self.forms.remove(0);
@@ -466,12 +475,12 @@ impl Specialization {
         self.fixed.iter().any(|(n, _)| n == name)
     }
 
-    /// Whether the graph has an input of this name.
+    /// Whether the graph has an input with this name.
     fn has_input(&self, name: &str) -> bool {
         self.imported.inputs.iter().any(|p| p.name == name)
     }
 
-    /// What the graph takes of the inputs that are on the host.
+    /// The inputs of the graph that are provided as host tensors.
     fn left_on_host<'a>(&self, inputs: &[ProvidedInput<'a>]) -> Vec<(&'a str, &'a Tensor)> {
         let on_host = inputs.iter().filter_map(|(name, source)| match source {
             ProvidedInputSource::Host(tensor) => Some((*name, *tensor)),
@@ -480,7 +489,7 @@ impl Specialization {
         on_host.filter(|(name, _)| self.has_input(name)).collect()
     }
 
-    /// Lets go of tensors that an earlier run was given.
+    /// Unbinds the device tensors of an earlier run.
     fn unbind(&mut self) -> Result<(), RunError> {
         for name in self.bound.drain(..) {
             self.executable.unbind(&name)?;
@@ -489,7 +498,7 @@ impl Specialization {
     }
 }
 
-/// The sizes of all symbols of inputs.
+/// The sizes of all symbols in the inputs.
 fn sizes(
     imported: &ImportedModel,
     inputs: &[ProvidedInput<'_>],

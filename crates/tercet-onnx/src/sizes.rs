@@ -1,7 +1,9 @@
-//! Models whose shapes have no form with symbols: sizes are fixed, as few as need be.
+//! Import of models whose shapes are not expressible with symbols. As few symbols as possible are
+//! replaced by sizes.
 //!
-//! How many windows a strided convolution has is no polynomial of an image's size, and what a file has written into its
-//! shapes may hold for one size alone. Such a model is imported for the sizes at hand.
+//! The number of windows of a strided convolution is not a polynomial of the image size. Constant
+//! shapes in a file may also be valid for one size only. Such a model is imported for the current
+//! sizes.
 
 use tercet_ir::{Bindings, Port, Symbol, Tensor, TensorType};
 
@@ -9,15 +11,18 @@ use crate::error::OnnxError;
 use crate::import::{ImportOptions, ImportedModel};
 use crate::model::OnnxModel;
 
-/// Of more symbols than these all are fixed at once, instead of finding out which of them must be.
+/// With more symbols than this, all are fixed at once, without a search for the ones that must be
+/// fixed.
 const MAX_TRIED: usize = 8;
 
 impl OnnxModel {
-    /// As [`OnnxModel::import_with`], and where shapes have no form, with symbols fixed at `sizes`: those of `fixed` at once,
-    /// and if that is not enough as many as need be, which are added to it. A model is imported once for each symbol then.
+    /// As [`OnnxModel::import_with`], with symbols replaced by their `sizes` where shapes are not
+    /// expressible. Replaces the symbols in `fixed` first. If that is not enough, adds further
+    /// symbols to `fixed`, with one import per symbol.
     ///
     /// # Errors
-    /// As [`OnnxModel::import_with`]; where sizes do not help, what is refused with all of them known.
+    /// As [`OnnxModel::import_with`]. If known sizes do not help, the error lists the failures with
+    /// all sizes known.
     pub fn import_at(
         &self,
         options: &ImportOptions,
@@ -53,14 +58,14 @@ impl OnnxModel {
     }
 }
 
-/// The sizes that tensors give to the symbols which are an axis of their inputs by themselves. Where two of them differ the
-/// first counts; the run finds that they do.
+/// The sizes that tensors give to the symbols that are complete axes of their inputs. If two
+/// tensors disagree, the first one counts, and the run reports the conflict.
 pub fn sizes_of(ports: &[Port], inputs: &[(&str, &Tensor)]) -> Bindings {
     let types: Vec<(&str, &TensorType)> = inputs.iter().map(|(n, t)| (*n, t.ty())).collect();
     bindings_from_types(ports, &types)
 }
 
-/// As [`sizes_of`], of tensors of these types.
+/// As [`sizes_of`], for tensor types.
 pub(crate) fn bindings_from_types(ports: &[Port], inputs: &[(&str, &TensorType)]) -> Bindings {
     let mut sizes = Bindings::new();
     for (name, ty) in inputs {

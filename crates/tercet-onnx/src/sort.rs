@@ -1,16 +1,18 @@
-//! The order of nodes: files need not have one, though the standard asks for it.
+//! Topological sort of nodes. The ONNX standard requires sorted nodes, but some files do not have
+//! them.
 //!
-//! Nodes without what they wait for come in the order of the file. No recursion, so depth costs no stack.
+//! Independent nodes keep the order of the file. The implementation is not recursive, so depth
+//! costs no stack.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
 
 use crate::proto::{GraphProto, NodeProto};
 
-/// How deep graphs nest in nodes.
+/// Maximum nesting depth of subgraphs.
 pub(crate) const MAX_NESTING: usize = 16;
 
-/// Every name that a node reads, in graphs inside it as well.
+/// Collects every name that a node reads, including in its subgraphs.
 pub(crate) fn reads<'m>(node: &'m NodeProto, depth: usize, found: &mut HashSet<&'m str>) {
     found.extend(
         node.input
@@ -23,7 +25,7 @@ pub(crate) fn reads<'m>(node: &'m NodeProto, depth: usize, found: &mut HashSet<&
     }
 }
 
-/// Every name that a graph inside a node reads, its own included.
+/// Collects every name that a subgraph reads, including its own names.
 pub(crate) fn graph_reads<'m>(graph: &'m GraphProto, depth: usize, found: &mut HashSet<&'m str>) {
     if depth > MAX_NESTING {
         return;
@@ -32,16 +34,16 @@ pub(crate) fn graph_reads<'m>(graph: &'m GraphProto, depth: usize, found: &mut H
     found.extend(graph.output.iter().filter_map(|o| o.name.as_deref()));
 }
 
-/// The indices of nodes in an order in which each follows those it reads from.
+/// The indices of nodes in topological order.
 ///
 /// # Errors
-/// A name that two nodes give, or the names of a cycle.
+/// A name that two nodes define, or the names of a cycle.
 pub(crate) fn order(nodes: &[NodeProto]) -> Result<Vec<usize>, String> {
     let mut giver: HashMap<&str, usize> = HashMap::new();
     for (i, node) in nodes.iter().enumerate() {
         for name in node.output.iter().filter(|n| !n.is_empty()) {
             if giver.insert(name, i).is_some() {
-                return Err(format!("two nodes give `{name}`"));
+                return Err(format!("two nodes define `{name}`"));
             }
         }
     }
@@ -74,7 +76,5 @@ pub(crate) fn order(nodes: &[NodeProto]) -> Result<Vec<usize>, String> {
         .filter_map(|i| nodes[i].output.first())
         .map(String::as_str)
         .collect();
-    Err(format!(
-        "nodes read from each other in a circle, among them those that give {stuck:?}"
-    ))
+    Err(format!("the nodes form a cycle through {stuck:?}"))
 }

@@ -1,6 +1,7 @@
-//! Strings of a model. Graphs compute with numbers, so a string is held as its place in the list of all strings that the file
-//! has, an I64: labels of classes, categories, keys of maps. A string that is given from outside and not in the list has a
-//! place that is none of it, -1 say, and is then equal to no string of the file.
+//! Strings of a model: class labels, categories and map keys. Graphs compute with numbers, so a
+//! string is represented as an I64 index into the table of all strings in the file. An input string
+//! that is not in the table gets an invalid index such as -1, and is then equal to no string of the
+//! file.
 
 use std::collections::HashMap;
 
@@ -11,12 +12,13 @@ use crate::tensor::sizes;
 
 /// `TensorProto.DataType.STRING`.
 pub(crate) const STRING: i32 = 8;
-/// The domain of the operators for learned models that are no networks.
+/// The ONNX domain of classical machine learning operators.
 pub(crate) const LEARNED: &str = "ai.onnx.ml";
-/// What encoders give for a string that they do not know, unless a file says otherwise.
+/// The default that encoders return for an unknown string.
 pub(crate) const UNUSED: &str = "_Unused";
 
-/// The strings of a model's file, each once. Values of dtype `string` are places in this list: inputs are given so, outputs come so.
+/// The table of the distinct strings of a model file. Inputs and outputs of dtype `string` are
+/// indices into it.
 #[derive(Clone, Debug, Default)]
 pub struct StringTable {
     list: Vec<String>,
@@ -24,12 +26,13 @@ pub struct StringTable {
 }
 
 impl StringTable {
-    /// The strings of all tensors, and of the attributes of all nodes that compute with strings.
+    /// Collects the strings of all tensors, and of the attributes of all nodes that compute with
+    /// strings.
     pub(crate) fn from_model(model: &ModelProto) -> StringTable {
         let mut strings = StringTable::default();
         let mut bodies: Vec<&[NodeProto]> = model.functions.iter().map(|f| &*f.node).collect();
         let mut graphs: Vec<&GraphProto> = model.graph.iter().collect();
-        // Lists instead of recursion: how deep graphs nest is the file's choice.
+        // Explicit lists instead of recursion, because the file determines the nesting depth.
         loop {
             if let Some(graph) = graphs.pop() {
                 graph.initializer.iter().for_each(|t| strings.add_tensor(t));
@@ -74,40 +77,40 @@ impl StringTable {
         }
     }
 
-    /// All of them, in the order in which the file is walked.
+    /// All strings, in the order of their first occurrence in the file.
     pub fn list(&self) -> &[String] {
         &self.list
     }
 
-    /// The place of a string, -1 if the file does not have it.
+    /// The index of a string, or -1 if the file does not contain it.
     pub fn place(&self, text: &str) -> i64 {
         self.places.get(text).copied().unwrap_or(-1)
     }
 
-    /// The string at a place, none where the file has none.
+    /// The string at an index; `None` if the index is invalid.
     pub fn at(&self, place: i64) -> Option<&str> {
         let place = usize::try_from(place).ok()?;
         self.list.get(place).map(String::as_str)
     }
 
-    /// The places of strings.
+    /// The indices of several strings, each -1 if unknown.
     pub fn places(&self, texts: &[impl AsRef<str>]) -> Vec<i64> {
         texts.iter().map(|t| self.place(t.as_ref())).collect()
     }
 
-    /// As [`read_tensor`](crate::read_tensor), and of strings their places.
+    /// As [`read_tensor`](crate::read_tensor), with strings converted to indices.
     ///
     /// # Errors
-    /// As there.
+    /// As [`read_tensor`](crate::read_tensor).
     pub fn read_tensor(&self, bytes: Vec<u8>) -> Result<Tensor, String> {
         let proto = <TensorProto as prost::Message>::decode(bytes::Bytes::from(bytes));
         self.decode(&proto.map_err(|e| e.to_string())?)
     }
 
-    /// As [`read_tensors`](crate::read_tensors), and of strings their places.
+    /// As [`read_tensors`](crate::read_tensors), with strings converted to indices.
     ///
     /// # Errors
-    /// As there.
+    /// As [`read_tensors`](crate::read_tensors).
     pub fn read_tensors(&self, bytes: Vec<u8>) -> Result<Vec<(String, Tensor)>, String> {
         let proto = <GraphProto as prost::Message>::decode(bytes::Bytes::from(bytes));
         let initializers = proto.map_err(|e| e.to_string())?.initializer;
@@ -124,11 +127,11 @@ impl StringTable {
         decoded.map(|(tensor, _)| tensor)
     }
 
-    /// A tensor of strings, as their places.
+    /// A string tensor as indices.
     pub(crate) fn tensor(&self, proto: &TensorProto) -> Result<Tensor, String> {
         let shape = sizes(&proto.dims)?;
         if self.list.is_empty() && !proto.string_data.is_empty() {
-            return Err("strings are read with the list of a model's strings".to_string());
+            return Err("strings require the string table of a model".to_string());
         }
         let places: Vec<i64> = proto
             .string_data

@@ -1,7 +1,7 @@
-//! Tensors of a file: elements in the message, or in a file beside the model.
+//! Decodes tensors of a file. Their elements are in the message or in an external file.
 //!
-//! Memory is in proportion to what is read: a tensor has the elements that are there, and sizes that say otherwise are an
-//! error. Files are only those inside the model's folder (`external`).
+//! Memory use is proportional to the bytes read: if the declared sizes do not match the present
+//! elements, decoding fails. External files must be inside the model's folder (`external`).
 
 use bytes::Bytes;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::strings::StringTable;
 /// `TensorProto.DataLocation.EXTERNAL`.
 const EXTERNAL: i32 = 1;
 
-/// The sizes of a tensor, checked.
+/// The validated sizes of a tensor.
 pub(crate) fn sizes(dims: &[i64]) -> Result<Vec<usize>, String> {
     if dims.len() > tercet_ir::MAX_RANK {
         return Err(format!(
-            "{} axes; at most {} are possible",
+            "{} axes, at most {} are supported",
             dims.len(),
             tercet_ir::MAX_RANK
         ));
@@ -36,7 +36,7 @@ pub(crate) fn sizes(dims: &[i64]) -> Result<Vec<usize>, String> {
     Ok(sizes)
 }
 
-/// The tensor of a message, and its dtype where it is held in another.
+/// The tensor of a message, and its dtype if the graph emulates it in another dtype.
 pub(crate) fn decode(
     proto: &TensorProto,
     folder: &ExternalDataFolder,
@@ -49,7 +49,7 @@ pub(crate) fn decode(
     }
 }
 
-/// The tensor of a message of a dtype that the graph has.
+/// The tensor of a message whose dtype the graph has.
 pub(crate) fn plain(proto: &TensorProto, folder: &ExternalDataFolder) -> Result<Tensor, String> {
     let dtype = elem::dtype(proto.data_type.unwrap_or(0).into())?;
     let ty = TensorType::new(dtype, &sizes(&proto.dims)?);
@@ -63,7 +63,7 @@ pub(crate) fn plain(proto: &TensorProto, folder: &ExternalDataFolder) -> Result<
     }
 }
 
-/// A tensor of narrow elements, in their carrier.
+/// A tensor of narrow elements, converted to their carrier.
 fn carried(
     proto: &TensorProto,
     folder: &ExternalDataFolder,
@@ -80,11 +80,11 @@ fn carried(
     if bytes.len() != size_bytes {
         let (name, found) = (narrow.name(), bytes.len());
         return Err(format!(
-            "{n} elements of {name} are {size_bytes} bytes, the file has {found}"
+            "{n} elements of {name} need {size_bytes} bytes, the file has {found}"
         ));
     }
     let code = |i: usize| match bits {
-        // The first element is in the lowest bits.
+        // The first element is in the lowest bits of a byte.
         2 | 4 => {
             let (per_byte, mask) = (8 / bits, (1u64 << bits) - 1);
             (u64::from(bytes[i / per_byte]) >> (i % per_byte * bits)) & mask
@@ -107,7 +107,8 @@ fn carried(
     made.map_err(|e| tercet_ir::one_line(&e))
 }
 
-/// The bytes of elements that are in lists of numbers; those of less than a byte lie packed there.
+/// The bytes of elements that are stored in number lists. Elements of less than a byte are already
+/// packed there.
 fn from_lists(proto: &TensorProto, bits: usize) -> Bytes {
     let bytes: Vec<u8> = match bits {
         64 => proto
@@ -129,7 +130,7 @@ fn from_bytes(ty: TensorType, bytes: Bytes) -> Result<Tensor, String> {
     Tensor::from_owner(ty, Arc::new(bytes), 0..len).map_err(|e| tercet_ir::one_line(&e))
 }
 
-/// Elements in the list of numbers that the dtype says.
+/// Reads elements from the number list for this dtype.
 fn from_fields(ty: TensorType, proto: &TensorProto) -> Result<Tensor, String> {
     let n = ty.numel();
     let count = |found: usize| match found == n {
@@ -154,7 +155,7 @@ fn from_fields(ty: TensorType, proto: &TensorProto) -> Result<Tensor, String> {
             let values: Vec<u32> = proto.uint64_data.iter().map(|x| *x as u32).collect();
             Tensor::from_slice(&ty.shape, &values)
         }
-        // The bits of each element in the low half.
+        // The low 16 bits of each number are the element.
         DType::F16 | DType::BF16 => {
             count(proto.int32_data.len())?;
             let halves = proto.int32_data.iter().map(|x| *x as u16);

@@ -1,67 +1,67 @@
-//! What a name of a model stands for while it is imported.
+//! Values that names of a model refer to during import.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use crate::bounded::PaddedValue;
 use crate::elem::Narrow;
+use crate::padded_value::PaddedValue;
 use tercet_ir::{DType, Dim, Tensor, TensorType, Value};
 
-/// A value: of the graph, known, or a shape that is known but for symbols.
+/// A value: computed by the graph, constant, or a symbolic shape.
 #[derive(Clone, Debug)]
 pub(crate) enum ImportedValue {
-    /// An optional operand or result that is not there.
+    /// An absent optional operand or result.
     Absent,
-    /// A value of the graph being built.
+    /// A value of the graph under construction.
     Graph(Value),
-    /// A tensor that is known now.
+    /// A tensor that is known at import time.
     ConstTensor(Rc<Known>),
-    /// I64 or I32 numbers of which some are sizes with symbols; the rank is 0 or 1.
+    /// I64 or I32 numbers of rank 0 or 1, some of which are symbolic sizes.
     ShapeValue(Rc<Sizes>),
-    /// Of a dtype that the graph does not have: `Graph` or `Known`, held in its carrier.
+    /// A value of a narrow dtype: a `Graph` value or a known tensor in the carrier dtype.
     Narrow(Narrow, Rc<ImportedValue>),
-    /// A value of the graph with more room on an axis than data uses.
+    /// A graph value with an axis whose valid size depends on data.
     Bounded(Rc<PaddedValue>),
-    /// A matrix whose rows stand for maps from keys to its columns: results only.
+    /// A matrix with a map per row, whose keys name the columns. Only as a model output.
     Maps(Rc<SampleMaps>),
-    /// A list of values, which never runs.
+    /// A list of values, known at import time.
     Seq(Rc<Vec<ImportedValue>>),
-    /// Something that whoever uses it is refused for, with the reason.
+    /// An unsupported value: nodes that use it fail with this reason.
     Unsupported(Rc<str>),
-    /// The result of a node that failed; its users are passed over in silence.
+    /// The result of a failed node. Nodes that use it are skipped without another error.
     Failed,
 }
 
-/// Maps of samples.
+/// Maps, one per sample.
 #[derive(Clone, Debug)]
 pub(crate) struct SampleMaps {
-    /// The keys, one for each column.
+    /// The key of each column.
     pub(crate) keys: Vec<String>,
-    /// A row for each map.
+    /// A matrix with a row per map.
     pub(crate) value: Value,
 }
 
-/// A tensor that is known when importing.
+/// A tensor that is known at import time.
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) tensor: Tensor,
-    /// The initializer's name: what a parameter would be called.
+    /// The initializer's name, used as the parameter name.
     pub(crate) name: Option<String>,
-    /// Where it was put, by the serial number of the graph.
+    /// The graph values created for it, by the serial number of the graph level.
     pub(crate) placed: RefCell<Vec<(usize, Value)>>,
 }
 
-/// A number of a shape: an integer, which can be negative, or a size.
+/// A shape element: an integer, possibly negative, or a symbolic size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ShapeElem {
-    /// A known number.
+    /// A known integer.
     Int(i64),
     /// An expression with symbols.
     Dim(Dim),
 }
 
 impl ShapeElem {
-    /// The number of a size.
+    /// Converts a size to a shape element.
     pub(crate) fn from_dim(dim: &Dim) -> ShapeElem {
         match dim.known().map(i64::try_from) {
             Some(Ok(n)) => ShapeElem::Int(n),
@@ -69,7 +69,7 @@ impl ShapeElem {
         }
     }
 
-    /// The size, unless it is a negative number.
+    /// The element as a size, unless it is negative.
     pub(crate) fn dim(&self) -> Option<Dim> {
         match self {
             ShapeElem::Int(n) => usize::try_from(*n).ok().map(Dim::Known),
@@ -77,7 +77,7 @@ impl ShapeElem {
         }
     }
 
-    /// The number, if it is known.
+    /// The integer, if the element is not symbolic.
     pub(crate) fn int(&self) -> Option<i64> {
         match self {
             ShapeElem::Int(n) => Some(*n),
@@ -86,13 +86,13 @@ impl ShapeElem {
     }
 }
 
-/// Numbers of a shape.
+/// The elements of a shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes {
-    /// Whether it is one number, of rank 0.
+    /// Whether it is a scalar (rank 0).
     pub(crate) scalar: bool,
     pub(crate) nums: Vec<ShapeElem>,
-    /// I64, or I32 where a file has cast it.
+    /// I64, or I32 after a cast in the file.
     pub(crate) dtype: DType,
 }
 
@@ -112,7 +112,7 @@ impl ImportedValue {
         }))
     }
 
-    /// A tensor of a file, with its name.
+    /// A tensor decoded from a file, with its name.
     pub(crate) fn decoded(
         (tensor, narrow): (Tensor, Option<Narrow>),
         name: Option<String>,
@@ -124,12 +124,12 @@ impl ImportedValue {
         }
     }
 
-    /// Numbers of a shape: a tensor where all are known.
+    /// Shape elements; a constant tensor if all are known.
     pub(crate) fn sizes(nums: Vec<ShapeElem>, scalar: bool) -> ImportedValue {
         ImportedValue::sizes_of(nums, scalar, DType::I64)
     }
 
-    /// Numbers of a shape, of a dtype.
+    /// Shape elements of a given dtype.
     pub(crate) fn sizes_of(nums: Vec<ShapeElem>, scalar: bool, dtype: DType) -> ImportedValue {
         let known: Option<Vec<i64>> = nums.iter().map(ShapeElem::int).collect();
         match known {
@@ -148,7 +148,7 @@ impl ImportedValue {
         }
     }
 
-    /// The numbers, of integers of rank 0 or 1.
+    /// The shape elements, if this is an integer value of rank 0 or 1.
     pub(crate) fn as_sizes(&self) -> Option<Sizes> {
         match self {
             ImportedValue::ShapeValue(s) => Some((**s).clone()),

@@ -1,4 +1,5 @@
-//! Graphs as ONNX models: every case of every operator that has a form means the same once it was written and read.
+//! Round trips of graphs through ONNX: every exportable operator case keeps its semantics after
+//! export and import.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +13,7 @@ use tercet_ir::{
 use tercet_onnx::proto::ModelProto;
 use tercet_onnx::{ExportError, ImportOptions, export, import, sizes_of, write};
 
-/// Operators of which no case has a form in ONNX.
+/// Operators without any exportable case.
 const WITHOUT_A_FORM: &[&str] = &[
     "conv_weight_grad",
     "custom",
@@ -32,19 +33,19 @@ const WITHOUT_A_FORM: &[&str] = &[
     "selective_scan",
 ];
 
-/// Cases that mean something else in ONNX, or that cannot be read again, and why.
+/// Cases with other semantics in ONNX, or that cannot be imported again, and the reasons.
 const EXCEPTIONS: [(&str, &str); 5] = [
     ("unary/silu_special", "x sigmoid(x) of -inf"),
     ("unary/limits_of_silu", "x sigmoid(x) of -inf"),
-    ("sort/", "NaN comes first in ascending order"),
-    ("unique/", "NaN comes first in ascending order"),
+    ("sort/", "ONNX sorts NaN first in ascending order"),
+    ("unique/", "ONNX sorts NaN first in ascending order"),
     (
         "scan/a_branch_and_a_loop_in_a_scan",
-        "a loop in a branch of a body is not imported",
+        "the importer does not support a loop in a branch of a body",
     ),
 ];
 
-/// What says most of a dtype's class; GPUs' narrow floats differ from F32 by their rounding.
+/// A representative set of dtypes. Narrow GPU floats differ from F32 only by rounding.
 const DTYPES: [DType; 6] = [
     DType::F32,
     DType::F64,
@@ -54,17 +55,18 @@ const DTYPES: [DType; 6] = [
     DType::Bool,
 ];
 
-/// Operators that draw random numbers: the distribution is what is kept.
+/// Random operators: only their distribution is preserved.
 const RANDOM: [&str; 3] = ["rng_uniform", "rng_normal", "sample"];
 
-/// The widest class of the operators of a graph.
+/// The accuracy class with the largest tolerance among the operators of a graph.
 fn accuracy_of(graph: &Graph) -> Accuracy {
     let classes = graph.nodes().map(|(_, n)| n.op.kind().doc().accuracy);
-    // Some are written as several operators, each with its rounding.
+    // Some operators are exported as several, each with its own rounding error.
     classes.fold(Accuracy::Elementwise, Accuracy::max)
 }
 
-/// Whether a case had a form; what went wrong if its meaning changed.
+/// Exports, imports and compares a case. False if it is not exportable; an error if the semantics
+/// changed.
 fn round_trip(case: &CaseGraph, name: &str) -> Result<bool, String> {
     let model = match export(&case.graph, |name| case.tensors.get(name).cloned()) {
         Ok(model) => model,
@@ -74,7 +76,7 @@ fn round_trip(case: &CaseGraph, name: &str) -> Result<bool, String> {
         Err(e) => return Err(one_line(&e)),
     };
     let Ok(want) = evaluate(&case.graph, &EvalCtx::default(), &case.tensors) else {
-        // What a fault is called differs.
+        // A case that fails in the reference is not compared, because fault messages differ.
         return Ok(true);
     };
     keep(case, name, &model, &want)?;
@@ -112,8 +114,9 @@ fn round_trip(case: &CaseGraph, name: &str) -> Result<bool, String> {
     Ok(true)
 }
 
-/// Writes a case for other tools, where a folder is named: the model, and a graph whose initializers are its tensors and, behind
-/// `out:`, what it gives. `xtask/peers/exported_ort.py` reads them.
+/// Writes a case for other tools if a folder is set: the model, and a graph whose initializers are
+/// the input tensors and, with the prefix `out:`, the results. `xtask/peers/exported_ort.py` reads
+/// them.
 fn keep(case: &CaseGraph, name: &str, model: &ModelProto, want: &Evaluation) -> Result<(), String> {
     let Some(folder) = std::env::var_os("TERCET_EXPORTED") else {
         return Ok(());
@@ -186,7 +189,7 @@ fn what_has_no_form_is_refused_all_at_once() {
     let graph = tercet_ir::parse(text).unwrap();
     let error = one_line(&export(&graph, |_| None).unwrap_err());
     assert!(
-        error.contains("no running `prod`") && error.contains("no running `max`"),
+        error.contains("no cumulative `prod`") && error.contains("no cumulative `max`"),
         "{error}"
     );
 }

@@ -1,5 +1,6 @@
-//! Models as torch exports them, in both of its ways, against torch in F64 (`tests/data/onnx-torch`), and some of them in fewer bits
-//! against ONNX Runtime (`tests/data/onnx-quantized`); `make.py` in each folder made them.
+//! Tests of models exported by both of torch's exporters against torch in F64
+//! (`tests/data/onnx-torch`). Quantized and F16 variants are tested against ONNX Runtime
+//! (`tests/data/onnx-quantized`). `make.py` in each folder created the data.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,9 +8,9 @@ use std::path::{Path, PathBuf};
 use tercet::{Device, Tensor, one_line};
 use tercet_onnx::{ImportOptions, Session, read_tensors};
 
-/// The greatest difference, in parts of the greatest element.
+/// Maximum difference, relative to the maximum element.
 const F32: f64 = 2e-5;
-/// The same where numbers are F16, which ONNX Runtime rounds to at other places.
+/// The same for F16. ONNX Runtime rounds intermediate F16 values at other operators.
 const F16: f64 = 4e-3;
 
 fn data() -> PathBuf {
@@ -20,25 +21,25 @@ fn folder() -> PathBuf {
     data().join("onnx-torch")
 }
 
-/// The inputs by name and the results of one run.
+/// The named inputs and the results of a run.
 #[derive(Default)]
 struct Run {
     inputs: Vec<(String, Tensor)>,
     outputs: Vec<Tensor>,
 }
 
-/// The runs of a model, by their numbers.
+/// The runs of a model by number.
 fn runs(model: &str) -> BTreeMap<String, Run> {
     runs_in(&folder().join(format!("{model}.pb")))
 }
 
 fn runs_in(path: &Path) -> BTreeMap<String, Run> {
-    let bytes = std::fs::read(path).expect("the data is there");
+    let bytes = std::fs::read(path).expect("the test data exists");
     let mut runs: BTreeMap<String, Run> = BTreeMap::new();
     for (name, tensor) in read_tensors(bytes).expect("tensors") {
         let parts: Vec<&str> = name.splitn(3, '/').collect();
         let [run, kind, name] = parts[..] else {
-            panic!("`{name}` is no tensor of a run")
+            panic!("`{name}` is not a tensor of a run")
         };
         let run = runs.entry(run.to_string()).or_default();
         match kind {
@@ -50,9 +51,9 @@ fn runs_in(path: &Path) -> BTreeMap<String, Run> {
     runs
 }
 
-/// The exports, each with the runs at which it computes what torch does.
+/// The exports, each with the runs for which the export itself is correct.
 fn exports() -> Vec<(String, Vec<String>)> {
-    let text = std::fs::read_to_string(folder().join("exports.txt")).expect("the list is there");
+    let text = std::fs::read_to_string(folder().join("exports.txt")).expect("the list exists");
     let line = |line: &str| {
         let mut words = line.split_whitespace().map(str::to_string);
         (words.next().expect("a file"), words.collect())
@@ -68,12 +69,13 @@ fn open_in(path: &Path, options: &ImportOptions) -> Result<Session, String> {
     Session::open(path, &Device::cpu(), options).map_err(|e| one_line(&e))
 }
 
-/// What is wrong with the results of a run of F32.
+/// The difference from the expected results of an F32 run, if any.
 fn wrong(session: &mut Session, run: &Run) -> Option<String> {
     wrong_beyond(F32, session, run)
 }
 
-/// What is wrong with the results of a run: a type, or a difference.
+/// The difference from the expected results of a run: another type, or values outside the
+/// tolerance.
 fn wrong_beyond(tolerance: f64, session: &mut Session, run: &Run) -> Option<String> {
     let inputs: Vec<_> = run.inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
     let got = match session.run(&inputs, None) {
@@ -92,7 +94,7 @@ fn wrong_beyond(tolerance: f64, session: &mut Session, run: &Run) -> Option<Stri
         let off = got.iter().zip(&want).map(|(a, b)| (a - b).abs() / greatest);
         let off = off.fold(0.0f64, |m, d| if d.is_nan() { d } else { m.max(d) });
         if off.is_nan() || off > tolerance {
-            return Some(format!("{name} is off by {off:e} of the greatest element"));
+            return Some(format!("{name} differs by {off:e} of the maximum element"));
         }
     }
     None
@@ -153,7 +155,10 @@ fn sizes_that_shapes_have_no_form_for_are_fixed_and_no_others() {
     let options = ImportOptions::new().bound("h", 16);
     let mut bounded = open("resnet.script.onnx", &options).expect("opens");
     let problem = wrong(&mut bounded, &runs["0"]).expect("beyond the bound");
-    assert!(problem.contains("`h`, whose bound is 16"), "{problem}");
+    assert!(
+        problem.contains("`h`, which exceeds its bound 16"),
+        "{problem}"
+    );
 }
 
 #[test]

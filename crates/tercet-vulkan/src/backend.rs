@@ -1,4 +1,4 @@
-//! The open device as a [`Backend`].
+//! The open Vulkan device as a [`Backend`].
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,23 +20,24 @@ use crate::instance::{VulkanDeviceInfo, VulkanInstance};
 use crate::pipeline::VulkanPipelineCache;
 use crate::staging::VulkanStaging;
 
-/// How a device is opened.
+/// Options for opening a Vulkan device.
 #[derive(Clone, Debug, Default)]
 pub struct VulkanOptions {
-    /// The device: its index in [`VulkanBackend::devices`] or a part of its name; else the best.
+    /// The device: its index in [`VulkanBackend::devices`] or a part of its name. `None` selects
+    /// the best device.
     pub device: Option<String>,
-    /// Core and synchronisation validation; see [`VulkanBackend::messages`].
+    /// Enables core and synchronization validation; see [`VulkanBackend::messages`].
     pub validation: bool,
-    /// The folder of what is kept of kernels and pipelines; without one every process makes them anew.
+    /// The cache folder for kernels and pipelines. Without one, every process compiles them again.
     pub cache_dir: Option<PathBuf>,
-    /// Leave gaps between the slots of programs, and say in [`VulkanBackend::messages`] which ones
-    /// were written after each run. Slow: for tests.
+    /// Places redzones between the slots of programs. After each run, [`VulkanBackend::messages`]
+    /// lists the redzones that a kernel overwrote. Slow; for tests.
     pub sentinels: bool,
-    /// Measure each step of a run; see [`Executable::timings`].
+    /// Measures each step of a run; see [`Executable::timings`].
     pub timestamps: bool,
 }
 
-/// What executables of one device share.
+/// The state that all executables of a device share.
 pub(crate) struct VulkanContext {
     pub(crate) pipelines: VulkanPipelineCache,
     pub(crate) staging: VulkanStaging,
@@ -56,10 +57,10 @@ impl Drop for VulkanContext {
     }
 }
 
-/// An open Vulkan device.
+/// An open Vulkan device that compiles and runs graphs.
 pub struct VulkanBackend {
     shared: Arc<VulkanContext>,
-    /// Those of the device, with what was measured on it.
+    /// The capabilities of the device, including probed ones.
     caps: DeviceCaps,
 }
 
@@ -67,7 +68,7 @@ impl VulkanBackend {
     /// Opens a device.
     ///
     /// # Errors
-    /// [`VulkanOpenError`] that says what is missing and what to do.
+    /// [`VulkanOpenError`] with the missing component and the remedy.
     pub fn new(options: VulkanOptions) -> Result<VulkanBackend, VulkanOpenError> {
         let VulkanOptions {
             device,
@@ -106,14 +107,16 @@ impl VulkanBackend {
         Ok(backend)
     }
 
-    /// What the device's own arithmetic does right; nothing if it cannot be tried.
+    /// Probes which native arithmetic operations of the device are exact; `None` if the probe could
+    /// not run.
     fn probe_native_ops(&self) -> Option<NativeOps> {
         let (trial, caps) = native_ops_probe(&self.caps).ok()?;
         let outputs = self.outputs_with(caps, &trial.graph, &trial.inputs())?;
         Some(trial.judge(&outputs))
     }
 
-    /// Whether elements of matrices lie where kernels expect them; no if that cannot be tried.
+    /// Whether cooperative-matrix fragments have the register layout that kernels expect; false if
+    /// the probe failed.
     fn check_fragment_layout(&self) -> bool {
         let Ok(Some(tried)) = lanes(&self.caps) else {
             return false;
@@ -128,7 +131,7 @@ impl VulkanBackend {
         outputs.is_some_and(|y| tried.are_right(&y))
     }
 
-    /// The results of a graph on this device as if it could do all that `caps` says.
+    /// Runs a graph on this device as if it had the capabilities `caps`, and returns the outputs.
     fn outputs_with(
         &self,
         caps: DeviceCaps,
@@ -143,7 +146,7 @@ impl VulkanBackend {
         let is_run = backend
             .compile_gpu(graph, &CompileOptions::default())
             .is_ok_and(|mut exe| exe.run_into(inputs, &mut outputs).is_ok());
-        // Runs are counted from here on; the pipelines that this took stay among those compiled.
+        // Reset the run counters. Pipelines compiled for the probes stay counted.
         for counter in [
             &self.shared.recorded,
             &self.shared.reads_recorded,
@@ -154,7 +157,7 @@ impl VulkanBackend {
         is_run.then_some(outputs)
     }
 
-    /// The same device, where another table of measurements decides.
+    /// The same device with another tuning table for kernel selection.
     pub fn tuned(&self, tuning: TuningTable) -> VulkanBackend {
         VulkanBackend {
             shared: Arc::clone(&self.shared),
@@ -162,7 +165,8 @@ impl VulkanBackend {
         }
     }
 
-    /// The same device with less reach of one binding, as small GPUs and browsers have it: for tests.
+    /// The same device with a smaller maximum binding size, as on small GPUs and in browsers. For
+    /// tests.
     #[doc(hidden)]
     pub fn with_binding_limit(&self, max_binding_bytes: u64) -> VulkanBackend {
         VulkanBackend {
@@ -174,47 +178,47 @@ impl VulkanBackend {
         }
     }
 
-    /// Writes a table beside the pipeline cache, where the next opening of the device finds it; gives
-    /// the file.
+    /// Writes a tuning table next to the pipeline cache and returns the file path. The next
+    /// [`VulkanBackend::new`] with the same cache folder loads it.
     ///
     /// # Errors
-    /// What the file system says; that there is no folder where the device was opened without one.
+    /// I/O errors of the file system, and an error if the device was opened without a cache folder folder.
     pub fn store_tuning(&self, tuning: &TuningTable) -> std::io::Result<PathBuf> {
         let Some(file) = &self.shared.tuning_file else {
             return Err(std::io::Error::other(
-                "the device was opened without a cache",
+                "the device was opened without a cache folder",
             ));
         };
         cache::store_tuning(file, tuning)?;
         Ok(file.clone())
     }
 
-    /// The devices of this machine, in the loader's order.
+    /// The Vulkan devices of this machine, in the loader's order.
     ///
     /// # Errors
-    /// [`VulkanOpenError`] when there is no loader or no driver.
+    /// [`VulkanOpenError`] if there is no loader or no driver.
     pub fn devices() -> Result<Vec<VulkanDeviceInfo>, VulkanOpenError> {
         let devices = VulkanInstance::new(false)?.devices()?;
         Ok(devices.into_iter().map(|(_, info)| info).collect())
     }
 
-    /// The device.
+    /// The description of the device.
     pub fn device(&self) -> &VulkanDeviceInfo {
         &self.shared.device.info
     }
 
-    /// What plans for this device depend on.
+    /// The device capabilities that planning depends on.
     pub fn caps(&self) -> &DeviceCaps {
         &self.caps
     }
 
-    /// What the validation layer said so far, and what was written between slots where the options
-    /// ask for gaps there.
+    /// All messages of the validation layer so far, and reports of overwritten redzones if
+    /// [`VulkanOptions::sentinels`] is set.
     pub fn messages(&self) -> Vec<String> {
         self.shared.device.instance.messages.all()
     }
 
-    /// What was done on this device so far, by all executables.
+    /// The counters of this device, summed over all executables.
     pub fn counters(&self) -> DriverCounters {
         let of = |n: &AtomicU64| n.load(Ordering::Relaxed);
         DriverCounters {
@@ -227,12 +231,13 @@ impl VulkanBackend {
         }
     }
 
-    /// Bytes of all buffers that exist on this device.
+    /// The total size in bytes of all buffers on this device.
     pub fn used_bytes(&self) -> u64 {
         self.shared.device.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// Makes pipelines, buffers and commands for a program that was planned for [`Self::caps`].
+    /// Loads a program that was planned for [`Self::caps`]: creates its pipelines, buffers and
+    /// command buffers.
     ///
     /// # Errors
     /// [`CompileError::OutOfMemory`], [`CompileError::Device`].
@@ -240,7 +245,7 @@ impl VulkanBackend {
         Ok(VulkanDriver::load(&self.shared, program)?)
     }
 
-    /// Compiles a graph, as [`Backend::compile`] does, and gives the executable by its own type.
+    /// Compiles a graph like [`Backend::compile`], but returns the concrete executable type.
     ///
     /// # Errors
     /// As [`Backend::compile`].
@@ -254,7 +259,7 @@ impl VulkanBackend {
         Ok(GpuExecutable::new(program, driver, options.bounds.clone()))
     }
 
-    /// The program that [`Self::compile_gpu`] would play.
+    /// The program that [`Self::compile_gpu`] would load.
     pub(crate) fn plan(
         &self,
         graph: &Graph,
@@ -266,10 +271,10 @@ impl VulkanBackend {
         tercet_plan::compile_with(graph, options, self.caps(), choices)
     }
 
-    /// Behaves from now on as if the device were lost, for tests.
+    /// Marks the device as lost, for tests: all later calls fail.
     #[doc(hidden)]
     pub fn simulate_device_loss(&self) {
-        self.shared.device.mark_lost("told to be lost");
+        self.shared.device.mark_lost("device loss was simulated");
     }
 }
 

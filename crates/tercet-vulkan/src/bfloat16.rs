@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_void};
 
 use ash::vk;
 
-/// `VkPhysicalDeviceShaderBfloat16FeaturesKHR`, newer than the bindings.
+/// `VkPhysicalDeviceShaderBfloat16FeaturesKHR`, which the bindings do not have yet.
 #[repr(C)]
 pub(crate) struct Bfloat16Features {
     pub(crate) s_type: vk::StructureType,
@@ -14,7 +14,7 @@ pub(crate) struct Bfloat16Features {
     pub(crate) cooperative_matrix: vk::Bool32,
 }
 
-// SAFETY: the specification of VK_KHR_shader_bfloat16 says that it extends both structures.
+// SAFETY: by the specification of VK_KHR_shader_bfloat16 the structure extends both.
 unsafe impl vk::ExtendsPhysicalDeviceFeatures2 for Bfloat16Features {}
 // SAFETY: as above.
 unsafe impl vk::ExtendsDeviceCreateInfo for Bfloat16Features {}

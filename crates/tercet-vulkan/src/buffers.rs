@@ -1,4 +1,4 @@
-//! The buffers of a program: where each lives, what it starts with, and the gaps between slots.
+//! The buffers of a program: memory type, initial contents, and redzones between slots.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use crate::device::{TimelineValue, VulkanDevice};
 use crate::error::VulkanError;
 use crate::memory::{BufferMemory, VulkanBuffer};
 
-/// What fills the gaps between slots: neither zero nor a number that kernels write.
+/// The fill value of redzones: neither zero nor a value that kernels usually write.
 pub(crate) const SENTINEL: u32 = 0xa5a5_5a5a;
 
-/// Buffers of a program.
+/// The allocated buffers of a program.
 pub(crate) type BufferAllocations = BTreeMap<ProgramBuffer, VulkanBuffer>;
 
 pub(crate) fn is_const(b: ProgramBuffer) -> bool {
@@ -28,7 +28,7 @@ pub(crate) fn is_per_executable(b: ProgramBuffer) -> bool {
     !is_const(b) && !is_param(b)
 }
 
-/// Where a buffer lives, and its name in errors.
+/// The memory type of a buffer and its name in errors.
 pub(crate) fn memory_of(buffer: ProgramBuffer) -> (BufferMemory, &'static str) {
     match buffer {
         ProgramBuffer::Input => (BufferMemory::Shared, "input buffer"),
@@ -43,7 +43,7 @@ pub(crate) fn memory_of(buffer: ProgramBuffer) -> (BufferMemory, &'static str) {
     }
 }
 
-/// Allocates the buffers of a program of one kind.
+/// Allocates the buffers of a program that `which` selects.
 pub(crate) fn allocate(
     device: &Arc<VulkanDevice>,
     program: &GpuProgram,
@@ -58,7 +58,8 @@ pub(crate) fn allocate(
         .collect()
 }
 
-/// What is wrong when a gap was written: which slot it follows and who writes that.
+/// The message about an overwritten redzone: the slot before it and the kernels that write the
+/// slot.
 pub(crate) fn redzone_message(program: &GpuProgram, gap: &BufferSlot) -> String {
     let before =
         |s: &BufferSlot| s.buffer == gap.buffer && s.offset_bytes + s.bytes == gap.offset_bytes;
@@ -71,14 +72,14 @@ pub(crate) fn redzone_message(program: &GpuProgram, gap: &BufferSlot) -> String 
     });
     let writers: Vec<&str> = writers.map(|s| s.op).collect();
     format!(
-        "a kernel wrote outside its slots, into {:?} at byte {}, behind a slot written by: {}",
+        "a kernel wrote outside its slots, to {:?} at byte {}, after a slot written by: {}",
         gap.buffer,
         gap.offset_bytes,
         writers.join(", ")
     )
 }
 
-/// Uploads constants and zeroes what will be prepared.
+/// Uploads constants and zeroes prepared buffers.
 pub(crate) fn fill(
     shared: &VulkanContext,
     program: &GpuProgram,
@@ -99,7 +100,7 @@ pub(crate) fn fill(
     Ok(())
 }
 
-/// Writes the sentinel into the gaps of these buffers.
+/// Writes the sentinel value into the redzones of these buffers.
 pub(crate) fn fill_redzones(
     shared: &VulkanContext,
     program: &GpuProgram,

@@ -1,7 +1,7 @@
-//! The open device: its queue, the timeline of submissions, memory, and whether it is lost.
+//! The open device: queue, submission timeline, memory allocator and loss state.
 //!
-//! There is one queue, used behind a mutex. Every submission signals the next value of one timeline
-//! semaphore, so that a value says "this and all before it are done".
+//! There is one queue, guarded by a mutex. Every submission signals the next value of one timeline
+//! semaphore. A value is reached when that submission and all earlier ones are done.
 
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,12 +16,12 @@ use crate::error::{VulkanError, VulkanOpenError};
 use crate::features::EnabledFeatures;
 use crate::instance::{VulkanDeviceInfo, VulkanDeviceKind, VulkanInstance, failed};
 
-/// A point of the timeline: the submission of this number. 0 is always done.
+/// A value of the submission timeline. 0 is always reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TimelineValue(pub(crate) u64);
 
-/// How long a submission is asked for before the thread sleeps until it is done: waking takes 0.1 ms, a tenth of what a
-/// small model takes for a token.
+/// Time to poll a submission before the thread blocks. Waking a blocked thread takes 0.1 ms, a
+/// tenth of the time per token of a small model.
 const ASKED_FOR: Duration = Duration::from_millis(10);
 
 struct SubmitQueue {
@@ -29,33 +29,34 @@ struct SubmitQueue {
     last: TimelineValue,
 }
 
-/// An open device.
+/// An open Vulkan device.
 pub(crate) struct VulkanDevice {
     pub(crate) raw: ash::Device,
     queue: Mutex<SubmitQueue>,
     timeline: vk::Semaphore,
-    /// The last submission that was seen done.
+    /// The last submission that is known to be done.
     done: AtomicU64,
     lost: OnceLock<String>,
     allocator: ManuallyDrop<Mutex<Allocator>>,
-    /// Bytes of buffers that exist.
+    /// The total size of existing buffers in bytes.
     pub(crate) used_bytes: AtomicU64,
-    /// Submissions so far.
+    /// The number of submissions.
     pub(crate) submissions: AtomicU64,
     pub(crate) features: EnabledFeatures,
     pub(crate) info: VulkanDeviceInfo,
-    /// The validation layer looks at what is recorded.
+    /// The validation layer is enabled.
     pub(crate) validated: bool,
-    /// Outlives the device.
+    /// Must outlive the device.
     pub(crate) instance: VulkanInstance,
 }
 
 impl Drop for VulkanDevice {
     fn drop(&mut self) {
-        // SAFETY: pipelines, buffers and drivers hold an `Arc` of this and are gone; their last
-        // submissions were waited for. The allocator is dropped once, before its device.
+        // SAFETY: pipelines, buffers and drivers hold an `Arc` of the device, so they are already
+        // dropped and waited for their last submissions. The allocator is dropped once, before the
+        // device.
         unsafe {
-            // The result does not matter: of a lost device nothing is left to wait for.
+            // Ignore errors: a lost device has no pending work.
             let _ = self.raw.device_wait_idle();
             ManuallyDrop::drop(&mut self.allocator);
             self.raw.destroy_semaphore(self.timeline, None);
@@ -65,7 +66,7 @@ impl Drop for VulkanDevice {
 }
 
 impl VulkanDevice {
-    /// Opens the device asked for by index or part of its name, else the best.
+    /// Opens the device with this index or part of a name, or the best device.
     pub(crate) fn open(
         wanted: Option<&str>,
         validation: bool,
@@ -74,7 +75,7 @@ impl VulkanDevice {
         let (physical, info) = instance.choose(wanted)?;
         let features = EnabledFeatures::query(&instance, physical, &info)?;
         let raw = features.create_device(&instance, physical)?;
-        // SAFETY: the family and index were given when creating the device.
+        // SAFETY: the family and index are those that the device was created with.
         let queue = unsafe { raw.get_device_queue(features.queue_family, 0) };
         let made = AllocatorCreateDesc {
             instance: instance.raw.clone(),
@@ -97,7 +98,7 @@ impl VulkanDevice {
             (Ok(allocator), Ok(timeline)) => (allocator, timeline),
             (allocator, timeline) => {
                 drop(allocator);
-                // SAFETY: nothing else of the device exists.
+                // SAFETY: no other object of the device exists.
                 unsafe {
                     if let Ok(timeline) = timeline {
                         raw.destroy_semaphore(timeline, None);
@@ -129,18 +130,18 @@ impl VulkanDevice {
         })
     }
 
-    /// The allocator, for a moment.
+    /// Locks the memory allocator.
     pub(crate) fn allocator(&self) -> MutexGuard<'_, Allocator> {
         self.allocator
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts command buffers in order; the ticket is done when they are.
+    /// Submits command buffers in order and returns the timeline value that they signal.
     ///
     /// # Safety
-    /// The command buffers are recorded, not pending, and what they use lives until the ticket is
-    /// done.
+    /// The command buffers are recorded and not pending. Everything that they use lives until the
+    /// returned value is reached.
     pub(crate) unsafe fn submit(
         &self,
         commands: &[vk::CommandBuffer],
@@ -155,7 +156,7 @@ impl VulkanDevice {
             .command_buffers(commands)
             .signal_semaphores(&semaphores)
             .push_next(&mut timeline);
-        // SAFETY: the queue is locked; the rest is the caller's promise.
+        // SAFETY: the queue is locked; the caller guarantees the rest.
         unsafe {
             self.raw
                 .queue_submit(queue.raw, &[submit], vk::Fence::null())
@@ -166,7 +167,7 @@ impl VulkanDevice {
         Ok(next)
     }
 
-    /// Waits until a submission is done.
+    /// Blocks until a submission is done.
     pub(crate) fn wait(&self, ticket: TimelineValue) -> Result<(), VulkanError> {
         if ticket.0 <= self.done.load(Ordering::Acquire) {
             return Ok(());
@@ -178,16 +179,16 @@ impl VulkanDevice {
         let info = vk::SemaphoreWaitInfo::default()
             .semaphores(&semaphores)
             .values(&values);
-        // SAFETY: the semaphore is valid, and the value is one that a submission signals.
+        // SAFETY: the semaphore is valid, and a submission signals the value.
         unsafe { self.raw.wait_semaphores(&info, u64::MAX) }
             .map_err(self.failed("vkWaitSemaphores"))?;
         self.done.fetch_max(ticket.0, Ordering::AcqRel);
         Ok(())
     }
 
-    /// Asks again and again, for a while, whether a submission is done.
+    /// Polls for a limited time; true if the submission is done.
     fn spin_until_done(&self, ticket: TimelineValue) -> Result<bool, VulkanError> {
-        // On these the work itself needs the processor.
+        // On CPU devices, polling would take processor time from the work itself.
         if self.info.kind == VulkanDeviceKind::Cpu {
             return Ok(false);
         }
@@ -207,7 +208,7 @@ impl VulkanDevice {
         }
     }
 
-    /// Waits for everything that was submitted.
+    /// Blocks until all submissions are done.
     pub(crate) fn wait_all(&self) -> Result<(), VulkanError> {
         let last = self
             .queue
@@ -217,7 +218,7 @@ impl VulkanDevice {
         self.wait(last)
     }
 
-    /// Refuses when the device is lost.
+    /// Returns an error if the device is lost.
     pub(crate) fn check_lost(&self) -> Result<(), VulkanError> {
         match self.lost.get() {
             Some(reason) => Err(VulkanError::Lost {
@@ -227,12 +228,12 @@ impl VulkanDevice {
         }
     }
 
-    /// Marks the device as lost: every later call says so.
+    /// Marks the device as lost; all later calls fail.
     pub(crate) fn mark_lost(&self, reason: &str) {
         self.lost.get_or_init(|| reason.to_string());
     }
 
-    /// The error of a failed call; a loss is remembered.
+    /// Converts a failed call to an error, and records a device loss.
     pub(crate) fn failed(&self, call: &'static str) -> impl Fn(vk::Result) -> VulkanError + '_ {
         move |result| match result {
             vk::Result::ERROR_DEVICE_LOST => {

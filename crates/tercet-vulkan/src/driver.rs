@@ -1,4 +1,4 @@
-//! The device side of one executable: buffers, recorded commands, submission, reading back.
+//! The device part of an executable: buffers, recorded commands, submission and readback.
 
 mod behind;
 mod recording;
@@ -20,49 +20,51 @@ use tercet_plan::{
 use self::behind::{PipelinedSubmit, PreviousSubmission};
 
 use crate::backend::VulkanContext;
-use crate::bind::{VulkanCommandList, copy_kernel, flatten};
 use crate::buffers::{
     BufferAllocations, allocate, fill, fill_redzones, is_const, is_param, is_per_executable,
 };
+use crate::command_cache::CommandBufferCache;
+use crate::command_list::{VulkanCommandList, copy_kernel, flatten};
 use crate::device::TimelineValue;
 use crate::error::VulkanError;
 use crate::memory::{BufferMemory, VulkanBuffer};
 use crate::pipeline::VulkanPipeline;
 use crate::readback::VulkanReadback;
-use crate::recorded::CommandBufferCache;
 pub use shared::VulkanShared;
 
-/// What was done so far, for tests and traces.
+/// Counters of device work, for tests and traces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DriverCounters {
-    /// Command buffers of programs that were recorded.
+    /// Recorded command buffers with program steps.
     pub recorded: u64,
-    /// Command buffers that only copy results for the host, recorded when what is read changes.
+    /// Recorded command buffers that only copy results to the host. They are recorded again when
+    /// the reads change.
     pub reads_recorded: u64,
     /// Submissions to the queue.
     pub submissions: u64,
-    /// Bytes of tensors that went from host to device.
+    /// Bytes of tensors uploaded from host to device.
     pub upload_bytes: u64,
-    /// Pipelines made on this device.
+    /// Pipelines compiled on this device.
     pub pipelines_compiled: u64,
-    /// Kernels in WGSL that became SPIR-V on this device, and were not found in the cache folder.
+    /// WGSL kernels compiled to SPIR-V on this device because the cache folder did not have them.
     pub kernels_lowered: u64,
 }
 
-/// What executables of one program share for good.
+/// The immutable resources that all executables of a program share.
 struct SharedResources {
     program: Arc<GpuProgram>,
     calls: VulkanCommandList,
     pipelines: Vec<Arc<VulkanPipeline>>,
-    /// Constants, which nothing writes.
+    /// Constants; read-only.
     consts: BufferAllocations,
 }
 
 /// The buffers of one executable.
 struct VulkanBuffers {
-    /// Inputs, outputs, states and what lies between.
+    /// Inputs, outputs, states and intermediate values.
     own: BufferAllocations,
-    /// Parameters and what is prepared from them; shared by clones until one is written.
+    /// Parameters and buffers prepared from them. Clones share them until one clone sets a
+    /// parameter.
     params: Arc<BufferAllocations>,
     loaded: Arc<SharedResources>,
 }
@@ -75,32 +77,34 @@ impl VulkanBuffers {
     }
 }
 
-/// The device side of one executable.
+/// The device part of one executable.
 pub struct VulkanDriver {
     buffers: VulkanBuffers,
     words: VulkanBuffer,
     grids: VulkanBuffer,
-    /// The numbers in `words` and `grids` are those of the last launch.
+    /// The parameter blocks in `words` and the grids in `grids` are those of the last launch.
     numbers: bool,
     recorded: Option<CommandBufferCache>,
-    /// For what runs read: one where data decides nothing, else one for each list of reads.
+    /// Readbacks of runs: one if the program has no data-dependent control flow, otherwise one per
+    /// list of reads.
     run_reads: Vec<VulkanReadback>,
-    /// Which of them the last submission copies into.
+    /// The index of the readback that the last submission copies into.
     active_readback: usize,
-    /// For reads between runs.
+    /// The readback for reads between runs.
     single_read: VulkanReadback,
-    /// For the gaps between slots, where a program has them.
+    /// The readback of redzones, if the program has them.
     gap_reads: VulkanReadback,
     /// The last submission was a run with reads.
     running: bool,
-    /// The run before it, where it was started behind one that is not waited for yet.
+    /// The previous run, if the latest one was started before its results were read.
     previous: Option<PreviousSubmission>,
-    /// What such runs need, from the first on.
+    /// The resources of pipelined runs; created by the first one.
     pipelined: Option<PipelinedSubmit>,
-    /// The times of stages played in this run, where data decides which are, and the first timestamp.
+    /// The times of the stages executed in this run, if data selects the stages, and the first
+    /// timestamp.
     times: Vec<(usize, u64, u64)>,
     origin: Option<u64>,
-    /// The last submission that uses anything of this driver.
+    /// The last submission that uses a resource of this driver.
     last: TimelineValue,
     counters: DriverCounters,
     shared: Arc<VulkanContext>,
@@ -108,13 +112,13 @@ pub struct VulkanDriver {
 
 impl Drop for VulkanDriver {
     fn drop(&mut self) {
-        // Of a lost device nothing is left to wait for.
+        // Ignore errors: a lost device has no pending work.
         let _ = self.shared.device.wait(self.last);
     }
 }
 
 impl VulkanDriver {
-    /// Makes pipelines, buffers and commands for a program.
+    /// Creates the pipelines, buffers and commands of a program.
     pub(crate) fn load(
         shared: &Arc<VulkanContext>,
         program: &Arc<GpuProgram>,
@@ -130,7 +134,7 @@ impl VulkanDriver {
         let consts = allocate(&shared.device, program, is_const)?;
         let params = allocate(&shared.device, program, is_param)?;
         let filled = fill(shared, program, &consts, &params);
-        // Nothing is pending when what was allocated here may be freed.
+        // Nothing may be pending when resources allocated here are freed.
         shared.device.wait_all()?;
         filled?;
         let loaded = SharedResources {
@@ -142,7 +146,7 @@ impl VulkanDriver {
         VulkanDriver::with_buffers(shared, Arc::new(loaded), Arc::new(params))
     }
 
-    /// A driver with buffers of its own, zeroed, for what is loaded.
+    /// Creates a driver with new zeroed buffers for a loaded program.
     fn with_buffers(
         shared: &Arc<VulkanContext>,
         loaded: Arc<SharedResources>,
@@ -190,7 +194,7 @@ impl VulkanDriver {
         Ok(driver)
     }
 
-    /// What was done for this executable so far.
+    /// The counters of this executable.
     pub fn counters(&self) -> DriverCounters {
         DriverCounters {
             pipelines_compiled: self.shared.pipelines.compiled.load(Ordering::Relaxed),
@@ -209,7 +213,7 @@ impl VulkanDriver {
         }
     }
 
-    /// Waits for everything that this driver started.
+    /// Waits for all submissions of this driver.
     fn finish(&self) -> Result<(), VulkanError> {
         self.shared.device.check_lost()?;
         self.shared.device.wait(self.last)
@@ -217,9 +221,9 @@ impl VulkanDriver {
 
     /// Submits command buffers of this driver.
     fn start(&mut self, commands: &[vk::CommandBuffer]) -> Result<(), VulkanError> {
-        // SAFETY: they are recorded; the driver waits for one submission before it makes the next, but for
-        // stages of a loop and runs behind others, which may be pending more than once; it keeps what they use until the last one
-        // is done.
+        // SAFETY: they are recorded, and everything that they use lives until the last submission
+        // is done. The driver waits for a submission before the next one. Exceptions are loop
+        // stages and pipelined runs, whose command buffers may be pending more than once.
         self.last = unsafe { self.shared.device.submit(commands) }?;
         self.counters.submissions += 1;
         Ok(())
@@ -232,7 +236,7 @@ impl VulkanDriver {
         changed: bool,
         reads: &[ReadbackRange],
     ) -> Result<(), VulkanError> {
-        // Transfers of this driver use other command buffers, runs use these.
+        // Transfers and runs of this driver use separate command buffers.
         self.record()?;
         let is_plain = self.buffers.loaded.program.flow.is_empty();
         let mut commands = self.run_commands(launch, stages)?;
@@ -240,7 +244,7 @@ impl VulkanDriver {
             self.record_reads(reads, None)?;
         }
         if changed || !self.numbers {
-            // A run that ended early may have left something on its way.
+            // A run that failed early may have left a pending submission.
             self.shared.device.wait(self.last)?;
             self.write_launch_words(launch);
         }
@@ -265,7 +269,7 @@ impl VulkanDriver {
         Ok(())
     }
 
-    /// The commands of stages.
+    /// The command buffers of these stages.
     fn run_commands(
         &mut self,
         launch: &LaunchSizes,
@@ -282,7 +286,8 @@ impl VulkanDriver {
         Ok(commands)
     }
 
-    /// Submits stages one by one and notes their times: they write the same timestamps.
+    /// Submits stages one by one and collects their times, because all stages write the same
+    /// timestamp queries.
     fn submit_stages_separately(
         &mut self,
         stages: &[vk::CommandBuffer],
@@ -378,7 +383,8 @@ impl LoadedProgram for VulkanDriver {
             self.shared.device.check_lost()?;
             self.shared.device.wait(older.timeline_value)?;
             self.run_reads[older.readback_index].take(take);
-            // Gaps are looked at when nothing is under way: what was written there stays.
+            // Redzones are checked only when nothing is in flight. The damage stays visible until
+            // then.
             return Ok(());
         }
         self.finish()?;

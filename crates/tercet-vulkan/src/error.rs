@@ -1,9 +1,9 @@
-//! Errors of opening a device, and the error of every later call to the driver.
+//! Errors of opening a device, and the error type of later driver calls.
 
 use ash::vk;
 use tercet_ir::{CompileError, RunError};
 
-/// Why no Vulkan device could be opened.
+/// The error of opening a Vulkan device.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VulkanOpenError {
@@ -12,15 +12,15 @@ pub enum VulkanOpenError {
         "no Vulkan loader: {reason}; install it (Debian: libvulkan1) with the driver of the GPU"
     )]
     NoLoader {
-        /// What the system said.
+        /// The reason from the operating system.
         reason: String,
     },
     /// The loader or the device is older than Vulkan 1.2.
-    #[error("{what} has Vulkan {found}; 1.2 is needed: update the driver")]
+    #[error("{what} has Vulkan {found}, at least 1.2 is required; update the driver")]
     TooOld {
-        /// The loader or the name of the device.
+        /// `the loader`, or the name of the device.
         what: String,
-        /// Its version.
+        /// Its Vulkan version.
         found: String,
     },
     /// The loader found no driver.
@@ -29,60 +29,62 @@ pub enum VulkanOpenError {
          or the vendor's)"
     )]
     NoDriver {
-        /// What the loader said.
+        /// The reason from the loader.
         reason: String,
     },
-    /// Drivers are there, but no device.
-    #[error("Vulkan is installed but finds no device; check the GPU and the rights on /dev/dri")]
+    /// A driver is installed but reports no device.
+    #[error(
+        "Vulkan is installed but reports no device; check the GPU and the permissions of /dev/dri"
+    )]
     NoDevice,
-    /// No device matches the one asked for.
-    #[error("no Vulkan device matches `{wanted}`; there are: {found}")]
+    /// No device matches the requested one.
+    #[error("no Vulkan device matches `{wanted}`; available: {found}")]
     NotFound {
-        /// What was asked for.
+        /// The requested index or name.
         wanted: String,
-        /// The devices there are.
+        /// The available devices.
         found: String,
     },
-    /// The device lacks something that every program needs.
+    /// The device lacks a feature that every program needs.
     #[error("{device} lacks {feature}; update the driver or choose another device")]
     MissingFeature {
-        /// The device.
+        /// The name of the device.
         device: String,
-        /// What it lacks.
+        /// The missing feature.
         feature: &'static str,
     },
-    /// Validation was asked for and its layer is not installed.
+    /// Validation was requested but its layer is not installed.
     #[error(
         "the layer VK_LAYER_KHRONOS_validation is not installed (Debian: \
-         vulkan-validationlayers); install it or leave validation off"
+         vulkan-validationlayers); install it or disable validation"
     )]
     NoValidation,
-    /// The device was found but could not be made ready.
+    /// The device was found but its setup failed.
     #[error("{device}: {reason}")]
     Setup {
-        /// The device.
+        /// The name of the device.
         device: String,
-        /// What went wrong.
+        /// The reason of the failure.
         reason: String,
     },
-    /// A call failed.
+    /// A Vulkan call failed.
     #[error("{call}: {result}")]
     Driver {
         /// The Vulkan function.
         call: &'static str,
-        /// Its result.
+        /// The result code.
         result: vk::Result,
     },
 }
 
-/// Why a call to an open device failed.
+/// The error of a call to an open device.
 #[derive(Clone, Debug)]
 pub(crate) enum VulkanError {
-    /// No memory for `what`.
+    /// Out of memory during the allocation of `what`.
     OutOfMemory { what: &'static str, bytes: u64 },
-    /// The device is gone.
+    /// The device is lost.
     Lost { reason: String },
-    /// Anything else: a driver's failure, or code of ours that it refuses.
+    /// Any other failure: a driver error, or a kernel that the driver rejects.
     Failed { reason: String },
 }
 

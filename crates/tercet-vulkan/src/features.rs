@@ -1,7 +1,8 @@
-//! What a device offers and what of it is used: features, extensions, limits.
+//! The features, extensions and limits of a device, and the subset in use.
 //!
-//! [`EnabledFeatures::query`] finds; [`EnabledFeatures::create_device`] enables exactly what was found of what
-//! kernels can use; [`EnabledFeatures::caps`] tells the planner. `offered.rs` asks a driver for its features.
+//! [`EnabledFeatures::query`] detects them. [`EnabledFeatures::create_device`] enables all detected
+//! features that kernels can use. [`EnabledFeatures::caps`] reports them to the planner.
+//! `offered.rs` queries the driver for its features.
 
 mod offered;
 
@@ -14,23 +15,23 @@ use tercet_plan::{
 use tercet_spirv::DriverIdentity;
 
 use crate::bfloat16::Bfloat16Features;
-use crate::coop_blocks::{self, CoopMatrix2Features};
+use crate::coop_matrix2::{self, CoopMatrix2Features};
 use crate::error::VulkanOpenError;
 use crate::instance::{VulkanDeviceInfo, VulkanDeviceKind, VulkanInstance, failed};
 use offered::SupportedFeatures;
 
-/// How subgroups behave in compute shaders.
+/// Subgroup properties of compute shaders.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SubgroupSupport {
-    /// The size that kernels see.
+    /// The subgroup size that kernels use.
     pub(crate) size: u32,
-    /// The size must be required of each pipeline that uses subgroups.
+    /// Each pipeline with subgroup operations must require this size.
     pub(crate) require: bool,
     /// Full subgroups can be required.
     pub(crate) full: bool,
 }
 
-/// What was found of a device, all of it enabled.
+/// The detected features of a device; all of them are enabled.
 pub(crate) struct EnabledFeatures {
     limits: vk::PhysicalDeviceLimits,
     extensions: Vec<&'static CStr>,
@@ -47,27 +48,27 @@ pub(crate) struct EnabledFeatures {
     coop_blocks: Vec<CoopBlock>,
     coop_converts: bool,
     maintenance4: bool,
-    /// Products of packed bytes, added up, are one instruction.
+    /// Packed int8 dot products with accumulation are one instruction.
     packed_dots: bool,
-    /// Pipelines can be made without checks of buffer accesses.
+    /// Pipelines can be created without robust buffer access.
     pub(crate) unchecked: bool,
     bfloat16: bool,
     bfloat16_coop: bool,
     size_control: bool,
     pub(crate) subgroups: Option<SubgroupSupport>,
-    /// What the device is like.
+    /// The properties that the driver reports.
     reported: ReportedProperties,
     pub(crate) queue_family: u32,
-    /// Bits of a timestamp; 0 where there are none.
+    /// Valid bits of a timestamp; 0 if the device has no timestamps.
     pub(crate) timestamp_bits: u32,
-    /// The most bytes of one buffer. Where the device says no more than the size that every allocation may have, it is that one;
-    /// larger ones are asked for, and may be refused.
+    /// The maximum size of a buffer in bytes. If the device reports only the guaranteed maximum
+    /// allocation size, larger allocations are tried and may fail.
     pub(crate) max_buffer: u64,
-    /// All workgroups of a dispatch start before those of a later one.
+    /// All workgroups of a dispatch start before those of a later dispatch.
     pub(crate) starts_in_order: bool,
-    /// Nanoseconds per tick of a timestamp.
+    /// Nanoseconds per timestamp tick.
     pub(crate) timestamp_ns: f32,
-    /// Who wrote the driver's caches.
+    /// The device and driver version, used as the key of cache files.
     pub(crate) identity: DriverIdentity,
 }
 
@@ -75,13 +76,13 @@ fn extensions_of(
     instance: &VulkanInstance,
     device: vk::PhysicalDevice,
 ) -> Result<Vec<vk::ExtensionProperties>, VulkanOpenError> {
-    // SAFETY: a device of this instance.
+    // SAFETY: the device belongs to this instance.
     unsafe { instance.raw.enumerate_device_extension_properties(device) }
         .map_err(failed("vkEnumerateDeviceExtensionProperties"))
 }
 
 impl EnabledFeatures {
-    /// Looks at a device.
+    /// Queries the features of a device.
     pub(crate) fn query(
         instance: &VulkanInstance,
         device: vk::PhysicalDevice,
@@ -106,10 +107,10 @@ impl EnabledFeatures {
             true => coop_shapes(instance, device, bfloat16_coop)?,
             false => Vec::new(),
         };
-        // The modules that use them are SPIR-V 1.6, which maintenance4 goes with.
+        // Modules with cooperative matrices are SPIR-V 1.6, which requires maintenance4.
         let newer_coop = offered.maintenance4 && !coop.is_empty();
         let coop_blocks = match offered.coop_blocks && newer_coop {
-            true => coop_blocks::query(instance, device, bfloat16_coop),
+            true => coop_matrix2::query(instance, device, bfloat16_coop),
             false => Vec::new(),
         };
         let coop_converts = offered.coop_converts && newer_coop;
@@ -141,7 +142,7 @@ impl EnabledFeatures {
             coop_blocks,
             coop_converts,
             maintenance4: offered.maintenance4,
-            // Software gains nothing; there they are for tests.
+            // Software devices gain nothing from them; tests enable them there.
             packed_dots: offered.dots
                 && (properties.packed_dots || info.kind == VulkanDeviceKind::Cpu),
             unchecked: offered.unchecked,
@@ -163,7 +164,7 @@ impl EnabledFeatures {
         })
     }
 
-    /// Makes the device with one queue.
+    /// Creates the device with one queue.
     pub(crate) fn create_device(
         &self,
         instance: &VulkanInstance,
@@ -229,11 +230,12 @@ impl EnabledFeatures {
         if self.unchecked {
             info = info.push_next(&mut robustness);
         }
-        // SAFETY: everything in `info` was found on this device and lives until the call returns.
+        // SAFETY: everything in `info` is supported by this device and lives until the call
+        // returns.
         unsafe { instance.raw.create_device(device, &info, None) }.map_err(failed("vkCreateDevice"))
     }
 
-    /// What plans depend on.
+    /// The capabilities that planning depends on.
     pub(crate) fn caps(&self) -> DeviceCaps {
         let l = &self.limits;
         let storage_align = l.min_storage_buffer_offset_alignment.max(64);
@@ -262,7 +264,7 @@ impl EnabledFeatures {
             coop: self.coop.clone(),
             coop_blocks: self.coop_blocks.clone(),
             coop_converts: self.coop_converts,
-            // Tried when the device is open.
+            // Probed when the device is open.
             coop_fragment_layout: false,
             shuffles: self.subgroups.is_some(),
             ordered_storage: true,
@@ -274,7 +276,7 @@ impl EnabledFeatures {
     }
 }
 
-/// Limits and other properties.
+/// Limits and other properties of a device.
 struct DeviceProperties {
     limits: vk::PhysicalDeviceLimits,
     subgroup_size: u32,
@@ -282,15 +284,15 @@ struct DeviceProperties {
     subgroup_sizes: Option<(u32, u32)>,
     size_control_compute: bool,
     max_buffer: u64,
-    /// What extensions say of the units.
+    /// The compute unit properties from vendor extensions.
     units: ReportedProperties,
-    /// Products of packed bytes are faster than what they are made of.
+    /// Packed int8 dot products are hardware accelerated.
     packed_dots: bool,
     driver: vk::DriverId,
     identity: DriverIdentity,
 }
 
-/// What kernels use of subgroups.
+/// The subgroup operations that kernels use.
 const SUBGROUP_OPERATIONS: vk::SubgroupFeatureFlags = vk::SubgroupFeatureFlags::from_raw(
     vk::SubgroupFeatureFlags::BASIC.as_raw()
         | vk::SubgroupFeatureFlags::VOTE.as_raw()
@@ -337,8 +339,8 @@ impl DeviceProperties {
         if has(ash::arm::shader_core_builtins::NAME) {
             all = all.push_next(&mut arm);
         }
-        // SAFETY: a device of this instance; every structure of the chain belongs to its version
-        // or to an extension that it has.
+        // SAFETY: the device belongs to this instance. Every structure of the chain belongs to its
+        // version or to an extension that it has.
         unsafe {
             instance
                 .raw
@@ -381,13 +383,14 @@ impl DeviceProperties {
         }
     }
 
-    /// Whether all workgroups of a dispatch start before those of a later one. No specification says so: it is what NVIDIA's
-    /// driver was found to do, and what software does that runs one dispatch after the other.
+    /// Whether all workgroups of a dispatch start before those of a later dispatch. No
+    /// specification guarantees this. NVIDIA's driver was observed to do so, and software devices
+    /// execute dispatches one after the other.
     fn starts_in_order(&self, kind: VulkanDeviceKind) -> bool {
         kind == VulkanDeviceKind::Cpu || self.driver == vk::DriverId::NVIDIA_PROPRIETARY
     }
 
-    /// What the driver says of the device.
+    /// The properties that the driver reports.
     fn reported(&self, kind: VulkanDeviceKind) -> ReportedProperties {
         ReportedProperties {
             kind: match kind {
@@ -402,7 +405,7 @@ impl DeviceProperties {
         }
     }
 
-    /// Subgroups, where all have one size or can be made to.
+    /// Subgroup support; `None` if subgroups have several sizes and no size can be required.
     fn subgroups(&self, size_control: bool, full: bool) -> Option<SubgroupSupport> {
         let size = self.subgroup_size;
         let fixed = self.subgroup_sizes == Some((size, size));
@@ -416,7 +419,7 @@ impl DeviceProperties {
     }
 }
 
-/// Shapes of subgroup scope with `f32` accumulators.
+/// The subgroup-scope shapes with `f32` accumulators.
 fn coop_shapes(
     instance: &VulkanInstance,
     device: vk::PhysicalDevice,
@@ -434,7 +437,7 @@ fn coop_shapes(
             t if t == Bfloat16Features::COMPONENT && bfloat16 => CoopType::BF16,
             _ => continue,
         };
-        // The same matrices with results of the factors' type.
+        // Selects the same shape with results in the operand type.
         let is_narrow = |o: &vk::CooperativeMatrixPropertiesKHR<'_>| {
             (o.m_size, o.n_size, o.k_size) == (p.m_size, p.n_size, p.k_size)
                 && [o.a_type, o.b_type, o.c_type, o.result_type] == [p.a_type; 4]
@@ -457,13 +460,13 @@ fn coop_shapes(
     Ok(shapes)
 }
 
-/// The first family of queues that computes, and the bits of its timestamps.
+/// The first queue family with compute support, and its timestamp bits.
 fn queue_family(
     instance: &VulkanInstance,
     device: vk::PhysicalDevice,
     info: &VulkanDeviceInfo,
 ) -> Result<(u32, u32), VulkanOpenError> {
-    // SAFETY: a device of this instance.
+    // SAFETY: the device belongs to this instance.
     let all = unsafe {
         instance
             .raw

@@ -1,4 +1,4 @@
-//! The loader, the instance, and the list of devices.
+//! The Vulkan loader, the instance, and the list of devices.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -8,18 +8,18 @@ use ash::{ext, vk};
 use crate::error::VulkanOpenError;
 use crate::validation::{DebugMessenger, LAYER, ValidationMessages, messenger_info, settings};
 
-/// The kind of a device, best first.
+/// The type of a device, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum VulkanDeviceKind {
-    /// A GPU with memory of its own.
+    /// A GPU with dedicated memory.
     Discrete,
-    /// A GPU that shares the processor's memory.
+    /// A GPU that shares memory with the CPU.
     Integrated,
     /// A GPU of a virtual machine.
     Virtual,
-    /// The processor.
+    /// A software implementation on the CPU.
     Cpu,
-    /// Something else.
+    /// Any other type.
     Other,
 }
 
@@ -35,20 +35,20 @@ impl fmt::Display for VulkanDeviceKind {
     }
 }
 
-/// A device of this machine.
+/// A description of a Vulkan device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VulkanDeviceInfo {
-    /// Its place in the list; `device: Some("1")` of the options means the second.
+    /// Its index in the device list; `device: Some("1")` selects the second device.
     pub index: usize,
     /// Its name.
     pub name: String,
-    /// Its kind.
+    /// Its type.
     pub kind: VulkanDeviceKind,
-    /// The driver with its version, as the driver writes it.
+    /// The driver name and version as the driver reports them.
     pub driver: String,
     /// The Vulkan version: major, minor, patch.
     pub api: [u32; 3],
-    /// The size of its own memory.
+    /// The size of its device-local memory in bytes.
     pub memory_bytes: u64,
 }
 
@@ -63,11 +63,11 @@ impl fmt::Display for VulkanDeviceInfo {
     }
 }
 
-/// The loaded library with an instance.
+/// The loaded Vulkan library with an instance.
 pub(crate) struct VulkanInstance {
     pub(crate) raw: ash::Instance,
     messenger: Option<DebugMessenger>,
-    /// Boxed, because the messenger holds its address.
+    /// Boxed, because the messenger stores its address.
     pub(crate) messages: Box<ValidationMessages>,
     /// The library, unloaded last.
     pub(crate) entry: ash::Entry,
@@ -78,19 +78,19 @@ impl Drop for VulkanInstance {
         if let Some(messenger) = &self.messenger {
             messenger.destroy();
         }
-        // SAFETY: devices hold an `Arc` of this and are gone.
+        // SAFETY: devices hold an `Arc` of this, so they are already dropped.
         unsafe { self.raw.destroy_instance(None) };
     }
 }
 
 impl VulkanInstance {
-    /// Loads the library and makes an instance, with the validation layer if asked.
+    /// Loads the library and creates an instance, with the validation layer if `validation` is set.
     pub(crate) fn new(validation: bool) -> Result<VulkanInstance, VulkanOpenError> {
-        // SAFETY: the system's Vulkan loader is a library meant to be loaded this way.
+        // SAFETY: the system's Vulkan loader supports dynamic loading.
         let entry = unsafe { ash::Entry::load() }.map_err(|e| VulkanOpenError::NoLoader {
             reason: e.to_string(),
         })?;
-        // SAFETY: a loaded entry.
+        // SAFETY: the entry is loaded.
         let version = unsafe { entry.try_enumerate_instance_version() }
             .map_err(failed("vkEnumerateInstanceVersion"))?
             .unwrap_or(vk::API_VERSION_1_0);
@@ -139,10 +139,10 @@ impl VulkanInstance {
                 false => info.push_next(&mut features),
             };
         }
-        // SAFETY: all pointers of `info` live until the call returns.
+        // SAFETY: all pointers in `info` live until the call returns.
         let raw = unsafe { entry.create_instance(&info, None) }.map_err(|result| match result {
             vk::Result::ERROR_INCOMPATIBLE_DRIVER => VulkanOpenError::NoDriver {
-                reason: "the loader found none".to_string(),
+                reason: "the loader found no driver".to_string(),
             },
             result => VulkanOpenError::Driver {
                 call: "vkCreateInstance",
@@ -166,7 +166,7 @@ impl VulkanInstance {
     pub(crate) fn devices(
         &self,
     ) -> Result<Vec<(vk::PhysicalDevice, VulkanDeviceInfo)>, VulkanOpenError> {
-        // SAFETY: a valid instance.
+        // SAFETY: the instance is valid.
         let all = match unsafe { self.raw.enumerate_physical_devices() } {
             Ok(all) => all,
             Err(vk::Result::ERROR_INITIALIZATION_FAILED) => {
@@ -181,15 +181,15 @@ impl VulkanInstance {
     }
 
     fn info(&self, index: usize, device: vk::PhysicalDevice) -> VulkanDeviceInfo {
-        // SAFETY: a device of this instance.
+        // SAFETY: the device belongs to this instance.
         let plain = unsafe { self.raw.get_physical_device_properties(device) };
         let mut driver = vk::PhysicalDeviceDriverProperties::default();
         if plain.api_version >= vk::API_VERSION_1_2 {
             let mut all = vk::PhysicalDeviceProperties2::default().push_next(&mut driver);
-            // SAFETY: a device of this instance; its version has both structures.
+            // SAFETY: the device belongs to this instance, and its version has both structures.
             unsafe { self.raw.get_physical_device_properties2(device, &mut all) };
         }
-        // SAFETY: a device of this instance.
+        // SAFETY: the device belongs to this instance.
         let memory = unsafe { self.raw.get_physical_device_memory_properties(device) };
         let heaps = memory.memory_heaps_as_slice().iter();
         let own = heaps.filter(|h| h.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
@@ -220,7 +220,7 @@ impl VulkanInstance {
         }
     }
 
-    /// The device asked for by index or part of its name, else the best.
+    /// The device with this index or part of a name, or the best device.
     pub(crate) fn choose(
         &self,
         wanted: Option<&str>,
@@ -235,7 +235,7 @@ impl VulkanInstance {
     }
 }
 
-/// The place of the device asked for by index or part of its name, else of the best.
+/// The list position of the device with this index or part of a name, or of the best device.
 fn select_device(
     list: &[VulkanDeviceInfo],
     wanted: Option<&str>,
@@ -277,21 +277,21 @@ fn select_device(
 }
 
 fn has_layer(entry: &ash::Entry) -> Result<bool, VulkanOpenError> {
-    // SAFETY: a loaded entry.
+    // SAFETY: the entry is loaded.
     let layers = unsafe { entry.enumerate_instance_layer_properties() }
         .map_err(failed("vkEnumerateInstanceLayerProperties"))?;
     Ok(layers.iter().any(|l| l.layer_name_as_c_str() == Ok(LAYER)))
 }
 
-/// Whether the validation layer offers an extension.
+/// Whether the validation layer provides an extension.
 fn layer_has(entry: &ash::Entry, name: &CStr) -> Result<bool, VulkanOpenError> {
-    // SAFETY: a loaded entry that has the layer.
+    // SAFETY: the entry is loaded and has the layer.
     let all = unsafe { entry.enumerate_instance_extension_properties(Some(LAYER)) }
         .map_err(failed("vkEnumerateInstanceExtensionProperties"))?;
     Ok(all.iter().any(|e| e.extension_name_as_c_str() == Ok(name)))
 }
 
-/// Major, minor and patch of a version.
+/// The major, minor and patch numbers of a version.
 fn api(version: u32) -> [u32; 3] {
     [
         vk::api_version_major(version),
@@ -300,7 +300,7 @@ fn api(version: u32) -> [u32; 3] {
     ]
 }
 
-/// The error of a call that failed.
+/// Converts the result of a failed call to an error.
 pub(crate) fn failed(call: &'static str) -> impl Fn(vk::Result) -> VulkanOpenError {
     move |result| VulkanOpenError::Driver { call, result }
 }
@@ -335,12 +335,12 @@ mod tests {
         let old = select_device(&list, Some("old")).unwrap_err().to_string();
         assert_eq!(
             old,
-            "Old GPU has Vulkan 1.1; 1.2 is needed: update the driver"
+            "Old GPU has Vulkan 1.1, at least 1.2 is required; update the driver"
         );
         let none = select_device(&list, Some("radeon"))
             .unwrap_err()
             .to_string();
-        assert!(none.contains("no Vulkan device matches `radeon`; there are: 0: llvmpipe"));
+        assert!(none.contains("no Vulkan device matches `radeon`; available: 0: llvmpipe"));
         assert!(select_device(&list, Some("4")).is_err());
     }
 }

@@ -1,34 +1,36 @@
-//! Plays a Tercet program through Vulkan 1.2 or newer.
+//! Runs compiled Tercet programs through Vulkan 1.2 or newer.
 //!
-//! [`VulkanBackend`] opens a device and compiles graphs for it: `tercet-plan` makes the
-//! [`tercet_plan::GpuProgram`], this crate makes pipelines of its kernels, memory of its buffers and
-//! command buffers of its steps. Those are recorded once for each combination of ways that sizes
-//! choose; a run writes a few numbers and submits.
+//! [`VulkanBackend`] opens a device and compiles graphs for it. `tercet-plan` compiles a graph to a
+//! [`tercet_plan::GpuProgram`]. This crate creates the pipelines of its kernels, the memory of its
+//! buffers and the command buffers of its steps. Command buffers are recorded once per combination
+//! of branches that sizes select. A run only writes parameter blocks and submits.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `instance.rs`, `features.rs` | loader, devices, what of a device is used; [`DeviceCaps`](tercet_plan::DeviceCaps) |
+//! | `instance.rs`, `features.rs` | loader, devices, enabled features; [`DeviceCaps`](tercet_plan::DeviceCaps) |
 //! | `device.rs` | the open device: queue, timeline, allocator, loss |
 //! | `memory.rs`, `staging.rs` | buffers; uploads and other one-off transfers |
 //! | `spirv.rs`, `pipeline.rs` | kernels to SPIR-V (`tercet-spirv`) to pipelines |
-//! | `cache.rs` | the file of measurements |
+//! | `cache.rs` | the tuning file |
 //! | `bind.rs`, `record.rs` | descriptor sets, command buffers |
-//! | `buffers.rs` | the buffers of a program, gaps between its slots |
+//! | `buffers.rs` | the buffers of a program, redzones between its slots |
 //! | `readback.rs` | results for the host |
-//! | `driver.rs` | [`VulkanDriver`], the device side of one executable |
+//! | `driver.rs` | [`VulkanDriver`], the device part of one executable |
 //! | `validation.rs` | the validation layer and its messages |
 //!
-//! Invariants: one queue, whose submissions count up one timeline semaphore; every command buffer
-//! begins with a barrier against all work before it, so submissions never race; memory is freed only
-//! after the last submission that uses it; nothing of a replayed run is recorded or allocated again.
+//! Invariants: there is one queue, and its submissions count up one timeline semaphore. Every
+//! command buffer begins with a barrier against all earlier work, so submissions never race. Memory
+//! is freed only after the last submission that uses it. A repeated run records and allocates
+//! nothing.
 #![allow(unsafe_code, reason = "the Vulkan API is unsafe")]
 
 mod backend;
 mod bfloat16;
-mod bind;
 mod buffers;
 mod cache;
-mod coop_blocks;
+mod command_cache;
+mod command_list;
+mod coop_matrix2;
 mod device;
 mod driver;
 mod error;
@@ -38,7 +40,6 @@ mod memory;
 mod pipeline;
 mod readback;
 mod record;
-mod recorded;
 mod spirv;
 mod staging;
 mod validation;

@@ -1,4 +1,4 @@
-//! Buffers with memory of their own.
+//! Buffers with dedicated memory allocations.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,14 +10,14 @@ use gpu_allocator::{AllocationError, MemoryLocation};
 use crate::device::VulkanDevice;
 use crate::error::VulkanError;
 
-/// Where the memory of a buffer is.
+/// The memory type of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BufferMemory {
-    /// The device's own memory.
+    /// Device-local memory.
     Device,
-    /// Memory that the host writes and the device reads, the device's own where that is possible.
+    /// Memory that the host writes and the device reads; device-local if possible.
     Shared,
-    /// The host's memory, fast to read and to write for the host.
+    /// Host memory, cached for fast host reads and writes.
     Host,
 }
 
@@ -31,7 +31,7 @@ impl BufferMemory {
     }
 }
 
-/// A buffer. Whoever drops it has waited for the last submission that uses it.
+/// A device buffer. Before it is dropped, the last submission that uses it must be done.
 pub(crate) struct VulkanBuffer {
     pub(crate) buffer: vk::Buffer,
     allocation: Option<Allocation>,
@@ -41,10 +41,10 @@ pub(crate) struct VulkanBuffer {
 
 impl Drop for VulkanBuffer {
     fn drop(&mut self) {
-        // SAFETY: no submission uses the buffer any more, as the type demands.
+        // SAFETY: no submission uses the buffer, as the type requires.
         unsafe { self.device.raw.destroy_buffer(self.buffer, None) };
         if let Some(allocation) = self.allocation.take() {
-            // An error would mean a foreign allocation: nothing to be done about it here.
+            // The allocation came from this allocator, so this cannot fail.
             let _ = self.device.allocator().free(allocation);
             self.device
                 .used_bytes
@@ -54,7 +54,8 @@ impl Drop for VulkanBuffer {
 }
 
 impl VulkanBuffer {
-    /// A buffer of at least `bytes`, used in any way a program needs; `what` is for errors.
+    /// Creates a buffer of at least `bytes` bytes, with all usages that programs need. `what` names
+    /// it in errors.
     pub(crate) fn new(
         device: &Arc<VulkanDevice>,
         place: BufferMemory,
@@ -62,7 +63,7 @@ impl VulkanBuffer {
         what: &'static str,
     ) -> Result<VulkanBuffer, VulkanError> {
         device.check_lost()?;
-        // A little more, so that an empty slot at the end can be bound.
+        // Add padding, so that an empty slot at the end can be bound.
         let size = bytes.next_multiple_of(16) + 16;
         let no_room = || VulkanError::OutOfMemory { what, bytes };
         let limit = device.features.max_buffer;
@@ -84,7 +85,7 @@ impl VulkanBuffer {
             .size(size)
             .usage(usage)
             .sharing_mode(vk::SharingMode::EXCLUSIVE);
-        // SAFETY: a valid description.
+        // SAFETY: a valid create info.
         let buffer = unsafe { device.raw.create_buffer(&info, None) }
             .map_err(device.failed("vkCreateBuffer"))?;
         let mut memory = VulkanBuffer {
@@ -93,7 +94,7 @@ impl VulkanBuffer {
             bytes: size,
             device: Arc::clone(device),
         };
-        // SAFETY: the buffer was just made.
+        // SAFETY: the buffer is valid.
         let requirements = unsafe { device.raw.get_buffer_memory_requirements(buffer) };
         let allocation = device.allocator().allocate(&AllocationCreateDesc {
             name: what,
@@ -121,13 +122,13 @@ impl VulkanBuffer {
         Ok(memory)
     }
 
-    /// The bytes of memory that the host sees; empty for [`BufferMemory::Device`].
+    /// The host-visible bytes; empty for [`BufferMemory::Device`].
     pub(crate) fn bytes(&self) -> &[u8] {
         let slice = self.allocation.as_ref().and_then(Allocation::mapped_slice);
         slice.unwrap_or_default()
     }
 
-    /// As [`VulkanBuffer::bytes`], to write. The device does not use the buffer meanwhile.
+    /// As [`VulkanBuffer::bytes`], writable. The device must not use the buffer meanwhile.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         let slice = self
             .allocation

@@ -1,7 +1,7 @@
-//! Pipelines of kernels, made once for a device however many programs use them.
+//! The pipeline cache of a device, shared by all programs.
 //!
-//! They are found by content: code, constants, bindings. Several are made at once on a few threads;
-//! two threads that want the same one make it once.
+//! The key is the content: code, constants and bindings. Missing pipelines are compiled on a few
+//! threads. Two threads that need the same pipeline compile it once.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -17,21 +17,21 @@ use crate::device::VulkanDevice;
 use crate::error::VulkanError;
 use crate::spirv;
 
-/// The most threads that make pipelines.
+/// Maximum number of threads that compile pipelines.
 const MAX_THREADS: usize = 8;
-/// Pipelines that no program uses are dropped above this number.
+/// Maximum number of retained pipelines; above it, unused pipelines are dropped.
 const MAX_KEPT: usize = 4096;
 
-/// How a pipeline's arguments are bound.
+/// The binding layout of a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct PipelineBindings {
-    /// A parameter block at binding 0.
+    /// There is a parameter block at binding 0.
     block: bool,
-    /// Storage buffers from binding 1.
+    /// The number of storage buffers, from binding 1.
     buffers: u32,
 }
 
-/// The layouts that belong to [`PipelineBindings`].
+/// The Vulkan layouts for [`PipelineBindings`].
 #[derive(Clone, Copy)]
 struct PipelineLayouts {
     set: vk::DescriptorSetLayout,
@@ -48,12 +48,13 @@ pub(crate) struct VulkanPipeline {
 
 impl Drop for VulkanPipeline {
     fn drop(&mut self) {
-        // SAFETY: drivers hold an `Arc` of what they use until their last submission is done.
+        // SAFETY: drivers hold an `Arc` of each pipeline that they use until their last submission
+        // is done.
         unsafe { self.device.raw.destroy_pipeline(self.raw, None) };
     }
 }
 
-/// What a pipeline is found by.
+/// The key of a pipeline.
 type VulkanPipelineKey = (KernelSource, PipelineBindings);
 type PipelineCell = Arc<OnceLock<Result<Arc<VulkanPipeline>, VulkanError>>>;
 
@@ -66,7 +67,7 @@ pub(crate) struct VulkanPipelineCache {
     file: Option<PipelineFile>,
     saved: Mutex<u64>,
     validation: bool,
-    /// Pipelines made so far.
+    /// The number of pipelines compiled so far.
     pub(crate) compiled: AtomicU64,
     device: Arc<VulkanDevice>,
 }
@@ -77,7 +78,7 @@ impl Drop for VulkanPipelineCache {
             .layouts
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: drivers hold the owner of this, so that no pipeline is in use any more.
+        // SAFETY: drivers hold the owner of this, so no pipeline is in use.
         unsafe {
             for layout in layouts.values() {
                 self.device
@@ -95,7 +96,7 @@ impl Drop for VulkanPipelineCache {
 }
 
 impl VulkanPipelineCache {
-    /// No pipelines yet; what the files in `cache_dir` hold need not be made again.
+    /// Creates an empty cache, backed by the files in `cache_dir`.
     pub(crate) fn new(
         device: &Arc<VulkanDevice>,
         cache_dir: Option<&Path>,
@@ -107,7 +108,7 @@ impl VulkanPipelineCache {
         let blob = blob.unwrap_or_default();
         let create = |blob: &[u8]| {
             let info = vk::PipelineCacheCreateInfo::default().initial_data(blob);
-            // SAFETY: the data is what this driver gave, by its header and digest, or empty.
+            // SAFETY: the data is empty or came from this driver, as its header and digest verify.
             unsafe { device.raw.create_pipeline_cache(&info, None) }
         };
         let driver_cache = create(&blob)
@@ -126,7 +127,7 @@ impl VulkanPipelineCache {
         })
     }
 
-    /// The pipelines of kernels, in order.
+    /// The pipelines of kernels, in order; compiles the missing ones.
     pub(crate) fn get_all(
         &self,
         kernels: &[KernelInstance],
@@ -164,7 +165,7 @@ impl VulkanPipelineCache {
                 .get_or_init(|| self.compile(kernel).map(Arc::new))
                 .clone();
             if made.is_err() {
-                // The next program tries again: memory may be free then.
+                // Remove failed entries, because a later program may have enough memory.
                 let mut all = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
                 all.remove(&key(kernel));
             }
@@ -177,8 +178,8 @@ impl VulkanPipelineCache {
         result
     }
 
-    /// Writes the cache file, if pipelines were made since it was last written. Failure costs
-    /// start-up time only.
+    /// Writes the cache file if pipelines were compiled since the last write. A failed write only
+    /// costs start-up time later.
     pub(crate) fn save(&self) {
         let Some(file) = &self.file else { return };
         let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
@@ -213,12 +214,12 @@ impl VulkanPipelineCache {
         let list: Vec<_> = block.into_iter().chain(buffers).collect();
         let raw = &self.device.raw;
         let info = vk::DescriptorSetLayoutCreateInfo::default().bindings(&list);
-        // SAFETY: a valid description.
+        // SAFETY: a valid create info.
         let set = unsafe { raw.create_descriptor_set_layout(&info, None) }
             .map_err(self.device.failed("vkCreateDescriptorSetLayout"))?;
         let sets = [set];
         let info = vk::PipelineLayoutCreateInfo::default().set_layouts(&sets);
-        // SAFETY: a valid description.
+        // SAFETY: a valid create info.
         let pipeline = unsafe { raw.create_pipeline_layout(&info, None) }.map_err(|e| {
             // SAFETY: nothing uses the layout.
             unsafe { raw.destroy_descriptor_set_layout(set, None) };
@@ -236,12 +237,12 @@ impl VulkanPipelineCache {
         let _span = tracing::debug_span!("pipelines of the driver").entered();
         let raw = &self.device.raw;
         let info = vk::ShaderModuleCreateInfo::default().code(&words);
-        // SAFETY: naga's modules are valid by construction, those from outside with checks of what they
-        // access; SPIR-V ones are checked in CI.
+        // SAFETY: naga generates valid modules, and adds access checks to those from user WGSL.
+        // Modules that come as SPIR-V are validated in CI.
         let module = unsafe { raw.create_shader_module(&info, None) }
             .map_err(self.device.failed("vkCreateShaderModule"))?;
         let made = self.compile_module(module, kernel, layout, uses(&words));
-        // SAFETY: a module is not needed after its pipeline was made.
+        // SAFETY: a module is not needed after its pipeline was created.
         unsafe { raw.destroy_shader_module(module, None) };
         self.compiled.fetch_add(1, Ordering::Relaxed);
         Ok(VulkanPipeline {
@@ -299,7 +300,8 @@ impl VulkanPipelineCache {
                 stage = stage.flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS);
             }
         }
-        // Our kernels guard their accesses themselves; some drivers would check each of them once more.
+        // Tercet kernels check their own bounds; with robust access some drivers would check each
+        // access twice.
         let is_ours = !matches!(kernel.source, KernelSource::UserWgsl { .. });
         let unchecked = vk::PipelineRobustnessBufferBehaviorEXT::DISABLED;
         let mut robustness = vk::PipelineRobustnessCreateInfoEXT::default()
@@ -311,8 +313,8 @@ impl VulkanPipelineCache {
         if self.device.features.unchecked && is_ours {
             info = info.push_next(&mut robustness);
         }
-        // SAFETY: a valid description; the bindings of the layout are those that the kernel
-        // declares, which the tests of kernels compare.
+        // SAFETY: a valid create info. The layout has the bindings that the kernel declares, which
+        // the kernel tests verify.
         let made = unsafe {
             self.device
                 .raw

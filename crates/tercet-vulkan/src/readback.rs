@@ -1,5 +1,5 @@
-//! Reading device buffers back: copies into memory that the host sees, recorded only when what is
-//! read changes.
+//! Device-to-host readback: copies into host-visible memory. The commands are recorded again only
+//! when the reads change.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use crate::error::VulkanError;
 use crate::memory::{BufferMemory, VulkanBuffer};
 use crate::record::{CommandPool, record_reads};
 
-/// Copies from device buffers for the host.
+/// A set of device-to-host copies and their host-visible memory.
 #[derive(Default)]
 pub(crate) struct VulkanReadback {
     commands: Option<(CommandPool, vk::CommandBuffer)>,
-    /// What the commands copy.
+    /// The ranges that the commands copy.
     reads: Vec<ReadbackRange>,
     memory: Option<VulkanBuffer>,
 }
 
 impl VulkanReadback {
-    /// Nothing is made before something is read.
+    /// Creates an empty readback; memory is allocated by the first read.
     pub(crate) fn new() -> VulkanReadback {
         VulkanReadback::default()
     }
@@ -31,17 +31,18 @@ impl VulkanReadback {
         self.commands.as_ref().map(|(_, commands)| *commands)
     }
 
-    /// True if the commands copy just this.
+    /// True if the commands copy exactly these ranges.
     pub(crate) fn copies(&self, reads: &[ReadbackRange]) -> bool {
         self.reads == reads
     }
 
-    /// Forgets what the commands copy: the buffers are others now.
+    /// Discards the recorded commands because the buffers changed.
     pub(crate) fn invalidate(&mut self) {
         self.reads.clear();
     }
 
-    /// Makes the commands copy `reads`, unless they do; true if they were recorded.
+    /// Records the copies of `reads`, unless the commands already do that; true if they were
+    /// recorded.
     pub(crate) fn record<'m>(
         &mut self,
         device: &Arc<VulkanDevice>,
@@ -54,7 +55,7 @@ impl VulkanReadback {
         self.reads.clear();
         let bytes: u64 = reads.iter().map(|r| r.bytes).sum();
         if self.memory.as_ref().is_none_or(|m| m.bytes < bytes) {
-            // A little more, for lists that grow from run to run.
+            // Round up, because the reads of consecutive runs often grow.
             let bytes = bytes.next_multiple_of(4096);
             self.memory = Some(VulkanBuffer::new(
                 device,
@@ -75,7 +76,7 @@ impl VulkanReadback {
         Ok(true)
     }
 
-    /// Gives the bytes of each read.
+    /// Passes the bytes of each read to `take`.
     pub(crate) fn take(&self, take: &mut dyn FnMut(usize, &[u8])) {
         let mut bytes = self
             .memory

@@ -1,15 +1,15 @@
-//! Command buffers: recorded once for each stage and combination of arms that occurs, submitted for every
-//! run.
+//! Command buffers, recorded once per stage and combination of branches that occurs, and submitted
+//! for every run.
 //!
-//! Each begins with a barrier against all work before it on the queue, so that submissions need no
-//! semaphores between them. Barriers inside are those of [`GpuProgram::active_steps`].
+//! Each begins with a barrier against all earlier work on the queue, so submissions need no
+//! semaphores between them. The barriers inside are those of [`GpuProgram::active_steps`].
 
 use std::sync::Arc;
 
 use ash::vk;
 use tercet_plan::{ActiveStep, GpuProgram, ReadbackRange, SlotId};
 
-use crate::bind::{DescriptorSets, DispatchGrid, VulkanCommand, VulkanCommandList};
+use crate::command_list::{DescriptorSets, DispatchGrid, VulkanCommand, VulkanCommandList};
 use crate::device::VulkanDevice;
 use crate::error::VulkanError;
 use crate::memory::VulkanBuffer;
@@ -33,7 +33,7 @@ impl CommandPool {
         let info = vk::CommandPoolCreateInfo::default()
             .queue_family_index(device.features.queue_family)
             .flags(vk::CommandPoolCreateFlags::RESET_COMMAND_BUFFER);
-        // SAFETY: the family is the one the device was made with.
+        // SAFETY: the device was created with this queue family.
         let raw = unsafe { device.raw.create_command_pool(&info, None) }
             .map_err(device.failed("vkCreateCommandPool"))?;
         Ok(CommandPool {
@@ -42,19 +42,20 @@ impl CommandPool {
         })
     }
 
-    /// A new command buffer, freed with the pool.
+    /// Allocates a command buffer; it is freed with the pool.
     pub(crate) fn buffer(&self) -> Result<vk::CommandBuffer, VulkanError> {
         let info = vk::CommandBufferAllocateInfo::default()
             .command_pool(self.raw)
             .command_buffer_count(1);
-        // SAFETY: a valid pool, used by one thread at a time.
+        // SAFETY: the pool is valid and used by one thread at a time.
         let all = unsafe { self.device.raw.allocate_command_buffers(&info) }
             .map_err(self.device.failed("vkAllocateCommandBuffers"))?;
         Ok(all[0])
     }
 }
 
-/// A barrier between all work before it and after it, of any submission, and the host.
+/// Records a barrier between all work before and after it, including other submissions and host
+/// accesses.
 pub(crate) fn barrier_all(device: &VulkanDevice, commands: vk::CommandBuffer) {
     let stages = vk::PipelineStageFlags::COMPUTE_SHADER | vk::PipelineStageFlags::TRANSFER;
     let after = stages | vk::PipelineStageFlags::DRAW_INDIRECT | vk::PipelineStageFlags::HOST;
@@ -72,8 +73,8 @@ pub(crate) fn barrier_all(device: &VulkanDevice, commands: vk::CommandBuffer) {
     barrier(device, commands, before, (after, any));
 }
 
-/// A barrier of a program; whether there are copies or fills among the steps before it, back to the
-/// last barrier, and after it, up to the next.
+/// Records a barrier between program steps. `transfers` tells whether copies or fills occur between
+/// the previous barrier and this one, and between this barrier and the next.
 fn barrier_step(device: &VulkanDevice, commands: vk::CommandBuffer, transfers: [bool; 2]) {
     let sides = transfers.map(|transfers| {
         let mut stages = vk::PipelineStageFlags::COMPUTE_SHADER;
@@ -110,7 +111,7 @@ fn barrier(
     }
 }
 
-/// Records into a command buffer that is not pending.
+/// Begins, fills and ends a command buffer that is not pending.
 pub(crate) fn record(
     device: &VulkanDevice,
     commands: vk::CommandBuffer,
@@ -118,16 +119,16 @@ pub(crate) fn record(
     body: impl FnOnce(),
 ) -> Result<(), VulkanError> {
     let info = vk::CommandBufferBeginInfo::default().flags(usage);
-    // SAFETY: not pending, by the caller; beginning resets it.
+    // SAFETY: the command buffer is not pending, by contract. Beginning resets it.
     unsafe { device.raw.begin_command_buffer(commands, &info) }
         .map_err(device.failed("vkBeginCommandBuffer"))?;
     barrier_all(device, commands);
     body();
-    // SAFETY: begun above.
+    // SAFETY: recording was begun above.
     unsafe { device.raw.end_command_buffer(commands) }.map_err(device.failed("vkEndCommandBuffer"))
 }
 
-/// Timestamps before the first step that is played and after each.
+/// Timestamps before the first executed step and after each executed step.
 pub(crate) struct TimestampQueries {
     raw: vk::QueryPool,
     count: u32,
@@ -150,7 +151,7 @@ impl TimestampQueries {
         let info = vk::QueryPoolCreateInfo::default()
             .query_type(vk::QueryType::TIMESTAMP)
             .query_count(count);
-        // SAFETY: a valid description.
+        // SAFETY: a valid create info.
         let raw = unsafe { device.raw.create_query_pool(&info, None) }
             .map_err(device.failed("vkCreateQueryPool"))?;
         Ok(TimestampQueries {
@@ -160,12 +161,13 @@ impl TimestampQueries {
         })
     }
 
-    /// The timestamps of the last commands done, which played so many steps, in nanoseconds from `origin`, which
-    /// is the first of them where there is none yet; empty when none was written.
+    /// The timestamps of the last finished submission with `played` steps, in nanoseconds relative
+    /// to `origin`. If there is no origin yet, the first timestamp becomes the origin. Empty if no
+    /// timestamps were written.
     pub(crate) fn nanoseconds(&self, played: usize, origin: &mut Option<u64>) -> Vec<u64> {
         let mut stamps = vec![0u64; played + 1];
         let flags = vk::QueryResultFlags::TYPE_64;
-        // SAFETY: there is a query for each step that can be played, and room for those read.
+        // SAFETY: there is a query for each possible step, and room for the results.
         let got =
             unsafe { (self.device.raw).get_query_pool_results(self.raw, 0, &mut stamps, flags) };
         if got.is_err() {
@@ -201,7 +203,7 @@ impl TimestampQueries {
     }
 }
 
-/// What recording a program's calls needs.
+/// The inputs of recording a program's commands.
 pub(crate) struct CommandRecorder<'a, F> {
     pub(crate) device: &'a VulkanDevice,
     pub(crate) program: &'a GpuProgram,
@@ -209,15 +211,15 @@ pub(crate) struct CommandRecorder<'a, F> {
     pub(crate) pipelines: &'a [Arc<VulkanPipeline>],
     pub(crate) sets: &'a DescriptorSets,
     pub(crate) grids: &'a VulkanBuffer,
-    /// The grids of [`GpuProgram::steps`] where the commands are for these alone.
+    /// The fixed grids of [`GpuProgram::steps`], if the commands are specialized for one size.
     pub(crate) fixed_grids: Option<&'a [[u32; 3]]>,
-    /// The commands may be submitted again while they are pending.
+    /// The command buffer may be submitted again while it is pending.
     pub(crate) again: bool,
     pub(crate) memory: F,
 }
 
 impl<'m, F: Fn(SlotId) -> &'m VulkanBuffer> CommandRecorder<'_, F> {
-    /// Records calls, with timestamps between them if asked.
+    /// Records commands, with timestamps between them if `queries` is set.
     pub(crate) fn record(
         &self,
         commands: vk::CommandBuffer,
@@ -240,7 +242,8 @@ impl<'m, F: Fn(SlotId) -> &'m VulkanBuffer> CommandRecorder<'_, F> {
             for group in played.chunk_by(|_, next| !next.barrier) {
                 let of_group = || group.iter().map(|p| calls[p.step]);
                 let transfers = of_group().any(VulkanCommand::is_transfer);
-                // Layers that look for missing barriers know nothing of links.
+                // Synchronization validation does not understand dependent launches and would
+                // report hazards.
                 let is_looked_at = group[0].barrier && self.device.validated;
                 if group[0].needs_barrier() || is_looked_at {
                     barrier_step(self.device, commands, [before, transfers]);
@@ -277,7 +280,8 @@ impl<'m, F: Fn(SlotId) -> &'m VulkanBuffer> CommandRecorder<'_, F> {
                     .dst_offset(to.offset_bytes)
                     .size(bytes);
                 let (from, to) = ((self.memory)(src).buffer, (self.memory)(dst).buffer);
-                // SAFETY: recording; the ranges lie inside their slots.
+                // SAFETY: the command buffer is being recorded, and the ranges are inside their
+                // slots.
                 unsafe {
                     self.device
                         .raw
@@ -287,7 +291,8 @@ impl<'m, F: Fn(SlotId) -> &'m VulkanBuffer> CommandRecorder<'_, F> {
             VulkanCommand::Fill { dst, word } => {
                 let slot = self.program.slot(dst);
                 let (buffer, at) = ((self.memory)(dst).buffer, slot.offset_bytes);
-                // SAFETY: recording; the range is a slot, whole words.
+                // SAFETY: the command buffer is being recorded. The range is a slot and consists of
+                // complete words.
                 unsafe {
                     self.device
                         .raw
@@ -307,8 +312,8 @@ impl<'m, F: Fn(SlotId) -> &'m VulkanBuffer> CommandRecorder<'_, F> {
     ) {
         let pipeline = &self.pipelines[self.calls.sets[set].pipeline];
         let (raw, point) = (&self.device.raw, vk::PipelineBindPoint::COMPUTE);
-        // SAFETY: recording; pipeline, set and buffers live as long as the command buffer is used,
-        // for one driver owns them all.
+        // SAFETY: the command buffer is being recorded. One driver owns pipeline, set and buffers,
+        // so they live as long as the command buffer is used.
         unsafe {
             if *bound != Some(pipeline.raw) {
                 raw.cmd_bind_pipeline(commands, point, pipeline.raw);
@@ -326,7 +331,7 @@ impl<'m, F: Fn(SlotId) -> &'m VulkanBuffer> CommandRecorder<'_, F> {
     }
 }
 
-/// Records the copies of ranges to the start of `to`, one after the other.
+/// Records the copies of ranges to consecutive locations from the start of `to`.
 pub(crate) fn record_reads<'m>(
     device: &VulkanDevice,
     commands: vk::CommandBuffer,
@@ -343,7 +348,8 @@ pub(crate) fn record_reads<'m>(
                 .dst_offset(at)
                 .size(read.bytes);
             let from = memory(read.buffer).buffer;
-            // SAFETY: recording; `to` has room for all reads, which lie inside their buffers.
+            // SAFETY: the command buffer is being recorded. `to` has room for all reads, which are
+            // inside their buffers.
             unsafe {
                 device
                     .raw

@@ -1,8 +1,8 @@
-//! Kernels to SPIR-V.
+//! Compiles kernels to SPIR-V.
 //!
-//! Under validation what WGSL becomes goes through `spirv-opt` where that is installed, because the validation
-//! layer follows accesses only through combined access chains. Modules that come as SPIR-V stay as they are:
-//! `spirv-opt` breaks some cooperative-matrix modules.
+//! Under validation, modules compiled from WGSL pass through `spirv-opt` if it is installed,
+//! because the validation layer follows accesses only through combined access chains. Modules that
+//! come as SPIR-V stay unchanged: `spirv-opt` breaks some cooperative-matrix modules.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -42,7 +42,7 @@ pub(crate) fn words(
     }
 }
 
-/// The module with combined access chains; `None` without a working `spirv-opt`.
+/// The module with combined access chains; `None` if `spirv-opt` is missing or fails.
 fn combined(words: &[u32]) -> Option<Vec<u32>> {
     let mut child = Command::new("spirv-opt")
         .args([
@@ -57,7 +57,7 @@ fn combined(words: &[u32]) -> Option<Vec<u32>> {
         .ok()?;
     let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
     let mut stdin = child.stdin.take()?;
-    // It reads everything before it writes: no deadlock.
+    // `spirv-opt` reads all input before it writes, so this cannot deadlock.
     let wrote = stdin.write_all(&bytes);
     drop(stdin);
     let out = child.wait_with_output().ok()?;

@@ -1,7 +1,7 @@
-//! Transfers outside of programs: uploads in chunks through a ring, fills, copies.
+//! Transfers outside of programs: chunked uploads through a ring buffer, fills and copies.
 //!
-//! The ring has two halves, each with a command buffer: the host fills one while the device copies
-//! from the other. Transfers are started, not waited for; later submissions come after them.
+//! The ring has two halves, each with a command buffer. The host fills one half while the device
+//! copies from the other. Transfers are asynchronous; later submissions run after them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ use crate::error::VulkanError;
 use crate::memory::{BufferMemory, VulkanBuffer};
 use crate::record::{CommandPool, barrier_all};
 
-/// The bytes of a half of the ring.
+/// The size of each half of the ring in bytes.
 const HALF_BYTES: usize = 8 << 20;
 
 struct StagingSlot {
@@ -29,11 +29,11 @@ struct StagingRing {
     _pool: CommandPool,
 }
 
-/// The ring of a device.
+/// The upload ring of a device.
 pub(crate) struct VulkanStaging {
     ring: Mutex<StagingRing>,
     device: Arc<VulkanDevice>,
-    /// Bytes that went from host to device.
+    /// Bytes uploaded from host to device.
     pub(crate) upload_bytes: AtomicU64,
 }
 
@@ -41,7 +41,7 @@ impl Drop for VulkanStaging {
     fn drop(&mut self) {
         let ring = self.ring.get_mut().unwrap_or_else(PoisonError::into_inner);
         for half in &ring.slots {
-            // Of a lost device nothing is left to wait for.
+            // Ignore errors: a lost device has no pending work.
             let _ = self.device.wait(half.last);
         }
     }
@@ -68,7 +68,7 @@ impl VulkanStaging {
         })
     }
 
-    /// Writes bytes into a buffer; the rest of the last word is zeroed.
+    /// Writes bytes into a buffer and pads an incomplete last word with zeros.
     pub(crate) fn upload(
         &self,
         to: &VulkanBuffer,
@@ -86,8 +86,9 @@ impl VulkanStaging {
                 memory.bytes_mut()[..chunk.len()].copy_from_slice(chunk);
                 memory.bytes_mut()[chunk.len()..whole].fill(0);
                 let region = vk::BufferCopy::default().dst_offset(at).size(whole as u64);
-                // SAFETY: recording; both buffers outlive the submission: the half waits for it
-                // before it is used or dropped, the owner of `to` keeps the ticket.
+                // SAFETY: the command buffer is being recorded. Both buffers outlive the
+                // submission: the half is waited for before it is used or dropped, and the owner of
+                // `to` keeps the timeline value.
                 unsafe {
                     device
                         .raw
@@ -101,7 +102,7 @@ impl VulkanStaging {
         Ok(ticket)
     }
 
-    /// Writes zeros all over buffers.
+    /// Fills complete buffers with zeros.
     pub(crate) fn clear<'a>(
         &self,
         to: impl IntoIterator<Item = &'a VulkanBuffer>,
@@ -109,7 +110,7 @@ impl VulkanStaging {
         self.fill(to.into_iter().map(|m| (m, 0, m.bytes)), 0)
     }
 
-    /// Writes a word all over ranges, given as offset and size in bytes.
+    /// Fills ranges, given as offset and size in bytes, with a word.
     pub(crate) fn fill<'a>(
         &self,
         ranges: impl Iterator<Item = (&'a VulkanBuffer, u64, u64)>,
@@ -117,7 +118,8 @@ impl VulkanStaging {
     ) -> Result<TimelineValue, VulkanError> {
         self.with_slot(false, |device, half| {
             for (memory, at, bytes) in ranges {
-                // SAFETY: recording; the owner of the buffer keeps the ticket.
+                // SAFETY: the command buffer is being recorded, and the owner of the buffer keeps
+                // the timeline value.
                 unsafe {
                     let (commands, buffer) = (half.commands, memory.buffer);
                     device
@@ -135,7 +137,8 @@ impl VulkanStaging {
     ) -> Result<TimelineValue, VulkanError> {
         self.with_slot(false, |device, half| {
             for (from, to, region) in copies {
-                // SAFETY: recording; the owners of the buffers keep the ticket.
+                // SAFETY: the command buffer is being recorded, and the owners of the buffers keep
+                // the timeline value.
                 unsafe {
                     let (from, to) = (from.buffer, to.buffer);
                     device
@@ -146,7 +149,8 @@ impl VulkanStaging {
         })
     }
 
-    /// Records into the next half, once it is free and has memory if `memory`, and submits it.
+    /// Waits until the next half is free, records into it and submits. Allocates its memory if
+    /// `memory` is set.
     fn with_slot(
         &self,
         memory: bool,
@@ -168,18 +172,19 @@ impl VulkanStaging {
         }
         let once = vk::CommandBufferBeginInfo::default()
             .flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
-        // SAFETY: the command buffer is not pending, for its last submission is done; beginning
-        // resets it.
+        // SAFETY: the last submission of the command buffer is done, so it is not pending.
+        // Beginning resets it.
         unsafe { device.raw.begin_command_buffer(half.commands, &once) }
             .map_err(device.failed("vkBeginCommandBuffer"))?;
         barrier_all(device, half.commands);
         record(device, half);
-        // The host may read what a copy wrote when the ticket is done.
+        // Makes the copied data visible to host reads after the submission.
         barrier_all(device, half.commands);
         // SAFETY: recording was begun above.
         unsafe { device.raw.end_command_buffer(half.commands) }
             .map_err(device.failed("vkEndCommandBuffer"))?;
-        // SAFETY: recorded, not pending; buffers live as promised by the callers.
+        // SAFETY: the command buffer is recorded and not pending, and the callers keep the buffers
+        // alive.
         half.last = unsafe { device.submit(&[half.commands]) }?;
         let ticket = half.last;
         ring.next = 1 - at;

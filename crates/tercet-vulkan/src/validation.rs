@@ -1,8 +1,8 @@
-//! The Khronos validation layer and what it says.
+//! The Khronos validation layer and its messages.
 //!
-//! Core and synchronisation validation are on together, in the way that the layer at hand knows. The
-//! layer of Debian 12 sees hazards through the access chains that naga writes only after `spirv-opt`
-//! has combined them; see `spirv.rs`.
+//! Core and synchronization validation are enabled together, through the interface that the
+//! installed layer supports. The layer of Debian 12 detects hazards through naga's access chains
+//! only after `spirv-opt` has combined them; see `spirv.rs`.
 
 use std::ffi::{CStr, c_void};
 use std::sync::{Mutex, PoisonError};
@@ -12,12 +12,12 @@ use ash::{ext, vk};
 /// The layer's name.
 pub(crate) const LAYER: &CStr = c"VK_LAYER_KHRONOS_validation";
 
-/// What newer layers are told by VK_EXT_layer_settings. They leave out what shaders read and write
-/// in storage buffers unless asked.
+/// Settings for newer layers (VK_EXT_layer_settings). Their default ignores shader accesses to
+/// storage buffers.
 const SETTINGS: [&CStr; 2] = [c"validate_sync", c"syncval_shader_accesses_heuristic"];
 const ON: vk::Bool32 = vk::TRUE;
 
-/// The settings that newer layers take.
+/// The layer settings for newer layers.
 pub(crate) fn settings() -> [vk::LayerSettingEXT<'static>; 2] {
     SETTINGS.map(|name| {
         let mut setting = vk::LayerSettingEXT::default()
@@ -30,7 +30,7 @@ pub(crate) fn settings() -> [vk::LayerSettingEXT<'static>; 2] {
     })
 }
 
-/// Messages of the layer, and of broken gaps, in order.
+/// The messages of the layer and the redzone reports, in order.
 #[derive(Debug, Default)]
 pub(crate) struct ValidationMessages(Mutex<Vec<String>>);
 
@@ -48,7 +48,8 @@ impl ValidationMessages {
     }
 }
 
-/// How messages reach `messages`, which must outlive the instance made with it.
+/// The create info of a messenger that appends to `messages`, which must outlive the instance
+/// created with it.
 pub(crate) fn messenger_info(
     messages: &ValidationMessages,
 ) -> vk::DebugUtilsMessengerCreateInfoEXT<'_> {
@@ -62,10 +63,10 @@ pub(crate) fn messenger_info(
         .user_data(std::ptr::from_ref(messages).cast::<c_void>().cast_mut())
 }
 
-/// What the layer calls.
+/// The callback of the validation layer.
 ///
 /// # Safety
-/// The arguments are those that the layer gives a messenger of [`messenger_info`].
+/// The arguments are those of a messenger created with [`messenger_info`].
 unsafe extern "system" fn on_message(
     _: vk::DebugUtilsMessageSeverityFlagsEXT,
     _: vk::DebugUtilsMessageTypeFlagsEXT,
@@ -74,7 +75,7 @@ unsafe extern "system" fn on_message(
 ) -> vk::Bool32 {
     // SAFETY: `user` is the `ValidationMessages` of `messenger_info`, which outlives the messenger.
     let messages = unsafe { &*user.cast::<ValidationMessages>() };
-    // SAFETY: the layer passes a valid structure whose strings end with zero, or null.
+    // SAFETY: the layer passes a valid structure whose strings are null or null-terminated.
     let text = unsafe {
         data.as_ref()
             .filter(|d| !d.p_message.is_null())
@@ -84,7 +85,7 @@ unsafe extern "system" fn on_message(
     vk::FALSE
 }
 
-/// The registered messenger.
+/// The registered debug messenger.
 pub(crate) struct DebugMessenger {
     functions: ext::debug_utils::Instance,
     handle: vk::DebugUtilsMessengerEXT,
@@ -97,15 +98,16 @@ impl DebugMessenger {
         messages: &ValidationMessages,
     ) -> Result<DebugMessenger, vk::Result> {
         let functions = ext::debug_utils::Instance::new(entry, instance);
-        // SAFETY: the extension is enabled, and the owner keeps `messages` longer than this.
+        // SAFETY: the extension is enabled, and the owner keeps `messages` alive longer than the
+        // messenger.
         let handle =
             unsafe { functions.create_debug_utils_messenger(&messenger_info(messages), None) }?;
         Ok(DebugMessenger { functions, handle })
     }
 
-    /// Ends it, before its instance.
+    /// Destroys the messenger. Must be called before its instance is destroyed.
     pub(crate) fn destroy(&self) {
-        // SAFETY: the handle is valid and this is called once, by the owner of the instance.
+        // SAFETY: the handle is valid, and the owner of the instance calls this once.
         unsafe {
             self.functions
                 .destroy_debug_utils_messenger(self.handle, None);

@@ -1,4 +1,5 @@
-//! The pipeline cache: whatever happens to its file, programs run and give the same answers.
+//! Tests of the pipeline cache: programs run with the same results even if the cache file is
+//! damaged.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -14,10 +15,11 @@ use common::{affine, ints, run};
 use tercet_ir::Dim;
 use tercet_vulkan::{VulkanBackend, VulkanOptions};
 
-/// Names the folder of a process that writes the cache until it is killed.
+/// The environment variable with the cache folder of a child process that writes the cache until it
+/// is killed.
 const WRITER: &str = "TERCET_TEST_CACHE_WRITER";
 
-/// A folder of its own, removed at the end.
+/// A temporary folder, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -41,7 +43,8 @@ fn open(dir: &Path) -> Option<VulkanBackend> {
     })
 }
 
-/// Opens a device with the cache, runs a program, closes. False without a device.
+/// Opens a device with the cache folder, runs a program and closes the device. False without a
+/// device.
 fn play(dir: &Path) -> bool {
     let Some(backend) = open(dir) else {
         return false;
@@ -67,7 +70,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The driver's.
+/// The driver's cache file.
 fn the_file(dir: &Path) -> PathBuf {
     let mut files = files(dir);
     files.retain(|f| f.extension().is_some_and(|e| e == "bin"));
@@ -112,7 +115,7 @@ fn damage_costs_nothing_but_time() {
     for bad in [&flipped, cut, &one_bit, &good[..3], empty, b"garbage"] {
         fs::write(&file, bad).unwrap();
         assert!(play(&folder.0));
-        // It is whole again.
+        // The file is complete again.
         assert!(fs::read(&file).unwrap().len() >= good.len() / 2);
     }
     fs::remove_file(&file).unwrap();
@@ -171,7 +174,7 @@ fn a_killed_writer_leaves_a_file_that_works() {
     if !play(&folder.0) {
         return;
     }
-    // Not `current_exe`: under the runner for the newer lavapipe that is a dynamic loader.
+    // `current_exe` would be the dynamic loader under the runner for the newer lavapipe.
     let test = std::env::args_os().next().unwrap();
     for round in 0..4 {
         let mut writer = Command::new(&test)
@@ -185,7 +188,7 @@ fn a_killed_writer_leaves_a_file_that_works() {
         assert_eq!(
             writer.try_wait().unwrap(),
             None,
-            "the writer ended by itself"
+            "the writer exited before it was killed"
         );
         writer.kill().unwrap();
         writer.wait().unwrap();

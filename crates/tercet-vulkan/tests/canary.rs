@@ -1,4 +1,4 @@
-//! The validation layer sees what it must: a program without one of its barriers makes it speak.
+//! Checks that the validation layer works: it must report a program with a missing barrier.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn a_missing_barrier_is_reported() {
     broken.program.steps[1].barrier = false;
     drop(broken.load(&backend));
     let messages = backend.messages();
-    // Layers spell it with dashes or with underscores.
+    // Some layers spell the hazard with dashes, others with underscores.
     let hazard = |m: &String| m.replace('-', "_").contains("READ_AFTER_WRITE");
     let hazard = messages.iter().any(hazard);
     assert!(hazard, "{messages:?}");

@@ -1,7 +1,8 @@
-//! Dispatches that wait for each other without barriers, on a device without validation: its layer takes what it does not know
-//! of for hazards, so that barriers stand between them there.
+//! Tests of dependent launches: dispatches that synchronize through counters instead of barriers.
+//! They run without validation, because the validation layer reports such dispatches as hazards and
+//! barriers are inserted there.
 
-#![allow(clippy::unwrap_used, reason = "a test's helpers fail the test")]
+#![allow(clippy::unwrap_used, reason = "helper failures fail the test")]
 
 mod common;
 
@@ -11,10 +12,10 @@ use tercet_ir::{Bindings, CompileOptions, DType, Executable, Graph, Scheme, Tens
 use tercet_plan::{DeviceCaps, GpuExecutable, GpuProgram, StepOp};
 use tercet_vulkan::{VulkanBackend, VulkanOptions};
 
-/// Elements of rows, as many as make several workgroups of a product.
+/// The row length, large enough for several workgroups per matmul.
 const WIDTH: usize = 2048;
 
-/// A row times packed weights so many times, every other time added to what it was.
+/// A graph of `count` quantized GEMVs; every other one adds its input (a residual connection).
 fn products(count: usize) -> Graph {
     let mut g = Graph::new();
     let bytes = Scheme::Q4K.row_bytes(WIDTH).unwrap();
@@ -33,7 +34,8 @@ fn products(count: usize) -> Graph {
     g
 }
 
-/// Blocks of Q4_K with codes and scales without a pattern, whose weights are some hundredths in size.
+/// Q4_K blocks with pseudo-random codes and scales; the weights have a magnitude of a few
+/// hundredths.
 fn weights(seed: u32) -> Tensor {
     let row = Scheme::Q4K.row_bytes(WIDTH).unwrap();
     let mut bytes: Vec<u8> = (0..(WIDTH * row) as u32)
@@ -52,14 +54,14 @@ fn weights(seed: u32) -> Tensor {
 fn backend() -> Option<VulkanBackend> {
     let backend = common::open(VulkanOptions::default())?;
     if !backend.caps().ordered_dispatches {
-        eprintln!("ignored: {} has no chains", backend.device().name);
+        eprintln!("ignored: {} has no dependent launch", backend.device().name);
         return None;
     }
     Some(backend)
 }
 
 fn planned(backend: &VulkanBackend, graph: &Graph, ordered_dispatches: bool) -> GpuProgram {
-    // On a processor other kernels are taken for such products.
+    // CPU devices would select other kernels for such matmuls.
     let caps = DeviceCaps {
         ordered_dispatches,
         device: DeviceCaps::h200().device,
@@ -68,7 +70,7 @@ fn planned(backend: &VulkanBackend, graph: &Graph, ordered_dispatches: bool) -> 
     tercet_plan::compile(graph, &CompileOptions::new(), &caps).unwrap()
 }
 
-/// What a program with `count` weights gives for a row, so many times.
+/// Runs a program with `count` weights several times on one row and returns the results.
 fn run(
     backend: &VulkanBackend,
     program: GpuProgram,
@@ -117,7 +119,7 @@ fn links_give_what_barriers_give() {
 fn who_waits_in_vain_ends_the_run_with_an_error() {
     let Some(backend) = backend() else { return };
     let mut broken = planned(&backend, &products(6), true);
-    // The first link counts nowhere: its numbers go to words that nobody reads.
+    // Make the first dependent launch count into unused words, so that its consumer times out.
     let first = broken.steps.iter().find_map(|step| match &step.work {
         StepOp::Dispatch(d) => Some(d.block),
         StepOp::Copy { .. } | StepOp::Fill { .. } => None,
@@ -129,6 +131,6 @@ fn who_waits_in_vain_ends_the_run_with_an_error() {
     chain.numbers.insert(first.unwrap(), unread);
     let error = run(&backend, broken, 6, 1).unwrap_err();
     assert!(error.contains("waited in vain"), "{error}");
-    // Others go on.
+    // Other executables still work.
     assert!(run(&backend, planned(&backend, &products(6), true), 6, 2).is_ok());
 }

@@ -1,4 +1,5 @@
-//! Many executables on one device: threads, orders of dropping, failures that leave others alive.
+//! Lifetime tests with many executables on one device: threads, drop orders, and failures that
+//! leave others usable.
 
 mod common;
 
@@ -10,7 +11,7 @@ use tercet_ir::{CompileError, Dim, Executable, RunError};
 use tercet_plan::ProgramBuffer;
 use tercet_vulkan::{VulkanBackend, VulkanOptions};
 
-/// Numbers without a pattern.
+/// A pseudo-random number generator.
 struct Random(u64);
 
 impl Random {
@@ -41,7 +42,7 @@ fn many_executables_live_and_die_in_any_order() {
             check(i, &mut exe);
         }
         if random.below(4) == 0 {
-            // Dropped with a run in flight.
+            // Drop it with a run in flight.
             let x = ints(0..i as i32 + 1);
             exe.submit(&[("x", &x)], tercet_ir::backend::OutputSelection::All)
                 .unwrap();
@@ -136,7 +137,8 @@ fn too_much_memory_is_an_error_and_others_go_on() {
             bytes: 1 << 44
         }
     );
-    // Other tests of this process allocate meanwhile, so that only a leak of that size shows.
+    // Other tests of this process allocate at the same time, so only a leak of that size is
+    // detectable.
     assert!(backend.used_bytes() < before + (1 << 30));
     assert_eq!(
         run(&mut small, &ints(0..8))[0],
@@ -155,12 +157,12 @@ fn memory_can_be_filled_and_is_given_back() {
         return;
     }
     let mut small = affine(&backend, Dim::Known(8), 8).load(&backend);
-    // The first run makes room for what it reads back.
+    // The first run allocates the readback memory.
     run(&mut small, &ints(0..8));
     let before = backend.used_bytes();
     let mut held = Vec::new();
     let error = loop {
-        // Parameters are not written until they are set: the memory is not touched.
+        // Parameters are uploaded only when they are set, so their memory is not touched.
         let mut b = affine(&backend, Dim::Known(8), 8);
         let w = b.param("w");
         b.program.slots[w.0 as usize].bytes = 400 << 20;
@@ -208,7 +210,10 @@ fn a_lost_device_is_an_error_of_every_call() {
     let Err(error) = affine(&backend, Dim::Known(8), 8).try_load(&backend) else {
         panic!("a program loaded on a lost device");
     };
-    assert_eq!(error.to_string(), "device: device lost: told to be lost");
+    assert_eq!(
+        error.to_string(),
+        "device: device lost: device loss was simulated"
+    );
     drop(exe);
     assert_silent(&backend);
 }
@@ -233,7 +238,7 @@ fn a_kernel_that_does_not_compile_names_itself() {
     assert_silent(backend);
 }
 
-/// Tells a process of this test that it has no drivers.
+/// The environment variable that makes a child process of this test run without drivers.
 const NO_DRIVERS: &str = "TERCET_TEST_NO_DRIVERS";
 
 #[test]
@@ -246,7 +251,7 @@ fn without_a_driver_the_error_says_so() {
         assert!(error.starts_with("no Vulkan driver: "), "{error}");
         return;
     }
-    // Not `current_exe`: under the runner for the newer lavapipe that is a dynamic loader.
+    // `current_exe` would be the dynamic loader under the runner for the newer lavapipe.
     let test = std::env::args_os().next().unwrap();
     let mut child = std::process::Command::new(test);
     child

@@ -1,9 +1,9 @@
-//! Products of F32 as pairs of F16 against sums in f64: operands that lie either way, edges, functions, batches, and numbers
-//! that pairs do not hold.
+//! Tests of split-F16 matmuls of F32 operands (each value as two F16) against f64 sums. They cover
+//! transposed operands, edges, epilogues, batches, and values outside the split-F16 range.
 //!
-//! A device without such matrices is passed over with a printed reason.
+//! On a device without such cooperative matrices, the test prints the reason and passes.
 
-#![allow(clippy::unwrap_used, reason = "a test's helpers fail the test")]
+#![allow(clippy::unwrap_used, reason = "helper failures fail the test")]
 
 mod common;
 
@@ -13,7 +13,7 @@ use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileOptions, DType, Executable, Graph, Tensor, TensorType, Type, Value};
 use tercet_vulkan::{TuningTable, VulkanBackend};
 
-/// Numbers from -1 to 1 with all bits of F32, without a pattern.
+/// Pseudo-random numbers from -1 to 1 that use all bits of F32.
 fn numbers(len: usize, seed: u32) -> Vec<f64> {
     let values = (0..len as u32).map(|i| {
         let mixed = (i + seed).wrapping_mul(0x9e37_79b1);
@@ -24,7 +24,7 @@ fn numbers(len: usize, seed: u32) -> Vec<f64> {
     values.collect()
 }
 
-/// A product of matrices, and how they lie.
+/// A matmul and the layouts of its operands.
 struct Case {
     batch: usize,
     size: [usize; 3],
@@ -41,7 +41,7 @@ const PLAIN: Case = Case {
     f: None,
 };
 
-/// An operand of the graph, with its last axes turned where it lies so.
+/// An operand of the graph; `turned` transposes its last two axes.
 fn operand(g: &mut Graph, name: &str, [batch, rows, columns]: [usize; 3], turned: bool) -> Value {
     let lies = if turned {
         [columns, rows]
@@ -60,7 +60,7 @@ fn operand(g: &mut Graph, name: &str, [batch, rows, columns]: [usize; 3], turned
     }
 }
 
-/// The same numbers, `[batch, rows, columns]`, as they lie.
+/// The values `[batch, rows, columns]` as a tensor, transposed if `turned`.
 fn tensor(values: &[f64], [batch, rows, columns]: [usize; 3], turned: bool) -> Tensor {
     let lies = if turned {
         [columns, rows]
@@ -81,7 +81,7 @@ fn tensor(values: &[f64], [batch, rows, columns]: [usize; 3], turned: bool) -> T
     Tensor::from_f64s(TensorType::new(DType::F32, &shape), &lying).unwrap()
 }
 
-/// Multiplies these numbers as pairs and as sums in f64.
+/// Multiplies the values on the device with split-F16 and compares the result with f64 sums.
 fn check(backend: &VulkanBackend, c: &Case, a: &[f64], b: &[f64]) {
     let [m, n, k] = c.size;
     let mut g = Graph::new();
@@ -126,7 +126,7 @@ fn check(backend: &VulkanBackend, c: &Case, a: &[f64], b: &[f64]) {
         c.f.map_or(sum, |f| f.eval_f64(sum + added[j]))
     };
     let wanted: Vec<f64> = (0..c.batch * m * n).map(sum).collect();
-    // Row by row: rows may differ much in size.
+    // Compare each row with its own tolerance, because the magnitudes of rows may differ much.
     let allowed = tolerance(Accuracy::Contraction, DType::F32);
     for (row, (got, wanted)) in got.chunks(n).zip(wanted.chunks(n)).enumerate() {
         let finite = wanted.iter().filter(|w| w.is_finite());
@@ -142,7 +142,10 @@ fn able() -> Option<&'static VulkanBackend> {
     let backend = backend()?;
     let has = backend.caps().coop_matmul_dtypes().contains(&DType::F16);
     if !has {
-        eprintln!("ignored: {} has no such matrices", backend.device().name);
+        eprintln!(
+            "ignored: {} has no such cooperative matrices",
+            backend.device().name
+        );
     }
     has.then_some(backend)
 }
@@ -197,7 +200,8 @@ fn what_pairs_do_not_hold_is_left_to_f32() {
         scaled.collect::<Vec<f64>>()
     };
     let tiny = 2.0f64.powi(-30);
-    // Each row and each column small beside its neighbours, all of a matrix, every other number.
+    // Scale factors: small rows, small columns, a small and a large matrix, alternating elements,
+    // zero rows, and one NaN.
     let cases: [&dyn Fn(usize, usize) -> f64; 7] = [
         &|row, _| if row % 3 == 0 { tiny } else { 1.0 },
         &|_, column| if column % 3 == 0 { tiny } else { 1.0 },

@@ -1,4 +1,4 @@
-//! Programs made by hand: what each kind of step, buffer and call of the driver does.
+//! Tests of hand-made programs: each type of step and buffer, and each call of the driver.
 
 mod common;
 
@@ -65,7 +65,7 @@ fn a_copy_of_symbolic_length_stops_where_it_should() {
     let (x, y, s) = (b.input("x"), b.output("y"), b.state("s"));
     b.copy(x, s, false);
     b.map(kernel("same", "x"), x, y, false);
-    // A state has a known size; here it is one that the copy fills in part.
+    // A state must have a known size; this one is larger than the copy into it.
     b.program.signature.states[0].ty = tercet_ir::Type::new(tercet_ir::DType::I32, [700]);
     b.program.states[0].ty = b.program.signature.states[0].ty.clone();
     let mut exe = b.load(backend);
@@ -123,7 +123,7 @@ fn states_stay_are_written_read_and_reset() {
     assert_silent(backend);
 }
 
-/// `y = const + 2 param`, the product prepared.
+/// Outputs `y = 2 w`, where `w` is a parameter doubled in the preparation, and a constant `z`.
 fn with_param(backend: &tercet_vulkan::VulkanBackend) -> Builder {
     let mut b = Builder::new(backend, Dim::Known(300), 300);
     let (_, y, w) = (b.input("x"), b.output("y"), b.param("w"));
@@ -169,7 +169,7 @@ fn parameters_are_shared_by_clones_until_one_is_written() {
 #[test]
 fn large_tensors_go_through_the_ring_in_chunks() {
     let Some(backend) = backend() else { return };
-    // Three and a bit halves of the ring, the last chunk odd.
+    // A bit more than three halves of the upload ring, so that the last chunk is odd.
     let n = (8 << 20) / 4 * 3 + 12_345;
     let mut b = Builder::new(backend, Dim::Known(n), n);
     let (s, x, y) = (b.state("s"), b.input("x"), b.output("y"));
@@ -243,7 +243,8 @@ fn a_write_behind_a_slot_is_seen() {
     };
     let beyond = text.replace("let x = a[i];", "let x = a[i]; y[i + 4u] = x;");
     wild.source = tercet_plan::KernelSource::Wgsl(beyond.into());
-    // Some devices drop writes behind a binding: the slot of the wild kernel reaches into the gap.
+    // Some devices drop writes outside a binding, so the binding of the faulty kernel extends into
+    // the redzone.
     let wide = b.slot(ProgramBuffer::Arena);
     b.program.slots[wide.0 as usize] = tercet_plan::BufferSlot {
         bytes: 128,
@@ -264,10 +265,7 @@ fn a_write_behind_a_slot_is_seen() {
         run(exe, &ints(0..16));
         let messages = backend.messages();
         assert_eq!(messages.len(), times, "{messages:?}");
-        assert!(
-            messages[0].contains("into Arena at byte 64"),
-            "{messages:?}"
-        );
+        assert!(messages[0].contains("to Arena at byte 64"), "{messages:?}");
     }
 }
 
@@ -292,7 +290,7 @@ fn shuffles_reach_neighbours() {
     assert!(caps.natives.shuffles || !caps.shuffles, "{caps:?}");
 }
 
-/// `y = x + i` for the arm `i` of a choice by `n`.
+/// `y = x + i` with branch `i` of a shape switch on `n`.
 fn by_size(backend: &tercet_vulkan::VulkanBackend, bounds: &[u32]) -> Builder {
     let mut b = Builder::new(backend, Dim::sym("n"), 500);
     let (x, y) = (b.input("x"), b.output("y"));
@@ -308,7 +306,7 @@ fn by_size(backend: &tercet_vulkan::VulkanBackend, bounds: &[u32]) -> Builder {
     b
 }
 
-/// Makes the steps the arms of a choice by `n`, one each.
+/// Makes the steps the branches of a shape switch on `n`, one step each.
 fn choose(b: &mut Builder, bounds: &[u32]) {
     let value = b.program.tape.dim(&Dim::sym("n"));
     b.program.shape_switches.push(ShapeSwitch {
@@ -327,7 +325,7 @@ fn choose(b: &mut Builder, bounds: &[u32]) {
 fn each_combination_of_arms_is_recorded_once() {
     let Some(backend) = backend() else { return };
     let mut exe = by_size(backend, &[10, 100]).load(backend);
-    // The preparation.
+    // One recorded command buffer: the preparation.
     assert_eq!(exe.driver().counters().recorded, 1);
     for (n, arm, recorded) in [
         (5, 0, 2),
@@ -360,10 +358,10 @@ fn sizes_that_stay_are_recorded_for_themselves() {
         );
         exe.driver().counters().recorded
     };
-    // Three runs with the commands of all sizes, then those of this size.
+    // Three runs use the commands for all sizes, the later runs those for this size.
     let counts = [9; 6].map(&mut recorded);
     assert_eq!(counts, [2, 2, 2, 3, 3, 3]);
-    // Another size, also of the same arm, and back again: nothing new before it stays.
+    // A new size records nothing until it repeats, even with the same branch.
     assert_eq!([3, 300, 9].map(&mut recorded), [3, 4, 4]);
     assert_eq!([9; 4].map(&mut recorded), [4; 4]);
     assert_eq!([400; 5].map(&mut recorded), [4, 4, 4, 5, 5]);

@@ -1,9 +1,10 @@
-//! Products with constant weights against sums in f64, with weights that are stored either way: every tiling of those that are
-//! laid out, at edges of rows, and every one whose last columns have `k` in parts.
+//! Tests of matmuls with constant weights against f64 sums, with both weight layouts. They cover
+//! every tiling of prepacked weights at row edges, and every tiling whose last columns use split-K.
 //!
-//! A device that does not have such matrices, or has their elements elsewhere, is passed over with a printed reason.
+//! On a device without such cooperative matrices, or with another fragment layout, the test prints
+//! the reason and passes.
 
-#![allow(clippy::unwrap_used, reason = "a test's helpers fail the test")]
+#![allow(clippy::unwrap_used, reason = "helper failures fail the test")]
 
 mod common;
 
@@ -15,7 +16,7 @@ use tercet_plan::gemm_coop::{CoopGemmTiling, CoopScope};
 use tercet_plan::{CoopType, GpuKind};
 use tercet_vulkan::{GemmProblem, TuningTable, VulkanBackend};
 
-/// Numbers of F16 from -1 to 1 without a pattern.
+/// Pseudo-random F16 numbers from -1 to 1.
 fn numbers(shape: &[usize], seed: u32) -> (Tensor, Vec<f64>) {
     let len: usize = shape.iter().product();
     let values = (0..len as u32).map(|i| {
@@ -28,8 +29,8 @@ fn numbers(shape: &[usize], seed: u32) -> (Tensor, Vec<f64>) {
     (tensor.unwrap(), values)
 }
 
-/// The product of this size through the tiling, which has no function of its sums where weights are `[n, k]`; its program
-/// has kernels of these names, and no others of products.
+/// Checks one matmul of this size with this tiling. There is no epilogue if the weights are `[n,
+/// k]`. The program's matmul kernels must be exactly the named ones.
 fn check(
     backend: &VulkanBackend,
     tiling: &str,
@@ -105,7 +106,10 @@ fn laid_out_weights_give_the_product() {
     };
     let all = CoopGemmTiling::prepacked_candidates(backend.caps(), CoopType::F16, &problem);
     if all.is_empty() {
-        eprintln!("ignored: {} does not fill matrices", backend.device().name);
+        eprintln!(
+            "ignored: {} does not have the expected fragment layout",
+            backend.device().name
+        );
         return;
     }
     for tiling in &all {
@@ -131,14 +135,17 @@ fn last_columns_in_parts_give_the_product() {
         .filter(|t| t.scope == CoopScope::Subgroup && t.stages == 1)
         .collect();
     let mut cases = vec![(2, 3, None), (1, 2, Some(UnaryFn::Gelu))];
-    // Software takes ten seconds to compile each.
+    // Software devices take ten seconds to compile each kernel.
     if backend.caps().device.kind == GpuKind::Software {
         all.sort_by_key(|t| t.tile[0] * t.tile[1]);
         all.truncate(1);
         cases.truncate(1);
     }
     if all.is_empty() {
-        eprintln!("ignored: {} has no such matrices", backend.device().name);
+        eprintln!(
+            "ignored: {} has no such cooperative matrices",
+            backend.device().name
+        );
         return;
     }
     for tiling in &all {
@@ -157,7 +164,8 @@ fn last_columns_in_parts_give_the_product() {
     assert_silent(backend);
 }
 
-/// `f(norm(x) gate) * (norm(x) up)` times `down`, of weights of 16 bits, with what stands between products as results too or not.
+/// `f(norm(x) gate) * (norm(x) up)` times `down` with 16-bit weights. If `are_read`, the
+/// intermediate matmul results are graph outputs too.
 fn feed_forward(k: usize, are_read: bool) -> Graph {
     let mut g = Graph::new();
     let x = Type::new(DType::F32, [Dim::sym("m"), k.into()]);
@@ -215,7 +223,7 @@ fn rows_that_are_made_rounded_give_the_bits_of_rows_rounded_after() {
         assert_eq!(together.1, [true, true, false]);
         assert_eq!(apart.1, [true, false, true]);
     } else {
-        eprintln!("{} has no such matrices", backend.device().name);
+        eprintln!("{} has no such cooperative matrices", backend.device().name);
     }
     assert_silent(backend);
 }

@@ -1,6 +1,7 @@
-//! Measuring variants: what is right is timed, what is wrong or does not apply is never the best, tables are kept.
+//! Tests of tuning: correct candidates are timed, wrong or inapplicable ones never win, and tuning
+//! tables persist.
 
-#![allow(clippy::unwrap_used, reason = "a test's helpers fail the test")]
+#![allow(clippy::unwrap_used, reason = "helper failures fail the test")]
 
 mod common;
 
@@ -13,7 +14,8 @@ use tercet_vulkan::{
     GemmProblem, TuningEntry, TuningTable, VulkanBackend, VulkanOptions, WeightLayout,
 };
 
-/// The times of a few candidates of a task, the fastest of which is right, and one that there is not.
+/// Measures several candidates of a task, the fastest of which is correct, and one nonexistent
+/// candidate.
 fn measured(backend: &VulkanBackend, task: &TuneTask, names: Vec<String>) -> ProblemMeasurement {
     let names = [names, vec!["no such variant".to_string()]].concat();
     prepare(backend, task, &names);
@@ -65,7 +67,7 @@ fn candidates_are_measured_and_the_table_is_kept() {
             variant: best,
         });
     }
-    // Tilings of matrices, where there are any: small ones, which a device on the processor compiles soonest.
+    // Matmul tilings, if the device has matrices; small ones compile fastest on a CPU device.
     let task = TuneTask::tilings(&GemmProblem {
         dtype: DType::F16,
         b_transposed: true,
@@ -93,7 +95,7 @@ fn candidates_are_measured_and_the_table_is_kept() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// By all variants; without matrices most have one.
+/// Checks all scan variants. Without cooperative matrices most tasks have one.
 #[test]
 fn scans_compute_what_their_tasks_expect() {
     let options = VulkanOptions {

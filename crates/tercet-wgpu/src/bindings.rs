@@ -53,7 +53,7 @@ pub(crate) fn bindings(
 ) -> Result<(Vec<BindingRewrite>, Vec<StorageBinding>), String> {
     if slots.len() != access.len() || slots.len() > MAX_ARGS {
         let (given, takes) = (slots.len(), access.len());
-        return Err(format!("it takes {takes} arguments and gets {given}"));
+        return Err(format!("expected {takes} arguments, found {given}"));
     }
     let place = |i: usize| match slots[i].bytes {
         0 => BindingTarget::Empty,

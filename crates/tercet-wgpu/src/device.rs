@@ -8,11 +8,11 @@ use std::task::{Context, Poll, Waker};
 
 use tercet_ir::{CompileError, RunError};
 
-use crate::below::SubgroupRequirement;
-use crate::kept::ShaderCache;
 use crate::options::WgpuOptions;
 use crate::pipeline::WgpuPipelineCache;
+use crate::shader_cache::ShaderCache;
 use crate::staging::UploadStaging;
+use crate::vulkan_hal::SubgroupRequirement;
 
 /// A failure of the device.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,16 +12,16 @@ use tercet_plan::{
     ReadbackRange, StageId,
 };
 
-use crate::below;
 use crate::buffers::{BufferError, WgpuBuffers, check_sizes, describe};
 use crate::call::{CallLimits, WgpuCommandList};
 use crate::device::{DeviceFault, WgpuDevice};
+use crate::device_tensor::WgpuShared;
 use crate::encode::{BindGroups, EncodedRunKey, PreEncodedRun, SharedExecutableState};
 use crate::inputs::InputBuffer;
 use crate::pipeline::ShaderChecks;
 use crate::readback::{InFlightReadback, WgpuReadback};
-use crate::shared::WgpuShared;
 use crate::timing::TimestampTimer;
+use crate::vulkan_hal;
 
 /// Maximum bytes per wgpu write; wgpu copies them to its own staging memory.
 const CHUNK_BYTES: usize = 16 << 20;
@@ -221,7 +221,7 @@ impl WgpuDriver {
         // wgpu records all commands with the driver in `finish`, so the barrier hooks must be
         // active here.
         match waits {
-            Some(waits) => below::grouped(waits, || encoder.finish()),
+            Some(waits) => vulkan_hal::grouped(waits, || encoder.finish()),
             None => encoder.finish(),
         }
     }

@@ -30,7 +30,7 @@ impl InputBuffer {
         let end = start + bytes.len();
         let whole = end.next_multiple_of(4);
         let Some(to) = self.bytes.get_mut(start..whole) else {
-            return false; // The device refuses what lies outside.
+            return false; // Out of range; the device reports it.
         };
         to.fill(0);
         to[..bytes.len()].copy_from_slice(bytes);

@@ -24,30 +24,30 @@
 #![deny(unsafe_code)]
 
 mod backend;
-mod below;
 mod bindings;
 mod buffers;
 mod call;
 mod device;
+mod device_tensor;
 mod driver;
 mod encode;
 mod executable;
 mod inputs;
-mod kept;
 mod open;
 mod options;
 mod pipeline;
 mod readback;
 mod rewrite;
-mod shared;
+mod shader_cache;
 mod spirv;
 mod staging;
 mod timing;
-mod trusted;
+mod unchecked_shaders;
+mod vulkan_hal;
 
 pub use backend::WgpuBackend;
+pub use device_tensor::WgpuShared;
 pub use driver::WgpuDriver;
 pub use executable::WgpuExecutable;
 pub use options::{AdapterSummary, LimitSet, WgpuOpenError, WgpuOptions};
-pub use shared::WgpuShared;
 pub use tercet_plan::{GemmProblem, TuningEntry, TuningKey, TuningTable, WeightLayout, tune};

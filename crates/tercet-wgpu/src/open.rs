@@ -4,9 +4,9 @@ use tercet_plan::{
     CoopShape, CoopType, DeviceCaps, DeviceModel, GpuKind, NativeOps, ReportedProperties,
 };
 
-use crate::below::{self, HalProperties, SizeBy, SubgroupRequirement, SubgroupSize};
 use crate::options::{LimitSet, WgpuOptions};
-use crate::trusted;
+use crate::unchecked_shaders;
+use crate::vulkan_hal::{self, HalProperties, SizeBy, SubgroupRequirement, SubgroupSize};
 
 pub(crate) fn instance(options: &WgpuOptions) -> wgpu::Instance {
     wgpu::Instance::new(wgpu::InstanceDescriptor {
@@ -119,7 +119,7 @@ pub(crate) async fn open(
         required_features: features,
         required_limits: limits.clone(),
         experimental_features: match features.contains(MATRICES) {
-            true => trusted::experimental(),
+            true => unchecked_shaders::experimental(),
             false => wgpu::ExperimentalFeatures::disabled(),
         },
         // Allocate few memory blocks, because each block adds to the cost of a submission. A buffer
@@ -134,7 +134,7 @@ pub(crate) async fn open(
     let mut subgroup = subgroup(&below, info, limits.max_compute_invocations_per_workgroup);
     if below.subgroups.is_some() {
         let features = features(options, adapter, subgroup);
-        if let Some(opened) = below::open(adapter, &described(features)) {
+        if let Some(opened) = vulkan_hal::open(adapter, &described(features)) {
             return Ok(OpenedAdapter {
                 device: opened.device,
                 queue: opened.queue,

@@ -92,7 +92,7 @@ pub enum WgpuOpenError {
         found: Vec<AdapterSummary>,
     },
     /// The adapter rejected the device request.
-    #[error("{adapter} gives no device")]
+    #[error("cannot open a device on {adapter}")]
     Refused {
         /// The adapter that rejected the request.
         adapter: AdapterSummary,
@@ -108,8 +108,11 @@ fn no_adapter(wanted: Option<&str>, found: &[AdapterSummary]) -> String {
         (_, true) => "no graphics adapter was found; install a driver for Vulkan, Metal or DX12, \
                       or use the CPU"
             .to_string(),
-        (Some(name), false) => format!("no adapter `{name}`; there are: {}", list.join("; ")),
-        (None, false) => format!("no adapter runs compute; there are: {}", list.join("; ")),
+        (Some(name), false) => format!("no adapter `{name}`; available: {}", list.join("; ")),
+        (None, false) => format!(
+            "no adapter supports compute; available: {}",
+            list.join("; ")
+        ),
     }
 }
 
@@ -128,7 +131,7 @@ mod tests {
                 driver: String::new(),
             }],
         };
-        let text = "no adapter `titan`; there are: llvmpipe (cpu), vulkan";
+        let text = "no adapter `titan`; available: llvmpipe (cpu), vulkan";
         assert_eq!(e.to_string(), text);
     }
 }

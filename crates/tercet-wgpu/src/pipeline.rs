@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 
-use crate::below::{self, PipelineOptions, SubgroupRequirement};
 use crate::call::{PipelineVariant, WgpuKernelCode};
 use crate::device::{DeviceFault, WgpuDevice, lock};
-use crate::kept::{self, ShaderCache, SubgroupUsage};
+use crate::shader_cache::{self, ShaderCache, SubgroupUsage};
 use crate::spirv::renumber_bindings;
-use crate::trusted;
+use crate::unchecked_shaders;
+use crate::vulkan_hal::{self, PipelineOptions, SubgroupRequirement};
 
 /// Maximum number of threads that compile pipelines.
 const MAX_THREADS: usize = 8;
@@ -108,9 +108,11 @@ impl WgpuPipelineCache {
         let all = found.into_iter().map(|known| match known {
             Some(known) => Ok(known),
             None => {
-                let (&at, made) = made.next().expect("invariant: what was not found was made");
+                let (&at, made) = made
+                    .next()
+                    .expect("invariant: every missing pipeline was compiled");
                 let made = made.into_inner();
-                made.expect("invariant: threads make all")
+                made.expect("invariant: the threads compile all pipelines")
                     .map_err(|e| (at, e))
             }
         });
@@ -183,7 +185,7 @@ impl ShaderModuleSource<'_> {
     fn requirement(&self, gpu: &WgpuDevice) -> Option<SubgroupRequirement> {
         let most = gpu.required?;
         let uses = match self {
-            ShaderModuleSource::Words(words) => kept::uses(words),
+            ShaderModuleSource::Words(words) => shader_cache::uses(words),
             ShaderModuleSource::Text(text, _) => SubgroupUsage {
                 subgroups: text.contains("subgroup"),
                 coop: false,
@@ -209,7 +211,7 @@ fn compile(
     };
     let _span = tracing::debug_span!("pipelines of the driver").entered();
     gpu.scoped(|| {
-        below::with_pipeline_options(wanted, || compile_module(gpu, variant, module, checks))
+        vulkan_hal::with_pipeline_options(wanted, || compile_module(gpu, variant, module, checks))
     })
 }
 
@@ -257,11 +259,14 @@ fn compile_module(
         };
         match checks {
             ShaderChecks::All => device.create_shader_module(source),
-            ShaderChecks::None => trusted::shader_module(device, source),
+            ShaderChecks::None => unchecked_shaders::shader_module(device, source),
         }
     };
     let (module, entry_point) = match module {
-        ShaderModuleSource::Words(words) => (trusted::spirv_module(device, label, &words), "main"),
+        ShaderModuleSource::Words(words) => (
+            unchecked_shaders::spirv_module(device, label, &words),
+            "main",
+        ),
         ShaderModuleSource::Text(text, entry) => (of_text(text), entry),
     };
     let block = NonZeroU64::new(variant.block_bytes.into());

@@ -164,7 +164,7 @@ impl WgpuReadback {
     ) {
         for (read, spot) in reads.iter().zip(&self.ranges) {
             let Some(from) = buffers.get(read.buffer) else {
-                continue; // A range of no bytes.
+                continue; // An empty range.
             };
             let to = &self.stagings[spot.staging].buffer;
             let start = spot.start as u64;
@@ -252,7 +252,7 @@ impl InFlightReadback {
         }
         while !self.signal.done(gpu)? {
             if cfg!(target_arch = "wasm32") {
-                let text = "a browser cannot wait for results: await them (`run_async`, `finished`, `fetch_state`, `fetch_output_rows`)";
+                let text = "browsers cannot block on results; await them (`run_async`, `finished`, `fetch_state`, `fetch_output_rows`)";
                 return Err(DeviceFault::Refused(text.to_string()));
             }
             gpu.poll(Some(&self.submission))?;

@@ -39,7 +39,7 @@ pub(crate) fn rewrite(text: &str, binds: &[BindingRewrite]) -> Result<String, St
     let decls = declarations(&tokens);
     let find = |arg: usize| {
         let decl = decls.iter().find(|d| d.binding == arg + 1);
-        decl.ok_or_else(|| format!("it declares no storage at binding {}", arg + 1))
+        decl.ok_or_else(|| format!("no storage buffer is declared at binding {}", arg + 1))
     };
     let mut edits: Vec<(Range<usize>, String)> = Vec::new();
     let mut renamed: HashMap<&str, String> = HashMap::new();
@@ -54,7 +54,7 @@ pub(crate) fn rewrite(text: &str, binds: &[BindingRewrite]) -> Result<String, St
                 let other = find(other)?;
                 if other.ty != decl.ty {
                     let (a, b) = (decl.name, other.name);
-                    return Err(format!("`{a}` and `{b}` overlap and have two types"));
+                    return Err(format!("`{a}` and `{b}` overlap but have different types"));
                 }
                 edits.push((decl.whole.clone(), String::new()));
                 let shared = unused(&tokens, other.name);
@@ -354,8 +354,8 @@ fn g() -> u32 {
         ];
         let typed = KERNEL.replace("y: array<u32>", "y: array<vec4<u32>>");
         let e = rewrite(&typed, &binds).unwrap_err();
-        assert_eq!(e, "`y` and `x` overlap and have two types");
+        assert_eq!(e, "`y` and `x` overlap but have different types");
         let e = rewrite("fn main() {}", &[BindingRewrite::Read]).unwrap_err();
-        assert_eq!(e, "it declares no storage at binding 1");
+        assert_eq!(e, "no storage buffer is declared at binding 1");
     }
 }

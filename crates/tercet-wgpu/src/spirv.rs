@@ -15,7 +15,7 @@ const HEADER: usize = 5;
 pub(crate) fn words(bytes: &[u8]) -> Result<Vec<u32>, String> {
     let whole = bytes.chunks_exact(4);
     if !whole.remainder().is_empty() || bytes.len() < 4 * HEADER {
-        return Err("it is no SPIR-V".to_string());
+        return Err("it is not a SPIR-V module".to_string());
     }
     let word = |b: &[u8]| u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
     Ok(whole.map(word).collect())
@@ -42,14 +42,14 @@ pub(crate) fn specialized(mut module: Vec<u32>, values: &[u32]) -> Result<Vec<u3
             continue;
         };
         let Some(value) = values.get(id as usize) else {
-            return Err(format!("its specialization constant {id} has no value"));
+            return Err(format!("specialization constant {id} has no value"));
         };
         module[at + 3] = *value;
         written[id as usize] = true;
     }
     match written.iter().position(|done| !done) {
         None => Ok(module),
-        Some(id) => Err(format!("it has no specialization constant {id}")),
+        Some(id) => Err(format!("specialization constant {id} does not exist")),
     }
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn renumber_bindings(
         };
         if head & 0xffff == DECORATE {
             let place = bindings.iter().position(|b| *b == binding);
-            module[at + 3] = place.ok_or(format!("it has a binding {binding} too many"))? as u32;
+            module[at + 3] = place.ok_or(format!("unexpected binding {binding}"))? as u32;
         }
     }
     Ok(module)
@@ -81,7 +81,7 @@ fn instructions(module: &[u32]) -> Result<Vec<usize>, String> {
     while let Some(head) = module.get(at) {
         let words = (head >> 16) as usize;
         if words == 0 || at + words > module.len() {
-            return Err(format!("its instruction at word {at} is not whole"));
+            return Err(format!("truncated instruction at word {at}"));
         }
         places.push(at);
         at += words;
@@ -121,19 +121,19 @@ mod tests {
         (wanted[24], wanted[28]) = (0, 1);
         assert_eq!(made, wanted);
         let e = renumber_bindings(m, &[0, 1]).unwrap_err();
-        assert_eq!(e, "it has a binding 2 too many");
+        assert_eq!(e, "unexpected binding 2");
     }
 
     #[test]
     fn other_modules_are_refused() {
         let e = specialized(module(), &[5]).unwrap_err();
-        assert_eq!(e, "its specialization constant 1 has no value");
+        assert_eq!(e, "specialization constant 1 has no value");
         let e = specialized(module(), &[5, 6, 7]).unwrap_err();
-        assert_eq!(e, "it has no specialization constant 2");
+        assert_eq!(e, "specialization constant 2 does not exist");
         let mut cut = module();
         cut.pop();
         let e = specialized(cut, &[5, 6]).unwrap_err();
-        assert_eq!(e, "its instruction at word 17 is not whole");
-        assert_eq!(words(&[3, 2]).unwrap_err(), "it is no SPIR-V");
+        assert_eq!(e, "truncated instruction at word 17");
+        assert_eq!(words(&[3, 2]).unwrap_err(), "it is not a SPIR-V module");
     }
 }

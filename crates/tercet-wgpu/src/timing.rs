@@ -3,7 +3,7 @@
 use crate::buffers::{BufferError, create_buffer};
 use crate::device::WgpuDevice;
 
-/// Where the device can write timestamps.
+/// Places in a command stream that can hold device timestamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TimestampSupport {
     /// Between the dispatches of a pass.

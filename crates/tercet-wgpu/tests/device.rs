@@ -2,7 +2,7 @@
 //!
 //! Without an adapter all trials are ignored and `adapter` reports the reason. If `TERCET_REQUIRE`
 //! names the device, its absence is a failure.
-#![allow(clippy::unwrap_used, reason = "a test: what cannot be had fails it")]
+#![allow(clippy::unwrap_used, reason = "a test: errors fail it")]
 
 mod common;
 

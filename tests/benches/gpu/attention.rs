@@ -1,4 +1,4 @@
-//! Attention, by its times on the device.
+//! Device times of attention.
 
 use tercet::ops::{AttentionLayout, AttentionOptions};
 use tercet::{DType, Tensor, TensorType, Type, case::InputFill};
@@ -6,7 +6,7 @@ use tercet::{DType, Tensor, TensorType, Type, case::InputFill};
 use crate::kernels::{Measured, measure, stateful};
 use crate::{Bench, Result};
 
-/// An attention to measure: query heads and key heads, queries and keys.
+/// The sizes of an attention: query heads, key heads, queries and keys.
 struct Heads {
     what: &'static str,
     dtype: DType,
@@ -99,7 +99,8 @@ fn one_attention(b: &mut Bench, case: &Heads) -> Result<()> {
     });
     match checked {
         Ok(m) => {
-            // One query reads every key and value once; many multiply with those that they see.
+            // A single query is memory-bound: bytes of keys and values. Many queries are
+            // compute-bound: FLOPs of the visible keys.
             let rate = if queries == 1 {
                 let elements = 2 * batch * kv_heads * keys * dim;
                 let bytes = (elements * dtype.size_bytes()) as f64;
@@ -125,7 +126,7 @@ fn last_entry(t: &Tensor) -> Result<Vec<f64>> {
     Ok(Tensor::from_bytes(ty, &bytes[from..])?.to_f64s())
 }
 
-/// Compares some rows of the last batch entry with a softmax in f64.
+/// Compares some rows of the last batch entry with a softmax in F64.
 fn check_attention(m: &mut Measured, tensors: &[(String, Tensor)], case: &Heads) -> Result<()> {
     let Heads {
         batch,
@@ -163,7 +164,7 @@ fn check_attention(m: &mut Measured, tensors: &[(String, Tensor)], case: &Heads)
             let value = |key: usize| v[kv_first + key * dim + d];
             let want = (0..seen).map(|key| weights[key] * value(key)).sum::<f64>() / total;
             let is = got[own + d];
-            // Not finite is no match either.
+            // False for NaN and infinities, too.
             let near = (is - want).abs() <= allowed * (1.0 + want.abs());
             if !near {
                 let at = format!("[{}, {head}, {query}, {d}]", batch - 1);

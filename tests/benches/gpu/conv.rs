@@ -1,4 +1,4 @@
-//! Convolutions, as vision networks have them.
+//! Device times of convolutions from vision networks.
 
 use tercet::ops::{PoolFn, Window};
 use tercet::{DType, Tensor, Type, case::InputFill};
@@ -6,7 +6,7 @@ use tercet::{DType, Tensor, Type, case::InputFill};
 use crate::kernels::{Measured, measure, stateful, with_params};
 use crate::{Bench, Result};
 
-/// A convolution by its shapes; padding keeps the size where the stride is 1.
+/// The shapes of a convolution; the padding preserves the size at stride 1.
 struct Case {
     name: &'static str,
     x: &'static [usize],
@@ -124,7 +124,7 @@ fn one(b: &mut Bench, dtype: DType, case: &Case) -> Result<()> {
     Ok(())
 }
 
-/// Compares some windows of the last entry with sums in f64.
+/// Compares some windows of the last batch entry with sums in F64.
 fn check(
     measured: &mut Measured,
     case: &Case,
@@ -171,7 +171,7 @@ fn check(
     Ok(())
 }
 
-/// What goes with convolutions.
+/// Operators that accompany convolutions: pools, resizes, transposed convolutions.
 fn others(b: &mut Bench) -> Result<()> {
     let entries = if b.quick { 1 } else { 32 };
     for dtype in [DType::F16, DType::F32] {

@@ -1,4 +1,4 @@
-//! Single operators, by their times on the device.
+//! Device times of single operators.
 
 use std::time::{Duration, Instant};
 
@@ -14,11 +14,11 @@ use crate::{Bench, Result};
 
 pub(crate) const RUNS: usize = 24;
 
-/// How long a device works before it is measured.
+/// The warm-up time before a measurement.
 pub(crate) const WARM_UP: Duration = Duration::from_millis(400);
 
-/// A graph whose operands are states, so that nothing is uploaded or prepared, but for packed weights,
-/// which are parameters as in models.
+/// A graph whose operands are states, so that nothing is uploaded or prepared. Quantized weights
+/// are parameters, as in models.
 pub(crate) fn stateful(
     operands: &[(&str, Type, InputFill)],
     build: impl FnOnce(&mut Graph, &[Value]) -> std::result::Result<Value, OpError>,
@@ -54,7 +54,7 @@ pub(crate) fn with_params(
     Ok((g, tensors))
 }
 
-/// Random data; beyond a million elements a prime number of them repeats.
+/// Random data. Above a million elements, a block with a prime number of elements repeats.
 pub(crate) fn pattern(ty: &TensorType, fill: &InputFill) -> Result<Tensor> {
     tercet_tests::steps::pattern("bench", ty, fill)
 }
@@ -64,7 +64,7 @@ pub(crate) struct Measured {
     pub(crate) exe: Box<dyn Executable>,
 }
 
-/// The median time on the device of all steps of a run.
+/// The median device time of all steps of a run.
 pub(crate) fn measure(b: &Bench, graph: &Graph, tensors: &[(String, Tensor)]) -> Result<Measured> {
     let mut exe = b.timed.compile(graph, &CompileOptions::new())?;
     let params = exe.signature().params.clone();
@@ -76,7 +76,7 @@ pub(crate) fn measure(b: &Bench, graph: &Graph, tensors: &[(String, Tensor)]) ->
     }
     let mut outputs = Vec::new();
     let mut times = Vec::new();
-    // An idle device clocks down: it is kept busy until it has had time to clock up again.
+    // An idle device lowers its clock, so keep it busy until the clock is up.
     let began = Instant::now();
     while times.len() < RUNS {
         exe.submit(&[], OutputSelection::Only(&[]))?;
@@ -99,7 +99,7 @@ pub(crate) fn measure(b: &Bench, graph: &Graph, tensors: &[(String, Tensor)]) ->
     })
 }
 
-/// Compares some elements of a product with sums in f64.
+/// Compares some elements of a matmul with sums in F64.
 fn check_product(
     m: &mut Measured,
     a: &[f64],
@@ -156,7 +156,7 @@ pub(crate) fn gemm(b: &mut Bench) -> Result<()> {
     layers(b)
 }
 
-/// Products as encoders have them: weights that are parameters, with a bias and a function.
+/// Matmuls of encoders: weights as parameters, with bias and activation.
 fn layers(b: &mut Bench) -> Result<()> {
     let rows = if b.quick { 64 } else { 4096 };
     let layers = [
@@ -182,8 +182,8 @@ fn layers(b: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Few rows times weights: two large matrices of each format, one of them with a few rows, then what a
-/// decoded token of a 1.1B model multiplies.
+/// Skinny quantized GEMMs: two large matrices in each format, one of them with several rows, then
+/// the matmuls of a decode step of a 1.1B model.
 pub(crate) fn gemv(b: &mut Bench) -> Result<()> {
     let large = [
         Scheme::F16,
@@ -230,7 +230,7 @@ pub(crate) fn gemv(b: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Rows of `dtype` times packed weights.
+/// Rows of `dtype` times quantized weights.
 fn gemv_of(b: &mut Bench, scheme: Scheme, dtype: DType, [m, n, k]: [usize; 3]) -> Result<()> {
     let stored = scheme.stored_len(k).ok_or("whole blocks")?;
     let weights = Type::new(scheme.storage(), [n, stored]);
@@ -264,7 +264,7 @@ fn gemv_of(b: &mut Bench, scheme: Scheme, dtype: DType, [m, n, k]: [usize; 3]) -
     Ok(())
 }
 
-/// Compares some elements of the last row with sums in f64 over decoded weights.
+/// Compares some elements of the last row with F64 sums over dequantized weights.
 fn check_weights(
     measured: &mut Measured,
     tensors: &[(String, Tensor)],
@@ -346,7 +346,7 @@ pub(crate) fn rows(b: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Eight elementwise operators in one pass, beside the copy of as many bytes.
+/// Eight elementwise operators in one pass, and a copy of the same number of bytes.
 pub(crate) fn chain(b: &mut Bench) -> Result<()> {
     let n = if b.quick { 1 << 16 } else { 64 << 20 };
     let x = || [("x", Type::new(DType::F32, [n]), InputFill::Normal)];
@@ -368,7 +368,7 @@ pub(crate) fn chain(b: &mut Bench) -> Result<()> {
         m.seconds,
         Some((rate, "GB/s")),
     );
-    // A transpose that moves nothing is a copy of the state.
+    // A transpose without effect is a copy of the state.
     let (g, tensors) = stateful(&x(), |g, v| g.neg(v[0]))?;
     let m = measure(b, &g, &tensors)?;
     let rate = bytes / m.seconds * 1e-9;
@@ -377,7 +377,7 @@ pub(crate) fn chain(b: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// A function of `inputs` operands of one shape.
+/// An elementwise function of `inputs` operands with the same shape.
 type MapCase = (
     &'static str,
     usize,
@@ -401,7 +401,7 @@ const MAPS: [MapCase; 11] = [
     }),
 ];
 
-/// Elementwise functions over more than caches hold.
+/// Elementwise functions on more data than the caches hold.
 pub(crate) fn maps(b: &mut Bench) -> Result<()> {
     let n = if b.quick { 1 << 16 } else { 64 << 20 };
     for dtype in [DType::F32, DType::F16] {
@@ -421,7 +421,7 @@ pub(crate) fn maps(b: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Three hundred small steps, each of which needs the one before.
+/// Three hundred small dependent steps.
 pub(crate) fn overhead(b: &mut Bench) -> Result<()> {
     const STEPS: usize = 300;
     let mut g = Graph::new();

@@ -1,9 +1,9 @@
-//! What a GPU executor does with its device, as a table and as JSON. Run by `cargo xtask bench gpu`,
-//! or as `gpu --device vulkan --json gpu.json [FILTER...]`. Whole training steps are groups of their own, `training_bert_f16`
-//! and the like (`steps.rs`).
+//! Benches of a GPU executor, printed as a table and written as JSON. `cargo xtask bench gpu` runs
+//! them, or `gpu --device vulkan --json gpu.json [FILTER...]`. Training steps are separate groups
+//! such as `training_bert_f16` (`steps.rs`).
 //!
-//! Times of kernels come from the device (the median of many runs); times of models are wall clock
-//! from inputs to results on the host. Products are checked against sums in f64 in the same run.
+//! Kernel times are device times, medians over many runs. Model times are wall-clock times from
+//! inputs to results on the host. Matmuls are checked against F64 sums in the same run.
 
 mod attention;
 mod conv;
@@ -26,7 +26,7 @@ use report::Report;
 
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// A group of measurements: its name and what it does.
+/// A group of measurements: name and function.
 type Group = (&'static str, fn(&mut Bench) -> Result<()>);
 
 const GROUPS: &[Group] = &[
@@ -54,17 +54,17 @@ const GROUPS: &[Group] = &[
     ("profile", profile::profile),
 ];
 
-/// What a group measures with.
+/// The devices and options of a run.
 pub(crate) struct Bench {
-    /// Measures nothing on the device: wall-clock times.
+    /// A device without timestamps, for wall-clock times.
     pub(crate) device: Device,
-    /// Measures each step.
+    /// A device that measures each step.
     pub(crate) timed: Device,
     pub(crate) name: String,
     pub(crate) report: Report,
-    /// Small sizes only, to try the bench out.
+    /// Small sizes only, for trying the bench.
     pub(crate) quick: bool,
-    /// Says what each step of a measured graph takes.
+    /// Print the time of each step of a measured graph.
     pub(crate) steps: bool,
 }
 
@@ -103,7 +103,7 @@ fn main() -> Result<()> {
         if !filters.is_empty() && !filters.iter().any(|f| group.contains(f.as_str())) {
             continue;
         }
-        // One group that fails does not hide the others.
+        // A failed group does not stop the others.
         if let Err(e) = run(&mut bench) {
             bench.report.failed(group, &one_line(&*e));
         }

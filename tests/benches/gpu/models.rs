@@ -1,4 +1,4 @@
-//! Whole models, by the wall clock from inputs to results.
+//! Wall-clock times of complete models, from inputs to results.
 
 use std::time::Instant;
 
@@ -91,7 +91,7 @@ pub(crate) fn bert(b: &mut Bench) -> Result<()> {
         for dtype in [DType::F16, DType::F32] {
             let model = build(&config, dtype)?;
             for (batch, seq) in [(1, 128), (32, 128)] {
-                // Compiled for this size: choices depend on bounds.
+                // Compile for this size, because kernel selection depends on bounds.
                 let mut exe = model.compile(&b.device, batch, seq)?;
                 let seconds = wall(&mut *exe, &Batch::new(batch, seq)?, 20)?;
                 let rate = (batch * seq) as f64 / seconds;
@@ -106,7 +106,7 @@ pub(crate) fn bert(b: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// The host's part of a run whose sequence length differs from that of the run before.
+/// The host time of a run whose sequence length differs from the previous one.
 pub(crate) fn resize(b: &mut Bench) -> Result<()> {
     let model = build(&bert_base(b), DType::F32)?;
     let mut exe = model.compile(&b.device, 4, 128)?;
@@ -133,7 +133,7 @@ pub(crate) fn resize(b: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// From a graph to the first result, without and with a pipeline cache from before.
+/// The time from a graph to the first result, without and with an existing pipeline cache.
 pub(crate) fn first_run(b: &mut Bench) -> Result<()> {
     let model = build(&bert_base(b), DType::F16)?;
     let dir = std::env::temp_dir().join(format!("tercet-bench-{}", std::process::id()));
@@ -180,7 +180,7 @@ pub(crate) fn llama_1b(b: &Bench) -> DecoderSpec {
     })
 }
 
-/// A model of 8 billion parameters; the bench keeps a context of 2048 tokens.
+/// A model of 8 billion parameters with a context of 2048 tokens.
 pub(crate) fn llama_8b(b: &Bench) -> DecoderSpec {
     if b.quick {
         return llama_1b(b);
@@ -197,7 +197,7 @@ pub(crate) fn llama_8b(b: &Bench) -> DecoderSpec {
     })
 }
 
-/// A prompt of 512 tokens and then tokens one by one, in the storages and dtypes that users choose among.
+/// Prefill of 512 tokens, then decode, in the common storage formats and dtypes.
 pub(crate) fn decode(b: &mut Bench) -> Result<()> {
     let config = llama_1b(b);
     for (scheme, dtype, products) in [
@@ -214,7 +214,7 @@ pub(crate) fn decode(b: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// The same for a model whose weights are ten times as large.
+/// The same for a model with ten times the weights.
 pub(crate) fn large(b: &mut Bench) -> Result<()> {
     let config = llama_8b(b);
     for (dtype, products) in [
@@ -258,7 +258,7 @@ fn generate(
         generator.truncate(0);
         let start = Instant::now();
         generator.forward(&prompt)?;
-        // A device that waited while weights were loaded has clocked down.
+        // The device lowered its clock while the weights were loaded.
         if began.elapsed() > WARM_UP {
             times.push(start.elapsed().as_secs_f64());
         }

@@ -1,11 +1,11 @@
-//! Products of the gradients of layers.
+//! Device times of the gradient matmuls of layers.
 
 use tercet::{DType, Graph, Type, case::InputFill};
 
 use crate::kernels::{measure, stateful};
 use crate::{Bench, Result};
 
-/// In F32: of rows, times weights that lie turned, and of weights, with rows that lie turned.
+/// F32 gradients: of rows, with transposed weights, and of weights, with transposed rows.
 pub(crate) fn gradients(b: &mut Bench) -> Result<()> {
     let shapes = [
         [4096, 768, 3072, 1],

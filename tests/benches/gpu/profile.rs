@@ -1,4 +1,4 @@
-//! Where the time of a model goes: its kernels by their time on the device, summed over one run.
+//! Profiles of models: device times of the kernels, summed over one run.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use crate::kernels::WARM_UP;
 use crate::models::{Batch, bert_base, build, llama_1b, llama_8b};
 use crate::{Bench, Result};
 
-/// Kernels shown of each model.
+/// The number of kernels shown per model.
 const SHOWN: usize = 14;
 
 pub(crate) fn profile(b: &mut Bench) -> Result<()> {
@@ -55,12 +55,12 @@ pub(crate) fn profile(b: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Rows of the kernels that take longest, with the number of their calls.
+/// Prints the slowest kernels with their numbers of calls.
 pub(crate) fn show(b: &mut Bench, name: &str, steps: &[StepTime]) {
     show_some(b, name, steps, SHOWN);
 }
 
-/// Rows of all kernels, with the number of their calls.
+/// Prints all kernels with their numbers of calls.
 pub(crate) fn show_all(b: &mut Bench, name: &str, steps: &[StepTime]) {
     show_some(b, name, steps, usize::MAX);
 }

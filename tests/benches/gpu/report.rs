@@ -1,8 +1,8 @@
-//! The figures, printed as they come and kept as JSON.
+//! The results, printed immediately and saved as JSON.
 
 use serde_json::{Value, json};
 
-/// The figures so far.
+/// The results so far.
 pub(crate) struct Report {
     device: String,
     rows: Vec<Value>,
@@ -22,7 +22,7 @@ impl Report {
         }
     }
 
-    /// A time in seconds, and a rate made of it.
+    /// Adds a time in seconds, and a rate derived from it.
     pub(crate) fn row(&mut self, name: &str, seconds: f64, rate: Option<(f64, &str)>) {
         let shown = match seconds {
             s if s < 1e-3 => format!("{:.2} us", s * 1e6),
@@ -37,7 +37,7 @@ impl Report {
         }));
     }
 
-    /// Memory, shown in MiB.
+    /// Adds a memory size, printed in MiB.
     pub(crate) fn bytes(&mut self, name: &str, bytes: u64) {
         let mib = format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
         println!("{name:<44} {mib:>12}");

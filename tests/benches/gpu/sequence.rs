@@ -1,4 +1,5 @@
-//! Scans over sequences and Fourier transforms, beside the time to read and write their tensors once.
+//! Device times of sequence scans and Fourier transforms, compared with the time to read and write
+//! their tensors once.
 
 use tercet::ops::FftNorm;
 use tercet::{DType, Graph, OpError, Type, Value, case::InputFill};
@@ -6,7 +7,7 @@ use tercet::{DType, Graph, OpError, Type, Value, case::InputFill};
 use crate::kernels::{measure, stateful};
 use crate::{Bench, Result};
 
-/// What is measured: a name, operands, the operator, and the elements of its result.
+/// A measurement: name, operands, operator, and number of result elements.
 struct Case {
     name: String,
     operands: Vec<(&'static str, Type, InputFill)>,
@@ -108,7 +109,7 @@ fn delta_net(dtype: DType, steps: usize) -> Case {
     }
 }
 
-/// As many rows as make 16 million numbers.
+/// A Fourier transform with enough rows for 16 million numbers.
 fn fft(dtype: DType, n: usize) -> Case {
     let rows = ((1 << 24) / n).min(4096);
     Case {

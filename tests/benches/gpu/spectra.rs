@@ -1,4 +1,4 @@
-//! Fourier transforms of real numbers, beside the time to read and write them once.
+//! Device times of real Fourier transforms, compared with the time to read and write them once.
 
 use tercet::ops::FftNorm;
 use tercet::{DType, Graph, OpError, Type, Value, case::InputFill};
@@ -6,7 +6,7 @@ use tercet::{DType, Graph, OpError, Type, Value, case::InputFill};
 use crate::kernels::{measure, stateful};
 use crate::{Bench, Result};
 
-/// A name, the shape of the operand, the operator and how many elements it gives.
+/// A measurement: name, operand shape, operator, and number of result elements.
 struct Case {
     name: &'static str,
     x: Vec<usize>,

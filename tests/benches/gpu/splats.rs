@@ -1,4 +1,4 @@
-//! Gaussian splatting: made-up scenes that fill an image.
+//! Device times of Gaussian splatting on generated scenes that fill an image.
 
 use tercet::case::InputFill;
 use tercet::ops::splat::{CAMERA_LEN, SplatSceneOperands};

@@ -1,4 +1,5 @@
-//! Whole training steps, by the wall clock from the inputs of a batch to its loss, and the memory they take.
+//! Wall-clock times of training steps, from the inputs of a batch to its loss, and their memory
+//! use.
 
 use std::time::Instant;
 
@@ -11,10 +12,11 @@ use crate::profile::show_all;
 use crate::report::median;
 use crate::{Bench, Result};
 
-/// Steps that are timed.
+/// The number of timed steps.
 const COUNT: usize = 12;
 
-/// The steps whose groups, `training_` and their names, contain one of `filters`; all without one.
+/// Measures the steps whose group name (`training_` and the step name) contains one of `filters`;
+/// all if there is none.
 pub(crate) fn steps(b: &mut Bench, filters: &[String]) {
     for step in STEPS {
         let group = format!("training_{}", step.name);
@@ -54,7 +56,7 @@ fn measure(b: &mut Bench, step: &MeasuredStep) -> Result<()> {
     Ok(())
 }
 
-/// The median time of a step; it reads a loss back, as trainings do.
+/// The median time of a step, including the readback of the loss as in real training.
 fn timed(trainer: &mut Trainer, made: &BuiltStep) -> Result<f64> {
     let mut times = Vec::new();
     let began = Instant::now();
@@ -68,7 +70,7 @@ fn timed(trainer: &mut Trainer, made: &BuiltStep) -> Result<f64> {
     Ok(median(times))
 }
 
-/// All buffers of the executable, and those between its steps.
+/// Reports the bytes of all buffers of the executable, and of its intermediate values.
 fn memory(b: &mut Bench, name: &str, made: &BuiltStep) -> Result<()> {
     let explained = explain(&b.device, made)?;
     let all: u64 = explained.iter().map(|(_, bytes)| bytes).sum();
@@ -84,7 +86,7 @@ fn explain(device: &Device, made: &BuiltStep) -> Result<Vec<(&'static str, u64)>
     Ok(explained.bytes)
 }
 
-/// What each kernel takes, by a device that measures them.
+/// Prints the device time of each kernel.
 fn kernels(b: &mut Bench, name: &str, made: &BuiltStep) -> Result<()> {
     let mut trainer = made.trainer(&b.timed, 1e-5)?;
     timed(&mut trainer, made)?;

@@ -1,5 +1,6 @@
-//! The towers of pictures and texts as their peers run them: ViT-B/16 with 32 pictures, the texts of CLIP ViT-B/32, 64 of 77 tokens,
-//! by the wall clock, and what each kernel takes. What F16 gives is compared with F32.
+//! Wall-clock times of image and text towers, comparable with peers: ViT-B/16 with 32 images, and
+//! CLIP ViT-B/32 with 64 texts of 77 tokens. Also prints the time of each kernel. F16 results are
+//! compared with F32.
 
 use std::time::Instant;
 
@@ -13,15 +14,15 @@ use crate::profile::show_all;
 use crate::report::median;
 use crate::{Bench, Result};
 
-/// Runs that are timed.
+/// The number of timed runs.
 const RUNS: usize = 100;
-/// Tokens of each of CLIP's texts.
+/// Tokens of each CLIP text.
 const TOKENS: usize = 77;
-/// Sides of pictures.
+/// The image size.
 const SIDES: [usize; 2] = [224, 224];
-/// Pixels are at most this.
+/// Maximum magnitude of pixels.
 const WIDTH: f64 = 0.02;
-/// How far F16 may be from F32, in parts of the greatest result.
+/// Maximum difference between F16 and F32, relative to the maximum result.
 const APART: f64 = 0.03;
 
 fn spec(json: Value) -> Result<VisionSpec> {
@@ -64,7 +65,7 @@ fn clip(quick: bool) -> Result<VisionSpec> {
 
 type Compile = Box<dyn Fn(&Device) -> Result<Box<dyn Executable>>>;
 
-/// One of both models in one dtype, compiled for what it is given.
+/// One of the models in one dtype, compiled for its inputs.
 struct Tower {
     name: &'static str,
     dtype: DType,
@@ -76,7 +77,8 @@ fn of_pictures(quick: bool, dtype: DType, weights: &Weights) -> Result<Tower> {
     let pictures = if quick { 2 } else { 32 };
     let model = VisionModel::build(&vit(quick)?, weights, VisionOutput::Features, SIDES, dtype)?;
     let ty = TensorType::new(DType::F32, &[pictures, 3, SIDES[0], SIDES[1]]);
-    // Weights of convolutions are ones: sums of larger pixels would leave little of positions in F16.
+    // The convolution weights are ones, so sums of larger pixels would exceed position embeddings
+    // by too much for F16.
     let pixels = InputFill::Uniform(-WIDTH, WIDTH).tensor("pixels", ty);
     Ok(Tower {
         name: "vit-b/16",
@@ -105,7 +107,7 @@ fn of_texts(quick: bool, dtype: DType, weights: &Weights) -> Result<Tower> {
 }
 
 impl Tower {
-    /// The model on a device, where its inputs are already.
+    /// The model on a device, with its inputs on the device.
     fn on(&self, device: &Device) -> Result<(Box<dyn Executable>, Vec<DeviceTensor>)> {
         let mut exe = (self.compile)(device)?;
         let mut kept = Vec::new();
@@ -117,7 +119,7 @@ impl Tower {
         Ok((exe, kept))
     }
 
-    /// Measures it; its results.
+    /// Measures the model and returns its results.
     fn measure(&self, b: &mut Bench) -> Result<Vec<f64>> {
         let items = self.inputs[0].1.shape()[0];
         let name = format!("{} {} b{items}", self.name, self.dtype);
@@ -132,7 +134,7 @@ impl Tower {
     }
 }
 
-/// The seconds of a run of what has its inputs, once the clock is up, and the results.
+/// The seconds per run with bound inputs after the warm-up, and the results.
 fn run(exe: &mut dyn Executable, runs: usize) -> Result<(f64, Vec<f64>)> {
     let (mut outputs, mut times) = (Vec::new(), Vec::new());
     let began = Instant::now();

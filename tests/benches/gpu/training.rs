@@ -1,4 +1,5 @@
-//! What training adds to a model: gradients of single operators, and the update of weights. Whole steps: `steps.rs`.
+//! Device times of training operators: gradients of single operators, and the weight update.
+//! `steps.rs` measures complete steps.
 
 use std::time::Instant;
 
@@ -13,7 +14,7 @@ use crate::kernels::{Measured, RUNS, WARM_UP, measure};
 use crate::report::median;
 use crate::{Bench, Result};
 
-/// Gradients of attention, which `training` names as well.
+/// Gradients of attention, which are also part of the group `training`.
 pub(crate) fn training_attention(b: &mut Bench) -> Result<()> {
     for dtype in [DType::F16, DType::F32] {
         attention(b, dtype, false)?;
@@ -32,8 +33,8 @@ pub(crate) fn training(b: &mut Bench) -> Result<()> {
     adamw(b)
 }
 
-/// A graph that gives gradients of `build`'s result with respect to the states of these types; the cotangent is a state,
-/// too. The way forward is a part of it where gradients need it.
+/// A graph with the gradients of `build`'s result with respect to states of these types; the
+/// cotangent is a state, too. It includes the forward pass if the gradients need it.
 fn backward(
     b: &Bench,
     operands: &[(&str, Type, InputFill)],
@@ -110,7 +111,7 @@ fn rows(b: &mut Bench, dtype: DType) -> Result<()> {
         InputFill::Uniform(0.5, 1.5),
     );
     let beta = ("beta", Type::new(dtype, [len]), InputFill::Normal);
-    // x and dy once, dx once.
+    // x and dy are read once, and dx is written once.
     let bytes = Some(3 * rows * len * dtype.size_bytes());
     let operands = [x.clone(), gamma.clone(), beta];
     let measured = backward(b, &operands, 3, |g, v| {
@@ -140,7 +141,7 @@ fn rows(b: &mut Bench, dtype: DType) -> Result<()> {
     Ok(())
 }
 
-/// The mean of the losses of rows of logits, and its gradient.
+/// The mean cross-entropy of rows of logits, and its gradient.
 fn cross_entropy(b: &mut Bench, dtype: DType) -> Result<()> {
     let [rows, vocab] = if b.quick { [64, 500] } else { [4096, 32000] };
     let mut g = Graph::new();
@@ -228,7 +229,7 @@ fn convolution(b: &mut Bench, dtype: DType) -> Result<()> {
     Ok(())
 }
 
-/// The update of weights from gradients that lie on the device: what the optimizer itself takes.
+/// The weight update from gradients on the device: the time of the optimizer alone.
 fn adamw(b: &mut Bench) -> Result<()> {
     let sizes: &[usize] = if b.quick {
         &[1000]
@@ -242,7 +243,7 @@ fn adamw(b: &mut Bench) -> Result<()> {
         let ty = Type::new(DType::F32, [n]);
         let w = g.state(&format!("w{i}"), ty.clone())?;
         let d = g.state(&format!("d{i}"), ty.clone())?;
-        // Its gradient is `d`, which nothing has to compute.
+        // Its gradient is `d`, which needs no computation.
         let product = g.mul(w, d)?;
         let part = g.reduce_sum(product, &[0], false)?;
         sum = Some(match sum {
@@ -266,7 +267,7 @@ fn adamw(b: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// The time of the updates in a step of training: they are its longest kernels, as many as there are weights.
+/// The time of the updates in a training step. They are its slowest kernels, one per weight.
 fn longest_steps(
     b: &Bench,
     graph: &Graph,

@@ -1,4 +1,4 @@
-//! The process that is measured: from opening a file to a token, with the time of each part.
+//! The measured process: from opening a file to the first token, with the time of each phase.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,7 +15,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::Result;
 
-/// Seconds by name of the spans that the library opens; those of threads beside each other add up.
+/// Seconds per span name of the library's tracing spans; spans of parallel threads are summed.
 #[derive(Clone, Default)]
 struct Spans(Arc<Mutex<BTreeMap<&'static str, f64>>>);
 
@@ -37,7 +37,7 @@ impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Spans {
     }
 }
 
-/// The phases so far and the end of the last one.
+/// The phases so far, and the end of the last one.
 struct Phases {
     seconds: BTreeMap<String, f64>,
     last: Instant,

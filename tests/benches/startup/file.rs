@@ -1,4 +1,4 @@
-//! A GGUF file of the shape of a llama, of random blocks.
+//! Writes a GGUF file with the shape of a llama and random blocks.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -10,15 +10,15 @@ use tercet_ir::case::random_blocks;
 use crate::Result;
 
 const ALIGNMENT: usize = 32;
-/// Numbers of types in the format.
+/// Type numbers of the GGUF format.
 const F32: u32 = 0;
 const Q4_K: u32 = 12;
 const Q6_K: u32 = 14;
-/// Elements of a block of both.
+/// Elements per block of both formats.
 const BLOCK: usize = 256;
-/// Blocks that are drawn; longer tensors repeat them.
+/// The number of distinct random blocks; longer tensors repeat them.
 const PATTERN_BLOCKS: usize = 4099;
-/// As wide as trained matrices are.
+/// The standard deviation of trained matrices.
 const WIDTH: f64 = 0.05;
 
 struct Shape {
@@ -41,7 +41,7 @@ const LLAMA_1B: Shape = Shape {
     context: 2048,
 };
 
-/// To try the bench out.
+/// Small sizes for trying the bench.
 const SMALL: Shape = Shape {
     hidden: 256,
     layers: 2,
@@ -54,7 +54,7 @@ const SMALL: Shape = Shape {
 
 struct Tensor {
     name: String,
-    /// Innermost first, as the format has them.
+    /// Innermost dimension first, as in the format.
     dims: Vec<usize>,
     ty: u32,
 }
@@ -121,7 +121,7 @@ pub(crate) fn write(path: &Path, quick: bool) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// The tensors of a file as quantisers write it that keep some matrices in 6 bits.
+/// The tensors of a file; as quantizers do, some matrices have 6 bits.
 fn tensors(shape: &Shape) -> Vec<Tensor> {
     let &Shape {
         hidden,
@@ -189,8 +189,8 @@ fn metadata(shape: &Shape) -> Vec<Vec<u8>> {
     ]
 }
 
-/// All bytes, words of small letters of growing length, and where a text begins and ends; the merges that make
-/// the words.
+/// A vocabulary of all bytes, words of lower-case letters with increasing length, and start and end
+/// tokens; also the merges that form the words.
 fn vocabulary(size: usize) -> (Vec<String>, Vec<String>) {
     let mut next = 0x100u32;
     let mut tokens: Vec<String> = (0..=255u8)

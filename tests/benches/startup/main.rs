@@ -1,15 +1,15 @@
-//! From the start of a process to the first token of a language model, without and with what processes before it
-//! kept on disk.
+//! Measures the time from process start to the first token of a language model, without and with
+//! the disk caches of earlier processes.
 //!
 //! ```text
 //! startup [--model FILE] [--device vulkan,wgpu] [--dtype f32|f16] [--runs N] [--quick] [--json FILE]
 //! startup --write FILE [--quick]
 //! ```
 //!
-//! Without a file, one of the shape of a llama of 1.1 billion parameters is written to the folder of temporary files:
-//! Q4_K and Q6_K blocks, a vocabulary of 32,000. Each figure is of a process of its own, which this one starts and
-//! whose first token it waits for; caches of drivers lie in a folder of their own, empty at first. The executable
-//! needs nothing beside it.
+//! Without a file, the bench writes a model with the shape of a 1.1B llama to the temporary folder:
+//! Q4_K and Q6_K blocks and a vocabulary of 32,000 tokens. Each measurement is a separate process,
+//! which the bench starts and waits for. Driver caches are in a separate folder that is initially
+//! empty. The executable is self-contained.
 
 mod child;
 mod file;
@@ -24,12 +24,12 @@ use serde_json::{Value, json};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// What the command line says.
+/// The command-line arguments.
 struct Args {
     model: Option<PathBuf>,
     write: Option<PathBuf>,
     json: Option<PathBuf>,
-    /// The folder of caches, in a process that was started to be measured.
+    /// The cache folder, in a process that is being measured.
     child: Option<PathBuf>,
     devices: Vec<String>,
     dtype: String,
@@ -127,7 +127,7 @@ fn measure_all(args: &Args, folder: &Path) -> Result<Value> {
     Ok(json!({ "rows": rows }))
 }
 
-/// A process of its own: what it says, and the time from its start to its first token.
+/// Measures a separate process: its reported times, and the time from its start to its first token.
 fn measure(args: &Args, model: &Path, device: &str, caches: &Path) -> Result<Value> {
     let start = Instant::now();
     let mut child = Command::new(std::env::current_exe()?)
@@ -136,7 +136,7 @@ fn measure(args: &Args, model: &Path, device: &str, caches: &Path) -> Result<Val
         .arg("--model")
         .arg(model)
         .args(["--device", device, "--dtype", &args.dtype])
-        // Drivers keep caches of their own, for all programs.
+        // Drivers have their own caches, shared by all programs.
         .env("__GL_SHADER_DISK_CACHE_PATH", caches)
         .env("MESA_SHADER_CACHE_DIR", caches)
         .stdout(Stdio::piped())

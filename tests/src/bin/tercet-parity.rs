@@ -1,7 +1,9 @@
-//! `tercet-parity`: every suite on the executors of a machine, one verdict line, a JSON report.
+//! `tercet-parity`: runs every suite on the executors of a machine and prints a verdict in one line
+//! and a JSON report.
 //!
-//! Self-contained once `cargo xtask parity --pack` has put the files of the tests behind it. Each executor is
-//! tried in a process of its own, so that one whose driver ends the process is a failure of that executor.
+//! After `cargo xtask parity --pack` the program contains the test files and is self-contained.
+//! Each executor runs in a separate process, so a driver crash counts as a failure of that
+//! executor.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -14,37 +16,39 @@ use tercet_tests::harness::{self, TestJournal};
 use tercet_tests::report::{ExecutorReport, ParityReport};
 use tercet_tests::{ONLY, complaints, executors, package, suites};
 
-/// Set to the folder of a process that tries one executor.
+/// The environment variable with the folder of a worker process, which tests one executor.
 const WORKER: &str = "TERCET_PARITY_WORKER";
 const MINILM_DIR: &str = "TERCET_MINILM_DIR";
-/// Without it Mesa complains of a missing Wayland.
+/// Set because Mesa prints warnings about Wayland without it.
 const RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
 
 type BoxError = Box<dyn std::error::Error>;
 
-/// Run every suite on the executors of this machine: one verdict line, exit code 0 if all was right
+/// Run every suite on the executors of this machine and print a one-line verdict; exit code 0 if
+/// all tests passed
 #[derive(Parser)]
 #[command(name = "tercet-parity", version)]
 struct ParityCli {
-    /// An executor that must be here: cpu, vulkan or wgpu; may be repeated. All that are here without it
+    /// Executor that must be available: cpu, vulkan or wgpu; repeatable; default: all available
+    /// ones
     #[arg(long)]
     device: Vec<String>,
-    /// A suite; may be repeated. All without it
+    /// Suite to run; repeatable; default: all
     #[arg(long)]
     suite: Vec<String>,
     /// Write the report as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Tests at a time
+    /// Number of tests to run in parallel
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Put the files of a folder behind a copy of this program and end
+    /// Append the files of folders to a copy of this program and exit
     #[arg(long, value_name = "FILE", hide = true)]
     pack: Option<PathBuf>,
-    /// With --pack: NAME=FOLDER
+    /// Folder to append with --pack: NAME=FOLDER
     #[arg(long, value_name = "NAME=FOLDER", hide = true)]
     folder: Vec<String>,
-    /// Only tests whose names have this text
+    /// Run only tests with this text in their names
     filter: Option<String>,
 }
 
@@ -74,7 +78,7 @@ fn run(cli: &ParityCli) -> Result<bool, BoxError> {
         work(cli, Path::new(&dir))?;
         return Ok(true);
     }
-    // A wrong name is an error before anything runs.
+    // Report a wrong suite name before anything runs.
     suites::tests(&cli.suite).map(drop)?;
     eprintln!("{}", tercet::BUILD);
     let report = with_files(|files| all(cli, files))?;
@@ -87,7 +91,7 @@ fn run(cli: &ParityCli) -> Result<bool, BoxError> {
     Ok(report.passed())
 }
 
-/// The folder of the files that the program brings, and of what its processes leave.
+/// Calls `run` with a temporary folder for the packed files and the output of worker processes.
 fn with_files<T>(run: impl FnOnce(&Path) -> Result<T, BoxError>) -> Result<T, BoxError> {
     let dir = std::env::temp_dir().join(format!("tercet-parity-{}", std::process::id()));
     fs::create_dir_all(&dir)?;
@@ -98,7 +102,7 @@ fn with_files<T>(run: impl FnOnce(&Path) -> Result<T, BoxError>) -> Result<T, Bo
     done
 }
 
-/// The executors one after the other.
+/// Runs the executors one after the other.
 fn all(cli: &ParityCli, files: &Path) -> Result<ParityReport, BoxError> {
     let wanted = |name: &str| cli.device.is_empty() || cli.device.iter().any(|d| d == name);
     let known: Vec<&str> = executors().iter().map(|e| e.name).collect();
@@ -109,7 +113,7 @@ fn all(cli: &ParityCli, files: &Path) -> Result<ParityReport, BoxError> {
     for name in known.into_iter().filter(|name| wanted(name)) {
         eprintln!("\n{name}:");
         let on = executor(cli, name, files)?;
-        // What nobody asked for may be missing.
+        // Executors that were not requested may be missing.
         if on.passed + on.failed > 0 || on.died.is_some() || !cli.device.is_empty() {
             reports.push(on);
         } else {
@@ -119,7 +123,7 @@ fn all(cli: &ParityCli, files: &Path) -> Result<ParityReport, BoxError> {
     Ok(ParityReport::new(reports))
 }
 
-/// One executor, in a process of its own.
+/// Runs one executor in a separate process.
 fn executor(cli: &ParityCli, name: &str, files: &Path) -> Result<ExecutorReport, BoxError> {
     let dir = files.join(format!("on-{name}"));
     fs::create_dir_all(&dir)?;
@@ -163,7 +167,7 @@ fn died(status: ExitStatus, journal: &str) -> String {
     }
 }
 
-/// What the process of one executor does.
+/// The main function of a worker process.
 fn work(cli: &ParityCli, dir: &Path) -> Result<(), BoxError> {
     let [executor] = executors() else {
         return Err(format!("{ONLY} does not name one executor").into());
@@ -194,7 +198,7 @@ fn work(cli: &ParityCli, dir: &Path) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// The first device of the listing of this name.
+/// The description of the first listed device with this name.
 fn described(name: &str) -> String {
     let mut devices = tercet::devices().into_iter();
     let found = devices.find(|d| d.usable && d.name.split(':').next() == Some(name));

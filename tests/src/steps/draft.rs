@@ -1,13 +1,14 @@
-//! A graph under construction whose weights are F32 states that are cast where they are used.
+//! A builder of graphs with F32 master weights (states), which are cast to the compute dtype at
+//! their uses.
 
 use tercet::{DType, Graph, OpError, Tensor, TensorType, Type, Value, case::InputFill};
 
 use super::{BoxError, StepNet, pattern};
 
-/// A graph under construction, and what its states start as.
+/// A graph under construction, with the initial values of its states.
 pub(super) struct StepGraphBuilder {
     pub(super) graph: Graph,
-    /// What it is computed in.
+    /// The compute dtype.
     pub(super) dtype: DType,
     trained: Vec<(String, Tensor)>,
     states: Vec<(String, Tensor)>,
@@ -23,7 +24,7 @@ impl StepGraphBuilder {
         }
     }
 
-    /// A trained weight, F32: uniform within this much of 0.
+    /// Adds a trained F32 weight, initialized uniformly within a distance from 0.
     pub(super) fn master(
         &mut self,
         name: &str,
@@ -36,20 +37,20 @@ impl StepGraphBuilder {
         Ok(self.graph.state(name, Type::new(DType::F32, shape))?)
     }
 
-    /// A trained vector, F32, that starts as one number.
+    /// Adds a trained F32 vector with a constant initial value.
     pub(super) fn vector(&mut self, name: &str, len: usize, value: f32) -> Result<Value, BoxError> {
         let first = Tensor::from_slice(&[len], &vec![value; len])?;
         self.trained.push((name.to_string(), first));
         Ok(self.graph.state(name, Type::new(DType::F32, [len]))?)
     }
 
-    /// [`StepGraphBuilder::vector`] in the dtype of the arithmetic.
+    /// As [`StepGraphBuilder::vector`], cast to the compute dtype.
     pub(super) fn filled(&mut self, name: &str, len: usize, value: f32) -> Result<Value, BoxError> {
         let master = self.vector(name, len, value)?;
         Ok(self.own(master)?)
     }
 
-    /// A vector that is not trained, F32, and starts as one number.
+    /// Adds an F32 vector that is not trained, with a constant initial value.
     pub(super) fn running(
         &mut self,
         name: &str,
@@ -61,7 +62,7 @@ impl StepGraphBuilder {
         Ok(self.graph.state(name, Type::new(DType::F32, [len]))?)
     }
 
-    /// `x` in the dtype of the arithmetic.
+    /// Casts `x` to the compute dtype.
     pub(super) fn own(&mut self, x: Value) -> Result<Value, OpError> {
         match self.graph.ty(x).dtype == self.dtype {
             true => Ok(x),
@@ -94,7 +95,8 @@ impl StepGraphBuilder {
         Ok(self.graph.layer_norm(x, gamma, Some(beta), axis, 1e-5)?)
     }
 
-    /// The mean cross-entropy, in F32, of `logits [n, classes or more]` and `labels [n]`; other columns do not count.
+    /// The mean cross-entropy in F32 of `logits [n, classes or more]` and `labels [n]`; additional
+    /// columns are ignored.
     pub(super) fn finish(
         mut self,
         logits: Value,
@@ -117,10 +119,11 @@ impl StepGraphBuilder {
     }
 }
 
-/// The mean over rows of the losses of `logits [n, classes or more]` and `labels [n]`, in F32; other columns do not count.
+/// The mean cross-entropy over rows in F32 of `logits [n, classes or more]` and `labels [n]`;
+/// additional columns are ignored.
 ///
 /// # Errors
-/// Those of the graph.
+/// Errors of the graph builder.
 pub fn cross_entropy(
     g: &mut Graph,
     logits: Value,

@@ -1,4 +1,4 @@
-//! A decoder as GPT-2 is (Radford and others, 2019), without dropout; its table is its head as well.
+//! A GPT-2 decoder (Radford and others, 2019) without dropout and with tied embeddings.
 
 use tercet::ops::{AttentionLayout, AttentionOptions, PadMode};
 use tercet::{DType, Type, Value};
@@ -17,7 +17,7 @@ struct GptSizes {
     len: usize,
 }
 
-/// A few numbers.
+/// Minimum sizes for tests.
 const TINY: GptSizes = GptSizes {
     layers: 2,
     heads: 2,
@@ -27,7 +27,7 @@ const TINY: GptSizes = GptSizes {
     len: 16,
 };
 
-/// 124 million parameters.
+/// GPT-2 with 124 million parameters.
 pub(super) fn gpt2(size: StepScale, dtype: DType) -> Result<StepNet, BoxError> {
     let whole = GptSizes {
         layers: 12,
@@ -43,7 +43,7 @@ pub(super) fn gpt2(size: StepScale, dtype: DType) -> Result<StepNet, BoxError> {
     }
 }
 
-/// 3.4 million parameters.
+/// A GPT with 3.4 million parameters.
 pub(super) fn small(size: StepScale, dtype: DType) -> Result<StepNet, BoxError> {
     let whole = GptSizes {
         layers: 4,
@@ -92,7 +92,7 @@ impl GptSizes {
         let x = d.layer_norm(x, "norm_f", width)?;
         let x = d.graph.reshape(x, [rows * len, width])?;
         let table = d.own(wte)?;
-        // Rows of logits are whole vectors, as the trainer of models makes them.
+        // Pad the rows of logits to complete vectors, as the trainer in `tercet-models` does.
         let beyond = vocab.next_multiple_of(64) - vocab;
         let table = match beyond {
             0 => table,

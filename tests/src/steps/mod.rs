@@ -1,5 +1,5 @@
-//! Whole training steps of usual models, made up as they are needed: what the bench `gpu training` times, and, small, what the
-//! suite `steps` trains.
+//! Complete training steps of common models with random weights. The bench `gpu training` measures
+//! them at full size, and the suite `steps` trains small versions.
 
 mod draft;
 mod gpt;
@@ -14,45 +14,46 @@ use tercet::{
     CompileOptions, DType, Device, Graph, Scheme, Tensor, TensorType, Value, case::InputFill,
 };
 
-/// Why a step could not be made.
+/// The error of building a step.
 pub type BoxError = Box<dyn std::error::Error>;
 
-/// How large a step is made.
+/// The scale of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepScale {
-    /// As it is measured.
+    /// The measured size.
     Whole,
-    /// A few layers of a few numbers, to be trained by any executor within seconds.
+    /// Few and narrow layers, which any executor trains within seconds.
     Small,
 }
 
-/// A model that is trained.
+/// A model to train.
 #[derive(Clone, Copy, Debug)]
 pub enum StepModel {
-    /// An encoder that tells two classes: 32 texts of 128 tokens.
+    /// A BERT classifier of two classes: 32 sequences of 128 tokens.
     Bert,
     /// A decoder of 124 million parameters, all trained: 8 rows of 1024 tokens.
     Gpt2,
-    /// Matrices of rank 16 beside all projections of a llama of 1.1 billion parameters in this storage: 4 rows of 512 tokens.
+    /// LoRA of rank 16 on all projections of a 1.1B llama in this storage format: 4 rows of 512
+    /// tokens.
     LlamaLora(Scheme),
-    /// 64 images of 224 x 224.
+    /// ResNet-50: 64 images of 224 x 224.
     ResNet50,
-    /// A decoder of 3.4 million parameters, as processors train it: 8 rows of 128 tokens.
+    /// A decoder of 3.4 million parameters, suitable for training on a CPU: 8 rows of 128 tokens.
     SmallGpt,
 }
 
 /// A training step to be measured.
 #[derive(Clone, Copy, Debug)]
 pub struct MeasuredStep {
-    /// Its name, by which the bench chooses it.
+    /// Its name in the bench.
     pub name: &'static str,
-    /// What is trained.
+    /// The model to train.
     pub model: StepModel,
-    /// What it is computed in; weights that are trained, and their moments, are F32.
+    /// The compute dtype; trained weights and their moments are F32.
     pub dtype: DType,
 }
 
-/// All of them.
+/// All measured steps.
 pub const STEPS: &[MeasuredStep] = &[
     step("bert_f32", StepModel::Bert, DType::F32),
     step("bert_f16", StepModel::Bert, DType::F16),
@@ -74,29 +75,29 @@ const fn step(name: &'static str, model: StepModel, dtype: DType) -> MeasuredSte
     MeasuredStep { name, model, dtype }
 }
 
-/// A graph with a loss, and what it starts with.
+/// A loss graph with its initial values.
 struct StepNet {
     graph: Graph,
     loss: Value,
     params: Vec<(String, Tensor)>,
     trained: Vec<(String, Tensor)>,
-    /// Other states that do not start as zeros.
+    /// The initial values of other states that do not start as zeros.
     states: Vec<(String, Tensor)>,
     batch: Vec<(&'static str, Tensor)>,
-    /// What a batch has of these.
+    /// The number of units (tokens or images) in a batch.
     count: usize,
     unit: &'static str,
 }
 
-/// A step that is ready to be compiled.
+/// A step that is ready to compile.
 pub struct BuiltStep {
-    /// The step.
+    /// The training step.
     pub step: TrainStep,
     /// The inputs of a batch.
     pub batch: Vec<(&'static str, Tensor)>,
-    /// What a batch has of [`unit`].
+    /// The number of units in a batch.
     pub count: usize,
-    /// Tokens or images.
+    /// The unit: tokens or images.
     pub unit: &'static str,
     params: Vec<(String, Tensor)>,
     states: Vec<(String, Tensor)>,
@@ -111,15 +112,16 @@ impl std::fmt::Debug for BuiltStep {
 }
 
 impl MeasuredStep {
-    /// Whether activations are computed again: where the step would take more memory than its peer otherwise.
+    /// Whether activations are recomputed, for steps that would otherwise use more memory than the
+    /// peer.
     fn recomputes(&self) -> bool {
         matches!(self.model, StepModel::ResNet50 | StepModel::LlamaLora(_))
     }
 
-    /// The step by AdamW, with a loss scale in F16.
+    /// Builds the step with AdamW, and with loss scaling in F16.
     ///
     /// # Errors
-    /// What the builders of models and steps refuse.
+    /// Errors of the model and step builders.
     pub fn make(&self, size: StepScale) -> Result<BuiltStep, BoxError> {
         let net = match self.model {
             StepModel::Bert => models::bert(size, self.dtype)?,
@@ -148,10 +150,10 @@ impl MeasuredStep {
 }
 
 impl BuiltStep {
-    /// A trainer on a device, with every weight set.
+    /// Creates a trainer on a device and initializes all weights.
     ///
     /// # Errors
-    /// Those of the trainer.
+    /// Errors of the trainer.
     pub fn trainer(&self, device: &Device, rate: f64) -> Result<Trainer, TrainError> {
         let schedule = LearningRateSchedule::constant(rate);
         let options = CompileOptions::new();
@@ -165,17 +167,17 @@ impl BuiltStep {
         Ok(trainer)
     }
 
-    /// The inputs of a batch as steps take them.
+    /// The inputs of a batch in the form that steps expect.
     pub fn inputs(&self) -> Vec<(&str, &Tensor)> {
         let batch = self.batch.iter();
         batch.map(|(name, tensor)| (*name, tensor)).collect()
     }
 }
 
-/// Random data; beyond a million elements a prime number of them repeats.
+/// Random data. Above a million elements, a block with a prime number of elements repeats.
 ///
 /// # Errors
-/// Blocks that do not make the tensor.
+/// Errors of creating the tensor from the repeated block.
 pub fn pattern(name: &str, ty: &TensorType, fill: &InputFill) -> Result<Tensor, BoxError> {
     const VALUE_PERIOD: usize = 999_983;
     if ty.numel() <= VALUE_PERIOD || matches!(fill, InputFill::Blocks(_)) && ty.numel() < 1 << 20 {

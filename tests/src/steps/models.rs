@@ -1,4 +1,4 @@
-//! Steps of models that have training graphs.
+//! Training steps of models from `tercet-models`.
 
 use serde_json::json;
 use tercet::{DType, Scheme, Tensor, TensorType, case::InputFill};
@@ -34,7 +34,7 @@ fn net(training: TrainingGraph, batch: Vec<(&'static str, Tensor)>, count: usize
     }
 }
 
-/// BERT-base with a pooler and a classifier, all weights trained.
+/// BERT-base with a pooler and a classifier; all weights are trained.
 pub(super) fn bert(size: StepScale, dtype: DType) -> Result<StepNet, BoxError> {
     let (hidden, layers, heads, vocab, shape) = match size {
         StepScale::Whole => (768, 12, 12, 30522, [32, 128]),
@@ -64,7 +64,8 @@ pub(super) fn bert(size: StepScale, dtype: DType) -> Result<StepNet, BoxError> {
     Ok(net(training, batch, rows * len))
 }
 
-/// A llama of 1.1 billion parameters that stay as they are stored; rows hold one text each.
+/// A 1.1B llama with frozen weights in the given storage format and LoRA adapters; each row holds
+/// one sequence.
 pub(super) fn llama_lora(
     size: StepScale,
     dtype: DType,

@@ -1,5 +1,5 @@
-//! ResNet-50 with its stride in the 3x3 convolutions (He and others, 2016; as torchvision has it): norms of batches with running
-//! statistics, which stay F32.
+//! ResNet-50 with its stride in the 3x3 convolutions (He and others, 2016; torchvision's variant).
+//! The running statistics of batch norms stay F32.
 
 use tercet::ops::{PoolFn, Window};
 use tercet::{BatchNorm, DType, TensorType, Type, Value, case::InputFill};
@@ -8,18 +8,18 @@ use super::draft::StepGraphBuilder;
 use super::models::indices;
 use super::{BoxError, StepNet, StepScale, pattern};
 
-/// The sizes of a net.
+/// The sizes of a network.
 struct ResNetSizes {
     rows: usize,
     side: usize,
-    /// Channels after the first convolution.
+    /// The channels after the first convolution.
     width: usize,
-    /// Blocks of each stage.
+    /// The blocks of each stage.
     blocks: &'static [usize],
     classes: usize,
 }
 
-/// 25.6 million parameters.
+/// ResNet-50 with 25.6 million parameters.
 pub(super) fn resnet50(size: StepScale, dtype: DType) -> Result<StepNet, BoxError> {
     let net = match size {
         StepScale::Whole => ResNetSizes {
@@ -81,7 +81,7 @@ impl ResNetSizes {
     }
 }
 
-/// 1x1, 3x3 and 1x1, with a way around them.
+/// 1x1, 3x3 and 1x1 convolutions with a residual connection.
 fn bottleneck(
     d: &mut StepGraphBuilder,
     x: Value,
@@ -103,7 +103,7 @@ fn bottleneck(
     Ok(d.graph.relu(h)?)
 }
 
-/// A convolution without bias and the norm of its batch.
+/// A convolution without bias, followed by batch norm.
 fn conv_norm(
     d: &mut StepGraphBuilder,
     x: Value,

@@ -1,5 +1,5 @@
-//! Runs and reads that are awaited, on every executor: they give what blocking ones give, with control flow and states, and
-//! when a run is dropped on its way.
+//! Tests of asynchronous runs and reads on every executor. They must give the results of blocking
+//! ones, including with control flow, states and dropped runs.
 
 use std::future::Future;
 use std::pin::pin;
@@ -13,7 +13,7 @@ use tercet::{CompileOptions, Executable, OutputSelection, RunError, Tensor};
 
 type BoxError = Box<dyn std::error::Error>;
 
-/// A waker that tells the thread.
+/// A waker that unparks the thread and sets a flag.
 struct UnparkWaker(std::thread::Thread, AtomicBool);
 
 impl Wake for UnparkWaker {
@@ -23,7 +23,7 @@ impl Wake for UnparkWaker {
     }
 }
 
-/// Runs a future to its end, polling it only when it was woken.
+/// Runs a future to completion and polls it only after a wake-up.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let told = Arc::new(UnparkWaker(std::thread::current(), AtomicBool::new(false)));
     let waker = Waker::from(Arc::clone(&told));
@@ -52,7 +52,8 @@ fn awaited(exe: &mut dyn Executable, inputs: &[(&str, &Tensor)]) -> Result<Vec<T
     Ok(outputs)
 }
 
-/// Loops of several lengths, one that fails in the middle and one that asks too often.
+/// Loops of several lengths, one that fails in the middle, and one that exceeds its iteration
+/// limit.
 fn loops_with_a_state() -> Result<(), BoxError> {
     on_each(&sum_of_elements()?, &CompileOptions::new(), |exe| {
         let (table, mut other) = (table()?, exe.try_clone()?);
@@ -71,7 +72,8 @@ fn loops_with_a_state() -> Result<(), BoxError> {
     })
 }
 
-/// A run that was polled once and dropped is finished by what comes next, whether that is awaited or not.
+/// A run that was polled once and dropped is completed by the next operation, blocking or
+/// asynchronous.
 fn dropped_on_their_way() -> Result<(), BoxError> {
     on_each(&sum_of_elements()?, &CompileOptions::new(), |exe| {
         let table = table()?;
@@ -93,7 +95,8 @@ fn dropped_on_their_way() -> Result<(), BoxError> {
     })
 }
 
-/// Steps apart: submitted, awaited, taken; rows of what stayed on the device; sizes that a branch refuses.
+/// Separate steps: submit, await, take. Also reads rows of device-resident outputs, and sizes that
+/// a branch rejects.
 fn in_steps() -> Result<(), BoxError> {
     let options = CompileOptions::new().bound("s", 9);
     on_each(&tail()?, &options, |exe| {
@@ -135,10 +138,11 @@ fn in_steps() -> Result<(), BoxError> {
     })
 }
 
-/// What the graph of [`behind_others`] gives in one run.
+/// The outputs of the graph of [`behind_others`] in one run.
 type ChainOutputs = (Vec<f64>, Vec<f64>, f64);
 
-/// An input that the run before gave, one of the host, random numbers, and a state that counts.
+/// A graph with an input from the previous run, an input from the host, random numbers, and a
+/// counter state.
 fn walk() -> Result<tercet::Graph, tercet::OpError> {
     let mut graph = tercet::Graph::new();
     let len = tercet::Dim::sym("n");
@@ -159,7 +163,7 @@ fn walk() -> Result<tercet::Graph, tercet::OpError> {
     Ok(graph)
 }
 
-/// What the last run gave, and the sum of its state.
+/// The outputs of the last run, and the sum of its state.
 fn given(exe: &dyn Executable, outputs: &[Tensor]) -> Result<ChainOutputs, RunError> {
     let sum = exe.read_state("sum")?.to_f64s().iter().sum();
     Ok((outputs[0].to_f64s(), outputs[1].to_f64s(), sum))
@@ -169,14 +173,14 @@ fn row(numbers: &[i64]) -> Result<Tensor, BoxError> {
     Ok(Tensor::from_slice(&[numbers.len()], numbers)?)
 }
 
-/// Where the walk begins, and the inputs of its steps.
+/// The initial value of the walk, and the inputs of its steps.
 fn way() -> Result<(Tensor, Vec<Tensor>), BoxError> {
     let steps = [[1, 2], [1, 0], [1, 1], [0, 2], [-2, 0]];
     let steps: Result<_, BoxError> = steps.iter().map(|by| row(by)).collect();
     Ok((row(&[0, 1])?, steps?))
 }
 
-/// On each executor, with the parameter set, and what runs one after the other give.
+/// Calls `f` on each executor, with the parameter set, and with the results of sequential runs.
 fn on_each_walk(
     f: impl Fn(&mut dyn Executable, &[ChainOutputs]) -> Result<(), BoxError>,
 ) -> Result<(), BoxError> {
@@ -196,11 +200,11 @@ fn on_each_walk(
     })
 }
 
-/// What is carried from run to run.
+/// The output that each run carries over to an input of the next one.
 const CARRIED: [(&str, &str); 1] = [("at", "next")];
 
-/// Runs that are started behind others, and take from these what they gave, give what one after the other gives: with
-/// random numbers, a state, and other inputs in each.
+/// Pipelined runs, which take outputs of the previous run, give the results of sequential runs. The
+/// graph has random numbers and a state, and each run has other inputs.
 fn behind_others() -> Result<(), BoxError> {
     let (first, steps) = way()?;
     on_each_walk(|exe, want| {
@@ -238,8 +242,8 @@ fn behind_others() -> Result<(), BoxError> {
     })
 }
 
-/// Two runs that nobody waits for count, and what follows is right. What cannot be started behind a run, for its sizes or
-/// names, leaves that run as it is.
+/// Two runs that are never awaited still count, and later runs are correct. If a pipelined run is
+/// rejected because of its sizes or names, the run in flight is unaffected.
 fn left_behind_others() -> Result<(), BoxError> {
     let (first, steps) = way()?;
     on_each_walk(|exe, want| {

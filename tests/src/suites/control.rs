@@ -1,5 +1,5 @@
-//! Control flow on every executor, beyond what the cases of its operators show: long scans, runs after a
-//! run that failed, clones, and what is submitted to a device.
+//! Tests of control flow on every executor beyond the operator cases: long scans, runs after a
+//! failed run, clones, and the number of submissions.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ fn scalar(dtype: DType) -> Type {
     Type::new(dtype, [0usize; 0])
 }
 
-/// A graph of arguments of these types.
+/// A subgraph with arguments of these types.
 fn block(
     arguments: &[Type],
     f: impl FnOnce(&mut Graph, &[Value]) -> Result<Vec<Value>, OpError>,
@@ -34,7 +34,7 @@ fn block(
     Ok(g)
 }
 
-/// `sum` and the running sums of a sequence of numbers, from its end if `reverse`.
+/// The sum and the running sums of a sequence, from its end if `reverse`.
 fn sums(steps: impl Into<tercet::Dim>, reverse: bool) -> Result<Graph, OpError> {
     let mut g = Graph::new();
     let x = g.input("x", Type::new(DType::I32, [steps.into()]))?;
@@ -57,7 +57,7 @@ fn sums(steps: impl Into<tercet::Dim>, reverse: bool) -> Result<Graph, OpError> 
     Ok(g)
 }
 
-/// A state that grows by a table's element `i` for each `i` below `n`, counting in `I64`.
+/// A loop state that adds element `i` of a table for each `i < n`; the counter is `I64`.
 pub(super) fn sum_of_elements() -> Result<Graph, OpError> {
     let mut g = Graph::new();
     let n = g.input("n", scalar(DType::I64))?;
@@ -78,8 +78,8 @@ pub(super) fn sum_of_elements() -> Result<Graph, OpError> {
     Ok(g)
 }
 
-/// A feed-forward block with a residual, run over its own result twice, or not at all; its parameters are
-/// captured, one of them in packed blocks.
+/// A residual feed-forward block, applied two times or not at all to its own result. It captures
+/// its parameters, one of which is quantized.
 fn network() -> Result<Graph, OpError> {
     let mut g = Graph::new();
     let row_bytes = Scheme::Q8_0.row_bytes(64).unwrap_or(0);
@@ -116,7 +116,7 @@ fn network() -> Result<Graph, OpError> {
     Ok(g)
 }
 
-/// Calls `f` with the graph compiled on each executor that is here.
+/// Calls `f` with the graph compiled on each available executor.
 pub(super) fn on_each(
     graph: &Graph,
     options: &CompileOptions,
@@ -203,7 +203,7 @@ fn a_network_in_a_loop_in_a_branch() -> Result<(), BoxError> {
     })
 }
 
-/// The sum of what follows the first four elements, or 0.
+/// The sum of the elements after the first four, or 0.
 pub(super) fn tail() -> Result<Graph, OpError> {
     let mut g = Graph::new();
     let x = g.input("x", Type::new(DType::F32, [tercet::Dim::sym("s")]))?;
@@ -320,8 +320,8 @@ fn what_is_explained_counts_the_graphs_inside() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// A scan is one submission whatever its length; a loop reads one word back for each time that it asks.
-/// The times of runs over more and more elements, on a device that was opened to measure.
+/// A scan is one submission at any length; a loop reads one word back per condition. Checks the
+/// times of runs over increasing element counts on a device opened with timestamps.
 #[cfg(any(feature = "vulkan", feature = "wgpu"))]
 fn check_times(device: &Device) -> Result<(), BoxError> {
     let options = CompileOptions::new().bound("s", 20);
@@ -338,7 +338,7 @@ fn check_times(device: &Device) -> Result<(), BoxError> {
     let [zero, one, two, ten, again] = counts[..] else {
         return Err("five runs".into());
     };
-    // Each iteration counts; a device that takes no times gives none.
+    // Each iteration is timed; devices without timestamps report no times.
     assert_eq!(two - one, one - zero);
     assert_eq!(ten - two, 8 * (two - one));
     assert_eq!(again, one);
@@ -405,7 +405,7 @@ fn a_scan_reads_nothing_back() -> Result<(), BoxError> {
     exe.start(&inputs, OutputSelection::All)?;
     exe.finish(&mut outputs)?;
     let after = exe.driver().counters();
-    // Four times the condition, then the end; validation looks at gaps after each.
+    // Four conditions and the end; under validation, each is followed by a redzone check.
     assert!(after.submissions >= before.submissions + 5, "{after:?}");
     assert!(after.recorded == before.recorded, "{after:?}");
     assert_eq!(outputs[1].as_slice::<f32>()?, [14.0]);

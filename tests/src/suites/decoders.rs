@@ -1,5 +1,6 @@
-//! Every family of decoders, tiny and with random weights, against what transformers computes (`tests/data/decoders`): as a
-//! folder and as a GGUF file, at once, in parts and token by token.
+//! Tests of every decoder family against transformers (`tests/data/decoders`), with tiny models and
+//! random weights. Each is loaded from a folder and from a GGUF file, and runs at once, in chunks
+//! and token by token.
 
 mod batch;
 mod drafts;
@@ -14,16 +15,17 @@ use tercet_models::{DecoderOptions, Generator, ModelFiles};
 
 use crate::{SuiteTest, data, executors};
 
-/// How near logits must be, of their standard deviation.
+/// Maximum error of logits, relative to their standard deviation.
 const LOGITS: f64 = 2e-3;
-/// Two orders of summation of the same model.
+/// Maximum difference between two summation orders of the same model.
 const REORDERED: f64 = 1e-3;
-/// Positions: prompts and what follows fit, and what LongRoPE models were first trained for is not exceeded.
+/// Context length: enough for prompts and generated tokens, below the original context of LongRoPE
+/// models.
 const CONTEXT: usize = 96;
 
 type BoxError = Box<dyn std::error::Error>;
 
-/// What transformers computed.
+/// The results of transformers.
 struct DecoderReference {
     prompt: Vec<u32>,
     logits: Vec<f64>,
@@ -56,7 +58,7 @@ fn generator(path: &Path, device: &Device, chunk: usize) -> Result<Generator, Bo
     Ok(decoder.generator(device)?)
 }
 
-/// The largest difference over the standard deviation of what is wanted.
+/// The maximum difference divided by the standard deviation of the expected values.
 fn distance(got: &[f32], want: &[f64]) -> Result<f64, BoxError> {
     if got.len() != want.len() || want.is_empty() {
         return Err(format!("{} logits, want {}", got.len(), want.len()).into());
@@ -65,7 +67,7 @@ fn distance(got: &[f32], want: &[f64]) -> Result<f64, BoxError> {
     let mean = want.iter().sum::<f64>() / n;
     let spread = (want.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n).sqrt();
     let off = got.iter().zip(want).map(|(a, b)| (f64::from(*a) - b).abs());
-    // NaN is no difference to `max`.
+    // `f64::max` would ignore NaN.
     let worst = off.fold(0.0, |a, b| if b > a || b.is_nan() { b } else { a });
     Ok(worst / spread)
 }
@@ -98,7 +100,7 @@ fn check(path: &Path, dir: &Path, device: &Device) -> Result<(), BoxError> {
         return Err(format!("greedy tokens differ from {at:?} on").into());
     }
     near("the last token", &last, &want.last_logits, LOGITS)?;
-    // Token by token above; in parts and at once here.
+    // Above the tokens ran one by one; here they run in chunks and at once.
     let tokens = [want.prompt, want.greedy].concat();
     let by_tokens: Vec<f64> = last.iter().map(|x| f64::from(*x)).collect();
     whole.reset();
@@ -134,13 +136,14 @@ pub(super) fn tests() -> Vec<SuiteTest> {
         for dir in &dirs {
             let name = dir.file_name().unwrap_or_default().to_string_lossy();
             let kinds = [("folder", dir.clone()), ("gguf", dir.join("model.gguf"))];
-            // Converters do not have every model that folders do.
+            // Some models exist only as folders, because no converter supports them.
             for (kind, path) in kinds.into_iter().filter(|(_, path)| path.exists()) {
                 let dir = dir.clone();
                 let test = move |device: &Device| {
                     check(&path, &dir, device).map_err(|e| Failed::from(one_line(&*e)))
                 };
-                // A software driver takes a second to compile the kernels of each; how files are read the CPU tells as well.
+                // A software driver takes a second to compile the kernels of each model. The CPU
+                // suffices to test file formats.
                 let variant = match !name.ends_with("-a") {
                     true if executor.name != "cpu" => "/more",
                     _ => "",

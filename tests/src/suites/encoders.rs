@@ -1,5 +1,6 @@
-//! Every family of encoders, tiny and with random weights, against what transformers computes (`tests/data/encoders`): hidden
-//! states and heads, texts together and alone; and folders of sentence encoders from texts to vectors and scores.
+//! Tests of every encoder family against transformers (`tests/data/encoders`), with tiny models and
+//! random weights. They compare hidden states and heads for batched and single texts, and vectors
+//! and scores of sentence encoder folders.
 
 use std::path::{Path, PathBuf};
 
@@ -10,12 +11,12 @@ use tercet_models::{EmbeddingPrompt, Encoder, EncoderOptions, EncoderOutput, Ent
 
 use crate::{SuiteTest, data, executors};
 
-/// How near numbers must be, of their standard deviation.
+/// Maximum error, relative to the standard deviation.
 const NEAR: f64 = 1e-4;
 
 pub(super) type BoxError = Box<dyn std::error::Error>;
 
-/// A text as tokens, and what transformers computed of it.
+/// A tokenized text with the results of transformers.
 struct EncoderReference {
     ids: Vec<i32>,
     type_ids: Vec<i32>,
@@ -52,7 +53,7 @@ fn reference(dir: &Path) -> Result<Vec<EncoderReference>, BoxError> {
     Ok(texts.collect())
 }
 
-/// The largest difference over the standard deviation of what is wanted.
+/// Checks the maximum difference divided by the standard deviation of the expected values.
 pub(super) fn near(what: &str, got: &[f64], want: &[f64]) -> Result<(), BoxError> {
     if got.len() != want.len() || want.is_empty() {
         return Err(format!("{what}: {} numbers, want {}", got.len(), want.len()).into());
@@ -60,14 +61,14 @@ pub(super) fn near(what: &str, got: &[f64], want: &[f64]) -> Result<(), BoxError
     let n = want.len() as f64;
     let mean = want.iter().sum::<f64>() / n;
     let spread = (want.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n).sqrt();
-    // A single number has none.
+    // A single number has no standard deviation.
     let spread = if want.len() == 1 {
         want[0].abs()
     } else {
         spread
     };
     let off = got.iter().zip(want).map(|(a, b)| (a - b).abs());
-    // NaN is no difference to `max`.
+    // `f64::max` would ignore NaN.
     let worst = off.fold(0.0, |a, b| if b > a || b.is_nan() { b } else { a }) / spread;
     match worst <= NEAR {
         true => Ok(()),
@@ -75,7 +76,7 @@ pub(super) fn near(what: &str, got: &[f64], want: &[f64]) -> Result<(), BoxError
     }
 }
 
-/// What comes out for texts that share a batch, of each as many numbers as its tokens have.
+/// Runs texts as one batch; returns the output values of each text without padding.
 fn run(
     encoder: &Encoder,
     device: &Device,
@@ -132,7 +133,7 @@ fn check(dir: &Path, device: &Device) -> Result<(), BoxError> {
     for (at, (text, got)) in texts.iter().zip(&together).enumerate() {
         near(&format!("text {at}"), got, &text.hidden)?;
     }
-    // The short text alone: padding beside it changes nothing.
+    // The short text alone must give the same result as with padding.
     let short = texts.last().ok_or("no texts")?;
     let alone = run(&encoder, device, &[short])?;
     near("the short text alone", &alone[0], &short.hidden)?;
@@ -159,7 +160,7 @@ fn check(dir: &Path, device: &Device) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// A folder or GGUF file of a sentence encoder: the cases of a `sentences.json`.
+/// Checks a folder or GGUF file of a sentence encoder with the cases of a `sentences.json`.
 fn check_sentences(model: &Path, cases: &Path, device: &Device) -> Result<(), BoxError> {
     let json = json(cases)?;
     let texts: Vec<&str> = json["texts"]
@@ -208,7 +209,7 @@ fn check_sentences(model: &Path, cases: &Path, device: &Device) -> Result<(), Bo
 
 fn check_entities(text: &str, found: &[Entity], want: &Json) -> Result<(), BoxError> {
     let shown = |entity: &Entity| format!("{} {:?}", entity.name, entity.span);
-    // All texts are ASCII: characters are bytes.
+    // All texts are ASCII, so characters are bytes.
     let told = |json: &Json| {
         format!(
             "{} {}..{}",
@@ -236,7 +237,7 @@ fn check_entities(text: &str, found: &[Entity], want: &Json) -> Result<(), BoxEr
     Ok(())
 }
 
-/// The bytes of a file with every occurrence of one text in place of another of the same length.
+/// A file with every occurrence of a text replaced by another of the same length.
 fn patched(bytes: &[u8], from: &str, to: &str) -> Vec<u8> {
     let (from, to) = (from.as_bytes(), to.as_bytes());
     let mut all = bytes.to_vec();
@@ -249,7 +250,7 @@ fn patched(bytes: &[u8], from: &str, to: &str) -> Vec<u8> {
     all
 }
 
-/// Damaged GGUF files of encoders are errors that name what is wrong.
+/// Damaged GGUF files of encoders give errors that name the cause.
 fn check_damaged(device: &Device) -> Result<(), BoxError> {
     let bytes = std::fs::read(data("encoders/gguf/bert.gguf"))?;
     let embeds = |bytes: &[u8]| -> Result<(), tercet_models::Error> {
@@ -312,7 +313,7 @@ fn check_damaged(device: &Device) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// The GGUF files, by name.
+/// The GGUF files, sorted by name.
 fn gguf_files() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(data("encoders/gguf"))
         .into_iter()
@@ -340,7 +341,7 @@ pub(super) fn tests() -> Vec<SuiteTest> {
         for dir in &dirs {
             let name = dir.file_name().unwrap_or_default().to_string_lossy();
             let dir = dir.clone();
-            // A software driver takes a second to compile the kernels of each.
+            // A software driver takes a second to compile the kernels of each model.
             let variant = match !name.ends_with("-a") {
                 true if executor.name != "cpu" => "/more",
                 _ => "",

@@ -1,8 +1,10 @@
-//! Gradients on every executor: the graphs that differentiation makes of each operator's cases, against the reference.
+//! Tests of gradients on every executor: the gradient graphs of each operator's cases, compared
+//! with the reference.
 //!
-//! A test is named `gradients/softmax/odd_rows_7x33/f32/vulkan`, with `/more` behind it for all but the first of an operator. Its graph gives the gradients of all float leaves of the
-//! case for cotangents that are inputs, beside the results themselves. That these graphs mean derivatives is shown where
-//! they are made (`tercet-ir/src/grad/tests`); here executors agree about them.
+//! A test is named `gradients/softmax/odd_rows_7x33/f32/vulkan`; all but the first cases of an
+//! operator have the suffix `/more`. Its graph returns the results, and the gradients of all float
+//! inputs and parameters of the case for cotangents that are inputs. `tercet-ir/src/grad/tests`
+//! shows that these graphs compute derivatives; here executors must agree.
 
 use libtest_mimic::Failed;
 use tercet_ir::accuracy::Accuracy;
@@ -14,16 +16,16 @@ use tercet_ir::{
 use super::parity::check;
 use crate::{SuiteTest, TestExecutor, executors};
 
-/// Larger cases are left to smaller ones of the same operator: their kernels' shapes are what parity tries.
+/// Maximum size of a differentiated case. Larger ones test kernel shapes, which parity covers.
 const MAX_ELEMENTS: usize = 1 << 16;
 
-/// The dtypes of cases that are differentiated.
+/// The dtypes of differentiated cases.
 const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
-/// Beyond this, data of a case is there to overflow, and what overflows in a sum depends on its order.
+/// Data above this magnitude is meant to overflow, and the overflow of a sum depends on its order.
 const LARGEST: f64 = 1e3;
 
-/// Cases, or all of an operator, that roundings decide, with the reason.
+/// Cases, or all cases of an operator, whose results are dominated by rounding, with the reason.
 const EXCLUDED: &[(&str, &str)] = &[
     ("attention/bias_broadcast_keys", ZERO),
     ("attention/pinned_none", ZERO),
@@ -32,30 +34,30 @@ const EXCLUDED: &[(&str, &str)] = &[
     ("attention_grad/keys_of_large_scores", LARGE),
     ("attention/softcap_before_the_mask", ZERO),
     ("attention/nan_bias_gives_nan", ZERO),
-    // A row of two numbers is -1 and 1 whatever they are.
+    // A normalized row of two numbers is always -1 and 1.
     ("layer_norm/nan_stays_in_its_row", ZERO),
     ("attention/spread_within_rows", SPREAD),
     ("mat_mul/codes_one_row", ONE_SCALE),
     ("mat_mul/codes_few_rows", ONE_SCALE),
 ];
-/// As of what is the same for all keys of a softmax.
+/// For example, a term that is equal for all keys of a softmax.
 const ZERO: &str = "a gradient is zero: roundings are all there is";
 
 const LARGE: &str = "of second derivatives the one rounding of large scores is a tolerance";
 
 const SPREAD: &str = "scores of elements far apart cancel, and their roundings move the weights";
 
-/// As of the one scale of all weights.
+/// For example, a scale shared by all weights.
 const ONE_SCALE: &str = "a gradient is one sum over all weights, whose terms cancel";
 
-/// The same, of cases in F16 and BF16.
+/// The same, for cases in F16 and BF16.
 const EXCLUDED_NARROW: &[(&str, &str)] = &[
     ("transformer_layer", CHAIN),
     ("dequant_mat_mul/f16_sum_and_norm", CHAIN),
     ("dequant_mat_mul/q4_k_norm_and_gate", CHAIN),
 ];
 
-/// The same, of cases in F16, whose attention is differentiated from `delta = dy . y` of a `y` that is rounded.
+/// The same, for cases in F16. The gradient of attention uses `delta = dy . y` with a rounded `y`.
 const EXCLUDED_F16: &[(&str, &str)] = &[
     ("attention_block/gptj_in_part_per_token", CHAIN),
     ("attention_block/symbolic_rows_rotated", ONE_KEY),
@@ -65,10 +67,12 @@ const ONE_KEY: &str = "queries that see one key have gradients of roundings only
 const CHAIN: &str =
     "a long chain of values that are rounded, some of which an executor may keep wider";
 
-/// Operators whose gradients go through places in pixels, as images do, and carry the roundings of their size.
+/// Operators whose gradients depend on pixel coordinates and have rounding errors of their
+/// magnitude.
 const SEEN: &str = "gaussian_splat";
 
-/// The cases of an operator, in F32, that every machine runs; the others take a software driver minutes.
+/// The number of F32 cases per operator that always run; the others take minutes on a software
+/// driver.
 const FIRST: usize = 2;
 
 /// The tests of this suite.
@@ -85,7 +89,7 @@ pub(super) fn tests() -> Vec<SuiteTest> {
     tests
 }
 
-/// The test of one case, if it has that dtype and is not excluded.
+/// The test of one case; `None` if it lacks that dtype or is excluded.
 fn test(
     executor: &'static TestExecutor,
     kind: OpKind,
@@ -129,8 +133,8 @@ fn test(
     }))
 }
 
-/// The case with its gradients as outputs, cotangents as inputs, and data that does not overflow; nothing where it has
-/// no gradient, is made to fail, or is too large.
+/// The case with gradients as outputs, cotangents as inputs, and data that does not overflow.
+/// `None` if the case has no gradient, is expected to fail, or is too large.
 fn differentiated(case: CaseGraph) -> Result<Option<CaseGraph>, Failed> {
     let counts = case.graph.nodes().flat_map(|(_, node)| &node.outputs);
     let counts = counts.map(|ty| Some(ty.eval(&case.bounds).ok()?.numel()));
@@ -152,7 +156,7 @@ fn differentiated(case: CaseGraph) -> Result<Option<CaseGraph>, Failed> {
     }
     let gradients = match case.graph.vjp(&pairs, &wanted) {
         Ok(gradients) => gradients,
-        // That there is a reason is tested where gradients are made.
+        // The tests of the gradient builder check the reason.
         Err(GradError::Severed { .. }) => return Ok(None),
         Err(e) => return Err(one_line(&e).into()),
     };
@@ -185,7 +189,7 @@ fn float_leaf((node, n): (NodeId, &Node)) -> Option<Value> {
     (is_leaf && n.outputs[0].dtype.is_float()).then_some(value)
 }
 
-/// The float values that the graph gives, each once.
+/// The distinct float values that the graph outputs.
 fn results(graph: &Graph) -> Vec<Value> {
     let mut results: Vec<Value> = graph.results().collect();
     results.retain(|v| graph.ty(*v).dtype.is_float());

@@ -1,23 +1,23 @@
-//! Tensors of more bytes than an I32 counts, and than a U32: right, or refused with a typed error. Devices
-//! that bind less at a time, or have not the memory, say so and are passed over: they would take parts, which `split.rs`
-//! looks at.
+//! Tests of tensors with more than 2^31 and more than 2^32 bytes: results must be correct or typed
+//! errors. Devices with a smaller binding limit or too little memory are skipped with a message;
+//! `split.rs` tests split bindings.
 //!
-//! Numbers are small and whole, so that every sum is exact.
+//! The values are small integers, so every sum is exact.
 
 use crate::{SuiteTest, executors};
 use tercet_ir::{CompileError, CompileOptions, DType, Graph, OpError, Tensor, Type, Value};
 
 const COLUMNS: usize = 4096;
-/// A number of bytes that rows go beyond, and rows that do by some.
+/// Sizes in bytes, and row counts that exceed them.
 const SIZES: [(u64, usize); 2] = [(1 << 31, 131_080), (1 << 32, 262_150)];
 
-/// The element of a row and a column.
+/// The element at a row and column.
 fn element(row: usize, column: usize) -> f32 {
     ((row * 31 + column * 17) % 251) as f32 - 125.0
 }
 
 fn matrix(rows: usize) -> Tensor {
-    // Columns repeat after 251, and a row is another one shifted.
+    // Columns repeat after 251 elements, so each row is a shifted copy of another one.
     let line: Vec<f32> = (0..COLUMNS + 251).map(|c| element(0, c)).collect();
     let mut all = Vec::with_capacity(rows * COLUMNS);
     for row in 0..rows {
@@ -28,7 +28,7 @@ fn matrix(rows: usize) -> Tensor {
     Tensor::from_slice(&[rows, COLUMNS], &all).expect("as many as elements")
 }
 
-/// An operator on `x [rows, COLUMNS]`, rows of its result that are looked at, and what is there.
+/// An operator on `x [rows, COLUMNS]` with the expected values of some result rows.
 struct LargeTensorCheck {
     name: &'static str,
     build: fn(&mut Graph, Value, usize) -> Result<Value, OpError>,
@@ -89,7 +89,8 @@ const CHECKS: &[LargeTensorCheck] = &[
     },
 ];
 
-/// Why a device does not bind all rows at once, by an operator that needs them so.
+/// The error of a device that cannot bind all rows at once, found with an operator that requires
+/// it.
 fn binds_less(device: &tercet::Device, rows: usize) -> Result<Option<String>, String> {
     let mut g = Graph::new();
     let built = g
@@ -103,7 +104,7 @@ fn binds_less(device: &tercet::Device, rows: usize) -> Result<Option<String>, St
     }
 }
 
-/// What a device does of a check: why it did not, where that is no fault of ours.
+/// Runs a check on a device. Returns the reason if the device cannot run it because of its limits.
 fn run(
     device: &tercet::Device,
     check: &LargeTensorCheck,
@@ -127,7 +128,7 @@ fn run(
         .and_then(|()| exe.submit(&[], tercet::OutputSelection::Only(&[])))
         .and_then(|()| exe.wait(&mut Vec::new()));
     if let Err(e) = ran {
-        // Memory is the device's to give.
+        // Out-of-memory is not a failure of the test.
         let e = tercet::one_line(&e);
         return match e.contains("memory") {
             true => Ok(Some(e)),
@@ -155,7 +156,7 @@ fn tensors_beyond_two_and_four_gigabytes_are_right_or_refused() {
     for (bytes, rows) in SIZES {
         assert!((rows * COLUMNS * 4) as u64 > bytes);
         let mut x = None;
-        // The CPU's memory is that of the machine, which may be a small one.
+        // Skip the CPU, because the machine may have little memory.
         for executor in executors().iter().filter(|e| e.name != "cpu") {
             let Ok(device) = executor.device() else {
                 assert!(!executor.is_required(), "{} is missing", executor.name);

@@ -1,4 +1,4 @@
-//! Looking into a graph: every node's value, and the first that is not finite.
+//! Tests of graph inspection: the value of every node, and the first value that is not finite.
 
 use crate::{SuiteTest, everywhere, for_each_executor};
 use tercet::ops::PadMode;
@@ -19,8 +19,9 @@ fn ty(shape: impl Into<tercet::Shape>) -> Type {
     Type::new(DType::F32, shape)
 }
 
-/// What passes and executors would fuse, fold or merge: a product with bias and activation, equal nodes, constants, a
-/// norm; a node with two results, random numbers, a state, a branch.
+/// A graph that passes and executors would optimize: a matmul with bias and activation, equal
+/// nodes, constants, a norm. It also has a node with two results, random numbers, a state and a
+/// branch.
 fn rich() -> Result<Graph, BoxError> {
     let mut g = Graph::new();
     let s = Dim::sym("s");
@@ -102,7 +103,7 @@ fn every_value_is_that_of_the_node() {
                 );
             }
         }
-        // Little memory: a run for each value, which gives the same.
+        // With little memory there is one run per value, with the same results.
         let few = node_values(&g, &named, device).expect("all is there");
         let few = few.with_memory(1).map(|v| v.expect("it runs"));
         for ((value, got), (same, want)) in few.zip(&all) {
@@ -140,7 +141,7 @@ fn what_is_kept_is_an_output_from_run_to_run() {
                     assert!((a - b).abs() <= 2e-3 * b.abs().max(1.0), "{a} {b}");
                 }
             }
-            // Results that have names are read by them.
+            // Named results keep their names.
             let chosen = kept.iter().filter(|k| !k.output.starts_with('%'));
             assert_eq!(
                 chosen.map(|k| &*k.output).collect::<Vec<_>>(),
@@ -193,10 +194,10 @@ fn the_first_node_is_named_with_its_operands() {
         assert_eq!((operand.value, seen.operands.len()), (scaled, 1));
         let finite = operand.finite.as_ref().map(|(a, b)| (a.0, b.0));
         assert_eq!(finite, Some((0.0, 210.0)));
-        // No elements, nothing wrong.
+        // There are no elements and therefore no failure.
         exe.run(&[("x", &f32s(&[0, 3], &[]))])?;
         assert_eq!(exe.run(&[("x", &fine)])?, results);
-        // Results are still those that are asked for.
+        // The requested outputs are still returned.
         let one = exe.run_outputs(&[("x", &fine)], &["bad"])?;
         assert_eq!(one, results[1..2]);
         Ok(())
@@ -230,13 +231,13 @@ fn infinities_that_are_meant_do_no_harm() {
         let mask = f32s(&[4], &[0.0, 0.0, f32::NEG_INFINITY, 0.0]);
         let x = f32s(&[2, 4], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 255.0]);
         exe.run(&[("x", &x), ("mask", &mask)])?;
-        // F16 ends at 65504.
+        // The F16 maximum is 65504.
         let x = f32s(&[2, 4], &[1.0, 2.0, 300.0, 4.0, 5.0, 6.0, 7.0, 255.0]);
         let found = exe.run(&[("x", &x), ("mask", &mask)]);
         let found = not_finite(found.expect_err("it overflows"));
         assert_eq!(found.result.value, square);
         assert_eq!(found.kind.map(|f| (f.element, f.count)), Some((2, 1)));
-        // NaN is nobody's mask.
+        // NaN is not a valid mask value.
         let mask = f32s(&[4], &[0.0, 0.0, 0.0, f32::NAN]);
         let found = exe.run(&[("x", &x), ("mask", &mask)]);
         let found = not_finite(found.expect_err("it holds NaN"));
@@ -289,7 +290,7 @@ fn a_run_that_is_not_finite_leaves_states_and_counter() {
         exe.run(&[("x", &f32s(&[2], &[1.0, 1.0]))])?;
         exe.reset();
         exe.run(&[("x", &x)])?;
-        // Other failures stay what they are.
+        // Other errors are unchanged.
         let wrong = Tensor::zeros(TensorType::new(DType::F32, &[3]))?;
         assert!(matches!(
             exe.run(&[("x", &wrong)]),

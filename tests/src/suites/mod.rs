@@ -1,7 +1,7 @@
-//! The suites: what every executor must get right, as lists of tests.
+//! The suites: lists of tests that every executor must pass.
 //!
-//! They are a library, so that `cargo test` and the program for any GPU machine (`bin/tercet-parity.rs`)
-//! run the same ones.
+//! They are part of a library, so that `cargo test` and the self-contained program
+//! (`bin/tercet-parity.rs`) run the same tests.
 
 mod awaited;
 mod control;
@@ -33,16 +33,16 @@ mod vision_language;
 
 use crate::SuiteTest;
 
-/// Tests about one thing.
+/// A named list of tests on one subject.
 #[derive(Clone, Copy, Debug)]
 pub struct TestSuite {
-    /// Its name, for choosing it.
+    /// Its name, for selection.
     pub name: &'static str,
     /// Its tests on the executors of [`executors`](crate::executors).
     pub tests: fn() -> Vec<SuiteTest>,
 }
 
-/// All of them, the quick ones first.
+/// All suites, the fastest first.
 pub const SUITES: &[TestSuite] = &[
     suite("numpy", numpy::tests),
     suite("torch", torch::tests),
@@ -77,10 +77,10 @@ const fn suite(name: &'static str, tests: fn() -> Vec<SuiteTest>) -> TestSuite {
     TestSuite { name, tests }
 }
 
-/// The tests of the suites of these names; of all without a name.
+/// The tests of the named suites, or of all suites if `names` is empty.
 ///
 /// # Errors
-/// A name that no suite has.
+/// An unknown suite name.
 pub fn tests(names: &[String]) -> Result<Vec<(&'static str, SuiteTest)>, String> {
     if let Some(name) = names.iter().find(|n| SUITES.iter().all(|s| s.name != **n)) {
         let known: Vec<&str> = SUITES.iter().map(|s| s.name).collect();

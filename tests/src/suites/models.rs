@@ -1,9 +1,9 @@
-//! Whole models against the outputs of other implementations, on every executor of the build.
+//! Tests of complete models against other implementations, on every executor of the build.
 //!
-//! Two references: the demo model (`tests/data/tiny-rust-llama/reference.json`: logits and greedy
-//! tokens of another implementation in F32) and all-MiniLM-L6-v2 (`tests/data/minilm`, F64). The
-//! weights of the second are fetched by `cargo xtask fetch minilm`; without them its trials are
-//! ignored with the reason, or fail where `TERCET_REQUIRE` is set.
+//! There are two references. The demo model has logits and greedy tokens of another implementation
+//! in F32 (`tests/data/tiny-rust-llama/reference.json`). all-MiniLM-L6-v2 has F64 results
+//! (`tests/data/minilm`). Its weights come from `cargo xtask fetch minilm`. Without them its tests
+//! are ignored with the reason, or fail if `TERCET_REQUIRE` is set.
 
 mod ahead;
 
@@ -16,15 +16,15 @@ use tercet_models::{DecoderOptions, Embedder, EncoderOutput, Generator, ModelFil
 
 use crate::{SuiteTest, data, executors};
 
-/// How near the outputs of another implementation must be: in F32 arithmetic, and in Q8_0.
+/// Maximum error against another implementation, in F32 arithmetic and in Q8_0.
 const LOGITS_F32: f64 = 2e-3;
 const LOGITS_Q8: f64 = 0.15;
-/// Of each prompt; [`long_cache`] goes farther.
+/// Greedy tokens per prompt; [`long_cache`] generates more.
 const GREEDY_TOKENS: usize = 32;
 const GREEDY_PREFIX_Q8: usize = 24;
-/// Two orders of summation of the same F32 model.
+/// Maximum difference between two summation orders of the same F32 model.
 const LOGITS_REORDERED: f64 = 1e-3;
-/// Half-precision arithmetic of the same model.
+/// Maximum difference between F32 and half-precision arithmetic of the same model.
 const LOGITS_HALF: f64 = 0.5;
 const EMBEDDING_ABS: f64 = 2e-5;
 const EMBEDDING_COSINE: f64 = 0.99999;
@@ -57,7 +57,7 @@ fn max_difference(a: &[f32], b: &[f64]) -> f64 {
         .fold(0.0, f64::max)
 }
 
-/// One prompt of the reference.
+/// A prompt of the reference.
 struct ReferencePrompt {
     name: &'static str,
     text: String,
@@ -109,7 +109,7 @@ fn demo(
 }
 
 impl LoadedTestModel {
-    /// The logits after the prompt and the greedy continuation of `n` tokens.
+    /// The logits after the prompt, and the greedy continuation of `n` tokens.
     fn greedy(&mut self, prompt: &[u32], n: usize) -> Result<(Vec<f32>, Vec<u32>), BoxError> {
         self.generator.reset();
         let step = self.generator.forward(prompt)?;
@@ -127,12 +127,12 @@ impl LoadedTestModel {
     }
 }
 
-/// How many of the references are run. A software driver takes minutes for all.
+/// The subset of the references to run; all of them take minutes on a software driver.
 #[derive(Clone, Copy, Debug)]
 enum Coverage {
-    /// Enough to see every kernel.
+    /// Enough to run every kernel.
     Some,
-    /// All.
+    /// All references.
     All,
 }
 
@@ -145,7 +145,7 @@ impl Coverage {
     }
 }
 
-/// F32 arithmetic: every greedy token, logits and text as in the reference.
+/// F32 arithmetic: all greedy tokens, logits and text match the reference.
 fn exact_model(file: &'static str, share: Coverage, device: &Device) -> CheckResult {
     let mut demo = demo(file, device, |_| ())?;
     for p in share.select(prompts()?, 2) {
@@ -170,7 +170,7 @@ fn exact_model(file: &'static str, share: Coverage, device: &Device) -> CheckRes
     Ok(())
 }
 
-/// Q8_0: a greedy prefix as in the F32 reference, or logits near it.
+/// Q8_0: a greedy prefix matches the F32 reference, or the logits are close.
 fn quantised_model(share: Coverage, device: &Device) -> CheckResult {
     let mut demo = demo("tiny-rust-llama-q8_0.gguf", device, |_| ())?;
     for p in share.select(prompts()?, 1) {
@@ -192,8 +192,9 @@ fn quantised_model(share: Coverage, device: &Device) -> CheckResult {
     Ok(())
 }
 
-/// The reference interpreter on the first prompt (it is too slow for all): the logits of the other
-/// implementation for F16 weights, those of `device` for quantised ones.
+/// The reference interpreter on the first prompt, because it is too slow for all. For F16 weights
+/// its logits are compared with the other implementation, for quantized weights with those of
+/// `device`.
 fn reference_model(file: &'static str, device: &Device) -> CheckResult {
     let p = &prompts()?[0];
     let mut by_reference = demo(file, &Device::reference(), |_| ())?;
@@ -212,7 +213,7 @@ fn reference_model(file: &'static str, device: &Device) -> CheckResult {
     Ok(())
 }
 
-/// However a prompt is cut into parts, token by token included, the logits are the same.
+/// The logits do not depend on how a prompt is split into chunks, including single tokens.
 fn parts_agree(device: &Device) -> CheckResult {
     let p = prompts()?.pop().ok_or("no prompts")?;
     let mut whole = demo("model.safetensors", device, |_| ())?;
@@ -230,7 +231,7 @@ fn parts_agree(device: &Device) -> CheckResult {
     Ok(())
 }
 
-/// Tokens that were taken back leave no trace.
+/// Truncated tokens do not affect later results.
 fn truncation_forgets(device: &Device) -> CheckResult {
     let [p, q] = &prompts()?[..2] else {
         return fail("two prompts".into());
@@ -253,7 +254,7 @@ fn truncation_forgets(device: &Device) -> CheckResult {
     Ok(())
 }
 
-/// A full context is a typed error, before and after which everything works.
+/// A full context gives a typed error, and the model works before and after it.
 fn context_is_guarded(device: &Device) -> CheckResult {
     let p = &prompts()?[0];
     let mut demo = demo("model.safetensors", device, |o| o.context = 8)?;
@@ -273,7 +274,7 @@ fn context_is_guarded(device: &Device) -> CheckResult {
     Ok(())
 }
 
-/// Half precision changes the logits a little, not the model.
+/// Half precision changes the logits only slightly.
 fn half_precision(device: &Device, dtype: DType) -> CheckResult {
     let mut demo = demo("model.safetensors", device, |o| o.dtype = dtype)?;
     for p in prompts()? {
@@ -286,7 +287,7 @@ fn half_precision(device: &Device, dtype: DType) -> CheckResult {
     Ok(())
 }
 
-/// Sampling is repeatable by its seed, and another seed writes another text.
+/// Sampling is reproducible for a seed, and another seed generates other text.
 fn sampling_is_seeded(device: &Device) -> CheckResult {
     let p = &prompts()?[0];
     let write = |seed: u64| -> Result<Vec<u32>, BoxError> {
@@ -303,8 +304,8 @@ fn sampling_is_seeded(device: &Device) -> CheckResult {
     Ok(())
 }
 
-/// Two hundred steps over one cache, only the chosen tokens read back, give what one pass over all
-/// tokens gives.
+/// Two hundred decode steps over one cache, reading back only the chosen tokens, match a single
+/// pass over all tokens.
 fn long_cache(device: &Device) -> CheckResult {
     let p = &prompts()?[0];
     let mut stepwise = demo("model.safetensors", device, |_| ())?;
@@ -328,7 +329,7 @@ fn long_cache(device: &Device) -> CheckResult {
     }
 }
 
-/// The 8-byte floats behind the header of a small `.npy` file.
+/// The F64 values of a small `.npy` file.
 fn npy_f64(path: &str) -> Result<Vec<f64>, BoxError> {
     let bytes = std::fs::read(data(path))?;
     let header = u16::from_le_bytes([bytes[8], bytes[9]]) as usize;
@@ -349,8 +350,8 @@ fn minilm(dir: &Path, share: Coverage, device: &Device) -> CheckResult {
         .map(|a| a.iter().filter_map(Json::as_str).collect())
         .unwrap_or_default();
     let width = want.len() / texts.len();
-    // One by one, and in batches of mixed lengths, where the mask matters. The last text is as long as all
-    // others: only three share a batch with it.
+    // Single texts, and batches of mixed lengths, which use the mask. The last text is as long as
+    // all others together, so it is batched with only three of them.
     let n = texts.len();
     let parts = match share {
         Coverage::Some => [(1, 0..4), (7, 4..n.min(18)), (3, n - 3..n)],
@@ -358,7 +359,7 @@ fn minilm(dir: &Path, share: Coverage, device: &Device) -> CheckResult {
     };
     for (batch, part) in parts {
         let mut embedder = Embedder::new(&bert, files.tokenizer()?, device, Some(batch), max_len)?;
-        // As the reference does.
+        // The reference truncates too.
         embedder.set_truncating(true);
         let got = embedder.embed(&texts[part.clone()], &mut |_| true)?;
         let want = want[part.start * width..part.end * width].chunks(width);
@@ -397,7 +398,7 @@ fn minilm_tokens(dir: &Path) -> CheckResult {
     Ok(())
 }
 
-/// A device test and the executors that it runs on; `None` for all.
+/// A device test and the executors that it runs on; `None` means all.
 type DeviceTest = (
     &'static str,
     Option<&'static str>,
@@ -432,7 +433,7 @@ const LLAMA: &[DeviceTest] = &[
     ("llama/long_cache", None, long_cache),
     ("llama/ahead", None, |d| ahead::ahead(Coverage::Some, d)),
     ("llama/ahead/more", None, |d| ahead::ahead(Coverage::All, d)),
-    // The reference interpreter is slow: one executor is compared with it.
+    // The reference interpreter is slow, so only one executor is compared with it.
     ("llama/reference_f16", Some("cpu"), |d| {
         reference_model("model.safetensors", d)
     }),
@@ -441,7 +442,7 @@ const LLAMA: &[DeviceTest] = &[
     }),
 ];
 
-/// Where the weights of MiniLM are.
+/// The environment variable with the folder of MiniLM's weights.
 const MINILM_DIR: &str = "TERCET_MINILM_DIR";
 
 /// The tests of this suite.
@@ -471,7 +472,7 @@ pub(super) fn tests() -> Vec<SuiteTest> {
         minilm_tokens(&with_weights.ok_or(NO_WEIGHTS)?)
     }));
     let needs_weights = |test: &SuiteTest| test.name().starts_with("minilm/");
-    // Where anything is required, nothing may be missing.
+    // If `TERCET_REQUIRE` is set, missing weights are a failure.
     if dir.is_none() && std::env::var_os("TERCET_REQUIRE").is_none() {
         let tests = tests.into_iter().map(|test| match needs_weights(&test) {
             true => test.ignored(NO_WEIGHTS),
@@ -484,7 +485,7 @@ pub(super) fn tests() -> Vec<SuiteTest> {
 
 const NO_WEIGHTS: &str = "no weights: run `cargo xtask fetch minilm` and set TERCET_MINILM_DIR";
 
-/// A test that shows an error with all its causes.
+/// A test that reports an error with all its causes.
 fn on_one_line(
     test: impl FnOnce(&Device) -> Result<(), BoxError> + Send + 'static,
 ) -> impl FnOnce(&Device) -> Result<(), Failed> + Send + 'static {

@@ -1,5 +1,5 @@
-//! The reference and every executor against NumPy: `tests/data/operators/numpy.json` has graphs in the text form, their
-//! operands and what NumPy gives for them; `make.py` beside it says how.
+//! Tests of the reference and every executor against NumPy. `tests/data/operators/numpy.json` has
+//! graphs in text form with operands and NumPy's results; `make.py` in the same folder creates it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::{SuiteTest, executors};
 
 const CASES: &str = include_str!("../../data/operators/numpy.json");
 
-/// The numbers of a list; NaN and infinities are words.
+/// The numbers of a JSON list; NaN and infinities are strings.
 fn numbers(list: &Json) -> Vec<f64> {
     let number = |x: &Json| {
         let word = x.as_str().and_then(|word| word.parse().ok());
@@ -35,17 +35,17 @@ fn tensor(ty: &tercet_ir::Type, list: &Json) -> Tensor {
     Tensor::from_f64s(TensorType::new(ty.dtype, &shape), &values).expect("as many as elements")
 }
 
-/// Named tensors.
+/// Tensors by name.
 type NumpyTensors = BTreeMap<String, Tensor>;
 
-/// The outputs by the reference.
+/// The outputs of the reference.
 fn evaluated(graph: &Graph, leaves: &NumpyTensors) -> Result<Vec<Tensor>, String> {
     let done = evaluate(graph, &EvalCtx::default(), leaves).map_err(|e| e.to_string())?;
     let outputs = graph.outputs().iter();
     Ok(outputs.map(|o| done.get(o.value).clone()).collect())
 }
 
-/// The outputs by an executor; none where it refuses what GPUs may.
+/// The outputs of an executor; empty if it rejects the graph for a reason that GPUs may have.
 fn ran(device: &Device, graph: &Graph, leaves: &NumpyTensors) -> Result<Vec<Tensor>, String> {
     let exe = device.compile(graph, &CompileOptions::new());
     let mut exe = match exe {
@@ -83,7 +83,7 @@ fn check(
     Ok(())
 }
 
-/// The tests of this suite: one for each case and evaluator.
+/// The tests of this suite: one per case and evaluator.
 pub(super) fn tests() -> Vec<SuiteTest> {
     let cases: Json = serde_json::from_str(CASES).expect("the file is JSON");
     let cases = cases.as_array().expect("a list of cases").clone();

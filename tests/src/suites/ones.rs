@@ -1,5 +1,5 @@
-//! More ones than F32 counts: a sum that is carried in one F32 stops at 2^24. Apart from the other sums,
-//! since the reference would take its time for so many; what they give is known.
+//! Sums of more ones than F32 can count: a sequential F32 sum stops at 2^24. The expected results
+//! are known, because the reference would take too long.
 
 use crate::{SuiteTest, executors};
 use tercet_ir::accuracy::{Accuracy, furthest};

@@ -1,6 +1,7 @@
-//! ONNX models on every executor: some of those that torch exports, against torch in F64 (`tests/data/onnx-torch`; all of them are
-//! tests of `tercet-onnx` on the CPU), models that packages carry, against ONNX Runtime (`tests/data/onnx-packages`), and some that are
-//! learned but no networks (`tests/data/onnx-learned`, all of them likewise).
+//! Tests of ONNX models on every executor. There are three groups: torch exports against torch in
+//! F64 (`tests/data/onnx-torch`), models from Python packages against ONNX Runtime
+//! (`tests/data/onnx-packages`), and classical machine learning models (`tests/data/onnx-learned`).
+//! `tercet-onnx` tests all models of the first and third group on the CPU.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,8 @@ use tercet_onnx::{ImportOptions, Session, StringTable};
 
 use crate::{SuiteTest, data, executors};
 
-/// Few, since software drivers take seconds to compile kernels for each; of both exporters.
+/// A few models from both exporters, because software drivers take seconds to compile the kernels
+/// of each.
 const MODELS: &[&str] = &[
     "mobilenet_v2.script",
     "efficientnet.dynamo",
@@ -26,8 +28,8 @@ const MODELS: &[&str] = &[
     "t5.script",
 ];
 
-/// Models of `ai.onnx.ml`: trees with holes in the features, labels and categories that are strings, kernels, and the operators
-/// that exporters write beside them.
+/// Models of `ai.onnx.ml`: trees with missing features, string labels and categories, kernels, and
+/// common preprocessing operators.
 const LEARNED: &[&str] = &[
     "forest_texts",
     "xgboost_three",
@@ -44,7 +46,8 @@ const LEARNED: &[&str] = &[
     "label_numbers_to_texts",
 ];
 
-/// Models of packages: the name of the reference, and the file below the folder of fetched ones.
+/// Models from packages: the name of the reference, and the file in the folder of downloaded
+/// models.
 const PACKAGES: &[(&str, &str)] = &[
     ("silero_vad", "silero-vad/silero_vad.onnx"),
     ("silero_vad_16k_op15", "silero-vad/silero_vad_16k_op15.onnx"),
@@ -56,13 +59,13 @@ const PACKAGES: &[(&str, &str)] = &[
     ("magika", "magika/model.onnx"),
 ];
 
-/// Where fetched models are.
+/// The environment variable with the folder of downloaded models.
 const MODELS_DIR: &str = "TERCET_ONNX_MODELS";
 
 const NO_MODELS: &str =
     "no models: set TERCET_ONNX_MODELS to what `cargo xtask fetch onnx-models` prints";
 
-/// How far an element may be off, in parts of the greatest.
+/// Maximum error of an element, relative to the maximum element.
 const TOLERANCE: f64 = 5e-5;
 
 #[derive(Default)]
@@ -71,7 +74,7 @@ struct OnnxCaseRun {
     outputs: Vec<Tensor>,
 }
 
-/// The inputs and results of each run, by its number; strings as their places.
+/// The inputs and results of each run by number; strings as indices.
 fn runs(path: &Path, strings: &StringTable) -> Result<BTreeMap<String, OnnxCaseRun>, Failed> {
     let bytes = std::fs::read(path)?;
     let mut runs: BTreeMap<String, OnnxCaseRun> = BTreeMap::new();
@@ -116,7 +119,7 @@ fn check(model: &Path, references: &Path, device: &Device) -> Result<(), Failed>
     Ok(())
 }
 
-/// A test of a model that torch exported.
+/// Tests a model that torch exported.
 fn exported(model: &str, device: &Device) -> Result<(), Failed> {
     let name = model.split('.').next().unwrap_or_default();
     let file = |file: String| data(&format!("onnx-torch/{file}"));

@@ -1,14 +1,14 @@
-//! Every executor against the reference: each operator's cases, with each of its dtypes.
+//! Tests of every executor against the reference: each operator's cases, with each of its dtypes.
 //!
-//! A test is named `parity/softmax/odd_rows_7x33/f32/cpu`. Variants of it follow after the executor:
-//! `without_passes` compiles with each pass left out in turn, and with none at all, wherever that
-//! leaves another graph to the executor (on GPUs, of few dtypes); `decomposed` (composite operators)
-//! runs what the rules make of the graph when a target has core operators only. A case with symbols
-//! runs at several sizes on one executable.
+//! A test is named `parity/softmax/odd_rows_7x33/f32/cpu`. Variants have a suffix after the
+//! executor. `without_passes` compiles without each single pass and without all passes, whenever
+//! the resulting graph differs (on GPUs only for a few dtypes). `decomposed` lowers composite
+//! operators to core operators by the decomposition rules. A case with symbols runs at several
+//! sizes on one executable.
 //!
-//! The tolerance comes from the one table in `tercet_ir::accuracy`. An executor that this machine
-//! lacks is reported as ignored, with the reason; named in `TERCET_REQUIRE` (a comma-separated
-//! list), it fails.
+//! The tolerances come from the table in `tercet_ir::accuracy`. A missing executor is reported as
+//! ignored, with the reason. If `TERCET_REQUIRE` (a comma-separated list) names the executor, its
+//! absence is a failure.
 
 use std::collections::BTreeMap;
 
@@ -25,13 +25,13 @@ use tercet_ir::{
 
 use crate::{SuiteTest, TestExecutor, executors};
 
-/// The dtypes of which GPUs run what passes left out make of a case; the CPU, which is quick, runs all.
+/// The dtypes with `without_passes` tests on GPUs; the CPU is fast enough for all.
 const PASSES_OF: [DType; 3] = [DType::F32, DType::F16, DType::I32];
 
-/// The class of a trial is that of its operators.
+/// The minimum accuracy class; a test uses the class of its operators.
 const EXACT: Accuracy = Accuracy::Exact;
 
-/// How a trial runs its case.
+/// The variant of a test.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ParityVariant {
     Plain,
@@ -146,8 +146,9 @@ impl Target for CoreOnly {
     }
 }
 
-/// Compiles `graph`, which means the same as the case's, and compares it with the reference, run
-/// by run and size by size, by the loosest class of their operators and `at_least`.
+/// Compiles `graph`, which is equivalent to the case's graph, and compares it with the reference
+/// for each run and size. The tolerance is that of the least accurate operator, and at least
+/// `at_least`.
 pub(super) fn check(
     backend: &dyn Backend,
     case: &CaseGraph,
@@ -196,8 +197,8 @@ pub(super) fn check(
     Ok(())
 }
 
-/// True for the typed refusals that GPUs are allowed: nodes of F64, operators of the host, constants beyond
-/// I32. Nothing else may be refused.
+/// True for the compile errors that GPUs may return: F64 nodes, host operators, and constants
+/// outside the I32 range.
 pub(super) fn is_beyond_gpus(backend: &dyn Backend, graph: &Graph, e: &CompileError) -> bool {
     let wide = |id: NodeId| {
         let node = graph.node(id);
@@ -219,13 +220,14 @@ pub(super) fn is_beyond_gpus(backend: &dyn Backend, graph: &Graph, e: &CompileEr
     }
 }
 
-/// The operators that only the CPU has.
+/// The operators that only the CPU supports.
 fn host_cases() -> impl Iterator<Item = &'static str> {
     let docs = OpKind::ALL.iter().map(|kind| kind.doc());
     docs.filter(|d| d.tier == Tier::Host).map(|d| d.name)
 }
 
-/// True if the executor rightly refused an I64 input that holds a number beyond I32.
+/// True if the executor correctly rejected an I64 input that contains a number outside the I32
+/// range.
 fn is_too_wide(e: &RunError, inputs: &[(&str, &Tensor)]) -> bool {
     let RunError::Narrow { name, value, .. } = e else {
         return false;
@@ -269,8 +271,7 @@ fn check_run(
     Ok(())
 }
 
-/// True for an I64 result that I32 cannot hold: GPUs compute I64 as I32 and say so; what they check is
-/// what enters.
+/// True for an I64 result outside the I32 range. GPUs compute I64 as I32 and check only inputs.
 fn is_wide(want: &Tensor) -> bool {
     let beyond = |n: &i64| i32::try_from(*n).is_err();
     want.dtype() == DType::I64 && want.to_i64s().iter().any(beyond)
@@ -291,8 +292,8 @@ fn compare(got: &Tensor, want: &Tensor, class: Accuracy) -> Result<(), Failed> {
     }
 }
 
-/// Both must fail at the same operator for the same reason; node numbers are those of different
-/// graphs where rules decomposed one.
+/// Checks that both fail at the same operator for the same reason. Node numbers differ if rules
+/// decomposed the graph.
 fn same_fault(got: &RunError, want: &RunError) -> Result<(), Failed> {
     let cause = |e: &RunError| std::error::Error::source(e).map(one_line);
     let kind = std::mem::discriminant(got) == std::mem::discriminant(want);
@@ -307,7 +308,7 @@ fn same_fault(got: &RunError, want: &RunError) -> Result<(), Failed> {
     .into())
 }
 
-/// The loosest class among the operators of a graph and of those inside it.
+/// The least accurate class among the operators of a graph and its subgraphs.
 fn accuracy_of(graph: &Graph) -> Accuracy {
     let classes = graph.nodes().flat_map(|(_, n)| {
         let inside = n.op.subgraphs().into_iter();
@@ -317,8 +318,8 @@ fn accuracy_of(graph: &Graph) -> Accuracy {
     classes.max().unwrap_or(Accuracy::Exact)
 }
 
-/// The sizes of the case, then all symbols at their bounds, at one (where inputs have sizes then), and the case's again:
-/// growing and shrinking on one executable.
+/// The sizes to test on one executable, growing and shrinking: those of the case, all symbols at
+/// their bounds, all at one (if the inputs permit), and those of the case again.
 fn size_sets(case: &CaseGraph) -> Vec<Bindings> {
     let own = case.sizes.clone();
     if own.iter().next().is_none() {
@@ -336,7 +337,7 @@ fn size_sets(case: &CaseGraph) -> Vec<Bindings> {
     sets
 }
 
-/// The inputs of the case for these sizes: its own data, repeated or cut.
+/// The inputs of the case for these sizes: its own data, repeated or truncated.
 fn inputs(case: &CaseGraph, sizes: &Bindings) -> Result<BTreeMap<String, Tensor>, Failed> {
     let mut inputs = BTreeMap::new();
     for port in Signature::of(&case.graph).inputs {

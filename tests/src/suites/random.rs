@@ -1,5 +1,6 @@
-//! Random graphs on every executor against the reference: what no case of a single operator shows,
-//! such as fusions, views of views, slots that share memory, several results.
+//! Tests of random graphs on every executor against the reference. They cover combinations that
+//! single-operator cases lack: fusions, views of views, slots that share memory, and several
+//! results.
 
 use libtest_mimic::Failed;
 use tercet::accuracy::{Accuracy, furthest};
@@ -16,12 +17,12 @@ mod generate;
 
 use generate::{Kind, Sample, sample};
 
-/// Graphs in one trial, and trials for each executor.
+/// Graphs per test, and tests per executor.
 const GRAPHS: u32 = 12;
 const TRIALS: u32 = 8;
 const DECISIONS: usize = 90;
 
-/// The decisions of a graph: a linear congruential sequence.
+/// The decisions that generate a graph: a linear congruential sequence.
 fn decisions(seed: u32) -> Vec<u16> {
     let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
     let next = |_| {
@@ -50,7 +51,7 @@ fn check(device: &Device, seed: u32) -> Result<(), Failed> {
     let got = run(device, &sample);
     let (got, want) = match (got, want) {
         (Ok(got), Ok(want)) => (got, want),
-        // Dead code that fails may go.
+        // Failing dead code may be eliminated.
         (_, Err(_)) => return Ok(()),
         (Err(e), Ok(_)) => return Err(context(&e).into()),
     };

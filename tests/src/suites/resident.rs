@@ -1,4 +1,5 @@
-//! Inputs that live on the device: bound tensors, outputs as inputs, and what is not uploaded again.
+//! Tests of device-resident inputs: bound tensors, outputs used as inputs, and uploads that are
+//! avoided.
 
 use crate::{SuiteTest, everywhere, for_each_executor};
 use tercet::{
@@ -12,7 +13,7 @@ fn f32s(shape: &[usize], values: &[f32]) -> Tensor {
     Tensor::from_slice(shape, values).expect("as many as elements")
 }
 
-/// `y = 2 x + b`, rows of three.
+/// `y = 2 x + b` with rows of three elements.
 fn affine(device: &Device) -> Result<Box<dyn Executable>, BoxError> {
     let mut g = Graph::new();
     let ty = Type::new(DType::F32, [Dim::sym("s"), 3.into()]);
@@ -36,7 +37,7 @@ fn an_output_is_the_input_of_another() {
             let on_device = first.output_on_device("y")?;
             assert_eq!(on_device.ty(), y.ty());
             assert_eq!(on_device.read()?, y);
-            // What the first computes next is not seen.
+            // Later results of the first executable do not affect the tensor.
             first.run(&[("x", &y), ("b", &b)])?;
             assert_eq!(on_device.read()?, y);
             second.bind("x", &on_device)?;
@@ -46,7 +47,7 @@ fn an_output_is_the_input_of_another() {
             assert_eq!(bound, plain.run(&[("x", &y), ("b", &b)])?);
             assert_eq!(second.run(&[("b", &b)])?, bound);
         }
-        // The tensor outlives the executable that it came from, and an executable what it is bound to.
+        // A tensor outlives its executable, and a binding keeps its tensor alive.
         let last = first.output_on_device("y")?;
         drop(first);
         let want = last.read()?;
@@ -78,7 +79,7 @@ fn outputs_that_are_released_are_written_without_a_copy() {
             y.bytes_mut().fill(0);
             assert_eq!(y.bytes().as_ptr(), memory);
         }
-        // Nothing that was written into them is seen by the runs that follow.
+        // Writing to the host tensors does not affect later runs.
         let again = exe.run(&[("x", &inputs[1]), ("b", &b)])?;
         assert_eq!(again[0].to_f64s(), [wanted[1], wanted[1]].concat());
         Ok(())
@@ -112,7 +113,7 @@ fn bindings_stay_until_they_end() {
         exe.bind("b", &bound)?;
         let first = exe.run(&[("x", &x)])?;
         assert_eq!(first[0].to_f64s(), [3.0, 5.0, 7.0]);
-        // What a run is given counts in that run.
+        // An input that a run provides overrides the binding for that run.
         let given = exe.run(&[("x", &x), ("b", &other)])?;
         assert_eq!(given[0].to_f64s(), [7.0, 9.0, 11.0]);
         assert_eq!(exe.run(&[("x", &x)])?, first);
@@ -183,7 +184,7 @@ fn tensors_of_another_device_are_refused() {
     });
 }
 
-/// What goes through a graph that gives its input back.
+/// Runs a tensor through a graph that returns its input.
 fn through(device: &Device, tensor: &Tensor) -> Result<(Tensor, DeviceTensor), BoxError> {
     let mut g = Graph::new();
     let x = g.input("x", tensor.ty().into())?;
@@ -243,7 +244,7 @@ fn what_changed_is_seen() {
             x.reset_to(DType::F32, &[n - 1])?;
             x.as_slice_mut::<f32>()?.fill(7.0);
             check(&x)?;
-            // The allocation of a tensor that is gone may be that of the next.
+            // A new tensor may reuse the allocation of a dropped one.
             for i in 0..8 {
                 check(&f32s(&[n], &vec![i as f32; n]))?;
             }

@@ -1,6 +1,7 @@
-//! Softmax, norms, reductions, scans and extremes of sizes, strides and magnitudes that the operators'
-//! own cases leave out, on every executor: rows beyond what a workgroup keeps, few rows long enough to
-//! be cut into parts, many short rows, columns, views, numbers whose squares overflow.
+//! Tests of softmax, norms, reductions, scans and min/max on every executor, with sizes, strides
+//! and magnitudes that the operator cases lack. They cover rows larger than a workgroup's memory,
+//! few long rows that are split, many short rows, columns, views, and numbers whose squares
+//! overflow.
 
 mod inputs;
 mod products;
@@ -25,12 +26,12 @@ const NUMBERS: &[DType] = &[
     DType::U8,
 ];
 
-/// Fails unless every executor agrees with the reference on the case in each dtype.
+/// Checks that every executor agrees with the reference on the case in each dtype.
 fn check(case: &OpCase, dtypes: &[DType], wrong: &mut Vec<String>) {
     check_on(case, dtypes, |_| true, wrong);
 }
 
-/// As [`check`], on executors of some names only.
+/// As [`check`], only on the named executors.
 fn check_on(
     case: &OpCase,
     dtypes: &[DType],
@@ -184,8 +185,8 @@ fn reductions_over_several_axes() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Means and variances over all but the channels, as batch norm has them in training, of sizes that are whole vectors or not,
-/// of one strip or several.
+/// Means and variances per channel, as in batch norm training. The sizes are multiples of the
+/// vector width or not, and need one or several strips.
 fn statistics_of_channels() {
     let mut wrong = Vec::new();
     let shapes: [&'static [usize]; 4] = [
@@ -275,9 +276,9 @@ fn extremes() {
     );
 }
 
-/// The greatest elements of softmaxes, as routers choose experts.
+/// Top-k of softmaxes, as in expert routing.
 fn choices() {
-    // Where probabilities are all but equal their order is anybody's.
+    // If probabilities are nearly equal, their order is arbitrary.
     for (fill, is_apart) in [(InputFill::Normal, true), (InputFill::Special, false)] {
         along_every_axis(
             &[DType::F32],
@@ -322,8 +323,8 @@ fn copies_of_views() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Sums and products whose operands, results or both are subnormal, infinite, NaN or zero, in whole
-/// vectors and with a row and a column that are read once a vector.
+/// Sums and matmuls with subnormal, infinite, NaN or zero operands or results. They cover complete
+/// vectors, and rows and columns that are read once per vector.
 fn sums_and_products_of_any_magnitude() {
     let mut wrong = Vec::new();
     let ranges = [(-1e-38, 1e-38), (-1e-19, 1e-19), (-1e38, 1e38), (-2.0, 2.0)];
@@ -350,7 +351,8 @@ fn sums_and_products_of_any_magnitude() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Gates over their whole range: the near part, the far one, and where they meet.
+/// Gate functions over their whole range, including the transition between their near and far
+/// approximations.
 fn gates_everywhere() {
     use UnaryFn::{Gelu, GeluTanh, Sigmoid, Silu};
     let mut wrong = Vec::new();
@@ -375,7 +377,7 @@ fn gates_everywhere() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// gamma or beta of a norm.
+/// The gamma or beta of a norm.
 fn weight(c: &mut CaseGraph, name: &str, shape: &[usize]) -> Result<Value, OpError> {
     let ty = Type::new(c.dtype, shape);
     c.param_of(name, ty, InputFill::Uniform(0.5, 1.5))
@@ -383,7 +385,7 @@ fn weight(c: &mut CaseGraph, name: &str, shape: &[usize]) -> Result<Value, OpErr
 
 fn norms() {
     let mut wrong = Vec::new();
-    // Norms of three elements may be as ill-conditioned as they like.
+    // Norms of three elements can be arbitrarily ill-conditioned.
     let wide = |(_, input, _): &&(_, RowInput, _)| input.shape[input.shape.len() - 1] > 3;
     for &(name, input, _) in INPUTS.iter().filter(wide) {
         let case = OpCase::new(name, move |c| {
@@ -413,7 +415,7 @@ fn norms() {
 
 fn norms_of_any_magnitude() {
     let mut wrong = Vec::new();
-    // Low, high, eps.
+    // The minimum, the maximum and eps.
     let ranges = [
         (1000.0, 1001.0, 1e-5),
         (-60000.0, 60000.0, 1e-5),

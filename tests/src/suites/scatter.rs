@@ -1,11 +1,12 @@
-//! Updates of one element are combined in their order, and so are parts of long sums: every run gives the same bits, on every
-//! executor.
+//! Tests of reproducibility: scatter updates of one element, and the chunks of long sums, are
+//! combined in a fixed order. Every run gives bitwise identical results, on every executor.
 
 use crate::{SuiteTest, executors};
 use tercet_ir::ops::{ScatterReduce, Window};
 use tercet_ir::{CompileOptions, DType, Graph, Tensor, TensorType, Type, Value};
 
-/// Updates whose sum depends on the order: numbers of very different sizes, many to each row.
+/// Scatter updates whose sum depends on the order: numbers of very different magnitudes, many per
+/// row.
 fn updates(count: usize) -> (Tensor, Tensor) {
     let value = |i: usize| {
         let size = 2f32.powi((i * 7 % 41) as i32 - 20);
@@ -59,7 +60,7 @@ fn every_run_gives_the_same_bits() {
     }
 }
 
-/// Gradients of a convolution, whose sums over the batch and all windows are made in parts.
+/// The gradients of a convolution, whose sums over the batch and all windows are split into chunks.
 fn convolution(dtype: DType) -> Graph {
     let mut g = Graph::new();
     let mut build = || -> Result<Vec<Option<Value>>, tercet_ir::OpError> {

@@ -1,4 +1,4 @@
-//! The seed and the counter of random numbers, set on an executable between its runs.
+//! Tests of the random seed and counter, set on an executable between its runs.
 
 use crate::{SuiteTest, for_each_executor};
 use tercet::ops::SampleOptions;
@@ -7,7 +7,7 @@ use tercet::{
     CompileOptions, DType, Device, Executable, Graph, OpError, OutputSelection, Tensor, Type,
 };
 
-/// Every random operator, two of one kind among them.
+/// A graph with every random operator, including two of the same type.
 fn graph(seed: u64) -> Result<Graph, OpError> {
     let mut g = Graph::new();
     let logits = g.input("logits", Type::new(DType::F32, [3, 40]))?;
@@ -65,7 +65,7 @@ fn a_seed_that_is_set_is_that_of_the_graph() {
             counter: 3,
         };
         assert_eq!(set.random(), now);
-        // A clone goes on from there.
+        // A clone continues from the current counter.
         let mut clone = set.try_clone().expect("there is room");
         assert_eq!(clone.random(), now);
         assert_eq!(run(&mut *clone), run(&mut *built), "{}", device.name());
@@ -86,7 +86,7 @@ fn a_counter_that_is_set_is_that_of_the_next_run() {
             exe.set_random(at(counter));
             assert_eq!(run(&mut *exe), runs[counter as usize], "{}", device.name());
         }
-        // The counter has 64 bits, and the run after the last one is the first.
+        // The counter has 64 bits and wraps to the first run.
         exe.set_random(at(u64::MAX));
         let last = run(&mut *exe);
         assert!(runs.iter().all(|r| *r != last), "{}", device.name());
@@ -124,7 +124,7 @@ fn runs_that_nobody_waits_for_count() {
         }
         exe.wait(&mut outputs).expect("it runs");
         assert_eq!(outputs, runs[1], "{}", device.name());
-        // One under way does not count when random numbers are set meanwhile.
+        // Setting the random state discards the count of a run in flight.
         exe.submit(&[("logits", &x)], OutputSelection::All)
             .expect("it runs");
         exe.set_random(RngState::default());

@@ -1,5 +1,6 @@
-//! Speech recognizers, tiny and with random weights, against what transformers makes of the same recording (`tests/data/speech`):
-//! features, the encoder's output and the decoder's logits, and the tokens and segments of `generate`, word for word.
+//! Tests of speech recognizers against transformers on the same recording (`tests/data/speech`),
+//! with tiny models and random weights. They compare features, encoder output and decoder logits,
+//! and the tokens and segments of `generate` exactly.
 
 mod raw;
 
@@ -28,7 +29,7 @@ fn tokens(json: &Json) -> Vec<u32> {
     numbers(json).iter().map(|x| *x as u32).collect()
 }
 
-/// The logits of row `first` of all but the last token of a prompt, at once, and of the last one after them.
+/// The logits of row `first` for a prompt: all tokens except the last at once, then the last one.
 fn logits_in_parts(
     decoder: &mut dyn Executable,
     prompt: &Json,
@@ -57,7 +58,7 @@ fn logits_in_parts(
     Ok(logits)
 }
 
-/// Features, hidden states and logits of the recording's first window.
+/// Checks features, hidden states and logits of the recording's first window.
 fn check_graphs(
     speech: &SpeechModel,
     device: &Device,
@@ -100,7 +101,8 @@ fn check_graphs(
     Ok(())
 }
 
-/// Features of a recording as the library makes them, `[mels, frames]`: padded with silence, reflected at both ends.
+/// The features of a recording as the library computes them, `[mels, frames]`: padded with silence,
+/// reflected at both ends.
 fn windowed(
     samples: &[f32],
     frames: usize,
@@ -133,7 +135,7 @@ fn windowed(
     Ok(window)
 }
 
-/// The options of a run of `generate`.
+/// The options of a `generate` run.
 fn options(json: &Json) -> Result<SpeechOptions, BoxError> {
     let known = [
         "language",
@@ -192,7 +194,7 @@ fn same(got: &Transcript, want: &Json) -> Result<(), BoxError> {
     }
 }
 
-/// One run of `generate`, the recording in uneven pieces.
+/// One `generate` run, with the recording in chunks of different sizes.
 fn check_run(recognizer: &mut Recognizer, samples: &[f32], run: &Json) -> Result<(), BoxError> {
     let repeat = run["repeat"].as_u64().ok_or("repeat")? as usize;
     let all = samples.repeat(repeat);
@@ -214,10 +216,10 @@ fn check_run(recognizer: &mut Recognizer, samples: &[f32], run: &Json) -> Result
     }
 }
 
-/// Which runs of a reference a test makes, by their place and number.
+/// Selects the runs of a reference to test, by index and number of runs.
 type RunFilter = fn(usize, usize) -> bool;
 
-/// The first, and the one that tells windows the text before them.
+/// The first run, and the run that conditions each window on the previous text.
 const FIRST_AND_CONDITIONED: RunFilter = |at, count| at == 0 || at + 2 == count;
 
 fn check(dir: &Path, device: &Device, chosen: RunFilter) -> Result<(), BoxError> {
@@ -261,7 +263,7 @@ pub(super) fn tests() -> Vec<SuiteTest> {
                 tests.push(SuiteTest::variant_on(executor, name, variant, test));
                 continue;
             }
-            // A software driver takes seconds for a window.
+            // A software driver takes seconds per window.
             let parts: &[(&str, RunFilter)] = match executor.name {
                 "cpu" => &[("", |_, _| true)],
                 _ if first => &[

@@ -1,5 +1,6 @@
-//! Values above the binding limit, which is lowered here: they give what they give below it. Parameters read by rows are
-//! here, everything else in `split/values.rs`.
+//! Tests of values above the binding limit, which the tests lower: results must equal those below
+//! the limit. This file tests parameters that are read by rows, and `split/values.rs` all other
+//! values.
 
 mod values;
 
@@ -13,15 +14,16 @@ use crate::{SuiteTest, executors};
 
 type BoxError = Box<dyn std::error::Error>;
 
-/// What one binding reaches.
+/// The lowered binding limit in bytes.
 const LIMIT: u64 = 64 << 10;
 const VOCAB: usize = 3001;
 const WIDTH: usize = 32;
 
-/// A test of a GPU as it is and with the lower limit.
+/// A test of a GPU with its own limit and with the lowered one.
 type WithAndWithoutLimit<'a> = dyn Fn(&dyn Backend, &dyn Backend) -> Result<(), BoxError> + 'a;
 
-/// Runs it on this GPU as it is and with the lower limit; none of what is no GPU.
+/// Runs the test on this device with its own limit and with the lowered one; does nothing on other
+/// devices.
 #[cfg_attr(
     not(any(feature = "vulkan", feature = "wgpu")),
     allow(unused_variables, reason = "there is no GPU to run it on")
@@ -45,7 +47,7 @@ fn on_gpu(name: &str, test: &WithAndWithoutLimit<'_>) -> Option<Result<(), BoxEr
     }
 }
 
-/// Each GPU as it is and with the lower limit.
+/// Runs the test on each GPU with its own limit and with the lowered one.
 fn on_gpus(test: impl Fn(&dyn Backend, &dyn Backend) -> Result<(), BoxError>) {
     for executor in executors() {
         let Some(done) = on_gpu(executor.name, &test) else {
@@ -68,7 +70,7 @@ fn indices(values: &[i32]) -> Tensor {
     Tensor::from_slice(&[values.len()], values).expect("as many as elements")
 }
 
-/// Packed rows of `row` weights each.
+/// Quantized rows of `row` weights each.
 fn packed(rows: usize, row: usize) -> Tensor {
     let (block, bytes) = (32, Scheme::Q8_0.block_bytes());
     let mut data = Vec::new();
@@ -97,7 +99,7 @@ fn compiled(
     Ok(exe)
 }
 
-/// Compares results with those of the device as it is.
+/// Compares results with those of the device with its own limit.
 fn agree(
     (plain, low): (&dyn Backend, &dyn Backend),
     g: &Graph,
@@ -209,7 +211,7 @@ fn a_tied_packed_table_is_embedding_and_head() {
     });
 }
 
-/// A graph that needs the whole of a value.
+/// A graph with an operator that must bind a complete value.
 type WholeValueGraph = fn(&mut Graph) -> Result<(), BoxError>;
 
 fn what_needs_the_whole_is_refused() {
@@ -227,13 +229,13 @@ fn what_needs_the_whole_is_refused() {
                 Ok(g.output("y", y)?)
             },
             |g| {
-                // What one index takes is above the limit.
+                // The elements of a single index exceed the limit.
                 let x = g.input("x", Type::new(DType::F32, [2, 353, 97]))?;
                 let y = g.reduce_sum(x, &[1, 2], false)?;
                 Ok(g.output("y", y)?)
             },
             |g| {
-                // How many rows there are, and so where a part ends, is known at a run only.
+                // The number of rows, and therefore the end of a chunk, is known only at run time.
                 let x = g.input("x", Type::new(DType::F32, [Dim::sym("s"), 20_000.into()]))?;
                 let y = g.unary(UnaryFn::Exp, x)?;
                 Ok(g.output("y", y)?)

@@ -1,4 +1,5 @@
-//! The training steps that the bench times, small: losses are finite and fall, and all that is trained moves.
+//! Tests of small versions of the benchmarked training steps: losses are finite and decrease, and
+//! all trained values change.
 
 use libtest_mimic::Failed;
 use tercet::{Device, one_line};
@@ -6,10 +7,10 @@ use tercet::{Device, one_line};
 use crate::steps::{BoxError, MeasuredStep, STEPS, StepScale};
 use crate::{SuiteTest, executors};
 
-/// What software drivers run.
+/// The steps that software drivers run.
 const SOFTWARE: [&str; 3] = ["bert_f32", "gpt2_f16", "llama_q4k"];
 
-/// Steps on one batch.
+/// The number of steps on one batch.
 const COUNT: usize = 6;
 
 fn check(step: &MeasuredStep, device: &Device) -> Result<(), BoxError> {
@@ -36,12 +37,12 @@ fn check(step: &MeasuredStep, device: &Device) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// The tests of this suite: one for each step and executor.
+/// The tests of this suite: one per step and executor.
 pub(super) fn tests() -> Vec<SuiteTest> {
     let tests = STEPS.iter().flat_map(|step| {
         executors().iter().map(move |executor| {
             let name = format!("steps/{}", step.name);
-            // A software driver takes some seconds to compile the kernels of each.
+            // A software driver takes several seconds to compile the kernels of each step.
             let variant = if SOFTWARE.contains(&step.name) {
                 ""
             } else {

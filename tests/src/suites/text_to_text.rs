@@ -1,5 +1,5 @@
-//! Encoder-decoders of texts, tiny and with random weights, against what transformers computes (`tests/data/text-to-text`): hidden
-//! states, logits, and the tokens of the greatest logits.
+//! Tests of text encoder-decoders against transformers (`tests/data/text-to-text`), with tiny
+//! models and random weights. They compare hidden states, logits and greedy tokens.
 
 use std::path::{Path, PathBuf};
 
@@ -24,7 +24,7 @@ fn check(dir: &Path, device: &Device) -> Result<(), BoxError> {
         ..Seq2SeqOptions::new(spec)
     })?;
     let (mut reader, mut generator) = model.compile(device)?;
-    // Twice: what a text leaves behind is not seen by the next one.
+    // Run each text twice, so that leftover state of a text would be detected.
     for (at, text) in texts.iter().chain(texts).enumerate() {
         let want = tokens(&text["tokens"]);
         reader.read(&tokens(&text["ids"]), &mut generator)?;
@@ -52,7 +52,7 @@ fn check(dir: &Path, device: &Device) -> Result<(), BoxError> {
             }
             last = *token;
         }
-        // All at once: a token does not see those after it.
+        // All tokens at once: causal masking must hide later tokens.
         reader.read(&tokens(&text["ids"]), &mut generator)?;
         let begin = [&[reader.start()], &want[..want.len() - 1]].concat();
         let step = generator.forward(&begin)?;
@@ -82,7 +82,7 @@ pub(super) fn tests() -> Vec<SuiteTest> {
         for dir in &dirs {
             let name = dir.file_name().unwrap_or_default().to_string_lossy();
             let dir = dir.clone();
-            // A software driver takes a second to compile the kernels of each.
+            // A software driver takes a second to compile the kernels of each model.
             let variant = match !name.ends_with("-a") {
                 true if executor.name != "cpu" => "/more",
                 _ => "",

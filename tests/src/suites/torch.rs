@@ -1,7 +1,9 @@
-//! Gradients on the reference and every executor against torch: `tests/data/training/gradients.json` has graphs in the text
-//! form, their operands, cotangents, and the gradients that torch finds in F64; `make_gradients.py` beside it says how.
+//! Tests of gradients on the reference and every executor against torch.
+//! `tests/data/training/gradients.json` has graphs in text form with operands, cotangents and
+//! torch's F64 gradients; `make_gradients.py` in the same folder creates it.
 //!
-//! Results are compared by the one tolerance table, as contractions, which is closer than a part in 10,000.
+//! The tolerance is that of contractions in the tolerance table, which is less than one part in
+//! 10,000.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +20,7 @@ use crate::{SuiteTest, executors};
 
 const CASES: &str = include_str!("../../data/training/gradients.json");
 
-/// The cases that software drivers run as well, which take seconds to compile kernels for each.
+/// The cases that also run on software drivers, which take seconds to compile the kernels of each.
 const SOFTWARE_DRIVER_CASES: &[&str] = &[
     "gelu",
     "pow",
@@ -32,10 +34,10 @@ const SOFTWARE_DRIVER_CASES: &[&str] = &[
     "mamba2",
 ];
 
-/// Named tensors.
+/// Tensors by name.
 type TorchTensors = BTreeMap<String, Tensor>;
 
-/// A graph that gives the results of a case and its gradients, in F32, and what torch found.
+/// A graph with the results and gradients of a case in F32, and torch's results.
 struct TorchCase {
     graph: Graph,
     leaves: TorchTensors,
@@ -49,7 +51,7 @@ fn tensor(ty: &Type, list: &Json) -> Tensor {
     Tensor::from_f64s(TensorType::new(ty.dtype, &shape), &values).expect("as many as elements")
 }
 
-/// Float inputs by name.
+/// The name and value of a float input.
 fn float_input((node, n): (NodeId, &Node)) -> Option<(String, Value)> {
     let Op::Input(input) = &n.op else { return None };
     let value = Value { node, port: 0 };
@@ -110,7 +112,7 @@ impl TorchCase {
     }
 }
 
-/// The tests of this suite: one for each case and evaluator.
+/// The tests of this suite: one per case and evaluator.
 pub(super) fn tests() -> Vec<SuiteTest> {
     let file: Json = serde_json::from_str(CASES).expect("the file is JSON");
     let cases = file["cases"].as_array().expect("a list of cases").clone();

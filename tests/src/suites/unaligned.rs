@@ -1,5 +1,6 @@
-//! Weights and inputs that do not lie at a multiple of their elements' size, as mapped model files have them: each executor
-//! gives the bits that it gives of aligned ones, and the memory that they lie in is not copied for it on a device.
+//! Tests of weights and inputs that are not aligned to their element size, as in memory-mapped
+//! model files. Each executor gives bitwise the results of aligned data. On a device, the host
+//! memory is not copied for alignment.
 
 use std::sync::Arc;
 
@@ -12,14 +13,14 @@ type BoxError = Box<dyn std::error::Error>;
 const WIDTH: usize = 160;
 const ROWS: usize = 96;
 
-/// Numbers of a type, in size up to one.
+/// Numbers of a type with a magnitude of at most one.
 fn numbers(ty: TensorType) -> Result<Tensor, BoxError> {
     let element = |i: usize| ((i * 37 + i / 11) % 129) as f64 / 64.0 - 1.0;
     let values: Vec<f64> = (0..ty.numel()).map(element).collect();
     Ok(Tensor::from_f64s(ty, &values)?)
 }
 
-/// The same numbers, `by` bytes behind a multiple of eight.
+/// The same numbers, stored `by` bytes after a multiple of eight.
 fn moved(tensor: &Tensor, by: usize) -> Result<Tensor, BoxError> {
     let len = tensor.bytes().len();
     let memory = vec![0; len + 16];
@@ -34,8 +35,8 @@ fn moved(tensor: &Tensor, by: usize) -> Result<Tensor, BoxError> {
     )?)
 }
 
-/// Weights of a graph in which each kind of reader has one: a product, which packs it, rows that are gathered, a convolution and
-/// elementwise work.
+/// A graph with one weight per type of reader: a matmul, which prepacks it, a row gather, a
+/// convolution, and an elementwise operator.
 struct UnalignedWeights {
     product: Tensor,
     half: Tensor,
@@ -91,7 +92,7 @@ fn graph(weights: &UnalignedWeights) -> Result<Graph, BoxError> {
     Ok(g)
 }
 
-/// What a device computes of these weights, the pieces of its inputs moved as well.
+/// The outputs of a device for these weights, with unaligned input slices as well.
 fn outputs(
     device: &Device,
     weights: &UnalignedWeights,

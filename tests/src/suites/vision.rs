@@ -1,5 +1,6 @@
-//! Every family of models of pictures, tiny and with random weights, against what transformers computes (`tests/data/vision`):
-//! preprocessing, features and classes of picture files, and vectors of texts where a model has them.
+//! Tests of every vision model family against transformers (`tests/data/vision`), with tiny models
+//! and random weights. They compare preprocessing, features and classes of image files, and text
+//! vectors of models that have them.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +23,7 @@ fn widened(row: &[f32]) -> Vec<f64> {
     row.iter().map(|x| f64::from(*x)).collect()
 }
 
-/// The rows that are wanted, each near to its own.
+/// Checks that each row is close to the expected one.
 fn all_near(what: &str, got: &[Vec<f32>], want: &Json) -> Result<(), BoxError> {
     let want = rows(want);
     if got.len() != want.len() || want.is_empty() {
@@ -34,7 +35,7 @@ fn all_near(what: &str, got: &[Vec<f32>], want: &Json) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Pixels within one step of 8 bits.
+/// Checks that pixels differ by at most one 8-bit step.
 fn check_pixels(
     dir: &Path,
     json: &Json,
@@ -63,7 +64,7 @@ fn check_pixels(
     Ok(())
 }
 
-/// The texts' side, and what pictures and texts have in common.
+/// Checks the text encoder, and the similarity of images and texts.
 fn check_texts(
     files: &ModelFiles,
     device: &Device,
@@ -160,7 +161,7 @@ pub(super) fn tests() -> Vec<SuiteTest> {
         for dir in &dirs {
             let name = dir.file_name().unwrap_or_default().to_string_lossy();
             let dir = dir.clone();
-            // A software driver takes a second to compile the kernels of each.
+            // A software driver takes a second to compile the kernels of each model.
             let variant = match !name.ends_with("-a") {
                 true if executor.name != "cpu" => "/more",
                 _ => "",

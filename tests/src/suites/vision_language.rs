@@ -1,5 +1,6 @@
-//! Models of pictures and texts, tiny and with random weights, against what transformers makes of the same prompts and picture files
-//! (`tests/data/vision-language`): tiles and pixels, rows of pictures, tokens, logits, and tokens of the greatest logits.
+//! Tests of vision-language models against transformers on the same prompts and image files
+//! (`tests/data/vision-language`), with tiny models and random weights. They compare tiles, pixels,
+//! image embeddings, tokens, logits and greedy tokens.
 
 use std::path::{Path, PathBuf};
 
@@ -31,7 +32,7 @@ fn pictures(prompt: &Json) -> Result<Vec<Image>, BoxError> {
     Ok(named.map(open).collect::<Result<_, _>>()?)
 }
 
-/// Tiles as many as the reference's, and pixels within one step of 8 bits.
+/// Checks that the number of tiles matches, and that pixels differ by at most one 8-bit step.
 fn check_pixels(
     model: &VisionLanguageGraphs,
     prompt: &Json,
@@ -112,7 +113,7 @@ impl TestVisionLanguageModel {
         Ok(ids.ok_or("reading was stopped")?)
     }
 
-    /// Logits after a prompt, and so many tokens of the greatest ones.
+    /// The logits after a prompt, and `count` greedy tokens.
     fn written(&mut self, ids: &[u32], count: usize) -> Result<(Vec<f64>, Vec<u32>), BoxError> {
         let step = self.generator.forward(ids)?;
         let logits = widened(step.logits);
@@ -126,7 +127,7 @@ impl TestVisionLanguageModel {
     }
 }
 
-/// One prompt, behind nothing.
+/// Checks one prompt with an empty cache.
 fn check_prompt(ready: &mut TestVisionLanguageModel, prompt: &Json) -> Result<(), BoxError> {
     let pictures = pictures(prompt)?;
     let text = prompt["prompt"].as_str().ok_or("no prompt")?;
@@ -148,7 +149,7 @@ fn check_prompt(ready: &mut TestVisionLanguageModel, prompt: &Json) -> Result<()
     }
 }
 
-/// What a conversation becomes by the model's template.
+/// Checks the text that the model's template makes of a conversation.
 fn check_template(
     files: &ModelFiles,
     ready: &TestVisionLanguageModel,
@@ -167,7 +168,8 @@ fn check_template(
     }
 }
 
-/// A prompt behind another one that has the same picture first: nothing of that is computed again, and the answer is the same.
+/// Runs a prompt after another one with the same first image. The cached prefix is reused and the
+/// result is the same.
 fn check_again(ready: &mut TestVisionLanguageModel, prompt: &Json) -> Result<(), BoxError> {
     let pictures = pictures(prompt)?;
     let text = prompt["prompt"].as_str().ok_or("no prompt")?;
@@ -185,7 +187,7 @@ fn check_again(ready: &mut TestVisionLanguageModel, prompt: &Json) -> Result<(),
     ready.generator.truncate(same);
     let (logits, _) = ready.written(&ids[same..], 1)?;
     near("logits behind others", &logits, &numbers(&prompt["logits"]))?;
-    // The other order is another prompt.
+    // Another order of the images is another prompt.
     let turned: Vec<Image> = pictures.iter().rev().cloned().collect();
     ready.ids(text, &turned)?;
     let seen = |id: &u32| ready.reader.to_tokenizer_ids(&[*id]) != [*id];
@@ -195,7 +197,7 @@ fn check_again(ready: &mut TestVisionLanguageModel, prompt: &Json) -> Result<(),
     }
 }
 
-/// What cannot be read is refused before anything is computed.
+/// Invalid prompts are rejected before anything is computed.
 fn check_refusals(ready: &mut TestVisionLanguageModel, prompt: &Json) -> Result<(), BoxError> {
     let one = pictures(prompt)?;
     let mut refused = |text: &str, count: usize| {
@@ -241,7 +243,7 @@ fn check(dir: &Path, device: &Device) -> Result<(), BoxError> {
     }
     check_again(&mut ready, &prompts[1])?;
     check_refusals(&mut ready, &prompts[0])?;
-    // In pieces that end within a picture.
+    // Prefill chunks that end within an image.
     let mut pieces = TestVisionLanguageModel::open(&files, device, 7)?;
     check_prompt(&mut pieces, &prompts[1])
 }
@@ -262,7 +264,7 @@ pub(super) fn tests() -> Vec<SuiteTest> {
         for dir in &dirs {
             let name = dir.file_name().unwrap_or_default().to_string_lossy();
             let dir = dir.clone();
-            // A software driver takes a second to compile the kernels of each.
+            // A software driver takes a second to compile the kernels of each model.
             let variant = match !name.ends_with("-a") {
                 true if executor.name != "cpu" => "/more",
                 _ => "",

@@ -1,6 +1,6 @@
-//! Reading the files that criterion leaves under `target/criterion`.
+//! Reads criterion's results under `target/criterion`.
 //!
-//! Per benchmark a folder `new/` holds `benchmark.json` (its name and throughput) and
+//! Each benchmark has a folder `new/` with `benchmark.json` (name and throughput) and
 //! `estimates.json` (nanoseconds per iteration).
 
 use std::fs;
@@ -13,18 +13,18 @@ use serde::de::DeserializeOwned;
 
 use crate::error::{self, XtaskError};
 
-/// One benchmark's result.
+/// The result of one benchmark.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct CriterionMeasurement {
     /// `group/name`.
     pub(super) id: String,
     /// The median time of one iteration.
     pub(super) time_ns: f64,
-    /// The work of one iteration, where the bench declares it.
+    /// The work of one iteration, if the bench declares it.
     pub(super) work: Option<WorkAmount>,
 }
 
-/// How much one iteration does.
+/// The amount of work of one iteration.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum WorkAmount {
     Bytes(u64),
@@ -37,8 +37,8 @@ struct CriterionBenchmark {
     throughput: Option<CriterionThroughput>,
 }
 
-/// The spelling in criterion's files. A kind that is not listed is a read error: silence would
-/// drop a column of the table.
+/// The representation in criterion's files. An unlisted variant is an error, because ignoring it
+/// would drop a column of the table.
 #[derive(Deserialize)]
 enum CriterionThroughput {
     Bytes(u64),
@@ -56,7 +56,7 @@ struct CriterionEstimate {
     point_estimate: f64,
 }
 
-/// All results under `dir` that were written at or after `since`, sorted by name.
+/// All results under `dir` written at or after `since`, sorted by name.
 pub(super) fn read(dir: &Path, since: SystemTime) -> Result<Vec<CriterionMeasurement>, XtaskError> {
     let mut found = Vec::new();
     collect(dir, since, &mut found)?;
@@ -88,7 +88,8 @@ fn collect(
     Ok(())
 }
 
-/// `None` for what an earlier run left, and for a group's folder that happens to be called `new`.
+/// Reads a measurement; `None` for results of an earlier run, and for a group folder that is named
+/// `new`.
 fn measurement(dir: &Path, since: SystemTime) -> Result<Option<CriterionMeasurement>, XtaskError> {
     let estimates = dir.join("estimates.json");
     let written = match fs::metadata(&estimates).and_then(|data| data.modified()) {
@@ -167,7 +168,7 @@ mod tests {
 
     impl Drop for ScratchFolder {
         fn drop(&mut self) {
-            // A folder left in the system's temporary folder harms nobody.
+            // A leftover temporary folder is harmless.
             let _ = fs::remove_dir_all(&self.0);
         }
     }

@@ -1,8 +1,8 @@
-//! ONNX Runtime on MiniLM and on convolutions, measured by scripts of `xtask/peers` in a virtual environment; torch and
-//! Burn on a GPU.
+//! The peers: ONNX Runtime on MiniLM and convolutions, measured by scripts of `xtask/peers` in a
+//! virtual environment, and torch and Burn on a GPU.
 //!
-//! ONNX Runtime's scripts build ONNX graphs of what our benches run, from the same weights or shapes, and refuse to
-//! report times of a graph whose answers are wrong.
+//! ONNX Runtime's scripts build ONNX graphs of Tercet's benches from the same weights or shapes.
+//! They report no times for a graph with wrong results.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::error::XtaskError;
 use crate::fetch::PythonInterpreter;
 use crate::process;
 
-/// From PyPI; pinned so that two runs of the table compare the same peers.
+/// Packages from PyPI, pinned so that repeated runs compare the same peers.
 const REQUIREMENTS: [&str; 3] = ["numpy==2.4.6", "onnx==1.23.2", "onnxruntime==1.31.1"];
 
 const PURPOSE: &str = "measure ONNX Runtime";
@@ -29,7 +29,7 @@ pub(super) struct PeerTime {
     pub(super) median_ns: f64,
 }
 
-/// Measures torch and Burn on the work of the GPU bench; they print their times.
+/// Runs torch and Burn on the work of the GPU bench; they print their own times.
 pub(super) fn on_gpu() -> Result<(), XtaskError> {
     let peers = process::root().join("xtask/peers");
     for script in ["gpu_torch.py", "steps_torch.py"] {

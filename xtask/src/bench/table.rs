@@ -1,4 +1,4 @@
-//! The rows as a Markdown table that is aligned in a terminal too.
+//! Renders the rows as a Markdown table that is also aligned in a terminal.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use super::BenchRow;
 
 const HEADER: [&str; 6] = ["work", "time", "rate", "peer", "peer's time", "ratio"];
 
-/// One line per row, one more per further peer. A ratio above 1 means that we are faster.
+/// One line per row, plus one for each further peer. A ratio above 1 means that Tercet is faster.
 pub(super) fn render(rows: &[BenchRow]) -> String {
     let lines: Vec<[String; 6]> = rows.iter().flat_map(cells).collect();
     let width = |column: usize| {
@@ -35,7 +35,7 @@ pub(super) fn render(rows: &[BenchRow]) -> String {
     text
 }
 
-/// Names stand to the left, numbers to the right.
+/// Whether a column is text: text is left-aligned, numbers are right-aligned.
 fn is_text(column: usize) -> bool {
     matches!(HEADER[column], "work" | "peer")
 }
@@ -97,7 +97,7 @@ fn time(ns: f64) -> String {
     format!("{} {unit}", short(ns / scale))
 }
 
-/// Three digits or, above 1000, all of the integer part.
+/// Formats with three digits, or the complete integer part above 1000.
 fn short(value: f64) -> String {
     match value {
         value if value < 10.0 => format!("{value:.2}"),

@@ -1,10 +1,10 @@
-//! The lines of a run as tables: by operator, and the reasons of what was refused.
+//! Tables of a run's results: cases by operator, and the reasons of import errors.
 
 use std::collections::BTreeMap;
 
 use super::{OnnxCaseLine, OnnxCaseOutcome};
 
-/// Cases of an operator on one executor.
+/// The number of cases of an operator by outcome, on one executor.
 #[derive(Clone, Copy, Default)]
 struct OutcomeCounts {
     passed: usize,
@@ -32,7 +32,7 @@ impl OutcomeCounts {
         self.passed + self.given + self.rounded + self.refused + self.wrong + self.panicked
     }
 
-    /// `8 + 2 given, 1 refused`
+    /// Formats the counts, such as `8 + 2 given, 1 refused`.
     fn shown(&self) -> String {
         let mut text = match (self.passed, self.given) {
             (passed, 0) => passed.to_string(),
@@ -51,7 +51,7 @@ impl OutcomeCounts {
     }
 }
 
-/// Both tables, of columns with the name of an executor and its lines.
+/// Renders both tables. Each column has the name of an executor and its lines.
 pub(super) fn render(columns: &[(&str, Vec<OnnxCaseLine>)]) -> String {
     let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
     let mut text = header(&["operator", "cases"], &names);
@@ -89,7 +89,7 @@ fn row(name: &str, counts: &[OutcomeCounts]) -> String {
     format!("| {name} | {most} | {} |\n", cells.join(" | "))
 }
 
-/// A row for each reason, most cases first.
+/// The table of reasons, most frequent first.
 fn reasons(columns: &[(&str, Vec<OnnxCaseLine>)]) -> String {
     let mut rows: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (at, (_, lines)) in columns.iter().enumerate() {
@@ -112,8 +112,8 @@ fn reasons(columns: &[(&str, Vec<OnnxCaseLine>)]) -> String {
     text
 }
 
-/// A reason without what differs from case to case: names of values, versions, and nodes of a graph that a device does not run,
-/// of which the first says why.
+/// A reason without the details of a case: value names, versions, and all unsupported nodes after
+/// the first.
 fn grouped(reason: &str) -> String {
     if let Some((_, nodes)) = reason.split_once(" of the graph's nodes:") {
         let first = nodes.split_once("-> ").map_or(nodes, |(_, rest)| rest);
@@ -125,7 +125,7 @@ fn grouped(reason: &str) -> String {
     for (at, part) in reason.split('`').enumerate() {
         match at % 2 {
             0 => text.push_str(part),
-            // Names in backquotes that are of the case, not of ONNX.
+            // Names in backquotes that come from the case instead of the ONNX specification.
             _ if part.len() > 24 || part.contains('/') => text.push_str("..."),
             _ => text.push_str(&format!("`{part}`")),
         }

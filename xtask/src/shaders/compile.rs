@@ -1,4 +1,4 @@
-//! GLSL to SPIR-V through `shaderc`.
+//! Compiles GLSL to SPIR-V through `shaderc`.
 
 use std::fs;
 use std::path::Path;
@@ -11,11 +11,11 @@ use shaderc::{
 use super::folder::{CompiledKernel, ShaderFolder};
 use crate::error::{self, XtaskError};
 
-/// Compiles every kernel of the folder, in the order of their names.
+/// Compiles every kernel of the folder, in name order.
 ///
 /// # Errors
 ///
-/// [`XtaskError::Shaders`] with the compiler's messages of every kernel that does not compile.
+/// [`XtaskError::Shaders`] with the compiler's messages for all kernels that do not compile.
 pub(crate) fn all(folder: &ShaderFolder) -> Result<Vec<CompiledKernel>, XtaskError> {
     let compiler = Compiler::new()?;
     let plain = options(folder, SpirvVersion::V1_5)?;
@@ -44,13 +44,14 @@ pub(crate) fn all(folder: &ShaderFolder) -> Result<Vec<CompiledKernel>, XtaskErr
     }
 }
 
-/// Modules of such names are SPIR-V 1.6: matrices of a workgroup and conversions need it, and devices that
-/// have them have `maintenance4`, too.
+/// Name parts of modules that are SPIR-V 1.6, which workgroup-scope matrices and conversions
+/// require. Devices that support them also have `maintenance4`.
 const NEWER: [&str; 2] = ["_block_", "_convert_"];
 
-/// Others are SPIR-V 1.5, because from 1.6 on a workgroup size by specialization constants needs a feature of
-/// the device (`maintenance4`). No optimizer: `spirv-opt` breaks modules with cooperative matrices and bfloat16, and drivers
-/// optimize anyway. It would also drop the names of parameter blocks, which a test reads.
+/// The compiler options. Other modules are SPIR-V 1.5: from 1.6 on, a workgroup size from
+/// specialization constants requires the device feature `maintenance4`. The optimizer is off,
+/// because `spirv-opt` breaks modules with cooperative matrices and bfloat16, and drivers optimize
+/// anyway. It would also remove the names of parameter blocks, which a test reads.
 fn options(
     folder: &ShaderFolder,
     version: SpirvVersion,

@@ -1,8 +1,8 @@
-//! Digests of what each committed module was made from: lines `NAME SOURCES MODULE` of SHA-256.
+//! Digests of the sources of each committed module: lines `NAME SOURCES MODULE` of SHA-256.
 //!
-//! `SOURCES` covers the kernel and its includes without comments, the options of the compiler and its version.
-//! If both digests match, the compiler made the module from these sources, unless a person edited both the
-//! module and its line.
+//! `SOURCES` covers the kernel and its includes without comments, the compiler options and the
+//! compiler version. If both digests match, the compiler built the module from these sources,
+//! unless a person edited both the module and its line.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,13 +14,13 @@ use super::folder::ShaderFolder;
 use crate::error::{self, XtaskError};
 use crate::{fetch, process};
 
-/// The code that sets the options.
+/// The source code that sets the options.
 const OPTIONS_SOURCE: &str = include_str!("compile.rs");
-/// A line of that code sets an option if it contains one of these.
+/// Text that marks a line of that code as setting an option.
 const OPTION_MARKS: [&str; 3] = [".set_", "SpirvVersion::V", "const NEWER"];
 const COMPILER: &str = "shaderc-sys";
 
-/// Writes the digests of the modules as they are now: right after they were compiled only.
+/// Writes the digests of the current modules. Call it only directly after compiling them.
 #[cfg(any(test, feature = "glsl"))]
 pub(crate) fn write(folder: &ShaderFolder) -> Result<(), XtaskError> {
     let version = compiler_version()?;
@@ -33,8 +33,8 @@ pub(crate) fn write(folder: &ShaderFolder) -> Result<(), XtaskError> {
     fs::write(&path, text).map_err(error::file("write", &path))
 }
 
-/// Fails with the name of every module that has no source, is missing, or was made from other sources
-/// than those that are there.
+/// Fails with the name of every module that has no source, is missing, or was built from other
+/// sources.
 pub(crate) fn check(folder: &ShaderFolder) -> Result<(), XtaskError> {
     let version = compiler_version()?;
     let path = folder.digests_path();
@@ -60,7 +60,7 @@ pub(crate) fn check(folder: &ShaderFolder) -> Result<(), XtaskError> {
                 problem(name, "was made from other sources");
             }
             Some((_, module)) if module != made.module => {
-                problem(name, "is not what was made from its source");
+                problem(name, "differs from the module built from its source");
             }
             Some(_) => {}
         }
@@ -77,7 +77,7 @@ pub(crate) fn check(folder: &ShaderFolder) -> Result<(), XtaskError> {
     }
 }
 
-/// The digests of a module and of what makes it.
+/// The digests of a module and of its sources.
 struct ModuleDigests {
     sources: String,
     module: String,
@@ -103,29 +103,32 @@ impl ModuleDigests {
     }
 }
 
-/// The lines that set options of the compiler.
+/// The lines that set compiler options.
 fn options() -> String {
     let lines = OPTIONS_SOURCE.lines().map(str::trim);
     let set = lines.filter(|line| OPTION_MARKS.iter().any(|mark| line.contains(mark)));
     set.collect::<Vec<_>>().join("\n")
 }
 
-/// A source without comments and empty lines: neither changes the module.
+/// A source without comments and empty lines, which do not change the module.
 fn without_comments(text: &str) -> String {
     let lines = text.lines().map(|line| {
         let code = line.split("//").next().unwrap_or_default();
         code.trim()
     });
-    lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
+    lines
+        .filter(|line| !line.is_empty())
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
-/// The length first, so that no two lists of parts are one text.
+/// Hashes the length first, so that different lists of parts never hash the same bytes.
 fn add(hasher: &mut Sha256, part: &[u8]) {
     hasher.update(part.len().to_le_bytes());
     hasher.update(part);
 }
 
-/// The text of a file and of all that it includes, by their names.
+/// Collects the text of a file and of all its includes, by name.
 fn gather(
     folder: &ShaderFolder,
     path: &Path,
@@ -191,7 +194,10 @@ mod tests {
             (folder.source_path("b"), "b.spv was made from other sources"),
             (part, "a.spv was made from other sources"),
             (files[5].0.clone(), "a.spv was made from other sources"),
-            (folder.module_path("b"), "b.spv is not what was made"),
+            (
+                folder.module_path("b"),
+                "b.spv differs from the module built",
+            ),
             (folder.module_path("c"), "c.spv has no source"),
             (folder.source_path("c"), "c.spv has no digest"),
         ] {

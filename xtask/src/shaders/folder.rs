@@ -1,4 +1,4 @@
-//! The folder of GLSL kernels and of the SPIR-V modules made from them.
+//! The folder of GLSL kernels and their compiled SPIR-V modules.
 
 use std::fs;
 use std::io;
@@ -16,7 +16,7 @@ pub(crate) struct CompiledKernel {
     pub(crate) spirv: Vec<u8>,
 }
 
-/// `NAME.comp` in the folder itself, `spirv/NAME.spv`, and `include/` for what kernels share.
+/// The shader folder: `NAME.comp`, `spirv/NAME.spv`, and `include/` for shared code.
 pub(crate) struct ShaderFolder {
     root: PathBuf,
 }
@@ -38,7 +38,7 @@ impl ShaderFolder {
         self.module_dir().join(name).with_extension(MODULE)
     }
 
-    /// Where [`digests`](super::digests) are kept.
+    /// The path of the [`digests`](super::digests) file.
     pub(crate) fn digests_path(&self) -> PathBuf {
         self.root.join("digests.txt")
     }
@@ -53,7 +53,7 @@ impl ShaderFolder {
         names(&self.module_dir(), MODULE)
     }
 
-    /// Makes the folder of modules hold exactly `modules`; prints what changes.
+    /// Makes the module folder contain exactly `modules`; prints the changes.
     #[cfg(any(test, feature = "glsl"))]
     pub(crate) fn write(&self, modules: &[CompiledKernel]) -> Result<(), XtaskError> {
         let dir = self.module_dir();
@@ -76,7 +76,7 @@ impl ShaderFolder {
         Ok(())
     }
 
-    /// Fails with the name of every module that is not what its source compiles to.
+    /// Fails with the name of every module that differs from its compiled source.
     #[cfg(any(test, feature = "glsl"))]
     pub(crate) fn check(&self, modules: &[CompiledKernel]) -> Result<(), XtaskError> {
         let problems: Vec<String> = self
@@ -86,7 +86,7 @@ impl ShaderFolder {
                 let path = self.module_path(&name);
                 let what = match kind {
                     DifferenceKind::Missing => "is missing",
-                    DifferenceKind::Stale => "is not what its source compiles to",
+                    DifferenceKind::Stale => "differs from its compiled source",
                     DifferenceKind::LeftOver => "has no source",
                 };
                 format!("{} {what}", path.display())
@@ -140,7 +140,7 @@ enum DifferenceKind {
     LeftOver,
 }
 
-/// The stems of the files in `dir` with this extension, sorted; none if there is no such folder.
+/// The sorted stems of the files in `dir` with this extension; empty if the folder does not exist.
 fn names(dir: &Path, extension: &str) -> Result<Vec<String>, XtaskError> {
     let entries = match fs::read_dir(dir) {
         Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -191,7 +191,7 @@ mod tests {
         let message = folder.check(&modules).unwrap_err().to_string();
         for (name, what) in [
             ("missing.spv", "is missing"),
-            ("stale.spv", "is not what"),
+            ("stale.spv", "differs from"),
             ("left-over.spv", "has no source"),
         ] {
             let line = message.lines().find(|line| line.contains(name));

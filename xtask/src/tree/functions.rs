@@ -1,14 +1,14 @@
-//! The functions of a Rust file, by its tokens.
+//! Finds the functions of a Rust file by scanning its tokens.
 
-/// A function with a body; lines count from 0.
+/// A function with a body; line numbers count from 0.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct FunctionLines {
     pub(super) name: String,
     /// The line of its `fn`.
     pub(super) first: usize,
-    /// The line on which its body begins.
+    /// The line of its opening brace.
     pub(super) body: usize,
-    /// The line of the brace that ends it.
+    /// The line of its closing brace.
     pub(super) last: usize,
 }
 
@@ -18,12 +18,12 @@ impl FunctionLines {
     }
 }
 
-/// The functions of a file in the order in which they end, those within others too. Files that compile are
-/// understood; of others nothing is promised.
+/// The functions of a file in the order of their ends, including nested ones. The result is
+/// undefined for files that do not compile.
 pub(super) fn find_functions(text: &str) -> Vec<FunctionLines> {
     let code = without_text(text);
     let (mut functions, mut open) = (Vec::new(), Vec::new());
-    // A function whose body has not begun, and the brackets that are open within its signature.
+    // A function whose body has not started, and the open brackets in its signature.
     let mut begun: Option<(String, usize, usize)> = None;
     for (line, code) in code.lines().enumerate() {
         let mut rest = code;
@@ -36,7 +36,7 @@ pub(super) fn find_functions(text: &str) -> Vec<FunctionLines> {
                     let name = after.trim_start();
                     let end = name.find(|c| !is_word(c) && c != '$');
                     let name = &name[..end.unwrap_or(name.len())];
-                    // Types of functions have no name.
+                    // Function pointer types have no name.
                     if !name.is_empty() {
                         begun = Some((name.to_string(), line, 0));
                     }
@@ -69,7 +69,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// The file with blanks in place of comments, strings and characters; lines stay.
+/// The file with comments, strings and character literals replaced by blanks; line breaks stay.
 fn without_text(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
@@ -85,7 +85,8 @@ fn without_text(text: &str) -> String {
     code
 }
 
-/// How many bytes of a comment, a string or a character begin here, behind `before`.
+/// The length in bytes of the comment, string or character literal that starts here; `before` is
+/// the previous character.
 fn text_at(rest: &str, before: Option<char>) -> Option<usize> {
     let bytes = rest.as_bytes();
     let until = |end: &str, from: usize| {
@@ -99,11 +100,11 @@ fn text_at(rest: &str, before: Option<char>) -> Option<usize> {
         [b'r', b'"' | b'#', ..] if !before.is_some_and(is_plain_word) => {
             let hashes = bytes[1..].iter().take_while(|b| **b == b'#').count();
             let end = format!("\"{}", "#".repeat(hashes));
-            // Without a quote it is a raw name.
+            // Without a quote it is a raw identifier.
             (bytes.get(1 + hashes) == Some(&b'"')).then(|| until(&end, 2 + hashes))
         }
         [b'\'', b'\\', ..] => Some(quoted(bytes, b'\'')),
-        // A character, and no lifetime.
+        // A character literal, as opposed to a lifetime.
         [b'\'', ..] => {
             let c = rest[1..].chars().next()?;
             let end = 1 + c.len_utf8();
@@ -113,12 +114,12 @@ fn text_at(rest: &str, before: Option<char>) -> Option<usize> {
     }
 }
 
-/// True of what makes a following `r` a part of a name; `b` and `c` begin literals.
+/// True for characters after which `r` is part of an identifier; `b` and `c` start literals.
 fn is_plain_word(c: char) -> bool {
     is_word(c) && c != 'b' && c != 'c'
 }
 
-/// The bytes of a literal with escapes, which ends with `quote`.
+/// The length in bytes of a literal with escapes that ends with `quote`.
 fn quoted(bytes: &[u8], quote: u8) -> usize {
     let mut at = 1;
     while let Some(byte) = bytes.get(at) {
@@ -135,7 +136,7 @@ fn quoted(bytes: &[u8], quote: u8) -> usize {
 mod tests {
     use super::*;
 
-    /// Names with first and last lines, from 1.
+    /// The function names with their first and last lines, counted from 1.
     fn found(text: &str) -> Vec<(String, usize, usize)> {
         let found = find_functions(text).into_iter();
         found.map(|f| (f.name, f.first + 1, f.last + 1)).collect()

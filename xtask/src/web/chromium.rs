@@ -1,4 +1,4 @@
-//! A headless Chromium with WebGPU on the processor.
+//! A headless Chromium with WebGPU on a software device.
 
 use std::env;
 use std::fs;
@@ -10,7 +10,7 @@ use crate::env::CHROMIUM;
 use crate::error::{self, XtaskError};
 use crate::process;
 
-/// What Chromium and its relatives are called.
+/// The program names of Chromium and compatible browsers.
 const NAMES: [&str; 4] = [
     "chromium",
     "chromium-browser",
@@ -18,7 +18,7 @@ const NAMES: [&str; 4] = [
     "google-chrome",
 ];
 
-/// The browser that the environment names, else the first that is on the `PATH`.
+/// The browser in the environment variable, or the first one on the `PATH`.
 pub(super) fn find() -> Result<PathBuf, XtaskError> {
     if let Some(named) = env::var_os(CHROMIUM).filter(|named| !named.is_empty()) {
         return Ok(PathBuf::from(named));
@@ -29,7 +29,7 @@ pub(super) fn find() -> Result<PathBuf, XtaskError> {
     found.next().ok_or(XtaskError::NoChromium)
 }
 
-/// Installs one on Debian, as root, where none is found; what else it needs comes with it.
+/// Installs Chromium on Debian, as root, if no browser is found.
 pub(super) fn install() -> Result<(), XtaskError> {
     if find().is_ok() || !process::can_install() {
         return Ok(());
@@ -38,7 +38,7 @@ pub(super) fn install() -> Result<(), XtaskError> {
     process::apt_install(&["chromium"])
 }
 
-/// A browser that shows one page; dropped, it is closed.
+/// A running browser with one page; it is closed on drop.
 pub(super) struct HeadlessBrowser {
     child: Child,
     profile: PathBuf,
@@ -56,12 +56,12 @@ impl HeadlessBrowser {
             "--no-first-run",
             "--disable-dev-shm-usage",
         ]);
-        // WebGPU is off without a GPU, and SwiftShader is the Vulkan that Chromium brings. Its sandbox does not run as
-        // root, or in most containers; the page is our own.
+        // WebGPU is off by default without a GPU; SwiftShader is Chromium's own Vulkan device. The
+        // sandbox does not work as root or in most containers, and the page is trusted.
         command.args(["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"]);
         command.arg("--no-sandbox");
         command.arg(format!("--user-data-dir={}", profile.display()));
-        // What it says without a desktop around it helps nobody.
+        // Discard its output, which consists of warnings about the missing desktop.
         command
             .arg(page)
             .stdout(Stdio::null())
@@ -76,7 +76,7 @@ impl HeadlessBrowser {
 
 impl Drop for HeadlessBrowser {
     fn drop(&mut self) {
-        // It may have ended by itself; a profile that is left is removed by the next.
+        // Ignore errors: it may have exited already. The next run removes a leftover profile.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = fs::remove_dir_all(&self.profile);

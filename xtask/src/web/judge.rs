@@ -1,4 +1,4 @@
-//! What a page must answer: the references of the suites.
+//! Compares the results of a page with the references of the suites.
 
 use std::fs;
 use std::path::Path;
@@ -13,27 +13,27 @@ use crate::process;
 const TEXTS: &str = "tests/data/tiny-rust-llama/reference.json";
 const SENTENCES: &str = "tests/data/minilm/reference.json";
 const EMBEDDINGS: &str = "tests/data/minilm/embeddings_f64.npy";
-/// As the suite `models` has them: packed weights leave the greedy tokens of F32 after a while, and how far F32 may be
-/// from F64.
+/// The limits of the suite `models`. With packed weights, greedy tokens differ from F32 after this
+/// many tokens; the others limit the difference between F32 and F64.
 const GREEDY_PREFIX_Q8: usize = 24;
 const EMBEDDING_ABS: f64 = 2e-5;
-/// Numbers with their roots, which the loop finds to this relative error.
+/// Numbers whose roots the loop computes, up to this relative error.
 const ROOTS: [f64; 5] = [2.0, 0.0, 1e6, -1.0, 0.25];
 const ROOT_ERROR: f64 = 1e-5;
-/// A number that takes more iterations than the loop may have, and what its error names.
+/// A number that exceeds the iteration limit of the loop, and a part of the expected error.
 const REFUSED: (f64, &str) = (1e30, "40");
 
-/// How much is asked of a page.
+/// The coverage of a page test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageCoverage {
-    /// All.
+    /// All tests.
     Whole,
-    /// The loop and one text: a GPU that the processor plays takes seconds to compile a kernel.
+    /// The loop and one prompt, because a software GPU takes seconds to compile a kernel.
     Part,
 }
 
 impl PageCoverage {
-    /// So many texts.
+    /// The number of prompts.
     fn texts(self, all: usize) -> usize {
         match self {
             PageCoverage::Whole => all,
@@ -41,7 +41,7 @@ impl PageCoverage {
         }
     }
 
-    /// So many sentences.
+    /// The number of sentences.
     fn sentences(self, all: usize) -> usize {
         match self {
             PageCoverage::Whole => all,
@@ -50,11 +50,11 @@ impl PageCoverage {
     }
 }
 
-/// What is asked of a page, and what it must answer.
+/// The inputs of a page test and the expected results.
 pub(super) struct PageReferences {
     texts: Vec<ReferenceText>,
     sentences: Vec<String>,
-    /// Of each sentence.
+    /// The embedding of each sentence.
     embeddings: Vec<Vec<f64>>,
 }
 
@@ -62,11 +62,11 @@ pub(super) struct PageReferences {
 struct ReferenceText {
     prompt: String,
     tokens: Vec<u64>,
-    /// What the command writes after the prompt, once it was asked.
+    /// The text that the command generates after the prompt, once it has run.
     text: Option<String>,
 }
 
-/// What a page posts.
+/// The result that a page posts.
 #[derive(Deserialize)]
 struct PageResult {
     error: Option<String>,
@@ -107,7 +107,7 @@ fn ids(json: &Json) -> Vec<u64> {
     all.filter_map(Json::as_u64).collect()
 }
 
-/// The rows of an F64 array of so many rows, as NumPy stores it.
+/// The rows of an F64 array in NumPy's format.
 fn rows_f64(npy: &[u8], rows: usize) -> Option<Vec<Vec<f64>>> {
     let header = usize::from(u16::from_le_bytes(npy.get(8..10)?.try_into().ok()?));
     let data = npy.strip_prefix(b"\x93NUMPY\x01\x00")?.get(2 + header..)?;
@@ -145,7 +145,7 @@ impl PageReferences {
         })
     }
 
-    /// Asks the command for its texts with this model.
+    /// Runs the `tercet` command with this model to get the reference texts.
     pub(super) fn run_reference(&mut self, command: &Path, model: &Path) -> Result<(), XtaskError> {
         for text in &mut self.texts {
             let mut generate = Command::new(command);
@@ -154,7 +154,7 @@ impl PageReferences {
             generate.arg(model);
             let written = process::output(&mut generate)?;
             let written = String::from_utf8_lossy(&written).into_owned();
-            // A line ends what it writes.
+            // The command ends its output with a line break.
             let written = written.strip_suffix('\n').unwrap_or(&written);
             let behind = written.strip_prefix(text.prompt.as_str());
             text.text = Some(behind.unwrap_or(written).to_string());
@@ -162,7 +162,7 @@ impl PageReferences {
         Ok(())
     }
 
-    /// What a page is asked.
+    /// The inputs for a page as JSON.
     pub(super) fn cases(&self, share: PageCoverage) -> String {
         let text =
             |text: &ReferenceText| json!({ "prompt": text.prompt, "most": GREEDY_PREFIX_Q8 });
@@ -175,7 +175,8 @@ impl PageReferences {
         .to_string()
     }
 
-    /// What is wrong with the answer of a page that was told this device; prints what it took.
+    /// The differences between a page's results on this device and the references; also prints the
+    /// measured times.
     pub(super) fn judge(&self, device: &str, share: PageCoverage, answer: &str) -> Vec<String> {
         let answer: PageResult = match serde_json::from_str(answer) {
             Ok(answer) => answer,
@@ -223,7 +224,7 @@ impl PageReferences {
         for (sentence, (got, want)) in self.sentences.iter().zip(of) {
             let apart = got.iter().zip(want).map(|(a, b)| (a - b).abs());
             let worst = apart.fold(0.0, f64::max);
-            // A difference that is no number is too large as well.
+            // A NaN difference is a failure too.
             if got.len() != want.len() || worst.is_nan() || worst > EMBEDDING_ABS {
                 problems.push(format!("{sentence:?}: {worst} off, {} elements", got.len()));
             }
@@ -241,8 +242,10 @@ impl PageReferences {
             let want = x.max(0.0).sqrt();
             let near = (root - want).abs() <= ROOT_ERROR * want;
             if !near || (iterations > 0.0) != (x > 0.0) || total != sum {
-                let got = format!("{root} in {iterations} iterations, {total} so far");
-                problems.push(format!("the root of {x}: {got}; want {want}, {sum} so far"));
+                let got = format!("{root} in {iterations} iterations, {total} in total");
+                problems.push(format!(
+                    "the root of {x}: expected {want}, {sum} in total; found {got}"
+                ));
             }
         }
         if !answer.refused.contains(REFUSED.1) {

@@ -1,4 +1,4 @@
-//! A folder over HTTP on this machine alone, and what a page posts back.
+//! Serves a folder over HTTP on this machine, and receives the results that a page posts.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use crate::error::XtaskError;
 
-/// The longest line of a request, and its most lines.
+/// Maximum length of a request line, and maximum number of lines.
 const MAX_LINE_BYTES: u64 = 8 << 10;
 const MAX_LINES: usize = 100;
-/// The longest answer of a page.
+/// Maximum length of a page's result.
 const MAX_RESULT_BYTES: u64 = 64 << 20;
 
-/// A server, which ends with the process.
+/// A server that runs until the process ends.
 pub(super) struct PageServer {
     port: u16,
     shared: Arc<PageServerState>,
@@ -27,13 +27,13 @@ pub(super) struct PageServer {
 
 struct PageServerState {
     folder: PathBuf,
-    /// What `cases.json` is, if there is such a file.
+    /// The contents of `cases.json`, if there is such a file.
     cases: Mutex<Option<String>>,
     results: Sender<String>,
 }
 
 impl PageServer {
-    /// Serves a folder; port 0 is any that is free.
+    /// Starts a server for a folder; port 0 selects a free port.
     pub(super) fn start(folder: &Path, port: u16) -> Result<PageServer, XtaskError> {
         let listen = || {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
@@ -50,7 +50,7 @@ impl PageServer {
         let thread = thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let shared = Arc::clone(&own);
-                // A browser that goes away concerns nobody.
+                // Ignore errors: the browser may close the connection.
                 thread::spawn(move || drop(shared.answer(stream)));
             }
         });
@@ -62,7 +62,7 @@ impl PageServer {
         })
     }
 
-    /// With the file `cases.json`.
+    /// Sets the contents of `cases.json`.
     pub(super) fn with_cases(self, cases: String) -> PageServer {
         let mut own = self
             .shared
@@ -78,7 +78,7 @@ impl PageServer {
         self.port
     }
 
-    /// What a page posts to `result` within this time.
+    /// The body that a page posts to `result`; `None` after `patience`.
     pub(super) fn result(&self, patience: Duration) -> Option<String> {
         self.results.recv_timeout(patience).ok()
     }
@@ -116,7 +116,7 @@ impl PageServerState {
             ("POST", "/result") if body_bytes <= MAX_RESULT_BYTES => {
                 let mut body = String::new();
                 reader.take(body_bytes).read_to_string(&mut body)?;
-                // Nobody may be waiting.
+                // Ignore errors: the receiver may be gone.
                 let _ = self.results.send(body);
                 respond(&stream, "204 No Content", "text/plain", 0, &mut io::empty())
             }

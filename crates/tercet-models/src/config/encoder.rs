@@ -1,4 +1,4 @@
-//! The encoder specification: the structure of a text encoder, as data (ADR 0026).
+//! The encoder specification: the structure of a text encoder, as data (ADR 0025).
 //!
 //! One builder creates the graph of every model family from an [`EncoderSpec`]. A family is a row
 //! of [`families`]. The row has the names of the family's fields and tensors, the structure of its

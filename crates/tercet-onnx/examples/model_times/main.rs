@@ -1,14 +1,18 @@
-//! Times of a model on a device, for the scripts of `xtask/peers`: `model_times MODEL DEVICE INPUT.pb...`.
+//! Measures the run times of a model on a device, for the scripts of `xtask/peers`: `model_times
+//! MODEL DEVICE INPUT.pb...`.
 //!
-//! Inputs are files of one `TensorProto` each. First a line comes with the seconds until the model was compiled, and those of its first
-//! run. Then lines of standard input are obeyed:
+//! Each input file contains one `TensorProto`. The first output line has the seconds of the
+//! compilation and of the first run. The program then executes commands from standard input:
 //!
-//! - `run N`: runs it N times; a line with the microseconds of each, from inputs on the host, which a device may keep, to results there.
-//! - `stay N`: likewise, with results that stay on the device.
-//! - `write FOLDER`: the outputs as `FOLDER/N.bin`, their elements alone, little-endian; a line with the dtype and sizes of each.
-//! - `explain`: the kernels with how often each occurs.
-//! - `steps N`: compiled once more for a device that takes times, and run N times: a line for each step in the order of their begins, with
-//!   the microseconds of its begin and of its duration (medians), its operator and its kernel; then `end` alone.
+//! - `run N`: runs the model N times and prints the microseconds of each run. A run starts from
+//!   host inputs, which the device may cache, and ends with results on the host.
+//! - `stay N`: the same, but results stay on the device.
+//! - `write FOLDER`: writes the outputs as raw little-endian elements to `FOLDER/N.bin`, and prints
+//!   the dtype and sizes of each.
+//! - `explain`: prints the kernels and the number of their dispatches.
+//! - `steps N`: compiles the model again with timestamps and runs it N times. Prints a line per
+//!   step, ordered by start time: the median start and duration in microseconds, the operator and
+//!   the kernel. The last line is `end`.
 
 use std::error::Error;
 use std::io::{BufRead as _, Write as _};
@@ -76,7 +80,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Microseconds of runs.
+/// The times of runs in microseconds.
 fn times(
     exe: &mut dyn Executable,
     given: &[(&str, &Tensor)],
@@ -88,7 +92,7 @@ fn times(
     for _ in 0..runs {
         let started = Instant::now();
         match wanted {
-            // Outputs keep their memory.
+            // Reuses the memory of the outputs.
             OutputSelection::All => exe.run_into(given, &mut outputs)?,
             OutputSelection::Only(_) => {
                 exe.submit(given, wanted)?;
@@ -100,7 +104,7 @@ fn times(
     Ok(times)
 }
 
-/// A line for each step, with medians over the runs.
+/// A line per step, with medians over the runs.
 fn steps(
     name: &str,
     imported: &ImportedModel,
@@ -118,7 +122,7 @@ fn steps(
         exe.run_into(given, &mut outputs)?;
         all.push(exe.timings());
     }
-    // The first run warms up.
+    // The first run is a warm-up.
     let last = all.split_off(1);
     let median = |of: &dyn Fn(&[tercet::StepTime]) -> Option<u64>| -> u64 {
         let mut values: Vec<u64> = last.iter().filter_map(|run| of(run)).collect();

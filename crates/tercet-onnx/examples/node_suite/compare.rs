@@ -1,8 +1,10 @@
-//! When a result is what a case expects: `|a - b| <= 1e-7 + 1e-3 |b|`, as ONNX's own runner has it.
+//! Compares a result with the expected one: `|a - b| <= 1e-7 + 1e-3 |b|`, the rule of ONNX's own
+//! test runner.
 
 use tercet::Tensor;
 
-/// Whether all differences are within the rounding of F32 sums of numbers as large as the greatest.
+/// Whether all differences are within the F32 rounding error of sums of the maximum magnitude in
+/// `expected`.
 pub(crate) fn is_rounding(found: &Tensor, expected: &Tensor) -> bool {
     if found.ty() != expected.ty() || !found.dtype().is_float() {
         return false;
@@ -13,7 +15,7 @@ pub(crate) fn is_rounding(found: &Tensor, expected: &Tensor) -> bool {
     greatest.is_finite() && a.iter().zip(&b).all(near)
 }
 
-/// How two tensors differ, if they do.
+/// A description of the first difference between two tensors; `None` if they match.
 pub(crate) fn differ(found: &Tensor, expected: &Tensor) -> Option<String> {
     if found.ty() != expected.ty() {
         return Some(format!("is {}, expected {}", found.ty(), expected.ty()));

@@ -1,7 +1,10 @@
-//! Runs ONNX's own cases (`onnx/backend/test/data`) on an executor: `node_suite FOLDER [EXECUTOR] [FILTER]`.
+//! Runs ONNX's own test cases (`onnx/backend/test/data`) on an executor: `node_suite FOLDER
+//! [EXECUTOR] [FILTER]`.
 //!
-//! A line for each case: outcome, set and case, operator, reason, with tabulators between them; `cargo xtask onnx` makes the
-//! table of them. An input that decides shapes is given when importing, as the refusal asks for; such cases are `given`.
+//! Prints a line per case with tab-separated columns: outcome, set and case, operator, reason.
+//! `cargo xtask onnx` turns the lines into a table. If the import error requests the value of an
+//! input that decides shapes, the case is imported again with that value, and its outcome is
+//! `given`.
 
 mod compare;
 mod run;
@@ -17,7 +20,7 @@ use tercet_onnx::proto::ModelProto;
 
 use run::{Case, Outcome};
 
-/// Folders of cases, each with a model and its data.
+/// The folders with test cases. Each case has a model and its data.
 const SETS: [&str; 4] = ["node", "simple", "pytorch-converted", "pytorch-operator"];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -26,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder = PathBuf::from(args.next().ok_or(usage)?);
     let device = Device::by_name(&args.next().unwrap_or_else(|| "cpu".into()))?;
     let filter = args.next().unwrap_or_default();
-    // Panics are an outcome of their own.
+    // Panics are counted as an outcome, so their messages are suppressed.
     std::panic::set_hook(Box::new(|_| {}));
     let mut out = std::io::stdout().lock();
     for (name, case) in cases(&folder)? {
@@ -43,7 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// All cases by the names of their sets and folders.
+/// All cases with the names of their sets and folders.
 fn cases(folder: &Path) -> Result<Vec<(String, Case)>, Box<dyn Error>> {
     let mut cases = Vec::new();
     for set in SETS {
@@ -79,7 +82,8 @@ fn cases(folder: &Path) -> Result<Vec<(String, Case)>, Box<dyn Error>> {
     Ok(cases)
 }
 
-/// The operator of a case: that of its last node; `expanded` for those that are written out, the set for whole models.
+/// The operator of a case: that of its last node, `expanded` for cases with inlined functions, or
+/// the set name for whole models.
 fn operator(name: &str, model: &Path) -> String {
     let (set, case) = name.split_once('/').unwrap_or(("", name));
     if set != "node" {

@@ -1,4 +1,5 @@
-//! One case: import, compile, run on each set of data, compare.
+//! Runs one case: imports and compiles the model, runs it on each data set and compares the
+//! results.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -10,13 +11,14 @@ use tercet_onnx::{ImportOptions, ImportedModel, NodeErrorKind, OnnxError, OnnxMo
 
 use crate::compare::{differ, is_rounding};
 
-/// How a case ended.
+/// The outcome of a case.
 pub(crate) enum Outcome {
     Passed,
-    /// Passed with inputs whose values were given when importing.
+    /// Passed, with input values provided at import time.
     Given,
     Refused(String),
-    /// Beyond the rule, by no more than the rounding of F32 sums: near zero, among large numbers.
+    /// Exceeds the tolerance, but only by the F32 rounding error of sums: a value near zero among
+    /// large ones.
     Rounded(String),
     Wrong(String),
     Panicked,
@@ -42,13 +44,13 @@ impl Outcome {
     }
 }
 
-/// A model with folders of inputs and results; those of the set `light` have none.
+/// A model with folders of inputs and results; cases of the set `light` have none.
 pub(crate) struct Case {
     pub(crate) model: PathBuf,
     pub(crate) data: Vec<PathBuf>,
 }
 
-/// A named input with its data, or why it cannot be read.
+/// A named input with its data, or the reason why it could not be read.
 type Input = (String, Result<Tensor, String>);
 
 impl Case {
@@ -117,7 +119,7 @@ impl Case {
                 Ok(t) => t,
                 Err(e) => return Ok(Outcome::Wrong(format!("output {i}: {e}"))),
             };
-            // Random numbers are only of the type that is expected.
+            // Random numbers are compared by type only.
             if is_random(&imported) && found.ty() == expected.ty() {
                 continue;
             }
@@ -138,12 +140,12 @@ fn without_extension(path: &Path) -> String {
     path.with_extension("").to_string_lossy().into_owned()
 }
 
-/// A tensor of a case.
+/// Reads a tensor of a case.
 fn tensor(path: &Path, strings: &StringTable) -> Result<Tensor, String> {
     strings.read_tensor(std::fs::read(path).map_err(|e| e.to_string())?)
 }
 
-/// The tensors of a folder that are inputs.
+/// The input tensors in a folder.
 fn inputs(graph: &GraphProto, data: &Path, strings: &StringTable) -> Vec<Input> {
     let mut inputs = Vec::new();
     for (i, info) in graph.input.iter().enumerate() {
@@ -159,7 +161,7 @@ fn inputs(graph: &GraphProto, data: &Path, strings: &StringTable) -> Vec<Input> 
     inputs
 }
 
-/// What ONNX's runner gives to models without data: `i / n` at element `i` of `n`.
+/// The inputs that ONNX's runner uses for models without data: `i / n` at element `i` of `n`.
 fn ramps(graph: &GraphProto) -> Vec<Input> {
     let weights = |name: &Option<String>| graph.initializer.iter().any(|t| t.name == *name);
     let mut inputs = Vec::new();
@@ -184,7 +186,8 @@ fn ramps(graph: &GraphProto) -> Vec<Input> {
     inputs
 }
 
-/// Imports a model, with the values of inputs that it asks for; and whether it asked for any.
+/// Imports a model, with the input values that the import requests. The flag is true if it
+/// requested any.
 fn import(path: &Path, inputs: &[Input]) -> Result<(ImportedModel, bool), OnnxError> {
     let mut options = ImportOptions::new();
     let mut given = false;
@@ -210,7 +213,7 @@ fn import(path: &Path, inputs: &[Input]) -> Result<(ImportedModel, bool), OnnxEr
     }
 }
 
-/// The first reason that stands for itself, without the node it is about.
+/// The first reason in an import error, without the node.
 fn first_reason(e: &OnnxError) -> String {
     match e {
         OnnxError::Nodes(nodes) => match nodes.first() {
@@ -221,7 +224,7 @@ fn first_reason(e: &OnnxError) -> String {
     }
 }
 
-/// Every symbol of the graph, with a bound that the cases stay within.
+/// A bound for each symbol of the graph, above the sizes in all cases.
 fn bounds(imported: &ImportedModel) -> tercet::Bindings {
     let mut bounds = imported.bounds.clone();
     for symbol in imported.graph.symbols() {
@@ -230,7 +233,7 @@ fn bounds(imported: &ImportedModel) -> tercet::Bindings {
     bounds
 }
 
-/// The inputs whose values a refusal asks for.
+/// The inputs whose values an import error requests.
 fn asked_for(e: &OnnxError) -> Vec<String> {
     let OnnxError::Nodes(nodes) = e else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Operators with graphs inside: they see values around them by their names.
+//! Exports operators with subgraphs. Subgraphs refer to outer values by name.
 
 use tercet_ir::ops::{If, Scan, While};
 use tercet_ir::{DType, Graph, Op, Type};
@@ -22,7 +22,7 @@ pub(super) fn branch(at: &mut ExportNode<'_>, o: &If) -> ExportNodeResult {
     Ok(at.w.add_all("If", &[&predicate], results, attrs))
 }
 
-/// Types of the arguments of a graph.
+/// The types of the arguments of a graph.
 fn arguments(graph: &Graph) -> Vec<Type> {
     let input = |(_, node): (_, &tercet_ir::Node)| match &node.op {
         Op::Input(leaf) => Some(leaf.ty.clone()),
@@ -31,8 +31,8 @@ fn arguments(graph: &Graph) -> Vec<Type> {
     graph.nodes().filter_map(input).collect()
 }
 
-/// `Loop` is asked for the condition after each turn, so that the body computes it of what it gives. More turns than
-/// allowed end it, where Tercet fails.
+/// Exports a loop. `Loop` expects the condition after each iteration, so the body computes it from
+/// its results. ONNX stops after the maximum number of iterations, where Tercet fails.
 pub(super) fn repeat(at: &mut ExportNode<'_>, o: &While) -> ExportNodeResult {
     let body = o.body.graph();
     let carried = body.outputs().len();
@@ -63,7 +63,7 @@ pub(super) fn repeat(at: &mut ExportNode<'_>, o: &While) -> ExportNodeResult {
     Ok(at.w.add_all("Loop", &operands, carried, attrs))
 }
 
-/// The body with the condition of its results as its first result.
+/// The body with the loop condition as an additional first result.
 fn with_condition(
     at: &mut ExportNode<'_>,
     mut turn: GraphProto,

@@ -1,4 +1,4 @@
-//! Operators of one element at a time.
+//! Exports elementwise operators.
 
 use tercet_ir::DType;
 use tercet_ir::DTypeClass;
@@ -15,7 +15,7 @@ pub(super) fn unary(at: &mut ExportNode<'_>, f: UnaryFn) -> ExportElementwiseRes
     unary_of(at, f, &x, at.ty(0).dtype)
 }
 
-/// A function of a value of a dtype.
+/// A unary function of a value with a dtype.
 pub(super) fn unary_of(
     at: &mut ExportNode<'_>,
     f: UnaryFn,
@@ -30,7 +30,7 @@ pub(super) fn unary_of(
         return Ok(w.add(op, &[x], Vec::new()));
     }
     Ok(match f {
-        // Of an unsigned integer.
+        // The identity for unsigned integers.
         UnaryFn::Relu | UnaryFn::Abs => x.to_string(),
         UnaryFn::Neg => {
             let zero = w.integer(dtype, 0);
@@ -70,7 +70,7 @@ pub(super) fn unary_of(
         }
         UnaryFn::Log1p => log1p(at, x, dtype),
         UnaryFn::Expm1 => {
-            // tanh(x / 2) (e^x + 1), which keeps the digits of a small x.
+            // tanh(x / 2) (e^x + 1), which is accurate for small x.
             let [half, one] = [0.5, 1.0].map(|v| w.number(dtype, v));
             let half = w.add("Mul", &[x, &half], Vec::new());
             let tanh = w.add("Tanh", &[&half], Vec::new());
@@ -84,7 +84,7 @@ pub(super) fn unary_of(
     })
 }
 
-/// The operators that mean the same.
+/// The ONNX operators with identical semantics.
 fn named(f: UnaryFn) -> Option<&'static str> {
     Some(match f {
         UnaryFn::Relu => "Relu",
@@ -117,7 +117,8 @@ fn named(f: UnaryFn) -> Option<&'static str> {
     })
 }
 
-/// `ln(1 + x)` of a small x is `x` times the quotient of `ln u` and `u - 1` for `u = 1 + x` as it is rounded (Kahan).
+/// `ln(1 + x)` for small `x`: `x` times the quotient of `ln u` and `u - 1`, where `u` is the
+/// rounded `1 + x` (Kahan).
 fn log1p(at: &mut ExportNode<'_>, x: &str, dtype: DType) -> String {
     let w = &mut *at.w;
     let one = w.number(dtype, 1.0);
@@ -165,7 +166,7 @@ pub(super) fn binary(at: &mut ExportNode<'_>, f: BinaryFn) -> ExportElementwiseR
     Ok(at.plain(op, Vec::new()))
 }
 
-/// The divisor with 1 for 0; nothing where it is written in the graph and has no 0.
+/// The divisor with zeros replaced by 1; `None` if the divisor is a constant without zeros.
 fn divisor(at: &mut ExportNode<'_>, dtype: DType) -> Option<String> {
     let has_zero = |t: &tercet_ir::Tensor| t.to_i64s().contains(&0);
     if at.constant(1).is_some_and(|t| !has_zero(t)) {
@@ -177,7 +178,7 @@ fn divisor(at: &mut ExportNode<'_>, dtype: DType) -> Option<String> {
     Some(at.w.add("Where", &[&is_zero, &one, &b], Vec::new()))
 }
 
-/// `x / 0 = x`.
+/// Exports integer division with `x / 0 = x`.
 fn divided(at: &mut ExportNode<'_>, dtype: DType) -> String {
     match divisor(at, dtype) {
         None => at.plain("Div", Vec::new()),
@@ -188,7 +189,7 @@ fn divided(at: &mut ExportNode<'_>, dtype: DType) -> String {
     }
 }
 
-/// `x % 0 = 0`, as `x % 1` is.
+/// Exports the remainder with `x % 0 = 0`, by `x % 1`.
 fn remainder(at: &mut ExportNode<'_>, dtype: DType) -> String {
     let sign_of_dividend = || vec![("fmod", OnnxAttrValue::Int(1))];
     match divisor(at, dtype) {
@@ -200,14 +201,14 @@ fn remainder(at: &mut ExportNode<'_>, dtype: DType) -> String {
     }
 }
 
-/// ONNX shifts unsigned integers: a signed one is shifted by its bits, and to the right by those of its complement where it
-/// is negative.
+/// Exports shifts. ONNX shifts only unsigned integers, so a signed operand is shifted as unsigned
+/// bits. A right shift of a negative value shifts its complement.
 fn shifted(at: &mut ExportNode<'_>, f: BinaryFn, dtype: DType) -> ExportElementwiseResult {
     let unsigned = match dtype {
         DType::I8 | DType::U8 => code(DType::U8),
         DType::I32 | DType::U32 => code(DType::U32),
         DType::I64 => U64,
-        _ => return ExportNodeError::because(format!("ONNX does not shift {dtype}")),
+        _ => return ExportNodeError::because(format!("ONNX cannot shift {dtype}")),
     };
     let is_signed = dtype.class() == DTypeClass::Signed;
     let [x, count] = [0, 1].map(|operand| at.x(operand).to_string());
@@ -269,12 +270,12 @@ pub(super) fn compare(at: &mut ExportNode<'_>, f: CompareFn) -> ExportElementwis
     })
 }
 
-/// ONNX has no sum with one rounding: the product of two F32 is exact in F64.
+/// Exports a fused multiply-add. ONNX has none, but the product of two F32 is exact in F64.
 pub(super) fn fma(at: &mut ExportNode<'_>) -> ExportElementwiseResult {
     let dtype = at.ty(0).dtype;
     let wide = match dtype {
         DType::F64 => {
-            return ExportNodeError::because("ONNX has no product and sum of one rounding");
+            return ExportNodeError::because("ONNX has no fused multiply-add for this dtype");
         }
         DType::F32 | DType::F16 | DType::BF16 => DType::F64,
         _ => dtype,
@@ -295,7 +296,8 @@ pub(super) fn clamp(at: &mut ExportNode<'_>, lo: f64, hi: f64) -> ExportElementw
     Ok(at.w.add("Clip", &[&x, &lo, &hi], Vec::new()))
 }
 
-/// Floats saturate where they become integers, and NaN becomes 0: ONNX leaves both open.
+/// Exports a cast. Floats saturate when converted to integers, and NaN becomes 0; ONNX leaves both
+/// undefined.
 pub(super) fn cast(at: &mut ExportNode<'_>, to: DType) -> ExportElementwiseResult {
     let from = at.ty(0).dtype;
     let x = at.x(0).to_string();
@@ -309,7 +311,7 @@ pub(super) fn cast(at: &mut ExportNode<'_>, to: DType) -> ExportElementwiseResul
     let Some((lo, hi)) = to.int_range() else {
         return ExportNodeError::because(format!("{to} has no range"));
     };
-    // F64 holds the ends of every range here.
+    // F64 represents the limits of every integer range used here.
     let wide = match from {
         DType::F64 => x,
         _ => at.w.cast(&x, code(DType::F64)),
@@ -323,7 +325,8 @@ pub(super) fn cast(at: &mut ExportNode<'_>, to: DType) -> ExportElementwiseResul
     Ok(w.cast(&within, code(to)))
 }
 
-/// The greatest I64 is no F64: what is at or above 2^63 is chosen afterwards.
+/// Converts floats to I64 with saturation. The I64 maximum is not an F64, so values from 2^63 are
+/// replaced afterwards.
 fn saturating_i64(at: &mut ExportNode<'_>, x: &str) -> String {
     let w = &mut *at.w;
     let wide = w.cast(x, code(DType::F64));

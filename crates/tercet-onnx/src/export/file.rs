@@ -1,4 +1,5 @@
-//! Models on disk: one file, or one with the large tensors beside it, as messages are at most 2 GiB.
+//! Writes models to disk: one file, or a file with external data, because messages are limited to 2
+//! GiB.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -9,16 +10,18 @@ use prost::Message;
 use super::{ExportError, message_bytes};
 use crate::proto::{ModelProto, StringStringEntryProto, TensorProto};
 
-/// Above this, tensors lie in a file of their own.
+/// Maximum size in bytes of a model in a single file. Larger models store their large tensors as
+/// external data.
 const LARGEST_MESSAGE: usize = 1 << 30;
 
-/// Tensors of fewer bytes stay in the message.
+/// Minimum size in bytes of a tensor that is moved to external data.
 const MIN_EXTERNAL_BYTES: usize = 1024;
 
-/// Where tensors begin in the file of their own: readers map it.
+/// The alignment of tensors in the external file, so that readers can memory-map them.
 const ALIGNMENT: usize = 4096;
 
-/// Writes a model to a file. Above 1 GiB its tensors go to `FILE.data` beside it, which has to stay there.
+/// Writes a model to a file. Above 1 GiB, its tensors are written to `FILE.data` next to it. Both
+/// files must stay together.
 ///
 /// # Errors
 /// [`ExportError::Write`].
@@ -40,7 +43,7 @@ fn write_with(mut model: ModelProto, path: &Path, most: usize) -> Result<(), Exp
     std::fs::write(path, model.encode_to_vec()).map_err(failed(path))
 }
 
-/// Moves the large tensors of a model into a file.
+/// Moves the large tensors of a model into an external data file.
 fn move_out(model: &mut ModelProto, path: &Path, name: &str) -> std::io::Result<()> {
     let mut file = BufWriter::new(File::create(path)?);
     let mut at = 0usize;

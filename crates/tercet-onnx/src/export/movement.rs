@@ -1,4 +1,5 @@
-//! Operators that move elements: shapes, slices, gathers, scatters, windows at run-time places, orders.
+//! Exports operators that move elements: shapes, slices, gathers, scatters, dynamic windows and
+//! sorting.
 
 use tercet_ir::ops::{Pad, PadMode, ScatterReduce, Slice, Sort, TopK};
 use tercet_ir::{DType, Dim, Shape, Tensor};
@@ -13,7 +14,7 @@ fn ints(values: &[usize]) -> Vec<i64> {
     values.iter().map(|v| *v as i64).collect()
 }
 
-/// Of the sizes a 0 is a 0, not that of the operand.
+/// Exports a reshape. The attribute `allowzero` makes a size of 0 mean 0 instead of a copied size.
 pub(super) fn reshape(at: &mut ExportNode<'_>, shape: &Shape) -> ExportMovementResult {
     let shape = at.w.shape(shape)?;
     let x = at.x(0).to_string();
@@ -69,7 +70,7 @@ pub(super) fn trilu(at: &mut ExportNode<'_>, upper: bool, k: i64) -> String {
     at.w.add("Trilu", &[&x, &k], upper)
 }
 
-/// Indices as ONNX takes them: I32 or I64.
+/// The index operand with a dtype that ONNX accepts: I32 or I64.
 fn index(at: &mut ExportNode<'_>, operand: usize) -> String {
     match at.ty(operand).dtype {
         DType::I32 | DType::I64 => at.x(operand).to_string(),
@@ -92,7 +93,7 @@ pub(super) fn gather_elements(at: &mut ExportNode<'_>, axis: usize) -> String {
 
 pub(super) fn gather_nd(at: &mut ExportNode<'_>, batch_dims: usize) -> ExportMovementResult {
     if at.ty(0).rank() == 0 {
-        return ExportNodeError::because("ONNX gathers of tensors with axes");
+        return ExportNodeError::because("ONNX cannot gather from scalars");
     }
     at.names[1] = at.cast_to(1, DType::I64);
     let batch = vec![("batch_dims", OnnxAttrValue::Int(batch_dims as i64))];
@@ -118,7 +119,7 @@ pub(super) fn scatter_nd(at: &mut ExportNode<'_>, reduce: ScatterReduce) -> Stri
     at.plain("ScatterND", vec![reduction(reduce)])
 }
 
-/// Sums into zeros.
+/// Exports as a scatter with addition into zeros.
 pub(super) fn scatter_add(at: &mut ExportNode<'_>, _rows: &Dim) -> ExportMovementResult {
     let ty = at.result(0);
     let shape = at.w.shape(&ty.shape)?;
@@ -131,7 +132,7 @@ pub(super) fn scatter_add(at: &mut ExportNode<'_>, _rows: &Dim) -> ExportMovemen
     Ok(at.w.add("ScatterND", &[&zeros, &index, &updates], attrs))
 }
 
-/// A tensor of one value.
+/// A tensor filled with one value.
 fn filled(at: &mut ExportNode<'_>, shape: &str, dtype: DType, value: i64) -> String {
     let ty = tercet_ir::TensorType::new(dtype, &[1]);
     let value = Tensor::from_i64s(ty, &[value]).expect("invariant: one element fits");
@@ -151,7 +152,8 @@ pub(super) fn one_hot(at: &mut ExportNode<'_>, depth: usize, to: DType) -> Expor
     Ok(at.w.add("OneHot", &[&index, &depth, &values], Vec::new()))
 }
 
-/// Where a window begins, once negative starts count from the end and all fit.
+/// The start of a dynamic window: negative starts count from the end, then the start is clamped to
+/// fit.
 fn window(at: &mut ExportNode<'_>, starts: usize, sizes: &[Dim]) -> ExportMovementResult {
     let whole = at.w.shape(&at.ty(0).shape)?;
     let sizes = at.w.shape(sizes)?;
@@ -166,7 +168,7 @@ fn window(at: &mut ExportNode<'_>, starts: usize, sizes: &[Dim]) -> ExportMoveme
     Ok(w.add("Max", &[&start, &zero], Vec::new()))
 }
 
-/// One element of a list of I64, as a scalar.
+/// An element of an I64 list, as a scalar.
 fn element(at: &mut ExportNode<'_>, list: &str, index: usize) -> String {
     let index = at.w.integer(DType::I64, index as i64);
     at.w.add(
@@ -176,7 +178,7 @@ fn element(at: &mut ExportNode<'_>, list: &str, index: usize) -> String {
     )
 }
 
-/// `0, 1, ..` below a size.
+/// The numbers `0, 1, ..` below a size.
 fn counted(at: &mut ExportNode<'_>, size: &Dim) -> ExportMovementResult {
     let end = at.w.size(size)?;
     let end = element(at, &end, 0);
@@ -184,7 +186,8 @@ fn counted(at: &mut ExportNode<'_>, size: &Dim) -> ExportMovementResult {
     Ok(at.w.add("Range", &[&zero, &end, &one], Vec::new()))
 }
 
-/// The window is gathered along each axis that it does not fill: tools take the ends of a `Slice` for known.
+/// Exports a dynamic slice as gathers along each axis that the window does not fill. Many tools
+/// require constant ends of a `Slice`.
 pub(super) fn dynamic_slice(at: &mut ExportNode<'_>, sizes: &Shape) -> ExportMovementResult {
     let mut x = at.x(0).to_string();
     let whole = &at.ty(0).shape;
@@ -205,7 +208,7 @@ pub(super) fn dynamic_slice(at: &mut ExportNode<'_>, sizes: &Shape) -> ExportMov
     Ok(x)
 }
 
-/// The update gathered to the size of the operand, and where a place is none of the window's the operand.
+/// Gathers the update to the size of the operand, and selects the operand outside of the window.
 pub(super) fn dynamic_update_slice(at: &mut ExportNode<'_>) -> ExportMovementResult {
     let (whole, own) = (&at.ty(0).shape, &at.ty(1).shape);
     let [x, mut moved] = [0, 1].map(|operand| at.x(operand).to_string());
@@ -252,7 +255,7 @@ pub(super) fn dynamic_update_slice(at: &mut ExportNode<'_>) -> ExportMovementRes
     }
 }
 
-/// `bool` as U8, whose order is the same.
+/// The operand, with `bool` as U8, which has the same order.
 fn ordered(at: &mut ExportNode<'_>) -> String {
     match at.ty(0).dtype {
         DType::Bool => at.cast_to(0, DType::U8),
@@ -295,7 +298,7 @@ pub(super) fn arg(at: &mut ExportNode<'_>, op: &str, axis: usize, keep_dim: bool
     at.w.cast(&y, code(at.result(0).dtype))
 }
 
-/// The index of the greatest logit of each row.
+/// The index of the maximum logit of each row.
 pub(super) fn greatest(at: &mut ExportNode<'_>) -> String {
     let last = at.ty(0).rank() - 1;
     arg(at, "ArgMax", last, false)

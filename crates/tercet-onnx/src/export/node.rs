@@ -1,4 +1,4 @@
-//! What becomes of a node: the table of operators that have a form in ONNX.
+//! The table of exportable operators, and the node being exported.
 
 use tercet_ir::{DType, Graph, Node, Op, Tensor, Type, Value};
 
@@ -6,12 +6,12 @@ use super::proto::{OnnxAttrValue, code};
 use super::writer::{ExportNodeError, ExportNodeResult, OnnxWriter};
 use super::{control, elementwise, movement, windows};
 
-/// A node that is to be written.
+/// The node being exported.
 pub(super) struct ExportNode<'a> {
     pub(super) w: &'a mut OnnxWriter,
     graph: &'a Graph,
     node: &'a Node,
-    /// What its operands are called.
+    /// The names of its operands.
     pub(super) names: Vec<String>,
 }
 
@@ -31,23 +31,23 @@ impl<'a> ExportNode<'a> {
         &self.node.outputs[port]
     }
 
-    /// What an operand is a result of, and the operands of that.
+    /// The operator that computes an operand, and its operands.
     pub(super) fn source(&self, operand: usize) -> (&'a Op, &'a [Value]) {
         let node = self.graph.node(self.node.inputs[operand].node);
         (&node.op, &node.inputs)
     }
 
-    /// What a value is a result of.
+    /// The operator that computes a value.
     pub(super) fn op_of(&self, value: Value) -> &'a Op {
         &self.graph.node(value.node).op
     }
 
-    /// How many operands there are.
+    /// The number of operands.
     pub(super) fn operands(&self) -> usize {
         self.names.len()
     }
 
-    /// The tensor of an operand that is written in the graph.
+    /// The tensor of an operand, if it is a constant of the graph.
     pub(super) fn constant(&self, operand: usize) -> Option<&'a Tensor> {
         match &self.graph.node(self.node.inputs[operand].node).op {
             Op::Const(c) => Some(&c.tensor),
@@ -55,7 +55,7 @@ impl<'a> ExportNode<'a> {
         }
     }
 
-    /// The operand in another dtype, or itself.
+    /// The operand cast to another dtype if needed.
     pub(super) fn cast_to(&mut self, operand: usize, dtype: DType) -> String {
         match self.ty(operand).dtype == dtype {
             true => self.names[operand].clone(),
@@ -63,17 +63,17 @@ impl<'a> ExportNode<'a> {
         }
     }
 
-    /// The node `op` of all operands as they are.
+    /// Writes the node `op` with all operands unchanged.
     pub(super) fn plain(&mut self, op: &str, attrs: Vec<(&str, OnnxAttrValue)>) -> String {
         let operands: Vec<&str> = self.names.iter().map(String::as_str).collect();
         self.w.add(op, &operands, attrs)
     }
 }
 
-/// Writes a node and gives the names of its results.
+/// Writes a node and returns the names of its results.
 ///
 /// # Errors
-/// [`ExportNodeError`]: ONNX has no form for it, or a size is not known to the model.
+/// [`ExportNodeError`] if ONNX cannot express the node, or if a size is unknown to the model.
 pub(super) fn emit(w: &mut OnnxWriter, graph: &Graph, node: &Node) -> ExportNodeResult {
     let names = node.inputs.iter().map(|v| w.name(*v)).collect();
     let mut at = ExportNode {
@@ -119,7 +119,7 @@ pub(super) fn emit(w: &mut OnnxWriter, graph: &Graph, node: &Node) -> ExportNode
     }
 }
 
-/// Reductions, products, windows, random numbers and control flow.
+/// Exports reductions, matmuls, windows, random numbers and control flow.
 fn contraction(at: &mut ExportNode<'_>) -> ExportNodeResult {
     let one = |name: Result<String, ExportNodeError>| name.map(|name| vec![name]);
     match &at.node.op {

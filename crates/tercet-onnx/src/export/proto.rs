@@ -1,4 +1,4 @@
-//! Attributes, types and tensors as the format has them.
+//! Attributes, types and tensors in the representation of the file format.
 
 use bytes::Bytes;
 use tercet_ir::{DType, Dim, Tensor, Type};
@@ -8,7 +8,7 @@ use crate::proto::{
     TypeProto, TypeValue, ValueInfoProto,
 };
 
-/// An attribute's value.
+/// The value of an attribute.
 pub(super) enum OnnxAttrValue {
     Int(i64),
     Ints(Vec<i64>),
@@ -18,7 +18,7 @@ pub(super) enum OnnxAttrValue {
     Graph(GraphProto),
 }
 
-/// The numbers of `AttributeProto.AttributeType`.
+/// Creates an attribute with its `AttributeProto.AttributeType`.
 pub(super) fn attribute(name: &str, value: OnnxAttrValue) -> AttributeProto {
     let mut proto = AttributeProto {
         name: Some(name.to_string()),
@@ -53,7 +53,7 @@ pub(super) fn attribute(name: &str, value: OnnxAttrValue) -> AttributeProto {
     proto
 }
 
-/// The number of a dtype in `TensorProto.DataType`.
+/// The `TensorProto.DataType` number of a dtype.
 pub(super) fn code(dtype: DType) -> i32 {
     match dtype {
         DType::F32 => 1,
@@ -69,7 +69,7 @@ pub(super) fn code(dtype: DType) -> i32 {
     }
 }
 
-/// U64, which ONNX has and Tercet does not.
+/// The number of U64, which ONNX has but Tercet does not.
 pub(super) const U64: i32 = 13;
 
 pub(super) fn tensor_proto(name: &str, tensor: &Tensor) -> TensorProto {

@@ -1,4 +1,4 @@
-//! Sizes as values of the model: known ones are constants, others are computed from the shapes of inputs.
+//! Exports sizes: known sizes become constants, others are computed from the shapes of inputs.
 
 use tercet_ir::Dim;
 
@@ -6,7 +6,7 @@ use super::proto::OnnxAttrValue;
 use super::writer::{ExportNodeError, OnnxWriter};
 
 impl OnnxWriter {
-    /// A list of these sizes, I64.
+    /// An I64 list of these sizes.
     pub(super) fn shape(&mut self, dims: &[Dim]) -> Result<String, ExportNodeError> {
         let known: Option<Vec<i64>> = dims.iter().map(known).collect();
         if let Some(sizes) = known {
@@ -22,7 +22,7 @@ impl OnnxWriter {
         }
     }
 
-    /// A size as a list of one.
+    /// A size as a list of one element.
     pub(super) fn size(&mut self, dim: &Dim) -> Result<String, ExportNodeError> {
         if let Some(n) = known(dim) {
             return Ok(self.list(&[n]));

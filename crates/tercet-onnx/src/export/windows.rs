@@ -1,4 +1,4 @@
-//! Operators that sum: reductions, norms, products, convolutions, pools, transforms.
+//! Exports operators with sums: reductions, norms, matmuls, convolutions, pools and transforms.
 
 use tercet_ir::ops::{
     Conv, ConvTranspose, CumSum, Dequantize, Fft, LayerNorm, Pool, PoolFn, Reduce, ReduceFn,
@@ -21,7 +21,8 @@ fn is_float(dtype: DType) -> bool {
     dtype.class() == DTypeClass::Float
 }
 
-/// Integers of eight bits are summed as I32, which wraps alike once it is cast back.
+/// Casts 8-bit integer operands to I32 for sums; true if it did. The cast back wraps to the same
+/// result.
 fn widened(at: &mut ExportNode<'_>) -> bool {
     let is_small = matches!(at.ty(0).dtype, DType::I8 | DType::U8);
     if is_small {
@@ -62,7 +63,7 @@ pub(super) fn reduce(at: &mut ExportNode<'_>, o: &Reduce) -> ExportWindowResult 
 
 pub(super) fn cum_sum(at: &mut ExportNode<'_>, o: &CumSum) -> ExportWindowResult {
     if o.f != ScanFn::Sum {
-        let what = format!("ONNX has no running `{}`", o.f.name());
+        let what = format!("ONNX has no cumulative `{}`", o.f.name());
         return ExportNodeError::because(what);
     }
     let is_small = widened(at);
@@ -76,7 +77,8 @@ pub(super) fn cum_sum(at: &mut ExportNode<'_>, o: &CumSum) -> ExportWindowResult
     Ok(narrowed(at, y, is_small))
 }
 
-/// ONNX's is NaN along a line of only `-inf`, which has a value here.
+/// Exports a softmax. ONNX returns NaN for a row of only `-inf`; such rows are replaced by
+/// `of_nothing`.
 pub(super) fn softmax(at: &mut ExportNode<'_>, axis: usize, op: &str, of_nothing: f64) -> String {
     let dtype = at.ty(0).dtype;
     let y = at.plain(op, vec![("axis", OnnxAttrValue::Int(axis as i64))]);
@@ -89,12 +91,10 @@ pub(super) fn softmax(at: &mut ExportNode<'_>, axis: usize, op: &str, of_nothing
     w.add("Where", &[&is_nothing, &value, &y], Vec::new())
 }
 
-/// Attributes of ONNX are F32, too few digits for a term that is added to F64.
+/// Rejects F64. ONNX attributes are F32, which is too inexact for a term that is added to F64.
 fn has_digits(at: &ExportNode<'_>) -> Result<(), ExportNodeError> {
     match at.ty(0).dtype {
-        DType::F64 => {
-            ExportNodeError::because("ONNX has F32 only for what is added to the variance")
-        }
+        DType::F64 => ExportNodeError::because("ONNX supports only F32 for the epsilon of a norm"),
         _ => Ok(()),
     }
 }
@@ -120,7 +120,7 @@ pub(super) fn mat_mul(at: &mut ExportNode<'_>) -> String {
     narrowed(at, y, is_small)
 }
 
-/// The matrix of each row, then a product of one row each.
+/// Exports as a gather of each row's matrix, followed by a batched matmul of single rows.
 pub(super) fn grouped_mat_mul(at: &mut ExportNode<'_>) -> ExportWindowResult {
     let expert = at.cast_to(2, DType::I64);
     let [x, weights] = [0, 1].map(|operand| at.x(operand).to_string());
@@ -169,8 +169,8 @@ pub(super) fn conv_transpose(at: &mut ExportNode<'_>, o: &ConvTranspose) -> Expo
     Ok(at.plain("ConvTranspose", attrs))
 }
 
-/// A minimum is the maximum of what is negated; a sum is a mean over all taps, the padding's zeros included, times how many
-/// they are.
+/// Exports a pool. A minimum is the negated maximum of the negated operand. A sum is the mean over
+/// all taps, including zero padding, times the number of taps.
 pub(super) fn pool(at: &mut ExportNode<'_>, o: &Pool) -> ExportWindowResult {
     let dtype = at.ty(0).dtype;
     if !is_float(dtype) {
@@ -178,7 +178,7 @@ pub(super) fn pool(at: &mut ExportNode<'_>, o: &Pool) -> ExportWindowResult {
     }
     if o.ceil && o.f == PoolFn::Sum {
         return ExportNodeError::because(
-            "ONNX does not say what a window beyond the padding sums to",
+            "ONNX does not define the sum of a window beyond the padding",
         );
     }
     let common = || {
@@ -247,21 +247,22 @@ pub(super) fn resize(at: &mut ExportNode<'_>, o: &Resize) -> ExportWindowResult 
         return Ok(at.w.add("Resize", &[&x, "", "", &sizes], attrs));
     }
     if o.scales.iter().any(|s| f64::from(s.0 as f32) != s.0) {
-        return ExportNodeError::because("ONNX has F32 only for the factors of a resize");
+        return ExportNodeError::because("ONNX supports only F32 for the scales of a resize");
     }
     let scales: Vec<f32> = axes.iter().map(|axis| o.scales[*axis].0 as f32).collect();
     let scales = tercet_ir::Tensor::from_slice(&[scales.len()], &scales);
-    let scales = scales.expect("invariant: as many values as the shape says");
+    let scales = scales.expect("invariant: the list has the number of values in its shape");
     let scales = at.w.constant(&scales);
     Ok(at.w.add("Resize", &[&x, "", &scales], attrs))
 }
 
-/// ONNX's transform is not scaled, its inverse by the length.
+/// Exports a Fourier transform. In ONNX the forward transform is not scaled; the inverse is divided
+/// by the length.
 pub(super) fn fft(at: &mut ExportNode<'_>, o: &Fft) -> ExportWindowResult {
     let ty = at.ty(0);
     let axis = ty.rank() - 2;
     let Some(n) = ty.shape[axis].known() else {
-        return ExportNodeError::because("the length of the transform is not known");
+        return ExportNodeError::because("the length of the transform is symbolic");
     };
     let mut x = at.x(0).to_string();
     let first = at.w.list(&[0]);
@@ -283,7 +284,8 @@ pub(super) fn fft(at: &mut ExportNode<'_>, o: &Fft) -> ExportWindowResult {
     })
 }
 
-/// Packed parameters are unpacked; rows that are gathered of one, gathered of its values.
+/// Exports dequantization. Packed parameters are unpacked to initializers; rows gathered from one
+/// are gathered from its values.
 pub(super) fn dequantize(at: &mut ExportNode<'_>, o: &Dequantize) -> ExportNodeResult {
     match at.source(0) {
         (Op::Param(leaf), _) => at.w.unpacked(&leaf.name, o),
@@ -300,11 +302,11 @@ pub(super) fn dequantize(at: &mut ExportNode<'_>, o: &Dequantize) -> ExportNodeR
 }
 
 fn no_blocks(scheme: Scheme) -> ExportNodeResult {
-    let what = format!("ONNX has no blocks of {scheme:?}, and they are not those of a parameter");
+    let what = format!("ONNX has no {scheme:?} blocks, and the operand is not a parameter");
     ExportNodeError::because(what)
 }
 
-/// Random numbers, of which ONNX has only the distribution.
+/// Exports random numbers. ONNX defines only their distribution.
 pub(super) fn random(
     at: &mut ExportNode<'_>,
     op: &str,

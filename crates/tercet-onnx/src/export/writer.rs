@@ -1,4 +1,4 @@
-//! A model under construction: nodes, initializers, names.
+//! The model under construction: nodes, initializers and names.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -14,15 +14,15 @@ use crate::proto::{
     GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto,
 };
 
-/// The version of the format that came with the operator set.
+/// The IR version that belongs to the operator set.
 const IR_VERSION: i64 = 10;
 
-/// Why a node is not written.
+/// The reason why a node cannot be written.
 #[derive(Debug)]
 pub(super) enum ExportNodeError {
-    /// ONNX has nothing for it.
+    /// ONNX cannot express the node.
     NoForm(String),
-    /// A size that no input says.
+    /// No input determines the size.
     Unbound(Symbol),
 }
 
@@ -35,29 +35,30 @@ impl ExportNodeError {
 /// The names of a node's results.
 pub(super) type ExportNodeResult = Result<Vec<String>, ExportNodeError>;
 
-/// A model under construction.
+/// The model under construction.
 #[derive(Default)]
 pub(super) struct OnnxWriter {
-    /// Nodes that compute sizes from inputs: before all others, and seen by graphs inside nodes.
+    /// Nodes that compute sizes from inputs. They precede all other nodes, so subgraphs can use
+    /// them.
     prologue: Vec<NodeProto>,
-    /// The nodes of the graph that is written now.
+    /// The nodes of the current graph.
     nodes: Vec<NodeProto>,
     initializers: Vec<TensorProto>,
-    /// Constants by type and bytes.
+    /// The constants by type and bytes.
     constants: HashMap<(DType, Vec<usize>, Vec<u8>), String>,
-    /// The input that says a size, and its axis.
+    /// The input and axis that determine each symbol.
     symbols: BTreeMap<Symbol, (String, usize)>,
-    /// Names of one-element I64 tensors that hold a size.
+    /// The names of one-element I64 tensors by size.
     pub(super) sizes: HashMap<Dim, String>,
     used_names: HashSet<String>,
     next: usize,
-    /// Whether only to find out if a node can be written: then any size is known.
+    /// Whether the writer only tests if a node can be written; all sizes then count as known.
     is_trial: bool,
-    /// What values of the graph that is written now are called.
+    /// The names of the current graph's values.
     names: HashMap<Value, String>,
-    /// Tensors of parameters, by their names.
+    /// The tensors of parameters by name.
     weights: HashMap<String, Tensor>,
-    /// Initializers with the values of packed parameters, by the names of those.
+    /// The initializers with unpacked parameters, by the name of the packed parameter.
     unpacked: HashMap<String, String>,
 }
 
@@ -69,7 +70,7 @@ impl OnnxWriter {
         }
     }
 
-    /// The model of a graph whose nodes can all be written.
+    /// Writes a graph whose nodes are all supported.
     pub(super) fn model(
         graph: &Graph,
         mut weight: impl FnMut(&str) -> Option<Tensor>,
@@ -126,7 +127,8 @@ impl OnnxWriter {
         })
     }
 
-    /// Names that are given and that no value of ours may have.
+    /// Reserves the names of inputs, parameters and outputs, so that generated names do not
+    /// collide.
     fn take_names(&mut self, graph: &Graph) {
         let leaves = graph.nodes().filter_map(|(_, n)| match &n.op {
             Op::Input(leaf) => Some(leaf.name.clone()),
@@ -138,7 +140,7 @@ impl OnnxWriter {
         self.used_names = leaves.chain(outputs).collect();
     }
 
-    /// Axes of an input that are a symbol by themselves say what it is.
+    /// Records the symbols that are complete axes of an input.
     fn note_symbols(&mut self, input: &str, ty: &Type) {
         for (axis, dim) in ty.shape.iter().enumerate() {
             if let Some(symbol) = dim.as_symbol() {
@@ -148,7 +150,7 @@ impl OnnxWriter {
         }
     }
 
-    /// The input and the axis that say a size.
+    /// The input and axis that determine a symbol.
     pub(super) fn place_of(&self, symbol: &Symbol) -> Result<(String, usize), ExportNodeError> {
         match self.symbols.get(symbol) {
             Some(place) => Ok(place.clone()),
@@ -157,7 +159,7 @@ impl OnnxWriter {
         }
     }
 
-    /// Writes the nodes of a graph whose leaves have names already.
+    /// Writes the nodes of a graph whose inputs and parameters already have names.
     fn write_nodes(&mut self, graph: &Graph) -> Result<(), ExportNodeError> {
         for (id, node) in graph.nodes() {
             if let Op::Input(_) | Op::Param(_) | Op::State(_) = node.op {
@@ -175,7 +177,8 @@ impl OnnxWriter {
         Ok(())
     }
 
-    /// The outputs of a graph under their own names, by nodes that only rename where a value has another one.
+    /// The outputs of a graph with their own names; adds `Identity` nodes for values with another
+    /// name.
     fn outputs(&mut self, graph: &Graph) -> Vec<ValueInfoProto> {
         let named = graph.outputs().iter().map(|o| (o.name.clone(), o.value));
         let states = graph.assigns().iter().map(|a| {
@@ -192,7 +195,7 @@ impl OnnxWriter {
         infos
     }
 
-    /// What a value of the graph that is written now is called.
+    /// The name of a value of the current graph.
     pub(super) fn name(&self, value: Value) -> String {
         let known = self.names.get(&value).cloned();
         known.unwrap_or_else(|| name_of(value))
@@ -249,7 +252,7 @@ impl OnnxWriter {
         self.add_all(op, inputs, 1, attrs).remove(0)
     }
 
-    /// Adds a node with so many results.
+    /// Adds a node with `count` results.
     pub(super) fn add_all(
         &mut self,
         op: &str,
@@ -263,7 +266,7 @@ impl OnnxWriter {
         outputs
     }
 
-    /// Adds a node that depends on inputs of the model only, before all others.
+    /// Adds a node to the prologue; it may depend only on model inputs.
     pub(super) fn prepend(
         &mut self,
         op: &str,
@@ -277,7 +280,7 @@ impl OnnxWriter {
         output
     }
 
-    /// A tensor that is written in the file, once however often it is used.
+    /// Adds a constant tensor; equal constants are stored once.
     pub(super) fn constant(&mut self, tensor: &Tensor) -> String {
         let key = (
             tensor.dtype(),
@@ -293,7 +296,7 @@ impl OnnxWriter {
         name
     }
 
-    /// The initializer with the values of a parameter whose blocks this operator unpacks.
+    /// The initializer with the values of a packed parameter that this operator unpacks.
     pub(super) fn unpacked(&mut self, param: &str, by: &Dequantize) -> ExportNodeResult {
         if let Some(name) = self.unpacked.get(param) {
             return Ok(vec![name.clone()]);
@@ -318,22 +321,22 @@ impl OnnxWriter {
         Ok(vec![name])
     }
 
-    /// A number of a dtype, as near as the dtype has it.
+    /// A constant rounded to a dtype.
     pub(super) fn number(&mut self, dtype: DType, value: f64) -> String {
         let tensor = Tensor::from_f64s(TensorType::new(dtype, &[]), &[value]);
         self.constant(&tensor.expect("invariant: one element fits"))
     }
 
-    /// An integer of a dtype.
+    /// An integer constant of a dtype.
     pub(super) fn integer(&mut self, dtype: DType, value: i64) -> String {
         let tensor = Tensor::from_i64s(TensorType::new(dtype, &[]), &[value]);
         self.constant(&tensor.expect("invariant: one element fits"))
     }
 
-    /// A list of I64.
+    /// A constant I64 list.
     pub(super) fn list(&mut self, values: &[i64]) -> String {
         let tensor = Tensor::from_slice(&[values.len()], values);
-        self.constant(&tensor.expect("invariant: as many values as the shape says"))
+        self.constant(&tensor.expect("invariant: the list has the number of values in its shape"))
     }
 
     pub(super) fn cast(&mut self, x: &str, to: i32) -> String {
@@ -344,8 +347,7 @@ impl OnnxWriter {
         )
     }
 
-    /// A graph inside a node: its inputs are values around it of these names, or parameters of the graph, with the names
-    /// that are given.
+    /// Writes a subgraph. Its inputs are outer values or subgraph parameters with the given names.
     pub(super) fn inner(
         &mut self,
         graph: &Graph,
@@ -369,7 +371,7 @@ impl OnnxWriter {
         results.map(|_| proto)
     }
 
-    /// Writes the nodes of a graph inside a node at this place, and gives the names of its results.
+    /// Writes the nodes of a graph into the current graph and returns the names of its results.
     pub(super) fn inlined(
         &mut self,
         graph: &Graph,
@@ -390,7 +392,8 @@ impl OnnxWriter {
     }
 }
 
-/// Takes out nodes and initializers that no output depends on: packed weights that were unpacked, and what reads them.
+/// Removes nodes and initializers that no output depends on, such as unpacked weights and their
+/// readers.
 fn drop_unused(graph: &mut GraphProto) {
     let names = |infos: &[ValueInfoProto]| infos.iter().filter_map(|o| o.name.clone()).collect();
     let mut used: HashSet<String> = names(&graph.output);
@@ -407,7 +410,7 @@ fn drop_unused(graph: &mut GraphProto) {
     graph.initializer.retain(is_used);
 }
 
-/// The names that a node reads, graphs inside it included.
+/// Collects the names that a node reads, including in subgraphs.
 fn note_reads(node: &NodeProto, used: &mut HashSet<String>) {
     used.extend(node.input.iter().cloned());
     for graph in node.attribute.iter().filter_map(|a| a.g.as_ref()) {
@@ -415,7 +418,7 @@ fn note_reads(node: &NodeProto, used: &mut HashSet<String>) {
     }
 }
 
-/// The tensor of a parameter, of the type that it has.
+/// The tensor of a parameter, with its type checked.
 fn weight_of(
     node: &Node,
     weight: &mut impl FnMut(&str) -> Option<Tensor>,

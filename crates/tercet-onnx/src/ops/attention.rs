@@ -1,6 +1,6 @@
 //! Attention and rotary embeddings.
 //!
-//! Where nothing but the result is asked for, attention is one operator here; else it is written out.
+//! If only the result is used, attention is imported as one operator; otherwise it is decomposed.
 
 use tercet_ir::ops::{AttentionLayout, AttentionMask, AttentionOptions};
 use tercet_ir::scalar::CompareFn;
@@ -17,7 +17,7 @@ pub(crate) const TABLE: &[OpsetEntry] = &[
     op("RotaryEmbedding", 23, rotary),
 ];
 
-/// A positive number of an attribute, if it is there.
+/// A positive number of heads from an attribute, if present.
 pub(super) fn heads(k: &ImportNode<'_, '_>, name: &str) -> Result<Option<usize>, NodeErrorKind> {
     let given = k.attrs.int_opt(name)?.filter(|n| *n != 0);
     let heads = given.map(|n| {
@@ -26,7 +26,7 @@ pub(super) fn heads(k: &ImportNode<'_, '_>, name: &str) -> Result<Option<usize>,
     heads.transpose()
 }
 
-/// `[B, S, heads D]` as `[B, heads, S, D]`.
+/// Reshapes `[B, S, heads D]` to `[B, heads, S, D]`.
 pub(super) fn split_heads(
     k: &mut ImportNode<'_, '_>,
     x: Value,
@@ -37,12 +37,15 @@ pub(super) fn split_heads(
         return Ok(x);
     }
     let heads = heads.ok_or_else(|| {
-        NodeErrorKind::attribute("q_num_heads", "heads are required for three axes")
+        NodeErrorKind::attribute(
+            "q_num_heads",
+            "the number of heads is required for operands with three axes",
+        )
     })?;
     let [b, s, width] = dims.as_slice() else {
         return Err(NodeErrorKind::operand(
             0,
-            format!("{} has neither three nor four axes", k.ty(x)),
+            format!("{} must have three or four axes", k.ty(x)),
         ));
     };
     let each = width.div_exact(&Dim::Known(heads));
@@ -53,7 +56,7 @@ pub(super) fn split_heads(
     Ok(k.g().transpose(y, &[0, 2, 1, 3])?)
 }
 
-/// `[B, heads, S, D]` as `[B, S, heads D]`.
+/// Reshapes `[B, heads, S, D]` to `[B, S, heads D]`.
 pub(super) fn join_heads(k: &mut ImportNode<'_, '_>, x: Value) -> Result<Value, NodeErrorKind> {
     let y = k.g().transpose(x, &[0, 2, 1, 3])?;
     let dims = k.dims(y);
@@ -61,7 +64,7 @@ pub(super) fn join_heads(k: &mut ImportNode<'_, '_>, x: Value) -> Result<Value, 
     reshaped(k.g(), y, &[dims[0].clone(), dims[1].clone(), width])
 }
 
-/// Numbers from 0 on along a dimension, which can be symbolic.
+/// The numbers from 0 along a dimension, which can be symbolic.
 pub(crate) fn positions(k: &mut ImportNode<'_, '_>, dim: &Dim) -> Result<Value, NodeErrorKind> {
     if let Some(n) = dim.known().filter(|n| k.c.spend(*n)) {
         let numbers: Vec<i64> = (0..n as i64).collect();
@@ -78,7 +81,7 @@ pub(crate) fn positions(k: &mut ImportNode<'_, '_>, dim: &Dim) -> Result<Value, 
     Ok(g.sub(sums, one_)?)
 }
 
-/// 0 where a truth value holds, `-inf` elsewhere.
+/// Converts a boolean mask to an additive one: 0 for true, `-inf` for false.
 pub(super) fn bias_of(
     k: &mut ImportNode<'_, '_>,
     keep: Value,
@@ -91,7 +94,7 @@ pub(super) fn bias_of(
     Ok(k.g().where_(keep, zero, never)?)
 }
 
-/// Two terms of the scores, of which either may be absent.
+/// The sum of two optional score biases.
 pub(super) fn joined(
     k: &mut ImportNode<'_, '_>,
     a: Option<Value>,
@@ -103,7 +106,7 @@ pub(super) fn joined(
     }
 }
 
-/// A term of the scores, of four axes: the mask, what is causal, and how many keys there are.
+/// The additive score bias with four axes, from the mask, causality and the number of valid keys.
 fn bias(
     k: &mut ImportNode<'_, '_>,
     dtype: DType,
@@ -152,7 +155,7 @@ fn bias(
     Ok(Some(reshaped(k.g(), term, &dims)?))
 }
 
-/// A mask with fewer keys than there are hides the others.
+/// Extends a mask to all keys; additional keys are masked out.
 fn widened(k: &mut ImportNode<'_, '_>, mask: Value, keys: &Dim) -> Result<Value, NodeErrorKind> {
     let dims = k.dims(mask);
     let rank = dims.len();
@@ -174,7 +177,7 @@ fn widened(k: &mut ImportNode<'_, '_>, mask: Value, keys: &Dim) -> Result<Value,
     )?)
 }
 
-/// Heads of keys or values, each repeated for the queries' heads that share it.
+/// Repeats the key or value heads for the query heads that share them.
 pub(crate) fn repeated(
     k: &mut ImportNode<'_, '_>,
     x: Value,
@@ -210,7 +213,7 @@ pub(crate) fn repeated(
     reshaped(g, y, &[d[0].clone(), heads, d[2].clone(), d[3].clone()])
 }
 
-/// Keys or values with those of before.
+/// Appends keys or values to those of the past.
 fn with_past(k: &mut ImportNode<'_, '_>, x: Value, operand: usize) -> Result<Value, NodeErrorKind> {
     match k.opt(operand)? {
         Some(past) => Ok(k.g().concat(&[past, x], 2)?),
@@ -240,7 +243,7 @@ fn attention(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     };
     if kv_heads == 0 || q_heads % kv_heads != 0 {
         return Err(NodeErrorKind::unsupported(format!(
-            "{q_heads} heads of queries, {kv_heads} of keys"
+            "{q_heads} query heads are not a multiple of {kv_heads} key heads"
         )));
     }
     let (queries, keys) = (k.dims(q)[2].clone(), k.dims(key)[2].clone());
@@ -275,7 +278,7 @@ fn attention(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     Ok(results.map(ImportedValue::Graph).collect())
 }
 
-/// The scores as the attribute asks for them, and the result.
+/// Decomposed attention: the scores at the stage that the attribute selects, and the result.
 fn decomposed(
     k: &mut ImportNode<'_, '_>,
     [q, key, value]: [Value; 3],
@@ -322,7 +325,7 @@ fn decomposed(
     let given = match mode {
         0 if softcap > 0.0 => {
             return Err(NodeErrorKind::unsupported(
-                "scores before a softcap are not supported as a result",
+                "scores before the softcap are not supported as an output",
             ));
         }
         0 => raw,
@@ -359,7 +362,8 @@ fn rotary(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(if flat { join_heads(k, y)? } else { y })
 }
 
-/// The first `turned` elements of each head of `x [B, heads, S, D]` turned by angles `[B or 1, S, turned / 2]`.
+/// Rotates the first `turned` elements of each head of `x [B, heads, S, D]` by angles `[B or 1, S,
+/// turned / 2]`.
 pub(super) fn rotate_by(
     k: &mut ImportNode<'_, '_>,
     x: Value,

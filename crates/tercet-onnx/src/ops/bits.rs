@@ -1,4 +1,4 @@
-//! Bits as another dtype.
+//! `BitCast`: the bits of a value as another dtype.
 
 use std::rc::Rc;
 
@@ -7,13 +7,14 @@ use tercet_ir::DType;
 use super::{OpsetEntry, op};
 use crate::call::{ImportNode, NodeOutputs};
 use crate::elem::{self, OnnxDType};
+use crate::emulated_dtypes::{self, cast_to};
 use crate::error::NodeErrorKind;
-use crate::narrow::{self, cast_to};
 use crate::val::ImportedValue;
 
 pub(crate) const TABLE: &[OpsetEntry] = &[op("BitCast", 26, bit_cast)];
 
-/// Of integers of one width, which a conversion keeps the bits of. Floats are refused: no operator reads their bits.
+/// Imports casts between integers of the same width, which preserve the bits. Floats are
+/// unsupported, because no Tercet operator accesses their bits.
 fn bit_cast(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let to = elem::elem(k.attrs.int("to", 0)?).map_err(|e| NodeErrorKind::attribute("to", e))?;
     let (x, own) = k.carried(0)?;
@@ -29,25 +30,25 @@ fn bit_cast(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     if bits(from) != bits(to) {
         return Err(NodeErrorKind::attribute(
             "to",
-            format!("{to} has not the width of {from}"),
+            format!("{to} and {from} have different bit widths"),
         ));
     }
     if from == to {
         return Ok(vec![k.val(0).clone()]);
     }
-    // A byte that is neither 0 nor 1 is no truth value.
+    // A byte other than 0 and 1 is not a valid boolean.
     if is_float(from) || is_float(to) || to == OnnxDType::Plain(DType::Bool) {
         return Err(NodeErrorKind::attribute(
             "to",
-            format!("bits of {from} as {to} are not supported"),
+            format!("reinterpreting {from} as {to} is not supported"),
         ));
     }
     match to {
-        // U64 is held by its bits.
+        // U64 is stored as the I64 with the same bits.
         OnnxDType::Plain(to) => Ok(vec![cast_to(k.g(), x, to)?.into()]),
         OnnxDType::EmulatedDType(to) => {
             let y = cast_to(k.g(), x, to.carrier())?;
-            let y = narrow::wrap_or_saturate(k.g(), to, y)?;
+            let y = emulated_dtypes::wrap_or_saturate(k.g(), to, y)?;
             Ok(vec![ImportedValue::Narrow(to, Rc::new(y.into()))])
         }
     }

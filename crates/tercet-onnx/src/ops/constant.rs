@@ -1,4 +1,4 @@
-//! Constants, and tensors made from nothing.
+//! Constants and tensor generators.
 
 use tercet_ir::{DType, Tensor, TensorType};
 
@@ -23,7 +23,7 @@ pub(crate) const TABLE: &[OpsetEntry] = &[
 fn constant(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     if let Some(proto) = k.attrs.tensor_opt("value")? {
         let made = tensor::decode(proto, &k.c.folder, &k.c.strings);
-        // Refused where it is used: strings may be of no account.
+        // Report unsupported constants only if they are used, because strings are often unused.
         return Ok(vec![match made {
             Ok(made) => ImportedValue::decoded(made, k.node.output.first().cloned()),
             Err(why) => ImportedValue::Unsupported(why.into()),
@@ -42,13 +42,13 @@ fn constant(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         Tensor::from_slice(&[xs.len()], xs)?
     } else {
         return Err(NodeErrorKind::unsupported(
-            "a constant of this kind is not supported; numbers are",
+            "this type of constant is not supported; use a numeric one",
         ));
     };
     Ok(vec![ImportedValue::known(tensor)])
 }
 
-/// A constant string, or a list of them.
+/// A constant string or list of strings.
 fn texts(k: &ImportNode<'_, '_>) -> Result<Option<ImportedValue>, NodeErrorKind> {
     let places = if let Some(text) = k.attrs.string_opt("value_string")? {
         Tensor::scalar(k.c.strings.place(&text))
@@ -63,7 +63,7 @@ fn texts(k: &ImportNode<'_, '_>) -> Result<Option<ImportedValue>, NodeErrorKind>
     )))
 }
 
-/// A sparse tensor, dense.
+/// Converts a sparse tensor to a dense one.
 pub(crate) fn sparse(
     proto: &SparseTensorProto,
     folder: &ExternalDataFolder,
@@ -79,7 +79,7 @@ pub(crate) fn sparse(
     let ty = TensorType::new(values.dtype(), &tensor::sizes(&proto.dims)?);
     if ty.saturating_bytes() > MAX_ELEMENTS as u64 {
         return Err(format!(
-            "a sparse tensor of {ty} is too large to be made dense"
+            "a sparse tensor of {ty} is too large to convert to dense"
         ));
     }
     let width = ty.dtype.size_bytes();
@@ -96,11 +96,11 @@ pub(crate) fn sparse(
             };
             rows.chunks(*rank).map(place).collect()
         }
-        _ => return Err("indices of a sparse tensor have another shape".into()),
+        _ => return Err("the indices of a sparse tensor have the wrong shape".into()),
     };
     let mut dense = Tensor::zeros(ty).map_err(|e| e.to_string())?;
     if places.len() != values.numel() {
-        return Err("a sparse tensor has not one index for each value".into());
+        return Err("a sparse tensor must have one index per value".into());
     }
     let bytes = dense.bytes_mut();
     for (place, value) in places.iter().zip(values.bytes().chunks(width)) {
@@ -126,7 +126,7 @@ fn constant_of_shape(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(k.g().expand(value, dims)?)
 }
 
-/// The dtype of an attribute `dtype`, else that of the operand.
+/// The dtype in the attribute `dtype`, otherwise the dtype of the operand.
 fn dtype_or_own(k: &mut ImportNode<'_, '_>) -> Result<DType, NodeErrorKind> {
     match k.attrs.int_opt("dtype")? {
         Some(number) => elem::dtype(number).map_err(|e| NodeErrorKind::attribute("dtype", e)),
@@ -196,7 +196,7 @@ fn range(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     )?)])
 }
 
-/// Numbers from a known one on, as many as a size with symbols: a running sum of ones.
+/// A range with a known start and a symbolic size, as a cumulative sum of ones.
 fn symbolic_range(
     k: &mut ImportNode<'_, '_>,
     start: &[ShapeElem],
@@ -205,7 +205,7 @@ fn symbolic_range(
 ) -> NodeOutputs {
     let ([ShapeElem::Int(start)], [end], [ShapeElem::Int(1)]) = (start, end, step) else {
         return Err(NodeErrorKind::unsupported(
-            "a range of a symbolic size must begin at a known number and go by 1",
+            "a range of symbolic size must have a known start and a step of 1",
         ));
     };
     let (start, end) = (*start, end.dim());
@@ -213,8 +213,8 @@ fn symbolic_range(
     let count = end
         .zip(first)
         .and_then(|(end, first)| end.checked_sub(&first));
-    let count =
-        count.ok_or_else(|| NodeErrorKind::unsupported("the size of the range has no form"))?;
+    let count = count
+        .ok_or_else(|| NodeErrorKind::unsupported("the size of the range cannot be expressed"))?;
     let one_ = k.g().constant(Tensor::from_slice(&[1], &[1i64])?)?;
     let ones = k.g().expand(one_, [count])?;
     let sums = k.g().cum_sum(ones, 0)?;

@@ -1,7 +1,8 @@
-//! Graphs inside nodes: branches, loops, scans.
+//! Control flow: branches, loops and scans with subgraphs.
 //!
-//! What is known when importing is written out: the branch that is taken, the iterations of a loop. Else a branch or a
-//! scan becomes a graph inside a node here, which is given all that it reads as operands.
+//! Constant conditions and iteration counts are resolved at import time: the selected branch is
+//! inlined, and the loop is unrolled. Otherwise a branch or scan becomes a subgraph that receives
+//! all values it reads as operands.
 
 use std::collections::HashSet;
 
@@ -23,13 +24,13 @@ pub(crate) const TABLE: &[OpsetEntry] = &[
     op("Scan", 9, scan).without_folding(),
 ];
 
-/// The most iterations of a loop that are written out.
+/// Maximum iterations of an unrolled loop.
 const MAX_ITERATIONS: i64 = 4096;
-/// How deep graphs and functions nest.
+/// Maximum nesting depth of subgraphs and functions.
 const MAX_DEPTH: usize = 32;
 
 impl<'m> ImportCtx<'m> {
-    /// The results of a graph inside a node, as part of the current graph.
+    /// Inlines a subgraph into the current graph and returns its results.
     pub(crate) fn inline(
         &mut self,
         graph: &'m GraphProto,
@@ -46,7 +47,7 @@ impl<'m> ImportCtx<'m> {
         self.within(scope, graph, what)
     }
 
-    /// Imports a graph in a scope of its own, and looks its results up.
+    /// Imports a graph in a new scope and looks up its results.
     fn within(
         &mut self,
         scope: ImportScope<'m>,
@@ -55,7 +56,7 @@ impl<'m> ImportCtx<'m> {
     ) -> Result<Vec<ImportedValue>, NodeErrorKind> {
         if self.inside.len() >= MAX_DEPTH {
             return Err(NodeErrorKind::unsupported(format!(
-                "functions and graphs nest more than {MAX_DEPTH} deep"
+                "functions and subgraphs are nested more than {MAX_DEPTH} levels deep"
             )));
         }
         self.count_node().map_err(NodeErrorKind::Unsupported)?;
@@ -72,13 +73,11 @@ impl<'m> ImportCtx<'m> {
         self.inside.pop();
         ran.map_err(NodeErrorKind::Unsupported)?;
         results.ok_or_else(|| {
-            NodeErrorKind::unsupported(format!(
-                "a result of `{what}` is given by none of its nodes"
-            ))
+            NodeErrorKind::unsupported(format!("no node of `{what}` defines its result"))
         })
     }
 
-    /// What graphs inside a node read from around: values of the graph, and what is known.
+    /// The outer values that subgraphs read: graph values and constants.
     fn captures(&self, graphs: &[&'m GraphProto]) -> Vec<(&'m str, ImportedValue)> {
         let mut names = HashSet::new();
         graphs
@@ -90,8 +89,8 @@ impl<'m> ImportCtx<'m> {
         found
     }
 
-    /// A graph of its own: arguments of these types, then the captures that are values of the graph. `None` if a node
-    /// of it failed, which was reported.
+    /// Imports a separate graph with arguments of these types, followed by the captured graph
+    /// values. `None` if one of its nodes failed, which is already reported.
     fn sub_graph(
         &mut self,
         graph: &'m GraphProto,
@@ -142,21 +141,20 @@ impl<'m> ImportCtx<'m> {
         for (i, ((name, val), ty)) in captures.iter().zip(types).enumerate() {
             let val = match ty {
                 Some(ty) => self.g().input(&format!("capture{i}"), ty.clone())?.into(),
-                // Values of the graph around are none of this one.
+                // Values of the outer graph are not available here.
                 None => match val {
                     ImportedValue::Narrow(_, inner)
                         if matches!(&**inner, ImportedValue::Graph(_)) =>
                     {
                         ImportedValue::Unsupported(
-                            "is of a dtype that graphs inside nodes cannot read".into(),
+                            "has a dtype that subgraphs cannot capture".into(),
                         )
                     }
                     ImportedValue::Bounded(_) => ImportedValue::Unsupported(
-                        "has a size that depends on data, which graphs inside nodes cannot read"
-                            .into(),
+                        "has a data-dependent size, which subgraphs cannot capture".into(),
                     ),
                     ImportedValue::Maps(_) => ImportedValue::Unsupported(
-                        "are maps, which graphs inside nodes cannot read".into(),
+                        "contains maps, which subgraphs cannot capture".into(),
                     ),
                     ImportedValue::Seq(list)
                         if list
@@ -164,7 +162,7 @@ impl<'m> ImportCtx<'m> {
                             .any(|v| !matches!(v, ImportedValue::ConstTensor(_))) =>
                     {
                         ImportedValue::Unsupported(
-                            "is a sequence, which graphs inside nodes cannot read".into(),
+                            "is a sequence, which subgraphs cannot capture".into(),
                         )
                     }
                     other => other.clone(),
@@ -184,7 +182,7 @@ impl<'m> ImportCtx<'m> {
     }
 }
 
-/// The captures that are values of the graph, in order.
+/// The captures that are graph values, in order.
 fn captured(captures: &[(&str, ImportedValue)]) -> Vec<Value> {
     let values = captures.iter().filter_map(|(_, v)| match v {
         ImportedValue::Graph(v) => Some(*v),
@@ -212,7 +210,8 @@ fn branch(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let pred = reshaped(k.g(), pred, &[])?;
     let known = k.c.errors.len();
     let built = either(k, pred, [yes, no]);
-    // A branch that is not taken at these sizes may make no sense at them: which it is, a small input can say when importing.
+    // A branch that is not taken may be invalid at the current sizes. If the condition is a small
+    // input, its value can select the branch at import time.
     let fresh = k.c.errors.get(known..).unwrap_or(&[]);
     let helped = match &built {
         Ok(Some(_)) => false,
@@ -230,7 +229,7 @@ fn branch(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     })
 }
 
-/// Both branches as graphs inside a node; `None` if a node of one failed, which was reported.
+/// Imports both branches as subgraphs; `None` if a node of one failed, which is already reported.
 fn either<'m>(
     k: &mut ImportNode<'_, 'm>,
     pred: Value,
@@ -245,7 +244,7 @@ fn either<'m>(
     Ok(Some(k.g().if_else(pred, &captured(&captures), yes, no)?))
 }
 
-/// A loop whose iterations are written out.
+/// Imports a loop by unrolling its iterations.
 fn repeat(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let body = k.attrs.graph("body")?;
     let most = match k.has(0) {
@@ -290,7 +289,7 @@ fn repeat(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
             }
             _ => {
                 return Err(NodeErrorKind::unsupported(
-                    "a loop whose end depends on data is not supported",
+                    "a loop with a data-dependent end is not supported",
                 ));
             }
         };
@@ -308,7 +307,7 @@ fn repeat(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     Ok(results)
 }
 
-/// Values one after the other along a new first axis.
+/// Stacks values along a new first axis.
 fn stacked(
     k: &mut ImportNode<'_, '_>,
     list: &[ImportedValue],
@@ -321,7 +320,7 @@ fn stacked(
     Ok(k.g().concat(&rows, 0)?.into())
 }
 
-/// Numbers of an attribute, one for each sequence.
+/// The integers of an attribute, one per sequence.
 fn per_sequence(
     k: &ImportNode<'_, '_>,
     name: &str,
@@ -340,7 +339,7 @@ fn per_sequence(
     }
 }
 
-/// The permutation that takes an axis to the front, and the one back.
+/// The permutation that moves an axis to the front, and its inverse.
 fn to_front(rank: usize, at: usize) -> (Vec<usize>, Vec<usize>) {
     let mut front = vec![at];
     front.extend((0..rank).filter(|a| *a != at));

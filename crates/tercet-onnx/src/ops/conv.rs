@@ -19,7 +19,7 @@ pub(crate) const TABLE: &[OpsetEntry] = &[
     op("GlobalLpPool", 2, global_lp),
 ];
 
-/// The sizes of an attribute, one for each spatial axis.
+/// The sizes in an attribute, one per spatial axis.
 pub(super) fn list(
     k: &ImportNode<'_, '_>,
     name: &str,
@@ -40,12 +40,12 @@ pub(super) fn list(
         true => Ok(sizes),
         false => Err(NodeErrorKind::attribute(
             name,
-            format!("{} numbers for {axes} spatial axes", sizes.len()),
+            format!("{} values for {axes} spatial axes", sizes.len()),
         )),
     }
 }
 
-/// The spatial axes of an operand.
+/// The number of spatial axes of an operand.
 fn spatial(k: &ImportNode<'_, '_>, x: Value) -> Result<usize, NodeErrorKind> {
     match k.rank(x) {
         rank @ 3..=5 => Ok(rank - 2),
@@ -56,7 +56,7 @@ fn spatial(k: &ImportNode<'_, '_>, x: Value) -> Result<usize, NodeErrorKind> {
     }
 }
 
-/// Where windows of a kernel stand on an operand: strides, dilations and pads, given or by `auto_pad`.
+/// The window of a kernel: strides, dilations and pads, explicit or from `auto_pad`.
 pub(super) fn window(
     k: &ImportNode<'_, '_>,
     x: Value,
@@ -103,13 +103,13 @@ pub(super) fn window(
     Ok(w)
 }
 
-/// The kernel of weights `[O, C, ..]`, which an attribute can say again.
+/// The kernel sizes of weights `[O, C, ..]`, checked against the optional attribute.
 pub(super) fn kernel_of(k: &ImportNode<'_, '_>, w: Value) -> Result<Vec<usize>, NodeErrorKind> {
     let own: Vec<usize> = k.known_dims(w)?.into_iter().skip(2).collect();
     match k.attrs.ints_opt("kernel_shape")? {
         Some(list) if unsigned("kernel_shape", list)? != own => Err(NodeErrorKind::attribute(
             "kernel_shape",
-            format!("{list:?} is not that of the weights, {own:?}"),
+            format!("is {list:?}, but the weights have {own:?}"),
         )),
         _ => Ok(own),
     }
@@ -127,7 +127,7 @@ fn conv(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(convolved(k, x, w, bias)?)
 }
 
-/// Operands less their zero points, as I32.
+/// The operands minus their zero points, as I32.
 pub(crate) fn shifted(
     k: &mut ImportNode<'_, '_>,
     x: usize,
@@ -155,7 +155,7 @@ fn conv_integer(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(convolved(k, x, w, None)?)
 }
 
-/// The convolution of operands that are made already, by the node's attributes.
+/// A convolution of prepared operands with the node's attributes.
 pub(super) fn convolved(
     k: &mut ImportNode<'_, '_>,
     x: Value,
@@ -222,7 +222,7 @@ fn conv_transpose(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(k.g().conv_transpose(x, w, bias, window, &more, groups)?)
 }
 
-/// A pool of the kernel and windows that attributes say.
+/// A pool with the kernel and window of the node's attributes.
 fn pooled(
     k: &mut ImportNode<'_, '_>,
     x: Value,
@@ -233,7 +233,7 @@ fn pooled(
     pooled_by(k, x, f, with_pads, (&kernel, window))
 }
 
-/// The kernel of a pool, and where its windows stand.
+/// The kernel sizes and window of a pool.
 fn windows(k: &ImportNode<'_, '_>, x: Value) -> Result<(Vec<usize>, Window), NodeErrorKind> {
     let n = spatial(k, x)?;
     let kernel = list(k, "kernel_shape", n, 0)?;
@@ -266,7 +266,7 @@ fn max_pool(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (kernel, window) = windows(k, x)?;
     let y = pooled_by(k, x, PoolFn::Max, false, (&kernel, window.clone()))?;
     if !k.is_requested(1) {
-        // It concerns indices alone.
+        // `storage_order` affects only the indices of max pooling.
         k.attrs.ignore(&["storage_order"]);
         return one(y);
     }
@@ -279,7 +279,7 @@ fn average_pool(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(averages(k, x)?)
 }
 
-/// Means of windows, by the node's attributes.
+/// Window means, with the node's attributes.
 pub(super) fn averages(k: &mut ImportNode<'_, '_>, x: Value) -> Result<Value, NodeErrorKind> {
     let with_pads = k.attrs.flag("count_include_pad", false)?;
     pooled(k, x, PoolFn::Mean, with_pads)
@@ -290,7 +290,7 @@ pub(super) fn global_mean(k: &mut ImportNode<'_, '_>, x: Value) -> Result<Value,
     spatial_reduce(k, x, ReduceFn::Mean)
 }
 
-/// `|x|^p`, summed by `sum`, to the power of `1 / p`.
+/// The p-norm of windows: `|x|^p`, summed by `sum`, to the power of `1 / p`.
 fn powers(
     k: &mut ImportNode<'_, '_>,
     sum: fn(&mut ImportNode<'_, '_>, Value) -> Result<Value, NodeErrorKind>,

@@ -9,7 +9,7 @@ use crate::error::NodeErrorKind;
 
 pub(crate) const TABLE: &[OpsetEntry] = &[op("Det", 11, det)];
 
-/// Larger matrices need a factorisation, which no operator here is.
+/// Maximum number of rows; larger matrices would need a factorization operator.
 const MAX_MATRIX_SIZE: usize = 4;
 
 fn det(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
@@ -31,7 +31,7 @@ fn det(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(expanded(k, &elements, 0, &cols)?)
 }
 
-/// Each element of the matrices, by rows.
+/// The elements of the matrices, row by row.
 fn elements(
     k: &mut ImportNode<'_, '_>,
     x: Value,
@@ -52,7 +52,7 @@ fn elements(
     Ok(all)
 }
 
-/// By minors, along the first row that is left (Laplace).
+/// Laplace expansion along the first remaining row.
 fn expanded(
     k: &mut ImportNode<'_, '_>,
     elements: &[Vec<Value>],

@@ -1,4 +1,4 @@
-//! Functions of each element.
+//! Elementwise functions.
 
 use tercet_ir::scalar::{BinaryFn, CompareFn, UnaryFn};
 use tercet_ir::{DType, Value};
@@ -6,11 +6,11 @@ use tercet_ir::{DType, Value};
 use super::{OpsetEntry, op};
 use crate::call::{ImportNode, NodeOutputs, one};
 use crate::elem::{self, OnnxDType};
+use crate::emulated_dtypes;
 use crate::error::NodeErrorKind;
-use crate::narrow;
 use crate::val::ImportedValue;
 
-/// Entries of functions of the graph that need no attribute: `"Relu" 6 Relu unary` is
+/// Table entries of elementwise functions without attributes: `"Relu" 6 Relu unary` expands to
 /// `op("Relu", 6, |k| { let x = k.x(0)?; one(k.g().unary(UnaryFn::Relu, x)?) })`.
 macro_rules! direct {
     ($($name:literal $since:literal $f:ident $kind:ident),* $(,)?) => {
@@ -30,7 +30,7 @@ macro_rules! direct {
     }};
 }
 
-/// Functions that are one operator here.
+/// Functions that map to one Tercet operator.
 pub(crate) const DIRECT: &[OpsetEntry] = direct! {
     "Relu" 6 Relu unary, "Sigmoid" 6 Sigmoid unary, "Tanh" 6 Tanh unary, "Exp" 6 Exp unary, "Log" 6 Ln unary,
     "Sqrt" 6 Sqrt unary, "Reciprocal" 6 Recip unary, "Neg" 6 Neg unary, "Sign" 9 Sign unary,
@@ -130,7 +130,7 @@ fn atanh(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(g.mul(difference, half)?)
 }
 
-/// `x` where it is above 0, `scale (e^(x / divisor) - 1)` elsewhere.
+/// `x` for `x > 0`, otherwise `scale (e^(x / divisor) - 1)`.
 fn exponential(
     k: &mut ImportNode<'_, '_>,
     x: Value,
@@ -168,7 +168,7 @@ fn celu(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(exponential(k, x, alpha, alpha)?)
 }
 
-/// `x` where it is not below 0, `slope x` elsewhere.
+/// `x` for `x >= 0`, otherwise `slope x`.
 fn sloped(k: &mut ImportNode<'_, '_>, x: Value, slope: Value) -> NodeOutputs {
     let zero = k.like(x, 0.0)?;
     let g = k.g();
@@ -255,7 +255,7 @@ fn gelu(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         other => {
             return Err(NodeErrorKind::attribute(
                 "approximate",
-                format!("`{other}` is neither none nor tanh"),
+                format!("expected `none` or `tanh`, found `{other}`"),
             ));
         }
     };
@@ -304,19 +304,21 @@ fn clip(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(y)
 }
 
-/// Of the dtype of the base; where one is an integer and the other not, by way of F64.
+/// `Pow`: the result has the dtype of the base. If only one operand is an integer, the computation
+/// is F64.
 fn pow(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (base, (mut exponent, narrow)) = (k.x(0)?, k.carried(1)?);
     if let Some(narrow) = narrow {
         let to = k.dtype(base);
         if !to.is_float() {
             let reason = format!(
-                "has dtype {}, which bases of {to} do not take",
+                "has dtype {}, which is not supported with a base of {to}",
                 narrow.name()
             );
             return Err(NodeErrorKind::operand(1, reason));
         }
-        let cast = narrow::cast(k.g(), exponent, Some(narrow), OnnxDType::Plain(to), true)?;
+        let cast =
+            emulated_dtypes::cast(k.g(), exponent, Some(narrow), OnnxDType::Plain(to), true)?;
         exponent = k.c.place(&cast, 1)?;
     }
     let (to, from) = (k.dtype(base), k.dtype(exponent));
@@ -370,7 +372,7 @@ fn bit_shift(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         other => {
             return Err(NodeErrorKind::attribute(
                 "direction",
-                format!("`{other}` is neither LEFT nor RIGHT"),
+                format!("expected LEFT or RIGHT, found `{other}`"),
             ));
         }
     };
@@ -414,7 +416,7 @@ fn is_inf(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         (true, true) => return one(is),
         (true, false) => CompareFn::Lt,
         (false, true) => CompareFn::Gt,
-        // What is equal to 0 is not infinite.
+        // Zero never equals an infinity, so the result is always false.
         (false, false) => CompareFn::Eq,
     };
     let side = k.g().compare(side, x, zero)?;
@@ -426,15 +428,15 @@ fn where_(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(k.g().where_(cond, a, b)?)
 }
 
-/// The first operand as another dtype. Rounding to 8-bit floats is to the nearest; `saturate` concerns them alone.
+/// Casts the first operand. Casts to 8-bit floats round to nearest; `saturate` affects only them.
 fn converted(k: &mut ImportNode<'_, '_>, to: OnnxDType) -> NodeOutputs {
     let saturate = k.attrs.flag("saturate", true)?;
-    // It concerns powers of two, which are refused.
+    // `round_mode` affects only power-of-two formats, which are unsupported.
     k.attrs.ignore(&["round_mode"]);
     let (x, from) = k.carried(0)?;
     match (from, to) {
         (Some(from), OnnxDType::EmulatedDType(to)) if from == to => Ok(vec![k.val(0).clone()]),
-        _ => Ok(vec![narrow::cast(k.g(), x, from, to, saturate)?]),
+        _ => Ok(vec![emulated_dtypes::cast(k.g(), x, from, to, saturate)?]),
     }
 }
 
@@ -451,7 +453,7 @@ fn cast_like(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     converted(k, to)
 }
 
-/// The operand, and a mask that keeps everything.
+/// The unchanged operand, and a mask of ones.
 fn kept(k: &mut ImportNode<'_, '_>, mask_dtype: DType) -> NodeOutputs {
     let x = k.x(0)?;
     let mut results = vec![ImportedValue::Graph(x)];
@@ -472,7 +474,8 @@ fn dropout_old(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     kept(k, dtype)
 }
 
-/// In training elements are dropped at random, and those that stay grow in proportion; else it is the operand.
+/// Dropout. In training mode, elements are zeroed at random and the others are scaled up; otherwise
+/// it is the identity.
 fn dropout(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let seed = k.attrs.int("seed", 0)?;
     let training = k.has(2) && k.int(2)? != 0;
@@ -484,7 +487,7 @@ fn dropout(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     if !(0.0..1.0).contains(&ratio) {
         return Err(NodeErrorKind::operand(
             1,
-            format!("{ratio} is not from 0 to 1"),
+            format!("is {ratio}, expected 0 <= x < 1"),
         ));
     }
     if ratio == 0.0 {

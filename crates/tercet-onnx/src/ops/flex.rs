@@ -1,19 +1,19 @@
-//! Attention whose scores and weights are changed by graphs.
+//! Flexible attention: attributes hold graphs that modify scores and probabilities.
 
 use tercet_ir::{DType, Value};
 
 use super::{OpsetEntry, op};
 use crate::call::{ImportNode, NodeOutputs, one};
 use crate::elem;
+use crate::emulated_dtypes::cast_to;
 use crate::error::NodeErrorKind;
-use crate::narrow::cast_to;
 use crate::val::ImportedValue;
 
 pub(crate) const TABLE: &[OpsetEntry] = &[op("FlexAttention", 1, flex)
     .in_domain("ai.onnx.preview")
     .without_folding()];
 
-/// `softmax(mod(scale Q K^T)) V` in steps, as the graphs need them.
+/// `softmax(mod(scale Q K^T)) V`, decomposed so that the graphs can be inserted.
 fn flex(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (q, key, value) = (k.x(0)?, k.x(1)?, k.x(2)?);
     if [q, key, value].into_iter().any(|v| k.rank(v) != 4) {
@@ -21,7 +21,7 @@ fn flex(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     }
     let (heads, kv_heads) = (k.size(q, 1)?, k.size(key, 1)?);
     if kv_heads == 0 || heads % kv_heads != 0 {
-        let reason = format!("{heads} query heads are no multiple of {kv_heads}");
+        let reason = format!("{heads} query heads are not a multiple of {kv_heads}");
         return Err(NodeErrorKind::operand(0, reason));
     }
     let (own, out) = (k.dtype(q), k.dtype(value));
@@ -30,7 +30,7 @@ fn flex(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     if scale < 0.0 || !scale.is_finite() {
         return Err(NodeErrorKind::attribute(
             "scale",
-            "must be a number from 0 on",
+            "must be a nonnegative number",
         ));
     }
     let inner = match k.attrs.int_opt("softmax_precision")? {
@@ -42,7 +42,7 @@ fn flex(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     };
     let key = super::attention::repeated(k, key, heads / kv_heads)?;
     let value = super::attention::repeated(k, value, heads / kv_heads)?;
-    // Halves of the scale on both sides, so that F16 does not overflow.
+    // Apply the square root of the scale to both operands, so that F16 does not overflow.
     let half = k.like(q, f64::from((scale as f32).sqrt()))?;
     let (q, key) = (k.g().mul(q, half)?, k.g().mul(key, half)?);
     let turned = k.g().transpose(key, &[0, 1, 3, 2])?;
@@ -56,7 +56,7 @@ fn flex(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(cast_to(k.g(), y, out)?)
 }
 
-/// What a graph of an attribute makes of a value; the value where there is none.
+/// Applies the graph of an attribute to a value; the identity if the attribute is absent.
 fn changed(k: &mut ImportNode<'_, '_>, name: &str, x: Value) -> Result<Value, NodeErrorKind> {
     if !k.attrs.has(name) {
         return Ok(x);
@@ -74,7 +74,7 @@ fn changed(k: &mut ImportNode<'_, '_>, name: &str, x: Value) -> Result<Value, No
         None => return Err(NodeErrorKind::attribute(name, "has no result")),
     };
     if k.ty(y) != k.ty(x) {
-        let reason = format!("gives {} of {}", k.ty(y), k.ty(x));
+        let reason = format!("changes the type: {} from {}", k.ty(y), k.ty(x));
         return Err(NodeErrorKind::attribute(name, reason));
     }
     Ok(y)

@@ -1,4 +1,4 @@
-//! Sampling at places that a tensor says.
+//! Sampling at coordinates from a tensor.
 
 use tercet_ir::scalar::{BinaryFn, CompareFn};
 use tercet_ir::{DType, Dim, Tensor, TensorType, Value};
@@ -15,7 +15,7 @@ pub(crate) const TABLE: &[OpsetEntry] = &[
     op("TensorScatter", 24, tensor_scatter),
 ];
 
-/// What is read outside of the operand.
+/// The value of samples outside of the operand.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum GridPadding {
     Zeros,
@@ -23,16 +23,16 @@ pub(super) enum GridPadding {
     Reflection,
 }
 
-/// One of the elements that a result is made of, along one axis.
+/// An element that contributes to a sample, along one axis.
 #[derive(Clone, Copy)]
 pub(super) struct GridTap {
-    /// Its index, F32 or wider, whole numbers.
+    /// Its index as an integral float, F32 or wider.
     pub(super) at: Value,
-    /// Its weight; absent for 1.
+    /// Its weight; `None` means 1.
     pub(super) weight: Option<Value>,
 }
 
-/// The place along an axis of `n` elements of coordinates from -1 to 1.
+/// Converts coordinates from -1 to 1 to positions along an axis of `n` elements.
 fn place(
     k: &mut ImportNode<'_, '_>,
     x: Value,
@@ -48,7 +48,7 @@ fn place(
     Ok(if corners { y } else { g.sub(y, half)? })
 }
 
-/// Places outside of an axis as places inside it.
+/// Maps positions outside of an axis to positions inside it.
 fn inside(
     k: &mut ImportNode<'_, '_>,
     x: Value,
@@ -69,7 +69,7 @@ fn inside(
             if span == 0.0 {
                 return k.like(x, 0.0);
             }
-            // A wave of triangles: `span - |(|x - low| mod 2 span) - span|`.
+            // A triangle wave: `span - |(|x - low| mod 2 span) - span|`.
             let (low, twice, span) = (k.like(x, low)?, k.like(x, 2.0 * span)?, k.like(x, span)?);
             let g = k.g();
             let shifted = g.sub(x, low)?;
@@ -84,7 +84,7 @@ fn inside(
     }
 }
 
-/// How elements between places are made.
+/// The interpolation between elements.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum GridSampleMode {
     Nearest,
@@ -92,7 +92,8 @@ enum GridSampleMode {
     Cubic,
 }
 
-/// The four elements around a place, by the cubic of Keys (1981) with -0.75. Each is brought inside by itself.
+/// The four taps of the cubic convolution kernel with a = -0.75 (Keys, 1981). Each tap is mapped
+/// into the axis separately.
 fn cubic(
     k: &mut ImportNode<'_, '_>,
     x: Value,
@@ -108,7 +109,7 @@ fn cubic(
         let distance = k.g().sub(part, step_)?;
         let distance = k.g().abs(distance)?;
         let near = step == 0.0 || step == 1.0;
-        // By Horner's rule, of the pieces below and above a distance of 1.
+        // Evaluates the two kernel pieces, for distances below and above 1, by Horner's rule.
         let factors = match near {
             true => [A + 2.0, -(A + 3.0), 0.0, 1.0],
             false => [A, -5.0 * A, 8.0 * A, -4.0 * A],
@@ -127,7 +128,7 @@ fn cubic(
     Ok(list)
 }
 
-/// The elements of an axis that a place is between.
+/// The taps along an axis for a position.
 pub(super) fn taps(
     k: &mut ImportNode<'_, '_>,
     x: Value,
@@ -184,13 +185,13 @@ fn grid_sample(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     if !(1..=3).contains(&axes) || places.len() != axes + 2 {
         return Err(NodeErrorKind::operand(
             1,
-            format!("{} is no grid for {}", k.ty(grid), k.ty(x)),
+            format!("{} is not a valid grid for {}", k.ty(grid), k.ty(x)),
         ));
     }
     let count = product(&places[1..=axes])?;
     let mut all: Vec<Vec<GridTap>> = Vec::new();
     for a in 0..axes {
-        // The last coordinate is along the first spatial axis.
+        // The last coordinate belongs to the first spatial axis.
         let own = k.g().narrow(grid, axes + 1, axes - 1 - a, 1)?;
         let own = reshaped(k.g(), own, &[places[0].clone(), count.clone()])?;
         let n = k.size(x, 2 + a)?;
@@ -211,7 +212,7 @@ fn grid_sample(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(reshaped(k.g(), y, &result)?)
 }
 
-/// The sum over one tap of each axis, in all combinations.
+/// The weighted sum over all combinations of one tap per axis.
 pub(super) fn sampled(
     k: &mut ImportNode<'_, '_>,
     x: Value,
@@ -266,17 +267,18 @@ pub(super) fn sampled(
             let share = g.unsqueeze(share, 1)?;
             part = g.mul(part, share)?;
         }
-        // What is outside is no part of the sum, infinite or not.
+        // Exclude outside elements by selection, because the product with 0 would be NaN for
+        // infinities.
         let part = g.where_(seen, part, zero)?;
         total = Some(match total {
             Some(total) => g.plus(total, part)?,
             None => part,
         });
     }
-    total.ok_or_else(|| NodeErrorKind::unsupported("there is nothing to sample"))
+    total.ok_or_else(|| NodeErrorKind::unsupported("the input has no spatial axes to sample"))
 }
 
-/// Coordinates from -1 to 1 of every place of a picture, moved by a matrix.
+/// The coordinates from -1 to 1 of every pixel, transformed by a matrix.
 fn affine_grid(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let theta = k.x(0)?;
     let sizes = crate::call::unsigned("size", &k.ints(1)?)?;
@@ -314,13 +316,16 @@ fn affine_grid(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(reshaped(k.g(), y, &dims)?)
 }
 
-/// A cache with new rows from an index of each batch on.
+/// Writes new rows into a cache, from a separate index for each batch entry.
 fn tensor_scatter(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (cache, update, starts) = (k.x(0)?, k.x(1)?, k.opt(2)?);
     let rank = k.rank(cache);
     let at = axis(k.attrs.int("axis", -2)?, rank)?;
     if at == 0 {
-        return Err(NodeErrorKind::attribute("axis", "is that of the batch"));
+        return Err(NodeErrorKind::attribute(
+            "axis",
+            "must not be the batch axis",
+        ));
     }
     let circular = match k.attrs.string("mode", "linear")?.as_str() {
         "linear" => false,

@@ -1,4 +1,4 @@
-//! Gathering, scattering, and what is like them.
+//! Gather, scatter and related operators.
 
 use tercet_ir::ops::ScatterReduce;
 use tercet_ir::scalar::CompareFn;
@@ -69,7 +69,7 @@ fn scatter_nd(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(k.g().scatter_nd(x, idx, updates, reduce)?)
 }
 
-/// By comparing, since indices that point nowhere give a line of "off".
+/// Built from a comparison, because an invalid index must give a row of off-values.
 fn one_hot(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     const MAX_ONE_HOT_LEN: i64 = 1 << 22;
     let (idx, values) = (k.x(0)?, k.x(2)?);
@@ -108,7 +108,8 @@ fn one_hot(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(g.transpose(y, &last_to(rank + 1, at))?)
 }
 
-/// The elements that a condition keeps: as many as it says where it is known, else so many of a bounded result.
+/// The elements selected by a condition. A constant condition gives a result of exact size,
+/// otherwise a padded result.
 fn compress(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let (x, at) = match k.attrs.int_opt("axis")? {
@@ -120,7 +121,7 @@ fn compress(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     };
     if let ImportedValue::Graph(keep) = k.val(1) {
         let keep = *keep;
-        return super::selected::compress(k, x, at, keep);
+        return super::data_dependent::compress(k, x, at, keep);
     }
     let keep = k.ints(1)?;
     let picked: Vec<i64> = (0i64..)
@@ -134,7 +135,7 @@ fn compress(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(k.g().gather(x, idx, at)?)
 }
 
-/// Chosen elements of the last axis; of a vector a row of them.
+/// Selects elements of the last axis; the result for a vector is a row.
 fn array_feature_extractor(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, idx) = (k.x(0)?, k.x(1)?);
     let x = match k.rank(x) {

@@ -19,7 +19,8 @@ pub(crate) const TABLE: &[OpsetEntry] = &[
     op("BatchNormalization", 6, batch_norm).until(6),
 ];
 
-/// The second operand beside axes of the first, from an axis on; at the last ones without an attribute.
+/// Aligns the second operand with the axes of the first one from `axis` on; with the last axes if
+/// there is no attribute.
 fn aligned(k: &mut ImportNode<'_, '_>, a: Value, b: Value) -> Result<Value, NodeErrorKind> {
     let given = k.attrs.int_opt("axis")?;
     if !k.attrs.flag("broadcast", false)? {
@@ -27,7 +28,7 @@ fn aligned(k: &mut ImportNode<'_, '_>, a: Value, b: Value) -> Result<Value, Node
             true => Ok(b),
             false => Err(NodeErrorKind::attribute(
                 "broadcast",
-                "must be 1 for operands of several shapes",
+                "must be 1 if the operands differ in shape",
             )),
         };
     }
@@ -48,7 +49,7 @@ fn binary(k: &mut ImportNode<'_, '_>, f: BinaryFn) -> NodeOutputs {
     one(k.g().binary(f, a, b)?)
 }
 
-/// With one slope, or one for each channel.
+/// PReLU with one slope, or one per channel.
 fn prelu(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, mut slope) = (k.x(0)?, k.x(1)?);
     let dims = k.dims(slope);

@@ -1,4 +1,4 @@
-//! Matrix products and contractions.
+//! Matmuls and tensor contractions.
 
 use tercet_ir::ops::{DotGeneral, ReduceFn};
 use tercet_ir::{Dim, Value};
@@ -19,7 +19,7 @@ fn matmul(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(vectors(k, a, b)?)
 }
 
-/// The product, with vectors as rows and columns.
+/// A matmul that treats vectors as rows or columns.
 pub(crate) fn vectors(
     k: &mut ImportNode<'_, '_>,
     a: Value,
@@ -69,7 +69,7 @@ pub(super) fn gemm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let whole = |x: f64| x.fract() == 0.0;
     if k.dtype(a).is_int() && !(whole(alpha) && whole(beta)) {
         return Err(NodeErrorKind::unsupported(
-            "integers times an alpha or beta that is no integer are not supported",
+            "alpha and beta must be integers for integer operands",
         ));
     }
     let mut y = k.g().matmul(a, b)?;
@@ -93,12 +93,12 @@ struct EinsumTerm {
     labels: Vec<char>,
 }
 
-/// Labels of axes that an ellipsis stands for, from the last on.
+/// The label of an ellipsis axis, counted from the last one.
 fn ellipsis_label(from_end: usize) -> char {
     char::from_u32(0xE000 + from_end as u32).unwrap_or('\u{F8FF}')
 }
 
-/// The labels of a part of the equation, with `rank` axes where it is an operand.
+/// The labels of a term in the equation; `rank` is the rank of an operand.
 fn labels(
     text: &str,
     rank: Option<usize>,
@@ -144,7 +144,11 @@ fn einsum(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     if parts.len() != xs.len() {
         return Err(NodeErrorKind::attribute(
             "equation",
-            format!("has {} operands, the node {}", parts.len(), xs.len()),
+            format!(
+                "has {} terms, but the node has {} operands",
+                parts.len(),
+                xs.len()
+            ),
         ));
     }
     let mut ellipsis = 0;
@@ -180,12 +184,15 @@ fn einsum(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         .collect();
     let perm = perm.filter(|p| p.len() == total.labels.len());
     let perm = perm.ok_or_else(|| {
-        NodeErrorKind::attribute("equation", "the result has other labels than the operands")
+        NodeErrorKind::attribute(
+            "equation",
+            "the output has labels that the operands do not have",
+        )
     })?;
     one(k.g().transpose(total.value, &perm)?)
 }
 
-/// Without a right side: the ellipsis, then labels that occur once, in alphabetical order.
+/// The implicit output: the ellipsis axes, then the labels that occur once, in alphabetical order.
 fn implicit(terms: &[EinsumTerm], ellipsis: usize) -> Vec<char> {
     let all: Vec<char> = terms
         .iter()
@@ -201,7 +208,7 @@ fn implicit(terms: &[EinsumTerm], ellipsis: usize) -> Vec<char> {
         .collect()
 }
 
-/// Takes the diagonal where a label is there twice.
+/// Takes the diagonal if a label occurs twice.
 fn diagonal(k: &mut ImportNode<'_, '_>, term: EinsumTerm) -> Result<EinsumTerm, NodeErrorKind> {
     let EinsumTerm {
         mut value,
@@ -215,7 +222,7 @@ fn diagonal(k: &mut ImportNode<'_, '_>, term: EinsumTerm) -> Result<EinsumTerm, 
         if k.size(value, j)? != n {
             return Err(NodeErrorKind::attribute(
                 "equation",
-                "axes of one label differ in size",
+                "axes with the same label differ in size",
             ));
         }
         let mut perm: Vec<usize> = (0..labels.len()).filter(|a| *a != i && *a != j).collect();
@@ -235,7 +242,7 @@ fn diagonal(k: &mut ImportNode<'_, '_>, term: EinsumTerm) -> Result<EinsumTerm, 
     Ok(EinsumTerm { value, labels })
 }
 
-/// Sums over the axes whose labels are not needed.
+/// Sums over axes whose labels are not needed.
 fn summed(
     k: &mut ImportNode<'_, '_>,
     term: EinsumTerm,
@@ -256,7 +263,7 @@ fn summed(
     Ok(EinsumTerm { value, labels })
 }
 
-/// The product of two operands, summed over what is not needed any more.
+/// Contracts two operands, summed over the labels that are not needed later.
 fn contract(
     k: &mut ImportNode<'_, '_>,
     a: EinsumTerm,
@@ -299,7 +306,7 @@ fn contract(
     Ok(EinsumTerm { value, labels })
 }
 
-/// Drops axes of one element that the other operand has with more: they broadcast.
+/// Drops axes of size 1 for which the other operand has a larger size, because they broadcast.
 fn unstretched(
     k: &mut ImportNode<'_, '_>,
     term: EinsumTerm,

@@ -1,4 +1,4 @@
-//! Linear attention: a state for each head that every token changes and reads.
+//! Linear attention: each head has a state that every token updates and reads.
 
 use tercet_ir::ops::{ReduceFn, Scan};
 use tercet_ir::{DType, Dim, Graph, SubGraph, Type, Value};
@@ -6,25 +6,26 @@ use tercet_ir::{DType, Dim, Graph, SubGraph, Type, Value};
 use super::shape::reshaped;
 use super::{OpsetEntry, op};
 use crate::call::{ImportNode, NodeOutputs};
+use crate::emulated_dtypes::cast_to;
 use crate::error::NodeErrorKind;
-use crate::narrow::cast_to;
 
 pub(crate) const TABLE: &[OpsetEntry] = &[op("LinearAttention", 26, linear_attention)];
 
-/// How a token changes the state.
+/// The update rule of the state.
 #[derive(Clone, Copy)]
 struct StateUpdateRule {
-    /// It decays first.
+    /// The state decays first.
     gated: bool,
-    /// Only what the state does not answer yet is written.
+    /// Delta rule: writes only the difference between the value and the state's current answer for
+    /// the key.
     delta: bool,
 }
 
-/// The heads of an attribute.
+/// The number of heads in an attribute.
 fn heads(k: &ImportNode<'_, '_>, name: &str) -> Result<usize, NodeErrorKind> {
     let given = k.attrs.int_opt(name)?;
     let heads = given.and_then(|n| usize::try_from(n).ok().filter(|n| *n > 0));
-    heads.ok_or_else(|| NodeErrorKind::attribute(name, "must be given and positive"))
+    heads.ok_or_else(|| NodeErrorKind::attribute(name, "is required and must be positive"))
 }
 
 fn rule(k: &ImportNode<'_, '_>) -> Result<StateUpdateRule, NodeErrorKind> {
@@ -43,14 +44,14 @@ fn rule(k: &ImportNode<'_, '_>) -> Result<StateUpdateRule, NodeErrorKind> {
     let (gated, delta) = rule;
     for (index, name, wanted) in [(4, "decay", gated), (5, "beta", delta)] {
         if k.has(index) != wanted {
-            let reason = format!("{name} must be there if the update rule reads it, and only then");
+            let reason = format!("{name} must be present exactly if the update rule reads it");
             return Err(NodeErrorKind::operand(index, reason));
         }
     }
     Ok(StateUpdateRule { gated, delta })
 }
 
-/// `[B, T, H D]` as F32 `[B, T, H, D]`.
+/// Reshapes `[B, T, H D]` to F32 `[B, T, H, D]`.
 fn split(k: &mut ImportNode<'_, '_>, index: usize, heads: usize) -> Result<Value, NodeErrorKind> {
     let x = k.x(index)?;
     if k.rank(x) != 3 {
@@ -58,7 +59,7 @@ fn split(k: &mut ImportNode<'_, '_>, index: usize, heads: usize) -> Result<Value
     }
     let width = k.size(x, 2)?;
     if width % heads != 0 {
-        let reason = format!("{width} elements are not whole heads of {heads}");
+        let reason = format!("{width} elements are not divisible into {heads} heads");
         return Err(NodeErrorKind::operand(index, reason));
     }
     let mut dims = k.dims(x);
@@ -68,7 +69,7 @@ fn split(k: &mut ImportNode<'_, '_>, index: usize, heads: usize) -> Result<Value
     cast_to(k.g(), x, DType::F32)
 }
 
-/// Each element of an axis `times` times, one after the other.
+/// Repeats each element of an axis `times` times consecutively.
 fn repeated(
     k: &mut ImportNode<'_, '_>,
     x: Value,
@@ -89,7 +90,7 @@ fn repeated(
 }
 
 fn linear_attention(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
-    // A hint that changes no result.
+    // `chunk_size` is a performance hint without effect on results.
     k.attrs.ignore(&["chunk_size"]);
     let (q_heads, kv_heads) = (heads(k, "q_num_heads")?, heads(k, "kv_num_heads")?);
     if q_heads % kv_heads != 0 {
@@ -142,7 +143,8 @@ fn linear_attention(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
             let y = k
                 .g()
                 .gated_delta_net([q, key, value, decay, beta], Some(state), true)?;
-            // The operator divides by the root of the width.
+            // The `gated_delta_net` operator divides by the square root of the width; the factor
+            // cancels that.
             let factor = k.c.scalar(DType::F32, scale * (width as f64).sqrt())?;
             (k.g().mul(y, factor)?, y.port(1))
         }
@@ -162,7 +164,7 @@ fn linear_attention(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     Ok(vec![y.into(), state.into()])
 }
 
-/// The states of the key heads, of which each stands `group` times.
+/// Keeps one of `group` equal states for each key head.
 fn one_of_group(
     k: &mut ImportNode<'_, '_>,
     state: Value,
@@ -180,7 +182,7 @@ fn one_of_group(
     Ok(k.g().squeeze(state, 2)?)
 }
 
-/// `beta [B, T, H]`, or of one number for all heads, as `[B, T, H, 1]` of the query heads.
+/// `beta` for the query heads, `[B, T, H, 1]`, from `[B, T, H]` or a value shared by all heads.
 fn betas(
     k: &mut ImportNode<'_, '_>,
     kv_heads: usize,
@@ -193,15 +195,12 @@ fn betas(
     };
     let beta = split(k, 5, of)?;
     if k.size(beta, 3)? != 1 {
-        return Err(NodeErrorKind::operand(
-            5,
-            "must be one number for each head",
-        ));
+        return Err(NodeErrorKind::operand(5, "must have one value per head"));
     }
     repeated(k, beta, 2, kv_heads / of * group)
 }
 
-/// The decay of each head `[B, T, H]`, if it is one number: 0 where nothing decays.
+/// The decay of each head `[B, T, H]`, if it is a scalar per head; 0 without decay.
 fn by_head(
     k: &mut ImportNode<'_, '_>,
     q: Value,
@@ -218,7 +217,7 @@ fn by_head(
     }
 }
 
-/// Token by token: results `[B, T, H, P]` and the last state `[B, H, N, P]`.
+/// Processes tokens one by one: results `[B, T, H, P]` and the last state `[B, H, N, P]`.
 fn scanned(
     k: &mut ImportNode<'_, '_>,
     [q, key, value]: [Value; 3],
@@ -243,7 +242,7 @@ fn scanned(
     Ok((y, state))
 }
 
-/// What a token does to the state `[B, H, N, P]`, and what it reads of it.
+/// The scan body for one token: updates the state `[B, H, N, P]` and reads from it.
 fn step(types: &[Type], gated: bool, delta: bool) -> Result<Graph, NodeErrorKind> {
     let mut g = Graph::new();
     let mut state = g.input("state", types[0].clone())?;
@@ -256,10 +255,10 @@ fn step(types: &[Type], gated: bool, delta: bool) -> Result<Graph, NodeErrorKind
     let mut next = || {
         parts
             .next()
-            .ok_or_else(|| NodeErrorKind::unsupported("a part is missing"))
+            .ok_or_else(|| NodeErrorKind::unsupported("an operand is missing"))
     };
     let (q, key, mut value) = (next()?, next()?, next()?);
-    // As columns, beside rows of the state.
+    // Columns, to be combined with the rows of the state.
     let (q, column) = (g.unsqueeze(q, 3)?, g.unsqueeze(key, 3)?);
     if gated {
         let decay = g.exp(next()?)?;

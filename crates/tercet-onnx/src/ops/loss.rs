@@ -1,4 +1,4 @@
-//! Losses.
+//! Loss functions.
 
 use tercet_ir::ops::ReduceFn;
 use tercet_ir::{DType, Dim, Value};
@@ -15,7 +15,8 @@ pub(crate) const TABLE: &[OpsetEntry] = &[
     op("SoftmaxCrossEntropyLoss", 12, softmax_cross_entropy),
 ];
 
-/// `-w[t] x[t]` for the class `t` that is meant at each place, reduced as the attribute says.
+/// The negative log-likelihood `-w[t] x[t]` of the target class `t` at each position, reduced as
+/// the attribute specifies.
 fn likelihood(k: &mut ImportNode<'_, '_>, x: Value) -> Result<Value, NodeErrorKind> {
     let (target, weight) = (k.x(1)?, k.opt(2)?);
     let ignored = match k.attrs.int_opt("ignore_index")? {

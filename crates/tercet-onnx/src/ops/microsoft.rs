@@ -1,4 +1,5 @@
-//! Operators of `com.microsoft` that exporters and optimizers write, as ONNX Runtime's `ContribOperators.md` has them.
+//! Operators of the domain `com.microsoft` that exporters and optimizers emit. Specification: ONNX
+//! Runtime's `ContribOperators.md`.
 
 mod attention;
 mod embedding;
@@ -29,11 +30,11 @@ pub(super) const TABLE: &[OpsetEntry] = &[
     op("FusedMatMul", 1, fused_mat_mul).in_domain(DOMAIN),
     op("SkipLayerNormalization", 1, skip_layer_norm).in_domain(DOMAIN),
     op("SkipSimplifiedLayerNormalization", 1, skip_rms_norm).in_domain(DOMAIN),
-    // ONNX Runtime writes it into ONNX's own domain.
+    // ONNX Runtime emits this operator in the standard domain.
     op("SimplifiedLayerNormalization", 1, rms_norm),
 ];
 
-/// `gelu(x + bias)`, where there is a bias.
+/// `gelu(x + bias)`; the bias is optional.
 fn gelu(k: &mut ImportNode<'_, '_>, f: UnaryFn) -> NodeOutputs {
     let (mut x, bias) = (k.x(0)?, k.opt(1)?);
     if let Some(bias) = bias {
@@ -53,7 +54,7 @@ fn fused_mat_mul(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     }
     for (name, v) in [("transA", &mut a), ("transB", &mut b)] {
         let rank = k.rank(*v);
-        // A vector is not transposed.
+        // Vectors are not transposed.
         if k.attrs.flag(name, false)? && rank >= 2 {
             let mut order: Vec<usize> = (0..rank).collect();
             order.swap(rank - 2, rank - 1);
@@ -78,10 +79,11 @@ fn with_skip(k: &mut ImportNode<'_, '_>, bias: usize) -> Result<Value, NodeError
     })
 }
 
-/// The normalized result, and the sum as the fourth; mean and inverse deviation between them are for training only.
+/// The results: the normalized value, and the sum as the fourth. The second and third (mean and
+/// inverse standard deviation) are only needed for training.
 fn skipped(k: &ImportNode<'_, '_>, y: Value, sum: Value) -> NodeOutputs {
     if k.is_requested(1) || k.is_requested(2) {
-        let text = "the mean and the inverse of the deviation are not supported as results";
+        let text = "the mean and the inverse standard deviation are not supported as outputs";
         return Err(NodeErrorKind::unsupported(text));
     }
     Ok(vec![
@@ -112,7 +114,7 @@ fn skip_rms_norm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
 fn rms_norm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, gamma) = (k.x(0)?, k.x(1)?);
     let (at, eps) = (k.axis(-1, k.rank(x))?, k.attrs.float("epsilon", 1e-5)?);
-    // Statistics are had in F32 at least in any case.
+    // Statistics are always computed in F32 or wider.
     if k.attrs.int("stash_type", 1)? != 1 {
         return Err(NodeErrorKind::attribute(
             "stash_type",
@@ -120,7 +122,7 @@ fn rms_norm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         ));
     }
     if at != last_axis(k, x)? || k.is_requested(1) {
-        let text = "only the last axis is supported, and no second result";
+        let text = "only the last axis is supported, without a second output";
         return Err(NodeErrorKind::unsupported(text));
     }
     one(k.g().rms_norm(x, gamma, None, eps)?)

@@ -1,4 +1,4 @@
-//! Normalisations.
+//! Normalization operators.
 
 use tercet_ir::ops::{Pool, PoolFn, ReduceFn, Window};
 use tercet_ir::{DType, Dim, Value};
@@ -20,7 +20,7 @@ pub(crate) const TABLE: &[OpsetEntry] = &[
     op("MeanVarianceNormalization", 9, mean_variance),
 ];
 
-/// A value for each channel, `[C, 1, ..]`, to broadcast against `[N, C, ..]`.
+/// Reshapes a per-channel vector to `[C, 1, ..]`, which broadcasts against `[N, C, ..]`.
 fn per_channel(k: &mut ImportNode<'_, '_>, x: Value, rank: usize) -> Result<Value, NodeErrorKind> {
     let mut dims = k.dims(x);
     dims.resize(rank.saturating_sub(1).max(1), Dim::Known(1));
@@ -62,7 +62,7 @@ pub(super) fn batch_norm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
                 .batch_norm_inference(x, [gamma, beta, mean, variance], eps)?);
         }
         return Err(NodeErrorKind::unsupported(
-            "operands of several dtypes are not supported",
+            "operands must have the same dtype",
         ));
     }
     let rank = k.rank(x);
@@ -105,7 +105,7 @@ fn group_norm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let groups = groups
         .ok_or_else(|| NodeErrorKind::attribute("num_groups", "does not divide the channels"))?;
     if k.opset < 21 {
-        // One number for each group, repeated over its channels.
+        // A value per group, repeated over its channels.
         for v in [&mut gamma, &mut beta] {
             let column = reshaped(k.g(), *v, &[Dim::Known(groups), Dim::Known(1)])?;
             let wide = k.g().expand(column, [groups, channels / groups])?;
@@ -115,7 +115,7 @@ fn group_norm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(k.g().group_norm(x, gamma, Some(beta), groups, eps)?)
 }
 
-/// The dtype in which statistics are had: `stash_type`, at least F32.
+/// The dtype of the statistics: `stash_type`, at least F32.
 fn stash(k: &ImportNode<'_, '_>, x: Value) -> Result<DType, NodeErrorKind> {
     let asked = crate::elem::dtype(k.attrs.int("stash_type", 1)?)
         .map_err(|e| NodeErrorKind::attribute("stash_type", e))?;
@@ -182,7 +182,7 @@ fn rms_norm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(k.g().mul(y, gamma)?)
 }
 
-/// `x / (bias + alpha / size * sum of squares of near channels)^beta`
+/// `x / (bias + alpha / size * s)^beta`, where `s` is the sum of squares over neighboring channels.
 fn local_response(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let (alpha, beta, bias) = (
@@ -243,7 +243,7 @@ fn lp_norm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
             ));
         }
     };
-    // Zeros stay zeros.
+    // Rows with norm 0 stay zero.
     let none = super::reduce::equals(k, norm, 0.0)?;
     let one_ = k.like(norm, 1.0)?;
     let divisor = k.g().where_(none, one_, norm)?;

@@ -1,4 +1,4 @@
-//! One step of an optimizer: of the tensors that it moves, their gradients and its states.
+//! Training operators: one optimizer step for several tensors with their gradients and states.
 
 use tercet_ir::Value;
 use tercet_ir::scalar::{BinaryFn, CompareFn};
@@ -15,11 +15,12 @@ pub(crate) const TABLE: &[OpsetEntry] = &[
     op("Adam", 1, adam).in_domain(DOMAIN),
 ];
 
-/// Rate and step, then each tensor's parts: all tensors, all gradients, all first states and so on.
+/// The learning rate, the step, and the operands in groups: all tensors, all gradients, all first
+/// states and so on.
 struct OptimizerOperands {
     rate: Value,
     step: Value,
-    /// For each tensor: itself, its gradient, its states.
+    /// For each tensor: the tensor, its gradient and its states.
     tensors: Vec<Vec<Value>>,
 }
 
@@ -31,7 +32,7 @@ fn operands(k: &mut ImportNode<'_, '_>, parts: usize) -> Result<OptimizerOperand
     let rest = &all[2..];
     if !rest.len().is_multiple_of(parts) {
         return Err(NodeErrorKind::unsupported(format!(
-            "{} operands are not {parts} for each tensor",
+            "{} operands are not a multiple of {parts} per tensor",
             rest.len()
         )));
     }
@@ -44,11 +45,11 @@ fn operands(k: &mut ImportNode<'_, '_>, parts: usize) -> Result<OptimizerOperand
     })
 }
 
-/// A scalar operand in the dtype of a tensor.
+/// A scalar operand with the dtype of a tensor.
 fn as_like(k: &mut ImportNode<'_, '_>, v: Value, like: Value) -> Result<Value, NodeErrorKind> {
     let to = k.dtype(like);
     let v = super::shape::reshaped(k.g(), v, &[])?;
-    crate::narrow::cast_to(k.g(), v, to)
+    crate::emulated_dtypes::cast_to(k.g(), v, to)
 }
 
 /// `a x + b y`
@@ -64,14 +65,14 @@ fn blend(
     Ok(k.g().plus(left, right)?)
 }
 
-/// Whether the step is above 0.
+/// Whether the step is greater than 0.
 fn is_later(k: &mut ImportNode<'_, '_>, step: Value) -> Result<Value, NodeErrorKind> {
     let step = super::shape::reshaped(k.g(), step, &[])?;
     let zero = k.like(step, 0.0)?;
     Ok(k.g().compare(CompareFn::Gt, step, zero)?)
 }
 
-/// First results of all tensors, then second ones.
+/// Reorders results: the first results of all tensors, then the second ones.
 fn by_part(results: Vec<Vec<Value>>) -> NodeOutputs {
     let parts = results.first().map_or(0, Vec::len);
     let part = |p: usize| results.iter().map(move |r| r[p].into());
@@ -87,7 +88,7 @@ fn momentum(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         other => {
             return Err(NodeErrorKind::attribute(
                 "mode",
-                format!("`{other}` is neither standard nor nesterov"),
+                format!("expected standard or nesterov, found `{other}`"),
             ));
         }
     };
@@ -98,7 +99,7 @@ fn momentum(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         let [x, grad, v] = own[..] else { break };
         let rate = as_like(k, all.rate, x)?;
         let grad = blend(k, norm, x, 1.0, grad)?;
-        // The first gradient counts whole.
+        // The first gradient has weight 1.
         let (first, rest) = (k.like(x, 1.0)?, k.like(x, beta)?);
         let share = k.g().where_(later, rest, first)?;
         let (alpha_, added) = (k.like(x, alpha)?, k.g().mul(grad, share)?);
@@ -147,7 +148,7 @@ fn adagrad(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     by_part(results)
 }
 
-/// `1 - base^step`
+/// The bias correction `1 - base^step`.
 fn missing(k: &mut ImportNode<'_, '_>, base: f64, step: Value) -> Result<Value, NodeErrorKind> {
     let (base, one_) = (k.like(step, base)?, k.like(step, 1.0)?);
     let power = k.g().binary(BinaryFn::Pow, base, step)?;
@@ -173,7 +174,7 @@ fn adam(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         let epsilon = k.like(x, epsilon)?;
         let root = k.g().sqrt(square)?;
         let root = k.g().plus(root, epsilon)?;
-        // Moments that begin at 0 are corrected from the first step on.
+        // Moments start at 0, so they are bias-corrected from the first step on.
         let (rate, step) = (as_like(k, all.rate, x)?, as_like(k, all.step, x)?);
         let (mean_share, square_share) = (missing(k, alpha, step)?, missing(k, beta, step)?);
         let corrected = k.g().sqrt(square_share)?;

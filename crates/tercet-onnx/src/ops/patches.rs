@@ -1,4 +1,4 @@
-//! Patches back into a picture.
+//! `Col2Im`: combines patches into an image.
 
 use tercet_ir::ops::ReduceFn;
 use tercet_ir::{Dim, Tensor, next_index};
@@ -10,14 +10,14 @@ use crate::error::NodeErrorKind;
 
 pub(crate) const TABLE: &[OpsetEntry] = &[op("Col2Im", 18, col2im)];
 
-/// Where the patches of a picture lie, along each axis.
+/// The geometry of patches along each spatial axis.
 struct PatchGeometry {
     image: Vec<usize>,
     block: Vec<usize>,
     dilations: Vec<usize>,
     strides: Vec<usize>,
     begins: Vec<usize>,
-    /// How many patches there are along each axis.
+    /// The number of patches along each axis.
     places: Vec<usize>,
 }
 
@@ -44,7 +44,7 @@ impl PatchGeometry {
                 .any(|l| !positive(l))
         {
             return Err(NodeErrorKind::unsupported(
-                "sizes, strides, dilations and pads do not fit each other",
+                "sizes, strides, dilations and pads are inconsistent",
             ));
         }
         let mut places = Vec::with_capacity(axes);
@@ -66,7 +66,7 @@ impl PatchGeometry {
         })
     }
 
-    /// For each element of the picture the elements of the patches that it is the sum of, by their places among all.
+    /// For each image element, the indices of the patch elements that are summed into it.
     fn sources(&self) -> Vec<Vec<usize>> {
         let count: usize = self.image.iter().product();
         let mut sources = vec![Vec::new(); count];
@@ -85,7 +85,7 @@ impl PatchGeometry {
         sources
     }
 
-    /// The element of the picture that an element of a patch lies on, unless in the padding.
+    /// The image element of a patch element; `None` in the padding.
     fn target(&self, within: &[usize], place: &[usize]) -> Option<usize> {
         let mut at = 0;
         for a in 0..self.image.len() {
@@ -99,7 +99,8 @@ impl PatchGeometry {
     }
 }
 
-/// Each element of the picture is the sum of those of the patches that lie on it: gathered, absent ones from a zero.
+/// Each image element is the sum of the patch elements on it. They are gathered; missing ones come
+/// from a zero element.
 fn col2im(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let geometry = PatchGeometry::new(k)?;
@@ -107,7 +108,10 @@ fn col2im(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let block: usize = geometry.block.iter().product();
     let places: usize = geometry.places.iter().product();
     if dims.len() != 3 || k.size(x, 2)? != places || k.size(x, 1)? % block != 0 {
-        let reason = format!("{} is not {places} patches of {block} elements", k.ty(x));
+        let reason = format!(
+            "{} does not have the shape of {places} patches of {block} elements",
+            k.ty(x)
+        );
         return Err(NodeErrorKind::operand(0, reason));
     }
     let channels = k.size(x, 1)? / block;

@@ -1,4 +1,4 @@
-//! Where the greatest elements of a pool were, and back.
+//! The indices of max pooling, and unpooling.
 
 use tercet_ir::ops::{ScatterReduce, Window};
 use tercet_ir::{DType, Dim, Tensor, Value, next_index};
@@ -12,8 +12,8 @@ use crate::error::NodeErrorKind;
 
 pub(crate) const TABLE: &[OpsetEntry] = &[op("MaxUnpool", 9, max_unpool)];
 
-/// For each result of a pool the elements of its window, by their places in a picture; those in the padding are the first
-/// that is not.
+/// The indices of the elements in each pooling window. Padding is replaced by the first valid
+/// element.
 fn windows(
     image: &[usize],
     kernel: &[usize],
@@ -43,7 +43,7 @@ fn windows(
     Some(all)
 }
 
-/// The number that a place has as an index: with the first axis running fastest if `columns`.
+/// The index that ONNX reports for an element; the first axis is contiguous if `columns`.
 fn numbered(place: usize, image: &[usize], columns: bool) -> usize {
     if !columns {
         return place;
@@ -58,7 +58,7 @@ fn numbered(place: usize, image: &[usize], columns: bool) -> usize {
         .fold(0, |at, a| at * image[a] + index[a])
 }
 
-/// The index of each of the results `y` of a max pool among all elements of `x`.
+/// The index in `x` of each result `y` of a max pool.
 pub(super) fn max_pool_indices(
     k: &mut ImportNode<'_, '_>,
     x: Value,
@@ -73,13 +73,11 @@ pub(super) fn max_pool_indices(
     let (places, taps): (usize, usize) = (out.iter().product(), kernel.iter().product());
     let count = places.saturating_mul(taps);
     if count > 1 << 22 || !k.c.spend(2 * count) {
-        return Err(NodeErrorKind::unsupported(
-            "there are too many indices of a pool",
-        ));
+        return Err(NodeErrorKind::unsupported("the pool has too many indices"));
     }
     let all = windows(&image, kernel, &out, window);
-    let all =
-        all.ok_or_else(|| NodeErrorKind::unsupported("a window of the pool is all padding"))?;
+    let all = all
+        .ok_or_else(|| NodeErrorKind::unsupported("a window of the pool contains only padding"))?;
     let all: Vec<usize> = all.into_iter().flatten().collect();
     let number = |p: &usize| numbered(*p, &image, columns) as i64;
     let sources: Vec<i64> = all.iter().map(|p| *p as i64).collect();
@@ -108,7 +106,7 @@ pub(super) fn max_pool_indices(
     let which = g.cast(which, DType::I64)?;
     let which = g.plus(which, starts)?;
     let within = g.gather(numbers, which, 0)?;
-    // The elements of the pictures before.
+    // The offset of each image: the elements of the previous ones.
     let picture = positions(k, &product(&[batch.clone(), channels.clone()])?)?;
     let picture = reshaped(k.g(), picture, &[batch, channels, Dim::Known(1)])?;
     let size = k.c.scalar(DType::I64, pixels as f64)?;
@@ -118,7 +116,8 @@ pub(super) fn max_pool_indices(
     reshaped(k.g(), index, &dims)
 }
 
-/// Elements at their indices in a larger tensor of zeros. A given size beyond that is filled up with zeros at the end.
+/// Scatters elements to their indices in a larger zero tensor. If the requested size is larger
+/// still, pads with zeros at the end.
 fn max_unpool(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, index) = (k.x(0)?, k.x(1)?);
     let axes = k.rank(x).checked_sub(2).filter(|n| *n > 0);
@@ -163,7 +162,7 @@ fn max_unpool(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
             .c
             .spend(wanted.iter().fold(1usize, |n, w| n.saturating_mul(*w)))
     {
-        let reason = format!("{wanted:?} does not hold {own:?}");
+        let reason = format!("{wanted:?} is smaller than the unpooled shape {own:?}");
         return Err(NodeErrorKind::operand(2, reason));
     }
     let after: Vec<usize> = wanted.iter().zip(&own).map(|(w, o)| w - o).collect();

@@ -1,6 +1,6 @@
-//! Quantised numbers: to integers and back, and products of integers.
+//! Quantization: conversion to integers and back, and integer matmuls.
 //!
-//! Products are of 8-bit integers.
+//! Matmuls support 8-bit integers.
 
 use tercet_ir::ops::ReduceFn;
 use tercet_ir::{DType, Dim, Value};
@@ -10,8 +10,8 @@ use super::shape::reshaped;
 use super::{OpsetEntry, op};
 use crate::call::{ImportNode, NodeOutputs, axis, one};
 use crate::elem::{self, Narrow, OnnxDType};
+use crate::emulated_dtypes;
 use crate::error::NodeErrorKind;
-use crate::narrow;
 use crate::val::ImportedValue;
 
 pub(crate) const TABLE: &[OpsetEntry] = &[
@@ -23,7 +23,7 @@ pub(crate) const TABLE: &[OpsetEntry] = &[
     op("QLinearConv", 10, qlinear_conv),
 ];
 
-/// A scale or zero point, of one number, one along an axis, or one for each block of an axis, as it broadcasts.
+/// A scale or zero point (per tensor, per axis or per block), shaped to broadcast.
 fn spread(k: &mut ImportNode<'_, '_>, v: Value, x: Value) -> Result<Value, NodeErrorKind> {
     let (dims, own) = (k.dims(x), k.dims(v));
     let block = k.attrs.int("block_size", 0)?;
@@ -40,7 +40,7 @@ fn spread(k: &mut ImportNode<'_, '_>, v: Value, x: Value) -> Result<Value, NodeE
     if own.len() != dims.len() || !(1..=1 << 24).contains(&block) {
         return Err(NodeErrorKind::operand(
             1,
-            format!("{} is no scale of {}", k.ty(v), k.ty(x)),
+            format!("{} is not a valid scale for {}", k.ty(v), k.ty(x)),
         ));
     }
     let mut wide = own.clone();
@@ -58,12 +58,13 @@ fn spread(k: &mut ImportNode<'_, '_>, v: Value, x: Value) -> Result<Value, NodeE
 fn k_size(dim: &Dim) -> Result<usize, NodeErrorKind> {
     dim.known().ok_or_else(|| {
         NodeErrorKind::unsupported(format!(
-            "an axis of blocks must have a known size, not {dim}"
+            "a blocked axis must have a known size, found {dim}"
         ))
     })
 }
 
-/// Rounded to the nearest even integer, moved by the zero point, and bounded to the dtype. The arithmetic is F32 or wider.
+/// Rounds to the nearest integer, ties to even, adds the zero point and clamps to the dtype. The
+/// arithmetic is F32 or wider.
 pub(super) fn rounded(
     k: &mut ImportNode<'_, '_>,
     scaled: Value,
@@ -75,7 +76,7 @@ pub(super) fn rounded(
         .filter(|_| matches!(to, DType::I8 | DType::U8))
     else {
         return Err(NodeErrorKind::unsupported(format!(
-            "quantised numbers of dtype {to} are not supported"
+            "quantized values of dtype {to} are not supported"
         )));
     };
     let g = k.g();
@@ -89,7 +90,7 @@ pub(super) fn rounded(
     Ok(g.cast(y, to)?)
 }
 
-/// As F32, unless it is wider.
+/// Converts to F32, unless the dtype is wider.
 pub(super) fn promote_to_f32(k: &mut ImportNode<'_, '_>, x: Value) -> Result<Value, NodeErrorKind> {
     match k.dtype(x) {
         DType::F32 | DType::F64 => Ok(x),
@@ -97,7 +98,7 @@ pub(super) fn promote_to_f32(k: &mut ImportNode<'_, '_>, x: Value) -> Result<Val
     }
 }
 
-/// What numbers are quantised to: the dtype of the zero point, else that of the attribute, else U8.
+/// The quantized dtype: that of the zero point, otherwise the attribute, otherwise U8.
 fn target(k: &mut ImportNode<'_, '_>) -> Result<(OnnxDType, Option<Value>), NodeErrorKind> {
     let asked = match k.attrs.int("output_dtype", 0)? {
         0 => None,
@@ -113,7 +114,7 @@ fn target(k: &mut ImportNode<'_, '_>) -> Result<(OnnxDType, Option<Value>), Node
     match asked {
         Some(asked) if asked != own => Err(NodeErrorKind::attribute(
             "output_dtype",
-            format!("is {asked}, the zero point is {own}"),
+            format!("is {asked}, but the zero point has dtype {own}"),
         )),
         Some(_) | None => Ok((own, Some(zero))),
     }
@@ -151,7 +152,7 @@ fn quantize(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     }
 }
 
-/// As [`rounded`], of a narrow dtype; floats are moved before they are rounded.
+/// As [`rounded`], for narrow dtypes; for floats, the zero point is added before rounding.
 fn quantized(
     k: &mut ImportNode<'_, '_>,
     scaled: Value,
@@ -167,19 +168,19 @@ fn quantized(
     };
     if let Some(zero) = zero {
         let dtype = g.ty(y).dtype;
-        let zero = narrow::cast_to(g, zero, dtype)?;
+        let zero = emulated_dtypes::cast_to(g, zero, dtype)?;
         y = g.plus(y, zero)?;
     }
-    match narrow::rounded(g, to, y, saturate || to == Narrow::E2M1)? {
+    match emulated_dtypes::rounded(g, to, y, saturate || to == Narrow::E2M1)? {
         Some(y) => Ok(y),
-        None => narrow::saturated(g, to, y),
+        None => emulated_dtypes::saturated(g, to, y),
     }
 }
 
 fn dequantize(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let ((x, narrow), scale) = (k.carried(0)?, k.x(1)?);
     if narrow == Some(Narrow::U64) || (narrow.is_none() && k.dtype(x).is_float()) {
-        return Err(NodeErrorKind::operand(0, "must be quantised numbers"));
+        return Err(NodeErrorKind::operand(0, "must be quantized"));
     }
     let own = k.dtype(scale);
     let to = match k.attrs.int("output_dtype", 0)? {
@@ -191,22 +192,22 @@ fn dequantize(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         true => DType::F32,
         false => DType::I32,
     };
-    let mut wide = narrow::cast_to(k.g(), x, between)?;
+    let mut wide = emulated_dtypes::cast_to(k.g(), x, between)?;
     if k.has(2) {
         let (zero, other) = k.carried(2)?;
         if other != narrow {
             return Err(NodeErrorKind::operand(
                 2,
-                "has another dtype than operand 0",
+                "must have the dtype of operand 0",
             ));
         }
         let zero = spread(k, zero, x)?;
-        let zero = narrow::cast_to(k.g(), zero, between)?;
+        let zero = emulated_dtypes::cast_to(k.g(), zero, between)?;
         wide = k.g().sub(wide, zero)?;
     }
     let (number, scale) = (promote_to_f32(k, wide)?, promote_to_f32(k, scale)?);
     let y = k.g().mul(number, scale)?;
-    one(narrow::cast_to(k.g(), y, to)?)
+    one(emulated_dtypes::cast_to(k.g(), y, to)?)
 }
 
 fn dynamic_quantize(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
@@ -217,7 +218,8 @@ fn dynamic_quantize(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         .collect())
 }
 
-/// Codes in U8, their scale and their zero point, of the range of the values and 0.
+/// Dynamic quantization to U8: the quantized values, scale and zero point for the range of the
+/// values including 0.
 pub(super) fn dynamic(k: &mut ImportNode<'_, '_>, x: Value) -> Result<[Value; 3], NodeErrorKind> {
     let list: Vec<usize> = (0..k.rank(x)).collect();
     let (zero, one_, range) = (k.like(x, 0.0)?, k.like(x, 1.0)?, k.like(x, 255.0)?);
@@ -241,7 +243,7 @@ pub(super) fn dynamic(k: &mut ImportNode<'_, '_>, x: Value) -> Result<[Value; 3]
     Ok([y, scale, point])
 }
 
-/// A zero point of each row is a column.
+/// A zero point per row becomes a column.
 pub(super) fn rows(
     k: &mut ImportNode<'_, '_>,
     x: usize,
@@ -265,7 +267,7 @@ fn qlinear_matmul(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     for v in [a_scale, b_scale, y_scale] {
         if !(k.dims(v).is_empty() || k.dims(v).iter().all(Dim::is_one)) {
             return Err(NodeErrorKind::unsupported(
-                "scales of each row or column are not supported",
+                "per-row and per-column scales are not supported",
             ));
         }
     }
@@ -292,7 +294,7 @@ fn qlinear_matmul(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     )?)])
 }
 
-/// Sums of integers, scaled and moved; the weights' scale is one number, or one for each channel of the result.
+/// Integer sums, scaled and shifted. The weights have one scale, or one per output channel.
 fn qlinear_conv(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, w) = (shifted(k, 0, 2, None)?, shifted(k, 3, 5, Some(0))?);
     let (x_scale, w_scale, y_scale, zero) = (k.x(1)?, k.x(4)?, k.x(6)?, k.x(7)?);

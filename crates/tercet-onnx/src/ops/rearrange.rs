@@ -66,13 +66,13 @@ fn pad(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let cuts = before.iter().chain(&after).any(|n| *n < 0);
     if cuts && mode != PadMode::Constant {
         return Err(NodeErrorKind::unsupported(
-            "negative pads are supported with constants only",
+            "negative pads are supported only in constant mode",
         ));
     }
     one(padded(k.g(), x, &before, &after, mode, value)?)
 }
 
-/// Elements added before and after each axis; negative numbers cut.
+/// Pads before and after each axis; negative numbers crop.
 pub(crate) fn padded(
     g: &mut Graph,
     x: Value,
@@ -135,10 +135,10 @@ fn block(k: &ImportNode<'_, '_>, x: Value) -> Result<(Vec<Dim>, usize), NodeErro
     }
 }
 
-/// `dim` by a known number, or times it.
+/// The quotient of `dim` and a constant.
 fn divided(dim: &Dim, by: usize) -> Result<Dim, NodeErrorKind> {
     let quotient = dim.div_exact(&Dim::Known(by));
-    quotient.ok_or_else(|| NodeErrorKind::unsupported(format!("{dim} is no multiple of {by}")))
+    quotient.ok_or_else(|| NodeErrorKind::unsupported(format!("{dim} is not a multiple of {by}")))
 }
 
 fn times(dim: &Dim, by: usize) -> Result<Dim, NodeErrorKind> {
@@ -176,7 +176,7 @@ fn depth_to_space(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         }
         other => Err(NodeErrorKind::attribute(
             "mode",
-            format!("`{other}` is neither DCR nor CRD"),
+            format!("expected DCR or CRD, found `{other}`"),
         )),
     }
 }
@@ -199,18 +199,21 @@ fn space_to_depth(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         "CRD" => rearranged(k, x, &split, &[0, 1, 3, 5, 2, 4], &joined),
         other => Err(NodeErrorKind::attribute(
             "mode",
-            format!("`{other}` is neither DCR nor CRD"),
+            format!("expected DCR or CRD, found `{other}`"),
         )),
     }
 }
 
-/// Each sequence reversed up to its length: `t` becomes `len - 1 - t` where it is less than the length.
+/// Reverses the first `len` elements of each sequence: index `t < len` becomes `len - 1 - t`.
 fn reverse_sequence(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, lens) = (k.x(0)?, k.x(1)?);
     let batch = axis(k.attrs.int("batch_axis", 1)?, 2)?;
     let time = axis(k.attrs.int("time_axis", 0)?, 2)?;
     if batch == time {
-        return Err(NodeErrorKind::attribute("time_axis", "is the batch axis"));
+        return Err(NodeErrorKind::attribute(
+            "time_axis",
+            "must not be the batch axis",
+        ));
     }
     let dims = k.dims(x);
     let steps = dims[time].clone();
@@ -252,7 +255,7 @@ fn center_crop_pad(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     for (a, to) in along.into_iter().zip(target) {
         let from = k.size(x, a)? as i64;
         let more = to.saturating_sub(from);
-        // The odd element is cut, or added, at the end.
+        // An odd element is cropped or added at the end.
         before[a] = more / 2;
         after[a] = more - before[a];
     }

@@ -1,7 +1,8 @@
 //! Recurrent layers.
 //!
-//! LSTM without peepholes, RNN of tanh or relu, and GRU with the reset gate after the product are `recurrence`s; LSTM with
-//! peepholes and GRU with the reset gate before it are scans over a step that is written out.
+//! Three layer types become `recurrence` operators: LSTM without peepholes, RNN with tanh or relu,
+//! and GRU with the reset gate applied after the matmul. LSTM with peepholes and GRU with the reset
+//! gate before the matmul become scans with a decomposed step.
 
 use tercet_ir::ops::{Recurrence, RecurrentCell, Scan};
 use tercet_ir::{Dim, Graph, OpError, SubGraph, Type, Value};
@@ -14,29 +15,29 @@ use crate::val::ImportedValue;
 pub(crate) const TABLE: &[OpsetEntry] =
     &[op("LSTM", 7, lstm), op("GRU", 7, gru), op("RNN", 7, rnn)];
 
-/// The operands of a layer, in both directions.
+/// The operands of a layer, for all directions.
 struct RecurrentLayerOperands {
-    /// `[B, S, I]`
+    /// The input sequences, `[B, S, I]`.
     x: Value,
     dirs: usize,
     hidden: usize,
     batch: Dim,
-    /// Whether batches are the first axis at the border.
+    /// Whether the batch is the first axis of inputs and outputs.
     batch_first: bool,
-    /// Which directions go from the end.
+    /// Whether each direction runs from the end.
     reverse: Vec<bool>,
     gates: usize,
 }
 
-/// One direction of it.
+/// One direction of a layer.
 struct RecurrentDirection {
-    /// `[I, G H]`
+    /// The input weights of all gates, `[I, G H]`.
     w: Value,
-    /// `[H, G H]`
+    /// The recurrent weights of all gates, `[H, G H]`.
     r: Value,
-    /// Of the input and of the state, each `[G H]`.
+    /// The biases of input and state, each `[G H]`.
     bias: [Value; 2],
-    /// `[B, H]`
+    /// The initial hidden state, `[B, H]`.
     h0: Value,
     c0: Option<Value>,
 }
@@ -77,7 +78,7 @@ impl RecurrentLayerOperands {
         {
             return Err(NodeErrorKind::attribute(
                 "hidden_size",
-                "is not that of the weights",
+                "does not match the weights",
             ));
         }
         let steps = k.dims(x)[1].clone();
@@ -86,7 +87,7 @@ impl RecurrentLayerOperands {
             if !k.ints(4)?.iter().all(full) {
                 return Err(NodeErrorKind::operand(
                     4,
-                    "sequences of several lengths are not supported",
+                    "sequences with different lengths are not supported",
                 ));
             }
         }
@@ -103,7 +104,7 @@ impl RecurrentLayerOperands {
         })
     }
 
-    /// The part of an operand that is of a direction, without the first axis.
+    /// The slice of an operand for one direction, without the first axis.
     fn part(
         &self,
         k: &mut ImportNode<'_, '_>,
@@ -114,7 +115,7 @@ impl RecurrentLayerOperands {
         Ok(k.g().squeeze(y, 0)?)
     }
 
-    /// A state at the beginning: that of the operand, or zeros.
+    /// The initial state: the operand, or zeros.
     fn state(
         &self,
         k: &mut ImportNode<'_, '_>,
@@ -138,7 +139,7 @@ impl RecurrentLayerOperands {
         }
     }
 
-    /// The gates in another order, along an axis.
+    /// Reorders the gates along an axis.
     fn ordered(
         &self,
         k: &mut ImportNode<'_, '_>,
@@ -194,7 +195,7 @@ impl RecurrentLayerOperands {
         Ok(RecurrentDirection { w, r, bias, h0, c0 })
     }
 
-    /// What the gates get of the inputs, `[B, S, G H]`.
+    /// The input projection of the gates, `[B, S, G H]`.
     fn input_projection(
         &self,
         k: &mut ImportNode<'_, '_>,
@@ -204,13 +205,14 @@ impl RecurrentLayerOperands {
         Ok(k.g().plus(product, d.bias[0])?)
     }
 
-    /// Results of all directions, `[B, S, H]` with the last states, as the standard has them.
+    /// Combines the results of all directions, `[B, S, H]` and the last states, in the layout of
+    /// the standard.
     fn results(&self, k: &mut ImportNode<'_, '_>, parts: Vec<Vec<Value>>) -> NodeOutputs {
         let mut joined = Vec::new();
         for i in 0..parts.first().map_or(0, Vec::len) {
             let mut list = Vec::with_capacity(self.dirs);
             for part in &parts {
-                // `[S, 1, B, H]` of the states at each step, `[1, B, H]` of the last ones.
+                // States of each step become `[S, 1, B, H]`, last states `[1, B, H]`.
                 let perm: &[usize] = if i == 0 { &[1, 0, 2] } else { &[0, 1] };
                 let value = k.g().transpose(part[i], perm)?;
                 list.push(k.g().unsqueeze(value, perm.len() - 2)?);
@@ -227,7 +229,7 @@ impl RecurrentLayerOperands {
         Ok(joined)
     }
 
-    /// A recurrence of the executors.
+    /// Imports a direction as a `recurrence` operator.
     fn native(
         &self,
         k: &mut ImportNode<'_, '_>,
@@ -252,7 +254,8 @@ impl RecurrentLayerOperands {
             .collect())
     }
 
-    /// A scan over a step: of the carried states, what the gates get of the inputs, and the captures.
+    /// Imports a direction as a scan. The step receives the carried states, the input projection
+    /// and the captures.
     fn scanned(
         &self,
         k: &mut ImportNode<'_, '_>,
@@ -297,10 +300,10 @@ impl RecurrentLayerOperands {
     }
 }
 
-/// The states after a step, from the arguments of its graph and the size of a state.
+/// Computes the next states from the arguments of the step graph and the state size.
 type RecurrentStepFn = fn(&mut Graph, &[Value], usize) -> Result<Vec<Value>, OpError>;
 
-/// Refuses activations other than these, repeated for each direction.
+/// Checks that the activations are the known ones, repeated for each direction.
 fn activations(k: &ImportNode<'_, '_>, known: &[&str], dirs: usize) -> Result<(), NodeErrorKind> {
     let Some(list) = k.attrs.strings_opt("activations")? else {
         return Ok(());
@@ -314,7 +317,7 @@ fn activations(k: &ImportNode<'_, '_>, known: &[&str], dirs: usize) -> Result<()
         true => Ok(()),
         false => Err(NodeErrorKind::attribute(
             "activations",
-            format!("{list:?} are not supported; {known:?} are"),
+            format!("{list:?} is not supported, expected {known:?}"),
         )),
     }
 }
@@ -327,7 +330,7 @@ fn lstm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     }
     let mut parts = Vec::new();
     for dir in 0..layer.dirs {
-        // From i, o, f, c.
+        // ONNX orders the gates i, o, f, c.
         let d = layer.direction(k, dir, &[0, 2, 3, 1], true)?;
         parts.push(match k.opt(7)? {
             None => layer.native(k, &d, RecurrentCell::Lstm, dir)?,
@@ -340,7 +343,7 @@ fn lstm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     layer.results(k, parts)
 }
 
-/// A step with peepholes: gates i, f, g, o; peepholes of i, o, f.
+/// An LSTM step with peepholes: gates i, f, g, o; peepholes of i, o, f.
 fn lstm_step(g: &mut Graph, arguments: &[Value], n: usize) -> Result<Vec<Value>, OpError> {
     let [h, c, x, r, bias, p] = *arguments else {
         unreachable!("invariant: the caller gives six")
@@ -370,7 +373,7 @@ fn gru(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let after = k.attrs.flag("linear_before_reset", false)?;
     let mut parts = Vec::new();
     for dir in 0..layer.dirs {
-        // From z, r, h.
+        // ONNX orders the gates z, r, h.
         let d = layer.direction(k, dir, &[1, 0, 2], false)?;
         parts.push(match after {
             true => layer.native(k, &d, RecurrentCell::Gru, dir)?,
@@ -380,7 +383,7 @@ fn gru(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     layer.results(k, parts)
 }
 
-/// A step with the reset gate before the product: gates r, z, n.
+/// A GRU step with the reset gate before the matmul: gates r, z, n.
 fn gru_step(g: &mut Graph, arguments: &[Value], n: usize) -> Result<Vec<Value>, OpError> {
     let [h, x, r, bias] = *arguments else {
         unreachable!("invariant: the caller gives four")

@@ -1,4 +1,4 @@
-//! Reductions, and what is found along an axis.
+//! Reductions, and searches along an axis.
 
 use tercet_ir::ops::{CumSum, ReduceFn, ScanFn};
 use tercet_ir::scalar::{CompareFn, UnaryFn};
@@ -49,7 +49,7 @@ pub(crate) const TABLE: &[OpsetEntry] = &[
 type ReductionFn =
     fn(&mut ImportNode<'_, '_>, Value, &[usize], bool) -> Result<Value, NodeErrorKind>;
 
-/// A reduction along the axes of an attribute, or from a version on of an operand.
+/// A reduction along the axes in an attribute, or in an operand from version `since` on.
 fn reduce(k: &mut ImportNode<'_, '_>, since: i64, f: ReductionFn) -> NodeOutputs {
     let x = k.x(0)?;
     let (rank, keep) = (k.rank(x), k.attrs.flag("keepdims", true)?);
@@ -71,7 +71,7 @@ fn plain_sum(
     Ok(k.g().reduce(ReduceFn::Sum, x, list, keep)?)
 }
 
-/// Truth values go as bytes.
+/// A minimum or maximum; booleans are converted to U8.
 fn extreme(
     k: &mut ImportNode<'_, '_>,
     f: ReduceFn,
@@ -133,7 +133,7 @@ fn log_sum(
     Ok(k.g().unary(UnaryFn::Ln, sum)?)
 }
 
-/// `m + ln(sum(e^(x - m)))` with the greatest element `m`, or 0 where that is not finite.
+/// `m + ln(sum(e^(x - m)))`, where `m` is the maximum, or 0 if the maximum is not finite.
 fn log_sum_exp(
     k: &mut ImportNode<'_, '_>,
     x: Value,
@@ -182,14 +182,14 @@ fn arg_extreme(k: &mut ImportNode<'_, '_>, greatest: bool) -> NodeOutputs {
 
 type AxisReductionFn = fn(&mut ImportNode<'_, '_>, Value, usize) -> Result<Value, NodeErrorKind>;
 
-/// A function along one axis.
+/// Applies a function along one axis.
 fn along(k: &mut ImportNode<'_, '_>, f: AxisReductionFn) -> NodeOutputs {
     let x = k.x(0)?;
     let at = k.axis(-1, k.rank(x))?;
     one(f(k, x, at)?)
 }
 
-/// The same before opset 13: over all axes from one on, as if they were one.
+/// The definition before opset 13: all axes from `axis` on are flattened to one.
 fn flat(k: &mut ImportNode<'_, '_>, f: AxisReductionFn) -> NodeOutputs {
     let x = k.x(0)?;
     let at = axis(k.attrs.int("axis", 1)?, k.rank(x))?;
@@ -214,7 +214,7 @@ fn hard(k: &mut ImportNode<'_, '_>, x: Value, at: usize) -> Result<Value, NodeEr
     Ok(k.g().transpose(hot, &last_to(rank, at))?)
 }
 
-/// The permutation that takes the last axis to a place.
+/// The permutation that moves the last axis to another position.
 pub(crate) fn last_to(rank: usize, at: usize) -> Vec<usize> {
     let mut perm: Vec<usize> = (0..rank - 1).collect();
     perm.insert(at, rank - 1);
@@ -249,14 +249,14 @@ fn top_k(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let count =
         usize::try_from(count).map_err(|_| NodeErrorKind::unsupported(format!("k is {count}")))?;
     let largest = k.attrs.flag("largest", true)?;
-    // In order is one of the orders that may be given without.
+    // Sorted order is also valid if the attribute does not require it.
     k.attrs.ignore(&["sorted"]);
     let values = k.g().top_k(x, count, at, largest)?;
     let found = k.g().cast(values.port(1), DType::I64)?;
     Ok(vec![values.into(), ImportedValue::Graph(found)])
 }
 
-/// The comparison that a loss needs: where an index is one that is left out.
+/// Whether elements equal a constant, such as the ignored index of a loss.
 pub(crate) fn equals(
     k: &mut ImportNode<'_, '_>,
     x: Value,

@@ -28,7 +28,7 @@ fn mode(k: &ImportNode<'_, '_>) -> Result<ResizeMode, NodeErrorKind> {
     }
 }
 
-/// The operand by these scales, sizes rounded down.
+/// Resizes by these scales; sizes are rounded down.
 fn scaled(k: &mut ImportNode<'_, '_>, x: Value, scales: &[f64], how: Resize) -> NodeOutputs {
     let dims = k.dims(x);
     if scales.len() != dims.len() {
@@ -47,13 +47,14 @@ fn scaled(k: &mut ImportNode<'_, '_>, x: Value, scales: &[f64], how: Resize) -> 
     };
     let sizes: Result<Vec<Dim>, NodeErrorKind> = dims.iter().zip(scales).map(size).collect();
     let sizes = sizes?;
-    // The standard's text and what runtimes do are two things there.
+    // For aligned corners with fractional output sizes, the specification and actual runtimes
+    // disagree.
     let whole = |(d, s): (&Dim, &f64)| {
         *s == 1.0 || d.known().is_some_and(|n| (n as f64 * s).fract() == 0.0)
     };
     if how.coordinates == Coordinates::AlignCorners && !dims.iter().zip(scales).all(whole) {
         return Err(NodeErrorKind::unsupported(
-            "aligned corners with sizes that are no whole numbers are not supported",
+            "aligned corners require integral output sizes",
         ));
     }
     let scales = scales.iter().map(|s| FloatAttr(*s)).collect();
@@ -67,7 +68,7 @@ fn scaled(k: &mut ImportNode<'_, '_>, x: Value, scales: &[f64], how: Resize) -> 
     )?)
 }
 
-/// Before opset 11 places were `o / s`, rounded down.
+/// Options before opset 11: positions are `o / s`, rounded down.
 fn old(k: &ImportNode<'_, '_>) -> Result<Resize, NodeErrorKind> {
     let mut how = Resize::to_sizes(Vec::<Dim>::new(), mode(k)?);
     how.coordinates = Coordinates::Asymmetric;
@@ -134,23 +135,24 @@ fn rounding(k: &ImportNode<'_, '_>) -> Result<NearestRounding, NodeErrorKind> {
     }
 }
 
-/// How results are made, by the attributes.
+/// The resize options from the attributes.
 fn resize_op(k: &ImportNode<'_, '_>) -> Result<Resize, NodeErrorKind> {
     let mut how = Resize::to_sizes(Vec::<Dim>::new(), mode(k)?);
     how.coordinates = coordinates(k)?;
     how.rounding = rounding(k)?;
     how.cubic_a = FloatAttr(k.attrs.float("cubic_coeff_a", -0.75)?);
     how.exclude_outside = k.attrs.flag("exclude_outside", false)?;
-    // For places outside a region, of which there is none.
+    // `extrapolation_value` applies only to positions outside a region, and this variant has no
+    // region.
     k.attrs.ignore(&["extrapolation_value"]);
     Ok(how)
 }
 
-/// Whether the graph's own operator does not do it, but a table of weights does.
+/// The reasons to use weight tables instead of the graph's resize operator.
 struct ResizeFallback {
     antialias: bool,
     region: bool,
-    /// A ratio was kept by rounding a size up.
+    /// A size was rounded up to preserve the aspect ratio.
     rounded_up: bool,
 }
 
@@ -209,7 +211,7 @@ fn resize(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
             let n = k.size(x, *a)? as f64 * ratio;
             sizes[*a] = Dim::Known((n + 0.5).floor() as usize);
             scales[*a] = ratio;
-            // A size that is rounded up is no product rounded down: then the quotient of sizes would be another scale.
+            // For a size that was rounded up, the quotient of the sizes differs from the scale.
             extra.rounded_up |= Dim::Known(n.floor() as usize) != sizes[*a];
         }
     } else {
@@ -235,7 +237,7 @@ fn resize(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(k.g().add(how, &[x])?)
 }
 
-/// By tables of weights; the scales are those given, or follow from the sizes.
+/// Resizes with weight tables. The scales are the given ones, or the quotients of the sizes.
 fn weighted(
     k: &mut ImportNode<'_, '_>,
     x: Value,
@@ -249,7 +251,7 @@ fn weighted(
         ResizeMode::Linear => ResizeFilter::Linear,
         ResizeMode::Cubic => ResizeFilter::Cubic(k.attrs.float("cubic_coeff_a", -0.75)?),
     };
-    // Each concerns one mode alone.
+    // Each of these attributes applies to one interpolation mode only.
     k.attrs.ignore(&["cubic_coeff_a", "nearest_mode"]);
     let kernel = ResizeKernel {
         filter,
@@ -292,7 +294,7 @@ fn weighted(
         let (to, scale) = match sizes {
             Some((sizes, kept)) => {
                 let to = sizes[*at].known();
-                let to = to.ok_or_else(|| NodeErrorKind::operand(3, "has symbols"))?;
+                let to = to.ok_or_else(|| NodeErrorKind::operand(3, "is symbolic"))?;
                 let quotient = to as f64 / from as f64;
                 (to, if kept { scales[*at] } else { quotient })
             }
@@ -316,7 +318,8 @@ fn weighted(
     one(resized(k, x, &list, &kernel)?)
 }
 
-/// The one scale of all axes that reaches, or does not exceed, the sizes.
+/// The common scale of all axes that preserves the aspect ratio. With `not_larger` no size exceeds
+/// the requested one; with `not_smaller` every size reaches it.
 fn kept_ratio(
     k: &ImportNode<'_, '_>,
     x: Value,
@@ -328,7 +331,7 @@ fn kept_ratio(
     for (a, n) in along.iter().zip(given) {
         let n = n
             .int()
-            .ok_or_else(|| NodeErrorKind::operand(3, "has symbols"))?;
+            .ok_or_else(|| NodeErrorKind::operand(3, "is symbolic"))?;
         ratios.push(n as f64 / k.size(x, *a)? as f64);
     }
     match policy {

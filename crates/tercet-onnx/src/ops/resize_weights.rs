@@ -1,5 +1,5 @@
-//! Resizing by a table of weights for each axis: with a filter where an axis becomes shorter, of a region, to sizes that keep the
-//! ratio by rounding up. What the graph's own operator has is not done here.
+//! Resizing with a weight table per axis. It covers the cases that the graph's resize operator does
+//! not support: antialiasing, regions, and sizes rounded up to preserve the aspect ratio.
 
 use tercet_ir::{DType, Dim, Tensor, TensorType, Value};
 
@@ -7,17 +7,17 @@ use super::shape::reshaped;
 use crate::call::ImportNode;
 use crate::error::NodeErrorKind;
 
-/// How results between elements are made.
+/// The interpolation filter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum ResizeFilter {
-    /// The element at the rounded place.
+    /// The element at the rounded position.
     Nearest(tercet_ir::ops::NearestRounding),
     Linear,
-    /// With its parameter.
+    /// Cubic convolution with this parameter.
     Cubic(f64),
 }
 
-/// Where results lie on an axis.
+/// The mapping from output positions to input positions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum ResizeCoordinates {
     HalfPixel,
@@ -25,11 +25,11 @@ pub(super) enum ResizeCoordinates {
     PytorchHalfPixel,
     AlignCorners,
     Asymmetric,
-    /// Of a region, from and to, in parts of the axis.
+    /// A region from start to end, as fractions of the axis.
     Region(f64, f64),
 }
 
-/// How an axis is resized.
+/// The resize parameters of an axis.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ResizeAxis {
     pub(super) from: usize,
@@ -38,18 +38,18 @@ pub(super) struct ResizeAxis {
     pub(super) places: ResizeCoordinates,
 }
 
-/// What is the same for all axes.
+/// The parameters shared by all axes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ResizeKernel {
     pub(super) filter: ResizeFilter,
     pub(super) antialias: bool,
     pub(super) exclude_outside: bool,
-    /// What results outside of a region's operand are.
+    /// The value of outputs outside the operand.
     pub(super) outside: f64,
 }
 
 impl ResizeAxis {
-    /// The place of a result among the elements.
+    /// The input position of output `o`.
     fn place(&self, o: usize) -> f64 {
         let (o, n, m) = (o as f64, self.from as f64, self.to as f64);
         let half_pixel = (o + 0.5) / self.scale - 0.5;
@@ -72,7 +72,7 @@ impl ResizeAxis {
         }
     }
 
-    /// Whether a result of a region lies outside of the operand.
+    /// Whether output `o` of a region is outside the operand.
     fn is_outside(&self, o: usize) -> bool {
         let x = self.place(o);
         matches!(self.places, ResizeCoordinates::Region(..))
@@ -81,7 +81,7 @@ impl ResizeAxis {
 }
 
 impl ResizeKernel {
-    /// The weights of the elements of an axis in one result.
+    /// The weights of all input elements for output `o`.
     fn row(&self, axis: &ResizeAxis, o: usize) -> Vec<f64> {
         let last = axis.from as i64 - 1;
         let x = axis.place(o);
@@ -95,7 +95,8 @@ impl ResizeKernel {
             add(nearest(x, rounding), 1.0);
             return row;
         }
-        // The element before the place, of which one on an element is the next.
+        // The element before the position; a position exactly on an element counts as after its
+        // predecessor.
         let base = x.ceil() - 1.0;
         let stretch = if self.antialias {
             axis.scale.min(1.0)
@@ -121,7 +122,7 @@ impl ResizeKernel {
         row
     }
 
-    /// The weight of an element by its distance.
+    /// The weight of an element at a distance.
     fn weight(&self, distance: f64) -> f64 {
         let d = distance.abs();
         match self.filter {
@@ -144,7 +145,7 @@ fn nearest(x: f64, rounding: tercet_ir::ops::NearestRounding) -> i64 {
     rounded as i64
 }
 
-/// The operand resized along axes, one after the other.
+/// Resizes along the axes, one after the other.
 pub(super) fn resized(
     k: &mut ImportNode<'_, '_>,
     x: Value,
@@ -157,7 +158,7 @@ pub(super) fn resized(
         let sizes = 1..=1 << 20;
         if !sizes.contains(&axis.from) || !sizes.contains(&axis.to) || !k.c.spend(size) {
             return Err(NodeErrorKind::unsupported(format!(
-                "axis {at} cannot be resized from {} to {} by weights",
+                "axis {at} is too large to resize from {} to {}",
                 axis.from, axis.to
             )));
         }
@@ -204,7 +205,7 @@ fn along(
     let weights = k.g().constant(weights)?;
     let mut order: Vec<usize> = (0..k.rank(x)).collect();
     order.swap(at, k.rank(x) - 1);
-    let y = crate::narrow::cast_to(k.g(), x, inner)?;
+    let y = crate::emulated_dtypes::cast_to(k.g(), x, inner)?;
     let y = k.g().transpose(y, &order)?;
     let turned = k.g().transpose(weights, &[1, 0])?;
     let dims = k.dims(y);
@@ -219,5 +220,5 @@ fn along(
     wide.push(Dim::Known(axis.to));
     let y = reshaped(k.g(), y, &wide)?;
     let y = k.g().transpose(y, &order)?;
-    crate::narrow::cast_to(k.g(), y, dtype)
+    crate::emulated_dtypes::cast_to(k.g(), y, dtype)
 }

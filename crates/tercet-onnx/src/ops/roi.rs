@@ -1,4 +1,4 @@
-//! Regions of pictures, as tensors of one size.
+//! `RoiAlign`: resamples image regions to a fixed size.
 
 use tercet_ir::ops::ReduceFn;
 use tercet_ir::scalar::{BinaryFn, CompareFn};
@@ -12,11 +12,11 @@ use crate::error::NodeErrorKind;
 
 pub(crate) const TABLE: &[OpsetEntry] = &[op("RoiAlign", 10, roi_align)];
 
-/// What is the same for both axes.
+/// The parameters shared by both axes.
 struct RoiParams {
     scale: f64,
     half_pixel: bool,
-    /// Samples along each axis of a cell.
+    /// The samples per cell along each axis.
     samples: usize,
 }
 
@@ -50,7 +50,7 @@ fn roi_params(k: &ImportNode<'_, '_>) -> Result<RoiParams, NodeErrorKind> {
         .filter(|n| (1..=256).contains(n));
     let samples = samples.ok_or_else(|| {
         let reason =
-            "must be from 1 to 256: else the size of a region decides how many samples it has";
+            "must be from 1 to 256; a sample count that depends on the region size is not supported";
         NodeErrorKind::attribute("sampling_ratio", reason)
     })?;
     Ok(RoiParams {
@@ -60,13 +60,13 @@ fn roi_params(k: &ImportNode<'_, '_>) -> Result<RoiParams, NodeErrorKind> {
     })
 }
 
-/// Means of samples between elements, `samples` along each axis of each cell.
+/// The mean of interpolated samples per cell, with `samples` along each axis.
 fn roi_align(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, rois, batch) = (k.x(0)?, k.x(1)?, k.x(2)?);
     let how = roi_params(k)?;
     if k.rank(x) != 4 || k.rank(rois) != 2 || k.rank(batch) != 1 {
         return Err(NodeErrorKind::unsupported(
-            "operands must be a picture, regions of four numbers, and their batches",
+            "operands must be images, regions of four numbers, and batch indices",
         ));
     }
     let size = |name: &str| {
@@ -81,7 +81,7 @@ fn roi_align(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     for a in 0..2 {
         lines.push(line(k, rois, &how, (a, image[a], out[a]))?);
     }
-    // Every line of an axis against every line of the other.
+    // Combine all sample rows with all sample columns.
     let counts = [out[0] * how.samples, out[1] * how.samples];
     let all = counts[0].saturating_mul(counts[1]);
     let flat = [regions.clone(), Dim::Known(all)];
@@ -133,14 +133,15 @@ fn roi_align(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(k.g().reduce(ReduceFn::Mean, y, &[3, 5], false)?)
 }
 
-/// The places of samples along an axis of each region `[R, samples]`, within the picture, and whether they count.
+/// The sample positions along an axis of each region, `[R, samples]`, clamped to the image, and
+/// whether each is valid.
 fn line(
     k: &mut ImportNode<'_, '_>,
     rois: Value,
     how: &RoiParams,
     (a, size, cells): (usize, usize, usize),
 ) -> Result<(Value, Value), NodeErrorKind> {
-    // A region is x, y of its begin, then of its end.
+    // A region is stored as x and y of its start, then of its end.
     let (start, end) = (
         k.g().narrow(rois, 1, 1 - a, 1)?,
         k.g().narrow(rois, 1, 3 - a, 1)?,

@@ -1,4 +1,4 @@
-//! Lists of tensors, which never run: which tensors are in a list is known when importing.
+//! Sequences of tensors. Their composition is resolved at import time.
 
 use std::rc::Rc;
 
@@ -53,7 +53,7 @@ fn list(k: &ImportNode<'_, '_>, index: usize) -> Result<Vec<ImportedValue>, Node
     match k.val(index) {
         ImportedValue::Seq(list) => Ok((**list).clone()),
         ImportedValue::Unsupported(why) => Err(NodeErrorKind::operand(index, why.to_string())),
-        _ => Err(NodeErrorKind::operand(index, "is no sequence")),
+        _ => Err(NodeErrorKind::operand(index, "is not a sequence")),
     }
 }
 
@@ -134,7 +134,7 @@ fn split(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let n = k.size(x, place)?;
     if n > 1 << 16 {
         return Err(NodeErrorKind::unsupported(format!(
-            "a sequence of {n} parts is too long"
+            "a sequence of {n} tensors is too long"
         )));
     }
     let (lens, drop) = match k.has(1) {
@@ -155,7 +155,7 @@ fn split(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     if lens.iter().try_fold(0usize, |n, len| n.checked_add(*len)) != Some(n) {
         return Err(NodeErrorKind::operand(
             1,
-            format!("{lens:?} are not all {n} elements"),
+            format!("{lens:?} do not add up to {n} elements"),
         ));
     }
     let mut parts = Vec::with_capacity(lens.len());

@@ -1,4 +1,4 @@
-//! Operators that move elements, or ask for sizes.
+//! Shape queries and operators that move elements.
 
 use tercet_ir::{Dim, Graph, Value, broadcast_shapes};
 
@@ -35,7 +35,7 @@ fn shape(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     )])
 }
 
-/// The dimensions of the first operand, which need not be of the graph.
+/// The dimensions of the first operand, which need not be a graph value.
 fn dims_of(k: &mut ImportNode<'_, '_>) -> Result<Vec<Dim>, NodeErrorKind> {
     match k.val(0) {
         ImportedValue::ConstTensor(known) => Ok(known
@@ -62,7 +62,7 @@ fn size(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     )])
 }
 
-/// The shape that `Reshape` asks for: 0 takes the operand's size, -1 what remains.
+/// The target shape of `Reshape`: 0 copies the operand's size, -1 is inferred.
 fn new_shape(
     from: &[Dim],
     asked: &[ShapeElem],
@@ -87,11 +87,11 @@ fn new_shape(
             }
             num => num
                 .dim()
-                .ok_or_else(|| NodeErrorKind::operand(1, format!("{asked:?} is no shape")))?,
+                .ok_or_else(|| NodeErrorKind::operand(1, format!("{asked:?} is not a valid shape")))?,
         });
     }
     let Some(rest) = rest else { return Ok(dims) };
-    // Equal dimensions cancel, so that symbols need no division.
+    // Cancel equal dimensions, so that symbolic sizes need no division.
     let mut left: Vec<Dim> = dims
         .iter()
         .enumerate()
@@ -110,7 +110,7 @@ fn new_shape(
         .zip(product(&left))
         .and_then(|(a, b)| a.div_exact(&b));
     dims[rest] = quotient.ok_or_else(|| {
-        NodeErrorKind::operand(1, format!("{from:?} does not divide into {asked:?}; a size written into the file may be in the way"))
+        NodeErrorKind::operand(1, format!("{from:?} cannot be reshaped to {asked:?}; the file may contain a constant for a symbolic size"))
     })?;
     Ok(dims)
 }
@@ -122,7 +122,7 @@ fn reshape(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(k.g().reshape(x, dims)?)
 }
 
-/// Another shape for the same elements.
+/// Reshapes a value.
 pub(crate) fn reshaped(g: &mut Graph, x: Value, dims: &[Dim]) -> Result<Value, NodeErrorKind> {
     Ok(g.reshape(x, dims.to_vec())?)
 }
@@ -133,7 +133,7 @@ pub(crate) fn product(dims: &[Dim]) -> Result<Dim, NodeErrorKind> {
     n.ok_or_else(|| NodeErrorKind::unsupported("the number of elements overflows"))
 }
 
-/// Two axes: those before `at`, and the others.
+/// Flattens to two axes: those before `at`, and the others.
 pub(crate) fn two_axes(
     k: &mut ImportNode<'_, '_>,
     x: Value,
@@ -173,7 +173,7 @@ fn squeeze(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     };
     if let Some(a) = gone.iter().find(|a| !dims[**a].is_one()) {
         return Err(NodeErrorKind::unsupported(format!(
-            "axis {a} of {} has not size 1",
+            "axis {a} of {} does not have size 1",
             k.ty(x)
         )));
     }
@@ -188,14 +188,14 @@ fn unsqueeze(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let list = k
         .axes(1, 13)?
-        .ok_or_else(|| NodeErrorKind::unsupported("no axes are given"))?;
+        .ok_or_else(|| NodeErrorKind::unsupported("the axes are missing"))?;
     let mut dims = k.dims(x);
     let mut new = axes(&list, dims.len() + list.len())?;
     new.sort_unstable();
     new.dedup();
     if new.len() != list.len() {
         return Err(NodeErrorKind::unsupported(format!(
-            "axes {list:?} name one twice"
+            "axes {list:?} contain a duplicate"
         )));
     }
     new.iter().for_each(|a| dims.insert(*a, Dim::Known(1)));
@@ -233,7 +233,7 @@ fn split(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
                 .ok()
                 .filter(|c| *c > 0 && *c <= wanted);
             let count = count.ok_or_else(|| {
-                NodeErrorKind::attribute("num_outputs", "is not the number of results")
+                NodeErrorKind::attribute("num_outputs", "does not match the number of results")
             })?;
             let each = n.div_ceil(count);
             (0..count)
@@ -249,16 +249,18 @@ fn split(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     }
     match k.dims(x)[at].known() {
         Some(n) if n != start => Err(NodeErrorKind::unsupported(format!(
-            "parts have {start} elements, the axis {n}"
+            "the parts have {start} elements in total, the axis {n}"
         ))),
         _ => Ok(results),
     }
 }
 
-/// From here on a bound means the end of an axis of a symbolic size: writers of TensorFlow's graphs say so.
+/// Minimum bound that means the end of an axis with symbolic size; TensorFlow exporters emit such
+/// bounds.
 const END: i64 = 1_000_000_000;
 
-/// A bound of a slice as a number: one with symbols is a distance from the end. None if it has no such form.
+/// A slice bound as an integer; a symbolic bound becomes a distance from the end. `None` if that is
+/// not possible.
 fn bound(num: &ShapeElem, size: &Dim) -> Option<i64> {
     let dim = match num {
         ShapeElem::Int(n) if *n >= END && size.known().is_none() => return Some(i64::MAX),
@@ -273,8 +275,8 @@ fn bound(num: &ShapeElem, size: &Dim) -> Option<i64> {
     }
 }
 
-/// Elements from one place to another of which symbols decide, picked one by one. A run in which they are beyond the axis
-/// fails, where ONNX has fewer elements.
+/// A slice with symbolic bounds, as a gather. A run fails if the bounds exceed the axis, whereas
+/// ONNX would return fewer elements.
 fn picked(
     k: &mut ImportNode<'_, '_>,
     x: Value,
@@ -295,7 +297,7 @@ fn picked(
     let found = places.and_then(|(from, to)| Some((to.checked_sub(&from)?, from)));
     let (len, from) = found.ok_or_else(|| {
         NodeErrorKind::unsupported(format!(
-            "{from:?} to {to:?} of an axis of size {size} has no form"
+            "{from:?} to {to:?} of an axis of size {size} cannot be expressed"
         ))
     })?;
     let mut places = super::attention::positions(k, &len)?;
@@ -325,7 +327,7 @@ fn sliced(
     let lens = [starts.len(), ends.len(), steps.len()];
     if lens.iter().any(|n| *n != along.len()) {
         return Err(NodeErrorKind::unsupported(format!(
-            "starts, ends and steps have {lens:?} numbers for {} axes",
+            "starts, ends and steps have {lens:?} values for {} axes",
             along.len()
         )));
     }
@@ -341,14 +343,14 @@ fn sliced(
         let bounds = (bound(&starts[i], &dims[a]), bound(&ends[i], &dims[a]));
         let (Some(start), Some(end)) = bounds else {
             if steps[i] != 1 {
-                let text = "a bound with symbols and a step other than 1 is not supported";
+                let text = "a symbolic bound requires a step of 1";
                 return Err(NodeErrorKind::unsupported(text));
             }
             x = picked(k, x, a, [&starts[i], &ends[i]])?;
             continue;
         };
         (s.0[a], s.1[a], s.2[a]) = (start, end, steps[i]);
-        // The least integers of 32 bits mean "to the beginning" as well.
+        // The minimum 32-bit integers also mean "to the beginning".
         if steps[i] < 0 && s.1[a] <= -i64::from(i32::MAX) {
             s.1[a] = i64::MIN;
         }
@@ -391,12 +393,13 @@ fn tile(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         let reps = crate::call::unsigned("repeats", &reps)?;
         return one(k.g().tile(x, &reps)?);
     }
-    // Each axis that repeats has one before it that is expanded; an axis of one element can be expanded itself.
+    // Each repeated axis gets a preceding axis that is expanded; an axis of size 1 is expanded
+    // directly.
     let dims = k.dims(x);
     let reps: Option<Vec<Dim>> = nums.iter().map(ShapeElem::dim).collect();
     let reps = reps.filter(|r| r.len() == dims.len());
     let reps =
-        reps.ok_or_else(|| NodeErrorKind::operand(1, "is not a number of times for each axis"))?;
+        reps.ok_or_else(|| NodeErrorKind::operand(1, "must have one repetition count per axis"))?;
     let (mut apart, mut wide, mut joined) = (Vec::new(), Vec::new(), Vec::new());
     for (dim, times) in dims.iter().zip(&reps) {
         let own = [Dim::Known(1), dim.clone()];
@@ -409,7 +412,7 @@ fn tile(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         joined.push(product(&[times.clone(), dim.clone()])?);
     }
     if apart.len() > tercet_ir::MAX_RANK {
-        return Err(NodeErrorKind::operand(1, "has symbols for too many axes"));
+        return Err(NodeErrorKind::operand(1, "is symbolic for too many axes"));
     }
     let x = reshaped(k.g(), x, &apart)?;
     let x = k.g().expand(x, wide)?;

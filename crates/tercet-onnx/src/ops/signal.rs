@@ -1,4 +1,4 @@
-//! Fourier transforms, windows, and convolutions with a state.
+//! Fourier transforms, window functions, and convolutions with a state.
 
 use std::f64::consts::PI;
 
@@ -25,7 +25,7 @@ pub(crate) const TABLE: &[OpsetEntry] = &[
     op("Bernoulli", 15, bernoulli).without_folding(),
 ];
 
-/// `a0 - a1 cos(2 pi i / n) + a2 cos(4 pi i / n)`, with `n` one less where the window is symmetric.
+/// `a0 - a1 cos(2 pi i / n) + a2 cos(4 pi i / n)`, with `n` reduced by one for a symmetric window.
 fn window(k: &mut ImportNode<'_, '_>, a: &[f64; 3]) -> NodeOutputs {
     let size = usize::try_from(k.int(0)?).map_err(|_| NodeErrorKind::operand(0, "is negative"))?;
     let dtype = elem::dtype(k.attrs.int("output_datatype", 1)?)
@@ -51,7 +51,7 @@ fn window(k: &mut ImportNode<'_, '_>, a: &[f64; 3]) -> NodeOutputs {
     )?)])
 }
 
-/// Cut or filled with zeros to a length along an axis.
+/// Crops or zero-pads an axis to a length.
 fn to_length(
     k: &mut ImportNode<'_, '_>,
     x: Value,
@@ -73,7 +73,7 @@ fn to_length(
         .pad(x, &vec![0; rank], &after, PadMode::Constant, 0.0)?)
 }
 
-/// Real numbers `[.., 1]` as complex ones `[.., 2]`.
+/// Converts real numbers `[.., 1]` to complex ones `[.., 2]`.
 fn complex(k: &mut ImportNode<'_, '_>, x: Value) -> Result<Value, NodeErrorKind> {
     let last = k.rank(x) - 1;
     match k.size(x, last)? {
@@ -81,7 +81,7 @@ fn complex(k: &mut ImportNode<'_, '_>, x: Value) -> Result<Value, NodeErrorKind>
         1 => to_length(k, x, last, 2),
         n => Err(NodeErrorKind::operand(
             0,
-            format!("has {n} parts of a complex number"),
+            format!("has {n} components, expected 1 or 2"),
         )),
     }
 }
@@ -99,7 +99,7 @@ fn dft(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     };
     if at == rank - 1 {
         return Err(NodeErrorKind::unsupported(
-            "the axis of the complex numbers cannot be transformed",
+            "the axis of real and imaginary parts cannot be transformed",
         ));
     }
     let (inverse, onesided) = (
@@ -161,7 +161,7 @@ fn stft(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     if length == 0 || length > n {
         return Err(NodeErrorKind::operand(
             3,
-            format!("frames of {length} in {n} elements"),
+            format!("frames of {length} elements do not fit {n} elements"),
         ));
     }
     let frames = (n - length) / hop + 1;
@@ -175,7 +175,7 @@ fn stft(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let mut y = k.g().gather(x, idx, 1)?;
     if let Some(w) = own {
         if k.size(w, 0)? != length {
-            return Err(NodeErrorKind::operand(2, "is not as long as a frame"));
+            return Err(NodeErrorKind::operand(2, "must have the length of a frame"));
         }
         let w = reshaped(k.g(), w, &[Dim::Known(length), Dim::Known(1)])?;
         y = k.g().mul(y, w)?;
@@ -223,7 +223,7 @@ fn causal_conv(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     Ok(vec![y.into(), state.into()])
 }
 
-/// 1 with the probability that the operand says.
+/// Returns 1 with the probability in the operand, otherwise 0.
 fn bernoulli(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let own = k.dtype(x);

@@ -1,4 +1,5 @@
-//! Graphs of codes of 8 bits: what dequantises, computes and quantises again runs on the codes.
+//! Tests of 8-bit quantized graphs: a sequence of dequantize, compute and quantize runs on the
+//! integers.
 
 use tercet::{CompileOptions, Device, Tensor};
 use tercet_ir::case::{CaseGraph, InputFill, OpCase};
@@ -8,7 +9,7 @@ use tercet_onnx::ImportOptions;
 use super::made::{Model, attr_int, attr_ints, node};
 use super::run;
 
-/// Numbers of `TensorProto.DataType`.
+/// `TensorProto.DataType` numbers.
 const FLOAT: i32 = 1;
 const UINT8: i32 = 2;
 const INT8: i32 = 3;
@@ -18,17 +19,17 @@ fn floats(list: &[f32]) -> Vec<u8> {
     list.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
-/// The kernels of the CPU, one line each; sizes called `n` are 4 at most.
+/// The kernels of the CPU executor, one per line, with the symbol `n` bounded by 4.
 fn kernels(model: &Model) -> String {
     let imported = tercet_onnx::import(model.bytes(), &ImportOptions::new()).expect("imports");
     let options = CompileOptions::default().bound("n", 4);
     let explained = Device::cpu().explain(&imported.graph, &options);
     let text = explained.expect("explains").to_string();
-    let at = text.find("kernels").expect("a list of kernels");
+    let at = text.find("kernels").expect("the list of kernels");
     text[at..].to_string()
 }
 
-/// Adds `to = dequantise(quantise(from))` with U8 codes.
+/// Adds `to = dequantize(quantize(from))` with U8 values.
 fn through_codes(model: Model, from: &str, to: &str, scale: f32, zero: u8) -> Model {
     let [s, z, q] = ["scale", "zero", "codes"].map(|part| format!("{to}.{part}"));
     model
@@ -40,14 +41,14 @@ fn through_codes(model: Model, from: &str, to: &str, scale: f32, zero: u8) -> Mo
 
 const SCALES: [f32; 3] = [0.25, 0.03125, 0.5];
 const BIAS: [i32; 3] = [-90, 4000, 7];
-/// Channels, rows and columns of x.
+/// The channels, rows and columns of x.
 const SIZES: [usize; 3] = [3, 4, 5];
 
 fn weight(i: usize) -> i8 {
     [-128, 127, 3, -7, 0, 90, -55][i * 5 % 7]
 }
 
-/// A convolution of 3 x 3 with padding, scales by channel, a bias and a bound, between codes.
+/// A quantized 3 x 3 convolution with padding, per-channel scales, a bias and a clamp.
 fn convolution() -> Model {
     let weights: Vec<u8> = (0..81).map(|i| weight(i) as u8).collect();
     let bias: Vec<u8> = BIAS.iter().flat_map(|b| b.to_le_bytes()).collect();
@@ -86,7 +87,7 @@ fn convolution() -> Model {
     through_codes(model, "bounded", "y", 32.0, 10)
 }
 
-/// The codes of x: extremes and what lies between.
+/// The quantized values of x, including the extremes.
 fn code(i: usize) -> u8 {
     [0, 255, 200, 17, 128, 201, 254, 99, 3][i * 4 % 9]
 }
@@ -99,7 +100,7 @@ fn x() -> Tensor {
     Tensor::from_slice(&[1, channels, height, width], &numbers).expect("fits")
 }
 
-/// The result of [`convolution`], from sums of integers.
+/// The expected result of [`convolution`], from integer sums.
 fn expected() -> Vec<f64> {
     let [channels, height, width] = SIZES;
     let mut all = Vec::new();
@@ -136,11 +137,12 @@ fn a_convolution_between_codes_is_one_of_integers() {
     assert!(expected.contains(&least) && expected.contains(&greatest));
 }
 
-/// Elements of a row and columns of [`product`]: more weights than are computed when a model is imported.
+/// The row length and column count of [`product`], above the constant folding limit.
 const DEPTH: usize = 270;
 const COLUMNS: usize = 300;
 
-/// A product of `rows` rows by columns with scales of their own, weights turned or not, a bias and a bound, between codes.
+/// A quantized matmul of `rows` rows with per-column scales, a bias and a clamp; the weights are
+/// transposed if `turned`.
 fn product(rows: &str, turned: bool) -> Model {
     let at = |i: usize| match turned {
         true => i,
@@ -178,7 +180,7 @@ fn product(rows: &str, turned: bool) -> Model {
     through_codes(model, "bounded", "y", 32.0, 10)
 }
 
-/// The result of [`product`], from sums of integers.
+/// The expected result of [`product`], from integer sums.
 fn expected_product(rows: usize) -> Vec<f64> {
     let of = |row: usize, o: usize| {
         let products = (0..DEPTH)
@@ -210,7 +212,7 @@ fn a_product_of_few_rows_between_codes_is_one_of_integers() {
         assert_eq!(y.shape(), [rows, COLUMNS]);
         assert_eq!(y.to_f64s(), expected_product(rows), "{rows} {turned}");
     }
-    // As many rows as a run has: numbers.
+    // The number of rows depends on the run, so the result stays in floats.
     let kernels = kernels(&product("n", true));
     assert!(!kernels.contains("quantized_conv"), "{kernels}");
 }
@@ -248,7 +250,7 @@ fn what_moves_numbers_moves_their_codes() {
     assert_eq!(y.to_f64s(), expected);
 }
 
-/// `x` times the transpose of codes with one scale.
+/// `x` times the transpose of quantized weights with one scale.
 #[test]
 fn weights_of_a_product_stay_codes() {
     const ROWS: usize = 300;
@@ -284,7 +286,7 @@ fn weights_of_a_product_stay_codes() {
     }
 }
 
-/// The CPU's results of a case, and those of the reference.
+/// The results of a case on the CPU executor and from the reference.
 fn both(case: &CaseGraph) -> [Vec<Tensor>; 2] {
     let options = CompileOptions {
         bounds: case.bounds.clone(),
@@ -322,7 +324,8 @@ fn the_cpu_convolves_codes_as_the_reference_does() {
     }
 }
 
-/// Two operands of codes, each with every code, or a function of one: numbers, then codes again; `wide` ones as well if so.
+/// A function of one or two quantized operands with every possible value, as floats and quantized
+/// again. With `wide`, the float result is also an output.
 fn of_codes(c: &mut CaseGraph, second: bool, wide: bool) -> Result<(), OpError> {
     let all: Vec<f64> = (0..2048).map(|i| f64::from(i * 37 % 256)).collect();
     let low = if c.dtype == DType::I8 { 128.0 } else { 0.0 };
@@ -375,7 +378,7 @@ fn maps_of_codes_are_exact() {
             let [got, want] = both(&case);
             for (got, want) in got.iter().zip(&want) {
                 let (got, want) = (got.to_f64s(), want.to_f64s());
-                // The reference rounds numbers once each, in F64 before: next to a tie it may take the other code.
+                // The reference rounds through F64 and may choose the other integer near a tie.
                 let off = got.iter().zip(&want).filter(|(a, b)| a != b);
                 let steps = off.clone().all(|(a, b)| (a - b).abs() <= 1.0);
                 assert!(
@@ -387,7 +390,7 @@ fn maps_of_codes_are_exact() {
     }
 }
 
-/// Codes of numbers less a zero point that is known when the map runs.
+/// Dequantizes with a zero point that is known only at run time.
 fn less_zero(c: &mut CaseGraph, zero: f64) -> Result<(), OpError> {
     let list = (0..1500).map(|i| f64::from(i * 37 % 700) * 0.25 - 20.0);
     let x = c.input("x", [1500], InputFill::Values(list.collect()))?;
@@ -417,7 +420,7 @@ fn zero_points_of_a_run_are_subtracted_whatever_they_are() {
     }
 }
 
-/// NaN becomes 0, as where numbers are computed one by one; what is beyond a bound is the bound.
+/// Quantizing NaN gives 0, as in the unfused computation; values outside the range are clamped.
 #[test]
 fn numbers_that_are_none_become_codes() {
     let model = Model::new(&["6"]).opset(13);

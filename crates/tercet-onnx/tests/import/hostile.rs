@@ -1,4 +1,5 @@
-//! Files that are cut, changed, or written to do harm: a typed error, or a graph, and no panic.
+//! Tests of truncated, corrupted and malicious files: the result is a typed error or a graph, and
+//! never a panic.
 
 use std::path::Path;
 
@@ -90,7 +91,7 @@ fn time_grows_with_the_number_of_nodes_and_no_faster() {
     };
     import(1_000);
     let (few, many) = (import(2_000), import(40_000));
-    // Twenty times the nodes; in a square law four hundred times the time.
+    // Twenty times the nodes; a quadratic algorithm would take four hundred times as long.
     assert!(many < 150.0 * few.max(0.001), "{few} s, {many} s");
 }
 

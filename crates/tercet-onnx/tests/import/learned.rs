@@ -1,4 +1,4 @@
-//! Operators of `ai.onnx.ml`: files that are damaged or contradict themselves.
+//! Tests of damaged or contradictory files with `ai.onnx.ml` operators.
 
 use std::path::Path;
 
@@ -30,7 +30,7 @@ fn learned(op: &str) -> MadeNode {
     node(op, &["x"], &["y"]).of("ai.onnx.ml")
 }
 
-/// A tree of one question and two leaves, with some of its lists replaced.
+/// A tree of one inner node and two leaves, with some of its lists replaced.
 fn tree(changed: &[AttributeProto]) -> Model {
     let lists = [
         attr_ints("nodes_treeids", &[0, 0, 0]),
@@ -62,28 +62,22 @@ fn refusal(model: &Model) -> String {
 fn trees_that_contradict_themselves_are_refused() {
     tercet_onnx::import(tree(&[]).bytes(), &ImportOptions::new()).expect("it is whole");
     let cases: &[(AttributeProto, &str)] = &[
-        (
-            attr_ints("nodes_truenodeids", &[0, 0, 0]),
-            "lead back to themselves",
-        ),
+        (attr_ints("nodes_truenodeids", &[0, 0, 0]), "form a cycle"),
         (
             attr_ints("nodes_falsenodeids", &[7, 0, 0]),
-            "leads to node 7, which is none",
+            "refers to node 7, which does not exist",
         ),
-        (attr_ints("nodes_nodeids", &[0, 1, 1]), "is there twice"),
-        (
-            attr_ints("nodes_featureids", &[2, 0, 0]),
-            "asks for feature 2",
-        ),
+        (attr_ints("nodes_nodeids", &[0, 1, 1]), "occurs twice"),
+        (attr_ints("nodes_featureids", &[2, 0, 0]), "reads feature 2"),
         (
             attr_ints("nodes_featureids", &[-1, 0, 0]),
-            "asks for feature -1",
+            "reads feature -1",
         ),
         (
             attr_ints("nodes_featureids", &[0, 0]),
             "`nodes_nodeids` has 3",
         ),
-        (attr_ints("target_nodeids", &[0, 2]), "which is no leaf"),
+        (attr_ints("target_nodeids", &[0, 2]), "which is not a leaf"),
         (attr_ints("target_ids", &[0, 3]), "target 3 of 1"),
         (attr_ints("target_ids", &[0, -1]), "a target is -1"),
         (attr_ints("target_ids", &[0]), "differ in length"),
@@ -103,18 +97,18 @@ fn classifiers_need_labels_and_numbers_of_one_length() {
     let classifier = || learned("LinearClassifier").with(floats("intercepts", &[0.0, 1.0]));
     let small = |made: MadeNode| refusal(&Model::new(&["n", "2"]).node(made));
     let whole = || classifier().with(floats("coefficients", &[1.0; 4]));
-    assert!(small(whole()).contains("no labels of classes"));
+    assert!(small(whole()).contains("class labels are missing"));
     let three = whole().with(attr_ints("classlabels_ints", &[1, 2, 3]));
     assert!(small(three).contains("2 for 3 classes"));
     let both = whole().with(attr_ints("classlabels_ints", &[1, 2]));
     let both = both.with(strings("classlabels_strings", &["a", "b"]));
-    assert!(small(both).contains("labels are numbers and strings"));
+    assert!(small(both).contains("labels must be either numbers or strings, found both"));
     let short = classifier().with(attr_ints("classlabels_ints", &[1, 2]));
     let short = short.with(floats("coefficients", &[1.0; 3]));
-    assert!(small(short).contains("has 3 numbers, 4 are expected"));
+    assert!(small(short).contains("has 3 values, expected 4"));
     let unknown = whole().with(attr_ints("classlabels_ints", &[1, 2]));
     let unknown = unknown.with(attr_int("sharpness", 1));
-    assert!(small(unknown).contains("unknown attributes `sharpness`"));
+    assert!(small(unknown).contains("unsupported attributes `sharpness`"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Models made by hand: one input `x` of F32, one result `y`.
+//! A builder of small models: one F32 input `x`, one result `y`.
 
 use prost::Message;
 use tercet_onnx::proto::*;
@@ -66,13 +66,13 @@ impl Model {
         self
     }
 
-    /// Another input.
+    /// Adds an input.
     pub(crate) fn input(mut self, name: &str, elem_type: i32, dims: &[&str]) -> Model {
         self.graph.input.push(info(name, elem_type, dims));
         self
     }
 
-    /// A weight whose elements are bytes in the file.
+    /// Adds an initializer with raw bytes.
     pub(crate) fn raw(self, name: &str, elem_type: i32, dims: &[i64], bytes: &[u8]) -> Model {
         self.initializer(TensorProto {
             name: text(name),

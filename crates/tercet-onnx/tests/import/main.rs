@@ -1,4 +1,4 @@
-//! Importing models made by hand: what folds, what is refused, and what bad files do.
+//! Tests of importing hand-made models: constant folding, unsupported constructs and invalid files.
 
 mod codes;
 mod hostile;
@@ -12,7 +12,7 @@ use made::{Model, attr_int, attr_ints, node};
 use tercet::{Device, Tensor};
 use tercet_onnx::{ImportOptions, NodeErrorKind, OnnxError};
 
-/// Imports, compiles and runs on one input, and gives the only result.
+/// Imports, compiles and runs a model on one input, and returns its only result.
 fn run(model: &Model, input: &Tensor) -> Tensor {
     let options = ImportOptions::new().bound("n", 64);
     let imported = tercet_onnx::import(model.bytes(), &options).expect("imports");
@@ -71,9 +71,10 @@ fn a_circle_of_nodes_is_refused() {
         .node(node("Add", &["x", "b"], &["a"]))
         .node(node("Neg", &["a"], &["b"]))
         .node(node("Neg", &["b"], &["y"]));
-    let e = tercet_onnx::import(model.bytes(), &ImportOptions::new()).expect_err("a circle");
+    let e = tercet_onnx::import(model.bytes(), &ImportOptions::new())
+        .expect_err("the nodes form a cycle");
     assert!(
-        matches!(&e, OnnxError::Invalid(why) if why.contains("circle")),
+        matches!(&e, OnnxError::Invalid(why) if why.contains("cycle")),
         "{e}"
     );
 }

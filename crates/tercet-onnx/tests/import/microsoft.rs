@@ -1,5 +1,6 @@
-//! Operators of `com.microsoft` (`tests/data/onnx-microsoft`) and results whose size depends on data (`tests/data/onnx-selected`) against
-//! ONNX Runtime; `make.py` in each folder made the cases.
+//! Tests of `com.microsoft` operators (`tests/data/onnx-microsoft`) and of results with
+//! data-dependent sizes (`tests/data/onnx-selected`) against ONNX Runtime. `make.py` in each folder
+//! created the cases.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,7 @@ fn tensors(folder: &Path, kind: &str) -> Vec<Tensor> {
     files.map(tensor).collect()
 }
 
-/// The greatest difference, in parts of 1e-5 and 1e-5 of the value.
+/// The maximum difference in units of the tolerance: 1e-5 plus 1e-5 of the value.
 fn difference(got: &Tensor, want: &Tensor) -> f64 {
     assert_eq!((got.dtype(), got.shape()), (want.dtype(), want.shape()));
     let pairs = got.to_f64s().into_iter().zip(want.to_f64s());
@@ -21,7 +22,7 @@ fn difference(got: &Tensor, want: &Tensor) -> f64 {
     off.fold(0.0, |most, d| if d.is_nan() { d } else { d.max(most) })
 }
 
-/// What is wrong with a case, if anything.
+/// The difference from the expected results of a case, if any.
 fn wrong(folder: &Path) -> Option<String> {
     let model = folder.join("model.onnx");
     let session = Session::open(model.as_path(), &Device::cpu(), &ImportOptions::new());
@@ -45,7 +46,7 @@ fn wrong(folder: &Path) -> Option<String> {
     })
 }
 
-/// Runs the cases of a folder, of which there are at least so many.
+/// Runs all cases of a folder and checks that there are at least `least`.
 fn check(folder: &str, least: usize) {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data");
     let entries = std::fs::read_dir(data.join(folder)).expect("the data");

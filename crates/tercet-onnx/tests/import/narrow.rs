@@ -1,4 +1,4 @@
-//! Dtypes that the graph does not have.
+//! Tests of dtypes that the graph does not have.
 
 use tercet::{DType, Device, Tensor};
 use tercet_onnx::{ImportOptions, OnnxError};
@@ -6,14 +6,14 @@ use tercet_onnx::{ImportOptions, OnnxError};
 use super::made::{Model, attr_int, node};
 use super::{ones, run};
 
-/// Numbers of `TensorProto.DataType`.
+/// `TensorProto.DataType` numbers.
 const UINT16: i32 = 4;
 const INT4: i32 = 22;
 const FLOAT8E4M3FN: i32 = 17;
 
 #[test]
 fn weights_of_four_bits_are_unpacked_and_scaled() {
-    // -8, 7, 1 and a half byte that is left over.
+    // The 4-bit integers -8, 7 and 1, and an unused half byte.
     let model = Model::new(&["3"])
         .opset(21)
         .raw("w", INT4, &[3], &[0x78, 0xF1])
@@ -30,9 +30,10 @@ fn bytes_that_are_missing_are_refused() {
         .raw("w", INT4, &[3], &[0x78])
         .node(node("Cast", &["w"], &["f"]).with(attr_int("to", 1)))
         .node(node("Mul", &["x", "f"], &["y"]));
-    let e = tercet_onnx::import(model.bytes(), &ImportOptions::new()).expect_err("a byte is gone");
+    let e =
+        tercet_onnx::import(model.bytes(), &ImportOptions::new()).expect_err("a byte is missing");
     assert!(
-        e.to_string().contains("3 elements of int4 are 2 bytes"),
+        e.to_string().contains("3 elements of int4 need 2 bytes"),
         "{e}"
     );
 }

@@ -1,4 +1,4 @@
-//! Sessions: when they compile, and what they refuse.
+//! Tests of sessions: when they compile, and which inputs they reject.
 
 use tercet::{Device, Tensor};
 use tercet_onnx::{ImportOptions, OnnxModel as Read, Session, SessionError};
@@ -20,7 +20,8 @@ fn ints(values: &[i64]) -> Tensor {
     Tensor::from_slice(&[values.len()], values).expect("fits")
 }
 
-/// Heads of a sequence: `x [batch, sequence, 6]` to `[batch, 2, sequence, 3]` with a softmax, by shapes of the input.
+/// Splits `x [batch, sequence, 6]` into heads `[batch, 2, sequence, 3]` with a softmax, through
+/// shape arithmetic.
 fn heads() -> Model {
     Model::new(&["batch", "sequence", "6"])
         .ints("zero", &[1], &[0])
@@ -85,7 +86,7 @@ fn operands_that_decide_shapes_compile_once_for_each_value_that_is_kept() {
     assert_eq!(at(&[-1, 2], &[1, 2]), (vec![6, 4], 2));
     assert_eq!(at(&[-1, 3], &[1, 2]), (vec![4, 6], 2));
     assert_eq!(at(&[-1, 3], &[2, 1]), (vec![8, 3], 3));
-    // The form of [-1, 2] was not used for longest.
+    // The specialization of [-1, 2] was the least recently used one, so it was dropped.
     assert_eq!(at(&[-1, 3], &[1, 2]), (vec![4, 6], 3));
     assert_eq!(at(&[-1, 2], &[1, 2]), (vec![6, 4], 4));
     assert_eq!(session.deciding().collect::<Vec<_>>(), ["repeats", "shape"]);
@@ -109,8 +110,8 @@ fn any_of_the_outputs_can_be_had_and_what_is_wrong_is_named() {
     refused(&[("x", &x)], Some(&["w"]), "no output `w`; it has: y, z");
     refused(&[("w", &x)], None, "no input `w`; it has: x");
     refused(&[], None, "input `x` is missing");
-    refused(&[("x", &ints(&[1]))], None, "is i64, the model takes f32");
-    refused(&[("x", &x), ("x", &x)], None, "given twice");
+    refused(&[("x", &ints(&[1]))], None, "is i64, expected f32");
+    refused(&[("x", &x), ("x", &x)], None, "provided twice");
 }
 
 #[test]
@@ -168,7 +169,7 @@ fn outputs_stay_on_the_device_and_feed_the_next_run() {
     assert_eq!(names, ["y", "z"]);
     assert_eq!(read(0).as_slice::<f32>().expect("f32"), [4.0; 3]);
     assert_eq!(read(1).as_slice::<f32>().expect("f32"), [-4.0; 3]);
-    // A run on inputs of the host is not tied to it any more.
+    // A run with host inputs is no longer bound to the device tensor.
     let outputs = session.run(&[("x", &x)], None).expect("runs");
     assert_eq!(outputs[0].1.as_slice::<f32>().expect("f32"), [2.0; 3]);
     let e = session.run(&[], None).expect_err("nothing is given");

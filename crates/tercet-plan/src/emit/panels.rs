@@ -1,4 +1,4 @@
-//! Panel-packed activation rows (ADR 0073). If the only reader of 16-bit rows is a matmul with
+//! Panel-packed activation rows. If the only reader of 16-bit rows is a matmul with
 //! prepacked weights, the rows are stored in panels of 32 columns, `[k / 32, rows, 32]`. A subgroup
 //! then reads eight rows of one k step as 512 contiguous bytes.
 //!

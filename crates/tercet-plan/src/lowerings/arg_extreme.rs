@@ -132,14 +132,7 @@ pub(crate) fn emit(
         return emit_combine(e, sought, x, &rows, y);
     }
     let pairs = e.temp(DType::U32, &[rows.row_dim.clone(), Dim::Known(2 * parts)])?;
-    dispatch(
-        e,
-        sought,
-        x,
-        &rows,
-        &pairs,
-        ArgExtremeStage::First(parts),
-    );
+    dispatch(e, sought, x, &rows, &pairs, ArgExtremeStage::First(parts));
     let mut rows = RowLayout::new(e, &pairs, &[1])?;
     rows.len = SymInt::Const(parts as i64);
     rows.bounds.len = parts;

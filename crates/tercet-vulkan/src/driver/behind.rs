@@ -1,4 +1,5 @@
-//! A run behind another on the queue: what the host would write between the two is put into place by commands.
+//! Pipelined runs: a run starts before the previous one is finished. Commands on the queue perform
+//! the writes that the host would do between the two runs.
 
 use std::ops::Range;
 
@@ -10,28 +11,30 @@ use crate::device::{TimelineValue, VulkanDevice};
 use crate::error::VulkanError;
 use crate::record::{CommandPool, record};
 
-/// The most bytes that one command carries.
+/// Maximum bytes of one `vkCmdUpdateBuffer`.
 const COMMAND_BYTES: usize = 65_536;
 
-/// Numbers that did not change between two that did are written again up to this many bytes, as a command costs more.
+/// Unchanged bytes between two changed ranges are written again up to this length, because another
+/// command costs more.
 const GAP_BYTES: usize = 64;
 
-/// A submission that another one was made behind.
+/// A submission whose results are not read yet while a later one is in flight.
 #[derive(Clone, Copy)]
 pub(super) struct PreviousSubmission {
     pub(super) timeline_value: TimelineValue,
-    /// Which of [`VulkanDriver::run_reads`] it copies into.
+    /// The index in [`VulkanDriver::run_reads`] of the readback that it copies into.
     pub(super) readback_index: usize,
 }
 
-/// What runs behind others need.
+/// The resources of pipelined runs.
 pub(super) struct PipelinedSubmit {
-    /// Whose commands these are.
+    /// Owns the command buffers below.
     _pool: CommandPool,
-    /// The commands before a run, of which those used before the last are done.
+    /// The commands before a run. The two buffers alternate, so the older one is always done.
     pre_run_commands: [vk::CommandBuffer; 2],
     at: usize,
-    /// The parameter blocks and the grids that the device has, or will by then.
+    /// The parameter blocks and grids that the device has, or will have after the commands in
+    /// flight.
     pub(super) numbers: [Vec<u8>; 2],
 }
 
@@ -66,7 +69,8 @@ impl VulkanDriver {
         Ok(true)
     }
 
-    /// Makes what runs behind others need, once; the commands of runs are recorded anew, to be pending twice.
+    /// Creates the resources of pipelined runs once. Records the run commands again so that they
+    /// may be pending twice.
     fn prepare_pipelined(&mut self) -> Result<(), VulkanError> {
         if self.pipelined.is_some() {
             return Ok(());
@@ -84,7 +88,7 @@ impl VulkanDriver {
         Ok(())
     }
 
-    /// Records what is put into place before a run.
+    /// Records the writes before a run.
     fn record_before(
         &mut self,
         launch: &LaunchSizes,
@@ -93,7 +97,7 @@ impl VulkanDriver {
     ) -> Result<vk::CommandBuffer, VulkanError> {
         let device = &self.shared.device;
         let behind = self.pipelined.as_mut();
-        let behind = behind.expect("invariant: made before a run is started behind another");
+        let behind = behind.expect("invariant: created before a pipelined run starts");
         behind.at = 1 - behind.at;
         let commands = behind.pre_run_commands[behind.at];
         let mut new = None;
@@ -126,7 +130,8 @@ impl VulkanDriver {
                             .size(from.bytes);
                         let source = self.buffers.memory(from.buffer).buffer;
                         let to = self.buffers.memory(buffer).buffer;
-                        // SAFETY: recording; both ranges lie inside their buffers.
+                        // SAFETY: the command buffer is being recorded, and both ranges are inside
+                        // their buffers.
                         unsafe {
                             device.raw.cmd_copy_buffer(commands, source, to, &[region]);
                         }
@@ -151,7 +156,7 @@ impl VulkanDriver {
     }
 }
 
-/// Records that bytes, whole words, are written.
+/// Records a write of bytes, in complete words.
 fn update(
     device: &VulkanDevice,
     commands: vk::CommandBuffer,
@@ -161,12 +166,13 @@ fn update(
 ) {
     for (i, chunk) in bytes.chunks(COMMAND_BYTES).enumerate() {
         let at = at + (i * COMMAND_BYTES) as u64;
-        // SAFETY: recording; the range lies inside the buffer, in whole words, and is not longer than a command carries.
+        // SAFETY: the command buffer is being recorded. The range is inside the buffer, has
+        // complete words, and does not exceed the limit of the command.
         unsafe { device.raw.cmd_update_buffer(commands, to, at, chunk) };
     }
 }
 
-/// The ranges of words that differ, joined over short gaps.
+/// The word ranges that differ, merged across short gaps.
 fn differing(old: &[u8], new: &[u8]) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     for (at, (old, new)) in old.chunks(4).zip(new.chunks(4)).enumerate() {

@@ -1,4 +1,5 @@
-//! The commands of an executable: its preparation, the stages of its runs, what copies results for the host.
+//! Recording the commands of an executable: its preparation, the stages of its runs, and the copies
+//! of results.
 
 use std::sync::atomic::Ordering;
 
@@ -6,18 +7,18 @@ use ash::vk;
 use tercet_plan::{ReadbackRange, StageId};
 
 use super::{SharedResources, VulkanDriver};
-use crate::bind::DescriptorSets;
+use crate::command_cache::{CommandBufferCache, RecordedStage};
+use crate::command_list::DescriptorSets;
 use crate::error::VulkanError;
 use crate::readback::VulkanReadback;
 use crate::record::{CommandPool, CommandRecorder, TimestampQueries};
-use crate::recorded::{CommandBufferCache, RecordedStage};
 
-/// The most lists of reads whose commands are kept, where data decides what is read.
+/// Maximum number of retained read lists in programs with data-dependent control flow.
 const MAX_RECORDED_READS: usize = 32;
 
 impl VulkanDriver {
-    /// Binds what the program's steps are given and records its preparation, unless that is done; the
-    /// steps of runs, too, where they are the same at all sizes.
+    /// Creates the descriptor sets and records the preparation, unless that is already done. Also
+    /// records the steps of runs if they are the same at all sizes.
     pub(super) fn record(&mut self) -> Result<(), VulkanError> {
         if self.recorded.is_some() {
             return Ok(());
@@ -72,8 +73,8 @@ impl VulkanDriver {
         }
     }
 
-    /// Records the commands of a stage in runs that choose these arms, for these grids alone if they are
-    /// given, unless that is done, and puts them at the end of the list.
+    /// Records the commands of a stage for these branches, unless they exist. With `grids`, the
+    /// commands are specialized for these grids. Moves them to the end of the list.
     pub(super) fn record_run(
         &mut self,
         stage: StageId,
@@ -129,7 +130,8 @@ impl VulkanDriver {
         self.shared.reads_recorded.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Makes some commands copy these reads and notes which; not those that are `pending`.
+    /// Selects or records a readback that copies these reads, and stores its index. Does not use
+    /// the `pending` readback.
     pub(super) fn record_reads(
         &mut self,
         reads: &[ReadbackRange],
@@ -149,7 +151,7 @@ impl VulkanDriver {
                 self.run_reads.push(VulkanReadback::new());
                 self.run_reads.len() - 1
             }
-            // Of two, the other.
+            // With two readbacks, use the other one.
             None => usize::from(pending == Some(0)),
         };
         let of = |b| self.buffers.memory(b);

@@ -1,4 +1,4 @@
-//! Tensors in buffers of their own, which executables of one device copy from and into.
+//! Tensors in separate buffers, which executables of one device copy from and into.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,10 +12,10 @@ use crate::device::TimelineValue;
 use crate::error::VulkanError;
 use crate::memory::{BufferMemory, VulkanBuffer};
 
-/// A buffer that holds one tensor.
+/// A device buffer with one tensor.
 pub struct VulkanShared {
     memory: VulkanBuffer,
-    /// The last submission that copies from it or into it.
+    /// The last submission that copies from or into the buffer.
     last: Mutex<TimelineValue>,
     shared: Arc<VulkanContext>,
 }
@@ -23,7 +23,7 @@ pub struct VulkanShared {
 impl Drop for VulkanShared {
     fn drop(&mut self) {
         let last = *self.last.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // Of a lost device nothing is left to wait for.
+        // Ignore errors: a lost device has no pending work.
         let _ = self.shared.device.wait(last);
     }
 }
@@ -67,7 +67,7 @@ impl SharedBuffer for VulkanShared {
 }
 
 impl VulkanDriver {
-    /// A copy of a range.
+    /// Copies a range into a new tensor.
     pub(super) fn copy_out(&mut self, range: ReadbackRange) -> Result<VulkanShared, VulkanError> {
         let made = VulkanShared::new(&self.shared, range.bytes)?;
         if range.bytes > 0 {
@@ -82,7 +82,7 @@ impl VulkanDriver {
         Ok(made)
     }
 
-    /// A buffer with these bytes.
+    /// Uploads bytes into a new tensor.
     pub(super) fn copy_up(&mut self, bytes: &[u8]) -> Result<VulkanShared, VulkanError> {
         let made = VulkanShared::new(&self.shared, bytes.len().next_multiple_of(4) as u64)?;
         self.counters.upload_bytes += bytes.len() as u64;
@@ -90,7 +90,7 @@ impl VulkanDriver {
         Ok(made)
     }
 
-    /// Copies the beginning of a buffer into a range.
+    /// Copies the beginning of a tensor into a range.
     pub(super) fn copy_in(
         &mut self,
         from: &VulkanShared,

@@ -1,4 +1,4 @@
-//! What moves into the buffers of an executable: uploads, gaps between slots, copies for clones.
+//! Transfers into the buffers of an executable: uploads, redzones, and copies for clones.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,7 +26,7 @@ impl VulkanDriver {
         {
             let uploads = &self.shared.staging.upload_bytes;
             uploads.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-            // Clearing it at first may not be done yet.
+            // The initial clear of the buffer may still be in flight.
             self.shared.device.wait(self.last)?;
             let to = &mut memory.bytes_mut()[at as usize..];
             to[..bytes.len()].copy_from_slice(bytes);
@@ -70,7 +70,8 @@ impl VulkanDriver {
             .map(|(b, from)| (from, &new[b], all_of(from)))
             .collect();
         let ticket = self.shared.staging.copy(&copies)?;
-        // The old ones may go when nobody shares them any more: nothing of ours may be pending.
+        // The old buffers are freed with their last owner, so none of this driver's work may be
+        // pending.
         device.wait(self.last.max(ticket))?;
         self.last = self.last.max(ticket);
         self.buffers.params = Arc::new(new);
@@ -83,7 +84,8 @@ impl VulkanDriver {
         Ok(())
     }
 
-    /// Complains of every gap that a kernel wrote into, where the program has gaps, and mends them.
+    /// Reports every redzone that a kernel overwrote and restores it. Does nothing for programs
+    /// without redzones.
     pub(super) fn check_redzones(&mut self) -> Result<(), VulkanError> {
         let program = Arc::clone(&self.buffers.loaded.program);
         if program.redzones.is_empty() {

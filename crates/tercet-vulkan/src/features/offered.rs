@@ -1,14 +1,14 @@
-//! What a driver offers of the features that are used.
+//! Queries the driver for the features that Tercet can use.
 
 use std::ffi::CStr;
 
 use ash::{khr, vk};
 
 use crate::bfloat16::Bfloat16Features;
-use crate::coop_blocks::CoopMatrix2Features;
+use crate::coop_matrix2::CoopMatrix2Features;
 use crate::instance::VulkanInstance;
 
-/// Features that a device has and kernels or players can use.
+/// The features of a device that kernels or the runtime can use.
 pub(super) struct SupportedFeatures {
     pub(super) storage16: bool,
     pub(super) storage8: bool,
@@ -67,8 +67,8 @@ impl SupportedFeatures {
         if has(ash::ext::pipeline_robustness::NAME) {
             all = all.push_next(&mut robustness);
         }
-        // SAFETY: a device of this instance; every structure of the chain belongs to its version
-        // or to an extension that it has.
+        // SAFETY: the device belongs to this instance. Every structure of the chain belongs to its
+        // version or to an extension that it has.
         unsafe { instance.raw.get_physical_device_features2(device, &mut all) };
         let on = |feature: vk::Bool32| feature == vk::TRUE;
         SupportedFeatures {

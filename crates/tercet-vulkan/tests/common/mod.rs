@@ -1,4 +1,4 @@
-//! One device for all tests of a file, and programs made by hand.
+//! One device for all tests of a file, and hand-made programs.
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
@@ -14,7 +14,8 @@ use tercet_plan::{
 };
 use tercet_vulkan::{VulkanBackend, VulkanDriver, VulkanOpenError, VulkanOptions};
 
-/// Opens a device, or says why there is none; where `TERCET_REQUIRE` names `vulkan`, that fails.
+/// Opens a device, or prints why there is none. Panics without a device if `TERCET_REQUIRE` names
+/// `vulkan`.
 pub fn open(options: VulkanOptions) -> Option<VulkanBackend> {
     match VulkanBackend::new(options) {
         Ok(backend) => Some(backend),
@@ -28,8 +29,8 @@ pub fn open(options: VulkanOptions) -> Option<VulkanBackend> {
     }
 }
 
-/// As [`open`], under validation where its layer is installed. `TERCET_VALIDATION` set to 0 leaves
-/// it off, set to 1 makes a missing layer a failure.
+/// As [`open`], with validation if its layer is installed. `TERCET_VALIDATION=0` disables
+/// validation; `TERCET_VALIDATION=1` makes a missing layer a failure.
 pub fn open_validated(options: VulkanOptions) -> Option<VulkanBackend> {
     let choice = std::env::var("TERCET_VALIDATION").unwrap_or_default();
     if choice == "0" {
@@ -50,7 +51,7 @@ pub fn open_validated(options: VulkanOptions) -> Option<VulkanBackend> {
     }
 }
 
-/// The device of a file's tests, under validation where its layer is installed.
+/// The shared device of the tests of a file, with validation if its layer is installed.
 pub fn backend() -> Option<&'static VulkanBackend> {
     static BACKEND: OnceLock<Option<VulkanBackend>> = OnceLock::new();
     BACKEND
@@ -63,13 +64,14 @@ pub fn run(exe: &mut dyn Executable, x: &Tensor) -> Vec<Tensor> {
     exe.run(&[("x", x)]).unwrap()
 }
 
-/// No message of validation so far.
+/// Asserts that the validation layer reported nothing.
 pub fn assert_silent(backend: &VulkanBackend) {
     let messages = backend.messages();
     assert!(messages.is_empty(), "{}", messages.join("\n"));
 }
 
-/// A kernel `y[i] = f(x[i])` over words, `body` giving `f` of `x`; `n` words by its block.
+/// A kernel `y[i] = f(x[i])` over `n` words. `body` is the expression `f` of `x`; the parameter
+/// block contains `n`.
 pub fn kernel(name: &str, body: &str) -> KernelInstance {
     let text = format!(
         "struct Params {{ n: u32 }}
@@ -90,7 +92,7 @@ pub fn kernel(name: &str, body: &str) -> KernelInstance {
     }
 }
 
-/// A program over `I32` vectors made by hand.
+/// Builds a program over `I32` vectors.
 pub struct Builder {
     pub program: GpuProgram,
     len: SymInt,
@@ -100,7 +102,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Vectors of `len` elements, at most `bound`.
+    /// A program over vectors of `len` elements, at most `bound`.
     pub fn new(backend: &VulkanBackend, len: Dim, bound: usize) -> Builder {
         let mut tape = ExprArena::default();
         let n = tape.dim(&len);
@@ -200,13 +202,13 @@ impl Builder {
         slot
     }
 
-    /// Adds `y = kernel(x)`.
+    /// Adds a step `y = kernel(x)`.
     pub fn map(&mut self, kernel: KernelInstance, x: SlotId, y: SlotId, barrier: bool) {
         let step = self.step_of(kernel, x, y, barrier);
         self.program.steps.push(step);
     }
 
-    /// Adds `y = kernel(x)` to the preparation.
+    /// Adds a preparation step `y = kernel(x)`.
     pub fn prepare(&mut self, kernel: KernelInstance, x: SlotId, y: SlotId) {
         let step = self.step_of(kernel, x, y, false);
         self.program.prepare.push(step);

@@ -1,14 +1,14 @@
-//! Shapes, layouts and numbers of products, and what they must give.
+//! Test data of cooperative-matrix matmuls: shapes, layouts, operands and expected results.
 
 use tercet_ir::{DType, Tensor, TensorType};
 use tercet_plan::gemm_coop::CoopGemmOptions;
 
 use crate::common::ints;
 
-/// What C is filled with before, so that a store outside of it shows.
+/// The initial contents of C, which expose stores outside of the result.
 pub(crate) const UNTOUCHED: u32 = 0xABAB_ABAB;
 
-/// `m x n x k`, in `outer x inner` batches.
+/// An `m x n x k` matmul in `outer x inner` batches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
     pub(crate) m: usize,
@@ -16,13 +16,13 @@ pub(crate) struct Case {
     pub(crate) k: usize,
     pub(crate) outer: usize,
     pub(crate) inner: usize,
-    /// Elements between rows of A, B and C.
+    /// Padding elements between the rows of A, B and C.
     pub(crate) pad: [usize; 3],
     /// Elements before A, B and C.
     pub(crate) offset: [usize; 3],
-    /// All batches have one B.
+    /// All batches share one B.
     pub(crate) one_b: bool,
-    /// A grid of several rows and fewer batches than there are.
+    /// The grid is folded into several rows, and has fewer batches than the case.
     pub(crate) folded_grid: bool,
     pub(crate) options: CoopGemmOptions,
 }
@@ -51,7 +51,8 @@ pub(crate) const ALIGNED: CoopGemmOptions = CoopGemmOptions {
     ..PLAIN
 };
 
-/// Tiles inside and at both edges, steps inside and at the end of k, two rows of a folded grid.
+/// Covers inner tiles and tiles at both edges, inner and last steps of k, and two rows of a folded
+/// grid.
 pub(crate) const LARGE: Case = Case {
     m: 300,
     n: 424,
@@ -75,7 +76,7 @@ pub(crate) const ODD: Case = Case {
     options: PLAIN,
 };
 
-/// Shapes, each for both layouts of B.
+/// The tested shapes, each for both layouts of B.
 pub(crate) const SHAPES: &[Case] = &[
     ODD,
     Case {
@@ -168,7 +169,8 @@ pub(crate) const SHAPES: &[Case] = &[
     },
 ];
 
-/// Numbers in [-1, 1) that do not repeat in a way that a wrong index could hit.
+/// A pseudo-random generator of numbers in [-1, 1), without repetitions that could hide a wrong
+/// index.
 pub(crate) struct Numbers(u64);
 
 impl Numbers {
@@ -180,7 +182,7 @@ impl Numbers {
     }
 }
 
-/// A buffer of elements: NaN but where it is set, rounded to the dtype.
+/// A buffer of elements: NaN unless set, and rounded to the dtype.
 pub(crate) struct Elements {
     pub(crate) dtype: DType,
     pub(crate) values: Vec<f64>,
@@ -192,14 +194,14 @@ impl Elements {
         Elements { dtype, values }
     }
 
-    /// Sets an element and gives what it is rounded to.
+    /// Sets an element and returns the rounded value.
     pub(crate) fn set(&mut self, at: usize, value: f64) -> f64 {
         let one = Tensor::from_f64s(TensorType::new(self.dtype, &[1]), &[value]).unwrap();
         self.values[at] = one.to_f64s()[0];
         self.values[at]
     }
 
-    /// As words, at least `words` of them.
+    /// The buffer as at least `words` words.
     pub(crate) fn words(&self, words: usize) -> Tensor {
         let ty = TensorType::new(self.dtype, &[self.values.len()]);
         let mut bytes = Tensor::from_f64s(ty, &self.values)
@@ -215,7 +217,7 @@ impl Elements {
     }
 }
 
-/// Where the elements of the operands lie.
+/// The offsets of the elements of the operands.
 pub(crate) struct Places {
     pub(crate) lda: usize,
     pub(crate) ldb: usize,
@@ -272,15 +274,15 @@ impl Places {
     }
 }
 
-/// Operands and the wanted result of a case.
+/// The operands and the expected result of a case.
 pub(crate) struct Data {
     pub(crate) a: Elements,
     pub(crate) b: Elements,
     pub(crate) bias: Elements,
     pub(crate) residual: Elements,
-    /// Place in C and value.
+    /// The offset in C and the expected value.
     pub(crate) wanted: Vec<(usize, f64)>,
-    /// The end of C.
+    /// The length of C.
     pub(crate) len_c: usize,
 }
 
@@ -295,7 +297,7 @@ pub(crate) fn data(c: &Case, p: &Places, element: DType) -> Data {
         }
     };
     let last = batches - 1;
-    // The padding after the last row belongs to nobody.
+    // The buffer ends after the last element, without the padding of the last row.
     let end = |at: usize| at + 1;
     let some = |n: usize| n.max(1) - 1;
     let mut a = Elements::new(

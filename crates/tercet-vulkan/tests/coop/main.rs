@@ -1,9 +1,10 @@
-//! The cooperative-matrix product against sums in f64: edges, layouts, offsets, batches, epilogues.
+//! Tests of the cooperative-matrix GEMM against f64 sums: edges, layouts, offsets, batches and
+//! epilogues.
 //!
-//! A device without cooperative matrices is passed over with a printed reason; where
-//! `TERCET_REQUIRE` names `coop`, as on the newer software device, that fails.
+//! On a device without cooperative matrices, the test prints the reason and passes. If
+//! `TERCET_REQUIRE` names `coop`, as in CI on the newer software device, it fails instead.
 
-#![allow(clippy::unwrap_used, reason = "a test's helpers fail the test")]
+#![allow(clippy::unwrap_used, reason = "helper failures fail the test")]
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -56,7 +57,7 @@ fn block(c: &Case, p: &Places, len_c: usize) -> GemmCoopParams {
     }
 }
 
-/// Fills C, multiplies, and gives the words of C.
+/// Fills C, runs the matmul, and returns the words of C.
 fn run(
     backend: &VulkanBackend,
     (c, p): (&Case, &Places),
@@ -66,7 +67,7 @@ fn run(
     run_with(backend, c, way, data, (&block(c, p, data.len_c), 1))
 }
 
-/// As [`run`], with these parameters and so many parts of k.
+/// As [`run`], with these parameters and this number of split-K chunks.
 fn run_with(
     backend: &VulkanBackend,
     c: &Case,
@@ -154,7 +155,7 @@ fn check_data(
     }
     let untouched = UNTOUCHED.to_le_bytes();
     for (at, element) in bytes.chunks_exact(size).enumerate() {
-        // Half a word after the last element is padding, which is 0.
+        // The upper half of the last word is padding and must be 0.
         let padding = at == data.len_c && size == 2 && at % 2 == 1;
         let wanted = if padding { &[0, 0] } else { &untouched[..size] };
         assert!(
@@ -164,10 +165,10 @@ fn check_data(
     }
 }
 
-/// The types that a device's matrices multiply, with all tilings; the smallest last.
+/// The operand types that a device supports, with all tilings, the smallest last.
 type Types = Vec<(CoopType, Vec<CoopGemmTiling>)>;
 
-/// The device and what its matrices multiply.
+/// The device and the types that its cooperative matrices support.
 fn device() -> Option<(&'static VulkanBackend, Types)> {
     let backend = backend()?;
     let types = [CoopType::F16, CoopType::BF16].map(|ty| {
@@ -197,14 +198,15 @@ fn with_b(shape: &Case, b_transposed: bool) -> Case {
     }
 }
 
-/// The smallest tiling of subgroups, which compiles several times faster on a CPU.
+/// The smallest subgroup-scope tiling, which compiles several times faster on a CPU.
 fn smallest(tilings: &[CoopGemmTiling]) -> &CoopGemmTiling {
     let of_subgroups = |t: &&CoopGemmTiling| t.scope == CoopScope::Subgroup;
     let last = tilings.iter().rfind(of_subgroups);
-    last.expect("a device with cooperative matrices has those of subgroups")
+    last.expect("a device with cooperative matrices supports subgroup scope")
 }
 
-/// All of these, and some for a device on the processor, which takes many seconds to compile a kernel.
+/// All elements on a GPU. On a CPU device, which takes many seconds to compile a kernel, at most
+/// `n` of them.
 fn some<'a, T>(backend: &VulkanBackend, all: &'a [T], n: usize) -> impl Iterator<Item = &'a T> {
     let every = match backend.device().kind {
         VulkanDeviceKind::Cpu => all.len().div_ceil(n),
@@ -222,7 +224,8 @@ fn products_of_every_layout_agree_with_f64() {
     for (ty, tilings) in &types {
         for b_transposed in [false, true] {
             for (at, shape) in SHAPES.iter().chain([&LARGE]).enumerate() {
-                // Each in one layout, where kernels of other options compile for seconds.
+                // On slow devices, test each option set in one layout only, because each needs
+                // another compiled kernel.
                 if is_slow && (at % 2 == 1) == b_transposed && shape.options != PLAIN {
                     continue;
                 }
@@ -238,8 +241,9 @@ fn products_of_every_layout_agree_with_f64() {
     assert_silent(backend);
 }
 
-/// Each tiling once with a product inside and at the edges of aligned tiles, in one layout and with one
-/// epilogue by turns, and subgroups once with odd sizes: every pipeline takes a GPU a second to compile.
+/// Tests each tiling once with one layout and alternating epilogues, on a matmul with inner and
+/// edge tiles. Subgroup-scope tilings are also tested with odd sizes. A GPU takes a second to
+/// compile each pipeline.
 #[test]
 fn every_tiling_agrees_with_f64() {
     let Some((backend, types)) = device() else {
@@ -254,7 +258,7 @@ fn every_tiling_agrees_with_f64() {
                     bias_f32: Some(at % 4 < 2),
                     residual_f32: (at % 3 < 2).then_some(at % 3 == 0),
                     out_f32: at % 4 == 1,
-                    // One batch.
+                    // There is one batch.
                     planes: false,
                     native_f16_conversions: at != 3,
                     ..plain.options
@@ -272,7 +276,7 @@ fn every_tiling_agrees_with_f64() {
             .map(|c| (c, data(&c, &Places::of(&c), element)))
             .collect();
         let (odd, large) = cases.split_last().unwrap();
-        // A device on the processor takes seconds to compile a large tile: of two stages it has one.
+        // A CPU device takes seconds to compile a large tile, so only small ones are tested there.
         let most = |t: &CoopGemmTiling| if t.stages == 2 { 64 } else { 32 };
         let small = |t: &CoopGemmTiling| {
             backend.device().kind != VulkanDeviceKind::Cpu || t.tile[0] <= most(t)
@@ -289,8 +293,7 @@ fn every_tiling_agrees_with_f64() {
     assert_silent(backend);
 }
 
-/// Parts of k that are summed apart lie one after the other, also where the last ones are short or have
-/// nothing to sum.
+/// Split-K chunks are stored one after the other, even if the last chunks are short or empty.
 #[test]
 fn parts_of_k_add_up() {
     let Some((backend, types)) = device() else {

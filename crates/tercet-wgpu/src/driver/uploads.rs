@@ -18,7 +18,7 @@ impl WgpuDriver {
     ) -> Result<(), DeviceFault> {
         match self.buffers.get(buffer).cloned() {
             Some(to) => self.upload_to(&to, offset_bytes, bytes),
-            None => Ok(()), // No slot lies in it.
+            None => Ok(()), // No slot uses it.
         }
     }
 

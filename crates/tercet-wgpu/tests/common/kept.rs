@@ -64,7 +64,7 @@ fn kernels_are_kept_on_disk(backend: &WgpuBackend) -> Done {
     };
     let (first, good) = (modified(), fs::read(&kernels[0])?);
     play(&dir)?;
-    assert_eq!(modified(), first, "they are read, not made again");
+    assert_eq!(modified(), first, "they are loaded, not compiled again");
     let all = kernels.iter().cloned().chain(files(&dir, "bin"));
     for bad in [&b"garbage"[..], b"", &good[..good.len() / 2]] {
         for file in all.clone() {
@@ -72,7 +72,7 @@ fn kernels_are_kept_on_disk(backend: &WgpuBackend) -> Done {
         }
         play(&dir)?;
         assert_eq!(files(&dir, "spv"), kernels);
-        assert_eq!(fs::read(&kernels[0])?, good, "it is whole again");
+        assert_eq!(fs::read(&kernels[0])?, good, "it is complete again");
     }
     Ok(fs::remove_dir_all(&dir)?)
 }

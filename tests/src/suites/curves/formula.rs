@@ -1,10 +1,11 @@
-//! First weights and data by their names, as `tests/data/training/models.py` makes them.
+//! Initial weights and data computed from their names, with the formula of
+//! `tests/data/training/models.py`.
 
 use tercet::Tensor;
 
 use super::{f32s, i32s};
 
-/// 16 bits for each of `n` elements, by SplitMix64 from the FNV hash of the name.
+/// 16 bits for each of `n` elements, from SplitMix64 seeded with the FNV hash of the name.
 fn words(name: &str, n: usize) -> impl Iterator<Item = u64> {
     const FNV: (u64, u64) = (0xcbf2_9ce4_8422_2325, 0x0000_0100_0000_01b3);
     let hash = |h: u64, byte: u8| (h ^ u64::from(byte)).wrapping_mul(FNV.1);
@@ -22,23 +23,24 @@ fn unit(name: &str, shape: &[usize]) -> Vec<f64> {
     words.map(|word| word as f64 / 32768.0 - 1.0).collect()
 }
 
-/// Within 1 either way.
+/// Numbers from -1 to 1.
 pub(super) fn floats(name: &str, shape: &[usize]) -> Tensor {
     f32s(shape, &unit(name, shape))
 }
 
-/// From 0, below a number.
+/// Integers from 0 to `below - 1`.
 pub(super) fn integers(name: &str, below: u64, shape: &[usize]) -> Vec<i32> {
     let words = words(name, shape.iter().product());
     words.map(|word| (word % below) as i32).collect()
 }
 
-/// [`integers`] as a tensor.
+/// As [`integers`], as a tensor.
 pub(super) fn indices(name: &str, below: u64, shape: &[usize]) -> Tensor {
     i32s(shape, &integers(name, below, shape))
 }
 
-/// What a weight starts as: within a quarter either way, gains of norms around 1, and `lora_B` zeros.
+/// The initial value of a weight: from -0.25 to 0.25, around 1 for the gains of norms, and 0 for
+/// `lora_B`.
 pub(super) fn weight(name: &str, shape: &[usize]) -> Tensor {
     let is_gain = name.to_lowercase().contains("norm") && name.ends_with("weight");
     let (factor, middle) = match name {

@@ -1,4 +1,4 @@
-//! Models that are graphs of this file.
+//! Models that are built directly as graphs.
 
 use tercet::ops::{AttentionLayout, AttentionOptions, Gru, PadMode, Window};
 use tercet::{BatchNorm, DType, Graph, OpError, Tensor, Type, Value};
@@ -10,7 +10,7 @@ const VOCAB: usize = 29;
 const ROWS: usize = 2;
 const LEN: usize = 8;
 
-/// A graph under construction, and what its states start as.
+/// A graph under construction, with the initial values of its states.
 #[derive(Default)]
 struct CurveGraphBuilder {
     graph: Graph,
@@ -21,7 +21,7 @@ struct CurveGraphBuilder {
 type CurveValueResult = Result<Value, OpError>;
 
 impl CurveGraphBuilder {
-    /// A trained weight.
+    /// Adds a trained weight.
     fn weight(&mut self, name: &str, shape: &[usize]) -> CurveValueResult {
         self.trained.push((name.to_string(), weight(name, shape)));
         self.graph.state(name, Type::new(DType::F32, shape))
@@ -46,7 +46,7 @@ impl CurveGraphBuilder {
         self.graph.rms_norm(x, gamma, None, 1e-5)
     }
 
-    /// Tokens but the last of each row, and those but the first.
+    /// The tokens of each row without the last one, and without the first one.
     fn tokens(&mut self) -> Result<[Value; 2], OpError> {
         let g = &mut self.graph;
         let all = g.input("tokens", Type::new(DType::I32, [ROWS, LEN + 1]))?;
@@ -122,7 +122,7 @@ pub(super) fn gpt2() -> Result<CurveNet, BoxError> {
     d.finish(logits, next, token_rows)
 }
 
-/// A convolution without bias and the norm of its batch.
+/// A convolution without bias, followed by batch norm.
 fn conv_norm(
     d: &mut CurveGraphBuilder,
     x: Value,
@@ -195,7 +195,8 @@ pub(super) fn gru() -> Result<CurveNet, BoxError> {
     d.finish(logits, next, token_rows)
 }
 
-/// One block as in Dao and Gu, 2024, with a convolution before and a gated norm after.
+/// One Mamba-2 block (Dao and Gu, 2024), with a convolution before the scan and a gated norm after
+/// it.
 pub(super) fn mamba2() -> Result<CurveNet, BoxError> {
     const WIDTH: usize = 16;
     const HEADS: usize = 4;

@@ -1,8 +1,10 @@
-//! Losses of 30 steps of small models against torch, in F32, within a part in 10,000 at each step: `tests/data/training/curves.json`
-//! has torch's, in F64. Weights and data follow a formula of their names (`formula.rs` here, `models.py` there). What is
-//! trained must move.
+//! Tests of training curves: the losses of 30 steps of small models in F32 match torch's F64 losses
+//! within one part in 10,000 at each step. `tests/data/training/curves.json` has torch's losses.
+//! Weights and data are computed from their names (`formula.rs` here, `models.py` there). All
+//! trained values must change.
 //!
-//! The bound is of whole trainings, in which roundings of 30 steps add up, and so not in the tolerance table, which is of one.
+//! The limit is not in the tolerance table, which holds for single operators, because rounding
+//! errors of 30 steps accumulate.
 
 mod formula;
 mod graphs;
@@ -21,23 +23,23 @@ use crate::{SuiteTest, executors};
 
 const CURVES: &str = include_str!("../../../data/training/curves.json");
 
-/// How far a loss may be from torch's, as a part of it.
+/// Maximum relative error of a loss.
 const RELATIVE: f64 = 1e-4;
 
-/// Batches take turns.
+/// The number of different batches, used in turn.
 const BATCHES: usize = 4;
 
-/// What a builder of a model may say.
+/// The error of a model builder.
 type BoxError = Box<dyn std::error::Error>;
 
-/// A model to be trained.
+/// A model to train.
 struct CurveNet {
     graph: Graph,
     loss: Value,
-    /// What is trained, and what it starts as.
+    /// The trained values with their initial values.
     trained: Vec<(String, Tensor)>,
     params: Vec<(String, Tensor)>,
-    /// Other states that do not start as zeros.
+    /// The initial values of other states that do not start as zeros.
     states: Vec<(String, Tensor)>,
     /// The inputs of a batch.
     inputs: fn(usize) -> Vec<(&'static str, Tensor)>,
@@ -147,7 +149,7 @@ fn i32s(shape: &[usize], values: &[i32]) -> Tensor {
     Tensor::from_slice(shape, values).expect("as many as elements")
 }
 
-/// The tests of this suite: one for each model and executor.
+/// The tests of this suite: one per model and executor.
 pub(super) fn tests() -> Vec<SuiteTest> {
     let file: Json = serde_json::from_str(CURVES).expect("the file is JSON");
     let file = Arc::new(file);
@@ -155,7 +157,7 @@ pub(super) fn tests() -> Vec<SuiteTest> {
         let file = file.clone();
         executors().iter().map(move |executor| {
             let file = file.clone();
-            // A software driver takes some seconds to compile the kernels of the others.
+            // A software driver takes several seconds to compile the kernels of the others.
             let variant = if curve.name == "gru" { "" } else { "/more" };
             let name = format!("curves/{}", curve.name);
             SuiteTest::variant_on(executor, name, variant, move |device| {

@@ -1,4 +1,4 @@
-//! Models that have training graphs.
+//! Training graphs of models from `tercet-models`.
 
 use serde_json::json;
 use tercet::Tensor;
@@ -13,10 +13,10 @@ use super::{BoxError, CurveNet, i32s};
 
 const VOCAB: u64 = 29;
 const LLAMA: [usize; 2] = [2, 8];
-/// Tokens of a text for BERT.
+/// Tokens per text for BERT.
 const LEN: usize = 6;
 
-/// A training graph whose weights follow the formula.
+/// A training graph whose weights are computed by the formula.
 fn net(training: TrainingGraph, inputs: fn(usize) -> Vec<(&'static str, Tensor)>) -> CurveNet {
     let by_formula = |list: Vec<(String, Tensor)>| -> Vec<(String, Tensor)> {
         let list = list.into_iter().map(|(name, tensor)| {
@@ -100,7 +100,7 @@ fn bert(task: BertTask) -> Result<TrainingGraph, BoxError> {
     Ok(TrainingGraph::bert(&config, &weights, &options)?)
 }
 
-/// Text `b` has 3 to 6 tokens, by turns.
+/// Text `b` has 3 to 6 tokens in turn.
 fn texts(step: usize, rows: usize) -> Vec<(&'static str, Tensor)> {
     let shape = [rows, LEN];
     let mask = (0..rows * LEN).map(|i| i % LEN < 3 + i / LEN % 4);

@@ -1,4 +1,4 @@
-//! Operators from outside, as a user writes them: on every executor, and what is refused of them.
+//! Tests of user-defined operators on every executor, and of their validation errors.
 
 #[path = "../../../../examples/custom-op/src/median.rs"]
 mod median;
@@ -18,7 +18,7 @@ type BoxError = Box<dyn std::error::Error>;
 type InferFn = fn(&[&Type]) -> Result<Vec<Type>, TypeError>;
 type EvalFn = fn(&[&Tensor], &[TensorType]) -> Result<Vec<Tensor>, EvalError>;
 
-/// An operator of given parts.
+/// An operator assembled from its parts.
 #[derive(Clone, Debug)]
 struct TestCustomOp {
     name: &'static str,
@@ -79,7 +79,7 @@ fn devices() -> Vec<(&'static str, &'static Device)> {
     found.collect()
 }
 
-/// The graph of one operator between two others, so that its operands and results share a buffer.
+/// A graph with the operator between two others, so that its operands and results share a buffer.
 fn between(op: impl CustomOp + 'static, size: impl Into<Dim>, results: u8) -> Graph {
     let mut g = Graph::new();
     let build = || {
@@ -127,7 +127,8 @@ const PLACES: &str = "
         }
     }";
 
-/// `0.5 x + reversed x - 3` by one kernel and three times the places by another, without a block.
+/// `0.5 x + reversed x - 3` by one kernel, and three times the indices by another without a
+/// parameter block.
 fn two_kernels(n: Dim) -> TestCustomOp {
     let sums = WgslKernel {
         source: TWO.to_string(),
@@ -176,7 +177,7 @@ fn users_kernels_give_what_users_functions_give() -> Result<(), BoxError> {
     for (name, device) in devices() {
         let mut exe = device.compile(&g, &options)?;
         for n in [7usize, 300, 1, 0, 33] {
-            // Whole numbers, whose sums are exact.
+            // Integers, so that sums are exact.
             let x: Vec<f32> = (0..n).map(|i| (i * 37 % 64) as f32 - 32.0).collect();
             let outputs = exe.run(&[("x", &Tensor::from_slice(&[n], &x)?)])?;
             let sum = |i: usize| 0.5 * x[i] + x[n - 1 - i] + 3.0;
@@ -189,7 +190,7 @@ fn users_kernels_give_what_users_functions_give() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// The example is tested as a crate of its own, too, on the CPU.
+/// The example also has tests in its own crate, on the CPU.
 fn the_example_agrees_with_its_reference() -> Result<(), BoxError> {
     let mut g = Graph::new();
     let shape = [Dim::sym("rows"), Dim::sym("columns")];

@@ -1,5 +1,5 @@
-//! What is refused of a user's operator: kernels that are not as they are said to be, and functions that
-//! break their word.
+//! Tests of invalid user-defined operators: kernels that do not match their declaration, and
+//! functions with inconsistent results.
 
 use tercet::custom::{WgslGrid, WgslKernel, WgslParam};
 use tercet::{
@@ -11,7 +11,7 @@ use crate::SuiteTest;
 
 use super::{BoxError, EvalFn, InferFn, OWN, TestCustomOp, between};
 
-/// A kernel that doubles, with a block of the size.
+/// A valid kernel that doubles its operand, with the size in its parameter block.
 const GOOD: &str = "
     struct Block { n: u32, scale: f32 }
     @group(0) @binding(0) var<uniform> block: Block;
@@ -36,7 +36,7 @@ fn good() -> WgslKernel {
     }
 }
 
-/// Why a graph of this kernel is refused, in one line; nothing if it is not.
+/// The error of compiling a graph with these kernels, in one line; `None` if it succeeds.
 fn refusal(kernels: Vec<WgslKernel>) -> Option<String> {
     let op = TestCustomOp {
         kernels: Some(kernels),
@@ -50,7 +50,7 @@ fn refusal(kernels: Vec<WgslKernel>) -> Option<String> {
     }
 }
 
-/// What is changed in [`GOOD`], into what, and a part of what is said of it.
+/// A text in [`GOOD`], its replacement, and a part of the expected error.
 const CHANGED: [(&str, &str, &str); 15] = [
     ("struct Block {", "struct Block", "expected `{`"),
     ("y[id.x] = a", "y[id.x] = 1u + a", "wgsl:"),
@@ -113,7 +113,7 @@ const CHANGED: [(&str, &str, &str); 15] = [
     ("var<workgroup>", "enable f16; var<workgroup>", "wgsl:"),
 ];
 
-/// What is said of [`GOOD`] and is not so, and a part of what is said of that.
+/// Wrong declarations of [`GOOD`], and a part of each expected error.
 fn said() -> [(WgslKernel, &'static str); 6] {
     [
         (

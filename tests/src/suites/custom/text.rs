@@ -1,4 +1,4 @@
-//! Operators from outside in the text form.
+//! Tests of user-defined operators in the text form.
 
 use tercet::attr::{AttrError, AttrLiteral, Attrs, FloatAttr};
 use tercet::custom::{CustomOp, CustomOps, WgslKernel};
@@ -17,7 +17,7 @@ tercet::attrs! {
     pub struct ScaleOp {
         /// The factor.
         pub scale: FloatAttr,
-        /// A dimension, which the text form may spell as an expression.
+        /// A dimension, which the text form can write as an expression.
         pub size: Dim,
     }
 }
@@ -110,14 +110,14 @@ fn the_text_form_takes_a_registry() -> Result<(), BoxError> {
         let told = told(from, to);
         assert!(told.contains(want), "{from} as {to}: {told}");
     }
-    // What the registry makes runs.
+    // The operator that the registry creates is executable.
     let mut exe = Device::cpu().compile(&back, &CompileOptions::new().bound("n", 4))?;
     let x = Tensor::from_slice(&[2], &[10f32, 20.0])?;
     assert_eq!(exe.run(&[("x", &x)])?[0].as_slice::<f32>()?, [1.0, 2.0]);
     Ok(())
 }
 
-/// What `attrs!` needs of the prelude stays reachable from outside.
+/// The names that `attrs!` uses must be reachable from outside the crate.
 fn attributes_are_declared_from_outside() {
     let error = ScaleOp::from_literals(&[]).expect_err("an attribute is missing");
     assert_eq!(error, AttrError::Missing { name: "scale" });

@@ -1,5 +1,6 @@
-//! Several sequences at once: the same bits in any company, and the greedy tokens of transformers; each with an adapter of its
-//! own: what a model with that adapter alone computes.
+//! Tests of batched sequences: results are bitwise independent of the batch, and greedy tokens
+//! match transformers. With an adapter per sequence, each sequence matches a model with only that
+//! adapter.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,18 +15,18 @@ use tercet_models::{
 use super::{BoxError, CONTEXT, reference};
 use crate::{SuiteTest, TestExecutor};
 
-/// So few that prompts are fed in parts, and that slots are filled again.
+/// Small, so that prompts are split into chunks and slots are reused.
 const CHUNK: usize = 5;
 const SLOTS: usize = 3;
 
-/// The tokens of a sequence, and the bits of the logits that each was chosen from.
+/// The tokens of a sequence, each with the bits of the logits that it was chosen from.
 type LogitTrace = Vec<(u32, Vec<u32>)>;
 
 fn generator(path: &Path, device: &Device) -> Result<BatchGenerator, BoxError> {
     adapted(path, device, Vec::new(), Vec::new())
 }
 
-/// With adapters for all sequences, and those that each chooses from.
+/// A generator with adapters, from which each sequence selects one.
 fn adapted(
     path: &Path,
     device: &Device,
@@ -42,7 +43,7 @@ fn adapted(
     Ok(decoder.generator(device)?)
 }
 
-/// Steps until all have ended.
+/// Runs steps until all sequences have ended.
 fn finish(
     batch: &mut BatchGenerator,
     logs: &mut BTreeMap<SequenceId, LogitTrace>,
@@ -77,7 +78,7 @@ fn check(dir: &Path, device: &Device) -> Result<(), BoxError> {
     let mut logs = BTreeMap::new();
     let alone = batch.start(whole())?;
     finish(&mut batch, &mut logs, usize::MAX)?;
-    // Others begin before it and after it, and one leaves.
+    // Other sequences start before and after it, and one is removed.
     batch.reset();
     let part = |n: usize| Sequence::new(want.prompt[..n.min(want.prompt.len())].to_vec(), few / 2);
     batch.start(part(2))?;
@@ -100,7 +101,7 @@ fn check(dir: &Path, device: &Device) -> Result<(), BoxError> {
     }
 }
 
-/// An adapter of two projections of the first layer, of numbers that look random.
+/// An adapter of two projections of the first layer with pseudo-random numbers.
 fn adapter(spec: &DecoderSpec, rank: usize) -> Result<ScaledAdapter, BoxError> {
     let drawn = |shape: [usize; 2], seed: usize| {
         let number = |i: usize| ((i * 7919 + seed * 104_729) % 2003) as f64 / 2003.0 - 0.5;
@@ -178,7 +179,7 @@ fn check_adapters(dir: &Path, device: &Device) -> Result<(), BoxError> {
     }
 }
 
-/// One test for each folder.
+/// One test per folder.
 pub(super) fn tests(executor: &'static TestExecutor, dirs: &[PathBuf]) -> Vec<SuiteTest> {
     let dirs = dirs.iter().filter(|dir| {
         let name = dir.file_name().unwrap_or_default().to_string_lossy();
@@ -186,7 +187,7 @@ pub(super) fn tests(executor: &'static TestExecutor, dirs: &[PathBuf]) -> Vec<Su
     });
     let test = |dir: &PathBuf| {
         let name = dir.file_name().unwrap_or_default().to_string_lossy();
-        // A software driver takes a while to compile the kernels of each.
+        // A software driver takes a while to compile the kernels of each model.
         let variant = match executor.name != "cpu" && name != "llama-a" {
             true => "/more",
             false => "",

@@ -1,5 +1,5 @@
-//! Texts whose tokens are proposed and checked several at a time, over caches that hold no more than windows reach: those
-//! that transformers writes.
+//! Tests of speculative decoding over caches limited to the attention windows: the generated tokens
+//! match transformers.
 
 use std::path::{Path, PathBuf};
 
@@ -10,8 +10,9 @@ use tercet_models::{DecoderOptions, Draft, DraftError, MAX_DRAFT_TOKENS, ModelEr
 use super::{BoxError, CONTEXT, reference};
 use crate::{SuiteTest, TestExecutor};
 
-/// What logits of a run of several rows may be off those of one row, of the distance between the greatest and the least: a
-/// tenth of the lead that lets a run of several rows decide.
+/// Maximum difference between logits of a run of several rows and of a run of one row, relative to
+/// the range of the logits. It is a tenth of the lead that permits a run of several rows to choose
+/// the token.
 const TOGETHER: f32 = 1e-4;
 
 fn check(dir: &Path, device: &Device) -> Result<(), BoxError> {
@@ -55,7 +56,7 @@ fn check(dir: &Path, device: &Device) -> Result<(), BoxError> {
         let spread = bound(f32::max) - bound(f32::min);
         let off = alone.iter().zip(row).map(|(a, b)| (a - b).abs());
         let off = off.fold(0.0, f32::max) / spread;
-        // Not a number is not near.
+        // NaN is a failure.
         if off.is_nan() || off > TOGETHER {
             return Err(format!("{} rows together are off by {off:.1e}", rows.len()).into());
         }
@@ -63,11 +64,11 @@ fn check(dir: &Path, device: &Device) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// One test for each folder whose name ends like this.
+/// One test per folder, for folders whose name has this ending.
 pub(super) fn tests(executor: &'static TestExecutor, dirs: &[PathBuf]) -> Vec<SuiteTest> {
     let test = |dir: &PathBuf| {
         let name = dir.file_name().unwrap_or_default().to_string_lossy();
-        // A software driver takes a while to compile the kernels of each.
+        // A software driver takes a while to compile the kernels of each model.
         let own = ["llama-a", "gemma2-a"].contains(&&*name);
         let variant = match executor.name != "cpu" && !own {
             true => "/more",

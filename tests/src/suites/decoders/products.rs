@@ -1,5 +1,5 @@
-//! Models whose rows are rounded in products (`MatmulPrecision`): near what is exact, and moved to a wider type where they leave the
-//! range of theirs.
+//! Tests of models with rounded matmul operands (`MatmulPrecision`). The results are close to exact
+//! ones. Activations outside the F16 range switch to a wider type.
 
 use std::path::{Path, PathBuf};
 
@@ -14,11 +14,11 @@ use crate::{SuiteTest, TestExecutor, data};
 
 type ProductCheckFn = fn(&Device) -> Result<(), BoxError>;
 
-/// How near logits must be, of their standard deviation, where rows are rounded to F16: twenty or so roundings of 2^-11 of
-/// which none is amplified much.
+/// Maximum error of logits, relative to their standard deviation, if rows are rounded to F16: about
+/// twenty rounding errors of 2^-11 without much amplification.
 const ROUNDED: f64 = 2e-2;
 
-/// Families that differ in what is multiplied: fused projections, gates, halves side by side, caps, factors.
+/// Families with different matmuls: fused projections, gates, parallel branches, soft caps, scales.
 const MODELS: [&str; 6] = [
     "llama-a",
     "gemma2-a",
@@ -42,7 +42,7 @@ fn generator(
     Ok(decoder.generator(device)?)
 }
 
-/// Whether rows are rounded on this device where weights are floats of 16 bits.
+/// Whether this device rounds rows if weights are 16-bit floats.
 fn rounds(device: &Device) -> bool {
     device.fast_matmul_dtypes().contains(&DType::F16)
 }
@@ -59,7 +59,7 @@ fn is_near(dir: &Path, device: &Device) -> Result<(), BoxError> {
         (false, false) => return Err("a device without matrices computes otherwise".into()),
         (true, false) | (false, true) => {}
     }
-    // Single tokens are exact whatever comes before.
+    // Runs of single tokens are exact regardless of previous runs.
     let mut one = generator(dir, device, MatmulPrecision::Auto)?;
     let by_tokens = want.prompt.iter().try_fold(Vec::new(), |_, token| {
         Ok::<_, BoxError>(one.forward(&[*token])?.logits.to_vec())
@@ -71,7 +71,7 @@ fn is_near(dir: &Path, device: &Device) -> Result<(), BoxError> {
     }
 }
 
-/// Packed weights are decoded for prompts of more rows than those of the other models.
+/// Quantized weights are dequantized only for prompts with more rows than those of the other tests.
 fn packed_is_near(device: &Device) -> Result<(), BoxError> {
     const ROWS: u32 = 90;
     let file = data("tiny-rust-llama").join("tiny-rust-llama-q8_0.gguf");
@@ -92,7 +92,7 @@ fn packed_is_near(device: &Device) -> Result<(), BoxError> {
     near("the prompt", &rounded, exact, ROUNDED)
 }
 
-/// Long sums for few columns are made in parts, to which what is added in F32 comes at the end.
+/// Long sums for few columns use split-K; the F32 residual is added at the end.
 fn residuals_of_parts(device: &Device) -> Result<(), BoxError> {
     const ROWS: usize = 130;
     for (scheme, [columns, len]) in [
@@ -137,7 +137,8 @@ fn residuals_of_parts(device: &Device) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// A folder with the feed-forward network's first matrices times 256: what comes of both is beyond F16.
+/// A model folder with the first matrices of the feed-forward network scaled by 256, so that their
+/// product exceeds F16.
 fn beyond_the_range(dir: &Path) -> Result<PathBuf, BoxError> {
     let process = std::process::id();
     let to = std::env::temp_dir().join(format!("tercet-beyond-{process}"));
@@ -156,7 +157,7 @@ fn beyond_the_range(dir: &Path) -> Result<PathBuf, BoxError> {
             .collect();
         for half in values[ends[0]..ends[1]].chunks_exact_mut(2) {
             let bits = u16::from_le_bytes([half[0], half[1]]);
-            // Eight more in the exponent of a normal number.
+            // Add 8 to the exponent of a normal number.
             let bits = if bits & 0x7C00 == 0 {
                 bits
             } else {
@@ -183,7 +184,7 @@ fn moves(device: &Device) -> Result<(), BoxError> {
         .map(|x| f64::from(*x))
         .collect();
     let mut moved = generator(&dir, device, MatmulPrecision::Fixed(DType::F16))?;
-    // What is in the cache before is computed again.
+    // The cached tokens are computed again.
     for token in first {
         moved.forward(&[*token])?;
     }
@@ -207,7 +208,7 @@ fn moves(device: &Device) -> Result<(), BoxError> {
     }
 }
 
-/// The first of the greatest logits.
+/// The first token with the maximum logit.
 fn exact_next(logits: &[f64]) -> Option<u32> {
     let best = logits.iter().copied().fold(f64::MIN, f64::max);
     let at = logits.iter().position(|x| *x == best)?;

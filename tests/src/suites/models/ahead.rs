@@ -1,11 +1,12 @@
-//! Tokens whose runs start before they are known.
+//! Tests of running ahead: runs that start before their input token is known to the host.
 
 use tercet::Device;
 
 use super::{CheckResult, Coverage, demo, fail, prompts};
 
-/// Texts that are run ahead are those that are not, greedy and drawn; where a text goes on otherwise than was chosen, what was run ahead is
-/// forgotten, its random number, too.
+/// Text generated with and without running ahead is equal, for greedy decoding and sampling. If the
+/// caller continues with another token than the chosen one, the run ahead and its random number are
+/// discarded.
 pub(super) fn ahead(share: Coverage, device: &Device) -> CheckResult {
     let p = &prompts()?[1];
     for temperature in share.select(vec![1.0, 0.0], 1) {
@@ -31,7 +32,8 @@ pub(super) fn ahead(share: Coverage, device: &Device) -> CheckResult {
                     has_logits.push(generator.logits().is_ok());
                 }
                 next = match at {
-                    // Another token than the one chosen, some at once, a part taken back, other numbers, the token again.
+                    // Cases: another token than the chosen one, several tokens, a truncation,
+                    // another seed, and a reset.
                     7 => generator.forward(&[chosen + 1])?.next,
                     13 => generator.forward(&[chosen, 5, 6])?.next,
                     19 => {
@@ -50,7 +52,7 @@ pub(super) fn ahead(share: Coverage, device: &Device) -> CheckResult {
                     _ => generator.forward(&[chosen])?.next,
                 };
             }
-            // Up to the end of the cache, and no further.
+            // Up to the end of the cache, but not beyond it.
             while generator.position() < generator.context() {
                 let chosen = next.ok_or("the graph does not sample")?;
                 text.push(chosen);
@@ -60,7 +62,7 @@ pub(super) fn ahead(share: Coverage, device: &Device) -> CheckResult {
                 return fail("fed beyond the context".to_string());
             }
         }
-        // The run ahead has taken their place, where there is one.
+        // On devices that run ahead, the next run has overwritten the logits.
         let is_host = matches!(device.name(), "cpu" | "reference");
         if has_logits != [true, is_host] {
             return fail(format!("logits: {has_logits:?}"));

@@ -1,10 +1,10 @@
-//! What the tests of rows read: dense tensors, and views of them.
+//! Inputs of the tests of rows: dense tensors, and views of them.
 
 use tercet_ir::OpError;
 use tercet_ir::Value;
 use tercet_ir::case::{CaseGraph, InputFill};
 
-/// Shape of a dense input, and how it is looked at.
+/// The shape of a dense input, and the view of it.
 #[derive(Clone, Copy)]
 pub(super) struct RowInput {
     pub(super) shape: &'static [usize],
@@ -14,13 +14,13 @@ pub(super) struct RowInput {
 #[derive(Clone, Copy)]
 pub(super) enum InputView {
     Plain,
-    /// With these axes.
+    /// The axes in this order.
     Transposed(&'static [usize]),
     /// Without the first and the last element of the last axis.
     Cut,
-    /// The last axis from its end, every second element.
+    /// Every second element of the last axis, from its end.
     Backward,
-    /// Repeated this often along a new first axis.
+    /// Repeated this many times along a new first axis.
     Repeated(usize),
 }
 
@@ -67,7 +67,7 @@ impl RowInput {
     }
 }
 
-/// Every input and every axis of it that the operators on one axis are tried along.
+/// Every input, with the axes along which the operators are tested.
 pub(super) const INPUTS: &[(&str, RowInput, &[usize])] = &[
     ("short_rows", plain(&[1000, 3]), &[0, 1]),
     ("rows_of_words", plain(&[70, 128]), &[0, 1]),

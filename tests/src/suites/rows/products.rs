@@ -1,6 +1,6 @@
-//! Products of one row and what is emitted with them: weights that lie along their columns, norms that such a product takes
-//! in, windows of one element, attention whose results are read the other way round; functions with limits after
-//! convolutions; what kernels of 16 bits share between a norm and the products behind it.
+//! Tests of GEMV and the operators fused with it: weights stored by column, norms fused into the
+//! GEMV, windows of one element, attention with transposed results, clamps after convolutions, and
+//! F16 data shared between a norm and the matmuls after it.
 
 use tercet_ir::case::{CaseGraph, InputFill, OpCase};
 use tercet_ir::ops::{AttentionLayout, AttentionMask, AttentionOptions, Conv, Window};
@@ -30,7 +30,7 @@ fn one_row_times_weights_along_columns() {
                 let bias = param(c, "bias", &[n], InputFill::Normal)?;
                 let y = c.graph.linear(x, w, Some(bias), f)?;
                 c.output(y)?;
-                // Every second element of a longer row.
+                // A view of every second element of a longer row.
                 let x = c.input("wide", [1, 2 * k], InputFill::Normal)?;
                 let x = c.graph.slice(x, &[0, 0], &[1, 2 * k as i64], &[1, 2])?;
                 let y = c.graph.matmul(x, w)?;
@@ -161,7 +161,8 @@ fn heads_turned_back() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Heads of 64 of which a key and its value are not finite: nobody sees it but the last queries.
+/// Heads of size 64 with one key and value that are not finite; only the last queries attend to
+/// that key.
 fn heads_of_64_with_values_that_few_see() {
     let mut wrong = Vec::new();
     let kinds = [
@@ -199,8 +200,9 @@ fn heads_of_64_with_values_that_few_see() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Heads of 64 whose queries, keys and values are columns of one product; sharp scores move the centers of rows in many steps (of
-/// narrow floats only: what products of F32 lose becomes more than a tolerance there).
+/// Heads of size 64 whose queries, keys and values are columns of one matmul. Large scores move the
+/// running maximum of rows in many steps. Only for narrow floats, because the error of F32 matmuls
+/// would exceed the tolerance.
 fn heads_that_are_columns_of_one_product() {
     let mut wrong = Vec::new();
     let narrow = &FLOATS[1..];
@@ -240,7 +242,8 @@ fn heads_that_are_columns_of_one_product() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What a layer of an encoder does to rows, none of which but the first and the last is read by somebody else.
+/// The row operators of an encoder layer. Only the first and the last result is read by another
+/// operator.
 fn rows_between_norms_and_products() {
     let mut wrong = Vec::new();
     for (batch, seq) in [(1, 3), (1, 47), (2, 49), (3, 197)] {
@@ -278,7 +281,7 @@ fn rows_between_norms_and_products() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Rows of which a run has none or many, as each entry of a batch has many.
+/// Batches of complete entries, with zero rows or many rows per run.
 fn rows_of_whole_entries() {
     let mut wrong = Vec::new();
     for batch in [0, 1, 3] {
@@ -296,7 +299,7 @@ fn rows_of_whole_entries() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The tests of this part of the suite.
+/// The tests of this file.
 pub(super) fn tests() -> Vec<SuiteTest> {
     vec![
         SuiteTest::asserting(

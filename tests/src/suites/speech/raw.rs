@@ -1,4 +1,5 @@
-//! Recognizers over samples: the encoder's output, the decoder's logits, and the tokens of `generate`, piece by piece.
+//! Tests of recognizers that read raw samples: encoder output, decoder logits, and the tokens of
+//! `generate`.
 
 use std::path::Path;
 
@@ -9,7 +10,7 @@ use tercet_models::{ModelFiles, MoonshineModel};
 
 use super::{BoxError, json, logits_in_parts, near, numbers, samples, tokens};
 
-/// Hidden states and logits of the recording.
+/// Checks the hidden states and logits of the recording.
 fn check_graphs(
     model: &MoonshineModel,
     device: &Device,
@@ -42,7 +43,7 @@ fn check_graphs(
     Ok(())
 }
 
-/// One run, the recording in uneven pieces.
+/// One run, with the recording in chunks of different sizes.
 fn check_run(recognizer: &mut Recognizer, samples: &[f32], run: &Json) -> Result<(), BoxError> {
     let repeat = run["repeat"].as_u64().ok_or("repeat")? as usize;
     for piece in samples.repeat(repeat).chunks(7777) {
@@ -78,7 +79,7 @@ fn check_run(recognizer: &mut Recognizer, samples: &[f32], run: &Json) -> Result
     Ok(())
 }
 
-/// The runs with at most so many repetitions.
+/// Checks the runs with at most `most` repetitions.
 pub(super) fn check(dir: &Path, device: &Device, most: u64) -> Result<(), BoxError> {
     let reference = json(&dir.join("reference.json"))?;
     let files = ModelFiles::open(dir)?;

@@ -1,4 +1,5 @@
-//! Inputs, states, results and what lies between, above the binding limit: against the CPU.
+//! Tests of inputs, states, results and intermediate values above the binding limit, against the
+//! CPU.
 
 use tercet::accuracy::{Accuracy, furthest};
 use tercet::scalar::UnaryFn;
@@ -11,7 +12,7 @@ use tercet_cpu::CpuBackend;
 use super::{BoxError, compiled, indices, on_gpus, wave};
 use crate::SuiteTest;
 
-/// 134 KiB in F32, of rows that do not begin where bindings may.
+/// A row size of 134 KiB in F32; the rows do not start at multiples of the binding alignment.
 const ROWS: usize = 353;
 const COLUMNS: usize = 97;
 
@@ -61,7 +62,7 @@ fn maps_give_what_they_give_whole() {
             let y = g.mul(x, b)?;
             let y = g.unary(UnaryFn::Tanh, y)?;
             let outer = g.plus(b, c)?;
-            // Of exact operands: a rounding apart would turn it.
+            // The operands are exact, because a rounding difference could change the comparison.
             let is_more = g.ge(x, outer)?;
             let either = g.where_(is_more, y, x)?;
             let narrow = g.cast(y, DType::F16)?;
@@ -95,7 +96,8 @@ fn reductions_join_those_of_parts() {
         for axes in [&[0][..], &[1], &[2], &[0, 1], &[1, 2], &[0, 1, 2]] {
             let mut g = Graph::new();
             let x = input(&mut g, "x", DType::F32, &[ROWS, 8, 16])?;
-            // Of one sign: what cancels depends on the order of a sum.
+            // All terms have the same sign, because cancellation would depend on the order of the
+            // sum.
             let y = g.unary(UnaryFn::Sin, x)?;
             let y = g.unary(UnaryFn::Abs, y)?;
             let sum = g.reduce_sum(y, axes, false)?;
@@ -110,7 +112,8 @@ fn reductions_join_those_of_parts() {
     });
 }
 
-/// An index of the first axis is above the limit: reductions of it are right, or refused where they need all of it.
+/// The elements of one index of the first axis exceed the limit. A reduction is correct, or
+/// rejected if it must bind all of them.
 fn reductions_of_large_indices_are_right_or_refused() {
     on_gpus(|_, low| {
         let sizes = [2, ROWS, 128];
@@ -141,10 +144,11 @@ fn products_go_along_rows_and_sums() {
             let w = input(&mut g, "w", dtype, &[64, 80])?;
             let b = input(&mut g, "b", dtype, &[80])?;
             let few = input(&mut g, "few", dtype, &[3, 2 * ROWS])?;
-            // Rows of the left factor, and rows of the right one.
+            // Rows of the left operand, and rows of the right one.
             let y = g.linear(x, w, Some(b), Some(UnaryFn::Relu))?;
             let top = g.reduce_max(y, &[1], false)?;
-            // Of one sign: what cancels over so many terms depends on their order.
+            // All terms have the same sign, because the cancellation of many terms would depend on
+            // their order.
             let (few, sizes) = (g.unary(UnaryFn::Abs, few)?, g.unary(UnaryFn::Abs, x)?);
             let sum = g.matmul(few, sizes)?;
             let t = g.transpose(x, &[1, 0])?;
@@ -213,7 +217,7 @@ fn states_are_kept_in_parts() {
         let ty = Type::new(DType::F32, sizes);
         let x = input(&mut g, "x", DType::F32, &sizes)?;
         let (s, t) = (g.state("s", ty.clone())?, g.state("t", ty)?);
-        // Each takes what the other was.
+        // Each state receives the old value of the other one.
         let next = g.plus(s, x)?;
         g.assign(s, t)?;
         g.assign(t, next)?;

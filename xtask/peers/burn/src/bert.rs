@@ -1,4 +1,5 @@
-//! BERT with a pooler and a classifier, as `tests/src/steps/models.rs` and `steps_torch.py` have it, of Burn's modules.
+//! BERT with pooler and classifier, built from Burn's modules. The model of
+//! `tests/src/steps/models.rs` and `steps_torch.py`.
 
 use burn::module::{Initializer, Module};
 use burn::nn::loss::CrossEntropyLossConfig;
@@ -14,10 +15,10 @@ const POSITIONS: usize = 512;
 const TYPES: usize = 2;
 const CLASSES: usize = 2;
 const EPSILON: f64 = 1e-12;
-/// What BERT's weights are drawn with.
+/// Standard deviation of the initial weights.
 const DEVIATION: f64 = 0.02;
 
-/// What a step may be tried out in parts of.
+/// The model and batch size, reducible for trial runs.
 #[derive(Clone, Copy)]
 pub(crate) struct Size {
     pub(crate) layers: usize,
@@ -108,24 +109,24 @@ pub(crate) struct Bert {
     classifier: Linear,
 }
 
-/// What a step reads, on its device.
+/// The batch of a training step, on its device.
 pub(crate) struct Batch {
     ids: Tensor<2, Int>,
     places: Tensor<2, Int>,
     types: Tensor<2, Int>,
-    /// Which keys are left out, spread as attention takes them.
+    /// The masked keys, expanded to the shape that attention expects.
     masked: Tensor<4, Bool>,
     labels: Tensor<1, Int>,
 }
 
-/// Indices below `most` that look random: those of Burn's own generator are not promised to stay below.
+/// Pseudo-random indices below `most`. Burn's own generator does not guarantee the upper limit.
 fn indices(count: usize, most: usize) -> Vec<i32> {
     let mixed = |i: usize| (i as u32).wrapping_mul(2_654_435_761) >> 8;
     (0..count).map(|i| mixed(i) as i32 % most as i32).collect()
 }
 
 impl Batch {
-    /// Tokens and labels by chance.
+    /// A batch of random tokens and labels.
     pub(crate) fn new(size: Size, device: &Device) -> Batch {
         let Size {
             rows,

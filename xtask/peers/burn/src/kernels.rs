@@ -1,5 +1,6 @@
-//! Single kernels. Each runs until Burn has chosen its own and the card has left its idle clock, then in rounds of several
-//! runs; the median of the rounds counts.
+//! Times of single kernels. Each kernel runs until Burn's autotuning is done and the GPU has left
+//! its idle clock. Then it is measured in rounds of several runs; the result is the median over the
+//! rounds.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use burn::tensor::{DType, Device, Distribution, Tensor};
 
 const WARM: Duration = Duration::from_millis(400);
 const ROUNDS: usize = 12;
-/// What a round should take: long beside one synchronisation.
+/// The target duration of a round, long compared to one synchronization.
 const ROUND: Duration = Duration::from_millis(10);
 const MAX_RUNS: usize = 20;
 
@@ -31,10 +32,10 @@ impl Bench {
     fn sync(&self) {
         self.device
             .sync()
-            .expect("the device runs what it was given");
+            .expect("the device runs the kernel");
     }
 
-    /// Prints the time of `run`, whose result is kept until it was computed.
+    /// Prints the time of `run`. The result is retained until it has been computed.
     fn time<R>(&self, name: &str, run: impl Fn() -> R) {
         if !name.contains(&self.filter) {
             return;
@@ -117,7 +118,7 @@ impl Bench {
     }
 }
 
-/// Prints the times of those whose names contain `filter`.
+/// Prints the times of all kernels whose names contain `filter`.
 pub(crate) fn all(device: Device, filter: &str) {
     let filter = filter.to_string();
     let bench = Bench { device, filter };

@@ -1,8 +1,10 @@
-//! Times of Burn through Vulkan on the work of `cargo xtask bench gpu`, one line each: kernels by name and microseconds
-//! (`kernels.rs`), a training step of BERT-base as `steps_torch.py` says them (`training.rs`).
+//! Measures Burn through Vulkan on the workloads of `cargo xtask bench gpu`, one line each. Kernels
+//! (`kernels.rs`) are printed with name and microseconds, training steps of BERT-base
+//! (`training.rs`) in the format of `steps_torch.py`.
 //!
-//! Run it on the machine of the bench, in the same hour: `cargo run --release -- [FILTER]`, or a step of another size as
-//! `-- training_bert_f32 --layers 1 --rows 2`. Each step has a process of its own. What a step is doing goes to the error output.
+//! Run it on the same machine as the bench and within an hour of it: `cargo run --release --
+//! [FILTER]`. For a step of another size use `-- training_bert_f32 --layers 1 --rows 2`. Each step
+//! runs in a separate process; its progress goes to standard error.
 
 mod bert;
 mod kernels;
@@ -12,11 +14,11 @@ use std::error::Error;
 
 use burn::tensor::{Device, DeviceKind};
 
-/// What to measure.
+/// The command-line arguments.
 struct Args {
     filter: String,
     size: bert::Size,
-    /// The only thing this process does: Burn takes the float type of a device once in a process.
+    /// The step that this process runs. A process can set Burn's float type of a device only once.
     step: Option<String>,
 }
 

@@ -1,8 +1,8 @@
-//! The training step of BERT: loss, gradients, AdamW. The time is the clock's until the loss is on the host and the device
-//! has done all.
+//! The training step of BERT: loss, gradients, AdamW. Wall-clock time until the loss is on the host
+//! and the device is idle.
 //!
-//! Burn casts nothing by itself: with F16 or BF16 weights and moments are of that type as well, where ours and torch's
-//! stay F32.
+//! Burn does no automatic mixed precision: with F16 or BF16, weights and moments have that type as
+//! well. Tercet and torch keep them in F32.
 
 use std::error::Error;
 use std::process::Command;
@@ -14,7 +14,7 @@ use burn::tensor::{Device, FloatDType};
 use crate::bert::{Batch, Bert, Size};
 
 const WARM: Duration = Duration::from_secs(1);
-/// Steps in which Burn chooses kernels, however long they take.
+/// Warm-up steps, during which Burn autotunes its kernels.
 const FIRST: usize = 3;
 const COUNT: usize = 12;
 const RATE: f64 = 1e-5;
@@ -27,8 +27,8 @@ const STEPS: [(&str, FloatDType); 3] = [
     ("bert_bf16", FloatDType::BF16),
 ];
 
-/// Runs those steps whose names contain `filter`, each in a process that is given the words of this one. A step that
-/// fails is said; the others run.
+/// Runs the steps whose names contain `filter`, each in a separate process with the same arguments.
+/// Failed steps are reported; the others still run.
 pub(crate) fn all(filter: &str) -> Result<(), Box<dyn Error>> {
     for (name, _) in STEPS {
         if format!("{PREFIX}_{name}").contains(filter) {
@@ -48,12 +48,12 @@ pub(crate) fn all(filter: &str) -> Result<(), Box<dyn Error>> {
 /// Prints the time and memory of a step.
 pub(crate) fn run(name: &str, size: Size, mut device: Device) -> Result<(), Box<dyn Error>> {
     let known = STEPS.iter().find(|(step, _)| *step == name);
-    let (_, dtype) = known.ok_or(format!("there is no step `{name}`"))?;
+    let (_, dtype) = known.ok_or(format!("unknown step `{name}`"))?;
     device.configure(*dtype)?;
     step(name, size, &device.autodiff())
 }
 
-/// Says what was done, and when, so that what fails or takes long can be told.
+/// Prints the progress of a step with times, to locate failures and slow parts.
 struct Stages {
     began: Instant,
 }
@@ -72,7 +72,7 @@ struct Training<'a> {
 }
 
 impl Training<'_> {
-    /// A step and its loss; `done` hears of its parts where they are waited for.
+    /// Runs one step and returns its loss. With `done`, waits after each part and reports it.
     fn step(mut self, done: Option<&Stages>) -> Result<(Self, f32), Box<dyn Error>> {
         let loss = self.model.loss(&self.batch);
         if let Some(stages) = done {

@@ -3,7 +3,7 @@
 //! A float cache is one state `[.., heads, size]`. A Q8_0 cache is two states. The int8 values I8
 //! `[.., 1, 32 blocks]` contain all heads of a row, zero-padded to whole blocks. The scales F16
 //! `[.., 1, blocks]` have the name `name.scale`. Rows are quantized when they are appended. Before
-//! attention the visible rows are dequantized to F32 (ADR 0051).
+//! attention the visible rows are dequantized to F32.
 
 use tercet::scalar::{BinaryFn, UnaryFn};
 use tercet::{DType, Dim, Shape, Type, Value};

@@ -4,7 +4,7 @@
 //! token that has just left the window, and every filled index is visible, in arbitrary order. A
 //! prefill chunk attends to its own rows and the positions before it, which are first gathered in
 //! order. Each slot has two buffers. A chunk may read one and write the other, which preserves the
-//! cache as of the start of the chunk (ADR 0050).
+//! cache as of the start of the chunk.
 
 use tercet::ops::{AttentionOptions, ScatterReduce};
 use tercet::{CompileOptions, DType, Dim, OpError, Shape, Type, Value};

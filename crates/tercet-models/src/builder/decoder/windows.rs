@@ -3,7 +3,7 @@
 //!
 //! For attention the first cache position is position 0; `start.W` and `kv_len.W` are relative to
 //! it. When the cache is full, the generator moves the rows inside the window to the front
-//! (`generator/windows.rs`, ADR 0046).
+//! (`generator/windows.rs`).
 
 use tercet::{DType, OpError, Shape, Type, Value};
 

@@ -37,7 +37,7 @@ pub(super) fn build(meta: &GgufMetadata) -> Result<Tokenizer, TokenizerError> {
         bos: pre.add_bos,
         eos: false,
     };
-    around.from_metadata(meta, Tokenizer::new(inner)?, [None; 3])
+    around.with_special_tokens(meta, Tokenizer::new(inner)?, [None; 3])
 }
 
 fn read_vocab(meta: &GgufMetadata) -> Result<Vocab, TokenizerError> {

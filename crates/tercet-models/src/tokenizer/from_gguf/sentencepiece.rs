@@ -19,7 +19,7 @@ pub(super) fn build_bpe(meta: &GgufMetadata) -> Result<Tokenizer, TokenizerError
         bos: true,
         eos: false,
     };
-    around.from_metadata(meta, tokenizer, [Some(1), Some(2), None])
+    around.with_special_tokens(meta, tokenizer, [Some(1), Some(2), None])
 }
 
 /// Reads a `t5` vocabulary.
@@ -36,7 +36,7 @@ pub(super) fn build_unigram(meta: &GgufMetadata) -> Result<Tokenizer, TokenizerE
         eos: true,
     };
     let pad = (tokenizer.vocab_len() > 0).then_some(0);
-    around.from_metadata(meta, tokenizer, [None, Some(1), pad])
+    around.with_special_tokens(meta, tokenizer, [None, Some(1), pad])
 }
 
 fn build(

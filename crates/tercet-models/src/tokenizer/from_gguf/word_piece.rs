@@ -57,7 +57,7 @@ pub(super) fn build(meta: &GgufMetadata) -> Result<Tokenizer, TokenizerError> {
         eos: false,
     };
     let cls = meta.opt_u32("tokenizer.ggml.cls_token_id")?;
-    let mut tokenizer = around.from_metadata(
+    let mut tokenizer = around.with_special_tokens(
         meta,
         Tokenizer::new(inner)?,
         [Some(cls.unwrap_or(101)), None, Some(0)],

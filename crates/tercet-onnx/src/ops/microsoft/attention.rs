@@ -1,5 +1,5 @@
-//! Attention as ONNX Runtime's optimizer and builders of decoders write it: packed projections, caches of keys and values, and
-//! masks as lengths, as rows of keys or as terms of the scores.
+//! Attention operators of ONNX Runtime's optimizers and model builders: packed projections, KV
+//! caches, and masks as lengths, key masks or score biases.
 
 use tercet_ir::ops::{AttentionLayout, AttentionMask, AttentionOptions};
 use tercet_ir::scalar::CompareFn;
@@ -12,8 +12,8 @@ use super::super::shape::reshaped;
 use super::super::{OpsetEntry, linear, op};
 use super::DOMAIN;
 use crate::call::{ImportNode, NodeOutputs, one};
+use crate::emulated_dtypes::cast_to;
 use crate::error::NodeErrorKind;
-use crate::narrow::cast_to;
 use crate::val::{ImportedValue, ShapeElem};
 
 pub(crate) const TABLE: &[OpsetEntry] = &[
@@ -24,7 +24,7 @@ pub(crate) const TABLE: &[OpsetEntry] = &[
     op("GroupQueryAttention", 1, grouped).in_domain(DOMAIN),
 ];
 
-/// Attributes that are honoured at these values alone.
+/// Checks attributes that are supported with one value only.
 fn only(k: &ImportNode<'_, '_>, values: &[(&str, i64)]) -> Result<(), NodeErrorKind> {
     for (name, value) in values {
         let found = k.attrs.int(name, *value)?;
@@ -44,7 +44,7 @@ fn known(n: usize) -> Dim {
     Dim::Known(n)
 }
 
-/// Rows of angles by positions `[B, S]`, or from the one of `[1]` on.
+/// Rotary embedding with positions `[B, S]`, or consecutive positions from a start `[1]`.
 fn rotary(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     only(k, &[("is_packed_batching", 0)])?;
     if k.attrs.float("scale", 1.0)? != 1.0 {
@@ -78,14 +78,15 @@ fn rotary(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(if flat { join_heads(k, y)? } else { y })
 }
 
-/// 0 for keys that a mask keeps, else what the node says is added to their scores.
+/// Converts a key mask to a score bias: 0 for kept keys, otherwise the node's mask value.
 fn filtered(k: &mut ImportNode<'_, '_>, keep: Value, dtype: DType) -> Result<Value, NodeErrorKind> {
     let filter = k.attrs.float("mask_filter_value", -10000.0)?;
     let (zero, filter) = (k.c.scalar(dtype, 0.0)?, k.c.scalar(dtype, filter)?);
     Ok(k.g().where_(keep, zero, filter)?)
 }
 
-/// A mask of keys as a term of the scores: how many of a row are there `[B]`, or which `[B, keys]`, `[B, queries, keys]`.
+/// A key mask as a score bias. The mask is the key count `[B]`, or `[B, keys]`, or `[B, queries,
+/// keys]`.
 fn masked(
     k: &mut ImportNode<'_, '_>,
     at: usize,
@@ -126,7 +127,7 @@ fn masked(
     Ok(Some(filtered(k, keep, dtype)?))
 }
 
-/// Whether a query sees a key by their positions: `[queries, keys]`, the last of both at the same one.
+/// The causal mask `[queries, keys]`; the last query and the last key have the same position.
 fn past_only(
     k: &mut ImportNode<'_, '_>,
     queries: &Dim,
@@ -144,15 +145,15 @@ fn past_only(
     Ok(k.g().compare(CompareFn::Le, j, i)?)
 }
 
-/// Where masks and terms of the scores are.
+/// The operand indices of masks and score biases.
 struct AttentionMaskInputs {
-    /// The operand of the mask.
+    /// The index of the mask.
     mask: usize,
-    /// The operand that is added to scores.
+    /// The index of the score bias.
     term: usize,
 }
 
-/// Attention of `[B, heads, S, D]`, with what decides which keys are seen: `[B, S, heads D]`.
+/// Attention of `[B, heads, S, D]` with a mask; the result is `[B, S, heads D]`.
 fn attend(
     k: &mut ImportNode<'_, '_>,
     [q, key, value]: [Value; 3],
@@ -192,13 +193,13 @@ fn attend(
 
 fn multi_head(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     if k.has(8) || k.has(9) || k.is_requested(3) {
-        let text = "shared caches, beams and the scores as a result are not supported";
+        let text = "shared caches, beam search and scores as an output are not supported";
         return Err(NodeErrorKind::unsupported(text));
     }
     let count = required_heads(k, "num_heads")?;
     let mut parts = [k.x(0)?, k.x(1)?, k.x(2)?];
     if k.rank(parts[0]) != 3 {
-        let text = "queries, keys and values packed together are not supported";
+        let text = "packed queries, keys and values are not supported";
         return Err(NodeErrorKind::operand(0, text));
     }
     if let Some(bias) = k.opt(3)? {
@@ -226,7 +227,7 @@ fn multi_head(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     Ok(vec![y.into(), split[1].into(), split[2].into()])
 }
 
-/// A projection `[B, S, all]` as heads of queries, keys and values, which lie one after the other.
+/// Splits a packed projection `[B, S, all]` into query, key and value heads.
 fn projected(
     k: &mut ImportNode<'_, '_>,
     x: Value,
@@ -244,7 +245,7 @@ fn projected(
         ));
     };
     if q + key + value != all {
-        let text = format!("{widths:?} are not the {all} columns of the weights");
+        let text = format!("is {widths:?}, which does not match the {all} columns of the weights");
         return Err(NodeErrorKind::attribute("qkv_hidden_sizes", text));
     }
     let mut parts = [x; 3];
@@ -255,7 +256,7 @@ fn projected(
     Ok(parts)
 }
 
-/// Keys and values behind those of `[2, B, heads, P, D]`, and both together in that form.
+/// Appends keys and values to a past `[2, B, heads, P, D]`; also returns both in that layout.
 fn with_past(
     k: &mut ImportNode<'_, '_>,
     past: usize,
@@ -277,7 +278,7 @@ fn with_past(
     Ok((both, present.into()))
 }
 
-/// Attention of a projection: the result, and keys and values.
+/// Attention of a packed projection: the result, and keys and values.
 fn self_attention(
     k: &mut ImportNode<'_, '_>,
     x: Value,
@@ -316,7 +317,7 @@ fn quantized(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let number = k.g().cast(sum, DType::F32)?;
     let all = k.g().mul(number, scale)?;
     let all = k.g().plus(all, bias)?;
-    // It has no term of the scores.
+    // This operator has no score bias.
     let masks = AttentionMaskInputs {
         mask: 5,
         term: usize::MAX,
@@ -324,7 +325,7 @@ fn quantized(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     self_attention(k, all, masks, 8)
 }
 
-/// Queries, keys and values of grouped heads, from three operands or one with all.
+/// The queries, keys and values of grouped heads, from three operands or a packed one.
 fn grouped_parts(
     k: &mut ImportNode<'_, '_>,
     count: usize,
@@ -334,7 +335,7 @@ fn grouped_parts(
     if k.has(1) != k.has(2) {
         return Err(NodeErrorKind::operand(
             2,
-            "keys and values are there together or not",
+            "keys and values must both be present or both be absent",
         ));
     }
     if k.has(1) {
@@ -354,7 +355,7 @@ fn grouped_parts(
     ])
 }
 
-/// Where the first query of each row stands: the keys of before, `[B, 1]`.
+/// The position of the first query in each row: the number of past keys, `[B, 1]`.
 fn before(k: &mut ImportNode<'_, '_>, queries: &Dim) -> Result<Value, NodeErrorKind> {
     let last = k.x(5)?;
     let n = k.dims(last)[0].clone();
@@ -367,11 +368,11 @@ fn before(k: &mut ImportNode<'_, '_>, queries: &Dim) -> Result<Value, NodeErrorK
     let (one_, zero) = (k.c.scalar(DType::I64, 1.0)?, k.c.scalar(DType::I64, 0.0)?);
     let total = k.g().plus(last, one_)?;
     let before = k.g().sub(total, own)?;
-    // A first part that is padded behind its end.
+    // The prompt may be padded at the end, so clamp to 0.
     Ok(k.g().max(before, zero)?)
 }
 
-/// Keys or values behind those of before, of which each row has its own number.
+/// Appends keys or values to a past that has a different length in each row.
 fn appended(
     k: &mut ImportNode<'_, '_>,
     past: Option<Value>,
@@ -407,12 +408,12 @@ fn appended(
     let from = g.expand(from, dims)?;
     let y = g.gather_elements(both, from, 2)?;
     let dtype = g.ty(y).dtype;
-    // Behind the last key of a row there is nothing.
+    // Zero the elements after the last key of a row.
     let zero = g.scalar(dtype, 0.0)?;
     Ok(g.where_(is_there, y, zero)?)
 }
 
-/// Heads of queries in groups that share keys; each row has as many keys as `seqlens_k` says, and one more.
+/// Grouped-query attention. Each row has `seqlens_k + 1` keys.
 fn grouped(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     if let Some(at) = (11..17).find(|at| k.has(*at)) {
         return Err(NodeErrorKind::operand(at, "is not supported"));
@@ -464,7 +465,8 @@ fn grouped(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     Ok(vec![y.into(), key.into(), value.into()])
 }
 
-/// Keys up to a query's position `at [B, S]`, of which a window is seen where the node has one; and a term of the scores.
+/// The mask of keys up to a query's position `at [B, S]`, limited by the optional sliding window,
+/// with the optional score bias.
 fn grouped_mask(
     k: &mut ImportNode<'_, '_>,
     at: Value,

@@ -1,4 +1,4 @@
-//! Embeddings as ONNX Runtime's optimizer fuses them.
+//! Embedding operators fused by ONNX Runtime's optimizer.
 
 use tercet_ir::ops::ReduceFn;
 use tercet_ir::{DType, Tensor};
@@ -12,7 +12,8 @@ use crate::val::ImportedValue;
 pub(crate) const TABLE: &[OpsetEntry] =
     &[op("EmbedLayerNormalization", 1, embed_layer_norm).in_domain(DOMAIN)];
 
-/// The norm of the sum of the embeddings of words, positions and segments; how many of a row the mask keeps; the sum.
+/// The normalized sum of word, position and segment embeddings; the number of unmasked tokens per
+/// row; the sum.
 fn embed_layer_norm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (ids, words, places) = (k.x(0)?, k.x(2)?, k.x(3)?);
     let (segments, table) = (k.opt(1)?, k.opt(4)?);
@@ -52,7 +53,7 @@ fn embed_layer_norm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         }
         (Some(mask), true) => {
             let one_ = k.c.scalar(DType::I32, 1.0)?;
-            let mask = crate::narrow::cast_to(k.g(), mask, DType::I32)?;
+            let mask = crate::emulated_dtypes::cast_to(k.g(), mask, DType::I32)?;
             let kept = k.g().min(mask, one_)?;
             k.g().reduce(ReduceFn::Sum, kept, &[1], false)?.into()
         }

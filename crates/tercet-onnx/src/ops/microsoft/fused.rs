@@ -1,4 +1,4 @@
-//! Convolutions and products with an activation behind them, as ONNX Runtime's optimizer writes them.
+//! Convolutions and matmuls fused with an activation by ONNX Runtime's optimizer.
 
 use tercet_ir::Value;
 use tercet_ir::scalar::UnaryFn;
@@ -24,7 +24,7 @@ fn quick_gelu(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(g.mul(x, gate)?)
 }
 
-/// The activation `name` with its numbers.
+/// Applies the activation `name` with its parameters.
 fn activated(
     k: &mut ImportNode<'_, '_>,
     x: Value,

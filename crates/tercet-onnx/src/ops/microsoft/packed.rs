@@ -1,4 +1,5 @@
-//! Products with weights of a few bits, which stay packed in the graph: what they stand for is computed from them there.
+//! Matmuls with weights of a few bits. The weights stay packed in the graph, which dequantizes
+//! them.
 
 use half::f16;
 use tercet_ir::scalar::BinaryFn;
@@ -18,10 +19,10 @@ fn count(k: &ImportNode<'_, '_>, name: &str) -> Result<usize, NodeErrorKind> {
     let n = usize::try_from(n)
         .ok()
         .filter(|n| (1..=1 << 30).contains(n));
-    n.ok_or_else(|| NodeErrorKind::attribute(name, "is required, from 1 to 2^30"))
+    n.ok_or_else(|| NodeErrorKind::attribute(name, "is required and must be from 1 to 2^30"))
 }
 
-/// The codes in bytes `[.., n]`, the first of a byte in its lowest bits: `[.., n * 8 / bits]`, I32.
+/// Unpacks quantized values from bytes `[.., n]`, lowest bits first: I32 `[.., n * 8 / bits]`.
 fn codes(k: &mut ImportNode<'_, '_>, x: Value, bits: usize) -> Result<Value, NodeErrorKind> {
     let x = k.g().cast(x, DType::I32)?;
     if bits == 8 {
@@ -45,7 +46,7 @@ fn codes(k: &mut ImportNode<'_, '_>, x: Value, bits: usize) -> Result<Value, Nod
     reshaped(k.g(), apart, &dims)
 }
 
-/// The zero point of each block, `[N, blocks, 1]` of the dtype of the scales.
+/// The zero point of each block, `[N, blocks, 1]`, in the dtype of the scales.
 fn zero_points(
     k: &mut ImportNode<'_, '_>,
     [n, blocks, bits]: [usize; 3],
@@ -56,10 +57,10 @@ fn zero_points(
         return k.c.scalar(dtype, f64::from(1u32 << (bits - 1)));
     };
     if k.dtype(zero) != DType::U8 {
-        let zero = crate::narrow::cast_to(k.g(), zero, dtype)?;
+        let zero = crate::emulated_dtypes::cast_to(k.g(), zero, dtype)?;
         return reshaped(k.g(), zero, &each);
     }
-    // Each row of them begins with a byte of its own.
+    // Each row starts at a byte boundary.
     let bytes = (blocks * bits).div_ceil(8);
     let rows = reshaped(k.g(), zero, &[Dim::Known(n), Dim::Known(bytes)])?;
     let codes = codes(k, rows, bits)?;
@@ -68,13 +69,14 @@ fn zero_points(
     reshaped(k.g(), zero, &each)
 }
 
-/// The weights of this many bits as blocks of 32 that products read as they are, `[N, bytes]`, if they are known and mean exactly the same:
-/// zero points are in the middle, and scales are numbers of F16.
+/// Converts the weights to native 32-element blocks `[N, bytes]`, which quantized matmuls read
+/// directly. Only if the weights are constant and the conversion is exact: zero points are in the
+/// middle, and scales are F16 numbers.
 fn blocks_of_32(
     k: &ImportNode<'_, '_>,
     [n, inner, block, bits]: [usize; 4],
 ) -> Option<(Tensor, Scheme)> {
-    /// Weights of a block, and bytes of its scale.
+    /// Weights per block, and bytes of its scale.
     const LEN: usize = 32;
     const SCALE: usize = 2;
     let scheme = match bits {
@@ -107,7 +109,8 @@ fn blocks_of_32(
             match bits {
                 8 => packed.extend(codes.iter().map(|code| code ^ 0x80)),
                 _ => {
-                    // Neighbours share a byte there, here elements 16 apart.
+                    // Adjacent elements share a byte in the source, elements 16 apart in the native
+                    // block.
                     let code = |j: usize| (codes[j / 2] >> (j % 2 * 4)) & 15;
                     packed.extend((0..LEN / 2).map(|j| code(j) | (code(j + LEN / 2) << 4)));
                 }
@@ -125,18 +128,18 @@ fn matmul_bits(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let bits = match k.attrs.int("bits", 4)? {
         bits @ (2 | 4 | 8) => bits as usize,
         other => {
-            let text = format!("{other} is not supported; 2, 4 and 8 are");
+            let text = format!("{other} is not supported, expected 2, 4 or 8");
             return Err(NodeErrorKind::attribute("bits", text));
         }
     };
-    // How exact the products have to be at least.
+    // `accuracy_level` only sets a minimum accuracy of the matmul.
     k.attrs.ignore(&["accuracy_level"]);
     if k.attrs.int("weight_prepacked", 0)? != 0 {
-        let text = "weights in the order of another runtime's kernels are not supported";
+        let text = "weights in a runtime-specific prepacked layout are not supported";
         return Err(NodeErrorKind::attribute("weight_prepacked", text));
     }
     if k.has(4) {
-        let text = "groups by an index of their own (`g_idx`) are not supported";
+        let text = "group indices (`g_idx`) are not supported";
         return Err(NodeErrorKind::operand(4, text));
     }
     if let Some((weights, scheme)) = blocks_of_32(k, [n, inner, block, bits])
@@ -155,7 +158,7 @@ fn matmul_bits(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     if k.dtype(packed) != DType::U8 || block * bits % 8 != 0 {
         return Err(NodeErrorKind::operand(
             1,
-            "must be whole bytes in each block",
+            "must be a multiple of 8 bits per block",
         ));
     }
     let dtype = k.dtype(scales);
@@ -170,7 +173,7 @@ fn matmul_bits(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let weights = reshaped(k.g(), weights, &[Dim::Known(n), Dim::Known(blocks * block)])?;
     let weights = k.g().narrow(weights, 1, 0, inner)?;
     let own = k.dtype(a);
-    let weights = crate::narrow::cast_to(k.g(), weights, own)?;
+    let weights = crate::emulated_dtypes::cast_to(k.g(), weights, own)?;
     let turned = k.g().transpose(weights, &[1, 0])?;
     let y = super::super::linear::vectors(k, a, turned)?;
     one(match k.opt(5)? {

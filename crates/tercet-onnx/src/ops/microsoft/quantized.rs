@@ -1,6 +1,7 @@
-//! Operators on quantised numbers: those of graphs in integers, and products that quantise what they are given.
+//! Operators on quantized values: those of integer graphs, and matmuls that quantize their inputs
+//! dynamically.
 //!
-//! Elementwise ones are computed on what the integers stand for, in F32, as ONNX Runtime does.
+//! Elementwise operators compute on the dequantized F32 values, as ONNX Runtime does.
 
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{DType, Dim, Value};
@@ -57,19 +58,16 @@ fn not_last(k: &ImportNode<'_, '_>) -> Result<(), NodeErrorKind> {
     }
 }
 
-/// One number, of any rank.
+/// A scalar operand of any rank.
 fn single(k: &mut ImportNode<'_, '_>, index: usize) -> Result<Value, NodeErrorKind> {
     let x = k.x(index)?;
     match k.dims(x).iter().all(Dim::is_one) {
         true => reshaped(k.g(), x, &[]),
-        false => Err(NodeErrorKind::operand(
-            index,
-            "more than one number is not supported",
-        )),
+        false => Err(NodeErrorKind::operand(index, "only a scalar is supported")),
     }
 }
 
-/// What the operands from `at` on stand for: numbers, their scale, and their zero point where there is one.
+/// Dequantizes the operands from `at` on: values, scale and optional zero point.
 fn wide(k: &mut ImportNode<'_, '_>, at: usize) -> Result<Value, NodeErrorKind> {
     let (x, scale) = (k.x(at)?, single(k, at + 1)?);
     let x = k.g().cast(x, DType::F32)?;
@@ -84,7 +82,8 @@ fn wide(k: &mut ImportNode<'_, '_>, at: usize) -> Result<Value, NodeErrorKind> {
     Ok(k.g().mul(moved, scale)?)
 }
 
-/// Quantised by the scale at `at` and the zero point behind it, to the dtype of that or `own`.
+/// Quantizes with the scale at operand `at` and the zero point after it. The result has the dtype
+/// of the zero point, or `own`.
 fn narrowed(
     k: &mut ImportNode<'_, '_>,
     y: Value,
@@ -127,17 +126,17 @@ fn softmax(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let rank = k.rank(x);
     let at = k.axis(-1, rank)?;
     if opset < 13 && at + 1 != rank {
-        let text = "of several axes at once is not supported";
+        let text = "several axes are not supported";
         return Err(NodeErrorKind::attribute("axis", text));
     }
     unary(k, |k, x| Ok(k.g().softmax(x, at)?))
 }
 
-/// Scale and zero point of the result come first, then three operands for each part.
+/// The operands are scale and zero point of the result, then three operands per part.
 fn concat(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let parts = k.ins.len().saturating_sub(2) / 3;
     if parts == 0 || k.ins.len() != 2 + 3 * parts {
-        let text = "three for each part, behind a scale and a zero point, are expected";
+        let text = "expected a scale, a zero point, and three operands per part";
         return Err(NodeErrorKind::unsupported(format!(
             "{} operands; {text}",
             k.ins.len()
@@ -153,7 +152,7 @@ fn concat(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(narrowed(k, y, 0, DType::U8)?)
 }
 
-/// A sum of integers as F32, times the scales, and a bias.
+/// An integer sum as F32, times the scales, plus an optional bias.
 fn scaled(
     k: &mut ImportNode<'_, '_>,
     sum: Value,
@@ -169,7 +168,7 @@ fn scaled(
     })
 }
 
-/// Zero points of columns broadcast along the rows as they are.
+/// Per-column zero points broadcast along the rows without a reshape.
 fn columns(k: &mut ImportNode<'_, '_>, x: usize, zero: usize) -> Result<Value, NodeErrorKind> {
     conv::shifted(k, x, zero, None)
 }
@@ -191,14 +190,14 @@ fn matmul_to_float(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (a, b) = (rows(k, 0, 4)?, columns(k, 1, 5)?);
     let (a_scale, b_scale, bias) = (k.x(2)?, k.x(3)?, k.opt(6)?);
     if !k.dims(a_scale).iter().all(Dim::is_one) {
-        let text = "a scale for each row is not supported";
+        let text = "per-row scales are not supported";
         return Err(NodeErrorKind::operand(2, text));
     }
     let sum = linear::vectors(k, a, b)?;
     one(scaled(k, sum, [a_scale, b_scale], bias)?)
 }
 
-/// Sums with an integer bias, scaled; quantised again where there is a scale for it.
+/// Scaled integer sums with an integer bias; quantized again if there is an output scale.
 fn gemm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (mut a, mut b) = (columns(k, 0, 2)?, k.x(3)?);
     let turned = k.attrs.flag("transB", false)?;

@@ -55,7 +55,7 @@ const DOTS: WorkgroupUse = WorkgroupUse {
     digits: 3,
 };
 /// Configuration for rows that may be rounded to 16 bits. With one limb less, registers suffice for
-/// a second column of 4-bit weights (ADR 0048).
+/// a second column of 4-bit weights.
 const TWO_DIGITS: WorkgroupUse = WorkgroupUse {
     part_bytes: 16 * 9,
     digits: 2,

@@ -1,0 +1,339 @@
+//! Padded values: only the first elements of one axis are valid, and a run's data decides their
+//! number (ADR 0006).
+//!
+//! [`call`] has a rule per operator for the padded axis of its result. Operators without a rule
+//! reject such operands. Elements after the valid ones are computed from index 0 and cut off at the
+//! outputs.
+
+use std::rc::Rc;
+
+use tercet_ir::{DType, Dim, Tensor, TensorType, Value};
+
+use crate::attrs::OnnxAttrs;
+use crate::call::axis;
+use crate::ctx::ImportCtx;
+use crate::error::NodeErrorKind;
+use crate::val::ImportedValue;
+
+/// A value with an axis that is longer than its valid part.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PaddedValue {
+    pub(crate) value: Value,
+    pub(crate) axis: usize,
+    /// The number of valid elements on the axis, I32.
+    pub(crate) count: Value,
+}
+
+impl PaddedValue {
+    /// Wraps the padded value as an imported value.
+    pub(crate) fn val(value: Value, axis: usize, count: Value) -> ImportedValue {
+        ImportedValue::Bounded(Rc::new(PaddedValue { value, axis, count }))
+    }
+}
+
+/// An output whose size on one axis is the value of another output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DynamicSizeOutput {
+    /// The output's index in the order of the file.
+    pub output: usize,
+    /// The axis with the data-dependent size.
+    pub axis: usize,
+    /// The name of the graph output, `i32[]`, with the valid size of the axis.
+    pub count: String,
+}
+
+/// Cuts the outputs of a run to their valid sizes. `outputs` has the outputs of the file, followed
+/// by one count for each entry of `counted`.
+///
+/// # Errors
+/// A count is missing, or exceeds its axis.
+pub fn cut(counted: &[DynamicSizeOutput], mut outputs: Vec<Tensor>) -> Result<Vec<Tensor>, String> {
+    let first = outputs.len().checked_sub(counted.len());
+    let counts = outputs.split_off(first.ok_or("the counts of padded outputs are missing")?);
+    for (own, count) in counted.iter().zip(counts) {
+        let (Some(output), Some(n)) = (
+            outputs.get_mut(own.output),
+            count.to_i64s().first().copied(),
+        ) else {
+            return Err(format!("output {} has no count", own.output));
+        };
+        *output = first_of(output, own.axis, n)?;
+    }
+    Ok(outputs)
+}
+
+/// The first `n` elements of an axis.
+fn first_of(x: &Tensor, axis: usize, n: i64) -> Result<Tensor, String> {
+    let shape = x.shape();
+    let size = shape.get(axis).copied().unwrap_or(0);
+    let n = usize::try_from(n).ok().filter(|n| *n <= size);
+    let n = n.ok_or_else(|| format!("the valid size exceeds the axis size {size}"))?;
+    let mut sizes = shape.to_vec();
+    sizes[axis] = n;
+    let mut y = Tensor::zeros(TensorType::new(x.dtype(), &sizes)).map_err(|e| e.to_string())?;
+    let inner: usize = shape[axis + 1..].iter().product::<usize>() * x.dtype().size_bytes();
+    if inner * n > 0 {
+        let rows = x.bytes().chunks(inner * size);
+        let cut = y.bytes_mut().chunks_mut(inner * n);
+        rows.zip(cut)
+            .for_each(|(from, to)| to.copy_from_slice(&from[..inner * n]));
+    }
+    Ok(y)
+}
+
+/// The position of the padded axis in the result of an operator.
+#[derive(Clone, Copy)]
+enum PaddedAxisRule {
+    /// Elementwise with broadcasting: the axis is counted from the last one.
+    Elementwise,
+    Transpose,
+    Squeeze,
+    Unsqueeze,
+    Gather,
+    GatherNd,
+    Slice,
+    Concat,
+    /// The first axis is preserved; the others may change.
+    Leading,
+}
+
+fn rule(domain: &str, name: &str) -> Option<PaddedAxisRule> {
+    if !domain.is_empty() {
+        return None;
+    }
+    match name {
+        "Cast" | "Neg" | "Abs" | "Sqrt" | "Exp" | "Log" | "Relu" | "Sigmoid" | "Tanh" | "Not"
+        | "Identity" | "Add" | "Sub" | "Mul" | "Div" | "Mod" | "Pow" | "Equal" | "Less"
+        | "Greater" | "LessOrEqual" | "GreaterOrEqual" | "Where" | "And" | "Or" | "Floor"
+        | "Ceil" | "Round" | "Clip" | "Min" | "Max" => Some(PaddedAxisRule::Elementwise),
+        "Transpose" => Some(PaddedAxisRule::Transpose),
+        "Squeeze" => Some(PaddedAxisRule::Squeeze),
+        "Unsqueeze" => Some(PaddedAxisRule::Unsqueeze),
+        "Gather" => Some(PaddedAxisRule::Gather),
+        "GatherND" => Some(PaddedAxisRule::GatherNd),
+        "Slice" => Some(PaddedAxisRule::Slice),
+        "Concat" => Some(PaddedAxisRule::Concat),
+        "Reshape" | "Flatten" => Some(PaddedAxisRule::Leading),
+        _ => None,
+    }
+}
+
+/// The plan for a node with padded operands: the operands as plain values, and the rule for the
+/// padded axis of the result.
+pub(crate) struct PaddedNodePlan {
+    pub(crate) ins: Vec<ImportedValue>,
+    rule: PaddedAxisRule,
+    /// The index of the first padded operand.
+    at: usize,
+    padded: PaddedValue,
+    /// The shape of that operand, and the ranks of all operands in the graph.
+    dims: Vec<Dim>,
+    ranks: Vec<usize>,
+}
+
+/// The plan for a node; `None` if no operand is padded.
+pub(crate) fn plan(
+    ctx: &ImportCtx<'_>,
+    (domain, name): (&str, &str),
+    ins: &[ImportedValue],
+) -> Result<Option<PaddedNodePlan>, NodeErrorKind> {
+    let bounded = |v: &ImportedValue| match v {
+        ImportedValue::Bounded(b) => Some(**b),
+        _ => None,
+    };
+    let Some((at, own)) = ins
+        .iter()
+        .enumerate()
+        .find_map(|(i, v)| Some((i, bounded(v)?)))
+    else {
+        return Ok(None);
+    };
+    let refused = || {
+        let text = "has a data-dependent size, which this operator does not support";
+        NodeErrorKind::operand(at, text)
+    };
+    let rule = rule(domain, name).ok_or_else(refused)?;
+    let rank = |v: &ImportedValue| match v {
+        ImportedValue::Bounded(b) => ctx.dims(b.value).len(),
+        ImportedValue::Graph(v) => ctx.dims(*v).len(),
+        ImportedValue::ConstTensor(k) => k.tensor.shape().len(),
+        _ => 0,
+    };
+    let ranks: Vec<usize> = ins.iter().map(rank).collect();
+    for (i, val) in ins.iter().enumerate() {
+        let dims = match val {
+            ImportedValue::Bounded(other) if i != at => {
+                let same = other.count == own.count
+                    && match rule {
+                        PaddedAxisRule::Elementwise => {
+                            ranks[i] - other.axis == ranks[at] - own.axis
+                        }
+                        PaddedAxisRule::Concat => other.axis == own.axis,
+                        _ => false,
+                    };
+                if !same {
+                    return Err(refused());
+                }
+                continue;
+            }
+            ImportedValue::Graph(v) => ctx.dims(*v),
+            ImportedValue::ConstTensor(k) => {
+                k.tensor.shape().iter().map(|n| Dim::Known(*n)).collect()
+            }
+            _ => continue,
+        };
+        // A plain operand must broadcast along the axis, otherwise its size would have to equal the
+        // data-dependent one.
+        let there = dims.len().checked_sub(ranks[at] - own.axis);
+        let repeats = there.is_none_or(|a| dims[a].is_one());
+        if (matches!(rule, PaddedAxisRule::Elementwise) && !repeats)
+            || matches!(rule, PaddedAxisRule::Concat)
+        {
+            return Err(refused());
+        }
+    }
+    let plain = |v: &ImportedValue| match v {
+        ImportedValue::Bounded(b) => ImportedValue::Graph(b.value),
+        other => other.clone(),
+    };
+    Ok(Some(PaddedNodePlan {
+        ins: ins.iter().map(plain).collect(),
+        rule,
+        at,
+        dims: ctx.dims(own.value),
+        padded: own,
+        ranks,
+    }))
+}
+
+impl PaddedNodePlan {
+    /// The results of the node, with their padded axis.
+    pub(crate) fn results(
+        &self,
+        ctx: &mut ImportCtx<'_>,
+        opset: i64,
+        attrs: &OnnxAttrs<'_>,
+        results: Vec<ImportedValue>,
+    ) -> Result<Vec<ImportedValue>, NodeErrorKind> {
+        let mut wrapped = Vec::with_capacity(results.len());
+        for val in results {
+            let value = ctx.place(&val, 0)?;
+            let dims = ctx.dims(value);
+            let found = self.axis(opset, attrs, &dims)?;
+            let found = found.ok_or_else(|| {
+                let text = "has a data-dependent size, and the size of the result cannot be derived from it";
+                NodeErrorKind::operand(self.at, text)
+            })?;
+            wrapped.push(PaddedValue::val(value, found, self.padded.count));
+        }
+        Ok(wrapped)
+    }
+
+    /// The known integers of an operand, or of an attribute in older operator versions.
+    fn ints(&self, index: usize) -> Option<Vec<i64>> {
+        match self.ins.get(index) {
+            Some(ImportedValue::ConstTensor(k)) => Some(k.tensor.to_i64s()),
+            _ => None,
+        }
+    }
+
+    fn axis(
+        &self,
+        opset: i64,
+        attrs: &OnnxAttrs<'_>,
+        to: &[Dim],
+    ) -> Result<Option<usize>, NodeErrorKind> {
+        let (own, rank) = (self.padded.axis, self.dims.len());
+        let listed = |index: usize, since: i64| -> Result<Option<Vec<i64>>, NodeErrorKind> {
+            match opset >= since {
+                true => Ok(self.ints(index)),
+                false => Ok(attrs.ints_opt("axes")?.map(<[i64]>::to_vec)),
+            }
+        };
+        Ok(match self.rule {
+            PaddedAxisRule::Elementwise => to.len().checked_sub(rank - own),
+            PaddedAxisRule::Transpose => match attrs.ints_opt("perm")? {
+                Some(perm) => perm.iter().position(|a| *a == own as i64),
+                None => Some(rank - 1 - own),
+            },
+            PaddedAxisRule::Squeeze => {
+                let gone = match listed(1, 13)? {
+                    Some(list) => crate::call::axes(&list, rank)?,
+                    None => (0..rank).filter(|a| self.dims[*a].is_one()).collect(),
+                };
+                let before = gone.iter().filter(|a| **a < own).count();
+                (!gone.contains(&own)).then(|| own - before)
+            }
+            PaddedAxisRule::Unsqueeze => {
+                let list = listed(1, 13)?.unwrap_or_default();
+                let new = crate::call::axes(&list, to.len())?;
+                (0..to.len()).filter(|a| !new.contains(a)).nth(own)
+            }
+            PaddedAxisRule::Gather => {
+                let at = axis(attrs.int("axis", 0)?, self.ranks[0])?;
+                match self.at {
+                    0 if own == at => None,
+                    0 if own < at => Some(own),
+                    0 => Some(own + self.ranks[1] - 1),
+                    _ => Some(at + own),
+                }
+            }
+            PaddedAxisRule::GatherNd => {
+                let plain = attrs.int("batch_dims", 0)? == 0;
+                (self.at == 1 && plain && own + 1 < rank).then_some(own)
+            }
+            PaddedAxisRule::Slice => {
+                let along = match opset >= 10 {
+                    true if self.ins.len() > 3 => self.ints(3),
+                    true => self
+                        .ints(1)
+                        .map(|starts| (0..starts.len() as i64).collect()),
+                    false => attrs.ints_opt("axes")?.map(<[i64]>::to_vec),
+                };
+                let along = along
+                    .map(|list| crate::call::axes(&list, rank))
+                    .transpose()?;
+                along
+                    .is_some_and(|list| !list.contains(&own))
+                    .then_some(own)
+            }
+            PaddedAxisRule::Concat => {
+                let at = attrs.int_opt("axis")?.unwrap_or(0);
+                (axis(at, rank)? != own).then_some(own)
+            }
+            PaddedAxisRule::Leading => (own == 0 && to.first() == self.dims.first()).then_some(0),
+        })
+    }
+}
+
+/// The indices of the true elements of a boolean list `[N]`: a padded I64 `[N]` and the number of
+/// valid elements.
+pub(crate) fn places(
+    ctx: &mut ImportCtx<'_>,
+    keep: Value,
+) -> Result<(Value, Value), NodeErrorKind> {
+    let n = ctx.dims(keep)[0].clone();
+    let room = n.checked_add(&Dim::Known(1));
+    let room =
+        room.ok_or_else(|| NodeErrorKind::unsupported("the number of elements overflows"))?;
+    let all = ctx.place(
+        &ImportedValue::sizes(vec![crate::val::ShapeElem::from_dim(&n)], true),
+        0,
+    )?;
+    let g = ctx.g();
+    let ones = g.cast(keep, DType::I64)?;
+    let sums = g.cum_sum(ones, 0)?;
+    let (one, zero) = (g.scalar(DType::I64, 1.0)?, g.scalar(DType::I64, 0.0)?);
+    let at = g.sub(sums, one)?;
+    // Indices of false elements are written after the end.
+    let at = g.where_(keep, at, all)?;
+    let one_each = g.expand(one, [n.clone()])?;
+    let from = g.cum_sum(one_each, 0)?;
+    let from = g.sub(from, one)?;
+    let empty = g.expand(zero, [room])?;
+    let replace = tercet_ir::ops::ScatterReduce::Replace;
+    let written = g.scatter_elements(empty, at, from, 0, replace)?;
+    let places = g.slice(written, &[0], &[-1], &[1])?;
+    let count = g.reduce(tercet_ir::ops::ReduceFn::Sum, ones, &[0], false)?;
+    Ok((places, g.cast(count, DType::I32)?))
+}

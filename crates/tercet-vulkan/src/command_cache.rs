@@ -1,0 +1,98 @@
+//! The recorded command buffers of an executable, and their replacement policy.
+
+use ash::vk;
+use tercet_plan::{ActiveStep, LaunchSizes, StageId};
+
+use crate::command_list::DescriptorSets;
+use crate::error::VulkanError;
+use crate::record::{CommandPool, TimestampQueries};
+
+/// Maximum number of retained branch combinations per stage.
+const MAX_RECORDED_RUNS: usize = 16;
+
+/// After this many runs with equal sizes, commands are recorded for these sizes only, so the device
+/// does not read grids from memory. The decode steps of a model all have the same size.
+const STEADY_RUNS: u32 = 4;
+
+/// Command buffers with the resources that they bind.
+pub(crate) struct CommandBufferCache {
+    /// One entry for each stage, combination of branches and repeated size; the most recently used
+    /// entry is last.
+    pub(crate) runs: Vec<RecordedStage>,
+    /// The number of consecutive runs with the same grids.
+    pub(crate) unchanged_grid_runs: u32,
+    pub(crate) last_grids: Vec<[u32; 3]>,
+    pub(crate) prepare: vk::CommandBuffer,
+    pub(crate) queries: Option<TimestampQueries>,
+    /// A run has written the timestamp queries.
+    pub(crate) has_timestamps: bool,
+    pub(crate) sets: DescriptorSets,
+    pub(crate) pool: CommandPool,
+}
+
+/// The commands of a stage for runs that select the same branches.
+pub(crate) struct RecordedStage {
+    pub(crate) stage: StageId,
+    pub(crate) selected_branches: Vec<u32>,
+    /// The grids of all steps, if the commands are specialized for one size.
+    pub(crate) grids: Option<Vec<[u32; 3]>>,
+    pub(crate) active_steps: Vec<ActiveStep>,
+    pub(crate) commands: vk::CommandBuffer,
+}
+
+impl CommandBufferCache {
+    /// Counts a run. Returns the grids that its commands may be specialized for.
+    pub(crate) fn count<'l>(&mut self, launch: &'l LaunchSizes) -> Option<&'l [[u32; 3]]> {
+        match self.last_grids == launch.grids {
+            true => self.unchanged_grid_runs = self.unchanged_grid_runs.saturating_add(1),
+            false => {
+                self.unchanged_grid_runs = 1;
+                self.last_grids.clone_from(&launch.grids);
+            }
+        }
+        (self.unchanged_grid_runs >= STEADY_RUNS).then_some(&launch.grids)
+    }
+
+    /// The times of the last finished submission of these commands as (step, start, duration). The
+    /// clock is that of [`TimestampQueries::nanoseconds`].
+    pub(crate) fn times(
+        &self,
+        commands: vk::CommandBuffer,
+        origin: &mut Option<u64>,
+    ) -> Vec<(usize, u64, u64)> {
+        let run = self.runs.iter().find(|r| r.commands == commands);
+        let (Some(run), Some(queries)) = (run, &self.queries) else {
+            return Vec::new();
+        };
+        let stamps = queries.nanoseconds(run.active_steps.len(), origin);
+        let pairs = run.active_steps.iter().zip(stamps.windows(2));
+        pairs.map(|(p, w)| (p.step, w[0], w[1] - w[0])).collect()
+    }
+
+    /// Moves the commands for these branches and grids to the end; false if there are none.
+    pub(crate) fn find(
+        &mut self,
+        stage: StageId,
+        chosen: &[u32],
+        grids: Option<&[[u32; 3]]>,
+    ) -> bool {
+        let mut runs = self.runs.iter();
+        let is_it = |r: &RecordedStage| {
+            r.stage == stage && r.selected_branches == chosen && r.grids.as_deref() == grids
+        };
+        let Some(at) = runs.rposition(is_it) else {
+            return false;
+        };
+        self.runs[at..].rotate_left(1);
+        true
+    }
+
+    /// A command buffer for new commands: the least recently used one if the limit is reached. None
+    /// of them may be pending.
+    pub(crate) fn commands(&mut self, stages: usize) -> Result<vk::CommandBuffer, VulkanError> {
+        match self.runs.len() < MAX_RECORDED_RUNS * stages.max(1) {
+            true => self.pool.buffer(),
+            false => Ok(self.runs.remove(0).commands),
+        }
+    }
+}

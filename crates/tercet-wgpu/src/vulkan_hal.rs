@@ -1,0 +1,145 @@
+//! Vulkan features and properties that wgpu does not expose, for adapters of the Vulkan backend
+//! (ADR 0055).
+//!
+//! The device is opened through wgpu-hal with a function table that replaces three Vulkan functions
+//! (`below/hooks.rs`). The replaced functions change three behaviours of wgpu:
+//!
+//! - wgpu lets the driver choose the subgroup size of each pipeline. Kernels with cooperative
+//!   matrices, and kernels that assume a subgroup size, require a known one ([`Wanted::subgroup`]).
+//! - wgpu enables robust buffer access. Tercet kernels check their own bounds
+//!   ([`Wanted::unchecked`]).
+//! - wgpu inserts a barrier between any two dispatches that write the same buffer, even if the
+//!   ranges are disjoint. A program records the true dependencies between its steps ([`grouped`]).
+
+use tercet_plan::ReportedProperties;
+
+/// Device properties that the Vulkan driver reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HalProperties {
+    /// The reported properties of the compute units.
+    pub(crate) units: ReportedProperties,
+    /// Packed int8 dot products with accumulation are one instruction.
+    pub(crate) packed_dots: bool,
+    /// Pipelines can disable robust buffer access.
+    pub(crate) unchecked: bool,
+    /// Supported subgroup sizes; `None` if the backend is not Vulkan.
+    pub(crate) subgroups: Option<SubgroupSizes>,
+    /// The driver version, which is part of the key of its pipeline cache.
+    #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
+    pub(crate) identity: Option<tercet_spirv::DriverIdentity>,
+}
+
+/// The subgroup sizes that compute shaders can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SubgroupSizes {
+    pub(crate) min: u32,
+    pub(crate) max: u32,
+    /// The default subgroup size that the driver reports.
+    pub(crate) usual: u32,
+    /// Pipelines can require a specific subgroup size.
+    pub(crate) can_require: bool,
+    /// Maximum subgroups per workgroup if a size is required.
+    pub(crate) max_required: u32,
+    /// Pipelines can require full subgroups.
+    pub(crate) full: bool,
+}
+
+/// The subgroup size that all kernels of the device use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SubgroupSize {
+    pub(crate) size: u32,
+    pub(crate) by: SizeBy,
+}
+
+/// How the subgroup size is fixed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SizeBy {
+    /// The hardware has only this size.
+    Fixed,
+    /// Each pipeline that uses subgroups requires the size.
+    Requirement,
+}
+
+impl SubgroupSizes {
+    /// Chooses the subgroup size for workgroups of at most `max_workgroup` threads: the only
+    /// supported size, otherwise the driver's default. If a workgroup would have too many subgroups
+    /// of that size, the next larger size is used. `None` if no size can be guaranteed.
+    pub(crate) fn choose(&self, max_workgroup: u32) -> Option<SubgroupSize> {
+        if self.min == self.max {
+            let by = SizeBy::Fixed;
+            return Some(SubgroupSize { size: self.min, by });
+        }
+        let sizes = std::iter::successors(Some(self.min), |size| size.checked_mul(2));
+        let size = sizes
+            .take_while(|&size| size <= self.max)
+            .filter(|&size| size >= self.usual)
+            .find(|&size| size.saturating_mul(self.max_required) >= max_workgroup)?;
+        let by = SizeBy::Requirement;
+        self.can_require.then_some(SubgroupSize { size, by })
+    }
+}
+
+/// The subgroup size that the pipelines of the current thread require.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SubgroupRequirement {
+    pub(crate) size: u32,
+    /// All subgroups of a workgroup must be full.
+    pub(crate) full: bool,
+}
+
+/// Options of the pipelines that the current thread creates, in addition to wgpu's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PipelineOptions {
+    pub(crate) subgroup: Option<SubgroupRequirement>,
+    /// Disables robust buffer access if the device supports that.
+    pub(crate) unchecked: bool,
+}
+
+/// A device that was opened through wgpu-hal.
+#[derive(Debug)]
+pub(crate) struct HalDevice {
+    pub(crate) device: wgpu::Device,
+    pub(crate) queue: wgpu::Queue,
+    /// [`grouped`] can set the barriers between dispatches.
+    pub(crate) groups: bool,
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "windows", target_os = "android")))]
+mod none {
+    use super::{Below, Opened, Wanted};
+
+    impl HalProperties {
+        /// Default properties: this platform has no Vulkan driver.
+        pub(crate) fn from_adapter(_: &wgpu::Adapter) -> HalProperties {
+            HalProperties::default()
+        }
+    }
+
+    pub(crate) fn open(_: &wgpu::Adapter, _: &wgpu::DeviceDescriptor<'_>) -> Option<HalDevice> {
+        None
+    }
+
+    pub(crate) fn with_pipeline_options<T>(_: PipelineOptions, calls: impl FnOnce() -> T) -> T {
+        calls()
+    }
+
+    pub(crate) fn grouped<T>(_: Vec<bool>, calls: impl FnOnce() -> T) -> T {
+        calls()
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "windows", target_os = "android")))]
+pub(crate) use none::{grouped, open, wanting};
+#[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
+pub(crate) use {
+    vk_intercepts::{grouped, with_pipeline_options},
+    vulkan::open,
+};
+
+#[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
+mod vk_intercepts;
+#[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
+mod vulkan;
+
+#[cfg(test)]
+mod tests;
