@@ -3,7 +3,7 @@
 // et al., 2022). Threads fill the matrix fragments directly from global memory. The kernel needs
 // neither shared memory nor barriers.
 //
-// This requires a known register layout of the fragments, which `lanes.rs` probes: lane l owns row
+// This requires a known register layout of the fragments, which `fragment_layout.rs` probes: lane l owns row
 // or column g = l / 4 and the elements of t = l % 4. A subgroup processes WM rows in strips of 16.
 // It iterates over the keys that any of these rows attends to, 16 per step. Subgroups of a
 // workgroup share keys and values through the L1 cache. Products, sums and the softmax are F32.

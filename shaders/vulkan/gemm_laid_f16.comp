@@ -5,7 +5,7 @@
 // Sums are F32; C is rounded once. A subgroup computes PART_ROWS x 64 of C: 4 fragments of 16
 // columns times PART_ROWS / 8 fragments of 8 rows. Threads fill the fragments directly from global
 // memory, without shared memory and without barriers. Subgroups of a workgroup share operands
-// through the L1 cache. This requires a known register layout of the fragments, which `lanes.rs`
+// through the L1 cache. This requires a known register layout of the fragments, which `fragment_layout.rs`
 // probes: lane l owns row or column g = l / 4 and the elements of t = l % 4.
 //
 // W is stored in blocks of 64 columns, and each block in steps of 32 of k. A step contains the

@@ -147,7 +147,7 @@ const CONVOLUTIONS: &str = include_str!("conv.json");
 
 /// The sizes in a JSON field.
 fn sizes(case: &Value, field: &str) -> Result<Vec<usize>> {
-    let sizes = case[field].as_array().ok_or("a list of sizes")?;
+    let sizes = case[field].as_array().ok_or("the list of sizes")?;
     let sizes = sizes.iter().map(|n| n.as_u64().map(|n| n as usize));
     Ok(sizes.collect::<Option<_>>().ok_or("sizes are numbers")?)
 }

@@ -187,7 +187,7 @@ fn said(payload: &(dyn Any + Send)) -> String {
     format!("panicked: {}", text.unwrap_or("without a text"))
 }
 
-/// One test per executor: it is available unless it is optional.
+/// One test per executor, which fails if the executor is required but missing.
 pub fn presence() -> Vec<(&'static str, SuiteTest)> {
     let present = |executor: &'static TestExecutor| {
         let missing = executor.device().err();
@@ -307,7 +307,7 @@ fn at_of(part: &str) -> Result<(usize, usize), String> {
     let numbers = part.split_once('/');
     let numbers = numbers.and_then(|(at, n)| Some((at.parse().ok()?, n.parse().ok()?)));
     let numbers = numbers.filter(|(at, n)| at < n);
-    numbers.ok_or_else(|| format!("`{part}` is not AT/N"))
+    numbers.ok_or_else(|| format!("`{part}` is not of the form AT/N"))
 }
 
 /// The suite and the operator of a test.

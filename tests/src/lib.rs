@@ -49,7 +49,7 @@ impl TestExecutor {
     /// The device, shared by all tests of a process.
     ///
     /// # Errors
-    /// The reason why this machine has no such device.
+    /// The reason why the device could not be opened.
     pub fn device(&self) -> Result<&Device, String> {
         let opened = self.opened.get_or_init(self.open);
         opened.as_ref().map_err(String::clone)
@@ -79,7 +79,7 @@ pub fn executors() -> &'static [TestExecutor] {
             let unknown = only.split(',').find(|name| !known(name));
             assert_eq!(
                 unknown, None,
-                "{ONLY} names an executor that this build has not"
+                "{ONLY} names an executor that is not in this build"
             );
             all.retain(|e| only.split(',').any(|name| name == e.name));
         }
@@ -140,7 +140,7 @@ pub mod vulkan {
     /// The Vulkan backend with its counters, messages and capabilities.
     ///
     /// # Errors
-    /// The reason why this machine has no such device.
+    /// The reason why the device could not be opened.
     pub fn backend() -> Result<Arc<VulkanBackend>, String> {
         static BACKEND: OnceLock<Result<Arc<VulkanBackend>, String>> = OnceLock::new();
         let open = || {

@@ -74,7 +74,7 @@ mod tests {
         fs::write(data.join("inner/b.bin"), [7u8; 5000]).expect("a file");
         let program = dir.join("program");
         fs::write(&program, [0x7f; 3000]).expect("a file");
-        assert!(!unpack(&program, &out).expect("nothing is no error"));
+        assert!(!unpack(&program, &out).expect("the absence of files is not an error"));
         let packed = dir.join("packed");
         write(&program, &[("data", data)], &packed).expect("packs");
         assert!(unpack(&packed, &out).expect("unpacks"));

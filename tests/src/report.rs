@@ -128,7 +128,7 @@ impl fmt::Display for ParityReport {
                 on.name, on.device, on.passed, on.failed, on.ignored, on.seconds
             )?;
             if !on.complaints.is_empty() {
-                write!(f, ", {} complaints of its validation", on.complaints.len())?;
+                write!(f, ", {} validation messages", on.complaints.len())?;
             }
             if let Some(died) = &on.died {
                 write!(f, ", {died}")?;

@@ -31,16 +31,16 @@ mod env;
 mod error;
 mod fetch;
 mod lavapipe;
+mod length_lint;
 mod onnx;
 mod parity;
 mod process;
 mod program_digests;
-mod programs;
 mod python;
 mod shaders;
 mod system;
 mod test;
-mod tree;
+mod test_binaries;
 mod web;
 mod words;
 
@@ -279,7 +279,7 @@ fn run(command: XtaskCommand) -> Result<(), XtaskError> {
                 ("webgpu", web::PageCoverage::Whole),
             ]),
         }),
-        XtaskCommand::Tree => tree::run(),
+        XtaskCommand::Tree => length_lint::run(),
         XtaskCommand::Docs => docs::run(),
         XtaskCommand::Words(options) => words::run(&options),
         XtaskCommand::Programs(options) => program_digests::run(&options),

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::XtaskError;
 use crate::process::ParallelCommand;
-use crate::programs::{self, TestBinary};
+use crate::test_binaries::{self, TestBinary};
 use crate::{cache, env, fetch, lavapipe, process, python, system};
 
 /// The packages that are built and tested together, so that they share one feature selection.
@@ -215,8 +215,8 @@ fn some(args: &[OsString], setup: &TestSetup) -> Result<(), XtaskError> {
 
 /// All test programs of the workspace.
 fn all_programs() -> Result<Vec<TestBinary>, XtaskError> {
-    let mut programs = programs::build(&SELECTION)?;
-    programs.extend(programs::build(&OWN)?);
+    let mut programs = test_binaries::build(&SELECTION)?;
+    programs.extend(test_binaries::build(&OWN)?);
     Ok(programs)
 }
 
@@ -387,7 +387,7 @@ mod tests {
             (PLAYER, "play"),
             (PLAYER, "canary"),
         ]
-        .map(|(package, target)| programs::example(package, target))
+        .map(|(package, target)| test_binaries::example(package, target))
     }
 
     fn variable<'a>(command: &'a Command, name: &str) -> Option<&'a OsStr> {

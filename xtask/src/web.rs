@@ -9,7 +9,7 @@
 //!    of the suites, and its generated text with that of the `tercet` command.
 
 mod chromium;
-mod judge;
+mod expectations;
 mod server;
 
 use std::env::consts::EXE_SUFFIX;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{self, XtaskError};
 use crate::{cache, env, fetch, process, python};
-pub(crate) use judge::PageCoverage;
+pub(crate) use expectations::PageCoverage;
 
 const TARGET: &str = "wasm32-unknown-unknown";
 const CRATE: &str = "examples/web";
@@ -216,7 +216,7 @@ fn sizes(root: &Path, dir: &Path) -> Result<(), XtaskError> {
 
 /// Opens the page on each device and compares its results with the references.
 fn test(folder: &Path, browser: &Path, trials: &[PageTrial]) -> Result<(), XtaskError> {
-    let mut references = judge::PageReferences::read()?;
+    let mut references = expectations::PageReferences::read()?;
     references.run_reference(&command()?, &folder.join(MODEL))?;
     let mut problems = Vec::new();
     for (device, share) in trials {

@@ -11,7 +11,7 @@
 //! gradient.
 //!
 //! `reverse.rs` traverses the graph. `recompute.rs` selects forward values to recompute, and
-//! `cheap.rs` selects more on request. `vjp.rs` is the interface of rules. `rules/` contains all
+//! `remat.rs` selects more on request. `vjp.rs` is the interface of rules. `rules/` contains all
 //! rules that are longer than a line; short ones are next to their operator.
 
 mod build;

@@ -8,7 +8,7 @@
 //! | `chat.rs` | a model's chat template, and the location of answers in a conversation |
 //! | `corpus.rs` | tokenized documents with loss masks |
 //! | `split.rs` | the held-out set |
-//! | `pack.rs`, `order.rs` | packing of documents into rows; shuffling of rows into batches |
+//! | `pack.rs`, `batch_sampler.rs` | packing of documents into rows; shuffling of rows into batches |
 //! | `encoder.rs` | labelled texts and pairs in padded batches |
 //!
 //! Data for a decoder passes through [`Corpus::read`], [`Corpus::split`], [`PackedCorpus::new`] and

@@ -10,7 +10,7 @@
 //! | `files.rs` | the files of a folder, and their passages |
 //! | `index.rs` | the index: reading, writing, searching |
 //! | `indexer.rs` | incremental update of an index |
-//! | `side.rs` | the embedding model, and the digest that identifies it |
+//! | `embedder.rs` | the embedding model, and the digest that identifies it |
 
 mod embedder;
 mod files;

@@ -4,10 +4,10 @@
 //! [`DeviceCaps`](crate::DeviceCaps) holds the features and limits of a device; a [`DeviceModel`] holds its sizes
 //! and speeds. [`DeviceModel::new`] alone builds it, from the properties that a driver reports
 //! ([`ReportedProperties`]). The field docs say how missing properties are derived. Measured rates are in
-//! `device/rates.rs`, listed per measured device. A [`TuningTable`] table of the device itself takes
+//! `device/cost_model.rs`, listed per measured device. A [`TuningTable`] table of the device itself takes
 //! precedence over them. No other file contains device-specific numbers.
 //!
-//! Next: `device/rates.rs`; `device/profiles.rs` for the device profiles that tests plan for.
+//! Next: `device/cost_model.rs`; `device/profiles.rs` for the device profiles that tests plan for.
 
 pub(crate) mod cost_model;
 mod profiles;

@@ -10,9 +10,9 @@
 //! bounds.
 //!
 //! Next: `emit/values.rs` for operands and results; `emit/dispatch.rs` for kernel steps;
-//! `emit/choices.rs` for branches on a size. `emit/checks.rs` covers checks that end a run,
-//! `emit/chain.rs` dependent launches, and `emit/blocks.rs` nested graphs. `emit/cursor.rs` holds
-//! the insertion point, and `emit/decoding.rs` schedules the dequantization of weights.
+//! `emit/shape_switch.rs` for branches on a size. `emit/checks.rs` covers checks that end a run,
+//! `emit/dependent_launch.rs` dependent launches, and `emit/blocks.rs` nested graphs. `emit/cursor.rs` holds
+//! the insertion point, and `emit/dequant_schedule.rs` schedules the dequantization of weights.
 //! `emit/draft.rs` holds the program under construction.
 
 mod blocks;

@@ -10,9 +10,9 @@
 //! before it is emitted (`dataflow.rs`). The program therefore respects the graph's dependencies.
 //!
 //! Next: `product.rs` for norms, gates and sums around matmuls, `kv_append.rs` for RoPE and KV
-//! appends before attention. `choice.rs` covers mixture-of-experts routers, `row_wise.rs` row
-//! reductions with elementwise work, and `columns.rs` column sums. `widened.rs` elides casts before
-//! matmuls, and `normed.rs` fuses layer norms into GEMV.
+//! appends before attention. `moe_router.rs` covers mixture-of-experts routers, `row_wise.rs` row
+//! reductions with elementwise work, and `columns.rs` column sums. `cast_elision.rs` elides casts before
+//! matmuls, and `norm_prologue.rs` fuses layer norms into GEMV.
 
 mod cast_elision;
 mod columns;

@@ -5,7 +5,7 @@
 //! one run; new sizes only change these values. [`GpuExecutable`] runs a program through a
 //! [`LoadedProgram`], which each GPU runtime implements.
 //!
-//! Next: `emit.rs` for the lowering context, `families/` for the lowerings and their kernels,
+//! Next: `emit.rs` for the lowering context, `lowerings/` for the lowerings and their kernels,
 //! `plan.rs` for the order of compilation.
 #![forbid(unsafe_code)]
 

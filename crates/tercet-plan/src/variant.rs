@@ -5,7 +5,7 @@
 //! [`TuningTable`](crate::TuningTable) names for the problem, otherwise the cheapest one. It records the
 //! selection with its reasons ([`VariantSelection`]) for `explain`.
 //!
-//! Next: `families/matmul/gemv.rs` for such a table.
+//! Next: `lowerings/matmul/gemv.rs` for such a table.
 
 use std::borrow::Cow;
 use std::fmt;

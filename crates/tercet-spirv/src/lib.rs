@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `lower.rs`, `layout.rs` | WGSL to SPIR-V; removal of decorations that validators reject |
 //! | `modules.rs` | folder of SPIR-V modules |
-//! | `blob.rs` | driver pipeline-cache file |
+//! | `pipeline_cache_file.rs` | driver pipeline-cache file |
 //! | `files.rs` | reading and replacing files; eviction by folder size |
 //!
 //! Invariants:

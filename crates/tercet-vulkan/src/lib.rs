@@ -12,7 +12,7 @@
 //! | `memory.rs`, `staging.rs` | buffers; uploads and other one-off transfers |
 //! | `spirv.rs`, `pipeline.rs` | kernels to SPIR-V (`tercet-spirv`) to pipelines |
 //! | `cache.rs` | the tuning file |
-//! | `bind.rs`, `record.rs` | descriptor sets, command buffers |
+//! | `command_list.rs`, `record.rs` | descriptor sets, command buffers |
 //! | `buffers.rs` | the buffers of a program, redzones between its slots |
 //! | `readback.rs` | results for the host |
 //! | `driver.rs` | [`VulkanDriver`], the device part of one executable |

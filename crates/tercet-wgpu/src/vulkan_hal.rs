@@ -2,7 +2,7 @@
 //! (ADR 0055).
 //!
 //! The device is opened through wgpu-hal with a function table that replaces three Vulkan functions
-//! (`below/hooks.rs`). The replaced functions change three behaviours of wgpu:
+//! (`vulkan_hal/vk_intercepts.rs`). The replaced functions change three behaviours of wgpu:
 //!
 //! - wgpu lets the driver choose the subgroup size of each pipeline. Kernels with cooperative
 //!   matrices, and kernels that assume a subgroup size, require a known one ([`Wanted::subgroup`]).
@@ -106,7 +106,7 @@ pub(crate) struct HalDevice {
 
 #[cfg(not(any(target_os = "linux", target_os = "windows", target_os = "android")))]
 mod none {
-    use super::{Below, Opened, Wanted};
+    use super::{HalDevice, HalProperties, PipelineOptions};
 
     impl HalProperties {
         /// Default properties: this platform has no Vulkan driver.
@@ -129,7 +129,7 @@ mod none {
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "windows", target_os = "android")))]
-pub(crate) use none::{grouped, open, wanting};
+pub(crate) use none::{grouped, open, with_pipeline_options};
 #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
 pub(crate) use {
     vk_intercepts::{grouped, with_pipeline_options},

@@ -168,7 +168,7 @@ fn check_attention(m: &mut Measured, tensors: &[(String, Tensor)], case: &Heads)
             let near = (is - want).abs() <= allowed * (1.0 + want.abs());
             if !near {
                 let at = format!("[{}, {head}, {query}, {d}]", batch - 1);
-                return Err(format!("attention {at} is {is} instead of {want}").into());
+                return Err(format!("attention {at}: expected {want}, found {is}").into());
             }
         }
     }

@@ -162,7 +162,7 @@ fn check(
         }
         if (got[i] - want).abs() > allowed * (want.abs() + scale.sqrt()) {
             return Err(format!(
-                "window {window} of channel {o} is {} instead of {want}",
+                "window {window} of channel {o} is {}, expected {want}",
                 got[i]
             )
             .into());

@@ -115,7 +115,7 @@ fn check_product(
         let want: f64 = terms.clone().sum();
         let scale: f64 = terms.map(|t| t * t).sum::<f64>().sqrt();
         if (got[j] - want).abs() > allowed * (want.abs() + scale) {
-            return Err(format!("product [{row}, {j}] is {} instead of {want}", got[j]).into());
+            return Err(format!("matmul [{row}, {j}] is {}, expected {want}", got[j]).into());
         }
     }
     Ok(())
@@ -286,7 +286,7 @@ fn check_weights(
         let want: f64 = terms.clone().sum();
         let scale: f64 = terms.map(|t| t * t).sum::<f64>().sqrt();
         if (got[j] - want).abs() > allowed * (want.abs() + scale) {
-            return Err(format!("column {j} is {} instead of {want}", got[j]).into());
+            return Err(format!("column {j} is {}, expected {want}", got[j]).into());
         }
     }
     Ok(())

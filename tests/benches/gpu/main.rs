@@ -7,18 +7,18 @@
 
 mod attention;
 mod conv;
+mod fft;
 mod kernels;
 mod models;
 mod products;
 mod profile;
 mod report;
 mod sequence;
-mod spectra;
 #[cfg(feature = "splat")]
 mod splats;
 mod steps;
-mod towers;
 mod training;
+mod vision_encoders;
 
 use tercet::{Device, DeviceOptions, one_line};
 
@@ -37,7 +37,7 @@ const GROUPS: &[Group] = &[
     ("attention", attention::attention),
     ("conv", conv::conv),
     ("seq", sequence::sequence),
-    ("spectra", spectra::spectra),
+    ("spectra", fft::spectra),
     #[cfg(feature = "splat")]
     ("splats", splats::splats),
     ("training_attention", training::training_attention),
@@ -46,7 +46,7 @@ const GROUPS: &[Group] = &[
     ("maps", kernels::maps),
     ("overhead", kernels::overhead),
     ("bert", models::bert),
-    ("towers", towers::towers),
+    ("towers", vision_encoders::towers),
     ("resize", models::resize),
     ("first_run", models::first_run),
     ("decode", models::decode),
@@ -75,8 +75,8 @@ fn main() -> Result<()> {
     let mut filters = Vec::new();
     while let Some(arg) = args.next() {
         match arg.as_str() {
-            "--device" => name = args.next().ok_or("--device takes a name")?,
-            "--json" => json = Some(args.next().ok_or("--json takes a path")?),
+            "--device" => name = args.next().ok_or("--device requires a name")?,
+            "--json" => json = Some(args.next().ok_or("--json requires a path")?),
             "--quick" => quick = true,
             "--steps" => steps = true,
             // Cargo passes it to every bench.

@@ -58,7 +58,7 @@ pub(crate) fn splats(b: &mut Bench) -> Result<()> {
         let drawn = middle.iter().filter(|v| **v > 0.0).count();
         if drawn == 0 || middle.iter().any(|v| !v.is_finite()) {
             b.report
-                .failed(&name, "the row in the middle is empty or not finite");
+                .failed(&name, "the middle row is empty or not finite");
         }
         show(b, &name, &steps);
     }

@@ -67,7 +67,7 @@ fn run(cli: &ParityCli) -> Result<bool, BoxError> {
     if let Some(to) = &cli.pack {
         let folder = |text: &String| match text.split_once('=') {
             Some((name, folder)) => Ok((name.to_string(), PathBuf::from(folder))),
-            None => Err(format!("`{text}` is not NAME=FOLDER")),
+            None => Err(format!("`{text}` is not of the form NAME=FOLDER")),
         };
         let folders: Vec<_> = cli.folder.iter().map(folder).collect::<Result<_, _>>()?;
         let folders = folders.iter().map(|(n, f)| (n.as_str(), f.clone()));
@@ -107,7 +107,11 @@ fn all(cli: &ParityCli, files: &Path) -> Result<ParityReport, BoxError> {
     let wanted = |name: &str| cli.device.is_empty() || cli.device.iter().any(|d| d == name);
     let known: Vec<&str> = executors().iter().map(|e| e.name).collect();
     if let Some(name) = cli.device.iter().find(|d| !known.contains(&d.as_str())) {
-        return Err(format!("no executor `{name}`; this build has: {}", known.join(", ")).into());
+        return Err(format!(
+            "no executor `{name}` in this build; available: {}",
+            known.join(", ")
+        )
+        .into());
     }
     let mut reports = Vec::new();
     for name in known.into_iter().filter(|name| wanted(name)) {
@@ -162,15 +166,15 @@ fn executor(cli: &ParityCli, name: &str, files: &Path) -> Result<ExecutorReport,
 
 fn died(status: ExitStatus, journal: &str) -> String {
     match TestJournal::unfinished(journal).as_slice() {
-        [] => format!("its process ended before a test ran: {status}"),
-        open => format!("its process ended ({status}) during {}", open.join(", ")),
+        [] => format!("the process ended before a test ran: {status}"),
+        open => format!("the process ended ({status}) during {}", open.join(", ")),
     }
 }
 
 /// The main function of a worker process.
 fn work(cli: &ParityCli, dir: &Path) -> Result<(), BoxError> {
     let [executor] = executors() else {
-        return Err(format!("{ONLY} does not name one executor").into());
+        return Err(format!("{ONLY} must name exactly one executor").into());
     };
     let device = match executor.device() {
         Ok(_) => described(executor.name),

@@ -140,7 +140,7 @@ pub fn cross_entropy(
             let mut mask = vec![0.0_f32; columns];
             mask[classes..].fill(f32::NEG_INFINITY);
             let mask = Tensor::from_slice(&[1, columns], &mask);
-            let mask = g.constant(mask.expect("invariant: as many numbers as columns"))?;
+            let mask = g.constant(mask.expect("invariant: one number per column"))?;
             g.plus(wide, mask)?
         }
         false => wide,

@@ -362,7 +362,7 @@ fn steps_of_loops_are_timed_on_vulkan() -> Result<(), BoxError> {
         ..VulkanOptions::default()
     };
     let Ok(backend) = VulkanBackend::new(options) else {
-        return Ok(()); // `on_each` says what is missing.
+        return Ok(()); // `on_each` reports the missing executor.
     };
     let backend = std::sync::Arc::new(backend);
     check_times(&Device::from_backend(backend.clone()))?;
@@ -378,7 +378,7 @@ fn steps_of_loops_are_timed_on_wgpu() -> Result<(), BoxError> {
     };
     match Device::open("wgpu", &options) {
         Ok(device) => check_times(&device),
-        Err(_) => Ok(()), // `on_each` says what is missing.
+        Err(_) => Ok(()), // `on_each` reports the missing executor.
     }
 }
 
@@ -386,7 +386,7 @@ fn steps_of_loops_are_timed_on_wgpu() -> Result<(), BoxError> {
 fn a_scan_reads_nothing_back() -> Result<(), BoxError> {
     use tercet_ir::backend::OutputSelection;
     let Ok(backend) = crate::vulkan::backend() else {
-        return Ok(()); // `on_each` says what is missing.
+        return Ok(()); // `on_each` reports the missing executor.
     };
     let mut exe = backend.compile_gpu(&sums(40, false)?, &CompileOptions::new())?;
     let x = Tensor::from_slice(&[40], &[1i32; 40])?;

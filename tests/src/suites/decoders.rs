@@ -76,7 +76,9 @@ fn near(what: &str, got: &[f32], want: &[f64], most: f64) -> Result<(), BoxError
     let off = distance(got, want)?;
     match off <= most {
         true => Ok(()),
-        false => Err(format!("{what}: logits differ by {off:.2e} of their spread").into()),
+        false => {
+            Err(format!("{what}: logits differ by {off:.2e} of their standard deviation").into())
+        }
     }
 }
 

@@ -72,7 +72,7 @@ pub(super) fn near(what: &str, got: &[f64], want: &[f64]) -> Result<(), BoxError
     let worst = off.fold(0.0, |a, b| if b > a || b.is_nan() { b } else { a }) / spread;
     match worst <= NEAR {
         true => Ok(()),
-        false => Err(format!("{what}: off by {worst:.2e} of the spread").into()),
+        false => Err(format!("{what}: differs by {worst:.2e} of the standard deviation").into()),
     }
 }
 
@@ -231,7 +231,7 @@ fn check_entities(text: &str, found: &[Entity], want: &Json) -> Result<(), BoxEr
     for (entity, want) in found.iter().zip(scores) {
         let want = want.ok_or("no score")?;
         if (f64::from(entity.score) - want).abs() > 1e-5 {
-            return Err(format!("{text}: {entity:?}, want a score of {want}").into());
+            return Err(format!("{text}: {entity:?}, expected a score of {want}").into());
         }
     }
     Ok(())
@@ -299,7 +299,7 @@ fn check_damaged(device: &Device) -> Result<(), BoxError> {
         ),
     ] {
         match embeds(&patched(&bytes, from, to)) {
-            Ok(()) => return Err(format!("{to} for {from} is not refused").into()),
+            Ok(()) => return Err(format!("{to} instead of {from} is not rejected").into()),
             Err(e) if one_line(&e).contains(named) => {}
             Err(e) => return Err(format!("{to} for {from}: {}", one_line(&e)).into()),
         }
@@ -307,7 +307,7 @@ fn check_damaged(device: &Device) -> Result<(), BoxError> {
     for cut in 0..64 {
         let len = bytes.len() * cut / 64;
         if embeds(&bytes[..len]).is_ok() {
-            return Err(format!("{len} of {} bytes are not refused", bytes.len()).into());
+            return Err(format!("{len} of {} bytes are not rejected", bytes.len()).into());
         }
     }
     Ok(())

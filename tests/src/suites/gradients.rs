@@ -41,14 +41,15 @@ const EXCLUDED: &[(&str, &str)] = &[
     ("mat_mul/codes_few_rows", ONE_SCALE),
 ];
 /// For example, a term that is equal for all keys of a softmax.
-const ZERO: &str = "a gradient is zero: roundings are all there is";
+const ZERO: &str = "an exactly zero gradient contains only rounding errors";
 
-const LARGE: &str = "of second derivatives the one rounding of large scores is a tolerance";
+const LARGE: &str =
+    "the rounding error of large scores exceeds the tolerance of second derivatives";
 
-const SPREAD: &str = "scores of elements far apart cancel, and their roundings move the weights";
+const SPREAD: &str = "scores of elements with different magnitudes cancel, and their rounding errors change the weights";
 
 /// For example, a scale shared by all weights.
-const ONE_SCALE: &str = "a gradient is one sum over all weights, whose terms cancel";
+const ONE_SCALE: &str = "the gradient is a sum over all weights with cancellation";
 
 /// The same, for cases in F16 and BF16.
 const EXCLUDED_NARROW: &[(&str, &str)] = &[
@@ -63,9 +64,9 @@ const EXCLUDED_F16: &[(&str, &str)] = &[
     ("attention_block/symbolic_rows_rotated", ONE_KEY),
     ("attention/symbolic_prefill_and_decode", ONE_KEY),
 ];
-const ONE_KEY: &str = "queries that see one key have gradients of roundings only";
+const ONE_KEY: &str = "gradients of queries with one visible key contain only rounding errors";
 const CHAIN: &str =
-    "a long chain of values that are rounded, some of which an executor may keep wider";
+    "a long chain of rounded values, some of which an executor may keep in a wider type";
 
 /// Operators whose gradients depend on pixel coordinates and have rounding errors of their
 /// magnitude.

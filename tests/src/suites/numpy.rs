@@ -32,7 +32,8 @@ fn numbers(list: &Json) -> Vec<f64> {
 fn tensor(ty: &tercet_ir::Type, list: &Json) -> Tensor {
     let shape = ty.shape.as_known().expect("sizes are known");
     let values = numbers(list);
-    Tensor::from_f64s(TensorType::new(ty.dtype, &shape), &values).expect("as many as elements")
+    Tensor::from_f64s(TensorType::new(ty.dtype, &shape), &values)
+        .expect("the list has the number of elements of its shape")
 }
 
 /// Tensors by name.
@@ -86,7 +87,7 @@ fn check(
 /// The tests of this suite: one per case and evaluator.
 pub(super) fn tests() -> Vec<SuiteTest> {
     let cases: Json = serde_json::from_str(CASES).expect("the file is JSON");
-    let cases = cases.as_array().expect("a list of cases").clone();
+    let cases = cases.as_array().expect("a list of test cases").clone();
     assert!(cases.len() > 40, "{}", cases.len());
     let cases = cases.into_iter().flat_map(|case| {
         let name = case["name"].as_str().unwrap_or_default().to_string();

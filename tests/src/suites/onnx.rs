@@ -85,7 +85,7 @@ fn runs(path: &Path, strings: &StringTable) -> Result<BTreeMap<String, OnnxCaseR
         match (parts.next(), parts.next()) {
             (Some("in"), Some(name)) => run.inputs.push((name.into(), tensor)),
             (Some("out"), Some(_)) => run.outputs.push(tensor),
-            _ => return Err(format!("`{name}` is no tensor of a run").into()),
+            _ => return Err(format!("`{name}` is not a tensor of a run").into()),
         }
     }
     Ok(runs)
@@ -111,7 +111,7 @@ fn check(model: &Path, references: &Path, device: &Device) -> Result<(), Failed>
             let mut off = got.iter().zip(&want).map(|(a, b)| (a - b).abs() / greatest);
             if let Some(off) = off.find(|d| d.is_nan() || *d > TOLERANCE) {
                 let text =
-                    format!("run {number}: {name} is off by {off:e} of its greatest element");
+                    format!("run {number}: {name} differs by {off:e} of its maximum element");
                 return Err(text.into());
             }
         }

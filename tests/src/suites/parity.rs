@@ -301,7 +301,7 @@ fn same_fault(got: &RunError, want: &RunError) -> Result<(), Failed> {
         return Ok(());
     }
     Err(format!(
-        "failed with `{}` instead of `{}`",
+        "failed with `{}`, expected `{}`",
         one_line(got),
         one_line(want)
     )

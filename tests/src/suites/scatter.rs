@@ -14,8 +14,10 @@ fn updates(count: usize) -> (Tensor, Tensor) {
     };
     let values: Vec<f32> = (0..count).map(value).collect();
     let rows: Vec<i32> = (0..count).map(|i| (i * 7919 % 13) as i32).collect();
-    let values = Tensor::from_slice(&[count], &values).expect("as many as elements");
-    let rows = Tensor::from_slice(&[count], &rows).expect("as many as elements");
+    let values = Tensor::from_slice(&[count], &values)
+        .expect("the list has the number of elements of its shape");
+    let rows = Tensor::from_slice(&[count], &rows)
+        .expect("the list has the number of elements of its shape");
     (values, rows)
 }
 
@@ -36,7 +38,8 @@ fn graph(count: usize) -> Graph {
 }
 
 fn every_run_gives_the_same_bits() {
-    let zeros = Tensor::from_slice(&[13], &[0f32; 13]).expect("as many as elements");
+    let zeros = Tensor::from_slice(&[13], &[0f32; 13])
+        .expect("the list has the number of elements of its shape");
     for count in [900, 6000] {
         let (g, (values, rows)) = (graph(count), updates(count));
         for executor in executors() {
@@ -88,7 +91,8 @@ fn gradients_of_convolutions_have_the_same_bits() {
             let value = |i: usize| ((i * 7919 + seed) % 1009) as f64 / 504.5 - 1.0;
             let values: Vec<f64> = (0..count).map(value).collect();
             let ty = TensorType::new(dtype, shape);
-            Tensor::from_f64s(ty, &values).expect("as many as elements")
+            Tensor::from_f64s(ty, &values)
+                .expect("the list has the number of elements of its shape")
         };
         let x = data(&[4, 16, 24, 20], 1);
         let w = data(&[32, 16, 3, 3], 2);

@@ -81,7 +81,7 @@ fn check_graphs(
         let off = got.iter().zip(&want).map(|(a, b)| (a - b).abs());
         let worst = off.fold(0.0, f64::max);
         if got.len() != want.len() || worst > 2e-4 {
-            return Err(format!("features of frame {frame}: off by {worst:.1e}").into());
+            return Err(format!("features of frame {frame} differ by {worst:.1e}").into());
         }
     }
     let window = Tensor::from_slice(&[1, mels, frames], &window)?;
@@ -174,12 +174,12 @@ fn same(got: &Transcript, want: &Json) -> Result<(), BoxError> {
         let written = tokens(&want["tokens"]);
         if got.tokens != written {
             let (got, want) = (&got.tokens, written);
-            return Err(format!("segment {at}: tokens\n{got:?}, want\n{want:?}").into());
+            return Err(format!("segment {at}: found tokens\n{got:?}, expected\n{want:?}").into());
         }
         for (name, time) in [("start", got.start), ("end", got.end)] {
             let want = want[name].as_f64().ok_or("time")?;
             if (time - want).abs() > 0.006 {
-                return Err(format!("segment {at}: {name} at {time} s, want {want}").into());
+                return Err(format!("segment {at}: {name} at {time} s, expected {want}").into());
             }
         }
     }
@@ -212,7 +212,7 @@ fn check_run(recognizer: &mut Recognizer, samples: &[f32], run: &Json) -> Result
     same(&transcript, run)?;
     match heard == transcript.segments.len() {
         true => Ok(()),
-        false => Err("progress did not tell all segments".into()),
+        false => Err("progress did not report all segments".into()),
     }
 }
 

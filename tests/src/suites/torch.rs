@@ -48,7 +48,8 @@ fn tensor(ty: &Type, list: &Json) -> Tensor {
     let shape = ty.shape.as_known().expect("sizes are known");
     let numbers = list.as_array().expect("a list").iter();
     let values: Vec<f64> = numbers.map(|x| x.as_f64().expect("a number")).collect();
-    Tensor::from_f64s(TensorType::new(ty.dtype, &shape), &values).expect("as many as elements")
+    Tensor::from_f64s(TensorType::new(ty.dtype, &shape), &values)
+        .expect("the list has the number of elements of its shape")
 }
 
 /// The name and value of a float input.
@@ -115,7 +116,10 @@ impl TorchCase {
 /// The tests of this suite: one per case and evaluator.
 pub(super) fn tests() -> Vec<SuiteTest> {
     let file: Json = serde_json::from_str(CASES).expect("the file is JSON");
-    let cases = file["cases"].as_array().expect("a list of cases").clone();
+    let cases = file["cases"]
+        .as_array()
+        .expect("a list of test cases")
+        .clone();
     assert!(cases.len() >= 160, "{}", cases.len());
     let cases = cases.into_iter().flat_map(|case| {
         let name = case["name"].as_str().unwrap_or_default().to_string();

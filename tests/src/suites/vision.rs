@@ -44,7 +44,7 @@ fn check_pixels(
 ) -> Result<(), BoxError> {
     let folder = HfFolder::open(dir)?;
     let processor = folder.image_processor(folder.vision_spec()?.family)?;
-    let byte = json["byte"].as_f64().ok_or("no size of a step")?;
+    let byte = json["byte"].as_f64().ok_or("no step size")?;
     let step = json["step"].as_u64().ok_or("no step")? as usize;
     let want = rows(&json["pixels"]);
     let [height, width] = size;
@@ -58,7 +58,10 @@ fn check_pixels(
         if got.len() != want.len() || worst > byte * 1.001 {
             let (got, want) = (got.len(), want.len());
             let file = file.display();
-            return Err(format!("{file}: {got} pixels of {want}, off by {worst}").into());
+            return Err(format!(
+                "{file}: found {got} pixels, expected {want}; maximum difference {worst}"
+            )
+            .into());
         }
     }
     Ok(())
@@ -96,7 +99,7 @@ fn check_texts(
         likeness.scoring.apply(&mut want);
         for (got, want) in likeness.scores(picture, &texts).iter().zip(&want) {
             if (got - want).abs() > 1e-4 {
-                return Err(format!("a likeness of {got}, want {want}").into());
+                return Err(format!("found a similarity of {got}, expected {want}").into());
             }
         }
     }

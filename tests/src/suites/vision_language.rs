@@ -64,7 +64,7 @@ fn check_pixels(
     match got.len() == want.len() && worst <= byte * 1.001 {
         true => Ok(()),
         false => Err(format!(
-            "{} pixels of {}, off by {worst} where a step is {byte}",
+            "found {} pixels, expected {}; maximum difference {worst}, one step is {byte}",
             got.len(),
             want.len()
         )
@@ -182,7 +182,7 @@ fn check_again(ready: &mut TestVisionLanguageModel, prompt: &Json) -> Result<(),
     let same = ready.generator.cached().iter().zip(&ids);
     let same = same.take_while(|(a, b)| a == b).count();
     if ready.generator.position() != cached || same + 1 < cached {
-        return Err(format!("of {cached} tokens {same} are as before").into());
+        return Err(format!("{same} of {cached} tokens are equal to the cached ones").into());
     }
     ready.generator.truncate(same);
     let (logits, _) = ready.written(&ids[same..], 1)?;
@@ -193,7 +193,7 @@ fn check_again(ready: &mut TestVisionLanguageModel, prompt: &Json) -> Result<(),
     let seen = |id: &u32| ready.reader.to_tokenizer_ids(&[*id]) != [*id];
     match ready.generator.cached().iter().any(seen) {
         false => Ok(()),
-        true => Err("rows of other pictures stayed in the cache".into()),
+        true => Err("rows of other images stayed in the cache".into()),
     }
 }
 
@@ -216,7 +216,7 @@ fn check_refusals(ready: &mut TestVisionLanguageModel, prompt: &Json) -> Result<
         match read {
             Err(tercet_models::Error::Model(e)) => Ok(e),
             Err(e) => Err(BoxError::from(e)),
-            Ok(_) => Err(format!("{text:?} with {count} pictures was read").into()),
+            Ok(_) => Err(format!("{text:?} with {count} images was accepted").into()),
         }
     };
     let places = refused("<image> and <image>", 1)?;
@@ -229,7 +229,7 @@ fn check_refusals(ready: &mut TestVisionLanguageModel, prompt: &Json) -> Result<
 
 fn check(dir: &Path, device: &Device) -> Result<(), BoxError> {
     let json = json(&dir.join("reference.json"))?;
-    let byte = json["byte"].as_f64().ok_or("no size of a step")?;
+    let byte = json["byte"].as_f64().ok_or("no step size")?;
     let prompts = json["prompts"].as_array().ok_or("no prompts")?;
     let files = ModelFiles::open(dir)?;
     let model = files.vision_language(|spec| DecoderOptions::new(&spec.decoder))?;

@@ -3,7 +3,7 @@
 //! The kernel depends on the number of rows of x:
 //!
 //! - One row (GEMV): values of at most six bits are multiplied as integers with the row in 24-bit
-//!   fixed point (`dots.rs`), if the machine has the instructions.
+//!   fixed point (`gemv_int_dot.rs`), if the machine has the instructions.
 //! - Few rows: each row of W is multiplied with several rows of `x` at once, so each block is
 //!   decoded once for them.
 //! - `MIN_ROWS_FOR_DEQUANT_PANEL` and more: some panels of W are decoded into scratch memory, and the GEMM
@@ -11,7 +11,7 @@
 //!
 //! Activations are not rounded to a smaller format. So the result differs from the product with
 //! dequantized weights only by the order of summation. [`quant_matmul_i16`] is the exception:
-//! it may round many rows to 16 bits (`rounded.rs`).
+//! it may round many rows to 16 bits (`gemm_i16.rs`).
 
 #[cfg(target_arch = "x86_64")]
 mod codes;

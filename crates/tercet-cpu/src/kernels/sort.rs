@@ -36,7 +36,10 @@ mod tests {
     use super::*;
 
     #[test]
-    #[cfg_attr(miri, ignore = "takes minutes; task sharing is tested in `team`")]
+    #[cfg_attr(
+        miri,
+        ignore = "takes minutes; task sharing is tested in `worker_pool`"
+    )]
     fn keys_are_sorted_as_by_one_thread() {
         let check = |n: u64, of: u64| {
             let mut keys: Vec<u64> = (0..n)

@@ -1,7 +1,7 @@
 //! Recomputation of forward values. Gradients read checkpoints, and recompute from each checkpoint
 //! the values that depend on it, up to the next checkpoint. Uniform random numbers, and values
 //! computed only from them and constants (such as a dropout mask), are always drawn again. On
-//! request, elementwise values are recomputed too (`cheap.rs`).
+//! request, elementwise values are recomputed too (`remat.rs`).
 //!
 //! `cse` would merge equal nodes, so recomputed nodes must differ from the original ones. Random
 //! numbers that are drawn again have an additional leading axis of size 1; the numbers depend on an

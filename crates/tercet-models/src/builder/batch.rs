@@ -10,7 +10,7 @@
 //! Nothing is compiled per sequence. A slot keeps its cache when its sequence ends, and the next
 //! sequence with the same prefix reuses it. Only whole chunks are reused, so the result is bitwise
 //! equal to a run from an empty slot. Models with recurrent states or window caches resume from a
-//! checkpoint instead (`kept.rs`).
+//! checkpoint instead (`prefix_cache.rs`).
 
 mod inputs;
 mod prefix_cache;

@@ -85,9 +85,9 @@ fn new_shape(
                 rest = Some(i);
                 Dim::Known(1)
             }
-            num => num
-                .dim()
-                .ok_or_else(|| NodeErrorKind::operand(1, format!("{asked:?} is not a valid shape")))?,
+            num => num.dim().ok_or_else(|| {
+                NodeErrorKind::operand(1, format!("{asked:?} is not a valid shape"))
+            })?,
         });
     }
     let Some(rest) = rest else { return Ok(dims) };

@@ -1,7 +1,7 @@
 //! Dependent launches (ADR 0072): allocation of the counters and of the words in parameter blocks
 //! that refer to them.
 //!
-//! The active steps of a run decide which dispatches are linked (`played.rs`). The launch fills in
+//! The active steps of a run decide which dispatches are linked (`active_steps.rs`). The launch fills in
 //! the counters to wait on.
 
 use std::collections::BTreeMap;

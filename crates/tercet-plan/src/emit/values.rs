@@ -26,7 +26,7 @@ pub(crate) enum CopyOrder {
     },
 }
 
-/// An F32 matrix, or a batch of them, to be split into two F16 matrices (`matmul/pairs.rs`).
+/// An F32 matrix, or a batch of them, to be split into two F16 matrices (`matmul/split_f16.rs`).
 /// Columns are contiguous.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct SplitF16Request {

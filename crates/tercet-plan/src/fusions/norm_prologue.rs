@@ -1,5 +1,5 @@
 //! Fusion of norms into a GEMV: if a GEMV with weights stored along n is the only reader of a
-//! single-row norm, its kernel computes the norm as prologue (`families/matmul/normed.rs`).
+//! single-row norm, its kernel computes the norm as prologue (`lowerings/matmul/normed.rs`).
 
 use tercet_ir::ops::Op;
 use tercet_ir::{Dim, NodeId, Value};

@@ -15,7 +15,7 @@
 //! Integer convolutions are decomposed. If the rows of 16-bit results do not start at whole words,
 //! results are computed in F32 and rounded by a separate kernel.
 //!
-//! Next: `conv/windows.rs` for window sizes, `conv/kernels.rs`, `conv/tiles.rs`, `conv/coop.rs`.
+//! Next: `conv/windows.rs` for window sizes, `conv/kernels.rs`, `int8_conv/winograd.rs`, `conv/coop.rs`.
 
 mod coop;
 mod kernels;

@@ -5,7 +5,7 @@
 //! The algorithm is the Stockham FFT (1966) in registers and shared memory. Each thread applies one
 //! radix to several elements of a row; between radices, rows are exchanged through shared memory.
 //! The length determines the radices, the elements per thread and the rows per workgroup, so
-//! kernels are generated per length (`text.rs`). Real transforms pack two reals into one complex
+//! kernels are generated per length (`codegen.rs`). Real transforms pack two reals into one complex
 //! number; the conversion is fused into the load or store. STFT frames are read directly from the
 //! signal.
 

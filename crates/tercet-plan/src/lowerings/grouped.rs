@@ -1,7 +1,7 @@
 //! Lowering of `GroupedMatMul` and `DequantGroupedMatMul`: each row times the matrix selected by
 //! its index (experts).
 //!
-//! A few rows are multiplied separately (`matmul/keyed.rs`). More rows are first sorted by matrix,
+//! A few rows are multiplied separately (`matmul/expert_gemv.rs`). More rows are first sorted by matrix,
 //! so that neighbors share one. If rows of 16-bit results share words, results are computed in 32
 //! bits and packed.
 

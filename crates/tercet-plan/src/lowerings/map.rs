@@ -1,7 +1,7 @@
 //! Lowering of elementwise operators: `Unary`, `Binary`, `Compare`, `Where`, `Fma`, `Clamp` and
 //! `Cast` as maps of one step, and `Map`.
 //!
-//! Each map is compiled to generated WGSL (`map/text.rs`). The source depends on the steps, the
+//! Each map is compiled to generated WGSL (`map/codegen.rs`). The source depends on the steps, the
 //! dtypes and the axes along which operands are read. Sizes, strides and offsets are parameters. A
 //! map with too many operands for one kernel is split into several kernels, with intermediate steps
 //! in memory. If a result is written in place of an operand, both share one binding, and each

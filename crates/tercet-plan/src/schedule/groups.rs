@@ -10,7 +10,7 @@
 //! checkpoints. If this takes much memory, steps with large results are deferred to groups near
 //! their position in the graph. A chain of deferred steps may add groups. Deferral is accepted if
 //! it saves an eighth of the memory, or a 32nd if it adds no groups. Dequantization of weights is
-//! not deferred: `emit/decoding.rs` determines its group, and it comes last within this group.
+//! not deferred: `emit/dequant_schedule.rs` determines its group, and it comes last within this group.
 
 use std::collections::{BTreeMap, HashMap};
 

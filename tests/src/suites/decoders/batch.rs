@@ -95,8 +95,8 @@ fn check(dir: &Path, device: &Device) -> Result<(), BoxError> {
         return Err("greedy tokens differ from those of transformers".into());
     }
     match alone.iter().zip(beside).position(|(a, b)| a != b) {
-        Some(at) => Err(format!("token {at} has other bits beside others").into()),
-        None if alone.len() != beside.len() => Err("a text is shorter beside others".into()),
+        Some(at) => Err(format!("token {at} differs bitwise in a batch").into()),
+        None if alone.len() != beside.len() => Err("a sequence is shorter in a batch".into()),
         None => Ok(()),
     }
 }
@@ -156,7 +156,10 @@ fn check_adapters(dir: &Path, device: &Device) -> Result<(), BoxError> {
         let apart = got.iter().zip(&want).map(|(a, b)| (a - b).abs());
         let apart = apart.fold(0f32, f32::max);
         if apart > 1e-4 * most {
-            return Err(format!("adapter {which:?}: logits are {apart} off, of {most}").into());
+            return Err(format!(
+                "adapter {which:?}: logits differ by {apart}; the maximum logit is {most}"
+            )
+            .into());
         }
         alone.push(own);
     }
@@ -174,7 +177,7 @@ fn check_adapters(dir: &Path, device: &Device) -> Result<(), BoxError> {
         .iter()
         .find(|(id, which)| logs[id] != alone[which.map_or(0, |at| at + 1)])
     {
-        Some((_, which)) => Err(format!("adapter {which:?} has other bits beside others").into()),
+        Some((_, which)) => Err(format!("adapter {which:?} differs bitwise in a batch").into()),
         None => Ok(()),
     }
 }

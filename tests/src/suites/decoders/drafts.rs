@@ -27,7 +27,7 @@ fn check(dir: &Path, device: &Device) -> Result<(), BoxError> {
     let set = generator.set_draft(Some(Draft::ngrams()), MAX_DRAFT_TOKENS);
     match (decoder.config.has_states(), set) {
         (true, Err(ModelError::Draft(DraftError::States { .. }))) => return Ok(()),
-        (true, _) => return Err("a model with states took a draft".into()),
+        (true, _) => return Err("a model with recurrent states accepted a draft".into()),
         (false, set) => set?,
     }
     let first = generator.forward(&want.prompt)?.next;
@@ -40,7 +40,7 @@ fn check(dir: &Path, device: &Device) -> Result<(), BoxError> {
     }
     if written != want.greedy {
         let at = written.iter().zip(&want.greedy).position(|(a, b)| a != b);
-        return Err(format!("drafted tokens differ from {at:?} on").into());
+        return Err(format!("speculative tokens differ from {at:?} on").into());
     }
     let rows = &want.prompt[..want.prompt.len().min(MAX_DRAFT_TOKENS + 1)];
     generator.reset();
@@ -58,7 +58,7 @@ fn check(dir: &Path, device: &Device) -> Result<(), BoxError> {
         let off = off.fold(0.0, f32::max) / spread;
         // NaN is a failure.
         if off.is_nan() || off > TOGETHER {
-            return Err(format!("{} rows together are off by {off:.1e}", rows.len()).into());
+            return Err(format!("{} rows together differ by {off:.1e}", rows.len()).into());
         }
     }
     Ok(())

@@ -56,7 +56,9 @@ fn is_near(dir: &Path, device: &Device) -> Result<(), BoxError> {
     let exact = exact.forward(&want.prompt)?.logits;
     match (rounds(device), got == exact) {
         (true, true) => return Err("no row was rounded".into()),
-        (false, false) => return Err("a device without matrices computes otherwise".into()),
+        (false, false) => {
+            return Err("a device without cooperative matrices must give the same results".into());
+        }
         (true, false) | (false, true) => {}
     }
     // Runs of single tokens are exact regardless of previous runs.
@@ -67,7 +69,7 @@ fn is_near(dir: &Path, device: &Device) -> Result<(), BoxError> {
     near("token by token", &by_tokens, &want.logits, super::LOGITS)?;
     match rounded.fallback_message() {
         None => Ok(()),
-        Some(note) => Err(format!("a model within the range says: {note}").into()),
+        Some(note) => Err(format!("a model within the range reports: {note}").into()),
     }
 }
 
@@ -83,10 +85,10 @@ fn packed_is_near(device: &Device) -> Result<(), BoxError> {
         logits.push(got.iter().map(|x| f64::from(*x)).collect::<Vec<_>>());
     }
     let [exact, rounded] = &logits[..] else {
-        return Err("two results are expected".into());
+        return Err("expected two results".into());
     };
     if device.fast_quant_matmul_dtypes().contains(&DType::F16) == (exact == rounded) {
-        return Err("whether rows are rounded is not what the device says".into());
+        return Err("the rounding of rows differs from the device's report".into());
     }
     let rounded: Vec<f32> = rounded.iter().map(|x| *x as f32).collect();
     near("the prompt", &rounded, exact, ROUNDED)
@@ -128,7 +130,7 @@ fn residuals_of_parts(device: &Device) -> Result<(), BoxError> {
             results.push(y[0].to_f64s());
         }
         let [exact, rounded] = &results[..] else {
-            return Err("two results are expected".into());
+            return Err("expected two results".into());
         };
         let rounded: Vec<f32> = rounded.iter().map(|x| *x as f32).collect();
         let what = format!("{} [{columns}, {len}]", scheme.name());
@@ -148,7 +150,7 @@ fn beyond_the_range(dir: &Path) -> Result<PathBuf, BoxError> {
     let (len, rest) = bytes.split_first_chunk_mut::<8>().ok_or("no header")?;
     let (header, values) = rest.split_at_mut(u64::from_le_bytes(*len) as usize);
     let header: Json = serde_json::from_slice(header)?;
-    for (name, tensor) in header.as_object().ok_or("a header that is no object")? {
+    for (name, tensor) in header.as_object().ok_or("the header is not an object")? {
         if !name.contains("gate_proj") && !name.contains("up_proj") {
             continue;
         }
@@ -195,13 +197,13 @@ fn moves(device: &Device) -> Result<(), BoxError> {
     let brain = device.fast_matmul_dtypes().contains(&DType::BF16);
     let most = if brain { 0.2 } else { super::REORDERED };
     if off.is_nan() || off > most {
-        return Err(format!("logits differ by {off:.2e} of their spread").into());
+        return Err(format!("logits differ by {off:.2e} of their standard deviation").into());
     }
     if !brain && next != exact_next(&want) {
-        return Err("the next token is another one".into());
+        return Err("the next token differs".into());
     }
     match (rounds(device), moved.fallback_message()) {
-        (true, None) => Err("the range was left without a note".into()),
+        (true, None) => Err("the range was exceeded without a message".into()),
         (false, Some(note)) => Err(note.into()),
         (true, Some(note)) if !note.contains("leaves the range of f16") => Err(note.into()),
         (true, Some(_)) | (false, None) => Ok(()),

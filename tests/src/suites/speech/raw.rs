@@ -58,7 +58,9 @@ fn check_run(recognizer: &mut Recognizer, samples: &[f32], run: &Json) -> Result
     let count = transcript.segments.len();
     if count != wanted.len() || heard != count {
         let wanted = wanted.len();
-        return Err(format!("{count} segments, {heard} of which were told, want {wanted}").into());
+        return Err(
+            format!("found {count} segments, {heard} of them reported, expected {wanted}").into(),
+        );
     }
     let mut end = 0;
     for (at, (got, want)) in transcript.segments.iter().zip(wanted).enumerate() {
@@ -66,7 +68,9 @@ fn check_run(recognizer: &mut Recognizer, samples: &[f32], run: &Json) -> Result
         let written = tokens(&want["tokens"]);
         if got.tokens != written {
             let got = &got.tokens;
-            return Err(format!("segment {at}: tokens\n{got:?}, want\n{written:?}").into());
+            return Err(
+                format!("segment {at}: found tokens\n{got:?}, expected\n{written:?}").into(),
+            );
         }
         if (got.end - end as f64 / 16_000.0).abs() > 1e-6 {
             return Err(format!("segment {at} ends at {} s", got.end).into());

@@ -4,7 +4,7 @@
 //! dependent reduction, and one more to write elements. Data read repeatedly stays in registers or
 //! in the L1 cache. A step that is constant along a row is computed once per row.
 //!
-//! Next: `row_wise_text.rs` for code generation, `fusions/row_wise.rs` for the fusion groups.
+//! Next: `row_wise_codegen.rs` for code generation, `fusions/row_wise.rs` for the fusion groups.
 
 use std::collections::HashMap;
 

@@ -87,7 +87,7 @@ impl DequantGemm {
     }
 
     /// Dequantizes the weights, concurrently with an earlier matmul if possible
-    /// (`emit/decoding.rs`), then runs the GEMM.
+    /// (`emit/dequant_schedule.rs`), then runs the GEMM.
     pub(super) fn dispatch(
         &self,
         e: &mut LoweringCtx<'_>,

@@ -5,7 +5,7 @@
 //! registers without staging, and each is dequantized once for all rows. The header of
 //! `shaders/vulkan/include/few_rows_common.glsl` has the formulas. If a workgroup has few columns,
 //! rows are held in registers. If it has many, rows are staged through shared memory
-//! (`skinny_streamed.rs`), which leaves the registers to weights.
+//! (`skinny_shared_mem.rs`), which leaves the registers to weights.
 
 use tercet_ir::{CompileError, DType, Dim, Scheme};
 

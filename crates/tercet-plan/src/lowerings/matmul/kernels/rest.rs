@@ -1,4 +1,4 @@
-//! F32 fallback tiles of the split-F16 GEMM (`matmul/pairs.rs`), in two versions: with short
+//! F32 fallback tiles of the split-F16 GEMM (`matmul/split_f16.rs`), in two versions: with short
 //! activations only, and with all activations.
 
 use super::{B_WORDS, FLOATS, GEMM, GEMM_FLOATS, MatMulParams, OPERANDS, ROW_ARGS};

@@ -25,10 +25,10 @@ fn check(step: &MeasuredStep, device: &Device) -> Result<(), BoxError> {
         losses.push(report.loss);
     }
     if losses.iter().any(|loss| !loss.is_finite()) {
-        return Err(format!("losses that are not finite: {losses:?}").into());
+        return Err(format!("losses are not finite: {losses:?}").into());
     }
     if losses[COUNT - 1] > 0.98 * losses[0] {
-        return Err(format!("losses do not fall: {losses:?}").into());
+        return Err(format!("losses do not decrease: {losses:?}").into());
     }
     let unmoved = trainer.unchanged_trainables()?;
     if !unmoved.is_empty() {

@@ -1,6 +1,6 @@
 //! Tests of GEMV and the operators fused with it: weights stored by column, norms fused into the
-//! GEMV, windows of one element, attention with transposed results, clamps after convolutions, and
-//! F16 data shared between a norm and the matmuls after it.
+//! GEMV, and F16 data shared between a norm and the matmuls after it. Also windows of one element,
+//! attention with transposed results, and clamps after convolutions.
 
 use tercet_ir::case::{CaseGraph, InputFill, OpCase};
 use tercet_ir::ops::{AttentionLayout, AttentionMask, AttentionOptions, Conv, Window};

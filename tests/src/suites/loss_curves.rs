@@ -21,7 +21,7 @@ use tercet::{CompileOptions, DType, Device, Graph, Tensor, TensorType, Value, on
 
 use crate::{SuiteTest, executors};
 
-const CURVES: &str = include_str!("../../../data/training/curves.json");
+const CURVES: &str = include_str!("../../data/training/curves.json");
 
 /// Maximum relative error of a loss.
 const RELATIVE: f64 = 1e-4;
@@ -119,7 +119,7 @@ fn check(curve: &LossCurveTest, file: &Json, device: &Device) -> Result<(), BoxE
         let loss = f64::from(trainer.step(&inputs)?.loss);
         let off = (loss - want).abs() / want.abs();
         if off > RELATIVE {
-            return Err(format!("step {step}: a loss of {loss} instead of {want}").into());
+            return Err(format!("step {step}: the loss is {loss}, expected {want}").into());
         }
     }
     let unmoved = trainer.unchanged_trainables()?;
@@ -142,11 +142,12 @@ fn check(curve: &LossCurveTest, file: &Json, device: &Device) -> Result<(), BoxE
 }
 
 fn f32s(shape: &[usize], values: &[f64]) -> Tensor {
-    Tensor::from_f64s(TensorType::new(DType::F32, shape), values).expect("as many as elements")
+    Tensor::from_f64s(TensorType::new(DType::F32, shape), values)
+        .expect("the list has the number of elements of its shape")
 }
 
 fn i32s(shape: &[usize], values: &[i32]) -> Tensor {
-    Tensor::from_slice(shape, values).expect("as many as elements")
+    Tensor::from_slice(shape, values).expect("the list has the number of elements of its shape")
 }
 
 /// The tests of this suite: one per model and executor.

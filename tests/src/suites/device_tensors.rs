@@ -10,7 +10,7 @@ use tercet::{
 type BoxError = Box<dyn std::error::Error>;
 
 fn f32s(shape: &[usize], values: &[f32]) -> Tensor {
-    Tensor::from_slice(shape, values).expect("as many as elements")
+    Tensor::from_slice(shape, values).expect("the list has the number of elements of its shape")
 }
 
 /// `y = 2 x + b` with rows of three elements.

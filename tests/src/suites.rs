@@ -3,30 +3,30 @@
 //! They are part of a library, so that `cargo test` and the self-contained program
 //! (`bin/tercet-parity.rs`) run the same tests.
 
-mod awaited;
+mod async_runs;
+mod binding_limit;
 mod control;
-mod curves;
 mod custom;
 mod decoders;
+mod device_tensors;
 mod encoders;
 mod gradients;
-mod huge;
-mod inside;
+mod intermediates;
+mod large_tensors;
+mod long_sums;
+mod loss_curves;
 mod models;
 mod numpy;
-mod ones;
 mod onnx;
 mod parity;
 mod random;
-mod resident;
-mod rows;
+mod rng_state;
+mod row_ops;
 mod scatter;
-mod seeds;
 mod speech;
-mod split;
-mod steps;
 mod text_to_text;
 mod torch;
+mod training_steps;
 mod unaligned;
 mod vision;
 mod vision_language;
@@ -47,27 +47,27 @@ pub const SUITES: &[TestSuite] = &[
     suite("numpy", numpy::tests),
     suite("torch", torch::tests),
     suite("onnx", onnx::tests),
-    suite("curves", curves::tests),
+    suite("curves", loss_curves::tests),
     suite("decoders", decoders::tests),
     suite("encoders", encoders::tests),
     suite("vision", vision::tests),
     suite("vision-language", vision_language::tests),
     suite("speech", speech::tests),
     suite("text-to-text", text_to_text::tests),
-    suite("steps", steps::tests),
+    suite("steps", training_steps::tests),
     suite("random", random::tests),
     suite("control", control::tests),
-    suite("awaited", awaited::tests),
+    suite("awaited", async_runs::tests),
     suite("custom", custom::tests),
     suite("scatter", scatter::tests),
-    suite("seeds", seeds::tests),
-    suite("resident", resident::tests),
+    suite("seeds", rng_state::tests),
+    suite("resident", device_tensors::tests),
     suite("unaligned", unaligned::tests),
-    suite("inside", inside::tests),
-    suite("split", split::tests),
-    suite("ones", ones::tests),
-    suite("rows", rows::tests),
-    suite("huge", huge::tests),
+    suite("inside", intermediates::tests),
+    suite("split", binding_limit::tests),
+    suite("ones", long_sums::tests),
+    suite("rows", row_ops::tests),
+    suite("huge", large_tensors::tests),
     suite("models", models::tests),
     suite("gradients", gradients::tests),
     suite("parity", parity::tests),
@@ -85,7 +85,7 @@ pub fn tests(names: &[String]) -> Result<Vec<(&'static str, SuiteTest)>, String>
     if let Some(name) = names.iter().find(|n| SUITES.iter().all(|s| s.name != **n)) {
         let known: Vec<&str> = SUITES.iter().map(|s| s.name).collect();
         return Err(format!(
-            "no suite `{name}`; there are: {}",
+            "no suite `{name}`; available: {}",
             known.join(", ")
         ));
     }

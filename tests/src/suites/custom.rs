@@ -1,6 +1,6 @@
 //! Tests of user-defined operators on every executor, and of their validation errors.
 
-#[path = "../../../../examples/custom-op/src/median.rs"]
+#[path = "../../../examples/custom-op/src/median.rs"]
 mod median;
 mod refused;
 mod text;
@@ -65,7 +65,7 @@ impl CustomOp for TestCustomOp {
     }
 
     fn gradient(&self, _: &mut Vjp<'_>) -> VjpResult {
-        Err(NoGradient::because("it is only run"))
+        Err(NoGradient::because("the test only runs it"))
     }
 }
 
@@ -100,7 +100,7 @@ const TWO: &str = "
     struct Block { n: u32, shift: i32, scale: f32 }
     @group(0) @binding(0) var<uniform> block: Block;
     @group(0) @binding(1) var<storage, read> a: array<f32>;
-    @group(0) @binding(2) var<storage, read> b: array<u32>; // the same numbers by their bits
+    @group(0) @binding(2) var<storage, read> b: array<u32>; // the same numbers as bits
     @group(0) @binding(3) var<storage, read_write> y: array<f32>;
 
     @compute @workgroup_size(32)

@@ -19,7 +19,8 @@ fn sums_of_more_ones_than_f32_counts() {
     let mut wrong = Vec::new();
     for n in [(1 << 24) + 1, (1 << 24) + 2] {
         let g = graph(n).expect("the graph is well typed");
-        let ones = Tensor::from_slice(&[n], &vec![1f32; n]).expect("as many as elements");
+        let ones = Tensor::from_slice(&[n], &vec![1f32; n])
+            .expect("the list has the number of elements of its shape");
         for executor in executors() {
             let Ok(device) = executor.device() else {
                 assert!(!executor.is_required(), "{} is missing", executor.name);

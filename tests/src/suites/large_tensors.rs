@@ -25,7 +25,8 @@ fn matrix(rows: usize) -> Tensor {
         let shift = shift.expect("251 is a prime");
         all.extend_from_slice(&line[shift..shift + COLUMNS]);
     }
-    Tensor::from_slice(&[rows, COLUMNS], &all).expect("as many as elements")
+    Tensor::from_slice(&[rows, COLUMNS], &all)
+        .expect("the list has the number of elements of its shape")
 }
 
 /// An operator on `x [rows, COLUMNS]` with the expected values of some result rows.
@@ -145,7 +146,9 @@ fn run(
             return Err(format!("row {row} has {} elements", got.len()));
         }
         if let Some((at, (got, want))) = wrong.next() {
-            return Err(format!("element {at} of row {row} is {got}, not {want}"));
+            return Err(format!(
+                "element {at} of row {row} is {got}, expected {want}"
+            ));
         }
     }
     Ok(None)

@@ -36,7 +36,7 @@ fn compiled(device: &Device, seed: u64) -> Box<dyn Executable> {
 
 fn logits() -> Tensor {
     let x: Vec<f32> = (0..120).map(|i| (i % 7) as f32 / 3.0).collect();
-    Tensor::from_slice(&[3, 40], &x).expect("as many as elements")
+    Tensor::from_slice(&[3, 40], &x).expect("the list has the number of elements of its shape")
 }
 
 fn run(exe: &mut dyn Executable) -> Vec<Tensor> {
@@ -70,7 +70,12 @@ fn a_seed_that_is_set_is_that_of_the_graph() {
         assert_eq!(clone.random(), now);
         assert_eq!(run(&mut *clone), run(&mut *built), "{}", device.name());
         set.set_random(RngState::default());
-        assert_eq!(run(&mut *set), own, "{}: its own seed again", device.name());
+        assert_eq!(
+            run(&mut *set),
+            own,
+            "{}: the original seed again",
+            device.name()
+        );
     });
 }
 
@@ -124,7 +129,7 @@ fn runs_that_nobody_waits_for_count() {
         }
         exe.wait(&mut outputs).expect("it runs");
         assert_eq!(outputs, runs[1], "{}", device.name());
-        // Setting the random state discards the count of a run in flight.
+        // A run in flight does not advance a random state that is set meanwhile.
         exe.submit(&[("logits", &x)], OutputSelection::All)
             .expect("it runs");
         exe.set_random(RngState::default());

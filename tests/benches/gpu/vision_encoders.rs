@@ -158,7 +158,7 @@ pub(crate) fn towers(b: &mut Bench) -> Result<()> {
         let greatest = wide.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
         let apart = narrow.iter().zip(&wide).map(|(a, b)| (a - b).abs());
         let apart = apart.fold(0.0, f64::max) / greatest;
-        let said = format!("F16 is {apart:.1e} of the greatest result from F32");
+        let said = format!("F16 differs from F32 by {apart:.1e} of the maximum result");
         let is_near = apart < APART;
         eprintln!("{said}");
         if !is_near {

@@ -26,7 +26,7 @@ type WithAndWithoutLimit<'a> = dyn Fn(&dyn Backend, &dyn Backend) -> Result<(), 
 /// devices.
 #[cfg_attr(
     not(any(feature = "vulkan", feature = "wgpu")),
-    allow(unused_variables, reason = "there is no GPU to run it on")
+    allow(unused_variables, reason = "there is no GPU to run this on")
 )]
 fn on_gpu(name: &str, test: &WithAndWithoutLimit<'_>) -> Option<Result<(), BoxError>> {
     match name {
@@ -63,11 +63,12 @@ fn on_gpus(test: impl Fn(&dyn Backend, &dyn Backend) -> Result<(), BoxError>) {
 
 fn wave(ty: TensorType, by: f64) -> Tensor {
     let values: Vec<f64> = (0..ty.numel()).map(|i| (i as f64 * by).sin()).collect();
-    Tensor::from_f64s(ty, &values).expect("as many as elements")
+    Tensor::from_f64s(ty, &values).expect("the list has the number of elements of its shape")
 }
 
 fn indices(values: &[i32]) -> Tensor {
-    Tensor::from_slice(&[values.len()], values).expect("as many as elements")
+    Tensor::from_slice(&[values.len()], values)
+        .expect("the list has the number of elements of its shape")
 }
 
 /// Quantized rows of `row` weights each.

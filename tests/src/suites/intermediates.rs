@@ -12,7 +12,7 @@ use tercet::{
 type BoxError = Box<dyn std::error::Error>;
 
 fn f32s(shape: &[usize], values: &[f32]) -> Tensor {
-    Tensor::from_slice(shape, values).expect("as many as elements")
+    Tensor::from_slice(shape, values).expect("the list has the number of elements of its shape")
 }
 
 fn ty(shape: impl Into<tercet::Shape>) -> Type {

@@ -116,7 +116,7 @@ fn in_steps() -> Result<(), BoxError> {
                 ),
             }
         }
-        block_on(exe.finished())?; // There is none, which is no error.
+        block_on(exe.finished())?; // No run is in flight; that is not an error.
         Ok(())
     })?;
     let mut graph = tercet::Graph::new();
@@ -210,7 +210,7 @@ fn behind_others() -> Result<(), BoxError> {
     on_each_walk(|exe, want| {
         let mut outputs = Vec::new();
         let began = exe.submit_pipelined(&[("by", &steps[0])], &CARRIED, OutputSelection::All)?;
-        assert!(!began, "no run is under way");
+        assert!(!began, "no run is in flight");
         let device = exe.upload(&first)?.device();
         let runs_behind = ["vulkan", "wgpu"].contains(&device);
         for round in 0..2 {
@@ -226,7 +226,7 @@ fn behind_others() -> Result<(), BoxError> {
                 if began {
                     let again =
                         exe.submit_pipelined(&[("by", &first)], &CARRIED, OutputSelection::All)?;
-                    assert!(!again, "two are under way");
+                    assert!(!again, "two runs are in flight");
                 }
                 exe.wait(&mut outputs)?;
                 assert_eq!(outputs[0].to_f64s(), want.0, "round {round}, run {done}");

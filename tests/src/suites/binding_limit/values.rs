@@ -130,7 +130,7 @@ fn reductions_of_large_indices_are_right_or_refused() {
             }
             right += 1;
         }
-        assert!(right > 0, "all of them are refused");
+        assert!(right > 0, "all of them are rejected");
         Ok(())
     });
 }
@@ -201,7 +201,7 @@ fn rows_are_normalized_and_gathered() {
         let wrong = inputs(&[3, rows]);
         let wrong: Vec<(&str, &Tensor)> = wrong.iter().map(|(n, t)| (*n, t)).collect();
         let Err(RunError::Node { node, source, .. }) = exe.run(&wrong) else {
-            panic!("an index out of range was taken");
+            panic!("an index out of range was accepted");
         };
         let index = rows.into();
         assert_eq!(node, some.node);
