@@ -44,7 +44,7 @@ pub struct TestRecord {
 pub struct TestJournal(Mutex<File>);
 
 impl TestJournal {
-    /// Creates a journal that writes to this file.
+    /// Creates a journal that writes to `file`.
     pub fn new(file: File) -> TestJournal {
         TestJournal(Mutex::new(file))
     }
@@ -187,7 +187,8 @@ fn said(payload: &(dyn Any + Send)) -> String {
     format!("panicked: {}", text.unwrap_or("without a text"))
 }
 
-/// One test per executor, which fails if the executor is required but missing.
+/// One test per executor. It fails if `TERCET_REQUIRE` names the executor and the executor is
+/// missing.
 pub fn presence() -> Vec<(&'static str, SuiteTest)> {
     let present = |executor: &'static TestExecutor| {
         let missing = executor.device().err();
@@ -287,10 +288,11 @@ fn matches(pattern: &str, name: &str) -> bool {
     rest.is_some()
 }
 
-/// `AT/N`: run one of `N` parity tests of each operator, starting with index `AT`.
+/// `AT/N`: run every `N`-th parity test of each operator, starting with index `AT`.
 const SAMPLE: &str = "TERCET_SAMPLE";
 
-/// Samples the parity tests of each operator. Tests of other suites stay.
+/// Selects the parity tests of each operator that `TERCET_SAMPLE` names. Tests of other suites
+/// stay.
 fn sampled<T>(tests: Vec<(T, SuiteTest)>, part: &str) -> Result<Vec<(T, SuiteTest)>, String> {
     let (first, n) = at_of(part)?;
     let mut seen: HashMap<_, usize> = HashMap::new();
@@ -316,10 +318,11 @@ fn group(test: &SuiteTest) -> (Option<String>, Option<String>) {
     (parts.next(), parts.next())
 }
 
-/// `AT/N`: run part `AT` of `N` of the tests in this process.
+/// `AT/N`: split the tests into `N` parts, and run part `AT` in this process.
 const SLICE: &str = "TERCET_SLICE";
 
-/// The tests of a part. Tests of one operator share kernels, so they stay together.
+/// The tests of one part of `TERCET_SLICE`. Tests of one operator share kernels, so they stay in
+/// the same part.
 fn sliced<T>(tests: Vec<(T, SuiteTest)>, slice: &str) -> Result<Vec<(T, SuiteTest)>, String> {
     let (at, n) = at_of(slice)?;
     let mut groups = HashMap::new();

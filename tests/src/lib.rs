@@ -28,7 +28,7 @@ pub struct TestExecutor {
     pub name: &'static str,
     open: fn() -> Result<Device, String>,
     opened: OnceLock<Result<Device, String>>,
-    /// The messages of the device's validation so far.
+    /// The messages that the device's validation has reported so far.
     pub complaints: fn() -> Vec<String>,
 }
 
@@ -128,8 +128,8 @@ pub fn complaints() -> Vec<String> {
     opened.flat_map(of).collect()
 }
 
-/// The Vulkan device. `TERCET_VALIDATION=1` enables validation and redzones between slots.
-/// `TERCET_VULKAN_DEVICE` selects one of several devices.
+/// The Vulkan device. `TERCET_VALIDATION=1` enables the Vulkan validation layers, and redzones
+/// between buffer slots. `TERCET_VULKAN_DEVICE` selects one of several devices.
 #[cfg(feature = "vulkan")]
 pub mod vulkan {
     use std::sync::{Arc, OnceLock};
@@ -187,4 +187,11 @@ fn wgpu_device() -> Result<Device, String> {
     };
     let opened = WgpuBackend::new(&options).map_err(|e| tercet::one_line(&e))?;
     Ok(Device::from_backend(opened))
+}
+
+/// The examples of the documentation pages, as documentation tests.
+#[cfg(all(doctest, feature = "wgpu"))]
+mod pages {
+    #[doc = include_str!("../../docs/guide/browser.md")]
+    mod browser {}
 }

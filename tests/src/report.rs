@@ -13,7 +13,7 @@ pub struct ParityReport {
     pub verdict: String,
     /// The build: version, compiler, profile, target.
     pub build: String,
-    /// The operating system, architecture and number of processors.
+    /// The operating system, the architecture and the number of processors.
     pub machine: String,
     /// The report of each executor.
     pub executors: Vec<ExecutorReport>,
@@ -30,13 +30,13 @@ pub struct ExecutorReport {
     pub passed: usize,
     /// The number of failed tests.
     pub failed: usize,
-    /// The number of tests that were not run; `ignored_tests` has the reasons.
+    /// The number of tests that did not run; `ignored_tests` has the reasons.
     pub ignored: usize,
     /// The wall-clock time in seconds.
     pub seconds: f64,
     /// The name and message of each failure.
     pub failures: Vec<TestNote>,
-    /// The name and reason of each test that was not run.
+    /// The name of each test that did not run, with the reason.
     pub ignored_tests: Vec<TestNote>,
     /// The messages of the device's validation.
     pub complaints: Vec<String>,
@@ -110,13 +110,13 @@ impl ParityReport {
         }
     }
 
-    /// Whether everything passed.
+    /// True if the tests of every executor passed.
     pub fn passed(&self) -> bool {
         self.verdict == "passed"
     }
 }
 
-/// The verdict in one line.
+/// Formats the verdict in one line.
 impl fmt::Display for ParityReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.verdict)?;

@@ -26,7 +26,7 @@ pub enum StepScale {
     Small,
 }
 
-/// A model to train.
+/// A model that a training step trains.
 #[derive(Clone, Copy, Debug)]
 pub enum StepModel {
     /// A BERT classifier of two classes: 32 sequences of 128 tokens.
@@ -81,7 +81,7 @@ struct StepNet {
     loss: Value,
     params: Vec<(String, Tensor)>,
     trained: Vec<(String, Tensor)>,
-    /// The initial values of other states that do not start as zeros.
+    /// The initial values of other states that are not initialized to zeros.
     states: Vec<(String, Tensor)>,
     batch: Vec<(&'static str, Tensor)>,
     /// The number of units (tokens or images) in a batch.
@@ -112,8 +112,8 @@ impl std::fmt::Debug for BuiltStep {
 }
 
 impl MeasuredStep {
-    /// Whether activations are recomputed, for steps that would otherwise use more memory than the
-    /// peer.
+    /// True if the backward pass recomputes activations, so that the step does not use more memory
+    /// than torch.
     fn recomputes(&self) -> bool {
         matches!(self.model, StepModel::ResNet50 | StepModel::LlamaLora(_))
     }

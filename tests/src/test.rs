@@ -68,7 +68,7 @@ impl SuiteTest {
         SuiteTest::variant_on(executor, name, "", run)
     }
 
-    /// As [`Test::on`], with a suffix after the name of the executor.
+    /// As [`SuiteTest::on`], with a suffix after the name of the executor.
     pub fn variant_on(
         executor: &'static TestExecutor,
         name: String,

@@ -9,7 +9,8 @@ use tercet_vulkan::{VulkanBackend, VulkanOptions};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// The branches depend on one, few or many rows, and on few or many queries.
+/// Maximum number of recorded combinations of branches: one, few or many rows, times few or many
+/// queries.
 const MAX_COMBINATIONS: u64 = 6;
 
 /// Maximum difference between two summation orders of the same F32 model.
@@ -54,7 +55,7 @@ fn an_encoder_at_thirty_sizes_records_once_for_each_way() -> Result<(), Failure>
     let loaded = backend.counters().recorded;
     let mut recorded = loaded;
     for run in 0..60 {
-        // Repeats the previous sizes.
+        // Repeat the previous sizes: nothing may be recorded again.
         if run == 30 {
             state = 7;
             recorded = backend.counters().recorded;

@@ -8,7 +8,8 @@ use tercet_plan::{DeviceCaps, compile, explain};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// The bytes of the arena and of prepared buffers, and the number of barriers.
+/// The bytes of the arena, the bytes of prepared buffers, and the number of barriers of a training
+/// step.
 #[derive(Debug)]
 struct Taken {
     arena: u64,

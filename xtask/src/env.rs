@@ -26,7 +26,7 @@ pub(crate) const REQUIRE_CI: &str = "cpu,wgpu,vulkan";
 /// The value of [`REQUIRE`] on the newer lavapipe, which has cooperative matrices.
 pub(crate) const REQUIRE_NEWER: &str = "cpu,vulkan,coop";
 
-/// Comma-separated name patterns: only suite tests that match one of them run. In a pattern, `*`
+/// Comma-separated name patterns: only suite tests that match a pattern run. In a pattern, `*`
 /// matches any text.
 pub(crate) const TESTS: &str = "TERCET_TESTS";
 
@@ -36,10 +36,10 @@ pub(crate) const SKIP: &str = "TERCET_SKIP";
 /// Comma-separated executors that the suites run on; the default is every executor in the build.
 pub(crate) const EXECUTORS: &str = "TERCET_EXECUTORS";
 
-/// `AT/N`: run one of `N` parity tests of each operator, starting with index `AT`.
+/// `AT/N`: run every `N`-th parity test of each operator, starting with index `AT`.
 pub(crate) const SAMPLE: &str = "TERCET_SAMPLE";
 
-/// `AT/N`: run part `AT` of `N` of the suites in this process.
+/// `AT/N`: split the suites into `N` parts, and run part `AT` in this process.
 pub(crate) const SLICE: &str = "TERCET_SLICE";
 
 /// `1` enables the Vulkan validation layers in tests; any message then fails the test.

@@ -53,7 +53,7 @@ pub(crate) enum XtaskError {
     },
     #[error("no criterion results under {}; run without --no-run", dir.display())]
     NoResults { dir: PathBuf },
-    #[error("maturin left no wheel in {}", dir.display())]
+    #[error("maturin built no wheel in {}", dir.display())]
     NoWheel { dir: PathBuf },
     #[error("{} has {bytes} bytes, expected at most {most}", path.display())]
     WheelSize {

@@ -1,6 +1,6 @@
 //! `cargo xtask fetch lavapipe`: installs a newer Mesa than the system's into a cache folder.
 //!
-//! The lavapipe of Debian unstable has cooperative matrices, which that of the stable release
+//! The lavapipe of Debian unstable has cooperative matrices, which the lavapipe of Debian stable
 //! lacks. Its validation layers and `spirv-val` support them too. apt resolves the packages with
 //! all their libraries, including libc, against an empty package database in the folder. The
 //! packages are unpacked and not installed, so the command needs no root and does not change the
@@ -52,7 +52,7 @@ impl LavapipeRoot {
     }
 }
 
-/// The folder, if an earlier run fetched it.
+/// The folder with the unpacked packages, if an earlier run fetched it.
 pub(crate) fn present() -> Result<Option<LavapipeRoot>, XtaskError> {
     let root = LavapipeRoot(crate::cache::dir()?.join(NAME));
     Ok(root.is_complete().then_some(root))

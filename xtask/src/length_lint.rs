@@ -45,7 +45,7 @@ pub(crate) fn run() -> Result<(), XtaskError> {
     }
 }
 
-/// The file and functions that are too long and have no reason.
+/// The file, if it is too long without a reason, and each of its functions that is.
 fn too_long(name: &str, text: &str) -> Vec<String> {
     let lines: Vec<&str> = text.lines().collect();
     let mut problems = Vec::new();
@@ -73,7 +73,7 @@ fn has_reason(function: &functions::FunctionLines, lines: &[&str]) -> bool {
     above.chain(inside).any(|line| says_why(line))
 }
 
-/// True for a comment with a reason.
+/// True for a comment `Long: REASON`.
 fn says_why(line: &str) -> bool {
     let comment = line.trim_start().strip_prefix("//");
     let reason = comment.and_then(|text| text.split_once("Long: "));

@@ -15,7 +15,7 @@ use crate::{cache, env, fetch, process};
 
 const PROGRAM: &str = "tercet-parity";
 
-/// The folders of `tests/data` that tests read at run time; the others are compiled into the
+/// The folders of `tests/data` that tests read at run time; other test data is compiled into the
 /// program.
 const DATA: [&str; 9] = [
     "tiny-rust-llama",

@@ -90,7 +90,7 @@ fn run_aside(task: ParallelCommand, limit: Duration) -> Result<(), XtaskError> {
         child.and_then(|child| ended(child, start, limit))
     };
     let printed = fs::read(&path).map_err(error::file("read", &path));
-    // A leftover file in the temporary folder is harmless.
+    // Ignore errors: a leftover file in the temporary folder is harmless.
     let _ = fs::remove_file(&path);
     let mut out = std::io::stdout().lock();
     // Ignore errors: standard output may be closed.

@@ -8,8 +8,8 @@
 //!
 //! The compiler is C++ and takes minutes to build, so it requires the cargo feature `glsl` of this
 //! package. If the feature is off, compilation restarts the command through cargo with the feature
-//! on. `spirv-val` comes from the folder that [`lavapipe`](crate::lavapipe) fetches, because that
-//! of a distribution is often too old for cooperative matrices.
+//! on. `spirv-val` comes from the folder that [`lavapipe`](crate::lavapipe) fetches, because the
+//! `spirv-val` of a distribution is often too old for cooperative matrices.
 
 #[cfg(feature = "glsl")]
 mod compile;
@@ -21,7 +21,7 @@ use crate::{lavapipe, process};
 
 use folder::ShaderFolder;
 
-/// The action on the modules.
+/// The action of `cargo xtask shaders` on the modules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ShaderMode {
     /// Compile, write the changed modules, and remove those without a source.

@@ -32,7 +32,7 @@ pub(crate) fn prepare(with_shader_compiler: bool) {
     }
     eprintln!("installing {names}");
     if let Err(error) = process::apt_install(&missing) {
-        eprintln!("{error}: going on without");
+        eprintln!("{error}; continuing without these packages");
     }
 }
 

@@ -3,7 +3,7 @@
 //! It installs the Debian packages of the GPU tests (as root). Then it builds all test programs,
 //! and in parallel downloads MiniLM, ONNX models and the newer lavapipe. Then it runs three passes:
 //!
-//! 1. the test programs ([`programs`]), one per processor in parallel. The large suites are split
+//! 1. the test programs ([`test_binaries`]), one per processor in parallel. The large suites are split
 //!    into a process per executor and share. The Vulkan tests run again on the newer lavapipe,
 //!    which has cooperative matrices,
 //! 2. the doc tests,
@@ -55,7 +55,7 @@ const SUITES: &str = "suites";
 /// The package of the Vulkan runtime, whose tests also run on the newer lavapipe.
 const PLAYER: &str = "tercet-vulkan";
 
-/// The slowest of the other programs, which are started first.
+/// The slowest test programs besides the suites; they are started first.
 const LONG: [&str; 3] = ["programs", "smoke", "splat_fit"];
 
 /// Maximum run time of a program on a slow machine; after it, the program is considered hung.
@@ -106,7 +106,7 @@ const SLOW_TO_COMPILE: [&str; 4] = ["dequant_grouped_mat_mul", "fft", "gated_del
 /// Tests that Vulkan skips here; `cargo xtask parity` runs them on a GPU. Cases changed by passes
 /// and rules run on the CPU only, because a software driver would compile most kernels two more
 /// times. Gradient graphs consist of operators that are tested in all their cases. Two of each, ten
-/// of the torch comparisons and one training run remain. Of the model references, a part remains.
+/// of the torch comparisons, one training run and some model references remain.
 const NOT_ON_VULKAN: [&str; 12] = [
     "/without_passes",
     "/decomposed",
@@ -170,7 +170,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), XtaskError> {
         return some(args, &TestSetup::new(cache, ci)?);
     }
     println!("{}", compiler()?);
-    // The downloads run in parallel with the build, because they need no processor time.
+    // Run the downloads in parallel with the build, because they need no processor time.
     let (setup, newer, built) = thread::scope(|scope| {
         let fetched = scope.spawn(|| (TestSetup::new(cache.clone(), ci), lavapipe::fetch(&cache)));
         let built = timed("building", all_programs);
@@ -236,7 +236,7 @@ fn is_ci() -> bool {
 
 /// The environment of all test passes.
 struct TestSetup {
-    /// Absolute, as the runner script requires.
+    /// The absolute path of the cache folder; the runner script requires an absolute one.
     cache: PathBuf,
     minilm: PathBuf,
     /// Whether the ONNX models of Python packages are in the cache.
@@ -408,7 +408,7 @@ mod tests {
                     (env::REQUIRE, Some(OsStr::new(required))),
                     (env::VALIDATION, validation),
                 ] {
-                    // Variables that the caller set are not changed.
+                    // Do not change variables that the caller has set.
                     let inherited = std::env::var_os(name).is_some_and(|value| !value.is_empty());
                     let expected = expected.filter(|_| !inherited);
                     assert_eq!(variable(&task.command, name), expected, "{name}");

@@ -27,7 +27,7 @@ const LANGUAGE: &str = "tests/data/tiny-rust-llama/tiny-rust-llama-q8_0.gguf";
 /// The path of the language model relative to the page.
 const MODEL: &str = "models/language.gguf";
 const MINILM_FILES: [&str; 3] = ["config.json", "tokenizer.json", "model.safetensors"];
-/// Maximum run time of a page, for an emulated device on a busy machine.
+/// Maximum run time of a page; long, because a software GPU on a busy machine is slow.
 const PATIENCE: Duration = Duration::from_secs(1800);
 
 /// A device, and the coverage of its test.
@@ -36,14 +36,14 @@ pub(crate) type PageTrial = (&'static str, PageCoverage);
 /// The action after the build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AfterBuild {
-    /// Test in Chromium on these devices.
+    /// Test the page in Chromium on these devices.
     Test(&'static [PageTrial]),
     /// As [`AfterBuild::Test`], with the reduced coverage of CI. Missing tools are installed; if
     /// that fails, the tests that need them are reported as not run.
     Check(&'static [PageTrial]),
     /// Serve on this port of the machine until interrupted.
     Serve(u16),
-    /// No action.
+    /// Only build the folder.
     Nothing,
 }
 
@@ -84,14 +84,14 @@ fn check(trials: &[PageTrial]) -> Result<(), XtaskError> {
     }
 }
 
-/// Installs the compiler target through rustup if possible, and the `wasm-bindgen` command, whose
-/// path is returned.
+/// Installs the compiler target through rustup if possible, and the `wasm-bindgen` command. Returns
+/// the path of the command.
 fn tools() -> Result<PathBuf, XtaskError> {
     let mut rustup = std::process::Command::new("rustup");
     rustup.args(["target", "list", "--installed"]);
     let installed = process::output(&mut rustup);
     let has_target = |list: Vec<u8>| String::from_utf8_lossy(&list).lines().any(|l| l == TARGET);
-    // Without rustup, the compiler reports the missing target.
+    // If there is no rustup, the compiler reports the missing target.
     if installed.is_ok_and(|list| !has_target(list)) {
         let mut add = std::process::Command::new("rustup");
         if process::run(add.args(["target", "add", TARGET])).is_err() {
@@ -159,7 +159,7 @@ fn bindgen(cache: &Path) -> Result<PathBuf, XtaskError> {
     if program.is_file() {
         return Ok(program);
     }
-    // A debug build suffices and takes half the time.
+    // A debug build of `wasm-bindgen` suffices and takes half the time.
     let mut cargo = process::cargo();
     cargo.args(["install", "--quiet", "--debug", "wasm-bindgen-cli"]);
     cargo.args(["--version", &version, "--root"]).arg(&root);

@@ -30,6 +30,45 @@ pub(crate) use registry::{attrs_kind, spelled_attrs};
 
 /// A user's operator with its attributes. All functions must depend only on the attributes and
 /// their arguments: passes may call them repeatedly, drop nodes and merge equal ones.
+///
+/// ```
+/// # use tercet_ir::custom::WgslKernel;
+/// # use tercet_ir::grad::{NoGradient, Vjp, VjpResult};
+/// # use tercet_ir::{DType, EvalError, Graph, TensorType, TypeError, attr::AttrLiteral};
+/// use tercet_ir::{Tensor, Type, custom::CustomOp};
+///
+/// /// Doubles an F32 tensor.
+/// #[derive(Debug)]
+/// struct Double;
+///
+/// impl CustomOp for Double {
+///     fn name(&self) -> &str {
+///         "example.double"
+///     }
+///     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+///         Ok(vec![operands[0].clone()])
+///     }
+///     fn eval(&self, operands: &[&Tensor], _: &[TensorType]) -> Result<Vec<Tensor>, EvalError> {
+///         let doubled: Vec<f32> = operands[0].as_slice::<f32>()?.iter().map(|x| 2.0 * x).collect();
+///         Ok(vec![Tensor::from_slice(operands[0].shape(), &doubled)?])
+///     }
+///     // No attributes, WGSL or gradient.
+/// #     fn attrs(&self) -> Vec<(&'static str, AttrLiteral)> {
+/// #         Vec::new()
+/// #     }
+/// #     fn kernels(&self, _: &[&Type], _: &[Type]) -> Option<Vec<WgslKernel>> {
+/// #         None
+/// #     }
+/// #     fn gradient(&self, _: &mut Vjp<'_>) -> VjpResult {
+/// #         Err(NoGradient::because("it has no gradient"))
+/// #     }
+/// }
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [2]))?;
+/// let y = g.custom(Double, &[x])?;
+/// assert_eq!(g.ty(y), g.ty(x));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait CustomOp: fmt::Debug + Send + Sync {
     /// Name of the operator: `library.operator`.
     fn name(&self) -> &str;
@@ -80,6 +119,34 @@ pub trait CustomOp: fmt::Debug + Send + Sync {
 ///
 /// An out-of-bounds access is redirected to some element inside the array. A kernel that does not
 /// terminate loses the device.
+///
+/// ```
+/// use tercet_ir::Dim;
+/// use tercet_ir::custom::{WgslGrid, WgslKernel, WgslParam};
+/// let source = "
+///     struct Params { n: u32 }
+///     @group(0) @binding(0) var<uniform> params: Params;
+///     @group(0) @binding(1) var<storage, read> x: array<f32>;
+///     @group(0) @binding(2) var<storage, read_write> y: array<f32>;
+///     @compute @workgroup_size(64) fn double(
+///         @builtin(workgroup_id) group: vec3<u32>,
+///         @builtin(num_workgroups) groups: vec3<u32>,
+///         @builtin(local_invocation_index) local: u32,
+///     ) {
+///         let i = (group.y * groups.x + group.x) * 64u + local;
+///         if i < params.n { y[i] = 2.0 * x[i]; }
+///     }";
+/// let n = Dim::sym("n");
+/// let kernel = WgslKernel {
+///     source: source.to_string(),
+///     entry: "double".to_string(),
+///     workgroup: [64, 1, 1],
+///     writes: vec![0],
+///     params: vec![WgslParam::U32(n.clone())],
+///     grid: WgslGrid::Line(n),
+/// };
+/// assert!(kernel.source.contains(&kernel.entry));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct WgslKernel {
     /// A complete WGSL module, without extensions and overrides.

@@ -9,6 +9,15 @@ use crate::tensor::Tensor;
 use crate::types::TensorType;
 
 /// Summary statistics of a float tensor.
+///
+/// ```
+/// use tercet_ir::{NodeId, Tensor, TensorSummary, Value};
+/// let tensor = Tensor::from_slice(&[2], &[f32::INFINITY, f32::NAN])?;
+/// let value = Value { node: NodeId(1), port: 0 };
+/// let summary = TensorSummary::new(value, "unary", None, &tensor);
+/// assert_eq!(summary.finite, None);
+/// # Ok::<(), tercet_ir::TensorError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSummary {
     /// The graph value that the tensor belongs to.
@@ -24,6 +33,14 @@ pub struct TensorSummary {
 }
 
 /// The non-finite elements of a tensor.
+///
+/// ```
+/// use tercet_ir::{NonFiniteKind, Tensor};
+/// let tensor = Tensor::from_slice(&[3], &[1f32, f32::NAN, f32::INFINITY])?;
+/// let found = NonFiniteKind::detect(&tensor, Vec::new()).unwrap();
+/// assert_eq!((found.element, found.count), (1, 2));
+/// # Ok::<(), tercet_ir::TensorError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NonFiniteKind {
     /// Row-major index of the first non-finite element.
@@ -38,6 +55,16 @@ pub struct NonFiniteKind {
 
 /// The first node in graph order whose result is not finite although its operands are. It may also
 /// be an input, parameter or state that holds NaN.
+///
+/// ```
+/// use tercet_ir::{NodeId, NonFinite, NonFiniteKind, Tensor, TensorSummary, Value};
+/// let tensor = Tensor::from_slice(&[2], &[1f32, f32::INFINITY])?;
+/// let value = Value { node: NodeId(1), port: 0 };
+/// let result = TensorSummary::new(value, "unary", None, &tensor);
+/// let found = NonFinite { result, kind: NonFiniteKind::detect(&tensor, Vec::new()) };
+/// assert!(found.to_string().starts_with("%1 (unary) is inf at element 1"));
+/// # Ok::<(), tercet_ir::TensorError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NonFinite {
     /// The node's result.

@@ -84,3 +84,10 @@ pub use save::{SaveError, SaveOptions};
 pub use tercet_onnx as onnx;
 pub use tokenizer::{StreamDecoder, TokenizedBatch, TokenizedRow, Tokenizer, TokenizerError};
 pub use weight::{ModelWeight, WeightError, gguf_weight, safetensors_tensor};
+
+/// The examples of the documentation pages, as documentation tests.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../../../docs/guide/rust.md")]
+    mod rust {}
+}

@@ -6,6 +6,13 @@ use std::path::PathBuf;
 use tercet_ir::{OpError, RunError, TensorError};
 
 /// The error of reading or importing a model.
+///
+/// ```
+/// use tercet_onnx::{ImportOptions, OnnxError, import};
+/// let error = import(vec![255u8; 16], &ImportOptions::new()).unwrap_err();
+/// assert!(matches!(error, OnnxError::Decode { .. }));
+/// assert!(!error.may_need_sizes());
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum OnnxError {
     /// A file could not be read.
@@ -49,6 +56,14 @@ impl fmt::Display for DisplayNodeErrors<'_> {
 }
 
 /// The import error of one node.
+///
+/// ```
+/// use tercet_onnx::{ModelLocation, NodeError, NodeErrorKind, OnnxError};
+/// let at = ModelLocation { inside: vec![], name: "gate".to_string(), op: "Mystery".to_string() };
+/// let source = NodeErrorKind::Operator("opset 21".to_string());
+/// let error = OnnxError::Nodes(vec![NodeError { at, source }]);
+/// assert!(error.to_string().contains("gate (Mystery)"));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error("{at}")]
 pub struct NodeError {
@@ -75,6 +90,16 @@ impl OnnxError {
 
 /// A location in a model: a node, with the name that graph viewers show, or an input, output or
 /// initializer.
+///
+/// ```
+/// use tercet_onnx::ModelLocation;
+/// let location = ModelLocation {
+///     inside: vec!["loop".to_string()],
+///     name: "gate".to_string(),
+///     op: "Mul".to_string(),
+/// };
+/// assert_eq!(location.to_string(), "loop / gate (Mul)");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelLocation {
     /// The enclosing functions and subgraph nodes, outermost first.
@@ -95,6 +120,12 @@ impl fmt::Display for ModelLocation {
 }
 
 /// The reason why a node could not be imported.
+///
+/// ```
+/// use tercet_onnx::NodeErrorKind;
+/// let error = NodeErrorKind::NeedsValue { index: 1, inputs: vec!["shape".to_string()] };
+/// assert!(error.to_string().contains("`shape`"));
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum NodeErrorKind {
     /// The operator is unknown.

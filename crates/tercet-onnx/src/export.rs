@@ -39,6 +39,18 @@ use writer::{ExportNodeError, OnnxWriter};
 pub(crate) const OPSET: i64 = 21;
 
 /// The error of exporting a graph.
+///
+/// ```
+/// use tercet_ir::{DType, Graph, Tensor, Type};
+/// use tercet_onnx::{ExportError, export};
+/// let mut g = Graph::new();
+/// let w = g.param("w", Type::new(DType::F32, [2]))?;
+/// let y = g.exp(w)?;
+/// g.output("y", y)?;
+/// let error = export(&g, |_| Some(Tensor::scalar(1f32))).unwrap_err();
+/// assert!(matches!(error, ExportError::Weight { name, .. } if name == "w"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// The operators that ONNX does not have and that do not decompose into ONNX operators.

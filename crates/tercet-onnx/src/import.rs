@@ -24,6 +24,15 @@ use crate::tensor;
 use crate::val::ImportedValue;
 
 /// Options for importing a model: symbol bounds, shapes and input values.
+///
+/// ```
+/// use tercet_ir::Tensor;
+/// use tercet_onnx::ImportOptions;
+/// let shape = Tensor::from_slice(&[2], &[4i64, -1])?;
+/// let options = ImportOptions::new().bound("batch", 8).dim("sequence", 128usize).value("shape", shape);
+/// assert!(options.has_value("shape"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct ImportOptions {
     pub(crate) bounds: Bindings,
@@ -76,6 +85,24 @@ impl ImportOptions {
 }
 
 /// A model imported as a graph.
+///
+/// ```
+/// # use tercet_ir::{DType, Graph, Tensor, Type};
+/// # let mut g = Graph::new();
+/// # let x = g.input("x", Type::new(DType::F32, [2]))?;
+/// # let y = g.neg(x)?;
+/// # g.output("y", y)?;
+/// # let model = tercet_onnx::export(&g, |_| None)?;
+/// use tercet::Device;
+/// use tercet_onnx::{ImportOptions, import_model};
+/// let imported = import_model(&model, None, &ImportOptions::new())?;
+/// assert_eq!(imported.inputs[0].name, "x");
+/// let mut exe = imported.compile(&Device::cpu())?;
+/// let x = Tensor::from_slice(&[2], &[1f32, -2.0])?;
+/// let outputs = imported.cut(exe.run(&[("x", &x)])?)?;
+/// assert_eq!(outputs[0].as_slice::<f32>()?, [-1.0, 2.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct ImportedModel {
     /// The graph.
@@ -139,6 +166,15 @@ impl ImportedModel {
 }
 
 /// The source of a model.
+///
+/// ```
+/// use std::path::Path;
+/// use tercet_onnx::OnnxModelSource;
+/// let file = OnnxModelSource::from(Path::new("model.onnx"));
+/// let memory = OnnxModelSource::from(vec![8u8, 10]);
+/// assert!(matches!(file, OnnxModelSource::Path(_)));
+/// assert!(matches!(memory, OnnxModelSource::Bytes(bytes) if bytes.len() == 2));
+/// ```
 #[derive(Clone, Debug)]
 pub enum OnnxModelSource<'a> {
     /// A file; external data files are found relative to it.

@@ -15,6 +15,22 @@ use crate::proto::{GraphProto, ModelProto, TypeProto, TypeValue, ValueInfoProto}
 use crate::strings::StringTable;
 
 /// A decoded ONNX model file.
+///
+/// ```
+/// # use tercet_ir::{DType, Graph, Type};
+/// # let mut g = Graph::new();
+/// # let x = g.input("x", Type::new(DType::F32, [2]))?;
+/// # let y = g.neg(x)?;
+/// # g.output("y", y)?;
+/// # let proto = tercet_onnx::export(&g, |_| None)?;
+/// use prost::Message;
+/// use tercet_onnx::{ImportOptions, OnnxModel};
+/// // `proto` is a model file with the input `x`.
+/// let model = OnnxModel::read(proto.encode_to_vec())?;
+/// let inputs = model.inputs(&ImportOptions::new())?;
+/// assert_eq!((inputs[0].name.as_str(), inputs[0].ty.dtype), ("x", DType::F32));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct OnnxModel {
     proto: ModelProto,
@@ -22,6 +38,22 @@ pub struct OnnxModel {
 }
 
 /// An input or output as declared in the file, including unsupported ones.
+///
+/// ```
+/// # use prost::Message;
+/// # use tercet_ir::{DType, Dim, Graph, Type};
+/// # let mut g = Graph::new();
+/// # let x = g.input("x", Type::new(DType::F32, [Dim::sym("rows"), Dim::Known(3)]))?;
+/// # let y = g.neg(x)?;
+/// # g.output("y", y)?;
+/// # let bytes = tercet_onnx::export(&g, |_| None)?.encode_to_vec();
+/// use tercet_onnx::OnnxModel;
+/// let info = OnnxModel::read(bytes)?.describe();
+/// let input = &info.inputs[0];
+/// assert_eq!(input.shape, Some(vec!["rows".to_string(), "3".to_string()]));
+/// assert!(!input.has_default);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OnnxPort {
     /// The name of the input or output.
@@ -36,6 +68,21 @@ pub struct OnnxPort {
 }
 
 /// The metadata of a model file.
+///
+/// ```
+/// # use prost::Message;
+/// # use tercet_ir::{DType, Graph, Type};
+/// # let mut g = Graph::new();
+/// # let x = g.input("x", Type::new(DType::F32, [2]))?;
+/// # let y = g.exp(x)?;
+/// # g.output("y", y)?;
+/// # let bytes = tercet_onnx::export(&g, |_| None)?.encode_to_vec();
+/// use tercet_onnx::OnnxModel;
+/// let info = OnnxModel::read(bytes)?.describe();
+/// assert_eq!(info.operators.get("Exp"), Some(&1));
+/// assert_eq!(info.opsets[0].0, "ai.onnx");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OnnxModelInfo {
     /// The version of the file format.

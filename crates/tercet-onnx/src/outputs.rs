@@ -8,6 +8,14 @@ use crate::proto::{GraphProto, TypeValue, ValueInfoProto};
 use crate::val::ImportedValue;
 
 /// An output that is a map from keys to numbers in the file.
+///
+/// ```
+/// use tercet_onnx::MapOutput;
+/// let keys = vec!["elm".to_string(), "oak".to_string()];
+/// let output = MapOutput { output: "probabilities".to_string(), keys };
+/// // The column of a key in the output matrix.
+/// assert_eq!(output.keys.iter().position(|key| key == "oak"), Some(1));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapOutput {
     /// The name of the output.

@@ -32,6 +32,16 @@ impl PaddedValue {
 }
 
 /// An output whose size on one axis is the value of another output.
+///
+/// ```
+/// use tercet_ir::Tensor;
+/// use tercet_onnx::{DynamicSizeOutput, cut};
+/// let counted = [DynamicSizeOutput { output: 0, axis: 0, count: "y#count".to_string() }];
+/// let padded = Tensor::from_slice(&[4], &[5i64, 6, 0, 0])?;
+/// let outputs = cut(&counted, vec![padded, Tensor::scalar(2i32)])?;
+/// assert_eq!(outputs[0].as_slice::<i64>()?, [5, 6]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DynamicSizeOutput {
     /// The output's index in the order of the file.

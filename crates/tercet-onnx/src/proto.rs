@@ -9,6 +9,15 @@ use bytes::Bytes;
 use prost::{Message, Oneof};
 
 /// A model file.
+///
+/// ```
+/// use prost::Message;
+/// use tercet_onnx::proto::{GraphProto, ModelProto};
+/// let graph = GraphProto { name: Some("graph".to_string()), ..GraphProto::default() };
+/// let model = ModelProto { ir_version: Some(10), graph: Some(graph), ..ModelProto::default() };
+/// assert_eq!(ModelProto::decode(&model.encode_to_vec()[..])?, model);
+/// # Ok::<(), prost::DecodeError>(())
+/// ```
 #[derive(Clone, PartialEq, Message)]
 pub struct ModelProto {
     /// The version of the file format.
@@ -35,6 +44,13 @@ pub struct ModelProto {
 }
 
 /// An operator domain with a version.
+///
+/// ```
+/// use tercet_onnx::proto::{ModelProto, OperatorSetIdProto};
+/// let standard = OperatorSetIdProto { domain: None, version: Some(21) };
+/// let model = ModelProto { opset_import: vec![standard], ..ModelProto::default() };
+/// assert_eq!(model.opset_import[0].version, Some(21));
+/// ```
 #[derive(Clone, PartialEq, Message)]
 pub struct OperatorSetIdProto {
     /// The domain; empty for the standard one.
@@ -46,6 +62,14 @@ pub struct OperatorSetIdProto {
 }
 
 /// A key with a value.
+///
+/// ```
+/// use tercet_onnx::proto::{ModelProto, StringStringEntryProto};
+/// let (key, value) = (Some("author".to_string()), Some("Ada".to_string()));
+/// let property = StringStringEntryProto { key, value };
+/// let model = ModelProto { metadata_props: vec![property], ..ModelProto::default() };
+/// assert_eq!(model.metadata_props[0].value.as_deref(), Some("Ada"));
+/// ```
 #[derive(Clone, PartialEq, Message)]
 pub struct StringStringEntryProto {
     /// The key.
@@ -57,6 +81,18 @@ pub struct StringStringEntryProto {
 }
 
 /// A graph: nodes, weights, and the names of inputs and outputs.
+///
+/// ```
+/// use tercet_onnx::proto::{GraphProto, NodeProto};
+/// let node = NodeProto {
+///     op_type: Some("Exp".to_string()),
+///     input: vec!["x".to_string()],
+///     output: vec!["y".to_string()],
+///     ..NodeProto::default()
+/// };
+/// let graph = GraphProto { node: vec![node], ..GraphProto::default() };
+/// assert_eq!(graph.node[0].output, ["y"]);
+/// ```
 #[derive(Clone, PartialEq, Message)]
 pub struct GraphProto {
     /// The nodes.
@@ -80,6 +116,17 @@ pub struct GraphProto {
 }
 
 /// An operator applied to named values.
+///
+/// ```
+/// use tercet_onnx::proto::NodeProto;
+/// let node = NodeProto {
+///     op_type: Some("Add".to_string()),
+///     input: vec!["a".to_string(), "b".to_string()],
+///     output: vec!["sum".to_string()],
+///     ..NodeProto::default()
+/// };
+/// assert_eq!((node.input.len(), node.domain), (2, None));
+/// ```
 #[derive(Clone, PartialEq, Message)]
 pub struct NodeProto {
     /// The names of operands; an empty name is an absent operand.
@@ -106,6 +153,17 @@ pub struct NodeProto {
 }
 
 /// An attribute of a node.
+///
+/// ```
+/// use tercet_onnx::proto::AttributeProto;
+/// let axis = AttributeProto {
+///     name: Some("axis".to_string()),
+///     i: Some(-1),
+///     r#type: Some(2), // AttributeType.INT
+///     ..AttributeProto::default()
+/// };
+/// assert_eq!(axis.i, Some(-1));
+/// ```
 #[derive(Clone, PartialEq, Message)]
 pub struct AttributeProto {
     /// The name of the attribute.
@@ -150,6 +208,20 @@ pub struct AttributeProto {
 }
 
 /// A tensor with its elements or their external location.
+///
+/// ```
+/// use prost::Message;
+/// use tercet_onnx::proto::TensorProto;
+/// let tensor = TensorProto {
+///     dims: vec![2],
+///     data_type: Some(1), // DataType.FLOAT
+///     float_data: vec![0.5, 1.5],
+///     ..TensorProto::default()
+/// };
+/// let read = tercet_onnx::read_tensor(tensor.encode_to_vec())?;
+/// assert_eq!(read.as_slice::<f32>()?, [0.5, 1.5]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Message)]
 pub struct TensorProto {
     /// The sizes.
@@ -191,6 +263,16 @@ pub struct TensorProto {
 }
 
 /// A sparse tensor, stored as its nonzero elements.
+///
+/// ```
+/// use tercet_onnx::proto::{SparseTensorProto, TensorProto};
+/// let (values, indices) = (
+///     TensorProto { dims: vec![1], float_data: vec![2.5], ..TensorProto::default() },
+///     TensorProto { dims: vec![1], int64_data: vec![3], ..TensorProto::default() },
+/// );
+/// let sparse = SparseTensorProto { values: Some(values), indices: Some(indices), dims: vec![8] };
+/// assert_eq!(sparse.indices.unwrap_or_default().int64_data, [3]);
+/// ```
 #[derive(Clone, PartialEq, Message)]
 pub struct SparseTensorProto {
     /// The nonzero elements; their tensor has the name of the sparse tensor.
@@ -205,6 +287,14 @@ pub struct SparseTensorProto {
 }
 
 /// A name with a type.
+///
+/// ```
+/// use tercet_onnx::proto::{TensorTypeProto, TypeProto, TypeValue, ValueInfoProto};
+/// let float = TensorTypeProto { elem_type: Some(1), shape: None }; // DataType.FLOAT
+/// let ty = TypeProto { value: Some(TypeValue::Tensor(float)) };
+/// let input = ValueInfoProto { name: Some("x".to_string()), r#type: Some(ty) };
+/// assert_eq!(input.name.as_deref(), Some("x"));
+/// ```
 #[derive(Clone, PartialEq, Message)]
 pub struct ValueInfoProto {
     /// The name.
@@ -216,6 +306,13 @@ pub struct ValueInfoProto {
 }
 
 /// A type.
+///
+/// ```
+/// use tercet_onnx::proto::{TensorTypeProto, TypeProto, TypeValue};
+/// let float = TensorTypeProto { elem_type: Some(1), shape: None }; // DataType.FLOAT
+/// let ty = TypeProto { value: Some(TypeValue::Tensor(float)) };
+/// assert_ne!(ty, TypeProto::default());
+/// ```
 #[derive(Clone, PartialEq, Message)]
 pub struct TypeProto {
     /// The variant of the type.
@@ -224,6 +321,13 @@ pub struct TypeProto {
 }
 
 /// The variants of types.
+///
+/// ```
+/// use tercet_onnx::proto::{ElementTypeProto, TypeProto, TypeValue};
+/// let element = ElementTypeProto { elem_type: Some(Box::new(TypeProto::default())) };
+/// let list = TypeValue::Sequence(Box::new(element));
+/// assert!(matches!(list, TypeValue::Sequence(of) if of.elem_type.is_some()));
+/// ```
 #[derive(Clone, PartialEq, Oneof)]
 pub enum TypeValue {
     /// A tensor.
@@ -244,10 +348,23 @@ pub enum TypeValue {
 }
 
 /// A message whose fields are not used.
+///
+/// ```
+/// use tercet_onnx::proto::{OpaqueProto, TypeValue};
+/// let map = TypeValue::Map(OpaqueProto {});
+/// assert!(matches!(map, TypeValue::Map(_)));
+/// ```
 #[derive(Clone, PartialEq, Message)]
 pub struct OpaqueProto {}
 
 /// The element type of a list or an optional.
+///
+/// ```
+/// use tercet_onnx::proto::{ElementTypeProto, TypeProto, TypeValue};
+/// let element = ElementTypeProto { elem_type: Some(Box::new(TypeProto::default())) };
+/// let optional = TypeValue::Optional(Box::new(element));
+/// assert!(matches!(optional, TypeValue::Optional(of) if of.elem_type.is_some()));
+/// ```
 #[derive(Clone, PartialEq, Message)]
 pub struct ElementTypeProto {
     /// The type.
@@ -256,6 +373,14 @@ pub struct ElementTypeProto {
 }
 
 /// The type of a tensor.
+///
+/// ```
+/// use tercet_onnx::proto::{DimensionProto, TensorShapeProto, TensorTypeProto};
+/// let rows = DimensionProto { dim_value: None, dim_param: Some("rows".to_string()) };
+/// let shape = TensorShapeProto { dim: vec![rows] };
+/// let ty = TensorTypeProto { elem_type: Some(1), shape: Some(shape) }; // DataType.FLOAT
+/// assert_eq!(ty.shape.map(|shape| shape.dim.len()), Some(1));
+/// ```
 #[derive(Clone, PartialEq, Message)]
 pub struct TensorTypeProto {
     /// The dtype, a number of `TensorProto.DataType`.
@@ -267,6 +392,13 @@ pub struct TensorTypeProto {
 }
 
 /// A shape.
+///
+/// ```
+/// use tercet_onnx::proto::{DimensionProto, TensorShapeProto};
+/// let size = |n| DimensionProto { dim_value: Some(n), dim_param: None };
+/// let shape = TensorShapeProto { dim: vec![size(2), size(3)] };
+/// assert_eq!(shape.dim.iter().filter_map(|d| d.dim_value).product::<i64>(), 6);
+/// ```
 #[derive(Clone, PartialEq, Message)]
 pub struct TensorShapeProto {
     /// The dimensions.
@@ -275,6 +407,12 @@ pub struct TensorShapeProto {
 }
 
 /// A dimension; unknown if both fields are absent.
+///
+/// ```
+/// use tercet_onnx::proto::DimensionProto;
+/// let batch = DimensionProto { dim_value: None, dim_param: Some("batch".to_string()) };
+/// assert_ne!(batch, DimensionProto { dim_value: Some(8), dim_param: None });
+/// ```
 #[derive(Clone, PartialEq, Message)]
 pub struct DimensionProto {
     /// A size.
@@ -286,6 +424,18 @@ pub struct DimensionProto {
 }
 
 /// An operator defined by a graph.
+///
+/// ```
+/// use tercet_onnx::proto::{FunctionProto, NodeProto};
+/// let body = NodeProto { op_type: Some("Exp".to_string()), ..NodeProto::default() };
+/// let function = FunctionProto {
+///     name: Some("MyExp".to_string()),
+///     domain: Some("example".to_string()),
+///     node: vec![body],
+///     ..FunctionProto::default()
+/// };
+/// assert_eq!(function.node.len(), 1);
+/// ```
 #[derive(Clone, PartialEq, Message)]
 pub struct FunctionProto {
     /// The operator's name.

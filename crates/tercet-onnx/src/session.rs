@@ -18,6 +18,24 @@ use crate::strings::StringTable;
 const KEPT: usize = 8;
 
 /// The error of a session run.
+///
+/// ```
+/// # use prost::Message;
+/// # use tercet_ir::{DType, Graph, Tensor, Type};
+/// # let mut g = Graph::new();
+/// # let x = g.input("x", Type::new(DType::F32, [2]))?;
+/// # let y = g.neg(x)?;
+/// # g.output("y", y)?;
+/// # let bytes = tercet_onnx::export(&g, |_| None)?.encode_to_vec();
+/// use tercet::Device;
+/// use tercet_onnx::{ImportOptions, Session, SessionError};
+/// // The only input of the model is `x`.
+/// let mut session = Session::open(bytes, &Device::cpu(), &ImportOptions::new())?;
+/// let z = Tensor::from_slice(&[2], &[1f32, -2.0])?;
+/// let error = session.run(&[("z", &z)], None).unwrap_err();
+/// assert!(matches!(error, SessionError::UnknownInput { known, .. } if known == "x"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     /// The model cannot be read or imported.
@@ -85,6 +103,25 @@ struct Specialization {
 ///
 /// Eight specializations are retained ([`Session::with_forms`]); the least recently used one is
 /// dropped first.
+///
+/// ```
+/// # use prost::Message;
+/// # use tercet_ir::{DType, Graph, Tensor, Type};
+/// # let mut g = Graph::new();
+/// # let x = g.input("x", Type::new(DType::F32, [2]))?;
+/// # let y = g.neg(x)?;
+/// # g.output("y", y)?;
+/// # let bytes = tercet_onnx::export(&g, |_| None)?.encode_to_vec();
+/// use tercet::Device;
+/// use tercet_onnx::{ImportOptions, Session};
+/// // `bytes` is a model file with the input `x` and the output `y = -x`.
+/// let mut session = Session::open(bytes, &Device::cpu(), &ImportOptions::new())?;
+/// let x = Tensor::from_slice(&[2], &[1f32, -2.0])?;
+/// let outputs = session.run(&[("x", &x)], Some(&["y"]))?;
+/// assert_eq!(outputs[0].1.as_slice::<f32>()?, [-1.0, 2.0]);
+/// assert_eq!(session.compilations(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Session {
     model: OnnxModel,
     options: ImportOptions,

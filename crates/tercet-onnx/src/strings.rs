@@ -19,6 +19,14 @@ pub(crate) const UNUSED: &str = "_Unused";
 
 /// The table of the distinct strings of a model file. Inputs and outputs of dtype `string` are
 /// indices into it.
+///
+/// ```
+/// use tercet_onnx::StringTable;
+/// // `Session::strings` returns the table of a model file. This one is empty.
+/// let strings = StringTable::default();
+/// assert_eq!(strings.places(&["elm", "oak"]), [-1, -1]);
+/// assert_eq!(strings.at(0), None);
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct StringTable {
     list: Vec<String>,

@@ -373,8 +373,8 @@ fn fault_of(program: &GpuProgram, launch: &LaunchSizes, records: &[u8]) -> Optio
                 EvalError::Index { index, len }
             }
             CheckKind::Order => EvalError::Data(
-                "a dispatch waited in vain for the one before it, which this device has not run: its results are not to be \
-                 trusted; run through wgpu, which keeps barriers, or update the driver"
+                "a dispatch timed out: the dispatch before it did not run, so the results are invalid; use \
+                 `--device wgpu`, which keeps barriers, or update the driver"
                     .to_string(),
             ),
             CheckKind::KvLen => EvalError::Data(format!(

@@ -114,6 +114,28 @@ pub(crate) fn json_response(body: &serde_json::Value) -> Response {
 }
 
 /// Errors of starting or running a server.
+///
+/// ```
+/// use tercet::{CompileOptions, DType, Device, Graph, Type};
+/// # use tercet_models::MatmulPrecision;
+/// use tercet_serve::{ModelConfig, ModelRegistry, ServeError, ServeOptions};
+/// let mut g = Graph::new();
+/// let w = g.param("w", Type::new(DType::F32, [2]))?;
+/// g.output("w", w)?;
+/// # let config = ModelConfig {
+/// #     device: Device::cpu(),
+/// #     dtype: DType::F32,
+/// #     cache: None,
+/// #     matmul_precision: MatmulPrecision::Full,
+/// #     context: None,
+/// #     adapters: Vec::new(),
+/// #     draft: None,
+/// # };
+/// let (compile, serve) = (CompileOptions::new(), ServeOptions::default());
+/// let error = ModelRegistry::new().add_graph("g", &g, &compile, &config, &serve).unwrap_err();
+/// assert!(matches!(error, ServeError::InvalidGraph { .. }));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {

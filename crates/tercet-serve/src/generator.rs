@@ -14,6 +14,12 @@ use crate::language::ModelConfig;
 
 /// Speculative decoding: a draft proposes tokens of language models, and one run verifies several.
 /// Such a model generates one sequence at a time.
+///
+/// ```
+/// use tercet_serve::{DraftSource, SpeculativeOptions};
+/// let draft = SpeculativeOptions { by: DraftSource::Ngrams, tokens: 4 };
+/// assert!((1..=tercet_models::MAX_DRAFT_TOKENS).contains(&draft.tokens));
+/// ```
 #[derive(Clone)]
 pub struct SpeculativeOptions {
     /// Source of the draft tokens.
@@ -23,6 +29,12 @@ pub struct SpeculativeOptions {
 }
 
 /// Source of draft tokens.
+///
+/// ```
+/// use tercet_serve::{DraftSource, SpeculativeOptions};
+/// let draft = SpeculativeOptions { by: DraftSource::Ngrams, tokens: 4 };
+/// assert!(matches!(draft.by, DraftSource::Ngrams));
+/// ```
 #[derive(Clone)]
 pub enum DraftSource {
     /// N-gram lookup: proposes the tokens that followed the last n-gram earlier in the text.

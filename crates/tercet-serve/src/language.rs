@@ -29,6 +29,21 @@ use crate::options::ServeOptions;
 use crate::pool::PoolStatus;
 
 /// Device and compile options of a served model.
+///
+/// ```
+/// use tercet::{DType, Device};
+/// use tercet_models::MatmulPrecision;
+/// let config = tercet_serve::ModelConfig {
+///     device: Device::cpu(),
+///     dtype: DType::F32,
+///     cache: None,
+///     matmul_precision: MatmulPrecision::Full,
+///     context: Some(4096),
+///     adapters: Vec::new(),
+///     draft: None,
+/// };
+/// assert_eq!(config.device.name(), "cpu");
+/// ```
 #[derive(Clone)]
 pub struct ModelConfig {
     /// Device to run on.

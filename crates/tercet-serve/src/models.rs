@@ -14,6 +14,30 @@ use crate::reranker::RerankerModel;
 use crate::transcriber::TranscriberModel;
 
 /// Models and graphs by unique name, in the order of registration.
+///
+/// ```
+/// use tercet::{CompileOptions, DType, Device, Dim, Graph, Type};
+/// # use tercet_models::MatmulPrecision;
+/// use tercet_serve::{ModelConfig, ModelRegistry, ServeOptions};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [Dim::sym("rows"), Dim::Known(3)]))?;
+/// let y = g.softmax(x, 1)?;
+/// g.output("y", y)?;
+/// # let config = ModelConfig {
+/// #     device: Device::cpu(),
+/// #     dtype: DType::F32,
+/// #     cache: None,
+/// #     matmul_precision: MatmulPrecision::Full,
+/// #     context: None,
+/// #     adapters: Vec::new(),
+/// #     draft: None,
+/// # };
+/// let mut models = ModelRegistry::new();
+/// let compile = CompileOptions::new().bound("rows", 8);
+/// models.add_graph("softmax", &g, &compile, &config, &ServeOptions::default())?;
+/// assert_eq!(models.names().collect::<Vec<_>>(), ["softmax"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Default)]
 pub struct ModelRegistry {
     all: Vec<(String, ServedModel)>,

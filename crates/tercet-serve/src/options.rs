@@ -3,6 +3,18 @@
 use std::time::Duration;
 
 /// Limits and settings of a server.
+///
+/// ```
+/// use std::time::Duration;
+/// use tercet_serve::ServeOptions;
+/// let options = ServeOptions {
+///     slots: 8,
+///     deadline: Duration::from_secs(60),
+///     api_key: Some("secret".to_string()),
+///     ..ServeOptions::default()
+/// };
+/// assert_eq!(options.queue, ServeOptions::default().queue);
+/// ```
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
     /// Sequences that each language model generates in one batch, at least 1; also parallel runs of

@@ -14,6 +14,16 @@ use crate::models::ModelRegistry;
 use crate::options::ServeOptions;
 
 /// A server with an open listening socket.
+///
+/// ```no_run
+/// use tercet_serve::{HttpServer, ModelRegistry, ServeOptions, stop_signal};
+/// let models = ModelRegistry::new();
+/// let server = HttpServer::bind("127.0.0.1", 0, models, ServeOptions::default())?;
+/// assert_ne!(server.address().port(), 0);
+/// println!("listening on http://{}", server.address());
+/// server.run(stop_signal())?;
+/// # Ok::<(), tercet_serve::ServeError>(())
+/// ```
 pub struct HttpServer {
     listener: std::net::TcpListener,
     address: SocketAddr,

@@ -21,6 +21,12 @@ use crate::pipeline::VulkanPipelineCache;
 use crate::staging::VulkanStaging;
 
 /// Options for opening a Vulkan device.
+///
+/// ```
+/// use tercet_vulkan::VulkanOptions;
+/// let options = VulkanOptions { device: Some("radeon".to_string()), ..VulkanOptions::default() };
+/// assert!(!options.validation && options.cache_dir.is_none());
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct VulkanOptions {
     /// The device: its index in [`VulkanBackend::devices`] or a part of its name. `None` selects
@@ -58,6 +64,20 @@ impl Drop for VulkanContext {
 }
 
 /// An open Vulkan device that compiles and runs graphs.
+///
+/// ```no_run
+/// use tercet_ir::{Backend, CompileOptions, DType, Graph, Tensor, Type};
+/// use tercet_vulkan::{VulkanBackend, VulkanOptions};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [2]))?;
+/// let y = g.neg(x)?;
+/// g.output("y", y)?;
+/// let backend = VulkanBackend::new(VulkanOptions::default())?;
+/// let mut exe = backend.compile(&g, &CompileOptions::new())?;
+/// let x = Tensor::from_slice(&[2], &[1f32, -2.0])?;
+/// assert_eq!(exe.run(&[("x", &x)])?[0].as_slice::<f32>()?, [-1.0, 2.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct VulkanBackend {
     shared: Arc<VulkanContext>,
     /// The capabilities of the device, including probed ones.
@@ -182,7 +202,7 @@ impl VulkanBackend {
     /// [`VulkanBackend::new`] with the same cache folder loads it.
     ///
     /// # Errors
-    /// I/O errors of the file system, and an error if the device was opened without a cache folder folder.
+    /// I/O errors of the file system, and an error if the device was opened without a cache folder.
     pub fn store_tuning(&self, tuning: &TuningTable) -> std::io::Result<PathBuf> {
         let Some(file) = &self.shared.tuning_file else {
             return Err(std::io::Error::other(

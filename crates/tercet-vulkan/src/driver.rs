@@ -33,6 +33,13 @@ use crate::readback::VulkanReadback;
 pub use shared::VulkanShared;
 
 /// Counters of device work, for tests and traces.
+///
+/// ```
+/// use tercet_vulkan::DriverCounters;
+/// let before = DriverCounters::default();
+/// let after = DriverCounters { submissions: 2, ..before };
+/// assert_eq!(after.submissions - before.submissions, 2);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DriverCounters {
     /// Recorded command buffers with program steps.
@@ -78,6 +85,22 @@ impl VulkanBuffers {
 }
 
 /// The device part of one executable.
+///
+/// ```no_run
+/// # use tercet_ir::{DType, Graph, Type};
+/// # let mut g = Graph::new();
+/// # let x = g.input("x", Type::new(DType::F32, [2]))?;
+/// # let y = g.neg(x)?;
+/// # g.output("y", y)?;
+/// use tercet_ir::{CompileOptions, Executable, Tensor};
+/// use tercet_vulkan::{VulkanBackend, VulkanOptions};
+/// let backend = VulkanBackend::new(VulkanOptions::default())?;
+/// let mut exe = backend.compile_gpu(&g, &CompileOptions::new())?;
+/// let x = Tensor::from_slice(&[2], &[1f32, -2.0])?;
+/// exe.run_into(&[("x", &x)], &mut Vec::new())?;
+/// assert!(exe.driver().counters().submissions > 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct VulkanDriver {
     buffers: VulkanBuffers,
     words: VulkanBuffer,

@@ -4,6 +4,13 @@ use ash::vk;
 use tercet_ir::{CompileError, RunError};
 
 /// The error of opening a Vulkan device.
+///
+/// ```
+/// use tercet_vulkan::VulkanOpenError;
+/// let (wanted, found) = ("titan".to_string(), "0: llvmpipe".to_string());
+/// let error = VulkanOpenError::NotFound { wanted, found };
+/// assert!(error.to_string().contains("`titan`"));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VulkanOpenError {

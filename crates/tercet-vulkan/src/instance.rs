@@ -9,6 +9,12 @@ use crate::error::VulkanOpenError;
 use crate::validation::{DebugMessenger, LAYER, ValidationMessages, messenger_info, settings};
 
 /// The type of a device, best first.
+///
+/// ```
+/// use tercet_vulkan::VulkanDeviceKind;
+/// assert!(VulkanDeviceKind::Discrete < VulkanDeviceKind::Cpu);
+/// assert_eq!(VulkanDeviceKind::Integrated.to_string(), "integrated GPU");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum VulkanDeviceKind {
     /// A GPU with dedicated memory.
@@ -36,6 +42,19 @@ impl fmt::Display for VulkanDeviceKind {
 }
 
 /// A description of a Vulkan device.
+///
+/// ```
+/// use tercet_vulkan::{VulkanDeviceInfo, VulkanDeviceKind};
+/// let info = VulkanDeviceInfo {
+///     index: 0,
+///     name: "llvmpipe".to_string(),
+///     kind: VulkanDeviceKind::Cpu,
+///     driver: "Mesa 25".to_string(),
+///     api: [1, 3, 0],
+///     memory_bytes: 8 << 30,
+/// };
+/// assert!(info.to_string().starts_with("0: llvmpipe (CPU"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VulkanDeviceInfo {
     /// Its index in the device list; `device: Some("1")` selects the second device.

@@ -22,6 +22,20 @@ use crate::options::{AdapterSummary, LimitSet, WgpuOpenError, WgpuOptions};
 use crate::pipeline::ShaderChecks;
 
 /// An open wgpu device that compiles graphs. Clones share the device.
+///
+/// ```no_run
+/// use tercet_ir::{Backend, CompileOptions, DType, Graph, Tensor, Type};
+/// use tercet_wgpu::{WgpuBackend, WgpuOptions};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [2]))?;
+/// let y = g.neg(x)?;
+/// g.output("y", y)?;
+/// let backend = WgpuBackend::new(&WgpuOptions::new())?;
+/// let mut exe = backend.compile(&g, &CompileOptions::new())?;
+/// let x = Tensor::from_slice(&[2], &[1f32, -2.0])?;
+/// assert_eq!(exe.run(&[("x", &x)])?[0].as_slice::<f32>()?, [-1.0, 2.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct WgpuBackend {
     gpu: Arc<WgpuDevice>,

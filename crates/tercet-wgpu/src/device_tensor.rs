@@ -13,6 +13,19 @@ use crate::readback::WgpuReadback;
 const WHAT: &str = "a tensor on the device";
 
 /// A device buffer with one tensor.
+///
+/// ```
+/// use tercet_ir::RunError;
+/// use tercet_plan::SharedBuffer;
+/// use tercet_wgpu::WgpuShared;
+/// /// Copies the first 16 bytes to the host.
+/// fn read(tensor: &WgpuShared) -> Result<Vec<u8>, RunError> {
+///     assert_eq!(tensor.device(), "wgpu");
+///     let mut bytes = Vec::new();
+///     tensor.read(16, &mut |part| bytes.extend_from_slice(part))?;
+///     Ok(bytes)
+/// }
+/// ```
 #[derive(Debug)]
 pub struct WgpuShared {
     gpu: Arc<WgpuDevice>,

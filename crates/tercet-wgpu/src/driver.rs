@@ -29,6 +29,15 @@ const CHUNK_BYTES: usize = 16 << 20;
 const UNSENT_BYTES: u64 = 64 << 20;
 
 /// The device part of an executable: buffers, pipelines and readback.
+///
+/// ```
+/// use tercet_wgpu::{WgpuDriver, WgpuExecutable};
+/// /// The device part of a compiled graph, which implements `tercet_plan::LoadedProgram`.
+/// fn driver(exe: &mut WgpuExecutable) -> &mut WgpuDriver {
+///     assert!(!exe.program().kernels.is_empty());
+///     exe.inner().driver()
+/// }
+/// ```
 #[derive(Debug)]
 pub struct WgpuDriver {
     gpu: Arc<WgpuDevice>,

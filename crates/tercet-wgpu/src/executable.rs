@@ -17,6 +17,24 @@ use crate::driver::WgpuDriver;
 /// and `wait` in this order, and read with `fetch_state` and `fetch_output_rows`. Blocking calls
 /// (`run`, `read_state`, `read_output_rows`, or `wait` before `finished` is ready) return an error
 /// in a browser.
+///
+/// ```
+/// use tercet_ir::backend::OutputSelection;
+/// use tercet_ir::{CompileOptions, Executable, Graph, Tensor};
+/// use tercet_wgpu::WgpuBackend;
+/// /// Runs a graph with the input `x` without blocking.
+/// async fn run(
+///     backend: &WgpuBackend,
+///     g: &Graph,
+///     x: &Tensor,
+/// ) -> Result<Vec<Tensor>, Box<dyn std::error::Error>> {
+///     let mut exe = backend.compile_async(g, &CompileOptions::new()).await?;
+///     let mut outputs = Vec::new();
+///     exe.run_async(&[("x", x)], OutputSelection::All, &mut outputs).await?;
+///     assert_eq!(outputs.len(), exe.signature().outputs.len());
+///     Ok(outputs)
+/// }
+/// ```
 pub struct WgpuExecutable {
     inner: GpuExecutable<WgpuDriver>,
 }

@@ -4,6 +4,12 @@ use std::fmt;
 use std::path::PathBuf;
 
 /// The limits and features that a device is opened with.
+///
+/// ```
+/// use tercet_wgpu::{LimitSet, WgpuOptions};
+/// let as_in_browsers = WgpuOptions { limits: LimitSet::WebGpu, ..WgpuOptions::new() };
+/// assert_ne!(as_in_browsers.limits, WgpuOptions::new().limits);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LimitSet {
     /// Everything that the adapter offers.
@@ -16,6 +22,13 @@ pub enum LimitSet {
 }
 
 /// Options for selecting and opening a wgpu device.
+///
+/// ```
+/// use tercet_wgpu::{LimitSet, WgpuOptions};
+/// let options = WgpuOptions { adapter: Some("radeon".to_string()), ..WgpuOptions::new() };
+/// assert_eq!(options.limits, LimitSet::Found);
+/// assert!(!options.checked && !options.validation);
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct WgpuOptions {
     /// The adapter's index in [`WgpuBackend::adapters`](crate::WgpuBackend::adapters), or a
@@ -44,6 +57,17 @@ impl WgpuOptions {
 }
 
 /// A description of a graphics adapter.
+///
+/// ```
+/// use tercet_wgpu::AdapterSummary;
+/// let adapter = AdapterSummary {
+///     name: "llvmpipe".to_string(),
+///     kind: "cpu",
+///     api: "vulkan".to_string(),
+///     driver: "Mesa 25".to_string(),
+/// };
+/// assert_eq!(adapter.to_string(), "llvmpipe (cpu), vulkan");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterSummary {
     /// The name that the driver reports.
@@ -81,6 +105,12 @@ impl fmt::Display for AdapterSummary {
 }
 
 /// The error of opening a wgpu device.
+///
+/// ```
+/// use tercet_wgpu::WgpuOpenError;
+/// let error = WgpuOpenError::NoAdapter { wanted: Some("titan".to_string()), found: Vec::new() };
+/// assert!(error.to_string().starts_with("no graphics adapter was found"));
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum WgpuOpenError {
     /// There is no adapter, or none matches the requested name.

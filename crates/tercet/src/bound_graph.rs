@@ -8,6 +8,18 @@ use tercet_ir::{
 use crate::Device;
 
 /// Errors of computing the values of a graph.
+///
+/// ```
+/// use tercet::{DType, Device, EvaluateError, Graph, Type, node_values};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [2]))?;
+/// let y = g.exp(x)?;
+/// g.output("y", y)?;
+/// let device = Device::cpu();
+/// let error = node_values(&g, &[], &device).err();
+/// assert!(matches!(error, Some(EvaluateError::Missing { name }) if name == "x"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum EvaluateError {
     /// The tensor of an input or parameter is missing.
@@ -117,6 +129,20 @@ impl<'a> BoundGraph<'a> {
 const KEPT_BYTES: u64 = 128 << 20;
 
 /// Iterator over the values of all nodes of a graph, in node order: [`node_values`].
+///
+/// ```
+/// use tercet::{DType, Device, Graph, Tensor, Type, node_values};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [2]))?;
+/// let y = g.exp(x)?;
+/// g.output("y", y)?;
+/// let (x, device) = (Tensor::from_slice(&[2], &[0f32, 0.0])?, Device::cpu());
+/// for computed in node_values(&g, &[("x", &x)], &device)?.with_memory(1 << 20) {
+///     let (value, tensor) = computed?;
+///     assert_eq!((value, tensor.as_slice::<f32>()?), (y, &[1.0, 1.0][..]));
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct NodeValues<'a> {
     graph: BoundGraph<'a>,
     device: &'a Device,

@@ -3,6 +3,12 @@
 use std::fmt;
 
 /// Version, compiler and settings of a build.
+///
+/// ```
+/// let build = tercet::BUILD;
+/// assert!(build.text.starts_with(build.version));
+/// assert_eq!(build.to_string(), format!("tercet {}", build.text));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BuildInfo {
     /// Version of this crate.

@@ -12,6 +12,13 @@ use tercet_ir::{
 };
 
 /// Errors of opening a device.
+///
+/// ```
+/// use tercet::{Device, DeviceError};
+/// let error = Device::by_name("cpu:1").unwrap_err();
+/// assert!(matches!(error, DeviceError::Choice { .. }));
+/// assert!(error.to_string().contains("use `cpu` without a selector"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
     /// The name is unknown.
@@ -54,6 +61,12 @@ pub enum DeviceError {
 }
 
 /// A device in a listing.
+///
+/// ```
+/// let devices = tercet::devices();
+/// let cpu = devices.iter().find(|d| d.name == "cpu").unwrap();
+/// assert!(cpu.usable && !cpu.emulated);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Name for [`Device::by_name`].
@@ -67,6 +80,14 @@ pub struct DeviceInfo {
 }
 
 /// Options for opening GPU devices.
+///
+/// ```
+/// use tercet::{Device, DeviceOptions};
+/// let options = DeviceOptions { timings: true, ..DeviceOptions::default() };
+/// let device = Device::open("cpu", &options)?;
+/// assert_eq!(device.name(), "cpu");
+/// # Ok::<(), tercet::DeviceError>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceOptions {
     /// Selects one of several GPUs: its number in the listing, or a part of its name. `None`
@@ -80,6 +101,19 @@ pub struct DeviceOptions {
 }
 
 /// A device that compiles graphs. Cloning is cheap.
+///
+/// ```
+/// use tercet::{CompileOptions, DType, Device, Graph, Tensor, Type};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [2]))?;
+/// let y = g.neg(x)?;
+/// g.output("y", y)?;
+/// let mut exe = Device::cpu().compile(&g, &CompileOptions::new())?;
+/// let x = Tensor::from_slice(&[2], &[1f32, -2.0])?;
+/// let outputs = exe.run(&[("x", &x)])?;
+/// assert_eq!(outputs[0].as_slice::<f32>()?, [-1.0, 2.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Device {
     backend: Arc<dyn Backend>,

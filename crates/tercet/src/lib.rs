@@ -58,3 +58,16 @@ pub use tercet_ir::{
 pub use tune::{TuneError, TuneOptions, TunedProblem, tune};
 #[cfg(feature = "cpu")]
 pub use verify::{NodeDivergence, Verification, verify};
+
+/// The examples of the documentation pages, as documentation tests.
+#[cfg(all(doctest, feature = "cpu", feature = "train"))]
+mod pages {
+    #[doc = include_str!("../../../README.md")]
+    mod readme {}
+    #[doc = include_str!("../../../docs/guide/getting-started.md")]
+    mod getting_started {}
+    #[doc = include_str!("../../../docs/guide/concepts.md")]
+    mod concepts {}
+    #[doc = include_str!("../../../docs/howto/debug-numerics.md")]
+    mod debug_numerics {}
+}

@@ -8,7 +8,7 @@
 //! norm. Weights and moments stay on the device.
 //!
 //! ```
-//! use tercet::train::{AdamW, Schedule, StepOptions, TrainStep, Trainer};
+//! use tercet::train::{AdamW, LearningRateSchedule, StepOptions, TrainStep, Trainer};
 //! use tercet::{CompileOptions, DType, Device, Graph, Tensor, Type};
 //!
 //! // y = w x + b, by the mean of the squared errors.
@@ -24,7 +24,7 @@
 //!
 //! let options = StepOptions { clip_norm: Some(1.0), ..StepOptions::default() };
 //! let step = TrainStep::build(&g, loss, &["w".into(), "b".into()], &AdamW::default(), &options)?;
-//! let schedule = Schedule::cosine(0.1, 10, 200);
+//! let schedule = LearningRateSchedule::cosine(0.1, 10, 200);
 //! let mut trainer = Trainer::new(&Device::cpu(), step, schedule, &CompileOptions::new())?;
 //! trainer.set_state("w", &Tensor::from_slice(&[1], &[0f32])?)?;
 //! trainer.set_state("b", &Tensor::from_slice(&[1], &[0f32])?)?;

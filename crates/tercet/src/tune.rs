@@ -8,6 +8,17 @@ use std::path::PathBuf;
 use crate::device::{DeviceError, DeviceOptions, split_selector};
 
 /// Selection of measurements.
+///
+/// ```
+/// use tercet::TuneOptions;
+/// // One matmul, without the candidates of one kernel family.
+/// let options = TuneOptions {
+///     shapes: vec![([512, 4096, 4096], true)],
+///     without: vec!["coop".to_string()],
+///     ..TuneOptions::default()
+/// };
+/// assert!(!options.quick && options.only.is_empty());
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TuneOptions {
     /// Measure only a few sizes.
@@ -22,6 +33,17 @@ pub struct TuneOptions {
 }
 
 /// Measurements of all candidates for one problem.
+///
+/// ```
+/// use tercet::TunedProblem;
+/// let problem = TunedProblem {
+///     name: "matmul/f16/nn 1024x1024x1024".to_string(),
+///     flops: 2.0 * 1024f64.powi(3),
+///     candidates: vec![("tile 64x64".to_string(), Ok(1e-3))],
+/// };
+/// let best = problem.candidates[0].1.as_ref().map(|seconds| problem.flops / seconds);
+/// assert!(best.is_ok_and(|flops_per_second| flops_per_second > 2e12));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct TunedProblem {
     /// Problem and sizes, such as `matmul/f16/nn 4096x4096x768`: `m x n x k`. `nt` means that the
@@ -34,6 +56,13 @@ pub struct TunedProblem {
 }
 
 /// Errors of autotuning.
+///
+/// ```
+/// use tercet::{DeviceOptions, TuneError, TuneOptions, tune};
+/// let (device, what) = (DeviceOptions::default(), TuneOptions::default());
+/// let error = tune("cpu", &device, &what, &mut |_| true).unwrap_err();
+/// assert!(matches!(error, TuneError::NoChoice(name) if name == "cpu"));
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum TuneError {
     /// The device cannot be opened.

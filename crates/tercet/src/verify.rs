@@ -9,6 +9,19 @@ use crate::Device;
 use crate::bound_graph::{BoundGraph, EvaluateError};
 
 /// Difference of one value from the reference.
+///
+/// ```
+/// use tercet::{DType, Device, Graph, Tensor, Type, verify};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [2]))?;
+/// let y = g.exp(x)?;
+/// g.output("y", y)?;
+/// let x = Tensor::from_slice(&[2], &[0f32, 1.0])?;
+/// let verification = verify(&g, &[("x", &x)], &Device::cpu())?;
+/// let worst = verification.worst().unwrap();
+/// assert!(worst.value == y && worst.error_in_tolerances <= 1.0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeDivergence {
     /// The compared value.
@@ -27,6 +40,18 @@ pub struct NodeDivergence {
 }
 
 /// Result of a verification.
+///
+/// ```
+/// use tercet::{DType, Device, Graph, Tensor, Type, verify};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [2]))?;
+/// let y = g.exp(x)?;
+/// g.output("y", y)?;
+/// let x = Tensor::from_slice(&[2], &[0f32, 1.0])?;
+/// let verification = verify(&g, &[("x", &x)], &Device::cpu())?;
+/// assert_eq!(verification.first_divergence(), None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verification {
     /// Name of the executor.

@@ -85,7 +85,7 @@ pub struct Sentences {
 /// Texts per run. A small batch saves memory, which matters more in a web page than speed.
 const BATCH: usize = 8;
 /// Maximum tokens of a text; longer texts are truncated.
-const MOST_TOKENS: usize = 256;
+const MAX_TOKENS: usize = 256;
 
 impl Sentences {
     /// Compiles an encoder for a device, from the contents of `config.json`, `tokenizer.json` and
@@ -105,7 +105,7 @@ impl Sentences {
         let output = EncoderOutput::mean_normalized();
         let encoder = Encoder::build(&spec, &Weights::Hf(weights), &output, DType::F32)?;
         let tokenizer = Tokenizer::from_json(tokenizer)?;
-        let most = MOST_TOKENS.min(encoder.context);
+        let most = MAX_TOKENS.min(encoder.context);
         let embedder = Embedder::new(&encoder, tokenizer, device, Some(BATCH), most)?;
         Ok(Sentences {
             embedder: embedder.truncating(true),

@@ -25,7 +25,7 @@ pub struct Root {
 }
 
 /// Enough for numbers up to about 2^60: the estimate is halved until it is near the root.
-const MOST_ITERATIONS: u64 = 40;
+const MAX_ITERATIONS: u64 = 40;
 
 fn scalar(dtype: DType) -> Type {
     Type::new(dtype, [0usize; 0])
@@ -71,7 +71,7 @@ fn graph() -> Result<Graph, OpError> {
         Ok(vec![g.plus(a[0], one)?, g.mul(sum, half)?])
     })?;
     let then = block(&of, |g, a| {
-        let y = g.while_loop(&[a[0], a[1]], &[a[2]], cond, body, MOST_ITERATIONS)?;
+        let y = g.while_loop(&[a[0], a[1]], &[a[2]], cond, body, MAX_ITERATIONS)?;
         Ok(vec![y, y.port(1)])
     })?;
     let otherwise = block(&of, |g, a| Ok(vec![a[0], g.scalar(DType::F32, 0.0)?]))?;

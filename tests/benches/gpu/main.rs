@@ -62,7 +62,7 @@ pub(crate) struct Bench {
     pub(crate) timed: Device,
     pub(crate) name: String,
     pub(crate) report: Report,
-    /// Small sizes only, for trying the bench.
+    /// Only measure small sizes, to try the bench.
     pub(crate) quick: bool,
     /// Print the time of each step of a measured graph.
     pub(crate) steps: bool,

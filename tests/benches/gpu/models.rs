@@ -214,7 +214,7 @@ pub(crate) fn decode(b: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// The same for a model with ten times the weights.
+/// Measures the same as [`decode`], for a model with ten times the weights.
 pub(crate) fn large(b: &mut Bench) -> Result<()> {
     let config = llama_8b(b);
     for (dtype, products) in [

@@ -70,7 +70,7 @@ fn timed(trainer: &mut Trainer, made: &BuiltStep) -> Result<f64> {
     Ok(median(times))
 }
 
-/// Reports the bytes of all buffers of the executable, and of its intermediate values.
+/// Reports the bytes of the executable's buffers, in total and by kind of buffer.
 fn memory(b: &mut Bench, name: &str, made: &BuiltStep) -> Result<()> {
     let explained = explain(&b.device, made)?;
     let all: u64 = explained.iter().map(|(_, bytes)| bytes).sum();

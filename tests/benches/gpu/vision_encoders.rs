@@ -14,15 +14,15 @@ use crate::profile::show_all;
 use crate::report::median;
 use crate::{Bench, Result};
 
-/// The number of timed runs.
+/// The number of timed runs per measurement.
 const RUNS: usize = 100;
 /// Tokens of each CLIP text.
 const TOKENS: usize = 77;
-/// The image size.
+/// Height and width of the images in pixels.
 const SIDES: [usize; 2] = [224, 224];
 /// Maximum magnitude of pixels.
 const WIDTH: f64 = 0.02;
-/// Maximum difference between F16 and F32, relative to the maximum result.
+/// Maximum difference between F16 and F32 results, relative to the maximum result.
 const APART: f64 = 0.03;
 
 fn spec(json: Value) -> Result<VisionSpec> {

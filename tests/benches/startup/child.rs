@@ -37,7 +37,7 @@ impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Spans {
     }
 }
 
-/// The phases so far, and the end of the last one.
+/// The durations of the phases so far, and the end time of the last one.
 struct Phases {
     seconds: BTreeMap<String, f64>,
     last: Instant,

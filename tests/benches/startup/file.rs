@@ -41,7 +41,7 @@ const LLAMA_1B: Shape = Shape {
     context: 2048,
 };
 
-/// Small sizes for trying the bench.
+/// Small sizes, to try the bench.
 const SMALL: Shape = Shape {
     hidden: 256,
     layers: 2,
@@ -54,7 +54,7 @@ const SMALL: Shape = Shape {
 
 struct Tensor {
     name: String,
-    /// Innermost dimension first, as in the format.
+    /// The sizes of the axes, innermost first, as in the GGUF format.
     dims: Vec<usize>,
     ty: u32,
 }
@@ -70,7 +70,7 @@ impl Tensor {
     }
 }
 
-/// Writes the file.
+/// Writes the GGUF file to `path`; with `quick`, of a small model.
 pub(crate) fn write(path: &Path, quick: bool) -> Result<()> {
     let shape = match quick {
         true => SMALL,

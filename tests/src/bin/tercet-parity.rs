@@ -16,10 +16,10 @@ use tercet_tests::harness::{self, TestJournal};
 use tercet_tests::report::{ExecutorReport, ParityReport};
 use tercet_tests::{ONLY, complaints, executors, package, suites};
 
-/// The environment variable with the folder of a worker process, which tests one executor.
+/// The environment variable with the folder of a worker process. Each worker tests one executor.
 const WORKER: &str = "TERCET_PARITY_WORKER";
 const MINILM_DIR: &str = "TERCET_MINILM_DIR";
-/// Set because Mesa prints warnings about Wayland without it.
+/// An environment variable that is set because Mesa prints warnings about Wayland without it.
 const RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
 
 type BoxError = Box<dyn std::error::Error>;
@@ -78,7 +78,7 @@ fn run(cli: &ParityCli) -> Result<bool, BoxError> {
         work(cli, Path::new(&dir))?;
         return Ok(true);
     }
-    // Report a wrong suite name before anything runs.
+    // Report an unknown suite name before any test runs.
     suites::tests(&cli.suite).map(drop)?;
     eprintln!("{}", tercet::BUILD);
     let report = with_files(|files| all(cli, files))?;
@@ -117,11 +117,11 @@ fn all(cli: &ParityCli, files: &Path) -> Result<ParityReport, BoxError> {
     for name in known.into_iter().filter(|name| wanted(name)) {
         eprintln!("\n{name}:");
         let on = executor(cli, name, files)?;
-        // Executors that were not requested may be missing.
+        // Omit missing executors from the report, unless `--device` requests them.
         if on.passed + on.failed > 0 || on.died.is_some() || !cli.device.is_empty() {
             reports.push(on);
         } else {
-            eprintln!("not here: {}", on.device);
+            eprintln!("not available: {}", on.device);
         }
     }
     Ok(ParityReport::new(reports))

@@ -24,7 +24,7 @@ impl StepGraphBuilder {
         }
     }
 
-    /// Adds a trained F32 weight, initialized uniformly within a distance from 0.
+    /// Adds a trained F32 weight with uniformly distributed initial values around 0.
     pub(super) fn master(
         &mut self,
         name: &str,
@@ -50,7 +50,7 @@ impl StepGraphBuilder {
         Ok(self.own(master)?)
     }
 
-    /// Adds an F32 vector that is not trained, with a constant initial value.
+    /// Adds an F32 vector that is not trained (running statistics), with a constant initial value.
     pub(super) fn running(
         &mut self,
         name: &str,

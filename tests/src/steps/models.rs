@@ -12,7 +12,7 @@ use super::{BoxError, StepNet, StepScale, pattern};
 
 const CLASSES: usize = 2;
 
-/// Token ids, or other numbers below `most`.
+/// Pseudo-random integers below `most`, such as token ids.
 pub(super) fn indices(name: &str, shape: &[usize], most: usize) -> Result<Tensor, BoxError> {
     let ty = TensorType::new(DType::F32, shape);
     let drawn = pattern(name, &ty, &InputFill::Uniform(0.0, most as f64))?;

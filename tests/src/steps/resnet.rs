@@ -12,9 +12,9 @@ use super::{BoxError, StepNet, StepScale, pattern};
 struct ResNetSizes {
     rows: usize,
     side: usize,
-    /// The channels after the first convolution.
+    /// The number of channels after the first convolution.
     width: usize,
-    /// The blocks of each stage.
+    /// The number of blocks of each stage.
     blocks: &'static [usize],
     classes: usize,
 }

@@ -95,8 +95,8 @@ fn dropped_on_their_way() -> Result<(), BoxError> {
     })
 }
 
-/// Separate steps: submit, await, take. Also reads rows of device-resident outputs, and sizes that
-/// a branch rejects.
+/// Tests the separate operations submit, await and take. Also reads rows of device-resident
+/// outputs, and tests sizes that a branch rejects.
 fn in_steps() -> Result<(), BoxError> {
     let options = CompileOptions::new().bound("s", 9);
     on_each(&tail()?, &options, |exe| {
@@ -138,7 +138,7 @@ fn in_steps() -> Result<(), BoxError> {
     })
 }
 
-/// The outputs of the graph of [`behind_others`] in one run.
+/// The two outputs of the graph of [`walk`] in one run, and the sum of its state.
 type ChainOutputs = (Vec<f64>, Vec<f64>, f64);
 
 /// A graph with an input from the previous run, an input from the host, random numbers, and a
@@ -173,14 +173,15 @@ fn row(numbers: &[i64]) -> Result<Tensor, BoxError> {
     Ok(Tensor::from_slice(&[numbers.len()], numbers)?)
 }
 
-/// The initial value of the walk, and the inputs of its steps.
+/// The start position of the random walk, and the input `by` of each step.
 fn way() -> Result<(Tensor, Vec<Tensor>), BoxError> {
     let steps = [[1, 2], [1, 0], [1, 1], [0, 2], [-2, 0]];
     let steps: Result<_, BoxError> = steps.iter().map(|by| row(by)).collect();
     Ok((row(&[0, 1])?, steps?))
 }
 
-/// Calls `f` on each executor, with the parameter set, and with the results of sequential runs.
+/// Calls `f` on each executor with the compiled random walk and the results of sequential runs. The
+/// parameter of the walk is set.
 fn on_each_walk(
     f: impl Fn(&mut dyn Executable, &[ChainOutputs]) -> Result<(), BoxError>,
 ) -> Result<(), BoxError> {
@@ -200,11 +201,11 @@ fn on_each_walk(
     })
 }
 
-/// The output that each run carries over to an input of the next one.
+/// The output `next` of each run is the input `at` of the next run.
 const CARRIED: [(&str, &str); 1] = [("at", "next")];
 
-/// Pipelined runs, which take outputs of the previous run, give the results of sequential runs. The
-/// graph has random numbers and a state, and each run has other inputs.
+/// Tests that pipelined runs give the results of sequential runs. Each run reads an output of the
+/// previous run. The graph has random numbers and a state, and each run has other inputs.
 fn behind_others() -> Result<(), BoxError> {
     let (first, steps) = way()?;
     on_each_walk(|exe, want| {

@@ -1,6 +1,6 @@
 //! Tests of values above the binding limit, which the tests lower: results must equal those below
-//! the limit. This file tests parameters that are read by rows, and `split/values.rs` all other
-//! values.
+//! the limit. This file tests parameters that are read by rows. `binding_limit/values.rs` tests all
+//! other values.
 
 mod values;
 
@@ -22,8 +22,8 @@ const WIDTH: usize = 32;
 /// A test of a GPU with its own limit and with the lowered one.
 type WithAndWithoutLimit<'a> = dyn Fn(&dyn Backend, &dyn Backend) -> Result<(), BoxError> + 'a;
 
-/// Runs the test on this device with its own limit and with the lowered one; does nothing on other
-/// devices.
+/// Runs the test on this GPU with its own limit and with the lowered one. Does nothing if the
+/// device is not a GPU.
 #[cfg_attr(
     not(any(feature = "vulkan", feature = "wgpu")),
     allow(unused_variables, reason = "there is no GPU to run this on")
@@ -76,7 +76,7 @@ fn packed(rows: usize, row: usize) -> Tensor {
     let (block, bytes) = (32, Scheme::Q8_0.block_bytes());
     let mut data = Vec::new();
     for i in 0..rows * row / block {
-        // F16 scales around 2^-7.
+        // F16 block scales around 2^-7.
         data.extend((0x2000 + 37 * (i % 7) as u16).to_le_bytes());
         data.extend((0..bytes - 2).map(|j| (i * 31 + j * 17) as u8));
     }
@@ -236,7 +236,8 @@ fn what_needs_the_whole_is_refused() {
                 Ok(g.output("y", y)?)
             },
             |g| {
-                // The number of rows, and therefore the end of a chunk, is known only at run time.
+                // The number of rows is known only at run time, and therefore also the end of a
+                // chunk.
                 let x = g.input("x", Type::new(DType::F32, [Dim::sym("s"), 20_000.into()]))?;
                 let y = g.unary(UnaryFn::Exp, x)?;
                 Ok(g.output("y", y)?)

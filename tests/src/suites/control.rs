@@ -18,7 +18,7 @@ fn scalar(dtype: DType) -> Type {
     Type::new(dtype, [0usize; 0])
 }
 
-/// A subgraph with arguments of these types.
+/// Adds a subgraph whose arguments have these types.
 fn block(
     arguments: &[Type],
     f: impl FnOnce(&mut Graph, &[Value]) -> Result<Vec<Value>, OpError>,
@@ -320,8 +320,9 @@ fn what_is_explained_counts_the_graphs_inside() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// A scan is one submission at any length; a loop reads one word back per condition. Checks the
-/// times of runs over increasing element counts on a device opened with timestamps.
+/// Tests that a scan is one submission at any length, and that a loop reads one word back per
+/// condition. Also checks the times of runs over increasing element counts on a device opened with
+/// timestamps.
 #[cfg(any(feature = "vulkan", feature = "wgpu"))]
 fn check_times(device: &Device) -> Result<(), BoxError> {
     let options = CompileOptions::new().bound("s", 20);
@@ -405,7 +406,8 @@ fn a_scan_reads_nothing_back() -> Result<(), BoxError> {
     exe.start(&inputs, OutputSelection::All)?;
     exe.finish(&mut outputs)?;
     let after = exe.driver().counters();
-    // Four conditions and the end; under validation, each is followed by a redzone check.
+    // The loop submits once for each of four conditions and once at its end. Under validation, a
+    // redzone check follows each submission.
     assert!(after.submissions >= before.submissions + 5, "{after:?}");
     assert!(after.recorded == before.recorded, "{after:?}");
     assert_eq!(outputs[1].as_slice::<f32>()?, [14.0]);

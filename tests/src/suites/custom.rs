@@ -69,7 +69,7 @@ impl CustomOp for TestCustomOp {
     }
 }
 
-/// The executors of this machine.
+/// The names and devices of the executors of this machine.
 fn devices() -> Vec<(&'static str, &'static Device)> {
     let found = executors().iter().filter_map(|e| match e.device() {
         Ok(device) => Some((e.name, device)),
@@ -177,7 +177,7 @@ fn users_kernels_give_what_users_functions_give() -> Result<(), BoxError> {
     for (name, device) in devices() {
         let mut exe = device.compile(&g, &options)?;
         for n in [7usize, 300, 1, 0, 33] {
-            // Integers, so that sums are exact.
+            // Integer inputs make all sums exact.
             let x: Vec<f32> = (0..n).map(|i| (i * 37 % 64) as f32 - 32.0).collect();
             let outputs = exe.run(&[("x", &Tensor::from_slice(&[n], &x)?)])?;
             let sum = |i: usize| 0.5 * x[i] + x[n - 1 - i] + 3.0;
@@ -190,7 +190,7 @@ fn users_kernels_give_what_users_functions_give() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// The example also has tests in its own crate, on the CPU.
+/// Tests the example crate `custom-op` on every executor. Its own tests run on the CPU only.
 fn the_example_agrees_with_its_reference() -> Result<(), BoxError> {
     let mut g = Graph::new();
     let shape = [Dim::sym("rows"), Dim::sym("columns")];

@@ -15,12 +15,12 @@ use tercet_models::{DecoderOptions, Generator, ModelFiles};
 
 use crate::{SuiteTest, data, executors};
 
-/// Maximum error of logits, relative to their standard deviation.
+/// Maximum error of logits against transformers, relative to their standard deviation.
 const LOGITS: f64 = 2e-3;
 /// Maximum difference between two summation orders of the same model.
 const REORDERED: f64 = 1e-3;
-/// Context length: enough for prompts and generated tokens, below the original context of LongRoPE
-/// models.
+/// Context length in tokens: enough for prompts and generated tokens, below the original context of
+/// LongRoPE models.
 const CONTEXT: usize = 96;
 
 type BoxError = Box<dyn std::error::Error>;
@@ -61,7 +61,7 @@ fn generator(path: &Path, device: &Device, chunk: usize) -> Result<Generator, Bo
 /// The maximum difference divided by the standard deviation of the expected values.
 fn distance(got: &[f32], want: &[f64]) -> Result<f64, BoxError> {
     if got.len() != want.len() || want.is_empty() {
-        return Err(format!("{} logits, want {}", got.len(), want.len()).into());
+        return Err(format!("found {} logits, expected {}", got.len(), want.len()).into());
     }
     let n = want.len() as f64;
     let mean = want.iter().sum::<f64>() / n;
@@ -102,7 +102,8 @@ fn check(path: &Path, dir: &Path, device: &Device) -> Result<(), BoxError> {
         return Err(format!("greedy tokens differ from {at:?} on").into());
     }
     near("the last token", &last, &want.last_logits, LOGITS)?;
-    // Above the tokens ran one by one; here they run in chunks and at once.
+    // The loop above runs the tokens one by one. One run of all tokens, and a run in chunks, must
+    // give the same logits.
     let tokens = [want.prompt, want.greedy].concat();
     let by_tokens: Vec<f64> = last.iter().map(|x| f64::from(*x)).collect();
     whole.reset();

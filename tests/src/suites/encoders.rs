@@ -11,7 +11,7 @@ use tercet_models::{EmbeddingPrompt, Encoder, EncoderOptions, EncoderOutput, Ent
 
 use crate::{SuiteTest, data, executors};
 
-/// Maximum error, relative to the standard deviation.
+/// Maximum error against transformers, relative to the standard deviation.
 const NEAR: f64 = 1e-4;
 
 pub(super) type BoxError = Box<dyn std::error::Error>;
@@ -56,7 +56,12 @@ fn reference(dir: &Path) -> Result<Vec<EncoderReference>, BoxError> {
 /// Checks the maximum difference divided by the standard deviation of the expected values.
 pub(super) fn near(what: &str, got: &[f64], want: &[f64]) -> Result<(), BoxError> {
     if got.len() != want.len() || want.is_empty() {
-        return Err(format!("{what}: {} numbers, want {}", got.len(), want.len()).into());
+        return Err(format!(
+            "{what}: found {} numbers, expected {}",
+            got.len(),
+            want.len()
+        )
+        .into());
     }
     let n = want.len() as f64;
     let mean = want.iter().sum::<f64>() / n;
@@ -76,7 +81,7 @@ pub(super) fn near(what: &str, got: &[f64], want: &[f64]) -> Result<(), BoxError
     }
 }
 
-/// Runs texts as one batch; returns the output values of each text without padding.
+/// Runs texts as one batch; returns the output values of each text without those of padding.
 fn run(
     encoder: &Encoder,
     device: &Device,
@@ -209,7 +214,7 @@ fn check_sentences(model: &Path, cases: &Path, device: &Device) -> Result<(), Bo
 
 fn check_entities(text: &str, found: &[Entity], want: &Json) -> Result<(), BoxError> {
     let shown = |entity: &Entity| format!("{} {:?}", entity.name, entity.span);
-    // All texts are ASCII, so characters are bytes.
+    // All texts are ASCII, so character offsets equal byte offsets.
     let told = |json: &Json| {
         format!(
             "{} {}..{}",
@@ -221,7 +226,7 @@ fn check_entities(text: &str, found: &[Entity], want: &Json) -> Result<(), BoxEr
     let got: Vec<String> = found.iter().map(shown).collect();
     let wanted: Vec<String> = want.as_array().into_iter().flatten().map(told).collect();
     if got != wanted {
-        return Err(format!("{text}: {got:?}, want {wanted:?}").into());
+        return Err(format!("{text}: found {got:?}, expected {wanted:?}").into());
     }
     let scores = want
         .as_array()

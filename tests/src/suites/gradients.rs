@@ -25,7 +25,8 @@ const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 /// Data above this magnitude is meant to overflow, and the overflow of a sum depends on its order.
 const LARGEST: f64 = 1e3;
 
-/// Cases, or all cases of an operator, whose results are dominated by rounding, with the reason.
+/// Cases (or whole operators) that are not tested because rounding dominates their gradients, with
+/// the reason.
 const EXCLUDED: &[(&str, &str)] = &[
     ("attention/bias_broadcast_keys", ZERO),
     ("attention/pinned_none", ZERO),
@@ -34,13 +35,14 @@ const EXCLUDED: &[(&str, &str)] = &[
     ("attention_grad/keys_of_large_scores", LARGE),
     ("attention/softcap_before_the_mask", ZERO),
     ("attention/nan_bias_gives_nan", ZERO),
-    // A normalized row of two numbers is always -1 and 1.
+    // A normalized row of two numbers is always -1 and 1, so its gradient is zero.
     ("layer_norm/nan_stays_in_its_row", ZERO),
     ("attention/spread_within_rows", SPREAD),
     ("mat_mul/codes_one_row", ONE_SCALE),
     ("mat_mul/codes_few_rows", ONE_SCALE),
 ];
-/// For example, a term that is equal for all keys of a softmax.
+/// Reason for cases whose exact gradient is zero, for example that of a term which is equal for all
+/// keys of a softmax.
 const ZERO: &str = "an exactly zero gradient contains only rounding errors";
 
 const LARGE: &str =
@@ -48,17 +50,19 @@ const LARGE: &str =
 
 const SPREAD: &str = "scores of elements with different magnitudes cancel, and their rounding errors change the weights";
 
-/// For example, a scale shared by all weights.
+/// Reason for gradients that sum over many weights, for example that of a scale shared by all
+/// weights.
 const ONE_SCALE: &str = "the gradient is a sum over all weights with cancellation";
 
-/// The same, for cases in F16 and BF16.
+/// Cases that are not tested in F16 and BF16, with the reason.
 const EXCLUDED_NARROW: &[(&str, &str)] = &[
     ("transformer_layer", CHAIN),
     ("dequant_mat_mul/f16_sum_and_norm", CHAIN),
     ("dequant_mat_mul/q4_k_norm_and_gate", CHAIN),
 ];
 
-/// The same, for cases in F16. The gradient of attention uses `delta = dy . y` with a rounded `y`.
+/// Cases that are not tested in F16, with the reason. The gradient of attention uses `delta = dy .
+/// y` with a rounded `y`.
 const EXCLUDED_F16: &[(&str, &str)] = &[
     ("attention_block/gptj_in_part_per_token", CHAIN),
     ("attention_block/symbolic_rows_rotated", ONE_KEY),
@@ -68,12 +72,12 @@ const ONE_KEY: &str = "gradients of queries with one visible key contain only ro
 const CHAIN: &str =
     "a long chain of rounded values, some of which an executor may keep in a wider type";
 
-/// Operators whose gradients depend on pixel coordinates and have rounding errors of their
-/// magnitude.
+/// Name prefix of operators with a lower required accuracy. Their gradients depend on pixel
+/// coordinates, and have rounding errors of the magnitude of these.
 const SEEN: &str = "gaussian_splat";
 
-/// The number of F32 cases per operator that always run; the others take minutes on a software
-/// driver.
+/// The number of F32 cases per operator that always run. The other cases have the suffix `/more`,
+/// because they take minutes on a software driver.
 const FIRST: usize = 2;
 
 /// The tests of this suite.

@@ -103,7 +103,7 @@ fn every_value_is_that_of_the_node() {
                 );
             }
         }
-        // With little memory there is one run per value, with the same results.
+        // With little memory, the values are computed in one run per value, with the same results.
         let few = node_values(&g, &named, device).expect("all is there");
         let few = few.with_memory(1).map(|v| v.expect("it runs"));
         for ((value, got), (same, want)) in few.zip(&all) {
@@ -194,7 +194,7 @@ fn the_first_node_is_named_with_its_operands() {
         assert_eq!((operand.value, seen.operands.len()), (scaled, 1));
         let finite = operand.finite.as_ref().map(|(a, b)| (a.0, b.0));
         assert_eq!(finite, Some((0.0, 210.0)));
-        // There are no elements and therefore no failure.
+        // An input without elements has no value that is not finite, so the run succeeds.
         exe.run(&[("x", &f32s(&[0, 3], &[]))])?;
         assert_eq!(exe.run(&[("x", &fine)])?, results);
         // The requested outputs are still returned.
@@ -231,7 +231,7 @@ fn infinities_that_are_meant_do_no_harm() {
         let mask = f32s(&[4], &[0.0, 0.0, f32::NEG_INFINITY, 0.0]);
         let x = f32s(&[2, 4], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 255.0]);
         exe.run(&[("x", &x), ("mask", &mask)])?;
-        // The F16 maximum is 65504.
+        // The square of 300 exceeds the F16 maximum of 65504.
         let x = f32s(&[2, 4], &[1.0, 2.0, 300.0, 4.0, 5.0, 6.0, 7.0, 255.0]);
         let found = exe.run(&[("x", &x), ("mask", &mask)]);
         let found = not_finite(found.expect_err("it overflows"));
@@ -290,7 +290,7 @@ fn a_run_that_is_not_finite_leaves_states_and_counter() {
         exe.run(&[("x", &f32s(&[2], &[1.0, 1.0]))])?;
         exe.reset();
         exe.run(&[("x", &x)])?;
-        // Other errors are unchanged.
+        // An input of the wrong type is still reported as a type error.
         let wrong = Tensor::zeros(TensorType::new(DType::F32, &[3]))?;
         assert!(matches!(
             exe.run(&[("x", &wrong)]),

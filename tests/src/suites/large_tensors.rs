@@ -1,6 +1,6 @@
 //! Tests of tensors with more than 2^31 and more than 2^32 bytes: results must be correct or typed
-//! errors. Devices with a smaller binding limit or too little memory are skipped with a message;
-//! `split.rs` tests split bindings.
+//! errors. Devices with a smaller binding limit or too little memory are skipped with a message.
+//! `binding_limit.rs` tests values above the binding limit.
 //!
 //! The values are small integers, so every sum is exact.
 

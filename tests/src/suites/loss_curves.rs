@@ -23,7 +23,7 @@ use crate::{SuiteTest, executors};
 
 const CURVES: &str = include_str!("../../data/training/curves.json");
 
-/// Maximum relative error of a loss.
+/// Maximum relative error of the loss against torch, at each step.
 const RELATIVE: f64 = 1e-4;
 
 /// The number of different batches, used in turn.
@@ -39,7 +39,7 @@ struct CurveNet {
     /// The trained values with their initial values.
     trained: Vec<(String, Tensor)>,
     params: Vec<(String, Tensor)>,
-    /// The initial values of other states that do not start as zeros.
+    /// The initial values of other states that are not initialized to zeros.
     states: Vec<(String, Tensor)>,
     /// The inputs of a batch.
     inputs: fn(usize) -> Vec<(&'static str, Tensor)>,
@@ -135,7 +135,7 @@ fn check(curve: &LossCurveTest, file: &Json, device: &Device) -> Result<(), BoxE
             let off = (*g - w).abs();
             off > RELATIVE * w.abs().max(1e-2)
         }) {
-            return Err(format!("{name}: {got} instead of {want}").into());
+            return Err(format!("{name}: found {got}, expected {want}").into());
         }
     }
     Ok(())

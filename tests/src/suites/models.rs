@@ -16,15 +16,16 @@ use tercet_models::{DecoderOptions, Embedder, EncoderOutput, Generator, ModelFil
 
 use crate::{SuiteTest, data, executors};
 
-/// Maximum error against another implementation, in F32 arithmetic and in Q8_0.
+/// Maximum difference between logits of Tercet and of the other implementation, for F32 arithmetic
+/// and Q8_0 weights.
 const LOGITS_F32: f64 = 2e-3;
 const LOGITS_Q8: f64 = 0.15;
 /// Greedy tokens per prompt; [`long_cache`] generates more.
 const GREEDY_TOKENS: usize = 32;
 const GREEDY_PREFIX_Q8: usize = 24;
-/// Maximum difference between two summation orders of the same F32 model.
+/// Maximum difference of logits between two summation orders of the same F32 model.
 const LOGITS_REORDERED: f64 = 1e-3;
-/// Maximum difference between F32 and half-precision arithmetic of the same model.
+/// Maximum difference of logits between F32 and half-precision arithmetic of the same model.
 const LOGITS_HALF: f64 = 0.5;
 const EMBEDDING_ABS: f64 = 2e-5;
 const EMBEDDING_COSINE: f64 = 0.99999;
@@ -57,7 +58,7 @@ fn max_difference(a: &[f32], b: &[f64]) -> f64 {
         .fold(0.0, f64::max)
 }
 
-/// A prompt of the reference.
+/// A prompt with the results of the other implementation.
 struct ReferencePrompt {
     name: &'static str,
     text: String,
@@ -130,7 +131,7 @@ impl LoadedTestModel {
 /// The subset of the references to run; all of them take minutes on a software driver.
 #[derive(Clone, Copy, Debug)]
 enum Coverage {
-    /// Enough to run every kernel.
+    /// A subset of the references that still runs every kernel.
     Some,
     /// All references.
     All,
@@ -145,13 +146,16 @@ impl Coverage {
     }
 }
 
-/// F32 arithmetic: all greedy tokens, logits and text match the reference.
+/// Tests F32 arithmetic: all greedy tokens, logits and text match the reference.
 fn exact_model(file: &'static str, share: Coverage, device: &Device) -> CheckResult {
     let mut demo = demo(file, device, |_| ())?;
     for p in share.select(prompts()?, 2) {
         let encoded = demo.tokenizer.encode(&p.text, true)?;
         if encoded != p.ids {
-            return fail(format!("{}: ids {encoded:?}, want {:?}", p.name, p.ids));
+            return fail(format!(
+                "{}: found ids {encoded:?}, expected {:?}",
+                p.name, p.ids
+            ));
         }
         let (logits, tokens) = demo.greedy(&p.ids, GREEDY_TOKENS)?;
         let worst = max_difference(&logits, &p.logits);
@@ -164,13 +168,17 @@ fn exact_model(file: &'static str, share: Coverage, device: &Device) -> CheckRes
         }
         let written = demo.tokenizer.decode(&tokens)?;
         if written.len() <= p.text.len() || !p.written.starts_with(&written) {
-            return fail(format!("{}: {written:?}, want {:?}", p.name, p.written));
+            return fail(format!(
+                "{}: found {written:?}, expected {:?}",
+                p.name, p.written
+            ));
         }
     }
     Ok(())
 }
 
-/// Q8_0: a greedy prefix matches the F32 reference, or the logits are close.
+/// Tests Q8_0 weights: a prefix of the greedy tokens matches the F32 reference, or the logits are
+/// close.
 fn quantised_model(share: Coverage, device: &Device) -> CheckResult {
     let mut demo = demo("tiny-rust-llama-q8_0.gguf", device, |_| ())?;
     for p in share.select(prompts()?, 1) {
@@ -192,7 +200,7 @@ fn quantised_model(share: Coverage, device: &Device) -> CheckResult {
     Ok(())
 }
 
-/// The reference interpreter on the first prompt, because it is too slow for all. For F16 weights
+/// Tests the reference interpreter on the first prompt only, because it is slow. For F16 weights
 /// its logits are compared with the other implementation, for quantized weights with those of
 /// `device`.
 fn reference_model(file: &'static str, device: &Device) -> CheckResult {
@@ -213,7 +221,8 @@ fn reference_model(file: &'static str, device: &Device) -> CheckResult {
     Ok(())
 }
 
-/// The logits do not depend on how a prompt is split into chunks, including single tokens.
+/// Tests that the logits do not depend on how a prompt is split into chunks, including chunks of
+/// one token.
 fn parts_agree(device: &Device) -> CheckResult {
     let p = prompts()?.pop().ok_or("no prompts")?;
     let mut whole = demo("model.safetensors", device, |_| ())?;
@@ -231,7 +240,7 @@ fn parts_agree(device: &Device) -> CheckResult {
     Ok(())
 }
 
-/// Truncated tokens do not affect later results.
+/// Tests that truncated tokens do not affect later results.
 fn truncation_forgets(device: &Device) -> CheckResult {
     let [p, q] = &prompts()?[..2] else {
         return fail("two prompts".into());
@@ -254,7 +263,8 @@ fn truncation_forgets(device: &Device) -> CheckResult {
     Ok(())
 }
 
-/// A full context gives a typed error, and the model works before and after it.
+/// Tests that a full context gives a typed error, and that the model works before and after the
+/// error.
 fn context_is_guarded(device: &Device) -> CheckResult {
     let p = &prompts()?[0];
     let mut demo = demo("model.safetensors", device, |o| o.context = 8)?;
@@ -274,7 +284,7 @@ fn context_is_guarded(device: &Device) -> CheckResult {
     Ok(())
 }
 
-/// Half precision changes the logits only slightly.
+/// Tests that half-precision arithmetic changes the logits only slightly.
 fn half_precision(device: &Device, dtype: DType) -> CheckResult {
     let mut demo = demo("model.safetensors", device, |o| o.dtype = dtype)?;
     for p in prompts()? {
@@ -287,7 +297,7 @@ fn half_precision(device: &Device, dtype: DType) -> CheckResult {
     Ok(())
 }
 
-/// Sampling is reproducible for a seed, and another seed generates other text.
+/// Tests that sampling is reproducible for a seed, and that another seed generates other text.
 fn sampling_is_seeded(device: &Device) -> CheckResult {
     let p = &prompts()?[0];
     let write = |seed: u64| -> Result<Vec<u32>, BoxError> {
@@ -304,8 +314,8 @@ fn sampling_is_seeded(device: &Device) -> CheckResult {
     Ok(())
 }
 
-/// Two hundred decode steps over one cache, reading back only the chosen tokens, match a single
-/// pass over all tokens.
+/// Tests that 200 decode steps over one cache, which read back only the chosen tokens, match a
+/// single pass over all tokens.
 fn long_cache(device: &Device) -> CheckResult {
     let p = &prompts()?[0];
     let mut stepwise = demo("model.safetensors", device, |_| ())?;
@@ -359,7 +369,7 @@ fn minilm(dir: &Path, share: Coverage, device: &Device) -> CheckResult {
     };
     for (batch, part) in parts {
         let mut embedder = Embedder::new(&bert, files.tokenizer()?, device, Some(batch), max_len)?;
-        // The reference truncates too.
+        // Truncate texts above the maximum length, because the reference truncates them too.
         embedder.set_truncating(true);
         let got = embedder.embed(&texts[part.clone()], &mut |_| true)?;
         let want = want[part.start * width..part.end * width].chunks(width);
@@ -392,7 +402,7 @@ fn minilm_tokens(dir: &Path) -> CheckResult {
     for (text, want) in pairs.zip(reference["token_ids"].as_array().into_iter().flatten()) {
         let batch = tokenizer.encode_batch(&[text.as_str().unwrap_or_default()], 256)?;
         if batch.ids != ids(want) {
-            return fail(format!("{text}: {:?}, want {want}", batch.ids));
+            return fail(format!("{text}: found {:?}, expected {want}", batch.ids));
         }
     }
     Ok(())

@@ -102,9 +102,12 @@ fn check(model: &Path, references: &Path, device: &Device) -> Result<(), Failed>
         }
         for ((name, got), want) in got.iter().zip(&run.outputs) {
             if got.ty() != want.ty() {
-                return Err(
-                    format!("run {number}: {name} is {}, not {}", got.ty(), want.ty()).into(),
-                );
+                return Err(format!(
+                    "run {number}: {name} is {}, expected {}",
+                    got.ty(),
+                    want.ty()
+                )
+                .into());
             }
             let (got, want) = (got.to_f64s(), want.to_f64s());
             let greatest = want.iter().fold(1e-30f64, |m, x| m.max(x.abs()));

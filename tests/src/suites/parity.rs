@@ -220,7 +220,7 @@ pub(super) fn is_beyond_gpus(backend: &dyn Backend, graph: &Graph, e: &CompileEr
     }
 }
 
-/// The operators that only the CPU supports.
+/// The names of the operators that only the CPU supports.
 fn host_cases() -> impl Iterator<Item = &'static str> {
     let docs = OpKind::ALL.iter().map(|kind| kind.doc());
     docs.filter(|d| d.tier == Tier::Host).map(|d| d.name)
@@ -284,7 +284,7 @@ fn case_states(case: &CaseGraph) -> Vec<String> {
 
 fn compare(got: &Tensor, want: &Tensor, class: Accuracy) -> Result<(), Failed> {
     if got.ty() != want.ty() {
-        return Err(format!("{} instead of {}", got.ty(), want.ty()).into());
+        return Err(format!("found {}, expected {}", got.ty(), want.ty()).into());
     }
     match furthest(class, got, want) {
         Some(f) if f.units > 1.0 => Err(f.to_string().into()),
@@ -308,7 +308,7 @@ fn same_fault(got: &RunError, want: &RunError) -> Result<(), Failed> {
     .into())
 }
 
-/// The least accurate class among the operators of a graph and its subgraphs.
+/// The least accurate class of the accuracy table among the operators of a graph and its subgraphs.
 fn accuracy_of(graph: &Graph) -> Accuracy {
     let classes = graph.nodes().flat_map(|(_, n)| {
         let inside = n.op.subgraphs().into_iter();

@@ -17,7 +17,7 @@ mod generate;
 
 use generate::{Kind, Sample, sample};
 
-/// Graphs per test, and tests per executor.
+/// The number of graphs per test, and the number of tests per executor.
 const GRAPHS: u32 = 12;
 const TRIALS: u32 = 8;
 const DECISIONS: usize = 90;
@@ -51,7 +51,8 @@ fn check(device: &Device, seed: u32) -> Result<(), Failed> {
     let got = run(device, &sample);
     let (got, want) = match (got, want) {
         (Ok(got), Ok(want)) => (got, want),
-        // Failing dead code may be eliminated.
+        // If the reference fails in dead code, an executor may succeed because it eliminated that
+        // code.
         (_, Err(_)) => return Ok(()),
         (Err(e), Ok(_)) => return Err(context(&e).into()),
     };
@@ -85,7 +86,7 @@ fn run(device: &Device, sample: &Sample) -> Result<Vec<Tensor>, Box<dyn std::err
 
 fn difference(got: &Tensor, want: &Tensor) -> Option<String> {
     if got.ty() != want.ty() {
-        return Some(format!("{} instead of {}", got.ty(), want.ty()));
+        return Some(format!("found {}, expected {}", got.ty(), want.ty()));
     }
     let class = match want.dtype().is_float() {
         true => Accuracy::Contraction,

@@ -323,8 +323,8 @@ fn copies_of_views() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Sums and matmuls with subnormal, infinite, NaN or zero operands or results. They cover complete
-/// vectors, and rows and columns that are read once per vector.
+/// Tests sums and matmuls with subnormal, infinite, NaN or zero operands or results. The sizes
+/// cover complete vectors, and rows and columns that are read once per vector.
 fn sums_and_products_of_any_magnitude() {
     let mut wrong = Vec::new();
     let ranges = [(-1e-38, 1e-38), (-1e-19, 1e-19), (-1e38, 1e38), (-2.0, 2.0)];
@@ -351,8 +351,8 @@ fn sums_and_products_of_any_magnitude() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Gate functions over their whole range, including the transition between their near and far
-/// approximations.
+/// Tests gate functions over their whole range, including the transition between their
+/// approximations for small and large arguments.
 fn gates_everywhere() {
     use UnaryFn::{Gelu, GeluTanh, Sigmoid, Silu};
     let mut wrong = Vec::new();
@@ -415,7 +415,7 @@ fn norms() {
 
 fn norms_of_any_magnitude() {
     let mut wrong = Vec::new();
-    // The minimum, the maximum and eps.
+    // Each row: the minimum and the maximum of the data, and eps of the norm.
     let ranges = [
         (1000.0, 1001.0, 1e-5),
         (-60000.0, 60000.0, 1e-5),

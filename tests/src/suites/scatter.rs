@@ -1,5 +1,5 @@
-//! Tests of reproducibility: scatter updates of one element, and the chunks of long sums, are
-//! combined in a fixed order. Every run gives bitwise identical results, on every executor.
+//! Tests of reproducibility: every run gives bitwise identical results, on every executor. Scatter
+//! updates of one element are combined in a fixed order, and so are the chunks of long sums.
 
 use crate::{SuiteTest, executors};
 use tercet_ir::ops::{ScatterReduce, Window};

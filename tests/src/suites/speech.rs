@@ -15,7 +15,7 @@ use tercet_models::{ModelFiles, SpeechModel};
 use super::encoders::{BoxError, json, near, numbers};
 use crate::{SuiteTest, data, executors};
 
-/// The samples of the recording.
+/// The samples of the test recording.
 fn samples() -> Result<Vec<f32>, BoxError> {
     let mut samples = Vec::new();
     audio::read(data("speech").join("speech.flac"), &mut |part| {
@@ -58,7 +58,7 @@ fn logits_in_parts(
     Ok(logits)
 }
 
-/// Checks features, hidden states and logits of the recording's first window.
+/// Checks the features, hidden states and logits of the first window of the recording.
 fn check_graphs(
     speech: &SpeechModel,
     device: &Device,
@@ -135,7 +135,7 @@ fn windowed(
     Ok(window)
 }
 
-/// The options of a `generate` run.
+/// The options of a `generate` run in the reference file.
 fn options(json: &Json) -> Result<SpeechOptions, BoxError> {
     let known = [
         "language",
@@ -185,16 +185,16 @@ fn same(got: &Transcript, want: &Json) -> Result<(), BoxError> {
     }
     if got.segments.len() != wanted.len() {
         let (got, want) = (got.segments.len(), wanted.len());
-        return Err(format!("{got} segments, want {want}").into());
+        return Err(format!("found {got} segments, expected {want}").into());
     }
     let want = want["text"].as_str().ok_or("text")?;
     match got.text() == want {
         true => Ok(()),
-        false => Err(format!("text {:?}, want {want:?}", got.text()).into()),
+        false => Err(format!("found text {:?}, expected {want:?}", got.text()).into()),
     }
 }
 
-/// One `generate` run, with the recording in chunks of different sizes.
+/// Checks one `generate` run of the reference. The recording arrives in chunks of different sizes.
 fn check_run(recognizer: &mut Recognizer, samples: &[f32], run: &Json) -> Result<(), BoxError> {
     let repeat = run["repeat"].as_u64().ok_or("repeat")? as usize;
     let all = samples.repeat(repeat);

@@ -24,7 +24,7 @@ fn check(dir: &Path, device: &Device) -> Result<(), BoxError> {
         ..Seq2SeqOptions::new(spec)
     })?;
     let (mut reader, mut generator) = model.compile(device)?;
-    // Run each text twice, so that leftover state of a text would be detected.
+    // Run each text twice, so that the test detects state that an earlier text did not reset.
     for (at, text) in texts.iter().chain(texts).enumerate() {
         let want = tokens(&text["tokens"]);
         reader.read(&tokens(&text["ids"]), &mut generator)?;
@@ -48,11 +48,13 @@ fn check(dir: &Path, device: &Device) -> Result<(), BoxError> {
             }
             if step.next != Some(*token) {
                 let next = step.next;
-                return Err(format!("text {at}, token {number}: {next:?}, not {token}").into());
+                return Err(
+                    format!("text {at}, token {number}: found {next:?}, expected {token}").into(),
+                );
             }
             last = *token;
         }
-        // All tokens at once: causal masking must hide later tokens.
+        // Feed all tokens at once: causal masking must hide later tokens.
         reader.read(&tokens(&text["ids"]), &mut generator)?;
         let begin = [&[reader.start()], &want[..want.len() - 1]].concat();
         let step = generator.forward(&begin)?;

@@ -1,6 +1,6 @@
 //! Tests of weights and inputs that are not aligned to their element size, as in memory-mapped
-//! model files. Each executor gives bitwise the results of aligned data. On a device, the host
-//! memory is not copied for alignment.
+//! model files. Results are bitwise equal to those of aligned data, on each executor. An upload to
+//! a device does not copy host memory for alignment.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ fn numbers(ty: TensorType) -> Result<Tensor, BoxError> {
     Ok(Tensor::from_f64s(ty, &values)?)
 }
 
-/// The same numbers, stored `by` bytes after a multiple of eight.
+/// The same numbers at an address that is `by` bytes after a multiple of eight.
 fn moved(tensor: &Tensor, by: usize) -> Result<Tensor, BoxError> {
     let len = tensor.bytes().len();
     let memory = vec![0; len + 16];
@@ -92,7 +92,7 @@ fn graph(weights: &UnalignedWeights) -> Result<Graph, BoxError> {
     Ok(g)
 }
 
-/// The outputs of a device for these weights, with unaligned input slices as well.
+/// The outputs of a device for these weights. The input slices are unaligned as well.
 fn outputs(
     device: &Device,
     weights: &UnalignedWeights,

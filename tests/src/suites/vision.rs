@@ -27,7 +27,7 @@ fn widened(row: &[f32]) -> Vec<f64> {
 fn all_near(what: &str, got: &[Vec<f32>], want: &Json) -> Result<(), BoxError> {
     let want = rows(want);
     if got.len() != want.len() || want.is_empty() {
-        return Err(format!("{what}: {} rows, want {}", got.len(), want.len()).into());
+        return Err(format!("{what}: found {} rows, expected {}", got.len(), want.len()).into());
     }
     for (at, (got, want)) in got.iter().zip(&want).enumerate() {
         near(&format!("{what} {at}"), &widened(got), want)?;

@@ -47,7 +47,7 @@ fn check_pixels(
         let tiles = prepared.tiles();
         let got = vec![tiles.rows as f64, tiles.columns as f64];
         if got != numbers(want) {
-            return Err(format!("tiles {tiles:?}, want {want}").into());
+            return Err(format!("found tiles {tiles:?}, expected {want}").into());
         }
         for at in 0..tiles.count() {
             let mut tile = vec![0.0; 3 * side * side];
@@ -72,7 +72,7 @@ fn check_pixels(
     }
 }
 
-/// A compiled model.
+/// A compiled vision-language model: image encoder, generator and tokenizer.
 struct TestVisionLanguageModel {
     reader: ImageEncoder,
     generator: Generator,
@@ -145,11 +145,11 @@ fn check_prompt(ready: &mut TestVisionLanguageModel, prompt: &Json) -> Result<()
     near("logits", &logits, &numbers(&prompt["logits"]))?;
     match greedy == want {
         true => Ok(()),
-        false => Err(format!("tokens {greedy:?}, want {want:?}").into()),
+        false => Err(format!("found tokens {greedy:?}, expected {want:?}").into()),
     }
 }
 
-/// Checks the text that the model's template makes of a conversation.
+/// Checks the prompt text that the model's chat template generates for a conversation.
 fn check_template(
     files: &ModelFiles,
     ready: &TestVisionLanguageModel,
@@ -164,7 +164,7 @@ fn check_template(
     let got = template.render(&messages, &TemplateValue::None, true)?.text;
     match Some(&*got) == prompt["prompt"].as_str() {
         true => Ok(()),
-        false => Err(format!("the template makes {got:?}").into()),
+        false => Err(format!("unexpected output of the chat template: {got:?}").into()),
     }
 }
 
@@ -187,7 +187,7 @@ fn check_again(ready: &mut TestVisionLanguageModel, prompt: &Json) -> Result<(),
     ready.generator.truncate(same);
     let (logits, _) = ready.written(&ids[same..], 1)?;
     near("logits behind others", &logits, &numbers(&prompt["logits"]))?;
-    // Another order of the images is another prompt.
+    // The same images in another order are another prompt, so no cached image rows may remain.
     let turned: Vec<Image> = pictures.iter().rev().cloned().collect();
     ready.ids(text, &turned)?;
     let seen = |id: &u32| ready.reader.to_tokenizer_ids(&[*id]) != [*id];
@@ -243,7 +243,7 @@ fn check(dir: &Path, device: &Device) -> Result<(), BoxError> {
     }
     check_again(&mut ready, &prompts[1])?;
     check_refusals(&mut ready, &prompts[0])?;
-    // Prefill chunks that end within an image.
+    // With chunks of seven tokens, prefill chunks end within an image.
     let mut pieces = TestVisionLanguageModel::open(&files, device, 7)?;
     check_prompt(&mut pieces, &prompts[1])
 }

@@ -13,7 +13,7 @@ use crate::error::XtaskError;
 use crate::fetch::PythonInterpreter;
 use crate::process;
 
-/// Packages from PyPI, pinned so that repeated runs compare the same peers.
+/// Python packages from PyPI, pinned so that repeated runs compare the same peers.
 const REQUIREMENTS: [&str; 3] = ["numpy==2.4.6", "onnx==1.23.2", "onnxruntime==1.31.1"];
 
 const PURPOSE: &str = "measure ONNX Runtime";
@@ -22,7 +22,7 @@ const PURPOSE: &str = "measure ONNX Runtime";
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PeerTime {
-    /// Name and version.
+    /// Name and version of the peer.
     pub(super) peer: String,
     /// The benchmark: `group/name`.
     pub(super) work: String,

@@ -125,7 +125,8 @@ fn grouped(reason: &str) -> String {
     for (at, part) in reason.split('`').enumerate() {
         match at % 2 {
             0 => text.push_str(part),
-            // Names in backquotes that come from the case instead of the ONNX specification.
+            // Names in backquotes that come from the test case, as opposed to names of the ONNX
+            // specification.
             _ if part.len() > 24 || part.contains('/') => text.push_str("..."),
             _ => text.push_str(&format!("`{part}`")),
         }

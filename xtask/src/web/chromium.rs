@@ -61,7 +61,7 @@ impl HeadlessBrowser {
         command.args(["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"]);
         command.arg("--no-sandbox");
         command.arg(format!("--user-data-dir={}", profile.display()));
-        // Discard its output, which consists of warnings about the missing desktop.
+        // Discard the browser's output, which consists of warnings about the missing desktop.
         command
             .arg(page)
             .stdout(Stdio::null())
@@ -76,7 +76,8 @@ impl HeadlessBrowser {
 
 impl Drop for HeadlessBrowser {
     fn drop(&mut self) {
-        // Ignore errors: it may have exited already. The next run removes a leftover profile.
+        // Ignore errors: the browser may have exited already. The next run removes a leftover
+        // profile.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = fs::remove_dir_all(&self.profile);

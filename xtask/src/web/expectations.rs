@@ -13,14 +13,15 @@ use crate::process;
 const TEXTS: &str = "tests/data/tiny-rust-llama/reference.json";
 const SENTENCES: &str = "tests/data/minilm/reference.json";
 const EMBEDDINGS: &str = "tests/data/minilm/embeddings_f64.npy";
-/// The limits of the suite `models`. With packed weights, greedy tokens differ from F32 after this
-/// many tokens; the others limit the difference between F32 and F64.
+/// Number of greedy tokens that must match F32 with Q8_0 weights, as in the suite `models`.
 const GREEDY_PREFIX_Q8: usize = 24;
+/// Maximum difference between F32 and F64 embeddings, as in the suite `models`.
 const EMBEDDING_ABS: f64 = 2e-5;
-/// Numbers whose roots the loop computes, up to this relative error.
+/// Numbers whose square roots the loop of the page computes.
 const ROOTS: [f64; 5] = [2.0, 0.0, 1e6, -1.0, 0.25];
+/// Maximum relative error of a square root.
 const ROOT_ERROR: f64 = 1e-5;
-/// A number that exceeds the iteration limit of the loop, and a part of the expected error.
+/// A number for which the loop exceeds its iteration limit, and a part of the expected error.
 const REFUSED: (f64, &str) = (1e30, "40");
 
 /// The coverage of a page test.
@@ -33,7 +34,7 @@ pub(crate) enum PageCoverage {
 }
 
 impl PageCoverage {
-    /// The number of prompts.
+    /// The number of prompts that a page test runs.
     fn texts(self, all: usize) -> usize {
         match self {
             PageCoverage::Whole => all,
@@ -41,7 +42,7 @@ impl PageCoverage {
         }
     }
 
-    /// The number of sentences.
+    /// The number of sentences that a page test embeds.
     fn sentences(self, all: usize) -> usize {
         match self {
             PageCoverage::Whole => all,
@@ -205,7 +206,10 @@ impl PageReferences {
         for (got, want) in answer.texts.iter().zip(&self.texts) {
             if got.tokens != want.tokens || got.text.is_empty() {
                 let (prompt, want) = (&want.prompt, &want.tokens);
-                problems.push(format!("{prompt:?}: {:?}, want {want:?}", got.tokens));
+                problems.push(format!(
+                    "{prompt:?}: found {:?}, expected {want:?}",
+                    got.tokens
+                ));
             }
             if let Some(text) = want.text.as_ref().filter(|text| **text != got.text) {
                 let prompt = &want.prompt;

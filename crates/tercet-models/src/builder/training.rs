@@ -6,8 +6,8 @@
 //! so gradients and updates are always F32.
 //!
 //! ```
-//! use tercet_models::training::{DecoderTrainingOptions, LoraOptions, Training, Tuning};
-//! use tercet_models::{DecoderSpec, MadeUp, Weights};
+//! use tercet_models::training::{DecoderTrainingOptions, FineTuneMode, LoraOptions, TrainingGraph};
+//! use tercet_models::{DecoderSpec, DummyWeights, Weights};
 //!
 //! let config = serde_json::from_str(r#"{
 //!     "model_type": "llama", "hidden_act": "silu", "hidden_size": 64, "num_hidden_layers": 2,
@@ -15,9 +15,9 @@
 //!     "max_position_embeddings": 128, "rms_norm_eps": 1e-5
 //! }"#)?;
 //! let config = DecoderSpec::from_json(&config)?;
-//! let weights = Weights::MadeUp(MadeUp::dense());
-//! let options = DecoderTrainingOptions::new(2, 128, Tuning::Lora(LoraOptions::new(8)));
-//! let mut training = Training::decoder(&config, &weights, &options)?;
+//! let weights = Weights::Dummy(DummyWeights::dense());
+//! let options = DecoderTrainingOptions::new(2, 128, FineTuneMode::Lora(LoraOptions::new(8)));
+//! let mut training = TrainingGraph::decoder(&config, &weights, &options)?;
 //! assert_eq!(training.trainables.len(), 2 * 7 * 2);
 //! let (name, _) = &training.trainables[0];
 //! let node = training.graph.leaf(name).ok_or("it is a state")?;

@@ -146,7 +146,7 @@ pub struct EncoderDims {
 /// The specification of an encoder: everything that its weights do not determine.
 ///
 /// ```
-/// use tercet_models::{EncoderSpec, Positions};
+/// use tercet_models::{EncoderSpec, PositionEncoding};
 ///
 /// let json = r#"{
 ///     "model_type": "bert", "hidden_act": "gelu", "hidden_size": 384, "num_hidden_layers": 6,
@@ -155,7 +155,7 @@ pub struct EncoderDims {
 /// }"#;
 /// let json = serde_json::from_str(json)?;
 /// let spec = EncoderSpec::from_json(&json)?;
-/// assert_eq!((spec.head_dim, spec.positions), (32, Positions::Learned { rows: 512 }));
+/// assert_eq!((spec.head_dim, spec.positions), (32, PositionEncoding::Learned { rows: 512 }));
 ///
 /// let mut odd = json.clone();
 /// odd.insert("embedding_norm_scale".into(), 0.5.into());

@@ -13,14 +13,14 @@ use crate::hf::HfWeights;
 /// cross-attention to the encoder's output. Encoder and decoder share the token embeddings.
 ///
 /// ```
-/// use tercet_models::TextToTextSpec;
+/// use tercet_models::Seq2SeqSpec;
 ///
 /// let json = r#"{
 ///     "model_type": "t5", "is_encoder_decoder": true, "d_model": 64, "d_kv": 16, "d_ff": 128, "num_heads": 4,
 ///     "num_layers": 2, "num_decoder_layers": 3, "vocab_size": 300, "feed_forward_proj": "gated-gelu",
 ///     "decoder_start_token_id": 0, "eos_token_id": 1, "tie_word_embeddings": false
 /// }"#;
-/// let spec = TextToTextSpec::from_json(&serde_json::from_str(json)?)?;
+/// let spec = Seq2SeqSpec::from_json(&serde_json::from_str(json)?)?;
 /// assert_eq!((spec.encoder.layers.len(), spec.decoder_layers), (2, 3));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

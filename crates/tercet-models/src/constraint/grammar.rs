@@ -60,10 +60,10 @@ impl Grammar {
 ///
 /// # Examples
 /// ```no_run
-/// use tercet_models::constraint::{Grammar, Grammars};
+/// use tercet_models::constraint::{Grammar, GrammarCompiler};
 /// # fn f(tokenizer: &tercet_models::Tokenizer, mut generator: tercet_models::Generator) -> Result<(), Box<dyn std::error::Error>> {
 /// let (eos, vocab) = ([2], 32_000);
-/// let grammars = Grammars::new(tokenizer, &eos, vocab)?;
+/// let grammars = GrammarCompiler::new(tokenizer, &eos, vocab)?;
 /// let date = Grammar::Regex(r"\d{4}-\d\d-\d\d".into());
 /// generator.set_constraint(Some(Box::new(grammars.constraint(&date)?)))?;
 /// # Ok(())

@@ -13,6 +13,19 @@ use crate::error::VulkanError;
 use crate::memory::{BufferMemory, VulkanBuffer};
 
 /// A device buffer with one tensor.
+///
+/// ```
+/// use tercet_ir::RunError;
+/// use tercet_plan::SharedBuffer;
+/// use tercet_vulkan::VulkanShared;
+/// /// Copies the first 16 bytes to the host.
+/// fn read(tensor: &VulkanShared) -> Result<Vec<u8>, RunError> {
+///     assert_eq!(tensor.device(), "vulkan");
+///     let mut bytes = Vec::new();
+///     tensor.read(16, &mut |part| bytes.extend_from_slice(part))?;
+///     Ok(bytes)
+/// }
+/// ```
 pub struct VulkanShared {
     memory: VulkanBuffer,
     /// The last submission that copies from or into the buffer.

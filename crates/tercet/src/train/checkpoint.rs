@@ -29,6 +29,13 @@ const FORMAT: u32 = 1;
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 /// Errors of reading and writing checkpoints.
+///
+/// ```
+/// use tercet::train::{CheckpointError, TrainError, checkpoint_info};
+/// let error = checkpoint_info("missing.safetensors").unwrap_err();
+/// let TrainError::Checkpoint { source, .. } = error else { panic!("another error") };
+/// assert!(matches!(source, CheckpointError::Io { doing: "open", .. }));
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// A file operation failed.
@@ -124,6 +131,30 @@ fn io(doing: &'static str) -> impl Fn(std::io::Error) -> CheckpointError {
 }
 
 /// Metadata of a checkpoint.
+///
+/// ```
+/// # use tercet::train::{LearningRateSchedule, Sgd, StepOptions, TrainStep, Trainer};
+/// # use tercet::{CompileOptions, DType, Device, Graph, Tensor, Type};
+/// # let mut g = Graph::new();
+/// # let w = g.state("w", Type::new(DType::F32, [2]))?;
+/// # let square = g.mul(w, w)?;
+/// # let loss = g.reduce_sum(square, &[0], false)?;
+/// # let options = StepOptions::default();
+/// # let step = TrainStep::build(&g, loss, &["w".into()], &Sgd::default(), &options)?;
+/// # let schedule = LearningRateSchedule::constant(0.5);
+/// # let mut trainer = Trainer::new(&Device::cpu(), step, schedule, &CompileOptions::new())?;
+/// # trainer.set_state("w", &Tensor::from_slice(&[2], &[1f32, 2.0])?)?;
+/// use std::collections::BTreeMap;
+/// use tercet::train::checkpoint_info;
+/// let path = std::env::temp_dir().join(format!("checkpoint-{}.safetensors", std::process::id()));
+/// trainer.step(&[])?;
+/// let user = BTreeMap::from([("epoch".to_string(), "3".to_string())]);
+/// trainer.save(&path, &user)?;
+/// let info = checkpoint_info(&path)?;
+/// assert_eq!((info.steps, info.user), (1, user));
+/// std::fs::remove_file(&path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointInfo {
     /// Format version.

@@ -11,6 +11,19 @@ use super::step::LOSS;
 use super::trainer::Trainer;
 
 /// A step with a non-finite loss or gradient. States have their values from before the step.
+///
+/// ```
+/// use tercet::train::{NonFiniteStep, TrainError};
+/// let step = NonFiniteStep {
+///     step: 3,
+///     loss: f32::NAN,
+///     gradient_norm: f32::NAN,
+///     loss_scale: None,
+///     microbatch: 0,
+///     first: None,
+/// };
+/// assert!(TrainError::from(step).to_string().starts_with("the loss of step 3 is NaN"));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct NonFiniteStep {
     /// Step number, from 1.

@@ -6,6 +6,17 @@ use super::checkpoint::CheckpointError;
 use super::diagnose::NonFiniteStep;
 
 /// Errors of building a training step: [`TrainStep::build`](super::TrainStep::build).
+///
+/// ```
+/// use tercet::train::{Sgd, StepError, StepOptions, TrainStep};
+/// use tercet::{DType, Graph, Type};
+/// let mut g = Graph::new();
+/// let w = g.state("w", Type::new(DType::F32, [2]))?;
+/// let options = StepOptions::default();
+/// let error = TrainStep::build(&g, w, &["w".into()], &Sgd::default(), &options).unwrap_err();
+/// assert!(matches!(error, StepError::Loss { .. }));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum StepError {
     /// The loss is not a float scalar.
@@ -139,6 +150,13 @@ pub enum StepError {
 }
 
 /// Errors of a training run. States are unchanged by a failed step, unless documented otherwise.
+///
+/// ```
+/// use tercet::train::{TrainError, checkpoint_info};
+/// let error = checkpoint_info("missing.safetensors").unwrap_err();
+/// assert_eq!(error.to_string(), "checkpoint missing.safetensors");
+/// assert!(matches!(error, TrainError::Checkpoint { .. }));
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
     /// The device cannot compile the step.

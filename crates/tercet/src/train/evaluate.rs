@@ -9,6 +9,27 @@ use super::state::StateRole;
 use super::trainer::Trainer;
 
 /// Weights for evaluating a graph.
+///
+/// ```
+/// # use tercet::train::{LearningRateSchedule, Sgd, StepOptions, TrainStep, Trainer};
+/// # use tercet::{CompileOptions, DType, Device, Graph, Type};
+/// # let mut g = Graph::new();
+/// # let w = g.state("w", Type::new(DType::F32, [2]))?;
+/// # let square = g.mul(w, w)?;
+/// # let loss = g.reduce_sum(square, &[0], false)?;
+/// # g.output("squares", loss)?;
+/// # let options = StepOptions::default();
+/// # let step = TrainStep::build(&g, loss, &["w".into()], &Sgd::default(), &options)?;
+/// # let schedule = LearningRateSchedule::constant(0.5);
+/// # let trainer = Trainer::new(&Device::cpu(), step, schedule, &CompileOptions::new())?;
+/// use tercet::train::{EvalWeights, TrainError};
+/// // The step was built without `StepOptions::ema_decay`.
+/// let options = CompileOptions::new();
+/// assert!(trainer.evaluator(&g, EvalWeights::Current, &options).is_ok());
+/// let error = trainer.evaluator(&g, EvalWeights::Average, &options).unwrap_err();
+/// assert!(matches!(error, TrainError::NoAverage));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EvalWeights {
     /// The current weights.
@@ -20,6 +41,29 @@ pub enum EvalWeights {
 
 /// A graph that runs with a trainer's weights, such as the loss without dropout:
 /// [`Trainer::evaluator`].
+///
+/// ```
+/// # use tercet::train::{LearningRateSchedule, Sgd, StepOptions, TrainStep, Trainer};
+/// # use tercet::{CompileOptions, DType, Device, Graph, Tensor, Type};
+/// # let mut g = Graph::new();
+/// # let w = g.state("w", Type::new(DType::F32, [2]))?;
+/// # let square = g.mul(w, w)?;
+/// # let loss = g.reduce_sum(square, &[0], false)?;
+/// # let options = StepOptions::default();
+/// # let step = TrainStep::build(&g, loss, &["w".into()], &Sgd::default(), &options)?;
+/// # let schedule = LearningRateSchedule::constant(0.5);
+/// # let mut trainer = Trainer::new(&Device::cpu(), step, schedule, &CompileOptions::new())?;
+/// use tercet::train::EvalWeights;
+/// trainer.set_state("w", &Tensor::from_slice(&[2], &[1f32, 2.0])?)?;
+/// let mut g = Graph::new();
+/// let w = g.state("w", Type::new(DType::F32, [2]))?;
+/// let twice = g.plus(w, w)?;
+/// g.output("twice", twice)?;
+/// let mut evaluator = trainer.evaluator(&g, EvalWeights::Current, &CompileOptions::new())?;
+/// let outputs = trainer.evaluate(&mut evaluator, &[])?;
+/// assert_eq!(outputs[0].as_slice::<f32>()?, [2.0, 4.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Evaluator {
     exe: Box<dyn Executable>,
     /// States of this graph, with the trainer's states that they are copied from.

@@ -32,6 +32,37 @@ use super::params::ParamGroup;
 use super::state::{InitialState, StateInfo, StateRole};
 
 /// A trainable in the step graph.
+///
+/// ```
+/// use tercet::train::{Optimizer, OptimizerUpdate, StepError, TrainedParam};
+/// # #[derive(Debug)]
+/// # struct GradientDescent;
+/// # impl Optimizer for GradientDescent {
+/// #     fn name(&self) -> &'static str {
+/// #         "gradient_descent"
+/// #     }
+/// #     fn check(&self) -> Result<(), StepError> {
+/// #         Ok(())
+/// #     }
+/// fn update(&self, u: &mut OptimizerUpdate<'_>, params: &[TrainedParam]) -> Result<(), StepError> {
+///     for p in params {
+///         assert_eq!((p.name.as_str(), p.group.name.as_str()), ("w", "no_decay"));
+///         let (gradient, rate) = (u.gradient(p)?, u.learning_rate(&p.group)?);
+///         let w = u.stepped(p.weight, None, rate, gradient)?;
+///         u.assign(p.weight, w)?;
+///     }
+///     Ok(())
+/// }
+/// # }
+/// # use tercet::train::{StepOptions, TrainStep};
+/// # use tercet::{DType, Graph, Type};
+/// # let mut g = Graph::new();
+/// # let w = g.state("w", Type::new(DType::F32, [2]))?;
+/// # let square = g.mul(w, w)?;
+/// # let loss = g.reduce_sum(square, &[0], false)?;
+/// # TrainStep::build(&g, loss, &["w".into()], &GradientDescent, &StepOptions::default())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct TrainedParam {
     /// Name of the trainable.
@@ -49,6 +80,33 @@ pub struct TrainedParam {
 
 /// An algorithm that updates trainables. Implementations in other crates use the same [`OptimizerUpdate`]
 /// interface.
+///
+/// ```
+/// use tercet::train::{Optimizer, OptimizerUpdate, StepError, TrainedParam};
+///
+/// #[derive(Debug)]
+/// struct GradientDescent;
+///
+/// impl Optimizer for GradientDescent {
+///     fn name(&self) -> &'static str {
+///         "gradient_descent"
+///     }
+///
+///     fn check(&self) -> Result<(), StepError> {
+///         Ok(())
+///     }
+///
+///     fn update(&self, u: &mut OptimizerUpdate<'_>, params: &[TrainedParam]) -> Result<(), StepError> {
+///         for p in params {
+///             let (gradient, rate) = (u.gradient(p)?, u.learning_rate(&p.group)?);
+///             let w = u.stepped(p.weight, None, rate, gradient)?;
+///             u.assign(p.weight, w)?;
+///         }
+///         Ok(())
+///     }
+/// }
+/// assert!(GradientDescent.check().is_ok());
+/// ```
 pub trait Optimizer: fmt::Debug + Send + Sync {
     /// Name of the optimizer, and prefix of its state names.
     fn name(&self) -> &'static str;
@@ -100,6 +158,42 @@ pub(crate) fn expect_not_negative(what: &str, value: f64) -> Result<(), StepErro
 }
 
 /// Builder of optimizer updates: the graph, the scalars of the step, and the added states.
+///
+/// ```
+/// use tercet::train::{Optimizer, OptimizerUpdate, StepError, TrainedParam};
+/// # #[derive(Debug)]
+/// # struct SignMomentum;
+/// # impl Optimizer for SignMomentum {
+/// #     fn name(&self) -> &'static str {
+/// #         "sign"
+/// #     }
+/// #     fn check(&self) -> Result<(), StepError> {
+/// #         Ok(())
+/// #     }
+/// fn update(&self, u: &mut OptimizerUpdate<'_>, params: &[TrainedParam]) -> Result<(), StepError> {
+///     for p in params {
+///         let (gradient, rate) = (u.gradient(p)?, u.learning_rate(&p.group)?);
+///         let mean = u.state(&format!("sign.mean.{}", p.name), p.ty.clone())?;
+///         let blended = u.blend(mean, 0.9, gradient, 0.1)?;
+///         let mean = u.assign(mean, blended)?;
+///         let direction = u.graph().sign(mean)?;
+///         let w = u.stepped(p.weight, None, rate, direction)?;
+///         u.assign(p.weight, w)?;
+///     }
+///     Ok(())
+/// }
+/// # }
+/// # use tercet::train::{StepOptions, TrainStep};
+/// # use tercet::{DType, Graph, Type};
+/// # let mut g = Graph::new();
+/// # let w = g.state("w", Type::new(DType::F32, [2]))?;
+/// # let square = g.mul(w, w)?;
+/// # let loss = g.reduce_sum(square, &[0], false)?;
+/// # let step = TrainStep::build(&g, loss, &["w".into()], &SignMomentum, &StepOptions::default())?;
+/// # let names: Vec<&str> = step.states().iter().map(|s| s.name.as_str()).collect();
+/// # assert_eq!(names, ["w", "sign.mean.w"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct OptimizerUpdate<'a> {
     graph: &'a mut Graph,

@@ -3,6 +3,16 @@
 use tercet_ir::Type;
 
 /// Settings shared by several trainables.
+///
+/// ```
+/// use tercet::train::ParamGroup;
+/// use tercet::{DType, Type};
+/// let group = ParamGroup { learning_rate: 0.1, ..ParamGroup::decay() };
+/// assert_eq!(group.weight_decay, None);
+/// let matrix = Type::new(DType::F32, [4, 2]);
+/// assert_eq!(ParamGroup::default_of("layer.weight", &matrix), ParamGroup::decay());
+/// assert_eq!(ParamGroup::default_of("norm.weight", &matrix), ParamGroup::no_decay());
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParamGroup {
     /// Name of the group, for reports.
@@ -45,6 +55,13 @@ impl ParamGroup {
 }
 
 /// A state of the graph to train, `F32` of any shape.
+///
+/// ```
+/// use tercet::train::{ParamGroup, Trainable};
+/// let embedding = Trainable::new("embed.weight").in_group(ParamGroup::no_decay());
+/// assert_eq!(embedding.group, Some(ParamGroup::no_decay()));
+/// assert_eq!(Trainable::from("w"), Trainable::new("w"));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trainable {
     /// Name of the state.

@@ -16,6 +16,14 @@ const GOOD_STEPS: &str = "loss_scale.good_steps";
 /// and gradients are divided by it. A step with non-finite gradients is skipped and lowers the
 /// scale; `interval` consecutive finite steps raise it. All of this runs on the device. States:
 /// `loss_scale.scale`, `F32 []`, and `loss_scale.good_steps`, `I32 []`.
+///
+/// ```
+/// use tercet::train::{LossScale, StepOptions};
+/// let scale = LossScale { initial: 1024.0, ..LossScale::default() };
+/// let options = StepOptions { loss_scale: Some(scale.clone()), ..StepOptions::default() };
+/// assert!(scale.min_scale <= scale.initial && scale.initial <= scale.max_scale);
+/// assert_eq!(options.loss_scale, Some(scale));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct LossScale {
     /// Scale of the first step. For a loss in F16, scale times loss must stay below 65504.

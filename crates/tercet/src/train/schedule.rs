@@ -26,8 +26,8 @@ enum DecayShape {
 /// Learning rate as a function of the step.
 ///
 /// ```
-/// use tercet::train::Schedule;
-/// let schedule = Schedule::cosine(1e-3, 10, 110).ending_at(1e-4);
+/// use tercet::train::LearningRateSchedule;
+/// let schedule = LearningRateSchedule::cosine(1e-3, 10, 110).ending_at(1e-4);
 /// assert_eq!(schedule.rate(0), 1e-4);
 /// assert_eq!(schedule.rate(9), 1e-3);
 /// assert!((schedule.rate(60) - 5.5e-4).abs() < 1e-12);

@@ -27,6 +27,12 @@ pub const LOSS_SCALE: &str = "loss_scale";
 pub const MAX_MICROBATCHES: usize = 1 << 16;
 
 /// Options of a training step.
+///
+/// ```
+/// use tercet::train::StepOptions;
+/// let options = StepOptions { clip_norm: Some(1.0), microbatches: 4, ..StepOptions::default() };
+/// assert_eq!((options.microbatches, options.ema_decay), (4, None));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepOptions {
     /// Scales gradients down so that their common norm is at most this (Pascanu and others, "On the
@@ -84,6 +90,19 @@ impl StepOptions {
 }
 
 /// A trainable of a step.
+///
+/// ```
+/// # use tercet::{DType, Graph, Type};
+/// # let mut g = Graph::new();
+/// # let w = g.state("w", Type::new(DType::F32, [2]))?;
+/// # let square = g.mul(w, w)?;
+/// # let loss = g.reduce_sum(square, &[0], false)?;
+/// use tercet::train::{ParamGroup, Sgd, StepOptions, TrainStep};
+/// let step = TrainStep::build(&g, loss, &["w".into()], &Sgd::default(), &StepOptions::default())?;
+/// let info = &step.trainables()[0];
+/// assert_eq!((info.name.as_str(), &info.group), ("w", &ParamGroup::no_decay()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainableInfo {
     /// Name of the trainable and of its state.
@@ -97,6 +116,18 @@ pub struct TrainableInfo {
 /// A training step as one graph: loss, gradients, their norm and clipping, and the optimizer, which
 /// assigns the states. One run is one step. A step with a non-finite loss or gradient changes no
 /// state except the loss scale.
+///
+/// ```
+/// use tercet::train::{LOSS, Sgd, StepOptions, TrainStep};
+/// use tercet::{DType, Graph, Type};
+/// let mut g = Graph::new();
+/// let w = g.state("w", Type::new(DType::F32, [2]))?;
+/// let square = g.mul(w, w)?;
+/// let loss = g.reduce_sum(square, &[0], false)?;
+/// let step = TrainStep::build(&g, loss, &["w".into()], &Sgd::default(), &StepOptions::default())?;
+/// assert!(step.graph().outputs().iter().any(|output| output.name == LOSS));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct TrainStep {
     graph: Graph,

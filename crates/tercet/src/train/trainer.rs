@@ -16,6 +16,23 @@ use super::step::{GRADIENT_NORM, LEARNING_RATE, LOSS, LOSS_SCALE, SKIPPED, Train
 use crate::Device;
 
 /// Results of a step.
+///
+/// ```
+/// # use tercet::train::{LearningRateSchedule, Sgd, StepOptions, TrainStep, Trainer};
+/// # use tercet::{CompileOptions, DType, Device, Graph, Tensor, Type};
+/// # let mut g = Graph::new();
+/// # let w = g.state("w", Type::new(DType::F32, [2]))?;
+/// # let square = g.mul(w, w)?;
+/// # let loss = g.reduce_sum(square, &[0], false)?;
+/// # let options = StepOptions::default();
+/// # let step = TrainStep::build(&g, loss, &["w".into()], &Sgd::default(), &options)?;
+/// # let schedule = LearningRateSchedule::constant(0.5);
+/// # let mut trainer = Trainer::new(&Device::cpu(), step, schedule, &CompileOptions::new())?;
+/// trainer.set_state("w", &Tensor::from_slice(&[2], &[1f32, 2.0])?)?;
+/// let report = trainer.step(&[])?;
+/// assert_eq!((report.step, report.loss, report.skipped), (1, 5.0, false));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepReport {
     /// Step number, from 1; skipped steps count.
@@ -36,6 +53,32 @@ pub struct StepReport {
 pub type StepInputs = Vec<(String, Tensor)>;
 
 /// Called after each step of [`Trainer::fit`]. Closures of the same type are callbacks.
+///
+/// ```
+/// # use tercet::train::{LearningRateSchedule, Sgd, StepOptions, TrainStep, Trainer};
+/// # use tercet::{CompileOptions, DType, Device, Graph, Tensor, Type};
+/// # let mut g = Graph::new();
+/// # let w = g.state("w", Type::new(DType::F32, [2]))?;
+/// # let square = g.mul(w, w)?;
+/// # let loss = g.reduce_sum(square, &[0], false)?;
+/// # let options = StepOptions::default();
+/// # let step = TrainStep::build(&g, loss, &["w".into()], &Sgd::default(), &options)?;
+/// # let schedule = LearningRateSchedule::constant(0.25);
+/// # let mut trainer = Trainer::new(&Device::cpu(), step, schedule, &CompileOptions::new())?;
+/// # trainer.set_state("w", &Tensor::from_slice(&[2], &[1f32, 2.0])?)?;
+/// use std::convert::Infallible;
+/// use std::ops::ControlFlow;
+/// use tercet::train::{StepInputs, StepReport};
+/// let mut losses = Vec::new();
+/// let mut record = |_: &mut Trainer, report: &StepReport| {
+///     losses.push(report.loss);
+///     Ok(ControlFlow::Continue(()))
+/// };
+/// let batch = |_| Ok::<_, Infallible>(Some(StepInputs::new()));
+/// trainer.fit(2, batch, &mut [&mut record])?;
+/// assert_eq!(losses, [5.0, 1.25]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait TrainCallback {
     /// Examines the finished step, may read and save states, and returns whether to continue.
     ///
@@ -67,6 +110,25 @@ type Fingerprint = u64;
 /// Runs the steps of a [`TrainStep`] on a device. It passes the learning rate, counts steps and
 /// checks for non-finite results. States stay on the device. A step reads back its loss, the
 /// gradient norm, and whether it was skipped.
+///
+/// ```
+/// # use tercet::train::{Sgd, StepOptions, TrainStep};
+/// # use tercet::{DType, Graph, Type};
+/// # let mut g = Graph::new();
+/// # let w = g.state("w", Type::new(DType::F32, [2]))?;
+/// # let square = g.mul(w, w)?;
+/// # let loss = g.reduce_sum(square, &[0], false)?;
+/// # let step = TrainStep::build(&g, loss, &["w".into()], &Sgd::default(), &StepOptions::default())?;
+/// use tercet::train::{LearningRateSchedule, Trainer};
+/// use tercet::{CompileOptions, Device, Tensor};
+/// // `step` minimizes the sum of the squares of the state `w`.
+/// let schedule = LearningRateSchedule::constant(0.25);
+/// let mut trainer = Trainer::new(&Device::cpu(), step, schedule, &CompileOptions::new())?;
+/// trainer.set_state("w", &Tensor::from_slice(&[2], &[1f32, 2.0])?)?;
+/// trainer.step(&[])?;
+/// assert_eq!(trainer.state("w")?.as_slice::<f32>()?, [0.5, 1.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Trainer {
     device: Device,
     step: TrainStep,

@@ -12,7 +12,8 @@ use tercet_cpu::CpuBackend;
 use super::{BoxError, compiled, indices, on_gpus, wave};
 use crate::SuiteTest;
 
-/// A row size of 134 KiB in F32; the rows do not start at multiples of the binding alignment.
+/// A matrix of `ROWS` x `COLUMNS` F32 elements has 134 KiB. Its rows do not start at multiples of
+/// the binding alignment.
 const ROWS: usize = 353;
 const COLUMNS: usize = 97;
 
@@ -112,8 +113,8 @@ fn reductions_join_those_of_parts() {
     });
 }
 
-/// The elements of one index of the first axis exceed the limit. A reduction is correct, or
-/// rejected if it must bind all of them.
+/// Tests reductions of a value whose elements of one index of the first axis exceed the limit. A
+/// reduction is correct, or is rejected if it must bind all of these elements.
 fn reductions_of_large_indices_are_right_or_refused() {
     on_gpus(|_, low| {
         let sizes = [2, ROWS, 128];
@@ -144,7 +145,8 @@ fn products_go_along_rows_and_sums() {
             let w = input(&mut g, "w", dtype, &[64, 80])?;
             let b = input(&mut g, "b", dtype, &[80])?;
             let few = input(&mut g, "few", dtype, &[3, 2 * ROWS])?;
-            // Rows of the left operand, and rows of the right one.
+            // The left operand of this matmul exceeds the limit; in the second matmul below, the
+            // right operand does.
             let y = g.linear(x, w, Some(b), Some(UnaryFn::Relu))?;
             let top = g.reduce_max(y, &[1], false)?;
             // All terms have the same sign, because the cancellation of many terms would depend on

@@ -15,7 +15,7 @@ use super::{BoxError, same};
 tercet::attrs! {
     /// `scale x`
     pub struct ScaleOp {
-        /// The factor.
+        /// The factor that each element is multiplied by.
         pub scale: FloatAttr,
         /// A dimension, which the text form can write as an expression.
         pub size: Dim,

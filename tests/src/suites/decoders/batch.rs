@@ -15,7 +15,8 @@ use tercet_models::{
 use super::{BoxError, CONTEXT, reference};
 use crate::{SuiteTest, TestExecutor};
 
-/// Small, so that prompts are split into chunks and slots are reused.
+/// Prefill chunk length in tokens; small, so that prompts are split into chunks and slots are
+/// reused.
 const CHUNK: usize = 5;
 const SLOTS: usize = 3;
 
@@ -78,7 +79,8 @@ fn check(dir: &Path, device: &Device) -> Result<(), BoxError> {
     let mut logs = BTreeMap::new();
     let alone = batch.start(whole())?;
     finish(&mut batch, &mut logs, usize::MAX)?;
-    // Other sequences start before and after it, and one is removed.
+    // Run the same sequence in a batch: other sequences start before and after it, and one of them
+    // is cancelled.
     batch.reset();
     let part = |n: usize| Sequence::new(want.prompt[..n.min(want.prompt.len())].to_vec(), few / 2);
     batch.start(part(2))?;

@@ -56,7 +56,7 @@ fn check(dir: &Path, device: &Device) -> Result<(), BoxError> {
         let spread = bound(f32::max) - bound(f32::min);
         let off = alone.iter().zip(row).map(|(a, b)| (a - b).abs());
         let off = off.fold(0.0, f32::max) / spread;
-        // NaN is a failure.
+        // A NaN difference counts as a failure.
         if off.is_nan() || off > TOGETHER {
             return Err(format!("{} rows together differ by {off:.1e}", rows.len()).into());
         }

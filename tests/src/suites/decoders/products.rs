@@ -73,7 +73,8 @@ fn is_near(dir: &Path, device: &Device) -> Result<(), BoxError> {
     }
 }
 
-/// Quantized weights are dequantized only for prompts with more rows than those of the other tests.
+/// Tests quantized weights with a long prompt, because only prompts with many rows dequantize the
+/// weights.
 fn packed_is_near(device: &Device) -> Result<(), BoxError> {
     const ROWS: u32 = 90;
     let file = data("tiny-rust-llama").join("tiny-rust-llama-q8_0.gguf");
@@ -94,7 +95,8 @@ fn packed_is_near(device: &Device) -> Result<(), BoxError> {
     near("the prompt", &rounded, exact, ROUNDED)
 }
 
-/// Long sums for few columns use split-K; the F32 residual is added at the end.
+/// Tests long sums with few columns, which use split-K; the F32 residual is added after the last
+/// chunk.
 fn residuals_of_parts(device: &Device) -> Result<(), BoxError> {
     const ROWS: usize = 130;
     for (scheme, [columns, len]) in [
@@ -186,7 +188,7 @@ fn moves(device: &Device) -> Result<(), BoxError> {
         .map(|x| f64::from(*x))
         .collect();
     let mut moved = generator(&dir, device, MatmulPrecision::Fixed(DType::F16))?;
-    // The cached tokens are computed again.
+    // When activations exceed the F16 range, the generator computes these cached tokens again.
     for token in first {
         moved.forward(&[*token])?;
     }

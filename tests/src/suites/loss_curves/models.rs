@@ -13,7 +13,7 @@ use super::{BoxError, CurveNet, i32s};
 
 const VOCAB: u64 = 29;
 const LLAMA: [usize; 2] = [2, 8];
-/// Tokens per text for BERT.
+/// The number of tokens per BERT text, including padding.
 const LEN: usize = 6;
 
 /// A training graph whose weights are computed by the formula.
@@ -100,7 +100,7 @@ fn bert(task: BertTask) -> Result<TrainingGraph, BoxError> {
     Ok(TrainingGraph::bert(&config, &weights, &options)?)
 }
 
-/// Text `b` has 3 to 6 tokens in turn.
+/// A batch of texts; text `b` has 3 to 6 tokens in turn.
 fn texts(step: usize, rows: usize) -> Vec<(&'static str, Tensor)> {
     let shape = [rows, LEN];
     let mask = (0..rows * LEN).map(|i| i % LEN < 3 + i / LEN % 4);

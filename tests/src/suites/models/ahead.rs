@@ -32,8 +32,8 @@ pub(super) fn ahead(share: Coverage, device: &Device) -> CheckResult {
                     has_logits.push(generator.logits().is_ok());
                 }
                 next = match at {
-                    // Cases: another token than the chosen one, several tokens, a truncation,
-                    // another seed, and a reset.
+                    // These steps interrupt the runs ahead: another token than the chosen one,
+                    // several tokens, a truncation, another seed, and a reset.
                     7 => generator.forward(&[chosen + 1])?.next,
                     13 => generator.forward(&[chosen, 5, 6])?.next,
                     19 => {
@@ -52,7 +52,7 @@ pub(super) fn ahead(share: Coverage, device: &Device) -> CheckResult {
                     _ => generator.forward(&[chosen])?.next,
                 };
             }
-            // Up to the end of the cache, but not beyond it.
+            // Generate up to the end of the cache, but not beyond it.
             while generator.position() < generator.context() {
                 let chosen = next.ok_or("the graph does not sample")?;
                 text.push(chosen);

@@ -14,13 +14,13 @@ pub(super) struct RowInput {
 #[derive(Clone, Copy)]
 pub(super) enum InputView {
     Plain,
-    /// The axes in this order.
+    /// The dense input with its axes permuted to this order.
     Transposed(&'static [usize]),
-    /// Without the first and the last element of the last axis.
+    /// The dense input without the first and the last element of the last axis.
     Cut,
-    /// Every second element of the last axis, from its end.
+    /// Every second element of the last axis, read backward.
     Backward,
-    /// Repeated this many times along a new first axis.
+    /// The dense input, repeated this many times along a new first axis.
     Repeated(usize),
 }
 

@@ -10,7 +10,7 @@ use tercet_models::{ModelFiles, MoonshineModel};
 
 use super::{BoxError, json, logits_in_parts, near, numbers, samples, tokens};
 
-/// Checks the hidden states and logits of the recording.
+/// Checks the hidden states and the logits of the test recording.
 fn check_graphs(
     model: &MoonshineModel,
     device: &Device,
@@ -28,7 +28,7 @@ fn check_graphs(
     let positions = tokens(&reference["positions"]);
     let last = positions.last().copied().ok_or("positions")? as usize;
     if hidden.len() != (last + 1) * width {
-        return Err(format!("{} rows, want {}", hidden.len() / width, last + 1).into());
+        return Err(format!("found {} rows, expected {}", hidden.len() / width, last + 1).into());
     }
     for (at, want) in positions.iter().zip(rows("hidden")) {
         let got = &hidden[*at as usize * width..][..width];
@@ -43,7 +43,7 @@ fn check_graphs(
     Ok(())
 }
 
-/// One run, with the recording in chunks of different sizes.
+/// Checks one `generate` run of the reference. The recording arrives in chunks of different sizes.
 fn check_run(recognizer: &mut Recognizer, samples: &[f32], run: &Json) -> Result<(), BoxError> {
     let repeat = run["repeat"].as_u64().ok_or("repeat")? as usize;
     for piece in samples.repeat(repeat).chunks(7777) {
@@ -77,7 +77,7 @@ fn check_run(recognizer: &mut Recognizer, samples: &[f32], run: &Json) -> Result
         }
         let text = want["text"].as_str().ok_or("text")?;
         if got.text.trim_start() != text.trim_start() {
-            return Err(format!("segment {at}: {:?}, want {text:?}", got.text).into());
+            return Err(format!("segment {at}: found {:?}, expected {text:?}", got.text).into());
         }
     }
     Ok(())

@@ -18,7 +18,7 @@ const EPSILON: f64 = 1e-12;
 /// Standard deviation of the initial weights.
 const DEVIATION: f64 = 0.02;
 
-/// The model and batch size, reducible for trial runs.
+/// The sizes of model and batch; smaller ones serve to try the program.
 #[derive(Clone, Copy)]
 pub(crate) struct Size {
     pub(crate) layers: usize,

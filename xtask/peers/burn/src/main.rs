@@ -18,7 +18,8 @@ use burn::tensor::{Device, DeviceKind};
 struct Args {
     filter: String,
     size: bert::Size,
-    /// The step that this process runs. A process can set Burn's float type of a device only once.
+    /// The name of the step that this process runs, because a process can set Burn's float type of
+    /// a device only once.
     step: Option<String>,
 }
 

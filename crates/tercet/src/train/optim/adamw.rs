@@ -16,6 +16,19 @@ use crate::train::error::StepError;
 ///
 /// States: `adamw.m.<name>`, `adamw.v.<name>`, and `adamw.step`, `I32 []`, which counts steps that
 /// were not skipped.
+///
+/// ```
+/// use tercet::train::{AdamW, StepOptions, TrainStep};
+/// use tercet::{DType, Graph, Type};
+/// let mut g = Graph::new();
+/// let w = g.state("w", Type::new(DType::F32, [2]))?;
+/// let square = g.mul(w, w)?;
+/// let loss = g.reduce_sum(square, &[0], false)?;
+/// let adamw = AdamW { weight_decay: 0.1, ..AdamW::default() };
+/// let step = TrainStep::build(&g, loss, &["w".into()], &adamw, &StepOptions::default())?;
+/// assert!(step.states().iter().any(|s| s.name == "adamw.m.w"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdamW {
     /// Decay of the mean of gradients, `[0, 1)`.

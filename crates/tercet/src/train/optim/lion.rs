@@ -12,6 +12,19 @@ use crate::train::error::StepError;
 ///
 /// Typical learning rates are 3 to 10 times lower than those of AdamW, and weight decay is higher
 /// by the same factor. States: `lion.m.<name>`.
+///
+/// ```
+/// use tercet::train::{Lion, StepOptions, TrainStep};
+/// use tercet::{DType, Graph, Type};
+/// let mut g = Graph::new();
+/// let w = g.state("w", Type::new(DType::F32, [2]))?;
+/// let square = g.mul(w, w)?;
+/// let loss = g.reduce_sum(square, &[0], false)?;
+/// let lion = Lion { beta2: 0.98, ..Lion::default() };
+/// let step = TrainStep::build(&g, loss, &["w".into()], &lion, &StepOptions::default())?;
+/// assert!(step.states().iter().any(|s| s.name == "lion.m.w"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lion {
     /// Weight of the mean in the update direction, `[0, 1)`.

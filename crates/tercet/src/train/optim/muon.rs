@@ -8,6 +8,13 @@ use super::{
 use crate::train::error::StepError;
 
 /// Scale of Muon's update for a matrix of `rows` by `columns`.
+///
+/// ```
+/// use tercet::train::{Muon, MuonScale};
+/// let muon = Muon { scale: MuonScale::Original, ..Muon::default() };
+/// assert_eq!(Muon::default().scale, MuonScale::MatchAdamW);
+/// assert_ne!(muon, Muon::default());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MuonScale {
     /// `0.2 sqrt(max(rows, columns))`. Updates then have the size of AdamW's and can use its
@@ -31,6 +38,19 @@ pub enum MuonScale {
 /// Tensors of rank 3 are batches of matrices (experts). Tensors of rank 4 or more are flattened to
 /// matrices whose rows are the first axis (convolutions). States: `muon.momentum.<name>`, and those
 /// of [`AdamW`].
+///
+/// ```
+/// use tercet::train::{Muon, StepOptions, TrainStep};
+/// use tercet::{DType, Graph, Type};
+/// let mut g = Graph::new();
+/// let w = g.state("w", Type::new(DType::F32, [4, 2]))?;
+/// let square = g.mul(w, w)?;
+/// let loss = g.reduce_sum(square, &[0, 1], false)?;
+/// let muon = Muon { momentum: 0.9, ..Muon::default() };
+/// let step = TrainStep::build(&g, loss, &["w".into()], &muon, &StepOptions::default())?;
+/// assert!(step.states().iter().any(|s| s.name == "muon.momentum.w"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Muon {
     /// Decay of the momentum, `[0, 1)`.

@@ -13,6 +13,19 @@ use crate::train::error::StepError;
 /// ```
 ///
 /// States: `sgd.momentum.<name>`, none without momentum.
+///
+/// ```
+/// use tercet::train::{Sgd, StepOptions, TrainStep};
+/// use tercet::{DType, Graph, Type};
+/// let mut g = Graph::new();
+/// let w = g.state("w", Type::new(DType::F32, [2]))?;
+/// let square = g.mul(w, w)?;
+/// let loss = g.reduce_sum(square, &[0], false)?;
+/// let sgd = Sgd { momentum: 0.9, ..Sgd::default() };
+/// let step = TrainStep::build(&g, loss, &["w".into()], &sgd, &StepOptions::default())?;
+/// assert!(step.states().iter().any(|s| s.name == "sgd.momentum.w"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sgd {
     /// Decay of the momentum, `[0, 1)`.
