@@ -195,7 +195,9 @@ fn check_file(name: &str, text: &str, violations: &mut Vec<Violation>) {
     let mut fenced = false;
     for (index, line) in text.lines().enumerate() {
         let trimmed = line.trim_start();
-        if is_markdown && trimmed.starts_with("```") {
+        let uncommented = trimmed.trim_start_matches(['/', '!']).trim_start();
+        let is_fence = uncommented.starts_with("```") && (is_markdown || uncommented != trimmed);
+        if is_fence {
             fenced = !fenced;
         }
         if fenced {
@@ -219,7 +221,12 @@ fn check_file(name: &str, text: &str, violations: &mut Vec<Violation>) {
 /// True for rows of tables, links and generated lines, which have no line breaks.
 fn may_be_long(line: &str) -> bool {
     let line = line.trim_start_matches(['/', '!']).trim_start();
-    line.starts_with('|') || line.starts_with("    ") || line.contains("](") || line.contains("://")
+    let generated = line.starts_with("uses ");
+    generated
+        || line.starts_with('|')
+        || line.starts_with("    ")
+        || line.contains("](")
+        || line.contains("://")
 }
 
 /// Sentences above the limit, with the line that their part starts on.

@@ -33,6 +33,16 @@ pub use merge::merge;
 const SIDES: [&str; 2] = ["lora_A", "lora_B"];
 
 /// Low-rank matrices and `alpha` of one projection.
+///
+/// ```
+/// use tercet::Tensor;
+/// use tercet_models::LowRank;
+/// let a = Tensor::from_slice(&[2, 3], &[0.5f32; 6])?;
+/// let b = Tensor::from_slice(&[4, 2], &[0f32; 8])?;
+/// let low_rank = LowRank::new("q_proj", a, b, 4.0)?;
+/// assert_eq!((low_rank.rank(), low_rank.scale(), low_rank.shape()), (2, 2.0, [4, 3]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct LowRank {
     a: Tensor,
@@ -155,6 +165,18 @@ impl LowRank {
 }
 
 /// An adapter: low-rank matrices per module, and tensors that were fully trained with it.
+///
+/// ```
+/// # let a = tercet::Tensor::from_slice(&[2, 3], &[0.5f32; 6])?;
+/// # let b = tercet::Tensor::from_slice(&[4, 2], &[0f32; 8])?;
+/// use std::collections::BTreeMap;
+/// use tercet_models::{Adapter, LowRank};
+/// let low_rank = LowRank::new("q_proj", a, b, 4.0)?;
+/// let modules = BTreeMap::from([("layers.0.self_attn.q_proj".to_string(), low_rank)]);
+/// let adapter = Adapter::new(modules).with_base("tiny-llama");
+/// assert_eq!((adapter.modules().len(), adapter.base()), (1, Some("tiny-llama")));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Adapter {
     modules: BTreeMap<String, LowRank>,

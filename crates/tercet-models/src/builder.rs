@@ -58,6 +58,13 @@ use weights::WeightMatrix;
 pub use weights::Weights;
 
 /// Error of building or running a model.
+///
+/// ```
+/// use tercet_models::{ModelError, SamplingOptions};
+/// let options = SamplingOptions { logit_bias: vec![(7, 1.0)], ..SamplingOptions::default() };
+/// let error = options.check(5).unwrap_err();
+/// assert!(matches!(error, ModelError::Token { token: 7, vocab: 5 }));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
@@ -167,6 +174,21 @@ pub enum ModelError {
 }
 
 /// A graph and its parameter tensors.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// # let spec = tercet_models::DecoderSpec::llama(dims);
+/// # let weights = tercet_models::Weights::Dummy(tercet_models::DummyWeights::dense());
+/// use tercet_models::{Decoder, DecoderOptions, ModelGraph};
+/// let decoder = Decoder::build(&spec, &weights, DecoderOptions::new(&spec))?;
+/// let model: &ModelGraph = &decoder.model;
+/// let bytes: usize = model.params.iter().map(|(_, tensor)| tensor.bytes().len()).sum();
+/// assert_eq!(model.param_bytes(), bytes);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct ModelGraph {
     /// The computation graph.

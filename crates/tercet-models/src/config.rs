@@ -35,6 +35,12 @@ pub use vision_language::VisionLanguageSpec;
 use crate::gguf::GgufError;
 
 /// The reason why a model's configuration is rejected.
+///
+/// ```
+/// use tercet_models::{ConfigError, VisionSpec};
+/// let error = VisionSpec::from_json(&serde_json::Map::new()).unwrap_err();
+/// assert!(matches!(error, ConfigError::Missing { field } if field == "model_type"));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(

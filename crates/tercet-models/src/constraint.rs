@@ -10,6 +10,12 @@ mod grammar;
 pub use grammar::{Grammar, GrammarCompiler};
 
 /// Error of creating or applying a constraint.
+///
+/// ```
+/// use tercet_models::constraint::ConstraintError;
+/// let error = ConstraintError::Stuck { reason: "the grammar has ended".to_string() };
+/// assert!(error.to_string().ends_with("no further token: the grammar has ended"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConstraintError {
@@ -37,6 +43,22 @@ pub enum ConstraintError {
 
 /// Restriction of the next token. The sampler calls `mask` before each token, and `take` with the
 /// sampled token.
+///
+/// ```
+/// use tercet_models::constraint::{Constraint, ConstraintError};
+/// struct Below(usize); // a bound of the allowed tokens
+/// impl Constraint for Below {
+///     fn mask(&mut self, logits: &mut [f32]) -> Result<(), ConstraintError> {
+///         logits[self.0..].fill(f32::NEG_INFINITY);
+///         Ok(())
+///     }
+///     fn take(&mut self, _token: u32) -> Result<(), ConstraintError> { Ok(()) }
+/// }
+/// let mut logits = [0.5, 0.1, 0.9];
+/// Below(2).mask(&mut logits)?;
+/// assert_eq!(logits, [0.5, 0.1, f32::NEG_INFINITY]);
+/// # Ok::<(), ConstraintError>(())
+/// ```
 pub trait Constraint: Send {
     /// Sets the logits of disallowed tokens to minus infinity.
     ///

@@ -18,6 +18,12 @@ use crate::tokenizer::TokenizerError;
 use crate::weight::WeightError;
 
 /// Any error of this crate; `source` is the error of the specific reader.
+///
+/// ```
+/// use tercet_models::{Error, ModelFiles};
+/// let error = ModelFiles::open("no/such/model.gguf").unwrap_err();
+/// assert!(matches!(error, Error::Gguf(_)));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

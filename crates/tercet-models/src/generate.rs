@@ -10,6 +10,13 @@ use crate::maybe_async::{WaitMode, block_on_ready};
 use crate::tokenizer::{StreamDecoder, Tokenizer};
 
 /// Stop conditions in addition to the model's EOS tokens.
+///
+/// ```
+/// use tercet_models::GenerateOptions;
+/// let stop = ["\n\n".to_string()];
+/// let options = GenerateOptions { max_tokens: 64, stop: &stop, eos: &[2] };
+/// assert_eq!((options.stop.len(), options.eos), (1, &[2][..]));
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct GenerateOptions<'a> {
     /// Maximum number of tokens to generate.
@@ -22,6 +29,12 @@ pub struct GenerateOptions<'a> {
 }
 
 /// The reason why generation ended.
+///
+/// ```
+/// use tercet_models::{FinishReason, Generation};
+/// let generation = Generation { tokens: vec![5, 9], finish: FinishReason::Stop };
+/// assert!(matches!(generation.finish, FinishReason::End | FinishReason::Stop));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FinishReason {
     /// The model generated an end-of-sequence token.
@@ -37,6 +50,16 @@ pub enum FinishReason {
 }
 
 /// A progress event during generation.
+///
+/// ```
+/// use tercet_models::GenerateEvent;
+/// let events = [GenerateEvent::Text("Hel", 1), GenerateEvent::Text("lo", 2)];
+/// let texts = events.iter().map(|event| match event {
+///     GenerateEvent::Text(text, _) => *text,
+///     GenerateEvent::Prompt(_) => "",
+/// });
+/// assert_eq!(texts.collect::<String>(), "Hello");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GenerateEvent<'a> {
     /// The number of prompt tokens that are processed.
@@ -66,6 +89,20 @@ pub fn end_of_turn_ids(eos: &[u32], tokenizer: &Tokenizer) -> Vec<u32> {
 }
 
 /// The result of a generation.
+///
+/// ```
+/// # let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/");
+/// # let path = format!("{data}tiny-rust-llama/tiny-rust-llama-q8_0.gguf");
+/// use tercet_models::{DecoderOptions, FinishReason, GenerateOptions, ModelFiles, generate};
+/// let files = ModelFiles::open(path)?;
+/// let tokenizer = files.tokenizer()?;
+/// let mut generator = files.decoder(DecoderOptions::new)?.generator(&tercet::Device::cpu())?;
+/// let prompt = tokenizer.encode("fn main", true)?;
+/// let options = GenerateOptions { max_tokens: 4, stop: &[], eos: &[] };
+/// let generation = generate(&mut generator, &tokenizer, &prompt, &options, &mut |_| true)?;
+/// assert_eq!((generation.tokens.len(), generation.finish), (4, FinishReason::Length));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Generation {
     /// The generated tokens, without the one that ended the text.
@@ -183,6 +220,20 @@ async fn write_in(
 
 /// Incremental conversion of tokens to text: complete characters that cannot be part of a stop
 /// string.
+///
+/// ```
+/// # let json = r#"{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+/// #     "normalizer": null, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null,
+/// #     "decoder": null,
+/// #     "model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 0, "b": 1}}}"#;
+/// # let tokenizer = tercet_models::Tokenizer::from_json(json.as_bytes())?;
+/// use tercet_models::IncrementalDetokenizer;
+/// let mut text = IncrementalDetokenizer::new(&tokenizer, &["b".to_string()]);
+/// assert_eq!(text.push(0)?, ("a".to_string(), false));
+/// let (_, stopped) = text.push(1)?;
+/// assert!(stopped);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct IncrementalDetokenizer<'t> {
     stream: StreamDecoder<'t>,
     holdback: StopHoldback,

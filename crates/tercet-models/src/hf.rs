@@ -42,6 +42,12 @@ const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
 /// The reason why a model folder is rejected.
+///
+/// ```
+/// use tercet_models::{HfError, HfWeights};
+/// let error = HfWeights::open("no/such/folder").unwrap_err();
+/// assert!(matches!(error, HfError::NoWeights { .. }));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(
@@ -304,6 +310,16 @@ impl HfFolder {
 }
 
 /// The weights of a folder: one safetensors file, or shards with an index.
+///
+/// ```
+/// # let header = br#"{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+/// # let bytes = [&(header.len() as u64).to_le_bytes()[..], header, &[0; 8]].concat();
+/// use tercet_models::{HfWeights, MappedFile};
+/// let weights = HfWeights::parse(MappedFile::from_vec(bytes))?;
+/// assert_eq!((weights.shards().len(), weights.tensors().count()), (1, 1));
+/// assert!(weights.find("x").is_some());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct HfWeights {
     shards: Vec<SafeTensors>,

@@ -26,6 +26,12 @@ pub const MAX_PIXELS: usize = 1 << 27;
 pub const MAX_SIDE: usize = 1 << 16;
 
 /// The reason why an image is rejected.
+///
+/// ```
+/// use tercet_models::{Image, ImageError};
+/// let error = Image::from_rgb(2, 2, vec![0; 3]).unwrap_err();
+/// assert!(matches!(error, ImageError::Bytes { bytes: 3, width: 2, height: 2 }));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(
@@ -77,6 +83,14 @@ pub enum ImageError {
 }
 
 /// An image of 8-bit RGB pixels, in rows from top to bottom.
+///
+/// ```
+/// use tercet_models::Image;
+/// let image = Image::from_rgb(1, 2, vec![255, 0, 0, 0, 0, 255])?;
+/// assert_eq!((image.width(), image.height()), (1, 2));
+/// assert_eq!(image.rgb()[..3], [255, 0, 0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
     width: usize,

@@ -18,6 +18,12 @@ use std::sync::Arc;
 use memmap2::Mmap;
 
 /// The reason why a file cannot be opened for reading.
+///
+/// ```
+/// use tercet_models::{FileError, MappedFile};
+/// let error = MappedFile::open("no/such/model.gguf").unwrap_err();
+/// assert!(matches!(error, FileError::NotFound { .. }));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {

@@ -26,6 +26,14 @@ pub use encoder::{EmbeddingPrompt, EncoderOptions};
 pub use vision::SimilarityHead;
 
 /// The kinds of models that have a builder.
+///
+/// ```
+/// # let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/");
+/// # let path = format!("{data}tiny-rust-llama/tiny-rust-llama-q8_0.gguf");
+/// use tercet_models::{ModelFamily, ModelFiles};
+/// assert_eq!(ModelFiles::open(path)?.family()?, ModelFamily::Decoder);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ModelFamily {
     /// Decoders of any family of [`DecoderSpec`]: text generation.
@@ -46,6 +54,16 @@ pub enum ModelFamily {
 }
 
 /// The files of a model.
+///
+/// ```
+/// # let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/");
+/// # let path = format!("{data}tiny-rust-llama/tiny-rust-llama-q8_0.gguf");
+/// use tercet_models::ModelFiles;
+/// let files = ModelFiles::open(path)?;
+/// assert_eq!(files.decoder_spec()?.vocab, 2048);
+/// assert!(matches!(files, ModelFiles::Gguf(_)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub enum ModelFiles {
     /// A GGUF file.
@@ -228,6 +246,15 @@ impl ModelFiles {
 }
 
 /// Options for a draft model. They must match those of the model that it drafts for.
+///
+/// ```
+/// use tercet::{DType, Device};
+/// use tercet_models::{DraftOptions, MatmulPrecision, Sampling};
+/// let (device, sampling) = (&Device::cpu(), Sampling::GREEDY);
+/// let (dtype, matmul_precision) = (DType::F32, MatmulPrecision::Full);
+/// let options = DraftOptions { device, context: 512, dtype, matmul_precision, sampling };
+/// assert_eq!(options.device.name(), "cpu");
+/// ```
 #[derive(Clone, Copy)]
 pub struct DraftOptions<'a> {
     /// The device to run on.

@@ -35,6 +35,16 @@ const MAX_HEADER_BYTES: u64 = 100_000_000;
 const LENGTH_BYTES: u64 = 8;
 
 /// One tensor of a safetensors file.
+///
+/// ```
+/// # let header = br#"{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+/// # let bytes = [&(header.len() as u64).to_le_bytes()[..], header, &[0; 8]].concat();
+/// use tercet_models::{MappedFile, SafeTensorInfo, SafeTensors};
+/// let file = SafeTensors::parse(MappedFile::from_vec(bytes))?;
+/// let info: &SafeTensorInfo = &file.tensors()[0];
+/// assert_eq!((info.name(), info.element_count(), info.range().len()), ("x", 2, 8));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct SafeTensorInfo {
     name: String,

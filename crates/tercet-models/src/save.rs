@@ -23,6 +23,13 @@ pub(crate) use model::{WeightReplacement, rewrite};
 pub use quantize::{QuantMix, QuantizationReport, QuantizedTensor, quantize_model};
 
 /// The reason why a file cannot be written.
+///
+/// ```
+/// use tercet_models::SaveError;
+/// use tercet_models::save::name_classes;
+/// let error = name_classes("no/such/folder", &["no", "yes"]).unwrap_err();
+/// assert!(matches!(error, SaveError::Io { .. }));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(

@@ -28,6 +28,12 @@ use crate::safetensors::SafeTensorsError;
 use crate::save::SaveError;
 
 /// The reason why a folder cannot be indexed, or an index cannot be used.
+///
+/// ```
+/// use tercet_models::search::{SearchError, SearchIndex};
+/// let error = SearchIndex::open("no/such.index").unwrap_err();
+/// assert!(matches!(error, SearchError::Unreadable { .. }));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(

@@ -20,6 +20,12 @@ use tercet_ir::ops::splat::SplatSceneOperands as Operands;
 use crate::mmap::MappedFile;
 
 /// A Gaussian scene, in the layout of the splatting operators.
+///
+/// ```
+/// use tercet_models::splat::{SplatScene, fit::SplatFitRng};
+/// let scene = SplatScene::random(8, 1, [0.0; 3], 1.0, &mut SplatFitRng::new(0));
+/// assert_eq!((scene.len(), scene.positions.len(), scene.rotations.len()), (8, 24, 32));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SplatScene {
     /// Spherical harmonics per channel: 1, 4, 9 or 16.
@@ -127,12 +133,30 @@ impl SplatScene {
 }
 
 /// A compiled scene on a device, for one image size.
+///
+/// ```
+/// use tercet::Device;
+/// use tercet_models::splat::{SplatCamera, SplatRenderer, SplatScene, fit::SplatFitRng};
+/// let scene = SplatScene::random(8, 1, [0.0; 3], 1.0, &mut SplatFitRng::new(0));
+/// let camera = SplatCamera::in_front_of(&scene, [32, 16], 60.0)?;
+/// let mut renderer = SplatRenderer::new(&Device::cpu(), &scene, [32, 16])?;
+/// let frame = renderer.draw(&camera, [0.0; 3])?;
+/// assert_eq!(frame.colors.len(), 32 * 16 * 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct SplatRenderer {
     exe: Box<dyn Executable>,
     image: [usize; 2],
 }
 
 /// A rendered image, in row-major order.
+///
+/// ```
+/// use tercet_models::splat::SplatFrame;
+/// let (colors, transmittance) = (vec![0.0, 0.5, 1.0], vec![0.0]);
+/// let frame = SplatFrame { image: [1, 1], colors, transmittance };
+/// assert_eq!(frame.to_rgb8(), [0, 128, 255]);
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct SplatFrame {
     /// Width and height in pixels.

@@ -12,6 +12,12 @@ use crate::gguf::{GgmlType, Gguf, GgufTensorInfo, clip};
 use crate::safetensors::{SafeDtype, SafeTensorInfo, SafeTensors};
 
 /// The reason why a tensor of a file cannot be converted to a tensor of the IR.
+///
+/// ```
+/// use tercet_models::WeightError;
+/// let error = WeightError::TooManyDims { tensor: "x".to_string(), rank: 9 };
+/// assert!(error.to_string().starts_with("tensor `x` has 9 dimensions"));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(
@@ -37,6 +43,14 @@ pub enum WeightError {
 }
 
 /// A weight in the form that model builders use.
+///
+/// ```
+/// use tercet::Tensor;
+/// use tercet_models::ModelWeight;
+/// let weight = ModelWeight::Dense(Tensor::from_slice(&[2, 3], &[0f32; 6])?);
+/// assert_eq!(weight.shape(), [2, 3]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub enum ModelWeight {
     /// Unquantized elements, in row-major order.

@@ -12,6 +12,16 @@ use crate::save::SaveError;
 use crate::weight::WeightError;
 
 /// Error of reading, writing or applying an adapter.
+///
+/// ```
+/// use tercet::Tensor;
+/// use tercet_models::{AdapterError, LowRank};
+/// let a = Tensor::from_slice(&[2, 3], &[0f32; 6])?;
+/// let b = Tensor::from_slice(&[4, 1], &[0f32; 4])?;
+/// let error = LowRank::new("q_proj", a, b, 2.0).unwrap_err();
+/// assert!(matches!(error, AdapterError::Rank { found: 1, expected: 2, .. }));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(

@@ -39,6 +39,23 @@ pub use speculative::SpeculativeGenerator;
 const STREAM: u32 = 0;
 
 /// A compiled language model that generates several sequences concurrently.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// # let spec = tercet_models::DecoderSpec::llama(dims);
+/// # let weights = tercet_models::Weights::Dummy(tercet_models::DummyWeights::dense());
+/// use tercet::Device;
+/// use tercet_models::{BatchDecoder, BatchOptions, Sequence};
+/// let decoder = BatchDecoder::build(&spec, &weights, BatchOptions::new(&spec, 2))?;
+/// let mut generator = decoder.generator(&Device::cpu())?;
+/// let id = generator.start(Sequence::new(vec![1, 2, 3], 4))?;
+/// let events = generator.step()?;
+/// assert_eq!((generator.free(), events[0].sequence), (1, id));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct BatchGenerator {
     /// `None` if recompiling in a wider dtype failed.
     exe: Option<Box<dyn Executable>>,

@@ -52,6 +52,12 @@ use layer::{
 };
 
 /// Sampling compiled into a graph.
+///
+/// ```
+/// use tercet_models::Sampling;
+/// let sampling = Sampling { temperature: 0.8, top_k: 40, ..Sampling::GREEDY };
+/// assert_eq!((sampling.top_p, sampling.seed), (1.0, 0));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
     /// Divisor of the logits; 0 selects greedy decoding.
@@ -75,6 +81,19 @@ impl Sampling {
 }
 
 /// Options of a decoder graph.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// # let spec = tercet_models::DecoderSpec::llama(dims);
+/// # let weights = tercet_models::Weights::Dummy(tercet_models::DummyWeights::dense());
+/// use tercet_models::{DecoderOptions, Sampling};
+/// let options = DecoderOptions { context: 64, ..DecoderOptions::new(&spec) };
+/// assert_eq!((options.logit_rows, options.sampling), (1, Some(Sampling::GREEDY)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct DecoderOptions {
     /// Capacity of the KV cache in tokens.
@@ -117,6 +136,21 @@ impl DecoderOptions {
 }
 
 /// A decoder: graph, parameters and configuration.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// # let spec = tercet_models::DecoderSpec::llama(dims);
+/// # let weights = tercet_models::Weights::Dummy(tercet_models::DummyWeights::dense());
+/// use tercet::Device;
+/// use tercet_models::{Decoder, DecoderOptions};
+/// let decoder = Decoder::build(&spec, &weights, DecoderOptions::new(&spec))?;
+/// let mut generator = decoder.generator(&Device::cpu())?;
+/// assert_eq!(generator.forward(&[1, 2, 3])?.logits.len(), decoder.config.vocab);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Decoder {
     /// Graph and parameters.

@@ -16,6 +16,23 @@ const DENSE: InputFill = InputFill::Uniform(-WIDTH, WIDTH);
 
 /// Dummy weights that depend only on a tensor's name and shape. Matrices are random, gains are ones
 /// and biases are zeros.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// # let spec = tercet_models::DecoderSpec::llama(dims);
+/// # let weights = tercet_models::Weights::Dummy(tercet_models::DummyWeights::dense());
+/// use tercet::Scheme;
+/// use tercet_models::{Decoder, DecoderOptions, DummyWeights, Weights};
+/// let packed = Weights::Dummy(DummyWeights::packed(Scheme::Q8_0));
+/// let dense = Weights::Dummy(DummyWeights::dense());
+/// let packed = Decoder::build(&spec, &packed, DecoderOptions::new(&spec))?;
+/// let dense = Decoder::build(&spec, &dense, DecoderOptions::new(&spec))?;
+/// assert!(packed.model.param_bytes() < dense.model.param_bytes());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct DummyWeights {
     /// Storage format of the matrices; `None` means F32.

@@ -39,6 +39,14 @@ pub use sentence::{DenseModule, PoolingMode, SentenceModule, SentenceModules};
 pub(crate) use sentence::{mean, mean_normalized};
 
 /// Output of an encoder graph, computed from the hidden states.
+///
+/// ```
+/// use tercet_models::{EncoderOutput, PoolingMode};
+/// let EncoderOutput::Embedding(modules) = EncoderOutput::mean_normalized() else {
+///     panic!("the output is not an embedding");
+/// };
+/// assert_eq!(modules.modes, [PoolingMode::Mean]);
+/// ```
 #[derive(Clone, Debug)]
 pub enum EncoderOutput {
     /// The hidden states of all tokens.
@@ -64,6 +72,21 @@ impl EncoderOutput {
 }
 
 /// A text encoder: graph and parameters.
+///
+/// ```
+/// # let dims = tercet_models::EncoderDims {
+/// #     hidden: 32, layers: 1, heads: 2, ffn: 64, vocab: 16, context: 32,
+/// # };
+/// # let spec = tercet_models::EncoderSpec::bert(dims);
+/// # let weights = tercet_models::Weights::Dummy(tercet_models::DummyWeights::dense());
+/// use tercet::{DType, Device};
+/// use tercet_models::{Encoder, EncoderOutput};
+/// let encoder = Encoder::build(&spec, &weights, &EncoderOutput::Hidden, DType::F32)?;
+/// assert_eq!((encoder.context, encoder.width), (spec.context, spec.hidden));
+/// let exe = encoder.compile(&Device::cpu(), 4, 16)?;
+/// assert_eq!(exe.signature().outputs[0].name, "hidden");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Encoder {
     /// Graph and parameters.

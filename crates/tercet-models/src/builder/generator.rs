@@ -28,6 +28,23 @@ use crate::constraint::Constraint;
 use crate::maybe_async::{WaitMode, block_on_ready};
 
 /// Result of a run for its last token.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// # let spec = tercet_models::DecoderSpec::llama(dims);
+/// # let weights = tercet_models::Weights::Dummy(tercet_models::DummyWeights::dense());
+/// # let options = tercet_models::DecoderOptions::new(&spec);
+/// # let decoder = tercet_models::Decoder::build(&spec, &weights, options)?;
+/// # let mut generator = decoder.generator(&tercet::Device::cpu())?;
+/// use tercet_models::GeneratorStep;
+/// let step: GeneratorStep<'_> = generator.forward(&[1, 2, 3])?;
+/// let next = step.next.ok_or("the graph does not sample")?;
+/// assert!(step.logits.iter().all(|x| *x <= step.logits[next as usize]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct GeneratorStep<'a> {
     /// Logits of the next token, `[vocab]`; empty after [`Generator::skip_logits`].
@@ -37,6 +54,23 @@ pub struct GeneratorStep<'a> {
 }
 
 /// A compiled language model with its KV cache, for one sequence.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// # let spec = tercet_models::DecoderSpec::llama(dims);
+/// # let weights = tercet_models::Weights::Dummy(tercet_models::DummyWeights::dense());
+/// use tercet::Device;
+/// use tercet_models::{Decoder, DecoderOptions, Generator};
+/// let decoder = Decoder::build(&spec, &weights, DecoderOptions::new(&spec))?;
+/// let mut generator: Generator = decoder.generator(&Device::cpu())?;
+/// generator.forward(&[1, 2, 3])?;
+/// assert_eq!((generator.position(), generator.cached()), (3, &[1, 2, 3][..]));
+/// assert_eq!(generator.truncate(1), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Generator {
     /// `None` if recompiling in a wider dtype failed.
     exe: Option<Box<dyn Executable>>,

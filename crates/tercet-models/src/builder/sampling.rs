@@ -16,6 +16,13 @@ use super::{ModelError, Sampling};
 ///
 /// Order of application: penalties and logit biases, `top_k`, `temperature`, then the stricter of
 /// `top_p` and `min_p`. Equal logits are ordered by token id.
+///
+/// ```
+/// use tercet_models::SamplingOptions;
+/// let options = SamplingOptions { temperature: 0.7, min_p: 0.05, ..SamplingOptions::default() };
+/// assert!(options.check(32_000).is_ok());
+/// assert!(SamplingOptions { top_p: 2.0, ..options }.check(32_000).is_err());
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingOptions {
     /// Divisor of the logits; 0 selects greedy decoding.

@@ -25,6 +25,19 @@ use super::{ModelBuilder, ModelError, ModelGraph, Weights};
 use crate::config::{FeedForward, Seq2SeqSpec};
 
 /// Options for building and compiling an encoder-decoder model.
+///
+/// ```
+/// # let json = r#"{
+/// #     "model_type": "t5", "is_encoder_decoder": true, "d_model": 64, "d_kv": 16, "d_ff": 128,
+/// #     "num_heads": 4, "num_layers": 2, "vocab_size": 300, "feed_forward_proj": "gated-gelu",
+/// #     "decoder_start_token_id": 0, "eos_token_id": 1, "tie_word_embeddings": false
+/// # }"#;
+/// # let spec = tercet_models::Seq2SeqSpec::from_json(&serde_json::from_str(json)?)?;
+/// use tercet_models::{Sampling, Seq2SeqOptions};
+/// let options = Seq2SeqOptions { context: 128, ..Seq2SeqOptions::new(&spec) };
+/// assert_eq!(options.sampling, Some(Sampling::GREEDY));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seq2SeqOptions {
     /// Maximum number of tokens of the input text, and of the generated text.
@@ -44,6 +57,17 @@ impl Seq2SeqOptions {
 }
 
 /// An encoder-decoder text model: graphs and parameters.
+///
+/// ```no_run
+/// use tercet::Device;
+/// use tercet_models::{ModelFiles, Seq2SeqOptions};
+/// let model = ModelFiles::open("flan-t5-small")?.seq2seq(Seq2SeqOptions::new)?;
+/// let (mut source, mut generator) = model.compile(&Device::cpu())?;
+/// source.read(&[100, 1], &mut generator)?;
+/// let step = generator.forward(&[source.start()])?;
+/// assert_eq!(step.logits.len(), model.spec.encoder.vocab);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Seq2Seq {
     /// Graph from a text to hidden states and cross-attention keys and values.
@@ -125,6 +149,16 @@ impl Seq2Seq {
 const CHUNK: usize = 32;
 
 /// A compiled encoder; it provides a [`Generator`] with the input text for cross-attention.
+///
+/// ```no_run
+/// use tercet::Device;
+/// use tercet_models::{ModelFiles, Seq2SeqOptions, SourceEncoder};
+/// let model = ModelFiles::open("flan-t5-small")?.seq2seq(Seq2SeqOptions::new)?;
+/// let (mut source, mut generator): (SourceEncoder, _) = model.compile(&Device::cpu())?;
+/// source.read(&[100, 1], &mut generator)?;
+/// assert_eq!(source.start(), model.spec.start);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct SourceEncoder {
     exe: Box<dyn Executable>,
     layers: usize,

@@ -32,6 +32,13 @@ pub(crate) const PART: usize = 1000;
 pub(crate) const LOGIT_ROWS: usize = 2;
 
 /// A speech recognition model: graphs and parameters.
+///
+/// ```no_run
+/// use tercet_models::{ModelFiles, SpeechModel};
+/// let model: SpeechModel = ModelFiles::open("whisper-tiny")?.speech()?;
+/// assert_eq!(model.spec.frames(), 3000);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct SpeechModel {
     /// Graph from samples to log-mel features.

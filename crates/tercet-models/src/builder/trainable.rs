@@ -11,6 +11,12 @@ use crate::adapter::rows::{ProjectionRowOrder, to_f32};
 use crate::adapter::{Adapter, AdapterError};
 
 /// An adapter in use and its strength.
+///
+/// ```
+/// use tercet_models::{Adapter, ScaledAdapter};
+/// let adapter = ScaledAdapter::new(Adapter::default()).scaled(0.5);
+/// assert_eq!(adapter.scale, 0.5);
+/// ```
 #[derive(Clone, Debug)]
 pub struct ScaledAdapter {
     /// The low-rank adapter.
@@ -39,6 +45,12 @@ impl ScaledAdapter {
 /// Options for LoRA training (Hu et al. 2021). `A` starts uniform in `[-1 / sqrt(inputs), 1 /
 /// sqrt(inputs)]` and `B` starts as zeros. The first loss therefore equals the loss of the base
 /// model.
+///
+/// ```
+/// use tercet_models::training::LoraOptions;
+/// let options = LoraOptions { dropout: 0.05, ..LoraOptions::new(8) };
+/// assert_eq!((options.rank, options.alpha), (8, 16.0));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoraOptions {
     /// Rank of the low-rank matrices: the number of rows of each `A`.

@@ -53,6 +53,23 @@ pub use loss::IGNORED;
 use states::StatefulGraph;
 
 /// Selection of the trained weights.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// # let spec = tercet_models::DecoderSpec::llama(dims);
+/// # let weights = tercet_models::Weights::Dummy(tercet_models::DummyWeights::dense());
+/// use tercet_models::training::{DecoderTrainingOptions, FineTuneMode, LoraOptions, TrainingGraph};
+/// let targets = vec!["q_proj".to_string(), "v_proj".to_string()];
+/// let mode = FineTuneMode::Lora(LoraOptions { targets, ..LoraOptions::new(8) });
+/// let options = DecoderTrainingOptions::new(2, 16, mode);
+/// let training = TrainingGraph::decoder(&spec, &weights, &options)?;
+/// // Two matrices for each of two projections in each of two layers.
+/// assert_eq!(training.trainables.len(), 8);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum FineTuneMode {
     /// Full fine-tuning of all weights in F32; quantized weights are dequantized.
@@ -63,6 +80,21 @@ pub enum FineTuneMode {
 }
 
 /// A training graph and the initial values of its weights.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// # let spec = tercet_models::DecoderSpec::llama(dims);
+/// # let weights = tercet_models::Weights::Dummy(tercet_models::DummyWeights::dense());
+/// use tercet_models::training::{DecoderTrainingOptions, FineTuneMode, LoraOptions, TrainingGraph};
+/// let options = DecoderTrainingOptions::new(2, 16, FineTuneMode::Lora(LoraOptions::new(8)));
+/// let training = TrainingGraph::decoder(&spec, &weights, &options)?;
+/// assert!(training.trained_numbers() > 0);
+/// assert!(training.params.iter().all(|(name, _)| training.graph.leaf(name).is_some()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct TrainingGraph {
     /// The graph with the outputs `loss`, `loss_sum` and `tokens`, for encoders also `correct`.

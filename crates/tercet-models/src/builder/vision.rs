@@ -18,6 +18,15 @@ use crate::config::{TextTower, VisionBody, VisionSpec};
 pub use runner::{ImageClassifier, ImageEmbedder, ImageLabels};
 
 /// Output of a vision model for an image.
+///
+/// ```no_run
+/// use tercet::DType;
+/// use tercet_models::{ModelFiles, VisionOutput};
+/// let files = ModelFiles::open("resnet-50")?;
+/// let model = files.vision_model(VisionOutput::Classes(1000), DType::F32)?;
+/// assert_eq!(model.width, 1000);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VisionOutput {
     /// Feature vector. CLIP and SigLIP return the vector that is compared with texts. ViT and
@@ -29,6 +38,16 @@ pub enum VisionOutput {
 }
 
 /// A vision model: graph and parameters.
+///
+/// ```no_run
+/// use tercet::{DType, Device};
+/// use tercet_models::{ModelFiles, VisionModel, VisionOutput};
+/// let files = ModelFiles::open("dinov2-small")?;
+/// let model: VisionModel = files.vision_model(VisionOutput::Features, DType::F32)?;
+/// assert_eq!(model.width, files.vision_spec()?.width());
+/// let exe = model.compile(&Device::cpu(), 8)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct VisionModel {
     /// Graph and parameters.

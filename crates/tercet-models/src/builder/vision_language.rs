@@ -29,6 +29,16 @@ pub use image_encoder::ImageEncoder;
 const BATCH: usize = 4;
 
 /// A vision-language model: graphs and parameters.
+///
+/// ```no_run
+/// use tercet::Device;
+/// use tercet_models::{DecoderOptions, ModelFiles};
+/// let files = ModelFiles::open("smolvlm")?;
+/// let model = files.vision_language(|spec| DecoderOptions::new(&spec.decoder))?;
+/// assert_eq!(model.processor.tile(), model.spec.side());
+/// let (images, generator) = model.compile(&Device::cpu())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct VisionLanguageGraphs {
     /// Graph from image tiles to embedding rows.

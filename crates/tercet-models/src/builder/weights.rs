@@ -18,6 +18,16 @@ pub(super) enum WeightMatrix {
 }
 
 /// The weights of a model file or folder. Tensors are views of the memory-mapped files.
+///
+/// ```
+/// # let header = br#"{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+/// # let bytes = [&(header.len() as u64).to_le_bytes()[..], header, &[0; 8]].concat();
+/// use tercet_models::{HfWeights, MappedFile, Weights};
+/// let weights = Weights::Hf(HfWeights::parse(MappedFile::from_vec(bytes))?);
+/// assert!(weights.has("x"));
+/// assert_eq!(weights.get("x")?.shape(), [2]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub enum Weights {
     /// Weights of a GGUF file.

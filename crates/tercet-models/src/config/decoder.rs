@@ -41,6 +41,15 @@ pub(super) use tensors::reject_names;
 pub(crate) use tensors::{DENSE_OF_GGUF, known_modules, reject_unknown_modules};
 
 /// The sizes of a decoder.
+///
+/// ```
+/// use tercet_models::{DecoderDims, DecoderSpec};
+/// let dims = DecoderDims {
+///     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+///     context: 128,
+/// };
+/// assert_eq!(DecoderSpec::llama(dims).layers.len(), 2);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DecoderDims {
     /// Width of the residual stream.

@@ -31,6 +31,15 @@ pub(crate) use tensors::{is_derived, known_tensors, reject_unknown_modules};
 pub(crate) use towers::read_tower;
 
 /// The encoding of token positions.
+///
+/// ```
+/// # let dims = tercet_models::EncoderDims {
+/// #     hidden: 32, layers: 1, heads: 2, ffn: 64, vocab: 16, context: 32,
+/// # };
+/// use tercet_models::{EncoderSpec, PositionEncoding};
+/// let rows = dims.context;
+/// assert_eq!(EncoderSpec::bert(dims).positions, PositionEncoding::Learned { rows });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PositionEncoding {
     /// Learned position embeddings, from position 0.
@@ -53,6 +62,20 @@ pub enum PositionEncoding {
 /// Relative position biases: a learned term per head and distance bucket that is added to attention
 /// scores. Small distances have a bucket each; larger ones share logarithmic buckets (Raffel and
 /// others, "Exploring the limits of transfer learning", 2020).
+///
+/// ```
+/// # let json = r#"{
+/// #     "model_type": "t5", "is_encoder_decoder": true, "d_model": 64, "d_kv": 16, "d_ff": 128,
+/// #     "num_heads": 4, "num_layers": 2, "vocab_size": 300, "feed_forward_proj": "gated-gelu",
+/// #     "decoder_start_token_id": 0, "eos_token_id": 1, "tie_word_embeddings": false
+/// # }"#;
+/// # let spec = tercet_models::Seq2SeqSpec::from_json(&serde_json::from_str(json)?)?;
+/// use tercet_models::config::RelativePositionBias;
+/// // `spec` is the specification of a T5 model.
+/// let bias: Option<RelativePositionBias> = spec.encoder.relative_position_bias;
+/// assert_eq!(bias.map(|bias| bias.farthest), Some(128));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RelativePositionBias {
     /// Number of buckets. Bidirectional attention uses half of them for each direction.
@@ -62,6 +85,14 @@ pub struct RelativePositionBias {
 }
 
 /// The segment embedding (token type embedding) that is added to token embeddings.
+///
+/// ```
+/// # let dims = tercet_models::EncoderDims {
+/// #     hidden: 32, layers: 1, heads: 2, ffn: 64, vocab: 16, context: 32,
+/// # };
+/// use tercet_models::{EncoderSpec, TokenTypes};
+/// assert_eq!(EncoderSpec::bert(dims).token_types, TokenTypes::BySegment { rows: 2 });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TokenTypes {
     /// No segment embedding.
@@ -79,6 +110,14 @@ pub enum TokenTypes {
 }
 
 /// The placement of norms in a layer.
+///
+/// ```
+/// # let dims = tercet_models::EncoderDims {
+/// #     hidden: 32, layers: 1, heads: 2, ffn: 64, vocab: 16, context: 32,
+/// # };
+/// use tercet_models::{EncoderSpec, config::EncoderNorms};
+/// assert_eq!(EncoderSpec::bert(dims).placement, EncoderNorms::AfterSums);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EncoderNorms {
     /// Post-norm: after the residual additions of attention and of the feed-forward network.
@@ -88,6 +127,14 @@ pub enum EncoderNorms {
 }
 
 /// The attention mask of layers without a window.
+///
+/// ```
+/// # let dims = tercet_models::EncoderDims {
+/// #     hidden: 32, layers: 1, heads: 2, ffn: 64, vocab: 16, context: 32,
+/// # };
+/// use tercet_models::{EncoderSpec, config::AttentionPattern};
+/// assert_eq!(EncoderSpec::bert(dims).attention_pattern, AttentionPattern::Tokens);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AttentionPattern {
     /// Each token attends to all tokens except padding.
@@ -99,6 +146,15 @@ pub enum AttentionPattern {
 }
 
 /// The properties that may differ between layers.
+///
+/// ```
+/// # let dims = tercet_models::EncoderDims {
+/// #     hidden: 32, layers: 1, heads: 2, ffn: 64, vocab: 16, context: 32,
+/// # };
+/// use tercet_models::{EncoderSpec, config::EncoderLayer};
+/// let layer = EncoderLayer { window: None, rope: None, attention_norm: true };
+/// assert_eq!(EncoderSpec::bert(dims).layers[0], layer);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EncoderLayer {
     /// Sliding attention window in positions per direction; `None` for full attention.
@@ -111,6 +167,15 @@ pub struct EncoderLayer {
 }
 
 /// A classification head.
+///
+/// ```
+/// # let dims = tercet_models::EncoderDims {
+/// #     hidden: 32, layers: 1, heads: 2, ffn: 64, vocab: 16, context: 32,
+/// # };
+/// use tercet_models::{EncoderSpec, FfnActivation, config::HeadSpec};
+/// let head: HeadSpec = EncoderSpec::bert(dims).head;
+/// assert_eq!((head.mean, head.dense), (false, Some(FfnActivation::Tanh)));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HeadSpec {
     /// Whether texts are classified by the mean of their token states; otherwise by the state of
@@ -127,6 +192,12 @@ pub struct HeadSpec {
 }
 
 /// The sizes of an encoder.
+///
+/// ```
+/// use tercet_models::{EncoderDims, EncoderSpec};
+/// let dims = EncoderDims { hidden: 64, layers: 2, heads: 2, ffn: 128, vocab: 50, context: 16 };
+/// assert_eq!(EncoderSpec::bert(dims).head_dim, 32);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EncoderDims {
     /// Width of the residual stream.

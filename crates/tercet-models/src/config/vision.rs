@@ -12,6 +12,17 @@ use super::{ConfigError, ConfigFields, EncoderSpec, ensure};
 pub use stages::{ResidualLayer, StagesKind, StagesSpec};
 
 /// The model families of vision models.
+///
+/// ```
+/// # let json = r#"{"model_type": "vit", "hidden_size": 192, "num_hidden_layers": 12,
+/// #     "num_attention_heads": 3, "intermediate_size": 768, "image_size": 224, "patch_size": 16,
+/// #     "hidden_act": "gelu"}"#;
+/// # let json = serde_json::from_str(json)?;
+/// use tercet_models::{VisionFamily, VisionSpec};
+/// assert_eq!(VisionSpec::from_json(&json)?.family, VisionFamily::Vit);
+/// assert_eq!(VisionFamily::Dinov2.model_type(), "dinov2");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VisionFamily {
     /// ViT (Dosovitskiy and others, 2020).
@@ -76,6 +87,17 @@ pub(crate) fn model_types() -> String {
 }
 
 /// The pooling of a vision tower's states into an image vector.
+///
+/// ```
+/// # let json = r#"{"model_type": "vit", "hidden_size": 192, "num_hidden_layers": 12,
+/// #     "num_attention_heads": 3, "intermediate_size": 768, "image_size": 224, "patch_size": 16,
+/// #     "hidden_act": "gelu"}"#;
+/// # let json = serde_json::from_str(json)?;
+/// use tercet_models::{VisionSpec, config::{ImagePooling, VisionBody}};
+/// let body = VisionSpec::from_json(&json)?.body;
+/// assert!(matches!(body, VisionBody::Tower { pooling: ImagePooling::ClassToken, .. }));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ImagePooling {
     /// The state of the class token.
@@ -85,6 +107,12 @@ pub enum ImagePooling {
 }
 
 /// The pooling of a text tower's states into a text vector.
+///
+/// ```
+/// use tercet_models::config::TextPooling;
+/// let (end, pad) = (49_407, 1);
+/// assert_ne!(TextPooling::First(end), TextPooling::First(pad));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TextPooling {
     /// The state of the first token with the greatest token id, which is the end token.
@@ -96,6 +124,16 @@ pub enum TextPooling {
 }
 
 /// The text tower of a vision model.
+///
+/// ```
+/// # let dims = tercet_models::EncoderDims {
+/// #     hidden: 32, layers: 1, heads: 2, ffn: 64, vocab: 16, context: 32,
+/// # };
+/// use tercet_models::{EncoderSpec, config::{TextPooling, TextTower}};
+/// let spec = EncoderSpec::bert(dims);
+/// let tower = TextTower { spec, pooling: TextPooling::Last, width: 512 };
+/// assert_eq!(tower.spec.hidden, dims.hidden);
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct TextTower {
     /// The encoder of the text tower.
@@ -107,6 +145,17 @@ pub struct TextTower {
 }
 
 /// The image encoder of a vision model.
+///
+/// ```
+/// # let json = r#"{"model_type": "vit", "hidden_size": 192, "num_hidden_layers": 12,
+/// #     "num_attention_heads": 3, "intermediate_size": 768, "image_size": 224, "patch_size": 16,
+/// #     "hidden_act": "gelu"}"#;
+/// # let json = serde_json::from_str(json)?;
+/// use tercet_models::{VisionSpec, config::VisionBody};
+/// let body = VisionSpec::from_json(&json)?.body;
+/// assert!(matches!(body, VisionBody::Tower { projection: None, .. }));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "a model has one of it")]
 pub enum VisionBody {

@@ -15,6 +15,13 @@ use crate::tokenizer::Tokenizer;
 const MAX_TOKEN_BYTES: usize = 1024;
 
 /// Grammar of the generated text.
+///
+/// ```
+/// use tercet_models::constraint::Grammar;
+/// assert_eq!(Grammar::json_schema(r#"{"type": "object"}"#)?, Grammar::json_object());
+/// assert!(Grammar::json_schema("{").is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Grammar {

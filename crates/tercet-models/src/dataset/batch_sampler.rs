@@ -27,6 +27,13 @@ pub fn shuffled(len: usize, seed: u64, epoch: u64) -> Vec<usize> {
 }
 
 /// Treatment of the last batch of an epoch if the items do not fill it.
+///
+/// ```
+/// use tercet_models::dataset::{BatchSampler, LastBatchPolicy};
+/// let last_batch = |policy| BatchSampler::new(5, 2, 7, policy).batch(2);
+/// assert_eq!(last_batch(LastBatchPolicy::Short).len(), 1);
+/// assert_eq!(last_batch(LastBatchPolicy::Wraps).len(), 2);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LastBatchPolicy {
     /// The batch continues with items of the next epoch. All batches are full, and a batch may have
@@ -38,6 +45,15 @@ pub enum LastBatchPolicy {
 
 /// An endless order of batches. Every item occurs exactly once per epoch, and each epoch has a new
 /// permutation.
+///
+/// ```
+/// use tercet_models::dataset::{BatchSampler, LastBatchPolicy};
+/// let mut sampler = BatchSampler::new(5, 2, 7, LastBatchPolicy::Short);
+/// let mut items: Vec<usize> = (0..3).flat_map(|step| sampler.batch(step)).collect();
+/// items.sort();
+/// assert_eq!(items, [0, 1, 2, 3, 4]);
+/// assert_eq!(sampler.position(3), (1, 0));
+/// ```
 #[derive(Clone, Debug)]
 pub struct BatchSampler {
     items: usize,

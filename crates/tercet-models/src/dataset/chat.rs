@@ -42,6 +42,22 @@ const MAX_MESSAGES: usize = 1000;
 const MAX_TEMPLATE_FILE: u64 = super::template::MAX_TEMPLATE_BYTES as u64;
 
 /// The location of an answer in a rendered conversation.
+///
+/// ```
+/// # use tercet_models::dataset::template::TemplateValue;
+/// # use tercet_models::dataset::{ChatMessage, ChatRecord, ChatTemplate, Role};
+/// # let source = "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}\
+/// #     {{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}";
+/// # let template = ChatTemplate::new(source, &[])?;
+/// # let question = ChatMessage::new(Role::User, "2 + 2?");
+/// # let answer = ChatMessage::new(Role::Assistant, "4");
+/// # let chat = ChatRecord { messages: vec![question, answer], tools: TemplateValue::None };
+/// use tercet_models::dataset::AnswerSpan;
+/// let rendered = template.conversation(&chat)?;
+/// let AnswerSpan { range, has_end } = rendered.answers[0].clone();
+/// assert_eq!((&rendered.text[range], has_end), ("4", true));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnswerSpan {
     /// The answer's range in the text, in bytes.
@@ -52,6 +68,21 @@ pub struct AnswerSpan {
 }
 
 /// A rendered conversation.
+///
+/// ```
+/// # use tercet_models::dataset::template::TemplateValue;
+/// # use tercet_models::dataset::{ChatMessage, ChatRecord, ChatTemplate, Role};
+/// # let source = "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}\
+/// #     {{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}";
+/// # let template = ChatTemplate::new(source, &[])?;
+/// # let question = ChatMessage::new(Role::User, "2 + 2?");
+/// # let answer = ChatMessage::new(Role::Assistant, "4");
+/// # let chat = ChatRecord { messages: vec![question, answer], tools: TemplateValue::None };
+/// use tercet_models::dataset::RenderedConversation;
+/// let rendered: RenderedConversation = template.conversation(&chat)?;
+/// assert_eq!((rendered.text.as_str(), rendered.answers.len()), ("2 + 2?4", 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RenderedConversation {
     /// The rendered text, including special tokens as text.
@@ -61,6 +92,17 @@ pub struct RenderedConversation {
 }
 
 /// The chat template of a model.
+///
+/// ```
+/// use tercet_models::dataset::template::TemplateValue;
+/// use tercet_models::dataset::{ChatMessage, ChatTemplate, Role};
+/// let source = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+/// let template = ChatTemplate::new(source, &[])?;
+/// let messages = [ChatMessage::new(Role::User, "Hi")];
+/// let rendered = template.render(&messages, &TemplateValue::None, false)?;
+/// assert_eq!(rendered.text, "<user>Hi");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct ChatTemplate {
     template: Template,

@@ -13,6 +13,14 @@ use crate::tokenizer::{Tokenizer, TokenizerError};
 const PIECE_BYTES: usize = 4 << 20;
 
 /// A tokenized document, with a loss mask.
+///
+/// ```
+/// use tercet_models::dataset::TokenizedDocument;
+/// let document = TokenizedDocument::new(vec![1, 5, 2]);
+/// assert_eq!((document.loss_tokens(), document.is_in_loss(0)), (2, false));
+/// let masked = TokenizedDocument::masked(vec![1, 5, 2], vec![false, false, true]);
+/// assert_eq!(masked.loss_tokens(), 1);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenizedDocument {
     tokens: Vec<u32>,
@@ -85,6 +93,12 @@ impl TokenizedDocument {
 }
 
 /// Options for reading a corpus.
+///
+/// ```
+/// use tercet_models::dataset::{CorpusOptions, ReadLimits};
+/// let options = CorpusOptions { eos: Some(2), ..CorpusOptions::default() };
+/// assert_eq!(options.limits, ReadLimits::default());
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CorpusOptions {
     /// The end-of-sequence token, from which the model learns to stop. It is appended to every
@@ -96,6 +110,13 @@ pub struct CorpusOptions {
 }
 
 /// The documents of a file.
+///
+/// ```
+/// use tercet_models::dataset::{Corpus, TokenizedDocument};
+/// let documents = [vec![1, 5, 2], vec![1, 7, 8, 2], vec![1]];
+/// let corpus = Corpus::new(documents.map(TokenizedDocument::new).to_vec());
+/// assert_eq!((corpus.documents().len(), corpus.tokens(), corpus.loss_tokens()), (2, 7, 5));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Corpus {
     pub(super) documents: Vec<TokenizedDocument>,

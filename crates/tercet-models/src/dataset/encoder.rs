@@ -11,6 +11,18 @@ use super::split::{check_share, held_out};
 use crate::tokenizer::{TokenizedBatch, Tokenizer};
 
 /// A batch of encoder inputs.
+///
+/// ```
+/// # let json = r#"{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+/// #     "normalizer": null, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null,
+/// #     "decoder": null,
+/// #     "model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 0, "b": 1}}}"#;
+/// # let tokenizer = tercet_models::Tokenizer::from_json(json.as_bytes())?;
+/// use tercet_models::dataset::EncoderBatch;
+/// let batch = EncoderBatch::new(&tokenizer, &["a b", "b"], 8)?;
+/// assert_eq!((batch.ids.shape(), batch.mask.shape()), (&[2, 2][..], &[2, 2][..]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct EncoderBatch {
     /// Token ids, I32 `[b, s]`.
@@ -50,6 +62,18 @@ impl EncoderBatch {
 }
 
 /// Labelled texts for classification.
+///
+/// ```
+/// # let name = format!("tercet-doc-labelled-texts-{}.jsonl", std::process::id());
+/// # let path = std::env::temp_dir().join(name);
+/// use tercet_models::dataset::{LabelledTexts, ReadLimits};
+/// std::fs::write(&path, r#"{"text": "good", "label": 1}
+/// {"text": "bad", "label": 0}"#)?;
+/// let texts = LabelledTexts::read(&path, None, ReadLimits::default())?;
+/// assert_eq!((texts.names().len(), texts.classes()), (2, &[1, 0][..]));
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabelledTexts {
     texts: Vec<String>,
@@ -240,6 +264,17 @@ fn held<T: std::hash::Hash + Eq>(
 }
 
 /// Text pairs for contrastive training of embeddings.
+///
+/// ```
+/// # let name = format!("tercet-doc-text-pairs-{}.jsonl", std::process::id());
+/// # let path = std::env::temp_dir().join(name);
+/// use tercet_models::dataset::{ReadLimits, TextPairs};
+/// std::fs::write(&path, r#"{"query": "capital of France", "positive": "Paris"}"#)?;
+/// let pairs = TextPairs::read(&path, ReadLimits::default())?;
+/// assert_eq!(pairs.pairs()[0].1, "Paris");
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextPairs {
     /// Pairs of anchor and positive.

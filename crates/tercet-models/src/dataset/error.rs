@@ -7,6 +7,12 @@ use crate::mmap::FileError;
 use crate::tokenizer::TokenizerError;
 
 /// The reason why training data is rejected.
+///
+/// ```
+/// use tercet_models::dataset::{Corpus, DataError, PackedCorpus};
+/// let error = PackedCorpus::new(Corpus::default(), 1, None).unwrap_err();
+/// assert!(matches!(error, DataError::BadRows { seq: 1, .. }));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(
@@ -88,6 +94,18 @@ pub enum DataError {
 }
 
 /// An error in one line.
+///
+/// ```
+/// # let name = format!("tercet-doc-line-error-{}.jsonl", std::process::id());
+/// # let path = std::env::temp_dir().join(name);
+/// use tercet_models::dataset::{DataError, LabelledTexts, LineError, ReadLimits};
+/// std::fs::write(&path, r#"{"text": "good"}"#)?;
+/// let error = LabelledTexts::read(&path, None, ReadLimits::default()).unwrap_err();
+/// let DataError::Line { line: 1, source, .. } = error else { panic!("another error") };
+/// assert!(matches!(source, LineError::MissingField { field: "label" }));
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(

@@ -23,6 +23,16 @@ pub const IGNORED: i32 = -100;
 const MAX_TOKENS: usize = 1 << 30;
 
 /// A part of a document in a row.
+///
+/// ```
+/// # use tercet_models::dataset::{Corpus, PackedCorpus, TokenizedDocument};
+/// # let documents = [vec![1, 5, 2], vec![1, 7, 8, 2]].map(TokenizedDocument::new);
+/// # let packed = PackedCorpus::new(Corpus::new(documents.to_vec()), 8, None)?;
+/// use tercet_models::dataset::PackedSegment;
+/// let segment = PackedSegment { document: 0, start: 0, len: 3 };
+/// assert!(packed.rows()[0].contains(&segment));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PackedSegment {
     /// Index of the document in the corpus.
@@ -34,6 +44,17 @@ pub struct PackedSegment {
 }
 
 /// A training batch for a decoder; each tensor is I32 `[batch, seq]`.
+///
+/// ```
+/// # use tercet_models::dataset::{Corpus, PackedCorpus, TokenizedDocument};
+/// # let documents = [vec![1, 5, 2], vec![1, 7, 8, 2]].map(TokenizedDocument::new);
+/// # let packed = PackedCorpus::new(Corpus::new(documents.to_vec()), 8, None)?;
+/// use tercet_models::dataset::TokenBatch;
+/// let batch: TokenBatch = packed.batch(&[0], 1)?;
+/// assert_eq!(batch.tokens.shape(), [1, 8]);
+/// assert_eq!((batch.filled, batch.loss_tokens), (7, 5));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct TokenBatch {
     /// Token ids; padding has the padding token.
@@ -51,6 +72,14 @@ pub struct TokenBatch {
 }
 
 /// A corpus packed into rows; clones share the data.
+///
+/// ```
+/// use tercet_models::dataset::{Corpus, PackedCorpus, TokenizedDocument};
+/// let documents = [vec![1, 5, 2], vec![1, 7, 8, 2]].map(TokenizedDocument::new);
+/// let packed = PackedCorpus::new(Corpus::new(documents.to_vec()), 8, None)?;
+/// assert_eq!((packed.seq(), packed.rows().len()), (8, 1));
+/// # Ok::<(), tercet_models::dataset::DataError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct PackedCorpus(Arc<PackedCorpusInner>);
 
@@ -190,6 +219,18 @@ impl PackedCorpus {
 }
 
 /// Endless batches of a packed corpus ([`PackedCorpus::batches`]).
+///
+/// ```
+/// # use tercet_models::dataset::{Corpus, PackedCorpus, TokenizedDocument};
+/// # let documents = [vec![1, 5, 2], vec![1, 7, 8, 2]].map(TokenizedDocument::new);
+/// # let packed = PackedCorpus::new(Corpus::new(documents.to_vec()), 8, None)?;
+/// let mut batches = packed.batches(1, 0)?;
+/// batches.seek(3);
+/// assert_eq!((batches.step(), batches.per_epoch(), batches.position()), (3, 1, (3, 0)));
+/// let batch = batches.next().ok_or("batches are endless")??;
+/// assert_eq!(batch.filled, 7);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct PackedBatches {
     packed: PackedCorpus,

@@ -8,6 +8,13 @@ use super::template::TemplateValue;
 use crate::gguf::clip;
 
 /// The format of a data file.
+///
+/// ```
+/// use std::path::Path;
+/// use tercet_models::dataset::RecordFormat;
+/// assert_eq!(RecordFormat::from_path(Path::new("data.jsonl")), RecordFormat::JsonLines);
+/// assert_eq!(RecordFormat::from_path(Path::new("book.txt")), RecordFormat::Text);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordFormat {
     /// The whole file is one document. Blank lines do not separate documents, because they also
@@ -31,6 +38,18 @@ impl RecordFormat {
 }
 
 /// The training task, which determines the fields that lines must have.
+///
+/// ```
+/// # let name = format!("tercet-doc-dataset-task-{}.jsonl", std::process::id());
+/// # let path = std::env::temp_dir().join(name);
+/// use tercet_models::dataset::{DatasetRecord, DatasetTask, ReadLimits, RecordReader};
+/// std::fs::write(&path, r#"{"sentence1": "a", "sentence2": "b"}"#)?;
+/// let mut reader = RecordReader::open(&path, DatasetTask::Pairs, ReadLimits::default())?;
+/// let record = reader.next().ok_or("the file is empty")??;
+/// assert!(matches!(record, (1, DatasetRecord::Pair { anchor, .. }) if anchor == "a"));
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatasetTask {
     /// Next-token prediction: `{"text": ...}`, or `{"messages": [{"role": ..., "content": ...},
@@ -45,6 +64,12 @@ pub enum DatasetTask {
 }
 
 /// The role of a message.
+///
+/// ```
+/// use tercet_models::dataset::Role;
+/// assert_eq!(Role::Assistant.name(), "assistant");
+/// assert!(Role::ALL.contains(&Role::Tool));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Role {
@@ -80,6 +105,13 @@ impl Role {
 
 /// A message of a conversation, with all fields of its line: templates may read fields other than
 /// role and content.
+///
+/// ```
+/// use tercet_models::dataset::{ChatMessage, Role};
+/// let message = ChatMessage::from_parts(Role::User, 1, "What is this?");
+/// assert_eq!((message.role(), message.content()), (Role::User, "What is this?"));
+/// assert_eq!(message.with_content("Hi").content(), "Hi");
+/// ```
 #[derive(Clone, Debug)]
 pub struct ChatMessage {
     role: Role,
@@ -157,6 +189,14 @@ impl ChatMessage {
 }
 
 /// A conversation.
+///
+/// ```
+/// use tercet_models::dataset::template::TemplateValue;
+/// use tercet_models::dataset::{ChatMessage, ChatRecord, Role};
+/// let messages = vec![ChatMessage::new(Role::User, "2 + 2?")];
+/// let chat = ChatRecord { messages, tools: TemplateValue::None };
+/// assert_eq!(chat.messages[0].content(), "2 + 2?");
+/// ```
 #[derive(Clone, Debug)]
 pub struct ChatRecord {
     /// The messages in order; at least one.
@@ -166,6 +206,12 @@ pub struct ChatRecord {
 }
 
 /// The label of a text.
+///
+/// ```
+/// use tercet_models::dataset::TextLabel;
+/// assert_eq!(TextLabel::Name("spam".to_string()).to_string(), "spam");
+/// assert!(TextLabel::Int(0) < TextLabel::Int(1));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum TextLabel {
@@ -174,6 +220,12 @@ pub enum TextLabel {
 }
 
 /// The content of one line.
+///
+/// ```
+/// use tercet_models::dataset::{DatasetRecord, TextLabel};
+/// let record = DatasetRecord::Labelled { text: "good".to_string(), label: TextLabel::Int(1) };
+/// assert!(matches!(record, DatasetRecord::Labelled { label: TextLabel::Int(1), .. }));
+/// ```
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum DatasetRecord {
@@ -199,6 +251,12 @@ impl DatasetRecord {
 }
 
 /// Limits on the size of the input.
+///
+/// ```
+/// use tercet_models::dataset::ReadLimits;
+/// let limits = ReadLimits { line_bytes: 1 << 20, ..ReadLimits::default() };
+/// assert_eq!(limits.text_bytes, 1 << 30);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadLimits {
     /// Maximum length of a JSON line, in bytes.
@@ -221,6 +279,19 @@ impl Default for ReadLimits {
 /// error.
 ///
 /// A byte-order mark, `\r\n`, blank lines and a last line without a line end are accepted.
+///
+/// ```
+/// # let name = format!("tercet-doc-record-reader-{}.jsonl", std::process::id());
+/// # let path = std::env::temp_dir().join(name);
+/// use tercet_models::dataset::{DatasetRecord, DatasetTask, ReadLimits, RecordReader};
+/// std::fs::write(&path, r#"{"text": "Hello"}"#)?;
+/// for record in RecordReader::open(&path, DatasetTask::Language, ReadLimits::default())? {
+///     let (line, record) = record?;
+///     assert!(matches!(record, DatasetRecord::Text(text) if line == 1 && text == "Hello"));
+/// }
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct RecordReader {
     path: PathBuf,

@@ -44,6 +44,15 @@ use parser::{TemplateExpr, TemplateNode};
 pub const MAX_TEMPLATE_BYTES: usize = 1 << 20;
 
 /// The reason why a template is rejected or a rendering fails.
+///
+/// ```
+/// use tercet_models::dataset::template::{Template, TemplateError, TemplateLimits};
+/// let template = Template::parse("{{ raise_exception('roles must alternate') }}")?;
+/// let error = template.render(&[], 0, TemplateLimits::default()).unwrap_err();
+/// let TemplateError::Raised { message } = error else { panic!("another error") };
+/// assert_eq!(message, "roles must alternate");
+/// # Ok::<(), TemplateError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(
@@ -76,6 +85,15 @@ pub enum TemplateError {
 }
 
 /// Resource limits of one rendering.
+///
+/// ```
+/// use tercet_models::dataset::template::{Template, TemplateError, TemplateLimits};
+/// let template = Template::parse("{% for i in range(1000) %}{{ i }}{% endfor %}")?;
+/// let limits = TemplateLimits { steps: 100, ..TemplateLimits::default() };
+/// let error = template.render(&[], 0, limits).unwrap_err();
+/// assert!(matches!(error, TemplateError::Limit { .. }));
+/// # Ok::<(), TemplateError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TemplateLimits {
     /// Maximum number of steps: evaluations of a node, loop items, and one step per 64 bytes of
@@ -100,6 +118,14 @@ impl Default for TemplateLimits {
 }
 
 /// The result of a rendering.
+///
+/// ```
+/// use tercet_models::dataset::template::{RenderedTemplate, Template, TemplateLimits};
+/// let template = Template::parse("Answer: {% generation %}42{% endgeneration %}")?;
+/// let rendered: RenderedTemplate = template.render(&[], 0, TemplateLimits::default())?;
+/// assert_eq!(&rendered.text[rendered.generated[0].clone()], "42");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RenderedTemplate {
     /// The rendered text.
@@ -109,6 +135,15 @@ pub struct RenderedTemplate {
 }
 
 /// A parsed template.
+///
+/// ```
+/// use tercet_models::dataset::template::{Template, TemplateLimits, TemplateValue};
+/// let template = Template::parse("Hello {{ name }}!")?;
+/// let variables = [("name", TemplateValue::text("Ada"))];
+/// let rendered = template.render(&variables, 0, TemplateLimits::default())?;
+/// assert_eq!(rendered.text, "Hello Ada!");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Template {
     nodes: Vec<TemplateNode>,

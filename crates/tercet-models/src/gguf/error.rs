@@ -10,6 +10,12 @@ use crate::mmap::FileError;
 ///
 /// Names from the file are truncated to 120 characters and their control characters are escaped, so
 /// that messages stay readable for any file content.
+///
+/// ```
+/// use tercet_models::{Gguf, GgufError, MappedFile};
+/// let error = Gguf::parse(MappedFile::from_vec(vec![0; 32])).unwrap_err();
+/// assert!(matches!(error, GgufError::BadMagic { .. }));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(

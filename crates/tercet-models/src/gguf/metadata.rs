@@ -22,6 +22,23 @@ struct GgufEntry {
 /// The typed getters accept every integer type if the value fits, because writers differ in the
 /// types they use. Float getters accept both float types. Any other type is an error with the key,
 /// the expected and the found type.
+///
+/// ```
+/// # let mut bytes = b"GGUF".to_vec();
+/// # bytes.extend(3u32.to_le_bytes());
+/// # bytes.extend(0u64.to_le_bytes()); // tensors
+/// # bytes.extend(1u64.to_le_bytes()); // metadata keys
+/// # bytes.extend(17u64.to_le_bytes());
+/// # bytes.extend(b"llama.block_count");
+/// # bytes.extend(4u32.to_le_bytes()); // the value type: u32
+/// # bytes.extend(22u32.to_le_bytes());
+/// use tercet_models::gguf::{Gguf, GgufMetadata};
+/// let gguf = Gguf::parse(tercet_models::MappedFile::from_vec(bytes))?;
+/// let metadata: &GgufMetadata = gguf.metadata();
+/// assert_eq!(metadata.get_u64("llama.block_count")?, 22);
+/// assert_eq!(metadata.opt_str("general.name")?, None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct GgufMetadata {
     entries: Vec<GgufEntry>,

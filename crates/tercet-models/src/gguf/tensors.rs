@@ -14,6 +14,27 @@ pub(super) const MIN_INFO_BYTES: u64 = 8 + 1 + 4 + 4 + 8;
 const MAX_DIMS: u32 = 4;
 
 /// One tensor of a GGUF file.
+///
+/// ```
+/// # let mut bytes = b"GGUF".to_vec();
+/// # bytes.extend(3u32.to_le_bytes());
+/// # bytes.extend(1u64.to_le_bytes()); // tensors
+/// # bytes.extend(0u64.to_le_bytes()); // metadata keys
+/// # bytes.extend(1u64.to_le_bytes());
+/// # bytes.extend(b"x");
+/// # bytes.extend(2u32.to_le_bytes()); // number of dimensions
+/// # bytes.extend(4u64.to_le_bytes());
+/// # bytes.extend(2u64.to_le_bytes());
+/// # bytes.extend(0u32.to_le_bytes()); // the type: F32
+/// # bytes.extend(0u64.to_le_bytes()); // offset in the data section
+/// # bytes.resize(bytes.len().next_multiple_of(32) + 32, 0);
+/// use tercet_models::gguf::{GgmlType, Gguf, GgufTensorInfo};
+/// let gguf = Gguf::parse(tercet_models::MappedFile::from_vec(bytes))?;
+/// let info: &GgufTensorInfo = gguf.tensor("x")?;
+/// assert_eq!((info.ggml_type(), info.element_count()), (GgmlType::F32, 8));
+/// assert_eq!((info.dims(), info.shape()), (&[4, 2][..], vec![2, 4]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct GgufTensorInfo {
     name: Box<str>,

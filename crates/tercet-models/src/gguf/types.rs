@@ -10,6 +10,12 @@
 macro_rules! ggml_types {
     ($($(#[$doc:meta])* $name:ident = $id:literal, $len:literal, $bytes:literal;)*) => {
         /// The storage format of a tensor's elements (the `ggml_type` of the GGUF specification).
+        ///
+        /// ```
+        /// use tercet_models::GgmlType;
+        /// assert_eq!((GgmlType::Q4_K.block_len(), GgmlType::Q4_K.block_bytes()), (256, 144));
+        /// assert_eq!(GgmlType::from_id(1), Some(GgmlType::F16));
+        /// ```
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[allow(non_camel_case_types, reason = "the names are those of the file format")]
         pub enum GgmlType { $($(#[$doc])* $name,)* }

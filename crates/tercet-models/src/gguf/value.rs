@@ -14,6 +14,12 @@ pub(super) const MAX_ARRAY_DEPTH: usize = 4;
 macro_rules! value_types {
     ($($(#[$doc:meta])* $name:ident = $id:literal, $text:literal, $size:expr;)*) => {
         /// The type of a metadata value.
+        ///
+        /// ```
+        /// use tercet_models::gguf::GgufValueType;
+        /// assert_eq!(GgufValueType::from_id(8), Some(GgufValueType::String));
+        /// assert_eq!(GgufValueType::U32.name(), "u32");
+        /// ```
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum GgufValueType { $($(#[$doc])* $name,)* }
 
@@ -78,6 +84,13 @@ impl GgufValueType {
 }
 
 /// One metadata value, borrowed from the file.
+///
+/// ```
+/// use tercet_models::gguf::{GgufValue, GgufValueType};
+/// let value = GgufValue::U32(22);
+/// assert_eq!((value.value_type(), value.as_integer()), (GgufValueType::U32, Some(22)));
+/// assert_eq!(GgufValue::String("llama").as_str(), Some("llama"));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs, reason = "each variant is the type of the same name")]
 pub enum GgufValue<'a> {
@@ -214,6 +227,26 @@ impl std::fmt::Display for GgufValue<'_> {
 }
 
 /// An array of values of one type, borrowed from the file and decoded during iteration.
+///
+/// ```
+/// # let mut bytes = b"GGUF".to_vec();
+/// # bytes.extend(3u32.to_le_bytes());
+/// # bytes.extend(0u64.to_le_bytes()); // tensors
+/// # bytes.extend(1u64.to_le_bytes()); // metadata keys
+/// # bytes.extend(5u64.to_le_bytes());
+/// # bytes.extend(b"sizes");
+/// # bytes.extend(9u32.to_le_bytes()); // the value type: array
+/// # bytes.extend(4u32.to_le_bytes()); // the element type: u32
+/// # bytes.extend(2u64.to_le_bytes());
+/// # bytes.extend(7u32.to_le_bytes());
+/// # bytes.extend(8u32.to_le_bytes());
+/// use tercet_models::gguf::{Gguf, GgufArray, GgufValue, GgufValueType};
+/// let gguf = Gguf::parse(tercet_models::MappedFile::from_vec(bytes))?;
+/// let sizes: GgufArray<'_> = gguf.metadata().get_array("sizes", GgufValueType::U32)?;
+/// assert_eq!(sizes.len(), 2);
+/// assert!(sizes.iter().eq([GgufValue::U32(7), GgufValue::U32(8)]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GgufArray<'a> {
     element_type: GgufValueType,
@@ -266,6 +299,26 @@ impl<'a> IntoIterator for GgufArray<'a> {
 }
 
 /// The iterator over the elements of a [`GgufArray`].
+///
+/// ```
+/// # let mut bytes = b"GGUF".to_vec();
+/// # bytes.extend(3u32.to_le_bytes());
+/// # bytes.extend(0u64.to_le_bytes()); // tensors
+/// # bytes.extend(1u64.to_le_bytes()); // metadata keys
+/// # bytes.extend(5u64.to_le_bytes());
+/// # bytes.extend(b"sizes");
+/// # bytes.extend(9u32.to_le_bytes()); // the value type: array
+/// # bytes.extend(4u32.to_le_bytes()); // the element type: u32
+/// # bytes.extend(2u64.to_le_bytes());
+/// # bytes.extend(7u32.to_le_bytes());
+/// # bytes.extend(8u32.to_le_bytes());
+/// use tercet_models::gguf::{Gguf, GgufArrayIter, GgufValueType};
+/// let gguf = Gguf::parse(tercet_models::MappedFile::from_vec(bytes))?;
+/// let sizes: GgufArrayIter<'_> = gguf.metadata().get_array("sizes", GgufValueType::U32)?.iter();
+/// let sizes: Vec<i128> = sizes.filter_map(|size| size.as_integer()).collect();
+/// assert_eq!(sizes, [7, 8]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct GgufArrayIter<'a> {
     element_type: GgufValueType,
     remaining: u64,

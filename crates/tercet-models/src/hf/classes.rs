@@ -10,6 +10,14 @@ use crate::config::{ConfigError, ConfigFields, EncoderSpec};
 use crate::gguf::clip;
 
 /// A classification head.
+///
+/// ```
+/// use tercet_models::{ClassHead, Scoring};
+/// let labels = vec!["negative".to_string(), "positive".to_string()];
+/// let (scoring, ranking) = (Scoring::Softmax, Scoring::Raw);
+/// let head = ClassHead { per_token: false, labels, scoring, ranking };
+/// assert_eq!(head.labels.len(), 2);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassHead {
     /// Whether tokens are classified; otherwise whole texts.

@@ -15,6 +15,15 @@ use crate::mmap::read_small;
 use crate::safetensors::{SafeTensorInfo, SafeTensors};
 
 /// The prompts of a folder.
+///
+/// ```
+/// use tercet_models::SentencePrompts;
+/// let mut prompts = SentencePrompts::default();
+/// prompts.named.insert("query".to_string(), "query: ".to_string());
+/// assert_eq!(prompts.get("query")?, "query: ");
+/// assert!(prompts.get("document").is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SentencePrompts {
     /// The prompts by name.
@@ -48,6 +57,15 @@ impl SentencePrompts {
 }
 
 /// The settings of a sentence encoder's folder, in addition to `config.json`.
+///
+/// ```
+/// use tercet_models::{PoolingMode, SentenceFolder, SentenceModules, SentencePrompts};
+/// let folder = SentenceFolder {
+///     modules: SentenceModules::normalized(PoolingMode::Mean), stated: true,
+///     prompts: SentencePrompts::default(), longest_text: Some(256), lower_case: true,
+/// };
+/// assert_eq!(folder.modules.width(384), 384);
+/// ```
 #[derive(Clone, Debug)]
 pub struct SentenceFolder {
     /// Pooling and the modules after it.

@@ -100,6 +100,14 @@ enum ImageResize {
 }
 
 /// The preprocessing of images for a vision model.
+///
+/// ```no_run
+/// use tercet_models::{HfFolder, Image, VisionFamily};
+/// let processor = HfFolder::open("vit-base")?.image_processor(VisionFamily::Vit)?;
+/// let image = processor.resized(&Image::open("cat.jpg")?)?;
+/// assert_eq!(processor.size(), Some([image.height(), image.width()]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImageProcessor {
     resize: Option<(ImageResize, ResampleFilter)>,

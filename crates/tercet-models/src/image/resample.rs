@@ -7,6 +7,14 @@
 use super::{Image, ImageError, check_size};
 
 /// The resampling filter.
+///
+/// ```
+/// use tercet_models::image::{Image, ResampleFilter};
+/// let image = Image::from_rgb(2, 2, vec![90; 12])?;
+/// let small = image.resized(1, 1, ResampleFilter::Box)?;
+/// assert_eq!(small.rgb(), [90, 90, 90]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ResampleFilter {
     /// Box filter: the mean.

@@ -16,6 +16,15 @@ const MAX_TILES: usize = 1 << 12;
 const HALF: [f64; 3] = [0.5; 3];
 
 /// The preprocessing of images into tiles.
+///
+/// ```no_run
+/// use tercet_models::{HfFolder, ImageTileProcessor};
+/// let folder = HfFolder::open("smolvlm")?;
+/// let spec = folder.vision_language_spec()?;
+/// let processor: ImageTileProcessor = folder.tile_processor(&spec)?;
+/// assert_eq!(processor.tile(), spec.side());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImageTileProcessor {
     /// Length of the longer side of resized images.
@@ -28,6 +37,11 @@ pub struct ImageTileProcessor {
 
 /// The tile grid of an image, followed by the downscaled full image. Without a split, rows and
 /// columns are 0 and only the full image remains.
+///
+/// ```
+/// use tercet_models::image::ImageTiles;
+/// assert_eq!(ImageTiles { rows: 2, columns: 3 }.count(), 7);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ImageTiles {
     /// Number of tile rows.
@@ -44,6 +58,17 @@ impl ImageTiles {
 }
 
 /// An image that is resized for its tiles.
+///
+/// ```no_run
+/// # let folder = tercet_models::HfFolder::open("smolvlm")?;
+/// # let processor = folder.tile_processor(&folder.vision_language_spec()?)?;
+/// use tercet_models::image::{Image, TiledImage};
+/// let image: TiledImage = processor.prepare(&Image::open("cat.jpg")?)?;
+/// let mut pixels = vec![0.0; 3 * processor.tile() * processor.tile()];
+/// image.write_tile(image.tiles().count() - 1, &mut pixels); // the downscaled full image
+/// assert!(pixels.iter().all(|x| x.is_finite()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct TiledImage {
     tiles: ImageTiles,

@@ -10,6 +10,13 @@ use crate::hf::{ClassHead, HfFolder, SentenceFolder};
 use crate::tokenizer::Tokenizer;
 
 /// The prompt that is prepended to texts.
+///
+/// ```
+/// use tercet_models::{EmbeddingPrompt, EncoderOptions};
+/// let prompt = EmbeddingPrompt::Named("query".to_string());
+/// let options = EncoderOptions { prompt, ..EncoderOptions::default() };
+/// assert_ne!(options.prompt, EmbeddingPrompt::default());
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum EmbeddingPrompt {
     /// The folder's default prompt, if there is one.
@@ -22,6 +29,12 @@ pub enum EmbeddingPrompt {
 }
 
 /// Options for embedding and classification.
+///
+/// ```
+/// use tercet_models::EncoderOptions;
+/// let options = EncoderOptions { truncate: true, dims: Some(256), ..EncoderOptions::default() };
+/// assert_eq!((options.batch, options.max_tokens), (None, None));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct EncoderOptions {
     /// The float dtype for computation.

@@ -11,6 +11,13 @@ use crate::config::{VisionBody, VisionFamily, VisionSpec};
 use crate::error::Error;
 
 /// The comparison of image and text vectors (CLIP, SigLIP).
+///
+/// ```
+/// use tercet_models::{Scoring, SimilarityHead};
+/// let head = SimilarityHead { scale: 100.0, bias: 0.0, scoring: Scoring::Raw };
+/// let scores = head.scores(&[1.0, 0.0], &[vec![2.0, 0.0], vec![0.0, 1.0]]);
+/// assert_eq!(scores, [100.0, 0.0]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SimilarityHead {
     /// The factor of the cosine similarity.

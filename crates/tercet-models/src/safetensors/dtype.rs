@@ -6,6 +6,11 @@ use std::fmt;
 macro_rules! dtypes {
     ($($(#[$doc:meta])* $name:ident = $bits:literal;)*) => {
         /// The element types of the safetensors format.
+        ///
+        /// ```
+        /// use tercet_models::SafeDtype;
+        /// assert_eq!((SafeDtype::BF16.name(), SafeDtype::BF16.bits()), ("BF16", 16));
+        /// ```
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[allow(non_camel_case_types, reason = "the names are those of the file format")]
         pub enum SafeDtype { $($(#[$doc])* $name,)* }

@@ -4,6 +4,12 @@ use super::dtype::SafeDtype;
 use crate::mmap::FileError;
 
 /// The reason why a safetensors file is rejected.
+///
+/// ```
+/// use tercet_models::{MappedFile, SafeTensors, SafeTensorsError};
+/// let error = SafeTensors::parse(MappedFile::from_vec(vec![0; 4])).unwrap_err();
+/// assert!(matches!(error, SafeTensorsError::TooShort { file_len: 4 }));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(

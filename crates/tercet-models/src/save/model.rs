@@ -19,6 +19,12 @@ use crate::safetensors::SafeDtype;
 use crate::safetensors::write::write_safetensors;
 
 /// The storage of changed weights that the model has in packed (quantized) form.
+///
+/// ```
+/// use tercet_models::SaveOptions;
+/// use tercet_models::save::RepackFormat;
+/// assert_eq!(SaveOptions::default().packed, RepackFormat::F16);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RepackFormat {
     /// F16.
@@ -29,6 +35,14 @@ pub enum RepackFormat {
 }
 
 /// Options for saving a model.
+///
+/// ```
+/// use tercet::DType;
+/// use tercet_models::SaveOptions;
+/// use tercet_models::save::RepackFormat;
+/// let options = SaveOptions { floats: Some(DType::BF16), packed: RepackFormat::Q8_0 };
+/// assert_ne!(options, SaveOptions::default());
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SaveOptions {
     /// The dtype of changed float weights: F32, F16 or BF16; `None` keeps the model's dtype.
@@ -38,6 +52,16 @@ pub struct SaveOptions {
 }
 
 /// The result of saving a model.
+///
+/// ```no_run
+/// use std::collections::BTreeMap;
+/// use tercet_models::save::{SaveOptions, SaveReport, save_model};
+/// let files = tercet_models::ModelFiles::open("model.gguf")?;
+/// let weights = BTreeMap::new();
+/// let report: SaveReport = save_model(&files, &weights, "copy.gguf", &SaveOptions::default())?;
+/// assert!(report.changed.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SaveReport {
     /// Path of the written file or folder.

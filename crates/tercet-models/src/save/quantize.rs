@@ -16,6 +16,16 @@ use crate::open::ModelFiles;
 use crate::weight::scheme_of;
 
 /// The target format of quantization.
+///
+/// ```no_run
+/// use tercet_models::gguf::GgmlType;
+/// use tercet_models::save::{QuantMix, quantize_model};
+/// let files = tercet_models::ModelFiles::open("model-f16.gguf")?;
+/// let mix = QuantMix { to: GgmlType::Q4_K, mixed: true };
+/// let report = quantize_model(&files, "model-q4_k.gguf", &mix, &|_, _| {})?;
+/// assert!(report.tensors.iter().any(|tensor| tensor.after == GgmlType::Q4_K));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QuantMix {
     /// The format of most matrices: F16, BF16, or a type for which [`Scheme::can_quantize`].
@@ -27,6 +37,16 @@ pub struct QuantMix {
 }
 
 /// The result for one tensor: quantized or unchanged.
+///
+/// ```
+/// use tercet_models::gguf::GgmlType;
+/// use tercet_models::save::QuantizedTensor;
+/// let tensor = QuantizedTensor {
+///     name: "output.weight".to_string(), source_storage: GgmlType::F16, after: GgmlType::Q8_0,
+///     elements: 64, bytes: 68, error: 0.004,
+/// };
+/// assert_eq!(tensor.bytes, tensor.elements / 32 * GgmlType::Q8_0.block_bytes());
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct QuantizedTensor {
     /// The tensor's name.
@@ -45,6 +65,16 @@ pub struct QuantizedTensor {
 }
 
 /// The result of quantizing a model.
+///
+/// ```no_run
+/// use tercet_models::gguf::GgmlType;
+/// use tercet_models::save::{QuantMix, QuantizationReport, quantize_model};
+/// let files = tercet_models::ModelFiles::open("model-f16.gguf")?;
+/// let mix = QuantMix { to: GgmlType::Q8_0, mixed: false };
+/// let report: QuantizationReport = quantize_model(&files, "model-q8_0.gguf", &mix, &|_, _| {})?;
+/// assert!(report.tensors.iter().all(|tensor| tensor.error < 0.1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct QuantizationReport {
     /// Path of the written file.

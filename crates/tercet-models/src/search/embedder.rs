@@ -143,6 +143,17 @@ fn unit(mut row: Vec<f32>) -> Option<Vec<f32>> {
 }
 
 /// The type of a query.
+///
+/// ```no_run
+/// use tercet_models::search::{SearchQuery, Searcher};
+/// use tercet_models::{EncoderOptions, ModelFiles};
+/// let (files, device) = (ModelFiles::open("clip-vit-base-patch32")?, tercet::Device::cpu());
+/// let options = EncoderOptions::default();
+/// let mut by_image =
+///     Searcher::open("photos.index", &files, &device, &options, SearchQuery::Image)?;
+/// assert!(by_image.find("cat.jpg", 5)?.len() <= 5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SearchQuery {
     /// A text.
@@ -152,6 +163,17 @@ pub enum SearchQuery {
 }
 
 /// An index with the model that produced it.
+///
+/// ```no_run
+/// use tercet_models::search::{SearchQuery, Searcher};
+/// use tercet_models::{EncoderOptions, ModelFiles};
+/// let (files, device) = (ModelFiles::open("all-MiniLM-L6-v2")?, tercet::Device::cpu());
+/// let options = EncoderOptions::default();
+/// let mut searcher = Searcher::open("notes.index", &files, &device, &options, SearchQuery::Text)?;
+/// let hits = searcher.find("how to cook rice", 5)?;
+/// assert!(hits.len() <= 5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Searcher {
     index: SearchIndex,
     side: EmbedderKind,

@@ -11,6 +11,11 @@ use super::SearchError;
 const MAX_BYTES: u64 = 256 << 20;
 
 /// The unit that each vector represents.
+///
+/// ```
+/// use tercet_models::search::IndexUnit;
+/// assert_eq!(IndexUnit::Paragraphs.name(), "paragraphs");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IndexUnit {

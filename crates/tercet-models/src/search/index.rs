@@ -18,6 +18,13 @@ const VERSION: u64 = 1;
 const UNIT_WITHIN: f32 = 1e-3;
 
 /// The settings that determine the vectors.
+///
+/// ```
+/// use tercet_models::search::{IndexUnit, SearchSettings};
+/// let (unit, prompt) = (IndexUnit::Lines, "passage: ".to_string());
+/// let settings = SearchSettings { unit, prompt, dims: Some(256), most: None, cut: false };
+/// assert_eq!(settings.unit.name(), "lines");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SearchSettings {
@@ -85,6 +92,15 @@ struct IndexHeaderVersion {
 }
 
 /// An index with the vectors of a folder's passages or images.
+///
+/// ```no_run
+/// use tercet_models::search::SearchIndex;
+/// let index = SearchIndex::open("notes.index")?;
+/// let mut query = vec![0.0; index.width()];
+/// query[0] = 1.0;
+/// assert!(index.nearest(&query, 5).len() <= 5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct SearchIndex {
     /// Digest of the model that produced the index.
@@ -100,6 +116,12 @@ pub struct SearchIndex {
 }
 
 /// A search result.
+///
+/// ```
+/// use tercet_models::search::Hit;
+/// let hit = Hit { file: "notes/todo.md".to_string(), lines: Some([3, 5]), score: 0.8 };
+/// assert_eq!(hit.lines.map(|[first, last]| last - first + 1), Some(3));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hit {
     /// Path of the file relative to the folder, with `/` as separator.
@@ -111,6 +133,16 @@ pub struct Hit {
 }
 
 /// The current content of an indexed passage.
+///
+/// ```no_run
+/// use tercet_models::search::{PassageState, SearchIndex};
+/// let index = SearchIndex::open("notes.index")?;
+/// let query = vec![0.0; index.width()];
+/// for hit in index.nearest(&query, 5) {
+///     assert!(!matches!(index.passage(&hit), PassageState::Changed));
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PassageState {
     /// The text of the passage.

@@ -20,6 +20,12 @@ const SLICE: usize = 256;
 const BETWEEN: (Duration, u32) = (Duration::from_secs(10), 20);
 
 /// The progress of indexing.
+///
+/// ```
+/// use tercet_models::search::IndexProgress;
+/// let progress = IndexProgress { files: 3, file_count: 4, vectors: 20 };
+/// assert!(progress.files < progress.file_count);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IndexProgress {
     /// Number of finished files, including unchanged ones.
@@ -31,6 +37,12 @@ pub struct IndexProgress {
 }
 
 /// The result of indexing.
+///
+/// ```
+/// use tercet_models::search::IndexStats;
+/// let stats = IndexStats { vectors: 20, embedded: 5, finished: true, ..IndexStats::default() };
+/// assert_eq!(stats.vectors - stats.embedded, 15);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IndexStats {
     /// Number of vectors in the index.
@@ -46,6 +58,18 @@ pub struct IndexStats {
 }
 
 /// A compiled model with the settings for indexing.
+///
+/// ```no_run
+/// use std::path::Path;
+/// use tercet_models::search::{IndexUnit, Indexer};
+/// use tercet_models::{EncoderOptions, ModelFiles};
+/// let (files, device) = (ModelFiles::open("all-MiniLM-L6-v2")?, tercet::Device::cpu());
+/// let options = EncoderOptions::default();
+/// let mut indexer = Indexer::new(&files, &device, &options, IndexUnit::Paragraphs)?;
+/// let stats = indexer.index(Path::new("notes"), Path::new("notes.index"), &mut |_| true)?;
+/// assert!(stats.finished);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Indexer {
     side: EmbedderKind,
     model: String,

@@ -25,6 +25,13 @@ use resample::Resampler;
 const RATES: std::ops::RangeInclusive<u32> = 1_000..=192_000;
 
 /// Error of decoding an audio file.
+///
+/// ```
+/// use tercet_models::Error;
+/// use tercet_models::speech::audio::{self, AudioError};
+/// let error = audio::read_bytes("empty.wav", Vec::<u8>::new(), &mut |_| Ok(())).unwrap_err();
+/// assert!(matches!(error, Error::Audio(AudioError::Empty { .. })));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AudioError {
@@ -75,6 +82,17 @@ pub enum AudioError {
 }
 
 /// Properties of a decoded file.
+///
+/// ```no_run
+/// use tercet_models::speech::audio::{self, AudioInfo};
+/// let mut samples = Vec::new();
+/// let info: AudioInfo = audio::read("speech.wav", &mut |new| {
+///     samples.extend_from_slice(new);
+///     Ok(())
+/// })?;
+/// assert!(info.rate > 0 && !samples.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AudioInfo {
     /// Sample rate in Hz.

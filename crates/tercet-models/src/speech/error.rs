@@ -1,6 +1,12 @@
 //! Errors of speech recognition.
 
 /// Error of speech recognition.
+///
+/// ```
+/// use tercet_models::speech::SpeechError;
+/// let error = SpeechError::UnknownTask { task: "summarize".to_string() };
+/// assert_eq!(error.to_string(), "the model has no token for the task `summarize`");
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpeechError {

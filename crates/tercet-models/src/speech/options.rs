@@ -5,6 +5,11 @@ use std::fmt;
 use super::SpeechError;
 
 /// Task of a speech model.
+///
+/// ```
+/// use tercet_models::speech::SpeechTask;
+/// assert_eq!(SpeechTask::Translate.to_string(), "translate");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SpeechTask {
     /// Text in the spoken language.
@@ -30,6 +35,13 @@ impl fmt::Display for SpeechTask {
 }
 
 /// Options of a transcription.
+///
+/// ```
+/// use tercet_models::speech::SpeechOptions;
+/// let language = Some("en".to_string());
+/// let options = SpeechOptions { language, timestamps: true, ..SpeechOptions::with_fallback() };
+/// assert_eq!(options.temperatures.len(), 6);
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct SpeechOptions {
     /// Language code such as `en`. `None` detects the language if the model is multilingual.

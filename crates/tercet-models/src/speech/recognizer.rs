@@ -16,6 +16,12 @@ use crate::tokenizer::Tokenizer;
 pub const SAMPLE_RATE: usize = RATE;
 
 /// Progress of a transcription.
+///
+/// ```
+/// use tercet_models::speech::TranscriptionProgress;
+/// let progress = TranscriptionProgress { done: 30.0, seconds: 120.0, segments: &[] };
+/// assert_eq!(progress.done / progress.seconds, 0.25);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TranscriptionProgress<'a> {
     /// Seconds of audio processed.
@@ -27,6 +33,17 @@ pub struct TranscriptionProgress<'a> {
 }
 
 /// A compiled speech recognizer and its audio buffer.
+///
+/// ```no_run
+/// use tercet::Device;
+/// use tercet_models::ModelFiles;
+/// use tercet_models::speech::{SAMPLE_RATE, SpeechOptions};
+/// let mut recognizer = ModelFiles::open("whisper-tiny")?.recognizer(&Device::cpu())?;
+/// recognizer.push(&[0.0; SAMPLE_RATE])?;
+/// let transcript = recognizer.finish(&SpeechOptions::default(), &mut |_| true)?;
+/// assert_eq!(transcript.seconds, 1.0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Recognizer {
     pub(super) kind: RecognizerKind,
 }

@@ -8,6 +8,15 @@ const STEP: f64 = 0.02;
 const FRAMES_OF_STEP: usize = 2;
 
 /// A segment of the transcript with its times.
+///
+/// ```
+/// use tercet_models::speech::TranscriptSegment;
+/// let segment = TranscriptSegment {
+///     start: 0.0, end: 2.5, text: " Hello.".to_string(), tokens: Vec::new(),
+///     temperature: 0.0, log_probability: -0.2, compression: 1.0, no_speech: 0.01,
+/// };
+/// assert_eq!(segment.end - segment.start, 2.5);
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct TranscriptSegment {
     /// Start in seconds from the beginning of the audio.
@@ -29,6 +38,18 @@ pub struct TranscriptSegment {
 }
 
 /// Result of a transcription.
+///
+/// ```
+/// # use tercet_models::speech::TranscriptSegment;
+/// # let segment = TranscriptSegment {
+/// #     start: 0.0, end: 2.5, text: " Hello.".to_string(), tokens: Vec::new(),
+/// #     temperature: 0.0, log_probability: -0.2, compression: 1.0, no_speech: 0.01,
+/// # };
+/// use tercet_models::speech::Transcript;
+/// let transcript = Transcript { segments: vec![segment], ..Transcript::default() };
+/// assert_eq!(transcript.text(), " Hello.");
+/// assert_eq!(transcript.lines(), "[00:00:00.000 --> 00:00:02.500] Hello.\n");
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Transcript {
     /// Language code, if the model is multilingual and the language was selected or detected.

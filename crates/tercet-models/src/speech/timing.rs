@@ -12,6 +12,13 @@ use crate::builder::PIECE_SECONDS;
 use crate::config::speech::{HOP, RATE};
 
 /// Measured times of one window in seconds, from samples to tokens on the host.
+///
+/// ```
+/// use tercet_models::speech::WindowTime;
+/// let (features, encoder, text) = (0.25, 0.5, 1.25);
+/// let time = WindowTime { recording: 30.0, tokens: 100, features, encoder, text };
+/// assert_eq!(time.recording / time.total(), 15.0);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WindowTime {
     /// Length of the audio in seconds.

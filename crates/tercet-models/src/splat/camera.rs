@@ -13,6 +13,15 @@ type CameraVec3 = [f64; 3];
 const NEAR: f64 = 0.2;
 
 /// A pinhole camera with x to the right, y down and z forward.
+///
+/// ```
+/// use tercet_models::splat::{LookAt, SplatCamera};
+/// let (eye, target) = ([0.0, 0.0, -2.0], [0.0; 3]);
+/// let look = LookAt { eye, target, up: [0.0, -1.0, 0.0], fov: 60.0 };
+/// let camera = SplatCamera::look_at(&look, [640, 480])?;
+/// assert_eq!((camera.axes[2], camera.center), ([0.0, 0.0, 1.0], [320.0, 240.0]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SplatCamera {
     /// Position in world coordinates.
@@ -28,6 +37,14 @@ pub struct SplatCamera {
 }
 
 /// Camera parameters: position, target, up direction and field of view.
+///
+/// ```
+/// use tercet_models::splat::{LookAt, SplatCamera};
+/// let (eye, target) = ([0.0, 0.0, -2.0], [0.0; 3]);
+/// let look = LookAt { eye, target, up: [0.0, -1.0, 0.0], fov: 60.0 };
+/// assert!(SplatCamera::look_at(&look, [640, 480]).is_ok());
+/// assert!(SplatCamera::look_at(&LookAt { target: eye, ..look }, [640, 480]).is_err());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LookAt {
     /// Position of the camera.

@@ -22,6 +22,12 @@ pub const PICTURE: &str = "picture";
 pub const IMAGE: &str = "image";
 
 /// Sizes of a fit.
+///
+/// ```
+/// use tercet_models::splat::fit::FitShape;
+/// let shape = FitShape { count: 100, harmonics: 4, image: [32, 32] };
+/// assert_eq!(shape.names().last(), Some(&"more_colors"));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FitShape {
     /// Number of Gaussians.
@@ -191,6 +197,13 @@ pub fn learning_rates(distance: f64) -> [(&'static str, f64); 6] {
 const DEGREE_0: f32 = 0.282_094_79;
 
 /// Seeded random number generator of a fit.
+///
+/// ```
+/// use tercet_models::splat::fit::SplatFitRng;
+/// let (mut a, mut b) = (SplatFitRng::new(7), SplatFitRng::new(7));
+/// assert_eq!(a.unit(), b.unit());
+/// assert!(a.below(10) < 10);
+/// ```
 #[derive(Clone, Debug)]
 pub struct SplatFitRng {
     stream: PhiloxStream,

@@ -8,6 +8,18 @@ use super::camera::{dot, middle};
 use super::{SplatCamera, SplatError};
 
 /// An image with its camera pose and lens.
+///
+/// ```
+/// use std::path::Path;
+/// use tercet_models::splat::views;
+/// let json = r#"{"camera_angle_x": 0.7, "frames": [{
+///     "file_path": "cat", "transform_matrix": [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 2]]
+/// }]}"#;
+/// let views = views(json, Path::new("photos"))?;
+/// assert_eq!(views[0].image, Path::new("photos/cat.png"));
+/// assert_eq!(views[0].camera([64, 48])?.position, [0.0, 0.0, 2.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct SplatView {
     /// Path of the image file.

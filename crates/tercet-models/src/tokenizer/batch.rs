@@ -8,6 +8,19 @@ use tokenizers::{
 use super::{Tokenizer, TokenizerEngine, TokenizerError};
 
 /// Token ids of several texts, padded to the longest: `[rows, row_len]`, row-major.
+///
+/// ```
+/// # let json = r#"{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+/// #     "normalizer": null, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null,
+/// #     "decoder": null,
+/// #     "model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 0, "b": 1}}}"#;
+/// # let tokenizer = tercet_models::Tokenizer::from_json(json.as_bytes())?;
+/// use tercet_models::TokenizedBatch;
+/// let batch: TokenizedBatch = tokenizer.encode_batch(&["a b", "b"], 8)?;
+/// assert_eq!((batch.rows, batch.row_len), (2, 2));
+/// assert_eq!(batch.mask, [true, true, true, false]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenizedBatch {
     /// Number of texts.
@@ -23,6 +36,18 @@ pub struct TokenizedBatch {
 }
 
 /// Token ids of a text, or of a pair of texts.
+///
+/// ```
+/// # let json = r#"{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+/// #     "normalizer": null, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null,
+/// #     "decoder": null,
+/// #     "model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 0, "b": 1}}}"#;
+/// # let tokenizer = tercet_models::Tokenizer::from_json(json.as_bytes())?;
+/// use tercet_models::TokenizedRow;
+/// let row: TokenizedRow = tokenizer.encode_row("a b", None, Some(8))?;
+/// assert_eq!((row.ids, row.type_ids), (vec![0, 1], vec![0, 0]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenizedRow {
     /// Token ids, including special tokens.

@@ -4,6 +4,18 @@ use crate::gguf::GgufError;
 use crate::mmap::FileError;
 
 /// The reason why a tokenizer cannot be created or used.
+///
+/// ```
+/// # let json = r#"{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+/// #     "normalizer": null, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null,
+/// #     "decoder": null,
+/// #     "model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 0, "b": 1}}}"#;
+/// # let tokenizer = tercet_models::Tokenizer::from_json(json.as_bytes())?;
+/// use tercet_models::TokenizerError;
+/// let error = tokenizer.encode_batch(&["a b"], 0).unwrap_err();
+/// assert!(matches!(error, TokenizerError::NoRoom { max_len: 0, special: 0 }));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(

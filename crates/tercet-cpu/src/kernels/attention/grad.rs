@@ -248,7 +248,8 @@ impl AttentionGradPanels {
 simd_dispatch!(fn run_job(job: &AttentionGradTask<'_>, scratch: &mut [f32]) = run_job_body);
 
 /// # Safety
-/// Requires the instructions of `S`; operands and results were checked, and no other task writes what belongs to the head.
+/// Requires the instructions of `S`, checked operands and results, and exclusive access to the
+/// results of the head.
 #[inline(always)]
 unsafe fn run_job_body<S: Simd>(job: &AttentionGradTask<'_>, scratch: &mut [f32]) {
     let (a, of) = (job.a, job.of);

@@ -8,6 +8,13 @@ use crate::constraint::Constraint;
 use crate::generate::FinishReason;
 
 /// A generation request for a [`BatchGenerator`](super::BatchGenerator).
+///
+/// ```
+/// use tercet_models::{SamplingOptions, Sequence};
+/// let sampling = SamplingOptions { temperature: 0.7, ..SamplingOptions::default() };
+/// let sequence = Sequence { eos: vec![2], sampling, ..Sequence::new(vec![1, 5, 9], 64) };
+/// assert_eq!((sequence.prompt.len(), sequence.max_tokens), (3, 64));
+/// ```
 pub struct Sequence {
     /// Prompt token ids; at least one.
     pub prompt: Vec<u32>,
@@ -22,7 +29,8 @@ pub struct Sequence {
     pub seed: u64,
     /// Constraint on the allowed tokens.
     pub constraint: Option<Box<dyn Constraint>>,
-    /// Index of the adapter in [`BatchOptions::adapter_count`](crate::BatchOptions::adapter_count); `None` uses
+    /// Index of the adapter in
+    /// [`BatchOptions::selectable_adapters`](crate::BatchOptions::selectable_adapters); `None` uses
     /// the base model.
     pub adapter: Option<usize>,
     /// Makes the logits of every token available. It disables drafts, which generate several tokens
@@ -69,10 +77,45 @@ impl Sequence {
 
 /// Unique identifier of a sequence within a [`BatchGenerator`](super::BatchGenerator); never
 /// reused.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// # let spec = tercet_models::DecoderSpec::llama(dims);
+/// # let weights = tercet_models::Weights::Dummy(tercet_models::DummyWeights::dense());
+/// # let options = tercet_models::BatchOptions::new(&spec, 2);
+/// # let decoder = tercet_models::BatchDecoder::build(&spec, &weights, options)?;
+/// # let mut generator = decoder.generator(&tercet::Device::cpu())?;
+/// use tercet_models::{Sequence, SequenceId};
+/// let first: SequenceId = generator.start(Sequence::new(vec![1, 2, 3], 4))?;
+/// let second = generator.start(Sequence::new(vec![1, 2, 3], 4))?;
+/// assert!(first < second);
+/// assert!(generator.cancel(first));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceId(pub(super) u64);
 
 /// A result of a step for one sequence.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// # let spec = tercet_models::DecoderSpec::llama(dims);
+/// # let weights = tercet_models::Weights::Dummy(tercet_models::DummyWeights::dense());
+/// # let options = tercet_models::BatchOptions::new(&spec, 2);
+/// # let decoder = tercet_models::BatchDecoder::build(&spec, &weights, options)?;
+/// # let mut generator = decoder.generator(&tercet::Device::cpu())?;
+/// use tercet_models::{BatchEvent, Sequence};
+/// let id = generator.start(Sequence::new(vec![1, 2, 3], 4))?;
+/// let events: Vec<BatchEvent> = generator.step()?;
+/// assert!(events.iter().all(|event| event.sequence == id));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct BatchEvent {
     /// Sequence that the event belongs to.
@@ -82,6 +125,28 @@ pub struct BatchEvent {
 }
 
 /// Payload of a batch event.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// # let spec = tercet_models::DecoderSpec::llama(dims);
+/// # let weights = tercet_models::Weights::Dummy(tercet_models::DummyWeights::dense());
+/// # let options = tercet_models::BatchOptions::new(&spec, 2);
+/// # let decoder = tercet_models::BatchDecoder::build(&spec, &weights, options)?;
+/// # let mut generator = decoder.generator(&tercet::Device::cpu())?;
+/// use tercet_models::{BatchEventKind, FinishReason, Sequence};
+/// generator.start(Sequence::new(vec![1, 2, 3], 2))?;
+/// let mut finish = None;
+/// for _ in 0..4 {
+///     for event in generator.step()? {
+///         if let BatchEventKind::Ended(reason) = event.kind { finish = Some(reason) }
+///     }
+/// }
+/// assert_eq!(finish, Some(FinishReason::Length));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub enum BatchEventKind {
     /// Number of prompt tokens computed so far.

@@ -11,6 +11,24 @@ use super::super::{DraftCounts, Generator, MatmulPrecision, ModelError};
 use super::sequence::{ActiveSequence, BatchEvent, BatchEventKind, Sequence, SequenceId};
 
 /// A compiled language model that generates one sequence at a time with a draft.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// # let spec = tercet_models::DecoderSpec::llama(dims);
+/// # let weights = tercet_models::Weights::Dummy(tercet_models::DummyWeights::dense());
+/// use tercet::Device;
+/// use tercet_models::{Decoder, DecoderOptions, Draft, Sequence, SpeculativeGenerator};
+/// let options = DecoderOptions { logit_rows: 5, ..DecoderOptions::new(&spec) };
+/// let mut generator = Decoder::build(&spec, &weights, options)?.generator(&Device::cpu())?;
+/// generator.set_draft(Some(Draft::ngrams()), 4)?;
+/// let mut generator = SpeculativeGenerator::new(generator);
+/// let id = generator.start(Sequence::new(vec![1, 2, 3], 4))?;
+/// assert_eq!((generator.slots(), generator.cancel(id)), (1, true));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct SpeculativeGenerator {
     generator: Generator,
     /// Number of leading cached tokens that were computed in whole prefill chunks.

@@ -59,6 +59,19 @@ use crate::config::decoder::DecoderSpec;
 const MAX_SLOTS: usize = 256;
 
 /// Options of a continuous-batching graph.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// # let spec = tercet_models::DecoderSpec::llama(dims);
+/// # let weights = tercet_models::Weights::Dummy(tercet_models::DummyWeights::dense());
+/// use tercet_models::{BatchOptions, CacheFormat};
+/// let options = BatchOptions { cache: Some(CacheFormat::Q8_0), ..BatchOptions::new(&spec, 4) };
+/// assert_eq!((options.slots, options.context), (4, spec.context));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct BatchOptions {
     /// Maximum concurrent sequences, 1 to 256.
@@ -106,6 +119,19 @@ impl BatchOptions {
 }
 
 /// A decoder for several sequences: graph, parameters and configuration.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// # let spec = tercet_models::DecoderSpec::llama(dims);
+/// # let weights = tercet_models::Weights::Dummy(tercet_models::DummyWeights::dense());
+/// use tercet_models::{BatchDecoder, BatchOptions};
+/// let decoder = BatchDecoder::build(&spec, &weights, BatchOptions::new(&spec, 2))?;
+/// assert_eq!((decoder.options.slots, &decoder.config), (2, &spec));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct BatchDecoder {
     /// Graph and parameters.

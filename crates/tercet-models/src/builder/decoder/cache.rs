@@ -13,6 +13,20 @@ use super::attention::cast;
 use crate::config::decoder::DecoderSpec;
 
 /// Storage format of the keys and values in a KV cache.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// # let spec = tercet_models::DecoderSpec::llama(dims);
+/// # let weights = tercet_models::Weights::Dummy(tercet_models::DummyWeights::dense());
+/// use tercet_models::{CacheFormat, DecoderOptions};
+/// let options = DecoderOptions { cache: Some(CacheFormat::Q8_0), ..DecoderOptions::new(&spec) };
+/// assert_eq!(options.cache_format().to_string(), "q8_0");
+/// assert_eq!(CacheFormat::from(tercet::DType::F16), CacheFormat::Float(tercet::DType::F16));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheFormat {
     /// Float dtype: F32, F16 or BF16.

@@ -12,6 +12,21 @@ use tercet::{CompileOptions, DType, Device, Executable, Graph, Scheme};
 use super::super::{ModelError, ModelGraph};
 
 /// Precision of F32 matmul inputs with 16-bit or quantized weights.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// # let spec = tercet_models::DecoderSpec::llama(dims);
+/// # let weights = tercet_models::Weights::Dummy(tercet_models::DummyWeights::dense());
+/// use tercet::DType;
+/// use tercet_models::{DecoderOptions, MatmulPrecision};
+/// let rounded = MatmulPrecision::Fixed(DType::F16);
+/// let options = DecoderOptions { matmul_precision: rounded, ..DecoderOptions::new(&spec) };
+/// assert_ne!(options.matmul_precision, MatmulPrecision::default());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MatmulPrecision {
     /// No rounding: inputs stay in F32.

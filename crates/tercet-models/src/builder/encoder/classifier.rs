@@ -9,6 +9,13 @@ use crate::maybe_async::{WaitMode, block_on_ready};
 use crate::tokenizer::Tokenizer;
 
 /// Conversion of logits to scores.
+///
+/// ```
+/// use tercet_models::Scoring;
+/// let mut logits = [0.0, 0.0];
+/// Scoring::Softmax.apply(&mut logits);
+/// assert_eq!(logits, [0.5, 0.5]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scoring {
     /// Softmax probabilities that sum to 1, for exactly one class per text.
@@ -38,6 +45,13 @@ impl Scoring {
 }
 
 /// A class and its score.
+///
+/// ```
+/// use tercet_models::ClassScore;
+/// let labels = ["negative", "positive"];
+/// let found = ClassScore { class: 1, score: 0.9 };
+/// assert_eq!(labels[found.class], "positive");
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClassScore {
     /// Index of the class in the model's label list.
@@ -57,6 +71,13 @@ impl ClassScore {
 }
 
 /// Predicted class of a token.
+///
+/// ```
+/// use tercet_models::{ClassScore, TokenLabel};
+/// let label = ClassScore { class: 2, score: 0.98 };
+/// let found = TokenLabel { token: "Berlin".to_string(), label };
+/// assert!(found.label.score > 0.5);
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLabel {
     /// Token text as in the vocabulary.
@@ -66,6 +87,28 @@ pub struct TokenLabel {
 }
 
 /// A compiled encoder with a classification head, its tokenizer and class names.
+///
+/// ```
+/// # let dims = tercet_models::EncoderDims {
+/// #     hidden: 32, layers: 1, heads: 2, ffn: 64, vocab: 16, context: 32,
+/// # };
+/// # let spec = tercet_models::EncoderSpec::bert(dims);
+/// # let weights = tercet_models::Weights::Dummy(tercet_models::DummyWeights::dense());
+/// # let json = r#"{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+/// #     "normalizer": null, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null,
+/// #     "decoder": null,
+/// #     "model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 0, "b": 1}}}"#;
+/// # let tokenizer = tercet_models::Tokenizer::from_json(json.as_bytes())?;
+/// use tercet::{DType, Device};
+/// use tercet_models::{Classifier, Encoder, EncoderOutput, Scoring};
+/// let encoder = Encoder::build(&spec, &weights, &EncoderOutput::Classes(2), DType::F32)?;
+/// let labels = vec!["negative".to_string(), "positive".to_string()];
+/// let (device, most, scoring) = (Device::cpu(), (None, 16), Scoring::Softmax);
+/// let mut classifier = Classifier::new(&encoder, tokenizer, &device, most, labels, scoring)?;
+/// let scores = classifier.classify(&["a b"], &mut |_| true)?;
+/// assert_eq!(scores[0].len(), classifier.labels().len());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Classifier {
     pub(super) runner: EncoderRunner,
     pub(super) tokenizer: Tokenizer,

@@ -11,6 +11,27 @@ use crate::tokenizer::{TokenizedRow, Tokenizer};
 
 /// A compiled sentence encoder with its tokenizer. It turns texts into vectors, which have length 1
 /// if the model normalizes.
+///
+/// ```
+/// # let dims = tercet_models::EncoderDims {
+/// #     hidden: 32, layers: 1, heads: 2, ffn: 64, vocab: 16, context: 32,
+/// # };
+/// # let spec = tercet_models::EncoderSpec::bert(dims);
+/// # let weights = tercet_models::Weights::Dummy(tercet_models::DummyWeights::dense());
+/// # let json = r#"{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+/// #     "normalizer": null, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null,
+/// #     "decoder": null,
+/// #     "model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 0, "b": 1}}}"#;
+/// # let tokenizer = tercet_models::Tokenizer::from_json(json.as_bytes())?;
+/// use tercet::{DType, Device};
+/// use tercet_models::{Embedder, Encoder, EncoderOutput};
+/// let output = EncoderOutput::mean_normalized();
+/// let encoder = Encoder::build(&spec, &weights, &output, DType::F32)?;
+/// let mut embedder = Embedder::new(&encoder, tokenizer, &Device::cpu(), None, 16)?;
+/// let vectors = embedder.embed(&["a b", "b"], &mut |_| true)?;
+/// assert_eq!((vectors.len(), vectors[0].len()), (2, embedder.width()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Embedder {
     runner: EncoderRunner,
     tokenizer: Tokenizer,

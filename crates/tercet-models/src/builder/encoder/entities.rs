@@ -11,6 +11,12 @@ use crate::maybe_async::{WaitMode, block_on_ready};
 const OUTSIDE: &str = "O";
 
 /// A named entity: a span of a text with its class.
+///
+/// ```
+/// use tercet_models::Entity;
+/// let entity = Entity { name: "LOC".to_string(), score: 0.99, span: 8..14 };
+/// assert_eq!(&"I am in Berlin"[entity.span.clone()], "Berlin");
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entity {
     /// Class name without the begin or inside prefix (`B-`, `I-`).

@@ -14,6 +14,12 @@ const MIN_TOKEN_COUNT: f64 = 1e-9;
 const MIN_NORM: f64 = 1e-12;
 
 /// Pooling of the token states of a text into one vector.
+///
+/// ```
+/// use tercet_models::{PoolingMode, SentenceModules};
+/// let modules = SentenceModules::normalized(PoolingMode::Cls);
+/// assert_eq!(modules.modes, [PoolingMode::Cls]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PoolingMode {
     /// State of the first token (the class token of BERT).
@@ -31,6 +37,17 @@ pub enum PoolingMode {
 }
 
 /// A dense layer after pooling.
+///
+/// ```
+/// use tercet::Tensor;
+/// use tercet_models::{DenseModule, PoolingMode, SentenceModule, SentenceModules};
+/// let weight = Tensor::from_slice(&[2, 3], &[0.5f32; 6])?;
+/// let dense = DenseModule { name: "2_Dense".to_string(), weight, bias: None, activation: None };
+/// let mut modules = SentenceModules::normalized(PoolingMode::Mean);
+/// modules.then.insert(0, SentenceModule::Dense(dense));
+/// assert_eq!(modules.width(3), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct DenseModule {
     /// Name prefix of its tensors in the graph.
@@ -44,6 +61,12 @@ pub struct DenseModule {
 }
 
 /// A module after pooling.
+///
+/// ```
+/// use tercet_models::{PoolingMode, SentenceModule, SentenceModules};
+/// let modules = SentenceModules::normalized(PoolingMode::Mean);
+/// assert!(matches!(modules.then[0], SentenceModule::Normalize));
+/// ```
 #[derive(Clone, Debug)]
 pub enum SentenceModule {
     /// A dense layer.
@@ -53,6 +76,13 @@ pub enum SentenceModule {
 }
 
 /// Pipeline from hidden states to an embedding vector.
+///
+/// ```
+/// use tercet_models::{PoolingMode, SentenceModules};
+/// let modes = vec![PoolingMode::Mean, PoolingMode::Max];
+/// let modules = SentenceModules { modes, ..SentenceModules::normalized(PoolingMode::Mean) };
+/// assert_eq!(modules.width(384), 768);
+/// ```
 #[derive(Clone, Debug)]
 pub struct SentenceModules {
     /// Pooling modes; their results are concatenated.

@@ -16,6 +16,22 @@ pub const MAX_DRAFT_TOKENS: usize = 7;
 
 /// Source of draft tokens; a [`Generator`] verifies several of them in one run
 /// ([`Generator::set_draft`]).
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// # let spec = tercet_models::DecoderSpec::llama(dims);
+/// # let weights = tercet_models::Weights::Dummy(tercet_models::DummyWeights::dense());
+/// use tercet::Device;
+/// use tercet_models::{Decoder, DecoderOptions, Draft};
+/// let options = DecoderOptions { logit_rows: 5, ..DecoderOptions::new(&spec) };
+/// let mut generator = Decoder::build(&spec, &weights, options)?.generator(&Device::cpu())?;
+/// generator.set_draft(Some(Draft::ngrams()), 4)?;
+/// assert_eq!(generator.draft_counts().map(|counts| counts.proposed), Some(0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Draft {
     pub(super) source: DraftProposer,
 }
@@ -26,6 +42,24 @@ pub(super) enum DraftProposer {
 }
 
 /// Error of setting up a draft.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// # let spec = tercet_models::DecoderSpec::llama(dims);
+/// # let weights = tercet_models::Weights::Dummy(tercet_models::DummyWeights::dense());
+/// # let options = tercet_models::DecoderOptions::new(&spec);
+/// # let decoder = tercet_models::Decoder::build(&spec, &weights, options)?;
+/// # let mut generator = decoder.generator(&tercet::Device::cpu())?;
+/// use tercet_models::{Draft, DraftError, ModelError};
+/// // The graph computes one row of logits per run.
+/// let refused = generator.set_draft(Some(Draft::ngrams()), 4);
+/// let expected = DraftError::Rows { tokens: 4, rows: 1 }.to_string();
+/// assert!(matches!(refused, Err(ModelError::Draft(error)) if error.to_string() == expected));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DraftError {

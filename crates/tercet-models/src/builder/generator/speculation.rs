@@ -17,6 +17,12 @@ use super::{Generator, LogitRowSelection, not_the_output};
 use crate::maybe_async::{WaitMode, block_on_ready};
 
 /// Statistics of speculative decoding.
+///
+/// ```
+/// use tercet_models::DraftCounts;
+/// let counts = DraftCounts { proposed: 8, accepted: 6, ..DraftCounts::default() };
+/// assert_eq!(counts.accepted as f64 / counts.proposed as f64, 0.75);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DraftCounts {
     /// Number of draft tokens proposed.

@@ -29,6 +29,13 @@ use crate::config::{MoonshineSpec, RopeSpec};
 pub(crate) const PIECE_SECONDS: usize = 30;
 
 /// A speech recognition model on raw samples: graphs and parameters.
+///
+/// ```
+/// use tercet_models::MoonshineModel;
+/// let inputs = MoonshineModel::inputs(&[0.0; 16_000])?;
+/// assert_eq!(inputs.map(|(name, _)| name), ["frames", "second", "third", "positions"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct MoonshineModel {
     /// Graph from frames of samples to cross-attention keys and values.

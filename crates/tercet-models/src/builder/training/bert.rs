@@ -29,6 +29,12 @@ use crate::config::EncoderSpec;
 use crate::config::encoder::{EncoderFamily, EncoderNames, EncoderPart};
 
 /// Pooling that provides the input of the classifier.
+///
+/// ```
+/// use tercet_models::training::{BertTask, ClassPooling};
+/// let task = BertTask::Classes { classes: 3, pooling: ClassPooling::Mean };
+/// assert!(matches!(task, BertTask::Classes { pooling: ClassPooling::Mean, .. }));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClassPooling {
     /// First token's state after the model's own pooler, a dense layer with tanh.
@@ -40,6 +46,20 @@ pub enum ClassPooling {
 }
 
 /// Training task of an encoder.
+///
+/// ```
+/// # let dims = tercet_models::EncoderDims {
+/// #     hidden: 32, layers: 1, heads: 2, ffn: 64, vocab: 16, context: 32,
+/// # };
+/// # let spec = tercet_models::EncoderSpec::bert(dims);
+/// # let weights = tercet_models::Weights::Dummy(tercet_models::DummyWeights::dense());
+/// use tercet_models::training::{BertTask, BertTrainingOptions, FineTuneMode, TrainingGraph};
+/// let task = BertTask::Pairs { temperature: 0.05, negatives: 0 };
+/// let options = BertTrainingOptions::new(4, 16, FineTuneMode::Full, task);
+/// let training = TrainingGraph::bert(&spec, &weights, &options)?;
+/// assert!(training.trained_numbers() > 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum BertTask {
     /// Text classification with a linear layer `classifier`. The layer is always fully trained. It
@@ -61,6 +81,14 @@ pub enum BertTask {
 }
 
 /// Options of an encoder training graph.
+///
+/// ```
+/// use tercet_models::training::{BertTask, BertTrainingOptions, ClassPooling, FineTuneMode};
+/// let task = BertTask::Classes { classes: 2, pooling: ClassPooling::Pooler };
+/// let options = BertTrainingOptions::new("b", "s", FineTuneMode::Full, task);
+/// let options = BertTrainingOptions { dropout: 0.1, ..options };
+/// assert_eq!(options.batch, tercet::Dim::sym("b"));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct BertTrainingOptions {
     /// Texts or pairs per batch.

@@ -32,6 +32,13 @@ use crate::config::decoder::{DecoderPart, DecoderSpec, LayerSpec};
 const LOGIT_COLUMN_ALIGNMENT: usize = 64;
 
 /// Options of a decoder training graph.
+///
+/// ```
+/// use tercet_models::training::{DecoderTrainingOptions, FineTuneMode};
+/// let options = DecoderTrainingOptions::new(4, 256, FineTuneMode::Full);
+/// let options = DecoderTrainingOptions { loss_parts: 8, checkpoints: true, ..options };
+/// assert!(options.packed);
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecoderTrainingOptions {
     /// Rows per batch.

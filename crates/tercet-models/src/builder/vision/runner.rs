@@ -13,6 +13,16 @@ use crate::image::{Image, ImageProcessor};
 const BATCH: usize = 8;
 
 /// A compiled vision model with its preprocessing. It turns images into output rows.
+///
+/// ```no_run
+/// use tercet::Device;
+/// use tercet_models::{EncoderOptions, ModelFiles};
+/// let files = ModelFiles::open("dinov2-small")?;
+/// let mut embedder = files.image_embedder(&Device::cpu(), &EncoderOptions::default())?;
+/// let vectors = embedder.embed_files(&["cat.jpg"], &mut |_| true)?;
+/// assert_eq!(vectors[0].len(), embedder.width());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct ImageEmbedder {
     exe: Box<dyn Executable>,
     processor: ImageProcessor,
@@ -126,6 +136,13 @@ fn tensor_error(e: tercet::TensorError) -> ModelError {
 }
 
 /// Class names and scoring of an image classifier.
+///
+/// ```
+/// use tercet_models::{ImageLabels, Scoring};
+/// let labels = vec!["cat".to_string(), "dog".to_string()];
+/// let labels = ImageLabels { labels, scoring: Scoring::Softmax };
+/// assert_eq!(labels.labels[1], "dog");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageLabels {
     /// Class names, in order.
@@ -135,6 +152,16 @@ pub struct ImageLabels {
 }
 
 /// A compiled image classifier.
+///
+/// ```no_run
+/// use tercet::Device;
+/// use tercet_models::{EncoderOptions, ModelFiles};
+/// let files = ModelFiles::open("resnet-50")?;
+/// let mut classifier = files.image_classifier(&Device::cpu(), &EncoderOptions::default())?;
+/// let scores = classifier.classify(&["cat.jpg"], &mut |_| true)?;
+/// assert_eq!(scores[0].len(), classifier.labels().len());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct ImageClassifier {
     encoder: ImageEmbedder,
     labels: ImageLabels,

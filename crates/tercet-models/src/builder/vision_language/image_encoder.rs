@@ -13,6 +13,21 @@ use crate::image::{Image, ImageTileProcessor, ImageTiles};
 use crate::tokenizer::Tokenizer;
 
 /// A compiled vision tower; it provides a [`Generator`] with the image embeddings of a prompt.
+///
+/// ```no_run
+/// # use tercet_models::{DecoderOptions, ModelFiles};
+/// # let files = ModelFiles::open("smolvlm")?;
+/// # let model = files.vision_language(|spec| DecoderOptions::new(&spec.decoder))?;
+/// use tercet::Device;
+/// use tercet_models::Image;
+/// let (mut images, mut generator) = model.compile(&Device::cpu())?;
+/// let tokenizer = files.tokenizer()?;
+/// let image = [Image::open("cat.jpg")?];
+/// let prompt = ("<image>Describe it.", &image[..]);
+/// let ids = images.read(prompt, (&tokenizer, true), &mut generator, &mut |_, _| true)?;
+/// assert!(ids.is_some());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct ImageEncoder {
     exe: Box<dyn Executable>,
     processor: ImageTileProcessor,
@@ -60,7 +75,9 @@ impl ImageEncoder {
     /// tokens.
     ///
     /// # Errors
-    /// [`Error::Model`]: [`ModelError::Places`] if the numbers of placeholders and images differ, [`ModelError::Context`] if the prompt exceeds the context. The latter is checked before any image is computed. [`Error::Image`], [`Error::Tokenizer`].
+    /// [`Error::Model`]: [`ModelError::Places`] if the numbers of placeholders and images differ,
+    /// [`ModelError::Context`] if the prompt exceeds the context. The latter is checked before any
+    /// image is computed. [`Error::Image`], [`Error::Tokenizer`].
     pub fn read(
         &mut self,
         prompt: (&str, &[Image]),

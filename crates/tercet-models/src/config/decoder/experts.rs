@@ -5,6 +5,12 @@ use super::super::{ConfigError, ensure};
 /// A mixture-of-experts layer in place of a feed-forward network (Shazeer and others, "Outrageously
 /// Large Neural Networks", 2017). Each token is routed to the experts with the highest router
 /// scores; the layer returns the sum of their outputs, weighted by score.
+///
+/// ```
+/// use tercet_models::config::Experts;
+/// let experts = Experts::new([8, 2, 512], true);
+/// assert_eq!((experts.count, experts.used, experts.shared), (8, 2, None));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Experts {
     /// Number of experts.
@@ -94,6 +100,13 @@ impl SharedExpert {
 }
 
 /// The shared expert, which processes every token.
+///
+/// ```
+/// use tercet_models::config::{Experts, SharedExpert};
+/// let shared = Some(SharedExpert::new(256));
+/// let experts = Experts { shared, ..Experts::new([8, 2, 512], true) };
+/// assert_eq!(experts.shared.map(|shared| shared.ffn), Some(256));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SharedExpert {
     /// Intermediate width of the shared expert.
@@ -110,6 +123,13 @@ pub struct SharedExpert {
 
 /// The layout of expert matrices in a folder. GGUF files have three tensors, each with the matrices
 /// of all experts.
+///
+/// ```
+/// use tercet_models::config::{ExpertTensors, Experts};
+/// let stored = ExpertTensors::GateThenUp;
+/// let experts = Experts { stored, ..Experts::new([8, 2, 512], true) };
+/// assert_ne!(experts.stored, ExpertTensors::default());
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ExpertTensors {
     /// Three tensors per expert: gate, up and down.
@@ -134,6 +154,11 @@ impl ExpertTensors {
 }
 
 /// The function from router logits to expert scores.
+///
+/// ```
+/// use tercet_models::config::{Experts, RouterScoring};
+/// assert_eq!(Experts::new([8, 2, 512], true).scores, RouterScoring::Softmax);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RouterScoring {
     /// Softmax over all experts.
@@ -145,6 +170,13 @@ pub enum RouterScoring {
 
 /// Group-limited routing: experts are split into groups of equal size, and a token selects experts
 /// only from its best groups (DeepSeek-AI, "DeepSeek-V2", 2024).
+///
+/// ```
+/// use tercet_models::config::{ExpertGroups, Experts};
+/// let groups = Some(ExpertGroups { count: 4, used: 2, best: 2 });
+/// let experts = Experts { groups, ..Experts::new([64, 6, 512], false) };
+/// assert_eq!(experts.groups, groups);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ExpertGroups {
     /// Number of groups.

@@ -99,6 +99,15 @@ pub(super) struct DecoderSizeKeys {
 }
 
 /// A model family of decoders, as an index into the table of families.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// use tercet_models::DecoderSpec;
+/// assert_eq!(DecoderSpec::llama(dims).family.model_type(), "llama");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DecoderFamily(usize);
 

@@ -4,6 +4,15 @@
 ///
 /// Both layouts describe the same model if the rows of the Q and K weights are permuted
 /// accordingly. GGUF files of the llama architecture store them permuted.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// use tercet_models::{DecoderSpec, RopeLayout};
+/// assert_eq!(DecoderSpec::llama(dims).rope_layout, RopeLayout::Halves);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RopeLayout {
     /// Element `i` is paired with element `i + n_rot / 2` (GPT-NeoX, Hugging Face).
@@ -13,6 +22,15 @@ pub enum RopeLayout {
 }
 
 /// The type of a norm.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// use tercet_models::{DecoderSpec, config::NormKind};
+/// assert_eq!(DecoderSpec::llama(dims).norm.kind, NormKind::Rms);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NormKind {
     /// Divides by the root mean square (Zhang and Sennrich, "Root Mean Square Layer Normalization",
@@ -24,6 +42,16 @@ pub enum NormKind {
 }
 
 /// The norms of a model.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// use tercet_models::{DecoderSpec, config::{NormKind, NormSpec}};
+/// let norm = NormSpec { kind: NormKind::Rms, eps: 1e-5, bias: false, one_plus: false };
+/// assert_eq!(DecoderSpec::llama(dims).norm, norm);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NormSpec {
     /// RMS norm or layer norm.
@@ -37,6 +65,15 @@ pub struct NormSpec {
 }
 
 /// The placement of norms in a layer.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// use tercet_models::{DecoderSpec, config::NormPlacement};
+/// assert_eq!(DecoderSpec::llama(dims).placement, NormPlacement::Before);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NormPlacement {
     /// Pre-norm: before attention and before the feed-forward network.
@@ -49,6 +86,15 @@ pub enum NormPlacement {
 }
 
 /// The order of attention and the feed-forward network in a layer.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// use tercet_models::{DecoderSpec, config::ResidualOrder};
+/// assert_eq!(DecoderSpec::llama(dims).residual, ResidualOrder::Serial);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ResidualOrder {
     /// The feed-forward network reads the sum of `x` and the attention output.
@@ -62,6 +108,16 @@ pub enum ResidualOrder {
 }
 
 /// Norms of queries and keys before the rotary embedding.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// use tercet_models::{DecoderSpec, config::QkNorm};
+/// let spec = DecoderSpec { qk_norm: Some(QkNorm::Heads), ..DecoderSpec::llama(dims) };
+/// assert_ne!(spec, DecoderSpec::llama(dims));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QkNorm {
     /// A norm over each head, with one shared gain of `head_dim` elements.
@@ -71,6 +127,14 @@ pub enum QkNorm {
 }
 
 /// The activation function of a feed-forward network.
+///
+/// ```
+/// # let dims = tercet_models::EncoderDims {
+/// #     hidden: 32, layers: 1, heads: 2, ffn: 64, vocab: 16, context: 32,
+/// # };
+/// use tercet_models::{EncoderSpec, FeedForward, FfnActivation};
+/// assert_eq!(EncoderSpec::bert(dims).feed_forward, FeedForward::Plain(FfnActivation::Gelu));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FfnActivation {
     /// SiLU: `x sigmoid(x)`.
@@ -90,6 +154,15 @@ pub enum FfnActivation {
 }
 
 /// The feed-forward network of a layer.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// use tercet_models::{DecoderSpec, FeedForward, FfnActivation};
+/// assert_eq!(DecoderSpec::llama(dims).feed_forward, FeedForward::Gated(FfnActivation::Silu));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FeedForward {
     /// Gated: `down(f(gate(x)) * up(x))` (Shazeer, "GLU Variants Improve Transformer", 2020).
@@ -99,6 +172,12 @@ pub enum FeedForward {
 }
 
 /// The sequence mixer of a layer: the operation that combines positions.
+///
+/// ```
+/// use tercet_models::config::{LayerSpec, Mixer};
+/// assert_eq!(LayerSpec::FULL.mixer, Mixer::Attention);
+/// assert_eq!(LayerSpec::STATES.mixer, Mixer::StateSpace);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mixer {
     /// Causal self-attention.
@@ -131,6 +210,18 @@ impl Mixer {
 }
 
 /// The properties that may differ between layers.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// use tercet_models::{DecoderSpec, config::LayerSpec};
+/// let windowed = LayerSpec { window: Some(64), ..LayerSpec::FULL };
+/// let layers = vec![windowed, LayerSpec::FULL];
+/// let spec = DecoderSpec { layers, ..DecoderSpec::llama(dims) };
+/// assert_eq!((spec.attending_layers(), spec.has_states()), (2, false));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LayerSpec {
     /// The sequence mixer.
@@ -171,6 +262,18 @@ impl LayerSpec {
 /// Multi-head latent attention (MLA; DeepSeek-AI, "DeepSeek-V2", 2024). Keys and values of all
 /// heads are projected from one narrow latent row. All heads also share the rotated part of the
 /// key.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// use tercet_models::{DecoderSpec, config::LatentAttention};
+/// let (query_rank, rank, value_dim) = (None, 8, 16);
+/// let latent = LatentAttention { query_rank, rank, value_dim, eps: 1e-6, split: false };
+/// let spec = DecoderSpec { latent: Some(latent), ..DecoderSpec::llama(dims) };
+/// assert_eq!(spec.latent.map(|latent| latent.rank), Some(8));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LatentAttention {
     /// Width of the latent row from which queries are projected; `None` if they are projected from

@@ -2,6 +2,12 @@
 
 /// Scale factors of width-scaled training (muP; Yang and others, "Tensor Programs V", 2022). The
 /// factors of embeddings, keys and logits are separate fields of the decoder specification.
+///
+/// ```
+/// use tercet_models::config::Multipliers;
+/// let multipliers = Multipliers { attention: [0.5, 1.0], ..Multipliers::ONES };
+/// assert_eq!(multipliers.feed_forward, [1.0, 1.0]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Multipliers {
     /// Factors of the input and of the output of attention.
@@ -27,6 +33,13 @@ impl Multipliers {
 
 /// Position-dependent scale of queries, which keeps attention weights sharp over long contexts
 /// ("temperature tuning" of Llama 4, 2025).
+///
+/// ```
+/// use tercet_models::config::AttentionTemperature;
+/// let temperature = AttentionTemperature { beta: 0.1, original: 8192 };
+/// assert_eq!(temperature.at(100), 1.0);
+/// assert!(temperature.at(20_000) > 1.0);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionTemperature {
     /// The coefficient of the logarithmic growth.

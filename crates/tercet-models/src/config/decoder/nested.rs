@@ -33,6 +33,15 @@ const TENSORS_OF_PICTURES: &[&str] = &[
 ];
 
 /// The prefix of a decoder's tensor names in a folder.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// use tercet_models::{DecoderSpec, config::NestedPrefix};
+/// assert_eq!(DecoderSpec::llama(dims).nested_prefix, NestedPrefix::Nothing);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NestedPrefix {
     /// The decoder is the full model: `model.layers`, `lm_head`.

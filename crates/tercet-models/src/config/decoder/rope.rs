@@ -5,6 +5,12 @@ use std::f32::consts::TAU;
 use super::super::{ConfigError, ensure};
 
 /// A rotary embedding: its base and its frequency scaling.
+///
+/// ```
+/// use tercet_models::config::RopeSpec;
+/// let (frequencies, factor) = RopeSpec::new(10_000.0).frequencies(4, 128);
+/// assert_eq!((frequencies.len(), frequencies[0], factor), (2, 1.0, 1.0));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeSpec {
     /// The base of the frequencies `theta^(-2 i / dims)`.
@@ -14,6 +20,12 @@ pub struct RopeSpec {
 }
 
 /// Scaling of rotary frequencies for contexts longer than the original training's.
+///
+/// ```
+/// use tercet_models::config::{RopeScaling, RopeSpec};
+/// let rope = RopeSpec { theta: 10_000.0, scaling: RopeScaling::Linear { factor: 2.0 } };
+/// assert_eq!(rope.frequencies(4, 128).0[0], 0.5);
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
     /// No scaling.

@@ -3,6 +3,12 @@
 use super::super::{ConfigError, ensure};
 
 /// The variant of a state-space scan.
+///
+/// ```
+/// use tercet_models::config::{StateKind, StateNorm};
+/// let kind = StateKind::Heads { heads: 8, groups: 1, eps: 1e-5, norm: StateNorm::AfterGate };
+/// assert!(matches!(kind, StateKind::Heads { heads: 8, .. }));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum StateKind {
     /// Each channel has a separate step size and decays (Gu and Dao, "Mamba", 2023).
@@ -40,6 +46,12 @@ pub enum StateKind {
 }
 
 /// The placement of the norm in a multi-head scan.
+///
+/// ```
+/// use tercet_models::config::{StateKind, StateNorm};
+/// let kind = StateKind::Heads { heads: 8, groups: 1, eps: 1e-5, norm: StateNorm::BeforeGate };
+/// assert!(matches!(kind, StateKind::Heads { norm: StateNorm::BeforeGate, .. }));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StateNorm {
     /// No norm.
@@ -51,6 +63,13 @@ pub enum StateNorm {
 }
 
 /// The row layout of the projections of a gated delta rule.
+///
+/// ```
+/// use tercet_models::config::{DeltaRows, StateKind};
+/// let rows = DeltaRows { fused: true, rates_fused: true, tiled: false };
+/// let kind = StateKind::Delta { heads: 4, key_heads: 2, eps: 1e-6, rows };
+/// assert!(matches!(kind, StateKind::Delta { rows: DeltaRows { fused: true, .. }, .. }));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeltaRows {
     /// Whether query, key, value and gate rows form one projection, grouped by key head. Otherwise
@@ -66,6 +85,20 @@ pub struct DeltaRows {
 }
 
 /// A mixer with a short causal convolution and a gated state-space scan.
+///
+/// ```
+/// # let dims = tercet_models::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// use tercet_models::config::{LayerSpec, SsmSpec, StateKind};
+/// use tercet_models::DecoderSpec;
+/// let kind = StateKind::Channels { rank: 4, normed: None };
+/// let (conv_bias, bias, steps) = (true, [false; 2], [0.0, f32::INFINITY]);
+/// let states = SsmSpec { kind, inner: 128, states: 16, kernel: 4, conv_bias, bias, steps };
+/// let (layers, states) = (vec![LayerSpec::STATES; 2], Some(states));
+/// assert!(DecoderSpec { layers, states, ..DecoderSpec::llama(dims) }.has_states());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SsmSpec {
     /// The variant of the scan.

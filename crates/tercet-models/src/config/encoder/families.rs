@@ -64,6 +64,14 @@ pub(crate) struct EncoderFamilyRow {
 }
 
 /// A model family of encoders, as an index into the tables of families.
+///
+/// ```
+/// # let dims = tercet_models::EncoderDims {
+/// #     hidden: 32, layers: 1, heads: 2, ffn: 64, vocab: 16, context: 32,
+/// # };
+/// use tercet_models::EncoderSpec;
+/// assert_eq!(EncoderSpec::bert(dims).family.model_type(), "bert");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EncoderFamily(usize);
 

@@ -6,6 +6,20 @@ use serde_json::Value;
 use super::super::{ConfigError, ConfigFields, ensure};
 
 /// The patches of an image.
+///
+/// ```
+/// # let json = r#"{"model_type": "vit", "hidden_size": 192, "num_hidden_layers": 12,
+/// #     "num_attention_heads": 3, "intermediate_size": 768, "image_size": 224, "patch_size": 16,
+/// #     "hidden_act": "gelu"}"#;
+/// # let json = serde_json::from_str(json)?;
+/// use tercet_models::{VisionSpec, config::{PatchSpec, VisionBody}};
+/// let VisionBody::Tower { spec, .. } = VisionSpec::from_json(&json)?.body else {
+///     panic!("ViT is a tower");
+/// };
+/// let patches: PatchSpec = spec.patches.ok_or("the tower does not read images")?;
+/// assert_eq!((patches.image, patches.patch), ([224, 224], [16, 16]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PatchSpec {
     /// Height and width, in pixels, of the images for which the position table has one row per

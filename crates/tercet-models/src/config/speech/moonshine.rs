@@ -38,6 +38,24 @@ const MAX_LAYERS: usize = 4096;
 /// The specification of a Moonshine model (Jeffries et al., "Moonshine: Speech Recognition for Live
 /// Transcription and Voice Commands", 2024). It has three convolutions over samples, pre-norm
 /// layers with rotary embeddings, and a decoder with cross-attention.
+///
+/// ```
+/// # let json = r#"{
+/// #     "model_type": "moonshine", "hidden_size": 288, "intermediate_size": 1152,
+/// #     "vocab_size": 32768, "max_position_embeddings": 194,
+/// #     "encoder_num_hidden_layers": 6, "decoder_num_hidden_layers": 6,
+/// #     "encoder_num_attention_heads": 8, "decoder_num_attention_heads": 8,
+/// #     "encoder_num_key_value_heads": 8, "decoder_num_key_value_heads": 8,
+/// #     "encoder_hidden_act": "gelu", "decoder_hidden_act": "silu",
+/// #     "partial_rotary_factor": 0.9, "rope_theta": 10000.0, "bos_token_id": 1, "eos_token_id": 2,
+/// #     "decoder_start_token_id": 1, "is_encoder_decoder": true
+/// # }"#;
+/// use tercet_models::MoonshineSpec;
+/// // `json` is the `config.json` of Moonshine Tiny.
+/// let spec = MoonshineSpec::from_json(&serde_json::from_str(json)?)?;
+/// assert_eq!((spec.width, spec.rope_dims, spec.text_positions), (288, 32, 194));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct MoonshineSpec {
     /// Width of the residual stream of encoder and decoder.

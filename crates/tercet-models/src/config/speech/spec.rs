@@ -41,6 +41,20 @@ const WITHOUT_INFLUENCE: &[&str] = &[
 /// The specification of a Whisper model (Radford et al., "Robust Speech Recognition via Large-Scale
 /// Weak Supervision", 2022). The encoder has two convolutions and pre-norm layers over log-mel
 /// features; the decoder has cross-attention. Attention heads have `width / heads` elements.
+///
+/// ```
+/// # let json = r#"{
+/// #     "model_type": "whisper", "d_model": 8, "num_mel_bins": 80, "encoder_layers": 1,
+/// #     "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+/// #     "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "max_source_positions": 1500,
+/// #     "max_target_positions": 448, "vocab_size": 51865
+/// # }"#;
+/// use tercet_models::SpeechSpec;
+/// // `json` is the `config.json` of a Whisper model.
+/// let spec = SpeechSpec::from_json(&serde_json::from_str(json)?)?;
+/// assert_eq!((spec.mels, spec.frames()), (80, 3000));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct SpeechSpec {
     /// Number of mel bands per frame.

@@ -20,6 +20,25 @@ const WITHOUT_INFLUENCE: &[&str] = &[
 ];
 
 /// The tokens of a speech recognizer, from `generation_config.json`.
+///
+/// ```
+/// # let json = r#"{
+/// #     "model_type": "whisper", "d_model": 8, "num_mel_bins": 80, "encoder_layers": 1,
+/// #     "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+/// #     "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "max_source_positions": 1500,
+/// #     "max_target_positions": 448, "vocab_size": 51865
+/// # }"#;
+/// # let spec = tercet_models::SpeechSpec::from_json(&serde_json::from_str(json)?)?;
+/// use tercet_models::SpeechTokens;
+/// let json = r#"{
+///     "decoder_start_token_id": 50258, "eos_token_id": 50257, "no_timestamps_token_id": 50363,
+///     "lang_to_id": {"<|de|>": 50261, "<|en|>": 50259}
+/// }"#;
+/// let (json, config) = (serde_json::from_str(json)?, serde_json::Map::new());
+/// let tokens = SpeechTokens::from_json(&json, &config, &spec)?;
+/// assert_eq!((tokens.languages["en"], tokens.first_timestamp()), (50259, 50364));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct SpeechTokens {
     /// The decoder's start token.

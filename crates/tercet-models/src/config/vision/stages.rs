@@ -9,6 +9,13 @@ use super::super::{ConfigError, ConfigFields, FfnActivation, ensure};
 use crate::builder::Weights;
 
 /// The structure of a ResNet layer.
+///
+/// ```
+/// use tercet_models::config::{ResidualLayer, StagesKind};
+/// let layer = ResidualLayer::Bottleneck { shrinks_first: false };
+/// let kind = StagesKind::Residual { stem: 64, layer, shrinks_at_once: false };
+/// assert!(matches!(kind, StagesKind::Residual { layer: ResidualLayer::Bottleneck { .. }, .. }));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ResidualLayer {
     /// Two 3 x 3 convolutions.
@@ -21,6 +28,12 @@ pub enum ResidualLayer {
 }
 
 /// The model family of the stages.
+///
+/// ```
+/// use tercet_models::config::StagesKind;
+/// let kind = StagesKind::ConvNext { patch: 4, layer_scale: true };
+/// assert!(matches!(kind, StagesKind::ConvNext { patch: 4, .. }));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StagesKind {
     /// ResNet.
@@ -42,6 +55,16 @@ pub enum StagesKind {
 }
 
 /// A convolutional model in stages. All layers of a stage have the same number of channels.
+///
+/// ```
+/// use tercet_models::FfnActivation;
+/// use tercet_models::config::{StagesKind, StagesSpec};
+/// let spec = StagesSpec {
+///     channels: vec![96, 192, 384, 768], depths: vec![3, 3, 9, 3], eps: 1e-12,
+///     activation: FfnActivation::Gelu, kind: StagesKind::ConvNext { patch: 4, layer_scale: true },
+/// };
+/// assert_eq!(spec.width(), 768);
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct StagesSpec {
     /// Number of channels of each stage.

@@ -9,6 +9,14 @@ use super::functions::TemplateFunction;
 
 /// A template value: a JSON value with objects in insertion order, or a value that exists only in
 /// templates.
+///
+/// ```
+/// use tercet_models::dataset::template::TemplateValue;
+/// let value: TemplateValue = serde_json::from_str(r#"{"name": "search", "strict": true}"#)?;
+/// assert_eq!(value.get("name").and_then(TemplateValue::as_text), Some("search"));
+/// assert_eq!(value.kind(), "an object");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum TemplateValue {
