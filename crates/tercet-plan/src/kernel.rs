@@ -135,8 +135,8 @@ pub trait ParamBlock {
 ///     }
 /// }
 /// // Expands to `pub struct SoftmaxParams { pub rows: SymInt, pub scale: f32 }` and `impl ParamBlock`.
-/// let p = SoftmaxParams { rows: tercet_plan::Num::ONE, scale: 1.0 };
-/// assert_eq!(tercet_plan::Params::words(&p).len(), 2);
+/// let p = SoftmaxParams { rows: tercet_plan::SymInt::ONE, scale: 1.0 };
+/// assert_eq!(tercet_plan::ParamBlock::words(&p).len(), 2);
 /// ```
 #[macro_export]
 macro_rules! params {

@@ -173,7 +173,7 @@ fn tensors_of_another_device_are_refused() {
         let text = e.to_string();
         assert!(matches!(e, RunError::OtherDevice { .. }), "{e:?}");
         assert!(
-            text.contains(device.name()) && text.contains("of cpu"),
+            text.contains(device.name()) && text.contains("another device (cpu)"),
             "{text}"
         );
         let mut host = affine(&Device::cpu()).expect("it compiles");

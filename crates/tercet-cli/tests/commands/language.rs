@@ -323,9 +323,9 @@ fn what_is_no_grammar_is_refused() {
         (
             ["--json-schema", r#"{"type": "nonsense"}"#],
             1,
-            "JSON schema is refused",
+            "invalid JSON schema",
         ),
-        (["--regex", "("], 1, "regular expression is refused"),
+        (["--regex", "("], 1, "invalid regular expression"),
         (["--grammar", "/nowhere/at/all"], 1, "/nowhere/at/all"),
     ] {
         bad(

@@ -67,8 +67,8 @@ fn a_device_takes_what_follows_its_name_or_refuses_it() {
         bad(&args, 2, parts);
     };
     for name in ["cpu", "reference", "auto"] {
-        says(&format!("{name}:zzz"), &["zzz", &format!("give `{name}`")]);
-        says(&format!("{name}:"), &[&format!("give `{name}`")]);
+        says(&format!("{name}:zzz"), &["zzz", &format!("use `{name}`")]);
+        says(&format!("{name}:"), &[&format!("use `{name}`")]);
     }
     says("abacus:1", &["no device named `abacus:1`"]);
     for name in ["vulkan", "wgpu"] {
@@ -78,7 +78,7 @@ fn a_device_takes_what_follows_its_name_or_refuses_it() {
         }
     }
     let args = ["tune", "--device", "cpu:zzz"];
-    bad(&args, 1, &["zzz", "give `cpu`"]);
+    bad(&args, 1, &["zzz", "use `cpu`"]);
 }
 
 #[test]

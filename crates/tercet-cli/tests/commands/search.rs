@@ -259,7 +259,7 @@ fn damaged_indices_are_refused_and_stay() {
     let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let mut backwards = bytes.clone();
     backwards[header + 4..header + 8].fill(0);
-    damage("backwards", &backwards, &["invalid index", "lines"]);
+    damage("backwards", &backwards, &["invalid index", "line numbers"]);
     let mut far = bytes.clone();
     let last = far.len() - 4;
     far[last..].copy_from_slice(&f32::NAN.to_le_bytes());

@@ -176,9 +176,9 @@ fn everything_unsupported_is_reported_at_once() {
         error.to_string(),
         "poor cannot run 3 of the graph's nodes:\
          \n  %1 unary -> f16[2, 2]: no kernel for f16; cast its operands to f32\
-         \n  %2 mat_mul -> f16[2, 2]: no kernel for products; compile for an executor that has it, \
+         \n  %2 mat_mul -> f16[2, 2]: no kernel for products; compile for an executor that supports it, \
          such as `cpu`; `poor` does not\
-         \n  %3 mat_mul -> f16[2, 2]: no kernel for products; compile for an executor that has it, \
+         \n  %3 mat_mul -> f16[2, 2]: no kernel for products; compile for an executor that supports it, \
          such as `cpu`; `poor` does not"
     );
 }

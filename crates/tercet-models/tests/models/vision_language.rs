@@ -132,7 +132,7 @@ fn processors_are_honoured_or_refused() {
     check(
         "processor_config.json",
         |v| v["image_seq_len"] = json!(5),
-        &["`image_seq_len` is 5", "4 rows"],
+        &["`image_seq_len` is 5", "4 embeddings per tile"],
     );
     check(
         "tokenizer_config.json",

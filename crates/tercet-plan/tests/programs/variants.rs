@@ -131,7 +131,7 @@ fn scans_over_states_say_why() {
         "steps",
         "; chunks needs more than 127 steps",
     );
-    let matrices = "; chunks needs cooperative matrices of 16-bit floats";
+    let matrices = "; chunks needs 16-bit cooperative matrices";
     check(scan(DType::F32, 4096), &h200, "steps", matrices);
     check(
         scan(DType::F16, 4096),

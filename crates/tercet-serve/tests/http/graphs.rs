@@ -141,7 +141,7 @@ fn what_does_not_fit_is_refused() {
     let good = || request(json!([0, 0, 0, 1, 2, 3]), json!([2]));
     let cases: [(&str, Value, &str); 16] = [
         ("/inputs/0/name", json!("z"), "one of: x, k"),
-        ("/inputs/0/datatype", json!("FP64"), "takes FP32"),
+        ("/inputs/0/datatype", json!("FP64"), "expected FP32"),
         ("/inputs/0/shape", json!([3, 3]), "shape"),
         ("/inputs/0/shape", json!([-1, 3]), "shape"),
         (
@@ -154,7 +154,7 @@ fn what_does_not_fit_is_refused() {
         ("/inputs/0/data", json!({"a": 1}), "a list"),
         ("/inputs/1/data", json!([2.5]), "whole number"),
         ("/inputs/1/data", json!([3_000_000_000u64]), "whole number"),
-        ("/inputs/1/name", json!("x"), "takes FP32"),
+        ("/inputs/1/name", json!("x"), "expected FP32"),
         ("/inputs/0/data", Value::Null, "neither"),
         (
             "/inputs/0/parameters",

@@ -237,7 +237,7 @@ fn what_is_not_honoured_is_refused_by_name() {
         (json!({"n": 17}), "`n`"),
         (
             json!({"n": 4, "prompt": ["a", "b", "c", "d", "e"]}),
-            "20 texts",
+            "20 completions",
         ),
         (json!({"echo": true}), "echo"),
         (json!({"suffix": "x"}), "suffix"),

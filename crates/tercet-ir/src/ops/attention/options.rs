@@ -36,12 +36,12 @@ impl AttentionMask {
 /// Options of [`Graph::attention`].
 ///
 /// ```
-/// use tercet_ir::{DType, Graph, Type, ops::{AttentionOptions, Layout}};
+/// use tercet_ir::{DType, Graph, Type, ops::{AttentionLayout, AttentionOptions}};
 /// let mut g = Graph::new();
 /// let q = g.input("q", Type::new(DType::F32, [1, 3, 8, 64]))?;
 /// let kv = g.input("kv", Type::new(DType::F32, [1, 100, 2, 64]))?;
 /// let len = g.input("len", Type::new(DType::I32, [0; 0]))?;
-/// let options = AttentionOptions::new(8, 2, Layout::Bshd).causal().kv_len(len);
+/// let options = AttentionOptions::new(8, 2, AttentionLayout::Bshd).causal().kv_len(len);
 /// let y = g.attention(q, kv, kv, options)?;
 /// assert_eq!(g.ty(y).to_string(), "f32[1, 3, 8, 64]");
 /// # Ok::<(), tercet_ir::OpError>(())
