@@ -7,6 +7,14 @@ use crate::dtype::DType;
 use crate::tensor::Tensor;
 
 /// The accuracy class of an operator: how much rounding error its definition permits.
+///
+/// ```
+/// use tercet_ir::{DType, OpKind, accuracy::{Accuracy, tolerance}};
+/// let class = OpKind::MatMul.doc().accuracy;
+/// assert_eq!(class, Accuracy::Contraction);
+/// assert_eq!(tolerance(Accuracy::Exact, DType::F32).abs, 0.0);
+/// assert!(tolerance(class, DType::F16).rel > tolerance(class, DType::F32).rel);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Accuracy {
     /// Bitwise equal results: data movement, integers, comparisons, single IEEE 754 operations.
@@ -36,6 +44,15 @@ impl Accuracy {
 /// A tolerance: an element passes if `|got - want| <= abs * scale + rel * |want| + min_abs`. `scale`
 /// is the largest finite magnitude among the expected values of the tensor (at least the smallest
 /// normal number).
+///
+/// ```
+/// use tercet_ir::accuracy::Tolerance;
+/// let tolerance = Tolerance { abs: 0.0, rel: 0.01, min_abs: 0.0 };
+/// let scale = 100.0;
+/// assert!(tolerance.error_in_tolerances(99.5, 100.0, scale) <= 1.0);
+/// assert_eq!(tolerance.error_in_tolerances(96.0, 100.0, scale), 4.0);
+/// assert_eq!(tolerance.error_in_tolerances(f64::NAN, 100.0, scale), f64::INFINITY);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
     /// Permitted error relative to the tensor's largest magnitude.
@@ -64,6 +81,16 @@ impl Tolerance {
 }
 
 /// The element of a tensor with the largest error against the expected value.
+///
+/// ```
+/// use tercet_ir::{Tensor, accuracy::{Accuracy, furthest}};
+/// let expected = Tensor::from_slice(&[3], &[1f32, 2.0, 4.0])?;
+/// let got = Tensor::from_slice(&[3], &[1f32, 2.5, 4.0])?;
+/// let worst = furthest(Accuracy::Elementwise, &got, &expected).expect("there are elements");
+/// assert_eq!((worst.element, worst.got, worst.expected), (1, 2.5, 2.0));
+/// assert!(worst.units > 1.0);
+/// # Ok::<(), tercet_ir::TensorError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorstElement {
     /// Row-major index of the element.

@@ -14,6 +14,14 @@ use crate::subgraph::SubGraph;
 use crate::types::{Shape, Type};
 
 /// An attribute value in text form syntax.
+///
+/// ```
+/// use tercet_ir::{attr::AttrLiteral, parse_literal};
+/// let literal = parse_literal("window(128)")?;
+/// assert_eq!(literal, AttrLiteral::Call("window".to_string(), vec![AttrLiteral::Int(128)]));
+/// assert_eq!(literal.to_string(), "window(128)");
+/// # Ok::<(), tercet_ir::TextError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum AttrLiteral {
     /// An integer: `-3`
@@ -89,6 +97,14 @@ pub(crate) fn write_quoted(f: &mut impl fmt::Write, s: &str) -> fmt::Result {
 }
 
 /// Why an attribute could not be parsed.
+///
+/// ```
+/// use tercet_ir::{OpKind, attr::{AttrError, AttrLiteral}};
+/// let given = [("dim".to_string(), AttrLiteral::Int(1))];
+/// let error = OpKind::Softmax.parse(&given).unwrap_err();
+/// assert!(matches!(error, AttrError::Unknown { .. }));
+/// assert_eq!(error.to_string(), "unknown attribute `dim`; the operator takes: axis");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AttrError {
     /// The literal has the wrong type.
@@ -134,6 +150,16 @@ impl AttrError {
 }
 
 /// A type that can be an attribute of an operator.
+///
+/// ```
+/// use tercet_ir::attr::{AttrError, AttrLiteral, AttrValue};
+/// assert_eq!(Vec::<usize>::kind(), "list of integer");
+/// let literal = vec![1usize, 2].to_literal();
+/// assert_eq!(literal.to_string(), "[1, 2]");
+/// assert_eq!(Vec::<usize>::from_literal(&literal)?, [1, 2]);
+/// assert!(u8::from_literal(&AttrLiteral::Int(256)).is_err());
+/// # Ok::<(), AttrError>(())
+/// ```
 pub trait AttrValue: Sized {
     /// The expected syntax in words, for error messages and documentation: `integer`, `list of
     /// dimension`.
@@ -150,6 +176,22 @@ pub trait AttrValue: Sized {
 }
 
 /// The attributes of an operator as a list, for printing and parsing.
+///
+/// ```
+/// use tercet_ir::attr::{AttrError, AttrLiteral, Attrs};
+/// tercet_ir::attrs! {
+///     /// Attributes of an operator that drops elements.
+///     pub struct Thin {
+///         /// Keeps every element whose index is a multiple of this number.
+///         pub step: usize,
+///     }
+/// }
+/// assert_eq!(Thin::NAMES, ["step"]);
+/// assert_eq!(Thin { step: 2 }.to_literals(), [("step", AttrLiteral::Int(2))]);
+/// let thin = Thin::from_literals(&[("step".to_string(), AttrLiteral::Int(3))])?;
+/// assert_eq!(thin, Thin { step: 3 });
+/// # Ok::<(), AttrError>(())
+/// ```
 pub trait Attrs: Sized {
     /// The attribute names in declaration order.
     const NAMES: &'static [&'static str];
@@ -259,6 +301,13 @@ macro_rules! spelled {
 }
 
 /// A float attribute; equality and hash use its bits.
+///
+/// ```
+/// use tercet_ir::attr::FloatAttr;
+/// assert_eq!(FloatAttr(f64::NAN), FloatAttr(f64::NAN));
+/// assert_ne!(FloatAttr(0.0), FloatAttr(-0.0));
+/// assert_eq!(FloatAttr::from(0.5).0, 0.5);
+/// ```
 #[derive(Clone, Copy)]
 pub struct FloatAttr(pub f64);
 

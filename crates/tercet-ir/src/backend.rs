@@ -26,6 +26,13 @@ use crate::random::RngState;
 use crate::tensor::Tensor;
 
 /// Whether a target can run a node without rewriting it.
+///
+/// ```
+/// use tercet_ir::Support;
+/// let missing = Support::Missing { reason: "no kernel for f64".to_string() };
+/// assert!(Support::Native.is_native());
+/// assert!(!missing.is_native());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Support {
     /// The target has a kernel for the node.
@@ -46,6 +53,30 @@ impl Support {
 
 /// The nodes that a device can run. Implementations derive the answer from their kernel table, not
 /// from a separate list.
+///
+/// ```
+/// # use tercet_ir::{DType, Graph, Node, Type};
+/// use tercet_ir::{OpKind, Support, Target, legalize::legalize};
+/// struct Device;
+/// impl Target for Device {
+/// #    fn name(&self) -> &'static str {
+/// #        "device"
+/// #    }
+///     fn supports(&self, _: &Graph, node: &Node) -> Support {
+///         match node.op.kind() {
+///             OpKind::Softmax => Support::Missing { reason: "no kernel".to_string() },
+///             _ => Support::Native,
+///         }
+///     }
+/// }
+/// # let mut g = Graph::new();
+/// # let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
+/// # let y = g.softmax(x, 1)?;
+/// # g.output("y", y)?;
+/// let legal = legalize(&g, &Device)?;
+/// assert!(legal.nodes().all(|(_, node)| node.op.kind() != OpKind::Softmax));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Target {
     /// The executor's name, for error messages.
     fn name(&self) -> &'static str;
@@ -73,6 +104,15 @@ pub fn check_interface(graph: &Graph, bounds: &Bindings) -> Result<(), CompileEr
 }
 
 /// Measured device time of one step.
+///
+/// ```
+/// use tercet_ir::backend::StepTime;
+/// let step = |op, start_ns, ns| StepTime { op, kernel: format!("{op}_f32"), start_ns, ns };
+/// let times = [step("mat_mul", 0, 900), step("softmax", 1000, 100)];
+/// let busy: u64 = times.iter().map(|t| t.ns).sum();
+/// let end = times.iter().map(|t| t.start_ns + t.ns).max();
+/// assert_eq!((busy, end), (1000, Some(1100)));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepTime {
     /// The operator of the step.
@@ -86,6 +126,20 @@ pub struct StepTime {
 }
 
 /// Which outputs of a run are copied back to the host.
+///
+/// ```
+/// use tercet_ir::backend::{OutputSelection, places};
+/// use tercet_ir::{DType, Graph, Signature, Type};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [4]))?;
+/// g.output("copy", x)?;
+/// let y = g.exp(x)?;
+/// g.output("y", y)?;
+/// let signature = Signature::of(&g);
+/// assert_eq!(places(&signature, OutputSelection::All)?, [0, 1]);
+/// assert_eq!(places(&signature, OutputSelection::Only(&["y"]))?, [1]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputSelection<'a> {
     /// All outputs, in the order of the signature.
@@ -99,6 +153,36 @@ pub enum OutputSelection<'a> {
 pub type TensorFuture = Pin<Box<dyn Future<Output = Result<Tensor, RunError>> + Send>>;
 
 /// A device that compiles graphs.
+///
+/// ```
+/// # use tercet_ir::backend::{Explanation, check_interface};
+/// # use tercet_ir::{CompileError, DType, Executable, Graph, Scheme, Type};
+/// use tercet_ir::{Backend, CompileOptions};
+/// # type Compiled = Result<Box<dyn Executable>, CompileError>;
+/// # struct Stub;
+/// # impl Backend for Stub {
+/// #     fn name(&self) -> &'static str { "stub" }
+/// #     fn fast_matmul_dtypes(&self) -> Vec<DType> { vec![DType::F16] }
+/// #     fn max_small_m_rows(&self, _: Scheme) -> Option<usize> { None }
+/// #     fn compile(&self, _: &Graph, _: &CompileOptions) -> Compiled {
+/// #         Err(CompileError::NoOutputs)
+/// #     }
+/// #     fn explain(&self, g: &Graph, o: &CompileOptions) -> Result<Explanation, CompileError> {
+/// #         check_interface(g, &o.bounds)?;
+/// #         Ok(Explanation { dispatches: 1, ..Explanation::default() })
+/// #     }
+/// # }
+/// # fn open() -> Box<dyn Backend> { Box::new(Stub) }
+/// # let mut g = Graph::new();
+/// # let x = g.input("x", Type::new(DType::F32, [4]))?;
+/// # let y = g.exp(x)?;
+/// # g.output("y", y)?;
+/// // `open` returns any executor, for example that of a GPU.
+/// let backend: Box<dyn Backend> = open();
+/// assert_eq!(backend.explain(&g, &CompileOptions::new())?.dispatches, 1);
+/// assert!(backend.fast_quant_matmul_dtypes().contains(&DType::F16));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Backend: Send + Sync {
     /// The executor's name: `cpu`, `reference`, `wgpu`, `vulkan`.
     fn name(&self) -> &'static str;
@@ -175,6 +259,17 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
 ///
 /// Parameters are set before the first run. States start as zeros. After a failed run the
 /// executable remains usable, and its states have their values from before the run.
+///
+/// ```
+/// use tercet_ir::{Executable, RunError, Tensor};
+///
+/// /// Runs a graph on any device and returns the output `logits`.
+/// fn logits(exe: &mut dyn Executable, tokens: &Tensor) -> Result<Tensor, RunError> {
+///     let mut outputs = exe.run_outputs(&[("tokens", tokens)], &["logits"])?;
+///     Ok(outputs.remove(0))
+/// }
+/// # let _: fn(&mut dyn Executable, &Tensor) -> Result<Tensor, RunError> = logits;
+/// ```
 pub trait Executable: Send {
     /// The names and types of inputs, parameters, states and outputs.
     fn signature(&self) -> &Signature;

@@ -17,6 +17,20 @@ use crate::types::{Shape, TensorType, Type};
 type CaseBuildFn = Box<dyn Fn(&mut CaseGraph) -> Result<(), OpError> + Send + Sync>;
 
 /// One test case of an operator.
+///
+/// ```
+/// use tercet_ir::DType;
+/// use tercet_ir::case::{InputFill, OpCase};
+/// let case = OpCase::new("odd_rows_7x33", |c| {
+///     let x = c.input("x", [7usize, 33], InputFill::Normal)?;
+///     let y = c.graph.softmax(x, 1)?;
+///     c.output(y)
+/// });
+/// let case = case.only(DType::FLOATS);
+/// assert!(case.runs_with(DType::F16) && !case.runs_with(DType::I32));
+/// assert_eq!(case.build(DType::F16)?.tensors["x"].shape(), [7, 33]);
+/// # Ok::<(), tercet_ir::OpError>(())
+/// ```
 pub struct OpCase {
     /// The case's name, unique within the operator: `odd_rows_7x33`.
     pub name: String,
@@ -70,6 +84,21 @@ impl OpCase {
 }
 
 /// A graph that the builder must reject, with a part of the error message.
+///
+/// ```
+/// use tercet_ir::case::RejectCase;
+/// use tercet_ir::{DType, Graph, Type, one_line};
+/// let case = RejectCase {
+///     name: "axis",
+///     message: "axis 2 is out of range for rank 1",
+///     build: |g| {
+///         let x = g.input("x", Type::new(DType::F32, [3]))?;
+///         g.softmax(x, 2)
+///     },
+/// };
+/// let error = (case.build)(&mut Graph::new()).unwrap_err();
+/// assert!(one_line(&error).contains(case.message));
+/// ```
 pub struct RejectCase {
     /// The case's name, unique within the operator.
     pub name: &'static str,
@@ -81,6 +110,18 @@ pub struct RejectCase {
 
 /// How the data of a case's input is generated. The same input name and shape always give the same
 /// data.
+///
+/// ```
+/// use tercet_ir::DType;
+/// use tercet_ir::case::{InputFill, OpCase};
+/// let case = OpCase::new("values", |c| {
+///     let x = c.input("x", [3usize], InputFill::Values(vec![1.0, -2.0, 3.0]))?;
+///     let y = c.graph.relu(x)?;
+///     c.output(y)
+/// });
+/// assert_eq!(case.build(DType::F32)?.tensors["x"].as_slice::<f32>()?, [1.0, -2.0, 3.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub enum InputFill {
     /// Approximately standard normal numbers; integers in -8..=8 (0..=8 for unsigned); booleans
@@ -103,6 +144,20 @@ pub enum InputFill {
 }
 
 /// A case under construction, and the result: a graph with its data and expectations.
+///
+/// ```
+/// use tercet_ir::DType;
+/// use tercet_ir::case::{CaseGraph, InputFill, OpCase};
+/// let case = OpCase::new("symbolic", |c| {
+///     let rows = c.sym("rows", 5, 8);
+///     let x = c.input("x", [rows], InputFill::Normal)?;
+///     let y = c.graph.exp(x)?;
+///     c.output(y)
+/// });
+/// let built: CaseGraph = case.build(DType::F32)?;
+/// assert_eq!((built.tensors["x"].shape(), built.runs), (&[5][..], 1));
+/// # Ok::<(), tercet_ir::OpError>(())
+/// ```
 pub struct CaseGraph {
     /// The dtype that the case is built for.
     pub dtype: DType,

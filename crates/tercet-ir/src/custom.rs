@@ -164,6 +164,14 @@ pub struct WgslKernel {
 }
 
 /// A 32-bit word of the uniform block of a [`WgslKernel`].
+///
+/// ```
+/// use tercet_ir::{Dim, custom::WgslParam};
+/// let rows = Dim::sym("rows");
+/// // struct Params { rows: u32, axis: i32, eps: f32 }
+/// let params = [WgslParam::U32(rows.clone()), WgslParam::I32(-1), WgslParam::F32(1e-5)];
+/// assert_eq!(params[0], WgslParam::U32(rows));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum WgslParam {
     /// A `u32`: a constant, or a size that is computed for each run.
@@ -175,6 +183,14 @@ pub enum WgslParam {
 }
 
 /// The minimum number of threads (invocations) of a [`WgslKernel`], rounded up to whole workgroups.
+///
+/// ```
+/// use tercet_ir::{Dim, custom::WgslGrid};
+/// let (rows, columns) = (Dim::sym("rows"), Dim::Known(64));
+/// let line = WgslGrid::Line(rows.checked_mul(&columns).expect("the product does not overflow"));
+/// let axes = WgslGrid::Axes([columns, rows, Dim::Known(1)]);
+/// assert_ne!(line, axes);
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum WgslGrid {
     /// Threads along each axis. A device that supports fewer workgroups along an axis rejects the

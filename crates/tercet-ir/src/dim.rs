@@ -12,6 +12,13 @@ use std::sync::Arc;
 use crate::types::Shape;
 
 /// A named size. Symbols with the same name are the same symbol.
+///
+/// ```
+/// use tercet_ir::{Dim, Symbol};
+/// let batch = Symbol::new("batch");
+/// assert_eq!(Dim::sym("batch").as_symbol(), Some(&batch));
+/// assert_eq!(batch.name(), "batch");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Symbol(Arc<str>);
 
@@ -37,6 +44,15 @@ impl fmt::Display for Symbol {
 ///
 /// Sorted by name. The storage is a vector, which keeps its memory when cleared. Binding the sizes
 /// of the next run therefore allocates nothing.
+///
+/// ```
+/// use tercet_ir::{Bindings, DType, Dim, Symbol, Type};
+/// let sizes = Bindings::new().with("batch", 2).with("tokens", 7);
+/// assert_eq!(sizes.get(&Symbol::new("tokens")), Some(7));
+/// let ty = Type::new(DType::I32, [Dim::sym("batch"), Dim::sym("tokens")]);
+/// assert_eq!(ty.eval(&sizes)?.to_string(), "i32[2, 7]");
+/// # Ok::<(), tercet_ir::DimError>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bindings(Vec<(Symbol, usize)>);
 
@@ -78,6 +94,14 @@ impl Bindings {
 }
 
 /// Why a dimension has no valid value.
+///
+/// ```
+/// use tercet_ir::{Bindings, Dim, DimError};
+/// let rest = Dim::sym("s").checked_sub(&Dim::Known(4)).expect("the difference is not constant");
+/// assert!(matches!(rest.eval(&Bindings::new()), Err(DimError::Unbound { .. })));
+/// let error = rest.eval(&Bindings::new().with("s", 3)).unwrap_err();
+/// assert!(matches!(error, DimError::Negative { value: -1, .. }));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DimError {
     /// A symbol of the expression has no value.
@@ -129,6 +153,15 @@ type Monomial = Vec<Symbol>;
 
 /// A polynomial with integer coefficients over symbols. It is never constant, its terms are sorted,
 /// and it has no zero coefficients.
+///
+/// ```
+/// use tercet_ir::Dim;
+/// let s = Dim::sym("s");
+/// let a = s.checked_add(&Dim::Known(1)).and_then(|d| d.checked_mul(&Dim::Known(2)));
+/// let b = s.checked_mul(&Dim::Known(2)).and_then(|d| d.checked_add(&Dim::Known(2)));
+/// assert!(matches!(a, Some(Dim::Sym(_))));
+/// assert_eq!(a, b);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Polynomial(Vec<(Monomial, i64)>);
 

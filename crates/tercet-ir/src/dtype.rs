@@ -5,6 +5,12 @@ use std::fmt;
 use half::{bf16, f16};
 
 /// The coarse class of a [`DType`]. It decides how values are computed and accumulated.
+///
+/// ```
+/// use tercet_ir::{DType, DTypeClass};
+/// assert_eq!(DType::BF16.class(), DTypeClass::Float);
+/// assert_eq!(DType::U8.class(), DTypeClass::Unsigned);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DTypeClass {
     /// IEEE 754 binary floats and bfloat16.
@@ -20,6 +26,14 @@ pub enum DTypeClass {
 macro_rules! dtypes {
     ($($(#[$doc:meta])* $Variant:ident $name:literal $bytes:literal $class:ident),* $(,)?) => {
         /// The element type of a tensor.
+        ///
+        /// ```
+        /// use tercet_ir::DType;
+        /// assert_eq!(DType::from_name("bf16"), Some(DType::BF16));
+        /// assert_eq!(DType::BF16.size_bytes(), 2);
+        /// assert!(DType::BF16.is_float());
+        /// assert_eq!(DType::I8.int_range(), Some((-128, 127)));
+        /// ```
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum DType { $($(#[$doc])* $Variant),* }
 
@@ -179,6 +193,19 @@ impl fmt::Display for DType {
 
 /// A Rust type that stores one element of a [`DType`]. `Bool` has no Rust type here: its bytes are
 /// read and written as `u8` through [`crate::Tensor::bytes`].
+///
+/// ```
+/// use tercet_ir::{DType, Element, Tensor, TensorError};
+///
+/// /// Applies `f` to every element.
+/// fn map<T: Element>(tensor: &Tensor, f: impl Fn(T) -> T) -> Result<Tensor, TensorError> {
+///     let mapped: Vec<T> = tensor.as_slice::<T>()?.iter().map(|x| f(*x)).collect();
+///     Tensor::from_slice(tensor.shape(), &mapped)
+/// }
+/// let doubled = map::<i64>(&Tensor::from_slice(&[2], &[3i64, 4])?, |x| 2 * x)?;
+/// assert_eq!((doubled.dtype(), doubled.to_i64s()), (DType::I64, vec![6, 8]));
+/// # Ok::<(), TensorError>(())
+/// ```
 pub trait Element: bytemuck::Pod + Send + Sync + 'static {
     /// The dtype whose elements this type stores.
     const DTYPE: DType;

@@ -29,6 +29,16 @@ pub fn counted(n: usize, one: &str, many: &str) -> String {
 }
 
 /// Why an operator rejects its operands or attributes.
+///
+/// ```
+/// use tercet_ir::{DType, Graph, Type, TypeError};
+/// let mut g = Graph::new();
+/// let a = g.input("a", Type::new(DType::F32, [2, 3]))?;
+/// let b = g.input("b", Type::new(DType::F32, [4, 5]))?;
+/// let error = g.matmul(a, b).unwrap_err();
+/// assert!(matches!(error.source, TypeError::Mismatch { .. }));
+/// # Ok::<(), tercet_ir::OpError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TypeError {
     /// The number of operands is wrong.
@@ -124,6 +134,15 @@ impl fmt::Display for DimEqualityHint<'_> {
 }
 
 /// Adding an operator to a graph failed.
+///
+/// ```
+/// use tercet_ir::{DType, Graph, Type, one_line};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
+/// let error = g.softmax(x, 2).unwrap_err();
+/// assert_eq!(one_line(&error), "softmax(f32[2, 3]): axis 2 is out of range for rank 2");
+/// # Ok::<(), tercet_ir::OpError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{op}{}", DisplayOperandTypes(.operands))]
 pub struct OpError {
@@ -145,6 +164,19 @@ impl fmt::Display for DisplayOperandTypes<'_> {
 }
 
 /// Why the evaluation of one operator failed on its data.
+///
+/// ```
+/// use std::collections::BTreeMap;
+/// use tercet_ir::{DType, EvalCtx, EvalError, Graph, RunError, Tensor, evaluate};
+/// let mut g = Graph::new();
+/// let data = g.constant(Tensor::from_slice(&[2], &[1f32, 2.0])?)?;
+/// let index = g.constant(Tensor::from_slice(&[1], &[5i32])?)?;
+/// g.gather(data, index, 0)?;
+/// let error = evaluate(&g, &EvalCtx::default(), &BTreeMap::new()).unwrap_err();
+/// let expected = EvalError::Index { index: 5, len: 2 };
+/// assert!(matches!(error, RunError::Node { source, .. } if source == expected));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EvalError {
     /// An index is out of range for its axis.
@@ -186,6 +218,19 @@ pub enum EvalError {
 }
 
 /// One node that a target cannot run.
+///
+/// ```
+/// use tercet_ir::{DType, NodeId, Type, UnsupportedNode};
+/// let unsupported = UnsupportedNode {
+///     node: NodeId(3),
+///     op: "fft",
+///     results: vec![Type::new(DType::F64, [8, 2])],
+///     reason: "no kernel for f64".to_string(),
+///     remedy: "cast its operands to f32".to_string(),
+/// };
+/// let text = "%3 fft -> f64[8, 2]: no kernel for f64; cast its operands to f32";
+/// assert_eq!(unsupported.to_string(), text);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnsupportedNode {
     /// Id of the node.
@@ -226,6 +271,18 @@ impl fmt::Display for DisplayUnsupportedNodes<'_> {
 }
 
 /// Why compiling a graph failed.
+///
+/// ```
+/// use tercet_ir::backend::check_interface;
+/// use tercet_ir::{Bindings, CompileError, DType, Dim, Graph, Symbol, Type};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [Dim::sym("rows")]))?;
+/// g.output("y", x)?;
+/// let error = check_interface(&g, &Bindings::new()).unwrap_err();
+/// assert_eq!(error, CompileError::Unbounded { symbol: Symbol::new("rows") });
+/// assert_eq!(check_interface(&g, &Bindings::new().with("rows", 64)), Ok(()));
+/// # Ok::<(), tercet_ir::OpError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompileError {
     /// The target cannot run some nodes; all of them are listed.
@@ -315,6 +372,17 @@ pub enum CompileError {
 
 /// Why a run failed. The executable remains usable. Its states have their values from before the
 /// run, unless a variant documents otherwise.
+///
+/// ```
+/// use std::collections::BTreeMap;
+/// use tercet_ir::{DType, EvalCtx, Graph, RunError, Type, evaluate};
+/// let mut g = Graph::new();
+/// g.input("x", Type::new(DType::F32, [4]))?;
+/// let error = evaluate(&g, &EvalCtx::default(), &BTreeMap::new()).unwrap_err();
+/// assert!(matches!(error, RunError::Missing { what: "input", .. }));
+/// assert_eq!(error.to_string(), "missing input `x` of type f32[4]");
+/// # Ok::<(), tercet_ir::OpError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
     /// The graph has no input, parameter, state or output with this name.

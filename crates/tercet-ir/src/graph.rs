@@ -21,6 +21,16 @@ use crate::types::{MAX_RANK, Type};
 pub use origin::{InnerOrigin, NodeOrigin};
 
 /// The index of a node in its graph.
+///
+/// ```
+/// use tercet_ir::{DType, Graph, NodeId, Type};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [4]))?;
+/// let y = g.exp(x)?;
+/// assert_eq!((x.node, y.node), (NodeId(0), NodeId(1)));
+/// assert_eq!(g.node(y.node).inputs, [x]);
+/// # Ok::<(), tercet_ir::OpError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u32);
 
@@ -38,6 +48,17 @@ impl fmt::Display for NodeId {
 }
 
 /// One result of a node.
+///
+/// ```
+/// use tercet_ir::{DType, Graph, Type};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [10]))?;
+/// let largest = g.top_k(x, 3, 0, true)?;
+/// let indices = largest.port(1);
+/// assert_eq!((largest.to_string(), indices.to_string()), ("%1".into(), "%1.1".into()));
+/// assert_eq!(g.ty(indices).to_string(), "i32[3]");
+/// # Ok::<(), tercet_ir::OpError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Value {
     /// Id of the node that computes the value.
@@ -64,6 +85,18 @@ impl fmt::Display for Value {
 }
 
 /// An operator applied to values.
+///
+/// ```
+/// use tercet_ir::{DType, Graph, OpKind, Type};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
+/// let y = g.transpose(x, &[1, 0])?;
+/// let node = g.node(y.node);
+/// assert_eq!(node.op.kind(), OpKind::Transpose);
+/// assert_eq!(node.inputs, [x]);
+/// assert_eq!(node.outputs, [Type::new(DType::F32, [3, 2])]);
+/// # Ok::<(), tercet_ir::OpError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Node {
     /// The operator with its attributes.
@@ -75,6 +108,17 @@ pub struct Node {
 }
 
 /// A named result of the graph.
+///
+/// ```
+/// use tercet_ir::{DType, Graph, Type};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [4]))?;
+/// let y = g.exp(x)?;
+/// g.output("y", y)?;
+/// let output = &g.outputs()[0];
+/// assert_eq!((output.name.as_str(), output.value), ("y", y));
+/// # Ok::<(), tercet_ir::OpError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct GraphOutput {
     /// Name of the output, unique among the outputs.
@@ -84,6 +128,17 @@ pub struct GraphOutput {
 }
 
 /// An assignment of a value to a state at the end of a run.
+///
+/// ```
+/// use tercet_ir::{DType, Graph, Type};
+/// let mut g = Graph::new();
+/// let total = g.state("total", Type::new(DType::F32, [4]))?;
+/// let x = g.input("x", Type::new(DType::F32, [4]))?;
+/// let sum = g.plus(total, x)?;
+/// g.assign(total, sum)?;
+/// assert_eq!((g.assigns()[0].state, g.assigns()[0].value), (total, sum));
+/// # Ok::<(), tercet_ir::OpError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StateAssign {
     /// The assigned `State` leaf.

@@ -13,6 +13,18 @@ use crate::tensor::{Tensor, TensorError, checked_bytes};
 use crate::types::TensorType;
 
 /// The values of one evaluation.
+///
+/// ```
+/// use std::collections::BTreeMap;
+/// use tercet_ir::{EvalCtx, Evaluation, Graph, Tensor, evaluate};
+/// let mut g = Graph::new();
+/// let x = g.constant(Tensor::from_slice(&[2], &[-1f32, 2.0])?)?;
+/// let y = g.abs(x)?;
+/// let done: Evaluation = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+/// assert_eq!(done.get(y).as_slice::<f32>()?, [1.0, 2.0]);
+/// assert_eq!(done.values.len(), g.len());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Evaluation {
     /// The results of every node, by node and port.

@@ -18,6 +18,16 @@ pub use self::error::TensorError;
 pub use self::identity::TensorIdentity;
 
 /// Memory that a tensor can borrow without copying, for example a mapped model file.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tercet_ir::{DType, Tensor, TensorType};
+/// // Any bytes, for example of a mapped file.
+/// let owner = Arc::new(vec![0u8, 1, 2, 3, 4, 5, 6, 7]);
+/// let tensor = Tensor::from_owner(TensorType::new(DType::U8, &[2, 2]), owner, 2..6)?;
+/// assert_eq!(tensor.as_slice::<u8>()?, [2, 3, 4, 5]);
+/// # Ok::<(), tercet_ir::TensorError>(())
+/// ```
 pub trait ByteOwner: AsRef<[u8]> + Send + Sync + 'static {}
 impl<T: AsRef<[u8]> + Send + Sync + 'static> ByteOwner for T {}
 

@@ -10,6 +10,15 @@ use crate::dtype::DType;
 pub const MAX_RANK: usize = 8;
 
 /// The dimensions of a tensor, outermost first (row-major).
+///
+/// ```
+/// use tercet_ir::{Bindings, Dim, Shape};
+/// let shape = Shape::from([Dim::sym("batch"), Dim::Known(3)]);
+/// assert_eq!((shape.rank(), shape.to_string()), (2, "[batch, 3]".to_string()));
+/// assert_eq!(shape.as_known(), None);
+/// assert_eq!(shape.eval(&Bindings::new().with("batch", 8))?, [8, 3]);
+/// # Ok::<(), tercet_ir::DimError>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Shape(Vec<Dim>);
 
@@ -124,6 +133,13 @@ fn write_list<T: fmt::Display>(f: &mut fmt::Formatter<'_>, items: &[T]) -> fmt::
 }
 
 /// The type of a graph value: `f32[b, s, 768]`.
+///
+/// ```
+/// use tercet_ir::{DType, Dim, Type};
+/// let ty = Type::new(DType::F32, [Dim::sym("batch"), Dim::Known(768)]);
+/// assert_eq!(ty.to_string(), "f32[batch, 768]");
+/// assert_eq!(ty.with_dtype(DType::F16).with_shape([4]).to_string(), "f16[4]");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Type {
     /// The element type.
@@ -186,6 +202,13 @@ impl fmt::Display for Type {
 }
 
 /// The type of a tensor at run time, with concrete sizes.
+///
+/// ```
+/// use tercet_ir::{DType, TensorType};
+/// let ty = TensorType::new(DType::F16, &[2, 3]);
+/// assert_eq!((ty.numel(), ty.size_bytes()), (6, 12));
+/// assert_eq!(ty.to_string(), "f16[2, 3]");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TensorType {
     /// The element type.

@@ -9,6 +9,18 @@ use crate::ops::{Op, OpKind};
 use crate::types::Type;
 
 /// The invariant that a graph violates.
+///
+/// ```
+/// use tercet_ir::verify::{VerifyError, verify};
+/// use tercet_ir::{DType, Graph, NodeId, Type};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [4]))?;
+/// g.output("x", x)?;
+/// assert_eq!(verify(&g), Ok(()));
+/// let error = VerifyError::Order { node: NodeId(0), value: x };
+/// assert_eq!(error.to_string(), "%0 reads %0, which no earlier node computes");
+/// # Ok::<(), tercet_ir::OpError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VerifyError {
     /// A node reads a value that no earlier node computes.

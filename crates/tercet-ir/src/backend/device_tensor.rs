@@ -11,6 +11,25 @@ use crate::types::TensorType;
 
 /// Device memory that holds one tensor, in the executor's representation. It is immutable after
 /// creation.
+///
+/// ```
+/// # use std::sync::Arc;
+/// use tercet_ir::{DeviceMemory, DeviceTensor, RunError, Tensor, TensorType};
+/// /// Memory of a device that is the host itself.
+/// struct HostMemory(Tensor);
+/// impl DeviceMemory for HostMemory {
+/// #    fn device(&self) -> &'static str {
+/// #        "host"
+/// #    }
+///     fn read(&self, _: &TensorType) -> Result<Tensor, RunError> {
+///         Ok(self.0.clone())
+///     }
+/// }
+/// let tensor = Tensor::from_slice(&[2], &[1f32, 2.0])?;
+/// let on_device = DeviceTensor::new(tensor.ty().clone(), Arc::new(HostMemory(tensor)));
+/// assert!(on_device.memory::<HostMemory>().is_some());
+/// # Ok::<(), tercet_ir::TensorError>(())
+/// ```
 pub trait DeviceMemory: Any + Send + Sync {
     /// Name of the executor.
     fn device(&self) -> &'static str;
@@ -26,6 +45,26 @@ pub trait DeviceMemory: Any + Send + Sync {
 /// output ([`Executable::output_on_device`](crate::Executable::output_on_device)) is not
 /// overwritten by later runs. It is cheap to clone. The memory is freed after the last clone is
 /// dropped and the device has finished using it.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use tercet_ir::{DeviceMemory, RunError, TensorType};
+/// use tercet_ir::{DeviceTensor, Tensor};
+/// # struct HostMemory(Tensor);
+/// # impl DeviceMemory for HostMemory {
+/// #     fn device(&self) -> &'static str { "host" }
+/// #     fn read(&self, _: &TensorType) -> Result<Tensor, RunError> { Ok(self.0.clone()) }
+/// # }
+/// # fn upload(t: &Tensor) -> Result<DeviceTensor, RunError> {
+/// #     Ok(DeviceTensor::new(t.ty().clone(), Arc::new(HostMemory(t.clone()))))
+/// # }
+/// // `upload` is that of an executable.
+/// let on_device: DeviceTensor = upload(&Tensor::from_slice(&[2], &[1f32, 2.0])?)?;
+/// assert_eq!(format!("{on_device:?}"), "f32[2] on host");
+/// assert_eq!(on_device.read()?.as_slice::<f32>()?, [1.0, 2.0]);
+/// assert!(on_device.is(&on_device.clone()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct DeviceTensor {
     ty: TensorType,

@@ -6,6 +6,14 @@ use std::fmt;
 use crate::error::counted;
 
 /// A kernel and its number of calls in one run.
+///
+/// ```
+/// use tercet_ir::backend::{Explanation, KernelUse};
+/// let calls = ["naive", "tiled", "tiled"].map(|kernel| ("mat_mul", kernel.to_string()));
+/// let kernels = Explanation::count(calls.into_iter());
+/// let tiled = KernelUse { op: "mat_mul", kernel: "tiled".to_string(), calls: 2 };
+/// assert_eq!(kernels[1], tiled);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelUse {
     /// The operator that the kernel computes.
@@ -17,6 +25,14 @@ pub struct KernelUse {
 }
 
 /// The kernels, dispatches and memory of a compiled program.
+///
+/// ```
+/// use tercet_ir::backend::Explanation;
+/// let bytes = vec![("params", 4096), ("activations", 1024)];
+/// let explanation = Explanation { target: "cpu", bytes, ..Explanation::default() };
+/// assert_eq!(explanation.peak_bytes(), 5120);
+/// assert!(explanation.to_string().contains("memory          5120 bytes"));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Explanation {
     /// Name of the executor.

@@ -10,6 +10,20 @@ use crate::types::TensorType;
 
 /// Stores the outputs of the last run and the selection that a submission requested. The memory is
 /// shared, not copied.
+///
+/// ```
+/// use tercet_ir::{DType, Graph, Signature, Tensor, Type, backend::LastRun};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [3]))?;
+/// g.output("y", x)?;
+/// let signature = Signature::of(&g);
+/// let mut last = LastRun::default();
+/// assert!(last.tensor(&signature, "y").is_err());
+/// last.retain(&[Tensor::from_slice(&[3], &[1f32, 2.0, 3.0])?]);
+/// let rows = last.rows(&signature, "y", &(1..3))?;
+/// assert_eq!(rows.as_slice::<f32>()?, [2.0, 3.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct LastRun {
     outputs: Vec<Tensor>,

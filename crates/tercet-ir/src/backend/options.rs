@@ -10,6 +10,16 @@ use crate::graph::{Graph, Value};
 use crate::passes::PIPELINE;
 
 /// Options of a compilation.
+///
+/// ```
+/// use tercet_ir::{CompileOptions, DType, Symbol};
+/// let options = CompileOptions::new()
+///     .bound("rows", 64)
+///     .without_pass("fuse_elementwise")
+///     .with_matmul_precision(Some(DType::F16));
+/// assert_eq!(options.bounds.get(&Symbol::new("rows")), Some(64));
+/// assert_eq!(options.without_passes, ["fuse_elementwise"]);
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct CompileOptions {
     /// Upper bounds of the symbols.
@@ -69,6 +79,20 @@ impl CompileOptions {
 /// of the run. In this mode no passes run: no node is fused, folded or merged, so values correspond
 /// to the original graph. Values of nested graphs (`if`, `while`, `scan`) are not included, but the
 /// results of such nodes are.
+///
+/// ```
+/// use tercet_ir::{DType, Graph, RetainValues, Type};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [4]))?;
+/// let e = g.exp(x)?;
+/// let y = g.tanh(e)?;
+/// g.output("y", y)?;
+/// let (graph, retained) = RetainValues::All.add_outputs(&g)?;
+/// let names: Vec<&str> = retained.iter().map(|r| r.output.as_str()).collect();
+/// assert_eq!(names, ["%1", "y"]);
+/// assert_eq!(graph.outputs().len(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum RetainValues {
     /// Only the outputs.
@@ -82,6 +106,17 @@ pub enum RetainValues {
 }
 
 /// A retained value.
+///
+/// ```
+/// use tercet_ir::{DType, Graph, RetainValues, Type, backend::RetainedValue};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [4]))?;
+/// let y = g.exp(x)?;
+/// g.output("y", y)?;
+/// let (_, retained) = RetainValues::Values(vec![x]).add_outputs(&g)?;
+/// assert_eq!(retained, [RetainedValue { value: x, output: "%0".to_string() }]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RetainedValue {
     /// The value, in the numbering of the original graph.

@@ -10,6 +10,15 @@ use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 /// A named input, parameter, state or output of a graph.
+///
+/// ```
+/// use tercet_ir::{DType, Port, Tensor, Type};
+/// let port = Port { name: "bias".to_string(), ty: Type::new(DType::F32, [2]) };
+/// port.check("param", &Tensor::from_slice(&[2], &[0f32, 1.0])?)?;
+/// let error = port.check("param", &Tensor::from_slice(&[2], &[0i32, 1])?).unwrap_err();
+/// assert_eq!(error.to_string(), "param `bias` is i32[2]; expected f32[2]");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
     /// Name of the port.
@@ -19,6 +28,21 @@ pub struct Port {
 }
 
 /// The names and types of a graph's inputs, parameters, states and outputs.
+///
+/// ```
+/// use tercet_ir::{Bindings, DType, Dim, Graph, Signature, Symbol, Tensor, Type};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [Dim::sym("rows"), Dim::Known(2)]))?;
+/// let y = g.softmax(x, 1)?;
+/// g.output("y", y)?;
+/// let signature = Signature::of(&g);
+/// assert_eq!(signature.outputs[0].ty.to_string(), "f32[rows, 2]");
+/// let mut sizes = Bindings::new();
+/// let x = Tensor::from_slice(&[3, 2], &[0f32; 6])?;
+/// signature.bind(&[("x", &x)], &Bindings::new(), &mut sizes)?;
+/// assert_eq!(sizes.get(&Symbol::new("rows")), Some(3));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signature {
     /// Inputs, provided at each run.

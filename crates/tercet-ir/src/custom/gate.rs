@@ -22,6 +22,17 @@ attrs! {
     /// largest selection scores are selected in descending order; ties go to the lower index. A
     /// score of NaN counts as `-inf`. The weights are the sigmoids, divided by their sum plus
     /// 1e-20, times `scale`.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type, attr::FloatAttr, custom::GroupLimitedGate};
+    /// let mut g = Graph::new();
+    /// let logits = g.input("logits", Type::new(DType::F32, [5, 8]))?;
+    /// let bias = g.param("bias", Type::new(DType::F32, [8]))?;
+    /// let gate = GroupLimitedGate { groups: 4, keep: 2, k: 3, scale: FloatAttr(1.0) };
+    /// let chosen = g.custom(gate, &[logits, bias])?;
+    /// assert_eq!(g.ty(chosen).to_string(), "f32[5, 6]");
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct GroupLimitedGate {
         /// Number of groups; the number of experts is a multiple of it.
         pub groups: usize,

@@ -18,6 +18,16 @@ attrs! {
     /// I32 `[n, k]`, and their distances, F32 `[n, k]`, from the nearest on. Row `i` ignores
     /// element `i`, the point itself. Ties go to the lower index, and NaN sorts after all numbers.
     /// If there are fewer than `k` neighbours, the remaining entries are index -1 at infinity.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type, custom::PairwiseKnn};
+    /// let mut g = Graph::new();
+    /// let distances = g.input("distances", Type::new(DType::F32, [5, 5]))?;
+    /// let indices = g.custom(PairwiseKnn { k: 2 }, &[distances])?;
+    /// assert_eq!(g.ty(indices).to_string(), "i32[5, 2]");
+    /// assert_eq!(g.ty(indices.port(1)).to_string(), "f32[5, 2]");
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct PairwiseKnn {
         /// Number of neighbours.
         pub k: usize,

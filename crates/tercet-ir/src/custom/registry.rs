@@ -13,6 +13,21 @@ type CustomOpFactory = Arc<dyn Fn(&[(String, AttrLiteral)]) -> CustomOpResult + 
 
 /// A registry that constructs custom operators from names and attributes, for
 /// [`parse_with`](crate::parse_with).
+///
+/// ```
+/// use tercet_ir::custom::{CustomOps, PairwiseKnn};
+/// use tercet_ir::{attr::Attrs, parse_with};
+/// let mut ops = CustomOps::new();
+/// ops.register("knn.pairwise", PairwiseKnn::from_literals);
+/// let text = r#"graph {
+///   %d = input{name="d", ty=f32[5, 5]}()
+///   %n = custom{name="knn.pairwise", attrs=[k(2)]}(%d)
+///   return %n as "neighbours"
+/// }"#;
+/// let graph = parse_with(text, &ops)?;
+/// assert_eq!(graph.ty(graph.outputs()[0].value).to_string(), "i32[5, 2]");
+/// # Ok::<(), tercet_ir::TextError>(())
+/// ```
 #[derive(Clone)]
 pub struct CustomOps {
     makers: BTreeMap<String, CustomOpFactory>,

@@ -8,6 +8,20 @@ use crate::error::{EvalError, RunError};
 /// The original node of a node in a rewritten graph; error messages name it. Nodes that a rule or
 /// pass creates from one node have that node as their origin. A node that replaces several has the
 /// origin whose data can fail.
+///
+/// ```
+/// use tercet_ir::passes::optimize;
+/// use tercet_ir::{CompileOptions, DType, Graph, Type};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [4]))?;
+/// let same = g.reshape(x, [4usize])?;
+/// let y = g.top_k(same, 2, 0, true)?;
+/// g.output("y", y)?;
+/// let optimized = optimize(&g, &CompileOptions::new())?;
+/// let origin = optimized.origin(optimized.outputs()[0].value.node);
+/// assert_eq!((origin.node, origin.op), (y.node, "top_k"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeOrigin {
     /// Id of the node in the original graph.
@@ -19,6 +33,16 @@ pub struct NodeOrigin {
 }
 
 /// A node of a nested graph.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tercet_ir::{EvalError, InnerOrigin, NodeId, NodeOrigin, one_line};
+/// let gather = NodeOrigin { node: NodeId(2), op: "gather", inside: None };
+/// let inside = Some(Arc::new(InnerOrigin { graph: "body", origin: gather }));
+/// let origin = NodeOrigin { node: NodeId(7), op: "while", inside };
+/// let error = origin.failed(EvalError::Index { index: 9, len: 4 });
+/// assert!(one_line(&error).starts_with("%7 (while): in `body`, %2 (gather): index 9"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InnerOrigin {
     /// The attribute that holds the nested graph.

@@ -4,6 +4,14 @@ use crate::dtype::DType;
 use crate::types::TensorType;
 
 /// Why a tensor cannot be created or read.
+///
+/// ```
+/// use tercet_ir::{DType, Tensor, TensorError};
+/// let error = Tensor::from_slice(&[2, 2], &[1f32, 2.0, 3.0]).unwrap_err();
+/// assert_eq!(error.to_string(), "f32[2, 2] needs 4 elements, got 3");
+/// let error = Tensor::scalar(1f32).as_slice::<i32>().unwrap_err();
+/// assert_eq!(error, TensorError::DType { expected: DType::I32, found: DType::F32 });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TensorError {
     /// The number of bytes or elements does not match the type.

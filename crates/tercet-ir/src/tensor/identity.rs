@@ -7,6 +7,16 @@ use super::{ByteOwner, Tensor, TensorStorage, TensorWord};
 /// The identity of a tensor's contents; it does not hold their memory. If
 /// [`TensorIdentity::is`] returns true for a tensor, its bytes are unchanged. Writing to
 /// the tensor's memory or dropping it invalidates the identity.
+///
+/// ```
+/// use tercet_ir::Tensor;
+/// let mut tensor = Tensor::from_slice(&[2], &[1f32, 2.0])?;
+/// let identity = tensor.identity();
+/// assert!(identity.is(&tensor) && identity.is(&tensor.clone()));
+/// tensor.as_slice_mut::<f32>()?[0] = 3.0;
+/// assert!(!identity.is(&tensor));
+/// # Ok::<(), tercet_ir::TensorError>(())
+/// ```
 #[derive(Clone)]
 pub struct TensorIdentity {
     memory: TensorIdentityKind,

@@ -16,6 +16,12 @@ use crate::ops::{Op, OpKind};
 const MAX_DEPTH: usize = 32;
 
 /// A parse error with its position.
+///
+/// ```
+/// use tercet_ir::parse;
+/// let error = parse("graph {\n  %x = unknown()\n}").unwrap_err();
+/// assert_eq!((error.line, error.column), (2, 8));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {message}")]
 pub struct TextError {
