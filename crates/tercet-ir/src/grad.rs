@@ -33,6 +33,13 @@ use crate::ops::Op;
 use reverse::{ReversePassResult, reverse_pass};
 
 /// How an operator is differentiated, or why it is not.
+///
+/// ```
+/// use tercet_ir::{GradientKind, OpSpec, ops};
+/// assert_eq!(<ops::MatMul as OpSpec>::GRADIENT.kind(), GradientKind::Rule);
+/// let comparison = <ops::Compare as OpSpec>::GRADIENT;
+/// assert!(matches!(comparison, tercet_ir::Gradient::Zero(_)));
+/// ```
 pub enum Gradient<O: 'static> {
     /// A function that computes the cotangents of the operands from those of the results.
     Rule(fn(&O, &mut Vjp<'_>) -> VjpResult),
@@ -46,6 +53,12 @@ pub enum Gradient<O: 'static> {
 }
 
 /// A [`Gradient`] without its rule, for documentation and tests.
+///
+/// ```
+/// use tercet_ir::{GradientKind, OpKind};
+/// assert_eq!(OpKind::MatMul.gradient(), GradientKind::Rule);
+/// assert!(matches!(OpKind::ArgMax.gradient(), GradientKind::Zero(_)));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GradientKind {
     /// A gradient by rule: see [`Gradient::Rule`].

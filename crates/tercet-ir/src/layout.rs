@@ -18,6 +18,14 @@ use crate::dim::{Bindings, Dim, DimError};
 use crate::types::{MAX_RANK, check_count};
 
 /// Concrete sizes, strides and offset of a run, in elements.
+///
+/// ```
+/// use tercet_ir::layout::Layout;
+/// let dense = Layout::dense(&[2, 3]);
+/// assert_eq!(dense.strides(), [3, 1]);
+/// let transposed = Layout::new(&[3, 2], &[1, 3], 0);
+/// assert_eq!((dense.is_dense(), transposed.is_dense()), (true, false));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     rank: usize,
@@ -97,6 +105,15 @@ impl Layout {
 }
 
 /// A dimension times a signed factor: a stride, or one term of an offset.
+///
+/// ```
+/// use tercet_ir::{Dim, layout::SymLayout};
+/// let s = Dim::sym("s");
+/// let layout = SymLayout::dense(&[Dim::Known(2), s.clone(), Dim::Known(12)]).expect("it fits");
+/// let [outer, middle, _] = layout.strides() else { panic!("there are three axes") };
+/// assert_eq!((outer.power_of_two(), middle.power_of_two()), (4, 4));
+/// assert_eq!((middle.dim(), middle.factor()), (&Dim::Known(1), 12));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayoutTerm {
     dim: Dim,
@@ -165,6 +182,17 @@ impl LayoutTerm {
 }
 
 /// A layout in terms of the symbols.
+///
+/// ```
+/// use tercet_ir::{Bindings, Dim, layout::SymLayout};
+/// let (s, four) = (Dim::sym("s"), Dim::Known(4));
+/// let layout = SymLayout::dense(&[s, four]).expect("the strides do not overflow");
+/// let view = layout.transpose(&[1, 0]);
+/// assert!(!view.is_contiguous());
+/// let concrete = view.eval(&Bindings::new().with("s", 3))?;
+/// assert_eq!((concrete.shape(), concrete.strides()), (&[4, 3][..], &[1, 4][..]));
+/// # Ok::<(), tercet_ir::DimError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SymLayout {
     shape: Vec<Dim>,
@@ -174,6 +202,16 @@ pub struct SymLayout {
 }
 
 /// A slice of an axis: element `i` is element `start + i * step` of the source.
+///
+/// ```
+/// use tercet_ir::{Bindings, Dim, layout::{AxisSlice, SymLayout}};
+/// let layout = SymLayout::dense(&[Dim::Known(6)]).expect("the strides do not overflow");
+/// let backwards = AxisSlice { start: Dim::Known(5), step: -2 };
+/// let view = layout.slice(&[backwards], &[Dim::Known(3)]).expect("the strides do not overflow");
+/// let view = view.eval(&Bindings::new())?;
+/// assert_eq!((view.offset, view.strides()), (5, &[-2][..]));
+/// # Ok::<(), tercet_ir::DimError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AxisSlice {
     /// Index of the first element.

@@ -29,6 +29,18 @@ use crate::{DType, Support};
 const MAX_DEPTH: usize = 32;
 
 /// The new graph, as rules access it.
+///
+/// ```
+/// use tercet_ir::legalize::LegalizeBuilder;
+/// use tercet_ir::{Op, OpError, Value, ops, rules::RuleResult, scalar::UnaryFn};
+/// /// A rule that decomposes `log_softmax` into `softmax` and a logarithm.
+/// fn rule(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
+///     let Op::LogSoftmax(op) = op else { return Ok(None) };
+///     let y = b.add(ops::Softmax { axis: op.axis }, inputs)?;
+///     Ok(Some(vec![b.add(ops::Unary { f: UnaryFn::Ln }, &[y])?]))
+/// }
+/// # let _: fn(&mut LegalizeBuilder<'_>, &Op, &[Value]) -> RuleResult = rule;
+/// ```
 pub struct LegalizeBuilder<'a> {
     graph: Graph,
     target: &'a dyn Target,
@@ -288,6 +300,19 @@ fn rebuild(b: &mut LegalizeBuilder<'_>, graph: &Graph) -> Result<(), CompileErro
 }
 
 /// The original nodes of a rewritten graph and of its nested graphs, for error messages.
+///
+/// ```
+/// use tercet_ir::legalize::{NodeOrigins, origins};
+/// use tercet_ir::{DType, Graph, NodeId, Type};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [4]))?;
+/// let y = g.exp(x)?;
+/// let origins: NodeOrigins = origins(&g);
+/// assert_eq!(origins.origin(y.node), y.node);
+/// let moved = origins.renumbered(&[NodeId(0), NodeId(5)]);
+/// assert_eq!(moved.origin(NodeId(5)), y.node);
+/// # Ok::<(), tercet_ir::OpError>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeOrigins {
     nodes: Vec<Option<NodeOrigin>>,

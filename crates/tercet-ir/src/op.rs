@@ -19,6 +19,12 @@ use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 /// Whether every target must have a kernel for an operator.
+///
+/// ```
+/// use tercet_ir::{OpKind, Tier};
+/// assert_eq!(OpKind::MatMul.doc().tier, Tier::Core);
+/// assert_eq!(OpKind::Rope.doc().tier, Tier::Composite);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
     /// Every executor has a kernel.
@@ -30,6 +36,14 @@ pub enum Tier {
 }
 
 /// Documentation and test metadata of an operator, also used by the support table.
+///
+/// ```
+/// use tercet_ir::{DType, OpKind, Tier};
+/// let doc = OpKind::Rope.doc();
+/// assert_eq!((doc.name, doc.tier), ("rope", Tier::Composite));
+/// assert_eq!(doc.operands, ["x", "cos", "sin"]);
+/// assert_eq!(doc.dtypes, DType::FLOATS);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct OpDoc {
     /// The operator's name, which is also its name in the text form.
@@ -47,6 +61,18 @@ pub struct OpDoc {
 }
 
 /// Inputs of an evaluation besides operands and attributes.
+///
+/// ```
+/// use std::collections::BTreeMap;
+/// use tercet_ir::{DType, EvalCtx, Graph, evaluate};
+/// let mut g = Graph::new();
+/// let x = g.rng_uniform([8usize], DType::F32, 0.0, 1.0, 42)?;
+/// let run = |ctx: EvalCtx| evaluate(&g, &ctx, &BTreeMap::new()).map(|e| e.get(x).to_f64s());
+/// let first = run(EvalCtx::default())?;
+/// assert_eq!(first, run(EvalCtx::after(0))?);
+/// assert_ne!(first, run(EvalCtx::after(1))?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EvalCtx {
     /// The random seed and counter of the run.
@@ -65,6 +91,14 @@ impl EvalCtx {
 }
 
 /// The complete declaration of one operator. No method has a default body.
+///
+/// ```
+/// use tercet_ir::{DType, OpSpec, Type, ops::MatMul};
+/// assert_eq!(MatMul::DOC.name, "mat_mul");
+/// let (a, b) = (Type::new(DType::F32, [2, 3]), Type::new(DType::F32, [3, 4]));
+/// assert_eq!(MatMul {}.infer(&[&a, &b])?, [Type::new(DType::F32, [2, 4])]);
+/// # Ok::<(), tercet_ir::TypeError>(())
+/// ```
 pub trait OpSpec: Attrs + Clone + Debug + Eq + Hash + Into<crate::Op> + 'static {
     /// The operator's name, meaning, dtypes, accuracy class and tier.
     const DOC: OpDoc;
@@ -104,10 +138,29 @@ macro_rules! define_ops {
         $($(#[$cfg])* pub use $module::$Op;)*
 
         /// An operator with its attributes.
+        ///
+        /// ```
+        /// use tercet_ir::{DType, Graph, Op, OpKind, Type, ops::Softmax};
+        /// let op = Op::from(Softmax { axis: 1 });
+        /// assert_eq!(op.kind(), OpKind::Softmax);
+        /// assert_eq!(op.attrs()[0].0, "axis");
+        /// let mut g = Graph::new();
+        /// let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
+        /// let y = g.add(op, &[x])?;
+        /// assert_eq!(g.ty(y), g.ty(x));
+        /// # Ok::<(), tercet_ir::OpError>(())
+        /// ```
         #[derive(Clone, Debug, PartialEq, Eq, Hash)]
         pub enum Op { $($(#[$cfg])* #[doc = concat!("See [`", stringify!($Op), "`].")] $Op($Op)),* }
 
         /// The kind of an operator, without attributes.
+        ///
+        /// ```
+        /// use tercet_ir::OpKind;
+        /// let kind = OpKind::ALL.iter().find(|kind| kind.doc().name == "softmax");
+        /// assert_eq!(kind, Some(&OpKind::Softmax));
+        /// assert_eq!(OpKind::Softmax.attr_names(), ["axis"]);
+        /// ```
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum OpKind { $($(#[$cfg])* #[doc = concat!("See [`", stringify!($Op), "`].")] $Op),* }
 

@@ -49,6 +49,18 @@ use crate::ops::Op;
 use crate::verify::verify;
 
 /// A graph rewrite with its name.
+///
+/// ```
+/// use tercet_ir::passes::{PIPELINE, Pass};
+/// use tercet_ir::{DType, Graph, Type};
+/// let dce: &Pass = PIPELINE.iter().find(|pass| pass.name == "dce").expect("the pass exists");
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [4]))?;
+/// g.exp(x)?;
+/// g.output("y", x)?;
+/// assert_eq!((dce.apply)(&g)?.len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Pass {
     /// Name of the pass, for [`CompileOptions::without_passes`].

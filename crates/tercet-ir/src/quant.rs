@@ -38,6 +38,13 @@ pub use integers::{quantize_int4, quantize_int4_asym, quantize_int8, quantize_in
 pub use scales::ScaleFormat;
 
 /// Bytes or values that are not whole blocks of a scheme.
+///
+/// ```
+/// use tercet_ir::Scheme;
+/// let mut weights = vec![0f32; 32];
+/// let error = Scheme::Q8_0.dequantize(&[0; 30], &mut weights).unwrap_err();
+/// assert_eq!((error.scheme, error.bytes, error.elements), (Scheme::Q8_0, 30, 32));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{bytes} bytes do not match {elements} elements of {}: each block has {} bytes and {} elements",
@@ -57,6 +64,14 @@ macro_rules! schemes {
     ($($(#[$doc:meta])* $V:ident $name:literal $len:literal $bytes:literal $decode:path),* $(,)?) => {
         crate::spelled! {
             /// A block format of quantized weights.
+            ///
+            /// ```
+            /// use tercet_ir::{DType, Scheme};
+            /// let scheme = Scheme::Q4K;
+            /// assert_eq!((scheme.block_len(), scheme.block_bytes()), (256, 144));
+            /// assert_eq!(scheme.row_bytes(4096), Some(16 * 144));
+            /// assert_eq!((scheme.storage(), scheme.name()), (DType::U8, "q4_k"));
+            /// ```
             pub enum Scheme { $($(#[$doc])* $V $name),* }
         }
         impl Scheme {

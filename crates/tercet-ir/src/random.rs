@@ -45,6 +45,16 @@ pub const fn philox4x32(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 
 /// The random seed and counter of an executable:
 /// [`Executable::set_random`](crate::Executable::set_random).
+///
+/// ```
+/// use tercet_ir::random::RngState;
+/// let mut random = RngState { seed: Some(7), counter: 0 };
+/// let first = random.stream(1, 0);
+/// random.count();
+/// let second = random.stream(1, 0);
+/// assert_eq!((first.seed, first.step), (7, 0));
+/// assert_ne!(first.block(0), second.block(0));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RngState {
     /// Replaces the seed of every random operator of the graph; `None` leaves their seeds
@@ -71,6 +81,14 @@ impl RngState {
 }
 
 /// The random words of one operator in one run.
+///
+/// ```
+/// use tercet_ir::{DType, random::PhiloxStream};
+/// let stream = PhiloxStream { seed: 42, stream: 0, step: 0 };
+/// let units = stream.units(DType::F32, 1);
+/// assert!(units.iter().all(|u| (0.0..1.0).contains(u)));
+/// assert_eq!(units[2], stream.unit(DType::F32, 6));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhiloxStream {
     /// The seed, used as the Philox key.
@@ -168,6 +186,13 @@ fn unit53(high: u32, low: u32) -> f64 {
 /// = lo + span * u`: the product and the sum are each rounded to F32 (F64 for `F64`), without a
 /// fused multiply-add. The result is rounded to the dtype. If that gives `hi`, it is replaced by
 /// the largest number below `hi`.
+///
+/// ```
+/// use tercet_ir::{DType, random::UniformRange};
+/// let range = UniformRange::new(DType::F32, -1.0, 3.0).expect("the bounds ascend");
+/// assert_eq!(range.value(0.25), 0.0);
+/// assert_eq!(UniformRange::new(DType::F32, 1.0, 1.0), None);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UniformRange {
     /// The dtype of the numbers.

@@ -30,6 +30,13 @@ use crate::legalize::LegalizeBuilder;
 use crate::ops::{Op, OpKind};
 
 /// A decomposition of one operator.
+///
+/// ```
+/// use tercet_ir::{OpKind, legalize::LegalizeRule, legalize::RULES};
+/// let mut rules = RULES.iter().copied().flatten();
+/// let rule: Option<&LegalizeRule> = rules.find(|rule| rule.on == OpKind::Softmax);
+/// assert_eq!(rule.map(|rule| rule.name), Some("softmax_as_exp_over_sum"));
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct LegalizeRule {
     /// Name of the rule: the operator and its replacement.

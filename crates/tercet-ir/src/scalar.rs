@@ -15,6 +15,13 @@ use crate::spelled;
 
 spelled! {
     /// A function of one number.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, scalar::{Scalar, UnaryFn}};
+    /// assert_eq!(UnaryFn::Relu.eval(DType::F32, Scalar::F(-2.0)), Scalar::F(0.0));
+    /// assert_eq!(UnaryFn::Neg.eval(DType::I32, Scalar::I(5)), Scalar::I(-5));
+    /// assert_eq!(UnaryFn::GeluTanh.name(), "gelu_tanh");
+    /// ```
     pub enum UnaryFn {
         /// `max(x, 0)`, NaN stays NaN.
         Relu "relu",
@@ -93,6 +100,14 @@ spelled! {
 
 spelled! {
     /// A function of two numbers of one dtype.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, scalar::{BinaryFn, Scalar}};
+    /// let sum = BinaryFn::Add.eval(DType::I8, Scalar::I(127), Scalar::I(1));
+    /// assert_eq!(sum, Scalar::I(-128));
+    /// let quotient = BinaryFn::Div.eval(DType::I32, Scalar::I(7), Scalar::I(0));
+    /// assert_eq!(quotient, Scalar::I(7));
+    /// ```
     pub enum BinaryFn {
         /// `a + b`
         Add "add",
@@ -127,6 +142,12 @@ spelled! {
 
 spelled! {
     /// A comparison of two numbers of one dtype, with a boolean result.
+    ///
+    /// ```
+    /// use tercet_ir::scalar::{CompareFn, Scalar};
+    /// assert!(CompareFn::Lt.eval(Scalar::F(1.0), Scalar::F(2.0)));
+    /// assert!(CompareFn::Ne.eval(Scalar::F(f64::NAN), Scalar::F(f64::NAN)));
+    /// ```
     pub enum CompareFn {
         /// `a == b`; false if either is NaN.
         Eq "eq",
@@ -145,6 +166,13 @@ spelled! {
 
 /// An intermediate value of scalar functions. Floats (already rounded to their dtype) are `F`;
 /// integers and booleans are `I`.
+///
+/// ```
+/// use tercet_ir::{DType, scalar::{Scalar, convert}};
+/// assert_eq!(Scalar::F(2.9).as_i64(), 2);
+/// assert!(!Scalar::I(0).truth());
+/// assert_eq!(convert(Scalar::I(300), DType::U8), Scalar::I(44));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scalar {
     /// A float.
@@ -180,6 +208,15 @@ impl Scalar {
 }
 
 /// One elementwise operation.
+///
+/// ```
+/// use tercet_ir::{DType, scalar::{Scalar, ScalarOp}};
+/// let op = ScalarOp::Fma;
+/// let dtype = op.infer(&[DType::F32; 3])?;
+/// let y = op.eval(DType::F32, dtype, &[Scalar::F(2.0), Scalar::F(3.0), Scalar::F(1.0)]);
+/// assert_eq!((op.arity(), y), (3, Scalar::F(7.0)));
+/// # Ok::<(), tercet_ir::TypeError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ScalarOp {
     /// A constant of a dtype.

@@ -21,6 +21,18 @@ use crate::types::Type;
 pub const MAX_NESTING: usize = 16;
 
 /// A graph inside an operator. Clones share the graph.
+///
+/// ```
+/// use tercet_ir::{DType, Graph, SubGraph, Type};
+/// let mut body = Graph::new();
+/// let x = body.input("x", Type::new(DType::F32, [4]))?;
+/// let y = body.exp(x)?;
+/// body.output("y", y)?;
+/// let body = SubGraph::new(body);
+/// assert_eq!(body.arguments().count(), 1);
+/// assert_eq!(body.results(), [Type::new(DType::F32, [4])]);
+/// # Ok::<(), tercet_ir::OpError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SubGraph {
     graph: Arc<Graph>,

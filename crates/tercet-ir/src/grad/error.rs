@@ -10,6 +10,15 @@ use crate::types::Type;
 use super::GradientKind;
 
 /// Why a gradient rule failed.
+///
+/// ```
+/// use tercet_ir::grad::{NoGradient, VjpResult};
+/// /// The gradient rule of an operator that cannot be differentiated.
+/// fn rule() -> VjpResult {
+///     Err(NoGradient::because("its result is an index"))
+/// }
+/// assert_eq!(rule(), Err(NoGradient::Unsupported("its result is an index".to_string())));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoGradient {
     /// The node has no gradient; the text gives the reason without naming the node.
@@ -32,6 +41,13 @@ impl From<OpError> for NoGradient {
 }
 
 /// A non-differentiable node on the path from a requested value to the loss.
+///
+/// ```
+/// use tercet_ir::{NodeId, grad::GradientBreak};
+/// let reason = "its result is an index".to_string();
+/// let stop = GradientBreak { node: NodeId(4), op: "arg_max", reason };
+/// assert_eq!(stop.to_string(), "%4 arg_max: its result is an index");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GradientBreak {
     /// Id of the non-differentiable node.
@@ -50,6 +66,20 @@ impl fmt::Display for GradientBreak {
 }
 
 /// A requested value that the loss does not depend on.
+///
+/// ```
+/// use tercet_ir::{DType, GradError, Graph, Type};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [3]))?;
+/// let unused = g.param("unused", Type::new(DType::F32, [3]))?;
+/// let loss = g.reduce_sum(x, &[0], false)?;
+/// let Err(GradError::Unused { values, .. }) = g.gradients(loss, &[x, unused]) else {
+///     panic!("`unused` has a gradient");
+/// };
+/// assert_eq!(values[0].name.as_deref(), Some("unused"));
+/// assert!(values[0].stops.is_empty());
+/// # Ok::<(), tercet_ir::OpError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnreachableTarget {
     /// The requested value.
@@ -160,6 +190,18 @@ impl fmt::Display for DisplayOptName<'_> {
 }
 
 /// Why differentiating a graph failed. The graph is unchanged.
+///
+/// ```
+/// use tercet_ir::{DType, GradError, Graph, Type};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [3]))?;
+/// let squares = g.mul(x, x)?;
+/// let error = g.gradients(squares, &[x]).unwrap_err();
+/// assert!(matches!(error, GradError::Loss { .. }));
+/// let loss = g.reduce_mean(squares, &[0], false)?;
+/// assert!(g.gradients(loss, &[x]).is_ok());
+/// # Ok::<(), tercet_ir::OpError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GradError {
     /// The loss is not a float scalar.

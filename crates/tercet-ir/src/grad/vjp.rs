@@ -14,6 +14,19 @@ pub type VjpResult = Result<(), NoGradient>;
 
 /// A vector-Jacobian product under construction: the node, the cotangents of its results, and the
 /// graph to which the rule appends.
+///
+/// ```
+/// use tercet_ir::grad::{Vjp, VjpResult};
+/// /// The gradient rule of a custom operator `y = 3 x`.
+/// fn triple(v: &mut Vjp<'_>) -> VjpResult {
+///     let dy = v.dy(0)?;
+///     let dtype = v.ty(dy).dtype;
+///     let three = v.scalar(dtype, 3.0)?;
+///     let dx = v.mul(dy, three)?;
+///     Ok(v.accumulate(0, dx)?)
+/// }
+/// # let _: fn(&mut Vjp<'_>) -> VjpResult = triple;
+/// ```
 #[derive(Debug)]
 pub struct Vjp<'a> {
     graph: &'a mut Graph,

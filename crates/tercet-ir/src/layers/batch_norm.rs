@@ -10,6 +10,20 @@ use crate::types::{Shape, Type};
 const OP: &str = "batch_norm";
 
 /// Options of batch normalization (Ioffe, Szegedy, "Batch normalization", 2015).
+///
+/// ```
+/// use tercet_ir::{BatchNorm, DType, Graph, Type};
+/// let mut g = Graph::new();
+/// let channels = || Type::new(DType::F32, [3]);
+/// let x = g.input("x", Type::new(DType::F32, [8, 3, 4, 4]))?;
+/// let weights = [g.param("gamma", channels())?, g.param("beta", channels())?];
+/// let running = [g.state("mean", channels())?, g.state("variance", channels())?];
+/// let options = BatchNorm { momentum: 0.01, ..BatchNorm::default() };
+/// let y = g.batch_norm(x, weights, running, options)?;
+/// assert_eq!(g.ty(y), g.ty(x));
+/// assert_eq!(g.assigns().len(), 2);
+/// # Ok::<(), tercet_ir::OpError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BatchNorm {
     /// Constant added to the variances before the square root.
@@ -29,6 +43,18 @@ impl Default for BatchNorm {
 }
 
 /// A normalized batch and its statistics for each channel, `[C]`, F32 (F64 for F64).
+///
+/// ```
+/// use tercet_ir::{BatchStatistics, DType, Graph, Type};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F16, [8, 3]))?;
+/// let gamma = g.param("gamma", Type::new(DType::F16, [3]))?;
+/// let beta = g.param("beta", Type::new(DType::F16, [3]))?;
+/// let BatchStatistics { y, mean, .. } = g.batch_statistics_norm(x, gamma, beta, 1e-5)?;
+/// assert_eq!(g.ty(y), g.ty(x));
+/// assert_eq!(g.ty(mean).to_string(), "f32[3]");
+/// # Ok::<(), tercet_ir::OpError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchStatistics {
     /// The normalized `x`, with the same type as `x`.

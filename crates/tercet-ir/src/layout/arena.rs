@@ -7,6 +7,14 @@
 use std::collections::BTreeMap;
 
 /// Size and live range of a slot.
+///
+/// ```
+/// use tercet_ir::layout::{LiveRange, place};
+/// let early = LiveRange { bytes: 256, first: 0, last: 1 };
+/// let late = LiveRange { bytes: 128, first: 2, last: 3 };
+/// let (offsets, arena_bytes) = place(&[early, late], 64).expect("the arena fits in memory");
+/// assert_eq!((offsets, arena_bytes), (vec![0, 0], 256));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LiveRange {
     /// Size in bytes at the symbols' upper bounds.

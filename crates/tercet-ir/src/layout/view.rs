@@ -7,6 +7,22 @@ use crate::ops::{Op, OpKind, Slice};
 use crate::types::Type;
 
 /// How a view operator is executed.
+///
+/// ```
+/// use tercet_ir::layout::{SymLayout, ViewLowering, view_of};
+/// use tercet_ir::{DType, Graph, Type};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
+/// let t = g.transpose(x, &[1, 0])?;
+/// let flat = g.reshape(t, [6usize])?;
+/// let dense = SymLayout::dense(&g.ty(x).shape).expect("the strides do not overflow");
+/// let ViewLowering::Free(view) = view_of(g.node(t.node), g.ty(x), &dense) else {
+///     panic!("a transpose copies nothing");
+/// };
+/// let lowering = view_of(g.node(flat.node), g.ty(t), &view);
+/// assert!(matches!(lowering, ViewLowering::NeedsDense));
+/// # Ok::<(), tercet_ir::OpError>(())
+/// ```
 pub enum ViewLowering {
     /// The result is the operand's memory with another layout.
     Free(SymLayout),

@@ -26,6 +26,24 @@ pub const TO_LAST: [usize; 4] = [0, 2, 3, 1];
 pub const FROM_LAST: [usize; 4] = [0, 3, 1, 2];
 
 /// A graph rewritten for channels-last convolutions.
+///
+/// ```
+/// # use tercet_ir::{DType, Graph, OpKind, Type, ops::Window};
+/// use tercet_ir::passes::{ChannelsLast, ChannelsLastSupport, channels_last};
+/// # let mut g = Graph::new();
+/// # let x = g.input("x", Type::new(DType::F32, [1, 8, 6, 6]))?;
+/// # let w = g.param("w", Type::new(DType::F32, [8, 8, 3, 3]))?;
+/// let a = g.conv(x, w, None, Window::new(2), 1)?;
+/// let r = g.relu(a)?;
+/// let y = g.conv(r, w, None, Window::new(2), 1)?;
+/// g.output("y", y)?;
+/// let last = |_: &Graph, node: &tercet_ir::Node| node.op.kind() == OpKind::Conv;
+/// let support = ChannelsLastSupport { last: &last, sums: &|_, _| false };
+/// let found: Option<ChannelsLast> = channels_last(&g, &support)?;
+/// let rewritten = found.expect("two convolutions benefit");
+/// assert_eq!((rewritten.nodes.len(), rewritten.sums.len()), (2, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct ChannelsLast {
     /// The rewritten graph.
@@ -37,6 +55,24 @@ pub struct ChannelsLast {
 }
 
 /// A residual sum: the result of a convolution, which has no other readers, plus an earlier value.
+///
+/// ```
+/// use tercet_ir::passes::{ChannelsLastSupport, ConvResidualSum, channels_last};
+/// use tercet_ir::{DType, Graph, OpKind, Type, ops::Window, scalar::UnaryFn};
+/// # let mut g = Graph::new();
+/// # let x = g.input("x", Type::new(DType::F32, [1, 8, 6, 6]))?;
+/// # let w = g.param("w", Type::new(DType::F32, [8, 8, 1, 1]))?;
+/// let a = g.conv(x, w, None, Window::new(2), 1)?;
+/// let b = g.conv(a, w, None, Window::new(2), 1)?;
+/// let sum = g.plus(b, a)?;
+/// g.output("y", sum)?;
+/// let is_conv = |_: &Graph, node: &tercet_ir::Node| node.op.kind() == OpKind::Conv;
+/// let support = ChannelsLastSupport { last: &is_conv, sums: &is_conv };
+/// let rewritten = channels_last(&g, &support)?.expect("two convolutions benefit");
+/// let sums: Vec<&ConvResidualSum> = rewritten.sums.values().collect();
+/// assert_eq!((sums.len(), sums[0].activation), (1, None));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct ConvResidualSum {
     /// The node that adds.
@@ -48,6 +84,20 @@ pub struct ConvResidualSum {
 }
 
 /// The channels-last capabilities of an executor.
+///
+/// ```
+/// use tercet_ir::passes::{ChannelsLastSupport, channels_last};
+/// use tercet_ir::{DType, Graph, OpKind, Type};
+/// let support = ChannelsLastSupport {
+///     last: &|_, node| matches!(node.op.kind(), OpKind::Conv | OpKind::Pool),
+///     sums: &|_, node| node.op.kind() == OpKind::Conv,
+/// };
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [1, 8, 6, 6]))?;
+/// g.output("y", x)?;
+/// assert!(channels_last(&g, &support)?.is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct ChannelsLastSupport<'a> {
     /// Whether the executor can write the channels-last result of this convolution or pool.
     pub last: &'a dyn Fn(&Graph, &Node) -> bool,

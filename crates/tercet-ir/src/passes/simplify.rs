@@ -18,6 +18,21 @@ use crate::ops::{Op, OpKind};
 use crate::types::Type;
 
 /// A rule of the simplifier.
+///
+/// ```
+/// use tercet_ir::passes::{SIMPLIFICATIONS, Simplification, simplify_traced};
+/// use tercet_ir::{DType, Graph, OpKind, Type};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [4]))?;
+/// let y = g.neg(x)?;
+/// let y = g.neg(y)?;
+/// g.output("y", y)?;
+/// let (_, applied) = simplify_traced(&g)?;
+/// let mut rules = SIMPLIFICATIONS.iter().copied().flatten();
+/// let rule: Option<&Simplification> = rules.find(|rule| rule.name == applied[0]);
+/// assert_eq!(rule.map(|rule| rule.on), Some(OpKind::Unary));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Simplification {
     /// Name of the rule.

@@ -12,6 +12,15 @@ use super::blocks256::Codes256;
 use super::{QuantError, Scheme, greatest, quantize};
 
 /// Why weights cannot be quantized to a scheme.
+///
+/// ```
+/// use tercet_ir::{Scheme, quant::QuantizeError};
+/// let weights = [0f32; 256];
+/// let error = Scheme::Iq2S.quantize(&weights).unwrap_err();
+/// assert_eq!(error, QuantizeError::DecodeOnly(Scheme::Iq2S));
+/// let error = Scheme::Q8_0.quantize(&[f32::NAN; 32]).unwrap_err();
+/// assert_eq!(error, QuantizeError::Range(Scheme::Q8_0));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuantizeError {

@@ -54,6 +54,14 @@ pub const fn iq4_levels() -> [i8; 16] {
 }
 
 /// A codebook in the form that executors store.
+///
+/// ```
+/// use tercet_ir::{Scheme, quant::QuantCodebook};
+/// let codebook = QuantCodebook::for_scheme(Scheme::Iq3S).expect("the scheme has a codebook");
+/// assert_eq!(codebook.rows.len(), 512 * size_of::<u16>());
+/// assert_eq!(codebook.words().len(), 256);
+/// assert_eq!(QuantCodebook::for_scheme(Scheme::Q4K), None);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuantCodebook {
     /// Rows of 8 elements of 2 bits, or of 4 elements of 3 bits, as little-endian `u16`.

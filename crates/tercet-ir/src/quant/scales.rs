@@ -3,6 +3,15 @@
 use super::Scheme;
 
 /// The number format of a scale.
+///
+/// ```
+/// use tercet_ir::{Scheme, quant::ScaleFormat};
+/// let (format, offsets) = Scheme::Q8_0.scales();
+/// assert_eq!((format, offsets), (ScaleFormat::F16, &[0][..]));
+/// let mut block = vec![0u8; Scheme::Q8_0.block_bytes()];
+/// format.encode(&mut block, 0, 0.5);
+/// assert_eq!(Scheme::Q8_0.greatest_scale(&block), 0.5);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaleFormat {
     /// IEEE binary16, little-endian.
