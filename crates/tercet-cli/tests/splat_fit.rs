@@ -250,7 +250,11 @@ fn bad_pictures_cameras_and_arguments() {
     let views = text("views.json", angle);
     of(&["--data", &views], 1, &["cannot read", "a.png"]);
     std::fs::write(scratch.path("a.png"), "no picture").unwrap();
-    of(&["--data", &views], 1, &["a.png", "not a readable PNG file"]);
+    of(
+        &["--data", &views],
+        1,
+        &["a.png", "not a readable PNG file"],
+    );
     png(
         &scratch.path("a.png"),
         [4, 4],

@@ -16,6 +16,17 @@ use crate::types::{TensorType, Type};
 attrs! {
     /// The `I32` index of the maximum along an axis. NaN counts as the maximum; ties go to the
     /// lower index.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[3], &[1f32, 5.0, 5.0])?)?;
+    /// let y = g.arg_max(x, 0, false)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<i32>()?, [1]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct ArgMax {
         /// The reduced axis, which must not be empty.
         pub axis: usize,
@@ -27,6 +38,18 @@ attrs! {
 attrs! {
     /// The `I32` index of the minimum along an axis. NaN counts as the minimum; ties go to the
     /// lower index.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[2, 2], &[1f32, 5.0, 3.0, 2.0])?)?;
+    /// let y = g.arg_min(x, 1, true)?;
+    /// assert_eq!(g.ty(y).to_string(), "i32[2, 1]");
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<i32>()?, [0, 1]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct ArgMin {
         /// The reduced axis, which must not be empty.
         pub axis: usize,

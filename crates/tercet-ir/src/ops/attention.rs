@@ -26,6 +26,13 @@ pub use saved::AttentionWithLse;
 
 crate::spelled! {
     /// The order of the axes of a rank 4 operand of [`Attention`] and [`Rope`](crate::ops::Rope).
+    ///
+    /// ```
+    /// use tercet_ir::ops::AttentionLayout;
+    /// let layout = AttentionLayout::Bhsd;
+    /// assert_eq!((layout.head_axis(), layout.seq_axis()), (1, 2));
+    /// assert_eq!(layout.name(), "bhsd");
+    /// ```
     pub enum AttentionLayout {
         /// `[batch, sequence, heads, head dim]`
         Bshd "bshd",
@@ -68,6 +75,15 @@ impl AttentionLayout {
 ///
 /// `n` is `kv_len`, or the number of keys if it is absent. Query `i` of `s_q` has the position `p =
 /// n - s_q + i`: the last query aligns with the last key. Position `p` may be negative.
+///
+/// ```
+/// use tercet_ir::attr::AttrValue;
+/// use tercet_ir::{ops::MaskKind, parse_literal};
+/// let mask = MaskKind::from_literal(&parse_literal("window(128)")?)?;
+/// assert_eq!(mask, MaskKind::Window(128));
+/// assert_eq!(MaskKind::Causal.to_literal().to_string(), "causal");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MaskKind {
     /// All keys: `0 .. n`.
@@ -125,6 +141,19 @@ attrs! {
     /// softmax runs in F32 or wider over the visible keys. Masked keys contribute nothing, whatever
     /// data they hold. A query without visible keys gives zeros. Query head `h` reads key and value
     /// head `h / (q_heads / kv_heads)`.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Op, Type, ops::{AttentionLayout, AttentionOptions}};
+    /// let mut g = Graph::new();
+    /// let q = g.input("q", Type::new(DType::F32, [1, 8, 5, 64]))?;
+    /// let kv = g.input("kv", Type::new(DType::F32, [1, 2, 9, 64]))?;
+    /// let options = AttentionOptions::new(8, 2, AttentionLayout::Bhsd).causal();
+    /// let y = g.attention(q, kv, kv, options)?;
+    /// assert_eq!(g.ty(y), g.ty(q));
+    /// let Op::Attention(op) = &g.node(y.node).op else { panic!("`y` is attention") };
+    /// assert_eq!((op.q_heads, op.kv_heads), (8, 2));
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct Attention {
         /// Number of heads of `q` and of the result; a multiple of `kv_heads`.
         pub q_heads: usize,

@@ -17,6 +17,21 @@ use crate::types::{TensorType, Type};
 
 attrs! {
     /// A function of two broadcast operands of one dtype: `y = f(a, b)`.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::ops::Binary;
+    /// use tercet_ir::scalar::BinaryFn;
+    /// use tercet_ir::{DType, EvalCtx, Graph, Op, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let a = g.constant(Tensor::from_slice(&[2], &[1f32, 2.0])?)?;
+    /// let b = g.scalar(DType::F32, 10.0)?;
+    /// let y = g.mul(a, b)?;
+    /// assert_eq!(g.node(y.node).op, Op::from(Binary { f: BinaryFn::Mul }));
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [10.0, 20.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Binary {
         /// The elementwise function.
         pub f: BinaryFn,

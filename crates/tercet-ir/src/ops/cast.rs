@@ -17,6 +17,17 @@ attrs! {
     /// Conversion of each element to a dtype. Floats round to nearest even. Floats to integers
     /// truncate and saturate, and NaN becomes 0. Integers to narrower integers wrap. `Bool` is "not
     /// 0".
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{DType, EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[3], &[-1.9f32, 2.5, 1e20])?)?;
+    /// let y = g.cast(x, DType::I32)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<i32>()?, [-1, 2, i32::MAX]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Cast {
         /// The dtype of the result.
         pub to: DType,

@@ -19,6 +19,19 @@ attrs! {
     /// The convolution before state-space scans (Gu and Dao, 2023). Each step of a channel depends
     /// on itself and the `K - 1` steps before it. Steps before the first row come from `state`, or
     /// are zeros.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[1, 3, 1], &[1f32, 2.0, 3.0])?)?;
+    /// let w = g.constant(Tensor::from_slice(&[2, 1], &[10f32, 1.0])?)?;
+    /// let bias = g.constant(Tensor::from_slice(&[1], &[0f32])?)?;
+    /// let y = g.causal_conv([x, w, bias], None, false, false)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [1.0, 12.0, 23.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct CausalConv {
         /// Applies SiLU to the result if true.
         pub silu: bool,

@@ -20,6 +20,18 @@ attrs! {
     /// Group norm `(x - mean) / sqrt(variance + eps) * gamma + beta` (Wu, He 2018). Mean and biased
     /// variance are computed over all positions of a group of channels of one batch entry. `gamma`
     /// and `beta` are per channel.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [1, 32, 8, 8]))?;
+    /// let gamma = g.param("gamma", Type::new(DType::F32, [32]))?;
+    /// let beta = g.param("beta", Type::new(DType::F32, [32]))?;
+    /// let y = g.group_norm(x, gamma, Some(beta), 4, 1e-5)?;
+    /// assert_eq!(g.ty(y), g.ty(x));
+    /// assert!(g.group_norm(x, gamma, Some(beta), 5, 1e-5).is_err());
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct GroupNorm {
         /// Number of groups; it divides the number of channels.
         pub groups: usize,
@@ -31,6 +43,16 @@ attrs! {
 attrs! {
     /// Layer norm `(x - mean) / sqrt(variance + eps) * gamma + beta` over the channels of each
     /// position of images `[N, C, H, W]`.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [1, 32, 8, 8]))?;
+    /// let gamma = g.param("gamma", Type::new(DType::F32, [32]))?;
+    /// let y = g.layer_norm_2d(x, gamma, None, 1e-6)?;
+    /// assert_eq!(g.ty(y), g.ty(x));
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct LayerNorm2d {
         /// Constant added to the variance.
         pub eps: FloatAttr,
@@ -40,6 +62,20 @@ attrs! {
 attrs! {
     /// Batch norm in inference, `(x - mean) / sqrt(variance + eps) * gamma + beta`, with
     /// per-channel mean and variance as operands (Ioffe, Szegedy 2015).
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[1, 2], &[5f32, 7.0])?)?;
+    /// let ones = g.constant(Tensor::from_slice(&[2], &[1f32, 1.0])?)?;
+    /// let mean = g.constant(Tensor::from_slice(&[2], &[3f32, 6.0])?)?;
+    /// let beta = g.constant(Tensor::from_slice(&[2], &[0f32, 10.0])?)?;
+    /// let y = g.batch_norm_inference(x, [ones, beta, mean, ones], 0.0)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [2.0, 11.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct BatchNormInference {
         /// Constant added to the variance.
         pub eps: FloatAttr,

@@ -17,6 +17,17 @@ use crate::types::{TensorType, Type};
 attrs! {
     /// `min(max(x, lo), hi)`; NaN stays NaN. The bounds are rounded to the dtype of floats, and
     /// inwards for integers.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[3], &[-2f32, 0.5, 9.0])?)?;
+    /// let y = g.clamp(x, 0.0, 1.0)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [0.0, 0.5, 1.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Clamp {
         /// The lower bound; `-inf` for none.
         pub lo: FloatAttr,

@@ -17,6 +17,21 @@ use crate::types::{TensorType, Type};
 
 attrs! {
     /// A comparison of two broadcast operands of one dtype; the result is `Bool`.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::ops::Compare;
+    /// use tercet_ir::scalar::CompareFn;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let a = g.constant(Tensor::from_slice(&[3], &[1i32, 2, 3])?)?;
+    /// let b = g.constant(Tensor::from_slice(&[1], &[2i32])?)?;
+    /// let y = g.add(Compare { f: CompareFn::Lt }, &[a, b])?;
+    /// assert_eq!(g.ty(y).to_string(), "bool[3]");
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).bytes(), [1, 0, 0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Compare {
         /// The comparison function.
         pub f: CompareFn,

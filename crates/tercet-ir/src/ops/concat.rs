@@ -18,6 +18,18 @@ use crate::types::{TensorType, Type};
 attrs! {
     /// The concatenation of one or more operands along an axis. They have one dtype and equal sizes
     /// of the other axes.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let a = g.constant(Tensor::from_slice(&[2], &[1f32, 2.0])?)?;
+    /// let b = g.constant(Tensor::from_slice(&[1], &[3f32])?)?;
+    /// let y = g.concat(&[a, b], 0)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [1.0, 2.0, 3.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Concat {
         /// The concatenated axis.
         pub axis: usize,

@@ -23,6 +23,18 @@ use crate::types::{TensorType, Type};
 attrs! {
     /// Convolution: `y[n, o, p] = f(sum_{c, t} w[o, c, t] x[n, first(o) + c, q] + bias[o])` with
     /// `q = p stride + t dilation - pad`.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate, ops::Window};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[1, 1, 4], &[1f32, 2.0, 3.0, 4.0])?)?;
+    /// let w = g.constant(Tensor::from_slice(&[1, 1, 2], &[1f32, 10.0])?)?;
+    /// let y = g.conv(x, w, None, Window::new(1), 1)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [21.0, 32.0, 43.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Conv {
         /// Distance between neighbouring windows.
         pub stride: Vec<usize>,

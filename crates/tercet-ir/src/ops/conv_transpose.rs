@@ -22,6 +22,17 @@ use crate::types::{TensorType, Type};
 attrs! {
     /// Transposed convolution: `y[n, o, i stride + t dilation - pad] += w[c, o, t] x[n, c, i]`,
     /// plus `bias[o]`. It is the gradient of a convolution with respect to its operand.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type, ops::Window};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [1, 8, 5, 5]))?;
+    /// let w = g.param("w", Type::new(DType::F32, [8, 4, 2, 2]))?;
+    /// let window = Window::new(2).with_stride(&[2, 2]);
+    /// let y = g.conv_transpose(x, w, None, window, &[0, 0], 1)?;
+    /// assert_eq!(g.ty(y).to_string(), "f32[1, 4, 10, 10]");
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct ConvTranspose {
         /// Distance in the result between the windows of neighbouring elements.
         pub stride: Vec<usize>,

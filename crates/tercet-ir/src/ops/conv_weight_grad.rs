@@ -23,6 +23,16 @@ attrs! {
     /// `dw[o, c, t] = sum_{n, p} dy[n, o, p] x[n, first(o) + c, p stride + t dilation - pad]`. It
     /// multiplies the same pairs as [`Conv`](super::Conv), but sums over the batch and the windows
     /// instead of channels and taps.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type, ops::{ConvWeightGrad, Window}};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [2, 8, 6, 6]))?;
+    /// let dy = g.input("dy", Type::new(DType::F32, [2, 4, 4, 4]))?;
+    /// let dw = g.add(ConvWeightGrad::new(vec![3, 3], Window::new(2), 1), &[x, dy])?;
+    /// assert_eq!(g.ty(dw).to_string(), "f32[4, 8, 3, 3]");
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct ConvWeightGrad {
         /// Number of taps of a window along each spatial axis.
         pub kernel: Vec<usize>,

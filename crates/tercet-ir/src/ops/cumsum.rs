@@ -15,6 +15,18 @@ use crate::{attrs, spelled};
 
 spelled! {
     /// The function of a running reduction.
+    ///
+    /// ```
+    /// use tercet_ir::ops::{CumSum, ReduceFn, ScanFn};
+    /// use tercet_ir::{DType, Graph, Type};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [2, 5]))?;
+    /// let running = CumSum { axis: 1, f: ScanFn::Max, exclusive: false, reverse: false };
+    /// let y = g.scan(x, running)?;
+    /// assert_eq!(g.ty(y), g.ty(x));
+    /// assert_eq!(ScanFn::Max.reduction(), ReduceFn::Max);
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub enum ScanFn {
         /// The running sum.
         Sum "sum",
@@ -42,6 +54,20 @@ impl ScanFn {
 attrs! {
     /// Running reduction: `y[i] = f(x[0], .., x[i])` along one axis. The running value is wide (as
     /// if in `f64`), and each element is rounded once; integers wrap.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate, ops::{CumSum, ScanFn}};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[3], &[1f32, 2.0, 3.0])?)?;
+    /// let inclusive = g.cum_sum(x, 0)?;
+    /// let op = CumSum { axis: 0, f: ScanFn::Sum, exclusive: true, reverse: false };
+    /// let exclusive = g.scan(x, op)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(inclusive).as_slice::<f32>()?, [1.0, 3.0, 6.0]);
+    /// assert_eq!(done.get(exclusive).as_slice::<f32>()?, [0.0, 1.0, 3.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct CumSum {
         /// The axis of the running reduction.
         pub axis: usize,

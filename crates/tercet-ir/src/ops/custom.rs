@@ -20,6 +20,20 @@ use crate::types::{TensorType, Type};
 
 /// A node of a custom operator: see [`CustomOp`]. Two are equal if their names and attributes are
 /// equal.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tercet_ir::custom::PairwiseKnn;
+/// use tercet_ir::ops::Custom;
+/// use tercet_ir::{DType, Graph, Op, Type};
+/// let mut g = Graph::new();
+/// let distances = g.input("distances", Type::new(DType::F32, [5, 5]))?;
+/// let near = g.custom(PairwiseKnn { k: 2 }, &[distances])?;
+/// let op = Custom::new(Arc::new(PairwiseKnn { k: 2 }));
+/// assert_eq!(op.op().name(), "knn.pairwise");
+/// assert_eq!(g.node(near.node).op, Op::from(op));
+/// # Ok::<(), tercet_ir::OpError>(())
+/// ```
 #[derive(Clone)]
 pub struct Custom {
     op: Arc<dyn CustomOp>,

@@ -21,6 +21,19 @@ use crate::types::{TensorType, Type};
 
 attrs! {
     /// The F32 values of quantized weights, bitwise equal to [`Scheme::dequantize`].
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Scheme, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let blocks = Scheme::Q8_0.quantize(&[0.5; 32])?;
+    /// let w = g.constant(Tensor::from_slice(&[1, blocks.len()], &blocks)?)?;
+    /// let y = g.dequantize(w, Scheme::Q8_0)?;
+    /// assert_eq!(g.ty(y).to_string(), "f32[1, 32]");
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert!(done.get(y).to_f64s().iter().all(|x| (x - 0.5).abs() < 1e-3));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Dequantize {
         /// The block format.
         pub scheme: Scheme,
@@ -29,6 +42,18 @@ attrs! {
 
 attrs! {
     /// `y[.., n] = sum_k x[.., k] w[n, k]` with `w` quantized in rows of `K`, as GGUF stores it.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Scheme, Type};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F16, [5, 64]))?;
+    /// // 32 rows of two blocks.
+    /// let row_bytes = 2 * Scheme::Q4_0.block_bytes();
+    /// let w = g.param("w", Type::new(DType::U8, [32, row_bytes]))?;
+    /// let y = g.dequant_matmul(x, w, Scheme::Q4_0)?;
+    /// assert_eq!(g.ty(y).to_string(), "f16[5, 32]");
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct DequantMatMul {
         /// The block format of the weights.
         pub scheme: Scheme,

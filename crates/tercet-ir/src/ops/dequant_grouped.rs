@@ -20,6 +20,19 @@ use crate::types::{TensorType, Type};
 attrs! {
     /// `y[m, n] = sum_k x[m, k] w[expert[m], n, k]` with `w` quantized in rows of `K`. Negative
     /// indices count from the end.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Scheme, Type};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [5, 64]))?;
+    /// let expert = g.input("expert", Type::new(DType::I32, [5]))?;
+    /// // The matrices of 8 experts, with 32 rows of two blocks.
+    /// let row_bytes = 2 * Scheme::Q4_0.block_bytes();
+    /// let w = g.param("w", Type::new(DType::U8, [8, 32, row_bytes]))?;
+    /// let y = g.dequant_grouped_matmul(x, w, expert, Scheme::Q4_0)?;
+    /// assert_eq!(g.ty(y).to_string(), "f32[5, 32]");
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct DequantGroupedMatMul {
         /// The block format of the weights.
         pub scheme: Scheme,

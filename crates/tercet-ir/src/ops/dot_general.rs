@@ -19,6 +19,22 @@ attrs! {
     /// A contraction over paired axes: batch axes remain, contracted axes are summed. The result
     /// has the batch axes in the order of the attributes, then the left operand's other axes, then
     /// the right's.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type, ops::DotGeneral};
+    /// let mut g = Graph::new();
+    /// let a = g.input("a", Type::new(DType::F32, [8, 2, 3]))?;
+    /// let b = g.input("b", Type::new(DType::F32, [3, 8, 5]))?;
+    /// let axes = DotGeneral {
+    ///     lhs_contract: vec![2],
+    ///     rhs_contract: vec![0],
+    ///     lhs_batch: vec![0],
+    ///     rhs_batch: vec![1],
+    /// };
+    /// let y = g.dot_general(a, b, axes)?;
+    /// assert_eq!(g.ty(y).to_string(), "f32[8, 2, 5]");
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct DotGeneral {
         /// Contracted axes of the left operand.
         pub lhs_contract: Vec<usize>,

@@ -20,6 +20,19 @@ use crate::types::{Shape, TensorType, Type, row_major_strides};
 
 attrs! {
     /// The window of `sizes` at `starts`, clamped so that it fits.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[4], &[1f32, 2.0, 3.0, 4.0])?)?;
+    /// let starts = g.constant(Tensor::from_slice(&[1], &[3i32])?)?;
+    /// // The window of 2 elements begins at 2, so that it fits.
+    /// let y = g.dynamic_slice(x, starts, [2usize])?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [3.0, 4.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct DynamicSlice {
         /// The shape of the window.
         pub sizes: Shape,
@@ -29,6 +42,19 @@ attrs! {
 attrs! {
     /// `x` with the window at `starts` replaced by `update`; the starts are clamped so that it
     /// fits.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[4], &[1f32, 2.0, 3.0, 4.0])?)?;
+    /// let update = g.constant(Tensor::from_slice(&[2], &[10f32, 20.0])?)?;
+    /// let starts = g.constant(Tensor::from_slice(&[1], &[1i32])?)?;
+    /// let y = g.dynamic_update_slice(x, update, starts)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [1.0, 10.0, 20.0, 4.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct DynamicUpdateSlice {}
 }
 

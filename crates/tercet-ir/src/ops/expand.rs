@@ -16,6 +16,17 @@ use crate::types::{Shape, TensorType, Type, broadcast_shapes};
 attrs! {
     /// The operand broadcast to a shape by NumPy's rule: missing leading axes and axes of size 1
     /// repeat.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[2, 1], &[1f32, 2.0])?)?;
+    /// let y = g.expand(x, [2usize, 3])?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [1.0, 1.0, 1.0, 2.0, 2.0, 2.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Expand {
         /// The shape of the result.
         pub shape: Shape,

@@ -15,6 +15,14 @@ use crate::{attrs, spelled};
 
 spelled! {
     /// Which of a transform and its inverse is scaled by `1 / n`.
+    ///
+    /// ```
+    /// use tercet_ir::ops::FftNorm;
+    /// let (forward, inverse) = (false, true);
+    /// assert_eq!(FftNorm::Backward.scale(forward, 16), 1.0);
+    /// assert_eq!(FftNorm::Backward.scale(inverse, 16), 1.0 / 16.0);
+    /// assert_eq!(FftNorm::Ortho.scale(forward, 16), 0.25);
+    /// ```
     pub enum FftNorm {
         /// The inverse transform is scaled by `1 / n`.
         Backward "backward",
@@ -40,6 +48,20 @@ attrs! {
     /// The Fourier transform `X[k] = scale * sum_j x[j] e^(-2 pi i j k / n)`, with `+` in the
     /// exponent if `inverse`. It runs along the second to last axis; the last axis holds pairs
     /// (real, imaginary). Any length of at least 1.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate, ops::FftNorm};
+    /// let mut g = Graph::new();
+    /// // The complex numbers 1 and 3.
+    /// let x = g.constant(Tensor::from_slice(&[2, 2], &[1f32, 0.0, 3.0, 0.0])?)?;
+    /// let y = g.fft(x, false, FftNorm::Backward)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// let y = done.get(y).to_f64s();
+    /// let expected = [4.0, 0.0, -2.0, 0.0];
+    /// assert!(y.iter().zip(expected).all(|(y, e)| (y - e).abs() < 1e-6));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Fft {
         /// Uses a positive exponent if true.
         pub inverse: bool,

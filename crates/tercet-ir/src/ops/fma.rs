@@ -15,6 +15,19 @@ use crate::types::{TensorType, Type};
 
 attrs! {
     /// `a b + c` with one rounding (IEEE 754 `fusedMultiplyAdd`); integers wrap.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{DType, EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let a = g.constant(Tensor::from_slice(&[2], &[1f32, 2.0])?)?;
+    /// let b = g.constant(Tensor::from_slice(&[2], &[3f32, 4.0])?)?;
+    /// let c = g.scalar(DType::F32, 0.5)?;
+    /// let y = g.fma(a, b, c)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [3.5, 8.5]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Fma {}
 }
 

@@ -19,6 +19,19 @@ attrs! {
     /// Gated delta networks (Yang et al., 2024). For each head and token, from a state `[N, P]`
     /// that is an operand or zeros: `S *= exp(g)`, `d = beta (v - S^T k)`, `S += k outer d`, `o =
     /// S^T q / sqrt(N)`.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type};
+    /// let mut g = Graph::new();
+    /// let q = g.input("q", Type::new(DType::F32, [1, 9, 4, 16]))?;
+    /// let v = g.input("v", Type::new(DType::F32, [1, 9, 4, 8]))?;
+    /// let gate = g.input("gate", Type::new(DType::F32, [1, 9, 4]))?;
+    /// let beta = g.input("beta", Type::new(DType::F32, [1, 9, 4]))?;
+    /// let y = g.gated_delta_net([q, q, v, gate, beta], None, true)?;
+    /// assert_eq!(g.ty(y), g.ty(v));
+    /// assert_eq!(g.ty(y.port(1)).to_string(), "f32[1, 4, 16, 8]");
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct GatedDeltaNet {
         /// Returns the final state as a second result if true.
         pub carry: bool,

@@ -18,6 +18,18 @@ attrs! {
     /// The slices of `data` along an axis at the indices in `idx` (NumPy `take`). The result has
     /// the shape of `data` with the axis replaced by the axes of `idx`. Negative indices count from
     /// the end.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let data = g.constant(Tensor::from_slice(&[3], &[10f32, 20.0, 30.0])?)?;
+    /// let idx = g.constant(Tensor::from_slice(&[2], &[2i32, -3])?)?;
+    /// let y = g.gather(data, idx, 0)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [30.0, 10.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Gather {
         /// The indexed axis of `data`.
         pub axis: usize,

@@ -19,6 +19,18 @@ attrs! {
     /// that axis, the index is the position. It equals NumPy `take_along_axis`, PyTorch `gather`
     /// and ONNX `GatherElements`: with axis 1, `y[i, j] = data[i, idx[i, j]]`. Negative indices
     /// count from the end.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let data = g.constant(Tensor::from_slice(&[2, 2], &[1f32, 2.0, 3.0, 4.0])?)?;
+    /// let idx = g.constant(Tensor::from_slice(&[2, 1], &[1i32, 0])?)?;
+    /// let y = g.gather_elements(data, idx, 1)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [2.0, 3.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct GatherElements {
         /// The indexed axis of `data`.
         pub axis: usize,

@@ -20,6 +20,19 @@ attrs! {
     /// For each row of coordinates in the last axis of `idx`, the slice of `data` at those
     /// coordinates (ONNX `GatherND`): `y[i, ..] = data[idx[i, 0], idx[i, 1], ..]`. Negative
     /// coordinates count from the end.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let data = g.constant(Tensor::from_slice(&[2, 2], &[1f32, 2.0, 3.0, 4.0])?)?;
+    /// // The elements at (0, 1) and (1, 0).
+    /// let idx = g.constant(Tensor::from_slice(&[2, 2], &[0i32, 1, 1, 0])?)?;
+    /// let y = g.gather_nd(data, idx, 0)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [2.0, 3.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct GatherNd {
         /// Number of leading batch axes that `data` and `idx` share; coordinates apply to the axes
         /// after them.

@@ -14,12 +14,34 @@ use crate::types::{TensorType, Type};
 
 attrs! {
     /// The operand, which gradients treat as a constant.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, GradError, Graph, Type};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [3]))?;
+    /// let fixed = g.stop_gradient(x)?;
+    /// let loss = g.reduce_sum(fixed, &[0], false)?;
+    /// assert!(matches!(g.gradients(loss, &[x]), Err(GradError::Unused { .. })));
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct StopGradient {}
 }
 
 attrs! {
     /// The operand, which is saved for gradients. They recompute the values that depend on it, up
     /// to the next checkpoint (Chen et al., "Training deep nets with sublinear memory cost", 2016).
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [3]))?;
+    /// let saved = g.checkpoint(x)?;
+    /// let y = g.exp(saved)?;
+    /// assert_eq!(g.ty(y), g.ty(x));
+    /// let loss = g.reduce_sum(y, &[0], false)?;
+    /// assert!(g.gradients(loss, &[x]).is_ok());
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct Checkpoint {}
 }
 

@@ -17,6 +17,20 @@ use crate::types::{TensorType, Type};
 
 attrs! {
     /// `y[m, n] = sum_k x[m, k] w[expert[m], k, n]`. Negative indices count from the end.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[2, 1], &[1f32, 2.0])?)?;
+    /// // The matrices of two experts.
+    /// let w = g.constant(Tensor::from_slice(&[2, 1, 1], &[10f32, 100.0])?)?;
+    /// let expert = g.constant(Tensor::from_slice(&[2], &[1i32, 0])?)?;
+    /// let y = g.grouped_matmul(x, w, expert)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [100.0, 20.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct GroupedMatMul {}
 }
 

@@ -16,6 +16,16 @@ use crate::types::{TensorType, Type};
 
 attrs! {
     /// The elements of each window, one column per window.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type, ops::Window};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [1, 3, 8, 8]))?;
+    /// let columns = g.im2_col(x, &[2, 2], Window::new(2).with_stride(&[2, 2]))?;
+    /// // 3 channels of 4 taps, and 4 x 4 windows.
+    /// assert_eq!(g.ty(columns).to_string(), "f32[1, 12, 16]");
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct Im2Col {
         /// Number of taps of a window along each spatial axis.
         pub kernel: Vec<usize>,

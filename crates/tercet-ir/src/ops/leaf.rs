@@ -15,6 +15,15 @@ use crate::types::{TensorType, Type};
 
 attrs! {
     /// A tensor provided at each run.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Dim, Graph, Op, Type, ops::Input};
+    /// let mut g = Graph::new();
+    /// let ty = Type::new(DType::F32, [Dim::sym("rows"), Dim::Known(3)]);
+    /// let x = g.input("x", ty.clone())?;
+    /// assert_eq!(g.node(x.node).op, Op::from(Input { name: "x".to_string(), ty }));
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct Input {
         /// Name of the input, unique among the leaves.
         pub name: String,
@@ -25,6 +34,15 @@ attrs! {
 
 attrs! {
     /// A weight, set once before the first run. Its sizes are known.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Op, Type, ops::Param};
+    /// let mut g = Graph::new();
+    /// let ty = Type::new(DType::F32, [64, 32]);
+    /// let w = g.param("w", ty.clone())?;
+    /// assert_eq!(g.node(w.node).op, Op::from(Param { name: "w".to_string(), ty }));
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct Param {
         /// Name of the parameter, unique among the leaves.
         pub name: String,
@@ -35,6 +53,15 @@ attrs! {
 
 attrs! {
     /// A tensor stored in the graph.
+    ///
+    /// ```
+    /// use tercet_ir::{Graph, Op, Tensor, ops::Const};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[2], &[1f32, 2.0])?)?;
+    /// let Op::Const(Const { tensor }) = &g.node(x.node).op else { panic!("`x` is a constant") };
+    /// assert_eq!(tensor.as_slice::<f32>()?, [1.0, 2.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Const {
         /// The constant tensor.
         pub tensor: Tensor,
@@ -43,6 +70,15 @@ attrs! {
 
 attrs! {
     /// A buffer that persists between runs and starts as zeros. Its sizes are known.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Op, Type, ops::State};
+    /// let mut g = Graph::new();
+    /// let ty = Type::new(DType::F32, [4]);
+    /// let total = g.state("total", ty.clone())?;
+    /// assert_eq!(g.node(total.node).op, Op::from(State { name: "total".to_string(), ty }));
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct State {
         /// Name of the state, unique among the leaves.
         pub name: String,

@@ -19,6 +19,20 @@ use crate::types::{TensorType, Type};
 
 attrs! {
     /// `y[.., n] = f(sum_k x[.., k] w[k, n] + bias[n])`, rounded once.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::scalar::UnaryFn;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[1, 2], &[1f32, 2.0])?)?;
+    /// let w = g.constant(Tensor::from_slice(&[2, 1], &[3f32, -4.0])?)?;
+    /// let bias = g.constant(Tensor::from_slice(&[1], &[1f32])?)?;
+    /// let y = g.linear(x, w, Some(bias), Some(UnaryFn::Relu))?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [0.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Linear {
         /// The activation `f`, which must preserve the dtype; `None` for the identity.
         pub activation: Option<UnaryFn>,

@@ -24,6 +24,16 @@ attrs! {
     /// Log-mel features of speech recognizers (Radford et al., 2022), frame by frame. `x =
     /// log10(max(spectrum filters, 1e-10))` is clamped to at least the frame's maximum minus 8, and
     /// the result is `(x + 4) / 4`. NaN stays NaN.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type};
+    /// let mut g = Graph::new();
+    /// let spectrum = g.input("spectrum", Type::new(DType::F32, [98, 201]))?;
+    /// let filters = g.param("filters", Type::new(DType::F32, [201, 80]))?;
+    /// let y = g.log_mel(spectrum, filters)?;
+    /// assert_eq!(g.ty(y).to_string(), "f32[98, 80]");
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct LogMel {}
 }
 

@@ -18,6 +18,18 @@ use crate::types::{TensorType, Type};
 
 attrs! {
     /// `x w + scale (x a) b` (Hu and others 2021): weights plus a trained low-rank adapter.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [5, 64]))?;
+    /// let w = g.param("w", Type::new(DType::F32, [64, 32]))?;
+    /// let a = g.param("a", Type::new(DType::F32, [64, 4]))?;
+    /// let b = g.param("b", Type::new(DType::F32, [4, 32]))?;
+    /// let y = g.lora_matmul(x, [w, a, b], 2.0)?;
+    /// assert_eq!(g.ty(y).to_string(), "f32[5, 32]");
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct LoraMatMul {
         /// Scale of the adapter's contribution.
         pub scale: FloatAttr,

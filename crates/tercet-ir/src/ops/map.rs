@@ -27,6 +27,16 @@ use crate::types::{Shape, TensorType, Type, row_major_strides};
 
 /// The index along one axis of an operand as a function of the result's index: `start + step *
 /// (out[from] >> shift)`.
+///
+/// ```
+/// use tercet_ir::ops::AxisMap;
+/// assert_eq!(AxisMap::axis(1).index(&[4, 7]), 7);
+/// assert_eq!(AxisMap::constant(0).index(&[4, 7]), 0);
+/// let reversed = AxisMap { from: Some(0), start: 9, step: -1, shift: 0 };
+/// assert_eq!(reversed.index(&[4, 7]), 5);
+/// let upsampled = AxisMap { shift: 1, ..AxisMap::axis(1) };
+/// assert_eq!(upsampled.index(&[4, 7]), 3);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AxisMap {
     /// The axis of the result; `None` for the constant index `start` (then `step` and `shift` are
@@ -71,6 +81,14 @@ impl AxisMap {
 }
 
 /// The index map of an operand of a [`Map`]: one [`AxisMap`] for each axis of the operand.
+///
+/// ```
+/// use tercet_ir::{Dim, ops::{AxisMap, IndexMap}};
+/// let (row, matrix) = ([Dim::Known(1), Dim::Known(3)], [Dim::Known(2), Dim::Known(3)]);
+/// let map = IndexMap::broadcast(&row, &matrix);
+/// assert_eq!(map.axes, [AxisMap::constant(0), AxisMap::axis(1)]);
+/// assert!(IndexMap::identity(2).is_identity(2));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct IndexMap {
     /// One entry for each axis of the operand.
@@ -110,6 +128,15 @@ impl IndexMap {
 }
 
 /// An argument of a [`MapStep`].
+///
+/// ```
+/// use tercet_ir::ops::{MapArg, MapStep};
+/// use tercet_ir::scalar::{BinaryFn, ScalarOp, UnaryFn};
+/// // exp(i0) + i1
+/// let exp = MapStep::new(ScalarOp::Unary(UnaryFn::Exp), [MapArg::Input(0)]);
+/// let sum = MapStep::new(ScalarOp::Binary(BinaryFn::Add), [MapArg::Step(0), MapArg::Input(1)]);
+/// assert_eq!((exp.args.len(), sum.args.len()), (exp.op.arity(), sum.op.arity()));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MapArg {
     /// An element of an operand of the map.
@@ -119,6 +146,14 @@ pub enum MapArg {
 }
 
 /// One step of a [`Map`].
+///
+/// ```
+/// use tercet_ir::ops::{MapArg, MapStep};
+/// use tercet_ir::scalar::{BinaryFn, ScalarOp};
+/// let x = MapArg::Input(0);
+/// let square = MapStep::new(ScalarOp::Binary(BinaryFn::Mul), [x, x]);
+/// assert_eq!(square.args.len(), square.op.arity());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MapStep {
     /// The scalar function.
@@ -139,6 +174,22 @@ impl MapStep {
 
 attrs! {
     /// A fused elementwise region: for each element of `shape`, the steps of `body` in order.
+    ///
+    /// ```
+    /// use tercet_ir::ops::{IndexMap, Map, MapArg, MapStep};
+    /// use tercet_ir::scalar::{BinaryFn, ScalarOp};
+    /// use tercet_ir::{DType, Graph, Shape, Type};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
+    /// let bias = g.param("bias", Type::new(DType::F32, [3]))?;
+    /// let shape = Shape::known(&[2, 3]);
+    /// let inputs = vec![IndexMap::identity(2), IndexMap::broadcast(&g.ty(bias).shape, &shape)];
+    /// let add = ScalarOp::Binary(BinaryFn::Add);
+    /// let body = vec![MapStep::new(add, [MapArg::Input(0), MapArg::Input(1)])];
+    /// let y = g.map(Map { shape, inputs, body, results: vec![0] }, &[x, bias])?;
+    /// assert_eq!(g.ty(y), g.ty(x));
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct Map {
         /// The shape of every result.
         pub shape: Shape,

@@ -19,6 +19,16 @@ use crate::types::{TensorType, Type, broadcast_shapes};
 attrs! {
     /// `y[.., m, n] = sum_k a[.., m, k] b[.., k, n]`. Leading axes broadcast. A rank 1 operand is a
     /// row (left) or a column (right), and the result omits its axis of size 1.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Dim, Graph, Type};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [Dim::sym("batch"), 5.into(), 64.into()]))?;
+    /// let w = g.param("w", Type::new(DType::F32, [64, 32]))?;
+    /// let y = g.matmul(x, w)?;
+    /// assert_eq!(g.ty(y).to_string(), "f32[batch, 5, 32]");
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct MatMul {}
 }
 

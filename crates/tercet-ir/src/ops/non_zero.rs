@@ -20,6 +20,18 @@ attrs! {
     /// The number depends on the data, but the shape of the result does not. There is a row for
     /// each element, and rows after the last coordinates are 0, which are valid indices for
     /// `GatherNd`. `count` is the number of valid rows.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[3], &[0f32, 5.0, 7.0])?)?;
+    /// let places = g.non_zero(x)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(places).as_slice::<i32>()?, [1, 2, 0]);
+    /// assert_eq!(done.get(places.port(1)).as_slice::<i32>()?, [2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct NonZero {}
 }
 

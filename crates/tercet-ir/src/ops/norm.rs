@@ -19,6 +19,17 @@ use crate::types::{TensorType, Type};
 attrs! {
     /// `(x - mean) / sqrt(variance + eps) * gamma + beta` over all axes from `axis` on, with the
     /// biased variance `mean((x - mean)^2)` (Ba, Kiros, Hinton 2016).
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [5, 64]))?;
+    /// let gamma = g.param("gamma", Type::new(DType::F32, [64]))?;
+    /// let beta = g.param("beta", Type::new(DType::F32, [64]))?;
+    /// let y = g.layer_norm(x, gamma, Some(beta), 1, 1e-5)?;
+    /// assert_eq!(g.ty(y), g.ty(x));
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct LayerNorm {
         /// The first of the axes that are normalized together.
         pub axis: usize,
@@ -29,6 +40,18 @@ attrs! {
 
 attrs! {
     /// `x / sqrt(mean(x^2) + eps) * gamma + beta` over the last axis (Zhang, Sennrich 2019).
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[2], &[3f32, 3.0])?)?;
+    /// let gamma = g.constant(Tensor::from_slice(&[2], &[1f32, 2.0])?)?;
+    /// let y = g.rms_norm(x, gamma, None, 0.0)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [1.0, 2.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct RmsNorm {
         /// Constant added to the mean of squares.
         pub eps: FloatAttr,

@@ -17,6 +17,17 @@ attrs! {
     /// For each index, a row of `depth` elements that is 1 at the index and 0 elsewhere. Negative
     /// indices count from the end. The rows form a new last axis. `Transpose` moves that axis
     /// elsewhere, and `Where` gives other values.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{DType, EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let idx = g.constant(Tensor::from_slice(&[2], &[1i32, -1])?)?;
+    /// let y = g.one_hot(idx, 3, DType::F32)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [0.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct OneHot {
         /// The size of the new last axis.
         pub depth: usize,

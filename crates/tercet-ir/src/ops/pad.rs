@@ -17,6 +17,15 @@ use crate::{attrs, spelled};
 
 spelled! {
     /// The source of the padding elements.
+    ///
+    /// ```
+    /// use tercet_ir::ops::PadMode;
+    /// // Position 0 of an axis `a b c` with two elements before it.
+    /// assert_eq!(PadMode::Reflect.source(0, 2, 3), Some(2));
+    /// assert_eq!(PadMode::Edge.source(0, 2, 3), Some(0));
+    /// assert_eq!(PadMode::Constant.source(0, 2, 3), None);
+    /// assert!(!PadMode::Reflect.is_valid_for(3, 0, 3));
+    /// ```
     pub enum PadMode {
         /// The constant `value`.
         Constant "constant",
@@ -63,6 +72,17 @@ impl PadMode {
 
 attrs! {
     /// The operand with elements added before and after each axis.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate, ops::PadMode};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[3], &[1f32, 2.0, 3.0])?)?;
+    /// let y = g.pad(x, &[2], &[1], PadMode::Reflect, 0.0)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [3.0, 2.0, 1.0, 2.0, 3.0, 2.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Pad {
         /// Number of elements added before each axis.
         pub before: Vec<usize>,

@@ -21,6 +21,19 @@ attrs! {
     /// words, with one key of two words. The other random operators draw from the same words. This
     /// operator is for graphs that manage counters themselves: the same counters give the same
     /// words in every run.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::random::philox4x32;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let counter = g.constant(Tensor::from_slice(&[4], &[0u32, 0, 0, 0])?)?;
+    /// let key = g.constant(Tensor::from_slice(&[2], &[0u32, 0])?)?;
+    /// let words = g.philox(counter, key)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(words).as_slice::<u32>()?, philox4x32([0; 4], [0; 2]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Philox {}
 }
 

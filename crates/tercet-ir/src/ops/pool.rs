@@ -20,6 +20,16 @@ use crate::{attrs, spelled};
 
 spelled! {
     /// The function of the elements of a window.
+    ///
+    /// ```
+    /// use tercet_ir::ops::{PoolFn, Window};
+    /// use tercet_ir::{DType, Graph, Type};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [1, 3, 8, 8]))?;
+    /// let y = g.pool(x, PoolFn::Max, &[2, 2], Window::new(2).with_stride(&[2, 2]))?;
+    /// assert_eq!(g.ty(y).to_string(), "f32[1, 3, 4, 4]");
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub enum PoolFn {
         /// The maximum; NaN if any element is NaN; for an empty window `-inf` or the minimum
         /// integer.
@@ -48,6 +58,17 @@ impl PoolFn {
 
 attrs! {
     /// A function of the elements that each window covers; padding is excluded.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate, ops::{PoolFn, Window}};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[1, 1, 4], &[1f32, 5.0, 2.0, 4.0])?)?;
+    /// let y = g.pool(x, PoolFn::Mean, &[2], Window::new(1).with_stride(&[2]))?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [3.0, 3.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Pool {
         /// The pooling function.
         pub f: PoolFn,

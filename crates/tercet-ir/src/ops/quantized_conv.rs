@@ -21,6 +21,22 @@ attrs! {
     /// `y[n, o, p] = clamp(round(s scale[o] + bias[o]) + y_zero, lo, hi)` with `s = sum_{c, t}
     /// (w[o, c, t] - w_zero) (x[n, first(o) + c, p stride + t dilation - pad] - x_zero)`. `s` is
     /// computed in I32, which wraps, and converted to F32.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type, ops::QuantizedConv};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::U8, [1, 3, 8, 8]))?;
+    /// let w = g.param("w", Type::new(DType::I8, [4, 3, 1, 1]))?;
+    /// let scale = g.param("scale", Type::new(DType::F32, [4]))?;
+    /// let bias = g.param("bias", Type::new(DType::F32, [4]))?;
+    /// let op = QuantizedConv {
+    ///     stride: vec![1, 1], pad_before: vec![0, 0], pad_after: vec![0, 0], dilation: vec![1, 1],
+    ///     groups: 1, x_zero: 128, w_zero: 0, y_zero: 128, lo: 0, hi: 255, to: DType::U8,
+    /// };
+    /// let y = g.quantized_conv(op, [x, w, scale, bias])?;
+    /// assert_eq!(g.ty(y).to_string(), "u8[1, 4, 8, 8]");
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct QuantizedConv {
         /// Distance between neighbouring windows.
         pub stride: Vec<usize>,

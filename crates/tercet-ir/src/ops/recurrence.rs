@@ -19,6 +19,13 @@ use crate::{attrs, spelled};
 spelled! {
     /// The cell function of a recurrent layer. It computes the next state from the gates' input
     /// contribution `x` and state contribution `h`.
+    ///
+    /// ```
+    /// use tercet_ir::ops::RecurrentCell;
+    /// assert_eq!((RecurrentCell::Lstm.gates(), RecurrentCell::Gru.gates()), (4, 3));
+    /// assert!(RecurrentCell::Lstm.has_cell_state());
+    /// assert_eq!(RecurrentCell::Relu.next(&[1.0], &[0.5], [0.0; 2]), [1.5, 0.0]);
+    /// ```
     pub enum RecurrentCell {
         /// Gates i, f, g, o of `x + h`: `c = sigmoid(f) c + sigmoid(i) tanh(g)`, `h = sigmoid(o)
         /// tanh(c)` (Hochreiter and Schmidhuber 1997; with forget gates, Gers 1999).
@@ -75,6 +82,20 @@ impl RecurrentCell {
 attrs! {
     /// A recurrent layer in one direction. The input contribution to the gates is an operand; the
     /// state contribution is `h w + bias`.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type, ops::{Recurrence, RecurrentCell}};
+    /// let mut g = Graph::new();
+    /// let gates = g.input("gates", Type::new(DType::F32, [2, 9, 3 * 16]))?;
+    /// let w = g.param("w", Type::new(DType::F32, [16, 3 * 16]))?;
+    /// let bias = g.param("bias", Type::new(DType::F32, [3 * 16]))?;
+    /// let h0 = g.input("h0", Type::new(DType::F32, [2, 16]))?;
+    /// let op = Recurrence { cell: RecurrentCell::Gru, reverse: false };
+    /// let y = g.add(op, &[gates, w, bias, h0])?;
+    /// assert_eq!(g.ty(y).to_string(), "f32[2, 9, 16]");
+    /// assert_eq!(g.ty(y.port(1)).to_string(), "f32[2, 16]");
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct Recurrence {
         /// The cell function.
         pub cell: RecurrentCell,

@@ -18,6 +18,16 @@ use crate::{attrs, spelled};
 
 spelled! {
     /// The function of a reduction.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type, ops::ReduceFn, scalar::Scalar};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
+    /// let y = g.reduce(ReduceFn::Max, x, &[1], true)?;
+    /// assert_eq!(g.ty(y).to_string(), "f32[2, 1]");
+    /// assert_eq!(ReduceFn::Prod.identity(DType::F32), Scalar::F(1.0));
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub enum ReduceFn {
         /// The sum; 0 for no elements.
         Sum "sum",
@@ -69,6 +79,20 @@ impl ReduceFn {
 
 attrs! {
     /// `y = f(x along axes)`. Without axes, the result equals the operand.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[2, 2], &[1f32, 2.0, 3.0, 4.0])?)?;
+    /// let rows = g.reduce_sum(x, &[1], true)?;
+    /// let all = g.reduce_max(x, &[0, 1], false)?;
+    /// assert_eq!(g.ty(rows).to_string(), "f32[2, 1]");
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(rows).as_slice::<f32>()?, [3.0, 7.0]);
+    /// assert_eq!(done.get(all).as_slice::<f32>()?, [4.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Reduce {
         /// The reduction function.
         pub f: ReduceFn,

@@ -15,6 +15,17 @@ use crate::types::{Shape, TensorType, Type};
 
 attrs! {
     /// The same elements with other sizes, in row-major order.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [2, 6]))?;
+    /// let y = g.reshape(x, [4, 3])?;
+    /// assert_eq!(g.ty(y).to_string(), "f32[4, 3]");
+    /// let z = g.reshape(x, [2, -1, 2])?;
+    /// assert_eq!(g.ty(z).to_string(), "f32[2, 3, 2]");
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct Reshape {
         /// The shape of the result, whose element count provably equals the operand's.
         pub shape: Shape,
@@ -130,6 +141,17 @@ impl OpSpec for Reshape {
 }
 
 /// A reshape target; one axis may be inferred: -1, or `None` among dimensions.
+///
+/// ```
+/// use tercet_ir::{DType, Dim, Graph, Type};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [Dim::sym("rows"), Dim::Known(12)]))?;
+/// let y = g.reshape(x, [-1, 3, 4])?;
+/// assert_eq!(g.ty(y).to_string(), "f32[rows, 3, 4]");
+/// let z = g.reshape(y, [Some(Dim::sym("rows")), None])?;
+/// assert_eq!(g.ty(z), g.ty(x));
+/// # Ok::<(), tercet_ir::OpError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReshapeTarget(Vec<Result<Option<Dim>, i32>>);
 

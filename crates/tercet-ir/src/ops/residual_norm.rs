@@ -20,6 +20,18 @@ use crate::types::{TensorType, Type};
 attrs! {
     /// The sum `x + residual + bias` and its layer norm over the last axis. The sum is rounded to
     /// its dtype first, so `normed` equals [`LayerNorm`](crate::ops::LayerNorm) of `sum`.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [5, 64]))?;
+    /// let residual = g.input("residual", Type::new(DType::F32, [5, 64]))?;
+    /// let gamma = g.param("gamma", Type::new(DType::F32, [64]))?;
+    /// let beta = g.param("beta", Type::new(DType::F32, [64]))?;
+    /// let (a, b) = g.residual_layer_norm(x, residual, gamma, beta, None, 1e-5)?;
+    /// assert_eq!((g.ty(a), g.ty(b)), (g.ty(x), g.ty(x)));
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct ResidualLayerNorm {
         /// Constant added to the variance.
         pub eps: FloatAttr,
@@ -29,6 +41,17 @@ attrs! {
 attrs! {
     /// The sum `x + residual + bias` and its RMS norm over the last axis. The sum is rounded to its
     /// dtype first, so `normed` equals [`RmsNorm`](crate::ops::RmsNorm) of `sum`.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [5, 64]))?;
+    /// let residual = g.input("residual", Type::new(DType::F32, [5, 64]))?;
+    /// let gamma = g.param("gamma", Type::new(DType::F32, [64]))?;
+    /// let (a, b) = g.residual_rms_norm(x, residual, gamma, None, 1e-5)?;
+    /// assert_eq!((g.ty(a), g.ty(b)), (g.ty(x), g.ty(x)));
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct ResidualRmsNorm {
         /// Constant added to the mean of squares.
         pub eps: FloatAttr,

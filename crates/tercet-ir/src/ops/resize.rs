@@ -25,6 +25,15 @@ pub use table::ResizeTaps;
 
 spelled! {
     /// The interpolation between elements.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type, ops::ResizeMode};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [1, 3, 8, 8]))?;
+    /// let y = g.resize(x, [1usize, 3, 16, 12], ResizeMode::Linear)?;
+    /// assert_eq!(g.ty(y).to_string(), "f32[1, 3, 16, 12]");
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub enum ResizeMode {
         /// The element at the rounded position.
         Nearest "nearest",
@@ -38,6 +47,17 @@ spelled! {
 spelled! {
     /// The source position `x` of result `o` along an axis of `n` elements and `m` results, with
     /// scale `s`.
+    ///
+    /// ```
+    /// use tercet_ir::ops::{Coordinates, Resize, ResizeMode};
+    /// let resize = Resize {
+    ///     coordinates: Coordinates::AlignCorners,
+    ///     ..Resize::to_sizes([5usize], ResizeMode::Linear)
+    /// };
+    /// // The last of 5 results is the last of 3 elements.
+    /// let taps = resize.taps(0, 3, 5);
+    /// assert_eq!((taps.index(4, 0), taps.weight(4, 0)), (2, 1.0));
+    /// ```
     pub enum Coordinates {
         /// `(o + 1/2) / s - 1/2`
         HalfPixel "half_pixel",
@@ -55,6 +75,17 @@ spelled! {
 
 spelled! {
     /// How positions are rounded to indices.
+    ///
+    /// ```
+    /// use tercet_ir::ops::{Coordinates, NearestRounding, Resize, ResizeMode};
+    /// let resize = |rounding| Resize {
+    ///     coordinates: Coordinates::Asymmetric,
+    ///     rounding,
+    ///     ..Resize::to_sizes([4usize], ResizeMode::Nearest)
+    /// };
+    /// assert_eq!(resize(NearestRounding::Floor).taps(0, 2, 4).indices, [0, 0, 1, 1]);
+    /// assert_eq!(resize(NearestRounding::Ceil).taps(0, 2, 4).indices, [0, 1, 1, 1]);
+    /// ```
     pub enum NearestRounding {
         /// To the nearest index, halves down.
         RoundPreferFloor "round_prefer_floor",
@@ -72,6 +103,22 @@ pub const MAX_RESIZED: usize = 3;
 
 attrs! {
     /// The operand resampled along some axes. Positions outside it read its edge.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::ops::{Coordinates, Resize, ResizeMode};
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[2], &[1f32, 3.0])?)?;
+    /// let op = Resize {
+    ///     coordinates: Coordinates::AlignCorners,
+    ///     ..Resize::to_sizes([3usize], ResizeMode::Linear)
+    /// };
+    /// let y = g.add(op, &[x])?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [1.0, 2.0, 3.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Resize {
         /// The sizes of the result.
         pub sizes: Shape,

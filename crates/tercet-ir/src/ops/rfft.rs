@@ -17,6 +17,15 @@ use crate::types::{TensorType, Type};
 attrs! {
     /// The first `n / 2 + 1` bins of the Fourier transform of real `[.., n]`, as pairs; the other
     /// bins are their conjugates.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type, ops::FftNorm};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [3, 16]))?;
+    /// let y = g.rfft(x, FftNorm::Backward)?;
+    /// assert_eq!(g.ty(y).to_string(), "f32[3, 9, 2]");
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct RFft {
         /// The normalization.
         pub norm: FftNorm,
@@ -27,6 +36,16 @@ attrs! {
     /// The real `[.., n]` whose [`RFft`] is the pairs `[.., n / 2 + 1, 2]`. Imaginary parts that
     /// the transform of a real signal cannot have are ignored: those of the first bin and, for even
     /// `n`, of the last bin.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type, ops::FftNorm};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [3, 9, 2]))?;
+    /// let y = g.irfft(x, 16, FftNorm::Backward)?;
+    /// assert_eq!(g.ty(y).to_string(), "f32[3, 16]");
+    /// assert!(g.irfft(x, 20, FftNorm::Backward).is_err());
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct IRFft {
         /// The length of the result.
         pub n: usize,

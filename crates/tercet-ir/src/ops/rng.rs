@@ -17,6 +17,16 @@ use crate::types::{Shape, TensorType, Type};
 attrs! {
     /// Uniform random numbers in `[lo, hi)`, different in each run. The bits are those of
     /// [`UniformRange`] on every executor.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{DType, EvalCtx, Graph, evaluate};
+    /// let mut g = Graph::new();
+    /// let x = g.rng_uniform([100usize], DType::F32, -1.0, 1.0, 42)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert!(done.get(x).to_f64s().iter().all(|x| (-1.0..1.0).contains(x)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct RngUniform {
         /// The shape of the result.
         pub shape: Shape,
@@ -37,6 +47,17 @@ attrs! {
     /// Normal random numbers `mean + std * z`, different in each run, with `z` from
     /// [`PhiloxStream::normal`](crate::random::PhiloxStream::normal). Executors use the same random
     /// words, but may round logarithm, sine and cosine differently.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{DType, EvalCtx, Graph, evaluate};
+    /// let mut g = Graph::new();
+    /// let x = g.rng_normal([1000usize], DType::F32, 5.0, 0.1, 42)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// let mean = done.get(x).to_f64s().iter().sum::<f64>() / 1000.0;
+    /// assert!((mean - 5.0).abs() < 0.05);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct RngNormal {
         /// The shape of the result.
         pub shape: Shape,

@@ -17,6 +17,13 @@ use crate::types::{TensorType, Type};
 
 spelled! {
     /// The activation of an [`Rnn`].
+    ///
+    /// ```
+    /// use tercet_ir::ops::{Rnn, RnnFn};
+    /// use tercet_ir::{Op, attr::AttrLiteral};
+    /// let rnn = Rnn { layers: 2, bidirectional: false, f: RnnFn::Relu };
+    /// assert_eq!(Op::from(rnn).attrs()[2], ("f", AttrLiteral::Ident("relu".to_string())));
+    /// ```
     pub enum RnnFn {
         /// Hyperbolic tangent.
         Tanh "tanh",
@@ -27,6 +34,21 @@ spelled! {
 
 attrs! {
     /// Long short-term memory: [`RecurrentCell::Lstm`].
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type, ops::Lstm};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [2, 9, 8]))?;
+    /// let h0 = g.input("h0", Type::new(DType::F32, [1, 2, 16]))?;
+    /// let c0 = g.input("c0", Type::new(DType::F32, [1, 2, 16]))?;
+    /// let w_x = g.param("w_x", Type::new(DType::F32, [8, 4 * 16]))?;
+    /// let w_h = g.param("w_h", Type::new(DType::F32, [16, 4 * 16]))?;
+    /// let bias = g.param("bias", Type::new(DType::F32, [2, 4 * 16]))?;
+    /// let op = Lstm { layers: 1, bidirectional: false };
+    /// let y = g.add(op, &[x, h0, c0, w_x, w_h, bias])?;
+    /// assert_eq!(g.ty(y).to_string(), "f32[2, 9, 16]");
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct Lstm {
         /// Number of stacked layers.
         pub layers: usize,
@@ -37,6 +59,20 @@ attrs! {
 
 attrs! {
     /// Gated recurrent units: [`RecurrentCell::Gru`].
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type, ops::Gru};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [2, 9, 8]))?;
+    /// let h0 = g.input("h0", Type::new(DType::F32, [1, 2, 16]))?;
+    /// let w_x = g.param("w_x", Type::new(DType::F32, [8, 3 * 16]))?;
+    /// let w_h = g.param("w_h", Type::new(DType::F32, [16, 3 * 16]))?;
+    /// let bias = g.param("bias", Type::new(DType::F32, [2, 3 * 16]))?;
+    /// let y = g.add(Gru { layers: 1, bidirectional: false }, &[x, h0, w_x, w_h, bias])?;
+    /// assert_eq!(g.ty(y).to_string(), "f32[2, 9, 16]");
+    /// assert_eq!(g.ty(y.port(1)).to_string(), "f32[1, 2, 16]");
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct Gru {
         /// Number of stacked layers.
         pub layers: usize,
@@ -47,6 +83,20 @@ attrs! {
 
 attrs! {
     /// A plain recurrent network: [`RecurrentCell::Tanh`] or [`RecurrentCell::Relu`].
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type, ops::{Rnn, RnnFn}};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [2, 9, 8]))?;
+    /// let h0 = g.input("h0", Type::new(DType::F32, [1, 2, 16]))?;
+    /// let w_x = g.param("w_x", Type::new(DType::F32, [8, 16]))?;
+    /// let w_h = g.param("w_h", Type::new(DType::F32, [16, 16]))?;
+    /// let bias = g.param("bias", Type::new(DType::F32, [2, 16]))?;
+    /// let op = Rnn { layers: 1, bidirectional: false, f: RnnFn::Tanh };
+    /// let y = g.add(op, &[x, h0, w_x, w_h, bias])?;
+    /// assert_eq!(g.ty(y).to_string(), "f32[2, 9, 16]");
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct Rnn {
         /// Number of stacked layers.
         pub layers: usize,

@@ -16,6 +16,17 @@ use crate::types::{TensorType, Type, row_major_strides};
 attrs! {
     /// The operand with the elements of each axis shifted cyclically towards its end (NumPy `roll`
     /// with a shift for each axis).
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[4], &[1f32, 2.0, 3.0, 4.0])?)?;
+    /// let y = g.roll(x, &[1])?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [4.0, 1.0, 2.0, 3.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Roll {
         /// The shift along each axis, any integer; negative shifts move towards the start.
         pub shifts: Vec<i64>,

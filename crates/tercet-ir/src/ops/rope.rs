@@ -15,6 +15,13 @@ use crate::types::{TensorType, Type};
 
 crate::spelled! {
     /// Which elements of a head [`Rope`] rotates as a pair.
+    ///
+    /// ```
+    /// use tercet_ir::ops::RopeStyle;
+    /// let n_rot = 64;
+    /// assert_eq!(RopeStyle::NeoX.pair(1, n_rot), (1, 33));
+    /// assert_eq!(RopeStyle::GptJ.pair(1, n_rot), (2, 3));
+    /// ```
     pub enum RopeStyle {
         /// Elements `i` and `i + n_rot/2`.
         NeoX "neox",
@@ -37,6 +44,17 @@ attrs! {
     /// Rotates pairs of the first `n_rot` elements of each head by position-dependent angles (Su et
     /// al., "RoFormer", 2021): `(a, b)` becomes `(a cos - b sin, a sin + b cos)`. The other
     /// elements of the head are unchanged.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type, ops::{AttentionLayout, RopeStyle}};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [1, 5, 8, 64]))?;
+    /// let cos = g.input("cos", Type::new(DType::F32, [5, 32]))?;
+    /// let sin = g.input("sin", Type::new(DType::F32, [5, 32]))?;
+    /// let y = g.rope(x, cos, sin, RopeStyle::NeoX, 64, AttentionLayout::Bshd)?;
+    /// assert_eq!(g.ty(y), g.ty(x));
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct Rope {
         /// Which elements form a pair.
         pub style: RopeStyle,

@@ -27,6 +27,17 @@ attrs! {
     ///
     /// A NaN counts as `-inf`. `-inf` is never drawn if the row has another logit; a row of only
     /// `-inf` gives 0. If a row has `+inf`, only those are drawn, with equal probability.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate, ops::SampleOptions};
+    /// let mut g = Graph::new();
+    /// let logits = g.constant(Tensor::from_slice(&[2, 3], &[1f32, 9.0, 2.0, 8.0, 3.0, 1.0])?)?;
+    /// let tokens = g.sample(logits, SampleOptions::greedy(), 42)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(tokens).as_slice::<i32>()?, [1, 0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Sample {
         /// Number of largest logits to draw from; 0 for all.
         pub top_k: usize,
@@ -42,6 +53,16 @@ attrs! {
 }
 
 /// Options of [`Graph::sample`].
+///
+/// ```
+/// use tercet_ir::{DType, Graph, Type, ops::SampleOptions};
+/// let mut g = Graph::new();
+/// let logits = g.input("logits", Type::new(DType::F32, [4, 1000]))?;
+/// let options = SampleOptions { top_k: 40, temperature: 0.8, ..SampleOptions::default() };
+/// let tokens = g.sample(logits, options, 42)?;
+/// assert_eq!(g.ty(tokens).to_string(), "i32[4]");
+/// # Ok::<(), tercet_ir::OpError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampleOptions {
     /// Number of largest logits to draw from; 0 for all.

@@ -22,6 +22,18 @@ use crate::types::Type;
 
 spelled! {
     /// How updates are combined with an element.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type, ops::{ReduceFn, ScatterReduce}};
+    /// let mut g = Graph::new();
+    /// let data = g.input("data", Type::new(DType::F32, [10]))?;
+    /// let idx = g.input("idx", Type::new(DType::I32, [3]))?;
+    /// let updates = g.input("updates", Type::new(DType::F32, [3]))?;
+    /// let y = g.scatter_elements(data, idx, updates, 0, ScatterReduce::Add)?;
+    /// assert_eq!(g.ty(y), g.ty(data));
+    /// assert_eq!(ScatterReduce::Add.reduction(), Some(ReduceFn::Sum));
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub enum ScatterReduce {
         /// The last update replaces the element.
         Replace "none",

@@ -15,6 +15,19 @@ use crate::types::{Shape, TensorType, Type};
 
 attrs! {
     /// `cond ? a : b`, all three broadcast; the value that is not selected has no effect, even NaN.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let cond = g.constant(Tensor::from_bools(&[2], &[true, false])?)?;
+    /// let a = g.constant(Tensor::from_slice(&[2], &[1f32, 2.0])?)?;
+    /// let b = g.constant(Tensor::from_slice(&[2], &[3f32, 4.0])?)?;
+    /// let y = g.where_(cond, a, b)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [1.0, 4.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Where {}
 }
 

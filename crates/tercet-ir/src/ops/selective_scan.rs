@@ -21,6 +21,20 @@ mod cases;
 attrs! {
     /// The scan of Mamba (Gu and Dao, 2023). For each channel, from states that are an operand or
     /// zeros: `h = exp(delta a) h + delta b x`, `y = c h`.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [1, 9, 64]))?;
+    /// let delta = g.input("delta", Type::new(DType::F32, [1, 9, 64]))?;
+    /// let a = g.param("a", Type::new(DType::F32, [64, 16]))?;
+    /// let b = g.input("b", Type::new(DType::F32, [1, 9, 16]))?;
+    /// let c = g.input("c", Type::new(DType::F32, [1, 9, 16]))?;
+    /// let y = g.selective_scan_from([x, delta, a, b, c], None, true)?;
+    /// assert_eq!(g.ty(y), g.ty(x));
+    /// assert_eq!(g.ty(y.port(1)).to_string(), "f32[1, 64, 16]");
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct SelectiveScan {
         /// Number of states per channel.
         pub n: usize,
@@ -33,6 +47,20 @@ attrs! {
     /// The scan of Mamba-2 (Dao and Gu, 2024). For each head, from a state `[P, N]` that is an
     /// operand or zeros: `S = exp(dt a) S + (dt x) outer b`, `y = S c`. Groups of consecutive heads
     /// share `b` and `c`.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [1, 9, 4, 8]))?;
+    /// let dt = g.input("dt", Type::new(DType::F32, [1, 9, 4]))?;
+    /// let a = g.param("a", Type::new(DType::F32, [4]))?;
+    /// let b = g.input("b", Type::new(DType::F32, [1, 9, 1, 16]))?;
+    /// let c = g.input("c", Type::new(DType::F32, [1, 9, 1, 16]))?;
+    /// let y = g.mamba2_from([x, dt, a, b, c], None, true)?;
+    /// assert_eq!(g.ty(y), g.ty(x));
+    /// assert_eq!(g.ty(y.port(1)).to_string(), "f32[1, 4, 8, 16]");
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct Mamba2 {
         /// Returns the final states as a second result if true.
         pub carry: bool,
@@ -40,6 +68,15 @@ attrs! {
 }
 
 /// The sizes of a scan over channels. For `SelectiveScan`, `P` is 1 and there is one group.
+///
+/// ```
+/// use tercet_ir::{DType, Dim, Type, ops::ScanSizes};
+/// let of = |sizes: &[usize]| Type::new(DType::F32, sizes);
+/// let (x, delta, a) = (of(&[1, 9, 64]), of(&[1, 9, 64]), of(&[64, 16]));
+/// let (b, c) = (of(&[1, 9, 16]), of(&[1, 9, 16]));
+/// let sizes = ScanSizes::from_operands(&[&x, &delta, &a, &b, &c]).expect("the sizes are known");
+/// assert_eq!((sizes.channels(), sizes.states), (64, 16));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScanSizes {
     /// Number of heads, or of channels if each channel has a separate step size.

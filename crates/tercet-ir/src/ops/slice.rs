@@ -20,6 +20,18 @@ use crate::types::{TensorType, Type, row_major_strides};
 attrs! {
     /// For each axis, the elements `start, start + step, ...` before `end`, as Python slices:
     /// negative bounds count from the end, bounds beyond the axis are clamped.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[5], &[0f32, 1.0, 2.0, 3.0, 4.0])?)?;
+    /// // In Python: `x[4:0:-2]`.
+    /// let y = g.slice(x, &[4], &[0], &[-2])?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [4.0, 2.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Slice {
         /// The first index of each axis; for negative steps `i64::MAX` is the last element.
         pub starts: Vec<i64>,
@@ -31,6 +43,13 @@ attrs! {
 }
 
 /// The elements that a slice takes from one axis.
+///
+/// ```
+/// use tercet_ir::ops::SliceAxis;
+/// let every_other = SliceAxis { start: 8, step: -2, len: 3 };
+/// let indices: Vec<usize> = (0..every_other.len).map(|i| every_other.index(i)).collect();
+/// assert_eq!(indices, [8, 6, 4]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SliceAxis {
     /// The first index; 0 for an empty slice.

@@ -15,6 +15,17 @@ use crate::types::{TensorType, Type};
 
 attrs! {
     /// `y = exp(x - max) / sum(exp(x - max))` along one axis; a line of only `-inf` gives zeros.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[2], &[0f32, 0.0])?)?;
+    /// let y = g.softmax(x, 0)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [0.5, 0.5]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Softmax {
         /// The normalized axis.
         pub axis: usize,
@@ -24,6 +35,17 @@ attrs! {
 attrs! {
     /// `y = x - max - ln(sum(exp(x - max)))` along one axis. A line of only `-inf` stays `-inf`,
     /// the logarithm of the zeros that softmax gives.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[1], &[7f32])?)?;
+    /// let y = g.log_softmax(x, 0)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [0.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct LogSoftmax {
         /// The normalized axis.
         pub axis: usize,

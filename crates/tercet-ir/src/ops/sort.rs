@@ -19,6 +19,18 @@ attrs! {
     /// The sorted elements along an axis, and their `I32` indices (PyTorch `sort`). The sort is
     /// stable: equal elements, also zeros of both signs, keep their order. NaN is above every
     /// number: last in ascending order, first in descending order.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[3], &[3f32, 1.0, 2.0])?)?;
+    /// let sorted = g.sort(x, 0, false)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(sorted).as_slice::<f32>()?, [1.0, 2.0, 3.0]);
+    /// assert_eq!(done.get(sorted.port(1)).as_slice::<i32>()?, [1, 2, 0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Sort {
         /// The sorted axis.
         pub axis: usize,

@@ -77,6 +77,25 @@ attrs! {
     /// A Gaussian is culled if it is not strictly between the near depth (at least 1e-6) and the
     /// far depth, reaches no tile, has a non-finite number, or exceeds 2^40 pixels. Culled splats
     /// are zeros with infinite depth.
+    ///
+    /// ```
+    /// use tercet_ir::ops::splat::SplatSceneOperands;
+    /// use tercet_ir::{DType, Graph, Type};
+    /// let mut g = Graph::new();
+    /// # let f32s = |shape: &[usize]| Type::new(DType::F32, shape);
+    /// # let scene = SplatSceneOperands {
+    /// #     positions: g.input("positions", f32s(&[9, 3]))?,
+    /// #     log_scales: g.input("log_scales", f32s(&[9, 3]))?,
+    /// #     rotations: g.input("rotations", f32s(&[9, 4]))?,
+    /// #     opacities: g.input("opacities", f32s(&[9]))?,
+    /// #     colors: g.input("colors", f32s(&[9, 3]))?,
+    /// # };
+    /// # let camera = g.input("camera", f32s(&[25]))?;
+    /// let splats = g.gaussian_splat_prepare(&scene, camera, [64, 48])?;
+    /// assert_eq!(g.ty(splats).to_string(), "f32[9, 10]");
+    /// assert_eq!(g.ty(splats.port(1)).to_string(), "i32[9, 5]");
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct GaussianSplatPrepare {
         /// The width of the image in pixels.
         pub width: usize,
@@ -93,6 +112,18 @@ attrs! {
     /// exp(-d^T conic d / 2), 0.99)`. Splats with an alpha below 1/255 are skipped. The pixel stops
     /// before the splat that would reduce the transmittance below 1e-4. Splats with a non-finite
     /// position, conic or opacity are not drawn.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type};
+    /// let mut g = Graph::new();
+    /// let splats = g.input("splats", Type::new(DType::F32, [9, 10]))?;
+    /// let footprints = g.input("footprints", Type::new(DType::I32, [9, 5]))?;
+    /// let background = g.input("background", Type::new(DType::F32, [3]))?;
+    /// let image = g.gaussian_splat_rasterize(splats, footprints, background, [64, 48])?;
+    /// assert_eq!(g.ty(image).to_string(), "f32[48, 64, 3]");
+    /// assert_eq!(g.ty(image.port(1)).to_string(), "f32[48, 64]");
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct GaussianSplatRasterize {
         /// The width of the image in pixels.
         pub width: usize,
@@ -103,6 +134,25 @@ attrs! {
 
 attrs! {
     /// `GaussianSplatRasterize` of `GaussianSplatPrepare`, over the camera's background.
+    ///
+    /// ```
+    /// use tercet_ir::ops::splat::SplatSceneOperands;
+    /// use tercet_ir::{DType, Graph, Type};
+    /// let mut g = Graph::new();
+    /// # let f32s = |shape: &[usize]| Type::new(DType::F32, shape);
+    /// # let scene = SplatSceneOperands {
+    /// #     positions: g.input("positions", f32s(&[9, 3]))?,
+    /// #     log_scales: g.input("log_scales", f32s(&[9, 3]))?,
+    /// #     rotations: g.input("rotations", f32s(&[9, 4]))?,
+    /// #     opacities: g.input("opacities", f32s(&[9]))?,
+    /// #     colors: g.input("colors", f32s(&[9, 3]))?,
+    /// # };
+    /// # let camera = g.input("camera", f32s(&[25]))?;
+    /// let image = g.gaussian_splat_render(&scene, camera, [64, 48])?;
+    /// assert_eq!(g.ty(image).to_string(), "f32[48, 64, 3]");
+    /// assert_eq!(g.ty(image.port(1)).to_string(), "f32[48, 64]");
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct GaussianSplatRender {
         /// The width of the image in pixels.
         pub width: usize,
@@ -371,6 +421,24 @@ impl OpSpec for GaussianSplatRender {
 }
 
 /// The operands of a scene of Gaussians.
+///
+/// ```
+/// use tercet_ir::ops::splat::SplatSceneOperands;
+/// use tercet_ir::{DType, Graph, Type};
+/// # let mut g = Graph::new();
+/// # let f32s = |shape: &[usize]| Type::new(DType::F32, shape);
+/// let scene = SplatSceneOperands {
+///     positions: g.input("positions", f32s(&[9, 3]))?,
+///     log_scales: g.input("log_scales", f32s(&[9, 3]))?,
+///     rotations: g.input("rotations", f32s(&[9, 4]))?,
+///     opacities: g.input("opacities", f32s(&[9]))?,
+///     colors: g.input("colors", f32s(&[9, 3]))?,
+/// };
+/// let camera = g.input("camera", f32s(&[25]))?;
+/// let image = g.gaussian_splat_render(&scene, camera, [64, 48])?;
+/// assert_eq!(g.ty(image).to_string(), "f32[48, 64, 3]");
+/// # Ok::<(), tercet_ir::OpError>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct SplatSceneOperands {
     /// Positions `[N,3]`.

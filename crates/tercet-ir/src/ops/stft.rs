@@ -22,6 +22,16 @@ attrs! {
     /// window and transformed. The first frame begins with the signal, and each next frame `hop`
     /// elements later; there are `(t - n) / hop + 1` frames, rounded down. For centred frames, pad
     /// the signal first.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [16000]))?;
+    /// let window = g.input("window", Type::new(DType::F32, [400]))?;
+    /// let y = g.stft(x, window, 400, 160)?;
+    /// assert_eq!(g.ty(y).to_string(), "f32[98, 201, 2]");
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct Stft {
         /// The length of a frame.
         pub n: usize,

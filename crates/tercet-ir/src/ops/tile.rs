@@ -16,6 +16,17 @@ use crate::types::{TensorType, Type, row_major_strides};
 attrs! {
     /// The operand repeated as a whole along each axis (NumPy `tile` with one number for each
     /// axis).
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[2], &[1f32, 2.0])?)?;
+    /// let y = g.tile(x, &[3])?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [1.0, 2.0, 1.0, 2.0, 1.0, 2.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Tile {
         /// Number of repetitions along each axis; 0 gives an empty result.
         pub reps: Vec<usize>,

@@ -16,6 +16,18 @@ use crate::types::{TensorType, Type};
 attrs! {
     /// The `k` largest (or smallest) elements along an axis, the most extreme first, and their
     /// `I32` indices. NaN is the most extreme in both cases; ties go to the lower index.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[4], &[3f32, 1.0, 4.0, 2.0])?)?;
+    /// let largest = g.top_k(x, 2, 0, true)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(largest).as_slice::<f32>()?, [4.0, 3.0]);
+    /// assert_eq!(done.get(largest.port(1)).as_slice::<i32>()?, [2, 0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct TopK {
         /// Number of elements, at most the size of the axis.
         pub k: usize,

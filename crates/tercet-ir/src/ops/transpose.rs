@@ -14,6 +14,17 @@ use crate::types::{Shape, TensorType, Type, row_major_strides};
 
 attrs! {
     /// Permutation of axes: axis `i` of the result is axis `perm[i]` of the operand.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[2, 2], &[1f32, 2.0, 3.0, 4.0])?)?;
+    /// let y = g.transpose(x, &[1, 0])?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [1.0, 3.0, 2.0, 4.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Transpose {
         /// A permutation of the axes.
         pub perm: Vec<usize>,

@@ -14,6 +14,19 @@ use crate::types::{TensorType, Type};
 
 attrs! {
     /// Matrices with 0 below (or above) a diagonal (NumPy `triu` and `tril`).
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[2, 2], &[1f32, 2.0, 3.0, 4.0])?)?;
+    /// let upper = g.trilu(x, true, 0)?;
+    /// let below = g.trilu(x, false, -1)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(upper).as_slice::<f32>()?, [1.0, 2.0, 0.0, 4.0]);
+    /// assert_eq!(done.get(below).as_slice::<f32>()?, [0.0, 0.0, 3.0, 0.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Trilu {
         /// Keeps the upper triangle if true, else the lower one.
         pub upper: bool,

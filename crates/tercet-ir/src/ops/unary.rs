@@ -15,6 +15,20 @@ use crate::types::{TensorType, Type};
 
 attrs! {
     /// A function of each element: `y = f(x)`.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::ops::Unary;
+    /// use tercet_ir::scalar::UnaryFn;
+    /// use tercet_ir::{EvalCtx, Graph, Op, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[3], &[-1f32, 0.0, 2.0])?)?;
+    /// let y = g.relu(x)?;
+    /// assert_eq!(g.node(y.node).op, Op::from(Unary { f: UnaryFn::Relu }));
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [0.0, 0.0, 2.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Unary {
         /// The elementwise function.
         pub f: UnaryFn,

@@ -23,6 +23,20 @@ attrs! {
     ///
     /// The number of values depends on the data, but the shape of the results does not: they have
     /// one entry per element, and entries after the last value are 0.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let x = g.constant(Tensor::from_slice(&[4], &[2i32, 7, 2, 1])?)?;
+    /// let values = g.unique(x)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(values).as_slice::<i32>()?, [1, 2, 7, 0]);
+    /// // The counts, and the number of values.
+    /// assert_eq!(done.get(values.port(2)).as_slice::<i32>()?, [1, 2, 1, 0]);
+    /// assert_eq!(done.get(values.port(4)).as_slice::<i32>()?, [3]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Unique {}
 }
 

@@ -22,6 +22,16 @@ attrs! {
     /// `segments` consecutive rows is averaged. The results are the largest bins of `[.., rows /
     /// segments, n / 2 + 1]` as `I32`, and their powers. Ties go to the lower bin; NaN is the
     /// largest.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type};
+    /// let mut g = Graph::new();
+    /// let spectra = g.input("spectra", Type::new(DType::F32, [8, 256, 2]))?;
+    /// let bins = g.welch_peaks(spectra, 3, 4)?;
+    /// assert_eq!(g.ty(bins).to_string(), "i32[2, 3]");
+    /// assert_eq!(g.ty(bins.port(1)).to_string(), "f32[2, 3]");
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct WelchPeaks {
         /// Number of bins, at most `n / 2 + 1`.
         pub k: usize,

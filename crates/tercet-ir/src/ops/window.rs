@@ -10,6 +10,17 @@ use crate::ops::util::overflow;
 use crate::types::Type;
 
 /// The movement of windows along the spatial axes, with one number for each axis.
+///
+/// ```
+/// use tercet_ir::{DType, Graph, Type, ops::Window};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [1, 3, 8, 8]))?;
+/// let w = g.param("w", Type::new(DType::F32, [16, 3, 3, 3]))?;
+/// let window = Window::new(2).with_stride(&[2, 2]).with_pads(&[1, 1], &[1, 1]);
+/// let y = g.conv(x, w, None, window, 1)?;
+/// assert_eq!(g.ty(y).to_string(), "f32[1, 16, 4, 4]");
+/// # Ok::<(), tercet_ir::OpError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Window {
     /// Distance between neighbouring windows.

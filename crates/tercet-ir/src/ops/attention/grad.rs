@@ -15,6 +15,24 @@ use crate::types::{TensorType, Type};
 
 crate::spelled! {
     /// Which operands' cotangents an [`AttentionGrad`] computes.
+    ///
+    /// ```
+    /// # use tercet_ir::{DType, Graph, Op, Type};
+    /// use tercet_ir::ops::{AttentionGrad, AttentionGradOf, AttentionLayout, AttentionOptions};
+    /// # let mut g = Graph::new();
+    /// # let q = g.input("q", Type::new(DType::F32, [1, 2, 5, 8]))?;
+    /// # let dy = g.input("dy", Type::new(DType::F32, [1, 2, 5, 8]))?;
+    /// let options = AttentionOptions::new(2, 2, AttentionLayout::Bhsd);
+    /// let y = g.attention(q, q, q, options)?;
+    /// let Op::Attention(op) = g.node(y.node).op.clone() else { panic!("`y` is attention") };
+    /// let (_, lse) = g.attention_with_lse(q, q, q, options)?;
+    /// let product = g.mul(dy, y)?;
+    /// let delta = g.reduce_sum(product, &[3], false)?;
+    /// let grad = AttentionGrad::new(AttentionGradOf::Keys, op);
+    /// let dk = g.add(grad, &[q, q, q, dy, lse, delta])?;
+    /// assert_eq!(g.ty(dk), g.ty(q));
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub enum AttentionGradOf {
         /// One result: the cotangent of the queries.
         Queries "queries",
@@ -38,6 +56,21 @@ like_attention! {
     ///
     /// Weights and `ds` may be rounded to the dtype of `q` before they are summed; sums are in F32
     /// or wider. Masked keys and values must be finite.
+    ///
+    /// ```
+    /// use tercet_ir::ops::{AttentionLayout, AttentionOptions};
+    /// use tercet_ir::{DType, Graph, OpKind, Type};
+    /// let mut g = Graph::new();
+    /// let q = g.input("q", Type::new(DType::F16, [1, 2, 5, 8]))?;
+    /// let dy = g.input("dy", Type::new(DType::F16, [1, 2, 5, 8]))?;
+    /// let options = AttentionOptions::new(2, 2, AttentionLayout::Bhsd);
+    /// let y = g.attention(q, q, q, options)?;
+    /// let dq = g.vjp(&[(y, dy)], &[q])?[0].expect("`y` depends on `q`");
+    /// assert_eq!(g.ty(dq), g.ty(q));
+    /// let mut nodes = g.nodes().map(|(_, node)| node.op.kind());
+    /// assert!(nodes.any(|kind| kind == OpKind::AttentionGrad));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct AttentionGrad {
         /// The cotangents to compute.
         of: AttentionGradOf,

@@ -6,6 +6,18 @@ use crate::error::OpError;
 use crate::graph::{Graph, Value};
 
 /// Which keys a query attends to, with the mask operand if there is one.
+///
+/// ```
+/// use tercet_ir::ops::{AttentionLayout, AttentionMask, AttentionOptions};
+/// use tercet_ir::{DType, Graph, Type};
+/// let mut g = Graph::new();
+/// let q = g.input("q", Type::new(DType::F32, [1, 5, 2, 64]))?;
+/// let visible = g.input("visible", Type::new(DType::Bool, [1, 5]))?;
+/// let options = AttentionOptions::new(2, 2, AttentionLayout::Bshd);
+/// let y = g.attention(q, q, q, options.mask(AttentionMask::Keep(visible)))?;
+/// assert_eq!(g.ty(y), g.ty(q));
+/// # Ok::<(), tercet_ir::OpError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttentionMask {
     /// All keys are visible.

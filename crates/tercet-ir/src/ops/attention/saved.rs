@@ -19,6 +19,17 @@ like_attention! {
     /// [`Attention`] with a second result: the log-sum-exp of each query's scores, `lse[b, h, i]`.
     /// [`AttentionGrad`](super::AttentionGrad) recomputes the weights from it. It is `-inf` for a
     /// query without visible keys.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type, ops::{AttentionLayout, AttentionOptions}};
+    /// let mut g = Graph::new();
+    /// let q = g.input("q", Type::new(DType::F16, [1, 8, 5, 64]))?;
+    /// let options = AttentionOptions::new(8, 8, AttentionLayout::Bhsd);
+    /// let (y, lse) = g.attention_with_lse(q, q, q, options)?;
+    /// assert_eq!(g.ty(y), g.ty(q));
+    /// assert_eq!(g.ty(lse).to_string(), "f32[1, 8, 5]");
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct AttentionWithLse {}
 }
 

@@ -30,6 +30,20 @@ attrs! {
     /// `w_qkv` has the columns of all query heads, then of all key heads, then of all value heads,
     /// each `D` wide. A rotation applies to the first elements of each head, twice the column count
     /// of its tables. Every intermediate result is rounded to the dtype of `x`.
+    ///
+    /// ```
+    /// use tercet_ir::ops::{AttentionBlockOptions, LinearWeights};
+    /// use tercet_ir::{DType, Graph, Op, Type};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [1, 5, 64]))?;
+    /// let qkv = g.param("qkv", Type::new(DType::F32, [64, 192]))?;
+    /// let out = g.param("out", Type::new(DType::F32, [64, 64]))?;
+    /// let [qkv, out] = [qkv, out].map(LinearWeights::without_bias);
+    /// let y = g.attention_block(x, qkv, out, AttentionBlockOptions::new(4, 4))?;
+    /// let Op::AttentionBlock(op) = &g.node(y.node).op else { panic!("`y` is a block") };
+    /// assert_eq!((op.q_heads, op.qkv_bias), (4, false));
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct AttentionBlock {
         /// Number of query heads; a multiple of `kv_heads`.
         pub q_heads: usize,

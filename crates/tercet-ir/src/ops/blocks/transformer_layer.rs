@@ -29,6 +29,28 @@ attrs! {
     ///
     /// Attention is an [`AttentionBlock`]; residual sums are those of [`ResidualLayerNorm`]. Every
     /// intermediate result is rounded to the dtype of `x`.
+    ///
+    /// ```
+    /// use tercet_ir::ops::{AttentionBlockOptions, LinearWeights, TransformerWeights};
+    /// use tercet_ir::{DType, Graph, Type};
+    /// # let mut g = Graph::new();
+    /// # let x = g.input("x", Type::new(DType::F32, [1, 5, 64]))?;
+    /// # let mut param = |name: &str, shape: &[usize]| g.param(name, Type::new(DType::F32, shape));
+    /// # let (up, down) = (param("up", &[64, 256])?, param("down", &[256, 64])?);
+    /// # let (qkv, out) = (param("qkv", &[64, 192])?, param("out", &[64, 64])?);
+    /// # let norm = [param("gamma", &[64])?, param("beta", &[64])?];
+    /// let weights = TransformerWeights {
+    ///     qkv: LinearWeights::without_bias(qkv),
+    ///     out: LinearWeights::without_bias(out),
+    ///     attention_norm: norm,
+    ///     up: LinearWeights::without_bias(up),
+    ///     down: LinearWeights::without_bias(down),
+    ///     last_norm: norm,
+    /// };
+    /// let y = g.transformer_layer(x, &weights, AttentionBlockOptions::new(4, 4), None, 1e-5)?;
+    /// assert_eq!(g.ty(y), g.ty(x));
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct TransformerLayer {
         /// Number of query heads; a multiple of `kv_heads`.
         pub q_heads: usize,

@@ -13,6 +13,24 @@ use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 /// Runs `then` if the predicate is true, else `else`; the other graph does not run.
+///
+/// ```
+/// # use std::collections::BTreeMap;
+/// # use tercet_ir::{DType, EvalCtx, Graph, Tensor, Type, evaluate};
+/// # let mut g = Graph::new();
+/// let (mut double, mut keep) = (Graph::new(), Graph::new());
+/// let v = double.input("v", Type::new(DType::F32, [2]))?;
+/// let sum = double.plus(v, v)?;
+/// double.output("y", sum)?;
+/// let v = keep.input("v", Type::new(DType::F32, [2]))?;
+/// keep.output("y", v)?;
+/// # let x = g.constant(Tensor::from_slice(&[2], &[1f32, 2.0])?)?;
+/// let pred = g.constant(Tensor::from_bools(&[], &[true])?)?;
+/// let y = g.if_else(pred, &[x], double, keep)?;
+/// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+/// assert_eq!(done.get(y).as_slice::<f32>()?, [2.0, 4.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct If {
     /// The graph that runs if the predicate is true.

@@ -15,6 +15,25 @@ use crate::types::{TensorType, Type};
 attrs! {
     /// Repeats `body` while `cond` is true. The arguments of both are the carried values, then the
     /// captures.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// # use tercet_ir::{DType, EvalCtx, Graph, Type, evaluate};
+    /// # let mut g = Graph::new();
+    /// let (mut cond, mut body) = (Graph::new(), Graph::new());
+    /// let v = cond.input("v", Type::new(DType::F32, [0; 0]))?;
+    /// let limit = cond.scalar(DType::F32, 100.0)?;
+    /// let below = cond.lt(v, limit)?;
+    /// cond.output("continue", below)?;
+    /// let v = body.input("v", Type::new(DType::F32, [0; 0]))?;
+    /// let sum = body.plus(v, v)?;
+    /// body.output("v", sum)?;
+    /// let x = g.scalar(DType::F32, 1.0)?;
+    /// let y = g.while_loop(&[x], &[], cond, body, 50)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [128.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct While {
         /// A graph with one result, `bool[]`: whether to run another iteration.
         pub cond: SubGraph,

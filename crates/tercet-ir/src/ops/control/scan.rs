@@ -20,6 +20,25 @@ attrs! {
     /// The operands are the carried values, the sequences and the captures. The arguments of the
     /// body are the carried values, the step's element of each sequence, and the captures. Its
     /// results are the next carried values, then an element of each result sequence.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// # use tercet_ir::{DType, EvalCtx, Graph, Tensor, Type, evaluate};
+    /// # let mut g = Graph::new();
+    /// let mut body = Graph::new();
+    /// let total = body.input("total", Type::new(DType::F32, [0; 0]))?;
+    /// let x = body.input("x", Type::new(DType::F32, [0; 0]))?;
+    /// let sum = body.plus(total, x)?;
+    /// body.output("total", sum)?;
+    /// body.output("y", sum)?;
+    /// # let zero = g.scalar(DType::F32, 0.0)?;
+    /// # let xs = g.constant(Tensor::from_slice(&[3], &[1f32, 2.0, 3.0])?)?;
+    /// let last = g.scan_over(&[zero], &[xs], &[], body)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(last).as_slice::<f32>()?, [6.0]);
+    /// assert_eq!(done.get(last.port(1)).as_slice::<f32>()?, [1.0, 3.0, 6.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct Scan {
         /// The graph that runs for each step.
         pub body: SubGraph,

@@ -95,6 +95,15 @@ fn cubic(a: f64, f: f64) -> [f64; 4] {
 }
 
 /// The source elements of each result along an axis, with their weights.
+///
+/// ```
+/// use tercet_ir::ops::{Resize, ResizeMode, ResizeTaps};
+/// let taps: ResizeTaps = Resize::to_sizes([4usize], ResizeMode::Linear).taps(0, 2, 4);
+/// assert_eq!(taps.count, 2);
+/// // The position of result 1 is 0.25.
+/// assert_eq!((taps.index(1, 0), taps.weight(1, 0)), (0, 0.75));
+/// assert_eq!((taps.index(1, 1), taps.weight(1, 1)), (1, 0.25));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResizeTaps {
     /// Number of source elements per result.

@@ -20,6 +20,18 @@ use crate::types::{TensorType, Type};
 attrs! {
     /// For each row, the sum of the updates with its index, in order; 0 for rows without updates.
     /// It is the adjoint of `Gather` along axis 0. Negative indices count from the end.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate};
+    /// let mut g = Graph::new();
+    /// let updates = g.constant(Tensor::from_slice(&[3], &[1f32, 2.0, 4.0])?)?;
+    /// let idx = g.constant(Tensor::from_slice(&[3], &[1i32, 0, 1])?)?;
+    /// let y = g.scatter_add(updates, idx, 3)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [2.0, 5.0, 0.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct ScatterAdd {
         /// The number of rows of the result.
         pub rows: Dim,

@@ -19,6 +19,19 @@ attrs! {
     /// index is the position. It equals ONNX `ScatterElements` and PyTorch `scatter` and
     /// `scatter_reduce`: with axis 1, `y[i, idx[i, j]] = updates[i, j]`. Negative indices count
     /// from the end.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate, ops::ScatterReduce};
+    /// let mut g = Graph::new();
+    /// let data = g.constant(Tensor::from_slice(&[3], &[1f32, 2.0, 3.0])?)?;
+    /// let idx = g.constant(Tensor::from_slice(&[2], &[2i32, 0])?)?;
+    /// let updates = g.constant(Tensor::from_slice(&[2], &[10f32, 20.0])?)?;
+    /// let y = g.scatter_elements(data, idx, updates, 0, ScatterReduce::Replace)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [20.0, 2.0, 10.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct ScatterElements {
         /// The indexed axis of `data`.
         pub axis: usize,

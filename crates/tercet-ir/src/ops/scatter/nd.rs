@@ -18,6 +18,19 @@ attrs! {
     /// `data` with each slice of `updates` written at its row of coordinates in the last axis of
     /// `idx` (ONNX `ScatterND`): `y[idx[i, 0], idx[i, 1], ..] = updates[i, ..]`. Negative
     /// coordinates count from the end.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// use tercet_ir::{EvalCtx, Graph, Tensor, evaluate, ops::ScatterReduce};
+    /// let mut g = Graph::new();
+    /// let data = g.constant(Tensor::from_slice(&[2, 2], &[1f32, 2.0, 3.0, 4.0])?)?;
+    /// let idx = g.constant(Tensor::from_slice(&[1, 2], &[1i32, 0])?)?;
+    /// let updates = g.constant(Tensor::from_slice(&[1], &[10f32])?)?;
+    /// let y = g.scatter_nd(data, idx, updates, ScatterReduce::Add)?;
+    /// let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+    /// assert_eq!(done.get(y).as_slice::<f32>()?, [1.0, 2.0, 13.0, 4.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub struct ScatterNd {
         /// How updates are combined with an element.
         pub reduce: ScatterReduce,

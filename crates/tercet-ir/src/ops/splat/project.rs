@@ -32,6 +32,16 @@ pub const FAR_OUT: f64 = (1u64 << 40) as f64;
 pub const MIN_ROTATION_NORM: f64 = 1e-12;
 
 /// The float type of the projection.
+///
+/// ```
+/// use tercet_ir::ops::splat::ProjectionFloat;
+/// /// `1 / (1 + e^-x)` in F32 or F64.
+/// fn sigmoid<T: ProjectionFloat>(x: T) -> T {
+///     let one = T::from_f64(1.0);
+///     one / (one + (-x).exp())
+/// }
+/// assert_eq!((sigmoid(0f32), sigmoid(0f64)), (0.5, 0.5));
+/// ```
 pub trait ProjectionFloat:
     Copy
     + PartialOrd
@@ -94,6 +104,27 @@ fn within<T: ProjectionFloat>(x: T, least: T, most: T) -> T {
 }
 
 /// A camera, decoded from its block.
+///
+/// ```
+/// use tercet_ir::ops::splat::{CAMERA_LEN, Gaussian, PinholeCamera};
+/// let mut block = [0.0; CAMERA_LEN];
+/// // No rotation, at the origin.
+/// (block[0], block[5], block[10]) = (1.0, 1.0, 1.0);
+/// // Focal lengths, principal point, near and far depth.
+/// block[16..22].copy_from_slice(&[50.0, 50.0, 32.0, 24.0, 0.1, 100.0]);
+/// let camera = PinholeCamera::from_block(&block);
+/// # let gaussian = Gaussian {
+/// #     position: [0.0, 0.0, 5.0],
+/// #     log_scales: [-2.0; 3],
+/// #     rotation: [1.0, 0.0, 0.0, 0.0],
+/// #     opacity: 0.0,
+/// #     colors: &[1.0, 0.0, 0.0],
+/// #     harmonics: false,
+/// # };
+/// let projected = gaussian.project(&camera, [64, 48]).expect("the Gaussian is visible");
+/// // The point on the optical axis is at the principal point.
+/// assert_eq!(projected.splat[..2], [32.0, 24.0]);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct PinholeCamera<T> {
     /// Rows of the rotation from world to camera.
@@ -152,6 +183,27 @@ impl<T: ProjectionFloat> PinholeCamera<T> {
 }
 
 /// A Gaussian of a scene.
+///
+/// ```
+/// use tercet_ir::ops::splat::{CAMERA_LEN, Gaussian, PinholeCamera};
+/// # let mut block = [0.0; CAMERA_LEN];
+/// # // No rotation, at the origin.
+/// # (block[0], block[5], block[10]) = (1.0, 1.0, 1.0);
+/// # // Focal lengths, principal point, near and far depth.
+/// # block[16..22].copy_from_slice(&[50.0, 50.0, 32.0, 24.0, 0.1, 100.0]);
+/// # let camera = PinholeCamera::from_block(&block);
+/// let gaussian = Gaussian {
+///     position: [0.0, 0.0, 5.0],
+///     log_scales: [-2.0; 3],
+///     rotation: [1.0, 0.0, 0.0, 0.0],
+///     opacity: 0.0,
+///     colors: &[1.0, 0.0, 0.0],
+///     harmonics: false,
+/// };
+/// assert!(gaussian.project(&camera, [64, 48]).is_some());
+/// let behind = Gaussian { position: [0.0, 0.0, -5.0], ..gaussian };
+/// assert_eq!(behind.project(&camera, [64, 48]), None);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Gaussian<'a, T> {
     /// Position of the centre.
@@ -169,6 +221,13 @@ pub struct Gaussian<'a, T> {
 }
 
 /// A Gaussian projected to an image.
+///
+/// ```
+/// use tercet_ir::ops::splat::{DEPTH_AT, ProjectedGaussian};
+/// let culled = ProjectedGaussian::<f32>::culled();
+/// assert_eq!(culled.splat[DEPTH_AT], f32::INFINITY);
+/// assert_eq!(culled.footprint, [0; 5]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProjectedGaussian<T> {
     /// The splat, described at [`SPLAT_LEN`].

@@ -33,6 +33,19 @@ attrs! {
     /// The cotangent of `splats [N,10]` of `GaussianSplatRasterize`, from its results `image
     /// [height, width, 3]` and `transmittance [height, width]` and their cotangents. The cotangents
     /// of depths and of splats that are not drawn are 0.
+    ///
+    /// ```
+    /// use tercet_ir::{DType, Graph, Type, ops::GaussianSplatRasterizeGrad};
+    /// let mut g = Graph::new();
+    /// let splats = g.input("splats", Type::new(DType::F32, [9, 10]))?;
+    /// let footprints = g.input("footprints", Type::new(DType::I32, [9, 5]))?;
+    /// let image = g.input("image", Type::new(DType::F32, [48, 64, 3]))?;
+    /// let light = g.input("light", Type::new(DType::F32, [48, 64]))?;
+    /// let op = GaussianSplatRasterizeGrad { width: 64, height: 48 };
+    /// let grad = g.add(op, &[splats, footprints, image, light, image, light])?;
+    /// assert_eq!(g.ty(grad), g.ty(splats));
+    /// # Ok::<(), tercet_ir::OpError>(())
+    /// ```
     pub struct GaussianSplatRasterizeGrad {
         /// The width of the image in pixels.
         pub width: usize,
