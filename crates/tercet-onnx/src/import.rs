@@ -40,6 +40,7 @@ pub struct ImportOptions {
     pub(crate) shapes: HashMap<String, Vec<Dim>>,
     pub(crate) values: HashMap<String, Tensor>,
     pub(crate) fixed: Bindings,
+    pub(crate) separate: BTreeSet<String>,
 }
 
 impl ImportOptions {
@@ -75,6 +76,13 @@ impl ImportOptions {
     /// Replaces a symbol of the input types by a fixed size.
     pub fn fixed(mut self, symbol: &Symbol, size: usize) -> ImportOptions {
         self.fixed.set(symbol, size);
+        self
+    }
+
+    /// Gives each input axis that the file names `symbol` its own symbol, `INPUT_dim_AXIS`. Some
+    /// exporters use one name for unknown sizes that differ.
+    pub fn separate(mut self, symbol: &str) -> ImportOptions {
+        self.separate.insert(symbol.to_string());
         self
     }
 
@@ -400,8 +408,8 @@ pub(crate) fn input_type(
     }
 }
 
-/// The dimensions of a tensor type. Unnamed dimensions become symbols named after the input and the
-/// axis.
+/// The dimensions of a tensor type. Dimensions that are unnamed or negative (Paddle writes -1)
+/// become symbols named after the input and the axis.
 pub(crate) fn declared_dims(
     options: &ImportOptions,
     name: &str,
@@ -413,20 +421,38 @@ pub(crate) fn declared_dims(
         d.dim_value,
         d.dim_param.as_deref(),
     ) {
-        (Some(n), _) => usize::try_from(n)
+        (Some(n), _) if n >= 0 => usize::try_from(n)
             .map(Dim::Known)
             .map_err(|_| format!("axis {axis} has size {n}")),
-        (None, Some(symbol)) if !symbol.is_empty() => {
-            let other = options.dims.get(symbol).cloned();
-            Ok(other.unwrap_or_else(|| Dim::sym(symbol)))
+        (None, Some(symbol)) if options.dims.contains_key(symbol) => {
+            Ok(options.dims[symbol].clone())
         }
-        (None, _) => {
-            let symbol = format!("{name}_dim_{axis}");
-            let other = options.dims.get(&symbol).cloned();
-            Ok(other.unwrap_or_else(|| Dim::sym(&symbol)))
+        (None, Some(symbol)) if !symbol.is_empty() && !options.separate.contains(symbol) => {
+            Ok(Dim::sym(symbol))
         }
+        (_, _) => Ok(own_dim(options, name, axis)),
     };
     shape.dim.iter().enumerate().map(dim).collect()
+}
+
+/// The symbol of an axis without a name.
+fn own_dim(options: &ImportOptions, input: &str, axis: usize) -> Dim {
+    let symbol = format!("{input}_dim_{axis}");
+    let other = options.dims.get(&symbol).cloned();
+    other.unwrap_or_else(|| Dim::sym(&symbol))
+}
+
+/// The shape of an input of unknown rank, from the rank of a tensor: a symbol per axis.
+pub(crate) fn shape_of_rank(options: &ImportOptions, input: &str, rank: usize) -> Vec<Dim> {
+    (0..rank).map(|axis| own_dim(options, input, axis)).collect()
+}
+
+/// Whether the file specifies the dtype of an input but not its rank.
+pub(crate) fn has_unknown_rank(ty: Option<&TypeProto>) -> bool {
+    matches!(
+        ty.and_then(|t| t.value.as_ref()),
+        Some(TypeValue::Tensor(t)) if t.shape.is_none()
+    )
 }
 
 impl<'m> ImportCtx<'m> {

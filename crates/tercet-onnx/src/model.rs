@@ -5,11 +5,14 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use prost::Message;
-use tercet_ir::{Port, Tensor};
+use tercet_ir::{Port, Symbol, Tensor, TensorType};
 
 use crate::elem;
 use crate::error::{NodeErrorKind, OnnxError};
-use crate::import::{ImportOptions, ImportedModel, OnnxModelSource, import_model, input_type};
+use crate::import::{
+    ImportOptions, ImportedModel, OnnxModelSource, has_unknown_rank, import_model, input_type,
+    shape_of_rank,
+};
 use crate::mapped;
 use crate::proto::{GraphProto, ModelProto, TypeProto, TypeValue, ValueInfoProto};
 use crate::strings::StringTable;
@@ -186,7 +189,8 @@ impl OnnxModel {
         }
     }
 
-    /// The inputs of a run with their types, including those with a default.
+    /// The inputs of a run with their types, including those with a default. An input of unknown
+    /// rank has no axes here ([`OnnxPort::shape`] is `None`); see [`OnnxModel::options_for`].
     ///
     /// # Errors
     /// [`OnnxError::Invalid`] for an unsupported type.
@@ -196,13 +200,62 @@ impl OnnxModel {
             .flat_map(|g| &g.input)
             .map(|info| {
                 let name = info.name.clone().unwrap_or_default();
-                let ty = input_type(options, &name, info.r#type.as_ref());
+                let ty = info.r#type.as_ref();
+                let open = has_unknown_rank(ty) && !options.shapes.contains_key(&name);
+                let ty = match open {
+                    true => input_type(&options.clone().shape(&name, []), &name, ty),
+                    false => input_type(options, &name, ty),
+                };
                 match ty {
                     Ok((ty, _)) => Ok(Port { name, ty }),
                     Err(why) => Err(OnnxError::Invalid(format!("input `{name}`: {why}"))),
                 }
             })
             .collect()
+    }
+
+    /// Adapts import options to the tensors of a run, for files whose declared shapes are
+    /// incomplete: an input of unknown rank gets the rank of its tensor, and a symbol that the
+    /// tensors give different sizes becomes a separate symbol for each axis
+    /// ([`ImportOptions::separate`]) with the same bound. `None` if the options fit already.
+    ///
+    /// # Errors
+    /// As [`OnnxModel::inputs`].
+    pub fn options_for(
+        &self,
+        options: &ImportOptions,
+        given: &[(&str, &TensorType)],
+    ) -> Result<Option<ImportOptions>, OnnxError> {
+        let mut adapted = options.clone();
+        let graph = self.proto.graph.iter();
+        for info in graph.flat_map(|g| &g.input) {
+            let name = info.name.as_deref().unwrap_or("");
+            let tensor = given.iter().find(|(n, _)| *n == name);
+            let (Some((_, ty)), true) = (tensor, has_unknown_rank(info.r#type.as_ref())) else {
+                continue;
+            };
+            let known = adapted.shapes.get(name).map(Vec::len);
+            if known != Some(ty.shape.len()) {
+                let shape = shape_of_rank(options, name, ty.shape.len());
+                adapted = adapted.shape(name, shape);
+            }
+        }
+        let ports = self.inputs(&adapted)?;
+        for symbol in ambiguous(&ports, given) {
+            adapted = adapted.separate(symbol.name());
+            let Some(bound) = adapted.bounds.get(&symbol) else {
+                continue;
+            };
+            for (before, after) in ports.iter().zip(self.inputs(&adapted)?) {
+                let dims = before.ty.shape.iter().zip(after.ty.shape.iter());
+                let own = dims.filter(|(before, _)| before.as_symbol() == Some(&symbol));
+                for symbol in own.filter_map(|(_, after)| after.as_symbol()) {
+                    adapted.bounds.set(symbol, bound);
+                }
+            }
+        }
+        let same = adapted.separate == options.separate && adapted.shapes == options.shapes;
+        Ok((!same).then_some(adapted))
     }
 
     /// The string table of the file; values of dtype `string` are indices into it.
@@ -258,6 +311,26 @@ impl OnnxModel {
     }
 }
 
+/// The symbols that tensors give different sizes.
+pub(crate) fn ambiguous(ports: &[Port], given: &[(&str, &TensorType)]) -> Vec<Symbol> {
+    let mut sizes: BTreeMap<&Symbol, usize> = BTreeMap::new();
+    let mut found: Vec<Symbol> = Vec::new();
+    for (name, ty) in given {
+        let Some(port) = ports.iter().find(|p| p.name == *name) else {
+            continue;
+        };
+        for (dim, n) in port.ty.shape.iter().zip(&ty.shape) {
+            let Some(symbol) = dim.as_symbol() else {
+                continue;
+            };
+            if *sizes.entry(symbol).or_insert(*n) != *n && !found.contains(symbol) {
+                found.push(symbol.clone());
+            }
+        }
+    }
+    found
+}
+
 /// The inputs whose values an import error requests.
 fn needed(e: &OnnxError) -> Vec<&str> {
     let OnnxError::Nodes(nodes) = e else {
@@ -311,9 +384,9 @@ fn declared_type(ty: Option<&TypeProto>) -> (String, Option<Vec<String>>) {
         None => return (String::new(), None),
     };
     let dim = |d: &crate::proto::DimensionProto| match (d.dim_value, d.dim_param.as_deref()) {
-        (Some(n), _) => n.to_string(),
+        (Some(n), _) if n >= 0 => n.to_string(),
         (None, Some(symbol)) if !symbol.is_empty() => symbol.to_string(),
-        (None, _) => "?".to_string(),
+        (_, _) => "?".to_string(),
     };
     let shape = tensor.shape.as_ref();
     let shape = shape.map(|s| s.dim.iter().map(dim).collect());

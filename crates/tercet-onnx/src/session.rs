@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 
 use tercet::Device;
 use tercet_ir::backend::{Executable, OutputSelection};
-use tercet_ir::{Bindings, CompileError, DeviceTensor, Port, RunError, Signature, Symbol, Tensor};
+use tercet_ir::{
+    Bindings, CompileError, DeviceTensor, Port, RunError, Signature, Symbol, Tensor, TensorType,
+};
 
 use crate::error::OnnxError;
 use crate::import::{ImportOptions, ImportedModel};
-use crate::model::{OnnxModel, OnnxModelInfo};
+use crate::model::{OnnxModel, OnnxModelInfo, ambiguous};
 use crate::padded_value::{self, DynamicSizeOutput};
 use crate::provided_inputs::{ProvidedInput, ProvidedInputSource, same, types};
 use crate::sizes::bindings_from_types;
@@ -153,15 +155,18 @@ impl Session {
     ) -> Result<Session, SessionError> {
         let model = OnnxModel::read(source)?;
         let inputs = model.inputs(options)?;
+        let about = model.describe();
+        // Shapes are also incomplete if the rank of an input is unknown.
         let has_symbols = inputs
             .iter()
-            .any(|p| p.ty.shape.iter().any(|d| d.known().is_none()));
+            .any(|p| p.ty.shape.iter().any(|d| d.known().is_none()))
+            || about.inputs.iter().any(|p| p.shape.is_none());
         let deciding = match model.deciding(options) {
             Err(e) if has_symbols && e.may_need_sizes() => BTreeSet::new(),
             found => found?.into_iter().collect(),
         };
         Ok(Session {
-            about: model.describe(),
+            about,
             strings: model.strings(),
             options: options.clone(),
             device: device.clone(),
@@ -181,7 +186,8 @@ impl Session {
         self
     }
 
-    /// The inputs with their types in file order; sizes may be symbols.
+    /// The inputs with their types in file order; sizes may be symbols. The rank of an input that the
+    /// file leaves open is 0 until the first run.
     pub fn inputs(&self) -> &[Port] {
         &self.inputs
     }
@@ -322,6 +328,7 @@ impl Session {
         wanted: Option<&[&str]>,
     ) -> Result<&mut Specialization, SessionError> {
         self.check(inputs, wanted)?;
+        self.adapt(inputs)?;
         let at = match self.find(inputs)? {
             Some(at) => at,
             None => self.compile(inputs)?,
@@ -329,6 +336,31 @@ impl Session {
         let form = self.forms.remove(at);
         self.forms.push(form);
         Ok(self.forms.last_mut().expect("invariant: just pushed"))
+    }
+
+    /// Adapts the options to inputs of unknown rank, and to sizes that differ for one symbol.
+    fn adapt(&mut self, inputs: &[ProvidedInput<'_>]) -> Result<(), SessionError> {
+        let given = types(inputs);
+        let shapes = &self.options.shapes;
+        let is_open = |(name, ty): &(&str, &TensorType)| {
+            let mut ports = self.about.inputs.iter();
+            ports.any(|p| p.name == *name && p.shape.is_none())
+                && shapes.get(*name).map(Vec::len) != Some(ty.shape.len())
+        };
+        if ambiguous(&self.inputs, &given).is_empty() && !given.iter().any(is_open) {
+            return Ok(());
+        }
+        let adapted = self.model.options_for(&self.options, &given)?;
+        let Some(options) = adapted else {
+            return Ok(());
+        };
+        if options.separate != self.options.separate {
+            // Their symbols no longer occur.
+            self.forms.clear();
+        }
+        self.inputs = self.model.inputs(&options)?;
+        self.options = options;
+        Ok(())
     }
 
     fn check(
@@ -385,6 +417,9 @@ impl Session {
                 let given = inputs.iter().find(|(n, _)| n == name);
                 given.is_some_and(|(_, source)| same(source, value))
             };
+            if !form.has_ranks(inputs) {
+                continue;
+            }
             let mut own_sizes = form.sizes.iter();
             if own_sizes.any(|(symbol, n)| given.get(symbol) != Some(n)) {
                 continue;
@@ -515,6 +550,15 @@ impl Specialization {
     /// Whether the graph has an input with this name.
     fn has_input(&self, name: &str) -> bool {
         self.imported.inputs.iter().any(|p| p.name == name)
+    }
+
+    /// Whether the provided inputs have the ranks that it was imported with.
+    fn has_ranks(&self, inputs: &[ProvidedInput<'_>]) -> bool {
+        let is_of = |port: &Port| {
+            let given = inputs.iter().find(|(n, _)| *n == port.name);
+            given.is_none_or(|(_, source)| source.ty().shape.len() == port.ty.rank())
+        };
+        self.imported.inputs.iter().all(is_of)
     }
 
     /// The inputs of the graph that are provided as host tensors.
