@@ -259,6 +259,10 @@ impl<'m> ImportCtx<'m> {
                     let ones = g.expand(one, [dim.clone()])?;
                     g.reduce(tercet_ir::ops::ReduceFn::Sum, ones, &[0], true)?
                 }
+                ShapeElem::Data(size) => {
+                    let count = g.cast(size.count, DType::I64)?;
+                    g.unsqueeze(count, 0)?
+                }
             };
             parts.push(part);
         }

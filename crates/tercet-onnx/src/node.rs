@@ -151,6 +151,9 @@ impl<'m> ImportCtx<'m> {
         ins: &[ImportedValue],
         attrs: &OnnxAttrs<'m>,
     ) -> NodeOutputs {
+        if let Some(results) = ops::padded::call(self, (entry, opset, node), ins, attrs)? {
+            return Ok(results);
+        }
         if let Some(plan) = crate::padded_value::plan(self, (entry.domain, entry.name), ins)? {
             let results = self.call(entry, opset, node, &plan.ins, attrs)?;
             return plan.results(self, opset, attrs, results);
@@ -163,7 +166,7 @@ impl<'m> ImportCtx<'m> {
     }
 
     /// The results of a table operator.
-    fn call(
+    pub(crate) fn call(
         &mut self,
         entry: &'static OpsetEntry,
         opset: i64,

@@ -19,8 +19,10 @@ mod linear_attention;
 mod loss;
 mod microsoft;
 mod ml;
+mod ngrams;
 mod norm;
 mod optimizer;
+pub(crate) mod padded;
 mod patches;
 mod pool_indices;
 mod quant;
@@ -106,6 +108,7 @@ const TABLES: &[&[OpsetEntry]] = &[
     reduce::TABLE,
     conv::TABLE,
     norm::TABLE,
+    ngrams::TABLE,
     grid::TABLE,
     index::TABLE,
     linear::TABLE,

@@ -58,6 +58,17 @@ pub(crate) enum ShapeElem {
     Int(i64),
     /// An expression with symbols.
     Dim(Dim),
+    /// A size that depends on the data of a run.
+    Data(DataSize),
+}
+
+/// A size that depends on the data of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DataSize {
+    /// The maximum.
+    pub(crate) room: Dim,
+    /// The size, I32.
+    pub(crate) count: Value,
 }
 
 impl ShapeElem {
@@ -74,6 +85,15 @@ impl ShapeElem {
         match self {
             ShapeElem::Int(n) => usize::try_from(*n).ok().map(Dim::Known),
             ShapeElem::Dim(d) => Some(d.clone()),
+            ShapeElem::Data(_) => None,
+        }
+    }
+
+    /// The data-dependent size, if it is one.
+    pub(crate) fn data(&self) -> Option<&DataSize> {
+        match self {
+            ShapeElem::Data(size) => Some(size),
+            ShapeElem::Int(_) | ShapeElem::Dim(_) => None,
         }
     }
 
@@ -81,7 +101,7 @@ impl ShapeElem {
     pub(crate) fn int(&self) -> Option<i64> {
         match self {
             ShapeElem::Int(n) => Some(*n),
-            ShapeElem::Dim(_) => None,
+            ShapeElem::Dim(_) | ShapeElem::Data(_) => None,
         }
     }
 }

@@ -179,6 +179,13 @@ impl<'m> ImportCtx<'m> {
                             "has a dtype that subgraphs cannot capture".into(),
                         )
                     }
+                    ImportedValue::ShapeValue(sizes)
+                        if sizes.nums.iter().any(|n| n.data().is_some()) =>
+                    {
+                        ImportedValue::Unsupported(
+                            "has a data-dependent size, which subgraphs cannot capture".into(),
+                        )
+                    }
                     ImportedValue::Bounded(_) => ImportedValue::Unsupported(
                         "has a data-dependent size, which subgraphs cannot capture".into(),
                     ),
