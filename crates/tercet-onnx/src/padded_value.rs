@@ -294,8 +294,8 @@ impl PaddedNodePlan {
                 self.at == 0 && own < axis(attrs.int("axis", -1)?, rank)?
             }
             "Softmax" | "LogSoftmax" | "LpNormalization" => {
-                let at = axis(attrs.int("axis", 1.min(rank as i64 - 1))?, rank)?;
-                own < at
+                let default = if self.name == "LpNormalization" { -1 } else { 1.min(rank as i64 - 1) };
+                own < axis(attrs.int("axis", default)?, rank)?
             }
             "Split" => axis(attrs.int("axis", 0)?, rank)? != own,
             "Tile" => self.ints(1).is_some_and(|list| list.get(own) == Some(&1)),

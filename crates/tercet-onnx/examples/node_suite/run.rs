@@ -2,6 +2,7 @@
 //! results.
 
 use std::error::Error;
+use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 use prost::Message;
@@ -54,6 +55,28 @@ pub(crate) struct Case {
 type Input = (String, Result<Tensor, String>);
 
 impl Case {
+    /// A hash of the name and all files. Models are compared without the name of the tool that
+    /// wrote them, which has the version.
+    pub(crate) fn digest(&self, name: &str) -> Result<u64, Box<dyn Error>> {
+        let mut hasher = std::hash::DefaultHasher::new();
+        name.hash(&mut hasher);
+        let mut model = ModelProto::decode(std::fs::read(&self.model)?.as_slice())?;
+        model.producer_name = None;
+        model.producer_version = None;
+        model.encode_to_vec().hash(&mut hasher);
+        for folder in &self.data {
+            let mut files: Vec<PathBuf> = std::fs::read_dir(folder)?
+                .map(|e| Ok(e?.path()))
+                .collect::<Result<_, std::io::Error>>()?;
+            files.sort();
+            for file in files {
+                file.file_name().hash(&mut hasher);
+                std::fs::read(file)?.hash(&mut hasher);
+            }
+        }
+        Ok(hasher.finish())
+    }
+
     pub(crate) fn run(&self, device: &Device) -> Result<Outcome, Box<dyn Error>> {
         let bytes = std::fs::read(&self.model)?;
         let strings = OnnxModel::read(bytes.clone())?.strings();

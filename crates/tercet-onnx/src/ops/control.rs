@@ -4,6 +4,7 @@
 //! inlined, and the loop is unrolled. Otherwise a branch, loop or scan becomes a subgraph that
 //! receives all values it reads as operands.
 
+mod branches;
 mod data_loop;
 
 use std::collections::HashSet;
@@ -103,6 +104,34 @@ impl<'m> ImportCtx<'m> {
         self.sub_graph_with(graph, arguments, captures, what, |_, _, results| Ok(results))
     }
 
+    /// Imports a graph without arguments in a new level, which stays open; `None` if one of its
+    /// nodes failed.
+    pub(crate) fn open_sub_graph(
+        &mut self,
+        graph: &'m GraphProto,
+        captures: &[(&'m str, ImportedValue)],
+        what: &str,
+    ) -> Result<Option<Vec<ImportedValue>>, NodeErrorKind> {
+        let types = captured(captures).into_iter();
+        let types: Vec<Type> = types.map(|v| self.graph().ty(v).clone()).collect();
+        let mut scope = self.sub_scope();
+        self.push_level(false);
+        let made = self.sub_graph_in(graph, &[], captures, &types, &mut scope, what);
+        Ok(made?.map(|(_, results)| results))
+    }
+
+    /// The scope of a subgraph, which sees its captures only.
+    fn sub_scope(&mut self) -> ImportScope<'m> {
+        let outer = self.scopes.iter().rev().find(|s| s.isolated);
+        let attributes = outer.map(|s| s.attributes.clone()).unwrap_or_default();
+        ImportScope {
+            isolated: true,
+            opsets: self.scope().opsets.clone(),
+            attributes,
+            ..ImportScope::default()
+        }
+    }
+
     /// As [`ImportCtx::sub_graph`]. `finish` receives the arguments and results of the graph, and
     /// adds nodes that compute the results to return. It may have more arguments than the graph of
     /// the file, which come last.
@@ -114,31 +143,19 @@ impl<'m> ImportCtx<'m> {
         what: &str,
         finish: impl FnOnce(&mut Graph, &[Value], Vec<Value>) -> Result<Vec<Value>, NodeErrorKind>,
     ) -> Result<Option<Graph>, NodeErrorKind> {
-        let types: Vec<Option<Type>> = captures
-            .iter()
-            .map(|(_, v)| match v {
-                ImportedValue::Graph(v) => Some(self.graph().ty(*v).clone()),
-                _ => None,
-            })
-            .collect();
-        let mut scope = ImportScope {
-            isolated: true,
-            opsets: self.scope().opsets.clone(),
-            attributes: self
-                .scopes
-                .iter()
-                .rev()
-                .find(|s| s.isolated)
-                .map(|s| s.attributes.clone())
-                .unwrap_or_default(),
-            ..ImportScope::default()
-        };
+        let types = captured(captures).into_iter();
+        let types: Vec<Type> = types.map(|v| self.graph().ty(v).clone()).collect();
+        let mut scope = self.sub_scope();
         self.push_level(false);
         let made = self.sub_graph_in(graph, arguments, captures, &types, &mut scope, what);
         let made = made.and_then(|results| {
             let Some((arguments, results)) = results else {
                 return Ok(false);
             };
+            let results = results.iter().enumerate();
+            let results: Result<Vec<Value>, NodeErrorKind> =
+                results.map(|(i, val)| self.place(val, i)).collect();
+            let results = results?;
             let results = finish(self.g(), &arguments, results)?;
             for (i, value) in results.into_iter().enumerate() {
                 self.g().output(&format!("result{i}"), value)?;
@@ -154,10 +171,10 @@ impl<'m> ImportCtx<'m> {
         graph: &'m GraphProto,
         arguments: &[Type],
         captures: &[(&'m str, ImportedValue)],
-        types: &[Option<Type>],
+        types: &[Type],
         scope: &mut ImportScope<'m>,
         what: &str,
-    ) -> Result<Option<(Vec<Value>, Vec<Value>)>, NodeErrorKind> {
+    ) -> Result<Option<(Vec<Value>, Vec<ImportedValue>)>, NodeErrorKind> {
         let mut given = Vec::with_capacity(arguments.len());
         for (i, ty) in arguments.iter().enumerate() {
             given.push(self.g().input(&format!("argument{i}"), ty.clone())?);
@@ -167,63 +184,29 @@ impl<'m> ImportCtx<'m> {
                 .names
                 .insert(info.name.as_deref().unwrap_or(""), (*value).into());
         }
-        for (i, ((name, val), ty)) in captures.iter().zip(types).enumerate() {
-            let val = match ty {
-                Some(ty) => self.g().input(&format!("capture{i}"), ty.clone())?.into(),
-                // Values of the outer graph are not available here.
-                None => match val {
-                    ImportedValue::Narrow(_, inner)
-                        if matches!(&**inner, ImportedValue::Graph(_)) =>
-                    {
-                        ImportedValue::Unsupported(
-                            "has a dtype that subgraphs cannot capture".into(),
-                        )
-                    }
-                    ImportedValue::ShapeValue(sizes)
-                        if sizes.nums.iter().any(|n| n.data().is_some()) =>
-                    {
-                        ImportedValue::Unsupported(
-                            "has a data-dependent size, which subgraphs cannot capture".into(),
-                        )
-                    }
-                    ImportedValue::Bounded(_) => ImportedValue::Unsupported(
-                        "has a data-dependent size, which subgraphs cannot capture".into(),
-                    ),
-                    ImportedValue::Maps(_) => ImportedValue::Unsupported(
-                        "contains maps, which subgraphs cannot capture".into(),
-                    ),
-                    ImportedValue::Seq(list)
-                        if list
-                            .iter()
-                            .any(|v| !matches!(v, ImportedValue::ConstTensor(_))) =>
-                    {
-                        ImportedValue::Unsupported(
-                            "is a sequence, which subgraphs cannot capture".into(),
-                        )
-                    }
-                    other => other.clone(),
-                },
-            };
+        let mut parts = Vec::new();
+        for (i, ty) in types.iter().enumerate() {
+            parts.push(self.g().input(&format!("capture{i}"), ty.clone())?);
+        }
+        let mut parts = parts.into_iter();
+        for (name, val) in captures {
+            // Values of the outer graph are not available here, but those of the inputs are.
+            let val = val.with_parts(&mut parts);
             scope.names.entry(name).or_insert(val);
         }
         let results = self.within(std::mem::take(scope), graph, what)?;
         if results.iter().any(|v| matches!(v, ImportedValue::Failed)) {
             return Ok(None);
         }
-        let results = results.iter().enumerate();
-        let results: Result<Vec<Value>, NodeErrorKind> =
-            results.map(|(i, val)| self.place(val, i)).collect();
-        Ok(Some((given, results?)))
+        Ok(Some((given, results)))
     }
 }
 
-/// The captures that are graph values, in order.
+/// The graph values that captures consist of, in order.
 fn captured(captures: &[(&str, ImportedValue)]) -> Vec<Value> {
-    let values = captures.iter().filter_map(|(_, v)| match v {
-        ImportedValue::Graph(v) => Some(*v),
-        _ => None,
-    });
-    values.collect()
+    let mut parts = Vec::new();
+    captures.iter().for_each(|(_, v)| v.parts(&mut parts));
+    parts
 }
 
 /// The first `count` results of a node.
@@ -244,7 +227,7 @@ fn branch(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let count = yes.output.len();
     let pred = reshaped(k.g(), pred, &[])?;
     let known = k.c.errors.len();
-    let built = either(k, pred, [yes, no]);
+    let built = branches::import(k, pred, [yes, no]);
     // A branch that is not taken may be invalid at the current sizes. If the condition is a small
     // input, its value can select the branch at import time.
     let fresh = k.c.errors.get(known..).unwrap_or(&[]);
@@ -258,25 +241,7 @@ fn branch(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         k.c.errors.truncate(known);
         return Err(NodeErrorKind::NeedsValue { index: 0, inputs });
     }
-    Ok(match built? {
-        Some(first) => ports(first, count),
-        None => vec![ImportedValue::Failed; count],
-    })
-}
-
-/// Imports both branches as subgraphs; `None` if a node of one failed, which is already reported.
-fn either<'m>(
-    k: &mut ImportNode<'_, 'm>,
-    pred: Value,
-    [yes, no]: [&'m GraphProto; 2],
-) -> Result<Option<Value>, NodeErrorKind> {
-    let captures = k.c.captures(&[yes, no]);
-    let yes = k.c.sub_graph(yes, &[], &captures, "then")?;
-    let no = k.c.sub_graph(no, &[], &captures, "else")?;
-    let (Some(yes), Some(no)) = (yes, no) else {
-        return Ok(None);
-    };
-    Ok(Some(k.g().if_else(pred, &captured(&captures), yes, no)?))
+    Ok(built?.unwrap_or_else(|| vec![ImportedValue::Failed; count]))
 }
 
 /// Imports a loop: unrolled if its end is known, otherwise as a loop of the graph.

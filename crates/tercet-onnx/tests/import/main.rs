@@ -2,6 +2,7 @@
 
 mod codes;
 mod hostile;
+mod incomplete;
 mod learned;
 mod made;
 mod microsoft;
