@@ -11,7 +11,7 @@ use crate::elem;
 use crate::error::{NodeErrorKind, OnnxError};
 use crate::import::{
     ImportOptions, ImportedModel, OnnxModelSource, has_unknown_rank, import_model, input_type,
-    shape_of_rank,
+    leaves, shape_of_rank,
 };
 use crate::mapped;
 use crate::proto::{GraphProto, ModelProto, TypeProto, TypeValue, ValueInfoProto};
@@ -197,10 +197,8 @@ impl OnnxModel {
     pub fn inputs(&self, options: &ImportOptions) -> Result<Vec<Port>, OnnxError> {
         let graph = self.proto.graph.iter();
         graph
-            .flat_map(|g| &g.input)
-            .map(|info| {
-                let name = info.name.clone().unwrap_or_default();
-                let ty = info.r#type.as_ref();
+            .flat_map(|g| leaves(options, g))
+            .map(|(name, ty)| {
                 let open = has_unknown_rank(ty) && !options.shapes.contains_key(&name);
                 let ty = match open {
                     true => input_type(&options.clone().shape(&name, []), &name, ty),
@@ -217,7 +215,9 @@ impl OnnxModel {
     /// Adapts import options to the tensors of a run, for files whose declared shapes are
     /// incomplete: an input of unknown rank gets the rank of its tensor, and a symbol that the
     /// tensors give different sizes becomes a separate symbol for each axis
-    /// ([`ImportOptions::separate`]) with the same bound. `None` if the options fit already.
+    /// ([`ImportOptions::separate`]) with the same bound. Tensors named `INPUT[0]`, `INPUT[1]` and
+    /// so on are the sequence `INPUT`; optional inputs are given if they have a tensor. `None` if
+    /// the options fit already.
     ///
     /// # Errors
     /// As [`OnnxModel::inputs`].
@@ -229,15 +229,19 @@ impl OnnxModel {
         let mut adapted = options.clone();
         let graph = self.proto.graph.iter();
         for info in graph.flat_map(|g| &g.input) {
-            let name = info.name.as_deref().unwrap_or("");
+            structure(&mut adapted, info, given);
+        }
+        let graph = self.proto.graph.iter();
+        let found: Vec<_> = graph.flat_map(|g| leaves(&adapted, g)).collect();
+        for (name, ty) in found {
             let tensor = given.iter().find(|(n, _)| *n == name);
-            let (Some((_, ty)), true) = (tensor, has_unknown_rank(info.r#type.as_ref())) else {
+            let (Some((_, own)), true) = (tensor, has_unknown_rank(ty)) else {
                 continue;
             };
-            let known = adapted.shapes.get(name).map(Vec::len);
-            if known != Some(ty.shape.len()) {
-                let shape = shape_of_rank(options, name, ty.shape.len());
-                adapted = adapted.shape(name, shape);
+            let known = adapted.shapes.get(&name).map(Vec::len);
+            if known != Some(own.shape.len()) {
+                let shape = shape_of_rank(options, &name, own.shape.len());
+                adapted = adapted.shape(&name, shape);
             }
         }
         let ports = self.inputs(&adapted)?;
@@ -254,7 +258,10 @@ impl OnnxModel {
                 }
             }
         }
-        let same = adapted.separate == options.separate && adapted.shapes == options.shapes;
+        let same = adapted.separate == options.separate
+            && adapted.shapes == options.shapes
+            && adapted.lists == options.lists
+            && adapted.given == options.given;
         Ok((!same).then_some(adapted))
     }
 
@@ -308,6 +315,31 @@ impl OnnxModel {
             }
         }
         about
+    }
+}
+
+/// Sets the length of a sequence, and whether an optional input is given.
+fn structure(options: &mut ImportOptions, info: &ValueInfoProto, given: &[(&str, &TensorType)]) {
+    let name = info.name.as_deref().unwrap_or("");
+    let has = |name: &str| given.iter().any(|(n, _)| *n == name);
+    let count = || (0..).take_while(|i| has(&format!("{name}[{i}]"))).count();
+    let value = |ty: Option<&TypeProto>| ty.and_then(|t| t.value.clone());
+    match value(info.r#type.as_ref()) {
+        Some(TypeValue::Sequence(_)) => {
+            options.lists.insert(name.to_string(), count());
+        }
+        Some(TypeValue::Optional(of)) => {
+            if let Some(TypeValue::Sequence(_)) = value(of.elem_type.as_deref()) {
+                let len = count();
+                options.lists.insert(name.to_string(), len);
+                // An empty sequence has no tensors that tell it from an absent one.
+                let known = options.given.entry(name.to_string()).or_insert(len > 0);
+                *known |= len > 0;
+            } else {
+                options.given.insert(name.to_string(), has(name));
+            }
+        }
+        _ => {}
     }
 }
 

@@ -151,6 +151,12 @@ impl<'m> ImportCtx<'m> {
         ins: &[ImportedValue],
         attrs: &OnnxAttrs<'m>,
     ) -> NodeOutputs {
+        // Sequences and absent optionals keep their type.
+        if let ("", "Identity", [val @ (ImportedValue::Seq(_) | ImportedValue::Absent)]) =
+            (entry.domain, entry.name, ins)
+        {
+            return Ok(vec![val.clone()]);
+        }
         if let Some(results) = ops::padded::call(self, (entry, opset, node), ins, attrs)? {
             return Ok(results);
         }

@@ -1,6 +1,6 @@
 //! Runs a model repeatedly, with inputs of any size and operands that decide shapes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use tercet::Device;
 use tercet_ir::backend::{Executable, OutputSelection};
@@ -10,7 +10,7 @@ use tercet_ir::{
 
 use crate::error::OnnxError;
 use crate::import::{ImportOptions, ImportedModel};
-use crate::model::{OnnxModel, OnnxModelInfo, ambiguous};
+use crate::model::{OnnxModel, OnnxModelInfo, OnnxPort, ambiguous};
 use crate::padded_value::{self, DynamicSizeOutput};
 use crate::provided_inputs::{ProvidedInput, ProvidedInputSource, same, types};
 use crate::sizes::bindings_from_types;
@@ -81,6 +81,9 @@ struct Specialization {
     fixed: Vec<(String, Tensor)>,
     /// The sizes of the symbols that are fixed in this specialization.
     sizes: Bindings,
+    /// The lengths of sequences, and the optional inputs that are given.
+    lists: HashMap<String, usize>,
+    given: HashMap<String, bool>,
     imported: ImportedModel,
     /// The symbol bounds that it was compiled for.
     bounds: Bindings,
@@ -241,6 +244,9 @@ impl Session {
     /// Inputs with a default may be omitted. Outputs that are not requested are computed but not
     /// copied to the host.
     ///
+    /// The tensors of a sequence `s` are the inputs or outputs `s[0]`, `s[1]` and so on. An optional
+    /// input is absent if it has no tensor, and an optional output without a value is not returned.
+    ///
     /// # Errors
     /// [`SessionError`] with the name of the input, output or nodes.
     pub fn run(
@@ -255,7 +261,8 @@ impl Session {
         let form = self.form(&given, wanted)?;
         form.unbind()?;
         let ports = form.imported.outputs.iter().map(|p| p.name.as_str());
-        let names: Vec<&str> = wanted.map_or_else(|| ports.clone().collect(), <[&str]>::to_vec);
+        let names = form.parts_of(wanted);
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
         // The count outputs of padded outputs follow the requested outputs.
         let own = |(at, name): (usize, &&str)| {
             let counted = form.imported.counted.iter();
@@ -315,9 +322,11 @@ impl Session {
         let left = form.left_on_host(&given);
         form.executable.submit(&left, OutputSelection::Only(&[]))?;
         form.executable.wait(&mut Vec::new())?;
-        let ports = form.imported.outputs.iter().map(|p| p.name.as_str());
-        let names: Vec<&str> = wanted.map_or_else(|| ports.collect(), <[&str]>::to_vec);
-        let own = |name: &str| Ok((name.to_string(), form.executable.output_on_device(name)?));
+        let names = form.parts_of(wanted);
+        let own = |name: String| {
+            let tensor = form.executable.output_on_device(&name)?;
+            Ok((name, tensor))
+        };
         names.into_iter().map(own).collect()
     }
 
@@ -327,8 +336,8 @@ impl Session {
         inputs: &[ProvidedInput<'_>],
         wanted: Option<&[&str]>,
     ) -> Result<&mut Specialization, SessionError> {
-        self.check(inputs, wanted)?;
         self.adapt(inputs)?;
+        self.check(inputs, wanted)?;
         let at = match self.find(inputs)? {
             Some(at) => at,
             None => self.compile(inputs)?,
@@ -347,7 +356,10 @@ impl Session {
             ports.any(|p| p.name == *name && p.shape.is_none())
                 && shapes.get(*name).map(Vec::len) != Some(ty.shape.len())
         };
-        if ambiguous(&self.inputs, &given).is_empty() && !given.iter().any(is_open) {
+        let is_list = |p: &OnnxPort| matches!(p.dtype.as_str(), "sequence" | "optional");
+        let is_fixed = !self.about.inputs.iter().any(is_list);
+        let is_open = given.iter().any(is_open);
+        if is_fixed && !is_open && ambiguous(&self.inputs, &given).is_empty() {
             return Ok(());
         }
         let adapted = self.model.options_for(&self.options, &given)?;
@@ -391,7 +403,8 @@ impl Session {
         }
         for port in &self.about.inputs {
             let given = inputs.iter().any(|(n, _)| *n == port.name);
-            if !given && !port.has_default && !self.options.has_value(&port.name) {
+            let is_list = matches!(port.dtype.as_str(), "sequence" | "optional");
+            if !given && !is_list && !port.has_default && !self.options.has_value(&port.name) {
                 return Err(problem(&port.name, "is missing".to_string()));
             }
         }
@@ -417,7 +430,8 @@ impl Session {
                 let given = inputs.iter().find(|(n, _)| n == name);
                 given.is_some_and(|(_, source)| same(source, value))
             };
-            if !form.has_ranks(inputs) {
+            let same = form.lists == self.options.lists && form.given == self.options.given;
+            if !same || !form.has_ranks(inputs) {
                 continue;
             }
             let mut own_sizes = form.sizes.iter();
@@ -533,6 +547,8 @@ impl Session {
         self.forms.push(Specialization {
             fixed,
             sizes: known,
+            lists: self.options.lists.clone(),
+            given: self.options.given.clone(),
             imported,
             bounds,
             executable,
@@ -550,6 +566,22 @@ impl Specialization {
     /// Whether the graph has an input with this name.
     fn has_input(&self, name: &str) -> bool {
         self.imported.inputs.iter().any(|p| p.name == name)
+    }
+
+    /// The names of the tensors of the requested outputs, or of all. A sequence has several.
+    fn parts_of(&self, wanted: Option<&[&str]>) -> Vec<String> {
+        let Some(wanted) = wanted else {
+            return self.imported.outputs.iter().map(|p| p.name.clone()).collect();
+        };
+        let mut names = Vec::with_capacity(wanted.len());
+        for name in wanted {
+            let found = self.imported.sequences.iter().find(|(n, _)| n == name);
+            match found {
+                Some((_, len)) => names.extend((0..*len).map(|i| format!("{name}[{i}]"))),
+                None => names.push(name.to_string()),
+            }
+        }
+        names
     }
 
     /// Whether the provided inputs have the ranks that it was imported with.
