@@ -56,6 +56,12 @@ pub(crate) fn call<'m>(
     if !entry.domain.is_empty() || !ins.iter().any(has_data) {
         return Ok(None);
     }
+    // Shape arithmetic on such sizes concerns only operators with a target shape.
+    let is_bounded = |v: &ImportedValue| matches!(v, ImportedValue::Bounded(_));
+    let shaped = ["Expand", "Reshape", "ConstantOfShape", "Range", "Slice", "TopK"];
+    if !ins.iter().any(is_bounded) && !shaped.contains(&entry.name) {
+        return Ok(None);
+    }
     let ins = ins.to_vec();
     let mut node = PaddedNode {
         c,
@@ -237,9 +243,8 @@ impl<'m> PaddedNode<'_, 'm> {
             return Ok(None);
         };
         let sizes = Rc::clone(sizes);
-        let mut found = sizes.nums.iter().enumerate();
+        let found = sizes.nums.iter().enumerate();
         let found: Vec<(usize, DataSize)> = found
-            .by_ref()
             .filter_map(|(i, n)| Some((i, n.data()?.clone())))
             .collect();
         let (place, size) = match found.as_slice() {
@@ -791,8 +796,7 @@ fn longer(
     Ok(g.pad(x, &vec![0; rank], &after, PadMode::Constant, 0.0)?)
 }
 
-/// Whether an element's size is valid on both sides of a merged or split axis; see
-/// [`padded_value`].
+/// The valid size of an axis that others are merged into (`times`) or split from (`by`).
 pub(crate) fn scaled_count(
     c: &mut ImportCtx<'_>,
     count: Value,
