@@ -516,7 +516,9 @@ fn own_dim(options: &ImportOptions, input: &str, axis: usize) -> Dim {
 
 /// The shape of an input of unknown rank, from the rank of a tensor: a symbol per axis.
 pub(crate) fn shape_of_rank(options: &ImportOptions, input: &str, rank: usize) -> Vec<Dim> {
-    (0..rank).map(|axis| own_dim(options, input, axis)).collect()
+    (0..rank)
+        .map(|axis| own_dim(options, input, axis))
+        .collect()
 }
 
 /// Whether the file specifies the dtype of an input but not its rank.

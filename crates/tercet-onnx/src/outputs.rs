@@ -50,7 +50,9 @@ pub(crate) fn name(ctx: &mut ImportCtx<'_>, graph: &GraphProto) -> OutputAnnotat
             ctx.fail(name.to_string(), "output", reason);
         }
     }
-    let OutputNaming { counts, mut named, .. } = naming;
+    let OutputNaming {
+        counts, mut named, ..
+    } = naming;
     for (own, value) in counts {
         if let Err(reason) = ctx.g().output(&own.count, value) {
             ctx.fail(own.count.clone(), "output", reason.into());

@@ -123,15 +123,15 @@ fn rule(domain: &str, name: &str) -> Option<PaddedAxisRule> {
         return None;
     }
     match name {
-        "Cast" | "CastLike" | "Neg" | "Abs" | "Sqrt" | "Exp" | "Log" | "Relu" | "Sigmoid" | "Tanh"
-        | "Not" | "Identity" | "Add" | "Sub" | "Mul" | "Div" | "Mod" | "Pow" | "Equal" | "Less"
-        | "Greater" | "LessOrEqual" | "GreaterOrEqual" | "Where" | "And" | "Or" | "Xor"
-        | "Floor" | "Ceil" | "Round" | "Clip" | "Min" | "Max" | "Sum" | "Mean" | "Reciprocal"
-        | "Sign" | "Erf" | "Sin" | "Cos" | "Tan" | "Asin" | "Acos" | "Atan" | "Sinh" | "Cosh"
-        | "Asinh" | "Acosh" | "Atanh" | "Softplus" | "Softsign" | "Elu" | "Selu" | "Celu"
-        | "LeakyRelu" | "PRelu" | "ThresholdedRelu" | "HardSigmoid" | "HardSwish" | "Mish"
-        | "Gelu" | "Swish" | "IsNaN" | "IsInf" | "BitwiseAnd" | "BitwiseOr" | "BitwiseXor"
-        | "BitwiseNot" => Some(PaddedAxisRule::Elementwise),
+        "Cast" | "CastLike" | "Neg" | "Abs" | "Sqrt" | "Exp" | "Log" | "Relu" | "Sigmoid"
+        | "Tanh" | "Not" | "Identity" | "Add" | "Sub" | "Mul" | "Div" | "Mod" | "Pow" | "Equal"
+        | "Less" | "Greater" | "LessOrEqual" | "GreaterOrEqual" | "Where" | "And" | "Or"
+        | "Xor" | "Floor" | "Ceil" | "Round" | "Clip" | "Min" | "Max" | "Sum" | "Mean"
+        | "Reciprocal" | "Sign" | "Erf" | "Sin" | "Cos" | "Tan" | "Asin" | "Acos" | "Atan"
+        | "Sinh" | "Cosh" | "Asinh" | "Acosh" | "Atanh" | "Softplus" | "Softsign" | "Elu"
+        | "Selu" | "Celu" | "LeakyRelu" | "PRelu" | "ThresholdedRelu" | "HardSigmoid"
+        | "HardSwish" | "Mish" | "Gelu" | "Swish" | "IsNaN" | "IsInf" | "BitwiseAnd"
+        | "BitwiseOr" | "BitwiseXor" | "BitwiseNot" => Some(PaddedAxisRule::Elementwise),
         "Transpose" => Some(PaddedAxisRule::Transpose),
         "Squeeze" => Some(PaddedAxisRule::Squeeze),
         "Unsqueeze" => Some(PaddedAxisRule::Unsqueeze),
@@ -143,9 +143,16 @@ fn rule(domain: &str, name: &str) -> Option<PaddedAxisRule> {
         "LayerNormalization" | "RMSNormalization" | "CumSum" | "Split" | "Tile" | "Softmax"
         | "LogSoftmax" | "LpNormalization" | "GatherElements" => Some(PaddedAxisRule::Along),
         "MatMul" | "Gemm" => Some(PaddedAxisRule::Matmul),
-        "Conv" | "ConvTranspose" | "MaxPool" | "AveragePool" | "GlobalAveragePool"
-        | "GlobalMaxPool" | "BatchNormalization" | "InstanceNormalization"
-        | "GroupNormalization" | "RoiAlign" => Some(PaddedAxisRule::Samples),
+        "Conv"
+        | "ConvTranspose"
+        | "MaxPool"
+        | "AveragePool"
+        | "GlobalAveragePool"
+        | "GlobalMaxPool"
+        | "BatchNormalization"
+        | "InstanceNormalization"
+        | "GroupNormalization"
+        | "RoiAlign" => Some(PaddedAxisRule::Samples),
         "Expand" => Some(PaddedAxisRule::Expand),
         "OneHot" => Some(PaddedAxisRule::OneHot),
         _ => None,
@@ -294,7 +301,11 @@ impl PaddedNodePlan {
                 self.at == 0 && own < axis(attrs.int("axis", -1)?, rank)?
             }
             "Softmax" | "LogSoftmax" | "LpNormalization" => {
-                let default = if self.name == "LpNormalization" { -1 } else { 1.min(rank as i64 - 1) };
+                let default = if self.name == "LpNormalization" {
+                    -1
+                } else {
+                    1.min(rank as i64 - 1)
+                };
                 own < axis(attrs.int("axis", default)?, rank)?
             }
             "Split" => axis(attrs.int("axis", 0)?, rank)? != own,

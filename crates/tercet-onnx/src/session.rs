@@ -571,7 +571,12 @@ impl Specialization {
     /// The names of the tensors of the requested outputs, or of all. A sequence has several.
     fn parts_of(&self, wanted: Option<&[&str]>) -> Vec<String> {
         let Some(wanted) = wanted else {
-            return self.imported.outputs.iter().map(|p| p.name.clone()).collect();
+            return self
+                .imported
+                .outputs
+                .iter()
+                .map(|p| p.name.clone())
+                .collect();
         };
         let mut names = Vec::with_capacity(wanted.len());
         for name in wanted {

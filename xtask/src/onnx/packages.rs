@@ -92,7 +92,11 @@ pub(super) fn run(cache: &Path, profile: &str) -> Result<(), XtaskError> {
     let script = folder.join("packages.py");
     fs::write(&script, SCRIPT).map_err(error::file("write", &script))?;
     let mut command = python.command();
-    command.arg(&script).arg(&folder).arg(&runner).args(PACKAGES);
+    command
+        .arg(&script)
+        .arg(&folder)
+        .arg(&runner)
+        .args(PACKAGES);
     let lines = process::output(&mut command)?;
     let lines = String::from_utf8_lossy(&lines).into_owned();
     let kept = folder.join("results.tsv");
@@ -129,7 +133,10 @@ mod tests {
         let text = table("a\tm.onnx\t1.5\topens (16)\t1e-6\nb\tn.onnx\t2\tno `X|Y`\n");
         let rows: Vec<&str> = text.lines().collect();
         assert_eq!(rows.len(), 4);
-        assert!(rows.iter().all(|row| row.replace("\\|", "").matches('|').count() == 12));
+        assert!(
+            rows.iter()
+                .all(|row| row.replace("\\|", "").matches('|').count() == 12)
+        );
         assert!(rows[3].contains("no `X\\|Y`"), "{text}");
     }
 }

@@ -111,8 +111,17 @@ fn versions(columns: &[(&str, Vec<OnnxCaseLine>)]) -> String {
             row[at].add(line.outcome);
         }
     }
-    let name = |version: &[u32]| version.iter().map(u32::to_string).collect::<Vec<_>>().join(".");
-    rows.iter().rev().map(|(version, counts)| row(&name(version), counts)).collect()
+    let name = |version: &[u32]| {
+        version
+            .iter()
+            .map(u32::to_string)
+            .collect::<Vec<_>>()
+            .join(".")
+    };
+    rows.iter()
+        .rev()
+        .map(|(version, counts)| row(&name(version), counts))
+        .collect()
 }
 
 /// The cases whose results differ, on each executor.

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::error::{self, XtaskError};
-use crate::fetch::{self, PythonPackage, PythonInterpreter};
+use crate::fetch::{self, PythonInterpreter, PythonPackage};
 use crate::process;
 
 /// A version of the package with the folder of its cases.
@@ -338,10 +338,19 @@ fn generated(cache: &Path, version: &str) -> Result<PathBuf, XtaskError> {
     let python = PythonInterpreter::find(PURPOSE)?;
     let python = python.venv(&cache.join(format!("onnx-{version}")), PURPOSE)?;
     let onnx = format!("onnx=={version}");
-    process::run(python.command().args(["-m", "pip", "install", "--quiet", &onnx, "pillow"]))?;
+    process::run(
+        python
+            .command()
+            .args(["-m", "pip", "install", "--quiet", &onnx, "pillow"]),
+    )?;
     let partial = cache.join(format!("onnx-cases-{version}.partial"));
     fetch::remove_dir(&partial)?;
-    process::run(python.command().args(["-W", "ignore", "-c", GENERATE]).arg(&partial))?;
+    process::run(
+        python
+            .command()
+            .args(["-W", "ignore", "-c", GENERATE])
+            .arg(&partial),
+    )?;
     fetch::remove_dir(&target)?;
     fs::rename(&partial, &target).map_err(error::file("create", &target))?;
     Ok(target)

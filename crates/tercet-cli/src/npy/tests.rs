@@ -57,8 +57,8 @@ fn raw(dictionary: &str, payload: &[u8]) -> Vec<u8> {
 #[test]
 fn numpys_files_are_read_and_written_byte_for_byte() {
     let numpy_names = [
-        "bool", "int8", "uint8", "float16", "int16", "uint16", "float32", "int32", "uint32", "float64",
-        "int64", "uint64",
+        "bool", "int8", "uint8", "float16", "int16", "uint16", "float32", "int32", "uint32",
+        "float64", "int64", "uint64",
     ];
     for (dtype, name) in NpyDtype::ALL.into_iter().zip(numpy_names) {
         let path = data(&format!("c_{name}.npy"));

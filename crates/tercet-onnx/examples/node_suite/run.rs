@@ -151,7 +151,9 @@ impl Case {
         }
         if wanted.len() != outputs.len() {
             let (found, wanted) = (outputs.len(), wanted.len());
-            return Ok(Outcome::Wrong(format!("{found} tensors, expected {wanted}")));
+            return Ok(Outcome::Wrong(format!(
+                "{found} tensors, expected {wanted}"
+            )));
         }
         for (i, (found, expected)) in outputs.iter().zip(wanted).enumerate() {
             let expected = match expected {
@@ -258,7 +260,8 @@ fn parts(name: &str, value: CaseValue, strings: &StringTable) -> Vec<Input> {
         CaseValue::Tensor(proto) => vec![(name.to_string(), read(&proto))],
         CaseValue::Sequence(list) => {
             let list = list.iter().enumerate();
-            list.map(|(i, proto)| (format!("{name}[{i}]"), read(proto))).collect()
+            list.map(|(i, proto)| (format!("{name}[{i}]"), read(proto)))
+                .collect()
         }
     }
 }
@@ -308,7 +311,9 @@ fn ramps(graph: &GraphProto) -> Vec<Input> {
 /// requested any.
 fn import(path: &Path, inputs: &[Input]) -> Result<(ImportedModel, bool), OnnxError> {
     let model = OnnxModel::read(path)?;
-    let tensors = inputs.iter().filter_map(|(name, t)| Some((name.as_str(), t.as_ref().ok()?.ty())));
+    let tensors = inputs
+        .iter()
+        .filter_map(|(name, t)| Some((name.as_str(), t.as_ref().ok()?.ty())));
     let tensors: Vec<_> = tensors.collect();
     let mut options = ImportOptions::new();
     options = model.options_for(&options, &tensors)?.unwrap_or(options);

@@ -33,7 +33,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         Ok(line) => println!("{line}"),
         Err(e) => {
             let reason = one_line(&*e).replace(['\n', '\t'], " ");
-            println!("{}", reason.split_whitespace().collect::<Vec<_>>().join(" "));
+            println!(
+                "{}",
+                reason.split_whitespace().collect::<Vec<_>>().join(" ")
+            );
         }
     }
     Ok(())
@@ -51,7 +54,11 @@ fn compare(model: &Path, data: &Path) -> Result<String, Box<dyn Error>> {
             return Err(format!("`{name}` is not RUN/in/NAME or RUN/out/NAME").into());
         };
         let run = runs.entry(run.parse()?).or_default();
-        let list = if side == "in" { &mut run.inputs } else { &mut run.outputs };
+        let list = if side == "in" {
+            &mut run.inputs
+        } else {
+            &mut run.outputs
+        };
         list.push((name.to_string(), tensor));
     }
     let first = runs.values().next().ok_or("the data has no runs")?;
@@ -88,7 +95,9 @@ fn named(list: &NamedTensors) -> Vec<(&str, &Tensor)> {
 fn difference(name: &str, got: &Tensor, want: &Tensor) -> Result<f64, String> {
     if got.shape() != want.shape() {
         let (got, want) = (got.shape(), want.shape());
-        return Err(format!("output `{name}` has shape {got:?}, expected {want:?}"));
+        return Err(format!(
+            "output `{name}` has shape {got:?}, expected {want:?}"
+        ));
     }
     let (got, want) = (got.to_f64s(), want.to_f64s());
     let finite = want.iter().filter(|x| x.is_finite());
@@ -98,7 +107,13 @@ fn difference(name: &str, got: &Tensor, want: &Tensor) -> Result<f64, String> {
         false => (a - b).abs() / scale,
     };
     let all = got.iter().zip(&want).map(apart);
-    Ok(all.fold(0.0, |most: f64, d| if d.is_nan() { f64::INFINITY } else { most.max(d) }))
+    Ok(all.fold(0.0, |most: f64, d| {
+        if d.is_nan() {
+            f64::INFINITY
+        } else {
+            most.max(d)
+        }
+    }))
 }
 
 /// A memory value of this process in megabytes; 0 where the system has none.

@@ -101,7 +101,9 @@ impl<'m> ImportCtx<'m> {
         captures: &[(&'m str, ImportedValue)],
         what: &str,
     ) -> Result<Option<Graph>, NodeErrorKind> {
-        self.sub_graph_with(graph, arguments, captures, what, |_, _, results| Ok(results))
+        self.sub_graph_with(graph, arguments, captures, what, |_, _, results| {
+            Ok(results)
+        })
     }
 
     /// Imports a graph without arguments in a new level, which stays open; `None` if one of its
@@ -368,14 +370,21 @@ fn no_rows<'m>(
 
 /// The declared type of a subgraph's result; unknown sizes are 0, as in ONNX Runtime.
 fn declared(info: &ValueInfoProto) -> Result<Type, NodeErrorKind> {
-    let Some(TypeValue::Tensor(tensor)) = info.r#type.as_ref().and_then(|t| t.value.as_ref()) else {
+    let Some(TypeValue::Tensor(tensor)) = info.r#type.as_ref().and_then(|t| t.value.as_ref())
+    else {
         let text = "a loop without iterations has a result whose type the file does not declare";
         return Err(NodeErrorKind::unsupported(text));
     };
     let dtype = crate::elem::dtype(tensor.elem_type.unwrap_or(0).into());
     let dtype = dtype.map_err(NodeErrorKind::unsupported)?;
     let dims = tensor.shape.iter().flat_map(|s| &s.dim);
-    let dims = dims.map(|d| Dim::Known(d.dim_value.and_then(|n| usize::try_from(n).ok()).unwrap_or(0)));
+    let dims = dims.map(|d| {
+        Dim::Known(
+            d.dim_value
+                .and_then(|n| usize::try_from(n).ok())
+                .unwrap_or(0),
+        )
+    });
     Ok(Type::new(dtype, dims.collect::<Vec<Dim>>()))
 }
 

@@ -28,15 +28,24 @@ struct NgramLimits {
 
 fn positive(k: &ImportNode<'_, '_>, name: &str, least: i64) -> Result<usize, NodeErrorKind> {
     let n = k.attrs.int(name, least)?;
-    let found = usize::try_from(n).ok().filter(|_| n >= least && n <= 1 << 16);
+    let found = usize::try_from(n)
+        .ok()
+        .filter(|_| n >= least && n <= 1 << 16);
     found.ok_or_else(|| NodeErrorKind::attribute(name, format!("{n} is not in {least} to 65536")))
 }
 
 /// The n-grams of all lengths, in the order of the attribute.
 fn pools(k: &ImportNode<'_, '_>, is_text: bool) -> Result<Vec<NgramPool>, NodeErrorKind> {
-    let name = if is_text { "pool_strings" } else { "pool_int64s" };
+    let name = if is_text {
+        "pool_strings"
+    } else {
+        "pool_int64s"
+    };
     let pool: Vec<i64> = match is_text {
-        true => k.c.strings.places(&k.attrs.strings_opt(name)?.unwrap_or_default()),
+        true => {
+            k.c.strings
+                .places(&k.attrs.strings_opt(name)?.unwrap_or_default())
+        }
         false => k.attrs.ints_opt(name)?.unwrap_or_default().to_vec(),
     };
     // Some exporters write the other list too, empty.
@@ -48,7 +57,11 @@ fn pools(k: &ImportNode<'_, '_>, is_text: bool) -> Result<Vec<NgramPool>, NodeEr
         let end = starts.get(i + 1).copied().unwrap_or(pool.len());
         let own = pool.get(*start..end);
         let own = own.filter(|own| own.len() % (i + 1) == 0).ok_or_else(|| {
-            let reason = format!("{start} to {end} are not {}-grams of {} tokens", i + 1, pool.len());
+            let reason = format!(
+                "{start} to {end} are not {}-grams of {} tokens",
+                i + 1,
+                pool.len()
+            );
             NodeErrorKind::attribute("ngram_counts", reason)
         })?;
         let at = |place: usize| own.iter().skip(place).step_by(i + 1).copied().collect();
@@ -75,7 +88,11 @@ fn counts(
     }
     let mut total = None;
     // A skip makes no difference for single tokens.
-    let skips = if pool.len == 1 { 1 } else { limits.max_skip + 1 };
+    let skips = if pool.len == 1 {
+        1
+    } else {
+        limits.max_skip + 1
+    };
     for step in 1..=skips {
         let reach = (pool.len - 1).saturating_mul(step);
         if !wanted || reach >= tokens {
@@ -137,10 +154,16 @@ fn tf_idf(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     }
     let columns = k.attrs.ints_opt("ngram_indexes")?.unwrap_or_default();
     let columns = crate::call::unsigned("ngram_indexes", columns)?;
-    let total: usize = pools.iter().map(|p| p.tokens.first().map_or(0, Vec::len)).sum();
+    let total: usize = pools
+        .iter()
+        .map(|p| p.tokens.first().map_or(0, Vec::len))
+        .sum();
     let width = columns.iter().max().map_or(0, |n| n.saturating_add(1));
     if columns.len() != total || total == 0 || !k.c.spend(width) {
-        let reason = format!("{} columns up to {width} for {total} n-grams", columns.len());
+        let reason = format!(
+            "{} columns up to {width} for {total} n-grams",
+            columns.len()
+        );
         return Err(NodeErrorKind::attribute("ngram_indexes", reason));
     }
     // A column without an n-gram is 0.
@@ -155,7 +178,10 @@ fn tf_idf(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let places = k.g().constant(Tensor::from_slice(&[width], &places)?)?;
     let mut y = k.g().gather(all, places, 1)?;
     let mode = k.attrs.string("mode", "")?;
-    let weights = k.attrs.floats_opt("weights")?.filter(|list| !list.is_empty());
+    let weights = k
+        .attrs
+        .floats_opt("weights")?
+        .filter(|list| !list.is_empty());
     if mode == "IDF" {
         let some = k.g().compare(CompareFn::Gt, y, zero)?;
         y = k.g().cast(some, DType::F32)?;
@@ -169,7 +195,10 @@ fn tf_idf(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
             return Err(NodeErrorKind::attribute("weights", reason));
         }
         let mut of_column = vec![1f32; width];
-        columns.iter().zip(list).for_each(|(column, weight)| of_column[*column] = *weight);
+        columns
+            .iter()
+            .zip(list)
+            .for_each(|(column, weight)| of_column[*column] = *weight);
         let of_column = k.g().constant(Tensor::from_slice(&[width], &of_column)?)?;
         y = k.g().mul(y, of_column)?;
     }

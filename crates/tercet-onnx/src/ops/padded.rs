@@ -3,9 +3,11 @@
 //!
 //! Elements after the valid ones are replaced by a neutral element, or moved out of the result.
 
+mod indexed;
+
 use std::rc::Rc;
 
-use tercet_ir::ops::{PadMode, ReduceFn};
+use tercet_ir::ops::ReduceFn;
 use tercet_ir::scalar::{BinaryFn, CompareFn};
 use tercet_ir::{DType, Dim, Tensor, Value};
 
@@ -58,7 +60,14 @@ pub(crate) fn call<'m>(
     }
     // Shape arithmetic on such sizes concerns only operators with a target shape.
     let is_bounded = |v: &ImportedValue| matches!(v, ImportedValue::Bounded(_));
-    let shaped = ["Expand", "Reshape", "ConstantOfShape", "Range", "Slice", "TopK"];
+    let shaped = [
+        "Expand",
+        "Reshape",
+        "ConstantOfShape",
+        "Range",
+        "Slice",
+        "TopK",
+    ];
     if !ins.iter().any(is_bounded) && !shaped.contains(&entry.name) {
         return Ok(None);
     }
@@ -111,7 +120,11 @@ impl<'m> PaddedNode<'_, 'm> {
         match self.bounded(index) {
             Some(own) => Ok(own.value),
             None => {
-                let val = self.ins.get(index).cloned().unwrap_or(ImportedValue::Absent);
+                let val = self
+                    .ins
+                    .get(index)
+                    .cloned()
+                    .unwrap_or(ImportedValue::Absent);
                 self.c.place(&val, index)
             }
         }
@@ -130,7 +143,8 @@ impl<'m> PaddedNode<'_, 'm> {
 
     /// Runs the operator on plain operands.
     fn run(&mut self, ins: &[ImportedValue]) -> NodeOutputs {
-        self.c.call(self.entry, self.opset, self.node, ins, self.attrs)
+        self.c
+            .call(self.entry, self.opset, self.node, ins, self.attrs)
     }
 
     /// Runs the operator with operand `index` replaced.
@@ -416,7 +430,10 @@ impl<'m> PaddedNode<'_, 'm> {
         };
         // Clamped bounds; negative ones count from the valid end.
         let mut limits = [count; 2];
-        for (limit, num) in limits.iter_mut().zip([&starts.nums[place], &ends.nums[place]]) {
+        for (limit, num) in limits
+            .iter_mut()
+            .zip([&starts.nums[place], &ends.nums[place]])
+        {
             *limit = match num {
                 ShapeElem::Int(n) => {
                     let n = (*n).clamp(-i64::from(i32::MAX), i32::MAX.into());
@@ -459,7 +476,11 @@ impl<'m> PaddedNode<'_, 'm> {
 
     /// The axes of a reduction, or `None` if they are unknown.
     fn reduced_axes(&self, rank: usize) -> Result<Option<Vec<usize>>, NodeErrorKind> {
-        let since = if self.entry.name == "ReduceSum" { 13 } else { 18 };
+        let since = if self.entry.name == "ReduceSum" {
+            13
+        } else {
+            18
+        };
         let list = match self.opset >= since {
             true if self.has(1) => match self.ints(1) {
                 Some(list) => Some(list),
@@ -581,175 +602,16 @@ impl<'m> PaddedNode<'_, 'm> {
         let count = self.c.g().cast(count, DType::I32)?;
         let mut ins = self.ins.clone();
         if let Some(own) = own {
-            let filler = if largest { Filler::Lowest } else { Filler::Highest };
+            let filler = if largest {
+                Filler::Lowest
+            } else {
+                Filler::Highest
+            };
             ins[0] = self.filled(&own, filler)?.into();
         }
         ins[1] = ImportedValue::known(Tensor::from_slice(&[1], &[most])?);
         let results = self.run(&ins)?;
         self.wrapped(results, at, count)
-    }
-
-    /// Scatters with padded indices and updates. The target gets one more row, which receives the
-    /// updates after the valid ones.
-    fn scatter_nd(&mut self) -> PaddedNodeResults {
-        let (data, updates) = (self.bounded(0), self.bounded(2));
-        let Some(indices) = self.bounded(1) else {
-            return match (data, updates) {
-                (Some(own), None) => {
-                    let results = self.run_with(0, own.value)?;
-                    self.wrapped(results, own.axis, own.count)
-                }
-                _ => Err(Self::refused(2)),
-            };
-        };
-        let dims = self.c.dims(indices.value);
-        let inner = dims.len() - 1;
-        let depth = dims[inner].known().filter(|_| indices.axis < inner);
-        let depth = depth.ok_or_else(|| Self::refused(1))?;
-        self.check_updates(updates, &indices)?;
-        let (x, new) = (self.value(0)?, self.value(2)?);
-        let sizes = self.c.dims(x);
-        let mut limits = Vec::with_capacity(depth);
-        for size in sizes.iter().take(depth) {
-            let n = self.number(size)?;
-            limits.push(self.c.g().unsqueeze(n, 0)?);
-        }
-        let limits = self.c.g().concat(&limits, 0)?;
-        let mut first = vec![0i64; depth];
-        first[0] = 1;
-        let first = self.c.g().constant(Tensor::from_slice(&[depth], &first)?)?;
-        let valid = self.valid(&indices)?;
-        let zero = self.c.scalar(DType::I64, 0.0)?;
-        let g = self.c.g();
-        let outside = g.mul(limits, first)?;
-        let places = cast_to(g, indices.value, DType::I64)?;
-        let from_end = g.plus(places, limits)?;
-        let negative = g.compare(CompareFn::Lt, places, zero)?;
-        let places = g.where_(negative, from_end, places)?;
-        let places = g.where_(valid, places, outside)?;
-        let longer = longer(g, x, 0, sizes.len())?;
-        let mut ins = self.ins.clone();
-        ins[0] = longer.into();
-        ins[1] = places.into();
-        ins[2] = new.into();
-        let results = self.run(&ins)?;
-        self.shortened(results, 0, data)
-    }
-
-    fn scatter_elements(&mut self) -> PaddedNodeResults {
-        let (data, updates) = (self.bounded(0), self.bounded(2));
-        let x = self.value(0)?;
-        let sizes = self.c.dims(x);
-        let at = axis(self.attrs.int("axis", 0)?, sizes.len())?;
-        let Some(indices) = self.bounded(1) else {
-            return match (data, updates) {
-                (Some(own), None) => {
-                    let results = self.run_with(0, own.value)?;
-                    self.wrapped(results, own.axis, own.count)
-                }
-                _ => Err(Self::refused(2)),
-            };
-        };
-        self.check_updates(updates, &indices)?;
-        let new = self.value(2)?;
-        let outside = self.number(&sizes[at])?;
-        let valid = self.valid(&indices)?;
-        let zero = self.c.scalar(DType::I64, 0.0)?;
-        let g = self.c.g();
-        let places = cast_to(g, indices.value, DType::I64)?;
-        let from_end = g.plus(places, outside)?;
-        let negative = g.compare(CompareFn::Lt, places, zero)?;
-        let places = g.where_(negative, from_end, places)?;
-        let places = g.where_(valid, places, outside)?;
-        let longer = longer(g, x, at, sizes.len())?;
-        let mut ins = self.ins.clone();
-        ins[0] = longer.into();
-        ins[1] = places.into();
-        ins[2] = new.into();
-        let results = self.run(&ins)?;
-        self.shortened(results, at, data)
-    }
-
-    /// Updates must have the size of the indices.
-    fn check_updates(
-        &self,
-        updates: Option<PaddedValue>,
-        indices: &PaddedValue,
-    ) -> Result<(), NodeErrorKind> {
-        let fits = updates.is_some_and(|own| {
-            own.axis == indices.axis && same_value(self.c.graph(), own.count, indices.count)
-        });
-        match fits {
-            true => Ok(()),
-            false => Err(Self::refused(2)),
-        }
-    }
-
-    /// Results without their last row along an axis.
-    fn shortened(
-        &mut self,
-        results: Vec<ImportedValue>,
-        at: usize,
-        data: Option<PaddedValue>,
-    ) -> PaddedNodeResults {
-        let y = self.c.place(&results[0], 0)?;
-        let rank = self.c.dims(y).len();
-        let mut ends = vec![i64::MAX; rank];
-        ends[at] = -1;
-        let y = self.c.g().slice(y, &vec![0; rank], &ends, &vec![1; rank])?;
-        Ok(Some(vec![match data {
-            Some(own) => PaddedValue::val(y, own.axis, own.count),
-            None => y.into(),
-        }]))
-    }
-
-    /// Indices with 0 after the valid ones, which is always valid.
-    fn safe(&mut self, index: usize) -> Result<Option<PaddedValue>, NodeErrorKind> {
-        let Some(own) = self.bounded(index) else {
-            return Ok(None);
-        };
-        let value = self.filled(&own, Filler::Zero)?;
-        Ok(Some(PaddedValue { value, ..own }))
-    }
-
-    fn gather(&mut self) -> PaddedNodeResults {
-        let indices = self.safe(1)?;
-        if let Some(own) = indices {
-            self.ins[1] = ImportedValue::Bounded(Rc::new(own));
-        }
-        let Some(data) = self.bounded(0) else {
-            return self.rest();
-        };
-        let at = axis(self.attrs.int("axis", 0)?, self.c.dims(data.value).len())?;
-        if at != data.axis {
-            return match indices {
-                Some(_) => Err(Self::refused(1)),
-                None => self.rest(),
-            };
-        }
-        // Negative indices count from the valid end.
-        let places = self.value(1)?;
-        let zero = self.c.scalar(DType::I64, 0.0)?;
-        let g = self.c.g();
-        let places = cast_to(g, places, DType::I64)?;
-        let count = g.cast(data.count, DType::I64)?;
-        let from_end = g.plus(places, count)?;
-        let negative = g.compare(CompareFn::Lt, places, zero)?;
-        let places = g.where_(negative, from_end, places)?;
-        let ins = [data.value.into(), places.into()];
-        let results = self.run(&ins)?;
-        match indices {
-            Some(own) => self.wrapped(results, at + own.axis, own.count),
-            None => Ok(Some(results)),
-        }
-    }
-
-    fn gather_at(&mut self) -> PaddedNodeResults {
-        let Some(own) = self.safe(1)? else {
-            return Ok(None);
-        };
-        self.ins[1] = ImportedValue::Bounded(Rc::new(own));
-        self.rest()
     }
 
     /// The results by the general rules.
@@ -759,7 +621,8 @@ impl<'m> PaddedNode<'_, 'm> {
             return Ok(None);
         };
         let results = self.run(&plan.ins)?;
-        plan.results(self.c, self.opset, self.attrs, results).map(Some)
+        plan.results(self.c, self.opset, self.attrs, results)
+            .map(Some)
     }
 
     /// Scores after the valid ones are never selected.
@@ -782,18 +645,6 @@ impl<'m> PaddedNode<'_, 'm> {
         ins[1] = self.filled(&scores, Filler::Lowest)?.into();
         self.run(&ins).map(Some)
     }
-}
-
-/// `x` with one more element at the end of an axis.
-fn longer(
-    g: &mut tercet_ir::Graph,
-    x: Value,
-    at: usize,
-    rank: usize,
-) -> Result<Value, NodeErrorKind> {
-    let mut after = vec![0usize; rank];
-    after[at] = 1;
-    Ok(g.pad(x, &vec![0; rank], &after, PadMode::Constant, 0.0)?)
 }
 
 /// The valid size of an axis that others are merged into (`times`) or split from (`by`).

@@ -507,7 +507,10 @@ pub(super) fn dynamic_quantize_lstm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         let spread = |k: &mut ImportNode<'_, '_>, v: Value| match k.rank(v) {
             2 => Ok(k.g().unsqueeze(v, 1)?),
             1 => reshaped(k.g(), v, &[dims[0].clone(), Dim::Known(1), Dim::Known(1)]),
-            _ => Err(NodeErrorKind::operand(8 + 2 * i, "must have one or two axes")),
+            _ => Err(NodeErrorKind::operand(
+                8 + 2 * i,
+                "must have one or two axes",
+            )),
         };
         let mut wide = k.g().cast(*w, DType::F32)?;
         if let Some(zero) = zero {

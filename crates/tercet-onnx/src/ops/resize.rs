@@ -80,18 +80,16 @@ fn placed(k: &mut ImportNode<'_, '_>, x: Value, how: Resize) -> Result<Value, No
 
 /// Resizes as before opset 11: positions are `o / s`. Nearest elements are rounded down along axes
 /// that grow, and up along axes that shrink.
-fn scaled_old(
-    k: &mut ImportNode<'_, '_>,
-    x: Value,
-    scales: &[f64],
-    how: Resize,
-) -> NodeOutputs {
+fn scaled_old(k: &mut ImportNode<'_, '_>, x: Value, scales: &[f64], how: Resize) -> NodeOutputs {
     let shrinks = scales.iter().any(|s| *s < 1.0);
     if how.mode != ResizeMode::Nearest || !shrinks {
         return scaled(k, x, scales, how);
     }
     let part = |keep: fn(f64) -> bool| -> Vec<f64> {
-        scales.iter().map(|s| if keep(*s) { *s } else { 1.0 }).collect()
+        scales
+            .iter()
+            .map(|s| if keep(*s) { *s } else { 1.0 })
+            .collect()
     };
     let (less, more) = (part(|s| s < 1.0), part(|s| s > 1.0));
     let up = Resize {
@@ -210,7 +208,9 @@ fn resize(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     };
     let antialias = k.attrs.flag("antialias", false)?;
     let policy = k.attrs.string("keep_aspect_ratio_policy", "stretch")?;
-    let places = k.attrs.string("coordinate_transformation_mode", "half_pixel")?;
+    let places = k
+        .attrs
+        .string("coordinate_transformation_mode", "half_pixel")?;
     let mut extra = ResizeFallback {
         antialias: false,
         region: places == "tf_crop_and_resize",
@@ -218,8 +218,7 @@ fn resize(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         centres: places == "tf_half_pixel_for_nn",
     };
     let empty = |k: &ImportNode<'_, '_>, i: usize| {
-        !k.has(i)
-            || matches!(k.val(i), ImportedValue::ConstTensor(t) if t.tensor.numel() == 0)
+        !k.has(i) || matches!(k.val(i), ImportedValue::ConstTensor(t) if t.tensor.numel() == 0)
     };
     if !empty(k, 2) {
         let given = k.const_operand(2)?.to_f64s();

@@ -72,7 +72,8 @@ fn a_symbol_of_sizes_that_differ_is_separated() {
 
 #[test]
 fn axes_named_alike_may_differ() {
-    let model = Model::new(&["?", "?"]).node(node("Softmax", &["x"], &["y"]).with(attr_int("axis", 1)));
+    let model =
+        Model::new(&["?", "?"]).node(node("Softmax", &["x"], &["y"]).with(attr_int("axis", 1)));
     let mut session = open(&model, &ImportOptions::new());
     for sizes in [[2, 2], [2, 5], [3, 3]] {
         let y = session.run(&[("x", &ones(&sizes))], None).expect("runs");
@@ -87,7 +88,10 @@ fn options_say_which_symbols_are_separate() {
     let model = Model::new(&["n", "n"]).node(node("Neg", &["x"], &["y"]));
     let model = Read::read(model.bytes()).expect("reads");
     let inputs = model.inputs(&ImportOptions::new().separate("n"));
-    assert_eq!(inputs.expect("ports")[0].ty.to_string(), "f32[x_dim_0, x_dim_1]");
+    assert_eq!(
+        inputs.expect("ports")[0].ty.to_string(),
+        "f32[x_dim_0, x_dim_1]"
+    );
     let same = Tensor::zeros(tercet_ir::TensorType::new(tercet_ir::DType::F32, &[2, 2]));
     let same = same.expect("fits");
     let adapted = model.options_for(&ImportOptions::new(), &[("x", same.ty())]);

@@ -140,13 +140,18 @@ fn common(a: &BranchResult, b: &BranchResult) -> Result<CommonResult, NodeErrorK
     if a.narrow != b.narrow || a.dims.len() != b.dims.len() {
         return Err(differ());
     }
-    let mut axes: Vec<usize> = (0..a.dims.len()).filter(|i| a.dims[*i] != b.dims[*i]).collect();
+    let mut axes: Vec<usize> = (0..a.dims.len())
+        .filter(|i| a.dims[*i] != b.dims[*i])
+        .collect();
     axes.extend([a, b].iter().filter_map(|r| Some(r.padded.as_ref()?.0)));
     axes.sort_unstable();
     axes.dedup();
     let padded = match axes.as_slice() {
         [] => None,
-        [axis] => Some((*axis, greater(&a.dims[*axis], &b.dims[*axis]).ok_or_else(differ)?)),
+        [axis] => Some((
+            *axis,
+            greater(&a.dims[*axis], &b.dims[*axis]).ok_or_else(differ)?,
+        )),
         _ => return Err(differ()),
     };
     Ok(CommonResult {

@@ -86,11 +86,12 @@ pub(super) fn import(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     if let Some(rows) = rows {
         // The types of the stacked results are those of one iteration.
         let mut parts = Vec::new();
-        let probe = k.c.sub_graph_with(body, &order(&types), &captures, "body", |g, _, results| {
-            let own = results.get(1 + values..).unwrap_or(&[]);
-            parts.extend(own.iter().map(|v| g.ty(*v).clone()));
-            Ok(results)
-        })?;
+        let probe =
+            k.c.sub_graph_with(body, &order(&types), &captures, "body", |g, _, results| {
+                let own = results.get(1 + values..).unwrap_or(&[]);
+                parts.extend(own.iter().map(|v| g.ty(*v).clone()));
+                Ok(results)
+            })?;
         if probe.is_none() {
             return Ok(vec![ImportedValue::Failed; k.node.output.len()]);
         }
@@ -105,9 +106,10 @@ pub(super) fn import(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     }
     let mut arguments = order(&types[..OWN + values]);
     arguments.extend_from_slice(&types[OWN + values..]);
-    let turned = k.c.sub_graph_with(body, &arguments, &captures, "body", |g, own, results| {
-        next(g, own, &results, values)
-    })?;
+    let turned =
+        k.c.sub_graph_with(body, &arguments, &captures, "body", |g, own, results| {
+            next(g, own, &results, values)
+        })?;
     let Some(turned) = turned else {
         return Ok(vec![ImportedValue::Failed; k.node.output.len()]);
     };
@@ -120,10 +122,11 @@ pub(super) fn import(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let cond = condition(&all, 2 + values)?;
     let max_iter = most.and_then(|n| u64::try_from(n).ok());
     let max_iter = max_iter.unwrap_or(MAX_TURNS).min(MAX_TURNS);
-    let y = k.g().while_loop(&first, &captures, cond, turned, max_iter)?;
-    let mut results: Vec<ImportedValue> = (0..values)
-        .map(|i| y.port((2 + i) as u8).into())
-        .collect();
+    let y = k
+        .g()
+        .while_loop(&first, &captures, cond, turned, max_iter)?;
+    let mut results: Vec<ImportedValue> =
+        (0..values).map(|i| y.port((2 + i) as u8).into()).collect();
     if stacked > 0 {
         let count = k.g().cast(y.port(0), DType::I32)?;
         let buffers = (0..stacked).map(|i| y.port((3 + values + i) as u8));

@@ -74,11 +74,7 @@ pub(super) fn probabilities(
 
 /// The quadratic form `Q` of the pair probabilities `r`: `Q_ii` is the sum of `r_ji^2` over the
 /// other classes, and `Q_ij` is `-r_ji r_ij`.
-fn quadratic(
-    k: &mut ImportNode<'_, '_>,
-    r: Value,
-    classes: usize,
-) -> Result<Value, NodeErrorKind> {
+fn quadratic(k: &mut ImportNode<'_, '_>, r: Value, classes: usize) -> Result<Value, NodeErrorKind> {
     let eye = (0..classes * classes).map(|i| f32::from(i / classes == i % classes));
     let eye: Vec<f32> = eye.collect();
     let g = k.g();

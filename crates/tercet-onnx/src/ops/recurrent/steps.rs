@@ -49,7 +49,9 @@ impl GateActivation {
         let count = default.len();
         let names: Vec<String> = match k.attrs.strings_opt("activations")? {
             Some(list) if !list.is_empty() => list,
-            _ => (0..dirs * count).map(|i| default[i % count].to_string()).collect(),
+            _ => (0..dirs * count)
+                .map(|i| default[i % count].to_string())
+                .collect(),
         };
         if names.len() != dirs * count {
             let reason = format!("{} functions, expected {}", names.len(), dirs * count);
