@@ -297,11 +297,11 @@ impl<'a> ModelBuilder<'a> {
     }
 
     /// True if the projection with this weight is stored transposed, as `[inputs, outputs]`.
+    /// Quantizers transpose such matrices first.
     fn is_turned(&self, name: &str) -> bool {
         let module = name.strip_suffix(".weight").unwrap_or(name);
-        self.transposed
-            .iter()
-            .any(|last| matches_module(module, last))
+        let mut turned = self.transposed.iter();
+        turned.any(|last| matches_module(module, last)) && !self.weights.is_packed(name)
     }
 
     /// Sets the use of the weights: frozen, trained, or combined with adapters.
