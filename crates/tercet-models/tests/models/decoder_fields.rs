@@ -24,8 +24,10 @@ fn folder(model: &str) -> std::path::PathBuf {
 #[test]
 fn what_is_not_honoured_is_refused_by_name() {
     let method = |name: &str| json!({"quant_method": name});
-    let gptq = json!({"quant_method": "gptq", "bits": 3, "group_size": 32});
-    let awq = json!({"quant_method": "awq", "bits": 4, "group_size": 40});
+    let gptq = json!({"quant_method": "gptq", "bits": 9, "group_size": 32});
+    let awq = json!({"quant_method": "awq", "bits": 4, "group_size": 0});
+    let both = json!({"quant_method": "bitsandbytes", "load_in_4bit": true, "load_in_8bit": true});
+    let af4 = json!({"quant_method": "bitsandbytes", "bnb_4bit_quant_type": "af4"});
     let sparse = json!({"quant_method": "compressed-tensors", "format": "marlin-24"});
     for (model, field, value) in [
         ("falcon-a", "alibi", json!(true)),
@@ -42,9 +44,11 @@ fn what_is_not_honoured_is_refused_by_name() {
         ("gpt2-a", "n_ctx", json!(64)),
         ("gpt_oss-a", "swiglu_alpha", json!(1.0)),
         ("gpt_oss-a", "experts_per_token", json!(1)),
-        ("gpt_oss-a", "quantization_config", method("bitsandbytes")),
+        ("gpt_oss-a", "quantization_config", method("quanto")),
         ("llama-a", "quantization_config", method("mxfp4")),
-        ("deepseek_v3-a", "quantization_config", method("hqq")),
+        ("deepseek_v3-a", "quantization_config", method("aqlm")),
+        ("llama-a", "quantization_config", both),
+        ("llama-a", "quantization_config", af4),
         ("llama-a", "quantization_config", gptq),
         ("llama-a", "quantization_config", awq),
         ("llama-a", "quantization_config", sparse),
@@ -80,7 +84,7 @@ fn what_is_not_honoured_is_refused_by_name() {
         ("qwen3_5-a", "attn_output_gate", json!(false)),
         ("ministral3-a", "rope_parameters", json!(null)),
         ("mistral3-a", "text_config", json!(null)),
-        ("mistral3-a", "quantization_config", method("hqq")),
+        ("mistral3-a", "quantization_config", method("aqlm")),
         ("mistral3-a", "perceiver", json!(true)),
     ] {
         let refused = DecoderSpec::from_json(&changed(model, field, value)).unwrap_err();
