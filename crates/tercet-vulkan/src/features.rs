@@ -12,7 +12,7 @@ use ash::{khr, vk};
 use tercet_plan::{
     CoopBlock, CoopShape, CoopType, DeviceCaps, DeviceModel, GpuKind, NativeOps, ReportedProperties,
 };
-use tercet_spirv::DriverIdentity;
+use tercet_spirv::{DriverIdentity, FloatControls};
 
 use crate::bfloat16::Bfloat16Features;
 use crate::coop_matrix2::{self, CoopMatrix2Features};
@@ -68,6 +68,8 @@ pub(crate) struct EnabledFeatures {
     pub(crate) starts_in_order: bool,
     /// Nanoseconds per timestamp tick.
     pub(crate) timestamp_ns: f32,
+    /// The float widths whose special values kernels can preserve.
+    pub(crate) float_controls: FloatControls,
     /// The device and driver version, used as the key of cache files.
     pub(crate) identity: DriverIdentity,
 }
@@ -159,6 +161,7 @@ impl EnabledFeatures {
             timestamp_bits,
             max_buffer: properties.max_buffer,
             timestamp_ns: properties.limits.timestamp_period,
+            float_controls: properties.float_controls,
             identity: properties.identity,
             limits: properties.limits,
         })
@@ -289,6 +292,7 @@ struct DeviceProperties {
     /// Packed int8 dot products are hardware accelerated.
     packed_dots: bool,
     driver: vk::DriverId,
+    float_controls: FloatControls,
     identity: DriverIdentity,
 }
 
@@ -373,6 +377,10 @@ impl DeviceProperties {
                 ],
             ),
             driver: v12.driver_id,
+            float_controls: FloatControls {
+                preserve_f16: v12.shader_signed_zero_inf_nan_preserve_float16 == vk::TRUE,
+                preserve_f32: v12.shader_signed_zero_inf_nan_preserve_float32 == vk::TRUE,
+            },
             identity: DriverIdentity {
                 vendor: plain.vendor_id,
                 device: plain.device_id,

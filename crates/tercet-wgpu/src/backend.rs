@@ -105,7 +105,7 @@ impl WgpuBackend {
         {
             let dir = options.cache_dir.as_deref();
             gpu.shader_cache =
-                crate::shader_cache::ShaderCache::new(&gpu.device, below.identity, dir);
+                crate::shader_cache::ShaderCache::new(&gpu.device, &below, dir);
         }
         let has_matrices = features.contains(MATRICES);
         // With restricted limits the caller emulates another device, so vendor data is not used.

@@ -24,6 +24,9 @@ pub(crate) struct HalProperties {
     pub(crate) unchecked: bool,
     /// Supported subgroup sizes; `None` if the backend is not Vulkan.
     pub(crate) subgroups: Option<SubgroupSizes>,
+    /// The float widths whose special values kernels can preserve.
+    #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
+    pub(crate) float_controls: tercet_spirv::FloatControls,
     /// The driver version, which is part of the key of its pipeline cache.
     #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
     pub(crate) identity: Option<tercet_spirv::DriverIdentity>,
