@@ -8,6 +8,7 @@ mod made;
 mod microsoft;
 mod narrow;
 mod session;
+mod special_values;
 
 use made::{Model, attr_int, attr_ints, node};
 use tercet::{Device, Tensor};
