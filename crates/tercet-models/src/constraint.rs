@@ -5,7 +5,11 @@
 //! (feature `grammar`).
 
 #[cfg(feature = "grammar")]
+mod exact_numbers;
+#[cfg(feature = "grammar")]
 mod grammar;
+#[cfg(feature = "grammar")]
+pub use exact_numbers::exact_schema;
 #[cfg(feature = "grammar")]
 pub use grammar::{Grammar, GrammarCompiler};
 

@@ -8,7 +8,7 @@ use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 
-use super::{Constraint, ConstraintError};
+use super::{Constraint, ConstraintError, exact_schema};
 use crate::tokenizer::Tokenizer;
 
 /// Maximum bytes of a token; longer tokens are never allowed.
@@ -123,7 +123,9 @@ impl GrammarCompiler {
         grammar: &Grammar,
     ) -> Result<impl Constraint + use<>, ConstraintError> {
         let top = match grammar {
-            Grammar::JsonSchema(schema) => TopLevelGrammar::from_json_schema(compact(schema)),
+            Grammar::JsonSchema(schema) => {
+                TopLevelGrammar::from_json_schema(compact(exact_schema(schema)?))
+            }
             Grammar::Regex(regex) => TopLevelGrammar::from_regex(regex),
             Grammar::Lark(lark) => TopLevelGrammar::from_lark(lark.clone()),
         };
@@ -138,8 +140,7 @@ impl GrammarCompiler {
 
 /// Limits whitespace between JSON tokens to one space. Otherwise a model may generate whitespace
 /// without end. A schema that sets its own whitespace rule (`x-guidance`) stays unchanged.
-fn compact(schema: &serde_json::Value) -> serde_json::Value {
-    let mut schema = schema.clone();
+fn compact(mut schema: serde_json::Value) -> serde_json::Value {
     if let Some(object) = schema.as_object_mut() {
         let blanks = || serde_json::json!({"whitespace_pattern": " ?"});
         object.entry("x-guidance").or_insert_with(blanks);

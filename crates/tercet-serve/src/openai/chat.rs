@@ -13,7 +13,7 @@ use tercet_models::dataset::{ChatMessage, Role};
 use super::response::{CompletionKind, ResponseEnvelope};
 use super::sampling::CompletionParams;
 use super::streaming;
-use super::tools::{ToolSet, for_template};
+use super::tools::ToolSet;
 use crate::error::ApiError;
 use crate::fields::{JsonFields, wrong};
 use crate::http::AppState;
@@ -143,16 +143,17 @@ fn message(value: Value) -> Result<ParsedMessage, ApiError> {
     }
     fields.finish()?;
     if !calls.is_empty() {
-        texts.extend(calls.iter().map(Value::to_string));
-        let calls: Result<Vec<Shown>, ApiError> = calls.iter().map(for_template).collect();
-        shown.push(("tool_calls", Shown::list(calls?)));
+        let (written, calls): (Vec<String>, Vec<Shown>) = calls.into_iter().unzip();
+        texts.extend(written);
+        shown.push(("tool_calls", Shown::list(calls)));
     }
     let message = ChatMessage::from_fields(*known, shown);
     Ok(ParsedMessage { message, texts })
 }
 
-/// Parses the tool calls of an assistant message. Chat templates expect their arguments as objects.
-fn tool_calls(value: Value) -> Result<Vec<Value>, ApiError> {
+/// Parses the tool calls of an assistant message to their JSON and their values for the template.
+/// Chat templates expect the arguments as objects; their numbers keep all digits.
+fn tool_calls(value: Value) -> Result<Vec<(String, Shown)>, ApiError> {
     let Value::Array(items) = value else {
         return Err(wrong("tool_calls", &value, "a list of calls"));
     };
@@ -171,15 +172,24 @@ fn tool_calls(value: Value) -> Result<Vec<Value>, ApiError> {
         let arguments = function.text("arguments")?.unwrap_or_default();
         function.finish()?;
         let object = match arguments.trim().is_empty() {
-            true => Ok(serde_json::Map::new()),
-            false => serde_json::from_str(&arguments),
+            true => "{}",
+            false => arguments.as_str(),
         };
-        let Ok(object) = object else {
+        // The text of the parsed arguments has no escapes that hide special tokens.
+        let parsed = serde_json::from_str::<serde_json::Map<String, Value>>(object);
+        let (Ok(parsed), Ok(value)) = (parsed, Shown::from_json(object)) else {
             let expected = "a JSON object in a string";
             return Err(wrong("arguments", &Value::String(arguments), expected));
         };
-        let function = json!({"name": name, "arguments": object});
-        Ok(json!({"id": id, "type": "function", "function": function}))
+        let text = json!([id, name, parsed]).to_string();
+        let entries = |all: Vec<(&str, Shown)>| Shown::map(all);
+        let function = entries(vec![("name", Shown::text(&name)), ("arguments", value)]);
+        let call = vec![
+            ("id", Shown::text(&id)),
+            ("type", Shown::text("function")),
+            ("function", function),
+        ];
+        Ok((text, entries(call)))
     };
     items.into_iter().map(call).collect()
 }

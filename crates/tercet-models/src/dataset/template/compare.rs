@@ -67,6 +67,10 @@ impl TemplateEvaluator<'_> {
                 self.scan(a.len().min(b.len()))?;
                 Ok(a == b)
             }
+            (TemplateValue::BigInt(a), TemplateValue::BigInt(b)) => {
+                self.scan(a.len().min(b.len()))?;
+                Ok(a == b)
+            }
             (TemplateValue::List(a), TemplateValue::List(b)) => {
                 if a.items.len() != b.items.len() {
                     return Ok(false);

@@ -400,6 +400,7 @@ impl TemplateEvaluator<'_> {
             TemplateValue::None
             | TemplateValue::Bool(_)
             | TemplateValue::Int(_)
+            | TemplateValue::BigInt(_)
             | TemplateValue::Float(_)
             | TemplateValue::Internal(_) => {
                 return Err(self.fail(format!("{} has no items", value.kind())));

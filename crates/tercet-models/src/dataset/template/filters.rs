@@ -393,7 +393,7 @@ impl TemplateEvaluator<'_> {
             "boolean" => matches!(value, TemplateValue::Bool(_)),
             "true" => matches!(value, TemplateValue::Bool(true)),
             "false" => matches!(value, TemplateValue::Bool(false)),
-            "integer" => matches!(value, TemplateValue::Int(_)),
+            "integer" => matches!(value, TemplateValue::Int(_) | TemplateValue::BigInt(_)),
             "float" => matches!(value, TemplateValue::Float(_)),
             "number" => value.as_float().is_some(),
             "mapping" => matches!(value, TemplateValue::Map(_)),

@@ -28,6 +28,10 @@ impl TemplateEvaluator<'_> {
             TemplateValue::None => out.push_str("None"),
             TemplateValue::Bool(x) => out.push_str(if *x { "True" } else { "False" }),
             TemplateValue::Int(x) => out.push_str(&x.to_string()),
+            TemplateValue::BigInt(digits) => {
+                self.reserve_bytes(digits.len())?;
+                out.push_str(digits);
+            }
             TemplateValue::Float(x) => out.push_str(&float_text(*x)),
             TemplateValue::Text(x) => {
                 self.reserve_bytes(4 * x.len())?;
@@ -79,6 +83,10 @@ impl TemplateEvaluator<'_> {
             TemplateValue::None => out.push_str("null"),
             TemplateValue::Bool(x) => out.push_str(if *x { "true" } else { "false" }),
             TemplateValue::Int(x) => out.push_str(&x.to_string()),
+            TemplateValue::BigInt(digits) => {
+                self.reserve_bytes(digits.len())?;
+                out.push_str(digits);
+            }
             TemplateValue::Float(x) => out.push_str(&float_text(*x)),
             TemplateValue::Text(x) => {
                 self.reserve_bytes(6 * x.len())?;

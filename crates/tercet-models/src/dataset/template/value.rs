@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 
 use super::functions::TemplateFunction;
 
@@ -28,6 +29,8 @@ pub enum TemplateValue {
     Bool(bool),
     /// An integer.
     Int(i64),
+    /// An integer outside the range of I64, as decimal digits with an optional sign.
+    BigInt(Arc<str>),
     /// A floating-point number.
     Float(f64),
     /// Text.
@@ -109,6 +112,23 @@ impl TemplateValue {
         TemplateValue::Map(Arc::new(TemplateMap { entries, depth }))
     }
 
+    /// Parses JSON; integers of any size keep their digits.
+    ///
+    /// ```
+    /// use tercet_models::dataset::template::TemplateValue;
+    /// let value = TemplateValue::from_json("[12345678901234567890123]")?;
+    /// let items = value.as_list().unwrap_or_default();
+    /// assert!(matches!(&items[0], TemplateValue::BigInt(x) if x.ends_with("0123")));
+    /// # Ok::<(), serde_json::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The position of the first byte that is not JSON.
+    pub fn from_json(text: &str) -> Result<TemplateValue, serde_json::Error> {
+        // The deserializer bounds the depth, so the recursion is bounded too.
+        from_raw(serde_json::from_str(text)?)
+    }
+
     /// The text, if the value is a text.
     #[must_use]
     pub fn as_text(&self) -> Option<&str> {
@@ -157,6 +177,7 @@ impl TemplateValue {
             TemplateValue::Undefined | TemplateValue::None => false,
             TemplateValue::Bool(x) => *x,
             TemplateValue::Int(x) => *x != 0,
+            TemplateValue::BigInt(_) => true,
             TemplateValue::Float(x) => *x != 0.0,
             TemplateValue::Text(x) => !x.is_empty(),
             TemplateValue::List(x) => !x.items.is_empty(),
@@ -172,7 +193,7 @@ impl TemplateValue {
             TemplateValue::Undefined => "undefined",
             TemplateValue::None => "null",
             TemplateValue::Bool(_) => "a boolean",
-            TemplateValue::Int(_) => "an integer",
+            TemplateValue::Int(_) | TemplateValue::BigInt(_) => "an integer",
             TemplateValue::Float(_) => "a number",
             TemplateValue::Text(_) => "a string",
             TemplateValue::List(_) => "a list",
@@ -198,8 +219,58 @@ impl TemplateValue {
     pub(super) fn as_float(&self) -> Option<f64> {
         match self {
             TemplateValue::Float(x) => Some(*x),
+            TemplateValue::BigInt(digits) => digits.parse().ok(),
             _ => self.as_int().map(|x| x as f64),
         }
+    }
+}
+
+/// The value of a JSON text.
+fn from_raw(json: &RawValue) -> Result<TemplateValue, serde_json::Error> {
+    let text = json.get();
+    match text.as_bytes().first() {
+        Some(b'[') => {
+            let items: Vec<&RawValue> = serde_json::from_str(text)?;
+            let items: Result<Vec<TemplateValue>, _> = items.into_iter().map(from_raw).collect();
+            Ok(TemplateValue::list(items?))
+        }
+        Some(b'{') => {
+            let RawEntries(entries) = serde_json::from_str(text)?;
+            let entries = entries.into_iter();
+            let entries = entries.map(|(key, json)| Ok((key, from_raw(json)?)));
+            Ok(TemplateValue::map(entries.collect::<Result<Vec<_>, serde_json::Error>>()?))
+        }
+        Some(b'-' | b'0'..=b'9') if !text.contains(['.', 'e', 'E']) => Ok(match text.parse() {
+            Ok(x) => TemplateValue::Int(x),
+            Err(_) => TemplateValue::BigInt(text.into()),
+        }),
+        _ => serde_json::from_str(text),
+    }
+}
+
+/// The entries of a JSON object, in order.
+struct RawEntries<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for RawEntries<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<RawEntries<'de>, D::Error> {
+        struct EntriesVisitor;
+
+        impl<'de> Visitor<'de> for EntriesVisitor {
+            type Value = RawEntries<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawEntries<'de>, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(RawEntries(entries))
+            }
+        }
+
+        deserializer.deserialize_map(EntriesVisitor)
     }
 }
 
@@ -284,7 +355,10 @@ impl<'de> Deserialize<'de> for TemplateValue {
                 Ok(TemplateValue::Int(x))
             }
             fn visit_u64<E>(self, x: u64) -> Result<TemplateValue, E> {
-                Ok(i64::try_from(x).map_or(TemplateValue::Float(x as f64), TemplateValue::Int))
+                Ok(match i64::try_from(x) {
+                    Ok(x) => TemplateValue::Int(x),
+                    Err(_) => TemplateValue::BigInt(x.to_string().into()),
+                })
             }
             fn visit_f64<E>(self, x: f64) -> Result<TemplateValue, E> {
                 Ok(TemplateValue::Float(x))
