@@ -23,6 +23,7 @@ mod random;
 mod rng_state;
 mod row_ops;
 mod scatter;
+mod special_values;
 mod speech;
 mod text_to_text;
 mod torch;
@@ -66,6 +67,7 @@ pub const SUITES: &[TestSuite] = &[
     suite("inside", intermediates::tests),
     suite("split", binding_limit::tests),
     suite("ones", long_sums::tests),
+    suite("special", special_values::tests),
     suite("rows", row_ops::tests),
     suite("huge", large_tensors::tests),
     suite("models", models::tests),
