@@ -92,7 +92,10 @@ fn check_numbers(id: NodeId, node: &Node) -> Result<(), CompileError> {
         _ => Vec::new(),
     };
     match numbers.into_iter().find(|&v| !fits(v)) {
-        Some(value) => Err(CompileError::Narrow { node: id, value: value as i64 }),
+        Some(value) => Err(CompileError::Narrow {
+            node: id,
+            value: value as i64,
+        }),
         None => Ok(()),
     }
 }

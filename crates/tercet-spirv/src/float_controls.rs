@@ -122,7 +122,10 @@ mod tests {
         let made = ALL.apply(plain.clone());
         let added = made.len() - plain.len();
         assert_eq!(added, 2 + EXTENSION.len() + 4);
-        let mode = made.windows(3).position(|w| w[0] == (4 << 16 | OP_EXECUTION_MODE)).unwrap();
+        let mode = made
+            .windows(3)
+            .position(|w| w[0] == (4 << 16 | OP_EXECUTION_MODE))
+            .unwrap();
         assert_eq!(made[mode + 2..mode + 4], [MODE_PRESERVE, 32]);
         // Capabilities, extensions, entry points and modes are in the order of SPIR-V's sections.
         let order = opcodes(&made);
@@ -131,7 +134,10 @@ mod tests {
         assert!(last(OP_CAPABILITY) < first(OP_EXTENSION));
         assert!(last(OP_EXTENSION) < first(OP_ENTRY_POINT));
         assert!(last(OP_ENTRY_POINT) < first(OP_EXECUTION_MODE));
-        let name: Vec<u8> = EXTENSION[1..].iter().flat_map(|w| w.to_le_bytes()).collect();
+        let name: Vec<u8> = EXTENSION[1..]
+            .iter()
+            .flat_map(|w| w.to_le_bytes())
+            .collect();
         assert_eq!(name, b"SPV_KHR_float_controls\0\0");
         assert_eq!(ALL.apply(made.clone()), made);
     }
@@ -141,7 +147,10 @@ mod tests {
         let integers = module("y[i] + 1u");
         assert_eq!(ALL.apply(integers.clone()), integers);
         let floats = module("bitcast<u32>(bitcast<f32>(y[i]) - 1.0)");
-        let narrow = FloatControls { preserve_f32: false, ..ALL };
+        let narrow = FloatControls {
+            preserve_f32: false,
+            ..ALL
+        };
         for controls in [FloatControls::default(), narrow] {
             assert_eq!(controls.apply(floats.clone()), floats);
         }

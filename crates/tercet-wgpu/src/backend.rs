@@ -104,8 +104,7 @@ impl WgpuBackend {
         #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
         {
             let dir = options.cache_dir.as_deref();
-            gpu.shader_cache =
-                crate::shader_cache::ShaderCache::new(&gpu.device, &below, dir);
+            gpu.shader_cache = crate::shader_cache::ShaderCache::new(&gpu.device, &below, dir);
         }
         let has_matrices = features.contains(MATRICES);
         // With restricted limits the caller emulates another device, so vendor data is not used.

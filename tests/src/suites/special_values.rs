@@ -29,7 +29,10 @@ const SIZES: [usize; 6] = [1, 3, 4, 6, 1023, 1024];
 
 /// The tests of this suite.
 pub(super) fn tests() -> Vec<SuiteTest> {
-    let mut tests = vec![SuiteTest::asserting("special/coverage", every_operator_is_listed)];
+    let mut tests = vec![SuiteTest::asserting(
+        "special/coverage",
+        every_operator_is_listed,
+    )];
     tests.extend(elementwise::tests());
     tests.extend(rows::tests());
     tests.extend(moves::tests());

@@ -57,7 +57,10 @@ fn visit_object(object: &mut Map<String, Value>) -> Result<(), String> {
     if let Some(least) = lower {
         let exact = exact_at_least(least.max(-MAX_I64_FLOAT));
         let exact = i64::try_from(exact).map_err(|_| {
-            format!("minimum: {least} is above {}, the greatest supported integer", i64::MAX)
+            format!(
+                "minimum: {least} is above {}, the greatest supported integer",
+                i64::MAX
+            )
         })?;
         set_bound(object, "minimum", "exclusiveMinimum", exact);
     }
@@ -68,9 +71,14 @@ fn visit_object(object: &mut Map<String, Value>) -> Result<(), String> {
             true => i128::from(i64::MAX),
             false => -exact_at_least(-most),
         };
-        let exact = i64::try_from(exact).ok().filter(|&x| i128::from(x) >= -MAX_I64_FLOAT);
+        let exact = i64::try_from(exact)
+            .ok()
+            .filter(|&x| i128::from(x) >= -MAX_I64_FLOAT);
         let exact = exact.ok_or_else(|| {
-            format!("maximum: {most} is below {}, the least supported integer", -MAX_I64_FLOAT)
+            format!(
+                "maximum: {most} is below {}, the least supported integer",
+                -MAX_I64_FLOAT
+            )
         })?;
         set_bound(object, "maximum", "exclusiveMaximum", exact);
     }
@@ -145,7 +153,9 @@ fn check_constants(key: &str, value: &Value) -> Result<(), String> {
             Some(_) | None => Ok(()),
         },
         Value::Array(items) => items.iter().try_for_each(|item| check_constants(key, item)),
-        Value::Object(object) => object.values().try_for_each(|item| check_constants(key, item)),
+        Value::Object(object) => object
+            .values()
+            .try_for_each(|item| check_constants(key, item)),
         Value::Null | Value::Bool(_) | Value::String(_) => Ok(()),
     }
 }
@@ -201,7 +211,10 @@ mod tests {
             json!({"minimum": u64::MAX}),
         ] {
             let e = exact_schema(&schema).unwrap_err().to_string();
-            assert!(e.contains("90071992547409") || e.contains("18446744073709551615"), "{e}");
+            assert!(
+                e.contains("90071992547409") || e.contains("18446744073709551615"),
+                "{e}"
+            );
         }
         let even = json!({"const": 9_007_199_254_740_994i64});
         assert_eq!(exact_schema(&even).unwrap(), even);

@@ -58,7 +58,9 @@ const FUNCTIONS: [(&str, fn(f64) -> f64); 9] = [
         };
         1.050_701_022_148_132_3 * y
     }),
-    ("LeakyRelu", |x| if x < 0.0 { f64::from(0.01f32) * x } else { x }),
+    ("LeakyRelu", |x| {
+        if x < 0.0 { f64::from(0.01f32) * x } else { x }
+    }),
     ("HardSigmoid", |x| {
         (x * f64::from(0.2f32) + 0.5).clamp(0.0, 1.0)
     }),
@@ -84,7 +86,10 @@ fn composed_functions_are_right_at_special_values() {
         for (x, y) in x.iter().zip(y.as_slice::<f32>().expect("F32")) {
             let want = f(f64::from(*x));
             let roundoff = f64::from(f32::EPSILON) / 2.0;
-            assert!(is_close(*y, want, roundoff, 1.5e-45), "{name}({x:e}) = {y:e}, not {want:e}");
+            assert!(
+                is_close(*y, want, roundoff, 1.5e-45),
+                "{name}({x:e}) = {y:e}, not {want:e}"
+            );
         }
     }
 }
@@ -101,7 +106,10 @@ fn inverse_hyperbolic_functions_of_halves_do_not_overflow() {
         let y = run(&model, &input);
         for (x, y) in x.iter().zip(y.as_slice::<f32>().expect("F32")) {
             let want = f(f64::from(*x));
-            assert!(is_close(*y, want, 4.9e-4, 6e-8), "{name}({x:e}) = {y:e}, not {want:e}");
+            assert!(
+                is_close(*y, want, 4.9e-4, 6e-8),
+                "{name}({x:e}) = {y:e}, not {want:e}"
+            );
         }
     }
 }
@@ -109,18 +117,23 @@ fn inverse_hyperbolic_functions_of_halves_do_not_overflow() {
 #[test]
 fn norms_of_halves_do_not_overflow() {
     let input = Tensor::from_slice(&[2], &[300f32, 400.0]).expect("fits");
-    for (name, want) in [("ReduceL2", vec![500.0]), ("LpNormalization", vec![0.6, 0.8])] {
+    for (name, want) in [
+        ("ReduceL2", vec![500.0]),
+        ("LpNormalization", vec![0.6, 0.8]),
+    ] {
         let model = Model::new(&["2"])
             .node(node("Cast", &["x"], &["h"]).with(attr_int("to", 10)))
             .node(node(name, &["h"], &["z"]))
             .node(node("Cast", &["z"], &["y"]).with(attr_int("to", 1)));
-        let imported =
-            tercet_onnx::import(model.bytes(), &ImportOptions::new()).expect("imports");
+        let imported = tercet_onnx::import(model.bytes(), &ImportOptions::new()).expect("imports");
         let mut executable = imported.compile(&Device::cpu()).expect("compiles");
         let y = executable.run(&[("x", &input)]).expect("runs");
         assert_eq!(y[0].dtype(), DType::F32);
         for (y, want) in y[0].to_f64s().into_iter().zip(want) {
-            assert!((y - want).abs() < 1e-3 * want, "{name}: {y} instead of {want}");
+            assert!(
+                (y - want).abs() < 1e-3 * want,
+                "{name}: {y} instead of {want}"
+            );
         }
     }
 }

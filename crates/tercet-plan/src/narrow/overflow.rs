@@ -60,7 +60,9 @@ impl IntRanges {
         let dtype = graph.ty(result).dtype;
         let range = match self.range(graph, node) {
             Some(range) => range,
-            None => dtype.int_range().map_or(FULL, |(a, b)| (a.into(), b.into())),
+            None => dtype
+                .int_range()
+                .map_or(FULL, |(a, b)| (a.into(), b.into())),
         };
         let is_wide = dtype == DType::I64;
         let range = match fits(range) {
@@ -492,7 +494,10 @@ fn sum_flag(
     let Some(high) = carry else { return Ok(None) };
     // The sum fits if its highest part does.
     let bound = f64::from(1u32 << (bits - 1));
-    let (least, most) = (g.scalar(DType::I32, -bound)?, g.scalar(DType::I32, bound - 1.0)?);
+    let (least, most) = (
+        g.scalar(DType::I32, -bound)?,
+        g.scalar(DType::I32, bound - 1.0)?,
+    );
     let below = g.compare(CompareFn::Lt, high, least)?;
     let above = g.compare(CompareFn::Gt, high, most)?;
     let outside = g.binary(BinaryFn::Or, below, above)?;
@@ -638,7 +643,13 @@ mod tests {
         use BinaryFn::{Add, And, Div, Max, Min, Mul, Or, Pow, Rem, Shl, Shr, Sub, Xor};
         for a in NUMBERS {
             let x = Tensor::from_slice(&[1], &[a]).unwrap();
-            for f in [UnaryFn::Neg, UnaryFn::Abs, UnaryFn::Sign, UnaryFn::Relu, UnaryFn::Not] {
+            for f in [
+                UnaryFn::Neg,
+                UnaryFn::Abs,
+                UnaryFn::Sign,
+                UnaryFn::Relu,
+                UnaryFn::Not,
+            ] {
                 check(f.name(), &[x.clone()], &|g, x| g.unary(f, x[0]));
             }
             for b in NUMBERS {
@@ -657,8 +668,19 @@ mod tests {
     #[test]
     fn casts_beyond_i32_are_marked() {
         const BORDER: f32 = 2_147_483_648.0;
-        let floats = [0.5, -1e9, BORDER.next_down(), BORDER, -BORDER, -2_147_483_904.0, 1e30];
-        for x in floats.into_iter().chain([f32::INFINITY, f32::NEG_INFINITY, f32::NAN]) {
+        let floats = [
+            0.5,
+            -1e9,
+            BORDER.next_down(),
+            BORDER,
+            -BORDER,
+            -2_147_483_904.0,
+            1e30,
+        ];
+        for x in floats
+            .into_iter()
+            .chain([f32::INFINITY, f32::NEG_INFINITY, f32::NAN])
+        {
             let x = Tensor::from_slice(&[1], &[x]).unwrap();
             check("cast", &[x], &|g, x| g.cast(x[0], DType::I64));
         }
@@ -686,7 +708,12 @@ mod tests {
             check("sum", &[x], &|g, x| g.reduce_sum(x[0], &[0], false));
         }
         // The check of products is approximate: it also refuses those just below 2^31.
-        for row in [&[1, 2, 3, -4][..], &[65_536, 32_000], &[65_536, -65_537, 5], &[i64::from(i32::MIN), -1]] {
+        for row in [
+            &[1, 2, 3, -4][..],
+            &[65_536, 32_000],
+            &[65_536, -65_537, 5],
+            &[i64::from(i32::MIN), -1],
+        ] {
             let x = Tensor::from_slice(&[row.len()], row).unwrap();
             check("prod", &[x], &|g, x| g.reduce_prod(x[0], &[0], false));
         }
@@ -709,6 +736,15 @@ mod tests {
         let y = g.plus(wide, large).unwrap();
         g.output("y", y).unwrap();
         let e = narrow_i64(&g).unwrap_err();
-        assert!(matches!(e, CompileError::Narrow { value: 10_000_000_000, .. }), "{e}");
+        assert!(
+            matches!(
+                e,
+                CompileError::Narrow {
+                    value: 10_000_000_000,
+                    ..
+                }
+            ),
+            "{e}"
+        );
     }
 }

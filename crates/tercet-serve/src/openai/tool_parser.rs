@@ -263,7 +263,10 @@ mod tests {
         // Numbers with more digits than a float, and blanks and quotes in strings.
         (
             "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 123456789012345678901234567890, \"b\": 1.10}}</tool_call>",
-            ("", &[("add", "{\"a\":123456789012345678901234567890,\"b\":1.10}")]),
+            (
+                "",
+                &[("add", "{\"a\":123456789012345678901234567890,\"b\":1.10}")],
+            ),
         ),
         (
             "{\"name\": \"add\", \"parameters\": { \"a b\" : \"x \\\" : y\\\\\" , \"c\": [1, 2] }}",

@@ -137,7 +137,9 @@ impl Function {
     /// right shifts by 32 and more, and sums with a product beyond I32.
     fn is_refused(self, x: &[Special]) -> bool {
         match (self, x) {
-            (Function::Binary(BinaryFn::Shr), &[_, Special::I(count)]) => count.rem_euclid(64) >= 32,
+            (Function::Binary(BinaryFn::Shr), &[_, Special::I(count)]) => {
+                count.rem_euclid(64) >= 32
+            }
             (Function::BinaryOfOne(BinaryFn::Shr), &[Special::I(count)]) => {
                 count.rem_euclid(64) >= 32
             }
@@ -171,7 +173,9 @@ pub(super) fn tests() -> Vec<SuiteTest> {
                 continue;
             }
             let name = format!("special/{name}/{dtype}");
-            tests.extend(everywhere(&name, move |device| check(device, dtype, &functions)));
+            tests.extend(everywhere(&name, move |device| {
+                check(device, dtype, &functions)
+            }));
         }
     }
     tests
@@ -186,7 +190,10 @@ fn groups(dtype: DType) -> Vec<(String, Vec<Function>)> {
     }
     for &f in BinaryFn::ALL {
         add(f.name(), vec![Function::Binary(f)]);
-        add(&format!("{}_of_one", f.name()), vec![Function::BinaryOfOne(f)]);
+        add(
+            &format!("{}_of_one", f.name()),
+            vec![Function::BinaryOfOne(f)],
+        );
         if dtype.is_float() {
             let both = |c| [Function::BinaryWith(f, c), Function::BinaryFrom(f, c)];
             let all = CONSTANTS.iter().flat_map(|&c| both(c)).collect();
@@ -195,12 +202,18 @@ fn groups(dtype: DType) -> Vec<(String, Vec<Function>)> {
     }
     for &f in CompareFn::ALL {
         add(f.name(), vec![Function::Compare(f)]);
-        add(&format!("{}_of_one", f.name()), vec![Function::CompareOfOne(f)]);
+        add(
+            &format!("{}_of_one", f.name()),
+            vec![Function::CompareOfOne(f)],
+        );
     }
     add("where", vec![Function::Where]);
     add("fma", vec![Function::Fma]);
     let bounds = [(-1.5, 2.5), (0.0, f64::INFINITY), (f64::NEG_INFINITY, -0.0)];
-    add("clamp", bounds.map(|(lo, hi)| Function::Clamp(lo, hi)).into());
+    add(
+        "clamp",
+        bounds.map(|(lo, hi)| Function::Clamp(lo, hi)).into(),
+    );
     for &to in DType::ALL {
         add(&format!("cast_to_{to}"), vec![Function::Cast(to)]);
     }
@@ -240,7 +253,9 @@ fn check(device: &Device, dtype: DType, functions: &[Function]) -> Result<(), Fa
         return Ok(());
     }
     if is_gpu(device) && uses(dtype, functions, DType::I64) {
-        return functions.iter().try_for_each(|f| check_narrowed(device, dtype, *f));
+        return functions
+            .iter()
+            .try_for_each(|f| check_narrowed(device, dtype, *f));
     }
     let arity = functions[0].arity();
     let graph = graph(dtype, functions).map_err(|e| tercet::one_line(&e))?;
@@ -264,7 +279,9 @@ fn check(device: &Device, dtype: DType, functions: &[Function]) -> Result<(), Fa
         }
         let inputs: Vec<_> = inputs.iter().map(|(name, t)| (name.as_str(), t)).collect();
         let outputs = run(&mut *executable, &inputs)?;
-        let expected = data.iter().flat_map(|rows| functions.iter().map(move |f| (f, rows)));
+        let expected = data
+            .iter()
+            .flat_map(|rows| functions.iter().map(move |f| (f, rows)));
         for ((f, rows), output) in expected.zip(&outputs) {
             for (x, got) in rows.iter().zip(elements(output)) {
                 let want = f.expected(dtype, x);
@@ -274,7 +291,10 @@ fn check(device: &Device, dtype: DType, functions: &[Function]) -> Result<(), Fa
                 };
                 if !is_right {
                     count += 1;
-                    wrong.push(format!("{} elements: f({x:?}) = {got:?}, not {want:?}", rows.len()));
+                    wrong.push(format!(
+                        "{} elements: f({x:?}) = {got:?}, not {want:?}",
+                        rows.len()
+                    ));
                 }
             }
         }

@@ -195,7 +195,9 @@ fn binary_integer(f: BinaryFn, dtype: DType, a: i128, b: i128) -> i128 {
 /// The result of a function of two numbers of a dtype.
 pub(super) fn binary(f: BinaryFn, dtype: DType, a: Special, b: Special) -> Special {
     match (a, b) {
-        (Special::I(a), Special::I(b)) => Special::I(wrapped(binary_integer(f, dtype, a, b), dtype)),
+        (Special::I(a), Special::I(b)) => {
+            Special::I(wrapped(binary_integer(f, dtype, a, b), dtype))
+        }
         (a, b) => Special::F(rounded(binary_float(f, a.as_f64(), b.as_f64()), dtype)),
     }
 }
@@ -211,7 +213,10 @@ pub(super) fn compare(f: CompareFn, a: Special, b: Special) -> Special {
         (Special::I(a), Special::I(b)) => Some(a.cmp(&b)),
         (a, b) => a.as_f64().partial_cmp(&b.as_f64()),
     };
-    let (less, equal) = (order.is_some_and(|o| o.is_lt()), order.is_some_and(|o| o.is_eq()));
+    let (less, equal) = (
+        order.is_some_and(|o| o.is_lt()),
+        order.is_some_and(|o| o.is_eq()),
+    );
     let greater = order.is_some_and(|o| o.is_gt());
     Special::I(i128::from(match f {
         CompareFn::Eq => equal,

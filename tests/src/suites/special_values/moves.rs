@@ -29,17 +29,29 @@ const fn case(kind: OpKind, name: &'static str, build: MoveFn) -> MoveCase {
 }
 
 const CASES: &[MoveCase] = &[
-    case(OpKind::Reshape, "reshape", |g, x, n| g.reshape(x, [2, 2 * n])),
-    case(OpKind::Transpose, "transpose", |g, x, _| g.transpose(x, &[1, 0])),
-    case(OpKind::Slice, "slice", |g, x, n| g.slice_axis(x, 0, 1, n as i64 + 4, 1)),
+    case(OpKind::Reshape, "reshape", |g, x, n| {
+        g.reshape(x, [2, 2 * n])
+    }),
+    case(OpKind::Transpose, "transpose", |g, x, _| {
+        g.transpose(x, &[1, 0])
+    }),
+    case(OpKind::Slice, "slice", |g, x, n| {
+        g.slice_axis(x, 0, 1, n as i64 + 4, 1)
+    }),
     case(OpKind::Slice, "reverse", |g, x, _| g.reverse(x, 1)),
-    case(OpKind::Concat, "concat_rows", |g, x, _| g.concat(&[x, x], 0)),
-    case(OpKind::Concat, "concat_columns", |g, x, _| g.concat(&[x, x], 1)),
+    case(OpKind::Concat, "concat_rows", |g, x, _| {
+        g.concat(&[x, x], 0)
+    }),
+    case(OpKind::Concat, "concat_columns", |g, x, _| {
+        g.concat(&[x, x], 1)
+    }),
     case(OpKind::Expand, "expand", |g, x, n| {
         let x = g.reshape(x, [ROWS, 1, n])?;
         g.expand(x, [ROWS, 3, n])
     }),
-    case(OpKind::Pad, "pad_edge", |g, x, _| g.pad(x, &[1, 2], &[0, 3], PadMode::Edge, 0.0)),
+    case(OpKind::Pad, "pad_edge", |g, x, _| {
+        g.pad(x, &[1, 2], &[0, 3], PadMode::Edge, 0.0)
+    }),
     case(OpKind::Tile, "tile", |g, x, _| g.tile(x, &[2, 3])),
     case(OpKind::Roll, "roll", |g, x, _| g.roll(x, &[1, 2])),
     case(OpKind::Gather, "gather", |g, x, _| {
@@ -59,13 +71,19 @@ const CASES: &[MoveCase] = &[
         let starts = indices(g, &[2], &[1, 0])?;
         g.dynamic_slice(x, starts, [2, n])
     }),
-    case(OpKind::DynamicUpdateSlice, "dynamic_update_slice", |g, x, _| {
-        let starts = indices(g, &[2], &[2, 0])?;
-        let update = g.slice_axis(x, 0, 0, 1, 1)?;
-        g.dynamic_update_slice(x, update, starts)
-    }),
+    case(
+        OpKind::DynamicUpdateSlice,
+        "dynamic_update_slice",
+        |g, x, _| {
+            let starts = indices(g, &[2], &[2, 0])?;
+            let update = g.slice_axis(x, 0, 0, 1, 1)?;
+            g.dynamic_update_slice(x, update, starts)
+        },
+    ),
     case(OpKind::Trilu, "trilu", |g, x, _| g.trilu(x, false, 0)),
-    case(OpKind::StopGradient, "stop_gradient", |g, x, _| g.stop_gradient(x)),
+    case(OpKind::StopGradient, "stop_gradient", |g, x, _| {
+        g.stop_gradient(x)
+    }),
     case(OpKind::Checkpoint, "checkpoint", |g, x, _| g.checkpoint(x)),
 ];
 
@@ -96,8 +114,17 @@ pub(super) fn tests() -> Vec<SuiteTest> {
 fn patterns(dtype: DType) -> Vec<Vec<u8>> {
     let words: Vec<u64> = match dtype {
         DType::F32 => vec![
-            0, 0x8000_0000, 1, 0x8000_0001, 0x007f_ffff, 0x7f7f_ffff, 0x7f80_0000, 0xff80_0000,
-            0x7fc0_0000, 0xffc1_2345, 0x7f80_0001,
+            0,
+            0x8000_0000,
+            1,
+            0x8000_0001,
+            0x007f_ffff,
+            0x7f7f_ffff,
+            0x7f80_0000,
+            0xff80_0000,
+            0x7fc0_0000,
+            0xffc1_2345,
+            0x7f80_0001,
         ],
         DType::F16 => vec![
             0, 0x8000, 1, 0x8001, 0x03ff, 0x7bff, 0x7c00, 0xfc00, 0x7e00, 0xfe12, 0x7c01,
@@ -106,8 +133,15 @@ fn patterns(dtype: DType) -> Vec<Vec<u8>> {
             0, 0x8000, 1, 0x8001, 0x007f, 0x7f7f, 0x7f80, 0xff80, 0x7fc0, 0xffc1, 0x7f81,
         ],
         DType::F64 => vec![
-            0, 1 << 63, 1, 0x7fef_ffff_ffff_ffff, 0x7ff0 << 48, 0xfff0 << 48, 0x7ff8 << 48,
-            0xfff8_1234_5678_9abc, 0x7ff0_0000_0000_0001,
+            0,
+            1 << 63,
+            1,
+            0x7fef_ffff_ffff_ffff,
+            0x7ff0 << 48,
+            0xfff0 << 48,
+            0x7ff8 << 48,
+            0xfff8_1234_5678_9abc,
+            0x7ff0_0000_0000_0001,
         ],
         DType::Bool => vec![0, 1, 1],
         // GPUs store I64 in 32 bits.
@@ -117,7 +151,10 @@ fn patterns(dtype: DType) -> Vec<Vec<u8>> {
         }
     };
     let size = dtype.size_bytes();
-    words.iter().map(|w| w.to_le_bytes()[..size].to_vec()).collect()
+    words
+        .iter()
+        .map(|w| w.to_le_bytes()[..size].to_vec())
+        .collect()
 }
 
 fn graph(case: MoveCase, dtype: DType) -> Result<Graph, OpError> {

@@ -94,7 +94,12 @@ impl RowFunction {
             RowFunction::Reduce(f) => vec![g.reduce(f, x, &[axis], false)?],
             RowFunction::Scan(f) => {
                 let (exclusive, reverse) = (false, false);
-                let scan = CumSum { axis, f, exclusive, reverse };
+                let scan = CumSum {
+                    axis,
+                    f,
+                    exclusive,
+                    reverse,
+                };
                 vec![g.scan(x, scan)?]
             }
             RowFunction::Softmax => vec![g.softmax(x, axis)?],
@@ -131,7 +136,11 @@ impl RowFunction {
                     ScanFn::Max => ReduceFn::Max,
                     ScanFn::Min => ReduceFn::Min,
                 };
-                vec![(0..row.len()).map(|i| reduced(f, dtype, &row[..=i])).collect()]
+                vec![
+                    (0..row.len())
+                        .map(|i| reduced(f, dtype, &row[..=i]))
+                        .collect(),
+                ]
             }
             RowFunction::Softmax | RowFunction::LogSoftmax => {
                 let row: Vec<f64> = row.iter().map(|x| x.as_f64()).collect();
@@ -166,7 +175,10 @@ impl RowFunction {
             DType::F16 => 9.8e-4,
             _ => 7.9e-3,
         };
-        let finite = row.iter().map(|x| x.as_f64().abs()).filter(|x| x.is_finite());
+        let finite = row
+            .iter()
+            .map(|x| x.as_f64().abs())
+            .filter(|x| x.is_finite());
         let size = match self {
             RowFunction::Reduce(ReduceFn::Sum) | RowFunction::Scan(ScanFn::Sum) => {
                 finite.sum::<f64>()
@@ -174,9 +186,7 @@ impl RowFunction {
             RowFunction::Reduce(ReduceFn::Mean) => finite.sum::<f64>() / row.len() as f64,
             RowFunction::Reduce(ReduceFn::Prod) | RowFunction::Scan(ScanFn::Prod) => want.abs(),
             RowFunction::Softmax | RowFunction::LogSoftmax => 1.0 + want.abs(),
-            RowFunction::LayerNorm | RowFunction::RmsNorm => {
-                want.abs() + (row.len() as f64).sqrt()
-            }
+            RowFunction::LayerNorm | RowFunction::RmsNorm => want.abs() + (row.len() as f64).sqrt(),
             _ => return 0.0,
         };
         let least = rounded(f64::MIN_POSITIVE, dtype).max(match dtype {
@@ -221,7 +231,10 @@ fn extremes(row: &[Special], greatest: bool) -> Vec<usize> {
 
 fn picked(row: &[Special], order: &[usize]) -> Vec<Vec<Special>> {
     let values = order.iter().map(|&i| row[i]).collect();
-    vec![values, order.iter().map(|&i| Special::I(i as i128)).collect()]
+    vec![
+        values,
+        order.iter().map(|&i| Special::I(i as i128)).collect(),
+    ]
 }
 
 fn reduced(f: ReduceFn, dtype: DType, row: &[Special]) -> Special {
@@ -250,7 +263,9 @@ fn reduced(f: ReduceFn, dtype: DType, row: &[Special]) -> Special {
 
 /// NaN and infinity fill the row. A row of only `-inf` has the softmax 0.
 fn softmax(log: bool, dtype: DType, row: &[f64]) -> Vec<Special> {
-    let greatest = row.iter().fold(f64::NEG_INFINITY, |a, &b| extreme(a, b, true));
+    let greatest = row
+        .iter()
+        .fold(f64::NEG_INFINITY, |a, &b| extreme(a, b, true));
     let sum: f64 = row.iter().map(|x| libm::exp(x - greatest)).sum();
     let one = |&x: &f64| match (greatest == f64::NEG_INFINITY, log) {
         (true, true) => f64::NEG_INFINITY,
@@ -258,7 +273,9 @@ fn softmax(log: bool, dtype: DType, row: &[f64]) -> Vec<Special> {
         (false, true) => x - greatest - libm::log(sum),
         (false, false) => libm::exp(x - greatest) / sum,
     };
-    row.iter().map(|x| Special::F(rounded(one(x), dtype))).collect()
+    row.iter()
+        .map(|x| Special::F(rounded(one(x), dtype)))
+        .collect()
 }
 
 fn normalized(centered: bool, dtype: DType, row: &[f64]) -> Vec<Special> {
@@ -269,7 +286,9 @@ fn normalized(centered: bool, dtype: DType, row: &[f64]) -> Vec<Special> {
     };
     let square: f64 = row.iter().map(|x| (x - mean) * (x - mean)).sum();
     let root = libm::sqrt(square / n + EPS);
-    row.iter().map(|x| Special::F(rounded((x - mean) / root, dtype))).collect()
+    row.iter()
+        .map(|x| Special::F(rounded((x - mean) / root, dtype)))
+        .collect()
 }
 
 /// The tests of this file.
@@ -286,7 +305,9 @@ pub(super) fn tests() -> Vec<SuiteTest> {
                     continue;
                 }
                 let name = format!("special/{}_axis_{axis}/{dtype}", f.name());
-                tests.extend(everywhere(&name, move |device| check(device, f, dtype, axis)));
+                tests.extend(everywhere(&name, move |device| {
+                    check(device, f, dtype, axis)
+                }));
             }
         }
     }
@@ -371,7 +392,11 @@ fn check(device: &Device, f: RowFunction, dtype: DType, axis: usize) -> Result<(
             let len = expected[0][result].len();
             for (r, row) in rows.iter().enumerate() {
                 for (i, &want) in expected[r][result].iter().enumerate() {
-                    let at = if axis == 1 { r * len + i } else { i * rows.len() + r };
+                    let at = if axis == 1 {
+                        r * len + i
+                    } else {
+                        i * rows.len() + r
+                    };
                     if !is_right(f, dtype, row, got[at], want) {
                         let shown = &row[..row.len().min(6)];
                         wrong.push(format!(

@@ -238,7 +238,9 @@ fn from_raw(json: &RawValue) -> Result<TemplateValue, serde_json::Error> {
             let RawEntries(entries) = serde_json::from_str(text)?;
             let entries = entries.into_iter();
             let entries = entries.map(|(key, json)| Ok((key, from_raw(json)?)));
-            Ok(TemplateValue::map(entries.collect::<Result<Vec<_>, serde_json::Error>>()?))
+            Ok(TemplateValue::map(
+                entries.collect::<Result<Vec<_>, serde_json::Error>>()?,
+            ))
         }
         Some(b'-' | b'0'..=b'9') if !text.contains(['.', 'e', 'E']) => Ok(match text.parse() {
             Ok(x) => TemplateValue::Int(x),
