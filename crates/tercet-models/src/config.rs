@@ -5,6 +5,7 @@
 //! reader therefore marks every field that it reads. At the end, a field is an error if it is
 //! neither marked nor on the reader's list of fields without influence on inference.
 
+pub(crate) mod bounds;
 pub(crate) mod decoder;
 pub(crate) mod encoder;
 mod fields;
@@ -77,6 +78,17 @@ pub enum ConfigError {
     /// Tensors that the builder would not read: the model would differ from the one in the file.
     #[error("the model has tensors that this family does not have: {tensors}{}", and_more(*more))]
     UnknownTensors { tensors: String, more: usize },
+    /// A count or size that the model's tensors do not have.
+    #[error(
+        "the configuration has {claimed} {what}, but the model has only {found} {unit}; \
+         the configuration is damaged or belongs to another model"
+    )]
+    BeyondTensors {
+        what: &'static str,
+        claimed: usize,
+        found: usize,
+        unit: &'static str,
+    },
     /// Values that contradict each other.
     #[error("inconsistent configuration: {reason}")]
     Inconsistent { reason: String },

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use crate::config::bounds::TensorBounds;
 use crate::config::decoder::{is_wrapper, reject_unknown_modules};
 use crate::config::{ConfigError, ConfigFields, DecoderSpec};
 use crate::gguf::clip;
@@ -237,6 +238,8 @@ impl HfFolder {
             return Ok(self.vision_language_spec()?.decoder);
         }
         let mut config = DecoderSpec::from_json(&self.config).map_err(refused)?;
+        let bounds = TensorBounds::from_folder(&self.weights);
+        config.check_bounds(&bounds).map_err(refused)?;
         config.settle_names(&|name| self.weights.find(name).is_some());
         let names = self.weights.read_names();
         reject_unknown_modules(&config, names.iter().map(String::as_str)).map_err(refused)?;

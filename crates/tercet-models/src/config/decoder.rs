@@ -21,6 +21,7 @@ mod tensors;
 use crate::gguf::Gguf;
 use serde_json::{Map, Value};
 
+use super::bounds::TensorBounds;
 use super::{ConfigError, ConfigFields, ensure};
 pub use experts::{ExpertGroups, ExpertTensors, Experts, RouterScoring, SharedExpert};
 pub use families::DecoderFamily;
@@ -296,6 +297,7 @@ impl DecoderSpec {
     pub fn from_gguf(gguf: &Gguf) -> Result<Self, ConfigError> {
         let spec = keys::read(gguf)?;
         spec.check()?;
+        spec.check_bounds(&TensorBounds::from_gguf(gguf))?;
         tensors::reject_unknown_tensors(&spec, gguf)?;
         Ok(spec)
     }

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use super::super::bounds::checked_layers;
 use super::super::fields::HARMLESS;
 use super::super::{ConfigError, ConfigFields, ensure};
 use super::families::{self, DecoderFamily};
@@ -65,7 +66,10 @@ fn common(fields: &ConfigFields<'_>, id: DecoderFamily) -> Result<DecoderSpec, C
     let head_dim = derived_head_dim(fields.opt_size("head_dim")?, hidden, heads)?;
     let mut spec = DecoderSpec::llama(DecoderDims {
         hidden,
-        layers: needed(layers, sizes.layers)?,
+        layers: checked_layers(
+            sizes.layers.first().copied().unwrap_or("layers"),
+            needed(layers, sizes.layers)?,
+        )?,
         heads,
         kv_heads: fields.opt_size("num_key_value_heads")?.unwrap_or(heads),
         head_dim,

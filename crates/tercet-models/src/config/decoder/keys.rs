@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
+use super::super::bounds::{TensorBounds, checked_layers};
 use super::super::{ConfigError, ensure};
 use super::families::{self, DecoderFamily, DecoderFamilyRow};
 use super::{
@@ -247,6 +248,7 @@ fn reject_variants(keys: &GgufKeys<'_>, family: &DecoderFamilyRow) -> Result<(),
 /// The number of decoder layers, without multi-token prediction blocks.
 fn layers(keys: &GgufKeys<'_>, family: &DecoderFamilyRow) -> Result<usize, ConfigError> {
     let (all, beside) = (keys.size("block_count")?, keys.mtp_layers(family)?);
+    TensorBounds::from_gguf(keys.gguf).parts("layers", checked_layers("block_count", all)?)?;
     ensure(all > beside, || {
         format!(
             "{beside} of {all} blocks are for multi-token prediction, so none remains for \

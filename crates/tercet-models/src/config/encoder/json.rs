@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::super::bounds::checked_layers;
 use super::super::fields::HARMLESS;
 use super::super::{ConfigError, ConfigFields, ensure};
 use super::families::{self, ConfigKeys, EncoderFamily};
@@ -86,7 +87,10 @@ fn common(fields: &ConfigFields<'_>, id: EncoderFamily) -> Result<EncoderSpec, C
     };
     let mut spec = EncoderSpec::bert(EncoderDims {
         hidden: size(fields, hidden)?,
-        layers: size(fields, layers)?,
+        layers: checked_layers(
+            layers.first().copied().unwrap_or("layers"),
+            size(fields, layers)?,
+        )?,
         heads: size(fields, heads)?,
         ffn: match ffn {
             // The family's row reads the width.

@@ -35,6 +35,9 @@ const OF_FEATURES: &[&str] = &[
 /// Maximum number of layers of the encoder and of the decoder.
 const MAX_LAYERS: usize = 4096;
 
+/// Maximum number of positions of a text; the published models have 194.
+const MAX_POSITIONS: usize = 1 << 14;
+
 /// The specification of a Moonshine model (Jeffries et al., "Moonshine: Speech Recognition for Live
 /// Transcription and Voice Commands", 2024). It has three convolutions over samples, pre-norm
 /// layers with rotary embeddings, and a decoder with cross-attention.
@@ -202,6 +205,16 @@ impl MoonshineSpec {
                 format!("{layers} layers; at most {MAX_LAYERS} are supported")
             })?;
         }
+        let most = MAX_POSITIONS;
+        ensure((2..=most).contains(&self.text_positions), || {
+            let n = self.text_positions;
+            format!("`max_position_embeddings` = {n}; expected 2 to {most} positions")
+        })?;
+        // The start token counts.
+        ensure(self.max_length >= 2, || {
+            let n = self.max_length;
+            format!("`max_length` = {n}; expected at least 2: the start token and one of the text")
+        })?;
         let mut tokens = self.end.iter().chain([&self.start]);
         ensure(tokens.all(|id| (*id as usize) < self.vocab), || {
             format!("a special token is beyond the vocabulary of {}", self.vocab)
