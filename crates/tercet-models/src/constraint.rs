@@ -9,6 +9,8 @@ mod exact_numbers;
 #[cfg(feature = "grammar")]
 mod grammar;
 #[cfg(feature = "grammar")]
+mod limits;
+#[cfg(feature = "grammar")]
 pub use exact_numbers::exact_schema;
 #[cfg(feature = "grammar")]
 pub use grammar::{Grammar, GrammarCompiler};
