@@ -145,6 +145,32 @@ pub enum ModelError {
         /// Maximum input length of the encoder, in tokens.
         most: usize,
     },
+    /// A text has more bytes than the maximum input of an encoder can have, so it is not tokenized.
+    #[error(
+        "text {text} has {bytes} bytes, which are more than {most} tokens, the model's maximum: shorten it, or \
+         enable truncation (`--truncate`, `truncate=True`)"
+    )]
+    TextTooManyBytes {
+        /// Index of the text in the batch, counted from 1.
+        text: usize,
+        /// Bytes of the text.
+        bytes: usize,
+        /// Maximum input length of the encoder, in tokens.
+        most: usize,
+    },
+    /// The tokenizer adds tokens to a truncated text beyond the maximum input of an encoder.
+    #[error(
+        "text {text} has {tokens} tokens after truncation to {most}: the tokenizer adds more special tokens than \
+         it states; correct its post_processor"
+    )]
+    TooManyAddedTokens {
+        /// Index of the text in the batch, counted from 1.
+        text: usize,
+        /// Tokens of the text, including special tokens.
+        tokens: usize,
+        /// Maximum input length of the encoder, in tokens.
+        most: usize,
+    },
     /// The RoPE tables do not fit into memory.
     #[error("the RoPE tables of the context do not fit into memory; lower the context")]
     RopeTables(#[source] TensorError),

@@ -33,6 +33,7 @@ pub mod config;
 pub mod constraint;
 pub mod dataset;
 mod error;
+mod foreign;
 mod generate;
 pub mod gguf;
 pub mod hf;

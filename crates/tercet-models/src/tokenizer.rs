@@ -33,6 +33,7 @@ pub(crate) use to_gguf::{pieces_of, pre_tokenizer_of};
 use std::path::Path;
 use std::sync::OnceLock;
 
+use crate::foreign::contained;
 use crate::gguf::Gguf;
 use crate::mmap::read_small;
 use batch::enclose;
@@ -73,7 +74,15 @@ pub struct Tokenizer {
     bos: Option<u32>,
     /// EOS token to append, in addition to the tokens of the post-processor.
     eos: Option<u32>,
+    /// Length of the longest token in bytes; computed for the first long text.
+    longest_token: OnceLock<usize>,
 }
+
+/// Factor by which normalization is assumed to shrink a text at most.
+const SHRINKAGE: usize = 16;
+
+/// Length of texts that are always tokenized, in bytes.
+const MIN_TEXT_BYTES: usize = 1 << 16;
 
 /// The tokenization engine.
 #[derive(Debug)]
@@ -122,9 +131,11 @@ impl Tokenizer {
     /// [`TokenizerError::NotJson`], [`TokenizerError::BadCharsMap`], [`TokenizerError::BadJson`].
     pub fn from_json(json: &[u8]) -> Result<Self, TokenizerError> {
         json::check(json)?;
-        let inner = tokenizers::Tokenizer::from_bytes(json)
-            .map_err(|source| TokenizerError::BadJson { source })?;
-        Self::new(inner)
+        caught("reading tokenizer.json", || {
+            let inner = tokenizers::Tokenizer::from_bytes(json)
+                .map_err(|source| TokenizerError::BadJson { source })?;
+            Self::new(inner)
+        })
     }
 
     /// Creates the tokenizer of a GGUF file from its vocabulary (`tokenizer.ggml.*`).
@@ -132,7 +143,9 @@ impl Tokenizer {
     /// # Errors
     /// [`TokenizerError`]: the vocabulary is missing, invalid, or of an unsupported type.
     pub fn from_gguf(gguf: &Gguf) -> Result<Self, TokenizerError> {
-        from_gguf::build(gguf.metadata())
+        caught("reading the vocabulary", || {
+            from_gguf::build(gguf.metadata())
+        })
     }
 
     fn new(mut inner: tokenizers::Tokenizer) -> Result<Self, TokenizerError> {
@@ -153,6 +166,7 @@ impl Tokenizer {
             pad,
             bos: None,
             eos: None,
+            longest_token: OnceLock::new(),
             engine: TokenizerEngine::Crate {
                 byte_vocab: ByteVocab::from_tokenizer(&inner),
                 literal: OnceLock::new(),
@@ -167,6 +181,7 @@ impl Tokenizer {
             pad: model.any_id("<pad>"),
             bos: None,
             eos: None,
+            longest_token: OnceLock::new(),
             engine: TokenizerEngine::Pieces(Box::new(model)),
         }
     }
@@ -234,6 +249,39 @@ impl Tokenizer {
         }
     }
 
+    /// Maximum bytes of a text that can have as few as `tokens` tokens. A longer text need not be
+    /// tokenized to know that it is too long.
+    ///
+    /// Most normalizers keep or grow a text, and some shrink it (composed accents, white space). The
+    /// bound is therefore a multiple of the longest token's length.
+    #[must_use]
+    pub fn max_text_bytes(&self, tokens: usize) -> usize {
+        let longest = *self.longest_token.get_or_init(|| match &self.engine {
+            TokenizerEngine::Crate { inner, .. } => {
+                let vocab = inner.get_vocab(true);
+                vocab.keys().map(String::len).max().unwrap_or(0)
+            }
+            TokenizerEngine::Pieces(model) => model.longest_piece(),
+        });
+        tokens
+            .saturating_mul(longest.max(1))
+            .saturating_mul(SHRINKAGE)
+            .max(MIN_TEXT_BYTES)
+    }
+
+    /// The part of `text` that its first `tokens` tokens can come from.
+    pub(crate) fn beginning<'t>(&self, text: &'t str, tokens: usize) -> &'t str {
+        // Tokens are at least a byte each, so the vocabulary of short texts need not be looked at.
+        if text.len() <= tokens.max(MIN_TEXT_BYTES) {
+            return text;
+        }
+        let mut end = self.max_text_bytes(tokens).min(text.len());
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        &text[..end]
+    }
+
     /// The token ids of `text`. With `add_special` they include the model's special tokens around a
     /// text (BOS, `[CLS]` and so on). Special tokens spelled in `text` are recognized.
     ///
@@ -281,10 +329,12 @@ impl Tokenizer {
                         inner
                     }),
                 };
-                let encoding = inner
-                    .encode_fast(text, add_special)
-                    .map_err(TokenizerError::failed("encoding"))?;
-                encoding.get_ids().to_vec()
+                caught("encoding", || {
+                    let encoding = inner
+                        .encode_fast(text, add_special)
+                        .map_err(TokenizerError::failed("encoding"))?;
+                    Ok(encoding.get_ids().to_vec())
+                })?
             }
             TokenizerEngine::Pieces(model) => {
                 let tokens = model.encode(text, spelled == SpecialTokenEncoding::Special);
@@ -342,9 +392,11 @@ impl Tokenizer {
                 for id in ids {
                     self.known(*id)?;
                 }
-                return inner
-                    .decode(ids, specials == SpecialTokenDecoding::Skip)
-                    .map_err(TokenizerError::failed("decoding"));
+                return caught("decoding", || {
+                    inner
+                        .decode(ids, specials == SpecialTokenDecoding::Skip)
+                        .map_err(TokenizerError::failed("decoding"))
+                });
             }
             TokenizerEngine::Crate {
                 byte_vocab: Some(vocab),
@@ -379,6 +431,19 @@ impl Tokenizer {
             vocab_len: self.vocab_len,
         }
     }
+}
+
+/// Runs code of the `tokenizers` crate, which panics on some damaged vocabularies and patterns.
+fn caught<T>(
+    action: &'static str,
+    run: impl FnOnce() -> Result<T, TokenizerError>,
+) -> Result<T, TokenizerError> {
+    contained(run).unwrap_or_else(|reason| {
+        Err(TokenizerError::Failed {
+            action,
+            source: reason.into(),
+        })
+    })
 }
 
 /// Treatment of special tokens in decoded text.

@@ -5,7 +5,7 @@ use tokenizers::{
     Encoding, PostProcessor, TruncationDirection, TruncationParams, TruncationStrategy,
 };
 
-use super::{Tokenizer, TokenizerEngine, TokenizerError};
+use super::{Tokenizer, TokenizerEngine, TokenizerError, caught};
 
 /// Token ids of several texts, padded to the longest: `[rows, row_len]`, row-major.
 ///
@@ -121,9 +121,12 @@ impl Tokenizer {
             return Err(TokenizerError::NoRoom { max_len, special });
         }
         let room = most.map(|most| most - special);
+        // Do not tokenize the part of a long text that is dropped.
+        let within = |text| room.map_or(text, |room| self.beginning(text, room));
+        let (text, pair) = (within(text), pair.map(within));
         let (ids, type_ids) = match (&self.engine, pair) {
             (TokenizerEngine::Crate { inner, .. }, pair) => {
-                let encoding = encoded(inner, text, pair, room)?;
+                let encoding = caught("encoding", || encoded(inner, text, pair, room))?;
                 (
                     encoding.get_ids().to_vec(),
                     encoding.get_type_ids().to_vec(),
@@ -161,7 +164,7 @@ fn encoded(
     if let Some(second) = &mut second {
         second.set_type_ids(vec![1; second.len()]);
     }
-    let (first, second) = match room {
+    let (mut first, mut second) = match room {
         None => (first, second),
         Some(max_length) => truncate_encodings(
             first,
@@ -175,6 +178,11 @@ fn encoded(
         )
         .map_err(TokenizerError::failed("cutting"))?,
     };
+    // The crate would combine every piece beyond the limit with every piece of the other text.
+    first.take_overflowing();
+    if let Some(second) = &mut second {
+        second.take_overflowing();
+    }
     inner
         .post_process(first, second, true)
         .map_err(TokenizerError::failed("adding special tokens"))

@@ -222,6 +222,12 @@ impl SentencePieceModel {
         self.pieces.len()
     }
 
+    /// Length of the longest piece in bytes.
+    pub(super) fn longest_piece(&self) -> usize {
+        let lengths = self.pieces.iter().map(|piece| piece.text.len());
+        lengths.max().unwrap_or(0)
+    }
+
     pub(super) fn piece(&self, id: u32) -> Option<&SentencePieceEntry> {
         self.pieces.get(id as usize)
     }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use super::{Tokenizer, TokenizerEngine, TokenizerError};
+use super::{Tokenizer, TokenizerEngine, TokenizerError, caught};
 
 impl Tokenizer {
     /// The token ids of `text` without special tokens around it, each with its byte range in
@@ -19,12 +19,14 @@ impl Tokenizer {
             TokenizerEngine::Crate { inner, .. } => inner,
             TokenizerEngine::Pieces(model) => return Ok(model.encode(text, true)),
         };
-        let encoding = inner
-            .encode(text, false)
-            .map_err(TokenizerError::failed("encoding"))?;
-        let spans = encoding.get_offsets().iter();
-        let spans = spans.map(|&(start, end)| start..end);
-        Ok(encoding.get_ids().iter().copied().zip(spans).collect())
+        caught("encoding", || {
+            let encoding = inner
+                .encode(text, false)
+                .map_err(TokenizerError::failed("encoding"))?;
+            let spans = encoding.get_offsets().iter();
+            let spans = spans.map(|&(start, end)| start..end);
+            Ok(encoding.get_ids().iter().copied().zip(spans).collect())
+        })
     }
 
     /// The special tokens that [`Self::encode`] prepends to and appends to a text.
