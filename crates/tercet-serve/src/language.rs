@@ -221,6 +221,25 @@ impl LanguageModel {
         Ok(receive)
     }
 
+    /// Rejects a text that is too long for the context, before it is tokenized.
+    ///
+    /// # Errors
+    /// 400 if no prompt of this many bytes fits.
+    pub(crate) fn check_bytes(&self, bytes: usize) -> Result<(), ApiError> {
+        let most = self.tokenizer.max_text_bytes(self.context);
+        match bytes <= most {
+            true => Ok(()),
+            false => Err(ApiError::new(
+                StatusCode::BAD_REQUEST,
+                "context_length_exceeded",
+                format!(
+                    "the prompt has {bytes} bytes, which exceeds the model's context of {} tokens",
+                    self.context
+                ),
+            )),
+        }
+    }
+
     fn check(&self, request: &GenerationRequest) -> Result<(), ApiError> {
         let (n, context) = (request.prompt.len(), self.context);
         if n == 0 {

@@ -224,6 +224,7 @@ fn tokens(
     let tokenizer = &language.tokenizer;
     let of_tools = tools.map(ToolSet::to_prompt_text);
     let said = messages.iter().flat_map(|said| &said.texts);
+    language.check_bytes(said.clone().chain(&of_tools).map(String::len).sum())?;
     for text in said.chain(&of_tools) {
         if tokenizer
             .spells_special(text)
