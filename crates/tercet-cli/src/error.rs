@@ -20,6 +20,9 @@ pub(crate) enum CliError {
     /// Arguments that contradict each other or the model.
     #[error("{0}")]
     Usage(String),
+    /// The chat template of the model cannot be applied.
+    #[error("the chat template rejects the conversation: {0}")]
+    Template(String),
     #[error("cannot read {path}", path = path.display())]
     File {
         path: PathBuf,

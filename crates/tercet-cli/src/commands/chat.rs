@@ -100,7 +100,7 @@ pub(crate) fn run(args: &ChatArgs) -> Result<CommandOutcome, CliError> {
             Ok(ChatAction::Quit) => return Ok(CommandOutcome::Done),
             // On a terminal the user can correct the line, so the error does not end the
             // conversation.
-            Err(e @ CliError::Usage(_)) if terminal => error::report(&e),
+            Err(e @ (CliError::Usage(_) | CliError::Template(_))) if terminal => error::report(&e),
             Err(e) => return Err(e),
         }
     }

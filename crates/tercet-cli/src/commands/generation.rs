@@ -330,12 +330,7 @@ impl TextGenerator {
             }
         }
         let rendered = template.render(messages, &TemplateValue::None, true);
-        let rendered = rendered.map_err(|e| {
-            CliError::Usage(format!(
-                "the chat template rejects the conversation: {}",
-                tercet::one_line(&e)
-            ))
-        })?;
+        let rendered = rendered.map_err(|e| CliError::Template(tercet::one_line(&e)))?;
         self.encode(&rendered.text, false, what)
     }
 

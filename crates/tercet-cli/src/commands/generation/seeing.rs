@@ -131,6 +131,22 @@ impl TextGenerator {
         }
     }
 
+    /// Rejects a text that is too long for the context, before it is tokenized.
+    fn check_bytes(&self, bytes: usize) -> Result<(), CliError> {
+        let context = self.generator.context();
+        // The encoder of an encoder-decoder model reads the text.
+        if self.reader.is_some() || bytes <= self.tokenizer.max_text_bytes(context) {
+            return Ok(());
+        }
+        let reason = format!(
+            "the prompt has {bytes} bytes, which exceeds the context of {context} tokens; shorten it, or set a longer \
+             --context"
+        );
+        Err(CliError::model("cannot process the prompt")(
+            tercet_models::ModelError::Unsupported(reason),
+        ))
+    }
+
     /// Tokenizes a text together with the images.
     pub(super) fn encode(
         &mut self,
@@ -138,6 +154,7 @@ impl TextGenerator {
         special: bool,
         what: &str,
     ) -> Result<Vec<u32>, CliError> {
+        self.check_bytes(text.len())?;
         let Some(ImageInputs {
             reader,
             images: pictures,
