@@ -180,9 +180,20 @@ impl Indexer {
         run.state.files = run.index.files.iter().filter(|file| file.whole).count();
         run.state.file_count = run.state.files + changed.len();
         let went = run.all(&changed, &mut report.skipped, progress);
-        // Save the finished vectors even after an error or an early stop.
-        run.save()?;
+        // Save the finished vectors even after an error or an early stop. An index without vectors
+        // would answer every question with nothing.
+        let empty = run.index.is_empty();
+        if !empty {
+            run.save()?;
+        }
         report.finished = went?;
+        if empty && report.finished {
+            return Err(SearchError::NothingIndexed {
+                path: run.index.folder.clone(),
+                unit: self.settings.unit.name(),
+            }
+            .into());
+        }
         report.vectors = run.index.len();
         report.embedded = run.state.vectors;
         report.files = run.index.files.len();
