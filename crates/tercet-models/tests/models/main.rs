@@ -17,6 +17,7 @@ mod encoders;
 mod factor;
 mod folder_to_gguf;
 mod hf;
+mod hostile;
 mod images;
 mod memory;
 mod quantised_damage;
