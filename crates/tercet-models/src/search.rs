@@ -86,14 +86,14 @@ pub enum SearchError {
     },
     /// A passage is longer than the model's maximum.
     #[error(
-        "{path}, line {line}: the passage has {tokens} tokens, but the model reads at most \
-         {most}; truncate it with `--truncate`, or index by lines",
+        "{path}, line {line}: the passage has {length}, but the model reads at most \
+         {most} tokens; truncate it with `--truncate`, or index by lines",
         path = path.display()
     )]
     TooLong {
         path: PathBuf,
         line: usize,
-        tokens: usize,
+        length: String,
         most: usize,
     },
     /// The model produced a zero or non-finite vector, which has no direction.

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use crate::common::{Run, Scratch, bad, good, json, tercet, text};
+use crate::common::{Run, Scratch, bad, demo, good, json, tercet, text};
 
 fn tokens(args: &[&str]) -> Vec<u64> {
     let base = ["generate", "--json", "--device", "cpu", "-n", "24"];
@@ -336,4 +336,27 @@ fn what_is_no_grammar_is_refused() {
     }
     let both = ["generate", "--regex", "a", "--json-schema", "{}"];
     bad(&both, 2, &["cannot be used with"]);
+}
+
+#[test]
+fn a_template_that_rejects_is_no_wrong_argument() {
+    let scratch = Scratch::new("rejecting-template");
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(demo(name), scratch.path(name)).unwrap();
+    }
+    let template = "{{ raise_exception('roles must alternate') }}";
+    let config = serde_json::json!({"chat_template": template}).to_string();
+    scratch.file("tokenizer_config.json", config);
+    let model = scratch.path("");
+    let args = [
+        "generate", "-m", &model, "--chat", "-p", "hi", "-n", "1", "-c", "64",
+    ];
+    bad(&args, 1, &["roles must alternate"]);
+}
+
+#[test]
+fn a_prompt_that_cannot_fit_is_refused_by_its_bytes() {
+    let prompt = "a b ".repeat(30_000);
+    let args = ["generate", "-n", "1", "-c", "16", "-p", &prompt];
+    bad(&args, 1, &["120000 bytes", "--context"]);
 }

@@ -401,8 +401,14 @@ impl IndexRun<'_> {
 
     /// Adds the location of the passage to an error.
     fn placed(&self, e: Error, waiting: &[PendingPassage]) -> Error {
-        let Error::Model(ModelError::TextTooLong { text, tokens, most }) = e else {
-            return e;
+        let (text, most, length) = match e {
+            Error::Model(ModelError::TextTooLong { text, tokens, most }) => {
+                (text, most, format!("{tokens} tokens"))
+            }
+            Error::Model(ModelError::TextTooManyBytes { text, bytes, most }) => {
+                (text, most, format!("{bytes} bytes"))
+            }
+            e => return e,
         };
         let Some(of) = text.checked_sub(1).and_then(|at| waiting.get(at)) else {
             return e;
@@ -411,7 +417,7 @@ impl IndexRun<'_> {
         let error = SearchError::TooLong {
             path,
             line,
-            tokens,
+            length,
             most,
         };
         error.into()
