@@ -5,7 +5,7 @@
 //! parts of a grammar. These checks bound both, so that no request takes a thread, its stack or the
 //! memory of the process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde_json::{Map, Value};
 
@@ -19,12 +19,49 @@ const MAX_MEMBERS: usize = 4096;
 const MAX_NESTING: usize = 128;
 /// Maximum product of the sizes of expressions that must match the same text.
 const MAX_PRODUCT: u64 = 1 << 14;
-/// Assumed size of the expression of a `format`.
-const FORMAT_SIZE: u64 = 64;
-/// Maximum references that are followed one inside the other.
-const MAX_REFERENCES: usize = 8;
+/// Assumed size of the expression of a `format`, and of a schema that is not found in the document.
+const ASSUMED_SIZE: u64 = 64;
+/// The place of the number of alternatives.
+const ALTERNATIVES: &str = "/(alternatives)";
+/// The place of the names of an object's properties.
+const NAMES: &str = "/(names)";
+/// References that are followed one after the other at the same text.
+const MAX_CHAIN: usize = 8;
+/// References that are followed from a schema to those of its properties and items. Every
+/// definition is checked on its own, so this only finds conjunctions across definitions.
+const MAX_REFERENCES: usize = 1;
 /// Maximum places of a schema that are compared, with references counted each time.
-const MAX_PLACES: usize = 1 << 16;
+const MAX_PLACES: usize = 1 << 19;
+
+/// The references that may still be followed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct References {
+    /// At the same text.
+    chain: usize,
+    /// From a schema to those of its properties and items.
+    inner: usize,
+}
+
+impl References {
+    const ALL: References = References {
+        chain: MAX_CHAIN,
+        inner: MAX_REFERENCES,
+    };
+
+    /// Those for properties and items.
+    fn of_members(self) -> References {
+        let chain = if self.inner > 0 { MAX_CHAIN } else { 0 };
+        References { chain, ..self }
+    }
+
+    /// Those of a reference's target; `None` if it is not followed.
+    fn of_target(self) -> Option<References> {
+        Some(References {
+            chain: self.chain.checked_sub(1)?,
+            inner: self.inner.saturating_sub(1),
+        })
+    }
+}
 
 /// The products of sizes of expressions, by the place of the text in the document.
 type Products = BTreeMap<String, u64>;
@@ -39,14 +76,15 @@ pub(super) fn check_schema(schema: &Value) -> Result<(), String> {
     let mut places = Places {
         root: schema,
         visited: 0,
+        targets: HashMap::new(),
     };
-    let products = places.products(schema, MAX_REFERENCES)?;
+    let products = places.products(schema, References::ALL)?;
     check_products(&products)?;
     // Definitions are compiled separately, also if their use lies behind the followed references.
     for name in ["$defs", "definitions"] {
         let all = schema.get(name).and_then(Value::as_object);
         for definition in all.into_iter().flat_map(Map::values) {
-            check_products(&places.products(definition, 1)?)?;
+            check_products(&places.products(definition, References::ALL)?)?;
         }
     }
     Ok(())
@@ -56,7 +94,7 @@ fn check_products(products: &Products) -> Result<(), String> {
     match products.iter().find(|(_, product)| **product > MAX_PRODUCT) {
         None => Ok(()),
         Some((place, _)) => Err(format!(
-            "too many or too long patterns apply to the same text{}{place}; \
+            "too many or too long patterns or alternatives apply to the same text{}{place}; \
              use fewer patterns, or one that is equivalent",
             if place.is_empty() { "" } else { " at " }
         )),
@@ -91,16 +129,18 @@ fn check_values(value: &Value, count: &mut usize) -> Result<(), String> {
 struct Places<'a> {
     root: &'a Value,
     visited: usize,
+    /// The products of targets that were already followed.
+    targets: HashMap<(&'a str, References), Products>,
 }
 
-impl Places<'_> {
+impl<'a> Places<'a> {
     /// The products of a schema: those of everything that applies to the same text are multiplied,
     /// those of alternatives are compared.
-    fn products(&mut self, schema: &Value, references: usize) -> Result<Products, String> {
+    fn products(&mut self, schema: &'a Value, references: References) -> Result<Products, String> {
         self.visited += 1;
         if self.visited > MAX_PLACES {
             return Err(format!(
-                "it refers to itself in more than {MAX_PLACES} places"
+                "with its references it has more than {MAX_PLACES} places"
             ));
         }
         let Value::Object(fields) = schema else {
@@ -113,7 +153,7 @@ impl Places<'_> {
             multiply(&mut all, "", pattern_size(pattern));
         }
         if text("format").is_some() {
-            multiply(&mut all, "", FORMAT_SIZE);
+            multiply(&mut all, "", ASSUMED_SIZE);
         }
         self.children(fields, references, &mut all)?;
         for member in list(fields, "allOf") {
@@ -128,6 +168,11 @@ impl Places<'_> {
                     *known = product.max(*known);
                 }
             }
+            // Alternatives of one schema are combined with those of the others.
+            let count = list(fields, name).len() as u64;
+            if count > 1 {
+                multiply(&mut most, ALTERNATIVES, count);
+            }
             combine(&mut all, most);
         }
         for name in ["not", "if", "then", "else"] {
@@ -136,33 +181,44 @@ impl Places<'_> {
                 combine(&mut all, own);
             }
         }
-        if let (Some(target), Some(references)) = (text("$ref"), references.checked_sub(1)) {
-            let target = target
-                .strip_prefix('#')
-                .and_then(|at| self.root.pointer(at));
-            // A schema that refers to its root is compiled once.
-            if let Some(target) = target.filter(|target| !std::ptr::eq(*target, self.root)) {
-                let own = self.products(target, references)?;
-                combine(&mut all, own);
-            }
+        if let (Some(target), Some(references)) = (text("$ref"), references.of_target()) {
+            let own = self.target(target, references)?;
+            combine(&mut all, own);
         }
         Ok(all)
+    }
+
+    /// The products of a reference's target in this document.
+    fn target(&mut self, name: &'a str, references: References) -> Result<Products, String> {
+        if let Some(known) = self.targets.get(&(name, references)) {
+            return Ok(known.clone());
+        }
+        let found = name.strip_prefix('#').and_then(|at| self.root.pointer(at));
+        let products = match found {
+            // A schema that refers to its root is compiled once.
+            Some(found) if std::ptr::eq(found, self.root) => Products::new(),
+            Some(found) => self.products(found, references)?,
+            None => Products::from([(String::new(), ASSUMED_SIZE)]),
+        };
+        self.targets.insert((name, references), products.clone());
+        Ok(products)
     }
 
     /// Adds the products of an object's properties and a list's items.
     fn children(
         &mut self,
-        fields: &Map<String, Value>,
-        references: usize,
+        fields: &'a Map<String, Value>,
+        references: References,
         all: &mut Products,
     ) -> Result<(), String> {
+        let references = references.of_members();
         let object = |name: &str| fields.get(name).and_then(Value::as_object);
         // Names of other properties must match none of the patterns, values of matching properties
         // all schemas of the patterns.
         let mut matching = Products::new();
         for (pattern, member) in object("patternProperties").into_iter().flatten() {
             check_nesting(pattern)?;
-            multiply(all, "/(names)", pattern_size(pattern));
+            multiply(all, NAMES, pattern_size(pattern));
             let own = self.products(member, references)?;
             combine(&mut matching, own);
         }
@@ -172,6 +228,10 @@ impl Places<'_> {
             below(all, name, own);
         }
         below(all, "*", matching);
+        if let Some(names) = fields.get("propertyNames") {
+            let own = self.products(names, references)?;
+            multiply(all, NAMES, own.get("").copied().unwrap_or(1));
+        }
         for name in [
             "additionalProperties",
             "items",
@@ -217,9 +277,14 @@ fn below(all: &mut Products, name: &str, inner: Products) {
     }
 }
 
-/// An upper bound of the branches of an expression's derivative.
+/// An upper bound of the branches of an expression's derivative. The literal beginning of an
+/// anchored expression has one: the next character.
 fn pattern_size(pattern: &str) -> u64 {
-    pattern.chars().count() as u64 + 1
+    let rest = match pattern.strip_prefix('^') {
+        Some(anchored) => anchored.trim_start_matches(|c: char| !"\\.*+?()|[]{}^$".contains(c)),
+        None => pattern,
+    };
+    rest.chars().count() as u64 + 2
 }
 
 /// Checks a regular expression.
@@ -238,15 +303,12 @@ pub(super) fn check_regex(regex: &str) -> Result<(), String> {
 pub(super) fn check_lark(grammar: &str) -> Result<(), String> {
     check_length(grammar)?;
     check_nesting(&without_texts(grammar))?;
-    for line in without_texts(grammar).lines() {
-        // Intersections are the only operator whose cost is a product.
-        let operands = line.matches('&').count() + line.matches('~').count();
-        if operands > MAX_OPERATORS {
-            return Err(format!(
-                "a rule has {operands} of the operators & and ~; at most {MAX_OPERATORS} are \
-                 supported"
-            ));
-        }
+    // Intersections are the only operator whose cost is a product, also across rules.
+    let operators = without_texts(grammar).matches(['&', '~']).count();
+    if operators > MAX_OPERATORS {
+        return Err(format!(
+            "it has {operators} of the operators & and ~; at most {MAX_OPERATORS} are supported"
+        ));
     }
     for (at, keyword) in grammar.match_indices("%json") {
         let rest = &grammar[at + keyword.len()..];
@@ -259,8 +321,8 @@ pub(super) fn check_lark(grammar: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Maximum number of intersections and complements in a rule of a Lark grammar.
-const MAX_OPERATORS: usize = 4;
+/// Maximum number of intersections and complements in a Lark grammar.
+const MAX_OPERATORS: usize = 6;
 
 /// The grammar without JSON schemas, texts in quotes and regular expressions between slashes, whose
 /// brackets and operators are not those of the grammar.
@@ -340,6 +402,7 @@ mod tests {
             .map(|one| json!({"type": "object", "properties": {"x": one}}))
             .collect();
         let definitions = json!({"a": {"allOf": patterns(4)}});
+        let chained = json!({"a": {"allOf": patterns(4)}, "b": {"$ref": "#/$defs/a"}, "c": {"$ref": "#/$defs/b"}});
         for schema in [
             json!({"allOf": many}),
             nested.unwrap(),
@@ -347,9 +410,12 @@ mod tests {
             json!({"allOf": objects}),
             json!({"type": "array", "items": {"allOf": many}}),
             json!({"type": "object", "patternProperties": by_name}),
+            json!({"allOf": vec![json!({"anyOf": [{"minimum": 1}, {"maximum": 0}]}); 20]}),
+            json!({"allOf": vec![json!({"$ref": "#anchor"}); 3]}),
             json!({"anyOf": [{"type": "null"}, {"allOf": many}]}),
             json!({"$defs": {"a": {"allOf": many}}, "$ref": "#/$defs/a"}),
             json!({"$defs": definitions, "allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}]}),
+            json!({"$defs": chained, "allOf": [{"$ref": "#/$defs/c"}, {"$ref": "#/$defs/c"}]}),
         ] {
             let said = check_schema(&schema).unwrap_err();
             assert!(said.contains("the same text"), "{schema}: {said}");
@@ -366,6 +432,8 @@ mod tests {
                 )
             })
             .collect();
+        let prefixes: Map<String, Value> =
+            (0..10).map(|at| (format!("^x{at}-"), json!({}))).collect();
         let tree = json!({
             "type": "object",
             "properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}, "name": {"pattern": "^a"}},
@@ -374,10 +442,21 @@ mod tests {
             "$defs": {"n": {"properties": {"next": {"$ref": "#/$defs/n"}, "v": {"pattern": "x"}}}},
             "$ref": "#/$defs/n",
         });
+        // The schema of a syntax tree: each of 20 nodes has three nodes of any kind.
+        let node = json!({"anyOf": (0..20).map(|at| json!({"$ref": format!("#/$defs/n{at}")})).collect::<Vec<_>>()});
+        let nodes: Map<String, Value> = (0..20)
+            .map(|at| {
+                let name = json!({"type": "string", "pattern": "^[a-z_]+$"});
+                let own = json!({"name": name, "a": node, "b": node, "c": {"type": "array", "items": node}});
+                (format!("n{at}"), json!({"type": "object", "properties": own}))
+            })
+            .collect();
         for schema in [
+            json!({"$defs": nodes, "anyOf": node["anyOf"]}),
             json!({"type": "object", "properties": fields}),
             json!({"anyOf": patterns(40)}),
             json!({"allOf": patterns(2)}),
+            json!({"type": "object", "patternProperties": prefixes}),
             tree,
             list,
             json!(true),
@@ -409,7 +488,7 @@ mod tests {
             check_lark("start: \"((((&&&&&&\" A /[&~(]&&&&/\nA: B & C"),
             Ok(())
         );
-        assert!(check_lark("start: A\nA: B & C & D & E & F & G").is_err());
+        assert!(check_lark("start: A\nA: B & C & D & E &\n  F & G & H & I").is_err());
         assert!(check_lark(&format!("start: {}", "(".repeat(1000))).is_err());
         let schema = json!({"allOf": patterns(20)});
         assert!(check_lark(&format!("start: %json {schema}\n")).is_err());

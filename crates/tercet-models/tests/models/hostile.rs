@@ -85,11 +85,8 @@ fn counts_of_a_configuration_are_compared_with_the_tensors() {
             &["num_hidden_layers", "num_experts", "linear_conv_kernel_dim"],
         ),
         ("decoders/gpt_oss-a", &["num_local_experts"]),
-        (
-            "decoders/deepseek_v3-a",
-            &["n_routed_experts", "kv_lora_rank", "v_head_dim"],
-        ),
-        ("decoders/gpt2-a", &["n_layer", "n_positions"]),
+        ("decoders/deepseek_v3-a", &["kv_lora_rank", "v_head_dim"]),
+        ("decoders/gpt2-a", &["n_layer"]),
         ("decoders/mamba2-a", &["num_hidden_layers", "conv_kernel"]),
         (
             "encoders/bert-a",
@@ -126,10 +123,7 @@ fn counts_of_a_configuration_are_compared_with_the_tensors() {
                 "max_position_embeddings",
             ],
         ),
-        (
-            "text-to-text/t5-a",
-            &["num_layers", "d_kv", "relative_attention_num_buckets"],
-        ),
+        ("text-to-text/t5-a", &["num_layers", "d_kv"]),
         (
             "vision-language/idefics3-a",
             &[
@@ -152,11 +146,10 @@ fn counts_of_a_configuration_are_compared_with_the_tensors() {
 #[test]
 fn counts_of_a_gguf_file_are_compared_with_the_tensors() {
     let bytes = std::fs::read(data("tiny-rust-llama/tiny-rust-llama-q8_0.gguf")).unwrap();
-    for key in ["block_count", "attention.key_length", "feed_forward_length"] {
+    for key in ["block_count", "feed_forward_length"] {
         let key = format!("llama.{key}");
-        let Some(at) = bytes.windows(key.len()).position(|w| w == key.as_bytes()) else {
-            continue;
-        };
+        let at = bytes.windows(key.len()).position(|w| w == key.as_bytes());
+        let at = at.expect("the file has the key");
         let value = at + key.len() + 4;
         for claim in [1_000_000_u32, 1 << 31] {
             let mut bytes = bytes.clone();
@@ -313,7 +306,7 @@ fn a_recording_of_rate_0_is_an_error() {
 
 #[test]
 fn a_recognizer_that_writes_no_token_is_an_error() {
-    let dir = claiming("speech/moonshine-a", "max_position_embeddings", 96);
+    let dir = claiming("speech/moonshine-a", "decoder_num_attention_heads", 2);
     let path = dir.join("generation_config.json");
     let mut json: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     json["max_length"] = 1.into();
