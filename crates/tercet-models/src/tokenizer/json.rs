@@ -34,6 +34,8 @@ pub(super) fn check(json: &[u8]) -> Result<(), TokenizerError> {
         added_tokens,
         model,
     } = &outline;
+    check_growth("normalizer", normalizer)?;
+    check_growth("decoder", decoder)?;
     check_parts("normalizer", normalizer)?;
     check_parts("pre_tokenizer", pre_tokenizer)?;
     check_parts("decoder", decoder)?;
@@ -136,6 +138,42 @@ fn check_merges(json: &[u8], prefix: &str) -> Result<(), TokenizerError> {
         }
     }
     Ok(())
+}
+
+/// Maximum factor by which the replacements of a part, one after the other, lengthen a text.
+const MAX_GROWTH: u64 = 1 << 14;
+
+/// Checks that replacements do not multiply: thirty that double a letter make a gigabyte of it.
+fn check_growth(part: &'static str, value: &Value) -> Result<(), TokenizerError> {
+    match growth(value) {
+        0..=MAX_GROWTH => Ok(()),
+        factor => Err(unusable(
+            part,
+            format!(
+                "its replacements lengthen a text up to {factor} times; at most {MAX_GROWTH} are supported"
+            ),
+        )),
+    }
+}
+
+/// An upper bound of the factor by which a part and those inside it lengthen a text.
+fn growth(value: &Value) -> u64 {
+    let inner: u64 = match value {
+        Value::Array(items) => items.iter().map(growth).fold(1, u64::saturating_mul),
+        Value::Object(fields) => fields.values().map(growth).fold(1, u64::saturating_mul),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => return 1,
+    };
+    if value.get("type").and_then(Value::as_str) != Some("Replace") {
+        return inner;
+    }
+    let content = value.get("content").and_then(Value::as_str);
+    let content = content.map_or(0, str::len);
+    // A regular expression may match a single byte.
+    let pattern = value
+        .get("pattern")
+        .and_then(|pattern| pattern.get("String"));
+    let pattern = pattern.and_then(Value::as_str).map_or(1, str::len);
+    inner.saturating_mul(content.div_ceil(pattern.max(1)).max(1) as u64)
 }
 
 /// Checks the settings of a part, and of parts inside it.

@@ -241,6 +241,11 @@ fn tokenizers_that_take_minutes_or_all_memory_are_errors() {
     let repeated = json!({"type": "TemplateProcessing", "single": vec![text("A"); 17], "pair": [], "special_tokens": {}});
     let said = refused(&words("post_processor", repeated));
     assert!(said.contains("repeats a text"), "{said}");
+    let double = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"});
+    let sequence = |count| json!({"type": "Sequence", "normalizers": vec![double.clone(); count]});
+    let said = refused(&words("normalizer", sequence(30)));
+    assert!(said.contains("1073741824 times"), "{said}");
+    assert!(Tokenizer::from_json(words("normalizer", sequence(3)).as_bytes()).is_ok());
     let added = |content: String| {
         json!([{"id": 3, "content": content, "single_word": false, "lstrip": false,
             "rstrip": false, "normalized": false, "special": true}])
