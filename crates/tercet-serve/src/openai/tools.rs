@@ -174,7 +174,7 @@ impl ToolSet {
     pub(crate) fn check(&self) -> Result<(), ApiError> {
         match &self.choice {
             ToolChoice::Nothing => Ok(()),
-            ToolChoice::Anything | ToolChoice::One(_) => Err(ApiError::bad(format!(
+            ToolChoice::Anything | ToolChoice::One(_) => Err(ApiError::bad_request(format!(
                 "field `tool_choice` must be `none` or `auto`: required calls with `{}` need a build with the feature `grammar`",
                 self.dialect.arguments()
             ))),
