@@ -73,10 +73,16 @@ pub enum SearchError {
         asked: String,
     },
     /// The folder has nothing to index.
-    #[error("{path}: has no {unit} to index; name a folder with files of this kind", path = path.display())]
+    #[error(
+        "{path}: has no {unit} to index; name a folder with files of this kind",
+        path = path.display()
+    )]
     NothingIndexed { path: PathBuf, unit: &'static str },
     /// The index has no vectors.
-    #[error("{path}: the index has no vectors; create it again with `tercet search index`", path = path.display())]
+    #[error(
+        "{path}: the index has no vectors; create it again with `tercet search index`",
+        path = path.display()
+    )]
     NoVectors { path: PathBuf },
     /// The folder cannot be read.
     #[error("{path}: cannot be read", path = path.display())]

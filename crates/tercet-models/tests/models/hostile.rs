@@ -238,7 +238,8 @@ fn a_panic_of_the_library_is_an_error() {
 
 #[test]
 fn tokenizers_that_take_minutes_or_all_memory_are_errors() {
-    let repeated = json!({"type": "TemplateProcessing", "single": vec![text("A"); 17], "pair": [], "special_tokens": {}});
+    let repeated = json!({"type": "TemplateProcessing", "single": vec![text("A"); 17],
+        "pair": [], "special_tokens": {}});
     let said = refused(&words("post_processor", repeated));
     assert!(said.contains("repeats a text"), "{said}");
     let double = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"});
