@@ -134,20 +134,20 @@ impl GrammarCompiler {
     ) -> Result<impl Constraint + use<>, ConstraintError> {
         let kind = grammar.kind();
         let refused = |reason| ConstraintError::Grammar { kind, reason };
-        let checked = match grammar {
-            Grammar::JsonSchema(schema) => limits::check_schema(schema),
-            Grammar::Regex(regex) => limits::check_regex(regex),
-            Grammar::Lark(lark) => limits::check_lark(lark),
-        };
-        checked.map_err(refused)?;
-        let top = match grammar {
-            Grammar::JsonSchema(schema) => {
-                TopLevelGrammar::from_json_schema(compact(exact_schema(schema)?))
-            }
-            Grammar::Regex(regex) => TopLevelGrammar::from_regex(regex),
-            Grammar::Lark(lark) => TopLevelGrammar::from_lark(lark.clone()),
-        };
         let made = deep(|| {
+            match grammar {
+                Grammar::JsonSchema(schema) => limits::check_schema(schema),
+                Grammar::Regex(regex) => limits::check_regex(regex),
+                Grammar::Lark(lark) => limits::check_lark(lark),
+            }?;
+            let top = match grammar {
+                Grammar::JsonSchema(schema) => {
+                    let exact = exact_schema(schema).map_err(reason)?;
+                    TopLevelGrammar::from_json_schema(compact(exact))
+                }
+                Grammar::Regex(regex) => TopLevelGrammar::from_regex(regex),
+                Grammar::Lark(lark) => TopLevelGrammar::from_lark(lark.clone()),
+            };
             let parser = caught(|| self.factory.create_parser(top))?;
             let mut matcher = Matcher::new(Ok(parser));
             // A grammar that allows no first token, or exceeds a limit there, is an error here
@@ -159,6 +159,14 @@ impl GrammarCompiler {
             }
         });
         made.map(GrammarMatcher).map_err(refused)
+    }
+}
+
+/// The reason of a grammar error, without its prefix.
+fn reason(error: ConstraintError) -> String {
+    match error {
+        ConstraintError::Grammar { reason, .. } => reason,
+        other => other.to_string(),
     }
 }
 
