@@ -266,8 +266,7 @@ impl HfFolder {
     /// The tokenizer of `tokenizer.json`, or of `tokenizer.model` if the former does not exist.
     ///
     /// The post-processor of `tokenizer.json` and `add_bos_token` of `tokenizer_config.json` decide
-    /// whether a text starts with the BOS token. If there is no `tokenizer_config.json` and the
-    /// tokenizer adds no tokens, the `bos_token_id` of `config.json` is prepended.
+    /// whether a text starts with the BOS token. The token is `bos_token_id` of `config.json`.
     ///
     /// # Errors
     /// [`HfError::Tokenizer`], or [`HfError::Json`] for the other files.
@@ -294,14 +293,15 @@ impl HfFolder {
             let spec = self.decoder_spec()?;
             bos = spec.bos;
         }
+        // Without this file, transformers adds no BOS token either.
         let tokenizer_config = read_optional_json(&self.dir.join("tokenizer_config.json"))?;
         let wanted = match &tokenizer_config {
             Some(json) => ConfigFields::new(json, "")
                 .opt_bool("add_bos_token")
-                .map_err(config_error("tokenizer_config.json"))?
-                .unwrap_or(false),
-            None => bos.is_some(),
+                .map_err(config_error("tokenizer_config.json"))?,
+            None => None,
         };
+        let wanted = wanted.unwrap_or(false);
         if wanted
             && let Some(bos) = bos
             && tokenizer.encode("", true).map_err(refused)?.is_empty()

@@ -146,6 +146,26 @@ impl ModelFiles {
         }
     }
 
+    /// The keys of the model's configuration or metadata that are ignored, because they cannot
+    /// change the result; sorted. Keys that describe the file or its training are not listed.
+    ///
+    /// # Errors
+    /// [`Error`] of the configuration.
+    pub fn ignored_keys(&self) -> Result<Vec<String>, Error> {
+        let family = self.family()?;
+        let (read, keys) = config::with_notes(|| match family {
+            ModelFamily::Decoder => self.decoder_spec().map(drop),
+            ModelFamily::Encoder => self.encoder_spec().map(drop),
+            ModelFamily::Vision => self.vision_spec().map(drop),
+            ModelFamily::VisionLanguage => self.vision_language_spec().map(drop),
+            ModelFamily::TextToText => self.seq2seq_spec().map(drop),
+            ModelFamily::Speech if self.is_moonshine() => self.moonshine_spec().map(drop),
+            ModelFamily::Speech => self.speech_tokens().map(drop),
+        });
+        read?;
+        Ok(keys)
+    }
+
     /// Whether a folder with this `model_type` has a decoder besides its encoder.
     fn has_decoder(&self, name: &str) -> bool {
         let ModelFiles::Hf(folder) = self else {

@@ -98,6 +98,9 @@ impl Sampling {
 pub struct DecoderOptions {
     /// Capacity of the KV cache in tokens.
     pub context: usize,
+    /// Length of the text in tokens, if it is known. It selects the divisors of LongRoPE, as in the
+    /// reference implementations; otherwise `context` does.
+    pub text_length: Option<usize>,
     /// Maximum tokens per run; longer prompts are split into chunks.
     pub chunk: usize,
     /// Maximum rows of logits per run.
@@ -123,6 +126,7 @@ impl DecoderOptions {
     pub fn new(config: &DecoderSpec) -> DecoderOptions {
         DecoderOptions {
             context: config.context,
+            text_length: None,
             chunk: 512.min(config.context),
             logit_rows: 1,
             dtype: DType::F32,
@@ -179,6 +183,8 @@ impl Decoder {
         }
         check_context(config, options.context)?;
         check_cache(options.dtype, options.cache)?;
+        let chosen = options.text_length;
+        let config = &chosen.map_or(config.clone(), |n| config.clone().for_text_length(n));
         let b = ModelBuilder::new(weights, options.dtype).with_decoder_spec(config);
         let mut b = b.in_mode(WeightUse::Adapted(&options.adapters));
         let len = Dim::sym("s");

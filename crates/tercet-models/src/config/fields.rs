@@ -6,18 +6,24 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::ConfigError;
+use super::known_keys::{self, ConfigClass, UnreadKey};
 use crate::gguf::clip;
 
 /// Upper limit of a size. No model has larger sizes, and products of a few of them fit `u64`.
 const MAX_SIZE: u64 = 1 << 31;
 
-/// A JSON object whose fields must all be read or be on a list of harmless fields.
+/// A JSON object that records which of its fields were read.
+///
+/// With a class, fields that were not read follow the rule of [`known_keys`]. Without one, every
+/// field must be read or be on a list of harmless fields.
 pub(crate) struct ConfigFields<'a> {
     map: &'a Map<String, Value>,
     /// Path of the object for error messages, with a final dot: `rope_parameters.`; empty at the
     /// top level.
     prefix: &'static str,
     used_keys: RefCell<BTreeSet<&'static str>>,
+    /// The keys that the configuration class of `transformers` defines.
+    class: Option<ConfigClass>,
 }
 
 impl<'a> ConfigFields<'a> {
@@ -26,7 +32,27 @@ impl<'a> ConfigFields<'a> {
             map,
             prefix,
             used_keys: RefCell::default(),
+            class: None,
         }
+    }
+
+    /// The same fields, of the configuration class of a `model_type`.
+    pub(crate) fn of_class(mut self, model_type: &str) -> Self {
+        self.class = ConfigClass::new(model_type);
+        self
+    }
+
+    /// The class's default of a field, `null` for computed ones; `None` if the class does not define
+    /// the field.
+    pub(super) fn class_default(&self, name: &str) -> Option<&Value> {
+        self.class.as_ref()?.default_of(name)
+    }
+
+    /// Whether the family's own code reads this key of `rope_parameters`.
+    pub(super) fn honours_rope_key(&self, key: &str) -> bool {
+        self.class
+            .as_ref()
+            .is_none_or(|class| class.honours_rope_key(key))
     }
 
     fn path(&self, name: &str) -> String {
@@ -166,17 +192,62 @@ impl<'a> ConfigFields<'a> {
         }
     }
 
-    /// Returns an error if a field is neither read nor in one of the lists of harmless fields.
+    /// Applies the rule for fields that were not read. Fields of the lists `harmless` describe the
+    /// file or its training.
+    ///
+    /// # Errors
+    /// [`ConfigError::Unsupported`] for a field that changes the result;
+    /// [`ConfigError::UnknownFields`] without a class.
     pub(crate) fn finish(&self, harmless: &[&[&str]]) -> Result<(), ConfigError> {
+        let Some(class) = &self.class else {
+            return self.finish_strictly(harmless);
+        };
+        for (name, value) in self.unread(harmless) {
+            match class.classify(self.map, name, value) {
+                UnreadKey::Silent => {}
+                UnreadKey::Ignored => self.note(name),
+                UnreadKey::Meaningful(supported) => {
+                    let path = format!("{}{}", self.prefix, clip(name));
+                    return Err(known_keys::refused(path, value, supported));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies the rule for fields of `rope_parameters` that were not read, for a type of scaling.
+    ///
+    /// # Errors
+    /// [`ConfigError::Unsupported`] for a field that the type reads.
+    pub(super) fn finish_scaling(&self, kind: &str) -> Result<(), ConfigError> {
+        for (name, value) in self.unread(&[]) {
+            if known_keys::scaling_reads(kind, name) {
+                let path = format!("{}{}", self.prefix, clip(name));
+                return Err(known_keys::refused(path, value, "null".to_string()));
+            }
+            self.note(name);
+        }
+        Ok(())
+    }
+
+    /// Notes that a field was ignored.
+    pub(super) fn note(&self, name: &str) {
+        known_keys::note(format!("{}{}", self.prefix, clip(name)));
+    }
+
+    /// The fields that were not read and are not `null`.
+    fn unread(&self, harmless: &[&[&str]]) -> impl Iterator<Item = (&'a String, &'a Value)> {
         let seen = self.used_keys.borrow();
+        self.map.iter().filter(move |(name, value)| {
+            !value.is_null()
+                && !seen.contains(name.as_str())
+                && !harmless.iter().any(|list| list.contains(&name.as_str()))
+        })
+    }
+
+    fn finish_strictly(&self, harmless: &[&[&str]]) -> Result<(), ConfigError> {
         let unknown: Vec<String> = self
-            .map
-            .iter()
-            .filter(|(name, value)| {
-                !value.is_null()
-                    && !seen.contains(name.as_str())
-                    && !harmless.iter().any(|list| list.contains(&name.as_str()))
-            })
+            .unread(harmless)
             .map(|(name, _)| format!("`{}{}`", self.prefix, clip(name)))
             .collect();
         if unknown.is_empty() {

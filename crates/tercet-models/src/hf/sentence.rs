@@ -267,7 +267,8 @@ impl HfWeights {
     /// # Errors
     /// [`ConfigError`] with the field, or with the tensor that no part of the model reads.
     pub fn encoder_spec(&self, config: &Map<String, Value>) -> Result<EncoderSpec, ConfigError> {
-        let spec = EncoderSpec::from_json(config)?;
+        let mut spec = EncoderSpec::from_json(config)?;
+        spec.settle_names(self.tensors().map(|(_, info)| info.name()));
         spec.check_bounds(&TensorBounds::from_folder(self))?;
         reject_unknown_modules(&spec, self)?;
         Ok(spec)

@@ -12,6 +12,7 @@ mod batch;
 mod batches;
 mod caches;
 mod chat;
+mod config_keys;
 mod decoder_fields;
 mod encoders;
 mod factor;

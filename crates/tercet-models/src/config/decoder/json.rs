@@ -14,12 +14,13 @@ use super::{
 use crate::hf::packing::{Packing, SUPPORTED};
 
 /// Reads the fields common to all families, then those of the model's family.
-pub(super) fn read(fields: &ConfigFields<'_>) -> Result<DecoderSpec, ConfigError> {
+pub(super) fn read(fields: ConfigFields<'_>) -> Result<DecoderSpec, ConfigError> {
     let model_type = fields.required("model_type", fields.opt_str("model_type")?)?;
     let family = families::for_model_type(model_type);
     fields.only("model_type", &families::model_types(), |_| family.is_some())?;
     // An unsupported `model_type` is already an error above.
     let family = family.unwrap_or(DecoderFamily::LLAMA);
+    let fields = &fields.of_class(family.get().config_class.unwrap_or(model_type));
     let mut spec = common(fields, family)?;
     (family.get().json)(fields, &mut spec)?;
     fields.finish(&[HARMLESS])?;
@@ -202,20 +203,39 @@ pub(in crate::config) struct RopeScalingConfig {
 }
 
 /// Reads the rotary embeddings. Older files have `rope_theta` and `rope_scaling`. Newer files have
-/// `rope_parameters` with both, or two of these objects: for layers without and with windows.
+/// `rope_parameters` with both, or two of these objects: for layers without and with windows. As in
+/// the reference implementation, `rope_scaling` takes precedence.
 fn ropes(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     if spec.ropes.is_empty() {
         return Ok(());
     }
     let outer = fields.opt_positive("rope_theta")?;
-    let original = fields.opt_size("original_max_position_embeddings")?;
+    // The reference implementation reads this field for families that define it, and then prefers
+    // it to the one inside `rope_scaling`.
+    let original = match fields.class_default("original_max_position_embeddings") {
+        Some(default) => {
+            let stated = fields.opt_size("original_max_position_embeddings")?;
+            let default = default.as_u64().and_then(|size| usize::try_from(size).ok());
+            stated.or(default)
+        }
+        None => None,
+    };
     let mut partial = fields.opt_positive("partial_rotary_factor")?;
+    let mut partial_name = "partial_rotary_factor";
     let mut ropes = Vec::new();
-    for (name, prefix) in [
-        ("rope_scaling", "rope_scaling."),
-        ("rope_parameters", "rope_parameters."),
+    for [name, prefix, inner_partial] in [
+        [
+            "rope_parameters",
+            "rope_parameters.",
+            "rope_parameters.partial_rotary_factor",
+        ],
+        [
+            "rope_scaling",
+            "rope_scaling.",
+            "rope_scaling.partial_rotary_factor",
+        ],
     ] {
-        let Some(object) = fields.opt_object(name)? else {
+        let Some(object) = fields.opt_object(name)?.filter(|object| !object.is_empty()) else {
             continue;
         };
         let kinds = ["full_attention", "sliding_attention"];
@@ -241,7 +261,9 @@ fn ropes(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), Config
                     format!("rope_theta is {outer}, but {prefix}rope_theta is {inner}")
                 })?;
             }
-            partial = found.partial.or(partial);
+            if found.partial.is_some() {
+                (partial, partial_name) = (found.partial, inner_partial);
+            }
             ropes.push(RopeSpec {
                 theta: found.theta.or(outer).unwrap_or(spec.ropes[0].theta),
                 scaling: found.scaling,
@@ -252,12 +274,40 @@ fn ropes(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), Config
         false => spec.ropes = ropes,
         true => spec.ropes[0].theta = outer.unwrap_or(spec.ropes[0].theta),
     }
-    if let Some(partial) = partial {
+    match partial {
+        Some(partial) => rotate_part(fields, spec, partial_name, partial),
+        None => Ok(()),
+    }
+}
+
+/// Sets the rotated part of a head. Many families ignore the field: they rotate whole heads, and
+/// cannot combine a part with scaled frequencies.
+fn rotate_part(
+    fields: &ConfigFields<'_>,
+    spec: &mut DecoderSpec,
+    name: &'static str,
+    partial: f64,
+) -> Result<(), ConfigError> {
+    if fields.honours_rope_key("partial_rotary_factor") {
         ensure(partial <= 1.0, || {
             format!("partial_rotary_factor is {partial}; expected at most 1")
         })?;
         spec.rope_dims = (spec.head_dim as f64 * partial) as usize;
+        return Ok(());
     }
+    let plain = spec
+        .ropes
+        .iter()
+        .all(|rope| rope.scaling == RopeScaling::None);
+    if partial != 1.0 && !plain {
+        return Err(ConfigError::Unsupported {
+            field: name.to_string(),
+            found: partial.to_string(),
+            supported: "1 with scaled frequencies, because this family rotates whole heads"
+                .to_string(),
+        });
+    }
+    fields.note(name);
     Ok(())
 }
 
@@ -273,6 +323,8 @@ fn query_growth(inner: &ConfigFields<'_>) -> Result<Option<AttentionTemperature>
     Ok(Some(growth).filter(|growth| growth.beta > 0.0))
 }
 
+/// Reads one object of rotary parameters. `original` is the trained context length outside the
+/// object, which takes precedence.
 pub(in crate::config) fn stretched(
     inner: &ConfigFields<'_>,
     original: Option<usize>,
@@ -283,12 +335,20 @@ pub(in crate::config) fn stretched(
         kind = inner.opt_str(field)?.unwrap_or(kind);
     }
     let own = inner.opt_size("original_max_position_embeddings")?;
-    let original = own.or(original).unwrap_or(context);
+    let original = original.or(own).unwrap_or(context);
     let factor = inner.opt_positive("factor")?;
     let needed = |factor: Option<f64>| inner.required("factor", factor).map(|f| f as f32);
     let scaling = match kind {
         "default" => {
-            inner.only("factor", "1", |v| v.as_f64() == Some(1.0))?;
+            // The reference implementation ignores these fields without a type of scaling.
+            for (name, stated) in [
+                ("factor", factor.is_some_and(|factor| factor != 1.0)),
+                ("original_max_position_embeddings", own.is_some()),
+            ] {
+                if stated {
+                    inner.note(name);
+                }
+            }
             RopeScaling::None
         }
         "linear" => RopeScaling::Linear {
@@ -328,7 +388,7 @@ pub(in crate::config) fn stretched(
         partial: inner.opt_positive("partial_rotary_factor")?,
         scaling,
     };
-    inner.finish(&[])?;
+    inner.finish_scaling(kind)?;
     Ok(stretched)
 }
 

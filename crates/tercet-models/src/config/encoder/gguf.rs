@@ -1,4 +1,5 @@
-//! GGUF metadata of an encoder. Every key of its architecture is read, or is an error.
+//! GGUF metadata of an encoder. Keys of its architecture that are not read follow the rule of
+//! decoders.
 
 use super::super::bounds::{TensorBounds, checked_layers};
 use super::super::{ConfigError, ensure};
@@ -102,7 +103,10 @@ pub(super) fn read(gguf: &Gguf) -> Result<EncoderSpec, ConfigError> {
     if keys.opt_bool("attention.causal")? == Some(true) {
         return Err(keys.unsupported("attention.causal", "true", "false"));
     }
-    if let Some(pad) = gguf.metadata().opt_u32("tokenizer.ggml.padding_token_id")? {
+    if let Some(pad) = gguf
+        .metadata()
+        .opt_token("tokenizer.ggml.padding_token_id")?
+    {
         spec.pad = pad;
     }
     tensors_say(gguf, &mut spec)?;

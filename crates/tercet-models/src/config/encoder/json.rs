@@ -30,13 +30,13 @@ const WITHOUT_INFLUENCE: &[&str] = &[
 ];
 
 /// Reads the fields common to all families, then those of the model's family.
-pub(super) fn read(fields: &ConfigFields<'_>) -> Result<EncoderSpec, ConfigError> {
+pub(super) fn read(fields: ConfigFields<'_>) -> Result<EncoderSpec, ConfigError> {
     let model_type = fields.required("model_type", fields.opt_str("model_type")?)?;
     let family = families::for_model_type(model_type);
     fields.only("model_type", &families::model_types(), |_| family.is_some())?;
     // An unsupported `model_type` is already an error above.
     let family = family.unwrap_or(EncoderFamily::BERT);
-    read_family(fields, family)
+    read_family(&fields.of_class(model_type), family)
 }
 
 /// Reads the configuration of a known family.

@@ -99,7 +99,7 @@ impl MoonshineSpec {
     /// # Errors
     /// [`ConfigError`] for a field that is missing, wrong, not supported or not known.
     pub fn from_json(json: &Map<String, Value>) -> Result<MoonshineSpec, ConfigError> {
-        let fields = ConfigFields::new(json, "");
+        let fields = ConfigFields::new(json, "").of_class(MOONSHINE);
         fields.only("model_type", MOONSHINE, |v| v.as_str() == Some(MOONSHINE))?;
         fields.only("quantization_config", "an unquantised checkpoint", |_| {
             false
@@ -156,7 +156,7 @@ impl MoonshineSpec {
     /// # Errors
     /// [`ConfigError`] for a field that is wrong, not supported or not known.
     pub(crate) fn read_generation(&mut self, json: &Map<String, Value>) -> Result<(), ConfigError> {
-        let fields = ConfigFields::new(json, "");
+        let fields = ConfigFields::new(json, "").of_class("GenerationConfig");
         for name in ["num_beams", "num_return_sequences", "temperature"] {
             fields.only(name, "1", |v| v.as_f64() == Some(1.0))?;
         }
@@ -277,7 +277,7 @@ fn rope(fields: &ConfigFields<'_>) -> Result<(f64, f64), ConfigError> {
         inner.only("rope_type", "default", |v| v.as_str() == Some("default"))?;
         theta = inner.opt_positive("rope_theta")?.or(theta);
         partial = inner.opt_positive("partial_rotary_factor")?.or(partial);
-        inner.finish(&[])?;
+        inner.finish_scaling("default")?;
     }
     let partial = partial.unwrap_or(0.9);
     ensure(partial <= 1.0, || {

@@ -103,6 +103,7 @@ pub(super) const DEEPSEEK_V3: DecoderFamilyRow = DecoderFamilyRow {
 /// Kimi K2 (Moonshot AI, 2025), which has the structure of V3 and a separate `model_type`.
 pub(super) const KIMI_K2: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "kimi_k2",
+    config_class: Some("deepseek_v3"),
     ..DEEPSEEK_V3
 };
 
