@@ -15,6 +15,7 @@ pub(crate) mod inspect;
 mod inspect_onnx;
 pub(crate) mod merge;
 mod onnx;
+pub(crate) mod open;
 pub(crate) mod ops;
 pub(crate) mod perplexity;
 mod pictures;

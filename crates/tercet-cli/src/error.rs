@@ -47,6 +47,13 @@ pub(crate) enum CliError {
         what: String,
         source: tercet_models::Error,
     },
+    /// Keys of a model's configuration that would be ignored, with `--strict`.
+    #[error("{what}: {file} has keys that would be ignored: {keys}; remove them, or omit --strict")]
+    IgnoredKeys {
+        what: String,
+        file: &'static str,
+        keys: String,
+    },
     #[error(transparent)]
     Device(#[from] tercet::DeviceError),
     #[error("{path} is not a valid graph in text form", path = path.display())]

@@ -37,6 +37,9 @@ Exit codes:
 struct TercetCli {
     #[command(subcommand)]
     command: CliCommand,
+    /// Refuse models with configuration keys that would be ignored
+    #[arg(long, global = true)]
+    strict: bool,
 }
 
 #[derive(Subcommand)]
@@ -94,7 +97,10 @@ enum CliCommand {
 
 fn main() -> ExitCode {
     let result = match TercetCli::try_parse() {
-        Ok(cli) => run(cli.command),
+        Ok(cli) => {
+            commands::open::set_strict(cli.strict);
+            run(cli.command)
+        }
         Err(said) => return usage(&said),
     };
     match result {

@@ -65,7 +65,7 @@ enum ChatAction {
 }
 
 pub(crate) fn run(args: &ChatArgs) -> Result<CommandOutcome, CliError> {
-    let mut writer = args.loading.load(&args.choosing, &args.drafting)?;
+    let mut writer = args.loading.load(&args.choosing, &args.drafting, None)?;
     let template = writer.chat()?;
     writer.add_images(&args.image)?;
     let mut conversation = ChatSession {

@@ -9,6 +9,7 @@ use tercet_models::dataset::Role;
 use tercet_models::{Adapter, DecoderSpec, FinishReason, ModelFiles, ScaledAdapter};
 
 use super::generation::{ModelArgs, PhaseTiming, SpeculationStats, SpeculativeArgs};
+use super::open::open_files;
 use super::sampling_args::{SamplingArgs, text_of};
 use super::tokens;
 use crate::error::{CliError, CommandOutcome};
@@ -98,7 +99,8 @@ struct GenerateReport<'a> {
 pub(crate) fn run(args: &GenerateArgs) -> Result<CommandOutcome, CliError> {
     let prompt = text_of(&args.prompt, args.file.as_deref())?;
     let started = Instant::now();
-    let mut writer = args.loading.load(&args.choosing, &args.drafting)?;
+    let loading = &args.loading;
+    let mut writer = loading.load(&args.choosing, &args.drafting, Some(&prompt))?;
     writer.add_images(&args.image)?;
     let ids = match args.chat {
         true => {
@@ -167,17 +169,17 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<CommandOutcome, CliError> {
 /// Opens a model's files, or the embedded model. Also returns the message for errors that occur
 /// when the model is loaded.
 pub(crate) fn open_model(path: Option<&Path>) -> Result<(ModelFiles, String), CliError> {
-    let (files, what) = match path {
+    match path {
         Some(path) => {
             let what = format!("cannot load the model {}", path.display());
-            (ModelFiles::open(path), what)
+            Ok((open_files(path, &what)?, what))
         }
         None => {
             let what = "cannot load the embedded model".to_string();
-            (ModelFiles::from_gguf_bytes(EMBEDDED), what)
+            let files = ModelFiles::from_gguf_bytes(EMBEDDED);
+            Ok((files.map_err(CliError::model(what.clone()))?, what))
         }
-    };
-    Ok((files.map_err(CliError::model(what.clone()))?, what))
+    }
 }
 
 /// Reads adapters from arguments such as `PATH` and `PATH=0.5`. Without the configuration of a

@@ -129,11 +129,13 @@ impl ModelArgs {
         name.map_or("embedded".into(), |name| name.display().to_string())
     }
 
-    /// Opens and compiles the model, with the sampling and draft settings of the flags.
+    /// Opens and compiles the model, with the sampling and draft settings of the flags. `prompt` is
+    /// the text to continue, if it is known.
     pub(crate) fn load(
         &self,
         choosing: &SamplingArgs,
         drafting: &SpeculativeArgs,
+        prompt: Option<&str>,
     ) -> Result<TextGenerator, CliError> {
         let compiled = choosing.compiled();
         let mut writer = match self.family()? {
@@ -145,7 +147,7 @@ impl ModelArgs {
             }
             Some(ModelFamily::TextToText) => self.load_text_to_text(compiled)?,
             Some(ModelFamily::VisionLanguage) => self.load_seeing(compiled)?,
-            _ => self.load_with(|config| DecoderOptions {
+            _ => self.load_for(prompt, |config| DecoderOptions {
                 sampling: Some(compiled),
                 logit_rows: drafting.rows(),
                 ..DecoderOptions::new(config)
@@ -233,6 +235,15 @@ impl ModelArgs {
         &self,
         options: impl FnOnce(&DecoderSpec) -> DecoderOptions,
     ) -> Result<TextGenerator, CliError> {
+        self.load_for(None, options)
+    }
+
+    /// Like [`Self::load_with`], for a prompt if it is known.
+    fn load_for(
+        &self,
+        prompt: Option<&str>,
+        options: impl FnOnce(&DecoderSpec) -> DecoderOptions,
+    ) -> Result<TextGenerator, CliError> {
         let spinner = progress::spinner("loading");
         let ModelSource {
             device,
@@ -240,12 +251,14 @@ impl ModelArgs {
             what,
             adapters,
         } = self.open()?;
+        let tokenizer = files.tokenizer().map_err(CliError::model(&*what))?;
         let decoder = files
             .decoder(|config| {
                 let options = options(config);
                 let context = self.context.unwrap_or(options.context);
                 DecoderOptions {
                     context,
+                    text_length: longrope_length(config, &tokenizer, prompt, context),
                     chunk: options.chunk.min(context),
                     dtype: self.dtype.dtype(),
                     cache: self.cache(),
@@ -255,7 +268,6 @@ impl ModelArgs {
                 }
             })
             .map_err(CliError::model(&*what))?;
-        let tokenizer = files.tokenizer().map_err(CliError::model(&*what))?;
         let generator = decoder.generator(&device);
         let generator = generator.map_err(CliError::model(&*what))?;
         spinner.finish_and_clear();
@@ -280,6 +292,31 @@ impl ModelArgs {
             constrained: None,
         })
     }
+}
+
+/// The length of the prompt in tokens, for models with LongRoPE; it selects their divisors. Prints a
+/// note about the selection. `None` for other models, and without a prompt.
+fn longrope_length(
+    config: &DecoderSpec,
+    tokenizer: &Tokenizer,
+    prompt: Option<&str>,
+    context: usize,
+) -> Option<usize> {
+    let limit = config.longrope_limit()?;
+    // An invalid prompt is an error later.
+    let length = prompt.and_then(|text| Some(tokenizer.encode(text, true).ok()?.len()));
+    let (chosen_by, by) = match length {
+        Some(length) => (length, format!("the prompt's {length} tokens")),
+        None => (context, format!("the context of {context} tokens")),
+    };
+    let (list, other) = match chosen_by > limit {
+        true => ("long", "at most"),
+        false => ("short", "more than"),
+    };
+    output::print_note(format_args!(
+        "note: LongRoPE: {by} select the {list} factors; texts of {other} {limit} tokens have the others"
+    ));
+    length
 }
 
 impl TextGenerator {
