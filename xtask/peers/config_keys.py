@@ -274,6 +274,11 @@ def lines():
     defaults |= GenerationConfig._get_default_generation_params()
     keys = {name: plain(default) for name, default in sorted(defaults.items()) if name not in ("transformers_version",)}
     yield {"model_type": "GenerationConfig", "keys": keys}
+    for extractor in (transformers.Wav2Vec2FeatureExtractor, transformers.WhisperFeatureExtractor):
+        values = extractor().to_dict()
+        names = sorted(inspect.signature(extractor.__init__).parameters)
+        keys = {name: plain(values[name]) for name in names if name in values}
+        yield {"model_type": extractor.__name__, "keys": keys}
 
 
 def main():

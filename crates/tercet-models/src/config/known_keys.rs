@@ -83,6 +83,21 @@ impl ConfigClass {
         self.object("keys")?.get(key)
     }
 
+    /// The defaults of keys that `map` lacks, also under their other names.
+    pub(super) fn defaults_for(&self, map: &Map<String, Value>) -> Map<String, Value> {
+        let aliases = self.object("aliases");
+        let stated = |key: &str| {
+            let mut others = aliases.into_iter().flatten();
+            map.contains_key(key)
+                || others.any(|(alias, of)| of.as_str() == Some(key) && map.contains_key(alias))
+        };
+        let keys = self.object("keys").into_iter().flatten();
+        let missing = keys.filter(|(key, default)| !default.is_null() && !stated(key));
+        missing
+            .map(|(key, default)| (key.clone(), default.clone()))
+            .collect()
+    }
+
     /// Whether the family's own code reads this key of `rope_parameters`.
     pub(super) fn honours_rope_key(&self, key: &str) -> bool {
         self.lists("rope", key) || self.default_of(key).is_some()

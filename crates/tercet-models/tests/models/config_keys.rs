@@ -339,6 +339,51 @@ fn what_transformers_saves_means_the_same() {
     }
 }
 
+/// The keys of a `model_type` that the committed list has, and their defaults.
+fn class_keys(model_type: &str) -> Map<String, Value> {
+    let list = include_str!("../../src/config/transformers_keys.jsonl");
+    let line = list
+        .lines()
+        .map(|line| object(serde_json::from_str(line).unwrap()))
+        .find(|line| line.get("model_type") == Some(&json!(model_type)));
+    object(line.unwrap()["keys"].clone())
+}
+
+#[test]
+fn absent_keys_have_the_defaults_of_the_class() {
+    let (mut compared, mut differing) = (0, Vec::new());
+    for line in SAVED.lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let name = line["folder"].as_str().unwrap();
+        if !name.starts_with("decoders/") || name.contains("mistral3") {
+            continue;
+        }
+        let saved = object(line["config"].clone());
+        let model_type = saved["model_type"].as_str().unwrap();
+        for (key, default) in class_keys(model_type) {
+            // A model without sizes or tokens is refused, or ends as its other files say.
+            if default.is_null() || key.ends_with("token_id") {
+                continue;
+            }
+            let (mut with, mut without) = (saved.clone(), saved.clone());
+            with.insert(key.clone(), default);
+            without.remove(&key);
+            let (Ok(with), Ok(without)) = (
+                DecoderSpec::from_json(&with),
+                DecoderSpec::from_json(&without),
+            ) else {
+                continue;
+            };
+            compared += 1;
+            if with != without {
+                differing.push(format!("{name} {key}"));
+            }
+        }
+    }
+    assert!(compared > 300, "{compared}");
+    assert!(differing.is_empty(), "{differing:?}");
+}
+
 #[test]
 fn nomic_bert_with_new_keys_and_old_tensors_opens() {
     let old = data("encoders/nomic_bert-a");

@@ -20,7 +20,8 @@ pub(super) fn read(fields: ConfigFields<'_>) -> Result<DecoderSpec, ConfigError>
     fields.only("model_type", &families::model_types(), |_| family.is_some())?;
     // An unsupported `model_type` is already an error above.
     let family = family.unwrap_or(DecoderFamily::LLAMA);
-    let fields = &fields.of_class(family.get().config_class.unwrap_or(model_type));
+    let fields = fields.of_class(family.get().config_class.unwrap_or(model_type));
+    let fields = &fields.with_class_defaults();
     let mut spec = common(fields, family)?;
     (family.get().json)(fields, &mut spec)?;
     fields.finish(&[HARMLESS])?;
@@ -112,7 +113,7 @@ fn first_size(
     names: &[&'static str],
 ) -> Result<Option<usize>, ConfigError> {
     for &name in names {
-        if let Some(size) = fields.opt_size(name)? {
+        if let Some(size) = fields.stated_size(name)? {
             return Ok(Some(size));
         }
     }
@@ -161,20 +162,11 @@ pub(super) fn windows(
     spec: &mut DecoderSpec,
     windowed: impl Fn(usize) -> bool,
 ) -> Result<(), ConfigError> {
-    let layers = spec.layers.len();
-    let mut types: Option<Vec<bool>> = None;
-    let supported =
-        format!("\"full_attention\" or \"sliding_attention\" for each of {layers} layers");
-    fields.only("layer_types", &supported, |v| {
-        let of = |v: &Value| match v.as_str() {
-            Some("full_attention") => Some(false),
-            Some("sliding_attention") => Some(true),
-            Some(_) | None => None,
-        };
-        let all = v.as_array().and_then(|a| a.iter().map(of).collect());
-        types = all;
-        types.as_ref().is_some_and(|t| t.len() == layers)
-    })?;
+    // Families whose class has no `layer_types` ignore it.
+    let types = match fields.class_default("layer_types") {
+        Some(_) => layer_types(fields, spec.layers.len())?,
+        None => None,
+    };
     match (fields.opt_size("sliding_window")?, types) {
         (Some(window), Some(types)) => spec.set_windows(window, |i| types[i]),
         (Some(window), None) => spec.set_windows(window, windowed),
@@ -184,6 +176,23 @@ pub(super) fn windows(
     }
     turn_windowed_layers(spec);
     Ok(())
+}
+
+/// For each layer, whether `layer_types` gives it a window.
+fn layer_types(fields: &ConfigFields<'_>, layers: usize) -> Result<Option<Vec<bool>>, ConfigError> {
+    let mut types: Option<Vec<bool>> = None;
+    let supported =
+        format!("\"full_attention\" or \"sliding_attention\" for each of {layers} layers");
+    fields.only("layer_types", &supported, |v| {
+        let of = |v: &Value| match v.as_str() {
+            Some("full_attention") => Some(false),
+            Some("sliding_attention") => Some(true),
+            Some(_) | None => None,
+        };
+        types = v.as_array().and_then(|a| a.iter().map(of).collect());
+        types.as_ref().is_some_and(|t| t.len() == layers)
+    })?;
+    Ok(types)
 }
 
 /// If the model has two rotary embeddings, layers with a window use the second.

@@ -180,7 +180,7 @@ impl MoonshineSpec {
     /// # Errors
     /// [`ConfigError`] names the field.
     pub(crate) fn check_features(json: &Map<String, Value>) -> Result<(), ConfigError> {
-        let fields = ConfigFields::new(json, "");
+        let fields = ConfigFields::new(json, "").of_class("Wav2Vec2FeatureExtractor");
         for (name, want) in [("feature_size", 1), ("sampling_rate", RATE)] {
             fields.only(name, &want.to_string(), |v| v.as_u64() == Some(want as u64))?;
         }

@@ -182,8 +182,7 @@ impl LatentHeadShape {
             }),
             (None, _) | (_, None) => None,
         };
-        let first = fields.get("first_k_dense_replace").and_then(Value::as_u64);
-        fields.only("first_k_dense_replace", "a number of layers", Value::is_u64)?;
+        let first = fields.opt_count("first_k_dense_replace")?;
         fields.only("moe_layer_freq", "1", |v| v.as_u64() == Some(1))?;
         let experts = Experts {
             shared: Some(SharedExpert::new(shared)),
