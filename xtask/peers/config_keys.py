@@ -111,6 +111,10 @@ class Reads(ast.NodeVisitor):
         name = getattr(called, "id", getattr(called, "attr", ""))
         if name in ("getattr", "hasattr") and len(node.args) > 1 and texts and self.owner(node.args[0]):
             self.names.add(texts[-1])
+            if name == "hasattr":
+                # A question whether a key exists does not read its value.
+                self.generic_visit(node)
+                return
             self.defaults.setdefault(texts[-1], literal(node.args[2]) if len(node.args) > 2 else None)
         of_kwargs = isinstance(called, ast.Attribute) and getattr(called.value, "id", "") == "kwargs"
         if of_kwargs and name in ("pop", "get", "setdefault") and texts:

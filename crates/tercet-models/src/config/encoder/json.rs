@@ -144,7 +144,12 @@ fn size_of_heads(
     ensure(hidden.is_multiple_of(heads), || {
         format!("a width of {hidden} is not a multiple of {heads} heads")
     })?;
-    Ok(hidden / heads)
+    let size = hidden / heads;
+    if fields.class_default("head_dim").is_some() {
+        let supported = format!("{size} (the width of a head)");
+        fields.only("head_dim", &supported, |v| v.as_u64() == Some(size as u64))?;
+    }
+    Ok(size)
 }
 
 /// The size under one of these field names; if several are present, they must agree.

@@ -122,6 +122,8 @@ impl MoonshineSpec {
         })?;
         let (theta, partial) = rope(&fields)?;
         let size = width / heads;
+        let supported = format!("{size} (the width of a head)");
+        fields.only("head_dim", &supported, |v| v.as_u64() == Some(size as u64))?;
         let text_positions = fields.size("max_position_embeddings")?;
         let activation = |name, default| {
             Ok::<_, ConfigError>(encoder::activation(&fields, name)?.unwrap_or(default))
