@@ -144,8 +144,41 @@ pub(crate) fn open(name: &str, timings: bool) -> Result<Device, CliError> {
         which: None,
         cache_dir: cache_dir(),
         timings,
+        memory_bytes: memory_limit()?,
     };
     drivers::labelled(|| Device::open(name, &options)).map_err(|e| CliError::Usage(e.to_string()))
+}
+
+/// Limit of the device memory to plan for: `TERCET_DEVICE_MEMORY`, in bytes or with a unit.
+fn memory_limit() -> Result<Option<u64>, CliError> {
+    const NAME: &str = "TERCET_DEVICE_MEMORY";
+    let Some(value) = std::env::var_os(NAME).filter(|v| !v.is_empty()) else {
+        return Ok(None);
+    };
+    let value = value.to_string_lossy();
+    let bytes = memory_size(&value).ok_or_else(|| {
+        CliError::Usage(format!(
+            "{NAME} is `{value}`; expected a size in bytes, or with a unit such as 512MiB or 8GiB"
+        ))
+    })?;
+    Ok(Some(bytes))
+}
+
+/// Parses bytes with an optional unit: `8GiB`, `8G` and `8589934592` are the same size.
+fn memory_size(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (number, unit) = text.split_at(end.unwrap_or(text.len()));
+    let number: f64 = number.parse().ok()?;
+    let power = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 1,
+        "m" | "mb" | "mib" => 2,
+        "g" | "gb" | "gib" => 3,
+        "t" | "tb" | "tib" => 4,
+        _ => return None,
+    };
+    Some((number * 1024f64.powi(power)) as u64)
 }
 
 /// Folder of the compiled-pipeline cache: `TERCET_CACHE_DIR`, or else the user's cache folder.
@@ -215,5 +248,15 @@ mod tests {
         assert_eq!(seed("7"), Ok(7));
         assert_ne!(seed("-1"), seed("-1"));
         assert!(seed("-2").is_err() && seed("18446744073709551616").is_err());
+    }
+
+    #[test]
+    fn memory_sizes_have_units_of_1024() {
+        for text in ["8GiB", "8g", "8 GB", "8192M", "8589934592"] {
+            assert_eq!(memory_size(text), Some(8 << 30), "{text}");
+        }
+        for text in ["", "GiB", "8 apples", "-1", "1.2.3G"] {
+            assert_eq!(memory_size(text), None, "{text}");
+        }
     }
 }

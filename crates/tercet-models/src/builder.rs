@@ -31,6 +31,7 @@ use tercet::{DType, Type, Value};
 use crate::adapter::AdapterError;
 use crate::config::DecoderSpec;
 use crate::constraint::ConstraintError;
+use crate::context_fit::gib;
 use crate::weight::WeightError;
 pub use batch::{
     BatchEvent, BatchEventKind, BatchGenerator, Sequence, SequenceId, SpeculativeGenerator,
@@ -115,6 +116,29 @@ pub enum ModelError {
         tokens: usize,
         /// Context length that the model was compiled with, in tokens.
         context: usize,
+    },
+    /// The caches of a context do not fit the free memory of the device.
+    #[error(
+        "{} of {context} tokens: {} are needed, of which {} are weights, {} are free and {} are missing; \
+         lower the context (`-c`), store the caches in fewer bits (`--cache-dtype f16` or `q8_0`), \
+         or use a model of fewer bits",
+        tercet_ir::counted(*slots, "sequence", "sequences"),
+        gib(*needed),
+        gib(*weights),
+        gib(*free),
+        gib(needed.saturating_sub(*free))
+    )]
+    ContextMemory {
+        /// Tokens of a sequence.
+        context: usize,
+        /// Sequences in parallel.
+        slots: usize,
+        /// Bytes that the model needs.
+        needed: u64,
+        /// Bytes that the device has free.
+        free: u64,
+        /// Bytes of the weights.
+        weights: u64,
     },
     /// The number of `<image>` placeholders in a prompt differs from the number of images.
     #[error(

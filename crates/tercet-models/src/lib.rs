@@ -31,6 +31,7 @@ pub mod adapter;
 mod builder;
 pub mod config;
 pub mod constraint;
+mod context_fit;
 pub mod dataset;
 mod error;
 mod foreign;
@@ -66,6 +67,9 @@ pub use config::{
     ConfigError, DecoderDims, DecoderSpec, EncoderDims, EncoderSpec, FeedForward, FfnActivation,
     MoonshineSpec, PositionEncoding, RopeLayout, Seq2SeqSpec, SpeechSpec, SpeechTokens, TokenTypes,
     VisionFamily, VisionLanguageSpec, VisionSpec,
+};
+pub use context_fit::{
+    ContextBound, ContextFit, ContextRequest, MAX_DEFAULT_CPU_CONTEXT, MIN_DEFAULT_CONTEXT,
 };
 pub use error::Error;
 pub use generate::{

@@ -183,6 +183,17 @@ impl ModelFiles {
         }
     }
 
+    /// Total bytes of the tensors in the files.
+    pub fn weight_bytes(&self) -> u64 {
+        match self {
+            ModelFiles::Gguf(gguf) => gguf.tensors().iter().map(|t| t.range().len() as u64).sum(),
+            ModelFiles::Hf(folder) => {
+                let tensors = folder.weights().tensors();
+                tensors.map(|(_, t)| t.range().len() as u64).sum()
+            }
+        }
+    }
+
     /// The tokenizer.
     ///
     /// # Errors

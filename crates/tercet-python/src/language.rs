@@ -11,8 +11,8 @@ use tercet_models::constraint::{ConstraintError, Grammar, GrammarCompiler};
 use tercet_models::dataset::template::TemplateValue;
 use tercet_models::dataset::{ChatMessage, ChatTemplate, DataError, Role};
 use tercet_models::{
-    Decoder, DecoderOptions, Generator, MatmulPrecision, ModelFiles, Sampling, SamplingOptions,
-    Tokenizer, end_of_turn_ids,
+    ContextFit, ContextRequest, Decoder, DecoderOptions, Generator, MatmulPrecision, ModelFiles,
+    Sampling, SamplingOptions, Tokenizer, end_of_turn_ids,
 };
 
 use crate::array;
@@ -134,9 +134,15 @@ impl PyLanguageModel {
         context: Option<usize>,
     ) -> Result<PyLanguageModel, tercet_models::Error> {
         let spec = files.decoder_spec()?;
+        let request = ContextRequest {
+            context,
+            dtype,
+            ..ContextRequest::default()
+        };
+        let fit = ContextFit::new(&files, &spec, &device, &request)?;
         let shared = SharedLanguageModel {
             tokenizer: files.tokenizer()?,
-            context: context.unwrap_or(spec.context),
+            context: fit.context,
             eos: spec.eos.to_vec(),
             vocab: spec.vocab,
             files,

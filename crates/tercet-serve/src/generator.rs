@@ -91,7 +91,7 @@ writer!(BatchGenerator);
 writer!(SpeculativeGenerator);
 
 /// Maximum prompt tokens per run. Running sequences wait while a prompt chunk is processed.
-const CHUNK: usize = 256;
+pub(crate) const CHUNK: usize = 256;
 
 /// Compiles a language model for `slots` sequences of at most `context` tokens.
 pub(crate) fn compiled(

@@ -15,14 +15,14 @@ use tercet_models::constraint::Constraint;
 use tercet_models::constraint::{ConstraintError, Grammar, GrammarCompiler};
 use tercet_models::dataset::ChatTemplate;
 use tercet_models::{
-    CacheFormat, FinishReason, MatmulPrecision, ModelFiles, SamplingOptions, ScaledAdapter,
-    Sequence, Tokenizer, end_of_turn_ids,
+    CacheFormat, ContextFit, ContextRequest, FinishReason, MatmulPrecision, ModelFiles,
+    SamplingOptions, ScaledAdapter, Sequence, Tokenizer, end_of_turn_ids,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::engine::{BatchEngine, QueuedRequest, ResponseSender};
 use crate::error::{ApiError, ServeError};
-use crate::generator::{SpeculativeOptions, compiled};
+use crate::generator::{CHUNK, SpeculativeOptions, compiled};
 use crate::logprobs::TokenLogprob;
 use crate::metrics::ServerMetrics;
 use crate::options::ServeOptions;
@@ -54,7 +54,8 @@ pub struct ModelConfig {
     pub cache: Option<CacheFormat>,
     /// Precision of the matmuls of language models.
     pub matmul_precision: MatmulPrecision,
-    /// Maximum tokens of a sequence, prompt included; `None` means the trained context length.
+    /// Maximum tokens of a sequence, prompt included. `Some(0)` means the trained context length;
+    /// `None` means what the memory holds for all slots ([`ContextFit`]).
     pub context: Option<usize>,
     /// Named adapters of a language model. A request selects one as `model:NAME`, or none. Adapters
     /// stay separate from the model's weights.
@@ -94,6 +95,8 @@ pub(crate) struct LanguageModel {
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) template: ChatTemplate,
     pub(crate) context: usize,
+    /// How `context` was determined.
+    pub(crate) fit: ContextFit,
     vocab: usize,
     #[cfg(feature = "grammar")]
     constraints: Arc<ConstraintFactory>,
@@ -118,7 +121,16 @@ impl LanguageModel {
         let spec = files.decoder_spec().map_err(failed)?;
         let tokenizer = Arc::new(files.tokenizer().map_err(failed)?);
         let template = ChatTemplate::from_model(&files, &tokenizer).map_err(failed)?;
-        let context = placement.context.unwrap_or(spec.context);
+        let request = ContextRequest {
+            context: placement.context,
+            slots: options.slots.max(1),
+            chunk: CHUNK,
+            dtype: placement.dtype,
+            cache: placement.cache,
+        };
+        let fit = ContextFit::new(&files, &spec, &placement.device, &request);
+        let fit = fit.map_err(|e| failed(e.into()))?;
+        let context = fit.context;
         let sizes = [context, options.slots.max(1)];
         let writer = compiled(name, &files, &tokenizer, &placement, sizes)?;
         let engine = BatchEngine::start(name, writer, Arc::clone(&tokenizer), options.queue);
@@ -139,6 +151,7 @@ impl LanguageModel {
             tokenizer,
             template,
             context,
+            fit,
             vocab: spec.vocab,
             eos,
             deadline: options.deadline,

@@ -61,6 +61,8 @@ pub(crate) struct EnabledFeatures {
     pub(crate) queue_family: u32,
     /// Valid bits of a timestamp; 0 if the device has no timestamps.
     pub(crate) timestamp_bits: u32,
+    /// The device has `VK_EXT_memory_budget`, which only extends a query.
+    pub(crate) has_memory_budget: bool,
     /// The maximum size of a buffer in bytes. If the device reports only the guaranteed maximum
     /// allocation size, larger allocations are tried and may fail.
     pub(crate) max_buffer: u64,
@@ -96,6 +98,7 @@ impl EnabledFeatures {
             offered.iter().any(same)
         };
         let new = info.api >= [1, 3, 0];
+        let has_memory_budget = has(ash::ext::memory_budget::NAME);
         let offered = SupportedFeatures::query(instance, device, new, &has);
         if !offered.timelines {
             return Err(VulkanOpenError::MissingFeature {
@@ -159,6 +162,7 @@ impl EnabledFeatures {
             starts_in_order: properties.starts_in_order(info.kind),
             queue_family,
             timestamp_bits,
+            has_memory_budget,
             max_buffer: properties.max_buffer,
             timestamp_ns: properties.limits.timestamp_period,
             float_controls: properties.float_controls,

@@ -11,14 +11,13 @@ use std::time::{Duration, Instant};
 
 use tercet::Device;
 #[cfg(feature = "grammar")]
-use tercet_models::ModelError;
-#[cfg(feature = "grammar")]
 use tercet_models::constraint::{Grammar, GrammarCompiler};
 use tercet_models::dataset::template::TemplateValue;
 use tercet_models::dataset::{ChatMessage, ChatTemplate};
 use tercet_models::{
-    DecoderOptions, DecoderSpec, FinishReason, GenerateEvent, GenerateOptions, Generator,
-    ModelFamily, ModelFiles, ScaledAdapter, SourceEncoder, Tokenizer, end_of_turn_ids, generate,
+    ContextBound, ContextFit, ContextRequest, DecoderOptions, DecoderSpec, FinishReason,
+    GenerateEvent, GenerateOptions, Generator, ModelError, ModelFamily, ModelFiles, ScaledAdapter,
+    SourceEncoder, Tokenizer, end_of_turn_ids, generate,
 };
 
 pub(crate) use self::phase::PhaseTiming;
@@ -41,7 +40,8 @@ pub(crate) struct ModelArgs {
     /// repeatable
     #[arg(long, value_name = "PATH[=SCALE]")]
     lora: Vec<String>,
-    /// Context length in tokens, prompt included [default: as trained]
+    /// Context length in tokens, prompt included; 0 means as trained [default: what the memory
+    /// holds, at most as trained, and at most 8192 on a CPU]
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = capacity)]
     context: Option<usize>,
     /// Device to run on; see `tercet devices`
@@ -63,10 +63,10 @@ pub(crate) struct ModelArgs {
 /// allocate huge tables and caches.
 const MAX_CONTEXT: usize = 1 << 20;
 
-fn capacity(text: &str) -> Result<usize, String> {
+pub(crate) fn capacity(text: &str) -> Result<usize, String> {
     let n: Option<usize> = text.parse().ok();
-    n.filter(|n| (1..=MAX_CONTEXT).contains(n))
-        .ok_or_else(|| format!("expected a whole number from 1 to {MAX_CONTEXT}"))
+    n.filter(|n| *n <= MAX_CONTEXT)
+        .ok_or_else(|| format!("expected a whole number from 0 (as trained) to {MAX_CONTEXT}"))
 }
 
 /// An opened model with its device and adapters, not compiled yet.
@@ -251,21 +251,21 @@ impl ModelArgs {
             what,
             adapters,
         } = self.open()?;
+        let spec = files.decoder_spec().map_err(CliError::model(&*what))?;
         let tokenizer = files.tokenizer().map_err(CliError::model(&*what))?;
+        let options = options(&spec);
+        let context = self.fit(&files, &spec, &device, options.context);
+        let context = context.map_err(CliError::model(&*what))?;
         let decoder = files
-            .decoder(|config| {
-                let options = options(config);
-                let context = self.context.unwrap_or(options.context);
-                DecoderOptions {
-                    context,
-                    text_length: longrope_length(config, &tokenizer, prompt, context),
-                    chunk: options.chunk.min(context),
-                    dtype: self.dtype.dtype(),
-                    cache: self.cache(),
-                    matmul_precision: self.dtype.matmul_precision(),
-                    adapters,
-                    ..options
-                }
+            .decoder(|_| DecoderOptions {
+                context,
+                text_length: longrope_length(&spec, &tokenizer, prompt, context),
+                chunk: options.chunk.min(context),
+                dtype: self.dtype.dtype(),
+                cache: self.cache(),
+                matmul_precision: self.dtype.matmul_precision(),
+                adapters,
+                ..options
             })
             .map_err(CliError::model(&*what))?;
         let generator = decoder.generator(&device);
@@ -317,6 +317,31 @@ fn longrope_length(
         "note: LongRoPE: {by} select the {list} factors; texts of {other} {limit} tokens have the others"
     ));
     length
+}
+
+impl ModelArgs {
+    /// The context length of a decoder: that of the flags, or else `wanted` if it is not the
+    /// trained one, or else what fits the memory. Prints a note if the memory determines it.
+    fn fit(
+        &self,
+        files: &ModelFiles,
+        spec: &DecoderSpec,
+        device: &Device,
+        wanted: usize,
+    ) -> Result<usize, ModelError> {
+        let wanted = (wanted != spec.context).then_some(wanted);
+        let request = ContextRequest {
+            context: self.context.or(wanted),
+            dtype: self.dtype.dtype(),
+            cache: self.cache(),
+            ..ContextRequest::default()
+        };
+        let fit = ContextFit::new(files, spec, device, &request)?;
+        if fit.bound == ContextBound::Memory {
+            output::print_note(format_args!("note: {}", fit.describe()));
+        }
+        Ok(fit.context)
+    }
 }
 
 impl TextGenerator {

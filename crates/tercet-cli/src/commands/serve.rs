@@ -8,7 +8,7 @@ use tercet_models::{ModelFamily, ModelFiles, ScaledAdapter};
 use tercet_serve::{HttpServer, ModelConfig, ModelRegistry, ServeOptions, stop_signal};
 
 use super::generate::{open_model, scaled_adapter};
-use super::generation::SpeculativeArgs;
+use super::generation::{SpeculativeArgs, capacity};
 use super::source::{bound, read_graph};
 use super::{ComputePrecision, KvCacheDType, device, positive};
 use crate::error::{CliError, CommandOutcome};
@@ -49,8 +49,9 @@ pub(crate) struct ServeArgs {
     /// Maximum size of a request body in bytes
     #[arg(long, default_value_t = 16 << 20, value_name = "BYTES", value_parser = positive)]
     body_bytes: usize,
-    /// Maximum tokens of a sequence, prompt included [default: as trained]
-    #[arg(short, long, value_name = "N", value_parser = positive)]
+    /// Maximum tokens of a sequence, prompt included; 0 means as trained [default: what the memory
+    /// holds for all slots, at most as trained, and at most 8192 on a CPU]
+    #[arg(short, long, value_name = "N", value_parser = capacity)]
     context: Option<usize>,
     /// Upper bound of a symbol of the graphs, as NAME=N; repeatable
     #[arg(short, long, value_name = "NAME=N", value_parser = bound)]
@@ -92,12 +93,19 @@ pub(crate) fn run(args: &ServeArgs) -> Result<CommandOutcome, CliError> {
     spinner.finish_and_clear();
     let open = options.api_key.is_none();
     let names: Vec<String> = models.names().map(output::escape_line).collect();
+    let contexts: Vec<String> = models
+        .contexts()
+        .map(|(name, fit)| format!("{}: {}", output::escape_line(name), fit.describe()))
+        .collect();
     let server = HttpServer::bind(&args.host, args.port, models, options)?;
     let address = server.address();
     output::print_note(format_args!(
         "serving {} on http://{address}",
         names.join(", ")
     ));
+    for context in contexts {
+        output::print_note(format_args!("note: {context}"));
+    }
     if open && !address.ip().is_loopback() {
         output::print_note(format_args!(
             "note: {address} accepts requests without a key; set {KEY} to require one"

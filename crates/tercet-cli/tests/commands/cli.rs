@@ -49,8 +49,8 @@ fn generate_stops_at_the_context() {
         1,
         &["5 tokens do not fit the context of 4"],
     );
-    for wrong in ["0", "1000000000000"] {
-        let parts = ["--context", "from 1 to 1048576"];
+    for wrong in ["-1", "1000000000000"] {
+        let parts = ["--context", "from 0 (as trained) to 1048576"];
         bad(&["generate", "-c", wrong], 2, &parts);
     }
 }

@@ -58,9 +58,14 @@ impl HalProperties {
             instance.get_physical_device_features2(device, &mut features);
         }
         let plain = all.properties;
+        // SAFETY: the device belongs to this instance.
+        let memory = unsafe { instance.get_physical_device_memory_properties(device) };
+        let heaps = memory.memory_heaps_as_slice().iter();
+        let local = heaps.filter(|h| h.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
         HalProperties {
             units,
             packed_dots,
+            memory_bytes: local.map(|h| h.size).max(),
             unchecked: robustness.pipeline_robustness == vk::TRUE,
             subgroups: has_sizes.then_some(SubgroupSizes {
                 min: sizes.min_subgroup_size,

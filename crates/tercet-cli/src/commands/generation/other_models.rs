@@ -32,7 +32,10 @@ impl ModelArgs {
             adapters: _,
         } = self.open()?;
         let model = files.seq2seq(|spec| Seq2SeqOptions {
-            context: self.context.unwrap_or(spec.encoder.context),
+            context: self
+                .context
+                .filter(|c| *c > 0)
+                .unwrap_or(spec.encoder.context),
             sampling: Some(sampling),
         });
         let model = model.map_err(CliError::model(&*what))?;

@@ -26,9 +26,12 @@ impl ModelArgs {
             what,
             adapters,
         } = self.open()?;
+        let spec = files.vision_language_spec();
+        let spec = spec.map_err(CliError::model(&*what))?.decoder;
+        let context = self.fit(&files, &spec, &device, spec.context);
+        let context = context.map_err(CliError::model(&*what))?;
         let model = files.vision_language(|spec| {
             let options = DecoderOptions::new(&spec.decoder);
-            let context = self.context.unwrap_or(options.context);
             DecoderOptions {
                 context,
                 chunk: options.chunk.min(context),
