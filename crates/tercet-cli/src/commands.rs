@@ -45,8 +45,8 @@ use clap::ValueEnum;
 use tercet::{DType, Device, DeviceOptions};
 use tercet_models::{Decoder, MatmulPrecision};
 
-use crate::drivers;
 use crate::error::CliError;
+use crate::{drivers, output};
 
 /// Float types for computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -131,6 +131,78 @@ impl ComputePrecision {
             Some(products) => format!("{} ({products} matmuls)", self.dtype()),
             None => self.dtype().to_string(),
         }
+    }
+}
+
+/// Layers on the GPU, as llama.cpp counts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GpuLayerCount {
+    Zero,
+    All,
+    Some(u32),
+}
+
+impl GpuLayerCount {
+    fn parse(text: &str) -> Result<GpuLayerCount, String> {
+        match text {
+            "0" => Ok(GpuLayerCount::Zero),
+            "all" | "auto" | "-1" => Ok(GpuLayerCount::All),
+            text => {
+                let count = text.parse().map(GpuLayerCount::Some);
+                count.map_err(|_| "expected a whole number, `all` or `auto`".to_string())
+            }
+        }
+    }
+}
+
+/// Device and threads: flags of the commands that run language models.
+#[derive(clap::Args)]
+pub(crate) struct PlacementArgs {
+    /// Device to run on; see `tercet devices`
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    device: String,
+    /// Layers on the GPU: with 0 and --device auto, the model runs on the CPU. Otherwise all layers run
+    /// on the device, for any number; they are not split yet. Also -ngl
+    #[arg(long, visible_alias = "gpu-layers", value_name = "N", allow_negative_numbers = true, value_parser = GpuLayerCount::parse)]
+    n_gpu_layers: Option<GpuLayerCount>,
+    /// Threads of the CPU device [default: one per core]
+    #[arg(short, long, value_name = "N", value_parser = positive)]
+    threads: Option<usize>,
+}
+
+impl PlacementArgs {
+    /// Sets the number of threads and opens the device.
+    pub(crate) fn open(&self) -> Result<Device, CliError> {
+        self.set_threads()?;
+        let name = match (self.n_gpu_layers, self.device.as_str()) {
+            (Some(GpuLayerCount::Zero), "auto") => "cpu",
+            (_, name) => name,
+        };
+        let device = device(name)?;
+        if let Some(GpuLayerCount::Some(_)) = self.n_gpu_layers {
+            output::print_note(format_args!(
+                "note: all layers run on {}; --n-gpu-layers does not split them",
+                device.name()
+            ));
+        }
+        Ok(device)
+    }
+
+    /// Sets the number of threads. The first call counts, before anything uses threads.
+    ///
+    /// # Errors
+    /// [`CliError::Usage`] if the system cannot create the threads.
+    pub(crate) fn set_threads(&self) -> Result<(), CliError> {
+        static SET: std::sync::OnceLock<Result<(), String>> = std::sync::OnceLock::new();
+        let Some(threads) = self.threads else {
+            return Ok(());
+        };
+        let set = SET.get_or_init(|| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+            pool.build_global().map_err(|e| tercet::one_line(&e))
+        });
+        set.clone()
+            .map_err(|e| CliError::Usage(format!("--threads {threads}: {e}")))
     }
 }
 

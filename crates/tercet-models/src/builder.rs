@@ -45,7 +45,9 @@ pub use encoder::{
     Scoring, SentenceModule, SentenceModules, TokenLabel,
 };
 pub use generator::{Draft, DraftCounts, DraftError, Generator, GeneratorStep, MAX_DRAFT_TOKENS};
-pub use sampling::SamplingOptions;
+pub use sampling::{
+    DRY_BREAKERS, DryBreakers, DryOptions, MirostatOptions, SamplerStep, SamplingOptions,
+};
 pub use seq2seq::{Seq2Seq, Seq2SeqOptions, SourceEncoder};
 pub(crate) use speech::moonshine::PIECE_SECONDS;
 pub use speech::{MoonshineModel, SpeechModel};

@@ -55,13 +55,14 @@ pub use adapter::{Adapter, AdapterError, LowRank};
 pub use builder::training;
 pub use builder::{
     BatchDecoder, BatchEvent, BatchEventKind, BatchGenerator, BatchOptions, CacheFormat,
-    ClassScore, Classifier, Decoder, DecoderOptions, DenseModule, Draft, DraftCounts, DraftError,
-    DummyWeights, Embedder, Encoder, EncoderOutput, Entity, Generator, GeneratorStep,
-    ImageClassifier, ImageEmbedder, ImageEncoder, ImageLabels, MAX_DRAFT_TOKENS, MatmulPrecision,
-    ModelError, ModelGraph, MoonshineModel, PoolingMode, Sampling, SamplingOptions, ScaledAdapter,
-    Scoring, SentenceModule, SentenceModules, Seq2Seq, Seq2SeqOptions, Sequence, SequenceId,
-    SourceEncoder, SpeculativeGenerator, SpeechModel, TokenLabel, VisionLanguageGraphs,
-    VisionModel, VisionOutput, Weights,
+    ClassScore, Classifier, DRY_BREAKERS, Decoder, DecoderOptions, DenseModule, Draft, DraftCounts,
+    DraftError, DryBreakers, DryOptions, DummyWeights, Embedder, Encoder, EncoderOutput, Entity,
+    Generator, GeneratorStep, ImageClassifier, ImageEmbedder, ImageEncoder, ImageLabels,
+    MAX_DRAFT_TOKENS, MatmulPrecision, MirostatOptions, ModelError, ModelGraph, MoonshineModel,
+    PoolingMode, SamplerStep, Sampling, SamplingOptions, ScaledAdapter, Scoring, SentenceModule,
+    SentenceModules, Seq2Seq, Seq2SeqOptions, Sequence, SequenceId, SourceEncoder,
+    SpeculativeGenerator, SpeechModel, TokenLabel, VisionLanguageGraphs, VisionModel, VisionOutput,
+    Weights,
 };
 pub use config::{
     ConfigError, DecoderDims, DecoderSpec, EncoderDims, EncoderSpec, FeedForward, FfnActivation,
@@ -73,8 +74,8 @@ pub use context_fit::{
 };
 pub use error::Error;
 pub use generate::{
-    FinishReason, GenerateEvent, GenerateOptions, Generation, IncrementalDetokenizer,
-    end_of_turn_ids, generate, generate_async,
+    FinishReason, GenerateEvent, GenerateOptions, Generation, IncrementalDetokenizer, end_ids,
+    generate, generate_async,
 };
 pub use gguf::{GgmlType, Gguf, GgufError};
 pub use hf::{ClassHead, HfError, HfFolder, HfWeights, SentenceFolder, SentencePrompts};

@@ -8,15 +8,18 @@
 //!
 //! Byte-level and SentencePiece tokens are decoded by this module from the bytes of each token, so
 //! that text can be streamed exactly ([`StreamDecoder`]). Special tokens spelled in a text are
-//! recognized, as by the model's original tokenizer. [`Tokenizer::encode_literally`] treats them as
-//! ordinary text.
+//! recognized by [`Tokenizer::encode`], as by the model's original tokenizer. They are ordinary text in
+//! [`Tokenizer::encode_literally`], in rows for encoders, and in the words of people in a conversation
+//! ([`Tokenizer::encode_mixed`]).
 
 mod batch;
 mod byte_level;
 mod charsmap;
+mod ends;
 mod error;
 mod from_gguf;
 mod json;
+mod literal;
 mod pre_tokenizers;
 mod sentencepiece;
 mod spans;
@@ -38,6 +41,7 @@ use crate::gguf::Gguf;
 use crate::mmap::read_small;
 use batch::enclose;
 use byte_level::ByteVocab;
+use literal::MarkedTokenizer;
 use sentencepiece::{PieceDecoder, SentencePieceModel};
 
 /// Maximum size of a tokenizer file, in bytes (the largest known ones have about 30 MB).
@@ -92,6 +96,8 @@ enum TokenizerEngine {
         inner: Box<tokenizers::Tokenizer>,
         /// A copy that treats special tokens in a text as ordinary text; created on first use.
         literal: OnceLock<Box<tokenizers::Tokenizer>>,
+        /// A copy that recognizes special tokens only after a marker; created on first use.
+        marked: OnceLock<Box<MarkedTokenizer>>,
         /// The bytes of each token, for byte-level decoders.
         byte_vocab: Option<ByteVocab>,
     },
@@ -149,6 +155,7 @@ impl Tokenizer {
     }
 
     fn new(mut inner: tokenizers::Tokenizer) -> Result<Self, TokenizerError> {
+        ends::make_special(&mut inner);
         let pad = inner
             .get_padding()
             .map(|padding| padding.pad_id)
@@ -170,6 +177,7 @@ impl Tokenizer {
             engine: TokenizerEngine::Crate {
                 byte_vocab: ByteVocab::from_tokenizer(&inner),
                 literal: OnceLock::new(),
+                marked: OnceLock::new(),
                 inner: Box::new(inner),
             },
         })
@@ -291,15 +299,6 @@ impl Tokenizer {
         self.encode_with(text, add_special, SpecialTokenEncoding::Special)
     }
 
-    /// Whether a text spells a special token, which could end its turn in a conversation and start
-    /// another.
-    ///
-    /// # Errors
-    /// [`TokenizerError::Failed`].
-    pub fn spells_special(&self, text: &str) -> Result<bool, TokenizerError> {
-        Ok(self.encode(text, false)? != self.encode_literally(text, false)?)
-    }
-
     /// Like [`Self::encode`], but special tokens spelled in `text` are treated as ordinary text, so
     /// user input cannot end or start a turn.
     ///
@@ -323,11 +322,7 @@ impl Tokenizer {
             TokenizerEngine::Crate { inner, literal, .. } => {
                 let inner = match spelled {
                     SpecialTokenEncoding::Special => inner,
-                    SpecialTokenEncoding::Text => literal.get_or_init(|| {
-                        let mut inner = inner.clone();
-                        inner.set_encode_special_tokens(true);
-                        inner
-                    }),
+                    SpecialTokenEncoding::Text => literal_of(inner, literal)?,
                 };
                 caught("encoding", || {
                     let encoding = inner
@@ -337,7 +332,10 @@ impl Tokenizer {
                 })?
             }
             TokenizerEngine::Pieces(model) => {
-                let tokens = model.encode(text, spelled == SpecialTokenEncoding::Special);
+                let tokens = match spelled {
+                    SpecialTokenEncoding::Special => model.encode(text, &[]),
+                    SpecialTokenEncoding::Text => model.encode_literally(text),
+                };
                 tokens.into_iter().map(|(id, _)| id).collect()
             }
         };
@@ -413,6 +411,18 @@ impl Tokenizer {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
+    /// Whether a token is special: it has no text ([`Self::decode`]).
+    #[must_use]
+    pub fn is_special(&self, id: u32) -> bool {
+        match &self.engine {
+            TokenizerEngine::Crate { inner, .. } => {
+                let added = inner.get_added_vocabulary().get_added_tokens_decoder();
+                added.get(&id).is_some_and(|token| token.special)
+            }
+            TokenizerEngine::Pieces(model) => model.is_control(id),
+        }
+    }
+
     fn known(&self, id: u32) -> Result<u32, TokenizerError> {
         let exists = match &self.engine {
             TokenizerEngine::Crate { inner, .. } => inner.id_to_token(id).is_some(),
@@ -444,6 +454,18 @@ fn caught<T>(
             source: reason.into(),
         })
     })
+}
+
+/// The copy of a tokenizer that treats special tokens as ordinary text, created on first use.
+fn literal_of<'a>(
+    inner: &tokenizers::Tokenizer,
+    literal: &'a OnceLock<Box<tokenizers::Tokenizer>>,
+) -> Result<&'a tokenizers::Tokenizer, TokenizerError> {
+    if let Some(copy) = literal.get() {
+        return Ok(copy);
+    }
+    let copy = Box::new(literal::literal_copy(inner)?);
+    Ok(literal.get_or_init(|| copy))
 }
 
 /// Treatment of special tokens in decoded text.

@@ -35,6 +35,8 @@ pub struct ServeOptions {
     pub connections: usize,
     /// API key that requests must send as `Authorization: Bearer KEY`. `None` accepts all requests.
     pub api_key: Option<String>,
+    /// The source of a chat template, or `chatml`, instead of that of each language model.
+    pub chat_template: Option<String>,
 }
 
 impl Default for ServeOptions {
@@ -50,6 +52,7 @@ impl Default for ServeOptions {
             header_time: Duration::from_secs(30),
             connections: 1024,
             api_key: None,
+            chat_template: None,
         }
     }
 }

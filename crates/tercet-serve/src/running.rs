@@ -155,7 +155,10 @@ impl<'t> RunningRequests<'t> {
                     Ok((piece, stopped)) => match (text.send(piece), stopped) {
                         (false, _) => Some(RequestOutcome::ClientDisconnected),
                         (true, true) => Some(RequestOutcome::Finish(FinishReason::Stop)),
-                        (true, false) => None,
+                        (true, false) => {
+                            let loops = text.detokenizer.is_looping();
+                            loops.then_some(RequestOutcome::Finish(FinishReason::End))
+                        }
                     },
                     Err(e) => Some(RequestOutcome::Failed(ApiError::failed(&e))),
                 }

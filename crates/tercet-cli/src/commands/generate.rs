@@ -8,7 +8,7 @@ use tercet::counted;
 use tercet_models::dataset::Role;
 use tercet_models::{Adapter, DecoderSpec, FinishReason, ModelFiles, ScaledAdapter};
 
-use super::generation::{ModelArgs, PhaseTiming, SpeculationStats, SpeculativeArgs};
+use super::generation::{ModelArgs, PhaseTiming, SpeculationStats, SpeculativeArgs, TemplateArgs};
 use super::open::open_files;
 use super::sampling_args::{SamplingArgs, text_of};
 use super::tokens;
@@ -36,11 +36,13 @@ pub(crate) struct GenerateArgs {
     /// Format the prompt as a user message with the model's chat template
     #[arg(long)]
     chat: bool,
+    #[command(flatten)]
+    template: TemplateArgs,
     /// System prompt
-    #[arg(long, value_name = "TEXT", requires = "chat")]
+    #[arg(long, alias = "system-prompt", value_name = "TEXT", requires = "chat")]
     system: Option<String>,
     /// Maximum tokens to generate; -1: until end of text or context
-    #[arg(short = 'n', long, default_value_t = 128, value_name = "N", allow_negative_numbers = true, value_parser = tokens)]
+    #[arg(short = 'n', long, visible_aliases = ["n-predict", "predict", "max-tokens"], default_value_t = 128, value_name = "N", allow_negative_numbers = true, value_parser = tokens)]
     tokens: usize,
     #[command(flatten)]
     choosing: SamplingArgs,
@@ -104,7 +106,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<CommandOutcome, CliError> {
     writer.add_images(&args.image)?;
     let ids = match args.chat {
         true => {
-            let template = writer.chat()?;
+            let template = writer.chat(&args.template)?;
             let system = args.system.iter();
             let system = system.map(|s| writer.message(Role::System, 0, s));
             let mut messages: Vec<_> = system.collect();
@@ -156,7 +158,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<CommandOutcome, CliError> {
     } else {
         output::print_note(format_args!(
             "{}",
-            summary(&report, args.choosing.temp > 0.0)
+            summary(&report, args.choosing.temperature() > 0.0)
         ));
     }
     Ok(if report.stop == StopReason::Interrupted {

@@ -5,6 +5,7 @@ mod other_models;
 mod phase;
 mod seeing;
 mod speculative_args;
+mod template_args;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -16,16 +17,17 @@ use tercet_models::dataset::template::TemplateValue;
 use tercet_models::dataset::{ChatMessage, ChatTemplate};
 use tercet_models::{
     ContextBound, ContextFit, ContextRequest, DecoderOptions, DecoderSpec, FinishReason,
-    GenerateEvent, GenerateOptions, Generator, ModelError, ModelFamily, ModelFiles, ScaledAdapter,
-    SourceEncoder, Tokenizer, end_of_turn_ids, generate,
+    GenerateEvent, GenerateOptions, Generator, ModelError, ModelFamily, ModelFiles,
+    SamplingOptions, ScaledAdapter, SourceEncoder, Tokenizer, end_ids, generate,
 };
 
 pub(crate) use self::phase::PhaseTiming;
 use self::seeing::ImageInputs;
 pub(crate) use self::speculative_args::{SpeculationStats, SpeculativeArgs};
+pub(crate) use self::template_args::TemplateArgs;
 use super::generate::{adapters, open_model};
 use super::sampling_args::SamplingArgs;
-use super::{ComputePrecision, KvCacheDType, device};
+use super::{ComputePrecision, KvCacheDType, PlacementArgs};
 use crate::error::CliError;
 use crate::interrupt::interrupted;
 use crate::{output, progress};
@@ -42,11 +44,10 @@ pub(crate) struct ModelArgs {
     lora: Vec<String>,
     /// Context length in tokens, prompt included; 0 means as trained [default: what the memory
     /// holds, at most as trained, and at most 8192 on a CPU]
-    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = capacity)]
+    #[arg(short, long, visible_alias = "ctx-size", value_name = "N", allow_negative_numbers = true, value_parser = capacity)]
     context: Option<usize>,
-    /// Device to run on; see `tercet devices`
-    #[arg(long, default_value = "auto", value_name = "NAME")]
-    device: String,
+    #[command(flatten)]
+    placement: PlacementArgs,
     /// Float type for computation
     #[arg(long, value_name = "TYPE", value_enum, default_value_t = ComputePrecision::Auto)]
     dtype: ComputePrecision,
@@ -90,6 +91,8 @@ pub(crate) struct TextGenerator {
     pub(crate) generator: Generator,
     /// Tokens that end the text.
     eos: Vec<u32>,
+    /// Sampling settings of the flags.
+    pub(crate) sampling: SamplingOptions,
     /// Vocabulary size of the model.
     pub(crate) vocab: usize,
     /// Encoder of an encoder-decoder model, which reads the prompt.
@@ -157,7 +160,19 @@ impl ModelArgs {
         writer.generator.set_seed(choosing.seed);
         writer.generator.skip_logits();
         writer.generator.run_ahead();
-        let set = writer.generator.set_sampling(&choosing.options());
+        let options = choosing.options(&writer.tokenizer, &writer.eos)?;
+        let beyond = choosing
+            .stop_token_id
+            .iter()
+            .find(|id| **id as usize >= writer.vocab);
+        if let Some(id) = beyond {
+            let vocab = writer.vocab;
+            let text = format!("--stop-token-id {id} is beyond the vocabulary of {vocab}");
+            return Err(CliError::Usage(text));
+        }
+        writer.eos.extend(&choosing.stop_token_id);
+        let set = writer.generator.set_sampling(&options);
+        writer.sampling = options;
         set.map_err(CliError::model("cannot use these sampling settings"))?;
         #[cfg(feature = "grammar")]
         if let Some(grammar) = choosing.grammar()? {
@@ -203,7 +218,7 @@ impl ModelArgs {
 
     /// Opens the device, the model's files and the adapters.
     pub(super) fn open(&self) -> Result<ModelSource, CliError> {
-        let device = match (device(&self.device)?, self.first_nonfinite) {
+        let device = match (self.placement.open()?, self.first_nonfinite) {
             (device, true) => device.with_finite_check(),
             (device, false) => device,
         };
@@ -225,6 +240,7 @@ impl ModelArgs {
 
     /// The model's family. Loading the model reports errors, so they give `None` here.
     fn family(&self) -> Result<Option<ModelFamily>, CliError> {
+        self.placement.set_threads()?;
         let (files, _) = open_model(self.model.as_deref())?;
         Ok(files.family().ok())
     }
@@ -282,9 +298,10 @@ impl ModelArgs {
             fallback_reported: false,
             device,
             files,
+            eos: end_ids(&decoder.config.eos, &tokenizer),
             tokenizer,
             generator,
-            eos: decoder.config.eos.clone(),
+            sampling: SamplingOptions::default(),
             vocab: decoder.config.vocab,
             reader: None,
             images: None,
@@ -359,41 +376,34 @@ impl TextGenerator {
         }
     }
 
-    /// Loads the model's chat template. From this call on, end-of-turn tokens also end the text.
-    pub(crate) fn chat(&mut self) -> Result<ChatTemplate, CliError> {
+    /// Loads the chat template of the flags, or the model's.
+    pub(crate) fn chat(&mut self, of: &TemplateArgs) -> Result<ChatTemplate, CliError> {
         if self.reader.is_some() {
             let text = "an encoder-decoder model has no chat mode; leave out --chat, or use `tercet generate`";
             return Err(CliError::Usage(text.into()));
         }
-        let template = ChatTemplate::from_model(&self.files, &self.tokenizer);
+        let template = match of.source()? {
+            Some(source) => ChatTemplate::from_model_with(&self.files, &self.tokenizer, &source),
+            None => ChatTemplate::from_model(&self.files, &self.tokenizer),
+        };
         let template = template.map_err(CliError::model("cannot use the chat template"))?;
         if let Some(note) = template.warning() {
             output::print_note(format_args!("note: {note}"));
         }
-        self.eos = end_of_turn_ids(&self.eos, &self.tokenizer);
         Ok(template)
     }
 
-    /// Returns the tokens of a conversation up to the start of the next answer.
-    ///
-    /// Messages are tokenized together with the text of the chat template. A message that contains
-    /// a special token of the model is an error, because that token could end the turn.
+    /// Returns the tokens of a conversation up to the start of the next answer. Only the text of the
+    /// chat template spells special tokens; those in messages are ordinary text.
     pub(crate) fn conversation(
         &mut self,
         template: &ChatTemplate,
         messages: &[ChatMessage],
     ) -> Result<Vec<u32>, CliError> {
         let what = "cannot process the conversation";
-        if let Some(last) = messages.last() {
-            let spells = self.tokenizer.spells_special(last.content());
-            if spells.map_err(CliError::model(what))? {
-                let text = "the message contains a special token of the model, which could end its turn; remove it";
-                return Err(CliError::Usage(text.into()));
-            }
-        }
         let rendered = template.render(messages, &TemplateValue::None, true);
         let rendered = rendered.map_err(|e| CliError::Template(tercet::one_line(&e)))?;
-        self.encode(&rendered.text, false, what)
+        self.encode((&rendered.text, &rendered.literal), false, what)
     }
 
     /// Constrains the next text by the requested grammar.

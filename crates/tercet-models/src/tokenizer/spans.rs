@@ -17,7 +17,7 @@ impl Tokenizer {
     ) -> Result<Vec<(u32, Range<usize>)>, TokenizerError> {
         let inner = match &self.engine {
             TokenizerEngine::Crate { inner, .. } => inner,
-            TokenizerEngine::Pieces(model) => return Ok(model.encode(text, true)),
+            TokenizerEngine::Pieces(model) => return Ok(model.encode(text, &[])),
         };
         caught("encoding", || {
             let encoding = inner
@@ -27,6 +27,19 @@ impl Tokenizer {
             let spans = spans.map(|&(start, end)| start..end);
             Ok(encoding.get_ids().iter().copied().zip(spans).collect())
         })
+    }
+
+    /// The tokens of a text and their byte ranges. Special tokens that overlap the byte ranges
+    /// `literal` are ordinary text, for the engine of this crate.
+    pub(super) fn encode_with_spans_outside(
+        &self,
+        text: &str,
+        literal: &[Range<usize>],
+    ) -> Result<Vec<(u32, Range<usize>)>, TokenizerError> {
+        match &self.engine {
+            TokenizerEngine::Crate { .. } => self.encode_with_spans(text),
+            TokenizerEngine::Pieces(model) => Ok(model.encode(text, literal)),
+        }
     }
 
     /// The special tokens that [`Self::encode`] prepends to and appends to a text.

@@ -67,6 +67,57 @@ fn ids_of_files() {
 }
 
 #[test]
+fn special_tokens_in_literal_text_are_text() {
+    for name in [
+        "byte_level.json",
+        "unigram.json",
+        "word_piece.json",
+        "bpe.model",
+        "unigram.model",
+    ] {
+        let tokenizer = read(name);
+        let mut special: Vec<u32> = tokenizer.special_ids().into_iter().collect();
+        special.sort_unstable();
+        assert!(!special.is_empty(), "{name}");
+        for id in special {
+            let spelled = tokenizer.id_to_token(id).unwrap();
+            let text = format!("a {spelled} b{spelled}c");
+            let recognized = tokenizer.encode(&text, false).unwrap();
+            assert_eq!(
+                recognized.iter().filter(|i| **i == id).count(),
+                2,
+                "{name} {text}"
+            );
+            let unknown = tokenizer.encode_literally("\u{10FFFD}", false).unwrap();
+            let has = |ids: &[u32]| ids.contains(&id) && !unknown.contains(&id);
+            let literal = tokenizer.encode_literally(&text, false).unwrap();
+            assert!(!has(&literal), "{name} {text} {literal:?}");
+            // Rows for encoders are literal. Models of pieces add no tokens around them.
+            let around = tokenizer.encode_row("", None, None).unwrap().ids;
+            let row = tokenizer.encode_row(&text, None, None).unwrap().ids;
+            let count = |ids: &[u32]| ids.iter().filter(|i| **i == id).count();
+            if !unknown.contains(&id) {
+                assert_eq!(count(&row), count(&around), "{name} {text} {row:?}");
+            }
+            // The first spelling is of people, the second is not.
+            let people = 2..2 + spelled.len();
+            let mixed = tokenizer.encode_mixed_with_spans(&text, std::slice::from_ref(&people));
+            let mixed = mixed.unwrap();
+            let at = text.rfind(&*spelled).unwrap();
+            let found: Vec<_> = mixed.iter().filter(|(i, _)| *i == id).collect();
+            if !unknown.contains(&id) {
+                assert_eq!(found.len(), 1, "{name} {text} {mixed:?}");
+                assert!(found[0].1.start <= at && found[0].1.end >= at + spelled.len());
+            }
+            assert!(
+                mixed.iter().all(|(_, span)| span.end <= text.len()),
+                "{mixed:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn texts_of_ids_at_once_and_streamed() {
     for (name, cases) in references().decoded {
         let tokenizer = read(&name);

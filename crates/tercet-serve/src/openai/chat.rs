@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tercet_models::dataset::template::TemplateValue as Shown;
 use tercet_models::dataset::{ChatMessage, Role};
 
@@ -75,7 +75,7 @@ fn constrain(_: &mut CompletionParams, tools: &ToolSet) -> Result<(), ApiError> 
     tools.check()
 }
 
-fn messages(value: Value) -> Result<Vec<ParsedMessage>, ApiError> {
+fn messages(value: Value) -> Result<Vec<ChatMessage>, ApiError> {
     let Value::Array(items) = value else {
         return Err(wrong("messages", &value, "a list of messages"));
     };
@@ -88,13 +88,7 @@ fn messages(value: Value) -> Result<Vec<ParsedMessage>, ApiError> {
     items.into_iter().map(message).collect()
 }
 
-/// A message, and the strings in it that come from the client.
-struct ParsedMessage {
-    message: ChatMessage,
-    texts: Vec<String>,
-}
-
-fn message(value: Value) -> Result<ParsedMessage, ApiError> {
+fn message(value: Value) -> Result<ChatMessage, ApiError> {
     let mut fields = JsonFields::from_value(value, "a message")?;
     let role = fields.text("role")?.unwrap_or_default();
     let Some(known) = Role::ALL.iter().find(|r| r.name() == role) else {
@@ -131,29 +125,24 @@ fn message(value: Value) -> Result<ParsedMessage, ApiError> {
         None => return Err(ApiError::bad_request("field `content` is missing")),
     };
     fields.neutral(&[("refusal", &[Value::String(String::new())])])?;
-    let mut texts = vec![content.clone()];
     let mut shown = vec![("content", Shown::text(&content))];
     if *known == Role::Tool {
         for name in ["tool_call_id", "name"] {
             if let Some(text) = fields.text(name)? {
                 shown.push((name, Shown::text(&text)));
-                texts.push(text);
             }
         }
     }
     fields.finish()?;
     if !calls.is_empty() {
-        let (written, calls): (Vec<String>, Vec<Shown>) = calls.into_iter().unzip();
-        texts.extend(written);
         shown.push(("tool_calls", Shown::list(calls)));
     }
-    let message = ChatMessage::from_fields(*known, shown);
-    Ok(ParsedMessage { message, texts })
+    Ok(ChatMessage::from_fields(*known, shown))
 }
 
-/// Parses the tool calls of an assistant message to their JSON and their values for the template.
-/// Chat templates expect the arguments as objects; their numbers keep all digits.
-fn tool_calls(value: Value) -> Result<Vec<(String, Shown)>, ApiError> {
+/// Parses the tool calls of an assistant message to their values for the template. Chat templates
+/// expect the arguments as objects; their numbers keep all digits.
+fn tool_calls(value: Value) -> Result<Vec<Shown>, ApiError> {
     let Value::Array(items) = value else {
         return Err(wrong("tool_calls", &value, "a list of calls"));
     };
@@ -175,13 +164,11 @@ fn tool_calls(value: Value) -> Result<Vec<(String, Shown)>, ApiError> {
             true => "{}",
             false => arguments.as_str(),
         };
-        // The text of the parsed arguments has no escapes that hide special tokens.
         let parsed = serde_json::from_str::<serde_json::Map<String, Value>>(object);
-        let (Ok(parsed), Ok(value)) = (parsed, Shown::from_json(object)) else {
+        let (Ok(_), Ok(value)) = (parsed, Shown::from_json(object)) else {
             let expected = "a JSON object in a string";
             return Err(wrong("arguments", &Value::String(arguments), expected));
         };
-        let text = json!([id, name, parsed]).to_string();
         let entries = |all: Vec<(&str, Shown)>| Shown::map(all);
         let function = entries(vec![("name", Shown::text(&name)), ("arguments", value)]);
         let call = vec![
@@ -189,7 +176,7 @@ fn tool_calls(value: Value) -> Result<Vec<(String, Shown)>, ApiError> {
             ("type", Shown::text("function")),
             ("function", function),
         ];
-        Ok((text, entries(call)))
+        Ok(entries(call))
     };
     items.into_iter().map(call).collect()
 }
@@ -212,48 +199,32 @@ fn part(value: Value) -> Result<String, ApiError> {
     Ok(text)
 }
 
-/// Returns the tokens of a conversation up to the start of the answer.
-///
-/// Messages are tokenized together with the text of the chat template. A message that contains a
-/// special token could end its turn and start another, so it is rejected.
+/// Returns the tokens of a conversation up to the start of the answer. Only the text of the chat
+/// template spells special tokens; those in messages and tools are ordinary text.
 fn tokens(
     language: &LanguageModel,
-    messages: &[ParsedMessage],
+    messages: &[ChatMessage],
     tools: Option<&ToolSet>,
 ) -> Result<Vec<u32>, ApiError> {
-    let tokenizer = &language.tokenizer;
-    let of_tools = tools.map(ToolSet::to_prompt_text);
-    let said = messages.iter().flat_map(|said| &said.texts);
-    language.check_bytes(said.clone().chain(&of_tools).map(String::len).sum())?;
-    for text in said.chain(&of_tools) {
-        if tokenizer
-            .spells_special(text)
-            .map_err(|e| ApiError::failed(&e))?
-        {
-            return Err(ApiError::bad_request(
-                "a message or a tool contains a special token of the model, which could end its turn; remove it",
-            ));
-        }
-    }
-    let messages: Vec<ChatMessage> = messages.iter().map(|said| said.message.clone()).collect();
     let shown = match tools {
         Some(tools) => tools.for_template()?,
         None => Shown::None,
     };
-    let rendered = language.template.render(&messages, &shown, true);
+    let rendered = language.template.render(messages, &shown, true);
     let rendered = rendered.map_err(|e| {
         ApiError::bad_request(format!(
             "the chat template rejects the messages: {}",
             tercet::one_line(&e)
         ))
     })?;
+    language.check_bytes(rendered.text.len())?;
     let untold = tools.and_then(|tools| tools.names().find(|name| !rendered.text.contains(name)));
     if untold.is_some() {
         return Err(ApiError::bad_request(
             "field `tools` is not supported with this model: its chat template does not use them",
         ));
     }
-    tokenizer
-        .encode(&rendered.text, false)
+    (language.tokenizer)
+        .encode_mixed(&rendered.text, &rendered.literal)
         .map_err(|e| ApiError::failed(&e))
 }

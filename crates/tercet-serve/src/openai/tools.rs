@@ -121,14 +121,6 @@ impl ToolSet {
         ))
     }
 
-    /// JSON of all tools, concatenated.
-    pub(crate) fn to_prompt_text(&self) -> String {
-        self.tools
-            .iter()
-            .map(|tool| tool.json.to_string())
-            .collect()
-    }
-
     /// Grammar of an answer, if it must call a tool.
     #[cfg(feature = "grammar")]
     pub(crate) fn grammar(&self) -> Option<tercet_models::constraint::Grammar> {

@@ -1,7 +1,9 @@
 //! Compilation of other model variants: encoder-decoders, and batched decoders for several
 //! sequences.
 
-use tercet_models::{BatchGenerator, BatchOptions, Sampling, Seq2SeqOptions};
+use tercet_models::{
+    BatchGenerator, BatchOptions, Sampling, SamplingOptions, Seq2SeqOptions, end_ids,
+};
 
 use super::super::{ComputePrecision, FloatPrecision};
 use super::{ModelArgs, ModelSource, TextGenerator};
@@ -47,9 +49,10 @@ impl ModelArgs {
             fallback_reported: false,
             device,
             files,
+            eos: end_ids(&model.spec.eos, &tokenizer),
             tokenizer,
             generator,
-            eos: model.spec.eos,
+            sampling: SamplingOptions::default(),
             vocab: model.spec.encoder.vocab,
             reader: Some(reader),
             images: None,

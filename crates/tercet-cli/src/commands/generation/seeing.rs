@@ -1,9 +1,10 @@
 //! Image inputs of a vision-language model.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use tercet_models::dataset::{ChatMessage, Role};
-use tercet_models::{DecoderOptions, Image, ImageEncoder, Sampling};
+use tercet_models::{DecoderOptions, Image, ImageEncoder, Sampling, SamplingOptions, end_ids};
 
 use super::{ModelArgs, ModelSource, TextGenerator};
 use crate::error::CliError;
@@ -52,9 +53,10 @@ impl ModelArgs {
             fallback_reported: false,
             device,
             files,
+            eos: end_ids(&model.spec.decoder.eos, &tokenizer),
             tokenizer,
             generator,
-            eos: model.spec.decoder.eos,
+            sampling: SamplingOptions::default(),
             vocab: model.spec.decoder.vocab,
             reader: None,
             images: Some(ImageInputs {
@@ -125,11 +127,11 @@ impl TextGenerator {
         const PLACE: &str = "<image>";
         let what = "cannot process the prompt";
         match self.image_count() {
-            0 => self.encode(text, true, what),
-            _ if text.contains(PLACE) => self.encode(text, true, what),
+            0 => self.encode((text, &[]), true, what),
+            _ if text.contains(PLACE) => self.encode((text, &[]), true, what),
             count => {
                 let text = PLACE.repeat(count) + text;
-                self.encode(&text, true, what)
+                self.encode((&text, &[]), true, what)
             }
         }
     }
@@ -150,10 +152,11 @@ impl TextGenerator {
         ))
     }
 
-    /// Tokenizes a text together with the images.
+    /// Tokenizes a text together with the images. Special tokens in its literal ranges are ordinary
+    /// text.
     pub(super) fn encode(
         &mut self,
-        text: &str,
+        (text, literal): (&str, &[Range<usize>]),
         special: bool,
         what: &str,
     ) -> Result<Vec<u32>, CliError> {
@@ -163,12 +166,15 @@ impl TextGenerator {
             images: pictures,
         }) = &mut self.images
         else {
-            let tokens = self.tokenizer.encode(text, special);
+            let tokens = match special {
+                true => self.tokenizer.encode(text, true),
+                false => self.tokenizer.encode_mixed(text, literal),
+            };
             return tokens.map_err(CliError::model(what));
         };
         let bar = progress::bar("images", 1, "tiles");
-        let read = reader.read(
-            (text, pictures),
+        let read = reader.read_mixed(
+            (text, literal, pictures),
             (&self.tokenizer, special),
             &mut self.generator,
             &mut |done, all| {

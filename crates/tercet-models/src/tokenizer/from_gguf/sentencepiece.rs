@@ -5,7 +5,7 @@ use super::super::sentencepiece::{
     SentencePieceAlgorithm, SentencePieceEntry, SentencePieceKind, SentencePieceModel,
     SentencePieceNormalizer, SentencePieceSpec, UNKNOWN_SURFACE, byte_of,
 };
-use super::super::{Tokenizer, TokenizerError};
+use super::super::{Tokenizer, TokenizerError, ends};
 use super::{BosEosDefaults, TokenType, bad, read_types, strings};
 use crate::gguf::{GgufMetadata, GgufValue, GgufValueType, clip};
 
@@ -73,6 +73,8 @@ fn read_pieces(meta: &GgufMetadata) -> Result<Vec<SentencePieceEntry>, Tokenizer
             TokenType::Undefined | TokenType::Normal => SentencePieceKind::Normal,
             TokenType::Unknown => SentencePieceKind::Unknown,
             TokenType::Control => SentencePieceKind::Control,
+            // Some converters mark the end of a text as user-defined.
+            TokenType::UserDefined if ends::is_unmistakable(token) => SentencePieceKind::Control,
             TokenType::UserDefined => SentencePieceKind::UserDefined,
             TokenType::Unused => SentencePieceKind::Unused,
             TokenType::Byte => SentencePieceKind::Byte(byte_of(token).ok_or_else(|| {
