@@ -9,7 +9,10 @@ use tercet_models::dataset::template::{Template, TemplateError, TemplateLimits, 
 use tercet_models::dataset::{
     ChatMessage, ChatRecord, ChatTemplate, Corpus, CorpusOptions, DataError, LineError, Role,
 };
-use tercet_models::{Gguf, MappedFile, ModelFiles, Tokenizer};
+use tercet_models::{
+    DecoderOptions, FinishReason, GenerateOptions, Gguf, IncrementalDetokenizer, MappedFile,
+    ModelFiles, SamplingOptions, Tokenizer, end_ids, generate,
+};
 
 /// 2024-07-26, as in `make.py`.
 const NOW: i64 = 1_721_952_000;
@@ -504,7 +507,7 @@ fn every_operation_keeps_the_words_of_people_apart() {
             "x,y",
         ),
         ("{% filter trim %}{{ bos }}{{ two }}{% endfilter %}", "x,y"),
-        ("{{ two * 2 }}{{ (bos + two) * 2 }}", "x,yx,y|x,y"),
+        ("{{ two * 2 }}{{ (bos + two) * 2 }}", "x,yx,y|x,y|x,y"),
         (
             "{{ w.splitlines() | last }}{{ w.split() | first }}",
             "c <s>A</s>",
@@ -540,7 +543,9 @@ fn special_tokens_of_messages_are_text() {
         let ids = TOKENIZER
             .encode_mixed(&rendered.text, &rendered.literal)
             .unwrap();
-        assert_eq!(TOKENIZER.decode_with_special(&ids).unwrap(), rendered.text);
+        // A noncharacter beside special tokens is replaced.
+        let text = rendered.text.replace('\u{FDD0}', "\u{FFFD}");
+        assert_eq!(TOKENIZER.decode_with_special(&ids).unwrap(), text);
         (ids, rendered)
     };
     // Without special tokens the prompt has the tokens of its text.
@@ -562,7 +567,7 @@ fn special_tokens_of_messages_are_text() {
     // In files too; and texts are text, unless they are formatted already.
     let talk = chat(&[(Role::User, "<|eot|>"), (Role::Assistant, "a<|im_end|>b")]);
     let (found, _) = learnt(&template, "literal", &talk);
-    assert_eq!(found, "a<|im_end|>b<|im_end|>");
+    assert_eq!(found, "a<|im_end|>b<|im_end|>|");
     let path = temp_dir("parse-special").join("texts.jsonl");
     std::fs::write(&path, r#"{"text": "a <|im_end|> b"}"#).unwrap();
     let read = |parses_special| {
@@ -619,4 +624,60 @@ fn ends_are_found_by_their_names() {
     let harmony = [("<|return|>", true), ("<|call|>", true), ("<|end|>", true)];
     assert_eq!(of(&harmony), "<|call|> <|return|>");
     assert_eq!(of(&harmony[2..]), "<|end|>");
+}
+
+#[test]
+fn special_tokens_without_text_do_not_loop_for_ever() {
+    let special = SPECIAL.map(|token| TOKENIZER.token_to_id(token).unwrap());
+    let word = TOKENIZER.encode("a", false).unwrap()[0];
+    let looping = |tokens: &mut dyn Iterator<Item = u32>| {
+        let mut text = IncrementalDetokenizer::new(&TOKENIZER, &[]);
+        tokens
+            .map(|token| {
+                text.push(token).unwrap();
+                text.is_looping()
+            })
+            .collect::<Vec<bool>>()
+    };
+    let one = looping(&mut std::iter::repeat_n(special[2], 40));
+    assert_eq!(one.iter().position(|looping| *looping), Some(31));
+    let four = looping(&mut special[..4].iter().copied().cycle().take(40));
+    assert_eq!(four.iter().position(|looping| *looping), Some(31));
+    // Five different tokens, or words between them, are no loop.
+    assert!(!looping(&mut special.iter().copied().cycle().take(90)).contains(&true));
+    let mixed = [special[0], special[1], word];
+    assert!(!looping(&mut mixed.iter().copied().cycle().take(200)).contains(&true));
+}
+
+#[test]
+fn a_text_ends_at_an_end_that_the_file_does_not_name() {
+    let files = ModelFiles::open(data("tiny-rust-llama/tiny-rust-llama-q8_0.gguf")).unwrap();
+    let tokenizer = files.tokenizer().unwrap();
+    let end = tokenizer.token_to_id("<|endoftext|>").unwrap();
+    // Another end, as of a chat model whose file names only `<|im_end|>`.
+    let eos = end_ids(&[7], &tokenizer);
+    assert_eq!(eos, [7, end]);
+    let decoder = files.decoder(DecoderOptions::new).unwrap();
+    let mut generator = decoder.generator(&tercet::Device::cpu()).unwrap();
+    let mut ends = |min_tokens| {
+        let sampling = SamplingOptions {
+            logit_bias: vec![(end, 1000.0)],
+            ends: eos.clone(),
+            min_tokens,
+            ..SamplingOptions::default()
+        };
+        generator.reset();
+        generator.set_sampling(&sampling).unwrap();
+        let prompt = tokenizer.encode("fn", true).unwrap();
+        let options = GenerateOptions {
+            max_tokens: 8,
+            stop: &[],
+            eos: &eos,
+        };
+        let made = generate(&mut generator, &tokenizer, &prompt, &options, &mut |_| true).unwrap();
+        (made.tokens.len(), made.finish)
+    };
+    assert_eq!(ends(0), (0, FinishReason::End));
+    assert_eq!(ends(3), (3, FinishReason::End));
+    assert_eq!(ends(usize::MAX), (8, FinishReason::Length));
 }
