@@ -20,7 +20,8 @@ pub use decoder::{
     AttentionTemperature, DecoderDims, DecoderFamily, DecoderSpec, DeltaRows, ExpertGroups,
     ExpertTensors, Experts, FeedForward, FfnActivation, LatentAttention, LayerSpec, Mixer,
     Multipliers, NestedPrefix, NormKind, NormPlacement, NormSpec, QkNorm, ResidualOrder,
-    RopeLayout, RopeScaling, RopeSpec, RouterScoring, SharedExpert, SsmSpec, StateKind, StateNorm,
+    RopeLayout, RopeOverrides, RopeScaling, RopeScalingKind, RopeSpec, RouterScoring, SharedExpert,
+    SsmSpec, StateKind, StateNorm,
 };
 pub use encoder::{
     AttentionPattern, EncoderDims, EncoderFamily, EncoderLayer, EncoderNorms, EncoderSpec,

@@ -143,6 +143,7 @@ impl LanguageModel {
         let fit = fit.map_err(|e| failed(e.into()))?;
         let context = fit.context;
         let sizes = [context, options.slots.max(1)];
+        let sizes = (sizes, &options.rope);
         let writer = compiled(name, &files, &tokenizer, &placement, sizes)?;
         let engine = BatchEngine::start(name, writer, Arc::clone(&tokenizer), options.queue);
         let engine = engine.map_err(|source| ServeError::Io {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tercet_models::config::RopeOverrides;
+
 /// Limits and settings of a server.
 ///
 /// ```
@@ -37,6 +39,8 @@ pub struct ServeOptions {
     pub api_key: Option<String>,
     /// The source of a chat template, or `chatml`, instead of that of each language model.
     pub chat_template: Option<String>,
+    /// Changes of the rotary positions of language models.
+    pub rope: RopeOverrides,
 }
 
 impl Default for ServeOptions {
@@ -53,6 +57,7 @@ impl Default for ServeOptions {
             connections: 1024,
             api_key: None,
             chat_template: None,
+            rope: RopeOverrides::default(),
         }
     }
 }

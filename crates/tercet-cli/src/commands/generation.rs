@@ -3,6 +3,7 @@
 
 mod other_models;
 mod phase;
+mod rope_args;
 mod seeing;
 mod speculative_args;
 mod template_args;
@@ -22,6 +23,7 @@ use tercet_models::{
 };
 
 pub(crate) use self::phase::PhaseTiming;
+pub(crate) use self::rope_args::RopeArgs;
 use self::seeing::ImageInputs;
 pub(crate) use self::speculative_args::{SpeculationStats, SpeculativeArgs};
 pub(crate) use self::template_args::TemplateArgs;
@@ -48,6 +50,8 @@ pub(crate) struct ModelArgs {
     context: Option<usize>,
     #[command(flatten)]
     placement: PlacementArgs,
+    #[command(flatten)]
+    rope: RopeArgs,
     /// Float type for computation
     #[arg(long, value_name = "TYPE", value_enum, default_value_t = ComputePrecision::Auto)]
     dtype: ComputePrecision,
@@ -260,6 +264,7 @@ impl ModelArgs {
         prompt: Option<&str>,
         options: impl FnOnce(&DecoderSpec) -> DecoderOptions,
     ) -> Result<TextGenerator, CliError> {
+        let rope = self.rope.overrides()?;
         let spinner = progress::spinner("loading");
         let ModelSource {
             device,
@@ -281,6 +286,7 @@ impl ModelArgs {
                 cache: self.cache(),
                 matmul_precision: self.dtype.matmul_precision(),
                 adapters,
+                rope,
                 ..options
             })
             .map_err(CliError::model(&*what))?;

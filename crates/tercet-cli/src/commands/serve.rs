@@ -8,7 +8,7 @@ use tercet_models::{ModelFamily, ModelFiles, ScaledAdapter};
 use tercet_serve::{HttpServer, ModelConfig, ModelRegistry, ServeOptions, stop_signal};
 
 use super::generate::{open_model, scaled_adapter};
-use super::generation::{SpeculativeArgs, TemplateArgs, capacity};
+use super::generation::{RopeArgs, SpeculativeArgs, TemplateArgs, capacity};
 use super::sampling_args::text_of;
 use super::source::{bound, read_graph};
 use super::{ComputePrecision, KvCacheDType, PlacementArgs, positive};
@@ -77,6 +77,8 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     template: TemplateArgs,
     #[command(flatten)]
+    rope: RopeArgs,
+    #[command(flatten)]
     drafting: SpeculativeArgs,
 }
 
@@ -89,6 +91,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<CommandOutcome, CliError> {
         body_bytes: args.body_bytes,
         api_key: key(args)?,
         chat_template: args.template.source()?,
+        rope: args.rope.overrides()?,
         ..ServeOptions::default()
     };
     let placement = ModelConfig {

@@ -460,3 +460,38 @@ fn samplers_ends_and_seeds_of_the_command() {
         &["llama9", "chatml"],
     );
 }
+
+#[test]
+fn rotary_positions_are_those_of_the_flags() {
+    let base = ["generate", "--json", "-n", "12", "--device", "cpu"];
+    let of = |more: &[&str]| json(&[&base[..], more].concat())["tokens"].clone();
+    let plain = of(&[]);
+    let half = of(&["--rope-scale", "8"]);
+    assert_ne!(half, plain);
+    assert_eq!(of(&["--rope-freq-scale", "0.125"]), half);
+    assert_eq!(of(&["--rope-scaling", "linear", "--rope-scale", "8"]), half);
+    assert_eq!(
+        of(&["--rope-scaling", "none", "--rope-freq-base", "0"]),
+        plain
+    );
+    assert_ne!(of(&["--rope-freq-base", "100"]), plain);
+    let yarn = [
+        "--rope-scaling",
+        "yarn",
+        "--rope-scale",
+        "8",
+        "--yarn-orig-ctx",
+        "16",
+    ];
+    assert_ne!(of(&yarn), half);
+    assert_eq!(
+        of(&[&yarn[2..4], &["--yarn-ext-factor", "0"]].concat()),
+        half
+    );
+    bad(&["generate", "--yarn-beta-fast", "8"], 1, &["yarn"]);
+    bad(
+        &["generate", "--yarn-ext-factor", "0.5"],
+        2,
+        &["-1, 0 or 1"],
+    );
+}

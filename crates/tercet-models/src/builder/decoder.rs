@@ -37,6 +37,7 @@ use tercet::{CompileOptions, DType, Device, Dim, Shape, Tensor, Type, Value};
 use super::generator::PICTURES;
 use super::trainable::{ScaledAdapter, WeightUse};
 use super::{Generator, ModelBuilder, ModelError, ModelGraph, Weights};
+use crate::config::RopeOverrides;
 use crate::config::decoder::{DecoderPart, DecoderSpec};
 pub(super) use batch::has_per_slot_rows;
 pub use batch::{BatchDecoder, BatchOptions};
@@ -118,6 +119,8 @@ pub struct DecoderOptions {
     pub adapters: Vec<ScaledAdapter>,
     /// Maximum image embedding rows. 0 builds a text-only graph without the input `pictures`.
     pub max_image_rows: usize,
+    /// Changes of the rotary positions; none by default.
+    pub rope: RopeOverrides,
 }
 
 impl DecoderOptions {
@@ -135,6 +138,7 @@ impl DecoderOptions {
             sampling: Some(Sampling::GREEDY),
             adapters: Vec::new(),
             max_image_rows: 0,
+            rope: RopeOverrides::default(),
         }
     }
 }
@@ -181,6 +185,7 @@ impl Decoder {
                 "context, chunk and logit rows must be at least 1".into(),
             ));
         }
+        let config = &with_rope(config, &options.rope)?;
         check_context(config, options.context)?;
         check_cache(options.dtype, options.cache)?;
         let chosen = options.text_length;
@@ -351,6 +356,12 @@ fn rounded_to(
 }
 
 /// Returns an error for a context length that the model does not support.
+/// The specification with changed rotary positions.
+fn with_rope(config: &DecoderSpec, rope: &RopeOverrides) -> Result<DecoderSpec, ModelError> {
+    let changed = rope.apply(config);
+    changed.map_err(|e| ModelError::Unsupported(format!("rotary positions: {e}")))
+}
+
 fn check_context(config: &DecoderSpec, context: usize) -> Result<(), ModelError> {
     check_causal(config)?;
     if context > MAX_CONTEXT {

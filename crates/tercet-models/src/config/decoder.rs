@@ -15,6 +15,7 @@ mod nested;
 mod part;
 mod parts;
 mod rope;
+mod rope_overrides;
 mod states;
 mod tensors;
 
@@ -37,6 +38,7 @@ pub(crate) use nested::{is_decoder, is_wrapper, model_types};
 pub(crate) use part::{DecoderPart, EXPERT, OUTPUT_MODULE, tensor as tensor_name};
 pub(crate) use parts::projections;
 pub use rope::{RopeScaling, RopeSpec};
+pub use rope_overrides::{RopeOverrides, RopeScalingKind};
 pub use states::{DeltaRows, SsmSpec, StateKind, StateNorm};
 pub(super) use tensors::reject_names;
 pub(crate) use tensors::{DENSE_OF_GGUF, known_modules, reject_unknown_modules};

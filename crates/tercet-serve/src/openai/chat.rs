@@ -43,6 +43,7 @@ pub(crate) async fn handle(
     let frame = ResponseEnvelope {
         choice_count: wanted.n,
         usage: wanted.usage,
+        seed: wanted.seed,
         logprobs: wanted.top_logprobs.is_some(),
         calls: tools.as_ref().map(ToolSet::calls),
         ..ResponseEnvelope::new(CompletionKind::Chat, &name, prompt.len())

@@ -42,6 +42,7 @@ pub(crate) async fn handle(
     let frame = ResponseEnvelope {
         choice_count: texts,
         usage: wanted.usage,
+        seed: wanted.seed,
         logprobs: wanted.top_logprobs.is_some(),
         ..ResponseEnvelope::new(
             CompletionKind::Completion,

@@ -419,3 +419,15 @@ fn samplers_and_ends_have_the_names_of_other_servers() {
         assert!(answer.error().contains(named), "{more}: {}", answer.error());
     }
 }
+
+#[test]
+fn a_drawn_seed_is_said_and_repeats_the_text() {
+    let server = shared();
+    let of = |more: Value| server.post("/v1/completions", &ask(more)).json();
+    let drawn = of(json!({"temperature": 2, "seed": null}));
+    let other = of(json!({"temperature": 2, "seed": -1}));
+    assert_ne!(drawn["seed"], other["seed"]);
+    let again = of(json!({"temperature": 2, "seed": drawn["seed"]}));
+    assert_eq!(again["seed"], drawn["seed"]);
+    assert_eq!(again["choices"][0]["text"], drawn["choices"][0]["text"]);
+}

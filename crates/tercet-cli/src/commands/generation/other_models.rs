@@ -1,6 +1,7 @@
 //! Compilation of other model variants: encoder-decoders, and batched decoders for several
 //! sequences.
 
+use tercet_models::config::RopeOverrides;
 use tercet_models::{
     BatchGenerator, BatchOptions, Sampling, SamplingOptions, Seq2SeqOptions, end_ids,
 };
@@ -14,6 +15,9 @@ impl ModelArgs {
     /// Opens the device and compiles an encoder-decoder for it.
     pub(super) fn load_text_to_text(&self, sampling: Sampling) -> Result<TextGenerator, CliError> {
         let refused = match (self.lora.is_empty(), self.dtype) {
+            _ if self.rope.overrides()? != RopeOverrides::default() => Some(
+                "encoder-decoders have no rotary positions; leave out --rope-... and --yarn-...",
+            ),
             _ if self.cache_dtype.is_some() => {
                 Some("encoder-decoders run in f32; leave out --cache-dtype")
             }
@@ -67,6 +71,7 @@ impl ModelArgs {
         slots: usize,
         context: usize,
     ) -> Result<BatchGenerator, CliError> {
+        let rope = self.rope.overrides()?;
         let spinner = progress::spinner("loading");
         let ModelSource {
             device,
@@ -81,6 +86,7 @@ impl ModelArgs {
             cache: self.cache(),
             matmul_precision: self.dtype.matmul_precision(),
             adapters,
+            rope,
             ..BatchOptions::new(config, slots)
         });
         let decoder = decoder.map_err(CliError::model(&*what))?;

@@ -20,6 +20,7 @@ pub(super) struct ImageInputs {
 impl ModelArgs {
     /// Opens the device and compiles a vision-language model for it.
     pub(super) fn load_seeing(&self, sampling: Sampling) -> Result<TextGenerator, CliError> {
+        let rope = self.rope.overrides()?;
         let spinner = progress::spinner("loading");
         let ModelSource {
             device,
@@ -41,6 +42,7 @@ impl ModelArgs {
                 matmul_precision: self.dtype.matmul_precision(),
                 sampling: Some(sampling),
                 adapters,
+                rope,
                 ..options
             }
         });
