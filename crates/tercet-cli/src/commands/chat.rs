@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use tercet_models::dataset::{ChatMessage, ChatTemplate, Role};
 use tercet_models::{FinishReason, SamplingOptions};
 
-use super::generation::{ModelArgs, SpeculativeArgs, TemplateArgs, TextGenerator};
+use super::generation::{ChatTemplateArgs, ModelArgs, SpeculativeArgs, TextGenerator};
 use super::sampling_args::{SamplingArgs, set};
 use super::{seed, tokens};
 use crate::error::{CliError, CommandOutcome};
@@ -32,7 +32,7 @@ pub(crate) struct ChatArgs {
     #[command(flatten)]
     loading: ModelArgs,
     #[command(flatten)]
-    template: TemplateArgs,
+    template: ChatTemplateArgs,
     /// System prompt
     #[arg(long, alias = "system-prompt", value_name = "TEXT")]
     system: Option<String>,

@@ -8,7 +8,9 @@ use tercet::counted;
 use tercet_models::dataset::Role;
 use tercet_models::{Adapter, DecoderSpec, FinishReason, ModelFiles, ScaledAdapter};
 
-use super::generation::{ModelArgs, PhaseTiming, SpeculationStats, SpeculativeArgs, TemplateArgs};
+use super::generation::{
+    ChatTemplateArgs, ModelArgs, PhaseTiming, SpeculationStats, SpeculativeArgs,
+};
 use super::open::open_files;
 use super::sampling_args::{SamplingArgs, text_of};
 use super::tokens;
@@ -37,7 +39,7 @@ pub(crate) struct GenerateArgs {
     #[arg(long)]
     chat: bool,
     #[command(flatten)]
-    template: TemplateArgs,
+    template: ChatTemplateArgs,
     /// System prompt
     #[arg(long, alias = "system-prompt", value_name = "TEXT", requires = "chat")]
     system: Option<String>,

@@ -26,7 +26,7 @@ pub(crate) use self::phase::PhaseTiming;
 pub(crate) use self::rope_args::RopeArgs;
 use self::seeing::ImageInputs;
 pub(crate) use self::speculative_args::{SpeculationStats, SpeculativeArgs};
-pub(crate) use self::template_args::TemplateArgs;
+pub(crate) use self::template_args::ChatTemplateArgs;
 use super::generate::{adapters, open_model};
 use super::sampling_args::SamplingArgs;
 use super::{ComputePrecision, KvCacheDType, PlacementArgs};
@@ -383,7 +383,7 @@ impl TextGenerator {
     }
 
     /// Loads the chat template of the flags, or the model's.
-    pub(crate) fn chat(&mut self, of: &TemplateArgs) -> Result<ChatTemplate, CliError> {
+    pub(crate) fn chat(&mut self, of: &ChatTemplateArgs) -> Result<ChatTemplate, CliError> {
         if self.reader.is_some() {
             let text = "an encoder-decoder model has no chat mode; leave out --chat, or use `tercet generate`";
             return Err(CliError::Usage(text.into()));

@@ -8,7 +8,7 @@ use tercet_models::{ModelFamily, ModelFiles, ScaledAdapter};
 use tercet_serve::{HttpServer, ModelConfig, ModelRegistry, ServeOptions, stop_signal};
 
 use super::generate::{open_model, scaled_adapter};
-use super::generation::{RopeArgs, SpeculativeArgs, TemplateArgs, capacity};
+use super::generation::{ChatTemplateArgs, RopeArgs, SpeculativeArgs, capacity};
 use super::sampling_args::text_of;
 use super::source::{bound, read_graph};
 use super::{ComputePrecision, KvCacheDType, PlacementArgs, positive};
@@ -75,7 +75,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "api_key")]
     api_key_file: Option<PathBuf>,
     #[command(flatten)]
-    template: TemplateArgs,
+    template: ChatTemplateArgs,
     #[command(flatten)]
     rope: RopeArgs,
     #[command(flatten)]

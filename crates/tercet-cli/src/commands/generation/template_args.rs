@@ -6,7 +6,7 @@ use super::super::sampling_args::text_of;
 use crate::error::CliError;
 
 #[derive(clap::Args)]
-pub(crate) struct TemplateArgs {
+pub(crate) struct ChatTemplateArgs {
     /// Chat template (Jinja) instead of the model's, or `chatml`. Other names of built-in templates are
     /// not known
     #[arg(long, value_name = "TEMPLATE")]
@@ -16,7 +16,7 @@ pub(crate) struct TemplateArgs {
     chat_template_file: Option<PathBuf>,
 }
 
-impl TemplateArgs {
+impl ChatTemplateArgs {
     /// The template of the flags.
     pub(crate) fn source(&self) -> Result<Option<String>, CliError> {
         let file = self.chat_template_file.as_deref();
