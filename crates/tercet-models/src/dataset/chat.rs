@@ -501,7 +501,7 @@ fn gguf_source(gguf: &Gguf, tokenizer: &Tokenizer) -> Result<TemplateSource, cra
     let meta = gguf.metadata();
     let mut tokens = Vec::new();
     for (name, key) in TOKENS {
-        let id = meta.opt_u32(key)?;
+        let id = meta.opt_token(key)?;
         if let Some(token) = id.and_then(|id| tokenizer.id_to_token(id)) {
             tokens.push((name.to_owned(), token));
         }

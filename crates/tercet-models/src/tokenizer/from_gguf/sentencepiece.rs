@@ -46,9 +46,16 @@ fn build(
     usual_unknown: u32,
 ) -> Result<Tokenizer, TokenizerError> {
     let remove = meta.opt_bool("tokenizer.ggml.remove_extra_whitespaces")?;
-    let unknown = meta.opt_u32("tokenizer.ggml.unknown_token_id")?;
+    let pieces = read_pieces(meta)?;
+    let key = "tokenizer.ggml.unknown_token_id";
+    let marked = pieces.iter().any(|p| p.kind == SentencePieceKind::Unknown);
+    let unknown = match meta.opt_token(key)? {
+        // Without a piece of type unknown, the id must be right.
+        None if !marked => meta.opt_u32(key)?,
+        found => found,
+    };
     let model = SentencePieceModel::new(SentencePieceSpec {
-        pieces: read_pieces(meta)?,
+        pieces,
         algorithm,
         normalizer: SentencePieceNormalizer {
             charsmap: read_charsmap(meta)?,
