@@ -41,6 +41,7 @@ pub mod hf;
 pub mod image;
 mod maybe_async;
 pub mod mmap;
+mod model_path;
 mod open;
 pub mod safetensors;
 pub mod save;
@@ -81,6 +82,7 @@ pub use gguf::{GgmlType, Gguf, GgufError};
 pub use hf::{ClassHead, HfError, HfFolder, HfWeights, SentenceFolder, SentencePrompts};
 pub use image::{Image, ImageError, ImageProcessor, ImageTileProcessor};
 pub use mmap::{FileError, MappedFile};
+pub use model_path::ModelPathError;
 pub use open::{
     DraftOptions, EmbeddingPrompt, EncoderOptions, ModelFamily, ModelFiles, SimilarityHead,
 };
