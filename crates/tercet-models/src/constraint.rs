@@ -7,6 +7,8 @@
 #[cfg(feature = "grammar")]
 mod exact_numbers;
 #[cfg(feature = "grammar")]
+mod gbnf;
+#[cfg(feature = "grammar")]
 mod grammar;
 #[cfg(feature = "grammar")]
 mod limits;
@@ -28,7 +30,7 @@ pub enum ConstraintError {
     /// The schema, expression or grammar is invalid or uses an unsupported feature.
     #[error("unsupported or invalid {kind}: {reason}")]
     Grammar {
-        /// `JSON schema`, `regular expression` or `grammar`.
+        /// `JSON schema`, `regular expression`, `grammar` or `GBNF grammar`.
         kind: &'static str,
         /// Cause reported by the grammar compiler.
         reason: String,

@@ -373,7 +373,10 @@ fn grammar_of(
     match (json_schema, regex, grammar) {
         (None, None, None) => Ok(None),
         (None, Some(regex), None) => Ok(Some(Grammar::Regex(regex))),
-        (None, None, Some(lark)) => Ok(Some(Grammar::Lark(lark))),
+        (None, None, Some(text)) => {
+            let grammar = Grammar::from_text(&text).map_err(|e| errors::model(ModelError::from(e)));
+            grammar.map(Some)
+        }
         (Some(schema), None, None) => {
             let text: String = match schema.extract() {
                 Ok(text) => text,

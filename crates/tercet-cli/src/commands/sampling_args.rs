@@ -113,9 +113,14 @@ pub(crate) struct SamplingArgs {
     #[cfg(feature = "grammar")]
     #[arg(long, value_name = "REGEX", group = "grammar_of")]
     regex: Option<String>,
-    /// Generate text that matches the grammar in this file, in Lark notation
+    /// Generate text that matches the grammar in this file, in Lark or GBNF notation
     #[cfg(feature = "grammar")]
-    #[arg(long, value_name = "FILE", group = "grammar_of")]
+    #[arg(
+        long,
+        visible_alias = "grammar-file",
+        value_name = "FILE",
+        group = "grammar_of"
+    )]
     grammar: Option<std::path::PathBuf>,
     /// Random seed; -1 draws one, which is printed
     #[arg(short, long, default_value = "-1", value_name = "N", allow_negative_numbers = true, value_parser = seed)]
@@ -248,8 +253,13 @@ impl SamplingArgs {
         if let Some(regex) = &self.regex {
             return Ok(Some(Grammar::Regex(regex.clone())));
         }
-        let grammar = self.grammar.as_deref().map(read).transpose()?;
-        Ok(grammar.map(Grammar::Lark))
+        let Some(path) = &self.grammar else {
+            return Ok(None);
+        };
+        let grammar = Grammar::from_text(&read(path)?);
+        grammar
+            .map(Some)
+            .map_err(|e| CliError::Usage(format!("{}: {e}", path.display())))
     }
 }
 

@@ -312,6 +312,18 @@ fn texts_are_what_they_have_to_be() {
     );
     let (pairs, stop) = written(&["--grammar", &lark]);
     assert_eq!((pairs.len(), stop.as_str()), (6, "end"), "{pairs}");
+    let gbnf = scratch.file(
+        "pairs.gbnf",
+        "root ::= pair (\" \" root)? \".\" # recursive\npair ::= \"<\" [a-c]{3} \">\"\n",
+    );
+    let (pairs, _) = written(&["--grammar-file", &gbnf]);
+    assert!(pairs.starts_with('<') && pairs[4..].starts_with('>'), "{pairs}");
+    let bad_gbnf = scratch.file("bad.gbnf", "root ::= (\"a\"\n  | [b]\n");
+    bad(
+        &["generate", "-n", "4", "--grammar", &bad_gbnf],
+        2,
+        &["bad.gbnf", "expected an item, `|`"],
+    );
 }
 
 #[cfg(feature = "grammar")]

@@ -8,7 +8,7 @@ use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 
-use super::{Constraint, ConstraintError, exact_schema, limits};
+use super::{Constraint, ConstraintError, exact_schema, gbnf, limits};
 use crate::tokenizer::Tokenizer;
 
 /// Maximum bytes of a token; longer tokens are never allowed.
@@ -55,6 +55,27 @@ impl Grammar {
             reason: format!("not JSON: {e}"),
         })?;
         Ok(Grammar::JsonSchema(schema))
+    }
+
+    /// Reads a context-free grammar in GBNF or Lark notation. It is GBNF, the notation of llama.cpp,
+    /// if a line starts with `NAME ::=`; then the rule `root` matches the whole text.
+    ///
+    /// ```
+    /// use tercet_models::constraint::Grammar;
+    /// let gbnf = Grammar::from_text("root ::= [0-9]+ (\".\" [0-9]+)?")?;
+    /// assert!(matches!(gbnf, Grammar::Lark(_)));
+    /// let error = Grammar::from_text("root ::= digit").unwrap_err();
+    /// assert!(error.to_string().contains("line 1, column 10: the rule `digit` is not defined"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ConstraintError::Grammar`] with line and column if GBNF is invalid.
+    pub fn from_text(text: &str) -> Result<Grammar, ConstraintError> {
+        Ok(Grammar::Lark(match gbnf::is_gbnf(text) {
+            true => gbnf::to_lark(text)?,
+            false => text.to_string(),
+        }))
     }
 
     /// Grammar of any JSON object.

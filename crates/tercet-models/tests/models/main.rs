@@ -17,6 +17,8 @@ mod decoder_fields;
 mod encoders;
 mod factor;
 mod folder_to_gguf;
+#[cfg(feature = "grammar")]
+mod gbnf;
 mod hf;
 mod hostile;
 mod images;

@@ -306,10 +306,26 @@ fn biases(fields: &mut JsonFields) -> Result<Vec<(u32, f32)>, ApiError> {
     map.into_iter().map(bias).collect()
 }
 
-/// Parses `response_format`, which constrains the answer: type `text`, `json_object` or
-/// `json_schema`.
+/// Parses `response_format` or `grammar`, which constrain the answer.
 #[cfg(feature = "grammar")]
 fn grammar(fields: &mut JsonFields) -> Result<Option<(&'static str, Grammar)>, ApiError> {
+    let format = response_format(fields)?;
+    // Clients of llama.cpp send an empty text for no grammar.
+    let Some(text) = fields.text("grammar")?.filter(|text| !text.is_empty()) else {
+        return Ok(format);
+    };
+    if format.is_some() {
+        let message = "field `grammar` cannot be combined with `response_format`";
+        return Err(ApiError::bad_request(message));
+    }
+    let grammar = Grammar::from_text(&text);
+    let grammar = grammar.map_err(|e| ApiError::bad_request(format!("field `grammar`: {e}")))?;
+    Ok(Some(("grammar", grammar)))
+}
+
+/// Parses the type of `response_format`: `text`, `json_object` or `json_schema`.
+#[cfg(feature = "grammar")]
+fn response_format(fields: &mut JsonFields) -> Result<Option<(&'static str, Grammar)>, ApiError> {
     let Some(value) = fields.take("response_format") else {
         return Ok(None);
     };

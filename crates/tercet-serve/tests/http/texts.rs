@@ -43,6 +43,38 @@ fn expected(prompt: &str, tokens: usize) -> String {
     tokenizer.decode(&all).unwrap()
 }
 
+#[cfg(feature = "grammar")]
+#[test]
+fn a_grammar_constrains_a_text() {
+    let server = shared();
+    let of = |grammar: &str| ask(json!({"grammar": grammar, "max_tokens": 40}));
+    for grammar in [
+        "root ::= pair pair\npair ::= \"<\" [a-c] \">\"",
+        "start: pair pair\npair: \"<\" /[a-c]/ \">\"",
+    ] {
+        let answer = server.post("/v1/completions", &of(grammar));
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let choice = &answer.json()["choices"][0];
+        let text = choice["text"].as_str().unwrap();
+        assert_eq!((text.len(), &choice["finish_reason"]), (6, &json!("stop")), "{text}");
+        assert!(text.starts_with('<') && text.ends_with('>'), "{text}");
+    }
+    // An empty grammar is none.
+    let plain = server.post("/v1/completions", &ask(json!({"grammar": ""})));
+    let same = server.post("/v1/completions", &ask(json!({})));
+    assert_eq!(plain.json()["choices"], same.json()["choices"]);
+    let mut both = of("root ::= \"a\"");
+    both["response_format"] = json!({"type": "json_object"});
+    for (request, said) in [
+        (of("root ::= [a-z"), "line 1, column 10: the class has no closing"),
+        (both, "cannot be combined with `response_format`"),
+    ] {
+        let answer = server.post("/v1/completions", &request);
+        assert_eq!(answer.status, 400, "{}", answer.text());
+        assert!(answer.text().contains(said), "{}", answer.text());
+    }
+}
+
 #[test]
 fn a_completion_is_what_the_library_writes() {
     let server = shared();
