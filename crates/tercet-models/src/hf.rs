@@ -14,6 +14,7 @@ mod shards;
 mod speech;
 mod vision;
 mod vision_language;
+mod vocabulary;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -263,7 +264,8 @@ impl HfFolder {
         Ok(())
     }
 
-    /// The tokenizer of `tokenizer.json`, or of `tokenizer.model` if the former does not exist.
+    /// The tokenizer of `tokenizer.json`, or if it does not exist, of `tokenizer.model`, or of
+    /// `vocab.json` with `merges.txt`.
     ///
     /// The post-processor of `tokenizer.json` and `add_bos_token` of `tokenizer_config.json` decide
     /// whether a text starts with the BOS token. The token is `bos_token_id` of `config.json`.
@@ -274,12 +276,20 @@ impl HfFolder {
         let json = self.dir.join("tokenizer.json");
         let pieces = self.dir.join("tokenizer.model");
         let only_pieces = !json.exists() && pieces.exists();
-        let path = if only_pieces { pieces } else { json };
+        let only_vocab = !json.exists() && !only_pieces && vocabulary::is_in(&self.dir);
+        let path = match (only_pieces, only_vocab) {
+            (true, _) => pieces,
+            (_, true) => self.dir.join(vocabulary::VOCAB),
+            _ => json,
+        };
         let refused = |source| HfError::Tokenizer {
             path: path.clone(),
             source,
         };
-        let mut tokenizer = Tokenizer::from_file(&path).map_err(refused)?;
+        let mut tokenizer = match only_vocab {
+            true => vocabulary::tokenizer(&self.dir, self.model_type())?,
+            false => Tokenizer::from_file(&path).map_err(refused)?,
+        };
         let config_error = |name: &str| {
             let path = self.dir.join(name);
             move |source| HfError::Config { path, source }

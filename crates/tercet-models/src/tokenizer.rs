@@ -30,6 +30,7 @@ mod trie;
 pub use batch::{TokenizedBatch, TokenizedRow};
 pub use error::TokenizerError;
 pub(crate) use from_gguf::TokenType;
+pub(crate) use pre_tokenizers::QWEN2 as QWEN2_SPLIT;
 pub use stream::StreamDecoder;
 pub(crate) use to_gguf::{pieces_of, pre_tokenizer_of};
 

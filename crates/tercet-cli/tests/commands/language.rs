@@ -317,7 +317,10 @@ fn texts_are_what_they_have_to_be() {
         "root ::= pair (\" \" root)? \".\" # recursive\npair ::= \"<\" [a-c]{3} \">\"\n",
     );
     let (pairs, _) = written(&["--grammar-file", &gbnf]);
-    assert!(pairs.starts_with('<') && pairs[4..].starts_with('>'), "{pairs}");
+    assert!(
+        pairs.starts_with('<') && pairs[4..].starts_with('>'),
+        "{pairs}"
+    );
     let bad_gbnf = scratch.file("bad.gbnf", "root ::= (\"a\"\n  | [b]\n");
     bad(
         &["generate", "-n", "4", "--grammar", &bad_gbnf],

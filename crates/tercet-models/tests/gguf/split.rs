@@ -146,6 +146,25 @@ fn a_split_model_is_the_whole_one() {
     }
 }
 
+/// The hub's cache layout: each part is a link to a blob without a name.
+#[cfg(unix)]
+#[test]
+fn parts_may_be_links() {
+    let dir = temp_dir("split-links");
+    for (number, part) in (0..).zip(&parts()) {
+        std::fs::write(dir.join(format!("blob{number}")), part.bytes()).unwrap();
+        std::os::unix::fs::symlink(format!("blob{number}"), path_of(&dir, number, 3)).unwrap();
+    }
+    for number in 0..3 {
+        let gguf = Gguf::open(path_of(&dir, number, 3)).unwrap();
+        assert_eq!(gguf.tensors().len(), 3);
+    }
+    assert!(matches!(
+        Gguf::open(dir.join("blob1")),
+        Err(GgufError::PartName { .. })
+    ));
+}
+
 #[test]
 fn a_merged_model_is_a_whole_one() {
     // The merge keeps the first part's keys, and sets the count to 0.

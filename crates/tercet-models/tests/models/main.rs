@@ -36,4 +36,5 @@ mod splat_fit;
 mod tokenizer;
 mod tokenizer_references;
 mod vision_language;
+mod vocabularies;
 mod weight;

@@ -56,7 +56,11 @@ fn a_grammar_constrains_a_text() {
         assert_eq!(answer.status, 200, "{}", answer.text());
         let choice = &answer.json()["choices"][0];
         let text = choice["text"].as_str().unwrap();
-        assert_eq!((text.len(), &choice["finish_reason"]), (6, &json!("stop")), "{text}");
+        assert_eq!(
+            (text.len(), &choice["finish_reason"]),
+            (6, &json!("stop")),
+            "{text}"
+        );
         assert!(text.starts_with('<') && text.ends_with('>'), "{text}");
     }
     // An empty grammar is none.
@@ -66,7 +70,10 @@ fn a_grammar_constrains_a_text() {
     let mut both = of("root ::= \"a\"");
     both["response_format"] = json!({"type": "json_object"});
     for (request, said) in [
-        (of("root ::= [a-z"), "line 1, column 10: the class has no closing"),
+        (
+            of("root ::= [a-z"),
+            "line 1, column 10: the class has no closing",
+        ),
         (both, "cannot be combined with `response_format`"),
     ] {
         let answer = server.post("/v1/completions", &request);
