@@ -177,18 +177,6 @@ impl GgufMetadata {
         Ok(value.map(|value| value as f32))
     }
 
-    /// The token id under `key`, or `None` if the key is missing or has -1, which llama.cpp writes
-    /// for tokens that a vocabulary lacks.
-    pub(crate) fn opt_token(&self, key: &str) -> Result<Option<u32>, GgufError> {
-        let id = self.opt(key, "u32", GgufValue::as_integer)?;
-        let id = id.filter(|id| ![-1, i128::from(u32::MAX)].contains(id));
-        match id.map(u32::try_from) {
-            None => Ok(None),
-            Some(Ok(id)) => Ok(Some(id)),
-            Some(Err(_)) => self.opt_u32(key),
-        }
-    }
-
     /// The value of `key` as a boolean.
     ///
     /// # Errors
