@@ -374,7 +374,8 @@ fn grammar_of(
         (None, None, None) => Ok(None),
         (None, Some(regex), None) => Ok(Some(Grammar::Regex(regex))),
         (None, None, Some(text)) => {
-            let grammar = Grammar::from_text(&text).map_err(|e| errors::model(ModelError::from(e)));
+            let grammar = Grammar::from_text(&text)
+                .map_err(|e| errors::model(tercet_models::ModelError::from(e)));
             grammar.map(Some)
         }
         (Some(schema), None, None) => {
