@@ -286,13 +286,14 @@ impl<'a> AdapterAliases<'a> {
     }
 }
 
-/// Name of a served model: its file or folder name without the extension.
+/// Name of a served model: its file name without the extension, its folder name, or the last part
+/// of a name in a store.
 fn name(path: &Path) -> String {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-    let stem = if whole.is_dir() {
-        whole.file_name()
-    } else {
+    let stem = if whole.is_file() {
         whole.file_stem()
+    } else {
+        whole.file_name()
     };
     stem.map_or_else(|| "model".to_string(), |s| s.to_string_lossy().into_owned())
 }
