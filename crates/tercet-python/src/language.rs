@@ -374,9 +374,10 @@ fn grammar_of(
         (None, None, None) => Ok(None),
         (None, Some(regex), None) => Ok(Some(Grammar::Regex(regex))),
         (None, None, Some(text)) => {
-            let grammar = Grammar::from_text(&text)
-                .map_err(|e| errors::model(tercet_models::ModelError::from(e)));
-            grammar.map(Some)
+            let grammar = Grammar::from_text(&text);
+            grammar
+                .map(Some)
+                .map_err(|e| PyValueError::new_err(tercet::one_line(&e)))
         }
         (Some(schema), None, None) => {
             let text: String = match schema.extract() {
