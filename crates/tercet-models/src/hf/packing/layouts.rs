@@ -57,6 +57,7 @@ impl PackedMatrixTensors<'_> {
                 (bits, columns)
             }
         };
+        self.check_index_len("g_idx", columns)?;
         let layout = layout(bits);
         let (zero_words, zero_shape) = self.words_of(self.part("qzeros")?)?;
         let each = layout.words(rows, bits);
@@ -103,6 +104,15 @@ impl PackedMatrixTensors<'_> {
             zero: &|row, at| i32::from(zero_fields.get(at * each, row).wrapping_add(less) & mask),
         }
         .weight()
+    }
+
+    /// Checks the length of a stored index of groups. An empty one is none.
+    fn check_index_len(&self, end: &str, columns: usize) -> Result<(), String> {
+        let len = self.find_part(end).map(|(_, info)| info.element_count());
+        match len.filter(|len| *len > 0 && *len != columns) {
+            None => Ok(()),
+            Some(len) => Err(format!("`{end}` has {len} columns; expected {columns}")),
+        }
     }
 
     /// The group of each column, if it is stored; each is less than `groups`.
@@ -206,13 +216,7 @@ impl PackedMatrixTensors<'_> {
         let groups = tiles.scales.shape[1];
         let zeros = self.zero_points(spec, tiles.scales.shape)?;
         let index = self.group_index("weight_g_idx", groups)?;
-        if let Some(index) = index.as_ref().filter(|index| index.len() != shape[1]) {
-            return Err(format!(
-                "`weight_g_idx` has {} columns; expected {}",
-                index.len(),
-                shape[1]
-            ));
-        }
+        self.check_index_len("weight_g_idx", shape[1])?;
         let middle = 1 << (bits - 1);
         IntegerMatrix {
             shape,
