@@ -134,15 +134,11 @@ impl Function {
     }
 
     /// Whether a device that computes I64 in I32 refuses the operands although the result fits:
-    /// right shifts by 32 and more, and sums with a product beyond I32.
+    /// shifts by 32 and more, powers that wrap in I64, and sums with a product beyond I32.
     fn is_refused(self, x: &[Special]) -> bool {
         match (self, x) {
-            (Function::Binary(BinaryFn::Shr), &[_, Special::I(count)]) => {
-                count.rem_euclid(64) >= 32
-            }
-            (Function::BinaryOfOne(BinaryFn::Shr), &[Special::I(count)]) => {
-                count.rem_euclid(64) >= 32
-            }
+            (Function::Binary(f), &[Special::I(a), Special::I(b)]) => is_refused(f, a, b),
+            (Function::BinaryOfOne(f), &[Special::I(a)]) => is_refused(f, a, a),
             (Function::Fma, &[Special::I(a), Special::I(b), _]) => i32::try_from(a * b).is_err(),
             (_, _) => false,
         }
@@ -157,6 +153,17 @@ impl Function {
             | Function::BinaryFrom(f, _) => is_exact_binary(f),
             _ => true,
         }
+    }
+}
+
+fn is_refused(f: BinaryFn, a: i128, b: i128) -> bool {
+    match f {
+        BinaryFn::Shl | BinaryFn::Shr => b.rem_euclid(64) >= 32,
+        BinaryFn::Pow => {
+            let power = u32::try_from(b).map(|b| a.checked_pow(b));
+            power.is_ok_and(|power| power.is_none_or(|x| i64::try_from(x).is_err()))
+        }
+        _ => false,
     }
 }
 
