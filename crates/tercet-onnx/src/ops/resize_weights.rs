@@ -65,7 +65,8 @@ impl ResizeAxis {
             ResizeCoordinates::AlignCorners if self.to == 1 => 0.0,
             ResizeCoordinates::AlignCorners => o * (n - 1.0) / (m - 1.0),
             ResizeCoordinates::Asymmetric => o / self.scale,
-            ResizeCoordinates::Centres => (o + 0.5) / self.scale,
+            // In F32 as in ONNX Runtime, because positions such as 1.5 / 0.6 are ties there.
+            ResizeCoordinates::Centres => f64::from((o as f32 + 0.5) / self.scale as f32),
             ResizeCoordinates::Region(start, end) if self.to == 1 => {
                 (start + end) * (n - 1.0) / 2.0
             }
