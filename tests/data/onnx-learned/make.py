@@ -157,7 +157,6 @@ sk("svc_two", svm.SVC(), TWO)
 for name, y in (("two", TWO), ("three", THREE), ("texts", FOUR_TEXTS)):
     sk(f"svc_probabilities_{name}", svm.SVC(probability=True, random_state=0), y)
 sk("nu_svc_probabilities", svm.NuSVC(probability=True, random_state=0, kernel="poly"), THREE)
-sk("knn_imputer", impute.KNNImputer(n_neighbors=3), x=HOLES)
 sk("svr", svm.SVR(), SCORE)
 sk("one_class_svm", svm.OneClassSVM())
 
