@@ -96,7 +96,7 @@ impl OpsetEntry {
 }
 
 /// The newest opset version that the table covers.
-pub(crate) const NEWEST: i64 = 27;
+pub(crate) const NEWEST: i64 = 28;
 
 const TABLES: &[&[OpsetEntry]] = &[
     constant::TABLE,

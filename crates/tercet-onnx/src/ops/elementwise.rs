@@ -406,7 +406,25 @@ fn bit_shift(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
             ));
         }
     };
-    one(k.g().binary(f, a, b)?)
+    let dtype = k.dtype(a);
+    if !matches!(dtype, DType::I8 | DType::I32 | DType::I64) {
+        return one(k.g().binary(f, a, b)?);
+    }
+    // Signed integers, since opset 28: a negative shift, or one of the width or more, moves all bits
+    // out and leaves zeros or the sign.
+    let width = 8 * dtype.size_bytes();
+    let (zero, last) = (k.like(b, 0.0)?, k.like(b, (width - 1) as f64)?);
+    let g = k.g();
+    let low = g.compare(CompareFn::Lt, b, zero)?;
+    let high = g.compare(CompareFn::Gt, b, last)?;
+    let outside = g.binary(BinaryFn::Or, low, high)?;
+    let b = g.where_(outside, last, b)?;
+    let y = g.binary(f, a, b)?;
+    if f == BinaryFn::Shr {
+        return one(y);
+    }
+    let nothing = k.like(y, 0.0)?;
+    one(k.g().where_(outside, nothing, y)?)
 }
 
 fn fold(k: &mut ImportNode<'_, '_>, f: BinaryFn) -> NodeOutputs {
