@@ -163,7 +163,7 @@ def measure(path, data):
 
 def compare(folder, runner, package, model):
     """The columns of a model."""
-    data = folder / "runs" / f"{package}-{model.stem}.pb".replace("==", "-")
+    data = folder / "runs" / f"{package}-{model.parent.name}-{model.stem}.pb".replace("==", "-")
     data.parent.mkdir(exist_ok=True)
     size = model.stat().st_size / 1e6
     columns = [package, model.name, f"{size:.1f}"]
