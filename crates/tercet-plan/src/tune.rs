@@ -207,7 +207,7 @@ fn compile(
     }
 }
 
-/// As [`compile`], with the operands set.
+/// Compiles like [`compile`], then writes the tensors of the states and parameters of the task.
 fn compile_with_operands(
     device: &dyn TunableBackend,
     task: &TuneTask,

@@ -244,8 +244,8 @@ impl VulkanDriver {
 
     /// Submits command buffers of this driver.
     fn start(&mut self, commands: &[vk::CommandBuffer]) -> Result<(), VulkanError> {
-        // SAFETY: they are recorded, and everything that they use lives until the last submission
-        // is done. The driver waits for a submission before the next one. Exceptions are loop
+        // SAFETY: the command buffers are recorded, and every resource that they use lives until the
+        // last submission has completed. The driver waits for a submission before the next one. Exceptions are loop
         // stages and pipelined runs, whose command buffers may be pending more than once.
         self.last = unsafe { self.shared.device.submit(commands) }?;
         self.counters.submissions += 1;

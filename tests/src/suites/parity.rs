@@ -281,10 +281,16 @@ fn is_overflow(e: &RunError) -> bool {
     cause.is_some_and(|text| text.contains("i64 result does not fit i32"))
 }
 
-/// True if the graph has I64 sums of products or scatter updates, whose overflow GPUs do not check.
+/// True if the graph has I64 values whose overflow GPUs do not check: sums of products, scatter
+/// updates, identities of scans, and conversions of floats.
 fn has_unchecked_sums(graph: &Graph) -> bool {
     graph.nodes().any(|(_, node)| {
         let is_wide = node.outputs.iter().any(|ty| ty.dtype == DType::I64);
+        let from_floats = node.inputs.iter().any(|v| graph.ty(*v).dtype.is_float());
+        let is_identity = matches!(&node.op, tercet_ir::ops::Op::CumSum(o) if o.exclusive);
+        if is_wide && (from_floats || is_identity) {
+            return true;
+        }
         let kind = node.op.kind();
         is_wide
             && matches!(

@@ -1,7 +1,7 @@
 //! The wheels of the Python package `onnx` and their test cases.
 //!
-//! Wheels up to 1.22 contain the cases as files, in the cache folders `onnx-cases-VERSION`. Later
-//! wheels have a program that generates them, which a virtual environment runs.
+//! Wheels up to 1.22 contain the cases as files, in the cache folders `onnx-cases-VERSION`. From 1.23
+//! on, a wheel contains a Python script that generates the cases; it runs in a virtual environment.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -140,20 +140,20 @@ pub(crate) fn run(args: &BenchArgs) -> Result<CommandOutcome, CliError> {
     Ok(CommandOutcome::Done)
 }
 
-/// Seconds for a prompt from an empty cache or, if `written` is not 0, for generating that many
-/// tokens after it.
-fn feed(writer: &mut TextGenerator, prompt: &[u32], written: usize) -> Result<f64, CliError> {
+/// Seconds to process a prompt from an empty cache if `generated` is 0, or else to generate that
+/// number of tokens after the prompt, without the time of the prompt.
+fn feed(writer: &mut TextGenerator, prompt: &[u32], generated: usize) -> Result<f64, CliError> {
     let generator = &mut writer.generator;
     let failed = "cannot measure the model";
     generator.reset();
     let started = Instant::now();
     let first = generator.forward(prompt).map_err(CliError::model(failed))?;
     let mut next = first.next;
-    if written == 0 {
+    if generated == 0 {
         return Ok(started.elapsed().as_secs_f64());
     }
     let started = Instant::now();
-    for _ in 0..written {
+    for _ in 0..generated {
         let token = next.unwrap_or(0);
         let step = generator.forward(&[token]);
         next = step.map_err(CliError::model(failed))?.next;

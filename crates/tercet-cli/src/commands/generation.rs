@@ -317,8 +317,9 @@ impl ModelArgs {
     }
 }
 
-/// The length of the prompt in tokens, for models with LongRoPE; it selects their divisors. Prints a
-/// note about the selection. `None` for other models, and without a prompt.
+/// The length of the prompt in tokens. Models with LongRoPE use it to choose between their short and
+/// long frequency factors, and a note reports the choice. `None` for other models, and without a
+/// prompt.
 fn longrope_length(
     config: &DecoderSpec,
     tokenizer: &Tokenizer,
