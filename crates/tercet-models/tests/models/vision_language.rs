@@ -42,15 +42,16 @@ fn check(file: &str, change: impl FnOnce(&mut Value), said: &[&str]) {
 #[test]
 fn configurations_are_honoured_or_refused() {
     const CONFIG: &str = "config.json";
+    check(CONFIG, |v| v["shuffled"] = json!(1), &["`shuffled`"]);
     check(
         CONFIG,
-        |v| v["text_config"]["hidden_act"] = json!("mish"),
-        &["`text_config.hidden_act`"],
+        |v| v["text_config"]["odd"] = json!(1),
+        &["`text_config.odd`"],
     );
     check(
         CONFIG,
-        |v| v["vision_config"]["num_channels"] = json!(4),
-        &["`vision_config.num_channels`"],
+        |v| v["vision_config"]["odd"] = json!(1),
+        &["`vision_config.odd`"],
     );
     check(
         CONFIG,

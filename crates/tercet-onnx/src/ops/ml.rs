@@ -5,7 +5,6 @@
 //! numbers or strings (`strings`), and scores are F32.
 
 mod classes;
-mod coupling;
 mod encoders;
 mod ensemble;
 mod features;

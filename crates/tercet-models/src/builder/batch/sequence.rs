@@ -3,7 +3,6 @@
 use tercet::Tensor;
 
 use crate::builder::decoder::slot_windows::BANKS;
-use crate::builder::sampling::SamplingState;
 use crate::builder::{ModelError, Sampling, SamplingOptions};
 use crate::constraint::Constraint;
 use crate::generate::FinishReason;
@@ -263,7 +262,6 @@ pub(super) struct ActiveSequence {
     pub(super) eos: Vec<u32>,
     /// Sampling options; `None` means greedy decoding.
     sampling: Option<SamplingOptions>,
-    sampling_state: SamplingState,
     pub(super) seed: u64,
     pub(super) constraint: Option<Box<dyn Constraint>>,
     pub(super) generated: usize,
@@ -291,7 +289,6 @@ impl ActiveSequence {
             max_tokens,
             eos,
             sampling: (!sampling.is(&Sampling::GREEDY)).then_some(sampling),
-            sampling_state: SamplingState::default(),
             seed,
             constraint,
             generated: 0,
@@ -362,7 +359,7 @@ impl ActiveSequence {
         &mut self,
         logits: &[f32],
         cached: &[u32],
-        units: [f64; 2],
+        unit: f64,
     ) -> Result<Option<u32>, ModelError> {
         let mut allowed = Vec::new();
         let logits = match &mut self.constraint {
@@ -375,14 +372,8 @@ impl ActiveSequence {
         };
         let written = cached.get(self.prompt.len()..).unwrap_or(&[]);
         let chosen = match &self.sampling {
-            Some(options) => {
-                let state = &mut self.sampling_state;
-                options.sample(logits, (cached, written), units, state)
-            }
-            None => {
-                let state = &mut self.sampling_state;
-                SamplingOptions::default().sample(logits, (cached, written), units, state)
-            }
+            Some(options) => options.sample(logits, cached, written, unit),
+            None => SamplingOptions::default().sample(logits, cached, written, unit),
         };
         if let (Some(constraint), Some(token)) = (&mut self.constraint, chosen) {
             constraint.take(token)?;

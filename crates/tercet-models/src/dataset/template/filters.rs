@@ -1,8 +1,9 @@
 //! Filters (`value | name`) and tests (`value is name`).
 
+use std::sync::Arc;
+
 use super::eval::{TemplateCallArgs, TemplateEvaluator};
 use super::parser::TemplateCompareOp;
-use super::spoken::TemplateTextBuilder;
 use super::value::{TemplateInternal, TemplateInternalKind};
 use super::{TemplateError, TemplateValue, clip};
 
@@ -97,8 +98,8 @@ impl TemplateEvaluator<'_> {
         match value {
             TemplateValue::Text(text) => {
                 self.reserve_bytes(text.len())?;
-                let reversed: String = text.chars().rev().collect();
-                self.made(text.mapped(&reversed))
+                let text: String = text.chars().rev().collect();
+                self.text(&text)
             }
             _ => {
                 let items = self.items(value)?;
@@ -122,7 +123,7 @@ impl TemplateEvaluator<'_> {
         let between = self.text_of(&between)?;
         let attribute = given.next().flatten();
         let items = self.items(&value)?;
-        let mut joined = TemplateTextBuilder::default();
+        let mut joined = String::new();
         for (at, item) in items.items.iter().enumerate() {
             let text = match &attribute {
                 None => self.text_of(item)?,
@@ -132,12 +133,10 @@ impl TemplateEvaluator<'_> {
                 }
             };
             self.reserve_bytes(between.len() + text.len())?;
-            if at > 0 {
-                joined.push(&between);
-            }
-            joined.push(&text);
+            joined.push_str(if at > 0 { &between } else { "" });
+            joined.push_str(&text);
         }
-        self.made(joined.finish())
+        self.text(&joined)
     }
 
     fn tojson(
@@ -158,9 +157,9 @@ impl TemplateEvaluator<'_> {
         if given.flatten().any(|option| option.is_true()) {
             return Err(self.unsupported("this option of `tojson`"));
         }
-        let mut out = TemplateTextBuilder::default();
+        let mut out = String::new();
         self.write_json(value, indent, 0, &mut out)?;
-        self.made(out.finish())
+        self.text(&out)
     }
 
     fn dictsort(
@@ -179,7 +178,9 @@ impl TemplateEvaluator<'_> {
         entries.sort_by_cached_key(|(key, _)| key.to_lowercase());
         let pairs = entries.into_iter();
         let pairs = pairs
-            .map(|(key, value)| TemplateValue::list(vec![map.key_text(key), value.clone()]))
+            .map(|(key, value)| {
+                TemplateValue::list(vec![TemplateValue::Text(Arc::clone(key)), value.clone()])
+            })
             .collect();
         self.list(pairs)
     }
@@ -243,20 +244,16 @@ impl TemplateEvaluator<'_> {
         let first = given.next().flatten().is_some_and(|v| v.is_true());
         let blank = given.next().flatten().is_some_and(|v| v.is_true());
         let text = self.text_of(value)?;
-        let mut out = TemplateTextBuilder::default();
-        let mut start = 0;
+        let mut out = String::new();
         for (at, line) in text.split('\n').enumerate() {
             self.reserve_bytes(before.len() + line.len() + 1)?;
-            if at > 0 {
-                out.push_part(&text, start - 1..start);
-            }
+            out.push_str(if at > 0 { "\n" } else { "" });
             if (at > 0 || first) && (blank || first && at == 0 || !line.is_empty()) {
-                out.push_str(&before, false);
+                out.push_str(&before);
             }
-            out.push_part(&text, start..start + line.len());
-            start += line.len() + 1;
+            out.push_str(line);
         }
-        self.made(out.finish())
+        self.text(&out)
     }
 
     /// An attribute of an item, by name or by a path with dots.
@@ -396,7 +393,7 @@ impl TemplateEvaluator<'_> {
             "boolean" => matches!(value, TemplateValue::Bool(_)),
             "true" => matches!(value, TemplateValue::Bool(true)),
             "false" => matches!(value, TemplateValue::Bool(false)),
-            "integer" => matches!(value, TemplateValue::Int(_) | TemplateValue::BigInt(_)),
+            "integer" => matches!(value, TemplateValue::Int(_)),
             "float" => matches!(value, TemplateValue::Float(_)),
             "number" => value.as_float().is_some(),
             "mapping" => matches!(value, TemplateValue::Map(_)),

@@ -1,8 +1,9 @@
 //! Methods of texts, lists and objects, with Python's semantics.
 
+use std::sync::Arc;
+
 use super::eval::{TemplateCallArgs, TemplateEvaluator};
-use super::spoken::{TemplateText, TemplateTextBuilder};
-use super::value::{TemplateInternal, TemplateInternalKind, TemplateMap};
+use super::value::{TemplateInternal, TemplateInternalKind};
 use super::{TemplateError, TemplateValue, clip};
 
 impl TemplateEvaluator<'_> {
@@ -15,7 +16,7 @@ impl TemplateEvaluator<'_> {
         self.step(1)?;
         match value {
             TemplateValue::Text(text) => self.text_method(text, name, args),
-            TemplateValue::Map(map) => self.map_method(value, map, name, args),
+            TemplateValue::Map(map) => self.map_method(value, &map.entries, name, args),
             TemplateValue::List(list) if matches!(name, "index" | "count") => {
                 let [Some(wanted)] = &self.bind_args(name, args, &["value"])?[..] else {
                     return Err(self.fail(format!("`{name}` takes a value")));
@@ -50,11 +51,10 @@ impl TemplateEvaluator<'_> {
     fn map_method(
         &mut self,
         value: &TemplateValue,
-        map: &TemplateMap,
+        entries: &[(Arc<str>, TemplateValue)],
         name: &str,
         args: TemplateCallArgs,
     ) -> Result<TemplateValue, TemplateError> {
-        let entries = &map.entries;
         match name {
             "get" => {
                 let mut given = self.bind_args(name, args, &["key", "default"])?.into_iter();
@@ -70,7 +70,7 @@ impl TemplateEvaluator<'_> {
                 self.bind_args(name, args, &[])?;
                 let mut items = Vec::with_capacity(entries.len());
                 for (key, value) in entries {
-                    let key = map.key_text(key);
+                    let key = TemplateValue::Text(Arc::clone(key));
                     items.push(match name {
                         "keys" => key,
                         "values" => value.clone(),
@@ -88,7 +88,7 @@ impl TemplateEvaluator<'_> {
 
     fn text_method(
         &mut self,
-        text: &TemplateText,
+        text: &Arc<str>,
         name: &str,
         args: TemplateCallArgs,
     ) -> Result<TemplateValue, TemplateError> {
@@ -114,28 +114,22 @@ impl TemplateEvaluator<'_> {
                         Ok(TemplateValue::Int(text.chars().count() as i64 + 1))
                     }
                     "count" => Ok(TemplateValue::Int(text.matches(&**part).count() as i64)),
-                    "removeprefix" => {
-                        let rest = text.strip_prefix(&**part).unwrap_or(text);
-                        self.made(text.part_of(rest))
-                    }
-                    _ => {
-                        let rest = text.strip_suffix(&**part).unwrap_or(text);
-                        self.made(text.part_of(rest))
-                    }
+                    "removeprefix" => self.text(text.strip_prefix(&**part).unwrap_or(text)),
+                    _ => self.text(text.strip_suffix(&**part).unwrap_or(text)),
                 }
             }
             _ => {
                 self.bind_args(name, args, &[])?;
                 self.reserve_bytes(4 * text.len())?;
                 match name {
-                    "upper" => self.made(text.mapped(&text.to_uppercase())),
-                    "lower" => self.made(text.mapped(&text.to_lowercase())),
-                    "title" => self.made(text.mapped(&title(text))),
-                    "capitalize" => self.made(text.mapped(&capitalized(text))),
+                    "upper" => self.text(&text.to_uppercase()),
+                    "lower" => self.text(&text.to_lowercase()),
+                    "title" => self.text(&title(text)),
+                    "capitalize" => self.text(&capitalized(text)),
                     "splitlines" => {
                         let mut lines = Vec::new();
                         for line in text.lines() {
-                            lines.push(self.made(text.part_of(line))?);
+                            lines.push(self.text(line)?);
                         }
                         self.list(lines)
                     }
@@ -157,7 +151,7 @@ impl TemplateEvaluator<'_> {
 
     fn strip(
         &mut self,
-        text: &TemplateText,
+        text: &str,
         name: &str,
         args: TemplateCallArgs,
     ) -> Result<TemplateValue, TemplateError> {
@@ -182,7 +176,7 @@ impl TemplateEvaluator<'_> {
             "rstrip" => text.trim_end_matches(strips),
             _ => text.trim_matches(strips),
         };
-        self.made(text.part_of(stripped))
+        self.text(stripped)
     }
 
     fn starts(
@@ -208,7 +202,7 @@ impl TemplateEvaluator<'_> {
 
     fn split(
         &mut self,
-        text: &TemplateText,
+        text: &str,
         name: &str,
         args: TemplateCallArgs,
     ) -> Result<TemplateValue, TemplateError> {
@@ -240,14 +234,14 @@ impl TemplateEvaluator<'_> {
         }
         let mut items = Vec::with_capacity(parts.len());
         for part in parts {
-            items.push(self.made(text.part_of(part))?);
+            items.push(self.text(part)?);
         }
         self.list(items)
     }
 
     fn replace(
         &mut self,
-        text: &TemplateText,
+        text: &str,
         args: TemplateCallArgs,
     ) -> Result<TemplateValue, TemplateError> {
         let given = self.bind_args("replace", args, &["old", "new", "count"])?;
@@ -268,38 +262,28 @@ impl TemplateEvaluator<'_> {
                 .saturating_mul(new.len())
                 .saturating_add(text.len()),
         )?;
-        let mut replaced = TemplateTextBuilder::default();
-        let mut start = 0;
-        for (at, found) in text.match_indices(&*old).take(most) {
-            replaced.push_part(text, start..at);
-            replaced.push(&new);
-            start = at + found.len();
-        }
-        replaced.push_part(text, start..text.len());
-        self.made(replaced.finish())
+        self.text(&text.replacen(&*old, &new, most))
     }
 
     fn join_method(
         &mut self,
-        between: &TemplateText,
+        between: &str,
         args: TemplateCallArgs,
     ) -> Result<TemplateValue, TemplateError> {
         let Some(of) = self.bind_args("join", args, &["of"])?.pop().flatten() else {
             return Err(self.fail("`join` takes a list"));
         };
         let items = self.items(&of)?;
-        let mut joined = TemplateTextBuilder::default();
+        let mut joined = String::new();
         for (at, item) in items.items.iter().enumerate() {
             let TemplateValue::Text(text) = item else {
                 return Err(self.fail(format!("`join` of {}", item.kind())));
             };
             self.reserve_bytes(between.len() + text.len())?;
-            if at > 0 {
-                joined.push(between);
-            }
-            joined.push(text);
+            joined.push_str(if at > 0 { between } else { "" });
+            joined.push_str(text);
         }
-        self.made(joined.finish())
+        self.text(&joined)
     }
 }
 
