@@ -155,11 +155,11 @@ fn what_does_not_fit_is_refused() {
         ("/inputs/1/data", json!([2.5]), "whole number"),
         ("/inputs/1/data", json!([3_000_000_000u64]), "whole number"),
         ("/inputs/1/name", json!("x"), "expected FP32"),
-        ("/inputs/0/data", Value::Null, "neither"),
+        ("/inputs/0/data", Value::Null, "is required"),
         (
             "/inputs/0/parameters",
             json!({"binary_data_size": 24}),
-            "both",
+            "exclude each other",
         ),
         ("/inputs", json!([]), "`x`"),
         ("/outputs", json!([{"name": "q"}]), "one of: y, w, b"),
