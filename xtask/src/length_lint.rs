@@ -122,9 +122,9 @@ mod tests {
             ),
             ("", "    // Long: a table, one row a case.\n"),
         ] {
-            assert_eq!(too_long("a.rs", &function(90, above, inside)), [""; 0]);
+            assert_eq!(too_long("a.rs", &function(110, above, inside)), [""; 0]);
         }
         let elsewhere = "// Long: of what comes before.\n\n";
-        assert_eq!(too_long("a.rs", &function(90, elsewhere, "")).len(), 1);
+        assert_eq!(too_long("a.rs", &function(110, elsewhere, "")).len(), 1);
     }
 }
