@@ -1,7 +1,7 @@
 // Cluster without shuffles. A cluster is a group of CLUSTER consecutive threads of a workgroup that
 // exchange values without shared memory. CLUSTER is a power of two, the first thread's index is a
 // multiple of it, and all threads belong to one subgroup. CLUSTER = 1 if the device has no shuffles
-// or numbers threads in another order. These functions are then unused.
+// or numbers threads in another order; kernels do not call these functions if CLUSTER is 1.
 
 const CLUSTER: u32 = 1u;
 

@@ -220,7 +220,8 @@ void store_step() {
     }
 }
 
-// Word of a staged line with the high halves from `element` on. The low halves are two words later.
+// Index of the word in a staged line that starts the high BF16 halves from `element` on. The low
+// halves are two words later.
 uint halves_at(uint element) { return element / 16u * 4u + element % 16u / 8u; }
 
 void load_left(out LEFT of, uint row, uint k, uint half_of_pair) {

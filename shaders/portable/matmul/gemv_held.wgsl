@@ -161,7 +161,8 @@ fn fetched_at(i: u32, local: u32) -> u32 {
     return 4u * (i * INVOCATIONS + local);
 }
 
-// Position of row element `at` in the tile: vec2(slice, vector).
+// Position in the tile of the vector with row element `at`: its slice (the thread of a column that
+// reads it), and its index in the slice.
 fn spot_of(at: u32) -> vec2<u32> {
     let spot = spot_in(at / BLOCK_LEN, at % BLOCK_LEN);
     let own = take_of(spot.x);

@@ -45,8 +45,8 @@ fn fill(first: u32, local: u32) {
     }
 }
 
-// Makes the tile contain the pieces from `first` on. A tile that covers all of k is filled once per
-// row.
+// Makes the tile contain the pieces from `first` on. If the tile holds all k elements of the
+// activation row, it is filled once and reused for all columns.
 fn turn_to(first: u32, local: u32, fresh: bool) {
     if first == 0u && !fresh && ROWS == 1u && p.k <= STEPS * SLICES * PIECE {
         return;

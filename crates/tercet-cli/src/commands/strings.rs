@@ -47,7 +47,7 @@ impl OutputLabels {
     }
 }
 
-/// Prints the first strings, one per line.
+/// Prints at most [`SHOWN`] strings of a result, one per line, and the number of those left out.
 pub(crate) fn print(out: &mut impl Write, strings: &[Option<String>]) -> std::io::Result<()> {
     for text in strings.iter().take(SHOWN) {
         let text = text.as_deref().map(output::escape_line);
