@@ -23,6 +23,7 @@ mod random;
 mod rng_state;
 mod row_ops;
 mod scatter;
+mod special_values;
 mod speech;
 mod text_to_text;
 mod torch;
@@ -66,6 +67,7 @@ pub const SUITES: &[TestSuite] = &[
     suite("inside", intermediates::tests),
     suite("split", binding_limit::tests),
     suite("ones", long_sums::tests),
+    suite("special", special_values::tests),
     suite("rows", row_ops::tests),
     suite("huge", large_tensors::tests),
     suite("models", models::tests),
@@ -82,6 +84,19 @@ const fn suite(name: &'static str, tests: fn() -> Vec<SuiteTest>) -> TestSuite {
 /// # Errors
 /// An unknown suite name.
 pub fn tests(names: &[String]) -> Result<Vec<(&'static str, SuiteTest)>, String> {
+    check_names(names)?;
+    let chosen = |s: &&TestSuite| names.is_empty() || names.iter().any(|n| n == s.name);
+    let chosen = SUITES.iter().filter(chosen);
+    Ok(chosen
+        .flat_map(|s| (s.tests)().into_iter().map(|test| (s.name, test)))
+        .collect())
+}
+
+/// Checks the names of suites without reading test data.
+///
+/// # Errors
+/// An unknown suite name.
+pub fn check_names(names: &[String]) -> Result<(), String> {
     if let Some(name) = names.iter().find(|n| SUITES.iter().all(|s| s.name != **n)) {
         let known: Vec<&str> = SUITES.iter().map(|s| s.name).collect();
         return Err(format!(
@@ -89,9 +104,5 @@ pub fn tests(names: &[String]) -> Result<Vec<(&'static str, SuiteTest)>, String>
             known.join(", ")
         ));
     }
-    let chosen = |s: &&TestSuite| names.is_empty() || names.iter().any(|n| n == s.name);
-    let chosen = SUITES.iter().filter(chosen);
-    Ok(chosen
-        .flat_map(|s| (s.tests)().into_iter().map(|test| (s.name, test)))
-        .collect())
+    Ok(())
 }

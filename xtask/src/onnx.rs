@@ -1,17 +1,22 @@
 //! `cargo xtask onnx`: runs ONNX's own test cases on every executor and writes the table in
 //! `docs/reference/onnx-operators.md`.
 //!
-//! The cases come from the `onnx` 1.22.0 wheel, the last one that contains them as files. The
-//! example `node_suite` of `tercet-onnx` runs them and prints a line per case. The lines of each
+//! The cases come from all `onnx` wheels from 1.5 on; a case that several of them have is run once.
+//! The example `node_suite` of `tercet-onnx` runs them and prints a line per case. The lines of each
 //! executor are saved in the cache folder, so a run on one executor still writes the table for all.
+//!
+//! `cargo xtask onnx packages` compares models of Python packages with ONNX Runtime instead.
 
+mod packages;
 mod table;
+mod wheels;
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::error::{self, XtaskError};
-use crate::{cache, fetch, process};
+use crate::{cache, process};
 
 /// The executors in the column order of the table.
 const EXECUTORS: [&str; 3] = ["cpu", "vulkan", "wgpu"];
@@ -28,7 +33,8 @@ pub(crate) struct OnnxRunArgs {
     /// The cargo profile of the runner
     #[arg(long, default_value = "release")]
     profile: String,
-    /// Run only cases with this text in their names, print their outcomes, and write no table
+    /// Run only cases with this text in their names, print their outcomes, and write no table;
+    /// `packages` compares models of Python packages with ONNX Runtime
     filter: Option<String>,
 }
 
@@ -82,7 +88,10 @@ fn parse(text: &str) -> Vec<OnnxCaseLine> {
 /// Runs the cases and writes the table.
 pub(crate) fn run(options: &OnnxRunArgs) -> Result<(), XtaskError> {
     let cache = cache::dir()?;
-    let cases = fetch::onnx(&cache)?;
+    if options.filter.as_deref() == Some("packages") {
+        return packages::run(&cache, &options.profile);
+    }
+    let cases = wheels::all(&cache)?;
     let kept = cache.join("onnx-results");
     fs::create_dir_all(&kept).map_err(error::file("create", &kept))?;
     for device in EXECUTORS {
@@ -95,9 +104,16 @@ pub(crate) fn run(options: &OnnxRunArgs) -> Result<(), XtaskError> {
         if device != "cpu" {
             command.args(["--features", "tercet/vulkan,tercet/wgpu"]);
         }
-        command.arg("--").arg(&cases).arg(device);
-        if let Some(filter) = &options.filter {
-            process::run(command.arg(filter))?;
+        command.arg("--").arg(device);
+        command.arg(options.filter.as_deref().unwrap_or_default());
+        for own in &cases {
+            let mut versioned = OsString::from(own.version);
+            versioned.push("=");
+            versioned.push(&own.folder);
+            command.arg(versioned);
+        }
+        if options.filter.is_some() {
+            process::run(&mut command)?;
             continue;
         }
         let path = results(&kept, device);
@@ -135,9 +151,13 @@ fn write(kept: &Path) -> Result<(), XtaskError> {
 
 /// Replaces the lines between the two marks in a text.
 fn replaced(text: &str, lines: &str) -> Option<String> {
-    let (before, rest) = text.split_once(BEGIN)?;
-    let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{BEGIN}\n\n{lines}\n{END}{after}"))
+    replaced_between(text, [BEGIN, END], lines)
+}
+
+fn replaced_between(text: &str, [begin, end]: [&str; 2], lines: &str) -> Option<String> {
+    let (before, rest) = text.split_once(begin)?;
+    let (_, after) = rest.split_once(end)?;
+    Some(format!("{before}{begin}\n\n{lines}\n{end}{after}"))
 }
 
 #[cfg(test)]

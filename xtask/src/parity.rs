@@ -17,13 +17,15 @@ const PROGRAM: &str = "tercet-parity";
 
 /// The folders of `tests/data` that tests read at run time; other test data is compiled into the
 /// program.
-const DATA: [&str; 9] = [
+const DATA: [&str; 11] = [
     "tiny-rust-llama",
     "minilm",
     "decoders",
     "encoders",
     "vision",
+    "vision-language",
     "speech",
+    "text-to-text",
     "onnx-torch",
     "onnx-learned",
     "onnx-packages",
@@ -100,6 +102,40 @@ fn running(args: &[OsString], minilm: Option<&Path>) -> Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The folders of test data that a source file reads at run time.
+    fn folders_read(source: &str) -> impl Iterator<Item = &str> {
+        let calls = source.split("data(\"").skip(1);
+        calls.filter_map(|call| call.split(['"', '/']).next())
+    }
+
+    fn sources(folder: &Path, all: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(folder).expect("a folder of sources") {
+            let path = entry.expect("an entry").path();
+            match path.is_dir() {
+                true => sources(&path, all),
+                false => all.push(path),
+            }
+        }
+    }
+
+    #[test]
+    fn every_folder_that_a_suite_reads_is_packed() {
+        let mut all = Vec::new();
+        sources(&process::root().join("tests").join("src"), &mut all);
+        let mut found = 0;
+        for path in all
+            .iter()
+            .filter(|path| path.extension().is_some_and(|e| e == "rs"))
+        {
+            let source = std::fs::read_to_string(path).expect("a source file");
+            for folder in folders_read(&source) {
+                assert!(DATA.contains(&folder), "{}: {folder}", path.display());
+                found += 1;
+            }
+        }
+        assert!(found >= DATA.len(), "only {found} reads of test data");
+    }
 
     #[test]
     fn what_is_packed_is_there() {

@@ -15,6 +15,7 @@ pub(crate) mod inspect;
 mod inspect_onnx;
 pub(crate) mod merge;
 mod onnx;
+pub(crate) mod open;
 pub(crate) mod ops;
 pub(crate) mod perplexity;
 mod pictures;
@@ -44,8 +45,8 @@ use clap::ValueEnum;
 use tercet::{DType, Device, DeviceOptions};
 use tercet_models::{Decoder, MatmulPrecision};
 
-use crate::drivers;
 use crate::error::CliError;
+use crate::{drivers, output};
 
 /// Float types for computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -133,6 +134,78 @@ impl ComputePrecision {
     }
 }
 
+/// Layers on the GPU, as llama.cpp counts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GpuLayerCount {
+    Zero,
+    All,
+    Some(u32),
+}
+
+impl GpuLayerCount {
+    fn parse(text: &str) -> Result<GpuLayerCount, String> {
+        match text {
+            "0" => Ok(GpuLayerCount::Zero),
+            "all" | "auto" | "-1" => Ok(GpuLayerCount::All),
+            text => {
+                let count = text.parse().map(GpuLayerCount::Some);
+                count.map_err(|_| "expected a whole number, `all` or `auto`".to_string())
+            }
+        }
+    }
+}
+
+/// Device and threads: flags of the commands that run language models.
+#[derive(clap::Args)]
+pub(crate) struct PlacementArgs {
+    /// Device to run on; see `tercet devices`
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    device: String,
+    /// Layers on the GPU: with 0 and --device auto, the model runs on the CPU. Otherwise all layers run
+    /// on the device, for any number; they are not split yet. Also -ngl
+    #[arg(long, visible_alias = "gpu-layers", value_name = "N", allow_negative_numbers = true, value_parser = GpuLayerCount::parse)]
+    n_gpu_layers: Option<GpuLayerCount>,
+    /// Threads of the CPU device [default: one per core]
+    #[arg(short, long, value_name = "N", value_parser = positive)]
+    threads: Option<usize>,
+}
+
+impl PlacementArgs {
+    /// Sets the number of threads and opens the device.
+    pub(crate) fn open(&self) -> Result<Device, CliError> {
+        self.set_threads()?;
+        let name = match (self.n_gpu_layers, self.device.as_str()) {
+            (Some(GpuLayerCount::Zero), "auto") => "cpu",
+            (_, name) => name,
+        };
+        let device = device(name)?;
+        if let Some(GpuLayerCount::Some(_)) = self.n_gpu_layers {
+            output::print_note(format_args!(
+                "note: all layers run on {}; --n-gpu-layers does not split them",
+                device.name()
+            ));
+        }
+        Ok(device)
+    }
+
+    /// Sets the number of threads. The first call counts, before anything uses threads.
+    ///
+    /// # Errors
+    /// [`CliError::Usage`] if the system cannot create the threads.
+    pub(crate) fn set_threads(&self) -> Result<(), CliError> {
+        static SET: std::sync::OnceLock<Result<(), String>> = std::sync::OnceLock::new();
+        let Some(threads) = self.threads else {
+            return Ok(());
+        };
+        let set = SET.get_or_init(|| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+            pool.build_global().map_err(|e| tercet::one_line(&e))
+        });
+        set.clone()
+            .map_err(|e| CliError::Usage(format!("--threads {threads}: {e}")))
+    }
+}
+
 pub(crate) fn device(name: &str) -> Result<Device, CliError> {
     open(name, false)
 }
@@ -143,8 +216,41 @@ pub(crate) fn open(name: &str, timings: bool) -> Result<Device, CliError> {
         which: None,
         cache_dir: cache_dir(),
         timings,
+        memory_bytes: memory_limit()?,
     };
     drivers::labelled(|| Device::open(name, &options)).map_err(|e| CliError::Usage(e.to_string()))
+}
+
+/// Limit of the device memory to plan for: `TERCET_DEVICE_MEMORY`, in bytes or with a unit.
+fn memory_limit() -> Result<Option<u64>, CliError> {
+    const NAME: &str = "TERCET_DEVICE_MEMORY";
+    let Some(value) = std::env::var_os(NAME).filter(|v| !v.is_empty()) else {
+        return Ok(None);
+    };
+    let value = value.to_string_lossy();
+    let bytes = memory_size(&value).ok_or_else(|| {
+        CliError::Usage(format!(
+            "{NAME} is `{value}`; expected a size in bytes, or with a unit such as 512MiB or 8GiB"
+        ))
+    })?;
+    Ok(Some(bytes))
+}
+
+/// Parses bytes with an optional unit: `8GiB`, `8G` and `8589934592` are the same size.
+fn memory_size(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (number, unit) = text.split_at(end.unwrap_or(text.len()));
+    let number: f64 = number.parse().ok()?;
+    let power = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 1,
+        "m" | "mb" | "mib" => 2,
+        "g" | "gb" | "gib" => 3,
+        "t" | "tb" | "tib" => 4,
+        _ => return None,
+    };
+    Some((number * 1024f64.powi(power)) as u64)
 }
 
 /// Folder of the compiled-pipeline cache: `TERCET_CACHE_DIR`, or else the user's cache folder.
@@ -214,5 +320,15 @@ mod tests {
         assert_eq!(seed("7"), Ok(7));
         assert_ne!(seed("-1"), seed("-1"));
         assert!(seed("-2").is_err() && seed("18446744073709551616").is_err());
+    }
+
+    #[test]
+    fn memory_sizes_have_units_of_1024() {
+        for text in ["8GiB", "8g", "8 GB", "8192M", "8589934592"] {
+            assert_eq!(memory_size(text), Some(8 << 30), "{text}");
+        }
+        for text in ["", "GiB", "8 apples", "-1", "1.2.3G"] {
+            assert_eq!(memory_size(text), None, "{text}");
+        }
     }
 }

@@ -20,6 +20,9 @@ pub(crate) enum CliError {
     /// Arguments that contradict each other or the model.
     #[error("{0}")]
     Usage(String),
+    /// The chat template of the model cannot be applied.
+    #[error("the chat template rejects the conversation: {0}")]
+    Template(String),
     #[error("cannot read {path}", path = path.display())]
     File {
         path: PathBuf,
@@ -43,6 +46,13 @@ pub(crate) enum CliError {
     Model {
         what: String,
         source: tercet_models::Error,
+    },
+    /// Keys of a model's configuration that would be ignored, with `--strict`.
+    #[error("{what}: {file} has keys that would be ignored: {keys}; remove them, or omit --strict")]
+    IgnoredKeys {
+        what: String,
+        file: &'static str,
+        keys: String,
     },
     #[error(transparent)]
     Device(#[from] tercet::DeviceError),

@@ -16,10 +16,12 @@ mod progress;
 #[cfg(test)]
 mod reference;
 
+use std::ffi::OsString;
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::error::{CliError, CommandOutcome};
 
@@ -37,6 +39,9 @@ Exit codes:
 struct TercetCli {
     #[command(subcommand)]
     command: CliCommand,
+    /// Refuse models with configuration keys that would be ignored
+    #[arg(long, global = true)]
+    strict: bool,
 }
 
 #[derive(Subcommand)]
@@ -93,8 +98,12 @@ enum CliCommand {
 }
 
 fn main() -> ExitCode {
-    let result = match TercetCli::try_parse() {
-        Ok(cli) => run(cli.command),
+    let arguments = arguments(std::env::args_os().collect());
+    let result = match TercetCli::try_parse_from(arguments) {
+        Ok(cli) => {
+            commands::open::set_strict(cli.strict);
+            run(cli.command)
+        }
         Err(said) => return usage(&said),
     };
     match result {
@@ -102,6 +111,41 @@ fn main() -> ExitCode {
         Ok(CommandOutcome::Interrupted) => ExitCode::from(130),
         Err(e) => failure(&e),
     }
+}
+
+/// Arguments that the parser cannot express: a model alone is `chat -m MODEL`, and the options of
+/// llama.cpp that have one dash and several letters.
+fn arguments(mut given: Vec<OsString>) -> Vec<OsString> {
+    let model = given.get(1).filter(|first| {
+        let is_command = || {
+            let command = TercetCli::command();
+            first.to_str().is_some_and(|name| {
+                name == "help" || name.starts_with('-') || command.find_subcommand(name).is_some()
+            })
+        };
+        let path = Path::new(first);
+        let is_gguf = path
+            .extension()
+            .is_some_and(|end| end.eq_ignore_ascii_case("gguf"));
+        (is_gguf || path.exists()) && !is_command()
+    });
+    if model.is_some() {
+        let chat = ["chat", "--model"].map(OsString::from);
+        given.splice(1..1, chat);
+    }
+    let options = given
+        .iter_mut()
+        .skip(1)
+        .take_while(|argument| *argument != "--");
+    for argument in options {
+        let long = match argument.to_str() {
+            Some("-ngl") => "--n-gpu-layers",
+            Some("-np") => "--parallel",
+            _ => continue,
+        };
+        *argument = long.into();
+    }
+    given
 }
 
 fn run(command: CliCommand) -> Result<CommandOutcome, CliError> {
@@ -165,5 +209,34 @@ fn usage(said: &clap::Error) -> ExitCode {
     match printed {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => failure(&e.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::arguments;
+
+    #[test]
+    fn a_model_alone_is_a_chat() {
+        let of = |given: &[&str]| {
+            let given = ["tercet"].iter().chain(given).map(Into::into).collect();
+            let all = arguments(given).into_iter().skip(1);
+            all.map(|argument| argument.into_string().unwrap())
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        assert_eq!(of(&["model.gguf"]), "chat --model model.gguf");
+        assert_eq!(of(&["a/B.GGUF", "-c", "9"]), "chat --model a/B.GGUF -c 9");
+        // The folder of the crate exists, as would that of a model.
+        let folder = env!("CARGO_MANIFEST_DIR");
+        assert_eq!(of(&[folder]), format!("chat --model {folder}"));
+        for kept in ["chat", "help", "--version", "src-of-nothing", ""] {
+            assert_eq!(of(&[kept, "x.gguf"]), format!("{kept} x.gguf"));
+        }
+        assert_eq!(of(&[]), "");
+        assert_eq!(
+            of(&["serve", "-ngl", "99", "-np", "2", "--", "-ngl"]),
+            "serve --n-gpu-layers 99 --parallel 2 -- -ngl"
+        );
     }
 }

@@ -32,24 +32,30 @@ pub(crate) enum NpyDtype {
     I8,
     U8,
     F16,
+    I16,
+    U16,
     F32,
     I32,
     U32,
     F64,
     I64,
+    U64,
 }
 
 impl NpyDtype {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Bool,
         Self::I8,
         Self::U8,
         Self::F16,
+        Self::I16,
+        Self::U16,
         Self::F32,
         Self::I32,
         Self::U32,
         Self::F64,
         Self::I64,
+        Self::U64,
     ];
 
     /// NumPy's type code: kind and size in bytes.
@@ -59,11 +65,14 @@ impl NpyDtype {
             Self::I8 => "i1",
             Self::U8 => "u1",
             Self::F16 => "f2",
+            Self::I16 => "i2",
+            Self::U16 => "u2",
             Self::F32 => "f4",
             Self::I32 => "i4",
             Self::U32 => "u4",
             Self::F64 => "f8",
             Self::I64 => "i8",
+            Self::U64 => "u8",
         }
     }
 
@@ -71,9 +80,9 @@ impl NpyDtype {
     pub(crate) fn size_bytes(self) -> usize {
         match self {
             Self::Bool | Self::I8 | Self::U8 => 1,
-            Self::F16 => 2,
+            Self::F16 | Self::I16 | Self::U16 => 2,
             Self::F32 | Self::I32 | Self::U32 => 4,
-            Self::F64 | Self::I64 => 8,
+            Self::F64 | Self::I64 | Self::U64 => 8,
         }
     }
 }

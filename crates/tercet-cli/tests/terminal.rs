@@ -68,6 +68,17 @@ fn ctrl_c_while_loading_ends_at_once() {
     }
 }
 
+#[test]
+fn ctrl_c_is_seen_where_the_tests_started_with_it_ignored() {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' INT; exec \"$@\"", "sh"]);
+    shell.arg(std::env::current_exe().unwrap());
+    let run = shell.args(["--exact", "ctrl_c_while_loading_ends_at_once"]);
+    let run = run.output().unwrap();
+    let out = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success() && out.contains("1 passed"), "{out}");
+}
+
 /// Exit code and output of a command that is interrupted as soon as it loads a model.
 fn interrupted_loading() -> (Option<i32>, String) {
     // The position tables of a million tokens take long enough to interrupt.

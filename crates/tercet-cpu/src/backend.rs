@@ -141,6 +141,10 @@ impl Backend for CpuBackend {
         None
     }
 
+    fn free_memory_bytes(&self) -> Option<u64> {
+        crate::host_memory::free_bytes()
+    }
+
     fn compile(
         &self,
         graph: &Graph,

@@ -23,6 +23,7 @@ mod args;
 mod backend;
 mod bound_inputs;
 mod exec;
+mod host_memory;
 pub mod kernels;
 mod lower;
 mod plan;

@@ -45,6 +45,10 @@ impl Backend for ReferenceBackend {
         None
     }
 
+    fn free_memory_bytes(&self) -> Option<u64> {
+        crate::host_memory::free_bytes()
+    }
+
     fn compile(
         &self,
         graph: &Graph,

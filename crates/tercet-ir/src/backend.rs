@@ -201,6 +201,12 @@ pub trait Backend: Send + Sync {
     /// Larger batches use the prefill kernels. `None` if the time grows with every row, as on CPUs.
     fn max_small_m_rows(&self, scheme: Scheme) -> Option<usize>;
 
+    /// Free memory of the device in bytes, for choosing sizes before compiling. `None` if the
+    /// driver does not report it.
+    fn free_memory_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Compiles a graph.
     ///
     /// # Errors
@@ -236,6 +242,10 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
 
     fn max_small_m_rows(&self, scheme: Scheme) -> Option<usize> {
         (**self).max_small_m_rows(scheme)
+    }
+
+    fn free_memory_bytes(&self) -> Option<u64> {
+        (**self).free_memory_bytes()
     }
 
     fn compile(

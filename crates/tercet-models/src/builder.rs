@@ -31,6 +31,7 @@ use tercet::{DType, Type, Value};
 use crate::adapter::AdapterError;
 use crate::config::DecoderSpec;
 use crate::constraint::ConstraintError;
+use crate::context_fit::gib;
 use crate::weight::WeightError;
 pub use batch::{
     BatchEvent, BatchEventKind, BatchGenerator, Sequence, SequenceId, SpeculativeGenerator,
@@ -44,7 +45,9 @@ pub use encoder::{
     Scoring, SentenceModule, SentenceModules, TokenLabel,
 };
 pub use generator::{Draft, DraftCounts, DraftError, Generator, GeneratorStep, MAX_DRAFT_TOKENS};
-pub use sampling::SamplingOptions;
+pub use sampling::{
+    DRY_BREAKERS, DryBreakers, DryOptions, MirostatOptions, SamplerStep, SamplingOptions,
+};
 pub use seq2seq::{Seq2Seq, Seq2SeqOptions, SourceEncoder};
 pub(crate) use speech::moonshine::PIECE_SECONDS;
 pub use speech::{MoonshineModel, SpeechModel};
@@ -116,6 +119,29 @@ pub enum ModelError {
         /// Context length that the model was compiled with, in tokens.
         context: usize,
     },
+    /// The caches of a context do not fit the free memory of the device.
+    #[error(
+        "{} of {context} tokens: {} are needed, of which {} are weights, {} are free and {} are missing; \
+         lower the context (`-c`), store the caches in fewer bits (`--cache-dtype f16` or `q8_0`), \
+         or use a model of fewer bits",
+        tercet_ir::counted(*slots, "sequence", "sequences"),
+        gib(*needed),
+        gib(*weights),
+        gib(*free),
+        gib(needed.saturating_sub(*free))
+    )]
+    ContextMemory {
+        /// Tokens of a sequence.
+        context: usize,
+        /// Sequences in parallel.
+        slots: usize,
+        /// Bytes that the model needs.
+        needed: u64,
+        /// Bytes that the device has free.
+        free: u64,
+        /// Bytes of the weights.
+        weights: u64,
+    },
     /// The number of `<image>` placeholders in a prompt differs from the number of images.
     #[error(
         "the prompt has {places} times `<image>` for {pictures} pictures; expected one `<image>` per picture"
@@ -138,6 +164,32 @@ pub enum ModelError {
          (`--truncate`, `truncate=True`)"
     )]
     TextTooLong {
+        /// Index of the text in the batch, counted from 1.
+        text: usize,
+        /// Tokens of the text, including special tokens.
+        tokens: usize,
+        /// Maximum input length of the encoder, in tokens.
+        most: usize,
+    },
+    /// A text has more bytes than the maximum input of an encoder can have, so it is not tokenized.
+    #[error(
+        "text {text} has {bytes} bytes, which are more than {most} tokens, the model's maximum: shorten it, or \
+         enable truncation (`--truncate`, `truncate=True`)"
+    )]
+    TextTooManyBytes {
+        /// Index of the text in the batch, counted from 1.
+        text: usize,
+        /// Bytes of the text.
+        bytes: usize,
+        /// Maximum input length of the encoder, in tokens.
+        most: usize,
+    },
+    /// The tokenizer adds tokens to a truncated text beyond the maximum input of an encoder.
+    #[error(
+        "text {text} has {tokens} tokens after truncation to {most}: the tokenizer adds more special tokens than \
+         it states; correct its post_processor"
+    )]
+    TooManyAddedTokens {
         /// Index of the text in the batch, counted from 1.
         text: usize,
         /// Tokens of the text, including special tokens.
@@ -297,11 +349,11 @@ impl<'a> ModelBuilder<'a> {
     }
 
     /// True if the projection with this weight is stored transposed, as `[inputs, outputs]`.
+    /// Quantizers transpose such matrices first.
     fn is_turned(&self, name: &str) -> bool {
         let module = name.strip_suffix(".weight").unwrap_or(name);
-        self.transposed
-            .iter()
-            .any(|last| matches_module(module, last))
+        let mut turned = self.transposed.iter();
+        turned.any(|last| matches_module(module, last)) && !self.weights.is_packed(name)
     }
 
     /// Sets the use of the weights: frozen, trained, or combined with adapters.

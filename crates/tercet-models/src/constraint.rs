@@ -5,7 +5,15 @@
 //! (feature `grammar`).
 
 #[cfg(feature = "grammar")]
+mod exact_numbers;
+#[cfg(feature = "grammar")]
+mod gbnf;
+#[cfg(feature = "grammar")]
 mod grammar;
+#[cfg(feature = "grammar")]
+mod limits;
+#[cfg(feature = "grammar")]
+pub use exact_numbers::exact_schema;
 #[cfg(feature = "grammar")]
 pub use grammar::{Grammar, GrammarCompiler};
 
@@ -22,7 +30,7 @@ pub enum ConstraintError {
     /// The schema, expression or grammar is invalid or uses an unsupported feature.
     #[error("unsupported or invalid {kind}: {reason}")]
     Grammar {
-        /// `JSON schema`, `regular expression` or `grammar`.
+        /// `JSON schema`, `regular expression`, `grammar` or `GBNF grammar`.
         kind: &'static str,
         /// Cause reported by the grammar compiler.
         reason: String,

@@ -8,6 +8,7 @@ use crate::gguf::GgufError;
 use crate::hf::HfError;
 use crate::image::ImageError;
 use crate::mmap::FileError;
+use crate::model_path::ModelPathError;
 use crate::safetensors::SafeTensorsError;
 use crate::save::SaveError;
 use crate::search::SearchError;
@@ -30,6 +31,9 @@ pub enum Error {
     /// A file cannot be opened.
     #[error(transparent)]
     File(#[from] FileError),
+    /// A path or name leads to no model.
+    #[error(transparent)]
+    Path(#[from] ModelPathError),
     /// A GGUF file is invalid or unsupported.
     #[error("GGUF file")]
     Gguf(#[from] GgufError),

@@ -4,6 +4,8 @@
 //! [`generate`] feeds the prompt, generates token by token, and returns complete characters as they
 //! arrive. Text that may be the beginning of a stop string is held back until that is decided.
 
+use std::ops::Range;
+
 use crate::builder::Generator;
 use crate::error::Error;
 use crate::maybe_async::{WaitMode, block_on_ready};
@@ -69,23 +71,17 @@ pub enum GenerateEvent<'a> {
     Text(&'a str, usize),
 }
 
-/// Tokens that end a turn in common chat templates, in addition to the end-of-sequence tokens.
-const TURN_ENDS: [&str; 8] = [
-    "<|im_end|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<end_of_turn>",
-    "<|end|>",
-    "<|return|>",
-    "<|END_OF_TURN_TOKEN|>",
-    "<end_of_utterance>",
-];
-
-/// The end-of-sequence tokens, and the tokens of the vocabulary that end a turn of a conversation.
+/// All tokens that end a text: those of the model's configuration, and those that the vocabulary has
+/// by their names ([`Tokenizer::end_ids`]).
 #[must_use]
-pub fn end_of_turn_ids(eos: &[u32], tokenizer: &Tokenizer) -> Vec<u32> {
-    let of_turns = TURN_ENDS.iter().filter_map(|t| tokenizer.token_to_id(t));
-    eos.iter().copied().chain(of_turns).collect()
+pub fn end_ids(eos: &[u32], tokenizer: &Tokenizer) -> Vec<u32> {
+    let mut ends = eos.to_vec();
+    for id in tokenizer.end_ids() {
+        if !ends.contains(&id) {
+            ends.push(id);
+        }
+    }
+    ends
 }
 
 /// The result of a generation.
@@ -193,6 +189,9 @@ async fn write_in(
                 finish: FinishReason::Stop,
             });
         }
+        if pieces.is_looping() {
+            break FinishReason::End;
+        }
         if tokens.len() >= options.max_tokens {
             break FinishReason::Length;
         }
@@ -235,18 +234,28 @@ async fn write_in(
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct IncrementalDetokenizer<'t> {
+    tokenizer: &'t Tokenizer,
     stream: StreamDecoder<'t>,
     holdback: StopHoldback,
+    /// The last tokens, as long as they are special.
+    special_run: Vec<u32>,
 }
 
+/// Number of special tokens without text after which a text is taken to loop.
+const LOOP_TOKENS: usize = 32;
+/// Maximum number of different tokens in a loop.
+const LOOP_PERIOD: usize = 4;
+
 impl<'t> IncrementalDetokenizer<'t> {
-    /// A converter for tokens of this tokenizer that ends at the first stop string; empty strings
-    /// are ignored.
+    /// A converter for tokens of this tokenizer that ends at the first stop string. A stop string may
+    /// spell special tokens, although they have no text. Empty strings are ignored.
     #[must_use]
     pub fn new(tokenizer: &'t Tokenizer, stop: &[String]) -> IncrementalDetokenizer<'t> {
         IncrementalDetokenizer {
+            tokenizer,
             stream: tokenizer.stream(),
             holdback: StopHoldback::new(stop),
+            special_run: Vec::new(),
         }
     }
 
@@ -256,7 +265,32 @@ impl<'t> IncrementalDetokenizer<'t> {
     /// # Errors
     /// [`Error`] of the tokenizer.
     pub fn push(&mut self, token: u32) -> Result<(String, bool), Error> {
-        Ok(self.holdback.push(&self.stream.push(token)?))
+        let text = self.stream.push(token)?;
+        if !self.tokenizer.is_special(token) {
+            self.special_run.clear();
+            return Ok(self.holdback.push(&text));
+        }
+        if self.special_run.len() == LOOP_TOKENS {
+            self.special_run.remove(0);
+        }
+        self.special_run.push(token);
+        let (mut text, stopped) = self.holdback.push(&text);
+        if stopped || self.holdback.stop.is_empty() {
+            return Ok((text, stopped));
+        }
+        let spelling = self.tokenizer.id_to_token(token).unwrap_or_default();
+        let (more, stopped) = self.holdback.push_hidden(&spelling);
+        text += &more;
+        Ok((text, stopped))
+    }
+
+    /// Whether the last tokens repeat a few special tokens, which have no text. The text is then over,
+    /// although the model does not end it.
+    #[must_use]
+    pub fn is_looping(&self) -> bool {
+        let run = &self.special_run;
+        let firsts = (0..run.len()).filter(|&at| !run[..at].contains(&run[at]));
+        run.len() == LOOP_TOKENS && firsts.count() <= LOOP_PERIOD
     }
 
     /// The remaining text after the last token, and whether a stop string ended it.
@@ -268,16 +302,19 @@ impl<'t> IncrementalDetokenizer<'t> {
         let rest = if stopped {
             text
         } else {
-            text + &self.holdback.pending
+            text + &self.holdback.take(self.holdback.pending.len())
         };
         Ok((rest, stopped))
     }
 }
 
-/// A buffer of text that may be the beginning of a stop string.
+/// A buffer of text that may be the beginning of a stop string. The spelling of special tokens is part
+/// of the buffer, but not of the text.
 struct StopHoldback {
     stop: Vec<String>,
     pending: String,
+    /// The byte ranges of special tokens in `pending`, ascending.
+    hidden: Vec<Range<usize>>,
 }
 
 impl StopHoldback {
@@ -285,31 +322,94 @@ impl StopHoldback {
         StopHoldback {
             stop: stop.iter().filter(|s| !s.is_empty()).cloned().collect(),
             pending: String::new(),
+            hidden: Vec::new(),
         }
-    }
-
-    fn stops(&self) -> impl Iterator<Item = &str> {
-        self.stop.iter().map(String::as_str)
     }
 
     /// Adds a piece and returns the text that cannot be part of a stop string, and whether a stop
     /// string is complete.
     fn push(&mut self, piece: &str) -> (String, bool) {
         self.pending.push_str(piece);
-        if let Some(at) = self.stops().filter_map(|s| self.pending.find(s)).min() {
-            self.pending.truncate(at);
-            return (std::mem::take(&mut self.pending), true);
+        self.advance()
+    }
+
+    /// Adds the spelling of a special token, as [`Self::push`] adds text.
+    fn push_hidden(&mut self, spelling: &str) -> (String, bool) {
+        let start = self.pending.len();
+        self.pending.push_str(spelling);
+        self.hidden.push(start..self.pending.len());
+        self.advance()
+    }
+
+    fn advance(&mut self) -> (String, bool) {
+        let whole: Vec<usize> = (0..self.pending.len()).collect();
+        let mut views = vec![(self.pending.clone(), whole)];
+        if !self.hidden.is_empty() {
+            views.push(self.visible());
         }
-        let begins = |at: &usize| self.stops().any(|s| s.starts_with(&self.pending[*at..]));
-        let longest = self.stops().map(str::len).max().unwrap_or(0);
-        let first = self.pending.len().saturating_sub(longest);
-        let places = (first..self.pending.len()).filter(|at| self.pending.is_char_boundary(*at));
-        let at = places
-            .into_iter()
-            .find(begins)
-            .unwrap_or(self.pending.len());
-        let kept = self.pending.split_off(at);
-        (std::mem::replace(&mut self.pending, kept), false)
+        let (mut found, mut kept) = (None, self.pending.len());
+        for (text, places) in &views {
+            let matches = self
+                .stop
+                .iter()
+                .flat_map(|stop| text.match_indices(&**stop));
+            let at = matches.filter(|(at, stop)| self.is_whole(places, *at, stop.len()));
+            let at = at.map(|(at, _)| places[at]).min();
+            found = found.into_iter().chain(at).min();
+            let longest = self.stop.iter().map(String::len).max().unwrap_or(0);
+            let first = text.len().saturating_sub(longest);
+            let begins = |at: &usize| {
+                let rest = &text[*at..];
+                let any = self.stop.iter().any(|stop| stop.starts_with(rest));
+                any && self.is_whole(places, *at, rest.len())
+            };
+            let starts = (first..text.len()).filter(|at| text.is_char_boundary(*at));
+            kept = kept.min(
+                starts
+                    .into_iter()
+                    .find(begins)
+                    .map_or(kept, |at| places[at]),
+            );
+        }
+        match found {
+            Some(at) => {
+                let text = self.take(at);
+                self.pending.clear();
+                self.hidden.clear();
+                (text, true)
+            }
+            None => (self.take(kept), false),
+        }
+    }
+
+    /// Whether a part of a view contains no fraction of a special token.
+    fn is_whole(&self, places: &[usize], at: usize, len: usize) -> bool {
+        let (start, last) = (places[at], places[at + len - 1]);
+        let mut cut = self.hidden.iter();
+        !cut.any(|r| r.start < start && start < r.end || r.start <= last && last + 1 < r.end)
+    }
+
+    /// The text without special tokens, and the position of each of its bytes in `pending`.
+    fn visible(&self) -> (String, Vec<usize>) {
+        let is_hidden = |at: &usize| self.hidden.iter().any(|range| range.contains(at));
+        let chars = self.pending.char_indices();
+        let chars: Vec<(usize, char)> = chars.filter(|(at, _)| !is_hidden(at)).collect();
+        let places = chars.iter().flat_map(|(at, c)| *at..at + c.len_utf8());
+        (chars.iter().map(|(_, c)| c).collect(), places.collect())
+    }
+
+    /// Removes the first `len` bytes of the buffer and returns their text.
+    fn take(&mut self, len: usize) -> String {
+        let rest = self.pending.split_off(len);
+        let mut text = std::mem::replace(&mut self.pending, rest);
+        let hidden = std::mem::take(&mut self.hidden);
+        for range in hidden.into_iter().rev() {
+            match range.start < len {
+                true => text.replace_range(range.start..range.end.min(len), ""),
+                false => self.hidden.insert(0, range.start - len..range.end - len),
+            }
+        }
+        text
     }
 }
 
@@ -332,6 +432,30 @@ mod tests {
             (stopped, held),
             "{pieces:?}"
         );
+    }
+
+    #[test]
+    fn stop_strings_match_special_tokens_as_a_whole() {
+        let stop = |stop: &str| StopHoldback::new(&[stop.to_string()]);
+        let mut alone = stop("<|end|>");
+        assert_eq!(alone.push("a"), ("a".to_string(), false));
+        assert_eq!(alone.push_hidden("<|pad|>"), (String::new(), false));
+        assert_eq!(alone.push_hidden("<|end|>"), (String::new(), true));
+        let mut mixed = stop("b<|end|>c");
+        assert_eq!(mixed.push("ab"), ("a".to_string(), false));
+        assert_eq!(mixed.push_hidden("<|end|>"), (String::new(), false));
+        assert_eq!(mixed.push("cd"), (String::new(), true));
+        let mut other = stop("b<|end|>c");
+        assert_eq!(other.push("ab"), ("a".to_string(), false));
+        assert_eq!(other.push_hidden("<|end|>"), (String::new(), false));
+        assert_eq!(other.push("d"), ("bd".to_string(), false));
+        // A part of a special token's spelling is no text, and its absence joins the text around it.
+        let mut part = stop(">");
+        assert_eq!(part.push_hidden("<|end|>"), (String::new(), false));
+        let mut around = stop("xy");
+        assert_eq!(around.push("ax"), ("a".to_string(), false));
+        assert_eq!(around.push_hidden("<|pad|>"), (String::new(), false));
+        assert_eq!(around.push("yz"), (String::new(), true));
     }
 
     #[test]

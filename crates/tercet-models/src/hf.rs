@@ -14,12 +14,14 @@ mod shards;
 mod speech;
 mod vision;
 mod vision_language;
+mod vocabulary;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use crate::config::bounds::TensorBounds;
 use crate::config::decoder::{is_wrapper, reject_unknown_modules};
 use crate::config::{ConfigError, ConfigFields, DecoderSpec};
 use crate::gguf::clip;
@@ -237,6 +239,8 @@ impl HfFolder {
             return Ok(self.vision_language_spec()?.decoder);
         }
         let mut config = DecoderSpec::from_json(&self.config).map_err(refused)?;
+        let bounds = TensorBounds::from_folder(&self.weights);
+        config.check_bounds(&bounds).map_err(refused)?;
         config.settle_names(&|name| self.weights.find(name).is_some());
         let names = self.weights.read_names();
         reject_unknown_modules(&config, names.iter().map(String::as_str)).map_err(refused)?;
@@ -260,11 +264,11 @@ impl HfFolder {
         Ok(())
     }
 
-    /// The tokenizer of `tokenizer.json`, or of `tokenizer.model` if the former does not exist.
+    /// The tokenizer of `tokenizer.json`, or if it does not exist, of `tokenizer.model`, or of
+    /// `vocab.json` with `merges.txt`.
     ///
     /// The post-processor of `tokenizer.json` and `add_bos_token` of `tokenizer_config.json` decide
-    /// whether a text starts with the BOS token. If there is no `tokenizer_config.json` and the
-    /// tokenizer adds no tokens, the `bos_token_id` of `config.json` is prepended.
+    /// whether a text starts with the BOS token. The token is `bos_token_id` of `config.json`.
     ///
     /// # Errors
     /// [`HfError::Tokenizer`], or [`HfError::Json`] for the other files.
@@ -272,12 +276,20 @@ impl HfFolder {
         let json = self.dir.join("tokenizer.json");
         let pieces = self.dir.join("tokenizer.model");
         let only_pieces = !json.exists() && pieces.exists();
-        let path = if only_pieces { pieces } else { json };
+        let only_vocab = !json.exists() && !only_pieces && vocabulary::is_in(&self.dir);
+        let path = match (only_pieces, only_vocab) {
+            (true, _) => pieces,
+            (_, true) => self.dir.join(vocabulary::VOCAB),
+            _ => json,
+        };
         let refused = |source| HfError::Tokenizer {
             path: path.clone(),
             source,
         };
-        let mut tokenizer = Tokenizer::from_file(&path).map_err(refused)?;
+        let mut tokenizer = match only_vocab {
+            true => vocabulary::tokenizer(&self.dir, self.model_type())?,
+            false => Tokenizer::from_file(&path).map_err(refused)?,
+        };
         let config_error = |name: &str| {
             let path = self.dir.join(name);
             move |source| HfError::Config { path, source }
@@ -291,14 +303,15 @@ impl HfFolder {
             let spec = self.decoder_spec()?;
             bos = spec.bos;
         }
+        // Without this file, transformers adds no BOS token either.
         let tokenizer_config = read_optional_json(&self.dir.join("tokenizer_config.json"))?;
         let wanted = match &tokenizer_config {
             Some(json) => ConfigFields::new(json, "")
                 .opt_bool("add_bos_token")
-                .map_err(config_error("tokenizer_config.json"))?
-                .unwrap_or(false),
-            None => bos.is_some(),
+                .map_err(config_error("tokenizer_config.json"))?,
+            None => None,
         };
+        let wanted = wanted.unwrap_or(false);
         if wanted
             && let Some(bos) = bos
             && tokenizer.encode("", true).map_err(refused)?.is_empty()

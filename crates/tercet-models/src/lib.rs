@@ -31,14 +31,17 @@ pub mod adapter;
 mod builder;
 pub mod config;
 pub mod constraint;
+mod context_fit;
 pub mod dataset;
 mod error;
+mod foreign;
 mod generate;
 pub mod gguf;
 pub mod hf;
 pub mod image;
 mod maybe_async;
 pub mod mmap;
+mod model_path;
 mod open;
 pub mod safetensors;
 pub mod save;
@@ -53,28 +56,33 @@ pub use adapter::{Adapter, AdapterError, LowRank};
 pub use builder::training;
 pub use builder::{
     BatchDecoder, BatchEvent, BatchEventKind, BatchGenerator, BatchOptions, CacheFormat,
-    ClassScore, Classifier, Decoder, DecoderOptions, DenseModule, Draft, DraftCounts, DraftError,
-    DummyWeights, Embedder, Encoder, EncoderOutput, Entity, Generator, GeneratorStep,
-    ImageClassifier, ImageEmbedder, ImageEncoder, ImageLabels, MAX_DRAFT_TOKENS, MatmulPrecision,
-    ModelError, ModelGraph, MoonshineModel, PoolingMode, Sampling, SamplingOptions, ScaledAdapter,
-    Scoring, SentenceModule, SentenceModules, Seq2Seq, Seq2SeqOptions, Sequence, SequenceId,
-    SourceEncoder, SpeculativeGenerator, SpeechModel, TokenLabel, VisionLanguageGraphs,
-    VisionModel, VisionOutput, Weights,
+    ClassScore, Classifier, DRY_BREAKERS, Decoder, DecoderOptions, DenseModule, Draft, DraftCounts,
+    DraftError, DryBreakers, DryOptions, DummyWeights, Embedder, Encoder, EncoderOutput, Entity,
+    Generator, GeneratorStep, ImageClassifier, ImageEmbedder, ImageEncoder, ImageLabels,
+    MAX_DRAFT_TOKENS, MatmulPrecision, MirostatOptions, ModelError, ModelGraph, MoonshineModel,
+    PoolingMode, SamplerStep, Sampling, SamplingOptions, ScaledAdapter, Scoring, SentenceModule,
+    SentenceModules, Seq2Seq, Seq2SeqOptions, Sequence, SequenceId, SourceEncoder,
+    SpeculativeGenerator, SpeechModel, TokenLabel, VisionLanguageGraphs, VisionModel, VisionOutput,
+    Weights,
 };
 pub use config::{
     ConfigError, DecoderDims, DecoderSpec, EncoderDims, EncoderSpec, FeedForward, FfnActivation,
     MoonshineSpec, PositionEncoding, RopeLayout, Seq2SeqSpec, SpeechSpec, SpeechTokens, TokenTypes,
     VisionFamily, VisionLanguageSpec, VisionSpec,
 };
+pub use context_fit::{
+    ContextBound, ContextFit, ContextRequest, MAX_DEFAULT_CPU_CONTEXT, MIN_DEFAULT_CONTEXT,
+};
 pub use error::Error;
 pub use generate::{
-    FinishReason, GenerateEvent, GenerateOptions, Generation, IncrementalDetokenizer,
-    end_of_turn_ids, generate, generate_async,
+    FinishReason, GenerateEvent, GenerateOptions, Generation, IncrementalDetokenizer, end_ids,
+    generate, generate_async,
 };
 pub use gguf::{GgmlType, Gguf, GgufError};
 pub use hf::{ClassHead, HfError, HfFolder, HfWeights, SentenceFolder, SentencePrompts};
 pub use image::{Image, ImageError, ImageProcessor, ImageTileProcessor};
 pub use mmap::{FileError, MappedFile};
+pub use model_path::ModelPathError;
 pub use open::{
     DraftOptions, EmbeddingPrompt, EncoderOptions, ModelFamily, ModelFiles, SimilarityHead,
 };

@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::gguf::Gguf;
 use crate::hf::HfFolder;
 use crate::mmap::MappedFile;
+use crate::model_path::{ModelPlace, ModelStores};
 use crate::tokenizer::Tokenizer;
 
 pub use encoder::{EmbeddingPrompt, EncoderOptions};
@@ -73,22 +74,19 @@ pub enum ModelFiles {
 }
 
 impl ModelFiles {
-    /// Opens a GGUF file, or a folder with `config.json` and safetensors weights. The path of a
-    /// folder's `model.safetensors` or `config.json` also works.
+    /// Opens a GGUF file, a folder with `config.json` and safetensors weights, or a folder with one
+    /// GGUF model. The path of a folder's `model.safetensors` or `config.json` also works.
+    ///
+    /// If the path does not exist, it can be the name of a model in the local cache of the Hugging
+    /// Face hub (`ORG/NAME`, or `ORG/NAME/FILE`), or in Ollama's store (`NAME:TAG` or
+    /// `ollama:NAME`).
     ///
     /// # Errors
-    /// [`Error`] of the matching reader.
+    /// [`Error::Path`] if the path is ambiguous or leads nowhere, or [`Error`] of the reader.
     pub fn open(path: impl AsRef<Path>) -> Result<ModelFiles, Error> {
-        let path = path.as_ref();
-        if path.is_dir() {
-            return Ok(ModelFiles::Hf(HfFolder::open(path)?));
-        }
-        let of_folder = path
-            .extension()
-            .is_some_and(|e| e == "safetensors" || e == "json");
-        match path.parent() {
-            Some(dir) if of_folder && path.is_file() => Ok(ModelFiles::Hf(HfFolder::open(dir)?)),
-            _ => Ok(ModelFiles::Gguf(Gguf::open(path)?)),
+        match ModelStores::from_env().locate(path.as_ref())? {
+            ModelPlace::Folder(dir) => Ok(ModelFiles::Hf(HfFolder::open(dir)?)),
+            ModelPlace::Gguf(path) => Ok(ModelFiles::Gguf(Gguf::open(path)?)),
         }
     }
 
@@ -146,6 +144,26 @@ impl ModelFiles {
         }
     }
 
+    /// The keys of the model's configuration or metadata that are ignored, because they cannot
+    /// change the result; sorted. Keys that describe the file or its training are not listed.
+    ///
+    /// # Errors
+    /// [`Error`] of the configuration.
+    pub fn ignored_keys(&self) -> Result<Vec<String>, Error> {
+        let family = self.family()?;
+        let (read, keys) = config::with_notes(|| match family {
+            ModelFamily::Decoder => self.decoder_spec().map(drop),
+            ModelFamily::Encoder => self.encoder_spec().map(drop),
+            ModelFamily::Vision => self.vision_spec().map(drop),
+            ModelFamily::VisionLanguage => self.vision_language_spec().map(drop),
+            ModelFamily::TextToText => self.seq2seq_spec().map(drop),
+            ModelFamily::Speech if self.is_moonshine() => self.moonshine_spec().map(drop),
+            ModelFamily::Speech => self.speech_tokens().map(drop),
+        });
+        read?;
+        Ok(keys)
+    }
+
     /// Whether a folder with this `model_type` has a decoder besides its encoder.
     fn has_decoder(&self, name: &str) -> bool {
         let ModelFiles::Hf(folder) = self else {
@@ -160,6 +178,17 @@ impl ModelFiles {
         match self {
             ModelFiles::Gguf(gguf) => Weights::Gguf(gguf.clone()),
             ModelFiles::Hf(folder) => Weights::Hf(folder.weights().clone()),
+        }
+    }
+
+    /// Total bytes of the tensors in the files.
+    pub fn weight_bytes(&self) -> u64 {
+        match self {
+            ModelFiles::Gguf(gguf) => gguf.tensors().iter().map(|t| t.range().len() as u64).sum(),
+            ModelFiles::Hf(folder) => {
+                let tensors = folder.weights().tensors();
+                tensors.map(|(_, t)| t.range().len() as u64).sum()
+            }
         }
     }
 

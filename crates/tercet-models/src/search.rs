@@ -72,6 +72,18 @@ pub enum SearchError {
         made: String,
         asked: String,
     },
+    /// The folder has nothing to index.
+    #[error(
+        "{path}: has no {unit} to index; name a folder with files of this kind",
+        path = path.display()
+    )]
+    NothingIndexed { path: PathBuf, unit: &'static str },
+    /// The index has no vectors.
+    #[error(
+        "{path}: the index has no vectors; create it again with `tercet search index`",
+        path = path.display()
+    )]
+    NoVectors { path: PathBuf },
     /// The folder cannot be read.
     #[error("{path}: cannot be read", path = path.display())]
     Folder {
@@ -80,14 +92,14 @@ pub enum SearchError {
     },
     /// A passage is longer than the model's maximum.
     #[error(
-        "{path}, line {line}: the passage has {tokens} tokens, but the model reads at most \
-         {most}; truncate it with `--truncate`, or index by lines",
+        "{path}, line {line}: the passage has {length}, but the model reads at most \
+         {most} tokens; truncate it with `--truncate`, or index by lines",
         path = path.display()
     )]
     TooLong {
         path: PathBuf,
         line: usize,
-        tokens: usize,
+        length: String,
         most: usize,
     },
     /// The model produced a zero or non-finite vector, which has no direction.

@@ -8,15 +8,18 @@
 //!
 //! Byte-level and SentencePiece tokens are decoded by this module from the bytes of each token, so
 //! that text can be streamed exactly ([`StreamDecoder`]). Special tokens spelled in a text are
-//! recognized, as by the model's original tokenizer. [`Tokenizer::encode_literally`] treats them as
-//! ordinary text.
+//! recognized by [`Tokenizer::encode`], as by the model's original tokenizer. They are ordinary text in
+//! [`Tokenizer::encode_literally`], in rows for encoders, and in the words of people in a conversation
+//! ([`Tokenizer::encode_mixed`]).
 
 mod batch;
 mod byte_level;
 mod charsmap;
+mod ends;
 mod error;
 mod from_gguf;
 mod json;
+mod literal;
 mod pre_tokenizers;
 mod sentencepiece;
 mod spans;
@@ -27,16 +30,19 @@ mod trie;
 pub use batch::{TokenizedBatch, TokenizedRow};
 pub use error::TokenizerError;
 pub(crate) use from_gguf::TokenType;
+pub(crate) use pre_tokenizers::QWEN2 as QWEN2_SPLIT;
 pub use stream::StreamDecoder;
 pub(crate) use to_gguf::{pieces_of, pre_tokenizer_of};
 
 use std::path::Path;
 use std::sync::OnceLock;
 
+use crate::foreign::contained;
 use crate::gguf::Gguf;
 use crate::mmap::read_small;
 use batch::enclose;
 use byte_level::ByteVocab;
+use literal::MarkedTokenizer;
 use sentencepiece::{PieceDecoder, SentencePieceModel};
 
 /// Maximum size of a tokenizer file, in bytes (the largest known ones have about 30 MB).
@@ -73,7 +79,15 @@ pub struct Tokenizer {
     bos: Option<u32>,
     /// EOS token to append, in addition to the tokens of the post-processor.
     eos: Option<u32>,
+    /// Length of the longest token in bytes; computed for the first long text.
+    longest_token: OnceLock<usize>,
 }
+
+/// Factor by which normalization is assumed to shrink a text at most.
+const SHRINKAGE: usize = 16;
+
+/// Length of texts that are always tokenized, in bytes.
+const MIN_TEXT_BYTES: usize = 1 << 16;
 
 /// The tokenization engine.
 #[derive(Debug)]
@@ -83,6 +97,8 @@ enum TokenizerEngine {
         inner: Box<tokenizers::Tokenizer>,
         /// A copy that treats special tokens in a text as ordinary text; created on first use.
         literal: OnceLock<Box<tokenizers::Tokenizer>>,
+        /// A copy that recognizes special tokens only after a marker; created on first use.
+        marked: OnceLock<Box<MarkedTokenizer>>,
         /// The bytes of each token, for byte-level decoders.
         byte_vocab: Option<ByteVocab>,
     },
@@ -122,9 +138,11 @@ impl Tokenizer {
     /// [`TokenizerError::NotJson`], [`TokenizerError::BadCharsMap`], [`TokenizerError::BadJson`].
     pub fn from_json(json: &[u8]) -> Result<Self, TokenizerError> {
         json::check(json)?;
-        let inner = tokenizers::Tokenizer::from_bytes(json)
-            .map_err(|source| TokenizerError::BadJson { source })?;
-        Self::new(inner)
+        caught("reading tokenizer.json", || {
+            let inner = tokenizers::Tokenizer::from_bytes(json)
+                .map_err(|source| TokenizerError::BadJson { source })?;
+            Self::new(inner)
+        })
     }
 
     /// Creates the tokenizer of a GGUF file from its vocabulary (`tokenizer.ggml.*`).
@@ -132,10 +150,13 @@ impl Tokenizer {
     /// # Errors
     /// [`TokenizerError`]: the vocabulary is missing, invalid, or of an unsupported type.
     pub fn from_gguf(gguf: &Gguf) -> Result<Self, TokenizerError> {
-        from_gguf::build(gguf.metadata())
+        caught("reading the vocabulary", || {
+            from_gguf::build(gguf.metadata())
+        })
     }
 
     fn new(mut inner: tokenizers::Tokenizer) -> Result<Self, TokenizerError> {
+        ends::make_special(&mut inner);
         let pad = inner
             .get_padding()
             .map(|padding| padding.pad_id)
@@ -153,9 +174,11 @@ impl Tokenizer {
             pad,
             bos: None,
             eos: None,
+            longest_token: OnceLock::new(),
             engine: TokenizerEngine::Crate {
                 byte_vocab: ByteVocab::from_tokenizer(&inner),
                 literal: OnceLock::new(),
+                marked: OnceLock::new(),
                 inner: Box::new(inner),
             },
         })
@@ -167,6 +190,7 @@ impl Tokenizer {
             pad: model.any_id("<pad>"),
             bos: None,
             eos: None,
+            longest_token: OnceLock::new(),
             engine: TokenizerEngine::Pieces(Box::new(model)),
         }
     }
@@ -234,6 +258,39 @@ impl Tokenizer {
         }
     }
 
+    /// Maximum bytes of a text that can have as few as `tokens` tokens. A longer text need not be
+    /// tokenized to know that it is too long.
+    ///
+    /// Most normalizers keep or grow a text, and some shrink it (composed accents, white space). The
+    /// bound is therefore a multiple of the longest token's length.
+    #[must_use]
+    pub fn max_text_bytes(&self, tokens: usize) -> usize {
+        let longest = *self.longest_token.get_or_init(|| match &self.engine {
+            TokenizerEngine::Crate { inner, .. } => {
+                let vocab = inner.get_vocab(true);
+                vocab.keys().map(String::len).max().unwrap_or(0)
+            }
+            TokenizerEngine::Pieces(model) => model.longest_piece(),
+        });
+        tokens
+            .saturating_mul(longest.max(1))
+            .saturating_mul(SHRINKAGE)
+            .max(MIN_TEXT_BYTES)
+    }
+
+    /// The part of `text` that its first `tokens` tokens can come from.
+    pub(crate) fn beginning<'t>(&self, text: &'t str, tokens: usize) -> &'t str {
+        // Tokens are at least a byte each, so the vocabulary of short texts need not be looked at.
+        if text.len() <= tokens.max(MIN_TEXT_BYTES) {
+            return text;
+        }
+        let mut end = self.max_text_bytes(tokens).min(text.len());
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        &text[..end]
+    }
+
     /// The token ids of `text`. With `add_special` they include the model's special tokens around a
     /// text (BOS, `[CLS]` and so on). Special tokens spelled in `text` are recognized.
     ///
@@ -241,15 +298,6 @@ impl Tokenizer {
     /// [`TokenizerError::Failed`].
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
         self.encode_with(text, add_special, SpecialTokenEncoding::Special)
-    }
-
-    /// Whether a text spells a special token, which could end its turn in a conversation and start
-    /// another.
-    ///
-    /// # Errors
-    /// [`TokenizerError::Failed`].
-    pub fn spells_special(&self, text: &str) -> Result<bool, TokenizerError> {
-        Ok(self.encode(text, false)? != self.encode_literally(text, false)?)
     }
 
     /// Like [`Self::encode`], but special tokens spelled in `text` are treated as ordinary text, so
@@ -275,19 +323,20 @@ impl Tokenizer {
             TokenizerEngine::Crate { inner, literal, .. } => {
                 let inner = match spelled {
                     SpecialTokenEncoding::Special => inner,
-                    SpecialTokenEncoding::Text => literal.get_or_init(|| {
-                        let mut inner = inner.clone();
-                        inner.set_encode_special_tokens(true);
-                        inner
-                    }),
+                    SpecialTokenEncoding::Text => literal_of(inner, literal)?,
                 };
-                let encoding = inner
-                    .encode_fast(text, add_special)
-                    .map_err(TokenizerError::failed("encoding"))?;
-                encoding.get_ids().to_vec()
+                caught("encoding", || {
+                    let encoding = inner
+                        .encode_fast(text, add_special)
+                        .map_err(TokenizerError::failed("encoding"))?;
+                    Ok(encoding.get_ids().to_vec())
+                })?
             }
             TokenizerEngine::Pieces(model) => {
-                let tokens = model.encode(text, spelled == SpecialTokenEncoding::Special);
+                let tokens = match spelled {
+                    SpecialTokenEncoding::Special => model.encode(text, &[]),
+                    SpecialTokenEncoding::Text => model.encode_literally(text),
+                };
                 tokens.into_iter().map(|(id, _)| id).collect()
             }
         };
@@ -342,9 +391,11 @@ impl Tokenizer {
                 for id in ids {
                     self.known(*id)?;
                 }
-                return inner
-                    .decode(ids, specials == SpecialTokenDecoding::Skip)
-                    .map_err(TokenizerError::failed("decoding"));
+                return caught("decoding", || {
+                    inner
+                        .decode(ids, specials == SpecialTokenDecoding::Skip)
+                        .map_err(TokenizerError::failed("decoding"))
+                });
             }
             TokenizerEngine::Crate {
                 byte_vocab: Some(vocab),
@@ -359,6 +410,18 @@ impl Tokenizer {
             }
         }
         Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Whether a token is special: it has no text ([`Self::decode`]).
+    #[must_use]
+    pub fn is_special(&self, id: u32) -> bool {
+        match &self.engine {
+            TokenizerEngine::Crate { inner, .. } => {
+                let added = inner.get_added_vocabulary().get_added_tokens_decoder();
+                added.get(&id).is_some_and(|token| token.special)
+            }
+            TokenizerEngine::Pieces(model) => model.is_control(id),
+        }
     }
 
     fn known(&self, id: u32) -> Result<u32, TokenizerError> {
@@ -379,6 +442,31 @@ impl Tokenizer {
             vocab_len: self.vocab_len,
         }
     }
+}
+
+/// Runs code of the `tokenizers` crate, which panics on some damaged vocabularies and patterns.
+fn caught<T>(
+    action: &'static str,
+    run: impl FnOnce() -> Result<T, TokenizerError>,
+) -> Result<T, TokenizerError> {
+    contained(run).unwrap_or_else(|reason| {
+        Err(TokenizerError::Failed {
+            action,
+            source: reason.into(),
+        })
+    })
+}
+
+/// The copy of a tokenizer that treats special tokens as ordinary text, created on first use.
+fn literal_of<'a>(
+    inner: &tokenizers::Tokenizer,
+    literal: &'a OnceLock<Box<tokenizers::Tokenizer>>,
+) -> Result<&'a tokenizers::Tokenizer, TokenizerError> {
+    if let Some(copy) = literal.get() {
+        return Ok(copy);
+    }
+    let copy = Box::new(literal::literal_copy(inner)?);
+    Ok(literal.get_or_init(|| copy))
 }
 
 /// Treatment of special tokens in decoded text.

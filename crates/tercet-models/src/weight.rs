@@ -4,6 +4,8 @@
 //! guarantees the alignment, and safetensors files usually have it. Unaligned data is copied once.
 //! Files are little-endian, as are all machines that Tercet supports.
 
+mod small_blocks;
+
 use std::sync::Arc;
 
 use tercet_ir::{DType, MAX_RANK, Scheme, Tensor, TensorError, TensorType};
@@ -80,6 +82,8 @@ impl ModelWeight {
 enum WeightStorage {
     Plain(DType),
     Blocks(Scheme),
+    /// Converted when read to Q4_0, which represents the same values.
+    AsQ4_0(fn(&[u8], &mut Vec<u8>)),
     Unsupported,
 }
 
@@ -115,9 +119,9 @@ fn storage(ty: GgmlType) -> WeightStorage {
         GgmlType::TQ2_0 => WeightStorage::Blocks(Scheme::Tq2_0),
         GgmlType::MXFP4 => WeightStorage::Blocks(Scheme::Mxfp4),
         GgmlType::NVFP4 => WeightStorage::Blocks(Scheme::Nvfp4),
-        GgmlType::Q8_1 | GgmlType::Q8_K | GgmlType::I16 | GgmlType::Q1_0 => {
-            WeightStorage::Unsupported
-        }
+        GgmlType::Q1_0 => WeightStorage::AsQ4_0(small_blocks::q1_0),
+        GgmlType::Q2_0 => WeightStorage::AsQ4_0(small_blocks::q2_0),
+        GgmlType::Q8_1 | GgmlType::Q8_K | GgmlType::I16 => WeightStorage::Unsupported,
     }
 }
 
@@ -125,7 +129,7 @@ fn storage(ty: GgmlType) -> WeightStorage {
 pub(crate) fn scheme_of(ty: GgmlType) -> Option<Scheme> {
     match storage(ty) {
         WeightStorage::Blocks(scheme) => Some(scheme),
-        WeightStorage::Plain(_) | WeightStorage::Unsupported => None,
+        WeightStorage::Plain(_) | WeightStorage::AsQ4_0(_) | WeightStorage::Unsupported => None,
     }
 }
 
@@ -156,6 +160,29 @@ pub fn gguf_weight(gguf: &Gguf, info: &GgufTensorInfo) -> Result<ModelWeight, We
             Ok(ModelWeight::Packed {
                 scheme,
                 blocks: share(DType::U8, &packed)?,
+                shape,
+            })
+        }
+        WeightStorage::AsQ4_0(convert) => {
+            let mut packed = shape.clone();
+            let row_bytes = shape.last().map_or(0, |k| k / 32 * 18);
+            match packed.last_mut() {
+                Some(row) => *row = row_bytes,
+                None => packed.push(row_bytes),
+            }
+            let mut bytes = Vec::with_capacity(packed.iter().product());
+            let block = info.ggml_type().block_bytes() as usize;
+            for block in gguf.data(info).chunks_exact(block) {
+                convert(block, &mut bytes);
+            }
+            let blocks = Tensor::from_slice(&packed, &bytes);
+            let blocks = blocks.map_err(|source| WeightError::Tensor {
+                tensor: clip(info.name()),
+                source,
+            })?;
+            Ok(ModelWeight::Packed {
+                scheme: Scheme::Q4_0,
+                blocks,
                 shape,
             })
         }

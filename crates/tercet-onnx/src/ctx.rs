@@ -26,6 +26,7 @@ pub(crate) const MAX_ADDED_NODES: usize = 1 << 18;
 const MAX_MADE: usize = 1 << 23;
 
 /// A graph under construction.
+#[derive(Default)]
 pub(crate) struct GraphLevel {
     pub(crate) graph: Graph,
     /// A unique number of the level, never reused.
@@ -105,6 +106,11 @@ impl<'m> ImportCtx<'m> {
 
     pub(crate) fn pop_level(&mut self) -> Graph {
         self.levels.pop().map(|l| l.graph).unwrap_or_default()
+    }
+
+    /// As [`ImportCtx::pop_level`], to continue it later.
+    pub(crate) fn pop_whole_level(&mut self) -> GraphLevel {
+        self.levels.pop().unwrap_or_default()
     }
 
     pub(crate) fn level(&mut self) -> &mut GraphLevel {
@@ -258,6 +264,10 @@ impl<'m> ImportCtx<'m> {
                     let one = g.constant(Tensor::from_slice(&[1], &[1i64])?)?;
                     let ones = g.expand(one, [dim.clone()])?;
                     g.reduce(tercet_ir::ops::ReduceFn::Sum, ones, &[0], true)?
+                }
+                ShapeElem::Data(size) => {
+                    let count = g.cast(size.count, DType::I64)?;
+                    g.unsqueeze(count, 0)?
                 }
             };
             parts.push(part);

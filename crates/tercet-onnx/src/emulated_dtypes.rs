@@ -67,13 +67,14 @@ pub(crate) fn plan(
     ins: &[ImportedValue],
     attrs: &OnnxAttrs<'_>,
 ) -> Result<Option<EmulationPlan>, NodeErrorKind> {
-    const OWN: [&str; 6] = [
+    const OWN: [&str; 7] = [
         "Cast",
         "CastLike",
         "QuantizeLinear",
         "DequantizeLinear",
         "BitCast",
         "Pow",
+        "TfIdfVectorizer",
     ];
     let narrow = |v: &ImportedValue| match v {
         ImportedValue::Narrow(narrow, _) => Some(*narrow),

@@ -1,7 +1,9 @@
 //! External data: tensor elements in files next to the model.
 //!
 //! Models are untrusted. A path is accepted only if it stays inside the model's folder after all
-//! symbolic links are resolved, and if it names a regular file. Offset and length are checked
+//! symbolic links are resolved, and if it names a regular file. In the cache layout of the Hugging
+//! Face hub (`models--ORG--NAME/snapshots/REVISION`, whose files link to `../../blobs`), the blobs
+//! of the same model count as inside. Offset and length are checked
 //! before anything is read. Each file is opened once and memory-mapped (`mapped`).
 
 use bytes::Bytes;
@@ -102,9 +104,20 @@ impl ExternalDataFolder {
         if !path.metadata().map_err(fail)?.is_file() {
             return Err(format!("external data `{location}` is not a regular file"));
         }
-        match path.starts_with(&folder) {
+        let blobs = blobs_of(&folder);
+        let is_blob = blobs.is_some_and(|blobs| path.parent() == Some(blobs.as_path()));
+        match is_blob || path.starts_with(&folder) {
             true => Ok(path),
             false => Err(outside()),
         }
     }
+}
+
+/// The folder of the file contents, if `folder` belongs to a snapshot in the hub's cache layout.
+fn blobs_of(folder: &Path) -> Option<PathBuf> {
+    let snapshots = folder.ancestors().find(|dir| dir.ends_with("snapshots"))?;
+    let model = snapshots.parent()?;
+    let name = model.file_name()?.to_str()?;
+    let is_snapshot = snapshots != folder && name.starts_with("models--");
+    is_snapshot.then(|| model.join("blobs"))
 }

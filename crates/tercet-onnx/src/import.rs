@@ -40,6 +40,9 @@ pub struct ImportOptions {
     pub(crate) shapes: HashMap<String, Vec<Dim>>,
     pub(crate) values: HashMap<String, Tensor>,
     pub(crate) fixed: Bindings,
+    pub(crate) separate: BTreeSet<String>,
+    pub(crate) lists: HashMap<String, usize>,
+    pub(crate) given: HashMap<String, bool>,
 }
 
 impl ImportOptions {
@@ -75,6 +78,26 @@ impl ImportOptions {
     /// Replaces a symbol of the input types by a fixed size.
     pub fn fixed(mut self, symbol: &Symbol, size: usize) -> ImportOptions {
         self.fixed.set(symbol, size);
+        self
+    }
+
+    /// Gives each input axis that the file names `symbol` its own symbol, `INPUT_dim_AXIS`. Some
+    /// exporters use one name for unknown sizes that differ.
+    pub fn separate(mut self, symbol: &str) -> ImportOptions {
+        self.separate.insert(symbol.to_string());
+        self
+    }
+
+    /// Sets the number of tensors of an input that is a sequence. They become the inputs `INPUT[0]`,
+    /// `INPUT[1]` and so on.
+    pub fn sequence(mut self, input: &str, len: usize) -> ImportOptions {
+        self.lists.insert(input.to_string(), len);
+        self
+    }
+
+    /// Sets whether an optional input is given.
+    pub fn optional(mut self, input: &str, given: bool) -> ImportOptions {
+        self.given.insert(input.to_string(), given);
         self
     }
 
@@ -126,6 +149,9 @@ pub struct ImportedModel {
     pub strings: StringTable,
     /// The names of the outputs of dtype `string`.
     pub string_outputs: Vec<String>,
+    /// The outputs that are sequences in the file, with their lengths: the outputs `OUTPUT[0]`,
+    /// `OUTPUT[1]` and so on. An optional output without a value has length 0.
+    pub sequences: Vec<(String, usize)>,
     /// The bounds of the symbols that have one.
     pub bounds: Bindings,
     /// The metadata properties of the file.
@@ -251,6 +277,7 @@ pub fn import_model(
         counted,
         columns,
         strings,
+        sequences,
     } = outputs::name(&mut ctx, graph);
     ctx.finish()?;
     let params = std::mem::take(&mut ctx.params);
@@ -266,6 +293,7 @@ pub fn import_model(
         columns,
         strings: std::mem::take(&mut ctx.strings),
         string_outputs: strings,
+        sequences,
         params,
         fixed,
         bounds: options.bounds.clone(),
@@ -314,22 +342,74 @@ fn declare_inputs<'m>(ctx: &mut ImportCtx<'m>, graph: &'m GraphProto) -> Vec<Str
                 fixed.push(name.to_string());
                 continue;
             }
-            None => match input_type(ctx.options, name, info.r#type.as_ref()) {
-                Err(why) => {
-                    ImportedValue::Unsupported(format!("is the input `{name}`: {why}").into())
-                }
-                Ok((ty, narrow)) => match declare(ctx, name, ty, narrow) {
-                    Ok(val) => val,
-                    Err(reason) => {
-                        ctx.fail(name.to_string(), "input", reason);
-                        ImportedValue::Failed
-                    }
-                },
-            },
+            None => declare_any(ctx, name, info.r#type.as_ref()),
         };
         ctx.scope().names.insert(name, val);
     }
     fixed
+}
+
+/// Maximum number of tensors of a sequence.
+pub(crate) const MAX_SEQUENCE: usize = 1 << 16;
+
+/// Declares an input, a sequence of inputs, or an optional input.
+fn declare_any(ctx: &mut ImportCtx<'_>, name: &str, ty: Option<&TypeProto>) -> ImportedValue {
+    let unsupported =
+        |why: &str| ImportedValue::Unsupported(format!("is the input `{name}`: {why}").into());
+    match ty.and_then(|t| t.value.as_ref()) {
+        Some(TypeValue::Sequence(of)) => match ctx.options.lists.get(name) {
+            Some(len) if *len <= MAX_SEQUENCE => {
+                let of = of.elem_type.as_deref();
+                let list = (0..*len).map(|i| declare_any(ctx, &format!("{name}[{i}]"), of));
+                ImportedValue::Seq(Rc::new(list.collect()))
+            }
+            Some(_) => unsupported("the sequence is too long"),
+            None => unsupported("its length is unknown; set it with `ImportOptions::sequence`"),
+        },
+        Some(TypeValue::Optional(of)) => match ctx.options.given.get(name) {
+            Some(true) => declare_any(ctx, name, of.elem_type.as_deref()),
+            Some(false) => ImportedValue::Absent,
+            None => unsupported("set with `ImportOptions::optional` whether it is given"),
+        },
+        _ => match input_type(ctx.options, name, ty) {
+            Err(why) => unsupported(&why),
+            Ok((ty, narrow)) => match declare(ctx, name, ty, narrow) {
+                Ok(val) => val,
+                Err(reason) => {
+                    ctx.fail(name.to_string(), "input", reason);
+                    ImportedValue::Failed
+                }
+            },
+        },
+    }
+}
+
+/// The tensors that the inputs of a graph consist of, with their names and types: those of
+/// sequences of known length, and those of optional inputs that are given.
+pub(crate) fn leaves<'m>(
+    options: &ImportOptions,
+    graph: &'m GraphProto,
+) -> Vec<(String, Option<&'m TypeProto>)> {
+    let mut found = Vec::new();
+    for info in &graph.input {
+        let name = info.name.clone().unwrap_or_default();
+        let mut ty = info.r#type.as_ref();
+        if let Some(TypeValue::Optional(of)) = ty.and_then(|t| t.value.as_ref()) {
+            if options.given.get(&name) != Some(&true) {
+                continue;
+            }
+            ty = of.elem_type.as_deref();
+        }
+        match ty.and_then(|t| t.value.as_ref()) {
+            Some(TypeValue::Sequence(of)) => {
+                let len = options.lists.get(&name).copied().unwrap_or(0);
+                let of = of.elem_type.as_deref();
+                found.extend((0..len.min(MAX_SEQUENCE)).map(|i| (format!("{name}[{i}]"), of)));
+            }
+            _ => found.push((name, ty)),
+        }
+    }
+    found
 }
 
 /// Declares an input of the graph. Values of a narrow dtype arrive in the carrier and are wrapped
@@ -400,8 +480,8 @@ pub(crate) fn input_type(
     }
 }
 
-/// The dimensions of a tensor type. Unnamed dimensions become symbols named after the input and the
-/// axis.
+/// The dimensions of a tensor type. Dimensions that are unnamed or negative (Paddle writes -1)
+/// become symbols named after the input and the axis.
 pub(crate) fn declared_dims(
     options: &ImportOptions,
     name: &str,
@@ -413,20 +493,40 @@ pub(crate) fn declared_dims(
         d.dim_value,
         d.dim_param.as_deref(),
     ) {
-        (Some(n), _) => usize::try_from(n)
+        (Some(n), _) if n >= 0 => usize::try_from(n)
             .map(Dim::Known)
             .map_err(|_| format!("axis {axis} has size {n}")),
-        (None, Some(symbol)) if !symbol.is_empty() => {
-            let other = options.dims.get(symbol).cloned();
-            Ok(other.unwrap_or_else(|| Dim::sym(symbol)))
+        (None, Some(symbol)) if options.dims.contains_key(symbol) => {
+            Ok(options.dims[symbol].clone())
         }
-        (None, _) => {
-            let symbol = format!("{name}_dim_{axis}");
-            let other = options.dims.get(&symbol).cloned();
-            Ok(other.unwrap_or_else(|| Dim::sym(&symbol)))
+        (None, Some(symbol)) if !symbol.is_empty() && !options.separate.contains(symbol) => {
+            Ok(Dim::sym(symbol))
         }
+        (_, _) => Ok(own_dim(options, name, axis)),
     };
     shape.dim.iter().enumerate().map(dim).collect()
+}
+
+/// The symbol of an axis without a name.
+fn own_dim(options: &ImportOptions, input: &str, axis: usize) -> Dim {
+    let symbol = format!("{input}_dim_{axis}");
+    let other = options.dims.get(&symbol).cloned();
+    other.unwrap_or_else(|| Dim::sym(&symbol))
+}
+
+/// The shape of an input of unknown rank, from the rank of a tensor: a symbol per axis.
+pub(crate) fn shape_of_rank(options: &ImportOptions, input: &str, rank: usize) -> Vec<Dim> {
+    (0..rank)
+        .map(|axis| own_dim(options, input, axis))
+        .collect()
+}
+
+/// Whether the file specifies the dtype of an input but not its rank.
+pub(crate) fn has_unknown_rank(ty: Option<&TypeProto>) -> bool {
+    matches!(
+        ty.and_then(|t| t.value.as_ref()),
+        Some(TypeValue::Tensor(t)) if t.shape.is_none()
+    )
 }
 
 impl<'m> ImportCtx<'m> {

@@ -5,11 +5,14 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use prost::Message;
-use tercet_ir::{Port, Tensor};
+use tercet_ir::{Port, Symbol, Tensor, TensorType};
 
 use crate::elem;
 use crate::error::{NodeErrorKind, OnnxError};
-use crate::import::{ImportOptions, ImportedModel, OnnxModelSource, import_model, input_type};
+use crate::import::{
+    ImportOptions, ImportedModel, OnnxModelSource, has_unknown_rank, import_model, input_type,
+    leaves, shape_of_rank,
+};
 use crate::mapped;
 use crate::proto::{GraphProto, ModelProto, TypeProto, TypeValue, ValueInfoProto};
 use crate::strings::StringTable;
@@ -186,23 +189,80 @@ impl OnnxModel {
         }
     }
 
-    /// The inputs of a run with their types, including those with a default.
+    /// The inputs of a run with their types, including those with a default. An input of unknown
+    /// rank has no axes here ([`OnnxPort::shape`] is `None`); see [`OnnxModel::options_for`].
     ///
     /// # Errors
     /// [`OnnxError::Invalid`] for an unsupported type.
     pub fn inputs(&self, options: &ImportOptions) -> Result<Vec<Port>, OnnxError> {
         let graph = self.proto.graph.iter();
         graph
-            .flat_map(|g| &g.input)
-            .map(|info| {
-                let name = info.name.clone().unwrap_or_default();
-                let ty = input_type(options, &name, info.r#type.as_ref());
+            .flat_map(|g| leaves(options, g))
+            .map(|(name, ty)| {
+                let open = has_unknown_rank(ty) && !options.shapes.contains_key(&name);
+                let ty = match open {
+                    true => input_type(&options.clone().shape(&name, []), &name, ty),
+                    false => input_type(options, &name, ty),
+                };
                 match ty {
                     Ok((ty, _)) => Ok(Port { name, ty }),
                     Err(why) => Err(OnnxError::Invalid(format!("input `{name}`: {why}"))),
                 }
             })
             .collect()
+    }
+
+    /// Adapts import options to the tensors of a run, for files whose declared shapes are
+    /// incomplete: an input of unknown rank gets the rank of its tensor, and a symbol that the
+    /// tensors give different sizes becomes a separate symbol for each axis
+    /// ([`ImportOptions::separate`]) with the same bound. Tensors named `INPUT[0]`, `INPUT[1]` and
+    /// so on are the sequence `INPUT`; optional inputs are given if they have a tensor. `None` if
+    /// the options fit already.
+    ///
+    /// # Errors
+    /// As [`OnnxModel::inputs`].
+    pub fn options_for(
+        &self,
+        options: &ImportOptions,
+        given: &[(&str, &TensorType)],
+    ) -> Result<Option<ImportOptions>, OnnxError> {
+        let mut adapted = options.clone();
+        let graph = self.proto.graph.iter();
+        for info in graph.flat_map(|g| &g.input) {
+            structure(&mut adapted, info, given);
+        }
+        let graph = self.proto.graph.iter();
+        let found: Vec<_> = graph.flat_map(|g| leaves(&adapted, g)).collect();
+        for (name, ty) in found {
+            let tensor = given.iter().find(|(n, _)| *n == name);
+            let (Some((_, own)), true) = (tensor, has_unknown_rank(ty)) else {
+                continue;
+            };
+            let known = adapted.shapes.get(&name).map(Vec::len);
+            if known != Some(own.shape.len()) {
+                let shape = shape_of_rank(options, &name, own.shape.len());
+                adapted = adapted.shape(&name, shape);
+            }
+        }
+        let ports = self.inputs(&adapted)?;
+        for symbol in ambiguous(&ports, given) {
+            adapted = adapted.separate(symbol.name());
+            let Some(bound) = adapted.bounds.get(&symbol) else {
+                continue;
+            };
+            for (before, after) in ports.iter().zip(self.inputs(&adapted)?) {
+                let dims = before.ty.shape.iter().zip(after.ty.shape.iter());
+                let own = dims.filter(|(before, _)| before.as_symbol() == Some(&symbol));
+                for symbol in own.filter_map(|(_, after)| after.as_symbol()) {
+                    adapted.bounds.set(symbol, bound);
+                }
+            }
+        }
+        let same = adapted.separate == options.separate
+            && adapted.shapes == options.shapes
+            && adapted.lists == options.lists
+            && adapted.given == options.given;
+        Ok((!same).then_some(adapted))
     }
 
     /// The string table of the file; values of dtype `string` are indices into it.
@@ -258,6 +318,51 @@ impl OnnxModel {
     }
 }
 
+/// Sets the length of a sequence, and whether an optional input is given.
+fn structure(options: &mut ImportOptions, info: &ValueInfoProto, given: &[(&str, &TensorType)]) {
+    let name = info.name.as_deref().unwrap_or("");
+    let has = |name: &str| given.iter().any(|(n, _)| *n == name);
+    let count = || (0..).take_while(|i| has(&format!("{name}[{i}]"))).count();
+    let value = |ty: Option<&TypeProto>| ty.and_then(|t| t.value.clone());
+    match value(info.r#type.as_ref()) {
+        Some(TypeValue::Sequence(_)) => {
+            options.lists.insert(name.to_string(), count());
+        }
+        Some(TypeValue::Optional(of)) => {
+            if let Some(TypeValue::Sequence(_)) = value(of.elem_type.as_deref()) {
+                let len = count();
+                options.lists.insert(name.to_string(), len);
+                // An empty sequence has no tensors that tell it from an absent one.
+                let known = options.given.entry(name.to_string()).or_insert(len > 0);
+                *known |= len > 0;
+            } else {
+                options.given.insert(name.to_string(), has(name));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The symbols that tensors give different sizes.
+pub(crate) fn ambiguous(ports: &[Port], given: &[(&str, &TensorType)]) -> Vec<Symbol> {
+    let mut sizes: BTreeMap<&Symbol, usize> = BTreeMap::new();
+    let mut found: Vec<Symbol> = Vec::new();
+    for (name, ty) in given {
+        let Some(port) = ports.iter().find(|p| p.name == *name) else {
+            continue;
+        };
+        for (dim, n) in port.ty.shape.iter().zip(&ty.shape) {
+            let Some(symbol) = dim.as_symbol() else {
+                continue;
+            };
+            if *sizes.entry(symbol).or_insert(*n) != *n && !found.contains(symbol) {
+                found.push(symbol.clone());
+            }
+        }
+    }
+    found
+}
+
 /// The inputs whose values an import error requests.
 fn needed(e: &OnnxError) -> Vec<&str> {
     let OnnxError::Nodes(nodes) = e else {
@@ -311,9 +416,9 @@ fn declared_type(ty: Option<&TypeProto>) -> (String, Option<Vec<String>>) {
         None => return (String::new(), None),
     };
     let dim = |d: &crate::proto::DimensionProto| match (d.dim_value, d.dim_param.as_deref()) {
-        (Some(n), _) => n.to_string(),
+        (Some(n), _) if n >= 0 => n.to_string(),
         (None, Some(symbol)) if !symbol.is_empty() => symbol.to_string(),
-        (None, _) => "?".to_string(),
+        (_, _) => "?".to_string(),
     };
     let shape = tensor.shape.as_ref();
     let shape = shape.map(|s| s.dim.iter().map(dim).collect());

@@ -151,6 +151,15 @@ impl<'m> ImportCtx<'m> {
         ins: &[ImportedValue],
         attrs: &OnnxAttrs<'m>,
     ) -> NodeOutputs {
+        // Sequences and absent optionals keep their type.
+        if let ("", "Identity", [val @ (ImportedValue::Seq(_) | ImportedValue::Absent)]) =
+            (entry.domain, entry.name, ins)
+        {
+            return Ok(vec![val.clone()]);
+        }
+        if let Some(results) = ops::padded::call(self, (entry, opset, node), ins, attrs)? {
+            return Ok(results);
+        }
         if let Some(plan) = crate::padded_value::plan(self, (entry.domain, entry.name), ins)? {
             let results = self.call(entry, opset, node, &plan.ins, attrs)?;
             return plan.results(self, opset, attrs, results);
@@ -163,7 +172,7 @@ impl<'m> ImportCtx<'m> {
     }
 
     /// The results of a table operator.
-    fn call(
+    pub(crate) fn call(
         &mut self,
         entry: &'static OpsetEntry,
         opset: i64,

@@ -19,8 +19,10 @@ mod linear_attention;
 mod loss;
 mod microsoft;
 mod ml;
+mod ngrams;
 mod norm;
 mod optimizer;
+pub(crate) mod padded;
 mod patches;
 mod pool_indices;
 mod quant;
@@ -94,7 +96,7 @@ impl OpsetEntry {
 }
 
 /// The newest opset version that the table covers.
-pub(crate) const NEWEST: i64 = 27;
+pub(crate) const NEWEST: i64 = 28;
 
 const TABLES: &[&[OpsetEntry]] = &[
     constant::TABLE,
@@ -106,6 +108,7 @@ const TABLES: &[&[OpsetEntry]] = &[
     reduce::TABLE,
     conv::TABLE,
     norm::TABLE,
+    ngrams::TABLE,
     grid::TABLE,
     index::TABLE,
     linear::TABLE,

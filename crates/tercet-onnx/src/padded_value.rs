@@ -7,7 +7,7 @@
 
 use std::rc::Rc;
 
-use tercet_ir::{DType, Dim, Tensor, TensorType, Value};
+use tercet_ir::{DType, Dim, Graph, Tensor, TensorType, Value};
 
 use crate::attrs::OnnxAttrs;
 use crate::call::axis;
@@ -103,8 +103,19 @@ enum PaddedAxisRule {
     GatherNd,
     Slice,
     Concat,
-    /// The first axis is preserved; the others may change.
-    Leading,
+    /// Elements keep their order: the axis is kept, or is the first of axes that are merged or
+    /// split.
+    Regroup,
+    /// The axis stays, if the operator works along other axes.
+    Along,
+    /// The axis is one of rows, columns or batches of a matmul.
+    Matmul,
+    /// The axis is the first one, of samples.
+    Samples,
+    /// Elements are repeated along other axes, counted from the last one.
+    Expand,
+    /// A new axis is inserted.
+    OneHot,
 }
 
 fn rule(domain: &str, name: &str) -> Option<PaddedAxisRule> {
@@ -112,10 +123,15 @@ fn rule(domain: &str, name: &str) -> Option<PaddedAxisRule> {
         return None;
     }
     match name {
-        "Cast" | "Neg" | "Abs" | "Sqrt" | "Exp" | "Log" | "Relu" | "Sigmoid" | "Tanh" | "Not"
-        | "Identity" | "Add" | "Sub" | "Mul" | "Div" | "Mod" | "Pow" | "Equal" | "Less"
-        | "Greater" | "LessOrEqual" | "GreaterOrEqual" | "Where" | "And" | "Or" | "Floor"
-        | "Ceil" | "Round" | "Clip" | "Min" | "Max" => Some(PaddedAxisRule::Elementwise),
+        "Cast" | "CastLike" | "Neg" | "Abs" | "Sqrt" | "Exp" | "Log" | "Relu" | "Sigmoid"
+        | "Tanh" | "Not" | "Identity" | "Add" | "Sub" | "Mul" | "Div" | "Mod" | "Pow" | "Equal"
+        | "Less" | "Greater" | "LessOrEqual" | "GreaterOrEqual" | "Where" | "And" | "Or"
+        | "Xor" | "Floor" | "Ceil" | "Round" | "Clip" | "Min" | "Max" | "Sum" | "Mean"
+        | "Reciprocal" | "Sign" | "Erf" | "Sin" | "Cos" | "Tan" | "Asin" | "Acos" | "Atan"
+        | "Sinh" | "Cosh" | "Asinh" | "Acosh" | "Atanh" | "Softplus" | "Softsign" | "Elu"
+        | "Selu" | "Celu" | "LeakyRelu" | "PRelu" | "ThresholdedRelu" | "HardSigmoid"
+        | "HardSwish" | "Mish" | "Gelu" | "Swish" | "IsNaN" | "IsInf" | "BitwiseAnd"
+        | "BitwiseOr" | "BitwiseXor" | "BitwiseNot" => Some(PaddedAxisRule::Elementwise),
         "Transpose" => Some(PaddedAxisRule::Transpose),
         "Squeeze" => Some(PaddedAxisRule::Squeeze),
         "Unsqueeze" => Some(PaddedAxisRule::Unsqueeze),
@@ -123,7 +139,22 @@ fn rule(domain: &str, name: &str) -> Option<PaddedAxisRule> {
         "GatherND" => Some(PaddedAxisRule::GatherNd),
         "Slice" => Some(PaddedAxisRule::Slice),
         "Concat" => Some(PaddedAxisRule::Concat),
-        "Reshape" | "Flatten" => Some(PaddedAxisRule::Leading),
+        "Reshape" | "Flatten" => Some(PaddedAxisRule::Regroup),
+        "LayerNormalization" | "RMSNormalization" | "CumSum" | "Split" | "Tile" | "Softmax"
+        | "LogSoftmax" | "LpNormalization" | "GatherElements" => Some(PaddedAxisRule::Along),
+        "MatMul" | "Gemm" => Some(PaddedAxisRule::Matmul),
+        "Conv"
+        | "ConvTranspose"
+        | "MaxPool"
+        | "AveragePool"
+        | "GlobalAveragePool"
+        | "GlobalMaxPool"
+        | "BatchNormalization"
+        | "InstanceNormalization"
+        | "GroupNormalization"
+        | "RoiAlign" => Some(PaddedAxisRule::Samples),
+        "Expand" => Some(PaddedAxisRule::Expand),
+        "OneHot" => Some(PaddedAxisRule::OneHot),
         _ => None,
     }
 }
@@ -132,6 +163,7 @@ fn rule(domain: &str, name: &str) -> Option<PaddedAxisRule> {
 /// padded axis of the result.
 pub(crate) struct PaddedNodePlan {
     pub(crate) ins: Vec<ImportedValue>,
+    name: &'static str,
     rule: PaddedAxisRule,
     /// The index of the first padded operand.
     at: usize,
@@ -144,7 +176,7 @@ pub(crate) struct PaddedNodePlan {
 /// The plan for a node; `None` if no operand is padded.
 pub(crate) fn plan(
     ctx: &ImportCtx<'_>,
-    (domain, name): (&str, &str),
+    (domain, name): (&'static str, &'static str),
     ins: &[ImportedValue],
 ) -> Result<Option<PaddedNodePlan>, NodeErrorKind> {
     let bounded = |v: &ImportedValue| match v {
@@ -173,12 +205,13 @@ pub(crate) fn plan(
     for (i, val) in ins.iter().enumerate() {
         let dims = match val {
             ImportedValue::Bounded(other) if i != at => {
-                let same = other.count == own.count
+                let same = same_value(ctx.graph(), other.count, own.count)
                     && match rule {
                         PaddedAxisRule::Elementwise => {
                             ranks[i] - other.axis == ranks[at] - own.axis
                         }
-                        PaddedAxisRule::Concat => other.axis == own.axis,
+                        PaddedAxisRule::Concat | PaddedAxisRule::Samples => other.axis == own.axis,
+                        PaddedAxisRule::Along => name == "GatherElements" && other.axis == own.axis,
                         _ => false,
                     };
                 if !same {
@@ -208,6 +241,7 @@ pub(crate) fn plan(
     };
     Ok(Some(PaddedNodePlan {
         ins: ins.iter().map(plain).collect(),
+        name,
         rule,
         at,
         dims: ctx.dims(own.value),
@@ -227,8 +261,20 @@ impl PaddedNodePlan {
     ) -> Result<Vec<ImportedValue>, NodeErrorKind> {
         let mut wrapped = Vec::with_capacity(results.len());
         for val in results {
+            if matches!(val, ImportedValue::Absent) {
+                wrapped.push(val);
+                continue;
+            }
             let value = ctx.place(&val, 0)?;
             let dims = ctx.dims(value);
+            if let PaddedAxisRule::Regroup = self.rule {
+                let found = regrouped(&self.dims, self.padded.axis, &dims);
+                if let Some((at, factors)) = found {
+                    let count = crate::ops::padded::scaled_count(ctx, self.padded.count, factors)?;
+                    wrapped.push(PaddedValue::val(value, at, count));
+                    continue;
+                }
+            }
             let found = self.axis(opset, attrs, &dims)?;
             let found = found.ok_or_else(|| {
                 let text = "has a data-dependent size, and the size of the result cannot be derived from it";
@@ -245,6 +291,33 @@ impl PaddedNodePlan {
             Some(ImportedValue::ConstTensor(k)) => Some(k.tensor.to_i64s()),
             _ => None,
         }
+    }
+
+    /// Whether the operator works along other axes than the padded one.
+    fn along(&self, attrs: &OnnxAttrs<'_>) -> Result<bool, NodeErrorKind> {
+        let (own, rank) = (self.padded.axis, self.dims.len());
+        Ok(match self.name {
+            "LayerNormalization" | "RMSNormalization" => {
+                self.at == 0 && own < axis(attrs.int("axis", -1)?, rank)?
+            }
+            "Softmax" | "LogSoftmax" | "LpNormalization" => {
+                let default = if self.name == "LpNormalization" {
+                    -1
+                } else {
+                    1.min(rank as i64 - 1)
+                };
+                own < axis(attrs.int("axis", default)?, rank)?
+            }
+            "Split" => axis(attrs.int("axis", 0)?, rank)? != own,
+            "Tile" => self.ints(1).is_some_and(|list| list.get(own) == Some(&1)),
+            "CumSum" => {
+                let at = self.ints(1).and_then(|list| list.first().copied());
+                let forward = !attrs.flag("reverse", false)?;
+                at.is_some_and(|at| forward || axis(at, rank).is_ok_and(|at| at != own))
+            }
+            // The padded operand is the one of indices.
+            _ => self.at == 1 || own != axis(attrs.int("axis", 0)?, rank)?,
+        })
     }
 
     fn axis(
@@ -311,9 +384,82 @@ impl PaddedNodePlan {
                 let at = attrs.int_opt("axis")?.unwrap_or(0);
                 (axis(at, rank)? != own).then_some(own)
             }
-            PaddedAxisRule::Leading => (own == 0 && to.first() == self.dims.first()).then_some(0),
+            PaddedAxisRule::Regroup => None,
+            PaddedAxisRule::Along => self.along(attrs)?.then_some(own),
+            PaddedAxisRule::Matmul => {
+                let summed = match (self.name, self.at) {
+                    ("Gemm", 0) if !attrs.flag("transA", false)? => 1,
+                    ("Gemm", 1) if attrs.flag("transB", false)? => 1,
+                    ("Gemm", 0 | 1) => 0,
+                    ("Gemm", _) => return Ok(to.len().checked_sub(rank - own)),
+                    (_, 0) => rank - 1,
+                    _ => rank.saturating_sub(2),
+                };
+                match (self.name, self.at) {
+                    _ if own == summed => None,
+                    ("Gemm", at) => Some(at),
+                    _ => to.len().checked_sub(rank - own),
+                }
+            }
+            PaddedAxisRule::Samples => (own == 0).then_some(0),
+            PaddedAxisRule::Expand => {
+                let at = to.len().checked_sub(rank - own);
+                at.filter(|at| self.at == 0 && to.get(*at) == self.dims.get(own))
+            }
+            PaddedAxisRule::OneHot => {
+                let at = axis(attrs.int("axis", -1)?, rank + 1)?;
+                (self.at == 0).then_some(own + usize::from(own >= at))
+            }
         })
     }
+}
+
+/// The axis of a reshaped value that has the elements of axis `own`, in the same order, and the
+/// factors of its valid size: times the axes merged into it, by the axes split from it.
+fn regrouped(from: &[Dim], own: usize, to: &[Dim]) -> Option<(usize, (usize, usize))> {
+    let product = |list: &[Dim]| list.iter().try_fold(Dim::Known(1), |n, d| n.checked_mul(d));
+    let before = product(&from[..own])?;
+    let starts = (0..to.len()).filter(|a| product(&to[..*a]).as_ref() == Some(&before));
+    let starts: Vec<usize> = starts.collect();
+    if let Some(at) = starts.iter().find(|a| to[**a] == from[own]) {
+        return Some((*at, (1, 1)));
+    }
+    for at in starts {
+        for end in own + 1..=from.len() {
+            if product(&from[own..end]).as_ref() == Some(&to[at]) {
+                let factor = product(&from[own + 1..end])?.known()?;
+                return Some((at, (factor, 1)));
+            }
+        }
+        for end in at + 1..=to.len() {
+            if product(&to[at..end]).as_ref() == Some(&from[own]) {
+                let factor = product(&to[at + 1..end])?.known()?;
+                return (factor > 0).then_some((at, (1, factor)));
+            }
+        }
+    }
+    None
+}
+
+/// Whether two values are equal by construction: the same operators on the same values. Exporters
+/// compute the same mask several times.
+pub(crate) fn same_value(graph: &Graph, a: Value, b: Value) -> bool {
+    const MAX_COMPARED: usize = 512;
+    let mut left = vec![(a, b)];
+    let mut seen = 0;
+    while let Some((a, b)) = left.pop() {
+        if a == b {
+            continue;
+        }
+        seen += 1;
+        let (x, y) = (graph.node(a.node), graph.node(b.node));
+        let alike = a.port == b.port && x.op == y.op && x.inputs.len() == y.inputs.len();
+        if !alike || seen > MAX_COMPARED {
+            return false;
+        }
+        left.extend(x.inputs.iter().copied().zip(y.inputs.iter().copied()));
+    }
+    true
 }
 
 /// The indices of the true elements of a boolean list `[N]`: a padded I64 `[N]` and the number of

@@ -1,14 +1,16 @@
 //! Runs a model repeatedly, with inputs of any size and operands that decide shapes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use tercet::Device;
 use tercet_ir::backend::{Executable, OutputSelection};
-use tercet_ir::{Bindings, CompileError, DeviceTensor, Port, RunError, Signature, Symbol, Tensor};
+use tercet_ir::{
+    Bindings, CompileError, DeviceTensor, Port, RunError, Signature, Symbol, Tensor, TensorType,
+};
 
 use crate::error::OnnxError;
 use crate::import::{ImportOptions, ImportedModel};
-use crate::model::{OnnxModel, OnnxModelInfo};
+use crate::model::{OnnxModel, OnnxModelInfo, OnnxPort, ambiguous};
 use crate::padded_value::{self, DynamicSizeOutput};
 use crate::provided_inputs::{ProvidedInput, ProvidedInputSource, same, types};
 use crate::sizes::bindings_from_types;
@@ -79,6 +81,9 @@ struct Specialization {
     fixed: Vec<(String, Tensor)>,
     /// The sizes of the symbols that are fixed in this specialization.
     sizes: Bindings,
+    /// The lengths of sequences, and the optional inputs that are given.
+    lists: HashMap<String, usize>,
+    given: HashMap<String, bool>,
     imported: ImportedModel,
     /// The symbol bounds that it was compiled for.
     bounds: Bindings,
@@ -153,15 +158,18 @@ impl Session {
     ) -> Result<Session, SessionError> {
         let model = OnnxModel::read(source)?;
         let inputs = model.inputs(options)?;
+        let about = model.describe();
+        // Shapes are also incomplete if the rank of an input is unknown.
         let has_symbols = inputs
             .iter()
-            .any(|p| p.ty.shape.iter().any(|d| d.known().is_none()));
+            .any(|p| p.ty.shape.iter().any(|d| d.known().is_none()))
+            || about.inputs.iter().any(|p| p.shape.is_none());
         let deciding = match model.deciding(options) {
             Err(e) if has_symbols && e.may_need_sizes() => BTreeSet::new(),
             found => found?.into_iter().collect(),
         };
         Ok(Session {
-            about: model.describe(),
+            about,
             strings: model.strings(),
             options: options.clone(),
             device: device.clone(),
@@ -181,7 +189,8 @@ impl Session {
         self
     }
 
-    /// The inputs with their types in file order; sizes may be symbols.
+    /// The inputs with their types in file order; sizes may be symbols. The rank of an input that the
+    /// file leaves open is 0 until the first run.
     pub fn inputs(&self) -> &[Port] {
         &self.inputs
     }
@@ -235,6 +244,9 @@ impl Session {
     /// Inputs with a default may be omitted. Outputs that are not requested are computed but not
     /// copied to the host.
     ///
+    /// The tensors of a sequence `s` are the inputs or outputs `s[0]`, `s[1]` and so on. An optional
+    /// input is absent if it has no tensor, and an optional output without a value is not returned.
+    ///
     /// # Errors
     /// [`SessionError`] with the name of the input, output or nodes.
     pub fn run(
@@ -249,7 +261,8 @@ impl Session {
         let form = self.form(&given, wanted)?;
         form.unbind()?;
         let ports = form.imported.outputs.iter().map(|p| p.name.as_str());
-        let names: Vec<&str> = wanted.map_or_else(|| ports.clone().collect(), <[&str]>::to_vec);
+        let names = form.parts_of(wanted);
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
         // The count outputs of padded outputs follow the requested outputs.
         let own = |(at, name): (usize, &&str)| {
             let counted = form.imported.counted.iter();
@@ -309,9 +322,11 @@ impl Session {
         let left = form.left_on_host(&given);
         form.executable.submit(&left, OutputSelection::Only(&[]))?;
         form.executable.wait(&mut Vec::new())?;
-        let ports = form.imported.outputs.iter().map(|p| p.name.as_str());
-        let names: Vec<&str> = wanted.map_or_else(|| ports.collect(), <[&str]>::to_vec);
-        let own = |name: &str| Ok((name.to_string(), form.executable.output_on_device(name)?));
+        let names = form.parts_of(wanted);
+        let own = |name: String| {
+            let tensor = form.executable.output_on_device(&name)?;
+            Ok((name, tensor))
+        };
         names.into_iter().map(own).collect()
     }
 
@@ -321,6 +336,7 @@ impl Session {
         inputs: &[ProvidedInput<'_>],
         wanted: Option<&[&str]>,
     ) -> Result<&mut Specialization, SessionError> {
+        self.adapt(inputs)?;
         self.check(inputs, wanted)?;
         let at = match self.find(inputs)? {
             Some(at) => at,
@@ -329,6 +345,34 @@ impl Session {
         let form = self.forms.remove(at);
         self.forms.push(form);
         Ok(self.forms.last_mut().expect("invariant: just pushed"))
+    }
+
+    /// Adapts the options to inputs of unknown rank, and to sizes that differ for one symbol.
+    fn adapt(&mut self, inputs: &[ProvidedInput<'_>]) -> Result<(), SessionError> {
+        let given = types(inputs);
+        let shapes = &self.options.shapes;
+        let is_open = |(name, ty): &(&str, &TensorType)| {
+            let mut ports = self.about.inputs.iter();
+            ports.any(|p| p.name == *name && p.shape.is_none())
+                && shapes.get(*name).map(Vec::len) != Some(ty.shape.len())
+        };
+        let is_list = |p: &OnnxPort| matches!(p.dtype.as_str(), "sequence" | "optional");
+        let is_fixed = !self.about.inputs.iter().any(is_list);
+        let is_open = given.iter().any(is_open);
+        if is_fixed && !is_open && ambiguous(&self.inputs, &given).is_empty() {
+            return Ok(());
+        }
+        let adapted = self.model.options_for(&self.options, &given)?;
+        let Some(options) = adapted else {
+            return Ok(());
+        };
+        if options.separate != self.options.separate {
+            // Their symbols no longer occur.
+            self.forms.clear();
+        }
+        self.inputs = self.model.inputs(&options)?;
+        self.options = options;
+        Ok(())
     }
 
     fn check(
@@ -359,7 +403,8 @@ impl Session {
         }
         for port in &self.about.inputs {
             let given = inputs.iter().any(|(n, _)| *n == port.name);
-            if !given && !port.has_default && !self.options.has_value(&port.name) {
+            let is_list = matches!(port.dtype.as_str(), "sequence" | "optional");
+            if !given && !is_list && !port.has_default && !self.options.has_value(&port.name) {
                 return Err(problem(&port.name, "is missing".to_string()));
             }
         }
@@ -385,6 +430,10 @@ impl Session {
                 let given = inputs.iter().find(|(n, _)| n == name);
                 given.is_some_and(|(_, source)| same(source, value))
             };
+            let same = form.lists == self.options.lists && form.given == self.options.given;
+            if !same || !form.has_ranks(inputs) {
+                continue;
+            }
             let mut own_sizes = form.sizes.iter();
             if own_sizes.any(|(symbol, n)| given.get(symbol) != Some(n)) {
                 continue;
@@ -498,6 +547,8 @@ impl Session {
         self.forms.push(Specialization {
             fixed,
             sizes: known,
+            lists: self.options.lists.clone(),
+            given: self.options.given.clone(),
             imported,
             bounds,
             executable,
@@ -515,6 +566,36 @@ impl Specialization {
     /// Whether the graph has an input with this name.
     fn has_input(&self, name: &str) -> bool {
         self.imported.inputs.iter().any(|p| p.name == name)
+    }
+
+    /// The names of the tensors of the requested outputs, or of all. A sequence has several.
+    fn parts_of(&self, wanted: Option<&[&str]>) -> Vec<String> {
+        let Some(wanted) = wanted else {
+            return self
+                .imported
+                .outputs
+                .iter()
+                .map(|p| p.name.clone())
+                .collect();
+        };
+        let mut names = Vec::with_capacity(wanted.len());
+        for name in wanted {
+            let found = self.imported.sequences.iter().find(|(n, _)| n == name);
+            match found {
+                Some((_, len)) => names.extend((0..*len).map(|i| format!("{name}[{i}]"))),
+                None => names.push(name.to_string()),
+            }
+        }
+        names
+    }
+
+    /// Whether the provided inputs have the ranks that it was imported with.
+    fn has_ranks(&self, inputs: &[ProvidedInput<'_>]) -> bool {
+        let is_of = |port: &Port| {
+            let given = inputs.iter().find(|(n, _)| *n == port.name);
+            given.is_none_or(|(_, source)| source.ty().shape.len() == port.ty.rank())
+        };
+        self.imported.inputs.iter().all(is_of)
     }
 
     /// The inputs of the graph that are provided as host tensors.

@@ -125,6 +125,15 @@ fn binary(op: &str, a: &ShapeElem, b: &ShapeElem) -> Option<ShapeElem> {
             _ => return None,
         }));
     }
+    // Neutral elements keep data-dependent sizes.
+    match (op, a, b) {
+        ("Add", ShapeElem::Data(_), ShapeElem::Int(0))
+        | ("Sub", ShapeElem::Data(_), ShapeElem::Int(0))
+        | ("Mul" | "Div", ShapeElem::Data(_), ShapeElem::Int(1)) => return Some(a.clone()),
+        ("Add", ShapeElem::Int(0), ShapeElem::Data(_))
+        | ("Mul", ShapeElem::Int(1), ShapeElem::Data(_)) => return Some(b.clone()),
+        _ => {}
+    }
     let known = |n: &ShapeElem| n.int();
     let dim = match (op, known(a), known(b)) {
         ("Add", _, Some(n)) if n < 0 => a
@@ -164,12 +173,14 @@ fn equal(ins: &[ImportedValue]) -> Option<ImportedValue> {
     };
     let same = |(a, b): (&ShapeElem, &ShapeElem)| match (a, b) {
         (ShapeElem::Int(a), ShapeElem::Int(b)) => Some(a == b),
-        (ShapeElem::Dim(_), ShapeElem::Int(n)) | (ShapeElem::Int(n), ShapeElem::Dim(_))
+        (ShapeElem::Dim(_) | ShapeElem::Data(_), ShapeElem::Int(n))
+        | (ShapeElem::Int(n), ShapeElem::Dim(_) | ShapeElem::Data(_))
             if *n < 0 =>
         {
             Some(false)
         }
         (ShapeElem::Dim(a), ShapeElem::Dim(b)) if a == b => Some(true),
+        (ShapeElem::Data(a), ShapeElem::Data(b)) if a == b => Some(true),
         _ => None,
     };
     let bools: Option<Vec<bool>> = a.iter().zip(b).map(same).collect();

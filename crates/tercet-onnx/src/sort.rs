@@ -25,13 +25,27 @@ pub(crate) fn reads<'m>(node: &'m NodeProto, depth: usize, found: &mut HashSet<&
     }
 }
 
-/// Collects every name that a subgraph reads, including its own names.
+/// Collects every name that a subgraph reads from enclosing graphs. Its own names hide theirs:
+/// TensorFlow and Paddle files use a node's output name inside its subgraph again.
 pub(crate) fn graph_reads<'m>(graph: &'m GraphProto, depth: usize, found: &mut HashSet<&'m str>) {
     if depth > MAX_NESTING {
         return;
     }
-    graph.node.iter().for_each(|n| reads(n, depth, found));
-    found.extend(graph.output.iter().filter_map(|o| o.name.as_deref()));
+    let mut inner = HashSet::new();
+    graph.node.iter().for_each(|n| reads(n, depth, &mut inner));
+    inner.extend(graph.output.iter().filter_map(|o| o.name.as_deref()));
+    let outputs = graph.node.iter().flat_map(|n| &n.output);
+    for name in outputs {
+        inner.remove(name.as_str());
+    }
+    let inputs = graph.input.iter().filter_map(|i| i.name.as_deref());
+    let tensors = graph.initializer.iter().filter_map(|t| t.name.as_deref());
+    let sparse = graph.sparse_initializer.iter();
+    let sparse = sparse.filter_map(|s| s.values.as_ref()?.name.as_deref());
+    for name in inputs.chain(tensors).chain(sparse) {
+        inner.remove(name);
+    }
+    found.extend(inner);
 }
 
 /// The indices of nodes in topological order.

@@ -63,7 +63,8 @@ impl StringTable {
         if name.starts_with("value_string") || learned && name == "default_string" {
             attribute.s.iter().for_each(|s| self.add(s));
         }
-        if name.starts_with("value_string") || learned && name.ends_with("_strings") {
+        let list = name.starts_with("value_string") || name == "pool_strings";
+        if list || learned && name.ends_with("_strings") {
             attribute.strings.iter().for_each(|s| self.add(s));
             if learned {
                 self.add(UNUSED.as_bytes());

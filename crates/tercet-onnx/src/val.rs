@@ -58,6 +58,17 @@ pub(crate) enum ShapeElem {
     Int(i64),
     /// An expression with symbols.
     Dim(Dim),
+    /// A size that depends on the data of a run.
+    Data(DataSize),
+}
+
+/// A size that depends on the data of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DataSize {
+    /// The maximum.
+    pub(crate) room: Dim,
+    /// The size, I32.
+    pub(crate) count: Value,
 }
 
 impl ShapeElem {
@@ -74,6 +85,15 @@ impl ShapeElem {
         match self {
             ShapeElem::Int(n) => usize::try_from(*n).ok().map(Dim::Known),
             ShapeElem::Dim(d) => Some(d.clone()),
+            ShapeElem::Data(_) => None,
+        }
+    }
+
+    /// The data-dependent size, if it is one.
+    pub(crate) fn data(&self) -> Option<&DataSize> {
+        match self {
+            ShapeElem::Data(size) => Some(size),
+            ShapeElem::Int(_) | ShapeElem::Dim(_) => None,
         }
     }
 
@@ -81,7 +101,7 @@ impl ShapeElem {
     pub(crate) fn int(&self) -> Option<i64> {
         match self {
             ShapeElem::Int(n) => Some(*n),
-            ShapeElem::Dim(_) => None,
+            ShapeElem::Dim(_) | ShapeElem::Data(_) => None,
         }
     }
 }
@@ -165,6 +185,59 @@ impl ImportedValue {
                 })
             }
             _ => None,
+        }
+    }
+}
+
+impl ImportedValue {
+    /// Appends the graph values that it consists of.
+    pub(crate) fn parts(&self, found: &mut Vec<Value>) {
+        match self {
+            ImportedValue::Graph(value) => found.push(*value),
+            ImportedValue::Bounded(own) => found.extend([own.value, own.count]),
+            ImportedValue::ShapeValue(sizes) => {
+                found.extend(sizes.nums.iter().filter_map(|n| Some(n.data()?.count)));
+            }
+            ImportedValue::Narrow(_, inner) => inner.parts(found),
+            ImportedValue::Seq(list) => list.iter().for_each(|v| v.parts(found)),
+            ImportedValue::Maps(maps) => found.push(maps.value),
+            ImportedValue::Absent
+            | ImportedValue::ConstTensor(_)
+            | ImportedValue::Unsupported(_)
+            | ImportedValue::Failed => {}
+        }
+    }
+
+    /// The same value with other graph values, in the order of [`ImportedValue::parts`].
+    pub(crate) fn with_parts(&self, parts: &mut impl Iterator<Item = Value>) -> ImportedValue {
+        let mut next = |value: &Value| parts.next().unwrap_or(*value);
+        match self {
+            ImportedValue::Graph(value) => next(value).into(),
+            ImportedValue::Bounded(own) => {
+                let (value, count) = (next(&own.value), next(&own.count));
+                PaddedValue::val(value, own.axis, count)
+            }
+            ImportedValue::ShapeValue(sizes) => {
+                let mut sizes = (**sizes).clone();
+                for num in &mut sizes.nums {
+                    if let ShapeElem::Data(size) = num {
+                        size.count = next(&size.count);
+                    }
+                }
+                ImportedValue::ShapeValue(Rc::new(sizes))
+            }
+            ImportedValue::Narrow(narrow, inner) => {
+                ImportedValue::Narrow(*narrow, Rc::new(inner.with_parts(parts)))
+            }
+            ImportedValue::Seq(list) => {
+                let list = list.iter().map(|v| v.with_parts(parts));
+                ImportedValue::Seq(Rc::new(list.collect()))
+            }
+            ImportedValue::Maps(maps) => ImportedValue::Maps(Rc::new(SampleMaps {
+                keys: maps.keys.clone(),
+                value: next(&maps.value),
+            })),
+            other => other.clone(),
         }
     }
 }

@@ -377,6 +377,10 @@ fn fault_of(program: &GpuProgram, launch: &LaunchSizes, records: &[u8]) -> Optio
                  `--device wgpu`, which keeps barriers, or update the driver"
                     .to_string(),
             ),
+            CheckKind::Overflow => EvalError::Data(format!(
+                "element {place} of an i64 result does not fit i32; this executor computes i64 as i32, \
+                 so run on the CPU or use smaller numbers"
+            )),
             CheckKind::KvLen => EvalError::Data(format!(
                 "kv_len is {value}; accepted: 0 to {len}, the number of keys"
             )),

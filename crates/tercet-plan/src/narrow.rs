@@ -2,15 +2,21 @@
 //! on upload.
 //!
 //! Indices and counts are I64 in many model files, but small in practice. A value that does not fit
-//! into I32 is a typed error that names the value. Arithmetic on narrowed values is I32 arithmetic.
+//! into I32 is a typed error that names the value. Arithmetic on narrowed values is I32 arithmetic;
+//! `narrow/overflow.rs` adds checks of results that leave I32.
 
-use tercet_ir::ops::{Cast, Const, Input, Map, OneHot, Op, Param, State};
+mod overflow;
+
+use std::collections::HashMap;
+
+use tercet_ir::ops::{Cast, Const, Input, Map, MapStep, OneHot, Op, Param, State};
 use tercet_ir::scalar::ScalarOp;
-use tercet_ir::{CompileError, DType, Graph, NodeId, RunError, Tensor, TensorType, Value};
+use tercet_ir::{CompileError, DType, Graph, Node, NodeId, RunError, Tensor, TensorType, Value};
 
 use crate::driver::device_dtype;
+pub(crate) use overflow::is_overflow_check;
 
-/// The graph with I64 replaced by I32, node for node.
+/// The graph with I64 replaced by I32, with checks of results that may leave I32.
 ///
 /// # Errors
 /// [`CompileError::Narrow`] if a constant does not fit into I32; [`CompileError::Rewrite`] if an
@@ -20,14 +26,26 @@ pub fn narrow_i64(graph: &Graph) -> Result<Graph, CompileError> {
         return Ok(graph.clone());
     }
     let mut new = Graph::new();
+    let mut nodes: HashMap<NodeId, NodeId> = HashMap::new();
+    let mut ranges = overflow::IntRanges::default();
+    let moved = |nodes: &HashMap<NodeId, NodeId>, v: Value| Value {
+        node: nodes.get(&v.node).copied().unwrap_or(v.node),
+        ..v
+    };
     for (id, node) in graph.nodes() {
         let origin = graph.origin(id);
         let at = origin.node;
+        check_numbers(at, node)?;
         let op = narrow_op(at, &node.op)?;
-        // The rewrite is node for node, so node ids and ports stay valid.
+        let inputs: Vec<Value> = node.inputs.iter().map(|v| moved(&nodes, *v)).collect();
         new.add_for(Some(origin));
-        new.add(op, &node.inputs)
-            .map_err(|source| CompileError::Rewrite { node: at, source })?;
+        let fail = |source| CompileError::Rewrite { node: at, source };
+        let result = new.add(op, &inputs).map_err(fail)?;
+        nodes.insert(id, result.node);
+        let source = Value { node: id, port: 0 };
+        if !node.outputs.is_empty() && ranges.may_overflow(graph, node, source) {
+            overflow::add_check(&mut new, graph, node, &inputs, result).map_err(fail)?;
+        }
     }
     let fail = |v: Value| {
         move |source| CompileError::Rewrite {
@@ -37,10 +55,12 @@ pub fn narrow_i64(graph: &Graph) -> Result<Graph, CompileError> {
     };
     new.add_for(None);
     for o in graph.outputs() {
-        new.output(&o.name, o.value).map_err(fail(o.value))?;
+        let value = moved(&nodes, o.value);
+        new.output(&o.name, value).map_err(fail(o.value))?;
     }
     for a in graph.assigns() {
-        new.assign(a.state, a.value).map_err(fail(a.value))?;
+        let (state, value) = (moved(&nodes, a.state), moved(&nodes, a.value));
+        new.assign(state, value).map_err(fail(a.value))?;
     }
     Ok(new)
 }
@@ -52,6 +72,50 @@ fn is_wide(graph: &Graph) -> bool {
         n.outputs.iter().any(|t| t.dtype == DType::I64)
             || blocks.iter().any(|(_, block)| is_wide(block.graph()))
     })
+}
+
+/// Checks that the numbers in the attributes of I64 operators fit into I32.
+fn check_numbers(id: NodeId, node: &Node) -> Result<(), CompileError> {
+    let fits = |value: f64| (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&value);
+    let is_wide = node.outputs.iter().any(|ty| ty.dtype == DType::I64);
+    let numbers: Vec<f64> = match &node.op {
+        Op::Pad(pad) if is_wide => vec![pad.value.0],
+        // Bounds beyond I32 change no narrowed value, unless no value satisfies them.
+        Op::Clamp(clamp) if is_wide => clamp_beyond(clamp.lo.0, clamp.hi.0),
+        Op::Map(map) => {
+            let numbers = map.body.iter().flat_map(|step| match &step.op {
+                ScalarOp::Const(DType::I64, value) => vec![value.0],
+                _ => Vec::new(),
+            });
+            numbers.collect()
+        }
+        _ => Vec::new(),
+    };
+    match numbers.into_iter().find(|&v| !fits(v)) {
+        Some(value) => Err(CompileError::Narrow {
+            node: id,
+            value: value as i64,
+        }),
+        None => Ok(()),
+    }
+}
+
+/// The bound of a clamp that no I32 value satisfies.
+fn clamp_beyond(lo: f64, hi: f64) -> Vec<f64> {
+    match (lo > f64::from(i32::MAX), hi < f64::from(i32::MIN)) {
+        (true, _) => vec![lo],
+        (false, true) => vec![hi],
+        (false, false) => Vec::new(),
+    }
+}
+
+/// A step of a map with I64 replaced by I32.
+fn narrow_step(step: &MapStep) -> MapStep {
+    let mut step = step.clone();
+    if let ScalarOp::Const(d, _) | ScalarOp::Cast(d) = &mut step.op {
+        *d = device_dtype(*d);
+    }
+    step
 }
 
 fn narrow_op(id: NodeId, op: &Op) -> Result<Op, CompileError> {
@@ -99,11 +163,7 @@ fn narrow_op(id: NodeId, op: &Op) -> Result<Op, CompileError> {
         }),
         Op::Map(m) => {
             let mut m: Map = m.clone();
-            for step in &mut m.body {
-                if let ScalarOp::Const(d, _) | ScalarOp::Cast(d) = &mut step.op {
-                    *d = device_dtype(*d);
-                }
-            }
+            m.body = m.body.iter().map(narrow_step).collect();
             Op::Map(m)
         }
         op => op.clone(),

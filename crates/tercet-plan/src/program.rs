@@ -231,6 +231,8 @@ pub enum CheckKind {
     Coordinates(Vec<SymInt>),
     /// A KV length is in `[0, len]`.
     KvLen,
+    /// An overflow value is 0: the element of an I64 result fits into I32.
+    Overflow,
     /// No wait on an earlier dispatch timed out (dependent launches only). After a timeout, states
     /// may already be modified.
     Order,

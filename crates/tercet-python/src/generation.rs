@@ -27,7 +27,10 @@ pub(crate) struct GenerationArgs {
 
 /// A text that is being generated: an iterator of text pieces.
 #[pyclass(name = "Generation", module = "tercet", frozen)]
-pub(crate) struct PyGeneration(ResultStream<String, Generation>);
+pub(crate) struct PyGeneration {
+    stream: ResultStream<String, Generation>,
+    seed: u64,
+}
 
 fn written(
     shared: &SharedLanguageModel,
@@ -68,9 +71,11 @@ impl PyGeneration {
         shared: Arc<SharedLanguageModel>,
         request: GenerationArgs,
     ) -> PyResult<PyGeneration> {
+        let seed = request.seed;
         let work =
             move |send: &mut dyn FnMut(Option<String>) -> bool| written(&shared, &request, send);
-        Ok(PyGeneration(ResultStream::start("tercet-generate", work)?))
+        let stream = ResultStream::start("tercet-generate", work)?;
+        Ok(PyGeneration { stream, seed })
     }
 }
 
@@ -81,13 +86,13 @@ impl PyGeneration {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        self.0.next(py)
+        self.stream.next(py)
     }
 
     /// Returns the remaining text as one string.
     fn text(&self, py: Python<'_>) -> PyResult<String> {
         let mut text = String::new();
-        while let Some(piece) = self.0.next(py)? {
+        while let Some(piece) = self.stream.next(py)? {
             text += &piece;
         }
         Ok(text)
@@ -95,20 +100,26 @@ impl PyGeneration {
 
     /// Stops the generation.
     fn close(&self, py: Python<'_>) {
-        self.0.close(py);
+        self.stream.close(py);
+    }
+
+    /// The seed of the generation.
+    #[getter]
+    fn seed(&self) -> u64 {
+        self.seed
     }
 
     /// The generated tokens, after the generation has finished.
     #[getter]
     fn tokens(&self, py: Python<'_>) -> Option<Vec<u32>> {
-        self.0.at_end(py, |written| written.tokens.clone())
+        self.stream.at_end(py, |written| written.tokens.clone())
     }
 
     /// Why the generation finished: "end", "stop", "length" or "context"; `None` before that, or
     /// after `close()`.
     #[getter]
     fn finish_reason(&self, py: Python<'_>) -> Option<&'static str> {
-        let finish = self.0.at_end(py, |written| written.finish)?;
+        let finish = self.stream.at_end(py, |written| written.finish)?;
         match finish {
             FinishReason::End => Some("end"),
             FinishReason::Stop => Some("stop"),

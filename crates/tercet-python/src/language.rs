@@ -6,19 +6,21 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use tercet::{DType, Device};
 use tercet_models::constraint::{ConstraintError, Grammar, GrammarCompiler};
 use tercet_models::dataset::template::TemplateValue;
 use tercet_models::dataset::{ChatMessage, ChatTemplate, DataError, Role};
 use tercet_models::{
-    Decoder, DecoderOptions, Generator, MatmulPrecision, ModelFiles, Sampling, SamplingOptions,
-    Tokenizer, end_of_turn_ids,
+    ContextFit, ContextRequest, Decoder, DecoderOptions, Generator, MatmulPrecision, ModelFiles,
+    Sampling, SamplingOptions, Tokenizer, end_ids,
 };
 
 use crate::array;
 use crate::errors;
 use crate::generation::{GenerationArgs, PyGeneration};
 use crate::graph::PyGraph;
+use crate::sampling::{drawn_seed, with_further_arguments};
 
 /// A model and the data that its generations share.
 pub(crate) struct SharedLanguageModel {
@@ -83,6 +85,16 @@ impl SharedLanguageModel {
             .map_err(Clone::clone)
     }
 
+    /// Sets the sampling options of further arguments. Returns the tokens that end the text.
+    fn with_further_arguments(
+        &self,
+        sampling: &mut SamplingOptions,
+        further: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Vec<u32>> {
+        let of = (&self.tokenizer, self.vocab);
+        with_further_arguments(sampling, further, of, &self.eos)
+    }
+
     /// Returns the tokens of a conversation up to the start of the answer.
     fn conversation(&self, messages: &[BTreeMap<String, String>]) -> PyResult<Vec<u32>> {
         let messages = messages.iter().map(|fields| self.message(fields));
@@ -94,7 +106,7 @@ impl SharedLanguageModel {
             ChatTemplate::from_model(&self.files, &self.tokenizer).map_err(errors::model)?;
         let rendered = template.render(&messages, &TemplateValue::None, true);
         let rendered = rendered.map_err(|e| errors::model(DataError::from(e)))?;
-        let tokens = self.tokenizer.encode(&rendered.text, false);
+        let tokens = (self.tokenizer).encode_mixed(&rendered.text, &rendered.literal);
         tokens.map_err(errors::model)
     }
 
@@ -116,13 +128,7 @@ impl SharedLanguageModel {
                 names.join(", ")
             )));
         };
-        match self.tokenizer.spells_special(content) {
-            Ok(false) => Ok(ChatMessage::new(*known, content)),
-            Ok(true) => Err(PyValueError::new_err(
-                "a message contains a special token of the model, which could end its turn; remove it",
-            )),
-            Err(e) => Err(errors::model(e)),
-        }
+        Ok(ChatMessage::new(*known, content))
     }
 }
 
@@ -134,10 +140,17 @@ impl PyLanguageModel {
         context: Option<usize>,
     ) -> Result<PyLanguageModel, tercet_models::Error> {
         let spec = files.decoder_spec()?;
+        let request = ContextRequest {
+            context,
+            dtype,
+            ..ContextRequest::default()
+        };
+        let fit = ContextFit::new(&files, &spec, &device, &request)?;
+        let tokenizer = files.tokenizer()?;
         let shared = SharedLanguageModel {
-            tokenizer: files.tokenizer()?,
-            context: context.unwrap_or(spec.context),
-            eos: spec.eos.to_vec(),
+            eos: end_ids(&spec.eos, &tokenizer),
+            tokenizer,
+            context: fit.context,
             vocab: spec.vocab,
             files,
             device,
@@ -161,18 +174,27 @@ impl PyLanguageModel {
     /// applies to the prompt too. A logit bias of minus infinity bans a token. None of these
     /// options requires compilation.
     ///
+    /// Without a seed one is drawn; the result has it as `seed`. Special tokens that the prompt spells are
+    /// recognized.
+    ///
+    /// Further samplers: `typical_p`, `top_n_sigma`, `xtc_probability`, `xtc_threshold`,
+    /// `dry_multiplier`, `dry_base`, `dry_allowed_length`, `dry_penalty_last_n`,
+    /// `dry_sequence_breakers`, `dynatemp_range`, `dynatemp_exponent`, `mirostat` (1 or 2),
+    /// `mirostat_tau`, `mirostat_eta`; `samplers` is their order. `stop_token_ids` also end the text,
+    /// `min_tokens` bans the ends until then, and `ignore_eos` bans them always.
+    ///
     /// At most one constraint is allowed: `json_schema` (a dictionary or JSON text), `regex` (must
     /// match the whole text), or `grammar` (Lark notation).
     #[pyo3(signature = (prompt, max_tokens=128, *, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0,
         presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, json_schema=None, regex=None,
-        grammar=None, seed=0, stop=None))]
+        grammar=None, seed=None, stop=None, **further))]
     #[expect(clippy::too_many_arguments, reason = "Python keyword arguments")]
     fn generate(
         &self,
         prompt: &str,
-        max_tokens: usize,
+        max_tokens: i64,
         temperature: f64,
-        top_k: usize,
+        top_k: i64,
         top_p: f64,
         min_p: f64,
         repetition_penalty: f64,
@@ -182,12 +204,13 @@ impl PyLanguageModel {
         json_schema: Option<&Bound<'_, PyAny>>,
         regex: Option<String>,
         grammar: Option<String>,
-        seed: u64,
+        seed: Option<i128>,
         stop: Option<Vec<String>>,
+        further: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyGeneration> {
-        let sampling = SamplingOptions {
+        let mut sampling = SamplingOptions {
             temperature,
-            top_k,
+            top_k: top_k_of(top_k)?,
             top_p,
             min_p,
             repetition_penalty,
@@ -196,32 +219,33 @@ impl PyLanguageModel {
             logit_bias: logit_bias.into_iter().flatten().collect(),
             ..SamplingOptions::default()
         };
+        let eos = self.shared.with_further_arguments(&mut sampling, further)?;
         let prompt = self.shared.tokenizer.encode(prompt, true);
         self.start(GenerationArgs {
             prompt: prompt.map_err(errors::model)?,
-            max_tokens,
-            eos: self.shared.eos.clone(),
+            max_tokens: limit(max_tokens).unwrap_or(usize::MAX),
+            eos,
             grammar: grammar_of(json_schema, regex, grammar)?,
             stop: stop.unwrap_or_default(),
             sampling,
-            seed,
+            seed: drawn_seed(seed)?,
         })
     }
 
-    /// Answers a conversation. Messages have `role` (`system`, `user`, `assistant`, ...) and
+    /// Answers a conversation. Special tokens that messages spell are ordinary text. Messages have `role` (`system`, `user`, `assistant`, ...) and
     /// `content`; the model's chat template formats them (ChatML if the model has none). The answer
     /// ends at an end-of-turn token, or after `max_tokens`. All other arguments are those of
     /// `generate`.
     #[pyo3(signature = (messages, max_tokens=None, *, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0,
         repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, json_schema=None,
-        regex=None, grammar=None, seed=0, stop=None))]
+        regex=None, grammar=None, seed=None, stop=None, **further))]
     #[expect(clippy::too_many_arguments, reason = "Python keyword arguments")]
     fn chat(
         &self,
         messages: Vec<BTreeMap<String, String>>,
-        max_tokens: Option<usize>,
+        max_tokens: Option<i64>,
         temperature: f64,
-        top_k: usize,
+        top_k: i64,
         top_p: f64,
         min_p: f64,
         repetition_penalty: f64,
@@ -231,12 +255,13 @@ impl PyLanguageModel {
         json_schema: Option<&Bound<'_, PyAny>>,
         regex: Option<String>,
         grammar: Option<String>,
-        seed: u64,
+        seed: Option<i128>,
         stop: Option<Vec<String>>,
+        further: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyGeneration> {
-        let sampling = SamplingOptions {
+        let mut sampling = SamplingOptions {
             temperature,
-            top_k,
+            top_k: top_k_of(top_k)?,
             top_p,
             min_p,
             repetition_penalty,
@@ -245,16 +270,17 @@ impl PyLanguageModel {
             logit_bias: logit_bias.into_iter().flatten().collect(),
             ..SamplingOptions::default()
         };
+        let eos = self.shared.with_further_arguments(&mut sampling, further)?;
         let prompt = self.shared.conversation(&messages)?;
         let room = self.shared.context.saturating_sub(prompt.len());
         self.start(GenerationArgs {
             prompt,
-            max_tokens: max_tokens.unwrap_or(room),
-            eos: end_of_turn_ids(&self.shared.eos, &self.shared.tokenizer),
+            max_tokens: max_tokens.and_then(limit).unwrap_or(room),
+            eos,
             grammar: grammar_of(json_schema, regex, grammar)?,
             stop: stop.unwrap_or_default(),
             sampling,
-            seed,
+            seed: drawn_seed(seed)?,
         })
     }
 
@@ -324,6 +350,20 @@ impl PyLanguageModel {
     }
 }
 
+/// The number of most likely tokens; -1 stands for all.
+fn top_k_of(top_k: i64) -> PyResult<usize> {
+    match top_k {
+        -1 => Ok(0),
+        k => usize::try_from(k)
+            .map_err(|_| PyValueError::new_err(format!("top_k is {k}; expected -1 or more"))),
+    }
+}
+
+/// The maximum number of tokens; negative numbers are no limit.
+fn limit(max_tokens: i64) -> Option<usize> {
+    usize::try_from(max_tokens).ok()
+}
+
 /// The grammar of the output, from at most one of the three constraints.
 fn grammar_of(
     json_schema: Option<&Bound<'_, PyAny>>,
@@ -333,7 +373,12 @@ fn grammar_of(
     match (json_schema, regex, grammar) {
         (None, None, None) => Ok(None),
         (None, Some(regex), None) => Ok(Some(Grammar::Regex(regex))),
-        (None, None, Some(lark)) => Ok(Some(Grammar::Lark(lark))),
+        (None, None, Some(text)) => {
+            let grammar = Grammar::from_text(&text);
+            grammar
+                .map(Some)
+                .map_err(|e| PyValueError::new_err(tercet::one_line(&e)))
+        }
         (Some(schema), None, None) => {
             let text: String = match schema.extract() {
                 Ok(text) => text,

@@ -27,6 +27,7 @@ mod numpy_buffer;
 mod onnx;
 mod operator;
 mod report;
+mod sampling;
 #[cfg(feature = "splat")]
 mod scene;
 mod session;

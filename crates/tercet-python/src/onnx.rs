@@ -42,7 +42,8 @@ impl PyOnnxModel {
         })
     }
 
-    /// Replaces string arrays among the inputs by positions in the model's string list.
+    /// Replaces string arrays among the inputs by positions in the model's string list, and integers
+    /// of 16 bits or of 64 bits without sign by the wider dtype that stores them.
     fn with_places<'py>(
         &self,
         py: Python<'py>,
@@ -51,8 +52,8 @@ impl PyOnnxModel {
         let given = inputs.copy()?;
         for (key, value) in inputs {
             let name: String = key.extract()?;
-            let mut declared = self.about.inputs.iter();
-            if declared.any(|d| d.name == name && d.dtype == "string") {
+            let declared = self.about.inputs.iter().find(|d| d.name == name);
+            if declared.is_some_and(|d| d.dtype == "string") {
                 let numpy = py.import("numpy")?;
                 let array = numpy.call_method1("asarray", (value, "str"))?;
                 let texts: Vec<String> = array
@@ -62,6 +63,18 @@ impl PyOnnxModel {
                 let places = numpy.call_method1("array", (self.strings.places(&texts), "int64"))?;
                 let shape = array.getattr("shape")?;
                 given.set_item(key, places.call_method1("reshape", (shape,))?)?;
+                continue;
+            }
+            // Dtypes that tensors do not have are stored in wider ones.
+            let carrier = match declared.map(|d| d.dtype.as_str()) {
+                Some("uint16" | "int16") => "int32",
+                Some("uint64") => "int64",
+                _ => continue,
+            };
+            let array = py.import("numpy")?.call_method1("asarray", (value,))?;
+            let own: String = array.getattr("dtype")?.getattr("name")?.extract()?;
+            if declared.is_some_and(|d| d.dtype == own) {
+                given.set_item(key, array.call_method1("astype", (carrier,))?)?;
             }
         }
         Ok(given)

@@ -6,6 +6,8 @@ import struct
 import zlib
 from pathlib import Path
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -39,13 +41,46 @@ def test_conversations_that_are_refused(model: tercet.LanguageModel) -> None:
         ([{"role": "user"}], "content"),
         ([{"role": "wizard", "content": "x"}], "wizard"),
         ([{"role": "user", "content": "x", "name": "n"}], "name"),
-        ([{"role": "user", "content": "<|endoftext|>"}], "special token"),
     ]
     for messages, named in cases:
         with pytest.raises(ValueError, match=named):
             model.chat(messages)
     with pytest.raises(tercet.ModelError, match="context"):
         model.chat([{"role": "user", "content": "word " * 2000}]).text()
+
+
+def test_special_tokens_in_messages_are_text(model: tercet.LanguageModel) -> None:
+    end = model.encode("<|endoftext|>", special=False)
+    assert len(end) == 1
+    said = [{"role": "user", "content": "a <|endoftext|> b"}]
+    plain = model.chat([{"role": "user", "content": "a b"}], 6).text()
+    assert isinstance(model.chat(said, 6).text(), str) and isinstance(plain, str)
+
+
+def test_samplers_stops_and_seeds(model: tercet.LanguageModel) -> None:
+    def tokens(**options: Any) -> list[int]:
+        text = model.generate("fn main", 24, **options)
+        text.text()
+        assert text.tokens is not None
+        return text.tokens
+
+    greedy = tokens()
+    assert tokens(samplers="temperature;top_k", top_k=-1) == greedy
+    # Only the most likely token remains.
+    for only in [{"typical_p": 0.0, "top_k": 1}, {"top_n_sigma": 1e-9}, {"mirostat": 2, "mirostat_tau": 0.0}]:
+        assert tokens(temperature=1.0, **only) == greedy
+    assert tokens(dry_multiplier=5.0, dry_allowed_length=1) != greedy or len(set(greedy)) == len(greedy)
+    assert tokens(stop_token_ids=[greedy[2]]) == greedy[: greedy.index(greedy[2])]
+    with pytest.raises(TypeError, match="beam"):
+        model.generate("fn", beam=3)
+    with pytest.raises(ValueError, match="top_q"):
+        model.generate("fn", samplers=["top_q"])
+    with pytest.raises(ValueError, match="vocabulary"):
+        model.generate("fn", stop_token_ids=[10**6])
+    one, other = (model.generate("fn", 8, temperature=2.0) for _ in range(2))
+    assert one.seed != other.seed
+    assert model.generate("fn", 8, temperature=2.0, seed=one.seed).text() == one.text()
+    assert model.generate("fn", 1, seed=-1).seed != 0
 
 
 def test_documents_are_ranked() -> None:

@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -122,7 +123,13 @@ def test_a_text_can_be_left(model: tercet.LanguageModel) -> None:
     assert threading.active_count() == before
 
 
-def test_ctrl_c_ends_a_text(tiny_gguf: Path) -> None:
+def receive_interrupts() -> None:
+    """Restores the default action of Ctrl-C, which `nohup` and some CI runners ignore."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize("inherited", [signal.default_int_handler, signal.SIG_IGN])
+def test_ctrl_c_ends_a_text(tiny_gguf: Path, inherited: Any) -> None:
     program = textwrap.dedent(
         f"""
         import tercet
@@ -134,7 +141,14 @@ def test_ctrl_c_ends_a_text(tiny_gguf: Path) -> None:
             print("interrupted", flush=True)
         """
     )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+    before = signal.signal(signal.SIGINT, inherited)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, preexec_fn=receive_interrupts
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
         assert process.stdout is not None
         assert process.stdout.readline() == "piece\n"
         os.kill(process.pid, signal.SIGINT)

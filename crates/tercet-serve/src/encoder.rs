@@ -73,12 +73,15 @@ impl EncoderModel {
         cut: bool,
     ) -> Result<EmbeddingResult, ApiError> {
         let mut tokens = 0;
-        for text in &texts {
-            let ids = self
-                .tokenizer
-                .encode(text, true)
-                .map_err(|e| ApiError::failed(&e))?;
-            tokens += ids.len().min(self.max_len);
+        for (at, text) in texts.iter().enumerate() {
+            let bytes = text.len();
+            if !cut && bytes > self.tokenizer.max_text_bytes(self.max_len) {
+                let (text, most) = (at + 1, self.max_len);
+                let e = ModelError::TextTooManyBytes { text, bytes, most };
+                return Err(input_error("input", &e.into()));
+            }
+            let row = self.tokenizer.encode_row(text, None, Some(self.max_len));
+            tokens += row.map_err(|e| ApiError::failed(&e))?.ids.len();
         }
         let embed = move |embedder: &mut Embedder, go_on: &dyn Fn() -> bool| {
             embedder.set_truncating(cut);
@@ -93,9 +96,12 @@ impl EncoderModel {
 /// Wraps an encoder error about the texts of a request field.
 pub(crate) fn input_error(field: &str, e: &tercet_models::Error) -> ApiError {
     match e {
-        tercet_models::Error::Model(e @ ModelError::TextTooLong { .. }) => {
-            ApiError::bad_request(format!("field `{field}`: {e}"))
-        }
+        tercet_models::Error::Model(
+            e @ (ModelError::TextTooLong { .. }
+            | ModelError::TextTooManyBytes { .. }
+            | ModelError::TooManyAddedTokens { .. }
+            | ModelError::NoTokens),
+        ) => ApiError::bad_request(format!("field `{field}`: {e}")),
         e => ApiError::failed(e),
     }
 }

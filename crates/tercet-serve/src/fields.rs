@@ -31,6 +31,13 @@ impl JsonFields {
         self.0.remove(name).filter(|v| !v.is_null())
     }
 
+    /// Puts a field back that was taken.
+    pub(crate) fn put(&mut self, name: &str, value: Option<Value>) {
+        if let Some(value) = value {
+            self.0.insert(name.to_string(), value);
+        }
+    }
+
     pub(crate) fn need(&mut self, name: &str) -> Result<Value, ApiError> {
         self.take(name)
             .ok_or_else(|| ApiError::bad_request(format!("field `{name}` is missing")))
@@ -59,6 +66,33 @@ impl JsonFields {
                 Some(n) => Ok(Some(n)),
                 None => Err(wrong(name, &value, "a whole number, 0 or more")),
             },
+        }
+    }
+
+    /// Takes a whole number for which -1 stands for none, as in other servers.
+    pub(crate) fn count_or_minus_one(&mut self, name: &str) -> Result<Option<u64>, ApiError> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(value) if value.as_i64() == Some(-1) => Ok(None),
+            Some(value) => match value.as_u64() {
+                Some(n) => Ok(Some(n)),
+                None => Err(wrong(name, &value, "a whole number, or -1 for none")),
+            },
+        }
+    }
+
+    /// Takes a list of token ids.
+    pub(crate) fn token_ids(&mut self, name: &str) -> Result<Vec<u32>, ApiError> {
+        let expected = "a list of token ids";
+        match self.take(name) {
+            None => Ok(Vec::new()),
+            Some(Value::Array(items)) => {
+                let id = |item: &Value| item.as_u64().and_then(|id| u32::try_from(id).ok());
+                let ids = items.iter().map(|item| id(item).ok_or(item));
+                ids.collect::<Result<_, _>>()
+                    .map_err(|item| wrong(name, item, expected))
+            }
+            Some(other) => Err(wrong(name, &other, expected)),
         }
     }
 

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use tercet_models::config::RopeOverrides;
 use tercet_models::{
     BatchEvent, BatchGenerator, BatchOptions, DecoderOptions, Draft, DraftOptions, Error,
     MatmulPrecision, ModelError, ModelFiles, Sampling, Sequence, SequenceId, SpeculativeGenerator,
@@ -91,7 +92,7 @@ writer!(BatchGenerator);
 writer!(SpeculativeGenerator);
 
 /// Maximum prompt tokens per run. Running sequences wait while a prompt chunk is processed.
-const CHUNK: usize = 256;
+pub(crate) const CHUNK: usize = 256;
 
 /// Compiles a language model for `slots` sequences of at most `context` tokens.
 pub(crate) fn compiled(
@@ -99,7 +100,7 @@ pub(crate) fn compiled(
     files: &ModelFiles,
     tokenizer: &Tokenizer,
     placement: &ModelConfig,
-    [context, slots]: [usize; 2],
+    ([context, slots], rope): ([usize; 2], &RopeOverrides),
 ) -> Result<Box<dyn SequenceGenerator>, ServeError> {
     let failed = |source| ServeError::Model {
         name: name.to_string(),
@@ -107,7 +108,7 @@ pub(crate) fn compiled(
     };
     match &placement.draft {
         None => Ok(Box::new(
-            batch(files, placement, context, slots).map_err(failed)?,
+            batch(files, placement, [context, slots], rope).map_err(failed)?,
         )),
         Some(_) if slots > 1 => Err(ServeError::DraftSlots {
             name: name.to_string(),
@@ -118,7 +119,7 @@ pub(crate) fn compiled(
             Err(failed(ModelError::Unsupported(reason.to_string()).into()))
         }
         Some(draft) => {
-            let drafted = open_speculative(files, tokenizer, placement, context, draft);
+            let drafted = open_speculative((files, tokenizer), placement, (context, rope), draft);
             Ok(Box::new(drafted.map_err(failed)?))
         }
     }
@@ -127,8 +128,8 @@ pub(crate) fn compiled(
 fn batch(
     files: &ModelFiles,
     placement: &ModelConfig,
-    context: usize,
-    slots: usize,
+    [context, slots]: [usize; 2],
+    rope: &RopeOverrides,
 ) -> Result<BatchGenerator, Error> {
     let decoder = files.batch_decoder(|spec| BatchOptions {
         context,
@@ -136,6 +137,7 @@ fn batch(
         dtype: placement.dtype,
         cache: placement.cache,
         matmul_precision: placement.matmul_precision,
+        rope: rope.clone(),
         selectable_adapters: placement.adapters.iter().map(|(_, a)| a.clone()).collect(),
         ..BatchOptions::new(spec, slots)
     })?;
@@ -143,10 +145,9 @@ fn batch(
 }
 
 fn open_speculative(
-    files: &ModelFiles,
-    tokenizer: &Tokenizer,
+    (files, tokenizer): (&ModelFiles, &Tokenizer),
     placement: &ModelConfig,
-    context: usize,
+    (context, rope): (usize, &RopeOverrides),
     draft: &SpeculativeOptions,
 ) -> Result<SpeculativeGenerator, Error> {
     // Each request sets its sampling options on the host.
@@ -159,6 +160,7 @@ fn open_speculative(
         cache: placement.cache,
         matmul_precision: placement.matmul_precision,
         sampling: Some(sampling),
+        rope: rope.clone(),
         ..DecoderOptions::new(spec)
     })?;
     let mut generator = decoder.generator(&placement.device)?;

@@ -4,7 +4,6 @@
 //! sequences in the batch (ADR 0028).
 
 use std::sync::Arc;
-#[cfg(feature = "grammar")]
 use std::sync::OnceLock;
 use std::time::Instant;
 
@@ -15,14 +14,14 @@ use tercet_models::constraint::Constraint;
 use tercet_models::constraint::{ConstraintError, Grammar, GrammarCompiler};
 use tercet_models::dataset::ChatTemplate;
 use tercet_models::{
-    CacheFormat, FinishReason, MatmulPrecision, ModelFiles, SamplingOptions, ScaledAdapter,
-    Sequence, Tokenizer, end_of_turn_ids,
+    CacheFormat, ContextFit, ContextRequest, DRY_BREAKERS, DryBreakers, FinishReason,
+    MatmulPrecision, ModelFiles, SamplingOptions, ScaledAdapter, Sequence, Tokenizer, end_ids,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::engine::{BatchEngine, QueuedRequest, ResponseSender};
 use crate::error::{ApiError, ServeError};
-use crate::generator::{SpeculativeOptions, compiled};
+use crate::generator::{CHUNK, SpeculativeOptions, compiled};
 use crate::logprobs::TokenLogprob;
 use crate::metrics::ServerMetrics;
 use crate::options::ServeOptions;
@@ -54,7 +53,8 @@ pub struct ModelConfig {
     pub cache: Option<CacheFormat>,
     /// Precision of the matmuls of language models.
     pub matmul_precision: MatmulPrecision,
-    /// Maximum tokens of a sequence, prompt included; `None` means the trained context length.
+    /// Maximum tokens of a sequence, prompt included. `Some(0)` means the trained context length;
+    /// `None` means what the memory holds for all slots ([`ContextFit`]).
     pub context: Option<usize>,
     /// Named adapters of a language model. A request selects one as `model:NAME`, or none. Adapters
     /// stay separate from the model's weights.
@@ -69,6 +69,12 @@ pub(crate) struct GenerationRequest {
     pub(crate) prompt: Vec<u32>,
     pub(crate) max_tokens: usize,
     pub(crate) stop: Vec<String>,
+    /// Tokens that end the completion, in addition to those of the model.
+    pub(crate) stop_tokens: Vec<u32>,
+    /// Whether the model's end tokens are banned.
+    pub(crate) ignore_eos: bool,
+    /// DRY sequence breakers; `None` for the default ones.
+    pub(crate) dry_breakers: Option<Vec<String>>,
     pub(crate) sampling: SamplingOptions,
     /// Grammar that constrains the completion, and the request field that set it.
     #[cfg(feature = "grammar")]
@@ -94,10 +100,14 @@ pub(crate) struct LanguageModel {
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) template: ChatTemplate,
     pub(crate) context: usize,
+    /// How `context` was determined.
+    pub(crate) fit: ContextFit,
     vocab: usize,
     #[cfg(feature = "grammar")]
     constraints: Arc<ConstraintFactory>,
     eos: Vec<u32>,
+    /// The default DRY sequence breakers, created when a request first uses them.
+    dry_breakers: OnceLock<Arc<DryBreakers>>,
     deadline: std::time::Duration,
     /// Adapter names; the position of a name is the adapter index of a sequence.
     adapters: Vec<String>,
@@ -117,16 +127,30 @@ impl LanguageModel {
         };
         let spec = files.decoder_spec().map_err(failed)?;
         let tokenizer = Arc::new(files.tokenizer().map_err(failed)?);
-        let template = ChatTemplate::from_model(&files, &tokenizer).map_err(failed)?;
-        let context = placement.context.unwrap_or(spec.context);
+        let template = match &options.chat_template {
+            Some(source) => ChatTemplate::from_model_with(&files, &tokenizer, source),
+            None => ChatTemplate::from_model(&files, &tokenizer),
+        };
+        let template = template.map_err(failed)?;
+        let request = ContextRequest {
+            context: placement.context,
+            slots: options.slots.max(1),
+            chunk: CHUNK,
+            dtype: placement.dtype,
+            cache: placement.cache,
+        };
+        let fit = ContextFit::new(&files, &spec, &placement.device, &request);
+        let fit = fit.map_err(|e| failed(e.into()))?;
+        let context = fit.context;
         let sizes = [context, options.slots.max(1)];
+        let sizes = (sizes, &options.rope);
         let writer = compiled(name, &files, &tokenizer, &placement, sizes)?;
         let engine = BatchEngine::start(name, writer, Arc::clone(&tokenizer), options.queue);
         let engine = engine.map_err(|source| ServeError::Io {
             what: "cannot start a thread".into(),
             source,
         })?;
-        let eos = end_of_turn_ids(&spec.eos, &tokenizer);
+        let eos = end_ids(&spec.eos, &tokenizer);
         Ok(LanguageModel {
             #[cfg(feature = "grammar")]
             constraints: Arc::new(ConstraintFactory {
@@ -139,8 +163,10 @@ impl LanguageModel {
             tokenizer,
             template,
             context,
+            fit,
             vocab: spec.vocab,
             eos,
+            dry_breakers: OnceLock::new(),
             deadline: options.deadline,
             adapters: placement
                 .adapters
@@ -190,6 +216,7 @@ impl LanguageModel {
         let (send, receive) = unbounded_channel();
         let mut jobs = Vec::with_capacity(count);
         for (index, request) in requests.into_iter().enumerate() {
+            let (eos, sampling) = self.ends_and_sampling(&request)?;
             #[cfg(feature = "grammar")]
             let constraint = self.constraint(request.grammar).await?;
             #[cfg(not(feature = "grammar"))]
@@ -198,8 +225,8 @@ impl LanguageModel {
                 sequence: Sequence {
                     prompt: request.prompt,
                     max_tokens: request.max_tokens,
-                    eos: self.eos.clone(),
-                    sampling: request.sampling,
+                    eos,
+                    sampling,
                     seed: request.seed,
                     constraint,
                     adapter,
@@ -221,6 +248,62 @@ impl LanguageModel {
         Ok(receive)
     }
 
+    /// Rejects a text that is too long for the context, before it is tokenized.
+    ///
+    /// # Errors
+    /// 400 if no prompt of this many bytes fits.
+    pub(crate) fn check_bytes(&self, bytes: usize) -> Result<(), ApiError> {
+        let most = self.tokenizer.max_text_bytes(self.context);
+        match bytes <= most {
+            true => Ok(()),
+            false => Err(ApiError::new(
+                StatusCode::BAD_REQUEST,
+                "context_length_exceeded",
+                format!(
+                    "the prompt has {bytes} bytes, which exceeds the model's context of {} tokens",
+                    self.context
+                ),
+            )),
+        }
+    }
+
+    /// The tokens that end a completion, and its sampling options with the parts that depend on the
+    /// vocabulary.
+    fn ends_and_sampling(
+        &self,
+        request: &GenerationRequest,
+    ) -> Result<(Vec<u32>, SamplingOptions), ApiError> {
+        let mut eos = self.eos.clone();
+        eos.extend(&request.stop_tokens);
+        let mut sampling = request.sampling.clone();
+        sampling.ends = match request.ignore_eos {
+            true => {
+                sampling.min_tokens = usize::MAX;
+                let ends = self.eos.iter().copied();
+                ends.filter(|id| !request.stop_tokens.contains(id))
+                    .collect()
+            }
+            false => eos.clone(),
+        };
+        if sampling.dry.multiplier > 0.0 {
+            let breakers = |texts: &[String]| {
+                let made = DryBreakers::from_texts(texts, &self.tokenizer);
+                made.map(Arc::new).map_err(|e| ApiError::failed(&e))
+            };
+            sampling.dry.breakers = match &request.dry_breakers {
+                Some(texts) => breakers(texts)?,
+                None => match self.dry_breakers.get() {
+                    Some(made) => Arc::clone(made),
+                    None => {
+                        let made = breakers(&DRY_BREAKERS.map(str::to_string))?;
+                        Arc::clone(self.dry_breakers.get_or_init(|| made))
+                    }
+                },
+            };
+        }
+        Ok((eos, sampling))
+    }
+
     fn check(&self, request: &GenerationRequest) -> Result<(), ApiError> {
         let (n, context) = (request.prompt.len(), self.context);
         if n == 0 {
@@ -238,10 +321,13 @@ impl LanguageModel {
                 message,
             ));
         }
-        let mut biased = request.sampling.logit_bias.iter().map(|(token, _)| *token);
-        match biased.find(|&t| t as usize >= self.vocab) {
-            Some(token) => Err(ApiError::bad_request(format!(
-                "token {token} of `logit_bias` is outside the vocabulary of {}",
+        let biased = request.sampling.logit_bias.iter();
+        let biased = biased.map(|(token, _)| ("logit_bias", *token));
+        let stops = request.stop_tokens.iter();
+        let mut all = biased.chain(stops.map(|token| ("stop_token_ids", *token)));
+        match all.find(|(_, token)| *token as usize >= self.vocab) {
+            Some((field, token)) => Err(ApiError::bad_request(format!(
+                "token {token} of `{field}` is outside the vocabulary of {}",
                 self.vocab
             ))),
             None => Ok(()),

@@ -21,6 +21,7 @@
 //! - If a client disconnects, its slot is free after the next token.
 #![forbid(unsafe_code)]
 
+mod connections;
 mod drain_body;
 mod encoder;
 mod engine;

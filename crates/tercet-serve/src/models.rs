@@ -1,7 +1,7 @@
 //! Registry of served models.
 
 use tercet::{CompileOptions, Graph};
-use tercet_models::{ModelFamily, ModelFiles};
+use tercet_models::{ContextFit, ModelFamily, ModelFiles};
 
 use crate::encoder::EncoderModel;
 use crate::error::{ApiError, ServeError};
@@ -181,6 +181,14 @@ impl ModelRegistry {
     /// Names of the models and graphs.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.all.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// Names of the language models, and the contexts that were determined for them.
+    pub fn contexts(&self) -> impl Iterator<Item = (&str, &ContextFit)> {
+        self.all.iter().filter_map(|(name, model)| match model {
+            ServedModel::Language(language) => Some((name.as_str(), &language.fit)),
+            _ => None,
+        })
     }
 
     /// Finds a language model by `MODEL` or `MODEL:ADAPTER`. The second value is the index of the

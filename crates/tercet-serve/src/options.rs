@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tercet_models::config::RopeOverrides;
+
 /// Limits and settings of a server.
 ///
 /// ```
@@ -28,13 +30,22 @@ pub struct ServeOptions {
     pub body_bytes: usize,
     /// Maximum time for receiving a request body. Slower requests are rejected with status 408.
     pub body_time: Duration,
+    /// Maximum time for receiving the headers of a request; also the time after which a connection
+    /// without a request is closed.
+    pub header_time: Duration,
+    /// Maximum number of open connections. More wait until one is closed.
+    pub connections: usize,
     /// API key that requests must send as `Authorization: Bearer KEY`. `None` accepts all requests.
     pub api_key: Option<String>,
+    /// The source of a chat template, or `chatml`, instead of that of each language model.
+    pub chat_template: Option<String>,
+    /// Changes of the rotary positions of language models.
+    pub rope: RopeOverrides,
 }
 
 impl Default for ServeOptions {
-    /// Four slots, 64 queued requests, ten minutes per request, bodies of 16 MiB in 30 seconds, no
-    /// API key.
+    /// Four slots, 64 queued requests, ten minutes per request, bodies of 16 MiB in 30 seconds,
+    /// headers in 30 seconds, 1024 connections, no API key.
     fn default() -> ServeOptions {
         ServeOptions {
             slots: 4,
@@ -42,7 +53,11 @@ impl Default for ServeOptions {
             deadline: Duration::from_secs(600),
             body_bytes: 16 << 20,
             body_time: Duration::from_secs(30),
+            header_time: Duration::from_secs(30),
+            connections: 1024,
             api_key: None,
+            chat_template: None,
+            rope: RopeOverrides::default(),
         }
     }
 }

@@ -83,9 +83,8 @@ impl RerankerModel {
             let most = classifier.max_tokens();
             let mut tokens = 0;
             for document in &documents {
-                let row = tokenizer.encode_row(&query, Some(document), None);
-                let row = row.map_err(|e| ApiError::failed(&e))?;
-                tokens += row.ids.len().min(most);
+                let row = tokenizer.encode_row(&query, Some(document), Some(most));
+                tokens += row.map_err(|e| ApiError::failed(&e))?.ids.len();
             }
             let scores = classifier.rerank(&query, &documents, &mut |_| go_on());
             let scores = scores.map_err(|e| input_error("documents", &e))?;

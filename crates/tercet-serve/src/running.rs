@@ -155,13 +155,16 @@ impl<'t> RunningRequests<'t> {
                     Ok((piece, stopped)) => match (text.send(piece), stopped) {
                         (false, _) => Some(RequestOutcome::ClientDisconnected),
                         (true, true) => Some(RequestOutcome::Finish(FinishReason::Stop)),
-                        (true, false) => None,
+                        (true, false) => {
+                            let loops = text.detokenizer.is_looping();
+                            loops.then_some(RequestOutcome::Finish(FinishReason::End))
+                        }
                     },
                     Err(e) => Some(RequestOutcome::Failed(ApiError::failed(&e))),
                 }
             }
             BatchEventKind::Ended(finish) => Some(RequestOutcome::Finish(finish)),
-            BatchEventKind::Failed(e) => Some(RequestOutcome::Failed(ApiError::failed(&e))),
+            BatchEventKind::Failed(e) => Some(RequestOutcome::Failed(failure(&e))),
         }
     }
 
@@ -224,5 +227,13 @@ impl RunningRequest<'_> {
         }
         // Sending fails if the client has disconnected.
         self.responses.send(last);
+    }
+}
+
+/// The response for a failed sequence. A grammar that allows no further token is the request's.
+fn failure(e: &tercet_models::ModelError) -> ApiError {
+    match e {
+        tercet_models::ModelError::Constraint(e) => ApiError::bad_request(e.to_string()),
+        e => ApiError::failed(e),
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::serve::ListenerExt;
 
+use crate::connections::{self, ConnectionLimits};
 use crate::error::ServeError;
 use crate::http::{AppState, router};
 use crate::models::ModelRegistry;
@@ -29,6 +29,7 @@ pub struct HttpServer {
     address: SocketAddr,
     router: Router,
     deadline: Duration,
+    limits: ConnectionLimits,
 }
 
 impl HttpServer {
@@ -51,12 +52,17 @@ impl HttpServer {
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let deadline = options.deadline;
+        let limits = ConnectionLimits {
+            count: options.connections,
+            header_time: options.header_time,
+        };
         let router = router(Arc::new(AppState::new(models, options)));
         Ok(HttpServer {
             listener,
             address,
             router,
             deadline,
+            limits,
         })
     }
 
@@ -83,19 +89,14 @@ impl HttpServer {
         let runtime = runtime.map_err(failed)?;
         let deadline = self.deadline;
         let done = runtime.block_on(async move {
-            // Disable Nagle's algorithm, so that streamed text is not delayed until the previous
-            // packet is acknowledged. The call fails only if the connection is already closed; a
-            // later read reports that.
-            let listener = tokio::net::TcpListener::from_std(self.listener)?.tap_io(|connection| {
-                let _ = connection.set_nodelay(true);
-            });
+            let listener = tokio::net::TcpListener::from_std(self.listener)?;
             let (told, mut heard) = tokio::sync::watch::channel(());
             let stop = async move {
                 stop.await;
                 // The receiver lives as long as the server runs.
                 let _ = told.send(());
             };
-            let serve = axum::serve(listener, self.router).with_graceful_shutdown(stop);
+            let serve = connections::serve(listener, self.router, self.limits, stop);
             let give_up = async {
                 // An error means that the server ended without a stop request.
                 if heard.changed().await.is_ok() {
@@ -108,7 +109,7 @@ impl HttpServer {
                 }
             };
             tokio::select! {
-                done = serve => done,
+                () = serve => Ok(()),
                 () = give_up => Ok(()),
             }
         });

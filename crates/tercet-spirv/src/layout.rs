@@ -22,7 +22,7 @@ const WORKGROUP: u32 = 4;
 const LAID_OUT: [u32; 3] = [2, 9, 12];
 
 /// Number of header words before the first instruction.
-const HEADER: usize = 5;
+pub(crate) const HEADER: usize = 5;
 
 /// Removes layout decorations from types that only workgroup variables use.
 pub(crate) fn without_workgroup_layout(module: &[u32]) -> Vec<u32> {
@@ -47,7 +47,7 @@ pub(crate) fn without_workgroup_layout(module: &[u32]) -> Vec<u32> {
 
 /// Iterator over the instructions after the header, as (first word, words). Stops at a truncated
 /// instruction.
-struct SpirvInstructions<'a>(&'a [u32]);
+pub(crate) struct SpirvInstructions<'a>(pub(crate) &'a [u32]);
 
 impl<'a> Iterator for SpirvInstructions<'a> {
     type Item = &'a [u32];

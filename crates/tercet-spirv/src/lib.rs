@@ -7,6 +7,7 @@
 //! | file | content |
 //! |---|---|
 //! | `lower.rs`, `layout.rs` | WGSL to SPIR-V; removal of decorations that validators reject |
+//! | `float_controls.rs` | execution modes that preserve signed zeros, infinities and NaN |
 //! | `modules.rs` | folder of SPIR-V modules |
 //! | `pipeline_cache_file.rs` | driver pipeline-cache file |
 //! | `files.rs` | reading and replacing files; eviction by folder size |
@@ -21,11 +22,13 @@
 //! - A cache folder that cannot be written is not an error.
 
 pub mod files;
+mod float_controls;
 mod layout;
 mod lower;
 mod modules;
 mod pipeline_cache_file;
 
+pub use float_controls::FloatControls;
 pub use lower::{ENTRY, LowerError, RuntimeChecks, SubgroupUsage, lower, uses};
 pub use modules::{ModuleCache, ModuleCounts};
 pub use pipeline_cache_file::{DriverIdentity, PipelineFile};

@@ -326,6 +326,12 @@ impl Backend for VulkanBackend {
         Some(self.caps.max_small_m_rows())
     }
 
+    /// The free part of the largest device-local heap, from `VK_EXT_memory_budget`; without the
+    /// extension, its size less the buffers of this device.
+    fn free_memory_bytes(&self) -> Option<u64> {
+        self.shared.device.free_memory_bytes()
+    }
+
     fn compile(
         &self,
         graph: &Graph,

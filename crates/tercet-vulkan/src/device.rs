@@ -46,6 +46,7 @@ pub(crate) struct VulkanDevice {
     pub(crate) info: VulkanDeviceInfo,
     /// The validation layer is enabled.
     pub(crate) validated: bool,
+    physical: vk::PhysicalDevice,
     /// Must outlive the device.
     pub(crate) instance: VulkanInstance,
 }
@@ -126,7 +127,31 @@ impl VulkanDevice {
             features,
             info,
             validated: validation,
+            physical,
             instance,
+        })
+    }
+
+    /// Free bytes of the largest device-local heap; `None` if the device has no such heap.
+    pub(crate) fn free_memory_bytes(&self) -> Option<u64> {
+        let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
+        let mut all = vk::PhysicalDeviceMemoryProperties2::default();
+        if self.features.has_memory_budget {
+            all = all.push_next(&mut budget);
+        }
+        // SAFETY: the device belongs to this instance, and it has the extension of the structure.
+        unsafe {
+            let instance = &self.instance.raw;
+            instance.get_physical_device_memory_properties2(self.physical, &mut all);
+        }
+        let memory = all.memory_properties;
+        let heaps = memory.memory_heaps_as_slice().iter().enumerate();
+        let local = heaps.filter(|(_, h)| h.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
+        let (at, heap) = local.max_by_key(|(_, h)| h.size)?;
+        let own = self.used_bytes.load(Ordering::Relaxed);
+        Some(match self.features.has_memory_budget {
+            true => budget.heap_budget[at].saturating_sub(budget.heap_usage[at]),
+            false => heap.size.saturating_sub(own),
         })
     }
 

@@ -12,7 +12,7 @@ use ash::{khr, vk};
 use tercet_plan::{
     CoopBlock, CoopShape, CoopType, DeviceCaps, DeviceModel, GpuKind, NativeOps, ReportedProperties,
 };
-use tercet_spirv::DriverIdentity;
+use tercet_spirv::{DriverIdentity, FloatControls};
 
 use crate::bfloat16::Bfloat16Features;
 use crate::coop_matrix2::{self, CoopMatrix2Features};
@@ -61,6 +61,8 @@ pub(crate) struct EnabledFeatures {
     pub(crate) queue_family: u32,
     /// Valid bits of a timestamp; 0 if the device has no timestamps.
     pub(crate) timestamp_bits: u32,
+    /// The device has `VK_EXT_memory_budget`, which only extends a query.
+    pub(crate) has_memory_budget: bool,
     /// The maximum size of a buffer in bytes. If the device reports only the guaranteed maximum
     /// allocation size, larger allocations are tried and may fail.
     pub(crate) max_buffer: u64,
@@ -68,6 +70,8 @@ pub(crate) struct EnabledFeatures {
     pub(crate) starts_in_order: bool,
     /// Nanoseconds per timestamp tick.
     pub(crate) timestamp_ns: f32,
+    /// The float widths whose special values kernels can preserve.
+    pub(crate) float_controls: FloatControls,
     /// The device and driver version, used as the key of cache files.
     pub(crate) identity: DriverIdentity,
 }
@@ -94,6 +98,7 @@ impl EnabledFeatures {
             offered.iter().any(same)
         };
         let new = info.api >= [1, 3, 0];
+        let has_memory_budget = has(ash::ext::memory_budget::NAME);
         let offered = SupportedFeatures::query(instance, device, new, &has);
         if !offered.timelines {
             return Err(VulkanOpenError::MissingFeature {
@@ -157,8 +162,10 @@ impl EnabledFeatures {
             starts_in_order: properties.starts_in_order(info.kind),
             queue_family,
             timestamp_bits,
+            has_memory_budget,
             max_buffer: properties.max_buffer,
             timestamp_ns: properties.limits.timestamp_period,
+            float_controls: properties.float_controls,
             identity: properties.identity,
             limits: properties.limits,
         })
@@ -289,6 +296,7 @@ struct DeviceProperties {
     /// Packed int8 dot products are hardware accelerated.
     packed_dots: bool,
     driver: vk::DriverId,
+    float_controls: FloatControls,
     identity: DriverIdentity,
 }
 
@@ -373,6 +381,10 @@ impl DeviceProperties {
                 ],
             ),
             driver: v12.driver_id,
+            float_controls: FloatControls {
+                preserve_f16: v12.shader_signed_zero_inf_nan_preserve_float16 == vk::TRUE,
+                preserve_f32: v12.shader_signed_zero_inf_nan_preserve_float32 == vk::TRUE,
+            },
             identity: DriverIdentity {
                 vendor: plain.vendor_id,
                 device: plain.device_id,

@@ -234,6 +234,7 @@ impl VulkanPipelineCache {
         self.device.check_lost()?;
         let layout = self.layout(bindings(kernel))?;
         let words = spirv::words(&self.modules, &kernel.name, &kernel.source, self.validation)?;
+        let words = self.device.features.float_controls.apply(words);
         let _span = tracing::debug_span!("pipelines of the driver").entered();
         let raw = &self.device.raw;
         let info = vk::ShaderModuleCreateInfo::default().code(&words);

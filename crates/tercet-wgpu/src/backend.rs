@@ -41,6 +41,8 @@ pub struct WgpuBackend {
     gpu: Arc<WgpuDevice>,
     adapter: AdapterSummary,
     caps: DeviceCaps,
+    /// Size of the largest device-local memory heap in bytes, if the driver reports it.
+    memory_bytes: Option<u64>,
 }
 
 impl WgpuBackend {
@@ -104,8 +106,7 @@ impl WgpuBackend {
         #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
         {
             let dir = options.cache_dir.as_deref();
-            gpu.shader_cache =
-                crate::shader_cache::ShaderCache::new(&gpu.device, below.identity, dir);
+            gpu.shader_cache = crate::shader_cache::ShaderCache::new(&gpu.device, &below, dir);
         }
         let has_matrices = features.contains(MATRICES);
         // With restricted limits the caller emulates another device, so vendor data is not used.
@@ -136,6 +137,7 @@ impl WgpuBackend {
             },
             gpu: Arc::new(gpu),
             adapter: AdapterSummary::new(&info),
+            memory_bytes: below.memory_bytes,
         };
         // Native operations bring no speedup on software adapters, and tests use software adapters
         // to check the fallbacks.
@@ -183,6 +185,7 @@ impl WgpuBackend {
             caps,
             gpu: Arc::clone(&self.gpu),
             adapter: self.adapter.clone(),
+            memory_bytes: self.memory_bytes,
         };
         let options = CompileOptions::default();
         let mut exe = backend.compile_async(graph, &options).await.ok()?;
@@ -277,6 +280,7 @@ impl WgpuBackend {
         WgpuBackend {
             gpu: Arc::clone(&self.gpu),
             adapter: self.adapter.clone(),
+            memory_bytes: self.memory_bytes,
             caps: DeviceCaps {
                 max_binding_bytes,
                 ..self.caps.clone()
@@ -317,6 +321,11 @@ impl Backend for WgpuBackend {
 
     fn max_small_m_rows(&self, _: Scheme) -> Option<usize> {
         Some(self.caps.max_small_m_rows())
+    }
+
+    /// The size of the device-local heap. wgpu does not report how much of it is in use.
+    fn free_memory_bytes(&self) -> Option<u64> {
+        self.memory_bytes
     }
 
     fn compile(

@@ -169,6 +169,7 @@ impl ShaderModuleSource<'_> {
                 .into(),
             WgpuKernelCode::SpirV(words) => Arc::clone(words),
         };
+        let words = gpu.shader_cache.preserve_special_values(words);
         let block = (variant.block_bytes > 0).then_some(0);
         let storage = variant.storage.iter().map(|(binding, _)| *binding);
         let bindings: Vec<u32> = block.into_iter().chain(storage).collect();

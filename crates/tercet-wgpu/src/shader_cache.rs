@@ -6,6 +6,8 @@
 
 #[cfg(not(any(target_os = "linux", target_os = "windows", target_os = "android")))]
 mod none {
+    use std::sync::Arc;
+
     /// Empty on platforms without Vulkan: wgpu compiles all modules.
     #[derive(Debug, Default)]
     pub(crate) struct ShaderCache;
@@ -17,6 +19,10 @@ mod none {
 
         pub(crate) fn lower(&self, _: &str) -> Result<Vec<u32>, String> {
             Err("this device does not accept SPIR-V".to_string())
+        }
+
+        pub(crate) fn preserve_special_values(&self, words: Arc<[u32]>) -> Arc<[u32]> {
+            words
         }
 
         pub(crate) fn driver_cache(&self) -> Option<&wgpu::PipelineCache> {
@@ -41,12 +47,13 @@ mod none {
 #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
 mod vulkan {
     use std::path::Path;
-    use std::sync::Mutex;
+    use std::sync::{Arc, Mutex};
 
-    use tercet_spirv::{DriverIdentity, ENTRY, ModuleCache, PipelineFile, RuntimeChecks};
+    use tercet_spirv::{ENTRY, FloatControls, ModuleCache, PipelineFile, RuntimeChecks};
 
     use crate::device::lock;
     use crate::unchecked_shaders;
+    use crate::vulkan_hal::HalProperties;
 
     /// The cached modules of a device, and the driver's pipeline cache.
     #[derive(Debug, Default)]
@@ -54,6 +61,7 @@ mod vulkan {
         /// `None` if wgpu compiles the modules.
         modules: Option<ModuleCache>,
         driver: Option<(PipelineFile, wgpu::PipelineCache)>,
+        float_controls: FloatControls,
         /// The number of pipelines when the file was last written.
         saved: Mutex<u64>,
     }
@@ -62,13 +70,13 @@ mod vulkan {
         /// Opens the cache folder, for a device that accepts SPIR-V.
         pub(crate) fn new(
             device: &wgpu::Device,
-            identity: Option<DriverIdentity>,
+            below: &HalProperties,
             cache_dir: Option<&Path>,
         ) -> ShaderCache {
             let features = device.features();
             let takes = features.contains(wgpu::Features::PASSTHROUGH_SHADERS);
             let caches = features.contains(wgpu::Features::PIPELINE_CACHE);
-            let file = match (cache_dir, identity) {
+            let file = match (cache_dir, below.identity) {
                 (Some(dir), Some(identity)) if caches => {
                     Some(PipelineFile::new(dir, "pipelines-wgpu", identity))
                 }
@@ -81,6 +89,7 @@ mod vulkan {
             ShaderCache {
                 modules: takes.then(|| ModuleCache::new(cache_dir)),
                 driver,
+                float_controls: below.float_controls,
                 saved: Mutex::default(),
             }
         }
@@ -97,6 +106,11 @@ mod vulkan {
                 .as_ref()
                 .ok_or("this device does not accept SPIR-V")?;
             (modules.lower(text, ENTRY, RuntimeChecks::None)).map_err(|e| e.to_string())
+        }
+
+        /// The module with signed zeros, infinities and NaN preserved if the device supports it.
+        pub(crate) fn preserve_special_values(&self, words: Arc<[u32]>) -> Arc<[u32]> {
+            self.float_controls.apply(words.to_vec()).into()
         }
 
         /// The driver's pipeline cache.

@@ -22,8 +22,13 @@ pub(crate) struct HalProperties {
     pub(crate) packed_dots: bool,
     /// Pipelines can disable robust buffer access.
     pub(crate) unchecked: bool,
+    /// Size of the largest device-local memory heap in bytes.
+    pub(crate) memory_bytes: Option<u64>,
     /// Supported subgroup sizes; `None` if the backend is not Vulkan.
     pub(crate) subgroups: Option<SubgroupSizes>,
+    /// The float widths whose special values kernels can preserve.
+    #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
+    pub(crate) float_controls: tercet_spirv::FloatControls,
     /// The driver version, which is part of the key of its pipeline cache.
     #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
     pub(crate) identity: Option<tercet_spirv::DriverIdentity>,

@@ -98,6 +98,9 @@ pub struct DeviceOptions {
     pub cache_dir: Option<PathBuf>,
     /// Measure each dispatch; see [`Executable::timings`](tercet_ir::Executable::timings).
     pub timings: bool,
+    /// Maximum bytes of device memory to plan for, such as the default context of a language
+    /// model. `None` plans for all free memory. Allocations are not limited.
+    pub memory_bytes: Option<u64>,
 }
 
 /// A device that compiles graphs. Cloning is cheap.
@@ -117,6 +120,8 @@ pub struct DeviceOptions {
 #[derive(Clone)]
 pub struct Device {
     backend: Arc<dyn Backend>,
+    /// Limit of [`Device::free_memory_bytes`].
+    memory_limit: Option<u64>,
 }
 
 /// One row of the device table.
@@ -286,7 +291,7 @@ impl Device {
             ..options.clone()
         };
         if name == "auto" {
-            return Device::auto_with(&options);
+            return Device::auto_with(&options).map(|device| device.limited(&options));
         }
         let entry = DEVICES.iter().find(|e| e.name == name);
         let DeviceEntry {
@@ -297,12 +302,29 @@ impl Device {
         } = *entry.ok_or_else(|| unknown(name))?;
         open.ok_or(DeviceError::Feature { name, feature })
             .and_then(|open| open(&options))
+            .map(|device| device.limited(&options))
+    }
+
+    fn limited(self, options: &DeviceOptions) -> Device {
+        Device {
+            memory_limit: options.memory_bytes,
+            ..self
+        }
     }
 
     /// A device for a custom backend.
     pub fn from_backend(backend: impl Backend + 'static) -> Device {
         Device {
             backend: Arc::new(backend),
+            memory_limit: None,
+        }
+    }
+
+    /// A device for another backend, with the memory limit of this one.
+    pub(crate) fn with_backend(&self, backend: impl Backend + 'static) -> Device {
+        Device {
+            backend: Arc::new(backend),
+            memory_limit: self.memory_limit,
         }
     }
 
@@ -314,6 +336,20 @@ impl Device {
     /// Name of the executor.
     pub fn name(&self) -> &'static str {
         self.backend.name()
+    }
+
+    /// Bytes of memory that new executables of this device may use: the free memory, or
+    /// [`DeviceOptions::memory_bytes`] if that is less. `None` if neither is known.
+    ///
+    /// ```
+    /// use tercet::{Device, DeviceOptions};
+    /// let options = DeviceOptions { memory_bytes: Some(1 << 20), ..DeviceOptions::default() };
+    /// assert_eq!(Device::open("cpu", &options)?.free_memory_bytes(), Some(1 << 20));
+    /// # Ok::<(), tercet::DeviceError>(())
+    /// ```
+    pub fn free_memory_bytes(&self) -> Option<u64> {
+        let free = self.backend.free_memory_bytes();
+        free.into_iter().chain(self.memory_limit).min()
     }
 
     /// 16-bit dtypes whose matmuls are faster than F32 on this device, so naming them in

@@ -51,7 +51,7 @@ impl Device {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn with_finite_check(&self) -> Device {
-        Device::from_backend(FiniteCheckBackend(self.shared()))
+        self.with_backend(FiniteCheckBackend(self.shared()))
     }
 }
 
@@ -98,6 +98,10 @@ impl Backend for FiniteCheckBackend {
 
     fn max_small_m_rows(&self, scheme: Scheme) -> Option<usize> {
         self.0.max_small_m_rows(scheme)
+    }
+
+    fn free_memory_bytes(&self) -> Option<u64> {
+        self.0.free_memory_bytes()
     }
 
     fn compile(

@@ -11,8 +11,7 @@ use serde_json::{Map, Value};
 use tercet::{DType, Device};
 use tercet_models::{
     DecoderOptions, Embedder, Encoder, EncoderOutput, FinishReason, GenerateEvent, GenerateOptions,
-    Generator, HfWeights, MappedFile, ModelFiles, Tokenizer, Weights, end_of_turn_ids,
-    generate_async,
+    Generator, HfWeights, MappedFile, ModelFiles, Tokenizer, Weights, end_ids, generate_async,
 };
 
 /// Error type with a readable message.
@@ -38,7 +37,7 @@ impl Language {
         generator.skip_logits();
         Ok(Language {
             generator,
-            eos: end_of_turn_ids(&decoder.config.eos, &tokenizer),
+            eos: end_ids(&decoder.config.eos, &tokenizer),
             tokenizer,
         })
     }

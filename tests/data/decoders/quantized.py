@@ -1,6 +1,7 @@
-"""Tiny decoders whose matrices are stored as GPTQ, AWQ, fp8 and compressed-tensors store them, and what transformers computes
-with the values that they stand for.
+"""Tiny decoders whose matrices are stored as GPTQ, AWQ, fp8, compressed-tensors and bitsandbytes store them, and what
+transformers computes with the values that they stand for.
 
+    pip install bitsandbytes
     python quantized.py [NAME ...]
 
 Weights are rounded to nearest: how codes were found is not what a reader is tested on.
@@ -10,6 +11,7 @@ import json
 import pathlib
 import sys
 
+import bitsandbytes.functional
 import torch
 import transformers
 from safetensors.torch import save_file
@@ -56,6 +58,29 @@ def gptq(w, bits=4, group=32):
         "scales": scale.t().half().contiguous(),
         "g_idx": torch.arange(w.shape[1]).int() // group,
     }
+
+
+def ordered(w, group=32):
+    """GPTQ with columns in the order of activations: of each group, the columns are anywhere."""
+    order = torch.randperm(w.shape[1], generator=torch.Generator().manual_seed(w.shape[1]))
+    value, parts = gptq(w[:, order], 4, group)
+    back = torch.argsort(order)
+    codes, _, _, _ = ranged(w[:, order], group, 4)
+    parts["qweight"] = words(codes[:, back], 4).t().contiguous()
+    parts["g_idx"] = parts["g_idx"][back].contiguous()
+    return value[:, back].half().float(), parts
+
+
+def nf4(w):
+    codes, state = bitsandbytes.functional.quantize_4bit(w.bfloat16(), quant_type="nf4", compress_statistics=True)
+    parts = {f"weight.{end}": part for end, part in state.as_dict(packed=True).items()}
+    return bitsandbytes.functional.dequantize_4bit(codes, state).float(), parts | {"weight": codes}
+
+
+def llm_int8(w):
+    codes, rows, _ = bitsandbytes.functional.int8_vectorwise_quant(w.half())
+    value = bitsandbytes.functional.int8_vectorwise_dequant(codes, rows).half().float()
+    return value, {"weight": codes, "SCB": rows, "weight_format": torch.tensor(0, dtype=torch.uint8)}
 
 
 def awq(w, group=64):
@@ -149,7 +174,18 @@ def compressed(form, **weights):
 LLAMA = base("llama", rope_theta=10000.0, **(RMS | SIZES))
 QWEN2 = base("qwen2", rope_theta=1000000.0, use_sliding_window=False, **({"rms_norm_eps": 1e-6} | SIZES))
 MOE = base("mixtral", num_local_experts=2, num_experts_per_tok=1, rope_theta=1000000.0, sliding_window=None, **(RMS | SIZES | {"intermediate_size": 128}))
+GPT2 = {
+    "model_type": "gpt2", "n_embd": 64, "n_layer": 1, "n_head": 4, "n_positions": 128, "vocab_size": 48,
+    "activation_function": "gelu_new", "bos_token_id": 1, "eos_token_id": 2, "layer_norm_epsilon": 1e-5,
+}
+BNB = {"quant_method": "bitsandbytes", "llm_int8_skip_modules": ["lm_head"], "llm_int8_threshold": 6.0}
+FOUR = BNB | {"load_in_4bit": True, "load_in_8bit": False, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}
+EIGHT = BNB | {"load_in_4bit": False, "load_in_8bit": True, "bnb_4bit_quant_type": "fp4"}
 MODELS = {
+    "ordered-b": (LLAMA, ordered, {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False, "desc_act": True}),
+    "nf4-b": (QWEN2, nf4, FOUR | {"bnb_4bit_compute_dtype": "bfloat16"}),
+    # Its matrices are turned before they are quantized.
+    "turned-b": (GPT2, llm_int8, EIGHT),
     "gptq-a": (LLAMA, gptq, {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False, "desc_act": False}),
     "gptq-b": (QWEN2, lambda w: gptq(w, 8, 128), {"quant_method": "gptq", "bits": 8, "group_size": 128, "sym": False, "desc_act": False}),
     "awq-b": (MOE, awq, {"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True, "version": "gemm"}),
@@ -175,6 +211,8 @@ def matrices(model):
             base_name = name.replace(".mlp.", ".block_sparse_moe.").removesuffix("down_proj")
             for e in range(p.shape[0]):
                 yield f"{base_name}{e}.w2", p.data[e], name
+        elif name.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight")):
+            yield name.removesuffix(".weight"), p.data.t(), name
         elif name.endswith("_proj.weight"):
             yield name.removesuffix(".weight"), p.data, name
 
@@ -201,7 +239,8 @@ def make(name):
     else:
         raise SystemExit(f"{name}: no seed without close logits")
     for n, t in model.state_dict().items():
-        if n not in gone and "inv_freq" not in n:
+        is_copy = n == "lm_head.weight" and config.tie_word_embeddings
+        if n not in gone and "inv_freq" not in n and not is_copy:
             own = n.replace(".mlp.gate.", ".block_sparse_moe.gate.") if config.model_type == "mixtral" else n
             tensors[own] = t.half().contiguous()
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-DTYPES = ["?", "i1", "u1", "<f2", "<f4", "<i4", "<u4", "<f8", "<i8"]
+DTYPES = ["?", "i1", "u1", "<f2", "<i2", "<u2", "<f4", "<i4", "<u4", "<f8", "<i8", "<u8"]
 
 counting = np.arange(6).reshape(2, 3)
 for dtype in DTYPES:

@@ -154,6 +154,9 @@ sk("one_hot_texts", preprocessing.OneHotEncoder(sparse_output=False), x=COLOURS,
 sk("ordinal_texts", preprocessing.OrdinalEncoder(), x=COLOURS, initial=[("X", StringTensorType([None, 2]))])
 sk("svc", svm.SVC(), THREE)
 sk("svc_two", svm.SVC(), TWO)
+for name, y in (("two", TWO), ("three", THREE), ("texts", FOUR_TEXTS)):
+    sk(f"svc_probabilities_{name}", svm.SVC(probability=True, random_state=0), y)
+sk("nu_svc_probabilities", svm.NuSVC(probability=True, random_state=0, kernel="poly"), THREE)
 sk("svr", svm.SVR(), SCORE)
 sk("one_class_svm", svm.OneClassSVM())
 

@@ -14,7 +14,7 @@ use clap::Parser;
 use tercet_tests::data::DATA_DIR;
 use tercet_tests::harness::{self, TestJournal};
 use tercet_tests::report::{ExecutorReport, ParityReport};
-use tercet_tests::{ONLY, complaints, executors, package, suites};
+use tercet_tests::{ONLY, SuiteTest, complaints, executors, package, suites};
 
 /// The environment variable with the folder of a worker process. Each worker tests one executor.
 const WORKER: &str = "TERCET_PARITY_WORKER";
@@ -42,6 +42,9 @@ struct ParityCli {
     /// Number of tests to run in parallel
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// List the tests of each executor and exit
+    #[arg(long)]
+    list: bool,
     /// Append the files of folders to a copy of this program and exit
     #[arg(long, value_name = "FILE", hide = true)]
     pack: Option<PathBuf>,
@@ -78,8 +81,13 @@ fn run(cli: &ParityCli) -> Result<bool, BoxError> {
         work(cli, Path::new(&dir))?;
         return Ok(true);
     }
-    // Report an unknown suite name before any test runs.
-    suites::tests(&cli.suite).map(drop)?;
+    // Report an unknown suite name before any test runs. The suites themselves read test data, which
+    // is not unpacked yet.
+    suites::check_names(&cli.suite)?;
+    if cli.list {
+        with_files(|files| list(cli, files))?;
+        return Ok(true);
+    }
     eprintln!("{}", tercet::BUILD);
     let report = with_files(|files| all(cli, files))?;
     if let Some(path) = &cli.json {
@@ -102,10 +110,10 @@ fn with_files<T>(run: impl FnOnce(&Path) -> Result<T, BoxError>) -> Result<T, Bo
     done
 }
 
-/// Runs the executors one after the other.
-fn all(cli: &ParityCli, files: &Path) -> Result<ParityReport, BoxError> {
+/// The executors of this build that the command line selects.
+fn selected(cli: &ParityCli) -> Result<Vec<&'static str>, BoxError> {
     let wanted = |name: &str| cli.device.is_empty() || cli.device.iter().any(|d| d == name);
-    let known: Vec<&str> = executors().iter().map(|e| e.name).collect();
+    let mut known: Vec<&str> = executors().iter().map(|e| e.name).collect();
     if let Some(name) = cli.device.iter().find(|d| !known.contains(&d.as_str())) {
         return Err(format!(
             "no executor `{name}` in this build; available: {}",
@@ -113,8 +121,26 @@ fn all(cli: &ParityCli, files: &Path) -> Result<ParityReport, BoxError> {
         )
         .into());
     }
+    known.retain(|name| wanted(name));
+    Ok(known)
+}
+
+/// Prints the names of the tests of each executor.
+fn list(cli: &ParityCli, files: &Path) -> Result<(), BoxError> {
+    for name in selected(cli)? {
+        let (mut command, _) = worker(cli, name, files)?;
+        let status = command.arg("--list").status()?;
+        if !status.success() {
+            return Err(format!("the tests of {name} cannot be listed: {status}").into());
+        }
+    }
+    Ok(())
+}
+
+/// Runs the executors one after the other.
+fn all(cli: &ParityCli, files: &Path) -> Result<ParityReport, BoxError> {
     let mut reports = Vec::new();
-    for name in known.into_iter().filter(|name| wanted(name)) {
+    for name in selected(cli)? {
         eprintln!("\n{name}:");
         let on = executor(cli, name, files)?;
         // Omit missing executors from the report, unless `--device` requests them.
@@ -127,8 +153,8 @@ fn all(cli: &ParityCli, files: &Path) -> Result<ParityReport, BoxError> {
     Ok(ParityReport::new(reports))
 }
 
-/// Runs one executor in a separate process.
-fn executor(cli: &ParityCli, name: &str, files: &Path) -> Result<ExecutorReport, BoxError> {
+/// The command of a worker process for one executor, and the folder of its output.
+fn worker(cli: &ParityCli, name: &str, files: &Path) -> Result<(Command, PathBuf), BoxError> {
     let dir = files.join(format!("on-{name}"));
     fs::create_dir_all(&dir)?;
     let mut command = Command::new(std::env::current_exe()?);
@@ -149,6 +175,12 @@ fn executor(cli: &ParityCli, name: &str, files: &Path) -> Result<ExecutorReport,
         command.arg("--threads").arg(threads.to_string());
     }
     command.args(&cli.filter);
+    Ok((command, dir))
+}
+
+/// Runs one executor in a separate process.
+fn executor(cli: &ParityCli, name: &str, files: &Path) -> Result<ExecutorReport, BoxError> {
+    let (mut command, dir) = worker(cli, name, files)?;
     let started = Instant::now();
     let status = command.status()?;
     let report = fs::read(dir.join("report.json"));
@@ -176,6 +208,12 @@ fn work(cli: &ParityCli, dir: &Path) -> Result<(), BoxError> {
     let [executor] = executors() else {
         return Err(format!("{ONLY} must name exactly one executor").into());
     };
+    if cli.list {
+        for (suite, test) in chosen(cli)? {
+            println!("{suite}: {}", test.name());
+        }
+        return Ok(());
+    }
     let device = match executor.device() {
         Ok(_) => described(executor.name),
         Err(why) => why,
@@ -186,13 +224,7 @@ fn work(cli: &ParityCli, dir: &Path) -> Result<(), BoxError> {
     let journal = TestJournal::new(File::create(dir.join("journal"))?);
     let started = Instant::now();
     let records = match executor.device() {
-        Ok(_) => {
-            let mut tests = suites::tests(&cli.suite)?;
-            if let Some(text) = &cli.filter {
-                tests.retain(|(_, test)| test.name().contains(text));
-            }
-            harness::run_in_short(threads, tests, journal)
-        }
+        Ok(_) => harness::run_in_short(threads, chosen(cli)?, journal),
         Err(_) => Vec::new(),
     };
     let seconds = started.elapsed().as_secs_f64();
@@ -200,6 +232,15 @@ fn work(cli: &ParityCli, dir: &Path) -> Result<(), BoxError> {
     on.complaints = complaints();
     fs::write(dir.join("report.json"), serde_json::to_vec(&on)?)?;
     Ok(())
+}
+
+/// The tests that the command line selects, each with the name of its suite.
+fn chosen(cli: &ParityCli) -> Result<Vec<(&'static str, SuiteTest)>, BoxError> {
+    let mut tests = suites::tests(&cli.suite)?;
+    if let Some(text) = &cli.filter {
+        tests.retain(|(_, test)| test.name().contains(text));
+    }
+    Ok(tests)
 }
 
 /// The description of the first listed device with this name.

@@ -71,6 +71,12 @@ pub(super) fn render(columns: &[(&str, Vec<OnnxCaseLine>)]) -> String {
         text.push_str(&row(operator, counts));
     }
     text.push_str(&row("**all of `node`**", &node));
+    text.push_str("\nBy version of `onnx`, without the cases that a later one has:\n\n");
+    text.push_str(&header(&["version", "cases"], &names));
+    text.push_str(&versions(columns));
+    text.push_str("\nCases with another result:\n\n");
+    text.push_str(&header(&["case", "executor"], &["result"]));
+    text.push_str(&differing(columns));
     text.push_str("\nWhy cases are refused:\n\n");
     text.push_str(&header(&["reason"], &names));
     text.push_str(&reasons(columns));
@@ -87,6 +93,56 @@ fn row(name: &str, counts: &[OutcomeCounts]) -> String {
     let most = counts.iter().map(OutcomeCounts::all).max().unwrap_or(0);
     let cells: Vec<String> = counts.iter().map(OutcomeCounts::shown).collect();
     format!("| {name} | {most} | {} |\n", cells.join(" | "))
+}
+
+/// The version of a case: `1, 22, 0` of `node/test_abs@1.22.0`.
+fn version(case: &str) -> Vec<u32> {
+    let text = case.rsplit_once('@').map_or("", |(_, version)| version);
+    text.split('.').filter_map(|n| n.parse().ok()).collect()
+}
+
+/// The rows of cases by version, newest first.
+fn versions(columns: &[(&str, Vec<OnnxCaseLine>)]) -> String {
+    let mut rows: BTreeMap<Vec<u32>, Vec<OutcomeCounts>> = BTreeMap::new();
+    for (at, (_, lines)) in columns.iter().enumerate() {
+        for line in lines {
+            let row = rows.entry(version(&line.case)).or_default();
+            row.resize(columns.len(), OutcomeCounts::default());
+            row[at].add(line.outcome);
+        }
+    }
+    let name = |version: &[u32]| {
+        version
+            .iter()
+            .map(u32::to_string)
+            .collect::<Vec<_>>()
+            .join(".")
+    };
+    rows.iter()
+        .rev()
+        .map(|(version, counts)| row(&name(version), counts))
+        .collect()
+}
+
+/// The cases whose results differ, on each executor.
+fn differing(columns: &[(&str, Vec<OnnxCaseLine>)]) -> String {
+    const SHOWN: usize = 160;
+    let mut text = String::new();
+    for (executor, lines) in columns {
+        for line in lines {
+            let result = match line.outcome {
+                OnnxCaseOutcome::Wrong => line.reason.replace('|', "\\|"),
+                OnnxCaseOutcome::Panicked => "panicked".to_string(),
+                _ => continue,
+            };
+            let result: String = result.chars().take(SHOWN).collect();
+            text.push_str(&format!("| {} | {executor} | {result} |\n", line.case));
+        }
+    }
+    match text.is_empty() {
+        true => "| none | | |\n".to_string(),
+        false => text,
+    }
 }
 
 /// The table of reasons, most frequent first.
@@ -145,7 +201,7 @@ mod tests {
     fn line(outcome: OnnxCaseOutcome, operator: &str, reason: &str) -> OnnxCaseLine {
         OnnxCaseLine {
             outcome,
-            case: format!("node/test_{operator}"),
+            case: format!("node/test_{operator}@1.22.0"),
             operator: operator.into(),
             reason: reason.into(),
         }
@@ -167,6 +223,14 @@ mod tests {
             line(OnnxCaseOutcome::Refused, "Abs", device),
         ];
         let text = render(&[("cpu", cpu), ("wgpu", wgpu)]);
+        assert!(
+            text.contains("| 1.22.0 | 4 | 1 + 1, 2 refused | 0, 1 refused, 1 wrong |\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("| node/test_Abs@1.22.0 | wgpu |  |\n"),
+            "{text}"
+        );
         assert!(
             text.contains("| a device cannot run a node: no f64 | 0 | 1 |\n"),
             "{text}"

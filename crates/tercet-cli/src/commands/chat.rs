@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use tercet_models::dataset::{ChatMessage, ChatTemplate, Role};
 use tercet_models::{FinishReason, SamplingOptions};
 
-use super::generation::{ModelArgs, SpeculativeArgs, TextGenerator};
+use super::generation::{ChatTemplateArgs, ModelArgs, SpeculativeArgs, TextGenerator};
 use super::sampling_args::{SamplingArgs, set};
 use super::{seed, tokens};
 use crate::error::{CliError, CommandOutcome};
@@ -22,7 +22,8 @@ const HELP: &str = "\
 /system TEXT       set the system prompt and clear the conversation; without TEXT, remove the system prompt
 /image FILE        attach a PNG or JPEG file to the next message
 /set NAME VALUE    change temp, top-k, top-p, min-p, repeat-penalty, repeat-last-n, presence-penalty,
-                   frequency-penalty, seed, tokens
+                   frequency-penalty, top-n-sigma, typical, xtc-probability, xtc-threshold,
+                   dynatemp-range, dynatemp-exp, dry-multiplier, dry-base, seed, tokens
 /quit              exit; the end of the input exits too
 Ctrl-C stops an answer; at the prompt it exits.";
 
@@ -30,14 +31,16 @@ Ctrl-C stops an answer; at the prompt it exits.";
 pub(crate) struct ChatArgs {
     #[command(flatten)]
     loading: ModelArgs,
+    #[command(flatten)]
+    template: ChatTemplateArgs,
     /// System prompt
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, alias = "system-prompt", value_name = "TEXT")]
     system: Option<String>,
     /// PNG or JPEG file to attach to the first message; repeatable
     #[arg(long, value_name = "FILE")]
     image: Vec<PathBuf>,
     /// Maximum tokens per answer; -1: until end of turn or context
-    #[arg(short = 'n', long, default_value = "-1", value_name = "N", allow_negative_numbers = true, value_parser = tokens)]
+    #[arg(short = 'n', long, visible_aliases = ["n-predict", "predict", "max-tokens"], default_value = "-1", value_name = "N", allow_negative_numbers = true, value_parser = tokens)]
     tokens: usize,
     #[command(flatten)]
     choosing: SamplingArgs,
@@ -65,13 +68,17 @@ enum ChatAction {
 }
 
 pub(crate) fn run(args: &ChatArgs) -> Result<CommandOutcome, CliError> {
-    let mut writer = args.loading.load(&args.choosing, &args.drafting)?;
-    let template = writer.chat()?;
+    let mut writer = args.loading.load(&args.choosing, &args.drafting, None)?;
+    let template = writer.chat(&args.template)?;
+    if args.choosing.temperature() > 0.0 {
+        output::print_note(format_args!("seed {}", args.choosing.seed));
+    }
     writer.add_images(&args.image)?;
+    let sampling = writer.sampling.clone();
     let mut conversation = ChatSession {
         writer,
         template,
-        sampling: args.choosing.options(),
+        sampling,
         system: args.system.clone(),
         turns: Vec::new(),
         image_count: 0,
@@ -100,7 +107,7 @@ pub(crate) fn run(args: &ChatArgs) -> Result<CommandOutcome, CliError> {
             Ok(ChatAction::Quit) => return Ok(CommandOutcome::Done),
             // On a terminal the user can correct the line, so the error does not end the
             // conversation.
-            Err(e @ CliError::Usage(_)) if terminal => error::report(&e),
+            Err(e @ (CliError::Usage(_) | CliError::Template(_))) if terminal => error::report(&e),
             Err(e) => return Err(e),
         }
     }
@@ -164,6 +171,9 @@ impl ChatSession {
             "seed" => {
                 let seed = seed(value).map_err(failed)?;
                 self.writer.generator.set_seed(seed);
+                if value == "-1" {
+                    output::print_note(format_args!("seed {seed}"));
+                }
             }
             name => {
                 let mut sampling = self.sampling.clone();

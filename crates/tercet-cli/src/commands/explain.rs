@@ -57,9 +57,9 @@ struct ExplainReport {
 }
 
 pub(crate) fn run(args: &ExplainArgs) -> Result<CommandOutcome, CliError> {
-    let sourced = args.source.load(&args.input)?;
-    sourced.check_bounded()?;
     let device = device(&args.device)?;
+    let sourced = args.source.load(&args.input, Some(&device))?;
+    sourced.check_bounded()?;
     let explained = device.explain(&sourced.graph, &sourced.options);
     if args.json {
         return json(device.name(), explained);

@@ -31,7 +31,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<CommandOutcome, CliError> {
             "{name} does not end in .onnx; tools recognize the format by this extension"
         )));
     }
-    let sourced = args.source.load(&args.input)?;
+    let sourced = args.source.load(&args.input, None)?;
     let tensors = sourced.params.into_iter().chain(sourced.arrays);
     let tensors: HashMap<String, Tensor> = tensors.collect();
     let failed = |source| CliError::Export {

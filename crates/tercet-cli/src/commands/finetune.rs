@@ -41,6 +41,9 @@ pub(crate) struct FinetuneArgs {
     /// `anchor` and `positive`
     #[arg(long, value_name = "FILE")]
     data: PathBuf,
+    /// Recognize special tokens that a `text` or a text file spells; otherwise they are ordinary text
+    #[arg(long)]
+    parse_special: bool,
     /// Output: a folder, or a file ending in .gguf
     #[arg(short, long, value_name = "PATH")]
     out: PathBuf,

@@ -8,7 +8,10 @@ use tercet::counted;
 use tercet_models::dataset::Role;
 use tercet_models::{Adapter, DecoderSpec, FinishReason, ModelFiles, ScaledAdapter};
 
-use super::generation::{ModelArgs, PhaseTiming, SpeculationStats, SpeculativeArgs};
+use super::generation::{
+    ChatTemplateArgs, ModelArgs, PhaseTiming, SpeculationStats, SpeculativeArgs,
+};
+use super::open::open_files;
 use super::sampling_args::{SamplingArgs, text_of};
 use super::tokens;
 use crate::error::{CliError, CommandOutcome};
@@ -35,11 +38,13 @@ pub(crate) struct GenerateArgs {
     /// Format the prompt as a user message with the model's chat template
     #[arg(long)]
     chat: bool,
+    #[command(flatten)]
+    template: ChatTemplateArgs,
     /// System prompt
-    #[arg(long, value_name = "TEXT", requires = "chat")]
+    #[arg(long, alias = "system-prompt", value_name = "TEXT", requires = "chat")]
     system: Option<String>,
     /// Maximum tokens to generate; -1: until end of text or context
-    #[arg(short = 'n', long, default_value_t = 128, value_name = "N", allow_negative_numbers = true, value_parser = tokens)]
+    #[arg(short = 'n', long, visible_aliases = ["n-predict", "predict", "max-tokens"], default_value_t = 128, value_name = "N", allow_negative_numbers = true, value_parser = tokens)]
     tokens: usize,
     #[command(flatten)]
     choosing: SamplingArgs,
@@ -98,11 +103,12 @@ struct GenerateReport<'a> {
 pub(crate) fn run(args: &GenerateArgs) -> Result<CommandOutcome, CliError> {
     let prompt = text_of(&args.prompt, args.file.as_deref())?;
     let started = Instant::now();
-    let mut writer = args.loading.load(&args.choosing, &args.drafting)?;
+    let loading = &args.loading;
+    let mut writer = loading.load(&args.choosing, &args.drafting, Some(&prompt))?;
     writer.add_images(&args.image)?;
     let ids = match args.chat {
         true => {
-            let template = writer.chat()?;
+            let template = writer.chat(&args.template)?;
             let system = args.system.iter();
             let system = system.map(|s| writer.message(Role::System, 0, s));
             let mut messages: Vec<_> = system.collect();
@@ -154,7 +160,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<CommandOutcome, CliError> {
     } else {
         output::print_note(format_args!(
             "{}",
-            summary(&report, args.choosing.temp > 0.0)
+            summary(&report, args.choosing.temperature() > 0.0)
         ));
     }
     Ok(if report.stop == StopReason::Interrupted {
@@ -167,17 +173,17 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<CommandOutcome, CliError> {
 /// Opens a model's files, or the embedded model. Also returns the message for errors that occur
 /// when the model is loaded.
 pub(crate) fn open_model(path: Option<&Path>) -> Result<(ModelFiles, String), CliError> {
-    let (files, what) = match path {
+    match path {
         Some(path) => {
             let what = format!("cannot load the model {}", path.display());
-            (ModelFiles::open(path), what)
+            Ok((open_files(path, &what)?, what))
         }
         None => {
             let what = "cannot load the embedded model".to_string();
-            (ModelFiles::from_gguf_bytes(EMBEDDED), what)
+            let files = ModelFiles::from_gguf_bytes(EMBEDDED);
+            Ok((files.map_err(CliError::model(what.clone()))?, what))
         }
-    };
-    Ok((files.map_err(CliError::model(what.clone()))?, what))
+    }
 }
 
 /// Reads adapters from arguments such as `PATH` and `PATH=0.5`. Without the configuration of a

@@ -3,30 +3,33 @@
 
 mod other_models;
 mod phase;
+mod rope_args;
 mod seeing;
 mod speculative_args;
+mod template_args;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use tercet::Device;
 #[cfg(feature = "grammar")]
-use tercet_models::ModelError;
-#[cfg(feature = "grammar")]
 use tercet_models::constraint::{Grammar, GrammarCompiler};
 use tercet_models::dataset::template::TemplateValue;
 use tercet_models::dataset::{ChatMessage, ChatTemplate};
 use tercet_models::{
-    DecoderOptions, DecoderSpec, FinishReason, GenerateEvent, GenerateOptions, Generator,
-    ModelFamily, ModelFiles, ScaledAdapter, SourceEncoder, Tokenizer, end_of_turn_ids, generate,
+    ContextBound, ContextFit, ContextRequest, DecoderOptions, DecoderSpec, FinishReason,
+    GenerateEvent, GenerateOptions, Generator, ModelError, ModelFamily, ModelFiles,
+    SamplingOptions, ScaledAdapter, SourceEncoder, Tokenizer, end_ids, generate,
 };
 
 pub(crate) use self::phase::PhaseTiming;
+pub(crate) use self::rope_args::RopeArgs;
 use self::seeing::ImageInputs;
 pub(crate) use self::speculative_args::{SpeculationStats, SpeculativeArgs};
+pub(crate) use self::template_args::ChatTemplateArgs;
 use super::generate::{adapters, open_model};
 use super::sampling_args::SamplingArgs;
-use super::{ComputePrecision, KvCacheDType, device};
+use super::{ComputePrecision, KvCacheDType, PlacementArgs};
 use crate::error::CliError;
 use crate::interrupt::interrupted;
 use crate::{output, progress};
@@ -41,12 +44,14 @@ pub(crate) struct ModelArgs {
     /// repeatable
     #[arg(long, value_name = "PATH[=SCALE]")]
     lora: Vec<String>,
-    /// Context length in tokens, prompt included [default: as trained]
-    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = capacity)]
+    /// Context length in tokens, prompt included; 0 means as trained [default: what the memory
+    /// holds, at most as trained, and at most 8192 on a CPU]
+    #[arg(short, long, visible_alias = "ctx-size", value_name = "N", allow_negative_numbers = true, value_parser = capacity)]
     context: Option<usize>,
-    /// Device to run on; see `tercet devices`
-    #[arg(long, default_value = "auto", value_name = "NAME")]
-    device: String,
+    #[command(flatten)]
+    placement: PlacementArgs,
+    #[command(flatten)]
+    rope: RopeArgs,
     /// Float type for computation
     #[arg(long, value_name = "TYPE", value_enum, default_value_t = ComputePrecision::Auto)]
     dtype: ComputePrecision,
@@ -63,10 +68,10 @@ pub(crate) struct ModelArgs {
 /// allocate huge tables and caches.
 const MAX_CONTEXT: usize = 1 << 20;
 
-fn capacity(text: &str) -> Result<usize, String> {
+pub(crate) fn capacity(text: &str) -> Result<usize, String> {
     let n: Option<usize> = text.parse().ok();
-    n.filter(|n| (1..=MAX_CONTEXT).contains(n))
-        .ok_or_else(|| format!("expected a whole number from 1 to {MAX_CONTEXT}"))
+    n.filter(|n| *n <= MAX_CONTEXT)
+        .ok_or_else(|| format!("expected a whole number from 0 (as trained) to {MAX_CONTEXT}"))
 }
 
 /// An opened model with its device and adapters, not compiled yet.
@@ -90,6 +95,8 @@ pub(crate) struct TextGenerator {
     pub(crate) generator: Generator,
     /// Tokens that end the text.
     eos: Vec<u32>,
+    /// Sampling settings of the flags.
+    pub(crate) sampling: SamplingOptions,
     /// Vocabulary size of the model.
     pub(crate) vocab: usize,
     /// Encoder of an encoder-decoder model, which reads the prompt.
@@ -129,11 +136,13 @@ impl ModelArgs {
         name.map_or("embedded".into(), |name| name.display().to_string())
     }
 
-    /// Opens and compiles the model, with the sampling and draft settings of the flags.
+    /// Opens and compiles the model, with the sampling and draft settings of the flags. `prompt` is
+    /// the text to continue, if it is known.
     pub(crate) fn load(
         &self,
         choosing: &SamplingArgs,
         drafting: &SpeculativeArgs,
+        prompt: Option<&str>,
     ) -> Result<TextGenerator, CliError> {
         let compiled = choosing.compiled();
         let mut writer = match self.family()? {
@@ -145,7 +154,7 @@ impl ModelArgs {
             }
             Some(ModelFamily::TextToText) => self.load_text_to_text(compiled)?,
             Some(ModelFamily::VisionLanguage) => self.load_seeing(compiled)?,
-            _ => self.load_with(|config| DecoderOptions {
+            _ => self.load_for(prompt, |config| DecoderOptions {
                 sampling: Some(compiled),
                 logit_rows: drafting.rows(),
                 ..DecoderOptions::new(config)
@@ -155,7 +164,19 @@ impl ModelArgs {
         writer.generator.set_seed(choosing.seed);
         writer.generator.skip_logits();
         writer.generator.run_ahead();
-        let set = writer.generator.set_sampling(&choosing.options());
+        let options = choosing.options(&writer.tokenizer, &writer.eos)?;
+        let beyond = choosing
+            .stop_token_id
+            .iter()
+            .find(|id| **id as usize >= writer.vocab);
+        if let Some(id) = beyond {
+            let vocab = writer.vocab;
+            let text = format!("--stop-token-id {id} is beyond the vocabulary of {vocab}");
+            return Err(CliError::Usage(text));
+        }
+        writer.eos.extend(&choosing.stop_token_id);
+        let set = writer.generator.set_sampling(&options);
+        writer.sampling = options;
         set.map_err(CliError::model("cannot use these sampling settings"))?;
         #[cfg(feature = "grammar")]
         if let Some(grammar) = choosing.grammar()? {
@@ -201,7 +222,7 @@ impl ModelArgs {
 
     /// Opens the device, the model's files and the adapters.
     pub(super) fn open(&self) -> Result<ModelSource, CliError> {
-        let device = match (device(&self.device)?, self.first_nonfinite) {
+        let device = match (self.placement.open()?, self.first_nonfinite) {
             (device, true) => device.with_finite_check(),
             (device, false) => device,
         };
@@ -223,6 +244,7 @@ impl ModelArgs {
 
     /// The model's family. Loading the model reports errors, so they give `None` here.
     fn family(&self) -> Result<Option<ModelFamily>, CliError> {
+        self.placement.set_threads()?;
         let (files, _) = open_model(self.model.as_deref())?;
         Ok(files.family().ok())
     }
@@ -233,6 +255,16 @@ impl ModelArgs {
         &self,
         options: impl FnOnce(&DecoderSpec) -> DecoderOptions,
     ) -> Result<TextGenerator, CliError> {
+        self.load_for(None, options)
+    }
+
+    /// Like [`Self::load_with`], for a prompt if it is known.
+    fn load_for(
+        &self,
+        prompt: Option<&str>,
+        options: impl FnOnce(&DecoderSpec) -> DecoderOptions,
+    ) -> Result<TextGenerator, CliError> {
+        let rope = self.rope.overrides()?;
         let spinner = progress::spinner("loading");
         let ModelSource {
             device,
@@ -240,22 +272,24 @@ impl ModelArgs {
             what,
             adapters,
         } = self.open()?;
+        let spec = files.decoder_spec().map_err(CliError::model(&*what))?;
+        let tokenizer = files.tokenizer().map_err(CliError::model(&*what))?;
+        let options = options(&spec);
+        let context = self.fit(&files, &spec, &device, options.context);
+        let context = context.map_err(CliError::model(&*what))?;
         let decoder = files
-            .decoder(|config| {
-                let options = options(config);
-                let context = self.context.unwrap_or(options.context);
-                DecoderOptions {
-                    context,
-                    chunk: options.chunk.min(context),
-                    dtype: self.dtype.dtype(),
-                    cache: self.cache(),
-                    matmul_precision: self.dtype.matmul_precision(),
-                    adapters,
-                    ..options
-                }
+            .decoder(|_| DecoderOptions {
+                context,
+                text_length: longrope_length(&spec, &tokenizer, prompt, context),
+                chunk: options.chunk.min(context),
+                dtype: self.dtype.dtype(),
+                cache: self.cache(),
+                matmul_precision: self.dtype.matmul_precision(),
+                adapters,
+                rope,
+                ..options
             })
             .map_err(CliError::model(&*what))?;
-        let tokenizer = files.tokenizer().map_err(CliError::model(&*what))?;
         let generator = decoder.generator(&device);
         let generator = generator.map_err(CliError::model(&*what))?;
         spinner.finish_and_clear();
@@ -270,15 +304,67 @@ impl ModelArgs {
             fallback_reported: false,
             device,
             files,
+            eos: end_ids(&decoder.config.eos, &tokenizer),
             tokenizer,
             generator,
-            eos: decoder.config.eos.clone(),
+            sampling: SamplingOptions::default(),
             vocab: decoder.config.vocab,
             reader: None,
             images: None,
             #[cfg(feature = "grammar")]
             constrained: None,
         })
+    }
+}
+
+/// The length of the prompt in tokens. Models with LongRoPE use it to choose between their short and
+/// long frequency factors, and a note reports the choice. `None` for other models, and without a
+/// prompt.
+fn longrope_length(
+    config: &DecoderSpec,
+    tokenizer: &Tokenizer,
+    prompt: Option<&str>,
+    context: usize,
+) -> Option<usize> {
+    let limit = config.longrope_limit()?;
+    // An invalid prompt is an error later.
+    let length = prompt.and_then(|text| Some(tokenizer.encode(text, true).ok()?.len()));
+    let (chosen_by, by) = match length {
+        Some(length) => (length, format!("the prompt's {length} tokens")),
+        None => (context, format!("the context of {context} tokens")),
+    };
+    let (list, other) = match chosen_by > limit {
+        true => ("long", "at most"),
+        false => ("short", "more than"),
+    };
+    output::print_note(format_args!(
+        "note: LongRoPE: {by} select the {list} factors; texts of {other} {limit} tokens have the others"
+    ));
+    length
+}
+
+impl ModelArgs {
+    /// The context length of a decoder: that of the flags, or else `wanted` if it is not the
+    /// trained one, or else what fits the memory. Prints a note if the memory determines it.
+    fn fit(
+        &self,
+        files: &ModelFiles,
+        spec: &DecoderSpec,
+        device: &Device,
+        wanted: usize,
+    ) -> Result<usize, ModelError> {
+        let wanted = (wanted != spec.context).then_some(wanted);
+        let request = ContextRequest {
+            context: self.context.or(wanted),
+            dtype: self.dtype.dtype(),
+            cache: self.cache(),
+            ..ContextRequest::default()
+        };
+        let fit = ContextFit::new(files, spec, device, &request)?;
+        if fit.bound == ContextBound::Memory {
+            output::print_note(format_args!("note: {}", fit.describe()));
+        }
+        Ok(fit.context)
     }
 }
 
@@ -297,46 +383,34 @@ impl TextGenerator {
         }
     }
 
-    /// Loads the model's chat template. From this call on, end-of-turn tokens also end the text.
-    pub(crate) fn chat(&mut self) -> Result<ChatTemplate, CliError> {
+    /// Loads the chat template of the flags, or the model's.
+    pub(crate) fn chat(&mut self, of: &ChatTemplateArgs) -> Result<ChatTemplate, CliError> {
         if self.reader.is_some() {
             let text = "an encoder-decoder model has no chat mode; leave out --chat, or use `tercet generate`";
             return Err(CliError::Usage(text.into()));
         }
-        let template = ChatTemplate::from_model(&self.files, &self.tokenizer);
+        let template = match of.source()? {
+            Some(source) => ChatTemplate::from_model_with(&self.files, &self.tokenizer, &source),
+            None => ChatTemplate::from_model(&self.files, &self.tokenizer),
+        };
         let template = template.map_err(CliError::model("cannot use the chat template"))?;
         if let Some(note) = template.warning() {
             output::print_note(format_args!("note: {note}"));
         }
-        self.eos = end_of_turn_ids(&self.eos, &self.tokenizer);
         Ok(template)
     }
 
-    /// Returns the tokens of a conversation up to the start of the next answer.
-    ///
-    /// Messages are tokenized together with the text of the chat template. A message that contains
-    /// a special token of the model is an error, because that token could end the turn.
+    /// Returns the tokens of a conversation up to the start of the next answer. Only the text of the
+    /// chat template spells special tokens; those in messages are ordinary text.
     pub(crate) fn conversation(
         &mut self,
         template: &ChatTemplate,
         messages: &[ChatMessage],
     ) -> Result<Vec<u32>, CliError> {
         let what = "cannot process the conversation";
-        if let Some(last) = messages.last() {
-            let spells = self.tokenizer.spells_special(last.content());
-            if spells.map_err(CliError::model(what))? {
-                let text = "the message contains a special token of the model, which could end its turn; remove it";
-                return Err(CliError::Usage(text.into()));
-            }
-        }
         let rendered = template.render(messages, &TemplateValue::None, true);
-        let rendered = rendered.map_err(|e| {
-            CliError::Usage(format!(
-                "the chat template rejects the conversation: {}",
-                tercet::one_line(&e)
-            ))
-        })?;
-        self.encode(&rendered.text, false, what)
+        let rendered = rendered.map_err(|e| CliError::Template(tercet::one_line(&e)))?;
+        self.encode((&rendered.text, &rendered.literal), false, what)
     }
 
     /// Constrains the next text by the requested grammar.

@@ -8,6 +8,7 @@ use serde::Serialize;
 use tercet::counted;
 use tercet_models::{CacheFormat, DecoderOptions, ModelFamily, ModelFiles};
 
+use super::open::open_files;
 use crate::error::{CliError, CommandOutcome, causes, is_reader};
 use crate::output;
 
@@ -51,6 +52,8 @@ struct InspectReport {
     tensors: Vec<TensorRow>,
     parameters: u64,
     memory: MemoryEstimate,
+    /// Keys of the configuration that are ignored, because they cannot change the result.
+    ignored_keys: Vec<String>,
     /// Why this version cannot run the model, if it cannot.
     unsupported: Option<String>,
 }
@@ -60,7 +63,7 @@ pub(crate) fn run(args: &InspectArgs) -> Result<CommandOutcome, CliError> {
         return super::inspect_onnx::run(&args.model, args.json);
     }
     let what = format!("cannot read the model {}", args.model.display());
-    let files = ModelFiles::open(&args.model).map_err(CliError::model(what))?;
+    let files = open_files(&args.model, &what)?;
     let report = report(&files);
     if args.json {
         output::json(&report)?;
@@ -123,6 +126,7 @@ fn report(files: &ModelFiles) -> InspectReport {
         tensors,
         parameters,
         memory,
+        ignored_keys: files.ignored_keys().unwrap_or_default(),
         unsupported,
     }
 }

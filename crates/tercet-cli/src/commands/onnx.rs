@@ -6,7 +6,7 @@ use std::path::Path;
 use tercet::{Signature, Symbol, Tensor};
 use tercet_onnx::{ImportOptions, ImportedModel, OnnxError, OnnxModel, sizes_of};
 
-use super::tensors::read_tensors;
+use super::tensors::read_tensors_with_u64;
 use crate::error::CliError;
 
 /// An imported model with its input arrays.
@@ -53,8 +53,23 @@ pub(crate) fn open(
     };
     let mut inputs = inputs.to_vec();
     let texts = super::strings::take_string_inputs(&mut inputs, &ports.inputs, &model.strings())?;
-    let mut given = read_tensors(&ports, &inputs)?;
+    let declared = model.describe().inputs;
+    let unsigned = declared.into_iter().filter(|p| p.dtype == "uint64");
+    let unsigned: Vec<String> = unsigned.map(|p| p.name).collect();
+    let mut given = read_tensors_with_u64(&ports, &inputs, &unsigned)?;
     given.extend(texts);
+    let types: Vec<_> = given.iter().map(|(n, t)| (n.as_str(), t.ty())).collect();
+    let adapted = model.options_for(&options, &types).map_err(error(path))?;
+    let ports = match adapted {
+        Some(adapted) => {
+            options = adapted;
+            Signature {
+                inputs: model.inputs(&options).map_err(error(path))?,
+                ..Signature::default()
+            }
+        }
+        None => ports,
+    };
     for port in model.describe().inputs.iter().filter(|p| p.has_default) {
         if let Some((name, tensor)) = given.iter().find(|(n, _)| *n == port.name) {
             options = options.value(name, tensor.clone());

@@ -87,7 +87,8 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<CommandOutcome, CliError> {
     })?;
     let context = writer.generator.context();
     let failed = "cannot compute the perplexity";
-    let ids = writer.tokenizer.encode(&text, true);
+    // As in llama.cpp, special tokens that the text spells are ordinary text.
+    let ids = writer.tokenizer.encode_literally(&text, true);
     let ids = ids.map_err(CliError::model(failed))?;
     let bos = writer.tokenizer.surrounding();
     let bos = bos.map_err(CliError::model(failed))?.0.first().copied();

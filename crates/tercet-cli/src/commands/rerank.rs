@@ -9,6 +9,9 @@ use crate::error::{CliError, CommandOutcome};
 use crate::interrupt::{self, interrupted};
 use crate::{output, progress};
 
+/// Maximum characters of a document in the ranking; `--json` has whole documents.
+const SHOWN: usize = 160;
+
 #[derive(clap::Args)]
 pub(crate) struct RerankArgs {
     #[command(flatten)]
@@ -60,7 +63,7 @@ pub(crate) fn run(args: &RerankArgs) -> Result<CommandOutcome, CliError> {
     }
     output::print_for_humans(|out| {
         for row in &rows {
-            let text = output::escape_line(row.text);
+            let text = output::clip(row.text, SHOWN);
             writeln!(out, "{:>9.4}  [{}] {text}", row.score, row.index + 1)?;
         }
         Ok(())

@@ -8,16 +8,16 @@ use tercet_models::{ModelFamily, ModelFiles, ScaledAdapter};
 use tercet_serve::{HttpServer, ModelConfig, ModelRegistry, ServeOptions, stop_signal};
 
 use super::generate::{open_model, scaled_adapter};
-use super::generation::SpeculativeArgs;
+use super::generation::{ChatTemplateArgs, RopeArgs, SpeculativeArgs, capacity};
+use super::sampling_args::text_of;
 use super::source::{bound, read_graph};
-use super::{ComputePrecision, KvCacheDType, device, positive};
+use super::{ComputePrecision, KvCacheDType, PlacementArgs, positive};
 use crate::error::{CliError, CommandOutcome};
 use crate::{output, progress};
 
 /// Name of the embedded model.
 const EMBEDDED: &str = "tiny-rust-llama";
-/// Environment variable of the API key. There is no flag for the key, because other users of a
-/// machine can read command lines.
+/// Environment variable of the API key.
 const KEY: &str = "TERCET_API_KEY";
 
 #[derive(clap::Args)]
@@ -49,33 +49,49 @@ pub(crate) struct ServeArgs {
     /// Maximum size of a request body in bytes
     #[arg(long, default_value_t = 16 << 20, value_name = "BYTES", value_parser = positive)]
     body_bytes: usize,
-    /// Maximum tokens of a sequence, prompt included [default: as trained]
-    #[arg(short, long, value_name = "N", value_parser = positive)]
+    /// Maximum tokens of a sequence, prompt included; 0 means as trained [default: what the memory
+    /// holds for all slots, at most as trained, and at most 8192 on a CPU]
+    #[arg(short, long, visible_alias = "ctx-size", value_name = "N", value_parser = capacity)]
     context: Option<usize>,
     /// Upper bound of a symbol of the graphs, as NAME=N; repeatable
     #[arg(short, long, value_name = "NAME=N", value_parser = bound)]
     bound: Vec<(String, usize)>,
-    /// Device to run on; see `tercet devices`
-    #[arg(long, default_value = "auto", value_name = "NAME")]
-    device: String,
+    #[command(flatten)]
+    placement: PlacementArgs,
     /// Float type for computation; for encoders auto means f32
     #[arg(long, value_name = "TYPE", value_enum, default_value_t = ComputePrecision::Auto)]
     dtype: ComputePrecision,
     /// KV cache type of language models [default: the --dtype, f32 for auto]
     #[arg(long, value_name = "TYPE", value_enum)]
     cache_dtype: Option<KvCacheDType>,
+    /// Name of the model for requests [default: its file name without the extension]
+    #[arg(short, long, value_name = "NAME")]
+    alias: Option<String>,
+    /// Key that requests must send. Other users of this machine can read it in the list of processes:
+    /// prefer the variable TERCET_API_KEY or --api-key-file
+    #[arg(long, value_name = "KEY")]
+    api_key: Option<String>,
+    /// File with the key that requests must send, in its first line
+    #[arg(long, value_name = "FILE", conflicts_with = "api_key")]
+    api_key_file: Option<PathBuf>,
+    #[command(flatten)]
+    template: ChatTemplateArgs,
+    #[command(flatten)]
+    rope: RopeArgs,
     #[command(flatten)]
     drafting: SpeculativeArgs,
 }
 
 pub(crate) fn run(args: &ServeArgs) -> Result<CommandOutcome, CliError> {
-    let device = device(&args.device)?;
+    let device = args.placement.open()?;
     let options = ServeOptions {
         slots: args.parallel,
         queue: args.queue,
         deadline: Duration::from_secs(args.deadline),
         body_bytes: args.body_bytes,
-        api_key: key()?,
+        api_key: key(args)?,
+        chat_template: args.template.source()?,
+        rope: args.rope.overrides()?,
         ..ServeOptions::default()
     };
     let placement = ModelConfig {
@@ -92,12 +108,19 @@ pub(crate) fn run(args: &ServeArgs) -> Result<CommandOutcome, CliError> {
     spinner.finish_and_clear();
     let open = options.api_key.is_none();
     let names: Vec<String> = models.names().map(output::escape_line).collect();
+    let contexts: Vec<String> = models
+        .contexts()
+        .map(|(name, fit)| format!("{}: {}", output::escape_line(name), fit.describe()))
+        .collect();
     let server = HttpServer::bind(&args.host, args.port, models, options)?;
     let address = server.address();
     output::print_note(format_args!(
         "serving {} on http://{address}",
         names.join(", ")
     ));
+    for context in contexts {
+        output::print_note(format_args!("note: {context}"));
+    }
     if open && !address.ip().is_loopback() {
         output::print_note(format_args!(
             "note: {address} accepts requests without a key; set {KEY} to require one"
@@ -107,8 +130,22 @@ pub(crate) fn run(args: &ServeArgs) -> Result<CommandOutcome, CliError> {
     Ok(CommandOutcome::Done)
 }
 
-/// The API key from the environment, if set.
-fn key() -> Result<Option<String>, CliError> {
+/// The API key of the flags, or else from the environment, if set.
+fn key(args: &ServeArgs) -> Result<Option<String>, CliError> {
+    let given = match &args.api_key_file {
+        Some(path) => {
+            let text = text_of("-", Some(path))?;
+            Some(text.lines().next().unwrap_or_default().trim().to_string())
+        }
+        None => args.api_key.clone(),
+    };
+    match given {
+        Some(key) if key.is_empty() => {
+            return Err(CliError::Usage("the API key is empty; leave it out".into()));
+        }
+        Some(key) => return Ok(Some(key)),
+        None => {}
+    }
     match std::env::var(KEY) {
         Ok(key) if key.is_empty() => Ok(None),
         Ok(key) => Ok(Some(key)),
@@ -136,11 +173,15 @@ fn load(
         };
         Ok::<(), CliError>(models.add_model(name, files, placement, options)?)
     };
+    if args.alias.is_some() && args.model.len() > 1 {
+        let text = "--alias names one model, and several are served; leave it out";
+        return Err(CliError::Usage(text.into()));
+    }
     if args.model.is_empty() {
-        add(&mut models, EMBEDDED, None)?;
+        add(&mut models, args.alias.as_deref().unwrap_or(EMBEDDED), None)?;
     }
     for path in &args.model {
-        let name = name(path);
+        let name = args.alias.clone().unwrap_or_else(|| name(path));
         if path.extension().is_some_and(|e| e == "tercet") {
             let graph = read_graph(path)?;
             let bounds = args.bound.iter();
@@ -199,9 +240,10 @@ impl<'a> AdapterAliases<'a> {
     /// # Errors
     /// [`CliError::Usage`] if an argument has no adapter name or names a model that is not served.
     fn new(args: &'a ServeArgs) -> Result<AdapterAliases<'a>, CliError> {
-        let models: Vec<String> = match args.model.is_empty() {
-            true => vec![EMBEDDED.to_string()],
-            false => args.model.iter().map(|path| name(path)).collect(),
+        let models: Vec<String> = match (&args.alias, args.model.is_empty()) {
+            (Some(alias), _) => vec![alias.clone()],
+            (None, true) => vec![EMBEDDED.to_string()],
+            (None, false) => args.model.iter().map(|path| name(path)).collect(),
         };
         let one = |argument: &'a String| {
             let refused = |why: String| CliError::Usage(format!("--lora {argument}: {why}"));
@@ -244,13 +286,14 @@ impl<'a> AdapterAliases<'a> {
     }
 }
 
-/// Name of a served model: its file or folder name without the extension.
+/// Name of a served model: its file name without the extension, its folder name, or the last part
+/// of a name in a store.
 fn name(path: &Path) -> String {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-    let stem = if whole.is_dir() {
-        whole.file_name()
-    } else {
+    let stem = if whole.is_file() {
         whole.file_stem()
+    } else {
+        whole.file_name()
     };
     stem.map_or_else(|| "model".to_string(), |s| s.to_string_lossy().into_owned())
 }

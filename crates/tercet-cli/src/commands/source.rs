@@ -3,14 +3,18 @@
 use std::path::{Path, PathBuf};
 
 use tercet::ops::Op;
-use tercet::{Bindings, CompileOptions, DType, Graph, Signature, Symbol, Tensor, TensorType};
+use tercet::{
+    Bindings, CompileOptions, DType, Device, Graph, Signature, Symbol, Tensor, TensorType,
+};
 use tercet_models::{
-    DecoderOptions, Encoder, EncoderOutput, ModelFamily, Sampling, VisionModel, VisionOutput,
+    ContextFit, ContextRequest, DecoderOptions, Encoder, EncoderOutput, ModelFamily, Sampling,
+    VisionModel, VisionOutput,
 };
 
 use super::tensors::read_tensors;
 use super::{FloatPrecision, generate::open_model, onnx};
 use crate::error::CliError;
+use crate::output;
 
 /// Default batch bound of a text encoder's graph.
 const BERT_BATCH: usize = 32;
@@ -71,13 +75,18 @@ pub(crate) fn read_graph(path: &Path) -> Result<Graph, CliError> {
 }
 
 impl GraphSourceArgs {
-    /// Loads the graph and the arrays of the `--input` arguments.
-    pub(crate) fn load(&self, inputs: &[String]) -> Result<LoadedGraph, CliError> {
+    /// Loads the graph and the arrays of the `--input` arguments. The context of a language model
+    /// is what fits the memory of `device`; without a device, it is the trained one.
+    pub(crate) fn load(
+        &self,
+        inputs: &[String],
+        device: Option<&Device>,
+    ) -> Result<LoadedGraph, CliError> {
         let path = self.graph.as_deref().or(self.model.as_deref());
         let (mut sourced, fixed) = match (path, &self.graph) {
             (Some(path), _) if onnx::is_onnx(path) => self.onnx(path, inputs)?,
             (_, Some(path)) => (self.file(path)?, Vec::new()),
-            (_, None) => (self.model()?, Vec::new()),
+            (_, None) => (self.model(device)?, Vec::new()),
         };
         if !path.is_some_and(onnx::is_onnx) {
             sourced.arrays = read_tensors(&Signature::of(&sourced.graph), inputs)?;
@@ -144,16 +153,30 @@ impl GraphSourceArgs {
         Ok((sourced, fixed))
     }
 
-    fn model(&self) -> Result<LoadedGraph, CliError> {
+    fn model(&self, device: Option<&Device>) -> Result<LoadedGraph, CliError> {
         let (files, what) = open_model(self.model.as_deref())?;
         let dtype = self.dtype.dtype();
         let family = files.family().map_err(CliError::model(what.clone()))?;
         let (model, options, inputs) = match family {
             ModelFamily::Decoder => {
+                let spec = files
+                    .decoder_spec()
+                    .map_err(CliError::model(what.clone()))?;
+                let request = ContextRequest {
+                    dtype,
+                    ..ContextRequest::default()
+                };
+                let fit = device.map(|device| ContextFit::new(&files, &spec, device, &request));
+                let fit = fit.transpose().map_err(CliError::model(what.clone()))?;
+                if let Some(fit) = &fit {
+                    output::print_note(format_args!("note: {}", fit.describe()));
+                }
+                let context = fit.map_or(spec.context, |fit| fit.context);
                 let llama = files.decoder(|config| DecoderOptions {
+                    context,
                     dtype,
                     sampling: Some(Sampling::GREEDY),
-                    chunk: 512.min(config.context),
+                    chunk: 512.min(context),
                     ..DecoderOptions::new(config)
                 });
                 let llama = llama.map_err(CliError::model(what))?;

@@ -28,11 +28,21 @@ pub(crate) fn read_tensors(
     signature: &Signature,
     inputs: &[String],
 ) -> Result<Vec<(String, Tensor)>, CliError> {
+    read_tensors_with_u64(signature, inputs, &[])
+}
+
+/// As [`read_tensors`]; the inputs in `unsigned` store 64-bit unsigned integers as the I64 with the
+/// same bits.
+pub(crate) fn read_tensors_with_u64(
+    signature: &Signature,
+    inputs: &[String],
+    unsigned: &[String],
+) -> Result<Vec<(String, Tensor)>, CliError> {
     let mut given = Vec::new();
     for input in inputs {
         given.extend(read_arrays(input)?);
     }
-    to_tensors(signature, given)
+    to_tensors(signature, given, unsigned)
 }
 
 /// Reads the arrays of `NAME=FILE.npy` or `FILE.npz`.
@@ -51,6 +61,7 @@ fn read_arrays(input: &str) -> Result<Vec<(String, NpyArray<'static>)>, CliError
 fn to_tensors(
     signature: &Signature,
     arrays: Vec<(String, NpyArray<'static>)>,
+    unsigned: &[String],
 ) -> Result<Vec<(String, Tensor)>, CliError> {
     let mut tensors: Vec<(String, Tensor)> = Vec::new();
     let ports = || {
@@ -74,6 +85,7 @@ fn to_tensors(
         if tensors.iter().any(|(n, _)| *n == name) {
             return Err(CliError::Usage(format!("`{name}` occurs twice")));
         }
+        let array = widened(&name, array, unsigned.contains(&name))?;
         let tensor = to_tensor(&name, array, port.ty.dtype)?;
         let (found, wanted) = (tensor.dtype(), port.ty.dtype);
         if found != wanted {
@@ -86,6 +98,35 @@ fn to_tensors(
     Ok(tensors)
 }
 
+/// Converts integers that graphs do not have: of 16 bits to I32, of 64 bits without sign to I64.
+/// Numbers beyond I64 are an error, unless the input `wraps`.
+fn widened(
+    name: &str,
+    array: NpyArray<'static>,
+    wraps: bool,
+) -> Result<NpyArray<'static>, CliError> {
+    let (dtype, shape, bytes) = array.into_parts();
+    let wide = |f: fn([u8; 2]) -> i32| -> Vec<u8> {
+        let halves = bytes.chunks_exact(2);
+        halves.flat_map(|h| f([h[0], h[1]]).to_le_bytes()).collect()
+    };
+    let (dtype, bytes) = match dtype {
+        NpyDtype::I16 => (NpyDtype::I32, wide(|h| i16::from_le_bytes(h).into())),
+        NpyDtype::U16 => (NpyDtype::I32, wide(|h| u16::from_le_bytes(h).into())),
+        NpyDtype::U64 => {
+            let is_beyond = |b: &[u8]| b[7] >= 0x80;
+            if !wraps && bytes.chunks_exact(8).any(is_beyond) {
+                return Err(CliError::Usage(format!(
+                    "array `{name}` has numbers above 9223372036854775807, which i64 does not have"
+                )));
+            }
+            (NpyDtype::I64, bytes)
+        }
+        other => (other, bytes),
+    };
+    NpyArray::new(dtype, shape, bytes).map_err(|e| CliError::Usage(format!("array `{name}`: {e}")))
+}
+
 /// NumPy has no bfloat16: if the graph takes bf16, an f4 array is rounded. All other dtypes must
 /// match the graph.
 fn to_tensor(name: &str, array: NpyArray<'static>, wanted: DType) -> Result<Tensor, CliError> {
@@ -95,8 +136,8 @@ fn to_tensor(name: &str, array: NpyArray<'static>, wanted: DType) -> Result<Tens
         NpyDtype::F32 => DType::F32,
         NpyDtype::F64 => DType::F64,
         NpyDtype::I8 => DType::I8,
-        NpyDtype::I32 => DType::I32,
-        NpyDtype::I64 => DType::I64,
+        NpyDtype::I16 | NpyDtype::U16 | NpyDtype::I32 => DType::I32,
+        NpyDtype::I64 | NpyDtype::U64 => DType::I64,
         NpyDtype::U8 => DType::U8,
         NpyDtype::U32 => DType::U32,
         NpyDtype::Bool => DType::Bool,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use tercet::Device;
 use tercet_models::{EmbeddingPrompt, EncoderOptions, ModelFiles};
 
+use super::open::open_files;
 use super::{ComputePrecision, device};
 use crate::error::CliError;
 use crate::progress;
@@ -63,9 +64,9 @@ impl TextEncodingArgs {
     ) -> Result<T, CliError> {
         let device = device(&self.device)?;
         let what = format!("cannot load the model {}", self.model.display());
+        let files = open_files(&self.model, &what)?;
         let spinner = progress::spinner("loading");
-        let loaded = ModelFiles::open(&self.model).and_then(|files| load(&files, &device));
-        let loaded = loaded.map_err(CliError::model(what))?;
+        let loaded = load(&files, &device).map_err(CliError::model(what))?;
         spinner.finish_and_clear();
         Ok(loaded)
     }

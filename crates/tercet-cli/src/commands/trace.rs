@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use tercet::{Bindings, Device, Signature, Tensor, counted};
-use tercet_models::{DecoderOptions, Sampling};
+use tercet_models::{ContextFit, ContextRequest, DecoderOptions, Sampling};
 use tracing::span::{Attributes, Id};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
@@ -163,11 +163,18 @@ fn record(
     }
     let (files, what) = open_model(args.model.as_deref())?;
     let what = what.as_str();
+    let spec = files.decoder_spec().map_err(CliError::model(what))?;
+    let request = ContextRequest {
+        dtype: args.dtype.dtype(),
+        ..ContextRequest::default()
+    };
+    let fit = ContextFit::new(&files, &spec, &device, &request).map_err(CliError::model(what))?;
     let llama = files.decoder(|config| DecoderOptions {
+        context: fit.context,
         dtype: args.dtype.dtype(),
         matmul_precision: args.dtype.matmul_precision(),
         sampling: Some(Sampling::GREEDY),
-        chunk: 512.min(config.context),
+        chunk: 512.min(fit.context),
         ..DecoderOptions::new(config)
     });
     let llama = llama.map_err(CliError::model(what))?;
@@ -216,7 +223,7 @@ fn record_onnx(
         bound: args.bound.clone(),
         dtype: args.dtype.throughout(),
     };
-    let mut sourced = source.load(&args.input)?;
+    let mut sourced = source.load(&args.input, None)?;
     let mut tensors = std::mem::take(&mut sourced.arrays);
     let ports = Signature::of(&sourced.graph).inputs;
     let is_input = |name: &str| ports.iter().any(|p| p.name == name);

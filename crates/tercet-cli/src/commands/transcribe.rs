@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use serde::Serialize;
-use tercet_models::ModelFiles;
 use tercet_models::speech::{Recognizer, SpeechOptions, SpeechTask, Transcript, audio};
 
 use super::device;
+use super::open::open_files;
 use crate::error::{CliError, CommandOutcome};
 use crate::interrupt::{self, interrupted};
 use crate::{output, progress};
@@ -92,8 +92,9 @@ struct TranscriptSegmentRow<'a> {
 pub(crate) fn run(args: &TranscribeArgs) -> Result<CommandOutcome, CliError> {
     let device = device(&args.device)?;
     let what = format!("cannot load the model {}", args.model.display());
+    let files = open_files(&args.model, &what)?;
     let spinner = progress::spinner("loading");
-    let recognizer = ModelFiles::open(&args.model).and_then(|files| files.recognizer(&device));
+    let recognizer = files.recognizer(&device);
     let mut recognizer = recognizer.map_err(CliError::model(what))?;
     spinner.finish_and_clear();
     let options = options(args, &recognizer);

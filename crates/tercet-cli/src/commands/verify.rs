@@ -55,14 +55,14 @@ struct VerifyReport {
 }
 
 pub(crate) fn run(args: &VerifyArgs) -> Result<CommandOutcome, CliError> {
-    let mut sourced = args.source.load(&args.input)?;
+    let device = device(&args.device)?;
+    let mut sourced = args.source.load(&args.input, Some(&device))?;
     let signature = Signature::of(&sourced.graph);
     let mut tensors = std::mem::take(&mut sourced.arrays);
     tensors.extend(sourced.params.iter().chain(&sourced.inputs).cloned());
     let drawn = fill(&sourced, args.seed, &mut tensors)?;
     let named: Vec<(&str, &Tensor)> = tensors.iter().map(|(n, t)| (n.as_str(), t)).collect();
     check_bounds(&sourced, &signature, &named)?;
-    let device = device(&args.device)?;
     let verification = verify(&sourced.graph, &named, &device)?;
     let first = verification.first_divergence();
     if args.json {

@@ -24,11 +24,16 @@ fn counting(dtype: NpyDtype) -> Vec<u8> {
         NpyDtype::F16 => [0, 0x3c00, 0x4000, 0x4200, 0x4400, 0x4500_u16]
             .map(u16::to_le_bytes)
             .concat(),
+        NpyDtype::I16 | NpyDtype::U16 => {
+            elements.flat_map(|x| u16::from(x).to_le_bytes()).collect()
+        }
         NpyDtype::F32 => elements.flat_map(|x| f32::from(x).to_le_bytes()).collect(),
         NpyDtype::I32 => elements.flat_map(|x| i32::from(x).to_le_bytes()).collect(),
         NpyDtype::U32 => elements.flat_map(|x| u32::from(x).to_le_bytes()).collect(),
         NpyDtype::F64 => elements.flat_map(|x| f64::from(x).to_le_bytes()).collect(),
-        NpyDtype::I64 => elements.flat_map(|x| i64::from(x).to_le_bytes()).collect(),
+        NpyDtype::I64 | NpyDtype::U64 => {
+            elements.flat_map(|x| i64::from(x).to_le_bytes()).collect()
+        }
     }
 }
 
@@ -52,7 +57,8 @@ fn raw(dictionary: &str, payload: &[u8]) -> Vec<u8> {
 #[test]
 fn numpys_files_are_read_and_written_byte_for_byte() {
     let numpy_names = [
-        "bool", "int8", "uint8", "float16", "float32", "int32", "uint32", "float64", "int64",
+        "bool", "int8", "uint8", "float16", "int16", "uint16", "float32", "int32", "uint32",
+        "float64", "int64", "uint64",
     ];
     for (dtype, name) in NpyDtype::ALL.into_iter().zip(numpy_names) {
         let path = data(&format!("c_{name}.npy"));

@@ -49,8 +49,8 @@ fn generate_stops_at_the_context() {
         1,
         &["5 tokens do not fit the context of 4"],
     );
-    for wrong in ["0", "1000000000000"] {
-        let parts = ["--context", "from 1 to 1048576"];
+    for wrong in ["-1", "1000000000000"] {
+        let parts = ["--context", "from 0 (as trained) to 1048576"];
         bad(&["generate", "-c", wrong], 2, &parts);
     }
 }
@@ -462,4 +462,33 @@ fn embed_gives_unit_vectors_and_a_table() {
             .is_some_and(|l| l.starts_with("[1] a sentence") && l.contains("1.000"))
     );
     bad(&["embed", "-m", &dir], 2, &["no sentences"]);
+}
+
+#[test]
+fn ignored_keys_of_a_configuration_are_named_once_or_refused() {
+    let scratch = Scratch::new("ignored-keys");
+    let from = data("decoders/llama-a");
+    let config = std::fs::read_to_string(format!("{from}/config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
+    config["use_mrope"] = false.into();
+    config["neftune_noise_alpha"] = 5.into();
+    scratch.file("config.json", config.to_string());
+    let weights = scratch.path("model.safetensors");
+    std::fs::copy(format!("{from}/model.safetensors"), weights).unwrap();
+
+    let model = scratch.path("");
+    let run = good(&["inspect", "--json", &model]);
+    let note =
+        "note: config.json: ignored keys that change nothing: neftune_noise_alpha, use_mrope\n";
+    assert_eq!(run.err, note);
+    let report: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+    let keys = ["neftune_noise_alpha", "use_mrope"];
+    assert_eq!(report["ignored_keys"], serde_json::json!(keys));
+    let said = [
+        "would be ignored: neftune_noise_alpha, use_mrope",
+        "--strict",
+    ];
+    bad(&["inspect", "--strict", &model], 1, &said);
+    // Without such keys, the flag has no effect.
+    good(&["inspect", "--strict", &from]);
 }

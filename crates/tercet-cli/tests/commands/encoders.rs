@@ -316,3 +316,22 @@ fn gguf_files_embed() {
     let args = ["classify", "-m", &file, "--device", "cpu", text];
     bad(&args, 1, &["bert in GGUF for classification"]);
 }
+
+#[test]
+fn rankings_show_one_short_line_for_each_document() {
+    let model = data("encoders/reranker-a");
+    let long = "a cat ".repeat(5000);
+    let args = [
+        "rerank",
+        "-m",
+        &model,
+        "--truncate",
+        "a cat",
+        &long,
+        "the dog",
+    ];
+    let out = good(&args).out;
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines.len(), 2, "{out}");
+    assert!(lines.iter().all(|line| line.len() < 200), "{out}");
+}

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use crate::common::{Run, Scratch, bad, good, json, tercet, text};
+use crate::common::{Run, Scratch, bad, demo, good, json, tercet, text};
 
 fn tokens(args: &[&str]) -> Vec<u64> {
     let base = ["generate", "--json", "--device", "cpu", "-n", "24"];
@@ -178,7 +178,6 @@ fn a_conversation_that_cannot_go_on_says_why() {
         ("/set temp\n", ["/set temp", "a name and a value"]),
         ("/set temp warm\n", ["/set temp warm", "from 0 to"]),
         ("/set mood good\n", ["unknown setting", "min-p"]),
-        ("a <|endoftext|> b\n", ["special token", "remove it"]),
     ] {
         let run = chat(&[], lines);
         assert_eq!(
@@ -313,6 +312,21 @@ fn texts_are_what_they_have_to_be() {
     );
     let (pairs, stop) = written(&["--grammar", &lark]);
     assert_eq!((pairs.len(), stop.as_str()), (6, "end"), "{pairs}");
+    let gbnf = scratch.file(
+        "pairs.gbnf",
+        "root ::= pair (\" \" root)? \".\" # recursive\npair ::= \"<\" [a-c]{3} \">\"\n",
+    );
+    let (pairs, _) = written(&["--grammar-file", &gbnf]);
+    assert!(
+        pairs.starts_with('<') && pairs[4..].starts_with('>'),
+        "{pairs}"
+    );
+    let bad_gbnf = scratch.file("bad.gbnf", "root ::= (\"a\"\n  | [b]\n");
+    bad(
+        &["generate", "-n", "4", "--grammar", &bad_gbnf],
+        2,
+        &["bad.gbnf", "expected an item, `|`"],
+    );
 }
 
 #[cfg(feature = "grammar")]
@@ -336,4 +350,163 @@ fn what_is_no_grammar_is_refused() {
     }
     let both = ["generate", "--regex", "a", "--json-schema", "{}"];
     bad(&both, 2, &["cannot be used with"]);
+}
+
+#[test]
+fn a_template_that_rejects_is_no_wrong_argument() {
+    let scratch = Scratch::new("rejecting-template");
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(demo(name), scratch.path(name)).unwrap();
+    }
+    let template = "{{ raise_exception('roles must alternate') }}";
+    let config = serde_json::json!({"chat_template": template}).to_string();
+    scratch.file("tokenizer_config.json", config);
+    let model = scratch.path("");
+    let args = [
+        "generate", "-m", &model, "--chat", "-p", "hi", "-n", "1", "-c", "64",
+    ];
+    bad(&args, 1, &["roles must alternate"]);
+}
+
+#[test]
+fn a_prompt_that_cannot_fit_is_refused_by_its_bytes() {
+    let prompt = "a b ".repeat(30_000);
+    let args = ["generate", "-n", "1", "-c", "16", "-p", &prompt];
+    bad(&args, 1, &["120000 bytes", "--context"]);
+}
+
+#[test]
+fn special_tokens_in_a_message_are_text() {
+    let said = chat(&["-n", "3"], "a <|endoftext|> b\n</s><s>\n");
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    let tokens = |prompt: &str, more: &[&str]| {
+        let all = [
+            "generate", "--json", "-n", "1", "--device", "cpu", "-p", prompt,
+        ];
+        let report = json(&[&all[..], more].concat());
+        report["prompt_tokens"].as_array().unwrap().clone()
+    };
+    // A raw prompt is formatted already: its special tokens are recognized.
+    let end = tokens("<|endoftext|>", &[]).pop().unwrap();
+    let ends = |tokens: &[serde_json::Value]| tokens.iter().filter(|t| **t == end).count();
+    let plain = tokens("x", &["--chat"]);
+    let spelled = tokens("x<|endoftext|>", &["--chat"]);
+    assert_eq!(ends(&plain), ends(&spelled));
+    assert!(spelled.len() > plain.len() + 1);
+}
+
+#[test]
+fn samplers_ends_and_seeds_of_the_command() {
+    let base = ["generate", "--json", "-n", "12", "--device", "cpu"];
+    let of = |more: &[&str]| json(&[&base[..], more].concat());
+    let greedy = of(&[]);
+    let tokens = |report: &serde_json::Value| report["tokens"].as_array().unwrap().clone();
+    for only in [
+        &["--temp", "1", "--top-n-sigma", "0.000001"][..],
+        &["--mirostat", "2", "--mirostat-ent", "0"],
+        &["--mirostat", "1", "--mirostat-ent", "0", "--temp", "0"],
+        &["--typical", "0.5", "--top_k", "1"],
+        &["--samplers", "top_k;temp", "--temp", "2", "--top-k", "1"],
+        &[
+            "--xtc-probability",
+            "1",
+            "--xtc-threshold",
+            "0.6",
+            "--top-k",
+            "1",
+        ],
+        &["--dynatemp-range", "0.5", "--temp", "0.5", "--top-k", "1"],
+    ] {
+        assert_eq!(tokens(&of(only)), tokens(&greedy), "{only:?}");
+    }
+    let third = tokens(&greedy)[2].to_string();
+    let stopped = of(&["--stop-token-id", &third]);
+    let first = tokens(&greedy)
+        .iter()
+        .position(|t| t.to_string() == third)
+        .unwrap();
+    assert_eq!(
+        (tokens(&stopped).len(), &stopped["stop"]),
+        (first, &serde_json::json!("end"))
+    );
+    let later = of(&["--stop-token-id", &third, "--min-tokens", "6"]);
+    assert!(tokens(&later).len() >= 6, "{later}");
+    assert_eq!(tokens(&of(&["-l", &format!("{third}-inf")])).len(), 12);
+    assert!(!tokens(&of(&["-l", &format!("{third}-100")])).contains(&tokens(&greedy)[2]));
+    // Seeds are drawn, and printed.
+    let drawn = || of(&["--temp", "3"]);
+    let (one, other) = (drawn(), drawn());
+    assert_ne!(one["seed"], other["seed"]);
+    let again = of(&["--temperature", "3", "-s", &one["seed"].to_string()]);
+    assert_eq!(tokens(&one), tokens(&again));
+    bad(
+        &["generate", "--samplers", "beam"],
+        2,
+        &["beam", "top_n_sigma"],
+    );
+    bad(
+        &["generate", "--stop-token-id", "999999"],
+        2,
+        &["999999", "vocabulary"],
+    );
+    // Flags as llama.cpp has them.
+    let flags = [
+        "generate",
+        "--n-predict",
+        "1",
+        "--ctx-size",
+        "64",
+        "-ngl",
+        "0",
+        "-t",
+        "2",
+    ];
+    good(&flags);
+    let noted = good(&["generate", "-n", "1", "--device", "cpu", "-ngl", "9"]).err;
+    assert!(noted.contains("all layers run on"), "{noted}");
+    let template = "{% for m in messages %}[{{ m.content }}]{% endfor %}";
+    let own = of(&["--chat", "--chat-template", template, "-p", "x"]);
+    let spelled = of(&["-p", "[x]"]);
+    let length = |report: &serde_json::Value| report["prompt_tokens"].as_array().unwrap().len();
+    assert!(length(&spelled) - length(&own) <= 1, "{own} {spelled}");
+    bad(
+        &["generate", "--chat", "--chat-template", "llama9"],
+        1,
+        &["llama9", "chatml"],
+    );
+}
+
+#[test]
+fn rotary_positions_are_those_of_the_flags() {
+    let base = ["generate", "--json", "-n", "12", "--device", "cpu"];
+    let of = |more: &[&str]| json(&[&base[..], more].concat())["tokens"].clone();
+    let plain = of(&[]);
+    let half = of(&["--rope-scale", "8"]);
+    assert_ne!(half, plain);
+    assert_eq!(of(&["--rope-freq-scale", "0.125"]), half);
+    assert_eq!(of(&["--rope-scaling", "linear", "--rope-scale", "8"]), half);
+    assert_eq!(
+        of(&["--rope-scaling", "none", "--rope-freq-base", "0"]),
+        plain
+    );
+    assert_ne!(of(&["--rope-freq-base", "100"]), plain);
+    let yarn = [
+        "--rope-scaling",
+        "yarn",
+        "--rope-scale",
+        "8",
+        "--yarn-orig-ctx",
+        "16",
+    ];
+    assert_ne!(of(&yarn), half);
+    assert_eq!(
+        of(&[&yarn[2..4], &["--yarn-ext-factor", "0"]].concat()),
+        half
+    );
+    bad(&["generate", "--yarn-beta-fast", "8"], 1, &["yarn"]);
+    bad(
+        &["generate", "--yarn-ext-factor", "0.5"],
+        2,
+        &["-1, 0 or 1"],
+    );
 }

@@ -9,6 +9,7 @@
 mod common;
 
 mod cli;
+mod context;
 mod drafting;
 mod dump;
 mod encoders;

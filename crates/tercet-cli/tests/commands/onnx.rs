@@ -164,6 +164,73 @@ fn explain_verify_and_trace_take_models() {
 }
 
 #[test]
+fn integers_that_graphs_do_not_have_are_read_from_arrays() {
+    let dir = Scratch::new("onnx-integers");
+    let mut model = model();
+    let to_double = |from: &str, to: &str| {
+        let mut cast = node("Cast", &[from], to);
+        cast.attribute.push(AttributeProto {
+            name: text("to"),
+            i: Some(11),
+            r#type: Some(2),
+            ..AttributeProto::default()
+        });
+        cast
+    };
+    model.graph = Some(GraphProto {
+        node: vec![
+            to_double("a", "x"),
+            to_double("b", "y"),
+            to_double("c", "z"),
+        ],
+        input: vec![
+            info("a", 4, &["2"]),
+            info("b", 5, &["2"]),
+            info("c", 13, &["2"]),
+        ],
+        output: vec![
+            info("x", 11, &["2"]),
+            info("y", 11, &["2"]),
+            info("z", 11, &["2"]),
+        ],
+        ..GraphProto::default()
+    });
+    let model = dir.file("m.onnx", model.encode_to_vec());
+    let bytes = |list: [u64; 2], n: usize| -> Vec<u8> {
+        list.iter()
+            .flat_map(|x| x.to_le_bytes()[..n].to_vec())
+            .collect()
+    };
+    let beyond = [u64::MAX - 2047, 7];
+    let a = dir.file("a.npy", npy("<u2", "(2,)", &bytes([65535, 3], 2)));
+    let b = dir.file(
+        "b.npy",
+        npy("<i2", "(2,)", &bytes([(-5i16) as u16 as u64, 9], 2)),
+    );
+    let c = dir.file("c.npy", npy("<u8", "(2,)", &bytes(beyond, 8)));
+    let given = [format!("a={a}"), format!("b={b}"), format!("c={c}")];
+    let mut command = vec!["run", &model, "--json", "--device", "cpu"];
+    given.iter().for_each(|g| command.extend(["-i", g]));
+    let rows = json(&command);
+    let values =
+        |at: usize| -> Vec<f64> { serde_json::from_value(rows[at]["values"].clone()).unwrap() };
+    assert_eq!(values(0), [65535.0, 3.0]);
+    assert_eq!(values(1), [-5.0, 9.0]);
+    assert_eq!(values(2), [beyond[0] as f64, 7.0]);
+    // An input of 64-bit integers with a sign does not take them.
+    let f = files("onnx-integers-beyond");
+    let shape = f
+        .dir
+        .file("u.npy", npy("<u8", "(2,)", &bytes([u64::MAX, 4], 8)));
+    let shape = format!("shape={shape}");
+    bad(
+        &["run", &f.model, "-i", &f.x, "-i", &shape],
+        2,
+        &["`shape`", "i64"],
+    );
+}
+
+#[test]
 fn what_is_wrong_is_named() {
     let f = files("onnx-wrong");
     bad(

@@ -111,7 +111,7 @@ fn numbers_of_llama_cpp_mean_what_they_mean_there() {
     let all = of(&["-n", "-1"]);
     assert_eq!(all["stop"], "context");
     assert_eq!(all["text"], of(&["-n", "1000"])["text"]);
-    let sampled = ["-n", "6", "--temp", "0.8", "--top-k"];
+    let sampled = ["-n", "6", "--temp", "0.8", "--seed", "1", "--top-k"];
     assert_eq!(
         of(&[&sampled[..], &["-1"]].concat())["tokens"],
         of(&[&sampled[..], &["0"]].concat())["tokens"]

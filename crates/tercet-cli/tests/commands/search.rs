@@ -367,3 +367,41 @@ fn pictures_are_found_by_texts_and_pictures() {
         &["index of pictures"],
     );
 }
+
+#[test]
+fn a_failure_leaves_no_index_and_an_index_without_vectors_is_refused() {
+    let folder = Folder::new("search-failed");
+    let index = folder.path("i.safetensors");
+    let long = "a cat ".repeat(50);
+    for name in ["texts/a.txt", "texts/deep/b.md"] {
+        folder.scratch.file(name, &long);
+    }
+    bad(&folder.indexing(), 1, &["a.txt", "--truncate"]);
+    assert!(!std::path::Path::new(&index).exists());
+    for name in ["texts/a.txt", "texts/deep/b.md"] {
+        std::fs::remove_file(folder.path(name)).unwrap();
+    }
+    bad(&folder.indexing(), 1, &["to index"]);
+    assert!(!std::path::Path::new(&index).exists());
+
+    // An index of nothing, as a failed run of an older version left it.
+    folder.scratch.file("texts/a.txt", "a cat sleeps");
+    folder.index_with(&[]);
+    let bytes = std::fs::read(&index).unwrap();
+    let len = u64::from_le_bytes(*bytes.first_chunk().unwrap()) as usize;
+    let mut header: Value = serde_json::from_slice(&bytes[8..8 + len]).unwrap();
+    let note = header["__metadata__"]["tercet_search"].as_str().unwrap();
+    let mut note: Value = serde_json::from_str(note).unwrap();
+    note["files"] = of!([]);
+    header["__metadata__"]["tercet_search"] = note.to_string().into();
+    for name in ["lines", "vectors"] {
+        header[name]["shape"][0] = 0.into();
+        header[name]["data_offsets"] = of!([0, 0]);
+    }
+    let header = header.to_string();
+    let header = format!("{header:<width$}", width = header.len().next_multiple_of(8));
+    let empty = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
+    std::fs::write(&index, empty).unwrap();
+    let args = ["search", "-m", &folder.model, &index, "a cat"];
+    bad(&args, 1, &["no vectors", "search index"]);
+}

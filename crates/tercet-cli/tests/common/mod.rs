@@ -66,12 +66,21 @@ impl Drop for Scratch {
 }
 
 pub(crate) fn tercet(args: &[&str]) -> Command {
+    receive_interrupts();
     let mut command = Command::new(env!("CARGO_BIN_EXE_tercet"));
     command.args(args).stdin(Stdio::null());
     // Without this variable Mesa prints a message about Wayland. It must not look like an error of
     // `tercet`.
     command.env_remove("XDG_RUNTIME_DIR");
     command
+}
+
+/// Makes programs that this process starts receive Ctrl-C. `nohup` and some CI runners start tests
+/// with the signal ignored, which programs inherit. A signal with a handler has its default action
+/// in a started program instead.
+fn receive_interrupts() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| ctrlc::set_handler(|| std::process::exit(130)).unwrap());
 }
 
 #[derive(Debug)]

@@ -365,9 +365,10 @@ impl BatchGenerator {
             seed: Some(text.seed),
             counter: text.draw(self.chunk),
         };
-        let unit = random.stream(0, STREAM).unit(DType::F32, 0);
+        let random = random.stream(0, STREAM);
+        let units = [0, 1].map(|element| random.unit(DType::F32, element));
         let chosen = match (text.is_on_host(), logits) {
-            (true, Some(logits)) => text.sample(logits, &slot.cached_tokens, unit),
+            (true, Some(logits)) => text.sample(logits, &slot.cached_tokens, units),
             (true, None) => Ok(None),
             (false, _) => Ok(next),
         };

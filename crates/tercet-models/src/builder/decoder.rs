@@ -37,6 +37,7 @@ use tercet::{CompileOptions, DType, Device, Dim, Shape, Tensor, Type, Value};
 use super::generator::PICTURES;
 use super::trainable::{ScaledAdapter, WeightUse};
 use super::{Generator, ModelBuilder, ModelError, ModelGraph, Weights};
+use crate::config::RopeOverrides;
 use crate::config::decoder::{DecoderPart, DecoderSpec};
 pub(super) use batch::has_per_slot_rows;
 pub use batch::{BatchDecoder, BatchOptions};
@@ -98,6 +99,9 @@ impl Sampling {
 pub struct DecoderOptions {
     /// Capacity of the KV cache in tokens.
     pub context: usize,
+    /// Length of the text in tokens, if it is known. It selects the divisors of LongRoPE, as in the
+    /// reference implementations; otherwise `context` does.
+    pub text_length: Option<usize>,
     /// Maximum tokens per run; longer prompts are split into chunks.
     pub chunk: usize,
     /// Maximum rows of logits per run.
@@ -115,6 +119,8 @@ pub struct DecoderOptions {
     pub adapters: Vec<ScaledAdapter>,
     /// Maximum image embedding rows. 0 builds a text-only graph without the input `pictures`.
     pub max_image_rows: usize,
+    /// Changes of the rotary positions; none by default.
+    pub rope: RopeOverrides,
 }
 
 impl DecoderOptions {
@@ -123,6 +129,7 @@ impl DecoderOptions {
     pub fn new(config: &DecoderSpec) -> DecoderOptions {
         DecoderOptions {
             context: config.context,
+            text_length: None,
             chunk: 512.min(config.context),
             logit_rows: 1,
             dtype: DType::F32,
@@ -131,6 +138,7 @@ impl DecoderOptions {
             sampling: Some(Sampling::GREEDY),
             adapters: Vec::new(),
             max_image_rows: 0,
+            rope: RopeOverrides::default(),
         }
     }
 }
@@ -177,8 +185,11 @@ impl Decoder {
                 "context, chunk and logit rows must be at least 1".into(),
             ));
         }
+        let config = &with_rope(config, &options.rope)?;
         check_context(config, options.context)?;
         check_cache(options.dtype, options.cache)?;
+        let chosen = options.text_length;
+        let config = &chosen.map_or(config.clone(), |n| config.clone().for_text_length(n));
         let b = ModelBuilder::new(weights, options.dtype).with_decoder_spec(config);
         let mut b = b.in_mode(WeightUse::Adapted(&options.adapters));
         let len = Dim::sym("s");
@@ -345,6 +356,12 @@ fn rounded_to(
 }
 
 /// Returns an error for a context length that the model does not support.
+/// The specification with changed rotary positions.
+fn with_rope(config: &DecoderSpec, rope: &RopeOverrides) -> Result<DecoderSpec, ModelError> {
+    let changed = rope.apply(config);
+    changed.map_err(|e| ModelError::Unsupported(format!("rotary positions: {e}")))
+}
+
 fn check_context(config: &DecoderSpec, context: usize) -> Result<(), ModelError> {
     check_causal(config)?;
     if context > MAX_CONTEXT {

@@ -23,6 +23,7 @@ use self::speculation::Speculation;
 use self::windows::WindowStates;
 use super::decoder::matmul_precision::{OverflowFallback, PrecisionFallback};
 use super::decoder::{DecoderSizes, MatmulPrecision, Sampling};
+use super::sampling::SamplingState;
 use super::{ModelError, ModelGraph};
 use crate::constraint::Constraint;
 use crate::maybe_async::{WaitMode, block_on_ready};
@@ -179,6 +180,7 @@ impl Generator {
                 compiled,
                 stream,
                 set: None,
+                state: SamplingState::default(),
             }),
             constraint: None,
             image_embeddings: None,
@@ -272,6 +274,9 @@ impl Generator {
     /// the completion. The default is the beginning of the cache.
     pub fn set_penalty_start(&mut self, position: usize) {
         self.penalties_from = position;
+        if let Some(chooser) = &mut self.sampling {
+            chooser.state = SamplingState::default();
+        }
     }
 
     /// Token ids in the cache, oldest first.

@@ -7,15 +7,23 @@
 //! random number that the device would have drawn, so both paths choose the same token for the same
 //! options.
 
+mod chain;
+mod dry;
+
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+
+pub(in crate::builder) use chain::SamplingState;
+pub use chain::{MirostatOptions, SamplerStep};
+pub use dry::{DRY_BREAKERS, DryBreakers, DryOptions};
 
 use super::{ModelError, Sampling};
 
 /// Sampling options of the next token. [`Default`] is greedy decoding.
 ///
-/// Order of application: penalties and logit biases, `top_k`, `temperature`, then the stricter of
-/// `top_p` and `min_p`. Equal logits are ordered by token id.
+/// Biases apply first, then the steps of `samplers` in their order; Mirostat replaces all steps but the
+/// temperature and the penalties before it. With a temperature of 0, penalties apply and the greatest
+/// logit is chosen. Equal logits are ordered by token id.
 ///
 /// ```
 /// use tercet_models::SamplingOptions;
@@ -46,6 +54,32 @@ pub struct SamplingOptions {
     pub frequency_penalty: f64,
     /// Bias added to the logit of each listed token id; minus infinity bans the token.
     pub logit_bias: Vec<(u32, f32)>,
+    /// Number of standard deviations below the greatest logit that remain (Tang et al. 2024); 0 keeps
+    /// all.
+    pub top_n_sigma: f64,
+    /// Locally typical sampling (Meister et al. 2022): keeps this total probability of the tokens whose
+    /// surprise is closest to the entropy; 1 keeps all.
+    pub typical_p: f64,
+    /// Probability with which XTC applies to a token; 0 disables it.
+    pub xtc_probability: f64,
+    /// Probability from which on XTC excludes all tokens but the least likely of them; above 0.5 it
+    /// has no effect.
+    pub xtc_threshold: f64,
+    /// Range of the dynamic temperature around `temperature`; 0 disables it.
+    pub dynatemp_range: f64,
+    /// Exponent of the normalized entropy in the dynamic temperature.
+    pub dynatemp_exponent: f64,
+    /// Penalty of repetitions.
+    pub dry: DryOptions,
+    /// Mirostat sampling.
+    pub mirostat: Option<MirostatOptions>,
+    /// The steps that apply, in their order.
+    pub samplers: Vec<SamplerStep>,
+    /// Number of generated tokens before which the tokens of `ends` are banned. They stay allowed if
+    /// nothing else is, as at the end of a grammar.
+    pub min_tokens: usize,
+    /// The tokens that end the text, for `min_tokens`.
+    pub ends: Vec<u32>,
 }
 
 impl Default for SamplingOptions {
@@ -66,6 +100,17 @@ impl From<Sampling> for SamplingOptions {
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
             logit_bias: Vec::new(),
+            top_n_sigma: 0.0,
+            typical_p: 1.0,
+            xtc_probability: 0.0,
+            xtc_threshold: 0.1,
+            dynatemp_range: 0.0,
+            dynatemp_exponent: 1.0,
+            dry: DryOptions::default(),
+            mirostat: None,
+            samplers: SamplerStep::DEFAULT.to_vec(),
+            min_tokens: 0,
+            ends: Vec::new(),
         }
     }
 }
@@ -99,6 +144,26 @@ impl SamplingOptions {
                 f64::MIN,
                 f64::MAX,
             ),
+            ("top_n_sigma", self.top_n_sigma, 0.0, f64::MAX),
+            ("typical_p", self.typical_p, 0.0, 1.0),
+            ("xtc_probability", self.xtc_probability, 0.0, 1.0),
+            ("xtc_threshold", self.xtc_threshold, 0.0, 1.0),
+            ("dynatemp_range", self.dynatemp_range, 0.0, f64::MAX),
+            ("dynatemp_exponent", self.dynatemp_exponent, 0.0, f64::MAX),
+            ("dry.multiplier", self.dry.multiplier, 0.0, f64::MAX),
+            ("dry.base", self.dry.base, 1.0, f64::MAX),
+            (
+                "mirostat.tau",
+                self.mirostat.map_or(0.0, |m| m.tau),
+                0.0,
+                f64::MAX,
+            ),
+            (
+                "mirostat.eta",
+                self.mirostat.map_or(0.0, |m| m.eta),
+                0.0,
+                f64::MAX,
+            ),
         ];
         for (name, value, lo, hi) in ranges {
             if !(lo..=hi).contains(&value) {
@@ -125,25 +190,50 @@ impl SamplingOptions {
         let changes_logits = self.repetition_penalty != 1.0
             || self.presence_penalty != 0.0
             || self.frequency_penalty != 0.0
-            || !self.logit_bias.is_empty();
-        let greedy = self.temperature == 0.0 && compiled.temperature == 0.0;
+            || !self.logit_bias.is_empty()
+            || self.min_tokens > 0
+            || self.dry.is_on();
+        let has_temperature = self.samplers.contains(&SamplerStep::Temperature);
+        let is_greedy = self.temperature == 0.0 && has_temperature;
+        let greedy = is_greedy && compiled.temperature == 0.0;
         let same = self.temperature == compiled.temperature
             && self.top_k == compiled.top_k
             && self.top_p == compiled.top_p
-            && self.min_p == 0.0;
+            && self.min_p == 0.0
+            && !self.has_steps();
         !changes_logits && (greedy || same)
     }
 
-    /// Samples a token from one row of logits with the random number `unit` in `[0, 1)`; `None` if
-    /// the row is empty. `context` is the whole sequence, `written` its generated part.
+    /// Whether sampling goes through [`Self::sample_by_steps`].
+    fn has_steps(&self) -> bool {
+        self.samplers != SamplerStep::DEFAULT
+            || self.mirostat.is_some()
+            || self.top_n_sigma > 0.0
+            || self.typical_p < 1.0
+            || self.xtc_probability > 0.0
+            || self.dynatemp_range > 0.0
+    }
+
+    /// Whether the greatest logit is always chosen.
+    pub(super) fn is_greedy(&self) -> bool {
+        let has_temperature = self.samplers.contains(&SamplerStep::Temperature);
+        self.temperature == 0.0 && (has_temperature || self.mirostat.is_some())
+    }
+
+    /// Samples a token from one row of logits with two random numbers in `[0, 1)`; `None` if the row is
+    /// empty. `context` is the whole sequence, `written` its generated part.
     pub(super) fn sample(
         &self,
         logits: &[f32],
-        context: &[u32],
-        written: &[u32],
-        unit: f64,
+        (context, written): (&[u32], &[u32]),
+        units: [f64; 2],
+        state: &mut SamplingState,
     ) -> Option<u32> {
         let logits = self.changed(logits, context, written);
+        if self.has_steps() && !self.is_greedy() {
+            return self.sample_by_steps(&logits, (context, written), units, state);
+        }
+        let unit = units[0];
         let first = |best: usize, i: usize| if logits[i] > logits[best] { i } else { best };
         let greatest = (0..logits.len()).reduce(first)?;
         let max = logits[greatest];
@@ -189,21 +279,13 @@ impl SamplingOptions {
             false => f64::from(*x),
         };
         let mut logits: Vec<f64> = logits.iter().map(number).collect();
-        if self.repetition_penalty != 1.0 {
-            let from = context.len().saturating_sub(self.repetition_window);
-            for token in counts(&context[from..]).into_keys() {
+        let is_greedy = self.is_greedy();
+        let steps = self.samplers.iter();
+        let before = steps.take_while(|step| is_greedy || step.is_penalty());
+        for step in before.filter(|step| step.is_penalty()) {
+            for (token, change) in self.penalties(*step, context, written) {
                 if let Some(x) = logits.get_mut(token as usize) {
-                    *x = match *x > 0.0 {
-                        true => *x / self.repetition_penalty,
-                        false => *x * self.repetition_penalty,
-                    };
-                }
-            }
-        }
-        if self.presence_penalty != 0.0 || self.frequency_penalty != 0.0 {
-            for (token, n) in counts(written) {
-                if let Some(x) = logits.get_mut(token as usize) {
-                    *x -= self.presence_penalty + self.frequency_penalty * n as f64;
+                    *x = change.apply(*x);
                 }
             }
         }
@@ -216,7 +298,95 @@ impl SamplingOptions {
         for x in logits.iter_mut().filter(|x| x.is_nan()) {
             *x = f64::NEG_INFINITY;
         }
+        if written.len() < self.min_tokens {
+            self.ban_ends(&mut logits);
+        }
         logits
+    }
+
+    /// Bans the tokens that end the text, unless all others are banned already.
+    fn ban_ends(&self, logits: &mut [f64]) {
+        let ends: HashSet<u32> = self.ends.iter().copied().collect();
+        let mut others = (0..).zip(logits.iter());
+        if others.any(|(token, x)| *x > f64::NEG_INFINITY && !ends.contains(&token)) {
+            for token in ends {
+                if let Some(x) = logits.get_mut(token as usize) {
+                    *x = f64::NEG_INFINITY;
+                }
+            }
+        }
+    }
+
+    /// The changes of logits by a step of penalties.
+    fn penalties(
+        &self,
+        step: SamplerStep,
+        context: &[u32],
+        written: &[u32],
+    ) -> HashMap<u32, LogitChange> {
+        let mut changes: HashMap<u32, LogitChange> = HashMap::new();
+        if step == SamplerStep::Dry {
+            for (token, penalty) in self.dry.penalties(context) {
+                changes.entry(token).or_default().less += penalty;
+            }
+            return changes;
+        }
+        if self.repetition_penalty != 1.0 {
+            let from = context.len().saturating_sub(self.repetition_window);
+            for token in counts(&context[from..]).into_keys() {
+                changes.entry(token).or_default().repetition = self.repetition_penalty;
+            }
+        }
+        if self.presence_penalty != 0.0 || self.frequency_penalty != 0.0 {
+            for (token, n) in counts(written) {
+                let penalty = self.presence_penalty + self.frequency_penalty * n as f64;
+                changes.entry(token).or_default().less += penalty;
+            }
+        }
+        changes
+    }
+
+    /// Applies a step of penalties to candidates.
+    fn penalize(
+        &self,
+        step: SamplerStep,
+        candidates: &mut [(u32, f64)],
+        context: &[u32],
+        written: &[u32],
+    ) {
+        let changes = self.penalties(step, context, written);
+        for (token, x) in candidates {
+            if let Some(change) = changes.get(token) {
+                *x = change.apply(*x);
+            }
+        }
+    }
+}
+
+/// The change of a logit by penalties.
+struct LogitChange {
+    /// Divides a positive logit and multiplies a negative one.
+    repetition: f64,
+    /// Subtracted after that.
+    less: f64,
+}
+
+impl Default for LogitChange {
+    fn default() -> LogitChange {
+        LogitChange {
+            repetition: 1.0,
+            less: 0.0,
+        }
+    }
+}
+
+impl LogitChange {
+    fn apply(&self, x: f64) -> f64 {
+        let x = match x > 0.0 {
+            true => x / self.repetition,
+            false => x * self.repetition,
+        };
+        x - self.less
     }
 }
 
@@ -242,6 +412,16 @@ mod tests {
         }
     }
 
+    fn sampled(
+        options: &SamplingOptions,
+        context: &[u32],
+        written: &[u32],
+        unit: f64,
+    ) -> Option<u32> {
+        let mut state = SamplingState::default();
+        options.sample(&LOGITS, (context, written), [unit, 0.0], &mut state)
+    }
+
     #[test]
     fn without_what_only_the_host_does_tokens_are_those_of_the_operator() {
         let logits: Vec<f64> = LOGITS.iter().map(|x| f64::from(*x)).collect();
@@ -262,11 +442,7 @@ mod tests {
                     };
                     for unit in (0..200).map(|i| f64::from(i) / 200.0) {
                         let want = op.sample_index(&logits, unit).map(|i| i as u32);
-                        assert_eq!(
-                            options.sample(&LOGITS, &[], &[], unit),
-                            want,
-                            "{op:?} {unit}"
-                        );
+                        assert_eq!(sampled(&options, &[], &[], unit), want, "{op:?} {unit}");
                     }
                 }
             }
@@ -277,7 +453,7 @@ mod tests {
     fn possible(options: &SamplingOptions) -> Vec<u32> {
         let units = (0..1000).map(|i| f64::from(i) / 1000.0);
         let mut tokens: Vec<u32> = units
-            .filter_map(|unit| options.sample(&LOGITS, &[], &[], unit))
+            .filter_map(|unit| sampled(options, &[], &[], unit))
             .collect();
         tokens.sort_unstable();
         tokens.dedup();
@@ -304,7 +480,7 @@ mod tests {
     #[test]
     fn penalties_and_biases_change_logits() {
         let check = |options: &SamplingOptions, context: &[u32], written: &[u32], want| {
-            assert_eq!(options.sample(&LOGITS, context, written, 0.0), Some(want));
+            assert_eq!(sampled(options, context, written, 0.0), Some(want));
         };
         let base = SamplingOptions::default();
         check(&base, &[2], &[2], 2);
@@ -332,6 +508,30 @@ mod tests {
             ..base
         };
         check(&bias, &[], &[], 1);
+    }
+
+    #[test]
+    fn ends_are_banned_up_to_the_minimum() {
+        let options = SamplingOptions {
+            min_tokens: 2,
+            ends: vec![2, 99],
+            ..SamplingOptions::default()
+        };
+        let of = |written: &[u32]| sampled(&options, written, written, 0.0);
+        assert_eq!(
+            (of(&[]), of(&[3]), of(&[3, 3])),
+            (Some(3), Some(3), Some(2))
+        );
+        // Nothing else is allowed.
+        let only = [f32::NEG_INFINITY, 0.0];
+        let options = SamplingOptions {
+            min_tokens: usize::MAX,
+            ends: vec![1],
+            ..SamplingOptions::default()
+        };
+        let mut state = SamplingState::default();
+        let chosen = options.sample(&only, (&[], &[]), [0.0; 2], &mut state);
+        assert_eq!(chosen, Some(1));
     }
 
     #[test]

@@ -49,6 +49,11 @@ impl Weights {
         }
     }
 
+    /// Whether a folder stores this weight as several tensors of a quantized matrix.
+    pub(super) fn is_packed(&self, name: &str) -> bool {
+        matches!(self, Weights::Hf(weights) if weights.is_packed(name))
+    }
+
     /// The tensor of this name in its storage format, without its [`factor`](Self::factor) applied.
     ///
     /// # Errors

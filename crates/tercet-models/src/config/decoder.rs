@@ -15,12 +15,14 @@ mod nested;
 mod part;
 mod parts;
 mod rope;
+mod rope_overrides;
 mod states;
 mod tensors;
 
 use crate::gguf::Gguf;
 use serde_json::{Map, Value};
 
+use super::bounds::TensorBounds;
 use super::{ConfigError, ConfigFields, ensure};
 pub use experts::{ExpertGroups, ExpertTensors, Experts, RouterScoring, SharedExpert};
 pub use families::DecoderFamily;
@@ -36,6 +38,7 @@ pub(crate) use nested::{is_decoder, is_wrapper, model_types};
 pub(crate) use part::{DecoderPart, EXPERT, OUTPUT_MODULE, tensor as tensor_name};
 pub(crate) use parts::projections;
 pub use rope::{RopeScaling, RopeSpec};
+pub use rope_overrides::{RopeOverrides, RopeScalingKind};
 pub use states::{DeltaRows, SsmSpec, StateKind, StateNorm};
 pub(super) use tensors::reject_names;
 pub(crate) use tensors::{DENSE_OF_GGUF, known_modules, reject_unknown_modules};
@@ -86,9 +89,9 @@ pub struct DecoderDims {
 /// assert_eq!((spec.head_dim, spec.rope_layout), (16, RopeLayout::Halves));
 ///
 /// let mut odd = json.clone();
-/// odd.insert("residual_multiplier".into(), 0.22.into());
+/// odd.insert("hidden_act".into(), "mish".into());
 /// let refused = DecoderSpec::from_json(&odd).unwrap_err().to_string();
-/// assert!(refused.contains("`residual_multiplier`"));
+/// assert!(refused.contains("`hidden_act`"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -283,7 +286,7 @@ impl DecoderSpec {
         json: &Map<String, Value>,
         prefix: &'static str,
     ) -> Result<Self, ConfigError> {
-        let spec = json::read(&ConfigFields::new(json, prefix))?;
+        let spec = json::read(ConfigFields::new(json, prefix))?;
         spec.check()?;
         Ok(spec)
     }
@@ -296,6 +299,7 @@ impl DecoderSpec {
     pub fn from_gguf(gguf: &Gguf) -> Result<Self, ConfigError> {
         let spec = keys::read(gguf)?;
         spec.check()?;
+        spec.check_bounds(&TensorBounds::from_gguf(gguf))?;
         tensors::reject_unknown_tensors(&spec, gguf)?;
         Ok(spec)
     }
@@ -309,6 +313,60 @@ impl DecoderSpec {
         let bare = embedding.strip_prefix(self.family.get().prefix);
         self.bare_names =
             bare.is_some_and(|bare| bare != embedding && has(&part::tensor(bare, "weight")));
+        self.settle_experts(has);
+    }
+
+    /// Detects whether the folder has separate tensors for each expert. Newer versions of
+    /// transformers write them for families whose first folders have one tensor for all experts.
+    fn settle_experts(&mut self, has: &dyn Fn(&str) -> bool) {
+        let Some(first) = self.layers.iter().position(|layer| layer.experts) else {
+            return;
+        };
+        if self
+            .experts
+            .is_none_or(|experts| experts.stored != ExpertTensors::GateThenUp)
+        {
+            return;
+        }
+        let mut apart = self.clone();
+        if let Some(experts) = &mut apart.experts {
+            experts.stored = ExpertTensors::Separate;
+        }
+        let gate = DecoderPart::ExpertGate
+            .module(&apart, first)
+            .replace(part::EXPERT, "0");
+        if has(&part::tensor(&gate, "weight")) {
+            *self = apart;
+        }
+    }
+
+    /// For rotary embeddings with LongRoPE, the longest text for which the short divisors are used,
+    /// in tokens.
+    pub fn longrope_limit(&self) -> Option<usize> {
+        self.ropes.iter().find_map(|rope| match rope.scaling {
+            RopeScaling::LongRope { original, .. } => Some(original),
+            _ => None,
+        })
+    }
+
+    /// The specification with the divisors of LongRoPE that a text of this length selects, for any
+    /// context length.
+    pub(crate) fn for_text_length(mut self, tokens: usize) -> DecoderSpec {
+        for rope in &mut self.ropes {
+            if let RopeScaling::LongRope {
+                short,
+                long,
+                original,
+                ..
+            } = &mut rope.scaling
+            {
+                match tokens > *original {
+                    true => short.clone_from(long),
+                    false => long.clone_from(short),
+                }
+            }
+        }
+        self
     }
 
     /// Whether layers have a recurrent state, which cannot be rolled back to an earlier position.

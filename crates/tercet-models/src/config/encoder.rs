@@ -363,10 +363,19 @@ impl EncoderSpec {
     /// # Errors
     /// [`ConfigError`]: a field is missing, wrong, unsupported, or unknown.
     pub fn from_json(json: &Map<String, Value>) -> Result<Self, ConfigError> {
-        let fields = ConfigFields::new(json, "");
-        let spec = json::read(&fields)?;
+        let spec = json::read(ConfigFields::new(json, ""))?;
         spec.check()?;
         Ok(spec)
+    }
+
+    /// Detects from the folder's tensors whether a Nomic BERT has the older tensor names, which
+    /// newer versions of transformers write with the newer field names.
+    pub(crate) fn settle_names<'a>(&mut self, mut tensors: impl Iterator<Item = &'a str>) {
+        const FUSED: &str = "encoder.layers.0.attn.Wqkv.weight";
+        if self.family.model_type() == "nomic_bert" {
+            self.old_names = tensors.any(|name| name.ends_with(FUSED));
+            self.fused_qkv = self.old_names;
+        }
     }
 
     /// Reads the metadata and the tensor list of a GGUF file of an encoder architecture.

@@ -6,18 +6,26 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::ConfigError;
+use super::known_keys::{self, ConfigClass, UnreadKey};
 use crate::gguf::clip;
 
 /// Upper limit of a size. No model has larger sizes, and products of a few of them fit `u64`.
 const MAX_SIZE: u64 = 1 << 31;
 
-/// A JSON object whose fields must all be read or be on a list of harmless fields.
+/// A JSON object that records which of its fields were read.
+///
+/// With a class, fields that were not read follow the rule of [`known_keys`]. Without one, every
+/// field must be read or be on a list of harmless fields.
 pub(crate) struct ConfigFields<'a> {
     map: &'a Map<String, Value>,
     /// Path of the object for error messages, with a final dot: `rope_parameters.`; empty at the
     /// top level.
     prefix: &'static str,
     used_keys: RefCell<BTreeSet<&'static str>>,
+    /// The keys that the configuration class of `transformers` defines.
+    class: Option<ConfigClass>,
+    /// The defaults of the class, for optional fields that are absent.
+    defaults: Map<String, Value>,
 }
 
 impl<'a> ConfigFields<'a> {
@@ -26,26 +34,68 @@ impl<'a> ConfigFields<'a> {
             map,
             prefix,
             used_keys: RefCell::default(),
+            class: None,
+            defaults: Map::new(),
         }
+    }
+
+    /// The same fields, of the configuration class of a `model_type`.
+    pub(crate) fn of_class(mut self, model_type: &str) -> Self {
+        self.class = ConfigClass::new(model_type);
+        self
+    }
+
+    /// The same fields; optional fields that are absent have the defaults of the class. `null` is
+    /// not absent: it turns a feature off.
+    pub(crate) fn with_class_defaults(mut self) -> Self {
+        self.defaults = match &self.class {
+            Some(class) => class.defaults_for(self.map),
+            None => Map::new(),
+        };
+        self
+    }
+
+    /// The class's default of a field, `null` for computed ones; `None` if the class does not define
+    /// the field.
+    pub(super) fn class_default(&self, name: &str) -> Option<&Value> {
+        self.class.as_ref()?.default_of(name)
+    }
+
+    /// Whether the family's own code reads this key of `rope_parameters`.
+    pub(super) fn honours_rope_key(&self, key: &str) -> bool {
+        self.class
+            .as_ref()
+            .is_none_or(|class| class.honours_rope_key(key))
     }
 
     fn path(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
     }
 
-    /// The value of a field; `null` counts as absent.
+    /// The value of a field, without defaults; `null` counts as absent.
     pub(crate) fn get(&self, name: &'static str) -> Option<&'a Value> {
         self.used_keys.borrow_mut().insert(name);
         self.map.get(name).filter(|value| !value.is_null())
     }
 
-    fn typed<T>(
+    /// The value of a field, or its default.
+    fn get_or_default(&self, name: &'static str) -> Option<&Value> {
+        self.used_keys.borrow_mut().insert(name);
+        let value = match self.map.get(name) {
+            Some(value) => Some(value),
+            None => self.defaults.get(name),
+        };
+        value.filter(|value| !value.is_null())
+    }
+
+    fn typed<'b, T>(
         &self,
         name: &'static str,
+        value: Option<&'b Value>,
         expected: &'static str,
-        convert: impl FnOnce(&'a Value) -> Option<T>,
+        convert: impl FnOnce(&'b Value) -> Option<T>,
     ) -> Result<Option<T>, ConfigError> {
-        let Some(value) = self.get(name) else {
+        let Some(value) = value else {
             return Ok(None);
         };
         match convert(value) {
@@ -70,32 +120,67 @@ impl<'a> ConfigFields<'a> {
 
     /// An optional size: an integer from 1 to 2^31.
     pub(crate) fn opt_size(&self, name: &'static str) -> Result<Option<usize>, ConfigError> {
-        self.typed(name, "an integer from 1 to 2^31", |value| {
+        self.size_of(name, self.get_or_default(name))
+    }
+
+    /// A size of the file, without defaults.
+    pub(crate) fn stated_size(&self, name: &'static str) -> Result<Option<usize>, ConfigError> {
+        self.size_of(name, self.get(name))
+    }
+
+    fn size_of(
+        &self,
+        name: &'static str,
+        value: Option<&Value>,
+    ) -> Result<Option<usize>, ConfigError> {
+        self.typed(name, value, "an integer from 1 to 2^31", |value| {
             let size = value.as_u64().filter(|v| (1..=MAX_SIZE).contains(v))?;
             usize::try_from(size).ok()
         })
     }
 
+    /// An optional count: an integer from 0 to 2^31.
+    pub(crate) fn opt_count(&self, name: &'static str) -> Result<Option<u64>, ConfigError> {
+        let value = self.get_or_default(name);
+        self.typed(name, value, "an integer from 0 to 2^31", |value| {
+            value.as_u64().filter(|count| *count <= MAX_SIZE)
+        })
+    }
+
     pub(crate) fn size(&self, name: &'static str) -> Result<usize, ConfigError> {
-        self.required(name, self.opt_size(name)?)
+        self.required(name, self.stated_size(name)?)
     }
 
     /// An optional positive, finite number.
     pub(crate) fn opt_positive(&self, name: &'static str) -> Result<Option<f64>, ConfigError> {
-        self.typed(name, "a positive number", |value| {
+        self.positive_of(name, self.get_or_default(name))
+    }
+
+    /// A positive, finite number of the file, without defaults.
+    pub(crate) fn stated_positive(&self, name: &'static str) -> Result<Option<f64>, ConfigError> {
+        self.positive_of(name, self.get(name))
+    }
+
+    fn positive_of(
+        &self,
+        name: &'static str,
+        value: Option<&Value>,
+    ) -> Result<Option<f64>, ConfigError> {
+        self.typed(name, value, "a positive number", |value| {
             value.as_f64().filter(|v| v.is_finite() && *v > 0.0)
         })
     }
 
     /// An optional finite number that is at least 0.
     pub(crate) fn opt_not_negative(&self, name: &'static str) -> Result<Option<f64>, ConfigError> {
-        self.typed(name, "a number that is not negative", |value| {
+        let value = self.get_or_default(name);
+        self.typed(name, value, "a number that is not negative", |value| {
             value.as_f64().filter(|v| v.is_finite() && *v >= 0.0)
         })
     }
 
     pub(crate) fn positive(&self, name: &'static str) -> Result<f64, ConfigError> {
-        self.required(name, self.opt_positive(name)?)
+        self.required(name, self.stated_positive(name)?)
     }
 
     /// An optional list of exactly `N` finite numbers.
@@ -105,6 +190,7 @@ impl<'a> ConfigFields<'a> {
     ) -> Result<Option<[f32; N]>, ConfigError> {
         self.typed(
             name,
+            self.get(name),
             "a list with one number per part of the model",
             |value| {
                 let all = value.as_array()?.iter().map(|x| Some(x.as_f64()? as f32));
@@ -116,22 +202,27 @@ impl<'a> ConfigFields<'a> {
     }
 
     pub(crate) fn opt_bool(&self, name: &'static str) -> Result<Option<bool>, ConfigError> {
-        self.typed(name, "true or false", Value::as_bool)
+        self.typed(
+            name,
+            self.get_or_default(name),
+            "true or false",
+            Value::as_bool,
+        )
     }
 
     pub(crate) fn opt_str(&self, name: &'static str) -> Result<Option<&'a str>, ConfigError> {
-        self.typed(name, "a string", Value::as_str)
+        self.typed(name, self.get(name), "a string", Value::as_str)
     }
 
     pub(crate) fn opt_object(
         &self,
         name: &'static str,
     ) -> Result<Option<&'a Map<String, Value>>, ConfigError> {
-        self.typed(name, "an object", Value::as_object)
+        self.typed(name, self.get(name), "an object", Value::as_object)
     }
 
     pub(crate) fn opt_token(&self, name: &'static str) -> Result<Option<u32>, ConfigError> {
-        self.typed(name, "a token id", |value| {
+        self.typed(name, self.get(name), "a token id", |value| {
             u32::try_from(value.as_u64()?).ok()
         })
     }
@@ -139,7 +230,8 @@ impl<'a> ConfigFields<'a> {
     /// A field with one token id or a list of token ids.
     pub(crate) fn tokens(&self, name: &'static str) -> Result<Vec<u32>, ConfigError> {
         let id = |value: &Value| u32::try_from(value.as_u64()?).ok();
-        let ids = self.typed(name, "a token id or a list of them", |value| match value {
+        let expected = "a token id or a list of them";
+        let ids = self.typed(name, self.get(name), expected, |value| match value {
             Value::Array(ids) => ids.iter().map(id).collect::<Option<Vec<_>>>(),
             other => id(other).map(|id| vec![id]),
         })?;
@@ -166,17 +258,62 @@ impl<'a> ConfigFields<'a> {
         }
     }
 
-    /// Returns an error if a field is neither read nor in one of the lists of harmless fields.
+    /// Applies the rule for fields that were not read. Fields of the lists `harmless` describe the
+    /// file or its training.
+    ///
+    /// # Errors
+    /// [`ConfigError::Unsupported`] for a field that changes the result;
+    /// [`ConfigError::UnknownFields`] without a class.
     pub(crate) fn finish(&self, harmless: &[&[&str]]) -> Result<(), ConfigError> {
+        let Some(class) = &self.class else {
+            return self.finish_strictly(harmless);
+        };
+        for (name, value) in self.unread(harmless) {
+            match class.classify(self.map, name, value) {
+                UnreadKey::Silent => {}
+                UnreadKey::Ignored => self.note(name),
+                UnreadKey::Meaningful(supported) => {
+                    let path = format!("{}{}", self.prefix, clip(name));
+                    return Err(known_keys::refused(path, value, supported));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies the rule for fields of `rope_parameters` that were not read, for a type of scaling.
+    ///
+    /// # Errors
+    /// [`ConfigError::Unsupported`] for a field that the type reads.
+    pub(super) fn finish_scaling(&self, kind: &str) -> Result<(), ConfigError> {
+        for (name, value) in self.unread(&[]) {
+            if known_keys::scaling_reads(kind, name) {
+                let path = format!("{}{}", self.prefix, clip(name));
+                return Err(known_keys::refused(path, value, "null".to_string()));
+            }
+            self.note(name);
+        }
+        Ok(())
+    }
+
+    /// Notes that a field was ignored.
+    pub(super) fn note(&self, name: &str) {
+        known_keys::note(format!("{}{}", self.prefix, clip(name)));
+    }
+
+    /// The fields that were not read and are not `null`.
+    fn unread(&self, harmless: &[&[&str]]) -> impl Iterator<Item = (&'a String, &'a Value)> {
         let seen = self.used_keys.borrow();
+        self.map.iter().filter(move |(name, value)| {
+            !value.is_null()
+                && !seen.contains(name.as_str())
+                && !harmless.iter().any(|list| list.contains(&name.as_str()))
+        })
+    }
+
+    fn finish_strictly(&self, harmless: &[&[&str]]) -> Result<(), ConfigError> {
         let unknown: Vec<String> = self
-            .map
-            .iter()
-            .filter(|(name, value)| {
-                !value.is_null()
-                    && !seen.contains(name.as_str())
-                    && !harmless.iter().any(|list| list.contains(&name.as_str()))
-            })
+            .unread(harmless)
             .map(|(name, _)| format!("`{}{}`", self.prefix, clip(name)))
             .collect();
         if unknown.is_empty() {

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
+use super::bounds::checked_layers;
 use super::decoder::FeedForward;
 use super::{ConfigError, ConfigFields, EncoderFamily, EncoderSpec, decoder, encoder};
 use crate::hf::HfWeights;
@@ -59,7 +60,10 @@ impl Seq2SeqSpec {
         let scaled = fields.opt_bool("scale_decoder_outputs")?;
         let start = fields.opt_token("decoder_start_token_id")?;
         let spec = Seq2SeqSpec {
-            decoder_layers: layers.unwrap_or(encoder.layers.len()),
+            decoder_layers: checked_layers(
+                "num_decoder_layers",
+                layers.unwrap_or(encoder.layers.len()),
+            )?,
             // Newer versions of transformers write `scale_decoder_outputs`; without it, tied
             // embeddings imply it.
             scaled_output: scaled.unwrap_or(tied != Some(false)),

@@ -183,9 +183,9 @@ pub enum VisionBody {
 /// let mut json = serde_json::from_str(json)?;
 /// assert_eq!(VisionSpec::from_json(&json)?.width(), 192);
 ///
-/// json.insert("shifted_patches".into(), true.into());
+/// json.insert("hidden_act".into(), "mish".into());
 /// let refused = VisionSpec::from_json(&json).unwrap_err().to_string();
-/// assert!(refused.contains("`shifted_patches`"));
+/// assert!(refused.contains("`hidden_act`"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -210,6 +210,7 @@ impl VisionSpec {
         fields.only("model_type", &model_types(), |_| found.is_some())?;
         // An unsupported `model_type` is already an error above.
         let family = found.unwrap_or(VisionFamily::Vit);
+        let fields = fields.of_class(model_type);
         fields.only("quantization_config", "an unquantised checkpoint", |_| {
             false
         })?;

@@ -44,9 +44,9 @@ pub(crate) fn for_model_type(name: &str) -> Option<&'static str> {
 /// // 8 x 8 patches; each square of 2 x 2 patches becomes one embedding.
 /// assert_eq!(VisionLanguageSpec::from_json(&json)?.rows_of_tile(), 16);
 ///
-/// json.insert("perceiver".into(), true.into());
+/// json.insert("scale_factor".into(), 3.into());
 /// let refused = VisionLanguageSpec::from_json(&json).unwrap_err().to_string();
-/// assert!(refused.contains("`perceiver`"));
+/// assert!(refused.contains("scale_factor"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -106,6 +106,7 @@ impl VisionLanguageSpec {
         let model_type = fields.required("model_type", fields.opt_str("model_type")?)?;
         let found = for_model_type(model_type);
         fields.only("model_type", &MODEL_TYPES.join(", "), |_| found.is_some())?;
+        let fields = fields.of_class(model_type);
         fields.only("quantization_config", "an unquantised checkpoint", |_| {
             false
         })?;

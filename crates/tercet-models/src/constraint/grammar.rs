@@ -8,11 +8,19 @@ use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 
-use super::{Constraint, ConstraintError};
+use super::{Constraint, ConstraintError, exact_schema, gbnf, limits};
 use crate::tokenizer::Tokenizer;
 
 /// Maximum bytes of a token; longer tokens are never allowed.
 const MAX_TOKEN_BYTES: usize = 1024;
+
+/// Maximum states of a grammar's lexer, of one to two kilobytes each.
+const MAX_LEXER_STATES: usize = 50_000;
+
+/// Stack of the thread that compiles grammars, in bytes. The system provides only the pages that
+/// are used.
+#[cfg(not(target_family = "wasm"))]
+const STACK_BYTES: usize = 256 << 20;
 
 /// Grammar of the generated text.
 ///
@@ -47,6 +55,27 @@ impl Grammar {
             reason: format!("not JSON: {e}"),
         })?;
         Ok(Grammar::JsonSchema(schema))
+    }
+
+    /// Reads a context-free grammar in GBNF or Lark notation. It is GBNF, the notation of llama.cpp,
+    /// if a line starts with `NAME ::=`; then the rule `root` matches the whole text.
+    ///
+    /// ```
+    /// use tercet_models::constraint::Grammar;
+    /// let gbnf = Grammar::from_text("root ::= [0-9]+ (\".\" [0-9]+)?")?;
+    /// assert!(matches!(gbnf, Grammar::Lark(_)));
+    /// let error = Grammar::from_text("root ::= digit").unwrap_err();
+    /// assert!(error.to_string().contains("line 1, column 10: the rule `digit` is not defined"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ConstraintError::Grammar`] with line and column if GBNF is invalid.
+    pub fn from_text(text: &str) -> Result<Grammar, ConstraintError> {
+        Ok(Grammar::Lark(match gbnf::is_gbnf(text) {
+            true => gbnf::to_lark(text)?,
+            false => text.to_string(),
+        }))
     }
 
     /// Grammar of any JSON object.
@@ -110,7 +139,9 @@ impl GrammarCompiler {
             reason,
         })?;
         factory.quiet();
-        factory.limits_mut().verbose_errors = false;
+        let limits = factory.limits_mut();
+        limits.verbose_errors = false;
+        limits.max_lexer_states = MAX_LEXER_STATES;
         Ok(GrammarCompiler { factory })
     }
 
@@ -122,24 +153,69 @@ impl GrammarCompiler {
         &self,
         grammar: &Grammar,
     ) -> Result<impl Constraint + use<>, ConstraintError> {
-        let top = match grammar {
-            Grammar::JsonSchema(schema) => TopLevelGrammar::from_json_schema(compact(schema)),
-            Grammar::Regex(regex) => TopLevelGrammar::from_regex(regex),
-            Grammar::Lark(lark) => TopLevelGrammar::from_lark(lark.clone()),
-        };
-        let parser = caught(|| self.factory.create_parser(top));
-        let parser = parser.map_err(|reason| ConstraintError::Grammar {
-            kind: grammar.kind(),
-            reason,
-        })?;
-        Ok(GrammarMatcher(Matcher::new(Ok(parser))))
+        let kind = grammar.kind();
+        let refused = |reason| ConstraintError::Grammar { kind, reason };
+        let made = deep(|| {
+            match grammar {
+                Grammar::JsonSchema(schema) => limits::check_schema(schema),
+                Grammar::Regex(regex) => limits::check_regex(regex),
+                Grammar::Lark(lark) => limits::check_lark(lark),
+            }?;
+            let top = match grammar {
+                Grammar::JsonSchema(schema) => {
+                    let exact = exact_schema(schema).map_err(reason)?;
+                    TopLevelGrammar::from_json_schema(compact(exact))
+                }
+                Grammar::Regex(regex) => TopLevelGrammar::from_regex(regex),
+                Grammar::Lark(lark) => TopLevelGrammar::from_lark(lark.clone()),
+            };
+            let parser = caught(|| self.factory.create_parser(top))?;
+            let mut matcher = Matcher::new(Ok(parser));
+            // A grammar that allows no first token, or exceeds a limit there, is an error here
+            // rather than during generation.
+            let allowed = caught(|| matcher.compute_mask_or_eos())?;
+            match allowed.is_zero() {
+                false => Ok(matcher),
+                true => Err("no text matches it".to_string()),
+            }
+        });
+        made.map(GrammarMatcher).map_err(refused)
     }
+}
+
+/// The reason of a grammar error, without its prefix.
+fn reason(error: ConstraintError) -> String {
+    match error {
+        ConstraintError::Grammar { reason, .. } => reason,
+        other => other.to_string(),
+    }
+}
+
+/// Runs `compile` on a thread whose stack holds the recursion over the largest accepted grammar.
+#[cfg(not(target_family = "wasm"))]
+fn deep<T: Send>(compile: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new()
+            .name("tercet-grammar".to_string())
+            .stack_size(STACK_BYTES)
+            .spawn_scoped(scope, compile);
+        match thread {
+            Ok(thread) => thread
+                .join()
+                .unwrap_or_else(|_| Err("its compilation panicked".to_string())),
+            Err(e) => Err(format!("cannot start a thread to compile it: {e}")),
+        }
+    })
+}
+
+#[cfg(target_family = "wasm")]
+fn deep<T>(compile: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    compile()
 }
 
 /// Limits whitespace between JSON tokens to one space. Otherwise a model may generate whitespace
 /// without end. A schema that sets its own whitespace rule (`x-guidance`) stays unchanged.
-fn compact(schema: &serde_json::Value) -> serde_json::Value {
-    let mut schema = schema.clone();
+fn compact(mut schema: serde_json::Value) -> serde_json::Value {
     if let Some(object) = schema.as_object_mut() {
         let blanks = || serde_json::json!({"whitespace_pattern": " ?"});
         object.entry("x-guidance").or_insert_with(blanks);

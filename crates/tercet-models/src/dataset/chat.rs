@@ -87,6 +87,9 @@ pub struct AnswerSpan {
 pub struct RenderedConversation {
     /// The rendered text, including special tokens as text.
     pub text: String,
+    /// Byte ranges of the text that come from the messages and tools, ascending. Special tokens that
+    /// they spell are ordinary text ([`Tokenizer::encode_mixed_with_spans`]).
+    pub literal: Vec<Range<usize>>,
     /// The answers, in order.
     pub answers: Vec<AnswerSpan>,
 }
@@ -141,6 +144,34 @@ impl ChatTemplate {
             template.source = source;
         }
         Ok(template)
+    }
+
+    /// Like [`Self::from_model`], with this template instead of the model's: the source of a template, or
+    /// `chatml`.
+    ///
+    /// # Errors
+    /// The errors of [`Self::from_model`]; [`DataError::UnknownTemplate`] for another name.
+    pub fn from_model_with(
+        files: &ModelFiles,
+        tokenizer: &Tokenizer,
+        source: &str,
+    ) -> Result<ChatTemplate, crate::Error> {
+        let tokens = match files {
+            ModelFiles::Hf(folder) => folder_source(folder)?.tokens,
+            ModelFiles::Gguf(gguf) => gguf_source(gguf, tokenizer)?.tokens,
+        };
+        let name = source.trim();
+        if name.eq_ignore_ascii_case("chatml") {
+            let mut template = ChatTemplate::chatml(tokenizer, &tokens)?;
+            template.warning = None;
+            return Ok(template);
+        }
+        // A template prints something; names have no braces.
+        if !name.contains('{') {
+            let name = name.chars().take(64).collect();
+            return Err(DataError::UnknownTemplate { name }.into());
+        }
+        Ok(ChatTemplate::new(source, &tokens)?)
     }
 
     /// Parses a template with variables such as `("bos_token", "<s>")`.
@@ -228,7 +259,9 @@ impl ChatTemplate {
         }
     }
 
-    /// Renders messages; if `prompt` is set, also the generation prompt of the next answer.
+    /// Renders messages; if `prompt` is set, also the generation prompt of the next answer. The words
+    /// of messages and tools are literal ([`RenderedTemplate::literal`]): only the template's own text
+    /// spells special tokens.
     ///
     /// # Errors
     /// [`TemplateError`].
@@ -238,11 +271,12 @@ impl ChatTemplate {
         tools: &TemplateValue,
         prompt: bool,
     ) -> Result<RenderedTemplate, TemplateError> {
-        let messages = messages.iter().map(|m| m.fields().clone()).collect();
+        let messages = messages.iter().map(|m| m.fields().clone());
+        let messages = TemplateValue::list(messages.collect()).into_literal();
         let variables = self.variables.iter();
         let mut variables: Vec<_> = variables.map(|(k, v)| (k.as_str(), v.clone())).collect();
-        variables.push(("messages", TemplateValue::list(messages)));
-        variables.push(("tools", tools.clone()));
+        variables.push(("messages", messages));
+        variables.push(("tools", tools.clone().into_literal()));
         variables.push(("documents", TemplateValue::None));
         variables.push(("add_generation_prompt", TemplateValue::Bool(prompt)));
         self.tool_template(tools)
@@ -272,6 +306,7 @@ impl ChatTemplate {
                 true => Err(LineError::NoAnswer),
                 false => Ok(RenderedConversation {
                     text: whole.text,
+                    literal: whole.literal,
                     answers,
                 }),
             };
@@ -303,6 +338,7 @@ impl ChatTemplate {
             true => Err(LineError::NoAnswer),
             false => Ok(RenderedConversation {
                 text: whole.text,
+                literal: whole.literal,
                 answers,
             }),
         }
@@ -465,7 +501,7 @@ fn gguf_source(gguf: &Gguf, tokenizer: &Tokenizer) -> Result<TemplateSource, cra
     let meta = gguf.metadata();
     let mut tokens = Vec::new();
     for (name, key) in TOKENS {
-        let id = meta.opt_u32(key)?;
+        let id = meta.opt_token(key)?;
         if let Some(token) = id.and_then(|id| tokenizer.id_to_token(id)) {
             tokens.push((name.to_owned(), token));
         }

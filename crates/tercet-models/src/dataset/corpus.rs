@@ -105,6 +105,10 @@ pub struct CorpusOptions {
     /// document unless the tokenizer does so. In a conversation, it is appended to a final answer
     /// that the template does not end.
     pub eos: Option<u32>,
+    /// Whether special tokens that a text spells are recognized, for texts that are formatted already.
+    /// Otherwise they are ordinary text. In a conversation only the template's own text spells special
+    /// tokens.
+    pub parses_special: bool,
     /// Limits on the input size.
     pub limits: ReadLimits,
 }
@@ -156,14 +160,17 @@ impl Corpus {
             line,
             source,
         };
-        let writer = DocumentTokenizer::new(tokenizer, template, options.eos)?;
+        let writer = DocumentTokenizer {
+            parses_special: options.parses_special,
+            ..DocumentTokenizer::new(tokenizer, template, options.eos)?
+        };
         let mut corpus = Corpus::default();
-        let mut skipped = 0;
+        let (mut skipped, mut spelled) = (0, 0);
         let mut any_chat = false;
         for record in RecordReader::open(path, DatasetTask::Language, options.limits)? {
             let (line, record) = record?;
             let document = match record {
-                DatasetRecord::Text(text) => writer.text(&text),
+                DatasetRecord::Text(text) => writer.text(&text, &mut spelled),
                 DatasetRecord::Chat(chat) => {
                     any_chat = true;
                     writer.chat(&chat)
@@ -186,6 +193,11 @@ impl Corpus {
         if skipped > 0 {
             let note = format!("{skipped} documents with fewer than two tokens are skipped");
             corpus.notes.push(note);
+        }
+        if spelled > 0 {
+            corpus.notes.push(format!(
+                "special tokens that {spelled} texts spell are ordinary text; `--parse-special` recognizes them"
+            ));
         }
         if any_chat && let Some(note) = template.and_then(ChatTemplate::warning) {
             corpus.notes.push(note.to_owned());
@@ -229,6 +241,7 @@ struct DocumentTokenizer<'a> {
     after: Vec<u32>,
     special: HashSet<u32>,
     eos: Option<u32>,
+    parses_special: bool,
 }
 
 impl<'a> DocumentTokenizer<'a> {
@@ -248,17 +261,27 @@ impl<'a> DocumentTokenizer<'a> {
             after,
             special: tokenizer.special_ids(),
             eos,
+            parses_special: false,
         })
     }
 
-    fn text(&self, text: &str) -> Result<TokenizedDocument, LineError> {
+    /// Tokenizes a text. Counts it in `spelled` if it spells special tokens, which are ordinary text.
+    fn text(&self, text: &str, spelled: &mut usize) -> Result<TokenizedDocument, LineError> {
         let mut tokens = self.prefix_tokens.clone();
         let mut rest = text;
+        let mut has_special = false;
         while !rest.is_empty() {
             let (piece, tail) = rest.split_at(piece_len(rest, PIECE_BYTES));
-            tokens.extend(self.tokenizer.encode(piece, false)?);
+            let mut ids = self.tokenizer.encode(piece, false)?;
+            if !self.parses_special && ids.iter().any(|id| self.special.contains(id)) {
+                let literal = self.tokenizer.encode_literally(piece, false)?;
+                has_special |= literal != ids;
+                ids = literal;
+            }
+            tokens.extend(ids);
             rest = tail;
         }
+        *spelled += usize::from(has_special);
         if tokens.len() == self.prefix_tokens.len() {
             return Ok(TokenizedDocument::new(Vec::new()));
         }
@@ -269,7 +292,8 @@ impl<'a> DocumentTokenizer<'a> {
     fn chat(&self, chat: &ChatRecord) -> Result<TokenizedDocument, LineError> {
         let template = self.template.ok_or(LineError::NoTemplate)?;
         let conversation = template.conversation(chat)?;
-        let encoded = self.tokenizer.encode_with_spans(&conversation.text)?;
+        let encoded =
+            (self.tokenizer).encode_mixed_with_spans(&conversation.text, &conversation.literal)?;
         let mut learnt = vec![false; encoded.len()];
         for answer in &conversation.answers {
             let Range { start, end: stop } = answer.range;

@@ -67,6 +67,11 @@ pub enum DataError {
     /// The model's `chat_template` is neither text nor a list of named texts.
     #[error("`chat_template` of the model is {found}, not a string or a list of named templates")]
     BadTemplateField { found: &'static str },
+    /// A chat template that is given by an unknown name.
+    #[error(
+        "`{name}` is not a chat template; expected the source of a template (Jinja), or `chatml`"
+    )]
+    UnknownTemplate { name: String },
     /// The held-out share is not in `[0, 1)`.
     #[error("held-out share {share} is out of range; expected 0 <= x < 1")]
     BadShare { share: f64 },

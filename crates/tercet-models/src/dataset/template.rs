@@ -19,6 +19,7 @@
 //! | `parser.rs`, `expressions.rs` | the syntax tree |
 //! | `value.rs` | values, with Python's formatting and comparison |
 //! | `eval.rs`, `operators.rs` | evaluation of statements and expressions |
+//! | `spoken.rs` | texts that record which parts come from people |
 //! | `compare.rs`, `text.rs` | order and equality; values as text and JSON |
 //! | `filters.rs`, `methods.rs`, `functions.rs` | filters, methods and functions |
 
@@ -31,11 +32,13 @@ mod lexer;
 mod methods;
 mod operators;
 mod parser;
+mod spoken;
 mod text;
 mod value;
 
 use std::ops::Range;
 
+pub use spoken::TemplateText;
 pub use value::TemplateValue;
 
 use parser::{TemplateExpr, TemplateNode};
@@ -132,6 +135,9 @@ pub struct RenderedTemplate {
     pub text: String,
     /// Byte ranges in `text` of the results of `{% generation %}` blocks, in order.
     pub generated: Vec<Range<usize>>,
+    /// Byte ranges in `text` that come from people ([`TemplateValue::into_literal`]), in order.
+    /// Special tokens that they spell are ordinary text.
+    pub literal: Vec<Range<usize>>,
 }
 
 /// A parsed template.

@@ -144,6 +144,22 @@ impl GgufMetadata {
         get_i64 opt_i64 i64;
     }
 
+    /// The token id of `key`, or `None` if the key is missing. An id outside of
+    /// `tokenizer.ggml.tokens` counts as missing: tools write -1 or its `u32` for a token that a
+    /// vocabulary does not have.
+    ///
+    /// # Errors
+    /// [`GgufError::WrongType`].
+    pub fn opt_token(&self, key: &str) -> Result<Option<u32>, GgufError> {
+        let Some(found) = self.opt(key, "u32", GgufValue::as_integer)? else {
+            return Ok(None);
+        };
+        let tokens = self.opt_array("tokenizer.ggml.tokens", GgufValueType::String)?;
+        let len = tokens.map_or(u64::from(u32::MAX), |tokens| tokens.len());
+        let id = u32::try_from(found).ok();
+        Ok(id.filter(|id| u64::from(*id) < len))
+    }
+
     /// The value of `key` as `f32` (an `f64` is rounded).
     ///
     /// # Errors

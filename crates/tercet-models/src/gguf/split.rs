@@ -30,14 +30,18 @@ pub(super) struct GgufSplitIndex {
 }
 
 impl GgufSplitIndex {
-    /// Reads the split keys; `None` for an unsplit file.
+    /// Reads the split keys; `None` for an unsplit or merged file.
     pub(super) fn read(metadata: &GgufMetadata) -> Result<Option<GgufSplitIndex>, GgufError> {
         let count = metadata.opt_u32(COUNT)?.unwrap_or(1);
+        // `llama-gguf-split --merge` keeps the keys of the first part and sets the count to 0.
+        if count <= 1 {
+            return Ok(None);
+        }
         let number = metadata.opt_u32(NUMBER)?.unwrap_or(0);
-        if count == 0 || count > MAX_PARTS || number >= count {
+        if count > MAX_PARTS || number >= count {
             return Err(GgufError::BadSplit { number, count });
         }
-        Ok((count > 1).then_some(GgufSplitIndex { number, count }))
+        Ok(Some(GgufSplitIndex { number, count }))
     }
 
     /// The error for a part whose other parts cannot be located.

@@ -114,6 +114,8 @@ ggml_types! {
     NVFP4 = 40, 64, 36;
     /// 1 bit, one F16 scale per 128.
     Q1_0 = 41, 128, 18;
+    /// 2 bits, one F16 scale per 64.
+    Q2_0 = 42, 64, 18;
 }
 
 /// Ids of removed types, which only files of old tools have.

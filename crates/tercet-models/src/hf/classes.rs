@@ -81,14 +81,17 @@ impl HfFolder {
             path: path.clone(),
             source,
         };
-        if let Some(stated) = fields.opt_size("num_labels").map_err(refused)?
+        let named = fields.opt_object("id2label").map_err(refused)?;
+        // As in the reference implementation, the names take precedence over their number.
+        if named.is_none()
+            && let Some(stated) = fields.opt_size("num_labels").map_err(refused)?
             && stated != classes
         {
             return Err(bad(format!(
                 "num_labels is {stated}, but the classifier has {classes} classes"
             )));
         }
-        let Some(named) = fields.opt_object("id2label").map_err(refused)? else {
+        let Some(named) = named else {
             // The default names of the reference implementation.
             return Ok((0..classes).map(|i| format!("LABEL_{i}")).collect());
         };

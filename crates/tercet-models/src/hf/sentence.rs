@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::{HfError, HfFolder, HfWeights, read_json, read_optional_json};
 use crate::builder::{DenseModule, PoolingMode, SentenceModule, SentenceModules, Weights};
+use crate::config::bounds::TensorBounds;
 use crate::config::encoder::reject_unknown_modules;
 use crate::config::{ConfigError, ConfigFields, EncoderSpec, FfnActivation};
 use crate::gguf::clip;
@@ -266,7 +267,9 @@ impl HfWeights {
     /// # Errors
     /// [`ConfigError`] with the field, or with the tensor that no part of the model reads.
     pub fn encoder_spec(&self, config: &Map<String, Value>) -> Result<EncoderSpec, ConfigError> {
-        let spec = EncoderSpec::from_json(config)?;
+        let mut spec = EncoderSpec::from_json(config)?;
+        spec.settle_names(self.tensors().map(|(_, info)| info.name()));
+        spec.check_bounds(&TensorBounds::from_folder(self))?;
         reject_unknown_modules(&spec, self)?;
         Ok(spec)
     }

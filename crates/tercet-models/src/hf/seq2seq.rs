@@ -1,6 +1,7 @@
 //! Folders of text-to-text encoder-decoders.
 
 use super::{HfError, HfFolder, read_optional_json};
+use crate::config::bounds::TensorBounds;
 use crate::config::{ConfigFields, Seq2SeqSpec};
 
 impl HfFolder {
@@ -15,6 +16,8 @@ impl HfFolder {
             move |source| HfError::Config { path, source }
         };
         let mut spec = Seq2SeqSpec::from_json(&self.config).map_err(refused("config.json"))?;
+        spec.check_bounds(&TensorBounds::from_folder(&self.weights))
+            .map_err(refused("config.json"))?;
         spec.settle_tensors(&self.weights)
             .map_err(refused("config.json"))?;
         let name = "generation_config.json";

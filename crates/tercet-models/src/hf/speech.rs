@@ -1,6 +1,7 @@
 //! Folders of speech recognizers.
 
 use super::{HfError, HfFolder, read_json, read_optional_json};
+use crate::config::bounds::TensorBounds;
 use crate::config::speech::checked_features;
 use crate::config::{MoonshineSpec, SpeechSpec, SpeechTokens};
 
@@ -16,6 +17,8 @@ impl HfFolder {
             move |source| HfError::Config { path, source }
         };
         let spec = SpeechSpec::from_json(&self.config).map_err(refused("config.json"))?;
+        spec.check_bounds(&TensorBounds::from_folder(&self.weights))
+            .map_err(refused("config.json"))?;
         (spec.reject_unknown_tensors(&self.weights)).map_err(refused("config.json"))?;
         let name = "preprocessor_config.json";
         if let Some(features) = read_optional_json(&self.dir.join(name))? {
@@ -47,6 +50,8 @@ impl HfFolder {
             move |source| HfError::Config { path, source }
         };
         let mut spec = MoonshineSpec::from_json(&self.config).map_err(refused("config.json"))?;
+        spec.check_bounds(&TensorBounds::from_folder(&self.weights))
+            .map_err(refused("config.json"))?;
         (spec.reject_unknown_tensors(&self.weights)).map_err(refused("config.json"))?;
         let name = "generation_config.json";
         if let Some(json) = read_optional_json(&self.dir.join(name))? {

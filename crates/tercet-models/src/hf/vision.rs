@@ -2,6 +2,7 @@
 
 use super::{HfError, HfFolder, read_optional_json};
 use crate::builder::ImageLabels;
+use crate::config::bounds::TensorBounds;
 use crate::config::{ConfigError, ConfigFields, VisionFamily, VisionSpec};
 use crate::image::{ImageProcessor, ProcessorKind, read_processor};
 
@@ -18,7 +19,8 @@ impl HfFolder {
     pub fn vision_spec(&self) -> Result<VisionSpec, HfError> {
         let refused = |source| self.config_error("config.json", source);
         let spec = VisionSpec::from_json(&self.config).map_err(refused)?;
-        let checked = spec.reject_unknown_tensors(&self.weights);
+        let checked = spec.check_bounds(&TensorBounds::from_folder(&self.weights));
+        let checked = checked.and_then(|()| spec.reject_unknown_tensors(&self.weights));
         checked.map_err(|source| self.config_error("config.json", source))?;
         Ok(spec)
     }

@@ -4,6 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::{HfError, HfFolder, read_optional_json};
+use crate::config::bounds::TensorBounds;
 use crate::config::vision_language::for_model_type;
 use crate::config::{ConfigError, ConfigFields, VisionLanguageSpec};
 use crate::image::{ImageTileProcessor, read_tiles};
@@ -46,6 +47,8 @@ impl HfFolder {
     pub fn vision_language_spec(&self) -> Result<VisionLanguageSpec, HfError> {
         let refused = |source| self.not_supported(CONFIG, source);
         let mut spec = VisionLanguageSpec::from_json(&self.config).map_err(refused)?;
+        spec.check_bounds(&TensorBounds::from_folder(&self.weights))
+            .map_err(refused)?;
         spec.reject_unknown_tensors(&self.weights)
             .map_err(refused)?;
         self.add_ends(&mut spec.decoder)?;

@@ -11,6 +11,7 @@ use zune_jpeg::zune_core::options::DecoderOptions;
 
 use super::orientation::Orientation;
 use super::{Image, ImageError, MAX_SIDE, check_size};
+use crate::foreign::contained;
 use crate::mmap::read_small;
 
 /// Maximum file size, in bytes.
@@ -75,13 +76,14 @@ impl Image {
     /// # Errors
     /// [`ImageError`].
     pub fn decode(bytes: &[u8], path: &Path) -> Result<Image, ImageError> {
-        let pixels = match bytes {
+        let pixels = contained(|| match bytes {
             _ if bytes.starts_with(PNG_SIGNATURE) => png(bytes),
             _ if bytes.starts_with(JPEG_SIGNATURE) => jpeg(bytes),
             _ => Err(ImageRejection::Reason(
                 "neither a PNG nor a JPEG file".to_string(),
             )),
-        };
+        });
+        let pixels = pixels.unwrap_or_else(|reason| Err(ImageRejection::Reason(reason)));
         let pixels = pixels.map_err(|refused| match refused {
             ImageRejection::Size(e) => e,
             ImageRejection::Reason(reason) => ImageError::Undecodable {

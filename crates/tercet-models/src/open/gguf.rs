@@ -29,7 +29,8 @@ const RANKS: u32 = 4;
 pub(super) fn pooling(gguf: &Gguf) -> Result<Option<PoolingMode>, Error> {
     let meta = gguf.metadata();
     let key = format!("{}.pooling_type", meta.get_str("general.architecture")?);
-    let Some(found) = meta.opt_u32(&key)? else {
+    // -1 is llama.cpp's kind for files that do not specify it.
+    let Some(found) = meta.opt_token(&key)? else {
         return Ok(None);
     };
     let known = POOLINGS.get(found as usize).copied();
@@ -132,7 +133,7 @@ pub(super) fn tokenizer(gguf: &Gguf) -> Result<Tokenizer, Error> {
         Ok(said)
     };
     let first = |keys: [&str; 2]| -> Result<Option<u32>, GgufError> {
-        let [one, other] = keys.map(|key| meta.opt_u32(&format!("tokenizer.ggml.{key}")));
+        let [one, other] = keys.map(|key| meta.opt_token(&format!("tokenizer.ggml.{key}")));
         Ok(one?.or(other?))
     };
     let bos = first(["cls_token_id", "bos_token_id"])?;
@@ -154,5 +155,5 @@ pub(super) fn tokenizer(gguf: &Gguf) -> Result<Tokenizer, Error> {
 pub(super) fn pools(gguf: &Gguf) -> Result<bool, GgufError> {
     let meta = gguf.metadata();
     let key = format!("{}.pooling_type", meta.get_str("general.architecture")?);
-    Ok(meta.opt_u32(&key)?.is_some_and(|kind| kind != 0))
+    Ok(meta.opt_token(&key)?.is_some_and(|kind| kind != 0))
 }

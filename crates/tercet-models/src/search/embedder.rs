@@ -196,6 +196,10 @@ impl Searcher {
         let path = path.as_ref();
         let index = SearchIndex::open(path)?;
         index.check(path, &digest_of(files)?, None)?;
+        if index.is_empty() {
+            let path = path.to_path_buf();
+            return Err(SearchError::NoVectors { path }.into());
+        }
         let prompt = prompt(files, &options.prompt, &QUERY)?;
         let options = EncoderOptions {
             prompt: EmbeddingPrompt::Text(prompt),

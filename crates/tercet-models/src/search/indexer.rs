@@ -180,9 +180,20 @@ impl Indexer {
         run.state.files = run.index.files.iter().filter(|file| file.whole).count();
         run.state.file_count = run.state.files + changed.len();
         let went = run.all(&changed, &mut report.skipped, progress);
-        // Save the finished vectors even after an error or an early stop.
-        run.save()?;
+        // Save the finished vectors even after an error or an early stop. An index without vectors
+        // would answer every question with nothing.
+        let empty = run.index.is_empty();
+        if !empty {
+            run.save()?;
+        }
         report.finished = went?;
+        if empty && report.finished {
+            return Err(SearchError::NothingIndexed {
+                path: run.index.folder.clone(),
+                unit: self.settings.unit.name(),
+            }
+            .into());
+        }
         report.vectors = run.index.len();
         report.embedded = run.state.vectors;
         report.files = run.index.files.len();
@@ -390,8 +401,14 @@ impl IndexRun<'_> {
 
     /// Adds the location of the passage to an error.
     fn placed(&self, e: Error, waiting: &[PendingPassage]) -> Error {
-        let Error::Model(ModelError::TextTooLong { text, tokens, most }) = e else {
-            return e;
+        let (text, most, length) = match e {
+            Error::Model(ModelError::TextTooLong { text, tokens, most }) => {
+                (text, most, format!("{tokens} tokens"))
+            }
+            Error::Model(ModelError::TextTooManyBytes { text, bytes, most }) => {
+                (text, most, format!("{bytes} bytes"))
+            }
+            e => return e,
         };
         let Some(of) = text.checked_sub(1).and_then(|at| waiting.get(at)) else {
             return e;
@@ -400,7 +417,7 @@ impl IndexRun<'_> {
         let error = SearchError::TooLong {
             path,
             line,
-            tokens,
+            length,
             most,
         };
         error.into()

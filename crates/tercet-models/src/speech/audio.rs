@@ -7,7 +7,7 @@
 mod resample;
 
 use std::fs::File;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read, Seek};
 use std::path::{Path, PathBuf};
 
 use symphonia::core::audio::{AudioBufferRef, SampleBuffer, SignalSpec};
@@ -19,6 +19,7 @@ use symphonia::core::meta::MetadataOptions;
 use symphonia::core::probe::Hint;
 
 use crate::config::speech::RATE;
+use crate::foreign::contained;
 use resample::Resampler;
 
 /// Supported sample rates in Hz.
@@ -114,7 +115,8 @@ pub fn read(
     take: &mut dyn FnMut(&[f32]) -> Result<(), crate::Error>,
 ) -> Result<AudioInfo, crate::Error> {
     let path = path.as_ref();
-    decoded(path, open(path)?, take)
+    let opened = readable(path, || open(path))??;
+    decoded(path, opened, take)
 }
 
 /// As [`read`], for a file in memory. `name` is used in error messages; its extension is a hint for
@@ -132,7 +134,8 @@ pub fn read_bytes(
         let path = path.to_path_buf();
         return Err(AudioError::Empty { path }.into());
     }
-    let opened = probed(path, Box::new(std::io::Cursor::new(bytes)))?;
+    check_rate(path, bytes.as_ref())?;
+    let opened = readable(path, || probed(path, Box::new(std::io::Cursor::new(bytes))))??;
     decoded(path, opened, take)
 }
 
@@ -149,7 +152,7 @@ fn decoded(
         reason,
     };
     loop {
-        let packet = match reader.next_packet() {
+        let packet = match readable(path, || reader.next_packet())? {
             Ok(packet) => packet,
             Err(Failure::IoError(e)) if e.kind() == ErrorKind::UnexpectedEof => break,
             Err(e) => return Err(broken(e.to_string()).into()),
@@ -157,7 +160,7 @@ fn decoded(
         if packet.track_id() != track {
             continue;
         }
-        let decoded = match decoder.decode(&packet) {
+        let decoded = match readable(path, || decoder.decode(&packet))? {
             Ok(decoded) => decoded,
             // A damaged packet is skipped; decoding continues with the next one.
             Err(Failure::DecodeError(_)) => {
@@ -229,7 +232,57 @@ fn open(path: &Path) -> Result<OpenedAudio, AudioError> {
             path: path.to_path_buf(),
         });
     }
+    // Pipes cannot be rewound.
+    if kind.is_file() {
+        let mut head = Vec::new();
+        let first = (&file).take(HEAD_BYTES).read_to_end(&mut head);
+        first.and_then(|_| (&file).rewind()).map_err(io)?;
+        check_rate(path, &head)?;
+    }
     probed(path, Box::new(file))
+}
+
+/// Maximum bytes in which the format of a WAV file is looked for.
+const HEAD_BYTES: u64 = 4096;
+
+/// Rejects a WAV file with a sample rate of 0, on which the decoding library panics.
+fn check_rate(path: &Path, head: &[u8]) -> Result<(), AudioError> {
+    let word = |at: usize| {
+        let bytes = head.get(at..)?.first_chunk::<4>()?;
+        Some(u32::from_le_bytes(*bytes))
+    };
+    if !head.starts_with(b"RIFF") || head.get(8..12) != Some(b"WAVE") {
+        return Ok(());
+    }
+    let mut at = 12;
+    while let (Some(name), Some(len)) = (head.get(at..at + 4), word(at + 4)) {
+        if name == b"fmt " {
+            return match word(at + 12) {
+                Some(rate @ 0) => Err(AudioError::Rate {
+                    path: path.to_path_buf(),
+                    rate,
+                }),
+                Some(_) | None => Ok(()),
+            };
+        }
+        // Chunks are padded to an even length.
+        at = at
+            .saturating_add(8)
+            .saturating_add(len as usize)
+            .saturating_add(len as usize % 2);
+        if at > head.len() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Runs the decoding library, which panics on some damaged files.
+fn readable<T>(path: &Path, read: impl FnOnce() -> T) -> Result<T, AudioError> {
+    contained(read).map_err(|reason| AudioError::Format {
+        path: path.to_path_buf(),
+        reason,
+    })
 }
 
 /// Detects the format and returns the reader, the decoder of the first audio track, and the track.

@@ -1,11 +1,14 @@
 //! Batches: several texts as one padded array of token ids.
 
+use std::sync::OnceLock;
+
 use tokenizers::utils::truncation::truncate_encodings;
 use tokenizers::{
     Encoding, PostProcessor, TruncationDirection, TruncationParams, TruncationStrategy,
 };
 
-use super::{Tokenizer, TokenizerEngine, TokenizerError};
+use super::literal::spells;
+use super::{Tokenizer, TokenizerEngine, TokenizerError, caught, literal_of};
 
 /// Token ids of several texts, padded to the longest: `[rows, row_len]`, row-major.
 ///
@@ -57,7 +60,7 @@ pub struct TokenizedRow {
 }
 
 impl Tokenizer {
-    /// Encodes several texts with special tokens. Each is truncated to `max_len` tokens, of which
+    /// Encodes several texts with special tokens around them; those spelled in a text are ordinary text. Each is truncated to `max_len` tokens, of which
     /// special tokens are never dropped, and padded to the longest row.
     ///
     /// Padding uses the tokenizer's padding token, or 0 if it has none. A model that applies the
@@ -96,7 +99,7 @@ impl Tokenizer {
     }
 
     /// Token ids and segments of one text, or of a pair of texts in the model's pair format, with
-    /// special tokens. If `most` is set, a text is truncated to that number of tokens including
+    /// special tokens around them. Special tokens spelled in a text are ordinary text. If `most` is set, a text is truncated to that number of tokens including
     /// special tokens, which are never dropped. Of a pair, the longer text is truncated.
     ///
     /// # Errors
@@ -121,9 +124,16 @@ impl Tokenizer {
             return Err(TokenizerError::NoRoom { max_len, special });
         }
         let room = most.map(|most| most - special);
+        // Do not tokenize the part of a long text that is dropped.
+        let within = |text| room.map_or(text, |room| self.beginning(text, room));
+        let (text, pair) = (within(text), pair.map(within));
         let (ids, type_ids) = match (&self.engine, pair) {
-            (TokenizerEngine::Crate { inner, .. }, pair) => {
-                let encoding = encoded(inner, text, pair, room)?;
+            (TokenizerEngine::Crate { inner, literal, .. }, pair) => {
+                let encoding = caught("encoding", || {
+                    let plain = |text: &str| literal_encoding(inner, literal, text);
+                    let parts = (plain(text)?, pair.map(plain).transpose()?);
+                    encoded(inner, parts, room)
+                })?;
                 (
                     encoding.get_ids().to_vec(),
                     encoding.get_type_ids().to_vec(),
@@ -131,7 +141,7 @@ impl Tokenizer {
             }
             (TokenizerEngine::Pieces(_), Some(_)) => return Err(TokenizerError::NoPairs),
             (TokenizerEngine::Pieces(model), None) => {
-                let tokens = model.encode(text, true).into_iter();
+                let tokens = model.encode_literally(text).into_iter();
                 let room = room.unwrap_or(usize::MAX);
                 let ids: Vec<u32> = tokens.map(|(id, _)| id).take(room).collect();
                 let type_ids = vec![0; ids.len()];
@@ -145,23 +155,35 @@ impl Tokenizer {
     }
 }
 
-/// Encodes a text or a pair, truncated to `room` tokens without special tokens, then adds the
-/// special tokens.
-fn encoded(
+/// Encodes a text without special tokens around it; those spelled in the text are ordinary text.
+fn literal_encoding(
     inner: &tokenizers::Tokenizer,
+    literal: &OnceLock<Box<tokenizers::Tokenizer>>,
     text: &str,
-    pair: Option<&str>,
-    room: Option<usize>,
 ) -> Result<Encoding, TokenizerError> {
-    let plain = |text: &str| {
+    let encode = |inner: &tokenizers::Tokenizer| {
         let encoding = inner.encode_fast(text, false);
         encoding.map_err(TokenizerError::failed("encoding"))
     };
-    let (first, mut second) = (plain(text)?, pair.map(plain).transpose()?);
+    let encoding = encode(inner)?;
+    let mut ids = encoding.get_ids().iter();
+    match ids.any(|id| spells(inner, *id, text)) {
+        true => encode(literal_of(inner, literal)?),
+        false => Ok(encoding),
+    }
+}
+
+/// Truncates a text or a pair to `room` tokens without special tokens, then adds the special
+/// tokens.
+fn encoded(
+    inner: &tokenizers::Tokenizer,
+    (first, mut second): (Encoding, Option<Encoding>),
+    room: Option<usize>,
+) -> Result<Encoding, TokenizerError> {
     if let Some(second) = &mut second {
         second.set_type_ids(vec![1; second.len()]);
     }
-    let (first, second) = match room {
+    let (mut first, mut second) = match room {
         None => (first, second),
         Some(max_length) => truncate_encodings(
             first,
@@ -175,6 +197,11 @@ fn encoded(
         )
         .map_err(TokenizerError::failed("cutting"))?,
     };
+    // The crate would combine every piece beyond the limit with every piece of the other text.
+    first.take_overflowing();
+    if let Some(second) = &mut second {
+        second.take_overflowing();
+    }
     inner
         .post_process(first, second, true)
         .map_err(TokenizerError::failed("adding special tokens"))

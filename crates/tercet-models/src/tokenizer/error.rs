@@ -40,6 +40,9 @@ pub enum TokenizerError {
     /// The replacement table of a precompiled normalizer is damaged.
     #[error("the `precompiled_charsmap` of the tokenizer is damaged: {reason}")]
     BadCharsMap { reason: &'static str },
+    /// A setting of the `tokenizer.json` makes it unusable.
+    #[error("`{part}` of tokenizer.json: {reason}; download the file again or mend it")]
+    BadPart { part: &'static str, reason: String },
     /// The `tokenizers` crate cannot read the `tokenizer.json`.
     #[error("not a valid tokenizer.json")]
     BadJson {

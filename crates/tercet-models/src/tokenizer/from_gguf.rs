@@ -120,13 +120,14 @@ impl BosEosDefaults {
         usual: [Option<u32>; 3],
     ) -> Result<Tokenizer, TokenizerError> {
         let [bos, eos, pad] = usual;
+        // A token that is added must exist, so an id out of range is an error here.
         let named = |key: &str, usual: Option<u32>| match meta.opt_u32(key)? {
             Some(id) => Ok(id),
             None => usual.map_or_else(|| meta.get_u32(key), Ok),
         };
-        let pad = meta.opt_u32("tokenizer.ggml.padding_token_id")?.or(pad);
-        if let Some(pad) = pad {
-            tokenizer.pad = Some(tokenizer.known(pad)?);
+        let pad = meta.opt_token("tokenizer.ggml.padding_token_id")?.or(pad);
+        if let Some(pad) = pad.filter(|pad| tokenizer.known(*pad).is_ok()) {
+            tokenizer.pad = Some(pad);
         }
         let add_bos = meta.opt_bool("tokenizer.ggml.add_bos_token")?;
         if add_bos.unwrap_or(self.bos) {

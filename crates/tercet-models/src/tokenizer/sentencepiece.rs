@@ -22,6 +22,7 @@ pub(super) use normalizer::SentencePieceNormalizer;
 pub(super) use proto::read;
 
 use super::TokenizerError;
+use super::literal::longest_outside;
 use super::trie::Trie;
 use crate::gguf::clip;
 
@@ -222,8 +223,25 @@ impl SentencePieceModel {
         self.pieces.len()
     }
 
+    /// Length of the longest piece in bytes.
+    pub(super) fn longest_piece(&self) -> usize {
+        let lengths = self.pieces.iter().map(|piece| piece.text.len());
+        lengths.max().unwrap_or(0)
+    }
+
     pub(super) fn piece(&self, id: u32) -> Option<&SentencePieceEntry> {
         self.pieces.get(id as usize)
+    }
+
+    /// Whether a token has no text.
+    pub(super) fn is_control(&self, id: u32) -> bool {
+        let piece = self.piece(id);
+        piece.is_some_and(|piece| piece.kind == SentencePieceKind::Control)
+    }
+
+    /// The type of a piece.
+    pub(super) fn kind(&self, id: u32) -> Option<SentencePieceKind> {
+        self.piece(id).map(|piece| piece.kind)
     }
 
     /// The ids of tokens without text.
@@ -246,12 +264,13 @@ impl SentencePieceModel {
         self.any_id(text).or(self.unknown)
     }
 
-    /// The tokens of `text`; with `parse_special`, control tokens spelled in it are recognized.
-    pub(super) fn encode(&self, text: &str, parse_special: bool) -> Vec<SentencePieceToken> {
+    /// The tokens of `text`. Control tokens spelled in it are recognized outside of the byte ranges
+    /// `literal`, which ascend.
+    pub(super) fn encode(&self, text: &str, literal: &[Range<usize>]) -> Vec<SentencePieceToken> {
         let mut tokens = Vec::new();
         let (mut start, mut at) = (0, 0);
-        while parse_special && at < text.len() {
-            match self.special.longest(&text.as_bytes()[at..]) {
+        while at < text.len() {
+            match longest_outside(&self.special, text, at, literal) {
                 Some((len, id)) => {
                     self.encode_part(text, start..at, &mut tokens);
                     tokens.push((id, at..at + len));
@@ -262,6 +281,13 @@ impl SentencePieceModel {
             }
         }
         self.encode_part(text, start..text.len(), &mut tokens);
+        tokens
+    }
+
+    /// The tokens of `text`, in which control tokens are ordinary text.
+    pub(super) fn encode_literally(&self, text: &str) -> Vec<SentencePieceToken> {
+        let mut tokens = Vec::new();
+        self.encode_part(text, 0..text.len(), &mut tokens);
         tokens
     }
 

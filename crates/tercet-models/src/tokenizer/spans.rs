@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use super::{Tokenizer, TokenizerEngine, TokenizerError};
+use super::{Tokenizer, TokenizerEngine, TokenizerError, caught};
 
 impl Tokenizer {
     /// The token ids of `text` without special tokens around it, each with its byte range in
@@ -17,14 +17,29 @@ impl Tokenizer {
     ) -> Result<Vec<(u32, Range<usize>)>, TokenizerError> {
         let inner = match &self.engine {
             TokenizerEngine::Crate { inner, .. } => inner,
-            TokenizerEngine::Pieces(model) => return Ok(model.encode(text, true)),
+            TokenizerEngine::Pieces(model) => return Ok(model.encode(text, &[])),
         };
-        let encoding = inner
-            .encode(text, false)
-            .map_err(TokenizerError::failed("encoding"))?;
-        let spans = encoding.get_offsets().iter();
-        let spans = spans.map(|&(start, end)| start..end);
-        Ok(encoding.get_ids().iter().copied().zip(spans).collect())
+        caught("encoding", || {
+            let encoding = inner
+                .encode(text, false)
+                .map_err(TokenizerError::failed("encoding"))?;
+            let spans = encoding.get_offsets().iter();
+            let spans = spans.map(|&(start, end)| start..end);
+            Ok(encoding.get_ids().iter().copied().zip(spans).collect())
+        })
+    }
+
+    /// The tokens of a text and their byte ranges. Special tokens that overlap the byte ranges
+    /// `literal` are ordinary text, for the engine of this crate.
+    pub(super) fn encode_with_spans_outside(
+        &self,
+        text: &str,
+        literal: &[Range<usize>],
+    ) -> Result<Vec<(u32, Range<usize>)>, TokenizerError> {
+        match &self.engine {
+            TokenizerEngine::Crate { .. } => self.encode_with_spans(text),
+            TokenizerEngine::Pieces(model) => Ok(model.encode(text, literal)),
+        }
     }
 
     /// The special tokens that [`Self::encode`] prepends to and appends to a text.

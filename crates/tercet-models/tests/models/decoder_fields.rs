@@ -24,27 +24,26 @@ fn folder(model: &str) -> std::path::PathBuf {
 #[test]
 fn what_is_not_honoured_is_refused_by_name() {
     let method = |name: &str| json!({"quant_method": name});
-    let gptq = json!({"quant_method": "gptq", "bits": 3, "group_size": 32});
-    let awq = json!({"quant_method": "awq", "bits": 4, "group_size": 40});
+    let gptq = json!({"quant_method": "gptq", "bits": 9, "group_size": 32});
+    let awq = json!({"quant_method": "awq", "bits": 4, "group_size": 0});
+    let both = json!({"quant_method": "bitsandbytes", "load_in_4bit": true, "load_in_8bit": true});
+    let af4 = json!({"quant_method": "bitsandbytes", "bnb_4bit_quant_type": "af4"});
     let sparse = json!({"quant_method": "compressed-tensors", "format": "marlin-24"});
     for (model, field, value) in [
         ("falcon-a", "alibi", json!(true)),
         ("falcon-a", "parallel_attn", json!(false)),
         ("falcon-a", "num_ln_in_parallel_attn", json!(3)),
-        (
-            "falcon-a",
-            "apply_residual_connection_post_layernorm",
-            json!(true),
-        ),
         ("gpt2-a", "scale_attn_by_inverse_layer_idx", json!(true)),
         ("gpt2-a", "scale_attn_weights", json!(false)),
         ("gpt2-a", "add_cross_attention", json!(true)),
         ("gpt2-a", "n_ctx", json!(64)),
         ("gpt_oss-a", "swiglu_alpha", json!(1.0)),
         ("gpt_oss-a", "experts_per_token", json!(1)),
-        ("gpt_oss-a", "quantization_config", method("bitsandbytes")),
+        ("gpt_oss-a", "quantization_config", method("quanto")),
         ("llama-a", "quantization_config", method("mxfp4")),
-        ("deepseek_v3-a", "quantization_config", method("hqq")),
+        ("deepseek_v3-a", "quantization_config", method("aqlm")),
+        ("llama-a", "quantization_config", both),
+        ("llama-a", "quantization_config", af4),
         ("llama-a", "quantization_config", gptq),
         ("llama-a", "quantization_config", awq),
         ("llama-a", "quantization_config", sparse),
@@ -53,7 +52,6 @@ fn what_is_not_honoured_is_refused_by_name() {
         ("deepseek_v3-a", "num_key_value_heads", json!(1)),
         ("deepseek_v2-a", "norm_topk_prob", json!(true)),
         ("deepseek_v2-a", "moe_layer_freq", json!(2)),
-        ("granitemoe-a", "router_bias", json!(true)),
         ("mamba-a", "d_inner", json!(31)),
         ("mamba-a", "rms_norm", json!(false)),
         ("mamba2-a", "norm_before_gate", json!(true)),
@@ -80,8 +78,7 @@ fn what_is_not_honoured_is_refused_by_name() {
         ("qwen3_5-a", "attn_output_gate", json!(false)),
         ("ministral3-a", "rope_parameters", json!(null)),
         ("mistral3-a", "text_config", json!(null)),
-        ("mistral3-a", "quantization_config", method("hqq")),
-        ("mistral3-a", "perceiver", json!(true)),
+        ("mistral3-a", "quantization_config", method("aqlm")),
     ] {
         let refused = DecoderSpec::from_json(&changed(model, field, value)).unwrap_err();
         let refused = refused.to_string();
@@ -159,10 +156,17 @@ fn queries_grow_with_positions_as_said() {
     assert!(refused.contains("llama_4_scaling_beta"), "{refused}");
     ropes["llama_4_scaling_beta"] = json!(0);
     assert_eq!(read(&ropes).unwrap().attention_temperature, None);
-    // Families without position-dependent query scale reject the field.
-    let other = DecoderSpec::from_json(&changed("mistral-a", "rope_parameters", ropes));
-    let refused = other.unwrap_err().to_string();
-    assert!(refused.contains("llama_4_scaling_beta"), "{refused}");
+    // Families without position-dependent query scale ignore the field.
+    ropes["llama_4_scaling_beta"] = json!(0.1);
+    let other = changed("mistral-a", "rope_parameters", ropes);
+    assert_eq!(
+        DecoderSpec::from_json(&other)
+            .unwrap()
+            .attention_temperature,
+        None
+    );
+    let ignored = tercet_models::config::ignored_keys(&other).unwrap();
+    assert_eq!(ignored, ["rope_parameters.llama_4_scaling_beta"]);
 }
 
 /// A folder with this configuration and the tensors of a committed model.
@@ -189,7 +193,10 @@ fn decoders_beside_a_tower_open_for_texts_alone() {
         let refused = with_config(model, &config).decoder_spec().unwrap_err();
         let refused = tercet::one_line(&refused);
         assert!(refused.contains(prefix), "{refused}");
-        for (field, value) in [("odd", json!(1)), ("model_type", json!("mistral4"))] {
+        for (field, value) in [
+            ("hidden_act", json!("mish")),
+            ("model_type", json!("mistral4")),
+        ] {
             let mut config = HfFolder::open(folder(model)).unwrap().config().clone();
             config["text_config"][field] = value;
             let refused = DecoderSpec::from_json(&config).unwrap_err().to_string();

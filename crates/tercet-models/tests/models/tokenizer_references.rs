@@ -67,6 +67,79 @@ fn ids_of_files() {
 }
 
 #[test]
+fn special_tokens_in_literal_text_are_text() {
+    for name in [
+        "byte_level.json",
+        "unigram.json",
+        "word_piece.json",
+        "bpe.model",
+        "unigram.model",
+    ] {
+        let tokenizer = read(name);
+        let mut special: Vec<u32> = tokenizer.special_ids().into_iter().collect();
+        special.sort_unstable();
+        assert!(!special.is_empty(), "{name}");
+        for id in special {
+            let spelled = tokenizer.id_to_token(id).unwrap();
+            let text = format!("a {spelled} b{spelled}c");
+            let recognized = tokenizer.encode(&text, false).unwrap();
+            let count = |ids: &[u32]| ids.iter().filter(|i| **i == id).count();
+            assert!(count(&recognized) >= 2, "{name} {text}");
+            let unknown = tokenizer.encode_literally("\u{10FFFD}", false).unwrap();
+            let has = |ids: &[u32]| ids.contains(&id) && !unknown.contains(&id);
+            let literal = tokenizer.encode_literally(&text, false).unwrap();
+            assert!(!has(&literal), "{name} {text} {literal:?}");
+            // Rows for encoders are literal. Models of pieces add no tokens around them.
+            let around = tokenizer.encode_row("", None, None).unwrap().ids;
+            let row = tokenizer.encode_row(&text, None, None).unwrap().ids;
+            if !unknown.contains(&id) {
+                assert_eq!(count(&row), count(&around), "{name} {text} {row:?}");
+            }
+            // The first spelling is of people, the second is not.
+            let people = 2..2 + spelled.len();
+            let mixed = tokenizer.encode_mixed_with_spans(&text, std::slice::from_ref(&people));
+            let mixed = mixed.unwrap();
+            let at = text.rfind(&*spelled).unwrap();
+            let found: Vec<_> = mixed.iter().filter(|(i, _)| *i == id).collect();
+            if !unknown.contains(&id) {
+                assert_eq!(found.len(), 1, "{name} {text} {mixed:?}");
+                assert!(found[0].1.start <= at && found[0].1.end >= at + spelled.len());
+            }
+            assert!(
+                mixed.iter().all(|(_, span)| span.end <= text.len()),
+                "{mixed:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_model_that_knows_special_tokens_does_not_find_them_in_literal_text() {
+    // The pieces of a Unigram model have scores, and special tokens have the best.
+    let json = r#"{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [
+        {"id": 1, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false,
+         "normalized": false, "special": true}],
+        "normalizer": null, "post_processor": null,
+        "pre_tokenizer": {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": true},
+        "decoder": {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": true},
+        "model": {"type": "Unigram", "unk_id": 0, "byte_fallback": false, "vocab": [["<unk>", 0.0],
+            ["</s>", 0.0], ["\u2581a", -1.0], ["<", -5.0], ["/", -5.0], ["s", -5.0], [">", -5.0]]}}"#;
+    let tokenizer = Tokenizer::from_json(json.as_bytes()).unwrap();
+    assert_eq!(tokenizer.encode("a</s>", false).unwrap(), [2, 1]);
+    assert_eq!(
+        tokenizer.encode_literally("a</s>", false).unwrap(),
+        [2, 3, 4, 5, 6]
+    );
+    assert_eq!(
+        tokenizer.encode_row("a</s>", None, None).unwrap().ids,
+        [2, 3, 4, 5, 6]
+    );
+    let people = 1..5;
+    let mixed = tokenizer.encode_mixed("a</s></s>", std::slice::from_ref(&people));
+    assert_eq!(mixed.unwrap(), [2, 3, 4, 5, 6, 1]);
+}
+
+#[test]
 fn texts_of_ids_at_once_and_streamed() {
     for (name, cases) in references().decoded {
         let tokenizer = read(&name);
@@ -185,6 +258,7 @@ fn ids_of_gguf_vocabularies() {
     };
     let llama = bare("bpe", gguf_of_pieces("bpe.model", "llama"), true);
     assert_eq!(llama.encode("", true).unwrap(), [1]);
+    assert_eq!(llama.end_ids(), [llama.token_to_id("</s>").unwrap()]);
     let unigram = gguf_of_pieces("unigram.model", "t5");
     let unigram = unigram.bool(PREFIX, true).bool(REMOVE, true);
     let t5 = bare(

@@ -42,16 +42,15 @@ fn check(file: &str, change: impl FnOnce(&mut Value), said: &[&str]) {
 #[test]
 fn configurations_are_honoured_or_refused() {
     const CONFIG: &str = "config.json";
-    check(CONFIG, |v| v["shuffled"] = json!(1), &["`shuffled`"]);
     check(
         CONFIG,
-        |v| v["text_config"]["odd"] = json!(1),
-        &["`text_config.odd`"],
+        |v| v["text_config"]["hidden_act"] = json!("mish"),
+        &["`text_config.hidden_act`"],
     );
     check(
         CONFIG,
-        |v| v["vision_config"]["odd"] = json!(1),
-        &["`vision_config.odd`"],
+        |v| v["vision_config"]["num_channels"] = json!(4),
+        &["`vision_config.num_channels`"],
     );
     check(
         CONFIG,

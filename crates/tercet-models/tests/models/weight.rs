@@ -63,6 +63,10 @@ fn every_type_converts_or_is_refused() {
                 blocks,
                 shape,
             }) => {
+                if [GgmlType::Q1_0, GgmlType::Q2_0].contains(ty) {
+                    assert_eq!(scheme, Scheme::Q4_0);
+                    continue;
+                }
                 assert_eq!(scheme.block_len() as u64, ty.block_len());
                 assert_eq!(scheme.block_bytes() as u64, ty.block_bytes());
                 assert_eq!(scheme.name(), ty.name().to_lowercase());
@@ -75,8 +79,8 @@ fn every_type_converts_or_is_refused() {
             }
             Err(WeightError::UnsupportedType { tensor, found, .. }) => {
                 assert_eq!((tensor.as_str(), found), ("w", ty.name()));
-                use GgmlType::{I16, Q1_0, Q8_1, Q8_K};
-                assert!([Q8_1, Q8_K, I16, Q1_0].contains(ty), "{}", ty.name());
+                use GgmlType::{I16, Q8_1, Q8_K};
+                assert!([Q8_1, Q8_K, I16].contains(ty), "{}", ty.name());
             }
             Err(other) => panic!("{other:?}"),
         }
@@ -135,4 +139,49 @@ fn misaligned_data_is_copied() {
         safetensors_tensor(&file, file.tensor("x").unwrap()),
         Err(WeightError::TooManyDims { rank: 40, .. })
     ));
+}
+
+/// Q1_0 and Q2_0 become Q4_0 with the same values: `d * (2 bit - 1)` and `d * (code - 1)`, codes
+/// from the lowest bits.
+#[test]
+fn one_and_two_bit_blocks_keep_their_values() {
+    type Value = fn(&[u8], usize) -> f32;
+    let cases: [(GgmlType, Value); 2] = [
+        (GgmlType::Q1_0, |codes, at| {
+            f32::from(codes[at / 8] >> (at % 8) & 1) * 2.0 - 1.0
+        }),
+        (GgmlType::Q2_0, |codes, at| {
+            f32::from(codes[at / 4] >> (at % 4 * 2) & 3) - 1.0
+        }),
+    ];
+    for (ty, value) in cases {
+        let (len, rows) = (ty.block_len() as usize, 3);
+        let (mut bytes, mut expected) = (Vec::new(), Vec::new());
+        for block in 0..2 * rows {
+            // F16 scales 1.5, -0.25, and a subnormal number.
+            let (bits, scale) =
+                [(0x3E00_u16, 1.5), (0xB400, -0.25), (1, 2f32.powi(-24))][block % 3];
+            let codes: Vec<u8> = (0..16).map(|i| (i * 37 + block * 101 + 27) as u8).collect();
+            bytes.extend(bits.to_le_bytes());
+            bytes.extend(&codes);
+            expected.extend((0..len).map(|at| scale * value(&codes, at)));
+        }
+        let file = GgufWriter::default()
+            .tensor("w", &[2 * len as u64, rows as u64], ty.id(), &bytes)
+            .bytes();
+        let gguf = Gguf::parse(MappedFile::from_vec(file)).unwrap();
+        let found = gguf_weight(&gguf, gguf.tensor("w").unwrap()).unwrap();
+        let ModelWeight::Packed {
+            scheme,
+            blocks,
+            shape,
+        } = &found
+        else {
+            panic!("{ty} is not packed");
+        };
+        assert_eq!((*scheme, &shape[..]), (Scheme::Q4_0, &[rows, 2 * len][..]));
+        let mut values = vec![0.0; rows * 2 * len];
+        scheme.dequantize(blocks.bytes(), &mut values).unwrap();
+        assert_eq!(values, expected, "{ty}");
+    }
 }

@@ -1,14 +1,16 @@
-//! Runs ONNX's own test cases (`onnx/backend/test/data`) on an executor: `node_suite FOLDER
-//! [EXECUTOR] [FILTER]`.
+//! Runs ONNX's own test cases (`onnx/backend/test/data`) on an executor: `node_suite EXECUTOR
+//! FILTER VERSION=FOLDER...`.
 //!
-//! Prints a line per case with tab-separated columns: outcome, set and case, operator, reason.
-//! `cargo xtask onnx` turns the lines into a table. If the import error requests the value of an
+//! The folders are those of several versions of ONNX. A case is run once if versions have it with
+//! the same bytes. Prints a line per case with tab-separated columns: outcome, set and case with
+//! `@VERSION`, operator, reason. `cargo xtask onnx` turns the lines into a table. If the import error requests the value of an
 //! input that decides shapes, the case is imported again with that value, and its outcome is
 //! `given`.
 
 mod compare;
 mod run;
 
+use std::collections::HashSet;
 use std::error::Error;
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,17 +27,24 @@ const SETS: [&str; 4] = ["node", "simple", "pytorch-converted", "pytorch-operato
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
-    let usage = "usage: node_suite FOLDER [EXECUTOR] [FILTER]";
-    let folder = PathBuf::from(args.next().ok_or(usage)?);
-    let device = Device::by_name(&args.next().unwrap_or_else(|| "cpu".into()))?;
-    let filter = args.next().unwrap_or_default();
+    let usage = "usage: node_suite EXECUTOR FILTER VERSION=FOLDER...";
+    let device = Device::by_name(&args.next().ok_or(usage)?)?;
+    let filter = args.next().ok_or(usage)?;
+    let mut seen = HashSet::new();
     // Panics are counted as an outcome, so their messages are suppressed.
     std::panic::set_hook(Box::new(|_| {}));
     let mut out = std::io::stdout().lock();
-    for (name, case) in cases(&folder)? {
-        if !name.contains(&filter) {
-            continue;
+    let mut all = Vec::new();
+    for versioned in args {
+        let (version, folder) = versioned.split_once('=').ok_or(usage)?;
+        for (name, case) in cases(Path::new(folder))? {
+            let digest = case.digest(&name)?;
+            if name.contains(&filter) && seen.insert(digest) {
+                all.push((format!("{name}@{version}"), case));
+            }
         }
+    }
+    for (name, case) in all {
         let outcome = catch_unwind(AssertUnwindSafe(|| case.run(&device)));
         let outcome = outcome.unwrap_or(Ok(Outcome::Panicked))?;
         let reason = outcome.reason().replace(['\n', '\t'], " ");
@@ -50,7 +59,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn cases(folder: &Path) -> Result<Vec<(String, Case)>, Box<dyn Error>> {
     let mut cases = Vec::new();
     for set in SETS {
-        for entry in std::fs::read_dir(folder.join(set))? {
+        let Ok(entries) = std::fs::read_dir(folder.join(set)) else {
+            continue;
+        };
+        for entry in entries {
             let path = entry?.path();
             let model = path.join("model.onnx");
             if !model.exists() {
@@ -59,12 +71,14 @@ fn cases(folder: &Path) -> Result<Vec<(String, Case)>, Box<dyn Error>> {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let data = std::fs::read_dir(&path)?
                 .filter_map(|e| Some(e.ok()?.path()))
-                .filter(|p| p.is_dir())
-                .collect();
+                .filter(|p| p.is_dir());
+            let mut data: Vec<PathBuf> = data.collect();
+            data.sort();
             cases.push((format!("{set}/{name}"), Case { model, data }));
         }
     }
-    for entry in std::fs::read_dir(folder.join("light"))? {
+    let light = std::fs::read_dir(folder.join("light"));
+    for entry in light.into_iter().flatten() {
         let model = entry?.path();
         if model.extension().is_some_and(|e| e == "onnx") {
             let name = model.file_stem().unwrap_or_default().to_string_lossy();

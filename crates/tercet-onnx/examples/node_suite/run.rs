@@ -2,11 +2,12 @@
 //! results.
 
 use std::error::Error;
+use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 use prost::Message;
 use tercet::{Device, OpKind, Tensor, one_line};
-use tercet_onnx::proto::{GraphProto, ModelProto, TypeValue};
+use tercet_onnx::proto::{GraphProto, ModelProto, TensorProto, TypeProto, TypeValue};
 use tercet_onnx::{ImportOptions, ImportedModel, NodeErrorKind, OnnxError, OnnxModel, StringTable};
 
 use crate::compare::{differ, is_rounding};
@@ -54,6 +55,28 @@ pub(crate) struct Case {
 type Input = (String, Result<Tensor, String>);
 
 impl Case {
+    /// A hash of the name and all files. Models are compared without the name of the tool that
+    /// wrote them, which has the version.
+    pub(crate) fn digest(&self, name: &str) -> Result<u64, Box<dyn Error>> {
+        let mut hasher = std::hash::DefaultHasher::new();
+        name.hash(&mut hasher);
+        let mut model = ModelProto::decode(std::fs::read(&self.model)?.as_slice())?;
+        model.producer_name = None;
+        model.producer_version = None;
+        model.encode_to_vec().hash(&mut hasher);
+        for folder in &self.data {
+            let mut files: Vec<PathBuf> = std::fs::read_dir(folder)?
+                .map(|e| Ok(e?.path()))
+                .collect::<Result<_, std::io::Error>>()?;
+            files.sort();
+            for file in files {
+                file.file_name().hash(&mut hasher);
+                std::fs::read(file)?.hash(&mut hasher);
+            }
+        }
+        Ok(hasher.finish())
+    }
+
     pub(crate) fn run(&self, device: &Device) -> Result<Outcome, Box<dyn Error>> {
         let bytes = std::fs::read(&self.model)?;
         let strings = OnnxModel::read(bytes.clone())?.strings();
@@ -63,13 +86,13 @@ impl Case {
         if self.data.is_empty() {
             let outputs =
                 |i| PathBuf::from(format!("{}_output_{i}.pb", without_extension(&self.model)));
-            return self.run_set(device, (&ramps(&graph), &strings), &outputs);
+            return self.run_set(device, (&graph, &ramps(&graph), &strings), &outputs);
         }
         let mut outcome = Outcome::Passed;
         for data in &self.data {
             let outputs = |i| data.join(format!("output_{i}.pb"));
             let inputs = inputs(&graph, data, &strings);
-            outcome = self.run_set(device, (&inputs, &strings), &outputs)?;
+            outcome = self.run_set(device, (&graph, &inputs, &strings), &outputs)?;
             if !matches!(outcome, Outcome::Passed | Outcome::Given) {
                 break;
             }
@@ -80,7 +103,7 @@ impl Case {
     fn run_set(
         &self,
         device: &Device,
-        (inputs, strings): (&[Input], &StringTable),
+        (graph, inputs, strings): (&GraphProto, &[Input], &StringTable),
         expected: &dyn Fn(usize) -> PathBuf,
     ) -> Result<Outcome, Box<dyn Error>> {
         let (imported, given) = match import(&self.model, inputs) {
@@ -114,8 +137,26 @@ impl Case {
         } else {
             Outcome::Passed
         };
-        for (i, found) in outputs.iter().enumerate() {
-            let expected = match tensor(&expected(i), strings) {
+        let mut wanted = Vec::new();
+        for (i, info) in graph.output.iter().enumerate() {
+            let path = expected(i);
+            if self.data.is_empty() {
+                wanted.push(tensor(&path, strings));
+                continue;
+            }
+            match value(&path, info.r#type.as_ref()) {
+                Ok(value) => wanted.extend(parts("", value, strings).into_iter().map(|(_, t)| t)),
+                Err(reason) => wanted.push(Err(reason)),
+            }
+        }
+        if wanted.len() != outputs.len() {
+            let (found, wanted) = (outputs.len(), wanted.len());
+            return Ok(Outcome::Wrong(format!(
+                "{found} tensors, expected {wanted}"
+            )));
+        }
+        for (i, (found, expected)) in outputs.iter().zip(wanted).enumerate() {
+            let expected = match expected {
                 Ok(t) => t,
                 Err(e) => return Ok(Outcome::Wrong(format!("output {i}: {e}"))),
             };
@@ -145,17 +186,97 @@ fn tensor(path: &Path, strings: &StringTable) -> Result<Tensor, String> {
     strings.read_tensor(std::fs::read(path).map_err(|e| e.to_string())?)
 }
 
+/// A sequence in a file (`onnx-data.proto`).
+#[derive(Clone, PartialEq, Message)]
+struct SequenceProto {
+    #[prost(string, optional, tag = "1")]
+    name: Option<String>,
+    #[prost(int32, optional, tag = "2")]
+    elem_type: Option<i32>,
+    #[prost(message, repeated, tag = "3")]
+    tensors: Vec<TensorProto>,
+    #[prost(message, repeated, tag = "5")]
+    sequences: Vec<SequenceProto>,
+}
+
+/// An optional value in a file.
+#[derive(Clone, PartialEq, Message)]
+struct OptionalProto {
+    #[prost(string, optional, tag = "1")]
+    name: Option<String>,
+    #[prost(int32, optional, tag = "2")]
+    elem_type: Option<i32>,
+    #[prost(message, optional, tag = "3")]
+    tensor: Option<TensorProto>,
+    #[prost(message, optional, tag = "5")]
+    sequence: Option<SequenceProto>,
+}
+
+/// A value of a case.
+enum CaseValue {
+    Tensor(TensorProto),
+    Sequence(Vec<TensorProto>),
+    Absent,
+}
+
+/// Reads a value of a declared type.
+fn value(path: &Path, ty: Option<&TypeProto>) -> Result<CaseValue, String> {
+    let bytes = std::fs::read(path).map_err(|e| e.to_string())?;
+    let bytes = bytes.as_slice();
+    let text = |e: prost::DecodeError| e.to_string();
+    let sequence = |own: SequenceProto| match own.sequences.is_empty() {
+        true => Ok(CaseValue::Sequence(own.tensors)),
+        false => Err("sequences of sequences are not supported".to_string()),
+    };
+    match ty.and_then(|t| t.value.as_ref()) {
+        Some(TypeValue::Sequence(_)) => sequence(SequenceProto::decode(bytes).map_err(text)?),
+        Some(TypeValue::Optional(of)) => {
+            // Older cases have the value itself.
+            let inner = of.elem_type.as_deref().and_then(|t| t.value.as_ref());
+            let own = OptionalProto::decode(bytes);
+            match (own, inner) {
+                (Ok(own), _) if own.tensor.is_some() || own.sequence.is_some() => {
+                    match (own.tensor, own.sequence) {
+                        (Some(tensor), _) => Ok(CaseValue::Tensor(tensor)),
+                        (None, own) => sequence(own.unwrap_or_default()),
+                    }
+                }
+                (Ok(own), _) if own.elem_type.unwrap_or(0) == 0 => Ok(CaseValue::Absent),
+                (_, Some(TypeValue::Sequence(_))) => {
+                    sequence(SequenceProto::decode(bytes).map_err(text)?)
+                }
+                _ => Ok(CaseValue::Tensor(TensorProto::decode(bytes).map_err(text)?)),
+            }
+        }
+        _ => Ok(CaseValue::Tensor(TensorProto::decode(bytes).map_err(text)?)),
+    }
+}
+
+/// The tensors of a value with their names: `NAME`, or `NAME[0]` and so on for a sequence.
+fn parts(name: &str, value: CaseValue, strings: &StringTable) -> Vec<Input> {
+    let read = |proto: &TensorProto| strings.read_tensor(proto.encode_to_vec());
+    match value {
+        CaseValue::Absent => Vec::new(),
+        CaseValue::Tensor(proto) => vec![(name.to_string(), read(&proto))],
+        CaseValue::Sequence(list) => {
+            let list = list.iter().enumerate();
+            list.map(|(i, proto)| (format!("{name}[{i}]"), read(proto)))
+                .collect()
+        }
+    }
+}
+
 /// The input tensors in a folder.
 fn inputs(graph: &GraphProto, data: &Path, strings: &StringTable) -> Vec<Input> {
     let mut inputs = Vec::new();
     for (i, info) in graph.input.iter().enumerate() {
         let path = data.join(format!("input_{i}.pb"));
-        let ty = info.r#type.as_ref().and_then(|t| t.value.as_ref());
-        if matches!(ty, Some(TypeValue::Tensor(_))) && path.exists() {
-            inputs.push((
-                info.name.clone().unwrap_or_default(),
-                tensor(&path, strings),
-            ));
+        let name = info.name.as_deref().unwrap_or_default();
+        if path.exists() {
+            match value(&path, info.r#type.as_ref()) {
+                Ok(value) => inputs.extend(parts(name, value, strings)),
+                Err(reason) => inputs.push((name.to_string(), Err(reason))),
+            }
         }
     }
     inputs
@@ -189,10 +310,16 @@ fn ramps(graph: &GraphProto) -> Vec<Input> {
 /// Imports a model, with the input values that the import requests. The flag is true if it
 /// requested any.
 fn import(path: &Path, inputs: &[Input]) -> Result<(ImportedModel, bool), OnnxError> {
+    let model = OnnxModel::read(path)?;
+    let tensors = inputs
+        .iter()
+        .filter_map(|(name, t)| Some((name.as_str(), t.as_ref().ok()?.ty())));
+    let tensors: Vec<_> = tensors.collect();
     let mut options = ImportOptions::new();
+    options = model.options_for(&options, &tensors)?.unwrap_or(options);
     let mut given = false;
     loop {
-        let e = match tercet_onnx::import(path, &options) {
+        let e = match model.import(&options) {
             Ok(imported) => return Ok((imported, given)),
             Err(e) => e,
         };

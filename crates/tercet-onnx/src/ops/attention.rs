@@ -9,6 +9,7 @@ use tercet_ir::{DType, Dim, Tensor, Value};
 use super::shape::{product, reshaped};
 use super::{OpsetEntry, op};
 use crate::call::{ImportNode, NodeOutputs, one};
+use crate::ctx::ImportCtx;
 use crate::error::NodeErrorKind;
 use crate::val::ImportedValue;
 
@@ -66,14 +67,19 @@ pub(super) fn join_heads(k: &mut ImportNode<'_, '_>, x: Value) -> Result<Value, 
 
 /// The numbers from 0 along a dimension, which can be symbolic.
 pub(crate) fn positions(k: &mut ImportNode<'_, '_>, dim: &Dim) -> Result<Value, NodeErrorKind> {
-    if let Some(n) = dim.known().filter(|n| k.c.spend(*n)) {
+    steps(k.c, dim)
+}
+
+/// As [`positions`], in an import context.
+pub(crate) fn steps(c: &mut ImportCtx<'_>, dim: &Dim) -> Result<Value, NodeErrorKind> {
+    if let Some(n) = dim.known().filter(|n| c.spend(*n)) {
         let numbers: Vec<i64> = (0..n as i64).collect();
-        return k.c.place(
+        return c.place(
             &ImportedValue::known(Tensor::from_slice(&[n], &numbers)?),
             0,
         );
     }
-    let g = k.g();
+    let g = c.g();
     let one_ = g.constant(Tensor::from_slice(&[1], &[1i64])?)?;
     let ones = g.expand(one_, [dim.clone()])?;
     let sums = g.cum_sum(ones, 0)?;

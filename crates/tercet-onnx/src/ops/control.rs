@@ -1,8 +1,11 @@
 //! Control flow: branches, loops and scans with subgraphs.
 //!
 //! Constant conditions and iteration counts are resolved at import time: the selected branch is
-//! inlined, and the loop is unrolled. Otherwise a branch or scan becomes a subgraph that receives
-//! all values it reads as operands.
+//! inlined, and the loop is unrolled. Otherwise a branch, loop or scan becomes a subgraph that
+//! receives all values it reads as operands.
+
+mod branches;
+mod data_loop;
 
 use std::collections::HashSet;
 
@@ -14,7 +17,7 @@ use super::{OpsetEntry, op};
 use crate::call::{ImportNode, NodeOutputs, axis};
 use crate::ctx::{ImportCtx, ImportScope};
 use crate::error::NodeErrorKind;
-use crate::proto::GraphProto;
+use crate::proto::{GraphProto, TypeValue, ValueInfoProto};
 use crate::sort;
 use crate::val::ImportedValue;
 
@@ -98,27 +101,69 @@ impl<'m> ImportCtx<'m> {
         captures: &[(&'m str, ImportedValue)],
         what: &str,
     ) -> Result<Option<Graph>, NodeErrorKind> {
-        let types: Vec<Option<Type>> = captures
-            .iter()
-            .map(|(_, v)| match v {
-                ImportedValue::Graph(v) => Some(self.graph().ty(*v).clone()),
-                _ => None,
-            })
-            .collect();
-        let mut scope = ImportScope {
+        self.sub_graph_with(graph, arguments, captures, what, |_, _, results| {
+            Ok(results)
+        })
+    }
+
+    /// Imports a graph without arguments in a new level, which stays open; `None` if one of its
+    /// nodes failed.
+    pub(crate) fn open_sub_graph(
+        &mut self,
+        graph: &'m GraphProto,
+        captures: &[(&'m str, ImportedValue)],
+        what: &str,
+    ) -> Result<Option<Vec<ImportedValue>>, NodeErrorKind> {
+        let types = captured(captures).into_iter();
+        let types: Vec<Type> = types.map(|v| self.graph().ty(v).clone()).collect();
+        let mut scope = self.sub_scope();
+        self.push_level(false);
+        let made = self.sub_graph_in(graph, &[], captures, &types, &mut scope, what);
+        Ok(made?.map(|(_, results)| results))
+    }
+
+    /// The scope of a subgraph, which sees its captures only.
+    fn sub_scope(&mut self) -> ImportScope<'m> {
+        let outer = self.scopes.iter().rev().find(|s| s.isolated);
+        let attributes = outer.map(|s| s.attributes.clone()).unwrap_or_default();
+        ImportScope {
             isolated: true,
             opsets: self.scope().opsets.clone(),
-            attributes: self
-                .scopes
-                .iter()
-                .rev()
-                .find(|s| s.isolated)
-                .map(|s| s.attributes.clone())
-                .unwrap_or_default(),
+            attributes,
             ..ImportScope::default()
-        };
+        }
+    }
+
+    /// As [`ImportCtx::sub_graph`]. `finish` receives the arguments and results of the graph, and
+    /// adds nodes that compute the results to return. It may have more arguments than the graph of
+    /// the file, which come last.
+    fn sub_graph_with(
+        &mut self,
+        graph: &'m GraphProto,
+        arguments: &[Type],
+        captures: &[(&'m str, ImportedValue)],
+        what: &str,
+        finish: impl FnOnce(&mut Graph, &[Value], Vec<Value>) -> Result<Vec<Value>, NodeErrorKind>,
+    ) -> Result<Option<Graph>, NodeErrorKind> {
+        let types = captured(captures).into_iter();
+        let types: Vec<Type> = types.map(|v| self.graph().ty(v).clone()).collect();
+        let mut scope = self.sub_scope();
         self.push_level(false);
         let made = self.sub_graph_in(graph, arguments, captures, &types, &mut scope, what);
+        let made = made.and_then(|results| {
+            let Some((arguments, results)) = results else {
+                return Ok(false);
+            };
+            let results = results.iter().enumerate();
+            let results: Result<Vec<Value>, NodeErrorKind> =
+                results.map(|(i, val)| self.place(val, i)).collect();
+            let results = results?;
+            let results = finish(self.g(), &arguments, results)?;
+            for (i, value) in results.into_iter().enumerate() {
+                self.g().output(&format!("result{i}"), value)?;
+            }
+            Ok(true)
+        });
         let built = self.pop_level();
         Ok(made?.then_some(built))
     }
@@ -128,67 +173,42 @@ impl<'m> ImportCtx<'m> {
         graph: &'m GraphProto,
         arguments: &[Type],
         captures: &[(&'m str, ImportedValue)],
-        types: &[Option<Type>],
+        types: &[Type],
         scope: &mut ImportScope<'m>,
         what: &str,
-    ) -> Result<bool, NodeErrorKind> {
-        for (i, (info, ty)) in graph.input.iter().zip(arguments).enumerate() {
-            let value = self.g().input(&format!("argument{i}"), ty.clone())?;
+    ) -> Result<Option<(Vec<Value>, Vec<ImportedValue>)>, NodeErrorKind> {
+        let mut given = Vec::with_capacity(arguments.len());
+        for (i, ty) in arguments.iter().enumerate() {
+            given.push(self.g().input(&format!("argument{i}"), ty.clone())?);
+        }
+        for (info, value) in graph.input.iter().zip(&given) {
             scope
                 .names
-                .insert(info.name.as_deref().unwrap_or(""), value.into());
+                .insert(info.name.as_deref().unwrap_or(""), (*value).into());
         }
-        for (i, ((name, val), ty)) in captures.iter().zip(types).enumerate() {
-            let val = match ty {
-                Some(ty) => self.g().input(&format!("capture{i}"), ty.clone())?.into(),
-                // Values of the outer graph are not available here.
-                None => match val {
-                    ImportedValue::Narrow(_, inner)
-                        if matches!(&**inner, ImportedValue::Graph(_)) =>
-                    {
-                        ImportedValue::Unsupported(
-                            "has a dtype that subgraphs cannot capture".into(),
-                        )
-                    }
-                    ImportedValue::Bounded(_) => ImportedValue::Unsupported(
-                        "has a data-dependent size, which subgraphs cannot capture".into(),
-                    ),
-                    ImportedValue::Maps(_) => ImportedValue::Unsupported(
-                        "contains maps, which subgraphs cannot capture".into(),
-                    ),
-                    ImportedValue::Seq(list)
-                        if list
-                            .iter()
-                            .any(|v| !matches!(v, ImportedValue::ConstTensor(_))) =>
-                    {
-                        ImportedValue::Unsupported(
-                            "is a sequence, which subgraphs cannot capture".into(),
-                        )
-                    }
-                    other => other.clone(),
-                },
-            };
+        let mut parts = Vec::new();
+        for (i, ty) in types.iter().enumerate() {
+            parts.push(self.g().input(&format!("capture{i}"), ty.clone())?);
+        }
+        let mut parts = parts.into_iter();
+        for (name, val) in captures {
+            // Values of the outer graph are not available here, but those of the inputs are.
+            let val = val.with_parts(&mut parts);
             scope.names.entry(name).or_insert(val);
         }
         let results = self.within(std::mem::take(scope), graph, what)?;
         if results.iter().any(|v| matches!(v, ImportedValue::Failed)) {
-            return Ok(false);
+            return Ok(None);
         }
-        for (i, val) in results.iter().enumerate() {
-            let value = self.place(val, i)?;
-            self.g().output(&format!("result{i}"), value)?;
-        }
-        Ok(true)
+        Ok(Some((given, results)))
     }
 }
 
-/// The captures that are graph values, in order.
+/// The graph values that captures consist of, in order.
 fn captured(captures: &[(&str, ImportedValue)]) -> Vec<Value> {
-    let values = captures.iter().filter_map(|(_, v)| match v {
-        ImportedValue::Graph(v) => Some(*v),
-        _ => None,
-    });
-    values.collect()
+    let mut parts = Vec::new();
+    captures.iter().for_each(|(_, v)| v.parts(&mut parts));
+    parts
 }
 
 /// The first `count` results of a node.
@@ -209,7 +229,7 @@ fn branch(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let count = yes.output.len();
     let pred = reshaped(k.g(), pred, &[])?;
     let known = k.c.errors.len();
-    let built = either(k, pred, [yes, no]);
+    let built = branches::import(k, pred, [yes, no]);
     // A branch that is not taken may be invalid at the current sizes. If the condition is a small
     // input, its value can select the branch at import time.
     let fresh = k.c.errors.get(known..).unwrap_or(&[]);
@@ -223,29 +243,41 @@ fn branch(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         k.c.errors.truncate(known);
         return Err(NodeErrorKind::NeedsValue { index: 0, inputs });
     }
-    Ok(match built? {
-        Some(first) => ports(first, count),
-        None => vec![ImportedValue::Failed; count],
-    })
+    Ok(built?.unwrap_or_else(|| vec![ImportedValue::Failed; count]))
 }
 
-/// Imports both branches as subgraphs; `None` if a node of one failed, which is already reported.
-fn either<'m>(
-    k: &mut ImportNode<'_, 'm>,
-    pred: Value,
-    [yes, no]: [&'m GraphProto; 2],
-) -> Result<Option<Value>, NodeErrorKind> {
-    let captures = k.c.captures(&[yes, no]);
-    let yes = k.c.sub_graph(yes, &[], &captures, "then")?;
-    let no = k.c.sub_graph(no, &[], &captures, "else")?;
-    let (Some(yes), Some(no)) = (yes, no) else {
-        return Ok(None);
-    };
-    Ok(Some(k.g().if_else(pred, &captured(&captures), yes, no)?))
-}
-
-/// Imports a loop by unrolling its iterations.
+/// Imports a loop: unrolled if its end is known, otherwise as a loop of the graph.
 fn repeat(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
+    let is_data = |val: &ImportedValue| matches!(val, ImportedValue::Graph(_));
+    let known = k.c.errors.len();
+    if is_data(k.val(0)) || is_data(k.val(1)) {
+        let asked = (0..2).find_map(|i| match k.has(i) {
+            true => k.const_operand(i).err().filter(NodeErrorKind::needs_inputs),
+            false => None,
+        });
+        let results = data_loop::import(k);
+        let failed = k.c.errors.len() > known;
+        return match (results, asked) {
+            // An end that is an input's value can be known at import time.
+            (Err(_), Some(reason)) => Err(reason),
+            (Ok(_), Some(reason)) if failed => {
+                k.c.errors.truncate(known);
+                Err(reason)
+            }
+            (results, _) => results,
+        };
+    }
+    match unrolled(k)? {
+        Some(results) => Ok(results),
+        None => {
+            k.c.errors.truncate(known);
+            data_loop::import(k)
+        }
+    }
+}
+
+/// Imports a loop by unrolling its iterations; `None` if its end depends on data.
+fn unrolled(k: &mut ImportNode<'_, '_>) -> Result<Option<Vec<ImportedValue>>, NodeErrorKind> {
     let body = k.attrs.graph("body")?;
     let most = match k.has(0) {
         true => k.int(0)?,
@@ -269,7 +301,7 @@ fn repeat(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         let count = arguments.len() - 2;
         let mut results = k.c.inline(body, arguments, &format!("iteration {i}"))?;
         if results.iter().any(|v| matches!(v, ImportedValue::Failed)) {
-            return Ok(vec![ImportedValue::Failed; k.node.output.len()]);
+            return Ok(Some(vec![ImportedValue::Failed; k.node.output.len()]));
         }
         if results.len() <= count {
             return Err(NodeErrorKind::unsupported(
@@ -287,24 +319,73 @@ fn repeat(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
             ImportedValue::ConstTensor(cond) => {
                 cond.tensor.to_i64s().first().is_some_and(|c| *c != 0)
             }
-            _ => {
-                return Err(NodeErrorKind::unsupported(
-                    "a loop with a data-dependent end is not supported",
-                ));
-            }
+            _ => return Ok(None),
         };
         i += 1;
     }
-    if lists.is_empty() && body.output.len() > 1 + carried.len() {
-        return Err(NodeErrorKind::unsupported(
-            "a loop without iterations has results of unknown type",
-        ));
+    if i == 0 && body.output.len() > 1 + carried.len() {
+        let rows = no_rows(k, body, &carried)?;
+        return Ok(Some(carried.into_iter().chain(rows).collect()));
     }
     let mut results = carried;
     for list in lists {
         results.push(stacked(k, &list)?);
     }
-    Ok(results)
+    Ok(Some(results))
+}
+
+/// The empty stacks of a loop without iterations. Their types are those of the body's results; if
+/// the body cannot be imported, those that the file declares.
+fn no_rows<'m>(
+    k: &mut ImportNode<'_, 'm>,
+    body: &'m GraphProto,
+    carried: &[ImportedValue],
+) -> Result<Vec<ImportedValue>, NodeErrorKind> {
+    let mut arguments = vec![
+        ImportedValue::known(Tensor::scalar(0i64)),
+        ImportedValue::known(Tensor::from_bools(&[], &[true])?),
+    ];
+    arguments.extend_from_slice(carried);
+    let known = k.c.errors.len();
+    let results = k.c.inline(body, arguments, "iteration 0");
+    k.c.errors.truncate(known);
+    let results = results.unwrap_or_default();
+    let mut rows = Vec::new();
+    for at in 1 + carried.len()..body.output.len() {
+        let made = match results.get(at) {
+            None | Some(ImportedValue::Failed) => None,
+            Some(val) => k.c.place(val, at).ok(),
+        };
+        let ty = match made {
+            Some(value) => k.ty(value),
+            None => declared(&body.output[at])?,
+        };
+        let mut dims = vec![Dim::Known(0)];
+        dims.extend(ty.shape.iter().cloned());
+        let zero = k.c.scalar(ty.dtype, 0.0)?;
+        rows.push(k.g().expand(zero, dims)?.into());
+    }
+    Ok(rows)
+}
+
+/// The declared type of a subgraph's result; unknown sizes are 0, as in ONNX Runtime.
+fn declared(info: &ValueInfoProto) -> Result<Type, NodeErrorKind> {
+    let Some(TypeValue::Tensor(tensor)) = info.r#type.as_ref().and_then(|t| t.value.as_ref())
+    else {
+        let text = "a loop without iterations has a result whose type the file does not declare";
+        return Err(NodeErrorKind::unsupported(text));
+    };
+    let dtype = crate::elem::dtype(tensor.elem_type.unwrap_or(0).into());
+    let dtype = dtype.map_err(NodeErrorKind::unsupported)?;
+    let dims = tensor.shape.iter().flat_map(|s| &s.dim);
+    let dims = dims.map(|d| {
+        Dim::Known(
+            d.dim_value
+                .and_then(|n| usize::try_from(n).ok())
+                .unwrap_or(0),
+        )
+    });
+    Ok(Type::new(dtype, dims.collect::<Vec<Dim>>()))
 }
 
 /// Stacks values along a new first axis.

@@ -90,33 +90,63 @@ fn abs(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     }
 }
 
-/// `ln(1 + t)` with `t = x - 1 + sqrt((x - 1) (x + 1))`.
+/// Bound above which `asinh(x)` and `acosh(x)` round to `ln(2 x)`. The square of the bound is
+/// finite in the dtype.
+fn large_bound(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => 128.0,
+        DType::F64 => 268_435_456.0,
+        _ => 8192.0,
+    }
+}
+
+/// `near` for `size <= bound`, otherwise `ln(2 size)`; NaN stays NaN.
+fn or_log_of_large(
+    k: &mut ImportNode<'_, '_>,
+    size: Value,
+    bound: Value,
+    near: Value,
+) -> Result<Value, NodeErrorKind> {
+    let ln_2 = k.like(size, std::f64::consts::LN_2)?;
+    let g = k.g();
+    let log = g.unary(UnaryFn::Ln, size)?;
+    let large = g.plus(log, ln_2)?;
+    let is_large = g.compare(CompareFn::Gt, size, bound)?;
+    Ok(g.where_(is_large, large, near)?)
+}
+
+/// `ln(1 + t)` with `t = x - 1 + sqrt(x - 1) sqrt(x + 1)`. One root of the product would overflow,
+/// and it would exist for `x < -1`.
 fn acosh(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
-    let one_ = k.like(x, 1.0)?;
+    let (one_, bound) = (k.like(x, 1.0)?, k.like(x, large_bound(k.dtype(x)))?);
     let g = k.g();
-    let (below, above) = (g.sub(x, one_)?, g.plus(x, one_)?);
-    let product = g.mul(below, above)?;
-    let root = g.sqrt(product)?;
+    let small = g.min(x, bound)?;
+    let (below, above) = (g.sub(small, one_)?, g.plus(small, one_)?);
+    let (left, right) = (g.sqrt(below)?, g.sqrt(above)?);
+    let root = g.mul(left, right)?;
     let t = g.plus(below, root)?;
-    one(g.unary(UnaryFn::Log1p, t)?)
+    let near = g.unary(UnaryFn::Log1p, t)?;
+    one(or_log_of_large(k, x, bound, near)?)
 }
 
 /// `sign(x) ln(1 + t)` with `t = |x| + x^2 / (1 + sqrt(1 + x^2))`.
 fn asinh(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
-    let one_ = k.like(x, 1.0)?;
+    let (one_, bound) = (k.like(x, 1.0)?, k.like(x, large_bound(k.dtype(x)))?);
     let g = k.g();
-    let square = g.mul(x, x)?;
+    let size = g.abs(x)?;
+    let small = g.min(size, bound)?;
+    let square = g.mul(small, small)?;
     let more = g.plus(square, one_)?;
     let root = g.sqrt(more)?;
     let divisor = g.plus(root, one_)?;
     let part = g.div(square, divisor)?;
-    let size = g.abs(x)?;
-    let t = g.plus(size, part)?;
-    let log = g.unary(UnaryFn::Log1p, t)?;
-    let sign = g.unary(UnaryFn::Sign, x)?;
-    one(g.mul(sign, log)?)
+    let t = g.plus(small, part)?;
+    let near = g.unary(UnaryFn::Log1p, t)?;
+    let log = or_log_of_large(k, size, bound, near)?;
+    let sign = k.g().unary(UnaryFn::Sign, x)?;
+    one(k.g().mul(sign, log)?)
 }
 
 /// `(ln(1 + x) - ln(1 - x)) / 2`
@@ -376,7 +406,25 @@ fn bit_shift(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
             ));
         }
     };
-    one(k.g().binary(f, a, b)?)
+    let dtype = k.dtype(a);
+    if !matches!(dtype, DType::I8 | DType::I32 | DType::I64) {
+        return one(k.g().binary(f, a, b)?);
+    }
+    // Signed integers, since opset 28: a negative shift, or one of the width or more, moves all bits
+    // out and leaves zeros or the sign.
+    let width = 8 * dtype.size_bytes();
+    let (zero, last) = (k.like(b, 0.0)?, k.like(b, (width - 1) as f64)?);
+    let g = k.g();
+    let low = g.compare(CompareFn::Lt, b, zero)?;
+    let high = g.compare(CompareFn::Gt, b, last)?;
+    let outside = g.binary(BinaryFn::Or, low, high)?;
+    let b = g.where_(outside, last, b)?;
+    let y = g.binary(f, a, b)?;
+    if f == BinaryFn::Shr {
+        return one(y);
+    }
+    let nothing = k.like(y, 0.0)?;
+    one(k.g().where_(outside, nothing, y)?)
 }
 
 fn fold(k: &mut ImportNode<'_, '_>, f: BinaryFn) -> NodeOutputs {

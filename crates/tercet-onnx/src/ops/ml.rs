@@ -5,6 +5,7 @@
 //! numbers or strings (`strings`), and scores are F32.
 
 mod classes;
+mod coupling;
 mod encoders;
 mod ensemble;
 mod features;

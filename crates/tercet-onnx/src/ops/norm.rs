@@ -231,11 +231,7 @@ fn lp_norm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
             let size = k.g().abs(x)?;
             k.g().reduce(ReduceFn::Sum, size, &[at], true)?
         }
-        2 => {
-            let square = k.g().mul(x, x)?;
-            let sum = k.g().reduce(ReduceFn::Sum, square, &[at], true)?;
-            k.g().sqrt(sum)?
-        }
+        2 => super::reduce::norm_2(k, x, &[at], true)?,
         p => {
             return Err(NodeErrorKind::attribute(
                 "p",

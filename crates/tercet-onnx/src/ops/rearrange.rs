@@ -2,7 +2,7 @@
 
 use tercet_ir::ops::PadMode;
 use tercet_ir::scalar::CompareFn;
-use tercet_ir::{DType, Dim, Graph, Value};
+use tercet_ir::{DType, Dim, Graph, Tensor, Value};
 
 use super::attention::positions;
 use super::shape::{product, reshaped};
@@ -63,13 +63,57 @@ fn pad(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
             ));
         }
     };
-    let cuts = before.iter().chain(&after).any(|n| *n < 0);
-    if cuts && mode != PadMode::Constant {
-        return Err(NodeErrorKind::unsupported(
-            "negative pads are supported only in constant mode",
-        ));
-    }
+    let x = periods(k, x, &mut before, &mut after, mode)?;
     one(padded(k.g(), x, &before, &after, mode, value)?)
+}
+
+/// Pads axes that are shorter than their padding, by a gather: the axis is repeated, or mirrored
+/// several times. Its pads become 0.
+fn periods(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    before: &mut [i64],
+    after: &mut [i64],
+    mode: PadMode,
+) -> Result<Value, NodeErrorKind> {
+    let mut x = x;
+    for at in 0..before.len() {
+        let Some(n) = k.dims(x)[at].known().and_then(|n| i64::try_from(n).ok()) else {
+            continue;
+        };
+        let (low, high) = (before[at], after[at]);
+        // Negative pads crop first.
+        let (first, last) = (low.min(0).saturating_neg(), n.saturating_add(high.min(0)));
+        let left = last.saturating_sub(first);
+        let most = low.max(high);
+        let is_long = match mode {
+            PadMode::Constant | PadMode::Edge => false,
+            PadMode::Reflect => most >= left && most > 0,
+            PadMode::Wrap => most > left,
+        };
+        if !is_long || left <= 0 {
+            continue;
+        }
+        let total = left.saturating_add(low.max(0)).saturating_add(high.max(0));
+        if !usize::try_from(total).is_ok_and(|n| k.c.spend(n)) {
+            let text = format!("axis {at} has too many elements: {total}");
+            return Err(NodeErrorKind::unsupported(text));
+        }
+        let period = match mode {
+            PadMode::Reflect => (2 * (left - 1)).max(1),
+            _ => left,
+        };
+        let place = |i: i64| {
+            let own = (i - low.max(0)).rem_euclid(period);
+            first + if own < left { own } else { period - own }
+        };
+        let places: Vec<i64> = (0..total).map(place).collect();
+        let places = Tensor::from_slice(&[places.len()], &places)?;
+        let places = k.g().constant(places)?;
+        x = k.g().gather(x, places, at)?;
+        (before[at], after[at]) = (0, 0);
+    }
+    Ok(x)
 }
 
 /// Pads before and after each axis; negative numbers crop.

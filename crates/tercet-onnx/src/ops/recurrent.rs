@@ -1,12 +1,20 @@
 //! Recurrent layers.
 //!
 //! Three layer types become `recurrence` operators: LSTM without peepholes, RNN with tanh or relu,
-//! and GRU with the reset gate applied after the matmul. LSTM with peepholes and GRU with the reset
-//! gate before the matmul become scans with a decomposed step.
+//! and GRU with the reset gate applied after the matmul. Layers with peepholes, other activation
+//! functions, clipped gates or a reset gate before the matmul become scans with a decomposed step.
+//!
+//! Sequences may have different lengths: beyond its length, a sequence keeps its state and gives
+//! zeros. A reverse layer starts at the last element of each sequence.
+
+mod steps;
 
 use tercet_ir::ops::{Recurrence, RecurrentCell, Scan};
-use tercet_ir::{Dim, Graph, OpError, SubGraph, Type, Value};
+use tercet_ir::scalar::CompareFn;
+use tercet_ir::{DType, Dim, Graph, OpError, SubGraph, Type, Value};
 
+use self::steps::{GateActivation, RecurrentStep, through_codes};
+use super::shape::reshaped;
 use super::{OpsetEntry, op};
 use crate::call::{ImportNode, NodeOutputs};
 use crate::error::NodeErrorKind;
@@ -15,10 +23,19 @@ use crate::val::ImportedValue;
 pub(crate) const TABLE: &[OpsetEntry] =
     &[op("LSTM", 7, lstm), op("GRU", 7, gru), op("RNN", 7, rnn)];
 
+/// A gate before its activation that makes a sigmoid exactly 0 (negative) or 1. F16 represents it.
+const SATURATED: f64 = 30_000.0;
+
 /// The operands of a layer, for all directions.
 struct RecurrentLayerOperands {
     /// The input sequences, `[B, S, I]`.
     x: Value,
+    /// The weights, `[directions, G H, I]` and `[directions, G H, H]`.
+    weights: [Value; 2],
+    /// Whether states are quantized to 8 bits before each matmul.
+    quantized: bool,
+    /// The lengths of the sequences if they differ.
+    lens: Option<SequenceLengths>,
     dirs: usize,
     hidden: usize,
     batch: Dim,
@@ -27,6 +44,76 @@ struct RecurrentLayerOperands {
     /// Whether each direction runs from the end.
     reverse: Vec<bool>,
     gates: usize,
+}
+
+/// The lengths of sequences.
+#[derive(Clone, Copy)]
+struct SequenceLengths {
+    /// The lengths, I64 `[B, 1, 1]`.
+    lens: Value,
+    /// The steps, I64 `[1, S, 1]`.
+    steps: Value,
+    /// Whether a step is inside its sequence, `[B, S, 1]`.
+    inside: Value,
+}
+
+impl SequenceLengths {
+    fn new(
+        k: &mut ImportNode<'_, '_>,
+        batch: &Dim,
+        steps: &Dim,
+    ) -> Result<SequenceLengths, NodeErrorKind> {
+        let lens = k.x(4)?;
+        let lens = crate::emulated_dtypes::cast_to(k.g(), lens, DType::I64)?;
+        let lens = reshaped(k.g(), lens, &[batch.clone(), Dim::Known(1), Dim::Known(1)])?;
+        let at = super::attention::positions(k, steps)?;
+        let steps = reshaped(k.g(), at, &[Dim::Known(1), steps.clone(), Dim::Known(1)])?;
+        let inside = k.g().compare(CompareFn::Lt, steps, lens)?;
+        Ok(SequenceLengths {
+            lens,
+            steps,
+            inside,
+        })
+    }
+
+    /// Reverses each sequence of `x [B, S, N]` within its length.
+    fn reversed(&self, k: &mut ImportNode<'_, '_>, x: Value) -> Result<Value, NodeErrorKind> {
+        let dims = k.dims(x);
+        let g = k.g();
+        let one = g.scalar(DType::I64, 1.0)?;
+        let last = g.sub(self.lens, one)?;
+        let mirrored = g.sub(last, self.steps)?;
+        let places = g.where_(self.inside, mirrored, self.steps)?;
+        let places = g.expand(places, dims)?;
+        Ok(g.gather_elements(x, places, 1)?)
+    }
+
+    /// Zeros beyond the lengths of `y [B, S, N]`.
+    fn cut(&self, k: &mut ImportNode<'_, '_>, y: Value) -> Result<Value, NodeErrorKind> {
+        let zero = k.like(y, 0.0)?;
+        Ok(k.g().where_(self.inside, y, zero)?)
+    }
+
+    /// The last element of each sequence, `[B, N]`, or its initial state if it is empty.
+    fn last(
+        &self,
+        k: &mut ImportNode<'_, '_>,
+        y: Value,
+        first: Value,
+    ) -> Result<Value, NodeErrorKind> {
+        let mut dims = k.dims(y);
+        dims[1] = Dim::Known(1);
+        let g = k.g();
+        let (one, zero) = (g.scalar(DType::I64, 1.0)?, g.scalar(DType::I64, 0.0)?);
+        let at = g.sub(self.lens, one)?;
+        let at = g.max(at, zero)?;
+        let at = g.expand(at, dims)?;
+        let last = g.gather_elements(y, at, 1)?;
+        let last = g.squeeze(last, 1)?;
+        let lens = g.squeeze(self.lens, 1)?;
+        let some = g.compare(CompareFn::Gt, lens, zero)?;
+        Ok(g.where_(some, last, first)?)
+    }
 }
 
 /// One direction of a layer.
@@ -47,7 +134,18 @@ impl RecurrentLayerOperands {
         k: &mut ImportNode<'_, '_>,
         gates: usize,
     ) -> Result<RecurrentLayerOperands, NodeErrorKind> {
-        let (x, r) = (k.x(0)?, k.x(2)?);
+        let weights = [k.x(1)?, k.x(2)?];
+        RecurrentLayerOperands::with_weights(k, gates, weights, false)
+    }
+
+    /// As [`RecurrentLayerOperands::new`], with weights in the layout of the standard.
+    fn with_weights(
+        k: &mut ImportNode<'_, '_>,
+        gates: usize,
+        weights: [Value; 2],
+        quantized: bool,
+    ) -> Result<RecurrentLayerOperands, NodeErrorKind> {
+        let x = k.x(0)?;
         let batch_first = k.attrs.flag("layout", false)?;
         let reverse = match k.attrs.string("direction", "forward")?.as_str() {
             "forward" => vec![false],
@@ -60,9 +158,6 @@ impl RecurrentLayerOperands {
                 ));
             }
         };
-        if k.attrs.has("clip") {
-            return Err(NodeErrorKind::attribute("clip", "is not supported"));
-        }
         if k.rank(x) != 3 {
             return Err(NodeErrorKind::operand(0, "must have three axes"));
         }
@@ -71,7 +166,7 @@ impl RecurrentLayerOperands {
         } else {
             k.g().transpose(x, &[1, 0, 2])?
         };
-        let hidden = k.size(r, 2)?;
+        let hidden = k.size(weights[1], 2)?;
         if k.attrs
             .int_opt("hidden_size")?
             .is_some_and(|n| n != hidden as i64)
@@ -82,19 +177,19 @@ impl RecurrentLayerOperands {
             ));
         }
         let steps = k.dims(x)[1].clone();
-        if k.has(4) {
-            let full = |n: &i64| steps.known() == usize::try_from(*n).ok();
-            if !k.ints(4)?.iter().all(full) {
-                return Err(NodeErrorKind::operand(
-                    4,
-                    "sequences with different lengths are not supported",
-                ));
-            }
-        }
         let dirs = reverse.len();
         let batch = k.dims(x)[0].clone();
+        let full = |n: &i64| steps.known().is_some() && steps.known() == usize::try_from(*n).ok();
+        let lens = match k.val(4) {
+            ImportedValue::Absent => None,
+            ImportedValue::ConstTensor(lens) if lens.tensor.to_i64s().iter().all(full) => None,
+            _ => Some(SequenceLengths::new(k, &batch, &steps)?),
+        };
         Ok(RecurrentLayerOperands {
             x,
+            weights,
+            quantized,
+            lens,
             dirs,
             hidden,
             batch,
@@ -160,8 +255,7 @@ impl RecurrentLayerOperands {
         order: &[usize],
         cell: bool,
     ) -> Result<RecurrentDirection, NodeErrorKind> {
-        let (w, r) = (k.x(1)?, k.x(2)?);
-        let mut turned = [w, r];
+        let mut turned = self.weights;
         for v in &mut turned {
             let part = self.part(k, *v, dir)?;
             let part = self.ordered(k, part, order)?;
@@ -201,7 +295,11 @@ impl RecurrentLayerOperands {
         k: &mut ImportNode<'_, '_>,
         d: &RecurrentDirection,
     ) -> Result<Value, NodeErrorKind> {
-        let product = k.g().matmul(self.x, d.w)?;
+        let x = match self.quantized {
+            true => through_codes(k.g(), self.x)?,
+            false => self.x,
+        };
+        let product = k.g().matmul(x, d.w)?;
         Ok(k.g().plus(product, d.bias[0])?)
     }
 
@@ -237,21 +335,69 @@ impl RecurrentLayerOperands {
         cell: RecurrentCell,
         dir: usize,
     ) -> Result<Vec<Value>, NodeErrorKind> {
-        let gates = self.input_projection(k, d)?;
+        let mut gates = self.input_projection(k, d)?;
+        let mut reverse = self.reverse[dir];
+        let turned = reverse && self.lens.is_some();
+        if let Some(lens) = &self.lens {
+            if turned {
+                gates = lens.reversed(k, gates)?;
+                reverse = false;
+            }
+            let kept = self.kept(k, cell)?;
+            gates = k.g().where_(lens.inside, gates, kept)?;
+        }
         let operands: Vec<Value> = [gates, d.r, d.bias[1], d.h0]
             .into_iter()
             .chain(d.c0)
             .collect();
-        let first = k.g().add(
-            Recurrence {
-                cell,
-                reverse: self.reverse[dir],
-            },
-            &operands,
-        )?;
-        Ok((0..if d.c0.is_some() { 3 } else { 2 })
-            .map(|i| first.port(i))
-            .collect())
+        let first = k.g().add(Recurrence { cell, reverse }, &operands)?;
+        let count = if d.c0.is_some() { 3 } else { 2 };
+        let mut results: Vec<Value> = (0..count).map(|i| first.port(i)).collect();
+        if let Some(lens) = &self.lens {
+            let y = lens.cut(k, results[0])?;
+            results[1] = lens.last(k, y, d.h0)?;
+            results[0] = match turned {
+                true => lens.reversed(k, y)?,
+                false => y,
+            };
+        }
+        Ok(results)
+    }
+
+    /// The gates `[G H]` of a step that keeps the cell state: input gate 0 and forget gate 1.
+    fn kept(
+        &self,
+        k: &mut ImportNode<'_, '_>,
+        cell: RecurrentCell,
+    ) -> Result<Value, NodeErrorKind> {
+        let of_gate: &[f64] = match cell {
+            RecurrentCell::Lstm => &[-SATURATED, SATURATED, 0.0, 0.0],
+            RecurrentCell::Gru => &[0.0, SATURATED, 0.0],
+            RecurrentCell::Tanh | RecurrentCell::Relu => &[0.0],
+        };
+        let mut parts = Vec::with_capacity(of_gate.len());
+        for gate in of_gate {
+            let value = k.like(self.x, *gate)?;
+            parts.push(k.g().expand(value, [self.hidden])?);
+        }
+        Ok(k.g().concat(&parts, 0)?)
+    }
+
+    /// How a decomposed step of a direction computes.
+    fn step(
+        &self,
+        k: &ImportNode<'_, '_>,
+        activations: Vec<GateActivation>,
+    ) -> Result<RecurrentStep, NodeErrorKind> {
+        let clip = k.attrs.float_opt("clip")?;
+        let clip = clip.filter(|bound| *bound > 0.0 && bound.is_finite());
+        Ok(RecurrentStep {
+            hidden: self.hidden,
+            activations,
+            clip,
+            coupled: k.attrs.has("input_forget") && k.attrs.flag("input_forget", false)?,
+            quantized: self.quantized,
+        })
     }
 
     /// Imports a direction as a scan. The step receives the carried states, the input projection
@@ -262,7 +408,7 @@ impl RecurrentLayerOperands {
         d: &RecurrentDirection,
         captures: &[Value],
         dir: usize,
-        step: RecurrentStepFn,
+        step: impl FnOnce(&mut Graph, &[Value]) -> Result<Vec<Value>, OpError>,
     ) -> Result<Vec<Value>, NodeErrorKind> {
         let gates = self.input_projection(k, d)?;
         let gates = k.g().transpose(gates, &[1, 0, 2])?;
@@ -271,27 +417,44 @@ impl RecurrentLayerOperands {
         let part = Type::new(k.dtype(gates), dims);
         let mut body = Graph::new();
         let mut arguments = Vec::new();
+        let count = carried.len();
         let types = carried
             .iter()
             .map(|v| k.ty(*v))
             .chain([part])
             .chain(captures.iter().map(|v| k.ty(*v)));
         for (i, ty) in types.collect::<Vec<_>>().into_iter().enumerate() {
+            // Whether the step is inside its sequence is the second sequence of the scan.
+            if i == count + 1 && self.lens.is_some() {
+                let ty = Type::new(DType::Bool, [self.batch.clone(), Dim::Known(1)]);
+                body.input("inside", ty)?;
+            }
             arguments.push(body.input(&format!("argument{i}"), ty)?);
         }
-        let states = step(&mut body, &arguments, self.hidden)?;
-        for (i, v) in states.iter().chain(states.first()).enumerate() {
+        let mut states = step(&mut body, &arguments)?;
+        let mut y = states[0];
+        let mut sequences = vec![gates];
+        if let Some(lens) = &self.lens {
+            sequences.push(k.g().transpose(lens.inside, &[1, 0, 2])?);
+            let inside = body.leaf("inside").map(|node| Value { node, port: 0 });
+            let inside = inside.ok_or_else(|| NodeErrorKind::unsupported("no captures"))?;
+            let zero = body.scalar(body.ty(y).dtype, 0.0)?;
+            y = body.where_(inside, y, zero)?;
+            for (new, old) in states.iter_mut().zip(&arguments) {
+                *new = body.where_(inside, *new, *old)?;
+            }
+        }
+        for (i, v) in states.iter().chain([&y]).enumerate() {
             body.output(&format!("result{i}"), *v)?;
         }
-        let count = carried.len();
         let op = Scan {
             body: SubGraph::new(body),
             carried: count,
-            scanned: 1,
-            reverse: vec![self.reverse[dir]],
+            scanned: sequences.len(),
+            reverse: vec![self.reverse[dir]; sequences.len()],
             reverse_results: vec![self.reverse[dir]],
         };
-        let operands = [carried, vec![gates], captures.to_vec()].concat();
+        let operands = [carried, sequences, captures.to_vec()].concat();
         let first = k.g().add(op, &operands)?;
         let all = k.g().transpose(first.port(count as u8), &[1, 0, 2])?;
         let mut results = vec![all];
@@ -300,124 +463,111 @@ impl RecurrentLayerOperands {
     }
 }
 
-/// Computes the next states from the arguments of the step graph and the state size.
-type RecurrentStepFn = fn(&mut Graph, &[Value], usize) -> Result<Vec<Value>, OpError>;
-
-/// Checks that the activations are the known ones, repeated for each direction.
-fn activations(k: &ImportNode<'_, '_>, known: &[&str], dirs: usize) -> Result<(), NodeErrorKind> {
-    let Some(list) = k.attrs.strings_opt("activations")? else {
-        return Ok(());
-    };
-    let same = list.len() == known.len() * dirs
-        && list
-            .iter()
-            .enumerate()
-            .all(|(i, name)| name.eq_ignore_ascii_case(known[i % known.len()]));
-    match same {
-        true => Ok(()),
-        false => Err(NodeErrorKind::attribute(
-            "activations",
-            format!("{list:?} is not supported, expected {known:?}"),
-        )),
-    }
-}
-
 fn lstm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let layer = RecurrentLayerOperands::new(k, 4)?;
-    activations(k, &["Sigmoid", "Tanh", "Tanh"], layer.dirs)?;
-    if k.attrs.flag("input_forget", false)? {
-        return Err(NodeErrorKind::attribute("input_forget", "is not supported"));
-    }
+    lstm_layer(k, &layer)
+}
+
+fn lstm_layer(k: &mut ImportNode<'_, '_>, layer: &RecurrentLayerOperands) -> NodeOutputs {
+    let usual = ["Sigmoid", "Tanh", "Tanh"];
+    let activations = GateActivation::read(k, &usual, layer.dirs)?;
     let mut parts = Vec::new();
-    for dir in 0..layer.dirs {
+    for (dir, own) in activations.into_iter().enumerate() {
         // ONNX orders the gates i, o, f, c.
         let d = layer.direction(k, dir, &[0, 2, 3, 1], true)?;
-        parts.push(match k.opt(7)? {
-            None => layer.native(k, &d, RecurrentCell::Lstm, dir)?,
-            Some(p) => {
-                let p = layer.part(k, p, dir)?;
-                layer.scanned(k, &d, &[d.r, d.bias[1], p], dir, lstm_step)?
+        let native = GateActivation::are(&own, &usual);
+        let step = layer.step(k, own)?;
+        let native = native && step.clip.is_none() && !step.coupled && !step.quantized;
+        let peepholes = k.opt(7)?;
+        parts.push(match peepholes {
+            None if native => layer.native(k, &d, RecurrentCell::Lstm, dir)?,
+            _ => {
+                let mut captures = vec![d.r, d.bias[1]];
+                if let Some(p) = peepholes {
+                    captures.push(layer.part(k, p, dir)?);
+                }
+                layer.scanned(k, &d, &captures, dir, |g, own| step.lstm(g, own))?
             }
         });
     }
     layer.results(k, parts)
 }
 
-/// An LSTM step with peepholes: gates i, f, g, o; peepholes of i, o, f.
-fn lstm_step(g: &mut Graph, arguments: &[Value], n: usize) -> Result<Vec<Value>, OpError> {
-    let [h, c, x, r, bias, p] = *arguments else {
-        unreachable!("invariant: the caller gives six")
-    };
-    let product = g.matmul(h, r)?;
-    let sum = g.plus(product, x)?;
-    let sum = g.plus(sum, bias)?;
-    let gate = |g: &mut Graph, i: usize| g.narrow(sum, 1, i * n, n);
-    let peep = |g: &mut Graph, i: usize, gate: Value, c: Value| {
-        let p = g.narrow(p, 0, i * n, n)?;
-        let part = g.mul(p, c)?;
-        let all = g.plus(gate, part)?;
-        g.sigmoid(all)
-    };
-    let (i, f, new, o) = (gate(g, 0)?, gate(g, 1)?, gate(g, 2)?, gate(g, 3)?);
-    let (i, f, new) = (peep(g, 0, i, c)?, peep(g, 2, f, c)?, g.tanh(new)?);
-    let (kept, added) = (g.mul(f, c)?, g.mul(i, new)?);
-    let c = g.plus(kept, added)?;
-    let o = peep(g, 1, o, c)?;
-    let bounded = g.tanh(c)?;
-    Ok(vec![g.mul(o, bounded)?, c])
+/// `DynamicQuantizeLSTM` of ONNX Runtime: 8-bit weights `[directions, I, 4 H]` and `[directions, H,
+/// 4 H]`; inputs and states are quantized dynamically before each matmul.
+pub(super) fn dynamic_quantize_lstm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
+    let mut weights = [k.x(1)?, k.x(2)?];
+    for (i, w) in weights.iter_mut().enumerate() {
+        let (scale, zero) = (k.x(8 + 2 * i)?, k.opt(9 + 2 * i)?);
+        let dims = k.dims(*w);
+        if dims.len() != 3 {
+            return Err(NodeErrorKind::operand(1 + i, "must have three axes"));
+        }
+        // One number per direction, or one per direction and column.
+        let spread = |k: &mut ImportNode<'_, '_>, v: Value| match k.rank(v) {
+            2 => Ok(k.g().unsqueeze(v, 1)?),
+            1 => reshaped(k.g(), v, &[dims[0].clone(), Dim::Known(1), Dim::Known(1)]),
+            _ => Err(NodeErrorKind::operand(
+                8 + 2 * i,
+                "must have one or two axes",
+            )),
+        };
+        let mut wide = k.g().cast(*w, DType::F32)?;
+        if let Some(zero) = zero {
+            let zero = spread(k, zero)?;
+            let zero = k.g().cast(zero, DType::F32)?;
+            wide = k.g().sub(wide, zero)?;
+        }
+        let scale = spread(k, scale)?;
+        let wide = k.g().mul(wide, scale)?;
+        *w = k.g().transpose(wide, &[0, 2, 1])?;
+    }
+    let layer = RecurrentLayerOperands::with_weights(k, 4, weights, true)?;
+    lstm_layer(k, &layer)
 }
 
 fn gru(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let layer = RecurrentLayerOperands::new(k, 3)?;
-    activations(k, &["Sigmoid", "Tanh"], layer.dirs)?;
+    let usual = ["Sigmoid", "Tanh"];
+    let activations = GateActivation::read(k, &usual, layer.dirs)?;
     let after = k.attrs.flag("linear_before_reset", false)?;
     let mut parts = Vec::new();
-    for dir in 0..layer.dirs {
+    for (dir, own) in activations.into_iter().enumerate() {
         // ONNX orders the gates z, r, h.
         let d = layer.direction(k, dir, &[1, 0, 2], false)?;
+        let native = GateActivation::are(&own, &usual);
+        let step = layer.step(k, own)?;
+        let captures = [d.r, d.bias[1]];
         parts.push(match after {
-            true => layer.native(k, &d, RecurrentCell::Gru, dir)?,
-            false => layer.scanned(k, &d, &[d.r, d.bias[1]], dir, gru_step)?,
+            true if native && step.clip.is_none() => {
+                layer.native(k, &d, RecurrentCell::Gru, dir)?
+            }
+            true => layer.scanned(k, &d, &captures, dir, |g, own| step.gru_after(g, own))?,
+            false => layer.scanned(k, &d, &captures, dir, |g, own| step.gru_before(g, own))?,
         });
     }
     layer.results(k, parts)
 }
 
-/// A GRU step with the reset gate before the matmul: gates r, z, n.
-fn gru_step(g: &mut Graph, arguments: &[Value], n: usize) -> Result<Vec<Value>, OpError> {
-    let [h, x, r, bias] = *arguments else {
-        unreachable!("invariant: the caller gives four")
-    };
-    let x = g.plus(x, bias)?;
-    let (r_gates, r_new) = (g.narrow(r, 1, 0, 2 * n)?, g.narrow(r, 1, 2 * n, n)?);
-    let (x_gates, x_new) = (g.narrow(x, 1, 0, 2 * n)?, g.narrow(x, 1, 2 * n, n)?);
-    let product = g.matmul(h, r_gates)?;
-    let sum = g.plus(product, x_gates)?;
-    let gates = g.sigmoid(sum)?;
-    let (reset, z) = (g.narrow(gates, 1, 0, n)?, g.narrow(gates, 1, n, n)?);
-    let part = g.mul(reset, h)?;
-    let product = g.matmul(part, r_new)?;
-    let sum = g.plus(product, x_new)?;
-    let new = g.tanh(sum)?;
-    // (1 - z) n + z h = n + z (h - n)
-    let difference = g.sub(h, new)?;
-    let moved = g.mul(z, difference)?;
-    Ok(vec![g.plus(new, moved)?])
-}
-
 fn rnn(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let layer = RecurrentLayerOperands::new(k, 1)?;
-    let cell = match activations(k, &["Relu"], layer.dirs) {
-        Ok(()) if k.attrs.has("activations") => RecurrentCell::Relu,
-        _ => {
-            activations(k, &["Tanh"], layer.dirs)?;
-            RecurrentCell::Tanh
-        }
-    };
+    let activations = GateActivation::read(k, &["Tanh"], layer.dirs)?;
     let mut parts = Vec::new();
-    for dir in 0..layer.dirs {
+    for (dir, own) in activations.into_iter().enumerate() {
         let d = layer.direction(k, dir, &[0], false)?;
-        parts.push(layer.native(k, &d, cell, dir)?);
+        let cell = match own.as_slice() {
+            own if GateActivation::are(own, &["Tanh"]) => Some(RecurrentCell::Tanh),
+            own if GateActivation::are(own, &["Relu"]) => Some(RecurrentCell::Relu),
+            _ => None,
+        };
+        let step = layer.step(k, own)?;
+        parts.push(match cell.filter(|_| step.clip.is_none()) {
+            Some(cell) => layer.native(k, &d, cell, dir)?,
+            None => {
+                let captures = [d.r, d.bias[1]];
+                layer.scanned(k, &d, &captures, dir, |g, own| step.rnn(g, own))?
+            }
+        });
     }
     layer.results(k, parts)
 }

@@ -113,14 +113,26 @@ fn sum_square(
     plain_sum(k, square, list, keep)
 }
 
-fn norm_2(
+/// The Euclidean norm. Narrow floats are squared in F32, because squares of F16 values overflow
+/// above 255.
+pub(crate) fn norm_2(
     k: &mut ImportNode<'_, '_>,
     x: Value,
     list: &[usize],
     keep: bool,
 ) -> Result<Value, NodeErrorKind> {
+    let dtype = k.dtype(x);
+    let is_narrow = matches!(dtype, DType::F16 | DType::BF16);
+    let x = match is_narrow {
+        true => k.g().cast(x, DType::F32)?,
+        false => x,
+    };
     let sum = sum_square(k, x, list, keep)?;
-    Ok(k.g().sqrt(sum)?)
+    let norm = k.g().sqrt(sum)?;
+    match is_narrow {
+        true => Ok(k.g().cast(norm, dtype)?),
+        false => Ok(norm),
+    }
 }
 
 fn log_sum(

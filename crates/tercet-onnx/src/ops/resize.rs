@@ -2,13 +2,13 @@
 
 use tercet_ir::attr::FloatAttr;
 use tercet_ir::ops::{Coordinates, NearestRounding, Resize, ResizeMode};
-use tercet_ir::{Dim, Value};
+use tercet_ir::{DType, Dim, Value};
 
 use super::resize_weights::{ResizeAxis, ResizeCoordinates, ResizeFilter, ResizeKernel, resized};
 use super::{OpsetEntry, op};
 use crate::call::{ImportNode, NodeOutputs, axes, one};
 use crate::error::NodeErrorKind;
-use crate::val::ShapeElem;
+use crate::val::{ImportedValue, ShapeElem};
 
 pub(crate) const TABLE: &[OpsetEntry] = &[
     op("Resize", 10, resize_10).until(10),
@@ -58,17 +58,52 @@ fn scaled(k: &mut ImportNode<'_, '_>, x: Value, scales: &[f64], how: Resize) -> 
         ));
     }
     let scales = scales.iter().map(|s| FloatAttr(*s)).collect();
-    one(k.g().add(
-        Resize {
-            sizes: sizes.into(),
-            scales,
-            ..how
-        },
-        &[x],
-    )?)
+    let how = Resize {
+        sizes: sizes.into(),
+        scales,
+        ..how
+    };
+    one(placed(k, x, how)?)
 }
 
-/// Options before opset 11: positions are `o / s`, rounded down.
+/// Adds the graph's resize operator. Interpolated integers are computed in F32 and truncated, as in
+/// ONNX Runtime.
+fn placed(k: &mut ImportNode<'_, '_>, x: Value, how: Resize) -> Result<Value, NodeErrorKind> {
+    let dtype = k.dtype(x);
+    if how.mode == ResizeMode::Nearest || dtype.is_float() {
+        return Ok(k.g().add(how, &[x])?);
+    }
+    let wide = k.g().cast(x, DType::F32)?;
+    let y = k.g().add(how, &[wide])?;
+    Ok(k.g().cast(y, dtype)?)
+}
+
+/// Resizes as before opset 11: positions are `o / s`. Nearest elements are rounded down along axes
+/// that grow, and up along axes that shrink.
+fn scaled_old(k: &mut ImportNode<'_, '_>, x: Value, scales: &[f64], how: Resize) -> NodeOutputs {
+    let shrinks = scales.iter().any(|s| *s < 1.0);
+    if how.mode != ResizeMode::Nearest || !shrinks {
+        return scaled(k, x, scales, how);
+    }
+    let part = |keep: fn(f64) -> bool| -> Vec<f64> {
+        scales
+            .iter()
+            .map(|s| if keep(*s) { *s } else { 1.0 })
+            .collect()
+    };
+    let (less, more) = (part(|s| s < 1.0), part(|s| s > 1.0));
+    let up = Resize {
+        rounding: NearestRounding::Ceil,
+        ..how.clone()
+    };
+    let y = scaled(k, x, &less, up)?;
+    match (more.iter().all(|s| *s == 1.0), y.as_slice()) {
+        (false, [ImportedValue::Graph(y)]) => scaled(k, *y, &more, how),
+        _ => Ok(y),
+    }
+}
+
+/// Options before opset 11.
 fn old(k: &ImportNode<'_, '_>) -> Result<Resize, NodeErrorKind> {
     let mut how = Resize::to_sizes(Vec::<Dim>::new(), mode(k)?);
     how.coordinates = Coordinates::Asymmetric;
@@ -79,7 +114,7 @@ fn old(k: &ImportNode<'_, '_>) -> Result<Resize, NodeErrorKind> {
 fn resize_10(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, how) = (k.x(0)?, old(k)?);
     let scales = k.const_operand(1)?.to_f64s();
-    scaled(k, x, &scales, how)
+    scaled_old(k, x, &scales, how)
 }
 
 fn upsample(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
@@ -94,7 +129,7 @@ fn upsample(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
             list.iter().map(|s| f64::from(*s)).collect()
         }
     };
-    scaled(k, x, &scales, how)
+    scaled_old(k, x, &scales, how)
 }
 
 fn coordinates(k: &ImportNode<'_, '_>) -> Result<Coordinates, NodeErrorKind> {
@@ -154,6 +189,14 @@ struct ResizeFallback {
     region: bool,
     /// A size was rounded up to preserve the aspect ratio.
     rounded_up: bool,
+    /// Positions are `(o + 1/2) / s`, which opsets 11 and 12 have for nearest elements.
+    centres: bool,
+}
+
+impl ResizeFallback {
+    fn is_needed(&self) -> bool {
+        self.antialias || self.region || self.rounded_up || self.centres
+    }
 }
 
 fn resize(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
@@ -165,18 +208,17 @@ fn resize(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     };
     let antialias = k.attrs.flag("antialias", false)?;
     let policy = k.attrs.string("keep_aspect_ratio_policy", "stretch")?;
-    let region = k
+    let places = k
         .attrs
-        .string("coordinate_transformation_mode", "half_pixel")?
-        == "tf_crop_and_resize";
+        .string("coordinate_transformation_mode", "half_pixel")?;
     let mut extra = ResizeFallback {
         antialias: false,
-        region,
+        region: places == "tf_crop_and_resize",
         rounded_up: false,
+        centres: places == "tf_half_pixel_for_nn",
     };
     let empty = |k: &ImportNode<'_, '_>, i: usize| {
-        !k.has(i)
-            || matches!(k.val(i), crate::val::ImportedValue::ConstTensor(t) if t.tensor.numel() == 0)
+        !k.has(i) || matches!(k.val(i), ImportedValue::ConstTensor(t) if t.tensor.numel() == 0)
     };
     if !empty(k, 2) {
         let given = k.const_operand(2)?.to_f64s();
@@ -189,7 +231,7 @@ fn resize(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         let mut scales = vec![1.0; dims.len()];
         along.iter().zip(given).for_each(|(a, s)| scales[*a] = s);
         extra.antialias = antialias && scales.iter().any(|s| *s < 1.0);
-        if extra.antialias || region {
+        if extra.is_needed() {
             return weighted(k, x, &along, None, &scales, &extra);
         }
         let how = resize_op(k)?;
@@ -222,7 +264,7 @@ fn resize(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         }
     }
     extra.antialias = antialias && along.iter().any(|a| !sizes[*a].is_at_least(&dims[*a]));
-    if extra.antialias || extra.region || extra.rounded_up {
+    if extra.is_needed() {
         return weighted(k, x, &along, Some((&sizes, kept)), &scales, &extra);
     }
     let scales = match kept {
@@ -234,7 +276,7 @@ fn resize(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         scales,
         ..resize_op(k)?
     };
-    one(k.g().add(how, &[x])?)
+    one(placed(k, x, how)?)
 }
 
 /// Resizes with weight tables. The scales are the given ones, or the quotients of the sizes.
@@ -259,9 +301,10 @@ fn weighted(
         exclude_outside: k.attrs.flag("exclude_outside", false)?,
         outside: k.attrs.float("extrapolation_value", 0.0)?,
     };
-    let places = match extra.region {
-        true => Vec::new(),
-        false => vec![
+    let places = match (extra.region, extra.centres) {
+        (true, _) => Vec::new(),
+        (_, true) => vec![ResizeCoordinates::Centres; along.len()],
+        (false, false) => vec![
             match coordinates(k)? {
                 Coordinates::HalfPixel => ResizeCoordinates::HalfPixel,
                 Coordinates::HalfPixelSymmetric => ResizeCoordinates::HalfPixelSymmetric,

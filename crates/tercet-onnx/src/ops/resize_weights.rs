@@ -25,6 +25,8 @@ pub(super) enum ResizeCoordinates {
     PytorchHalfPixel,
     AlignCorners,
     Asymmetric,
+    /// `(o + 1/2) / s`
+    Centres,
     /// A region from start to end, as fractions of the axis.
     Region(f64, f64),
 }
@@ -63,6 +65,8 @@ impl ResizeAxis {
             ResizeCoordinates::AlignCorners if self.to == 1 => 0.0,
             ResizeCoordinates::AlignCorners => o * (n - 1.0) / (m - 1.0),
             ResizeCoordinates::Asymmetric => o / self.scale,
+            // In F32 as in ONNX Runtime, because positions such as 1.5 / 0.6 are ties there.
+            ResizeCoordinates::Centres => f64::from((o as f32 + 0.5) / self.scale as f32),
             ResizeCoordinates::Region(start, end) if self.to == 1 => {
                 (start + end) * (n - 1.0) / 2.0
             }
@@ -152,8 +156,15 @@ pub(super) fn resized(
     axes: &[(usize, ResizeAxis)],
     kernel: &ResizeKernel,
 ) -> Result<Value, NodeErrorKind> {
-    let mut y = x;
-    for (at, axis) in axes {
+    let dtype = k.dtype(x);
+    let interpolated = !matches!(kernel.filter, ResizeFilter::Nearest(_));
+    let integers = interpolated && !dtype.is_float();
+    let mut y = match integers {
+        true => k.g().cast(x, DType::F32)?,
+        false => x,
+    };
+    // ONNX Runtime starts at the last axis, which matters if integers are rounded between axes.
+    for (at, axis) in axes.iter().rev() {
         let size = axis.from.saturating_mul(axis.to);
         let sizes = 1..=1 << 20;
         if !sizes.contains(&axis.from) || !sizes.contains(&axis.to) || !k.c.spend(size) {
@@ -163,6 +174,17 @@ pub(super) fn resized(
             )));
         }
         y = along(k, y, *at, axis, kernel)?;
+        if let (true, Some((least, greatest))) = (integers, dtype.int_range()) {
+            if kernel.antialias {
+                let half = k.like(y, 0.5)?;
+                let moved = k.g().plus(y, half)?;
+                y = k.g().unary(tercet_ir::scalar::UnaryFn::Floor, moved)?;
+            }
+            y = k.g().clamp(y, least as f64, greatest as f64)?;
+        }
+    }
+    if integers {
+        y = k.g().cast(y, dtype)?;
     }
     for (at, axis) in axes {
         let outside: Vec<bool> = (0..axis.to).map(|o| axis.is_outside(o)).collect();
@@ -193,9 +215,6 @@ fn along(
         return Ok(k.g().gather(x, index, at)?);
     }
     let dtype = k.dtype(x);
-    if !dtype.is_float() {
-        return Err(NodeErrorKind::operand(0, "must be floats for this mode"));
-    }
     let rows: Vec<f64> = (0..axis.to).flat_map(|o| kernel.row(axis, o)).collect();
     let inner = match dtype {
         DType::F64 => DType::F64,

@@ -266,6 +266,7 @@ fn bound(num: &ShapeElem, size: &Dim) -> Option<i64> {
         ShapeElem::Int(n) if *n >= END && size.known().is_none() => return Some(i64::MAX),
         ShapeElem::Int(n) => return Some(*n),
         ShapeElem::Dim(d) => d,
+        ShapeElem::Data(_) => return None,
     };
     match size.checked_sub(dim).and_then(|d| d.known()) {
         Some(0) => Some(i64::MAX),
@@ -292,6 +293,7 @@ fn picked(
             Some(Dim::Known(size.known().map_or(n, |size| size.min(n))))
         }
         ShapeElem::Dim(dim) => Some(dim.clone()),
+        ShapeElem::Data(_) => None,
     };
     let places = place(from).zip(place(to));
     let found = places.and_then(|(from, to)| Some((to.checked_sub(&from)?, from)));

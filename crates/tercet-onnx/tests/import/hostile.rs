@@ -122,6 +122,55 @@ fn import_at(
     tercet_onnx::import(path.as_path(), &ImportOptions::new())
 }
 
+/// The hub's cache layout: every file of a snapshot links to a blob of the same model.
+#[cfg(unix)]
+#[test]
+fn external_data_of_a_hub_snapshot_is_a_link_to_a_blob() {
+    use std::os::unix::fs::symlink;
+    let hub = std::env::temp_dir().join(format!("tercet-onnx-hub-{}", std::process::id()));
+    let model = hub.join("models--o--m");
+    let folder = model.join("snapshots/abc/onnx");
+    std::fs::create_dir_all(&folder).expect("makes a folder");
+    for blobs in [model.join("blobs"), hub.join("models--o--other/blobs")] {
+        std::fs::create_dir_all(&blobs).expect("makes a folder");
+        std::fs::write(blobs.join("2222"), [0u8; 16]).expect("writes");
+    }
+    std::fs::create_dir_all(model.join("refs")).expect("makes a folder");
+    std::fs::write(model.join("refs/main"), [0u8; 16]).expect("writes");
+    let import = |location: &str| {
+        let blob = model.join("blobs/1111");
+        std::fs::write(&blob, external(location, "8").bytes()).expect("writes");
+        let path = folder.join("model.onnx");
+        if !path.exists() {
+            symlink("../../../blobs/1111", &path).expect("links");
+        }
+        tercet_onnx::import(path.as_path(), &ImportOptions::new())
+    };
+    symlink("../../../blobs/2222", folder.join("a.data")).expect("links");
+    import("a.data").expect("a blob of the model");
+    for (at, target) in [
+        "../../../../models--o--other/blobs/2222",
+        "../../../refs/main",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let name = format!("out{at}.data");
+        symlink(target, folder.join(&name)).expect("links");
+        let e = import(&name).expect_err(target);
+        assert!(e.to_string().contains("outside the model's folder"), "{e}");
+    }
+    let e = import("../../../blobs/2222").expect_err("a path with ..");
+    assert!(e.to_string().contains("outside the model's folder"), "{e}");
+    // The same links outside of a hub cache leave the folder.
+    let plain = hub.join("plain/snapshots/abc");
+    std::fs::create_dir_all(&plain).expect("makes a folder");
+    symlink(model.join("blobs/2222"), plain.join("a.data")).expect("links");
+    let e = import_at(&plain, &external("a.data", "8")).expect_err("no hub cache");
+    assert!(e.to_string().contains("outside the model's folder"), "{e}");
+    std::fs::remove_dir_all(&hub).expect("cleans up");
+}
+
 #[test]
 fn external_data_stays_inside_the_folder() {
     let outer = std::env::temp_dir().join(format!("tercet-onnx-{}", std::process::id()));

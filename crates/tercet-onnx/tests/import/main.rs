@@ -2,11 +2,13 @@
 
 mod codes;
 mod hostile;
+mod incomplete;
 mod learned;
 mod made;
 mod microsoft;
 mod narrow;
 mod session;
+mod special_values;
 
 use made::{Model, attr_int, attr_ints, node};
 use tercet::{Device, Tensor};

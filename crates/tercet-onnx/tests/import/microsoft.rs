@@ -1,5 +1,6 @@
-//! Tests of `com.microsoft` operators (`tests/data/onnx-microsoft`) and of results with
-//! data-dependent sizes (`tests/data/onnx-selected`) against ONNX Runtime. `make.py` in each folder
+//! Tests of `com.microsoft` operators (`tests/data/onnx-microsoft`), of results with data-dependent
+//! sizes (`tests/data/onnx-selected`) and of less common forms of operators
+//! (`tests/data/onnx-variants`) against ONNX Runtime. `make.py` in each folder
 //! created the cases.
 
 use std::path::{Path, PathBuf};
@@ -68,5 +69,10 @@ fn operators_of_microsoft_give_what_onnx_runtime_gives() {
 
 #[test]
 fn results_whose_size_depends_on_data_have_their_size() {
-    check("onnx-selected", 11);
+    check("onnx-selected", 32);
+}
+
+#[test]
+fn other_forms_of_operators_give_what_onnx_runtime_gives() {
+    check("onnx-variants", 68);
 }

@@ -94,7 +94,7 @@ pub(crate) fn emit(
     let (code, lens) = match kind {
         CheckKind::Index => (0, vec![len]),
         CheckKind::Coordinates(lens) => (0, lens.clone()),
-        CheckKind::KvLen => (1, vec![len]),
+        CheckKind::KvLen | CheckKind::Overflow => (1, vec![len]),
         CheckKind::Order => {
             unreachable!("invariant: dependent launches write this record themselves")
         }

@@ -1,13 +1,14 @@
 //! Lowering of `Gather`: slices selected by index, for any dtype and strides.
 
 use tercet_ir::ops::Op;
-use tercet_ir::{CompileError, Node, OpKind};
+use tercet_ir::{CompileError, Dim, Node, OpKind};
 
 use super::indexed::NAMED;
 use super::words::{WORD_OF_BITS, are_whole, eight, in_units, lanes, product};
 use super::{Lowering, always, portable};
 use crate::emit::{LoweringCtx, SlotView};
 use crate::kernel::{ArgAccess, TypedKernel};
+use crate::narrow::is_overflow_check;
 use crate::program::CheckKind;
 use crate::scalar::PRELUDE;
 use crate::sym_int::SymInt;
@@ -56,7 +57,10 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     };
     let (x, idx) = (e.view(node.inputs[0]), e.view(node.inputs[1]));
     let axis_size = x.layout.shape()[op.axis].clone();
-    e.check_data(&idx, CheckKind::Index, &axis_size)?;
+    match is_overflow_check(e.graph, node) {
+        true => e.check_data(&idx, CheckKind::Overflow, &Dim::Known(0))?,
+        false => e.check_data(&idx, CheckKind::Index, &axis_size)?,
+    }
     let idx = e.dense(&idx)?;
     let y = e.result(0)?;
     let named = e.numel(idx.layout.shape());

@@ -207,8 +207,27 @@ class LanguageModel:
         json_schema: dict[str, Any] | str | None = None,
         regex: str | None = None,
         grammar: str | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         stop: Sequence[str] | None = None,
+        repetition_window: int = -1,
+        typical_p: float = 1.0,
+        top_n_sigma: float = 0.0,
+        xtc_probability: float = 0.0,
+        xtc_threshold: float = 0.1,
+        dry_multiplier: float = 0.0,
+        dry_base: float = 1.75,
+        dry_allowed_length: int = 2,
+        dry_penalty_last_n: int = -1,
+        dry_sequence_breakers: Sequence[str] | None = None,
+        dynatemp_range: float = 0.0,
+        dynatemp_exponent: float = 1.0,
+        mirostat: int = 0,
+        mirostat_tau: float = 5.0,
+        mirostat_eta: float = 0.1,
+        samplers: Sequence[str] | str | None = None,
+        stop_token_ids: Sequence[int] | None = None,
+        ignore_eos: bool = False,
+        min_tokens: int = 0,
     ) -> Generation: ...
     def chat(
         self,
@@ -226,8 +245,27 @@ class LanguageModel:
         json_schema: dict[str, Any] | str | None = None,
         regex: str | None = None,
         grammar: str | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         stop: Sequence[str] | None = None,
+        repetition_window: int = -1,
+        typical_p: float = 1.0,
+        top_n_sigma: float = 0.0,
+        xtc_probability: float = 0.0,
+        xtc_threshold: float = 0.1,
+        dry_multiplier: float = 0.0,
+        dry_base: float = 1.75,
+        dry_allowed_length: int = 2,
+        dry_penalty_last_n: int = -1,
+        dry_sequence_breakers: Sequence[str] | None = None,
+        dynatemp_range: float = 0.0,
+        dynatemp_exponent: float = 1.0,
+        mirostat: int = 0,
+        mirostat_tau: float = 5.0,
+        mirostat_eta: float = 0.1,
+        samplers: Sequence[str] | str | None = None,
+        stop_token_ids: Sequence[int] | None = None,
+        ignore_eos: bool = False,
+        min_tokens: int = 0,
     ) -> Generation: ...
     def logits(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]: ...
     def encode(self, text: str, special: bool = True) -> list[int]: ...
@@ -248,6 +286,8 @@ class Generation(Iterator[str]):
     def tokens(self) -> list[int] | None: ...
     @property
     def finish_reason(self) -> str | None: ...
+    @property
+    def seed(self) -> int: ...
 
 @final
 class Encoder:

@@ -6,14 +6,14 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tercet_models::dataset::template::TemplateValue as Shown;
 use tercet_models::dataset::{ChatMessage, Role};
 
 use super::response::{CompletionKind, ResponseEnvelope};
 use super::sampling::CompletionParams;
 use super::streaming;
-use super::tools::{ToolSet, for_template};
+use super::tools::ToolSet;
 use crate::error::ApiError;
 use crate::fields::{JsonFields, wrong};
 use crate::http::AppState;
@@ -43,6 +43,7 @@ pub(crate) async fn handle(
     let frame = ResponseEnvelope {
         choice_count: wanted.n,
         usage: wanted.usage,
+        seed: wanted.seed,
         logprobs: wanted.top_logprobs.is_some(),
         calls: tools.as_ref().map(ToolSet::calls),
         ..ResponseEnvelope::new(CompletionKind::Chat, &name, prompt.len())
@@ -75,7 +76,7 @@ fn constrain(_: &mut CompletionParams, tools: &ToolSet) -> Result<(), ApiError> 
     tools.check()
 }
 
-fn messages(value: Value) -> Result<Vec<ParsedMessage>, ApiError> {
+fn messages(value: Value) -> Result<Vec<ChatMessage>, ApiError> {
     let Value::Array(items) = value else {
         return Err(wrong("messages", &value, "a list of messages"));
     };
@@ -88,13 +89,7 @@ fn messages(value: Value) -> Result<Vec<ParsedMessage>, ApiError> {
     items.into_iter().map(message).collect()
 }
 
-/// A message, and the strings in it that come from the client.
-struct ParsedMessage {
-    message: ChatMessage,
-    texts: Vec<String>,
-}
-
-fn message(value: Value) -> Result<ParsedMessage, ApiError> {
+fn message(value: Value) -> Result<ChatMessage, ApiError> {
     let mut fields = JsonFields::from_value(value, "a message")?;
     let role = fields.text("role")?.unwrap_or_default();
     let Some(known) = Role::ALL.iter().find(|r| r.name() == role) else {
@@ -131,28 +126,24 @@ fn message(value: Value) -> Result<ParsedMessage, ApiError> {
         None => return Err(ApiError::bad_request("field `content` is missing")),
     };
     fields.neutral(&[("refusal", &[Value::String(String::new())])])?;
-    let mut texts = vec![content.clone()];
     let mut shown = vec![("content", Shown::text(&content))];
     if *known == Role::Tool {
         for name in ["tool_call_id", "name"] {
             if let Some(text) = fields.text(name)? {
                 shown.push((name, Shown::text(&text)));
-                texts.push(text);
             }
         }
     }
     fields.finish()?;
     if !calls.is_empty() {
-        texts.extend(calls.iter().map(Value::to_string));
-        let calls: Result<Vec<Shown>, ApiError> = calls.iter().map(for_template).collect();
-        shown.push(("tool_calls", Shown::list(calls?)));
+        shown.push(("tool_calls", Shown::list(calls)));
     }
-    let message = ChatMessage::from_fields(*known, shown);
-    Ok(ParsedMessage { message, texts })
+    Ok(ChatMessage::from_fields(*known, shown))
 }
 
-/// Parses the tool calls of an assistant message. Chat templates expect their arguments as objects.
-fn tool_calls(value: Value) -> Result<Vec<Value>, ApiError> {
+/// Parses the tool calls of an assistant message to their values for the template. Chat templates
+/// expect the arguments as objects; their numbers keep all digits.
+fn tool_calls(value: Value) -> Result<Vec<Shown>, ApiError> {
     let Value::Array(items) = value else {
         return Err(wrong("tool_calls", &value, "a list of calls"));
     };
@@ -171,15 +162,22 @@ fn tool_calls(value: Value) -> Result<Vec<Value>, ApiError> {
         let arguments = function.text("arguments")?.unwrap_or_default();
         function.finish()?;
         let object = match arguments.trim().is_empty() {
-            true => Ok(serde_json::Map::new()),
-            false => serde_json::from_str(&arguments),
+            true => "{}",
+            false => arguments.as_str(),
         };
-        let Ok(object) = object else {
+        let parsed = serde_json::from_str::<serde_json::Map<String, Value>>(object);
+        let (Ok(_), Ok(value)) = (parsed, Shown::from_json(object)) else {
             let expected = "a JSON object in a string";
             return Err(wrong("arguments", &Value::String(arguments), expected));
         };
-        let function = json!({"name": name, "arguments": object});
-        Ok(json!({"id": id, "type": "function", "function": function}))
+        let entries = |all: Vec<(&str, Shown)>| Shown::map(all);
+        let function = entries(vec![("name", Shown::text(&name)), ("arguments", value)]);
+        let call = vec![
+            ("id", Shown::text(&id)),
+            ("type", Shown::text("function")),
+            ("function", function),
+        ];
+        Ok(entries(call))
     };
     items.into_iter().map(call).collect()
 }
@@ -202,47 +200,32 @@ fn part(value: Value) -> Result<String, ApiError> {
     Ok(text)
 }
 
-/// Returns the tokens of a conversation up to the start of the answer.
-///
-/// Messages are tokenized together with the text of the chat template. A message that contains a
-/// special token could end its turn and start another, so it is rejected.
+/// Returns the tokens of a conversation up to the start of the answer. Only the text of the chat
+/// template spells special tokens; those in messages and tools are ordinary text.
 fn tokens(
     language: &LanguageModel,
-    messages: &[ParsedMessage],
+    messages: &[ChatMessage],
     tools: Option<&ToolSet>,
 ) -> Result<Vec<u32>, ApiError> {
-    let tokenizer = &language.tokenizer;
-    let of_tools = tools.map(ToolSet::to_prompt_text);
-    let said = messages.iter().flat_map(|said| &said.texts);
-    for text in said.chain(&of_tools) {
-        if tokenizer
-            .spells_special(text)
-            .map_err(|e| ApiError::failed(&e))?
-        {
-            return Err(ApiError::bad_request(
-                "a message or a tool contains a special token of the model, which could end its turn; remove it",
-            ));
-        }
-    }
-    let messages: Vec<ChatMessage> = messages.iter().map(|said| said.message.clone()).collect();
     let shown = match tools {
         Some(tools) => tools.for_template()?,
         None => Shown::None,
     };
-    let rendered = language.template.render(&messages, &shown, true);
+    let rendered = language.template.render(messages, &shown, true);
     let rendered = rendered.map_err(|e| {
         ApiError::bad_request(format!(
             "the chat template rejects the messages: {}",
             tercet::one_line(&e)
         ))
     })?;
+    language.check_bytes(rendered.text.len())?;
     let untold = tools.and_then(|tools| tools.names().find(|name| !rendered.text.contains(name)));
     if untold.is_some() {
         return Err(ApiError::bad_request(
             "field `tools` is not supported with this model: its chat template does not use them",
         ));
     }
-    tokenizer
-        .encode(&rendered.text, false)
+    (language.tokenizer)
+        .encode_mixed(&rendered.text, &rendered.literal)
         .map_err(|e| ApiError::failed(&e))
 }

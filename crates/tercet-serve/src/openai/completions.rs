@@ -42,6 +42,7 @@ pub(crate) async fn handle(
     let frame = ResponseEnvelope {
         choice_count: texts,
         usage: wanted.usage,
+        seed: wanted.seed,
         logprobs: wanted.top_logprobs.is_some(),
         ..ResponseEnvelope::new(
             CompletionKind::Completion,
@@ -84,10 +85,11 @@ fn prompts(language: &LanguageModel, prompt: Value) -> Result<Vec<Vec<u32>>, Api
 fn tokens(language: &LanguageModel, prompt: Value) -> Result<Vec<u32>, ApiError> {
     let expected = "a text or a list of tokens, or a list of either";
     match prompt {
-        Value::String(text) => language
-            .tokenizer
-            .encode(&text, true)
-            .map_err(|e| ApiError::failed(&e)),
+        Value::String(text) => {
+            language.check_bytes(text.len())?;
+            let tokens = language.tokenizer.encode(&text, true);
+            tokens.map_err(|e| ApiError::failed(&e))
+        }
         Value::Array(items) if items.iter().all(Value::is_u64) && !items.is_empty() => {
             let vocab = language.tokenizer.vocab_len();
             let token = |item: &Value| {

@@ -31,6 +31,8 @@ pub(crate) struct ResponseEnvelope {
     pub(crate) usage: bool,
     /// Whether the response contains logprobs.
     pub(crate) logprobs: bool,
+    /// Seed of the first completion, which the request gave or the server drew.
+    pub(crate) seed: u64,
     /// Parser of tool calls, if the request has tools.
     pub(crate) calls: Option<ToolCallParser>,
 }
@@ -59,6 +61,7 @@ impl ResponseEnvelope {
             choice_count: 1,
             usage: false,
             logprobs: false,
+            seed: 0,
             calls: None,
         }
     }
@@ -72,7 +75,10 @@ impl ResponseEnvelope {
     }
 
     fn object(&self, object: &str, choices: Value) -> Value {
-        json!({"id": self.id, "object": object, "created": self.created, "model": self.model, "choices": choices})
+        json!({
+            "id": self.id, "object": object, "created": self.created, "model": self.model,
+            "seed": self.seed, "choices": choices,
+        })
     }
 
     fn choice(&self, index: usize, mut choice: Value, scores: &[TokenLogprob]) -> Value {

@@ -3,9 +3,9 @@
 use std::hash::{BuildHasher, RandomState};
 
 use serde_json::Value;
-use tercet_models::SamplingOptions;
 #[cfg(feature = "grammar")]
 use tercet_models::constraint::Grammar;
+use tercet_models::{DryOptions, MirostatOptions, SamplerStep, SamplingOptions};
 
 use super::response::CompletionKind;
 use crate::error::ApiError;
@@ -20,11 +20,16 @@ pub(crate) const MAX_PROMPTS: usize = 16;
 const MAX_TOP_LOGPROBS: usize = 20;
 /// Maximum number of tokens with a bias.
 const MAX_BIASES: usize = 1024;
+/// Maximum number of sampling steps.
+const MAX_SAMPLERS: usize = 16;
 
 /// Generation and response parameters of a request.
 pub(crate) struct CompletionParams {
     pub(crate) max_tokens: Option<usize>,
     pub(crate) stop: Vec<String>,
+    pub(crate) stop_tokens: Vec<u32>,
+    pub(crate) ignore_eos: bool,
+    pub(crate) dry_breakers: Option<Vec<String>>,
     pub(crate) sampling: SamplingOptions,
     #[cfg(feature = "grammar")]
     pub(crate) grammar: Option<(&'static str, Grammar)>,
@@ -44,8 +49,16 @@ impl CompletionParams {
         mut fields: JsonFields,
         form: CompletionKind,
     ) -> Result<CompletionParams, ApiError> {
-        let new_name = fields.count("max_completion_tokens")?;
-        let max_tokens = fields.count("max_tokens")?.or(new_name);
+        // -1 is the whole context, not the default of completions.
+        let mut is_unlimited = false;
+        let mut max_tokens = None;
+        for name in ["max_completion_tokens", "n_predict", "max_tokens"] {
+            let given = fields.take(name);
+            is_unlimited |= given.as_ref().and_then(Value::as_i64) == Some(-1);
+            fields.put(name, given);
+            max_tokens = fields.count_or_minus_one(name)?.or(max_tokens);
+        }
+        let max_tokens = max_tokens.or(is_unlimited.then_some(u64::MAX));
         let stop = fields.texts("stop")?;
         if stop.len() > MAX_STOPS {
             return Err(ApiError::bad_request(format!(
@@ -56,7 +69,16 @@ impl CompletionParams {
         let sampling = sampling(&mut fields)?;
         #[cfg(feature = "grammar")]
         let grammar = grammar(&mut fields)?;
-        let seed = fields.count("seed")?;
+        let seed = fields.count_or_minus_one("seed")?;
+        let stop_tokens = fields.token_ids("stop_token_ids")?;
+        if stop_tokens.len() > MAX_STOPS {
+            return Err(ApiError::bad_request(format!(
+                "field `stop_token_ids` has {} tokens; at most {MAX_STOPS} are supported",
+                stop_tokens.len()
+            )));
+        }
+        let ignore_eos = fields.truth("ignore_eos")?.unwrap_or(false);
+        let dry_breakers = dry_breakers(&mut fields)?;
         let n = fields.count("n")?.unwrap_or(1);
         let n = usize::try_from(n)
             .ok()
@@ -90,6 +112,9 @@ impl CompletionParams {
         Ok(CompletionParams {
             max_tokens: max_tokens.map(clamped),
             stop,
+            stop_tokens,
+            ignore_eos,
+            dry_breakers,
             sampling,
             #[cfg(feature = "grammar")]
             grammar,
@@ -108,6 +133,9 @@ impl CompletionParams {
             prompt: prompt.to_vec(),
             max_tokens: self.max_tokens.unwrap_or(max_tokens),
             stop: self.stop.clone(),
+            stop_tokens: self.stop_tokens.clone(),
+            ignore_eos: self.ignore_eos,
+            dry_breakers: self.dry_breakers.clone(),
             sampling: self.sampling.clone(),
             #[cfg(feature = "grammar")]
             grammar: self.grammar.clone(),
@@ -154,18 +182,99 @@ fn parse_top_logprobs(
 /// Parses sampling options: OpenAI's fields, and common extensions of other servers.
 fn sampling(fields: &mut JsonFields) -> Result<SamplingOptions, ApiError> {
     let defaults = SamplingOptions::default();
+    let penalty = fields.number("repeat_penalty", 0.01, 100.0)?;
+    let typical = fields.number("typ_p", 0.0, 1.0)?;
+    let window = last_tokens(fields, "repeat_last_n")?;
+    let dry_window = last_tokens(fields, "dry_penalty_last_n")?;
     let mut number = |name, from, to, or| Ok(fields.number(name, from, to)?.unwrap_or(or));
-    Ok(SamplingOptions {
+    let repetition_penalty = number("repetition_penalty", 0.01, 100.0, penalty.unwrap_or(1.0))?;
+    let dry = DryOptions {
+        multiplier: number("dry_multiplier", 0.0, 100.0, 0.0)?,
+        base: number("dry_base", 1.0, 100.0, defaults.dry.base)?,
+        window: dry_window.unwrap_or(usize::MAX),
+        ..defaults.dry.clone()
+    };
+    let (tau, eta) = (
+        number("mirostat_tau", 0.0, 100.0, MirostatOptions::V1.tau)?,
+        number("mirostat_eta", 0.0, 1.0, MirostatOptions::V1.eta)?,
+    );
+    let sampling = SamplingOptions {
         temperature: number("temperature", 0.0, 2.0, 1.0)?,
         top_p: number("top_p", 0.0, 1.0, 1.0)?,
         min_p: number("min_p", 0.0, 1.0, 0.0)?,
         presence_penalty: number("presence_penalty", -2.0, 2.0, 0.0)?,
         frequency_penalty: number("frequency_penalty", -2.0, 2.0, 0.0)?,
-        repetition_penalty: number("repetition_penalty", 0.01, 100.0, 1.0)?,
-        top_k: fields.count("top_k")?.map_or(0, clamped),
-        logit_bias: biases(fields)?,
+        repetition_penalty,
+        repetition_window: window.unwrap_or(usize::MAX),
+        typical_p: number("typical_p", 0.0, 1.0, typical.unwrap_or(1.0))?,
+        // Other servers disable it by -1.
+        top_n_sigma: number("top_n_sigma", -1.0, 100.0, 0.0)?.max(0.0),
+        xtc_probability: number("xtc_probability", 0.0, 1.0, 0.0)?,
+        xtc_threshold: number("xtc_threshold", 0.0, 1.0, defaults.xtc_threshold)?,
+        dynatemp_range: number("dynatemp_range", 0.0, 10.0, 0.0)?,
+        dynatemp_exponent: number("dynatemp_exponent", 0.0, 10.0, 1.0)?,
         ..defaults
+    };
+    let mirostat = match fields.count("mirostat")? {
+        None | Some(0) => None,
+        Some(1) => Some(MirostatOptions::V1),
+        Some(2) => Some(MirostatOptions::V2),
+        Some(other) => return Err(wrong("mirostat", &other.into(), "0, 1 or 2")),
+    };
+    let allowed_length = fields.count("dry_allowed_length")?.map(clamped);
+    let allowed_length = allowed_length.unwrap_or(dry.allowed_length);
+    Ok(SamplingOptions {
+        dry: DryOptions {
+            allowed_length,
+            ..dry
+        },
+        mirostat: mirostat.map(|version| MirostatOptions {
+            tau,
+            eta,
+            ..version
+        }),
+        top_k: fields.count_or_minus_one("top_k")?.map_or(0, clamped),
+        min_tokens: fields.count("min_tokens")?.map_or(0, clamped),
+        samplers: samplers(fields)?.unwrap_or(sampling.samplers),
+        logit_bias: biases(fields)?,
+        ..sampling
     })
+}
+
+/// Parses a number of last tokens; -1 stands for all.
+fn last_tokens(fields: &mut JsonFields, name: &str) -> Result<Option<usize>, ApiError> {
+    Ok(fields.count_or_minus_one(name)?.map(clamped))
+}
+
+/// Parses the order of the samplers: a list of names, or names with semicolons between them.
+fn samplers(fields: &mut JsonFields) -> Result<Option<Vec<SamplerStep>>, ApiError> {
+    let names = fields.texts("samplers")?;
+    if names.is_empty() {
+        return Ok(None);
+    }
+    let steps = SamplerStep::parse_all(&names.join(";"));
+    let steps = steps.map_err(|e| ApiError::bad_request(format!("field `samplers`: {e}")))?;
+    match steps.len() > MAX_SAMPLERS {
+        true => Err(ApiError::bad_request(format!(
+            "field `samplers` has {} steps; at most {MAX_SAMPLERS} are supported",
+            steps.len()
+        ))),
+        false => Ok(Some(steps)),
+    }
+}
+
+fn dry_breakers(fields: &mut JsonFields) -> Result<Option<Vec<String>>, ApiError> {
+    let value = fields.take("dry_sequence_breakers");
+    let is_given = value.is_some();
+    fields.put("dry_sequence_breakers", value);
+    let breakers = fields.texts("dry_sequence_breakers")?;
+    match breakers.len() > MAX_STOPS {
+        true => Err(ApiError::bad_request(format!(
+            "field `dry_sequence_breakers` has {} strings; at most {MAX_STOPS} are supported",
+            breakers.len()
+        ))),
+        false => Ok(is_given.then_some(breakers)),
+    }
 }
 
 /// Parses biases by token id. As in OpenAI's API, -100 bans a token and 100 forces it.
@@ -197,10 +306,26 @@ fn biases(fields: &mut JsonFields) -> Result<Vec<(u32, f32)>, ApiError> {
     map.into_iter().map(bias).collect()
 }
 
-/// Parses `response_format`, which constrains the answer: type `text`, `json_object` or
-/// `json_schema`.
+/// Parses `response_format` or `grammar`, which constrain the answer.
 #[cfg(feature = "grammar")]
 fn grammar(fields: &mut JsonFields) -> Result<Option<(&'static str, Grammar)>, ApiError> {
+    let format = response_format(fields)?;
+    // Clients of llama.cpp send an empty text for no grammar.
+    let Some(text) = fields.text("grammar")?.filter(|text| !text.is_empty()) else {
+        return Ok(format);
+    };
+    if format.is_some() {
+        let message = "field `grammar` cannot be combined with `response_format`";
+        return Err(ApiError::bad_request(message));
+    }
+    let grammar = Grammar::from_text(&text);
+    let grammar = grammar.map_err(|e| ApiError::bad_request(format!("field `grammar`: {e}")))?;
+    Ok(Some(("grammar", grammar)))
+}
+
+/// Parses the type of `response_format`: `text`, `json_object` or `json_schema`.
+#[cfg(feature = "grammar")]
+fn response_format(fields: &mut JsonFields) -> Result<Option<(&'static str, Grammar)>, ApiError> {
     let Some(value) = fields.take("response_format") else {
         return Ok(None);
     };

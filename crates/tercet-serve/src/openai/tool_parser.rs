@@ -4,8 +4,10 @@
 //! {...}}</tool_call>` after a text. Llama 3: the whole text consists of JSON objects with `name`
 //! and `parameters` (or `arguments`). Incomplete calls and calls of unknown tools remain text.
 
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 const OPEN: &str = "<tool_call>";
@@ -111,8 +113,7 @@ impl ToolCallParser {
         while let Some(inside) = rest.trim_start().strip_prefix(OPEN) {
             // The closing tag may be a token that ended the generation, so it can be missing.
             let (inside, next) = inside.split_once(CLOSE).unwrap_or((inside, ""));
-            let call = serde_json::from_str(inside.trim()).ok()?;
-            calls.push(self.call(call)?);
+            calls.push(self.call(inside.trim())?);
             rest = next;
         }
         let mut said = text[..at].trim_end().to_string();
@@ -128,38 +129,55 @@ impl ToolCallParser {
         rest = rest.strip_prefix(PYTHON).unwrap_or(rest).trim();
         let mut calls = Vec::new();
         while !rest.is_empty() {
-            let mut objects = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
+            let mut objects = serde_json::Deserializer::from_str(rest).into_iter::<&RawValue>();
             let object = objects.next()?.ok()?;
             let end = objects.byte_offset();
-            calls.push(self.call(object)?);
+            calls.push(self.call(object.get())?);
             rest = rest[end..].trim_start();
             rest = rest.strip_prefix(';').unwrap_or(rest).trim_start();
         }
         (!calls.is_empty()).then_some(calls)
     }
 
-    fn call(&self, value: Value) -> Option<ToolCall> {
-        let Value::Object(mut object) = value else {
-            return None;
-        };
-        let name = object.get("name")?.as_str()?.to_string();
+    /// Parses a call. The arguments keep the text of the model, because numbers may have more digits
+    /// than a parsed value.
+    fn call(&self, text: &str) -> Option<ToolCall> {
+        let mut object: HashMap<String, Box<RawValue>> = serde_json::from_str(text).ok()?;
+        let name: String = serde_json::from_str(object.get("name")?.get()).ok()?;
         if !self.names.contains(&name) {
             return None;
         }
         let arguments = object.remove("arguments");
-        let arguments = match arguments.or_else(|| object.remove("parameters"))? {
-            Value::Object(map) => map,
+        let arguments = arguments.or_else(|| object.remove("parameters"))?;
+        let arguments = match serde_json::from_str(arguments.get()).ok()? {
+            Value::Object(_) => without_blanks(arguments.get()),
             // The arguments are JSON inside a string.
-            Value::String(text) => serde_json::from_str::<Map<String, Value>>(&text).ok()?,
-            Value::Null => Map::new(),
+            Value::String(text) => {
+                serde_json::from_str::<Map<String, Value>>(&text).ok()?;
+                without_blanks(&text)
+            }
+            Value::Null => "{}".to_string(),
             Value::Bool(_) | Value::Number(_) | Value::Array(_) => return None,
         };
         Some(ToolCall {
             id: format!("call_{:016x}", RandomState::new().hash_one(&name)),
             name,
-            arguments: Value::Object(arguments).to_string(),
+            arguments,
         })
     }
+}
+
+/// A valid JSON text without white space outside of strings.
+fn without_blanks(json: &str) -> String {
+    let (mut in_string, mut escaped) = (false, false);
+    let is_kept = |c: &char| {
+        let is_kept = in_string || !c.is_ascii_whitespace();
+        let ends = *c == '"' && !escaped;
+        escaped = in_string && *c == '\\' && !escaped;
+        in_string ^= ends;
+        is_kept
+    };
+    json.chars().filter(is_kept).collect()
 }
 
 /// Parses streamed text. It retains text that may belong to a call until the end.
@@ -224,7 +242,7 @@ mod tests {
     /// Expected text, and expected calls as names with arguments.
     type Read = (&'static str, &'static [(&'static str, &'static str)]);
 
-    const CASES: [(&str, Read); 13] = [
+    const CASES: [(&str, Read); 15] = [
         ("Hello { there", ("Hello { there", &[])),
         (
             "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"b\": 1, \"a\": [2]}}\n</tool_call>",
@@ -241,6 +259,18 @@ mod tests {
         (
             " <|python_tag|>{\"name\": \"now\", \"parameters\": {}}; {\"name\": \"now\", \"parameters\": null}\n",
             ("", &[("now", "{}"), ("now", "{}")]),
+        ),
+        // Numbers with more digits than a float, and blanks and quotes in strings.
+        (
+            "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 123456789012345678901234567890, \"b\": 1.10}}</tool_call>",
+            (
+                "",
+                &[("add", "{\"a\":123456789012345678901234567890,\"b\":1.10}")],
+            ),
+        ),
+        (
+            "{\"name\": \"add\", \"parameters\": { \"a b\" : \"x \\\" : y\\\\\" , \"c\": [1, 2] }}",
+            ("", &[("add", "{\"a b\":\"x \\\" : y\\\\\",\"c\":[1,2]}")]),
         ),
         // An unknown tool, an incomplete call, text that is not a call.
         (
@@ -304,6 +334,18 @@ mod tests {
                 check((shown, calls), &format!("by {size}"));
             }
         }
+    }
+
+    #[test]
+    fn arguments_keep_their_digits() {
+        let digits = "{\"a\":123456789012345678901234567890,\"b\":1.10}";
+        for arguments in [digits.to_string(), Value::String(digits.into()).to_string()] {
+            let text = format!("{{\"name\": \"add\", \"parameters\": {arguments}}}");
+            let (_, found) = calls().read(&text);
+            assert_eq!(found[0].arguments, digits);
+        }
+        let escaped = r#"{ "a b" : "x \" : y\\" , "c": [1, 2] }"#;
+        assert_eq!(without_blanks(escaped), r#"{"a b":"x \" : y\\","c":[1,2]}"#);
     }
 
     #[test]

@@ -83,6 +83,16 @@ impl ToolSet {
                 "field `tools` is not supported with this model: its chat template has no supported tool call format",
             ));
         };
+        #[cfg(feature = "grammar")]
+        if !matches!(choice, ToolChoice::Nothing) {
+            for tool in &tools {
+                let exact = tercet_models::constraint::exact_schema(&tool.parameters);
+                exact.map_err(|e| {
+                    let name = &tool.name;
+                    ApiError::bad_request(format!("`parameters` of the tool `{name}`: {e}"))
+                })?;
+            }
+        }
         Ok(Some(ToolSet {
             tools,
             choice,
@@ -111,14 +121,6 @@ impl ToolSet {
         ))
     }
 
-    /// JSON of all tools, concatenated.
-    pub(crate) fn to_prompt_text(&self) -> String {
-        self.tools
-            .iter()
-            .map(|tool| tool.json.to_string())
-            .collect()
-    }
-
     /// Grammar of an answer, if it must call a tool.
     #[cfg(feature = "grammar")]
     pub(crate) fn grammar(&self) -> Option<tercet_models::constraint::Grammar> {
@@ -145,7 +147,9 @@ impl ToolSet {
         lark += &format!("\ncall: {}\n", all.join(" | "));
         for (i, tool) in called.iter().enumerate() {
             let head = quoted(&format!("{{\"name\": \"{}\", \"{key}\": ", tool.name));
-            let mut schema = tool.parameters.clone();
+            // `take` has checked that the numbers of the schema are supported.
+            let exact = tercet_models::constraint::exact_schema(&tool.parameters);
+            let mut schema = exact.unwrap_or_else(|_| tool.parameters.clone());
             if let Some(object) = schema.as_object_mut() {
                 // The same white space rule as for JSON schema answers.
                 let blanks = || json!({"whitespace_pattern": " ?"});
@@ -162,7 +166,7 @@ impl ToolSet {
     pub(crate) fn check(&self) -> Result<(), ApiError> {
         match &self.choice {
             ToolChoice::Nothing => Ok(()),
-            ToolChoice::Anything | ToolChoice::One(_) => Err(ApiError::bad(format!(
+            ToolChoice::Anything | ToolChoice::One(_) => Err(ApiError::bad_request(format!(
                 "field `tool_choice` must be `none` or `auto`: required calls with `{}` need a build with the feature `grammar`",
                 self.dialect.arguments()
             ))),
@@ -171,7 +175,7 @@ impl ToolSet {
 }
 
 /// Converts JSON to a value for a chat template.
-pub(crate) fn for_template(value: &Value) -> Result<template::TemplateValue, ApiError> {
+fn for_template(value: &Value) -> Result<template::TemplateValue, ApiError> {
     serde_json::from_value(value.clone()).map_err(|e| ApiError::failed(&e))
 }
 

@@ -194,3 +194,76 @@ fn pages_of_other_sites_get_no_permission() {
         "{answer}"
     );
 }
+
+/// Connections that send half a header are closed, so that they do not keep others out.
+#[test]
+fn headers_have_a_time_limit_and_connections_a_number() {
+    let options = ServeOptions {
+        header_time: Duration::from_millis(300),
+        connections: 4,
+        slots: 1,
+        ..ServeOptions::default()
+    };
+    let server = start(options);
+    let half: Vec<TcpStream> = (0..12)
+        .map(|_| {
+            let mut stream = TcpStream::connect(&server.address).unwrap();
+            stream.write_all(b"GET /health HTTP/1.1\r\nhost: ").unwrap();
+            stream
+                .set_read_timeout(Some(Duration::from_secs(60)))
+                .unwrap();
+            stream
+        })
+        .collect();
+    assert_eq!(server.get("/health").status, 200);
+    for mut stream in half {
+        let mut rest = Vec::new();
+        // The server may answer with an error before it closes the connection.
+        let _ = stream.read_to_end(&mut rest);
+        assert!(!rest.starts_with(b"HTTP/1.1 200"), "{rest:?}");
+    }
+}
+
+#[test]
+fn texts_that_cannot_fit_are_refused_by_their_bytes() {
+    let server = shared();
+    let long = "a b ".repeat(1_000_000);
+    for (path, request) in [
+        ("/v1/completions", json!({"model": MODEL, "prompt": long})),
+        (
+            "/v1/chat/completions",
+            json!({"model": MODEL, "messages": [{"role": "user", "content": long}]}),
+        ),
+    ] {
+        let answer = server.post(path, &request);
+        assert_eq!(answer.status, 400, "{path}");
+        let said = answer.error();
+        assert!(said.contains("000 bytes"), "{path}: {said}");
+    }
+}
+
+#[cfg(feature = "grammar")]
+#[test]
+fn schemas_without_bounds_are_refused() {
+    let server = shared();
+    let patterns: Vec<_> = (0..20)
+        .map(|at| json!({"type": "string", "pattern": format!(".*a{at}.*")}))
+        .collect();
+    let fields: serde_json::Map<_, _> = (0..6900).map(|at| (format!("p{at}"), json!({}))).collect();
+    for schema in [
+        json!({"allOf": patterns}),
+        json!({"type": "object", "properties": {"x": {"allOf": patterns}}}),
+        json!({"type": "object", "properties": fields}),
+        json!({"type": "string", "minLength": 3, "maxLength": 2}),
+    ] {
+        let format = json!({"type": "json_schema", "json_schema": {"name": "a", "schema": schema}});
+        let request = json!({
+            "model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1,
+            "response_format": format,
+        });
+        let answer = server.post("/v1/chat/completions", &request);
+        assert_eq!(answer.status, 400, "{}", answer.text());
+        let said = answer.error();
+        assert!(said.contains("JSON schema"), "{said}");
+    }
+}

@@ -212,10 +212,6 @@ fn tools_that_are_refused() {
             "strict",
         ),
         (
-            json!({"tools": [{"type": "function", "function": {"name": "a", "description": "<|endoftext|>"}}]}),
-            "special token",
-        ),
-        (
             json!({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "nonsense"}}}], "tool_choice": "required"}),
             "tools",
         ),

@@ -5,7 +5,7 @@ use std::ffi::CStr;
 
 use ash::vk;
 use tercet_plan::ReportedProperties;
-use tercet_spirv::DriverIdentity;
+use tercet_spirv::{DriverIdentity, FloatControls};
 use wgpu::hal::api::Vulkan;
 
 use super::{HalDevice, HalProperties, SubgroupSizes, vk_intercepts};
@@ -31,6 +31,11 @@ impl HalProperties {
         let mut all = vk::PhysicalDeviceProperties2::default()
             .push_next(&mut ids)
             .push_next(&mut subgroup);
+        let mut floats = vk::PhysicalDeviceFloatControlsProperties::default();
+        // The extension is core since Vulkan 1.2. wgpu does not enable it on older devices.
+        if version >= vk::API_VERSION_1_2 {
+            all = all.push_next(&mut floats);
+        }
         let mut robustness = vk::PhysicalDevicePipelineRobustnessFeaturesEXT::default();
         let mut features = vk::PhysicalDeviceFeatures2::default();
         let has_sizes = new || has(ash::ext::subgroup_size_control::NAME);
@@ -53,9 +58,14 @@ impl HalProperties {
             instance.get_physical_device_features2(device, &mut features);
         }
         let plain = all.properties;
+        // SAFETY: the device belongs to this instance.
+        let memory = unsafe { instance.get_physical_device_memory_properties(device) };
+        let heaps = memory.memory_heaps_as_slice().iter();
+        let local = heaps.filter(|h| h.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
         HalProperties {
             units,
             packed_dots,
+            memory_bytes: local.map(|h| h.size).max(),
             unchecked: robustness.pipeline_robustness == vk::TRUE,
             subgroups: has_sizes.then_some(SubgroupSizes {
                 min: sizes.min_subgroup_size,
@@ -68,6 +78,10 @@ impl HalProperties {
                 max_required: sizes.max_compute_workgroup_subgroups,
                 full: control.compute_full_subgroups == vk::TRUE,
             }),
+            float_controls: FloatControls {
+                preserve_f16: floats.shader_signed_zero_inf_nan_preserve_float16 == vk::TRUE,
+                preserve_f32: floats.shader_signed_zero_inf_nan_preserve_float32 == vk::TRUE,
+            },
             identity: Some(DriverIdentity {
                 vendor: plain.vendor_id,
                 device: plain.device_id,

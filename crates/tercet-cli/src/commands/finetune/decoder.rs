@@ -100,6 +100,7 @@ fn read(
     let template = template.map_err(CliError::model(what.to_string()))?;
     let options = CorpusOptions {
         eos: config.eos.first().copied(),
+        parses_special: args.parse_special,
         ..CorpusOptions::default()
     };
     let corpus = Corpus::read(&args.data, &tokenizer, Some(&template), options);

@@ -1,7 +1,10 @@
 //! Compilation of other model variants: encoder-decoders, and batched decoders for several
 //! sequences.
 
-use tercet_models::{BatchGenerator, BatchOptions, Sampling, Seq2SeqOptions};
+use tercet_models::config::RopeOverrides;
+use tercet_models::{
+    BatchGenerator, BatchOptions, Sampling, SamplingOptions, Seq2SeqOptions, end_ids,
+};
 
 use super::super::{ComputePrecision, FloatPrecision};
 use super::{ModelArgs, ModelSource, TextGenerator};
@@ -12,6 +15,9 @@ impl ModelArgs {
     /// Opens the device and compiles an encoder-decoder for it.
     pub(super) fn load_text_to_text(&self, sampling: Sampling) -> Result<TextGenerator, CliError> {
         let refused = match (self.lora.is_empty(), self.dtype) {
+            _ if self.rope.overrides()? != RopeOverrides::default() => Some(
+                "encoder-decoders have no rotary positions; leave out --rope-... and --yarn-...",
+            ),
             _ if self.cache_dtype.is_some() => {
                 Some("encoder-decoders run in f32; leave out --cache-dtype")
             }
@@ -32,7 +38,10 @@ impl ModelArgs {
             adapters: _,
         } = self.open()?;
         let model = files.seq2seq(|spec| Seq2SeqOptions {
-            context: self.context.unwrap_or(spec.encoder.context),
+            context: self
+                .context
+                .filter(|c| *c > 0)
+                .unwrap_or(spec.encoder.context),
             sampling: Some(sampling),
         });
         let model = model.map_err(CliError::model(&*what))?;
@@ -44,9 +53,10 @@ impl ModelArgs {
             fallback_reported: false,
             device,
             files,
+            eos: end_ids(&model.spec.eos, &tokenizer),
             tokenizer,
             generator,
-            eos: model.spec.eos,
+            sampling: SamplingOptions::default(),
             vocab: model.spec.encoder.vocab,
             reader: Some(reader),
             images: None,
@@ -61,6 +71,7 @@ impl ModelArgs {
         slots: usize,
         context: usize,
     ) -> Result<BatchGenerator, CliError> {
+        let rope = self.rope.overrides()?;
         let spinner = progress::spinner("loading");
         let ModelSource {
             device,
@@ -75,6 +86,7 @@ impl ModelArgs {
             cache: self.cache(),
             matmul_precision: self.dtype.matmul_precision(),
             adapters,
+            rope,
             ..BatchOptions::new(config, slots)
         });
         let decoder = decoder.map_err(CliError::model(&*what))?;

@@ -1,9 +1,10 @@
 //! Image inputs of a vision-language model.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use tercet_models::dataset::{ChatMessage, Role};
-use tercet_models::{DecoderOptions, Image, ImageEncoder, Sampling};
+use tercet_models::{DecoderOptions, Image, ImageEncoder, Sampling, SamplingOptions, end_ids};
 
 use super::{ModelArgs, ModelSource, TextGenerator};
 use crate::error::CliError;
@@ -19,6 +20,7 @@ pub(super) struct ImageInputs {
 impl ModelArgs {
     /// Opens the device and compiles a vision-language model for it.
     pub(super) fn load_seeing(&self, sampling: Sampling) -> Result<TextGenerator, CliError> {
+        let rope = self.rope.overrides()?;
         let spinner = progress::spinner("loading");
         let ModelSource {
             device,
@@ -26,9 +28,12 @@ impl ModelArgs {
             what,
             adapters,
         } = self.open()?;
+        let spec = files.vision_language_spec();
+        let spec = spec.map_err(CliError::model(&*what))?.decoder;
+        let context = self.fit(&files, &spec, &device, spec.context);
+        let context = context.map_err(CliError::model(&*what))?;
         let model = files.vision_language(|spec| {
             let options = DecoderOptions::new(&spec.decoder);
-            let context = self.context.unwrap_or(options.context);
             DecoderOptions {
                 context,
                 chunk: options.chunk.min(context),
@@ -37,6 +42,7 @@ impl ModelArgs {
                 matmul_precision: self.dtype.matmul_precision(),
                 sampling: Some(sampling),
                 adapters,
+                rope,
                 ..options
             }
         });
@@ -49,9 +55,10 @@ impl ModelArgs {
             fallback_reported: false,
             device,
             files,
+            eos: end_ids(&model.spec.decoder.eos, &tokenizer),
             tokenizer,
             generator,
-            eos: model.spec.decoder.eos,
+            sampling: SamplingOptions::default(),
             vocab: model.spec.decoder.vocab,
             reader: None,
             images: Some(ImageInputs {
@@ -122,33 +129,54 @@ impl TextGenerator {
         const PLACE: &str = "<image>";
         let what = "cannot process the prompt";
         match self.image_count() {
-            0 => self.encode(text, true, what),
-            _ if text.contains(PLACE) => self.encode(text, true, what),
+            0 => self.encode((text, &[]), true, what),
+            _ if text.contains(PLACE) => self.encode((text, &[]), true, what),
             count => {
                 let text = PLACE.repeat(count) + text;
-                self.encode(&text, true, what)
+                self.encode((&text, &[]), true, what)
             }
         }
     }
 
-    /// Tokenizes a text together with the images.
+    /// Rejects a text that is too long for the context, before it is tokenized.
+    fn check_bytes(&self, bytes: usize) -> Result<(), CliError> {
+        let context = self.generator.context();
+        // The encoder of an encoder-decoder model reads the text.
+        if self.reader.is_some() || bytes <= self.tokenizer.max_text_bytes(context) {
+            return Ok(());
+        }
+        let reason = format!(
+            "the prompt has {bytes} bytes, which exceeds the context of {context} tokens; shorten it, or set a longer \
+             --context"
+        );
+        Err(CliError::model("cannot process the prompt")(
+            tercet_models::ModelError::Unsupported(reason),
+        ))
+    }
+
+    /// Tokenizes a text together with the images. Special tokens in its literal ranges are ordinary
+    /// text.
     pub(super) fn encode(
         &mut self,
-        text: &str,
+        (text, literal): (&str, &[Range<usize>]),
         special: bool,
         what: &str,
     ) -> Result<Vec<u32>, CliError> {
+        self.check_bytes(text.len())?;
         let Some(ImageInputs {
             reader,
             images: pictures,
         }) = &mut self.images
         else {
-            let tokens = self.tokenizer.encode(text, special);
+            let tokens = match special {
+                true => self.tokenizer.encode(text, true),
+                false => self.tokenizer.encode_mixed(text, literal),
+            };
             return tokens.map_err(CliError::model(what));
         };
         let bar = progress::bar("images", 1, "tiles");
-        let read = reader.read(
-            (text, pictures),
+        let read = reader.read_mixed(
+            (text, literal, pictures),
             (&self.tokenizer, special),
             &mut self.generator,
             &mut |done, all| {

@@ -3,6 +3,7 @@
 use tercet::Tensor;
 
 use crate::builder::decoder::slot_windows::BANKS;
+use crate::builder::sampling::SamplingState;
 use crate::builder::{ModelError, Sampling, SamplingOptions};
 use crate::constraint::Constraint;
 use crate::generate::FinishReason;
@@ -262,6 +263,7 @@ pub(super) struct ActiveSequence {
     pub(super) eos: Vec<u32>,
     /// Sampling options; `None` means greedy decoding.
     sampling: Option<SamplingOptions>,
+    sampling_state: SamplingState,
     pub(super) seed: u64,
     pub(super) constraint: Option<Box<dyn Constraint>>,
     pub(super) generated: usize,
@@ -289,6 +291,7 @@ impl ActiveSequence {
             max_tokens,
             eos,
             sampling: (!sampling.is(&Sampling::GREEDY)).then_some(sampling),
+            sampling_state: SamplingState::default(),
             seed,
             constraint,
             generated: 0,
@@ -359,7 +362,7 @@ impl ActiveSequence {
         &mut self,
         logits: &[f32],
         cached: &[u32],
-        unit: f64,
+        units: [f64; 2],
     ) -> Result<Option<u32>, ModelError> {
         let mut allowed = Vec::new();
         let logits = match &mut self.constraint {
@@ -372,8 +375,14 @@ impl ActiveSequence {
         };
         let written = cached.get(self.prompt.len()..).unwrap_or(&[]);
         let chosen = match &self.sampling {
-            Some(options) => options.sample(logits, cached, written, unit),
-            None => SamplingOptions::default().sample(logits, cached, written, unit),
+            Some(options) => {
+                let state = &mut self.sampling_state;
+                options.sample(logits, (cached, written), units, state)
+            }
+            None => {
+                let state = &mut self.sampling_state;
+                SamplingOptions::default().sample(logits, (cached, written), units, state)
+            }
         };
         if let (Some(constraint), Some(token)) = (&mut self.constraint, chosen) {
             constraint.take(token)?;

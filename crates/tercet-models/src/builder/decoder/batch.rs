@@ -53,6 +53,7 @@ use crate::builder::trainable::{ScaledAdapter, WeightUse};
 use crate::builder::{
     BatchGenerator, MatmulPrecision, ModelBuilder, ModelError, ModelGraph, Weights,
 };
+use crate::config::RopeOverrides;
 use crate::config::decoder::DecoderSpec;
 
 /// Maximum number of slots; it catches typing errors that would exhaust the memory.
@@ -98,6 +99,8 @@ pub struct BatchOptions {
     /// ([`Sequence::adapter`](crate::Sequence::adapter)), at most 64. Cannot be combined with
     /// `adapters`; none by default.
     pub selectable_adapters: Vec<ScaledAdapter>,
+    /// Changes of the rotary positions; none by default.
+    pub rope: RopeOverrides,
 }
 
 impl BatchOptions {
@@ -114,6 +117,7 @@ impl BatchOptions {
             matmul_precision: MatmulPrecision::Full,
             adapters: Vec::new(),
             selectable_adapters: Vec::new(),
+            rope: RopeOverrides::default(),
         }
     }
 }
@@ -152,6 +156,7 @@ impl BatchDecoder {
         weights: &Weights,
         options: BatchOptions,
     ) -> Result<BatchDecoder, ModelError> {
+        let config = &super::with_rope(config, &options.rope)?;
         check(config, &options)?;
         let BatchOptions {
             slots,

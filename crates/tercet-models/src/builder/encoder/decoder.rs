@@ -11,6 +11,7 @@ use super::attention_masks::near;
 use super::layer::counted;
 use super::{Encoder, EncoderOutput, embedding};
 use crate::config::DecoderSpec;
+use crate::config::bounds::MAX_ROTARY_CONTEXT;
 use crate::config::decoder::{DecoderPart, LayerSpec};
 
 impl Encoder {
@@ -25,15 +26,17 @@ impl Encoder {
         output: &EncoderOutput,
         dtype: DType,
     ) -> Result<Encoder, ModelError> {
+        // The tables of positions are made for the whole context.
+        let context = spec.context.min(MAX_ROTARY_CONTEXT);
         let mut b = ModelBuilder::new(weights, dtype);
         let shape = [Dim::sym("b"), Dim::sym("s")];
         let [batch, len] = shape.clone();
         let ids = b.graph.input("ids", Type::new(DType::I32, shape.clone()))?;
         let mask = b.graph.input("mask", Type::new(DType::Bool, shape))?;
         let attend = attention_masks(&mut b, spec, mask, &len)?;
-        let positions = counted(&mut b, spec.context, &len)?;
-        let ropes = rope_tables(&mut b, spec, spec.context, positions)?;
-        let query_scales = query_scales(&mut b, spec, spec.context, positions)?;
+        let positions = counted(&mut b, context, &len)?;
+        let ropes = rope_tables(&mut b, spec, context, positions)?;
+        let query_scales = query_scales(&mut b, spec, context, positions)?;
         let shared = ForwardContext {
             attend,
             ropes,
@@ -52,7 +55,7 @@ impl Encoder {
                 spec.hidden
             }
             EncoderOutput::Embedding(modules) => {
-                embedding(&mut b, modules, x, mask, spec.context)?;
+                embedding(&mut b, modules, x, mask, context)?;
                 modules.width(spec.hidden)
             }
             EncoderOutput::Classes(_) | EncoderOutput::TokenClasses(_) => {
@@ -62,7 +65,7 @@ impl Encoder {
         };
         Ok(Encoder {
             model: b.finish().with_precision(dtype)?,
-            context: spec.context,
+            context,
             width,
             matmul_precision: MatmulPrecision::Full,
         })

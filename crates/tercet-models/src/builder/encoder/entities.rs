@@ -43,7 +43,10 @@ impl Classifier {
         let before = self.tokenizer.surrounding()?.0.len();
         let mut spans = Vec::with_capacity(texts.len());
         for (at, (text, own)) in texts.iter().zip(&all).enumerate() {
-            let found = self.tokenizer.encode_with_spans(text.as_ref())?;
+            let text = text.as_ref();
+            let all_of_it = 0..text.len();
+            let literal = std::slice::from_ref(&all_of_it);
+            let found = self.tokenizer.encode_mixed_with_spans(text, literal)?;
             // A truncated text has fewer tokens.
             let same = found.iter().zip(own.row.ids.iter().skip(before));
             let count = same.take_while(|((id, _), own)| id == *own).count();

@@ -58,12 +58,23 @@ fn tokens(
 ) -> Result<EncoderTokens, crate::Error> {
     let row = match longer {
         OverlengthPolicy::Truncate => tokenizer.encode_row(text, pair, Some(most))?,
-        OverlengthPolicy::Error => tokenizer.encode_row(text, pair, None)?,
+        OverlengthPolicy::Error => {
+            let bytes = text.len() + pair.map_or(0, str::len);
+            if bytes > tokenizer.max_text_bytes(most) {
+                let text = at + 1;
+                return Err(ModelError::TextTooManyBytes { text, bytes, most }.into());
+            }
+            tokenizer.encode_row(text, pair, None)?
+        }
     };
     let tokens = row.ids.len();
     if tokens > most {
         let text = at + 1;
-        return Err(ModelError::TextTooLong { text, tokens, most }.into());
+        return Err(match longer {
+            OverlengthPolicy::Error => ModelError::TextTooLong { text, tokens, most },
+            OverlengthPolicy::Truncate => ModelError::TooManyAddedTokens { text, tokens, most },
+        }
+        .into());
     }
     if row.ids.is_empty() {
         return Err(ModelError::NoTokens.into());

@@ -5,7 +5,7 @@ use tercet::random::RngState;
 
 use super::super::ModelError;
 use super::super::decoder::Sampling;
-use super::super::sampling::SamplingOptions;
+use super::super::sampling::{SamplingOptions, SamplingState};
 use super::{Generator, not_the_output};
 use crate::constraint::Constraint;
 
@@ -17,6 +17,8 @@ pub(super) struct Sampler {
     pub(super) stream: u32,
     /// Options that override the compiled sampling.
     pub(super) set: Option<SamplingOptions>,
+    /// What sampling remembers of the text.
+    pub(super) state: SamplingState,
 }
 
 impl Generator {
@@ -31,6 +33,7 @@ impl Generator {
         options.check(self.vocab)?;
         let chooser = self.sampling.as_mut().ok_or_else(does_not_sample)?;
         chooser.set = (!options.is(&chooser.compiled)).then(|| options.clone());
+        chooser.state = SamplingState::default();
         self.set_draft_sampling(options)
     }
 
@@ -69,11 +72,14 @@ impl Generator {
     /// `random` is the random state of that run.
     pub(super) fn sampled_token(&mut self, random: RngState) -> Result<Option<u32>, ModelError> {
         let on_host = self.on_host();
-        let Some(chooser) = self.sampling.as_ref().filter(|_| on_host) else {
+        let Some(chooser) = self.sampling.as_mut().filter(|_| on_host) else {
             return Ok(None);
         };
         let Sampler {
-            compiled, stream, ..
+            compiled,
+            stream,
+            state,
+            ..
         } = chooser;
         let Some(logits) = self.outputs.first() else {
             return Ok(None);
@@ -89,11 +95,15 @@ impl Generator {
             }
             None => logits,
         };
-        let unit = random.stream(compiled.seed, *stream).unit(DType::F32, 0);
+        let random = random.stream(compiled.seed, *stream);
+        let units = [0, 1].map(|element| random.unit(DType::F32, element));
         let written = self.tokens.get(self.penalties_from..).unwrap_or(&[]);
         let chosen = match &chooser.set {
-            Some(options) => options.sample(logits, &self.tokens, written, unit),
-            None => SamplingOptions::from(*compiled).sample(logits, &self.tokens, written, unit),
+            Some(options) => options.sample(logits, (&self.tokens, written), units, state),
+            None => {
+                let options = SamplingOptions::from(*compiled);
+                options.sample(logits, (&self.tokens, written), units, state)
+            }
         };
         if let (Some(constraint), Some(token)) = (&mut self.constraint, chosen) {
             constraint.take(token)?;

@@ -248,6 +248,7 @@ impl Generator {
         let options = chooser.set.clone();
         let options = options.unwrap_or_else(|| SamplingOptions::from(chooser.compiled));
         let changes = chooser.set.is_some();
+        let mut state = chooser.state;
         let Some(logits) = self.outputs.first() else {
             return Ok((Vec::new(), false));
         };
@@ -266,7 +267,7 @@ impl Generator {
             }
             let seen = &self.tokens[..=first + i];
             let written = seen.get(self.penalties_from..).unwrap_or(&[]);
-            let token = if options.temperature == 0.0 {
+            let token = if options.is_greedy() {
                 let changed = changes.then(|| options.changed(row, seen, written));
                 let leader = match &changed {
                     Some(changed) => leader(changed.iter().map(|x| *x as f32)),
@@ -283,8 +284,8 @@ impl Generator {
                     ..random
                 };
                 let stream = random.stream(chooser.compiled.seed, chooser.stream);
-                let unit = stream.unit(DType::F32, 0);
-                match options.sample(row, seen, written, unit) {
+                let units = [0, 1].map(|element| stream.unit(DType::F32, element));
+                match options.sample(row, (seen, written), units, &mut state) {
                     Some(token) => token,
                     None => return Ok((chosen, false)),
                 }
@@ -296,6 +297,9 @@ impl Generator {
             if part.get(i + 1) != Some(&token) {
                 break;
             }
+        }
+        if let Some(chooser) = &mut self.sampling {
+            chooser.state = state;
         }
         Ok((chosen, true))
     }

@@ -1,6 +1,8 @@
 //! Tokenization of prompts with images; token ids above the vocabulary refer to image embedding
 //! rows.
 
+use std::ops::Range;
+
 use sha2::{Digest, Sha256};
 use tercet::{DType, Executable, Tensor, TensorType};
 
@@ -80,15 +82,34 @@ impl ImageEncoder {
     /// image is computed. [`Error::Image`], [`Error::Tokenizer`].
     pub fn read(
         &mut self,
-        prompt: (&str, &[Image]),
+        (text, pictures): (&str, &[Image]),
+        tokenizer: (&Tokenizer, bool),
+        generator: &mut Generator,
+        progress: &mut dyn FnMut(usize, usize) -> bool,
+    ) -> Result<Option<Vec<u32>>, Error> {
+        self.read_mixed((text, &[], pictures), tokenizer, generator, progress)
+    }
+
+    /// Like [`Self::read`], for a prompt whose byte ranges `literal` are people's words: placeholders
+    /// and special tokens that they spell are ordinary text ([`Tokenizer::encode_mixed`]).
+    ///
+    /// # Errors
+    /// The errors of [`Self::read`].
+    pub fn read_mixed(
+        &mut self,
+        (text, literal, pictures): (&str, &[Range<usize>], &[Image]),
         (tokenizer, special): (&Tokenizer, bool),
         generator: &mut Generator,
         progress: &mut dyn FnMut(usize, usize) -> bool,
     ) -> Result<Option<Vec<u32>>, Error> {
-        let (text, pictures) = prompt;
-        let tiles = self.tiles(text, pictures, generator.context())?;
-        let text = expand_image_tokens(text, &tiles, self.rows_of_tile);
-        let mut ids = tokenizer.encode(&text, special)?;
+        let places = places(text, literal);
+        let tiles = self.tiles(places.len(), pictures, generator.context())?;
+        let (text, literal) =
+            expand_image_tokens((text, literal), &places, &tiles, self.rows_of_tile);
+        let mut ids = match special {
+            true => tokenizer.encode(&text, true)?,
+            false => tokenizer.encode_mixed(&text, &literal)?,
+        };
         let (tokens, context) = (ids.len(), generator.context());
         if tokens > context {
             return Err(ModelError::Context { tokens, context }.into());
@@ -131,11 +152,11 @@ impl ImageEncoder {
     /// Tile layout of each image.
     fn tiles(
         &self,
-        text: &str,
+        places: usize,
         pictures: &[Image],
         context: usize,
     ) -> Result<Vec<ImageTiles>, Error> {
-        let (places, given) = (places(text), pictures.len());
+        let given = pictures.len();
         if places != given && given > 0 {
             return Err(ModelError::Places {
                 places,

@@ -1,5 +1,7 @@
 //! Expansion of `<image>` placeholders in prompts, in the format of the reference processor.
 
+use std::ops::Range;
+
 use crate::hf::{AROUND, IMAGE, WHOLE};
 use crate::image::ImageTiles;
 
@@ -9,24 +11,41 @@ pub(super) fn tokens_around(tiles: ImageTiles) -> usize {
     2 * tiles.count() + 1
 }
 
-/// The prompt with each `<image>` placeholder expanded to `rows` placeholders per tile. The number
-/// of placeholders equals the number of images, or there are no images.
-pub(super) fn expand_image_tokens(prompt: &str, pictures: &[ImageTiles], rows: usize) -> String {
-    if pictures.is_empty() {
-        return prompt.to_string();
-    }
-    let mut parts = prompt.split(IMAGE);
-    let mut text = parts.next().unwrap_or_default().to_string();
-    for (tiles, rest) in pictures.iter().zip(parts) {
+/// The prompt with the placeholders at `places` expanded to `rows` placeholders per tile, and its
+/// literal ranges. There are as many places as images, or there are no images.
+pub(super) fn expand_image_tokens(
+    (prompt, literal): (&str, &[Range<usize>]),
+    places: &[usize],
+    pictures: &[ImageTiles],
+    rows: usize,
+) -> (String, Vec<Range<usize>>) {
+    let mut text = String::new();
+    // The end of each placeholder, and how many bytes the text before it has gained.
+    let mut gains = vec![(0, 0)];
+    let mut start = 0;
+    for (tiles, place) in pictures.iter().zip(places) {
+        text.push_str(&prompt[start..*place]);
         push_picture(&mut text, *tiles, &IMAGE.repeat(rows));
-        text.push_str(rest);
+        start = place + IMAGE.len();
+        gains.push((start, text.len() - start));
     }
-    text
+    text.push_str(&prompt[start..]);
+    let shifted = literal.iter().map(|range| {
+        let at = gains.partition_point(|(end, _)| *end <= range.start);
+        let gain = gains[at - 1].1;
+        range.start + gain..range.end + gain
+    });
+    (text, shifted.collect())
 }
 
-/// Number of `<image>` placeholders in a prompt.
-pub(super) fn places(prompt: &str) -> usize {
-    prompt.matches(IMAGE).count()
+/// The positions of the `<image>` placeholders in a prompt, outside of its literal ranges.
+pub(super) fn places(prompt: &str, literal: &[Range<usize>]) -> Vec<usize> {
+    let found = prompt.match_indices(IMAGE).map(|(at, _)| at);
+    let is_literal = |at: &usize| {
+        let mut ranges = literal.iter();
+        ranges.any(|range| range.start < at + IMAGE.len() && *at < range.end)
+    };
+    found.filter(|at| !is_literal(at)).collect()
 }
 
 fn push_picture(text: &mut String, tiles: ImageTiles, places: &str) {
@@ -47,6 +66,16 @@ fn push_picture(text: &mut String, tiles: ImageTiles, places: &str) {
 mod tests {
     use super::*;
 
+    fn expand(
+        prompt: &str,
+        literal: &[Range<usize>],
+        pictures: &[ImageTiles],
+        rows: usize,
+    ) -> (String, Vec<Range<usize>>) {
+        let places = places(prompt, literal);
+        expand_image_tokens((prompt, literal), &places, pictures, rows)
+    }
+
     #[test]
     fn rows_and_columns_are_counted_from_one() {
         let whole = ImageTiles {
@@ -57,14 +86,21 @@ mod tests {
             rows: 1,
             columns: 2,
         };
-        assert_eq!(places("a<image>b<image>"), 2);
+        assert_eq!(places("a<image>b<image>", &[]), [1, 9]);
         assert_eq!(
-            expand_image_tokens("a<image>b<image>", &[whole, split], 2),
+            expand("a<image>b<image>", &[], &[whole, split], 2).0,
             "a<fake_token_around_image><global-img><image><image><fake_token_around_image>b\
              <fake_token_around_image><row_1_col_1><image><image><fake_token_around_image><row_1_col_2><image><image>\n\
              \n<fake_token_around_image><global-img><image><image><fake_token_around_image>"
         );
         assert_eq!(tokens_around(whole), 3);
-        assert_eq!(expand_image_tokens("a<image>b", &[], 2), "a<image>b");
+        assert_eq!(expand("a<image>b", &[], &[], 2).0, "a<image>b");
+        // The words of people between two images spell a placeholder.
+        let (text, literal) = expand("<image><image>b<image>", &[7..15], &[whole, whole], 1);
+        assert_eq!(
+            literal.iter().map(|r| &text[r.clone()]).collect::<String>(),
+            "<image>b"
+        );
+        assert_eq!(text.matches(AROUND).count(), 4);
     }
 }

@@ -28,6 +28,8 @@ use super::{DecoderSpec, RopeLayout};
 pub(crate) struct DecoderFamilyRow {
     /// The `model_type` of the family's folders.
     pub(super) model_type: &'static str,
+    /// The `model_type` of the family's configuration class, if it is another one.
+    pub(super) config_class: Option<&'static str>,
     /// The architecture of the family's GGUF files.
     pub(crate) architecture: &'static str,
     /// Whether GGUF files may have a list of sizes per layer; 0 key heads mark a layer without

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use super::super::bounds::checked_layers;
 use super::super::fields::HARMLESS;
 use super::super::{ConfigError, ConfigFields, ensure};
 use super::families::{self, DecoderFamily};
@@ -13,12 +14,14 @@ use super::{
 use crate::hf::packing::{Packing, SUPPORTED};
 
 /// Reads the fields common to all families, then those of the model's family.
-pub(super) fn read(fields: &ConfigFields<'_>) -> Result<DecoderSpec, ConfigError> {
+pub(super) fn read(fields: ConfigFields<'_>) -> Result<DecoderSpec, ConfigError> {
     let model_type = fields.required("model_type", fields.opt_str("model_type")?)?;
     let family = families::for_model_type(model_type);
     fields.only("model_type", &families::model_types(), |_| family.is_some())?;
     // An unsupported `model_type` is already an error above.
     let family = family.unwrap_or(DecoderFamily::LLAMA);
+    let fields = fields.of_class(family.get().config_class.unwrap_or(model_type));
+    let fields = &fields.with_class_defaults();
     let mut spec = common(fields, family)?;
     (family.get().json)(fields, &mut spec)?;
     fields.finish(&[HARMLESS])?;
@@ -65,7 +68,10 @@ fn common(fields: &ConfigFields<'_>, id: DecoderFamily) -> Result<DecoderSpec, C
     let head_dim = derived_head_dim(fields.opt_size("head_dim")?, hidden, heads)?;
     let mut spec = DecoderSpec::llama(DecoderDims {
         hidden,
-        layers: needed(layers, sizes.layers)?,
+        layers: checked_layers(
+            sizes.layers.first().copied().unwrap_or("layers"),
+            needed(layers, sizes.layers)?,
+        )?,
         heads,
         kv_heads: fields.opt_size("num_key_value_heads")?.unwrap_or(heads),
         head_dim,
@@ -107,7 +113,7 @@ fn first_size(
     names: &[&'static str],
 ) -> Result<Option<usize>, ConfigError> {
     for &name in names {
-        if let Some(size) = fields.opt_size(name)? {
+        if let Some(size) = fields.stated_size(name)? {
             return Ok(Some(size));
         }
     }
@@ -156,20 +162,11 @@ pub(super) fn windows(
     spec: &mut DecoderSpec,
     windowed: impl Fn(usize) -> bool,
 ) -> Result<(), ConfigError> {
-    let layers = spec.layers.len();
-    let mut types: Option<Vec<bool>> = None;
-    let supported =
-        format!("\"full_attention\" or \"sliding_attention\" for each of {layers} layers");
-    fields.only("layer_types", &supported, |v| {
-        let of = |v: &Value| match v.as_str() {
-            Some("full_attention") => Some(false),
-            Some("sliding_attention") => Some(true),
-            Some(_) | None => None,
-        };
-        let all = v.as_array().and_then(|a| a.iter().map(of).collect());
-        types = all;
-        types.as_ref().is_some_and(|t| t.len() == layers)
-    })?;
+    // Families whose class has no `layer_types` ignore it.
+    let types = match fields.class_default("layer_types") {
+        Some(_) => layer_types(fields, spec.layers.len())?,
+        None => None,
+    };
     match (fields.opt_size("sliding_window")?, types) {
         (Some(window), Some(types)) => spec.set_windows(window, |i| types[i]),
         (Some(window), None) => spec.set_windows(window, windowed),
@@ -179,6 +176,23 @@ pub(super) fn windows(
     }
     turn_windowed_layers(spec);
     Ok(())
+}
+
+/// For each layer, whether `layer_types` gives it a window.
+fn layer_types(fields: &ConfigFields<'_>, layers: usize) -> Result<Option<Vec<bool>>, ConfigError> {
+    let mut types: Option<Vec<bool>> = None;
+    let supported =
+        format!("\"full_attention\" or \"sliding_attention\" for each of {layers} layers");
+    fields.only("layer_types", &supported, |v| {
+        let of = |v: &Value| match v.as_str() {
+            Some("full_attention") => Some(false),
+            Some("sliding_attention") => Some(true),
+            Some(_) | None => None,
+        };
+        types = v.as_array().and_then(|a| a.iter().map(of).collect());
+        types.as_ref().is_some_and(|t| t.len() == layers)
+    })?;
+    Ok(types)
 }
 
 /// If the model has two rotary embeddings, layers with a window use the second.
@@ -198,20 +212,39 @@ pub(in crate::config) struct RopeScalingConfig {
 }
 
 /// Reads the rotary embeddings. Older files have `rope_theta` and `rope_scaling`. Newer files have
-/// `rope_parameters` with both, or two of these objects: for layers without and with windows.
+/// `rope_parameters` with both, or two of these objects: for layers without and with windows. As in
+/// the reference implementation, `rope_scaling` takes precedence.
 fn ropes(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     if spec.ropes.is_empty() {
         return Ok(());
     }
     let outer = fields.opt_positive("rope_theta")?;
-    let original = fields.opt_size("original_max_position_embeddings")?;
+    // The reference implementation reads this field for families that define it, and then prefers
+    // it to the one inside `rope_scaling`.
+    let original = match fields.class_default("original_max_position_embeddings") {
+        Some(default) => {
+            let stated = fields.opt_size("original_max_position_embeddings")?;
+            let default = default.as_u64().and_then(|size| usize::try_from(size).ok());
+            stated.or(default)
+        }
+        None => None,
+    };
     let mut partial = fields.opt_positive("partial_rotary_factor")?;
+    let mut partial_name = "partial_rotary_factor";
     let mut ropes = Vec::new();
-    for (name, prefix) in [
-        ("rope_scaling", "rope_scaling."),
-        ("rope_parameters", "rope_parameters."),
+    for [name, prefix, inner_partial] in [
+        [
+            "rope_parameters",
+            "rope_parameters.",
+            "rope_parameters.partial_rotary_factor",
+        ],
+        [
+            "rope_scaling",
+            "rope_scaling.",
+            "rope_scaling.partial_rotary_factor",
+        ],
     ] {
-        let Some(object) = fields.opt_object(name)? else {
+        let Some(object) = fields.opt_object(name)?.filter(|object| !object.is_empty()) else {
             continue;
         };
         let kinds = ["full_attention", "sliding_attention"];
@@ -237,7 +270,9 @@ fn ropes(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), Config
                     format!("rope_theta is {outer}, but {prefix}rope_theta is {inner}")
                 })?;
             }
-            partial = found.partial.or(partial);
+            if found.partial.is_some() {
+                (partial, partial_name) = (found.partial, inner_partial);
+            }
             ropes.push(RopeSpec {
                 theta: found.theta.or(outer).unwrap_or(spec.ropes[0].theta),
                 scaling: found.scaling,
@@ -248,12 +283,40 @@ fn ropes(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), Config
         false => spec.ropes = ropes,
         true => spec.ropes[0].theta = outer.unwrap_or(spec.ropes[0].theta),
     }
-    if let Some(partial) = partial {
+    match partial {
+        Some(partial) => rotate_part(fields, spec, partial_name, partial),
+        None => Ok(()),
+    }
+}
+
+/// Sets the rotated part of a head. Many families ignore the field: they rotate whole heads, and
+/// cannot combine a part with scaled frequencies.
+fn rotate_part(
+    fields: &ConfigFields<'_>,
+    spec: &mut DecoderSpec,
+    name: &'static str,
+    partial: f64,
+) -> Result<(), ConfigError> {
+    if fields.honours_rope_key("partial_rotary_factor") {
         ensure(partial <= 1.0, || {
             format!("partial_rotary_factor is {partial}; expected at most 1")
         })?;
         spec.rope_dims = (spec.head_dim as f64 * partial) as usize;
+        return Ok(());
     }
+    let plain = spec
+        .ropes
+        .iter()
+        .all(|rope| rope.scaling == RopeScaling::None);
+    if partial != 1.0 && !plain {
+        return Err(ConfigError::Unsupported {
+            field: name.to_string(),
+            found: partial.to_string(),
+            supported: "1 with scaled frequencies, because this family rotates whole heads"
+                .to_string(),
+        });
+    }
+    fields.note(name);
     Ok(())
 }
 
@@ -269,6 +332,8 @@ fn query_growth(inner: &ConfigFields<'_>) -> Result<Option<AttentionTemperature>
     Ok(Some(growth).filter(|growth| growth.beta > 0.0))
 }
 
+/// Reads one object of rotary parameters. `original` is the trained context length outside the
+/// object, which takes precedence.
 pub(in crate::config) fn stretched(
     inner: &ConfigFields<'_>,
     original: Option<usize>,
@@ -279,12 +344,20 @@ pub(in crate::config) fn stretched(
         kind = inner.opt_str(field)?.unwrap_or(kind);
     }
     let own = inner.opt_size("original_max_position_embeddings")?;
-    let original = own.or(original).unwrap_or(context);
+    let original = original.or(own).unwrap_or(context);
     let factor = inner.opt_positive("factor")?;
     let needed = |factor: Option<f64>| inner.required("factor", factor).map(|f| f as f32);
     let scaling = match kind {
         "default" => {
-            inner.only("factor", "1", |v| v.as_f64() == Some(1.0))?;
+            // The reference implementation ignores these fields without a type of scaling.
+            for (name, stated) in [
+                ("factor", factor.is_some_and(|factor| factor != 1.0)),
+                ("original_max_position_embeddings", own.is_some()),
+            ] {
+                if stated {
+                    inner.note(name);
+                }
+            }
             RopeScaling::None
         }
         "linear" => RopeScaling::Linear {
@@ -324,7 +397,7 @@ pub(in crate::config) fn stretched(
         partial: inner.opt_positive("partial_rotary_factor")?,
         scaling,
     };
-    inner.finish(&[])?;
+    inner.finish_scaling(kind)?;
     Ok(stretched)
 }
 

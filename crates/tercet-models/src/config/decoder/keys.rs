@@ -1,8 +1,11 @@
-//! GGUF metadata of a decoder. Every key of its architecture is read, or is an error.
+//! GGUF metadata of a decoder. A key of its architecture that is not read follows the rule of
+//! [`known_keys`].
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
+use super::super::bounds::{TensorBounds, checked_layers};
+use super::super::known_keys::{self, gguf_knows, note, refused_value};
 use super::super::{ConfigError, ensure};
 use super::families::{self, DecoderFamily, DecoderFamilyRow};
 use super::{
@@ -39,12 +42,13 @@ impl<'a> GgufKeys<'a> {
         self.gguf.metadata()
     }
 
+    /// An optional size; 0, which llama.cpp writes for parts that a model lacks, counts as absent.
     pub(in crate::config) fn opt_size(&self, name: &str) -> Result<Option<usize>, ConfigError> {
         let key = self.key(name);
-        let Some(found) = self.meta().opt_u32(&key)? else {
+        let Some(found @ 1..) = self.meta().opt_u32(&key)? else {
             return Ok(None);
         };
-        if found == 0 || found > 1 << 31 {
+        if found > 1 << 31 {
             return Err(ConfigError::WrongType {
                 field: key,
                 expected: "an integer from 1 to 2^31",
@@ -147,22 +151,37 @@ impl<'a> GgufKeys<'a> {
         }
     }
 
-    /// Returns an error if the file has keys of the architecture that were not read.
+    /// Applies the rule for keys of the architecture that were not read.
+    ///
+    /// # Errors
+    /// [`ConfigError::Unsupported`] for a key that llama.cpp knows and whose value is not neutral.
     pub(in crate::config) fn finish(&self) -> Result<(), ConfigError> {
         let seen = self.used_keys.borrow();
         let prefix = format!("{}.", self.architecture);
-        let keys = self.meta().iter().map(|(key, _)| key);
-        let unknown: Vec<String> = keys
-            .filter(|key| key.starts_with(&prefix) && !seen.contains(*key))
-            .filter(|key| !HARMLESS.contains(&&key[prefix.len()..]))
-            .map(|key| format!("`{}`", clip(key)))
-            .collect();
-        match unknown.is_empty() {
-            true => Ok(()),
-            false => Err(ConfigError::UnknownFields {
-                fields: clip(&unknown.join(", ")),
-            }),
+        for (key, value) in self.meta().iter() {
+            let Some(name) = key.strip_prefix(&prefix) else {
+                continue;
+            };
+            if seen.contains(key) || HARMLESS.contains(&name) {
+                continue;
+            }
+            if gguf_knows(name) && !known_keys::is_neutral(name, value) {
+                return Err(refused_value(key, &value.to_string()));
+            }
+            note(clip(key));
         }
+        Ok(())
+    }
+
+    /// Marks the keys of rotary embeddings as known, for models without one.
+    fn ignore_ropes(&self) {
+        let prefix = format!("{}.rope.", self.architecture);
+        let mut used = self.used_keys.borrow_mut();
+        let keys = self.meta().iter().map(|(key, _)| key);
+        used.extend(
+            keys.filter(|key| key.starts_with(&prefix))
+                .map(str::to_string),
+        );
     }
 }
 
@@ -183,6 +202,9 @@ pub(super) fn read(gguf: &Gguf) -> Result<DecoderSpec, ConfigError> {
     let mut spec = common(&keys, family)?;
     experts(&keys, &mut spec)?;
     (family.get().keys)(&keys, &mut spec)?;
+    if spec.ropes.is_empty() {
+        keys.ignore_ropes();
+    }
     keys.finish()?;
     Ok(spec)
 }
@@ -216,6 +238,8 @@ fn experts(keys: &GgufKeys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigErro
     let some =
         |part: DecoderPart, suffix: &str| layers.clone().any(|layer| has(part, layer, suffix));
     let scored = some(DecoderPart::SharedScore, "weight");
+    // llama.cpp's tools write the width of a shared expert for models without one, too.
+    let shared = shared.filter(|_| some(DecoderPart::SharedDown, "weight"));
     let experts = Experts {
         shared: shared.map(|ffn| SharedExpert {
             scored,
@@ -247,6 +271,7 @@ fn reject_variants(keys: &GgufKeys<'_>, family: &DecoderFamilyRow) -> Result<(),
 /// The number of decoder layers, without multi-token prediction blocks.
 fn layers(keys: &GgufKeys<'_>, family: &DecoderFamilyRow) -> Result<usize, ConfigError> {
     let (all, beside) = (keys.size("block_count")?, keys.mtp_layers(family)?);
+    TensorBounds::from_gguf(keys.gguf).parts("layers", checked_layers("block_count", all)?)?;
     ensure(all > beside, || {
         format!(
             "{beside} of {all} blocks are for multi-token prediction, so none remains for \
@@ -310,6 +335,13 @@ fn common(keys: &GgufKeys<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigE
         NormKind::Layer => "attention.layer_norm_epsilon",
     };
     spec.norm.eps = meta.get_f32(&keys.key(eps))?;
+    // Some tools write the epsilons of both kinds of norms.
+    for other in [
+        "attention.layer_norm_rms_epsilon",
+        "attention.layer_norm_epsilon",
+    ] {
+        keys.key(other);
+    }
     spec.rope_layout = family.rope_in_gguf;
     if let [rope, ..] = &mut spec.ropes[..] {
         spec.rope_dims = keys.opt_size("rope.dimension_count")?.unwrap_or(head_dim);
@@ -320,7 +352,7 @@ fn common(keys: &GgufKeys<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigE
         };
     }
     read_tensor_flags(gguf, &mut spec);
-    spec.bos = meta.opt_u32("tokenizer.ggml.bos_token_id")?;
+    spec.bos = meta.opt_token("tokenizer.ggml.bos_token_id")?;
     spec.eos = gguf_eos(meta)?;
     Ok(spec)
 }
@@ -446,7 +478,7 @@ pub(crate) fn gguf_eos(meta: &GgufMetadata) -> Result<Vec<u32>, GgufError> {
         "tokenizer.ggml.eot_token_id",
         "tokenizer.ggml.eom_token_id",
     ] {
-        if let Some(id) = meta.opt_u32(key)?
+        if let Some(id) = meta.opt_token(key)?
             && !eos.contains(&id)
         {
             eos.push(id);

@@ -96,7 +96,7 @@ pub(crate) fn model_types() -> String {
 /// fields that apply to it.
 pub(super) fn read(json: &Map<String, Value>) -> Result<DecoderSpec, ConfigError> {
     const PREFIX: &str = "text_config.";
-    let fields = ConfigFields::new(json, "");
+    let fields = ConfigFields::new(json, "").of_class(WRAPPER);
     let text = fields.opt_object("text_config")?;
     let text = fields.required("text_config", text)?;
     let inner = ConfigFields::new(text, PREFIX);

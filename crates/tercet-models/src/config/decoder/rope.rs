@@ -65,8 +65,9 @@ pub enum RopeScaling {
         /// Whether the bounds of the interpolated range of frequencies are rounded to integers.
         truncate: bool,
     },
-    /// LongRoPE (Ding and others, 2024): one divisor per frequency. The context length that the
-    /// model is built for selects the list of divisors, so all keys in a cache are rotated alike.
+    /// LongRoPE (Ding and others, 2024): one divisor per frequency. The length of the text selects
+    /// the list of divisors if it is known when the model is built, else the context length does.
+    /// All keys in a cache are rotated alike.
     LongRope {
         /// The divisors for contexts of at most `original` positions.
         short: Vec<f32>,

@@ -1,5 +1,7 @@
-//! GGUF metadata of an encoder. Every key of its architecture is read, or is an error.
+//! GGUF metadata of an encoder. Keys of its architecture that are not read follow the rule of
+//! decoders.
 
+use super::super::bounds::{TensorBounds, checked_layers};
 use super::super::{ConfigError, ensure};
 use super::families::for_model_type;
 use super::modern::first_follows_a_norm;
@@ -72,11 +74,14 @@ pub(super) fn read(gguf: &Gguf) -> Result<EncoderSpec, ConfigError> {
         });
     };
     let keys = GgufKeys::new(gguf, architecture);
+    let bounds = TensorBounds::from_gguf(gguf);
+    let layers = checked_layers("block_count", keys.size("block_count")?)?;
+    bounds.parts("layers", layers)?;
     let hidden = keys.size("embedding_length")?;
     let heads = keys.size("attention.head_count")?;
     let mut spec = EncoderSpec::bert(EncoderDims {
         hidden,
-        layers: keys.size("block_count")?,
+        layers,
         heads,
         ffn: keys.size("feed_forward_length")?,
         vocab: vocab(&keys)?,
@@ -98,7 +103,10 @@ pub(super) fn read(gguf: &Gguf) -> Result<EncoderSpec, ConfigError> {
     if keys.opt_bool("attention.causal")? == Some(true) {
         return Err(keys.unsupported("attention.causal", "true", "false"));
     }
-    if let Some(pad) = gguf.metadata().opt_u32("tokenizer.ggml.padding_token_id")? {
+    if let Some(pad) = gguf
+        .metadata()
+        .opt_token("tokenizer.ggml.padding_token_id")?
+    {
         spec.pad = pad;
     }
     tensors_say(gguf, &mut spec)?;
@@ -107,6 +115,7 @@ pub(super) fn read(gguf: &Gguf) -> Result<EncoderSpec, ConfigError> {
         keys.key(key);
     }
     keys.finish()?;
+    spec.check_bounds(&bounds)?;
     let names = EncoderNames::new(&spec, &Weights::Gguf(gguf.clone()));
     let mut known = known_tensors(&spec, &names);
     let factors: Vec<String> = known.iter().flat_map(|n| Weights::factors_of(n)).collect();

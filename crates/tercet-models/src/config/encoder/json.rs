@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::super::bounds::checked_layers;
 use super::super::fields::HARMLESS;
 use super::super::{ConfigError, ConfigFields, ensure};
 use super::families::{self, ConfigKeys, EncoderFamily};
@@ -29,13 +30,13 @@ const WITHOUT_INFLUENCE: &[&str] = &[
 ];
 
 /// Reads the fields common to all families, then those of the model's family.
-pub(super) fn read(fields: &ConfigFields<'_>) -> Result<EncoderSpec, ConfigError> {
+pub(super) fn read(fields: ConfigFields<'_>) -> Result<EncoderSpec, ConfigError> {
     let model_type = fields.required("model_type", fields.opt_str("model_type")?)?;
     let family = families::for_model_type(model_type);
     fields.only("model_type", &families::model_types(), |_| family.is_some())?;
     // An unsupported `model_type` is already an error above.
     let family = family.unwrap_or(EncoderFamily::BERT);
-    read_family(fields, family)
+    read_family(&fields.of_class(model_type), family)
 }
 
 /// Reads the configuration of a known family.
@@ -86,7 +87,10 @@ fn common(fields: &ConfigFields<'_>, id: EncoderFamily) -> Result<EncoderSpec, C
     };
     let mut spec = EncoderSpec::bert(EncoderDims {
         hidden: size(fields, hidden)?,
-        layers: size(fields, layers)?,
+        layers: checked_layers(
+            layers.first().copied().unwrap_or("layers"),
+            size(fields, layers)?,
+        )?,
         heads: size(fields, heads)?,
         ffn: match ffn {
             // The family's row reads the width.
@@ -140,7 +144,12 @@ fn size_of_heads(
     ensure(hidden.is_multiple_of(heads), || {
         format!("a width of {hidden} is not a multiple of {heads} heads")
     })?;
-    Ok(hidden / heads)
+    let size = hidden / heads;
+    if fields.class_default("head_dim").is_some() {
+        let supported = format!("{size} (the width of a head)");
+        fields.only("head_dim", &supported, |v| v.as_u64() == Some(size as u64))?;
+    }
+    Ok(size)
 }
 
 /// The size under one of these field names; if several are present, they must agree.

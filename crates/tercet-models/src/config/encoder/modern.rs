@@ -129,7 +129,7 @@ fn two_ropes(
         for name in names {
             inner.opt_object(name)?;
         }
-        inner.finish(&[])?;
+        inner.finish_scaling("default")?;
     }
     let mut ropes = Vec::new();
     for (name, theta) in names.into_iter().zip(thetas) {

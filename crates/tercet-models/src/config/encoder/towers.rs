@@ -97,7 +97,7 @@ pub(crate) fn read_tower(
             *own = Value::from(*value);
         }
     }
-    let fields = ConfigFields::new(&json, prefix);
+    let fields = ConfigFields::new(&json, prefix).of_class(model_type);
     let supported = format!("\"{model_type}\"");
     fields.only("model_type", &supported, |v| v.as_str() == Some(model_type))?;
     let family = EncoderFamily::tower(model_type)

@@ -30,7 +30,7 @@ pub(crate) fn checked_features(
     json: &Map<String, Value>,
     spec: &SpeechSpec,
 ) -> Result<(), ConfigError> {
-    let fields = ConfigFields::new(json, "");
+    let fields = ConfigFields::new(json, "").of_class("WhisperFeatureExtractor");
     let samples = spec.frames() * HOP;
     for (name, want) in [
         ("feature_size", spec.mels),

@@ -35,6 +35,9 @@ const OF_FEATURES: &[&str] = &[
 /// Maximum number of layers of the encoder and of the decoder.
 const MAX_LAYERS: usize = 4096;
 
+/// Maximum number of positions of a text; the published models have 194.
+const MAX_POSITIONS: usize = 1 << 14;
+
 /// The specification of a Moonshine model (Jeffries et al., "Moonshine: Speech Recognition for Live
 /// Transcription and Voice Commands", 2024). It has three convolutions over samples, pre-norm
 /// layers with rotary embeddings, and a decoder with cross-attention.
@@ -96,7 +99,7 @@ impl MoonshineSpec {
     /// # Errors
     /// [`ConfigError`] for a field that is missing, wrong, not supported or not known.
     pub fn from_json(json: &Map<String, Value>) -> Result<MoonshineSpec, ConfigError> {
-        let fields = ConfigFields::new(json, "");
+        let fields = ConfigFields::new(json, "").of_class(MOONSHINE);
         fields.only("model_type", MOONSHINE, |v| v.as_str() == Some(MOONSHINE))?;
         fields.only("quantization_config", "an unquantised checkpoint", |_| {
             false
@@ -119,6 +122,8 @@ impl MoonshineSpec {
         })?;
         let (theta, partial) = rope(&fields)?;
         let size = width / heads;
+        let supported = format!("{size} (the width of a head)");
+        fields.only("head_dim", &supported, |v| v.as_u64() == Some(size as u64))?;
         let text_positions = fields.size("max_position_embeddings")?;
         let activation = |name, default| {
             Ok::<_, ConfigError>(encoder::activation(&fields, name)?.unwrap_or(default))
@@ -153,7 +158,7 @@ impl MoonshineSpec {
     /// # Errors
     /// [`ConfigError`] for a field that is wrong, not supported or not known.
     pub(crate) fn read_generation(&mut self, json: &Map<String, Value>) -> Result<(), ConfigError> {
-        let fields = ConfigFields::new(json, "");
+        let fields = ConfigFields::new(json, "").of_class("GenerationConfig");
         for name in ["num_beams", "num_return_sequences", "temperature"] {
             fields.only(name, "1", |v| v.as_f64() == Some(1.0))?;
         }
@@ -177,7 +182,7 @@ impl MoonshineSpec {
     /// # Errors
     /// [`ConfigError`] names the field.
     pub(crate) fn check_features(json: &Map<String, Value>) -> Result<(), ConfigError> {
-        let fields = ConfigFields::new(json, "");
+        let fields = ConfigFields::new(json, "").of_class("Wav2Vec2FeatureExtractor");
         for (name, want) in [("feature_size", 1), ("sampling_rate", RATE)] {
             fields.only(name, &want.to_string(), |v| v.as_u64() == Some(want as u64))?;
         }
@@ -202,6 +207,16 @@ impl MoonshineSpec {
                 format!("{layers} layers; at most {MAX_LAYERS} are supported")
             })?;
         }
+        let most = MAX_POSITIONS;
+        ensure((2..=most).contains(&self.text_positions), || {
+            let n = self.text_positions;
+            format!("`max_position_embeddings` = {n}; expected 2 to {most} positions")
+        })?;
+        // The start token counts.
+        ensure(self.max_length >= 2, || {
+            let n = self.max_length;
+            format!("`max_length` = {n}; expected at least 2: the start token and one of the text")
+        })?;
         let mut tokens = self.end.iter().chain([&self.start]);
         ensure(tokens.all(|id| (*id as usize) < self.vocab), || {
             format!("a special token is beyond the vocabulary of {}", self.vocab)
@@ -264,7 +279,7 @@ fn rope(fields: &ConfigFields<'_>) -> Result<(f64, f64), ConfigError> {
         inner.only("rope_type", "default", |v| v.as_str() == Some("default"))?;
         theta = inner.opt_positive("rope_theta")?.or(theta);
         partial = inner.opt_positive("partial_rotary_factor")?.or(partial);
-        inner.finish(&[])?;
+        inner.finish_scaling("default")?;
     }
     let partial = partial.unwrap_or(0.9);
     ensure(partial <= 1.0, || {

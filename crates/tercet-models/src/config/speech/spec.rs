@@ -94,7 +94,7 @@ impl SpeechSpec {
     /// # Errors
     /// [`ConfigError`] for a field that is missing, wrong, not supported or not known.
     pub fn from_json(json: &Map<String, Value>) -> Result<SpeechSpec, ConfigError> {
-        let fields = ConfigFields::new(json, "");
+        let fields = ConfigFields::new(json, "").of_class(super::MODEL_TYPE);
         fields.only("model_type", MODEL_TYPE, |v| v.as_str() == Some(MODEL_TYPE))?;
         fields.only("quantization_config", "an unquantised checkpoint", |_| {
             false
@@ -240,7 +240,6 @@ mod tests {
     fn what_is_not_honoured_is_refused() {
         for (name, value, part) in [
             ("scale_embedding", true.into(), "`scale_embedding`"),
-            ("rotary_dims", 32.into(), "`rotary_dims`"),
             ("d_model", 0.into(), "`d_model`"),
             ("d_model", 1281.into(), "not a multiple"),
             (

@@ -87,7 +87,7 @@ impl SpeechTokens {
         config: &Map<String, Value>,
         spec: &SpeechSpec,
     ) -> Result<SpeechTokens, ConfigError> {
-        let fields = ConfigFields::new(json, "");
+        let fields = ConfigFields::new(json, "").of_class("GenerationConfig");
         let token = |name| fields.required(name, fields.opt_token(name)?);
         for name in ["num_beams", "num_return_sequences", "temperature"] {
             fields.only(name, "1", |v| v.as_f64() == Some(1.0))?;

@@ -65,6 +65,10 @@ impl TemplateEvaluator<'_> {
             | (TemplateValue::None, TemplateValue::None) => Ok(true),
             (TemplateValue::Text(a), TemplateValue::Text(b)) => {
                 self.scan(a.len().min(b.len()))?;
+                Ok(**a == **b)
+            }
+            (TemplateValue::BigInt(a), TemplateValue::BigInt(b)) => {
+                self.scan(a.len().min(b.len()))?;
                 Ok(a == b)
             }
             (TemplateValue::List(a), TemplateValue::List(b)) => {
@@ -84,7 +88,7 @@ impl TemplateEvaluator<'_> {
                 }
                 for (key, a) in &a.entries {
                     self.step(b.entries.len())?;
-                    let found = b.entries.iter().find(|(k, _)| k == key);
+                    let found = b.entries.iter().find(|(k, _)| **k == **key);
                     match found {
                         Some((_, b)) if self.equal(a, b)? => {}
                         _ => return Ok(false),
@@ -126,7 +130,7 @@ impl TemplateEvaluator<'_> {
             }
             (TemplateValue::Map(map), TemplateValue::Text(key)) => {
                 self.step(map.entries.len())?;
-                Ok(map.entries.iter().any(|(k, _)| k == key))
+                Ok(map.entries.iter().any(|(k, _)| **k == **key))
             }
             (TemplateValue::Map(_) | TemplateValue::Undefined, _) => Ok(false),
             _ => {

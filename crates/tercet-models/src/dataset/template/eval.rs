@@ -8,6 +8,7 @@ use super::functions::TemplateFunction;
 use super::parser::{
     TemplateArgs, TemplateFor, TemplateMacro, TemplateNode, TemplateNodeKind, TemplateTarget,
 };
+use super::spoken::{TemplateText, TemplateTextBuilder};
 use super::value::{TemplateInternal, TemplateInternalKind, TemplateList};
 use super::{RenderedTemplate, Template, TemplateError, TemplateLimits, TemplateValue, clip};
 
@@ -43,7 +44,7 @@ pub(super) struct TemplateEvaluator<'t> {
     pub(super) namespaces: Vec<Vec<(Arc<str>, TemplateValue)>>,
     macros: Vec<Arc<TemplateMacro>>,
     /// Stack of output buffers: the template's text, then one per captured block or macro.
-    out: Vec<String>,
+    out: Vec<TemplateTextBuilder>,
     generated: Vec<Range<usize>>,
 }
 
@@ -66,13 +67,15 @@ pub(super) fn render(
         frames: vec![globals.collect()],
         namespaces: Vec::new(),
         macros: Vec::new(),
-        out: vec![String::new()],
+        out: vec![TemplateTextBuilder::default()],
         generated: Vec::new(),
     };
     run.body(&template.nodes)?;
+    let (text, literal) = run.out.pop().unwrap_or_default().into_parts();
     Ok(RenderedTemplate {
-        text: run.out.pop().unwrap_or_default(),
+        text,
         generated: run.generated,
+        literal,
     })
 }
 
@@ -134,10 +137,16 @@ impl TemplateEvaluator<'_> {
         result
     }
 
-    /// A newly created text value.
+    /// A newly created text value of the template.
     pub(super) fn text(&mut self, text: &str) -> Result<TemplateValue, TemplateError> {
-        self.reserve_bytes(text.len() + 32)?;
-        Ok(TemplateValue::text(text))
+        self.made(TemplateText::new(text))
+    }
+
+    /// A newly created text value.
+    pub(super) fn made(&mut self, text: TemplateText) -> Result<TemplateValue, TemplateError> {
+        let ranges = text.range_count() * size_of::<Range<usize>>();
+        self.reserve_bytes(text.len() + ranges + 32)?;
+        Ok(TemplateValue::Text(text))
     }
 
     /// A newly created list.
@@ -153,9 +162,10 @@ impl TemplateEvaluator<'_> {
     pub(super) fn map(
         &mut self,
         entries: Vec<(Arc<str>, TemplateValue)>,
+        has_literal_keys: bool,
     ) -> Result<TemplateValue, TemplateError> {
         self.reserve_bytes(entries.len() * 4 * size_of::<TemplateValue>() + 32)?;
-        self.checked(TemplateValue::map(entries))
+        self.checked(TemplateValue::map_with_keys(entries, has_literal_keys))
     }
 
     fn checked(&self, value: TemplateValue) -> Result<TemplateValue, TemplateError> {
@@ -233,7 +243,15 @@ impl TemplateEvaluator<'_> {
     fn print(&mut self, text: &str) -> Result<(), TemplateError> {
         self.reserve_bytes(text.len())?;
         if let Some(out) = self.out.last_mut() {
-            out.push_str(text);
+            out.push_str(text, false);
+        }
+        Ok(())
+    }
+
+    fn print_text(&mut self, text: &TemplateText) -> Result<(), TemplateError> {
+        self.reserve_bytes(text.len() + text.range_count() * size_of::<Range<usize>>())?;
+        if let Some(out) = self.out.last_mut() {
+            out.push(text);
         }
         Ok(())
     }
@@ -255,7 +273,7 @@ impl TemplateEvaluator<'_> {
             TemplateNodeKind::Print(expr) => {
                 let value = self.eval(*expr)?;
                 let text = self.text_of(&value)?;
-                self.print(&text)?;
+                self.print_text(&text)?;
             }
             TemplateNodeKind::If(arms, otherwise) => {
                 for (condition, body) in arms {
@@ -277,7 +295,7 @@ impl TemplateEvaluator<'_> {
             TemplateNodeKind::FilterBlock(filters, body) => {
                 let value = self.caught(filters, body)?;
                 let text = self.text_of(&value)?;
-                self.print(&text)?;
+                self.print_text(&text)?;
             }
             TemplateNodeKind::Macro(of) => {
                 let value = TemplateInternalKind::Macro(self.macros.len());
@@ -322,13 +340,13 @@ impl TemplateEvaluator<'_> {
         filters: &[(String, TemplateArgs)],
         body: &[TemplateNode],
     ) -> Result<TemplateValue, TemplateError> {
-        self.out.push(String::new());
+        self.out.push(TemplateTextBuilder::default());
         let flow = self.scoped(TemplateScope::new(), body);
         let text = self.out.pop().unwrap_or_default();
         if flow? != TemplateFlow::Next {
             return Err(self.unsupported("leaving a loop from inside a captured block"));
         }
-        let mut value = self.text(&text)?;
+        let mut value = self.made(text.finish())?;
         for (name, args) in filters {
             let args = self.called(args)?;
             value = self.filter(name, value, args)?;
@@ -386,20 +404,19 @@ impl TemplateEvaluator<'_> {
             TemplateValue::Undefined => Vec::new(),
             TemplateValue::Map(map) => {
                 let keys = map.entries.iter();
-                keys.map(|(key, _)| TemplateValue::Text(Arc::clone(key)))
-                    .collect()
+                keys.map(|(key, _)| map.key_text(key)).collect()
             }
             TemplateValue::Text(text) => {
                 self.reserve_bytes(text.len() * (size_of::<TemplateValue>() + 24))?;
-                let mut buffer = [0; 4];
-                let chars = text.chars();
+                let chars = text.char_indices();
                 chars
-                    .map(|c| TemplateValue::text(c.encode_utf8(&mut buffer)))
+                    .map(|(at, c)| TemplateValue::Text(text.part(at..at + c.len_utf8())))
                     .collect()
             }
             TemplateValue::None
             | TemplateValue::Bool(_)
             | TemplateValue::Int(_)
+            | TemplateValue::BigInt(_)
             | TemplateValue::Float(_)
             | TemplateValue::Internal(_) => {
                 return Err(self.fail(format!("{} has no items", value.kind())));
@@ -436,13 +453,13 @@ impl TemplateEvaluator<'_> {
         let given = self.bind_args(&of.name, args, &names)?;
         let around = self.frames.split_off(1);
         self.frames.push(TemplateScope::new());
-        self.out.push(String::new());
+        self.out.push(TemplateTextBuilder::default());
         let result = self.macro_body(&of, given);
         let text = self.out.pop().unwrap_or_default();
         self.frames.truncate(1);
         self.frames.extend(around);
         result?;
-        self.text(&text)
+        self.made(text.finish())
     }
 
     fn macro_body(

@@ -1,9 +1,8 @@
 //! Filters (`value | name`) and tests (`value is name`).
 
-use std::sync::Arc;
-
 use super::eval::{TemplateCallArgs, TemplateEvaluator};
 use super::parser::TemplateCompareOp;
+use super::spoken::TemplateTextBuilder;
 use super::value::{TemplateInternal, TemplateInternalKind};
 use super::{TemplateError, TemplateValue, clip};
 
@@ -98,8 +97,8 @@ impl TemplateEvaluator<'_> {
         match value {
             TemplateValue::Text(text) => {
                 self.reserve_bytes(text.len())?;
-                let text: String = text.chars().rev().collect();
-                self.text(&text)
+                let reversed: String = text.chars().rev().collect();
+                self.made(text.mapped(&reversed))
             }
             _ => {
                 let items = self.items(value)?;
@@ -123,7 +122,7 @@ impl TemplateEvaluator<'_> {
         let between = self.text_of(&between)?;
         let attribute = given.next().flatten();
         let items = self.items(&value)?;
-        let mut joined = String::new();
+        let mut joined = TemplateTextBuilder::default();
         for (at, item) in items.items.iter().enumerate() {
             let text = match &attribute {
                 None => self.text_of(item)?,
@@ -133,10 +132,12 @@ impl TemplateEvaluator<'_> {
                 }
             };
             self.reserve_bytes(between.len() + text.len())?;
-            joined.push_str(if at > 0 { &between } else { "" });
-            joined.push_str(&text);
+            if at > 0 {
+                joined.push(&between);
+            }
+            joined.push(&text);
         }
-        self.text(&joined)
+        self.made(joined.finish())
     }
 
     fn tojson(
@@ -157,9 +158,9 @@ impl TemplateEvaluator<'_> {
         if given.flatten().any(|option| option.is_true()) {
             return Err(self.unsupported("this option of `tojson`"));
         }
-        let mut out = String::new();
+        let mut out = TemplateTextBuilder::default();
         self.write_json(value, indent, 0, &mut out)?;
-        self.text(&out)
+        self.made(out.finish())
     }
 
     fn dictsort(
@@ -178,9 +179,7 @@ impl TemplateEvaluator<'_> {
         entries.sort_by_cached_key(|(key, _)| key.to_lowercase());
         let pairs = entries.into_iter();
         let pairs = pairs
-            .map(|(key, value)| {
-                TemplateValue::list(vec![TemplateValue::Text(Arc::clone(key)), value.clone()])
-            })
+            .map(|(key, value)| TemplateValue::list(vec![map.key_text(key), value.clone()]))
             .collect();
         self.list(pairs)
     }
@@ -244,16 +243,20 @@ impl TemplateEvaluator<'_> {
         let first = given.next().flatten().is_some_and(|v| v.is_true());
         let blank = given.next().flatten().is_some_and(|v| v.is_true());
         let text = self.text_of(value)?;
-        let mut out = String::new();
+        let mut out = TemplateTextBuilder::default();
+        let mut start = 0;
         for (at, line) in text.split('\n').enumerate() {
             self.reserve_bytes(before.len() + line.len() + 1)?;
-            out.push_str(if at > 0 { "\n" } else { "" });
-            if (at > 0 || first) && (blank || first && at == 0 || !line.is_empty()) {
-                out.push_str(&before);
+            if at > 0 {
+                out.push_part(&text, start - 1..start);
             }
-            out.push_str(line);
+            if (at > 0 || first) && (blank || first && at == 0 || !line.is_empty()) {
+                out.push_str(&before, false);
+            }
+            out.push_part(&text, start..start + line.len());
+            start += line.len() + 1;
         }
-        self.text(&out)
+        self.made(out.finish())
     }
 
     /// An attribute of an item, by name or by a path with dots.
@@ -393,7 +396,7 @@ impl TemplateEvaluator<'_> {
             "boolean" => matches!(value, TemplateValue::Bool(_)),
             "true" => matches!(value, TemplateValue::Bool(true)),
             "false" => matches!(value, TemplateValue::Bool(false)),
-            "integer" => matches!(value, TemplateValue::Int(_)),
+            "integer" => matches!(value, TemplateValue::Int(_) | TemplateValue::BigInt(_)),
             "float" => matches!(value, TemplateValue::Float(_)),
             "number" => value.as_float().is_some(),
             "mapping" => matches!(value, TemplateValue::Map(_)),

@@ -40,15 +40,15 @@ impl TemplateEvaluator<'_> {
         match function {
             TemplateFunction::Range => self.range(args),
             TemplateFunction::Namespace => {
-                let entries = self.entries("namespace", args)?;
+                let (entries, _) = self.entries("namespace", args)?;
                 self.reserve_bytes(64 + entries.len() * 64)?;
                 self.namespaces.push(entries);
                 let kind = TemplateInternalKind::Namespace(self.namespaces.len() - 1);
                 Ok(TemplateValue::Internal(TemplateInternal(kind)))
             }
             TemplateFunction::Dict => {
-                let entries = self.entries("dict", args)?;
-                self.map(entries)
+                let (entries, has_literal_keys) = self.entries("dict", args)?;
+                self.map(entries, has_literal_keys)
             }
             TemplateFunction::RaiseException => {
                 let given = self.bind_args("raise_exception", args, &["message"])?;
@@ -72,24 +72,25 @@ impl TemplateEvaluator<'_> {
         }
     }
 
-    /// Entries of an object or a namespace: those of another object, then named ones.
+    /// Entries of an object or a namespace: those of another object, then named ones. Also returns
+    /// whether keys come from people.
     fn entries(
         &mut self,
         callee: &str,
         args: TemplateCallArgs,
-    ) -> Result<Vec<(Arc<str>, TemplateValue)>, TemplateError> {
-        let mut entries = match &args.plain[..] {
-            [] => Vec::new(),
+    ) -> Result<(Vec<(Arc<str>, TemplateValue)>, bool), TemplateError> {
+        let (mut entries, has_literal_keys) = match &args.plain[..] {
+            [] => (Vec::new(), false),
             [TemplateValue::Map(map)] => {
                 self.reserve_bytes(map.entries.len() * 64)?;
-                map.entries.clone()
+                (map.entries.clone(), map.has_literal_keys)
             }
             _ => return Err(self.unsupported(format!("`{callee}` of this"))),
         };
         for (name, value) in args.named {
             entries.push((Arc::from(name.as_str()), value));
         }
-        Ok(entries)
+        Ok((entries, has_literal_keys))
     }
 
     fn range(&mut self, args: TemplateCallArgs) -> Result<TemplateValue, TemplateError> {

@@ -1,9 +1,8 @@
 //! Methods of texts, lists and objects, with Python's semantics.
 
-use std::sync::Arc;
-
 use super::eval::{TemplateCallArgs, TemplateEvaluator};
-use super::value::{TemplateInternal, TemplateInternalKind};
+use super::spoken::{TemplateText, TemplateTextBuilder};
+use super::value::{TemplateInternal, TemplateInternalKind, TemplateMap};
 use super::{TemplateError, TemplateValue, clip};
 
 impl TemplateEvaluator<'_> {
@@ -16,7 +15,7 @@ impl TemplateEvaluator<'_> {
         self.step(1)?;
         match value {
             TemplateValue::Text(text) => self.text_method(text, name, args),
-            TemplateValue::Map(map) => self.map_method(value, &map.entries, name, args),
+            TemplateValue::Map(map) => self.map_method(value, map, name, args),
             TemplateValue::List(list) if matches!(name, "index" | "count") => {
                 let [Some(wanted)] = &self.bind_args(name, args, &["value"])?[..] else {
                     return Err(self.fail(format!("`{name}` takes a value")));
@@ -51,10 +50,11 @@ impl TemplateEvaluator<'_> {
     fn map_method(
         &mut self,
         value: &TemplateValue,
-        entries: &[(Arc<str>, TemplateValue)],
+        map: &TemplateMap,
         name: &str,
         args: TemplateCallArgs,
     ) -> Result<TemplateValue, TemplateError> {
+        let entries = &map.entries;
         match name {
             "get" => {
                 let mut given = self.bind_args(name, args, &["key", "default"])?.into_iter();
@@ -70,7 +70,7 @@ impl TemplateEvaluator<'_> {
                 self.bind_args(name, args, &[])?;
                 let mut items = Vec::with_capacity(entries.len());
                 for (key, value) in entries {
-                    let key = TemplateValue::Text(Arc::clone(key));
+                    let key = map.key_text(key);
                     items.push(match name {
                         "keys" => key,
                         "values" => value.clone(),
@@ -88,7 +88,7 @@ impl TemplateEvaluator<'_> {
 
     fn text_method(
         &mut self,
-        text: &Arc<str>,
+        text: &TemplateText,
         name: &str,
         args: TemplateCallArgs,
     ) -> Result<TemplateValue, TemplateError> {
@@ -114,22 +114,28 @@ impl TemplateEvaluator<'_> {
                         Ok(TemplateValue::Int(text.chars().count() as i64 + 1))
                     }
                     "count" => Ok(TemplateValue::Int(text.matches(&**part).count() as i64)),
-                    "removeprefix" => self.text(text.strip_prefix(&**part).unwrap_or(text)),
-                    _ => self.text(text.strip_suffix(&**part).unwrap_or(text)),
+                    "removeprefix" => {
+                        let rest = text.strip_prefix(&**part).unwrap_or(text);
+                        self.made(text.part_of(rest))
+                    }
+                    _ => {
+                        let rest = text.strip_suffix(&**part).unwrap_or(text);
+                        self.made(text.part_of(rest))
+                    }
                 }
             }
             _ => {
                 self.bind_args(name, args, &[])?;
                 self.reserve_bytes(4 * text.len())?;
                 match name {
-                    "upper" => self.text(&text.to_uppercase()),
-                    "lower" => self.text(&text.to_lowercase()),
-                    "title" => self.text(&title(text)),
-                    "capitalize" => self.text(&capitalized(text)),
+                    "upper" => self.made(text.mapped(&text.to_uppercase())),
+                    "lower" => self.made(text.mapped(&text.to_lowercase())),
+                    "title" => self.made(text.mapped(&title(text))),
+                    "capitalize" => self.made(text.mapped(&capitalized(text))),
                     "splitlines" => {
                         let mut lines = Vec::new();
                         for line in text.lines() {
-                            lines.push(self.text(line)?);
+                            lines.push(self.made(text.part_of(line))?);
                         }
                         self.list(lines)
                     }
@@ -151,7 +157,7 @@ impl TemplateEvaluator<'_> {
 
     fn strip(
         &mut self,
-        text: &str,
+        text: &TemplateText,
         name: &str,
         args: TemplateCallArgs,
     ) -> Result<TemplateValue, TemplateError> {
@@ -176,7 +182,7 @@ impl TemplateEvaluator<'_> {
             "rstrip" => text.trim_end_matches(strips),
             _ => text.trim_matches(strips),
         };
-        self.text(stripped)
+        self.made(text.part_of(stripped))
     }
 
     fn starts(
@@ -202,7 +208,7 @@ impl TemplateEvaluator<'_> {
 
     fn split(
         &mut self,
-        text: &str,
+        text: &TemplateText,
         name: &str,
         args: TemplateCallArgs,
     ) -> Result<TemplateValue, TemplateError> {
@@ -234,14 +240,14 @@ impl TemplateEvaluator<'_> {
         }
         let mut items = Vec::with_capacity(parts.len());
         for part in parts {
-            items.push(self.text(part)?);
+            items.push(self.made(text.part_of(part))?);
         }
         self.list(items)
     }
 
     fn replace(
         &mut self,
-        text: &str,
+        text: &TemplateText,
         args: TemplateCallArgs,
     ) -> Result<TemplateValue, TemplateError> {
         let given = self.bind_args("replace", args, &["old", "new", "count"])?;
@@ -262,28 +268,38 @@ impl TemplateEvaluator<'_> {
                 .saturating_mul(new.len())
                 .saturating_add(text.len()),
         )?;
-        self.text(&text.replacen(&*old, &new, most))
+        let mut replaced = TemplateTextBuilder::default();
+        let mut start = 0;
+        for (at, found) in text.match_indices(&*old).take(most) {
+            replaced.push_part(text, start..at);
+            replaced.push(&new);
+            start = at + found.len();
+        }
+        replaced.push_part(text, start..text.len());
+        self.made(replaced.finish())
     }
 
     fn join_method(
         &mut self,
-        between: &str,
+        between: &TemplateText,
         args: TemplateCallArgs,
     ) -> Result<TemplateValue, TemplateError> {
         let Some(of) = self.bind_args("join", args, &["of"])?.pop().flatten() else {
             return Err(self.fail("`join` takes a list"));
         };
         let items = self.items(&of)?;
-        let mut joined = String::new();
+        let mut joined = TemplateTextBuilder::default();
         for (at, item) in items.items.iter().enumerate() {
             let TemplateValue::Text(text) = item else {
                 return Err(self.fail(format!("`join` of {}", item.kind())));
             };
             self.reserve_bytes(between.len() + text.len())?;
-            joined.push_str(if at > 0 { between } else { "" });
-            joined.push_str(text);
+            if at > 0 {
+                joined.push(between);
+            }
+            joined.push(text);
         }
-        self.text(&joined)
+        self.made(joined.finish())
     }
 }
 

@@ -6,6 +6,7 @@ use super::eval::TemplateEvaluator;
 use super::parser::{
     TemplateArgs, TemplateBinaryOp, TemplateCompareOp, TemplateExprId, TemplateExprKind,
 };
+use super::spoken::TemplateTextBuilder;
 use super::value::{TemplateInternal, TemplateInternalKind};
 use super::{TemplateError, TemplateValue, clip};
 
@@ -27,11 +28,13 @@ impl TemplateEvaluator<'_> {
             }
             TemplateExprKind::Dict(entries) => {
                 let mut values = Vec::with_capacity(entries.len());
+                let mut has_literal_keys = false;
                 for (key, value) in entries {
                     let key = self.eval(*key)?;
+                    has_literal_keys |= matches!(&key, TemplateValue::Text(t) if t.has_literal());
                     values.push((self.key(&key)?, self.eval(*value)?));
                 }
-                self.map(values)
+                self.map(values, has_literal_keys)
             }
             TemplateExprKind::Attribute(of, name) => {
                 let value = self.eval(*of)?;
@@ -180,14 +183,14 @@ impl TemplateEvaluator<'_> {
 
     /// Concatenates the texts of all operands.
     fn concat(&mut self, operands: &[TemplateExprId]) -> Result<TemplateValue, TemplateError> {
-        let mut all = String::new();
+        let mut all = TemplateTextBuilder::default();
         for operand in operands {
             let value = self.eval(*operand)?;
             let text = self.text_of(&value)?;
             self.reserve_bytes(text.len())?;
-            all.push_str(&text);
+            all.push(&text);
         }
-        self.text(&all)
+        self.made(all.finish())
     }
 
     /// A description of an expression for error messages.
@@ -214,7 +217,7 @@ impl TemplateEvaluator<'_> {
     /// Converts a value to an object key, which must be text.
     pub(super) fn key(&mut self, key: &TemplateValue) -> Result<Arc<str>, TemplateError> {
         match key {
-            TemplateValue::Text(text) => Ok(Arc::clone(text)),
+            TemplateValue::Text(text) => Ok(text.shared()),
             _ => {
                 let kind = key.kind();
                 Err(self.unsupported(format!("{kind} as the key of an object")))
@@ -293,9 +296,9 @@ impl TemplateEvaluator<'_> {
                 let at = index
                     .as_int()
                     .and_then(|at| place(at, text.chars().count()));
-                let c = at.and_then(|at| text.chars().nth(at));
+                let c = at.and_then(|at| text.char_indices().nth(at));
                 return match c {
-                    Some(c) => self.text(c.encode_utf8(&mut [0; 4])),
+                    Some((at, c)) => self.made(text.part(at..at + c.len_utf8())),
                     None => Ok(TemplateValue::Undefined),
                 };
             }
@@ -328,11 +331,14 @@ impl TemplateEvaluator<'_> {
                 self.list(items)
             }
             TemplateValue::Text(text) => {
-                self.reserve_bytes(text.len() * size_of::<char>())?;
-                let chars: Vec<char> = text.chars().collect();
+                self.reserve_bytes(text.len() * size_of::<(usize, char)>())?;
+                let chars: Vec<(usize, char)> = text.char_indices().collect();
                 let places = places(chars.len(), bounds[0], bounds[1], step);
-                let text: String = places.into_iter().map(|at| chars[at]).collect();
-                self.text(&text)
+                let mut part = TemplateTextBuilder::default();
+                for (at, c) in places.into_iter().map(|at| chars[at]) {
+                    part.push_part(text, at..at + c.len_utf8());
+                }
+                self.made(part.finish())
             }
             TemplateValue::Undefined => self.list(Vec::new()),
             _ => Err(self.fail(format!("{} cannot be sliced", value.kind()))),
@@ -348,7 +354,10 @@ impl TemplateEvaluator<'_> {
         match (op, left, right) {
             (TemplateBinaryOp::Add, TemplateValue::Text(a), TemplateValue::Text(b)) => {
                 self.reserve_bytes(a.len() + b.len())?;
-                return self.text(&[&**a, &**b].concat());
+                let mut sum = TemplateTextBuilder::default();
+                sum.push(a);
+                sum.push(b);
+                return self.made(sum.finish());
             }
             (TemplateBinaryOp::Add, TemplateValue::List(a), TemplateValue::List(b)) => {
                 self.reserve_bytes((a.items.len() + b.items.len()) * size_of::<TemplateValue>())?;
@@ -416,8 +425,13 @@ impl TemplateEvaluator<'_> {
         let count = usize::try_from(count).unwrap_or(0);
         match value {
             TemplateValue::Text(text) => {
-                self.reserve_bytes(text.len().saturating_mul(count))?;
-                self.text(&text.repeat(count))
+                let ranges = text.range_count().saturating_mul(16);
+                self.reserve_bytes((text.len() + ranges).saturating_mul(count))?;
+                let mut repeated = TemplateTextBuilder::default();
+                if !text.is_empty() {
+                    (0..count).for_each(|_| repeated.push(text));
+                }
+                self.made(repeated.finish())
             }
             TemplateValue::List(list) => {
                 let bytes = list.items.len() * size_of::<TemplateValue>();

@@ -4,8 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 
 use super::functions::TemplateFunction;
+use super::spoken::{TemplateText, TemplateTextBuilder};
 
 /// A template value: a JSON value with objects in insertion order, or a value that exists only in
 /// templates.
@@ -28,10 +30,12 @@ pub enum TemplateValue {
     Bool(bool),
     /// An integer.
     Int(i64),
+    /// An integer outside the range of I64, as decimal digits with an optional sign.
+    BigInt(Arc<str>),
     /// A floating-point number.
     Float(f64),
     /// Text.
-    Text(Arc<str>),
+    Text(TemplateText),
     /// A list.
     List(Arc<TemplateList>),
     /// An object.
@@ -52,6 +56,15 @@ pub struct TemplateList {
 pub struct TemplateMap {
     pub(super) entries: Vec<(Arc<str>, TemplateValue)>,
     depth: u32,
+    /// Whether the keys come from people.
+    pub(super) has_literal_keys: bool,
+}
+
+impl TemplateMap {
+    /// A key of this object as a value.
+    pub(super) fn key_text(&self, key: &Arc<str>) -> TemplateValue {
+        TemplateValue::Text(TemplateText::of(Arc::clone(key), self.has_literal_keys))
+    }
 }
 
 /// Functions, macros, namespaces and loops: opaque outside of templates.
@@ -76,7 +89,32 @@ impl TemplateValue {
     /// A text value.
     #[must_use]
     pub fn text(text: &str) -> TemplateValue {
-        TemplateValue::Text(Arc::from(text))
+        TemplateValue::Text(TemplateText::new(text))
+    }
+
+    /// The same value, with all of its texts and keys as people's words: special tokens that they
+    /// spell stay text ([`RenderedTemplate::literal`](super::RenderedTemplate::literal)).
+    #[must_use]
+    pub fn into_literal(self) -> TemplateValue {
+        match self {
+            TemplateValue::Text(text) => TemplateValue::Text(text.into_literal()),
+            TemplateValue::List(list) => {
+                let items = list.items.iter().cloned();
+                let items = items.map(TemplateValue::into_literal).collect();
+                let depth = list.depth;
+                TemplateValue::List(Arc::new(TemplateList { items, depth }))
+            }
+            TemplateValue::Map(map) => {
+                let entries = map.entries.iter();
+                let entries = entries.map(|(k, v)| (Arc::clone(k), v.clone().into_literal()));
+                TemplateValue::Map(Arc::new(TemplateMap {
+                    entries: entries.collect(),
+                    depth: map.depth,
+                    has_literal_keys: true,
+                }))
+            }
+            other => other,
+        }
     }
 
     /// A list value.
@@ -89,6 +127,14 @@ impl TemplateValue {
     /// An object value; of entries with the same key, the last one is used.
     #[must_use]
     pub fn map<K: AsRef<str>>(entries: Vec<(K, TemplateValue)>) -> TemplateValue {
+        TemplateValue::map_with_keys(entries, false)
+    }
+
+    /// An object value whose keys come from people, or from the template.
+    pub(super) fn map_with_keys<K: AsRef<str>>(
+        entries: Vec<(K, TemplateValue)>,
+        has_literal_keys: bool,
+    ) -> TemplateValue {
         let depth = 1 + entries.iter().map(|(_, v)| v.depth()).max().unwrap_or(0);
         let mut places = std::collections::HashMap::new();
         let mut kept: Vec<(Arc<str>, TemplateValue)> = Vec::with_capacity(entries.len());
@@ -106,7 +152,28 @@ impl TemplateValue {
             }
         }
         let entries = kept;
-        TemplateValue::Map(Arc::new(TemplateMap { entries, depth }))
+        TemplateValue::Map(Arc::new(TemplateMap {
+            entries,
+            depth,
+            has_literal_keys,
+        }))
+    }
+
+    /// Parses JSON; integers of any size keep their digits.
+    ///
+    /// ```
+    /// use tercet_models::dataset::template::TemplateValue;
+    /// let value = TemplateValue::from_json("[12345678901234567890123]")?;
+    /// let items = value.as_list().unwrap_or_default();
+    /// assert!(matches!(&items[0], TemplateValue::BigInt(x) if x.ends_with("0123")));
+    /// # Ok::<(), serde_json::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The position of the first byte that is not JSON.
+    pub fn from_json(text: &str) -> Result<TemplateValue, serde_json::Error> {
+        // The deserializer bounds the depth, so the recursion is bounded too.
+        from_raw(serde_json::from_str(text)?)
     }
 
     /// The text, if the value is a text.
@@ -157,6 +224,7 @@ impl TemplateValue {
             TemplateValue::Undefined | TemplateValue::None => false,
             TemplateValue::Bool(x) => *x,
             TemplateValue::Int(x) => *x != 0,
+            TemplateValue::BigInt(_) => true,
             TemplateValue::Float(x) => *x != 0.0,
             TemplateValue::Text(x) => !x.is_empty(),
             TemplateValue::List(x) => !x.items.is_empty(),
@@ -172,7 +240,7 @@ impl TemplateValue {
             TemplateValue::Undefined => "undefined",
             TemplateValue::None => "null",
             TemplateValue::Bool(_) => "a boolean",
-            TemplateValue::Int(_) => "an integer",
+            TemplateValue::Int(_) | TemplateValue::BigInt(_) => "an integer",
             TemplateValue::Float(_) => "a number",
             TemplateValue::Text(_) => "a string",
             TemplateValue::List(_) => "a list",
@@ -198,8 +266,60 @@ impl TemplateValue {
     pub(super) fn as_float(&self) -> Option<f64> {
         match self {
             TemplateValue::Float(x) => Some(*x),
+            TemplateValue::BigInt(digits) => digits.parse().ok(),
             _ => self.as_int().map(|x| x as f64),
         }
+    }
+}
+
+/// The value of a JSON text.
+fn from_raw(json: &RawValue) -> Result<TemplateValue, serde_json::Error> {
+    let text = json.get();
+    match text.as_bytes().first() {
+        Some(b'[') => {
+            let items: Vec<&RawValue> = serde_json::from_str(text)?;
+            let items: Result<Vec<TemplateValue>, _> = items.into_iter().map(from_raw).collect();
+            Ok(TemplateValue::list(items?))
+        }
+        Some(b'{') => {
+            let RawEntries(entries) = serde_json::from_str(text)?;
+            let entries = entries.into_iter();
+            let entries = entries.map(|(key, json)| Ok((key, from_raw(json)?)));
+            Ok(TemplateValue::map(
+                entries.collect::<Result<Vec<_>, serde_json::Error>>()?,
+            ))
+        }
+        Some(b'-' | b'0'..=b'9') if !text.contains(['.', 'e', 'E']) => Ok(match text.parse() {
+            Ok(x) => TemplateValue::Int(x),
+            Err(_) => TemplateValue::BigInt(text.into()),
+        }),
+        _ => serde_json::from_str(text),
+    }
+}
+
+/// The entries of a JSON object, in order.
+struct RawEntries<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for RawEntries<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<RawEntries<'de>, D::Error> {
+        struct EntriesVisitor;
+
+        impl<'de> Visitor<'de> for EntriesVisitor {
+            type Value = RawEntries<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawEntries<'de>, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(RawEntries(entries))
+            }
+        }
+
+        deserializer.deserialize_map(EntriesVisitor)
     }
 }
 
@@ -225,43 +345,59 @@ pub(super) fn float_text(x: f64) -> String {
 }
 
 /// Appends a quoted text in the format of Python's `repr`.
-pub(super) fn quoted(text: &str, out: &mut String) {
+pub(super) fn quoted(text: &TemplateText, out: &mut TemplateTextBuilder) {
     let quote = match text.contains('\'') && !text.contains('"') {
         true => '"',
         false => '\'',
     };
-    out.push(quote);
-    for c in text.chars() {
-        match c {
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\\' => out.push_str("\\\\"),
-            c if c == quote => out.extend(['\\', c]),
-            c if c.is_ascii_control() => out.push_str(&format!("\\x{:02x}", c as u32)),
-            c => out.push(c),
+    let escape = |c: char| match c {
+        '\n' => Some("\\n".to_owned()),
+        '\r' => Some("\\r".to_owned()),
+        '\t' => Some("\\t".to_owned()),
+        '\\' => Some("\\\\".to_owned()),
+        c if c == quote => Some(format!("\\{c}")),
+        c if c.is_ascii_control() => Some(format!("\\x{:02x}", c as u32)),
+        _ => None,
+    };
+    push_escaped(text, quote, escape, out);
+}
+
+/// Appends a text between quotes, with escapes for some characters. The quotes are text of the
+/// template, escapes have the origin of their character.
+fn push_escaped(
+    text: &TemplateText,
+    quote: char,
+    escape: impl Fn(char) -> Option<String>,
+    out: &mut TemplateTextBuilder,
+) {
+    let quote = quote.to_string();
+    out.push_str(&quote, false);
+    let mut start = 0;
+    for (at, c) in text.char_indices() {
+        if let Some(escaped) = escape(c) {
+            out.push_part(text, start..at);
+            start = at + c.len_utf8();
+            out.push_str(&escaped, text.is_literal_at(at));
         }
     }
-    out.push(quote);
+    out.push_part(text, start..text.len());
+    out.push_str(&quote, false);
 }
 
 /// Appends a quoted JSON text without escapes of non-ASCII characters.
-pub(super) fn json_quoted(text: &str, out: &mut String) {
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            c if (c as u32) < 0x20 => out.push_str(&format!("\\u{:04x}", c as u32)),
-            c => out.push(c),
-        }
-    }
-    out.push('"');
+pub(super) fn json_quoted(text: &TemplateText, out: &mut TemplateTextBuilder) {
+    let escape = |c: char| match c {
+        '\n' => Some("\\n".to_owned()),
+        '\r' => Some("\\r".to_owned()),
+        '\t' => Some("\\t".to_owned()),
+        '\u{8}' => Some("\\b".to_owned()),
+        '\u{c}' => Some("\\f".to_owned()),
+        '"' => Some("\\\"".to_owned()),
+        '\\' => Some("\\\\".to_owned()),
+        c if (c as u32) < 0x20 => Some(format!("\\u{:04x}", c as u32)),
+        _ => None,
+    };
+    push_escaped(text, '"', escape, out);
 }
 
 impl<'de> Deserialize<'de> for TemplateValue {
@@ -284,7 +420,10 @@ impl<'de> Deserialize<'de> for TemplateValue {
                 Ok(TemplateValue::Int(x))
             }
             fn visit_u64<E>(self, x: u64) -> Result<TemplateValue, E> {
-                Ok(i64::try_from(x).map_or(TemplateValue::Float(x as f64), TemplateValue::Int))
+                Ok(match i64::try_from(x) {
+                    Ok(x) => TemplateValue::Int(x),
+                    Err(_) => TemplateValue::BigInt(x.to_string().into()),
+                })
             }
             fn visit_f64<E>(self, x: f64) -> Result<TemplateValue, E> {
                 Ok(TemplateValue::Float(x))

@@ -1,22 +1,14 @@
 //! Conversion of quantized values and scales in other layouts to the blocks of a [`Scheme`].
 
+use rayon::prelude::*;
 use tercet::Scheme;
+
+use super::integers::{ColumnGroups, IntegerMatrix};
 
 /// Number of weights per block of integers or of 8-bit floats.
 const BLOCK: usize = 128;
 /// Minimum number of weights that share a scale within a block.
 const GROUP: usize = 32;
-
-/// The quantized value at a row and a column.
-pub(super) type QuantCodeFn<'a> = &'a dyn Fn(usize, usize) -> u8;
-
-/// Scales and zero points, by row and group of columns.
-pub(super) struct QuantGroupGrid<'a> {
-    /// Number of columns per group.
-    pub(super) group: usize,
-    pub(super) scale: &'a dyn Fn(usize, usize) -> f32,
-    pub(super) zero: &'a dyn Fn(usize, usize) -> u32,
-}
 
 fn whole_blocks(columns: usize, block: usize) -> Result<usize, String> {
     match columns % block {
@@ -27,73 +19,82 @@ fn whole_blocks(columns: usize, block: usize) -> Result<usize, String> {
     }
 }
 
-/// Converts a scale to binary16, if that is exact.
-fn half_of(scale: f32) -> Result<[u8; 2], String> {
-    let half = half::f16::from_f32(scale);
-    match half.to_f32() == scale {
-        true => Ok(half.to_le_bytes()),
-        false => Err(format!(
-            "the scale {scale:e} is not exact in F16, as integer blocks require"
-        )),
-    }
-}
-
-/// Converts integers of 4 or 8 bits with value `scale (code - zero)`.
-pub(super) fn integers(
-    [rows, columns]: [usize; 2],
-    bits: u32,
-    code: QuantCodeFn<'_>,
-    grid: &QuantGroupGrid<'_>,
-) -> Result<(Scheme, Vec<u8>), String> {
-    let blocks = whole_blocks(columns, BLOCK)?;
-    let groups = columns.div_ceil(grid.group);
-    let middle = 1 << (bits - 1);
-    let all = |f: &dyn Fn(u32) -> bool| {
-        (0..rows).all(|row| (0..groups).all(|at| f((grid.zero)(row, at))))
+/// Converts integers to blocks, if the blocks represent every value exactly.
+pub(super) fn integers(matrix: &IntegerMatrix<'_>) -> Option<(Scheme, Vec<u8>)> {
+    let [rows, columns] = matrix.shape;
+    let ColumnGroups::Runs(group) = matrix.groups else {
+        return None;
     };
-    let is_symmetric = all(&|zero| zero == middle);
-    if !all(&|zero| zero < 1 << bits) {
-        return Err(format!("a zero point is beyond {bits} bits"));
+    if columns % BLOCK != 0 || group % GROUP != 0 {
+        return None;
     }
-    let scheme = match (bits, is_symmetric) {
+    // Codes of fewer bits are moved to the middle of the range.
+    let wide: u32 = if matrix.bits <= 4 { 4 } else { 8 };
+    let middle = 1 << (wide - 1);
+    let shift = middle - (1 << (matrix.bits - 1));
+    let all = |f: &(dyn Fn(usize, usize) -> bool + Sync)| {
+        (0..rows)
+            .into_par_iter()
+            .all(|row| (0..matrix.group_count).all(|at| f(row, at)))
+    };
+    let zero = |row: usize, at: usize| (matrix.zero)(row, at) + shift;
+    let is_exact = |scale: f32| half::f16::from_f32(scale).to_f32() == scale;
+    if !all(&|row, at| is_exact((matrix.scale)(row, at)) && (0..1 << wide).contains(&zero(row, at)))
+    {
+        return None;
+    }
+    let is_symmetric = all(&|row, at| zero(row, at) == middle);
+    let scheme = match (wide, is_symmetric) {
         (4, true) => Scheme::Int4,
         (4, false) => Scheme::Int4Asym,
         (_, true) => Scheme::Int8,
         (_, false) => Scheme::Int8Asym,
     };
-    let mut bytes = Vec::with_capacity(rows * blocks * scheme.block_bytes());
-    let mut codes = [0; BLOCK];
-    for row in 0..rows {
-        for block in 0..blocks {
+    let row_bytes = columns / BLOCK * scheme.block_bytes();
+    let mut bytes = vec![0; rows * row_bytes];
+    let fill = |(row, to): (usize, &mut [u8])| {
+        let mut codes = [0; BLOCK];
+        for (block, to) in to.chunks_exact_mut(scheme.block_bytes()).enumerate() {
             let first = block * BLOCK;
+            let mut to = to.iter_mut();
+            let mut put = |byte: u8| {
+                if let Some(to) = to.next() {
+                    *to = byte;
+                }
+            };
             let starts = (first..first + BLOCK).step_by(GROUP);
             for column in starts.clone() {
-                bytes.extend(half_of((grid.scale)(row, column / grid.group))?);
+                let scale = half::f16::from_f32((matrix.scale)(row, column / group));
+                scale.to_le_bytes().into_iter().for_each(&mut put);
             }
             if !is_symmetric {
-                bytes.extend(starts.map(|column| (grid.zero)(row, column / grid.group) as u8));
+                starts.for_each(|column| put(zero(row, column / group) as u8));
             }
             for (at, to) in codes.iter_mut().enumerate() {
-                *to = code(row, first + at);
+                *to = (matrix.code)(row, first + at) + shift as u8;
             }
-            match bits {
-                4 => nibbles(&codes, GROUP, &mut bytes),
+            match wide {
+                4 => nibbles(&codes, GROUP).for_each(put),
                 // Without zero points, values are stored as signed.
-                _ if is_symmetric => bytes.extend(codes.map(|c| c ^ 0x80)),
-                _ => bytes.extend(codes),
+                _ if is_symmetric => codes.iter().for_each(|c| put(c ^ 0x80)),
+                _ => codes.iter().for_each(|c| put(*c)),
             }
         }
-    }
-    Ok((scheme, bytes))
+    };
+    bytes
+        .par_chunks_exact_mut(row_bytes.max(1))
+        .enumerate()
+        .for_each(fill);
+    Some((scheme, bytes))
 }
 
 /// Packs each group of 4-bit values: the first half into the low nibbles, the second half into the
 /// high nibbles.
-fn nibbles(codes: &[u8], group: usize, bytes: &mut Vec<u8>) {
-    for group in codes.chunks_exact(group) {
+fn nibbles(codes: &[u8], group: usize) -> impl Iterator<Item = u8> {
+    codes.chunks_exact(group).flat_map(|group| {
         let (low, high) = group.split_at(group.len() / 2);
-        bytes.extend(low.iter().zip(high).map(|(l, h)| l | h << 4));
-    }
+        low.iter().zip(high).map(|(l, h)| l | h << 4)
+    })
 }
 
 /// Converts 8-bit floats. The scale of a row and column must be constant within a block.
@@ -130,7 +131,7 @@ pub(super) fn float4(
             .iter()
             .flat_map(|byte| [byte & 15, byte >> 4])
             .collect();
-        nibbles(&apart, group, &mut bytes);
+        bytes.extend(nibbles(&apart, group));
     }
     Ok(bytes)
 }

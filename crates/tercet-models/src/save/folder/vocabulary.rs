@@ -208,14 +208,20 @@ fn around(
         ));
     }
     const ENDS: [&str; 3] = ["eos", "eot", "eom"];
-    if spec.eos.len() > ENDS.len() {
+    // Readers find further ends by their names.
+    let mut ends = spec.eos.clone();
+    if ends.len() > ENDS.len() {
+        let named = tokenizer.end_ids();
+        ends.retain(|id| Some(*id) == first || !named.contains(id));
+    }
+    if ends.len() > ENDS.len() {
         return Err(unsupported(format!(
             "{} end-of-sequence tokens; GGUF files support {}",
-            spec.eos.len(),
+            ends.len(),
             ENDS.len()
         )));
     }
-    for (name, id) in ENDS.into_iter().zip(&spec.eos) {
+    for (name, id) in ENDS.into_iter().zip(&ends) {
         let key = format!("tokenizer.ggml.{name}_token_id");
         header.push(&key, GgufValue::U32(*id));
     }

@@ -6,7 +6,7 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, Tokenizer as Inner};
 
 use super::super::byte_level::char_of_byte;
-use super::super::{Tokenizer, TokenizerError, pre_tokenizers};
+use super::super::{Tokenizer, TokenizerError, ends, pre_tokenizers};
 use super::{BosEosDefaults, TokenType, bad, read_types, strings};
 use crate::gguf::{GgufMetadata, clip};
 
@@ -96,7 +96,8 @@ pub(super) fn read_added(meta: &GgufMetadata) -> Result<Vec<AddedToken>, Tokeniz
     let added = tokens.zip(read_types(meta)?).filter_map(|(token, ty)| {
         let special = match ty {
             TokenType::Control | TokenType::Unknown => true,
-            TokenType::UserDefined => false,
+            // Some converters mark the end of a text as user-defined.
+            TokenType::UserDefined => ends::is_unmistakable(token),
             TokenType::Undefined | TokenType::Normal | TokenType::Unused | TokenType::Byte => {
                 return None;
             }

@@ -5,7 +5,7 @@ use super::super::sentencepiece::{
     SentencePieceAlgorithm, SentencePieceEntry, SentencePieceKind, SentencePieceModel,
     SentencePieceNormalizer, SentencePieceSpec, UNKNOWN_SURFACE, byte_of,
 };
-use super::super::{Tokenizer, TokenizerError};
+use super::super::{Tokenizer, TokenizerError, ends};
 use super::{BosEosDefaults, TokenType, bad, read_types, strings};
 use crate::gguf::{GgufMetadata, GgufValue, GgufValueType, clip};
 
@@ -46,9 +46,16 @@ fn build(
     usual_unknown: u32,
 ) -> Result<Tokenizer, TokenizerError> {
     let remove = meta.opt_bool("tokenizer.ggml.remove_extra_whitespaces")?;
-    let unknown = meta.opt_u32("tokenizer.ggml.unknown_token_id")?;
+    let pieces = read_pieces(meta)?;
+    let key = "tokenizer.ggml.unknown_token_id";
+    let marked = pieces.iter().any(|p| p.kind == SentencePieceKind::Unknown);
+    let unknown = match meta.opt_token(key)? {
+        // Without a piece of type unknown, the id must be right.
+        None if !marked => meta.opt_u32(key)?,
+        found => found,
+    };
     let model = SentencePieceModel::new(SentencePieceSpec {
-        pieces: read_pieces(meta)?,
+        pieces,
         algorithm,
         normalizer: SentencePieceNormalizer {
             charsmap: read_charsmap(meta)?,
@@ -73,6 +80,8 @@ fn read_pieces(meta: &GgufMetadata) -> Result<Vec<SentencePieceEntry>, Tokenizer
             TokenType::Undefined | TokenType::Normal => SentencePieceKind::Normal,
             TokenType::Unknown => SentencePieceKind::Unknown,
             TokenType::Control => SentencePieceKind::Control,
+            // Some converters mark the end of a text as user-defined.
+            TokenType::UserDefined if ends::is_unmistakable(token) => SentencePieceKind::Control,
             TokenType::UserDefined => SentencePieceKind::UserDefined,
             TokenType::Unused => SentencePieceKind::Unused,
             TokenType::Byte => SentencePieceKind::Byte(byte_of(token).ok_or_else(|| {

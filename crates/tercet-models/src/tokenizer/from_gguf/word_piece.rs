@@ -56,7 +56,7 @@ pub(super) fn build(meta: &GgufMetadata) -> Result<Tokenizer, TokenizerError> {
         bos: true,
         eos: false,
     };
-    let cls = meta.opt_u32("tokenizer.ggml.cls_token_id")?;
+    let cls = meta.opt_token("tokenizer.ggml.cls_token_id")?;
     let mut tokenizer = around.with_special_tokens(
         meta,
         Tokenizer::new(inner)?,

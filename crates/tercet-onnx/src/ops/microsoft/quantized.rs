@@ -8,7 +8,7 @@ use tercet_ir::{DType, Dim, Value};
 
 use super::super::quant::{dynamic, promote_to_f32, rounded, rows};
 use super::super::shape::reshaped;
-use super::super::{OpsetEntry, conv, linear, op};
+use super::super::{OpsetEntry, conv, linear, op, recurrent};
 use super::DOMAIN;
 use crate::call::{ImportNode, NodeOutputs, one};
 use crate::error::NodeErrorKind;
@@ -46,6 +46,7 @@ pub(crate) const TABLE: &[OpsetEntry] = &[
     .in_domain(DOMAIN),
     op("QLinearSoftmax", 1, softmax).in_domain(DOMAIN),
     op("QLinearConcat", 1, concat).in_domain(DOMAIN),
+    op("DynamicQuantizeLSTM", 1, recurrent::dynamic_quantize_lstm).in_domain(DOMAIN),
 ];
 
 fn not_last(k: &ImportNode<'_, '_>) -> Result<(), NodeErrorKind> {

@@ -104,12 +104,6 @@ pub(super) fn classifier(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         let reason = format!("{} values for {n} classes are not supported", counts.len());
         NodeErrorKind::attribute("vectors_per_class", reason)
     })?;
-    for name in ["prob_a", "prob_b"] {
-        if k.attrs.floats_opt(name)?.is_some_and(|p| !p.is_empty()) {
-            let reason = "probabilities by pairwise coupling are not supported";
-            return Err(NodeErrorKind::attribute(name, reason));
-        }
-    }
     let x = features_f32(k)?;
     let total = of_class
         .iter()
@@ -125,6 +119,14 @@ pub(super) fn classifier(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let y = k.g().plus(y, rho)?;
     let class = pairs.votes.count(k, y)?;
     let labels = classes.labels(k, class)?;
+    let given = |k: &ImportNode<'_, '_>, name: &str| -> Result<bool, NodeErrorKind> {
+        Ok(k.attrs.floats_opt(name)?.is_some_and(|p| !p.is_empty()))
+    };
+    if given(k, "prob_a")? || given(k, "prob_b")? {
+        let scores = super::coupling::probabilities(k, y, n)?;
+        let scores = transform.apply(k, scores)?;
+        return Ok(vec![labels, scores.into()]);
+    }
     let scores = match n {
         2 => {
             let other = match transform {

@@ -103,6 +103,7 @@ pub(super) const DEEPSEEK_V3: DecoderFamilyRow = DecoderFamilyRow {
 /// Kimi K2 (Moonshot AI, 2025), which has the structure of V3 and a separate `model_type`.
 pub(super) const KIMI_K2: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "kimi_k2",
+    config_class: Some("deepseek_v3"),
     ..DEEPSEEK_V3
 };
 
@@ -181,8 +182,7 @@ impl LatentHeadShape {
             }),
             (None, _) | (_, None) => None,
         };
-        let first = fields.get("first_k_dense_replace").and_then(Value::as_u64);
-        fields.only("first_k_dense_replace", "a number of layers", Value::is_u64)?;
+        let first = fields.opt_count("first_k_dense_replace")?;
         fields.only("moe_layer_freq", "1", |v| v.as_u64() == Some(1))?;
         let experts = Experts {
             shared: Some(SharedExpert::new(shared)),

@@ -89,11 +89,6 @@ fn two_norm_names(spec: &DecoderSpec, names: DecoderPartNames) -> DecoderPartNam
 fn own(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     let is_false = |v: &serde_json::Value| v.as_bool() == Some(false);
     fields.only("alibi", "false", is_false)?;
-    fields.only(
-        "apply_residual_connection_post_layernorm",
-        "false",
-        is_false,
-    )?;
     let bias = fields.opt_bool("bias")?.unwrap_or(false);
     (spec.qkv_bias, spec.output_bias, spec.mlp_bias) = (bias, bias, bias);
     let grouped = fields

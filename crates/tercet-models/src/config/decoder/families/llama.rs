@@ -14,6 +14,7 @@ use crate::config::decoder::{
 
 pub(super) const LLAMA: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "llama",
+    config_class: None,
     architecture: "llama",
     varies_in_gguf: false,
     bidirectional_in_gguf: false,
@@ -45,10 +46,7 @@ pub(super) const LLAMA: DecoderFamilyRow = DecoderFamilyRow {
     grows_queries: false,
     has_value_length: false,
     defaults: plain,
-    json: |fields, spec| {
-        fields.only("sliding_window", "null", |_| false)?;
-        llama_biases(fields, spec)
-    },
+    json: llama_biases,
     // For Mistral, whose GGUF files use the llama architecture.
     keys: window_of_all,
 };

@@ -56,14 +56,14 @@ pub(super) const GPT_NEOX: DecoderFamilyRow = DecoderFamilyRow {
         }
         // The older field; it must agree with `rope_parameters` if both are present.
         let stated = fields.get("rope_parameters").is_some();
-        if let Some(theta) = fields.opt_positive("rotary_emb_base")? {
+        if let Some(theta) = fields.stated_positive("rotary_emb_base")? {
             let found = spec.ropes[0].theta;
             ensure(!stated || theta == found, || {
                 format!("rotary_emb_base is {theta}, but rope_parameters.rope_theta is {found}")
             })?;
             spec.ropes[0].theta = theta;
         }
-        if let Some(part) = fields.opt_positive("rotary_pct")? {
+        if let Some(part) = fields.stated_positive("rotary_pct")? {
             ensure(part <= 1.0, || {
                 format!("rotary_pct is {part}; expected at most 1")
             })?;

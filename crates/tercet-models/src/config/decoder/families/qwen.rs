@@ -1,5 +1,7 @@
 //! Qwen 2 (QKV biases) and Qwen 3 (QK norms), dense and with experts.
 
+use serde_json::Value;
+
 use super::llama::{LLAMA, check_training_fields};
 use super::{DecoderFamilyRow, no_keys};
 use crate::config::decoder::json::{llama_biases, windows};
@@ -96,14 +98,23 @@ pub(super) fn experts_from(
 /// Reads the window, which applies to layers from `max_window_layers` on if `use_sliding_window` is
 /// true.
 fn windows_from(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
-    let first = fields.get("max_window_layers").and_then(|v| v.as_u64());
+    // Families with experts have no such field: all their layers have the window.
+    let default = fields
+        .class_default("max_window_layers")
+        .and_then(Value::as_u64);
+    let first = fields.get("max_window_layers").and_then(Value::as_u64);
     if fields.opt_bool("use_sliding_window")?.unwrap_or(false) {
-        let first = first.unwrap_or(0);
-        return windows(fields, spec, |i| i as u64 >= first);
+        let first = default.map_or(0, |default| first.unwrap_or(default));
+        // The reference implementation of Qwen2-MoE alternates.
+        let alternates = spec.family.model_type() == QWEN2_MOE.model_type;
+        return windows(fields, spec, |i| match alternates {
+            true => i.is_multiple_of(2) && (i as u64) < first,
+            false => i as u64 >= first,
+        });
     }
     // The window has no effect if `use_sliding_window` is false.
     fields.only("sliding_window", "a number", |v| v.is_u64())?;
-    let full = |v: &serde_json::Value| v.as_str() == Some("full_attention");
+    let full = |v: &Value| v.as_str() == Some("full_attention");
     fields.only(
         "layer_types",
         "full_attention (use_sliding_window is false)",

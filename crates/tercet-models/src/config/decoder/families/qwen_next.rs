@@ -139,6 +139,13 @@ pub(super) const QWEN3_5_MOE: DecoderFamilyRow = DecoderFamilyRow {
         ffn: &["intermediate_size", "moe_intermediate_size"],
         ..QWEN3_NEXT.sizes
     },
+    names_of: |spec| match spec.experts.map(|experts| experts.stored) {
+        Some(ExpertTensors::Separate) => &[(
+            DecoderPart::ExpertDown,
+            "model.layers.{}.mlp.experts.[].down_proj",
+        )],
+        Some(ExpertTensors::GateThenUp | ExpertTensors::TransposedPairs) | None => &[],
+    },
     normalizes_experts: Some(true),
     json: |fields, spec| {
         (QWEN3_5.json)(fields, spec)?;

@@ -1,0 +1,50 @@
+//! Free memory of the host.
+
+/// Bytes that this process can still allocate: the available memory of the machine, or what its
+/// container (cgroup) or its address-space limit (`ulimit -v`) leaves, whichever is least. `None` on
+/// platforms without such a query, such as browsers.
+pub(crate) fn free_bytes() -> Option<u64> {
+    #[cfg(any(target_os = "linux", target_os = "macos", target_os = "windows"))]
+    {
+        let mut system = sysinfo::System::new();
+        system.refresh_memory();
+        let container = system.cgroup_limits().map(|c| c.free_memory);
+        let machine = Some(system.available_memory()).filter(|bytes| *bytes > 0);
+        [machine, container, address_space()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+    #[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "windows")))]
+    None
+}
+
+/// Bytes below the limit of the process's address space; `None` without a limit.
+#[cfg(target_os = "linux")]
+fn address_space() -> Option<u64> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::As).current?;
+    let status = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = status.split_ascii_whitespace().next()?.parse().ok()?;
+    Some(limit.saturating_sub(pages.saturating_mul(rustix::param::page_size() as u64)))
+}
+
+#[cfg(any(target_os = "macos", target_os = "windows"))]
+fn address_space() -> Option<u64> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn free_memory_is_positive_and_below_the_machine_total() {
+        let free = super::free_bytes().expect("Linux reports its memory");
+        let text = std::fs::read_to_string("/proc/meminfo").expect("Linux has meminfo");
+        let total = text
+            .split_ascii_whitespace()
+            .nth(1)
+            .and_then(|n| n.parse::<u64>().ok());
+        let total = total.expect("the first line of meminfo is the total") * 1024;
+        assert!(free > 0 && free < total, "{free} of {total}");
+    }
+}

@@ -1,0 +1,57 @@
+//! Grammars in GBNF, the notation of llama.cpp, translated to Lark.
+//!
+//! A GBNF grammar describes characters, whereas the grammar compiler first splits a text into
+//! lexemes, greedily. The translation therefore avoids lexemes of which one is the start of another.
+//! A grammar without recursion becomes a single lexeme, a regular expression. In a recursive
+//! grammar, each character is a lexeme of its own.
+
+mod lark;
+mod parser;
+
+use super::ConstraintError;
+
+/// A repeated, grouped or single item of a sequence.
+#[derive(Clone, Debug, PartialEq)]
+enum GbnfItem {
+    /// A literal; not empty.
+    Text(Vec<char>),
+    /// Ranges of characters, both ends included.
+    Class {
+        ranges: Vec<(char, char)>,
+        negated: bool,
+    },
+    /// A rule, by its index.
+    Rule(usize),
+    /// A token of the vocabulary, in Lark notation.
+    Token(String),
+    Group(GbnfAlternatives),
+    /// An item, its minimum and its maximum number of repetitions.
+    Repeat(Box<GbnfItem>, u32, Option<u32>),
+}
+
+/// Alternative sequences.
+type GbnfAlternatives = Vec<Vec<GbnfItem>>;
+
+/// The rules of a grammar.
+#[derive(Debug, Default)]
+struct GbnfGrammar {
+    rules: Vec<GbnfAlternatives>,
+    root: usize,
+}
+
+/// Whether a text is in GBNF rather than in Lark notation: a line starts with `NAME ::=`.
+pub(super) fn is_gbnf(text: &str) -> bool {
+    text.lines().any(|line| {
+        let name = line.split_once("::=").map(|(name, _)| name.trim());
+        let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        name.is_some_and(|name| !name.is_empty() && name.chars().all(known))
+    })
+}
+
+/// Translates a grammar to Lark notation.
+///
+/// # Errors
+/// [`ConstraintError::Grammar`] with line and column.
+pub(super) fn to_lark(text: &str) -> Result<String, ConstraintError> {
+    Ok(lark::write(&parser::parse(text)?))
+}

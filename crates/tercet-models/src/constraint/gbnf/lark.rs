@@ -1,0 +1,150 @@
+//! Writes a GBNF grammar in Lark notation.
+
+use std::fmt::Write;
+
+use super::{GbnfAlternatives, GbnfGrammar, GbnfItem};
+
+/// The form of the rules.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LarkForm {
+    /// Terminals `T0`, which the compiler joins to one regular expression.
+    Terminals,
+    /// Rules `r0` over single characters.
+    Rules,
+}
+
+pub(super) fn write(grammar: &GbnfGrammar) -> String {
+    let form = match is_regular(grammar) {
+        true => LarkForm::Terminals,
+        false => LarkForm::Rules,
+    };
+    let mut out = String::from("start: ");
+    write_name(grammar.root, form, &mut out);
+    for (index, alternatives) in grammar.rules.iter().enumerate() {
+        out.push('\n');
+        write_name(index, form, &mut out);
+        out += ": ";
+        write_alternatives(alternatives, form, &mut out);
+    }
+    out.push('\n');
+    out
+}
+
+/// Whether no rule contains itself, and no item is a token.
+fn is_regular(grammar: &GbnfGrammar) -> bool {
+    let mut uses = Vec::new();
+    for alternatives in &grammar.rules {
+        let mut found = Vec::new();
+        if !collect(alternatives, &mut found) {
+            return false;
+        }
+        uses.push(found);
+    }
+    // Remove rules whose used rules are all removed, until none is left or all depend on others.
+    let mut left: Vec<usize> = uses.iter().map(Vec::len).collect();
+    let mut users = vec![Vec::new(); uses.len()];
+    for (user, used) in uses.iter().enumerate() {
+        used.iter().for_each(|used| users[*used].push(user));
+    }
+    let mut ready: Vec<usize> = (0..left.len()).filter(|rule| left[*rule] == 0).collect();
+    let mut removed = 0;
+    while let Some(rule) = ready.pop() {
+        removed += 1;
+        for user in &users[rule] {
+            left[*user] -= 1;
+            if left[*user] == 0 {
+                ready.push(*user);
+            }
+        }
+    }
+    removed == uses.len()
+}
+
+/// Collects the used rules; false if there is a token.
+fn collect(alternatives: &GbnfAlternatives, used: &mut Vec<usize>) -> bool {
+    alternatives.iter().flatten().all(|item| match item {
+        GbnfItem::Rule(rule) => {
+            used.push(*rule);
+            true
+        }
+        GbnfItem::Group(inner) => collect(inner, used),
+        GbnfItem::Repeat(item, ..) => collect(&vec![vec![(**item).clone()]], used),
+        GbnfItem::Text(_) | GbnfItem::Class { .. } => true,
+        GbnfItem::Token(_) => false,
+    })
+}
+
+fn write_name(rule: usize, form: LarkForm, out: &mut String) {
+    let letter = match form {
+        LarkForm::Terminals => 'T',
+        LarkForm::Rules => 'r',
+    };
+    put(out, format_args!("{letter}{rule}"));
+}
+
+fn put(out: &mut String, text: std::fmt::Arguments<'_>) {
+    // Writing to a string cannot fail.
+    let _ = out.write_fmt(text);
+}
+
+fn write_alternatives(alternatives: &GbnfAlternatives, form: LarkForm, out: &mut String) {
+    for (at, sequence) in alternatives.iter().enumerate() {
+        if at > 0 {
+            *out += " | ";
+        }
+        if sequence.is_empty() {
+            *out += "\"\"";
+        }
+        for (at, item) in sequence.iter().enumerate() {
+            if at > 0 {
+                out.push(' ');
+            }
+            write_item(item, form, out);
+        }
+    }
+}
+
+fn write_item(item: &GbnfItem, form: LarkForm, out: &mut String) {
+    match item {
+        GbnfItem::Text(text) => {
+            // The text may be repeated as a whole.
+            *out += "(";
+            for (at, c) in text.iter().enumerate() {
+                if at > 0 {
+                    out.push(' ');
+                }
+                put(out, format_args!("/\\x{{{:x}}}/", u32::from(*c)));
+            }
+            *out += ")";
+        }
+        GbnfItem::Class { ranges, negated } => {
+            *out += if *negated { "/[^" } else { "/[" };
+            for (first, last) in ranges {
+                let (first, last) = (u32::from(*first), u32::from(*last));
+                put(out, format_args!("\\x{{{first:x}}}-\\x{{{last:x}}}"));
+            }
+            *out += "]/";
+        }
+        GbnfItem::Rule(rule) => write_name(*rule, form, out),
+        GbnfItem::Token(token) => *out += token,
+        GbnfItem::Group(inner) => {
+            out.push('(');
+            write_alternatives(inner, form, out);
+            out.push(')');
+        }
+        // Lark does not have {0}.
+        GbnfItem::Repeat(_, _, Some(0)) => *out += "\"\"",
+        GbnfItem::Repeat(item, min, max) => {
+            out.push('(');
+            write_item(item, form, out);
+            out.push(')');
+            match (min, max) {
+                (0, None) => out.push('*'),
+                (1, None) => out.push('+'),
+                (0, Some(1)) => out.push('?'),
+                (min, None) => put(out, format_args!("{{{min},}}")),
+                (min, Some(max)) => put(out, format_args!("{{{min},{max}}}")),
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Tests of tokenizers in `vocab.json` and `merges.txt`, against transformers.
+
+use std::path::{Path, PathBuf};
+
+use crate::common::{data, safetensors, temp_dir};
+use serde_json::{Value, json};
+use tercet_models::{HfError, HfFolder, Tokenizer};
+
+/// A model folder with the vocabulary of the reference folder `name`.
+fn folder(test: &str, name: &str, model_type: &str) -> PathBuf {
+    let dir = temp_dir(&format!("vocabularies-{test}-{name}"));
+    let from = data("tokenizers/vocab-merges").join(name);
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), dir.join(entry.file_name())).unwrap();
+    }
+    let config = json!({"model_type": model_type}).to_string();
+    std::fs::write(dir.join("config.json"), config).unwrap();
+    let header = r#"{"x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
+    std::fs::write(dir.join("model.safetensors"), safetensors(header, &[7])).unwrap();
+    dir
+}
+
+fn open(dir: &Path) -> Result<Tokenizer, HfError> {
+    HfFolder::open(dir).unwrap().tokenizer()
+}
+
+fn ids(case: &Value, key: &str) -> Vec<u32> {
+    let ids = case[key].as_array().unwrap().iter();
+    ids.map(|id| id.as_u64().unwrap() as u32).collect()
+}
+
+fn check(dir: &Path) {
+    let reference = std::fs::read(dir.join("reference.json")).unwrap();
+    let reference: Value = serde_json::from_slice(&reference).unwrap();
+    let tokenizer = open(dir).unwrap();
+    assert_eq!(
+        Some(tokenizer.vocab_len() as u64),
+        reference["vocab"].as_u64()
+    );
+    let cases = reference["cases"].as_array().unwrap();
+    assert!(cases.len() > 5);
+    for case in cases {
+        let text = case["text"].as_str().unwrap();
+        let found = tokenizer.encode(text, true).unwrap();
+        assert_eq!(found, ids(case, "ids"), "{}: {text:?}", dir.display());
+        let found = tokenizer.encode(text, false).unwrap();
+        assert_eq!(found, ids(case, "plain"), "{}: {text:?}", dir.display());
+    }
+}
+
+#[test]
+fn vocabularies_are_those_of_transformers() {
+    for (name, model_type) in [
+        ("gpt2", "gpt2"),
+        ("roberta", "roberta"),
+        ("qwen2", "qwen2"),
+        ("added", "gpt2"),
+    ] {
+        check(&folder("same", name, model_type));
+    }
+}
+
+#[test]
+fn the_model_type_replaces_a_missing_class() {
+    for name in ["roberta", "added"] {
+        let dir = folder("class", name, if name == "added" { "gpt2" } else { name });
+        std::fs::remove_file(dir.join("tokenizer_config.json")).unwrap();
+        check(&dir);
+    }
+    let error = open(&folder("unknown", "gpt2", "llama")).map(drop);
+    assert!(error.is_ok(), "{error:?}");
+    let dir = folder("none", "gpt2", "deberta");
+    for (config, said) in [
+        ("{}", "`model_type` is `deberta`"),
+        (
+            r#"{"tokenizer_class": "CLIPTokenizer"}"#,
+            "`tokenizer_class` is `CLIPTokenizer`",
+        ),
+    ] {
+        std::fs::write(dir.join("tokenizer_config.json"), config).unwrap();
+        assert!(reason(&dir).contains(said), "{}", reason(&dir));
+    }
+}
+
+/// The innermost error of opening the tokenizer.
+fn reason(dir: &Path) -> String {
+    let error = open(dir).unwrap_err();
+    let mut last: &dyn std::error::Error = &error;
+    while let Some(source) = last.source() {
+        last = source;
+    }
+    last.to_string()
+}
+
+#[test]
+fn bad_vocabularies_are_refused() {
+    let cases = [
+        ("merges.txt", "#version: 0.2\nab", "line 2 is `ab`"),
+        (
+            "merges.txt",
+            "\u{e6}\u{e6} b",
+            "needs the token `\u{e6}\u{e6}`",
+        ),
+        ("vocab.json", r#"{"a": -1}"#, "the id of token `a` is -1"),
+        ("vocab.json", "[1]", "expected a map"),
+        ("added_tokens.json", r#"{"<x>": 900}"#, "`<x>` has id 900"),
+        (
+            "added_tokens.json",
+            r#"{"<x>": "y"}"#,
+            "the id of token `<x>`",
+        ),
+        (
+            "tokenizer_config.json",
+            r#"{"tokenizer_class": "GPT2Tokenizer", "added_tokens_decoder": {"x": "y"}}"#,
+            "invalid entry `x`",
+        ),
+    ];
+    for (at, (file, content, said)) in cases.into_iter().enumerate() {
+        let dir = folder(&format!("bad{at}"), "gpt2", "gpt2");
+        std::fs::write(dir.join(file), content).unwrap();
+        assert!(reason(&dir).contains(said), "{file}: {}", reason(&dir));
+    }
+}
+
+/// Shards, tokenizer and GGUF parts that are links, as in the hub's cache and in plain folders.
+#[cfg(unix)]
+#[test]
+fn files_may_be_links() {
+    use std::os::unix::fs::symlink;
+    let from = folder("links", "roberta", "roberta");
+    let hub = temp_dir("vocabularies-hub").join("models--o--m");
+    let snapshot = hub.join("snapshots/abc");
+    std::fs::create_dir_all(&snapshot).unwrap();
+    std::fs::create_dir_all(hub.join("blobs")).unwrap();
+    for (at, entry) in std::fs::read_dir(&from).unwrap().enumerate() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), hub.join(format!("blobs/{at}"))).unwrap();
+        symlink(
+            format!("../../blobs/{at}"),
+            snapshot.join(entry.file_name()),
+        )
+        .unwrap();
+    }
+    check(&snapshot);
+    // The single file as a shard with an index.
+    let weights = snapshot.join("model.safetensors");
+    let shard = "model-00001-of-00001.safetensors";
+    symlink("model.safetensors.real", snapshot.join(shard)).unwrap();
+    std::fs::rename(&weights, snapshot.join("model.safetensors.real")).unwrap();
+    let index = json!({"weight_map": {"x": shard}}).to_string();
+    std::fs::write(hub.join("blobs/index"), index).unwrap();
+    symlink(
+        "../../blobs/index",
+        snapshot.join("model.safetensors.index.json"),
+    )
+    .unwrap();
+    let folder = HfFolder::open(&snapshot).unwrap();
+    assert_eq!(folder.weights().tensors().count(), 1);
+    check(&snapshot);
+}

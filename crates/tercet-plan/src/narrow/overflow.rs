@@ -1,0 +1,779 @@
+//! Overflow checks of I64 arithmetic that runs in I32.
+//!
+//! For each node whose I64 result may leave I32, the narrowed graph contains an I32 value that is
+//! not 0 where it does, and a gather that marks this value as a check ([`is_overflow_check`]). Its
+//! lowering emits a data check, so the run fails before it writes a state. Nodes whose operands are
+//! known to be small need no check.
+
+use std::collections::{HashMap, HashSet};
+
+use tercet_ir::attr::FloatAttr;
+use tercet_ir::ops::{
+    CumSum, Gather, IndexMap, Map, MapArg, MapStep, Op, Reduce, ReduceFn, ScanFn,
+};
+use tercet_ir::scalar::{BinaryFn, CompareFn, ScalarOp, UnaryFn};
+use tercet_ir::{DType, Graph, Node, NodeId, OpError, Shape, Tensor, Value};
+
+/// Operand that marks a gather as an overflow check; it is no valid table of a model.
+const MARK: i32 = 0x6936_346f;
+const LEAST: i128 = i32::MIN as i128;
+const MOST: i128 = i32::MAX as i128;
+/// A float below 2^31 and above every integer power below 2^31, with room for rounding.
+const POWER_LIMIT: f64 = 2_147_440_000.0;
+/// As [`POWER_LIMIT`], with room for the roundings of long products.
+const PRODUCT_LIMIT: f64 = 2_147_000_000.0;
+/// Numbers of summands up to which sums of 16-bit and of 8-bit parts fit into I32.
+const MAX_PARTS: [usize; 2] = [32_767, 8_388_607];
+
+/// Least and greatest possible value.
+type IntRange = (i128, i128);
+
+const FULL: IntRange = (LEAST, MOST);
+
+fn fits((least, most): IntRange) -> bool {
+    least >= LEAST && most <= MOST
+}
+
+/// Whether a node is the check of an overflow value, its second operand.
+pub(crate) fn is_overflow_check(graph: &Graph, node: &Node) -> bool {
+    let Some(Op::Const(table)) = node.inputs.first().map(|v| &graph.node(v.node).op) else {
+        return false;
+    };
+    let tensor = &table.tensor;
+    matches!(node.op, Op::Gather(_))
+        && tensor.dtype() == DType::I32
+        && tensor.shape() == [1]
+        && tensor.to_i64s() == [i64::from(MARK)]
+}
+
+/// The ranges of integer values of the source graph.
+#[derive(Default)]
+pub(super) struct IntRanges {
+    ranges: HashMap<Value, IntRange>,
+    /// Nodes whose integers derive from floats.
+    from_floats: HashSet<NodeId>,
+}
+
+impl IntRanges {
+    fn of(&self, v: Value) -> IntRange {
+        self.ranges.get(&v).copied().unwrap_or(FULL)
+    }
+
+    /// Records the range of a node's first result; `true` if it may leave I32.
+    pub(super) fn may_overflow(&mut self, graph: &Graph, node: &Node, result: Value) -> bool {
+        let dtype = graph.ty(result).dtype;
+        let range = match self.range(graph, node) {
+            Some(range) => range,
+            None => dtype
+                .int_range()
+                .map_or(FULL, |(a, b)| (a.into(), b.into())),
+        };
+        let is_wide = dtype == DType::I64;
+        let range = match fits(range) {
+            true => range,
+            false => FULL,
+        };
+        let overflows = is_wide && self.range(graph, node).is_some_and(|r| !fits(r));
+        if is_wide || dtype == DType::I32 {
+            self.ranges.insert(result, range);
+        }
+        let derives = self.derives_from_floats(graph, node, result);
+        overflows && !derives
+    }
+
+    /// Whether integers of a node derive from floats. Their conversion beyond an integer's range is
+    /// unspecified, and models discard such values: the logarithm of position 0 is -inf, and a
+    /// selection replaces what is computed from it.
+    fn derives_from_floats(&mut self, graph: &Graph, node: &Node, result: Value) -> bool {
+        let derives = node.inputs.iter().any(|v| {
+            let dtype = graph.ty(*v).dtype;
+            dtype.is_float() || (dtype.is_int() && self.from_floats.contains(&v.node))
+        });
+        if derives {
+            self.from_floats.insert(result.node);
+        }
+        derives
+    }
+
+    /// The range of a node's first result in exact arithmetic; `None` if it is that of the dtype
+    /// and cannot overflow.
+    fn range(&self, graph: &Graph, node: &Node) -> Option<IntRange> {
+        let x = |i: usize| self.operand(graph, node.inputs[i]);
+        match &node.op {
+            Op::Const(c) if c.tensor.dtype().is_int() => {
+                let values = c.tensor.to_i64s();
+                let least = values.iter().min().copied().unwrap_or(0);
+                let most = values.iter().max().copied().unwrap_or(0);
+                Some((least.into(), most.into()))
+            }
+            Op::Unary(o) => scalar_range(&ScalarOp::Unary(o.f), &[x(0)]),
+            Op::Binary(o) => scalar_range(&ScalarOp::Binary(o.f), &[x(0), x(1)]),
+            Op::Cast(o) => scalar_range(&ScalarOp::Cast(o.to), &[x(0)]),
+            Op::Clamp(_) => Some(x(0)),
+            Op::Fma(_) => scalar_range(&ScalarOp::Fma, &[x(0), x(1), x(2)]),
+            Op::Map(map) => self.map_range(graph, node, map),
+            Op::Where(_) => Some(union(x(1), x(2))),
+            Op::Reshape(_)
+            | Op::Transpose(_)
+            | Op::Slice(_)
+            | Op::Expand(_)
+            | Op::Tile(_)
+            | Op::Roll(_)
+            | Op::Gather(_)
+            | Op::GatherElements(_)
+            | Op::GatherNd(_)
+            | Op::DynamicSlice(_)
+            | Op::Sort(_)
+            | Op::TopK(_) => Some(x(0)),
+            Op::Concat(_) => {
+                let all = node.inputs.iter().map(|v| self.operand(graph, *v));
+                all.reduce(union)
+            }
+            Op::ArgMax(o) => Some(self.index_range(graph, node, o.axis)),
+            Op::ArgMin(o) => Some(self.index_range(graph, node, o.axis)),
+            Op::OneHot(_) => Some((0, 1)),
+            Op::Reduce(o) => match o.f {
+                ReduceFn::Sum => Some(times(x(0), count(graph, node, &o.axes))),
+                ReduceFn::Prod => Some((LEAST - 1, MOST + 1)),
+                ReduceFn::Max | ReduceFn::Min | ReduceFn::Mean => None,
+            },
+            Op::CumSum(o) => match o.f {
+                ScanFn::Sum => Some(times(x(0), count(graph, node, &[o.axis]))),
+                ScanFn::Prod => Some((LEAST - 1, MOST + 1)),
+                ScanFn::Max | ScanFn::Min => None,
+            },
+            _ => None,
+        }
+    }
+
+    fn operand(&self, graph: &Graph, v: Value) -> IntRange {
+        match graph.ty(v).dtype {
+            DType::I64 | DType::I32 => self.of(v),
+            // Casts from floats saturate in I64.
+            d if d.is_float() => (i64::MIN.into(), i64::MAX.into()),
+            d => d.int_range().map_or(FULL, |(a, b)| (a.into(), b.into())),
+        }
+    }
+
+    fn index_range(&self, graph: &Graph, node: &Node, axis: usize) -> IntRange {
+        let size = graph.ty(node.inputs[0]).shape[axis].known();
+        size.map_or(FULL, |n| (0, n as i128))
+    }
+
+    /// The union of the ranges of all I64 steps.
+    fn map_range(&self, graph: &Graph, node: &Node, map: &Map) -> Option<IntRange> {
+        let dtypes: Vec<DType> = node.inputs.iter().map(|v| graph.ty(*v).dtype).collect();
+        let steps = map.step_dtypes(&dtypes).ok()?;
+        let mut ranges: Vec<IntRange> = Vec::with_capacity(map.body.len());
+        let mut all: Option<IntRange> = None;
+        for (step, dtype) in map.body.iter().zip(&steps) {
+            let args: Vec<IntRange> = step
+                .args
+                .iter()
+                .map(|arg| match *arg {
+                    MapArg::Input(i) => self.operand(graph, node.inputs[i]),
+                    MapArg::Step(i) => ranges[i],
+                })
+                .collect();
+            let own = dtype.int_range().map(|(a, b)| (a.into(), b.into()));
+            let exact = scalar_range(&step.op, &args);
+            let range = match (dtype, exact) {
+                (DType::I64, Some(range)) => {
+                    all = Some(all.map_or(range, |all| union(all, range)));
+                    if fits(range) { range } else { FULL }
+                }
+                (DType::I64, None) => FULL,
+                (DType::I32, Some(range)) if fits(range) => range,
+                (d, _) if d.is_float() => (i64::MIN.into(), i64::MAX.into()),
+                (_, _) => own.unwrap_or(FULL),
+            };
+            ranges.push(range);
+        }
+        all
+    }
+}
+
+fn union(a: IntRange, b: IntRange) -> IntRange {
+    (a.0.min(b.0), a.1.max(b.1))
+}
+
+fn hull(values: &[i128]) -> IntRange {
+    let least = values.iter().min().copied().unwrap_or(0);
+    (least, values.iter().max().copied().unwrap_or(0))
+}
+
+/// The range of partial sums of at most `count` terms.
+fn times(range: IntRange, count: Option<usize>) -> IntRange {
+    let count = count.map_or(MOST, |n| n as i128);
+    (range.0.min(0) * count, range.1.max(0) * count)
+}
+
+/// The number of elements along axes, if it is known.
+fn count(graph: &Graph, node: &Node, axes: &[usize]) -> Option<usize> {
+    let shape = &graph.ty(node.inputs[0]).shape;
+    let sizes = axes.iter().map(|&a| shape[a].known());
+    sizes.product()
+}
+
+/// The range of a scalar function in exact arithmetic; `None` for functions whose results are never
+/// larger than their operands.
+fn scalar_range(op: &ScalarOp, x: &[IntRange]) -> Option<IntRange> {
+    let corners = |f: fn(i128, i128) -> i128| {
+        let (a, b) = (x[0], x[1]);
+        hull(&[f(a.0, b.0), f(a.0, b.1), f(a.1, b.0), f(a.1, b.1)])
+    };
+    let beyond = (LEAST - 1, MOST + 1);
+    Some(match op {
+        ScalarOp::Const(_, v) => (v.0 as i128, v.0 as i128),
+        ScalarOp::Cast(_) => x[0],
+        ScalarOp::Unary(UnaryFn::Neg) => (-x[0].1, -x[0].0),
+        ScalarOp::Unary(UnaryFn::Abs) => (0, x[0].0.abs().max(x[0].1.abs())),
+        ScalarOp::Binary(BinaryFn::Add) => (x[0].0 + x[1].0, x[0].1 + x[1].1),
+        ScalarOp::Binary(BinaryFn::Sub) => (x[0].0 - x[1].1, x[0].1 - x[1].0),
+        ScalarOp::Binary(BinaryFn::Mul) => corners(|a, b| a * b),
+        ScalarOp::Binary(BinaryFn::Max) => (x[0].0.max(x[1].0), x[0].1.max(x[1].1)),
+        ScalarOp::Binary(BinaryFn::Min) => (x[0].0.min(x[1].0), x[0].1.min(x[1].1)),
+        ScalarOp::Binary(BinaryFn::Div) => {
+            let most = x[0].0.abs().max(x[0].1.abs());
+            (-most, if x[1].0 > -1 { x[0].1.max(0) } else { most })
+        }
+        ScalarOp::Binary(BinaryFn::Shr) if x[1].0 >= 0 && x[1].1 < 32 => return None,
+        ScalarOp::Binary(BinaryFn::Pow | BinaryFn::Shl | BinaryFn::Shr) => beyond,
+        ScalarOp::Fma => {
+            let product = scalar_range(&ScalarOp::Binary(BinaryFn::Mul), &x[..2])?;
+            let product = if fits(product) { product } else { beyond };
+            (product.0 + x[2].0, product.1 + x[2].1)
+        }
+        ScalarOp::Where => union(x[1], x[2]),
+        _ => return None,
+    })
+}
+
+/// Adds the overflow check of a narrowed node. `node` is the source node, `inputs` and `result` are
+/// values of the narrowed graph.
+///
+/// # Errors
+/// [`OpError`] of the graph builder.
+pub(super) fn add_check(
+    new: &mut Graph,
+    source: &Graph,
+    node: &Node,
+    inputs: &[Value],
+    result: Value,
+) -> Result<(), OpError> {
+    let flag = match &node.op {
+        Op::Reduce(o) => reduction_flag(new, source, node, o, inputs[0])?,
+        Op::CumSum(o) => scan_flag(new, source, node, o, inputs[0])?,
+        _ => map_flag(new, source, node, inputs, result)?,
+    };
+    let Some(flag) = flag else { return Ok(()) };
+    let mark = Tensor::scalar(MARK).reshaped(&[1]);
+    let Ok(mark) = mark else { return Ok(()) };
+    let mark = new.constant(mark)?;
+    new.add(Gather { axis: 0 }, &[mark, flag])?;
+    Ok(())
+}
+
+/// The body of a map under construction, and the steps that are true for an overflow.
+struct OverflowSteps {
+    body: Vec<MapStep>,
+    flags: Vec<MapArg>,
+}
+
+impl OverflowSteps {
+    fn step(&mut self, op: ScalarOp, args: &[MapArg]) -> MapArg {
+        self.body.push(MapStep::new(op, args.to_vec()));
+        MapArg::Step(self.body.len() - 1)
+    }
+
+    fn constant(&mut self, dtype: DType, value: f64) -> MapArg {
+        self.step(ScalarOp::Const(dtype, FloatAttr(value)), &[])
+    }
+
+    fn int(&mut self, value: i32) -> MapArg {
+        self.constant(DType::I32, value.into())
+    }
+
+    fn binary(&mut self, f: BinaryFn, a: MapArg, b: MapArg) -> MapArg {
+        self.step(ScalarOp::Binary(f), &[a, b])
+    }
+
+    fn compare(&mut self, f: CompareFn, a: MapArg, b: MapArg) -> MapArg {
+        self.step(ScalarOp::Compare(f), &[a, b])
+    }
+
+    fn is(&mut self, x: MapArg, value: i32) -> MapArg {
+        let value = self.int(value);
+        self.compare(CompareFn::Eq, x, value)
+    }
+
+    fn negative(&mut self, x: MapArg) -> MapArg {
+        let zero = self.int(0);
+        self.compare(CompareFn::Lt, x, zero)
+    }
+
+    /// Adds the condition under which `y = op(x)` left I32; `from` is the dtype of the operands.
+    fn check(&mut self, op: &ScalarOp, from: DType, x: &[MapArg], y: MapArg) {
+        use BinaryFn::{And, Or, Xor};
+        let flag = match op {
+            ScalarOp::Unary(UnaryFn::Neg | UnaryFn::Abs) => self.is(x[0], i32::MIN),
+            ScalarOp::Binary(BinaryFn::Add) => {
+                // The operands have one sign, the result the other.
+                let (a, b) = (self.binary(Xor, x[0], y), self.binary(Xor, x[1], y));
+                let both = self.binary(And, a, b);
+                self.negative(both)
+            }
+            ScalarOp::Binary(BinaryFn::Sub) => {
+                let (a, b) = (self.binary(Xor, x[0], x[1]), self.binary(Xor, x[0], y));
+                let both = self.binary(And, a, b);
+                self.negative(both)
+            }
+            ScalarOp::Binary(BinaryFn::Mul) => self.product(x[0], x[1], y),
+            ScalarOp::Binary(BinaryFn::Div) => {
+                let (a, b) = (self.is(x[0], i32::MIN), self.is(x[1], -1));
+                self.binary(And, a, b)
+            }
+            ScalarOp::Binary(BinaryFn::Pow) => self.power(x[0], x[1]),
+            ScalarOp::Binary(BinaryFn::Shl | BinaryFn::Shr) => {
+                // Counts are modulo 64 in I64, and modulo 32 in I32.
+                let (mask, half) = (self.int(63), self.int(32));
+                let count = self.binary(And, x[1], mask);
+                let far = self.compare(CompareFn::Ge, count, half);
+                match op {
+                    ScalarOp::Binary(BinaryFn::Shl) => {
+                        let back = self.binary(BinaryFn::Shr, y, x[1]);
+                        let lost = self.compare(CompareFn::Ne, back, x[0]);
+                        // Zero stays zero at any distance.
+                        let zero = self.int(0);
+                        let has_bits = self.compare(CompareFn::Ne, x[0], zero);
+                        let far = self.binary(And, far, has_bits);
+                        self.binary(Or, far, lost)
+                    }
+                    _ => far,
+                }
+            }
+            ScalarOp::Fma => {
+                let product = self.binary(BinaryFn::Mul, x[0], x[1]);
+                let flag = self.product(x[0], x[1], product);
+                self.flags.push(flag);
+                let (a, b) = (self.binary(Xor, product, y), self.binary(Xor, x[2], y));
+                let both = self.binary(And, a, b);
+                self.negative(both)
+            }
+            ScalarOp::Cast(_) if from == DType::U32 => self.negative(y),
+            ScalarOp::Cast(_) if from.is_float() => {
+                let above = self.constant(from, 2_147_483_648.0);
+                let below = self.constant(from, -2_147_483_648.0);
+                let above = self.compare(CompareFn::Ge, x[0], above);
+                // In F16 the bound is -inf, which is itself out of range.
+                let under = match from {
+                    DType::F16 => CompareFn::Le,
+                    _ => CompareFn::Lt,
+                };
+                let below = self.compare(under, x[0], below);
+                self.binary(Or, above, below)
+            }
+            _ => return,
+        };
+        self.flags.push(flag);
+    }
+
+    /// Whether `y`, the wrapped product, is not `a b`.
+    fn product(&mut self, a: MapArg, b: MapArg, y: MapArg) -> MapArg {
+        let quotient = self.binary(BinaryFn::Div, y, a);
+        let differs = self.compare(CompareFn::Ne, quotient, b);
+        // The quotient of the least integer and -1 wraps too.
+        let (minus, least) = (self.is(a, -1), self.is(b, i32::MIN));
+        let wraps = self.binary(BinaryFn::And, minus, least);
+        let wrong = self.binary(BinaryFn::Or, differs, wraps);
+        let zero = self.int(0);
+        let has_factor = self.compare(CompareFn::Ne, a, zero);
+        self.binary(BinaryFn::And, has_factor, wrong)
+    }
+
+    /// Whether `|a|^b` exceeds I32, for `b > 1`. `(-2)^31` is the only power at the lower border.
+    fn power(&mut self, a: MapArg, b: MapArg) -> MapArg {
+        use BinaryFn::And;
+        let to_float = ScalarOp::Cast(DType::F32);
+        let base = self.step(to_float.clone(), &[a]);
+        let base = self.step(ScalarOp::Unary(UnaryFn::Abs), &[base]);
+        let exponent = self.step(to_float, &[b]);
+        let size = self.binary(BinaryFn::Pow, base, exponent);
+        let limit = self.constant(DType::F32, POWER_LIMIT);
+        let large = self.compare(CompareFn::Gt, size, limit);
+        let one = self.int(1);
+        let grows = self.compare(CompareFn::Gt, b, one);
+        let (two, full) = (self.is(a, -2), self.is(b, 31));
+        let border = self.binary(And, two, full);
+        let inside = self.step(ScalarOp::Unary(UnaryFn::Not), &[border]);
+        let large = self.binary(And, large, grows);
+        self.binary(And, large, inside)
+    }
+
+    /// The map whose result is 1 where one of the conditions holds; `None` without conditions.
+    fn finish(mut self, shape: Shape, inputs: Vec<IndexMap>) -> Option<Map> {
+        let mut flags = std::mem::take(&mut self.flags).into_iter();
+        let first = flags.next()?;
+        let any = flags.fold(first, |a, b| self.binary(BinaryFn::Or, a, b));
+        self.step(ScalarOp::Cast(DType::I32), &[any]);
+        Some(Map {
+            shape,
+            inputs,
+            results: vec![self.body.len() - 1],
+            body: self.body,
+        })
+    }
+}
+
+/// The overflow value of an elementwise node.
+fn map_flag(
+    new: &mut Graph,
+    source: &Graph,
+    node: &Node,
+    inputs: &[Value],
+    result: Value,
+) -> Result<Option<Value>, OpError> {
+    let dtypes: Vec<DType> = node.inputs.iter().map(|v| source.ty(*v).dtype).collect();
+    let shape = new.ty(result).shape.clone();
+    let (body, maps) = match &node.op {
+        Op::Map(map) => (map.body.clone(), map.inputs.clone()),
+        op => {
+            let op = match op {
+                Op::Unary(o) => ScalarOp::Unary(o.f),
+                Op::Binary(o) => ScalarOp::Binary(o.f),
+                Op::Cast(o) => ScalarOp::Cast(o.to),
+                Op::Fma(_) => ScalarOp::Fma,
+                _ => return Ok(None),
+            };
+            let args: Vec<MapArg> = (0..inputs.len()).map(MapArg::Input).collect();
+            let maps = inputs.iter().map(|v| {
+                let from = &new.ty(*v).shape;
+                IndexMap::broadcast(from, &shape)
+            });
+            (vec![MapStep::new(op, args)], maps.collect())
+        }
+    };
+    let source_map = Map {
+        shape: shape.clone(),
+        inputs: maps.clone(),
+        results: vec![body.len().saturating_sub(1)],
+        body: body.clone(),
+    };
+    let Ok(types) = source_map.step_dtypes(&dtypes) else {
+        return Ok(None);
+    };
+    let mut steps = OverflowSteps {
+        body: body.iter().map(super::narrow_step).collect(),
+        flags: Vec::new(),
+    };
+    for (at, step) in body.iter().enumerate() {
+        if types[at] != DType::I64 {
+            continue;
+        }
+        let from = step.args.last().map_or(DType::I64, |arg| match *arg {
+            MapArg::Input(i) => dtypes[i],
+            MapArg::Step(i) => types[i],
+        });
+        steps.check(&step.op, from, &step.args, MapArg::Step(at));
+    }
+    match steps.finish(shape, maps) {
+        Some(map) => new.add(map, inputs).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// `x >> shift`, of which only the bits in `mask` are kept.
+fn part(g: &mut Graph, x: Value, shift: u32, mask: Option<i32>) -> Result<Value, OpError> {
+    let shift = g.scalar(DType::I32, shift.into())?;
+    let y = g.binary(BinaryFn::Shr, x, shift)?;
+    match mask {
+        Some(mask) => {
+            let mask = g.scalar(DType::I32, mask.into())?;
+            g.binary(BinaryFn::And, y, mask)
+        }
+        None => Ok(y),
+    }
+}
+
+/// The overflow value of sums: `sum` sums parts of `bits` bits, which cannot overflow.
+fn sum_flag(
+    g: &mut Graph,
+    x: Value,
+    bits: u32,
+    sum: &mut dyn FnMut(&mut Graph, Value) -> Result<Value, OpError>,
+) -> Result<Option<Value>, OpError> {
+    let count = 32 / bits;
+    let mut carry: Option<Value> = None;
+    for at in 0..count {
+        let mask = (at + 1 < count).then_some((1 << bits) - 1);
+        let own = part(g, x, at * bits, mask)?;
+        let mut total = sum(g, own)?;
+        if let Some(before) = carry {
+            let above = part(g, before, bits, None)?;
+            total = g.plus(total, above)?;
+        }
+        carry = Some(total);
+    }
+    let Some(high) = carry else { return Ok(None) };
+    // The sum fits if its highest part does.
+    let bound = f64::from(1u32 << (bits - 1));
+    let (least, most) = (
+        g.scalar(DType::I32, -bound)?,
+        g.scalar(DType::I32, bound - 1.0)?,
+    );
+    let below = g.compare(CompareFn::Lt, high, least)?;
+    let above = g.compare(CompareFn::Gt, high, most)?;
+    let outside = g.binary(BinaryFn::Or, below, above)?;
+    g.cast(outside, DType::I32).map(Some)
+}
+
+/// The overflow value of products: whether the product of magnitudes in F32 is too large.
+fn product_flag(
+    g: &mut Graph,
+    x: Value,
+    product: &mut dyn FnMut(&mut Graph, Value) -> Result<Value, OpError>,
+) -> Result<Option<Value>, OpError> {
+    let float = g.cast(x, DType::F32)?;
+    let size = g.abs(float)?;
+    let size = product(g, size)?;
+    let limit = g.scalar(DType::F32, PRODUCT_LIMIT)?;
+    let large = g.compare(CompareFn::Gt, size, limit)?;
+    g.cast(large, DType::I32).map(Some)
+}
+
+/// The number of bits of the parts whose sums cannot overflow; `None` for too many summands.
+fn part_bits(count: Option<usize>) -> Option<u32> {
+    match count {
+        Some(n) if n <= MAX_PARTS[0] => Some(16),
+        Some(n) if n > MAX_PARTS[1] => None,
+        Some(_) | None => Some(8),
+    }
+}
+
+fn reduction_flag(
+    g: &mut Graph,
+    source: &Graph,
+    node: &Node,
+    reduce: &Reduce,
+    x: Value,
+) -> Result<Option<Value>, OpError> {
+    let mut over = |g: &mut Graph, x: Value| g.add(reduce.clone(), &[x]);
+    match reduce.f {
+        ReduceFn::Sum => match part_bits(count(source, node, &reduce.axes)) {
+            Some(bits) => sum_flag(g, x, bits, &mut over),
+            None => Ok(None),
+        },
+        ReduceFn::Prod => product_flag(g, x, &mut over),
+        ReduceFn::Mean | ReduceFn::Max | ReduceFn::Min => Ok(None),
+    }
+}
+
+fn scan_flag(
+    g: &mut Graph,
+    source: &Graph,
+    node: &Node,
+    scan: &CumSum,
+    x: Value,
+) -> Result<Option<Value>, OpError> {
+    let mut over = |g: &mut Graph, x: Value| g.scan(x, scan.clone());
+    match scan.f {
+        ScanFn::Sum => match part_bits(count(source, node, &[scan.axis])) {
+            Some(bits) => sum_flag(g, x, bits, &mut over),
+            None => Ok(None),
+        },
+        ScanFn::Prod => product_flag(g, x, &mut over),
+        ScanFn::Max | ScanFn::Min => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use tercet_ir::{CompileError, EvalCtx, EvalError, RunError, Type, evaluate};
+
+    use super::super::narrow_i64;
+    use super::*;
+
+    const NUMBERS: [i64; 17] = [
+        0,
+        1,
+        -1,
+        2,
+        -2,
+        3,
+        31,
+        -33,
+        40,
+        46_340,
+        46_341,
+        65_536,
+        -65_537,
+        1_000_000_000,
+        2_147_483_647,
+        -2_147_483_647,
+        -2_147_483_648,
+    ];
+
+    type BuildFn<'a> = &'a dyn Fn(&mut Graph, &[Value]) -> Result<Value, OpError>;
+
+    /// Checks that a run of the narrowed graph is right if the I64 results fit into I32, and fails
+    /// otherwise.
+    fn check(name: &str, operands: &[Tensor], build: BuildFn<'_>) {
+        let mut g = Graph::new();
+        let mut leaves = [BTreeMap::new(), BTreeMap::new()];
+        let mut x = Vec::new();
+        for (i, operand) in operands.iter().enumerate() {
+            let name = format!("x{i}");
+            let ty = Type::new(operand.dtype(), operand.shape());
+            x.push(g.input(&name, ty).unwrap());
+            let narrow = match operand.dtype() {
+                DType::I64 => {
+                    let values = operand.to_i64s().into_iter().map(|v| v as i32);
+                    Tensor::from_slice(operand.shape(), &values.collect::<Vec<_>>()).unwrap()
+                }
+                _ => operand.clone(),
+            };
+            leaves[0].insert(name.clone(), operand.clone());
+            leaves[1].insert(name, narrow);
+        }
+        let y = build(&mut g, &x).unwrap();
+        g.output("y", y).unwrap();
+        let narrowed = narrow_i64(&g).unwrap();
+        let ctx = EvalCtx::default();
+        let want = evaluate(&g, &ctx, &leaves[0]).unwrap().get(y).to_i64s();
+        let got = evaluate(&narrowed, &ctx, &leaves[1]);
+        let context = || format!("{name} of {operands:?}");
+        match want.iter().all(|v| i32::try_from(*v).is_ok()) {
+            true => {
+                let got = got.unwrap_or_else(|e| panic!("{}: {e:?}", context()));
+                let y = narrowed.outputs()[0].value;
+                assert_eq!(got.get(y).to_i64s(), want, "{}", context());
+            }
+            false => {
+                let source = match got.map(|_| ()) {
+                    Err(RunError::Node { source, .. }) => Some(source),
+                    _ => None,
+                };
+                let is_marked = matches!(source, Some(EvalError::Index { index: 1, len: 1 }));
+                assert!(is_marked, "{} is {want:?} without an error", context());
+            }
+        }
+    }
+
+    #[test]
+    fn elementwise_results_beyond_i32_are_marked() {
+        use BinaryFn::{Add, And, Div, Max, Min, Mul, Or, Pow, Rem, Shl, Shr, Sub, Xor};
+        for a in NUMBERS {
+            let x = Tensor::from_slice(&[1], &[a]).unwrap();
+            for f in [
+                UnaryFn::Neg,
+                UnaryFn::Abs,
+                UnaryFn::Sign,
+                UnaryFn::Relu,
+                UnaryFn::Not,
+            ] {
+                check(f.name(), &[x.clone()], &|g, x| g.unary(f, x[0]));
+            }
+            for b in NUMBERS {
+                let all = [x.clone(), Tensor::from_slice(&[1], &[b]).unwrap()];
+                for f in [Add, Sub, Mul, Div, Rem, Pow, Max, Min, And, Or, Xor, Shl] {
+                    // Results that wrap in I64 may fit into I32 again: they are marked too.
+                    let wraps = match f {
+                        Pow => u32::try_from(b).is_ok_and(|b| a.checked_pow(b).is_none()),
+                        Shl => a != 0 && b & 63 >= 32,
+                        _ => false,
+                    };
+                    if !wraps {
+                        check(f.name(), &all, &|g, x| g.binary(f, x[0], x[1]));
+                    }
+                }
+                // Far right shifts fit, but I32 shifts by less: they are marked too.
+                if (0..32).contains(&(b & 63)) {
+                    check("shr", &all, &|g, x| g.binary(Shr, x[0], x[1]));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn integers_that_derive_from_floats_are_not_marked() {
+        let graph = |from: DType| {
+            let mut g = Graph::new();
+            let x = g.input("x", tercet_ir::Type::new(from, [4])).unwrap();
+            let x = g.cast(x, DType::I64).unwrap();
+            let y = g.binary(BinaryFn::Mul, x, x).unwrap();
+            g.output("y", y).unwrap();
+            super::super::narrow_i64(&g).unwrap()
+        };
+        let marks = |g: &Graph| g.nodes().any(|(_, node)| is_overflow_check(g, node));
+        assert!(!marks(&graph(DType::F32)));
+        assert!(marks(&graph(DType::I32)));
+    }
+
+    #[test]
+    fn casts_beyond_i32_are_marked() {
+        for x in [0, 5, 1 << 31, u32::MAX] {
+            let x = Tensor::from_slice(&[1], &[x]).unwrap();
+            check("cast", &[x], &|g, x| g.cast(x[0], DType::I64));
+        }
+    }
+
+    #[test]
+    fn sums_and_products_beyond_i32_are_marked() {
+        let rows: [&[i64]; 7] = [
+            &[1, 2, 3, -4],
+            &[2_147_483_647, 0, -2_147_483_648, 1],
+            &[2_147_483_647, 1],
+            &[-2_147_483_648, -1],
+            &[2_000_000_000, 2_000_000_000, -2_000_000_000],
+            &[65_536, 32_767],
+            &[65_536, -65_537, 5],
+        ];
+        for row in rows {
+            let x = Tensor::from_slice(&[row.len()], row).unwrap();
+            // Partial sums of a scan are results too.
+            check("cum_sum", &[x.clone()], &|g, x| g.cum_sum(x[0], 0));
+            check("sum", &[x], &|g, x| g.reduce_sum(x[0], &[0], false));
+        }
+        // The check of products is approximate: it also refuses those just below 2^31.
+        for row in [
+            &[1, 2, 3, -4][..],
+            &[65_536, 32_000],
+            &[65_536, -65_537, 5],
+            &[i64::from(i32::MIN), -1],
+        ] {
+            let x = Tensor::from_slice(&[row.len()], row).unwrap();
+            check("prod", &[x], &|g, x| g.reduce_prod(x[0], &[0], false));
+        }
+        let long = vec![100_000i64; 40_000];
+        let long = Tensor::from_slice(&[long.len()], &long).unwrap();
+        check("sum", &[long], &|g, x| g.reduce_sum(x[0], &[0], false));
+    }
+
+    #[test]
+    fn small_results_are_not_checked_and_large_constants_are_refused() {
+        let mut g = Graph::new();
+        let x = g.input("x", Type::new(DType::U8, [4])).unwrap();
+        let wide = g.cast(x, DType::I64).unwrap();
+        let square = g.mul(wide, wide).unwrap();
+        let sum = g.reduce_sum(square, &[0], false).unwrap();
+        g.output("sum", sum).unwrap();
+        assert_eq!(narrow_i64(&g).unwrap().len(), g.len());
+
+        let large = g.scalar(DType::I64, 1e10).unwrap();
+        let y = g.plus(wide, large).unwrap();
+        g.output("y", y).unwrap();
+        let e = narrow_i64(&g).unwrap_err();
+        assert!(
+            matches!(
+                e,
+                CompileError::Narrow {
+                    value: 10_000_000_000,
+                    ..
+                }
+            ),
+            "{e}"
+        );
+    }
+}

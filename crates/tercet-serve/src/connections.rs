@@ -1,0 +1,104 @@
+//! Accepting connections: a limit of their number, and of the time for a request's headers.
+
+use std::future::Future;
+use std::io::ErrorKind;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc, watch};
+
+/// Wait after a failed `accept`, for example without free descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// Limits of connections.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConnectionLimits {
+    /// Maximum number of open connections; further ones wait in the system's queue.
+    pub(crate) count: usize,
+    /// Maximum time from the first wait for a request until its headers are complete.
+    pub(crate) header_time: Duration,
+}
+
+/// Serves connections until `stop` completes, then waits until the running requests are finished.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    limits: ConnectionLimits,
+    stop: impl Future<Output = ()>,
+) {
+    let permits = Arc::new(Semaphore::new(
+        limits.count.clamp(1, Semaphore::MAX_PERMITS),
+    ));
+    // Dropping the first end tells connections to finish; the second tells when all have ended.
+    let (closing, closed) = watch::channel(());
+    let (alive, mut ended) = mpsc::channel::<()>(1);
+    let mut stop = pin!(stop);
+    loop {
+        let next = async {
+            let permit = Arc::clone(&permits).acquire_owned().await;
+            (accepted(&listener).await, permit)
+        };
+        let (stream, permit) = tokio::select! {
+            () = &mut stop => break,
+            next = next => next,
+        };
+        let (router, closed, alive) = (router.clone(), closed.clone(), alive.clone());
+        tokio::spawn(async move {
+            serve_one(stream, router, limits.header_time, closed).await;
+            drop((permit, alive));
+        });
+    }
+    drop((listener, closing, alive));
+    // Nothing is ever sent: this completes when the last connection has ended.
+    let _ = ended.recv().await;
+}
+
+/// The next connection.
+async fn accepted(listener: &TcpListener) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                // Disable Nagle's algorithm, so that streamed text is not delayed until the previous
+                // packet is acknowledged. The call fails only if the connection is already closed;
+                // a later read reports that.
+                let _ = stream.set_nodelay(true);
+                return stream;
+            }
+            Err(e) if is_of_client(&e) => {}
+            Err(_) => tokio::time::sleep(ACCEPT_RETRY).await,
+        }
+    }
+}
+
+/// Whether the client closed the connection before it was accepted.
+fn is_of_client(e: &std::io::Error) -> bool {
+    matches!(
+        e.kind(),
+        ErrorKind::ConnectionRefused | ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset
+    )
+}
+
+async fn serve_one(
+    stream: TcpStream,
+    router: Router,
+    header_time: Duration,
+    mut closed: watch::Receiver<()>,
+) {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(header_time);
+    let service = TowerToHyperService::new(router);
+    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
+    tokio::select! {
+        // Errors are those of a client that left or sent no valid request.
+        _ = connection.as_mut() => return,
+        _ = closed.changed() => connection.as_mut().graceful_shutdown(),
+    }
+    let _ = connection.await;
+}

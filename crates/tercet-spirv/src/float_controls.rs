@@ -1,0 +1,161 @@
+//! Requires that a module preserves signed zeros, infinities and NaN.
+//!
+//! By default Vulkan permits drivers to assume that floats are finite and that zeros have no sign:
+//! they may replace `x - x` by 0 and `x + 0` by `x`. The execution mode `SignedZeroInfNanPreserve`
+//! of `SPV_KHR_float_controls` forbids both. Neither naga nor glslang writes it, so it is added to
+//! the modules of both when they are loaded.
+
+use crate::layout::{HEADER, SpirvInstructions};
+
+const OP_EXTENSION: u32 = 10;
+const OP_ENTRY_POINT: u32 = 15;
+const OP_EXECUTION_MODE: u32 = 16;
+const OP_CAPABILITY: u32 = 17;
+const OP_TYPE_FLOAT: u32 = 22;
+const OP_FUNCTION: u32 = 54;
+
+const CAPABILITY_PRESERVE: u32 = 4466;
+const MODE_PRESERVE: u32 = 4461;
+
+/// `OpExtension "SPV_KHR_float_controls"`.
+const EXTENSION: [u32; 7] = [
+    7 << 16 | OP_EXTENSION,
+    u32::from_le_bytes(*b"SPV_"),
+    u32::from_le_bytes(*b"KHR_"),
+    u32::from_le_bytes(*b"floa"),
+    u32::from_le_bytes(*b"t_co"),
+    u32::from_le_bytes(*b"ntro"),
+    u32::from_le_bytes(*b"ls\0\0"),
+];
+
+/// The float widths for which a device can preserve signed zeros, infinities and NaN, as its driver
+/// reports them (`shaderSignedZeroInfNanPreserveFloat16` and `...Float32`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct FloatControls {
+    /// 16-bit floats.
+    pub preserve_f16: bool,
+    /// 32-bit floats.
+    pub preserve_f32: bool,
+}
+
+impl FloatControls {
+    /// The module with `SignedZeroInfNanPreserve` for each float width that it declares and the
+    /// device supports. A module that is already so, or that declares no such float, is unchanged.
+    #[must_use]
+    pub fn apply(self, module: Vec<u32>) -> Vec<u32> {
+        let (mut capability_end, mut entry_end) = (HEADER, HEADER);
+        let (mut entry_points, mut widths) = (Vec::new(), Vec::new());
+        let mut at = HEADER;
+        for instruction in SpirvInstructions(module.get(HEADER..).unwrap_or_default()) {
+            let end = at + instruction.len();
+            match (instruction[0] & 0xffff, instruction) {
+                (OP_CAPABILITY, [_, CAPABILITY_PRESERVE]) => return module,
+                (OP_CAPABILITY, _) => capability_end = end,
+                (OP_ENTRY_POINT, [_, _, function, ..]) => {
+                    entry_points.push(*function);
+                    entry_end = end;
+                }
+                // A fourth word names another encoding, such as bfloat16.
+                (OP_TYPE_FLOAT, [_, _, width]) if self.preserves(*width) => widths.push(*width),
+                (OP_FUNCTION, _) => break,
+                _ => {}
+            }
+            at = end;
+        }
+        if widths.is_empty() || entry_points.is_empty() {
+            return module;
+        }
+        let capability = [2 << 16 | OP_CAPABILITY, CAPABILITY_PRESERVE];
+        let modes = entry_points.iter().flat_map(|&function| {
+            let mode = move |&width: &u32| {
+                let head = 4 << 16 | OP_EXECUTION_MODE;
+                [head, function, MODE_PRESERVE, width]
+            };
+            widths.iter().flat_map(mode)
+        });
+        let mut all = module[..capability_end].to_vec();
+        all.extend(capability);
+        all.extend(EXTENSION);
+        all.extend(&module[capability_end..entry_end]);
+        all.extend(modes);
+        all.extend(&module[entry_end..]);
+        all
+    }
+
+    fn preserves(self, width: u32) -> bool {
+        match width {
+            16 => self.preserve_f16,
+            32 => self.preserve_f32,
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lower::{ENTRY, RuntimeChecks, lower};
+
+    const ALL: FloatControls = FloatControls {
+        preserve_f16: true,
+        preserve_f32: true,
+    };
+
+    fn module(body: &str) -> Vec<u32> {
+        let text = format!(
+            "@group(0) @binding(1) var<storage, read_write> y: array<u32>;
+            @compute @workgroup_size(64)
+            fn main(@builtin(local_invocation_index) i: u32) {{ y[i] = {body}; }}"
+        );
+        lower(&text, ENTRY, RuntimeChecks::None).unwrap()
+    }
+
+    /// The opcodes of a module.
+    fn opcodes(module: &[u32]) -> Vec<u32> {
+        let all = SpirvInstructions(&module[HEADER..]);
+        all.map(|i| i[0] & 0xffff).collect()
+    }
+
+    #[test]
+    fn modules_with_floats_preserve_special_values() {
+        let plain = module("bitcast<u32>(bitcast<f32>(y[i]) - 1.0)");
+        let made = ALL.apply(plain.clone());
+        let added = made.len() - plain.len();
+        assert_eq!(added, 2 + EXTENSION.len() + 4);
+        let mode = made
+            .windows(3)
+            .position(|w| w[0] == (4 << 16 | OP_EXECUTION_MODE))
+            .unwrap();
+        assert_eq!(made[mode + 2..mode + 4], [MODE_PRESERVE, 32]);
+        // Capabilities, extensions, entry points and modes are in the order of SPIR-V's sections.
+        let order = opcodes(&made);
+        let last = |op| order.iter().rposition(|o| *o == op).unwrap();
+        let first = |op| order.iter().position(|o| *o == op).unwrap();
+        assert!(last(OP_CAPABILITY) < first(OP_EXTENSION));
+        assert!(last(OP_EXTENSION) < first(OP_ENTRY_POINT));
+        assert!(last(OP_ENTRY_POINT) < first(OP_EXECUTION_MODE));
+        let name: Vec<u8> = EXTENSION[1..]
+            .iter()
+            .flat_map(|w| w.to_le_bytes())
+            .collect();
+        assert_eq!(name, b"SPV_KHR_float_controls\0\0");
+        assert_eq!(ALL.apply(made.clone()), made);
+    }
+
+    #[test]
+    fn other_modules_stay_unchanged() {
+        let integers = module("y[i] + 1u");
+        assert_eq!(ALL.apply(integers.clone()), integers);
+        let floats = module("bitcast<u32>(bitcast<f32>(y[i]) - 1.0)");
+        let narrow = FloatControls {
+            preserve_f32: false,
+            ..ALL
+        };
+        for controls in [FloatControls::default(), narrow] {
+            assert_eq!(controls.apply(floats.clone()), floats);
+        }
+        for len in 0..12 {
+            assert_eq!(ALL.apply(floats[..len].to_vec()), floats[..len]);
+        }
+    }
+}
