@@ -83,7 +83,7 @@ impl RowFunction {
         }
     }
 
-    /// Whether squares occur, which overflow F64.
+    /// Whether the function squares its elements: a square of the greatest F64 overflows.
     fn squares(self) -> bool {
         matches!(self, RowFunction::LayerNorm | RowFunction::RmsNorm)
     }
