@@ -42,7 +42,7 @@ fn drafts_change_no_text_and_say_what_became_of_them() {
 #[test]
 fn conversations_and_measurements_take_drafts() {
     let talk = |draft: &[&str]| {
-        let base = ["chat", "--device", "cpu", "-n", "12"];
+        let base = ["chat", "--device", "cpu", "-n", "12", "--seed", "3"];
         let mut child = tercet(&[&base[..], draft].concat())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

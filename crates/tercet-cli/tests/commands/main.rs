@@ -8,6 +8,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod cases;
 mod cli;
 mod context;
 mod drafting;

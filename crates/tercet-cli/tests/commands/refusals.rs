@@ -92,7 +92,7 @@ fn numbers_that_are_none_are_refused() {
         (&["generate", "--temp", "inf"], "from 0 to"),
         (&["generate", "--top-p", "-0.1"], "from 0 to 1"),
         (&["generate", "--top-p", "NaN"], "from 0 to 1"),
-        (&["generate", "-c", "-1"], "from 1 to 1048576"),
+        (&["generate", "-c", "-1"], "from 0 (as trained) to 1048576"),
         (&["embed", "-m", "x", "--batch", "0", "y"], "of at least 1"),
         (&["trace", "-n", "x"], "-1 for no limit"),
         (
