@@ -358,7 +358,12 @@ mod tests {
         let e = fit(ContextRequest::default(), Some(4 << 30), false)
             .unwrap_err()
             .to_string();
-        for part in ["`-c`", "`--cache-dtype`", "GiB are missing", "512 tokens"] {
+        for part in [
+            "`-c`",
+            "`--cache-dtype f16`",
+            "GiB are missing",
+            "512 tokens",
+        ] {
             assert!(e.contains(part), "{part} is not in: {e}");
         }
         let wide = ContextRequest {

@@ -17,6 +17,7 @@ use tercet_cpu::ReferenceBackend;
 use tercet_ir::accuracy::{Accuracy, furthest};
 use tercet_ir::case::{CaseGraph, OpCase};
 use tercet_ir::legalize::legalize;
+use tercet_ir::ops::{Op, ReduceFn};
 use tercet_ir::passes::{PIPELINE, optimize};
 use tercet_ir::{
     Backend, Bindings, CompileError, CompileOptions, DType, Executable, Graph, Node, NodeId,
@@ -282,12 +283,16 @@ fn is_overflow(e: &RunError) -> bool {
 }
 
 /// True if the graph has I64 values whose overflow GPUs do not check: sums of products, scatter
-/// updates, identities of scans, and conversions of floats.
+/// updates, identities of scans and of empty reductions, and conversions of floats.
 fn has_unchecked_sums(graph: &Graph) -> bool {
     graph.nodes().any(|(_, node)| {
         let is_wide = node.outputs.iter().any(|ty| ty.dtype == DType::I64);
         let from_floats = node.inputs.iter().any(|v| graph.ty(*v).dtype.is_float());
-        let is_identity = matches!(&node.op, tercet_ir::ops::Op::CumSum(o) if o.exclusive);
+        let is_identity = match &node.op {
+            Op::CumSum(o) => o.exclusive,
+            Op::Reduce(o) => matches!(o.f, ReduceFn::Max | ReduceFn::Min),
+            _ => false,
+        };
         if is_wide && (from_floats || is_identity) {
             return true;
         }

@@ -5,7 +5,7 @@
 
 use half::{bf16, f16};
 use tercet_ir::ops::{CumSum, ScanFn};
-use tercet_ir::{DType, Element, Graph, Node, Op, Support};
+use tercet_ir::{DType, Element, Graph, Node, Op, Support, scalar};
 
 use crate::args::KernelArgs;
 use crate::lower::LoweredNode;
@@ -64,9 +64,8 @@ macro_rules! float_scans {
             match f {
                 ScanFn::Sum => so_far + x,
                 ScanFn::Prod => so_far * x,
-                ScanFn::Max if so_far.is_nan() || so_far > x => so_far,
-                ScanFn::Min if so_far.is_nan() || so_far < x => so_far,
-                ScanFn::Max | ScanFn::Min => x,
+                ScanFn::Max => scalar::maximum(so_far, x),
+                ScanFn::Min => scalar::minimum(so_far, x),
             }
         }
 

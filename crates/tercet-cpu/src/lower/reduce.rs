@@ -9,7 +9,7 @@
 
 use half::{bf16, f16};
 use tercet_ir::ops::{Reduce, ReduceFn};
-use tercet_ir::{DType, Element, Graph, MAX_RANK, Node, Op, Support};
+use tercet_ir::{DType, Element, Graph, MAX_RANK, Node, Op, Support, scalar};
 
 use crate::args::KernelArgs;
 use crate::kernels::columns::{ColumnReduction, fold_all, fold_row};
@@ -330,9 +330,8 @@ fn float_combine(f: ReduceFn, a: f64, b: f64) -> f64 {
     match f {
         ReduceFn::Sum | ReduceFn::Mean => a + b,
         ReduceFn::Prod => a * b,
-        ReduceFn::Max if a.is_nan() || a > b => a,
-        ReduceFn::Min if a.is_nan() || a < b => a,
-        ReduceFn::Max | ReduceFn::Min => b,
+        ReduceFn::Max => scalar::maximum(a, b),
+        ReduceFn::Min => scalar::minimum(a, b),
     }
 }
 

@@ -100,6 +100,8 @@ impl<'a> ConfigFields<'a> {
         };
         match convert(value) {
             Some(converted) => Ok(Some(converted)),
+            // A default such as "auto" means that the reader derives the value.
+            None if !self.map.contains_key(name) => Ok(None),
             None => Err(ConfigError::WrongType {
                 field: self.path(name),
                 expected,

@@ -87,9 +87,14 @@ impl ConfigClass {
     pub(super) fn defaults_for(&self, map: &Map<String, Value>) -> Map<String, Value> {
         let aliases = self.object("aliases");
         let stated = |key: &str| {
-            let mut others = aliases.into_iter().flatten();
+            // Classes exist that name the default by the alias.
+            let mut pairs = aliases.into_iter().flatten();
             map.contains_key(key)
-                || others.any(|(alias, of)| of.as_str() == Some(key) && map.contains_key(alias))
+                || pairs.any(|(alias, of)| match of.as_str() {
+                    Some(of) if of == key => map.contains_key(alias),
+                    Some(of) => alias == key && map.contains_key(of),
+                    None => false,
+                })
         };
         let keys = self.object("keys").into_iter().flatten();
         let missing = keys.filter(|(key, default)| !default.is_null() && !stated(key));

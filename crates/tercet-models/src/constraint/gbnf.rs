@@ -24,6 +24,8 @@ enum GbnfItem {
     Rule(usize),
     /// A token of the vocabulary, in Lark notation.
     Token(String),
+    /// Any token but this one and the end tokens.
+    OtherToken(u32),
     Group(GbnfAlternatives),
     /// An item, its minimum and its maximum number of repetitions.
     Repeat(Box<GbnfItem>, u32, Option<u32>),
@@ -48,10 +50,10 @@ pub(super) fn is_gbnf(text: &str) -> bool {
     })
 }
 
-/// Translates a grammar to Lark notation.
+/// Translates a grammar to Lark notation, for a vocabulary with these end tokens.
 ///
 /// # Errors
 /// [`ConstraintError::Grammar`] with line and column.
-pub(super) fn to_lark(text: &str) -> Result<String, ConstraintError> {
-    Ok(lark::write(&parser::parse(text)?))
+pub(super) fn to_lark(text: &str, ends: &[u32]) -> Result<String, ConstraintError> {
+    Ok(lark::write(&parser::parse(text)?, ends))
 }

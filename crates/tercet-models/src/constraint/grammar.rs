@@ -41,6 +41,9 @@ pub enum Grammar {
     Regex(String),
     /// Text of this context-free grammar in Lark notation; the rule `start` matches the whole text.
     Lark(String),
+    /// Text of this context-free grammar in GBNF, the notation of llama.cpp; the rule `root` matches
+    /// the whole text.
+    Gbnf(String),
 }
 
 impl Grammar {
@@ -63,7 +66,7 @@ impl Grammar {
     /// ```
     /// use tercet_models::constraint::Grammar;
     /// let gbnf = Grammar::from_text("root ::= [0-9]+ (\".\" [0-9]+)?")?;
-    /// assert!(matches!(gbnf, Grammar::Lark(_)));
+    /// assert!(matches!(gbnf, Grammar::Gbnf(_)));
     /// let error = Grammar::from_text("root ::= digit").unwrap_err();
     /// assert!(error.to_string().contains("line 1, column 10: the rule `digit` is not defined"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -72,10 +75,13 @@ impl Grammar {
     /// # Errors
     /// [`ConstraintError::Grammar`] with line and column if GBNF is invalid.
     pub fn from_text(text: &str) -> Result<Grammar, ConstraintError> {
-        Ok(Grammar::Lark(match gbnf::is_gbnf(text) {
-            true => gbnf::to_lark(text)?,
-            false => text.to_string(),
-        }))
+        match gbnf::is_gbnf(text) {
+            true => {
+                gbnf::to_lark(text, &[])?;
+                Ok(Grammar::Gbnf(text.to_string()))
+            }
+            false => Ok(Grammar::Lark(text.to_string())),
+        }
     }
 
     /// Grammar of any JSON object.
@@ -87,7 +93,7 @@ impl Grammar {
         match self {
             Grammar::JsonSchema(_) => "JSON schema",
             Grammar::Regex(_) => "regular expression",
-            Grammar::Lark(_) => "grammar",
+            Grammar::Lark(_) | Grammar::Gbnf(_) => "grammar",
         }
     }
 }
@@ -107,6 +113,8 @@ impl Grammar {
 /// ```
 pub struct GrammarCompiler {
     factory: ParserFactory,
+    /// The end tokens.
+    ends: Vec<u32>,
 }
 
 impl GrammarCompiler {
@@ -142,7 +150,7 @@ impl GrammarCompiler {
         let limits = factory.limits_mut();
         limits.verbose_errors = false;
         limits.max_lexer_states = MAX_LEXER_STATES;
-        Ok(GrammarCompiler { factory })
+        Ok(GrammarCompiler { factory, ends: eos })
     }
 
     /// Compiles a grammar to a constraint for one sequence.
@@ -156,18 +164,25 @@ impl GrammarCompiler {
         let kind = grammar.kind();
         let refused = |reason| ConstraintError::Grammar { kind, reason };
         let made = deep(|| {
-            match grammar {
-                Grammar::JsonSchema(schema) => limits::check_schema(schema),
-                Grammar::Regex(regex) => limits::check_regex(regex),
-                Grammar::Lark(lark) => limits::check_lark(lark),
-            }?;
             let top = match grammar {
                 Grammar::JsonSchema(schema) => {
+                    limits::check_schema(schema)?;
                     let exact = exact_schema(schema).map_err(reason)?;
                     TopLevelGrammar::from_json_schema(compact(exact))
                 }
-                Grammar::Regex(regex) => TopLevelGrammar::from_regex(regex),
-                Grammar::Lark(lark) => TopLevelGrammar::from_lark(lark.clone()),
+                Grammar::Regex(regex) => {
+                    limits::check_regex(regex)?;
+                    TopLevelGrammar::from_regex(regex)
+                }
+                Grammar::Lark(lark) => {
+                    limits::check_lark(lark)?;
+                    TopLevelGrammar::from_lark(lark.clone())
+                }
+                Grammar::Gbnf(gbnf) => {
+                    let lark = gbnf::to_lark(gbnf, &self.ends).map_err(reason)?;
+                    limits::check_lark(&lark)?;
+                    TopLevelGrammar::from_lark(lark)
+                }
             };
             let parser = caught(|| self.factory.create_parser(top))?;
             let mut matcher = Matcher::new(Ok(parser));

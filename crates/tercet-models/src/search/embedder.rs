@@ -181,7 +181,8 @@ pub struct Searcher {
 
 impl Searcher {
     /// Opens an index for queries of this type. The prompt in `options` applies to queries; by
-    /// default it is the folder's query prompt. The index determines the vector width.
+    /// default it is the folder's query prompt. The query vectors are cut to the
+    /// width of the vectors that the index stores.
     ///
     /// # Errors
     /// [`Error::Search`] for an index that is damaged or belongs to another model; [`Error`] of the

@@ -493,7 +493,9 @@ fn gguf(change: impl FnOnce(GgufWriter) -> GgufWriter) -> Gguf {
         .u32("llama.feed_forward_length", 32)
         .u32("llama.attention.head_count", 2)
         .f32("llama.attention.layer_norm_rms_epsilon", 1e-5);
-    let writer = change(writer).tensor("token_embd.weight", &[16, 10], 24, &[0; 160]);
+    let writer = change(writer)
+        .tensor("token_embd.weight", &[16, 10], 24, &[0; 160])
+        .tensor("blk.0.ffn_up.weight", &[16, 32], 24, &[0; 512]);
     Gguf::parse(MappedFile::from_vec(writer.bytes())).unwrap()
 }
 

@@ -167,7 +167,13 @@ fn tensors_that_would_not_be_read_are_refused() {
         ("model.layers.1.attention.bias", true),
         ("model.layers.1.attn.masked_bias", true),
     ] {
-        write_shard(&dir, "model.safetensors", &["model.norm.weight", name]);
+        // A configuration claims no more tokens than a tensor has rows.
+        let tensors = [
+            ("model.embed_tokens.weight", 300),
+            ("model.norm.weight", 1),
+            (name, 1),
+        ];
+        write_sizes(&dir, "model.safetensors", &tensors);
         std::fs::write(dir.join("config.json"), &config).unwrap();
         let read = HfFolder::open(&dir).unwrap().decoder_spec();
         match read {
@@ -227,6 +233,7 @@ fn gguf_llama() -> GgufWriter {
         .u32("llama.attention.head_count", 2)
         .f32("llama.attention.layer_norm_rms_epsilon", 1e-5)
         .tensor("token_embd.weight", &[16, 10], 24, &[0; 160])
+        .tensor("blk.0.ffn_up.weight", &[16, 32], 24, &[0; 512])
 }
 
 #[test]
@@ -302,19 +309,25 @@ fn llama_from_gguf_metadata() {
     );
 }
 
+/// Writes tensors of one element each.
 fn write_shard(dir: &Path, name: &str, tensors: &[&str]) {
+    let sizes: Vec<_> = tensors.iter().map(|name| (*name, 1)).collect();
+    write_sizes(dir, name, &sizes);
+}
+
+/// Writes tensors of one axis with their numbers of elements.
+fn write_sizes(dir: &Path, name: &str, tensors: &[(&str, usize)]) {
+    let mut end = 0;
     let entries: Vec<String> = tensors
         .iter()
-        .enumerate()
-        .map(|(i, t)| {
-            format!(
-                r#""{t}":{{"dtype":"U8","shape":[1],"data_offsets":[{i},{}]}}"#,
-                i + 1
-            )
+        .map(|(name, len)| {
+            let start = end;
+            end += len;
+            format!(r#""{name}":{{"dtype":"U8","shape":[{len}],"data_offsets":[{start},{end}]}}"#)
         })
         .collect();
     let header = format!("{{{}}}", entries.join(","));
-    let bytes: Vec<u8> = (0..tensors.len() as u8).collect();
+    let bytes: Vec<u8> = (0..end).map(|i| i as u8).collect();
     std::fs::write(dir.join(name), safetensors(&header, &bytes)).unwrap();
 }
 
@@ -434,7 +447,8 @@ fn folders_that_lack_something() {
 #[test]
 fn generation_config_adds_end_tokens() {
     let dir = temp_dir("hf-generation");
-    write_shard(&dir, "model.safetensors", &["model.norm.weight"]);
+    let tensors = [("model.embed_tokens.weight", 300), ("model.norm.weight", 1)];
+    write_sizes(&dir, "model.safetensors", &tensors);
     let config = Value::Object(with(llama(), "eos_token_id", json!(7)));
     std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
     std::fs::write(

@@ -22,7 +22,10 @@ fn claiming(model: &str, field: &str, value: u64) -> PathBuf {
         }
     }
     let path = dir.join("config.json");
-    let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    // Python writes infinities, which JSON does not have.
+    let text = std::fs::read_to_string(&path).unwrap();
+    let text = text.replace("Infinity", "null");
+    let mut config: Value = serde_json::from_str(&text).unwrap();
     let mut place = &mut config;
     for part in field.split('.') {
         place = &mut place[part];

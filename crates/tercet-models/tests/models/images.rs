@@ -212,7 +212,6 @@ fn fields_that_change_the_result_are_named() {
             json!({"do_resize": false}),
             "27 pixels high and 41 wide",
         ),
-        (config, json!({"interpolate": true}), "`interpolate`"),
         (config, json!({"num_channels": 1}), "num_channels"),
         (
             config,

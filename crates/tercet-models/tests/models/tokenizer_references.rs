@@ -72,8 +72,8 @@ fn special_tokens_in_literal_text_are_text() {
         "byte_level.json",
         "unigram.json",
         "word_piece.json",
-        "bpe.model",
-        "unigram.model",
+        "bpe",
+        "unigram",
     ] {
         let tokenizer = read(name);
         let mut special: Vec<u32> = tokenizer.special_ids().into_iter().collect();

@@ -26,7 +26,7 @@ pub(crate) struct RowWiseGroup {
     pub(crate) nodes: Vec<NodeId>,
     /// Shape of the rows of elements.
     pub(crate) shape: Shape,
-    /// First axis along rows.
+    /// First axis of a row; the axes before it count the rows.
     pub(crate) axis: usize,
     /// Values that nodes outside the group read.
     pub(crate) results: Vec<Value>,

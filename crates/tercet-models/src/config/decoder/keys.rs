@@ -1,5 +1,5 @@
-//! GGUF metadata of a decoder. A key of its architecture that is not read follows the rule of
-//! [`known_keys`].
+//! GGUF metadata of a decoder. A key of its architecture that no reader reads is an error if
+//! llama.cpp publishes it and its value is not neutral; otherwise it is ignored with a note.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;

@@ -4,6 +4,13 @@ use std::fmt::Write;
 
 use super::{GbnfAlternatives, GbnfGrammar, GbnfItem};
 
+/// The form of the rules, and the end tokens of the vocabulary.
+#[derive(Clone, Copy)]
+struct LarkSyntax<'a> {
+    form: LarkForm,
+    ends: &'a [u32],
+}
+
 /// The form of the rules.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LarkForm {
@@ -13,18 +20,19 @@ enum LarkForm {
     Rules,
 }
 
-pub(super) fn write(grammar: &GbnfGrammar) -> String {
+pub(super) fn write(grammar: &GbnfGrammar, ends: &[u32]) -> String {
     let form = match is_regular(grammar) {
         true => LarkForm::Terminals,
         false => LarkForm::Rules,
     };
+    let syntax = LarkSyntax { form, ends };
     let mut out = String::from("start: ");
     write_name(grammar.root, form, &mut out);
     for (index, alternatives) in grammar.rules.iter().enumerate() {
         out.push('\n');
         write_name(index, form, &mut out);
         out += ": ";
-        write_alternatives(alternatives, form, &mut out);
+        write_alternatives(alternatives, syntax, &mut out);
     }
     out.push('\n');
     out
@@ -70,7 +78,7 @@ fn collect(alternatives: &GbnfAlternatives, used: &mut Vec<usize>) -> bool {
         GbnfItem::Group(inner) => collect(inner, used),
         GbnfItem::Repeat(item, ..) => collect(&vec![vec![(**item).clone()]], used),
         GbnfItem::Text(_) | GbnfItem::Class { .. } => true,
-        GbnfItem::Token(_) => false,
+        GbnfItem::Token(_) | GbnfItem::OtherToken(_) => false,
     })
 }
 
@@ -87,7 +95,7 @@ fn put(out: &mut String, text: std::fmt::Arguments<'_>) {
     let _ = out.write_fmt(text);
 }
 
-fn write_alternatives(alternatives: &GbnfAlternatives, form: LarkForm, out: &mut String) {
+fn write_alternatives(alternatives: &GbnfAlternatives, syntax: LarkSyntax<'_>, out: &mut String) {
     for (at, sequence) in alternatives.iter().enumerate() {
         if at > 0 {
             *out += " | ";
@@ -99,12 +107,12 @@ fn write_alternatives(alternatives: &GbnfAlternatives, form: LarkForm, out: &mut
             if at > 0 {
                 out.push(' ');
             }
-            write_item(item, form, out);
+            write_item(item, syntax, out);
         }
     }
 }
 
-fn write_item(item: &GbnfItem, form: LarkForm, out: &mut String) {
+fn write_item(item: &GbnfItem, syntax: LarkSyntax<'_>, out: &mut String) {
     match item {
         GbnfItem::Text(text) => {
             // The text may be repeated as a whole.
@@ -125,18 +133,25 @@ fn write_item(item: &GbnfItem, form: LarkForm, out: &mut String) {
             }
             *out += "]/";
         }
-        GbnfItem::Rule(rule) => write_name(*rule, form, out),
+        GbnfItem::Rule(rule) => write_name(*rule, syntax.form, out),
         GbnfItem::Token(token) => *out += token,
+        // A text may end only where the grammar ends.
+        GbnfItem::OtherToken(token) => {
+            put(out, format_args!("<[^{token}"));
+            let others = syntax.ends.iter().filter(|end| *end != token);
+            others.for_each(|end| put(out, format_args!(",{end}")));
+            *out += "]>";
+        }
         GbnfItem::Group(inner) => {
             out.push('(');
-            write_alternatives(inner, form, out);
+            write_alternatives(inner, syntax, out);
             out.push(')');
         }
         // Lark does not have {0}.
         GbnfItem::Repeat(_, _, Some(0)) => *out += "\"\"",
         GbnfItem::Repeat(item, min, max) => {
             out.push('(');
-            write_item(item, form, out);
+            write_item(item, syntax, out);
             out.push(')');
             match (min, max) {
                 (0, None) => out.push('*'),

@@ -389,19 +389,19 @@ impl<'a> GbnfParser<'a> {
         };
         let id = token.strip_prefix("<[").and_then(|t| t.strip_suffix("]>"));
         let number = id.map(|id| id.parse::<u32>());
-        let lark = match (number, negated) {
-            (Some(Ok(id)), false) => format!("<[{id}]>"),
-            (Some(Ok(id)), true) => format!("<[^{id}]>"),
+        let item = match (number, negated) {
+            (Some(Ok(id)), false) => GbnfItem::Token(format!("<[{id}]>")),
+            (Some(Ok(id)), true) => GbnfItem::OtherToken(id),
             (Some(Err(_)), _) => {
                 return Err(self.error(at, format!("`{}` has no token id", clip(token))));
             }
-            (None, false) => token.to_string(),
+            (None, false) => GbnfItem::Token(token.to_string()),
             (None, true) => {
                 let reason = "`!` requires the id of a token, such as `!<[12]>`".to_string();
                 return Err(self.error(at, reason));
             }
         };
         self.at += token.len();
-        Ok(GbnfItem::Token(lark))
+        Ok(item)
     }
 }

@@ -117,7 +117,8 @@ impl<'m> RowSteps<'m> {
 pub(super) struct FusedBody {
     /// Shape of all elementwise steps.
     shape: Shape,
-    /// First axis along rows, if the body contains row values.
+    /// First axis of a row; the axes before it count the rows. `None` if the body has no value
+    /// that is constant along a row.
     axis: Option<usize>,
     pub(super) steps: Vec<RowStep>,
     pub(super) operands: Vec<IndexedOperand>,
