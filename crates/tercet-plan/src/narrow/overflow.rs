@@ -160,13 +160,14 @@ impl IntRanges {
         size.map_or(FULL, |n| (0, n as i128))
     }
 
-    /// The union of the ranges of all I64 steps.
+    /// The union of the ranges of all I64 steps that do not derive from floats.
     fn map_range(&self, graph: &Graph, node: &Node, map: &Map) -> Option<IntRange> {
         let dtypes: Vec<DType> = node.inputs.iter().map(|v| graph.ty(*v).dtype).collect();
         let steps = map.step_dtypes(&dtypes).ok()?;
+        let derived = derived_steps(&map.body, &dtypes, &steps);
         let mut ranges: Vec<IntRange> = Vec::with_capacity(map.body.len());
         let mut all: Option<IntRange> = None;
-        for (step, dtype) in map.body.iter().zip(&steps) {
+        for ((step, dtype), is_derived) in map.body.iter().zip(&steps).zip(derived) {
             let args: Vec<IntRange> = step
                 .args
                 .iter()
@@ -178,6 +179,7 @@ impl IntRanges {
             let own = dtype.int_range().map(|(a, b)| (a.into(), b.into()));
             let exact = scalar_range(&step.op, &args);
             let range = match (dtype, exact) {
+                (DType::I64, _) if is_derived => FULL,
                 (DType::I64, Some(range)) => {
                     all = Some(all.map_or(range, |all| union(all, range)));
                     if fits(range) { range } else { FULL }
@@ -191,6 +193,19 @@ impl IntRanges {
         }
         all
     }
+}
+
+/// For each step, whether it is an integer that derives from a float.
+fn derived_steps(body: &[MapStep], inputs: &[DType], steps: &[DType]) -> Vec<bool> {
+    let mut derived: Vec<bool> = Vec::with_capacity(body.len());
+    for (step, dtype) in body.iter().zip(steps) {
+        let of_float = step.args.iter().any(|arg| match *arg {
+            MapArg::Input(i) => inputs[i].is_float(),
+            MapArg::Step(i) => steps[i].is_float() || derived[i],
+        });
+        derived.push(of_float && dtype.is_int());
+    }
+    derived
 }
 
 fn union(a: IntRange, b: IntRange) -> IntRange {
@@ -466,8 +481,9 @@ fn map_flag(
         body: body.iter().map(super::narrow_step).collect(),
         flags: Vec::new(),
     };
+    let derived = derived_steps(&body, &dtypes, &types);
     for (at, step) in body.iter().enumerate() {
-        if types[at] != DType::I64 {
+        if types[at] != DType::I64 || derived[at] {
             continue;
         }
         let from = step.args.last().map_or(DType::I64, |arg| match *arg {
@@ -709,6 +725,31 @@ mod tests {
         let marks = |g: &Graph| g.nodes().any(|(_, node)| is_overflow_check(g, node));
         assert!(!marks(&graph(DType::F32)));
         assert!(marks(&graph(DType::I32)));
+        // The same in one map: the logarithm of an integer, and a sum.
+        let fused = |through: DType| {
+            let mut g = Graph::new();
+            let x = g.input("x", tercet_ir::Type::new(DType::I64, [4])).unwrap();
+            let (input, step) = (MapArg::Input(0), MapArg::Step);
+            let body = vec![
+                MapStep::new(ScalarOp::Cast(through), vec![input]),
+                MapStep::new(ScalarOp::Cast(DType::I64), vec![step(0)]),
+                MapStep::new(ScalarOp::Binary(BinaryFn::Add), vec![step(1), step(1)]),
+            ];
+            let shape = g.ty(x).shape.clone();
+            let inputs = vec![IndexMap::broadcast(&shape, &shape)];
+            let results = vec![2];
+            let map = Map {
+                shape,
+                inputs,
+                results,
+                body,
+            };
+            let y = g.add(map, &[x]).unwrap();
+            g.output("y", y).unwrap();
+            super::super::narrow_i64(&g).unwrap()
+        };
+        assert!(!marks(&fused(DType::F32)));
+        assert!(marks(&fused(DType::I32)));
     }
 
     #[test]

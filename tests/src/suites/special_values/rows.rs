@@ -136,11 +136,7 @@ impl RowFunction {
                     ScanFn::Max => ReduceFn::Max,
                     ScanFn::Min => ReduceFn::Min,
                 };
-                vec![
-                    (0..row.len())
-                        .map(|i| reduced(f, dtype, &row[..=i]))
-                        .collect(),
-                ]
+                vec![scanned(f, dtype, row)]
             }
             RowFunction::Softmax | RowFunction::LogSoftmax => {
                 let row: Vec<f64> = row.iter().map(|x| x.as_f64()).collect();
@@ -238,27 +234,62 @@ fn picked(row: &[Special], order: &[usize]) -> Vec<Vec<Special>> {
 }
 
 fn reduced(f: ReduceFn, dtype: DType, row: &[Special]) -> Special {
-    let Special::F(_) = row[0] else {
-        let row = row.iter().map(|x| match x {
-            Special::I(i) => *i,
-            Special::F(x) => *x as i128,
-        });
-        return Special::I(match f {
-            ReduceFn::Sum | ReduceFn::Mean => wrapped(row.sum(), dtype),
-            ReduceFn::Prod => row.fold(1, |a, b| wrapped(a * b, dtype)),
-            ReduceFn::Max => row.max().unwrap_or(0),
-            ReduceFn::Min => row.min().unwrap_or(0),
-        });
+    let last = scanned(f, dtype, row).pop();
+    match (f, last) {
+        (ReduceFn::Mean, Some(Special::F(_))) => {
+            let sum: f64 = row.iter().map(|x| x.as_f64()).sum();
+            Special::F(rounded(sum / row.len() as f64, dtype))
+        }
+        (_, last) => last.expect("a row has elements"),
+    }
+}
+
+/// The reductions of all starts of a row.
+fn scanned(f: ReduceFn, dtype: DType, row: &[Special]) -> Vec<Special> {
+    if let Special::F(_) = row[0] {
+        let combine = |a: f64, b: f64| match f {
+            ReduceFn::Sum | ReduceFn::Mean => a + b,
+            ReduceFn::Prod => a * b,
+            ReduceFn::Max => extreme(a, b, true),
+            ReduceFn::Min => extreme(a, b, false),
+        };
+        // The sum of no elements is -0, so that -0 stays.
+        let first = match f {
+            ReduceFn::Sum | ReduceFn::Mean => -0.0,
+            ReduceFn::Prod => 1.0,
+            ReduceFn::Max => f64::NEG_INFINITY,
+            ReduceFn::Min => f64::INFINITY,
+        };
+        return row
+            .iter()
+            .scan(first, |so_far, x| {
+                *so_far = combine(*so_far, x.as_f64());
+                Some(Special::F(rounded(*so_far, dtype)))
+            })
+            .collect();
+    }
+    let combine = |a: i128, b: i128| match f {
+        ReduceFn::Sum | ReduceFn::Mean => wrapped(a + b, dtype),
+        ReduceFn::Prod => wrapped(a * b, dtype),
+        ReduceFn::Max => a.max(b),
+        ReduceFn::Min => a.min(b),
     };
-    let numbers = row.iter().map(|x| x.as_f64());
-    let y = match f {
-        ReduceFn::Sum => numbers.sum::<f64>(),
-        ReduceFn::Mean => numbers.sum::<f64>() / row.len() as f64,
-        ReduceFn::Prod => numbers.product::<f64>(),
-        ReduceFn::Max => numbers.fold(f64::NEG_INFINITY, |a, b| extreme(a, b, true)),
-        ReduceFn::Min => numbers.fold(f64::INFINITY, |a, b| extreme(a, b, false)),
+    let first = match f {
+        ReduceFn::Sum | ReduceFn::Mean => 0,
+        ReduceFn::Prod => 1,
+        ReduceFn::Max => i128::MIN,
+        ReduceFn::Min => i128::MAX,
     };
-    Special::F(rounded(y, dtype))
+    row.iter()
+        .scan(first, |so_far, x| {
+            let x = match x {
+                Special::I(i) => *i,
+                Special::F(x) => *x as i128,
+            };
+            *so_far = combine(*so_far, x);
+            Some(Special::I(*so_far))
+        })
+        .collect()
 }
 
 /// NaN and infinity fill the row. A row of only `-inf` has the softmax 0.
