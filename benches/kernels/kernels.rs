@@ -1,9 +1,9 @@
-//! The kernels alone, beside the libraries that do the same.
+//! Benchmarks of single CPU kernels, each beside the same operation from another library.
 //!
-//! Named for `cargo xtask bench cpu`: `group/name`, a peer adds `/peer-NAME`.
-//! Throughput is elements = floating-point operations, or the bytes of weights
-//! where reading them is the work. Threads: the team of the process, and rayon's
-//! global pool for peers (`RAYON_NUM_THREADS` for both).
+//! `cargo xtask bench cpu` parses the names: `group/name` for a kernel of Tercet,
+//! `group/name/peer-NAME` for another library. Throughput counts floating-point operations as
+//! elements, or the bytes of weights if reading them limits the speed. Tercet's kernels and the
+//! other libraries each use as many threads as `RAYON_NUM_THREADS` says.
 #![allow(missing_docs, reason = "criterion's macros make public items")]
 
 use std::time::Duration;
@@ -22,7 +22,7 @@ use tercet_cpu::kernels::quant::{
 use tercet_cpu::kernels::{KernelThreads, SimdLevel, vmath};
 use tercet_ir::Scheme;
 
-/// `m, k, n`: square, the products of a sentence encoder, then few rows.
+/// GEMM sizes `m, k, n`: a square product, those of a sentence encoder, and products with few rows.
 const GEMM_SHAPES: [[usize; 3]; 8] = [
     [1024, 1024, 1024],
     [128, 384, 384],
@@ -42,7 +42,7 @@ const SCHEMES: [Scheme; 7] = [
     Scheme::Q5K,
     Scheme::Q6K,
 ];
-/// Batch, query heads, key heads, queries, keys, size of a head.
+/// Sizes per case: batch, query heads, key heads, queries, keys, elements per head.
 const ATTENTION_SHAPES: [[usize; 6]; 4] = [
     [1, 12, 12, 128, 128, 32],
     [8, 12, 12, 128, 128, 64],
@@ -162,7 +162,7 @@ fn peer_gemm(
     group.bench_function(format!("{name}/peer-gemm"), |bench| {
         bench.iter(|| {
             let (a, b, c) = (a.as_ptr(), b.as_ptr(), out.as_mut_ptr());
-            // SAFETY: the slices hold m x k, k x n and m x n elements in rows.
+            // SAFETY: the slices contain row-major matrices of m x k, k x n and m x n elements.
             unsafe {
                 ::gemm::gemm(
                     m, n, k, c, 1, n_stride, false, a, 1, k_stride, b, 1, n_stride, 0.0, 1.0,

@@ -14,8 +14,8 @@
 //! Invariants:
 //!
 //! - Results do not depend on the number of threads.
-//! - A run with the same sizes as the previous run allocates nothing. Operators that the table maps
-//!   to `reference_eval` are the exception.
+//! - A run with the same sizes as the previous run allocates nothing, except in operators that the
+//!   kernel table maps to `reference_eval`.
 //! - A failed run leaves states unchanged.
 
 mod aligned_alloc;

@@ -96,19 +96,21 @@ impl AcceptedLayout {
 pub(crate) struct LoweredNode {
     /// Kernel function.
     pub(crate) run: KernelRunFn,
-    /// Accepted layout of each operand.
+    /// For each operand, the layouts that the kernel reads in place.
     pub(crate) accepts: Vec<AcceptedLayout>,
-    /// True if the kernel can fail on its data.
+    /// True if the kernel can fail depending on the values of its operands.
     pub(crate) fallible: bool,
     /// Operands that may share the memory of the first result if this is their last use.
     pub(crate) in_place: Vec<usize>,
-    /// Size of the scratch memory, from the layouts of operands, then results.
+    /// Computes the size of the scratch memory from the layouts of operands, then results; `None`
+    /// if the kernel needs none.
     pub(crate) scratch: Option<KernelScratchFn>,
     /// Operand that is packed once if it is constant, and its packing function.
     pub(crate) pack: Option<(usize, KernelPackFn)>,
     /// Rough work in element operations, from the layouts of operands, then results.
     pub(crate) work: fn(&[Layout]) -> usize,
-    /// Reverts a write to a state, from the contents that the kernel saved in its scratch memory.
+    /// Restores the old contents of a state that the kernel overwrote and saved in its scratch
+    /// memory.
     pub(crate) undo: Option<KernelRunFn>,
 }
 
@@ -136,7 +138,8 @@ impl LoweredNode {
 pub(crate) enum LowerFn {
     /// A leaf of the graph; no kernel runs.
     Leaf,
-    /// A view of its operand; no kernel runs except for a copy, if one is needed.
+    /// The result is a view of the operand; no kernel runs, except a copy if strides cannot express
+    /// the view.
     View,
     /// A kernel.
     Kernel(fn(&Graph, &Node) -> LoweredNode),
@@ -157,7 +160,7 @@ pub(crate) struct CpuKernel {
     pub(crate) supports: fn(&Graph, &Node) -> Support,
     /// Lowering of the node.
     pub(crate) lower: LowerFn,
-    /// True if the kernel computes in f32; F16 and BF16 are then converted before and after it.
+    /// True if F16 and BF16 operands are converted to f32 for this kernel, and its results back.
     through_f32: bool,
 }
 
@@ -457,7 +460,7 @@ pub(crate) const REFERENCE_EVAL: CpuKernel = CpuKernel {
     through_f32: false,
 };
 
-/// The row that runs a node.
+/// The row of the kernel table that runs a node.
 ///
 /// # Errors
 /// The reason why no row supports the node.
@@ -476,8 +479,8 @@ pub(crate) fn find(graph: &Graph, node: &Node) -> Result<&'static CpuKernel, Str
     }
 }
 
-/// True for leaves whose value comes from outside or from an earlier run, and for operators whose
-/// value differs per run. All their dependents are computed in every run.
+/// True for inputs and states, and for operators of random numbers: their values differ per run.
+/// Everything that depends on them is computed in every run.
 pub(crate) fn varies(op: &Op) -> bool {
     matches!(
         op,

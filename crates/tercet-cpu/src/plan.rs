@@ -30,7 +30,7 @@ pub(crate) use finish::SENTINEL_BYTES;
 /// Alignment of every slot: a cache line, and the widest vector.
 pub(crate) const ALIGN_BYTES: usize = 64;
 
-/// Memory that holds a value.
+/// Memory in which a value is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum MemoryRoot {
     /// Input of the run, by index in the signature.
@@ -54,9 +54,10 @@ pub(crate) struct StepOperand {
     pub(crate) layout: SymLayout,
     /// Element type.
     pub(crate) dtype: DType,
-    /// True if the kernel does not read it: it was packed, or shares the memory of a result.
+    /// True if the kernel gets an empty root for this operand, because it was packed or shares the
+    /// memory of a result.
     pub(crate) absent: bool,
-    /// Index of the result whose memory it shares, if it is absent and was not packed.
+    /// If `absent` and not packed, the index of the result whose memory this operand shares.
     pub(crate) within: u8,
 }
 
@@ -78,24 +79,25 @@ pub(crate) struct CpuStep {
     pub(crate) scratch: Option<(usize, KernelScratchFn)>,
     /// Index in [`CpuProgram::packs`] of the packed operand.
     pub(crate) pack: Option<usize>,
-    /// True if the kernel can fail on its data.
+    /// True if the kernel can fail depending on the values of its operands.
     pub(crate) fallible: bool,
     /// Operands that may share the memory of the first result.
     pub(crate) in_place: Vec<usize>,
-    /// Rough amount of work, from the layouts.
+    /// Computes the rough work in element operations from the layouts of operands, then results.
     pub(crate) work: fn(&[tercet_ir::layout::Layout]) -> usize,
-    /// Reverts a write to a state, if a later step can fail.
+    /// Restores the old contents of a state that this step overwrote; kept only if a later step can
+    /// fail.
     pub(crate) undo: Option<KernelRunFn>,
 }
 
 /// Source of a constant.
 #[derive(Clone, Debug)]
 pub(crate) enum ConstSource {
-    /// A parameter: the only one in [`ProgramConst::params`].
+    /// The constant is a parameter, the only index in [`ProgramConst::params`].
     Param,
-    /// A tensor of the graph.
+    /// The constant is this tensor of the graph.
     Tensor(Tensor),
-    /// A result of this step of [`CpuProgram::prepare`].
+    /// The constant is a result of the step with this index in [`CpuProgram::prepare`].
     Step(usize),
 }
 
@@ -104,9 +106,9 @@ pub(crate) enum ConstSource {
 pub(crate) struct ProgramConst {
     /// Source of the value.
     pub(crate) source: ConstSource,
-    /// Parameters that it depends on, in ascending order.
+    /// Indices of the parameters that the constant depends on, in ascending order.
     pub(crate) params: Vec<usize>,
-    /// True if a step of a run, an output or a state assignment reads it.
+    /// True if a step of a run, an output or a state assignment reads the constant.
     pub(crate) is_read_in_run: bool,
 }
 
@@ -118,7 +120,7 @@ pub(crate) struct PackDef {
     pub(crate) pack: KernelPackFn,
     /// Index of the constant that is packed.
     pub(crate) of: usize,
-    /// Node that reads it, for errors.
+    /// Node that reads the packed operand, for errors.
     pub(crate) node: NodeId,
     /// Operator of that node.
     pub(crate) op: &'static str,
@@ -138,7 +140,7 @@ pub(crate) struct CpuSizeCheck {
     pub(crate) to: Shape,
 }
 
-/// Assignment to a state after the last step.
+/// A copy of a value to a state, after the last step of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct StateCommit {
     /// State, by index in the signature.
@@ -156,7 +158,7 @@ pub(crate) struct ArenaSlot {
     pub(crate) bytes: usize,
 }
 
-/// A compiled graph; its only data are its constants.
+/// A compiled graph. Of its tensors it contains only constants; the memory of runs is separate.
 pub(crate) struct CpuProgram {
     /// Names and types of inputs, outputs, parameters and states.
     pub(crate) signature: Signature,
@@ -164,7 +166,7 @@ pub(crate) struct CpuProgram {
     pub(crate) prepare: Vec<CpuStep>,
     /// Steps of every run.
     pub(crate) steps: Vec<CpuStep>,
-    /// Operands of all steps and commits.
+    /// Operands of all steps and of all copies to states.
     pub(crate) operands: Vec<StepOperand>,
     /// Constants and parameters.
     pub(crate) consts: Vec<ProgramConst>,
@@ -225,6 +227,6 @@ struct PendingArenaSlot {
     elem_bytes: usize,
     /// Bytes at the symbols' bounds.
     bytes: usize,
-    /// True if it stays live until the end of the run.
+    /// True if the slot stays live until the end of the run.
     pinned: bool,
 }

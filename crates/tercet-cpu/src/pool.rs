@@ -24,7 +24,7 @@ impl HelperPool {
         }
     }
 
-    /// Number of threads, including the caller, that work in parallel for a caller on this thread.
+    /// Number of threads, including this one, that can work in parallel on a job of this thread.
     pub(crate) fn threads(&self) -> usize {
         self.shared().threads()
     }

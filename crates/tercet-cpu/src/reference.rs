@@ -93,7 +93,8 @@ struct ReferenceExecutable {
     graph: Arc<Graph>,
     signature: Signature,
     bounds: Bindings,
-    /// Parameters and states by name; inputs only during a run. An absent state is all zeros.
+    /// Tensors of parameters and states by name, and during a run of inputs too. A state without an
+    /// entry is all zeros.
     leaves: BTreeMap<String, Tensor>,
     random: RngState,
     last: LastRun,

@@ -139,7 +139,7 @@ fn channels_side_by_side() {
         ([2, 1, 20, 50], [ONE, axis(7, 3, 1, 1), axis(7, 3, 1, 1)]),
         ([1, 2, 5, 13], [ONE, axis(9, 3, 2, 1), axis(11, 3, 2, 1)]),
         ([1, 1, 3, 97], [ONE, axis(13, 3, 1, 0), axis(5, 2, 1, 1)]),
-        // Rows that are split, and one that is longer than a block.
+        // Rows of windows that are split between tasks, and a row that is longer than a block.
         ([1, 1, 2, 12], [ONE, axis(3, 3, 1, 1), axis(700, 3, 1, 1)]),
         ([1, 1, 40, 16], [ONE, ONE, axis(1100, 5, 2, 2)]),
         // More taps than a tile processes at once.
@@ -153,7 +153,7 @@ fn channels_side_by_side() {
             [1, 1, 2, 12],
             [axis(6, 2, 2, 1), axis(5, 3, 2, 0), axis(9, 1, 2, 0)],
         ),
-        // Dilation, and different padding after.
+        // Dilation, and more or less padding after an axis than before it.
         (
             [1, 1, 3, 18],
             [ONE, [11, 3, 1, 3, 2, 5], [12, 2, 2, 4, 0, 3]],
@@ -161,7 +161,7 @@ fn channels_side_by_side() {
         // Windows that are entirely in padding.
         ([1, 1, 2, 16], [ONE, axis(2, 2, 1, 5), axis(3, 2, 3, 4)]),
         ([1, 1, 2, 16], [ONE, axis(0, 3, 1, 2), axis(4, 3, 1, 1)]),
-        // 1x1 windows: few and many channels of y, and long sums.
+        // 1x1 windows with few and many channels of y, and with many channels of x.
         ([2, 2, 30, 18], [ONE, axis(5, 1, 1, 0), axis(9, 1, 1, 0)]),
         ([1, 2, 30, 40], [ONE, axis(5, 1, 1, 0), axis(9, 1, 1, 0)]),
         ([2, 1, 400, 12], [ONE, axis(5, 1, 1, 0), axis(9, 1, 1, 0)]),
@@ -199,7 +199,8 @@ fn one_channel_each() {
         ([1, 8, 1, 1], [ONE, axis(20, 13, 1, 6), axis(20, 13, 1, 6)]),
         ([1, 20, 1, 1], [ONE, axis(0, 3, 1, 2), axis(4, 3, 1, 1)]),
         ([3, 8, 1, 1], [ONE, axis(2, 2, 1, 5), axis(3, 2, 3, 4)]),
-        // Long rows: whole rows, few rows, and rows that are split.
+        // Long rows of windows: tasks of whole rows, inputs of few rows, and rows that are split
+        // between tasks.
         ([2, 3, 1, 1], [ONE, axis(33, 3, 1, 1), axis(45, 3, 1, 1)]),
         (
             [1, 18, 1, 2],
@@ -228,7 +229,7 @@ fn one_channel_each() {
 #[test]
 fn by_columns() {
     let cases: &[Case] = &[
-        // 1x1 windows: all elements in order, and a subset of them.
+        // 1x1 windows that read all elements of x in order, or a subset of them.
         (
             [2, 1, 30, 70],
             [axis(3, 1, 1, 0), axis(9, 1, 1, 0), axis(11, 1, 1, 0)],

@@ -138,7 +138,7 @@ fn kernels_agree_with_those_of_channels_first() {
         ([1, 1, 64, 40], [axis(19, 3, 1, 1), axis(23, 3, 1, 1)]),
         ([2, 1, 33, 3], [axis(5, 1, 1, 0), axis(9, 1, 1, 0)]),
         ([1, 1, 40, 17], [axis(5, 1, 2, 0), axis(9, 1, 2, 0)]),
-        // Sums with several chains: of taps, and of channels.
+        // Sums that are split into several chains, along taps and along channels.
         ([1, 1, 200, 20], [axis(6, 3, 1, 1), axis(5, 3, 1, 1)]),
         ([1, 1, 1100, 20], [axis(3, 2, 1, 1), axis(4, 1, 2, 0)]),
         ([1, 1, 5, 9], [[11, 3, 1, 3, 4], [12, 2, 2, 4, 3]]),
@@ -193,8 +193,8 @@ fn pool(g: &mut Graph, f: PoolFn, x: Value) -> Result<Value, OpError> {
 }
 
 /// A graph with all operators that occur between convolutions: sums, squeeze-and-excitation gates,
-/// slices and concatenations of channels, and pools. Some values leave the channels-last region in
-/// between.
+/// slices and concatenations of channels, and pools. Between convolutions, some values pass through
+/// operators that have no channels-last kernel.
 fn network() -> Result<Graph, OpError> {
     let silu = Some(UnaryFn::Silu);
     let mut g = Graph::new();

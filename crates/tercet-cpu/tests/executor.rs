@@ -17,7 +17,7 @@ fn cache() -> Result<Graph, OpError> {
     let s = g.state("s", Type::new(DType::F32, [4, 2]))?;
     let new = g.dynamic_update_slice(s, x, at)?;
     g.assign(s, new)?;
-    // A later fallible node reads the written state.
+    // A node that may fail reads the state after it was written.
     let row = g.gather(new, pick, 0)?;
     g.output("row", row)?;
     Ok(g)

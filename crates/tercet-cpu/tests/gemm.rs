@@ -195,8 +195,8 @@ fn products_agree_with_f64() {
 
 #[test]
 fn packed_weights_are_reusable() {
-    // The second size has panels that a single row reads in parallel, remaining panels, and two
-    // chains.
+    // In the second size, a single row of A is multiplied with several panels at once, then with
+    // the remaining panels, in two chains over k.
     for (&level, (k, n)) in SimdLevel::available()
         .iter()
         .flat_map(|level| [(40, 50), (700, 245)].map(|size| (level, size)))

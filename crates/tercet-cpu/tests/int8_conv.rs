@@ -30,7 +30,8 @@ fn weights(len: usize, codes: Int8Encoding, large: Option<usize>) -> Vec<u8> {
     if let Some(apart) = large {
         let own = bytes(len, 3);
         for (i, w) in all.iter_mut().enumerate() {
-            // Keep every `apart`th weight, and sometimes its neighbour.
+            // Every `apart`th weight, and sometimes its neighbour, keeps its random value; all
+            // others become small.
             if i % apart > usize::from(i % 3 == 0) {
                 *w = (codes.zero as u8)
                     .wrapping_add(own[i] % 61)
@@ -173,17 +174,17 @@ fn check(
 }
 
 const CASES: &[Case] = &[
-    // 1x1 windows and contiguous rows: whole panels, partial panels, all remainders of channels,
-    // odd depths.
+    // 1x1 windows on contiguous rows. The sizes cover whole and partial panels of windows, all
+    // remainders of channels of y, and odd numbers of channels of x.
     ([1, 1, 5, 7], [[3, 1, 1, 1, 0, 0], [7, 1, 1, 1, 0, 0]]),
     ([2, 1, 64, 13], [[7, 1, 1, 1, 0, 0], [7, 1, 1, 1, 0, 0]]),
     ([1, 1, 131, 40], [[14, 1, 1, 1, 0, 0], [14, 1, 1, 1, 0, 0]]),
     ([1, 1, 16, 96], [[40, 1, 1, 1, 0, 0], [41, 1, 1, 1, 0, 0]]),
-    // One window; one or two windows after whole panels; channels after whole blocks.
+    // A single window; one or two windows after whole panels; channels of y after whole blocks.
     ([1, 1, 210, 9], [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 0, 0]]),
     ([1, 2, 66, 11], [[3, 1, 1, 1, 0, 0], [11, 1, 1, 1, 0, 0]]),
     ([1, 1, 98, 14], [[3, 1, 1, 1, 0, 0], [6, 1, 1, 1, 0, 0]]),
-    // Padding on all sides, short rows, strides.
+    // Windows with padding on all sides, short rows, and strides.
     ([1, 1, 3, 8], [[9, 3, 1, 1, 1, 1], [7, 3, 1, 1, 1, 1]]),
     ([2, 1, 70, 33], [[7, 3, 1, 1, 1, 1], [7, 3, 1, 1, 1, 1]]),
     ([1, 1, 3, 20], [[33, 7, 2, 1, 3, 3], [45, 7, 2, 1, 3, 2]]),
@@ -192,7 +193,7 @@ const CASES: &[Case] = &[
     ([1, 1, 6, 5], [[19, 3, 3, 2, 2, 1], [40, 2, 3, 5, 4, 0]]),
     ([1, 1, 2, 4], [[1, 1, 1, 1, 0, 0], [61, 5, 4, 3, 7, 6]]),
     ([1, 1, 4, 3], [[11, 3, 1, 1, 2, 2], [1, 3, 1, 1, 1, 1]]),
-    // One tap over rows and planes, strides along one axis, dilation, parts of wide rows.
+    // One tap per row, strides along one axis, dilation, and wide rows that are split.
     ([2, 1, 37, 13], [[15, 1, 2, 1, 0, 0], [31, 1, 2, 1, 1, 0]]),
     ([1, 2, 5, 8], [[11, 1, 3, 1, 0, 1], [50, 4, 2, 2, 3, 2]]),
     ([1, 1, 2, 70], [[70, 3, 2, 1, 1, 1], [80, 1, 1, 1, 0, 0]]),
@@ -206,16 +207,16 @@ const CASES: &[Case] = &[
     ([1, 1, 300, 20], [[9, 3, 1, 1, 1, 1], [20, 3, 1, 1, 1, 1]]),
     ([2, 2, 13, 14], [[30, 3, 1, 1, 1, 1], [17, 3, 1, 1, 1, 1]]),
     ([1, 1, 900, 13], [[4, 3, 1, 1, 1, 1], [5, 3, 1, 1, 1, 1]]),
-    // More columns than a task holds, and weights that are read only once.
+    // So much weight data that each task reads it only once, and more columns than one task packs.
     ([1, 1, 400, 64], [[9, 3, 1, 1, 1, 1], [9, 3, 1, 1, 1, 1]]),
-    // Groups, including groups of one channel.
+    // Several groups of channels, including groups of one channel.
     ([2, 3, 4, 7], [[8, 3, 1, 1, 1, 1], [9, 3, 1, 1, 1, 1]]),
     ([2, 5, 1, 1], [[9, 3, 1, 1, 1, 1], [18, 3, 1, 1, 1, 1]]),
     ([1, 4, 1, 3], [[15, 3, 2, 1, 1, 1], [37, 3, 2, 1, 1, 1]]),
     ([1, 33, 1, 1], [[7, 5, 1, 1, 2, 2], [7, 5, 1, 1, 2, 2]]),
     ([1, 3, 1, 1], [[200, 3, 1, 2, 2, 2], [130, 2, 3, 4, 3, 0]]),
     ([1, 2, 1, 1], [[12, 9, 1, 1, 4, 4], [12, 9, 1, 1, 4, 4]]),
-    // Windows only in padding; no channels.
+    // Windows that are entirely in padding, and a convolution without input channels.
     ([1, 1, 2, 3], [[1, 2, 3, 1, 4, 4], [1, 2, 3, 1, 3, 3]]),
     ([1, 1, 0, 3], [[3, 1, 1, 1, 0, 0], [4, 1, 1, 1, 0, 0]]),
 ];

@@ -1,5 +1,5 @@
-//! I32 GEMM compared with plain loops: elements within 16 bits and beyond, and weights in the i8
-//! range.
+//! I32 GEMM compared with plain loops, for elements that fit in 16 bits, larger elements, and
+//! weights in the i8 range.
 
 use tercet_cpu::kernels::int_gemm::{IntGemmShape, int_gemm, int_gemm_wide, pack_panels};
 #[cfg(target_arch = "x86_64")]
@@ -118,8 +118,8 @@ fn products_with_weights_of_bytes_are_those_of_the_sums_written_out() {
     ] {
         let shape = IntGemmShape { m, k, n };
         for b in weights(k * n, 3) {
-            // Elements of one byte, of a byte and a bit, and of two, three and four limbs; the last
-            // ones wrap.
+            // Elements of 8 bits, of 9 bits, and of two, three and four 8-bit limbs; sums of the
+            // last wrap.
             for (bits, moved) in [(8, 0), (8, 128), (8, -77), (9, 0), (17, 3), (32, 0)] {
                 let mut a = extremes(m * k, 5, bits);
                 a.iter_mut().for_each(|a| *a = a.wrapping_add(moved));

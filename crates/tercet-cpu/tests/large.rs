@@ -10,7 +10,7 @@ use tercet_ir::{
     Backend, CompileOptions, DType, Graph, OpError, Scheme, Tensor, TensorType, Type, Value,
 };
 
-/// Numbers without a pattern that rows or columns could share.
+/// Numbers without a period, so that no two rows or columns are equal.
 fn numbers(dtype: DType, shape: &[usize]) -> Tensor {
     let ty = TensorType::new(dtype, shape);
     let mut state = 12345u32;
@@ -224,7 +224,7 @@ fn scans_and_log_softmax() {
 fn packed_weights() {
     for &scheme in Scheme::ALL.iter().filter(|s| s.storage() == DType::U8) {
         let row = scheme.row_bytes(512).unwrap();
-        // Bytes that keep scales below the infinities of f16.
+        // Weight bytes in which no f16 scale is an infinity.
         let bytes: Vec<u8> = (0..401 * row).map(|i| (i * 7 % 120) as u8).collect();
         let w = [Tensor::from_slice(&[401, row], &bytes).unwrap()];
         check(&w, |g, x| g.dequantize(x[0], scheme));

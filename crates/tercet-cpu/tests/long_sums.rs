@@ -68,17 +68,17 @@ fn transposed(x: &[f32], cols: usize) -> Vec<f32> {
 /// Kernel that computes a product.
 #[derive(Clone, Copy, Debug)]
 enum Way {
-    /// Both operands as they are, `[m, K]` and `[N, K]`.
+    /// The kernel gets both operands unpacked, `[m, K]` and `[N, K]`.
     Dots,
     /// Left-hand side `[K, m]`.
     StridedDots,
     /// Right-hand side `[K, N]`.
     Rows,
-    /// Packed panels of the right-hand side.
+    /// The kernel gets the right-hand side as packed panels.
     Packed,
-    /// Right-hand side `[N, K]` in BF16.
+    /// The kernel gets the right-hand side `[N, K]` in BF16.
     Halves,
-    /// A 1x1 convolution whose weights are the left-hand side.
+    /// The kernel is a 1x1 convolution whose weights are the left-hand side.
     Pointwise,
 }
 
@@ -194,7 +194,7 @@ fn pointwise(level: SimdLevel, m: usize, w: &[f32], x: &[f32], y: &mut [f32]) {
 
 #[test]
 fn products_keep_within_the_tolerance() {
-    // Rounded to values that are exact in BF16.
+    // The right-hand side, rounded to values that BF16 represents exactly.
     let w: Vec<f32> = noise(N * K, 2)
         .iter()
         .map(|w| f32::from_bits(w.to_bits() & 0xFFFF_0000))

@@ -8,7 +8,7 @@ use tercet_ir::{
     TensorError, TensorType, Type, Value, one_line,
 };
 
-/// 2^50 bytes with F32 elements.
+/// Number of F32 elements that need 2^50 bytes.
 const HUGE: usize = 1 << 48;
 
 /// Stage at which an executable reports the error.
@@ -166,7 +166,7 @@ fn sizes_of_a_run_that_memory_cannot_hold_are_errors() -> Result<(), Box<dyn std
     for refused in refusals(&g, &options, &[("x", 8)]) {
         assert!(refused.is_of_memory(), "{refused:?}");
     }
-    // With zero rows it is an empty tensor.
+    // If the number of rows is zero, the tensor is empty and needs no memory.
     let backends: [&dyn Backend; 2] = [&CpuBackend::new(), &ReferenceBackend::new()];
     for backend in backends {
         let done = backend.compile(&g, &options)?.run(&[("x", &ones(0))])?;

@@ -77,7 +77,7 @@ fn the_second_of_equal_kinds_where_the_first_is_folded() -> Result<(), Failure> 
     let b = index(&mut g, "b")?;
     let folded = g.gather(table, at, 0)?;
     let kept = g.gather(table, b, 0)?;
-    // A further node of this kind, which only a rule generates.
+    // A further node of the same kind, which only a rewrite rule generates.
     let hot = g.one_hot(b, 4, DType::F32)?;
     let sum = g.plus(folded, kept)?;
     g.output("y", sum)?;
@@ -151,7 +151,7 @@ fn a_node_of_a_graph_inside_a_node() -> Result<(), Failure> {
     let steps = g.input("steps", Type::new(DType::I32, [3, 2]))?;
     let calm = g.input("calm", Type::new(DType::I32, [3, 2]))?;
     let (body, inner) = block()?;
-    // A loop without readers, with the same operators.
+    // A loop whose results nothing reads, with the same operators as the loop that fails.
     g.scan_over(&[], &[calm], &[rows], block()?.0)?;
     let y = g.scan_over(&[], &[steps], &[rows], body)?;
     g.output("y", y)?;

@@ -56,7 +56,7 @@ impl Weights {
         }
     }
 
-    /// Computes `x W^T`; rows may be rounded.
+    /// Computes `x W^T` with the kernel that may round rows of `x` to 16 bits.
     fn rounded(
         &self,
         level: SimdLevel,
@@ -116,8 +116,8 @@ impl Weights {
     /// magnitudes. The second is relative to that sum with each element replaced by the maximum of
     /// its 256 elements. Scales are normal numbers.
     fn check(&self, what: &str, x: &[f32], y: &[f32], (own, greatest): (f64, f64)) {
-        // Sums of quantized values and of zero points are subtracted from each other; the values
-        // are at most 15, and scales here are 1.
+        // The kernel subtracts sums of zero points from sums of quantized values, which are at most
+        // 15; scales here are 1.
         let offset = match self.scheme {
             Scheme::Int4Asym => 15.0,
             _ => 0.0,
@@ -171,7 +171,8 @@ fn each_number_of_rows_and_columns() {
                 for &level in SimdLevel::available() {
                     let what = format!("{m} rows at {}", level.name());
                     let y = w.rounded(level, KernelThreads::Pool, &x, &GemmEpilogue::NONE);
-                    // Such elements are represented exactly.
+                    // 16-bit fixed point represents these elements exactly, so the result has only
+                    // float rounding errors.
                     w.check(&what, &x, &y, (1e-6, 1e-7));
                     let alone = w.rounded(level, KernelThreads::Serial, &x, &GemmEpilogue::NONE);
                     assert_eq!(
@@ -221,7 +222,7 @@ fn a_row_does_not_depend_on_the_others() {
                 );
                 assert_eq!(some, all[..m * n], "{scheme:?}, {m} rows");
             }
-            // Few rows are not rounded.
+            // With so few rows, the kernel does not round `x`.
             let few = w.rounded(
                 level,
                 KernelThreads::Serial,
@@ -261,7 +262,7 @@ fn epilogues_and_rows_that_are_not_finite() {
     }
 }
 
-/// Blocks that repeat one byte, with 16-bit scales of 1.
+/// Weight blocks in which every byte is the same, except f16 scales, which are 1.
 fn uniform(scheme: Scheme, byte: u8, count: usize) -> Option<Vec<u8>> {
     let halves = match scheme {
         Scheme::Q8_0 | Scheme::Q4_0 | Scheme::Q5_0 => 0..2,
@@ -302,8 +303,8 @@ fn the_greatest_codes_scales_and_elements() {
                     let x: Vec<f32> = (0..m * k).map(|i| x[i % 2]).collect();
                     for &level in SimdLevel::available() {
                         let what = format!("bytes {byte:#x}, {m} rows, {name}, {}", level.name());
-                        // A chain of 512 equal terms can be biased by half a unit per addition;
-                        // integer sums are exact.
+                        // The float reference adds 512 equal terms in a chain, which may err by
+                        // half a unit per addition in the same direction; integer sums are exact.
                         let (chain, whole) = (512.0 * f64::from(f32::EPSILON) / 2.0, 1e-6);
                         let own = |integers: bool| match integers && i16_is_profitable(level) {
                             true => whole,

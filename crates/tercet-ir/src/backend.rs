@@ -142,9 +142,9 @@ pub struct StepTime {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputSelection<'a> {
-    /// All outputs, in the order of the signature.
+    /// All outputs are copied, in the order of the signature.
     All,
-    /// Only the outputs with these names, in this order.
+    /// Only the outputs with these names are copied, in this order.
     Only(&'a [&'a str]),
 }
 
@@ -187,12 +187,12 @@ pub trait Backend: Send + Sync {
     /// The executor's name: `cpu`, `reference`, `wgpu`, `vulkan`.
     fn name(&self) -> &'static str;
 
-    /// The 16-bit dtypes that the device multiplies faster than F32. Naming them in
+    /// The 16-bit dtypes that the device multiplies faster than F32. Setting one of them as
     /// [`CompileOptions::matmul_precision`] speeds up matmuls.
     fn fast_matmul_dtypes(&self) -> Vec<DType>;
 
-    /// As [`Backend::fast_matmul_dtypes`], for matmuls with quantized weights only. It includes at
-    /// least those dtypes.
+    /// As [`Backend::fast_matmul_dtypes`], for matmuls with quantized weights only. It contains at
+    /// least the dtypes of that method.
     fn fast_quant_matmul_dtypes(&self) -> Vec<DType> {
         self.fast_matmul_dtypes()
     }

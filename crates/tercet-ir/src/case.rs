@@ -102,7 +102,7 @@ impl OpCase {
 pub struct RejectCase {
     /// The case's name, unique within the operator.
     pub name: &'static str,
-    /// A part of the error's text, sources included.
+    /// A part of the error's text, including its causes.
     pub message: &'static str,
     /// Builds the graph.
     pub build: fn(&mut Graph) -> Result<Value, OpError>,
@@ -250,7 +250,8 @@ impl CaseGraph {
         self.output(value)
     }
 
-    /// Requires runs to fail with an error whose text, sources included, contains `message`.
+    /// Makes the case expect that runs fail with an error whose text, including its causes,
+    /// contains `message`.
     pub fn expect_fault(&mut self, message: &'static str) {
         self.expected_fault = Some(message);
     }

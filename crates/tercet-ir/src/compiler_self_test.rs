@@ -2,10 +2,11 @@
 //!
 //! rustc 1.95.0 (LLVM 22.1.2) miscompiles a loop with thin LTO, `opt-level = 3` and 4 codegen
 //! units. The loop writes a buffer that was allocated zeroed (`vec![0; n]`) and zeroes a part of it
-//! in each iteration. The compiler removes the zeroing, so values of earlier iterations remain.
-//! Index iteration in that form gives wrong broadcasts without an error. The rest of the code
-//! avoids the form, and the release profile avoids these settings, but a user's profile may have
-//! them. This module therefore contains the form only to check its result.
+//! in each iteration. The compiler removes the zeroing, so values of earlier iterations remain. If
+//! the iteration over tensor indices is compiled in that form, broadcasts are wrong without an
+//! error. The rest of the code avoids the form, and the release profile avoids these settings, but
+//! a user's profile may have them. This module therefore contains the form only to check its
+//! result.
 
 use std::fmt;
 
@@ -37,7 +38,8 @@ impl fmt::Display for Miscompiled {
 
 impl std::error::Error for Miscompiled {}
 
-/// A function with the tested code form: the flat index of each element of a broadcast.
+/// A function with the miscompiled code form: it computes the flat index of each element of a
+/// broadcast.
 type SelfTestFn = fn(from: &[usize], to: &[usize]) -> Vec<usize>;
 
 const FORMS: [(&str, SelfTestFn); 2] = [

@@ -109,13 +109,13 @@ pub trait CustomOp: fmt::Debug + Send + Sync {
 /// A WGSL kernel of a [`CustomOp`].
 ///
 /// All bindings are in group 0. Binding 0 is `var<uniform>`, a struct of the `params` in order;
-/// without params it is absent. From binding 1 on follow all operands as `var<storage, read>`, then
+/// without params it is absent. Bindings from 1 on are all operands as `var<storage, read>`, then
 /// the results in `writes` as `var<storage, read_write>`.
 ///
-/// Each is an `array` of `u32`, `i32` or `f32` (for results also of atomics). It holds a dense
-/// row-major tensor as words. A word packs two 16-bit or four 8-bit elements, the lower index in
-/// the low bits. An array may be longer than its tensor. The initial contents of a result are
-/// undefined.
+/// Each operand or result is an `array` of `u32`, `i32` or `f32` (for results also of atomics). It
+/// contains a dense row-major tensor as words. A word packs two 16-bit or four 8-bit elements, the
+/// lower index in the low bits. An array may be longer than its tensor. The initial contents of a
+/// result are undefined.
 ///
 /// An out-of-bounds access is redirected to some element inside the array. A kernel that does not
 /// terminate loses the device.
@@ -196,8 +196,9 @@ pub enum WgslGrid {
     /// Threads along each axis. A device that supports fewer workgroups along an axis rejects the
     /// node.
     Axes([Dim; 3]),
-    /// Threads in a line of any length. A line that is too long for one axis continues along the
-    /// second: the workgroup index is `workgroup_id.y * num_workgroups.x + workgroup_id.x`.
-    /// Workgroups beyond the end of the line must do nothing.
+    /// A one-dimensional grid of any number of threads. If there are too many workgroups for one
+    /// axis of a dispatch, they continue along the second: the workgroup index is `workgroup_id.y *
+    /// num_workgroups.x + workgroup_id.x`. Workgroups beyond the requested number of threads must
+    /// do nothing.
     Line(Dim),
 }

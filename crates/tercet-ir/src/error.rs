@@ -357,7 +357,7 @@ pub enum CompileError {
     /// This library was miscompiled by its compiler.
     #[error("this build is miscompiled, so its results are unreliable")]
     Miscompiled(#[from] Miscompiled),
-    /// A size at the symbols' upper bounds is invalid.
+    /// A size of the graph is invalid if symbols have their upper bounds.
     #[error("at the symbols' bounds")]
     Bounds(#[from] DimError),
     /// The program does not fit in memory.

@@ -48,7 +48,8 @@ pub enum Gradient<O: 'static> {
     /// The derivative is zero wherever it exists, for this reason. Gradients stop here without an
     /// error.
     Zero(&'static str),
-    /// The operator has no gradient, for this reason. A gradient that needs it is an error.
+    /// The operator has no gradient, for this reason. Requesting a gradient that depends on the
+    /// operator's gradient is an error.
     None(&'static str),
 }
 
@@ -119,10 +120,10 @@ impl Graph {
         self.gradients_of(loss, wanted, false)
     }
 
-    /// As [`Graph::gradients`], with fewer forward values saved. Gradients recompute elementwise
-    /// values from values that are saved anyway, for example activations from their inputs. The
-    /// results are the same. Memory is saved if a large value would be stored only for gradients;
-    /// elementwise work is done twice.
+    /// As [`Graph::gradients`], but the gradients read fewer values of the forward pass. Gradients
+    /// recompute elementwise values from values that are saved anyway, for example activations from
+    /// their inputs. The results are the same. Memory is saved if a large value would be stored
+    /// only for gradients; elementwise work is done twice.
     ///
     /// # Errors
     /// As [`Graph::gradients`].

@@ -85,7 +85,8 @@ impl<'a> LegalizeBuilder<'a> {
         let op = self.with_legal_subgraphs(op.into());
         let node = match self.as_node(op, inputs) {
             Ok(node) => node,
-            // `Graph::add` fails here with the proper error.
+            // Type inference has failed, so `Graph::add` fails too and returns the error for the
+            // operands.
             Err(op) => return self.graph.add(op, inputs).map(|v| vec![v]),
         };
         let reason = match self.target.supports(&self.graph, &node) {
@@ -140,7 +141,7 @@ impl<'a> LegalizeBuilder<'a> {
                 reason: format!("{} in `{name}` of {outer}: {}", n.node, n.reason),
                 ..n
             });
-            // A rule may add a node twice, so skip duplicates.
+            // If a rule adds the same node twice, it is listed once.
             for node in refused {
                 if !self.unsupported.contains(&node) {
                     self.unsupported.push(node);
@@ -153,7 +154,7 @@ impl<'a> LegalizeBuilder<'a> {
         }
     }
 
-    /// The node that `add` would create, or the operator if `add` would fail.
+    /// The node that `add` would create; an error with the operator if `add` would fail.
     fn as_node(&self, op: Op, inputs: &[Value]) -> Result<Node, Op> {
         let types: Option<Vec<&Type>> = inputs.iter().map(|v| self.graph.get_type(*v)).collect();
         match types.and_then(|types| infer(&op, &types).ok()) {

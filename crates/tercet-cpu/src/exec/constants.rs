@@ -18,9 +18,9 @@ use crate::kernels::{KernelThreads, parallel};
 use crate::plan::{ALIGN_BYTES, ConstSource, CpuProgram, CpuStep, MemoryRoot, StepOperand};
 use tercet_ir::layout::Layout;
 
-/// Weights per thread that are packed before the next weights are computed.
+/// Number of weights per thread that are packed as one group, before the next group is computed.
 const TOGETHER: usize = 4;
-/// Approximate limit of the bytes of these weights.
+/// Approximate limit of the bytes of the weights that are packed as one group.
 const TOGETHER_BYTES: usize = 16 << 20;
 
 /// Maximum bytes of an unaligned weight that a thread copies into private scratch memory before
@@ -32,7 +32,7 @@ const STAGED_BYTES: usize = 32 << 20;
 struct ConstDependents {
     /// Constants that depend on each parameter.
     of_param: Vec<Vec<usize>>,
-    /// Packs that are made from each constant.
+    /// For each constant, the indices of the packed operands that are made from it.
     packs: Vec<Vec<usize>>,
 }
 
@@ -151,7 +151,7 @@ impl Constants {
         }
     }
 
-    /// Computes the missing constants and packs that runs read.
+    /// Computes the constants and packed operands that runs read and that do not exist yet.
     ///
     /// # Errors
     /// A missing parameter, a failure of a kernel, or out of memory.

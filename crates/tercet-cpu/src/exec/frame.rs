@@ -18,7 +18,7 @@ const PARALLEL_WORK: usize = 1 << 13;
 pub(crate) struct ExecutionContext {
     pub(crate) constants: Constants,
     arena: Option<AlignedBuffer>,
-    /// Sizes of the next run. `layouts` belong to the sizes in `sized`.
+    /// Sizes of the next run. `layouts` were evaluated for the sizes in `sized`.
     pub(crate) sizes: Bindings,
     sized: Option<Bindings>,
     /// True if the steps were assigned to several threads.

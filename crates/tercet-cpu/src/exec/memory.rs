@@ -184,8 +184,8 @@ fn const_bytes(consts: &[Option<Tensor>], c: usize) -> &[u8] {
         .bytes()
 }
 
-/// Range of the arena that a step writes. Index `at` is the result, or the number of results for
-/// scratch memory.
+/// Range of the arena that a step writes. `at` is the index of the result that is stored there; for
+/// scratch memory it is the number of results.
 #[derive(Clone, Copy)]
 struct WrittenRange {
     at: usize,
@@ -240,7 +240,7 @@ fn shared_range<'a>(parts: &[(usize, &'a [u8])], slot: ArenaSlot) -> &'a [u8] {
 fn take_written<'a>(written: &mut SmallVec<[(usize, &'a mut [u8]); 4]>, at: usize) -> &'a mut [u8] {
     match written.iter().position(|(i, _)| *i == at) {
         Some(i) => written.swap_remove(i).1,
-        // Aligned for every dtype, like all memory.
+        // Even an empty slice is aligned for every dtype, as kernels require.
         None => bytemuck::cast_slice_mut::<AlignedWord, u8>(&mut []),
     }
 }

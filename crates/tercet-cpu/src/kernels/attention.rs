@@ -32,8 +32,8 @@ const KEY_BLOCK: usize = 128;
 /// Multiply-adds that take one thread about 50 us.
 const SERIAL_WORK: usize = 500_000;
 
-/// A `[batch, head, sequence, dim]` operand with contiguous `dim`. Strides express both axis
-/// orders, and slices of a packed QKV projection.
+/// A `[batch, head, sequence, dim]` operand with contiguous `dim`. Strides can express heads before
+/// or after positions, and slices of a packed QKV projection.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadsView<'a> {
     /// Elements of the operand.
@@ -58,7 +58,7 @@ pub enum AttentionKeyMask<'a> {
     None,
     /// Keys up to position `kv_len - q_len + query` are visible.
     Causal,
-    /// The last `w` of the causal keys are visible.
+    /// Of the keys that a causal mask shows to a query, only the last `w` are visible.
     SlidingWindow(usize),
     /// Keys whose byte is not 0 are visible.
     Keep(&'a [u8], [usize; 4]),
@@ -286,7 +286,8 @@ pub fn attention_with_lse(
     );
 }
 
-/// One task. Each index in `rows` is (head of the group, query), with the query varying fastest.
+/// One task. An index in `rows` enumerates pairs of a query head of the group and a query; the
+/// query varies fastest.
 struct AttentionTask<'a> {
     a: &'a AttentionArgs<'a>,
     q: HeadsView<'a>,
@@ -393,8 +394,8 @@ fn load_query(job: &AttentionTask<'_>, r: usize, to: &mut [f32]) {
     }
 }
 
-/// Writes the result of row `r` from its weighted values, its maximum score and the sum of its
-/// weights.
+/// Writes the result of row `r`: its weighted sum of values divided by the sum of its weights, and
+/// its log-sum-exp if requested.
 ///
 /// # Safety
 /// Requires the instructions of `S`; no other task writes this row.

@@ -35,7 +35,7 @@ pub enum ChainSource {
 /// Destination of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChainTarget {
-    /// A tile that differs from the step's operands.
+    /// A tile that is not an operand of the same step.
     Tile(usize),
     /// A result of the chain.
     Out(usize),
@@ -202,7 +202,7 @@ struct ChainOperands<'a> {
     n: usize,
     /// Previous contents of the results, one tile each.
     results: &'a [f32],
-    /// Tiles before and after the step's own tile.
+    /// The tiles before (`low`) and after (`high`) the tile that the step writes.
     low: &'a [f32],
     high: &'a [f32],
     high_at: usize,

@@ -8,8 +8,9 @@
 //! The choice depends on weights and attributes, not on sizes of x, so constant weights are packed
 //! once.
 //!
-//! An element of y is a chain of `fma` over channels and then taps, in the blocks of its kernel. It
-//! depends on the SIMD level, but never on threads or on the partition of windows.
+//! An element of y is a chain of `fma` over channels and then taps; each kernel fixes where the
+//! chain is split into blocks. So the value depends on the SIMD level, but never on threads or on
+//! the partition of windows into tasks.
 
 mod columns;
 mod depthwise;
@@ -61,7 +62,7 @@ enum ConvAlgorithm {
 }
 
 impl ConvShape {
-    /// Number of products per sum.
+    /// Number of products in the sum of one element of y.
     pub(crate) fn k(&self) -> usize {
         self.channels * self.windows.taps()
     }
@@ -72,8 +73,8 @@ impl ConvShape {
         match self.channels {
             _ if !self.windows.is_compact() => ConvAlgorithm::Columns,
             1 if self.groups >= MANY || self.groups >= self.m => ConvAlgorithm::Depthwise,
-            // With one tap, columns are elements of x: packing them costs less than transposing the
-            // sums.
+            // With one tap, the im2col columns are elements of x. Packing them costs less than the
+            // transpose of the sums that `direct` needs.
             1.. if self.m >= MANY && self.windows.taps() > 1 => ConvAlgorithm::Direct,
             _ => ConvAlgorithm::Columns,
         }

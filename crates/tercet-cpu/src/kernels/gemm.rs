@@ -6,7 +6,7 @@
 //! rows of A.
 //!
 //! A is read in place: a tile has few rows, so broadcasts from them hit the cache. Only a
-//! column-major A is packed first (`across`). Skinny GEMMs (few rows) read an unpacked B in place
+//! column-major A is packed first (`pack_a`). Skinny GEMMs (few rows) read an unpacked B in place
 //! (`small`).
 //!
 //! Each element of a packed product is a chain of `fma` over k in ascending order, one chain per k
@@ -223,8 +223,8 @@ pub(crate) fn check(
     !is_empty
 }
 
-/// Computes one task's columns, from `col0` on, of a wider `c`. It is for callers that generate B a
-/// few panels at once. The caller must have checked all bounds, and no other task may write these
+/// Computes the columns of `c` from `col0` on, as many as `b` has. It is for tasks that generate B
+/// a few panels at once. The caller must have checked all bounds, and no other task may write these
 /// columns.
 pub(crate) fn gemm_packed_columns(
     level: SimdLevel,
@@ -240,8 +240,8 @@ pub(crate) fn gemm_packed_columns(
 }
 
 /// Computes the columns `cols` of a product in one task, from an unpacked row-major `b`. It is for
-/// an A with so few tiles that packing B is not profitable. `k` is one chain; the requirements are
-/// the same as for [`gemm_packed_columns`].
+/// an A with so few tiles that packing B is not profitable. All of `k` is summed as one chain; the
+/// requirements are the same as for [`gemm_packed_columns`].
 pub(crate) fn gemm_columns_in_place(
     level: SimdLevel,
     a: MatView<'_>,
@@ -283,7 +283,8 @@ pub(crate) fn gemm_columns_in_place(
                 add: false,
                 bias: std::ptr::null(),
             };
-            // SAFETY: the level was detected; views were checked, and C by the caller; full vectors are inside B.
+            // SAFETY: the level was detected. Views were checked, and the caller checked C. Only
+            // full vectors inside B are read.
             unsafe { tile::function(level.0, rows, vectors, columns)(&tile) };
         }
     }

@@ -3,7 +3,7 @@
 
 use super::simd::{SimdLevel, SimdLevelKind};
 
-/// Action on the sum, one step of the epilogue.
+/// One step of the epilogue: an operation on the sum in F32.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Int8AddEpilogue {
     /// Adds a constant.

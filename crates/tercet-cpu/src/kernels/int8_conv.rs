@@ -3,20 +3,20 @@
 //!
 //! Weights and activations are packed into words. The usual format is two 16-bit neighbours along
 //! the depth: one instruction multiplies both and adds the products, without saturation. If weights
-//! are small enough, a word contains four bytes (`quads`).
+//! are small enough, a word contains four bytes (`maddubs`).
 //!
 //! Algorithms:
 //!
-//! - `tiles`: Winograd for 3 x 3 windows with many channels (AVX2).
+//! - `winograd`: for 3 x 3 windows with many channels (AVX2).
 //! - `direct`: few channels; windows read rows of x in place, two channels per word (AVX2).
 //! - `dense`: GEMM with im2col.
-//! - `depthwise` and `halves` (stride 2): one channel per group.
+//! - `depthwise` and `depthwise_stride2`: one channel per group.
 //!
 //! A slab (`slab`) is a copy of the rows of x that some windows need. It includes the padding, and
 //! elements with a distance of one stride are adjacent.
 //!
 //! Windows on three axes are not supported. The same packing also serves I32 GEMMs with i8 weights
-//! (`gemm`; `gemm_even` for flat weight distributions).
+//! (`gemm`; `gemm_u8_weights` if many weights are large).
 
 #[cfg(target_arch = "x86_64")]
 mod channel_pairs;
@@ -228,7 +228,7 @@ pub fn scratch_len(
         Int8ConvAlgorithm::Direct => direct::part_len(threads, shape),
         Int8ConvAlgorithm::Dense(form) => dense::part_len(form, shape),
     };
-    // A run may use fewer threads, which then have larger parts.
+    // A run may use fewer threads; each thread then needs more scratch memory.
     threads * (1..=threads).map(part).max().unwrap_or(0)
 }
 

@@ -4,8 +4,8 @@
 //!
 //! - One row (GEMV): values of at most six bits are multiplied as integers with the row in 24-bit
 //!   fixed point (`gemv_int_dot.rs`), if the machine has the instructions.
-//! - Few rows: each row of W is multiplied with several rows of `x` at once, so each block is
-//!   decoded once for them.
+//! - Few rows: each row of W is multiplied with several rows of `x` at once, so a block is decoded
+//!   once for all of them.
 //! - `MIN_ROWS_FOR_DEQUANT_PANEL` and more: some panels of W are decoded into scratch memory, and the GEMM
 //!   micro-kernel multiplies them.
 //!

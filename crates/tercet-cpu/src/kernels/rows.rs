@@ -53,7 +53,8 @@ unsafe fn sum_of_squares<S: Simd>(x: &[f32]) -> f32 {
     reduce::<S>(x, |v| S::mul(v, v))
 }
 
-/// Folds sixteen accumulators, then combines them: vectorizes without reordering floats.
+/// Folds into sixteen accumulators and then combines them, in a fixed order that the compiler can
+/// vectorize.
 #[inline(always)]
 fn fold_lanes(x: &[f32], init: f32, f: impl Fn(f32, f32) -> f32) -> f32 {
     let mut acc = [init; 16];
@@ -75,7 +76,8 @@ pub(crate) fn max_ignoring_nan(x: &[f32]) -> f32 {
     fold_halves(x, f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
 }
 
-/// Like [`fold_lanes`] for order-independent functions: lanes are combined by halves.
+/// Like [`fold_lanes`], for functions that do not depend on the order: the accumulators are
+/// combined as a tree.
 #[inline(always)]
 fn fold_halves(x: &[f32], init: f32, f: impl Fn(f32, f32) -> f32) -> f32 {
     let mut acc = [init; 32];
@@ -235,7 +237,7 @@ unsafe fn log_softmax_body<S: Simd>(x: &[f32], cols: usize, out: &mut [f32]) {
         .zip(out.chunks_exact_mut(cols.max(1)))
     {
         let Some((max, sum)) = exp_row::<S>(x, out) else {
-            // All elements are `-inf`, and the result is too.
+            // If all elements are `-inf`, all results are `-inf`.
             out.copy_from_slice(x);
             continue;
         };
@@ -294,8 +296,8 @@ unsafe fn norm_row<S: Simd>(
         RowNormKind::Rms => (0.0, 0.0, sum_of_squares::<S>(x) / n),
         RowNormKind::Layer => {
             let mean = sum_body::<S>(x) / n;
-            // A second pass over the deviations avoids cancellation. Their mean is the rounding
-            // error of the first mean.
+            // The variance comes from a second pass over the deviations, which avoids cancellation.
+            // The mean of the deviations is the rounding error of the mean.
             for (out, x) in out.iter_mut().zip(x) {
                 *out = x - mean;
             }

@@ -101,7 +101,8 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// Activation rows per pass over quantized weights.
     const DOT_ROWS: usize;
     type V: Copy;
-    /// Table of `scale * code + offset` for values below 16, in the form that decodes fastest.
+    /// Lookup table of `scale * code + offset` for the 16 codes below 16, in the format that this
+    /// level decodes fastest.
     type Table: Copy;
     unsafe fn splat(x: f32) -> Self::V;
     unsafe fn load(p: *const f32) -> Self::V;
@@ -115,7 +116,7 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// Maximum per lane; if `a` is NaN, the lane of `b`.
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
-    /// Maximum lane; no lane may be NaN.
+    /// The largest lane of a vector; no lane may be NaN.
     unsafe fn greatest(v: Self::V) -> f32;
     /// Computes `2^n` for lanes of the form `1.5 * 2^23 + n`, with an integer `n` from -126 to 127;
     /// 0 for -127.
@@ -341,7 +342,8 @@ mod x86 {
         #[inline(always)] unsafe fn prefetch(p: *const u8) { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
         #[inline(always)] unsafe fn prefetch_far(p: *const u8) { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
         #[inline(always)] unsafe fn transpose8(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
-            // Rows i and i + 4 share a register, so the loads already exchange the 128-bit halves.
+            // A register is loaded with halves of rows i and i + 4, so the transpose needs no
+            // exchange of 128-bit halves.
             let pair = |i: usize, half: usize| {
                 let low = _mm_loadu_ps(src.add(i * src_stride + 4 * half));
                 let high = _mm_loadu_ps(src.add((i + 4) * src_stride + 4 * half));

@@ -16,13 +16,13 @@ pub struct BlendLimits {
     pub min_alpha: f32,
     /// Maximum alpha of a splat.
     pub greatest_alpha: f32,
-    /// Minimum transmittance: a pixel is closed before a splat that would reduce it below this
-    /// value.
+    /// Minimum transmittance. If a splat would reduce the transmittance of a pixel below it, the
+    /// pixel is closed: neither this nor any later splat is drawn there.
     pub min_transmittance: f32,
 }
 
-/// A row of pixels of a tile: accumulated colors and transmittance. `open` is 0 for closed pixels,
-/// else 1.
+/// A row of pixels of a tile: accumulated colors and transmittance. `open` is 0 for pixels that
+/// take no further splats, else 1.
 #[derive(Clone, Copy, Debug)]
 struct SplatPixelRow {
     color: [[f32; TILE]; 3],
@@ -30,11 +30,11 @@ struct SplatPixelRow {
     open: [f32; TILE],
 }
 
-/// A tile while it is drawn.
+/// A tile of the image during rasterization.
 #[derive(Clone, Debug)]
 pub struct SplatTile {
     rows: [SplatPixelRow; TILE],
-    /// Center of its first pixel.
+    /// Center of the tile's first pixel.
     first: [f32; 2],
 }
 
@@ -78,7 +78,7 @@ pub(super) fn reach(splat: &RasterSplat, limits: BlendLimits) -> [f32; 2] {
     let [_, _, xx, xy, yy, opacity, ..] = *splat;
     let det = xx * yy - xy * xy;
     let ratio = opacity / limits.min_alpha;
-    // For a thin splat, the determinant has few significant digits.
+    // For a thin splat, cancellation leaves the determinant few significant digits.
     let is_sure = det > 1e-3 * xx * yy && xx > 0.0 && yy > 0.0 && ratio.is_finite();
     if !is_sure {
         return [f32::INFINITY; 2];
@@ -184,7 +184,7 @@ mod tests {
                 ]
             })
             .collect();
-        // A splat with too little alpha to be visible, and a row of pixels that closes.
+        // One splat has too little alpha to be visible; other splats close a row of pixels.
         splats.push([25.0, 35.0, 1.0, 0.0, 1.0, 0.003, 9.0, 9.0, 9.0]);
         splats.extend([[24.0, 37.5, 0.01, 0.0, 50.0, 0.97, 1.0, 0.5, 0.25]; 5]);
         for &level in SimdLevel::available() {

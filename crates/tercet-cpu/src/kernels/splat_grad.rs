@@ -8,12 +8,13 @@ use super::vmath::scalar::exp;
 /// Gradient sums of a splat over pixels.
 ///
 /// Let `v` be the cotangent of the exponent and `(dx, dy)` the offset from the splat's center. The
-/// first six sums are of `v`, `v dx`, `v dy`, `v dx^2`, `v dx dy` and `v dy^2`. The last three are
-/// the cotangents of the color.
+/// first six elements are the sums over all pixels of `v`, `v dx`, `v dy`, `v dx^2`, `v dx dy` and
+/// `v dy^2`. The last three are the cotangents of the color.
 pub type SplatGradSums = [f32; 9];
 
 /// A row of pixels of a tile: transmittance, cotangent-weighted contribution of everything behind
-/// the visited splats, and color cotangents. `open` is 0 for closed pixels, else 1.
+/// the visited splats, and color cotangents. `open` is 0 for pixels that take no further splats,
+/// else 1.
 #[derive(Clone, Copy, Debug)]
 struct SplatGradPixelRow {
     light: [f32; TILE],
@@ -26,7 +27,7 @@ struct SplatGradPixelRow {
 #[derive(Clone, Debug)]
 pub struct SplatGradTile {
     rows: [SplatGradPixelRow; TILE],
-    /// Center of its first pixel.
+    /// Center of the tile's first pixel.
     first: [f32; 2],
 }
 
@@ -47,8 +48,8 @@ impl SplatGradTile {
         }
     }
 
-    /// Opens a pixel. `d_color` is the cotangent of its color. `shown` is the pixel's color and
-    /// transmittance, each multiplied by its cotangent and added.
+    /// Opens a pixel. `d_color` is the cotangent of its color. `shown` is the sum of the pixel's
+    /// color channels and transmittance, each multiplied by its cotangent.
     pub fn set(&mut self, column: usize, row: usize, d_color: [f32; 3], shown: f32) {
         let row = &mut self.rows[row];
         for (to, from) in row.d_color.iter_mut().zip(d_color) {
@@ -91,7 +92,7 @@ unsafe fn body<S: Simd>(
     for (i, dx) in dx.iter_mut().enumerate() {
         *dx = left + i as f32;
     }
-    // Accumulated per pixel column, so that the compiler vectorizes the sums.
+    // Sums are accumulated per pixel column, so that the compiler vectorizes them.
     let mut columns = [[0.0; TILE]; 9];
     for (i, row) in tile.rows.iter_mut().enumerate() {
         let dy = tile.first[1] + i as f32 - y;

@@ -140,9 +140,10 @@ binary! {
     min: Min = |a, b| scalar::minimum(a, b);
 }
 
-/// Recomputes the elements that the fast range reduction does not cover.
+/// Recomputes with the standard library the elements that are too large for the fast range
+/// reduction.
 fn fix_large(x: &[f32], out: &mut [f32], f: impl Fn(f32) -> f32) {
-    // One vectorized scan detects the common case.
+    // One vectorized scan detects the common case that no element is too large.
     if x.iter()
         .fold(false, |any, x| any | (x.abs() > scalar::TRIG_MAX))
     {
@@ -240,7 +241,7 @@ unsafe fn select_body<S: Simd>(cond: &[u8], a: &[f32], b: &[f32], out: &mut [f32
         cond.len() == n && a.len() == n && b.len() == n,
         "inputs and output differ in length"
     );
-    // The mask is often constant within a block.
+    // A condition is often the same for a whole block, which is then copied.
     let first = cond.first().is_some_and(|c| *c != 0);
     if (cond.iter()).fold(true, |same, c| same & ((*c != 0) == first)) {
         return out.copy_from_slice(if first { a } else { b });

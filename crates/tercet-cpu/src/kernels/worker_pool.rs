@@ -1,13 +1,14 @@
 //! Worker pool on top of rayon: threads that help callers with jobs, kernel after kernel.
 //!
 //! Kernels are often shorter than the time to wake a sleeping thread, and a rayon job costs an
-//! allocation and a wake-up. So the pool requests helpers from rayon once, not per kernel. A helper
-//! executes posted jobs one after the other. Without a job it spins for a while ([`SpinPolicy`]), and
-//! then returns its thread to rayon.
+//! allocation and a wake-up. So the pool requests threads from rayon (helpers) once, and keeps them
+//! for many kernels. A helper executes posted jobs one after the other. Without a job it spins for
+//! a while ([`SpinPolicy`]), and then returns its thread to rayon.
 //!
-//! A caller never waits for a helper that has not started. It posts a job in a free [`WorkerJobSlot`], works
-//! on it itself, closes it, and waits only for helpers that are inside. If all rayon threads are
-//! busy, the caller does the whole job alone.
+//! A caller never waits for a helper that has not started. It posts a job in a free
+//! [`WorkerJobSlot`] and works on it itself. Then it closes the job to further helpers, and waits
+//! only for those that are working on it. If all rayon threads are busy, the caller does the whole
+//! job alone.
 //!
 //! If other processes need the cores, spinning consumes CPU time that this process needs later. A
 //! thread detects this when a yield returns late ([`CpuContention`]); no thread then spins for a while.
@@ -48,19 +49,21 @@ pub(crate) struct WorkerPool(Arc<WorkerPoolShared>);
 /// State that callers and helpers share.
 pub(crate) struct WorkerPoolShared {
     slots: [WorkerJobSlot; SLOTS],
-    /// Number of posted jobs. A helper compares it with its last value to detect new jobs.
+    /// Number of jobs that callers have posted so far. A helper compares it with the last value it
+    /// saw, to detect new jobs.
     posted: AtomicUsize,
     /// Number of outermost callers (not inside another job) with a posted job.
     callers: AtomicUsize,
-    /// Number of runs that use the pool.
+    /// Number of program runs that are using the pool.
     runs: AtomicUsize,
-    /// Number of helpers that were requested and have not left.
+    /// Number of helpers that were requested from rayon and have not returned their thread.
     around: AtomicUsize,
     /// Maximum number of helpers.
     helpers: usize,
     contention: CpuContention,
     patience: SpinPolicy,
-    /// The private rayon pool. `None` for the pool of the calling thread, or the global one.
+    /// The private rayon pool. `None` if helpers come from the rayon pool of the calling thread or
+    /// from the global rayon pool.
     pool: Option<ThreadPool>,
 }
 
@@ -69,9 +72,10 @@ pub(crate) struct WorkerPoolShared {
 struct WorkerJobSlot {
     /// True while a caller uses the slot.
     is_claimed: AtomicBool,
-    /// [`PLACE`] times the number of free places, plus the number of helpers inside.
+    /// [`PLACE`] times the number of helpers that may still join the job, plus the number of
+    /// helpers working on it.
     state: AtomicU64,
-    /// The job. The owner of the slot writes it while there are no places and no helpers inside.
+    /// The job. The caller that owns the slot writes it while `state` is 0.
     job: UnsafeCell<Option<WorkerJobFn<'static>>>,
     /// Maximum threads for kernels inside the job; written under the same conditions as `job`.
     max_threads: AtomicUsize,
@@ -81,11 +85,11 @@ struct WorkerJobSlot {
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-/// One place for another thread in a job.
+/// Unit of [`WorkerJobSlot::state`] that lets one more helper join the job.
 const PLACE: u64 = 1 << 32;
 
-// SAFETY: only the caller that owns the slot writes `job`, while `state` is 0. Only threads that
-// entered through `state` read it. The contained reference can be shared.
+// SAFETY: only the caller that owns the slot writes `job`, while `state` is 0. Only helpers that
+// joined by changing `state` read it. The reference in it may be shared between threads.
 unsafe impl Sync for WorkerJobSlot {}
 
 /// Worker pool for the kernels on a thread.
@@ -104,11 +108,11 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Number of helper requests.
+/// Number of times that worker pools have asked rayon for a helper thread; see [`helpers_called`].
 static CALLED: AtomicUsize = AtomicUsize::new(0);
 
-/// Number of helper requests so far. Each request allocates a rayon job; nothing else in a run
-/// allocates one.
+/// Returns the number of times that worker pools of this process have asked rayon for a helper
+/// thread. Each time rayon allocates a job; nothing else in a run makes rayon allocate one.
 #[doc(hidden)]
 pub fn helpers_called() -> usize {
     CALLED.load(Relaxed)
@@ -307,16 +311,16 @@ impl WorkerPoolShared {
         own.unwrap_or_else(|payload| resume_unwind(payload));
     }
 
-    /// Runs a job with up to `helpers` helpers while `callers` callers are active. The slot is free
-    /// again afterwards.
+    /// Runs a job with up to `helpers` helpers while `callers` callers are active. When this
+    /// returns, the slot is free for another job.
     fn share(
         self: &Arc<WorkerPoolShared>,
         slot: &WorkerJobSlot,
         [helpers, callers]: [usize; 2],
         job: WorkerJobFn<'_>,
     ) -> thread::Result<()> {
-        // SAFETY: only the lifetime changes. This function returns only after the slot has no
-        // places and no helpers inside. A panic cannot return earlier, because panics of jobs are
+        // SAFETY: only the lifetime changes. This function returns only when no helper can join the
+        // job and none works on it. A panic cannot return earlier, because panics of jobs are
         // caught.
         let lasting: WorkerJobFn<'static> =
             unsafe { std::mem::transmute::<WorkerJobFn<'_>, WorkerJobFn<'static>>(job) };
@@ -334,10 +338,10 @@ impl WorkerPoolShared {
         own.and(helpers.map_or(Ok(()), Err))
     }
 
-    /// Requests helpers until `wanted` are active or requested.
+    /// Requests helpers from rayon until `wanted` of them are active or requested.
     ///
     /// # Errors
-    /// The payload of a panic in rayon; no further helpers are requested then.
+    /// The payload of a panic in rayon, after which no further helpers are requested.
     fn call(self: &Arc<WorkerPoolShared>, wanted: usize) -> thread::Result<()> {
         while self.arrive(wanted) {
             CALLED.fetch_add(1, Relaxed);
@@ -355,7 +359,7 @@ impl WorkerPoolShared {
         Ok(())
     }
 
-    /// Reserves another helper if fewer than `wanted` are active.
+    /// Counts one more helper in `around` and returns true, unless `around` has reached `wanted`.
     fn arrive(&self, wanted: usize) -> bool {
         let more = |around: usize| (around < wanted).then_some(around + 1);
         self.around.fetch_update(SeqCst, SeqCst, more).is_ok()
@@ -410,14 +414,14 @@ impl WorkerJobSlot {
         !self.is_claimed.load(Relaxed) && !self.is_claimed.swap(true, Acquire)
     }
 
-    /// Takes part in the job if there is a free place.
+    /// Joins the job and works on it, if another helper may join.
     fn help(&self, shared: &Arc<WorkerPoolShared>) -> bool {
         let enter = |state: u64| (state >= PLACE).then(|| state - PLACE + 1);
         let Ok(before) = self.state.fetch_update(Acquire, Relaxed, enter) else {
             return false;
         };
-        // SAFETY: the caller wrote the job before it opened places, and does not change it until
-        // this thread has left.
+        // SAFETY: the caller wrote the job before it allowed helpers to join, and does not change
+        // it until this thread has left.
         let job = unsafe { *self.job.get() };
         let place = (before / PLACE) as usize;
         let current = CurrentWorkerPool {
@@ -431,13 +435,13 @@ impl WorkerJobSlot {
             let mut first = lock(&self.panic);
             match *first {
                 None => *first = Some(payload),
-                // Dropping it might panic again.
+                // The payload is forgotten, because dropping it might panic again.
                 Some(_) => std::mem::forget(payload),
             }
         }
         self.state.fetch_sub(1, SeqCst);
-        // The woken caller checks its state again, because the slot may already belong to another
-        // caller.
+        // A woken caller checks `state` again: the slot may already belong to another caller, so a
+        // wake-up may be late.
         if self.is_awaited.load(SeqCst)
             && let Some(caller) = &*lock(&self.sleeper)
         {
@@ -446,9 +450,10 @@ impl WorkerJobSlot {
         true
     }
 
-    /// Removes the free places, and waits until no helper is inside.
+    /// Stops further helpers from joining the job, and waits until none works on it.
     fn close(&self, crowd: &CpuContention, late: Duration) {
-        /// Limits of the wait: first spin, then yield; about 100 us each.
+        /// The wait spins this many times, then yields, then sleeps; spinning and yielding take
+        /// about 100 us each.
         const SPINS: usize = 1 << 12;
         const YIELDS: usize = SPINS + (1 << 8);
         self.state.fetch_and(PLACE - 1, SeqCst);
@@ -464,7 +469,7 @@ impl WorkerJobSlot {
         }
     }
 
-    /// Sleeps until no helper is inside.
+    /// Sleeps until no helper works on the job.
     fn sleep(&self) {
         *lock(&self.sleeper) = Some(thread::current());
         self.is_awaited.store(true, SeqCst);

@@ -57,7 +57,7 @@ fn keep_mask<'a>(mask: &KernelView<'a>) -> AttentionKeyMask<'a> {
     AttentionKeyMask::Keep(mask.dense_bytes(), mask_strides(mask.layout))
 }
 
-/// Rough work: the score matmul and the value matmul.
+/// Rough work in element operations of both matmuls: queries by keys, and scores by values.
 fn work(layouts: &[Layout]) -> usize {
     let keys = layouts[1].numel() / layouts[1].shape()[3].max(1);
     layouts[0].numel() * keys / 16
@@ -223,7 +223,8 @@ pub(crate) fn lower_rope(_: &Graph, node: &Node) -> LoweredNode {
             _ => (b * seq + s) * half,
         };
         let y: &mut [f32] = args.outs[0].as_mut();
-        // Computes head `i` of the result, counted in the result's own axis order.
+        // Computes head `i` of the result, counting heads of all positions and batch entries in the
+        // order of the result's memory.
         let one = |i: usize, y: &mut [f32]| {
             let (outer, inner) = (i / shape[2] % shape[1], i % shape[2]);
             let b = i / (shape[1] * shape[2]);

@@ -1,7 +1,7 @@
 //! Channels-last (NHWC) convolutions and pools ([`tercet_ir::passes::channels_last`]).
 //!
 //! Operands and results have permuted types: x is `[N, H, W, C]`. The x of a first layer is the
-//! exception: it is read as planes, without a copy.
+//! exception: it stays `[N, C, H, W]`, and the kernel reads it plane by plane.
 
 use tercet_ir::layout::Layout;
 use tercet_ir::ops::{Conv, Pool, PoolFn};
@@ -28,7 +28,8 @@ const TASK: usize = 1 << 13;
 /// Number of taps from which f32 sums lose accuracy and f64 is used.
 const MIN_TAPS_FOR_F64_SUMS: usize = 64;
 
-/// Predicate for the convolutions and pools of a graph that can run channels-last.
+/// Returns a predicate: true for the convolutions and pools of the graph that can run
+/// channels-last.
 pub(crate) fn able(graph: &Graph) -> impl Fn(&Graph, &Node) -> bool + use<> {
     // Values known before any run; weights must be constant, because they are packed once.
     let mut constant: Vec<bool> = Vec::with_capacity(graph.len());
@@ -129,8 +130,8 @@ fn conv_shape(
     }
 }
 
-/// Lowers a convolution. Its x is planar if `is_first`, otherwise channels-last. With `sum`, the
-/// last operand is a residual to add.
+/// Lowers a convolution. Its x is `[N, C, H, W]` if `is_first`, otherwise channels-last. With
+/// `sum`, the last operand is a residual to add.
 pub(crate) fn lower_conv(
     node: &Node,
     is_first: bool,

@@ -92,7 +92,7 @@ fn copy_whole(x: &KernelView<'_>, to: &mut [u8], parallel: bool) {
     }
 }
 
-/// Sub-layout at a row-major index of the axes before `axis`.
+/// Layout of `axis` and the axes after it, at one row-major index of the axes before `axis`.
 fn line_of(layout: &Layout, axis: usize, mut index: usize) -> Layout {
     let (shape, strides) = (layout.shape(), layout.strides());
     let mut offset = layout.offset as isize;

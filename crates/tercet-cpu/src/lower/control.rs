@@ -12,8 +12,8 @@ use crate::args::KernelArgs;
 use crate::exec::{SubgraphBuffers, SubgraphProgram, bytes_of};
 use crate::lower::LoweredNode;
 
-/// Alignment at which a body may write its part of a result sequence in place. Kernels require
-/// results that are aligned for every dtype.
+/// Alignment that an element of a result sequence must have for the loop body to write it in place.
+/// Kernels require results that are aligned for every dtype.
 const PART_ALIGN_BYTES: usize = 16;
 
 type ByteSlices<'a> = SmallVec<[&'a [u8]; 8]>;
@@ -52,7 +52,7 @@ fn branch(subs: &[Arc<SubgraphProgram>], args: &mut KernelArgs<'_>) -> Result<()
 /// Double-buffered loop-carried values: one buffer set is read, the other is written.
 struct CarriedValues<'s> {
     lens: SmallVec<[usize; 8]>,
-    /// The first buffer set, then the second.
+    /// The buffers of the first set, then those of the second.
     spare: SubgraphBuffers<'s>,
     /// True if the second set is the one that is read.
     is_swapped: bool,
@@ -73,14 +73,15 @@ impl<'s> CarriedValues<'s> {
         })
     }
 
-    /// Values that the current iteration reads.
+    /// The loop-carried values that the current iteration reads.
     fn now(&self) -> impl Iterator<Item = &[u8]> {
         let skipped = if self.is_swapped { self.len() } else { 0 };
         let buffers = self.spare.buffers.iter().skip(skipped);
         buffers.zip(&self.lens).map(|(b, len)| &b.bytes()[..*len])
     }
 
-    /// Values that the current iteration reads, and the buffers that it writes.
+    /// The loop-carried values that the current iteration reads, and the buffers into which it
+    /// writes the next ones.
     fn both(&mut self) -> (ByteSlices<'_>, ByteSlicesMut<'_>) {
         let (a, b) = self.spare.buffers.split_at_mut(self.lens.len());
         let (now, next) = if self.is_swapped { (b, a) } else { (a, b) };

@@ -54,10 +54,11 @@ fn copy_as<T: Pod + Send + Sync>(from: &KernelView<'_>, to: &mut [u8], parallel:
     }
 }
 
-/// A layout as runs of constant stride; trailing axes are merged if their elements are equidistant.
+/// A layout as runs of constant stride. A run covers the last axis, and the axes before it if all
+/// their elements are equidistant.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StridedRuns {
-    /// The axes outside the run.
+    /// The remaining outer axes; each of their indices is one run.
     outer: Layout,
     /// Elements of a run.
     pub(crate) len: usize,
@@ -89,7 +90,7 @@ impl StridedRuns {
         }
     }
 
-    /// Calls `f` with the start offset of each run from `first` on, until `f` returns false.
+    /// Calls `f` with the start offset of each run, from run `first` on, until `f` returns false.
     pub(crate) fn for_each_run(&self, first: usize, mut f: impl FnMut(usize) -> bool) {
         let (shape, strides) = (self.outer.shape(), self.outer.strides());
         let mut index = [0; tercet_ir::MAX_RANK];

@@ -41,7 +41,7 @@ pub(crate) trait CumSumElem: Element {
     fn identity(f: ScanFn) -> Self::Wide;
     /// Combines the accumulator with one more element.
     fn combine(f: ScanFn, so_far: Self::Wide, x: Self) -> Self::Wide;
-    /// Result of an accumulator, rounded once.
+    /// Converts an accumulator to the element type, rounding once.
     fn result(so_far: Self::Wide) -> Self;
 }
 

@@ -1,4 +1,4 @@
-//! `DynamicUpdateSlice` for every dtype. A KV cache is updated in place.
+//! `DynamicUpdateSlice` for every dtype. For example, a KV cache is updated in place.
 
 use tercet_ir::{EvalError, Graph, MAX_RANK, Node, next_index};
 
@@ -41,7 +41,7 @@ fn inside(layout: &Layout, at: &[usize], sizes: &[usize]) -> Layout {
     Layout::new(sizes, layout.strides(), offset.max(0) as usize)
 }
 
-/// Bytes in front of the saved window that store its position.
+/// Bytes in scratch memory before the saved window, which store the position of the window.
 const HEADER_BYTES: usize = 8 * MAX_RANK;
 
 /// Lowers `DynamicUpdateSlice`. The kernel writes the operand's own memory if that is a state or
@@ -117,7 +117,7 @@ fn write_window(from: &KernelView<'_>, to: &mut [u8], window: &Layout) {
         return;
     }
     let size = from.dtype.size_bytes();
-    // Merge trailing axes into the longest run that is dense on both sides.
+    // Merge trailing axes into the longest run that is dense in both the window and the tensor.
     let mut axes = shape.len();
     let mut run = 1;
     while axes > 0 {

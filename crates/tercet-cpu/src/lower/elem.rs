@@ -6,7 +6,7 @@ use tercet_ir::{DType, Element, Support};
 use crate::kernels::parallel::{DisjointChunks, for_each_part};
 use crate::kernels::{KernelThreads, SimdLevel, convert};
 
-/// Elements of the stack buffers into which narrow floats are widened.
+/// Number of elements of the stack buffers into which F16 and BF16 are converted.
 pub(crate) const BUFFER: usize = 1024;
 
 /// Float type that kernels compute in `f32`.
@@ -101,7 +101,7 @@ ints!(i32, u32, i64, i8, u8);
 /// Dtypes that implement [`ComputeF32`].
 pub(crate) const REALS: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 
-/// `Native` if the list contains the dtype.
+/// [`Support::Native`] if `dtypes` contains the dtype.
 pub(crate) fn native_for(dtypes: &[DType], dtype: DType) -> Support {
     match dtypes.contains(&dtype) {
         true => Support::Native,

@@ -91,7 +91,7 @@ fn conjugate(a: Complex32) -> Complex32 {
     [a[0], -a[1]]
 }
 
-/// Plan for one length and direction.
+/// Precomputed data for transforms of one length and direction.
 #[derive(Debug)]
 struct CpuFftPlan {
     n: usize,
@@ -101,13 +101,13 @@ struct CpuFftPlan {
     convolution: Option<Box<BluesteinFft>>,
 }
 
-/// Transform as a convolution with the chirp `e^(pi i j^2 / n)` (Bluestein).
+/// Data to compute a transform as a convolution with the chirp `e^(pi i j^2 / n)` (Bluestein).
 #[derive(Debug)]
 struct BluesteinFft {
-    /// Transform of the padded length, a power of two.
+    /// Plan for transforms of the padded length, a power of two.
     inner: CpuFftPlan,
     chirps: Vec<Complex32>,
-    /// Transform of the chirp, divided by the padded length.
+    /// The transformed chirp, divided by the padded length.
     against: Vec<Complex32>,
 }
 
@@ -153,7 +153,7 @@ impl CpuFftPlan {
         }
     }
 
-    /// Complex numbers of scratch memory.
+    /// Number of complex numbers that the scratch memory of one row holds.
     fn scratch(&self) -> usize {
         match &self.convolution {
             Some(convolution) => 2 * convolution.inner.n,
@@ -195,8 +195,9 @@ impl CpuFftPlan {
         }
     }
 
-    /// One pass of radix `R`; `before` is the product of the previous radices. `dft` also gets a
-    /// rotation by a quarter turn.
+    /// One pass of radix `R`; `before` is the product of the previous radices. `dft` transforms `R`
+    /// numbers; it also gets the factor of a quarter turn, which is i or -i depending on the
+    /// direction.
     fn pass<const R: usize>(
         &self,
         from: &[Complex32],
@@ -221,7 +222,7 @@ impl CpuFftPlan {
         }
     }
 
-    /// One pass of any radix, computed by plain sums.
+    /// One pass of any radix that evaluates the definition of the DFT.
     fn pass_of(&self, from: &[Complex32], to: &mut [Complex32], before: usize, radix: usize) {
         let count = self.n / radix;
         let step = self.n / (before * radix);

@@ -75,7 +75,8 @@ pub(crate) fn lower_dequant(_: &Graph, node: &Node) -> LoweredNode {
         fallible: true,
         scratch: Some(Box::new(move |layouts, threads| {
             let (m, k, n) = packed_sizes(&layouts[0], &layouts[1]);
-            // Small and large M use different kernels; the scratch memory fits both.
+            // The kernels for few and for many rows need different scratch memory; this size
+            // suffices for both.
             let of = |m| quant_matmul_scratch_len(level, KernelThreads::Serial, m, k);
             m * size_of::<u64>() + 4 * (m * (k + n) + threads * of(1).max(of(m)))
         })),
@@ -116,8 +117,8 @@ fn run_packed(
 }
 
 /// Gathers the rows of each of `experts` matrices, multiplies them, and scatters the results back.
-/// `product` gets the index of the expert, the rows, their results of `n` columns and the remaining
-/// scratch memory.
+/// For each expert, `product` gets its index, the gathered rows, the memory of their results of `n`
+/// columns, and the remaining scratch memory.
 fn by_matrix(
     args: &mut KernelArgs<'_>,
     experts: usize,

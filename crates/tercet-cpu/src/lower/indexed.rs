@@ -61,7 +61,7 @@ pub(crate) fn strides(shape: &[usize]) -> [usize; MAX_RANK] {
     strides
 }
 
-/// True if no axis of the index tensor, except `axis`, is longer than that of the data.
+/// True if no axis of the index tensor, except `axis`, is longer than the same axis of the data.
 pub(crate) fn are_within(idx: &[usize], data: &[usize], axis: usize) -> bool {
     let pairs = idx.iter().zip(data).enumerate();
     pairs.into_iter().all(|(a, (m, n))| a == axis || m <= n)
@@ -145,7 +145,7 @@ pub(crate) fn lower_nd(_: &Graph, node: &Node) -> LoweredNode {
             if out.layout.numel() == 0 {
                 return Ok(());
             }
-            // Coordinate rows per batch entry.
+            // Number of index rows (each is one coordinate) per batch entry.
             let rows: usize = idx.shape()[batch..last].iter().product();
             let within: usize = lens.iter().product();
             let (from, named) = (data.dense_bytes(), IndexSlice::from_view(&idx));

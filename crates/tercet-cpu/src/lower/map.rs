@@ -72,8 +72,8 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     let body = MapBody::new(&map, &dtypes, &steps, &[]);
     let one = |i: &usize| dtypes[*i] == DType::I32 && shapes[*i].iter().all(Dim::is_one);
     let small: Vec<usize> = (0..dtypes.len()).filter(one).collect();
-    // Zero points that are computed at run time: they are almost always as small as quantized
-    // values. This variant runs if they are.
+    // A single-element I32 operand is usually a zero point, as small as the quantized values. This
+    // variant assumes that; a run checks the value and then uses it.
     let counting = match body.chain.is_none() && !small.is_empty() {
         true => Some(MapBody::new(&map, &dtypes, &steps, &small)).filter(|b| b.chain.is_some()),
         false => None,
@@ -108,8 +108,8 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     }
 }
 
-/// Rejects a `Map` that reads two axes of an operand along one axis of the result with different
-/// shifts: such a diagonal has no stride.
+/// Rejects a `Map` in which one axis of the result indexes two axes of an operand with different
+/// shifts: no single stride describes such a diagonal.
 pub(crate) fn supports(_: &Graph, node: &Node) -> Support {
     let Op::Map(map) = &node.op else {
         return Support::Native;

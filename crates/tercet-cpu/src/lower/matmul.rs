@@ -95,8 +95,8 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     }
 }
 
-/// Sizes `(m, k, n)` of one product. If the right-hand side is a single matrix, the leading axes
-/// count as rows.
+/// Sizes `(m, k, n)` of one matrix product. If the right-hand side is a single matrix, the leading
+/// axes of the left-hand side count as rows.
 fn sizes(a: &Layout, b: &Layout, shared_rhs: bool) -> (usize, usize, usize) {
     let (a, b) = (a.shape(), b.shape());
     let (lead, k) = a.split_at(a.len() - 1);
@@ -208,9 +208,9 @@ fn scratch_len(
     gemm_packed_scratch_len(level, threads, [m, n, k], a_col_stride) + packed_b_len(level, k, n)
 }
 
-/// Number of groups of products that run in parallel, with one thread and `scratch` floats per
-/// product. `None` if all threads should share each product, which is faster for few large
-/// products.
+/// Number of groups into which the `products` are split so that groups run in parallel; one thread
+/// then computes a product with `scratch` floats. `None` if all threads should share each product,
+/// which is faster for few large products.
 fn groups(threads: usize, products: usize, scratch: usize) -> Option<usize> {
     /// Groups per thread, for load balancing.
     const GROUPS: usize = 4;
@@ -220,7 +220,7 @@ fn groups(threads: usize, products: usize, scratch: usize) -> Option<usize> {
     fits.then(|| products.min(GROUPS * threads))
 }
 
-/// Broadcast leading axes of a product: their number and their sizes.
+/// The leading axes of both operands after broadcasting: their number and their sizes.
 fn leading(a: &Layout, b: &Layout) -> (usize, [usize; tercet_ir::MAX_RANK]) {
     let rank = |v: &Layout| v.rank().saturating_sub(2);
     let lead = rank(a).max(rank(b));

@@ -59,7 +59,7 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     }
 }
 
-/// Element type of a pool.
+/// Element type that a pool computes with.
 trait PoolElem: Element {
     const LOWEST: Self;
     const GREATEST: Self;
@@ -67,7 +67,7 @@ trait PoolElem: Element {
     fn greater(self, other: Self) -> Self;
     fn lesser(self, other: Self) -> Self;
     fn plus(self, other: Self) -> Self;
-    /// The sum divided by a count; never used for integers.
+    /// Divides a sum by a count of elements; never called for integers.
     fn over(self, count: usize) -> Self;
     fn to_f64(self) -> f64;
     fn from_f64(x: f64) -> Self;
@@ -167,8 +167,8 @@ fn pool_row<T: PoolElem>(
     }
 }
 
-/// Pools one row with an order-independent function. Folds rows of x into a padded buffer, then
-/// folds neighbours in the buffer.
+/// Pools one row of windows by maximum or minimum. It first folds the rows of x that the windows
+/// cover into one padded row, then folds neighbours of that row.
 #[inline(always)]
 fn extreme<T: PoolElem>(
     w: &ConvWindowAxes,
@@ -187,7 +187,7 @@ fn extreme<T: PoolElem>(
     }
     let most = (SPAN - extent) / stride + 1;
     for (i, y) in y.chunks_mut(most).enumerate() {
-        // Position of the first element, counted from the start of the padding.
+        // Position in the padded row of the first element that these windows read.
         let first = i * most * stride;
         let span = (y.len() - 1) * stride + extent;
         let before = pad.saturating_sub(first).min(span);
@@ -275,7 +275,7 @@ fn exact_sums<T: PoolElem>(w: &ConvWindowAxes, x: &[T], row: usize, y: &mut [T])
     }
 }
 
-/// Number of taps along an axis that count for the mean.
+/// Number of taps of a window along an axis by which the sum is divided for the mean.
 pub(super) fn taps_of(
     op: &Pool,
     frame: &ConvWindowParams,

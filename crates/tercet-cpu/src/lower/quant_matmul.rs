@@ -1,7 +1,8 @@
 //! `DequantMatMul`: f32 activations times block-quantized weights.
 //!
 //! Constant weights are repacked (8 rows interleaved) if that speeds up matmuls of one row. The
-//! repacked form has the same size. Other weights stay as they are.
+//! repacked form has the same size. Weights that are not constant, or whose scheme gains nothing,
+//! are not repacked.
 
 use tercet_ir::layout::Layout;
 use tercet_ir::{EvalError, Graph, Node, Op, Scheme};
@@ -108,7 +109,8 @@ pub(crate) fn lower(graph: &Graph, node: &Node, rounded: bool) -> LoweredNode {
         scratch: Some(Box::new(move |layouts, threads| {
             let x = layouts[0].shape();
             let (lead, k) = x.split_at(x.len() - 1);
-            // Small and large M use different kernels; the scratch memory fits both.
+            // The kernels for few and for many rows need different scratch memory; this size
+            // suffices for both.
             let m: usize = lead.iter().product();
             let of = |m| quant_matmul_scratch_len(level, KernelThreads::Serial, m, k[0]);
             let mut all = threads * (of(1).max(of(m)));

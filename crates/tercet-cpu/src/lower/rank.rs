@@ -1,14 +1,14 @@
-//! Order-preserving integer keys of elements, for top-k and argmax. The lowest key is the most
-//! extreme element.
+//! Order-preserving integer keys of elements, for top-k and argmax. The element that the operator
+//! selects first has the lowest key.
 
 use half::{bf16, f16};
 use tercet_ir::Element;
 
 /// Element type with a sort key.
 pub(crate) trait SortKey: Element {
-    /// Sort key, lower for more extreme elements: larger ones if `largest`, else smaller ones. NaN
-    /// always has the lowest key, and both zeros have the same key. Keys of elements of up to 4
-    /// bytes fit in 32 bits.
+    /// Sort key of the element: larger elements have lower keys if `largest`, otherwise smaller
+    /// elements have lower keys. NaN always has the lowest key, and both zeros have the same key.
+    /// Keys of elements of up to 4 bytes fit in 32 bits.
     fn rank(self, largest: bool) -> u64;
 }
 
@@ -22,7 +22,8 @@ macro_rules! floats {
             if magnitude > $infinity {
                 return 0;
             }
-            // Negative numbers count down from the middle, which is the key of both zeros.
+            // Keys of positive numbers are above `SIGN`, keys of negative numbers below; both zeros
+            // have the key `SIGN`.
             let ascending = match bits == magnitude {
                 true => SIGN + magnitude,
                 false => SIGN - magnitude,

@@ -1,8 +1,9 @@
 //! `Reduce` over any axes.
 //!
-//! Axes of size 1 are dropped, and adjacent axes of the same kind are merged. The last remaining
-//! axis is either reduced (*rows*: a vector kernel folds each) or kept (*columns*: rows are added
-//! tile by tile). In both cases a result is folded over the other reduced axes in their order.
+//! Axes of size 1 are dropped, and adjacent axes are merged if both are reduced or both are kept.
+//! The last remaining axis is either reduced (*rows*: a vector kernel folds each row) or kept
+//! (*columns*: rows are added tile by tile). In both cases a result is then folded over the other
+//! reduced axes in row-major order.
 //!
 //! Invariant: the order of operations depends only on the shape. A few long results are split into
 //! blocks that threads share. The partial results are folded in the same order as on one thread.
@@ -22,7 +23,8 @@ use tercet_ir::layout::Layout;
 const BLOCK: usize = 1 << 14;
 /// Columns that are folded together.
 const TILE: usize = 512;
-/// Rows whose column sums accumulate in `f32` before they are added to the `f64` sums.
+/// Number of rows that are summed per column in `f32` before these sums are added to the `f64`
+/// sums.
 const RUN: usize = 64;
 /// Minimum elements that a parallel task reads.
 const TASK: usize = 1 << 15;
@@ -53,7 +55,7 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     }
 }
 
-/// Merged axes of one kind, outermost first.
+/// Either the kept axes or the reduced axes of an operand after merging, outermost first.
 #[derive(Clone, Copy, Debug, Default)]
 struct ReduceAxes {
     rank: usize,
@@ -120,14 +122,15 @@ impl Iterator for ReduceOffsets {
     }
 }
 
-/// Kind of the innermost axis, whose elements are contiguous.
+/// Whether the innermost axis, whose elements are contiguous, is reduced (rows) or kept (columns),
+/// and its length.
 #[derive(Clone, Copy, Debug)]
 enum ReduceInnerAxis {
     Rows(usize),
     Columns(usize),
 }
 
-/// A non-empty operand and the axes to reduce, merged.
+/// The kept and reduced axes of a non-empty operand after merging.
 #[derive(Clone, Copy, Debug)]
 struct ReduceShape {
     kept_axes: ReduceAxes,
@@ -215,9 +218,9 @@ trait ReduceElem: Element {
     fn combine(f: ReduceFn, a: Self::Wide, b: Self::Wide) -> Self::Wide;
     /// Folds at most [`BLOCK`] elements.
     fn block(level: SimdLevel, f: ReduceFn, x: &[Self]) -> Self::Wide;
-    /// Final result of `n` elements.
+    /// Converts the accumulator of `n` elements to the result.
     fn result(f: ReduceFn, wide: Self::Wide, n: usize) -> Self;
-    /// Folds at most [`TILE`] columns of rows that start at these offsets of `x`.
+    /// Folds rows, which start at these offsets of `x`, column by column; at most [`TILE`] columns.
     fn columns(
         level: SimdLevel,
         f: ReduceFn,
@@ -292,7 +295,7 @@ fn run<T: ReduceElem>(level: SimdLevel, op: &Reduce, args: &mut KernelArgs<'_>) 
     }
 }
 
-/// Reduces to a few long results; threads share the blocks of each.
+/// Computes a few results of many elements each; threads share the blocks of one result.
 fn few_rows<T: ReduceElem>(
     level: SimdLevel,
     f: ReduceFn,
@@ -344,7 +347,7 @@ fn float_result(f: ReduceFn, wide: f64, n: usize) -> f64 {
 
 fn real_block<T: ComputeF32>(level: SimdLevel, f: ReduceFn, x: &[T]) -> f64 {
     let mut buffer = [0.0; BUFFER];
-    // Narrow floats are widened through the buffer.
+    // F16 and BF16 elements are converted to f32 in a buffer first.
     let step = if T::DTYPE == DType::F32 {
         BLOCK
     } else {

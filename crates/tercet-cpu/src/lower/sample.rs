@@ -27,7 +27,7 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     let level = SimdLevel::detect();
     LoweredNode {
         fallible: true,
-        // A sort key and a cumulative sum for each logit of a row.
+        // Scratch memory per row: a sort key and a cumulative sum for each logit.
         scratch: Some(Box::new(|layouts, threads| {
             layouts[0]
                 .shape()

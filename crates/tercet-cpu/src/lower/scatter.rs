@@ -17,12 +17,12 @@ use crate::lower::top_k::keys_of;
 use crate::lower::{AcceptedLayout, KernelRunFn, LoweredNode, indices};
 use tercet_ir::layout::Layout;
 
-/// Elements of a slice that are combined together.
+/// Number of elements of a slice that are combined at once.
 const TILE: usize = 128;
 /// Minimum elements of a parallel task.
 const TASK: usize = 1 << 14;
 
-/// Positions of the index operand and the update operand.
+/// Which operand of the node contains the indices, and which the updates.
 #[derive(Clone, Copy)]
 struct ScatterOperands {
     idx: usize,
@@ -36,7 +36,8 @@ fn operands(op: &Op) -> ScatterOperands {
     }
 }
 
-/// Combining function; `None` if the last update replaces the others.
+/// Function that combines updates of the same element; `None` if the last update replaces the
+/// earlier ones.
 fn combination(op: &Op) -> Option<ScanFn> {
     let reduce = match op {
         Op::ScatterElements(op) => op.reduce,
@@ -122,7 +123,7 @@ fn lower_replacing(graph: &Graph, node: &Node) -> LoweredNode {
     }
 }
 
-/// Number of updates of a `ScatterNd`, and the bytes of each.
+/// Number of updates of a `ScatterNd`, and bytes of one update.
 fn slices_of(args: &KernelArgs<'_>) -> (usize, usize) {
     let (idx, updates) = (&args.ins[1], &args.ins[2]);
     let count: usize = idx.shape().iter().rev().skip(1).product();
@@ -251,8 +252,8 @@ fn combined<T: CumSumElem>(f: ScanFn, group: &[u64], updates: &[T], out: &mut [T
     }
 }
 
-/// Keys of element updates: the element's position, with the coordinate along one axis taken from
-/// the index operand.
+/// Writes the keys of updates of single elements. The target is the update's own position, with its
+/// coordinate along `axis` replaced by the index.
 fn element_keys(
     idx: &KernelView<'_>,
     data: &[usize],
@@ -276,7 +277,8 @@ fn element_keys(
     Ok(())
 }
 
-/// Keys of slice updates: the row-major position of each coordinate row among axes of sizes `lens`.
+/// Writes the keys of updates of slices. A row of the index operand is a coordinate in axes of
+/// sizes `lens`; the target is its row-major position.
 fn slice_keys(idx: &KernelView<'_>, lens: &[usize], keys: &mut [u64]) -> Result<(), EvalError> {
     let mut named = indices(idx);
     for (i, slot) in keys.iter_mut().enumerate() {

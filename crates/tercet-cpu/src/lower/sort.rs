@@ -1,4 +1,4 @@
-//! `Sort` of elements of up to 4 bytes: sorts each whole line by the keys of `TopK`.
+//! `Sort` of elements of up to 4 bytes: sorts each line along the axis by the same keys as `TopK`.
 
 use tercet_ir::{Graph, Node, Op};
 

@@ -97,7 +97,8 @@ pub(crate) fn lower_rasterize(_: &Graph, node: &Node) -> LoweredNode {
     let image = [op.width, op.height];
     let level = SimdLevel::detect();
     LoweredNode {
-        // A sort key for each splat, and for each thread a list of the splats of one row of tiles.
+        // Scratch memory: a sort key for each splat, and for each thread a list of the splats of
+        // one row of tiles.
         scratch: Some(Box::new(|layouts, threads| {
             let splats = layouts[0].shape()[0];
             splats * size_of::<u64>() + splats * threads.max(1) * size_of::<u32>()
@@ -116,13 +117,14 @@ pub(super) const LIMITS: BlendLimits = BlendLimits {
     min_transmittance: MIN_TRANSMITTANCE as f32,
 };
 
-/// First tile and end tile of a splat along an axis, clamped to the maximum number of tiles.
+/// First tile that a splat overlaps along an axis, and the tile after the last one, clamped to 16
+/// bits.
 pub(super) fn range(footprint: &[i32], axis: usize) -> [u16; 2] {
     [footprint[axis], footprint[2 + axis]].map(|x| x.clamp(0, i32::from(u16::MAX)) as u16)
 }
 
-/// Visible splats front to back, each as its range of tile rows and its index. `keys` is memory for
-/// all splats.
+/// Returns the visible splats front to back, each encoded as its range of tile rows and its index.
+/// They are written to `keys`, which has one word per splat.
 pub(super) fn in_order<'a>(
     splats: &[f32],
     footprints: &[i32],

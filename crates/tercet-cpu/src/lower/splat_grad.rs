@@ -18,11 +18,12 @@ use crate::lower::{LoweredNode, floats_mut};
 
 /// Maximum number of bands.
 const MAX_BANDS: usize = 16;
-/// Words per splat and band: the gradient sums, and an entry in the list of a row of tiles.
+/// 32-bit words of scratch memory per splat and band: nine gradient sums, and an entry in the list
+/// of splats of a row of tiles.
 const BAND_WORDS: usize = 10;
-/// Maximum words of all bands; with more splats there are fewer bands.
+/// Maximum scratch words of all bands. To stay below it, many splats reduce the number of bands.
 const MAX_WORDS: usize = 1 << 26;
-/// Splats per task that adds the sums of the bands.
+/// Number of splats in a task that adds the sums of all bands.
 const BLOCK: usize = 256;
 
 /// Number of bands for an image of this height.
@@ -40,7 +41,7 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> LoweredNode {
     let image = [op.width, op.height];
     let level = SimdLevel::detect();
     LoweredNode {
-        // A sort key for each splat, and the bands.
+        // Scratch memory: a sort key for each splat, and the words of all bands.
         scratch: Some(Box::new(move |layouts, _| {
             let splats = layouts[0].shape()[0];
             let words = bands(splats, image[1]) * splats * BAND_WORDS;

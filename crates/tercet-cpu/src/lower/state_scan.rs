@@ -73,7 +73,8 @@ fn run(
         unreachable!("invariant: the operator has a result")
     };
     let is_given = given.is_some();
-    // Initial states without their own memory are stored in the result for the final states.
+    // If the operand with the initial states shares the memory of the result for the final states,
+    // its own root is empty.
     let apart = given.filter(|view| !view.root.is_empty());
     let apart: Option<&[f32]> = apart.map(|view| view.dense());
     let threads = KernelThreads::parallel(args.parallel);

@@ -51,7 +51,8 @@ impl TopKOrder {
     }
 }
 
-/// Parameters: the first `k` elements along an axis.
+/// Parameters of the kernel: axis, number of elements `k`, and whether the largest elements come
+/// first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TopKParams {
     pub(crate) k: usize,

@@ -105,7 +105,7 @@ fn widened_pack(level: SimdLevel, pack: KernelPackFn) -> KernelPackFn {
     })
 }
 
-/// Splits memory for `numel` floats off the front of the scratch memory.
+/// Takes memory for `numel` floats from the start of the scratch memory.
 fn take<'a>(scratch: &mut &'a mut [u8], numel: usize) -> &'a mut [u8] {
     let (own, rest) = std::mem::take(scratch).split_at_mut(wide_bytes(numel));
     *scratch = rest;
@@ -123,7 +123,7 @@ fn call(
         args.ins.iter().map(|v| Layout::dense(v.shape())).collect();
     let mut ins: SmallVec<[KernelView<'_>; 8]> = SmallVec::new();
     for ((view, layout), &half) in args.ins.iter().zip(&layouts).zip(halves) {
-        // A packed operand has no memory here.
+        // An operand that was packed has an empty root, so there is nothing to widen.
         if !half || view.root.is_empty() {
             ins.push(*view);
             continue;

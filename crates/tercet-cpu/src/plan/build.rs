@@ -61,7 +61,8 @@ pub(crate) fn build(
     };
     let (mut program, mut slots) = draft(updates.clone())?;
     if loses_state(&program) {
-        // Only updates of windows have an undo.
+        // Among the steps that write a state, only `DynamicUpdateSlice` can restore its old
+        // contents.
         let of_window = |op: &Op| matches!(op, Op::DynamicUpdateSlice(_));
         updates.retain(|value, _| of_window(&graph.node(value.node).op));
         (program, slots) = draft(updates)?;
@@ -69,7 +70,8 @@ pub(crate) fn build(
     finish::finish(program, slots)
 }
 
-/// True if a step can fail after an earlier step wrote a state without an undo.
+/// True if a step can fail after an earlier step overwrote a state whose old contents it cannot
+/// restore.
 fn loses_state(program: &CpuProgram) -> bool {
     let mut fallible_after = false;
     program.steps.iter().rev().any(|step| {
@@ -147,12 +149,12 @@ fn pending_slots(
     Ok((b.program, b.slots))
 }
 
-/// Predefined memory of some results of a step, by port.
+/// Results of a step, by port, whose memory is fixed before the step is emitted.
 type ResultPlacements = SmallVec<[(u8, MemoryRoot); 1]>;
 
 struct CpuProgramBuilder<'a> {
     graph: &'a Graph,
-    /// Index of each named leaf among the leaves of its kind in the signature.
+    /// Position of each input, parameter or state in its list of the signature, by name.
     leaves: HashMap<String, usize>,
     bounds: &'a Bindings,
     options: BuildOptions,
@@ -160,11 +162,12 @@ struct CpuProgramBuilder<'a> {
     /// Dense copies that already exist, by root and layout.
     dense: HashMap<MemoryRoot, Vec<(SymLayout, ValuePlacement)>>,
     slots: Vec<PendingArenaSlot>,
-    /// Values that are written directly into the memory of a state, with the state's leaf.
+    /// Values that their step writes directly into the memory of a state, with the node of the
+    /// state.
     updates: HashMap<Value, NodeId>,
     /// Nodes whose results are stored channels-last.
     channels_last: &'a ChannelsLastPlan,
-    /// Results of nodes that an earlier step already computes.
+    /// Placements of the results of nodes that the step of an earlier node computes too.
     computed: HashMap<NodeId, Vec<ValuePlacement>>,
     program: CpuProgram,
 }
@@ -266,7 +269,7 @@ impl CpuProgramBuilder<'_> {
         self.emit(site, lowered, ins, &node.outputs, &homes, varies(&node.op))
     }
 
-    /// The states into which results of a node are written.
+    /// For the results of a node that are written directly into states, the memory of these states.
     fn homes(&self, node: NodeId, n: &Node) -> ResultPlacements {
         let ports = 0..n.outputs.len() as u8;
         let home = |port| self.updates.get(&Value { node, port });
@@ -347,8 +350,8 @@ impl CpuProgramBuilder<'_> {
         Ok(MemoryRoot::Slot(self.slots.len() - 1))
     }
 
-    /// An output that is a whole slot is computed directly in the output tensor. Other outputs are
-    /// copied.
+    /// If a slot contains an output and nothing else, its step writes the output tensor instead of
+    /// the slot. Other outputs are copied.
     fn outputs(&mut self) -> Result<(), CompileError> {
         let mut renamed: HashMap<usize, usize> = HashMap::new();
         let mut copies = Vec::new();
@@ -402,8 +405,8 @@ impl CpuProgramBuilder<'_> {
             if place.root == MemoryRoot::State(state) && place.layout.is_contiguous() {
                 continue;
             }
-            // Commits run one after the other. A value that is itself a state is copied first, so
-            // that no commit overwrites it.
+            // Values are copied to states one after the other. If a value is itself the memory of a
+            // state, it is copied to a slot first, so that no such copy overwrites it.
             if matches!(place.root, MemoryRoot::State(_)) {
                 place = self.copy(&place, assign.value.node, None)?;
             }

@@ -68,8 +68,8 @@ pub(super) fn finish(
     Ok(program)
 }
 
-/// The state contents that a step saves stay live until the end of the run if a later step can
-/// fail. Otherwise the undo is removed.
+/// A step may save the old contents of a state in scratch memory. If a later step can fail, this
+/// memory stays live until the end of the run; otherwise the step's `undo` is removed.
 fn keep_undo(program: &mut CpuProgram, drafts: &mut [PendingArenaSlot]) {
     let mut fallible_after = false;
     for step in program.steps.iter_mut().rev() {
@@ -82,7 +82,8 @@ fn keep_undo(program: &mut CpuProgram, drafts: &mut [PendingArenaSlot]) {
     }
 }
 
-/// Live range of each slot, from its first write to its last read. `None` for slots without a step.
+/// Live range of each slot in step numbers, from its first write to its last read. `None` for slots
+/// that no step uses.
 fn lives(program: &CpuProgram, drafts: &[PendingArenaSlot]) -> Vec<Option<LiveRange>> {
     let mut lives: Vec<Option<LiveRange>> = vec![None; drafts.len()];
     let end = program.steps.len();
@@ -110,7 +111,8 @@ fn lives(program: &CpuProgram, drafts: &[PendingArenaSlot]) -> Vec<Option<LiveRa
             touch(s, end);
         }
     }
-    // Steps that run once also have scratch memory; no other slot is live at that time.
+    // Steps that prepare constants also need scratch memory. No other slot is live before the first
+    // run.
     for step in &program.prepare {
         if let Some((s, _)) = step.scratch {
             touch(s, 0);
@@ -119,8 +121,8 @@ fn lives(program: &CpuProgram, drafts: &[PendingArenaSlot]) -> Vec<Option<LiveRa
     lives
 }
 
-/// Lets results share the memory of operands whose live range ends in the same step. Returns the
-/// root of each slot.
+/// Lets results take over the memory of operands that no later step reads. Returns the memory of
+/// each slot, which may be that of another slot.
 fn share(
     program: &mut CpuProgram,
     drafts: &[PendingArenaSlot],
@@ -130,7 +132,7 @@ fn share(
     for at in 0..program.steps.len() {
         let step = &program.steps[at];
         if let Some((operand, from, to)) = dying_operand(program, step, drafts, lives, &homes, at) {
-            // The result takes the operand's memory, whose live range is extended.
+            // The result takes over the operand's slot, which then lives as long as the result.
             let life = lives[to].expect("invariant: the step writes its result");
             homes[to] = MemoryRoot::Slot(from);
             if let Some(from) = lives[from].as_mut() {
@@ -139,7 +141,7 @@ fn share(
             program.operands[operand].absent = true;
         }
     }
-    // Resolves chains of shared slots: operands are numbered before results.
+    // A slot may share a slot that itself shares another one; follow such chains to their end.
     for s in 0..homes.len() {
         while let MemoryRoot::Slot(next) = homes[s]
             && homes[next] != homes[s]

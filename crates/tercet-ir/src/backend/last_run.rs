@@ -8,8 +8,8 @@ use crate::error::RunError;
 use crate::tensor::Tensor;
 use crate::types::TensorType;
 
-/// Stores the outputs of the last run and the selection that a submission requested. The memory is
-/// shared, not copied.
+/// Stores the outputs of the last run, and which of them the last submission requested. The memory
+/// is shared, not copied.
 ///
 /// ```
 /// use tercet_ir::{DType, Graph, Signature, Tensor, Type, backend::LastRun};

@@ -101,7 +101,7 @@ pub enum RetainValues {
     /// Every result of every computing node: all nodes except inputs, parameters, constants and
     /// states.
     All,
-    /// These values, of any node.
+    /// Only these values; they may be results of any node.
     Values(Vec<Value>),
 }
 
@@ -185,7 +185,7 @@ impl CompileOptions {
     }
 }
 
-/// Every result of the nodes that are not leaves.
+/// All results of all nodes except inputs, parameters, constants and states.
 fn computed(graph: &Graph) -> Vec<Value> {
     let nodes = graph.nodes().filter(|(_, n)| !n.op.is_leaf());
     let values = nodes.flat_map(|(node, n)| {

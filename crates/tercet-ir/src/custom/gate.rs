@@ -17,11 +17,11 @@ attrs! {
     /// indices, then their weights.
     ///
     /// The selection score of an expert is `sigmoid(logit) + bias`. A group is `experts / groups`
-    /// consecutive experts. Its score is the sum of its two largest selection scores (of its only
-    /// one). The `keep` groups with the largest scores remain. Of their experts, the `k` with the
-    /// largest selection scores are selected in descending order; ties go to the lower index. A
-    /// score of NaN counts as `-inf`. The weights are the sigmoids, divided by their sum plus
-    /// 1e-20, times `scale`.
+    /// consecutive experts. The score of a group is the sum of its two largest selection scores; if
+    /// it has one expert, that expert's score. The `keep` groups with the largest scores remain. Of
+    /// the experts in these groups, the `k` with the largest selection scores are selected in
+    /// descending order; ties go to the lower index. A score of NaN counts as `-inf`. The weights
+    /// are the sigmoids, divided by their sum plus 1e-20, times `scale`.
     ///
     /// ```
     /// use tercet_ir::{DType, Graph, Type, attr::FloatAttr, custom::GroupLimitedGate};

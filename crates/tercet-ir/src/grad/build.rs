@@ -215,8 +215,8 @@ impl Graph {
         self.scan(ones, count)
     }
 
-    /// Values that have each symbol of these types as a dimension. As captures, they let a nested
-    /// graph use those symbols.
+    /// Returns values whose shapes together contain each symbol of these types as a dimension. As
+    /// captures, they let a nested graph use those symbols.
     pub(crate) fn with_symbols(&mut self, types: &[Type]) -> Result<Vec<Value>, OpError> {
         let mut symbols = Vec::new();
         for ty in types {

@@ -74,8 +74,8 @@ pub(super) fn inline(
     Ok(outputs.map(|o| placed(&map, o.value)).collect())
 }
 
-/// The inlined value of a value of a block. An argument may be any port of its node, while the
-/// input that it replaces has one port.
+/// Maps a value of the inlined graph to the value that replaces it. An input's replacement may be
+/// any port of a node, although an input has only one.
 fn placed(map: &[Value], v: Value) -> Value {
     let first = map[v.node.index()];
     match v.port {

@@ -1,8 +1,9 @@
 //! Rematerialization of cheap elementwise values. If gradients read a value anyway, elementwise
 //! values derived from it are recomputed instead of saved.
 //!
-//! A first build of the gradients, without rematerialization, shows which values they read. These
-//! are results of other operators, and the single large operand of elementwise values.
+//! Gradients are first built without rematerialization, which shows which values they read. Results
+//! of operators that are not elementwise stay saved; so does a large value from which alone an
+//! elementwise value is computed.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -33,8 +34,8 @@ pub(super) fn cheap(graph: &Graph, before: usize, cotangents: &[Value]) -> Vec<b
             }
         }
     }
-    // A node that is not recomputed is read directly, and values derived from it can be recomputed
-    // from it.
+    // Nodes are decided in order: a node that is not recomputed is saved, and later nodes can be
+    // recomputed from it.
     let mut again = elementwise;
     for index in 0..before {
         if again[index] {

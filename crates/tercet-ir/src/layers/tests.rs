@@ -44,7 +44,7 @@ fn dropout_keeps_the_mean_and_gradients_are_its_mask() {
         let [y, dx] = dropped(p, 3);
         let scale = 1.0 / (1.0 - p);
         let mean = y.iter().sum::<f64>() / N as f64;
-        // Five standard deviations of the mean.
+        // The mean may deviate by at most five times its standard deviation.
         let most = 5.0 * (p * scale / N as f64).sqrt();
         assert!((mean - 1.0).abs() < most, "{p}: {mean}");
         for (i, (y, dx)) in y.iter().zip(&dx).enumerate() {
@@ -64,7 +64,8 @@ fn dropout_of_nothing_is_no_node() {
     assert_eq!(g.len(), 1);
 }
 
-/// Otherwise the random numbers would be saved for the backward pass.
+/// Gradients draw the dropout mask again; otherwise its random numbers would be saved for the
+/// backward pass.
 #[test]
 fn gradients_draw_again_what_was_dropped() {
     let mut g = Graph::new();

@@ -122,7 +122,8 @@ impl OccupancyTree {
         for_each_above(first, last, |node| self.below[node].add(range));
     }
 
-    /// The byte ranges of the slots that are live at a step of this live range, sorted by start.
+    /// Writes to `into` the byte ranges of all slots that are live in at least one step of this
+    /// live range, sorted by start.
     fn meeting(&self, life: &LiveRange, into: &mut Vec<(usize, usize)>) {
         into.clear();
         let (first, last) = self.leaves(life);

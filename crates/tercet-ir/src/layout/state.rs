@@ -34,7 +34,8 @@ pub fn in_place_carried(graph: &Graph, count: usize) -> HashMap<Value, NodeId> {
     updates(graph, &pairs.take(count).collect::<Vec<_>>())
 }
 
-/// Among pairs of a leaf and its replacement, the updates that may write the leaf's memory.
+/// `pairs` are leaves and the values that replace them. Returns the replacements that may be
+/// written into the memory of their leaf.
 fn updates(graph: &Graph, pairs: &[(Value, Value)]) -> HashMap<Value, NodeId> {
     let leaves: HashSet<Value> = pairs.iter().map(|(leaf, _)| *leaf).collect();
     let aliases = aliases(graph, &leaves);
@@ -106,11 +107,11 @@ fn old_is_read_later(
     update: NodeId,
 ) -> bool {
     let is_old = |v: &Value| aliases.get(v) == Some(&leaf.node);
-    // Views do not run; their memory is read when their users run.
+    // A view reads nothing itself; its users read the memory of the leaf when they run.
     let by_node = graph.nodes().any(|(id, node)| {
         let reads = if id == update {
-            // `is_update` checks direct reads of the leaf. A window update reads the leaf exactly
-            // once.
+            // `is_update` has checked how the update itself reads the leaf. Here it must not also
+            // read it through a view; a window update must read it exactly once.
             let through_views = node.inputs.iter().any(|v| is_old(v) && *v != leaf);
             let twice = matches!(node.op, Op::DynamicUpdateSlice(_) | Op::ScatterNd(_))
                 && node.inputs.iter().skip(1).any(|v| *v == leaf);

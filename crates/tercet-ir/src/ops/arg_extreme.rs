@@ -124,7 +124,7 @@ fn cases_of(build: ArgExtremeFn, largest: bool) -> Vec<OpCase> {
             c.output_expect(y, &[expected])
         })
     };
-    // Equal elements in parts of a row that different workgroups process.
+    // A row with equal elements so far apart that different workgroups find them.
     let mut far_apart = vec![0.0; 20_000];
     for at in [5_000, 5_001, 12_000, 19_999] {
         far_apart[at] = 2.0;

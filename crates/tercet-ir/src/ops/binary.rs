@@ -147,7 +147,7 @@ fn pin(d: &'static [DType], name: &str, f: BinaryFn, a: &[f64], b: &[f64], y: &[
 }
 
 fn float_pins() -> Vec<OpCase> {
-    // Long: a table with one row per case.
+    // Long: this function is a table of test cases, one per row.
     use BinaryFn::*;
     const NAN: f64 = f64::NAN;
     const INF: f64 = f64::INFINITY;
@@ -244,7 +244,7 @@ fn float_pins() -> Vec<OpCase> {
 }
 
 fn integer_pins() -> Vec<OpCase> {
-    // Long: a table with one row per case.
+    // Long: this function is a table of test cases, one per row.
     use BinaryFn::*;
     const SIGNED: &[DType] = &[DType::I32, DType::I64, DType::I8];
     const WIDE: &[DType] = &[DType::I32, DType::U32, DType::I64];

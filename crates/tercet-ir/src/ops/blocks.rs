@@ -1,9 +1,9 @@
 //! Model blocks as single operators: self-attention with projections, and an encoder layer.
 //!
-//! Each block is defined once, by operators applied through [`OpComposer`]. Applied to types, the
-//! definition gives type inference; applied to tensors, evaluation; applied to values of a new
-//! graph, the legalization rule. Every intermediate result is therefore rounded as its operator
-//! defines.
+//! Each block is defined once, as a function that applies operators through [`OpComposer`]. The
+//! same function infers types, evaluates tensors, or builds the graph into which the block is
+//! legalized, depending on what the composer applies operators to. Every intermediate result is
+//! therefore rounded as its operator defines.
 
 mod attention_block;
 mod options;
@@ -37,7 +37,7 @@ pub(crate) trait OpComposer {
         operands: &[Self::Part],
     ) -> Result<Vec<Self::Part>, Self::Error>;
 
-    /// The dimensions of a part.
+    /// The dimensions of an operand or result.
     fn dims(&self, part: &Self::Part) -> Shape;
 }
 

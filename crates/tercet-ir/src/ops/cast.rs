@@ -93,7 +93,7 @@ fn cases_to(to: DType) -> [OpCase; 3] {
 }
 
 fn pinned_cases() -> Vec<OpCase> {
-    // Long: a table with one row per case.
+    // Long: this function is a table of test cases, one per row.
     const NAN: f64 = f64::NAN;
     const INF: f64 = f64::INFINITY;
     let to = |name: &str, from: &'static [DType], to: DType, x: &[f64], y: &[f64]| {

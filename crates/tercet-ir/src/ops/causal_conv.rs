@@ -128,7 +128,7 @@ impl OpSpec for CausalConv {
     }
 
     fn cases() -> Vec<OpCase> {
-        // Long: a table with one row per case.
+        // Long: this function is a table of test cases, one per row.
         fn operands(
             c: &mut CaseGraph,
             [batch, steps]: [Dim; 2],

@@ -82,7 +82,7 @@ attrs! {
     }
 }
 
-/// The sizes `[N, C, positions]`.
+/// Batch size, number of channels, and number of positions of a channel.
 fn sizes(x: &Tensor) -> (usize, usize, usize) {
     let shape = x.shape();
     (shape[0], shape[1], shape[2..].iter().product())

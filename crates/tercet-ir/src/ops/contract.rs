@@ -6,8 +6,9 @@ use crate::scalar::Scalar;
 use crate::tensor::Tensor;
 use crate::types::row_major_strides;
 
-/// The index structure of a contraction. For each batch, left row and right column, in this order,
-/// the result is the sum over `summed` of left times right. Offsets are in elements and are added.
+/// The index structure of a contraction. The result has one element for each batch, left row and
+/// right column, in this order: the sum of products over `summed`. The offset of an element in an
+/// operand is the sum of its offsets for these indices, in elements.
 pub(crate) struct Contraction {
     /// Offsets of each batch in the left and the right operand.
     pub(crate) batch: Vec<(usize, usize)>,
@@ -20,8 +21,8 @@ pub(crate) struct Contraction {
 }
 
 impl Contraction {
-    /// The matmul of `rows` lines of length `k` with a right operand. Its element at line `k` and
-    /// column `n` has the offset `k * strides.0 + n * strides.1`.
+    /// The matmul of a left operand of `rows` rows of length `k` with a right operand. The right
+    /// operand's element in row `k` and column `n` has the offset `k * strides.0 + n * strides.1`.
     pub(crate) fn matrix(rows: usize, k: usize, n: usize, strides: (usize, usize)) -> Contraction {
         Contraction {
             batch: vec![(0, 0)],

@@ -185,7 +185,7 @@ fn shaped_cases(f: ScanFn, exclusive: bool, reverse: bool) -> [OpCase; 3] {
 }
 
 fn value_cases() -> Vec<OpCase> {
-    // Long: a table with one row per case.
+    // Long: this function is a table of test cases, one per row.
     const NAN: f64 = f64::NAN;
     const INF: f64 = f64::INFINITY;
     let pinned = |name: &str, f, exclusive, reverse, x: &[f64], y: &[f64]| {

@@ -273,7 +273,7 @@ impl OpSpec for DynamicUpdateSlice {
     }
 
     fn cases() -> Vec<OpCase> {
-        // Long: a table with one row per case.
+        // Long: this function is a table of test cases, one per row.
         let line = |name: &str, of: DType, start: f64, expected: &'static [f64]| {
             OpCase::new(name, move |c| {
                 let x = c.input("x", [4], InputFill::Values(vec![0.0; 4]))?;

@@ -127,7 +127,7 @@ impl OpSpec for GatherElements {
     }
 
     fn cases() -> Vec<OpCase> {
-        // Long: a table with one row per case.
+        // Long: this function is a table of test cases, one per row.
         let taken =
             |name: &str, data: &'static [usize], idx: &'static [usize], axis: usize, of: DType| {
                 OpCase::new(name, move |c| {

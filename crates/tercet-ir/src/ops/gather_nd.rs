@@ -130,7 +130,7 @@ impl OpSpec for GatherNd {
     }
 
     fn cases() -> Vec<OpCase> {
-        // Long: a table with one row per case.
+        // Long: this function is a table of test cases, one per row.
         // Indices of the shortest axis are valid for every axis.
         let taken =
             |name: &str, data: &'static [usize], idx: &'static [usize], batch: usize, of: DType| {

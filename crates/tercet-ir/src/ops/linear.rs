@@ -173,7 +173,7 @@ fn built(
     g.linear(x, w, bias, f)
 }
 
-/// A case without and one with a bias.
+/// Two cases: one without and one with a bias.
 fn pair(name: &str, x: &'static [usize], n: usize, f: Option<UnaryFn>) -> [OpCase; 2] {
     [false, true].map(|biased| {
         let name = format!("{name}{}", if biased { "_bias" } else { "" });

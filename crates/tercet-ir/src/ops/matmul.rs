@@ -193,7 +193,7 @@ fn product(g: &mut Graph, a: Type, b: Type) -> Result<Value, OpError> {
 }
 
 fn shaped_cases() -> Vec<OpCase> {
-    // Long: a table with one row per case.
+    // Long: this function is a table of test cases, one per row.
     let shaped = |name: &str, a: &'static [usize], b: &'static [usize]| {
         OpCase::new(name, move |c| {
             let a = c.input("a", a, InputFill::Normal)?;
@@ -208,8 +208,8 @@ fn shaped_cases() -> Vec<OpCase> {
         shaped("tiles_and_rest_65x129x67", &[65, 129], &[129, 67]),
         shaped("whole_words_40x72x88", &[40, 72], &[72, 88]),
         shaped("whole_words_of_a_batch", &[3, 17, 24], &[3, 24, 40]),
-        // Few results with long sums, for which devices may use split-K; the last part is shorter,
-        // or empty.
+        // Few results with long sums, for which devices may use split-K; the last chunk of k is
+        // shorter or empty.
         shaped("long_sums_of_a_batch", &[2, 20, 388], &[2, 388, 44]),
         transposed("long_sums_transposed", 20, 1236, 8),
         // A matmul large enough that some devices use split-F16.

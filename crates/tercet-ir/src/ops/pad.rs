@@ -185,7 +185,7 @@ impl OpSpec for Pad {
     }
 
     fn cases() -> Vec<OpCase> {
-        // Long: a table with one row per case.
+        // Long: this function is a table of test cases, one per row.
         let line = |name: &str,
                     n: usize,
                     before: usize,

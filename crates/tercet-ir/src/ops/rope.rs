@@ -158,7 +158,7 @@ impl OpSpec for Rope {
     }
 
     fn cases() -> Vec<OpCase> {
-        // Long: a table with one row per case.
+        // Long: this function is a table of test cases, one per row.
         use AttentionLayout::{Bhsd, Bshd};
         use RopeStyle::{GptJ, NeoX};
         let shaped = |name: &str,

@@ -203,7 +203,7 @@ impl OpSpec for Sample {
     }
 
     fn cases() -> Vec<OpCase> {
-        // Long: a table with one row per case.
+        // Long: this function is a table of test cases, one per row.
         const LOGITS: [f64; 7] = [0.5, -1.0, 2.0, 1.5, 0.5, -3.0, 1.0];
         const INF: f64 = f64::INFINITY;
         const NAN: f64 = f64::NAN;

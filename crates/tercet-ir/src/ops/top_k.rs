@@ -108,7 +108,7 @@ impl OpSpec for TopK {
     }
 
     fn cases() -> Vec<OpCase> {
-        // Long: a table with one row per case.
+        // Long: this function is a table of test cases, one per row.
         let shaped = |name: &str,
                       shape: &'static [usize],
                       k: usize,

@@ -146,7 +146,7 @@ fn curves() -> Vec<OpCase> {
 }
 
 fn pinned_cases() -> Vec<OpCase> {
-    // Long: a table with one row per case.
+    // Long: this function is a table of test cases, one per row.
     use UnaryFn::*;
     const NAN: f64 = f64::NAN;
     const INF: f64 = f64::INFINITY;

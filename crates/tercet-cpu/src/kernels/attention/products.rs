@@ -54,7 +54,8 @@ pub(super) unsafe fn score_block<S: Simd>(
             let seen = job.visible_keys(rows, &keys);
             match seen.start < columns.end && columns.start < seen.end {
                 true => 0..dk,
-                // Masked scores are written by the mask instead.
+                // If all keys of the tile are masked, it has nothing to compute: `mask_row` writes
+                // these scores.
                 false => 0..0,
             }
         };
@@ -88,8 +89,8 @@ struct AttentionPanelProduct {
 }
 
 impl AttentionPanelProduct {
-    /// Computes tile by tile. `wanted` returns the part of `0..k` that the rows of a tile need; a
-    /// tile with an empty range is not written.
+    /// Computes tile by tile. `wanted` maps the rows of a tile to the part of `0..k` that is
+    /// summed; a tile with an empty range is not written.
     ///
     /// # Safety
     /// Requires the instructions of `S`; all operands are valid for these sizes.
@@ -113,7 +114,8 @@ impl AttentionPanelProduct {
                 b_step: self.b_step,
                 c: self.c.add(row * self.c_row),
                 c_row: self.c_row,
-                // Already in cache: scratch memory, or read by the first tile.
+                // No prefetch if B is in cache: it is scratch memory, or the first tile has read
+                // it.
                 next: match self.columns == GemmColumnReads::Padded || i > 0 {
                     true => std::ptr::null(),
                     false => b,

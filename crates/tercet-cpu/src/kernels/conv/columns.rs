@@ -24,9 +24,10 @@ fn step(level: SimdLevel, shape: &ConvShape) -> usize {
     nr * panels.clamp(1, 8)
 }
 
-/// True if columns are rows of x and so few tiles read them that packing is not profitable.
+/// True if the im2col columns are rows of x and too few tiles read them for packing to be
+/// profitable.
 fn reads_in_place(level: SimdLevel, shape: &ConvShape) -> bool {
-    /// Maximum number of row tiles.
+    /// Maximum number of row tiles for reading x in place.
     const FEW: usize = 3;
     let few = shape.m <= FEW * gemm::tile_shape(level).0;
     few && shape.windows.is_identity() && shape.k() <= gemm::CHAIN
@@ -139,7 +140,7 @@ simd_dispatch!(
 unsafe fn finish_body<S: Simd>(call: &ConvCall<'_>, channel: usize, y: &mut [f32]) {
     let bias = call.bias.map_or(0.0, |bias| bias[channel]);
     match call.activation {
-        // A single pass over y.
+        // The bias and this activation need only a single pass over y.
         GemmActivation::Relu => return map(y, |y| scalar::relu(y + bias)),
         GemmActivation::Relu6 => return map(y, |y| scalar::relu6(y + bias)),
         _ if call.bias.is_some() => map(y, |y| y + bias),

@@ -125,10 +125,12 @@ unsafe fn sums<S: Simd, const K: usize>(
     }
 }
 
-/// Computes `R` rows of `cols` windows, one vector of each at every step.
+/// Computes `R` rows of `cols` windows; each iteration computes one vector of adjacent windows per
+/// row.
 ///
 /// # Safety
-/// Requires the instructions of `S`; x has `R + K - 1` rows and a vector more, y `R` rows.
+/// Requires the instructions of `S`. `x` has `R + K - 1` rows and one more vector; `y` has `R`
+/// rows.
 #[inline(always)]
 unsafe fn tile<S: Simd, const K: usize, const R: usize>(
     x: *const f32,

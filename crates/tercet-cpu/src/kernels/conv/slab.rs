@@ -253,9 +253,9 @@ impl ConvWindowBlocks {
 }
 
 impl ConvWindowBlocks {
-    /// Copies the part of `vectors` channel vectors that a block reads. The vectors are adjacent in
-    /// `x`, which has the row and column strides `steps`. Each vector becomes
-    /// `[rows][columns][lanes]`, with a distance of `own` floats.
+    /// Copies what a block reads of `vectors` channel vectors. The vectors are adjacent in `x`,
+    /// which has the row and column strides `steps`. Each vector gets its own slab
+    /// `[rows][columns][lanes]`; slabs have a distance of `own` floats.
     ///
     /// # Safety
     /// Requires the instructions of `S`; windows have one tap of depth.
@@ -326,8 +326,8 @@ unsafe fn zero<S: Simd>(to: *mut f32, len: usize) {
 /// Writes a row of `len` elements, and up to one vector more. So rows must be filled in order.
 ///
 /// # Safety
-/// Requires the instructions of `S`, `to` valid for what is written, and `from` as long as `parts`
-/// says.
+/// Requires the instructions of `S`, `to` valid for what is written, and the range that `parts`
+/// names inside `from`.
 #[inline(always)]
 unsafe fn fill_row<S: Simd>(parts: &SlabColumnParts, from: &[f32], to: *mut f32, len: usize) {
     zero::<S>(to, parts.zeros_before);

@@ -14,13 +14,13 @@ const STEPS: usize = 384;
 /// Maximum sums per window at any SIMD level.
 pub(super) const MAX_ACCUMULATORS: usize = 48;
 
-/// A panel of channels: operands of a tile besides its windows.
+/// A panel of output channels: all operands of a tile except the addresses of its windows.
 pub(super) struct ConvChannelPanel<'a> {
     /// Number of channels of x to sum; 1 if each channel has its own lane.
     pub(super) channels: usize,
     /// Weights as `[channels][taps][nr]`.
     pub(super) weights: &'a [f32],
-    /// Floats per step; also the number of sums per window.
+    /// Panel width: floats of weights per tap and channel of x, and sums per window.
     pub(super) nr: usize,
     /// Floats of an element in the slab: 1, or the number of lanes.
     pub(super) lanes: usize,

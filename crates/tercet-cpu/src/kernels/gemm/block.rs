@@ -81,7 +81,7 @@ unsafe fn run_block_body<S: Simd>(block: &TaskTile<'_>) {
                     let col = block.col0 + panel * nr;
                     let cols = col..col + nr.min(block.n - panel * nr);
                     let rows = block.rows.clone();
-                    // The tiles have already added the bias.
+                    // Tiles add the bias themselves; only `run_streams` leaves it to the epilogue.
                     let bias = block.epilogue.bias.filter(|_| side_by_side);
                     let epilogue = GemmEpilogue {
                         bias,
@@ -105,7 +105,7 @@ pub(super) const STREAMS: usize = 4;
 /// Multiplies one row by [`STREAMS`] whole panels of `NV` vectors over one k block.
 ///
 /// # Safety
-/// Same as [`run_block`]; requires the instructions of `S`, whose panels have as many vectors.
+/// Same as [`run_block`]; requires the instructions of `S`, and panels of `NV` vectors.
 #[inline(always)]
 unsafe fn run_streams<S: Simd, const NV: usize>(
     block: &TaskTile<'_>,

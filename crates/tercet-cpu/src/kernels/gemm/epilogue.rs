@@ -79,7 +79,7 @@ impl GemmEpilogue<'_> {
     /// Applies the epilogue to a rectangle of C.
     ///
     /// # Safety
-    /// Requires the instructions of `S`; C has the rectangle, which no other task touches.
+    /// Requires the instructions of `S`; the rectangle is inside C, and no other task accesses it.
     #[inline(always)]
     pub(crate) unsafe fn finish<S: Simd>(
         &self,

@@ -35,7 +35,7 @@ pub(super) fn gemm_small_m(
 ) {
     let (m, n, k) = (a.rows, b.cols, b.rows);
     b.check();
-    // The buffer for sums of later k blocks has this size.
+    // The buffer for the sums of all k blocks after the first has room for this many rows.
     assert!(
         m <= MAX_SMALL_M_ROWS,
         "a has {m} rows, more than {MAX_SMALL_M_ROWS}"
@@ -83,7 +83,7 @@ unsafe fn axpy_body<S: Simd>(
 ) {
     let n = cols.len();
     let to = c.ptr().add(cols.start);
-    // Sums of the later k blocks; written before they are read.
+    // Sums of each k block after the first; written before they are read.
     let mut part = MaybeUninit::<[f32; MAX_SMALL_M_ROWS * COLS_PER_TASK]>::uninit();
     let part = part.as_mut_ptr().cast::<f32>();
     let block = k_block(b.rows);
@@ -99,10 +99,10 @@ unsafe fn axpy_body<S: Simd>(
     epilogue.finish::<S>(0..a.rows, cols, c, c_stride);
 }
 
-/// Computes the sums over `ks` for the columns `cols`, in rows of `to`.
+/// Computes the sums over `ks` for the columns `cols`, and writes them as rows of `to`.
 ///
 /// # Safety
-/// Same as [`axpy_body`]; `to` is valid for the rows of A, as many floats as columns each.
+/// Same as [`axpy_body`]; `to` is valid for one row per row of A, with one float per column.
 #[inline(always)]
 unsafe fn add_block<S: Simd>(
     a: &MatView<'_>,
@@ -219,7 +219,7 @@ unsafe fn dots_body<S: Simd>(
 }
 
 /// # Safety
-/// `x` is valid for `k` floats at `step`, `columns` for `k` floats each.
+/// `x` is valid for `k` floats with stride `step`, and each of `columns` for `k` contiguous floats.
 #[inline(always)]
 unsafe fn strided_dots<S: Simd>(
     k: usize,

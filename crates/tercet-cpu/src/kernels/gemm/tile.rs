@@ -65,9 +65,9 @@ pub(crate) type MicroKernel = unsafe fn(&GemmMicroTile);
 /// Whether rows of B can be read to the end of the last vector.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GemmColumnReads {
-    /// Yes: a packed panel, padded with zeros.
+    /// Reading to the end of the last vector is allowed: B is a packed panel, padded with zeros.
     Padded,
-    /// No: a caller's matrix.
+    /// Only existing columns may be read: B is a caller's matrix.
     Exact,
 }
 
@@ -183,10 +183,10 @@ unsafe fn panel_steps<S: Simd, const R: usize, const NV: usize>(
     count
 }
 
-/// Runs the unrolled loop, with a prefetch in every `EACH`th step.
+/// Runs the unrolled loop over k, with a prefetch in every `EACH`th step.
 ///
 /// # Safety
-/// Same as [`panel_steps`]; `a` gives the elements of A by step and row.
+/// Same as [`panel_steps`]; `a(step, row)` returns an element of A.
 #[inline(always)]
 unsafe fn steps<S: Simd, const R: usize, const NV: usize, const EACH: usize>(
     count: usize,

@@ -13,10 +13,11 @@ pub(super) struct PaddedRowPart {
     pub(super) begin: usize,
     /// Number of positions.
     pub(super) count: usize,
-    /// Stride, 1 or 2. With stride 2, words at even positions (relative to the first) come before
-    /// those at odd ones.
+    /// Stride, 1 or 2. With stride 2, words at even positions (relative to the first) are stored
+    /// before those at odd positions.
     pub(super) stride: usize,
-    /// Words per phase, at least [`SLACK`] more than its positions.
+    /// Words per phase (all positions, or with stride 2 the even or odd ones), including at least
+    /// [`SLACK`] surplus words.
     pub(super) phase: usize,
 }
 
@@ -131,7 +132,8 @@ mod avx2 {
         let (flip, zero) = (_mm_set1_epi8(flip as i8), _mm256_set1_epi16(zero));
         for at in (0..count).step_by(16) {
             let [a, b] = both(low, high, at, flip, zero);
-            // Elements 0 to 3 and 8 to 11, then the others.
+            // Unpacking works in 128-bit halves: `first` has elements 0 to 3 and 8 to 11, `last`
+            // the others.
             let (first, last) = (_mm256_unpacklo_epi16(a, b), _mm256_unpackhi_epi16(a, b));
             let to = to.as_mut_ptr().add(at);
             let words = _mm256_permute2x128_si256::<0x20>(first, last);
@@ -141,13 +143,14 @@ mod avx2 {
         }
     }
 
-    /// Like [`row`], in groups of 16 words with distance `apart`.
+    /// Like [`row`], but writes groups of 16 words; the starts of two groups are `apart` words
+    /// apart.
     ///
     /// # Safety
     /// The machine has AVX2.
     ///
     /// # Panics
-    /// If there is no room for them.
+    /// If the target has no room for all groups.
     #[target_feature(enable = "avx2")]
     pub(in super::super) unsafe fn panels(
         low: &[u8],
@@ -177,7 +180,8 @@ mod avx2 {
     /// The machine has AVX2.
     ///
     /// # Panics
-    /// If a half has no room for 8 words more than it gets.
+    /// If the target of the even or of the odd positions has less than 8 words of room after its
+    /// words.
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn deinterleave(
         low: &[u8],

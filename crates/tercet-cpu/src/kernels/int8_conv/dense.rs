@@ -120,13 +120,13 @@ impl Int8DensePlan {
     }
 }
 
-/// True if columns are unchanged rows of x.
+/// True if the matrix of columns is x itself (1x1 windows without stride or padding).
 fn reads_planes(shape: &ConvShape) -> bool {
     let w = &shape.windows;
     w.taps() == 1 && w.stride == [1; 3] && w.pad == [0; 3] && w.out == w.sizes
 }
 
-/// True if columns are a subset of the elements of x (one tap, no padding).
+/// True if every column element is an element of x: one tap, no padding.
 fn takes_elements(shape: &ConvShape) -> bool {
     let w = &shape.windows;
     w.taps() == 1
@@ -379,7 +379,8 @@ impl Int8DenseTaskArgs<'_> {
         let (steps, words) = (form.steps(shape), form.weight_words(shape));
         let group = entry % shape.groups;
         let rows = chunk * plan.rows..shape.m.min((chunk + 1) * plan.rows);
-        // A large weight matrix is read once for all panels; a small one is read per panel.
+        // Large weights are read once: all panels follow each block of channels. Small weights are
+        // read again for each panel.
         let together = match rows.len() * words <= MAX_REREAD_WEIGHT_WORDS {
             true => rows.len(),
             false => form.rows(),

@@ -14,7 +14,7 @@ use super::{MR, NR};
 /// Computes the output bytes of `R` channels for `8 V` windows.
 ///
 /// # Safety
-/// The machine has AVX2; `a` has `R` words and `b` 16 for each step along the depth.
+/// The machine has AVX2. For each step along the depth, `a` has `R` words and `b` has 16.
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn tile<const R: usize, const V: usize>(
     a: &[i32],
@@ -42,7 +42,7 @@ pub(super) unsafe fn tile<const R: usize, const V: usize>(
     for (r, sums) in sums.iter().enumerate() {
         vectors.set_channel(finish, channel + r);
         let (first, last) = (sums[0], sums[V - 1]);
-        // Elements 0 to 3 and 8 to 11, then the others.
+        // `low` has the sums of windows 0 to 3 and 8 to 11, `high` the others.
         let low = _mm256_permute2x128_si256::<0x20>(first, last);
         let high = _mm256_permute2x128_si256::<0x31>(first, last);
         let packed = vectors.bytes(low, high);

@@ -133,7 +133,7 @@ impl Int8DepthwiseTaskArgs<'_> {
     }
 }
 
-/// Window rows of a channel.
+/// Operands for computing some rows of windows of a channel.
 struct Int8DepthwiseRows<'a> {
     slab: &'a [i16],
     /// Offset of the first row of windows in the slab.
@@ -221,8 +221,8 @@ pub(super) mod avx2 {
         _mm256_loadu_si256(from.add(at).cast())
     }
 
-    /// Adds the products of two taps to the sums of 16 windows. If `TWO`, the second half belongs
-    /// to another row.
+    /// Adds the products of two taps to the sums of 16 windows. If `TWO`, these are 8 windows of
+    /// each of two rows.
     #[inline(always)]
     unsafe fn add<const TWO: bool>(
         sums: &mut [__m256i; 2],
@@ -278,8 +278,8 @@ pub(super) mod avx2 {
         }
     }
 
-    /// Stores the windows of a row from `col` on at offset `at`. If `TWO`, also stores those of the
-    /// next row, if it exists.
+    /// Stores the windows of a row from column `col` on at offset `at` of `y`. If `TWO`, also
+    /// stores 8 windows of the next row, if there is one.
     #[inline(always)]
     pub(in super::super) unsafe fn store<const TWO: bool>(
         bytes: __m128i,
@@ -288,7 +288,8 @@ pub(super) mod avx2 {
         col: usize,
         y: &mut [u8],
     ) {
-        // Surplus bytes are overwritten by the next row.
+        // A vector store may write past the end of its row; storing the next row overwrites these
+        // bytes.
         if TWO && at + width + NR / 2 <= y.len() {
             let y = y.as_mut_ptr().add(at);
             _mm_storel_epi64(y.cast(), bytes);

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::{ConvShape, Int8ConvArgs, Int8Encoding, requantize};
 
-/// Bytes past the last row that may be read.
+/// Bytes after the last row of a slab that vector loads may read.
 const SLACK: usize = 64;
 
 /// True if this algorithm supports the windows (with AVX2); independent of the sizes of x.
@@ -36,9 +36,9 @@ pub(super) fn packed_len(shape: &ConvShape) -> usize {
     shape.groups * shape.m * words(shape)
 }
 
-/// Packs weights `[groups m, taps]`. Each channel has two magnitudes and the bits to flip for every
-/// pair of taps, and the weight of each single tap. The sum of all weights follows, then the
-/// initial value of the sums for zero point 0.
+/// Packs weights `[groups m, taps]`. For every pair of taps, a channel has a word of two magnitudes
+/// and the bits to flip; a tap without a partner has its weight. The sum of all weights of the
+/// channel follows, then the initial value of its sums if the zero point of x is 0.
 pub(super) fn pack(shape: &ConvShape, codes: Int8Encoding, w: &[u8], out: &mut [i32]) {
     let (taps, row, words) = (shape.windows.taps(), shape.windows.kernel[2], words(shape));
     let channels = w.chunks_exact(taps).zip(out.chunks_exact_mut(words));
@@ -137,7 +137,7 @@ mod avx2 {
     use super::super::requantize::{RequantizeChannel, avx2::RequantizeVectors};
     use super::SLACK;
 
-    /// Rows of x to write to a slab.
+    /// Rows of one channel of x that are copied to a slab.
     pub(super) struct Stride2Lines<'a> {
         /// A channel of x; other data may follow it.
         pub(super) x: &'a [u8],
@@ -157,7 +157,7 @@ mod avx2 {
         /// The machine has AVX2.
         ///
         /// # Panics
-        /// If there is less room than the rows and [`SLACK`].
+        /// If `slab` has less room than the rows and [`SLACK`] bytes need.
         #[target_feature(enable = "avx2")]
         pub(super) unsafe fn write(&self, (flip, zero): (u8, u8), slab: &mut [u8]) {
             assert!(slab.len() >= self.count * self.row + SLACK);
@@ -202,10 +202,11 @@ mod avx2 {
         _mm256_loadu_si256(bytes.as_ptr().cast())
     }
 
-    /// Rows of windows of a channel.
+    /// Operands for computing some rows of windows of a channel.
     pub(super) struct Stride2Rows<'a> {
         pub(super) slab: &'a [u8],
-        /// Distance between rows of taps, and between rows of windows.
+        /// Distances in the slab between adjacent rows of taps (`tap`) and adjacent rows of windows
+        /// (`step`).
         pub(super) tap: usize,
         pub(super) step: usize,
         /// Windows per row.
@@ -215,14 +216,14 @@ mod avx2 {
         pub(super) begin: i32,
     }
 
-    /// Computes `K x K` windows with `P` pairs per row: 16 windows of a row at once, or 8 of each
-    /// of two rows.
+    /// Computes `K x K` windows with `P` pairs of taps per row: 16 windows of one row at once, or 8
+    /// windows of each of two rows if `TWO`.
     ///
     /// # Safety
     /// The machine has AVX2.
     ///
     /// # Panics
-    /// If the slab ends before what is read.
+    /// If the slab ends before the last byte that is read.
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn rows<const K: usize, const P: usize, const TWO: bool>(
         of: &Stride2Rows<'_>,

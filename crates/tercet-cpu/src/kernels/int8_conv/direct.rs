@@ -77,7 +77,8 @@ struct Int8DirectPlan {
     /// Number of tasks along the channels of y, and channels per task.
     chunks: usize,
     rows: usize,
-    /// True if the weights are read again for each panel.
+    /// True if each panel is multiplied by all weights before the next panel, so weights are read
+    /// once per panel.
     one_panel_each: bool,
 }
 
@@ -126,8 +127,8 @@ impl Int8DirectPlan {
         plan
     }
 
-    /// Distance in lines between rows of windows. If windows have one row, rows of x that no window
-    /// reads are omitted.
+    /// Distance in lines between adjacent rows of windows. If a window covers one row of x, rows
+    /// that no window reads are not stored as lines, so the distance is 1.
     fn line_step(&self) -> usize {
         match self.windows.kernel[1] {
             1 => 1,
@@ -232,7 +233,7 @@ impl Int8DirectTaskArgs<'_> {
         }
     }
 
-    /// Offset of each step's words from the start of a window.
+    /// Computes, for each step of the sum, the offset of its words from the start of a window.
     fn offsets(&self, offsets: &mut [i32]) {
         let (w, plan) = (&self.plan.windows, &self.plan);
         let taps = w.taps();
@@ -337,7 +338,7 @@ mod avx2 {
     /// offset plus 16.
     ///
     /// # Safety
-    /// The machine has AVX2, and the reach is that.
+    /// The machine has AVX2, and `reach` has that value.
     ///
     /// # Panics
     /// If there are fewer weights than offsets for each channel, or `b` is shorter than the reach.
@@ -369,7 +370,7 @@ mod avx2 {
     }
 
     /// # Safety
-    /// The machine has AVX2; there are `R` words of `a` for each offset, and `8 V` of `b` from each
+    /// The machine has AVX2. `a` has `R` words for each offset, and `b` has `8 V` words from each
     /// offset on.
     #[target_feature(enable = "avx2")]
     unsafe fn sums<const R: usize, const V: usize>(
@@ -398,7 +399,7 @@ mod avx2 {
         for (r, sums) in sums.iter().enumerate() {
             vectors.set_channel(finish, channel + r);
             let (first, last) = (sums[0], sums[V - 1]);
-            // Elements 0 to 3 and 8 to 11, then the others.
+            // `low` has the sums of windows 0 to 3 and 8 to 11, `high` the others.
             let low = _mm256_permute2x128_si256::<0x20>(first, last);
             let high = _mm256_permute2x128_si256::<0x31>(first, last);
             let packed = vectors.bytes(low, high);

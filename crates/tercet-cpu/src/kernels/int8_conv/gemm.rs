@@ -1,10 +1,11 @@
 //! GEMM of I32 matrices with AVX2 if the right-hand side contains weights in the i8 range.
 //!
-//! Weights are packed like those of int8 convolutions (`quads`), with columns of B as channels.
+//! Weights are packed like those of int8 convolutions (`maddubs`), with columns of B as channels.
 //! Sixteen rows of A form a panel of windows. If the elements of a panel minus their minimum fit in
-//! a byte, as in quantized models, one product suffices. Otherwise each element is split into up to
-//! four 8-bit limbs. There is one product per limb, highest limb first, and each step multiplies
-//! the previous sum by 256. Sums wrap, so the result is exact for all elements.
+//! a byte, as in quantized models, a single multiplication of the panel suffices. Otherwise each
+//! element is split into up to four 8-bit limbs. The panel is multiplied once per limb, highest
+//! limb first, and each time the previous sum is multiplied by 256. Sums wrap, so the result is
+//! exact for all elements.
 
 use std::ops::Range;
 
@@ -90,7 +91,7 @@ pub fn pack(shape: &IntGemmShape, b: &[i32], out: &mut [i32]) {
 fn is_even(shape: &IntGemmShape, b: &[i32]) -> bool {
     /// Approximate number of sampled rows and of sampled columns.
     const SAMPLES: usize = 64;
-    /// Threshold: more than one in `SHARE` pairs overflows.
+    /// The result is true if more than one in `SHARE` sampled pairs overflows.
     const SHARE: usize = 16;
     let &IntGemmShape { k, n, .. } = shape;
     let apart = |len: usize| (len / SAMPLES).max(1);
@@ -141,8 +142,8 @@ impl Limb {
     }
 }
 
-/// True if panels of this number of rows use the layout of [`super::maddubs`]. Tiles with fewer
-/// columns have no kernel for it.
+/// True if panels of this number of rows use the layout of [`super::maddubs`]. The kernel for that
+/// layout needs whole tiles of columns.
 fn is_unpaired(shape: &IntGemmShape, rows: usize) -> bool {
     rows <= 2 && shape.n.is_multiple_of(ROWS)
 }
@@ -253,7 +254,8 @@ struct LimbGemmTask<'a> {
     even: bool,
     shape: &'a IntGemmShape,
     weights: &'a [i32],
-    /// Minimum element of each panel, and number of limbs of the other elements minus that minimum.
+    /// Two words per panel: its minimum element, and the number of limbs of its elements minus that
+    /// minimum.
     ranges: &'a [i32],
     panels: &'a mut [i32],
     c: SharedMut<i32>,
@@ -269,7 +271,7 @@ impl LimbGemmTask<'_> {
         let blocks = panels.div_ceil((TOGETHER / (steps * NR)).max(1));
         let together = panels.div_ceil(blocks);
         // Columns per task: at most one thread's share, and at most the weights that stay in the L1
-        // cache. Small tasks balance preempted threads.
+        // cache. With small tasks, other threads can take over the work of a preempted thread.
         let share = n.div_ceil((TASKS * threads.count()).div_ceil(blocks));
         let near = NEAR / steps;
         let least = TASK_WORK / (together * NR.min(m) * steps * 4);
@@ -315,8 +317,7 @@ impl LimbGemmTask<'_> {
         let ends = maddubs::MaddubsTrailer::new(&shape, self.weights);
         // The kernel subtracts 128 from unsigned bytes to make them signed.
         let tile = MaddubsTile::new(&shape, &block, ends, least.wrapping_add(128));
-        // SAFETY: this GEMM is only used with AVX2; each task writes only its columns of its rows,
-        // all within C.
+        // SAFETY: this GEMM is only used with AVX2. Each task writes only its own rectangle of C.
         unsafe {
             match is_unpaired(self.shape, width) {
                 true => maddubs::tiles(&tile, self.rows::<true>(c, width), NR / 2),

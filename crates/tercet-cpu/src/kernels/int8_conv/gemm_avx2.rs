@@ -129,7 +129,8 @@ impl LimbExtract {
         }
         let low = _mm256_packs_epi32(parts[0], parts[1]);
         let high = _mm256_packs_epi32(parts[2], parts[3]);
-        // Both pack steps work within 128-bit halves: words 0, 2, 4, 6 come before the others.
+        // Both pack instructions work within 128-bit halves, so words 0, 2, 4 and 6 come before the
+        // others; the permutation restores the order.
         let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
         _mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high), order)
     }
@@ -157,7 +158,8 @@ unsafe fn turn(rows: [__m256i; LANES]) -> [__m256i; LANES] {
     columns
 }
 
-/// Columns 0 to 3 of four rows, each next to the column four further.
+/// Transposes columns 0 to 3 of four rows; the vector of column `i` also has that of column `i +
+/// 4`.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn fours_of([a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {

@@ -1,15 +1,15 @@
-//! GEMM with u8 weights and i8 activations, for weights with a flat distribution. In contrast to
-//! `quads`, it splits elements of A, not weights.
+//! GEMM with u8 weights and i8 activations, for matrices with many large weights. In contrast to
+//! `maddubs`, it splits elements of A that overflow, not weights.
 //!
 //! Weights plus 128 are unsigned bytes. Elements of A minus a center value (`midst`) are signed
 //! bytes. The products of two neighbours along k, or of four if two words are combined, are added
-//! in 16 bits. For any weights, these sums do not overflow if the elements of one sign add up to at
-//! most [`MAX_SIZE`].
+//! in 16 bits. Whatever the weights are, such a sum does not overflow if neither its positive nor
+//! its negative elements of A add up to more than [`MAX_SIZE`] in magnitude.
 //!
 //! Activations of neural networks have few large elements. So each panel has its own list of words.
-//! First come pairs of steps whose products are added, then single steps; the excess of a step
-//! becomes an additional single step. The contributions of 128 and of the center value are added
-//! per row and per column.
+//! First come pairs of steps whose products are added, then single steps; what exceeds the limit in
+//! a step becomes an additional single step. The offset of 128 of the weights is corrected per row,
+//! the center value per column.
 
 use std::ops::Range;
 
@@ -17,8 +17,8 @@ use super::super::maddubs::{MAX_SIZE, ROWS, split_overflow, word};
 use super::avx2::{LimbGemmRows, panel};
 use super::{IntGemmShape, Limb, NR, channels};
 
-/// Maximum words of columns per step: the excess of two elements, for a center within
-/// [`MIDST`] of either end, needs at most two further steps.
+/// Maximum number of words that a step of a column becomes. If the center value is in [`MIDST`],
+/// what exceeds the limit needs at most two further words.
 const MAX_WORDS: usize = 3;
 /// Range of the center value that is subtracted from unsigned bytes.
 const MIDST: Range<i16> = 64..192;
@@ -60,13 +60,13 @@ pub(super) fn pack(shape: &IntGemmShape, first: usize, words: &[u32], out: &mut 
     }
 }
 
-/// Parts of the memory of a panel.
+/// Memory of a panel, split by content.
 pub(super) struct U8GemmPanelMemory<'a> {
     /// Columns: pairs of steps from the front, single steps from the back.
     columns: &'a mut [i32],
     /// Step indices of these columns, in the same order.
     steps: &'a mut [i32],
-    /// Constant that is added to the sums of each row.
+    /// For each row of the panel, a constant that is added to its sums.
     rows: &'a mut [i32],
     /// Number of pairs and of single steps (or, for few rows, the number of excess words of each
     /// row), and the center value.
@@ -131,8 +131,8 @@ impl<'a> U8GemmPanelMemory<'a> {
 }
 
 impl U8GemmPanelMemory<'_> {
-    /// Packs few rows, one by one: the words of all steps, each four times, then the excess words
-    /// with their step index.
+    /// Packs few rows, one by one: the word of each step, repeated four times, then the words that
+    /// exceed the limit with their step index.
     fn fill_few(self, rows: &[i32], k: usize, digit: Limb, midst: i16) {
         self.head.copy_from_slice(&[0, 0, i32::from(midst)]);
         let steps = k.div_ceil(4);
@@ -181,7 +181,7 @@ pub(super) enum U8GemmStepFit {
     Both,
     /// Each step fits on its own.
     Each,
-    /// There is excess; the elements are unchanged.
+    /// The elements of a step exceed the limit of the sums; the center value was not subtracted.
     Over,
 }
 
@@ -291,7 +291,7 @@ pub(super) fn multiply(
         let a = &weights[first * steps..(first + ROWS) * steps];
         let begin: [i32; ROWS] = std::array::from_fn(|r| sums[first + r].wrapping_mul(less));
         let count = ROWS.min(columns.end - first);
-        // SAFETY: this GEMM is only used with AVX2; the steps are within the weights.
+        // SAFETY: this GEMM is only used with AVX2; the weights contain every listed step.
         unsafe { avx2::columns(&of, a, begin, (first - columns.start, count), to) };
     }
 }

@@ -15,7 +15,7 @@ use super::super::NR;
 use super::super::avx2::{LANES, LimbGemmRows};
 use super::U8GemmStepFit;
 
-/// The bytes of each word as 16-bit values: two bytes in each of the two vectors.
+/// The four bytes of each word as 16-bit values: each of the two vectors has two of them.
 type I16Halves = [__m256i; 2];
 
 /// Splits a word into 16-bit values minus `midst`.
@@ -35,8 +35,8 @@ unsafe fn bytes_of([low, high]: I16Halves) -> __m256i {
     _mm256_or_si256(low, _mm256_slli_epi16::<8>(high))
 }
 
-/// Subtracts `midst` from the columns of one or two steps, unless there is excess. Adds the
-/// original elements to `sums`.
+/// Subtracts `midst` from the elements of one or two steps, unless they exceed the limit of the
+/// 16-bit sums. Adds the original elements to `sums`.
 ///
 /// # Safety
 /// The machine has AVX2.
@@ -61,7 +61,7 @@ pub(super) unsafe fn center(
             let [low, high] = halves(x, midst);
             let up = _mm256_add_epi16(_mm256_max_epi16(low, zero), _mm256_max_epi16(high, zero));
             let down = _mm256_add_epi16(_mm256_min_epi16(low, zero), _mm256_min_epi16(high, zero));
-            // A single 128 is not a signed byte.
+            // A difference of 128 is not a signed byte.
             let large = _mm256_cmpgt_epi16(_mm256_max_epi16(low, high), greatest);
             let large = _mm256_or_si256(large, _mm256_cmpgt_epi16(up, most));
             let small = _mm256_cmpgt_epi16(least, down);
@@ -88,8 +88,8 @@ pub(super) unsafe fn center(
     }
 }
 
-/// Subtracts `midst` from the columns of a step, and calls `part` with parts that fit: see `keep`
-/// of `quads`.
+/// Subtracts `midst` from the elements of a step, and calls `part` with parts that satisfy the
+/// limit of the 16-bit sums.
 ///
 /// # Safety
 /// The machine has AVX2.
@@ -132,23 +132,23 @@ pub(super) unsafe fn split(columns: &[i32], midst: i16, mut part: impl FnMut(&[i
     }
 }
 
-/// Words of a panel with the indices of their steps.
+/// The words of a panel of several rows, with the index of the step of each.
 pub(super) struct U8GemmPanelWords<'a> {
     /// Words of pairs of steps, and the index of the first step of each pair.
     pub(super) pairs: (&'a [i32], &'a [i32]),
     pub(super) unpaired: (&'a [i32], &'a [i32]),
-    /// Constant that is added to the sums of each row.
+    /// For each row of the panel, a constant that is added to its sums.
     pub(super) rows: &'a [i32],
 }
 
-/// A row that is processed individually.
+/// The packed words of a single row, for panels of few rows.
 #[derive(Clone, Copy)]
 pub(super) struct U8GemmRow<'a> {
     /// The word of each step, repeated [`ROWS`] times.
     pub(super) words: &'a [i32],
     /// Excess words, each with its step index.
     pub(super) over: &'a [i32],
-    /// Constant that is added to its sums.
+    /// Constant that is added to the sums of the row.
     pub(super) more: i32,
 }
 
@@ -160,10 +160,11 @@ pub(super) enum U8GemmPanel<'a> {
     Listed(U8GemmPanelWords<'a>),
 }
 
-/// Computes `count` columns of one tile from `column` on; sums start at `begin`.
+/// Computes `count` columns of C from `column` on (one tile); `begin` has the initial value of each
+/// column's sums.
 ///
 /// # Safety
-/// The machine has AVX2; weights `a` have all steps of the list, and C has the tile.
+/// The machine has AVX2; the weights `a` contain every listed step, and the tile is inside C.
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn columns(
     of: &U8GemmPanel<'_>,

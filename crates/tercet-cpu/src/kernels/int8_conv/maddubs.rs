@@ -7,13 +7,15 @@
 //! Sign-flipped format: the unsigned operand is the magnitude of a weight, at most 128. The signed
 //! operand is `e`, an element of x from -128 to 127. Two products are then between `-128 (128 +
 //! 128)` and `127 (128 + 128)`. For a negative weight all bits of `e` are flipped, and the result
-//! is `-e-1`. The missing weight magnitude is a constant per channel, added once. Compared with the
-//! plain format, each word costs one more instruction and one more word of weights.
+//! is `-e-1`. The product is then too small by the weight's magnitude; the sum of these magnitudes
+//! is a constant per channel, added once. Compared with the plain format, each word costs one more
+//! instruction and one more word of weights.
 //!
 //! Plain format: the unsigned operand is x, the signed operand a weight. Two products saturate only
 //! if both weights have the same sign and their sum exceeds [`MAX_SIZE`]. If large weights are
-//! rare, there are few such pairs. Such a pair is clipped to the part that fits. The excess becomes
-//! an additional word for its channel, stored at the end.
+//! rare, there are few such pairs. Both weights of such a pair are clipped to a sum that does not
+//! saturate. The remainders (the excess) become an additional word for the channel, stored at the
+//! end.
 //!
 //! The plain format may also combine two words. Its limit then applies to four weights: two of a
 //! word, and the two at the same position of the next word. The products of both words are added in
@@ -80,18 +82,20 @@ impl MaddubsChannels {
     }
 }
 
-/// Words of a block's head: its [`MaddubsPacking`], then the number of excess words of each channel.
+/// Words in the head of a block of channels: its [`MaddubsPacking`], then the number of excess
+/// words of each channel.
 const HEAD: usize = 1 + ROWS;
 
 /// Packing format of a block of channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 enum MaddubsPacking {
-    /// Magnitudes, and bits to flip.
+    /// Two words per four weights: their magnitudes, and the bits to flip in x.
     SignFlipped = 0,
-    /// Weights as they are.
+    /// The weights as signed bytes.
     Plain = 1,
-    /// Weights as they are; the products of two words may be added in 16 bits.
+    /// The weights as signed bytes, clipped so that the products of two words can be added in 16
+    /// bits.
     Twos = 2,
 }
 
@@ -110,7 +114,7 @@ fn sizes(
     for i in 0..GROUP_WEIGHTS {
         let w = codes.value(w[i]);
         sizes[i] = w.unsigned_abs() as u8;
-        // The 0x80 converts unsigned bytes of x to signed ones.
+        // Flipping bit 0x80 converts an unsigned byte of x to a signed byte.
         turned[i] = (w >> 15) as u8 ^ 0x80;
         // The sum of 32 weights is at most 4096.
         sum += w;
@@ -168,9 +172,9 @@ impl MaddubsWeightRows<'_> {
         }
     }
 
-    /// Packs words of weights step by step, then the excess of each channel, as a word and the
-    /// offset of its columns. Returns false if the excess costs more than the next format; `to` is
-    /// then partly written.
+    /// Packs words of weights step by step, then the excess of each channel: a word and the offset
+    /// of the columns that it multiplies. Returns false if the excess makes this format slower than
+    /// the next one; `to` is then partly written.
     fn pack_plain<const TOGETHER: usize>(
         &self,
         to: &mut [i32],
@@ -179,8 +183,8 @@ impl MaddubsWeightRows<'_> {
     ) -> bool {
         let (count, steps) = (self.count, self.k.div_ceil(4));
         let (words, rest) = to.split_at_mut(count * steps);
-        // An excess word for one channel costs as much as three words of a block save, or eight if
-        // words are added in pairs.
+        // The format is slower with more than this number of excess words: one in 4 words of
+        // weights, or one in 8 if words are added in pairs.
         let (kind, most) = match TOGETHER {
             2 => (MaddubsPacking::Twos, count * steps / 8),
             _ => (MaddubsPacking::Plain, count * steps / 4),
@@ -212,7 +216,8 @@ impl MaddubsWeightRows<'_> {
                     words[own] = word;
                 }
             }
-            // The kernel counts unsigned bytes of x from 0, not from 128.
+            // In the plain formats, the kernel multiplies bytes of x from 0 to 255, instead of from
+            // -128 to 127.
             sums[2 * own..][..2].copy_from_slice(&[sum, i32::wrapping_mul(sum, -128)]);
         }
         true
@@ -251,9 +256,9 @@ pub(super) fn word(w: [i16; 4]) -> i32 {
 struct MaddubsWeightGroup {
     /// Bytes of the weights.
     bytes: [u8; GROUP_WEIGHTS],
-    /// Words of the weights after clipping.
+    /// Words of the clipped weights.
     words: [i32; GROUP_WEIGHTS / 4],
-    /// True if a word may have excess.
+    /// True if some words may need an excess word.
     over: bool,
     sum: i32,
 }
@@ -355,10 +360,11 @@ impl<'a> MaddubsTrailer<'a> {
     }
 }
 
-/// Computes the channels of a panel as bytes; `y` is the first window of the first channel.
+/// Computes the output bytes of some channels for a panel of windows; `y` points to the first
+/// window of the first channel.
 ///
 /// # Safety
-/// The machine has AVX2. `y` contains the windows of all channels.
+/// The machine has AVX2. `y` has room for the windows of all channels.
 ///
 /// # Panics
 /// If there are not two words of weights for each channel and step of the panel, or too few words
@@ -375,7 +381,7 @@ pub(super) unsafe fn channels(
     let more = 128 - i32::from(call.codes.flipped_zero());
     let of = MaddubsTile::new(&MaddubsChannels::new(call.shape), block, ends, more);
     let bytes = avx2::RequantizedBytes::new(call, block.channels.start, block.width, y);
-    // In this order of columns, the first vector contains elements 0 to 3.
+    // The first column vector of this packing contains windows 0 to 3 and 8 to 11.
     tiles(&of, bytes, 4);
 }
 
@@ -399,7 +405,8 @@ pub(super) struct MaddubsTile {
     /// 16 words per step.
     b: *const i32,
     steps: usize,
-    /// Two words per channel, and the factor of the first one.
+    /// Two words per channel; the initial value of its sums is `more` times the first word, plus
+    /// the second.
     sums: *const i32,
     more: i32,
     /// Heads of the blocks, see [`MaddubsTrailer`].

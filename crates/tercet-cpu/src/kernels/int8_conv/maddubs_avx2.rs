@@ -22,8 +22,8 @@ use super::{
 
 /// Sink for the sums of channels.
 pub(in super::super) trait ChannelSumSink: Copy {
-    /// True if the layout has at most two windows, one after the other, with each word repeated
-    /// [`ROWS`] times.
+    /// True if the packed columns contain at most two windows, stored one after the other, with
+    /// each word repeated [`ROWS`] times.
     const ALONE: bool;
 
     /// Stores the sums of `R` channels from `row` on.
@@ -74,7 +74,7 @@ impl MaddubsTile {
         (*head, head.add(1))
     }
 
-    /// Initial value of the sums of a channel.
+    /// Initial value of the sum of a channel, for any of its windows.
     #[inline(always)]
     unsafe fn begin(&self, channel: usize) -> i32 {
         let sums = self.sums.add(2 * channel);
@@ -198,7 +198,7 @@ unsafe fn window_of_four<S: ChannelSumSink>(of: &MaddubsTile, row: usize, window
         let mut sums = _mm_setzero_si128();
         let mut first = 0;
         if S::ALONE {
-            // Two steps per iteration, with two sums each.
+            // Each of the two vectors of sums takes two steps per iteration.
             let mut twos = [_mm256_setzero_si256(); 2];
             while first + 4 <= of.steps {
                 for (i, sums) in twos.iter_mut().enumerate() {
@@ -370,7 +370,8 @@ unsafe fn kept<const TOGETHER: usize>(w: __m256i) -> __m256i {
         };
         let size = _mm256_max_epi16(size, zero);
         let size = _mm256_min_epi16(size, _mm256_set1_epi16(most));
-        // A lane is half of a word.
+        // A 16-bit lane has one weight of each of the word's two pairs, which are limited
+        // separately.
         let first = _mm256_and_si256(size, _mm256_set1_epi32(0xffff));
         let second = _mm256_srli_epi32::<16>(size);
         let in_room = |room: __m256i| {
@@ -380,7 +381,8 @@ unsafe fn kept<const TOGETHER: usize>(w: __m256i) -> __m256i {
         };
         let mut own = in_room(all);
         if TOGETHER == 2 {
-            // The second word of a pair may use the room that the first one leaves: swap the words.
+            // The second word of a pair is limited by what the first word has used, so the words
+            // are swapped.
             let used = _mm256_add_epi32(own[0], own[1]);
             let used = _mm256_shuffle_epi32::<0b01_00_11_10>(used);
             let of_second = in_room(_mm256_sub_epi32(all, used));

@@ -127,8 +127,8 @@ pub(super) mod avx2 {
             self.bias = _mm256_set1_ps(finish.bias[channel]);
         }
 
-        /// Scales, clamps from above and rounds. Values below the I32 range and NaN become
-        /// `i32::MIN`.
+        /// Scales the sums, adds the bias, limits them to the maximum and rounds. Values below the
+        /// I32 range and NaN become `i32::MIN`.
         ///
         /// # Safety
         /// The machine has AVX2.

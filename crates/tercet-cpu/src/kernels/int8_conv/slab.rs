@@ -18,7 +18,7 @@ pub(super) struct Int8Slab {
     first: usize,
     /// Rows per channel.
     rows: usize,
-    /// Elements of a phase of a row.
+    /// Number of elements of one phase of a row.
     phase: usize,
     stride: usize,
 }
@@ -109,7 +109,7 @@ impl Int8Slab {
         }
     }
 
-    /// True if rows have one or two phases, the maximum for [`Int8Slab::fill_words`].
+    /// True if rows have at most two phases, as [`Int8Slab::fill_words`] requires.
     pub(super) fn is_narrow(&self) -> bool {
         self.stride <= 2
     }
@@ -316,7 +316,8 @@ mod avx2 {
                     _mm256_storeu_si256(to.as_mut_ptr().cast(), values);
                     continue;
                 }
-                // The other phase follows directly, so the last vector is stored partially.
+                // The odd phase follows without a gap, so of the last vector only the existing
+                // values are stored.
                 let mut all = [0i16; 16];
                 _mm256_storeu_si256(all.as_mut_ptr().cast(), values);
                 to[..left].copy_from_slice(&all[..left]);

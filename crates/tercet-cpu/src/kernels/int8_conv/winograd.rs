@@ -6,8 +6,8 @@
 //! windows, with 16 products instead of 36. Nothing is rounded. Sums have 32 bits, and the limit of
 //! [`MAX_CHANNELS`] channels keeps four times a sum within them.
 //!
-//! A task computes some channels for a rectangle of tiles, and computes `v` once for them. A word
-//! contains two channels.
+//! A task computes some channels of y for a rectangle of tiles; these channels share one
+//! computation of `v`. A word contains two channels.
 
 use super::super::parallel::{self, ClaimedTasks, KernelThreads, SharedMut};
 use super::channel_pairs::{ChannelPairRow, PaddedRowPart, SLACK};
@@ -121,8 +121,8 @@ impl Int8WinogradPlan {
         let wanted = (TASKS * threads).div_ceil(entries.max(1));
         let columns = tiles[1].div_ceil(tiles[1].div_ceil(most));
         let full = (most / columns).clamp(1, tiles[0]);
-        // Rows are split evenly, and further if more tasks are needed and each still has some
-        // panels.
+        // Rows of tiles are split evenly; into more parts if threads need more tasks and each task
+        // keeps two panels.
         let few = (2 * NR).div_ceil(columns).min(full);
         let rows = tiles[0].div_ceil(wanted).clamp(few, full);
         let rows = tiles[0].div_ceil(tiles[0].div_ceil(rows));
@@ -153,12 +153,12 @@ impl Int8WinogradPlan {
         (self.task_tiles[0] * self.task_tiles[1]).div_ceil(NR)
     }
 
-    /// Words of half a row of x: the elements at even or at odd positions.
+    /// Words of the elements of a row of x at even positions, or at odd positions.
     fn half(&self) -> usize {
         self.task_tiles[1] + 1 + SLACK
     }
 
-    /// Words of the rows of a pair of channels.
+    /// Words of the rows of x that a task reads, for a pair of channels.
     fn slab_len(&self) -> usize {
         (2 * self.task_tiles[0] + 2) * 2 * self.half()
     }

@@ -15,14 +15,16 @@ unsafe fn words(from: *const i32) -> __m256i {
     _mm256_loadu_si256(from.cast())
 }
 
-/// Computes `B^T d B` of a row of tiles, from four rows of x in even and odd halves. Point `i` is
-/// stored at `step i` of `v`.
+/// Computes `B^T d B` for a row of tiles. `rows` has four rows of x, each split into elements at
+/// even and at odd positions. Point `i` (element `i` of a transformed tile) is stored at index `i *
+/// step` of `v`.
 ///
 /// # Safety
 /// The machine has AVX2.
 ///
 /// # Panics
-/// If halves or points have no room for 8 words more than there are tiles.
+/// If the halves of a row or the points of `v` have no room for 8 words more than the number of
+/// tiles.
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn points(rows: &[i32], half: usize, tiles: usize, v: &mut [i32], step: usize) {
     let reach = tiles.next_multiple_of(8);
@@ -62,7 +64,7 @@ pub(super) unsafe fn points(rows: &[i32], half: usize, tiles: usize, v: &mut [i3
 /// The machine has AVX2.
 ///
 /// # Panics
-/// If `b` has fewer steps than `u` has words for each channel.
+/// If `b` is shorter than the number of steps for which `u` has weights.
 pub(super) unsafe fn product(
     channels: usize,
     wide: bool,
@@ -130,14 +132,14 @@ unsafe fn both([a, b, c, d]: [__m256i; 4]) -> [__m256i; 2] {
     [first, _mm256_sub_epi32(_mm256_sub_epi32(b, c), d)]
 }
 
-/// Computes the output bytes of both rows of windows of 8 tiles; consecutive points have a distance
-/// of `step` in the sums.
+/// Computes the output bytes of both window rows of 8 tiles; the sums of consecutive points are
+/// `step` words apart.
 ///
 /// # Safety
 /// The machine has AVX2.
 ///
 /// # Panics
-/// If there are sums of fewer points.
+/// If the sums of some of the 16 points are missing.
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn windows(
     sums: &[i32],

@@ -14,21 +14,21 @@ use super::decode::{four_halves, q3_k_scales, scale16, scales_apart};
 /// # Safety
 /// All methods require AVX2 and FMA; the sink has room for the block's weights.
 pub(super) trait WeightGroupSink {
-    /// Weights of group `g`: `d (code - 2^CENTER)`, or `d code` if `CENTER` is 0.
+    /// Receives the 32 weights of group `g`: `d (code - 2^CENTER)`, or `d code` if `CENTER` is 0.
     unsafe fn group<const CENTER: i32>(&mut self, g: usize, codes: __m256i, d: f32);
 
-    /// Offset that is added to all weights of group `g`.
+    /// Receives the offset that is added to all weights of group `g`.
     unsafe fn offset(&mut self, g: usize, m: f32);
 
-    /// 256 weights `d s code + offset`, with one scale and offset per 32 weights. `s` has one byte
-    /// (below 64) per group, lowest byte first.
+    /// Receives 256 weights `d s code + offset`, with one scale `s` and one offset per 32 weights.
+    /// `s` has one byte (below 64) per group, lowest byte first.
     unsafe fn by_32(&mut self, codes: [__m256i; 8], s: u64, d: f32, offsets: &[f32; 8]);
 
-    /// 256 weights `d s (code - 2^CENTER)`, or `d s code` if `CENTER` is 0, with one scale `s` per
-    /// 16 weights.
+    /// Receives 256 weights `d s (code - 2^CENTER)`, or `d s code` if `CENTER` is 0, with one scale
+    /// `s` per 16 weights.
     unsafe fn by_16<const CENTER: i32>(&mut self, codes: [__m256i; 8], s: &[i8; 16], d: f32);
 
-    /// Offsets that are added to each 16 of 256 weights.
+    /// Receives the offsets of 256 weights: one offset is added to each 16 weights.
     unsafe fn offsets_16(&mut self, offsets: &[f32; 16]);
 
     /// Advances by a block of `len` weights.
@@ -280,13 +280,14 @@ unsafe fn nibbles(p: *const u8) -> __m256i {
     _mm256_and_si256(both, _mm256_set1_epi8(15))
 }
 
-/// Nibbles at `low`, with the bits of the word at `fifth` as bit 4.
+/// Decodes 32 5-bit values: the low four bits are nibbles at `low`, the fifth bits are in the
+/// 32-bit word at `fifth`.
 ///
 /// # Safety
 /// Requires AVX2; `low` is valid for 16 bytes, `fifth` for 4.
 #[inline(always)]
 unsafe fn five_bits(fifth: *const u8, low: *const u8) -> __m256i {
-    // Byte i gets byte i / 8 of the word and tests its bit i % 8.
+    // Byte i of the vector gets byte i / 8 of the word; the mask tests its bit i % 8.
     let word = _mm256_set1_epi32(i32::from_le_bytes(*fifth.cast()));
     let bytes = _mm256_setr_epi64x(
         0,
@@ -300,7 +301,8 @@ unsafe fn five_bits(fifth: *const u8, low: *const u8) -> __m256i {
     _mm256_or_si256(nibbles(low), _mm256_and_si256(set, _mm256_set1_epi8(16)))
 }
 
-/// The eight groups of 2-bit values in 64 bytes; within each 32 bytes the lowest bits come first.
+/// Decodes eight groups of 32 2-bit values from 64 bytes. Each 32 bytes contain four groups, the
+/// first in the lowest two bits of each byte.
 ///
 /// # Safety
 /// Requires AVX2; `p` is valid for 64 bytes.

@@ -11,14 +11,14 @@ use super::super::simd::Simd;
 /// Receives `LANES` weights from element `at` of the block on. It is a trait, not a closure,
 /// because its body must be inlined into the function with the level's target features.
 pub(super) trait WeightSink<S: Simd> {
-    /// `chain` (0 or 1, a constant after inlining) selects one of two independent sums, for
-    /// instruction-level parallelism.
+    /// Receives `LANES` weights. `chain` (0 or 1, a constant after inlining) selects one of two
+    /// independent sums, for instruction-level parallelism.
     ///
     /// # Safety
     /// Requires the instructions of `S`; `at + LANES` is at most the block's length.
     unsafe fn put(&mut self, at: usize, chain: usize, weights: S::V);
 
-    /// Receives the first `n` lanes.
+    /// Receives `n` weights, in the first lanes of `weights`.
     ///
     /// # Safety
     /// Same as [`Self::put`].
@@ -27,7 +27,7 @@ pub(super) trait WeightSink<S: Simd> {
     /// Advances by `len` weights.
     ///
     /// # Safety
-    /// The block had `len` weights.
+    /// The block that was just decoded has `len` weights.
     unsafe fn advance(&mut self, len: usize);
 }
 
@@ -109,7 +109,7 @@ blocks! {
             nibbles::<S, 32>(b.add(16 + 32 * pair), low, high, 64 * pair, sink);
         }
     }
-    /// Like Q4_K, with a fifth bit.
+    /// Like Q4_K, but each `q` has a fifth bit.
     Q5K[256, 176] = |S, b, sink| {
         let (scales, offsets) = scales_and_offsets::<S>(b);
         let high = &*b.add(16).cast::<[u8; 32]>();
@@ -209,7 +209,7 @@ blocks! {
     }
 }
 
-/// The f16 scales in the first 8 bytes.
+/// Converts the four f16 scales in the first 8 bytes of a block.
 ///
 /// # Safety
 /// Requires the instructions of `S`; `b` is valid for 8 bytes.
@@ -239,7 +239,8 @@ unsafe fn nibbles<S: Simd, const N: usize>(
     }
 }
 
-/// Computes `scale q + offset` for groups of `G` quantized values.
+/// Passes `scale q + offset` to the sink for groups of `G` quantized values `q`, with one scale and
+/// offset per group.
 ///
 /// # Safety
 /// Requires the instructions of `S`.
@@ -271,7 +272,8 @@ unsafe fn groups<S: Simd, const LEN: usize, const G: usize, const N: usize>(
     }
 }
 
-/// Quantized values of a 5-bit block of 32, plus `offset`: nibbles at `low`, fifth bits at `fifth`.
+/// Decodes 32 5-bit values and adds `offset`: the low four bits are nibbles at `low`, the fifth
+/// bits are at `fifth`.
 ///
 /// # Safety
 /// `fifth` is valid for 4 bytes, `low` for 16.
@@ -288,8 +290,8 @@ unsafe fn five_bits(fifth: *const u8, low: *const u8, offset: i8) -> [i8; 32] {
     codes
 }
 
-/// Scales `d s` and offsets `-m t` of the eight sub-blocks of Q4_K and Q5_K. The input is d, m,
-/// then the 6-bit `s` and `t`, decoded four at once in 32-bit words.
+/// Scales `d s` and offsets `-m t` of the eight sub-blocks of Q4_K and Q5_K. `b` points to `d` and
+/// `m` (f16), then to the 6-bit `s` and `t`, which are decoded four at once in 32-bit words.
 ///
 /// # Safety
 /// Requires the instructions of `S`; `b` is valid for 16 bytes.
@@ -332,7 +334,8 @@ pub(super) unsafe fn q3_k_scales(packed: *const u8) -> [i8; 16] {
     let mut scales = [0i8; 16];
     for j in 0..4 {
         for part in 0..4 {
-            // Scale `4 part + j`: its low nibble is in byte j or 4 + j, lower half first.
+            // The low four bits of scale `4 part + j` are in byte j if `part` is even, else in byte
+            // 4 + j; parts 0 and 1 use the low half of the byte.
             let nibble = packed[4 * (part % 2) + j] >> (4 * (part / 2)) & 15;
             let top = packed[8 + j] >> (2 * part) & 3;
             scales[4 * part + j] = (nibble | top << 4) as i8 - 32;
@@ -354,7 +357,7 @@ pub(super) unsafe fn scale16<S: Simd>(codes: &[i8; 16], factor: f32) -> [f32; 16
     out
 }
 
-/// Passes the `k` weights of `bytes` to `sink`.
+/// Decodes the `k` weights in `bytes` and passes them to `sink`.
 ///
 /// # Safety
 /// Requires the instructions of `S`; `sink` takes `k` weights.

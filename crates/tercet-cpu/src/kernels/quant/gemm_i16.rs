@@ -10,7 +10,7 @@
 //! within a factor of 16 of the maximum keep at least the 11 bits of F16. The sums are computed as
 //! in F32. See `docs/lab/2026-11-cpu-kernels.md`.
 //!
-//! The results of a row depend only on that row.
+//! The results of an activation row do not depend on the other rows.
 
 mod panel;
 mod rows;
@@ -27,7 +27,8 @@ use panel::{I16CodeFormat, I16WeightPanel};
 use rows::FixedPointRows;
 use tile::{MR, NR};
 
-/// True if the SIMD level profits from it: with AVX-512, float products are equally fast.
+/// True if 16-bit integer products are faster than float products at this SIMD level; with AVX-512
+/// they are not.
 pub(crate) fn has_level(level: SimdLevel) -> bool {
     level.0 == SimdLevelKind::Avx2
 }
@@ -97,10 +98,10 @@ pub(super) unsafe fn matmul(
 }
 
 /// Computes the products of all rows with a panel of weights that starts at `k0`, in `count`
-/// columns of `y`. Adds to `y` unless it is the first panel.
+/// columns of `y`. Adds the products to `y`, but overwrites `y` if `k0` is 0.
 ///
 /// # Safety
-/// Same as [`matmul`]; `y` is the panel's first column of the first row.
+/// Same as [`matmul`]; `y` points to the element of the first row in the panel's first column.
 unsafe fn multiply(
     rows: &FixedPointRows<'_>,
     panel: &I16WeightPanel<'_>,
@@ -110,7 +111,7 @@ unsafe fn multiply(
     count: usize,
 ) {
     let mut sums = [[0.0; NR]; MR];
-    // Split as evenly as possible, so that no tile is very small.
+    // Rows are split into tiles as evenly as possible, so that no tile is very small.
     let tiles = rows.m.div_ceil(MR);
     for i in 0..tiles {
         let first = i * rows.m / tiles;

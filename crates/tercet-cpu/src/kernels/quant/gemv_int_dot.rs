@@ -1,19 +1,19 @@
 //! Quantized GEMV with integer dot products (AVX2, or AVX-512 VNNI at 256 bits).
 //!
 //! The activation row is converted to 24-bit fixed point, with a power-of-two scale per 256
-//! elements. Element `i` is `t[i] * scale` with `|t| < 2^23`. Its error is at most half a unit in
-//! the last place of the largest of the 256. `t` consists of three signed 8-bit limbs, `d2 * 2^16 +
-//! d1 * 2^8 + d0`. Each limb is multiplied with the unsigned quantized weights by 8-bit dot
-//! products.
+//! elements. Element `i` becomes `t[i] * scale` with an integer `|t[i]| < 2^23`. The error is at
+//! most half a unit in the last place of the largest of the 256 elements. Each `t[i]` is split into
+//! three signed 8-bit limbs, `d2 * 2^16 + d1 * 2^8 + d0`. Each limb is multiplied with the unsigned
+//! quantized weights by 8-bit dot products.
 //!
 //! The sums are exact integers, so only the sum of each weight group is rounded, not each product.
 //! If group scales are themselves integers, the sum of 256 products is exact. Weight offsets are
-//! multiplied with sums of `t`. If an offset is a power of two times a float scale, it is
-//! subtracted as an integer.
+//! multiplied with sums of the elements `t[i]` of their group. If an offset is a power of two times
+//! a float scale, it is subtracted as an integer.
 //!
-//! A row that does not fit is computed by the float kernels: it contains non-finite values, or its
-//! scale would be subnormal. Several rows also use the float kernels, because they share the
-//! decoding of weights.
+//! The float kernels compute activation rows that fixed point cannot represent: those with
+//! non-finite values, or with a scale that would be subnormal. They also compute several rows,
+//! which then share the decoding of weights.
 //!
 //! Related files: `row.rs` for the fixed-point row, `codes.rs` for the decoding of blocks.
 
@@ -33,15 +33,18 @@ use super::repack_x8::STRIP;
 use super::{QuantRowLayout, QuantView};
 pub(super) use row::FixedPointRow;
 
-/// Elements whose limbs are stored together.
+/// Number of adjacent elements (a group) whose limbs are stored together.
 const GROUP: usize = 32;
 /// Elements that share a scale, except at the end of a row; no weight block spans two such ranges.
 const SPAN: usize = 256;
-/// Bytes of a group: its limbs, and the sums of four adjacent `t`.
+/// Bytes of a group: three limbs per element, and one 32-bit sum per four adjacent fixed-point
+/// elements.
 const PLANES: usize = 4 * GROUP;
-/// Scratch floats per group: limbs and sums, the scale, the sums of both halves, and the total sum.
+/// Scratch floats per group: [`PLANES`] bytes, the scale, the sum of each 16 elements, and the sum
+/// of all 32.
 const GROUP_FLOATS: usize = PLANES / 4 + 1 + 2 + 1;
-/// Weights per row that are multiplied before the next row; their limbs stay in the L1 cache.
+/// Weights of a row that are multiplied before those of the next row. The limbs of as many
+/// activations stay in the L1 cache.
 const CHUNK: usize = 4096;
 /// Scratch floats for a row of `k` elements.
 pub(super) fn scratch_len(k: usize) -> usize {
@@ -59,8 +62,9 @@ trait IntDotProduct: Copy {
     /// 16 to 32 bits.
     const SCALED: bool;
 
-    /// Lane `i` is the sum of `codes[j] * t[j]` for `4 i <= j < 4 i + 4`. The codes are below 64,
-    /// and `digits` are the three limb planes of their group.
+    /// Lane `i` of the result is the sum of `codes[j] * t[j]` for `4 i <= j < 4 i + 4`, where `t`
+    /// are the fixed-point activations. The codes are below 64; `digits` has the low, middle and
+    /// high limbs of the same group.
     ///
     /// # Safety
     /// Requires the instructions of the implementation; `digits` is valid for [`PLANES`] bytes.
@@ -94,8 +98,8 @@ impl IntDotProduct for MaddPairsDot {
 
     #[inline(always)]
     unsafe fn dot(codes: __m256i, digits: *const i8) -> __m256i {
-        // At most 2 * 63 * 128, so 16-bit sums never saturate. Four of them times 2^16 are below
-        // 2^31.
+        // A 16-bit sum of two products is at most 2 * 63 * 128, so it never saturates. A sum of
+        // four products times 2^16 is below 2^31.
         let low = _mm256_maddubs_epi16(codes, _mm256_loadu_si256(digits.cast()));
         let middle = _mm256_maddubs_epi16(codes, _mm256_loadu_si256(digits.add(32).cast()));
         let high = _mm256_maddubs_epi16(codes, _mm256_loadu_si256(digits.add(64).cast()));
@@ -106,8 +110,8 @@ impl IntDotProduct for MaddPairsDot {
     }
 }
 
-/// Adds a group's products of codes (below 64), limbs and scales to the sum of each limb. Both
-/// halves of a word of `s` contain the same scale.
+/// For each of the three limbs, adds the products of a group's codes (below 64), limbs and scales
+/// to `sums`. Both halves of a word of `s` contain the same scale.
 ///
 /// # Safety
 /// Requires AVX2; `digits` is valid for [`PLANES`] bytes.
@@ -234,7 +238,8 @@ unsafe fn all_rows<D: IntDotProduct>(
 ) {
     let row_bytes = w.row_bytes();
     for k0 in (0..w.k.max(1)).step_by(CHUNK) {
-        // Computed once, not per row: the divisions inside cost as much as some blocks.
+        // The byte range is computed outside the loop over rows, because its divisions take as long
+        // as multiplying several blocks.
         let (start, end) = (w.at(k0), w.at(w.k.min(k0 + CHUNK)));
         for j in rows.clone() {
             let bytes = &w.bytes[j * row_bytes + start..j * row_bytes + end];
@@ -246,7 +251,7 @@ unsafe fn all_rows<D: IntDotProduct>(
     }
 }
 
-/// Partial sum of a row of weights, starting at a group.
+/// Sum of the products of one row of weights, and the position in the activation row.
 struct GemvRowSum<D: IntDotProduct> {
     digits: *const i8,
     scales: *const f32,
@@ -281,7 +286,7 @@ impl<D: IntDotProduct> GemvRowSum<D> {
     /// Requires the instructions of `D`.
     #[inline(always)]
     unsafe fn add_joined(&mut self, sums: [__m256i; 3], d: f32) {
-        // The same scale for all eight groups.
+        // All eight groups of the 256 activations have the same scale.
         let factor = Avx2::splat(d * *self.scales);
         self.products[0] = Avx2::fma(joined(sums), factor, self.products[0]);
     }
@@ -312,7 +317,7 @@ impl<D: IntDotProduct> WeightGroupSink for GemvRowSum<D> {
     unsafe fn by_32(&mut self, codes: [__m256i; 8], s: u64, d: f32, offsets: &[f32; 8]) {
         if D::SCALED {
             let s = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(s as i64));
-            // Copies the scale into both halves of a word.
+            // Copies the scale into both 16-bit halves of its word.
             let s = _mm256_or_si256(s, _mm256_slli_epi32::<16>(s));
             let mut each = [0i32; 8];
             _mm256_storeu_si256(each.as_mut_ptr().cast(), s);
@@ -336,8 +341,8 @@ impl<D: IntDotProduct> WeightGroupSink for GemvRowSum<D> {
     unsafe fn by_16<const CENTER: i32>(&mut self, codes: [__m256i; 8], s: &[i8; 16], d: f32) {
         let scales = scale16::<Avx2>(s, d);
         if D::SCALED {
-            // Two scales per group, one for each half of its vector: broadcast as pairs, then
-            // select one per half.
+            // Each 128-bit half of a group's vector has its own scale. Both are broadcast as a
+            // pair; a shuffle then selects one per half.
             let wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(s.as_ptr().cast()));
             let mut each = [0i32; 8];
             _mm256_storeu_si256(each.as_mut_ptr().cast(), wide);

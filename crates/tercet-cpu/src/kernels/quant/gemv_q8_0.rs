@@ -1,5 +1,5 @@
-//! Q8_0 GEMV: scales are applied to the sum of a block, not to each weight, so that the kernel is
-//! limited by memory bandwidth.
+//! Q8_0 GEMV. Scales are applied to the sum of a block, not to each weight, so that only memory
+//! bandwidth limits the kernel.
 
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ pub(super) unsafe fn dot_row<S: Simd>(
     y: *mut f32,
 ) {
     let row_bytes = w.row_bytes();
-    // Blocks whose sums form one chain.
+    // Number of blocks whose sums are added in one chain.
     let at_once = CHAIN;
     let blocks = w.k / LEN;
     for b0 in (0..blocks.max(1)).step_by(at_once) {

@@ -4,7 +4,8 @@
 //! A tile contains one block of each of eight rows: first all their first 32-bit words, then all
 //! their second words, and so on. If a block is not a multiple of four bytes, the last two bytes of
 //! each row follow. A strip is all tiles of eight rows along k. So a vector contains four quantized
-//! values of each of eight rows, and a GEMV needs no additions across lanes (`dots/strips.rs`).
+//! values of each of eight rows, and a GEMV needs no additions across lanes
+//! (`gemv_int_dot/strips.rs`).
 //!
 //! A strip has the same size and start address as its eight rows. Rows after the last whole strip
 //! are not interleaved. Kernels for more than one activation row convert tiles back to rows
@@ -87,8 +88,8 @@ pub fn pack_strips(level: SimdLevel, threads: KernelThreads, w: &QuantView<'_>, 
         let to = unsafe { out.slice(strip * strip_bytes, strip_bytes) };
         let block = w.scheme.block_bytes();
         for (i, tile) in to.chunks_exact_mut(STRIP * block).enumerate() {
-            // SAFETY: a level for which repacking is profitable has AVX2; both sides have the bytes
-            // of eight blocks.
+            // SAFETY: a level for which repacking is profitable has AVX2. Source and target have
+            // the bytes of eight blocks.
             unsafe {
                 turn(
                     StripRuns::rows(from[i * block..].as_ptr().cast_mut(), row_bytes),
@@ -171,7 +172,8 @@ impl<'w, 'a> QuantRowReader<'w, 'a> {
     fn fill(&mut self, tile: usize, block: usize) {
         let from = &self.w.bytes[tile..][..STRIP * block];
         let to = &mut self.blocks[..STRIP * block];
-        // SAFETY: only levels with AVX2 have strips; both sides have the bytes of eight blocks.
+        // SAFETY: only levels with AVX2 have strips. Source and target have the bytes of eight
+        // blocks.
         unsafe {
             turn(
                 StripRuns::rows(to.as_mut_ptr(), block),
@@ -184,7 +186,7 @@ impl<'w, 'a> QuantRowReader<'w, 'a> {
     }
 }
 
-/// Eight byte ranges with a constant distance.
+/// Addresses of eight blocks with a constant distance.
 #[derive(Clone, Copy)]
 struct StripRuns {
     at: *mut u8,
@@ -197,14 +199,15 @@ impl StripRuns {
     }
 }
 
-/// The side that [`turn`] writes.
+/// Direction of [`turn`].
 #[derive(Clone, Copy)]
 enum StripTransposeSide {
     ToTile,
     ToRows,
 }
 
-/// Transposes eight blocks of `block` bytes at `rows` into the tile at `tile`, or back.
+/// Transposes eight blocks of `block` bytes at `rows` into the tile at `tile`, or the tile into the
+/// blocks.
 ///
 /// # Safety
 /// The machine has AVX2. `rows` is valid for eight blocks and `tile` for their bytes, for reads or
@@ -215,7 +218,8 @@ unsafe fn turn(rows: StripRuns, tile: *mut u8, block: usize, way: StripTranspose
     let words = block / 4;
     let mut word = 0;
     while word < words {
-        // The last eight words overlap the previous ones.
+        // If the number of words is not a multiple of eight, the last eight words overlap the
+        // previous eight.
         let first = word.min(words - 8);
         let row = StripRuns::rows(rows.at.add(4 * first), rows.stride);
         let column = StripRuns::rows(tile.add(4 * STRIP * first), 4 * STRIP);
@@ -249,7 +253,8 @@ unsafe fn turn(_: StripRuns, _: *mut u8, _: usize, _: StripTransposeSide) {
 #[target_feature(enable = "avx2")]
 unsafe fn transpose8(from: StripRuns, to: StripRuns) {
     use std::arch::x86_64::*;
-    // Rows i and i + 4 share a register, so the loads already exchange the 128-bit halves.
+    // A register is loaded with halves of rows i and i + 4, so the transpose needs no exchange of
+    // 128-bit halves.
     let pair = |i: usize, half: usize| {
         let low = _mm_loadu_ps(from.at.add(i * from.stride + 16 * half).cast());
         let high = _mm_loadu_ps(from.at.add((i + 4) * from.stride + 16 * half).cast());

@@ -23,8 +23,8 @@ simd_dispatch!(
 );
 
 /// # Safety
-/// Requires the instructions of `S`; operands were checked; no other task touches
-/// the columns `rows` of y.
+/// Requires the instructions of `S`; operands were checked; no other task accesses the columns
+/// `rows` of y.
 #[inline(always)]
 unsafe fn small_m_body<S: Simd>(
     x: &MatView<'_>,
@@ -69,7 +69,7 @@ unsafe fn dot_rows<S: Simd, const R: usize>(
     y_stride: usize,
 ) {
     let row_bytes = w.row_bytes();
-    // A multiple of every scheme's block length.
+    // Weights that are multiplied before the next: a multiple of every scheme's block length.
     let block = 2 * S::LANES * gemm::CHAIN;
     for k0 in (0..w.k.max(1)).step_by(block) {
         let k1 = w.k.min(k0 + block);
@@ -90,7 +90,7 @@ unsafe fn dot_rows<S: Simd, const R: usize>(
     }
 }
 
-/// Multiplies weights with `R` activation rows.
+/// Sink that multiplies decoded weights with `R` activation rows.
 struct SmallMDot<S: Simd, const R: usize> {
     x: *const f32,
     x_stride: usize,

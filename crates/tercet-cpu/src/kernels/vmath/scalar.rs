@@ -109,7 +109,7 @@ const EXP64: [f64; 8] = [
 ];
 
 /// Computes `2^n e^r` for `|r| <= ln(2) / 2` as two factors, so that their product rounds once into
-/// subnormals. `n` is still offset by [`ROUND32`].
+/// subnormals. `n_offset` is `n + ROUND32`.
 #[inline(always)]
 fn scale_exp32<S: Simd>(n_offset: f32, r: f32) -> (f32, f32) {
     let e = 1.0 + S::fmaf(r * r, poly32::<S>(r, &EXP32), r);
@@ -120,14 +120,15 @@ fn scale_exp32<S: Simd>(n_offset: f32, r: f32) -> (f32, f32) {
     (e * first, second)
 }
 
-/// `ln(2)` in two parts. The first has few bits, so products with `|n| <= 250` are exact.
+/// `ln(2)` in two parts. The high part has few bits, so its product with an integer of magnitude up
+/// to 250 is exact.
 const LN2_HIGH: f32 = 0.693_359_375;
 const LN2_LOW: f32 = -2.121_944_4e-4;
 
 /// Computes `e^x` as two factors.
 #[inline(always)]
 fn exp_parts32<S: Simd>(x: f32) -> (f32, f32) {
-    // A comparison instead of `min`, so that NaN passes through.
+    // A comparison is used instead of `min`, so that NaN passes through.
     let x = if x > 89.0 { 89.0 } else { x };
     let x = if x < -150.0 { -150.0 } else { x };
     let t = S::fmaf(x, std::f32::consts::LOG2_E, ROUND32);
@@ -149,7 +150,7 @@ pub(crate) fn exp<S: Simd>(x: f32) -> f32 {
 /// Requires the instructions of `S`.
 #[inline(always)]
 pub(crate) unsafe fn exp_of_negative<S: Simd>(x: S::V) -> S::V {
-    // The power of two is 0 from here on.
+    // For smaller x the power of two becomes 0, and so does the result.
     const END: f32 = -88.1;
     let x = S::clamp(x, S::splat(END), S::splat(0.0));
     let t = S::fma(x, S::splat(std::f32::consts::LOG2_E), S::splat(ROUND32));
@@ -194,7 +195,7 @@ fn clamp64(x: f64) -> f64 {
 pub(crate) fn expm1<S: Simd>(x: f32) -> f32 {
     let (scale, m1) = exp_parts64::<S>(clamp64(f64::from(x)));
     let y = S::fmad(scale, m1, scale - 1.0) as f32;
-    // Preserves the sign of zero.
+    // The result has the sign of `x`, so zero keeps its sign.
     if x == 0.0 { x } else { y }
 }
 

@@ -28,12 +28,12 @@ pub(super) struct CpuContention {
     /// Start of the clock. `None` in browsers, which provide no clock here and have no spinning
     /// threads.
     start: Option<Instant>,
-    /// End of the contended period, in microseconds since `start`.
+    /// Time until which no thread spins, in microseconds since `start`.
     pub(super) until: AtomicU64,
 }
 
 impl CpuContention {
-    /// No thread spins for this long after a detected preemption.
+    /// After a detected preemption, no thread spins for this time.
     const LASTS: Duration = Duration::from_millis(20);
 
     pub(super) fn new() -> CpuContention {

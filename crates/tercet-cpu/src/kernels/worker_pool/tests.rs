@@ -86,8 +86,7 @@ fn helpers_leave_and_are_called_again() {
 
 #[test]
 fn helpers_stay_between_jobs_where_nobody_wants_the_cores() {
-    // Other processes may load the machine: with the default policy helpers may leave after any
-    // job.
+    // The default policy would let helpers leave after any job if other processes load the machine.
     let patience = SpinPolicy {
         spin_time: Duration::from_secs(1),
         preemption_threshold: SOON,
@@ -99,7 +98,8 @@ fn helpers_stay_between_jobs_where_nobody_wants_the_cores() {
             needs(&team, 2);
         }
     });
-    // Other tests of this process request helpers too; these jobs need a single request.
+    // These jobs need a single request for helpers, but other tests of this process may add
+    // requests.
     let here = helpers_called() - called;
     assert!(
         10 * here < 9 * turns(1000),
@@ -274,7 +274,7 @@ fn threads_end_with_their_team() {
     };
     check(true);
     check(false);
-    // A job outlives its pool.
+    // The pool is dropped while its job runs.
     let own = team(2);
     let shared = own.shared();
     drop(own);

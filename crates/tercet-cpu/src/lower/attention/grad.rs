@@ -16,7 +16,8 @@ use crate::lower::elem::native_for;
 use crate::lower::{AcceptedLayout, LoweredNode, floats_mut, missing};
 
 /// Supports F32 without a bias or `kv_len`. The gradient of a bias is as large as the scores, and
-/// `kv_len` masks do not follow from positions. Both cases fall back to explicit scores.
+/// `kv_len` masks do not follow from positions. In both cases the gradient is decomposed into
+/// operators that store the scores.
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     let op = match &node.op {
         Op::AttentionWithLse(o) => o.attention(),
@@ -35,7 +36,8 @@ pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
 /// Number of operands before the mask.
 const OPERANDS: usize = 6;
 
-/// The later node with the other gradients of the same attention. One step then computes both.
+/// A later node that computes the other gradients (dQ, or dK and dV) of the same attention. One
+/// step then computes both nodes.
 pub(crate) fn twin(graph: &Graph, id: NodeId, node: &Node) -> Option<NodeId> {
     let Op::AttentionGrad(own) = &node.op else {
         return None;
@@ -66,7 +68,8 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> LoweredNode {
     lowered(node, o, results(o.of))
 }
 
-/// Lowers an `AttentionGrad` together with its twin: all of dQ, dK and dV.
+/// Lowers an `AttentionGrad` and the [`twin`] with the other gradients to one kernel for dQ, dK and
+/// dV.
 pub(crate) fn lower_both(_: &Graph, node: &Node) -> LoweredNode {
     let Op::AttentionGrad(o) = &node.op else {
         unreachable!("invariant: both nodes are gradients of attention")
@@ -74,7 +77,7 @@ pub(crate) fn lower_both(_: &Graph, node: &Node) -> LoweredNode {
     lowered(node, o, 0..3)
 }
 
-/// Computes the cotangents `wanted` of (dQ, dK, dV).
+/// Lowers to a kernel that computes the range `wanted` of (dQ, dK, dV).
 fn lowered(node: &Node, op: &AttentionGrad, wanted: Range<usize>) -> LoweredNode {
     let level = SimdLevel::detect();
     let op: AttentionOp = op.attention();

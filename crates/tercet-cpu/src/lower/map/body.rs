@@ -65,7 +65,7 @@ impl MapRegister {
 pub(super) enum MapStepDst {
     /// A register.
     Reg(MapRegister),
-    /// Result `k`, which no later step reads.
+    /// Memory of result `k`; no later step reads it.
     Out(usize),
 }
 
@@ -85,8 +85,8 @@ pub(super) struct MapBodyStep {
     pub(super) dtype: DType,
     pub(super) dst: MapStepDst,
     /// True if the step is computed once per task, for its first block, and its register is reused
-    /// for later blocks. This holds for constants. Outside of chains it also holds for values that
-    /// are uniform over the whole result.
+    /// for later blocks. This holds for constants. If the map is not a chain, it also holds for
+    /// values that are the same for all elements of the result.
     pub(super) once: bool,
     /// True if another step reads the uniform value element by element, so its register must be
     /// filled.
@@ -113,8 +113,8 @@ pub(super) struct MapBody {
     pub(super) scratch_bytes: usize,
     /// Elements of a block, and of a register.
     pub(super) block: usize,
-    /// All steps fused into one call. Present if all values are f32, integers exact in f32, or
-    /// booleans between them.
+    /// All steps as one call of the chain kernel. Present if all values are f32, integers that f32
+    /// represents exactly, or booleans that only steps read.
     pub(super) chain: Option<MapChain>,
 }
 
@@ -302,8 +302,8 @@ fn steps(
     steps
 }
 
-/// Flags of the steps that are computed once. These are constants and, except in a chain, values
-/// computed only from constants and single-element operands.
+/// For each step, true if it is computed once: it is a constant or, if the map is not a chain,
+/// depends only on constants and single-element operands.
 fn steps_once(map: &Map, chained: bool) -> Vec<bool> {
     let uniform = |i: usize| map.inputs[i].axes.iter().all(|axis| axis.from.is_none());
     let mut once: Vec<bool> = Vec::with_capacity(map.body.len());

@@ -10,7 +10,8 @@ use crate::lower::elem::parts;
 /// Minimum elements of a parallel task.
 const TASK: usize = 1 << 14;
 
-/// True if a node may be such a product; the layouts of a run decide.
+/// True if a node may be a broadcast multiplication; whether it is one depends on the layouts of a
+/// run.
 pub(super) fn may(graph: &Graph, node: &Node) -> bool {
     let is_f32 = |v: &tercet_ir::Value| graph.ty(*v).dtype == DType::F32;
     let multiplies = matches!(&node.op, Op::Binary(b) if b.f == BinaryFn::Mul);

@@ -108,7 +108,7 @@ fn tables(map: &Map, from: DType, dtypes: &[DType]) -> Option<Vec<ByteLut>> {
     map.results.iter().map(table).collect()
 }
 
-/// Values of all steps for each byte, used as the value of all operands.
+/// Values of all steps of the map for each of the 256 values of its operand.
 pub(super) fn all_values(map: &Map, from: DType, dtypes: &[DType]) -> Vec<Vec<Scalar>> {
     let of = |byte: usize| match from {
         DType::I8 => Scalar::I(i64::from(byte as u8 as i8)),
@@ -119,7 +119,7 @@ pub(super) fn all_values(map: &Map, from: DType, dtypes: &[DType]) -> Vec<Vec<Sc
         .collect()
 }
 
-/// Values of all steps for one value of the operand.
+/// Values of all steps of the map if its operand is `x`.
 fn values(map: &Map, from: DType, dtypes: &[DType], x: Scalar) -> Vec<Scalar> {
     let mut done: Vec<Scalar> = Vec::with_capacity(map.body.len());
     let mut args = Vec::new();

@@ -12,8 +12,8 @@ use super::{MapOuts, MapTaskArgs, load, step};
 use crate::kernels::chain::{self, ChainInput, ChainOp, ChainSource, ChainTarget, scratch_len};
 use crate::kernels::vmath;
 
-/// Elements of a block. Larger than [`BLOCK`](super::BLOCK), because chains use a block-sized
-/// register only for gathered operands.
+/// Elements of a block. It is larger than [`BLOCK`](super::BLOCK): a chain needs block-sized
+/// registers only for operands that it cannot read in place.
 pub(super) const CHAIN_BLOCK: usize = 4096;
 
 /// Fused steps of a map, for [`chain::run`].
@@ -61,9 +61,10 @@ fn binary(f: BinaryFn) -> Option<fn(ChainSource, ChainSource) -> ChainOp> {
 }
 
 impl MapChain {
-    /// Builds the chain of a body; [`supports`] must have accepted every step. All steps are f32, and
-    /// no result is a constant. `derivatives` marks the `GeluTanh` steps that stand for the
-    /// derivative of GELU. Also returns the bytes of scratch memory after the operands' registers.
+    /// Builds the chain of a body; [`supports`] must have accepted every step. All steps are f32,
+    /// and no result is a constant. `derivatives` marks the `GeluTanh` steps that stand for the
+    /// derivative of GELU. Also returns the bytes of scratch memory that the chain needs in
+    /// addition to the operands' registers.
     pub(super) fn new(
         body: &MapBody,
         register_bytes: usize,
@@ -85,7 +86,7 @@ impl MapChain {
             },
         };
         let mut steps = Vec::new();
-        // Room for the intermediate value between the two comparisons of a clamp.
+        // Index of a tile for the value between the two comparisons of a clamp.
         let spare = body.scratch_bytes / register_bytes - inputs;
         for (at, step) in body.steps.iter().enumerate().filter(|(_, s)| !s.once) {
             let args: SmallVec<[ChainSource; 3]> = step.args.iter().map(source).collect();

@@ -14,7 +14,7 @@ enum DerivativePattern {
     Tanh(&'static DerivativePattern),
     Sum(&'static DerivativePattern, &'static DerivativePattern),
     Product(&'static DerivativePattern, &'static DerivativePattern),
-    /// `1 - x` of the sub-pattern.
+    /// One minus the sub-pattern.
     OneMinus(&'static DerivativePattern),
 }
 
@@ -29,8 +29,8 @@ static CHANGE: DerivativePattern = Product(&OneMinus(&Product(&TANH, &TANH)), &S
 static TWICE: DerivativePattern = Sum(&Sum(&Product(&X, &CHANGE), &TANH), &Const(1.0));
 static WHOLE: DerivativePattern = Product(&TWICE, &Const(0.5));
 
-/// A map after this replacement, with the dtypes of its steps. `derivatives` marks the replaced
-/// steps: each is encoded as `GeluTanh` of the derivative's operand.
+/// A map in which derivatives of tanh-GELU are single steps, with the dtypes of its steps.
+/// `derivatives` marks these steps; each is encoded as `GeluTanh` of the derivative's operand.
 pub(super) struct FoldedDerivatives {
     pub(super) map: Map,
     pub(super) dtypes: Vec<DType>,

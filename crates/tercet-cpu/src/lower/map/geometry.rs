@@ -15,15 +15,15 @@ pub(super) struct MapOperandWalk {
     pub(super) offset: isize,
     /// Stride per merged axis.
     pub(super) strides: [isize; MAX_RANK],
-    /// Per merged axis: right shift of the index.
+    /// Per merged axis, the number of bits by which its index is shifted right for this operand.
     pub(super) shifts: [u8; MAX_RANK],
     /// True if any shift is not zero.
     pub(super) shifted: bool,
-    /// True if the operand is one element for the whole result.
+    /// True if all elements of the result read the same element of the operand.
     pub(super) uniform: bool,
 }
 
-/// Axes and blocks of one run.
+/// The merged axes of one run, and how blocks cut them.
 pub(super) struct MapGeometry {
     rank: usize,
     sizes: [usize; MAX_RANK],
@@ -42,7 +42,7 @@ pub(super) struct MapGeometry {
 /// A block: part of one row, or several whole rows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MapBlock {
-    /// Position of its first element in the result.
+    /// Position of the block's first element in the result.
     pub(super) start: usize,
     /// Number of elements.
     pub(super) len: usize,
@@ -92,8 +92,8 @@ impl MapGeometry {
         self.rows.div_ceil(self.rows_per_block) * self.blocks_per_row
     }
 
-    /// Position of a block's first element. For the block after the last one, the number of
-    /// elements.
+    /// Position of a block's first element. If `block` is the number of blocks, returns the number
+    /// of elements of the result.
     pub(super) fn start(&self, block: usize) -> usize {
         let row = (block / self.blocks_per_row * self.rows_per_block).min(self.rows);
         row * self.inner + block % self.blocks_per_row * self.block
@@ -114,8 +114,8 @@ impl MapGeometry {
         }
     }
 
-    /// Start offset of an operand in a row, and its stride along the row. Shifts are not applied
-    /// along the row.
+    /// Start offset of an operand in a row, and its stride along the row. The stride ignores a
+    /// shift of the index along the row; see `row_shift`.
     pub(super) fn row(&self, walk: &MapOperandWalk, row: usize) -> (isize, isize) {
         let outer = self.rank.saturating_sub(1);
         let (mut at, mut rest) = (walk.offset, row);

@@ -17,13 +17,13 @@ const LIMIT: f64 = 4_194_304.0;
 /// Range of the values of an operand or a step, without NaN; `None` if unknown.
 type ValueRange = Option<(f64, f64)>;
 
-/// Maximum magnitude of a single-element I32 operand that a map may assume. Zero points are checked
-/// against it at run time.
+/// Maximum magnitude that a map may assume for a single-element I32 operand, such as a zero point.
+/// Each run checks the operand's value.
 pub(super) const SMALL: i32 = 1 << 16;
 
-/// True if f32 represents every value of a map, every integer exactly, and no result is boolean. An
-/// I32 operand that is only converted to F32 counts as a float. An operand in `small` is assumed to
-/// be within [`SMALL`].
+/// True if every value of a map can be computed in f32, integers exactly, and no result is boolean.
+/// An I32 operand that is only converted to F32 counts as a float. An operand in `small` is assumed
+/// to be within [`SMALL`].
 pub(super) fn is_exact_in_f32(
     map: &Map,
     inputs: &[DType],
@@ -68,7 +68,7 @@ pub(super) fn is_exact_in_f32(
                 Some(range) => Some(range),
                 None => return false,
             },
-            // Booleans are the floats 0 and 1, which `select` steps read.
+            // Booleans are represented as the floats 0 and 1; only `select` steps may read them.
             DType::Bool
                 if chain::supports_predicate(&step.op)
                     && args.iter().all(|a| a.1 == DType::F32) =>

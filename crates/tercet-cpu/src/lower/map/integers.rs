@@ -7,7 +7,8 @@ use tercet_ir::scalar::{BinaryFn, ScalarOp};
 use super::body::{MapBodyStep, MapRegisterClass};
 use super::step::MapStepOperands;
 
-/// Computes sums, products and conversions of a block. Returns false for other operations.
+/// Runs a step that is a sum, a product or a conversion of integers over one block. Returns false
+/// for other steps.
 pub(super) fn run_step(step: &MapBodyStep, x: &MapStepOperands<'_>, out: &mut [i64]) -> bool {
     match (&step.op, x.args.len()) {
         (ScalarOp::Binary(f), 2) => binary(*f, step.dtype, [x.get(0), x.get(1)], out),
@@ -25,7 +26,7 @@ fn binary(f: BinaryFn, dtype: DType, [a, b]: [&[i64]; 2], out: &mut [i64]) -> bo
         let pairs = out.iter_mut().zip(a).zip(b);
         pairs.for_each(|((out, a), b)| *out = f(*a, *b));
     }
-    // The other dtypes wrap differently.
+    // Integer dtypes other than I32 wrap at another width and are not supported here.
     if dtype != DType::I32 {
         return false;
     }

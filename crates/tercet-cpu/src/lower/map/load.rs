@@ -12,9 +12,9 @@ use crate::kernels::{SimdLevel, convert};
 /// Location of an operand's elements for one block.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum MapOperandSource {
-    /// In the operand's memory, from this element on.
+    /// The elements are in the operand's memory, from this element on.
     Root(usize),
-    /// In the operand's register.
+    /// The elements were loaded into the operand's register.
     Reg,
 }
 
@@ -50,8 +50,8 @@ pub(super) fn load(
         .collect()
 }
 
-/// Elements to load into the register. A uniform operand fills the whole register, for blocks of
-/// any length.
+/// Number of elements to load into the register. An operand that is one element for the whole
+/// result fills the register, which then serves blocks of any length.
 fn block_capacity(block: &MapBlock, walk: &MapOperandWalk) -> usize {
     if walk.uniform { BLOCK } else { block.len }
 }
@@ -81,9 +81,9 @@ pub(super) fn gather(
 }
 
 enum MapLoadSource<'a> {
-    /// Elements of the block, contiguous.
+    /// Contiguous memory that contains exactly the elements of the block.
     Block(&'a [u8]),
-    /// Memory of the operand, with its strides.
+    /// The whole memory of the operand, and its strides.
     Walk(&'a [u8], &'a MapOperandWalk),
 }
 

@@ -18,7 +18,7 @@ pub(super) struct MapStepOperands<'a> {
     sources: &'a [MapOperandSource],
     pub(super) args: &'a [MapStepArg],
     len: usize,
-    /// Scratch memory before and after the step's own register.
+    /// Scratch memory before (`low`) and after (`high`) the register that the step writes.
     low: &'a [u8],
     high: &'a [u8],
     high_start: usize,
@@ -233,7 +233,7 @@ pub(super) fn unary_function(f: UnaryFn) -> Option<VmathFn> {
     })
 }
 
-/// The kernels' type for a comparison.
+/// Converts a comparison of the IR to the type that the kernels use.
 pub(super) fn comparison(f: CompareFn) -> VmathComparison {
     match f {
         CompareFn::Eq => VmathComparison::Eq,
@@ -287,7 +287,8 @@ fn truths(step: &MapBodyStep, x: &MapStepOperands<'_>, out: &mut [u8]) -> bool {
     true
 }
 
-/// Any step through the IR's scalar function, which rounds to the step's dtype.
+/// Runs any step element by element with the IR's scalar function, which rounds to the step's
+/// dtype.
 fn scalars<U: Copy>(
     step: &MapBodyStep,
     x: &MapStepOperands<'_>,

@@ -12,13 +12,13 @@ use crate::kernels::int8_add::{Int8Add, Int8AddEpilogue, int8_add};
 use crate::lower::LoweredNode;
 use crate::lower::elem::parts;
 
-/// Maximum scale, so that scaled sums of two bytes stay far below infinity.
+/// Maximum scale of an operand, so that the sum of two dequantized bytes stays far below infinity.
 const MAX_SCALE: f32 = 1e30;
 
-/// Bit mask of the operands that a value depends on; here, both.
+/// Mask of the operands that a value depends on, one bit per operand: both operands.
 const BOTH: u8 = 3;
 
-/// Lowers a map of this form; `None` for other maps.
+/// Lowers a map that is a quantized addition; `None` for other maps.
 pub(super) fn lower(
     graph: &Graph,
     node: &Node,
@@ -80,7 +80,8 @@ fn recognize(map: &Map, from: DType, dtypes: &[DType]) -> Option<Int8Add> {
         if depends[s] == 0 {
             continue;
         }
-        // A conversion to integers is a no-op only if the values are already integers.
+        // Conversions to integers are omitted, which is valid only if the values are integers
+        // already.
         if dtypes[s].int_range().is_some() && !is_whole(&actions) {
             return None;
         }
@@ -104,7 +105,7 @@ fn recognize(map: &Map, from: DType, dtypes: &[DType]) -> Option<Int8Add> {
     })
 }
 
-/// True if the value is an integer after these actions.
+/// True if these steps of the epilogue turn every value into an integer.
 fn is_whole(actions: &[Int8AddEpilogue]) -> bool {
     let keeps = |action: &Int8AddEpilogue| match action {
         Int8AddEpilogue::Add(by) | Int8AddEpilogue::Max(by) | Int8AddEpilogue::Min(by) => {
@@ -118,7 +119,7 @@ fn is_whole(actions: &[Int8AddEpilogue]) -> bool {
     rounded.is_some_and(|at| actions[at + 1..].iter().all(keeps))
 }
 
-/// Actions of a step on the value of the previous step.
+/// Epilogue steps that compute the value of a map step from the value of the step `before`.
 fn step_actions(
     step: &MapStep,
     dtype: DType,

@@ -1,5 +1,5 @@
-//! Steps of nodes whose results are stored channels-last. Later steps read them as permuted views
-//! of their types.
+//! Steps of nodes whose results are stored channels-last. Later steps read these results through
+//! permuted layouts, in the axis order of the graph.
 
 use tercet_ir::passes::{FROM_LAST, TO_LAST};
 use tercet_ir::{CompileError, Node, NodeId, Op, Type};
@@ -10,7 +10,8 @@ use crate::lower::channels_last;
 use crate::plan::ValuePlacement;
 
 impl CpuProgramBuilder<'_> {
-    /// Emits the step of a convolution or pool, and returns the view of its result.
+    /// Emits the channels-last step of a convolution or pool, and returns its result as a view in
+    /// the axis order of the graph.
     pub(super) fn channels_last_step(
         &mut self,
         kernel: &'static str,

@@ -9,8 +9,8 @@ use crate::lower::attention::grad::{lower_both, results};
 use crate::plan::ValuePlacement;
 
 impl CpuProgramBuilder<'_> {
-    /// Emits the step of a gradient of attention. The same step also computes the results of its
-    /// twin.
+    /// Emits one step for a node `AttentionGrad` and for the node `other`, which computes the other
+    /// gradients of the same attention.
     pub(super) fn both_gradients(
         &mut self,
         kernel: &CpuKernel,
@@ -20,7 +20,8 @@ impl CpuProgramBuilder<'_> {
     ) -> Result<Vec<ValuePlacement>, CompileError> {
         let ins: Vec<ValuePlacement> = node.inputs.iter().map(|v| self.place(*v).clone()).collect();
         let site = StepLabel::new(id, node, kernel.name);
-        // Queries, keys and values have the types of their cotangents.
+        // The cotangents have the types of queries, keys and values, which are the first three
+        // operands.
         let types: Vec<_> = node.inputs[..3]
             .iter()
             .map(|v| self.graph.ty(*v).clone())

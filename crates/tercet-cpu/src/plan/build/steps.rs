@@ -10,7 +10,7 @@ use crate::plan::{
     ConstSource, CpuStep, MemoryRoot, PackDef, PendingArenaSlot, StepOperand, ValuePlacement,
 };
 
-/// Labels of a step: its node, operator and kernel.
+/// Names that identify a step in errors and plans: its node, operator and kernel.
 pub(super) struct StepLabel {
     pub(super) id: NodeId,
     pub(super) op: &'static str,
@@ -29,7 +29,7 @@ impl StepLabel {
 }
 
 impl CpuProgramBuilder<'_> {
-    /// The value in dense layout. It is copied at most once, for all readers.
+    /// Returns the value in dense layout. If a copy is needed, all readers share one.
     pub(super) fn dense(
         &mut self,
         from: &ValuePlacement,
@@ -98,8 +98,8 @@ impl CpuProgramBuilder<'_> {
             work,
             undo,
         } = lowered;
-        // A step that depends on sizes of the run cannot run at compile time. This holds for its
-        // results, and for constants broadcast to such a size.
+        // A step is not run once in advance if its results, or constants that it broadcasts, have
+        // sizes that are only known per run.
         let of_run = |dims: &[tercet_ir::Dim]| dims.iter().any(|d| d.known().is_none());
         let sized_by_run = results.iter().any(|ty| of_run(&ty.shape))
             || ins.iter().any(|place| of_run(place.layout.shape()));
@@ -153,8 +153,9 @@ impl CpuProgramBuilder<'_> {
         Ok(places)
     }
 
-    /// Places the results of the next step: in predefined memory, in slots, or in constants. They
-    /// are constants if `prepared` lists the parameters that they depend on.
+    /// Places the results of the next step: in predefined memory, in slots, or in constants. If
+    /// `prepared` is present, the results are constants, and it lists the parameters that they
+    /// depend on.
     fn results(
         &mut self,
         results: &[Type],

@@ -23,7 +23,8 @@ struct GradSubgraph {
 }
 
 impl GradSubgraph {
-    /// The nodes of a block, in a graph with arguments of these types.
+    /// Copies the nodes of a nested graph into a new graph whose inputs have the types of its
+    /// arguments.
     fn new(block: &SubGraph) -> Result<GradSubgraph, NoGradient> {
         let mut graph = Graph::new();
         let mut arguments = Vec::new();
@@ -155,8 +156,8 @@ fn states(op: &Scan, v: &mut Vjp<'_>) -> Result<Vec<Value>, NoGradient> {
     Ok(ports.map(|port| first.port(port)).collect())
 }
 
-/// The arguments of a scan's body that need cotangents, by role, and the result sequences that have
-/// cotangents.
+/// Indices of the arguments of a scan's body that need cotangents (carried values, sequence
+/// elements, captures), and of the result sequences that have cotangents.
 struct ScanGradOperands {
     carried: Vec<usize>,
     scanned: Vec<usize>,
@@ -178,7 +179,8 @@ impl ScanGradOperands {
         })
     }
 
-    /// The arguments in the order of the backward scan's results.
+    /// The arguments that need cotangents, in the order in which the backward scan returns these
+    /// cotangents.
     fn wanted(&self) -> Vec<usize> {
         [&self.carried[..], &self.captures, &self.scanned].concat()
     }
@@ -216,9 +218,9 @@ pub(crate) fn scan(op: &Scan, v: &mut Vjp<'_>) -> VjpResult {
     Ok(())
 }
 
-/// The body of the backward scan. Its arguments are: the cotangents of carried values and the
-/// running sums for captures; the saved states, the sequence elements and the cotangents of result
-/// elements; the captures.
+/// The body of the backward scan. Its carried values are the cotangents of carried values and the
+/// running sums for captures. Its sequences are the saved states, the sequences of the forward scan
+/// and the cotangents of result sequences. Its captures are those of the forward scan.
 fn body_backwards(op: &Scan, parts: &ScanGradOperands) -> Result<SubGraph, NoGradient> {
     let first = op.carried + op.scanned;
     let mut inner = GradSubgraph::new(&op.body)?;
@@ -276,7 +278,8 @@ fn operands_backwards(
     Ok(operands)
 }
 
-/// A graph with its inputs in this order, as a block with these results.
+/// Converts a graph to a nested graph with the arguments `inputs`, in this order, and the results
+/// `outputs`.
 fn reordered(graph: &Graph, inputs: &[Value], outputs: &[Value]) -> Result<SubGraph, NoGradient> {
     let mut block = Graph::new();
     let mut map: Vec<Option<Value>> = vec![None; graph.len()];

@@ -92,7 +92,8 @@ fn window_weight_grad(
     Ok(v.add(op, &[read, at])?)
 }
 
-/// The second derivative treats the cotangent as the weights of both operands.
+/// The operator is linear in `x` and in `dy`. The cotangents of both are computed by a convolution
+/// (transposed for `x`) whose weights are the cotangent of `dw`.
 pub(crate) fn conv_weight_grad(op: &ConvWeightGrad, v: &mut Vjp<'_>) -> VjpResult {
     let (x, dy, dw) = (v.x(0), v.x(1), v.dy(0)?);
     if v.needs_cotangent(0) {
@@ -185,8 +186,8 @@ pub(crate) fn im2_col(op: &Im2Col, v: &mut Vjp<'_>) -> VjpResult {
     Ok(v.accumulate(0, dx)?)
 }
 
-/// Sums columns of windows of `x [N, C, ..]`, given as `[N, C taps, windows]` in any shape, into
-/// the shape of `x`.
+/// Adds im2col columns `[N, C taps, windows]` (in any shape with these elements) to the elements of
+/// `x [N, C, ..]` from which each was read.
 pub(super) fn columns_added(
     v: &mut Vjp<'_>,
     columns: Value,
@@ -209,7 +210,8 @@ pub(super) fn columns_added(
     Ok(v.shaped(sums, shape)?)
 }
 
-/// Weights `[taps, 1, taps..]` that map element `t` of a column to tap `t` of its window.
+/// Weights `[taps, 1, taps..]` of a transposed convolution: channel `t` has a 1 at tap `t` and
+/// zeros elsewhere.
 fn each_tap(v: &mut Vjp<'_>, dtype: crate::DType, kernel: &[usize]) -> Result<Value, OpError> {
     let taps: usize = kernel.iter().product();
     let mut weights = vec![0.0; taps * taps];

@@ -122,7 +122,8 @@ fn derivative(g: &mut Graph, f: UnaryFn, x: Value, y: Value) -> Result<Option<Va
             g.recip(sum)
         }
         Expm1 => g.shifted(y, 1.0),
-        // Linear functions are handled above; the derivative of the others is zero.
+        // The caller handles piecewise linear functions such as `Relu`; the derivative of the other
+        // functions is zero.
         Relu | Relu6 | Neg | Abs | Sign | Floor | Ceil | Round | Trunc | Not | IsNan | IsInf => {
             return Ok(None);
         }

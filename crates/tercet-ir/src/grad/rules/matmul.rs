@@ -56,8 +56,8 @@ pub(crate) fn mat_mul(_: &MatMul, v: &mut Vjp<'_>) -> VjpResult {
     Ok(())
 }
 
-/// The cotangent of the right matrix. If all batches share one matrix, it is a single matmul over
-/// all rows.
+/// Computes the cotangent of the right operand of a matmul. If all batches share one right matrix,
+/// a single matmul over the rows of all batches computes it.
 fn right(g: &mut Graph, a: Value, b: Value, dy: Value) -> Result<Value, NoGradient> {
     let own = g.shape(b);
     let (a, dy) = match own.rank() {
@@ -79,7 +79,8 @@ fn rows(g: &mut Graph, x: Value) -> Result<Value, NoGradient> {
     Ok(g.shaped(x, [count, last.clone()])?)
 }
 
-/// The cotangent before an activation, computed from the activation's result if that suffices.
+/// Computes the cotangent of an activation's operand. If the derivative follows from the
+/// activation's result, the operand is not recomputed.
 pub(super) fn before_activation(
     v: &mut Vjp<'_>,
     activation: Option<UnaryFn>,

@@ -37,7 +37,8 @@ fn normed(v: &mut Vjp<'_>, axes: &[usize], eps: FloatAttr, centred: bool) -> Vjp
         if v.needs_cotangent(0) {
             let gamma = match v.dtype(gamma) == v.dtype(x) {
                 true => gamma,
-                // Broadcasting before widening lets the reader fuse the conversion.
+                // Gamma is broadcast before it is widened, so that its reader can fuse the
+                // conversion.
                 false => {
                     let whole = v.shape(x);
                     let spread = v.broadcast_to_shape(gamma, whole)?;
@@ -65,7 +66,8 @@ fn normed(v: &mut Vjp<'_>, axes: &[usize], eps: FloatAttr, centred: bool) -> Vjp
     if v.needs_cotangent(2) {
         sums.push((2, summed(v, 2, dy)?));
     }
-    // The readers of the sums come after all sums, so that the sums can be fused.
+    // All sums are added to the graph before any node that reads one of them; otherwise fusion
+    // could not merge the sums.
     for (operand, sum) in sums {
         let dtype = v.dtype(v.x(operand));
         let sum = v.in_dtype(sum, dtype)?;

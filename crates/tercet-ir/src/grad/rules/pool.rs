@@ -27,8 +27,8 @@ fn averaged(op: &Pool, v: &mut Vjp<'_>) -> Result<Value, NoGradient> {
     let (shape, dtype) = (v.shape(x), v.dtype(x));
     dy = v.widen(dy)?;
     if op.f == PoolFn::Mean {
-        // Pooling a tensor of ones gives the number of covered elements for sums, and that number
-        // divided by the count for means.
+        // On a tensor of ones, sum pooling gives the number of elements that a window covers, and
+        // mean pooling that number divided by the divisor of the mean.
         let mut one_each = v.ty(dy).with_shape(shape.clone());
         one_each.shape.dims_mut()[..2].fill(Dim::Known(1));
         let ones = v.filled(&one_each, 1.0)?;

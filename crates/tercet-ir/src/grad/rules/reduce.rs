@@ -121,8 +121,8 @@ fn running_extreme(op: &CumSum, v: &mut Vjp<'_>, dy: Value) -> Result<Value, OpE
     line[axis] = shape[axis].clone();
     let places = v.iota(&shape[axis])?;
     let places = v.shaped(places, line)?;
-    // Indices of new extremes, each propagated up to the next one. The first element is one, unless
-    // it is NaN.
+    // For each element, the index of the latest element that set a new extreme. The first element
+    // sets one, unless it is NaN.
     let (f, none) = match op.reverse {
         false => (ScanFn::Max, v.scalar(DType::I32, 0.0)?),
         true => {

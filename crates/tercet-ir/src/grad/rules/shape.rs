@@ -106,7 +106,7 @@ fn unsliced(
     if step == 1 && v.shape(dy)[axis] == *n {
         return Ok(dy);
     }
-    // A prefix or suffix of a symbolic axis.
+    // If the slice is a prefix or suffix of a symbolic axis, a known number of zeros is missing.
     let rest = n.checked_sub(&v.shape(dy)[axis]).and_then(|d| d.known());
     if let Some(rest) = rest.filter(|_| step == 1) {
         let from_start = usize::try_from(start).ok().filter(|s| *s <= rest);

@@ -26,7 +26,8 @@ pub(crate) fn fft(op: &Fft, v: &mut Vjp<'_>) -> VjpResult {
     Ok(v.accumulate(0, dx)?)
 }
 
-/// The real part of the adjoint, over the stored bins.
+/// The cotangent is the real part of the adjoint transform; bins that the result does not store are
+/// zeros.
 pub(crate) fn rfft(op: &RFft, v: &mut Vjp<'_>) -> VjpResult {
     let (shape, dy) = (v.shape(v.x(0)), v.dy(0)?);
     let bins = v.rank(dy) - 2;
@@ -43,7 +44,7 @@ pub(crate) fn rfft(op: &RFft, v: &mut Vjp<'_>) -> VjpResult {
     Ok(v.accumulate(0, dx)?)
 }
 
-/// Bins that represent two conjugate bins count twice.
+/// The cotangent of a bin that represents two conjugate bins is doubled.
 pub(crate) fn irfft(op: &IRFft, v: &mut Vjp<'_>) -> VjpResult {
     let (x, dy) = (v.x(0), v.dy(0)?);
     let norm = adjoint(op.norm);

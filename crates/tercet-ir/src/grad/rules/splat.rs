@@ -79,7 +79,7 @@ fn projected(
     g.only_where(drawn, splats)
 }
 
-/// `x` with a number in place of the elements that satisfy the condition.
+/// `x` with the elements for which `cond` is true replaced by `number`.
 fn replaced(g: &mut Graph, cond: Value, x: Value, number: f64) -> SplatGradResult {
     let number = g.scalar(g.dtype(x), number)?;
     g.where_(cond, x, number)
@@ -92,7 +92,7 @@ fn matrix(g: &mut Graph, like: Value, shape: [usize; 2], numbers: &[f64]) -> Spl
     g.constant(tensor)
 }
 
-/// The parts of a camera block.
+/// The camera operand, split into its components.
 struct CameraOperands {
     /// The rotation from world to camera, `[3,3]`, by rows.
     rotation: Value,

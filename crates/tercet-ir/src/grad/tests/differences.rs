@@ -22,7 +22,7 @@ const F64_STEP: FiniteDifferenceStep = FiniteDifferenceStep {
     size: 1.0 / 1048576.0,
     allowed: 1e-5,
 };
-/// For graphs that do not support F64: the difference has the roundings of F32.
+/// The step for graphs that do not support F64, whose results have the rounding errors of F32.
 const F32_STEP: FiniteDifferenceStep = FiniteDifferenceStep {
     size: 1.0 / 1024.0,
     allowed: 5e-3,

@@ -130,7 +130,7 @@ pub(super) fn cases() -> Vec<OpCase> {
 }
 
 fn random_cases() -> Vec<OpCase> {
-    // Long: a table with one row per case.
+    // Long: this function is a table of test cases, one per row.
     let wide = AttentionCaseDims {
         d: 80,
         dv: 13,
@@ -228,7 +228,7 @@ fn random_cases() -> Vec<OpCase> {
 }
 
 fn mean_cases() -> Vec<OpCase> {
-    // Long: a table with one row per case.
+    // Long: this function is a table of test cases, one per row.
     const NAN: f64 = f64::NAN;
     const FOUR: &[f64] = &[2.0, 4.0, 8.0, 16.0];
     vec![

@@ -148,8 +148,8 @@ fn kv_lens(operand: Option<&Tensor>, sizes: &AttentionSizes) -> Result<Vec<usize
 }
 
 impl<'a> AttentionReference<'a> {
-    /// Reads the operands `q`, `k` and `rest`, which holds the mask and the number of keys if they
-    /// are operands.
+    /// Reads the operands `q` and `k`, and in `rest` the mask and the number of keys if they are
+    /// operands.
     pub(super) fn new(
         op: &'a Attention,
         operands: &[&Tensor],

@@ -11,7 +11,7 @@ use crate::ops::window::Window;
 use crate::scalar::UnaryFn;
 use crate::types::Type;
 
-/// A convolution given by its shapes.
+/// A test case of a convolution, as its name, shapes, groups and window.
 struct ConvCaseShapes {
     name: &'static str,
     x: &'static [usize],
@@ -36,7 +36,7 @@ const fn shapes(
     }
 }
 
-/// Shapes for float cases; a few run with every dtype.
+/// Shapes of the cases that run with the float dtypes.
 const FLOATS: &[ConvCaseShapes] = &[
     shapes("line_2x3x19", &[2, 3, 19], &[5, 3, 4], 1, |w| {
         w.with_stride(&[2]).with_pads(&[3], &[1])
@@ -118,7 +118,8 @@ const FLOATS: &[ConvCaseShapes] = &[
     shapes("deep", &[2, 192, 3, 3], &[16, 192, 3, 3], 1, |w| {
         w.with_pads(&[1, 1], &[1, 1])
     }),
-    // Channels in full blocks: kernels gather one tap after the other.
+    // The number of channels is a multiple of a kernel's block, so kernels gather one tap after the
+    // other.
     shapes("deep_groups", &[2, 128, 4, 4], &[40, 64, 3, 3], 2, |w| {
         w.with_pads(&[1, 1], &[1, 1])
     }),
@@ -163,7 +164,7 @@ const ACTIVATIONS: [UnaryFn; 7] = [
     UnaryFn::Softplus,
 ];
 
-/// A case without and one with a bias.
+/// Two cases: one without and one with a bias.
 fn pair(s: &'static ConvCaseShapes, activation: Option<UnaryFn>, prefix: &str) -> [OpCase; 2] {
     [false, true].map(|biased| {
         let name = format!("{prefix}{}{}", s.name, if biased { "_bias" } else { "" });
@@ -193,7 +194,7 @@ pub(super) fn all() -> Vec<OpCase> {
     let quads = FLOATS.iter().find(|s| s.name == "whole_quads");
     let depthwise = FLOATS.iter().find(|s| s.name == "depthwise");
     let activated = ACTIVATIONS.iter().flat_map(move |&f| {
-        // Groups of four weights, with a short and a long activation.
+        // The case `whole_quads` runs only with two activations, one short and one long formula.
         let long = matches!(f, UnaryFn::Relu | UnaryFn::Silu);
         let shapes = [plane, depthwise, quads.filter(|_| long)];
         let shapes = shapes.into_iter().flatten();

@@ -204,7 +204,7 @@ fn multiplied(
     })
 }
 
-/// Rows of small numbers; the middle element of the last row is this number.
+/// Multiplies rows of small numbers, except that the middle element of the last row is `middle`.
 fn with_one(scheme: Scheme, name: &str, rows: usize, middle: f64) -> OpCase {
     OpCase::new(format!("{}_{name}", scheme.name()), move |c| {
         let k = weights(scheme, 3 * 32_usize.div_ceil(scheme.block_len()));

@@ -90,7 +90,7 @@ fn reading(
 }
 
 fn index_cases() -> Vec<OpCase> {
-    // Long: a table with one row per case.
+    // Long: this function is a table of test cases, one per row.
     vec![
         reading(
             "transpose_2x3",
@@ -175,7 +175,7 @@ fn index_cases() -> Vec<OpCase> {
 }
 
 fn body_cases() -> Vec<OpCase> {
-    // Long: a table with one row per case.
+    // Long: this function is a table of test cases, one per row.
     vec![
         OpCase::new("gate_17x33", |c| {
             let a = c.input("a", [17, 33], InputFill::Normal)?;

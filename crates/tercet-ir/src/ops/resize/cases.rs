@@ -53,7 +53,7 @@ fn by_scales(
 }
 
 pub(super) fn all() -> Vec<OpCase> {
-    // Long: a table with one row per case.
+    // Long: this function is a table of test cases, one per row.
     let of = |mode| Resize::to_sizes([0usize; 0], mode);
     let mut all = Vec::new();
     for &mode in ResizeMode::ALL {

@@ -162,7 +162,7 @@ fn shaped_cases(reduce: ScatterReduce) -> Vec<OpCase> {
 }
 
 fn value_cases() -> Vec<OpCase> {
-    // Long: a table with one row per case.
+    // Long: this function is a table of test cases, one per row.
     let shaped =
         |name: &str, data: &'static [usize], idx: &'static [usize], axis: usize, of: DType| {
             OpCase::new(name, move |c| {

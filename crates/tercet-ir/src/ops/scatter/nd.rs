@@ -207,7 +207,7 @@ fn kept_by_a_fault() -> OpCase {
 }
 
 fn value_cases() -> Vec<OpCase> {
-    // Long: a table with one row per case.
+    // Long: this function is a table of test cases, one per row.
     let fault = |name: &str, index: [f64; 4], message: &'static str| {
         OpCase::new(name, move |c| {
             let x = c.input("data", [2, 3, 2], InputFill::Normal)?;

@@ -72,7 +72,7 @@ fn scanned(
 }
 
 pub(super) fn channels() -> Vec<OpCase> {
-    // Long: a table with one row per case.
+    // Long: this function is a table of test cases, one per row.
     fn operands(
         c: &mut CaseGraph,
         [batch, steps]: [Dim; 2],
@@ -174,7 +174,7 @@ pub(super) fn channels() -> Vec<OpCase> {
 }
 
 pub(super) fn heads() -> Vec<OpCase> {
-    // Long: a table with one row per case.
+    // Long: this function is a table of test cases, one per row.
     fn operands(
         c: &mut CaseGraph,
         [batch, steps]: [Dim; 2],

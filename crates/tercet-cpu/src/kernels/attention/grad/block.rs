@@ -33,7 +33,7 @@ impl AttentionGradBlock<'_> {
     }
 }
 
-/// A tile: `rows` rows of A, depth `k`, and the columns of one panel.
+/// A matmul tile: `rows` rows of A times one column panel of B, with `k` products per sum.
 struct AttentionGradTile {
     rows: usize,
     k: usize,

@@ -141,7 +141,7 @@ unsafe fn tasks_body<S: Simd>(
 /// Writes the read address of each tap of each window: `[windows][taps]`.
 ///
 /// # Safety
-/// There is room for all of them.
+/// `to` has room for the addresses of all windows.
 #[inline(always)]
 unsafe fn address(
     job: &NhwcConvTaskArgs<'_>,
@@ -185,7 +185,7 @@ unsafe fn address(
     }
 }
 
-/// Computes a block of windows for a panel of channels.
+/// Computes the sums of a block of windows for one panel of output channels.
 ///
 /// # Safety
 /// Same as [`tasks_body`].

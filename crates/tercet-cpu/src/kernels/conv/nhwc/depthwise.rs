@@ -92,7 +92,7 @@ simd_dispatch!(
     fn run_task(job: &NhwcConvTaskArgs<'_>, blocks: &ConvWindowBlocks, side: usize, task: usize, part: &mut [f32]) = task_body
 );
 
-/// Computes a block of `side` channel vectors of a batch entry.
+/// Computes one block of windows for `side` adjacent channel vectors of a batch entry.
 ///
 /// # Safety
 /// Requires the instructions of `S`; no other task has this number.

@@ -33,11 +33,12 @@ pub(super) struct NhwcConvTile {
     pub(super) y_step: usize,
     /// Initial value of the sums, per lane.
     pub(super) start: *const f32,
-    /// If true, adds to y; the sums then start at zero.
+    /// If true, the sums start at zero and are added to y; otherwise they start at `start` and
+    /// replace y.
     pub(super) add: bool,
     /// Valid lanes of the last vector.
     pub(super) last_lanes: usize,
-    /// Clamp bounds of the sums; only in their last part.
+    /// Bounds to clamp the finished sums to; `None` if further parts of the sums follow.
     pub(super) bounds: Option<[f32; 2]>,
 }
 

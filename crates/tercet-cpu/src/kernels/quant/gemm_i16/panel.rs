@@ -19,7 +19,7 @@ const WORDS: usize = K_CHUNK / 2;
 /// Maximum scales or offsets per row: one per 16 weights.
 const SCALES: usize = K_CHUNK / 16;
 
-/// Integer representation of a scheme's weights.
+/// How many weights share a scale or an offset in the 16-bit form of a scheme.
 #[derive(Clone, Copy)]
 pub(super) struct I16CodeFormat {
     /// Weights per scale: 16, 32 or 64.
@@ -32,8 +32,8 @@ impl I16CodeFormat {
     pub(super) fn for_scheme(scheme: Scheme) -> Self {
         let kind = |group, offset_of| Self { group, offset_of };
         match scheme {
-            // A 4-bit value times a 6-bit scale is an integer too; sums of 64 of them times 16-bit
-            // activations stay below 2^31.
+            // The 16-bit weight is the 4-bit value times its 6-bit scale. A sum of 64 products with
+            // 16-bit activations stays below 2^31.
             Scheme::Q4K => kind(64, 32),
             Scheme::Q5K | Scheme::Q4_1 | Scheme::Q5_1 => kind(32, 32),
             Scheme::Int4Asym => kind(32, 32),
@@ -46,10 +46,10 @@ impl I16CodeFormat {
 
 /// A panel: 16 rows of W and a range of k.
 pub(super) struct I16WeightPanel<'a> {
-    /// Values `[k / 2, 16]`, two per word. They are stored as float bits, because the transpose
-    /// moves floats.
+    /// Weights `[k / 2, 16]`: a word has two adjacent weights of a row. They are stored as float
+    /// bits, because the transpose moves floats.
     words: &'a mut [f32],
-    /// Values row by row, [`WORDS`] words each.
+    /// The weights before the transpose, row by row, [`WORDS`] words each.
     rows: &'a mut [f32],
     /// Scales as `[k / group, 16]`.
     scales: &'a mut [f32],
@@ -60,7 +60,7 @@ pub(super) struct I16WeightPanel<'a> {
     kind: I16CodeFormat,
 }
 
-/// The parts of a panel that a tile reads.
+/// Pointers to the weights, scales and offsets that a tile reads.
 #[derive(Clone, Copy)]
 pub(super) struct I16PanelTile {
     pub(super) words: *const i32,
@@ -100,8 +100,8 @@ impl<'a> I16WeightPanel<'a> {
         }
     }
 
-    /// Fills the panel with the weights `ks` of the rows `rows` of W, at most 16; missing rows are
-    /// 0.
+    /// Fills the panel with the weights `ks` of the rows `rows` of W. If there are fewer than 16
+    /// rows, the others become zeros.
     ///
     /// # Safety
     /// The machine has AVX2, FMA and F16C; `w` was checked; `ks` are whole blocks, at most
@@ -141,7 +141,8 @@ impl<'a> I16WeightPanel<'a> {
     }
 }
 
-/// Destination of a row of W: contiguous values, and scales and offsets with a stride of [`NR`].
+/// Destination of one row of W: contiguous 16-bit weights, and scales and offsets with a stride of
+/// [`NR`].
 struct I16PanelColumn {
     codes: *mut i16,
     scales: *mut f32,
@@ -178,7 +179,7 @@ impl I16PanelColumn {
         }
     }
 
-    /// `d (q - z)`; the difference is a 16-bit integer.
+    /// Stores weights `d (q - z)`: the 16-bit integer is `q - z`, the scale is `d`.
     ///
     /// # Safety
     /// Same as [`Self::q8_0`].

@@ -7,7 +7,7 @@ use super::super::super::parallel::{self, KernelThreads, SharedMut};
 
 /// Elements that share a scale, except at the end of a row.
 pub(super) const CHUNK: usize = super::super::K_CHUNK;
-/// Maximum magnitude of the integers, after rounding.
+/// Maximum magnitude of a rounded 16-bit activation.
 const MAX: f32 = 32_767.0;
 
 /// Rows in fixed point: element `p` of row `i` is `t[i, p] * scales[i, p / 256]`.
@@ -17,17 +17,16 @@ pub(super) struct FixedPointRows<'a> {
     pub(super) m: usize,
     /// Elements per row, a multiple of 32.
     pub(super) k: usize,
-    /// Integers `[m, k]`, in words of two.
+    /// Rounded elements `[m, k]`; a 32-bit word has two adjacent elements.
     pub(super) t: &'a [i16],
     /// Scales `[m, k / 256]`, powers of two.
     pub(super) scales: &'a [f32],
-    /// Sums of the elements of each weight offset (16 or 32 elements): `[m, k / 16]` or `[m, k /
-    /// 32]`.
+    /// Sums of the 16 or 32 elements that share a weight offset: `[m, k / 16]` or `[m, k / 32]`.
     pub(super) sums: &'a [f32],
 }
 
 impl<'a> FixedPointRows<'a> {
-    /// Floats of `m` rows of `k` elements.
+    /// Scratch floats that `m` rows of `k` elements need.
     pub(super) fn len(m: usize, k: usize) -> usize {
         m * (k / 2 + k.div_ceil(CHUNK) + k.div_ceil(16))
     }
@@ -116,8 +115,8 @@ unsafe fn encode(
                 }
             };
             let (low, high) = (part(0), part(1));
-            // Packing works within 128-bit halves: quarters 0 and 2 of the first vector, then of
-            // the second.
+            // The pack instruction works within 128-bit halves, so the 64-bit quarters have the
+            // order 0, 2, 1, 3; the permutation restores it.
             let both = _mm256_packs_epi32(low, high);
             let both = _mm256_permute4x64_epi64::<0b11_01_10_00>(both);
             _mm256_storeu_si256(t.as_mut_ptr().cast(), both);
@@ -125,7 +124,7 @@ unsafe fn encode(
             _mm256_storeu_si256(lanes.as_mut_ptr().cast(), _mm256_add_epi32(low, high));
             *sum = lanes.iter().sum::<i32>();
         }
-        // At most 32 * 2^15: exact.
+        // The magnitude of the sum is at most 32 * 2^15, which f32 represents exactly.
         for (sum, halves) in sums.iter_mut().zip(halves.chunks(each / 16)) {
             *sum = halves.iter().sum::<i32>() as f32 * scale;
         }
@@ -133,11 +132,12 @@ unsafe fn encode(
     true
 }
 
-/// Smallest power of two for which all integers are at most [`MAX`], and its inverse. Both are zero
-/// if all elements are zero. `None` if an element is not finite.
+/// Smallest power-of-two scale for which all rounded elements are at most [`MAX`], and its inverse.
+/// Both are zero if all elements are zero. `None` if an element is not finite.
 #[inline(always)]
 fn scale_of(x: &[f32]) -> Option<(f32, f32)> {
-    // Maximum magnitude by its bits; those of NaN and infinity are larger than all finite ones.
+    // Magnitudes are compared by their bits; the bits of NaN and infinity exceed those of all
+    // finite numbers.
     let max = x
         .iter()
         .fold(0, |max, x| max.max(x.to_bits() & 0x7FFF_FFFF));
@@ -148,8 +148,8 @@ fn scale_of(x: &[f32]) -> Option<(f32, f32)> {
     if max == 0 {
         return Some((0.0, 0.0));
     }
-    // The scale is 2^14 below the maximum. The clamp keeps it normal and its inverse finite; values
-    // below 2^-112 then have fewer bits.
+    // The scale is the power of two of the maximum, divided by 2^14. The lower limit keeps the
+    // scale normal and its inverse finite; a row with a maximum below 2^-112 keeps fewer bits.
     let mut exponent = exponent.max(15) - 14;
     if f32::from_bits(max) > MAX * f32::from_bits(exponent << 23) {
         exponent += 1;

@@ -16,10 +16,10 @@ pub(super) const MR: usize = 6;
 /// Columns of a tile.
 pub(super) const NR: usize = 16;
 
-/// Rows that a tile reads.
+/// Pointers to the activation rows that a tile reads, with their scales and sums.
 #[derive(Clone, Copy)]
 struct I16GemmLhs {
-    /// Words of two elements.
+    /// Activations in words of two elements.
     t: *const i32,
     /// Row stride in words.
     t_row: usize,
@@ -51,7 +51,7 @@ pub(super) unsafe fn run(
         t_row: rows.k / 2,
         scales: rows.scales.as_ptr().add(first * scales_row + k0 / CHUNK),
         scales_row,
-        // Without offsets there may be no sums, and they are not read.
+        // If the scheme has no offsets, sums may be missing, and the tile does not read them.
         sums: rows
             .sums
             .as_ptr()
@@ -109,8 +109,8 @@ unsafe fn codes<const R: usize, const G: usize>(
             for i in 0..R {
                 let x = _mm256_set1_epi32(*rows[i].add(p));
                 for v in 0..2 {
-                    // The sum stays below 2^31: 64 times 945 (`Kind::of`), or 32 times 255, times
-                    // 2^15 - 1.
+                    // The sum stays below 2^31: at most 64 weights of magnitude 945 (Q4_K) or 32 of
+                    // magnitude 255, times activations up to 2^15 - 1.
                     acc[i][v] = _mm256_add_epi32(acc[i][v], _mm256_madd_epi16(x, columns[v]));
                 }
             }

@@ -4,20 +4,20 @@ use std::arch::x86_64::*;
 
 use super::{GROUP, PLANES, SPAN};
 
-/// Maximum `t` whose three limbs are signed bytes: all limbs are 127.
+/// Maximum integer that three signed 8-bit limbs can represent: all limbs are 127.
 const MAX: f32 = 8_355_711.0;
 
 /// An activation row in fixed point.
 #[derive(Clone, Copy)]
 pub(in super::super) struct FixedPointRow<'a> {
-    /// Per group: its low, middle and high limbs, and eight integers that are sums of four adjacent
-    /// `t`.
+    /// Per group of 32 elements: the low limbs, the middle limbs, the high limbs, and eight 32-bit
+    /// sums of four adjacent elements.
     pub(super) digits: &'a [i8],
     /// Scale of each group, equal within [`SPAN`] elements.
     pub(super) scales: &'a [f32],
-    /// `scale * sum of t` for each 16 elements.
+    /// Sum of each 16 fixed-point elements, times their scale.
     pub(super) sums16: &'a [f32],
-    /// `scale * sum of t` for each 32 elements.
+    /// Sum of each 32 fixed-point elements, times their scale.
     pub(super) sums32: &'a [f32],
 }
 
@@ -45,7 +45,8 @@ impl<'a> FixedPointRow<'a> {
             // SAFETY: the requirements are those of this function.
             let (low, high) = unsafe { encode(part, scale, planes) };
             scales[i] = scale;
-            // At most 16 * 2^23: exact as an integer, rounded once as a float.
+            // The sum of 16 elements is below 16 * 2^23, so the integer is exact; the conversion to
+            // float rounds once.
             sums16[2 * i] = low as f32 * scale;
             sums16[2 * i + 1] = high as f32 * scale;
             sums32[i] = (low + high) as f32 * scale;
@@ -59,10 +60,12 @@ impl<'a> FixedPointRow<'a> {
     }
 }
 
-/// Smallest power of two for which all `|t|` are below 2^23; 0 if all elements are zero.
+/// Smallest power-of-two scale for which all fixed-point elements are below 2^23; 0 if all elements
+/// are zero.
 #[inline(always)]
 fn scale_of(x: &[f32]) -> Option<f32> {
-    // Maximum magnitude by its bits; those of NaN and infinity are larger than all finite ones.
+    // Magnitudes are compared by their bits; the bits of NaN and infinity exceed those of all
+    // finite numbers.
     let max = x
         .iter()
         .fold(0, |max, x| max.max(x.to_bits() & 0x7FFF_FFFF));
@@ -70,7 +73,8 @@ fn scale_of(x: &[f32]) -> Option<f32> {
         return Some(0.0);
     }
     let exponent = max >> 23;
-    // The scale is 2^22 below the maximum; this range keeps it normal and its inverse finite.
+    // The scale is the power of two of the maximum, divided by 2^22; exponents in this range keep
+    // it normal and its inverse finite.
     if !(48..0xFF).contains(&exponent) {
         return None;
     }
@@ -104,13 +108,14 @@ unsafe fn encode(x: &[f32; GROUP], scale: f32, planes: &mut [i8; PLANES]) -> (i3
     }
     for (plane, [a, b, c, d]) in digits.into_iter().enumerate() {
         let bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
-        // Packing works within 128-bit halves: four bytes each of a, b, c and d, twice.
+        // Packing works within 128-bit halves: each half has four bytes each of a, b, c and d. The
+        // permutation restores the order.
         let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
         let bytes = _mm256_permutevar8x32_epi32(bytes, order);
         _mm256_storeu_si256(planes.as_mut_ptr().add(GROUP * plane).cast(), bytes);
     }
-    // Horizontal adds work within 128-bit halves: first the low four of each vector, then the high
-    // four.
+    // Horizontal adds work within 128-bit halves: the low half has the sums of elements 0 to 3 of
+    // each vector, the high half those of elements 4 to 7.
     let quads = _mm256_hadd_epi32(
         _mm256_hadd_epi32(ts[0], ts[1]),
         _mm256_hadd_epi32(ts[2], ts[3]),

@@ -1,10 +1,10 @@
 //! Quantized GEMV with repacked weights: a vector contains four quantized values of each of eight
 //! rows, and each lane accumulates one row.
 //!
-//! The limbs of four activations are the same for all lanes. Sums of products stay in 16 bits as
-//! long as they fit: eight values of four bits per group, four of five bits, or two of six bits.
-//! The integer scales are multiplied while sums are widened to 32 bits. So the sums of a tile are
-//! exact, as in the kernel for a single row.
+//! All lanes multiply the same four activations, whose limbs are broadcast. Sums of products stay
+//! in 16 bits as long as they fit: eight products of 4-bit values, four of 5-bit values, or two of
+//! 6-bit values. The integer scales are multiplied while sums are widened to 32 bits. So the sums
+//! of a tile are exact, as in the kernel for a single row.
 
 #![allow(
     clippy::needless_range_loop,
@@ -65,7 +65,7 @@ pub(in super::super) unsafe fn dot_strips(
     }
 }
 
-/// The activation row from a tile on.
+/// Pointers into the fixed-point activation row, at the elements of the current tile.
 #[derive(Clone, Copy)]
 struct FixedPointRowTail {
     planes: *const i8,
@@ -75,7 +75,8 @@ struct FixedPointRowTail {
 }
 
 impl FixedPointRowTail {
-    /// Broadcasts four limbs of plane `plane` of group `g`, from element `4 quad` on, to all lanes.
+    /// Broadcasts limb `plane` (0 is the lowest) of the elements `4 quad` to `4 quad + 3` of group
+    /// `g` to all lanes.
     ///
     /// # Safety
     /// Requires AVX2; the group and the elements exist.
@@ -98,7 +99,7 @@ impl FixedPointRowTail {
     }
 
     /// # Safety
-    /// There is another tile, or this was the last.
+    /// `self` points to a tile of the row, not past its end.
     #[inline(always)]
     unsafe fn advance(&mut self) {
         self.planes = self.planes.wrapping_add(GROUPS * PLANES);
@@ -115,8 +116,8 @@ unsafe fn word(p: *const u8, i: usize) -> __m256i {
     _mm256_loadu_si256(p.add(WORD * i).cast())
 }
 
-/// Shuffle masks that move byte `i` of each lane to both 16-bit halves; to their upper bytes if
-/// `UPPER`.
+/// Shuffle masks for `i` from 0 to 3, which copy byte `i` of each 32-bit lane into both of its
+/// 16-bit halves: into the low bytes, or into the high bytes if `UPPER`.
 const fn places<const UPPER: bool>() -> [[u8; WORD]; 4] {
     // Indices above 127 give zero.
     let mut places = [[255; WORD]; 4];
@@ -221,7 +222,8 @@ unsafe fn by_32<const BITS: usize>(
                         low = _mm256_or_si256(low, and(_mm256_slli_epi16::<4>(h), 16));
                         high = _mm256_or_si256(high, and(_mm256_slli_epi16::<3>(h), 16));
                     }
-                    // At most 8 * 2 * 15 * 128, or 4 * 2 * 31 * 128.
+                    // The 16-bit sums are at most 8 * 2 * 15 * 128 (4-bit values) or 4 * 2 * 31 *
+                    // 128 (5-bit values).
                     x.products(&mut low_sums, low, g, quad);
                     x.products(&mut high_sums, high, g + 1, quad);
                 }
@@ -237,7 +239,8 @@ unsafe fn by_32<const BITS: usize>(
                 below = Avx2::fma(m, Avx2::splat(*x.sums32.add(g + i)), below);
             }
         }
-        // The two halves of each lane: the scale of the scales, and that of the offsets.
+        // Each lane has two F16 numbers of a row: the factor of its scales, and the factor of its
+        // offsets.
         let both = word(b, 0);
         let d = _mm256_and_si256(both, _mm256_set1_epi32(0xFFFF));
         let both = _mm256_packus_epi32(d, _mm256_srli_epi32::<16>(both));
@@ -283,7 +286,7 @@ unsafe fn q6_k(mut x: FixedPointRowTail, mut b: *const u8, tiles: usize) -> __m2
                 let second = six_bits(word(b, at + 1), word(b, at + 9), h);
                 for i in 0..4 {
                     let g = 4 * half + i;
-                    // At most 2 * 2 * 63 * 128.
+                    // The 16-bit sums are at most 2 * 2 * 63 * 128.
                     let mut pairs = [_mm256_setzero_si256(); 3];
                     x.products(&mut pairs, first[i], g, quad);
                     x.products(&mut pairs, second[i], g, quad + 1);
@@ -304,7 +307,8 @@ unsafe fn q6_k(mut x: FixedPointRowTail, mut b: *const u8, tiles: usize) -> __m2
     _mm256_fnmadd_ps(centers, Avx2::splat(32.0), products)
 }
 
-/// 6-bit values of four groups, from their low nibbles and two high bits.
+/// Assembles 6-bit values of four groups from their low four bits and their high two bits, which
+/// are stored separately.
 ///
 /// # Safety
 /// Requires AVX2.

@@ -74,7 +74,7 @@ fn gelu32<S: Simd>(x: f32) -> f32 {
     let u = 3.0 / sum;
     // `3 - u (a + 3)` without the rounding errors of the sum and the quotient.
     let left = S::fmaf(-u, a - (sum - 3.0), S::fmaf(-u, sum, 3.0));
-    // Approximate derivative of the logarithm of the tail by that residual.
+    // Approximate derivative of `ln(TAIL32(u))` by that residual.
     let slope = -2.2 * ((u * u) * (u * u));
     let x2 = -0.5 * square;
     let t = S::fmaf(x2, std::f32::consts::LOG2_E, ROUND32);
@@ -83,7 +83,8 @@ fn gelu32<S: Simd>(x: f32) -> f32 {
     let r = S::fmaf(n, -LN2_HIGH, x2) + S::fmaf(slope, left, low);
     let m1 = S::fmaf(r * r, poly32::<S>(r, &EXP32), r);
     let tail = poly32::<S>(u, &TAIL32);
-    // Powers of two below the range of floats: scaled by 2^64, which the last product removes.
+    // The power of two may be below the range of floats, so it is scaled by 2^64; the last product
+    // removes this factor.
     let scale = f32::from_bits((t.to_bits() << 23).wrapping_add((127 + 64) << 23));
     let y = S::fmaf(tail, m1, tail) * scale;
     let far = S::fmaf(y, -BACK, if x < 0.0 { -0.0 } else { x });
@@ -147,7 +148,8 @@ fn gelu_tanh32<S: Simd>(x: f32) -> f32 {
     let t = y + ROUND32;
     let r = (y - (t - ROUND32)) + y_low;
     let m1 = r * poly32::<S>(r, &EXP2M1);
-    // Powers of two below the range of floats: scaled by 2^64, which the last product removes.
+    // The power of two may be below the range of floats, so it is scaled by 2^64; the last product
+    // removes this factor.
     let scale = f32::from_bits((t.to_bits() << 23).wrapping_add((127 + 64) << 23));
     let low = scale * BACK;
     let x = if x < -GELU_TANH_END {

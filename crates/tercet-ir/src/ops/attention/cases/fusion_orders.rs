@@ -108,7 +108,7 @@ impl FusionOrderCase {
         Ok(())
     }
 
-    /// Rows of a cache from row `first` on, one per token.
+    /// As many rows of a cache as there are tokens, from row `first` on.
     fn row(&self, c: &mut CaseGraph, at: usize, first: usize) -> Result<Value, OpError> {
         let row = c.graph.narrow(self.caches[at], 1, first, 1)?;
         let shape = c.graph.ty(self.v).shape.clone();

@@ -19,12 +19,13 @@ const FEW_OF_MANY: AttentionCaseDims = AttentionCaseDims {
 
 pub(super) fn cases() -> Vec<OpCase> {
     vec![
-        // The window covers keys of the second and third chunk.
+        // The sliding window covers keys of the second and third split-KV chunk.
         random("rows_24_window_of_700_keys", FEW_OF_MANY, |c, o| {
             Ok(o.window(300).kv_len(lens(c, &[2], &[699.0, 120.0])?))
         }),
         random("rows_24_bias_of_700_keys", FEW_OF_MANY, |c, o| {
-            // The bias varies by key and row, so that the maximum score of a row is in any chunk.
+            // The bias varies by key and row, so that rows have their maximum scores in different
+            // chunks.
             let bias = |i: usize| (i * 7919 % 701) as f64 / 20.0 - 30.0;
             let bias = InputFill::Values((0..24 * 700).map(bias).collect());
             Ok(o.softcap(4.0).bias(c.input("bias", [1, 24, 700], bias)?))

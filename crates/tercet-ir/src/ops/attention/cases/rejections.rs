@@ -23,7 +23,7 @@ fn try_attention(
 }
 
 pub(in crate::ops::attention) fn rejects() -> Vec<RejectCase> {
-    // Long: a table with one row per case.
+    // Long: this function is a table of test cases, one per row.
     let reject = |name, message, build| RejectCase {
         name,
         message,

@@ -50,7 +50,7 @@ fn as_many_heads_as_tokens() -> Vec<OpCase> {
 }
 
 fn many_queries() -> Vec<OpCase> {
-    // Long: a table with one row per case.
+    // Long: this function is a table of test cases, one per row.
     let heads_first = AttentionCaseDims {
         sq: 9,
         ..HEADS_FIRST
@@ -111,14 +111,16 @@ fn many_queries() -> Vec<OpCase> {
             let bias = c.input("bias", [1, 4, 150, 150], InputFill::Normal)?;
             Ok(o.bias(bias))
         }),
-        // The bias does not change the scores of some key blocks, and almost masks others.
+        // The bias is 0 for the first blocks of keys, and so low for the last ones that it almost
+        // masks them.
         random("rows_of_several_tiles_bias_on_last_keys", tiles, |c, o| {
             let bias = (0..150).map(|at| if at < 100 { 0.0 } else { -20.0 });
             let bias = InputFill::Values(bias.collect());
             Ok(o.scale(0.3).bias(c.input("bias", [1, 1, 1, 150], bias)?))
         }),
         random("many_heads_causal", many_heads, |_, o| Ok(o.causal())),
-        // Scores far above those of the preceding keys.
+        // With a large scale, scores of later keys are often far above the maximum of the preceding
+        // keys.
         random("many_heads_large_scores", many_heads, |_, o| {
             Ok(o.scale(4.0))
         }),
@@ -268,7 +270,7 @@ fn long_keys() -> Vec<OpCase> {
 }
 
 fn views() -> Vec<OpCase> {
-    // Packed QKV rows: queries, keys and values of 8 heads in one row.
+    // Queries, keys and values are slices of packed QKV rows of 8 heads.
     let packed = |name: &str, s: usize| {
         OpCase::new(name, move |c| {
             let x = c.input("qkv", [2, s, 8, 8], InputFill::Normal)?;

@@ -1,6 +1,6 @@
 //! F32 cases with various magnitudes: within rows, between rows, columns and heads, and with widely
 //! spread scores. Kernels that emulate F32 with narrower numbers (split-F16) must be as accurate as
-//! F32 on all of them, or use a fallback.
+//! F32 kernels in all these cases, or use such a kernel instead.
 
 use super::{AttentionCaseDims, AttentionOptionsFn, bools, lens};
 use crate::case::{CaseGraph, InputFill, OpCase};
@@ -24,7 +24,7 @@ const SIZES: AttentionCaseDims = AttentionCaseDims {
 /// The index of an element: head, row and column.
 type HeadRowCol = [usize; 3];
 
-/// Factors for the elements of queries, keys and values.
+/// Three functions that give the factor of each element of queries, keys and values.
 type AttentionOperandFactors = [fn(HeadRowCol) -> f64; 3];
 
 fn one(_: HeadRowCol) -> f64 {
@@ -73,7 +73,7 @@ fn spread(name: &str, factors: AttentionOperandFactors, choose: AttentionOptions
 }
 
 pub(super) fn cases() -> Vec<OpCase> {
-    // Long: a table with one row per case.
+    // Long: this function is a table of test cases, one per row.
     vec![
         spread("spread_little", [one, one, one], |_, o| Ok(o)),
         spread("spread_little_keep", [one, one, one], |c, o| {
@@ -156,11 +156,12 @@ pub(super) fn cases() -> Vec<OpCase> {
         spread("great_numbers", [|_| 1e9, |_| 1e9, |_| 1e9], |_, o| {
             Ok(o.scale(-1e-18))
         }),
-        // Numbers below the range for which split-F16 is scaled.
+        // Values so small that the scale factor of split-F16 does not cover them.
         spread("smallest_numbers", [one, one, |_| 1e-30], |_, o| Ok(o)),
         spread("greatest_numbers", [one, one, |_| 1e30], |_, o| Ok(o)),
         spread("scores_far_apart", [|_| 8.0, one, one], |_, o| Ok(o)),
-        // Blocks of zeros, whose maximum magnitude is 0.
+        // Blocks of only zeros, for which a scale computed from the maximum magnitude would be
+        // invalid.
         spread(
             "zeros_among_keys_and_values",
             [

@@ -127,7 +127,7 @@ pub(super) fn cases() -> Vec<OpCase> {
             ..TOKEN
         }
         .case("tokens_of_a_program_for_one"),
-        // The last visible key is not the new one, which occurs only once.
+        // The new key is written between older keys, so it is not the last visible key.
         DecodeTokenCase {
             at: -200.0,
             tokens: [1, 1],
@@ -135,7 +135,7 @@ pub(super) fn cases() -> Vec<OpCase> {
             ..long.clone()
         }
         .case("token_among_others"),
-        // The new row is masked.
+        // The query does not see the row of the new token.
         DecodeTokenCase {
             at: 90.0,
             len: 7.0,

@@ -18,7 +18,8 @@ fn truth() -> Type {
     Type::new(DType::Bool, [0usize; 0])
 }
 
-/// `x + y` or `x y`, and the unused operand or its double.
+/// An `If` whose branches return different functions: the sum and `y`, or the product and another
+/// value.
 fn sum_or_product(c: &mut CaseGraph, p: Value, x: Value, y: Value) -> Result<Value, OpError> {
     let of = types(&c.graph, &[x, y]);
     let then = block(&of, |g, a| Ok(vec![g.plus(a[0], a[1])?, a[1]]))?;
@@ -28,7 +29,7 @@ fn sum_or_product(c: &mut CaseGraph, p: Value, x: Value, y: Value) -> Result<Val
     c.graph.if_else(p, &[x, y], then, otherwise)
 }
 
-/// An out-of-range element, or the table itself: `gather` runs only if `holds` is true.
+/// Gathers an out-of-range element if `holds` is true, which fails; otherwise returns the table.
 fn bad_index(holds: bool, c: &mut CaseGraph) -> Result<(), OpError> {
     let p = predicate(c, holds)?;
     let table = c.input("table", [3], InputFill::Normal)?;
@@ -45,7 +46,7 @@ fn bad_index(holds: bool, c: &mut CaseGraph) -> Result<(), OpError> {
 }
 
 pub(in super::super) fn branches() -> Vec<OpCase> {
-    // Long: a table with one row per case.
+    // Long: this function is a table of test cases, one per row.
     let both = |name: &str, build: fn(&mut CaseGraph, bool) -> Result<(), OpError>| {
         [true, false].map(|holds| {
             let taken = if holds { "taken" } else { "not_taken" };
@@ -192,7 +193,7 @@ fn same(ty: Type) -> Result<Graph, OpError> {
 }
 
 pub(in super::super) fn rejected_branches() -> Vec<RejectCase> {
-    // Long: a table with one row per case.
+    // Long: this function is a table of test cases, one per row.
     fn x() -> Type {
         Type::new(DType::F32, [2])
     }

@@ -51,7 +51,7 @@ fn outputs(c: &mut CaseGraph, first: Value, ports: u8) -> Result<(), OpError> {
     (0..ports).try_for_each(|p| c.output(first.port(p)))
 }
 
-/// Doubles a value in `n` iterations; `max_iter` is 3.
+/// A loop that doubles a value `n` times, with an iteration limit of 3.
 fn loop_up_to_three(c: &mut CaseGraph, n: usize) -> Result<(), OpError> {
     let (i, n) = count(c, n)?;
     let x = c.input("x", [3], InputFill::Values(vec![1.0, 2.0, 3.0]))?;
@@ -102,7 +102,7 @@ fn iterations() -> Vec<OpCase> {
 }
 
 fn carried() -> Vec<OpCase> {
-    // Long: a table with one row per case.
+    // Long: this function is a table of test cases, one per row.
     vec![
         OpCase::new("two_values_that_change_places", |c| {
             let x = c.input("x", [5], InputFill::Normal)?;
@@ -200,7 +200,8 @@ fn nested() -> Vec<OpCase> {
         OpCase::new("a_loop_in_a_loop", |c| {
             let x = c.input("x", [3], InputFill::Values(vec![1.0, 2.0, 3.0]))?;
             let z = counted(c, 3, &[x], &[], |g, i, a| {
-                // Adds x to itself i more times.
+                // The inner loop adds `x` to the sum `i` times, where `i` is the iteration of the
+                // outer loop.
                 let j = g.scalar(DType::I32, 0.0)?;
                 let of = types(g, &[j, a[0], a[0], i]);
                 let body = block(&of, |g, a| {

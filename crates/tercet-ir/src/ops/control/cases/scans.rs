@@ -21,7 +21,7 @@ fn arguments(graph: &Graph, carried: &[Value], scanned: &[Value], captures: &[Va
     of
 }
 
-/// Running sums of the rows of `x`: the last one, and all.
+/// A scan with two results: the sum of the rows of `x`, and the sequence of running sums.
 fn sums(c: &mut CaseGraph, steps: impl Into<Dim>, columns: usize) -> Result<Value, OpError> {
     let x = c.input("x", [steps.into(), columns.into()], InputFill::Normal)?;
     let first = c.input("first", [columns], InputFill::Normal)?;
@@ -76,7 +76,8 @@ fn steps() -> Vec<OpCase> {
     ]
 }
 
-/// Two sequences and two result sequences with these directions.
+/// A scan of two sequences with two result sequences, each read or filled in the direction of its
+/// flag.
 fn directed(reverse: [bool; 2], reverse_results: [bool; 2]) -> OpCase {
     let flags = |f: [bool; 2]| f.map(|r| if r { "back" } else { "on" }).join("_");
     let name = format!("{}_to_{}", flags(reverse), flags(reverse_results));
@@ -102,7 +103,7 @@ fn directed(reverse: [bool; 2], reverse_results: [bool; 2]) -> OpCase {
 }
 
 fn bodies() -> Vec<OpCase> {
-    // Long: a table with one row per case.
+    // Long: this function is a table of test cases, one per row.
     vec![
         OpCase::new("two_values_that_change_places", |c| {
             let x = c.input("x", [3, 5], InputFill::Normal)?;
