@@ -18,7 +18,7 @@ const OP_MEMBER_DECORATE: u32 = 72;
 const LAYOUT: [u32; 5] = [4, 5, 6, 7, 35];
 
 const WORKGROUP: u32 = 4;
-/// Storage classes with an explicit layout: `Uniform`, `PushConstant`, `StorageBuffer`.
+/// Storage classes whose types need explicit layouts: `Uniform`, `PushConstant`, `StorageBuffer`.
 const LAID_OUT: [u32; 3] = [2, 9, 12];
 
 /// Number of header words before the first instruction.
@@ -142,10 +142,10 @@ mod tests {
         let module = from_wgsl(text, ENTRY, RuntimeChecks::None).unwrap();
         assert_eq!(layouts(&module), (vec![4, 8, 16], 6));
         let bare = without_workgroup_layout(&module);
-        // Remaining: the stride of `y`, and the members of `Block` and of the structs around `p`
-        // and `y`.
+        // What remains are the stride of `y`, and the offsets of the members of `Block` and of the
+        // structs around `p` and `y`.
         assert_eq!(layouts(&bare), (vec![8], 4));
-        // No other words were removed.
+        // The module became shorter only by the words of the removed decorations.
         assert_eq!(module.len() - bare.len(), 2 * 4 + 2 * 5);
         assert_eq!(without_workgroup_layout(&bare), bare);
     }

@@ -7,7 +7,8 @@ use crate::command_list::DescriptorSets;
 use crate::error::VulkanError;
 use crate::record::{CommandPool, TimestampQueries};
 
-/// Maximum number of retained branch combinations per stage.
+/// Maximum number of command buffers that are retained per stage, for different combinations of
+/// branches.
 const MAX_RECORDED_RUNS: usize = 16;
 
 /// After this many runs with equal sizes, commands are recorded for these sizes only, so the device
@@ -24,7 +25,7 @@ pub(crate) struct CommandBufferCache {
     pub(crate) last_grids: Vec<[u32; 3]>,
     pub(crate) prepare: vk::CommandBuffer,
     pub(crate) queries: Option<TimestampQueries>,
-    /// A run has written the timestamp queries.
+    /// True if a run has written the timestamp queries.
     pub(crate) has_timestamps: bool,
     pub(crate) sets: DescriptorSets,
     pub(crate) pool: CommandPool,
@@ -41,7 +42,8 @@ pub(crate) struct RecordedStage {
 }
 
 impl CommandBufferCache {
-    /// Counts a run. Returns the grids that its commands may be specialized for.
+    /// Counts a run. Returns the grids if enough runs in a row had them; commands are then recorded
+    /// for these grids only.
     pub(crate) fn count<'l>(&mut self, launch: &'l LaunchSizes) -> Option<&'l [[u32; 3]]> {
         match self.last_grids == launch.grids {
             true => self.unchanged_grid_runs = self.unchanged_grid_runs.saturating_add(1),
@@ -69,7 +71,8 @@ impl CommandBufferCache {
         pairs.map(|(p, w)| (p.step, w[0], w[1] - w[0])).collect()
     }
 
-    /// Moves the commands for these branches and grids to the end; false if there are none.
+    /// Looks up the commands for these branches and grids and marks them as most recently used;
+    /// false if there are none.
     pub(crate) fn find(
         &mut self,
         stage: StageId,
@@ -88,7 +91,7 @@ impl CommandBufferCache {
     }
 
     /// A command buffer for new commands: the least recently used one if the limit is reached. None
-    /// of them may be pending.
+    /// of the stage's command buffers may be pending.
     pub(crate) fn commands(&mut self, stages: usize) -> Result<vk::CommandBuffer, VulkanError> {
         match self.runs.len() < MAX_RECORDED_RUNS * stages.max(1) {
             true => self.pool.buffer(),

@@ -43,9 +43,9 @@ fn main(
 /// The workgroup counts of a dispatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DispatchGrid {
-    /// Known when the commands are recorded.
+    /// Workgroup counts that are known when the commands are recorded.
     Direct([u32; 3]),
-    /// Read by the device at this offset of the grids buffer.
+    /// The device reads the workgroup counts at this offset of the grids buffer.
     Indirect(u64),
 }
 
@@ -62,7 +62,7 @@ pub(crate) enum VulkanCommand {
     },
     /// Fills a slot with a word.
     Fill { dst: SlotId, word: u32 },
-    /// Does nothing, at any size.
+    /// The step needs no command, whatever the sizes of a run are.
     Noop,
 }
 
@@ -79,25 +79,27 @@ impl VulkanCommand {
 /// The bindings of a descriptor set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DescriptorBindings {
-    /// The index of the pipeline by kernel; the copy kernel follows the program's kernels.
+    /// The index of the pipeline: that of the kernel in the program, or one past the program's
+    /// kernels for the copy kernel.
     pub(crate) pipeline: usize,
     /// The offset and size of its parameter block in the block buffer.
     block: Option<(u64, u64)>,
     args: SmallVec<[SlotId; 8]>,
 }
 
-/// The step that determines an indirect grid or the length of a copy.
+/// The program step from which an indirect grid is computed: a dispatch, or a copy whose length
+/// depends on sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct IndirectSource {
-    /// The step belongs to [`GpuProgram::prepare`] instead of [`GpuProgram::steps`].
+    /// True if `step` is an index in [`GpuProgram::prepare`] instead of [`GpuProgram::steps`].
     prepare: bool,
     step: usize,
-    /// For copies: the offset of the parameter block in words.
+    /// If the step is a copy, the offset of its parameter block in words.
     copy_block: Option<usize>,
 }
 
 impl IndirectSource {
-    /// The grid, computed from the grids of the steps of its list.
+    /// Computes the indirect grid; `grids` are those of the list of steps that `step` belongs to.
     fn grid(&self, grids: &[[u32; 3]]) -> [u32; 3] {
         let own = grids[self.step];
         if self.copy_block.is_none() {
@@ -119,7 +121,7 @@ pub(crate) struct VulkanCommandList {
     dynamic: Vec<IndirectSource>,
     words: usize,
     align_words: usize,
-    /// The length of some copy depends on sizes.
+    /// True if the length of at least one copy depends on the sizes of a run.
     pub(crate) copies: bool,
     copy_pipeline: usize,
 }
@@ -240,8 +242,8 @@ impl VulkanCommandList {
 
     /// Writes the parameter blocks and grids of a launch into both buffers.
     pub(crate) fn write(&self, launch: &LaunchSizes, words: &mut [u8], grids: &mut [u8]) {
-        // One contiguous write, because this memory is often device-local and narrow stores to it
-        // are slow.
+        // Each buffer is written in one piece, because its memory is often device-local and narrow
+        // stores to it are slow.
         let numbers: &[u8] = bytemuck::cast_slice(&launch.params);
         words[..numbers.len()].copy_from_slice(numbers);
         for (i, d) in self.dynamic.iter().enumerate() {

@@ -44,7 +44,7 @@ pub(crate) struct VulkanDevice {
     pub(crate) submissions: AtomicU64,
     pub(crate) features: EnabledFeatures,
     pub(crate) info: VulkanDeviceInfo,
-    /// The validation layer is enabled.
+    /// True if the validation layer is enabled.
     pub(crate) validated: bool,
     physical: vk::PhysicalDevice,
     /// Must outlive the device.

@@ -105,7 +105,7 @@ pub struct VulkanDriver {
     buffers: VulkanBuffers,
     words: VulkanBuffer,
     grids: VulkanBuffer,
-    /// The parameter blocks in `words` and the grids in `grids` are those of the last launch.
+    /// True if `words` and `grids` contain the parameter blocks and grids of the last launch.
     numbers: bool,
     recorded: Option<CommandBufferCache>,
     /// Readbacks of runs: one if the program has no data-dependent control flow, otherwise one per
@@ -113,18 +113,18 @@ pub struct VulkanDriver {
     run_reads: Vec<VulkanReadback>,
     /// The index of the readback that the last submission copies into.
     active_readback: usize,
-    /// The readback for reads between runs.
+    /// The readback with which the host reads an output or a state between runs.
     single_read: VulkanReadback,
     /// The readback of redzones, if the program has them.
     gap_reads: VulkanReadback,
-    /// The last submission was a run with reads.
+    /// True if the last submission was a run that also copies results to a readback.
     running: bool,
-    /// The previous run, if the latest one was started before its results were read.
+    /// The run before the latest one, if its results were not read before the latest run started.
     previous: Option<PreviousSubmission>,
     /// The resources of pipelined runs; created by the first one.
     pipelined: Option<PipelinedSubmit>,
-    /// The times of the stages executed in this run, if data selects the stages, and the first
-    /// timestamp.
+    /// If data selects the stages of the run, the times of the steps executed so far as (step,
+    /// start, duration).
     times: Vec<(usize, u64, u64)>,
     origin: Option<u64>,
     /// The last submission that uses a resource of this driver.
@@ -244,9 +244,10 @@ impl VulkanDriver {
 
     /// Submits command buffers of this driver.
     fn start(&mut self, commands: &[vk::CommandBuffer]) -> Result<(), VulkanError> {
-        // SAFETY: the command buffers are recorded, and every resource that they use lives until the
-        // last submission has completed. The driver waits for a submission before the next one. Exceptions are loop
-        // stages and pipelined runs, whose command buffers may be pending more than once.
+        // SAFETY: the command buffers are recorded, and every resource that they use lives until
+        // the last submission has completed. The driver waits for a submission before the next one.
+        // Only command buffers of loop stages and pipelined runs are submitted again before they
+        // have completed; they are recorded for that.
         self.last = unsafe { self.shared.device.submit(commands) }?;
         self.counters.submissions += 1;
         Ok(())

@@ -25,9 +25,9 @@ use offered::SupportedFeatures;
 pub(crate) struct SubgroupSupport {
     /// The subgroup size that kernels use.
     pub(crate) size: u32,
-    /// Each pipeline with subgroup operations must require this size.
+    /// True if each pipeline with subgroup operations must require `size`.
     pub(crate) require: bool,
-    /// Full subgroups can be required.
+    /// True if pipelines can require full subgroups.
     pub(crate) full: bool,
 }
 
@@ -35,9 +35,9 @@ pub(crate) struct SubgroupSupport {
 pub(crate) struct EnabledFeatures {
     limits: vk::PhysicalDeviceLimits,
     extensions: Vec<&'static CStr>,
-    /// 16-bit values in storage buffers.
+    /// True if storage buffers may contain 16-bit values.
     storage16: bool,
-    /// 8-bit values in storage buffers.
+    /// True if storage buffers may contain 8-bit values.
     storage8: bool,
     float16: bool,
     int8: bool,
@@ -48,9 +48,9 @@ pub(crate) struct EnabledFeatures {
     coop_blocks: Vec<CoopBlock>,
     coop_converts: bool,
     maintenance4: bool,
-    /// Packed int8 dot products with accumulation are one instruction.
+    /// True if a packed int8 dot product with accumulation is one instruction.
     packed_dots: bool,
-    /// Pipelines can be created without robust buffer access.
+    /// True if pipelines can be created without robust buffer access.
     pub(crate) unchecked: bool,
     bfloat16: bool,
     bfloat16_coop: bool,
@@ -61,12 +61,12 @@ pub(crate) struct EnabledFeatures {
     pub(crate) queue_family: u32,
     /// Valid bits of a timestamp; 0 if the device has no timestamps.
     pub(crate) timestamp_bits: u32,
-    /// The device has `VK_EXT_memory_budget`, which only extends a query.
+    /// True if the device has `VK_EXT_memory_budget`, which extends a query and needs no enabling.
     pub(crate) has_memory_budget: bool,
     /// The maximum size of a buffer in bytes. If the device reports only the guaranteed maximum
     /// allocation size, larger allocations are tried and may fail.
     pub(crate) max_buffer: u64,
-    /// All workgroups of a dispatch start before those of a later dispatch.
+    /// True if all workgroups of a dispatch start before those of a later dispatch.
     pub(crate) starts_in_order: bool,
     /// Nanoseconds per timestamp tick.
     pub(crate) timestamp_ns: f32,
@@ -147,7 +147,8 @@ impl EnabledFeatures {
             coop_blocks,
             coop_converts,
             maintenance4: offered.maintenance4,
-            // Software devices gain nothing from them; tests enable them there.
+            // Packed dot products speed up nothing on software devices, but are enabled there so
+            // that tests cover their kernels.
             packed_dots: offered.dots
                 && (properties.packed_dots || info.kind == VulkanDeviceKind::Cpu),
             unchecked: offered.unchecked,
@@ -271,7 +272,7 @@ impl EnabledFeatures {
             coop: self.coop.clone(),
             coop_blocks: self.coop_blocks.clone(),
             coop_converts: self.coop_converts,
-            // Probed when the device is open.
+            // Unknown until the device is open; a probe then sets it.
             coop_fragment_layout: false,
             shuffles: self.subgroups.is_some(),
             ordered_storage: true,
@@ -293,7 +294,7 @@ struct DeviceProperties {
     max_buffer: u64,
     /// The compute unit properties from vendor extensions.
     units: ReportedProperties,
-    /// Packed int8 dot products are hardware accelerated.
+    /// True if the driver reports packed int8 dot products as hardware accelerated.
     packed_dots: bool,
     driver: vk::DriverId,
     float_controls: FloatControls,
@@ -449,7 +450,7 @@ fn coop_shapes(
             t if t == Bfloat16Features::COMPONENT && bfloat16 => CoopType::BF16,
             _ => continue,
         };
-        // Selects the same shape with results in the operand type.
+        // True for a shape of the same size whose results have the operand type.
         let is_narrow = |o: &vk::CooperativeMatrixPropertiesKHR<'_>| {
             (o.m_size, o.n_size, o.k_size) == (p.m_size, p.n_size, p.k_size)
                 && [o.a_type, o.b_type, o.c_type, o.result_type] == [p.a_type; 4]

@@ -25,7 +25,7 @@ const MAX_KEPT: usize = 4096;
 /// The binding layout of a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct PipelineBindings {
-    /// There is a parameter block at binding 0.
+    /// True if binding 0 is a parameter block.
     block: bool,
     /// The number of storage buffers, from binding 1.
     buffers: u32,

@@ -36,7 +36,7 @@ impl VulkanReadback {
         self.reads == reads
     }
 
-    /// Discards the recorded commands because the buffers changed.
+    /// Discards the recorded commands, because the buffers that they copy from were replaced.
     pub(crate) fn invalidate(&mut self) {
         self.reads.clear();
     }
@@ -55,7 +55,7 @@ impl VulkanReadback {
         self.reads.clear();
         let bytes: u64 = reads.iter().map(|r| r.bytes).sum();
         if self.memory.as_ref().is_none_or(|m| m.bytes < bytes) {
-            // Round up, because the reads of consecutive runs often grow.
+            // The size is rounded up, because consecutive runs often read more and more bytes.
             let bytes = bytes.next_multiple_of(4096);
             self.memory = Some(VulkanBuffer::new(
                 device,

@@ -213,7 +213,7 @@ pub(crate) struct CommandRecorder<'a, F> {
     pub(crate) grids: &'a VulkanBuffer,
     /// The fixed grids of [`GpuProgram::steps`], if the commands are specialized for one size.
     pub(crate) fixed_grids: Option<&'a [[u32; 3]]>,
-    /// The command buffer may be submitted again while it is pending.
+    /// True if the command buffer may be submitted again while it is pending.
     pub(crate) again: bool,
     pub(crate) memory: F,
 }
@@ -227,7 +227,7 @@ impl<'m, F: Fn(SlotId) -> &'m VulkanBuffer> CommandRecorder<'_, F> {
         played: &[ActiveStep],
         queries: Option<&TimestampQueries>,
     ) -> Result<(), VulkanError> {
-        // A loop submits its stages again while they are pending.
+        // The commands of a loop's stages are submitted again while they are pending.
         let usage = match self.program.flow.is_empty() && !self.again {
             true => vk::CommandBufferUsageFlags::empty(),
             false => vk::CommandBufferUsageFlags::SIMULTANEOUS_USE,

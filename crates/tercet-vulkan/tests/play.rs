@@ -358,7 +358,8 @@ fn sizes_that_stay_are_recorded_for_themselves() {
         );
         exe.driver().counters().recorded
     };
-    // Three runs use the commands for all sizes, the later runs those for this size.
+    // The first three runs use the commands for any size. Then commands for this size are recorded
+    // and used.
     let counts = [9; 6].map(&mut recorded);
     assert_eq!(counts, [2, 2, 2, 3, 3, 3]);
     // A new size records nothing until it repeats, even with the same branch.

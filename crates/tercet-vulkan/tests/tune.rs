@@ -95,7 +95,7 @@ fn candidates_are_measured_and_the_table_is_kept() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// Checks all scan variants. Without cooperative matrices most tasks have one.
+/// Checks all scan variants. Without cooperative matrices most tasks have only one variant.
 #[test]
 fn scans_compute_what_their_tasks_expect() {
     let options = VulkanOptions {

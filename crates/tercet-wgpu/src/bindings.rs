@@ -34,7 +34,7 @@ pub(crate) struct StorageBinding {
     pub(crate) writable: bool,
 }
 
-/// What to do with overlapping writable arguments.
+/// What [`bindings`] does with writable arguments whose byte ranges overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OverlapPolicy {
     /// Merge them into one binding, as WebGPU requires.
@@ -95,7 +95,7 @@ pub(crate) fn bindings(
             bound.push(new);
         }
     }
-    // A binding that grew may now overlap another one.
+    // A binding that was extended may overlap another binding.
     for (i, a) in bound.iter().enumerate() {
         let other = bound[..i].iter();
         if let Some(b) = other
@@ -136,7 +136,8 @@ mod tests {
         }
     }
 
-    /// The rewrites of the arguments, and the bindings as (binding, bytes, writable).
+    /// Returns the declaration rewrite of each argument, and each binding as its number, byte range
+    /// and whether it is writable.
     fn check(
         args: &[(BufferSlot, ArgAccess)],
         binds: &[BindingRewrite],

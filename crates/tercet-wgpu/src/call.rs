@@ -68,11 +68,11 @@ impl PipelineVariant {
 /// The workgroup count of a dispatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallGrid {
-    /// The grid of the step, from the launch.
+    /// The grid that the launch gives for the step.
     Launch,
     /// One thread per word that the step copies.
     Copy,
-    /// One thread per word if the step is active.
+    /// One thread per word of this number of words, or an empty grid if the step is inactive.
     Words(u32),
 }
 
@@ -124,13 +124,13 @@ pub(crate) struct CallLimits {
     pub(crate) takes_spirv: bool,
 }
 
-/// The parameter block of a copy or fill, placed after the program's blocks.
+/// The parameter block of a copy or fill kernel; these blocks follow the program's own blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct HelperBlock {
     at_word: usize,
     grid: CallGrid,
     step: usize,
-    /// The step belongs to [`GpuProgram::prepare`] instead of [`GpuProgram::steps`].
+    /// True if `step` is an index in [`GpuProgram::prepare`] instead of [`GpuProgram::steps`].
     prepare: bool,
     word: u32,
 }

@@ -53,8 +53,8 @@ impl DeviceFault {
 #[derive(Debug, Default)]
 struct DeviceStatus {
     lost: Mutex<Option<String>>,
-    /// An error outside of all scopes. Browsers resolve scopes after the call returned, so
-    /// non-blocking code reports errors this way.
+    /// An error that no error scope captured. Browsers resolve scopes after the call has returned,
+    /// so the errors of non-blocking code arrive here.
     uncaptured: Mutex<Option<DeviceFault>>,
 }
 
@@ -74,7 +74,8 @@ pub(crate) struct WgpuDevice {
     pub(crate) pipelines: WgpuPipelineCache,
     /// The shader modules and pipelines cached on disk, shared by processes.
     pub(crate) shader_cache: ShaderCache,
-    /// Programs set their own barriers ([`crate::below::grouped`]).
+    /// Programs set the barriers between their dispatches, instead of wgpu
+    /// ([`crate::vulkan_hal::grouped`]).
     pub(crate) groups: bool,
     /// The subgroup size that pipelines with subgroup operations require.
     pub(crate) required: Option<SubgroupRequirement>,
@@ -197,11 +198,12 @@ impl WgpuDevice {
     pub(crate) fn scoped<T>(&self, calls: impl FnOnce() -> T) -> Result<T, DeviceFault> {
         self.check_alive()?;
         let made = self.in_scope(calls)?;
-        // Calls on a lost device raise no scoped error.
+        // Scopes capture no error of a call on a lost device, so the loss is checked separately.
         self.check_alive().map(|()| made)
     }
 
-    /// Makes optional wgpu calls; `None` if they failed. Errors of other calls are not consumed.
+    /// Makes wgpu calls whose failure is acceptable; `None` if they failed. Errors of other calls
+    /// stay recorded.
     pub(crate) fn try_calls<T>(&self, calls: impl FnOnce() -> T) -> Option<T> {
         self.in_scope(calls).ok()
     }
@@ -247,7 +249,8 @@ impl WgpuDevice {
     }
 }
 
-/// The value of a future that is already ready. On native platforms, scope results always are.
+/// The value of a future if it is ready. On native platforms, the result of an error scope is
+/// always ready.
 pub(crate) fn now<T>(future: impl Future<Output = T>) -> Option<T> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => Some(value),

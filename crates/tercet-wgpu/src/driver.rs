@@ -52,17 +52,17 @@ pub struct WgpuDriver {
     /// The index of the readback of the latest run.
     active_readback: usize,
     flight: Option<InFlightReadback>,
-    /// The previous run, if the latest one was started before its results were read. It uses the
-    /// other readback.
+    /// The run before the latest one, if its results were not read before the latest run started.
+    /// It uses the readback that is not active.
     previous: Option<InFlightReadback>,
     /// The parameter blocks as bytes; reused to avoid allocations.
     numbers: Vec<u8>,
-    /// Bytes written since the last submission.
+    /// Bytes passed to wgpu for writing since the last submission.
     unsent: u64,
     timer: Option<TimestampTimer>,
-    /// The steps that the submission in flight measures.
+    /// The steps for which the submission in flight takes timestamps.
     timed: Vec<usize>,
-    /// The step times of the last run, and the first timestamp.
+    /// The times of the steps of the last run as (step, start, duration).
     times: Vec<(usize, u64, u64)>,
     origin: Option<u64>,
 }
@@ -286,7 +286,7 @@ impl WgpuDriver {
         Ok(())
     }
 
-    /// Copies a range into a buffer that the host reads later.
+    /// Copies a range of a program buffer into a separate buffer that the host reads later.
     fn copy_out(
         &mut self,
         read: ReadbackRange,

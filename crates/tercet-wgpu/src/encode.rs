@@ -21,7 +21,8 @@ pub(crate) struct SharedExecutableState {
     pub(crate) program: Arc<GpuProgram>,
     pub(crate) commands: WgpuCommandList,
     pub(crate) pipelines: Vec<Arc<WgpuPipeline>>,
-    /// The program sets its own barriers. False if shaders are checked: wgpu then inserts barriers.
+    /// True if the program sets the barriers between its dispatches. If shaders are checked it is
+    /// false, and wgpu inserts barriers.
     pub(crate) has_explicit_barriers: bool,
 }
 
@@ -47,9 +48,9 @@ pub(crate) struct EncodedRunKey {
 #[derive(Debug, Default)]
 pub(crate) struct PreEncodedRun {
     last: Option<EncodedRunKey>,
-    /// The barriers of that run, from [`SharedExecutableState::waits`].
+    /// The barriers of the last run, from [`SharedExecutableState::waits`].
     barriers: Option<Vec<bool>>,
-    /// The index of the readback that the commands copy into, and the commands.
+    /// The commands encoded in advance, and the index of the readback that they copy into.
     next: Option<(usize, wgpu::CommandBuffer)>,
 }
 
@@ -85,7 +86,7 @@ impl PreEncodedRun {
         self.next = commands.map(|commands| (into, commands));
     }
 
-    /// Discards everything, because a buffer was replaced.
+    /// Discards the key of the last run and the encoded commands, because a buffer was replaced.
     pub(crate) fn clear(&mut self) {
         *self = PreEncodedRun::default();
     }
@@ -141,8 +142,8 @@ impl SharedExecutableState {
                 {
                     continue;
                 }
-                // Inactive steps should have an empty grid. If one does not, its dependencies are
-                // unknown, so use barriers.
+                // Only active steps should have a grid with threads. If another step has one, its
+                // dependencies are unknown, so it gets barriers before and after.
                 waits.push(due || !is_known);
                 due = !is_known;
             }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Input buffers up to this size are written in one piece.
+/// Maximum size of an input buffer whose inputs are gathered into one write.
 const GATHERED_BYTES: u64 = 64 << 10;
 
 /// The host copy of the input buffer, including bytes not yet written to the device.
@@ -13,8 +13,8 @@ pub(crate) struct InputBuffer {
     bytes: Vec<u8>,
     /// The byte range that the device does not have yet.
     dirty: Range<usize>,
-    /// Copies on the device also write the buffer. The host copy is then incomplete, and inputs are
-    /// not gathered.
+    /// True if copies on the device also write the buffer. The host copy is then incomplete, so
+    /// inputs are written one by one.
     device_written: bool,
 }
 
@@ -75,7 +75,8 @@ mod tests {
         assert_eq!(inputs.dirty_bytes(), Some((0, &all[..])));
         inputs.mark_clean();
         assert_eq!(inputs.dirty_bytes(), None);
-        // Bytes between two later writes come from the earlier write.
+        // The gathered range covers both later writes; the bytes between them come from the earlier
+        // write.
         assert!(inputs.take(16, 4, &[7]));
         assert!(inputs.take(16, 12, &[8, 8, 8, 8]));
         let all = [7, 0, 0, 0, 1, 2, 3, 4, 8, 8, 8, 8];

@@ -99,7 +99,7 @@ pub(crate) struct OpenedAdapter {
     pub(crate) features: wgpu::Features,
     pub(crate) hal: HalProperties,
     pub(crate) subgroup: Option<SubgroupSize>,
-    /// Programs set their own barriers.
+    /// True if programs set the barriers between their dispatches, instead of wgpu.
     pub(crate) groups: bool,
 }
 
@@ -278,10 +278,10 @@ pub(crate) fn caps(
         coop_fragment_layout: false,
         shuffles: features.contains(wgpu::Features::SUBGROUP),
         ordered_storage: false,
-        // False, because wgpu inserts its own barriers.
+        // False, because wgpu inserts barriers between dependent dispatches.
         ordered_dispatches: false,
         natives: NativeOps::default(),
-        // wgpu does not report this; the Vulkan driver does.
+        // wgpu does not report packed dot products; on Vulkan the value comes from the driver.
         packed_dots: false,
         device: DeviceModel::new(&ReportedProperties {
             kind: match info.device_type {

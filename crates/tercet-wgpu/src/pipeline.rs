@@ -33,7 +33,7 @@ pub(crate) struct WgpuPipeline {
 pub(crate) enum ShaderChecks {
     /// All checks: accesses stay inside the bindings and loops terminate.
     All,
-    /// No checks; the kernel guarantees both properties.
+    /// No checks; the kernel itself stays inside its bindings and ends its loops.
     None,
 }
 
@@ -42,8 +42,8 @@ pub(crate) enum ShaderChecks {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct WgpuPipelineKey {
     code: WgpuKernelCode,
-    /// The storage bindings as (binding, writable). WGSL contains this itself. SPIR-V does not,
-    /// because one module serves all combinations of shared operands.
+    /// The storage bindings as (binding, writable). WGSL code contains the same information. SPIR-V
+    /// code does not, because one module serves all combinations of operands that share a buffer.
     storage: Vec<(u32, bool)>,
     checks: ShaderChecks,
 }

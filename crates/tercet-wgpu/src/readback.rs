@@ -22,7 +22,7 @@ struct CompletionState {
     pending_callbacks: usize,
     failed: bool,
     waker: Option<Waker>,
-    /// A thread waits for the submission and still holds a reference to the device.
+    /// True while a thread that waits for the submission holds a reference to the device.
     has_waiter_thread: bool,
 }
 
@@ -31,7 +31,7 @@ impl CompletionSignal {
         let mut state = lock(&self.state);
         state.pending_callbacks -= 1;
         state.failed |= !ok;
-        // If there is a waiter thread, it wakes the task after it released the device.
+        // A waiter thread wakes the task itself, after it has released the device.
         let is_watched = state.has_waiter_thread;
         if state.pending_callbacks > 0 {
             return;
@@ -79,7 +79,7 @@ impl CompletionSignal {
 pub(crate) struct InFlightReadback {
     signal: Arc<CompletionSignal>,
     submission: wgpu::SubmissionIndex,
-    /// A thread polls the device so that the callbacks run.
+    /// True if a thread polls the device so that the callbacks run.
     has_waiter_thread: bool,
 }
 
@@ -256,7 +256,8 @@ impl InFlightReadback {
                 return Err(DeviceFault::Refused(text.to_string()));
             }
             gpu.poll(Some(&self.submission))?;
-            // Another polling thread may be about to run these callbacks.
+            // The submission is done, but another thread that polled may not have run its callbacks
+            // yet.
             let state = lock(&self.signal.state);
             if state.pending_callbacks > 0 {
                 let wait = self
@@ -334,7 +335,7 @@ fn spawn_waiter(gpu: &Arc<WgpuDevice>, flight: &InFlightReadback) -> bool {
     spawned.is_ok()
 }
 
-/// Always true: in a browser the event loop runs the callbacks.
+/// No thread is needed, because in a browser the event loop runs the callbacks.
 #[cfg(target_arch = "wasm32")]
 fn spawn_waiter(_: &Arc<WgpuDevice>, _: &InFlightReadback) -> bool {
     true

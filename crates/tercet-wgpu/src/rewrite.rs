@@ -10,9 +10,9 @@ use std::ops::Range;
 /// The rewrite of one argument's declaration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum BindingRewrite {
-    /// `var<storage, read>`
+    /// The argument is declared as `var<storage, read>`.
     Read,
-    /// `var<storage, read_write>`
+    /// The argument is declared as `var<storage, read_write>`.
     ReadWrite,
     /// No declaration: the argument shares the declaration of the argument with this index.
     SameAs(usize),
@@ -24,9 +24,10 @@ struct StorageDecl<'a> {
     binding: usize,
     name: &'a str,
     ty: String,
-    /// The range of the access mode, between `<` and `>`.
+    /// The byte range in the source of the address space and access mode, between `<` and `>`.
     mode: Range<usize>,
-    /// The range from the first attribute to the semicolon.
+    /// The byte range in the source of the whole declaration, from the first attribute to the
+    /// semicolon.
     whole: Range<usize>,
 }
 

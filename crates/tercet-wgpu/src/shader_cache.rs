@@ -8,7 +8,7 @@
 mod none {
     use std::sync::Arc;
 
-    /// Empty on platforms without Vulkan: wgpu compiles all modules.
+    /// The cache on platforms without Vulkan: it does nothing, and wgpu compiles all modules.
     #[derive(Debug, Default)]
     pub(crate) struct ShaderCache;
 
@@ -62,7 +62,7 @@ mod vulkan {
         modules: Option<ModuleCache>,
         driver: Option<(PipelineFile, wgpu::PipelineCache)>,
         float_controls: FloatControls,
-        /// The number of pipelines when the file was last written.
+        /// The number of compiled pipelines when the driver's cache file was last written.
         saved: Mutex<u64>,
     }
 

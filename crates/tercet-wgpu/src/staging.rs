@@ -43,7 +43,7 @@ impl UploadStaging {
     ) -> Result<(), DeviceFault> {
         let mut at = offset_bytes;
         for chunk in bytes.chunks(BYTES) {
-            // Take the buffer, so that a failure below discards it.
+            // The buffer is taken out of its slot, so that a failure below discards it.
             let turn = self.turns[self.next].take();
             let turn = turn.map_or_else(|| UploadBuffer::new(gpu), Ok)?;
             self.turns[self.next] = Some(turn.copy(gpu, to, at, chunk)?);

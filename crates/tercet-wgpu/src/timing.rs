@@ -6,9 +6,9 @@ use crate::device::WgpuDevice;
 /// Places in a command stream that can hold device timestamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TimestampSupport {
-    /// Between the dispatches of a pass.
+    /// Timestamps may be written between the dispatches of a pass.
     InsidePass,
-    /// At the boundaries of a pass, so each dispatch gets its own pass.
+    /// Timestamps are only written at the boundaries of a pass, so each dispatch gets its own pass.
     PassBoundary,
 }
 

@@ -4,8 +4,8 @@
     reason = "wgpu's unchecked constructor is unsafe; kernels satisfy its requirements"
 )]
 
-/// Creates a module whose accesses and loops are unchecked. Integer division stays checked: WGSL
-/// defines the result of a division by zero, and kernels rely on it.
+/// Creates a module whose accesses and loops are unchecked. Integer division stays checked:
+/// Divisions stay checked: WGSL defines the result of a division by zero, and kernels rely on it.
 pub(crate) fn shader_module(
     device: &wgpu::Device,
     source: wgpu::ShaderModuleDescriptor<'_>,
@@ -39,10 +39,10 @@ pub(crate) fn spirv_module(
         .into(),
         ..Default::default()
     };
-    // SAFETY: as above. The words are one of two cases. Modules of `tercet_plan` are validated when
-    // they are built, and used only if `DeviceCaps` reports the features that they need. Other
-    // modules are compiled by `tercet_spirv` from the kernels above; its cache files are writable
-    // only by this user and verified by digest.
+    // SAFETY: as above. The words come from one of two sources. Modules of `tercet_plan` are
+    // validated when they are built, and used only if `DeviceCaps` reports the features that they
+    // need. Other modules are compiled by `tercet_spirv` from the kernels above; its cache files
+    // are writable only by this user and verified by digest.
     unsafe { device.create_shader_module_passthrough(source) }
 }
 

@@ -5,9 +5,10 @@
 //! (`vulkan_hal/vk_intercepts.rs`). The replaced functions change three behaviours of wgpu:
 //!
 //! - wgpu lets the driver choose the subgroup size of each pipeline. Kernels with cooperative
-//!   matrices, and kernels that assume a subgroup size, require a known one ([`Wanted::subgroup`]).
-//! - wgpu enables robust buffer access. Tercet kernels check their own bounds
-//!   ([`Wanted::unchecked`]).
+//!   matrices, and kernels that assume a subgroup size, require a known one
+//!   ([`PipelineOptions::subgroup`]).
+//! - wgpu enables robust buffer access. Tercet kernels check their own bounds, so it is disabled
+//!   ([`PipelineOptions::unchecked`]).
 //! - wgpu inserts a barrier between any two dispatches that write the same buffer, even if the
 //!   ranges are disjoint. A program records the true dependencies between its steps ([`grouped`]).
 
@@ -18,9 +19,9 @@ use tercet_plan::ReportedProperties;
 pub(crate) struct HalProperties {
     /// The reported properties of the compute units.
     pub(crate) units: ReportedProperties,
-    /// Packed int8 dot products with accumulation are one instruction.
+    /// True if a packed int8 dot product with accumulation is one instruction.
     pub(crate) packed_dots: bool,
-    /// Pipelines can disable robust buffer access.
+    /// True if pipelines can disable robust buffer access.
     pub(crate) unchecked: bool,
     /// Size of the largest device-local memory heap in bytes.
     pub(crate) memory_bytes: Option<u64>,
@@ -41,11 +42,11 @@ pub(crate) struct SubgroupSizes {
     pub(crate) max: u32,
     /// The default subgroup size that the driver reports.
     pub(crate) usual: u32,
-    /// Pipelines can require a specific subgroup size.
+    /// True if pipelines can require a specific subgroup size.
     pub(crate) can_require: bool,
     /// Maximum subgroups per workgroup if a size is required.
     pub(crate) max_required: u32,
-    /// Pipelines can require full subgroups.
+    /// True if pipelines can require full subgroups.
     pub(crate) full: bool,
 }
 
@@ -59,9 +60,9 @@ pub(crate) struct SubgroupSize {
 /// How the subgroup size is fixed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SizeBy {
-    /// The hardware has only this size.
+    /// The hardware has only this subgroup size.
     Fixed,
-    /// Each pipeline that uses subgroups requires the size.
+    /// Each pipeline that uses subgroups must require the subgroup size.
     Requirement,
 }
 
@@ -88,7 +89,7 @@ impl SubgroupSizes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SubgroupRequirement {
     pub(crate) size: u32,
-    /// All subgroups of a workgroup must be full.
+    /// True if pipelines also require that all subgroups of a workgroup are full.
     pub(crate) full: bool,
 }
 
@@ -105,7 +106,7 @@ pub(crate) struct PipelineOptions {
 pub(crate) struct HalDevice {
     pub(crate) device: wgpu::Device,
     pub(crate) queue: wgpu::Queue,
-    /// [`grouped`] can set the barriers between dispatches.
+    /// True if [`grouped`] can set the barriers between dispatches on this device.
     pub(crate) groups: bool,
 }
 

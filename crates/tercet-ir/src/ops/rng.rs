@@ -182,8 +182,8 @@ impl OpSpec for RngUniform {
                 c.output_expect(y, &want)
             })
             .only(&[DType::F32]),
-            // The published words for zeros, 6627e8d5 e169c58d bc57ac4c 9b00dbd8, as their high 24
-            // bits.
+            // The published random words for a counter and key of zeros are 6627e8d5 e169c58d
+            // bc57ac4c 9b00dbd8; here are their high 24 bits.
             OpCase::new("pinned_known_words", move |c| {
                 let y = c.graph.add(op(c.dtype, 4, (0.0, 1.0), 0, 0), &[])?;
                 let words = [0x0066_27e8, 0x00e1_69c5, 0x00bc_57ac, 0x009b_00db];

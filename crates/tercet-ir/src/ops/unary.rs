@@ -117,9 +117,9 @@ fn cases_of(f: UnaryFn) -> [OpCase; 5] {
     ]
 }
 
-/// Functions over the range for which executors have fast implementations, and around the ends of
-/// that range. The tens of thousands of points are denser towards zero. The element count is small
-/// enough that GPU threads process several vectors each.
+/// Tests functions at points inside and just outside of the range for which executors have fast
+/// implementations. The tens of thousands of points are denser towards zero. The element count is
+/// small enough that GPU threads process several vectors each.
 fn curves() -> Vec<OpCase> {
     use UnaryFn::{Exp, Gelu, GeluTanh, Sqrt, Tanh};
     const ROWS: usize = 8192;

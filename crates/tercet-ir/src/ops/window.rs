@@ -87,7 +87,8 @@ impl Window {
         }
     }
 
-    /// True if windows with a kernel of ones read each element exactly once, in order.
+    /// True if windows of a single tap read each element exactly once, in order: stride 1 and no
+    /// padding.
     pub fn is_identity(&self) -> bool {
         let pads = self.pad_before.iter().chain(&self.pad_after);
         self.stride.iter().all(|s| *s == 1) && pads.into_iter().all(|p| *p == 0)

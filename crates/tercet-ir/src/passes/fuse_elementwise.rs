@@ -4,9 +4,9 @@
 //! the root's shape and all its other readers come after the root. It is then computed at the root,
 //! and results that other nodes read become additional results of the map.
 //!
-//! Other producers with outside readers are recomputed if they are a few cheap steps from 16-bit
-//! values and those values have no more bytes. Reading those values costs no more than reading an
-//! F32 copy. Constants with one value become steps.
+//! A producer that cannot join because of other readers may be recomputed in the region: a few
+//! cheap steps from 16-bit values that together have no more bytes than its F32 result. Reading
+//! those values then costs no more than reading the result. Constants with one value become steps.
 //!
 //! Transposes, broadcasts, slices and reshapes that only add or remove axes of size 1 are absorbed
 //! into the index maps of the operands. Nothing is fused across a change of the element count.
@@ -340,7 +340,7 @@ impl RegionBuilder<'_> {
 
 enum RegionJoin {
     Moves,
-    /// The region recomputes these nodes.
+    /// The producer stays, and the region recomputes it by copies of these nodes.
     Copied(BTreeSet<NodeId>),
 }
 

@@ -74,7 +74,8 @@ pub fn convert_precision(graph: &Graph, dtype: DType) -> Result<Graph, CompileEr
 /// The nodes that remain in F32 even if their operator supports narrow types.
 fn wide_nodes(graph: &Graph) -> Vec<bool> {
     let mut wide = vec![false; graph.len()];
-    // Rotary tables are traced backwards from their use.
+    // Rotary tables, and the nodes that compute them, are found backwards from the `Rope` nodes
+    // that read them.
     for (id, node) in graph.nodes().rev() {
         match node.op.kind() {
             OpKind::Rope => (node.inputs[1..].iter()).for_each(|v| wide[v.node.index()] = true),

@@ -51,19 +51,20 @@ impl<'g> Rewriter<'g> {
         &self.new
     }
 
-    /// The new value of an old one that was copied or bound.
+    /// The value of the new graph that replaces a value of the old graph; the pass must have copied
+    /// or bound the old value.
     pub(crate) fn value(&self, old: Value) -> Value {
         self.map[old.node.index()][old.port as usize]
             .expect("invariant: a pass binds a value before it visits a reader")
     }
 
-    /// The new values of old ones.
+    /// The values of the new graph that replace these values of the old graph.
     pub(crate) fn values(&self, old: &[Value]) -> Vec<Value> {
         old.iter().map(|v| self.value(*v)).collect()
     }
 
-    /// The new value of a leaf (constants included) or of a value computed only from leaves. It
-    /// need not have been visited yet.
+    /// The value of the new graph that replaces an old leaf (constants included), or an old value
+    /// computed only from leaves. The pass need not have visited the old value yet.
     pub(crate) fn leaf(&mut self, old: Value) -> Result<Value, CompileError> {
         if self.map[old.node.index()][0].is_none() {
             for input in &self.old.node(old.node).inputs {
@@ -79,8 +80,8 @@ impl<'g> Rewriter<'g> {
         self.at = id;
     }
 
-    /// Adds a node whose operands are new values. Its origin is the visited old node, which errors
-    /// also name.
+    /// Adds a node whose operands are new values. Its origin is the old node that is being visited;
+    /// if the node is invalid, the error names that node.
     pub(crate) fn add(
         &mut self,
         op: impl Into<Op>,
@@ -123,7 +124,8 @@ impl<'g> Rewriter<'g> {
         let origin = self.old.origin(id);
         let at = origin.node;
         self.new.add_for(Some(origin));
-        // Operands have the same types as before, so results do too.
+        // A replacement has the type of the value that it replaces, so the copied node keeps its
+        // result types.
         let first = self
             .new
             .add_typed(node.op.clone(), &inputs, node.outputs.clone())

@@ -44,8 +44,9 @@ pub(super) fn read_through(
             absorbed: true,
         };
     }
-    // An axis of size 1 has index 0 in either form. If the result's axis also has size 1, the index
-    // map names that axis, so that an operand of the result's shape has the identity map.
+    // The index along an axis of size 1 is always 0: as a constant, or as the index of a result
+    // axis of size 1. The latter is used if possible, so that an operand of the result's shape has
+    // the identity map.
     let own = &graph.ty(read.source).shape;
     if own.rank() == out.rank() {
         for (i, axis) in read.axes.iter_mut().enumerate() {

@@ -120,7 +120,8 @@ fn floats(x: &[f32], to: impl Fn(f32) -> [u8; 2]) -> Result<Vec<u8>, QuantError>
     Ok(x.iter().flat_map(|x| to(*x)).collect())
 }
 
-/// Initial guesses: by how many integers more or less than the full range the values are spanned.
+/// Initial guesses of the step. For guess `g`, the step is the range of the values divided by the
+/// format's largest integer plus `g / 10`.
 const GUESSES: std::ops::RangeInclusive<i32> = -9..=9;
 
 /// `x / d` rounded to an integer of the range; 0 if the step is 0.

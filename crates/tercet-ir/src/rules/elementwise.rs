@@ -89,7 +89,8 @@ fn map(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     }
     let mut results = Vec::with_capacity(map.results.len());
     for &r in &map.results {
-        // A step that reads only constants or smaller operands has a smaller shape.
+        // Here, a step that reads only constants or broadcast operands has a smaller shape than the
+        // map, so its result is expanded.
         results.push(b.expand(steps[r], map.shape.clone())?);
     }
     Ok(Some(results))
@@ -149,7 +150,8 @@ fn by_axes(
         };
     }
     let mut order: Vec<usize> = (0..index.axes.len()).collect();
-    // Constant axes have size 1 here. They come first in the order, and the reshape removes them.
+    // Axes with a constant index have size 1 at this point. The transpose moves them to the front,
+    // and the reshape removes them.
     order.sort_by_key(|&i| index.axes[i].from);
     let x = b.transpose(x, &order)?;
     let shape: Shape = (0..map.shape.rank())

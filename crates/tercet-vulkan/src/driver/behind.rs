@@ -14,23 +14,24 @@ use crate::record::{CommandPool, record};
 /// Maximum bytes of one `vkCmdUpdateBuffer`.
 const COMMAND_BYTES: usize = 65_536;
 
-/// Unchanged bytes between two changed ranges are written again up to this length, because another
-/// command costs more.
+/// Maximum number of unchanged bytes between two changed ranges for which one command writes both
+/// ranges and the bytes between them.
 const GAP_BYTES: usize = 64;
 
 /// A submission whose results are not read yet while a later one is in flight.
 #[derive(Clone, Copy)]
 pub(super) struct PreviousSubmission {
     pub(super) timeline_value: TimelineValue,
-    /// The index in [`VulkanDriver::run_reads`] of the readback that it copies into.
+    /// The index in [`VulkanDriver::run_reads`] of the readback that the submission copies into.
     pub(super) readback_index: usize,
 }
 
 /// The resources of pipelined runs.
 pub(super) struct PipelinedSubmit {
-    /// Owns the command buffers below.
+    /// The pool that owns the command buffers in `pre_run_commands`.
     _pool: CommandPool,
-    /// The commands before a run. The two buffers alternate, so the older one is always done.
+    /// Commands that write parameter blocks and grids before a run. The two buffers alternate, so
+    /// the older one is always done.
     pre_run_commands: [vk::CommandBuffer; 2],
     at: usize,
     /// The parameter blocks and grids that the device has, or will have after the commands in
@@ -172,7 +173,7 @@ fn update(
     }
 }
 
-/// The word ranges that differ, merged across short gaps.
+/// The ranges of words in which two buffers differ, merged across short gaps.
 fn differing(old: &[u8], new: &[u8]) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     for (at, (old, new)) in old.chunks(4).zip(new.chunks(4)).enumerate() {

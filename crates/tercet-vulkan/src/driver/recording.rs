@@ -73,8 +73,8 @@ impl VulkanDriver {
         }
     }
 
-    /// Records the commands of a stage for these branches, unless they exist. With `grids`, the
-    /// commands are specialized for these grids. Moves them to the end of the list.
+    /// Records the commands of a stage for these branches, unless they exist. If `grids` is set,
+    /// the commands are specialized for these grids. Marks the commands as most recently used.
     pub(super) fn record_run(
         &mut self,
         stage: StageId,
@@ -130,8 +130,8 @@ impl VulkanDriver {
         self.shared.reads_recorded.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Selects or records a readback that copies these reads, and stores its index. Does not use
-    /// the `pending` readback.
+    /// Selects or records a readback that copies these reads, and stores its index. The readback
+    /// with the index `pending` is still in use and is not selected.
     pub(super) fn record_reads(
         &mut self,
         reads: &[ReadbackRange],
@@ -151,7 +151,7 @@ impl VulkanDriver {
                 self.run_reads.push(VulkanReadback::new());
                 self.run_reads.len() - 1
             }
-            // With two readbacks, use the other one.
+            // Of two readbacks, the one that is not pending is used.
             None => usize::from(pending == Some(0)),
         };
         let of = |b| self.buffers.memory(b);

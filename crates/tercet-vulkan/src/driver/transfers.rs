@@ -26,7 +26,8 @@ impl VulkanDriver {
         {
             let uploads = &self.shared.staging.upload_bytes;
             uploads.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-            // The initial clear of the buffer may still be in flight.
+            // The submission that clears the new buffer may still be in flight, so wait for it
+            // before the host writes.
             self.shared.device.wait(self.last)?;
             let to = &mut memory.bytes_mut()[at as usize..];
             to[..bytes.len()].copy_from_slice(bytes);
@@ -70,8 +71,8 @@ impl VulkanDriver {
             .map(|(b, from)| (from, &new[b], all_of(from)))
             .collect();
         let ticket = self.shared.staging.copy(&copies)?;
-        // The old buffers are freed with their last owner, so none of this driver's work may be
-        // pending.
+        // If no clone shares the old buffers, replacing them frees them, so no work of this driver
+        // may be pending.
         device.wait(self.last.max(ticket))?;
         self.last = self.last.max(ticket);
         self.buffers.params = Arc::new(new);
@@ -84,8 +85,8 @@ impl VulkanDriver {
         Ok(())
     }
 
-    /// Reports every redzone that a kernel overwrote and restores it. Does nothing for programs
-    /// without redzones.
+    /// Reports every redzone that a kernel overwrote, and fills the redzone again. Does nothing for
+    /// programs without redzones.
     pub(super) fn check_redzones(&mut self) -> Result<(), VulkanError> {
         let program = Arc::clone(&self.buffers.loaded.program);
         if program.redzones.is_empty() {

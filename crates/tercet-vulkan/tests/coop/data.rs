@@ -20,9 +20,10 @@ pub(crate) struct Case {
     pub(crate) pad: [usize; 3],
     /// Elements before A, B and C.
     pub(crate) offset: [usize; 3],
-    /// All batches share one B.
+    /// True if all batches share one B.
     pub(crate) one_b: bool,
-    /// The grid is folded into several rows, and has fewer batches than the case.
+    /// True if the tiles are distributed over several rows of the grid, and the grid covers only
+    /// some batches at once.
     pub(crate) folded_grid: bool,
     pub(crate) options: CoopGemmOptions,
 }
@@ -182,7 +183,7 @@ impl Numbers {
     }
 }
 
-/// A buffer of elements: NaN unless set, and rounded to the dtype.
+/// A buffer of elements of a dtype, initially NaN.
 pub(crate) struct Elements {
     pub(crate) dtype: DType,
     pub(crate) values: Vec<f64>,
@@ -280,7 +281,7 @@ pub(crate) struct Data {
     pub(crate) b: Elements,
     pub(crate) bias: Elements,
     pub(crate) residual: Elements,
-    /// The offset in C and the expected value.
+    /// The expected elements, each as its offset in C and its value.
     pub(crate) wanted: Vec<(usize, f64)>,
     /// The length of C.
     pub(crate) len_c: usize,

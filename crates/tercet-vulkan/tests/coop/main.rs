@@ -205,8 +205,8 @@ fn smallest(tilings: &[CoopGemmTiling]) -> &CoopGemmTiling {
     last.expect("a device with cooperative matrices supports subgroup scope")
 }
 
-/// All elements on a GPU. On a CPU device, which takes many seconds to compile a kernel, at most
-/// `n` of them.
+/// Returns the whole list on a GPU. On a CPU device, which takes many seconds to compile a kernel,
+/// returns at most `n` of its elements.
 fn some<'a, T>(backend: &VulkanBackend, all: &'a [T], n: usize) -> impl Iterator<Item = &'a T> {
     let every = match backend.device().kind {
         VulkanDeviceKind::Cpu => all.len().div_ceil(n),

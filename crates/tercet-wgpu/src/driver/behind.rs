@@ -42,7 +42,8 @@ impl WgpuDriver {
         played.map(|()| true)
     }
 
-    /// Starts a program after the run in flight and after the copies of `puts`.
+    /// Starts a run after the run in flight; `puts` are copies that the device makes between both
+    /// runs.
     fn execute_pipelined(
         &mut self,
         launch: &LaunchSizes,

@@ -31,7 +31,7 @@ fn the_size_is_what_the_driver_names_if_workgroups_are_made_of_enough() {
     let by = SizeBy::Fixed;
     let only = Some(SubgroupSize { size: 32, by });
     assert_eq!(sizes(32, 32, 32, 32).choose(1024), only);
-    // A device with one size needs no requirement.
+    // If a device has only one subgroup size, pipelines need not require it.
     let fixed = SubgroupSizes {
         can_require: false,
         ..sizes(32, 32, 32, 0)
@@ -72,8 +72,8 @@ mod opened {
     }
 
     impl HalTestDevice {
-        /// Opens the first matching adapter; `None` without a driver, with the rules of
-        /// `tests/device.rs`.
+        /// Opens the first matching adapter. Without a driver it returns `None`, or fails by the
+        /// rules of `tests/device.rs`.
         fn find(fits: impl Fn(&HalProperties) -> bool) -> Option<HalTestDevice> {
             let options = crate::WgpuOptions::new();
             let instance = crate::open::instance(&options);

@@ -1,7 +1,7 @@
 //! Wrappers of Vulkan functions for devices that are opened through wgpu-hal.
 //!
-//! wgpu passes no options to them. The thread that makes the wgpu calls sets the options in
-//! thread-local state for the duration of the calls.
+//! wgpu cannot pass Tercet's options to these functions. Instead, the thread that makes the wgpu
+//! calls sets the options in thread-local state for the duration of the calls.
 #![allow(
     unsafe_code,
     reason = "forwards wgpu's calls to the driver with raw pointers"
@@ -23,19 +23,20 @@ struct PipelineCreateFn {
     unchecked: bool,
 }
 
-/// The driver functions of the devices opened here. An entry is overwritten if the driver reuses a
-/// handle.
+/// The driver's pipeline creation function of each device that Tercet opened. If the driver reuses
+/// a device handle, the new device overwrites the entry.
 static MAKERS: RwLock<Option<HashMap<vk::Device, PipelineCreateFn>>> = RwLock::new(None);
 
-/// The driver functions for commands. They receive no device handle, so they cannot be looked up by
-/// device.
+/// The driver's functions that record commands. These calls receive no device handle, so the
+/// functions cannot be looked up by device.
 #[derive(Clone, Copy)]
 struct CommandFns {
     dispatch: vk::PFN_vkCmdDispatch,
     barrier: vk::PFN_vkCmdPipelineBarrier,
 }
 
-/// The functions of the first driver. Devices of other drivers are not hooked.
+/// The command functions of the driver of the first opened device. For devices of other drivers,
+/// command functions are not wrapped.
 static COMMANDS: OnceLock<CommandFns> = OnceLock::new();
 
 thread_local! {
@@ -70,7 +71,8 @@ pub(crate) fn with_pipeline_options<T>(wanted: PipelineOptions, calls: impl FnOn
 
 /// Makes wgpu calls during which this thread encodes exactly `waits.len()` dispatches. A barrier
 /// precedes each dispatch whose entry in `waits` is true, and no other. A final barrier separates
-/// the last dispatch from later commands. Requires a device with [`super::Opened::groups`].
+/// the last dispatch from later commands. Requires a device for which [`super::HalDevice::groups`]
+/// is true.
 pub(crate) fn grouped<T>(waits: Vec<bool>, calls: impl FnOnce() -> T) -> T {
     let _reset = ResetOnDrop(|| GROUPS.with_borrow_mut(|groups| *groups = None));
     let wanted = waits.len();
@@ -199,9 +201,9 @@ fn size<'a>(
 /// The barriers around a dispatch.
 #[derive(Clone, Copy, Default)]
 struct DispatchBarriers {
-    /// A barrier between this dispatch and the previous ones.
+    /// True if a barrier separates this dispatch from the previous ones.
     barrier_before: bool,
-    /// A barrier between this dispatch and all later commands.
+    /// True if a barrier separates this dispatch from all later commands.
     after: bool,
 }
 
@@ -270,7 +272,7 @@ impl EncodingGroups {
         }
     }
 
-    /// Whether the next command is between two of the dispatches.
+    /// Whether the next command is recorded between two dispatches of a call of [`grouped`].
     fn is_inside(&self) -> bool {
         self.encoded > 0 && self.encoded < self.needs_barrier.len()
     }

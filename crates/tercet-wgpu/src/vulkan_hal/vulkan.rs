@@ -119,11 +119,12 @@ fn units(
     if has(ash::arm::shader_core_builtins::NAME) {
         all = all.push_next(&mut arm);
     }
-    // For Vulkan 1.3 devices this feature is core, and wgpu requests it.
+    // On Vulkan 1.3 devices integer dot products are core, and wgpu requests the feature.
     if new {
         all = all.push_next(&mut dots);
     }
-    // SAFETY: as for the chains of `Below::of`.
+    // SAFETY: the device belongs to this instance, and every structure of the chain belongs to its
+    // version or to an extension that it has.
     unsafe { instance.get_physical_device_properties2(device, &mut all) };
     let units = ReportedProperties::from_units(
         [
@@ -145,8 +146,9 @@ fn units(
 /// The queue family that wgpu uses.
 const FAMILY: u32 = 0;
 
-/// Opens a device as wgpu does, with hooks for the options of [`hooks::with_pipeline_options`] and
-/// the barriers of [`hooks::grouped`]. `None` if that fails.
+/// Opens a device as wgpu does, with wrapped functions for the options of
+/// [`vk_intercepts::with_pipeline_options`] and the barriers of [`vk_intercepts::grouped`]. `None`
+/// if that fails.
 pub(crate) fn open(
     adapter: &wgpu::Adapter,
     descriptor: &wgpu::DeviceDescriptor<'_>,

@@ -73,7 +73,7 @@ fn runs_alike_with_other_reads(backend: &WgpuBackend) -> Done {
                 let got: Vec<_> = outputs.iter().map(of).collect::<Result<_, _>>()?;
                 assert_eq!(got, wanted);
             }
-            // Read between runs, and start a run whose results are never read.
+            // Read an output between two runs, then start a run whose results are never read.
             assert_eq!(of(&exe.read_output_rows("twice", 1..2)?)?, [2.0 * sum]);
             assert_eq!(of(&exe.read_state("s")?)?, [sum; 3]);
             let x = Tensor::from_slice(&[3], &[1f32; 3])?;

@@ -20,7 +20,8 @@ enum ScanCaseStates {
     Both,
     /// Stores the states in a state of the graph, over two runs.
     Kept,
-    /// As `Kept`, with zeros in place of the state if a condition holds.
+    /// As `Kept`, but if a condition of the run is true, the scan starts from zeros instead of the
+    /// state.
     Begun,
 }
 
@@ -63,7 +64,8 @@ fn scanned(
             c.graph.assign(state, y.port(1))
         }
         None if carry => {
-            // Compares the states with the accuracy of their operands.
+            // The final states are converted to the operands' dtype, so that they are compared with
+            // its tolerance.
             let last = c.graph.cast(y.port(1), c.dtype)?;
             c.output(last)
         }

@@ -1,5 +1,5 @@
-//! Tests that cases keep a distance from discontinuities, and compares projection and harmonics
-//! with their definitions.
+//! Tests that the numbers of test cases keep a distance from discontinuities, and tests of
+//! projection and harmonics against their definitions.
 
 use std::collections::BTreeMap;
 use std::f64::consts::PI;
@@ -10,10 +10,11 @@ use super::*;
 use crate::case::CaseGraph;
 use crate::{Op, OpKind};
 
-/// Minimum distance of numbers from discontinuities, relative to them, or in pixels and tiles.
+/// Minimum distance of a number from the threshold at which the result would change, relative to
+/// the threshold, or in pixels or tiles.
 const MIN_MARGIN: f64 = 2e-4;
 
-/// The smallest distance, with a description of its source.
+/// The smallest distance from a threshold so far, and a description of the number that has it.
 #[derive(Clone, Debug)]
 struct BranchMargin(f64, String);
 

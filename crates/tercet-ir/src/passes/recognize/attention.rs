@@ -177,7 +177,7 @@ fn flattened(seen: &MatchContext<'_>, keys: Value) -> Option<Value> {
     if !swapped {
         return None;
     }
-    // The merged form has the same last two axes.
+    // The value with batch and heads merged must have the same last two axes.
     let flat = &seen.graph.ty(flat).shape;
     let kept = flat[1] == shape[2] && flat[2] == shape[3];
     shape.swap(2, 3);

@@ -347,7 +347,8 @@ fn product(
     rw: &mut Rewriter<'_>,
     made: &QuantizedValue,
 ) -> Result<Option<Value>, CompileError> {
-    /// Maximum rows; matmuls with more rows reuse the weights that they read.
+    /// Maximum rows. A matmul with more rows reuses each weight that it has read, so reading int8
+    /// weights saves less.
     const MAX_SMALL_M_ROWS: usize = 4;
     let graph = seen.graph;
     let Some(BiasedMatMul { x, w, bias }) = BiasedMatMul::from_value(seen, made.numbers) else {

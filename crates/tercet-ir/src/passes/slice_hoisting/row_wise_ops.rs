@@ -14,7 +14,8 @@ pub(super) fn is_heavy(op: &Op) -> bool {
     )
 }
 
-/// The axes for a node that needs these rows of its first operand, and all other operands whole.
+/// As [`rows_of`] for a node that needs only the selected rows (along `axis`) of its first operand,
+/// and its other operands whole.
 pub(super) fn rows_of_first_operand(node: &Node, axis: usize) -> Vec<Option<usize>> {
     let mut axes = vec![None; node.inputs.len()];
     axes[0] = Some(axis);
@@ -80,7 +81,7 @@ pub(super) fn rows_of(
     follows.then_some(axes)
 }
 
-/// The source axis of an axis of a reshaped value.
+/// The axis of the source of a reshape that corresponds to `axis` of the result.
 fn reshaped(to: &Shape, axis: usize, from: &Shape) -> Option<usize> {
     let wide = |dims: &[Dim]| -> Vec<Dim> {
         let wide = dims.iter().filter(|d| !d.is_one());
@@ -91,7 +92,7 @@ fn reshaped(to: &Shape, axis: usize, from: &Shape) -> Option<usize> {
     (0..from.rank()).find(is_it)
 }
 
-/// The operator of a node for these rows of its result.
+/// The operator that computes only these rows of a node's result; its shape attributes are adapted.
 pub(super) fn narrowed(node: &Node, taken: &RowSelection) -> Op {
     match &node.op {
         Op::Reshape(_) => {
