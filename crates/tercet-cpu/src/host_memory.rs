@@ -1,8 +1,8 @@
 //! Free memory of the host.
 
 /// Bytes that this process can still allocate: the available memory of the machine, or what its
-/// container (cgroup) or its address-space limit (`ulimit -v`) leaves, whichever is least. `None` on
-/// platforms without such a query, such as browsers.
+/// container (cgroup) or its address-space limit (`ulimit -v`) leaves, whichever is least. `None`
+/// on platforms that do not report free memory, such as browsers.
 pub(crate) fn free_bytes() -> Option<u64> {
     #[cfg(any(target_os = "linux", target_os = "macos", target_os = "windows"))]
     {

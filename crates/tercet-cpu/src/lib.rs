@@ -1,8 +1,9 @@
 //! CPU executors of Tercet.
 //!
-//! [`CpuBackend`] is the fast executor. It optimizes and legalizes the graph, plans memory and a
-//! flat list of steps, and runs them with SIMD kernels on a thread pool. [`ReferenceBackend`]
-//! evaluates the unmodified graph operator by operator. Every other executor is tested against it.
+//! [`CpuBackend`] is the fast executor. The fast executor optimizes and legalizes the graph, plans
+//! memory and a flat list of steps, and runs them with SIMD kernels on a thread pool.
+//! [`ReferenceBackend`] evaluates the unmodified graph operator by operator. Every other executor
+//! is tested against the reference.
 //!
 //! Modules:
 //!

@@ -1,9 +1,9 @@
 //! Compiles a legal graph to a program: a flat list of steps over planned memory.
 //!
-//! [`build`] walks the graph once. It gives every value a [`ValuePlacement`] and every kernel node a
-//! [`CpuStep`]. [`finish`] then decides which slots share memory and assigns their offsets. Kernels,
-//! slots and offsets depend only on the symbols' bounds. The sizes of a run change layouts, not
-//! steps.
+//! [`build`] walks the graph once. During this walk every value gets a [`ValuePlacement`] and every
+//! kernel node a [`CpuStep`]. [`finish`] then decides which slots share memory and assigns their
+//! offsets. Kernels, slots and offsets depend only on the symbols' bounds. The sizes of a run
+//! change layouts, not steps.
 //!
 //! Invariants:
 //!
@@ -35,7 +35,7 @@ pub(crate) const ALIGN_BYTES: usize = 64;
 pub(crate) enum MemoryRoot {
     /// Input of the run, by index in the signature.
     Input(usize),
-    /// A parameter, a constant, or a value computed from them.
+    /// A parameter, a constant, or a value computed only from parameters and constants.
     Const(usize),
     /// State, by index in the signature.
     State(usize),
@@ -158,7 +158,7 @@ pub(crate) struct ArenaSlot {
     pub(crate) bytes: usize,
 }
 
-/// A compiled graph. Of its tensors it contains only constants; the memory of runs is separate.
+/// A compiled graph. A program stores no tensors except constants; the memory of runs is separate.
 pub(crate) struct CpuProgram {
     /// Names and types of inputs, outputs, parameters and states.
     pub(crate) signature: Signature,

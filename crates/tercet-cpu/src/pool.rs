@@ -29,8 +29,8 @@ impl HelperPool {
         self.shared().threads()
     }
 
-    /// Runs `f` on this thread. Its argument is the number of threads, at most `most`, that
-    /// parallel loops inside it use.
+    /// Runs `f` on this thread. `f` gets the number of threads, at most `most`, that parallel loops
+    /// inside `f` use.
     pub(crate) fn install<R>(&self, most: usize, f: impl FnOnce(usize) -> R) -> R {
         let shared = self.shared();
         let threads = shared.threads().min(most);

@@ -1,7 +1,8 @@
 //! The reference executor: evaluates every operator of the unmodified graph through its own `eval`.
 //!
-//! It defines the results that other executors are compared with. It runs no passes and no
-//! legalization. Runs share only parameters, states and the step counter.
+//! The reference executor defines the results that other executors are compared with. The reference
+//! executor runs no passes and no legalization. Runs share only parameters, states and the step
+//! counter.
 
 use std::collections::BTreeMap;
 use std::future::ready;

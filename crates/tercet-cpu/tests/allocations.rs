@@ -60,8 +60,8 @@ fn allocations_on(threads: usize, graph: &Graph, inputs: &[(&str, &Tensor)]) -> 
     for _ in 0..2 {
         exe.run_into(inputs, &mut outputs).expect("the graph runs");
     }
-    // A helper that has left the pool is requested again through a rayon job. That allocates a box,
-    // and sometimes a block of rayon's queue.
+    // If a helper has returned its thread to rayon, the pool requests it again through a rayon job.
+    // Such a request allocates a box, and sometimes a block of rayon's queue.
     let (before, called) = (COUNT.get(), helpers_called());
     exe.run_into(inputs, &mut outputs).expect("the graph runs");
     (COUNT.get() - before).saturating_sub(2 * (helpers_called() - called))

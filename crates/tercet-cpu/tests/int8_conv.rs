@@ -23,8 +23,8 @@ fn bytes(len: usize, seed: u32) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// Random weights. Without `large` they are uniform with many extreme values; with it they are
-/// small with a few extreme values, as in quantized models.
+/// Random weights. Without `large`, weights are uniform with many extreme values; with `large`,
+/// they are small with a few extreme values, as in quantized models.
 fn weights(len: usize, codes: Int8Encoding, large: Option<usize>) -> Vec<u8> {
     let mut all = bytes(len, 2);
     if let Some(apart) = large {

@@ -1,5 +1,5 @@
-//! Operands large enough for several threads. They give the same bits on one thread and on several,
-//! and the values of the reference. The regular test cases of the operators are small.
+//! Operands large enough for several threads. The results must have the same bits on one thread and
+//! on several, and agree with the reference. The regular test cases of the operators are small.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

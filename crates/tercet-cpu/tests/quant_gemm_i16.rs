@@ -162,8 +162,8 @@ fn waves(len: usize) -> Vec<f32> {
 fn each_number_of_rows_and_columns() {
     for &scheme in Scheme::ALL {
         let k = scheme.block_len().max(32);
-        // One block, and more than one chunk of k with a short last one if the block length allows
-        // it.
+        // Rows of a single block, and rows of several chunks of k, the last of which is shorter if
+        // the block length allows that.
         for (k, n) in [(k, 1), (256 + k, 15), (k, 17), (512, 97)] {
             let w = Weights::random(scheme, n, k);
             for m in (1..=20).chain([37]) {

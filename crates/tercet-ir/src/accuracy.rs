@@ -26,7 +26,7 @@ pub enum Accuracy {
     /// A sum of products: matmul, convolution and attention.
     Contraction,
     /// Rendered colours. A colour depends on pixel positions, whose rounding errors grow with the
-    /// image size. It also contains a product of hundreds of transmittance factors.
+    /// image size. A colour also contains a product of hundreds of transmittance factors.
     Rendering,
 }
 
@@ -227,7 +227,8 @@ mod tests {
         assert_eq!((f.element, f.expected, f.units), (2, 4.0, f64::INFINITY));
         let same = furthest(Accuracy::Exact, &want, &want).unwrap();
         assert_eq!((same.element, same.units), (0, 0.0));
-        // These integers exceed 2^53, so they would be equal after conversion to floats.
+        // `i64::MAX` and `i64::MAX - 1` exceed 2^53, so they would be equal after conversion to
+        // floats.
         let (a, b) = (i64::MAX, i64::MAX - 1);
         let (a, b) = (Tensor::scalar(a), Tensor::scalar(b));
         assert_eq!(

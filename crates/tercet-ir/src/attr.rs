@@ -209,7 +209,7 @@ pub trait Attrs: Sized {
     fn from_literals(given: &[(String, AttrLiteral)]) -> Result<Self, AttrError>;
 }
 
-/// Finds and converts one attribute. The expansion of [`attrs!`](crate::attrs) calls it.
+/// Finds and converts one attribute. The expansion of [`attrs!`](crate::attrs) calls this function.
 pub fn take_attr<T: AttrValue>(
     given: &[(String, AttrLiteral)],
     name: &'static str,

@@ -148,7 +148,7 @@ pub enum OutputSelection<'a> {
     Only(&'a [&'a str]),
 }
 
-/// A future for a tensor that is being read back from the device. It does not borrow the
+/// A future for a tensor that is being read back from the device. The future does not borrow the
 /// executable.
 pub type TensorFuture = Pin<Box<dyn Future<Output = Result<Tensor, RunError>> + Send>>;
 
@@ -198,11 +198,12 @@ pub trait Backend: Send + Sync {
     }
 
     /// Maximum rows for which batching into one quantized matmul of this scheme is profitable.
-    /// Larger batches use the prefill kernels. `None` if the time grows with every row, as on CPUs.
+    /// Larger batches use the prefill kernels. `None` if the time of a matmul grows with every row,
+    /// as on CPUs.
     fn max_small_m_rows(&self, scheme: Scheme) -> Option<usize>;
 
     /// Free memory of the device in bytes, for choosing sizes before compiling. `None` if the
-    /// driver does not report it.
+    /// driver does not report free memory.
     fn free_memory_bytes(&self) -> Option<u64> {
         None
     }
@@ -324,8 +325,8 @@ pub trait Executable: Send {
     /// the executed steps depend on data; or the executor computes during `submit`. The caller then
     /// waits and calls [`Executable::submit`].
     ///
-    /// If the data makes the older run fail, the enqueued run computes on invalid inputs. Its
-    /// states are then not restored, unlike after a single failed run.
+    /// If the data makes the older run fail, the enqueued run computes on invalid inputs. The
+    /// states of the older run are then not restored, unlike after a single failed run.
     ///
     /// # Errors
     /// [`RunError`] that names the input, output or symbol. The new run is not started, and the run
@@ -344,8 +345,8 @@ pub trait Executable: Send {
     /// [`RunError`] that names the node.
     fn wait(&mut self, outputs: &mut Vec<Tensor>) -> Result<(), RunError>;
 
-    /// Advances the latest run without blocking the thread. It is ready when [`Executable::wait`]
-    /// would not block, and also without a run in flight. Otherwise it wakes `cx` when polling
+    /// Advances the latest run without blocking the thread. Ready when [`Executable::wait`] would
+    /// not block, and also without a run in flight. Otherwise the executor wakes `cx` when polling
     /// again is useful. Only `wgpu` is notified by the device when work completes. On `vulkan` this
     /// call blocks, and on the CPU [`Executable::submit`] has already done the work.
     ///
@@ -387,9 +388,9 @@ pub trait Executable: Send {
     /// that does not fit the device's integer type.
     fn upload(&self, tensor: &Tensor) -> Result<DeviceTensor, RunError>;
 
-    /// An output of the last completed run as a separate tensor on the device. It can be an input
-    /// of this or another executable of the same device. It is a copy (on the host, shared memory),
-    /// so later runs do not change it.
+    /// An output of the last completed run as a separate tensor on the device. The tensor can be an
+    /// input of this or another executable of the same device. The tensor is a copy (on the host,
+    /// shared memory), so later runs do not change it.
     ///
     /// # Errors
     /// [`RunError`] when the output does not exist, no run has completed, or memory is exhausted.
@@ -448,7 +449,8 @@ pub trait Executable: Send {
     /// are unchanged.
     fn reset(&mut self);
 
-    /// Another executable of the same program. It shares the parameters and copies the states.
+    /// Another executable of the same program. The new executable shares the parameters and copies
+    /// the states.
     ///
     /// # Errors
     /// [`RunError::OutOfMemory`] when the copy does not fit in memory.
@@ -456,9 +458,9 @@ pub trait Executable: Send {
 }
 
 impl dyn Executable + '_ {
-    /// Completes when [`Executable::wait`] would not block. It does not block the thread if the
-    /// executor supports that ([`Executable::poll_run`]). In a browser, results are only available
-    /// through it.
+    /// Completes when [`Executable::wait`] would not block. Waiting does not block the thread if
+    /// the executor supports that ([`Executable::poll_run`]). In a browser, this is the only way to
+    /// wait for results.
     ///
     /// # Errors
     /// As [`Executable::poll_run`].
@@ -477,8 +479,8 @@ impl dyn Executable + '_ {
         wanted: OutputSelection<'_>,
         outputs: &mut Vec<Tensor>,
     ) -> Result<(), RunError> {
-        // Finishes an earlier run whose future was dropped. Its error is irrelevant; `submit` below
-        // reports a lost device.
+        // Finishes an earlier run whose future was dropped. The error of that run is irrelevant;
+        // `submit` below reports a lost device.
         let _ = self.finished().await;
         self.submit(inputs, wanted)?;
         self.finished().await?;

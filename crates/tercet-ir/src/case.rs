@@ -316,8 +316,8 @@ impl InputFill {
 pub fn random_blocks(name: &str, scheme: Scheme, n: usize, width: f64) -> Vec<u8> {
     let mut bits = SplitMix64::new(name);
     let mut bytes = block_bytes(scheme, n, width, &mut bits);
-    // Quantized values of many formats are positive, so the sign of their scale decides. It is the
-    // top bit of an f16.
+    // Quantized values of many formats are positive, so the sign of their scale decides. The sign
+    // is the top bit of an f16.
     let (format, places) = scheme.scales();
     if format == ScaleFormat::F16 {
         for block in bytes.chunks_exact_mut(scheme.block_bytes()) {
@@ -328,8 +328,8 @@ pub fn random_blocks(name: &str, scheme: Scheme, n: usize, width: f64) -> Vec<u8
     bytes
 }
 
-/// Random blocks with finite quantized values. Their scales are chosen from `width` and the
-/// scheme's largest quantized value.
+/// Random blocks with finite quantized values. The scales of the blocks are chosen from `width` and
+/// the scheme's largest quantized value.
 fn block_bytes(scheme: Scheme, n: usize, width: f64, bits: &mut SplitMix64) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..n).map(|_| (bits.unit() * 256.0) as u8).collect();
     let (format, places) = scheme.scales();

@@ -5,8 +5,8 @@
 //! in each iteration. The compiler removes the zeroing, so values of earlier iterations remain. If
 //! the iteration over tensor indices is compiled in that form, broadcasts are wrong without an
 //! error. The rest of the code avoids the form, and the release profile avoids these settings, but
-//! a user's profile may have them. This module therefore contains the form only to check its
-//! result.
+//! a user's profile may have them. This module therefore contains the miscompiled code form only to
+//! check its result.
 
 use std::fmt;
 

@@ -1,10 +1,10 @@
 //! Custom operators: a user's type inference, evaluation and, optionally, WGSL kernels.
 //!
 //! [`Graph::custom`](crate::Graph::custom) adds a [`CustomOp`] to a graph, and its node holds the
-//! operator; no registration is needed. Only the text form, which contains name and attributes,
-//! needs a registry: [`CustomOps`]. The CPU executors call [`CustomOp::eval`]. GPUs run
-//! [`CustomOp::kernels`] with bounds checks on every access. The kernels are validated when the
-//! graph is compiled; without kernels, a GPU reports the node as unsupported.
+//! operator; no registration is needed. Only parsing the text form, which contains an operator's
+//! name and attributes, needs a registry: [`CustomOps`]. The CPU executors call [`CustomOp::eval`].
+//! GPUs run [`CustomOp::kernels`] with bounds checks on every access. The kernels are validated
+//! when the graph is compiled; without kernels, a GPU reports the node as unsupported.
 //!
 //! Passes and comparisons treat two operators as equal if name and attributes are equal. Everything
 //! that changes a result must therefore be an attribute. `moe.group_limited_gate` and
@@ -88,8 +88,8 @@ pub trait CustomOp: fmt::Debug + Send + Sync {
     /// with this reference.
     ///
     /// # Errors
-    /// [`EvalError`] when the data is invalid. On the CPU the run then fails with it. A GPU kernel
-    /// cannot make a run fail and must write some result.
+    /// [`EvalError`] when the data is invalid. On the CPU the run then fails with this error. A GPU
+    /// kernel cannot make a run fail and must write some result.
     fn eval(&self, operands: &[&Tensor], results: &[TensorType]) -> Result<Vec<Tensor>, EvalError>;
 
     /// GPU kernels that compute the results; each result is written by one of them. `None` if there
@@ -112,10 +112,10 @@ pub trait CustomOp: fmt::Debug + Send + Sync {
 /// without params it is absent. Bindings from 1 on are all operands as `var<storage, read>`, then
 /// the results in `writes` as `var<storage, read_write>`.
 ///
-/// Each operand or result is an `array` of `u32`, `i32` or `f32` (for results also of atomics). It
-/// contains a dense row-major tensor as words. A word packs two 16-bit or four 8-bit elements, the
-/// lower index in the low bits. An array may be longer than its tensor. The initial contents of a
-/// result are undefined.
+/// Each operand or result is an `array` of `u32`, `i32` or `f32` (for results also of atomics). The
+/// array contains a dense row-major tensor as words. A word packs two 16-bit or four 8-bit
+/// elements, the lower index in the low bits. An array may be longer than its tensor. The initial
+/// contents of a result are undefined.
 ///
 /// An out-of-bounds access is redirected to some element inside the array. A kernel that does not
 /// terminate loses the device.

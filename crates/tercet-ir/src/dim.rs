@@ -1,8 +1,8 @@
 //! Dimensions: known sizes and polynomials over named symbols.
 //!
-//! A symbol is a size that may differ in each run (batch size, sequence length). Its upper bound is
-//! a compile option. Sums, differences, products and exact quotients of dimensions have one
-//! canonical form, so equal expressions compare equal: `(s + 1) * 2 == 2*s + 2`. Two different
+//! A symbol is a size that may differ in each run (batch size, sequence length). The upper bound of
+//! a symbol is a compile option. Sums, differences, products and exact quotients of dimensions have
+//! one canonical form, so equal expressions compare equal: `(s + 1) * 2 == 2*s + 2`. Two different
 //! symbols are never assumed to be equal.
 
 use std::collections::BTreeMap;
@@ -151,8 +151,8 @@ pub enum DimError {
 /// A product of symbols, sorted; empty for the constant term.
 type Monomial = Vec<Symbol>;
 
-/// A polynomial with integer coefficients over symbols. It is never constant, its terms are sorted,
-/// and it has no zero coefficients.
+/// A polynomial with integer coefficients over symbols. The polynomial is never constant, its terms
+/// are sorted, and it has no zero coefficients.
 ///
 /// ```
 /// use tercet_ir::Dim;
@@ -239,7 +239,7 @@ impl Dim {
     }
 
     /// The largest `k <= 16` for which 2^k divides the dimension for all values of its symbols. For
-    /// `4*s + 6` it is 1.
+    /// `4*s + 6` the result is 1.
     pub fn twos(&self) -> u32 {
         const MAX_TWOS: u32 = 16;
         match self {
@@ -361,7 +361,8 @@ impl Dim {
     }
 
     /// `self / by` rounded down, if every term except the constant is a multiple of `by`. For
-    /// example, `6*s - 1` divided by 2 is `3*s - 1`. `None` otherwise, and for a negative constant.
+    /// example, `6*s - 1` divided by 2 is `3*s - 1`. `None` if another term is not a multiple of
+    /// `by`, and for a negative constant.
     pub fn div_floor(&self, by: usize) -> Option<Dim> {
         let divisor = i64::try_from(by).ok().filter(|n| *n > 0)?;
         let mut terms = BTreeMap::new();

@@ -4,7 +4,7 @@ use std::fmt;
 
 use half::{bf16, f16};
 
-/// The coarse class of a [`DType`]. It decides how values are computed and accumulated.
+/// The coarse class of a [`DType`]. The class decides how values are computed and accumulated.
 ///
 /// ```
 /// use tercet_ir::{DType, DTypeClass};

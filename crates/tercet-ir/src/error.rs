@@ -370,8 +370,8 @@ pub enum CompileError {
     },
 }
 
-/// Why a run failed. The executable remains usable. Its states have their values from before the
-/// run, unless a variant documents otherwise.
+/// Why a run failed. The executable remains usable. After a failed run, states have their values
+/// from before the run, unless a variant documents otherwise.
 ///
 /// ```
 /// use std::collections::BTreeMap;

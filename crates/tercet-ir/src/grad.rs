@@ -1,7 +1,7 @@
 //! Reverse-mode differentiation as a graph transformation.
 //!
 //! [`Graph::gradients`] appends the nodes that compute gradients to the differentiated graph,
-//! before any pass runs. They are ordinary nodes, so executors, the text form and a second
+//! before any pass runs. Gradients are ordinary nodes, so executors, the text form and a second
 //! differentiation need no special support. [`OpSpec::GRADIENT`](crate::OpSpec::GRADIENT) declares
 //! each operator's gradient, or why it has none; it has no default. A rule builds vector-Jacobian
 //! products through [`Vjp`] (Griewank and Walther, "Evaluating Derivatives", 2008).
@@ -122,8 +122,8 @@ impl Graph {
 
     /// As [`Graph::gradients`], but the gradients read fewer values of the forward pass. Gradients
     /// recompute elementwise values from values that are saved anyway, for example activations from
-    /// their inputs. The results are the same. Memory is saved if a large value would be stored
-    /// only for gradients; elementwise work is done twice.
+    /// their inputs. The resulting gradients are the same as without recomputation. Memory is saved
+    /// if a large value would be stored only for gradients; elementwise work is done twice.
     ///
     /// # Errors
     /// As [`Graph::gradients`].

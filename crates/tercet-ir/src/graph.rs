@@ -288,7 +288,7 @@ impl Graph {
         Ok(Value { node, port: 0 })
     }
 
-    /// Removes the nodes from index `len` on. None of them may be a named leaf or have users
+    /// Removes the nodes from index `len` on. No removed node may be a named leaf or have users
     /// outside the removed range.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.nodes.truncate(len);

@@ -6,8 +6,8 @@
 //! always succeeds on a target that supports the core. All remaining nodes are reported in one
 //! error, with the target's reason and a remedy. There is no silent fallback.
 //!
-//! Nested graphs are legalized before the node that holds them. Their unsupported nodes appear in
-//! the same error.
+//! Nested graphs are legalized before the node that holds them. Unsupported nodes of nested graphs
+//! appear in the same error.
 //!
 //! Invariants: the signature is unchanged, and every value retains its type. Rules are accurate
 //! within the tolerance table, not bitwise: a fused operator rounds once, while its decomposition
@@ -266,7 +266,7 @@ fn rebuild(b: &mut LegalizeBuilder<'_>, graph: &Graph) -> Result<(), CompileErro
         b.graph.add_for(Some(origin));
         let new = |v: &Value| map[v.node.index()][v.port as usize];
         let inputs: Vec<Value> = node.inputs.iter().map(new).collect();
-        // Named leaves are the signature, so every target supports them.
+        // Inputs, parameters and states form the signature, so every target supports them.
         let added = match is_named_leaf(node.op.kind()) {
             true => b.copy_node(node.clone()),
             false => b.add_all(node.op.clone(), &inputs),

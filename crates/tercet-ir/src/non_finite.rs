@@ -53,8 +53,8 @@ pub struct NonFiniteKind {
     pub operands: Vec<TensorSummary>,
 }
 
-/// The first node in graph order whose result is not finite although its operands are. It may also
-/// be an input, parameter or state that holds NaN.
+/// The first node in graph order whose result is not finite although its operands are. The node may
+/// also be an input, parameter or state that holds NaN.
 ///
 /// ```
 /// use tercet_ir::{NodeId, NonFinite, NonFiniteKind, Tensor, TensorSummary, Value};

@@ -29,9 +29,9 @@ use crate::types::{TensorType, Type};
 pub enum Tier {
     /// Every executor has a kernel.
     Core,
-    /// A rule decomposes it into core operators; a fused kernel is an optimization.
+    /// A rule decomposes the operator into core operators; a fused kernel is an optimization.
     Composite,
-    /// Only the CPU supports it: the used size of the result depends on data.
+    /// Only the CPU supports the operator, because the used size of the result depends on data.
     Host,
 }
 

@@ -75,9 +75,9 @@ pub struct Pass {
 ///
 /// `recognize_codes` runs first, because other passes change the quantization patterns that it
 /// matches. Folding and simplification run before `cse`, because they make nodes equal. Matmuls
-/// absorb their bias before they are packed, so that biases are packed too. Both precede
-/// elementwise fusion, which would otherwise absorb the sums. Dead code is removed last, and also
-/// earlier when much of the graph is dead.
+/// absorb their bias before they are packed, so that biases are packed too. Absorbing biases and
+/// packing precede elementwise fusion, which would otherwise absorb the bias sums. Dead code is
+/// removed last, and also earlier when much of the graph is dead.
 pub const PIPELINE: &[Pass] = &[
     Pass {
         name: "recognize_codes",
@@ -176,8 +176,8 @@ pub fn optimize(graph: &Graph, options: &CompileOptions) -> Result<Graph, Compil
 }
 
 /// As [`optimize`], for a target. Unsupported gradients of attention and of convolution weights are
-/// decomposed first. Their common parts are then computed once, and surrounding nodes can be fused
-/// with them.
+/// decomposed first. The common parts of these gradients are then computed once, and surrounding
+/// nodes can be fused with them.
 ///
 /// # Errors
 /// As [`optimize`] and [`legalize`].

@@ -230,7 +230,7 @@ impl Scheme {
     }
 
     /// The number of weights in a row whose stored axis has size `stored`: the inverse of
-    /// [`Scheme::stored_len`]. `None` if it is not whole blocks.
+    /// [`Scheme::stored_len`]. `None` if `stored` is not the size of whole blocks.
     pub const fn row_len(self, stored: usize) -> Option<usize> {
         let (unit, len) = (
             self.block_bytes() / self.storage().size_bytes(),

@@ -306,8 +306,8 @@ impl ScalarOp {
         }
     }
 
-    /// The result for operands of dtype `from` (the dtype of the last operand). It is rounded or
-    /// wrapped to `to`, the dtype that [`ScalarOp::infer`] returned.
+    /// The result for operands of dtype `from` (the dtype of the last operand). The result is
+    /// rounded or wrapped to `to`, the dtype that [`ScalarOp::infer`] returned.
     pub fn eval(&self, from: DType, to: DType, x: &[Scalar]) -> Scalar {
         match (self, x) {
             (ScalarOp::Const(_, v), _) => convert(Scalar::F(v.0), to),

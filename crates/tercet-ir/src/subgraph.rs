@@ -1,9 +1,9 @@
 //! Nested graphs: the branches of `If`, the condition and body of `While`, the body of `Scan`.
 //!
-//! A [`SubGraph`] is an attribute. Its `Input`s, in order, are its arguments, and its outputs, in
-//! order, are its results; their names are local. Symbols have the same meaning as outside. It
-//! contains no parameter and no state. Values of the outer graph enter as additional arguments
-//! (captures).
+//! A [`SubGraph`] is an attribute. The `Input`s of a nested graph, in order, are its arguments, and
+//! its outputs, in order, are its results; their names are local. Symbols have the same meaning as
+//! outside. A nested graph contains no parameter and no state. Values of the outer graph enter as
+//! additional arguments (captures).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::ops::Op;
 use crate::tensor::Tensor;
 use crate::types::Type;
 
-/// Maximum nesting depth of graphs. It prevents stack overflow in recursive code.
+/// Maximum nesting depth of graphs. The limit prevents stack overflow in recursive code.
 pub const MAX_NESTING: usize = 16;
 
 /// A graph inside an operator. Clones share the graph.
@@ -47,7 +47,8 @@ impl From<Graph> for SubGraph {
 }
 
 impl SubGraph {
-    /// Wraps a graph for use as an attribute. It is validated when the operator is added.
+    /// Wraps a graph for use as an attribute. The nested graph is validated when the operator is
+    /// added.
     pub fn new(graph: Graph) -> SubGraph {
         let inner = graph.nodes().flat_map(|(_, n)| n.op.subgraphs());
         let deepest = inner.map(|(_, block)| block.depth).max().unwrap_or(0);
@@ -81,7 +82,7 @@ impl SubGraph {
     ///
     /// # Errors
     /// [`TypeError::Attr`] when the arguments do not match the graph's inputs, or the graph
-    /// contains a parameter or state. It is also returned when a symbol is not by itself a
+    /// contains a parameter or state. The same error is returned when a symbol is not by itself a
     /// dimension of an argument, or graphs nest too deeply.
     pub fn infer(&self, name: &'static str, given: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let fail = |reason: String| Err(TypeError::Attr { name, reason });

@@ -1,4 +1,5 @@
-//! Dense host tensors: typed bytes in row-major order, cheap to clone. They can share a memory map.
+//! Dense host tensors: typed bytes in row-major order, cheap to clone. Tensors can share a memory
+//! map.
 
 mod bytes;
 mod error;
@@ -47,7 +48,8 @@ enum TensorStorage {
 
 /// A dense, row-major, typed tensor in host memory.
 ///
-/// Clones share the memory. If it is shared, [`Tensor::bytes_mut`] copies it before writing.
+/// Clones share the memory. If the memory is shared, [`Tensor::bytes_mut`] copies it before
+/// writing.
 ///
 /// ```
 /// use tercet_ir::{DType, Tensor};
@@ -124,7 +126,7 @@ impl Tensor {
         Tensor::from_bytes(ty, bytemuck::cast_slice(data))
     }
 
-    /// Takes the type of another tensor and shares its memory, as cloning does. It allocates
+    /// Takes the type of another tensor and shares its memory, as cloning does. The call allocates
     /// nothing if the rank is unchanged.
     pub fn share(&mut self, other: &Tensor) {
         self.ty.dtype = other.ty.dtype;
@@ -180,9 +182,9 @@ impl Tensor {
         Ok(t)
     }
 
-    /// A tensor over `range` of memory owned by `owner`. It makes no copy if all byte values are
-    /// valid (every dtype but `Bool`). If the range is not aligned for the dtype, the first call of
-    /// [`Tensor::bytes`] copies it, once for all clones.
+    /// A tensor over `range` of memory owned by `owner`. The tensor shares the memory without a
+    /// copy if all byte values are valid (every dtype but `Bool`). If the range is not aligned for
+    /// the dtype, the first call of [`Tensor::bytes`] copies it, once for all clones.
     ///
     /// # Errors
     /// [`TensorError::Length`] when the range is outside the memory or does not match `ty`.
@@ -452,8 +454,8 @@ impl PartialEq for Tensor {
 }
 impl Eq for Tensor {}
 
-/// Hashes the type and at most 64 bytes of the data. That distinguishes most constants without
-/// reading large weights.
+/// Hashes the type and at most 64 bytes of the data. Hashing so few bytes distinguishes most
+/// constants without reading large weights.
 impl std::hash::Hash for Tensor {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         self.ty.hash(state);

@@ -236,8 +236,8 @@ impl TensorType {
         self.numel() * self.dtype.size_bytes()
     }
 
-    /// The number of bytes of a dense tensor of this type, saturated at `u64::MAX`. For types whose
-    /// sizes were not validated.
+    /// The number of bytes of a dense tensor of this type, saturated at `u64::MAX`. This method is
+    /// for types whose sizes were not validated, where the product may overflow.
     pub fn saturating_bytes(&self) -> u64 {
         let sizes = self.shape.iter().map(|&n| n as u64);
         match self.shape.contains(&0) {
@@ -304,8 +304,8 @@ pub fn next_index(index: &mut [usize], sizes: &[usize]) -> bool {
     false
 }
 
-/// Base-2 logarithm of the maximum element count of a shape at run time. It exceeds any practical
-/// size. Derived numbers (bytes, bytes for each thread) still fit a `usize`.
+/// Base-2 logarithm of the maximum element count of a shape at run time. The limit exceeds any
+/// practical size. Derived numbers (bytes, bytes for each thread) still fit a `usize`.
 pub const MAX_ELEMENTS_LOG2: u32 = 48;
 
 /// Returns an error if the product of the nonzero sizes exceeds the supported element count. Zeros

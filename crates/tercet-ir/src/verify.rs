@@ -1,5 +1,5 @@
-//! The verifier of whole graphs. It repeats the checks of [`Graph::add`](crate::Graph::add) on a
-//! finished graph. In debug builds it runs after each pass.
+//! The verifier of whole graphs. The verifier repeats the checks of
+//! [`Graph::add`](crate::Graph::add) on a finished graph. In debug builds it runs after each pass.
 
 use std::collections::HashSet;
 

@@ -56,7 +56,7 @@ fn check(name: &str, fixture: &str) {
         let (got, want) = (done.get(port.value).to_f64s(), numbers(want));
         assert_eq!(got.len(), want.len(), "{name} {output}");
         for (i, (got, want)) in got.iter().zip(&want).enumerate() {
-            // Both are f64 sums of a few dozen terms near 1.
+            // The result and the expected value are f64 sums of a few dozen terms near 1.
             let near = (got - want).abs() <= 1e-12 * want.abs().max(1.0);
             assert!(near, "{name} {output} {i}: {got} instead of {want}");
         }

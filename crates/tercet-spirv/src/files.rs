@@ -1,8 +1,8 @@
 //! Reading, replacing and evicting cache files.
 //!
-//! A file is read as a whole, and only if it belongs to this user. It is replaced atomically by a
-//! rename, without `fsync`. After a power loss a file may be empty or truncated; its digest detects
-//! that.
+//! A file is read as a whole, and only if it belongs to this user. A file is replaced atomically by
+//! a rename, without `fsync`. After a power loss a file may be empty or truncated; its digest
+//! detects that.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -20,8 +20,8 @@ const ABANDONED_AFTER: Duration = Duration::from_secs(3600);
 /// Extension of temporary files.
 const TEMPORARY: &str = "tmp";
 
-/// Reads a file. `None` if it does not exist, is longer than `max_bytes`, or is writable by other
-/// users. Marks the file as used, for [`evict_to`].
+/// Reads a file. `None` if the file does not exist, is longer than `max_bytes`, or is writable by
+/// other users. Marks the file as used, for [`evict_to`].
 pub fn read(file: &Path, max_bytes: u64) -> Option<Vec<u8>> {
     // Checked before opening: opening a FIFO would block until a writer arrives.
     if !fs::symlink_metadata(file).ok()?.is_file() {

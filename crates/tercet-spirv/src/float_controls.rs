@@ -2,8 +2,8 @@
 //!
 //! By default Vulkan permits drivers to assume that floats are finite and that zeros have no sign:
 //! they may replace `x - x` by 0 and `x + 0` by `x`. The execution mode `SignedZeroInfNanPreserve`
-//! of `SPV_KHR_float_controls` forbids both. Neither naga nor glslang writes it, so it is added to
-//! the modules of both when they are loaded.
+//! of `SPV_KHR_float_controls` forbids both. Neither naga nor glslang writes this execution mode,
+//! so it is added to the modules of both when they are loaded.
 
 use crate::layout::{HEADER, SpirvInstructions};
 

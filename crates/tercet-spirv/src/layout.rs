@@ -1,9 +1,9 @@
 //! Removes explicit memory layouts from types that only workgroup variables use.
 //!
 //! naga decorates every array with a stride and every struct with offsets, including those of
-//! workgroup variables. The specification forbids them there (VUID-StandaloneSpirv-None-10684;
-//! section 2.16.2 of the SPIR-V specification). Drivers accept them, but newer validators report an
-//! error.
+//! workgroup variables. The specification forbids layout decorations on workgroup variables
+//! (VUID-StandaloneSpirv-None-10684; section 2.16.2 of the SPIR-V specification). Drivers accept
+//! layout decorations on workgroup variables, but newer validators report an error.
 
 use std::collections::{HashMap, HashSet};
 

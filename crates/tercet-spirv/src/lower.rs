@@ -96,7 +96,7 @@ const CHAIN: &str = "chain";
 const WEIGHTS: &str = "b_data";
 
 /// Marks the buffers of a kernel in a dependent-launch chain as coherent, so that concurrent
-/// dispatches see its writes. WGSL for browsers has no attribute for that.
+/// dispatches see its writes. WGSL for browsers has no attribute for coherent buffers.
 fn mark_coherent(module: &mut naga::Module) {
     let is_chain = |v: &naga::GlobalVariable| v.name.as_deref() == Some(CHAIN);
     let is_link = module.global_variables.iter().any(|(_, v)| is_chain(v));

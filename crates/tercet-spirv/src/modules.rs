@@ -107,7 +107,8 @@ fn key(text: &str, entry: &str, checks: RuntimeChecks) -> [u8; 32] {
     for word in [LOWERING, checks] {
         digest.update(word.to_le_bytes());
     }
-    // Length-prefixed, so that different lists of parts never give the same bytes.
+    // Each part is preceded by its length, so that different lists of parts never give the same
+    // bytes.
     for part in [NAGA, entry, text] {
         digest.update((part.len() as u64).to_le_bytes());
         digest.update(part);
@@ -133,7 +134,7 @@ fn encode(words: &[u32], key: &[u8; 32]) -> Vec<u8> {
     [&MAGIC[..], key, &digest(key, &words), &words].concat()
 }
 
-/// The SPIR-V words of a file. `None` if it is damaged or has another key.
+/// The SPIR-V words of a file. `None` if the file is damaged or has another key.
 fn decode(bytes: &[u8], key: &[u8; 32]) -> Option<Vec<u32>> {
     let (header, words) = bytes.split_at_checked(HEADER_BYTES)?;
     let is_whole =

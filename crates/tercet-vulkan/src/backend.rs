@@ -34,7 +34,8 @@ pub struct VulkanOptions {
     pub device: Option<String>,
     /// Enables core and synchronization validation; see [`VulkanBackend::messages`].
     pub validation: bool,
-    /// The cache folder for kernels and pipelines. Without one, every process compiles them again.
+    /// The cache folder for kernels and pipelines. Without a cache folder, every process compiles
+    /// kernels and pipelines again.
     pub cache_dir: Option<PathBuf>,
     /// Places redzones between the slots of programs. After each run, [`VulkanBackend::messages`]
     /// lists the redzones that a kernel overwrote. Slow; for tests.
@@ -199,7 +200,7 @@ impl VulkanBackend {
     }
 
     /// Writes a tuning table next to the pipeline cache and returns the file path. The next
-    /// [`VulkanBackend::new`] with the same cache folder loads it.
+    /// [`VulkanBackend::new`] with the same cache folder loads this tuning table.
     ///
     /// # Errors
     /// I/O errors of the file system, and an error if the device was opened without a cache folder.

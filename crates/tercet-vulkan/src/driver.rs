@@ -44,8 +44,8 @@ pub use shared::VulkanShared;
 pub struct DriverCounters {
     /// Recorded command buffers with program steps.
     pub recorded: u64,
-    /// Recorded command buffers that only copy results to the host. They are recorded again when
-    /// the reads change.
+    /// Recorded command buffers that only copy results to the host. The copies are recorded again
+    /// when the reads change.
     pub reads_recorded: u64,
     /// Submissions to the queue.
     pub submissions: u64,
@@ -407,8 +407,8 @@ impl LoadedProgram for VulkanDriver {
             self.shared.device.check_lost()?;
             self.shared.device.wait(older.timeline_value)?;
             self.run_reads[older.readback_index].take(take);
-            // Redzones are checked only when nothing is in flight. The damage stays visible until
-            // then.
+            // Redzones are checked only when nothing is in flight. An overwritten redzone stays
+            // visible until that check.
             return Ok(());
         }
         self.finish()?;

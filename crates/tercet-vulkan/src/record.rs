@@ -1,8 +1,8 @@
 //! Command buffers, recorded once per stage and combination of branches that occurs, and submitted
 //! for every run.
 //!
-//! Each begins with a barrier against all earlier work on the queue, so submissions need no
-//! semaphores between them. The barriers inside are those of [`GpuProgram::active_steps`].
+//! Each command buffer begins with a barrier against all earlier work on the queue, so submissions
+//! need no semaphores between them. The barriers inside are those of [`GpuProgram::active_steps`].
 
 use std::sync::Arc;
 

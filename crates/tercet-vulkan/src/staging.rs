@@ -87,8 +87,8 @@ impl VulkanStaging {
                 memory.bytes_mut()[chunk.len()..whole].fill(0);
                 let region = vk::BufferCopy::default().dst_offset(at).size(whole as u64);
                 // SAFETY: the command buffer is being recorded. Both buffers outlive the
-                // submission: the half is waited for before it is used or dropped, and the owner of
-                // `to` keeps the timeline value.
+                // submission: the ring waits for its half before it uses or drops it, and the owner
+                // of `to` keeps the timeline value.
                 unsafe {
                     device
                         .raw

@@ -12,8 +12,8 @@ use ash::{ext, vk};
 /// The layer's name.
 pub(crate) const LAYER: &CStr = c"VK_LAYER_KHRONOS_validation";
 
-/// Settings for newer layers (VK_EXT_layer_settings). Their default ignores shader accesses to
-/// storage buffers.
+/// Settings for newer layers (VK_EXT_layer_settings). By default, newer layers ignore shader
+/// accesses to storage buffers.
 const SETTINGS: [&CStr; 2] = [c"validate_sync", c"syncval_shader_accesses_heuristic"];
 const ON: vk::Bool32 = vk::TRUE;
 

@@ -1,6 +1,6 @@
 //! Tests of dependent launches: dispatches that synchronize through counters instead of barriers.
-//! They run without validation, because the validation layer reports such dispatches as hazards and
-//! barriers are inserted there.
+//! The tests run without validation: the validation layer would report such dispatches as hazards,
+//! so under validation barriers are inserted.
 
 #![allow(clippy::unwrap_used, reason = "helper failures fail the test")]
 

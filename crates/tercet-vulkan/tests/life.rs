@@ -42,7 +42,7 @@ fn many_executables_live_and_die_in_any_order() {
             check(i, &mut exe);
         }
         if random.below(4) == 0 {
-            // Drop it with a run in flight.
+            // Start a run, so that the executable is dropped with a run in flight.
             let x = ints(0..i as i32 + 1);
             exe.submit(&[("x", &x)], tercet_ir::backend::OutputSelection::All)
                 .unwrap();
@@ -137,8 +137,8 @@ fn too_much_memory_is_an_error_and_others_go_on() {
             bytes: 1 << 44
         }
     );
-    // Other tests of this process allocate at the same time, so only a leak of that size is
-    // detectable.
+    // Other tests of this process allocate at the same time, so the test only detects leaks above 1
+    // GiB.
     assert!(backend.used_bytes() < before + (1 << 30));
     assert_eq!(
         run(&mut small, &ints(0..8))[0],

@@ -1,5 +1,6 @@
-//! Tests of matmuls with constant weights against f64 sums, with both weight layouts. They cover
-//! every tiling of prepacked weights at row edges, and every tiling whose last columns use split-K.
+//! Tests of matmuls with constant weights against f64 sums, with both weight layouts. The tests
+//! cover every tiling of prepacked weights at row edges, and every tiling whose last columns use
+//! split-K.
 //!
 //! On a device without such cooperative matrices, or with another fragment layout, the test prints
 //! the reason and passes.

@@ -130,7 +130,7 @@ impl WgpuBackend {
                 },
                 packed_dots: below.packed_dots,
                 // On Vulkan, naga emits storage barriers with device scope. The WebGPU
-                // specification does not promise that.
+                // specification does not promise storage barriers with device scope.
                 ordered_storage: options.limits == LimitSet::Found
                     && info.backend == wgpu::Backend::Vulkan,
                 ..caps(&limits, features, &known, units, subgroup)
@@ -247,7 +247,8 @@ impl WgpuBackend {
     }
 
     /// Loads a compiled program onto the device. `bounds` are the symbol bounds it was planned for.
-    /// Its shaders keep all runtime checks, because the program may come from any source.
+    /// The shaders of the program keep all runtime checks, because the program may come from any
+    /// source.
     ///
     /// # Errors
     /// [`CompileError`] with the name of the kernel that fails, or of the buffer that exceeds the

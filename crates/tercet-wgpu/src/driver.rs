@@ -53,7 +53,7 @@ pub struct WgpuDriver {
     active_readback: usize,
     flight: Option<InFlightReadback>,
     /// The run before the latest one, if its results were not read before the latest run started.
-    /// It uses the readback that is not active.
+    /// The older run uses the readback that is not active.
     previous: Option<InFlightReadback>,
     /// The parameter blocks as bytes; reused to avoid allocations.
     numbers: Vec<u8>,

@@ -3,7 +3,7 @@
 //! A wgpu command buffer can be submitted only once, and encoding takes longer than many kernels.
 //! Consecutive runs of an executable usually have the same dispatches and grids, and differ only in
 //! buffer contents. After two equal runs, the commands of the next run are encoded while the device
-//! is busy ([`PreEncodedRun`]). They are discarded if the next run differs.
+//! is busy ([`PreEncodedRun`]). If the next run differs, these commands are discarded.
 
 use std::ops::Range;
 use std::sync::Arc;

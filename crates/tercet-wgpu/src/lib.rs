@@ -14,10 +14,10 @@
 //!
 //! Unless [`WgpuOptions::checked`] is set, shader modules are created without wgpu's bounds checks
 //! and loop counters. Kernels check their own bounds, and unchecked programs come only from the
-//! planner. This is one of two uses of `unsafe` (`unchecked_shaders.rs`, ADR 0005). The other queries the
-//! Vulkan driver for properties that wgpu does not expose, and requires a fixed subgroup size
-//! (`vulkan_hal.rs`). On Vulkan, kernels are compiled to SPIR-V by Tercet and cached on disk
-//! (`shader_cache.rs`).
+//! planner. Creating unchecked modules is one of two uses of `unsafe` (`unchecked_shaders.rs`, ADR
+//! 0005). The other use of `unsafe` queries the Vulkan driver for properties that wgpu does not
+//! expose, and requires a fixed subgroup size (`vulkan_hal.rs`). On Vulkan, kernels are compiled to
+//! SPIR-V by Tercet and cached on disk (`shader_cache.rs`).
 //!
 //! Next: `device.rs` for scopes and waiting, `bindings.rs` for the binding rules, `driver.rs` for a
 //! run, `encode.rs` for its commands.

@@ -124,8 +124,8 @@ pub(crate) async fn open(
         },
         // Allocate few memory blocks, because each block adds to the cost of a submission. A buffer
         // larger than half a block, such as the KV cache of a layer, gets its own allocation. An 8B
-        // model on an H100 generates 263 tokens/s with blocks of 8 to 64 MiB and 313 tokens/s with
-        // these.
+        // model on an H100 generates 263 tokens/s with memory blocks of 8 to 64 MiB and 313
+        // tokens/s with these larger blocks.
         memory_hints: wgpu::MemoryHints::Manual {
             suballocated_device_memory_block_size: 64 << 20..256 << 20,
         },

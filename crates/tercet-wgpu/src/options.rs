@@ -44,8 +44,8 @@ pub struct WgpuOptions {
     pub checked: bool,
     /// Whether to enable the validation layer of the underlying API, if it is installed.
     pub validation: bool,
-    /// The cache folder for shader modules and pipelines (Vulkan only). Without one, every process
-    /// compiles them again. Processes may share the folder.
+    /// The cache folder for shader modules and pipelines (Vulkan only). Without a cache folder,
+    /// every process compiles shader modules and pipelines again. Processes may share the folder.
     pub cache_dir: Option<PathBuf>,
 }
 

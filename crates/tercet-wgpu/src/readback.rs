@@ -314,9 +314,9 @@ impl InFlightReadback {
 /// Starts a thread that waits for the submission, so that its callbacks run. False if no thread
 /// could be started; the task then polls.
 ///
-/// The thread drops its device reference before it wakes the task. Otherwise it could drop the
-/// device last and unload the driver during process exit, and drivers crash if they are unloaded
-/// while their exit handlers run.
+/// The thread drops its device reference before it wakes the task. Otherwise the thread could drop
+/// the device last and unload the driver during process exit, and drivers crash if they are
+/// unloaded while their exit handlers run.
 #[cfg(not(target_arch = "wasm32"))]
 fn spawn_waiter(gpu: &Arc<WgpuDevice>, flight: &InFlightReadback) -> bool {
     let (gpu, submission) = (Arc::clone(gpu), flight.submission.clone());

@@ -368,7 +368,8 @@ impl Constants {
         view(operand, layout, root)
     }
 
-    /// Drops a constant that has no remaining readers. Returns its value if a step computed it.
+    /// Drops a constant that has no remaining readers. Returns the value of the dropped constant if
+    /// a step computed it.
     fn drop_unless_needed(&mut self, program: &CpuProgram, c: usize) -> Option<Tensor> {
         let def = &program.consts[c];
         let packed = |of: usize| {

@@ -10,8 +10,8 @@ use crate::exec::execute::play;
 use crate::exec::memory::RunMemory;
 use crate::plan::CpuProgram;
 
-/// Minimum element operations of a step for using several threads. Kernels may still decide against
-/// it.
+/// Minimum element operations of a step for using several threads. Kernels may still use a single
+/// thread.
 const PARALLEL_WORK: usize = 1 << 13;
 
 /// Memory of a program, reused by later runs. Runs of the same sizes allocate nothing.

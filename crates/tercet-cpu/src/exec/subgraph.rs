@@ -18,7 +18,8 @@ pub(crate) struct SubgraphProgram {
     name: &'static str,
     pub(crate) program: CpuProgram,
     threads: usize,
-    /// Idle execution contexts. Each run takes one, so concurrent runs never block each other.
+    /// Idle execution contexts. Each run takes one of these buffer sets, so concurrent runs never
+    /// block each other.
     free: Mutex<Vec<ExecutionContext>>,
     /// Idle buffer sets, one set per run.
     spare: Mutex<Vec<Vec<AlignedBuffer>>>,

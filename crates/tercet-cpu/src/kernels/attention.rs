@@ -224,7 +224,7 @@ pub fn attention(
 }
 
 /// [`attention`] with an optional log-sum-exp of the scores of each query, `[batch, q_heads,
-/// q_len]`. It is `-inf` for a query without visible keys.
+/// q_len]`. The log-sum-exp of a query without visible keys is `-inf`.
 ///
 /// # Panics
 /// Same as [`attention`], or if `lse` is too short.
@@ -414,7 +414,8 @@ unsafe fn finish_row<S: Simd>(
     let scale = if sum == 0.0 { 0.0 } else { 1.0 / sum };
     if let Some(lse) = job.lse {
         let at = (job.b * a.q_heads + head) * a.q_len + query;
-        // Without visible keys this is `-inf + -inf`. Each query belongs to one task.
+        // If the query has no visible keys, `max` and `sum.ln()` are both `-inf`. No other task
+        // writes this element, because each query belongs to one task.
         lse.slice(at, 1)[0] = max + sum.ln();
     }
     let mut poisoned = false;

@@ -138,8 +138,9 @@ pub(crate) fn threads_for(threads: KernelThreads, m: usize, n: usize, k: usize) 
 
 /// Optimal scratch floats of [`gemm_packed`] for an A of `m x k` with this column stride.
 ///
-/// It is 0 for contiguous columns. Otherwise each thread packs the rows that it multiplies. With
-/// less scratch memory, A is read in place.
+/// If columns are contiguous, no scratch memory is needed. If columns have another stride, each
+/// thread packs the rows of A that it multiplies. If the scratch memory is smaller than this, A is
+/// read in place.
 #[must_use]
 pub fn gemm_packed_scratch_len(
     level: SimdLevel,
@@ -223,9 +224,9 @@ pub(crate) fn check(
     !is_empty
 }
 
-/// Computes the columns of `c` from `col0` on, as many as `b` has. It is for tasks that generate B
-/// a few panels at once. The caller must have checked all bounds, and no other task may write these
-/// columns.
+/// Computes the columns of `c` from `col0` on, as many as `b` has. Tasks that generate B a few
+/// panels at once call this function. The caller must have checked all bounds, and no other task
+/// may write these columns.
 pub(crate) fn gemm_packed_columns(
     level: SimdLevel,
     a: MatView<'_>,
@@ -239,8 +240,8 @@ pub(crate) fn gemm_packed_columns(
     run_packed(level, serial, a, b, c, c_stride, col0, epilogue, &mut []);
 }
 
-/// Computes the columns `cols` of a product in one task, from an unpacked row-major `b`. It is for
-/// an A with so few tiles that packing B is not profitable. All of `k` is summed as one chain; the
+/// Computes the columns `cols` of a product in one task, from an unpacked row-major `b`. Used if A
+/// has so few tiles that packing B is not profitable. All of `k` is summed as one chain; the
 /// requirements are the same as for [`gemm_packed_columns`].
 pub(crate) fn gemm_columns_in_place(
     level: SimdLevel,

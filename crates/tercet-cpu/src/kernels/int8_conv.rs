@@ -12,8 +12,8 @@
 //! - `dense`: GEMM with im2col.
 //! - `depthwise` and `depthwise_stride2`: one channel per group.
 //!
-//! A slab (`slab`) is a copy of the rows of x that some windows need. It includes the padding, and
-//! elements with a distance of one stride are adjacent.
+//! A slab (`slab`) is a copy of the rows of x that some windows need. A slab includes the padding,
+//! and elements with a distance of one stride are adjacent in it.
 //!
 //! Windows on three axes are not supported. The same packing also serves I32 GEMMs with i8 weights
 //! (`gemm`; `gemm_u8_weights` if many weights are large).
@@ -166,7 +166,8 @@ fn pair(low: i16, high: i16) -> i32 {
     (i32::from(low) & 0xffff) | (i32::from(high) << 16)
 }
 
-/// Packs weights `[groups m, channels, taps]`. Only the sizes of the weights in the shape matter.
+/// Packs weights `[groups m, channels, taps]`. Of the shape, only the sizes of the weights are
+/// used.
 ///
 /// # Panics
 /// If `w` or `out` is shorter than the shape requires.

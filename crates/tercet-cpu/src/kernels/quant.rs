@@ -38,13 +38,13 @@ use small_m::small_m;
 
 /// Number of rows of `x` from which decoding panels is profitable.
 const MIN_ROWS_FOR_DEQUANT_PANEL: usize = 9;
-/// Number of rows of `x` from which [`quant_matmul_i16`] rounds them. It is larger than a
-/// decode or speculative-decoding step.
+/// Number of rows of `x` from which [`quant_matmul_i16`] rounds activations. The number is larger
+/// than the rows of a decode or speculative-decoding step.
 const ROUNDED_ROWS: usize = 16;
 /// Columns of y per task for many rows: whole panels of every SIMD level.
 const PANEL_COLS: usize = 96;
-/// Weights per row of W that are decoded before they are transposed into a panel. This is a
-/// multiple of every scheme's block length, and the decoded rows stay in cache.
+/// Weights per row of W that are decoded before they are transposed into a panel. The number is a
+/// multiple of every scheme's block length, and small enough that decoded rows stay in cache.
 const K_CHUNK: usize = 256;
 /// Bytes of W per task for few rows.
 const TASK_BYTES: usize = 32 * 1024;
@@ -118,8 +118,8 @@ pub fn i16_is_profitable(level: SimdLevel) -> bool {
     }
 }
 
-/// Floats of scratch memory of [`quant_matmul_i16`] for `m` rows on `threads` threads. It may
-/// be the same memory as that of [`quant_matmul`].
+/// Floats of scratch memory of [`quant_matmul_i16`] for `m` rows on `threads` threads.
+/// [`quant_matmul`] and [`quant_matmul_i16`] may use the same scratch memory.
 #[must_use]
 pub fn i16_scratch_len(level: SimdLevel, threads: usize, m: usize, k: usize) -> usize {
     #[cfg(target_arch = "x86_64")]

@@ -435,9 +435,9 @@ mod x86 {
 /// argument.
 ///
 /// `simd_dispatch!(pub fn sum(x: &[f32]) -> f32 = sum_body);` expands to `pub fn sum(level:
-/// SimdLevel, x: &[f32]) -> f32`. That function matches the level and calls `sum_body::<S>(x)`,
-/// inlined into a `#[target_feature]` function. The body is an `unsafe fn` whose only requirement
-/// is the level.
+/// SimdLevel, x: &[f32]) -> f32`. The generated function matches the level and calls
+/// `sum_body::<S>(x)`, inlined into a `#[target_feature]` function. The body is an `unsafe fn`
+/// whose only requirement is the level.
 macro_rules! simd_dispatch {
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:ident $(::<$($extra:ty),+>)?) => {
         $(#[$meta])*

@@ -12,7 +12,7 @@ pub type RasterSplat = [f32; 9];
 /// Limits of alpha blending.
 #[derive(Clone, Copy, Debug)]
 pub struct BlendLimits {
-    /// Minimum alpha; a splat with less alpha at a pixel is skipped there.
+    /// Minimum alpha: a splat is skipped at pixels at which its alpha is lower.
     pub min_alpha: f32,
     /// Maximum alpha of a splat.
     pub greatest_alpha: f32,
@@ -53,7 +53,7 @@ impl SplatTile {
         }
     }
 
-    /// True if every pixel is closed.
+    /// True if no pixel of the tile takes further splats.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.rows.iter().all(|row| row.open == [0.0; TILE])

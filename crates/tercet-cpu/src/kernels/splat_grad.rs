@@ -1,5 +1,5 @@
-//! Backward pass of splat blending for one tile. It visits splats front to back, in the order of
-//! drawing, row by row of pixels.
+//! Backward pass of splat blending for one tile. The backward pass visits splats front to back, in
+//! the order of drawing, row by row of pixels.
 
 use super::simd::{Simd, simd_dispatch};
 use super::splat::{BlendLimits, RasterSplat, TILE, reach};
@@ -59,7 +59,7 @@ impl SplatGradTile {
         row.open[column] = 1.0;
     }
 
-    /// True if every pixel is closed.
+    /// True if no pixel of the tile takes further splats.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.rows.iter().all(|row| row.open == [0.0; TILE])

@@ -1,9 +1,9 @@
 //! Elementwise math functions over blocks of `f32`.
 //!
 //! Each function maps slices of equal length element by element. Transcendental functions are
-//! within 2 ulp of the exact value (3 for silu and gelu) at every SIMD level. They follow IEEE 754
-//! for NaN, infinities and signed zeros. The bodies are in `scalar`; the compiler vectorizes them
-//! once per level.
+//! within 2 ulp of the exact value (3 for silu and gelu) at every SIMD level. All functions follow
+//! IEEE 754 for NaN, infinities and signed zeros. The bodies are in `scalar`; the compiler
+//! vectorizes them once per level.
 //!
 //! # Panics
 //! All functions panic if the slices differ in length.

@@ -2,13 +2,13 @@
 //!
 //! Kernels are often shorter than the time to wake a sleeping thread, and a rayon job costs an
 //! allocation and a wake-up. So the pool requests threads from rayon (helpers) once, and keeps them
-//! for many kernels. A helper executes posted jobs one after the other. Without a job it spins for
-//! a while ([`SpinPolicy`]), and then returns its thread to rayon.
+//! for many kernels. A helper executes posted jobs one after the other. A helper without a job
+//! spins for a while ([`SpinPolicy`]), and then returns its thread to rayon.
 //!
-//! A caller never waits for a helper that has not started. It posts a job in a free
-//! [`WorkerJobSlot`] and works on it itself. Then it closes the job to further helpers, and waits
-//! only for those that are working on it. If all rayon threads are busy, the caller does the whole
-//! job alone.
+//! A caller never waits for a helper that has not started. A caller posts a job in a free
+//! [`WorkerJobSlot`] and works on it itself. Then the caller closes the job to further helpers, and
+//! waits only for helpers that are working on it. If all rayon threads are busy, the caller does
+//! the whole job alone.
 //!
 //! If other processes need the cores, spinning consumes CPU time that this process needs later. A
 //! thread detects this when a yield returns late ([`CpuContention`]); no thread then spins for a while.
@@ -89,7 +89,7 @@ struct WorkerJobSlot {
 const PLACE: u64 = 1 << 32;
 
 // SAFETY: only the caller that owns the slot writes `job`, while `state` is 0. Only helpers that
-// joined by changing `state` read it. The reference in it may be shared between threads.
+// joined the job by changing `state` read `job`. The reference in it may be shared between threads.
 unsafe impl Sync for WorkerJobSlot {}
 
 /// Worker pool for the kernels on a thread.
@@ -112,7 +112,7 @@ thread_local! {
 static CALLED: AtomicUsize = AtomicUsize::new(0);
 
 /// Returns the number of times that worker pools of this process have asked rayon for a helper
-/// thread. Each time rayon allocates a job; nothing else in a run makes rayon allocate one.
+/// thread. Asking makes rayon allocate a job; nothing else in a run makes rayon allocate.
 #[doc(hidden)]
 pub fn helpers_called() -> usize {
     CALLED.load(Relaxed)

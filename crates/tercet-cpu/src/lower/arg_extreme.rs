@@ -97,7 +97,7 @@ fn lines<T: SortKey>(largest: bool, view: AxisBlocks, args: &mut KernelArgs<'_>)
     );
 }
 
-/// Searches the lines of one outer index. Their elements have stride `inner`; `N` lines are
+/// Searches the lines of one outer index. The elements of a line have stride `inner`; `N` lines are
 /// searched together.
 fn block<T: SortKey, const N: usize>(largest: bool, inner: usize, x: &[T], out: &mut [i32]) {
     for (tile, out) in out.chunks_mut(N).enumerate() {

@@ -82,8 +82,8 @@ fn supports(o: &Conv, w: &[usize]) -> bool {
     }
 }
 
-/// True if a convolution reads x plane by plane, which needs few channels. Otherwise x must be
-/// channels-last.
+/// True if a convolution reads x plane by plane, which needs few channels. All other convolutions
+/// need x channels-last.
 pub(crate) fn reads_planes(graph: &Graph, node: &Node) -> bool {
     let Op::Conv(o) = &node.op else { return false };
     let Some(w) = graph.ty(node.inputs[1]).shape.as_known() else {
@@ -130,8 +130,8 @@ fn conv_shape(
     }
 }
 
-/// Lowers a convolution. Its x is `[N, C, H, W]` if `is_first`, otherwise channels-last. With
-/// `sum`, the last operand is a residual to add.
+/// Lowers a convolution. The convolution reads x as `[N, C, H, W]` if `is_first`, otherwise
+/// channels-last. With `sum`, the last operand is a residual to add.
 pub(crate) fn lower_conv(
     node: &Node,
     is_first: bool,

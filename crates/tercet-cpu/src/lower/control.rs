@@ -54,7 +54,7 @@ struct CarriedValues<'s> {
     lens: SmallVec<[usize; 8]>,
     /// The buffers of the first set, then those of the second.
     spare: SubgraphBuffers<'s>,
-    /// True if the second set is the one that is read.
+    /// True if the current iteration reads the second buffer set and writes the first.
     is_swapped: bool,
 }
 

@@ -137,8 +137,8 @@ fn run<T: CumSumElem>(op: &CumSum, args: &mut KernelArgs<'_>) {
     );
 }
 
-/// Processes the lines of one outer index. Their elements have stride `inner`; `N` lines are
-/// processed together.
+/// Processes the lines of one outer index. The elements of a line have stride `inner`; `N` lines
+/// are processed together.
 fn lines<T: CumSumElem, const N: usize>(op: &CumSum, inner: usize, x: &[T], out: &mut [T]) {
     let CumSum {
         axis: _,

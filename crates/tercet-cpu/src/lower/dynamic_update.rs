@@ -45,8 +45,8 @@ fn inside(layout: &Layout, at: &[usize], sizes: &[usize]) -> Layout {
 const HEADER_BYTES: usize = 8 * MAX_RANK;
 
 /// Lowers `DynamicUpdateSlice`. The kernel writes the operand's own memory if that is a state or
-/// has no later reader. It saves the old contents of a state's window, so that a failed run can
-/// restore them.
+/// has no later reader. Before it overwrites the window of a state, the kernel saves the window's
+/// old contents, so that a failed run can restore them.
 pub(crate) fn lower(_: &Graph, node: &Node) -> LoweredNode {
     let run = |args: &mut KernelArgs<'_>| {
         let (x, update) = (args.ins[0], args.ins[1]);

@@ -73,7 +73,7 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     let one = |i: &usize| dtypes[*i] == DType::I32 && shapes[*i].iter().all(Dim::is_one);
     let small: Vec<usize> = (0..dtypes.len()).filter(one).collect();
     // A single-element I32 operand is usually a zero point, as small as the quantized values. This
-    // variant assumes that; a run checks the value and then uses it.
+    // variant of the map assumes small values; a run uses it if the operand's value is small.
     let counting = match body.chain.is_none() && !small.is_empty() {
         true => Some(MapBody::new(&map, &dtypes, &steps, &small)).filter(|b| b.chain.is_some()),
         false => None,

@@ -167,8 +167,8 @@ fn pool_row<T: PoolElem>(
     }
 }
 
-/// Pools one row of windows by maximum or minimum. It first folds the rows of x that the windows
-/// cover into one padded row, then folds neighbours of that row.
+/// Pools one row of windows by maximum or minimum. First folds the rows of x that the windows cover
+/// into one padded row, then folds neighbours of that row.
 #[inline(always)]
 fn extreme<T: PoolElem>(
     w: &ConvWindowAxes,

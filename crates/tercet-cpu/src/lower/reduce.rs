@@ -28,8 +28,8 @@ const TILE: usize = 512;
 const RUN: usize = 64;
 /// Minimum elements that a parallel task reads.
 const TASK: usize = 1 << 15;
-/// Maximum number of results for which threads share the row blocks of each result. With more
-/// results, each task computes whole results.
+/// Maximum number of results for which threads share the row blocks of each result. If there are
+/// more results than this, each task computes whole results.
 const MAX_RESULTS_FOR_ROW_BLOCKS: usize = 16;
 
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {

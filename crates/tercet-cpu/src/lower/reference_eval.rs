@@ -1,9 +1,9 @@
 //! `reference_eval`: runs an operator's reference implementation (`eval`) on copies of its
 //! operands.
 //!
-//! It is slow and exact, and the only kernel that allocates. The kernel table lists the operators
-//! and dtypes that use it. Other kernels call it for invalid operand data, so that error messages
-//! are defined in one place.
+//! This kernel is slow and exact, and the only one that allocates. The kernel table lists the
+//! operators and dtypes that use this kernel. Other kernels call the reference implementation if
+//! operand data is invalid, so that error messages are defined in one place.
 //!
 //! Operators that use it, with their dtypes ("in part": only some cases):
 //!

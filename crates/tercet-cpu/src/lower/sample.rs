@@ -1,5 +1,5 @@
-//! `Sample` of F32, F16 and BF16, in scratch memory. It sums in the same order as the reference and
-//! draws the same tokens.
+//! `Sample` of F32, F16 and BF16, in scratch memory. The kernel sums in the same order as the
+//! reference and draws the same tokens.
 
 use tercet_ir::ops::Sample;
 use tercet_ir::{DType, EvalError, Graph, Node, Op, Support};

@@ -83,8 +83,8 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
 }
 
 /// Lowers `ScatterNd` that replaces slices. The kernel writes the operand's own memory if that is a
-/// state or has no later reader. It saves the old contents of a state's slices, so that a failed
-/// run can restore them.
+/// state or has no later reader. Before it overwrites slices of a state, the kernel saves their old
+/// contents, so that a failed run can restore them.
 fn lower_replacing(graph: &Graph, node: &Node) -> LoweredNode {
     let op = node.op.clone();
     let elsewhere = for_element!(graph.ty(node.inputs[0]).dtype, run);

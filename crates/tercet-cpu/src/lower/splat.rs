@@ -124,7 +124,7 @@ pub(super) fn range(footprint: &[i32], axis: usize) -> [u16; 2] {
 }
 
 /// Returns the visible splats front to back, each encoded as its range of tile rows and its index.
-/// They are written to `keys`, which has one word per splat.
+/// The encoded splats are written to `keys`, which has one word per splat.
 pub(super) fn in_order<'a>(
     splats: &[f32],
     footprints: &[i32],

@@ -8,8 +8,8 @@ use super::ALIGN_BYTES;
 use super::{ArenaSlot, CpuProgram, CpuStep, MemoryRoot, PendingArenaSlot, StepOperand};
 use tercet_ir::layout::SymLayout;
 
-/// Redzone: bytes after each slot that debug builds fill and check. The first test that runs a
-/// kernel with an out-of-bounds write then finds it.
+/// Redzone: bytes after each slot that debug builds fill and check. So an out-of-bounds write of a
+/// kernel fails the first test that runs the kernel with such a write.
 pub(crate) const SENTINEL_BYTES: usize = if cfg!(debug_assertions) {
     ALIGN_BYTES
 } else {

@@ -9,8 +9,8 @@ use crate::error::RunError;
 use crate::tensor::Tensor;
 use crate::types::TensorType;
 
-/// Device memory that holds one tensor, in the executor's representation. It is immutable after
-/// creation.
+/// Device memory that holds one tensor, in the executor's representation. The memory is immutable
+/// after creation.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -41,10 +41,10 @@ pub trait DeviceMemory: Any + Send + Sync {
     fn read(&self, ty: &TensorType) -> Result<Tensor, RunError>;
 }
 
-/// An immutable tensor in device memory. Executables read it or copy from it. A tensor made from an
-/// output ([`Executable::output_on_device`](crate::Executable::output_on_device)) is not
-/// overwritten by later runs. It is cheap to clone. The memory is freed after the last clone is
-/// dropped and the device has finished using it.
+/// An immutable tensor in device memory. Executables read the tensor or copy from it. A tensor made
+/// from an output ([`Executable::output_on_device`](crate::Executable::output_on_device)) is not
+/// overwritten by later runs. A [`DeviceTensor`] is cheap to clone. The memory is freed after the
+/// last clone is dropped and the device has finished using it.
 ///
 /// ```
 /// # use std::sync::Arc;

@@ -243,7 +243,8 @@ impl Port {
     }
 }
 
-/// The type of the input with this name. The fast path expects it at the signature's index.
+/// The type of the input with this name. The input is usually at the same index as in the
+/// signature, so that index is tried first.
 fn type_of<'a>(inputs: &[(&str, &'a TensorType)], at: usize, name: &str) -> Option<&'a TensorType> {
     let own = inputs.get(at).filter(|(n, _)| *n == name);
     let found = own.or_else(|| inputs.iter().find(|(n, _)| *n == name));

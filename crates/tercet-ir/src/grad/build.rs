@@ -183,7 +183,8 @@ impl Graph {
         self.shaped(sum, shape.clone())
     }
 
-    /// The element count of a shape, as a scalar. For symbolic sizes it is a sum of ones.
+    /// The element count of a shape, as a scalar. If a size is symbolic, the count is computed as a
+    /// sum of ones.
     pub(crate) fn count_of(&mut self, dims: &[Dim], dtype: DType) -> GradValueResult {
         let known = numel(dims).ok().and_then(|n| n.known());
         if let Some(n) = known {
@@ -194,8 +195,8 @@ impl Graph {
         self.reduce_sum(ones, &axes, false)
     }
 
-    /// `0, 1, ..` as `I32[n]`. For a symbolic length or one that is too long for a constant, it is
-    /// a running sum of ones.
+    /// `0, 1, ..` as `I32[n]`. If the length is symbolic or too long for a constant, the numbers
+    /// are computed as a running sum of ones.
     pub(crate) fn iota(&mut self, n: &Dim) -> GradValueResult {
         const MAX_IOTA_LEN: usize = 1 << 16;
         if let Some(n) = n.known().filter(|n| *n <= MAX_IOTA_LEN) {

@@ -72,8 +72,8 @@ impl Graph {
     /// Gradients pass through the statistics.
     ///
     /// # Errors
-    /// [`OpError`] for other types and for `eps <= 0`. Also when known sizes give a channel fewer
-    /// than two elements, because their variance is undefined.
+    /// [`OpError`] for other types and for `eps <= 0`. [`OpError`] also when known sizes give a
+    /// channel fewer than two elements, because their variance is undefined.
     pub fn batch_statistics_norm(
         &mut self,
         x: Value,

@@ -83,7 +83,7 @@ impl DisjointRanges {
 }
 
 /// The occupied byte ranges over time: a segment tree over the steps at which live ranges begin and
-/// end. It finds the slots that are live at the same time without examining all slots.
+/// end. The tree finds the slots that are live at the same time without examining all slots.
 struct OccupancyTree {
     /// The steps, ascending.
     steps: Vec<usize>,

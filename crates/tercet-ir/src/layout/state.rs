@@ -110,8 +110,8 @@ fn old_is_read_later(
     // A view reads nothing itself; its users read the memory of the leaf when they run.
     let by_node = graph.nodes().any(|(id, node)| {
         let reads = if id == update {
-            // `is_update` has checked how the update itself reads the leaf. Here it must not also
-            // read it through a view; a window update must read it exactly once.
+            // `is_update` has checked how the update itself reads the leaf. The update must not
+            // also read the leaf through a view; a window update must read the leaf exactly once.
             let through_views = node.inputs.iter().any(|v| is_old(v) && *v != leaf);
             let twice = matches!(node.op, Op::DynamicUpdateSlice(_) | Op::ScatterNd(_))
                 && node.inputs.iter().skip(1).any(|v| *v == leaf);

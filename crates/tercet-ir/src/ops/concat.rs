@@ -16,8 +16,8 @@ use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// The concatenation of one or more operands along an axis. They have one dtype and equal sizes
-    /// of the other axes.
+    /// The concatenation of one or more operands along an axis. All operands have one dtype and
+    /// equal sizes of the other axes.
     ///
     /// ```
     /// # use std::collections::BTreeMap;

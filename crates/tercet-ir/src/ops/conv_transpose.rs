@@ -21,7 +21,8 @@ use crate::types::{TensorType, Type};
 
 attrs! {
     /// Transposed convolution: `y[n, o, i stride + t dilation - pad] += w[c, o, t] x[n, c, i]`,
-    /// plus `bias[o]`. It is the gradient of a convolution with respect to its operand.
+    /// plus `bias[o]`. A transposed convolution is the gradient of a convolution with respect to
+    /// its operand.
     ///
     /// ```
     /// use tercet_ir::{DType, Graph, Type, ops::Window};

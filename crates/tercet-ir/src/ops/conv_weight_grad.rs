@@ -20,9 +20,9 @@ use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// `dw[o, c, t] = sum_{n, p} dy[n, o, p] x[n, first(o) + c, p stride + t dilation - pad]`. It
-    /// multiplies the same pairs as [`Conv`](super::Conv), but sums over the batch and the windows
-    /// instead of channels and taps.
+    /// `dw[o, c, t] = sum_{n, p} dy[n, o, p] x[n, first(o) + c, p stride + t dilation - pad]`. The
+    /// operator multiplies the same pairs as [`Conv`](super::Conv), but sums over the batch and the
+    /// windows instead of channels and taps.
     ///
     /// ```
     /// use tercet_ir::{DType, Graph, Type, ops::{ConvWeightGrad, Window}};

@@ -325,8 +325,9 @@ impl Graph {
     /// once.
     ///
     /// # Errors
-    /// [`OpError`] when `x` is not a float or has another `K`. Also when `w` is not of rank 2 or
-    /// has another dtype than [`Scheme::storage`], or its rows are not whole blocks of known size.
+    /// [`OpError`] when `x` is not a float or has another `K`. [`OpError`] also when `w` is not of
+    /// rank 2 or has another dtype than [`Scheme::storage`], or its rows are not whole blocks of
+    /// known size.
     pub fn dequant_matmul(&mut self, x: Value, w: Value, scheme: Scheme) -> Result<Value, OpError> {
         self.add(DequantMatMul { scheme }, &[x, w])
     }

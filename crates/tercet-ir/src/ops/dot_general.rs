@@ -304,8 +304,8 @@ impl Graph {
     /// axes in their order, then the other axes of `lhs`, then those of `rhs`. Integers wrap.
     ///
     /// # Errors
-    /// [`OpError`] when axes are out of range, repeated or unpaired. Also when paired dimensions
-    /// are not provably equal, or when the dtypes differ or are `Bool`.
+    /// [`OpError`] when axes are out of range, repeated or unpaired. [`OpError`] also when paired
+    /// dimensions are not provably equal, or when the dtypes differ or are `Bool`.
     pub fn dot_general(
         &mut self,
         lhs: Value,

@@ -26,7 +26,7 @@ spelled! {
     pub enum FftNorm {
         /// The inverse transform is scaled by `1 / n`.
         Backward "backward",
-        /// Both transforms are scaled by `1 / sqrt(n)`.
+        /// The transform and its inverse are both scaled by `1 / sqrt(n)`.
         Ortho "ortho",
         /// The forward transform is scaled by `1 / n`.
         Forward "forward",
@@ -46,8 +46,8 @@ impl FftNorm {
 
 attrs! {
     /// The Fourier transform `X[k] = scale * sum_j x[j] e^(-2 pi i j k / n)`, with `+` in the
-    /// exponent if `inverse`. It runs along the second to last axis; the last axis holds pairs
-    /// (real, imaginary). Any length of at least 1.
+    /// exponent if `inverse`. The transform runs along the second to last axis; the last axis holds
+    /// pairs (real, imaginary). Any length of at least 1.
     ///
     /// ```
     /// # use std::collections::BTreeMap;
@@ -298,8 +298,8 @@ pub(crate) fn times(a: [f64; 2], b: [f64; 2]) -> [f64; 2] {
     [a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]]
 }
 
-/// The transform `sum_j x[j] roots[j k]` for each `k`. It splits off the smallest prime factor of
-/// the length until the length is prime (Cooley and Tukey, 1965).
+/// The transform `sum_j x[j] roots[j k]` for each `k`. The transform is split by the smallest prime
+/// factor of its length until the length is prime (Cooley and Tukey, 1965).
 pub(crate) fn dft(x: &[[f64; 2]], roots: &[[f64; 2]]) -> Vec<[f64; 2]> {
     let n = x.len();
     let step = roots.len() / n.max(1);

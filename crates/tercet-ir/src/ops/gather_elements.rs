@@ -16,9 +16,9 @@ use crate::types::{TensorType, Type, row_major_strides};
 
 attrs! {
     /// For each index, the element of `data` at the same position along all axes but one. Along
-    /// that axis, the index is the position. It equals NumPy `take_along_axis`, PyTorch `gather`
-    /// and ONNX `GatherElements`: with axis 1, `y[i, j] = data[i, idx[i, j]]`. Negative indices
-    /// count from the end.
+    /// that axis, the index is the position. The operator equals NumPy `take_along_axis`, PyTorch
+    /// `gather` and ONNX `GatherElements`: with axis 1, `y[i, j] = data[i, idx[i, j]]`. Negative
+    /// indices count from the end.
     ///
     /// ```
     /// # use std::collections::BTreeMap;
@@ -256,8 +256,9 @@ impl Graph {
     /// is that of the index.
     ///
     /// # Errors
-    /// [`OpError`] when `axis` is out of range. Also when `idx` has another dtype or rank, or is
-    /// larger than `data` along another axis. A run fails if an index is outside `-n..n`.
+    /// [`OpError`] when `axis` is out of range. [`OpError`] also when `idx` has another dtype or
+    /// rank, or is larger than `data` along another axis. A run fails if an index is outside
+    /// `-n..n`.
     pub fn gather_elements(
         &mut self,
         data: Value,

@@ -28,8 +28,9 @@ attrs! {
 }
 
 attrs! {
-    /// The operand, which is saved for gradients. They recompute the values that depend on it, up
-    /// to the next checkpoint (Chen et al., "Training deep nets with sublinear memory cost", 2016).
+    /// The operand, which is saved for gradients. Gradients recompute the values that depend on the
+    /// saved operand, up to the next checkpoint (Chen et al., "Training deep nets with sublinear
+    /// memory cost", 2016).
     ///
     /// ```
     /// use tercet_ir::{DType, Graph, Type};

@@ -405,7 +405,7 @@ impl Graph {
         )
     }
 
-    /// A weight, set once before the first run. Its sizes must be known.
+    /// A weight, set once before the first run. The sizes of a parameter must be known.
     ///
     /// # Errors
     /// [`OpError`] when the name is already in use or a size is symbolic.

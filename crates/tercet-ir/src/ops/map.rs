@@ -407,7 +407,7 @@ impl Graph {
     ///
     /// # Errors
     /// [`OpError`] when an index map exceeds its operand, or a step does not support its operands'
-    /// dtypes. Also when a step refers to an operand or step that does not exist.
+    /// dtypes. [`OpError`] also when a step refers to an operand or step that does not exist.
     pub fn map(&mut self, map: Map, inputs: &[Value]) -> Result<Value, OpError> {
         self.add(map, inputs)
     }

@@ -326,7 +326,7 @@ impl Graph {
     ///
     /// # Errors
     /// [`OpError`] when a list does not have one value for each axis, or an axis is too short for
-    /// the mode. Also when `value` is not 0 in a mode that ignores it.
+    /// the mode. [`OpError`] also when `value` is not 0 in a mode that ignores it.
     pub fn pad(
         &mut self,
         x: Value,

@@ -82,8 +82,8 @@ attrs! {
         pub pad_after: Vec<usize>,
         /// Distance between neighbouring taps.
         pub dilation: Vec<usize>,
-        /// Whether a last window may extend beyond the padding after an axis. It must begin inside
-        /// the operand or the padding before it.
+        /// Whether a last window may extend beyond the padding after an axis. That window must
+        /// begin inside the operand or the padding before it.
         pub ceil: bool,
         /// Whether a mean counts taps on padding; taps beyond the padding never count.
         pub count_include_pad: bool,

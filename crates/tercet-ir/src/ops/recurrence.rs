@@ -1,5 +1,5 @@
 //! One recurrent layer in one direction, from precomputed input projections. `Lstm`, `Gru` and
-//! `Rnn` decompose into it.
+//! `Rnn` decompose into this operator.
 
 use crate::accuracy::Accuracy;
 use crate::case::{CaseGraph, InputFill, OpCase, RejectCase};
@@ -17,7 +17,7 @@ use crate::types::{TensorType, Type};
 use crate::{attrs, spelled};
 
 spelled! {
-    /// The cell function of a recurrent layer. It computes the next state from the gates' input
+    /// The cell function of a recurrent layer. A cell computes the next state from the gates' input
     /// contribution `x` and state contribution `h`.
     ///
     /// ```

@@ -348,7 +348,7 @@ impl Graph {
     ///
     /// # Errors
     /// [`OpError`] when `x` is not a float of rank 4 with a known head dim, or a table has another
-    /// shape. Also when `n_rot` is odd or greater than the head dim.
+    /// shape. [`OpError`] also when `n_rot` is odd or greater than the head dim.
     pub fn rope(
         &mut self,
         x: Value,

@@ -20,10 +20,11 @@ attrs! {
     /// One sampled index per row of logits, or with temperature 0 the index of the maximum.
     ///
     /// A row's logits are sorted in descending order, ties by the lower index. The first `top_k`
-    /// remain. Their weights are `exp((logit - greatest) / temperature)`. The shortest prefix whose
-    /// weight reaches `top_p` of the total remains, at least one. The row draws one number `u` in
-    /// `[0, 1)`, element `row` of its random stream with 24 bits. The result is the first index at
-    /// which the running weight exceeds `u` times the remaining total.
+    /// remain. The weight of a logit is `exp((logit - greatest) / temperature)`, where `greatest`
+    /// is the maximum of the row. The shortest prefix whose weight reaches `top_p` of the total
+    /// remains, at least one. The row draws one number `u` in `[0, 1)`, element `row` of its random
+    /// stream with 24 bits. The result is the first index at which the running weight exceeds `u`
+    /// times the remaining total.
     ///
     /// A NaN counts as `-inf`. `-inf` is never drawn if the row has another logit; a row of only
     /// `-inf` gives 0. If a row has `+inf`, only those are drawn, with equal probability.
@@ -418,8 +419,8 @@ impl Graph {
     /// from run to run; the same seed gives the same samples for the same graph.
     ///
     /// # Errors
-    /// [`OpError`] when `logits` is not a float or its last axis is missing or empty. Also when
-    /// `top_p` is outside 0 to 1, or the temperature is negative or not finite.
+    /// [`OpError`] when `logits` is not a float or its last axis is missing or empty. [`OpError`]
+    /// also when `top_p` is outside 0 to 1, or the temperature is negative or not finite.
     pub fn sample(
         &mut self,
         logits: Value,

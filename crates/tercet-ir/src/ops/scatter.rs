@@ -1,8 +1,8 @@
 //! Scatter operators: updates are written to, or combined with, indexed elements of a tensor.
 //!
 //! If several updates have the same element, they are applied in row-major order, so the result is
-//! deterministic. Either the last one is stored, or all are combined in order with the old element,
-//! in a wide dtype, and rounded once. Other elements keep their bits.
+//! deterministic. Either the last update is stored, or all updates are combined in order with the
+//! old element, in a wide dtype, and rounded once. Elements without updates keep their bits.
 
 mod add;
 mod elements;

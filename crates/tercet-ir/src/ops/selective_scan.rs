@@ -407,7 +407,7 @@ impl Graph {
     }
 
     /// As [`Graph::selective_scan`] from `state [B,H,N]` or zeros, with the final states as port 1
-    /// if `carry`. Both are F32, or F64 if `x` is.
+    /// if `carry`. Initial and final states are F32, or F64 if `x` is F64.
     ///
     /// # Errors
     /// [`OpError`] when dtypes or sizes do not match, or `H` or `N` is not known.
@@ -429,7 +429,7 @@ impl Graph {
     ///
     /// # Errors
     /// [`OpError`] when dtypes or sizes do not match, or a size other than `B` and `S` is not
-    /// known. Also when the number of groups does not divide the number of heads.
+    /// known. [`OpError`] also when the number of groups does not divide the number of heads.
     pub fn mamba2(
         &mut self,
         x: Value,
@@ -442,11 +442,11 @@ impl Graph {
     }
 
     /// As [`Graph::mamba2`] from `state [B,H,P,N]` or zeros, with the final states as port 1 if
-    /// `carry`. Both are F32, or F64 if `x` is.
+    /// `carry`. Initial and final states are F32, or F64 if `x` is F64.
     ///
     /// # Errors
     /// [`OpError`] when dtypes or sizes do not match, or a size other than `B` and `S` is not
-    /// known. Also when the number of groups does not divide the number of heads.
+    /// known. [`OpError`] also when the number of groups does not divide the number of heads.
     pub fn mamba2_from(
         &mut self,
         [x, dt, a, b, c]: [Value; 5],

@@ -354,8 +354,8 @@ impl Graph {
     /// Python slices. See [`Slice`] for open ends and symbolic sizes.
     ///
     /// # Errors
-    /// [`OpError`] when a list does not have one value for each axis, or a step is 0. Also when the
-    /// size of a slice of a symbolic axis is not expressible as a dimension.
+    /// [`OpError`] when a list does not have one value for each axis, or a step is 0. [`OpError`]
+    /// also when the size of a slice of a symbolic axis is not expressible as a dimension.
     pub fn slice(
         &mut self,
         x: Value,

@@ -3,10 +3,10 @@
 //! `GaussianSplatRasterize` draws, and `GaussianSplatRender` does both.
 //!
 //! **Static sizes.** The number of splats in a tile depends on data, and so would the size of a
-//! list of tile-splat pairs. This implementation stores no such list. It sorts the splats once by
-//! depth, and each tile iterates over that order and selects the splats that reach it. The order
-//! within a tile is the same (by depth, ties by index), the result is deterministic, and every size
-//! is known at compile time.
+//! list of tile-splat pairs. This implementation stores no list of tile-splat pairs. It sorts the
+//! splats once by depth, and each tile iterates over that order and selects the splats that reach
+//! it. The order within a tile is the same (by depth, ties by index), the result is deterministic,
+//! and every size is known at compile time.
 //!
 //! **Discontinuities.** An image is not a continuous function of its scene:
 //!
@@ -65,8 +65,8 @@ attrs! {
     ///
     /// `camera [25]` contains the view matrix, the focal lengths and principal point in pixels, the
     /// near and far depth, and the background. The view matrix maps world to camera coordinates (x
-    /// right, y down, z forward). It has four rows, a rotation and a translation; the last row is
-    /// not read. Pixel `i` has its centre at `i + 0.5`.
+    /// right, y down, z forward). The view matrix has four rows, a rotation and a translation; the
+    /// last row is not read. Pixel `i` has its centre at `i + 0.5`.
     ///
     /// Results: `splats [N,10]` and `footprints I32[N,5]`. A splat is its position in pixels, the
     /// conic `xx xy yy`, opacity, colour and depth. The conic is the inverse of the variance in

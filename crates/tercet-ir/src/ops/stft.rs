@@ -176,7 +176,8 @@ impl Graph {
     ///
     /// # Errors
     /// [`OpError`] when the signal is shorter than `n`, the window does not have length `n`, or `n`
-    /// or `hop` is 0. Also when a symbolic length does not give a whole number of frames.
+    /// or `hop` is 0. [`OpError`] also when a symbolic length does not give a whole number of
+    /// frames.
     pub fn stft(
         &mut self,
         x: Value,

@@ -320,7 +320,7 @@ pub(crate) fn pinned(
 }
 
 /// A tensor of type `ty` whose element at an index is the element of `x` at the flat index from
-/// `at`. It moves data and preserves every bit.
+/// `at`. The function only moves elements, so every bit is preserved.
 pub(crate) fn pick(
     x: &Tensor,
     ty: &TensorType,

@@ -108,8 +108,8 @@ impl Window {
     }
 
     /// The number of windows of `kernel` taps on an axis of `n` elements. `ceil` permits an
-    /// additional last window that ends beyond the padding after the axis. It must begin inside the
-    /// operand or the padding before it.
+    /// additional last window that ends beyond the padding after the axis. That window must begin
+    /// inside the operand or the padding before it.
     pub(crate) fn count(
         &self,
         axis: usize,

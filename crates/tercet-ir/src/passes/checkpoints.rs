@@ -1,5 +1,5 @@
-//! Removes checkpoints. They prevent `cse` from merging recomputed nodes with the original ones, so
-//! they are not needed after it.
+//! Removes checkpoints. Checkpoints prevent `cse` from merging recomputed nodes with the original
+//! ones, so they are not needed after `cse`.
 
 use super::rewrite::rebuild;
 use crate::error::CompileError;

@@ -1,8 +1,8 @@
 //! Elementwise fusion: regions of elementwise operators become one [`Map`].
 //!
 //! A region grows from its last node (the root) towards the operands. A producer joins if it has
-//! the root's shape and all its other readers come after the root. It is then computed at the root,
-//! and results that other nodes read become additional results of the map.
+//! the root's shape and all its other readers come after the root. The producer is then computed at
+//! the root, and results that other nodes read become additional results of the map.
 //!
 //! A producer that cannot join because of other readers may be recomputed in the region: a few
 //! cheap steps from 16-bit values that together have no more bytes than its F32 result. Reading
@@ -174,9 +174,9 @@ impl RegionBuilder<'_> {
         worth.then_some(plan)
     }
 
-    /// The plan of the region. If it has too many operands, more producers join, because that may
-    /// reduce the number. An optimizer's update, for example, reads moments and a gradient in
-    /// several places.
+    /// The plan of the region. If the region has too many operands, more producers join, because
+    /// that may reduce the number of operands. An optimizer's update, for example, reads moments
+    /// and a gradient in several places.
     fn ahead(&mut self, candidates: &mut BTreeSet<NodeId>) -> Option<RegionPlan> {
         let mut taken = 0;
         loop {

@@ -1,13 +1,14 @@
 //! Packing: contractions of one operand with several weights become one contraction.
 //!
 //! Query, key and value projections read the same activations, as do both halves of a gated MLP.
-//! Their weights, which must be parameters, are concatenated; executors compute values that depend
-//! only on parameters once. Each former result is a slice of the packed one, which is a view.
+//! The weights of such matmuls, which must be parameters, are concatenated; executors compute
+//! values that depend only on parameters once. Each former result is a slice of the packed one,
+//! which is a view.
 //!
-//! A group consists of nodes with the same operand, operator, attributes and weight storage. It may
-//! contain `MatMul` and `Linear` with `[K, N]` weights that are parameters, possibly transposed or
-//! converted, and `DequantMatMul` of one scheme. Parameters are concatenated before they are
-//! converted. The sum over K of each result is unchanged.
+//! A group consists of nodes with the same operand, operator, attributes and weight storage. A
+//! group may contain `MatMul` and `Linear` with `[K, N]` weights that are parameters, possibly
+//! transposed or converted, and `DequantMatMul` of one scheme. Parameters are concatenated before
+//! they are converted. The sum over K of each result is unchanged.
 
 use std::collections::HashMap;
 

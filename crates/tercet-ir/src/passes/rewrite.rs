@@ -80,8 +80,8 @@ impl<'g> Rewriter<'g> {
         self.at = id;
     }
 
-    /// Adds a node whose operands are new values. Its origin is the old node that is being visited;
-    /// if the node is invalid, the error names that node.
+    /// Adds a node whose operands are new values. The origin of the new node is the old node that
+    /// is being visited; if the new node is invalid, the error names the old node.
     pub(crate) fn add(
         &mut self,
         op: impl Into<Op>,
@@ -168,8 +168,8 @@ impl<'g> Rewriter<'g> {
     }
 }
 
-/// Rebuilds a graph. `visit` receives every node that is not a named leaf, in order. It copies the
-/// node, binds its results to other values, or omits it if no copied node reads it.
+/// Rebuilds a graph. `visit` receives every node that is not a named leaf, in order. `visit` copies
+/// the node, binds its results to other values, or omits the node if no copied node reads it.
 pub(crate) fn rebuild<'g>(
     graph: &'g Graph,
     mut visit: impl FnMut(&mut Rewriter<'g>, NodeId, &'g Node) -> Result<(), CompileError>,

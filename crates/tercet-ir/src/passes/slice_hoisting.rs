@@ -3,9 +3,9 @@
 //!
 //! For example, an encoder with a class token reads one row of each sequence at its end, but its
 //! last layer computes all rows. The pass moves the slice or gather up through matmuls, norms and
-//! elementwise functions. It also moves through the queries of an attention whose mask does not
-//! depend on positions. It stops at values that need all rows. All readers of a value must need the
-//! same rows, and a matmul or an attention must become smaller.
+//! elementwise functions. The selection also moves through the queries of an attention whose mask
+//! does not depend on positions. The selection stops at values that need all rows. All readers of a
+//! value must need the same rows, and a matmul or an attention must become smaller.
 
 mod row_selection;
 mod row_wise_ops;

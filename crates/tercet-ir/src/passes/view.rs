@@ -64,8 +64,8 @@ fn through(graph: &Graph, uses: &ValueUses, read: &OperandAccess) -> Option<(Val
     let &x = node.inputs.first()?;
     let (x_shape, y_shape) = (&graph.ty(x).shape, &node.outputs[0].shape);
     let axes = match &node.op {
-        // Reading across rows costs more than reading along them. It is only profitable if the
-        // transposed tensor is then not needed at all.
+        // Reading across rows costs more than reading along them. Absorbing a transpose is only
+        // profitable if the transposed tensor is then not needed at all.
         Op::Transpose(t) => {
             uses.readers_of(read.source).only()?;
             let mut axes = read.axes.clone();

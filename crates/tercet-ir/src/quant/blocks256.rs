@@ -1,4 +1,4 @@
-//! The K-quants: super-blocks of 256 weights. Their sub-blocks of 16 or 32 have small integer
+//! The K-quants: super-blocks of 256 weights. The sub-blocks of 16 or 32 weights have small integer
 //! scales (and minima), which are scaled by f16 numbers.
 //!
 //! Low bits of 4-bit values: bytes `32 g .. 32 g + 32` hold sub-block `2 g` in their low nibbles
@@ -56,8 +56,8 @@ fn add_high_bits(codes: &mut Codes256, qh: &[u8], at: u8) {
 /// The 6-bit scale and minimum of sub-block `j < 8` of Q4_K and Q5_K.
 ///
 /// The first four of each are the low 6 bits of bytes 0..4 (scales) and 4..8 (minima). For the last
-/// four, bytes 8..12 hold the low nibbles (scale low, minimum high). Their high bits are the top 2
-/// bits of bytes 0..4 and 4..8.
+/// four, bytes 8..12 hold the low nibbles (scale low, minimum high). The high bits of the last four
+/// scales and minima are the top 2 bits of bytes 0..4 and 4..8.
 pub fn scale_and_min(packed: &[u8; 12], j: usize) -> (u8, u8) {
     let i = j % 4;
     let (scale, min, rest) = (packed[i], packed[4 + i], packed[8 + i]);

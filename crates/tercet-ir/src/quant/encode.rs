@@ -63,8 +63,8 @@ impl Scheme {
         )
     }
 
-    /// Quantizes weights to whole blocks of this scheme, row after row. It is the inverse of
-    /// [`Scheme::dequantize`], up to the error of the format.
+    /// Quantizes weights to whole blocks of this scheme, row after row. Quantization is the inverse
+    /// of [`Scheme::dequantize`], up to the error of the format.
     ///
     /// # Errors
     /// [`QuantizeError`].

@@ -1,10 +1,10 @@
 //! The codebooks of the IQ formats. Each row contains magnitudes, or -1, 0 and 1, and blocks store
 //! row indices.
 //!
-//! They are constants of the format, the same for every file: lattice points selected by the
-//! frequency of nearby weights. Each file of `grids/` contains the rows as little-endian `u16`, in
-//! ascending order. Element `i` of a row of 8 is the 2 bits from bit `2 i` on; in a row of 4, the 3
-//! bits from bit `3 i` on. It is the index of the element's level.
+//! Codebooks are constants of the format, the same for every model file: lattice points selected by
+//! the frequency of nearby weights. Each file of `grids/` contains the rows as little-endian `u16`,
+//! in ascending order. Element `i` of a row of 8 is the 2 bits from bit `2 i` on; in a row of 4,
+//! the 3 bits from bit `3 i` on. These bits are the index of the element's level.
 
 use super::Scheme;
 

@@ -222,8 +222,8 @@ fn scores(
     b.binary(BinaryFn::Mul, s, cap)
 }
 
-/// `kv_len` as `[B, 1, 1, 1]` or `[1, 1, 1, 1]`. It is read through a gather from `0 ..= Sk`, so an
-/// out-of-range length makes the run fail, as in the fused operator.
+/// `kv_len` as `[B, 1, 1, 1]` or `[1, 1, 1, 1]`. The length is read through a gather from `0 ..=
+/// Sk`, so an out-of-range length makes the run fail, as in the fused operator.
 fn checked_len(b: &mut LegalizeBuilder<'_>, len: Value, dims: &AttentionRuleDims) -> ValueResult {
     let zero = b.scalar(DType::I32, 0.0)?;
     let outside = b.scalar(DType::I32, f64::from(i32::MAX))?;

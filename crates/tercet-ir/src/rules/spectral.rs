@@ -165,9 +165,9 @@ impl SpectralAxisRead {
     }
 }
 
-/// A transform of `n = n1 n2` by transforms of `n1` and of `n2` (Bailey 1990). It transforms the
-/// columns of the numbers as a matrix `n1 x n2`, multiplies by twiddle factors, and transforms the
-/// rows.
+/// A transform of `n = n1 n2` by transforms of `n1` and of `n2` (Bailey 1990). The rule transforms
+/// the columns of the numbers as a matrix `n1 x n2`, multiplies by twiddle factors, and transforms
+/// the rows.
 fn four_steps(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::Fft(o), &[x]) = (op, inputs) else {
         return Ok(None);
@@ -247,9 +247,9 @@ fn convolution(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleRe
     Ok(Some(vec![b.cast(x, dtype)?]))
 }
 
-/// Packs neighbours as real and imaginary parts of half as many complex numbers. Their transform
-/// `Z` contains the transform of the even elements, `(Z[k] + conj Z[h - k]) / 2`, and of the odd
-/// ones. Odd lengths use a full complex transform with zero imaginary parts.
+/// Packs neighbours as real and imaginary parts of half as many complex numbers. The transform `Z`
+/// of these complex numbers contains the transform of the even elements, `(Z[k] + conj Z[h - k]) /
+/// 2`, and of the odd ones. Odd lengths use a full complex transform with zero imaginary parts.
 fn rfft(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::RFft(o), &[x]) = (op, inputs) else {
         return Ok(None);
@@ -322,8 +322,7 @@ fn irfft(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let x = b.binary(BinaryFn::Mul, x, keep)?;
     let y = if n.is_multiple_of(2) {
         let h = n / 2;
-        // Both halves of the scale are applied here, because the half-length transform is not
-        // scaled.
+        // The whole scale is applied here, because the half-length transform is not scaled.
         let scale = o.norm.scale(true, n);
         let turn = |k: usize| times(root(n - k, n), [0.0, 1.0]);
         let own = |k| [1.0 + turn(k)[0], turn(k)[1]].map(|v| v * scale);

@@ -143,8 +143,8 @@ impl LegalizeBuilder<'_> {
         self.add(Reduce { f, axes, keep_dim }, &[x])
     }
 
-    /// `0, 1, ..` or `n-1, n-2, ..` as `I32[n]`. For a symbolic length or one that is too long for
-    /// a constant, it is a running sum of ones, because the core has no counting operator.
+    /// `0, 1, ..` or `n-1, n-2, ..` as `I32[n]`. If the length is symbolic or too long for a
+    /// constant, the numbers are a running sum of ones, because the core has no counting operator.
     pub(super) fn iota(&mut self, n: &Dim, reverse: bool) -> ValueResult {
         if let Some(n) = n.known().filter(|n| *n <= MAX_INDICES) {
             let mut values: Vec<i64> = (0..n as i64).collect();

@@ -12,7 +12,7 @@ use crate::error::one_line;
 use crate::graph::{Graph, Value};
 use crate::ops::{Op, OpKind};
 
-/// Maximum nesting of literals. It prevents stack overflow on malicious input.
+/// Maximum nesting of literals. The limit prevents stack overflow on malicious input.
 const MAX_DEPTH: usize = 32;
 
 /// A parse error with its position.
@@ -57,7 +57,8 @@ impl TextError {
 /// ```
 ///
 /// # Errors
-/// [`TextError`] with line and column. Its message includes the operator's error.
+/// [`TextError`] with line and column. If an operator rejects its operands, the message includes
+/// the operator's error.
 pub fn parse(text: &str) -> Result<Graph, TextError> {
     parse_with(text, &CustomOps::new())
 }

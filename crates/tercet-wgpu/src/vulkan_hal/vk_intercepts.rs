@@ -84,8 +84,8 @@ pub(crate) fn grouped<T>(waits: Vec<bool>, calls: impl FnOnce() -> T) -> T {
     });
     let made = calls();
     let seen = GROUPS.with_borrow(|groups| groups.as_ref().map_or(0, |g| g.encoded));
-    // wgpu encodes fewer dispatches after an error, and reports that error. It encodes none if it
-    // defers the encoding; its own barriers then apply.
+    // wgpu encodes fewer dispatches after an error, and reports that error. If wgpu defers the
+    // encoding, it encodes no dispatches during these calls, and its own barriers apply.
     assert!(
         seen <= wanted,
         "invariant: wgpu encodes at most {wanted} dispatches, found {seen}"

@@ -1,8 +1,8 @@
 //! Attention for short sequences, whose keys fit in a single block (no online softmax).
 //!
-//! A task packs the keys and values of one head of one sequence, which stay in the L2 cache. It
-//! then processes the queries one register tile after the other. The scores over all keys, masks,
-//! exponentials and weighted sums of a tile stay in the L1 cache.
+//! A task packs the keys and values of one head of one sequence, which stay in the L2 cache. The
+//! task then processes its queries one register tile after the other. The scores over all keys,
+//! masks, exponentials and weighted sums of a tile stay in the L1 cache.
 
 use super::super::gemm::{self, GemmMicroTile, MatView, Prefetch};
 use super::super::simd::{Simd, SimdLevel, simd_dispatch};

@@ -1,9 +1,10 @@
 //! Convolution as a GEMM with im2col, a few panels at once.
 //!
 //! For each batch entry and group, it computes `y[m, windows] = w[m, k] columns[k, windows]`. A
-//! task packs the columns of some windows into panels in its scratch memory. It then multiplies,
-//! and applies the epilogue while its part of y is in cache. It supports any window. It is used for
-//! few channels and for large dilations, which [`super::direct`] does not support.
+//! task packs the columns of some windows into panels in its scratch memory. The task then
+//! multiplies the panels by the weights, and applies the epilogue while its part of y is in cache.
+//! It supports any window. This algorithm is used for few channels and for large dilations, which
+//! [`super::direct`] does not support.
 
 use std::ops::Range;
 
@@ -13,8 +14,8 @@ use super::super::simd::{Simd, SimdLevel, simd_dispatch};
 use super::super::vmath::scalar;
 use super::{ConvCall, ConvShape, TASKS};
 
-/// Approximate floats of columns that a task packs at once. Together with its part of y they stay
-/// in the L2 cache.
+/// Approximate floats of columns that a task packs at once. These columns and the task's part of y
+/// stay in the L2 cache.
 const BLOCK: usize = 48 << 10;
 
 /// Windows per task: whole panels, except for the last task.

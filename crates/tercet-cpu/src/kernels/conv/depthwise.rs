@@ -1,9 +1,9 @@
 //! Depthwise convolution (one channel of x per channel of y), vectorized over channels.
 //!
 //! A task copies a block of as many channels as a vector has lanes, with padding. The copy is
-//! transposed, so that each element of the slab is a vector ([`super::slab`]). So neither short
-//! rows, strides nor padding waste lanes. Long rows use [`super::rows`] instead, without a
-//! transpose.
+//! transposed, so that each element of the slab is a vector ([`super::slab`]). With channels in the
+//! lanes, neither short rows, strides nor padding waste lanes. Long rows use [`super::rows`]
+//! instead, without a transpose.
 
 use super::super::parallel::{self, KernelThreads, SharedMut};
 use super::super::simd::{Simd, SimdLevel, simd_dispatch};

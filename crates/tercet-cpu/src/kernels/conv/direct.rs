@@ -1,10 +1,10 @@
 //! Direct convolution, vectorized over the output channels.
 //!
-//! It is the transpose of the usual im2col GEMM: rows are windows, columns are channels, and
-//! weights are packed into panels like any B matrix. The kernel reads each window in place from a
-//! slab of x ([`super::slab`]). So it needs no column matrix, and short window rows waste no lanes.
-//! Sums stay in `[windows, channels of a panel]` until they are complete. Then the epilogue is
-//! applied and they are transposed into y.
+//! The direct convolution is the transpose of the usual im2col GEMM: rows are windows, columns are
+//! channels, and weights are packed into panels like any B matrix. The kernel reads each window in
+//! place from a slab of x ([`super::slab`]). So the direct convolution needs no im2col matrix, and
+//! short window rows waste no lanes. Sums stay in `[windows, channels of a panel]` until they are
+//! complete. Then the epilogue is applied to the sums, and they are transposed into y.
 
 use super::super::gemm::{self, MatView};
 use super::super::parallel::{self, ClaimedTasks, KernelThreads, SharedMut};

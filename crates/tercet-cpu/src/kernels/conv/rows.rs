@@ -1,5 +1,5 @@
-//! Depthwise convolution along long rows, vectorized over adjacent windows. It supports 3x3 and 5x5
-//! windows with stride 1.
+//! Depthwise convolution along long rows, vectorized over adjacent windows. This kernel supports
+//! 3x3 and 5x5 windows with stride 1.
 //!
 //! A task copies a block of a channel with its padding ([`super::slab`]). Each loaded element is
 //! used for all rows of the tile that contain it, and sums are written to y without a transpose.

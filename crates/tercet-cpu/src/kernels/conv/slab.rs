@@ -323,7 +323,8 @@ unsafe fn zero<S: Simd>(to: *mut f32, len: usize) {
     }
 }
 
-/// Writes a row of `len` elements, and up to one vector more. So rows must be filled in order.
+/// Writes a row of `len` elements, and up to one vector more. Rows must therefore be filled in
+/// order: the next row overwrites the surplus.
 ///
 /// # Safety
 /// Requires the instructions of `S`, `to` valid for what is written, and the range that `parts`

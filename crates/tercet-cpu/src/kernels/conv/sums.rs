@@ -7,8 +7,8 @@ use super::slab::{ConvWindowBlock, ConvWindowBlocks, transpose};
 use super::tile::{self, ConvTile, MAX_ROWS};
 use super::{ConvCall, ConvWindowAxes};
 
-/// Steps of a sum that a tile computes in one call. It is large because sums are loaded and stored
-/// between calls, but limited so that the panel's weights stay in cache for all windows.
+/// Steps of a sum that a tile computes in one call. The number is large because sums are loaded and
+/// stored between calls, but limited so that the panel's weights stay in cache for all windows.
 const STEPS: usize = 384;
 
 /// Maximum sums per window at any SIMD level.

@@ -1,8 +1,9 @@
 //! Register micro-kernels of [`super::direct`] and [`super::depthwise`]: sums of a few windows for
 //! the channels of a panel.
 //!
-//! They are like the GEMM micro-kernels ([`super::super::gemm`]), except for the address of an
-//! element of A. It is the base of its window plus the offset of its tap.
+//! These micro-kernels are like those of the GEMM ([`super::super::gemm`]), except for the address
+//! of an element of A. The address of an element is the base of its window plus the offset of its
+//! tap.
 
 #![allow(
     clippy::needless_range_loop,

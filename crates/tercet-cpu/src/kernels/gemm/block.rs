@@ -32,8 +32,8 @@ pub(super) struct TaskTile<'a> {
 }
 
 impl TaskTile<'_> {
-    /// True for few rows, which are limited by the bandwidth of reading B. They read B once in
-    /// order, panel by panel instead of k block by k block.
+    /// True for few rows, which are limited by the bandwidth of reading B. With few rows, a task
+    /// reads B once in order, panel by panel instead of k block by k block.
     fn is_narrow(&self) -> bool {
         self.rows.len() <= MAX_SMALL_M_ROWS
     }

@@ -1,9 +1,9 @@
 //! GEMM register micro-kernels: a tile of C in registers over a k block.
 //!
-//! There is one function per SIMD level, number of rows, number of vectors and kind of B. Each is
-//! fully unrolled under its own target features; callers select one by [`function`]. Per step of k
-//! a tile loads its vectors of B, broadcasts each element of A once from memory, and does `rows *
-//! vectors` fused multiply-adds.
+//! There is one function per SIMD level, number of rows, number of vectors and kind of B. Each
+//! micro-kernel is fully unrolled under its own target features; callers select one by
+//! [`function`]. Per step of k a tile loads its vectors of B, broadcasts each element of A once
+//! from memory, and does `rows * vectors` fused multiply-adds.
 //!
 //! The kernels are limited by the front end of the core, which a second hardware thread may halve.
 //! So whole panels use a loop without any other instructions.
@@ -39,7 +39,7 @@ pub(crate) struct GemmMicroTile {
     /// prefetch.
     pub(crate) next: *const f32,
     pub(crate) prefetch: Prefetch,
-    /// If true, adds to C instead of replacing it.
+    /// If true, the products are added to C; otherwise they replace the contents of C.
     pub(crate) add: bool,
     /// Bias that is added to each row at the end; null for none.
     pub(crate) bias: *const f32,

@@ -1,7 +1,8 @@
 //! Int8 convolution as a GEMM with im2col: weights `[m, k]` times columns `[k, windows]`.
 //!
-//! A task computes some channels of y for some windows. It packs the columns of these windows once,
-//! into panels of 16 windows. All sums of a tile (6 or 4 channels by 16 windows) stay in registers.
+//! A task computes some channels of y for some windows. The task packs the columns of its windows
+//! once, into panels of 16 windows. All sums of a tile (6 or 4 channels by 16 windows) stay in
+//! registers.
 
 use std::ops::Range;
 

@@ -1,7 +1,8 @@
 //! Int8 depthwise convolution: each channel of y reads one channel of x.
 //!
-//! A task computes some rows of windows of a channel of x. It writes them to a slab as 16-bit
-//! values minus the zero point. Then it computes 16 windows at once, two taps per step.
+//! A task computes some rows of windows of a channel of x. The rows of x that these windows read
+//! are written to a slab as 16-bit values minus the zero point. Then the task computes 16 windows
+//! at once, two taps per step.
 
 use std::ops::Range;
 
@@ -49,7 +50,8 @@ pub(super) fn run(
     let shape = call.shape;
     let planes = shape.batch * shape.groups;
     let height = shape.windows.out[1];
-    // With few channels, rows are split further.
+    // If there are too few channels for all tasks, the window rows of a channel are split between
+    // tasks.
     let cuts = (TASKS * threads.count()).div_ceil(planes).min(height);
     let rows = max_rows(shape).min(height.div_ceil(cuts));
     let blocks = height.div_ceil(rows);

@@ -177,9 +177,9 @@ const STAGE: usize = 64;
 /// How the elements of two steps fit in the 16-bit sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum U8GemmStepFit {
-    /// Products of both steps may be added.
+    /// The sum of the products of both steps fits in 16 bits.
     Both,
-    /// Each step fits on its own.
+    /// The products of each step fit in 16 bits, but not the sum of both steps.
     Each,
     /// The elements of a step exceed the limit of the sums; the center value was not subtracted.
     Over,

@@ -17,9 +17,9 @@
 //! saturate. The remainders (the excess) become an additional word for the channel, stored at the
 //! end.
 //!
-//! The plain format may also combine two words. Its limit then applies to four weights: two of a
-//! word, and the two at the same position of the next word. The products of both words are added in
-//! 16 bits before widening, which saves one of six instructions.
+//! The plain format may also combine two words. The limit of the weights' sum then applies to four
+//! weights: two of a word, and the two at the same position of the next word. The products of both
+//! words are added in 16 bits before widening, which saves one of six instructions.
 //!
 //! The packing step counts the excess words of each block of channels and selects the cheapest
 //! format.
@@ -32,7 +32,7 @@ use super::{ConvShape, Int8ConvArgs, Int8Encoding};
 /// Channels per tile.
 pub(super) const ROWS: usize = 4;
 
-/// True if the weights are small enough.
+/// True if every weight minus its zero point is at most 128 in magnitude.
 pub(super) fn supports(weights: Int8Encoding) -> bool {
     let (least, most) = if weights.signed {
         (-128, 127)
@@ -449,7 +449,7 @@ impl MaddubsTile {
 /// The machine has AVX2.
 ///
 /// # Panics
-/// If `to` has no room for them.
+/// If `to` has no room for the words.
 pub(super) unsafe fn panels(
     rows: [Option<&[u8]>; 4],
     count: usize,

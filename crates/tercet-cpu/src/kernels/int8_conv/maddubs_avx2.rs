@@ -323,8 +323,8 @@ impl ChannelSumSink for RequantizedBytes {
 }
 
 /// Converts weights to words, for encodings whose values minus the zero point are signed bytes
-/// after XOR with `flip`. Also computes their sum, and whether a word has excess: see
-/// [`super::split_overflow`].
+/// after XOR with `flip`. Also computes the sum of the weights, and whether a word may need an
+/// excess word: see [`super::split_overflow`].
 ///
 /// # Safety
 /// The machine has AVX2.

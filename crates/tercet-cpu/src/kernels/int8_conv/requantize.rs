@@ -142,7 +142,8 @@ pub(super) mod avx2 {
         }
 
         /// Requantizes 16 sums to 16 bits. `low` contains elements 0 to 3 and 8 to 11, `high` the
-        /// others. Both steps saturate, so values below the minimum become the minimum.
+        /// others. Packing to 16 bits and adding the zero point saturate, so values below the
+        /// minimum become the minimum.
         ///
         /// # Safety
         /// The machine has AVX2.

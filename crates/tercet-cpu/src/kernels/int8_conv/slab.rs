@@ -287,7 +287,7 @@ mod avx2 {
     }
 
     /// Copies the values at even positions minus their zero point, `count[0]` of them, to
-    /// `to[at[0]..]`. Those at odd positions go to `to[at[1]..]`.
+    /// `to[at[0]..]`. The values at odd positions go to `to[at[1]..]`.
     ///
     /// # Safety
     /// The machine has AVX2.

@@ -72,7 +72,7 @@ pub(super) fn has_small_codes(scheme: Scheme) -> bool {
     }
 }
 
-/// Calls a method for each block of `$len` weights in `$size` bytes. It is a macro because the
+/// Calls a method for each block of `$len` weights in `$size` bytes. This is a macro because the
 /// method must be inlined into the function that has the target features.
 macro_rules! each_block {
     ($groups:ident, $bytes:ident, $len:literal, $size:literal, $block:ident) => {

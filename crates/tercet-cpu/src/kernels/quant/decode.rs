@@ -8,7 +8,7 @@ use tercet_ir::Scheme;
 
 use super::super::simd::Simd;
 
-/// Receives `LANES` weights from element `at` of the block on. It is a trait, not a closure,
+/// Receives `LANES` weights from element `at` of the block on. A sink is a trait, not a closure,
 /// because its body must be inlined into the function with the level's target features.
 pub(super) trait WeightSink<S: Simd> {
     /// Receives `LANES` weights. `chain` (0 or 1, a constant after inlining) selects one of two

@@ -12,8 +12,8 @@
 //! a float scale, it is subtracted as an integer.
 //!
 //! The float kernels compute activation rows that fixed point cannot represent: those with
-//! non-finite values, or with a scale that would be subnormal. They also compute several rows,
-//! which then share the decoding of weights.
+//! non-finite values, or with a scale that would be subnormal. The float kernels also compute
+//! several rows, which then share the decoding of weights.
 //!
 //! Related files: `row.rs` for the fixed-point row, `codes.rs` for the decoding of blocks.
 
@@ -341,8 +341,8 @@ impl<D: IntDotProduct> WeightGroupSink for GemvRowSum<D> {
     unsafe fn by_16<const CENTER: i32>(&mut self, codes: [__m256i; 8], s: &[i8; 16], d: f32) {
         let scales = scale16::<Avx2>(s, d);
         if D::SCALED {
-            // Each 128-bit half of a group's vector has its own scale. Both are broadcast as a
-            // pair; a shuffle then selects one per half.
+            // Each 128-bit half of a group's vector has its own scale. The two scales of a group
+            // are broadcast as a pair; a shuffle then selects one per half.
             let wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(s.as_ptr().cast()));
             let mut each = [0i32; 8];
             _mm256_storeu_si256(each.as_mut_ptr().cast(), wide);

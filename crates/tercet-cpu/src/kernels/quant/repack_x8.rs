@@ -62,8 +62,8 @@ pub(super) fn strip_floats(row_bytes: usize) -> usize {
 /// Repacks row-major weights as strips.
 ///
 /// # Panics
-/// If [`repack_is_profitable`] rejects the scheme or the weights are already repacked. Also panics if they
-/// are too short for `n` rows of whole blocks, or `out` has the wrong length.
+/// If [`repack_is_profitable`] rejects the scheme or the weights are already repacked. Also panics
+/// if the weights are too short for `n` rows of whole blocks, or `out` has the wrong length.
 pub fn pack_strips(level: SimdLevel, threads: KernelThreads, w: &QuantView<'_>, out: &mut [u8]) {
     assert!(
         repack_is_profitable(level, w.scheme) && w.arrangement == QuantRowLayout::Rows,
@@ -127,8 +127,8 @@ pub(super) fn unpack_strip(w: &QuantView<'_>, strip: usize, out: &mut [u8]) {
     }
 }
 
-/// Reads rows of weights block by block in either layout. It caches the last tile, so consecutive
-/// reads of the rows of one strip unpack it once.
+/// Reads rows of weights block by block in either layout. The reader caches the last tile, so
+/// consecutive reads of the rows of one strip unpack it once.
 pub(super) struct QuantRowReader<'w, 'a> {
     w: &'w QuantView<'a>,
     /// Byte offset of the tile whose blocks are in `blocks`.

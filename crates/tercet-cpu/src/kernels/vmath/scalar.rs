@@ -20,8 +20,8 @@ pub(crate) use gelu::{gelu, gelu_tanh, gelu_tanh_grad};
 const ROUND32: f32 = 12_582_912.0;
 const ROUND64: f64 = 6_755_399_441_055_744.0;
 
-/// Returns `a` if the condition holds, else `b`. It selects by bits, so that loops over it have no
-/// branches.
+/// Returns `a` if the condition holds, else `b`. The selection works on bits, so that loops that
+/// call this function have no branches.
 #[inline(always)]
 pub(crate) fn pick(condition: bool, a: f32, b: f32) -> f32 {
     let mask = 0u32.wrapping_sub(u32::from(condition));

@@ -247,7 +247,8 @@ fn steps(
     registers: &mut MapRegisterAllocator,
 ) -> Vec<MapBodyStep> {
     let class = |dtype| class_of(chained, dtype);
-    // A chain converts results when it stores them.
+    // In a chain, every result can be written directly, because a chain converts results when it
+    // stores them.
     let is_stored = |dtype| chained || MapRegisterClass::is_native(dtype);
     let last_read = |s: usize| {
         let reads = |step: &MapStep| step.args.contains(&MapArg::Step(s));

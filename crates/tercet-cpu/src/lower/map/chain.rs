@@ -12,8 +12,8 @@ use super::{MapOuts, MapTaskArgs, load, step};
 use crate::kernels::chain::{self, ChainInput, ChainOp, ChainSource, ChainTarget, scratch_len};
 use crate::kernels::vmath;
 
-/// Elements of a block. It is larger than [`BLOCK`](super::BLOCK): a chain needs block-sized
-/// registers only for operands that it cannot read in place.
+/// Elements of a block. A block of a chain is larger than [`BLOCK`](super::BLOCK): a chain needs
+/// block-sized registers only for operands that it cannot read in place.
 pub(super) const CHAIN_BLOCK: usize = 4096;
 
 /// Fused steps of a map, for [`chain::run`].

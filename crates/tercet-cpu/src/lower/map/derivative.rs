@@ -101,7 +101,8 @@ fn derived(body: &[MapStep]) -> Option<MapArg> {
     }
 }
 
-/// True if `arg` matches the pattern. `x` is the operand that the pattern's `X` matched first.
+/// True if the expression that computes `arg` matches the pattern. `x` is the operand that the
+/// pattern's `X` matched first.
 fn is(body: &[MapStep], arg: MapArg, pattern: &DerivativePattern, x: &mut Option<MapArg>) -> bool {
     if matches!(pattern, X) {
         return *x.get_or_insert(arg) == arg;

@@ -23,7 +23,7 @@ pub(super) struct MapOperandWalk {
     pub(super) uniform: bool,
 }
 
-/// The merged axes of one run, and how blocks cut them.
+/// The merged axes of one run, and the split of the result into blocks.
 pub(super) struct MapGeometry {
     rank: usize,
     sizes: [usize; MAX_RANK],
@@ -161,7 +161,8 @@ impl MapOperandWalk {
             walk.offset += map.start as isize * stride;
             let Some(axis) = map.from else { continue };
             // If two axes of an operand follow one axis of the result (a diagonal), their strides
-            // add up. This requires equal shifts; the text format and fusion never produce others.
+            // add up. Both axes must then have the same index shift; the text format and fusion
+            // never produce different ones.
             walk.strides[axis] += map.step as isize * stride;
             if map.shift > 0 && shape[axis] > 1 {
                 walk.shifts[axis] = map.shift;

@@ -218,9 +218,9 @@ pub(crate) fn scan(op: &Scan, v: &mut Vjp<'_>) -> VjpResult {
     Ok(())
 }
 
-/// The body of the backward scan. Its carried values are the cotangents of carried values and the
-/// running sums for captures. Its sequences are the saved states, the sequences of the forward scan
-/// and the cotangents of result sequences. Its captures are those of the forward scan.
+/// The body of the backward scan. The backward scan carries the cotangents of carried values and
+/// running sums for captures. The backward scan reads the saved states, the sequences of the
+/// forward scan and the cotangents of result sequences. Its captures are those of the forward scan.
 fn body_backwards(op: &Scan, parts: &ScanGradOperands) -> Result<SubGraph, NoGradient> {
     let first = op.carried + op.scanned;
     let mut inner = GradSubgraph::new(&op.body)?;

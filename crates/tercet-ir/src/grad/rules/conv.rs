@@ -77,8 +77,8 @@ fn give_bias(v: &mut Vjp<'_>, dy: Value) -> VjpResult {
     Ok(v.accumulate(2, db)?)
 }
 
-/// The cotangent of weights `[A, B / groups, ..]`. It sums the products of values `at [N, A,
-/// windows..]` and the elements of `read [N, B, ..]` that each window covers.
+/// The cotangent of weights `[A, B / groups, ..]`. Each weight's cotangent sums the products of
+/// values `at [N, A, windows..]` and the elements of `read [N, B, ..]` that each window covers.
 fn window_weight_grad(
     v: &mut Vjp<'_>,
     at: Value,
@@ -165,8 +165,8 @@ pub(super) fn windows_added(
         let ty = v.ty(x).with_shape(shape);
         return Ok(v.filled(&ty, 0.0)?);
     }
-    // The uncovered elements are at the end. There are fewer than a stride of them, unless windows
-    // begin beyond the operand.
+    // Elements that no window covers are at the end of an axis. There are fewer of them than the
+    // stride, unless windows begin beyond the operand.
     let most = window.stride.iter().zip(&window.dilation);
     let most = most.map(|(stride, dilation)| stride.max(dilation) - 1);
     let own: Vec<usize> = missing.iter().zip(most).map(|(n, m)| *n.min(&m)).collect();

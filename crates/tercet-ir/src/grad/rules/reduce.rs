@@ -59,8 +59,8 @@ fn shared(
     v.only_where(hit, share)
 }
 
-/// For each element, the product of all other elements along the axes. It multiplies the product
-/// before and the product after the element, which avoids a division by zero elements.
+/// For each element, the product of all other elements along the axes. The products of the elements
+/// before and after the element are multiplied, which avoids a division by zero elements.
 fn others(v: &mut Vjp<'_>, x: Value, axes: &[usize]) -> Result<Value, NoGradient> {
     let shape = v.shape(x);
     let kept: Vec<usize> = (0..shape.rank()).filter(|a| !axes.contains(a)).collect();

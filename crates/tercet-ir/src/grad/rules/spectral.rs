@@ -1,5 +1,5 @@
-//! Gradients of Fourier transforms. They are linear, so the cotangent passes through the adjoint:
-//! the inverse transform with the scale of the forward transform.
+//! Gradients of Fourier transforms. Fourier transforms are linear, so the cotangent passes through
+//! the adjoint: the inverse transform with the scale of the forward transform.
 
 use crate::dim::Dim;
 use crate::grad::{NoGradient, Vjp, VjpResult};

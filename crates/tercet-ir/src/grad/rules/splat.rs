@@ -1,9 +1,9 @@
 //! Gradients of Gaussian splatting. Rasterization has a separate gradient operator; projection is
 //! differentiated through its decomposition.
 //!
-//! The nodes process all Gaussians at once: `[N,1]`, `[N,3]`, `[N,3,3]`. For visible Gaussians they
-//! compute the same as [`Gaussian::project`](crate::ops::splat::Gaussian::project). For culled ones
-//! they use harmless substitute values and propagate no gradient.
+//! The nodes process all Gaussians at once: `[N,1]`, `[N,3]`, `[N,3,3]`. For visible Gaussians the
+//! nodes compute the same as [`Gaussian::project`](crate::ops::splat::Gaussian::project). For
+//! culled Gaussians the nodes use harmless substitute values and propagate no gradient.
 
 use crate::dim::Dim;
 use crate::error::OpError;

@@ -97,7 +97,8 @@ fn values_off_the_way_are_named() {
         "{text}"
     );
     assert!(text.contains("%2 `unused`"), "{text}");
-    // Operators with zero derivative also block the path; a silent zero gradient would hide that.
+    // An operator with zero derivative between value and loss is also an error, because a silent
+    // zero gradient would hide it.
     let flat = g.floor(w).expect("a float");
     let loss = g.reduce_sum(flat, &[0], false).expect("floats");
     let text = one_line(&grad_error(&mut g, loss, &[w]));
@@ -153,7 +154,7 @@ fn every_node_that_blocks_the_way_is_named() {
         .expect("floats");
     cond.output("goes_on", goes_on).expect("a fresh name");
     let y = g.while_loop(&[y], &[], cond, body, 10).expect("it fits");
-    // These nodes are not on the path from the requested value.
+    // The nodes of `other` do not depend on the requested value, so the error must not list them.
     let other = input(&mut g, "other", DType::F32, &[3]);
     let other = g.custom(OpaqueOp, &[other]).expect("any operand");
     let y = g.mul(y, other).expect("floats");

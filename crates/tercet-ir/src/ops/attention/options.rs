@@ -107,7 +107,7 @@ impl AttentionOptions {
         self.mask(AttentionMask::Keep(mask))
     }
 
-    /// Adds `bias` to the scores. It has the dtype of `q` and a shape as in
+    /// Adds `bias` to the scores. The bias has the dtype of `q` and a shape as in
     /// [`AttentionOptions::keep`]; `-inf` masks a key.
     pub fn bias(self, bias: Value) -> AttentionOptions {
         self.mask(AttentionMask::Bias(bias))

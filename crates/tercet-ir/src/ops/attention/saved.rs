@@ -17,8 +17,8 @@ use crate::types::{TensorType, Type};
 
 like_attention! {
     /// [`Attention`] with a second result: the log-sum-exp of each query's scores, `lse[b, h, i]`.
-    /// [`AttentionGrad`](super::AttentionGrad) recomputes the weights from it. It is `-inf` for a
-    /// query without visible keys.
+    /// [`AttentionGrad`](super::AttentionGrad) recomputes the attention weights from the
+    /// log-sum-exp. The log-sum-exp is `-inf` for a query without visible keys.
     ///
     /// ```
     /// use tercet_ir::{DType, Graph, Type, ops::{AttentionLayout, AttentionOptions}};

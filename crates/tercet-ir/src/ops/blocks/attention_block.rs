@@ -243,7 +243,7 @@ impl Graph {
     ///
     /// # Errors
     /// [`OpError`] when types, heads, tables or the mask do not match, or scale or softcap are not
-    /// finite. Also when the width of `qkv` is symbolic or not a multiple of the heads.
+    /// finite. [`OpError`] also when the width of `qkv` is symbolic or not a multiple of the heads.
     pub fn attention_block(
         &mut self,
         x: Value,

@@ -220,7 +220,7 @@ impl Graph {
     /// [`TransformerLayer`] for the definition.
     ///
     /// # Errors
-    /// As [`Graph::attention_block`]. Also when another weight does not match, only one
+    /// As [`Graph::attention_block`]. [`OpError`] also when another weight does not match, only one
     /// feed-forward matmul has a bias, `activation` changes the dtype, or `eps` is negative or not
     /// finite.
     pub fn transformer_layer(

@@ -129,7 +129,8 @@ impl Graph {
     ///
     /// # Errors
     /// [`OpError`] when a graph does not accept these operands, or the result of `cond` is not
-    /// `bool[]`. Also when the results of `body` do not have the types of the carried values.
+    /// `bool[]`. [`OpError`] also when the results of `body` do not have the types of the carried
+    /// values.
     pub fn while_loop(
         &mut self,
         carried: &[Value],

@@ -18,8 +18,8 @@ attrs! {
     /// Runs `body` once for each step of sequences, along their first axis (ONNX `Scan`).
     ///
     /// The operands are the carried values, the sequences and the captures. The arguments of the
-    /// body are the carried values, the step's element of each sequence, and the captures. Its
-    /// results are the next carried values, then an element of each result sequence.
+    /// body are the carried values, the step's element of each sequence, and the captures. The
+    /// results of the body are the next carried values, then an element of each result sequence.
     ///
     /// ```
     /// # use std::collections::BTreeMap;

@@ -19,7 +19,7 @@ use crate::types::{TensorType, Type};
 
 attrs! {
     /// For each row, the sum of the updates with its index, in order; 0 for rows without updates.
-    /// It is the adjoint of `Gather` along axis 0. Negative indices count from the end.
+    /// The operator is the adjoint of `Gather` along axis 0. Negative indices count from the end.
     ///
     /// ```
     /// # use std::collections::BTreeMap;

@@ -16,7 +16,7 @@ use crate::types::{TensorType, Type};
 
 attrs! {
     /// `data` with each update written to its position along all axes but one. Along that axis, its
-    /// index is the position. It equals ONNX `ScatterElements` and PyTorch `scatter` and
+    /// index is the position. The operator equals ONNX `ScatterElements` and PyTorch `scatter` and
     /// `scatter_reduce`: with axis 1, `y[i, idx[i, j]] = updates[i, j]`. Negative indices count
     /// from the end.
     ///

@@ -9,8 +9,8 @@ use std::ops::{Add, Div, Mul, Neg, Sub};
 pub const TILE: usize = 16;
 /// Length of a camera block: the view matrix, the focal lengths and principal point in pixels, the
 /// near and far depth, and the background. The view matrix maps world to camera coordinates (x
-/// right, y down, z forward). It has four rows, of which the last is not read. Pixel `i` is centred
-/// at `i + 0.5`.
+/// right, y down, z forward). The view matrix has four rows, of which the last is not read. Pixel
+/// `i` is centred at `i + 0.5`.
 pub const CAMERA_LEN: usize = 25;
 /// Offset of the background in a camera block.
 pub const BACKGROUND_AT: usize = 22;
@@ -342,8 +342,8 @@ impl<T: ProjectionFloat> Gaussian<'_, T> {
         })
     }
 
-    /// Projects the Gaussian to a camera's image of these sizes. `None` if it is not finite, not
-    /// between the near and far depth, or in no tile.
+    /// Projects the Gaussian to a camera's image of these sizes. `None` if the Gaussian is not
+    /// finite, not between the near and far depth, or in no tile.
     pub fn project(
         &self,
         camera: &PinholeCamera<T>,

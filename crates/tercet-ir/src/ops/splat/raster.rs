@@ -9,7 +9,8 @@ use crate::scalar::Scalar;
 pub const MIN_ALPHA: f64 = 1.0 / 255.0;
 /// Maximum alpha of a splat in a pixel.
 pub const GREATEST_ALPHA: f64 = 0.99;
-/// Minimum transmittance; a pixel stops before the splat that would go below it.
+/// Minimum transmittance; a pixel stops before the splat that would reduce its transmittance below
+/// this value.
 pub const MIN_TRANSMITTANCE: f64 = 1e-4;
 
 /// The alpha of a splat in the pixel in column `x` and row `y`; `None` if it is skipped.

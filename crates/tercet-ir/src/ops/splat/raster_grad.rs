@@ -9,11 +9,11 @@
 //! dL/da_i = T_i g c_i - (g C + h T - sum_(j <= i) a_j T_j g c_j) / (1 - a_i)
 //! ```
 //!
-//! This is Kerbl et al. 2023, appendix C, evaluated front to back. The contribution behind a splat
-//! is the pixel's colour minus the contributions up to the splat. The splats and their order are
-//! those of the forward pass. `a = min(o exp(p), 0.99)` passes its cotangent at its bound but not
-//! beyond. Skipped splats have no cotangent. The depth determines only the order, so its cotangent
-//! is 0.
+//! These formulas are those of Kerbl et al. 2023, appendix C, evaluated front to back. The
+//! contribution behind a splat is the pixel's colour minus the contributions up to the splat. The
+//! splats and their order are those of the forward pass. `a = min(o exp(p), 0.99)` passes its
+//! cotangent at its bound but not beyond. Skipped splats have no cotangent. The depth determines
+//! only the order, so its cotangent is 0.
 
 use super::raster::{GREATEST_ALPHA, drawn, for_each_covering_splat};
 use super::{DTYPES, FOOTPRINT_LEN, SPLAT_LEN, cases_grad, expect_image, expect_sizes};

@@ -2,10 +2,11 @@
 //! converted anyway.
 //!
 //! CLIP approximates GELU by `x sigmoid(1.702 x)`, which is SiLU between two scalar
-//! multiplications. Without this pass they prevent the fusion of the SiLU into the preceding
-//! matmul. F32 parameters that are converted to a narrower type are scaled before they are rounded.
-//! Their accuracy is therefore unchanged, and the scaling is computed once. Weights that are not
-//! converted remain unchanged, because scaling them would need a copy.
+//! multiplications. Without this pass, the two multiplications prevent the fusion of the SiLU into
+//! the preceding matmul. F32 parameters that are converted to a narrower type are scaled before
+//! they are rounded. The accuracy of these weights is therefore unchanged, and the scaling is
+//! computed once. Weights that are not converted remain unchanged, because scaling them would need
+//! a copy.
 
 use std::collections::{HashMap, HashSet};
 

@@ -4,9 +4,9 @@
 //! query heads are rows of one matmul, which therefore also sums over a group.
 //!
 //! For F16 and BF16 the attention weights are recomputed from the saved log-sum-exp. For wider
-//! dtypes they are a softmax, and `delta` is the sum of `p dp`. Both equal the operands by
-//! definition, but do not contain the roundings of `y`, so cotangents that are mathematically zero
-//! are exactly zero.
+//! dtypes the weights are recomputed by a softmax, and `delta` as the sum of `p dp`. These values
+//! equal the saved operands by definition, but do not contain the roundings of `y`, so cotangents
+//! that are mathematically zero are exactly zero.
 
 use super::{AttentionRuleOperands, masked, operands, scores};
 use crate::dtype::DType;
@@ -173,8 +173,8 @@ impl AttentionGradOperands {
         b.reshape(x, shape)
     }
 
-    /// `by` transposed times a per-query value. It is computed as the transpose of the reversed
-    /// product: transposing `x`, which has few columns, is cheaper than transposing `by`.
+    /// `by` transposed times a per-query value. The product is computed as the transpose of the
+    /// reversed product: transposing `x`, which has few columns, is cheaper than transposing `by`.
     fn transposed_product(&self, b: &mut LegalizeBuilder<'_>, x: Value, by: Value) -> ValueResult {
         let x = self.rows(b, x)?;
         let turned = b.transpose_last_two(x)?;

@@ -1,6 +1,6 @@
 //! NHWC convolution of any windows as an indirect GEMM: the kernel reads each tap of each window
-//! through a pointer table. It multiplies the channels at each address with part of a packed weight
-//! panel.
+//! through a pointer table. The kernel multiplies the channels at each address with part of a
+//! packed weight panel.
 //!
 //! A task computes a block of windows for some panels. Partial sums of long chains are accumulated
 //! in y; the epilogue runs after the last part.

@@ -46,8 +46,8 @@ impl I16CodeFormat {
 
 /// A panel: 16 rows of W and a range of k.
 pub(super) struct I16WeightPanel<'a> {
-    /// Weights `[k / 2, 16]`: a word has two adjacent weights of a row. They are stored as float
-    /// bits, because the transpose moves floats.
+    /// Weights `[k / 2, 16]`: a word has two adjacent weights of a row. Words are stored as the
+    /// bits of floats, because the transpose moves floats.
     words: &'a mut [f32],
     /// The weights before the transpose, row by row, [`WORDS`] words each.
     rows: &'a mut [f32],

@@ -133,7 +133,7 @@ unsafe fn encode(
 }
 
 /// Smallest power-of-two scale for which all rounded elements are at most [`MAX`], and its inverse.
-/// Both are zero if all elements are zero. `None` if an element is not finite.
+/// If all elements are zero, scale and inverse are zero. `None` if an element is not finite.
 #[inline(always)]
 fn scale_of(x: &[f32]) -> Option<(f32, f32)> {
     // Magnitudes are compared by their bits; the bits of NaN and infinity exceed those of all

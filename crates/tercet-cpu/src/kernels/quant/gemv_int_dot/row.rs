@@ -23,7 +23,7 @@ pub(in super::super) struct FixedPointRow<'a> {
 
 impl<'a> FixedPointRow<'a> {
     /// Converts the row `x` of whole groups, in `scratch` of [`scratch_len`](super::scratch_len)
-    /// floats. `None` if fixed point cannot represent it.
+    /// floats. `None` if fixed point cannot represent the row.
     ///
     /// # Safety
     /// The machine has AVX2.

@@ -28,8 +28,9 @@ pub(crate) fn gelu<S: Simd>(x: f32) -> f32 {
 /// Variant for levels without FMA, which cannot compensate rounding errors in f32.
 #[inline(always)]
 fn gelu64<S: Simd>(x: f32) -> f32 {
-    // `Phi(-|x|) = e^(-x^2/2) R(|x|)` keeps relative accuracy in the tail. It is computed in f64,
-    // because the rounding errors of the exponent and of R would add up to 7 ulp of the result.
+    // `Phi(-|x|) = e^(-x^2/2) R(|x|)` keeps relative accuracy in the tail. The product is computed
+    // in f64, because the rounding errors of the exponent and of R would add up to 7 ulp of the
+    // result.
     let v = f64::from(if x < -15.0 { -15.0 } else { x });
     let a = v.abs();
     let a = if a > 15.0 { 15.0 } else { a };

@@ -1,5 +1,5 @@
-//! Cases of one query over more keys than one GPU workgroup processes. They cover full and partial
-//! split-KV chunks, fully masked chunks, and data beyond the last key.
+//! Cases of one query over more keys than one GPU workgroup processes. The cases cover full and
+//! partial split-KV chunks, fully masked chunks, and data beyond the last key.
 
 use super::{AttentionCaseDims, AttentionOptionsFn, BASE, HEADS_FIRST, lens, random};
 use crate::case::{InputFill, OpCase};

@@ -152,8 +152,8 @@ fn many_queries() -> Vec<OpCase> {
 }
 
 /// 40 queries and keys; the values of keys 30 and 35 are not finite. `first` is the result of
-/// queries that attend to key 30 but not to 35. It is NaN in the decomposition, which turns
-/// infinities with nonzero weight into NaN.
+/// queries that attend to key 30 but not to 35. The decomposition turns infinities with nonzero
+/// weight into NaN, so there this result is NaN.
 fn not_finite(name: &str, first: f64, choose: AttentionOptionsFn) -> OpCase {
     OpCase::new(name, move |c| {
         let shape = [1, 40, 1, 8];
