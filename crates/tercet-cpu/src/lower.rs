@@ -480,7 +480,7 @@ pub(crate) fn find(graph: &Graph, node: &Node) -> Result<&'static CpuKernel, Str
 }
 
 /// True for inputs and states, and for operators of random numbers: their values differ per run.
-/// Everything that depends on them is computed in every run.
+/// Everything that depends on such a value is computed in every run.
 pub(crate) fn varies(op: &Op) -> bool {
     matches!(
         op,

@@ -166,7 +166,7 @@ const ROWS: [(&str, Element); 10] = [
     ("huge", |i| 1e30 * ((i * 37 % 101) as f32 - 50.0)),
 ];
 
-/// Rows that fixed point can represent, and rows that it cannot.
+/// Activation rows that fixed point can represent, and rows that fixed point cannot represent.
 #[test]
 fn one_row_of_any_magnitude() {
     const K: usize = 512;

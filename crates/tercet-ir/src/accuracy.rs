@@ -1,5 +1,6 @@
 //! The tolerance table: the maximum error of an executor against the reference interpreter, by
-//! accuracy class and dtype. Parity tests and `verify` read it; no other place defines a tolerance.
+//! accuracy class and dtype. Parity tests and `verify` read this table; no other place defines a
+//! tolerance.
 
 use std::fmt;
 

@@ -305,7 +305,8 @@ pub trait Executable: Send {
 
     /// Starts a run on these inputs; [`Executable::wait`] returns its results. The inputs are
     /// copied, except those that are unchanged since the previous run and are already on the GPU.
-    /// If a started run was not waited for, it is finished first and its results are dropped.
+    /// If an earlier run was started and not waited for, that run is finished first and its results
+    /// are dropped.
     ///
     /// # Errors
     /// [`RunError`] that names the input, output or symbol.
@@ -315,10 +316,10 @@ pub trait Executable: Send {
         wanted: OutputSelection<'_>,
     ) -> Result<(), RunError>;
 
-    /// Enqueues a run whose inputs are outputs of the run in flight. The device starts it without
-    /// waiting for the host. `carried` pairs each such input with an output of the run in flight of
-    /// the same type; `inputs` are all other inputs. [`Executable::wait`] returns the results of
-    /// the older run first. At most two runs are in flight.
+    /// Enqueues a run whose inputs are outputs of the run in flight. The device starts the new run
+    /// without waiting for the host. `carried` pairs each such input with an output of the run in
+    /// flight of the same type; `inputs` are all other inputs. [`Executable::wait`] returns the
+    /// results of the older run first. At most two runs are in flight.
     ///
     /// Returns false, without starting anything, if the executor cannot enqueue the run. Reasons:
     /// no run is in flight, or two already are; the sizes differ from those of the run in flight;
@@ -396,15 +397,15 @@ pub trait Executable: Send {
     /// [`RunError`] when the output does not exist, no run has completed, or memory is exhausted.
     fn output_on_device(&mut self, output: &str) -> Result<DeviceTensor, RunError>;
 
-    /// Releases the executable's reference to output memory that it has returned. The owner of
-    /// those tensors can then write to them without a copy. Outputs of that run may not be readable
-    /// afterwards ([`Executable::read_output_rows`], [`Executable::output_on_device`]).
+    /// Releases the executable's reference to output memory that it has returned. The owner of the
+    /// returned tensors can then write to their memory without a copy. Outputs of that run may not
+    /// be readable afterwards ([`Executable::read_output_rows`], [`Executable::output_on_device`]).
     fn release_outputs(&mut self);
 
     /// Binds an input to a tensor on the device, from the next run on. Runs may then omit the
-    /// input. If a run provides it anyway, the provided tensor is used for that run only. A binding
-    /// persists after [`Executable::reset`], and clones have it too. Sizes may differ between
-    /// bindings, within the bounds.
+    /// input. If a run provides the bound input anyway, the provided tensor is used for that run
+    /// only. A binding persists after [`Executable::reset`], and clones of the executable have the
+    /// same binding. Sizes may differ between bindings, within the bounds.
     ///
     /// # Errors
     /// [`RunError::UnknownName`], [`RunError::Type`]; [`RunError::OtherDevice`] for a tensor of

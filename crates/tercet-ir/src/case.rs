@@ -169,7 +169,8 @@ pub struct CaseGraph {
     pub sizes: Bindings,
     /// Upper bounds of the symbols.
     pub bounds: Bindings,
-    /// Expected values of outputs, by output index. The reference interpreter must produce them.
+    /// Expected values of outputs, by output index. The reference interpreter must produce these
+    /// values.
     pub expected: Vec<(usize, Vec<f64>)>,
     /// A part of the message of the run error that every executor must return.
     pub expected_fault: Option<&'static str>,

@@ -73,7 +73,7 @@ pub trait CustomOp: fmt::Debug + Send + Sync {
     /// Name of the operator: `library.operator`.
     fn name(&self) -> &str;
 
-    /// Names and values of the attributes. [`attrs!`](crate::attrs) derives them as
+    /// Names and values of the attributes. [`attrs!`](crate::attrs) derives these pairs as
     /// [`Attrs::to_literals`](crate::attr::Attrs::to_literals).
     fn attrs(&self) -> Vec<(&'static str, AttrLiteral)>;
 
@@ -155,7 +155,7 @@ pub struct WgslKernel {
     pub entry: String,
     /// Workgroup size declared by the entry point.
     pub workgroup: [u32; 3],
-    /// Indices of the results that it writes, in the order of their bindings.
+    /// Indices of the results that the kernel writes, in the order of their bindings.
     pub writes: Vec<usize>,
     /// The fields of the uniform block at binding 0.
     pub params: Vec<WgslParam>,

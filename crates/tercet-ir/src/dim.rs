@@ -291,7 +291,7 @@ impl Dim {
     }
 
     /// `self - other`; `None` on overflow or if the result is a negative constant. If a symbolic
-    /// result is negative for some sizes, `eval` reports it.
+    /// result is negative for some sizes, [`Dim::eval`] returns an error for those sizes.
     pub fn checked_sub(&self, other: &Dim) -> Option<Dim> {
         self.add_scaled(other, -1)
     }

@@ -96,7 +96,7 @@ impl<O> Gradient<O> {
 
 impl Graph {
     /// The gradients of a scalar loss with respect to values of the graph. Each gradient has the
-    /// type of its value. Appends the nodes that compute them.
+    /// type of its value. Appends the nodes that compute the gradients to the graph.
     ///
     /// ```
     /// use tercet_ir::{DType, Graph, Type};
@@ -173,7 +173,8 @@ impl Graph {
 
     /// The vector-Jacobian product: for each of the values, the sum over `outputs` of their
     /// cotangent times their derivative, with the value's type. `None` if no output depends on the
-    /// value, or only through operators with zero derivative. Appends the nodes that compute it.
+    /// value, or only through operators with zero derivative. Appends the nodes that compute the
+    /// products to the graph.
     ///
     /// # Errors
     /// As [`Graph::gradients`]; [`GradError::Cotangent`] when a cotangent's type differs from its

@@ -311,7 +311,7 @@ impl Graph {
     }
 
     /// Sets the original node of the nodes that are added next; `None` makes each node its own
-    /// origin. Code that rewrites a graph calls this before it adds nodes.
+    /// origin. Code that rewrites a graph calls this method before it adds nodes.
     pub fn add_for(&mut self, origin: Option<NodeOrigin>) {
         self.adding_for = origin;
     }

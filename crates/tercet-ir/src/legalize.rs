@@ -354,7 +354,8 @@ impl NodeOrigins {
     }
 }
 
-/// The origins of a graph's nodes. Passes, rules and narrowing update them: see [`Graph::origin`].
+/// The origins of a graph's nodes. Passes, rules and narrowing update origins: see
+/// [`Graph::origin`].
 pub fn origins(graph: &Graph) -> NodeOrigins {
     let nodes = graph.nodes().map(|(id, _)| Some(graph.origin(id)));
     let mut inside = HashMap::new();

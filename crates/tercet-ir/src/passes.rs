@@ -12,8 +12,9 @@
 //!   tolerance table. All other passes leave the reference's results bitwise unchanged (except NaN
 //!   payloads).
 //!
-//! Broadcasting is made explicit if needed. `fuse_elementwise` converts it to index maps. For a
-//! target that supports only equal shapes, the rules of [`crate::legalize`] insert `Expand` nodes.
+//! Broadcasting is made explicit if needed. `fuse_elementwise` converts broadcasting to index maps.
+//! For a target that supports only equal shapes, the rules of [`crate::legalize`] insert `Expand`
+//! nodes.
 
 mod channels_last;
 mod checkpoints;

@@ -8,9 +8,9 @@
 //! }
 //! ```
 //!
-//! `docs/reference/text-format.md` contains the grammar and the syntax of every operator. `Display` of
-//! [`Graph`](crate::Graph) prints a graph. [`parse`] and `str::parse` read it; [`parse_with`] also
-//! supports custom operators.
+//! `docs/reference/text-format.md` contains the grammar and the syntax of every operator. `Display`
+//! of [`Graph`](crate::Graph) prints a graph. [`parse`] and `str::parse` read a graph;
+//! [`parse_with`] also supports custom operators.
 
 mod lex;
 mod parse;

@@ -1,5 +1,6 @@
 //! The verifier of whole graphs. The verifier repeats the checks of
-//! [`Graph::add`](crate::Graph::add) on a finished graph. In debug builds it runs after each pass.
+//! [`Graph::add`](crate::Graph::add) on a finished graph. In debug builds the verifier runs after
+//! each pass.
 
 use std::collections::HashSet;
 

@@ -40,7 +40,8 @@ pub struct FloatControls {
 
 impl FloatControls {
     /// The module with `SignedZeroInfNanPreserve` for each float width that it declares and the
-    /// device supports. A module that is already so, or that declares no such float, is unchanged.
+    /// device supports. A module that already has the mode, or declares no float of these widths,
+    /// is unchanged.
     #[must_use]
     pub fn apply(self, module: Vec<u32>) -> Vec<u32> {
         let (mut capability_end, mut entry_end) = (HEADER, HEADER);

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::files;
 use crate::lower::{LowerError, RuntimeChecks, lower};
 
-/// Version of the lowering. Increase it with every change to the output of `lower.rs`.
+/// Version of the lowering. Increase this number with every change to the output of `lower.rs`.
 const LOWERING: u32 = 2;
 /// Version of naga; other versions may generate different code.
 const NAGA: &str = "30.0.1";
@@ -53,7 +53,7 @@ impl ModuleCache {
         }
     }
 
-    /// Same as [`lower`], but reads the module from the folder if it is there.
+    /// Same as [`lower`], but reads the module from the cache folder if the folder has it.
     ///
     /// # Errors
     /// Same as [`lower`].

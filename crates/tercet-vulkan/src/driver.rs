@@ -70,8 +70,8 @@ struct SharedResources {
 struct VulkanBuffers {
     /// Inputs, outputs, states and intermediate values.
     own: BufferAllocations,
-    /// Parameters and buffers prepared from them. Clones share them until one clone sets a
-    /// parameter.
+    /// The buffers of parameters, and buffers whose contents are prepared from parameters. Clones
+    /// share these buffers until one clone sets a parameter.
     params: Arc<BufferAllocations>,
     loaded: Arc<SharedResources>,
 }
@@ -247,7 +247,7 @@ impl VulkanDriver {
         // SAFETY: the command buffers are recorded, and every resource that they use lives until
         // the last submission has completed. The driver waits for a submission before the next one.
         // Only command buffers of loop stages and pipelined runs are submitted again before they
-        // have completed; they are recorded for that.
+        // have completed; these are recorded for simultaneous use.
         self.last = unsafe { self.shared.device.submit(commands) }?;
         self.counters.submissions += 1;
         Ok(())

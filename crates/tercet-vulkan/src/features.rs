@@ -1,8 +1,8 @@
 //! The features, extensions and limits of a device, and the subset in use.
 //!
-//! [`EnabledFeatures::query`] detects them. [`EnabledFeatures::create_device`] enables all detected
-//! features that kernels can use. [`EnabledFeatures::caps`] reports them to the planner.
-//! `offered.rs` queries the driver for its features.
+//! [`EnabledFeatures::query`] detects the features of a device. [`EnabledFeatures::create_device`]
+//! enables all detected features that kernels can use. [`EnabledFeatures::caps`] reports the
+//! enabled features to the planner. `offered.rs` queries the driver for its features.
 
 mod offered;
 
@@ -397,8 +397,8 @@ impl DeviceProperties {
     }
 
     /// Whether all workgroups of a dispatch start before those of a later dispatch. No
-    /// specification guarantees this. NVIDIA's driver was observed to do so, and software devices
-    /// execute dispatches one after the other.
+    /// specification guarantees this order. NVIDIA's driver was observed to start workgroups in
+    /// this order, and software devices execute dispatches one after the other.
     fn starts_in_order(&self, kind: VulkanDeviceKind) -> bool {
         kind == VulkanDeviceKind::Cpu || self.driver == vk::DriverId::NVIDIA_PROPRIETARY
     }

@@ -31,7 +31,7 @@ impl BufferMemory {
     }
 }
 
-/// A device buffer. Before it is dropped, the last submission that uses it must be done.
+/// A device buffer. Before a buffer is dropped, the last submission that uses it must be done.
 pub(crate) struct VulkanBuffer {
     pub(crate) buffer: vk::Buffer,
     allocation: Option<Allocation>,
@@ -55,7 +55,7 @@ impl Drop for VulkanBuffer {
 
 impl VulkanBuffer {
     /// Creates a buffer of at least `bytes` bytes, with all usages that programs need. `what` names
-    /// it in errors.
+    /// the buffer in errors.
     pub(crate) fn new(
         device: &Arc<VulkanDevice>,
         place: BufferMemory,
@@ -128,7 +128,8 @@ impl VulkanBuffer {
         slice.unwrap_or_default()
     }
 
-    /// As [`VulkanBuffer::bytes`], writable. The device must not use the buffer meanwhile.
+    /// As [`VulkanBuffer::bytes`], writable. The device must not use the buffer while the host
+    /// writes.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         let slice = self
             .allocation

@@ -41,8 +41,8 @@ impl VulkanReadback {
         self.reads.clear();
     }
 
-    /// Records the copies of `reads`, unless the commands already do that; true if they were
-    /// recorded.
+    /// Records the copies of `reads`, unless the recorded commands already copy them. Returns true
+    /// if commands were recorded.
     pub(crate) fn record<'m>(
         &mut self,
         device: &Arc<VulkanDevice>,

@@ -2,7 +2,8 @@
 //! for every run.
 //!
 //! Each command buffer begins with a barrier against all earlier work on the queue, so submissions
-//! need no semaphores between them. The barriers inside are those of [`GpuProgram::active_steps`].
+//! need no semaphores between them. The barriers between steps are those of
+//! [`GpuProgram::active_steps`].
 
 use std::sync::Arc;
 

@@ -61,7 +61,8 @@ fn backend() -> Option<VulkanBackend> {
 }
 
 fn planned(backend: &VulkanBackend, graph: &Graph, ordered_dispatches: bool) -> GpuProgram {
-    // CPU devices would select other kernels for such matmuls.
+    // The test overrides the device capabilities, because CPU devices would select other kernels
+    // for these matmuls.
     let caps = DeviceCaps {
         ordered_dispatches,
         device: DeviceCaps::h200().device,

@@ -1,7 +1,7 @@
 //! Tests of split-F16 matmuls of F32 operands (each value as two F16) against f64 sums. The tests
 //! cover transposed operands, edges, epilogues, batches, and values outside the split-F16 range.
 //!
-//! On a device without such cooperative matrices, the test prints the reason and passes.
+//! On a device without F16 cooperative matrices, the test prints the reason and passes.
 
 #![allow(clippy::unwrap_used, reason = "helper failures fail the test")]
 

@@ -2,7 +2,7 @@
 //! cover every tiling of prepacked weights at row edges, and every tiling whose last columns use
 //! split-K.
 //!
-//! On a device without such cooperative matrices, or with another fragment layout, the test prints
+//! On a device without F16 cooperative matrices, or with another fragment layout, the test prints
 //! the reason and passes.
 
 #![allow(clippy::unwrap_used, reason = "helper failures fail the test")]

@@ -246,9 +246,9 @@ impl WgpuBackend {
         self.load_with(Arc::new(program), options.bounds.clone(), checks)
     }
 
-    /// Loads a compiled program onto the device. `bounds` are the symbol bounds it was planned for.
-    /// The shaders of the program keep all runtime checks, because the program may come from any
-    /// source.
+    /// Loads a compiled program onto the device. `bounds` are the symbol bounds that the program
+    /// was planned for. The shaders of the program keep all runtime checks, because the program may
+    /// come from any source.
     ///
     /// # Errors
     /// [`CompileError`] with the name of the kernel that fails, or of the buffer that exceeds the
@@ -289,8 +289,8 @@ impl WgpuBackend {
         }
     }
 
-    /// Destroys the device. All its executables then fail with [`tercet_ir::RunError::DeviceLost`];
-    /// using and dropping them stays safe.
+    /// Destroys the device. All executables of the device then fail with
+    /// [`tercet_ir::RunError::DeviceLost`]; using and dropping them stays safe.
     pub fn destroy(&self) {
         self.gpu.destroy();
     }

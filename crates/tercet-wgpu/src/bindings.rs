@@ -37,10 +37,10 @@ pub(crate) struct StorageBinding {
 /// What [`bindings`] does with writable arguments whose byte ranges overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OverlapPolicy {
-    /// Merge them into one binding, as WebGPU requires.
+    /// Overlapping arguments are merged into one binding, as WebGPU requires.
     Merged,
-    /// Leave them separate, because the kernel's code cannot be rewritten. Native devices accept
-    /// overlaps.
+    /// Overlapping arguments keep separate bindings, because the kernel's code cannot be rewritten.
+    /// Native devices accept overlaps.
     Unchanged,
 }
 

@@ -26,8 +26,8 @@ pub(crate) struct BufferError {
 pub(crate) struct WgpuBuffers {
     /// Constants; shared by all clones.
     consts: Arc<BTreeMap<ProgramBuffer, wgpu::Buffer>>,
-    /// Parameters and buffers prepared from them. Clones share them until one clone sets a
-    /// parameter.
+    /// The buffers of parameters, and buffers whose contents are prepared from parameters. Clones
+    /// share these buffers until one clone sets a parameter.
     params: Arc<BTreeMap<ProgramBuffer, wgpu::Buffer>>,
     own: BTreeMap<ProgramBuffer, wgpu::Buffer>,
     empty: wgpu::Buffer,

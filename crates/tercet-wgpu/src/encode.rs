@@ -21,8 +21,8 @@ pub(crate) struct SharedExecutableState {
     pub(crate) program: Arc<GpuProgram>,
     pub(crate) commands: WgpuCommandList,
     pub(crate) pipelines: Vec<Arc<WgpuPipeline>>,
-    /// True if the program sets the barriers between its dispatches. If shaders are checked it is
-    /// false, and wgpu inserts barriers.
+    /// True if the program sets the barriers between its dispatches. If shaders are checked, this
+    /// is false, and wgpu inserts barriers.
     pub(crate) has_explicit_barriers: bool,
 }
 
@@ -142,8 +142,9 @@ impl SharedExecutableState {
                 {
                     continue;
                 }
-                // Only active steps should have a grid with threads. If another step has one, its
-                // dependencies are unknown, so it gets barriers before and after.
+                // Only active steps should have a grid with threads. If the step of a dispatch with
+                // threads is not active, its dependencies are unknown, so the dispatch gets
+                // barriers before and after.
                 waits.push(due || !is_known);
                 due = !is_known;
             }

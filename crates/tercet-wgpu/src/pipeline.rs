@@ -339,7 +339,8 @@ mod tests {
         assert_eq!(key(true), key(true));
     }
 
-    /// The replacement must match the text in the kernels, otherwise a browser would reject them.
+    /// The replaced text must match the text in the kernels, otherwise a browser would reject the
+    /// kernels.
     #[test]
     fn kernels_say_what_is_uniform_as_browsers_replace_it() {
         for text in [

@@ -1,8 +1,8 @@
 //! Rewrites the storage declarations of a WGSL kernel for the bindings of one dispatch.
 //!
 //! A kernel declares its inputs as `var<storage, read>`. If the dispatch also writes the same
-//! buffer, WebGPU requires that the binding is writable. If two such bindings overlap, they must be
-//! merged into one. The rewrite changes only declarations and names.
+//! buffer, WebGPU requires that the binding is writable. If two writable bindings overlap, they
+//! must be merged into one. The rewrite changes only declarations and names.
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -2,7 +2,7 @@
 //!
 //! WGSL kernels reach the device as SPIR-V that `tercet-spirv` generates, as in `tercet-vulkan`.
 //! The cache folder stores that SPIR-V, whereas wgpu would compile the source in every process. The
-//! driver's pipeline cache is stored next to it.
+//! driver's pipeline cache is stored next to the SPIR-V.
 
 #[cfg(not(any(target_os = "linux", target_os = "windows", target_os = "android")))]
 mod none {

@@ -1,8 +1,8 @@
 //! Uploads through reusable staging buffers.
 //!
 //! wgpu allocates a new staging buffer for each write, and the operating system must map and clear
-//! its pages. Loading a model takes hundreds of such writes. Two reusable buffers alternate
-//! instead: the host fills one while the device copies from the other.
+//! its pages. Loading a model takes hundreds of writes. Two reusable buffers alternate instead: the
+//! host fills one while the device copies from the other.
 
 use crate::buffers::create_buffer;
 use crate::device::{DeviceFault, WgpuDevice};

@@ -17,9 +17,9 @@ pub(crate) fn shader_module(
     };
     // SAFETY: the module is one of the kernels that `tercet_plan` generated for this call. User
     // kernels are created with checks instead. The generated kernels check every access against
-    // sizes in their parameter blocks. Slots are inside their buffers. All loop counters run to
-    // such a size or to a constant. The same kernels run unchecked on `tercet-vulkan`, where tests
-    // check the bytes around every slot.
+    // sizes in their parameter blocks. Slots are inside their buffers. All loop counters run to a
+    // size in the parameter block or to a constant. The same kernels run unchecked on
+    // `tercet-vulkan`, where tests check the bytes around every slot.
     unsafe { device.create_shader_module_trusted(source, checks) }
 }
 
@@ -59,8 +59,8 @@ pub(crate) fn driver_cache(device: &wgpu::Device, data: Option<&[u8]>) -> wgpu::
     unsafe { device.create_pipeline_cache(&descriptor) }
 }
 
-/// Enables the features that wgpu calls experimental. The device needs them for modules with
-/// cooperative matrices.
+/// Enables the features that wgpu calls experimental. The device needs experimental features for
+/// modules with cooperative matrices.
 pub(crate) fn experimental() -> wgpu::ExperimentalFeatures {
     // SAFETY: cooperative matrices are the only experimental feature requested, and no shader that
     // wgpu compiles uses them.

@@ -7,8 +7,8 @@
 //! - wgpu lets the driver choose the subgroup size of each pipeline. Kernels with cooperative
 //!   matrices, and kernels that assume a subgroup size, require a known one
 //!   ([`PipelineOptions::subgroup`]).
-//! - wgpu enables robust buffer access. Tercet kernels check their own bounds, so it is disabled
-//!   ([`PipelineOptions::unchecked`]).
+//! - wgpu enables robust buffer access. Tercet kernels check their own bounds, so robust buffer
+//!   access is disabled ([`PipelineOptions::unchecked`]).
 //! - wgpu inserts a barrier between any two dispatches that write the same buffer, even if the
 //!   ranges are disjoint. A program records the true dependencies between its steps ([`grouped`]).
 

@@ -185,7 +185,7 @@ fn const_bytes(consts: &[Option<Tensor>], c: usize) -> &[u8] {
 }
 
 /// Range of the arena that a step writes. `at` is the index of the result that is stored there; for
-/// scratch memory it is the number of results.
+/// scratch memory, `at` is the number of results.
 #[derive(Clone, Copy)]
 struct WrittenRange {
     at: usize,

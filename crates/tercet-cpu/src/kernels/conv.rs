@@ -73,8 +73,8 @@ impl ConvShape {
         match self.channels {
             _ if !self.windows.is_compact() => ConvAlgorithm::Columns,
             1 if self.groups >= MANY || self.groups >= self.m => ConvAlgorithm::Depthwise,
-            // With one tap, the im2col columns are elements of x. Packing them costs less than the
-            // transpose of the sums that `direct` needs.
+            // With one tap, the im2col columns are elements of x. Packing the columns costs less
+            // than the transpose of the sums that `direct` needs.
             1.. if self.m >= MANY && self.windows.taps() > 1 => ConvAlgorithm::Direct,
             _ => ConvAlgorithm::Columns,
         }

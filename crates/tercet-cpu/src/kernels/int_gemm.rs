@@ -65,7 +65,7 @@ fn unpack_pair(pair: i32) -> (i32, i32) {
 
 /// True if all elements fit in 16 bits.
 fn fit(x: &[i32]) -> bool {
-    // Branch-free, so that the compiler vectorizes it.
+    // This loop has no branches, so that the compiler vectorizes it.
     x.iter()
         .fold(0, |beyond, x| beyond | (i32::from(*x as i16) ^ x))
         == 0

@@ -1,7 +1,8 @@
 //! SIMD levels, and the vector abstraction that the hand-written kernels share.
 //!
-//! `Simd` has one implementation per level. A kernel body is written once, generic over it and
-//! `#[inline(always)]`. [`simd_dispatch`] instantiates it under the level's `#[target_feature]`.
+//! `Simd` has one implementation per level. A kernel body is written once, generic over `Simd` and
+//! `#[inline(always)]`. [`simd_dispatch`] instantiates the body under the level's
+//! `#[target_feature]`.
 
 use std::sync::OnceLock;
 

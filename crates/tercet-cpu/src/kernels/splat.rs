@@ -68,7 +68,7 @@ impl SplatTile {
 }
 
 simd_dispatch!(
-    /// Blends a splat behind those already drawn.
+    /// Blends a splat into the tile, behind the splats that were drawn before.
     pub fn blend(tile: &mut SplatTile, splat: &RasterSplat, limits: BlendLimits) = body
 );
 

@@ -32,8 +32,8 @@ pub struct SplatGradTile {
 }
 
 impl SplatGradTile {
-    /// A tile whose first pixel is at this column and row of the image. Pixels are closed until
-    /// they are set.
+    /// A tile whose first pixel is at this column and row of the image. Pixels take no splats until
+    /// [`SplatGradTile::set`] opens them.
     #[must_use]
     pub fn at(column: usize, row: usize) -> SplatGradTile {
         let empty = SplatGradPixelRow {

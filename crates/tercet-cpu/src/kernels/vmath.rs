@@ -2,8 +2,8 @@
 //!
 //! Each function maps slices of equal length element by element. Transcendental functions are
 //! within 2 ulp of the exact value (3 for silu and gelu) at every SIMD level. All functions follow
-//! IEEE 754 for NaN, infinities and signed zeros. The bodies are in `scalar`; the compiler
-//! vectorizes them once per level.
+//! IEEE 754 for NaN, infinities and signed zeros. The function bodies are in `scalar`; the compiler
+//! vectorizes each body once per level.
 //!
 //! # Panics
 //! All functions panic if the slices differ in length.

@@ -49,8 +49,8 @@ pub(crate) struct WorkerPool(Arc<WorkerPoolShared>);
 /// State that callers and helpers share.
 pub(crate) struct WorkerPoolShared {
     slots: [WorkerJobSlot; SLOTS],
-    /// Number of jobs that callers have posted so far. A helper compares it with the last value it
-    /// saw, to detect new jobs.
+    /// Number of jobs that callers have posted so far. A helper compares this number with the last
+    /// one that it saw, to detect new jobs.
     posted: AtomicUsize,
     /// Number of outermost callers (not inside another job) with a posted job.
     callers: AtomicUsize,
@@ -75,7 +75,7 @@ struct WorkerJobSlot {
     /// [`PLACE`] times the number of helpers that may still join the job, plus the number of
     /// helpers working on it.
     state: AtomicU64,
-    /// The job. The caller that owns the slot writes it while `state` is 0.
+    /// The job. The caller that owns the slot writes the job while `state` is 0.
     job: UnsafeCell<Option<WorkerJobFn<'static>>>,
     /// Maximum threads for kernels inside the job; written under the same conditions as `job`.
     max_threads: AtomicUsize,
@@ -89,7 +89,8 @@ struct WorkerJobSlot {
 const PLACE: u64 = 1 << 32;
 
 // SAFETY: only the caller that owns the slot writes `job`, while `state` is 0. Only helpers that
-// joined the job by changing `state` read `job`. The reference in it may be shared between threads.
+// joined the job by changing `state` read `job`. The reference in `job` may be shared between
+// threads.
 unsafe impl Sync for WorkerJobSlot {}
 
 /// Worker pool for the kernels on a thread.

@@ -1,5 +1,5 @@
-//! `Recurrence`: one thread processes all time steps of a few batch rows. At each step it reads the
-//! weights once for all of these rows.
+//! `Recurrence`: one thread processes all time steps of a few batch rows. At each step the thread
+//! reads the weights once for all of its rows.
 #![allow(unsafe_code, reason = "tasks write rows of several results")]
 
 use tercet_ir::ops::Recurrence;

@@ -5,7 +5,7 @@
 //! operators and dtypes that use this kernel. Other kernels call the reference implementation if
 //! operand data is invalid, so that error messages are defined in one place.
 //!
-//! Operators that use it, with their dtypes ("in part": only some cases):
+//! Operators that use `reference_eval`, with their dtypes ("in part": only some cases):
 //!
 //! - `top_k`: f64, i64
 //! - `sort`: f64, i64

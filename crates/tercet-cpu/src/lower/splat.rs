@@ -1,8 +1,9 @@
 //! `GaussianSplatPrepare` and `GaussianSplatRasterize` in F32: projects splats, then rasterizes
 //! rows of tiles in parallel.
 //!
-//! Rasterization sorts all visible splats once by depth. From that list it selects the splats of
-//! each row of tiles, and then those of each tile. The scratch memory has a fixed size.
+//! Rasterization sorts all visible splats once by depth. From the sorted list, it selects the
+//! splats of each row of tiles, and from those the splats of each tile. The scratch memory has a
+//! fixed size.
 #![allow(unsafe_code, reason = "rows of tiles write disjoint rows of the image")]
 
 use bytemuck::cast_slice_mut;

@@ -21,7 +21,8 @@ const MAX_BANDS: usize = 16;
 /// 32-bit words of scratch memory per splat and band: nine gradient sums, and an entry in the list
 /// of splats of a row of tiles.
 const BAND_WORDS: usize = 10;
-/// Maximum scratch words of all bands. To stay below it, many splats reduce the number of bands.
+/// Maximum scratch words of all bands. If there are many splats, fewer bands are used to stay below
+/// this number.
 const MAX_WORDS: usize = 1 << 26;
 /// Number of splats in a task that adds the sums of all bands.
 const BLOCK: usize = 256;

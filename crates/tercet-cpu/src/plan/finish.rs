@@ -141,7 +141,8 @@ fn share(
             program.operands[operand].absent = true;
         }
     }
-    // A slot may share a slot that itself shares another one; follow such chains to their end.
+    // A slot may share a slot that itself shares a third one; the last slot of such a chain is the
+    // memory of all.
     for s in 0..homes.len() {
         while let MemoryRoot::Slot(next) = homes[s]
             && homes[next] != homes[s]

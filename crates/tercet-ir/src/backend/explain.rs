@@ -47,7 +47,7 @@ pub struct Explanation {
     /// Number of kernel calls that prepare parameters, once.
     pub prepare: usize,
     /// Number of steps that run on the host although the target is a GPU. GPU programs cannot
-    /// contain such steps: an unsupported node is a compile error.
+    /// contain steps on the host: an unsupported node is a compile error.
     pub host_fallbacks: usize,
     /// Memory by purpose, in bytes at the symbols' upper bounds.
     pub bytes: Vec<(&'static str, u64)>,

@@ -29,9 +29,9 @@ pub struct CompileOptions {
     /// Intermediate values that can be read after a run, in addition to the outputs.
     pub retain: RetainValues,
     /// The dtype to which F32 activations may be rounded in matmuls with quantized weights or
-    /// weights of this dtype: `F16` or `BF16`. No rounding by default. Executors use it if the
-    /// device multiplies that dtype faster; accumulation and results remain F32. A number beyond
-    /// the range of F16 becomes an infinity.
+    /// weights of this dtype: `F16` or `BF16`. No rounding by default. Executors round to this
+    /// dtype if the device multiplies it faster; accumulation and results remain F32. A number
+    /// beyond the range of F16 becomes an infinity.
     pub matmul_precision: Option<DType>,
 }
 
@@ -75,10 +75,10 @@ impl CompileOptions {
 /// The values of a graph that can be read after a run.
 ///
 /// Each retained value becomes an additional output ([`RetainValues::add_outputs`] gives the
-/// names). Every executor therefore retains it in the same form, in memory that lives until the end
-/// of the run. In this mode no passes run: no node is fused, folded or merged, so values correspond
-/// to the original graph. Values of nested graphs (`if`, `while`, `scan`) are not included, but the
-/// results of such nodes are.
+/// names). Every executor therefore retains the value in the same form, in memory that lives until
+/// the end of the run. In this mode no passes run: no node is fused, folded or merged, so values
+/// correspond to the original graph. Values of nested graphs (`if`, `while`, `scan`) are not
+/// included, but the results of such nodes are.
 ///
 /// ```
 /// use tercet_ir::{DType, Graph, RetainValues, Type};

@@ -252,8 +252,8 @@ fn type_of<'a>(inputs: &[(&str, &'a TensorType)], at: usize, name: &str) -> Opti
 }
 
 /// An input for the error message about conflicting sizes of a symbol. Inputs are bound in the
-/// order of the signature, so it is usually the one that set the symbol first. Any other input that
-/// contains the symbol explains the conflict too.
+/// order of the signature, so the input that this function finds is usually the one that set the
+/// symbol first. Any other input that contains the symbol explains the conflict too.
 fn first_use(inputs: &[(&str, &TensorType)], second: &Port, symbol: &Symbol) -> String {
     let other = inputs.iter().find(|(n, _)| *n != second.name);
     other.map_or_else(

@@ -13,8 +13,8 @@ use crate::types::{TensorType, Type};
 
 attrs! {
     /// Selects `k` experts for each row of logits (DeepSeek-AI, "DeepSeek-V3", 2024). From F32
-    /// `logits [rows, experts]` and `bias [experts]` it computes F32 `[rows, 2 k]`: the expert
-    /// indices, then their weights.
+    /// `logits [rows, experts]` and `bias [experts]` the operator computes F32 `[rows, 2 k]`: the
+    /// expert indices, then their weights.
     ///
     /// The selection score of an expert is `sigmoid(logit) + bias`. A group is `experts / groups`
     /// consecutive experts. The score of a group is the sum of its two largest selection scores; if

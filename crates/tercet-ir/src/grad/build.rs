@@ -216,8 +216,8 @@ impl Graph {
         self.scan(ones, count)
     }
 
-    /// Returns values whose shapes together contain each symbol of these types as a dimension. As
-    /// captures, they let a nested graph use those symbols.
+    /// Returns values whose shapes together contain each symbol of these types as a dimension. If a
+    /// nested graph captures these values, it can use the symbols.
     pub(crate) fn with_symbols(&mut self, types: &[Type]) -> Result<Vec<Value>, OpError> {
         let mut symbols = Vec::new();
         for ty in types {

@@ -122,8 +122,8 @@ impl Graph {
 
     /// [`Self::batch_statistics_norm`] with running statistics. Each run replaces the states `mean`
     /// and `variance`, `[C]`, F32 (F64 for F64), by `(1 - momentum) state + momentum statistic`,
-    /// with the unbiased variance. [`Graph::batch_norm_inference`] normalizes with them afterwards.
-    /// States start as zeros, so the caller must set `variance` to ones.
+    /// with the unbiased variance. [`Graph::batch_norm_inference`] normalizes with the running
+    /// statistics afterwards. States start as zeros, so the caller must set `variance` to ones.
     ///
     /// In a training step with microbatches, each microbatch has separate statistics and updates
     /// the running ones in order. A failed run and a skipped training step leave the running

@@ -10,7 +10,8 @@
 //! - The final states of a scan, which reads the initial states once, head by head.
 //! - The final rows of a causal convolution, which reads the previous rows first.
 //!
-//! The same applies to an argument of a loop body and the result that replaces it.
+//! The result of a loop body can likewise be written into the memory of the argument that it
+//! replaces.
 
 use std::collections::{HashMap, HashSet};
 

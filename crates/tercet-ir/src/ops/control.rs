@@ -1,9 +1,9 @@
 //! Control flow: operators with nested graphs.
 //!
-//! Only the taken branches and iterations run, and only they can fail. An error inside names the
-//! operator, the attribute that holds the graph, and the node in it. Random numbers depend on seed,
-//! stream, element and run, as elsewhere. Every iteration of a loop therefore draws the same
-//! numbers.
+//! Only the taken branches and iterations run, and only they can fail. An error inside a nested
+//! graph names the operator, the attribute that holds the graph, and the node in the graph. Random
+//! numbers depend on seed, stream, element and run, as elsewhere. Every iteration of a loop
+//! therefore draws the same numbers.
 
 mod branch;
 mod cases;

@@ -423,7 +423,7 @@ impl OpSpec for DynamicUpdateSlice {
 
 impl Graph {
     /// The window of `sizes` of `x`, of any dtype, at `starts` (`I32` or `I64`, one for each axis).
-    /// The starts are clamped so that it fits; negative ones count from the end.
+    /// The starts are clamped so that the window fits; negative starts count from the end.
     ///
     /// # Errors
     /// [`OpError`] when there is not one size and one start for each axis, or the window is larger
@@ -439,8 +439,8 @@ impl Graph {
     }
 
     /// `x` with the window at `starts` (`I32` or `I64`, one for each axis) replaced by `update`, of
-    /// the same dtype and rank. The starts are clamped so that it fits; negative ones count from
-    /// the end.
+    /// the same dtype and rank. The starts are clamped so that `update` fits; negative starts count
+    /// from the end.
     ///
     /// # Errors
     /// [`OpError`] when dtypes or ranks differ or `update` is larger than `x`. If sizes are

@@ -102,7 +102,7 @@ spelled! {
 pub const MAX_RESIZED: usize = 3;
 
 attrs! {
-    /// The operand resampled along some axes. Positions outside it read its edge.
+    /// The operand resampled along some axes. Positions outside the operand read its edge.
     ///
     /// ```
     /// # use std::collections::BTreeMap;

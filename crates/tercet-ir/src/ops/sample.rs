@@ -20,14 +20,14 @@ attrs! {
     /// One sampled index per row of logits, or with temperature 0 the index of the maximum.
     ///
     /// A row's logits are sorted in descending order, ties by the lower index. The first `top_k`
-    /// remain. The weight of a logit is `exp((logit - greatest) / temperature)`, where `greatest`
-    /// is the maximum of the row. The shortest prefix whose weight reaches `top_p` of the total
-    /// remains, at least one. The row draws one number `u` in `[0, 1)`, element `row` of its random
-    /// stream with 24 bits. The result is the first index at which the running weight exceeds `u`
-    /// times the remaining total.
+    /// logits remain. The weight of a logit is `exp((logit - greatest) / temperature)`, where
+    /// `greatest` is the maximum of the row. Then the shortest prefix whose weight reaches `top_p`
+    /// of the total remains, at least one logit. The row draws one number `u` in `[0, 1)`, element
+    /// `row` of its random stream with 24 bits. The result is the first index at which the running
+    /// weight exceeds `u` times the remaining total.
     ///
     /// A NaN counts as `-inf`. `-inf` is never drawn if the row has another logit; a row of only
-    /// `-inf` gives 0. If a row has `+inf`, only those are drawn, with equal probability.
+    /// `-inf` gives 0. If a row has logits `+inf`, only these are drawn, with equal probability.
     ///
     /// ```
     /// # use std::collections::BTreeMap;

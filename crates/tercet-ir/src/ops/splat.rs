@@ -16,9 +16,9 @@
 //!
 //! Executors compute these thresholds in F32. If a number is within rounding error of a threshold,
 //! one executor may draw a splat that another omits. The difference at the alpha threshold is up to
-//! about one step of an 8-bit image. At a tile boundary it is the part of a splat beyond three
-//! standard deviations (at most 1.1 %). The test cases keep a distance from thresholds, which a
-//! test measures. Away from thresholds the tolerance class holds.
+//! about one step of an 8-bit image. At a tile boundary the difference is the part of a splat
+//! beyond three standard deviations (at most 1.1 %). The test cases keep a distance from
+//! thresholds, which a test measures. Away from thresholds the tolerance class holds.
 
 mod cases;
 mod cases_grad;

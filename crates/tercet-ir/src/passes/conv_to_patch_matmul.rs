@@ -34,7 +34,7 @@ struct PatchConv {
     inner: Vec<NodeId>,
 }
 
-/// Rewrites such convolutions to matmuls.
+/// Rewrites convolutions with adjacent, non-overlapping windows to patch matmuls.
 pub(super) fn patches(graph: &Graph) -> Result<Graph, CompileError> {
     let (live, uses) = (live_nodes(graph), ValueUses::new(graph));
     let found = graph.nodes().filter(|(id, _)| live[id.index()]);

@@ -6,8 +6,8 @@
 //!   of a scalar, for example, is cheaper for its reader.
 //! - Contractions of large constants, because the executor's kernels are faster than the reference.
 //! - Random operators, because their results depend on the run.
-//! - Nodes whose evaluation fails, for example because of an index out of range. Such nodes fail at
-//!   run time with the same error on every executor.
+//! - Nodes whose evaluation fails, for example because of an index out of range. In a run, their
+//!   evaluation then fails with the same error on every executor.
 //! - Nodes with nested graphs. Only an `If` with a constant predicate is replaced by the taken
 //!   branch.
 

@@ -137,7 +137,7 @@ fn move_up(graph: &Graph, roots: &HashMap<NodeId, RowSelection>) -> Result<Graph
     })
 }
 
-/// Selects these rows of an old value.
+/// Adds the node that selects these rows of a value of the old graph.
 fn rows(
     rw: &mut Rewriter<'_>,
     of: Value,

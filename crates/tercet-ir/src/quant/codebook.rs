@@ -3,7 +3,7 @@
 //! of nonuniform levels.
 //!
 //! Signs are a byte for 8 weights: bit `i` is set if weight `i` is negative. If the number of minus
-//! signs is always even, 7 bits encode such a byte. Every product is exact in F32.
+//! signs is always even, 7 bits encode a byte of signs. Every product is exact in F32.
 
 use super::grids::{IQ1, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, iq4_levels};
 use super::{f16_at, scales};

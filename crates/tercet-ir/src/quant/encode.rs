@@ -227,8 +227,8 @@ fn step_32(x: &[f32; 32], bits: u32, to: &mut Vec<u8>) {
 /// Quantizes a block to Q4_1 or Q5_1.
 fn step_and_minimum_32(x: &[f32; 32], bits: u32, to: &mut Vec<u8>) {
     let most = ((1u32 << bits) - 1) as f32;
-    // In these formats the minimum is added and may be positive. After subtracting it, all values
-    // are at least 0.
+    // In these formats the minimum is added and may be positive. After the minimum is subtracted,
+    // all values are at least 0.
     let least = x.iter().fold(f32::INFINITY, |m, &x| m.min(x));
     let [d, m] = step_and_minimum(&x.map(|x| x - least), most);
     let (d, m) = (f16::from_f32(d), f16::from_f32(least - m));

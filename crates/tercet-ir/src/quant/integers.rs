@@ -1,9 +1,9 @@
 //! Tercet's integer formats in blocks of 128. Data that is read together is aligned to 4 bytes.
 //! Groups of any multiple of 32 weights, as other tools produce them, repeat their scale.
 //!
-//! A block begins with four f16 scales, one for each 32 weights. Formats with zero points have four
-//! bytes of them next. Then follow the quantized values, as bytes or nibbles. Byte `16 g + j` of
-//! the nibbles holds element `32 g + j` in its low half and `32 g + 16 + j` in its high half.
+//! A block begins with four f16 scales, one for each 32 weights. In formats with zero points, four
+//! bytes of zero points follow. Then follow the quantized values, as bytes or nibbles. Byte `16 g +
+//! j` of the nibbles holds element `32 g + j` in its low half and `32 g + 16 + j` in its high half.
 
 use super::{QuantError, Scheme, f16_at, greatest, quantize, scaled};
 

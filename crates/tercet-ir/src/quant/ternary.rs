@@ -5,7 +5,7 @@ use super::f16_at;
 const LEN: usize = 256;
 
 /// The ternary digit for 3^`n` of a byte with five digits, most significant first. The byte is
-/// `ceil(256 v / 243)` for the number `v` of these digits. Multiplying it by `3^n` modulo 256
+/// `ceil(256 v / 243)` for the number `v` of these digits. Multiplying the byte by `3^n` modulo 256
 /// therefore gives the fraction that begins with digit `n`.
 fn digit(byte: u8, n: u32) -> u8 {
     let fraction = byte.wrapping_mul(3u8.pow(n));
@@ -13,8 +13,8 @@ fn digit(byte: u8, n: u32) -> u8 {
 }
 
 /// TQ1_0, `d (t - 1)`: 48 bytes of five digits each, 4 of four, d. Elements `32 n ..` of the first
-/// 160 are the digits `n` of bytes 0 to 31. Elements `16 n ..` of the next 80 are those of bytes 32
-/// to 47. Elements `4 n ..` of the last 16 are those of bytes 48 to 51.
+/// 160 are the digits `n` of bytes 0 to 31. Elements `16 n ..` of the next 80 are the digits `n` of
+/// bytes 32 to 47. Elements `4 n ..` of the last 16 are the digits `n` of bytes 48 to 51.
 pub(super) fn tq1_0(b: &[u8; 54], out: &mut [f32; LEN]) {
     let d = f16_at(b, 52);
     let (first, rest) = out.split_at_mut(160);

@@ -150,8 +150,8 @@ fn by_axes(
         };
     }
     let mut order: Vec<usize> = (0..index.axes.len()).collect();
-    // Axes with a constant index have size 1 at this point. The transpose moves them to the front,
-    // and the reshape removes them.
+    // Axes with a constant index have size 1 at this point. The transpose moves these axes to the
+    // front, and the reshape removes them.
     order.sort_by_key(|&i| index.axes[i].from);
     let x = b.transpose(x, &order)?;
     let shape: Shape = (0..map.shape.rank())

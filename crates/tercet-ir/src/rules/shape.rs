@@ -100,7 +100,7 @@ fn rolled_places(b: &mut LegalizeBuilder<'_>, n: &Dim, shift: i64) -> ValueResul
         let from_end = b.binary(BinaryFn::Add, rest, size)?;
         b.select(is_negative, from_end, rest)
     };
-    // `infer` limits shifts of such an axis to I32.
+    // Type inference limits shifts of axes of unknown size to I32.
     let shift = b.scalar(DType::I32, shift as f64)?;
     let shift = modulo(b, shift)?;
     let from = b.binary(BinaryFn::Sub, up, shift)?;

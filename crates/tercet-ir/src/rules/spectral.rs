@@ -200,8 +200,8 @@ fn four_steps(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleRes
     Ok(Some(vec![b.cast(x, dtype)?]))
 }
 
-/// Bluestein's transform (1970). Since `2 j k = j^2 + k^2 - (k - j)^2`, it is a convolution with
-/// `e^(pi i j^2 / n)`, computed with power-of-two transforms.
+/// Bluestein's transform (1970). Since `2 j k = j^2 + k^2 - (k - j)^2`, the transform is a
+/// convolution with `e^(pi i j^2 / n)`, computed with power-of-two transforms.
 fn convolution(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::Fft(o), &[x]) = (op, inputs) else {
         return Ok(None);

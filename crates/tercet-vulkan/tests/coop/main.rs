@@ -2,7 +2,7 @@
 //! epilogues.
 //!
 //! On a device without cooperative matrices, the test prints the reason and passes. If
-//! `TERCET_REQUIRE` names `coop`, as in CI on the newer software device, it fails instead.
+//! `TERCET_REQUIRE` names `coop`, as in CI on the newer software device, the test fails instead.
 
 #![allow(clippy::unwrap_used, reason = "helper failures fail the test")]
 

@@ -174,7 +174,8 @@ pub(crate) fn open(
         info = info.push_next(&mut robustness);
     }
     let mut info = features.add_to_device_create(info);
-    // wgpu requests only size control. Full subgroups are the other member of the same structure.
+    // wgpu requests only size control. `computeFullSubgroups` is the other member of the same
+    // structure.
     let full = known.subgroups.is_some_and(|s| s.full);
     // SAFETY: the chain is that of `features`, which is alive and borrowed only by `info`.
     unsafe { enable_full_subgroups(&mut info, full) };

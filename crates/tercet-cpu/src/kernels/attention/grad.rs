@@ -2,9 +2,9 @@
 //!
 //! A task computes one key-value head of one batch entry. The task packs keys and values once, by
 //! rows and by columns, and then loops over blocks of queries of the group's heads. For each block,
-//! the weights `p` and the score cotangents `ds` stay in the L2 cache. While they are in cache,
-//! they are multiplied to get the contributions to dQ, dK and dV. Tiles that are masked by position
-//! are skipped. No other task adds to the same sums, so the order of summation is fixed.
+//! the weights `p` and the score cotangents `ds` stay in the L2 cache. While in cache, `p` and `ds`
+//! are multiplied to get the contributions to dQ, dK and dV. Tiles that are masked by position are
+//! skipped. No other task adds to the same sums, so the order of summation is fixed.
 
 mod block;
 

@@ -54,8 +54,8 @@ pub(super) unsafe fn score_block<S: Simd>(
             let seen = job.visible_keys(rows, &keys);
             match seen.start < columns.end && columns.start < seen.end {
                 true => 0..dk,
-                // If all keys of the tile are masked, it has nothing to compute: `mask_row` writes
-                // these scores.
+                // If all keys of a tile are masked, its products are not computed: `mask_row`
+                // writes these scores.
                 false => 0..0,
             }
         };

@@ -1,7 +1,7 @@
 //! Convolution as a GEMM with im2col, a few panels at once.
 //!
-//! For each batch entry and group, it computes `y[m, windows] = w[m, k] columns[k, windows]`. A
-//! task packs the columns of some windows into panels in its scratch memory. The task then
+//! For each batch entry and group, the GEMM computes `y[m, windows] = w[m, k] columns[k, windows]`.
+//! A task packs the columns of some windows into panels in its scratch memory. The task then
 //! multiplies the panels by the weights, and applies the epilogue while its part of y is in cache.
 //! It supports any window. This algorithm is used for few channels and for large dilations, which
 //! [`super::direct`] does not support.

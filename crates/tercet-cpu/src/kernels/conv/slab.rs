@@ -1,5 +1,5 @@
 //! Slabs: the part of x that a block of windows reads, copied with its padding. Kernels then read
-//! it without border checks.
+//! the slab without border checks.
 
 use super::super::simd::Simd;
 use super::ConvWindowAxes;

@@ -1,7 +1,7 @@
 //! Packs blocks of a column-major A, so that tiles read them contiguously.
 //!
-//! In such a matrix each step of k is in a separate cache line, often at a power-of-two stride. The
-//! L1 cache evicts these lines before the adjacent elements are read.
+//! In a column-major matrix, each step of k is in a separate cache line, often at a power-of-two
+//! stride. The L1 cache evicts these lines before the adjacent elements are read.
 
 use std::ops::Range;
 

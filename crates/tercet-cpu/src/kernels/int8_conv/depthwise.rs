@@ -241,7 +241,7 @@ pub(super) mod avx2 {
     }
 
     /// Computes rows with `P` pairs of taps; 0 means that the number of weights decides. If `TWO`,
-    /// it computes 8 windows of each of two rows at once.
+    /// 8 windows of each of two rows are computed at once.
     ///
     /// # Safety
     /// The machine has AVX2. The slab extends past the last tap of the last 16 windows of a row.

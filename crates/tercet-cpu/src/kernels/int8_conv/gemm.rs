@@ -2,10 +2,10 @@
 //!
 //! Weights are packed like those of int8 convolutions (`maddubs`), with columns of B as channels.
 //! Sixteen rows of A form a panel of windows. If the elements of a panel minus their minimum fit in
-//! a byte, as in quantized models, a single multiplication of the panel suffices. Otherwise each
-//! element is split into up to four 8-bit limbs. The panel is multiplied once per limb, highest
-//! limb first, and each time the previous sum is multiplied by 256. Sums wrap, so the result is
-//! exact for all elements.
+//! a byte, as in quantized models, a single multiplication of the panel suffices. If the elements
+//! of a panel need more bits, each is split into up to four 8-bit limbs. The panel is multiplied
+//! once per limb, highest limb first, and each time the previous sum is multiplied by 256. Sums
+//! wrap, so the result is exact for all elements.
 
 use std::ops::Range;
 
@@ -44,7 +44,7 @@ fn channels(shape: &IntGemmShape) -> MaddubsChannels {
 /// True if all weights are in the i8 range and the level has the instructions.
 #[must_use]
 pub fn supports(level: SimdLevel, b: &[i32]) -> bool {
-    // Branch-free, so that the compiler vectorizes it.
+    // This loop has no branches, so that the compiler vectorizes it.
     let beyond = |b: &[i32]| b.iter().fold(0, |all, x| all | (i32::from(*x as i8) ^ x));
     has_avx2(level) && b.chunks(1 << 12).all(|b| beyond(b) == 0)
 }

@@ -48,7 +48,7 @@ pub(super) unsafe fn range(x: &[i32]) -> [i32; 2] {
 /// Writes one limb of rows `[.., k]` as panel words in the layout of [`ChannelSumSink::ALONE`].
 ///
 /// # Panics
-/// If there are more rows than such a panel has.
+/// If there are more rows than a panel in this layout has.
 pub(super) fn unpaired_words(rows: &[i32], k: usize, digit: Limb, to: &mut [i32]) {
     assert!(rows.len() / k * ROWS <= NR);
     let rows = rows.chunks_exact(k).flat_map(|row| row.chunks(4));

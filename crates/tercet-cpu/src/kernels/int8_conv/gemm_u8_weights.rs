@@ -1,5 +1,5 @@
 //! GEMM with u8 weights and i8 activations, for matrices with many large weights. In contrast to
-//! `maddubs`, it splits elements of A that overflow, not weights.
+//! `maddubs`, this kernel splits elements of A that overflow, not weights.
 //!
 //! Weights plus 128 are unsigned bytes. Elements of A minus a center value (`midst`) are signed
 //! bytes. The products of two neighbours along k, or of four if two words are combined, are added

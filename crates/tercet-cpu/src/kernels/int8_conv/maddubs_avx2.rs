@@ -436,7 +436,8 @@ unsafe fn load(row: &[u8], at: usize) -> __m128i {
     _mm_loadu_si128(bytes.as_ptr().cast())
 }
 
-/// Interleaves 16 elements of four rows into words: elements 0 to 3 and 8 to 11, then the others.
+/// Interleaves 16 elements of four rows into 16 words, one byte per row: first the words of
+/// elements 0 to 3 and 8 to 11, then the other words.
 #[inline(always)]
 unsafe fn store([a, b, c, d]: [__m128i; 4], to: *mut i32) {
     let ab = _mm256_set_m128i(_mm_unpackhi_epi8(a, b), _mm_unpacklo_epi8(a, b));

@@ -23,7 +23,7 @@ const POINTS: usize = 16;
 const PLANE: usize = 4096;
 /// Maximum tiles per task.
 const MAX_TILES: usize = 128;
-/// Minimum channels of x. Below it, the transforms cost more than the saved products.
+/// Minimum channels of x. With fewer channels, the transforms cost more than the saved products.
 const MIN_CHANNELS_FOR_WINOGRAD: usize = 12;
 /// Maximum channels of x: the sum of `4 * 9 * 255 * 255` per channel fits in 31 bits.
 const MAX_CHANNELS: usize = 896;
@@ -45,7 +45,7 @@ pub(super) fn packed_len(shape: &ConvShape) -> usize {
     shape.groups * shape.m * pairs(shape) * POINTS
 }
 
-/// Channels whose weights are transformed together; they form half as many words.
+/// Number of channels of x whose weights are transformed together; two channels form a word.
 const TRANSFORM_CHANNELS: usize = 16;
 
 /// Computes `(2 G) g (2 G)^T` for each of [`TRANSFORM_CHANNELS`] channels.

@@ -48,7 +48,8 @@ pub fn repack_is_profitable(level: SimdLevel, scheme: Scheme) -> bool {
 }
 
 /// Additional scratch floats of matmuls with few rows if weights are repacked: one strip for each
-/// of `threads`. The base size is that of [`quant_matmul`](super::quant_matmul).
+/// of `threads`. [`quant_matmul`](super::quant_matmul) needs this memory in addition to the scratch
+/// memory for weights that are not repacked.
 #[must_use]
 pub fn strips_scratch_len(scheme: Scheme, threads: usize, k: usize) -> usize {
     threads * strip_floats(k / scheme.block_len() * scheme.block_bytes())

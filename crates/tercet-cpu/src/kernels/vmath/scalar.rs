@@ -1,5 +1,5 @@
-//! Scalar function bodies without branches. The compiler vectorizes them when a block function
-//! inlines them under a level's target features.
+//! Scalar function bodies without branches. The compiler vectorizes a body when a block function
+//! inlines it under a level's target features.
 //!
 //! Range reductions are exact without fused multiply-add, so the accuracy is the same at every
 //! level. The polynomials are least-squares fits of the relative error on Chebyshev nodes,
@@ -15,8 +15,8 @@ use std::f64::consts::{LN_2, LOG2_E};
 use super::super::simd::Simd;
 pub(crate) use gelu::{gelu, gelu_tanh, gelu_tanh_grad};
 
-/// Magic number: adding and subtracting it rounds to the nearest integer. The low bits of the sum
-/// contain that integer.
+/// Magic number: adding and then subtracting this number rounds a float to the nearest integer. The
+/// low bits of the sum contain that integer.
 const ROUND32: f32 = 12_582_912.0;
 const ROUND64: f64 = 6_755_399_441_055_744.0;
 

@@ -85,8 +85,8 @@ pub(super) struct MapBodyStep {
     pub(super) dtype: DType,
     pub(super) dst: MapStepDst,
     /// True if the step is computed once per task, for its first block, and its register is reused
-    /// for later blocks. This holds for constants. If the map is not a chain, it also holds for
-    /// values that are the same for all elements of the result.
+    /// for later blocks. The flag is true for constants. If the map is not a chain, the flag is
+    /// also true for values that are the same for all elements of the result.
     pub(super) once: bool,
     /// True if another step reads the uniform value element by element, so its register must be
     /// filled.

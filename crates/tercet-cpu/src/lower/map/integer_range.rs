@@ -1,8 +1,9 @@
 //! Range analysis: finds integer maps that f32 computes exactly.
 //!
-//! Dequantization and quantization consist of such maps. Dequantization subtracts a zero point from
-//! bytes and converts to float; quantization rounds and clamps floats and converts to bytes. Ranges
-//! follow from the dtypes of the operands, from constants and from clamps.
+//! Dequantization and quantization consist of integer maps that f32 computes exactly.
+//! Dequantization subtracts a zero point from bytes and converts to float; quantization rounds and
+//! clamps floats and converts to bytes. Ranges follow from the dtypes of the operands, from
+//! constants and from clamps.
 
 use tercet_ir::DType;
 use tercet_ir::ops::{Map, MapArg, MapStep};
@@ -18,7 +19,7 @@ const LIMIT: f64 = 4_194_304.0;
 type ValueRange = Option<(f64, f64)>;
 
 /// Maximum magnitude that a map may assume for a single-element I32 operand, such as a zero point.
-/// Each run checks the value of such an operand.
+/// Each run checks that the value of this operand is within the limit.
 pub(super) const SMALL: i32 = 1 << 16;
 
 /// True if every value of a map can be computed in f32, integers exactly, and no result is boolean.

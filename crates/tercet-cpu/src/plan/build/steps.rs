@@ -154,8 +154,8 @@ impl CpuProgramBuilder<'_> {
     }
 
     /// Places the results of the next step: in predefined memory, in slots, or in constants. If
-    /// `prepared` is present, the results are constants, and it lists the parameters that they
-    /// depend on.
+    /// `prepared` is present, the results are constants, and `prepared` lists the parameters that
+    /// they depend on.
     fn results(
         &mut self,
         results: &[Type],

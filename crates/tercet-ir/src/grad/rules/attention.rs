@@ -22,8 +22,8 @@ use crate::ops::{
 };
 use crate::scalar::CompareFn;
 
-/// Number of scores of a key head below which F32 and BF16 use the full score matrix. Kernels that
-/// avoid it are then not profitable, and `delta` would only add roundings.
+/// Number of scores of a key head below which F32 and BF16 use the full score matrix. With so few
+/// scores, kernels without a score matrix are not profitable, and `delta` would only add roundings.
 const MIN_SCORES_FOR_KERNELS: usize = 8192;
 
 /// The number of scores of a key head, if the sizes are known.

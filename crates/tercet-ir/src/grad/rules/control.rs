@@ -1,6 +1,6 @@
 //! Gradients of control flow. The gradient of an `If` is an `If`. The gradient of a scan is a scan
 //! in the opposite direction, which recomputes each step from the state before it. An additional
-//! forward scan saves those states.
+//! forward scan saves the state before each step.
 
 use crate::grad::build::accumulate_dtype;
 use crate::grad::decompose::inline;
@@ -220,7 +220,8 @@ pub(crate) fn scan(op: &Scan, v: &mut Vjp<'_>) -> VjpResult {
 
 /// The body of the backward scan. The backward scan carries the cotangents of carried values and
 /// running sums for captures. The backward scan reads the saved states, the sequences of the
-/// forward scan and the cotangents of result sequences. Its captures are those of the forward scan.
+/// forward scan and the cotangents of result sequences. The backward scan has the captures of the
+/// forward scan.
 fn body_backwards(op: &Scan, parts: &ScanGradOperands) -> Result<SubGraph, NoGradient> {
     let first = op.carried + op.scanned;
     let mut inner = GradSubgraph::new(&op.body)?;

@@ -165,8 +165,8 @@ pub(super) fn windows_added(
         let ty = v.ty(x).with_shape(shape);
         return Ok(v.filled(&ty, 0.0)?);
     }
-    // Elements that no window covers are at the end of an axis. There are fewer of them than the
-    // stride, unless windows begin beyond the operand.
+    // Elements that no window covers are at the end of an axis. The uncovered elements are fewer
+    // than the stride, unless windows begin beyond the operand.
     let most = window.stride.iter().zip(&window.dilation);
     let most = most.map(|(stride, dilation)| stride.max(dilation) - 1);
     let own: Vec<usize> = missing.iter().zip(most).map(|(n, m)| *n.min(&m)).collect();

@@ -37,8 +37,8 @@ pub(crate) fn gather_elements(op: &GatherElements, v: &mut Vjp<'_>) -> VjpResult
     Ok(v.accumulate(0, dx)?)
 }
 
-/// Zeros like `data`, except for one element of each line. An elementwise comparison selects it, so
-/// its reader can fuse it and needs no memory for it.
+/// Zeros like `data`, except for one element of each line. The element is selected by an
+/// elementwise comparison, so the reader of the result can fuse it, and the zeros need no memory.
 fn placed(
     v: &mut Vjp<'_>,
     data: Value,

@@ -57,7 +57,7 @@ pub(crate) fn mat_mul(_: &MatMul, v: &mut Vjp<'_>) -> VjpResult {
 }
 
 /// Computes the cotangent of the right operand of a matmul. If all batches share one right matrix,
-/// a single matmul over the rows of all batches computes it.
+/// a single matmul over the rows of all batches computes the cotangent.
 fn right(g: &mut Graph, a: Value, b: Value, dy: Value) -> Result<Value, NoGradient> {
     let own = g.shape(b);
     let (a, dy) = match own.rank() {

@@ -122,7 +122,7 @@ fn running_extreme(op: &CumSum, v: &mut Vjp<'_>, dy: Value) -> Result<Value, OpE
     let places = v.iota(&shape[axis])?;
     let places = v.shaped(places, line)?;
     // For each element, the index of the latest element that set a new extreme. The first element
-    // sets one, unless it is NaN.
+    // is always a new extreme, unless it is NaN.
     let (f, none) = match op.reverse {
         false => (ScanFn::Max, v.scalar(DType::I32, 0.0)?),
         true => {

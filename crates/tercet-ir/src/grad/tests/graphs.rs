@@ -124,7 +124,8 @@ fn symbolic_sizes_are_summed_over() {
     }
 }
 
-/// Difference steps are smaller than the spacing of such floats, so the oracle cannot test them.
+/// Difference steps are smaller than the spacing of F16 and BF16 numbers, so the oracle cannot test
+/// these dtypes.
 #[test]
 fn weights_stored_as_narrow_floats_have_gradients() {
     for (scheme, dtype) in [(Scheme::F16, DType::F16), (Scheme::BF16, DType::BF16)] {

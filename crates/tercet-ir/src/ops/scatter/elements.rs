@@ -350,10 +350,10 @@ fn value_cases() -> Vec<OpCase> {
 }
 
 impl Graph {
-    /// `data`, of any dtype, with each element of `updates` written to it. Along `axis`, the
-    /// element's index in `idx` (`I32` or `I64`, of the shape of `updates`) is the position; along
-    /// the other axes, the position does not change. Updates of one element are applied in
-    /// row-major order.
+    /// `data`, of any dtype, with the elements of `updates` written to indexed positions. Along
+    /// `axis`, the element's index in `idx` (`I32` or `I64`, of the shape of `updates`) is the
+    /// position; along the other axes, the position does not change. Updates of one element are
+    /// applied in row-major order.
     ///
     /// # Errors
     /// [`OpError`] when dtypes or sizes do not match, `axis` is out of range, or booleans would be

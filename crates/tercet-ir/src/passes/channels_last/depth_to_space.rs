@@ -25,7 +25,8 @@ pub(super) struct DepthToSpaceConv {
     taps: [usize; 2],
 }
 
-/// All such convolutions in a graph, keyed by their last node.
+/// All transposed convolutions of a graph that can be computed as a 1x1 convolution and
+/// depth-to-space, keyed by their last node.
 pub(super) fn spreads(graph: &Graph, uses: &ValueUses) -> HashMap<NodeId, DepthToSpaceConv> {
     let found = graph.nodes().filter_map(|(id, node)| {
         let (Op::Reshape(_), &[turned]) = (&node.op, node.inputs.as_slice()) else {

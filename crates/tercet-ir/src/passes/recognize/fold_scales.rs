@@ -109,8 +109,8 @@ fn converted(graph: &Graph, mut v: Value) -> Option<ConvertedParam> {
     })
 }
 
-/// A matmul with factors around it. Factors before it that are already `taken` by another matmul
-/// are excluded.
+/// A matmul with factors around it. Factors before the matmul that are already `taken` by another
+/// matmul are excluded.
 fn scaled(
     seen: &MatchContext<'_>,
     id: NodeId,

@@ -28,7 +28,7 @@ const MAX_WINDOWS: usize = 1024;
 /// Minimum windows per task when tasks are split.
 const MIN_TASK_WINDOWS: usize = 196;
 /// Adjacent windows of a row that are computed together. The feature maps of 224-pixel images have
-/// widths that are multiples of it.
+/// widths that are multiples of this number.
 const SIDE: usize = 7;
 
 /// Packs weights as `[groups / lanes][taps][lanes]`.

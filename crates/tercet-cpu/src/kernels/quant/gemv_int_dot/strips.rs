@@ -31,8 +31,8 @@ const AHEAD: usize = 4096;
 /// Computes `y[j] = sum_p x[p] w[j, p]` for the rows `rows` of W, in whole strips.
 ///
 /// # Safety
-/// The machine has AVX2, FMA and F16C. `row` is as long as a row of W, whose strips they are. `y`
-/// is valid for `rows`, which no other task accesses.
+/// The machine has AVX2, FMA and F16C. `row` is as long as a row of W, and W is repacked as strips.
+/// `y` is valid for `rows`, which no other task accesses.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(in super::super) unsafe fn dot_strips(
     row: FixedPointRow<'_>,
