@@ -31,7 +31,8 @@ const MIN_TAPS_FOR_F64_SUMS: usize = 64;
 /// Returns a predicate: true for the convolutions and pools of the graph that can run
 /// channels-last.
 pub(crate) fn able(graph: &Graph) -> impl Fn(&Graph, &Node) -> bool + use<> {
-    // Values known before any run; weights must be constant, because they are packed once.
+    // For each node, true if its values are known before any run. Weights must be constant, because
+    // they are packed once.
     let mut constant: Vec<bool> = Vec::with_capacity(graph.len());
     for (_, node) in graph.nodes() {
         let known = node.outputs.iter().all(|ty| ty.shape.as_known().is_some());

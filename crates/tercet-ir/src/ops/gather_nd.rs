@@ -52,8 +52,8 @@ pub(crate) fn coordinates(idx: &Type) -> Result<usize, TypeError> {
     })
 }
 
-/// For each row of coordinates in order, the number of its slice. `lens` are the sizes of the
-/// indexed axes, and `rows` is the number of rows in each batch.
+/// For each row of coordinates in order, the number of the slice that it selects. `lens` are the
+/// sizes of the indexed axes, and `rows` is the number of rows in each batch.
 pub(crate) fn slices(lens: &[usize], idx: &Tensor, rows: usize) -> Result<Vec<usize>, EvalError> {
     let within: usize = lens.iter().product();
     let values = idx.to_i64s();

@@ -190,8 +190,9 @@ impl Graph {
     /// rows: bins `I32[.., rows / segments, k]` (the returned value) and their powers (port 1).
     ///
     /// # Errors
-    /// [`OpError`] when `spectra` are not float pairs of rank 3 or more with a known length. Also
-    /// when there are fewer than `k` bins, or the number of rows is not a multiple of `segments`.
+    /// [`OpError`] when `spectra` are not float pairs of rank 3 or more with a known length.
+    /// [`OpError`] also when there are fewer than `k` bins, or the number of rows is not a multiple
+    /// of `segments`.
     pub fn welch_peaks(
         &mut self,
         spectra: Value,

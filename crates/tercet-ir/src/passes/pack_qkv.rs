@@ -1,9 +1,9 @@
 //! Packing: contractions of one operand with several weights become one contraction.
 //!
 //! Query, key and value projections read the same activations, as do both halves of a gated MLP.
-//! The weights of such matmuls, which must be parameters, are concatenated; executors compute
-//! values that depend only on parameters once. Each former result is a slice of the packed one,
-//! which is a view.
+//! The weights of matmuls with a common operand, which must be parameters, are concatenated;
+//! executors compute values that depend only on parameters once. Each former result is a slice of
+//! the packed one, which is a view.
 //!
 //! A group consists of nodes with the same operand, operator, attributes and weight storage. A
 //! group may contain `MatMul` and `Linear` with `[K, N]` weights that are parameters, possibly

@@ -65,7 +65,7 @@ fn unique(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult 
     let ones = b.expand(one, vec![n])?;
     let [count, all] = [begins, ones].map(|list| b.reduce(ReduceFn::Sum, list, &[0]));
     let (count, all) = (count?, all?);
-    // The elements that begin a value come first, in order.
+    // A descending sort of the flags puts the first element of each distinct value first, in order.
     let [_, starts] = sorted(b, begins, true)?;
     let is_value = b.compare(CompareFn::Lt, at, count)?;
     let listed = |b: &mut LegalizeBuilder<'_>, list: Value| {

@@ -125,8 +125,8 @@ mod opened {
             self.opened.device.create_compute_pipeline(&descriptor)
         }
 
-        /// Runs `waits.len()` dispatches of one workgroup each. Returns the output of the last one
-        /// and the number of barriers that the driver received; `waits` as in [`grouped`].
+        /// Runs `waits.len()` dispatches of one workgroup each. Returns the output of the last
+        /// dispatch and the number of barriers that the driver received; `waits` as in [`grouped`].
         fn run(
             &self,
             pipeline: &wgpu::ComputePipeline,

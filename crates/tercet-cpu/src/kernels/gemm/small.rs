@@ -1,5 +1,5 @@
-//! Skinny GEMM: at most eight rows times an unpacked B. Such a GEMM is limited by the bandwidth of
-//! reading B once, so B is read in place.
+//! Skinny GEMM: at most eight rows times an unpacked B. With few rows, a GEMM is limited by the
+//! bandwidth of reading B once, so B is read in place.
 //!
 //! If rows of B are contiguous, rows of C stay in cache while the kernel iterates over B. Each
 //! element is then a chain of `fma` per k block, the same as in the packed product. If columns of B

@@ -171,7 +171,7 @@ impl U8GemmPanelMemory<'_> {
 /// Maximum rows of a panel whose rows are processed one by one.
 const MAX_SINGLE_ROWS: usize = 2;
 
-/// Steps that are examined together; an even number.
+/// Number of steps that are packed at once; an even number.
 const STAGE: usize = 64;
 
 /// How the elements of two steps fit in the 16-bit sums.

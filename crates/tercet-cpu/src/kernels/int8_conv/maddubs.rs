@@ -99,7 +99,7 @@ enum MaddubsPacking {
     Twos = 2,
 }
 
-/// Weights that are examined together.
+/// Number of weights in a group, which is searched for overflowing pairs at once.
 const GROUP_WEIGHTS: usize = 32;
 
 /// Magnitudes of some weights, the bits to flip for each, the sum of the weights, and the sum of
@@ -252,7 +252,7 @@ pub(super) fn word(w: [i16; 4]) -> i32 {
     i32::from_le_bytes(w.map(|w| w as u8))
 }
 
-/// A group of weights that are examined together, padded with zeros.
+/// A group of weights that is searched for overflowing pairs at once, padded with zeros.
 struct MaddubsWeightGroup {
     /// Bytes of the weights.
     bytes: [u8; GROUP_WEIGHTS],

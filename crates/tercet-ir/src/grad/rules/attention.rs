@@ -2,11 +2,12 @@
 //! computes the cotangents of queries, keys and values from the log-sum-exp that
 //! [`AttentionWithLse`] saves.
 //!
-//! Other cases compute the full score matrix. The cotangent of a bias is as large as the scores. No
-//! executor has kernels for other dtypes that avoid the scores, and there `delta = dy . y` would
-//! only add roundings of `y`. With the attention weights `p`: `dv = pT dy` and `ds = p (dp - sum(p
-//! dp))` with `dp = dy vT`. `ds` is then propagated through masks, cap and scale to queries and
-//! keys. Groups of query heads are rows of one matmul, which therefore also sums over a group.
+//! In all other cases the gradients are computed from the full score matrix. The cotangent of a
+//! bias is as large as the scores. No executor has kernels for other dtypes that avoid the scores,
+//! and there `delta = dy . y` would only add roundings of `y`. With the attention weights `p`: `dv
+//! = pT dy` and `ds = p (dp - sum(p dp))` with `dp = dy vT`. `ds` is then propagated through masks,
+//! cap and scale to queries and keys. Groups of query heads are rows of one matmul, which therefore
+//! also sums over a group.
 //!
 //! Matmul operands have the operands' dtype, and sums are F32 or wider.
 

@@ -15,7 +15,7 @@ use super::tile::{self, NhwcConvTile};
 /// Maximum windows of a block, and the minimum if there are enough windows.
 const MAX_WINDOWS: usize = 256;
 const MIN_TASK_WINDOWS: usize = 48;
-/// Floats of weights that stay in the L1 cache, and in the L2 cache.
+/// Number of floats of weights that fit in the L1 cache, and number that fit in the L2 cache.
 const NEAR: usize = 6 << 10;
 const FAR: usize = 64 << 10;
 /// Maximum panel width of any SIMD level.

@@ -18,7 +18,8 @@ use super::NhwcConvTaskArgs;
 
 /// Approximate elements of a slab of one vector; slabs stay in the L2 cache.
 const AREA: usize = 1024;
-/// Channel floats per task, for large and for small images.
+/// Number of adjacent channels that a task computes, for large (`SOME`) and for small images
+/// (`MANY`).
 const SOME: usize = 16;
 const MANY: usize = 32;
 /// Number of elements of x from which an image counts as large.
