@@ -237,7 +237,7 @@ impl TensorType {
     }
 
     /// The number of bytes of a dense tensor of this type, saturated at `u64::MAX`. This method is
-    /// for types whose sizes were not validated, where the product may overflow.
+    /// for types whose sizes were not validated, so the product may overflow.
     pub fn saturating_bytes(&self) -> u64 {
         let sizes = self.shape.iter().map(|&n| n as u64);
         match self.shape.contains(&0) {

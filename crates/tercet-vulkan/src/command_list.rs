@@ -62,7 +62,7 @@ pub(crate) enum VulkanCommand {
     },
     /// Fills a slot with a word.
     Fill { dst: SlotId, word: u32 },
-    /// The step needs no command, whatever the sizes of a run are.
+    /// The step needs no command for any sizes of a run.
     Noop,
 }
 

@@ -8,8 +8,8 @@
 //! The choice depends on weights and attributes, not on sizes of x, so constant weights are packed
 //! once.
 //!
-//! An element of y is a chain of `fma` over channels and then taps; each kernel fixes where the
-//! chain is split into blocks. So the value depends on the SIMD level, but never on threads or on
+//! An element of y is a chain of `fma` over channels and then taps; each kernel splits the chain
+//! into blocks in a fixed way. So the value depends on the SIMD level, but never on threads or on
 //! the partition of windows into tasks.
 
 mod columns;

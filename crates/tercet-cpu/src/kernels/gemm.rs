@@ -224,9 +224,9 @@ pub(crate) fn check(
     !is_empty
 }
 
-/// Computes the columns of `c` from `col0` on, as many as `b` has. Tasks that generate B a few
-/// panels at once call this function. The caller must have checked all bounds, and no other task
-/// may write these columns.
+/// Computes the product with `b` as columns of `c`, from column `col0` on. Tasks that generate B a
+/// few panels at once call this function. The caller must have checked all bounds, and no other
+/// task may write these columns.
 pub(crate) fn gemm_packed_columns(
     level: SimdLevel,
     a: MatView<'_>,

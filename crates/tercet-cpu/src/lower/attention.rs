@@ -164,7 +164,7 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> LoweredNode {
 }
 
 /// Number of visible keys per batch entry, if the mask keeps the same prefix of keys for all
-/// queries. `None` for every other mask, which has no such number.
+/// queries. `None` for every other mask.
 fn ends(mask: &KernelView<'_>, batch: usize, lens: &[usize]) -> Option<SmallVec<[usize; 16]>> {
     let ([entry, head, query, key], keep) = (mask_strides(mask.layout), mask.dense_bytes());
     if head != 0 || query != 0 || key != 1 {

@@ -406,7 +406,8 @@ impl CpuProgramBuilder<'_> {
                 continue;
             }
             // Values are copied to states one after the other. If a value is itself the memory of a
-            // state, it is copied to a slot first, so that no such copy overwrites it.
+            // state, it is copied to a slot first, so that another copy to that state cannot
+            // overwrite it.
             if matches!(place.root, MemoryRoot::State(_)) {
                 place = self.copy(&place, assign.value.node, None)?;
             }

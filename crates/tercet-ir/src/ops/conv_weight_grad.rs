@@ -284,7 +284,7 @@ fn shaped() -> Vec<OpCase> {
             |w| w,
         ),
         case("depthwise", &[2, 7, 9, 10], &[7, 1, 3, 3], 7, same),
-        // Each gradient sums over so many windows that kernels split the sum.
+        // The number of windows is so large that kernels split the sum over them.
         case("long", &[4, 16, 24, 20], &[16, 16, 3, 3], 1, same),
         case("one_window", &[3, 4, 5, 6], &[7, 4, 5, 6], 1, |w| w),
         case("padding_only", &[1, 2, 1, 1], &[3, 2, 2, 2], 1, |w| {

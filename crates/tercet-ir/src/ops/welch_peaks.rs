@@ -141,8 +141,8 @@ impl OpSpec for WelchPeaks {
                 ]);
                 let x = c.input("x", [2, 4, 2], x)?;
                 let y = c.graph.welch_peaks(x, 3, 2)?;
-                // The mean powers of the three bins are (1 + 9) / 2, 2 (1 + 5) / 2 and (9 + 1) / 2,
-                // so bins 0 and 2 tie.
+                // The mean powers of the bins are (1 + 9) / 2, 2 (1 + 5) / 2 and (9 + 1) / 2. Bins
+                // 0 and 2 tie.
                 c.output_expect(y, &[1., 0., 2.])?;
                 c.output_expect(y.port(1), &[6., 5., 5.])
             }),

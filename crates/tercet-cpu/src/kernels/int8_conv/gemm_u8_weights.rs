@@ -3,8 +3,8 @@
 //!
 //! Weights plus 128 are unsigned bytes. Elements of A minus a center value (`midst`) are signed
 //! bytes. The products of two neighbours along k, or of four if two words are combined, are added
-//! in 16 bits. Whatever the weights are, such a sum does not overflow if neither its positive nor
-//! its negative elements of A add up to more than [`MAX_SIZE`] in magnitude.
+//! in 16 bits. For any weights, such a sum does not overflow if neither its positive nor its
+//! negative elements of A add up to more than [`MAX_SIZE`] in magnitude.
 //!
 //! Activations of neural networks have few large elements. So each panel has its own list of words.
 //! First come pairs of steps whose products are added, then single steps; what exceeds the limit in
