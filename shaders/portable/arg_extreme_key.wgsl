@@ -59,7 +59,7 @@ fn element(start: u32, i: u32) -> vec2<u32> {
     return vec2<u32>(key_of(x[word_of(at, IN)], lane_of(at, IN)), i);
 }
 
-// Reduces the pairs of all threads of a row. All threads of the workgroup must call it.
+// Reduces the pairs of all threads of a row. All threads of the workgroup must call this function.
 fn over_row(mine: vec2<u32>) -> vec2<u32> {
     var own = mine;
     for (var mask = 1u; mask < ALIKE; mask *= 2u) {

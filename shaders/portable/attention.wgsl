@@ -47,7 +47,7 @@ fn values_at(at: u32) -> Four {
     return Four(pool[at], pool[at + 16u * COLS], pool[at + 32u * COLS], pool[at + 48u * COLS]);
 }
 
-// Not split into functions: barriers separate the steps, and calls would pass all register state.
+// The kernel is one function: barriers separate its steps, and calls would pass all register state.
 @compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,

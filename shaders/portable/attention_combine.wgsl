@@ -43,7 +43,7 @@ var<workgroup> factors: array<vec2<f32>, 256>;
 var<workgroup> top: atomic<i32>;
 
 // Scaled contribution of a key range, or 0 if `place` is not below `count`. Partial results of
-// fully masked ranges are uninitialized.
+// fully masked ranges are uninitialized, so they are not used.
 fn share(place: u32, count: u32, at: u32) -> vec4<f32> {
     let split = min(place, count - 1u);
     let x = bitcast<f32>(sums[at + split * p.value_dim]);

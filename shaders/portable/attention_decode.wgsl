@@ -52,7 +52,7 @@ fn leave(first: u32, local: u32, x: vec4<f32>) {
     }
 }
 
-// Not split into functions: barriers separate the steps, and calls would pass all register state.
+// The kernel is one function: barriers separate its steps, and calls would pass all register state.
 @compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,

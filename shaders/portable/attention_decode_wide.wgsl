@@ -118,7 +118,7 @@ fn added(sums: Sums, key: u32, first: u32, x: Eight) -> Sums {
     );
 }
 
-// Not split into functions: barriers separate the steps, and calls would pass all register state.
+// The kernel is one function: barriers separate its steps, and calls would pass all register state.
 @compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,

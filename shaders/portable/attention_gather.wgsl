@@ -52,7 +52,8 @@ fn main(
     if local < p.splits {
         own = stats[first + local];
     }
-    // Uninitialized for fully masked ranges, so the loaded values are discarded below.
+    // The sums of fully masked ranges are uninitialized, so the values loaded for them are
+    // discarded below.
     var values: array<vec4<f32>, TURNS>;
     for (var i = 0u; i < TURNS; i += 1u) {
         let split = min(i * PARTS + local / QUADS, max(p.splits, 1u) - 1u);

@@ -64,7 +64,7 @@ fn put_halves(place: Place, row: u32, column: u32, sum0: Four, sum1: Four, weigh
     put_rows(place, row, column + 32u, sum1, weights, top);
 }
 
-// Not split into functions: barriers separate the steps, and calls would pass all register state.
+// The kernel is one function: barriers separate its steps, and calls would pass all register state.
 @compute @workgroup_size(128)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,

@@ -57,7 +57,7 @@ var<workgroup> weights: array<f32, ROWS * BLOCK>;
 var<workgroup> totals: array<f32, ROWS * SUBSETS>;
 var<workgroup> greatest: array<atomic<i32>, ROWS>;
 
-// Not split into functions: barriers separate the steps, and calls would pass all register state.
+// The kernel is one function: barriers separate its steps, and calls would pass all register state.
 @compute @workgroup_size(INVOCATIONS)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,

@@ -2,8 +2,8 @@
 // their maximum. Shared by the attention kernels.
 // uses prelude.wgsl: as_float, is_nan, nan, order
 
-// Score of a masked key. Scores and maxima are floats as ordered integers (`order`); this value is
-// below all of them.
+// Score of a masked key. Scores and maxima are stored as order-preserving integers (`order`);
+// UNSEEN is below all of them.
 const UNSEEN: i32 = -2147483648;
 const MINUS_INF: i32 = -2139095041;
 const PLUS_INF: i32 = 0x7f800000;
@@ -13,7 +13,7 @@ fn float_at(key: i32) -> f32 {
     return bitcast<f32>(select(key, key ^ 0x7fffffff, key < 0));
 }
 
-// Ordered integer of a float: `order`, with every NaN above infinity.
+// Order-preserving integer of a float, as `order` computes it, but with every NaN above infinity.
 fn key_of(x: f32) -> i32 {
     return select(order(x), 0x7fc00000, is_nan(x));
 }

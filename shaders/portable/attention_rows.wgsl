@@ -11,14 +11,14 @@
 // Limit by which a score may exceed its row's center before the center changes. It bounds the
 // softmax weights by exp(8), below 3000.
 const SLACK: f32 = 8.0;
-// Score of a masked pair. Scores are the bits of floats.
+// Score of a masked pair of query and key. This kernel stores scores as the bits of F32 numbers.
 const HIDDEN: u32 = 0xffffffffu;
 // Last step, counted from 1, that contains a score more than SLACK above its center.
 var<workgroup> far: atomic<u32>;
 // Last tile of values, counted from 1, that contains a non-finite value.
 var<workgroup> special: atomic<u32>;
 
-// Position of the workgroup. All fields are uniform across its threads.
+// Position of a workgroup: the same values in all of its threads.
 struct Place {
     batch: u32,
     head: u32,
@@ -211,7 +211,8 @@ fn greatest_of(s: Scores, guarded: bool) -> vec4<i32> {
     return out;
 }
 
-// Upper limit for scores. A score above it requires an update of the row's center.
+// Upper limit for the scores of a row. If a score exceeds this limit, the row's center must be
+// updated.
 fn limit_of(top: i32) -> i32 {
     let is_finite = top > MINUS_INF && top < PLUS_INF;
     return select(top, order(float_at(top) + SLACK), is_finite);

@@ -51,12 +51,12 @@ const THREADS: u32 = 256u;
 const CHUNK: u32 = 32u;
 const SCALE_LEN: u32 = 8u;
 const UNFIT: u32 = 0xffffffffu;
-// Maximum difference of the exponents of a row or column and of the largest magnitude. RANGE limits
-// the exponent of the largest magnitude itself.
+// Maximum difference between the exponent of a chunk's largest magnitude and that of any row or
+// column. RANGE limits the exponent of the chunk's largest magnitude.
 fn spread() -> u32 { return select(14u, 28u, PIECES == 1u); }
 const RANGE: u32 = 40u;
-// Threshold for scaled numbers whose low halves lose bits. At most 1 / MOST_SMALL of the elements
-// of a chunk may be below it.
+// Scaled numbers below this threshold lose bits of their low halves. At most 1 / MOST_SMALL of the
+// elements of a chunk may be below it.
 fn small_is() -> f32 { return select(0.0625, 0.0000152587890625, PIECES == 1u); }
 const MOST_SMALL: u32 = 8u;
 // The exponent bits of 1.0.
@@ -117,7 +117,7 @@ fn is_lost(size: u32, exponent: u32) -> bool {
     return size != 0u && (size >> 23u) + spread() < exponent;
 }
 
-// Not split into functions: barriers separate the steps, and calls would pass all register state.
+// The kernel is one function: barriers separate its steps, and calls would pass all register state.
 @compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -136,7 +136,7 @@ fn main(
         rows = u32(clamp(bitcast<i32>(lens[p.lens_offset + batch * p.lens_stride]), 0, i32(p.rows)));
     }
     if (first >= max(rows, 1u)) {
-        // The attention kernel skips these rows, but reads all scales.
+        // The attention kernel skips chunks without rows, but reads their scales.
         if (local == 0u) {
             y[(flat + 1u) * (CHUNK * COLS / 8u * PIECES + SCALE_LEN) - SCALE_LEN].x = ONE << 23u;
         }

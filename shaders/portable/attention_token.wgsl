@@ -5,9 +5,10 @@
 // SPLITS workgroups process a query head, and each processes every SPLITS-th block of keys. A
 // workgroup has 256 threads, and 8 threads share a key and its value, 32 keys per iteration. Each
 // group of 8 accumulates with a separate maximum; the groups are combined at the end. The loads of
-// the first keys are issued before the kernel waits for its inputs. Rows beyond the last key are
-// readable memory. Rows are multiples of 16 bytes. All threads read the new row from shared memory,
-// so its state of the cache row does not matter.
+// the first keys are issued before the kernel waits for its inputs. The kernel may load cache rows
+// beyond the last key, which are allocated. Rows are multiples of 16 bytes. All threads read the
+// new key and value from shared memory, so it does not matter whether the cache already contains
+// them.
 //
 // If a head has several blocks, each workgroup stores its sums, maximum and weights in `partial`.
 // The last workgroup of a head, found with a counter, combines them in order and resets the counter
@@ -146,7 +147,7 @@ fn element(part: u32, at: u32) -> f32 {
     return float_of(word_at(part, at), lane_of(at, DTYPE), DTYPE);
 }
 
-// Bits of element d of the query, the key or the value; `start` is the offset of its first element.
+// Bits of element d of the query, the key or the value, whose first element is at offset `start`.
 fn bits_at(part: u32, start: u32, d: u32) -> u32 {
     if part == 2u || d >= p.n_rot {
         let at = start + d;
@@ -192,7 +193,7 @@ fn store(query_head: u32, to: u32, all: vec2<f32>, total: f32, top: i32) {
     y[word_of(query_head * HEAD + to, DTYPE)] = bits;
 }
 
-// Not split into functions: barriers separate the steps, and calls would pass all register state.
+// The kernel is one function: barriers separate its steps, and calls would pass all register state.
 @compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,

@@ -22,7 +22,7 @@ const CHAIN_TRIES: u32 = 4194304u;
 // Iterations between two checks of the fault record.
 const CHAIN_LOOKS: u32 = 4096u;
 
-// Waits for the counter. All threads of the workgroup must call it.
+// Waits for the counter. All threads of the workgroup must call this function.
 fn await_chain(local: u32) {
     if p.chain_wanted == 0u {
         return;
@@ -49,7 +49,7 @@ fn await_chain(local: u32) {
     workgroupBarrier();
 }
 
-// Counts this workgroup as finished. All threads of the workgroup must call it last.
+// Counts this workgroup as finished. All threads of the workgroup must call this function last.
 fn count_chain(local: u32) {
     if p.chain_own == 0u {
         return;

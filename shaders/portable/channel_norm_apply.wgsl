@@ -39,7 +39,7 @@ fn result(i: u32) -> f32 {
     if BY_PLACE == 0u {
         row = n * (p.channels / p.each) + c / p.each;
     }
-    // Strides may be negative: the sum wraps.
+    // Strides may be negative: the sum wraps modulo 2^32.
     let at = p.offset + n * p.along_batches + c * p.along_channels + place * p.along_places;
     let v = float_of(x[word_of(at, DTYPE)], lane_of(at, DTYPE), DTYPE);
     let about = Row(stat(row, 0u), stat(row, 1u), stat(row, 2u), stat(row, 3u));

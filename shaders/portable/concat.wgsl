@@ -68,7 +68,8 @@ struct Found {
     at: u32,
 }
 
-// Source operand and offset of element `i` of the result. Strides may be negative: the sum wraps.
+// Source operand and offset of element `i` of the result. Strides may be negative: the sum wraps
+// modulo 2^32.
 fn find(i: u32) -> Found {
     var place = 0u;
     var rest = i;

@@ -188,7 +188,7 @@ fn mix_rows(local: u32) {
 }
 
 // Sum over the threads of a column; every thread receives it. All threads of the workgroup must
-// call it.
+// call this function.
 fn over_lanes(mine: vec4<f32>) -> vec4<f32> {
     var sum = mine;
     for (var mask = 1u; mask < LANES; mask *= 2u) {

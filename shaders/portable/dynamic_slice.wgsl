@@ -19,7 +19,7 @@ struct Params {
 
 override RANK: u32 = 2u;
 
-// Source element of window element `i`. Strides may be negative: the sum wraps.
+// Source element of window element `i`. Strides may be negative: the sum wraps modulo 2^32.
 fn source_of(i: u32) -> u32 {
     var rest = i;
     var at = p.offset;

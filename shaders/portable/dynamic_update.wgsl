@@ -31,7 +31,7 @@ override RANK: u32 = 2u;
 const OUTSIDE: u32 = 0xffffffffu;
 
 // Source element of state element `i`, or OUTSIDE if `i` is not in the window. Strides may be
-// negative: the sum wraps.
+// negative: the sum wraps modulo 2^32.
 fn source_of(i: u32) -> u32 {
     var rest = i;
     var at = p.offset;

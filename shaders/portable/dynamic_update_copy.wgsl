@@ -22,7 +22,7 @@ struct Params {
 
 override RANK: u32 = 2u;
 
-// Bits of result element `i`. Strides may be negative: the sums wrap.
+// Bits of result element `i`. Strides may be negative: the sums wrap modulo 2^32.
 fn bits_at(i: u32) -> u32 {
     var rest = i;
     var at = p.offset;

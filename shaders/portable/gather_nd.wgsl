@@ -26,7 +26,7 @@ struct Params {
 override RANK: u32 = 2u;
 override COORDINATES: u32 = 1u;
 
-// Bits of result element `i`. Strides may be negative: the sum wraps.
+// Bits of result element `i`. Strides may be negative: the sum wraps modulo 2^32.
 fn bits_at(i: u32) -> u32 {
     var rest = i;
     var at = p.offset;

@@ -222,7 +222,7 @@ fn end(of_states: u32) {
     }
 }
 
-// Processes all steps. Requires at least one step.
+// Processes all steps of the sequence, which must have at least one.
 fn walk(local: u32) {
     load(0u, local);
     var turn = 0u;

@@ -32,7 +32,7 @@ fn beyond(at: u32, before: u32, n: u32) -> u32 {
     return select(at - before - n, n - (before - at), at < before);
 }
 
-// Bits of result element `i`. Strides may be negative: the sum wraps.
+// Bits of result element `i`. Strides may be negative: the sum wraps modulo 2^32.
 fn bits_at(i: u32) -> u32 {
     var rest = i;
     var at = p.offset;

@@ -17,7 +17,7 @@
 struct Params {
     sizes: array<vec4<u32>, 2>,
     strides: array<vec4<u32>, 2>,
-    // Number of kept axes. They precede the reduced axes in the shape.
+    // Number of kept axes. In `sizes` and `strides`, the kept axes precede the reduced axes.
     kept: u32,
     along: u32,
     offset: u32,

@@ -57,13 +57,14 @@ struct Params {
 @group(0) @binding(9) var<storage, read_write> values: array<u32>;
 @group(0) @binding(10) var<storage, read> faults: array<u32>;
 
-// Elements of a head. It is a constant because divisions by values unknown to the compiler are
-// slow.
+// Elements of a head. The number is a constant because divisions by values unknown to the compiler
+// are slow.
 override HEAD: u32 = 64u;
 // Heads per thread: a divisor of the query heads and of the KV heads.
 override HEADS: u32 = 1u;
 
-// 0: queries, 1: keys, 2: values. Then the offset of the head and the stride of its elements.
+// What this thread writes: 0: queries, 1: keys, 2: values. Then the offset of the head and the
+// stride of its elements.
 var<private> part: u32;
 var<private> start: u32;
 var<private> dim: u32;
@@ -112,7 +113,8 @@ fn main(
     if i >= q_numel + 2u * k_numel {
         return;
     }
-    // Tested right before the write, so that no earlier instruction waits for these loads.
+    // The fault records are tested right before the write, so that no earlier instruction waits for
+    // their loads.
     var failed = 0u;
     for (var check = 0u; check < p.checks; check += 1u) {
         failed |= faults[check * 64u];

@@ -22,7 +22,8 @@ fn main(
     if (i >= p.numel) {
         return;
     }
-    // Tested right before the write, so that no earlier instruction waits for these loads.
+    // The fault records are tested right before the write, so that no earlier instruction waits for
+    // their loads.
     var failed = 0u;
     for (var check = 0u; check < p.checks; check += 1u) {
         failed |= faults[check * 64u];

@@ -16,7 +16,7 @@ fn join(a: vec2<f32>, b: vec2<f32>, how: u32) -> vec2<f32> {
     return a + b;
 }
 
-// All threads of the workgroup must call it.
+// All threads of the workgroup must call this function.
 fn over_row(x: vec2<f32>, how: u32) -> vec2<f32> {
     var mine = x;
     for (var mask = 1u; mask < ALIKE; mask *= 2u) {

@@ -7,7 +7,7 @@
 
 var<workgroup> pool: array<u32, 272>;
 
-// All threads of the workgroup must call it.
+// All threads of the workgroup must call this function.
 fn over_row(mine: u32) -> u32 {
     var own = mine;
     for (var mask = 1u; mask < ALIKE; mask *= 2u) {

@@ -10,7 +10,7 @@ struct Before {
     all: u32,
 }
 
-// All threads of the workgroup must call it.
+// All threads of the workgroup must call this function.
 fn before_me(mine: u32) -> Before {
     var own = identity();
     if THREADS == 1u {

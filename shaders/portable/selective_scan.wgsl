@@ -147,7 +147,7 @@ fn scan(first: u32) {
     }
 }
 
-// Processes all steps. Requires at least one step.
+// Processes all steps of the sequence, which must have at least one.
 fn walk(local: u32) {
     load(0u, local);
     for (var first = 0u; first < p.steps; first += STEPS) {

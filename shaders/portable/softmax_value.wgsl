@@ -22,7 +22,8 @@ fn exp_below(x: f32) -> f32 {
     return (1.0 + q) * bitcast<f32>(u32(i32(n) + 127) << 23u);
 }
 
-// Intermediate value of an element until the sum is known.
+// The part of an element's result that needs only the row maximum: x - max with LOG = 1, otherwise
+// exp(x - max).
 fn part_of(x: f32, greatest: f32) -> f32 {
     if LOG == 1u {
         return x - greatest;

@@ -78,7 +78,8 @@ fn row_element(step: u32, vector: u32) -> u32 {
 fn row_floats(words: vec4<u32>, step: u32, vector: u32) -> vec4<f32> {
     var row = bitcast<vec4<f32>>(words);
     if DTYPE != F32 && ALIGNED {
-        // Selected at use, not at load: a select at the load would wait for the data.
+        // The half is selected when the words are used: a select at the load would wait for the
+        // data.
         let own = select(words.xy, words.zw, (row_element(step, vector) & 4u) != 0u);
         row = vec4<f32>(two_of(own.x, DTYPE), two_of(own.y, DTYPE));
     } else if DTYPE != F32 {

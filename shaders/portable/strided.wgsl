@@ -2,7 +2,7 @@
 // strides of the row axes (at least one, outermost first), their count `kept`, and an offset.
 // uses arg_extreme_key.wgsl or channel_norm_stats.wgsl or cumsum.wgsl or cumsum_vectors.wgsl or reduce.wgsl or softmax.wgsl or softmax_apply.wgsl or softmax_vectors.wgsl: p
 
-// First element of a row. Strides may be negative: the sum wraps.
+// First element of a row. Strides may be negative: the sum wraps modulo 2^32.
 fn row_start(row: u32) -> u32 {
     var rest = row;
     var at = p.offset;

@@ -1,5 +1,5 @@
 // Offset of an element, or of a row, of a strided operand of RANK axes. Strides may be negative:
-// the sum wraps.
+// the sum wraps modulo 2^32.
 // uses top_k_keys.wgsl or top_k_ranks.wgsl or top_k_take.wgsl: p
 
 override RANK: u32 = 2u;

@@ -32,7 +32,7 @@ const PITCH: u32 = 33u;
 
 var<workgroup> tile: array<u32, 1056>;
 
-// Offsets of a batch in x and y. Strides may be negative: the sum wraps.
+// Offsets of a batch in x and y. Strides may be negative: the sum wraps modulo 2^32.
 fn starts(batch: u32) -> vec2<u32> {
     var rest = batch;
     var at = vec2<u32>(p.offset, 0u);

@@ -132,7 +132,7 @@ float sum_of_row(float x) {
 // Distance of the two halves of a head, in 16-byte words.
 uint half_apart() { return p.half_stride / 8u; }
 
-// Loads the queries. They are negated if the scale is negative, so that a greater product is a
+// Loads the queries. Queries are negated if the scale is negative, so that a greater product is a
 // greater score.
 void load_queries(uint first_row, uint rows) {
     uint sign = p.scale < 0.0 ? 0x80008000u : 0u;
@@ -159,8 +159,8 @@ void load_queries(uint first_row, uint rows) {
     }
 }
 
-// Sets the offsets of this lane's words in the first step. Keys beyond the end are clamped to the
-// last one.
+// Sets the offsets of this lane's words in the first step. Offsets of keys beyond the end are
+// clamped to the last key.
 void begin_keys(uint key, uint base_k) {
     uint k_apart = p.k_seq / 8u;
     uint v_apart = p.v_seq / 8u;

@@ -134,7 +134,7 @@ uint step_apart() { return A_PANELS != 0u ? STEP / 8u * p.m : STEP / 8u; }
 
 void load_rows(const uint to, uint step) {
     [[unroll]] for (uint j = 0u; j < ROWS; j++) {
-        // Eight rows of lda / 8 words.
+        // Fragments are eight rows apart, and a row has lda / 8 words.
         uint first = FULL_PARTS != 0u ? first_row[0] + j * lda() : first_row[j];
         rows[to][j] = a_vec[first + step * step_apart()];
     }

@@ -5,16 +5,16 @@
 //
 // A number is (high + low / 2^11) / scale. A multiplication takes three F16 products; the fourth,
 // low times low, is below the rounding error of the others. Each step of BK of k is summed from
-// zero, small products separate from large ones. The result is added in F32, multiplied by the
-// block scales. Two reasons: matrix units truncate sums instead of rounding them, and scales differ
-// between blocks.
+// zero, small products separate from large ones. The sum of a step is then multiplied by the block
+// scales and added in F32. Steps have separate sums because matrix units truncate sums instead of
+// rounding them, and because scales differ between blocks.
 //
 // A and B are stored as blocks of BLOCK x BLOCK elements, row by row of blocks. A_ALONG and B_ALONG
-// are 1 if rows of an operand run along k. lda and ldb are the numbers of blocks; one scale word
-// per block follows the last block. inner_a and inner_b are the same for one batch. If the scale of
-// a block marks it as not representable, the kernel skips the tiles that need it and flags them in
-// `rest`. A fallback kernel computes these tiles. `rest` has a word per tile: row by row of tiles,
-// batch by batch.
+// are 1 if rows of an operand run along k. The numbers of blocks are lda and ldb in total, and
+// inner_a and inner_b per batch entry. One scale word per block follows the last block. If the
+// scale of a block marks it as not representable, the kernel skips the tiles that need it and flags
+// them in `rest`. A fallback kernel computes these tiles. `rest` has a word per tile: row by row of
+// tiles, batch by batch.
 //
 // Staged rows have an odd number of words, so that the rows of a fragment are in different banks.
 // The next step is loaded into registers during the multiplication.
@@ -296,7 +296,8 @@ void run_tile(Place place, uvec2 tile, uint row, uint col) {
             if (more) {
                 load_step(k + BK);
             } else {
-                // Cleared instead of kept, so that no register needs to be copied.
+                // Without a next step, its registers are cleared: if they kept their values,
+                // compilers would copy them.
                 [[unroll]] for (uint i = 0u; i < A_LOADS; i++) {
                     next_a[i] = uvec4(0u);
                 }

@@ -8,7 +8,8 @@ use crate::program::{BufferSlot, GpuProgram, ProgramStep, StepOp};
 /// Maximum number of step groups per run that take part in dependent launches.
 pub(crate) const MAX_LAUNCH_DEPENDENCIES: u32 = 1024;
 
-/// Stride of the per-link counters in bytes: `CHAIN_STEP` of the shader.
+/// Distance in bytes between the counters of two consecutive links of a chain; equals `CHAIN_STEP`
+/// of the shader.
 pub(crate) const LINK_BYTES: u64 = 128;
 
 /// A step that a run executes.
@@ -35,7 +36,7 @@ impl ActiveStep {
 /// workgroups increment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaunchDependency {
-    /// Index of the link whose steps this one waits for.
+    /// Index of the chain link whose steps this step waits for.
     pub waits_on: Option<u32>,
     /// Index of the link whose counter the workgroups of this step increment.
     pub signals: u32,
@@ -81,9 +82,10 @@ impl GpuProgram {
         }
     }
 
-    /// The active steps of [`GpuProgram::steps`] or [`GpuProgram::prepare`] for the given branch of each
-    /// shape switch ([`crate::LaunchSizes::selected_branches`]). Each barrier moves to the first later active step
-    /// that depends on an earlier active step. It is dropped if there is none.
+    /// The active steps of [`GpuProgram::steps`] or [`GpuProgram::prepare`] for the given branch of
+    /// each shape switch ([`crate::LaunchSizes::selected_branches`]). Each barrier moves to the
+    /// first later active step that depends on an earlier active step. A barrier without such a
+    /// step is dropped.
     pub fn active_steps(&self, steps: &[ProgramStep], chosen: &[u32]) -> Vec<ActiveStep> {
         let mut played = Vec::with_capacity(steps.len());
         let mut touched: Vec<(BufferSlot, ArgAccess)> = Vec::new();

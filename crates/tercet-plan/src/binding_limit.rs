@@ -103,7 +103,7 @@ struct PartitionRewriter<'g> {
     source: &'g Graph,
     caps: &'g DeviceCaps,
     graph: Graph,
-    /// Results of the nodes of the old graph.
+    /// For each node of the old graph: its results, as represented in the new graph.
     places: Vec<Vec<PartitionedValue>>,
     /// Cache of regions of old values that were already extracted.
     regions: HashMap<(Value, IndexRegion), Value>,
@@ -207,8 +207,8 @@ impl PartitionRewriter<'_> {
             .map(|(_, v)| *v)
     }
 
-    /// Partitioning of a node's results. It follows that of an operand if its partitions are small
-    /// enough.
+    /// Partitioning of a node's results. The ranges of an operand's partitions are reused if they
+    /// are small enough.
     fn regions_of(&self, node: &Node, pieces: &PartialOperand) -> Option<Vec<IndexRegion>> {
         let ty = &node.outputs[0];
         let sizes = ty.shape.as_known()?;
@@ -338,8 +338,8 @@ impl PartitionRewriter<'_> {
         }]))
     }
 
-    /// An output or a new state value. Above the limit it is a concatenation of partitions at
-    /// aligned binding offsets.
+    /// An output or a new state value. If it exceeds the binding limit, it becomes a concatenation
+    /// of partitions at aligned binding offsets.
     fn result(&mut self, old: Value) -> Result<Value, OpError> {
         let ty = self.source.ty(old);
         if !over(ty, self.caps) {

@@ -127,7 +127,7 @@ impl DeviceCaps {
     }
 
     /// Maximum number of rows (M) for which the small-M kernels for quantized weights beat the
-    /// large-M kernels. A backend reports this number.
+    /// large-M kernels. Backends return this number from their method of the same name.
     pub fn max_small_m_rows(&self) -> usize {
         self.device.rates.rows.max_prepacked_rows as usize
     }

@@ -11,7 +11,8 @@ use crate::driver::device_dtype;
 use crate::emit::all_known;
 use crate::soa_weights::SoaLayout;
 
-/// Parameters placed contiguously, and the concatenations they replace.
+/// Parameters that share a buffer contiguously, and the concatenations that this placement
+/// replaces.
 #[derive(Debug, Default)]
 pub(crate) struct ElidedConcats {
     /// For a parameter (its index in the signature): the first parameter of its buffer, and its
@@ -23,8 +24,8 @@ pub(crate) struct ElidedConcats {
 
 impl ElidedConcats {
     /// Finds concatenations of parameters that fit into one binding each. Other readers of such a
-    /// parameter, as gradients, bind its range of the buffer. Some of the parameters are quantized
-    /// rows stored as structure of arrays.
+    /// parameter, such as backward kernels, bind its range of the shared buffer. `planes` holds the
+    /// quantized parameters that are stored as structure of arrays.
     pub(crate) fn new(
         graph: &Graph,
         signature: &Signature,

@@ -1,13 +1,14 @@
 //! Performance model of a device: the quantities that decide which of several applicable variants
 //! is fastest.
 //!
-//! [`DeviceCaps`](crate::DeviceCaps) holds the features and limits of a device; a [`DeviceModel`] holds its sizes
-//! and speeds. [`DeviceModel::new`] alone builds it, from the properties that a driver reports
-//! ([`ReportedProperties`]). The field docs say how missing properties are derived. Measured rates are in
-//! `device/cost_model.rs`, listed per measured device. A [`TuningTable`] table of the device itself takes
-//! precedence over them. No other file contains device-specific numbers.
+//! [`DeviceCaps`](crate::DeviceCaps) holds the features and limits of a device; a [`DeviceModel`]
+//! holds its sizes and speeds. [`DeviceModel::new`] alone builds it, from the properties that a
+//! driver reports ([`ReportedProperties`]). The field docs say how missing properties are derived.
+//! Measured rates are in `device/cost_model.rs`, listed per measured device. A [`TuningTable`] of
+//! the device takes precedence over these rates. No other file contains device-specific numbers.
 //!
-//! Next: `device/cost_model.rs`; `device/profiles.rs` for the device profiles that tests plan for.
+//! Next: `device/cost_model.rs` for the measured rates, `device/profiles.rs` for the device
+//! profiles that tests plan for.
 
 pub(crate) mod cost_model;
 mod profiles;
@@ -81,10 +82,10 @@ pub struct DeviceModel {
     /// Maximum number of 32-bit registers per thread at subgroup size [`DeviceModel::register_lanes`].
     /// The default is 255 for discrete and unknown GPUs and 127 for integrated ones.
     pub registers: u32,
-    /// Subgroup size for which `registers` holds. On some GPUs, whose subgroup sizes start at 8, a
-    /// hardware thread has a fixed number of registers. Doubling the subgroup size then halves the
-    /// registers per thread; on these GPUs this is the smallest size. On all other GPUs it is the
-    /// largest size.
+    /// Subgroup size at which a thread has `registers` registers. On some GPUs, whose subgroup
+    /// sizes start at 8, a hardware thread has a fixed number of registers. Doubling the subgroup
+    /// size then halves the registers per thread; on these GPUs the field is the smallest subgroup
+    /// size. On all other GPUs it is the largest one.
     pub register_lanes: u32,
     /// 32-bit registers per compute unit. The default is 65536, the most common value.
     pub unit_registers: u32,

@@ -201,7 +201,7 @@ impl<D: LoadedProgram> GpuExecutable<D> {
     /// counter still advance.
     fn finish_unwaited_runs(&mut self) -> Result<(), RunError> {
         self.finish_oldest_run()?;
-        // A pipelined second run may follow.
+        // A second, pipelined run may also be in flight.
         self.finish_oldest_run()
     }
 

@@ -2,8 +2,8 @@
 //! lowering.
 //!
 //! The lowering emits a fusion group at its last node; the other nodes are deferred until then and
-//! emit no steps. A group becomes one kernel if one supports it, otherwise the unfused steps. This
-//! applies to each shape branch separately.
+//! emit no steps. A group becomes one kernel if one supports it, otherwise the unfused steps. Each
+//! shape branch makes this choice separately.
 //!
 //! Invariant: a group depends only on data flow, not on the order of nodes in the graph. Readers of
 //! a deferred node come after its group. Memory that a deferred node reads is not overwritten

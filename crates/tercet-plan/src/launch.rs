@@ -33,10 +33,11 @@ pub struct LaunchSizes {
 /// Cached active steps and scratch space for dependent launches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct LinkedSteps {
-    /// The branches that `played` was computed for.
+    /// The branches that `active_steps` was computed for.
     selected_branches: Option<Vec<u32>>,
     active_steps: Vec<ActiveStep>,
-    /// Number of workgroups per link. `awaited` below tells whether another link waits for it.
+    /// Number of workgroups of each chain link. `is_awaited` tells for each link whether another
+    /// link waits for it.
     workgroups: Vec<u32>,
     is_awaited: Vec<bool>,
 }
@@ -68,7 +69,7 @@ impl LaunchSizes {
                         Err(e) => Some(EvalError::Dim(e)),
                     }
                 }
-                // Compares symbolic values, which are evaluated below.
+                // Checked below, once the symbolic values are evaluated.
                 SizeRule::AtMost { .. } => None,
             };
             if let Some(source) = failed {
@@ -153,7 +154,7 @@ impl LaunchSizes {
             };
             if let Some(&at) = numbers {
                 let wanted = link.waits_on.map_or(0, |other| workgroups[other as usize]);
-                // A link that no other link waits for does not count.
+                // If no other link waits for a link, its workgroups increment no counter.
                 let own = match awaited[link.signals as usize] {
                     true => link.signals + 1,
                     false => 0,

@@ -3,10 +3,10 @@
 //!
 //! WGSL and Vulkan do not specify how conversions round, or whether subnormal numbers are flushed.
 //! Portable kernels therefore convert with integer operations, about a dozen per element, and test
-//! operands for subnormals. Most GPUs do both correctly in one instruction. The probe converts
-//! every F16 number to F32. In the other direction it converts every F32 midpoint between two F16
-//! numbers, with its neighbours. It also adds and multiplies numbers around the smallest normal
-//! number.
+//! operands for subnormals. Most GPUs convert correctly in one instruction and keep subnormal
+//! numbers. The probe converts every F16 number to F32. In the other direction it converts every
+//! F32 midpoint between two F16 numbers, with its neighbours. It also adds and multiplies numbers
+//! around the smallest normal number.
 //!
 //! Neither specification says which threads of a workgroup form a subgroup. All known devices
 //! number them consecutively. The probe runs shuffle-based row sums of integers, which are exact,

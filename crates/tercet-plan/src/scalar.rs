@@ -134,7 +134,8 @@ mod tests {
                 .unwrap_or_else(|e| panic!("{piece:?}: {}", e.emit_to_string(&text)));
             naga::valid::Validator::new(
                 naga::valid::ValidationFlags::all(),
-                // This is core WGSL; naga has a flag for it because OpenGL may lack it.
+                // `unpack2x16float` is core WGSL, but naga requires a flag for it, because OpenGL
+                // may lack it.
                 naga::valid::Capabilities::SHADER_FLOAT16_IN_FLOAT32,
             )
             .validate(&module)

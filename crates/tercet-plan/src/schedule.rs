@@ -6,8 +6,8 @@
 //! different branches of one shape switch. Sharing adds no barrier.
 //!
 //! Each stage is ordered separately. If several stages use a slot, its lifetime extends over the
-//! whole outermost branch or loop. A branch that is not taken must not clobber it, and the next
-//! iteration may read it.
+//! whole outermost branch or loop. Another branch must not overwrite the slot, and the next
+//! iteration of a loop may read it.
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -92,8 +92,8 @@ fn plan(caps: &DeviceCaps, graph: &Graph, tuning: TuningTable) -> Result<GpuProg
     crate::compile(graph, &CompileOptions::new(), &caps.clone().tuned(tuning))
 }
 
-/// The variant selected for the task itself. Later entries belong to kernels that this variant
-/// consists of.
+/// The variant selected for the task itself. Later entries are choices that this variant makes for
+/// the kernels it consists of.
 fn own(program: &GpuProgram) -> Option<&VariantSelection> {
     program.variants.first()
 }

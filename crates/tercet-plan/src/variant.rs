@@ -5,7 +5,7 @@
 //! [`TuningTable`](crate::TuningTable) names for the problem, otherwise the cheapest one. It records the
 //! selection with its reasons ([`VariantSelection`]) for `explain`.
 //!
-//! Next: `lowerings/matmul/gemv.rs` for such a table.
+//! Next: `lowerings/matmul/gemv.rs` is an example of a table of variants.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -3,8 +3,8 @@
 // size_* are the sizes of x.
 // uses conv/windows.wgsl: p
 
-// Element of x that contributes to a padded result position at a tap. Beyond the axis if there is
-// none.
+// Element of x that contributes to a padded result position at a tap. Returns an index beyond the
+// axis if no element contributes.
 fn element_of_tap(place: u32, tap: u32, dilation: u32, stride: u32) -> u32 {
     let reach = tap * dilation;
     if place < reach || (place - reach) % stride != 0u {

@@ -62,8 +62,8 @@ fn mxfp4(block: Block, j: u32) -> vec4<f32> {
 fn nvfp4(block: Block, j: u32) -> vec4<f32> {
     let codes = nibbles_of(any_quad(field(LOW, block) + j / 16u * 8u + j % 8u), j % 16u >= 8u);
     let byte = byte_at(field(SCALES, block) + j / 16u);
-    // Read as the top bits of an F16, whose exponent bias is 8 larger. The scale is halved because
-    // the code values are doubled.
+    // The E4M3 scale is decoded as the top bits of an F16, whose exponent bias is 8 larger. The
+    // scale is halved because the code values are doubled.
     let scale = from_half((byte & 127u) << 7u) * 128.0;
     return select(scale, 0.0, byte == 127u) * small_floats(codes);
 }

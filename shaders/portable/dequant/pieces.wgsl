@@ -125,8 +125,8 @@ fn raw_of(block: Block, part: u32) -> Raw {
     return raw;
 }
 
-// Always 0. If a kernel sets it to a runtime 0, mask and exponent are applied by one instruction,
-// which cannot take two constants.
+// Always 0. If a kernel sets it to a 0 that the compiler does not know, one instruction applies
+// mask and exponent; that instruction cannot take two constants.
 var<private> no_bits: u32;
 
 // `zero` must be 0 at run time but unknown to the compiler.
@@ -180,8 +180,8 @@ fn code_bytes(raw: Raw, group: u32, i: u32) -> u32 {
             return nibbles(low, group) | (fifth << 4u);
         }
         default: {
-            // Bits 0 and 1, or 2 and 3, of the first group; those of the second group are 4 bits
-            // higher. They become bits 4 and 5.
+            // The top two bits of a value are bits 0 and 1, or 2 and 3, of a byte for the first
+            // group. For the second group they are 4 bits higher. Both become bits 4 and 5.
             let at = raw.part / 2u % 2u * 2u;
             var high = raw.high[i] >> at;
             if group == 0u {

@@ -1,7 +1,7 @@
 // Dequantization to the 16-bit float Y_TYPE: y = the values of rows of quantized blocks. Two
 // threads decode a piece of 16 or 32 weights, and write 8 adjacent values each, so that a workgroup
-// writes whole cache lines. `before` is not read. It is a dependency that delays the dequantization
-// until shortly before its use.
+// writes whole cache lines. `before` is not read. This argument is only a dependency: it delays the
+// dequantization until shortly before the matmul that uses the weights.
 // uses dequant/pieces.wgsl or dequant/pieces_coded.wgsl: GROUPS, PARTS, Raw, SECOND, codes, first_of, raw_of, scales
 // uses prelude.wgsl: F16, flat_group, float_bits
 

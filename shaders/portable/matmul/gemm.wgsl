@@ -63,7 +63,7 @@ fn store_quad(row: u32, col: u32, sums: vec4<f32>) {
     }
 }
 
-// Not split into functions: barriers separate the steps, and calls would pass all register state.
+// The kernel is one function: barriers separate its steps, and calls would pass all register state.
 @compute @workgroup_size(COUNT)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -137,8 +137,8 @@ fn main(
             }
             workgroupBarrier();
         }
-        // Only one place in the code applies f, because compilers inline its long code at every
-        // call.
+        // Only one place in the code applies the activation f, because compilers inline its long
+        // code at every call.
         for (var i = 0u; i < 4u + 12u * WIDE; i += 1u) {
             var sums = l0;
             switch i {

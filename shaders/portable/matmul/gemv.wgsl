@@ -22,8 +22,8 @@ const ROW_QUADS: u32 = ROWS / 4u;
 const SEVERAL_ROWS: u32 = min(ROW_QUADS, 1u);
 // Accumulator vectors of a thread: one for the columns of one row, or one per 4 rows and column.
 const VECS: u32 = max(ROW_QUADS * PER, 1u);
-// Offset of the partial sums. With one row, the row stays in shared memory across iterations. With
-// several rows, the partial sums overwrite them.
+// Offset of the partial sums. With one row, the activation row stays in shared memory across
+// iterations. With several rows, the partial sums overwrite the activations.
 const SHARES_AT: u32 = X_QUADS * (1u - SEVERAL_ROWS);
 // The fourth float of the first partial sum stores the sum of squares.
 const TOTAL_AT: u32 = SHARES_AT;
@@ -107,7 +107,7 @@ fn sum_of(unit: u32, column: u32, row: u32) -> f32 {
     return memory[at + (column * ROW_QUADS + row / 4u) * 256u][row % 4u];
 }
 
-// Result `within` of those from column `first` on.
+// Result number `within` of the workgroup, whose first result is column `first`.
 fn result_of(within: u32, first: u32, row: u32) -> f32 {
     if GATED == 1u {
         return activate(settled(sum_of(within, 0u, row))) * settled(sum_of(within, 1u, row));
@@ -165,8 +165,9 @@ fn main(
     let stride = alike * RESULTS;
     for (var batch = group.z; batch < p.batch; batch += groups.z) {
         enter_batch(batch);
-        // 0: first columns; 1: first columns again, after rescaling; 2: later columns. The initial
-        // 0 is a runtime value: with a constant, compilers duplicate the loop body.
+        // Values of `turn`: 0 for the first columns, 1 for the first columns again after rescaling,
+        // 2 for later columns. The loop starts from a 0 that is known only at run time: with a
+        // constant, compilers duplicate the loop body.
         var turn = p.zero;
         for (var first = start; first < columns();) {
             first_low = vec4<f32>();

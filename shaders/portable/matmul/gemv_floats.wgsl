@@ -25,13 +25,13 @@ const QUADS: u32 = 1u + (B_TYPE + 1u) / 2u;
 const PIECE: u32 = 4u * QUADS;
 // Iterations per thread group.
 const TURNS: u32 = COLUMNS / (TEAMS * TOGETHER);
-// Vectors of partial sums per column, one sum per slice; later the sums of JOINED vectors. One
-// extra column stores sums of squares.
+// Vectors of partial sums per column: first one sum per slice, later the reduced sums of JOINED
+// vectors. One extra column stores sums of squares.
 const SHARE_QUADS: u32 = SLICE_QUADS + 1u;
 const SQUARE_UNITS: u32 = NORMED;
 const SHARES: u32 = (COLUMNS + SQUARE_UNITS) * SHARE_QUADS;
 const SHARES_AT: u32 = 0u;
-// Index of the sum of squares.
+// Index in `memory` of the row's sum of squares, for the norm.
 const TOTAL_AT: u32 = max(SHARES, INVOCATIONS);
 
 var<workgroup> memory: array<vec4<f32>, TOTAL_AT + 1u>;
@@ -130,8 +130,9 @@ fn main(
         row_scale = 1.0;
         row_squares = 0.0;
         ask_for_added(first, local);
-        // 1: repeated with a rescaled row. The initial 0 is a runtime value: with a constant,
-        // compilers duplicate the loop.
+        // A second iteration, with `turn` 1, repeats the matmul with a rescaled row. The loop
+        // starts from a 0 that is known only at run time: with a constant, compilers duplicate the
+        // loop.
         for (var turn = p.zero; turn < 2u; turn += 1u) {
             for (var round = 0u; round < ROUNDS; round += 1u) {
                 stream(first, round, unit, slice);

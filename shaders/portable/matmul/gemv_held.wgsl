@@ -1,8 +1,8 @@
 // Register-resident GEMV for quantized weights, whose columns are rows of blocks. SLICES threads
-// share a column. Each keeps the row elements of TAKE weights in registers, and processes these
-// weights of one column after the other. The weights of the next DEPTH columns are prefetched. The
-// TEAMS thread groups of a workgroup divide its columns. `gemv_held_floats.wgsl` and
-// `gemv_held_dots.wgsl` define how the row is stored, and TAKE.
+// share a column. A take is a set of TAKE weights of one column. Each thread keeps the row elements
+// of a take in registers, and processes the take of one column after the other. The weights of the
+// next DEPTH columns are prefetched. The TEAMS thread groups of a workgroup divide its columns.
+// `gemv_held_floats.wgsl` and `gemv_held_dots.wgsl` define TAKE and how registers store the row.
 //
 // Partial sums are collected in shared memory, so that one reduction serves COLUMNS columns (a
 // batch). A workgroup processes BATCHES batches. If SLICES * TAKE weights do not cover k, there are
@@ -22,25 +22,25 @@ override GATED: u32 = 0u;
 override DIGITS: u32 = 3u;
 
 const INVOCATIONS: u32 = SLICES * TEAMS;
-// Vectors of row elements per TAKE weights.
+// Vectors of four row elements per take of TAKE weights.
 const QUADS: u32 = TAKE / 4u;
 // Pitch of the row in shared memory, which stores HELD vectors per slice.
 const TILE_ROW: u32 = SLICES + 1u;
 const TILE: u32 = HELD * TILE_ROW;
-// 16-byte dequantization pieces in TAKE weights: 1 or 2.
+// 16-byte dequantization pieces per take of TAKE weights: 1 or 2.
 const TWINS: u32 = TAKE / (16u * GROUPS);
 // Vectors of row elements per pass of the float fallback.
 const FLOAT_QUADS: u32 = 8u;
 // Columns of a batch per thread group.
 const OWN: u32 = COLUMNS / TEAMS;
-// Vectors of partial sums per column, one sum per slice; later the sums of JOINED vectors. Each
-// thread group has one extra column for sums of squares.
+// Vectors of partial sums per column: first one sum per slice, later the reduced sums of JOINED
+// vectors. Each thread group has one extra column for sums of squares.
 const SQUARE_UNITS: u32 = TEAMS * NORMED;
 const SHARE_QUADS: u32 = max(SLICE_QUADS, JOINED) + 1u;
 const SHARES: u32 = (COLUMNS + SQUARE_UNITS) * SHARE_QUADS;
 // The partial sums may overwrite the row in shared memory if the row is used only once.
 const SHARES_AT: u32 = TILE * min(ROUNDS - 1u, 1u);
-// Index of the sum of squares.
+// Index in `memory` of the row's sum of squares, for the norm.
 const TOTAL_AT: u32 = max(TILE, SHARES_AT + max(SHARES, INVOCATIONS));
 
 var<workgroup> memory: array<vec4<f32>, TOTAL_AT + 1u>;
@@ -51,7 +51,7 @@ var<private> x_sums: vec2<f32>;
 
 struct Held {
     raw: Raw,
-    // The second of two pieces.
+    // The second piece of the weights, if a take consists of two pieces.
     next: Raw,
 }
 
@@ -84,7 +84,7 @@ fn piece_of(take: u32, which: u32) -> u32 {
     return take * TWINS + which;
 }
 
-// Inverse of `piece_of`: the take of a piece, and the position of the piece in it.
+// Inverse of `piece_of`: the take that contains a piece, and the position of the piece in the take.
 fn take_of(piece: u32) -> vec2<u32> {
     if TWINS == 2u && shares_bytes() {
         return vec2<u32>(piece / 4u * 2u + piece % 2u, piece / 2u % 2u);
@@ -126,7 +126,7 @@ fn row_of(place: u32, first: u32) -> u32 {
     return b_base / 16u + column * (p.b_col / 16u);
 }
 
-// Loads the weights of a take, of the column at offset `row`.
+// Loads the weights with index `take` of the column at offset `row`.
 fn load(row: u32, take: u32) -> Held {
     row_quads = row;
     let piece = piece_of(take, 0u);
@@ -139,8 +139,8 @@ fn load(row: u32, take: u32) -> Held {
     return held;
 }
 
-// Restores the fields that depend only on the position, not on the column. Kept in the queue, they
-// would not be constants for the compiler.
+// Sets the fields that depend only on the position of the piece. The compiler can treat them as
+// constants, which fields loaded from `queue` are not.
 fn placed(raw: Raw, piece: u32) -> Raw {
     var whole = raw;
     whole.part = piece % PARTS;
@@ -169,7 +169,7 @@ fn spot_of(at: u32) -> vec2<u32> {
     return vec2<u32>(own.x, own.y * (4u * GROUPS) + spot.y);
 }
 
-// Loads the row elements of the takes from `first` on.
+// Loads the activation elements for the takes from index `first` on.
 fn fetch(first: u32, local: u32) {
     for (var i = 0u; i < FETCHED; i += 1u) {
         let at = fetched_at(i, local);
@@ -311,7 +311,8 @@ fn main(
     }
     // True if the row is processed again with a rescaling factor.
     var again = false;
-    // The initial 0 is a runtime value: with a constant, compilers duplicate the loop.
+    // The loop starts from a 0 that is known only at run time: with a constant, compilers duplicate
+    // the loop.
     for (var batch = p.zero; batch < BATCHES;) {
         if batch > 0u {
             ask_for_added(first + batch * results, local);
@@ -326,7 +327,7 @@ fn main(
         }
         store(first + batch * results, local);
         batch += 1u;
-        // The sums of the next batch overwrite these.
+        // The next batch of columns overwrites the sums in `memory`.
         if BATCHES > 1u {
             workgroupBarrier();
         }

@@ -3,7 +3,8 @@
 // two limbs). Each integer has three signed 8-bit limbs, base 256. Four equal-weight limbs form a
 // word, as do four quantized values, so that one instruction (dot4I8Packed) multiplies and adds
 // four pairs. These sums are exact, so only float operations round. With DIGITS = 2 the third limb
-// is 0. A take is two pieces of two groups, which share scale data if possible.
+// is 0. The TAKE weights of a thread are two pieces of two groups, which share scale data if
+// possible.
 //
 // Threads with infinity or NaN among their elements use the float fallback.
 // uses dequant/pieces.wgsl: PARTS, Raw, SECOND, code_bytes, code_offset, first_of, has_one_scale, no_bits, scale_codes, scale_units, scales
@@ -12,13 +13,14 @@
 
 // Weights of a column per thread.
 const TAKE: u32 = 64u;
-// Vectors in the shared tile per take: words of limbs, and one with the fixed-point unit.
+// Vectors in the shared tile per TAKE weights: words of limbs, and one vector with the fixed-point
+// unit.
 const WORD_VECTORS: u32 = 4u * DIGITS;
 const HELD: u32 = WORD_VECTORS + 1u;
 
 // Limbs of four elements per entry: high, middle, low.
 var<private> digits: array<vec3<u32>, QUADS>;
-// Value of the fixed-point unit; 0 selects the float fallback.
+// Value of the fixed-point unit of this thread's row elements; 0 selects the float fallback.
 var<private> unit_size: f32;
 // Initial values of the integer sums, per scale, and the factors of the minima.
 var<private> starts: array<vec3<i32>, 4>;
@@ -30,8 +32,9 @@ fn greatest_of(words: vec4<u32>) -> u32 {
     return max(max(words.x, words.y), max(words.z, words.w));
 }
 
-// Exponent for the fixed-point scale. The size is increased slightly, so that rounding cannot
-// overflow the limbs. The lower bound keeps the unit a normal number.
+// Exponent for the fixed-point scale of elements with the largest magnitude `size`. `size` is
+// increased slightly, so that rounding cannot overflow the limbs. The lower bound makes the
+// fixed-point unit a normal number.
 fn exponent_for(size: u32) -> u32 {
     return max((size + 0x20000u) >> 23u, 23u);
 }
@@ -52,7 +55,7 @@ fn digits_of(x: vec4<f32>, scale: f32) -> vec3<u32> {
         let two = vec2<u32>(low_bytes(pairs >> vec4<u32>(8u)), low_bytes(pairs)) ^ vec2<u32>(0x80808080u);
         return vec3<u32>(two, 0u);
     }
-    // The number plus 128 in each limb, so that bytes are unsigned.
+    // Adds 128 to each limb, so that the limbs are unsigned bytes.
     let bytes = ((magnitudes ^ signs) - signs) + vec4<u32>(0x808080u);
     let words = vec3<u32>(
         low_bytes(bytes >> vec4<u32>(16u)),
@@ -62,7 +65,8 @@ fn digits_of(x: vec4<f32>, scale: f32) -> vec3<u32> {
     return words ^ vec3<u32>(0x80808080u);
 }
 
-// Index of the vector of four magnitudes that contains this quad's, before the limbs are stored.
+// Index of the vector that stores the largest magnitudes of four quads, including this quad, until
+// the limbs overwrite it.
 fn sizes_at(slice: u32, quad: u32) -> u32 {
     return QUADS / 4u * slice + quad / 4u;
 }
@@ -131,7 +135,7 @@ fn sum_at(which: u32, group: u32) -> u32 {
 
 // Quantized values of a word as signed bytes: those of `code_bytes` times `code_factor`, minus a
 // constant. High nibbles with a separate scale then need no shift. If the compiler does not know
-// the mask, they need one instruction.
+// the mask, extracting these nibbles takes one instruction.
 fn signed_codes(raw: Raw, group: u32, i: u32) -> u32 {
     if SCHEME == Q4_K && group == 1u {
         return (raw.low[i] & (0xf0f0f0f0u | no_bits)) ^ 0x80808080u;
@@ -178,8 +182,8 @@ fn hold(slice: u32) {
     }
 }
 
-// No operation at run time. It makes the queue's loads observable; otherwise compilers would delay
-// the first weight loads until the row is loaded.
+// Does nothing at run time. The compiler must assume that it uses the weights in `queue`; otherwise
+// it would delay their first loads until the row is loaded.
 fn ask_for_queue() {
     for (var i = 0u; i < p.zero; i += 1u) {
         for (var j = 0u; j < DEPTH; j += 1u) {
@@ -194,7 +198,7 @@ fn needs_floats() -> bool {
     return unit_size == 0.0;
 }
 
-// Reloads the row elements of a piece of a take as floats.
+// Reloads, as floats, the row elements of one piece of the thread's weights.
 fn take_anew(take: u32, part: u32) {
     let piece = piece_of(take, part);
     let first = piece / PARTS * BLOCK_LEN + first_of(piece % PARTS);

@@ -2,7 +2,7 @@
 
 // Weights of a column per thread.
 const TAKE: u32 = 32u;
-// Vectors in the shared tile per take.
+// Vectors in the shared tile per TAKE weights.
 const HELD: u32 = 8u;
 
 // Stores the loaded row elements in the tile.

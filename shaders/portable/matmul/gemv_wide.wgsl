@@ -1,7 +1,7 @@
 // K-major GEMV with 16-byte loads: b has stride 1 along k and is read in vectors of 4 or 8
-// elements. Offsets, columns and k are multiples of that. Two pieces of each column are prefetched
-// while two are used, so that memory stays busy. The first pieces are loaded before the tile of a
-// is filled.
+// elements. Offsets, columns and k are multiples of the vector length. Two pieces of each column
+// are prefetched while two are used, so that memory stays busy. The first pieces are loaded before
+// the tile of a is filled.
 // uses matmul/gemv_tile.wgsl: PER, PIECE, STEPS, add_quad, turn_to
 // uses matmul/operands.wgsl: b_base, p
 

@@ -38,7 +38,7 @@ fn main(
     let block = word / 1024u / p.steps;
     let k = step * 32u + t * 8u + half * 4u + pair * 2u;
     let n = block * 64u + g * 8u + fragment * 2u + side;
-    // Strides may be negative: the sums wrap.
+    // Strides may be negative: the sums wrap modulo 2^32.
     let at = p.offset + k * p.row + n * p.column;
     y[word] = half_of(at) | (half_of(at + p.row) << 16u);
 }

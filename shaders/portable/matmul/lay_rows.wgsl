@@ -1,7 +1,8 @@
 // Activation prepack for few_rows_laid.glsl. A slice is 256 elements of a row, stored as F16
-// numbers with one power-of-two scale. `units` contains the value of 1 per row and slice. It is
-// negative if a format with minima finds infinity or NaN in the slice. `sums` contains, divided by
-// 64 and as two F16 numbers, the sums of elements that share a minimum.
+// numbers with one power-of-two scale. `units` contains, per row and slice, the number that a
+// stored 1 represents. This number is negative if the format has minima and the slice contains
+// infinity or NaN. `sums` contains, divided by 64 and as two F16 numbers, the sums of elements that
+// share a minimum.
 //
 //     numbers: [block of ROWS rows, slice, step of 8, row / 8, number, row % 8, lane of 4]: 16 bytes;
 //     units:   [block, slice, row % ROWS], in F32;
@@ -72,7 +73,7 @@ fn four_at(row: u32, k: u32) -> vec4<f32> {
     return vec4<f32>(x_at(row, k), x_at(row, k + 1u), x_at(row, k + 2u), x_at(row, k + 3u));
 }
 
-// Reorders four elements into the order of pairs.
+// Reorders four elements so that each F16 pair has the elements that the weight format pairs.
 fn in_pairs(x: vec4<f32>) -> vec4<f32> {
     if ORDER == 0u {
         return x;
@@ -88,7 +89,8 @@ fn halves_of(x: f32, y: f32) -> u32 {
     return to_half(x) | (to_half(y) << 16u);
 }
 
-// The high F16 numbers of two pairs, or the only ones if NUMBERS is 1.
+// The first F16 numbers of four elements, as two packed pairs. With NUMBERS = 1, an element is
+// rounded to one F16 number.
 fn firsts(x: vec4<f32>) -> vec2<u32> {
     if NUMBERS == 1u {
         return vec2<u32>(halves_of(x.x, x.y), halves_of(x.z, x.w));
@@ -180,7 +182,7 @@ fn main(
     if HAS_MINIMA {
         pair_sums[local] = vec2<f32>((x.x + x.y) + (x.z + x.w), (next.x + next.y) + (next.z + next.w)) / SUM_UNIT;
         workgroupBarrier();
-        // Two lanes and four steps share a minimum.
+        // The elements of two lanes in four steps share a minimum.
         if is_some && (own & 13u) == 0u {
             var sum = vec2<f32>();
             for (var i = 0u; i < 4u; i += 1u) {

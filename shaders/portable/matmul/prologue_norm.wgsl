@@ -9,7 +9,7 @@
 
 override NORMED: u32 = 0u;
 
-// Limits of the mean square that needs no rescaling.
+// If the mean square of the row is between these limits, the row needs no rescaling.
 const LEAST_MEAN: f32 = 1e-24;
 const MOST_MEAN: f32 = 1e24;
 

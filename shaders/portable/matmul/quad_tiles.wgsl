@@ -89,7 +89,8 @@ var<private> r5: vec4<f32>;
 var<private> r6: vec4<f32>;
 var<private> r7: vec4<f32>;
 
-// Adds four values of k, which share a permutation.
+// Adds the products at four consecutive values of k, whose tile positions have the same
+// permutation.
 fn add_four(y_quad: u32, x_quad: u32, k: u32) {
     let at_u = k * A_QUADS + turned(y_quad, k);
     let at_s = k * A_QUADS + turned(y_quad + TM, k);
@@ -126,7 +127,7 @@ fn uniform_word(x: u32) -> u32 {
     return x;
 }
 
-// Not split into functions: barriers separate the steps, and calls would pass all register state.
+// The kernel is one function: barriers separate its steps, and calls would pass all register state.
 @compute @workgroup_size(COUNT)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -173,7 +174,7 @@ fn main(
         r5 = vec4<f32>();
         r6 = vec4<f32>();
         r7 = vec4<f32>();
-        // Named variables instead of arrays, so that they stay in registers.
+        // The values are in named variables instead of arrays, so that they stay in registers.
         let a0 = first_a(row_first, local, 0u);
         let a1 = first_a(row_first, local, 1u);
         let a2 = first_a(row_first, local, 2u);
@@ -232,8 +233,8 @@ fn main(
                     v3 = next_b(b3, next, k_b.w);
                 }
             } else {
-                // Cleared instead of kept: otherwise compilers copy these registers and wait for
-                // pending loads into them.
+                // Without a next step, its registers are cleared: if they kept their values,
+                // compilers would copy them and wait for pending loads.
                 u0 = vec4<f32>();
                 u1 = vec4<f32>();
                 u2 = vec4<f32>();
@@ -243,7 +244,8 @@ fn main(
                 v2 = vec4<f32>();
                 v3 = vec4<f32>();
             }
-            // Unrolled: with a loop, compilers move accumulators between registers at its end.
+            // The four calls are unrolled: at the end of a loop, compilers would move accumulators
+            // between registers.
             add_four(y_quad, x_quad, 0u);
             add_four(y_quad, x_quad, 4u);
             add_four(y_quad, x_quad, 8u);
@@ -252,8 +254,8 @@ fn main(
                 break;
             }
         }
-        // Only one place in the code applies f, because compilers inline its long code at every
-        // call.
+        // Only one place in the code applies the activation f, because compilers inline its long
+        // code at every call.
         for (var i = 0u; i < 16u; i += 1u) {
             var sums = l0;
             switch i {

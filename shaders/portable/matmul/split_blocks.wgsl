@@ -39,18 +39,18 @@ const BLOCK_LEN: u32 = 4096u;
 const PAIRS: u32 = BLOCK / 2u;
 const LINES: u32 = THREADS / PAIRS;
 const UNFIT: u32 = 0xffffffffu;
-// Maximum difference of the exponents of a row or column and of the largest magnitude. RANGE limits
-// the exponent of the largest magnitude itself.
+// Maximum difference between the exponent of a block's largest magnitude and that of any row or
+// column. RANGE limits the exponent of the block's largest magnitude.
 const SPREAD: u32 = 24u;
 const RANGE: u32 = 44u;
-// Threshold for scaled numbers that lose bits: 2^-12. At most 1 / MOST_SMALL of the elements of a
-// block may be below it.
+// Scaled numbers below this threshold, 2^-12, lose bits of their low halves. At most 1 / MOST_SMALL
+// of the elements of a block may be below it.
 const SMALL: f32 = 0.000244140625;
 const MOST_SMALL: u32 = 8u;
 // The exponent bits of 1.0.
 const ONE: u32 = 127u;
 
-// Largest magnitudes, as float bits.
+// Largest magnitudes of pairs, rows, columns and the block, as float bits.
 var<workgroup> of_pairs: array<u32, BLOCK * (PAIRS + 1u)>;
 var<workgroup> of_rows: array<atomic<u32>, BLOCK>;
 var<workgroup> of_columns: array<atomic<u32>, BLOCK>;
@@ -69,8 +69,8 @@ fn two(begin: u32, row: u32, column: u32) -> vec2<u32> {
     return select(vec2<u32>(), found, columns < vec2<u32>(p.columns));
 }
 
-// Rounds a number to the nearest F16, as F32. Uses integers, because compilers remove a conversion
-// to F16 and back.
+// Rounds a number to the nearest F16, as F32. The code uses integers, because compilers remove a
+// conversion to F16 and back.
 fn high_of(x: f32) -> f32 {
     let bits = bitcast<u32>(x);
     let exponent = (bits >> 23u) & 255u;
@@ -88,7 +88,7 @@ fn count(row: u32, pair: u32, x: vec2<u32>) -> vec2<u32> {
     return size;
 }
 
-// Stores two scaled numbers. Returns how many are nonzero and below the precision threshold.
+// Stores two scaled numbers. Returns how many of the two are nonzero and below the threshold SMALL.
 fn put(to: u32, x: vec2<u32>, scale: f32) -> u32 {
     let scaled = bitcast<vec2<f32>>(x) * scale;
     let high = vec2<f32>(high_of(scaled.x), high_of(scaled.y));
@@ -105,7 +105,7 @@ fn is_lost(size: u32, exponent: u32) -> bool {
     return size != 0u && (size >> 23u) + SPREAD < exponent;
 }
 
-// Not split into functions: barriers separate the steps, and calls would pass all register state.
+// The kernel is one function: barriers separate its steps, and calls would pass all register state.
 @compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -122,7 +122,7 @@ fn main(
     let line = local / PAIRS;
     let row = within / p.across * BLOCK + line;
     let column = within % p.across * BLOCK + pair * 2u;
-    // Named variables instead of an array, so that they stay in registers.
+    // The values are in named variables instead of an array, so that they stay in registers.
     let x0 = two(begin, row, column);
     let x1 = two(begin, row + LINES, column);
     let x2 = two(begin, row + 2u * LINES, column);

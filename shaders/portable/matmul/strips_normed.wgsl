@@ -46,7 +46,7 @@ fn finished(k: u32, about: Row) -> f32 {
     return value;
 }
 
-// Computes the row. All threads of the workgroup must call it.
+// Computes the row. All threads of the workgroup must call this function.
 fn prepare(is_first: bool, index: u32) {
     take_place(index);
     let per = lanes(A_TYPE);

@@ -44,7 +44,8 @@ fn main(
     let row = i * 4u / p.n % p.m;
     let col = i * 4u % p.n;
     let at = p.first + i * 4u / p.n * p.row_quads + col / 4u;
-    // Only one place in the code applies f, because compilers inline its long code at every call.
+    // Only one place in the code applies the activation f, because compilers inline its long code
+    // at every call.
     for (var lane = 0u; lane < 4u; lane += 1u) {
         sum = vec4<f32>(sum.yzw, finish(sum.x, row, col + lane));
     }

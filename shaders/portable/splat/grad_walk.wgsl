@@ -119,7 +119,7 @@ fn given(k: u32, center: vec2<f32>) -> vec2<f32> {
 }
 
 // Sums four splats of the batch, from slot `first` on, over the pixels. All threads of the
-// workgroup must call it.
+// workgroup must call this function.
 fn sum_turn(first: u32, count: u32, origin: vec2<f32>, tile: u32, local: u32) {
     let own = local / 64u;
     let lane = local % 64u;
@@ -167,7 +167,7 @@ fn sum_turn(first: u32, count: u32, origin: vec2<f32>, tile: u32, local: u32) {
     }
 }
 
-// True if any pixel is unfinished. All threads of the workgroup must call it.
+// True if any pixel is unfinished. All threads of the workgroup must call this function.
 fn any_goes_on(local: u32) -> bool {
     workgroupBarrier();
     if local == 0u {

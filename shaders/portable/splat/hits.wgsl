@@ -7,7 +7,7 @@ var<workgroup> hits: array<u32, 256>;
 var<workgroup> ends: array<u32, 256>;
 var<workgroup> all_hits: u32;
 
-// Counts the hits of all threads. All threads of the workgroup must call it.
+// Counts the hits of all threads. All threads of the workgroup must call this function.
 fn count_hits(own: u32, local: u32) -> u32 {
     hits[local] = own;
     ends[local] = countOneBits(own);

@@ -23,7 +23,8 @@ void raise_centers(float by, float lift) {
             coopMatStore(most[i], tiles, at + i * SUM_LEN, SUM_STRIDE, ROWS);
         }
     }
-    // All subgroups call this equally often: some drivers implement it as a workgroup barrier.
+    // All subgroups call subgroup_meets() equally often, because some drivers implement it as a
+    // workgroup barrier.
     subgroup_meets();
     if (far) {
         for (uint row = gl_SubgroupInvocationID; row < WM; row += SUBGROUP) {

@@ -16,7 +16,8 @@
 // its centers, which is rare after the first step. Weights are at most 2^SLACK, so nothing
 // overflows, and most steps need no rescaling.
 //
-// The register layout of a fragment is unknown, but the same for all accumulators. Consequences:
+// The register layout of a fragment is unknown, but the same for all accumulators. The kernel is
+// therefore written as follows.
 // - The maximum of a row over the fragments of a step is computed element by element and compared
 //   with the center in this form. Only an update of the centers moves one fragment per FM rows
 //   through shared memory.
@@ -29,8 +30,8 @@
 // no row attends to are staged as 0. If a value is NaN or infinite and masked for some rows, the
 // values of the step are added one by one, only to the rows that attend to them.
 //
-// attention_order.glsl defines the order of workgroups. Adjacent workgroups share keys, or the next
-// ones of the same head do.
+// attention_order.glsl defines the order of workgroups. Workgroups that use the same keys run close
+// together in time, so that they share cached keys.
 //
 // Constraints on constants: FK and FN are multiples of 8; BM of WM, WM of FM, BN of FN and FK, HEAD
 // of FK, VALUE of FN. BN is at least 2 FN. FK equals FN if CONVERTS. Offsets, strides, head_dim and
@@ -50,8 +51,8 @@ const uint V_COLS = VALUE / 8;
 const uint K_STRIDE = K_COLS + 1;
 const uint V_STRIDE = V_COLS + 1;
 const uint P_STRIDE = BN / 8 + 1;
-// Fragments of a strip that are stored together. If there are many, all of them, which keeps the
-// code short.
+// Number of fragments of a strip that are stored together. If a strip has more than 8, all are
+// stored together, which keeps the code short.
 const uint YF = VF < 4 || VF > 8 ? VF : 4;
 const uint Y_COLS = YF * FN / RESULT;
 const uint Y_STRIDE = YF * FN / 4 + 1;

@@ -11,22 +11,24 @@
 // KV head are processed together, as in attention_coop.glsl: row r of a KV head is query r / group
 // of query head head * group + r % group. Sums over a group are then sums over rows.
 //
-// This file compiles to two kernels. With OF_KEYS = 0, a workgroup owns BM query rows and iterates
-// over the keys that they attend to, for dq. With OF_KEYS = 1, it owns BM keys and iterates over
-// the rows that attend to them, for dk and dv. Both keep two own operands in fragments, WM lines
-// per subgroup. They iterate over two walked operands, BN lines per step, double-buffered in shared
-// memory with one barrier per step. The next step is loaded during the computation. A walked
-// fragment is loaded once for all strips of FM lines of a subgroup.
+// This file compiles to two kernels. With OF_KEYS = 0, a workgroup computes dq of BM query rows and
+// iterates over the keys that they attend to. With OF_KEYS = 1, it computes dk and dv of BM keys
+// and iterates over the query rows that attend to them. Two operands are stationary (own_*): their
+// rows stay in fragments, WM per subgroup. The other two are streamed, BN rows per step,
+// double-buffered in shared memory with one barrier per step. The next step is loaded during the
+// computation. A streamed fragment is loaded once for all strips of FM stationary rows of a
+// subgroup. In this code, a line is a row of any operand: a query row or a key.
 //
-//     OF_KEYS    own        walked     products                sums;
+//     OF_KEYS    stationary streamed   products                sums;
 //     0          q, dy      k, v       q kT, dy vT             ds k;
 //     1          k, v       q, dy      k qT, v dyT             dsT q, pT dy.
 //
-// A fragment of products has own lines as rows and walked lines as columns. Per-row numbers
-// (log-sum-exp, delta, bounds of the visible keys) and the indices of rows and columns become
-// fragments by loads with stride 0. Rows that do not exist or have no visible key have lse =
-// infinity, so their weights are 0. Missing keys are staged as 0, and their sums are not stored. In
-// steps at the edge of a mask, each fragment is tested separately.
+// A fragment of products has stationary rows as its rows and streamed rows as its columns. The
+// numbers of a query row (log-sum-exp, delta, bounds of the visible keys) and the indices of rows
+// and columns become fragments by loads with stride 0. Query rows that do not exist or have no
+// visible key have lse = infinity, so their weights are 0. Missing keys are staged as 0, and their
+// sums are not stored. Only steps at the edge of a causal or window mask, and all steps with a mask
+// operand, evaluate mask terms.
 //
 // attention_order.glsl defines the order of workgroups.
 //
@@ -37,8 +39,9 @@
 
 #include "attention_grad_setup.glsl"
 
-// Fragments along the head dimension, as summed axis and as columns: of queries and keys, of
-// values. PART: lines that become left operands together.
+// Numbers of fragments along the head dimension, as summed axis (HK, VK) and as columns (HN, VN),
+// for queries and keys and for values. PART: streamed rows whose weights become left operands
+// together.
 const uint HK = HEAD / FK;
 const uint HN = HEAD / FN;
 const uint VK = VALUE / FK;
@@ -46,29 +49,30 @@ const uint VN = VALUE / FN;
 const uint PART = FK > FN ? FK : FN;
 
 // Lengths in 16-byte words: 8 elements or 4 sums. Rows have one word of padding against bank
-// conflicts. A stage contains the lines of the first operand, then those of the second.
+// conflicts. A stage contains the rows of the first streamed operand, then those of the second.
 const uint H_COLS = HEAD / 8;
 const uint V_COLS = VALUE / 8;
 const uint H_STRIDE = H_COLS + 1;
 const uint V_STRIDE = V_COLS + 1;
 const uint SECOND_AT = BN * H_STRIDE;
 const uint STAGE_LEN = SECOND_AT + BN * V_STRIDE;
-// Weights and ds of a subgroup, on the way to left operands on devices without conversions.
+// On devices without matrix-use conversions, weights and ds of a subgroup pass through this memory
+// to become left operands.
 const uint P_AT = 2 * STAGE_LEN;
 const uint P_STRIDE = PART / 8 + 1;
 const uint P_LEN = WM * P_STRIDE;
 const uint STRIPS = WM / FM;
 const uint SUBGROUPS = BM / WM;
 const uint STEPS_LEN = P_AT + (CONVERTS == 1 ? 0 : 2 * SUBGROUPS * P_LEN);
-// The same memory contains one own operand at the start, and YF result fragments of a strip at the
-// end.
+// The same memory contains one stationary operand at the start, and YF result fragments of a strip
+// at the end.
 const uint Q_LEN = BM * (H_STRIDE > V_STRIDE ? H_STRIDE : V_STRIDE);
 const uint MOST = HN > VN ? HN : VN;
 const uint YF = MOST < 4 || MOST > 8 ? MOST : 4;
 const uint Y_STRIDE = YF * FN / 4 + 1;
 const uint Y_LEN = SUBGROUPS * FM * Y_STRIDE;
 const uint ENDS_LEN = Q_LEN > Y_LEN ? Q_LEN : Y_LEN;
-// Data of query rows follows.
+// The data of query rows starts after this memory.
 const uint ROW_AT = STEPS_LEN > ENDS_LEN ? STEPS_LEN : ENDS_LEN;
 
 #include "attention_grad_place.glsl"
@@ -80,7 +84,7 @@ const uint H_LOADS = (BN * H_COLS + THREADS - 1) / THREADS;
 const uint V_LOADS = (BN * V_COLS + THREADS - 1) / THREADS;
 uvec4 loaded_first[H_LOADS];
 uvec4 loaded_second[V_LOADS];
-// Loads the walked lines from `line` on, below `end`, from global memory into registers.
+// Loads the streamed rows from `line` on, below `end`, from global memory into registers.
 void load_step(int line, int end) {
     LOAD_WALKED(loaded_first, loaded_second, BN, line, end)
 #if OF_KEYS
@@ -90,7 +94,7 @@ void load_step(int line, int end) {
 #endif
 }
 
-// Stores the loaded lines in one of the two stages.
+// Stores the loaded rows in one of the two stages.
 void store_step(uint stage) {
     [[unroll]] for (uint i = 0u; i < H_LOADS; i++) {
         uint at = gl_LocalInvocationIndex + i * THREADS;
@@ -111,8 +115,9 @@ void store_step(uint stage) {
 #endif
 }
 
-// Fragments: per strip, the products of queries and keys, and dp without delta, which is its
-// initial value; -lse and -delta; of one strip, weights and ds.
+// Fragments of each strip: products of queries and keys, and dp - delta, whose sum starts with
+// -delta. Fragments of one strip: weights w, ds and -lse. With stationary query rows, each strip
+// also has -lse and -delta.
 SUMS products[STRIPS];
 SUMS dp[STRIPS];
 SUMS w;
@@ -130,7 +135,7 @@ SUMS first_sums[STRIPS * HN];
 SUMS second_sums[STRIPS * VN];
 #endif
 
-// Moves an own operand through shared memory into fragments.
+// Moves a stationary operand through shared memory into fragments.
 #define TAKE_OWN(own, count, loaded, cols, stride)                                                  \
     [[unroll]] for (uint i = 0u; i < (BM * cols + THREADS - 1) / THREADS; i++) {                    \
         uint at = gl_LocalInvocationIndex + i * THREADS;                                            \
@@ -146,7 +151,7 @@ SUMS second_sums[STRIPS * VN];
     }                                                                                               \
     barrier();
 
-// Loads the own operands and the first step, and computes loop invariants.
+// Loads the stationary operands and the first step, and computes loop invariants.
 void begin(ivec2 walk) {
     uvec4 of_first[(BM * H_COLS + THREADS - 1) / THREADS];
     uvec4 of_second[(BM * V_COLS + THREADS - 1) / THREADS];
@@ -178,8 +183,8 @@ void begin(ivec2 walk) {
     barrier();
 }
 
-// Computes weights and ds from the products and dp, for own lines and the fragment of walked lines
-// at `walked`, which is staged at `at`.
+// Computes weights and ds from the products and dp, for stationary rows from `own` on and streamed
+// rows from `walked` on. The numbers of streamed query rows are staged at `at`.
 void weigh(uint own, int walked, uint at, const bool guarded) {
     SUMS penalties;
     if (guarded) {
@@ -205,7 +210,8 @@ void weigh(uint own, int walked, uint at, const bool guarded) {
     }
 }
 
-// Adds a part of ds, or of the weights, as left operands times the walked lines from `at` on.
+// Adds PART columns of ds or of the weights, as left operands, times the streamed rows staged at
+// `at`.
 #define ADD(to_sums, count, factors, at, stride)                                       \
     [[unroll]] for (uint d = 0u; d < count; d++) {                                  \
         RIGHT lines;                                                                \
@@ -215,7 +221,7 @@ void weigh(uint own, int walked, uint at, const bool guarded) {
         }                                                                           \
     }
 
-// Products of the own lines and the fragment of walked lines at `at`.
+// Products of the stationary rows and the fragment of streamed rows staged at `at`.
 #define MULTIPLY(to, own, count, at, stride)                                        \
     [[unroll]] for (uint h = 0u; h < count; h++) {                                  \
         RIGHT lines;                                                                \
@@ -225,7 +231,8 @@ void weigh(uint own, int walked, uint at, const bool guarded) {
         }                                                                           \
     }
 
-// Products for the fragment of walked lines at `j` of the step, and dp without delta.
+// Computes q kT and dp - delta for the fragment of streamed rows that starts at row `j` of the
+// step.
 void multiply(uint stage, uint j) {
     [[unroll]] for (uint s = 0u; s < STRIPS; s++) {
         products[s] = SUMS(0.0);
@@ -239,7 +246,7 @@ void multiply(uint stage, uint j) {
     MULTIPLY(dp, own_second, VK, stage * STAGE_LEN + SECOND_AT + j * V_STRIDE, V_STRIDE)
 }
 
-// Weights and ds of a strip.
+// Computes weights and ds of a strip of stationary rows.
 void take(uint strip, uint stage, int line, uint j, const bool guarded) {
     w = products[strip];
     ds = dp[strip];
@@ -251,7 +258,7 @@ void take(uint strip, uint stage, int line, uint j, const bool guarded) {
     weigh(own_line + strip * FM, line + int(j), stage * BN + j, guarded);
 }
 
-// Processes a step of BN walked lines, from `line` on.
+// Processes a step of BN streamed rows, from `line` on.
 void add_step(uint stage, int line, const bool guarded) {
     uint first_at = stage * STAGE_LEN;
     uint second_at = first_at + SECOND_AT;
@@ -277,7 +284,8 @@ void add_step(uint stage, int line, const bool guarded) {
 #endif
         }
 #else
-        // All subgroups call this equally often: some drivers implement it as a workgroup barrier.
+        // All subgroups call subgroup_meets() equally often, because some drivers implement it as a
+        // workgroup barrier.
         uint to = P_AT + 2u * gl_SubgroupID * P_LEN;
         [[unroll]] for (uint j = part; j < part + PART; j += FN) {
             multiply(stage, j);
@@ -315,9 +323,9 @@ void add_step(uint stage, int line, const bool guarded) {
 
 #include "to_elements.glsl"
 
-// Stores sums of the subgroup's lines to a result, YF fragments of a strip per iteration. One loop
-// runs over strips and fragments, because compilers do not unroll three nested loops. `place` is
-// the offset of a line.
+// Stores the gradients of the subgroup's stationary rows to a result, YF fragments of a strip per
+// iteration. One loop runs over strips and fragments, because compilers do not unroll three nested
+// loops. `place` is the offset of a result row.
 #define STORE(name, of_sums, count, words, dim, place)                                                \
     void name() {                                                                                  \
         uint mine = gl_SubgroupID * FM * Y_STRIDE;                                                 \

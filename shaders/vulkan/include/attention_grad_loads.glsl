@@ -1,6 +1,6 @@
-// Loads of operand lines for attention_grad.glsl.
+// Loads of operand rows (queries, keys, values, dy) for attention_grad.glsl.
 
-// Loads eight elements of an operand line; elements beyond the end are 0.
+// Loads eight elements of an operand row; elements beyond the end of the row are 0.
 #define FETCH(name, words, dim, place)                                       \
     uvec4 name(uint line, uint col) {                                        \
         return col * 8u < dim ? words[((place) >> 3) + col] : uvec4(0u);     \
@@ -10,11 +10,11 @@ FETCH(fetch_k, k, p.head_dim, p.k_offset + batch * p.k_batch + head * p.k_head +
 FETCH(fetch_v, v, p.value_dim, p.v_offset + batch * p.v_batch + head * p.v_head + line * p.v_seq)
 FETCH(fetch_q, q, p.head_dim, row_of(line, p.q_offset, p.q_batch, p.q_head, p.q_seq))
 FETCH(fetch_dy, dy, p.value_dim, row_of(line, p.dy_offset, p.dy_batch, p.dy_head, p.dy_seq))
-// Variant for one query head per KV head.
+// Variants of fetch_q and fetch_dy for one query head per KV head, which need no division.
 FETCH(fetch_q_alone, q, p.head_dim, p.q_offset + batch * p.q_batch + head * p.q_head + line * p.q_seq)
 FETCH(fetch_dy_alone, dy, p.value_dim, p.dy_offset + batch * p.dy_batch + head * p.dy_head + line * p.dy_seq)
 
-// Loads `count` lines of an operand from `from` on, below `end`, with all threads. All loads are in
+// Loads `count` rows of an operand from `from` on, below `end`, with all threads. All loads are in
 // flight together.
 #define LOAD(loaded, count, cols, fetch, from, end)                                                 \
     [[unroll]] for (uint i = 0u; i < ((count) * (cols) + THREADS - 1) / THREADS; i++) {             \
@@ -26,7 +26,7 @@ FETCH(fetch_dy_alone, dy, p.value_dim, p.dy_offset + batch * p.dy_batch + head *
         }                                                                                           \
     }
 
-// Loads lines of a pair of operands.
+// Loads rows of two operands: of keys and values, or of queries and dy.
 #define LOAD_KEYS(first, second, count, from, end)                                                  \
     LOAD(first, count, H_COLS, fetch_k, from, end)                                                  \
     LOAD(second, count, V_COLS, fetch_v, from, end)

@@ -1,7 +1,7 @@
 // Products, weights and ds of attention_grad_pairs.glsl in split F16.
 
 #if PIECES == 1
-// Products of the own lines with FN walked lines, high halves only.
+// Products of the stationary rows with FN streamed rows, for operands with only high halves.
 #define MULTIPLY(result, own, count, at, stride, width)                                     \
     {                                                                                       \
         result = SUMS(0.0);                                                                 \
@@ -12,7 +12,7 @@
         }                                                                                   \
     }
 #else
-// Products of the own lines with FN walked lines, in split F16.
+// Products of the stationary rows with FN streamed rows, in split F16.
 #define MULTIPLY(result, own, count, at, stride, width)                                     \
     {                                                                                       \
         SUMS small = SUMS(0.0);                                                             \
@@ -30,12 +30,12 @@
     }
 #endif
 
-// ds of PART walked lines, and whether an element exceeds the split-F16 range.
+// ds for PART streamed rows, and whether an element of ds exceeds the split-F16 range.
 SUMS part_ds[PART / FN];
 bool is_far;
 
-// Computes weights times 2^HEADROOM, and ds. `row_at` is the fragment's first walked line among the
-// staged rows, `walked` its index in the operand.
+// Computes weights times 2^HEADROOM, and ds. The fragment's first streamed row has index `walked`
+// in its operand and index `row_at` among the staged rows.
 void weigh(uint row_at, int walked, const bool guarded) {
     SUMS penalties;
     if (guarded) {
@@ -66,7 +66,7 @@ void weigh(uint row_at, int walked, const bool guarded) {
     }
 }
 
-// Reduces `lift` until split F16 represents all ds of a part.
+// Reduces `lift` until split F16 represents ds for all PART streamed rows.
 void fall() {
     for (uint i = 0u; i < FALLS && subgroupAny(is_far); i++) {
         lift *= exp2(-FALL);
@@ -81,7 +81,8 @@ void fall() {
 }
 
 #if PIECES == 1
-// Adds left operands times PART walked lines at `at`, divided by the scales of both.
+// Adds left operands times the PART streamed rows staged at `at`, multiplied by `by`, which removes
+// the scales of both.
 #define ADD(to_sums, count, factors, at, stride, width, by)                                     \
     [[unroll]] for (uint d = 0u; d < count; d++) {                                              \
         RIGHT high;                                                                             \
@@ -106,8 +107,8 @@ void fall() {
     }
 #endif
 #else
-// Rounds numbers to the nearest F16, as F32. Uses integers, because compilers remove a conversion
-// to F16 and back.
+// Rounds numbers to the nearest F16, as F32. The code uses integers, because compilers remove a
+// conversion to F16 and back.
 SUMS high_of(SUMS w) {
     SUMS high;
     [[unroll]] for (uint e = 0u; e < w.length(); e++) {
@@ -116,7 +117,8 @@ SUMS high_of(SUMS w) {
     return high;
 }
 
-// Adds split-F16 left operands times PART walked lines at `at`, divided by the scales of both.
+// Adds split-F16 left operands times the PART streamed rows staged at `at`, multiplied by `by`,
+// which removes the scales of both.
 #define ADD(to_sums, count, factors, at, stride, width, by)                                     \
     [[unroll]] for (uint d = 0u; d < count; d++) {                                              \
         RIGHT high[PK];                                                                         \

@@ -4,15 +4,16 @@
 // represent one of the four operands, the kernel skips the KV head and flags it in `rest`, and a
 // fallback kernel computes it.
 //
-// attention_grad.glsl describes the iteration, the operands, the products and the sums.
-// Differences:
-// - Own operands are loaded into fragments directly from memory, and the walked lines of a step
-//   share one scale.
-// - Weights are split F16, scaled by 2^HEADROOM. ds is scaled by `lift`, a power of two that keeps
-//   the subgroup's values below 2^ROOM. `lift` decreases if ds grows, so that the error of the
-//   halves is below 2^-30 of the largest value so far.
-// - Products of PART walked lines are summed from zero, those with low halves first, and then added
-//   to the F32 sums.
+// attention_grad.glsl describes the iteration, the operands, the products and the sums. This kernel
+// differs from it as follows.
+// - The stationary operands are loaded into fragments directly from global memory. The streamed
+//   rows of a step share one scale.
+// - The softmax weights are multiplied by 2^HEADROOM and split into two F16 numbers. The score
+//   gradients ds are multiplied by `lift` before they are split: a power of two that keeps the
+//   subgroup's values below 2^ROOM. `lift` decreases if ds grows, so that the error of split ds is
+//   below 2^-30 of the largest ds so far.
+// - Products with PART streamed rows are summed from zero, those with low halves first. The result
+//   is then added to the F32 sums.
 //
 // With PIECES = 1, operands are BF16 and have only high halves. Weights and ds are then rounded to
 // one F16 number as well.
@@ -38,8 +39,9 @@ layout(set = 0, binding = 10) writeonly buffer Rest { uint rest[]; };
 const uint CHUNK = 32;
 const uint SCALE_LEN = 8;
 
-// Fragments along the head dimension, as summed axis and as columns: of queries and keys, of
-// values. PART: lines that become left operands together; PK: their fragments.
+// Numbers of fragments along the head dimension, as summed axis (HK, VK) and as columns (HN, VN),
+// for queries and keys and for values. PART: streamed rows whose weights become left operands
+// together; PK: the fragments of these left operands.
 const uint HK = HEAD / FK;
 const uint HN = HEAD / FN;
 const uint VK = VALUE / FK;
@@ -56,7 +58,8 @@ const uint H_CHUNK = CHUNK * H_COLS + SCALE_LEN;
 const uint V_CHUNK = CHUNK * V_COLS + SCALE_LEN;
 const uint SECOND_AT = BN * H_STRIDE;
 const uint STAGE_LEN = SECOND_AT + BN * V_STRIDE;
-// Left operands of a subgroup on devices without conversions: ds, then weights.
+// On devices without matrix-use conversions, ds and then weights of a subgroup pass through this
+// memory to become left operands.
 const uint P_AT = 2 * STAGE_LEN;
 const uint P_STRIDE = PIECES * PART / 8 + 1;
 const uint P_LEN = FM * P_STRIDE;
@@ -67,7 +70,7 @@ const uint MOST = HN > VN ? HN : VN;
 const uint YF = MOST < 4 || MOST > 8 ? MOST : 4;
 const uint Y_STRIDE = YF * FN / 4 + 1;
 const uint Y_LEN = SUBGROUPS * FM * Y_STRIDE;
-// Data of query rows follows.
+// The data of query rows starts after this memory.
 const uint ROW_AT = STEPS_LEN > Y_LEN ? STEPS_LEN : Y_LEN;
 
 // Largest and smallest scale of each operand.
@@ -86,8 +89,8 @@ const uint FALLS = 16;
 
 uint chunks_of(uint count) { return (count + CHUNK - 1u) / CHUNK; }
 
-// First word of the chunk that contains a line, out of `count` lines. Lines beyond the end are
-// clamped to the last chunk.
+// First word of the chunk that contains row `line` of an operand with `count` rows. Rows beyond the
+// end are clamped to the last chunk.
 uint chunk_at(uint line, uint count, uint len) {
     uint chunks = chunks_of(count);
     return ((batch * p.kv_heads + head) * chunks + min(line / CHUNK, chunks - 1u)) * len;
@@ -143,7 +146,8 @@ bool are_fit() {
     }
     int apart = power_of(greatest[2]) - power_of(least[2]) + power_of(greatest[3]) - power_of(least[3]);
     fit = fit && together < 90 && apart < 70;
-    // Upper bound of ds for the smallest scales; weigh() reduces it further if necessary.
+    // `lift` starts with a value for the chunks with the smallest v and dy; fall() reduces it if ds
+    // is larger.
     lift = uintBitsToFloat(greatest[2]) * uintBitsToFloat(greatest[3]) * exp2(5.0);
     if (first_line == 0u && gl_LocalInvocationIndex == 0u) {
         rest[batch * p.kv_heads + head] = fit ? 0u : 1u;
@@ -155,11 +159,11 @@ const uint H_LOADS = (BN * H_COLS + THREADS - 1) / THREADS;
 const uint V_LOADS = (BN * V_COLS + THREADS - 1) / THREADS;
 uvec4 loaded_first[H_LOADS];
 uvec4 loaded_second[V_LOADS];
-// Scales of the loaded lines.
+// Scales of the loaded rows of both streamed operands.
 float loaded_first_scale;
 float loaded_second_scale;
 
-// Loads the lines of a step, from `line` on, from global memory into registers.
+// Loads the streamed rows of a step, from `line` on, from global memory into registers.
 void load_step(int line) {
     uint chunk = chunk_at(uint(line), COUNT, H_CHUNK);
     uint from = chunk + uint(line) % CHUNK * H_COLS;
@@ -186,13 +190,13 @@ void load_step(int line) {
 #endif
 }
 
-// Scales of the current step and of the own lines.
+// Scales of the current step's streamed rows, and of the stationary rows.
 float first_scale;
 float second_scale;
 float own_first_scale;
 float own_second_scale;
 
-// Stores the loaded lines in one of the two stages, for the next step.
+// Stores the loaded rows in one of the two stages, for the next step.
 void store_step(uint stage) {
     [[unroll]] for (uint i = 0u; i < H_LOADS; i++) {
         uint at = gl_LocalInvocationIndex + i * THREADS;
@@ -215,8 +219,8 @@ void store_step(uint stage) {
 #endif
 }
 
-// One fragment each: products of queries and keys, later weights; dp, later ds; -lse and -delta of
-// its query rows.
+// One fragment each: products of queries and keys, later weights; dp, later ds; -lse (`sums`) and
+// -delta of the fragment's query rows.
 SUMS products;
 SUMS dp;
 SUMS sums;
@@ -233,8 +237,8 @@ SUMS first_sums[HN];
 SUMS second_sums[VN];
 #endif
 
-// Loads the own operands into fragments, and computes loop invariants. Lines beyond the last chunk
-// read other data; their sums are not stored.
+// Loads the stationary operands into fragments, and computes loop invariants. Rows beyond the last
+// chunk read other data; their sums are not stored.
 void load_own() {
     uint line = first_line + own_line;
     uint chunk = chunk_at(line, OWN_COUNT, H_CHUNK);
@@ -276,7 +280,7 @@ void load_own() {
 
 #include "attention_grad_pair_products.glsl"
 
-// Processes a step of BN walked lines, from `line` on.
+// Processes a step of BN streamed rows, from `line` on.
 void add_step(uint stage, int line, const bool guarded) {
     uint first_at = stage * STAGE_LEN;
     uint second_at = first_at + SECOND_AT;
@@ -286,7 +290,8 @@ void add_step(uint stage, int line, const bool guarded) {
             continue;
         }
 #else
-        // All subgroups call this equally often: some drivers implement it as a workgroup barrier.
+        // All subgroups call subgroup_meets() equally often, because some drivers implement it as a
+        // workgroup barrier.
         uint to = P_AT + 2u * gl_SubgroupID * P_LEN;
 #endif
         LEFT weights_high[PK];
@@ -333,8 +338,8 @@ void add_step(uint stage, int line, const bool guarded) {
     }
 }
 
-// Stores sums of the subgroup's lines, multiplied by `by`, to a result, YF fragments per iteration.
-// `place` is the offset of a line.
+// Stores the gradients of the subgroup's stationary rows, multiplied by `by`, to a result, YF
+// fragments per iteration. `place` is the offset of a result row.
 #define STORE(name, of_sums, count, words, dim, by, place)                                         \
     void name() {                                                                                  \
         uint mine = gl_SubgroupID * FM * Y_STRIDE;                                                 \
@@ -383,7 +388,8 @@ void main() {
     take_walk(walk, clear);
     base = OF_KEYS == 1 ? ivec2(first_line) : ivec2(walk.x, clear.y);
 #if OF_KEYS
-    // ds of missing keys is not 0 and would reduce `lift`.
+    // For keys beyond the end, unmasked ds would not be 0 and would reduce `lift`. All steps of
+    // this workgroup therefore apply masks.
     clear = first_line + BM > own_lines() ? ivec2(0) : clear;
 #endif
     // Steps must not cross chunks.

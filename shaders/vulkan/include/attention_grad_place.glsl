@@ -1,5 +1,5 @@
-// Shared code of attention backward on matrices: the position of a workgroup, the range of walked
-// lines, and masked scores.
+// Shared code of attention backward on matrices: the position of a workgroup, the range of streamed
+// rows, and masked scores.
 
 const float LOG2_E = 1.44269504;
 
@@ -14,12 +14,12 @@ void subgroup_meets() {
 
 #include "attention_seen.glsl"
 
-// Position of the workgroup; its own lines begin at `first_line`.
+// Position of the workgroup, whose stationary rows begin at `first_line`.
 uint batch;
 uint head;
 uint first_line;
 uint rows;
-uint own_line; // first own line of the subgroup
+uint own_line; // first stationary row of the subgroup
 int n; // number of keys of the batch entry
 
 #include "attention_row.glsl"
@@ -35,7 +35,7 @@ void take_place(uint flat_group) {
     n = keys_of(batch);
 }
 
-// Number of lines of the own operands.
+// Number of rows of the stationary operands.
 uint own_lines() { return OF_KEYS == 1 ? uint(n) : rows; }
 
 float capped(float x) {
@@ -65,7 +65,7 @@ float masked(float score, int key, uvec4 about) {
     return penalty == -infinity() ? penalty : score + penalty;
 }
 
-// Range of the walked lines, and its subrange for which all pairs with own lines are visible.
+// Range of the streamed rows, and the subrange of rows that are visible from all stationary rows.
 void take_walk(out ivec2 walk, out ivec2 clear) {
     uint last = min(first_line + BM, own_lines());
 #if OF_KEYS

@@ -1,8 +1,8 @@
 // Attention backward, F32 fallback: computes the KV heads that attention_grad_pairs.glsl flagged.
-// See attention_rest.glsl. Sums are nested in groups of LINES walked lines, so that long sequences
-// do not lose precision.
+// See attention_rest.glsl. Each group of LINES streamed rows is summed separately, so that long
+// sequences do not lose precision.
 //
-// Tiles have LINES own lines. attention_order.glsl defines their order.
+// Tiles have LINES stationary rows. attention_order.glsl defines the order of tiles.
 
 #include "attention_rest.glsl"
 
@@ -11,7 +11,7 @@ shared float dys[LINES * V_STRIDE];
 STAGE(stage_values, values, v, p.value_dim, V_STRIDE, p.v_offset + batch * p.v_batch + head * p.v_head + line * p.v_seq)
 STAGE(stage_dys, dys, dy, p.value_dim, V_STRIDE, row_of(line, p.dy_offset, p.dy_batch, p.dy_head, p.dy_seq))
 
-// Weights and ds of the pairs, by own line and walked line.
+// Weights and ds of all pairs of a stationary and a streamed row.
 const uint W_STRIDE = LINES + 1;
 shared float weights[LINES * W_STRIDE];
 shared float scores[LINES * W_STRIDE];

@@ -1,6 +1,6 @@
-// Query-row data of attention backward on matrices: of the own rows, or of two steps of walked
-// rows. Per-row numbers are stored in shared memory and become fragments by loads with stride 0, as
-// do the indices of rows and columns.
+// Query-row data of attention backward on matrices: of the stationary rows if they are query rows,
+// otherwise of two steps of streamed query rows. The numbers of a query row are stored in shared
+// memory and become fragments by loads with stride 0, as do the indices of rows and columns.
 //
 // `tiles` from ROW_AT on contains, per row, the visible key range and the offset of its mask.
 
@@ -19,13 +19,14 @@ shared vec4 numbers[(INDEX_AT + INDEX_LEN) / 4];
 uvec4 loaded_about;
 vec2 loaded_numbers;
 
-// Reference of the bounds: the workgroup's first key, or the bounds of its first row.
+// Key indices that are subtracted from the bounds of the visible keys: the workgroup's first key,
+// or start and end of the keys visible to its query rows.
 ivec2 base;
-// Clamp of the bounds. No line of the workgroup reaches it, and floats represent it exactly.
+// Limit that bounds are clamped to: farther than any key of the workgroup, and exact as a float.
 const int FAR = 1 << 20;
 
-// Loads the visible key range, log-sum-exp and delta of a row. Rows beyond the end use the key
-// range of the last row.
+// Loads the visible key range, log-sum-exp and delta of a query row. Rows beyond the end use the
+// key range of the last row.
 void load_row(uint row) {
     uint own = min(row, rows - 1u);
     loaded_about.xy = uvec2(seen_by(own, n));
@@ -48,15 +49,15 @@ void store_row(uint at) {
     NUMBER(END_AT + at) = bounds.y;
 }
 
-// Stores the index numbers, once for all rows.
+// Stores the integers from 0 on as floats, which give rows and columns of fragments their index.
 void store_index() {
     for (uint at = gl_LocalInvocationIndex; at < INDEX_LEN; at += THREADS) {
         NUMBER(INDEX_AT + at) = float(at);
     }
 }
 
-// True if the key ranges mask all pairs of FM own lines from `own` on with PART walked lines from
-// `walked` on. Walked query rows are staged from `at` on.
+// True if the key ranges mask all pairs of FM stationary rows from `own` on with PART streamed rows
+// from `walked` on. If query rows are streamed, their data is staged from `at` on.
 bool is_hidden(uint own, int walked, uint at) {
 #if OF_KEYS
     int first = int(tiles[ROW_AT + at].x);
@@ -70,8 +71,8 @@ bool is_hidden(uint own, int walked, uint at) {
 #endif
 }
 
-// Mask terms for own lines and the fragment of walked lines from `walked` on, as base-2 exponents:
-// -infinity for a masked pair.
+// Mask terms for pairs of stationary rows and the fragment of streamed rows from `walked` on, as
+// base-2 exponents: -infinity for a masked pair.
 SUMS penalties_of(uint own, int walked, uint at) {
     SUMS penalties;
     SUMS row_number;

@@ -15,13 +15,13 @@ layout(constant_id = 1) const uint SUBGROUP = 32;
 layout(constant_id = 2) const uint FM = 16; // fragment size of the device
 layout(constant_id = 3) const uint FN = 16;
 layout(constant_id = 4) const uint FK = 16;
-layout(constant_id = 5) const uint BM = 64; // own lines per workgroup
-layout(constant_id = 6) const uint BN = 32; // walked lines per step
+layout(constant_id = 5) const uint BM = 64; // stationary rows per workgroup
+layout(constant_id = 6) const uint BN = 32; // streamed rows per step
 layout(constant_id = 7) const uint HEAD = 64; // head_dim, padded to a multiple of the fragment size
 layout(constant_id = 8) const uint VALUE = 64; // value_dim, padded likewise
 layout(constant_id = 9) const uint MASK = 0; // 1: boolean keep mask, 2: additive bias
 layout(constant_id = 10) const uint CAPPED = 0;
-const uint WM = BM * SUBGROUP / THREADS; // own lines per subgroup
+const uint WM = BM * SUBGROUP / THREADS; // stationary rows per subgroup
 
 layout(set = 0, binding = 0) uniform Params {
     uint q_offset;

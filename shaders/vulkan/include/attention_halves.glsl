@@ -7,15 +7,16 @@
 //
 // attention_split.wgsl converts the operands. For each batch entry and KV head it stores chunks of
 // CHUNK rows: per row the high halves and the low halves, then the chunk's scale s, a power of two.
-// Query rows are those of the tiles. A scale with all bits set marks a chunk that split F16
-// represents less precisely than F32. The kernel then skips the whole head and flags it in `rest`,
-// and a fallback kernel computes it.
+// The query rows of a KV head have the same order as in the tiles of this kernel. A scale with all
+// bits set marks a chunk that split F16 represents less precisely than F32. The kernel then skips
+// the whole head and flags it in `rest`, and a fallback kernel computes it.
 //
-// attention_coop.glsl describes the iteration over keys, the centers and the fragments.
-// Differences: centers are integers, so that subtracting them from scores is exact, and
-// - the values of each step may have a different scale. The weights compensate it: they are powers
-//   of two of score plus `lift` minus center. Sums of weights exclude `lift`.
-// - matrix units truncate each addition. The products of a step are therefore summed from zero,
+// attention_coop.glsl describes the iteration over keys, the centers and the fragments. This kernel
+// differs from attention_coop.glsl in three points. Centers are integers, so that subtracting them
+// from scores is exact.
+// - The values of each step may have a different scale, which the weights compensate: they are
+//   powers of two of score plus `lift` minus center. Sums of weights exclude `lift`.
+// - Matrix units truncate each addition. The products of a step are therefore summed from zero,
 //   those with low halves first, and then added to the F32 sums.
 //
 // With PIECES = 1, operands are BF16 and have only high halves. Weights are then rounded to one F16
@@ -51,8 +52,8 @@ const uint K_CHUNK = CHUNK * K_COLS + SCALE_LEN;
 const uint V_CHUNK = CHUNK * V_COLS + SCALE_LEN;
 // Results per word.
 const uint RESULT = 4;
-// Fragments of a strip that are stored together. If there are many, all of them, which keeps the
-// code short.
+// Number of fragments of a strip that are stored together. If a strip has more than 8, all are
+// stored together, which keeps the code short.
 const uint YF = VF < 4 || VF > 8 ? VF : 4;
 const uint Y_COLS = YF * FN / RESULT;
 const uint Y_STRIDE = YF * FN / 4 + 1;

@@ -1,6 +1,6 @@
-// Tile order of attention workgroups. Tiles iterate over different numbers of keys. Those with the
-// most keys run first, TOGETHER heads interleaved. Their operands then stay in the cache, and only
-// short tiles run at the end.
+// Tile order of attention workgroups. Tiles iterate over different numbers of keys. Tiles with the
+// most keys run first, interleaved over TOGETHER heads. The operands of these heads then stay in
+// the cache, and only short tiles run at the end.
 
 const uint TOGETHER = 32;
 

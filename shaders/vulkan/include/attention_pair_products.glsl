@@ -53,8 +53,8 @@ SUMS weigh(uint i, uint j, float by, float lift) {
     return w;
 }
 
-// Rounds weights to the nearest F16, as F32. Uses integers, because compilers remove a conversion
-// to F16 and back.
+// Rounds weights to the nearest F16, as F32. The code uses integers, because compilers remove a
+// conversion to F16 and back.
 SUMS high_of(SUMS w) {
     SUMS high;
     [[unroll]] for (uint e = 0u; e < w.length(); e++) {

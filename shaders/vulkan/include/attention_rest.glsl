@@ -1,7 +1,7 @@
 // Attention F32 fallback: shared code of the kernels for KV heads that split F16 cannot represent.
-// `rest` flags these heads; other heads are skipped. A tile has LINES own and LINES walked lines,
-// with one thread per pair (THREADS = LINES^2). Lines are staged in shared memory. Head sizes are
-// multiples of four.
+// `rest` flags these heads; other heads are skipped. A workgroup keeps LINES stationary rows and
+// iterates over streamed rows, LINES per step (see attention_grad.glsl), with one thread per pair
+// (THREADS = LINES^2). The rows are staged in shared memory. Head sizes are multiples of four.
 
 #define BIAS_AT(at) 0.0
 #define RESULT float
@@ -21,11 +21,11 @@ const uint V_STRIDE = VALUE + 1;
 const uint PART = LINES;
 #include "attention_grad_place.glsl"
 
-// This thread's own line in the tile, and its walked line.
+// Indices of this thread's row among the LINES stationary rows, and among the LINES streamed rows.
 uint own;
 uint other;
 
-// Stages LINES lines from `line` on in shared memory; missing lines are 0.
+// Stages LINES rows of an operand, from `first_of` on, in shared memory; missing rows are 0.
 #define STAGE(name, to, words, dim, stride, place)                                          \
     void name(uint first_of, uint end) {                                                    \
         uint columns = dim / 4u;                                                            \
@@ -49,8 +49,8 @@ shared float keys[LINES * H_STRIDE];
 STAGE(stage_queries, queries, q, p.head_dim, H_STRIDE, row_of(line, p.q_offset, p.q_batch, p.q_head, p.q_seq))
 STAGE(stage_keys, keys, k, p.head_dim, H_STRIDE, p.k_offset + batch * p.k_batch + head * p.k_head + line * p.k_seq)
 
-// True if the workgroup has work. A workgroup processes every p.tiles-th tile of a KV head, from
-// `first_line` on.
+// True if a fast kernel flagged the KV head of this workgroup. A workgroup processes every
+// p.tiles-th tile of a KV head, from `first_line` on.
 bool take_rest() {
     uint flat_group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
     if (flat_group >= p.groups) {
@@ -63,7 +63,7 @@ bool take_rest() {
     return rest[batch * p.kv_heads + head] != 0u;
 }
 
-// Number of result lines.
+// Number of result rows: of keys, or of query rows.
 uint lines() { return OF_KEYS == 1 ? p.keys : rows; }
 
 // Score of a staged query row and a staged key, as a base-2 exponent or -infinity, and its
@@ -88,7 +88,7 @@ vec2 score_of(uint row, uint key, uint staged_row, uint staged_key) {
     return vec2(masked(x * LOG2_E, int(key), about), slope);
 }
 
-// Index of the per-row numbers of a query row.
+// Index of a query row in `lse` and `delta`.
 uint number_at(uint row) {
     return ((batch * p.kv_heads + head) * p.group + row % p.group) * p.queries + row / p.group;
 }

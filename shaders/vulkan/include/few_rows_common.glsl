@@ -120,7 +120,7 @@ SUMS products[GROUPS];
 vec4 sums[GROUPS];
 vec2 units[GROUPS];
 #else
-// A of the subgroup's slice, or with STREAMED of one step: two matrices per step.
+// Fragments of A, two per step: of the subgroup's whole slice, or with STREAMED of one step.
 #ifdef STREAMED
 const uint MATRICES = 2;
 #else

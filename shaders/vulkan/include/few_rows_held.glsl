@@ -107,8 +107,8 @@ uint size_of(uint slice) {
     return max(size, subgroupShuffleXor(size, 2u));
 }
 
-// Loads a slice of A into registers. With one round it is loaded twice, because there are not
-// enough registers for all unscaled elements.
+// Loads a slice of A into registers. With one round, the slice is loaded twice, for the largest
+// magnitude and for the scaled elements, because registers cannot keep all unscaled elements.
 void hold(uint slice) {
     float scale = 1.0;
     float unit = 1.0;
@@ -125,8 +125,8 @@ void hold(uint slice) {
     }
     uint first = 2u * t % ROWS;
     units = vec2(subgroupShuffle(unit, first * 4u), subgroupShuffle(unit, first * 4u + 4u));
-    // Hides from compilers that these are the same elements, and serializes the loads of the steps.
-    // Otherwise compilers would keep all elements in registers.
+    // `hidden` hides from compilers that size_of() loaded the same elements, and serializes the
+    // loads of the steps. Otherwise compilers would keep all elements in registers.
     uint hidden = ROUNDS == 1u ? p.zero : 0u;
     uint from = slice * SLICE + hidden;
     [[unroll]] for (uint s = 0u; s < STEPS; s++) {
@@ -209,7 +209,8 @@ void share(uint tile, uint round) {
     shares[to + SHARE_ROW + 8u] = own.w;
 }
 
-// Sums of a slice. The words of the next place are loaded during the computation.
+// Computes the sums of a tile and slice. The first weights of the next tile or slice, `next`, are
+// loaded during the computation.
 void take_slice(Place place, Place next) {
     sums = vec4(0.0);
     [[unroll]] for (uint s = 0u; s < STEPS; s++) {

@@ -62,7 +62,8 @@ const uint X_NEXT = 64;
 #define X_FIRST xz
 #define X_SECOND yw
 
-// Quantized values plus 32. Bits `at` and `at` + 1 of each byte of `high_bits` are their top bits.
+// Quantized values plus 32. The top two bits of a value are bits `at` and `at` + 1 of a byte of
+// `high_bits`.
 uint codes_of(uint low_bits, uint high_bits, const uint at) {
     uint top = at < 4u ? high_bits << (4u - at) : high_bits >> (at - 4u);
     return (low_bits & 0x0f0f0f0fu) | (top & 0x30303030u);

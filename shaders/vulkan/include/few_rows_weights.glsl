@@ -4,7 +4,7 @@
 const uint AHEAD = STREAM_AHEAD;
 // Loads per slice.
 const uint LOADS = STEPS / SPAN;
-// Words in flight, and words in use.
+// Words of weights in flight (words_u, words_v), and words in use (u, v).
 WORDS words_u[AHEAD];
 WORDS words_v[AHEAD];
 WORDS u;
@@ -18,7 +18,8 @@ Place place_of(uint tile, uint slice) {
     return Place(uvec2(words_at(rows.x, slice), words_at(rows.y, slice)), rows, slice);
 }
 
-// Takes the words of a load, and prefetches those AHEAD loads later, of this place or the next one.
+// Takes the words of a load, and prefetches the words AHEAD loads later, in this tile and slice or
+// in the next ones.
 void next_words(const uint load, Place place, Place next) {
     const uint at = load % AHEAD;
     u = arranged(words_u[at]);

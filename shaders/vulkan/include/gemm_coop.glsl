@@ -323,7 +323,8 @@ void sum_loaded(Source s, uint k, uint row, uint col) {
         if (more) {
             load_step(s, k, k + BK, true);
         } else {
-            // Cleared instead of kept, so that no register needs to be copied.
+            // Without a next step, its registers are cleared: if they kept their values, compilers
+            // would copy them.
             [[unroll]] for (uint i = 0u; i < A_LOADS; i++) {
                 next_a[i] = uvec4(0u);
             }
@@ -382,8 +383,8 @@ void store_ahead(const uint from) {
 }
 
 // Two-stage variant of sum_loaded, for at least two steps. A step is staged while the fragments of
-// the previous step are loaded and those before it are multiplied. Its buffer was read during the
-// previous step.
+// the previous step are loaded and those before it are multiplied. The buffer that receives this
+// step was read during the previous step.
 void sum_staggered(Source s, uint k, uint row, uint col) {
     uint steps = 1u + (s.place.k_end - k) / BK;
     if ((steps & 1u) != 0u) {

@@ -3,8 +3,8 @@
 
 #include "gemm_finish.glsl"
 
-// Stores one 16-bit result. The other half of its word belongs to another row, or is padding after
-// the last element of the tensor.
+// Stores one 16-bit result. The other half of the result's word belongs to another row, or is
+// padding after the last element of the tensor.
 void store_half(uint h, uint at) {
     if ((at & 1u) == 0u && at + 1u == p.len_c) {
         c[at >> 1] = h;

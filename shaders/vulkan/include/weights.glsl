@@ -126,7 +126,7 @@ void keep_no_columns() {
     }
 }
 
-// Stages the loaded columns. Rows of staged lines begin at `first` with a pitch of `stride` words.
+// Stages the loaded columns. The staged rows begin at word `first` and are `stride` words apart.
 void store_columns(uint first, uint stride) {
     [[unroll]] for (uint i = 0u; i < W_LOADS; i++) {
         if (loads_columns(i)) {

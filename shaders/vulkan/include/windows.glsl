@@ -212,7 +212,7 @@ void keep_no_windows() {
     }
 }
 
-// Stages the loaded windows. Their rows begin at `first` with a pitch of `stride` words.
+// Stages the loaded windows. The staged rows begin at word `first` and are `stride` words apart.
 void store_windows(uint first, uint stride) {
     [[unroll]] for (uint i = 0u; i < W_LOADS; i++) {
         if (loads_window(i)) {

@@ -123,8 +123,8 @@ impl PartitionRewriter<'_> {
             .first()
             .map_or(1, |(_, part)| self.graph.ty(*part).rank());
         let g = &mut self.graph;
-        // This gather of zeros only checks the indices against the whole table. Reads from a
-        // partition stay within it.
+        // The result of this gather is 0. Its data check compares the indices with the whole table,
+        // because the gathers from single partitions clamp them.
         let zero = g.scalar(DType::I32, 0.0)?;
         let one = g.reshape(zero, [1usize])?;
         let zeros = g.expand(one, [rows])?;
@@ -154,7 +154,8 @@ impl PartitionRewriter<'_> {
         Ok(taken.unwrap_or_else(|| unreachable!("invariant: a partitioned value has partitions")))
     }
 
-    /// Columns of a matmul: those of each partition, concatenated.
+    /// Computes the result columns of a matmul for each partition of its right operand, and
+    /// concatenates them.
     fn columns(
         &mut self,
         op: &Op,

@@ -9,12 +9,13 @@ use super::range::{IndexRegion, full, intersect, within};
 /// A value of the old graph, as represented in the new one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PartitionedValue {
-    /// The whole value. For a partitioned leaf, the leaf itself.
+    /// The unpartitioned value in the new graph. If a leaf has partitions, they are slices of this
+    /// value.
     pub(super) whole: Option<Value>,
     /// Partitions in row-major order, with their regions of the whole.
     pub(super) parts: Vec<(IndexRegion, Value)>,
-    /// The value whose transpose this is, if only matmuls read it. Matmuls then use the rows of
-    /// that value as columns.
+    /// The operand of the transpose that computes this value, if only matmuls read the transpose.
+    /// The matmuls then use the operand's rows as columns.
     pub(super) transposed: Option<Value>,
     /// The whole exceeds the binding limit, so that no kernel may bind it.
     pub(super) is_large: bool,

@@ -11,8 +11,8 @@ use super::range::full;
 use super::{bytes_of, is_view, over, split};
 use crate::caps::DeviceCaps;
 
-/// Binding limits with offset alignments: a few rows of a case, a few elements, and most of the
-/// case.
+/// Pairs of binding limit and offset alignment, in bytes. A partition then holds a few rows of a
+/// test tensor, a few elements, or most of the tensor.
 const LIMITS: [(u64, u32); 3] = [(96, 16), (32, 4), (400, 4)];
 const DTYPES: [DType; 4] = [DType::F32, DType::F16, DType::I32, DType::Bool];
 /// Maximum number of partitions per value, to limit the run time.

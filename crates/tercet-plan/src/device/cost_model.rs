@@ -26,8 +26,8 @@ pub(crate) struct CostModel {
 /// Cost model of matmuls on cooperative matrices.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CoopGemmCosts {
-    /// Tile configurations for operands in their original layout. The first of equal cost is
-    /// selected.
+    /// Tile configurations for operands in their original layout. Among tilings of equal cost, the
+    /// first one is selected.
     pub(crate) divisions: &'static [TileConfig],
     /// Tile configurations for implicit GEMM, whose right operand is gathered from convolution
     /// windows. Each gathered element takes an instruction or more, so tall tiles with few
@@ -39,13 +39,14 @@ pub(crate) struct CoopGemmCosts {
     /// (3xTF32 scheme).
     pub(crate) split_f16: &'static [TileConfig],
     /// Rates of split-K within one workgroup for prepacked weights, by the number of subgroups on a
-    /// unit. `max_sliced` is the largest number measured (128 and 197 rows times 768x768,
-    /// 768x2304, 768x3072 and 3072x768, on an H100).
+    /// unit. `max_sliced` is the largest number of subgroups that was measured (128 and 197 rows
+    /// times 768x768, 768x2304, 768x3072 and 3072x768, on an H100).
     pub(crate) sliced: TileThroughput,
     pub(crate) max_sliced: usize,
     /// Start-up and epilogue cost of a tile, as an equivalent length of `k`.
     pub(crate) start: f64,
-    /// The same if split-K partial sums are stored in F32, and for implicit GEMM.
+    /// Start-up and epilogue cost of a tile, as a length of `k`, if the tile stores F32 partial
+    /// sums of split-K, and for implicit GEMM.
     pub(crate) start_of_parts: f64,
     /// Cost of a dispatch that waits for the previous one, in multiply-adds of one unit.
     pub(crate) dispatch: f64,
@@ -80,10 +81,10 @@ pub(crate) struct TileRates {
     /// Rates of F32 tiles with 8 x 8 sums per thread, by the number of threads along rows and
     /// columns.
     pub(crate) floats: [TileRate; 4],
-    /// The same for quantized weights; an estimate. Every tile dequantizes its weights again, so
-    /// larger tiles should win.
+    /// Rates of F32 tiles for quantized weights; an estimate. Every tile dequantizes its weights
+    /// again, so larger tiles should win.
     pub(crate) blocks: [TileRate; 4],
-    /// The same for implicit GEMM on convolution windows.
+    /// Rates of F32 tiles for implicit GEMM on convolution windows.
     pub(crate) windows: [TileRate; 4],
     /// Estimated rates of kernels without vector loads: 16 x 16 threads with 8 x 8 sums, 16 x 16
     /// with 4 x 4, and 8 x 8 with 4 x 4.
@@ -114,27 +115,28 @@ pub(crate) struct TileRate {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct GemvCosts {
     /// Factors of skinny GEMM on cooperative matrices, with rows staged through shared memory
-    /// (`shared_mem`) or in registers (`register_resident`). Measured: 8 rows times 14336x4096, F16 36 and 49 us,
-    /// Q4_0 20 and 22 us.
+    /// (`shared_mem`) or in registers (`register_resident`). Measured with 8 rows times 14336x4096:
+    /// 36 and 49 us for F16 weights, 20 and 22 us for Q4_0.
     pub(crate) shared_mem: [f64; 2],
     pub(crate) register_resident: [f64; 2],
     /// Factors of GEMV with one float row in registers.
     pub(crate) row: [f64; 2],
     /// Factors of rows in shared memory: vector loads along k (`wide`), word loads along k
-    /// (`along`), and weights stored across k or with a codebook (`across`). The last two are
-    /// estimates.
+    /// (`along`), and weights stored across k or with a codebook (`across`). `along` and `across`
+    /// are estimates.
     pub(crate) wide: [f64; 2],
     pub(crate) along: [f64; 2],
     pub(crate) across: [f64; 2],
     /// Factors of one row times strips of weights stored across k.
     pub(crate) strips: [f64; 2],
-    /// Factors of one row in registers times quantized weights: int8 dot products (`register_int_dot`) and
-    /// float arithmetic (`register_float`). Measured: Q4_0 11.7 and 18 us.
+    /// Factors of one row in registers times quantized weights: int8 dot products
+    /// (`register_int_dot`) and float arithmetic (`register_float`). Measured with Q4_0 weights:
+    /// 11.7 and 18 us.
     pub(crate) register_int_dot: f64,
     pub(crate) register_float: f64,
     /// Slowdown of rows staged through shared memory if a unit has few tiles (`few_tiles`).
     /// Slowdown of int8 relative to float arithmetic if each thread group has one column
-    /// (`few_columns`; Q4_K 2048x2048: 6.24 and 5.92 us).
+    /// (`few_columns`; Q4_K weights of 2048x2048: 6.24 us with int8, 5.92 us with floats).
     pub(crate) few_tiles: f64,
     pub(crate) few_columns: f64,
     /// Minimum tiles per compute unit that amortize staging the rows through shared memory in each
@@ -145,9 +147,9 @@ pub(crate) struct GemvCosts {
     /// Minimum number of rows for which all weights of a matmul are dequantized first; an estimate.
     pub(crate) min_rows_for_dequant: u32,
     /// Maximum number of rows for which weights are dequantized again per block of eight rows;
-    /// beyond it, the tiled kernel is faster. Applies if no kernel supports prepacked rows.
-    /// Measured without cooperative matrices on a Q4_K model with 8 G weights: 8 rows 14 ms, 16 to
-    /// 64 rows in tiles 60 ms.
+    /// beyond it, the tiled kernel is faster. The limit applies if no kernel supports prepacked
+    /// rows. Measured without cooperative matrices on a Q4_K model with 8 G weights: 8 rows 14 ms,
+    /// 16 to 64 rows in tiles 60 ms.
     pub(crate) block_rows: u32,
     /// Maximum number of rows for the kernels with prepacked rows; beyond it, all weights are
     /// dequantized first. Measured on a Q4_K model with 8 G weights: 64 rows 14 ms, 128 rows 25 ms,
@@ -172,7 +174,8 @@ pub(crate) struct AttentionRates {
     /// Time of many-query attention relative to its matmuls at rate 1. Entries 0, 1 and 4 use the
     /// rate of cooperative matrices: opaque matrices (232 us), split-F16 (545 us), mma-style
     /// fragments. Entries 2 and 3 use the rate of tiles: large tiles (1.39 ms), and small tiles,
-    /// which is an estimate. Measured with 8 x 16 heads of 64, 1024 x 1024.
+    /// which is an estimate. Measured with batch 8, 16 heads of size 64, 1024 queries and 1024
+    /// keys.
     pub(crate) many_queries: [f64; 5],
     /// Maximum number of keys for which many-query attention is faster with mma-style fragments.
     /// Measured with heads of 64 on an H100, mma-style and opaque: 64 x 8 heads of 77 causal keys
@@ -193,7 +196,8 @@ pub(crate) struct AttentionRates {
     /// cooperative matrices.
     pub(crate) max_single_workgroup_keys: usize,
     /// Minimum number of rows per KV head times keys for which split-F16 attention repays its three
-    /// dependent dispatches. 64 x 64 loses 10 us; 128 x 128 wins in models.
+    /// dependent dispatches. With 64 rows and 64 keys, split-F16 is 10 us slower; with 128 rows and
+    /// 128 keys it is faster.
     pub(crate) min_split_f16_work: usize,
     /// Minimum number of keys per part if several workgroups share the keys of one row tile.
     /// Smaller parts gain less than the combining step costs (6.5 us for 65 rows of an 8B model).
@@ -378,7 +382,7 @@ pub(crate) static MEASURED: CostModel = CostModel {
         min_windows_for_prepack: 1024,
     },
     tiles: TileRates {
-        // Measured 35.9, 40.1, 35 and 44.2 TFLOP/s at 4096^3.
+        // The four tiles reach 35.9, 40.1, 35 and 44.2 TFLOP/s in a matmul of 4096^3.
         floats: tiles([0.81, 0.91, 0.8, 1.0]),
         blocks: tiles([1.0, 0.95, 0.95, 0.85]),
         windows: tiles([1.0, 0.95, 0.95, 0.85]),

@@ -92,7 +92,7 @@ impl<D: LoadedProgram> Executable for GpuExecutable<D> {
         self.share_output(output)
     }
 
-    /// A no-op: outputs are read into separate tensors.
+    /// Does nothing, because outputs are read into separate tensors, which need no release.
     fn release_outputs(&mut self) {}
 
     fn bind(&mut self, input: &str, tensor: &DeviceTensor) -> Result<(), RunError> {
@@ -162,7 +162,7 @@ impl<D: LoadedProgram> Executable for GpuExecutable<D> {
             ..self.random
         });
         for at in 0..self.program.signature.states.len() {
-            // The next run reports a lost device.
+            // A lost device is ignored here, because the next run reports it.
             let _ = self.driver.get_mut().clear(ProgramBuffer::State(at as u32));
         }
     }

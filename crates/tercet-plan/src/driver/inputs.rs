@@ -25,7 +25,7 @@ pub trait SharedBuffer: Send + Sync + 'static {
     fn read(&self, bytes: u64, take: &mut dyn FnMut(&[u8])) -> Result<(), RunError>;
 }
 
-/// A tensor in such a buffer, with the layout and I64 narrowing of a slot.
+/// A tensor in a [`SharedBuffer`], stored as in a slot: row-major, with I64 narrowed to I32.
 struct DeviceInput<S>(S);
 
 impl<S: SharedBuffer> DeviceMemory for DeviceInput<S> {
@@ -235,7 +235,8 @@ impl<D: LoadedProgram> GpuExecutable<D> {
         Ok(DeviceTensor::new(ty, memory))
     }
 
-    /// Implements [`tercet_ir::Executable::bind`]. The copy happens at the next run.
+    /// Implements [`tercet_ir::Executable::bind`]. The next run copies the tensor into the input
+    /// slot.
     pub(super) fn bind_input(
         &mut self,
         input: &str,

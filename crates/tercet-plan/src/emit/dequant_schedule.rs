@@ -2,10 +2,10 @@
 //! memory.
 //!
 //! Dequantization is memory-bound and matmuls are compute-bound. The weights of a matmul are
-//! therefore dequantized concurrently with an earlier matmul. Both wait for the same steps, so they
-//! run between the same barriers (`schedule/groups.rs`). Dequantization comes second and fills the
-//! units that the last workgroups of the matmul leave idle. The largest of the last few matmuls is
-//! selected, because it hides the most.
+//! therefore dequantized concurrently with an earlier matmul. The dequantization and that matmul
+//! wait for the same steps, so they run between the same barriers (`schedule/groups.rs`).
+//! Dequantization starts second and fills the compute units that the last workgroups of the matmul
+//! leave idle. The largest of the last few matmuls is selected, because it hides the most.
 //!
 //! Dequantized weights then stay in memory longer, and those of several matmuls exist at once.
 //! Their total size is limited to a fraction of the parameter size. Beyond the limit, weights are
@@ -17,7 +17,8 @@ use super::LoweringCtx;
 use crate::program::SlotId;
 
 /// Number of previous groups of matmuls to consider. A decoder layer has four: QKV, attention
-/// output, gate and up, and down. One more would hold the largest weights of two layers at once.
+/// output, gate and up, and down. With four previous groups, the largest weights of two layers
+/// would be in memory at once.
 const BACK: usize = 3;
 
 /// Maximum size of dequantized weights: one over this fraction of the parameter bytes. One layer of
@@ -31,7 +32,7 @@ const LITTLE_BYTES: u64 = 64 << 20;
 /// Concurrent matmuls with the same activation rows.
 #[derive(Clone, Copy, Debug)]
 struct SharedLhsGroup {
-    /// The activation rows before any layout change.
+    /// Slot of the activation rows, before a kernel changes their layout.
     rows: SlotId,
     /// The last dependency of the matmuls: the rows in their final layout, or weights dequantized
     /// directly before.
@@ -144,7 +145,8 @@ mod tests {
         assert_eq!(beside(&layer[..3], 117, 1000), Some(2));
         // For equal sizes, the later group is selected.
         assert_eq!(beside(&[10, 10], 10, 1000), Some(1));
-        // Gate and up exceed the limit together with down, and together with themselves.
+        // The new weights, gate and up, and down take 402 bytes together; the new weights and down
+        // take 167.
         assert_eq!(beside(&layer, 50, 401), Some(3));
         assert_eq!(beside(&layer, 50, 166), None);
         assert_eq!(beside(&[], 50, 1000), None);

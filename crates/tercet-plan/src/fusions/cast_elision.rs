@@ -87,7 +87,7 @@ fn before_upcast(flow: &UseDefGraph<'_>, found: &Fusions, v: Value) -> Option<Un
         }
         at = of;
         if let Some(cast) = cast {
-            // Views in front of the cast belong to the value itself.
+            // View operators before the cast need no handling: their result is the 16-bit operand.
             views.reverse();
             return Some(UncastOperand {
                 of: at,

@@ -2,10 +2,10 @@
 //! gradients of gains and biases. Sums over leading and trailing axes, as in channel statistics,
 //! are fused in the same way.
 //!
-//! Elements are computed inside the reduction, and only their inputs are read. This is done if it
-//! moves less memory than writing and reading the elements. If other nodes need the elements
-//! anyway, it must be less than reading them. Sums over the same axes that share inputs become one
-//! kernel.
+//! The fused kernel computes the summed elements itself and reads only their inputs. A sum is fused
+//! if reading these inputs moves less memory than writing and reading the elements. If other nodes
+//! need the elements anyway, it must move less memory than reading the elements. Sums over the same
+//! axes that share inputs become one kernel.
 //!
 //! This pass runs after the search for row-wise groups. A row-wise group need not write values that
 //! only a sum reads.
@@ -99,7 +99,8 @@ fn columns(flow: &UseDefGraph<'_>, found: &Fusions, id: NodeId) -> Option<Column
         .find_map(|reads_narrow| sum_of(flow, found, id, (axes, inner), reads_narrow))
 }
 
-/// A sum with its elementwise producers. If `reads_narrow`, producers end at 16-bit values.
+/// A sum with its elementwise producers. If `reads_narrow`, 16-bit operands are read from memory
+/// instead of being recomputed.
 fn sum_of(
     flow: &UseDefGraph<'_>,
     found: &Fusions,
@@ -173,7 +174,8 @@ struct ElementwiseProducers<'a> {
     recomputed: BTreeMap<NodeId, BTreeSet<u8>>,
     leaves: BTreeSet<Value>,
     steps: usize,
-    /// True if 16-bit values are read, except the summed value itself.
+    /// True if 16-bit values are read from memory, except the summed value itself, which is always
+    /// recomputed.
     reads_narrow: bool,
 }
 
@@ -230,7 +232,8 @@ impl ElementwiseProducers<'_> {
             && !self.flow.is_constant(v.node)
     }
 
-    /// True if a value has memory, or can be stored.
+    /// True if the value is stored in memory, or if its row-wise group can store it for this
+    /// kernel.
     fn is_stored(&self, v: Value) -> bool {
         let ty = self.flow.graph.ty(v);
         self.fusions.rows_of(v.node).is_none() || ty.dtype.size_bytes() == 4

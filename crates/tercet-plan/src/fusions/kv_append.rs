@@ -58,7 +58,7 @@ pub(super) fn find(flow: &UseDefGraph<'_>, caps: &DeviceCaps, found: &mut Fusion
         };
         let operands = [0, 1, 2].map(|i| view_source(flow.graph, node.inputs[i]));
         let nodes = operands.map(|v| v.node);
-        // Attention positions must be those of RoPE, along axis 1.
+        // The attention must have its positions on axis 1, as RoPE does.
         let reads_them = operands == nodes.map(first)
             && node.inputs[..3] == operands
             && op.layout == AttentionLayout::Bshd;
@@ -67,7 +67,7 @@ pub(super) fn find(flow: &UseDefGraph<'_>, caps: &DeviceCaps, found: &mut Fusion
         let group = group.or_else(|| candidates.group(flow, found, nodes, None));
         group.into_iter().for_each(|group| found.append(group));
     }
-    // Attention that is decomposed into other operators.
+    // Groups without an attention node, because the attention is decomposed into other operators.
     for &update in candidates.rotated.keys() {
         let group = candidates.nearest(flow, found, update);
         group.into_iter().for_each(|group| found.append(group));
@@ -154,7 +154,8 @@ impl KvAppendCandidates {
         fits.then_some(group)
     }
 
-    /// The group of a key update with the nearest candidates.
+    /// The group of a key update with the value update and the query RoPE that are nearest in graph
+    /// order.
     fn nearest(
         &self,
         flow: &UseDefGraph<'_>,
@@ -174,7 +175,7 @@ impl KvAppendCandidates {
 fn neighbours(list: &[NodeId], to: NodeId) -> [Option<NodeId>; 2] {
     let at = list.partition_point(|id| *id < to);
     let before = at.checked_sub(1).and_then(|at| list.get(at));
-    // The node itself may be in the list.
+    // The list may contain the node itself, which is not its own neighbor.
     let after = list[at..].iter().find(|id| **id != to);
     [before.copied(), after.copied()]
 }

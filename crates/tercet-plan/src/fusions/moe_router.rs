@@ -1,5 +1,6 @@
 //! Fusion of mixture-of-experts routers: softmax, top-k, and normalization of the selected weights.
-//! The kernel that ranks short rows computes all of them.
+//! One kernel, which ranks short rows by counting, computes the softmax, the top-k and the
+//! normalization.
 
 use tercet_ir::ops::{Op, ReduceFn};
 use tercet_ir::scalar::BinaryFn;

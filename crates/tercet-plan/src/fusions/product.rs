@@ -1,9 +1,9 @@
 //! Prologue and epilogue fusion for matmuls: the RMS norm that computes their rows, and the gate or
 //! sum that reads their results.
 //!
-//! Applies to matmuls that may have few rows. A norm is deferred to the matmuls that read it, if it
-//! has no other readers. A matmul is deferred to the only node that reads it. Fused results skip
-//! some roundings, so they differ slightly.
+//! The fusion applies to matmuls that may have few rows. A norm is deferred to the matmuls that
+//! read it, if it has no other readers. A matmul is deferred to the only node that reads it. Fused
+//! results skip some roundings, so they differ slightly.
 
 use std::collections::HashSet;
 

@@ -39,7 +39,7 @@ pub(crate) enum RowWiseNodeKind {
     Elements,
     /// One number per row, reduced from the elements of the row.
     Reduction,
-    /// One number per row, computed from other row values.
+    /// One number per row, computed from other values with one number per row.
     Rows,
     /// A row softmax or log-softmax, which expands to reductions and maps.
     Softmax,
@@ -227,7 +227,7 @@ impl GroupBuilder<'_> {
         let graph = self.flow.graph;
         let nodes: Vec<NodeId> = self.nodes.iter().copied().collect();
         let results = read_outside(self.flow, &nodes);
-        // A word of narrow row values would belong to several rows.
+        // A 32-bit word of 16-bit values with one number per row would belong to several rows.
         let is_word = |v: &Value| {
             let ty = graph.ty(*v);
             ty.shape == self.shape || ty.dtype.size_bytes() == 4

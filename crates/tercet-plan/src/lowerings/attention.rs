@@ -4,11 +4,12 @@
 //! rows. There are two groups of kernels; if the bound of the queries allows both, a shape switch
 //! contains both.
 //!
-//! Many queries: `attention` passes tiles of query rows over all visible keys; `attention_large`
+//! Many queries: In `attention`, each tile of query rows iterates over all visible keys;
+//! `attention_large`
 //! uses larger tiles. `attention_coop` and `attention_convert` run F16 on cooperative matrices.
-//! `attention_lanes` does so in mma style, if the fragment layout is known. F32 runs on split-F16
-//! (`attention_split`, `attention_halves`), with the fallback `attention_rest` outside the
-//! split-F16 range. With few tiles, keys are split into parts (`attention_join`).
+//! `attention_lanes` runs F16 on mma-style fragments, if the fragment layout is known. F32 runs on
+//! split-F16 (`attention_split`, `attention_halves`), with the fallback `attention_rest` outside
+//! the split-F16 range. With few tiles, keys are split into parts (`attention_join`).
 //!
 //! Few queries: `attention_decode` splits the keys over workgroups, and `attention_combine`
 //! combines their results. `attention_one` handles one query, `attention_pieces` one query on

@@ -31,7 +31,8 @@ crate::params! {
     }
 }
 
-/// Operands per dispatch. With the result, this reaches the storage buffer limit of browsers.
+/// Operands per dispatch. Seven operands and the result are eight storage buffers, the limit of
+/// browsers.
 const OPERANDS: usize = 7;
 
 const ARGS: &[ArgAccess] = &[

@@ -218,7 +218,7 @@ fn variants<'a>() -> [KernelVariant<ConvProblem<'a>>; 5] {
                 let what = "cooperative matrices for im2col columns, or F32 single-element windows without epilogue";
                 needs(as_they_lie || c.by_matrices(e)?, what)
             },
-            // No gathering during the matmul; the factor is an estimate.
+            // The factor estimates the gain of a matmul that gathers no windows.
             cost: |e, c| Ok(tiles::seconds(e, c)? * 0.9),
             emit: |e, c| c.product(e, c.has_no_epilogue()),
         },
@@ -471,7 +471,7 @@ struct ConvEpilogueArgs {
 enum PartialSumLayout {
     /// Same layout as the result.
     Unsplit,
-    /// This number of split-K parts `[channel, column]`, to be added.
+    /// This number of split-K parts, each `[channel, column]`; the separate kernel adds the parts.
     SplitK(u32),
 }
 

@@ -131,7 +131,7 @@ fn scan(
     };
     let mut rows = RowLayout::new(e, x, &[op.axis])?;
     if op.reverse {
-        // A reverse scan walks operand and result from the end.
+        // A reverse scan starts at the end of operand and result, and has negative strides.
         let tape = e.tape();
         let (axis, last) = (rows.kept as usize, tape.sub(rows.len, SymInt::ONE));
         let to_last = tape.mul(last, rows.strides[axis]);

@@ -50,13 +50,14 @@ crate::params! {
     }
 }
 
-/// Decoder of integer formats. A kernel that includes it binds the blocks as `packed_word`.
+/// Decoder of integer formats. A kernel that includes this decoder defines `packed_word`, which
+/// loads a word of the blocks.
 pub(super) const BLOCKS: &str = concat!(
     portable!("dequant/fields.wgsl"),
     portable!("dequant/blocks.wgsl")
 );
-/// Decoder of codebook and float formats, in place of [`BLOCKS`]. A kernel that includes it takes
-/// the codebook as its last argument.
+/// Decoder of codebook and float formats, in place of [`BLOCKS`]. A kernel that includes this
+/// decoder takes the codebook as its last argument.
 pub(super) const CODED: &str = concat!(
     portable!("dequant/fields.wgsl"),
     portable!("dequant/coded.wgsl")
@@ -64,8 +65,8 @@ pub(super) const CODED: &str = concat!(
 /// Replaces [`PIECES`] after [`CODED`].
 pub(super) const PIECES_CODED: &str = portable!("dequant/pieces_coded.wgsl");
 
-/// Decoder of several values at once. It follows [`BLOCKS`] and one of [`WORDS`] and [`QUADS`],
-/// which bind the blocks.
+/// Decoder of several values at once. In the source, this fragment follows [`BLOCKS`] and one of
+/// [`WORDS`] and [`QUADS`], which bind the blocks.
 pub(super) const PIECES: &str = portable!("dequant/pieces.wgsl");
 pub(super) const WORDS: &str = portable!("dequant/packed_words.wgsl");
 /// Reads of blocks whose sizes and offsets are multiples of 16 bytes.
@@ -222,7 +223,7 @@ fn code_of(scheme: Scheme) -> (u32, bool) {
 /// Quantized weights as kernels read them: rows of blocks with a constant row stride.
 #[derive(Clone, Debug)]
 pub(super) struct PackedWeights {
-    /// View `[rows, row bytes]`. It starts at an even byte if blocks have an even size.
+    /// View `[rows, row bytes]`. The view starts at an even byte if blocks have an even size.
     pub(super) view: SlotView,
     pub(super) scheme: Scheme,
     /// Indices of the source parameters in the signature, if the rows are stored as structure of
@@ -339,7 +340,8 @@ impl PackedWeights {
 pub(super) fn piece_consts(scheme: Scheme) -> [u32; 2] {
     match scheme {
         Scheme::F16 | Scheme::BF16 => unreachable!("invariant: {scheme:?} is not quantized"),
-        // A single group, so the distance is unused.
+        // A piece of these formats has one group of 16 weights, so `SECOND`, the distance to a
+        // second group, is unused.
         Scheme::Q8_0 | Scheme::Int8 | Scheme::Int8Asym => [1, 32],
         Scheme::Q4_0 | Scheme::Q4_1 | Scheme::Q5_0 | Scheme::Q5_1 => [2, 16],
         Scheme::Int4 | Scheme::Int4Asym => [2, 16],

@@ -212,8 +212,8 @@ impl<'m> MapLowering<'m> {
     }
 
     /// A step to store in memory, because one of its users depends on too many operands. Of the
-    /// user's arguments, it is the one with the most operands. A step has at most three arguments,
-    /// so storing that one reduces the number.
+    /// arguments of that user, the one with the most operands is selected. A step has at most three
+    /// arguments, so storing one in memory reduces the number of operands.
     fn too_wide(&self, limit: usize) -> Option<usize> {
         let leaves = self.leaves();
         let wide = leaves.iter().position(|own| own.len() >= limit)?;
@@ -296,7 +296,8 @@ impl<'m> MapLowering<'m> {
         }
         let numel = e.numel(self.shape);
         let coordinates = CoordinateGroups::new(e, self.shape, &operands);
-        // The number of elements, and a zero that compilers cannot see as a constant.
+        // Parameter words: the number of elements, and a zero that shader compilers cannot
+        // recognize as a constant.
         let mut words = vec![numel, SymInt::ZERO];
         words.extend(&coordinates.sizes);
         for operand in &operands {

@@ -117,8 +117,9 @@ fn with_rows_together(
     b: &SlotView,
     y: &SlotView,
 ) -> Result<SlotView, CompileError> {
-    /// Minimum number of columns that amortizes the copy for tiles without cooperative matrices,
-    /// and the rows of a tile. With cooperative matrices, the columns of one fragment are enough.
+    /// The copy pays off from this number of result columns on, for tiles without cooperative
+    /// matrices, and from `ROWS` rows on. With cooperative matrices, the columns of one fragment
+    /// are enough.
     const MIN_COLUMNS_FOR_COPY: usize = 128;
     const ROWS: usize = 16;
     let is_one = |view: &SlotView, axis: usize| {
@@ -232,7 +233,7 @@ fn blocks(
             let product = product.with(e, norm, tail)?;
             portable::packed(e, &product, &w, y)
         }
-        // Unquantized weights: a matmul with the transpose, of two dtypes.
+        // Unquantized weights `[n, k]` are transposed, and may have another dtype than the rows.
         Some(_) | None => {
             let w = SlotView {
                 layout: w.layout.transpose(&[1, 0]),

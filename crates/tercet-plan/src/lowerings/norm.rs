@@ -132,7 +132,8 @@ static VECTORS: TypedKernel<NormVectorsParams> = TypedKernel::wgsl(
     &["DTYPE", "VECTORS", "THREADS", "ACROSS", "RMS", "BETA"],
 );
 
-/// The same for F32 rows, with a second result in 16 bits.
+/// Computes a norm of F32 rows that consist of whole vectors, and also stores the result rounded to
+/// 16 bits.
 static VECTORS_ROUNDED: TypedKernel<NormVectorsParams> = TypedKernel::wgsl(
     "norm_vectors_rounded",
     &[
@@ -397,7 +398,8 @@ fn matrix(
     in_rows(e, view, axis, 1)
 }
 
-/// As above, but two axes may enumerate the rows, as in the heads of a projection slice.
+/// A view as rows of one axis, which up to two axes enumerate, as tokens and heads do in a slice of
+/// a projection. A dense copy if the layout does not allow it.
 fn planes(
     e: &mut LoweringCtx<'_>,
     view: &SlotView,

@@ -152,7 +152,8 @@ impl RowLayout {
     pub(crate) fn share(&self, units: usize, least: u32) -> RowThreads {
         let most = WORKGROUP / least;
         let threads = match (self.across, units, self.bounds.rows) {
-            // Few columns: memory neighbors then belong to few rows.
+            // Adjacent elements in memory belong to different rows, and there are at most eight
+            // rows.
             (true, 32.., ..=8) => 64,
             (true, 32.., rows) if rows < 4 * self.many => 8,
             (true, 256.., _) => 8,

@@ -2,10 +2,11 @@
 //!
 //! The splats of a tile depend on data, so there are no per-tile lists. All splats are sorted by
 //! depth once, with the kernels of `Sort`. For each row of tiles, a bit mask in depth order marks
-//! the splats that reach the row. Each tile walks the mask of its row, tests columns, and draws in
-//! batches. All buffer sizes follow from the image size and the number of splats.
+//! the splats that reach the row. Each tile reads the mask of its row, tests which of these splats
+//! reach its column, and draws them in batches. All buffer sizes follow from the image size and the
+//! number of splats.
 //!
-//! The backward pass walks the same order in chunks (`gradient.rs`).
+//! The backward pass processes the splats in the same order, in chunks (`gradient.rs`).
 
 mod gradient;
 

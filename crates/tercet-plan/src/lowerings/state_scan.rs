@@ -198,7 +198,8 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
 }
 
 impl<P: ParamBlock> RowLoadKernels<P> {
-    /// Dispatches the kernel. Arguments are `rows` of length `states`, followed by the others.
+    /// Dispatches the kernel. The kernel's arguments are the two operands `rows`, whose rows have
+    /// `states` elements, and then `others`.
     fn dispatch(
         &self,
         e: &mut LoweringCtx<'_>,

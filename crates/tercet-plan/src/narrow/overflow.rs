@@ -1,9 +1,9 @@
 //! Overflow checks of I64 arithmetic that runs in I32.
 //!
-//! For each node whose I64 result may leave I32, the narrowed graph contains an I32 value that is
-//! not 0 where it does, and a gather that marks this value as a check ([`is_overflow_check`]). Its
-//! lowering emits a data check, so the run fails before it writes a state. Nodes whose operands are
-//! known to be small need no check.
+//! If the I64 result of a node may not fit into I32, the narrowed graph contains an overflow value
+//! for it: an I32 tensor that is nonzero for elements that do not fit. A gather marks this value as
+//! a check ([`is_overflow_check`]). Its lowering emits a data check, so the run fails before it
+//! writes a state. Nodes whose operands are known to be small need no check.
 
 use std::collections::{HashMap, HashSet};
 
@@ -81,9 +81,9 @@ impl IntRanges {
         overflows && !derives
     }
 
-    /// Whether integers of a node derive from floats. Their conversion beyond an integer's range is
-    /// unspecified, and models discard such values: the logarithm of position 0 is -inf, and a
-    /// selection replaces what is computed from it.
+    /// Whether integers of a node derive from floats. Casts of floats beyond an integer's range
+    /// have unspecified results, and models discard them. For example, a model selects another
+    /// value at position 0, whose logarithm is -inf.
     fn derives_from_floats(&mut self, graph: &Graph, node: &Node, result: Value) -> bool {
         let derives = node.inputs.iter().any(|v| {
             let dtype = graph.ty(*v).dtype;
@@ -95,8 +95,8 @@ impl IntRanges {
         derives
     }
 
-    /// The range of a node's first result in exact arithmetic; `None` if it is that of the dtype
-    /// and cannot overflow.
+    /// The range of a node's first result in exact arithmetic; `None` if the result may have any
+    /// value of its dtype but cannot overflow.
     fn range(&self, graph: &Graph, node: &Node) -> Option<IntRange> {
         let x = |i: usize| self.operand(graph, node.inputs[i]);
         match &node.op {
@@ -358,7 +358,7 @@ impl OverflowSteps {
                     ScalarOp::Binary(BinaryFn::Shl) => {
                         let back = self.binary(BinaryFn::Shr, y, x[1]);
                         let lost = self.compare(CompareFn::Ne, back, x[0]);
-                        // Zero stays zero at any distance.
+                        // A zero operand shifted by any count is zero, which is no overflow.
                         let zero = self.int(0);
                         let has_bits = self.compare(CompareFn::Ne, x[0], zero);
                         let far = self.binary(And, far, has_bits);
@@ -531,7 +531,7 @@ fn sum_flag(
         carry = Some(total);
     }
     let Some(high) = carry else { return Ok(None) };
-    // The sum fits if its highest part does.
+    // The sum fits into I32 if its highest part fits into `bits` bits.
     let bound = f64::from(1u32 << (bits - 1));
     let (least, most) = (
         g.scalar(DType::I32, -bound)?,
@@ -694,7 +694,8 @@ mod tests {
             for b in NUMBERS {
                 let all = [x.clone(), Tensor::from_slice(&[1], &[b]).unwrap()];
                 for f in [Add, Sub, Mul, Div, Rem, Pow, Max, Min, And, Or, Xor, Shl] {
-                    // Results that wrap in I64 may fit into I32 again: they are marked too.
+                    // Results that wrap in I64 may fit into I32 again. They are marked as overflow
+                    // too, so the test skips them.
                     let wraps = match f {
                         Pow => u32::try_from(b).is_ok_and(|b| a.checked_pow(b).is_none()),
                         Shl => a != 0 && b & 63 >= 32,
@@ -704,7 +705,8 @@ mod tests {
                         check(f.name(), &all, &|g, x| g.binary(f, x[0], x[1]));
                     }
                 }
-                // Far right shifts fit, but I32 shifts by less: they are marked too.
+                // Results of right shifts by 32 or more fit into I32, but an I32 shift takes its
+                // count modulo 32. They are marked as overflow too, so the test skips them.
                 if (0..32).contains(&(b & 63)) {
                     check("shr", &all, &|g, x| g.binary(Shr, x[0], x[1]));
                 }

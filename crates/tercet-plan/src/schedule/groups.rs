@@ -5,12 +5,13 @@
 //! one shape switch do not depend on each other and share groups; the steps after them follow the
 //! longest branch.
 //!
-//! This schedules steps with few dependencies early, and their results stay in memory until they
+//! The default runs steps with few dependencies early, and their results stay in memory until they
 //! are used. Examples are weights cast for the backward pass, and values recomputed from
 //! checkpoints. If this takes much memory, steps with large results are deferred to groups near
 //! their position in the graph. A chain of deferred steps may add groups. Deferral is accepted if
 //! it saves an eighth of the memory, or a 32nd if it adds no groups. Dequantization of weights is
-//! not deferred: `emit/dequant_schedule.rs` determines its group, and it comes last within this group.
+//! not deferred: `emit/dequant_schedule.rs` determines its group, and it comes last within this
+//! group.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -20,8 +21,8 @@ use crate::emit::{ProgramBuilder, SlotPlacement};
 use crate::kernel::ArgAccess;
 use crate::program::{ProgramStep, ShapeBranches, ShapeSwitchId, SlotId, exclude};
 
-/// Maximum distance, in groups before the last one so far, of a step with a large result.
-/// Candidates are the lengths of side chains, such as QKV of a layer, and of almost none.
+/// Candidates for the maximum number of groups by which a step with a large result may precede the
+/// last group so far. They correspond to side chains of different length, such as QKV of a layer.
 const WAITS: [usize; 3] = [16, 6, 2];
 
 /// Results below this many bytes are never deferred.

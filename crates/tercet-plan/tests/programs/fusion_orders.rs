@@ -249,7 +249,8 @@ fn extend(done: &mut Vec<Step>, steps: &[Step], all: &mut Vec<Vec<Step>>) {
 #[test]
 fn every_order_reaches_the_kernel_of_one_token() {
     let orders = orders();
-    // 4!/2!, 5!/(2! 2!), 5!/3! and 6!/(2! 3!).
+    // The numbers of valid orders are 4!/2!, 5!/(2! 2!), 5!/3! and 6!/(2! 3!), for four kinds of
+    // layers.
     assert_eq!(orders.len(), 12 + 30 + 20 + 60);
     for order in &orders {
         let program = planned(&DeviceCaps::h200(), &Dim::sym("s"), order, Other::Nothing);

@@ -154,8 +154,8 @@ fn a_rotation_that_only_a_cache_reads_is_written_there() {
     assert_eq!(kernels(true), ["rope", "dynamic_update"]);
 }
 
-/// A mixture-of-experts router. `reads` tells whether other nodes also read its scores and its
-/// weights.
+/// A mixture-of-experts router. `reads` tells whether other nodes also read the scores and the
+/// weights of the router.
 fn router(reads: [bool; 2]) -> Result<Graph, OpError> {
     let mut g = Graph::new();
     let x = Type::new(DType::F32, [Dim::sym("s"), Dim::Known(128)]);

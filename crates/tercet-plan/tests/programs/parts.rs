@@ -130,7 +130,7 @@ fn check_values(name: &str, caps: &DeviceCaps, rows: usize, columns: usize) {
     for io in [&program.inputs[0], &program.states[0], &program.outputs[0]] {
         let whole = program.slot(io.slot);
         assert_eq!(whole.bytes, bytes, "{name}");
-        // Its partitions are inside it.
+        // The partitions of an input, state or output are inside its slot.
         let steps = program.steps.iter();
         let touched = steps.flat_map(|s| s.accesses(&program.kernels));
         let parts = touched.map(|(slot, _)| program.slot(slot));

@@ -168,7 +168,8 @@ fn every_shader_is_valid_wgsl_within_browser_limits() {
     valid_kernels(&DeviceCaps::browser(), PORTABLE);
 }
 
-/// All existing subgroup sizes. The one in between covers cluster sums in one step and in two.
+/// Plans for the smallest subgroup size of 4, the largest of 128, and 16. With 16, some kernels
+/// combine clusters in one step and others in two.
 #[test]
 fn every_shader_with_shuffles_is_valid_wgsl() {
     for size in [4, 16, 128] {

@@ -168,7 +168,7 @@ fn steps_of_one_token_wait_for_each_other_without_barriers() {
         };
         let waits = link.waits_on.unwrap_or(0);
         let wanted = link.waits_on.map_or(0, groups);
-        // No step waits for the last link, so it does not count.
+        // No step waits for the last link, so its workgroups increment no counter.
         let own = (link.signals + 1) % 6;
         assert_eq!(numbers, [waits, wanted, own], "{program}");
     }

@@ -329,7 +329,8 @@ pub(super) struct GradTiling {
     pub(super) strips: u32,
     /// Cooperative-matrix shape of the device, `m n k`.
     pub(super) fragment: [u32; 3],
-    /// Rows of the other operand processed per step of the loop.
+    /// Rows per loop step of the operands that a workgroup iterates over: of keys and values for
+    /// query gradients, of queries and `dy` for key gradients.
     pub(super) step: u32,
     /// Head size of queries and of values, rounded up to whole fragments.
     pub(super) dims: [u32; 2],
@@ -386,8 +387,8 @@ impl GradTiling {
         all.into_iter().find(fits)
     }
 
-    /// 32-bit registers per thread used by fragments: own operands, sums, and one fragment of
-    /// scores each.
+    /// 32-bit registers per thread used by fragments: two whole operands, gradient sums, and one
+    /// fragment each of scores and intermediate values.
     fn fragment_registers(&self, of: AttentionGradOf) -> u32 {
         let [head_dim, value_dim] = self.dims;
         let sums = match of {

@@ -388,8 +388,8 @@ impl PairTiling {
         tilings.into_iter().find(|t| has_rest && fits(t))
     }
 
-    /// 32-bit registers per thread used by fragments: own operand pairs, sums, and one fragment of
-    /// scores each.
+    /// 32-bit registers per thread used by fragments: two operands in split form, gradient sums,
+    /// and one fragment each of scores and intermediate values.
     fn fragment_registers(&self) -> u32 {
         let t = &self.tiling;
         let pieces = self.factors.pieces();
@@ -437,8 +437,8 @@ impl PairTiling {
     }
 }
 
-/// Shared memory of the F32 fallback kernels in bytes: rows of four operands, softmax weights and
-/// `ds`.
+/// Shared memory of the F32 fallback kernels in bytes: rows of four operands, softmax weights, and
+/// gradients of the scores.
 fn rest_shared_bytes(dims: [u32; 2]) -> u32 {
     let lines = 2 * REST_LINES * (dims[0] + dims[1] + 2);
     4 * (lines + 2 * REST_LINES * (REST_LINES + 1))

@@ -292,10 +292,12 @@ mod tests {
                 }
             }
         }
-        // The smallest number of columns that fits the queries.
+        // The fragment has the smallest number of columns that is at least the number of query
+        // heads.
         let few = FlashDecodeSplit::choose(&found, [128, 128], [4, 8], 4096).unwrap();
         assert_eq!((few.fragment, few.keys()), ([16, 8, 16], 256));
-        // Fewer keys are distributed over the same number of units.
+        // Fewer keys are distributed over the same number of compute units, so each workgroup has
+        // fewer.
         let short = FlashDecodeSplit::choose(&found, [128, 128], [4, 8], 1024).unwrap();
         assert_eq!(short.keys(), 64);
         let many = FlashDecodeSplit::choose(&found, [128, 128], [16, 2], 4096).unwrap();

@@ -167,7 +167,7 @@ pub(super) fn supports(
     let others_whole = (0..4).all(|axis| axis == seq || window[axis] == state[axis]);
     let own = &append.params;
     let quads = (p.head_dim / 4) as u32;
-    // Shared memory of `fresh`, `products`, `sums` and small variables.
+    // Shared memory of the shader's variables `fresh`, `products`, `sums` and of small ones.
     let bytes = 16 * 32 * quads + 4096 + 3 * 4 * p.head_dim as u32 + 256;
     Ok(single_query::supports_rows(p)
         && p.op.kv_len
@@ -213,8 +213,7 @@ fn params(
 
 /// Emits the kernel.
 ///
-/// # Errors
-/// Those of [`LoweringCtx::temp`] and [`LoweringCtx::allocate`].
+/// # Errors The errors of [`LoweringCtx::temp`] and [`LoweringCtx::allocate`].
 pub(super) fn emit(
     e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,

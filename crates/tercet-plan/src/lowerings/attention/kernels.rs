@@ -114,7 +114,7 @@ crate::params! {
     }
 }
 
-/// WGSL fragments for the visible key range, and for scores in key order.
+/// WGSL fragments for scores as order-preserving integers, and for the range of visible keys.
 const RANGE: &str = concat!(
     portable!("attention_order.wgsl"),
     portable!("attention_range.wgsl")
@@ -134,7 +134,8 @@ macro_rules! pieces {
     };
 }
 
-/// The kernels whose operands are read by `$operands`.
+/// The attention kernels for one kind of operand loads, with `$operands` as the fragment that loads
+/// queries, keys and values.
 macro_rules! kernels {
     ($many:literal, $large:literal, $few:literal, $operands:literal) => {
         AttentionKernels {

@@ -18,7 +18,7 @@ use crate::variant::{self, KernelVariant, VariantRejection, needs};
 /// Maximum number of rows per KV head for split-KV. With more rows, row tiles reuse the keys
 /// better.
 const MAX_SPLIT_KV_ROWS: usize = 16;
-/// Vectors of four query elements that a workgroup holds in shared memory.
+/// Maximum number of vectors of four query elements that a workgroup keeps in shared memory.
 const QUERY_VECTORS: usize = 256;
 /// Minimum number of keys per workgroup if the number of compute units is unknown.
 const MIN_KEYS_PER_WORKGROUP: usize = 128;
@@ -259,7 +259,7 @@ fn many_query_variants<'p>() -> [KernelVariant<BoundedAttention<'p>>; 5] {
 /// Set of row tiles that a dispatch processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueryTileSet {
-    /// All tiles, with 128 rows each.
+    /// All tiles of the query rows, in the kernel with 128 rows per tile.
     Tile128,
     /// All tiles.
     All,

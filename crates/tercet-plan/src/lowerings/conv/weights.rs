@@ -37,7 +37,7 @@ pub(crate) static WEIGHT_GRADS: Lowering = Lowering {
 /// Candidate split-K factors.
 const PARTS: &[u32] = &[1, 2, 3, 4, 6, 8, 9, 12, 16, 24, 32, 48, 64];
 
-/// Batch entries are padded to whole quads of lines.
+/// The windows of each batch entry are padded to a multiple of this number along `k`.
 const QUAD: u32 = 4;
 
 /// A weight gradient problem with its operands.

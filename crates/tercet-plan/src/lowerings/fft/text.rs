@@ -427,7 +427,8 @@ fn pass_text(text: &mut String, plan: &FftKernelPlan, way: FftKind, pass: usize,
         }
         let _ = writeln!(text, "        {v} = dft{radix}({v});\n    }}");
     }
-    // Sums that need the recovery step go through shared memory once more.
+    // In a real transform, the results of the last pass go through shared memory once more, for the
+    // step that recovers the spectrum.
     let saves = last && !way.unpacks_real();
     if !saves && !first {
         text.push_str("    workgroupBarrier();\n");

@@ -212,8 +212,8 @@ impl CoopGemmTiling {
         let lanes =
             caps.coop_fragment_layout && caps.subgroup == Some(LANES) && ty == CoopType::F16;
         let whole = problem.n.is_multiple_of(64) && problem.k.is_multiple_of(LAID_STEP);
-        // Subgroups read both operands repeatedly from the shared cache. It must hold all weights,
-        // plus the rows of one band of tiles and of the next.
+        // Subgroups read both operands repeatedly from the shared cache. The cache must hold all
+        // weights, plus the rows of one band of tiles and of the next band.
         let tiles = caps.device.rates.matrices.prepacked.iter();
         let tallest = tiles.map(|d| d.subgroups[0] * d.subgroup_tile[0]).max();
         let rows = problem.m.min((2 * BAND * tallest.unwrap_or(0)) as usize);

@@ -139,7 +139,8 @@ impl FusedBody {
         }
     }
 
-    /// Appends a row reduction. `None` if it reads a step with a different index map.
+    /// Appends a row reduction. `None` if the reduction reads an earlier step with another index
+    /// map.
     pub(super) fn reduction(&mut self, e: &mut LoweringCtx<'_>, id: NodeId) -> Option<()> {
         let node = e.graph.node(id);
         let Op::Reduce(op) = &node.op else {
@@ -227,8 +228,8 @@ impl FusedBody {
         StepArgument::Step(self.steps.len() - 1)
     }
 
-    /// Appends the steps of an elementwise node that these of its results require. `None` if a step
-    /// is read with a different index map.
+    /// Appends the steps of an elementwise node that its `wanted` results require. `None` if the
+    /// node reads an earlier step with another index map.
     pub(super) fn map(
         &mut self,
         e: &mut LoweringCtx<'_>,
@@ -389,7 +390,8 @@ pub(crate) fn steps_of(map: &Map, ports: impl Iterator<Item = u8>) -> BTreeSet<u
     needed
 }
 
-/// Converts the index map of a row value to the shape of elements.
+/// Converts an index map for operands that are constant along a row: axes of the row become index
+/// 0.
 fn row_index(index: &IndexMap, axis: usize) -> IndexMap {
     let axes = index.axes.iter().map(|a| match a.from {
         Some(from) if from >= axis => AxisMap::constant(a.start),
@@ -400,7 +402,7 @@ fn row_index(index: &IndexMap, axis: usize) -> IndexMap {
     }
 }
 
-/// True if an index map reads the value of the element's row.
+/// True if an index map reads, for each element, the one number that belongs to the element's row.
 fn is_of_row(index: &IndexMap, shape: &Shape, axis: usize) -> bool {
     let (lead, rest) = match index.axes.split_at_checked(axis) {
         Some(both) => both,

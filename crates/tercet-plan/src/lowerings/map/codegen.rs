@@ -57,7 +57,8 @@ pub(super) struct OperandRead {
 }
 
 impl OperandRead {
-    /// Dtype and followed axis groups, as in `f32` or `f16[0,1>>1]`.
+    /// Dtype, and the groups of result axes that address the operand with their shifts, as in `f32`
+    /// or `f16[0,1>>1]`.
     fn name(&self) -> String {
         let terms = self.terms.iter().map(|t| match t.shift {
             0 => t.group.to_string(),
@@ -100,7 +101,8 @@ pub(super) struct NamedStep<'m> {
 
 /// Input of the code generator for maps.
 pub(super) struct MapKernelSource<'m> {
-    /// Number of axis groups. Parameter words from 2 on contain their sizes, without the outermost.
+    /// Number of groups of merged result axes. Parameter words from 2 on contain the sizes of the
+    /// groups, except the outermost.
     pub(super) axes: usize,
     pub(super) reads: Vec<OperandRead>,
     pub(super) steps: Vec<NamedStep<'m>>,
@@ -241,7 +243,7 @@ impl MapKernelSource<'_> {
             if !(0..=group).any(used) {
                 break;
             }
-            // Sizes start at word 2, with the second group.
+            // Group 0 has no size in the parameters; the size of group 1 is word 2.
             let size = (group > 0).then(|| word(group + 1));
             if used(group) {
                 text += &match &size {

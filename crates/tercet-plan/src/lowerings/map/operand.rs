@@ -1,4 +1,5 @@
-//! Operand access of maps: the result axes that each operand follows, merged as far as possible.
+//! Operand access of maps: the result axes whose indices address each operand, merged as far as
+//! possible.
 
 use tercet_ir::ops::IndexMap;
 use tercet_ir::{DType, Dim, Shape};
@@ -157,14 +158,15 @@ impl CoordinateGroups {
         }
     }
 
-    /// True if aligned runs of `elements` elements differ only in the innermost coordinate.
+    /// True if the elements of an aligned run of `elements` result elements differ only in the
+    /// innermost coordinate.
     pub(super) fn is_contiguous(&self, e: &mut LoweringCtx<'_>, elements: u32) -> bool {
         let row = self.sizes.last().copied().unwrap_or(self.numel);
         let tape = e.tape();
         tape.is_multiple(self.numel, elements) && tape.is_multiple(row, elements)
     }
 
-    /// Access pattern of an operand within such a run.
+    /// Access pattern of an operand within an aligned run of `elements` result elements.
     pub(super) fn along(
         &self,
         e: &mut LoweringCtx<'_>,

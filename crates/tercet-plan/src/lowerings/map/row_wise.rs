@@ -25,8 +25,8 @@ use crate::sym_int::SymInt;
 /// Maximum number of row vectors that a thread holds in registers.
 const MAX_REGISTER_VECTORS: u32 = 8;
 
-/// Maximum number of row words that a thread holds in registers between passes. Intermediate values
-/// take twice as many.
+/// Maximum number of 32-bit words of a row that a thread keeps in registers between passes. They
+/// take one third of the available registers; the intermediate values take the rest.
 fn max_register_words(caps: &DeviceCaps) -> u32 {
     caps.device.max_fragment_registers(caps.device.subgroups[0]) / 3
 }

@@ -18,7 +18,8 @@ pub(super) fn validate(instance: &KernelInstance) {
         naga::front::wgsl::parse_str(text).unwrap_or_else(|e| fail(e.emit_to_string(text)));
     naga::valid::Validator::new(
         naga::valid::ValidationFlags::all(),
-        // This is core WGSL; naga has a flag for it because OpenGL may lack it.
+        // `unpack2x16float` is core WGSL, but naga requires a flag for it, because OpenGL may lack
+        // it.
         naga::valid::Capabilities::SHADER_FLOAT16_IN_FLOAT32 | naga::valid::Capabilities::SUBGROUP,
     )
     .validate(&module)

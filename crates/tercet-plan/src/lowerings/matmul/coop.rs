@@ -189,7 +189,8 @@ impl CoopMatMul {
         }
         if let Some(w) = &self.weights {
             let w = prepack(e, w)?;
-            // Whole subgroup tiles need a single address and allow panel-packed rows.
+            // If a run has at least the rows of a subgroup tile, tiles are whole: threads need one
+            // address per tile, and rows may be panel-packed.
             let fewest = e.caps.device.rates.matrices.max_prepacked_tile_m();
             let fewer = fewest.saturating_sub(1);
             if self.options.min_rows > fewer as usize {

@@ -1,9 +1,10 @@
 //! GEMM of 16-bit activations and quantized weights on cooperative matrices. The weights are first
 //! dequantized to the activation type, into arena memory.
 //!
-//! Rounding the weights to 16 bits is one more of the roundings that a 16-bit matmul has. F16
-//! cannot hold large numbers and has few bits for tiny ones. If the scales of a parameter are
-//! outside the F16 range, which is checked when it is set, runs use another branch.
+//! A 16-bit matmul rounds its operands and results anyway; rounding the dequantized weights to 16
+//! bits adds an error of the same size. F16 cannot hold large numbers and has few bits for tiny
+//! ones. If the scales of a parameter are outside the F16 range, which is checked when it is set,
+//! runs use another branch.
 
 use tercet_ir::{CompileError, DType};
 

@@ -13,7 +13,8 @@ const MAX_PIECES: usize = 8;
 /// Number of columns per compute unit that counts as many.
 const MIN_COLUMNS_PER_UNIT_FOR_WIDE: usize = 40;
 /// Parameters for few and for many columns: columns loaded at once, maximum pieces in flight,
-/// workgroups per unit. If workgroups process several column groups, they wait for each group.
+/// workgroups per unit. A workgroup that processes several groups of columns waits for the loads of
+/// each group.
 const NARROW_CONFIG: (u32, u32, usize) = (4, 12, 4);
 const WIDE_CONFIG: (u32, u32, usize) = (8, 16, 16);
 
@@ -53,7 +54,8 @@ impl FloatGemvConsts {
         while together > 1 && together * pieces > asked_for {
             together /= 2;
         }
-        // Whole pairs of a gate, and whole words of results.
+        // A workgroup computes an even number of results, which form whole 16-bit pairs; a gate
+        // needs two columns per result.
         let whole = 2 + 2 * u32::from(p.gate.is_some());
         let turn = WORKGROUP / slices * together;
         let step = turn.max(whole);

@@ -10,7 +10,8 @@ use crate::emit::LoweringCtx;
 
 /// Maximum threads per column with several rounds; partial sums are then stored beside the row.
 const MAX_SLICES: u32 = 128;
-/// Maximum thread groups per workgroup; each has squares stored beside the sums of its columns.
+/// Maximum thread groups per workgroup. With a fused norm, each group also stores a sum of squares
+/// beside the sums of its columns.
 const MAX_THREAD_GROUPS: u32 = 64;
 
 /// Resources that a workgroup takes.
@@ -87,9 +88,10 @@ pub(super) struct RegisterGemv {
 
 impl RegisterGemv {
     /// The configuration with the row as int8 limbs, for weights with `groups` groups per piece.
-    /// `narrow` tells that all bits of a quantized value are adjacent. For weights of up to 6 bits
-    /// it takes fewer instructions per weight, but about 1 us to convert the row. For 8-bit weights
-    /// it is not faster than floats. `None` if `k` is unknown or shared memory is too small.
+    /// `narrow` tells that all bits of a quantized value are adjacent. For weights of up to 6 bits,
+    /// int8 limbs take fewer instructions per weight than floats, but converting the row takes
+    /// about 1 us. For 8-bit weights they are not faster. `None` if `k` is unknown or shared memory
+    /// is too small.
     pub(super) fn integers(
         e: &LoweringCtx<'_>,
         p: &MatMulProblem,
@@ -113,7 +115,8 @@ impl RegisterGemv {
         }
     }
 
-    /// The configuration with the row as floats. `None` under the same conditions as for integers.
+    /// The configuration with the row as floats. `None` if `k` is unknown or shared memory is too
+    /// small.
     pub(super) fn floats(
         e: &LoweringCtx<'_>,
         p: &MatMulProblem,
@@ -138,7 +141,8 @@ impl RegisterGemv {
             return Ok(None);
         };
         let takes = (k / share.take) as u32;
-        // One more part of padding avoids bank conflicts between adjacent writes.
+        // Shared memory has one more part than the row needs: this padding avoids bank conflicts
+        // between adjacent writes.
         let most = |bytes: u32| ((bytes / share.part_bytes).max(1) - 1) / 8 * 8;
         let (rounds, slices) = match takes <= most(bytes).min(WORKGROUP) {
             true => (1, takes.next_multiple_of(4)),
@@ -166,7 +170,8 @@ impl RegisterGemv {
             few
         };
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX / 2);
-        // Whole pairs of a gate, and whole words of results.
+        // A workgroup computes an even number of results, which form whole 16-bit pairs; a gate
+        // needs two columns per result.
         let whole = 2 + 2 * u32::from(p.gate.is_some());
         let step_of = |depth: u32| {
             let mut steps = (1..=whole).map(|i| i * teams * depth);

@@ -1,4 +1,5 @@
-//! Kernels of matmuls. All use the parameter block and the bindings of `operands.wgsl`.
+//! Kernels of matmuls. All matmul kernels use the parameter block and the bindings of
+//! `operands.wgsl`.
 
 mod held;
 mod keyed;

@@ -22,7 +22,7 @@ pub(in crate::lowerings) fn activation_code(f: Option<UnaryFn>) -> Option<u32> {
     }
 }
 
-/// Movement of an operand along an axis.
+/// Stride of an operand along one axis of the matmul, with the alignment of this stride.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct OperandAxis {
     /// Stride in elements, or in bytes for rows of quantized blocks.
@@ -56,7 +56,7 @@ impl OperandAxis {
     }
 }
 
-/// As [`OperandAxis::multiple`], for the offset of a view.
+/// Largest power of two, up to 16, that divides the offset of a view in every run.
 fn offset_multiple(view: &SlotView) -> u64 {
     let terms = view.layout.offset().iter();
     terms.fold(16, |least, t| least.min(t.power_of_two()))
@@ -68,9 +68,9 @@ pub(super) struct MatMulOperand {
     pub(super) slot: SlotId,
     pub(super) dtype: DType,
     pub(super) offset: SymInt,
-    /// As [`OperandAxis::multiple`], for the offset.
+    /// Largest power of two, up to 16, that divides the offset in every run.
     pub(super) offset_multiple: u64,
-    /// Movement along the batch axes of the matmul.
+    /// Strides along the batch axes of the matmul.
     pub(super) batch: Vec<OperandAxis>,
     pub(super) own_axis: OperandAxis,
     pub(super) summed: OperandAxis,
@@ -186,7 +186,8 @@ impl MatMulProblem {
         let summed = if own.is_some() { lead } else { 0 };
         let n = own.map_or(Dim::Known(1), |at| b_shape[at].clone());
         if shared {
-            // Right-operand axes of size 1 or stride 0 do not move.
+            // All batches share one right operand, because its batch axes have size 1 or stride 0;
+            // it needs no batch strides.
             let right = |e: &mut LoweringCtx<'_>| {
                 let batch = &b_shape[..lead];
                 let mut side = MatMulOperand::new(e, b, own, summed, batch);
@@ -335,7 +336,7 @@ pub(super) enum BoundEpilogue {
     Sum(SlotView),
 }
 
-/// Broadcast shape of both; a size of 1 is replaced by the other size.
+/// The shape that `a` and `b` broadcast to: an axis of size 1 takes the size of the other shape.
 fn broadcast(a: &[Dim], b: &[Dim]) -> Vec<Dim> {
     let rank = a.len().max(b.len());
     let at = |dims: &[Dim], axis: usize| {

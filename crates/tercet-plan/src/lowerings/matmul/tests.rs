@@ -19,7 +19,8 @@ fn validate(instance: &KernelInstance) {
         naga::front::wgsl::parse_str(text).unwrap_or_else(|e| fail(e.emit_to_string(text)));
     naga::valid::Validator::new(
         naga::valid::ValidationFlags::all(),
-        // This is core WGSL; naga has a flag for it because OpenGL may lack it.
+        // `unpack2x16float` is core WGSL, but naga requires a flag for it, because OpenGL may lack
+        // it.
         naga::valid::Capabilities::SHADER_FLOAT16_IN_FLOAT32 | naga::valid::Capabilities::SUBGROUP,
     )
     .validate(&module)
@@ -338,7 +339,7 @@ fn rows_of_prompts_are_rounded_where_that_was_asked_for() {
         (Scheme::BF16, DType::BF16),
     ] {
         let [exact, rounded] = [None, Some(dtype)].map(|p| program(scheme, p, &h200));
-        // Kernels of few rows do not change.
+        // With at most eight rows, permission to round rows to 16 bits selects no other kernel.
         for m in [1, 2, 8] {
             assert_eq!(running(&exact, m), running(&rounded, m), "{scheme:?} {m}");
         }

@@ -113,8 +113,7 @@ impl RopeAppend {
     /// The step for a fusion group. Allocates the views of its results, whichever kernel writes
     /// them.
     ///
-    /// # Errors
-    /// Those of [`LoweringCtx::temp`] and [`LoweringCtx::dense`].
+    /// # Errors The errors of [`LoweringCtx::temp`] and [`LoweringCtx::dense`].
     pub(crate) fn new(
         e: &mut LoweringCtx<'_>,
         group: &KvAppendGroup,

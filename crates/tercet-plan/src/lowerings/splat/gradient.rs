@@ -1,4 +1,4 @@
-//! Backward pass of rasterization: all tiles walk the splats in drawing order, in chunks.
+//! Backward pass of rasterization: all tiles process the splats in drawing order, in chunks.
 //!
 //! Each tile has memory for its sums of each splat of a chunk. Only the splats whose footprint
 //! covers the tile are written and read. After each chunk, the sums are added per splat. The chunk

@@ -66,7 +66,7 @@ pub(in super::super) fn tiling(
 }
 
 /// Dispatches the kernel. Operands are panel-packed (32 columns) if the matmul that computes them
-/// supports it. Results are offered panel-packed to the following matmul.
+/// supports it. The following matmul may request the results in panels of 32 columns, too.
 pub(in super::super) fn emit(
     e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
@@ -74,7 +74,8 @@ pub(in super::super) fn emit(
     tiling: &AttentionTiling,
 ) {
     let b = &p.block;
-    // The same expression that a matmul uses for its row count.
+    // The row count must be the same expression as in the matmul, because panels are only used if
+    // both are equal.
     let rows = match p.batch.checked_mul(p.queries) {
         Some(rows) => e.num(&rows),
         None => e.tape().mul(b.batch, b.queries),

@@ -80,7 +80,8 @@ impl AttentionTiling {
         let room = caps.device.max_fragment_registers(subgroup);
         let all = AttentionTiling::candidates(shape, subgroup, dims, converts, factors, room);
         let fit: Vec<AttentionTiling> = all.into_iter().filter(|t| t.is_supported(caps)).collect();
-        // Counted in workgroups of four subgroups.
+        // True if the tiling fills the compute units, counted as one workgroup of four subgroups
+        // per unit.
         let enough = |t: &&AttentionTiling| {
             let groups = rows.div_ceil(t.rows[0] as usize) * heads;
             groups * t.subgroups() as usize >= 4 * units
@@ -98,8 +99,8 @@ impl AttentionTiling {
         factors: MmaPrecision,
         room: u32,
     ) -> Vec<AttentionTiling> {
-        // More keys per step synchronize less often. They need more registers and shared memory,
-        // which can prevent a second workgroup per unit.
+        // More keys per step synchronize less often. However, more keys per step need more
+        // registers and shared memory, which can prevent a second workgroup per unit.
         let keys = (2 * shape.n).next_multiple_of(shape.k);
         let of = |strips, subgroups| AttentionTiling {
             subgroup,

@@ -69,7 +69,8 @@ impl SharedMemRows {
         let pieces = piece_consts(blocks.scheme);
         let extra = u32::from(rows == 1 && blocks.has_min());
         // More thread groups share the loads of the rows, if there are enough columns for all
-        // units. The results of a thread group and all rows do not exceed those of a workgroup.
+        // units. For all rows together, a workgroup must not have more results than threads,
+        // because each thread stores one word.
         let many = e.bound(&p.columns())? >= 64 * e.caps.units();
         let units = match rows {
             1 if many => 16,
