@@ -10,9 +10,9 @@
 // Shared memory stages 16 elements of the head dimension for q k^T, and 16 keys of the weights for
 // the product with the values. The next tile is loaded during the arithmetic of the current tile.
 // The softmax weights are exponentials of the score minus a reference value per row. The reference
-// value is the row maximum at the time of its last update. It changes only if a score exceeds it by
-// more than SLACK, which is rare after the first keys. Only then are the row maxima reduced and the
-// accumulators rescaled.
+// value is the row maximum at the time of its last update. The reference value changes only if a
+// score exceeds it by more than SLACK, which is rare after the first keys. Only then are the row
+// maxima reduced and the accumulators rescaled.
 //
 // The flat group is (tile * slices + slice) * heads + head, in descending order of tiles: under a
 // causal mask the last tiles take longest, so they start first.

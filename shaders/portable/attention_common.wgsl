@@ -110,7 +110,7 @@ fn score(product: f32, batch: u32, head: u32, row: u32, key: i32, seen: vec2<i32
     return key_of(s);
 }
 
-// One vector for each of four rows.
+// Four elements, or four columns, of each of four rows a to d.
 struct Four {
     a: vec4<f32>,
     b: vec4<f32>,

@@ -1,9 +1,9 @@
 // Split-KV decode attention (flash decoding): few queries, with the keys split over workgroups.
 //
 // A workgroup processes ROWS rows of one batch entry and KV head, one range of `split_keys` keys,
-// and up to 4 COLS columns of the values. attention_common.wgsl defines rows. It iterates over its
-// keys, 64 per step. For q k^T, 8 threads share a key. For the values, COLS threads share a key,
-// with 4 columns each.
+// and up to 4 COLS columns of the values. attention_common.wgsl defines rows. The workgroup
+// iterates over its keys, 64 per step. For q k^T, 8 threads share a key. For the values, COLS
+// threads share a key, with 4 columns each.
 //
 // With one range, y is the result. With several ranges, y is F32 `[row, range, column]`, the
 // unnormalized sums of each range. `stats` `[row, range, 2]` then stores the maximum score, an

@@ -44,8 +44,8 @@ fn rescale(before: i32, center: f32) -> f32 {
     return select(exp(max(float_at(before) - center, -104.0)), 0.0, before <= MINUS_INF);
 }
 
-// Softmax result: sum / weights. It is 0 if no score is above -inf, and NaN if a score is NaN or
-// +inf.
+// Softmax result: sum / weights. The result is 0 if no score is above -inf, and NaN if a score is
+// NaN or +inf.
 fn normalized(sum: vec4<f32>, weights: f32, top: i32) -> vec4<f32> {
     if (top <= MINUS_INF) {
         return vec4<f32>();

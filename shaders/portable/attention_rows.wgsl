@@ -8,8 +8,8 @@
 // uses prelude.wgsl: as_float, order
 // uses scalar/hyperbolic.wgsl: f_tanh
 
-// Limit by which a score may exceed its row's center before the center changes. It bounds the
-// softmax weights by exp(8), below 3000.
+// Limit by which a score may exceed its row's center before the center changes. SLACK bounds the
+// softmax weights by exp(8), which is below 3000.
 const SLACK: f32 = 8.0;
 // Score of a masked pair of query and key. This kernel stores scores as the bits of F32 numbers.
 const HIDDEN: u32 = 0xffffffffu;

@@ -3,8 +3,8 @@
 // that reads results of an earlier one spins until all workgroups of that one are counted. Loads
 // that do not depend on those results, such as weights, are issued before the wait.
 //
-// The device must start all workgroups of a dispatch before any workgroup of a later dispatch. Its
-// storage barriers must order memory across workgroups.
+// The device must start all workgroups of a dispatch before any workgroup of a later dispatch.
+// Storage barriers of the device must order memory across workgroups.
 //
 // The parameter block contains three fields:
 // - chain_waits: index of the counter to wait for.
@@ -17,9 +17,10 @@
 // follow, one per cache line.
 const CHAIN_RECORD: u32 = 64u;
 const CHAIN_STEP: u32 = 32u;
-// Iterations until timeout, several seconds: far longer than any dispatch.
+// Iterations of the wait loop until timeout. They take several seconds, far longer than any
+// dispatch.
 const CHAIN_TRIES: u32 = 4194304u;
-// Iterations between two checks of the fault record.
+// Iterations of the wait loop between two checks of the fault record.
 const CHAIN_LOOKS: u32 = 4096u;
 
 // Waits for the counter. All threads of the workgroup must call this function.

@@ -4,8 +4,8 @@
 // require an even n. Another fragment defines the weights: fill_w stages them at 16 k and 32
 // columns in shared memory, and w_quad reads 4 of them.
 //
-// A workgroup of 64 threads computes 32 columns of 32 consecutive ranks. It processes each run of
-// equal keys separately, in steps of 16 along k. A thread owns 4 x 4 elements.
+// A workgroup of 64 threads computes 32 columns of 32 consecutive ranks. The workgroup processes
+// each run of equal keys separately, in steps of 16 along k. A thread owns 4 x 4 elements.
 // uses grouped_floats.wgsl or grouped_packed.wgsl: fill_w, w_quad
 // uses prelude.wgsl: flat_group, float_bits, float_of, lane_of, lanes, word_of
 

@@ -4,9 +4,9 @@
 // belong to one head. States are F32.
 //
 // Let D be the product of a block's decays up to a step. The kernel accumulates S / D, which grows
-// by x dt b / D, and y is D times c (S / D). This takes two multiplications per state and step, and
-// one per state and block for the decay. If the decays of a block exceed RANGE, scaling by 1 / D
-// would lose precision, so each step of the block applies its decay.
+// by x dt b / D, and y is D times c (S / D). This method takes two multiplications per state and
+// step, and one per state and block for the decay. If the decays of a block exceed RANGE, scaling
+// by 1 / D would lose precision, so each step of the block applies its decay.
 // uses prelude.wgsl: flat_group, float_of, lane_of, word_of
 // uses states.wgsl: ACROSS, AT_ONCE, CHANNELS, COLUMNS, DTYPE, FOURS, LOG2_E, QUADS, STEPS, THREADS, UNITS, across, channels, enter, first_row, first_value, fours_from, gather, lane, leave, load_block, loaded_values, place_rows, row_stride, store_unit, value_stride, values_of
 

@@ -10,7 +10,7 @@ fn scale_for(size: f32) -> f32 {
     return bitcast<f32>(clamp(254u - e, 1u, 187u) << 23u);
 }
 
-// eps for a scaled row. It remains nonzero if eps is nonzero.
+// eps for a scaled row. The scaled eps remains nonzero if eps is nonzero.
 fn scaled_eps(eps: f32, scale: f32) -> f32 {
     return select(max(eps * scale * scale, 1e-37), 0.0, eps == 0.0);
 }

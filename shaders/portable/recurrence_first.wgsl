@@ -1,4 +1,4 @@
-// Initial states of a recurrent layer: copies h and c to `states`. It also stores h in the
+// Initial states of a recurrent layer: copies h and c to `states`. The kernel also stores h in the
 // transposed layout that recurrence_step.wgsl reads, with zeros for rows beyond the batch.
 // uses prelude.wgsl: flat_group, float_of, lane_of, word_of
 

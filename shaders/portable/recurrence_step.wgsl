@@ -99,7 +99,7 @@ fn main(
     if p.reverse == 1u {
         step = p.steps - 1u - p.step;
     }
-    // These loads overlap with the matmul.
+    // The loads of the input gates and the bias overlap with the matmul.
     var x = vec4<f32>();
     var of_state = vec4<f32>();
     let token = row * p.steps + step;

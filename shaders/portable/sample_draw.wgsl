@@ -1,8 +1,8 @@
 // Top-p sampling: y[row] = index drawn from a sorted row by its weights (`sample_weights.wgsl`).
 // The kernel keeps the shortest prefix whose weight reaches `top_p` (in units of 2^-63) of the
-// total. It returns the first index at which the running weight exceeds u times the weight of the
-// prefix. All arithmetic is in integers, so the result does not depend on the order of sums. A
-// workgroup draws one row.
+// total. The kernel returns the first index at which the running weight exceeds u times the weight
+// of the prefix. All arithmetic is in integers, so the result does not depend on the order of sums.
+// A workgroup draws one row.
 // uses philox.wgsl: philox
 // uses prelude.wgsl: flat_group
 // uses wide64.wgsl: add64, less64, mul64

@@ -3,12 +3,13 @@
 // et al., 2022). Threads fill the matrix fragments directly from global memory. The kernel needs
 // neither shared memory nor barriers.
 //
-// This requires a known register layout of the fragments, which `fragment_layout.rs` probes: lane l owns row
-// or column g = l / 4 and the elements of t = l % 4. A subgroup processes WM rows in strips of 16.
-// It iterates over the keys that any of these rows attends to, 16 per step. Subgroups of a
-// workgroup share keys and values through the L1 cache. Products, sums and the softmax are F32.
-// Weights are rounded to F16 before the multiplication by the values. The query heads of one KV
-// head are processed together: row r is query r / group of query head head * group + r % group.
+// Filling fragments requires a known register layout, which `fragment_layout.rs` probes. Lane l
+// owns row or column g = l / 4 and the elements of t = l % 4. A subgroup processes WM rows in
+// strips of 16. The subgroup iterates over the keys that any of these rows attends to, 16 per step.
+// Subgroups of a workgroup share keys and values through the L1 cache. Products, sums and the
+// softmax are F32. Weights are rounded to F16 before the multiplication by the values. The query
+// heads of one KV head are processed together: row r is query r / group of query head head * group
+// + r % group.
 //
 // Each load fetches 16 bytes of a row:
 // - The sum over the head dimension may use any order. The four elements of a lane in two fragments
@@ -87,7 +88,7 @@ uint at_v[4];
 uint last_k;
 uint last_v;
 
-// This lane's row or column g, and its element index t.
+// The row or column g of fragments that this lane owns, and its element index t.
 uint g;
 uint t;
 // Offset of the values of this head, in 16-byte words, and the end of the key range.

@@ -5,8 +5,8 @@
 // Sums are F32; C is rounded once. A subgroup computes PART_ROWS x 64 of C: 4 fragments of 16
 // columns times PART_ROWS / 8 fragments of 8 rows. Threads fill the fragments directly from global
 // memory, without shared memory and without barriers. Subgroups of a workgroup share operands
-// through the L1 cache. This requires a known register layout of the fragments, which `fragment_layout.rs`
-// probes: lane l owns row or column g = l / 4 and the elements of t = l % 4.
+// through the L1 cache. Filling fragments requires a known register layout, which
+// `fragment_layout.rs` probes. Lane l owns row or column g = l / 4 and the elements of t = l % 4.
 //
 // W is stored in blocks of 64 columns, and each block in steps of 32 of k. A step contains the
 // fragments of its two halves, with the 16 bytes of each lane in order. Columns g and g + 8 of
@@ -182,8 +182,8 @@ uint place_in_c(uint line, uint col) {
     return p.offset_c + (p.c_panels != 0u ? in_panels : line * p.ldc + col);
 }
 
-// Stores this lane's results of the part at `row`, skipping rows below `own`. Its columns begin at
-// `first`.
+// Stores this lane's results of the part at `row`, skipping rows below `own`. The columns of this
+// part begin at `first`.
 void store_sums(uint row, uint own, uint first) {
     uint lane_row = row + gl_SubgroupInvocationID % 4u * 2u;
     [[unroll]] for (uint j = 0u; j < ROWS; j++) {

@@ -43,7 +43,7 @@ pub struct LaunchDependency {
 }
 
 impl GpuProgram {
-    /// As [`GpuProgram::active_steps`], for the steps of one stage.
+    /// Like [`GpuProgram::active_steps`], for the steps of one stage.
     pub fn active_steps_of_stage(&self, stage: StageId, chosen: &[u32]) -> Vec<ActiveStep> {
         let range = self.stage(stage);
         let mut played = self.active_steps(&self.steps[range.clone()], chosen);

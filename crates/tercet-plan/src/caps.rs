@@ -132,7 +132,7 @@ impl DeviceCaps {
         self.device.rates.rows.max_prepacked_rows as usize
     }
 
-    /// The same capabilities with another autotuning table.
+    /// These capabilities with their autotuning table replaced by `tuning`.
     pub fn tuned(self, tuning: TuningTable) -> DeviceCaps {
         DeviceCaps {
             device: DeviceModel {
@@ -143,8 +143,8 @@ impl DeviceCaps {
         }
     }
 
-    /// Threads of a cluster, which exchange values by shuffles. This is the subgroup size, or the
-    /// smallest size if a device has several. It is 1 if shuffles are not usable.
+    /// Threads of a cluster, which exchange values by shuffles. A cluster has the subgroup size, or
+    /// the smallest size if a device has several. Without usable shuffles, a cluster is one thread.
     pub(crate) fn cluster(&self) -> u32 {
         let size = self.subgroup.unwrap_or(self.device.subgroups[0]);
         match self.shuffles && self.natives.shuffles && size.is_power_of_two() {

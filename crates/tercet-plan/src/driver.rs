@@ -1,8 +1,9 @@
 //! [`GpuExecutable`]: a compiled program on any GPU runtime.
 //!
-//! A GPU runtime implements [`LoadedProgram`]: buffers, submission and waiting. [`GpuExecutable`] adds the
-//! parts that all runtimes share. It checks names, types and sizes, and converts I64 to I32 and
-//! back. It also evaluates symbolic sizes and turns fault records into errors with node and index.
+//! A GPU runtime implements [`LoadedProgram`]: buffers, submission and waiting. [`GpuExecutable`]
+//! adds the code that all runtimes share. [`GpuExecutable`] checks names, types and sizes, and
+//! converts I64 to I32 and back. It also evaluates symbolic sizes and turns fault records into
+//! errors with node and index.
 
 mod control_flow;
 mod executable;
@@ -115,7 +116,7 @@ impl<D: LoadedProgram> GpuExecutable<D> {
 
     /// Starts a run: binds inputs, evaluates symbolic sizes, uploads inputs and submits work.
     /// Without control flow it submits the whole program, otherwise the stages up to the first
-    /// data-dependent predicate. It blocks only for earlier runs that are still in flight.
+    /// data-dependent predicate. Starting a run blocks only if earlier runs are still in flight.
     ///
     /// # Errors
     /// [`RunError`] that names the input, symbol or parameter.

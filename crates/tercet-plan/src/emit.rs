@@ -133,7 +133,7 @@ impl<'a> LoweringCtx<'a> {
         }
     }
 
-    /// A new arena slot of this type. It lives until the last step that uses it.
+    /// A new arena slot of this type. The slot lives until the last step that uses it.
     ///
     /// # Errors
     /// [`CompileError::TooLarge`] if the slot exceeds the binding limit.
@@ -150,14 +150,14 @@ impl<'a> LoweringCtx<'a> {
     /// contents share one buffer.
     ///
     /// # Errors
-    /// As [`LoweringCtx::temp`].
+    /// The errors of [`LoweringCtx::temp`].
     pub fn constant(&mut self, tensor: Tensor) -> Result<SlotView, CompileError> {
         let (ty, home) = self.constant_home(tensor);
         self.allocate(ty.dtype, &Shape::known(&ty.shape), home)
     }
 
-    /// As [`LoweringCtx::constant`], for a constant that kernels bind in partitions; it may exceed the
-    /// binding limit.
+    /// Like [`LoweringCtx::constant`], for a constant that kernels bind in partitions; it may
+    /// exceed the binding limit.
     pub(crate) fn constant_unbound(&mut self, tensor: Tensor) -> Result<SlotView, CompileError> {
         let (ty, home) = self.constant_home(tensor);
         self.allocate_unbound(ty.dtype, &Shape::known(&ty.shape), home)
@@ -210,7 +210,7 @@ impl<'a> LoweringCtx<'a> {
         Ok(bytes.map_or(u64::MAX, |n| n as u64))
     }
 
-    /// As [`LoweringCtx::allocate`], without the size limit. Kernels may bind only parts of it
+    /// Like [`LoweringCtx::allocate`], without the size limit. Kernels may bind only parts of it
     /// ([`LoweringCtx::part`]).
     pub(crate) fn allocate_unbound(
         &mut self,
@@ -248,8 +248,8 @@ impl<'a> LoweringCtx<'a> {
         }
     }
 
-    /// As [`LoweringCtx::allocate`], for quantized rows stored as structure of arrays: each row starts at its
-    /// alignment.
+    /// Like [`LoweringCtx::allocate`], for quantized rows stored as structure of arrays: each row
+    /// starts at its alignment.
     pub(crate) fn allocate_soa(
         &mut self,
         planes: &SoaLayout,
@@ -358,7 +358,7 @@ impl<'a> LoweringCtx<'a> {
     /// allocates a new slot, because kernels bind it under different types.
     ///
     /// # Errors
-    /// As [`LoweringCtx::temp`].
+    /// The errors of [`LoweringCtx::temp`].
     pub fn placeholder_slot(&mut self) -> Result<SlotId, CompileError> {
         Ok(self.temp(DType::U32, &[Dim::Known(4)])?.slot)
     }

@@ -2,8 +2,8 @@
 //! themselves.
 //!
 //! Neither Vulkan nor SPIR-V specifies which thread holds which element of a cooperative matrix,
-//! although each device always uses the same layout. The probe runs a matmul of small integers. Its
-//! sums are exact, so any other layout gives a wrong result.
+//! although each device always uses the same layout. The probe runs a matmul of small integers. The
+//! sums of this matmul are exact, so any other fragment layout gives a wrong result.
 
 use half::f16;
 use tercet_ir::{DType, Element, Graph, OpError, Tensor, Type};

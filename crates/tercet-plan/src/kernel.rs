@@ -1,10 +1,10 @@
 //! Kernel definitions: the code, the parameter block and the arguments of a kernel, declared
 //! together.
 //!
-//! [`params!`](crate::params) declares a parameter block once. It generates the Rust struct that a
-//! lowering fills in, and the (name, type, offset) of each field. A test compares these fields with
-//! the declaration in the shader. A [`TypedKernel`] carries the type of its block, so a dispatch with
-//! another block does not compile.
+//! [`params!`](crate::params) declares a parameter block once. The macro generates the Rust struct
+//! that a lowering fills in, and the (name, type, offset) of each field. A test compares these
+//! fields with the declaration in the shader. A [`TypedKernel`] carries the type of its block, so a
+//! dispatch with another block does not compile.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -197,7 +197,7 @@ macro_rules! field_value {
 pub enum ArgAccess {
     /// The kernel only reads the argument.
     Read,
-    /// The kernel writes the argument. It may also read the elements that it writes.
+    /// The kernel writes the argument. The kernel may also read the elements that it writes.
     Write,
 }
 
@@ -349,8 +349,8 @@ impl KernelInstance {
     /// The instance of a kernel with these values of its specialization constants.
     ///
     /// # Panics
-    /// If the number of values does not match the kernel's constants, or if a WGSL kernel does not
-    /// declare one of them. Both are bugs of a lowering.
+    /// If the number of values does not match the kernel's constants, or if a WGSL kernel
+    /// does not declare one of them. Either case is a bug of a lowering.
     pub fn new(def: &KernelDef, values: &[u32]) -> KernelInstance {
         assert_eq!(
             def.consts.len(),

@@ -5,8 +5,8 @@
 //! Portable kernels therefore convert with integer operations, about a dozen per element, and test
 //! operands for subnormals. Most GPUs convert correctly in one instruction and keep subnormal
 //! numbers. The probe converts every F16 number to F32. In the other direction it converts every
-//! F32 midpoint between two F16 numbers, with its neighbours. It also adds and multiplies numbers
-//! around the smallest normal number.
+//! F32 midpoint between two F16 numbers, with its neighbours. The probe also adds and multiplies
+//! numbers around the smallest normal number.
 //!
 //! Neither specification says which threads of a workgroup form a subgroup. All known devices
 //! number them consecutively. The probe runs shuffle-based row sums of integers, which are exact,
@@ -78,9 +78,9 @@ impl NativeOps {
 /// Probe graph for native operations, with its inputs.
 #[derive(Debug)]
 pub struct NativeOpsProbe {
-    /// The graph. It casts `halves` to F32 and `floats` to F16, and adds, subtracts and multiplies
-    /// `a` and `b`. It sums the rows of `short` with a few threads each, and those of `long` with
-    /// all threads of a workgroup.
+    /// The graph. The graph casts `halves` to F32 and `floats` to F16, and adds, subtracts and
+    /// multiplies `a` and `b`. It sums the rows of `short` with a few threads each, and those of
+    /// `long` with all threads of a workgroup.
     pub graph: Graph,
     inputs: [(&'static str, Tensor); INPUTS],
 }

@@ -47,10 +47,10 @@ pub fn compile(
     compile_with(graph, options, caps, PlanOptions::default())
 }
 
-/// As [`compile`], with compilation options.
+/// Like [`compile`], with compilation options.
 ///
 /// # Errors
-/// As [`compile`].
+/// The errors of [`compile`].
 pub fn compile_with(
     graph: &Graph,
     options: &CompileOptions,
@@ -87,7 +87,7 @@ pub fn compile_with(
 /// source nodes.
 ///
 /// # Errors
-/// As [`compile`].
+/// The errors of [`compile`].
 pub fn plan(
     legal: &Graph,
     signature: Signature,
@@ -375,8 +375,8 @@ fn io_of(e: &mut LoweringCtx<'_>, port: &Port, view: &SlotView) -> IoBinding {
     }
 }
 
-/// Commits states that are not updated in place. This happens at the end: all new values are read
-/// before any state is written.
+/// Commits states that are not updated in place. These commits are the last steps of a run: all new
+/// values are read before any state is written.
 fn assigns(e: &mut LoweringCtx<'_>) -> Result<(), CompileError> {
     let graph = e.graph;
     let mut commits = Vec::new();
@@ -425,8 +425,8 @@ fn assigned(e: &LoweringCtx<'_>, assign: &StateAssign) -> Vec<(SlotView, SlotVie
     pairs.collect()
 }
 
-/// True if a state is written before a data check or before data-dependent control flow. Both may
-/// end the run early.
+/// True if a state is written before a data check or before data-dependent control flow. A failed
+/// check or a branch may end the run before states that should keep their old contents.
 fn writes_state_before_check(e: &LoweringCtx<'_>) -> bool {
     let touches = |s: &ProgramStep, buffer: fn(ProgramBuffer) -> bool| {
         let accesses = s.accesses(&e.draft.kernels);

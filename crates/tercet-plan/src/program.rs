@@ -83,7 +83,8 @@ impl BufferSlot {
 pub struct KernelDispatch {
     /// The kernel to dispatch.
     pub kernel: KernelId,
-    /// Slots of the arguments, from binding 1. Their access modes are in [`KernelInstance::args`].
+    /// Slots of the arguments, from binding 1. [`KernelInstance::args`] has the access modes of
+    /// these slots.
     pub args: SmallVec<[SlotId; 8]>,
     /// Start of the parameter block in [`GpuProgram::params`], in words.
     pub block: u32,
@@ -216,9 +217,9 @@ pub struct DependentLaunches {
     /// Slot with the fault record of [`CheckKind::Order`], followed by the counters. Every run
     /// clears it first.
     pub counters: SlotId,
-    /// For each parameter block of an eligible dispatch: the index in [`GpuProgram::params`] of three
-    /// words that a launch fills in. They are the counter to wait on, its target value (0: no
-    /// wait), and one plus the counter to increment (0: none).
+    /// For each parameter block of an eligible dispatch: the index in [`GpuProgram::params`] of
+    /// three words that a launch fills in. The three words are the counter to wait on, its target
+    /// value (0: no wait), and one plus the counter to increment (0: none).
     pub numbers: BTreeMap<u32, u32>,
 }
 

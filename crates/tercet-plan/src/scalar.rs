@@ -2,8 +2,8 @@
 //!
 //! A kernel includes [`PRELUDE`] and the fragments it calls; [`text`] adds their dependencies in
 //! order. Functions are named by type and operation: `f_exp(x: f32)`, `i_div(a: i32, b: i32)`,
-//! `u_pow`. They meet the tolerance table on every device, whatever its precision of division and
-//! roots, subnormal flushing or multiply-add contraction.
+//! `u_pow`. Every function meets the tolerance table on every device, even if the device has
+//! inaccurate division and roots, flushes subnormal numbers or contracts multiply-adds.
 //!
 //! Next: `scalar/step.rs` for the code generated for a step of a `Map`.
 
@@ -20,7 +20,8 @@ pub(crate) const PRELUDE: &str = portable!("prelude.wgsl");
 /// fragments it calls.
 macro_rules! pieces {
     ($($(#[$doc:meta])* $Name:ident $file:literal [$($need:ident),*];)*) => {
-        /// A WGSL fragment with a group of functions. Its dependencies precede it in this list.
+        /// A WGSL fragment with a group of functions. The fragments that a fragment calls precede
+        /// it in this list.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub(crate) enum WgslHelper { $($(#[$doc])* $Name),* }
 

@@ -56,7 +56,7 @@ impl From<bool> for SymInt {
     }
 }
 
-/// An operation of the expression arena. Its operands precede it.
+/// An operation of the expression arena. The operands of an operation precede it in the arena.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ExprNode {
     /// Value of a dimension.
@@ -100,8 +100,8 @@ pub enum ExprNode {
 pub struct ExprArena {
     exprs: Vec<ExprNode>,
     interned: HashMap<ExprNode, ExprNodeId>,
-    /// Dimensions that occur only in nested graphs. They may be invalid in runs that do not reach
-    /// those graphs.
+    /// Dimensions that occur only in nested graphs. These dimensions may be invalid in runs that do
+    /// not reach the nested graphs.
     nested_dims: BTreeSet<ExprNodeId>,
 }
 
@@ -147,7 +147,8 @@ impl ExprArena {
         n
     }
 
-    /// Value of a dimension of a nested graph. It is 0 in runs for which the dimension is invalid.
+    /// Value of a dimension of a nested graph. The value is 0 in runs for which the dimension is
+    /// invalid.
     pub fn dim_inside(&mut self, dim: &Dim) -> SymInt {
         if let Some(n) = dim.known() {
             return SymInt::Const(n as i64);

@@ -1,9 +1,9 @@
 //! Autotuner: measures which kernel variant is fastest for a problem, on any device that implements
 //! [`TunableBackend`].
 //!
-//! A [`TuneTask`] is a problem with its operands and some expected results, accumulated in f64. Its
-//! candidates are the rows of the lowering's variant table, or the tilings of a row that has
-//! several. Every candidate computes the same results from the same operands. A candidate that
+//! A [`TuneTask`] is a problem with its operands and some expected results, accumulated in f64. The
+//! candidates of a task are the rows of the lowering's variant table, or the tilings of a row that
+//! has several. Every candidate computes the same results from the same operands. A candidate that
 //! fails or returns wrong results never wins. Times are device times, so the device must support
 //! step timings.
 //!
@@ -38,7 +38,7 @@ pub trait TunableBackend: Sync {
     /// Compiles a graph for the device with this autotuning table.
     ///
     /// # Errors
-    /// As [`Backend::compile`](tercet_ir::Backend::compile).
+    /// The errors of [`Backend::compile`](tercet_ir::Backend::compile).
     fn compile_with(
         &self,
         graph: &Graph,

@@ -1,9 +1,9 @@
 //! Kernel variants: tables whose rows state which problems a variant supports, its cost on a
 //! device, and its emission.
 //!
-//! [`run`] evaluates every row of a table. It selects the variant that the device's
-//! [`TuningTable`](crate::TuningTable) names for the problem, otherwise the cheapest one. It records the
-//! selection with its reasons ([`VariantSelection`]) for `explain`.
+//! [`run`] evaluates every row of a table. [`run`] then selects the variant that the device's
+//! [`TuningTable`](crate::TuningTable) names for the problem, otherwise the cheapest one. It
+//! records the selection with its reasons ([`VariantSelection`]) for the command `explain`.
 //!
 //! Next: `lowerings/matmul/gemv.rs` is an example of a table of variants.
 

@@ -163,7 +163,8 @@ pub(crate) fn shared_packed(graph: &Graph) -> HashSet<Value> {
 }
 
 /// Attention nodes with heads before positions whose only readers transpose the result, as in
-/// exported models. They write the transposed order directly, which saves the copy.
+/// exported models. These nodes write their results in the transposed order directly, which saves
+/// the copy.
 pub(crate) fn turned_attention(graph: &Graph) -> HashSet<NodeId> {
     let mut turned: HashSet<NodeId> = HashSet::new();
     for (id, node) in graph.nodes() {

@@ -181,7 +181,8 @@ fn code_bytes(raw: Raw, group: u32, i: u32) -> u32 {
         }
         default: {
             // The top two bits of a value are bits 0 and 1, or 2 and 3, of a byte for the first
-            // group. For the second group they are 4 bits higher. Both become bits 4 and 5.
+            // group. For the second group they are 4 bits higher. The shift below moves them to
+            // bits 4 and 5.
             let at = raw.part / 2u % 2u * 2u;
             var high = raw.high[i] >> at;
             if group == 0u {
@@ -247,7 +248,8 @@ fn codes(raw: Raw, group: u32, i: u32) -> vec4<f32> {
 }
 
 // The two F16 numbers of a word. Devices may flush subnormal F16 numbers, which scales often are.
-// They are multiples of 2^-24, decoded here as mantissa bits of 2^23.
+// Subnormal F16 numbers are multiples of 2^-24; their bits are decoded here as mantissa bits of
+// 2^23.
 fn halves(word: u32) -> vec2<f32> {
     if NATIVE_HALVES {
         return unpack2x16float(word);

@@ -3,9 +3,9 @@
 // thread owns (1 + WIDE)^2 squares of 4 x 4, SIDE squares apart. 16-bit results require an even n,
 // so that each thread owns whole words.
 //
-// Shared tiles store 4 adjacent elements along m or n at one k. Their positions are permuted by k
-// against bank conflicts, for stores along k and for loads. Adjacent threads load along k if
-// *_ALONG is 0, along m or n if it is 1; the axis with stride 1 is selected.
+// Shared tiles store 4 adjacent elements along m or n at one k. The positions of these vectors are
+// permuted by k, which avoids bank conflicts of stores along k and of loads. Adjacent threads load
+// along k if *_ALONG is 0, along m or n if it is 1; the axis with stride 1 is selected.
 // uses matmul/activated.wgsl or matmul/plain.wgsl: begin
 // uses matmul/every_tile.wgsl or matmul/left_tiles.wgsl: is_left
 // uses matmul/gemm_floats.wgsl or matmul/gemm_packed.wgsl: load_b

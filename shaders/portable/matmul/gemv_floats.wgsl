@@ -1,9 +1,10 @@
 // Register-resident GEMV for float weights that are contiguous along k, with 16-byte loads.
 // Offsets, columns and k are multiples of a piece: one 16-byte load of b, 4 or 8 elements. Each of
-// SLICES threads keeps PIECES pieces of the activation row in registers. It multiplies them with
-// the same pieces of TOGETHER columns per iteration. The TEAMS thread groups of a workgroup divide
-// its COLUMNS. Partial sums are collected in shared memory, so that one reduction at the end
-// suffices. If SLICES * PIECES pieces do not cover k, there are ROUNDS passes. Batches map to z.
+// SLICES threads keeps PIECES pieces of the activation row in registers. The thread multiplies
+// these pieces with the same pieces of TOGETHER columns per iteration. The TEAMS thread groups of a
+// workgroup divide its COLUMNS. Partial sums are collected in shared memory, so that one reduction
+// at the end suffices. If SLICES * PIECES pieces do not cover k, there are ROUNDS passes. Batches
+// map to z.
 //
 // With GATED = 1, b contains two concatenated matrices, whose columns alternate.
 

@@ -2,8 +2,8 @@
 // elements of a thread are multiples of a power of two below 2^-22 of the largest one (2^-14 with
 // two limbs). Each integer has three signed 8-bit limbs, base 256. Four equal-weight limbs form a
 // word, as do four quantized values, so that one instruction (dot4I8Packed) multiplies and adds
-// four pairs. These sums are exact, so only float operations round. With DIGITS = 2 the third limb
-// is 0. The TAKE weights of a thread are two pieces of two groups, which share scale data if
+// four pairs. The integer sums are exact, so only float operations round. With DIGITS = 2 the third
+// limb is 0. The TAKE weights of a thread are two pieces of two groups, which share scale data if
 // possible.
 //
 // Threads with infinity or NaN among their elements use the float fallback.

@@ -44,7 +44,7 @@ fn total(x: vec4<f32>) -> f32 {
     return (x.x + x.y) + (x.z + x.w);
 }
 
-// One row: adds the products of word i of the quantized values.
+// For one activation row: adds the products of the quantized values in word i.
 fn add_word(u: Raw, v: Raw, i: u32, step: u32, slice: u32) {
     let x0 = x_at(step, 0u, i, slice);
     sums.u0 += codes(u, 0u, i) * x0;
@@ -108,7 +108,8 @@ fn all_rows(u: Raw, v: Raw, step: u32, slice: u32) {
     }
 }
 
-// All rows: adds the products of a group. Unrolled, so that words of pieces stay in registers.
+// For several activation rows: adds the products of a group of weights. Unrolled, so that words of
+// pieces stay in registers.
 fn add_group(u: Raw, v: Raw, us: vec2<f32>, vs: vec2<f32>, group: u32, step: u32, slice: u32) {
     let quad = 4u * group;
     add_quad(weights_of(u, us, group, 0u), weights_of(v, vs, group, 0u), step, quad, slice);

@@ -1,6 +1,6 @@
 // Final reduction of a one-row GEMV. From SHARES_AT on, `memory` contains SHARE_QUADS vectors per
-// column and per unit of squares, with one partial sum per slice. This code adds them and stores
-// the results.
+// column and per unit of squares, with one partial sum per slice. This code adds the partial sums
+// and stores the results.
 //
 // The including kernel defines SLICES, COLUMNS, SQUARE_UNITS, INVOCATIONS, GATED and columns(), the
 // number of results of the row.

@@ -1,11 +1,11 @@
 // Fused RMSNorm prologue of a GEMV. With NORMED = 1, the row of a is x / sqrt(mean(x^2) + eps) *
-// gain. Its elements are multiplied by their gains at load, and their squares are summed. The
-// division is applied to the results. If the squares overflow or underflow F32, the row is
+// gain. Elements of the row are multiplied by their gains at load, and their squares are summed.
+// The division is applied to the results. If the squares overflow or underflow F32, the row is
 // processed again, scaled by a power of two.
 //
 // The including shader defines squares_of(unit): the sum of squares of the elements that a unit
-// loaded, one of SQUARE_UNITS. It also defines `memory`: the fourth float of element TOTAL_AT is
-// unused, and from SHARES_AT there is one element per thread.
+// loaded, one of SQUARE_UNITS. The including shader also defines `memory`: the fourth float of
+// element TOTAL_AT is unused, and from SHARES_AT there is one element per thread.
 
 override NORMED: u32 = 0u;
 

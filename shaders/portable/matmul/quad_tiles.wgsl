@@ -2,10 +2,10 @@
 // along k. Tiles map to x and y of the grid, matmuls to z. A thread owns four squares of 4 x 4, TM
 // vectors of rows and TN vectors of columns apart.
 //
-// Shared tiles store 4 adjacent elements along m or n at one k. Their positions are permuted by k
-// against bank conflicts, for stores along k and for loads. The vectors of the next step are
-// prefetched during the arithmetic. Only the first step may be shorter than 16. Indices beyond the
-// edges are clamped, and their sums are not stored.
+// Shared tiles store 4 adjacent elements along m or n at one k. The positions of these vectors are
+// permuted by k, which avoids bank conflicts of stores along k and of loads. The vectors of the
+// next step are prefetched during the arithmetic. Only the first step may be shorter than 16.
+// Indices beyond the edges are clamped, and their sums are not stored.
 //
 // Another fragment defines the operands:
 // - row_count, column_count, product_count: the shape and the number of matmuls;
@@ -185,7 +185,7 @@ fn main(
         let b3 = first_b(col_first, local, 3u);
         let k_a = own_a(local, 0u).y;
         let k_b = vec4<u32>(own_b(local, 0u).y, own_b(local, 1u).y, own_b(local, 2u).y, own_b(local, 3u).y);
-        // The first step handles the remainder of k. It is empty if k is 0.
+        // The first step handles the remainder of k. If k is 0, the first step is empty.
         let size = select((length - 1u) % STEP + 1u, 0u, length == 0u);
         var u0 = first_quad_a(a0, k_a, size);
         var u1 = first_quad_a(a1, k_a, size);

@@ -125,7 +125,7 @@ fn soft_fma_finite(a: f32, b: f32, c: f32, odd: bool) -> f32 {
     let y = parts(b);
     let x_digits = (bitcast<u32>(x.a) & 0x7fffffu) | 0x800000u;
     let y_digits = (bitcast<u32>(y.a) & 0x7fffffu) | 0x800000u;
-    // Both terms as 64-bit integers times 2^(exponent - 60).
+    // The product a b and the addend c become 64-bit integers, scaled by 2^(exponent - 60).
     var term = shift_left64(wide_product(x_digits, y_digits), 14u);
     var e = x.e + y.e;
     var sign = (bitcast<u32>(a) ^ bitcast<u32>(b)) & 0x80000000u;

@@ -1,5 +1,5 @@
 // F16 functions with F32 arithmetic. Errors are below 2^-10 of the result, half of the tolerance.
-// Beyond its limits, each function returns x or zero, which is exact in F16.
+// For arguments beyond its limits, each function returns x or zero, which is exact in F16.
 
 fn n_exp(x: f32) -> f32 {
     // |x| > 20

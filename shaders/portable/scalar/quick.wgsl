@@ -1,5 +1,6 @@
-// Fast arithmetic for normal numbers. It sets `doubt` if f_add, f_mul or f_div might give another
-// result. If `doubt` is set, the kernel recomputes its elements with the exact functions.
+// Fast arithmetic for normal numbers. Each function sets `doubt` if f_add, f_mul or f_div might
+// give another result. If `doubt` is set, the kernel recomputes its elements with the exact
+// functions.
 
 var<private> doubt: bool;
 

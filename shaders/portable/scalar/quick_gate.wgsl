@@ -1,5 +1,5 @@
-// Fast exponential, sigmoid, SiLU and tanh without branches. They set `doubt` if the result may be
-// wrong.
+// Fast exponential, sigmoid, SiLU and tanh without branches. These functions set `doubt` if the
+// result may be wrong.
 
 // e^x = scale (1 + q) for |x| <= 80.
 struct QuickPower {

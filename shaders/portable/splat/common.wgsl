@@ -1,5 +1,5 @@
 // Gaussian splatting: layouts shared by the kernels. A splat has position, conic, opacity, color
-// and depth. Its footprint has the first and last tile of both axes, and the radius.
+// and depth. The footprint of a splat has the first and last tile of both axes, and the radius.
 // uses prelude.wgsl: magnitude
 
 const SPLAT_LEN: u32 = 10u;

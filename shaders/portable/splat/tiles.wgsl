@@ -1,8 +1,8 @@
 // Rasterization of a tile, front to back (Kerbl et al. 2023): alpha = min(opacity exp(-d^T conic d
 // / 2), 0.99). Contributions below 1/255 are skipped, and a pixel ends before its transmittance
 // falls below 1e-4. A workgroup draws one tile, one thread per pixel. Each thread reads one word of
-// the row's bit mask and selects the splats that cover the tile's column. These are loaded into
-// shared memory in order, in batches of 256.
+// the row's bit mask and selects the splats that cover the tile's column. The selected splats are
+// loaded into shared memory in order, in batches of 256.
 // uses prelude.wgsl: flat_group
 // uses splat/common.wgsl: SPLAT_LEN, TILE
 // uses splat/hits.wgsl: count_hits, hit

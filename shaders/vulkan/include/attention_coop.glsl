@@ -5,11 +5,11 @@
 // rounded to ELEMENT before the multiplication by the values. The query heads of one KV head are
 // processed together: row r of a KV head is query r / group of query head head * group + r % group.
 //
-// A workgroup processes BM rows of one batch entry and KV head, and a subgroup WM of them. It
-// iterates over the keys that any of these rows attends to, BN per step. K and V are staged in
-// shared memory as rows of 16-byte words, with one word of padding per row against bank conflicts.
-// Queries, scores and sums stay in the subgroup's fragments. The values are loaded into registers
-// during q k^T, and the next keys during the multiplication by the values.
+// A workgroup processes BM rows of one batch entry and KV head, and a subgroup WM of them. The
+// workgroup iterates over the keys that any of these rows attends to, BN per step. K and V are
+// staged in shared memory as rows of 16-byte words, with one word of padding per row against bank
+// conflicts. Queries, scores and sums stay in the subgroup's fragments. The values are loaded into
+// registers during q k^T, and the next keys during the multiplication by the values.
 //
 // Weights are powers of two of the scores minus the row's center. The center is the row maximum at
 // the time of its last update. If a score exceeds its center by SLACK, the whole subgroup updates
@@ -67,7 +67,7 @@ const uint P_STRIPS = CONVERTS == 1 ? 1 : RF;
 const uint P_ROWS = P_STRIPS * FM * P_STRIDE;
 const uint P_LEN = P_ROWS > RF * SUM_LEN ? P_ROWS : RF * SUM_LEN;
 const uint STEP_LEN = P_AT + SUBGROUPS * P_LEN;
-// The same memory contains the queries at the start and the results at the end.
+// The memory of the steps also contains the queries at the start and the results at the end.
 const uint Q_LEN = BM * K_STRIDE;
 const uint Y_LEN = SUBGROUPS * FM * Y_STRIDE;
 const uint ENDS_LEN = Q_LEN > Y_LEN ? Q_LEN : Y_LEN;

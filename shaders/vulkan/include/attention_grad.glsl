@@ -64,8 +64,8 @@ const uint P_LEN = WM * P_STRIDE;
 const uint STRIPS = WM / FM;
 const uint SUBGROUPS = BM / WM;
 const uint STEPS_LEN = P_AT + (CONVERTS == 1 ? 0 : 2 * SUBGROUPS * P_LEN);
-// The same memory contains one stationary operand at the start, and YF result fragments of a strip
-// at the end.
+// The memory of the steps also contains one stationary operand at the start, and YF result
+// fragments of a strip at the end.
 const uint Q_LEN = BM * (H_STRIDE > V_STRIDE ? H_STRIDE : V_STRIDE);
 const uint MOST = HN > VN ? HN : VN;
 const uint YF = MOST < 4 || MOST > 8 ? MOST : 4;
@@ -324,8 +324,8 @@ void add_step(uint stage, int line, const bool guarded) {
 #include "to_elements.glsl"
 
 // Stores the gradients of the subgroup's stationary rows to a result, YF fragments of a strip per
-// iteration. One loop runs over strips and fragments, because compilers do not unroll three nested
-// loops. `place` is the offset of a result row.
+// iteration. A single loop runs over strips and fragments, because compilers do not unroll three
+// nested loops. `place` is the offset of a result row.
 #define STORE(name, of_sums, count, words, dim, place)                                                \
     void name() {                                                                                  \
         uint mine = gl_SubgroupID * FM * Y_STRIDE;                                                 \

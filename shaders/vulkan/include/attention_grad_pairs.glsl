@@ -5,7 +5,7 @@
 // fallback kernel computes it.
 //
 // attention_grad.glsl describes the iteration, the operands, the products and the sums. This kernel
-// differs from it as follows.
+// differs from attention_grad.glsl as follows.
 // - The stationary operands are loaded into fragments directly from global memory. The streamed
 //   rows of a step share one scale.
 // - The softmax weights are multiplied by 2^HEADROOM and split into two F16 numbers. The score

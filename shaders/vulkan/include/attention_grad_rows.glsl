@@ -20,7 +20,7 @@ uvec4 loaded_about;
 vec2 loaded_numbers;
 
 // Key indices that are subtracted from the bounds of the visible keys: the workgroup's first key,
-// or start and end of the keys visible to its query rows.
+// or the range of keys visible to its query rows.
 ivec2 base;
 // Limit that bounds are clamped to: farther than any key of the workgroup, and exact as a float.
 const int FAR = 1 << 20;

@@ -1,6 +1,6 @@
 // Split-KV attention: divides the keys into parts, so that few row tiles fill the device. A part
-// has a slot of BM rows. It stores the F32 result over its keys, and per row the center and the sum
-// of the weights. attention_join.wgsl combines the parts of a row.
+// has a slot of BM rows. Each part stores the F32 result over its keys, and per row the center and
+// the sum of the weights. attention_join.wgsl combines the parts of a row.
 
 #if IN_PARTS
 #define IS_FIRST_PART (part == 0u)

@@ -4,14 +4,14 @@
 //     mixes[t][j] = exp(l_t - l_j) (leave_t . enter_j) by_j for j <= t;
 //     inverses = (I + A)^-1 diag(beta), with A[t][j] = beta_t exp(l_t - l_j) (enter_t . enter_j) for j < t (DELTA).
 //
-// `by` is dt for Mamba-2 and 1 for the delta rule. Both matrices are 16-bit; the mixes are scaled
-// by a power of two that brings the largest near 2^10. The float results are: exp(l_t); exp(l_end -
-// l_j) by_j times a power of two that brings the largest near 1; exp(l_end) times that power; its
-// inverse; and the inverse of the scale of the mixes.
+// `by` is dt for Mamba-2 and 1 for the delta rule. The matrices `mixes` and `inverses` are 16-bit;
+// `mixes` is scaled by a power of two that brings the largest element near 2^10. The float results
+// are: exp(l_t); exp(l_end - l_j) by_j times a power of two that brings the largest near 1;
+// exp(l_end) times that power; its inverse; and the inverse of the scale of the mixes.
 //
 // Log decays are differences of prefix sums, which are negative for decaying states. A decay below
-// 2^-200 is clamped to 2^-200. It erases the state as well, and the sums stay small enough for
-// differences with an error of 2^-10.
+// 2^-200 is clamped to 2^-200. The clamped decay erases the state as well, and the prefix sums stay
+// small enough for differences with an error of 2^-10.
 //
 // A workgroup of four subgroups processes one chunk of `each` heads that share their rows, 16 rows
 // per subgroup. Products are computed once, and decays are applied per head. The inverse is

@@ -9,10 +9,10 @@
 //     of W       (g, c), (g, c + 1), (g, c + 8), (g, c + 9), then the same of row g + 8;
 //     of A       (c, g), (c + 1, g), (c + 8, g), (c + 9, g).
 //
-// Its sums are (g, c), (g, c + 1), (g + 8, c), (g + 8, c + 1). No specification guarantees this
-// fragment layout, so a probe must confirm it before these kernels are used. The order of k is
-// arbitrary if both operands use the same. Weights are therefore used in memory order, and elements
-// of A are permuted to match.
+// The sums of lane l are (g, c), (g, c + 1), (g + 8, c), (g + 8, c + 1). No specification
+// guarantees this fragment layout, so a probe must confirm it before these kernels are used. The
+// order of k is arbitrary if both operands use the same. Weights are therefore used in memory
+// order, and elements of A are permuted to match.
 //
 // F32 elements of A are split into two F16 numbers, scaled by a power of two per row and slice that
 // brings the largest near 2^14. The precision is 22 bits, or 2^-39 of the largest. With at most

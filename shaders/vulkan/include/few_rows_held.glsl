@@ -17,10 +17,10 @@
 //     end_slice(place)                  adds terms that belong to no step, and the float fallback for rows that
 //                                       have an infinity or NaN in the slice.
 //
-// A subgroup processes SLICE of k in 8 steps. It keeps these elements of A in registers and
-// iterates over the TILES of its workgroup, prefetching the words of the next tile. The THREADS /
-// 32 subgroups process adjacent slices, ROUNDS times. Shared memory reduces their sums, PASS tiles
-// together. Groups are flat over x and y.
+// A subgroup processes SLICE of k in 8 steps. The subgroup keeps these elements of A in registers
+// and iterates over the TILES of its workgroup, prefetching the words of the next tile. The THREADS
+// / 32 subgroups process adjacent slices, ROUNDS times. Shared memory reduces their sums, PASS
+// tiles together. Groups are flat over x and y.
 
 // Steps of weights in flight.
 const uint AHEAD = 4;

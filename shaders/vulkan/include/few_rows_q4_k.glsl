@@ -45,9 +45,9 @@ const uint X_NEXT = 32;
 #define X_FIRST xz
 #define X_SECOND yw
 
-// Scales of two groups of 32 weights, then their minima, one per byte. The first two pairs use 6
-// bits of the second and third word. The others use the nibbles of the last word, with top bits in
-// those two words.
+// Scales of two groups of 32 weights, then their minima, one per byte. The first two pairs of
+// groups use 6 bits of the second and third word. The other pairs use the nibbles of the last word,
+// with top bits in the second and third word.
 uint six_bits(HEAD head, uint pair) {
     uint shift = 16u * (pair % 2u);
     bool is_late = pair >= 2u;

@@ -10,8 +10,9 @@
 //
 // STAGES = 1: the next step is loaded into registers during the multiplication, with two barriers
 // per step. STAGES = 2 alternates between two buffers of aligned operands, with one barrier per
-// step. Fragments are loaded one step, and staged data two steps, before the multiplication. This
-// hides all latency, and pays off for tiles so large that only one workgroup is resident per SM.
+// step. Fragments are loaded one step, and staged data two steps, before the multiplication. STAGES
+// = 2 hides all latency, and pays off for tiles so large that only one workgroup is resident per
+// SM.
 //
 // The first step handles the remainder of k, so that the others need no bounds test. Rows and
 // columns of aligned operands are clamped at the edges; their sums are not stored. The code is

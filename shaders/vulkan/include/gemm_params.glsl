@@ -71,7 +71,8 @@ Place place_of(uint z) {
     return place;
 }
 
-// First row and column of a workgroup's tile. Beyond the last tile, the row is at least m.
+// First row and column of a workgroup's tile. For workgroups beyond the last tile, the returned row
+// is at least m.
 uvec2 tile_of(uint flat_tile) {
     uvec2 tiles_of = uvec2((p.m + BM - 1u) / BM, (p.n + BN - 1u) / BN);
     if (flat_tile >= tiles_of.x * tiles_of.y) {

@@ -1,6 +1,7 @@
 // Weight gradient of a convolution, for gemm_coop.glsl: dw[o, (c, tap)] = sum over entries and
 // windows of dy[entry, o, window] x[entry, c, window at tap]. Rows of C are channels of dy; columns
-// are channels of x and their taps. Both belong to one group, and batches of the GEMM are groups.
+// are channels of x and their taps. Rows and columns belong to one group of the convolution, and
+// each group is a batch of the GEMM.
 //
 // Line k is window k % span of batch entry k / span. span is the number of windows rounded up to
 // whole steps, so that a step belongs to one entry; lines beyond the windows are 0. Entries have

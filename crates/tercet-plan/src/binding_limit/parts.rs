@@ -34,8 +34,8 @@ pub(super) fn border_parts(ty: &Type, caps: &DeviceCaps) -> Option<Vec<IndexRegi
     aligned(&sizes, sizes.len(), caps, &|r| vec![bytes_of(ty.dtype, r)])
 }
 
-/// As [`border_parts`], for rows that may be quantized. Partitions start at aligned offsets both in
-/// file order and in structure-of-arrays layout.
+/// Like [`border_parts`], for rows that may be quantized. Partitions start at aligned offsets both
+/// in file order and in structure-of-arrays layout.
 fn packed_parts(ty: &Type, caps: &DeviceCaps) -> Option<Vec<IndexRegion>> {
     let sizes = ty.shape.as_known()?;
     let bytes = |region: &IndexRegion| {

@@ -1,11 +1,11 @@
-//! Measured constants of the cost model, per measured device. This is the only table of such
-//! numbers.
+//! Measured constants of the cost model, per measured device. No other file has measured numbers of
+//! devices.
 //!
 //! The table has one row, [`MEASURED`]: an H200 with 132 SMs, fragments of 16 x 16 x 16 and
-//! subgroups of 32. It comes from `tercet tune` and `cargo bench --bench gpu`. All rates are per
-//! compute unit. Other devices use them as adapted by
-//! [`DeviceModel::divisions`](super::DeviceModel::divisions) and the methods of this file. Only the ratios
-//! between variants matter.
+//! subgroups of 32. Its rates were measured with `tercet tune` and `cargo bench --bench gpu`. All
+//! rates are per compute unit. Other devices use them as adapted by
+//! [`DeviceModel::divisions`](super::DeviceModel::divisions) and the methods of this file. Only the
+//! ratios between variants matter.
 
 /// Cost model: kernel rates, and thresholds between variants.
 #[derive(Clone, Debug, PartialEq)]
@@ -186,8 +186,8 @@ pub(crate) struct AttentionRates {
     /// time, which may be far smaller.
     pub(crate) alone_bytes: [usize; 2],
     /// Maximum size in bytes of keys and values, counted per query head, for which one workgroup
-    /// per query head is fastest. Beyond it, query heads share the reads, and separate kernels
-    /// combine key ranges. An estimate.
+    /// per query head is fastest. For larger keys and values, query heads share the reads, and
+    /// separate kernels combine key ranges. An estimate.
     pub(crate) token_bytes: usize,
     /// Maximum number of key blocks that one workgroup per query head processes faster than several
     /// workgroups with a combining step. A block takes about 1.2 us and combining about 2.5 us.
@@ -229,7 +229,7 @@ pub(crate) struct TileConfig {
 }
 
 impl TileConfig {
-    /// The same configuration with subgroup tiles of half the size along both axes. Each loaded
+    /// This tile configuration with subgroup tiles of half the size along both axes. Each loaded
     /// element is reused half as often.
     pub(super) fn half(self) -> TileConfig {
         TileConfig {

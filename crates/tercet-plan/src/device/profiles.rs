@@ -143,9 +143,9 @@ impl DeviceCaps {
         }
     }
 
-    /// An AMD RDNA 3 card through Vulkan with subgroups of 32 or 64. It has 96 compute units with
-    /// 64 lanes, 64 KiB of shared memory and 96 K registers each, at most 256 registers per thread,
-    /// and 6 MiB of L2 cache.
+    /// An AMD RDNA 3 card through Vulkan with subgroups of 32 or 64. The card has 96 compute units,
+    /// each with 64 lanes, 64 KiB of shared memory and 96 K registers. A thread has at most 256
+    /// registers, and the L2 cache has 6 MiB.
     pub fn rdna3(subgroup: u32) -> DeviceCaps {
         DeviceCaps {
             max_binding_bytes: u64::from(u32::MAX),
@@ -193,8 +193,8 @@ impl DeviceCaps {
         }
     }
 
-    /// An Apple GPU through wgpu: 32 KiB of threadgroup memory and SIMD groups of 32. Its matrix
-    /// instructions are available in Metal but not through SPIR-V.
+    /// An Apple GPU through wgpu: 32 KiB of threadgroup memory and SIMD groups of 32. The GPU's
+    /// matrix instructions are available in Metal but not through SPIR-V.
     pub fn apple() -> DeviceCaps {
         DeviceCaps {
             max_binding_bytes: u64::from(u32::MAX) / 4 * 4,
@@ -234,7 +234,8 @@ impl DeviceCaps {
     }
 
     /// An Arm Mali phone GPU through Vulkan: subgroups of 16, 12 cores, bindings of at most 256
-    /// MiB. It has the smallest shared memory and workgroup limits of its generations.
+    /// MiB. The profile has the smallest shared memory and workgroup limits of these GPU
+    /// generations.
     pub fn mali() -> DeviceCaps {
         DeviceCaps {
             max_binding_bytes: 256 << 20,

@@ -104,7 +104,7 @@ impl InputSlots {
         }
     }
 
-    /// The same bindings for a cloned executable, with unknown slot contents.
+    /// Copies the input bindings for a cloned executable; its slots have unknown contents.
     pub(super) fn rebound(&self) -> InputSlots {
         InputSlots {
             bound: self.bound.clone(),

@@ -45,11 +45,11 @@ pub enum InputUpdate<'a> {
 
 /// Device side of one loaded program: buffers, submission and waiting.
 ///
-/// A driver owns the buffers of [`GpuProgram::buffers`](crate::GpuProgram::buffers). Constant buffers
-/// contain their tensors initially; all others are zero. One thread makes all calls. Between
-/// `submit` and `wait`, only `wait`, `poll_done` and `submit_pipelined` may be called; a submission
-/// without reads may be followed by another one. The driver remains usable after an error, unless
-/// the device is lost.
+/// A driver owns the buffers of [`GpuProgram::buffers`](crate::GpuProgram::buffers). Constant
+/// buffers contain their tensors initially; all others are zero. One thread calls all methods of a
+/// driver. Between `submit` and `wait`, only `wait`, `poll_done` and `submit_pipelined` may be
+/// called; a submission without reads may be followed by another one. The driver remains usable
+/// after an error, unless the device is lost.
 pub trait LoadedProgram: Send + Sized + 'static {
     /// Name of the executor.
     const NAME: &'static str;
@@ -69,14 +69,14 @@ pub trait LoadedProgram: Send + Sized + 'static {
     /// Fills a buffer with zeros.
     ///
     /// # Errors
-    /// As [`LoadedProgram::write`].
+    /// The errors of [`LoadedProgram::write`].
     fn clear(&mut self, buffer: ProgramBuffer) -> Result<(), RunError>;
 
     /// Runs [`GpuProgram::prepare`](crate::GpuProgram::prepare) with the values of `launch` and waits for
     /// completion.
     ///
     /// # Errors
-    /// As [`LoadedProgram::write`].
+    /// The errors of [`LoadedProgram::write`].
     fn prepare(&mut self, launch: &LaunchSizes) -> Result<(), RunError>;
 
     /// Marks the start of a run and clears the step times of the previous one.
@@ -88,7 +88,7 @@ pub trait LoadedProgram: Send + Sized + 'static {
     /// its only stage.
     ///
     /// # Errors
-    /// As [`LoadedProgram::write`].
+    /// The errors of [`LoadedProgram::write`].
     fn submit(
         &mut self,
         launch: &LaunchSizes,
@@ -103,7 +103,7 @@ pub trait LoadedProgram: Send + Sized + 'static {
     /// flight. Returns false and submits nothing if the driver does not support this.
     ///
     /// # Errors
-    /// As [`LoadedProgram::write`].
+    /// The errors of [`LoadedProgram::write`].
     fn submit_pipelined(
         &mut self,
         launch: &LaunchSizes,
@@ -116,14 +116,14 @@ pub trait LoadedProgram: Send + Sized + 'static {
     /// `take`, in order.
     ///
     /// # Errors
-    /// As [`LoadedProgram::write`].
+    /// The errors of [`LoadedProgram::write`].
     fn wait(&mut self, take: &mut dyn FnMut(usize, &[u8])) -> Result<(), RunError>;
 
     /// Ready once [`LoadedProgram::wait`] does not block. The waker of `cx` is called when polling again
     /// makes sense. A driver without completion callbacks blocks here.
     ///
     /// # Errors
-    /// As [`LoadedProgram::write`].
+    /// The errors of [`LoadedProgram::write`].
     fn poll_done(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RunError>>;
 
     /// A separate device buffer that all executables on the device can copy from.
@@ -132,13 +132,13 @@ pub trait LoadedProgram: Send + Sized + 'static {
     /// Copies a buffer range into a new separate buffer.
     ///
     /// # Errors
-    /// As [`LoadedProgram::write`].
+    /// The errors of [`LoadedProgram::write`].
     fn share(&mut self, range: ReadbackRange) -> Result<Self::Shared, RunError>;
 
     /// A new separate buffer with these bytes; the last word is padded with zeros.
     ///
     /// # Errors
-    /// As [`LoadedProgram::write`].
+    /// The errors of [`LoadedProgram::write`].
     fn share_bytes(&mut self, bytes: &[u8]) -> Result<Self::Shared, RunError>;
 
     /// True if the separate buffer is on this driver's device.
@@ -148,7 +148,7 @@ pub trait LoadedProgram: Send + Sized + 'static {
     /// submission.
     ///
     /// # Errors
-    /// As [`LoadedProgram::write`].
+    /// The errors of [`LoadedProgram::write`].
     fn copy_from_shared(
         &mut self,
         shared: &Self::Shared,
@@ -158,14 +158,14 @@ pub trait LoadedProgram: Send + Sized + 'static {
     /// Reads a buffer range and waits for it.
     ///
     /// # Errors
-    /// As [`LoadedProgram::write`].
+    /// The errors of [`LoadedProgram::write`].
     fn read(&mut self, read: ReadbackRange, take: &mut dyn FnMut(&[u8])) -> Result<(), RunError>;
 
     /// Starts to read the current contents of a buffer range and returns a future. A driver without
     /// completion callbacks reads the range immediately.
     ///
     /// # Errors
-    /// As [`LoadedProgram::write`].
+    /// The errors of [`LoadedProgram::write`].
     fn fetch(&mut self, read: ReadbackRange) -> Result<PendingReadback, RunError>;
 
     /// Times of the steps of the last run as (step, start, duration) in execution order. Start
@@ -173,17 +173,17 @@ pub trait LoadedProgram: Send + Sized + 'static {
     /// Empty if the device does not support step timings.
     fn step_times(&mut self) -> Vec<(usize, u64, u64)>;
 
-    /// Another driver of the same program. It shares parameters, constants and prepared values, and
-    /// copies the states.
+    /// Another driver of the same program. Both drivers share parameters, constants and prepared
+    /// values; the new driver has a copy of the states.
     ///
     /// # Errors
-    /// As [`LoadedProgram::write`].
+    /// The errors of [`LoadedProgram::write`].
     fn try_clone(&mut self) -> Result<Self, RunError>;
 
     /// Replaces the shared parameters and prepared values by private copies, before a parameter is
     /// written. Clones keep the shared ones.
     ///
     /// # Errors
-    /// As [`LoadedProgram::write`].
+    /// The errors of [`LoadedProgram::write`].
     fn unshare_params(&mut self) -> Result<(), RunError>;
 }

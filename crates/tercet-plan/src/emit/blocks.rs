@@ -156,7 +156,7 @@ impl<'a> LoweringCtx<'a> {
     /// A boolean slot in host-readable memory, for a predicate read back during a run.
     ///
     /// # Errors
-    /// As [`LoweringCtx::temp`].
+    /// The errors of [`LoweringCtx::temp`].
     pub(crate) fn predicate(&mut self) -> Result<SlotView, CompileError> {
         self.allocate(DType::Bool, &[], SlotPlacement::Output)
     }
@@ -164,7 +164,7 @@ impl<'a> LoweringCtx<'a> {
     /// A copy of a value in a new slot.
     ///
     /// # Errors
-    /// As [`LoweringCtx::temp`].
+    /// The errors of [`LoweringCtx::temp`].
     pub(crate) fn copied(&mut self, from: &SlotView) -> Result<SlotView, CompileError> {
         let to = self.temp(from.dtype, from.layout.shape())?;
         copy::emit(self, from, &to)?;

@@ -36,7 +36,7 @@ impl LoweringCtx<'_> {
     /// Kernels that use the data must clamp it, so that a failing run stays within its buffers.
     ///
     /// # Errors
-    /// As [`LoweringCtx::dense`].
+    /// The errors of [`LoweringCtx::dense`].
     pub fn check_data(
         &mut self,
         data: &SlotView,
@@ -60,11 +60,11 @@ impl LoweringCtx<'_> {
         self.draft.within.contains(&made)
     }
 
-    /// As [`LoweringCtx::check_data`], for index tuples: the last axis has one index per entry of `lens`.
-    /// With an empty `lens`, nothing is checked.
+    /// Like [`LoweringCtx::check_data`], for index tuples: the last axis has one index per entry of
+    /// `lens`. With an empty `lens`, nothing is checked.
     ///
     /// # Errors
-    /// As [`LoweringCtx::dense`].
+    /// The errors of [`LoweringCtx::dense`].
     pub fn check_coordinates(&mut self, data: &SlotView, lens: &[Dim]) -> Result<(), CompileError> {
         let lens = self.sizes(lens);
         match lens[..] {

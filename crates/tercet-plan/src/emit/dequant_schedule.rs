@@ -7,9 +7,9 @@
 //! Dequantization starts second and fills the compute units that the last workgroups of the matmul
 //! leave idle. The largest of the last few matmuls is selected, because it hides the most.
 //!
-//! Dequantized weights then stay in memory longer, and those of several matmuls exist at once.
-//! Their total size is limited to a fraction of the parameter size. Beyond the limit, weights are
-//! dequantized directly before their matmul.
+//! Dequantized weights then stay in memory longer, and those of several matmuls exist at once. The
+//! total size of dequantized weights is limited to a fraction of the parameter size. If weights
+//! would exceed the limit, they are dequantized directly before their matmul.
 
 use std::collections::HashSet;
 
@@ -21,8 +21,8 @@ use crate::program::SlotId;
 /// would be in memory at once.
 const BACK: usize = 3;
 
-/// Maximum size of dequantized weights: one over this fraction of the parameter bytes. One layer of
-/// sixteen, with 4-bit weights expanded to 16 bits, takes less.
+/// Maximum size of dequantized weights: one over this fraction of the parameter bytes. In a model
+/// of sixteen layers, the 4-bit weights of one layer take less when expanded to 16 bits.
 const DECODED_BYTES_DIVISOR: u64 = 4;
 
 /// Size of dequantized weights that is always allowed; small for any device with cooperative

@@ -31,9 +31,9 @@ impl LoweringCtx<'_> {
         }
     }
 
-    /// As [`LoweringCtx::dispatch`], for a kernel that writes a state. The fault records are appended as
-    /// its last argument, and their number as its last parameter. The kernel must write nothing if
-    /// the first word of any record is nonzero. Records are 64 words apart.
+    /// Like [`LoweringCtx::dispatch`], for a kernel that writes a state. The fault records are
+    /// appended as its last argument, and their number as its last parameter. The kernel must write
+    /// nothing if the first word of any record is nonzero. Records are 64 words apart.
     pub fn dispatch_guarded<P: ParamBlock>(
         &mut self,
         kernel: &TypedKernel<P>,

@@ -37,7 +37,7 @@ impl<'a> LoweringCtx<'a> {
         self.switch_on(value, &bounds[..reached], arm)
     }
 
-    /// As [`LoweringCtx::switch_on_size`], for any symbolic value; all ranges count as reachable.
+    /// Like [`LoweringCtx::switch_on_size`], for any symbolic value; all ranges count as reachable.
     ///
     /// # Errors
     /// The errors of the branches.

@@ -150,8 +150,8 @@ impl<'a> LoweringCtx<'a> {
             return Ok(done.clone());
         }
         let done = make(self)?;
-        // A state may change during the run, so a copy of it is valid only at this point. It stays
-        // valid if the state is never assigned.
+        // A state may change during the run, so a copy of it is valid only at this point. If the
+        // state is never assigned, the copy stays valid.
         let is_state = matches!(
             self.home(view.slot),
             SlotPlacement::At(ProgramBuffer::State(_), _)
@@ -170,7 +170,7 @@ impl<'a> LoweringCtx<'a> {
     /// Dense slot of a result. If the node updates an operand in place, this is the operand's slot.
     ///
     /// # Errors
-    /// As [`LoweringCtx::temp`].
+    /// The errors of [`LoweringCtx::temp`].
     pub fn result(&mut self, port: usize) -> Result<SlotView, CompileError> {
         debug_assert!(
             self.cursor.branches.is_empty(),
@@ -221,7 +221,7 @@ impl<'a> LoweringCtx<'a> {
     /// change.
     ///
     /// # Errors
-    /// As [`LoweringCtx::temp`].
+    /// The errors of [`LoweringCtx::temp`].
     pub(crate) fn round(
         &mut self,
         of: &SlotView,

@@ -7,8 +7,8 @@
 //! need the elements anyway, it must move less memory than reading the elements. Sums over the same
 //! axes that share inputs become one kernel.
 //!
-//! This pass runs after the search for row-wise groups. A row-wise group need not write values that
-//! only a sum reads.
+//! The search for column sums runs after the search for row-wise groups. A row-wise group need not
+//! write values that only a sum reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! Readers of each value, and values whose memory is overwritten during a run. This decides whether
-//! nodes may be emitted later than their position in the graph.
+//! Readers of each value, and values whose memory is overwritten during a run. Fusions use both to
+//! decide whether nodes may be emitted later than their position in the graph.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 

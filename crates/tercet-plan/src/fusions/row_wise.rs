@@ -1,9 +1,9 @@
 //! Fusion of row reductions with the elementwise work before, between and after them, as in
 //! backward norms and softmaxes, and in losses.
 //!
-//! A group grows from a reduction over the last axes. It adds maps over the shape of the elements,
-//! maps over row values (one number per row), and further reductions of the same axes. Every reader
-//! of a node in the group must belong to the group, or come after its last node.
+//! A group grows from a reduction over the last axes. The group then adds maps with one number per
+//! element, maps with one number per row, and further reductions of the same axes. Every reader of
+//! a node in the group must belong to the group, or come after its last node.
 
 use std::collections::BTreeSet;
 

@@ -114,7 +114,7 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
 /// Writes the index of the extreme element of each row. Rows must not be empty.
 ///
 /// # Errors
-/// As [`LoweringCtx::temp`].
+/// The errors of [`LoweringCtx::temp`].
 pub(crate) fn emit(
     e: &mut LoweringCtx<'_>,
     sought: ArgExtremeMode,

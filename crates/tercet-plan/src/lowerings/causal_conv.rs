@@ -111,8 +111,8 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     };
     let whole = channels.is_multiple_of(2);
     if !whole && x.dtype != DType::F32 {
-        // A separate step packs the carried rows to 16 bits. It does not check for faults, so it
-        // must not overwrite the state.
+        // A separate step packs the carried rows to 16 bits. The packing step does not check for
+        // faults, so it must not overwrite the state.
         e.update_apart();
     }
     let y = F32Result::unless(e, 0, whole)?;

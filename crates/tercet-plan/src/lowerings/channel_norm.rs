@@ -1,7 +1,7 @@
 //! Lowering of `GroupNorm` and `LayerNorm2d`: norms of `[N, C, ..]` with weights per channel.
 //!
-//! One kernel computes row statistics for any strides. A second one writes whole words, which may
-//! hold elements of several rows. A rewrite rule turns batch norm into a map.
+//! One kernel computes row statistics for any strides. A second kernel writes whole words, which
+//! may hold elements of several rows. A rewrite rule turns batch norm into a map.
 
 use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
 

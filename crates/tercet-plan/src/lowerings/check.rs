@@ -78,7 +78,7 @@ const PART: u32 = 4096;
 /// is checked by one workgroup; other values are checked in parts.
 ///
 /// # Errors
-/// As [`LoweringCtx::temp`].
+/// The errors of [`LoweringCtx::temp`].
 pub(crate) fn emit(
     e: &mut LoweringCtx<'_>,
     data: &SlotView,
@@ -99,10 +99,10 @@ pub(crate) fn emit(
             unreachable!("invariant: dependent launches write this record themselves")
         }
     };
-    // With control flow, a check may run several times or not at all. It then keeps the first
-    // fault.
+    // With control flow, a check may run several times or not at all. Its record then keeps the
+    // first fault.
     let keep = u32::from(e.facts.has_flow);
-    // One workgroup even without elements, because the fault record must be written.
+    // The check runs one workgroup even without elements, because the fault record must be written.
     let grid = [SymInt::ONE; 3];
     if lens.len() == 1 && most <= PART as usize {
         let params = CheckParams {

@@ -2,8 +2,8 @@
 //!
 //! Values carried by a loop have separate slots, into which the results of each iteration are
 //! copied. The results of both branches of an `If` are copied to common slots. A scan is a loop
-//! with a known count that also carries the step index. Its body reads the slices of the sequences
-//! by `DynamicSlice`, and writes its slices of the results in place.
+//! with a known count that also carries the step index. The body of a scan reads the slices of the
+//! sequences by `DynamicSlice`, and writes its slices of the results in place.
 
 use std::collections::HashMap;
 

@@ -10,9 +10,9 @@ use tercet_ir::{
 
 /// The body of a scan, rewritten as a loop body.
 pub(crate) struct LoopBody {
-    /// The loop body. Its arguments are the counters, carried values, result sequences, input
-    /// sequences and captures. Its results are the counters and carried values of the next step,
-    /// then the result sequences.
+    /// The loop body. The arguments of the loop body are the counters, carried values, result
+    /// sequences, input sequences and captures. Its results are the counters and carried values of
+    /// the next step, then the result sequences.
     pub(crate) graph: Graph,
     /// The new id of each node of the scan's body.
     pub(crate) numbers: Vec<NodeId>,
@@ -118,7 +118,8 @@ impl LoopCounter {
     }
 }
 
-/// One counter per scan direction in use.
+/// One step counter for each direction, forward or backward, in which the scan reads or writes
+/// sequences.
 struct LoopCounters {
     list: Vec<LoopCounter>,
 }

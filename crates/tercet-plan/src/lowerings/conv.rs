@@ -314,8 +314,8 @@ impl ConvProblem<'_> {
     fn epilogue(&self, e: &mut LoweringCtx<'_>) -> Result<ConvEpilogueArgs, CompileError> {
         let (bias, offset, stride) = match &self.bias {
             Some(view) => (view.slot, e.offset(view), e.strides(view)[0]),
-            // A dummy for the absent bias, never read. It is a new slot, because weights are bound
-            // under other types.
+            // A dummy for the absent bias, never read. The dummy is a new slot, because the kernel
+            // binds other slots under other types.
             None => {
                 let slot = e.temp(DType::U32, &[Dim::Known(1)])?.slot;
                 (slot, SymInt::ZERO, SymInt::ZERO)

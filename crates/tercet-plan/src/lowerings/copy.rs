@@ -50,7 +50,7 @@ pub(crate) static COPY: TypedKernel<CopyParams> = TypedKernel::wgsl(
     &["ELEM_BYTES", "RANK"],
 );
 
-/// As [`COPY`], in vectors of 16 bytes.
+/// Like [`COPY`], in vectors of 16 bytes.
 pub(crate) static VECTORS: TypedKernel<CopyParams> = TypedKernel::wgsl(
     "copy_vectors",
     &[PRELUDE, portable!("copy_vectors.wgsl")],
@@ -58,7 +58,7 @@ pub(crate) static VECTORS: TypedKernel<CopyParams> = TypedKernel::wgsl(
     &["RANK"],
 );
 
-/// As [`COPY`], in tiles of two axes.
+/// Like [`COPY`], in tiles of two axes.
 pub(crate) static TRANSPOSE: TypedKernel<TransposeParams> = TypedKernel::wgsl(
     "transpose",
     &[PRELUDE, portable!("transpose.wgsl")],

@@ -237,7 +237,7 @@ fn window(e: &mut LoweringCtx<'_>, x: &SlotView, update: &SlotView) -> SliceWind
         offset: e.offset(update),
     };
     if w.sizes.is_empty() {
-        // A scalar is treated as a row of one element. Its start is clamped to 0.
+        // A scalar is treated as a row of one element. The start index of this row is clamped to 0.
         (w.sizes, w.window, w.strides) = (vec![SymInt::ONE], vec![SymInt::ONE], vec![SymInt::ZERO]);
     }
     let last = w.sizes.len() - 1;

@@ -47,7 +47,7 @@ const ARGS: &[ArgAccess] = &[
     ArgAccess::Read,
     ArgAccess::Write,
 ];
-/// The same arguments plus the codebook.
+/// The arguments of a grouped matmul with floats, plus the codebook.
 const CODED_ARGS: &[ArgAccess] = &[
     ArgAccess::Read,
     ArgAccess::Read,

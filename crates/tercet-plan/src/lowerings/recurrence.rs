@@ -1,8 +1,8 @@
 //! Lowering of `Recurrence` (RNN, GRU, LSTM): one dispatch per step, or one dispatch for all steps.
 //!
 //! Every step reads all weights again. Large weights are shared by all workgroups, each of which
-//! reads a part. This takes one dispatch per step, up to the maximum number of steps. For small
-//! weights, or too many steps, each workgroup takes some batch rows through all steps without
+//! reads a part. Shared weights take one dispatch per step, up to the maximum number of steps. For
+//! small weights, or too many steps, each workgroup takes some batch rows through all steps without
 //! synchronization between workgroups. States are computed in F32, and packed at the end for
 //! narrower dtypes.
 

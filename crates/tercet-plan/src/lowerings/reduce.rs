@@ -44,7 +44,7 @@ static REDUCE: TypedKernel<ReduceParams> = TypedKernel::wgsl(
     &["IN", "OUT", "OP", "PER", "THREADS", "ACROSS"],
 );
 
-/// As [`REDUCE`], for rows that consist of whole vectors.
+/// Like [`REDUCE`], for rows that consist of whole vectors.
 static VECTORS: TypedKernel<ReduceParams> = TypedKernel::wgsl(
     "reduce_vectors",
     &[

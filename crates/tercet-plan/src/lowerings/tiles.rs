@@ -127,7 +127,7 @@ impl TileProblem<'_> {
         self.best_with_parts(sizes, &PARTS)
     }
 
-    /// As [`TileProblem::best`], for these split-K factors.
+    /// Like [`TileProblem::best`], for these split-K factors.
     pub(super) fn best_with_parts(
         &self,
         sizes: &[WorkgroupTile],

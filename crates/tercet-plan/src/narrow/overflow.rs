@@ -1,9 +1,9 @@
 //! Overflow checks of I64 arithmetic that runs in I32.
 //!
-//! If the I64 result of a node may not fit into I32, the narrowed graph contains an overflow value
-//! for it: an I32 tensor that is nonzero for elements that do not fit. A gather marks this value as
-//! a check ([`is_overflow_check`]). Its lowering emits a data check, so the run fails before it
-//! writes a state. Nodes whose operands are known to be small need no check.
+//! If the I64 result of a node may not fit into I32, the narrowed graph contains an overflow value.
+//! This I32 tensor is nonzero for elements that do not fit. A gather marks it as a check
+//! ([`is_overflow_check`]). The lowering of this gather emits a data check, so the run fails before
+//! it writes a state. Nodes whose operands are known to be small need no check.
 
 use std::collections::{HashMap, HashSet};
 
@@ -20,7 +20,7 @@ const LEAST: i128 = i32::MIN as i128;
 const MOST: i128 = i32::MAX as i128;
 /// A float below 2^31 and above every integer power below 2^31, with room for rounding.
 const POWER_LIMIT: f64 = 2_147_440_000.0;
-/// As [`POWER_LIMIT`], with room for the roundings of long products.
+/// Like [`POWER_LIMIT`], with room for the roundings of long products.
 const PRODUCT_LIMIT: f64 = 2_147_000_000.0;
 /// Numbers of summands up to which sums of 16-bit and of 8-bit parts fit into I32.
 const MAX_PARTS: [usize; 2] = [32_767, 8_388_607];

@@ -22,7 +22,8 @@ use crate::kernel::ArgAccess;
 use crate::program::{ProgramStep, ShapeBranches, ShapeSwitchId, SlotId, exclude};
 
 /// Candidates for the maximum number of groups by which a step with a large result may precede the
-/// last group so far. They correspond to side chains of different length, such as QKV of a layer.
+/// last group so far. The candidates correspond to side chains of different length, such as QKV of
+/// a layer.
 const WAITS: [usize; 3] = [16, 6, 2];
 
 /// Results below this many bytes are never deferred.
@@ -80,9 +81,9 @@ pub(super) fn group(steps: Vec<ProgramStep>, draft: &ProgramBuilder) -> GroupedS
 #[derive(Clone, Default)]
 struct SlotHazards {
     branches: ShapeBranches,
-    /// One plus the group of the last write.
+    /// One plus the last group that writes the slot.
     write_end: usize,
-    /// One plus the group of the last read.
+    /// One plus the last group that reads the slot.
     read: usize,
 }
 

@@ -279,7 +279,7 @@ fn attention(
     let v = draft.state("v", dtype, &[1, heads, keys, dim])?;
     let options = AttentionOptions::new(heads * group, heads, AttentionLayout::Bhsd).causal();
     let y = draft.graph.attention(q, k, v, options)?;
-    // One result row per head.
+    // The results are reshaped to one row per query head.
     let y = draft.graph.reshape(y, [heads * group, queries * dim])?;
     draft.graph.output("y", y)?;
     let [(_, q), (_, k), (_, v)] = &draft.states[..] else {
@@ -367,8 +367,8 @@ pub(super) fn spread_indices(n: usize, count: usize) -> impl Iterator<Item = usi
     })
 }
 
-/// Deterministic numbers in [-1, 1) that depend on the name. Beyond a million elements, a sequence
-/// of prime length repeats.
+/// Deterministic numbers in [-1, 1) that depend on the name. After `VALUE_PERIOD` elements, the
+/// sequence of numbers repeats.
 pub(super) fn pattern(name: &str, dtype: DType, shape: &[usize]) -> Result<Tensor, TuneFailure> {
     const VALUE_PERIOD: usize = 999_983;
     let ty = TensorType::new(dtype, shape);

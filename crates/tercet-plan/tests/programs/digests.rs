@@ -1,8 +1,8 @@
 //! Digests of the programs of all operator cases on all device profiles.
 //!
-//! A digest covers the kernels, slots, steps, barriers, size expressions and checks of each program.
-//! It leaves out names of Rust types, variants and fields, comments of shaders and the text of errors.
-//! So a digest stays the same if a change only renames or documents the compiler.
+//! A digest covers the kernels, slots, steps, barriers, size expressions and checks of each
+//! program. A digest leaves out names of Rust types, variants and fields, comments of shaders and
+//! the text of errors. A change that only renames or documents the compiler thus keeps the digest.
 //! `cargo xtask programs --digest` runs this test and compares its output with `digests.txt`.
 
 use std::collections::{BTreeMap, HashMap};

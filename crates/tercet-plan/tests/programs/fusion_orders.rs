@@ -304,7 +304,8 @@ fn one_token(order: &[Step], other: Other) -> [usize; 3] {
 fn what_something_else_reads_in_between_is_there() {
     let apart = [0, 0, 3];
     let appended = [0, 1, 0];
-    // The reader sees new keys with old values, so appends cannot be fused. Both precede attention.
+    // If the reader runs between both appends, it sees new keys with old values, so the appends
+    // cannot be fused. Otherwise both appends precede the attention and are fused.
     let of_keys = Other::ReadsKeys(KeyAppend);
     assert_eq!(one_token(KEYS_FIRST, of_keys), apart);
     assert_eq!(one_token(VALUES_FIRST, of_keys), appended);

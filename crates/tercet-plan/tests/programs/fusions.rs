@@ -82,7 +82,7 @@ fn packed_weights_that_something_else_reads_stay_in_file_order() {
     assert_eq!(in_planes, [true, true, true, false]);
 }
 
-/// As [`projections`], with weights that are also dequantized for another matmul, as in backward
+/// Like [`projections`], with weights that are also dequantized for another matmul, as in backward
 /// graphs.
 fn projections_and_back(scheme: Scheme, rows: [usize; 3]) -> Result<Graph, OpError> {
     let mut g = projections(scheme, rows)?;

@@ -1,5 +1,6 @@
-//! Tests of the programs of all operator cases on all device profiles, without a device. They plan,
-//! their shaders are valid, they have no races, and new sizes only change launch-time values.
+//! Tests of the programs of all operator cases on all device profiles, without a device. The tests
+//! check that the cases plan, that shaders are valid, that programs have no races, and that new
+//! sizes only change launch-time values.
 
 mod blocks;
 mod checks;

@@ -297,8 +297,8 @@ fn every_kernel_is_planned_in_some_case() {
     assert!(unused.is_empty(), "no case plans {unused:?}");
 }
 
-/// Kernels of GEMV with fused norms. They replace several nodes, so no single-operator case uses
-/// them.
+/// Kernels of GEMV with fused norms. These kernels replace several nodes, so no single-operator
+/// case uses them.
 #[allow(clippy::unwrap_used, reason = "a test's helpers fail the test")]
 fn norms_before_one_row() -> BTreeSet<String> {
     let mut used = BTreeSet::new();

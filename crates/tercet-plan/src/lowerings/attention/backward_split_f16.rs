@@ -52,7 +52,7 @@ pub(crate) static FAMILY: Lowering = Lowering {
 /// Elements per vector load of the kernels.
 const LOAD: usize = 4;
 /// Rows per workgroup of the F32 fallback kernels; the workgroup has the square of that in threads.
-/// The same as in the shader.
+/// The value equals `LINES` of the shader.
 const REST_LINES: u32 = 16;
 
 /// Workgroups per KV head of the F32 fallback kernels, which rarely have work to do.
@@ -150,8 +150,8 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     }
 }
 
-/// The first operands converted to F32, as rows of whole vectors; copied if the layout does not
-/// allow it. They never share a slot with the mask, which has another type.
+/// The first `N` operands converted to F32, as rows of whole vectors; copied if the layout does not
+/// allow it. An operand never shares a slot with the mask, which has another type.
 fn vectors<const N: usize>(
     e: &mut LoweringCtx<'_>,
     node: &Node,

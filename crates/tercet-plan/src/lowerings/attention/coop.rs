@@ -157,7 +157,7 @@ pub(super) fn tiling(
     tiling_of(e, p, factors, queries)
 }
 
-/// As [`tiling`], for this operand precision.
+/// Like [`tiling`], for this operand precision.
 pub(super) fn tiling_of(
     e: &LoweringCtx<'_>,
     p: &AttentionProblem<'_>,

@@ -213,7 +213,8 @@ fn params(
 
 /// Emits the kernel.
 ///
-/// # Errors The errors of [`LoweringCtx::temp`] and [`LoweringCtx::allocate`].
+/// # Errors
+/// The errors of [`LoweringCtx::temp`] and [`LoweringCtx::allocate`].
 pub(super) fn emit(
     e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,

@@ -193,7 +193,7 @@ const TILES_ARGS: &[ArgAccess] = &[
     ArgAccess::Write,
 ];
 
-/// The same arguments plus the partial results of each key range.
+/// [`TILES_ARGS`] plus the partial results of each key range.
 const DECODE_ARGS: &[ArgAccess] = &[
     ArgAccess::Read,
     ArgAccess::Read,

@@ -84,8 +84,8 @@ pub(super) struct CoopConv {
     /// True for an implicit GEMM with the windows of all batch entries as columns. Otherwise the
     /// input rows are B in their original layout, with one GEMM per batch entry.
     gathers: bool,
-    /// True if weights are reordered tap by tap. This requires that channels are a multiple of the
-    /// k step. Weights must also be constant, or small compared to the windows.
+    /// True if weights are reordered tap by tap. The tap-by-tap order requires that channels are a
+    /// multiple of the k step. Weights must also be constant, or small compared to the windows.
     inner: bool,
     problem: GemmProblem,
     /// Number of GEMMs of this size.

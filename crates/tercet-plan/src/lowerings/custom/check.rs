@@ -1,8 +1,8 @@
 //! Validation of user-supplied kernels: valid WGSL whose entry point, parameter block and bindings
 //! follow the convention of [`WgslKernel`].
 //!
-//! GPU runtimes clamp every access to the array length. This is sufficient, because every binding
-//! is an array of at least one 32-bit word.
+//! GPU runtimes clamp every access to the array length. Clamping is sufficient, because every
+//! binding is an array of at least one 32-bit word.
 
 use naga::proc::Layouter;
 use naga::valid::{Capabilities, ValidationFlags, Validator};

@@ -19,7 +19,7 @@ pub(super) enum FftKind {
     Reals,
     /// Complex to real, the inverse of `Reals`.
     ToReals,
-    /// As `Reals`, for frames of a signal times a window (STFT).
+    /// Like `Reals`, for frames of a signal times a window (STFT).
     WindowedFrames,
 }
 
@@ -322,8 +322,9 @@ fn number(found: Found, k: u32) -> vec2<f32> {{
 }
 
 /// WGSL source that packs half a spectrum of reals for a complex inverse transform of half the
-/// length. It computes `(a + b) + i w^-k (a - b)` for `a = X[k]` and `b = conj X[h - k]`, with real
-/// and imaginary parts swapped. The first and the last element of the spectrum are real.
+/// length. The generated code computes `(a + b) + i w^-k (a - b)` for `a = X[k]` and `b = conj X[h
+/// - k]`, with real and imaginary parts swapped. The first and the last element of the spectrum are
+/// real.
 fn pack_real_source(plan: &FftKernelPlan, dtype: DType) -> String {
     let (ty, a) = number(dtype, "found.a");
     let (_, b) = number(dtype, "found.b");
@@ -356,8 +357,8 @@ fn number(found: Found, k: u32) -> vec2<f32> {{
 }
 
 /// WGSL source that recovers the spectrum of reals from the packed half-length transform in shared
-/// memory. It computes `S + T` at k and `conj (S - T)` at h - k. Here `S = Z[k] + conj Z[h - k]`
-/// and `T = -i w^k (Z[k] - conj Z[h - k])`.
+/// memory. The generated code computes `S + T` at k and `conj (S - T)` at h - k. Here `S = Z[k] +
+/// conj Z[h - k]` and `T = -i w^k (Z[k] - conj Z[h - k])`.
 fn unpack_real_source(text: &mut String, plan: &FftKernelPlan) {
     let _ = write!(
         text,
@@ -456,8 +457,8 @@ fn pass_text(text: &mut String, plan: &FftKernelPlan, way: FftKind, pass: usize,
     }
 }
 
-/// Expression for power `r` of a root of unity. Few powers are loaded from the table. The others
-/// are products of at most two loaded powers, or three in one case.
+/// Expression for power `r` of a root of unity. Few powers are loaded from the table. The other
+/// powers are products of at most two loaded powers, or of three in one case.
 fn root(r: u32) -> String {
     match (r / 4 * 4, r % 4) {
         (0, 1) => "roots[turn]".to_string(),

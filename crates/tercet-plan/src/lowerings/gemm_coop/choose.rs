@@ -48,8 +48,8 @@ impl CoopGemmTiling {
             .or_else(|| Some(CoopGemmTiling::modelled(caps, ty, problem, aligned)?.0))
     }
 
-    /// As [`CoopGemmTiling::choose`], for a constant right operand that may be prepacked. Autotuning
-    /// entries without prepacking are ignored here.
+    /// Like [`CoopGemmTiling::choose`], for a constant right operand that may be prepacked.
+    /// Autotuning entries without prepacking are ignored here.
     pub fn choose_prepacked(
         caps: &DeviceCaps,
         ty: CoopType,
@@ -173,7 +173,7 @@ impl CoopGemmTiling {
         tail.map_or(whole, |(_, cost)| cost.min(whole)) / rates.per_s
     }
 
-    /// As [`CoopGemmTiling::seconds`], for implicit GEMMs on convolution windows.
+    /// Like [`CoopGemmTiling::seconds`], for implicit GEMMs on convolution windows.
     pub(crate) fn seconds_for_windows(
         &self,
         caps: &DeviceCaps,
@@ -365,8 +365,8 @@ impl<'a> CoopGemmWork<'a> {
         })
     }
 
-    /// As [`CoopGemmWork::cost`], for implicit GEMMs. Their rates were measured with tiles that finish at
-    /// different times.
+    /// Like [`CoopGemmWork::cost`], for implicit GEMMs. The rates of implicit GEMM tiles were
+    /// measured with tiles that finish at different times.
     fn window_cost(&self, t: &CoopGemmTiling, rate: TileThroughput) -> f64 {
         let start = self.device.rates.matrices.start_of_parts;
         let tiles = rate.time(self.workgroups_per_unit(t)) * self.products_of_group(t, start);

@@ -238,8 +238,8 @@ fn few_tiles_sum_k_in_parts() {
     }
 }
 
-/// Implicit GEMM uses split-K if there are few tiles and room for partial sums. It uses long steps
-/// only within the channels of a tap.
+/// Implicit GEMM uses split-K if there are few tiles and room for partial sums. Implicit GEMM uses
+/// long steps of `k` only within the channels of a tap.
 #[test]
 fn windows_are_gathered_in_parts_and_within_taps() {
     let caps = DeviceCaps::h200();

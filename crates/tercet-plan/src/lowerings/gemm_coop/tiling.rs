@@ -47,8 +47,8 @@ pub struct CoopGemmTiling {
     pub slices: u32,
 }
 
-/// Split-K tail: columns of tiles at the end of a result that use split-K. It fills the last wave
-/// of the device, which is rarely full.
+/// Split-K tail: columns of tiles at the end of a result that use split-K. The tail fills the last
+/// wave of workgroups, which would rarely fill the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TailSplitK {
     /// Number of tile columns in the tail.
@@ -357,7 +357,7 @@ impl CoopGemmTiling {
         16 * (self.stages * stage).max(sums)
     }
 
-    /// The same tiling with this split-K factor.
+    /// This tiling with the split-K factor `splits`.
     pub(crate) fn split(self, splits: u32) -> CoopGemmTiling {
         CoopGemmTiling { splits, ..self }
     }

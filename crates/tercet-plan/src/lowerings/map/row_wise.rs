@@ -1,8 +1,8 @@
 //! Fused row reductions with the elementwise work before, between and after them, as one kernel.
 //!
-//! Each workgroup processes one row, or several short ones. It makes one pass over the row per
-//! dependent reduction, and one more to write elements. Data read repeatedly stays in registers or
-//! in the L1 cache. A step that is constant along a row is computed once per row.
+//! Each workgroup processes one row, or several short ones. The kernel makes one pass over the row
+//! per dependent reduction, and one more to write elements. Data read repeatedly stays in registers
+//! or in the L1 cache. A step that is constant along a row is computed once per row.
 //!
 //! Next: `row_wise_codegen.rs` for code generation, `fusions/row_wise.rs` for the fusion groups.
 
@@ -25,8 +25,8 @@ use crate::sym_int::SymInt;
 /// Maximum number of row vectors that a thread holds in registers.
 const MAX_REGISTER_VECTORS: u32 = 8;
 
-/// Maximum number of 32-bit words of a row that a thread keeps in registers between passes. They
-/// take one third of the available registers; the intermediate values take the rest.
+/// Maximum number of 32-bit words of a row that a thread keeps in registers between passes. These
+/// words take one third of the available registers; the intermediate values take the rest.
 fn max_register_words(caps: &DeviceCaps) -> u32 {
     caps.device.max_fragment_registers(caps.device.subgroups[0]) / 3
 }

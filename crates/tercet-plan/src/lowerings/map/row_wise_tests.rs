@@ -58,7 +58,8 @@ fn norms_backwards_are_a_kernel_of_rows_and_one_of_columns() {
             let names = names(&p);
             assert_eq!(count(&names, "rows mean mean mean mean"), 1, "{names:#?}");
             assert_eq!(count(&names, "columns 2 sums"), 1, "{names:#?}");
-            // Both sums share one kernel; their results are then cast or copied to the outputs.
+            // The gradients of gain and bias are sums in one kernel; their results are then cast or
+            // copied to the outputs.
             assert_eq!(names.len(), 5, "{names:#?}");
         }
     }
@@ -69,7 +70,7 @@ fn softmaxes_backwards_are_a_kernel() {
     let x = || Type::new(DType::F16, [256, 512]);
     let p = backward(&DeviceCaps::browser(), &[x()], 1, |g, v| g.softmax(v[0], 1));
     let names = names(&p);
-    // The same kernel also contains the forward pass.
+    // The kernel of the softmax gradient also computes the softmax itself.
     assert_eq!(names.len(), 1, "{names:#?}");
     assert_eq!(count(&names, "rows max sum sum"), 1, "{names:#?}");
 }
@@ -156,8 +157,8 @@ fn attention_backwards_has_no_scores_where_there_are_matrices() {
         });
         names(&p)
     };
-    // Queries, keys and values are split to F16 pairs in the forward pass. They are split once
-    // more, with the cotangents, for both gradients.
+    // Queries, keys and values are split to F16 pairs in the forward pass. The backward pass splits
+    // queries, keys and values once more, with the cotangents, for both gradient kernels.
     for (dtype, forward, pairs) in [
         (DType::F16, "attention_convert_lse_f16", 0),
         (DType::F32, "attention_halves_convert_lse_f32", 3 + 4),

@@ -14,7 +14,8 @@ use crate::sym_int::SymInt;
 
 /// The partial sums of a fusion group.
 pub(super) struct StripSums {
-    /// One buffer for all sums, `[sums, strips, columns]`, or one per sum, `[strips, columns]`.
+    /// Partial sums: one buffer `[sums, strips, columns]` for all sums, or one buffer `[strips,
+    /// columns]` per sum.
     partial: Vec<SlotView>,
     /// Layout of each result within the combined result, if all sums are added together.
     together: Option<Vec<SymLayout>>,

@@ -463,7 +463,8 @@ pub(super) fn two_axes(e: &mut LoweringCtx<'_>, p: &MatMulProblem) -> Option<[Ba
         let outer = axes.last_mut();
         let tape = e.tape();
         match outer {
-            // One step of the outer axis equals a pass over the whole inner axis.
+            // Both axes are merged, because one step along the outer axis equals a pass over the
+            // whole inner axis.
             Some(outer) if outer.a == tape.mul(a, size) && outer.b == tape.mul(b, size) => {
                 *outer = BatchAxis {
                     size: tape.mul(outer.size, size),

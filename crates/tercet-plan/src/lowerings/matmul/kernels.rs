@@ -132,7 +132,7 @@ const TILE: &str = portable!("matmul/gemv_tile.wgsl");
 const GEMV_PACKED: &str = portable!("matmul/gemv_packed.wgsl");
 
 /// A kernel for float weights, in two versions: with short activations only, and with all
-/// activations. Its own fragments and constants follow the common ones.
+/// activations. The fragments and constants of this kernel follow the common ones.
 macro_rules! of_floats {
     ($plain:ident $plain_name:literal, $full:ident $full_name:literal,
      [$($piece:expr),*], $names:expr) => {
@@ -278,8 +278,8 @@ of_quads!(
     &BLOCK_CONSTS
 );
 
-/// A kernel for few rows in shared memory, with optional norm prologue and gate. It has two
-/// versions: with short activations only, and with all activations.
+/// A kernel for few rows in shared memory, with optional norm prologue and gate. The macro defines
+/// two versions of the kernel: with short activations only, and with all activations.
 macro_rules! of_rows {
     ($plain:ident $plain_name:literal, $full:ident $full_name:literal, $pieces:tt, $names:expr) => {
         of_rows!($plain $plain_name, $full $full_name, ROW_ARGS, $pieces, $names);

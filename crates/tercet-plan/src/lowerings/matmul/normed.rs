@@ -94,7 +94,7 @@ impl NormGemv {
         }))
     }
 
-    /// Emits the fused kernel. It also writes the residual sum if the norm has one.
+    /// Emits the fused kernel. The kernel also writes the residual sum if the norm has one.
     ///
     /// # Errors
     /// Those of [`LoweringCtx::temp`].

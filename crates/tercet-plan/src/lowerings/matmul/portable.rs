@@ -165,7 +165,7 @@ pub(super) fn matmul_args(
 }
 
 impl MatMulArgs {
-    /// These arguments with the codebook of the weights, for kernels that take one.
+    /// Adds the codebook of the weights to these arguments, for kernels that take one.
     pub(super) fn with_packed_weights(
         self,
         e: &mut LoweringCtx<'_>,
@@ -175,7 +175,7 @@ impl MatMulArgs {
         Ok(MatMulArgs { grid, ..self })
     }
 
-    /// These arguments with the expert index of each row.
+    /// Adds the expert index of each row to these arguments.
     pub(super) fn with_keys(self, keys: SlotId) -> MatMulArgs {
         MatMulArgs {
             keys: Some(keys),
@@ -188,7 +188,7 @@ impl MatMulArgs {
         self.grid.is_some()
     }
 
-    /// These arguments with split-K partial sums as result and without epilogue.
+    /// Changes these arguments to write split-K partial sums, without epilogue.
     pub(super) fn sums(&self, sums: SlotId) -> MatMulArgs {
         let [a, b, bias, _] = self.args;
         let [_, _, a_type, _] = self.consts;
@@ -212,7 +212,7 @@ impl MatMulArgs {
         e.dispatch(kernel, &consts, &args, &self.params, grid);
     }
 
-    /// As [`MatMulArgs::dispatch`], for kernels that also take the gains of a norm and the expert
+    /// Like [`MatMulArgs::dispatch`], for kernels that also take the gains of a norm and the expert
     /// indices.
     pub(super) fn dispatch_rows(
         &self,
@@ -227,7 +227,7 @@ impl MatMulArgs {
         e.dispatch(kernel, &consts, &args, &self.params, grid);
     }
 
-    /// As [`MatMulArgs::dispatch_rows`], with dependent launch if the device supports it.
+    /// Like [`MatMulArgs::dispatch_rows`], with dependent launch if the device supports it.
     pub(super) fn dispatch_dependent(
         &self,
         e: &mut LoweringCtx<'_>,
@@ -249,7 +249,7 @@ impl MatMulArgs {
         self.tile_grid_of_columns(e, self.params.n, tile, None)
     }
 
-    /// As [`MatMulArgs::tile_grid`], for this number of columns and at most `most` workgroups.
+    /// Like [`MatMulArgs::tile_grid`], for this number of columns and at most `most` workgroups.
     pub(super) fn tile_grid_of_columns(
         &self,
         e: &mut LoweringCtx<'_>,
@@ -311,7 +311,7 @@ pub(super) fn floats(
     })
 }
 
-/// As [`floats`], for quantized weights.
+/// Like [`floats`], for quantized weights.
 pub(super) fn packed(
     e: &mut LoweringCtx<'_>,
     p: &MatMulProblem,

@@ -77,8 +77,8 @@ pub(super) struct MatMulOperand {
 }
 
 impl MatMulOperand {
-    /// An operand with the axes `own` (if present) and `summed`. Its remaining axes align with the
-    /// last axes of `batch`.
+    /// An operand with the axes `own` (if present) and `summed`. The remaining axes of the view
+    /// align with the last axes of `batch`.
     pub(super) fn new(
         e: &mut LoweringCtx<'_>,
         view: &SlotView,

@@ -1,10 +1,11 @@
 //! Reduced-precision matmuls: F32 rows are cast to 16 bits if allowed
-//! ([`CompileOptions::matmul_precision`]), so that the matmul runs on cooperative matrices. The kernel that
-//! computes the rows (norm or gate) also writes the rounded copy if it can; otherwise a separate
-//! kernel rounds them. The matmul then runs as for 16-bit rows, but with F32 results.
+//! ([`CompileOptions::matmul_precision`]), so that the matmul runs on cooperative matrices. The
+//! kernel that computes the rows (norm or gate) also writes the rounded copy if it can; otherwise a
+//! separate kernel rounds them. The matmul then runs like one with 16-bit rows, but has F32
+//! results.
 //!
-//! Matmuls of few rows are memory-bound on their weights. They read the F32 rows directly, with
-//! prologue and epilogue fused.
+//! Matmuls of few rows are memory-bound on their weights. Such matmuls read the F32 rows directly,
+//! with prologue and epilogue fused.
 //!
 //! [`CompileOptions::matmul_precision`]: tercet_ir::CompileOptions::matmul_precision
 

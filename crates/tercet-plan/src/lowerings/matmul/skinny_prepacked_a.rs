@@ -3,8 +3,8 @@
 //! split of a workgroup.
 //!
 //! F32 rows are stored as two F16 numbers per element. If rounding is allowed
-//! ([`CompileOptions::matmul_precision`]), one F16 number per element suffices. It has a power-of-two scale
-//! per 256 elements, which keeps the range.
+//! ([`CompileOptions::matmul_precision`]), one F16 number per element suffices. These numbers have
+//! a power-of-two scale per 256 elements, which keeps the range.
 //!
 //! [`CompileOptions::matmul_precision`]: tercet_ir::CompileOptions::matmul_precision
 

@@ -113,7 +113,8 @@ impl RopeAppend {
     /// The step for a fusion group. Allocates the views of its results, whichever kernel writes
     /// them.
     ///
-    /// # Errors The errors of [`LoweringCtx::temp`] and [`LoweringCtx::dense`].
+    /// # Errors
+    /// The errors of [`LoweringCtx::temp`] and [`LoweringCtx::dense`].
     pub(crate) fn new(
         e: &mut LoweringCtx<'_>,
         group: &KvAppendGroup,

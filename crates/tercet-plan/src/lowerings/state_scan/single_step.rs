@@ -63,7 +63,8 @@ pub(super) static FREE: TypedKernel<StateStepParams> = TypedKernel::wgsl(
     CONSTS,
 );
 
-/// The same kernel for final states that are a state of the graph; it also takes the fault records.
+/// The single-step kernel for final states that are written to a state of the graph; it also takes
+/// the fault records.
 pub(super) static GUARDED: TypedKernel<StateStepParams> = TypedKernel::wgsl(
     "state_step_guarded",
     &[

@@ -1,6 +1,6 @@
 //! Flash attention for heads of size 64 with explicit register fragments (mma style,
-//! `shaders/vulkan/attention_lanes_f16.comp`). It requires the fragment layout that the probe in
-//! `src/fragment_layout.rs` verifies.
+//! `shaders/vulkan/attention_lanes_f16.comp`). The kernel requires the fragment layout that the
+//! probe in `src/fragment_layout.rs` verifies.
 
 use tercet_ir::{CompileError, DType};
 

@@ -24,8 +24,8 @@ impl MmaPrecision {
     }
 }
 
-/// Maximum ratio of fragment registers to available registers. Beyond it, most values spill to
-/// memory, and drivers compile for minutes.
+/// Maximum ratio of fragment registers to available registers. With a larger ratio, most values
+/// spill to memory, and drivers compile for minutes.
 pub(in super::super) const TOO_MANY_HELD: u32 = 2;
 
 /// The F16 cooperative-matrix shape that attention uses: rows of whole words, and accumulators that
