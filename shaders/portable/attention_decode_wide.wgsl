@@ -145,7 +145,8 @@ fn main(
         return;
     }
 
-    // The key and its chunk for q k^T, then the columns and the first key for the values.
+    // This thread's key and chunk in q k^T, then its columns and first key in the product with the
+    // values.
     let lane = local % 4u;
     let own_key = i32(local / 4u);
     let column = local % COLS * 8u;

@@ -37,7 +37,7 @@ struct Place {
     seen: vec2<i32>,
 }
 
-// Position of a flat group in the order of attention.wgsl.
+// Position of the workgroup with a flat index, in the order that attention.wgsl defines.
 fn place_of(flat: u32) -> Place {
     let heads = p.batch * p.kv_heads;
     var place: Place;

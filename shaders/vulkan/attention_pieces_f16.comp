@@ -293,7 +293,7 @@ void add_values() {
             uvec4 x = values[s * V_LOADS + i];
             tiles[own_at + value_row(i) * V_STRIDE + value_column(i)] = is_seen ? x : uvec4(0u);
         }
-        // The weights are complete, too.
+        // After this barrier, the staged values and the weights of the subgroup are complete.
         subgroup_meets();
         [[unroll]] for (uint f = 0u; f < PF; f++) {
             RIGHT weights;

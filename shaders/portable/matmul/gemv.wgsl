@@ -12,7 +12,7 @@ override ROWS: u32 = 1u;
 
 const INVOCATIONS: u32 = 256u;
 const SLICES: u32 = INVOCATIONS / UNITS;
-// Results of a unit per row, and results of a workgroup per row.
+// Number of results per row: of a unit, and of a workgroup.
 const OWN: u32 = PER / (1u + GATED);
 const RESULTS: u32 = UNITS * OWN;
 // Slices of a unit that form one cluster. With one row, their sums are reduced by shuffles.

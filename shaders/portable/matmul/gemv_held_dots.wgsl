@@ -11,7 +11,7 @@
 // uses matmul/operands.wgsl: p
 // uses matmul/row_quads.wgsl: a_four
 
-// Weights of a column per thread.
+// Number of weights of a column that a thread multiplies at once.
 const TAKE: u32 = 64u;
 // Vectors in the shared tile per TAKE weights: words of limbs, and one vector with the fixed-point
 // unit.

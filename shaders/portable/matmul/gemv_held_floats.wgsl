@@ -1,6 +1,6 @@
 // Float variant of `gemv_held.wgsl`: the activation row as floats.
 
-// Weights of a column per thread.
+// Number of weights of a column that a thread multiplies at once.
 const TAKE: u32 = 32u;
 // Vectors in the shared tile per TAKE weights.
 const HELD: u32 = 8u;

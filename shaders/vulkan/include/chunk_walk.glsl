@@ -409,11 +409,12 @@ void main() {
         [[unroll]] for (uint i = 0u; i < SQUARE_LOADS; i++) {
             own_mixes[i] = next_mixes[i];
         }
-        // The chunk and the states are staged.
+        // After this barrier, the chunk and the states are staged.
         barrier();
         load(next);
         step(chunk, about);
-        // All threads have read them, and the largest state is known.
+        // After this barrier, all threads have read the chunk and the states, and the largest state
+        // is known.
         barrier();
         place_states();
         place();

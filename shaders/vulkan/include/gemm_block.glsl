@@ -27,7 +27,7 @@ layout(constant_id = 4) const uint B_TRANSPOSED = 0;
 layout(constant_id = 5) const uint ACTIVATION = 0; // see activation.glsl
 layout(constant_id = 6) const uint HAS_BIAS = 0;
 layout(constant_id = 7) const uint HAS_RESIDUAL = 0;
-layout(constant_id = 8) const uint OUT_F32 = 0; // 1: F32, 0: ELEMENT; also for the next two constants
+layout(constant_id = 8) const uint OUT_F32 = 0; // type of C: 1: F32, 0: ELEMENT; likewise of the bias and the residual
 layout(constant_id = 9) const uint BIAS_F32 = 0;
 layout(constant_id = 10) const uint RESIDUAL_F32 = 0;
 layout(constant_id = 11) const uint BAND = 8; // rows of tiles per band; a band shares cached columns of B

@@ -55,7 +55,7 @@ layout(constant_id = 13) const uint ALIGNED_B = 0;
 layout(constant_id = 14) const uint ACTIVATION = 0; // see activation.glsl
 layout(constant_id = 15) const uint HAS_BIAS = 0;
 layout(constant_id = 16) const uint HAS_RESIDUAL = 0;
-layout(constant_id = 17) const uint OUT_F32 = 0; // 1: F32, 0: ELEMENT; also for the next two constants
+layout(constant_id = 17) const uint OUT_F32 = 0; // type of C: 1: F32, 0: ELEMENT; likewise of the bias and the residual
 layout(constant_id = 18) const uint BIAS_F32 = 0;
 layout(constant_id = 19) const uint RESIDUAL_F32 = 0;
 layout(constant_id = 20) const uint ALIGNED_C = 0;

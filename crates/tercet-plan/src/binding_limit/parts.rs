@@ -150,7 +150,8 @@ impl PartitionedValues {
         self.output_concats.contains(&node)
     }
 
-    /// The operands of such a concatenation, with their first elements.
+    /// The operands of a concatenation that needs no kernel, each with the index of its first
+    /// element in the result.
     pub(crate) fn concat_operands(&self, graph: &Graph, value: Value) -> Vec<(usize, Value)> {
         let (mut found, mut next, mut open) = (Vec::new(), 0, vec![value]);
         while let Some(v) = open.pop() {
@@ -167,7 +168,8 @@ impl PartitionedValues {
     }
 }
 
-/// The readers of a leaf by their first elements. `None` unless they are exactly its partitions.
+/// The nodes that read a leaf, by the first element that each of them reads. `None` unless the
+/// nodes are exactly the slices of the leaf's partitions.
 fn slices(
     graph: &Graph,
     leaf: NodeId,

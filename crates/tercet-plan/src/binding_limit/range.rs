@@ -69,7 +69,8 @@ pub(super) fn from_elements(sizes: &[usize], elements: Range<usize>) -> Option<I
 pub(super) struct PartitionSpec<'a> {
     /// Number of leading axes that may be partitioned.
     pub(super) axes: usize,
-    /// Whether a region is small enough. If a region fits, so does every region inside it.
+    /// Whether a region is small enough for a partition. If a region fits, so does every region
+    /// inside it.
     pub(super) is_small_enough: &'a dyn Fn(&IndexRegion) -> bool,
     /// Size in bytes of a region in each layout of the tensor. Partitions start at multiples of
     /// `align_bytes`.
@@ -139,8 +140,9 @@ pub(super) fn cut(sizes: &[usize], cut: &PartitionSpec<'_>) -> Option<Vec<IndexR
     None
 }
 
-/// Granularity of indices of an axis for aligned offsets. `None` if the whole axis must be aligned
-/// but is not.
+/// Number of indices of an axis that each partition must be a multiple of, so that partitions start
+/// at aligned offsets. `None` if there are earlier axes with several indices, and each of these
+/// indices covers an unaligned number of bytes.
 fn aligned_step(
     cut: &PartitionSpec<'_>,
     one: &IndexRegion,

@@ -53,7 +53,7 @@ pub(crate) struct CoopGemmCosts {
     /// Cost of writing and reading one partial sum, divided by the number of units, in
     /// multiply-adds of one unit.
     pub(crate) per_sum: f64,
-    /// Multiply-adds of one unit per second at rate 1.
+    /// Multiply-adds per second of one compute unit whose tiles have rate 1.
     pub(crate) per_s: f64,
     /// Slowdown of matmuls whose rows are not 16-byte aligned (14x14 windows of 256 channels on an
     /// H100: 36 instead of about 80 TFLOP/s).
@@ -99,7 +99,7 @@ pub(crate) struct TileRates {
     /// Cost of one partial sum, divided by the number of units, in multiply-adds of a saturated
     /// unit.
     pub(crate) per_sum: f64,
-    /// Multiply-adds of a saturated unit per second at rate 1.
+    /// Multiply-adds per second of one saturated compute unit whose tiles have rate 1.
     pub(crate) per_s: f64,
 }
 
@@ -121,8 +121,8 @@ pub(crate) struct GemvCosts {
     pub(crate) register_resident: [f64; 2],
     /// Factors of GEMV with one float row in registers.
     pub(crate) row: [f64; 2],
-    /// Factors of rows in shared memory: vector loads along k (`wide`), word loads along k
-    /// (`along`), and weights stored across k or with a codebook (`across`). `along` and `across`
+    /// Factors of GEMV with rows in shared memory: vector loads along k (`wide`), word loads along
+    /// k (`along`), and weights stored across k or with a codebook (`across`). `along` and `across`
     /// are estimates.
     pub(crate) wide: [f64; 2],
     pub(crate) along: [f64; 2],
@@ -182,8 +182,8 @@ pub(crate) struct AttentionRates {
     /// 10 and 21 us; 32 x 12 of 197 keys 41 and 48 us; 8 x 16 of 1024 keys 205 and 181 us.
     pub(crate) lane_keys: usize,
     /// Maximum size in bytes of a head's keys and values for which one workgroup beats split-KV.
-    /// The first number is for fixed key counts. The second is for a KV length known only at run
-    /// time, which may be far smaller.
+    /// The first number is for fixed key counts. The second number is for a KV length known only at
+    /// run time, which may be far smaller.
     pub(crate) alone_bytes: [usize; 2],
     /// Maximum size in bytes of keys and values, counted per query head, for which one workgroup
     /// per query head is fastest. For larger keys and values, query heads share the reads, and

@@ -3,7 +3,7 @@
 //! then reads eight rows of one k step as 512 contiguous bytes.
 //!
 //! The kernel that writes the rows registers itself as a producer, and the matmul requests panels.
-//! Only then a word of the producer's parameter block enables them. No other node reads a
+//! If both happen, a word of the producer's parameter block enables panels. No other node reads a
 //! panel-packed slot.
 
 use tercet_ir::{NodeId, Value};

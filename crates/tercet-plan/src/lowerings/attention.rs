@@ -103,7 +103,8 @@ struct AttentionProblem<'g> {
     /// Portable kernels may read vectors of q, k and v. False if the mask shares a slot with one of
     /// them, because devices may require one type for all bindings of a slot.
     has_vectors: bool,
-    /// Parameters common to all kernels; each kernel fills in `tiles` to `groups`.
+    /// Parameters common to all attention kernels; each kernel fills in the fields from `tiles` to
+    /// `groups`.
     block: AttentionParams,
 }
 
@@ -123,7 +124,8 @@ impl AttentionProblem<'_> {
         }
     }
 
-    /// The first constants of every kernel, for results of this dtype.
+    /// Values of the constants that come first in every attention kernel, for results of this
+    /// dtype.
     fn consts(&self, out: DType) -> Vec<u32> {
         let mask = match self.op.mask {
             MaskKind::None | MaskKind::Causal | MaskKind::Window(_) => 0,

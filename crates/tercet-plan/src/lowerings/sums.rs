@@ -14,11 +14,12 @@ pub(super) const ARGS: &[ArgAccess] = &[
 pub(super) const OF_SUMS: &[&str] = &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE"];
 /// Epilogue of float sums.
 pub(super) const SUMS: &str = portable!("matmul/floats.wgsl");
-/// Epilogue with short activations (`PLAIN`), and with long ones.
+/// Epilogue with activation functions of little code only (`PLAIN`), and with all activation
+/// functions.
 pub(super) const PLAIN: &str = portable!("matmul/plain.wgsl");
 pub(super) const ACTIVATED: &str = portable!("matmul/activated.wgsl");
 
-/// WGSL fragments, preceded by the library functions that long activations need.
+/// WGSL fragments, preceded by the library functions that activation functions such as GELU need.
 macro_rules! with_functions {
     ($($piece:expr),* $(,)?) => {
         &[

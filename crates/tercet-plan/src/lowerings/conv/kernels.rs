@@ -39,14 +39,16 @@ const WEIGHT_TILES: &str = concat!(
     portable!("conv/conv_weights.wgsl")
 );
 
-/// Two versions of a kernel: with short activations only, and with all activations.
+/// Two versions of a kernel: with activation functions of little code only, and with all activation
+/// functions.
 pub(super) struct ConvEpilogueKernels<P: ParamBlock> {
     plain: TypedKernel<P>,
     activated: TypedKernel<P>,
 }
 
 impl<P: ParamBlock> ConvEpilogueKernels<P> {
-    /// The version with long activations if `activated`, otherwise the one with short ones.
+    /// The version with all activation functions if `activated`, otherwise the one with little
+    /// code.
     pub(super) fn pick(&'static self, activated: bool) -> &'static TypedKernel<P> {
         match activated {
             true => &self.activated,
@@ -55,8 +57,8 @@ impl<P: ParamBlock> ConvEpilogueKernels<P> {
     }
 }
 
-/// `pair!("name", "name_activated", [pieces], ARGS, ["CONSTANT"])`: both versions of a kernel, each
-/// with its activation fragments first.
+/// `pair!("name", "name_activated", [pieces], ARGS, ["CONSTANT"])`: defines both versions of a
+/// kernel, each with its activation fragments first.
 macro_rules! pair {
     ($plain:literal, $activated:literal, [$($piece:expr),*], $args:expr, [$($name:literal),*]) => {
         ConvEpilogueKernels {

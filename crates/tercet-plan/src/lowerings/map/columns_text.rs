@@ -29,9 +29,9 @@ pub(super) struct ColumnKernelSource<'m> {
     pub(super) around: OuterAxes,
     /// Whether all sums are written to one buffer, one after the other.
     pub(super) single_buffer: bool,
-    /// Index of the first of five parameter words. For rows: rows, vectors per row, rows per strip,
-    /// workgroups across a row, strips. For channels: vectors per channel, contiguous vectors,
-    /// vectors per strip, channels, strips.
+    /// Index of the first of five parameter words. The words for sums over rows: rows, vectors per
+    /// row, rows per strip, workgroups across a row, strips. The words for channels: vectors per
+    /// channel, contiguous vectors, vectors per strip, channels, strips.
     pub(super) first_word: usize,
 }
 

@@ -26,7 +26,8 @@ use super::vector::{VectorWidth, binding_type};
 use crate::lowerings::{code, portable};
 use crate::scalar::{self, WgslHelper, class};
 
-/// Maximum vectors per thread for plain accumulation; beyond it, sums are accumulated in blocks.
+/// Maximum vectors of a row per thread for which a thread adds all in one sum; with more, sums are
+/// accumulated in blocks.
 const LONG: u32 = 16;
 
 /// Input of the code generator for row kernels.
@@ -36,7 +37,7 @@ pub(super) struct RowKernelSource<'m> {
     pub(super) steps: RowSteps<'m>,
     /// For each operand, whether it is constant along a row.
     pub(super) are_rows: &'m [bool],
-    /// Step and dtype of each row result.
+    /// Step and dtype of each result that has one number per row.
     pub(super) row_results: Vec<(usize, DType)>,
     pub(super) vectors: VectorWidth,
     /// Threads per row.

@@ -30,7 +30,8 @@ pub(super) const WORKGROUP: u32 = 256;
 /// Shared memory for several rows in bytes, available on every device.
 const MIN_SHARED_BYTES: u32 = 16 << 10;
 
-/// Prologue and epilogue that kernels with rows in shared memory absorb: norms of a single row.
+/// Prologue and epilogue that kernels with rows in shared memory can fuse; they fuse norms only of
+/// a single row.
 fn fused_ops(p: &MatMulProblem, rows: u32) -> FusedOps {
     FusedOps {
         norm: rows == 1 && p.k.known().is_some_and(|k| k > 0),
@@ -39,7 +40,7 @@ fn fused_ops(p: &MatMulProblem, rows: u32) -> FusedOps {
     }
 }
 
-/// Prologue and epilogue that the variants for float weights absorb.
+/// Prologue and epilogue that the variants for float weights can fuse.
 pub(super) fn float_fused_ops(
     e: &LoweringCtx<'_>,
     p: &MatMulProblem,
@@ -51,7 +52,7 @@ pub(super) fn float_fused_ops(
     })
 }
 
-/// Prologue and epilogue that the variants for quantized weights absorb.
+/// Prologue and epilogue that the variants for quantized weights can fuse.
 pub(super) fn packed_fused_ops(p: &MatMulProblem, rows: u32) -> FusedOps {
     fused_ops(p, rows)
 }
@@ -66,7 +67,8 @@ fn quads_of(dtype: DType) -> u32 {
     if dtype == DType::F32 { 1 } else { 2 }
 }
 
-/// A matmul with at most `most` rows per run (1 or 8), or with blocks of that size.
+/// A matmul with at most `max_rows` rows per run (1 or 8), or with several blocks of `max_rows`
+/// rows.
 struct MultiRowGemv<'p> {
     product: &'p MatMulProblem,
     args: &'p MatMulArgs,
@@ -203,7 +205,7 @@ fn teams_of(rows: u32) -> u32 {
 /// Assignment of threads to columns: groups of threads share a column.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct ColumnThreadGroups {
-    /// Thread groups, each with `columns_per_group` columns at once.
+    /// Thread groups per workgroup; each processes `columns_per_group` columns at once.
     units: u32,
     columns_per_group: u32,
     /// Pieces of k per thread whose row elements fit into shared memory.
@@ -216,9 +218,9 @@ impl ColumnThreadGroups {
         self.units * self.columns_per_group / (1 + u32::from(p.gate.is_some()))
     }
 
-    /// The assignment for `rows` rows, at most `units` thread groups, and pieces of `quads`
-    /// vectors. Each thread processes `unroll` pieces at once. Each piece takes `extra` more
-    /// vectors of shared memory.
+    /// The assignment of threads for `rows` rows, at most `units` thread groups, and pieces of
+    /// `quads` vectors. Each thread processes `unroll` pieces at once. Each piece takes `extra`
+    /// more vectors of shared memory.
     fn new(
         e: &LoweringCtx<'_>,
         p: &MatMulProblem,

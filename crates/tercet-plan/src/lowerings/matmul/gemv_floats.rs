@@ -10,7 +10,7 @@ use crate::emit::LoweringCtx;
 const MIN_SLICES: u32 = 32;
 /// Maximum number of row pieces that a thread holds in registers.
 const MAX_PIECES: usize = 8;
-/// Number of columns per compute unit that counts as many.
+/// Number of columns per compute unit from which on `WIDE_CONFIG` is used.
 const MIN_COLUMNS_PER_UNIT_FOR_WIDE: usize = 40;
 /// Parameters for few and for many columns: columns loaded at once, maximum pieces in flight,
 /// workgroups per unit. A workgroup that processes several groups of columns waits for the loads of
@@ -34,7 +34,8 @@ pub(super) struct FloatGemvConsts {
 }
 
 impl FloatGemvConsts {
-    /// The assignment for pieces of `len` elements; `k` is known and a multiple of `len`.
+    /// The assignment of threads for pieces of `len` elements; `k` is known and a multiple of
+    /// `len`.
     pub(super) fn new(
         e: &LoweringCtx<'_>,
         p: &MatMulProblem,

@@ -8,7 +8,8 @@ use super::product::MatMulProblem;
 use crate::caps::DeviceCaps;
 use crate::emit::LoweringCtx;
 
-/// Maximum threads per column with several rounds; partial sums are then stored beside the row.
+/// Maximum threads per column if the row is processed in several rounds. Shared memory then holds
+/// partial sums beside the row.
 const MAX_SLICES: u32 = 128;
 /// Maximum thread groups per workgroup. With a fused norm, each group also stores a sum of squares
 /// beside the sums of its columns.
@@ -17,7 +18,7 @@ const MAX_THREAD_GROUPS: u32 = 64;
 /// Resources that a workgroup takes.
 #[derive(Clone, Copy)]
 struct WorkgroupUse {
-    /// Weights of a column per thread.
+    /// Number of weights of a column that each thread multiplies per round.
     take: usize,
     /// Size of a thread's part of the row in shared memory, in bytes, before it is loaded into
     /// registers.
@@ -29,7 +30,7 @@ struct WorkgroupUse {
     groups: [usize; 2],
     /// Maximum shared memory in bytes.
     bytes: fn(&DeviceCaps) -> u32,
-    /// Columns in flight per thread group, if it has many columns.
+    /// Columns whose weights a thread group loads ahead, if the group has many columns.
     depth: u32,
     /// Int8 limbs per activation element.
     digits: u32,
@@ -64,7 +65,7 @@ const TWO_DIGITS: WorkgroupUse = WorkgroupUse {
 };
 /// Minimum columns per workgroup that amortize loading the row.
 const MIN_COLUMNS_FOR_ROW_FETCH: usize = 16;
-/// Minimum columns per thread group that amortize the code for two columns in flight.
+/// Minimum columns per thread group for which loading the weights of two columns ahead pays off.
 const DEEP_COLUMNS: u32 = 8;
 
 /// Constants of `gemv_held.wgsl`.
@@ -87,11 +88,11 @@ pub(super) struct RegisterGemv {
 }
 
 impl RegisterGemv {
-    /// The configuration with the row as int8 limbs, for weights with `groups` groups per piece.
-    /// `narrow` tells that all bits of a quantized value are adjacent. For weights of up to 6 bits,
-    /// int8 limbs take fewer instructions per weight than floats, but converting the row takes
-    /// about 1 us. For 8-bit weights they are not faster. `None` if `k` is unknown or shared memory
-    /// is too small.
+    /// The configuration with the activation row as int8 limbs, for weights with `groups` groups
+    /// per piece. `narrow` tells that all bits of a quantized value are adjacent. For weights of up
+    /// to 6 bits, int8 limbs take fewer instructions per weight than floats, but converting the row
+    /// takes about 1 us. For 8-bit weights they are not faster. `None` if `k` is unknown or shared
+    /// memory is too small.
     pub(super) fn integers(
         e: &LoweringCtx<'_>,
         p: &MatMulProblem,
@@ -115,8 +116,8 @@ impl RegisterGemv {
         }
     }
 
-    /// The configuration with the row as floats. `None` if `k` is unknown or shared memory is too
-    /// small.
+    /// The configuration with the activation row as floats. `None` if `k` is unknown or shared
+    /// memory is too small.
     pub(super) fn floats(
         e: &LoweringCtx<'_>,
         p: &MatMulProblem,

@@ -131,8 +131,9 @@ const PROLOGUE: &str = concat!(
 const TILE: &str = portable!("matmul/gemv_tile.wgsl");
 const GEMV_PACKED: &str = portable!("matmul/gemv_packed.wgsl");
 
-/// A kernel for float weights, in two versions: with short activations only, and with all
-/// activations. The fragments and constants of this kernel follow the common ones.
+/// A kernel for float weights, in two versions: with activation functions of little code only, and
+/// with all activation functions. The fragments and constants of this kernel follow the common
+/// ones.
 macro_rules! of_floats {
     ($plain:ident $plain_name:literal, $full:ident $full_name:literal,
      [$($piece:expr),*], $names:expr) => {
@@ -206,7 +207,7 @@ const B_QUADS_WIDE: &str = portable!("matmul/b_quads_wide.wgsl");
 const B_QUADS_HALF: &str = portable!("matmul/b_quads_half.wgsl");
 const B_QUADS_PACKED: &str = portable!("matmul/b_quads_packed.wgsl");
 
-/// A quad-tiled kernel with short activations only.
+/// A quad-tiled kernel with activation functions of little code only, such as ReLU.
 macro_rules! of_quads {
     ($kernel:ident $label:literal, $pieces:tt, $names:expr) => {
         of_quads!($kernel $label, ARGS, $pieces, $names);
@@ -221,7 +222,7 @@ macro_rules! of_quads {
     };
 }
 
-/// A quad-tiled kernel with all activations.
+/// A quad-tiled kernel with all activation functions.
 macro_rules! of_quads_activated {
     ($kernel:ident $label:literal, [$($piece:expr),*], $names:expr) => {
         pub(super) static $kernel: TypedKernel<MatMulParams> = TypedKernel::wgsl(
@@ -279,7 +280,8 @@ of_quads!(
 );
 
 /// A kernel for few rows in shared memory, with optional norm prologue and gate. The macro defines
-/// two versions of the kernel: with short activations only, and with all activations.
+/// two versions of the kernel: with activation functions of little code only, and with all
+/// activation functions.
 macro_rules! of_rows {
     ($plain:ident $plain_name:literal, $full:ident $full_name:literal, $pieces:tt, $names:expr) => {
         of_rows!($plain $plain_name, $full $full_name, ROW_ARGS, $pieces, $names);
@@ -383,7 +385,8 @@ const PARTS: &str = portable!("matmul/sum_parts.wgsl");
 const PARTS_ARGS: &[ArgAccess] = &[ArgAccess::Read, ArgAccess::Read, ArgAccess::Write];
 const PARTS_CONSTS: &[&str] = names![OF_SUMS, &["PARTS"]];
 
-/// Adds split-K partial sums to a result, with short activations or with all.
+/// Adds split-K partial sums to a result: with activation functions of little code only, and with
+/// all.
 pub(super) static SUM_PARTS: TypedKernel<SplitKReduceParams> = TypedKernel::wgsl(
     "sum_parts",
     &[PRELUDE, PLAIN, SUMS, PARTS],

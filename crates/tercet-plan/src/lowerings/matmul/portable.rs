@@ -64,7 +64,8 @@ fn by_rows<'a>(
     })
 }
 
-/// Two versions of a kernel: with short activations only, and with all activations.
+/// Two versions of a kernel: with activation functions of little code only, and with all activation
+/// functions.
 pub(super) struct EpilogueKernels {
     pub(super) plain: &'static TypedKernel<MatMulParams>,
     pub(super) activated: &'static TypedKernel<MatMulParams>,

@@ -1,5 +1,5 @@
-//! F32 fallback tiles of the split-F16 GEMM (`matmul/split_f16.rs`), in two versions: with short
-//! activations only, and with all activations.
+//! F32 fallback tiles of the split-F16 GEMM (`matmul/split_f16.rs`), in two versions: with
+//! activation functions of little code only, and with all activation functions.
 
 use super::{B_WORDS, FLOATS, GEMM, GEMM_FLOATS, MatMulParams, OPERANDS, ROW_ARGS};
 use crate::kernel::{TypedKernel, names};
@@ -21,8 +21,8 @@ const CONSTS: &[&str] = names![
     ],
 ];
 
-/// Fallback tiles with short activations. Arguments: operands, bias, results, and the flags of
-/// fallback tiles.
+/// Fallback tiles with activation functions of little code, such as ReLU. Arguments: operands,
+/// bias, results, and the flags of fallback tiles.
 pub(in crate::lowerings::matmul) static GEMM_REST: TypedKernel<MatMulParams> = TypedKernel::wgsl(
     "gemm_rest",
     &[
@@ -39,7 +39,7 @@ pub(in crate::lowerings::matmul) static GEMM_REST: TypedKernel<MatMulParams> = T
     CONSTS,
 );
 
-/// Fallback tiles with all activations.
+/// Fallback tiles with all activation functions.
 pub(in crate::lowerings::matmul) static GEMM_REST_ACTIVATED: TypedKernel<MatMulParams> =
     TypedKernel::wgsl(
         "gemm_rest_activated",
