@@ -7,8 +7,8 @@
 //
 // The columns of S are independent channels. states.wgsl calls k the enter row and q the leave row.
 //
-// Four steps are computed together. Let S be the state before them, and D_t the product of their
-// decays up to step t:
+// Four steps are computed together. Let S be the state before the four steps, and D_t the product
+// of their decays up to step t:
 //
 //     d_t = beta_t (v_t - D_t S^T k_t - sum over j < t of D_t / D_j (k_t k_j) d_j);
 //     o_t = (D_t S^T q_t + sum over j <= t of D_t / D_j (q_t k_j) d_j) / sqrt(N);

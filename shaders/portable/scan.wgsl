@@ -5,7 +5,8 @@
 // uses rows.wgsl: ALIKE, CLUSTERS, THREADS, local, mate, own_row, thread
 
 struct Before {
-    // Results over the threads of the row before this one, and over all threads.
+    // Reduction results: over the threads of the row before this thread, and over all threads of
+    // the row.
     own: u32,
     all: u32,
 }

@@ -58,8 +58,8 @@ pub struct CoopBlock {
 /// Limits and features of a device, read from its driver and measured by probes, plus its
 /// performance model.
 ///
-/// The profiles ([`DeviceCaps::h200`] and its siblings) make planning possible without a device. The
-/// tests snapshot the programs that result from them.
+/// The profiles ([`DeviceCaps::h200`] and its siblings) make planning possible without a device.
+/// The tests snapshot the programs that are planned for the profiles.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceCaps {
     /// Name of the executor, for error messages.
@@ -90,13 +90,13 @@ pub struct DeviceCaps {
     /// Accumulators of cooperative matrices can be converted to operand matrices.
     pub coop_converts: bool,
     /// F16 fragments of 16 x 8 x 16 have the register layout over a subgroup of 32 that mma-style
-    /// kernels assume. The probe in [`lanes`](crate::lanes) measures it.
+    /// kernels assume. The probe in [`lanes`](crate::lanes) verifies this layout.
     pub coop_fragment_layout: bool,
     /// Kernels may use subgroup shuffles.
     pub shuffles: bool,
     /// A storage barrier in one workgroup orders its earlier writes and later reads for all
     /// workgroups. A workgroup that counts finished workgroups with atomics can then read their
-    /// results. WebGPU alone does not guarantee this.
+    /// results. WebGPU alone does not guarantee this order of memory accesses.
     pub ordered_storage: bool,
     /// All workgroups of a dispatch start before the first workgroup of a later dispatch, even
     /// without a barrier. A dispatch may therefore spin until an earlier one finishes.

@@ -77,7 +77,7 @@ pub struct DeviceModel {
     /// [`DeviceModel::units_or_typical`].
     pub units: Option<u32>,
     /// Lanes per compute unit; each lane performs one F32 multiply-add per cycle. The default is
-    /// 128, the most common value.
+    /// 128 lanes, the most common number.
     pub unit_lanes: u32,
     /// Maximum number of 32-bit registers per thread at subgroup size [`DeviceModel::register_lanes`].
     /// The default is 255 for discrete and unknown GPUs and 127 for integrated ones.
@@ -85,23 +85,23 @@ pub struct DeviceModel {
     /// Subgroup size at which a thread has `registers` registers. On some GPUs, whose subgroup
     /// sizes start at 8, a hardware thread has a fixed number of registers. Doubling the subgroup
     /// size then halves the registers per thread; on these GPUs the field is the smallest subgroup
-    /// size. On all other GPUs it is the largest one.
+    /// size. On all other GPUs the field is the largest subgroup size.
     pub register_lanes: u32,
-    /// 32-bit registers per compute unit. The default is 65536, the most common value.
+    /// 32-bit registers per compute unit. The default is 65536 registers, the most common number.
     pub unit_registers: u32,
-    /// Shared memory per compute unit in bytes. No driver reports it; derived as twice the limit of
-    /// one workgroup.
+    /// Shared memory per compute unit in bytes. No driver reports this size; it is derived as twice
+    /// the limit of one workgroup.
     pub unit_shared_bytes: u32,
-    /// Shared memory per workgroup that leaves room for further workgroups on the same unit.
-    /// Derived as one third of the unit's shared memory, clamped to 16..32 KiB: every device has 16
+    /// Shared memory per workgroup that leaves room for further workgroups on the same unit. The
+    /// size is one third of the unit's shared memory, clamped to 16..32 KiB: every device has 16
     /// KiB, and measurements show no gain above 32 KiB. A CPU has no shared memory and takes 32
     /// KiB.
     pub multi_occupancy_shared_bytes: u32,
     /// Smallest and largest subgroup size. The default is the range that WebGPU allows.
     pub subgroups: [u32; 2],
-    /// Size of the cache that all units share, in bytes. No driver reports it. Derived: 4 MiB for
-    /// integrated GPUs, otherwise 384 KiB per unit (the measured device's ratio) up to 48 MiB. If
-    /// the number of units is unknown, it is 16 MiB.
+    /// Size of the cache that all units share, in bytes. No driver reports it. The size is derived:
+    /// 4 MiB for integrated GPUs, otherwise 384 KiB per unit (the measured device's ratio) up to 48
+    /// MiB. If the number of units is unknown, the cache has 16 MiB.
     pub cache_bytes: u64,
     /// Cost model: kernel rates measured on this device, or on the most similar device of the
     /// table.
@@ -114,8 +114,8 @@ pub struct DeviceModel {
 /// discrete cards have more.
 const TYPICAL_UNITS: usize = 16;
 const TYPICAL_UNITS_OF_CARDS: usize = 32;
-/// Number of compute units of the largest devices, rounded up. Used if an overestimate costs
-/// little.
+/// Number of compute units of the largest devices, rounded up. This number is used if an
+/// overestimate costs little.
 const MAX_UNITS: usize = 256;
 /// Smallest and largest subgroup size that WebGPU allows.
 const ANY_SUBGROUPS: [u32; 2] = [4, 128];
@@ -176,8 +176,8 @@ impl DeviceModel {
         }
     }
 
-    /// Number of compute units; that of the largest devices if the driver does not report it. Used
-    /// if too few workgroups cost more than too many.
+    /// Number of compute units; that of the largest devices if the driver does not report it. This
+    /// number is used if too few workgroups cost more than too many.
     pub fn max_units(&self) -> usize {
         self.units.map_or(MAX_UNITS, |units| units as usize)
     }

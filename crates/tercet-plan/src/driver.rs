@@ -243,7 +243,8 @@ impl<D: LoadedProgram> GpuExecutable<D> {
     /// Waits for the run started last and fetches its outputs.
     ///
     /// # Errors
-    /// [`RunError::Node`] if a data check failed. The states are then as before the run.
+    /// [`RunError::Node`] if a data check failed. The states then have their values from before the
+    /// run.
     pub fn finish(&mut self, outputs: &mut Vec<Tensor>) -> Result<(), RunError> {
         self.run_to_results()?;
         let Some(flight) = self.take_current_run() else {
@@ -283,7 +284,7 @@ impl<D: LoadedProgram> GpuExecutable<D> {
     }
 
     /// Evaluates the launch-time values if the sizes changed, or if the random state changed and
-    /// the program depends on it. Returns whether it did.
+    /// the program depends on it. Returns whether the values were evaluated.
     fn compute(&mut self, program: &GpuProgram, random: RngState) -> Result<bool, RunError> {
         let same = self.launched.as_ref().is_some_and(|(sizes, launched)| {
             *sizes == self.sizes && (*launched == random || !program.tape.draws())

@@ -74,8 +74,8 @@ pub(crate) struct GraphAnalysis<'a> {
     pub(crate) soa_layouts: HashMap<Value, SoaLayout>,
     /// Leaves and results above the binding limit; kernels bind them in partitions.
     pub(crate) partitioned: PartitionedValues,
-    /// Enclosing nodes of this nested graph, outermost first. Each comes with the attribute that
-    /// holds the next graph.
+    /// Enclosing nodes of this nested graph, outermost first. Each node comes with its attribute
+    /// that holds the next nested graph.
     pub(crate) enclosing_nodes: Vec<EnclosingNode>,
     /// Quantized operands read by several nodes.
     pub(crate) shared_packed: HashSet<Value>,
@@ -87,8 +87,8 @@ pub(crate) struct GraphAnalysis<'a> {
     /// Dependent launches replace barriers: the device supports them, and enough dispatches
     /// benefit.
     pub(crate) has_chains: bool,
-    /// Some node has nested graphs. Fault records are then cleared first, and each keeps the first
-    /// fault found.
+    /// Some node has nested graphs. With nested graphs, fault records are cleared first, and each
+    /// keeps the first fault found.
     pub(crate) has_flow: bool,
 }
 
@@ -146,8 +146,8 @@ impl<'a> LoweringCtx<'a> {
         self.allocate(dtype, shape, home)
     }
 
-    /// A slot that holds a constant: one of the graph, or a lookup table of a kernel. Equal
-    /// contents share one buffer.
+    /// A slot that holds a constant of the graph or a lookup table of a kernel. Constants with
+    /// equal contents share one buffer.
     ///
     /// # Errors
     /// The errors of [`LoweringCtx::temp`].
@@ -267,7 +267,7 @@ impl<'a> LoweringCtx<'a> {
         SlotId(self.draft.slots.len() as u32 - 1)
     }
 
-    /// Value of the dimension at the symbols' bounds. Kernel selection may depend on it.
+    /// Value of the dimension at the symbols' bounds. Kernel selection may depend on this value.
     ///
     /// # Errors
     /// [`CompileError::Bounds`] if the dimension is invalid at the bounds.
@@ -275,8 +275,8 @@ impl<'a> LoweringCtx<'a> {
         Ok(dim.upper_bound(self.facts.bounds)?)
     }
 
-    /// The dimension as a symbolic integer. In a nested graph it is only valid in runs that reach
-    /// that graph.
+    /// The dimension as a symbolic integer. For a nested graph, the symbolic integer is only valid
+    /// in runs that reach that graph.
     pub fn num(&mut self, dim: &Dim) -> SymInt {
         if self.facts.enclosing_nodes.is_empty() {
             return self.draft.tape.dim(dim);
@@ -354,8 +354,8 @@ impl<'a> LoweringCtx<'a> {
         self.flat_grid(groups)
     }
 
-    /// A dummy slot to bind for an absent optional argument. The kernel never reads it. Each call
-    /// allocates a new slot, because kernels bind it under different types.
+    /// A dummy slot to bind for an absent optional argument. The kernel never reads the dummy. Each
+    /// call allocates a new slot, because kernels bind dummies under different types.
     ///
     /// # Errors
     /// The errors of [`LoweringCtx::temp`].

@@ -84,7 +84,7 @@ impl Fusions {
         found
     }
 
-    /// True if the node is emitted with a later one.
+    /// True if the node is emitted together with a later node.
     pub(crate) fn is_deferred(&self, node: NodeId) -> bool {
         self.deferred.contains(&node)
     }

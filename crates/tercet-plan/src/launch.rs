@@ -9,13 +9,14 @@ use crate::kernel::ParamWord;
 use crate::program::{GpuProgram, LaunchSizeCheck, SizeRule, StepOp};
 use crate::sym_int::get;
 
-/// Launch-time values of a run. Reused between runs: a run with unchanged sizes allocates nothing.
+/// Launch-time values of a run. The struct is reused between runs, so a run with unchanged sizes
+/// allocates nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LaunchSizes {
     /// Parameter blocks as the device reads them: the evaluated words of [`GpuProgram::params`].
     pub params: Vec<u32>,
     /// Grid of each step of [`GpuProgram::steps`]. For a copy, the first number holds its size in
-    /// bytes. All zeros if the step's branch is inactive.
+    /// bytes. The grid is all zeros if the step's branch is inactive.
     pub grids: Vec<[u32; 3]>,
     /// Grid of each step of [`GpuProgram::prepare`].
     pub prepare_grids: Vec<[u32; 3]>,
@@ -69,7 +70,7 @@ impl LaunchSizes {
                         Err(e) => Some(EvalError::Dim(e)),
                     }
                 }
-                // Checked below, once the symbolic values are evaluated.
+                // This rule is checked below, once the symbolic values are evaluated.
                 SizeRule::AtMost { .. } => None,
             };
             if let Some(source) = failed {

@@ -60,11 +60,11 @@ use crate::kernel::KernelDef;
 pub struct Lowering {
     /// Name of the lowering, for errors and printed programs.
     pub name: &'static str,
-    /// Operators that it lowers.
+    /// Operators of the lowering.
     pub ops: &'static [OpKind],
     /// Kernels of the lowering, without generated ones.
     pub kernels: &'static [&'static KernelDef],
-    /// Whether it supports this node on this device.
+    /// Whether the lowering supports this node on this device.
     pub supports: fn(&Graph, &Node, &DeviceCaps) -> Support,
     /// Lowers a node: emits its kernels.
     pub lower: fn(&mut LoweringCtx<'_>, &Node) -> Result<(), CompileError>,

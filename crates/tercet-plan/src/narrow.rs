@@ -3,7 +3,7 @@
 //!
 //! Indices and counts are I64 in many model files, but small in practice. A value that does not fit
 //! into I32 is a typed error that names the value. Arithmetic on narrowed values is I32 arithmetic;
-//! `narrow/overflow.rs` adds checks of results that leave I32.
+//! `narrow/overflow.rs` adds checks of results outside the I32 range.
 
 mod overflow;
 
@@ -16,7 +16,7 @@ use tercet_ir::{CompileError, DType, Graph, Node, NodeId, RunError, Tensor, Tens
 use crate::driver::device_dtype;
 pub(crate) use overflow::is_overflow_check;
 
-/// The graph with I64 replaced by I32, with checks of results that may leave I32.
+/// The graph with I64 replaced by I32, with checks of results that may be outside the I32 range.
 ///
 /// # Errors
 /// [`CompileError::Narrow`] if a constant does not fit into I32; [`CompileError::Rewrite`] if an

@@ -4,13 +4,13 @@
 //! WGSL and Vulkan do not specify how conversions round, or whether subnormal numbers are flushed.
 //! Portable kernels therefore convert with integer operations, about a dozen per element, and test
 //! operands for subnormals. Most GPUs convert correctly in one instruction and keep subnormal
-//! numbers. The probe converts every F16 number to F32. In the other direction it converts every
-//! F32 midpoint between two F16 numbers, with its neighbours. The probe also adds and multiplies
-//! numbers around the smallest normal number.
+//! numbers. The probe converts every F16 number to F32. It also converts every F32 midpoint between
+//! two F16 numbers, and the F32 neighbors of the midpoint, to F16. The probe also adds and
+//! multiplies numbers around the smallest normal number.
 //!
-//! Neither specification says which threads of a workgroup form a subgroup. All known devices
-//! number them consecutively. The probe runs shuffle-based row sums of integers, which are exact,
-//! with one, several and all threads of a workgroup per row.
+//! Neither the WGSL nor the Vulkan specification says which threads of a workgroup form a subgroup.
+//! On all known devices, a subgroup consists of consecutive threads. The probe runs shuffle-based
+//! row sums of integers, which are exact, with one, several and all threads of a workgroup per row.
 
 use half::f16;
 use tercet_ir::ops::ReduceFn;
@@ -147,7 +147,8 @@ fn tensor<T: Element>(values: &[T]) -> Tensor {
         .expect("invariant: the number of values matches the shape")
 }
 
-/// Pseudorandom integers from 0 to 4095. Sums of a few thousand of them are exact in any order.
+/// Pseudorandom integers from 0 to 4095. Sums of a few thousand of these integers are exact in any
+/// order.
 fn integers(shape: [usize; 2]) -> Tensor {
     let [rows, len] = shape;
     let values = (0..(rows * len) as u32).map(|i| {
@@ -161,7 +162,8 @@ fn integers(shape: [usize; 2]) -> Tensor {
 /// F32 numbers that a nonconforming conversion to F16 rounds wrong.
 fn floats() -> Vec<f32> {
     const INFINITY: u16 = 0x7c00;
-    // Above the largest F16, the next number would be 65536. The midpoint rounds to infinity.
+    // Above the largest F16, the next number would be 65536. The midpoint between both rounds to
+    // infinity.
     let half_way = (0..INFINITY).map(|bits| {
         let low = f16::from_bits(bits).to_f32();
         let high = match bits + 1 {

@@ -35,22 +35,24 @@ pub struct KernelId(pub u32);
 /// A separate allocation of device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ProgramBuffer {
-    /// The inputs of a run, uploaded by the host before it.
+    /// The inputs of a run, which the host uploads before the run.
     Input,
-    /// The outputs of a run, read back by the host after it.
+    /// The outputs of a run, which the host reads back after the run.
     Output,
-    /// The fault records, one per data check ([`DataCheck`]). The host reads them back after a run.
+    /// The fault records, one per data check ([`DataCheck`]). The host reads the fault records back
+    /// after a run.
     Faults,
     /// Intermediate values. Slots with disjoint lifetimes share memory.
     Arena,
     /// Values computed once from parameters and constants.
     Prepared,
     /// Counters of kernels: zeroed at allocation, and reset to zero by every kernel that uses them.
-    /// Each executable has its own buffer.
+    /// Each executable has a separate buffer for these counters.
     Counters,
     /// A constant of the graph, by its index.
     Const(u32),
-    /// A parameter, by its index in the signature. Executables of one program share its buffer.
+    /// A parameter, by its index in the signature. Executables of one program share the buffer of a
+    /// parameter.
     Param(u32),
     /// A state, by its index in the signature.
     State(u32),
@@ -88,7 +90,7 @@ pub struct KernelDispatch {
     pub args: SmallVec<[SlotId; 8]>,
     /// Start of the parameter block in [`GpuProgram::params`], in words.
     pub block: u32,
-    /// Number of workgroups along each axis. If one is zero, nothing runs.
+    /// Number of workgroups along each axis. If a number is zero, no workgroup runs.
     pub grid: [SymInt; 3],
 }
 
@@ -215,7 +217,7 @@ impl ProgramStep {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DependentLaunches {
     /// Slot with the fault record of [`CheckKind::Order`], followed by the counters. Every run
-    /// clears it first.
+    /// clears this slot first.
     pub counters: SlotId,
     /// For each parameter block of an eligible dispatch: the index in [`GpuProgram::params`] of
     /// three words that a launch fills in. The three words are the counter to wait on, its target
@@ -239,9 +241,9 @@ pub enum CheckKind {
     Order,
 }
 
-/// A check of data on the device. In every run, its kernel writes a fault record of two words to
-/// [`ProgramBuffer::Faults`]. The first word is 0, or one plus the index of the first invalid element. The
-/// second word is that element.
+/// A check of data on the device. In every run, the kernel of a check writes a fault record of two
+/// words to [`ProgramBuffer::Faults`]. The first word is 0, or one plus the index of the first
+/// invalid element. The second word is the first invalid element.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DataCheck {
     /// The condition to verify.

@@ -3,7 +3,7 @@
 //!
 //! Steps are grouped (`groups.rs`), with one barrier per group. The lifetime of a slot is a range
 //! of groups. Slots share memory only if a barrier separates their lifetimes, or if they belong to
-//! different branches of one shape switch. Sharing adds no barrier.
+//! different branches of one shape switch. Sharing memory adds no barrier.
 //!
 //! Each stage is ordered separately. If several stages use a slot, its lifetime extends over the
 //! whole outermost branch or loop. Another branch must not overwrite the slot, and the next

@@ -228,7 +228,8 @@ impl ExprArena {
         self.binary(a, b.into(), ExprNode::Max)
     }
 
-    /// 1 if `a <= b`, else 0. Used as a factor that turns a grid on or off.
+    /// 1 if `a <= b`, else 0. As a factor of a grid size, this number enables or disables a
+    /// dispatch.
     pub fn less_equal(&mut self, a: SymInt, b: impl Into<SymInt>) -> SymInt {
         self.binary(a, b.into(), ExprNode::AtMost)
     }

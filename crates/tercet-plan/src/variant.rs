@@ -59,7 +59,7 @@ pub struct VariantSelection {
     pub variant: (&'static str, f64),
     /// Configuration of the selected variant, such as the name of a tiling.
     pub detail: Option<String>,
-    /// The autotuning table named this variant.
+    /// True if the autotuning table named this variant.
     pub from_tuning_table: bool,
     /// The other variants: estimated time in seconds, or the unmet requirement.
     pub others: Vec<(&'static str, Result<f64, Cow<'static, str>>)>,

@@ -194,8 +194,8 @@ pub(crate) fn turned_attention(graph: &Graph) -> HashSet<NodeId> {
     turned
 }
 
-/// True for a `Dequantize` whose operand has other readers, as in backward graphs. Storing its
-/// result permanently would take several times the memory that quantization saves.
+/// True for a `Dequantize` whose operand has other readers, as in backward graphs. Storing the
+/// dequantized result permanently would take several times the memory that quantization saves.
 fn is_dequantized_separately(e: &LoweringCtx<'_>, node: &Node) -> bool {
     matches!(node.op, Op::Dequantize(_)) && e.facts.shared_packed.contains(&node.inputs[0])
 }

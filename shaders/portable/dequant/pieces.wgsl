@@ -269,9 +269,9 @@ fn byte_in(word: u32, i: u32) -> u32 {
     return (word >> (8u * i)) & 255u;
 }
 
-// 6-bit scales of both groups of Q4_K and Q5_K, then their minima, one per byte. The groups belong
-// to adjacent sub-blocks. Sub-blocks 0 to 3 use the low 6 bits of bytes 0 to 3 and 4 to 7.
-// Sub-blocks 4 to 7 use the nibbles of bytes 8 to 11 and the top 2 bits of bytes 0 to 7.
+// 6-bit scales of both groups of Q4_K and Q5_K, then their minima, one per byte. The two groups of
+// a piece belong to adjacent sub-blocks. Sub-blocks 0 to 3 use the low 6 bits of bytes 0 to 3 and 4
+// to 7. Sub-blocks 4 to 7 use the nibbles of bytes 8 to 11 and the top 2 bits of bytes 0 to 7.
 fn six_bits(raw: Raw) -> u32 {
     let pair = raw.part / 2u;
     let shift = 16u * (pair % 2u);

@@ -46,7 +46,7 @@ fn ask(first: u32, col: u32) {
     }
 }
 
-// Adds the products of these rows.
+// Adds the products of the DEPTH rows of b loaded from `first` on.
 fn take(first: u32) {
     for (var i = 0u; i < DEPTH; i += 1u) {
         row[i] = row_at(first + i * SLICES);

@@ -1,7 +1,7 @@
 // Fused RMSNorm prologue of a GEMV. With NORMED = 1, the row of a is x / sqrt(mean(x^2) + eps) *
 // gain. Elements of the row are multiplied by their gains at load, and their squares are summed.
-// The division is applied to the results. If the squares overflow or underflow F32, the row is
-// processed again, scaled by a power of two.
+// The division by the root is applied to the results of the GEMV. If the squares overflow or
+// underflow F32, the row is processed again, scaled by a power of two.
 //
 // The including shader defines squares_of(unit): the sum of squares of the elements that a unit
 // loaded, one of SQUARE_UNITS. The including shader also defines `memory`: the fourth float of

@@ -45,8 +45,8 @@ uint first_row;
 uint rows;
 // First row of the subgroup in the tile.
 uint own_row;
-// Visible keys of the workgroup's first row. Bounds are relative to it, so that floats represent
-// them exactly.
+// Visible keys of the workgroup's first row. The key bounds of other rows are relative to these
+// bounds, so that floats represent them exactly.
 ivec2 base;
 
 #if IN_PARTS

@@ -270,7 +270,8 @@ impl PartitionRewriter<'_> {
         }]))
     }
 
-    /// The reduction of several partitions, each with the number of elements reduced to one.
+    /// Combines the partial results of several partitions, each with its number of elements per
+    /// result.
     fn reduced_group(
         &mut self,
         reduce: &Reduce,

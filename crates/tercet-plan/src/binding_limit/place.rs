@@ -12,12 +12,12 @@ pub(super) struct PartitionedValue {
     /// The unpartitioned value in the new graph. If a leaf has partitions, they are slices of this
     /// value.
     pub(super) whole: Option<Value>,
-    /// Partitions in row-major order, with their regions of the whole.
+    /// Partitions in row-major order, each with its region of the whole value.
     pub(super) parts: Vec<(IndexRegion, Value)>,
     /// The operand of the transpose that computes this value, if only matmuls read the transpose.
     /// The matmuls then use the operand's rows as columns.
     pub(super) transposed: Option<Value>,
-    /// The whole exceeds the binding limit, so that no kernel may bind it.
+    /// The whole value exceeds the binding limit, so that no kernel may bind it.
     pub(super) is_large: bool,
 }
 
@@ -42,8 +42,8 @@ impl PartitionRewriter<'_> {
         &self.places[old.node.index()][usize::from(old.port)]
     }
 
-    /// The whole of an old value. If it exceeds the limit, the planner later rejects it with an
-    /// error that names its node.
+    /// The unpartitioned form of an old value. If it exceeds the limit, the planner later rejects
+    /// it with an error that names its node.
     pub(super) fn whole_value(&mut self, old: Value) -> Result<Value, OpError> {
         let place = self.place(old).clone();
         if let Some(whole) = place.whole {

@@ -82,8 +82,9 @@ pub(super) struct PartitionSpec<'a> {
     pub(super) preferred_extent: Option<(usize, usize)>,
 }
 
-/// Splits a tensor into partitions, in row-major order. Each has a single index on the leading axes,
-/// a range on the next axis, and the full extent of the remaining axes. `None` if no partition is small enough.
+/// Splits a tensor into partitions, in row-major order. Each partition has a single index on the
+/// leading axes, a range on the next axis, and the full extent of the remaining axes. `None` if no
+/// partition is small enough.
 pub(super) fn cut(sizes: &[usize], cut: &PartitionSpec<'_>) -> Option<Vec<IndexRegion>> {
     if sizes.contains(&0) {
         return None;

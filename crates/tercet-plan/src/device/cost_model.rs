@@ -5,7 +5,7 @@
 //! subgroups of 32. Its rates were measured with `tercet tune` and `cargo bench --bench gpu`. All
 //! rates are per compute unit. Other devices use them as adapted by
 //! [`DeviceModel::divisions`](super::DeviceModel::divisions) and the methods of this file. Only the
-//! ratios between variants matter.
+//! ratios of the costs of variants matter.
 
 /// Cost model: kernel rates, and thresholds between variants.
 #[derive(Clone, Debug, PartialEq)]
@@ -190,7 +190,8 @@ pub(crate) struct AttentionRates {
     /// separate kernels combine key ranges. An estimate.
     pub(crate) token_bytes: usize,
     /// Maximum number of key blocks that one workgroup per query head processes faster than several
-    /// workgroups with a combining step. A block takes about 1.2 us and combining about 2.5 us.
+    /// workgroups with a combining step. A key block takes about 1.2 us, and the combining step
+    /// about 2.5 us.
     pub(crate) token_blocks: u32,
     /// Maximum number of keys for which one workgroup per query head is as fast as split-KV on
     /// cooperative matrices.
@@ -229,8 +230,8 @@ pub(crate) struct TileConfig {
 }
 
 impl TileConfig {
-    /// This tile configuration with subgroup tiles of half the size along both axes. Each loaded
-    /// element is reused half as often.
+    /// This tile configuration with subgroup tiles of half the size along both axes. Smaller
+    /// subgroup tiles reuse each loaded element half as often.
     pub(super) fn half(self) -> TileConfig {
         TileConfig {
             subgroup_tile: self.subgroup_tile.map(|n| n / 2),

@@ -36,7 +36,7 @@ enum FlowInstruction {
         count: SymInt,
         end: usize,
     },
-    /// Counts one iteration of a while loop; an error beyond the maximum.
+    /// Counts one iteration of a while loop; the run fails beyond the maximum number of iterations.
     Iterate {
         counter: usize,
         max_iter: u64,

@@ -82,10 +82,10 @@ pub trait LoadedProgram: Send + Sized + 'static {
     /// Marks the start of a run and clears the step times of the previous one.
     fn begin(&mut self);
 
-    /// Submits these stages of [`GpuProgram::steps`](crate::GpuProgram::steps) in order, followed by the
-    /// copies for `reads`. A stage may occur several times. `changed` tells whether launch-time
-    /// values differ from the last submission. A run without control flow is a single submission of
-    /// its only stage.
+    /// Submits these stages of [`GpuProgram::steps`](crate::GpuProgram::steps) in order, followed
+    /// by the copies for `reads`. A stage may occur several times in `stages`. `changed` tells
+    /// whether launch-time values differ from the last submission. A run without control flow is a
+    /// single submission of its only stage.
     ///
     /// # Errors
     /// The errors of [`LoadedProgram::write`].
@@ -181,7 +181,7 @@ pub trait LoadedProgram: Send + Sized + 'static {
     fn try_clone(&mut self) -> Result<Self, RunError>;
 
     /// Replaces the shared parameters and prepared values by private copies, before a parameter is
-    /// written. Clones keep the shared ones.
+    /// written. Clones of the executable keep the shared buffers.
     ///
     /// # Errors
     /// The errors of [`LoadedProgram::write`].

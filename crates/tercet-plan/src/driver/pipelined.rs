@@ -1,7 +1,8 @@
 //! Pipelined runs: a run submitted before the previous one has completed.
 //!
 //! The run in flight still reads its inputs and launch-time values, so the host must not overwrite
-//! them. The device writes the new ones between the two runs ([`InputUpdate`]).
+//! them. The device writes the inputs and launch-time values of the second run between the two runs
+//! ([`InputUpdate`]).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -94,7 +95,7 @@ impl<D: LoadedProgram> GpuExecutable<D> {
         Ok(true)
     }
 
-    /// The forwarded inputs with their outputs, validated.
+    /// The inputs that outputs of the run in flight supply, with these outputs, validated.
     fn carried(
         &self,
         program: &GpuProgram,

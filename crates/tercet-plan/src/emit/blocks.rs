@@ -74,7 +74,8 @@ impl<'a> LoweringCtx<'a> {
         })
     }
 
-    /// Lowers a nested graph of the current node as separate stages. `end` receives its results.
+    /// Lowers a nested graph of the current node as separate stages. `end` receives the results of
+    /// the nested graph.
     ///
     /// # Errors
     /// The errors of the lowerings, and of `end`.

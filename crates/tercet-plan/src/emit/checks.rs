@@ -11,8 +11,9 @@ use crate::program::{
 use crate::sym_int::SymInt;
 
 impl LoweringCtx<'_> {
-    /// Checks `less <= more` for the sizes of each run. If it does not hold, the run fails with an
-    /// error that names the node. In `reason`, `{less}` and `{more}` are replaced by the sizes.
+    /// Checks `less <= more` for the sizes of each run. If the condition does not hold, the run
+    /// fails with an error that names the node. In `reason`, `{less}` and `{more}` are replaced by
+    /// the sizes.
     pub fn check_less_equal(&mut self, less: SymInt, more: SymInt, reason: String) {
         if let (Some(less), Some(more)) = (less.known(), more.known())
             && less <= more

@@ -16,7 +16,8 @@ pub(crate) struct InsertionPoint {
     /// The current node; steps and errors name it.
     pub(crate) at: NodeId,
     pub(crate) op: &'static str,
-    /// Steps depend only on parameters and constants, and run once before all runs.
+    /// True if the emitted steps depend only on parameters and constants, and run once before all
+    /// runs.
     pub(super) constant: bool,
     /// Existing slots that results of the node are written into, by port.
     pub(super) into: UpdatedSlots,
@@ -91,8 +92,8 @@ impl<'a> LoweringCtx<'a> {
         done
     }
 
-    /// Runs `lower` for the current node and returns its results. Results in `into` use the
-    /// existing slots.
+    /// Runs `lower` for the current node and returns its results. Results whose port is in `into`
+    /// are written into these existing slots.
     ///
     /// # Errors
     /// The errors of `lower`.

@@ -37,9 +37,9 @@ struct SharedLhsGroup {
     /// The last dependency of the matmuls: the rows in their final layout, or weights dequantized
     /// directly before.
     last: SlotId,
-    /// Total size of their dequantized weights.
+    /// Total size of the dequantized weights of these matmuls.
     bytes: u64,
-    /// The slot that their dequantization waits for.
+    /// The slot that the dequantization of their weights waits for.
     after: SlotId,
 }
 
@@ -138,7 +138,8 @@ mod tests {
     #[test]
     fn weights_are_decoded_beside_the_heaviest_of_three_sets_that_memory_allows() {
         let layer = [50, 34, 235, 117];
-        // The last three groups: QKV of the next layer, attention output, gate and up.
+        // The new weights belong to QKV of the next layer, then to attention output, then to gate
+        // and up.
         assert_eq!(beside(&layer, 50, 1000), Some(2));
         assert_eq!(beside(&[50, 34, 235, 117, 50], 34, 1000), Some(2));
         assert_eq!(beside(&[50, 34, 235, 117, 50, 34], 235, 1000), Some(3));

@@ -183,8 +183,8 @@ impl LoweringCtx<'_> {
         }
     }
 
-    /// Appends a parameter block, padded so that the next one is aligned. Returns its start in
-    /// words.
+    /// Appends a parameter block, padded so that the next one is aligned. Returns the start of the
+    /// block in words.
     pub(crate) fn block(&mut self, words: &[ParamWord]) -> u32 {
         let at = self.draft.params.len();
         self.draft.params.extend_from_slice(words);

@@ -56,7 +56,7 @@ impl LoweringCtx<'_> {
     }
 
     /// Requests panel-packed rows `[rows, columns]` in a slot for the current branches. Returns
-    /// true if the producer supports them and no node except the current one reads the slot.
+    /// true if the producer supports panels and no node except the current one reads the slot.
     pub(crate) fn accept_panels(&mut self, slot: SlotId, size: [SymInt; 2]) -> bool {
         let arms = self.cursor.branches.clone();
         let fits = |o: &&PanelProducer| {
@@ -70,7 +70,8 @@ impl LoweringCtx<'_> {
         let is_there = steps
             .get(offer.step)
             .is_some_and(|s| matches!(&s.work, StepOp::Dispatch(d) if d.block == offer.block));
-        // A step of another branch of the same shape switch never runs together with this one.
+        // A step of another branch of the same shape switch never runs together with the current
+        // step.
         let is_elsewhere = |step: &ProgramStep| {
             let other = |a, b: &ShapeBranch| b.choice == a && !arms.contains(b);
             arms.iter()

@@ -114,8 +114,8 @@ impl<'a> LoweringCtx<'a> {
         self.in_order(view, CopyOrder::Dense, |e, to| copy::emit(e, view, to))
     }
 
-    /// A slot with the elements of a view in another order, filled by `write`. Cached per view and
-    /// order.
+    /// A slot with the elements of a view in another order, filled by `write`. The result is cached
+    /// per view and order.
     ///
     /// # Errors
     /// [`CompileError`] if the copy is too large, or the error of `write`.
@@ -135,7 +135,7 @@ impl<'a> LoweringCtx<'a> {
         })
     }
 
-    /// Returns a value derived from a view by `make`. Cached per view and order.
+    /// Returns a value derived from a view by `make`. The result is cached per view and order.
     ///
     /// # Errors
     /// The error of `make`.
@@ -167,7 +167,8 @@ impl<'a> LoweringCtx<'a> {
         Ok(done)
     }
 
-    /// Dense slot of a result. If the node updates an operand in place, this is the operand's slot.
+    /// Dense slot of a result. If the node updates an operand in place, the result is in the
+    /// operand's slot.
     ///
     /// # Errors
     /// The errors of [`LoweringCtx::temp`].
@@ -236,7 +237,7 @@ impl<'a> LoweringCtx<'a> {
         Ok(Some(copy))
     }
 
-    /// Slot with the same elements in this dtype, if one is valid in these branches.
+    /// Slot with the elements of a value in this dtype, if one is valid in these branches.
     pub(crate) fn rounded(&self, of: SlotId, to: DType) -> Option<SlotId> {
         let known = |(slot, arms, dtype, _): &&(SlotId, ShapeBranches, DType, SlotId)| {
             *slot == of && *dtype == to && self.cursor.branches.starts_with(arms)

@@ -28,7 +28,8 @@ pub(crate) struct UncastOperand {
     cast: NodeId,
 }
 
-/// Finds such matmuls, on a device with suitable cooperative matrices.
+/// Finds matmuls of operands cast from 16 bits to F32, on a device with suitable cooperative
+/// matrices.
 pub(super) fn find(flow: &mut UseDefGraph<'_>, caps: &DeviceCaps, found: &mut Fusions) {
     for (id, node) in flow.graph.nodes() {
         let is_product = matches!(node.op, Op::MatMul(_)) && node.outputs[0].dtype == DType::F32;

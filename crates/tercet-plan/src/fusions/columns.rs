@@ -4,8 +4,8 @@
 //!
 //! The fused kernel computes the summed elements itself and reads only their inputs. A sum is fused
 //! if reading these inputs moves less memory than writing and reading the elements. If other nodes
-//! need the elements anyway, it must move less memory than reading the elements. Sums over the same
-//! axes that share inputs become one kernel.
+//! need the elements anyway, reading the inputs must move less memory than reading the elements.
+//! Sums over the same axes that share inputs become one kernel.
 //!
 //! The search for column sums runs after the search for row-wise groups. A row-wise group need not
 //! write values that only a sum reads.
@@ -92,8 +92,8 @@ fn columns(flow: &UseDefGraph<'_>, found: &Fusions, id: NodeId) -> Option<Column
     if !may || found.has(id) || flow.is_constant(id) || flow.in_place.contains_key(&first(id)) {
         return None;
     }
-    // 16-bit values computed by a map may depend on long chains of maps. If recomputing them is too
-    // expensive, they are read from memory.
+    // 16-bit values computed by a map may depend on long chains of maps. If recomputing these
+    // values is too expensive, they are read from memory.
     [false, true]
         .into_iter()
         .find_map(|reads_narrow| sum_of(flow, found, id, (axes, inner), reads_narrow))

@@ -15,8 +15,8 @@ pub(super) struct UseDefGraph<'g> {
     pub(super) in_place: &'g InPlaceUpdates,
     readers: HashMap<Value, Vec<NodeId>>,
     uses: Vec<Vec<u32>>,
-    /// Values in memory that an in-place update writes, before or after the update. Each comes with
-    /// the first later node that writes this memory, if there is one.
+    /// Values in memory that an in-place update writes, before or after the update. Each value
+    /// comes with the first later node that writes this memory, if there is one.
     overwritten: HashMap<Value, Option<NodeId>>,
     constant: HashSet<NodeId>,
 }

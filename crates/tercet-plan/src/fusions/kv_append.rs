@@ -27,7 +27,8 @@ pub(crate) struct KvAppendGroup {
     pub(crate) key_append: NodeId,
     /// The update that appends the values to their cache.
     pub(crate) value_append: NodeId,
-    /// The attention that reads all three, if it is the only reader of the queries.
+    /// The attention that reads the rotated queries and both caches, if no other node reads these
+    /// queries.
     pub(crate) attention: Option<NodeId>,
 }
 
@@ -194,8 +195,8 @@ fn updates_state(flow: &UseDefGraph<'_>, id: NodeId, node: &Node) -> bool {
     flow.in_place.contains_key(&value) && matches!(leaf.op, Op::State(_))
 }
 
-/// The RoPE whose result an update writes into a state. `None` if it has other readers, or its rows
-/// are not whole rows of the state in whole words.
+/// The RoPE whose result an update writes into a state. `None` if the RoPE has other readers, or if
+/// its rows are not whole rows of the state in whole words.
 fn rope_into(flow: &UseDefGraph<'_>, id: NodeId, node: &Node) -> Option<NodeId> {
     let update = node.inputs[1];
     let rope = flow.graph.node(update.node);

@@ -69,7 +69,7 @@ fn softmax(flow: &UseDefGraph<'_>, top_k: NodeId, axis: usize, last: NodeId) -> 
 }
 
 /// The sum of the selected elements along the axis and the division by it. `None` if other nodes
-/// read them, or read the indices before the division.
+/// read the sum or the selected elements, or read the indices before the division.
 fn shares(flow: &UseDefGraph<'_>, top_k: NodeId, axis: usize) -> Option<[NodeId; 2]> {
     let top = first(top_k);
     let &[one, other] = flow.readers(top) else {

@@ -59,7 +59,7 @@ pub(crate) struct FusedMatMul {
 /// Finds matmuls with a fusible prologue or epilogue.
 pub(super) fn find(flow: &UseDefGraph<'_>, found: &mut Fusions) {
     let graph = flow.graph;
-    // Results of norms that matmuls absorb.
+    // Results of norms that are fused into matmuls.
     let mut norms = HashSet::new();
     for (id, node) in graph.nodes() {
         let of = first(id);
@@ -172,7 +172,7 @@ fn sum_of_map(node: &Node, map: &Map) -> Option<[Value; 2]> {
     (is_sum && are_whole && map.results == [0]).then_some([*a, *b])
 }
 
-/// The matmul that a sum of two operands of one type can absorb as epilogue.
+/// The matmul into which a sum of two operands of one type can be fused as epilogue.
 fn sum_of_product(
     flow: &UseDefGraph<'_>,
     id: NodeId,

@@ -115,7 +115,7 @@ pub(crate) fn is_profitable(caps: &DeviceCaps, rows: usize, len: usize) -> bool 
     rows >= caps.units() / 2 || len <= MAX_SINGLE_WORKGROUP_ROW
 }
 
-/// Role of a node for rows of this shape; `None` if it does not fit.
+/// Role of a node for rows of this shape; `None` if the node does not fit a row-wise group.
 pub(crate) fn part_of(
     graph: &tercet_ir::Graph,
     node: &Node,

@@ -4,7 +4,7 @@
 //! rows. There are two groups of kernels; if the bound of the queries allows both, a shape switch
 //! contains both.
 //!
-//! Many queries: In `attention`, each tile of query rows iterates over all visible keys;
+//! Many queries: in `attention`, each tile of query rows iterates over all visible keys;
 //! `attention_large`
 //! uses larger tiles. `attention_coop` and `attention_convert` run F16 on cooperative matrices.
 //! `attention_lanes` runs F16 on mma-style fragments, if the fragment layout is known. F32 runs on

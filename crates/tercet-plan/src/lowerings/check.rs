@@ -99,8 +99,8 @@ pub(crate) fn emit(
             unreachable!("invariant: dependent launches write this record themselves")
         }
     };
-    // With control flow, a check may run several times or not at all. Its record then keeps the
-    // first fault.
+    // With control flow, a check may run several times or not at all. The record of such a check
+    // keeps the first fault that any of its dispatches finds.
     let keep = u32::from(e.facts.has_flow);
     // The check runs one workgroup even without elements, because the fault record must be written.
     let grid = [SymInt::ONE; 3];
@@ -130,8 +130,8 @@ pub(crate) fn emit(
     Ok(())
 }
 
-/// Merges adjacent [`CHECK`] steps into one dispatch, because one of them takes as long as all of
-/// them together.
+/// Merges adjacent [`CHECK`] steps into one dispatch, because one dispatch for several values takes
+/// as long as one for a single value.
 pub(crate) fn join(e: &mut LoweringCtx<'_>) {
     let steps = std::mem::take(&mut e.draft.steps);
     let kernels: Vec<KernelId> = [0, 1]

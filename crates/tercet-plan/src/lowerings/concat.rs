@@ -158,9 +158,9 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// Merges axes for the copy: the axis and all later ones if all operands are dense from the axis
-/// on, and also all earlier ones if they are fully dense. Uses vectors or words as units if the
-/// merged sizes are multiples.
+/// Merges axes for the copy. If all operands are dense from the concatenation axis on, this axis
+/// and all later ones are merged; if they are fully dense, also all earlier ones. The unit of the
+/// copy is a vector or a word if the merged sizes are multiples of it.
 fn build_problem(
     e: &mut LoweringCtx<'_>,
     views: &[SlotView],

@@ -11,8 +11,8 @@ use tercet_ir::{
 /// The body of a scan, rewritten as a loop body.
 pub(crate) struct LoopBody {
     /// The loop body. The arguments of the loop body are the counters, carried values, result
-    /// sequences, input sequences and captures. Its results are the counters and carried values of
-    /// the next step, then the result sequences.
+    /// sequences, input sequences and captures. The loop body returns the counters and carried
+    /// values of the next step, then the result sequences.
     pub(crate) graph: Graph,
     /// The new id of each node of the scan's body.
     pub(crate) numbers: Vec<NodeId>,

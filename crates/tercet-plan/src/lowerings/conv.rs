@@ -15,7 +15,8 @@
 //! Integer convolutions are decomposed. If the rows of 16-bit results do not start at whole words,
 //! results are computed in F32 and rounded by a separate kernel.
 //!
-//! Next: `conv/windows.rs` for window sizes, `conv/kernels.rs`, `int8_conv/winograd.rs`, `conv/coop.rs`.
+//! Next: `conv/windows.rs` for window sizes, `conv/kernels.rs` for the kernels, `conv/coop.rs` for
+//! cooperative matrices.
 
 mod coop;
 mod kernels;
@@ -486,7 +487,7 @@ impl ConvEpilogueArgs {
         }
     }
 
-    /// True if the activation needs the library fragments of longer functions.
+    /// True if the activation function needs library fragments, as GELU does.
     fn activation(&self) -> bool {
         let short = [UnaryFn::Relu, UnaryFn::Relu6].map(|f| activation_code(Some(f)));
         self.consts[1] > 0 && !short.contains(&Some(self.consts[1]))

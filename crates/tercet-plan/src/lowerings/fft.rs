@@ -1,13 +1,13 @@
 //! Lowering of `Fft`, `RFft`, `IRFft` and `Stft` for lengths that fit a workgroup and have prime
 //! factors of at most 7. Real transforms support twice these lengths. Rewrite rules reduce other
-//! lengths to these.
+//! lengths to supported lengths.
 //!
 //! The algorithm is the Stockham FFT (1966) in registers and shared memory. Each thread applies one
 //! radix to several elements of a row; between radices, rows are exchanged through shared memory.
 //! The length determines the radices, the elements per thread and the rows per workgroup, so
-//! kernels are generated per length (`codegen.rs`). Real transforms pack two reals into one complex
-//! number; the conversion is fused into the load or store. STFT frames are read directly from the
-//! signal.
+//! kernels are generated per length (`fft/text.rs`). Real transforms pack two reals into one
+//! complex number; the conversion is fused into the load or store. STFT frames are read directly
+//! from the signal.
 
 mod text;
 

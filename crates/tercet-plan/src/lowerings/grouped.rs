@@ -1,9 +1,9 @@
 //! Lowering of `GroupedMatMul` and `DequantGroupedMatMul`: each row times the matrix selected by
 //! its index (experts).
 //!
-//! A few rows are multiplied separately (`matmul/expert_gemv.rs`). More rows are first sorted by matrix,
-//! so that neighbors share one. If rows of 16-bit results share words, results are computed in 32
-//! bits and packed.
+//! A few rows are multiplied separately (`matmul/expert_gemv.rs`). If there are more rows, they are
+//! first sorted by matrix, so that adjacent rows share a matrix. If rows of 16-bit results share
+//! words, results are computed in 32 bits and packed.
 
 use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Scheme, Support};
 

@@ -174,7 +174,7 @@ pub(crate) fn lower_fused(
         Some(FusedEpilogue::Gate(_)) | None => 0,
     };
     let y = e.result(port)?;
-    // If `last` is a norm, later matmuls absorb it and do not read its view.
+    // If `last` is a norm, later matmuls compute it as prologue and do not read its view.
     (0..last.outputs.len()).for_each(|port| e.forward(port, y.clone()));
     e.with_op(fused.product, |e| {
         let norm = fused.norm.map(|of| norm::prologue(e, of)).transpose()?;

@@ -326,8 +326,8 @@ pub(crate) fn prologue(e: &mut LoweringCtx<'_>, of: Value) -> Result<NormPrologu
     })
 }
 
-/// Emits the norm of a matmul prologue as a separate step. If `to` is given, it also writes a
-/// rounded copy when the kernel supports it ([`LoweringCtx::rounded`]).
+/// Emits the norm of a matmul prologue as a separate step. If `to` is given, the norm kernel also
+/// writes a rounded copy, if it supports that ([`LoweringCtx::rounded`]).
 pub(crate) fn rows(
     e: &mut LoweringCtx<'_>,
     norm: &NormPrologue,

@@ -130,7 +130,7 @@ const MIN_ROWS_FOR_SHARING: usize = 256;
 /// by all workgroups, step by step.
 const MAX_CACHED_WEIGHTS: usize = 1 << 14;
 
-/// Maximum number of steps of each shape branch with one dispatch per step. The last one is the
+/// Maximum number of steps of each shape branch with one dispatch per step. The last number is the
 /// overall limit.
 const STEPS: [u32; 5] = [8, 32, 128, 512, 2048];
 
@@ -143,7 +143,7 @@ struct RecurrenceLayer {
     reverse: bool,
     /// Input gates, weights, bias, initial h and initial c. Cells without c get a dummy slot.
     operands: [SlotView; 5],
-    /// Results in F32, as are the final states (h, then c).
+    /// The results and the final states (h, then c), all in F32.
     y: SlotView,
     states: SlotView,
     size: usize,

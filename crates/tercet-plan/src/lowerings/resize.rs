@@ -59,7 +59,7 @@ struct ResizePlanes {
 
 impl ResizePlanes {
     /// Merges the axes before the first resized one, if their strides allow it and planes of the
-    /// result start at whole words. Otherwise a single plane.
+    /// result start at whole words. Otherwise the operand is a single plane.
     fn new(
         e: &mut LoweringCtx<'_>,
         x: &SlotView,

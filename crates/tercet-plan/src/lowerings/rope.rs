@@ -1,5 +1,5 @@
-//! Lowering of rotary position embedding (RoPE) on strided views. If a cache update is its only
-//! reader, it writes directly to the cache (`RopeUpdate` of `fusions`).
+//! Lowering of rotary position embedding (RoPE) on strided views. If a cache update is the only
+//! reader of a RoPE, the RoPE kernel writes directly to the cache (`RopeUpdate` of `fusions`).
 //!
 //! Next: `rope/append.rs` for queries, keys and values of the same tokens in one step.
 

@@ -137,7 +137,7 @@ impl RowLayout {
         let whole = starts.all(|a| tape.is_multiple(self.strides[a], per))
             && tape.is_multiple(self.offset, per)
             && tape.is_multiple(self.len, per);
-        // Kernels clamp reads to the last vector of a row, so there must be one.
+        // Kernels clamp reads to the last vector of a row, so a row must have a vector.
         let some = self.len.known().is_some_and(|n| n > 0) && self.bounds.rows > 0;
         (dense && whole && some).then_some(per)
     }
@@ -198,7 +198,7 @@ pub(crate) fn lanes(dtype: DType) -> u32 {
     (4 / dtype.size_bytes().min(4)) as u32
 }
 
-/// Product of dimensions. If it overflows, it is larger than any slot.
+/// Product of dimensions. If the product overflows, it becomes a number larger than any slot.
 pub(crate) fn product(dims: &[Dim]) -> Dim {
     let product = dims.iter().try_fold(Dim::Known(1), |p, d| p.checked_mul(d));
     product.unwrap_or(Dim::Known(usize::MAX))

@@ -3,7 +3,8 @@
 //! The reference adds `exp((logit - max) / temperature)` in f64, from the largest logit on. The
 //! kernels sort rows as for `TopK` and use fixed-point weights, so that sums are exact in any
 //! order. A draw differs from the reference only if the random number is very close to the border
-//! between two tokens. The distance is about 2^-45 per logit, relative to a total of at least 1.
+//! between two tokens. Very close means within about 2^-45 per logit, relative to a total weight of
+//! at least 1.
 
 use tercet_ir::ops::{Op, Sample};
 use tercet_ir::{CompileError, Node, OpKind};

@@ -248,8 +248,8 @@ pub(super) fn nd_keys(
     Ok(keys)
 }
 
-/// For each slice and one more: the rank of its first update. Computed only for long slices; with
-/// short slices, each element searches by itself.
+/// For each slice and one more: the rank of its first update. These ranks are computed only for
+/// long slices; with short slices, the thread of each element searches by itself.
 fn starts(
     e: &mut LoweringCtx<'_>,
     sorted: &SortedRows,

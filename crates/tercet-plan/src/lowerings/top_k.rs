@@ -398,8 +398,8 @@ pub(crate) fn fits_rank_kernel(len: usize) -> bool {
     len <= MAX_RANK_ROW
 }
 
-/// The first elements of short F32 rows `x` in order. Depending on `of`, they are taken from the
-/// softmax of `x`, and normalized to sum 1 (mixture-of-experts router).
+/// The first elements of short F32 rows `x` in order. Depending on `of`, the elements are taken
+/// from the softmax of `x`, and normalized to sum 1 (mixture-of-experts router).
 pub(crate) fn lower_choice(
     e: &mut LoweringCtx<'_>,
     node: &Node,

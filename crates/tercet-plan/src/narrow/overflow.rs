@@ -59,7 +59,8 @@ impl IntRanges {
         self.ranges.get(&v).copied().unwrap_or(FULL)
     }
 
-    /// Records the range of a node's first result; `true` if it may leave I32.
+    /// Records the range of a node's first result; `true` if the result may be outside the I32
+    /// range.
     pub(super) fn may_overflow(&mut self, graph: &Graph, node: &Node, result: Value) -> bool {
         let dtype = graph.ty(result).dtype;
         let range = match self.range(graph, node) {
@@ -327,7 +328,8 @@ impl OverflowSteps {
         self.compare(CompareFn::Lt, x, zero)
     }
 
-    /// Adds the condition under which `y = op(x)` left I32; `from` is the dtype of the operands.
+    /// Adds the condition under which `y = op(x)` is outside the I32 range; `from` is the dtype of
+    /// the operands.
     fn check(&mut self, op: &ScalarOp, from: DType, x: &[MapArg], y: MapArg) {
         use BinaryFn::{And, Or, Xor};
         let flag = match op {
@@ -350,7 +352,7 @@ impl OverflowSteps {
             }
             ScalarOp::Binary(BinaryFn::Pow) => self.power(x[0], x[1]),
             ScalarOp::Binary(BinaryFn::Shl | BinaryFn::Shr) => {
-                // Counts are modulo 64 in I64, and modulo 32 in I32.
+                // Shift counts are taken modulo 64 in I64, and modulo 32 in I32.
                 let (mask, half) = (self.int(63), self.int(32));
                 let count = self.binary(And, x[1], mask);
                 let far = self.compare(CompareFn::Ge, count, half);
@@ -406,7 +408,8 @@ impl OverflowSteps {
         self.binary(BinaryFn::And, has_factor, wrong)
     }
 
-    /// Whether `|a|^b` exceeds I32, for `b > 1`. `(-2)^31` is the only power at the lower border.
+    /// Whether `|a|^b` exceeds I32, for `b > 1`. `(-2)^31` is the only power that equals the least
+    /// I32.
     fn power(&mut self, a: MapArg, b: MapArg) -> MapArg {
         use BinaryFn::And;
         let to_float = ScalarOp::Cast(DType::F32);
@@ -775,11 +778,11 @@ mod tests {
         ];
         for row in rows {
             let x = Tensor::from_slice(&[row.len()], row).unwrap();
-            // Partial sums of a scan are results too.
+            // All partial sums of a scan are results, so an overflow of any of them is marked.
             check("cum_sum", &[x.clone()], &|g, x| g.cum_sum(x[0], 0));
             check("sum", &[x], &|g, x| g.reduce_sum(x[0], &[0], false));
         }
-        // The check of products is approximate: it also refuses those just below 2^31.
+        // The check of products is approximate: it also marks products just below 2^31.
         for row in [
             &[1, 2, 3, -4][..],
             &[65_536, 32_000],

@@ -81,8 +81,8 @@ pub(crate) fn expression(op: &ScalarOp, from: DType, to: DType, args: &[&str]) -
     }
 }
 
-/// Fast expression of a float step, which sets `doubt` if the result may be wrong. `None` if there
-/// is none.
+/// Fast expression of a float step, which sets `doubt` if the result may be wrong. `None` if the
+/// step has no fast version.
 pub(crate) fn quick(op: &ScalarOp, dtype: DType, args: &[&str]) -> Option<StepSource> {
     // F16 has fast versions of the other functions.
     let is_wide = matches!(dtype, DType::F32 | DType::BF16);

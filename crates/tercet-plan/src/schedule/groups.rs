@@ -7,11 +7,11 @@
 //!
 //! The default runs steps with few dependencies early, and their results stay in memory until they
 //! are used. Examples are weights cast for the backward pass, and values recomputed from
-//! checkpoints. If this takes much memory, steps with large results are deferred to groups near
-//! their position in the graph. A chain of deferred steps may add groups. Deferral is accepted if
-//! it saves an eighth of the memory, or a 32nd if it adds no groups. Dequantization of weights is
-//! not deferred: `emit/dequant_schedule.rs` determines its group, and it comes last within this
-//! group.
+//! checkpoints. If the results of early steps take much memory, steps with large results are
+//! deferred to groups near their position in the graph. A chain of deferred steps may add groups.
+//! Deferral is accepted if it saves an eighth of the memory, or a 32nd if it adds no groups.
+//! Dequantization of weights is not deferred: `emit/dequant_schedule.rs` determines its group, and
+//! it comes last within this group.
 
 use std::collections::{BTreeMap, HashMap};
 

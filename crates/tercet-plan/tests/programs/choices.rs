@@ -85,7 +85,7 @@ fn arms_may_share_memory_only_where_no_run_plays_both() {
     assert!(side_by_side(&[few, more], &[(1, 0)], &[(0, 1)]));
     assert!(side_by_side(&[few, more], &[(0, 0)], &[(1, 2)]));
     assert!(!side_by_side(&[few, more], &[(0, 0)], &[(1, 1)]));
-    // Nested switches: a single pair of exclusive branches is enough.
+    // With nested switches, two steps exclude each other if a single pair of their branches does.
     assert!(side_by_side(
         &[few, more],
         &[(0, 0), (1, 0)],

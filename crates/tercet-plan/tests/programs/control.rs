@@ -29,8 +29,8 @@ impl Memory<'_> {
         (self.random >> 16) % n
     }
 
-    /// Executes a list with random decisions. Returns an error if a step reads data of another
-    /// slot.
+    /// Executes a control-flow list, with random values of predicates. Returns an error if a step
+    /// reads data of another slot.
     fn play(&mut self, flow: &[ControlFlowGraph]) -> Result<(), String> {
         for part in flow {
             match part {

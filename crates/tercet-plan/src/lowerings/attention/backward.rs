@@ -63,8 +63,8 @@ crate::params! {
     }
 }
 
-/// A SPIR-V module of the backward shader. Takes the access modes of the arguments after operands,
-/// statistics, mask and lengths.
+/// A SPIR-V module of the backward shader. The macro takes the access modes of the arguments after
+/// operands, statistics, mask and lengths.
 macro_rules! module {
     ($name:literal, $($more:expr),*) => {
         TypedKernel::spirv(

@@ -248,7 +248,7 @@ fn lower_grad(
     Ok(())
 }
 
-/// Emits the F32 fallback kernels for the remaining KV heads.
+/// Emits the F32 fallback kernels for the KV heads that split-F16 cannot represent.
 fn emit_fallback(
     e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
@@ -292,7 +292,7 @@ fn emit_fallback(
 }
 
 /// Splits queries, keys, values and `dy` into F16 pairs. The backward kernels for queries and for
-/// keys share the result.
+/// keys share these pairs.
 fn split(
     e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,

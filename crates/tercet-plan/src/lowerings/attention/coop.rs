@@ -96,7 +96,7 @@ pub(super) static CONVERT_F16: TypedKernel<AttentionCoopParams> = module!("atten
 pub(super) static LSE_F16: TypedKernel<AttentionCoopParams> =
     module!("attention_coop_lse_f16", ArgAccess::Write);
 
-/// With the log-sum-exp as second result; softmax weights are converted.
+/// With the log-sum-exp as second result; softmax weights are converted to matmul operands.
 pub(super) static CONVERT_LSE_F16: TypedKernel<AttentionCoopParams> =
     module!("attention_convert_lse_f16", ArgAccess::Write);
 
@@ -105,7 +105,7 @@ pub(super) static CONVERT_LSE_F16: TypedKernel<AttentionCoopParams> =
 pub(super) static PAIRS: TypedKernel<AttentionCoopParams> =
     module!("attention_halves_f32", ArgAccess::Write);
 
-/// F32 on split-F16; softmax weights are converted.
+/// F32 on split-F16; softmax weights are converted to matmul operands.
 pub(super) static CONVERT_PAIRS: TypedKernel<AttentionCoopParams> =
     module!("attention_halves_convert_f32", ArgAccess::Write);
 
@@ -117,7 +117,8 @@ pub(super) static LSE_PAIRS: TypedKernel<AttentionCoopParams> = module!(
     ArgAccess::Write
 );
 
-/// F32 on split-F16 with the log-sum-exp as additional result; softmax weights are converted.
+/// F32 on split-F16 with the log-sum-exp as additional result; softmax weights are converted to
+/// matmul operands.
 pub(super) static CONVERT_LSE_PAIRS: TypedKernel<AttentionCoopParams> = module!(
     "attention_halves_convert_lse_f32",
     ArgAccess::Write,
@@ -132,7 +133,8 @@ pub(super) static LSE_SCALED: TypedKernel<AttentionCoopParams> = module!(
     ArgAccess::Write
 );
 
-/// BF16 as scaled F16 with the log-sum-exp as additional result; softmax weights are converted.
+/// BF16 as scaled F16 with the log-sum-exp as additional result; softmax weights are converted to
+/// matmul operands.
 pub(super) static CONVERT_LSE_SCALED: TypedKernel<AttentionCoopParams> = module!(
     "attention_halves_convert_lse_bf16",
     ArgAccess::Write,

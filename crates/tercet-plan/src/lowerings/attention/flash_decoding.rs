@@ -122,8 +122,8 @@ impl FlashDecodeSplit {
         let able = |cut: &FlashDecodeSplit| {
             cut.shared_bytes() <= caps.workgroup_bytes && cut.threads() <= caps.max_workgroup
         };
-        // Larger parts need less combining. If they leave compute units idle, smaller parts are
-        // tried.
+        // Larger parts need less combining. If large parts leave compute units idle, smaller parts
+        // are tried.
         let all = [[8, 2], [8, 1], [4, 1], [2, 1]].map(of);
         let fit: Vec<FlashDecodeSplit> = all.into_iter().filter(able).collect();
         let enough = |cut: &&FlashDecodeSplit| {

@@ -144,8 +144,8 @@ fn splits(e: &LoweringCtx<'_>, p: &AttentionProblem<'_>) -> Result<usize, Compil
     Ok(wanted.min(blocks).clamp(1, MAX_SPLITS))
 }
 
-/// True if the key count suits this kernel: split over several workgroups, or processed by a single
-/// one.
+/// True if the key count suits this kernel: the keys are split over several workgroups, or few
+/// enough for a single one.
 fn has_few_keys(e: &LoweringCtx<'_>, p: &AttentionProblem<'_>) -> Result<bool, CompileError> {
     if splits(e, p)? == 1 {
         return Ok(single_query::ranges(e, p)?[1] == 1);

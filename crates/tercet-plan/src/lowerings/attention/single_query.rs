@@ -1,6 +1,6 @@
 //! Single-query attention without mask operand: 256 threads per query head, or several workgroups
-//! with a range of keys each. With ranges, query heads of one KV head share a workgroup if they
-//! fit.
+//! with a range of keys each. With several key ranges, query heads of one KV head share a workgroup
+//! if they fit.
 
 use tercet_ir::ops::MaskKind;
 use tercet_ir::{CompileError, DType, Dim};

@@ -1,6 +1,6 @@
 //! Split-KV for attention on cooperative matrices. If there are fewer row tiles than the device can
-//! run workgroups, several workgroups share the keys of a tile. `attention_join.wgsl` combines
-//! their results.
+//! run workgroups, several workgroups share the keys of a tile. `attention_join.wgsl` combines the
+//! results of these workgroups.
 //!
 //! The sizes of a run determine the number of parts. With one part, the kernels for whole key
 //! sequences run.
@@ -32,7 +32,7 @@ pub(super) static PAIRS: TypedKernel<AttentionCoopParams> = module!(
     ArgAccess::Write
 );
 
-/// F32 on split-F16; softmax weights are converted.
+/// F32 on split-F16; softmax weights are converted to matmul operands.
 pub(super) static CONVERT_PAIRS: TypedKernel<AttentionCoopParams> = module!(
     "attention_halves_convert_parts_f32",
     ArgAccess::Write,
@@ -104,7 +104,8 @@ fn in_parts(
     parts: SymInt,
 ) -> Result<(), CompileError> {
     let [tile_rows, _] = tiling.rows();
-    // Groups times parts do not exceed the number of concurrent workgroups.
+    // The number of row tiles times the number of parts does not exceed the number of concurrent
+    // workgroups.
     let slots = tiling.resident_workgroups(e.caps) * tile_rows as usize;
     let sums = e.temp(DType::F32, &[slots, p.value_dim].map(Dim::Known))?;
     let stats = e.temp(DType::F32, &[slots, 2].map(Dim::Known))?;

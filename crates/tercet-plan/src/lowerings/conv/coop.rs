@@ -109,8 +109,8 @@ impl CoopConv {
         if m < MIN_FRAGMENT_DIM || k < MIN_FRAGMENT_DIM || taps > MAX_TAPS {
             return Ok(None);
         }
-        // If windows are single elements, the input is B itself. If its rows are not word-aligned,
-        // gathering may still be faster.
+        // If windows are single elements, the input is B itself. If the rows of the input are not
+        // word-aligned, gathering may still be faster.
         let are_rows = c.windows.are_elements() && c.x.layout.is_contiguous();
         let is_whole = c.windows.count.known().is_some_and(|n| n.is_multiple_of(8));
         let ways: &[bool] = match (are_rows, is_whole) {

@@ -34,8 +34,8 @@ pub(crate) static TRANSPOSES: Lowering = Lowering {
     lower,
 };
 
-/// Maximum product of the strides for the implicit GEMM; all but one of that number of gathered
-/// taps are 0.
+/// Maximum product of the strides for the implicit GEMM. Of as many gathered taps as this product,
+/// all but one are 0.
 const MAX_SPREAD: usize = 4;
 
 /// Minimum channels per group that justify a matmul with columns.
@@ -104,8 +104,8 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// Emits an implicit GEMM on cooperative matrices. Returns false if the device lacks them, or they
-/// do not support the sizes.
+/// Emits an implicit GEMM on cooperative matrices. Returns false if the device lacks cooperative
+/// matrices, or if they do not support the sizes.
 fn emit_implicit_gemm(
     e: &mut LoweringCtx<'_>,
     op: &ConvTranspose,

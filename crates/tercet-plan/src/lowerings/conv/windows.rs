@@ -67,7 +67,7 @@ pub(in crate::lowerings) fn known(dim: &Dim) -> usize {
     n.unwrap_or_else(|| unreachable!("invariant: kernel sizes are known"))
 }
 
-/// Product of dimensions. If it overflows, it is larger than any slot.
+/// Product of dimensions. If the product overflows, it becomes a number larger than any slot.
 pub(in crate::lowerings) fn product(dims: &[Dim]) -> Dim {
     crate::lowerings::rows::product(dims)
 }
@@ -115,8 +115,8 @@ impl GpuConvWindows {
         [self.axes as u32, d, h, w]
     }
 
-    /// Parameter block for windows on `x [N, C, ..]`. Parameters that only convolutions use are 0
-    /// or 1.
+    /// Parameter block for windows on `x [N, C, ..]`. Parameters that only convolutions use are set
+    /// to 0 or 1.
     pub(in crate::lowerings) fn params(
         &self,
         e: &mut LoweringCtx<'_>,

@@ -122,8 +122,8 @@ impl CoopGemmTiling {
     }
 
     /// The tail of tile columns for which this tiling should use split-K. The autotuning table may
-    /// specify it, as in `128x128x32/64x64:tail26x2`. Otherwise the cost model decides whether it
-    /// saves time.
+    /// specify the tail, as in `128x128x32/64x64:tail26x2`. Otherwise the cost model decides
+    /// whether a tail saves time.
     pub fn tail(
         &self,
         caps: &DeviceCaps,
@@ -299,8 +299,8 @@ impl<'a> CoopGemmWork<'a> {
         }
     }
 
-    /// Cost of a GEMM in multiply-adds at rate 1. The busiest compute unit determines it: its tiles
-    /// run concurrently up to full occupancy, then in further waves.
+    /// Cost of a GEMM in multiply-adds at rate 1. The busiest compute unit determines the cost: its
+    /// tiles run concurrently up to full occupancy, then in further waves.
     fn cost(&self, t: &CoopGemmTiling, rate: TileThroughput) -> f64 {
         let rates = &self.device.rates.matrices;
         let start = match t.splits {

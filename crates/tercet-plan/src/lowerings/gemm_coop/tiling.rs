@@ -39,8 +39,8 @@ pub struct CoopGemmTiling {
     /// Tile rows per band; the tiles of a band run close to each other in time, so that they share
     /// cached operands.
     pub band: u32,
-    /// Split-K factor: parts of `k` that separate workgroups accumulate. If it is above 1, another
-    /// kernel adds the parts.
+    /// Split-K factor: parts of `k` that separate workgroups accumulate. If the factor is above 1,
+    /// another kernel adds the parts.
     pub splits: u32,
     /// Parts of `k` that the subgroups of a workgroup accumulate in parallel and add before the
     /// store. Prepacked weights only.

@@ -164,8 +164,8 @@ impl FusedBody {
         Some(())
     }
 
-    /// Appends a row softmax or log-softmax in F32. `None` if it reads a step with a different
-    /// index map.
+    /// Appends a row softmax or log-softmax in F32. `None` if the softmax reads an earlier step
+    /// with another index map.
     ///
     /// A row of only `-inf` gives zeros (or `-inf` for log-softmax): the maximum is not subtracted,
     /// and the sum counts as one.

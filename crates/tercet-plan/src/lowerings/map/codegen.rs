@@ -267,8 +267,8 @@ pub(super) enum ArithmeticMode {
     Exact,
     /// Fast; uncertain results are flagged and computed again exactly.
     Fast,
-    /// Like `Quick`, but with native sums and products, which may flush subnormal numbers. Only
-    /// used for reductions, whose tolerance covers this.
+    /// Like `Quick`, but with native sums and products, which may flush subnormal numbers. This
+    /// mode is only used for reductions, whose tolerance covers flushed numbers.
     Native,
 }
 

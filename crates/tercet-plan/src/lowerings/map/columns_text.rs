@@ -87,7 +87,7 @@ impl ColumnKernelSource<'_> {
         }
     }
 
-    /// Buffer and offset of sum `i`. In a shared buffer it follows the previous sums, each of
+    /// Buffer and offset of sum `i`. In a shared buffer, sum `i` follows the previous sums, each of
     /// `columns` columns by `strips` strips.
     fn target(&self, i: usize, strips: &str, columns: &str) -> (usize, String) {
         match (self.single_buffer, i) {

@@ -198,7 +198,8 @@ impl CoordinateGroups {
         }
     }
 
-    /// Access of an operand in the kernel. Its strides and offset are appended to `words`.
+    /// Access of an operand in the kernel. The strides and the offset of the operand are appended
+    /// to `words`.
     pub(super) fn read(
         &self,
         e: &mut LoweringCtx<'_>,

@@ -20,7 +20,7 @@ pub(in crate::lowerings) struct ExpertStack<'a> {
     pub(in crate::lowerings) columns: Dim,
 }
 
-/// Whether the kernels support rows `x` `[rows, k]` times such matrices.
+/// Whether the kernels support rows `x` `[rows, k]` times matrices of this stack.
 pub(in crate::lowerings) fn supports_keyed(
     e: &mut LoweringCtx<'_>,
     x: &SlotView,

@@ -104,7 +104,7 @@ pub(super) fn floats(
     {
         let rounding = ReducedPrecisionMatMul::new(e, p, to)?;
         let product = &rounding.product;
-        // The other kernels require a residual of the row dtype.
+        // Only the kernels on cooperative matrices take 16-bit rows with an F32 residual.
         if CoopMatMul::new(e, product, sums)?.is_some() {
             rounding.emit(e);
             let problem = LargeMGemm {

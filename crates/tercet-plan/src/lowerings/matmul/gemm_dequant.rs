@@ -3,8 +3,8 @@
 //!
 //! A 16-bit matmul rounds its operands and results anyway; rounding the dequantized weights to 16
 //! bits adds an error of the same size. F16 cannot hold large numbers and has few bits for tiny
-//! ones. If the scales of a parameter are outside the F16 range, which is checked when it is set,
-//! runs use another branch.
+//! ones. If the scales of a parameter are outside the F16 range, runs use another shape branch. The
+//! scales are checked when the parameter is set.
 
 use tercet_ir::{CompileError, DType};
 

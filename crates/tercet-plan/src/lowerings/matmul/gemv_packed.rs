@@ -79,7 +79,7 @@ pub(super) struct RegisterGemv {
     columns: u32,
     /// Number of passes of a thread group over its part of each column.
     rounds: u32,
-    /// Number of times that a workgroup processes `columns`.
+    /// Number of batches of `columns` columns that a workgroup processes.
     batches: u32,
     /// Columns in flight per thread group.
     depth: u32,
@@ -91,8 +91,8 @@ impl RegisterGemv {
     /// The configuration with the activation row as int8 limbs, for weights with `groups` groups
     /// per piece. `narrow` tells that all bits of a quantized value are adjacent. For weights of up
     /// to 6 bits, int8 limbs take fewer instructions per weight than floats, but converting the row
-    /// takes about 1 us. For 8-bit weights they are not faster. `None` if `k` is unknown or shared
-    /// memory is too small.
+    /// takes about 1 us. For 8-bit weights, int8 limbs are not faster than floats. `None` if `k` is
+    /// unknown or shared memory is too small.
     pub(super) fn integers(
         e: &LoweringCtx<'_>,
         p: &MatMulProblem,

@@ -372,12 +372,12 @@ fn with_norm_before(
     p.with_rows(e, &rows)
 }
 
-/// Norm prologue and gate epilogue that a kernel absorbs.
+/// Norm prologue and gate epilogue that a kernel can fuse.
 #[derive(Clone, Copy)]
 pub(super) struct FusedOps {
     pub(super) norm: bool,
     pub(super) gate: bool,
-    /// The dtype that matmuls with this number of rows may cast them to.
+    /// The dtype that matmuls may cast their rows to, for this number of rows.
     pub(super) rounds: Option<DType>,
 }
 
@@ -388,7 +388,7 @@ impl FusedOps {
         rounds: None,
     };
 
-    /// Large-M kernels absorb neither prologue nor epilogue.
+    /// Large-M kernels fuse neither prologue nor epilogue.
     fn none(e: &LoweringCtx<'_>, p: &MatMulProblem) -> FusedOps {
         FusedOps {
             rounds: reduced_precision::dtype_of(e, p),
@@ -396,8 +396,8 @@ impl FusedOps {
         }
     }
 
-    /// Emits a matmul with such a kernel, and the remaining prologue and epilogue as separate
-    /// steps.
+    /// Emits a matmul with a kernel, and what the kernel cannot fuse of prologue and epilogue as
+    /// separate steps.
     fn emit(
         self,
         e: &mut LoweringCtx<'_>,
@@ -434,7 +434,8 @@ fn through_f32(
     y: &SlotView,
     emit: impl FnOnce(&mut LoweringCtx<'_>, &SlotView) -> Result<(), CompileError>,
 ) -> Result<(), CompileError> {
-    // The row count is always zero. The slots are then shorter than a vector load of some kernels.
+    // In this case, the row count is always zero. With zero rows, the slots are shorter than a
+    // vector load of some kernels.
     if e.bound(&p.m)? == 0 {
         return Ok(());
     }

@@ -144,8 +144,8 @@ impl MatMulOperand {
 }
 
 /// A matmul problem `y[z, i, j] = f(sum_k a[z, i, k] b[z, k, j] + bias[j])` with dense `y`. With a
-/// single right matrix, it may absorb a norm of `a`, a gate that halves the columns of `y`, and the
-/// sum with a residual.
+/// single right matrix, the problem may include a norm of `a`, a gate that halves the columns of
+/// `y`, and the sum with a residual.
 #[derive(Clone, Debug)]
 pub(super) struct MatMulProblem {
     pub(super) batch: Vec<Dim>,
@@ -303,8 +303,8 @@ impl MatMulProblem {
         }
     }
 
-    /// True if no operand shares a slot with another one. Kernels that bind slots under several
-    /// types require this.
+    /// True if no operand shares a slot with another one. Kernels that bind operands under several
+    /// types require unshared slots.
     pub(super) fn is_apart(&self) -> bool {
         let mut added = self.bias.iter().chain(&self.residual);
         let slots = [self.a.slot, self.b.slot];

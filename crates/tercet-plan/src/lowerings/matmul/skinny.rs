@@ -1,11 +1,11 @@
 //! Skinny GEMM: two to eight rows times weights, on mma-style F16 fragments.
 //!
 //! Drivers do not report the register layout of matrix fragments; the probe in
-//! [`lanes`](crate::lanes) verifies it. With the expected layout, weights go from memory to
-//! registers without staging, and each is dequantized once for all rows. The header of
+//! [`lanes`](crate::lanes) verifies the expected layout. With the expected layout, weights go from
+//! memory to registers without staging, and each is dequantized once for all rows. The header of
 //! `shaders/vulkan/include/few_rows_common.glsl` has the formulas. If a workgroup has few columns,
-//! rows are held in registers. If it has many, rows are staged through shared memory
-//! (`skinny_shared_mem.rs`), which leaves the registers to weights.
+//! rows are held in registers. If a workgroup has many columns, rows are staged through shared
+//! memory (`skinny_shared_mem.rs`), which leaves the registers to weights.
 
 use tercet_ir::{CompileError, DType, Dim, Scheme};
 

@@ -4,7 +4,7 @@
 //! `split_blocks.wgsl` splits both operands, once for all matmuls that read them;
 //! `gemm_pairs_f32.comp` multiplies them. A tile with a large value range would lose accuracy
 //! compared to F32. Such tiles, and tiles with non-finite values, are detected on the device. The
-//! portable F32 tiles compute them from the original operands.
+//! portable F32 kernel computes such tiles from the original operands.
 
 use tercet_ir::{CompileError, DType, Dim};
 
@@ -88,7 +88,7 @@ static REST: EpilogueKernels = EpilogueKernels {
 };
 
 /// Rows and columns that share a scale (`BLOCK`), and the size of their pairs in 32-bit words
-/// (`BLOCK_LEN`). As in the shaders.
+/// (`BLOCK_LEN`). Both numbers equal those of the shaders.
 const BLOCK: u32 = 64;
 const BLOCK_LEN: u64 = 4096;
 /// Rows and columns of the F32 fallback tiles: 16 x 16 threads with 8 x 8 sums each.

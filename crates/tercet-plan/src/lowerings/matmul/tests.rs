@@ -1,4 +1,4 @@
-//! Tests that all WGSL of matmuls is valid, and of the kernels selected per size.
+//! Tests that all WGSL of matmuls is valid, and tests of the kernels selected per size.
 
 use std::collections::HashSet;
 
@@ -365,7 +365,8 @@ fn rows_of_prompts_are_rounded_where_that_was_asked_for() {
         assert!(matrices, "{scheme:?}: {rounded:?}");
         assert!(!has(&exact, "matmul_narrow_rows"), "{scheme:?}: {exact:?}");
     }
-    // Weights of another 16-bit type, and devices without cooperative matrices.
+    // Rows are not rounded if the weights have another 16-bit type, or if the device lacks
+    // cooperative matrices.
     let other = program(Scheme::BF16, Some(DType::F16), &h200);
     let exact = program(Scheme::BF16, None, &h200);
     assert_eq!(other.to_string(), exact.to_string());
@@ -392,7 +393,7 @@ fn two_dozen_rows_are_laid_out_or_taken_in_blocks_of_eight() {
     };
     let h200 = DeviceCaps::h200();
     assert!(kernel(Scheme::Q4K, &h200).contains("few_rows_laid_q4_k"));
-    // Formats without kernels for prepacked rows.
+    // These weight formats have no kernels with prepacked rows.
     let all = [
         (Scheme::Q5K, &h200),
         (Scheme::Q4K, &DeviceCaps::browser()),

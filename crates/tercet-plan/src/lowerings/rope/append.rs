@@ -110,8 +110,8 @@ pub(crate) struct RopeAppend {
 }
 
 impl RopeAppend {
-    /// The step for a fusion group. Allocates the views of its results, whichever kernel writes
-    /// them.
+    /// The step for a fusion group. Allocates the results of the group, which the fused or the
+    /// separate kernel writes.
     ///
     /// # Errors
     /// The errors of [`LoweringCtx::temp`] and [`LoweringCtx::dense`].

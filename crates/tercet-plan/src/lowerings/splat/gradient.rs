@@ -1,9 +1,9 @@
 //! Backward pass of rasterization: all tiles process the splats in drawing order, in chunks.
 //!
-//! Each tile has memory for its sums of each splat of a chunk. Only the splats whose footprint
-//! covers the tile are written and read. After each chunk, the sums are added per splat. The chunk
-//! length is limited so that the sums fit into [`MAX_SUM_BYTES`]. Between chunks, each pixel stores
-//! two numbers. No atomics are used.
+//! For each splat of a chunk, each tile has memory for its gradient sums. Only the splats whose
+//! footprint covers the tile are written and read. After each chunk, the sums are added per splat.
+//! The chunk length is limited so that the sums fit into [`MAX_SUM_BYTES`]. Between chunks, each
+//! pixel stores two numbers. No atomics are used.
 
 use tercet_ir::ops::splat::TILE;
 use tercet_ir::{CompileError, DType, Dim};

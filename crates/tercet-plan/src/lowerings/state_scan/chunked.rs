@@ -8,9 +8,9 @@
 //!
 //! Example: 64 heads of 64 channels with 128 states, 4096 steps. A chunk takes 64 x 64 x 128
 //! multiply-adds for its rows, once per group of heads that share them. For values and states, each
-//! head takes 64 x (64 + 2 x 128) x 64. The total of 5.4 G takes about 20 us on F16 matrices. The
-//! chunk matrices are 34 MB, written once and read twice. The remaining cost is latency: 128
-//! workgroups pass through 64 chunks of about 2 us each.
+//! head takes 64 x (64 + 2 x 128) x 64. The total of 5.4 G multiply-adds takes about 20 us on F16
+//! matrices. The chunk matrices are 34 MB, written once and read twice. The remaining cost is
+//! latency: 128 workgroups pass through 64 chunks of about 2 us each.
 
 use tercet_ir::{CompileError, DType, Dim};
 

@@ -1,7 +1,7 @@
 //! Variants of state scans: the tables of `SelectiveScan`, and of `Mamba2` and `GatedDeltaNet`.
 //!
-//! For `SelectiveScan`, the number of channels and batch entries decides; for the others, whether
-//! cooperative matrices support chunks of the sequence.
+//! For `SelectiveScan`, the number of channels and batch entries selects the variant. For the
+//! others, it depends on whether cooperative matrices support chunks of the sequence.
 
 use tercet_ir::ops::ScanSizes;
 use tercet_ir::{CompileError, DType};

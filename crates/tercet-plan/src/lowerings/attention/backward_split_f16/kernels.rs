@@ -53,7 +53,7 @@ pub(super) static SCALED_CONVERT_KEYS: TypedKernel<AttentionGradParams> = module
     ArgAccess::Write
 );
 
-/// F32 fallback for the KV heads that the kernels above skip.
+/// F32 fallback kernels for the KV heads that the split-F16 kernels skip.
 pub(super) static REST_QUERIES: TypedKernel<AttentionGradParams> = module!(
     "attention_grad_queries_rest_f32",
     ArgAccess::Write,
