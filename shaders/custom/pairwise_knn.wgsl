@@ -1,6 +1,6 @@
 // k nearest neighbors of each point from its row of distances: indices and distances, nearest
-// first. Ties select the lower index, and NaN is the farthest. Missing neighbors have index -1 and
-// distance infinity.
+// first. Ties select the lower index, and NaN is the farthest. If a point has fewer than k
+// neighbors, the missing ones have index -1 and distance infinity.
 //
 // A workgroup processes one row and finds one neighbor per pass: the smallest (key, index) greater
 // than the previous one. Keys are order-preserving integers of the distances.
@@ -59,7 +59,7 @@ fn nearest(
                 best = one;
             }
         }
-        // All threads have read the result of the previous pass.
+        // After this barrier, all threads have read the result of the previous pass.
         workgroupBarrier();
         keys[local] = best.x;
         places[local] = best.y;

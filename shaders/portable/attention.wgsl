@@ -4,8 +4,8 @@
 // A workgroup computes 16 ROWS rows of one batch entry and KV head, and up to 64 COLS columns of
 // the values. attention_common.wgsl defines rows. The workgroup iterates over the keys that any of
 // its rows attends to, 64 per step. Thread (ty, tx) of 16 x 16 owns the rows ty + 16 i with i <
-// ROWS. For these it computes the scores of the keys 4 tx + (0 .. 4), and the result columns 4 tx +
-// (0 .. 4) + 64 j with j < COLS.
+// ROWS. For these rows, the thread computes the scores of the keys 4 tx + (0 .. 4). It also
+// computes the result columns 4 tx + (0 .. 4) + 64 j with j < COLS.
 //
 // Shared memory stages 16 elements of the head dimension for q k^T, and 16 keys of the weights for
 // the product with the values. The next tile is loaded during the arithmetic of the current tile.

@@ -2,8 +2,8 @@
 //
 // A workgroup computes 64 words of a row. The flat group is row * blocks + block. Rows have the
 // same order as the partial results. There are at most 256 key ranges, and their scale factors are
-// computed once per workgroup. Four threads then share a word. Each reads every fourth range, with
-// four loads in flight.
+// computed once per workgroup. Four threads then share a word of the result. Each of them reads
+// every fourth range, with four loads in flight.
 // uses prelude.wgsl: flat_group, float_bits, lanes, word_of
 
 struct Params {

@@ -67,8 +67,8 @@ fn left_of(size: u32, at: u32) -> u32 {
     return size - min(size, at);
 }
 
-// Offset of the query of a row, in elements. The next two functions do the same for keys and
-// values.
+// Offset of the query of a row, in elements. The next two functions return the offsets of keys and
+// of values.
 fn q_start(batch: u32, head: u32, row: u32) -> u32 {
     let query_head = head * p.group + row % p.group;
     return p.q_offset + batch * p.q_batch + query_head * p.q_head + row / p.group * p.q_seq;

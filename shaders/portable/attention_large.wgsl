@@ -1,10 +1,10 @@
 // FlashAttention with tiles of 128 rows and 64 value columns: attention.wgsl for very many queries.
 // A workgroup has 128 threads. Larger tiles reuse each vector from shared memory more often.
 //
-// Thread (ty, tx) of 16 x 8 owns the rows ty + 16 i with i < 8. For these it computes the scores of
-// the keys 4 tx + (0 .. 4) and 32 + 4 tx + (0 .. 4), and the same result columns. `low` and `high`
-// name the two halves of its rows; the indices 0 and 1 name the halves of its keys and columns. The
-// algorithm is that of attention.wgsl.
+// Thread (ty, tx) of 16 x 8 owns the rows ty + 16 i with i < 8. For these rows, the thread computes
+// the scores of the keys 4 tx + (0 .. 4) and 32 + 4 tx + (0 .. 4). It also computes the result
+// columns with these indices. `low` and `high` name the two halves of a thread's rows; the indices
+// 0 and 1 name the halves of its keys and columns. The algorithm is that of attention.wgsl.
 // uses attention_common.wgsl: Four, MASK, p, scale_rows
 // uses attention_rows.wgsl: Place, add_product, add_seen_products, centers, far, four_scores, four_weights, greatest_of, is_finite, key_part, leave, limits_of, meet, place_of, put_rows, query_part, rescales, special, sums_of, total, value_part
 // uses prelude.wgsl: flat_group

@@ -47,8 +47,8 @@ const VALUE_CHUNKS: u32 = VALUE / EACH;
 const SUBSETS: u32 = 256u / VALUE_CHUNKS;
 const VALUE_TURNS: u32 = BLOCK / SUBSETS;
 
-// Partial dot products of each key, padded to a stride of 9 against bank conflicts. Later the same
-// memory holds the sums of the key subsets.
+// Partial dot products of each key, padded to a stride of 9 against bank conflicts. After the
+// scores, the same memory stores the sums of the key subsets.
 const PRODUCT_ROW: u32 = max(BLOCK * 9u, 256u * EACH);
 
 var<workgroup> query: array<vec4<f32>, ROWS * HEAD / 4u>;

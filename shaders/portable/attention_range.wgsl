@@ -1,8 +1,8 @@
 // Key range that a query attends to. Shared by the attention kernels, which declare `p` and `lens`.
 
 // Marks a value that is uniform across the workgroup. Browsers require a proof of uniformity, so
-// `pipeline.rs` of tercet-wgpu replaces this function for them. The replacement contains a barrier:
-// all threads of the workgroup must call it.
+// `pipeline.rs` of tercet-wgpu replaces this function for them. The replacement contains a barrier,
+// so all threads of the workgroup must call this function.
 fn uniform_word(x: u32) -> u32 {
     return x;
 }

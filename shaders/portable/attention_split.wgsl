@@ -5,8 +5,8 @@
 // A workgroup converts CHUNK rows of a batch entry and KV head. For queries, row r is query r /
 // group of query head head * group + r % group. All rows of a chunk share one scale s: the power of
 // two that scales the largest magnitude to between 2^13 and 2^14. Each row is written as COLS / 8
-// 16-byte words of high halves and equally many words of low halves, with zero padding. SCALE_LEN
-// words follow, and the first of them begins with the scale.
+// 16-byte words of high halves and equally many words of low halves, with zero padding. After the
+// rows of a chunk follow SCALE_LEN words, which begin with the scale.
 //
 // If the split loses precision compared to F32, all bits of the scale are set, and a fallback
 // kernel computes the head in F32. A chunk loses precision in these cases:
@@ -56,7 +56,7 @@ const UNFIT: u32 = 0xffffffffu;
 fn spread() -> u32 { return select(14u, 28u, PIECES == 1u); }
 const RANGE: u32 = 40u;
 // Scaled numbers below this threshold lose bits of their low halves. At most 1 / MOST_SMALL of the
-// elements of a chunk may be below it.
+// elements of a chunk may be below this threshold.
 fn small_is() -> f32 { return select(0.0625, 0.0000152587890625, PIECES == 1u); }
 const MOST_SMALL: u32 = 8u;
 // The exponent bits of 1.0.

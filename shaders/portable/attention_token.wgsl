@@ -4,11 +4,11 @@
 //
 // SPLITS workgroups process a query head, and each processes every SPLITS-th block of keys. A
 // workgroup has 256 threads, and 8 threads share a key and its value, 32 keys per iteration. Each
-// group of 8 accumulates with a separate maximum; the groups are combined at the end. The loads of
-// the first keys are issued before the kernel waits for its inputs. The kernel may load cache rows
-// beyond the last key, which are allocated. Rows are multiples of 16 bytes. All threads read the
-// new key and value from shared memory, so it does not matter whether the cache already contains
-// them.
+// group of 8 threads accumulates with a separate maximum; the groups are combined at the end. The
+// loads of the first keys are issued before the kernel waits for its inputs. The kernel may load
+// cache rows beyond the last key, which are allocated. Rows are multiples of 16 bytes. All threads
+// read the new key and value from shared memory, so it does not matter whether the cache already
+// contains them.
 //
 // If a head has several blocks, each workgroup stores its sums, maximum and weights in `partial`.
 // The last workgroup of a head, found with a counter, combines them in order and resets the counter

@@ -1,8 +1,8 @@
 // Causal depthwise convolution with optional SiLU: y[s] = bias + sum over k of w[k] x[s + k - TAPS
 // + 1] for each channel. The TAPS - 1 rows before x come from `first` (INITIAL = 1), from `last`
 // itself (2), or are zeros (0). With CARRY, the last TAPS - 1 rows are written to `last` for the
-// next run. If the record of a data check reports a failed run, they are not written, because
-// `last` may be a state.
+// next run. If the record of a data check reports a failed run, `last` is not written, because it
+// may be a state.
 //
 // A thread computes WIDTH channels of a step; with WIDTH = 2 they share a word. The grid covers
 // `units` words of a row, `steps` rows, then the carried rows, for each batch entry. If `last` is
@@ -68,8 +68,8 @@ fn convolved(entry: u32, step: u32, channel: u32) -> f32 {
         sum += factor * row_of(entry, step + k, channel);
     }
     if SILU == 1u {
-        // The clamp avoids exp2 overflow, so the kernel does not rely on infinities. The result is
-        // near 0 there.
+        // The clamp avoids exp2 overflow, so the kernel does not rely on infinities. For clamped
+        // arguments, the result is near 0.
         sum = sum / (1.0 + exp2(min(-LOG2_E * sum, 126.0)));
     }
     return sum;

@@ -17,8 +17,8 @@
 // follow, one per cache line.
 const CHAIN_RECORD: u32 = 64u;
 const CHAIN_STEP: u32 = 32u;
-// Iterations of the wait loop until timeout. They take several seconds, far longer than any
-// dispatch.
+// Iterations of the wait loop until timeout. These iterations take several seconds, far longer than
+// any dispatch.
 const CHAIN_TRIES: u32 = 4194304u;
 // Iterations of the wait loop between two checks of the fault record.
 const CHAIN_LOOKS: u32 = 4096u;

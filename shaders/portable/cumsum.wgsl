@@ -2,9 +2,9 @@
 // .., x[k - 1]) if p.exclusive is 1. Reversed rows have a negative stride. Numbers are 32 bits
 // wide: F32 for floats, wrapping integers otherwise. OUT is a 32-bit dtype.
 //
-// A workgroup processes 256 / THREADS rows. If rows are split into `parts`, it processes part
-// `group % parts`, `chunk` elements long; `carry` (CARRY = 1) then contains the result of all parts
-// before each part. Each of the THREADS threads of a row takes 8 elements per iteration.
+// A workgroup processes 256 / THREADS rows. If rows are split into `parts`, the workgroup processes
+// part `group % parts`, `chunk` elements long; `carry` (CARRY = 1) then contains the result of all
+// parts before each part. Each of the THREADS threads of a row takes 8 elements per iteration.
 // uses numbers.wgsl: combine, identity, number_of
 // uses prelude.wgsl: flat_group, lane_of, word_of
 // uses rows.wgsl: THREADS, group_rows, own_row, take_place, thread

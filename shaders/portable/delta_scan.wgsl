@@ -14,10 +14,10 @@
 //     o_t = (D_t S^T q_t + sum over j <= t of D_t / D_j (q_t k_j) d_j) / sqrt(N);
 //     S   = D_3 S + sum over j of D_3 / D_j k_j outer d_j.
 //
-// The threads of a column then reduce once per four steps instead of once per step. If they belong
-// to one cluster (MEETS), they reduce by shuffles without waiting for other columns; otherwise they
-// use shared memory. The terms in k, q, g and beta are the same for all columns and are computed
-// once per block. The last state is F32.
+// The threads of a column then reduce once per four steps instead of once per step. If the threads
+// of a column belong to one cluster (MEETS), they reduce by shuffles without waiting for other
+// columns; otherwise they use shared memory. The terms in k, q, g and beta are the same for all
+// columns and are computed once per block. The last state is F32.
 // uses cluster.wgsl: CLUSTER, shuffle_xor4
 // uses prelude.wgsl: flat_group, float_of, lane_of, word_of
 // uses states.wgsl: ACROSS, CHANNELS, COLUMNS, DTYPE, FOURS, LANES, LOG2_E, QUADS, STEPS, THREADS, UNITS, WIDTH, across, add_dot, channels, enter, first_row, first_value, fours_from, gather, lane, leave, load_block, loaded_values, place_rows, row_stride, store_unit, value_stride, values_of

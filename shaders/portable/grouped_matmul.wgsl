@@ -1,7 +1,7 @@
 // Grouped matmul (mixture of experts): y[m, n] = sum over k of x[m, k] w[e, k, n], where e is the
 // key of row m. Rows are processed in sorted order of their keys; places[r] is the row with rank r.
 // x has arbitrary strides, y is dense. A thread writes 4 adjacent elements along n. 16-bit results
-// require an even n. Another fragment defines the weights: fill_w stages them at 16 k and 32
+// require an even n. Another fragment defines the weights: fill_w stages the weights of 16 k and 32
 // columns in shared memory, and w_quad reads 4 of them.
 //
 // A workgroup of 64 threads computes 32 columns of 32 consecutive ranks. The workgroup processes

@@ -1,6 +1,6 @@
 // Weights of `grouped_matmul.wgsl` as quantized blocks along k, with `w_row` bytes from one column
 // to the next. A thread dequantizes 4 adjacent elements along k of a column. Shared memory stores
-// them as scalars: 4 threads fill each vector that is read later.
+// the dequantized weights as scalars: 4 threads fill each vector that is read later.
 // uses grouped_matmul.wgsl: COUNT, QUADS, STEP, TILE, p
 
 @group(0) @binding(2) var<storage, read> w: array<u32>;

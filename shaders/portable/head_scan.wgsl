@@ -34,7 +34,8 @@ const SPREAD: u32 = 0u;
 // Maximum base-2 exponent of D or 1 / D.
 const RANGE: f32 = 40.0;
 
-// Double-buffered by block: steps are staged while some threads still process the previous block.
+// The staged steps are double-buffered by block: steps are staged while some threads still process
+// the previous block.
 var<workgroup> dt_of: array<vec4<f32>, 2u * FOURS>;
 var<private> next_dt: vec4<u32>;
 
@@ -191,7 +192,7 @@ fn scan_by_steps(first: u32, turn: u32) {
     }
 }
 
-// Loads the states of the workgroup's channels. `of_states` is the offset of the first one.
+// Loads the states of the workgroup's channels. `of_states` is the offset of the first state.
 fn begin(of_states: u32) {
     for (var j = 0u; j < COLUMNS; j += 1u) {
         let channel = j * ACROSS + across;

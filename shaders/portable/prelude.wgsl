@@ -72,7 +72,7 @@ fn opaque(x: f32, zero: u32) -> f32 {
 
 // True for devices whose native F16 conversions are correct, including subnormal numbers.
 // `native_ops.rs` sets this constant and enables the lines marked as native. Other devices may lack
-// these functions.
+// the native functions.
 const NATIVE_HALVES: bool = false;
 
 // F16 to F32.

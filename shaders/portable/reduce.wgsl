@@ -4,9 +4,9 @@
 //
 // reduce_units.wgsl or reduce_vectors.wgsl reduces the units of one thread.
 //
-// A workgroup processes 256 / THREADS rows. If rows are split into `parts`, it processes part
-// `group % parts`, `chunk` units long, and y receives `parts` results per row. A unit is a whole
-// word of PER elements if rows are dense and aligned, else one element.
+// A workgroup processes 256 / THREADS rows. If rows are split into `parts`, the workgroup processes
+// part `group % parts`, `chunk` units long, and y receives `parts` results per row. A unit is a
+// whole word of PER elements if rows are dense and aligned, else one element.
 // uses numbers.wgsl: identity
 // uses prelude.wgsl: BF16, flat_group, float_bits, int_bits, lanes, nan
 // uses reduce_units.wgsl or reduce_vectors.wgsl: over_units

@@ -1,6 +1,7 @@
 // Uniform random numbers in [lo, hi): lo + span u with a 24-bit u. Product and sum are rounded
-// separately, then the result is rounded to DTYPE. If this yields hi, it is replaced by `last`. A
-// thread computes the four numbers of one Philox block.
+// separately, then the result is rounded to DTYPE. If the rounded result exceeds the parameter
+// `last`, the largest number below hi, it becomes `last`. A thread computes the four numbers of one
+// Philox block.
 // uses philox.wgsl: philox
 // uses prelude.wgsl: flat_group, float_bits, lanes, opaque, round_to
 

@@ -22,7 +22,8 @@ fn take_place(index: u32) {
     thread = select(index % THREADS, index / group_rows(), ACROSS == 1u);
 }
 
-// Threads of a row that form one cluster. Results of a cluster reduction are known to all of them.
+// Threads of a row that form one cluster. All threads of a cluster receive the results of its
+// reductions.
 const ALIKE: u32 = select(min(CLUSTER, THREADS), 1u, ACROSS == 1u);
 // Clusters of a row. Shared memory exchanges one value per cluster.
 const CLUSTERS: u32 = THREADS / ALIKE;

@@ -83,7 +83,7 @@ fn weight(key: u32, greatest_key: u32) -> vec2<u32> {
     let exponent = max(1u, max((x >> 23u) & 0xffu, (greatest >> 23u) & 0xffu));
     let a = magnitude64(greatest, exponent);
     let b = magnitude64(x, exponent);
-    // maximum - x > 0. Three cases: signs differ, both positive, both negative.
+    // maximum - x > 0. The difference has three cases: signs differ, both positive, both negative.
     var d = add64(a, b);
     if (x ^ greatest) < 0x80000000u {
         if x < 0x80000000u {

@@ -3,10 +3,10 @@
 // zeros (0). The channels of a head share dt, and also `a` unless it is per state (BY_STATE).
 // Groups of `each` heads share b and c. With zero steps, the states are unchanged.
 //
-// A workgroup processes CHANNELS channels. LANES adjacent threads share a channel. Each owns every
-// LANES-th state, PER of them, so that loads are coalesced. A thread processes COLUMNS channels and
-// issues all their loads together. The tensors of the step have separate offsets and batch strides.
-// The states are F32.
+// A workgroup processes CHANNELS channels. LANES adjacent threads share a channel. Each of these
+// threads owns every LANES-th state, PER of them, so that loads are coalesced. A thread processes
+// COLUMNS channels and issues all their loads together. The tensors of the step have separate
+// offsets and batch strides. The states are F32.
 // uses halves.wgsl: two_bits
 // uses prelude.wgsl: F32, flat_group, float_of, lane_of, word_of
 // uses state_step_free.wgsl or state_step_guarded.wgsl: may_write

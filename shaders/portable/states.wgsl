@@ -85,7 +85,7 @@ fn row_floats(words: vec4<u32>, step: u32, vector: u32) -> vec4<f32> {
     } else if DTYPE != F32 {
         let shift = 16u * (row_element(step, vector) & 1u);
         let low = words.xy >> vec2<u32>(shift);
-        // Two shifts, because WGSL has no shift by 32.
+        // The shift is done in two steps, because WGSL has no shift by 32.
         let high = (words.yz << vec2<u32>(16u - shift / 2u)) << vec2<u32>(16u - shift / 2u);
         let two = low | high;
         row = vec4<f32>(two_of(two.x, DTYPE), two_of(two.y, DTYPE));

@@ -1,7 +1,7 @@
 // Top-k, block sort: the first `take` (key, index) pairs of each chunk of 1024 pairs of a row, in
 // ascending order; ties by index. Chunks that extend beyond the row are padded with the greatest
 // pair. With FIRST, an element's index is its position, and `indices` is not read. A workgroup
-// sorts one chunk. Only its first SORTED pairs, a power of two, belong to a row.
+// sorts one chunk. Only the first SORTED pairs of the chunk, a power of two, belong to a row.
 // uses prelude.wgsl: flat_group
 
 struct Params {

@@ -1,6 +1,6 @@
 // Position of a window in a tensor. `p.sizes` is the shape of the tensor, `p.window` that of the
-// window, and `starts` contains one number per axis. Negative starts count from the end. All are
-// clamped so that the window fits.
+// window, and `starts` contains one number per axis. Negative starts count from the end. All starts
+// are clamped so that the window fits.
 // uses dynamic_slice.wgsl or dynamic_update.wgsl or dynamic_update_copy.wgsl or rope.wgsl or rope_append.wgsl: p
 // uses dynamic_slice.wgsl or dynamic_update.wgsl or dynamic_update_copy.wgsl or rope_append.wgsl or rope_update.wgsl: starts
 

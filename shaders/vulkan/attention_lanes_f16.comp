@@ -300,7 +300,7 @@ void add_values() {
 }
 
 // Variant of add_values for non-finite values: adds each key only to the rows that attend to it.
-// Rarely executed, so not unrolled.
+// The code is rarely executed, so it is not unrolled.
 void add_seen_values(int key) {
     [[dont_unroll]] for (uint at = 0u; at < KEYS; at++) {
         int line = min(key + int(at), stop - 1);

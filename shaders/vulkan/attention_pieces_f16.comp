@@ -7,15 +7,15 @@
 // columns of fragments of FN; columns from GROUP on are unused.
 //
 // A workgroup processes a piece of PIECE keys of one batch entry and KV head, and each subgroup
-// KEYS of them. A thread issues the loads of all its keys and values at the start. Shared memory of
-// the subgroup turns them, STAGED keys per step, into left operands: of the scores [keys, queries],
-// and in column order of the sums [columns, queries]. The workgroup subtracts one common maximum
-// per query from the scores, which needs a single barrier.
+// KEYS of them. A thread issues the loads of all its keys and values at the start. Through the
+// shared memory of the subgroup, STAGED keys per step become left operands of the scores [keys,
+// queries]. Values become left operands, in column order, of the sums [columns, queries]. The
+// workgroup subtracts one common maximum per query from the scores, which needs a single barrier.
 //
 // With several pieces, each workgroup stores its sums, maximum and sum of weights in memory. The
 // last workgroup of a head, found with a counter, combines them in order and resets the counter to
-// 0. The counter's atomic operations make the stored data available to it. Pieces without visible
-// keys are skipped.
+// 0. The counter's atomic operations make the stored data available to the last workgroup. Pieces
+// without visible keys are skipped.
 //
 // The flat group is (piece * batch + batch entry) * KEY_HEADS + head.
 //
@@ -120,7 +120,7 @@ const uint SUM_STRIDE = VALUE / 4 + 1;
 const uint SCORE_STRIDE = KEYS / 4 + 1;
 const uint WEIGHT_STRIDE = KEYS / 8 + 1;
 // Shared memory of a subgroup: keys, then scores, then values, then sums share one region. Weights,
-// and later the fragment of their sums, use another.
+// and later the fragment of their sums, use another region.
 const uint STAGE_LEN = STAGED * (K_STRIDE > V_STRIDE ? K_STRIDE : V_STRIDE);
 const uint OWN_LEN = STAGE_LEN > FN * SUM_STRIDE ? STAGE_LEN : FN * SUM_STRIDE;
 const uint WEIGHT_LEN = FN * WEIGHT_STRIDE > FM * FN / 4 ? FN * WEIGHT_STRIDE : FM * FN / 4;
@@ -236,7 +236,7 @@ void multiply_keys() {
                 scores[at] = coopMatMulAdd(part, queries[h], scores[at]);
             }
         }
-        // All threads have read the keys.
+        // After this barrier, all threads have read the keys.
         subgroup_meets();
     }
     [[unroll]] for (uint i = 0u; i < STEPS * KF; i++) {

@@ -100,8 +100,9 @@ RIGHT right[ROWS];
 // Operands of a step. A is double-buffered: one step is multiplied while the next is loaded.
 uvec4 weights[2][COLUMNS];
 uvec4 rows[2][ROWS];
-// Offsets of this lane's words in the first step, for each fragment of A. Full parts use only the
-// first: the other fragments have the constant distance LDA, so that a load needs one addition.
+// Offsets of this lane's words in the first step, for each fragment of A. Parts with PART_ROWS rows
+// use only the first offset: the other fragments have the constant distance LDA, so that a load
+// needs one addition.
 uint first_row[ROWS];
 uint first_weight;
 

@@ -296,7 +296,7 @@ void run_tile(Place place, uvec2 tile, uint row, uint col) {
             if (more) {
                 load_step(k + BK);
             } else {
-                // Without a next step, its registers are cleared: if they kept their values,
+                // If there is no next step, the registers for its operands are cleared: otherwise
                 // compilers would copy them.
                 [[unroll]] for (uint i = 0u; i < A_LOADS; i++) {
                     next_a[i] = uvec4(0u);

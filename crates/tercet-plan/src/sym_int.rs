@@ -87,9 +87,9 @@ pub enum ExprNode {
     CeilDiv(SymInt, SymInt),
     /// `a / b` rounded down; 0 if `b` is 0.
     Div(SymInt, SymInt),
-    /// The smaller of both.
+    /// The smaller of two values.
     Min(SymInt, SymInt),
-    /// The larger of both.
+    /// The larger of two values.
     Max(SymInt, SymInt),
     /// 1 if `a <= b`, else 0.
     AtMost(SymInt, SymInt),
@@ -218,12 +218,12 @@ impl ExprArena {
         }
     }
 
-    /// The smaller of both.
+    /// The smaller of two values.
     pub fn min(&mut self, a: SymInt, b: impl Into<SymInt>) -> SymInt {
         self.binary(a, b.into(), ExprNode::Min)
     }
 
-    /// The larger of both.
+    /// The larger of two values.
     pub fn max(&mut self, a: SymInt, b: impl Into<SymInt>) -> SymInt {
         self.binary(a, b.into(), ExprNode::Max)
     }

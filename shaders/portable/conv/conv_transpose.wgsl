@@ -1,5 +1,5 @@
 // Transposed convolution, direct: y[n, o, p] = sum_{c, t} w[c, o, t] x[n, c, i(p, t)] + bias[o].
-// Used for few channels. A thread writes one word.
+// This kernel is used for few channels. A thread writes one word.
 // uses conv/spread.wgsl: element_of_tap, padded_at
 // uses matmul/floats.wgsl: A_TYPE, Y_TYPE, element_of, finish
 // uses matmul/plain.wgsl: begin

@@ -2,8 +2,8 @@
 // minimum. `groups` is the number of channels. Float sums are F32 and nested by rows, planes and
 // blocks, so that rounding errors of long sums stay small; integers wrap. A thread writes one word.
 //
-// A mean divides by the number of covered elements. With COUNT_PAD it divides by the number of taps
-// within the padded input.
+// A mean divides by the number of covered elements. With COUNT_PAD, a mean divides by the number of
+// taps within the padded input.
 // uses conv/windows.wgsl: KD, KH, KW, is_inside, p, place_of, window_at
 // uses prelude.wgsl: BF16, I32, I8, U8, flat_group, float_bits, float_of, fmax, fmin, int_bits, int_of, lane_of, lanes, nan, uint_of, word_of
 

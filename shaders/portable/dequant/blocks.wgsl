@@ -72,7 +72,8 @@ fn scale_of(block: Block, j: u32) -> vec2<f32> {
         case INT8, INT4: {
             return vec2<f32>(half_at(halves + j / 32u * 2u), 0.0);
         }
-        // With a zero point; codes are centered by subtracting the middle of their range.
+        // These formats have a zero point; codes are centered by subtracting the middle of their
+        // range.
         case INT8_ASYM: {
             let d = half_at(halves + j / 32u * 2u);
             return vec2<f32>(d, d * (128.0 - f32(byte_at(packed + j / 32u))));

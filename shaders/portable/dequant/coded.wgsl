@@ -1,7 +1,7 @@
 // Dequantization of codebook and small-float formats, 4 weights per call: FP8, FP4, non-uniform
 // levels, packed ternary digits, and grids. Blocks begin at even bytes; MXFP4 blocks begin at any
 // byte. Follows `fields.wgsl`. The including shader defines `grid`: two grid rows per word, each 8
-// elements of 2 bits or 4 elements of 3 bits. Only SCHEMEs with a grid read it.
+// elements of 2 bits or 4 elements of 3 bits. Only SCHEMEs with a codebook grid read `grid`.
 //
 // All multiplications are exact in F32, except by the F32 scales of FP8, which round once.
 

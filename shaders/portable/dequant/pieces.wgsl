@@ -1,7 +1,7 @@
 // Dequantization in 16-byte units (pieces). A piece contains the low bits of one or two groups of
 // 16 weights, plus their scales and other data. A group has one scale. `raw_of` loads a piece
 // without decoding it, so that loads overlap with the arithmetic on earlier pieces. `codes` and
-// `scales` decode it later.
+// `scales` decode the piece later.
 //
 // The second group of a piece begins SECOND weights after the first. `blocks.wgsl` defines the
 // formats. The including shader defines load_quad (16 bytes) and load_word (4 bytes).
@@ -125,8 +125,8 @@ fn raw_of(block: Block, part: u32) -> Raw {
     return raw;
 }
 
-// Always 0. If a kernel sets it to a 0 that the compiler does not know, one instruction applies
-// mask and exponent; that instruction cannot take two constants.
+// Always 0. If a kernel sets `no_bits` to a 0 that the compiler does not know, one instruction
+// applies mask and exponent; that instruction cannot take two constants.
 var<private> no_bits: u32;
 
 // `zero` must be 0 at run time but unknown to the compiler.
@@ -181,8 +181,8 @@ fn code_bytes(raw: Raw, group: u32, i: u32) -> u32 {
         }
         default: {
             // The top two bits of a value are bits 0 and 1, or 2 and 3, of a byte for the first
-            // group. For the second group they are 4 bits higher. The shift below moves them to
-            // bits 4 and 5.
+            // group. For the second group, these bits are 4 bits higher. The shift below moves them
+            // to bits 4 and 5.
             let at = raw.part / 2u % 2u * 2u;
             var high = raw.high[i] >> at;
             if group == 0u {

@@ -25,7 +25,7 @@ fn first_of(part: u32) -> u32 {
     return part * 16u;
 }
 
-// A loop, because compilers inline the long decoder at every call.
+// The decoder is called in a loop, because compilers inline its long code at every call.
 fn raw_of(block: Block, part: u32) -> Raw {
     var raw: Raw;
     for (var i = 0u; i < 4u; i += 1u) {

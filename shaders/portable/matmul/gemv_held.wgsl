@@ -92,7 +92,8 @@ fn take_of(piece: u32) -> vec2<u32> {
     return vec2<u32>(piece / TWINS, piece % TWINS);
 }
 
-// Loads the second piece of a take. Bytes that it shares with the first piece are not loaded again.
+// Loads the second piece of a take. Bytes that the second piece shares with the first piece are not
+// loaded again.
 fn raw_beside(raw: Raw, block: Block, part: u32) -> Raw {
     var next = raw;
     next.part = part;

@@ -108,8 +108,8 @@ fn all_rows(u: Raw, v: Raw, step: u32, slice: u32) {
     }
 }
 
-// For several activation rows: adds the products of a group of weights. Unrolled, so that words of
-// pieces stay in registers.
+// For several activation rows: adds the products of a group of weights. The code is unrolled, so
+// that words of pieces stay in registers.
 fn add_group(u: Raw, v: Raw, us: vec2<f32>, vs: vec2<f32>, group: u32, step: u32, slice: u32) {
     let quad = 4u * group;
     add_quad(weights_of(u, us, group, 0u), weights_of(v, vs, group, 0u), step, quad, slice);
@@ -148,7 +148,8 @@ fn accumulate(col: u32, slice: u32, local: u32, fresh: bool) {
             let piece = first + step * SLICES + slice;
             let now_u = next_u;
             let now_v = next_v;
-            // Clamped instead of branched: inside a branch, compilers would wait for the loads.
+            // The index is clamped instead of tested in a branch: inside a branch, compilers would
+            // wait for the loads.
             let after = min(piece + SLICES, last);
             next_u = piece_of(u, after);
             if PER == 2u {

@@ -1,8 +1,8 @@
 // N-major GEMV with 16-byte loads: one row times float weights that are contiguous along n.
 // Offsets, rows of b and n are multiples of a piece: one 16-byte load of b, 4 or 8 elements. LANES
-// adjacent threads load one piece each of a row of b. SLICES such groups divide the rows, DEPTH
-// rows per iteration. Partial sums are reduced by shuffles, then in shared memory. A workgroup
-// computes LANES pieces of columns. Groups map to x and y, batches to z.
+// adjacent threads load one piece each of a row of b. SLICES groups of LANES threads divide the
+// rows of b, DEPTH rows per iteration. Partial sums are reduced by shuffles, then in shared memory.
+// A workgroup computes LANES pieces of columns. Groups map to x and y, batches to z.
 // uses matmul/activated.wgsl or matmul/plain.wgsl: activate, begin
 // uses prelude.wgsl: F32, flat_group, float_bits, lanes, word_of
 

@@ -4,7 +4,7 @@
 // vectors avoids bank conflicts of stores.
 //
 // The including shader maps element i of the tile to vec2(piece, quad). The tile has EXTRA more
-// vectors per piece, which that shader derives from the others.
+// vectors per piece, which the including shader computes from the other vectors.
 // uses matmul/gemv_packed.wgsl or matmul/gemv_wide.wgsl: EXTRA, QUADS, add_extra, spot_of
 // uses matmul/operands.wgsl: p
 

@@ -121,8 +121,8 @@ fn add_four(y_quad: u32, x_quad: u32, k: u32) {
 }
 
 // Marks a value that is uniform across the workgroup. Browsers require a proof of uniformity, so
-// `pipeline.rs` of tercet-wgpu replaces this function for them. The replacement contains a barrier:
-// all threads of the workgroup must call it.
+// `pipeline.rs` of tercet-wgpu replaces this function for them. The replacement contains a barrier,
+// so all threads of the workgroup must call this function.
 fn uniform_word(x: u32) -> u32 {
     return x;
 }
@@ -233,7 +233,7 @@ fn main(
                     v3 = next_b(b3, next, k_b.w);
                 }
             } else {
-                // Without a next step, its registers are cleared: if they kept their values,
+                // If there is no next step, the registers for its operands are cleared: otherwise
                 // compilers would copy them and wait for pending loads.
                 u0 = vec4<f32>();
                 u1 = vec4<f32>();

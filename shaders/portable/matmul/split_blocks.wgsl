@@ -44,7 +44,7 @@ const UNFIT: u32 = 0xffffffffu;
 const SPREAD: u32 = 24u;
 const RANGE: u32 = 44u;
 // Scaled numbers below this threshold, 2^-12, lose bits of their low halves. At most 1 / MOST_SMALL
-// of the elements of a block may be below it.
+// of the elements of a block may be below this threshold.
 const SMALL: f32 = 0.000244140625;
 const MOST_SMALL: u32 = 8u;
 // The exponent bits of 1.0.

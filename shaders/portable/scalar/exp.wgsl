@@ -7,7 +7,7 @@ struct Power {
     n: i32,
 }
 
-// e^r - 1 - r. The polynomial is this divided by r^2, with an error below 2^-34.
+// e^r - 1 - r. The polynomial is (e^r - 1 - r) / r^2, with an error below 2^-34.
 fn exp_tail(r: f32) -> f32 {
     let p = 0.00833327183 + r * (0.00139465361 + r * 0.000199145463);
     return r * r * (0.5 + r * (0.166666672 + r * (0.0416662618 + r * p)));

@@ -30,7 +30,7 @@ fn f_sigmoid(x: f32) -> f32 {
     return gated(1.0, clamp(x, -120.0, 120.0), 0.0);
 }
 
-// x times a gate that rounds to 0 or 1. Also handles zeros, infinity and NaN.
+// x times a gate that rounds to 0 or 1. The function also handles zeros, infinity and NaN.
 fn gate_limit(x: f32) -> f32 {
     return select(x, bitcast<f32>(0x80000000u), x < -1.0);
 }

@@ -20,7 +20,7 @@ fn n_tanh(x: f32) -> f32 {
 }
 
 fn n_sqrt(x: f32) -> f32 {
-    // Zeros, negative numbers, infinity and NaN.
+    // This branch handles zeros, negative numbers, infinity and NaN.
     if (bitcast<u32>(x) - 1u >= 0x7f7fffffu) {
         return select(x, nan(), x < 0.0);
     }
@@ -59,7 +59,7 @@ fn n_gelu_tanh(x: f32) -> f32 {
     return max(x, 0.0) - a * exp2(-s);
 }
 
-// GELU: x Phi(x) = max(x, 0) - a Phi(-a) with Phi(-a) = 2^-s and a polynomial s. The form avoids
+// GELU: x Phi(x) = max(x, 0) - a Phi(-a) with Phi(-a) = 2^-s and a polynomial s. This form avoids
 // cancellation; the error is below 2^-13.
 fn n_gelu(x: f32) -> f32 {
     // |x| > 6.5

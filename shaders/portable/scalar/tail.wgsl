@@ -1,6 +1,6 @@
 // x P(x) for gates P that rise from 0 to 1 with P(-a) = 1 - P(a), computed from the tail T = P(-a)
-// of a = |x|. Negative x is a product; positive x is a difference without cancellation. No division
-// is needed.
+// of a = |x|. The result for negative x is a product, for positive x a difference without
+// cancellation. No division is needed.
 // uses scalar/base.wgsl: head, rounded
 
 // True for magnitudes from 2^-60 to 4, the range of the tail method.

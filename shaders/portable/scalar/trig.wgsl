@@ -1,6 +1,6 @@
 // sin, cos and tan. x = quadrant pi / 2 + high + low, with `low` far below the last bit of `high`.
-// Up to 256 the range reduction subtracts parts of pi / 2. Above 256 it uses the relevant bits of 2
-// / pi (Payne and Hanek, 1983).
+// Up to 256 the range reduction subtracts parts of pi / 2. Above 256 the range reduction uses the
+// relevant bits of 2 / pi (Payne and Hanek, 1983).
 
 struct Angle {
     high: f32,

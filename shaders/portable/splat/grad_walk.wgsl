@@ -5,7 +5,7 @@
 // pixels.
 //
 // The sums of each splat and tile are stored separately, so that grad_sum.wgsl adds them in a fixed
-// order. With v the cotangent of a power and d the offset from the splat's position, they are:
+// order. With v the cotangent of a power and d the offset from the splat's position, the sums are:
 // - v, v d (2 sums), and v times the products xx, xy, yy of d (3 sums);
 // - the cotangents of the color (3 sums).
 // uses prelude.wgsl: flat_group
@@ -52,7 +52,7 @@ var<workgroup> rests: array<vec4<f32>, 64>;
 var<workgroup> blues: array<f32, 64>;
 var<workgroup> ranks: array<u32, 64>;
 // Contributions of all pixels to four splats: the cotangent of the power and the weight of the
-// color. Later the sums over some pixels.
+// color. Later the same memory stores sums over some pixels.
 var<workgroup> terms: array<f32, 2304>;
 // Sums over a quarter of the threads.
 var<workgroup> quarters: array<f32, 144>;

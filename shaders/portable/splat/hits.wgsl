@@ -1,5 +1,6 @@
 // Hit lists of a tile: selects the bits of 256 words that cover the tile, and finds a hit by its
-// number. A bit stands for a splat. Used by kernels with one thread per word of a row of tiles.
+// number. A bit stands for a splat. Kernels with one thread per word of a row of tiles include this
+// fragment.
 
 // Splats that cover the tile, for the word of each thread, and the inclusive prefix sums of their
 // counts.

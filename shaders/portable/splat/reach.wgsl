@@ -1,7 +1,7 @@
 // Screen-space bounds: for each row of tiles, one bit per splat in drawing order, set if the splat
-// covers the row. Also stores the first and end column of each splat, 16 bits each. Splats with a
-// non-finite position, conic or opacity cover nothing. A workgroup processes 256 splats: eight
-// words of each row.
+// covers the row. The kernel also stores the first and end column of each splat, 16 bits each.
+// Splats with a non-finite position, conic or opacity cover nothing. A workgroup processes 256
+// splats: eight words of each row.
 // uses prelude.wgsl: flat_group
 // uses splat/common.wgsl: FOOTPRINT_LEN, SPLAT_LEN, is_finite
 

@@ -12,11 +12,11 @@
 // of query head head * group + r % group. Sums over a group are then sums over rows.
 //
 // This file compiles to two kernels. With OF_KEYS = 0, a workgroup computes dq of BM query rows and
-// iterates over the keys that they attend to. With OF_KEYS = 1, it computes dk and dv of BM keys
-// and iterates over the query rows that attend to them. Two operands are stationary (own_*): their
-// rows stay in fragments, WM per subgroup. The other two are streamed, BN rows per step,
-// double-buffered in shared memory with one barrier per step. The next step is loaded during the
-// computation. A streamed fragment is loaded once for all strips of FM stationary rows of a
+// iterates over the keys that they attend to. With OF_KEYS = 1, a workgroup computes dk and dv of
+// BM keys and iterates over the query rows that attend to them. Two operands are stationary
+// (own_*): their rows stay in fragments, WM per subgroup. The other two are streamed, BN rows per
+// step, double-buffered in shared memory with one barrier per step. The next step is loaded during
+// the computation. A streamed fragment is loaded once for all strips of FM stationary rows of a
 // subgroup. In this code, a line is a row of any operand: a query row or a key.
 //
 //     OF_KEYS    stationary streamed   products                sums;

@@ -2,14 +2,14 @@
 // cooperative matrices, with the accuracy of F32 sums. Each number x is s^-1 (high + low). `high`
 // is s x rounded to F16 and `low` is the remainder (Markidis et al., "NVIDIA Tensor Core
 // Programmability, Performance & Precision", 2018; Ootomo and Yokota, "Recovering single precision
-// accuracy from Tensor Cores", 2022). A product is high high + high low + low high. The omitted low
-// low is below 2^-22 of it, with either sign.
+// accuracy from Tensor Cores", 2022). A product is high high + high low + low high. The omitted
+// product low low is below 2^-22 of the full product, with either sign.
 //
-// attention_split.wgsl converts the operands. For each batch entry and KV head it stores chunks of
-// CHUNK rows: per row the high halves and the low halves, then the chunk's scale s, a power of two.
-// The query rows of a KV head have the same order as in the tiles of this kernel. A scale with all
-// bits set marks a chunk that split F16 represents less precisely than F32. The kernel then skips
-// the whole head and flags it in `rest`, and a fallback kernel computes it.
+// attention_split.wgsl converts the operands. For each batch entry and KV head, that kernel stores
+// chunks of CHUNK rows. A chunk has the high and the low halves of each row, then its scale s, a
+// power of two. The query rows of a KV head have the same order as in the tiles of this kernel. A
+// scale with all bits set marks a chunk that split F16 represents less precisely than F32. The
+// kernel then skips the whole head and flags it in `rest`, and a fallback kernel computes it.
 //
 // attention_coop.glsl describes the iteration over keys, the centers and the fragments. This kernel
 // differs from attention_coop.glsl in three points. Centers are integers, so that subtracting them
@@ -59,7 +59,8 @@ const uint Y_COLS = YF * FN / RESULT;
 const uint Y_STRIDE = YF * FN / 4 + 1;
 const uint SUM_STRIDE = FN / 4 + 1;
 const uint SUM_LEN = FM * SUM_STRIDE;
-// Shared memory of a step: keys, values, weights or maxima per subgroup. At the end: results.
+// Shared memory of a step: keys, values, weights or maxima per subgroup. At the end, the same
+// memory stores results.
 const uint V_AT = BN * K_STRIDE;
 const uint P_AT = V_AT + BN * V_STRIDE;
 const uint P_ROWS = CONVERTS == 1 ? 0 : RF * FM * P_STRIDE;

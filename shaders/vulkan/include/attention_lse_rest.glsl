@@ -1,8 +1,8 @@
 // Log-sum-exp of attention, F32 fallback: computes the KV heads that attention_halves.glsl flagged.
-// See attention_rest.glsl. LINES threads share a row. Each processes every LINES-th key with a
-// separate running maximum.
+// See attention_rest.glsl. LINES threads share a row. Each of these threads processes every
+// LINES-th key with a separate running maximum.
 //
-// Tiles have LINES rows. attention_order.glsl defines their order.
+// Tiles have LINES rows. attention_order.glsl defines the order of tiles.
 
 #define OF_KEYS 0
 #include "attention_rest.glsl"

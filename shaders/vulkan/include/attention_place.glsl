@@ -19,8 +19,8 @@ shared uint special_step;
 shared uint masked_step;
 
 const float LOG2_E = 1.44269504;
-// Unit of the scores: base-2 exponents. With a bias it is base e, because scaling a bias of minus
-// the largest float would overflow.
+// Unit of the scores: base-2 exponents. With a bias, the unit is base e, because scaling a bias of
+// minus the largest float would overflow.
 const float UNIT = MASK == 2 ? 1.0 : LOG2_E;
 const float POWER = MASK == 2 ? LOG2_E : 1.0;
 // Initial center of a row.

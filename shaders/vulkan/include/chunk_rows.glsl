@@ -38,10 +38,10 @@ layout(set = 0, binding = 5) writeonly buffer Mixes { uvec4 mixes[]; };
 layout(set = 0, binding = 6) writeonly buffer Inverses { uint16_t inverses[]; };
 layout(set = 0, binding = 7) writeonly buffer Factors { float factors[]; };
 
-// Shared memory: first, some states of the rows of both operands, with `leave` at LEAVE_AT. Then a
-// square matrix of floats with rows of SQUARE_STRIDE 16-byte words. It contains leave . enter,
-// later A below its diagonal and the transposed part of the inverse above it. The small size allows
-// several resident workgroups.
+// Shared memory: first, some states of the rows of both operands, with `leave` at LEAVE_AT. Later
+// the same memory contains a square matrix of floats with rows of SQUARE_STRIDE 16-byte words. The
+// matrix contains leave . enter, later A below its diagonal and the transposed part of the inverse
+// above it. The small size allows several resident workgroups.
 const uint STAGE_BLOCKS = STATE_BLOCKS < 4 ? STATE_BLOCKS : 4;
 const uint STAGE_WORDS = STAGE_BLOCKS * 2;
 const uint ROW_STRIDE = STAGE_WORDS + 1;
@@ -120,7 +120,7 @@ void load_rows(uint base, uint stride, uint words) {
 SUMS mixed[BLOCKS];
 SUMS own[BLOCKS];
 
-// Products of the subgroup's rows with all rows up to them.
+// Products of the subgroup's rows with each other and with all earlier rows.
 void multiply_rows(uint base, uint stride) {
     uint block = gl_SubgroupID;
     [[unroll]] for (uint j = 0u; j < BLOCKS; j++) {

@@ -13,11 +13,11 @@
 // Subgroup i owns the 16 rows i % 4 of a chunk, a quarter of the states, and the columns of part i
 // / 4 in both. The data of the next chunk is loaded into registers during the computation. Shared
 // memory has space for the rows of one operand and for one square, which are staged in turn. The
-// order is leave, enter for Mamba-2. For the delta rule it is enter, leave and enter again, and the
-// inverse before the mixes.
+// order is leave, enter for Mamba-2. For the delta rule, the order is enter, leave and enter again,
+// and the inverse before the mixes.
 //
 // Initial and last states are rows of columns for the delta rule, with 16-bit initial states. For
-// Mamba-2 they are rows of states, one per column, both F32.
+// Mamba-2, both are rows of states, one per column, in F32.
 //
 // Constraints: STATES is a multiple of 16, COLUMNS of 16 PARTS. Rows of a tensor are multiples of
 // 16 bytes.
@@ -315,8 +315,8 @@ void clear(out SUMS x[OWN]) {
     }
 }
 
-// Computes V of the delta rule into OTHER_AT, and V times its weights. Uses the staged enter rows
-// and inverse, then stages the leave rows and the mixes.
+// Computes V of the delta rule into OTHER_AT, and V times its weights. The function uses the staged
+// enter rows and inverse, then stages the leave rows and the mixes.
 void correct() {
     uint at = block * 16u * STRIDE + word;
     SUMS x[OWN];
@@ -330,7 +330,7 @@ void correct() {
     [[unroll]] for (uint j = 0u; j < OWN; j++) {
         store_narrow(x[j], VALUES_AT + at + j * 2u);
     }
-    // X - exp(l) o (E S) is complete, and all threads have read the rows.
+    // After this barrier, X - exp(l) o (E S) is complete, and all threads have read the rows.
     barrier();
     place_rows(own_leave);
     clear(x);
@@ -338,7 +338,7 @@ void correct() {
     [[unroll]] for (uint j = 0u; j < OWN; j++) {
         store_narrow(x[j], OTHER_AT + at + j * 2u);
     }
-    // All threads have read the inverse and X - exp(l) o (E S).
+    // After this barrier, all threads have read the inverse and X - exp(l) o (E S).
     barrier();
     place_square(own_mixes);
     SUMS weights = numbers_from(CHUNK);
@@ -359,7 +359,7 @@ void step(uint chunk, vec3 about) {
         y[j] = y[j] * decays;
     }
     if (DELTA == 1u) {
-        // The mixes are staged, and all threads have read the leave rows.
+        // After this barrier, the mixes are staged, and all threads have read the leave rows.
         barrier();
         place_rows(own_enter);
     }

@@ -219,8 +219,8 @@ void add_products(float u, float v) {
 }
 #endif
 
-// The first of the two F16 numbers: x truncated to F16 precision. Uses bit operations, because
-// compilers may optimize conversions away.
+// The first of the two F16 numbers: x truncated to F16 precision. The function uses bit operations,
+// because compilers may optimize conversions away.
 vec2 first_of(vec2 x) { return uintBitsToFloat(floatBitsToUint(x) & 0xffffe000u); }
 
 f16vec2 second_of(vec2 x, bool is_finite) {

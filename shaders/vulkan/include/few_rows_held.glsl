@@ -19,8 +19,8 @@
 //
 // A subgroup processes SLICE of k in 8 steps. The subgroup keeps these elements of A in registers
 // and iterates over the TILES of its workgroup, prefetching the words of the next tile. The THREADS
-// / 32 subgroups process adjacent slices, ROUNDS times. Shared memory reduces their sums, PASS
-// tiles together. Groups are flat over x and y.
+// / 32 subgroups process adjacent slices, ROUNDS times. Shared memory reduces the sums of the
+// subgroups, PASS tiles together. Groups are flat over x and y.
 
 // Steps of weights in flight.
 const uint AHEAD = 4;

@@ -1,7 +1,7 @@
 // Small-M GEMM with prepacked activations (lay_rows.wgsl), for up to some dozens of rows. The
 // including shader includes few_rows_common.glsl with STREAMED and LAID. That shader also defines
-// the functions that few_rows_streamed.glsl lists, except those for chunks of A, and with
-// HAS_MINIMA
+// the functions that few_rows_streamed.glsl lists, except those for chunks of A. With HAS_MINIMA it
+// also defines
 //
 //     end_slice(place, slice)           adds terms that belong to no step; `slice` also counts those of earlier
 //                                       rows.

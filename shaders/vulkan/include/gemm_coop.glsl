@@ -4,9 +4,9 @@
 // A and B are ELEMENT (F16 or BF16), sums are F32, and C is rounded once. gemm_params.glsl
 // describes operands, batches, splits and the grid.
 //
-// A workgroup has (BM / WM) x (BN / WN) subgroups. Each computes WM x WN of C as FM x FN fragments.
-// A step stages BK of k in shared memory, as rows of 16-byte words with one word of padding against
-// bank conflicts.
+// A workgroup has (BM / WM) x (BN / WN) subgroups. Each subgroup computes WM x WN of C as FM x FN
+// fragments. A step stages BK of k in shared memory, as rows of 16-byte words with one word of
+// padding against bank conflicts.
 //
 // STAGES = 1: the next step is loaded into registers during the multiplication, with two barriers
 // per step. STAGES = 2 alternates between two buffers of aligned operands, with one barrier per
@@ -16,11 +16,11 @@
 //
 // The first step handles the remainder of k, so that the others need no bounds test. Rows and
 // columns of aligned operands are clamped at the edges; their sums are not stored. The code is
-// short, because a workgroup must fetch it before its first instruction. The epilogue exists once.
-// A strip of FM rows per subgroup passes through shared memory, so that each thread has 8 adjacent
-// elements of a row: 16 bytes of C. Unmodified sums are stored from fragments directly. If the
-// device converts F16 correctly and there is no residual, sums start with the bias, fragments are
-// converted to ELEMENT, and half-size strips pass through shared memory.
+// short, because a workgroup must fetch it before its first instruction. The code of the epilogue
+// exists once. A strip of FM rows per subgroup passes through shared memory, so that each thread
+// has 8 adjacent elements of a row: 16 bytes of C. Unmodified sums are stored from fragments
+// directly. If the device converts F16 correctly and there is no residual, sums start with the
+// bias, fragments are converted to ELEMENT, and half-size strips pass through shared memory.
 //
 // Constraints on constants: FK is a multiple of 8; BM of WM, BN of WN and 8, BK of FK, WM of FM, WN
 // of FN and 8. THREADS is at least BK / 8 and BN / 8, SUBGROUP at least WN / 8. ALIGNED_A requires
@@ -219,8 +219,8 @@ void find_words(Source s) {
     }
 }
 
-// Loads the tiles of A and B at k from global memory into registers. If not `whole`, they end at
-// k_end.
+// Loads the tiles of A and B at k from global memory into registers. If not `whole`, the tiles end
+// at k_end.
 void load_step(Source s, uint k, uint k_end, const bool whole) {
 #ifdef WEIGHTS
     load_lines(s.place, s.tile, k);
@@ -324,8 +324,8 @@ void sum_loaded(Source s, uint k, uint row, uint col) {
         if (more) {
             load_step(s, k, k + BK, true);
         } else {
-            // Without a next step, its registers are cleared: if they kept their values, compilers
-            // would copy them.
+            // If there is no next step, the registers for its operands are cleared: otherwise
+            // compilers would copy them.
             [[unroll]] for (uint i = 0u; i < A_LOADS; i++) {
                 next_a[i] = uvec4(0u);
             }

@@ -13,7 +13,8 @@ float f16_to_f32(uint h) {
     return uintBitsToFloat(sign | wide | (fraction << 13));
 }
 
-// Rounds to nearest, ties to even. Branchless: computes each kind of result and selects one.
+// Rounds to nearest, ties to even. The code is branchless: it computes each kind of result and
+// selects one.
 uint f32_to_f16(float x) {
     uint bits = floatBitsToUint(x);
     uint magnitude = bits & 0x7fffffffu;

@@ -8,9 +8,9 @@
 // the strides outer_a and outer_b. A is dy, with windows as columns.
 //
 // GATHERS = 0: each window is one element, in order. Rows of x then have the layout of rows of dy,
-// and B is transposed. Otherwise B is staged line by line. Adjacent threads read adjacent windows
-// of one column, which coalesces their loads, and each stores eight adjacent columns of its window.
-// A thread has one window per step and computes which taps are inside x; the others are 0.
+// and B is transposed. With GATHERS = 1, B is staged line by line. Adjacent threads read adjacent
+// windows of one column, which coalesces their loads, and each stores eight adjacent columns of its
+// window. A thread has one window per step and computes which taps are inside x; the others are 0.
 //
 // Constraints: at most 64 taps. A step is BK lines, and k is a multiple of BK. GATHERS requires
 // that THREADS is a multiple of BK. ALIGNED_A requires that the number of windows, lda, offset_a,

@@ -176,7 +176,7 @@ void load_channels(uint k) {
     }
 }
 
-// Loads a step at k. If not `whole`, it ends at k_end.
+// Loads a step at k. If not `whole`, the step ends at k_end.
 void load_taps(uint k, uint k_end, const bool whole) {
     [[unroll]] for (uint i = 0u; i < W_LOADS; i++) {
         uint first = k + own_eight(i).y * 8u;

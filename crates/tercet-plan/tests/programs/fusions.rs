@@ -287,7 +287,8 @@ fn weights_are_decoded_behind_the_product_before() {
         let decoded = place(&group, "dequantize_half")?;
         Some(place(&group, "gemm_coop_f16").map(|product| product < decoded))
     });
-    // Gate and up have no earlier matmul to run beside; down has.
+    // The weights of gate and up have no earlier matmul to be dequantized beside; those of down
+    // have one.
     let decoded: Vec<Option<bool>> = decoded.collect();
     assert_eq!(decoded, [None, Some(true)], "{program}");
 }

@@ -190,8 +190,8 @@ fn every_shader_with_shuffles_is_valid_wgsl() {
     }
 }
 
-/// If a cluster contains all lanes of a column, they exchange sums by shuffles. Devices without
-/// shuffles must have none in the source.
+/// If a cluster contains all lanes of a column, they exchange sums by shuffles. Kernels for devices
+/// without shuffles must not contain shuffles.
 #[test]
 fn lanes_of_a_gated_delta_net_meet_by_shuffles() {
     let mut g = Graph::new();
