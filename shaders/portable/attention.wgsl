@@ -11,8 +11,8 @@
 // the product with the values. The next tile is loaded during the arithmetic of the current tile.
 // The softmax weights are exponentials of the score minus a reference value per row. The reference
 // value is the row maximum at the time of its last update. The reference value changes only if a
-// score exceeds it by more than SLACK, which is rare after the first keys. Only then are the row
-// maxima reduced and the accumulators rescaled.
+// score exceeds it by more than SLACK, which is rare after the first keys. The row maxima are only
+// reduced, and the accumulators rescaled, if the reference value changes.
 //
 // The flat group is (tile * slices + slice) * heads + head, in descending order of tiles: under a
 // causal mask the last tiles take longest, so they start first.

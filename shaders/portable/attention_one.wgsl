@@ -6,7 +6,7 @@
 // `split_keys` keys, 128 per step. 8 threads share a key. VALUE_CHUNKS threads share a value row,
 // one 16-byte chunk each. Rows are multiples of 16 bytes.
 //
-// With one key range, y is the result. Otherwise y and `stats` have the layout of
+// With one key range, y is the result. With several key ranges, y and `stats` have the layout of
 // attention_decode.wgsl, and fully masked ranges are marked UNSEEN.
 //
 // The flat group is (split * batch + batch entry) * (query heads / ROWS) + index of the query

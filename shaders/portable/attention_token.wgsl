@@ -11,10 +11,10 @@
 // contains them.
 //
 // If a head has several blocks, each workgroup stores its sums, maximum and weights in `partial`.
-// The last workgroup of a head, found with a counter, combines them in order and resets the counter
-// to 0. `partial` contains atomics, and each workgroup passes a storage barrier before it
-// increments the counter. The kernel therefore requires a device on which this barrier orders
-// memory across workgroups.
+// The last workgroup of a head, found with a counter, combines these partial results in order and
+// resets the counter to 0. `partial` contains atomics, and each workgroup passes a storage barrier
+// before it increments the counter. The kernel therefore requires a device on which this barrier
+// orders memory across workgroups.
 //
 // The flat group is split * query heads + query head.
 // uses attention_eights.wgsl: SHARES_PRODUCTS, sum_of_eight

@@ -63,8 +63,8 @@ override HEAD: u32 = 64u;
 // Heads per thread: a divisor of the query heads and of the KV heads.
 override HEADS: u32 = 1u;
 
-// What this thread writes: 0: queries, 1: keys, 2: values. Then the offset of the head and the
-// stride of its elements.
+// What this thread writes: 0: queries, 1: keys, 2: values. `start` and `dim` are the offset of the
+// head and the stride of its elements.
 var<private> part: u32;
 var<private> start: u32;
 var<private> dim: u32;

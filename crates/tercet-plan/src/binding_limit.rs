@@ -338,8 +338,8 @@ impl PartitionRewriter<'_> {
         }]))
     }
 
-    /// An output or a new state value. If it exceeds the binding limit, it becomes a concatenation
-    /// of partitions at aligned binding offsets.
+    /// An output or a new state value. A value above the binding limit becomes a concatenation of
+    /// partitions at aligned binding offsets.
     fn result(&mut self, old: Value) -> Result<Value, OpError> {
         let ty = self.source.ty(old);
         if !over(ty, self.caps) {

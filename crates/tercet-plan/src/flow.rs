@@ -1,9 +1,9 @@
 //! Control flow between the stages of a program, for branches and loops that depend on data.
 //!
-//! A program without control flow has one stage. Otherwise each stage is a separate list of steps,
-//! with a full barrier at its borders. [`ControlFlowGraph`] gives the order of the stages. A branch
-//! or loop reads one predicate word back to the host. A loop with a known iteration count reads
-//! nothing back.
+//! A program without control flow has one stage. With control flow, each stage is a separate list
+//! of steps, with a full barrier at its borders. [`ControlFlowGraph`] gives the order of the
+//! stages. A branch or loop reads one predicate word back to the host. A loop with a known
+//! iteration count reads nothing back.
 
 use std::ops::Range;
 

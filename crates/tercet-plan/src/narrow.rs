@@ -175,8 +175,8 @@ pub(crate) fn device_bytes(ty: &TensorType) -> usize {
     ty.numel() * device_dtype(ty.dtype).size_bytes()
 }
 
-/// The bytes of a tensor as the device stores them. If they differ from the host bytes, they are
-/// written to `scratch`.
+/// The bytes of a tensor as the device stores them. If the device bytes differ from the host bytes,
+/// they are written to `scratch`.
 pub(crate) fn encode<'a>(
     what: &'static str,
     name: &str,

@@ -279,7 +279,7 @@ fn check(exe: &mut dyn Executable, task: &TuneTask) -> Result<(), TuneFailure> {
         let got = exe.read_output_rows("y", row..row + 1)?.to_f64s();
         for wanted in task.expected.iter().filter(|w| w.row == row) {
             let found = got[wanted.at];
-            // Written so that NaN counts as wrong.
+            // The comparison is written so that NaN counts as wrong.
             let right =
                 (found - wanted.value).abs() <= allowed * (wanted.value.abs() + wanted.scale);
             if !right {

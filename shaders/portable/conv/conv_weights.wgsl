@@ -1,7 +1,7 @@
 // Weight gradient of a convolution as implicit GEMM: dw[o, (c, tap)] = sum over entries and windows
-// of dy[entry, o, window] x[entry, c, window at tap]. Uses quad_tiles.wgsl. Rows of the matmul are
-// the m channels of dy in a group; columns are the channels of x in a group and their taps. k runs
-// over batch entries of p.k windows, zero-padded to multiples of
+// of dy[entry, o, window] x[entry, c, window at tap]. The matmul is that of quad_tiles.wgsl. Rows
+// of the matmul are the m channels of dy in a group; columns are the channels of x in a group and
+// their taps. k runs over batch entries of p.k windows, zero-padded to multiples of
 // 4. Each group is one matmul, split into PARTS parts of k. dy is dense and read by w_quad. y is
 //    [part, group, row, column] in F32.
 //

@@ -73,7 +73,8 @@ float half_at(uint word, uint element) {
 // This thread's step. Threads of a subgroup have consecutive steps.
 uint own_step() { return gl_SubgroupID * SUBGROUP + gl_SubgroupInvocationID; }
 
-// Log decay and weight of this thread's step. Steps before `from` do not change the state.
+// Log decay and weight of this thread's step. Steps before `from` belong to the previous chunk,
+// too, and do not change the state.
 vec2 load_gates(uint first_gate, uint head, uint from) {
     uint t = own_step();
     uint at = first_gate + min(t, CHUNK - 1u) * p.heads;

@@ -12,9 +12,9 @@
 // A workgroup processes COLUMNS channels of a head through all chunks, with 4 PARTS subgroups.
 // Subgroup i owns the 16 rows i % 4 of a chunk, a quarter of the states, and the columns of part i
 // / 4 in both. The data of the next chunk is loaded into registers during the computation. Shared
-// memory has space for the rows of one operand and for one square, which are staged in turn. The
-// order is leave, enter for Mamba-2. For the delta rule, the order is enter, leave and enter again,
-// and the inverse before the mixes.
+// memory has space for the rows of one operand and for one square, which are staged in turn. For
+// Mamba-2, the rows are staged in the order leave, enter. For the delta rule, the order is enter,
+// leave, enter, and the inverse is staged before the mixes.
 //
 // Initial and last states are rows of columns for the delta rule, with 16-bit initial states. For
 // Mamba-2, both are rows of states, one per column, in F32.

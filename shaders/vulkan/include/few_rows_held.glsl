@@ -126,7 +126,7 @@ void hold(uint slice) {
     uint first = 2u * t % ROWS;
     units = vec2(subgroupShuffle(unit, first * 4u), subgroupShuffle(unit, first * 4u + 4u));
     // `hidden` hides from compilers that size_of() loaded the same elements, and serializes the
-    // loads of the steps. Otherwise compilers would keep all elements in registers.
+    // loads of the steps. Without it, compilers would keep all elements in registers.
     uint hidden = ROUNDS == 1u ? p.zero : 0u;
     uint from = slice * SLICE + hidden;
     [[unroll]] for (uint s = 0u; s < STEPS; s++) {

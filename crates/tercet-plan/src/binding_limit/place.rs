@@ -42,8 +42,8 @@ impl PartitionRewriter<'_> {
         &self.places[old.node.index()][usize::from(old.port)]
     }
 
-    /// The unpartitioned form of an old value. If it exceeds the limit, the planner later rejects
-    /// it with an error that names its node.
+    /// The unpartitioned form of an old value. If this value exceeds the limit, the planner later
+    /// rejects it with an error that names its node.
     pub(super) fn whole_value(&mut self, old: Value) -> Result<Value, OpError> {
         let place = self.place(old).clone();
         if let Some(whole) = place.whole {

@@ -1,8 +1,8 @@
 //! Lowering of attention: `softmax(mask(softcap(scale q k^T))) v` without materializing the scores.
 //!
 //! All kernels read views with any strides. Query heads of one KV head are processed together as
-//! rows. There are two groups of kernels; if the bound of the queries allows both, a shape switch
-//! contains both.
+//! rows. There are kernels for many and for few queries; if the bound of the number of queries
+//! allows both, a shape switch contains both.
 //!
 //! Many queries: in `attention`, each tile of query rows iterates over all visible keys;
 //! `attention_large`
@@ -100,8 +100,8 @@ struct AttentionProblem<'g> {
     value_dim: usize,
     /// Number of contiguous, aligned elements in all reads of q, k and v: 1, 4 or 8.
     vector_width: usize,
-    /// Portable kernels may read vectors of q, k and v. False if the mask shares a slot with one of
-    /// them, because devices may require one type for all bindings of a slot.
+    /// Portable kernels may read vectors of q, k and v. False if the mask shares a slot with q, k
+    /// or v, because devices may require one type for all bindings of a slot.
     has_vectors: bool,
     /// Parameters common to all attention kernels; each kernel fills in the fields from `tiles` to
     /// `groups`.

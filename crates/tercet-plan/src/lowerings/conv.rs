@@ -472,7 +472,8 @@ struct ConvEpilogueArgs {
 enum PartialSumLayout {
     /// Same layout as the result.
     Unsplit,
-    /// This number of split-K parts, each `[channel, column]`; the separate kernel adds the parts.
+    /// The sums consist of this number of split-K parts, each `[channel, column]`, which the
+    /// separate kernel adds.
     SplitK(u32),
 }
 

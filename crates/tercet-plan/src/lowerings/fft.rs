@@ -143,7 +143,7 @@ impl ComplexRows {
 }
 
 impl ComplexRows {
-    /// The rows of `x`. If its layout is unsuitable, `x` becomes a dense copy.
+    /// The rows of `x`. If the layout of `x` is unsuitable, `x` is replaced by a dense copy.
     fn locate(e: &mut LoweringCtx<'_>, x: &mut SlotView) -> Result<ComplexRows, CompileError> {
         if let Some(numbers) = ComplexRows::new(e, x)? {
             return Ok(numbers);

@@ -215,7 +215,8 @@ fn unary_float(f: UnaryFn, dtype: DType, x: &str) -> StepSource {
         UnaryFn::Not => unreachable!("invariant: inference rejects the not of floats"),
     };
     let written = call(piece, &format!("f_{}", f.name()), &[x]);
-    // These functions return floats of the dtype, or booleans.
+    // Functions of `WgslHelper::Sign` need no rounding: they return booleans, or floats that the
+    // dtype represents.
     fit_if(piece != WgslHelper::Sign, dtype, written)
 }
 

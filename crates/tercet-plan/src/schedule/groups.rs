@@ -199,8 +199,8 @@ fn max_bytes(steps: &[ProgramStep], groups: &[usize], draft: &ProgramBuilder) ->
     most
 }
 
-/// Treats the writes of alternative branches to a slot as equally late. Otherwise a branch with
-/// more steps would drift to ever later groups, and shared slots would live for all groups in
+/// Treats the writes of alternative branches to a slot as equally late. Without this rule, a branch
+/// with more steps would drift to ever later groups, and shared slots would live for all groups in
 /// between.
 fn level(all: &mut [SlotHazards], draft: &ProgramBuilder, arms: &ShapeBranches) {
     let beside = |t: &&mut SlotHazards| {

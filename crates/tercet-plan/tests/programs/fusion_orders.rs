@@ -305,7 +305,7 @@ fn what_something_else_reads_in_between_is_there() {
     let apart = [0, 0, 3];
     let appended = [0, 1, 0];
     // If the reader runs between both appends, it sees new keys with old values, so the appends
-    // cannot be fused. Otherwise both appends precede the attention and are fused.
+    // cannot be fused. If the reader does not, both appends precede the attention and are fused.
     let of_keys = Other::ReadsKeys(KeyAppend);
     assert_eq!(one_token(KEYS_FIRST, of_keys), apart);
     assert_eq!(one_token(VALUES_FIRST, of_keys), appended);

@@ -81,7 +81,7 @@ const MIN_FRAGMENT_DIM: usize = 16;
 pub(super) struct CoopConv {
     ty: CoopType,
     tiling: CoopGemmTiling,
-    /// True for an implicit GEMM with the windows of all batch entries as columns. Otherwise the
+    /// True for an implicit GEMM with the windows of all batch entries as columns. False if the
     /// input rows are B in their original layout, with one GEMM per batch entry.
     gathers: bool,
     /// True if weights are reordered tap by tap. The tap-by-tap order requires that channels are a

@@ -4,10 +4,10 @@
 //! result. Taps that do not reach the result read 0, so only one of `product(strides)`
 //! multiplications counts.
 //!
-//! Otherwise a matmul of weights and input computes the contribution of each input through each
-//! tap, as F32 columns. Each result then adds its contributions (col2im). With few channels, or if
-//! the columns are too large, each result sums over channels directly. No two threads add to the
-//! same memory.
+//! On other devices, or with large strides, a matmul of weights and input computes the contribution
+//! of each input through each tap, as F32 columns. Each result then adds its contributions
+//! (col2im). With few channels, or if the columns are too large, each result sums over channels
+//! directly. No two threads add to the same memory.
 //!
 //! A rewrite rule turns transposed convolutions with stride 1 into convolutions with flipped
 //! weights.

@@ -346,8 +346,8 @@ impl CoopGemmTiling {
             * self.slices
     }
 
-    /// Shared memory per workgroup in bytes: staged steps, reused for fragments of sums. Computed
-    /// as in the shader.
+    /// Shared memory per workgroup in bytes: staged steps, reused for fragments of sums. The number
+    /// is computed as in the shader.
     pub fn shared_bytes(&self, b_transposed: bool) -> u32 {
         let [bm, bn, bk] = self.tile;
         let (b_lines, b_cols) = if b_transposed { (bn, bk) } else { (bk, bn) };

@@ -229,8 +229,8 @@ fn large_m_variants<'p>() -> [KernelVariant<LargeMGemm<'p>>; 4] {
     ]
 }
 
-/// Emits tiles of quantized weights. Uses cooperative matrices if supported and if rows are many,
-/// which `are_many` tells for each run.
+/// Emits tiles of quantized weights. The tiles use cooperative matrices if these are supported and
+/// the rows are many, which `are_many` tells for each run.
 pub(super) fn packed(
     e: &mut LoweringCtx<'_>,
     p: &MatMulProblem,

@@ -99,7 +99,8 @@ static OF_SCHEMES: [(Scheme, &TypedKernel<SkinnyPrepackedAParams>, u32); 4] = [
     (Scheme::Q6K, &Q6_K, 4),
 ];
 
-/// Minimum rows per workgroup; up to this number, a separate shape branch is used.
+/// Minimum number of rows per workgroup. Runs with at most this many rows have a separate shape
+/// branch.
 pub(super) const MIN_PREPACKED_ROWS: u32 = 16;
 /// Maximum number of 8-row fragments per step in a thread's registers.
 const MAX_MATRICES: u32 = 4;

@@ -87,7 +87,7 @@ impl SharedMemPipeline {
     }
 
     /// Maximum shared memory per workgroup in bytes, with `numbers` F16 numbers per element: two
-    /// stages per part. Computed as in the shader.
+    /// stages per part. The number is computed as in the shader.
     fn shared_bytes(&self, numbers: u32) -> u32 {
         let step = 16 * STEP_ROW * numbers;
         2 * self.parts * (self.chunk * step + 4 * PART_UNITS + MINIMA_BYTES)

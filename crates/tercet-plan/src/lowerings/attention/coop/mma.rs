@@ -30,8 +30,8 @@ const ROWS: u32 = 32;
 const SUBGROUPS: u32 = 4;
 
 /// Tiling of this attention for up to `queries` queries. `None` for mask operands, a softcap or
-/// another head size. Also `None` if staging through shared memory or split-KV is faster, because there
-/// are many keys.
+/// another head size. Also `None` if a kernel that stages keys in shared memory or split-KV is
+/// faster, because there are many keys.
 ///
 /// # Errors
 /// Those of bounds.

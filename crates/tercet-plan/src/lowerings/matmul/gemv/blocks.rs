@@ -115,7 +115,7 @@ impl MultiRowGemv<'_> {
         blocks.unwrap_or_else(|| unreachable!("invariant: weights of this table are quantized"))
     }
 
-    /// Requires that weights can be bound as vectors.
+    /// Rejects a variant unless its weights can be bound as vectors.
     fn has_quads(&self, e: &LoweringCtx<'_>) -> Result<(), VariantRejection> {
         let (p, blocks) = (self.product, self.packed());
         let some = e.bound(&p.k)? > 0 && e.bound(&p.n)? > 0;
