@@ -187,7 +187,7 @@ fn said(payload: &(dyn Any + Send)) -> String {
     format!("panicked: {}", text.unwrap_or("without a text"))
 }
 
-/// One test per executor. It fails if `TERCET_REQUIRE` names the executor and the executor is
+/// One test per executor. The test fails if `TERCET_REQUIRE` names the executor and the executor is
 /// missing.
 pub fn presence() -> Vec<(&'static str, SuiteTest)> {
     let present = |executor: &'static TestExecutor| {

@@ -90,7 +90,7 @@ pub fn executors() -> &'static [TestExecutor] {
 /// Runs a test on every available executor.
 ///
 /// # Panics
-/// If a required executor is missing, or its validation reported a message.
+/// Panics if a required executor is missing, or if its validation reported a message.
 pub fn for_each_executor(test: impl Fn(&Device)) {
     for executor in executors() {
         match executor.device() {
@@ -105,7 +105,7 @@ pub fn for_each_executor(test: impl Fn(&Device)) {
 /// Runs a test on the reference and on every available executor.
 ///
 /// # Panics
-/// If the test fails, and as [`for_each_executor`].
+/// Panics if the test fails, or in the cases of [`for_each_executor`].
 pub fn everywhere(test: impl Fn(&Device) -> Result<(), Box<dyn std::error::Error>>) {
     let checked = |device: &Device| {
         if let Err(e) = test(device) {

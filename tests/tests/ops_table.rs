@@ -56,7 +56,8 @@ fn for_each_node(kind: OpKind, mut f: impl FnMut(DType, &Graph, &Node)) {
     }
 }
 
-/// The words with the dtypes that they apply to; a single word has no dtypes.
+/// Formats the words of a table cell, each with the dtypes that it applies to; a single word is
+/// printed without dtypes.
 fn shown(words: &BTreeMap<&'static str, Vec<DType>>) -> String {
     let named = |(word, dtypes): (&&str, &Vec<DType>)| {
         let names: Vec<&str> = dtypes.iter().map(|d| d.name()).collect();

@@ -36,10 +36,10 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_M
 ROOT = pathlib.Path(transformers.__file__).parent
 TARGET = pathlib.Path(__file__).parents[2] / "crates/tercet-models/src/config/transformers_keys.jsonl"
 
-# The functions that only create weights, check values or write files.
+# Names of functions that only create weights, check values or write files: keys read there do not count.
 WITHOUT_INFLUENCE = re.compile(r"^(_init_weights|validate_.*|_validate_.*|to_dict|to_diff_dict|save_.*)$")
 
-# Kinds of keys that only training reads.
+# Names of keys that only training reads.
 OF_TRAINING = re.compile(
     r"drop(out|_path|_rate)?(_|$)|_?pdrop$|layerdrop|initializer|init_std|(^|_)loss(_|$)|jitter|label_smoothing"
     r"|mask_(time|feature)_|spec_augment|^output_|^use_cache$"
@@ -101,7 +101,7 @@ class Reads(ast.NodeVisitor):
             self.strings.add(node.value)
 
     def visit_Expr(self, node):
-        # Documentation strings are not code.
+        # Skip docstrings: the names in them are not reads.
         if not isinstance(node.value, ast.Constant):
             self.generic_visit(node)
 
@@ -112,7 +112,7 @@ class Reads(ast.NodeVisitor):
         if name in ("getattr", "hasattr") and len(node.args) > 1 and texts and self.owner(node.args[0]):
             self.names.add(texts[-1])
             if name == "hasattr":
-                # A question whether a key exists does not read its value.
+                # `hasattr` does not read the value of the key.
                 self.generic_visit(node)
                 return
             self.defaults.setdefault(texts[-1], literal(node.args[2]) if len(node.args) > 2 else None)
@@ -149,7 +149,7 @@ def plain(value):
 def own_fields(cls):
     """The fields of a configuration class and their defaults."""
     fields = {field.name: plain(field) for field in dataclasses.fields(cls)}
-    # Classes with a constructor of their own.
+    # Classes with their own constructor declare fields only as its parameters.
     for name, parameter in inspect.signature(cls.__init__).parameters.items():
         if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and name != "self":
             default = None if parameter.default is parameter.empty else parameter.default
@@ -202,12 +202,12 @@ def entry(cls, base, shared):
                 fields.setdefault(name, default)
     kwargs = set(own.kwargs)
     if "rope_parameters" in fields:
-        # Older files have these keys at the top level.
+        # Older files have `rope_scaling` and `rope_theta` at the top level.
         for name in ("rope_scaling", "rope_theta"):
             fields.setdefault(name, None)
             kwargs.add(name)
     aliases = dict(sorted(cls.attribute_map.items()))
-    # Code may read a key by another of its names.
+    # Code may read a key by one of its aliases.
     names = {name: {name} | {alias for alias, of in aliases.items() if of == name} for name in fields}
     read, unread = {}, []
     for name, default in sorted(fields.items()):
@@ -264,7 +264,7 @@ def lines():
         if (ROOT / path).exists():
             more = reads_of(ROOT / path)
             shared.names |= more.names
-    # A key of the base class that replaces other keys layer by layer.
+    # Keys of the base class that override other keys for single layers.
     overrides = sorted(name for name in base if name.startswith("per_layer"))
     yield {
         "transformers": transformers.__version__,

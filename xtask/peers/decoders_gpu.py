@@ -169,7 +169,8 @@ def mamba2(path, hidden=2560, layers=64, states=128, head=64, kernel=4, vocab=50
     file.close()
 
 
-# The writer, the goals of prefill and decode in tokens per second, and the batch size and goal of batched decode.
+# By name: the function that writes the model, the goals of prefill and decode in tokens per second, and the batch
+# size and goal of batched decode.
 SHAPES = {
     "8b": (lambda path: llama(path, 4096, 32, 32, 8, 14336, 128256), 13000, 400, (32, 3500)),
     "1.1b": (lambda path: llama(path, 2048, 22, 32, 4, 5632, 32000), None, 1250, None),

@@ -252,7 +252,7 @@ def faster_whisper(folder, samples):
             heard = time.perf_counter()
             states = model.encode(features, to_cpu=False)
             encoded = time.perf_counter()
-            # The function generates half as many tokens.
+            # CTranslate2's function generates half of `max_length` tokens, so request twice the number.
             asked = {"beam_size": 1, "max_length": 2 * TOKENS, "suppress_tokens": [encoders_folders.END, 50361, 50362]}
             result = model.generate(states, [start], **asked)
             if parts is not None:

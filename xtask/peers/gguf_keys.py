@@ -34,7 +34,7 @@ def main():
     options = parser.parse_args()
     keys = {name.removeprefix(PREFIX) for name in names(Keys) if name.startswith(PREFIX)}
     version = f"# gguf {importlib.metadata.version('gguf')}"
-    # Templates of tensors' names are not keys of architectures.
+    # Leave out names with `{`: they are templates of tensor names, not metadata keys.
     text = "\n".join([version, *sorted(key for key in keys if "{" not in key)]) + "\n"
     if not options.check:
         TARGET.write_text(text)

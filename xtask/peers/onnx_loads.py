@@ -60,7 +60,7 @@ def main():
         model, inputs = args.folder / f"{name}{args.suffix}.onnx", onnx_ort.files(args.folder, name)
         mine, others = [], []
         for _ in range(args.rounds):
-            # The threads of the other program may still spin.
+            # Wait, because the threads of the other program may still spin after its run.
             time.sleep(0.05)
             mine.append(ours(args, model, inputs))
             time.sleep(0.05)

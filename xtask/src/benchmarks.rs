@@ -40,7 +40,7 @@ enum Better {
     Lower,
 }
 
-/// One row: our figures, one per column, and the peer's.
+/// One row of a table: Tercet's figures, one per column, and the peer's figure.
 #[derive(Debug, Deserialize)]
 struct Measurement {
     name: String,
@@ -49,7 +49,7 @@ struct Measurement {
 }
 
 impl Measurements {
-    /// How many times as fast as the peer the first measured column is.
+    /// The speedup over the peer of the first column that has a figure.
     fn speedup(&self, row: &Measurement) -> Option<f64> {
         let ours = row.values.iter().flatten().next()?;
         Some(match self.better {

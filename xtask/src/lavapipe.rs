@@ -93,7 +93,7 @@ pub(crate) fn fetch(cache: &Path) -> Result<LavapipeRoot, XtaskError> {
     }
     match fs::rename(&partial, root.dir()) {
         Ok(()) => Ok(root),
-        // Another process installed it first.
+        // Another process installed the folder first.
         Err(_) if root.is_complete() => {
             fs::remove_dir_all(&partial).map_err(error::file("remove", &partial))?;
             Ok(root)

@@ -105,8 +105,8 @@ const SLOW_TO_COMPILE: [&str; 4] = ["dequant_grouped_mat_mul", "fft", "gated_del
 
 /// Tests that Vulkan skips here; `cargo xtask parity` runs them on a GPU. Cases changed by passes
 /// and rules run on the CPU only, because a software driver would compile most kernels two more
-/// times. Gradient graphs consist of operators that are tested in all their cases. Two of each, ten
-/// of the torch comparisons, one training run and some model references remain.
+/// times. Gradient graphs consist of operators that are tested in all their cases. Of each group
+/// two tests remain, ten of the torch comparisons, one training run and some model references.
 const NOT_ON_VULKAN: [&str; 12] = [
     "/without_passes",
     "/decomposed",

@@ -35,7 +35,8 @@ const MAX_WORDS: usize = 30;
 const MAX_COLUMNS: usize = 120;
 /// The files that the rules apply to.
 const PATTERNS: [&str; 5] = ["*.rs", "*.wgsl", "*.glsl", "*.comp", "*.md"];
-/// The crates whose public types a user meets. Types of other crates count only through these.
+/// The crates whose public types a user meets. Types of other crates reach users only as reexports
+/// of these crates, so they are not counted.
 const PUBLIC_CRATES: [&str; 5] = [
     "crates/tercet",
     "crates/tercet-ir",
@@ -118,7 +119,8 @@ pub(crate) fn run(options: &Options) -> Result<(), XtaskError> {
     }
 }
 
-/// All tracked files that the rules apply to, with their text. Data of tests is not prose.
+/// All tracked files that the rules apply to, with their text. Files in `tests/data` are left out,
+/// because they are not prose.
 fn tracked_files() -> Result<Vec<(String, String)>, XtaskError> {
     let mut command = Command::new("git");
     command
@@ -129,7 +131,7 @@ fn tracked_files() -> Result<Vec<(String, String)>, XtaskError> {
     let mut files = Vec::new();
     for name in tracked.split_terminator('\0') {
         let path: PathBuf = process::root().join(name);
-        // A deleted file that is not yet committed.
+        // Skip test data, and files that are deleted but not yet committed as deleted.
         if name.starts_with("tests/data/") || !path.is_file() {
             continue;
         }
@@ -229,7 +231,8 @@ fn may_be_long(line: &str) -> bool {
         || line.contains("://")
 }
 
-/// Sentences above the limit, with the line that their part starts on.
+/// The sentences of a block of prose that have more than [`MAX_WORDS`] words, each with the line on
+/// which the block starts.
 fn long_sentences(part: &Part) -> Vec<(usize, String)> {
     text::sentences(&part.text)
         .into_iter()

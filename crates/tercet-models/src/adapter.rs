@@ -3,8 +3,8 @@
 //!
 //! An [`Adapter`] is independent of its file format. Its modules have Hugging Face names
 //! (`model.layers.0.self_attn.q_proj`) without the task prefix `bert.`. The rows of `B` are in
-//! Hugging Face order ([`RopeLayout::Halves`](crate::RopeLayout::Halves)). GGUF readers, GGUF
-//! writers and the application to GGUF models permute them.
+//! Hugging Face order ([`RopeLayout::Halves`](crate::RopeLayout::Halves)). Readers and writers of
+//! GGUF adapters, and their application to GGUF models, permute these rows.
 //!
 //! | file | contents |
 //! |---|---|

@@ -349,7 +349,7 @@ impl<'a> ModelBuilder<'a> {
     }
 
     /// True if the projection with this weight is stored transposed, as `[inputs, outputs]`.
-    /// Quantizers transpose such matrices first.
+    /// Quantized weights are not: quantizers transpose such matrices first.
     fn is_turned(&self, name: &str) -> bool {
         let module = name.strip_suffix(".weight").unwrap_or(name);
         let mut turned = self.transposed.iter();

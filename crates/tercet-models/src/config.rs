@@ -3,7 +3,7 @@
 //! A Hugging Face `config.json` and GGUF metadata are read into the same types. This module never
 //! ignores a field that changes the result: it either applies the field or returns an error. A
 //! reader therefore marks every field that it reads. At the end, a field that is not marked is an
-//! error if the reference implementation of the family reads it and it has not its default. Other
+//! error if the family's reference implementation reads it and its value is not the default. Other
 //! fields are ignored; [`ignored_keys`] names them.
 
 pub(crate) mod bounds;

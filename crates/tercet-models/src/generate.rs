@@ -23,8 +23,8 @@ use crate::tokenizer::{StreamDecoder, Tokenizer};
 pub struct GenerateOptions<'a> {
     /// Maximum number of tokens to generate.
     pub max_tokens: usize,
-    /// Stop strings. Generation ends at the first complete one, which is not part of the text.
-    /// Empty strings are ignored.
+    /// Stop strings. Generation ends at the first complete stop string, which is not part of the
+    /// text. Empty strings are ignored.
     pub stop: &'a [String],
     /// End-of-sequence tokens.
     pub eos: &'a [u32],
@@ -237,7 +237,7 @@ pub struct IncrementalDetokenizer<'t> {
     tokenizer: &'t Tokenizer,
     stream: StreamDecoder<'t>,
     holdback: StopHoldback,
-    /// The last tokens, as long as they are special.
+    /// The special tokens since the last token with text.
     special_run: Vec<u32>,
 }
 
@@ -382,7 +382,8 @@ impl StopHoldback {
         }
     }
 
-    /// Whether a part of a view contains no fraction of a special token.
+    /// Whether the match of `len` bytes at `at` contains each special token completely or not at
+    /// all.
     fn is_whole(&self, places: &[usize], at: usize, len: usize) -> bool {
         let (start, last) = (places[at], places[at + len - 1]);
         let mut cut = self.hidden.iter();
@@ -449,7 +450,8 @@ mod tests {
         assert_eq!(other.push("ab"), ("a".to_string(), false));
         assert_eq!(other.push_hidden("<|end|>"), (String::new(), false));
         assert_eq!(other.push("d"), ("bd".to_string(), false));
-        // A part of a special token's spelling is no text, and its absence joins the text around it.
+        // A stop string does not match inside the spelling of a special token, and does match text
+        // that a special token interrupts.
         let mut part = stop(">");
         assert_eq!(part.push_hidden("<|end|>"), (String::new(), false));
         let mut around = stop("xy");

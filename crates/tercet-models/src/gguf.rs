@@ -80,8 +80,8 @@ impl Gguf {
     /// the same folder are opened as well.
     ///
     /// # Errors
-    /// [`GgufError`]: the file cannot be opened, or is not a valid GGUF file. Also if a part is
-    /// missing, or parts contradict each other.
+    /// [`GgufError`]: the file cannot be opened, or is not a valid GGUF file. The same error is
+    /// returned if a part of a split model is missing, or if parts contradict each other.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, GgufError> {
         let path = path.as_ref();
         let gguf = Self::parse_part(MappedFile::open(path)?)?;
@@ -170,7 +170,7 @@ impl Gguf {
     /// [`GgufTensorInfo::ggml_type`].
     ///
     /// # Panics
-    /// If `info` comes from another, longer model.
+    /// Panics if `info` comes from another, longer model.
     #[must_use]
     pub fn data(&self, info: &GgufTensorInfo) -> &[u8] {
         &self.file_of(info)[info.range()]
@@ -179,7 +179,7 @@ impl Gguf {
     /// The file that contains a tensor of this model.
     ///
     /// # Panics
-    /// If `info` comes from another model with more files.
+    /// Panics if `info` comes from another model with more files.
     #[must_use]
     pub fn file_of(&self, info: &GgufTensorInfo) -> &MappedFile {
         &self.parts[info.part()]
@@ -203,7 +203,7 @@ fn read_version(cursor: &mut GgufCursor<'_>) -> Result<u32, GgufError> {
     let version = cursor.u32(|| "the version".to_owned())?;
     match version {
         2 | 3 => Ok(version),
-        // A small version number with reversed bytes has a zero lower half.
+        // In a big-endian file, a small version number is read with its lower 16 bits zero.
         found if found != 0 && found & 0xffff == 0 => Err(GgufError::BigEndian { found }),
         found => Err(GgufError::UnsupportedVersion { found }),
     }

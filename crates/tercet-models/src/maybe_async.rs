@@ -16,8 +16,8 @@ pub(crate) enum WaitMode {
 }
 
 impl WaitMode {
-    /// Starts a run. In async mode it also awaits the result, so that [`Executable::wait`] does not
-    /// block afterwards.
+    /// Starts a run. In mode `Awaiting`, also awaits the result, so that [`Executable::wait`] does
+    /// not block afterwards.
     pub(crate) async fn submit(
         self,
         exe: &mut dyn Executable,

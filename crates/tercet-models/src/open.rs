@@ -195,7 +195,7 @@ impl ModelFiles {
     /// The tokenizer.
     ///
     /// # Errors
-    /// [`Error`] if it is missing or its type is not supported.
+    /// [`Error`] if the tokenizer is missing or its type is not supported.
     pub fn tokenizer(&self) -> Result<Tokenizer, Error> {
         match self {
             ModelFiles::Gguf(gguf) => gguf::tokenizer(gguf),

@@ -189,7 +189,7 @@ impl SafeTensors {
     /// The bytes of a tensor of this file, little-endian and possibly unaligned.
     ///
     /// # Panics
-    /// If `info` comes from another, longer file.
+    /// Panics if `info` comes from another, longer file.
     #[must_use]
     pub fn data(&self, info: &SafeTensorInfo) -> &[u8] {
         &self.file[info.range()]

@@ -82,7 +82,8 @@ impl ModelWeight {
 enum WeightStorage {
     Plain(DType),
     Blocks(Scheme),
-    /// Converted when read to Q4_0, which represents the same values.
+    /// The function converts the blocks when they are read to Q4_0, which represents the same
+    /// values.
     AsQ4_0(fn(&[u8], &mut Vec<u8>)),
     Unsupported,
 }

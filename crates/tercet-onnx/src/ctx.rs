@@ -108,7 +108,8 @@ impl<'m> ImportCtx<'m> {
         self.levels.pop().map(|l| l.graph).unwrap_or_default()
     }
 
-    /// As [`ImportCtx::pop_level`], to continue it later.
+    /// As [`ImportCtx::pop_level`], but returns the whole level, so that the import can continue it
+    /// later.
     pub(crate) fn pop_whole_level(&mut self) -> GraphLevel {
         self.levels.pop().unwrap_or_default()
     }

@@ -59,7 +59,7 @@ impl ExternalDataFolder {
         let whole = self.open(location)?;
         let size = whole.len() as u64;
         match offset.checked_add(len).filter(|end| *end <= size) {
-            // Both are within the file length, which fits in a `usize`.
+            // `offset` and `end` are at most the file length, which fits in a `usize`.
             Some(end) => Ok(whole.slice(offset as usize..end as usize)),
             None => Err(format!(
                 "external data `{location}` has {size} bytes, the tensor needs {len} from {offset}"

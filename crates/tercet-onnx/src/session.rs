@@ -297,7 +297,7 @@ impl Session {
     /// Outputs with a data-dependent size are padded to the maximum.
     ///
     /// # Errors
-    /// As [`Session::run`]; also if a tensor belongs to another device.
+    /// The errors of [`Session::run`], and an error if a tensor belongs to another device.
     pub fn run_on_device(
         &mut self,
         inputs: &[(&str, &Tensor)],
@@ -367,7 +367,7 @@ impl Session {
             return Ok(());
         };
         if options.separate != self.options.separate {
-            // Their symbols no longer occur.
+            // Discard the compiled specializations: they are for symbols that no longer occur.
             self.forms.clear();
         }
         self.inputs = self.model.inputs(&options)?;
@@ -589,7 +589,7 @@ impl Specialization {
         names
     }
 
-    /// Whether the provided inputs have the ranks that it was imported with.
+    /// Whether the provided inputs have the ranks with which the model was imported.
     fn has_ranks(&self, inputs: &[ProvidedInput<'_>]) -> bool {
         let is_of = |port: &Port| {
             let given = inputs.iter().find(|(n, _)| *n == port.name);

@@ -99,8 +99,8 @@ fn one_attention(b: &mut Bench, case: &Heads) -> Result<()> {
     });
     match checked {
         Ok(m) => {
-            // A single query is memory-bound: bytes of keys and values. Many queries are
-            // compute-bound: FLOPs of the visible keys.
+            // Attention of a single query is memory-bound: its rate is bytes of keys and values.
+            // Attention of many queries is compute-bound: its rate is FLOPs of the visible keys.
             let rate = if queries == 1 {
                 let elements = 2 * batch * kv_heads * keys * dim;
                 let bytes = (elements * dtype.size_bytes()) as f64;

@@ -79,7 +79,7 @@ fn main() -> Result<()> {
             "--json" => json = Some(args.next().ok_or("--json requires a path")?),
             "--quick" => quick = true,
             "--steps" => steps = true,
-            // Cargo passes it to every bench.
+            // Cargo passes `--bench` to every bench target.
             "--bench" => {}
             _ => filters.push(arg),
         }

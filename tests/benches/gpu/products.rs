@@ -5,7 +5,8 @@ use tercet::{DType, Graph, Type, case::InputFill};
 use crate::kernels::{measure, stateful};
 use crate::{Bench, Result};
 
-/// F32 gradients: of rows, with transposed weights, and of weights, with transposed rows.
+/// Measures F32 gradient matmuls: activation gradients (with transposed weights), and weight
+/// gradients (with transposed activations).
 pub(crate) fn gradients(b: &mut Bench) -> Result<()> {
     let shapes = [
         [4096, 768, 3072, 1],

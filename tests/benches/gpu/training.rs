@@ -243,7 +243,7 @@ fn adamw(b: &mut Bench) -> Result<()> {
         let ty = Type::new(DType::F32, [n]);
         let w = g.state(&format!("w{i}"), ty.clone())?;
         let d = g.state(&format!("d{i}"), ty.clone())?;
-        // Its gradient is `d`, which needs no computation.
+        // The gradient of this term with respect to `w` is `d`, which needs no computation.
         let product = g.mul(w, d)?;
         let part = g.reduce_sum(product, &[0], false)?;
         sum = Some(match sum {
@@ -267,7 +267,8 @@ fn adamw(b: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// The time of the updates in a training step. They are its slowest kernels, one per weight.
+/// The time of the updates in a training step. The updates, one per weight, are the `count` slowest
+/// kernels of the step.
 fn longest_steps(
     b: &Bench,
     graph: &Graph,

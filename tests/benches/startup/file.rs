@@ -14,11 +14,11 @@ const ALIGNMENT: usize = 32;
 const F32: u32 = 0;
 const Q4_K: u32 = 12;
 const Q6_K: u32 = 14;
-/// Elements per block of both formats.
+/// Elements per block of Q4_K and of Q6_K.
 const BLOCK: usize = 256;
 /// The number of distinct random blocks; longer tensors repeat them.
 const PATTERN_BLOCKS: usize = 4099;
-/// The standard deviation of trained matrices.
+/// The standard deviation of the random matrices, similar to that of trained ones.
 const WIDTH: f64 = 0.05;
 
 struct Shape {

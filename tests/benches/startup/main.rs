@@ -60,7 +60,7 @@ fn args() -> Result<Args> {
             "--dtype" => args.dtype = value()?,
             "--runs" => args.runs = value()?.parse()?,
             "--quick" => args.quick = true,
-            // Cargo passes it to every bench.
+            // Cargo passes `--bench` to every bench target.
             "--bench" => {}
             _ => return Err(format!("unknown argument `{arg}`").into()),
         }

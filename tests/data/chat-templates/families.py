@@ -147,5 +147,5 @@ FAMILIES = {
     "command_r": COMMAND_R,
     "granite": GRANITE,
 }
-# Rendered with tools where a prompt is added.
+# Templates that `make.py` also renders with tools, in the cases with a generation prompt.
 WITH_TOOLS = ["mistral", "qwen_tools", "granite"]

@@ -234,7 +234,7 @@ CONVERSATIONS = {
     ],
 }
 
-# What the language does, in small.
+# Short expressions that cover the features of the template language.
 SMALL = """{{ 1 + 2 * 3 - 4 // 3 }} {{ 7 % 3 }} {{ -7 % 3 }} {{ -7 // 2 }} {{ 7 / 2 }} {{ 2 ** 10 }} {{ 2 ** 3 ** 2 }}
 {{ 'a' ~ 1 ~ none ~ true ~ 1.0 ~ [1, 'x', none] ~ {'k': 'v', "it's": 2} }}
 {{ 1 < 2 < 3 }} {{ 1 < 3 < 2 }} {{ 'a' in 'cat' }} {{ 'k' in {'k': 1} }} {{ 3 not in [1, 2] }} {{ not 1 == 2 }}
@@ -332,7 +332,7 @@ def main():
         cases.append(case(f"wrong {at}", template, {}))
     templates = {}
     for item in cases:
-        # Each template once: cases name theirs.
+        # Store each template once; cases refer to it by name.
         name = item["name"].split()[0]
         if name in TEMPLATES:
             templates[name] = item.pop("template")

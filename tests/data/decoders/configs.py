@@ -48,7 +48,8 @@ add("mixtral-a", **base("mixtral", num_attention_heads=3, num_key_value_heads=1,
 add("qwen2_moe-a", **base("qwen2_moe", num_attention_heads=3, num_key_value_heads=3, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=10, shared_expert_intermediate_size=14, norm_topk_prob=False, decoder_sparse_step=1, use_sliding_window=False, sliding_window=64, max_window_layers=2, rope_theta=1000000.0, rms_norm_eps=1e-6))
 add("qwen3_moe-a", **base("qwen3_moe", **QWEN3_MOE))
 
-# Two further of each family, written after its row; the second in the manner of the library's files of today.
+# Two further models of each family (`-b`, `-c`), to which its implementation was not fitted. Models `-b` have files
+# as current transformers writes them.
 SMALL = {"hidden_size": 20, "intermediate_size": 28, "vocab_size": 40}
 TIED = {"tie_word_embeddings": True}
 LONG = {"rope_type": "longrope", "short_factor": [1.0, 1.1], "long_factor": [1.2, 3.5]}
@@ -105,7 +106,8 @@ add("gpt_neox-a", **without_groups("gpt_neox", **(NEOX | {"num_attention_heads":
 both("gpt_neox", NEOX | {"num_attention_heads": 4, "rope_parameters": {"rope_type": "default", "rope_theta": 20000.0, "partial_rotary_factor": 0.67}, "use_parallel_residual": False},
      NEOX | {"num_hidden_layers": 3, "num_attention_heads": 5, "rotary_pct": 1.0, "rotary_emb_base": 50000, "attention_bias": False})
 
-# Models with a row for each position, with halves side by side under one norm or two, and with experts of other kinds.
+# Models with learned position embeddings, with parallel attention and feed-forward network under one norm or two, and
+# with other kinds of experts.
 TINY = {"hidden_size": 16, "intermediate_size": 20, "vocab_size": 32}
 GPT2 = {"model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 96, "n_ctx": 96, "vocab_size": 32, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1, "bos_token_id": 1, "eos_token_id": 2, "summary_type": "cls_index", "summary_use_proj": True, "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}}}
 add("gpt2-a", **GPT2)
@@ -114,7 +116,7 @@ add("falcon-a", **FALCON, new_decoder_architecture=True, num_kv_heads=2, paralle
 GRANITE_MOE = RMS | TINY | {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.2, "logits_scaling": 2.5, "rope_theta": 10000.0, "attention_bias": False, "intermediate_size": 8, "num_local_experts": 5, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.001, "output_router_logits": False}
 add("granitemoe-a", **base("granitemoe", **GRANITE_MOE))
 GPT_OSS = RMS | TINY | {"head_dim": 8, "num_attention_heads": 2, "num_key_value_heads": 1, "num_local_experts": 3, "num_experts_per_tok": 2, "experts_per_token": 2, "sliding_window": 7, "rope_theta": 150000.0, "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 32, "truncate": False}, "attention_bias": True, "swiglu_limit": 1.5, "initial_context_length": 32}
-# Rows of whole blocks.
+# Sizes for which MXFP4 rows are whole blocks.
 MXFP4 = {"hidden_size": 32, "intermediate_size": 32, "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}}
 add("gpt_oss-a", **base("gpt_oss", **(GPT_OSS | MXFP4 | {"swiglu_limit": 7.0})))
 DEEPSEEK = RMS | TINY | {"num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 2, "kv_lora_rank": 10, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 5, "n_routed_experts": 6, "n_shared_experts": 2, "num_experts_per_tok": 3, "moe_intermediate_size": 6, "first_k_dense_replace": 1, "moe_layer_freq": 1, "rope_theta": 10000.0, "rms_norm_eps": 1e-6}
@@ -122,8 +124,8 @@ DEEP_YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 add("deepseek_v2-a", **base("deepseek_v2", **(DEEPSEEK | {"q_lora_rank": None, "topk_method": "greedy", "n_group": 1, "topk_group": 1, "scoring_func": "softmax", "norm_topk_prob": False, "routed_scaling_factor": 1.0, "rope_scaling": DEEP_YARN, "aux_loss_alpha": 0.001, "seq_aux": True})))
 add("deepseek_v3-a", **base("deepseek_v3", **(DEEPSEEK | {"q_lora_rank": 12, "n_group": 3, "topk_group": 2, "topk_method": "noaux_tc", "scoring_func": "sigmoid", "norm_topk_prob": True, "routed_scaling_factor": 2.5, "n_shared_experts": 1, "num_nextn_predict_layers": 1, "ep_size": 1})))
 
-# Two further of each, written after its row; of GPT-2 the third without its head's name, of Falcon the second with halves one after
-# the other, which GGUF files do not have.
+# Two further models of each of these families, to which its implementation was not fitted. Tensor names of gpt2-c
+# lack the prefix. Layers of falcon-b are serial, which GGUF files cannot express.
 add("gpt2-b", "library", **{k: v for k, v in GPT2.items() if not k.startswith(("n_ctx", "summary", "task"))} | {"n_head": 2, "n_inner": 20, "activation_function": "gelu"})
 add("gpt2-c", "bare", **GPT2 | {"n_embd": 20, "n_head": 5, "n_layer": 1, "n_positions": 100, "n_ctx": 100})
 add("falcon-b", "library", **FALCON | {"num_attention_heads": 2, "new_decoder_architecture": False, "multi_query": False, "parallel_attn": False, "bias": True, "tie_word_embeddings": False})
@@ -137,7 +139,7 @@ add("deepseek_v2-c", **base("deepseek_v2", **(DEEPSEEK | {"num_attention_heads":
 add("deepseek_v3-b", "library", **base("deepseek_v3", **(DEEPSEEK | {"q_lora_rank": None, "n_group": 2, "topk_group": 1, "norm_topk_prob": False, "routed_scaling_factor": 1.0, "num_experts_per_tok": 2, "rope_scaling": DEEP_YARN, "qk_rope_head_dim": 6})))
 add("deepseek_v3-c", **base("deepseek_v3", **(DEEPSEEK | {"num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 16, "n_group": 1, "topk_group": 1, "n_routed_experts": 5, "num_experts_per_tok": 1, "v_head_dim": 4, "rope_scaling": None})))
 
-# Scans over states. The first of each, then two further ones, written after its row.
+# State-space models: for each family, the model that its implementation was written for, then two further ones.
 def scanning(model_type, **more):
     fields = base(model_type, **more)
     for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size", "max_position_embeddings"):
@@ -165,7 +167,8 @@ add("granitehybrid-c", **base("granitemoehybrid", **(HYBRID | {"num_local_expert
 add("nemotron_h-b", "library", **({k: v for k, v in base("nemotron_h", **(NEMOTRON | {"hidden_size": 20, "num_attention_heads": 2, "num_key_value_heads": 1, "hybrid_override_pattern": "M*-M", "num_hidden_layers": 4, "use_bias": True, "mlp_bias": True, "n_groups": 4, "conv_kernel": 2})).items() if k != "hidden_act"} | NO_LIMIT))
 add("nemotron_h-c", **({k: v for k, v in base("nemotron_h", **(NEMOTRON | {"num_key_value_heads": 4, "hybrid_override_pattern": "-M*", "num_hidden_layers": 3, "use_conv_bias": False, "n_groups": 1, "ssm_state_size": 8})).items() if k != "hidden_act"} | NO_LIMIT))
 
-# Attention and scans, or gated delta rules, in one model. The first of each, then two further ones, written after its row.
+# Models with attention and scans or gated delta rules: for each family, the model that its implementation was written
+# for; two further ones follow below.
 FALCON_H1 = RMS | TINY | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6, "mamba_d_ssm": 24, "mamba_n_heads": 4, "mamba_d_head": 6, "mamba_n_groups": 1, "mamba_d_state": 5, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_chunk_size": 8, "mamba_conv_bias": True, "mamba_proj_bias": False, "projectors_bias": False, "attention_bias": False, "mlp_bias": False, "mamba_norm_before_gate": False, "mamba_rms_norm": False, "rope_theta": 100000000000.0, "num_logits_to_keep": 1, "embedding_multiplier": 2.0, "lm_head_multiplier": 0.25, "key_multiplier": 0.5, "attention_in_multiplier": 2.0, "attention_out_multiplier": 0.5, "ssm_in_multiplier": 2.0, "ssm_out_multiplier": 0.5, "ssm_multipliers": [0.5, 0.25, 0.5, 1.0, 0.5], "mlp_multipliers": [1.0, 0.5]}
 add("falcon_h1-a", **base("falcon_h1", **FALCON_H1), mamba_use_mlp=True, mlp_expansion_factor=8, rope_scaling=None)
 QWEN_NEXT = RMS | TINY | {"num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "partial_rotary_factor": 0.5, "rope_theta": 10000.0, "attention_bias": False, "full_attention_interval": 4, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 4, "linear_value_head_dim": 5, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 6, "shared_expert_intermediate_size": 8, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [], "router_aux_loss_coef": 0.001, "output_router_logits": False, "rms_norm_eps": 1e-6}
@@ -178,7 +181,8 @@ add("qwen3_5_moe-a", **{k: v for k, v in base("qwen3_5_moe_text", **QWEN_5_MOE).
 NEMOTRON_MOE = NEMOTRON | TINY | {"hybrid_override_pattern": "ME*EM", "n_routed_experts": 6, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 6, "moe_shared_expert_intermediate_size": 9, "routed_scaling_factor": 2.5, "n_group": 1, "topk_group": 1, "norm_topk_prob": True, "num_nextn_predict_layers": 0}
 add("nemotron_moe-a", **({k: v for k, v in base("nemotron_h", **NEMOTRON_MOE).items() if k != "hidden_act"} | NO_LIMIT))
 
-# Queries that grow with positions; in the second a model of pictures is around it, as its hub's files are.
+# Models with position-dependent query scale. mistral3-a is a vision-language model around such a decoder, as in the
+# published folders.
 GROWING = {"rope_type": "yarn", "type": "yarn", "rope_theta": 1000000.0, "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.5}
 VISION = {"model_type": "pixtral", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "head_dim": 8, "intermediate_size": 8, "image_size": 16, "patch_size": 8, "num_channels": 3, "hidden_act": "silu", "rope_theta": 10000.0}
 
@@ -190,10 +194,10 @@ def seeing(text, **more):
 add("ministral3-a", **base("ministral3", num_attention_heads=3, num_key_value_heads=1, head_dim=8, rope_parameters=GROWING, sliding_window=None, **RMS))
 add("mistral3-a", **seeing(base("ministral3", num_attention_heads=3, num_key_value_heads=1, head_dim=8, rope_parameters=GROWING | {"llama_4_scaling_beta": 0.3, "factor": 8.0}, sliding_window=None, **RMS)))
 
-# GGUF files of these have the projection of keys and values in two.
+# Models whose GGUF files have separate tensors for the key and the value projection of the latent row.
 PARTED = {"deepseek_v2-c", "deepseek_v3-b"}
 
-# Two further ones of each of these.
+# Two further models of each of these families, to which its implementation was not fitted.
 add("falcon_h1-b", "library", **base("falcon_h1", **(FALCON_H1 | {"hidden_size": 20, "num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 4, "mamba_d_ssm": 30, "mamba_n_heads": 6, "mamba_d_head": 5, "mamba_n_groups": 3, "mamba_d_conv": 3, "mamba_conv_bias": False, "mamba_rms_norm": True, "mamba_norm_before_gate": True, "attention_bias": True, "mlp_bias": True, "mamba_proj_bias": True, "projectors_bias": True, "key_multiplier": 0.7, "lm_head_multiplier": 1.5, "embedding_multiplier": 2.7, "attention_in_multiplier": 1.3, "attention_out_multiplier": 0.9, "ssm_in_multiplier": 1.2, "ssm_out_multiplier": 0.6, "ssm_multipliers": [0.7, 0.4, 0.8, 1.1, 0.6], "mlp_multipliers": [0.9, 0.7], "tie_word_embeddings": True})))
 add("falcon_h1-c", **base("falcon_h1", **(FALCON_H1 | {"num_hidden_layers": 1, "mamba_d_ssm": None, "mamba_n_heads": 8, "mamba_d_head": "auto", "mamba_n_groups": 2, "mamba_d_state": 7, "mamba_rms_norm": True, "mamba_norm_before_gate": False, "rope_theta": 10000.0, "ssm_multipliers": [0.5, 1.0, 0.25, 0.5, 2.0], "ssm_in_multiplier": 0.5})), rope_scaling=None)
 add("qwen3_next-b", "library", **base("qwen3_next", **(QWEN_NEXT | {"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6, "partial_rotary_factor": 1.0, "attention_bias": True, "full_attention_interval": 3, "linear_key_head_dim": 6, "linear_value_head_dim": 4, "linear_num_key_heads": 3, "linear_num_value_heads": 3, "num_experts": 4, "mlp_only_layers": [1], "tie_word_embeddings": True})))
@@ -205,7 +209,7 @@ add("qwen3_5_moe-c", **{k: v for k, v in base("qwen3_5_moe_text", **(QWEN_5_MOE 
 add("nemotron_moe-b", "library", **({k: v for k, v in base("nemotron_h", **(NEMOTRON_MOE | {"hybrid_override_pattern": "M*E-", "num_hidden_layers": 4, "mlp_bias": True, "n_group": 3, "topk_group": 2, "moe_latent_size": 7, "norm_topk_prob": False})).items() if k != "hidden_act"} | NO_LIMIT))
 add("nemotron_moe-c", **({k: v for k, v in base("nemotron_h", **(NEMOTRON_MOE | {"hybrid_override_pattern": "EM*E", "num_hidden_layers": 4, "num_key_value_heads": 4, "n_groups": 1, "moe_latent_size": 10, "n_routed_experts": 4, "num_experts_per_tok": 3, "routed_scaling_factor": 1.0, "n_group": 2, "topk_group": 2})).items() if k != "hidden_act"} | NO_LIMIT))
 
-# Two further ones of each of these.
+# Two further models of each of these families, to which its implementation was not fitted.
 both("ministral3", RMS | TIED | {"num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 4, "sliding_window": 20, "rope_parameters": GROWING | {"original_max_position_embeddings": 12, "max_position_embeddings": 128, "llama_4_scaling_beta": 0.2, "mscale_all_dim": 0.6, "rope_theta": 10000.0}},
      RMS | {"num_attention_heads": 5, "num_key_value_heads": 5, "head_dim": 6, "rope_parameters": {"rope_type": "yarn", "rope_theta": 100000.0, "factor": 2.0, "original_max_position_embeddings": 24, "mscale": 1.0, "mscale_all_dim": 0, "llama_4_scaling_beta": 1.0}})
 add("mistral3-b", "library", **seeing(base("mistral", **(RMS | {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 6, "rope_theta": 1000000000.0, "sliding_window": None}))))

@@ -24,7 +24,7 @@ from to_gguf import knows, write_gguf
 torch.set_num_threads(1)
 HERE = pathlib.Path(__file__).parent
 PROMPT, GREEDY = 20, 64
-# The least distance of the two greatest logits, of the spread of all.
+# Minimum difference of the two greatest logits, relative to the standard deviation of all logits.
 GAP = 4e-3
 
 
@@ -33,7 +33,7 @@ def randomize(model, seed):
     draw = torch.Generator().manual_seed(seed)
     is_gemma = model.config.model_type.startswith("gemma")
     one_plus = is_gemma or model.config.model_type.startswith(("qwen3_next", "qwen3_5"))
-    # A tied embedding makes every token its own successor unless it is small.
+    # With a tied embedding, every token predicts itself unless the embedding is small.
     width = 0.3 if model.config.tie_word_embeddings else 1.0
     width = 0.1 if is_gemma else width
     for name, p in model.named_parameters():
@@ -57,7 +57,7 @@ def randomize(model, seed):
             buffer.copy_((0.3 * torch.randn(buffer.shape, generator=draw)).half().float())
 
 
-# The values of MXFP4's codes.
+# The values that the codes of MXFP4 stand for.
 CODES = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 CODES = torch.cat([CODES, -CODES])
 
@@ -85,7 +85,7 @@ def quantize(model):
     return packed
 
 
-# What the library calls otherwise than files.
+# Tensor names that differ between transformers' modules and published folders.
 RENAMED = {
     "granitemoe": {
         "block_sparse_moe.router.weight": "block_sparse_moe.router.layer.weight",
@@ -148,7 +148,7 @@ def reference(model, vocab, seed):
         gap = min(gap, ((top[0] - top[1]) / logits.std()).item())
         last = logits
         tokens.append(int(logits.argmax()))
-    # The last token is that of the last logits.
+    # The last generated token is the argmax of the last logits.
     return gap, {
         "prompt": prompt,
         "logits": [round(x, 6) for x in first.tolist()],
@@ -175,7 +175,7 @@ def make(name, fields, style):
             break
     else:
         raise SystemExit(f"{name}: no seed without close logits")
-    # As hubs have it, or as the library writes it.
+    # `config.json` as in published folders, or as transformers writes it.
     text = json.loads(config.to_json_string()) if style == "library" else fields
     text = {k: v for k, v in text.items() if not k.startswith("_") or k == "_sliding_window_pattern"}
     (out / "config.json").write_text(json.dumps(text, indent=1) + "\n")
@@ -189,7 +189,7 @@ def make(name, fields, style):
     if sees and style == "hub":
         tensors = {older_name(n): t for n, t in tensors.items()}
     if style == "bare":
-        # As the first folders of GPT-2: without the head, and with its causal masks.
+        # As in the first GPT-2 folders: tensor names lack the prefix, and causal masks are stored.
         tensors = {n.removeprefix("transformer."): t for n, t in tensors.items()}
         for layer in range(config.n_layer):
             tensors[f"h.{layer}.attn.bias"] = torch.ones(1, 1, 4, 4).tril()

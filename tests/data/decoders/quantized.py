@@ -34,7 +34,7 @@ def ranged(w, group, bits):
     g = groups_of(w, group)
     low, high = g.amin(-1).clamp(max=0), g.amax(-1).clamp(min=0)
     scale = ((high - low) / (2**bits - 1)).half().float()
-    # A zero point of 0 would be stored as -1.
+    # Zero points start at 1, because the format stores them minus 1.
     zero = (-low / scale).round().clamp(1, 2**bits - 1)
     codes = (g / scale[..., None] + zero[..., None]).round().clamp(0, 2**bits - 1)
     value = (scale[..., None] * (codes - zero[..., None])).reshape(w.shape)
@@ -184,7 +184,7 @@ EIGHT = BNB | {"load_in_4bit": False, "load_in_8bit": True, "bnb_4bit_quant_type
 MODELS = {
     "ordered-b": (LLAMA, ordered, {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False, "desc_act": True}),
     "nf4-b": (QWEN2, nf4, FOUR | {"bnb_4bit_compute_dtype": "bfloat16"}),
-    # Its matrices are turned before they are quantized.
+    # GPT-2 folders store matrices transposed; this one is transposed back before quantization.
     "turned-b": (GPT2, llm_int8, EIGHT),
     "gptq-a": (LLAMA, gptq, {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False, "desc_act": False}),
     "gptq-b": (QWEN2, lambda w: gptq(w, 8, 128), {"quant_method": "gptq", "bits": 8, "group_size": 128, "sym": False, "desc_act": False}),

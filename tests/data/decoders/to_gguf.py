@@ -5,7 +5,7 @@ import math
 import gguf
 import numpy as np
 
-# model_type -> architecture, whether rows of Q and K are permuted, whether 1 is added to gains.
+# By `model_type`: the GGUF architecture, whether rows of Q and K are permuted, and whether 1 is added to norm gains.
 FAMILIES = {
     "llama": ("llama", True, False), "mistral": ("llama", True, False), "ministral3": ("mistral3", True, False), "mistral3": ("mistral3", True, False), "smollm3": ("smollm3", True, False),
     "qwen2": ("qwen2", False, False), "qwen3": ("qwen3", False, False),
@@ -61,13 +61,13 @@ def knows(c):
     serial = c.model_type == "falcon" and not c.new_decoder_architecture and not c.parallel_attn
     bounded = list(getattr(c, "time_step_limit", [0.0, math.inf])) != [0.0, math.inf]
     if c.model_type == "falcon_h1":
-        # Its factors go into matrices, not into biases, and into one matrix where the embedding is the output.
+        # GGUF files of Falcon-H1 contain the scale factors in matrices; biases and tied embeddings cannot contain them.
         bounded = bounded or c.attention_bias or c.mlp_bias or c.mamba_proj_bias or c.projectors_bias or c.tie_word_embeddings
         bounded = bounded or (c.mamba_rms_norm and c.mamba_norm_before_gate)
     if c.model_type == "qwen3_next":
         bounded = bounded or not c.norm_topk_prob
     if c.model_type == "granitemoehybrid":
-        # It writes that nothing is rotated where there are scans.
+        # The converter always disables rotary embedding for models with scans.
         bounded = bounded or c.position_embedding_type == "rope"
     if c.model_type == "nemotron_h" and "moe" in c.layer_types:
         bounded = bounded or c.mlp_bias
@@ -112,7 +112,7 @@ def parted(tensors, model_type):
     for name, x in tensors.items():
         at = f"blk.{name.split('.')[2]}" if ".layers." in name else ""
         if name.endswith("input_linear.weight"):
-            # Without experts the shared one is the only one.
+            # Without routed experts, the shared expert is stored as the plain feed-forward network.
             shared = "_shexp" if any("block_sparse_moe" in n for n in tensors) else ""
             kind = shared if "shared_mlp" in name else "_exps"
             gate, up = np.split(x, 2, axis=-2)
@@ -135,7 +135,7 @@ def parted(tensors, model_type):
             apart[f"{at}.ffn_down_exps.bias"] = x
         elif name.endswith("_blocks"):
             scales = tensors[name.removesuffix("_blocks") + "_scales"]
-            # The first half of a block in the low bits of its bytes, the second in the high ones.
+            # A GGUF block has its first half in the low bits of its bytes, its second half in the high bits.
             codes = np.stack([x & 15, x >> 4], axis=-1).reshape(*x.shape[:-1], 32)
             both = codes[..., :16] | codes[..., 16:] << 4
             both = np.concatenate([scales[..., None], both], axis=-1).reshape(*x.shape[:2], -1)
@@ -169,7 +169,7 @@ def rope_keys(w, c, arch, head_dim):
     if kind == "yarn":
         w.add_uint32(f"{arch}.rope.scaling.original_context_length", full["original_max_position_embeddings"])
     if "llama_4_scaling_beta" in full:
-        # Of these models the converter writes all numbers of YaRN.
+        # For models with position-dependent query scale, the converter writes all parameters of YaRN.
         w.add_rope_scaling_yarn_beta_fast(full.get("beta_fast", 32.0))
         w.add_rope_scaling_yarn_beta_slow(full.get("beta_slow", 1.0))
         w.add_rope_scaling_yarn_log_mul(full["mscale_all_dim"])
@@ -392,7 +392,7 @@ def parted_kv(c, tensors):
 def write_gguf(path, c, tensors, is_parted=False):
     arch, permutes, one_plus = FAMILIES[c.model_type]
     if c.model_type == "mistral3":
-        # The texts' side alone; the other goes to a file of its own.
+        # Convert only the text decoder; the vision tower of such a model is in a separate GGUF file.
         c = c.text_config
         parts = [(n.replace("language_model.", ""), x) for n, x in tensors.items() if "language_model." in n or n == "lm_head.weight"]
         tensors = {n if n.startswith(("model.", "lm_head.")) else f"model.{n}": x for n, x in parts}
@@ -444,7 +444,7 @@ def write_gguf(path, c, tensors, is_parted=False):
     ]:
         value = None if arch == "falcon-h1" and "multiplier" in field else getattr(c, field, None)
         if value is None and "softcapping" in field and c.model_type == "gemma2":
-            # 0 is none: its files must say.
+            # Gemma 2 files must have the soft cap keys; 0 means none.
             value = 0.0
         if value is not None:
             add(value)
@@ -478,7 +478,7 @@ def write_gguf(path, c, tensors, is_parted=False):
     tensors = {n if n.startswith(("blk.", "model.", "lm_head", "embed_out", "gpt_neox.", "transformer.", "backbone.")) else f"transformer.{n}": x for n, x in tensors.items()}
     for name, x in tensors.items():
         if name.endswith(".attn.bias"):
-            # A mask.
+            # Skip the stored causal mask.
             continue
         if arch == "gpt2" and x.ndim == 2 and ".c_" in name:
             x = x.T
@@ -492,14 +492,14 @@ def write_gguf(path, c, tensors, is_parted=False):
             x = tiled(c, name, x)
         x = scan_tensor(c, name, x)
         if ".query_key_value." in name:
-            # Q, K and V of each key head become those of all heads.
+            # Regroup the fused rows: from Q, K and V per key head to all Q, then all K, then all V rows.
             parts = x.reshape(kv, -1, head_dim, *x.shape[1:])
             x = np.concatenate([p.reshape(-1, *x.shape[1:]) for p in (parts[:, :-2], parts[:, -2:-1], parts[:, -1:])])
         if x.ndim == 1 or name.endswith("_exps.bias"):
             x = x.astype(np.float32)
             x = x + 1 if one_plus and name.endswith("norm.weight") and "linear_attn" not in name else x
         if "shared_expert_gate." in name:
-            # One row is a vector there.
+            # GGUF files store a matrix of one row as a vector.
             x = x.reshape(-1).astype(np.float32)
         own = name if name.startswith("blk.") else renamed(name, post_norms)
         w.add_tensor(own, np.ascontiguousarray(x))

@@ -34,7 +34,7 @@ add("mpnet-a", "texts", **base("mpnet", **MPNET))
 add("distilbert-a", "texts", **distilbert())
 add("electra-a", "texts", **base("electra", embedding_size=8, type_vocab_size=2, summary_type="first", summary_use_proj=True, summary_activation="gelu", summary_last_dropout=0.1))
 
-# After the rows.
+# Further models, to which the implementation of the families was not fitted.
 add("bert-b", "tokens", "library", **base("bert", num_attention_heads=4, hidden_act="gelu_new", type_vocab_size=3, layer_norm_eps=1e-5))
 add("bert-c", None, **base("bert", hidden_size=15, num_attention_heads=3, num_hidden_layers=3, hidden_act="relu", type_vocab_size=2, pad_token_id=5))
 add("roberta-b", "tokens", "library", **base("roberta", **(ROBERTA | {"type_vocab_size": 2, "pad_token_id": 4, "num_attention_heads": 4})))

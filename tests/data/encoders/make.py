@@ -67,7 +67,7 @@ def listed(t, digits=5):
 def reference(model, head, seed):
     config = model.config
     ids, types, mask = texts(config, seed)
-    # Segments count where the library's tokenizers give them.
+    # Pass segment ids only for the families whose tokenizers in transformers return them.
     segments = config.model_type in ("bert", "electra", "nomic_bert")
     inputs = {"input_ids": ids, "attention_mask": mask}
     if segments:
@@ -127,7 +127,7 @@ def make(name, fields, head, style):
     model = MODELS[head].from_config(config, attn_implementation="eager").float().eval()
     seed = sum(map(ord, name))
     randomize(model, seed)
-    # As hubs have it, or as the library writes it.
+    # `config.json` as in published folders, or as transformers writes it.
     text = fields if style != "library" else json.loads(config.to_json_string())
     text = {k: v for k, v in text.items() if not k.startswith("_")} | {"architectures": [type(model).__name__]}
     (out / "config.json").write_text(json.dumps(text, indent=1) + "\n")

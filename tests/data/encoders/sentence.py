@@ -133,7 +133,7 @@ def tagger(name):
     labels = dict(enumerate(["O", "B-ANIMAL", "I-ANIMAL", "B-PLACE", "I-PLACE"]))
     model = transformers.BertForTokenClassification(bert(id2label=labels, label2id={v: k for k, v in labels.items()}))
     randomize(model, 9)
-    # Words have classes by what they are: nothing that all have in common outweighs that.
+    # Make the class of a token depend on its word: remove or shrink the weights that act on all tokens alike.
     for key, p in model.named_parameters():
         if key.endswith("bias"):
             p.data.zero_()
@@ -160,14 +160,14 @@ if __name__ == "__main__":
         [Pooling(12, "mean"), Dense(12, 10, activation_function=torch.nn.Tanh()), Normalize()],
         [(None, None), ("query", None), ("passage", 4)], prompts=prompts, limits={"max_seq_length": 9},
     )
-    # All poolings behind each other, without the tokens of prompts; texts become lower case by the folder's own word.
+    # All pooling modes concatenated, without prompt tokens; the folder requests conversion to lower case.
     modes = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
     sentence(
         "sentence-b", transformers.BertModel(bert(), add_pooling_layer=False), "[CLS] $A [SEP]",
         [Pooling(12, modes, include_prompt=False)], [(None, None), ("query", None)], prompts=prompts,
         default_prompt_name="passage", limits={"do_lower_case": True}, first={"max_seq_length": 32, "do_lower_case": True},
     )
-    # A decoder, pooled at the token that ends a text.
+    # A decoder whose embedding is the state of a text's last token.
     qwen = transformers.Qwen3Config(
         hidden_size=12, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1, head_dim=4, intermediate_size=16,
         vocab_size=len(VOCAB), max_position_embeddings=64, pad_token_id=0, tie_word_embeddings=True,
@@ -176,7 +176,7 @@ if __name__ == "__main__":
         "sentence-c", transformers.Qwen3Model(qwen), "$A [SEP] lower", [Pooling(12, "lasttoken"), Normalize()],
         [(None, None), ("query", 6)], prompts=prompts,
     )
-    # In the manner of EmbeddingGemma: tokens see both ways, two dense layers without biases follow the mean.
+    # A model like EmbeddingGemma: bidirectional attention, and two dense layers without biases after mean pooling.
     gemma = transformers.Gemma3TextConfig(
         hidden_size=12, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1, head_dim=4, intermediate_size=16,
         vocab_size=len(VOCAB), max_position_embeddings=64, pad_token_id=0, sliding_window=6, query_pre_attn_scalar=4,

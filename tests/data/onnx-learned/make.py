@@ -205,7 +205,7 @@ boosted("lightgbm_three", lightgbm.LGBMClassifier(**quiet), THREE, lgb)
 boosted("lightgbm_regressor", lightgbm.LGBMRegressor(**quiet), SCORE, lgb)
 
 
-# Operators by themselves.
+# Single operators, compared with ONNX Runtime only.
 
 def operator(name, op, inputs, outputs=1, version=3, **attributes):
     """One node of `ai.onnx.ml`, against ONNX Runtime alone."""
@@ -269,7 +269,7 @@ operator("regressor_probit", "LinearRegressor", {"x": np.float32([[0.1], [0.5], 
 
 f32 = lambda name, values: helper.make_tensor(name, onnx.TensorProto.FLOAT, [len(values)], values)
 modes = lambda values: helper.make_tensor("modes", onnx.TensorProto.UINT8, [len(values)], values)
-# Logistic and softmax have each other's numbers in ONNX Runtime 1.2x.
+# Leaves out logistic and softmax, whose numbers ONNX Runtime 1.2x interchanges.
 for aggregate, transform in ((1, 0), (0, 0), (2, 0), (3, 0), (1, 3)):
     operator(f"ensemble_{aggregate}_{transform}", "TreeEnsemble", {"x": WHOLE}, version=5, aggregate_function=aggregate, post_transform=transform,
              n_targets=2, tree_roots=[0, 3], nodes_featureids=[0, 1, 2, 1, 0], nodes_modes=modes([0, 4, 3, 2, 1]),

@@ -64,7 +64,7 @@ case("skip_rms_norm_sum", "SkipSimplifiedLayerNormalization", [x, skip, gamma, b
 case("rms_norm", "SimplifiedLayerNormalization", [x, gamma], domain="", axis=-1, epsilon=0.01, stash_type=1)
 
 
-# Attention: batch 2, heads 2 of width 4, 3 queries.
+# Attention with batch size 2, 2 heads of size 4, and 3 queries.
 q, key, value = floats(2, 3, 8), floats(2, 5, 8), floats(2, 5, 8)
 past = floats(2, 2, 4, 4), floats(2, 2, 4, 4)
 three = ("y", "key", "value")
@@ -88,7 +88,7 @@ ids = np.array([[3, 4, 5], [0, 1, 2]], np.int64)
 case("rotary", "RotaryEmbedding", [q, ids, cos, sin])
 case("rotary_from", "RotaryEmbedding", [q.reshape(2, 3, 2, 4).transpose(0, 2, 1, 3).copy(), np.array([2], np.int64), cos, sin], interleaved=1)
 case("rotary_part", "RotaryEmbedding", [floats(2, 3, 12), ids, cos, sin], num_heads=2, rotary_embedding_dim=4)
-# Grouped: 4 heads of queries on 2 of keys, width 16.
+# Grouped-query attention: 4 query heads and 2 key heads of size 16.
 gq, gk, gv = floats(2, 3, 64), floats(2, 3, 32), floats(2, 3, 32)
 none, total = floats(2, 2, 0, 16), np.array([2, 2], np.int32)
 angles, past = floats(16, 8), (floats(2, 2, 4, 16), floats(2, 2, 4, 16))
@@ -106,7 +106,7 @@ case("gqa_ragged", "GroupQueryAttention", ragged, three, do_rotary=1, **grouped)
 packed = np.concatenate([gq, gk, gv], -1)
 case("gqa_packed", "GroupQueryAttention", [packed, None, None, none, none, total, scalar(3), cos, sin], three, do_rotary=1, **grouped)
 
-# Weights of a few bits.
+# Matmuls with weights of 2 to 8 bits.
 for bits, block, zeros in ((4, 16, None), (4, 16, "packed"), (4, 32, "floats"), (8, 16, "packed"), (2, 16, None)):
     k, n = 40, 6
     blocks = -(-k // block)
@@ -139,9 +139,9 @@ case("fused_conv_leaky", "FusedConv", [image, kernel], activation="LeakyRelu", a
 case("fused_conv_clip", "FusedConv", [image, kernel], activation="Clip", activation_params=[-0.5, 1.5], strides=[2, 2])
 case("fused_gemm", "FusedGemm", [floats(3, 4), floats(5, 4), floats(5)], activation="LeakyRelu", activation_alpha=0.2, transB=1)
 
-# Quantised numbers.
+# Operators on 8-bit quantized values.
 u8 = lambda *shape: random.integers(0, 256, shape, dtype=np.uint8)
-# Weights of seven bits: with eight, sums of two products saturate in ONNX Runtime on processors without an instruction for them.
+# Weights have 7 bits: with 8 bits, sums of two products saturate in ONNX Runtime on processors without VNNI.
 i8 = lambda *shape: random.integers(-63, 64, shape, dtype=np.int8)
 scale, zero_u, zero_i = lambda s: np.array(s, np.float32), lambda z: np.array(z, np.uint8), lambda z: np.array(z, np.int8)
 out8 = dict(types={"y": "u1"})
@@ -167,7 +167,7 @@ case("mat_mul_to_float_columns", "MatMulIntegerToFloat", [rows[0], columns[0], s
 attended = [u8(2, 3, 8), i8(8, 24), floats(24), scale(0.02), scale(0.01), None, zero_u(120), zero_i(0)]
 case("q_attention", "QAttention", attended, num_heads=2, constants=(1, 3, 4, 6, 7))
 
-# Scales that are numbers of F16: products read such blocks as they are.
+# Scales that F16 represents exactly: Tercet converts such weights to its own blocks.
 for bits, k, block in [(4, 64, 32), (4, 96, 64), (8, 64, 32)]:
     n, blocks = 5, -(-k // block)
     codes = random.integers(0, 256, (n, blocks, block * bits // 8), dtype=np.uint8)

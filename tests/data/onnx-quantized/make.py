@@ -46,7 +46,7 @@ class Reader(q.CalibrationDataReader):
 def made(name, kind, source, folder):
     """The model in another form."""
     path = folder / "made.onnx"
-    # What quantisers expect: folded constants and no symbols in the middle.
+    # The quantizers expect folded constants and known inner shapes.
     ready = folder / "ready.onnx"
     q.quant_pre_process(source, ready, skip_symbolic_shape=True, skip_optimization=False)
     if kind.startswith("qdq"):
@@ -58,7 +58,7 @@ def made(name, kind, source, folder):
         q.quantize_dynamic(ready, path, weight_type=q.QuantType.QUInt8)
     elif kind == "f16":
         half = float16.convert_float_to_float16(onnx.load(source), keep_io_types=False)
-        # Casts to F32 inside are left as they are by it, against the dtype of what they meet.
+        # The conversion leaves casts to F32 inside the graph, although their operators then have F16 operands.
         for node in half.graph.node:
             for a in node.attribute:
                 if node.op_type == "Cast" and a.name == "to" and a.i == onnx.TensorProto.FLOAT:

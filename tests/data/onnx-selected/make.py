@@ -56,7 +56,7 @@ swapped = boxes[..., [2, 1, 0, 3]].copy()
 case("nms_other_corners", nms % (5, 0.4, 0.2, "", ", iou, score"), swapped, scores)
 centre = np.concatenate([corner, random.random((2, 12, 2)).astype(np.float32) * 0.6], -1)
 case("nms_centre", nms % (5, 0.4, 0.2, "<center_point_box = 1>", ", iou, score"), centre, scores)
-# The end of a detector: the boxes that are left, and their scores and classes.
+# The last operators of an object detector: the boxes that non-maximum suppression keeps, with their scores and classes.
 tail = "g (float[1, s, 4] boxes, float[1, c, s] scores) => (float[k, 4] left, float[k] best, int64[k, 1] class) { " + limits + """
     one = Constant<value = int64[1] {1}>() two = Constant<value = int64 {2}>()
     behind = Constant<value = int64[1] {2}>() first = Constant<value = int64 {0}>()
@@ -65,7 +65,7 @@ tail = "g (float[1, s, 4] boxes, float[1, c, s] scores) => (float[k, 4] left, fl
     best = GatherND(scores, y) class = Slice(y, one, behind, one) }"""
 case("detector", tail % (10, 0.3, 0.3), boxes[:1], scores[:1])
 
-# What follows a mask: assignments, sums, filters, joins.
+# Operators on the elements that a mask selects: assignments, sums, filters and concatenations.
 mask = """zero = Constant<value = float {0.0}>() one = Constant<value = int64[1] {1}>() first = Constant<value = int64[1] {0}>()
     all = Constant<value = int64[1] {-1}>() m = Greater(x, zero) at = NonZero(m) rows = Transpose<perm = [1, 0]>(at)
     z = GatherND(x, rows) """

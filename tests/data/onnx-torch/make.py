@@ -67,7 +67,7 @@ def export(case, kind, model, given, path):
     ways = [lambda symbol: named.setdefault(symbol, torch.export.Dim(symbol)), lambda _: torch.export.Dim.DYNAMIC]
     for dim in ways:
         dims = shapes(case, names, dim)
-        # Arguments that the model takes as one list.
+        # The model takes all its arguments as one list.
         dims = (dims,) if hasattr(model, "names") else dims
         try:
             program = torch.onnx.export(
@@ -75,7 +75,7 @@ def export(case, kind, model, given, path):
             )
             return program.model_proto
         except Exception as e:
-            # Sizes that torch relates to each other cannot be named.
+            # Naming a size fails if torch derives a relation between sizes; then try without names.
             error = e
     raise error
 

@@ -122,7 +122,7 @@ def quantized_lstm(name, dirs, per_column, kind, **attributes):
         step = ((most - least) / 255).astype(np.float32)
         zero = np.round(low - least / step).astype(kind)
         if per_column:
-            # ONNX Runtime requires zero points of 0 for scales by column.
+            # With per-column scales, ONNX Runtime requires zero points of 0.
             step, zero = (np.maximum(most, -least) / 127).astype(np.float32), np.zeros_like(zero)
         wide = (lambda v: v[:, None, :]) if per_column else (lambda v: v[:, None, None])
         code = np.clip(np.round(w / wide(step)) + wide(zero.astype(np.float32)), low, high)
@@ -184,7 +184,7 @@ pad("pad_wrap_long_crop", "wrap", [0, -2, 0, 9])
 
 def tokens(name, x, mode, skips, lengths, **attributes):
     pool = [2, 3, 5, 4, 5, 6, 7, 8, 6, 7, 3, 5, 5, 6, 2, 3, 4]
-    # Three single tokens, four pairs, two triples.
+    # The pool has three single tokens, four pairs and two triples.
     node = helper.make_node("TfIdfVectorizer", ["x"], ["y"], mode=mode, max_skip_count=skips, min_gram_length=lengths[0],
                             max_gram_length=lengths[1], ngram_counts=[0, 3, 11], ngram_indexes=[0, 1, 7, 2, 3, 4, 5, 6, 8],
                             pool_int64s=pool, **attributes)
@@ -215,13 +215,13 @@ node = helper.make_node
 F, I, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 true = numpy_helper.from_array(np.array(True), "true")
 ten = numpy_helper.from_array(np.array(10, np.float32), "ten")
-# No turns: the stacked results are empty, and the carried value is the first one.
+# A loop without iterations: its stacked results are empty, and the carried value is the initial one.
 still = loop_body([node("Identity", ["go"], ["on"]), node("Add", ["v", "x"], ["w"]), node("Transpose", ["w"], ["row"])],
                   [("v", [2, 3], F)], [value("w", [2, 3]), value("row", [3, 2])])
 for most, name in ((0, "loop_no_turns"), (2, "loop_two_turns")):
     case(name, [node("Loop", ["most", "true", "x"], ["last", "rows"], body=still)], {"x": floats(2, 3)}, ["last", "rows"],
          weights={"most": np.array(most, np.int64), "true": np.array(True)})
-# Doubles until the sum is at least 10; data decides the end.
+# A loop that doubles a value until its sum is at least 10, so the data decides the number of iterations.
 grow = [node("Add", ["v", "v"], ["w"]), node("ReduceSum", ["w"], ["sum"], keepdims=0), node("Less", ["sum", "ten"], ["on"]),
         node("Add", ["w", "offset"], ["row"])]
 until = loop_body(grow, [("v", [3], F)], [value("w", [3])], [ten])
@@ -239,7 +239,7 @@ start = [node("ReduceSum", ["x"], ["first"], keepdims=0), node("Less", ["first",
 case("loop_that_does_not_start", start + [node("Loop", ["most", "go0", "x"], ["y", "rows"], body=stacked)], given, ["y", "rows"],
      weights={"most": np.array(9, np.int64), "zero": np.array(0, np.float32)})
 
-# A value of a subgraph has the name of its node's output.
+# A value inside a subgraph has the same name as an output of the node with the subgraph.
 case("if_same_name", [node("Greater", ["x", "zero"], ["c"]), node("If", ["c"], ["y"],
      then_branch=helper.make_graph([node("Neg", ["x"], ["y"])], "then", [], [value("y", [])]),
      else_branch=helper.make_graph([node("Abs", ["x"], ["y"])], "else", [], [value("y", [])]))],
@@ -252,7 +252,8 @@ sums = helper.make_graph([node("Add", ["s", "e"], ["y"]), node("Mul", ["y", "e"]
 case("scan_same_name", [node("Scan", ["x0", "x"], ["y", "z"], body=sums, num_scan_inputs=1)],
      {"x0": given["x"], "x": floats(4, 3)}, ["y", "z"])
 
-# One symbol for sizes that differ: 4 and 1 broadcast, unknown axes share a name, Paddle writes -1.
+# Shapes in which one symbol stands for different sizes (4 and 1, which broadcast; unknown axes with one name), or
+# sizes of -1 as Paddle writes them.
 case("symbol_of_two_sizes", [node("Add", ["a", "b"], ["y"])], {"a": floats(4, 3), "b": floats(1, 3)}, ["y"],
      shapes={"a": ["batch", 3], "b": ["batch", 3]})
 case("unknown_axes_named_alike", [node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])], {"x": floats(2, 3, 6, 9)}, ["y"],

@@ -60,7 +60,7 @@ def bitsandbytes():
     codes, rows, _ = bnb.int8_vectorwise_quant(matrix())
     parts = {"weight": codes, "SCB": rows, "weight_format": torch.tensor(0, dtype=torch.uint8)}
     yield "int8", parts, bnb.int8_vectorwise_dequant(codes, rows).half()
-    # Rows beyond the range of F16.
+    # Rows with values beyond the range of F16.
     codes, rows, _ = bnb.int8_vectorwise_quant(matrix(columns=32).float() * 1e5)
     yield "int8_wide", {"weight": codes, "SCB": rows}, bnb.int8_vectorwise_dequant(codes, rows)
     plain = matrix()
@@ -85,7 +85,7 @@ def hqq():
     for bits in (1, 2, 3, 4, 5, 6):
         for axis in (0, 1):
             yield f"bits{bits}_axis{axis}", *linear(nbits=bits, group_size=64, axis=axis, columns=64)
-    # Zero points are rounded.
+    # With 8 bits, HQQ rounds the zero points.
     yield "bits8", *linear(nbits=8, group_size=64, axis=1)
     yield "bits8_axis0", *linear(nbits=8, group_size=16, axis=0)
     yield "ternary", *linear(nbits=1.58, group_size=32, axis=1)
@@ -144,7 +144,7 @@ def gptq4():
     parts, weight = gptq_layer(4, 32)
     parts["g_idx"].zero_()
     yield "zero_index", parts, weight
-    # Modules with settings of their own.
+    # Modules whose bit width or group size differs from the folder's configuration.
     yield "other_bits", *gptq_layer(8, 64)
     yield "other_group", *gptq_layer(4, 64)
 
@@ -200,7 +200,7 @@ def gptq_planes():
 @folder("gptq_v2", **gptq_config(4, 32, checkpoint_format="gptq_v2"))
 def gptq_v2():
     parts, weight = planes(4, 32)
-    # A zero point of 0 is possible.
+    # In this version of the format, a zero point can be 0.
     parts["qzeros"][0, 0] &= ~0xF
     codes = (parts["qweight"][:4, 0, None] >> torch.arange(0, 32, 4) & 15).flatten()
     weight[0, :32] = parts["scales"][0, 0] * codes
@@ -209,7 +209,7 @@ def gptq_v2():
 
 @folder("gptqmodel", **gptq_config(2, 32, checkpoint_format="gptq", meta={"quantizer": ["gptqmodel:5.0.0"]}))
 def gptqmodel():
-    # 1 less in each field of a word, with borrows, as GPTQModel writes its zero points.
+    # GPTQModel subtracts 1 from all zero points in a word by one subtraction, with borrows between them.
     parts, _ = planes(2, 32)
     zeros = torch.randint(0, 4, (4, 32))
     word = sum(zeros.reshape(4, 2, 16)[..., at] << 2 * at for at in range(16)) - 0x55555555
@@ -275,7 +275,7 @@ ct_folder("tiles", "int-quantized", {"block": {}}, num_bits=8, strategy="block",
 
 @folder("packed3_whole", **ct_config("pack-quantized", num_bits=3))
 def packed3_whole():
-    # Versions before 0.15 packed ten values per word.
+    # Versions of compressed-tensors before 0.15 packed ten 3-bit values per word.
     from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32
 
     def whole(values):
@@ -292,7 +292,7 @@ def packed3_whole():
 
 @folder("packed4_order", **ct_config("pack-quantized", actorder="group"))
 def packed4_order():
-    # A stored index: columns of the matrix in the order of the groups.
+    # Folders with a stored index that maps each column of the matrix to its group.
     parts, weight = ct_layer("pack-quantized")
     yield "unset", parts | {"weight_g_idx": torch.full((128,), -1, dtype=torch.int32)}, weight
     yield "runs", parts | {"weight_g_idx": torch.arange(128).int() // 32}, weight

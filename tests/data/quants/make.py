@@ -53,7 +53,7 @@ def fp8(dtype):
     return values
 
 
-# Name: bytes of a block, weights of a block, values (none: the package's).
+# By type name: bytes per block, weights per block, and the function that dequantizes a block.
 MADE = {
     "INT8": (136, 128, int8),
     "INT8_ASYM": (140, 128, int8_asym),
@@ -67,7 +67,7 @@ for name in "MXFP4 NVFP4 TQ1_0 TQ2_0 IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ
     length, size = gguf.GGML_QUANT_SIZES[kind]
     MADE[name] = (size, length, lambda b, kind=kind: gguf.quants.dequantize(b, kind))
 
-# Where the scales of a block that are f16 begin.
+# Byte offsets of the F16 scales in a block.
 HALVES = {
     "TQ1_0": [52], "TQ2_0": [64], "IQ1_M": [], "MXFP4": [], "NVFP4": [], "FP8_E4M3": [], "FP8_E5M2": [],
     "INT8": [0, 2, 4, 6], "INT8_ASYM": [0, 2, 4, 6], "INT4": [0, 2, 4, 6], "INT4_ASYM": [0, 2, 4, 6],
@@ -129,7 +129,7 @@ def edges(name):
     for block, value in zip(b, EXTREME):
         set_scale(name, block, value)
     if name in ("MXFP4", "NVFP4", "FP8_E4M3", "FP8_E5M2"):
-        # Every byte as a scale, and every code.
+        # Blocks with every byte value as scale, and with every code.
         b = np.resize(b, (256, MADE[name][0]))
         for i, block in enumerate(b):
             block[0] = i

@@ -14,8 +14,9 @@ def model(**more):
     } | more
 
 
-# name: fields of the model, seconds of a window, several languages, the manner, and what weights are drawn
-# with: the seed, how long embeddings are, and what those of timestamps are of that.
+# By name: the fields of `config.json`, the window length in seconds, whether the model is multilingual, the style of
+# its files, and the parameters of random weights: seed, length of token embeddings, and relative length of timestamp
+# embeddings.
 CONFIGS = {
     "whisper-a": (model(num_hidden_layers=2, max_length=96), 30, True, "hub", (1, 3.2, 0.55)),
     "whisper-b": (

@@ -34,7 +34,7 @@ TEXT = "The quick brown fox jumps over the lazy dog. Speech becomes words, word 
 
 def spoken(text, *options):
     wav = subprocess.run(["espeak-ng", "--stdout", *options, text], check=True, capture_output=True).stdout
-    # The length in the header is not known to a pipe.
+    # Skip the WAV header, whose length field is invalid because the program writes to a pipe.
     samples = numpy.frombuffer(wav[44:], "<i2") / 32768
     rate = int.from_bytes(wav[24:28], "little")
     return samples, rate
@@ -80,7 +80,7 @@ def tokenizer(seconds, multilingual, with_times):
 
 
 def generation(tok, ids, config, multilingual, style):
-    # Bytes beyond ASCII would be half characters.
+    # Suppress tokens of bytes beyond ASCII, which would be incomplete characters.
     text = [(i, tok.decode([i])) for i in range(280)]
     suppressed = [i for i, t in text if not t.isascii() or not t.isprintable()] + [ids["<|startofprev|>"], ids["<|nospeech|>"]]
     fields = {
@@ -111,16 +111,17 @@ def randomize(model, ids, seed, length, times):
             if "embed" in name:
                 x = 1.5 * x
             elif p.dim() > 1:
-                # What layers add outweighs the tokens, which would else predict themselves.
+                # Make the layers' contributions larger than the embeddings, so that tokens do not predict themselves.
                 x = (3 if "fc2" in name or "out_proj" in name else 1.6) * x / p[0].numel() ** 0.5
             elif name.endswith("weight"):
                 x = 1 + 0.3 * x
             else:
-                # One of the last norm would be one of all tokens.
+                # Keep the bias of the last norm small, because it adds the same logits at every position.
                 x = (0.03 if "decoder.layer_norm" in name else 0.3) * x
         if name.endswith("embed_tokens.weight"):
             x = length * x / x.norm(dim=1, keepdim=True)
-            # Together, timestamps are about as likely as the likeliest word.
+            # Scale the timestamp embeddings so that all timestamps together are about as likely as the most likely
+            # word.
             x[ids["<|notimestamps|>"] + 1 :] *= times
             x[ids["<|endoftext|>"]] *= 1.4
         p.data.copy_(x.half().float())
@@ -226,7 +227,8 @@ def make(name, samples):
     for at, (repeat, told) in enumerate(asked):
         features = features_of(extract, numpy.tile(samples, repeat), window)
         if at == len(asked) - 1:
-            # Of the windows the most silent is taken for silence.
+            # Choose the no-speech threshold so that exactly the window with the highest no-speech probability is
+            # skipped.
             found = scores(model, generate, features, told)
             silent = sorted(s for _, s, _ in found)
             middle = (silent[-2] + silent[-1]) / 2

@@ -25,7 +25,7 @@ torch.set_num_threads(1)
 HERE = pathlib.Path(__file__).parent
 RATE = 16000
 TEXT = "The quick brown fox jumps over the lazy dog. Speech becomes words, word by word."
-# The least distance of the two greatest logits, of the spread of all.
+# Minimum difference of the two greatest logits, relative to the standard deviation of all logits.
 GAP = 4e-3
 
 
@@ -39,7 +39,8 @@ def model(**more):
     } | more
 
 
-# In the manner of the hub's files, and of the library's of today.
+# By name: the configuration, and the style of the files, as in published folders (`hub`) or as transformers writes
+# them (`library`).
 CONFIGS = {
     "moonshine-a": (model(partial_rotary_factor=0.75, rope_scaling=None), "hub"),
     "moonshine-b": (model(hidden_size=20, encoder_num_hidden_layers=1, decoder_num_hidden_layers=3, attention_bias=True, partial_rotary_factor=0.8), "library"),
@@ -69,7 +70,7 @@ def randomize(net, seed, ascii_only):
         x = torch.randn(p.shape, generator=draw)
         if "embed_tokens" in name:
             x = 0.7 * x
-            # Bytes beyond ASCII would be half characters.
+            # Make tokens of bytes beyond ASCII unlikely, which would be incomplete characters.
             x[~ascii_only] *= 0.1
             x[2] *= 1.6
         elif p.dim() > 1:

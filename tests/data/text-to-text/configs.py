@@ -20,6 +20,6 @@ def t5(**more):
 
 add("t5-a", **t5())
 
-# After the first had been written.
+# Further models, to which the implementation was not fitted.
 add("t5-b", "library", True, **t5(d_kv=8, num_heads=3, num_decoder_layers=3, d_ff=24, feed_forward_proj="gated-gelu", tie_word_embeddings=False))
 add("t5-c", **t5(num_layers=3, num_decoder_layers=1, num_heads=4, d_kv=4, relative_attention_num_buckets=8, relative_attention_max_distance=20, feed_forward_proj="gated-silu", layer_norm_epsilon=1e-4, decoder_start_token_id=3, vocab_size=50))

@@ -39,7 +39,7 @@ def randomize(model, seed):
         elif "relative" in name:
             x = 2 * x
         elif "shared" in name:
-            # Small beside what layers add, or a token would be followed by itself.
+            # Keep embeddings small compared with the layers' contributions, so that tokens do not predict themselves.
             x = 0.3 * x
         else:
             x = 2.5 * x / p.shape[-1] ** 0.5
@@ -88,7 +88,7 @@ def make(name, fields, style, own_output):
     (out / "config.json").write_text(json.dumps(written, indent=1) + "\n")
     tensors = {n: t.half().contiguous() for n, t in model.state_dict().items()}
     twice = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"] + ([] if own_output else ["lm_head.weight"])
-    # The hub's first files have every name of a matrix, later ones one of them.
+    # Older published folders store the shared embedding table under all of its names, newer ones under one.
     kept = {n: t.clone() for n, t in tensors.items() if n not in twice or (name.endswith("-a") and n != "lm_head.weight")}
     save_file(kept, out / "model.safetensors", metadata={"format": "pt"})
     draw = torch.Generator().manual_seed(seed)

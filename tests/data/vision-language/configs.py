@@ -26,7 +26,7 @@ def processor(kind, longest, tile, **more):
     } | HALF | more
 
 
-# What the hub's files have besides.
+# Further fields that the `text_config` of published folders has.
 OLD_TEXT = {
     "_flash_attn_2_enabled": True, "_name_or_path": "None", "architectures": ["VLlama3ForCausalLM"], "head_dim": 8,
     "is_llama_config": True, "neftune_noise_alpha": 0.0, "perceiver_config": {"resampler_depth": 6, "hidden_act": "silu"},
@@ -38,7 +38,7 @@ OLD_VISION = {
     "use_base_siglip": False,
 }
 
-# A name: the configuration; the processor; who wrote the files; pictures of each prompt.
+# By name: the configuration, the processor, the style of the files, and the images of each prompt.
 CONFIGS["idefics3-a"] = (
     {"model_type": "idefics3", "scale_factor": 2, "text_config": text(**OLD_TEXT), "tie_word_embeddings": False, "use_cache": True,
      "vision_config": vision(image_size=16, patch_size=4, **OLD_VISION)},

@@ -26,7 +26,7 @@ import configs
 torch.set_num_threads(1)
 HERE = pathlib.Path(__file__).parent
 PICTURES = HERE.parent / "vision" / "pictures"
-# Longer lists of pixels are thinned out.
+# Maximum number of pixel values stored per image; of more, only every n-th is stored.
 MOST = 1500
 TOKENS = 16
 IMAGE, AROUND, WHOLE = "<image>", "<fake_token_around_image>", "<global-img>"

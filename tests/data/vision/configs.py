@@ -15,7 +15,7 @@ class Of:
     head: bool = False
     style: str = "hub"
     pictures: tuple = ("wide.png", "clear.png")
-    # Beside the processor's own fields.
+    # Fields of the processor's file in addition to those of `processor`.
     named: dict = dataclasses.field(default_factory=dict)
 
 
@@ -63,12 +63,12 @@ def small(n):
     return {"height": n, "width": n}
 
 
-# Pictures of 21 pixels where the positions are of 28: interpolated.
+# The images have 21 pixels per side and the position table is for 28, so it is interpolated.
 add("dinov2-a", dinov2(), "Bit", bit(small(21), {"shortest_edge": 24}), head=True, named={"image_processor_type": "BitImageProcessor"})
 add("dinov2-b", dinov2(use_swiglu_ffn=True, mlp_ratio=3, image_size=16, patch_size=4, layer_norm_eps=1e-5), "Bit", bit(small(16), {"shortest_edge": 16}), style="library", pictures=OTHERS)
 add("dinov2-c", dinov2(hidden_size=18, num_attention_heads=3, num_hidden_layers=1, image_size=15, patch_size=5, hidden_act="gelu_new", out_features=["stage1"], out_indices=[1], stage_names=["stem", "stage1"]), "Bit", bit({"height": 12, "width": 31}, {"shortest_edge": 26}, resample=2), pictures=("wide.png", "tall.png"), named={"image_processor_type": "BitImageProcessor", "processor_class": None})
 
-# What the first files of CLIP have in the configurations of their towers.
+# Further fields that the tower configurations of the first CLIP folders have.
 OLD = {
     "_name_or_path": "", "add_cross_attention": False, "architectures": None, "attention_dropout": 0.0, "bad_words_ids": None,
     "chunk_size_feed_forward": 0, "cross_attention_hidden_size": None, "decoder_start_token_id": None, "diversity_penalty": 0.0,
@@ -143,5 +143,5 @@ def convnext(**more):
 
 add("convnext-a", convnext(), "ConvNext", crops({"shortest_edge": 32}), head=True, named={"feature_extractor_type": "ConvNextFeatureExtractor"})
 add("convnext-b", convnext() | {"hidden_sizes": [6, 10], "depths": [2, 1], "num_stages": 2, "patch_size": 3, "layer_scale_init_value": 0.0, "layer_norm_eps": 1e-5}, "ConvNext", crops({"shortest_edge": 23}, crop_pct=0.9), head=True, style="library", pictures=OTHERS)
-# Pictures of 384 pixels and more are not cropped.
+# With a target size of 384 pixels or more, the ConvNeXt processor does not crop.
 add("convnext-c", convnext() | {"hidden_sizes": [4, 6, 8], "depths": [1, 1, 1], "hidden_act": "gelu_new"}, "ConvNext", crops({"shortest_edge": 384}), pictures=("wide.png", "gray.png"), named={"image_processor_type": "ConvNextImageProcessor"})

@@ -23,7 +23,7 @@ import configs
 torch.set_num_threads(1)
 HERE = pathlib.Path(__file__).parent
 CLASSES = 4
-# Longer lists of pixels are thinned out.
+# Maximum number of pixel values stored per image; of more, only every n-th is stored.
 MOST = 2500
 
 
@@ -35,7 +35,7 @@ def randomize(model, seed):
         if not p.is_floating_point():
             continue
         if name.startswith("logit_"):
-            # As the file has them.
+            # Keep the scale and bias of the similarity, rounded to F16 as in the file.
             p.data.copy_(p.half().float())
             continue
         x = torch.randn(p.shape, generator=draw)
@@ -130,7 +130,7 @@ def reference(name, model, processor, pictures, seed):
         "pictures": pictures,
         "step": step,
         "pixels": [listed(row.flatten()[::step]) for row in rows],
-        # One step of 8 bits.
+        # The difference of normalized pixels that corresponds to one 8-bit step.
         "byte": processor.rescale_factor / min(processor.image_std),
         "features": [listed(features(model, row), 7) for row in rows],
     }
@@ -166,7 +166,7 @@ def make(name, fields, of):
     processor = getattr(transformers, of.kind + "ImageProcessorPil")(**copy.deepcopy(of.processor))
     found = reference(name, model, processor, list(of.pictures), seed)
     (out / "reference.json").write_text(json.dumps(found) + "\n")
-    # Names of tensors are those of the library's files, which are not those of its modules.
+    # Use `save_pretrained`, which renames tensors from the names of transformers' modules to those of folders.
     model.half().save_pretrained(out)
     own = of.processor
     if of.style == "library":

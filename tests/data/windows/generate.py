@@ -86,7 +86,7 @@ def conv_transpose(name, x, w, groups=1, bias=False, output_padding=None, **wher
     output_padding = output_padding or [0] * axes
     text, attrs = window(axes, **where)
     operands = [x, w] + ([data(w.shape[1] * groups)] if bias else [])
-    # Group by group: the evaluator takes one channel of the result in each group only.
+    # Run each group separately, because the ONNX evaluator supports only one result channel per group.
     parts = zip(np.split(x, groups, axis=1), np.split(w, groups, axis=0))
     parts = [run("ConvTranspose", list(p), 22, output_padding=output_padding, **attrs) for p in parts]
     y = np.concatenate(parts, axis=1)

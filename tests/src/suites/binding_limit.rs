@@ -230,7 +230,7 @@ fn what_needs_the_whole_is_refused() {
                 Ok(g.output("y", y)?)
             },
             |g| {
-                // The elements of a single index exceed the limit.
+                // The elements at a single index of the first axis exceed the binding limit.
                 let x = g.input("x", Type::new(DType::F32, [2, 353, 97]))?;
                 let y = g.reduce_sum(x, &[1, 2], false)?;
                 Ok(g.output("y", y)?)

@@ -45,7 +45,7 @@ enum SpecialCoverage {
     Elementwise,
     Rows,
     Moves,
-    /// Not here, for this reason.
+    /// This suite does not test the operator, for the given reason.
     Elsewhere(&'static str),
 }
 
@@ -151,7 +151,7 @@ fn coverage(kind: OpKind) -> SpecialCoverage {
     }
 }
 
-/// Each operator of the parts has a test in its part.
+/// Checks that each part of the suite tests the operators that [`coverage`] assigns to it.
 fn every_operator_is_listed() {
     for &kind in OpKind::ALL {
         let is_tested = match coverage(kind) {

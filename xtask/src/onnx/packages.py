@@ -96,7 +96,8 @@ def runs(own):
             try:
                 found.append((given, own.run(None, given)))
             except Exception:
-                # A size that the model does not take. If it takes none of the first, it takes none.
+                # The model does not accept this size. If it accepted none of the first four sizes, do not try the
+                # others.
                 if not found and at >= 3:
                     break
         if len(found) > len(best):

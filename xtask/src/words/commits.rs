@@ -5,13 +5,14 @@ use std::process::Command;
 use crate::error::XtaskError;
 use crate::process;
 
-/// The last commit before the rule. Commits behind it are checked.
+/// The last commit before the rule existed; only its descendants are checked.
 pub(super) const BASE: &str = "5193b64a38";
 
 /// Maximum number of characters of a subject.
 const MAX_SUBJECT: usize = 72;
 
-/// One line for each commit of the branch that breaks the form. A clone without [`BASE`] has none.
+/// One line for each commit of the branch that breaks the form. In a clone that does not contain
+/// [`BASE`], nothing is checked.
 pub(super) fn check() -> Result<Vec<String>, XtaskError> {
     let mut known = Command::new("git");
     known
@@ -38,7 +39,7 @@ pub(super) fn check() -> Result<Vec<String>, XtaskError> {
     Ok(commits.collect())
 }
 
-/// What is wrong with a commit message.
+/// The first violation in a commit message; `None` if it has the required form.
 fn problem(subject: &str, body: &str) -> Option<&'static str> {
     let Some((area, verb)) = subject.split_once(": ") else {
         return Some("the subject has no area; expected `area: verb object`");
@@ -63,7 +64,7 @@ fn problem(subject: &str, body: &str) -> Option<&'static str> {
     }
 }
 
-/// Imperatives that end as other forms do.
+/// Imperatives that end like a past tense or a participle.
 const IMPERATIVES: [&str; 6] = ["feed", "embed", "speed", "seed", "bring", "need"];
 
 #[cfg(test)]

@@ -92,7 +92,8 @@ pub(super) fn public_types_without_examples(text: &str) -> Vec<(usize, String)> 
         let Some((name, true)) = declaration(line) else {
             continue;
         };
-        // Types inside functions, modules and macros are no part of the interface of a file.
+        // Skip indented declarations: types inside functions, modules and macros do not need an
+        // example.
         if line.starts_with(' ') {
             continue;
         }

@@ -4,11 +4,11 @@
 
 use super::text::Part;
 
-/// One word of a phrase.
+/// The pattern for one word of a banned phrase.
 enum Word {
     /// This word.
     Is(&'static str),
-    /// Any word with this start.
+    /// Any word that starts with this text.
     Starts(&'static str),
     /// Any of these words.
     AnyOf(&'static [&'static str]),
@@ -39,7 +39,7 @@ const PHRASES: &[&[Word]] = &[
     ],
 ];
 
-/// The banned phrases of a part with their one-based line numbers.
+/// The banned phrases in a block of prose, each with its line number, counted from 1.
 pub(super) fn find(part: &Part) -> Vec<(usize, String)> {
     let words = words(&part.text);
     let mut found = Vec::new();
@@ -65,8 +65,8 @@ pub(super) fn find(part: &Part) -> Vec<(usize, String)> {
     found
 }
 
-/// The words of a text in lower case with their line offsets. Code spans have no words; an empty word
-/// stands for a mark of punctuation, so that no phrase crosses it.
+/// The words of a text in lower case with their line offsets. Words in code spans are left out. An
+/// empty word stands for a punctuation mark, so that no phrase matches across it.
 fn words(text: &str) -> Vec<(usize, String)> {
     let mut words = Vec::new();
     let mut line = 0;

@@ -1,6 +1,6 @@
 //! Splits a file into prose, string literals and identifiers.
 
-/// What a part of a file is.
+/// The kind of a part of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PartKind {
     /// A block of comment lines, or a paragraph of Markdown.
@@ -15,7 +15,7 @@ pub(super) enum PartKind {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) kind: PartKind,
-    /// One-based number of its first line.
+    /// Line number of the start of the part, counted from 1.
     pub(super) line: usize,
     pub(super) text: String,
 }
@@ -28,7 +28,7 @@ pub(super) fn source(text: &str) -> Vec<Part> {
     let mut rest = text;
     let mut line = 1;
     let mut before = None;
-    // Whether something other than a comment stands before the token on its line.
+    // Whether the line has code before the current token.
     let mut has_code = false;
     while let Some(c) = rest.chars().next() {
         let taken = token(rest, before);

@@ -93,7 +93,7 @@ pub fn merge(
     Ok(rewrite(files, &replaced, to.as_ref(), options)?)
 }
 
-/// Name in the model's files of a fully trained tensor.
+/// Name that a fully trained tensor of an adapter has in the model's files.
 fn whole_name(files: &ModelFiles, weights: &Weights, name: &str) -> String {
     let prefixed = format!("bert.{name}");
     match files {

@@ -1,4 +1,5 @@
-//! PEFT's `adapter_config.json`. Fields that affect the result are either applied or rejected.
+//! PEFT's `adapter_config.json`. The reader applies or rejects every field that affects the
+//! adapter's result.
 
 use std::collections::BTreeMap;
 
@@ -91,7 +92,8 @@ fn found<T: Copy>(patterns: &[(String, T)], module: &str) -> Option<T> {
     pattern.map(|(_, value)| *value)
 }
 
-/// Values by module name or name suffix. Regular expressions are rejected.
+/// Reads an object that maps module names, or suffixes of them, to values. Regular expressions are
+/// rejected.
 fn pattern<T>(
     fields: &ConfigFields<'_>,
     field: &'static str,

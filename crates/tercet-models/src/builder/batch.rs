@@ -3,9 +3,9 @@
 //!
 //! [`BatchGenerator::step`] is one run: a prefill chunk of one prompt, or one decode step of all
 //! sequences in decode. If both are pending, they alternate. A decode run is padded to a fixed
-//! number of rows, usually the slot count. On the CPU it has the smallest number of rows that
-//! rounds alike. The output of a sequence is therefore bitwise independent of the other sequences
-//! (ADR 0028).
+//! number of rows, usually the slot count. On the CPU it is padded only to the smallest number of
+//! rows for which each row rounds as in larger runs. The output of a sequence is therefore bitwise
+//! independent of the other sequences (ADR 0028).
 //!
 //! Nothing is compiled per sequence. A slot keeps its cache when its sequence ends, and the next
 //! sequence with the same prefix reuses it. Only whole chunks are reused, so the result is bitwise
@@ -57,14 +57,14 @@ const STREAM: u32 = 0;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct BatchGenerator {
-    /// `None` if recompiling in a wider dtype failed.
+    /// The compiled model; `None` if recompiling in a wider dtype failed.
     exe: Option<Box<dyn Executable>>,
     /// Information for recompiling in a wider dtype after an overflow, if matmuls are rounded to a
     /// narrow dtype.
     overflow_fallback: Option<OverflowFallback>,
     precision_fallback: Option<PrecisionFallback>,
-    /// Minimum rows of a decode run. From this count up to the slot count, the result of a row is
-    /// bitwise the same.
+    /// Minimum rows of a decode run. The result of a row is bitwise the same for any number of rows
+    /// from this minimum to the slot count.
     min_rows: usize,
     /// Maximum sequences per decode run. The field after it is the slot at which the next decode
     /// run starts its search.
@@ -198,7 +198,8 @@ impl BatchGenerator {
         Ok(id)
     }
 
-    /// Cancels a sequence and frees its slot. Returns true if it was active, false if it has ended.
+    /// Cancels a sequence and frees its slot. Returns true if the sequence was active, false if it
+    /// has ended.
     pub fn cancel(&mut self, id: SequenceId) -> bool {
         let is_its = |slot: &&mut CacheSlot| slot.active.as_ref().is_some_and(|text| text.id == id);
         match self.slots.iter_mut().find(is_its) {
@@ -238,9 +239,9 @@ impl BatchGenerator {
         }
     }
 
-    /// Logits of a sequence from the last run, `[vocab]`, copied from the device. They exist after
-    /// the last prefill chunk and after each generated token, the final one included. `None` if the
-    /// last run produced none for this sequence.
+    /// Logits of a sequence from the last run, `[vocab]`, copied from the device. Logits exist
+    /// after the last prefill chunk and after each generated token, the final one included. `None`
+    /// if the last run produced none for this sequence.
     ///
     /// # Errors
     /// [`ModelError::Run`] of the device.

@@ -316,10 +316,10 @@ fn coarser(a: DType, b: DType) -> DType {
 }
 
 /// Name of the input whose only axis is the filled length of the caches, for caches that are
-/// dequantized. It is also the name of the symbol.
+/// dequantized. The symbol of that length has the same name.
 pub(super) const SEEN: &str = "seen";
 
-/// Adds that input; no node reads its contents.
+/// Adds the input [`SEEN`]; only its length counts, no node reads its contents.
 fn visible_cache(b: &mut ModelBuilder<'_>) -> Result<VisibleCache, ModelError> {
     let positions = Dim::sym(SEEN);
     let ty = Type::new(DType::I32, [positions.clone()]);

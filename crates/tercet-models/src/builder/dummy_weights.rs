@@ -7,10 +7,12 @@ use super::ModelError;
 use super::weights::bytes_error;
 use crate::weight::ModelWeight;
 
-/// Random blocks in the pattern; longer tensors repeat it.
+/// Number of random blocks in the pattern that tensors are filled with; longer tensors repeat the
+/// pattern.
 const PATTERN_BLOCKS: usize = 4099;
 
-/// Bound of the uniform random values. It is typical of trained matrices, so F16 does not overflow.
+/// Bound of the uniform random values. The bound is typical of trained matrices, so activations in
+/// F16 do not overflow.
 const WIDTH: f64 = 0.05;
 const DENSE: InputFill = InputFill::Uniform(-WIDTH, WIDTH);
 

@@ -73,7 +73,7 @@ pub struct GeneratorStep<'a> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Generator {
-    /// `None` if recompiling in a wider dtype failed.
+    /// The compiled model; `None` if recompiling in a wider dtype failed.
     exe: Option<Box<dyn Executable>>,
     /// Information for recompiling in a wider dtype after an overflow, if matmuls are rounded to a
     /// narrow dtype.

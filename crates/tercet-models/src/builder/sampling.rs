@@ -73,10 +73,10 @@ pub struct SamplingOptions {
     pub dry: DryOptions,
     /// Mirostat sampling.
     pub mirostat: Option<MirostatOptions>,
-    /// The steps that apply, in their order.
+    /// The sampling steps to apply, in this order.
     pub samplers: Vec<SamplerStep>,
-    /// Number of generated tokens before which the tokens of `ends` are banned. They stay allowed if
-    /// nothing else is, as at the end of a grammar.
+    /// Number of generated tokens before which the tokens of `ends` are banned. The ban does not
+    /// apply if every other token is banned, as at the end of a grammar.
     pub min_tokens: usize,
     /// The tokens that end the text, for `min_tokens`.
     pub ends: Vec<u32>,
@@ -204,7 +204,7 @@ impl SamplingOptions {
         !changes_logits && (greedy || same)
     }
 
-    /// Whether sampling goes through [`Self::sample_by_steps`].
+    /// Whether options are set that only [`Self::sample_by_steps`] implements.
     fn has_steps(&self) -> bool {
         self.samplers != SamplerStep::DEFAULT
             || self.mirostat.is_some()
@@ -294,7 +294,7 @@ impl SamplingOptions {
                 *x += f64::from(bias);
             }
         }
-        // The sum of infinities of opposite signs is NaN.
+        // A logit of infinity plus a bias of the opposite infinity is NaN.
         for x in logits.iter_mut().filter(|x| x.is_nan()) {
             *x = f64::NEG_INFINITY;
         }
@@ -317,7 +317,7 @@ impl SamplingOptions {
         }
     }
 
-    /// The changes of logits by a step of penalties.
+    /// The change that the penalty `step` makes to the logit of each token.
     fn penalties(
         &self,
         step: SamplerStep,
@@ -346,7 +346,7 @@ impl SamplingOptions {
         changes
     }
 
-    /// Applies a step of penalties to candidates.
+    /// Applies the penalty `step` to the logits of the candidates.
     fn penalize(
         &self,
         step: SamplerStep,

@@ -145,9 +145,9 @@ pub(crate) struct TrainableSet {
     met: BTreeSet<String>,
 }
 
-/// A lookup in a trained embedding table, deferred until after the precision cast. Until then a
-/// graph input stands for the rows. Rows are therefore read, and their gradients accumulated, in
-/// F32, and the cast does not cover the whole table.
+/// A lookup in a trained embedding table, deferred until after the precision cast. Until the cast a
+/// graph input stands for the rows that the lookup returns. Rows are therefore read, and their
+/// gradients accumulated, in F32, and the cast does not cover the whole table.
 pub(crate) struct DeferredLookup {
     pub(crate) input: String,
     pub(crate) table: String,

@@ -8,7 +8,7 @@ use super::weights::{WeightMatrix, bytes_error, matrix};
 use super::{ModelError, Weights};
 use crate::weight::ModelWeight;
 
-/// Weights per MXFP4 block. `CODES` is the number of bytes that hold them.
+/// Weights per MXFP4 block. `CODES` is the number of bytes of these weights in a block.
 const BLOCK: usize = 32;
 const CODES: usize = BLOCK / 2;
 

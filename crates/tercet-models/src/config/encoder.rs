@@ -78,7 +78,7 @@ pub enum PositionEncoding {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RelativePositionBias {
-    /// Number of buckets. Bidirectional attention uses half of them for each direction.
+    /// Number of buckets. Bidirectional attention uses half of the buckets for each direction.
     pub buckets: usize,
     /// Distances from this value on share the last bucket.
     pub farthest: usize,

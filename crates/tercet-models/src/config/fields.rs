@@ -39,7 +39,7 @@ impl<'a> ConfigFields<'a> {
         }
     }
 
-    /// The same fields, of the configuration class of a `model_type`.
+    /// The same fields, checked against the configuration class of a `model_type`.
     pub(crate) fn of_class(mut self, model_type: &str) -> Self {
         self.class = ConfigClass::new(model_type);
         self

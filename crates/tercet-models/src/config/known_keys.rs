@@ -51,13 +51,13 @@ pub(super) fn note(path: String) {
 /// The keys that a configuration class of `transformers` defines.
 pub(super) struct ConfigClass(Map<String, Value>);
 
-/// What a key that was not read means.
+/// The meaning of a configuration key that no reader has read.
 pub(super) enum UnreadKey {
-    /// It describes the file or its training.
+    /// The key describes the file or its training.
     Silent,
-    /// It cannot change the result.
+    /// The key cannot change the result.
     Ignored,
-    /// It changes the result; only this value is supported.
+    /// The key changes the result; only the value in this variant is supported.
     Meaningful(String),
 }
 
@@ -83,7 +83,7 @@ impl ConfigClass {
         self.object("keys")?.get(key)
     }
 
-    /// The defaults of keys that `map` lacks, also under their other names.
+    /// The defaults of the keys that `map` contains neither by name nor by alias.
     pub(super) fn defaults_for(&self, map: &Map<String, Value>) -> Map<String, Value> {
         let aliases = self.object("aliases");
         let stated = |key: &str| {

@@ -27,8 +27,7 @@ use crate::hf::HfWeights;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seq2SeqSpec {
-    /// The encoder. Its widths, heads, norms and feed-forward networks are also those of the
-    /// decoder.
+    /// The encoder. The decoder has the same widths, heads, norms and feed-forward networks.
     pub encoder: EncoderSpec,
     /// Number of decoder layers.
     pub decoder_layers: usize,
@@ -38,7 +37,7 @@ pub struct Seq2SeqSpec {
     /// Whether the output projection has a separate matrix instead of the embedding matrix. The
     /// tensors of the folder decide it.
     pub untied_output: bool,
-    /// The decoder's start token. It precedes the generated text and is not part of it.
+    /// The decoder's start token. This token precedes the generated text and is not part of it.
     pub start: u32,
     /// The end-of-sequence tokens; may be empty.
     pub eos: Vec<u32>,
@@ -100,7 +99,7 @@ impl Seq2SeqSpec {
             &crate::builder::Weights::Hf(weights.clone()),
         );
         known.extend(encoder::known_tensors(&self.encoder, &names));
-        // Some folders store copies of the shared embedding table under these names.
+        // Some folders store copies of the shared embedding table under the names inserted here.
         for of in ["encoder", "decoder"] {
             known.insert(format!("{of}.embed_tokens.weight"));
         }

@@ -255,8 +255,8 @@ const OF_TWO: &[&str] = &[
     "tie_word_embeddings",
 ];
 
-/// Reads a tower's configuration. Older files have a second copy, which takes precedence in the
-/// reference implementation, so both must agree.
+/// Reads a tower's configuration. Older files have a second copy of it (`twice`), which takes
+/// precedence in the reference implementation, so both must agree.
 fn part(
     fields: &ConfigFields<'_>,
     [name, twice]: [&'static str; 2],
@@ -279,7 +279,7 @@ fn clip(fields: &ConfigFields<'_>) -> Result<VisionSpec, ConfigError> {
     fields.finish(&[HARMLESS, OF_TWO])?;
     let eos = ConfigFields::new(&text, "text_config.").opt_token("eos_token_id")?;
     let pooling = match eos {
-        // CLIP's first files have 2 here, although the end token has another id.
+        // CLIP's first files have 2 as `eos_token_id`, although the end token has another id.
         Some(2) => TextPooling::Greatest,
         other => TextPooling::First(other.unwrap_or(49407)),
     };

@@ -82,7 +82,8 @@ fn visit_object(object: &mut Map<String, Value>) -> Result<(), String> {
         })?;
         set_bound(object, "maximum", "exclusiveMaximum", exact);
     }
-    // The compiler writes one-sided ranges with one more digit than the bound has.
+    // For a range with one bound, the compiler writes numbers of one more digit than the bound,
+    // which may exceed I64; the other bound prevents that.
     if lower.is_some_and(|x| x >= MAX_EXACT) && !has_any(object, "maximum", "exclusiveMaximum") {
         object.insert("maximum".to_string(), i64::MAX.into());
     }
@@ -113,14 +114,15 @@ fn integer(number: &Number) -> Option<i128> {
         .or_else(|| number.as_u64().map(i128::from))
 }
 
-/// The bound of integers if it is too large to be exact in the compiler. `step` leads from an
-/// exclusive bound to the first permitted integer.
+/// The bound on integers in `object`, if it is too large for the compiler to represent exactly.
+/// `step` leads from an exclusive bound to the first permitted integer.
 fn bound(object: &Map<String, Value>, plain: &str, exclusive: &str, step: i128) -> Option<i128> {
     let number = |key: &str| match object.get(key) {
         Some(Value::Number(number)) => integer(number),
         _ => None,
     };
-    // Draft 4: a truth value makes the plain bound exclusive.
+    // In JSON Schema draft 4, the value `true` of the `exclusive` key makes the plain bound
+    // exclusive.
     let is_exclusive = object.get(exclusive) == Some(&Value::Bool(true));
     let own = number(plain).map(|x| if is_exclusive { x + step } else { x });
     let stricter = number(exclusive).map(|x| x + step);

@@ -10,7 +10,7 @@ mod parser;
 
 use super::ConstraintError;
 
-/// A repeated, grouped or single item of a sequence.
+/// An element of a sequence on the right side of a GBNF rule.
 #[derive(Clone, Debug, PartialEq)]
 enum GbnfItem {
     /// A literal; not empty.
@@ -20,7 +20,7 @@ enum GbnfItem {
         ranges: Vec<(char, char)>,
         negated: bool,
     },
-    /// A rule, by its index.
+    /// A use of the rule with this index.
     Rule(usize),
     /// A token of the vocabulary, in Lark notation.
     Token(String),

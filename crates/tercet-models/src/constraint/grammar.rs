@@ -186,8 +186,8 @@ impl GrammarCompiler {
             };
             let parser = caught(|| self.factory.create_parser(top))?;
             let mut matcher = Matcher::new(Ok(parser));
-            // A grammar that allows no first token, or exceeds a limit there, is an error here
-            // rather than during generation.
+            // Compute the first mask at once: a grammar that allows no first token, or exceeds a
+            // limit, is then an error here rather than during generation.
             let allowed = caught(|| matcher.compute_mask_or_eos())?;
             match allowed.is_zero() {
                 false => Ok(matcher),
@@ -206,7 +206,8 @@ fn reason(error: ConstraintError) -> String {
     }
 }
 
-/// Runs `compile` on a thread whose stack holds the recursion over the largest accepted grammar.
+/// Runs `compile` on a thread with a stack that is large enough for the recursion over the largest
+/// accepted grammar.
 #[cfg(not(target_family = "wasm"))]
 fn deep<T: Send>(compile: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
     std::thread::scope(|scope| {

@@ -1,9 +1,10 @@
 //! Limits of grammars before they are compiled.
 //!
-//! The compiler limits its own work, but not within one step: the derivative of an intersection of
-//! regular expressions has up to the product of their sizes of branches. It also recurses over the
-//! parts of a grammar. These checks bound both, so that no request takes a thread, its stack or the
-//! memory of the process.
+//! The grammar compiler limits the number of its steps, but not the work of one step. The
+//! derivative of an intersection of regular expressions can have as many branches as the product of
+//! their sizes. The compiler also recurses over the parts of a grammar. These checks bound the
+//! products and the recursion, so that no request blocks a thread, overflows its stack or exhausts
+//! memory.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -21,24 +22,25 @@ const MAX_NESTING: usize = 128;
 const MAX_PRODUCT: u64 = 1 << 14;
 /// Assumed size of the expression of a `format`, and of a schema that is not found in the document.
 const ASSUMED_SIZE: u64 = 64;
-/// The place of the number of alternatives.
+/// Key in [`Products`] for the product of the numbers of alternatives.
 const ALTERNATIVES: &str = "/(alternatives)";
-/// The place of the names of an object's properties.
+/// Key in [`Products`] for the names of an object's properties.
 const NAMES: &str = "/(names)";
-/// References that are followed one after the other at the same text.
+/// Maximum length of a chain of references (`$ref` to `$ref`) that apply to the same text.
 const MAX_CHAIN: usize = 8;
-/// References that are followed from a schema to those of its properties and items. Every
-/// definition is checked on its own, so this only finds conjunctions across definitions.
+/// Maximum number of references followed on the path from a schema into its properties and items.
+/// One is enough to find conjunctions across definitions, because every definition is also checked
+/// on its own.
 const MAX_REFERENCES: usize = 1;
-/// Maximum places of a schema that are compared, with references counted each time.
+/// Maximum number of subschemas visited by a check; the target of a reference counts at each use.
 const MAX_PLACES: usize = 1 << 19;
 
-/// The references that may still be followed.
+/// The numbers of references that the check may still follow from a subschema.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct References {
-    /// At the same text.
+    /// References that apply to the same text.
     chain: usize,
-    /// From a schema to those of its properties and items.
+    /// References from a schema into its properties and items.
     inner: usize,
 }
 
@@ -48,13 +50,14 @@ impl References {
         inner: MAX_REFERENCES,
     };
 
-    /// Those for properties and items.
+    /// The remaining references for the schemas of properties and items.
     fn of_members(self) -> References {
         let chain = if self.inner > 0 { MAX_CHAIN } else { 0 };
         References { chain, ..self }
     }
 
-    /// Those of a reference's target; `None` if it is not followed.
+    /// The remaining references for the target of a reference; `None` if the check does not follow
+    /// it.
     fn of_target(self) -> Option<References> {
         Some(References {
             chain: self.chain.checked_sub(1)?,
@@ -63,13 +66,14 @@ impl References {
     }
 }
 
-/// The products of sizes of expressions, by the place of the text in the document.
+/// The product of the sizes of all expressions that must match the same text, by the path of this
+/// text in the JSON document.
 type Products = BTreeMap<String, u64>;
 
 /// Checks a JSON schema.
 ///
 /// # Errors
-/// The limit that it exceeds.
+/// A message that names the exceeded limit.
 pub(super) fn check_schema(schema: &Value) -> Result<(), String> {
     let mut values = 0;
     check_values(schema, &mut values)?;
@@ -80,7 +84,8 @@ pub(super) fn check_schema(schema: &Value) -> Result<(), String> {
     };
     let products = places.products(schema, References::ALL)?;
     check_products(&products)?;
-    // Definitions are compiled separately, also if their use lies behind the followed references.
+    // Check each definition too: the compiler compiles it even if no followed reference leads to
+    // it.
     for name in ["$defs", "definitions"] {
         let all = schema.get(name).and_then(Value::as_object);
         for definition in all.into_iter().flat_map(Map::values) {
@@ -125,17 +130,17 @@ fn check_values(value: &Value, count: &mut usize) -> Result<(), String> {
     }
 }
 
-/// A walk over the places of a schema.
+/// The state of a check that visits all subschemas.
 struct Places<'a> {
     root: &'a Value,
     visited: usize,
-    /// The products of targets that were already followed.
+    /// The products of reference targets that were already visited.
     targets: HashMap<(&'a str, References), Products>,
 }
 
 impl<'a> Places<'a> {
-    /// The products of a schema: those of everything that applies to the same text are multiplied,
-    /// those of alternatives are compared.
+    /// The products of a schema. Factors of subschemas that all apply to the same text are
+    /// multiplied; of alternatives, the greatest product counts.
     fn products(&mut self, schema: &'a Value, references: References) -> Result<Products, String> {
         self.visited += 1;
         if self.visited > MAX_PLACES {
@@ -168,7 +173,8 @@ impl<'a> Places<'a> {
                     *known = product.max(*known);
                 }
             }
-            // Alternatives of one schema are combined with those of the others.
+            // Several lists of alternatives at one schema combine, so their numbers are multiplied
+            // as well.
             let count = list(fields, name).len() as u64;
             if count > 1 {
                 multiply(&mut most, ALTERNATIVES, count);
@@ -188,14 +194,14 @@ impl<'a> Places<'a> {
         Ok(all)
     }
 
-    /// The products of a reference's target in this document.
+    /// The products of the target `name` of a reference in this document.
     fn target(&mut self, name: &'a str, references: References) -> Result<Products, String> {
         if let Some(known) = self.targets.get(&(name, references)) {
             return Ok(known.clone());
         }
         let found = name.strip_prefix('#').and_then(|at| self.root.pointer(at));
         let products = match found {
-            // A schema that refers to its root is compiled once.
+            // A reference to the root adds no cost, because the compiler compiles the root once.
             Some(found) if std::ptr::eq(found, self.root) => Products::new(),
             Some(found) => self.products(found, references)?,
             None => Products::from([(String::new(), ASSUMED_SIZE)]),
@@ -204,7 +210,7 @@ impl<'a> Places<'a> {
         Ok(products)
     }
 
-    /// Adds the products of an object's properties and a list's items.
+    /// Adds to `all` the products of the schemas of an object's properties and a list's items.
     fn children(
         &mut self,
         fields: &'a Map<String, Value>,
@@ -213,8 +219,8 @@ impl<'a> Places<'a> {
     ) -> Result<(), String> {
         let references = references.of_members();
         let object = |name: &str| fields.get(name).and_then(Value::as_object);
-        // Names of other properties must match none of the patterns, values of matching properties
-        // all schemas of the patterns.
+        // The name of an additional property must match none of the patterns. The value of a
+        // property must match the schemas of all patterns that its name matches.
         let mut matching = Products::new();
         for (pattern, member) in object("patternProperties").into_iter().flatten() {
             check_nesting(pattern)?;
@@ -277,8 +283,8 @@ fn below(all: &mut Products, name: &str, inner: Products) {
     }
 }
 
-/// An upper bound of the branches of an expression's derivative. The literal beginning of an
-/// anchored expression has one: the next character.
+/// An upper bound of the number of branches of a regular expression's derivative. The literal
+/// prefix of an anchored expression counts as one branch: its next character.
 fn pattern_size(pattern: &str) -> u64 {
     let rest = match pattern.strip_prefix('^') {
         Some(anchored) => anchored.trim_start_matches(|c: char| !"\\.*+?()|[]{}^$".contains(c)),
@@ -290,7 +296,7 @@ fn pattern_size(pattern: &str) -> u64 {
 /// Checks a regular expression.
 ///
 /// # Errors
-/// The limit that it exceeds.
+/// A message that names the exceeded limit.
 pub(super) fn check_regex(regex: &str) -> Result<(), String> {
     check_length(regex)?;
     check_nesting(regex)
@@ -299,11 +305,12 @@ pub(super) fn check_regex(regex: &str) -> Result<(), String> {
 /// Checks a Lark grammar and the JSON schemas inside it.
 ///
 /// # Errors
-/// The limit that it exceeds.
+/// A message that names the exceeded limit.
 pub(super) fn check_lark(grammar: &str) -> Result<(), String> {
     check_length(grammar)?;
     check_nesting(&without_texts(grammar))?;
-    // Intersections are the only operator whose cost is a product, also across rules.
+    // The cost of intersections and complements multiplies, even across rules; that of other
+    // operators adds up.
     let operators = without_texts(grammar).matches(['&', '~']).count();
     if operators > MAX_OPERATORS {
         return Err(format!(
@@ -313,7 +320,7 @@ pub(super) fn check_lark(grammar: &str) -> Result<(), String> {
     for (at, keyword) in grammar.match_indices("%json") {
         let rest = &grammar[at + keyword.len()..];
         let mut schemas = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
-        // The compiler reports what is not JSON.
+        // Ignore text that is not JSON: the compiler reports it.
         if let Some(Ok(schema)) = schemas.next() {
             check_schema(&schema)?;
         }
@@ -324,8 +331,8 @@ pub(super) fn check_lark(grammar: &str) -> Result<(), String> {
 /// Maximum number of intersections and complements in a Lark grammar.
 const MAX_OPERATORS: usize = 6;
 
-/// The grammar without JSON schemas, texts in quotes and regular expressions between slashes, whose
-/// brackets and operators are not those of the grammar.
+/// The grammar without JSON schemas, quoted strings and regular expressions, so that their brackets
+/// and operators do not count as the grammar's own.
 fn without_texts(grammar: &str) -> String {
     let mut kept = String::with_capacity(grammar.len());
     let mut chars = grammar.chars();

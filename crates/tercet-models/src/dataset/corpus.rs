@@ -265,7 +265,8 @@ impl<'a> DocumentTokenizer<'a> {
         })
     }
 
-    /// Tokenizes a text. Counts it in `spelled` if it spells special tokens, which are ordinary text.
+    /// Tokenizes a text. Special tokens that the text spells are ordinary text; if there are any,
+    /// `spelled` is incremented.
     fn text(&self, text: &str, spelled: &mut usize) -> Result<TokenizedDocument, LineError> {
         let mut tokens = self.prefix_tokens.clone();
         let mut rest = text;
@@ -297,8 +298,8 @@ impl<'a> DocumentTokenizer<'a> {
         let mut learnt = vec![false; encoded.len()];
         for answer in &conversation.answers {
             let Range { start, end: stop } = answer.range;
-            // The answer starts with the token that overlaps its start: it may begin earlier, with
-            // a space.
+            // The first target is the token that contains the answer's first byte; this token may
+            // begin earlier, with a space.
             let inside = |span: &Range<usize>| !span.is_empty() && span.end > start;
             // Spans are sorted.
             let from = encoded.partition_point(|(_, span)| span.end <= start);

@@ -237,7 +237,7 @@ impl<'a> GgufTensorDecl<'a> {
             ggml_type: self.ggml_type,
             declared_at: self.name_at,
             part: 0,
-            // Both are offsets inside the mapped file.
+            // Both casts are lossless: the values are offsets inside the mapped file.
             range: begin as usize..end as usize,
         })
     }

@@ -81,9 +81,10 @@ impl ColumnGroup {
 pub(crate) enum ZeroStorage {
     /// Equal.
     Equal,
-    /// Each is 1 less, modulo its range.
+    /// Each stored zero point is 1 less than the actual one, modulo its range.
     LessOne,
-    /// 1 was subtracted from all zero points of a word at once, with borrows between them.
+    /// The writer subtracted 1 from each zero point by one subtraction on the whole word, so
+    /// borrows passed between them.
     LessOneByWord,
 }
 

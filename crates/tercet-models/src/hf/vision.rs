@@ -8,7 +8,7 @@ use crate::image::{ImageProcessor, ProcessorKind, read_processor};
 
 const OF_PICTURES: &str = "ForImageClassification";
 const FILE: &str = "preprocessor_config.json";
-/// The file of newer folders, which has the same object as a field.
+/// Newer folders have this file instead, with the same object in a field.
 const NEW_FILE: &str = "processor_config.json";
 
 impl HfFolder {

@@ -293,7 +293,7 @@ impl AddedTokens {
             let known = known
                 .map(|(id, _)| *id)
                 .or_else(|| ids.get(&content).copied());
-            // A new token follows all others.
+            // A special token that is not in the vocabulary gets the next free id.
             let id = known.unwrap_or_else(|| {
                 let last = ids.values().chain(tokens.keys()).max();
                 last.map_or(0, |last| last.saturating_add(1))

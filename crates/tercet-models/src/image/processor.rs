@@ -28,7 +28,7 @@ impl ProcessorKind {
         (ProcessorKind::Bit, "Bit"),
         (ProcessorKind::ConvNext, "ConvNext"),
     ];
-    /// The suffixes after the type's name.
+    /// The suffixes that may follow the type's name in a file.
     pub(super) const ENDS: [&'static str; 4] = [
         "ImageProcessor",
         "ImageProcessorFast",
@@ -354,7 +354,8 @@ impl ImageProcessor {
                 Some(picture.resized(width, height, filter)?)
             }
             Some((ImageResize::Shortest(side), filter)) => {
-                // Computed in floats and rounded down, as in the reference implementation.
+                // Compute the longer side in floats and round it down, as in the reference
+                // implementation.
                 let longer = |long: usize, short: usize| (side * long) as f64 / short as f64;
                 let (width, height) = match width <= height {
                     true => (side, longer(height, width) as usize),

@@ -88,7 +88,7 @@ fn taps(filter: ResampleFilter, from: usize, to: usize) -> Vec<ResampleTaps> {
     let reach = filter.reach() * wide;
     let of = |at: usize| {
         let center = (at as f64 + 0.5) * scale;
-        // The cast saturates below zero.
+        // The cast to `usize` saturates: a negative first pixel becomes 0.
         let first = ((center - reach + 0.5) as usize).min(from - 1);
         let end = ((center + reach + 0.5) as usize).min(from).max(first + 1);
         let weight = |i: usize| filter.weight((i as f64 - center + 0.5) / wide);
@@ -183,7 +183,7 @@ impl Image {
     /// [`ImageError::Size`] for unsupported sides.
     pub fn center_cropped(&self, width: usize, height: usize) -> Result<Image, ImageError> {
         check_size(width, height)?;
-        // Rounded down, also for negative offsets.
+        // `div_euclid` rounds the offset of the crop down, also if it is negative.
         let before = |own: usize, new: usize| (own as i64 - new as i64).div_euclid(2);
         let [left, top] = [before(self.width, width), before(self.height, height)];
         let mut rgb = vec![0; 3 * width * height];

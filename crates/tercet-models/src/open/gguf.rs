@@ -140,7 +140,7 @@ pub(super) fn tokenizer(gguf: &Gguf) -> Result<Tokenizer, Error> {
     if let (Some(bos), false) = (bos, refused(&["add_bos_token"])?) {
         tokenizer = tokenizer.with_bos(bos)?;
     }
-    // The specification spells the key this way.
+    // The GGUF specification misspells the key `seperator_token_id`.
     let eos = first(["seperator_token_id", "eos_token_id"])?;
     if let (Some(eos), false) = (eos, refused(&["add_eos_token", "add_sep_token"])?) {
         tokenizer = tokenizer.with_eos(eos)?;

@@ -262,7 +262,7 @@ impl SearchIndex {
     /// order.
     ///
     /// # Panics
-    /// If the query's width differs from the index's.
+    /// Panics if the query's width differs from the index's.
     pub fn nearest(&self, query: &[f32], n: usize) -> Vec<Hit> {
         assert_eq!(query.len(), self.width, "the width of a query");
         let rows = self.vectors.chunks_exact(self.width.max(1));

@@ -182,8 +182,8 @@ impl MoonshineRecognizer {
     }
 }
 
-/// Samples in the next chunk: all remaining ones if they fit. Otherwise up to the middle of the
-/// quietest tenth of a second near the end of the longest possible chunk.
+/// Samples in the next chunk: all remaining ones if they fit. Otherwise the chunk ends in the
+/// middle of the quietest tenth of a second near the end of the longest possible chunk.
 fn piece(rest: &[f32]) -> usize {
     if rest.len() <= PIECE {
         return rest.len();
@@ -193,7 +193,7 @@ fn piece(rest: &[f32]) -> usize {
         own.iter().map(|x| f64::from(*x) * f64::from(*x)).sum()
     };
     let places = (PIECE - LATE..PIECE - QUIET).step_by(QUIET / 2);
-    // The latest position among equals.
+    // Of equally quiet positions, take the latest one.
     let quietest = places.min_by(|a, b| energy(a).total_cmp(&energy(b)).then(b.cmp(a)));
     quietest.map_or(PIECE, |at| at + QUIET / 2)
 }

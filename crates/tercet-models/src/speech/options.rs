@@ -52,15 +52,15 @@ pub struct SpeechOptions {
     pub timestamps: bool,
     /// Prompts each window with the text of the previous windows.
     pub condition_on_previous: bool,
-    /// Temperatures of the fallback, in order. The next one is tried if the text of a window fails
-    /// the limits below. 0 is greedy decoding.
+    /// Temperatures of the fallback, in order. The next temperature is tried if the text of a
+    /// window fails the limits below. 0 is greedy decoding.
     pub temperatures: Vec<f64>,
     /// Maximum zlib compression ratio of the tokens; a higher ratio fails (repetitive text).
     pub max_compression_ratio: Option<f64>,
     /// Minimum mean natural log probability of the tokens; a lower value fails.
     pub min_log_probability: Option<f64>,
-    /// Maximum no-speech probability. A window above it is skipped, if its log probability is also
-    /// below the limit above, or if that limit is not set.
+    /// Maximum no-speech probability. A window with a higher probability is skipped, unless its
+    /// mean log probability reaches `min_log_probability`.
     pub max_no_speech_probability: Option<f64>,
     /// Seed of sampling at temperatures above 0.
     pub seed: u64,

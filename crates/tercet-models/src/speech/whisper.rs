@@ -189,7 +189,7 @@ impl WhisperRecognizer {
         for token in first.iter_mut().filter(|token| token.is_none()) {
             let logits = self.engine.forward(&[self.tokens.start], 0, &[0])?;
             let mut likeliest: Option<(u32, f32)> = None;
-            // Sorted, so that the lowest id wins among equals.
+            // Sort the language tokens, so that of equal logits the lowest id wins.
             let mut ids: Vec<u32> = self.tokens.languages.values().copied().collect();
             ids.sort_unstable();
             for id in ids {
@@ -254,8 +254,8 @@ impl WhisperRecognizer {
         Ok(written)
     }
 
-    /// Token that introduces the previous text. Old files do not name it; there it is the second to
-    /// last suppressed token.
+    /// Token that introduces the previous text. Old files do not name this token; it is then the
+    /// second to last suppressed token.
     fn previous(&self) -> Result<u32, SpeechError> {
         let suppressed = self.tokens.suppressed.iter().rev();
         let previous = self.tokens.previous.or(suppressed.copied().nth(1));

@@ -110,7 +110,7 @@ fn attempted(
             true => drawn(&logits, temperature, random.unit(text.len())),
             false => greatest(&logits),
         };
-        // No token is allowed, or the logits are NaN.
+        // `None` means that no token is allowed, or that the logits are NaN.
         let Some(token) = token else {
             break;
         };

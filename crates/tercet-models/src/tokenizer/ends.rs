@@ -1,16 +1,16 @@
 //! Tokens that end a generated text, by their names.
 //!
-//! A file names one or a few of them, and models generate others of the same vocabulary: a chat
-//! model that continues a plain text ends with the token of its base model. The names are those
-//! that llama.cpp knows, and a few of other families.
+//! A model file names one or a few end tokens, and models also generate other end tokens of the
+//! vocabulary: a chat model that continues a plain text ends with the token of its base model. The
+//! names are those that llama.cpp knows, and a few of other families.
 
 use tokenizers::{AddedToken, Tokenizer as Inner};
 
 use super::sentencepiece::SentencePieceKind;
 use super::{Tokenizer, TokenizerEngine};
 
-/// Names that no ordinary text has as a token. They also end a text if the vocabulary marks them as
-/// user-defined instead of special.
+/// Names of end tokens that are never tokens of ordinary text. These tokens end a text even if the
+/// vocabulary marks them as user-defined instead of special.
 const UNMISTAKABLE: [&str; 24] = [
     "<|endoftext|>",
     "<|end_of_text|>",
@@ -55,12 +55,12 @@ const IF_SPECIAL: [&str; 12] = [
     "<EOS_TOKEN>",
 ];
 
-/// Whether a name is that of an end in every vocabulary.
+/// Whether a token with this name is an end token in every vocabulary.
 pub(super) fn is_unmistakable(name: &str) -> bool {
     UNMISTAKABLE.contains(&name)
 }
 
-/// Marks added tokens with the name of an end as special, which some tokenizers leave out.
+/// Marks added tokens with the name of an end token as special, because some tokenizers do not.
 pub(super) fn make_special(inner: &mut Inner) {
     let added = inner.get_added_tokens_decoder().into_values();
     let ordinary = added.filter(|token| !token.special && is_unmistakable(&token.content));

@@ -1,7 +1,7 @@
 //! Checks of a `tokenizer.json` before the `tokenizers` crate reads it. The crate panics on some
 //! forms of damage, for example a syntax error inside `"decoder"`, a `"precompiled_charsmap"` that
-//! does not decode, or a template with an undefined special token. Others cost it hours or all
-//! memory.
+//! does not decode, or a template with an undefined special token. With other damaged files, the
+//! crate would take hours or exhaust memory.
 
 use std::fmt;
 
@@ -140,10 +140,12 @@ fn check_merges(json: &[u8], prefix: &str) -> Result<(), TokenizerError> {
     Ok(())
 }
 
-/// Maximum factor by which the replacements of a part, one after the other, lengthen a text.
+/// Maximum factor by which all replacements of a normalizer or decoder together may lengthen a
+/// text.
 const MAX_GROWTH: u64 = 1 << 14;
 
-/// Checks that replacements do not multiply: thirty that double a letter make a gigabyte of it.
+/// Checks that the replacements in a row do not lengthen a text too much: thirty that each double a
+/// letter turn it into a gigabyte.
 fn check_growth(part: &'static str, value: &Value) -> Result<(), TokenizerError> {
     match growth(value) {
         0..=MAX_GROWTH => Ok(()),

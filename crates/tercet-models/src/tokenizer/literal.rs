@@ -1,9 +1,10 @@
 //! Encoding of texts whose special tokens are ordinary text, in whole or in part.
 //!
-//! The `tokenizers` crate recognizes special tokens either everywhere or nowhere. For a text that
-//! has both template text and people's words, a copy of the tokenizer spells each special token with
-//! a marker character before it, and the marker is inserted before the special tokens of the
-//! template. The text between them is one encoding, so it has the same tokens as without the copy.
+//! The `tokenizers` crate recognizes special tokens either everywhere or nowhere. For a text with
+//! both template text and user input, a copy of the tokenizer spells each special token with a
+//! marker character before it. The marker is then inserted before the special tokens of the
+//! template. The whole text is encoded at once, so ordinary text has the same tokens as with the
+//! original tokenizer.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -115,8 +116,8 @@ pub(super) fn literal_copy(of: &Inner) -> Result<Inner, TokenizerError> {
     Ok(copy)
 }
 
-/// The model of a tokenizer. Special tokens of a vocabulary whose entries match by spelling get
-/// another spelling, since the model would find them in an ordinary text.
+/// The model of a tokenizer. Except for BPE, special tokens in the model's vocabulary get another
+/// spelling, since the model would otherwise find them in ordinary text.
 fn model_without_special(of: &Inner) -> Result<ModelWrapper, TokenizerError> {
     let model = of.get_model();
     match model {
@@ -131,7 +132,7 @@ fn model_without_special(of: &Inner) -> Result<ModelWrapper, TokenizerError> {
     let hidden = |text: &str| format!("{MARK}{text}");
     let failed = |e: serde_json::Error| TokenizerError::failed("copying the model")(e.into());
     let mut json = serde_json::to_value(model).map_err(failed)?;
-    // The unknown token of these models is named by its spelling.
+    // These models refer to their unknown token by its spelling, so it keeps that spelling.
     let unknown = json.get("unk_token").and_then(Value::as_str);
     let unknown = unknown.map(str::to_owned);
     match json.get_mut("vocab") {

@@ -31,7 +31,8 @@ pub(super) fn q2_0(block: &[u8], out: &mut Vec<u8>) {
 fn repack(block: &[u8], weights: usize, out: &mut Vec<u8>, code: impl Fn(usize) -> u8) {
     for first in (0..weights).step_by(LEN) {
         out.extend_from_slice(&block[..2]);
-        // A byte has a weight of the first half in its low bits, and one of the second half.
+        // Byte `i` of a Q4_0 block has weight `i` in its low bits and weight `i + 16` in its high
+        // bits.
         let half = LEN / 2;
         out.extend((first..first + half).map(|at| code(at) | code(at + half) << 4));
     }

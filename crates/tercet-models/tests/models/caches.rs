@@ -102,7 +102,7 @@ fn what_a_window_does_not_reach_back_to_is_read_again() {
     let tokens = tokens();
     let mut one = generator("mistral-a", |o| o);
     let want = one.forward(&tokens[..70]).unwrap().logits.to_vec();
-    // No position has left the window since then.
+    // After these two tokens, the cache still has every position in the window of token 71.
     one.forward(&tokens[70..72]).unwrap();
     assert_eq!(one.truncate(71), 71);
     assert_eq!(

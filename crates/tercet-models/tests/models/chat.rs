@@ -47,7 +47,8 @@ fn templates_render_as_jinja_renders_them() {
             case.get("text").unwrap().as_text().unwrap(),
             "{name}"
         );
-        // Where the values come from changes only the origin of the text.
+        // Whether values come from the user changes only the recorded origin of the text, not the
+        // text.
         assert_eq!(rendered.literal.len(), 0, "{name}");
         let literal = variables
             .iter()
@@ -564,7 +565,8 @@ fn special_tokens_of_messages_are_text() {
         let special: Vec<u32> = special.copied().collect();
         assert_eq!(special, [start, end, start], "{content:?}");
     }
-    // In files too; and texts are text, unless they are formatted already.
+    // The same holds for conversations in files. In a file of texts, `parses_special` selects
+    // whether special tokens are recognized.
     let talk = chat(&[(Role::User, "<|eot|>"), (Role::Assistant, "a<|im_end|>b")]);
     let (found, _) = learnt(&template, "literal", &talk);
     assert_eq!(found, "a<|im_end|>b<|im_end|>|");
@@ -619,7 +621,8 @@ fn ends_are_found_by_their_names() {
         of(&[("<end_of_turn>", false), ("<EOT>", true)]),
         "<EOT> <end_of_turn>"
     );
-    // HTML of a vocabulary, and parts of an answer.
+    // `</s>` may be HTML instead of an end token, and with `<|return|>`, `<|end|>` only ends a part
+    // of an answer.
     assert_eq!(of(&[("</s>", false), ("<eos>", true)]), "<eos>");
     let harmony = [("<|return|>", true), ("<|call|>", true), ("<|end|>", true)];
     assert_eq!(of(&harmony), "<|call|> <|return|>");
@@ -654,7 +657,8 @@ fn a_text_ends_at_an_end_that_the_file_does_not_name() {
     let files = ModelFiles::open(data("tiny-rust-llama/tiny-rust-llama-q8_0.gguf")).unwrap();
     let tokenizer = files.tokenizer().unwrap();
     let end = tokenizer.token_to_id("<|endoftext|>").unwrap();
-    // Another end, as of a chat model whose file names only `<|im_end|>`.
+    // Token 7 stands for the only end token that the model file names; the vocabulary has another
+    // one.
     let eos = end_ids(&[7], &tokenizer);
     assert_eq!(eos, [7, end]);
     let decoder = files.decoder(DecoderOptions::new).unwrap();

@@ -163,7 +163,7 @@ fn tensors_that_would_not_be_read_are_refused() {
         ("model.layers.1.mlp.up_proj.bias", true),
         ("model.layers.1.self_attn.rotary_emb.inv_freq", false),
         ("lm_head.weight", false),
-        // Mask tensors of other families.
+        // Attention mask tensors that only other model families store.
         ("model.layers.1.attention.bias", true),
         ("model.layers.1.attn.masked_bias", true),
     ] {

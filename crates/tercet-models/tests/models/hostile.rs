@@ -63,7 +63,7 @@ fn build(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// What a text says about a claim beyond the tensors, or beyond any model.
+/// Whether the error says that a count exceeds the model's tensors, or the sizes of any model.
 fn says_so(e: &Error) -> bool {
     let said = tercet::one_line(e);
     ["but the model has only", "4096", "expected 2 to 16384"]
@@ -228,7 +228,7 @@ fn tokenizers_on_which_the_library_panics_are_errors() {
 
 #[test]
 fn a_panic_of_the_library_is_an_error() {
-    // The pattern matches the empty text everywhere.
+    // The pattern `z*` matches the empty text at every position.
     let replace = json!({"type": "Replace", "pattern": {"Regex": "z*"}, "content": "y"});
     match Tokenizer::from_json(words("normalizer", replace).as_bytes()) {
         Ok(tokenizer) => match tokenizer.encode("a b", true) {

@@ -180,7 +180,8 @@ fn texts_end_where_they_would_have() {
     assert_eq!(written(&mut drafted, prompt, &options(usize::MAX)), want);
 }
 
-/// Verification of several rows in one run relies on this.
+/// Tests that logits of several rows in one run are close to those of one-row runs, on which the
+/// verification of drafts relies.
 #[test]
 fn rows_together_are_near_rows_alone() {
     let ids = tokenizer(Q8).encode(PROMPTS[3], true).unwrap();

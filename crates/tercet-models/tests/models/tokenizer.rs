@@ -1,6 +1,6 @@
 //! Tests of tokenizers from both sources, batches, and streamed decoding.
 
-// Long: the small vocabularies at the top are used throughout the file.
+// Long: all tests of the file share the small vocabularies at its top.
 
 use crate::common::{GgufWriter, data};
 use proptest::prelude::*;

@@ -89,13 +89,15 @@ fn special_tokens_in_literal_text_are_text() {
             let has = |ids: &[u32]| ids.contains(&id) && !unknown.contains(&id);
             let literal = tokenizer.encode_literally(&text, false).unwrap();
             assert!(!has(&literal), "{name} {text} {literal:?}");
-            // Rows for encoders are literal. Models of pieces add no tokens around them.
+            // In rows for encoders, special tokens spelled in a text are ordinary text, so only
+            // those that the tokenizer adds around the text occur.
             let around = tokenizer.encode_row("", None, None).unwrap().ids;
             let row = tokenizer.encode_row(&text, None, None).unwrap().ids;
             if !unknown.contains(&id) {
                 assert_eq!(count(&row), count(&around), "{name} {text} {row:?}");
             }
-            // The first spelling is of people, the second is not.
+            // The first spelling of the special token is in a literal range (user input), the
+            // second is not.
             let people = 2..2 + spelled.len();
             let mixed = tokenizer.encode_mixed_with_spans(&text, std::slice::from_ref(&people));
             let mixed = mixed.unwrap();

@@ -122,7 +122,8 @@ fn encoders_drop_as_well() {
         };
         TrainingGraph::bert(&config, &Weights::Dummy(DummyWeights::dense()), &options)
     };
-    // One after the embeddings, two per layer, and one before the classifier.
+    // Of the 6 dropouts, one follows the embeddings, two are in each of the 2 layers, and one
+    // precedes the classifier.
     assert_eq!(draws(&of(0.1).unwrap()), 6);
     assert_eq!(draws(&of(0.0).unwrap()), 0);
     for p in [-0.1, 1.0, f64::NAN] {

@@ -7,7 +7,8 @@ use tercet_models::{DecoderOptions, ModelError, ModelFiles};
 use crate::common::data;
 use crate::rows::{Rows, cross_entropy, logits, losses, near};
 
-/// Longer than the windows of most models, and within the vocabulary of all.
+/// Numbers of tokens per text: longer than the windows of most models, and below the vocabulary
+/// size of all.
 const LENGTHS: [usize; 2] = [19, 14];
 
 #[test]

@@ -30,7 +30,7 @@ pub(super) fn unary_of(
         return Ok(w.add(op, &[x], Vec::new()));
     }
     Ok(match f {
-        // The identity for unsigned integers.
+        // `Relu` and `Abs` of unsigned integers are the identity.
         UnaryFn::Relu | UnaryFn::Abs => x.to_string(),
         UnaryFn::Neg => {
             let zero = w.integer(dtype, 0);
@@ -270,7 +270,8 @@ pub(super) fn compare(at: &mut ExportNode<'_>, f: CompareFn) -> ExportElementwis
     })
 }
 
-/// Exports a fused multiply-add. ONNX has none, but the product of two F32 is exact in F64.
+/// Exports a fused multiply-add. ONNX has no such operator, but F64 represents the product of two
+/// F32 exactly.
 pub(super) fn fma(at: &mut ExportNode<'_>) -> ExportElementwiseResult {
     let dtype = at.ty(0).dtype;
     let wide = match dtype {

@@ -119,7 +119,7 @@ pub(super) fn scatter_nd(at: &mut ExportNode<'_>, reduce: ScatterReduce) -> Stri
     at.plain("ScatterND", vec![reduction(reduce)])
 }
 
-/// Exports as a scatter with addition into zeros.
+/// Exports `scatter_add` as a `ScatterND` that adds the rows to a tensor of zeros.
 pub(super) fn scatter_add(at: &mut ExportNode<'_>, _rows: &Dim) -> ExportMovementResult {
     let ty = at.result(0);
     let shape = at.w.shape(&ty.shape)?;

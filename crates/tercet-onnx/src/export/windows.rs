@@ -120,7 +120,8 @@ pub(super) fn mat_mul(at: &mut ExportNode<'_>) -> String {
     narrowed(at, y, is_small)
 }
 
-/// Exports as a gather of each row's matrix, followed by a batched matmul of single rows.
+/// Exports a grouped matmul as a gather of each row's matrix, followed by a batched matmul of
+/// single rows.
 pub(super) fn grouped_mat_mul(at: &mut ExportNode<'_>) -> ExportWindowResult {
     let expert = at.cast_to(2, DType::I64);
     let [x, weights] = [0, 1].map(|operand| at.x(operand).to_string());
@@ -306,7 +307,8 @@ fn no_blocks(scheme: Scheme) -> ExportNodeResult {
     ExportNodeError::because(what)
 }
 
-/// Exports random numbers. ONNX defines only their distribution.
+/// Exports random numbers. ONNX defines only the distribution of random numbers, so the values
+/// differ.
 pub(super) fn random(
     at: &mut ExportNode<'_>,
     op: &str,

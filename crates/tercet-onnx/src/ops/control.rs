@@ -192,7 +192,8 @@ impl<'m> ImportCtx<'m> {
         }
         let mut parts = parts.into_iter();
         for (name, val) in captures {
-            // Values of the outer graph are not available here, but those of the inputs are.
+            // In the subgraph, a captured value refers to the subgraph's inputs in place of the
+            // outer graph's values.
             let val = val.with_parts(&mut parts);
             scope.names.entry(name).or_insert(val);
         }
@@ -258,7 +259,8 @@ fn repeat(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         let results = data_loop::import(k);
         let failed = k.c.errors.len() > known;
         return match (results, asked) {
-            // An end that is an input's value can be known at import time.
+            // If the end of the loop is a model input, request its value: the loop can then be
+            // unrolled.
             (Err(_), Some(reason)) => Err(reason),
             (Ok(_), Some(reason)) if failed => {
                 k.c.errors.truncate(known);

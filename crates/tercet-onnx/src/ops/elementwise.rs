@@ -464,7 +464,7 @@ fn is_inf(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         (true, true) => return one(is),
         (true, false) => CompareFn::Lt,
         (false, true) => CompareFn::Gt,
-        // Zero never equals an infinity, so the result is always false.
+        // Detect neither sign: an infinity never equals zero, so the result is always false.
         (false, false) => CompareFn::Eq,
     };
     let side = k.g().compare(side, x, zero)?;

@@ -69,7 +69,8 @@ fn scatter_nd(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(k.g().scatter_nd(x, idx, updates, reduce)?)
 }
 
-/// Built from a comparison, because an invalid index must give a row of off-values.
+/// Imports `OneHot` as a comparison of indices, because an invalid index must give a row of
+/// off-values.
 fn one_hot(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     const MAX_ONE_HOT_LEN: i64 = 1 << 22;
     let (idx, values) = (k.x(0)?, k.x(2)?);

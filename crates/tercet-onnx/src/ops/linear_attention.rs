@@ -258,7 +258,7 @@ fn step(types: &[Type], gated: bool, delta: bool) -> Result<Graph, NodeErrorKind
             .ok_or_else(|| NodeErrorKind::unsupported("an operand is missing"))
     };
     let (q, key, mut value) = (next()?, next()?, next()?);
-    // Columns, to be combined with the rows of the state.
+    // Reshape query and key to columns, which broadcast against the rows of the state.
     let (q, column) = (g.unsqueeze(q, 3)?, g.unsqueeze(key, 3)?);
     if gated {
         let decay = g.exp(next()?)?;

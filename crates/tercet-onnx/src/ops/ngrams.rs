@@ -48,7 +48,7 @@ fn pools(k: &ImportNode<'_, '_>, is_text: bool) -> Result<Vec<NgramPool>, NodeEr
         }
         false => k.attrs.ints_opt(name)?.unwrap_or_default().to_vec(),
     };
-    // Some exporters write the other list too, empty.
+    // Some exporters also write the unused one of these two attributes, as an empty list.
     k.attrs.ignore(&["pool_strings", "pool_int64s"]);
     let starts = k.attrs.ints_opt("ngram_counts")?.unwrap_or_default();
     let starts = crate::call::unsigned("ngram_counts", starts)?;

@@ -568,7 +568,7 @@ impl<'m> PaddedNode<'_, 'm> {
         self.wrapped(results, own.axis, own.count)
     }
 
-    /// The greatest elements of a padded axis, and a number of them that depends on data.
+    /// Imports `TopK` along a padded axis, or with a number of elements that depends on data.
     fn top_k(&mut self) -> PaddedNodeResults {
         let own = self.bounded(0);
         let value = self.value(0)?;
@@ -614,7 +614,7 @@ impl<'m> PaddedNode<'_, 'm> {
         self.wrapped(results, at, count)
     }
 
-    /// The results by the general rules.
+    /// The results of a node for which the rules in `padded_value` suffice.
     fn rest(&mut self) -> PaddedNodeResults {
         let name = (self.entry.domain, self.entry.name);
         let Some(plan) = padded_value::plan(self.c, name, &self.ins)? else {
@@ -634,7 +634,8 @@ impl<'m> PaddedNode<'_, 'm> {
         }
         let scores = match (scores, boxes) {
             (Some(own), _) => own,
-            // Only the boxes have the size, on their axis 1; that of the scores is 2.
+            // Only the number of boxes is data-dependent, on axis 1 of the boxes; the same size is
+            // axis 2 of the scores.
             (None, Some(own)) => PaddedValue {
                 value: self.value(1)?,
                 axis: if own.axis == 0 { 0 } else { 2 },
@@ -647,7 +648,8 @@ impl<'m> PaddedNode<'_, 'm> {
     }
 }
 
-/// The valid size of an axis that others are merged into (`times`) or split from (`by`).
+/// The valid size of an axis after a reshape: `times` is the size of the axes merged into it, `by`
+/// that of the axes split from it.
 pub(crate) fn scaled_count(
     c: &mut ImportCtx<'_>,
     count: Value,

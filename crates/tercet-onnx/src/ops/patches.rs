@@ -99,8 +99,8 @@ impl PatchGeometry {
     }
 }
 
-/// Each image element is the sum of the patch elements on it. They are gathered; missing ones come
-/// from a zero element.
+/// Each image element is the sum of the patch elements on it. The import gathers the patch
+/// elements; missing ones come from an appended zero element.
 fn col2im(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let geometry = PatchGeometry::new(k)?;

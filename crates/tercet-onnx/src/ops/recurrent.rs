@@ -424,7 +424,8 @@ impl RecurrentLayerOperands {
             .chain([part])
             .chain(captures.iter().map(|v| k.ty(*v)));
         for (i, ty) in types.collect::<Vec<_>>().into_iter().enumerate() {
-            // Whether the step is inside its sequence is the second sequence of the scan.
+            // The second sequence of the scan is a flag: whether the step is inside the batch
+            // entry's sequence.
             if i == count + 1 && self.lens.is_some() {
                 let ty = Type::new(DType::Bool, [self.batch.clone(), Dim::Known(1)]);
                 body.input("inside", ty)?;

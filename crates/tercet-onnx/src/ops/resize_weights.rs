@@ -65,7 +65,8 @@ impl ResizeAxis {
             ResizeCoordinates::AlignCorners if self.to == 1 => 0.0,
             ResizeCoordinates::AlignCorners => o * (n - 1.0) / (m - 1.0),
             ResizeCoordinates::Asymmetric => o / self.scale,
-            // In F32 as in ONNX Runtime, because positions such as 1.5 / 0.6 are ties there.
+            // Compute in F32 as ONNX Runtime does, because positions such as 1.5 / 0.6 are ties in
+            // F32.
             ResizeCoordinates::Centres => f64::from((o as f32 + 0.5) / self.scale as f32),
             ResizeCoordinates::Region(start, end) if self.to == 1 => {
                 (start + end) * (n - 1.0) / 2.0

@@ -1,4 +1,4 @@
-//! Sequences of tensors. Their composition is resolved at import time.
+//! Sequences of tensors. The importer resolves at import time which tensors a sequence contains.
 
 use std::rc::Rc;
 

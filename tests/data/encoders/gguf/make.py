@@ -94,7 +94,7 @@ def unigram(bos, eos):
 
 def byte_level(pre, **more):
     """Every byte a token, without merges but one."""
-    # Bytes that are no letters or signs are spelled by code points from 256 on.
+    # Bytes that are not printable Latin-1 characters are spelled with code points from 256 on.
     shown = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = iter(range(256, 512))
     spelled = [chr(b if b in shown else next(others)) for b in range(256)]
@@ -137,7 +137,7 @@ def packed(values, kind):
     draw = np.random.default_rng(4)
     rows, blocks = values.shape[0], values.shape[1] // 256
     raw = draw.integers(0, 256, (rows, blocks, 144), dtype=np.uint8)
-    # Factors of scales and of minima, so that weights are as wide as they should be and about 0.
+    # The factors of block scales and of block minima, chosen so that weights have a usual range around 0.
     raw[..., 0:2] = np.full((rows, blocks, 1), 0.0006, np.float16).view(np.uint8)
     raw[..., 2:4] = np.full((rows, blocks, 1), 0.0045, np.float16).view(np.uint8)
     return raw.reshape(rows, -1)

@@ -23,7 +23,8 @@ pub(super) const KINDS: &[OpKind] = &[
     OpKind::Cast,
 ];
 
-/// Runs per test. Each takes other elements, so small sizes see many values too.
+/// Runs per test. Each run has other operand values, so that small sizes are tested with many
+/// values too.
 const RUNS: usize = 48;
 /// Step between the elements of two positions. It shares no factor with the numbers of values, so
 /// all of them occur.
@@ -35,7 +36,7 @@ const MAX_NARROWED: usize = 800;
 const LEAST: i128 = i32::MIN as i128;
 const GREATEST: i128 = i32::MAX as i128;
 
-/// Constants of the tests with one.
+/// The constants in tests of functions with one constant operand.
 const CONSTANTS: [f64; 7] = [
     0.0,
     -0.0,
@@ -96,7 +97,7 @@ impl Function {
             }
             Function::Compare(f) => g.compare(f, x[0], x[1]),
             Function::CompareOfOne(f) => g.compare(f, x[0], x[0]),
-            // The condition depends on the second operand only.
+            // The condition of the `where` depends on the second operand only.
             Function::Where => {
                 let truth = g.compare(CompareFn::Eq, x[1], x[1])?;
                 g.where_(truth, x[0], x[1])

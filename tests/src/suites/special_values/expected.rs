@@ -93,7 +93,7 @@ pub(super) fn unary(f: UnaryFn, dtype: DType, x: Special) -> Special {
         (UnaryFn::Sign, Special::I(x)) => Special::I(x.signum()),
         (UnaryFn::Not, Special::I(x)) if dtype == DType::Bool => Special::I(1 - x),
         (UnaryFn::Not, Special::I(x)) => Special::I(wrapped(-x - 1, dtype)),
-        // The roundings; other functions take floats only.
+        // The remaining functions of integers are roundings, which change nothing.
         (_, Special::I(x)) => Special::I(x),
     }
 }

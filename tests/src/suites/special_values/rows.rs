@@ -39,11 +39,11 @@ enum RowFunction {
     LogSoftmax,
     LayerNorm,
     RmsNorm,
-    /// Values and indices; descending if true.
+    /// Sorted values and their indices; in descending order if true.
     Sort(bool),
-    /// Values and indices; the largest if true.
+    /// Selected values and their indices; the largest values if true, else the smallest.
     TopK(bool),
-    /// The maximum if true.
+    /// Index of the maximum if true, else of the minimum.
     Argument(bool),
 }
 
@@ -292,7 +292,8 @@ fn scanned(f: ReduceFn, dtype: DType, row: &[Special]) -> Vec<Special> {
         .collect()
 }
 
-/// NaN and infinity fill the row. A row of only `-inf` has the softmax 0.
+/// The softmax of a row: NaN or infinity in a row makes all of its results NaN. A row of only
+/// `-inf` has the softmax 0.
 fn softmax(log: bool, dtype: DType, row: &[f64]) -> Vec<Special> {
     let greatest = row
         .iter()
@@ -365,7 +366,8 @@ fn rows(f: RowFunction, dtype: DType, n: usize) -> Vec<Vec<Special>> {
         let first = all[r % all.len()];
         row[r * 5 % n] = first;
         let second = all[(r * 3 + r / all.len()) % all.len()];
-        // Sums of two huge numbers depend on the order.
+        // Do not put two huge numbers into a row, because the overflow of sums would depend on the
+        // order.
         if r >= all.len() && n > 1 && !(is_huge(first) && is_huge(second)) {
             row[(r * 5 + 1 + r % (n - 1)) % n] = second;
         }

@@ -29,7 +29,7 @@ fn format(dtype: DType) -> FloatFormat {
 }
 
 fn power_of_two(n: i32) -> f64 {
-    // In two factors, because 2^n may be subnormal.
+    // Compute 2^n as a product of two powers, because 2^n may be subnormal.
     let half = n / 2;
     2f64.powi(half) * 2f64.powi(n - half)
 }

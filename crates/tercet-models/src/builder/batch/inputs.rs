@@ -55,7 +55,8 @@ pub(super) struct BatchInputs {
     context: usize,
     have_adapters: bool,
     windows: Vec<WindowInputs>,
-    /// Input whose length is the longest filled slot, for caches that are decoded to another dtype.
+    /// Input whose length is the filled length of the fullest slot, for caches that are decoded to
+    /// another dtype.
     filled: Option<Tensor>,
 }
 
@@ -186,7 +187,8 @@ impl BatchInputs {
     /// Fills the row inputs per slot, for layers that compute each slot separately.
     fn fill_apart(&mut self, parts: &[SlotChunk]) {
         let apart = (self.names.len() - COMMON.len()) / OF_SLOT.len();
-        // Integer division ignores the adapter input, which may follow.
+        // The division above rounds down, so a single adapter input after the slot inputs does not
+        // count.
         let mut parts = parts.iter().peekable();
         let mut row = 0;
         for slot in 0..apart {

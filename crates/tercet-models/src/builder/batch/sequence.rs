@@ -204,7 +204,7 @@ impl CacheSlot {
     }
 
     /// Number of prompt tokens that the checkpoint covers if the prompt starts with them, otherwise
-    /// 0. For models with recurrent states or window caches.
+    /// 0. Only models with recurrent states or window caches have checkpoints.
     pub(super) fn checkpoint_match(&self, sequence: &Sequence) -> usize {
         let Some(kept) = (self.checkpoint.as_ref()).filter(|_| self.adapter == sequence.adapter)
         else {
@@ -267,7 +267,7 @@ pub(super) struct ActiveSequence {
     pub(super) seed: u64,
     pub(super) constraint: Option<Box<dyn Constraint>>,
     pub(super) generated: usize,
-    /// Last sampled token, not computed yet.
+    /// Last sampled token; the next run computes its keys, values and logits.
     pub(super) next: Option<u32>,
     /// Prompt position of the prefix checkpoint; 0 means none.
     pub(super) checkpoint_at: usize,

@@ -104,7 +104,7 @@ impl SpeculativeGenerator {
         Ok(id)
     }
 
-    /// Cancels the sequence. Returns true if it was active, false if it has ended.
+    /// Cancels the sequence. Returns true if the sequence was active, false if it has ended.
     pub fn cancel(&mut self, id: SequenceId) -> bool {
         let is_it = self.text.as_ref().is_some_and(|text| text.id == id);
         is_it && self.text.take().is_some()

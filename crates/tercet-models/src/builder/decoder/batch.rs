@@ -264,7 +264,8 @@ impl BatchDecoder {
     /// different kernel.
     fn min_rows(&self, device: &Device) -> usize {
         let together = self.together(device);
-        // Only CPUs return no small-M limit for any scheme.
+        // `None` means that the device is a CPU: every GPU executor reports a limit for its small-M
+        // kernels.
         match device.max_small_m_rows(Scheme::Q8_0).is_none() && together <= CPU_ROWS {
             true => together.min(2),
             false => together,
@@ -393,8 +394,8 @@ fn slot_rows(
     })
 }
 
-/// Maximum rows for which CPU matmuls of 2 or more rows round alike: the same loops compute each
-/// row.
+/// Maximum rows of a CPU matmul up to which the result of a row is bitwise independent of the
+/// number of rows, if there are at least 2.
 const CPU_ROWS: usize = 8;
 
 /// True if the rows of each slot are computed separately: for recurrent states and for experts,

@@ -160,7 +160,8 @@ impl StoredCacheRows {
         })
     }
 
-    /// Applies `f` to each stored part and the corresponding part of `other`.
+    /// Applies `f` to each stored tensor (values, or values and scales) and its counterpart in
+    /// `other`.
     pub(super) fn with(
         &self,
         b: &mut ModelBuilder<'_>,
@@ -175,7 +176,7 @@ impl StoredCacheRows {
         })
     }
 
-    /// Applies `f` to each stored part.
+    /// Applies `f` to each stored tensor: the values, or the values and scales.
     pub(super) fn map(
         &self,
         b: &mut ModelBuilder<'_>,
@@ -184,7 +185,7 @@ impl StoredCacheRows {
         self.with(b, self, |b, part, _| f(b, part))
     }
 
-    /// Reshapes the leading axes of each part; the last two axes stay.
+    /// Reshapes the leading axes of each stored tensor; the last two axes stay.
     pub(super) fn reshaped(
         &self,
         b: &mut ModelBuilder<'_>,
@@ -197,7 +198,7 @@ impl StoredCacheRows {
         })
     }
 
-    /// Rows `[1, positions, ..]` of each part, starting at `start` I32 `[4]`.
+    /// Rows `[1, positions, ..]` of each stored tensor, from the indices `start`, I32 `[4]`.
     pub(super) fn slice(
         &self,
         b: &mut ModelBuilder<'_>,
@@ -211,7 +212,7 @@ impl StoredCacheRows {
         })
     }
 
-    /// Assigns each part to the corresponding state of this cache.
+    /// Assigns each stored tensor to the corresponding state of this cache.
     pub(super) fn assign(
         &self,
         b: &mut ModelBuilder<'_>,

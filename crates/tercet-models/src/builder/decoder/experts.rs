@@ -221,7 +221,8 @@ fn in_groups(
     let best = b.graph.top_k(apart, groups.best, 2, true)?;
     let best = b.graph.reduce_sum(best, &[2], false)?;
     let best = b.graph.top_k(best, groups.used, 1, true)?;
-    // Mask of the selected groups, as the maximum of 0 and 1 over the selections.
+    // A group is selected if its index equals any selected index: the maximum of these comparisons,
+    // as 0 or 1.
     let own = b.graph.unsqueeze(best.port(1), 2)?;
     let all: Vec<i32> = (0..groups.count as i32).collect();
     let all = Tensor::from_slice(&[1, 1, groups.count], &all);

@@ -198,7 +198,7 @@ pub(crate) fn embed(
     Ok(b.graph.plus(x, of_positions)?)
 }
 
-/// Norm of `x` with the gain of this part.
+/// Norm of `x` with the gain of the model part `part`.
 pub(crate) fn norm(
     b: &mut ModelBuilder<'_>,
     spec: &DecoderSpec,

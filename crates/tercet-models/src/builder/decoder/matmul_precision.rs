@@ -246,7 +246,7 @@ mod tests {
                 Some(bf16)
             );
         }
-        // CPUs are faster only with quantized weights.
+        // On CPUs, rounding the inputs of matmuls gains speed only with quantized weights.
         let processor: [&[DType]; 2] = [&[], half];
         assert_eq!(
             MatmulPrecision::Auto.choose_dtype(&packed, processor),
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn processors_gain_by_f16_or_by_nothing() {
-        // Depends on the instruction set of the CPU.
+        // Whether F16 inputs are faster on a CPU depends on its instruction set.
         assert_eq!(Device::cpu().fast_matmul_dtypes(), []);
         let cpu = Device::cpu().fast_quant_matmul_dtypes();
         assert!(cpu.is_empty() || cpu == [DType::F16], "{cpu:?}");

@@ -187,7 +187,8 @@ impl ScanMixerBuilder<'_> {
         }
     }
 
-    /// Decay rates: `-exp` of the values in folders; GGUF files store the result.
+    /// Decay rates: `-exp` of the values that folders store; GGUF files store the decay rates
+    /// themselves.
     pub(super) fn decay(
         &self,
         b: &mut ModelBuilder<'_>,
@@ -410,11 +411,12 @@ impl ScanMixerBuilder<'_> {
             b.graph.assign(state, y.port(1))?;
         }
         let y = self.skipped(b, y, x, heads)?;
-        // Shaped by heads, so that gate and skip fuse into one elementwise kernel.
+        // The gate gets the head axes of `y`, so that gate and skip fuse into one elementwise
+        // kernel.
         let gate = self.rows(b, gate, &[heads, per_head])?;
         let gate = b.graph.unary(UnaryFn::Silu, gate)?;
         match norm {
-            // The caller applies this norm next to the projection.
+            // For `AfterGate` the caller applies the norm, next to the output projection.
             StateNorm::None | StateNorm::AfterGate => {
                 let y = b.graph.mul(y, gate)?;
                 self.rows(b, y, &[inner])

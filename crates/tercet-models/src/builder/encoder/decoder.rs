@@ -26,7 +26,8 @@ impl Encoder {
         output: &EncoderOutput,
         dtype: DType,
     ) -> Result<Encoder, ModelError> {
-        // The tables of positions are made for the whole context.
+        // The RoPE tables have a row for each position of the context, whose length is therefore
+        // limited.
         let context = spec.context.min(MAX_ROTARY_CONTEXT);
         let mut b = ModelBuilder::new(weights, dtype);
         let shape = [Dim::sym("b"), Dim::sym("s")];

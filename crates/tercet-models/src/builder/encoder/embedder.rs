@@ -42,8 +42,8 @@ pub struct Embedder {
     prompt: String,
     /// Number of tokens of the prompt.
     prompt_tokens: usize,
-    /// Rule for the token whose state represents a text, if the graph has a `place` input. The
-    /// numbers are the padded length and the padding token id.
+    /// Rule for the token whose state represents a text, if the graph has a `place` input. The two
+    /// numbers after the rule are the padded length and the padding token id.
     pooling: Option<(TextPooling, usize, u32)>,
 }
 

@@ -47,7 +47,8 @@ impl Classifier {
             let all_of_it = 0..text.len();
             let literal = std::slice::from_ref(&all_of_it);
             let found = self.tokenizer.encode_mixed_with_spans(text, literal)?;
-            // A truncated text has fewer tokens.
+            // Compare only the common prefix of both token lists: the encoder may have truncated
+            // the text.
             let same = found.iter().zip(own.row.ids.iter().skip(before));
             let count = same.take_while(|((id, _), own)| id == *own).count();
             if count == 0 && !found.is_empty() {

@@ -126,7 +126,7 @@ impl EncoderContext<'_> {
         }
     }
 
-    /// Norm of `x` with the gain of this part.
+    /// Norm of `x` with the gain of the model part `part`.
     pub(super) fn norm(
         &self,
         b: &mut ModelBuilder<'_>,
@@ -193,7 +193,7 @@ impl EncoderContext<'_> {
         self.layers(b, &shared, x, false)
     }
 
-    /// `y` times the layer scale vector of this part, if the layers have one.
+    /// `y` times the layer scale vector of the model part `part`, if the layers have one.
     fn scaled(
         &self,
         b: &mut ModelBuilder<'_>,

@@ -63,7 +63,7 @@ fn by_distance(
     [queries, keys]: [Value; 2],
     row: &dyn Fn(i64) -> i32,
 ) -> Result<Value, ModelError> {
-    // One row per distance, starting at the most negative one.
+    // Expand the table to one row per distance, from `-(context - 1)` to `context - 1`.
     let most = context as i64 - 1;
     let all: Vec<i32> = (-most..=most).map(row).collect();
     let all = Tensor::from_slice(&[all.len()], &all);
@@ -95,7 +95,7 @@ fn bucket(far: u64, buckets: usize, farthest: usize) -> i32 {
     if far < exact as u64 {
         return far as i32;
     }
-    // F32 as in the reference implementation, for the same rounding.
+    // Compute the logarithms in F32 as the reference implementation does, for the same rounding.
     let ratio = (far as f32 / exact as f32).ln() / (farthest as f32 / exact as f32).ln();
     let beyond = exact as i32 + (ratio * (buckets - exact) as f32) as i32;
     beyond.min(buckets as i32 - 1)

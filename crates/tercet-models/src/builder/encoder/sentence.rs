@@ -50,7 +50,7 @@ pub enum PoolingMode {
 /// ```
 #[derive(Clone, Debug)]
 pub struct DenseModule {
-    /// Name prefix of its tensors in the graph.
+    /// Name prefix of the dense layer's tensors in the graph.
     pub name: String,
     /// Weight, F32 `[outputs, inputs]`.
     pub weight: Tensor,

@@ -10,8 +10,8 @@ use crate::tokenizer::Tokenizer;
 /// Longest and shortest n-gram that is looked up earlier in the sequence.
 const NGRAMS: [usize; 2] = [4, 2];
 
-/// Maximum draft length. With the token before them these rows are still few enough that no
-/// executor computes them in another precision.
+/// Maximum draft length. A draft and the token before it are at most 8 rows: few enough that no
+/// executor rounds matmul inputs for them.
 pub const MAX_DRAFT_TOKENS: usize = 7;
 
 /// Source of draft tokens; a [`Generator`] verifies several of them in one run

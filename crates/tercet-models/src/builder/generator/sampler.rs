@@ -17,7 +17,7 @@ pub(super) struct Sampler {
     pub(super) stream: u32,
     /// Options that override the compiled sampling.
     pub(super) set: Option<SamplingOptions>,
-    /// What sampling remembers of the text.
+    /// State that host-side sampling keeps between tokens, such as Mirostat's maximum surprise.
     pub(super) state: SamplingState,
 }
 

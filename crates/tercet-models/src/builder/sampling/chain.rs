@@ -1,4 +1,5 @@
-//! The samplers in the order that a caller chooses, over the remaining candidates.
+//! Sampling by a chain of steps in the order that a caller chooses; each step reduces or changes
+//! the candidate tokens.
 
 use std::cmp::Ordering;
 
@@ -80,7 +81,7 @@ impl SamplerStep {
         all.find(|step| step.name() == name)
     }
 
-    /// Steps by names with semicolons between them.
+    /// Parses the names of steps, separated by semicolons.
     ///
     /// # Errors
     /// A description of the unknown name.
@@ -107,7 +108,7 @@ impl SamplerStep {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MirostatOptions {
-    /// Whether the exponent of the vocabulary is estimated, as in version 1.
+    /// Whether the Zipf exponent of the token probabilities is estimated, as in version 1.
     pub estimates_exponent: bool,
     /// The target surprise of a token, in bits.
     pub tau: f64,
@@ -135,14 +136,14 @@ const MIROSTAT_TOKENS: usize = 100;
 /// What sampling remembers between the tokens of a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(in crate::builder) struct SamplingState {
-    /// The maximum surprise of Mirostat; `None` at the beginning.
+    /// Mirostat's maximum surprise of a token; `None` before the first token of a text.
     mu: Option<f64>,
 }
 
-/// The tokens that remain, with their logits.
+/// The tokens that may still be sampled, with their logits.
 struct Candidates {
     all: Vec<(u32, f64)>,
-    /// Whether the most likely come first, equal ones by id.
+    /// Whether the tokens are sorted by descending logit, equal logits by token id.
     is_sorted: bool,
 }
 
@@ -185,7 +186,7 @@ impl Candidates {
         weights.into_iter().map(|w| w / total).collect()
     }
 
-    /// Keeps the most likely `count`, at least one.
+    /// Keeps the `count` most likely tokens, at least one.
     fn keep(&mut self, count: usize) {
         let count = count.max(1);
         if !self.is_sorted && count < self.all.len() {
@@ -222,15 +223,16 @@ fn entropy(probabilities: &[f64]) -> f64 {
 }
 
 impl SamplerStep {
-    /// Whether the step changes logits by token, instead of choosing among them.
+    /// Whether the step is a penalty, which changes logits and removes no token.
     pub(super) fn is_penalty(self) -> bool {
         matches!(self, SamplerStep::Penalties | SamplerStep::Dry)
     }
 }
 
 impl SamplingOptions {
-    /// Samples by the steps in their order. `logits` are those after biases and the penalties before
-    /// the first other step ([`Self::changed`]). `units` are two random numbers in `[0, 1)`.
+    /// Samples a token by applying the steps in their order. `logits` already include the biases
+    /// and the leading penalty steps ([`Self::changed`]). `units` are two random numbers in `[0,
+    /// 1)`.
     pub(super) fn sample_by_steps(
         &self,
         logits: &[f64],
@@ -266,8 +268,8 @@ impl SamplingOptions {
         candidates.draw(units[0]).map(|(token, _)| token)
     }
 
-    /// Divides by the temperature. A dynamic one depends on the entropy: it is lowest if one token is
-    /// certain, and highest if all are equally likely.
+    /// Divides by the temperature. A dynamic temperature depends on the entropy: it is lowest if
+    /// one token is certain, and highest if all are equally likely.
     fn temper(&self, candidates: &mut Candidates) {
         let (range, count) = (self.dynatemp_range, candidates.all.len());
         if range <= 0.0 {
@@ -290,7 +292,8 @@ impl SamplingOptions {
         let mean = candidates.all.iter().map(|(_, x)| x).sum::<f64>() / count;
         let squares = candidates.all.iter().map(|(_, x)| (x - mean) * (x - mean));
         let least = candidates.max() - self.top_n_sigma * (squares.sum::<f64>() / count).sqrt();
-        // With infinite logits there is no deviation; then all remain.
+        // With an infinite logit the standard deviation is NaN; then the comparison is false and
+        // all tokens remain.
         candidates.all.retain(|(_, x)| !(*x < least));
     }
 

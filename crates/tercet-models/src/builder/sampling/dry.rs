@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
-/// The sequence breakers that people use by default.
+/// The usual default sequence breakers.
 pub const DRY_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 
 /// Maximum length of a sequence breaker, in bytes, and in tokens after the first.
@@ -30,7 +30,7 @@ pub struct DryOptions {
     pub multiplier: f64,
     /// Factor of the penalty for each further token, at least 1.
     pub base: f64,
-    /// Number of repeated tokens from which on a further one is penalized.
+    /// Minimum length of a repetition for which the token that extends it is penalized.
     pub allowed_length: usize,
     /// Number of last context tokens that are searched.
     pub window: usize,
@@ -61,7 +61,7 @@ impl Default for DryOptions {
 pub struct DryBreakers(HashMap<u32, Vec<Vec<u32>>>);
 
 impl DryBreakers {
-    /// Breakers that are given as tokens; empty ones are ignored.
+    /// Creates the breakers from lists of token ids; empty lists are ignored.
     #[must_use]
     pub fn from_tokens(breakers: &[Vec<u32>]) -> DryBreakers {
         let mut all = DryBreakers::default();
@@ -73,8 +73,9 @@ impl DryBreakers {
         all
     }
 
-    /// The tokens of texts. A token that contains a text breaks a sequence; so does a token that ends
-    /// with its beginning, if the rest follows. Only the first 40 bytes of a text count.
+    /// Creates the breakers from texts. A token that contains a breaker text ends a repetition. So
+    /// does a token that ends with the beginning of a breaker text, if tokens with the rest follow.
+    /// Only the first 40 bytes of a text count.
     ///
     /// # Errors
     /// [`TokenizerError::Failed`].
@@ -119,7 +120,8 @@ impl DryBreakers {
         tails.is_some_and(|tails| tails.iter().any(Vec::is_empty))
     }
 
-    /// Number of tokens after the last breaker of a text, which is given backwards.
+    /// Number of tokens after the last breaker of the text `backwards`, whose tokens are in reverse
+    /// order.
     fn tokens_since(&self, backwards: &[u32]) -> usize {
         for (at, token) in backwards.iter().enumerate() {
             let Some(tails) = self.0.get(token) else {
@@ -152,7 +154,8 @@ impl DryOptions {
         self.multiplier != 0.0 && self.window > 0
     }
 
-    /// What is subtracted from the logit of each token after `context`.
+    /// The penalty of each token that would extend a repetition: the value subtracted from its
+    /// logit after `context`.
     pub(super) fn penalties(&self, context: &[u32]) -> HashMap<u32, f64> {
         let mut penalties = HashMap::new();
         let from = context.len().saturating_sub(self.window);
@@ -175,7 +178,7 @@ impl DryOptions {
         }
         for (token, len) in lengths {
             let power = i32::try_from(len - self.allowed_length).unwrap_or(i32::MAX);
-            // Far below every logit, and still a number.
+            // The limit makes a penalized logit lower than any other, but not infinite.
             let penalty = (self.multiplier * self.base.powi(power)).min(1e30);
             penalties.insert(token, penalty);
         }
@@ -183,11 +186,11 @@ impl DryOptions {
     }
 }
 
-/// For each index, how many tokens from there on equal those at the beginning (the Z function), in
-/// linear time.
+/// For each index, the length of the longest common prefix of `tokens` and its suffix at that index
+/// (the Z function), in linear time.
 fn repetitions(tokens: &[u32]) -> Vec<usize> {
     let mut same = vec![0; tokens.len()];
-    // The match that ends last: its start and end.
+    // Start and end of the match that ends last among those found so far.
     let (mut left, mut right) = (0, 0);
     for at in 1..tokens.len() {
         let mut len = match at < right {
@@ -209,7 +212,8 @@ fn repetitions(tokens: &[u32]) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    /// The definition, written out: the longest repetition that each token would extend.
+    /// The penalties by their definition: for each token, that of the longest repetition that it
+    /// would extend.
     fn expected(options: &DryOptions, context: &[u32], breakers: &[Vec<u32>]) -> HashMap<u32, f64> {
         let from = context.len().saturating_sub(options.window);
         let text = &context[from..];
@@ -268,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_longer_repetition_costs_more() {
-        // a b c ... a b: c would repeat three tokens.
+        // The context is `a b c .. a b`: a following `c` would repeat three tokens.
         let options = DryOptions {
             multiplier: 1.0,
             ..DryOptions::default()

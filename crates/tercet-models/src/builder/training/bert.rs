@@ -311,7 +311,7 @@ fn first_values(
 }
 
 /// Contrastive losses of `vectors [each * batch, hidden]`: each anchor should be nearest to its
-/// positive. Also returns the number of anchors that are.
+/// positive. Also returns the number of anchors whose nearest text is their positive.
 fn pair_losses(
     g: &mut Graph,
     vectors: Value,

@@ -277,8 +277,9 @@ fn parts_of_logits(
     let mut parts = Vec::new();
     for start in (0..rows).step_by(part) {
         let own = b.graph.narrow(x, 0, start, part.min(rows - start))?;
-        // The norm is recomputed too. Otherwise CSE would merge the recomputed matmul with the
-        // original one and keep the logits in memory.
+        // Save the input of the norm, so that backward recomputes the norm and the matmul. With the
+        // norm saved, CSE would merge the recomputed matmul with the original one and keep the
+        // logits in memory.
         let own = b.graph.checkpoint(own)?;
         let own = norm(b, config, DecoderPart::FinalNorm, 0, own)?;
         parts.push(whole_rows(b, config, own)?);

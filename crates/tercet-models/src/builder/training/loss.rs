@@ -103,8 +103,8 @@ pub(super) fn cross_entropy(
     let none = g.scalar(DType::F32, 0.0)?;
     let losses = g.where_(counts, losses, none)?;
     let loss_sum = g.reduce_sum(losses, &[0], false)?;
-    // Save the sum for backward. Otherwise the gradient of a sum of several parts would need all
-    // parts at once.
+    // Save the loss sum of this part for backward. Otherwise the gradient of the total of several
+    // parts would need the logits of all parts at once.
     let loss_sum = g.checkpoint(loss_sum)?;
     let counts = g.cast(counts, DType::F32)?;
     let count = g.reduce_sum(counts, &[0], false)?;

@@ -20,7 +20,8 @@ pub(super) struct StatefulGraph {
 /// Backward therefore finishes one result and its head before it starts the previous one.
 pub(super) type HeadBuilder<'a> = dyn FnMut(&mut Graph, Value) -> Result<(), ModelError> + 'a;
 
-/// Converts a builder's graph to the builder's dtype and calls `of_head` for each of these values.
+/// Converts a builder's graph to the builder's dtype and calls `of_head` for each of the values
+/// `heads`.
 pub(super) fn with_states(
     mut b: ModelBuilder<'_>,
     heads: &[Value],

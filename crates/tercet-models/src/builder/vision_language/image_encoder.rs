@@ -90,8 +90,8 @@ impl ImageEncoder {
         self.read_mixed((text, &[], pictures), tokenizer, generator, progress)
     }
 
-    /// Like [`Self::read`], for a prompt whose byte ranges `literal` are people's words: placeholders
-    /// and special tokens that they spell are ordinary text ([`Tokenizer::encode_mixed`]).
+    /// Like [`Self::read`], for a prompt whose byte ranges `literal` are user input: placeholders
+    /// and special tokens spelled there are ordinary text ([`Tokenizer::encode_mixed`]).
     ///
     /// # Errors
     /// The errors of [`Self::read`].

@@ -20,7 +20,8 @@ pub(super) fn expand_image_tokens(
     rows: usize,
 ) -> (String, Vec<Range<usize>>) {
     let mut text = String::new();
-    // The end of each placeholder, and how many bytes the text before it has gained.
+    // For each placeholder: its end in `prompt`, and the number of bytes by which the expanded text
+    // up to there is longer.
     let mut gains = vec![(0, 0)];
     let mut start = 0;
     for (tiles, place) in pictures.iter().zip(places) {
@@ -95,7 +96,7 @@ mod tests {
         );
         assert_eq!(tokens_around(whole), 3);
         assert_eq!(expand("a<image>b", &[], &[], 2).0, "a<image>b");
-        // The words of people between two images spell a placeholder.
+        // The user's words (the literal range) between two images spell a placeholder.
         let (text, literal) = expand("<image><image>b<image>", &[7..15], &[whole, whole], 1);
         assert_eq!(
             literal.iter().map(|r| &text[r.clone()]).collect::<String>(),

@@ -260,7 +260,7 @@ fn experts(keys: &GgufKeys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigErro
 }
 
 fn reject_variants(keys: &GgufKeys<'_>, family: &DecoderFamilyRow) -> Result<(), ConfigError> {
-    // Read with the pooling modules of an embedding model.
+    // The reader of an embedding model's pooling modules applies `pooling_type`.
     keys.key("pooling_type");
     if keys.opt_bool("attention.causal")? == Some(false) && !family.bidirectional_in_gguf {
         return Err(keys.unsupported("attention.causal", "false", "true"));

@@ -24,7 +24,7 @@ pub(crate) enum DecoderPart {
     QueryRow,
     QueryRowNorm,
     /// Latent attention: the projection to the key/value latent row and the rotated part of keys.
-    /// Its norm and the projection from the latent row follow.
+    /// The next two parts are the norm of the latent row and the projection from it.
     KvRow,
     KvRowNorm,
     Kv,

@@ -39,7 +39,8 @@ pub enum RopeScalingKind {
 pub struct RopeOverrides {
     /// The base of the frequencies.
     pub theta: Option<f64>,
-    /// The kind of scaling. If only its parameters are given, it is that of the model, or linear.
+    /// The kind of scaling. If this is `None` but a parameter is set, the kind is the model's own,
+    /// or linear if it has none.
     pub scaling: Option<RopeScalingKind>,
     /// The factor by which the context grows.
     pub factor: Option<f32>,
@@ -103,7 +104,8 @@ impl RopeOverrides {
         let new = match (kind, &rope.scaling) {
             (RopeScalingKind::None, RopeScaling::Divisors(_)) => return Ok(None),
             (RopeScalingKind::None, _) => RopeScaling::None,
-            // The divisors of a file apply in addition, as in llama.cpp.
+            // The file's frequency divisors stay and apply in addition to linear scaling, as in
+            // llama.cpp.
             (RopeScalingKind::Linear, RopeScaling::Divisors(by)) => {
                 let factor = self.factor.unwrap_or(1.0);
                 RopeScaling::Divisors(by.iter().map(|x| x * factor).collect())

@@ -220,7 +220,8 @@ const MPNET: EncoderFamilyRow = EncoderFamilyRow {
         });
     },
     json: |fields, spec| {
-        // The reference implementation has constants for both, whatever the configuration says.
+        // The reference implementation ignores both fields and uses constants for the buckets and
+        // the largest distance.
         fields.only("relative_attention_num_buckets", "32", |v| {
             v.as_u64() == Some(32)
         })?;
@@ -277,7 +278,7 @@ const DISTILBERT: EncoderFamilyRow = EncoderFamilyRow {
         "dropout",
         "qa_dropout",
         "seq_classif_dropout",
-        // The position table is a tensor of the file in both cases.
+        // The file has the position table as a tensor, whether it is sinusoidal or learned.
         "sinusoidal_pos_embds",
         "tie_weights_",
     ],

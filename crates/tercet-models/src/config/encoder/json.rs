@@ -93,7 +93,7 @@ fn common(fields: &ConfigFields<'_>, id: EncoderFamily) -> Result<EncoderSpec, C
         )?,
         heads: size(fields, heads)?,
         ffn: match ffn {
-            // The family's row reads the width.
+            // Families without a field name here read the width in their own `json` function.
             [] => 1,
             names => size(fields, names)?,
         },

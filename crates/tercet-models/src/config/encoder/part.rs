@@ -341,8 +341,8 @@ impl<'a> EncoderNames<'a> {
                 | EncoderPart::FfnScale
         );
         match outside {
-            // These parts are bare parameters in the reference implementation, so their names have
-            // no suffix.
+            // Parts for which `whole` is true are bare parameters in the reference implementation,
+            // so their names have no suffix.
             _ if whole => format!("{}{module}", self.prefix),
             true => format!("{module}.{suffix}"),
             false => format!("{}{module}.{suffix}", self.prefix),

@@ -240,7 +240,7 @@ const DINOV2: EncoderFamilyRow = EncoderFamilyRow {
         (EncoderPart::FfnNorm, "encoder.layer.{}.norm2"),
         (EncoderPart::FinalNorm, "layernorm"),
     ],
-    // The name in models with a gated feed-forward network.
+    // Models with a gated feed-forward network use this name for the down projection.
     old_names: &[(EncoderPart::Down, "encoder.layer.{}.mlp.weights_out")],
     gguf_names: &[],
     heads: &[],
@@ -385,7 +385,7 @@ const SIGLIP_TEXT: EncoderFamilyRow = EncoderFamilyRow {
         spec.pad = 1;
     },
     json: |fields, _| {
-        // Read for the model that contains the tower.
+        // Mark `projection_size` as read: the reader of the containing model applies it.
         fields.opt_size("projection_size")?;
         Ok(())
     },

@@ -102,7 +102,8 @@ impl SpeechSpec {
         fields.only("is_encoder_decoder", "true", |v| v.as_bool() == Some(true))?;
         fields.only("tie_word_embeddings", "true", |v| v.as_bool() == Some(true))?;
         let width = fields.size("d_model")?;
-        // No published model sets it, and its meaning differs between versions of transformers.
+        // No published model sets `scale_embedding`, and its meaning differs between versions of
+        // transformers.
         fields.only("scale_embedding", "false", |v| v.as_bool() == Some(false))?;
         let spec = SpeechSpec {
             mels: fields.size("num_mel_bins")?,

@@ -76,8 +76,8 @@ pub struct SpeechTokens {
 }
 
 impl SpeechTokens {
-    /// Reads a `generation_config.json`. If it has no forced tokens, those of the `config.json` in
-    /// `config` are used.
+    /// Reads a `generation_config.json`. Without forced tokens in this file, those of the
+    /// `config.json` in `config` are used.
     ///
     /// # Errors
     /// [`ConfigError`] for a field that is missing, wrong, not supported or not known, and for a
@@ -209,7 +209,7 @@ fn forced_tokens(json: &Value) -> Result<Vec<Option<u32>>, ConfigError> {
             return Err(wrong());
         }
         forced.push(match token {
-            // Only the language can be detected.
+            // `null` stands for a detected token, which only the first one (the language) can be.
             Value::Null if at == 0 => None,
             token => {
                 let id = token.as_u64().and_then(|id| u32::try_from(id).ok());

@@ -48,7 +48,8 @@ fn is_regular(grammar: &GbnfGrammar) -> bool {
         }
         uses.push(found);
     }
-    // Remove rules whose used rules are all removed, until none is left or all depend on others.
+    // Repeatedly remove the rules whose used rules are all removed. Rules that remain at the end
+    // are recursive.
     let mut left: Vec<usize> = uses.iter().map(Vec::len).collect();
     let mut users = vec![Vec::new(); uses.len()];
     for (user, used) in uses.iter().enumerate() {
@@ -68,7 +69,7 @@ fn is_regular(grammar: &GbnfGrammar) -> bool {
     removed == uses.len()
 }
 
-/// Collects the used rules; false if there is a token.
+/// Adds the rules that `alternatives` use to `used`; returns false if they use a token.
 fn collect(alternatives: &GbnfAlternatives, used: &mut Vec<usize>) -> bool {
     alternatives.iter().flatten().all(|item| match item {
         GbnfItem::Rule(rule) => {
@@ -115,7 +116,7 @@ fn write_alternatives(alternatives: &GbnfAlternatives, syntax: LarkSyntax<'_>, o
 fn write_item(item: &GbnfItem, syntax: LarkSyntax<'_>, out: &mut String) {
     match item {
         GbnfItem::Text(text) => {
-            // The text may be repeated as a whole.
+            // Brackets, because a repetition may follow, which then applies to the whole text.
             *out += "(";
             for (at, c) in text.iter().enumerate() {
                 if at > 0 {
@@ -147,7 +148,7 @@ fn write_item(item: &GbnfItem, syntax: LarkSyntax<'_>, out: &mut String) {
             write_alternatives(inner, syntax, out);
             out.push(')');
         }
-        // Lark does not have {0}.
+        // Lark does not have the repetition `{0}`, which is the empty text.
         GbnfItem::Repeat(_, _, Some(0)) => *out += "\"\"",
         GbnfItem::Repeat(item, min, max) => {
             out.push('(');

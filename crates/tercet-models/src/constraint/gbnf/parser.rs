@@ -76,7 +76,7 @@ impl<'a> GbnfParser<'a> {
         }
     }
 
-    /// The error of other text than expected at the current position.
+    /// The error for text at the current position that differs from `expected`.
     fn unexpected(&self, expected: &str) -> ConstraintError {
         let found = match self.peek() {
             None => "the end".to_string(),

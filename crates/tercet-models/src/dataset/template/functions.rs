@@ -72,8 +72,8 @@ impl TemplateEvaluator<'_> {
         }
     }
 
-    /// Entries of an object or a namespace: those of another object, then named ones. Also returns
-    /// whether keys come from people.
+    /// Entries of a new object or namespace: first those of the object in the first argument, then
+    /// those from named arguments. Also returns whether keys come from people.
     fn entries(
         &mut self,
         callee: &str,

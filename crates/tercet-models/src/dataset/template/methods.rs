@@ -217,7 +217,7 @@ impl TemplateEvaluator<'_> {
             .into_iter();
         let between = given.next().flatten();
         let most = given.next().flatten().and_then(|v| v.as_int());
-        // A number of splits gives one more piece than splits.
+        // `maxsplit` splits give at most `maxsplit + 1` pieces.
         let most = most.and_then(|m| usize::try_from(m).ok());
         let pieces = most.map_or(usize::MAX, |m| m.saturating_add(1));
         self.reserve_bytes(text.len() / 2 * size_of::<&str>())?;

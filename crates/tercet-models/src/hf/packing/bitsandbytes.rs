@@ -207,7 +207,8 @@ impl PackedMatrixTensors<'_> {
             }
         }
         let factors = self.table("SCB", rows)?;
-        // The greatest weight of a row is its factor. 16 bits lose less than the 8 bits did.
+        // A row's factor is its greatest magnitude, so F16 fits if all factors do. Rounding to F16
+        // loses less than the 8-bit quantization did.
         let is_half = factors.iter().all(|x| x.abs() <= f32::from(half::f16::MAX));
         let dtype = if is_half { DType::F16 } else { DType::F32 };
         dense(dtype, &[rows, columns], columns, |first, to| {

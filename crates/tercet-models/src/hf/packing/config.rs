@@ -27,7 +27,7 @@ impl Packing {
                 bitsandbytes(config)
             }
             Some(other) => Err(format!("the method `{other}`")),
-            // Configurations of bitsandbytes once had no method.
+            // Older configurations of bitsandbytes have no `quant_method`.
             None if loads("load_in_4bit") || loads("load_in_8bit") => bitsandbytes(config),
             None => Err("a quantization_config without a quant_method".to_string()),
         }
@@ -101,7 +101,7 @@ fn bitsandbytes(config: &Map<String, Value>) -> Result<Packing, String> {
     if is_set("load_in_4bit") && is_set("load_in_8bit") {
         return Err("bitsandbytes with both load_in_4bit and load_in_8bit".to_string());
     }
-    // Each weight also names its type.
+    // The result is the same for both types, because each weight also stores its own type.
     match text(config, "bnb_4bit_quant_type") {
         None | Some("nf4" | "fp4") => Ok(Packing::Bitsandbytes),
         Some(other) => Err(format!("bitsandbytes' bnb_4bit_quant_type `{other}`")),

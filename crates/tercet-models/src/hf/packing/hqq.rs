@@ -50,7 +50,7 @@ pub(super) fn weight_of(name: &str) -> Option<String> {
 #[derive(Clone, Copy)]
 struct RowPacking {
     bits: u32,
-    /// Number of rows in one.
+    /// Number of matrix rows that one packed row contains.
     parts: usize,
     /// Bytes of a packed value.
     bytes: usize,
@@ -169,7 +169,7 @@ impl PackedMatrixTensors<'_> {
                 let [row, column] = place(first + at);
                 *to = f32::from(codes.get(row, column)) - zeros[group_of([row, column])];
             }
-            // The reference computes in this dtype.
+            // The reference implementation computes the difference in this dtype.
             round_to(dtype, to);
             for (at, to) in to.iter_mut().enumerate() {
                 *to *= scales[group_of(place(first + at))];
@@ -210,7 +210,8 @@ impl PackedMatrixTensors<'_> {
             }
         };
         let (file, info) = self.codes;
-        // Words of 3-bit codes are filled with zeros; other packings have no rest.
+        // If the rows do not fill the last word, only the packing of 3-bit codes pads it with
+        // zeros; the other packings are then an error.
         let is_whole = shape[0].is_multiple_of(packing.parts) || packing.bits == 3;
         let packed_rows = shape[0].div_ceil(packing.parts);
         let wanted = packed_rows
@@ -232,7 +233,7 @@ impl PackedMatrixTensors<'_> {
         })
     }
 
-    /// One number per group; a single one is that of all groups.
+    /// The numbers of all groups; a tensor with a single number applies to every group.
     fn of_groups(&self, end: &str, groups: usize) -> Result<Vec<f32>, String> {
         let found = self.scales(end)?.values;
         match found[..] {

@@ -38,7 +38,8 @@ impl PackedMatrixTensors<'_> {
         };
         let fits = |bits: u32, columns: usize| layout(bits).words(columns, bits) == word_rows;
         let (bits, columns) = match &index {
-            // The index also has the groups of modules with settings of their own.
+            // A module may have another bit width than the configuration. The index has an entry
+            // per column, so the number of columns determines the width.
             Some(index) => {
                 let columns = index.len();
                 let mut all = std::iter::once(bits).chain(2..=8);
@@ -106,7 +107,7 @@ impl PackedMatrixTensors<'_> {
         .weight()
     }
 
-    /// Checks the length of a stored index of groups. An empty one is none.
+    /// Checks the length of a stored index of groups; an empty tensor counts as no index.
     fn check_index_len(&self, end: &str, columns: usize) -> Result<(), String> {
         let len = self.find_part(end).map(|(_, info)| info.element_count());
         match len.filter(|len| *len > 0 && *len != columns) {
@@ -121,7 +122,8 @@ impl PackedMatrixTensors<'_> {
             return Ok(None);
         }
         let (index, _) = self.integers(end)?;
-        // Negative: as initialized, without an order. Zero: written by early versions.
+        // The index has no meaning if all entries are -1 (its initial value) or all are 0 (as early
+        // versions wrote).
         let is_unset = |g: &i64| *g == -1;
         if index.is_empty() || index.iter().all(is_unset) {
             return Ok(None);
@@ -198,7 +200,7 @@ impl PackedMatrixTensors<'_> {
 
     pub(super) fn bytes(&self, spec: IntegerSpec) -> Result<ModelWeight, String> {
         let (bytes, [rows, columns]) = self.matrix(self.codes, SafeDtype::I8)?;
-        // Values of fewer bits are bytes, too.
+        // In this format, values of fewer than 8 bits also take a byte each.
         let code = |row: usize, column: usize| bytes[row * columns + column] ^ 0x80;
         let spec = IntegerSpec { bits: 8, ..spec };
         self.tiles([rows, columns], spec, &code)

@@ -28,7 +28,7 @@ pub(super) struct GroupScales {
 }
 
 impl<'a> PackedMatrixTensors<'a> {
-    /// The parts of the weight of this name, if it is stored as several tensors.
+    /// The tensors of the weight `name`, if it is stored as several tensors.
     pub(super) fn find(weights: &'a HfWeights, name: &'a str) -> Option<PackedMatrixTensors<'a>> {
         let packing = weights.packing?;
         let base = name.strip_suffix(".weight")?;
@@ -39,8 +39,8 @@ impl<'a> PackedMatrixTensors<'a> {
                 .is_some()
         };
         let narrow = [SafeDtype::I8, SafeDtype::F8_E4M3, SafeDtype::F8_E5M2];
-        // A narrow type without a scale belongs to a damaged file; its values are not plain
-        // numbers.
+        // A matrix of a narrow type whose scale is missing still counts as quantized, so that the
+        // damaged file is an error and its codes are not read as numbers.
         let is_codes =
             |stored: &SafeTensorRef<'_>| has_scale() || narrow.contains(&stored.1.dtype());
         let codes = match packing {

@@ -28,7 +28,7 @@ pub(super) fn integers(matrix: &IntegerMatrix<'_>) -> Option<(Scheme, Vec<u8>)> 
     if columns % BLOCK != 0 || group % GROUP != 0 {
         return None;
     }
-    // Codes of fewer bits are moved to the middle of the range.
+    // Codes of fewer bits than the blocks have are shifted to the middle of the blocks' range.
     let wide: u32 = if matrix.bits <= 4 { 4 } else { 8 };
     let middle = 1 << (wide - 1);
     let shift = middle - (1 << (matrix.bits - 1));

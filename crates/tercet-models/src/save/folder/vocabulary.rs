@@ -208,7 +208,7 @@ fn around(
         ));
     }
     const ENDS: [&str; 3] = ["eos", "eot", "eom"];
-    // Readers find further ends by their names.
+    // If there are more end tokens than keys, drop those that readers recognize by their names.
     let mut ends = spec.eos.clone();
     if ends.len() > ENDS.len() {
         let named = tokenizer.end_ids();

@@ -96,7 +96,7 @@ pub(super) fn read_added(meta: &GgufMetadata) -> Result<Vec<AddedToken>, Tokeniz
     let added = tokens.zip(read_types(meta)?).filter_map(|(token, ty)| {
         let special = match ty {
             TokenType::Control | TokenType::Unknown => true,
-            // Some converters mark the end of a text as user-defined.
+            // Some converters mark the end-of-text token as user-defined.
             TokenType::UserDefined => ends::is_unmistakable(token),
             TokenType::Undefined | TokenType::Normal | TokenType::Unused | TokenType::Byte => {
                 return None;

@@ -50,7 +50,8 @@ fn build(
     let key = "tokenizer.ggml.unknown_token_id";
     let marked = pieces.iter().any(|p| p.kind == SentencePieceKind::Unknown);
     let unknown = match meta.opt_token(key)? {
-        // Without a piece of type unknown, the id must be right.
+        // If no piece has the type `Unknown`, an id outside of the vocabulary is an error, which
+        // `opt_u32` leaves to `SentencePieceModel::new`.
         None if !marked => meta.opt_u32(key)?,
         found => found,
     };
@@ -80,7 +81,7 @@ fn read_pieces(meta: &GgufMetadata) -> Result<Vec<SentencePieceEntry>, Tokenizer
             TokenType::Undefined | TokenType::Normal => SentencePieceKind::Normal,
             TokenType::Unknown => SentencePieceKind::Unknown,
             TokenType::Control => SentencePieceKind::Control,
-            // Some converters mark the end of a text as user-defined.
+            // Some converters mark the end-of-text token as user-defined.
             TokenType::UserDefined if ends::is_unmistakable(token) => SentencePieceKind::Control,
             TokenType::UserDefined => SentencePieceKind::UserDefined,
             TokenType::Unused => SentencePieceKind::Unused,

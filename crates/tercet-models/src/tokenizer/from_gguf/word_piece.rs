@@ -63,7 +63,7 @@ pub(super) fn build(meta: &GgufMetadata) -> Result<Tokenizer, TokenizerError> {
         [Some(cls.unwrap_or(101)), None, Some(0)],
     )?;
     if meta.opt_bool("tokenizer.ggml.add_sep_token")? != Some(false) {
-        // The specification spells the key this way.
+        // The GGUF specification misspells the key `seperator_token_id`.
         tokenizer = tokenizer.with_eos(id("tokenizer.ggml.seperator_token_id", 102)?)?;
     }
     Ok(tokenizer)

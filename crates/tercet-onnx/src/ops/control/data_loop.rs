@@ -37,7 +37,7 @@ fn operands(k: &mut ImportNode<'_, '_>) -> Result<LoopOperands, NodeErrorKind> {
         _ => None,
     };
     let last = match k.opt(0)? {
-        // GPUs compute I64 as I32.
+        // A larger maximum becomes `FOREVER`, because GPUs compute I64 as I32.
         Some(_) if most.is_some_and(|n| n >= FOREVER) => k.g().constant(Tensor::scalar(FOREVER))?,
         Some(value) => super::reshaped(k.g(), value, &[])?,
         None => k.g().constant(Tensor::scalar(FOREVER))?,
@@ -138,7 +138,8 @@ pub(super) fn import(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
 /// The error for stacked results without a maximum size.
 fn unknown_rows(k: &ImportNode<'_, '_>) -> NodeErrorKind {
     match k.const_operand(0) {
-        // If the number of iterations depends on inputs, their values help.
+        // If the maximum number of iterations depends on model inputs, report these, because their
+        // values make it constant.
         Err(reason) if reason.needs_inputs() => reason,
         _ => NodeErrorKind::unsupported(format!(
             "a loop with stacked results needs a constant maximum of at most {MAX_ROWS} iterations"

@@ -317,7 +317,7 @@ fn quantized(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let number = k.g().cast(sum, DType::F32)?;
     let all = k.g().mul(number, scale)?;
     let all = k.g().plus(all, bias)?;
-    // This operator has no score bias.
+    // `QAttention` has no operand for a score bias.
     let masks = AttentionMaskInputs {
         mask: 5,
         term: usize::MAX,

@@ -114,7 +114,7 @@ fn iteration(p: &Type, q: &Type, classes: usize) -> Result<Graph, NodeErrorKind>
         let gap = g.sub(p_q_p, of_class)?;
         let step = g.div(gap, own)?;
         let grown = g.plus(one, step)?;
-        // p_i += step, before all are normalized.
+        // Adds the step to the probability of this class, before all probabilities are normalized.
         let mut hot = vec![0f32; classes];
         hot[class] = 1.0;
         let hot = g.constant(Tensor::from_slice(&[classes], &hot)?)?;

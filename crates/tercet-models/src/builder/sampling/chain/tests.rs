@@ -15,7 +15,7 @@ fn with(change: impl Fn(&mut SamplingOptions)) -> SamplingOptions {
     options
 }
 
-/// The share of random numbers that give each token.
+/// For each token, the share of the evenly spaced random numbers that sample it.
 fn shares(options: &SamplingOptions, logits: &[f32], second: f64) -> Vec<f64> {
     let mut found = vec![0.0; logits.len()];
     for i in 0..UNITS {
@@ -32,7 +32,7 @@ fn softmax(logits: &[f64]) -> Vec<f64> {
     logits.iter().map(|x| x.exp() / total).collect()
 }
 
-/// The distribution of `logits` over the tokens that `keeps`.
+/// Softmax of `logits` over the tokens for which `keeps` is true; the other tokens get 0.
 fn over(logits: &[f64], keeps: impl Fn(usize) -> bool) -> Vec<f64> {
     let kept = logits.iter().enumerate();
     let kept: Vec<f64> = kept
@@ -190,7 +190,7 @@ fn mirostat_learns_from_the_surprise_of_each_token() {
 fn the_order_of_the_steps_matters() {
     let steps = |names: &str| SamplerStep::parse_all(names).unwrap();
     let p = softmax(&raw());
-    // The nucleus before and after the temperature.
+    // The tokens that top-p keeps, computed from the probabilities before or after the temperature.
     let nucleus = |p: &[f64], most: f64| {
         let mut order: Vec<usize> = (0..p.len()).collect();
         order.sort_by(|a, b| p[*b].total_cmp(&p[*a]).then(a.cmp(b)));
@@ -224,7 +224,7 @@ fn the_order_of_the_steps_matters() {
         &over(&hot, |i| late.contains(&i)),
         "temperature;top-p",
     );
-    // A step that is not named does not apply, not even a temperature of 0.
+    // Only the named steps apply: without `temperature`, a temperature of 0 has no effect.
     let mut none = options("min_p");
     none.temperature = 0.0;
     assert_close(&shares(&none, &LOGITS, 0.0), &p, "no steps");
@@ -242,7 +242,7 @@ fn steps_in_the_default_order_choose_as_without_them() {
             o.repetition_penalty = 1.3;
             o.logit_bias = vec![(1, 2.0)];
         });
-        // Without an effect, but it goes through the steps.
+        // These values change no probability, but select the implementation by steps.
         let steps = SamplingOptions {
             typical_p: 1.0,
             top_n_sigma: 1e9,

@@ -239,8 +239,8 @@ fn keys(keys: &GgufKeys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> 
         split,
     };
     heads(spec, [all - turned, turned], latent);
-    // In these files the factors of scores and of cosines cancel, so cosines and sines remain
-    // unscaled.
+    // In these GGUF files YaRN's factors of attention scores and of cosines cancel, so cosines and
+    // sines remain unscaled.
     let per = keys.opt_factor("rope.scaling.yarn_log_multiplier")?;
     let mut stretched = None;
     for rope in &mut spec.ropes {

@@ -49,7 +49,7 @@ pub(super) const FALCON_H1: DecoderFamilyRow = DecoderFamilyRow {
 fn json(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     check_training_fields(fields)?;
     llama_biases(fields, spec)?;
-    // The scan uses the same activation.
+    // The feed-forward network and the scan share `hidden_act`; only SiLU is supported.
     fields.only("hidden_act", "silu", |v| v.as_str() == Some("silu"))?;
     fields.only("mamba_use_mlp", "true", |v| v.as_bool() == Some(true))?;
     fields.only("attn_layer_indices", "null", |_| false)?;

@@ -40,14 +40,14 @@ pub(super) const LLAMA: DecoderFamilyRow = DecoderFamilyRow {
     qkv_by_group_in_folders: false,
     eps: "rms_norm_eps",
     activations: &["hidden_act"],
-    // For Mixtral, whose GGUF files use the llama architecture.
+    // Applies to Mixtral, whose GGUF files use the llama architecture.
     normalizes_experts: Some(true),
     has_sections: false,
     grows_queries: false,
     has_value_length: false,
     defaults: plain,
     json: llama_biases,
-    // For Mistral, whose GGUF files use the llama architecture.
+    // Applies to Mistral, whose GGUF files use the llama architecture.
     keys: window_of_all,
 };
 
@@ -140,7 +140,7 @@ pub(super) const SMOLLM3: DecoderFamilyRow = DecoderFamilyRow {
     },
     json: |fields, spec| {
         llama_biases(fields, spec)?;
-        // If it is false, the window has no effect.
+        // If `use_sliding_window` is false, the window has no effect.
         fields.only("use_sliding_window", "false", |v| {
             v.as_bool() == Some(false)
         })?;

@@ -54,7 +54,8 @@ pub(super) const GPT_NEOX: DecoderFamilyRow = DecoderFamilyRow {
         if !fields.opt_bool("use_parallel_residual")?.unwrap_or(true) {
             spec.residual = ResidualOrder::Serial;
         }
-        // The older field; it must agree with `rope_parameters` if both are present.
+        // `rotary_emb_base` is the older field; it must agree with `rope_parameters` if both are
+        // present.
         let stated = fields.get("rope_parameters").is_some();
         if let Some(theta) = fields.stated_positive("rotary_emb_base")? {
             let found = spec.ropes[0].theta;

@@ -98,14 +98,14 @@ pub(super) fn experts_from(
 /// Reads the window, which applies to layers from `max_window_layers` on if `use_sliding_window` is
 /// true.
 fn windows_from(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
-    // Families with experts have no such field: all their layers have the window.
+    // Families whose class has no `max_window_layers` have the window in all layers.
     let default = fields
         .class_default("max_window_layers")
         .and_then(Value::as_u64);
     let first = fields.get("max_window_layers").and_then(Value::as_u64);
     if fields.opt_bool("use_sliding_window")?.unwrap_or(false) {
         let first = default.map_or(0, |default| first.unwrap_or(default));
-        // The reference implementation of Qwen2-MoE alternates.
+        // In the reference implementation of Qwen2-MoE, layers with and without a window alternate.
         let alternates = spec.family.model_type() == QWEN2_MOE.model_type;
         return windows(fields, spec, |i| match alternates {
             true => i.is_multiple_of(2) && (i as u64) < first,
