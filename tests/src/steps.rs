@@ -45,7 +45,7 @@ pub enum StepModel {
 /// A training step to be measured.
 #[derive(Clone, Copy, Debug)]
 pub struct MeasuredStep {
-    /// Its name in the bench.
+    /// The step's name in the bench.
     pub name: &'static str,
     /// The model to train.
     pub model: StepModel,

@@ -1,6 +1,6 @@
 //! The suites: lists of tests that every executor must pass.
 //!
-//! They are part of a library, so that `cargo test` and the self-contained program
+//! The suites are part of a library, so that `cargo test` and the self-contained program
 //! (`bin/tercet-parity.rs`) run the same tests.
 
 mod async_runs;
@@ -39,7 +39,7 @@ use crate::SuiteTest;
 pub struct TestSuite {
     /// Its name, for selection.
     pub name: &'static str,
-    /// Its tests on the executors of [`executors`](crate::executors).
+    /// The suite's tests on the executors of [`executors`](crate::executors).
     pub tests: fn() -> Vec<SuiteTest>,
 }
 

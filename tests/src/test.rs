@@ -58,8 +58,8 @@ impl SuiteTest {
         })
     }
 
-    /// A test on an executor. It is ignored if the executor is missing, unless `TERCET_REQUIRE`
-    /// names the executor.
+    /// A test on an executor. The test is ignored if the executor is missing, unless
+    /// `TERCET_REQUIRE` names the executor.
     pub fn on(
         executor: &'static TestExecutor,
         name: String,

@@ -1,13 +1,14 @@
 //! `cargo xtask bench cpu`: runs the criterion benches, then collects, compares and prints the
 //! results.
 //!
-//! It runs Tercet's benches first and the peers second. One set of rows gives a table ([`table`])
-//! and a JSON file. [`criterion`] reads criterion's files, and [`peers`] runs ONNX Runtime.
+//! The command runs Tercet's benches first and the peers second. One set of rows gives a table
+//! ([`table`]) and a JSON file. [`criterion`] reads criterion's files, and [`peers`] runs ONNX
+//! Runtime.
 //!
 //! # Convention for benches
 //!
-//! - A benchmark is named `group/name`. Its throughput is `Elements` (FLOPs, or tokens in the
-//!   groups of [`TOKEN_GROUPS`]) or `Bytes`.
+//! - A benchmark is named `group/name`. The throughput of a benchmark is `Elements` (FLOPs, or
+//!   tokens in the groups of [`TOKEN_GROUPS`]) or `Bytes`.
 //! - A peer measured inside criterion has the same name with an additional part `peer-NAME`:
 //!   `gemm/1024x1024x1024/peer-faer` is the peer of `gemm/1024x1024x1024`.
 //! - ONNX Runtime's measurements have the names of Tercet's benchmarks.

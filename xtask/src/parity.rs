@@ -2,8 +2,8 @@
 //! machine.
 //!
 //! The program is `tercet-parity` of the crate `tests`, built with the release profile. The packed
-//! program has the test files appended, including MiniLM's weights. It needs no toolchain and no
-//! network.
+//! program has the test files appended, including MiniLM's weights. The packed program needs no
+//! toolchain and no network.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};

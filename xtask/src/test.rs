@@ -1,7 +1,8 @@
 //! `cargo xtask test`: runs every test of the workspace, after preparing their models and devices.
 //!
-//! It installs the Debian packages of the GPU tests (as root). Then it builds all test programs,
-//! and in parallel downloads MiniLM, ONNX models and the newer lavapipe. Then it runs three passes:
+//! The command installs the Debian packages of the GPU tests (as root). Then it builds all test
+//! programs, and in parallel downloads MiniLM, ONNX models and the newer lavapipe. Then it runs
+//! three passes:
 //!
 //! 1. the test programs ([`test_binaries`]), one per processor in parallel. The large suites are split
 //!    into a process per executor and share. The Vulkan tests run again on the newer lavapipe,
@@ -122,9 +123,9 @@ const NOT_ON_VULKAN: [&str; 12] = [
     "steps/*/more",
 ];
 
-/// Tests that wgpu skips, because it runs the same programs and kernels as Vulkan, in WGSL. They
-/// are models that differ only in their graphs, hundreds of sentences, long rows, and 16-bit
-/// variants, which differ from F32 only in unpacking.
+/// Tests that wgpu skips, because it runs the same programs and kernels as Vulkan, in WGSL. The
+/// skipped tests are models that differ only in their graphs, hundreds of sentences, long rows, and
+/// 16-bit variants, which differ from F32 only in unpacking.
 const NOT_ON_WGPU: [&str; 18] = [
     "minilm/embeddings",
     "llama/*/more",
@@ -147,8 +148,8 @@ const NOT_ON_WGPU: [&str; 18] = [
 ];
 
 /// The suite tests that run on the newer lavapipe: those that use cooperative matrices, each
-/// without variants, one of three cases. This driver takes three times as long to compile a kernel
-/// as that of Debian 12. `cargo xtask parity` runs all cases on the matrix units of a GPU.
+/// without variants, one of three cases. The newer lavapipe takes three times as long to compile a
+/// kernel as that of Debian 12. `cargo xtask parity` runs all cases on the matrix units of a GPU.
 const ON_NEWER: [&str; 7] = [
     "/mat_mul/*/f16/",
     "/linear/*/f16/",

@@ -5,8 +5,8 @@
 //! 2. its JavaScript bindings, by the `wasm-bindgen` version of `Cargo.lock`, which is built in the
 //!    cache folder,
 //! 3. the page and the models, copied to `target/web`,
-//! 4. the page in Chromium, on WebGPU and on the CPU. Its results are compared with the references
-//!    of the suites, and its generated text with that of the `tercet` command.
+//! 4. the page in Chromium, on WebGPU and on the CPU. The page's results are compared with the
+//!    references of the suites, and its generated text with that of the `tercet` command.
 
 mod chromium;
 mod expectations;

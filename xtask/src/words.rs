@@ -12,7 +12,7 @@
 //! | `types` | declarations of a type name that has another declaration |
 //! | `examples` | public types that a user meets and whose rustdoc has no example |
 //!
-//! It also checks the form of the commits since [`commits::BASE`].
+//! The command also checks the form of the commits since [`commits::BASE`].
 
 mod commits;
 mod names;

@@ -399,8 +399,8 @@ impl<'a> ModelBuilder<'a> {
         self.dense(name, &[len])
     }
 
-    /// Weight decoded to F32 from any storage format. It is trainable if the builder trains all
-    /// weights.
+    /// Weight decoded to F32 from any storage format. The weight is trainable if the builder trains
+    /// all weights.
     fn dense(&mut self, name: &str, shape: &[usize]) -> Result<Value, ModelError> {
         let tensor = self.weights.dense_f32(name, shape)?;
         match self.mode {
@@ -540,8 +540,8 @@ impl<'a> ModelBuilder<'a> {
 }
 
 /// Splits a factor into a power of two near its square root and the remaining factor. The power of
-/// two scales the matmul input, the other factor scales the result. Both the unscaled sums and a
-/// small input then stay within the range of F16.
+/// two scales the matmul input, the other factor scales the result. With this split, both the
+/// unscaled sums and a small input stay within the range of F16.
 fn parts(factor: f32) -> (f32, f32) {
     let before = (factor.abs().log2() / 2.0).round().exp2();
     match before.is_normal() {

@@ -1,8 +1,8 @@
 //! Images: decoding of PNG and JPEG files, and preprocessing for vision models.
 //!
-//! [`Image`] decodes with limits on sizes and memory. [`ImageProcessor`] resizes, crops, scales
-//! and normalizes as `preprocessor_config.json` specifies. Its 8-bit pixels equal those of the
-//! reference's library (Pillow).
+//! [`Image`] decodes with limits on sizes and memory. [`ImageProcessor`] resizes, crops, scales and
+//! normalizes as `preprocessor_config.json` specifies. The resulting 8-bit pixels equal those of
+//! the reference's library (Pillow).
 
 mod decode;
 mod orientation;

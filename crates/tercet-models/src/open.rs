@@ -274,7 +274,7 @@ impl ModelFiles {
     }
 }
 
-/// Options for a draft model. They must match those of the model that it drafts for.
+/// Options for a draft model. The options must match those of the target model.
 ///
 /// ```
 /// use tercet::{DType, Device};

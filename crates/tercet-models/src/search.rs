@@ -1,7 +1,7 @@
 //! Semantic search in a folder: an index of embeddings on disk, and nearest-neighbour queries.
 //!
-//! An index is one safetensors file. It has `vectors` F32 `[n, width]` of unit length and, for
-//! texts, `lines` I32 `[n, 2]`: the first and last line of each passage, from 1. The header has
+//! An index is one safetensors file. The file has `vectors` F32 `[n, width]` of unit length and,
+//! for texts, `lines` I32 `[n, 2]`: the first and last line of each passage, from 1. The header has
 //! JSON with the model, the folder and its files. An index has no text; the content of search
 //! results is read from the folder. Files are written atomically, so the index is always complete.
 //!

@@ -1,6 +1,6 @@
 //! Tokenizers: text to token ids and back.
 //!
-//! The only type is [`Tokenizer`]. It is read from a `tokenizer.json` (any model that the
+//! The only type is [`Tokenizer`]. A tokenizer is read from a `tokenizer.json` (any model that the
 //! `tokenizers` crate supports), a SentencePiece `tokenizer.model`, or the vocabulary of a GGUF
 //! file (SentencePiece BPE, byte-level BPE, WordPiece, Unigram). Padding and truncation in a
 //! `tokenizer.json` are disabled: the caller determines the length of rows
@@ -8,9 +8,9 @@
 //!
 //! Byte-level and SentencePiece tokens are decoded by this module from the bytes of each token, so
 //! that text can be streamed exactly ([`StreamDecoder`]). Special tokens spelled in a text are
-//! recognized by [`Tokenizer::encode`], as by the model's original tokenizer. They are ordinary text in
-//! [`Tokenizer::encode_literally`], in rows for encoders, and in the words of people in a conversation
-//! ([`Tokenizer::encode_mixed`]).
+//! recognized by [`Tokenizer::encode`], as by the model's original tokenizer. Special tokens are
+//! ordinary text in [`Tokenizer::encode_literally`], in rows for encoders, and in the words of
+//! people in a conversation ([`Tokenizer::encode_mixed`]).
 
 mod batch;
 mod byte_level;

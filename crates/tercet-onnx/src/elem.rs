@@ -1,8 +1,8 @@
 //! The table of ONNX dtypes and their representations in Tercet.
 //!
-//! Dtypes that Tercet does not have are *narrow*. Their values are stored in a larger dtype, the
-//! carrier. Arithmetic on them is emulated to wrap, saturate and round as in the original dtype
-//! (`emulated_dtypes`).
+//! Dtypes that Tercet does not have are *narrow*. Values of narrow dtypes are stored in a larger
+//! dtype, the carrier. Arithmetic on them is emulated to wrap, saturate and round as in the
+//! original dtype (`emulated_dtypes`).
 
 use tercet_ir::DType;
 

@@ -88,8 +88,8 @@ impl ImportOptions {
         self
     }
 
-    /// Sets the number of tensors of an input that is a sequence. They become the inputs `INPUT[0]`,
-    /// `INPUT[1]` and so on.
+    /// Sets the number of tensors of an input that is a sequence. The tensors become the inputs
+    /// `INPUT[0]`, `INPUT[1]` and so on.
     pub fn sequence(mut self, input: &str, len: usize) -> ImportOptions {
         self.lists.insert(input.to_string(), len);
         self

@@ -229,8 +229,8 @@ impl Session {
         self.deciding.iter().map(String::as_str)
     }
 
-    /// The symbols whose sizes must be known at import time, as far as known. Each of their sizes
-    /// needs a separate specialization.
+    /// The symbols whose sizes must be known at import time, as far as known. Each size of such a
+    /// symbol needs a separate specialization.
     pub fn fixed_sizes(&self) -> &[Symbol] {
         &self.sized
     }

@@ -2,8 +2,8 @@
 //! replaced by sizes.
 //!
 //! The number of windows of a strided convolution is not a polynomial of the image size. Constant
-//! shapes in a file may also be valid for one size only. Such a model is imported for the current
-//! sizes.
+//! shapes in a file may also be valid for one size only. A model with such shapes is imported for
+//! the current sizes.
 
 use tercet_ir::{Bindings, Port, Symbol, Tensor, TensorType};
 

@@ -25,8 +25,8 @@ pub(crate) fn reads<'m>(node: &'m NodeProto, depth: usize, found: &mut HashSet<&
     }
 }
 
-/// Collects every name that a subgraph reads from enclosing graphs. Its own names hide theirs:
-/// TensorFlow and Paddle files use a node's output name inside its subgraph again.
+/// Collects every name that a subgraph reads from enclosing graphs. The subgraph's own names hide
+/// outer ones: TensorFlow and Paddle files use a node's output name inside its subgraph again.
 pub(crate) fn graph_reads<'m>(graph: &'m GraphProto, depth: usize, found: &mut HashSet<&'m str>) {
     if depth > MAX_NESTING {
         return;

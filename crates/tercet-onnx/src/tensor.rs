@@ -1,4 +1,4 @@
-//! Decodes tensors of a file. Their elements are in the message or in an external file.
+//! Decodes tensors of a file. The elements of a tensor are in the message or in an external file.
 //!
 //! Memory use is proportional to the bytes read: if the declared sizes do not match the present
 //! elements, decoding fails. External files must be inside the model's folder (`external`).

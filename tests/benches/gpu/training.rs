@@ -34,7 +34,7 @@ pub(crate) fn training(b: &mut Bench) -> Result<()> {
 }
 
 /// A graph with the gradients of `build`'s result with respect to states of these types; the
-/// cotangent is a state, too. It includes the forward pass if the gradients need it.
+/// cotangent is a state, too. The graph includes the forward pass if the gradients need it.
 fn backward(
     b: &Bench,
     operands: &[(&str, Type, InputFill)],

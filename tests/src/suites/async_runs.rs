@@ -1,5 +1,5 @@
-//! Tests of asynchronous runs and reads on every executor. They must give the results of blocking
-//! ones, including with control flow, states and dropped runs.
+//! Tests of asynchronous runs and reads on every executor. Asynchronous runs must give the results
+//! of blocking ones, including with control flow, states and dropped runs.
 
 use std::future::Future;
 use std::pin::pin;

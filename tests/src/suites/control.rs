@@ -78,8 +78,8 @@ pub(super) fn sum_of_elements() -> Result<Graph, OpError> {
     Ok(g)
 }
 
-/// A residual feed-forward block, applied two times or not at all to its own result. It captures
-/// its parameters, one of which is quantized.
+/// A residual feed-forward block, applied two times or not at all to its own result. The block
+/// captures its parameters, one of which is quantized.
 fn network() -> Result<Graph, OpError> {
     let mut g = Graph::new();
     let row_bytes = Scheme::Q8_0.row_bytes(64).unwrap_or(0);

@@ -190,7 +190,8 @@ fn users_kernels_give_what_users_functions_give() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Tests the example crate `custom-op` on every executor. Its own tests run on the CPU only.
+/// Tests the example crate `custom-op` on every executor. The crate's own tests run on the CPU
+/// only.
 fn the_example_agrees_with_its_reference() -> Result<(), BoxError> {
     let mut g = Graph::new();
     let shape = [Dim::sym("rows"), Dim::sym("columns")];

@@ -1,6 +1,6 @@
 //! Tests of every decoder family against transformers (`tests/data/decoders`), with tiny models and
-//! random weights. Each is loaded from a folder and from a GGUF file, and runs at once, in chunks
-//! and token by token.
+//! random weights. Each model is loaded from a folder and from a GGUF file, and runs at once, in
+//! chunks and token by token.
 
 mod batch;
 mod drafts;

@@ -1,6 +1,6 @@
 //! Tests of every encoder family against transformers (`tests/data/encoders`), with tiny models and
-//! random weights. They compare hidden states and heads for batched and single texts, and vectors
-//! and scores of sentence encoder folders.
+//! random weights. The tests compare hidden states and heads for batched and single texts, and
+//! vectors and scores of sentence encoder folders.
 
 use std::path::{Path, PathBuf};
 

@@ -2,9 +2,10 @@
 //! with the reference.
 //!
 //! A test is named `gradients/softmax/odd_rows_7x33/f32/vulkan`; all but the first cases of an
-//! operator have the suffix `/more`. Its graph returns the results, and the gradients of all float
-//! inputs and parameters of the case for cotangents that are inputs. `tercet-ir/src/grad/tests`
-//! shows that these graphs compute derivatives; here executors must agree.
+//! operator have the suffix `/more`. The graph of a test returns the results, and the gradients of
+//! all float inputs and parameters of the case for cotangents that are inputs.
+//! `tercet-ir/src/grad/tests` shows that these graphs compute derivatives; here executors must
+//! agree.
 
 use libtest_mimic::Failed;
 use tercet_ir::accuracy::Accuracy;

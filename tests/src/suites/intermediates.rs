@@ -20,8 +20,8 @@ fn ty(shape: impl Into<tercet::Shape>) -> Type {
 }
 
 /// A graph that passes and executors would optimize: a matmul with bias and activation, equal
-/// nodes, constants, a norm. It also has a node with two results, random numbers, a state and a
-/// branch.
+/// nodes, constants, a norm. The graph also has a node with two results, random numbers, a state
+/// and a branch.
 fn rich() -> Result<Graph, BoxError> {
     let mut g = Graph::new();
     let s = Dim::sym("s");

@@ -1,5 +1,5 @@
-//! Tests of random graphs on every executor against the reference. They cover combinations that
-//! single-operator cases lack: fusions, views of views, slots that share memory, and several
+//! Tests of random graphs on every executor against the reference. The tests cover combinations
+//! that single-operator cases lack: fusions, views of views, slots that share memory, and several
 //! results.
 
 use libtest_mimic::Failed;

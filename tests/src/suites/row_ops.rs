@@ -1,6 +1,6 @@
 //! Tests of softmax, norms, reductions, scans and min/max on every executor, with sizes, strides
-//! and magnitudes that the operator cases lack. They cover rows larger than a workgroup's memory,
-//! few long rows that are split, many short rows, columns, views, and numbers whose squares
+//! and magnitudes that the operator cases lack. The tests cover rows larger than a workgroup's
+//! memory, few long rows that are split, many short rows, columns, views, and numbers whose squares
 //! overflow.
 
 mod inputs;

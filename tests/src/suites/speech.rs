@@ -1,6 +1,6 @@
 //! Tests of speech recognizers against transformers on the same recording (`tests/data/speech`),
-//! with tiny models and random weights. They compare features, encoder output and decoder logits,
-//! and the tokens and segments of `generate` exactly.
+//! with tiny models and random weights. The tests compare features, encoder output and decoder
+//! logits, and the tokens and segments of `generate` exactly.
 
 mod raw;
 

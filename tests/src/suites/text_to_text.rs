@@ -1,5 +1,5 @@
 //! Tests of text encoder-decoders against transformers (`tests/data/text-to-text`), with tiny
-//! models and random weights. They compare hidden states, logits and greedy tokens.
+//! models and random weights. The tests compare hidden states, logits and greedy tokens.
 
 use std::path::{Path, PathBuf};
 

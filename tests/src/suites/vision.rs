@@ -1,6 +1,6 @@
 //! Tests of every vision model family against transformers (`tests/data/vision`), with tiny models
-//! and random weights. They compare preprocessing, features and classes of image files, and text
-//! vectors of models that have them.
+//! and random weights. The tests compare preprocessing, features and classes of image files, and
+//! text vectors of models that have them.
 
 use std::path::{Path, PathBuf};
 

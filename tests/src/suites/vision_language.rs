@@ -1,6 +1,6 @@
 //! Tests of vision-language models against transformers on the same prompts and image files
-//! (`tests/data/vision-language`), with tiny models and random weights. They compare tiles, pixels,
-//! image embeddings, tokens, logits and greedy tokens.
+//! (`tests/data/vision-language`), with tiny models and random weights. The tests compare tiles,
+//! pixels, image embeddings, tokens, logits and greedy tokens.
 
 use std::path::{Path, PathBuf};
 

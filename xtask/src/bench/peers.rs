@@ -2,7 +2,7 @@
 //! virtual environment, and torch and Burn on a GPU.
 //!
 //! ONNX Runtime's scripts build ONNX graphs of Tercet's benches from the same weights or shapes.
-//! They report no times for a graph with wrong results.
+//! The scripts report no times for a graph with wrong results.
 
 use std::ffi::OsStr;
 use std::path::Path;

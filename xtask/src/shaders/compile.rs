@@ -51,7 +51,7 @@ const NEWER: [&str; 2] = ["_block_", "_convert_"];
 /// The compiler options. Other modules are SPIR-V 1.5: from 1.6 on, a workgroup size from
 /// specialization constants requires the device feature `maintenance4`. The optimizer is off,
 /// because `spirv-opt` breaks modules with cooperative matrices and bfloat16, and drivers optimize
-/// anyway. It would also remove the names of parameter blocks, which a test reads.
+/// anyway. The optimizer would also remove the names of parameter blocks, which a test reads.
 fn options(
     folder: &ShaderFolder,
     version: SpirvVersion,

@@ -1,6 +1,6 @@
-//! LoRA adapters in the format of llama.cpp: a GGUF file with `general.type` `adapter`. Its tensors
-//! are `blk.0.attn_q.weight.lora_a [rank, inputs]` and `.lora_b [outputs, rank]`. The rows of Q and
-//! K are permuted as in the model's GGUF file.
+//! LoRA adapters in the format of llama.cpp: a GGUF file with `general.type` `adapter`. The tensors
+//! of an adapter file are `blk.0.attn_q.weight.lora_a [rank, inputs]` and `.lora_b [outputs,
+//! rank]`. The rows of Q and K are permuted as in the model's GGUF file.
 
 use std::collections::BTreeMap;
 use std::path::Path;

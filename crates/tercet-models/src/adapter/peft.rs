@@ -1,6 +1,6 @@
 //! LoRA adapters in the format of PEFT: a folder with `adapter_config.json` and
-//! `adapter_model.safetensors`. Its tensors are `base_model.model.<module>.lora_A.weight [rank,
-//! inputs]` and `.lora_B.weight [outputs, rank]`.
+//! `adapter_model.safetensors`. The tensors of an adapter are
+//! `base_model.model.<module>.lora_A.weight [rank, inputs]` and `.lora_B.weight [outputs, rank]`.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -99,8 +99,8 @@ impl Sampling {
 pub struct DecoderOptions {
     /// Capacity of the KV cache in tokens.
     pub context: usize,
-    /// Length of the text in tokens, if it is known. It selects the divisors of LongRoPE, as in the
-    /// reference implementations; otherwise `context` does.
+    /// Length of the text in tokens, if it is known. The length selects the divisors of LongRoPE,
+    /// as in the reference implementations; otherwise `context` does.
     pub text_length: Option<usize>,
     /// Maximum tokens per run; longer prompts are split into chunks.
     pub chunk: usize,

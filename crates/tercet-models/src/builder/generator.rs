@@ -80,7 +80,8 @@ pub struct Generator {
     overflow_fallback: Option<OverflowFallback>,
     precision_fallback: Option<PrecisionFallback>,
     position: usize,
-    /// True if layers keep recurrent states. Such states cannot be rolled back to an earlier token.
+    /// True if layers keep recurrent states. Recurrent states cannot be rolled back to an earlier
+    /// token.
     has_states: bool,
     /// True until the first run after all states were zeroed.
     is_blank: bool,

@@ -1,9 +1,9 @@
 //! Training graphs of the model families: a scalar loss, with the trained weights as states.
 //!
-//! [`TrainingGraph::graph`] of a [`TrainingGraph`] has three kinds of leaves: the inputs of a batch, frozen
-//! weights as parameters in their stored format, and trained weights as F32 states. Its outputs are
-//! `loss`, `loss_sum` and `tokens`. Trained weights are cast to the arithmetic dtype at each use,
-//! so gradients and updates are always F32.
+//! [`TrainingGraph::graph`] of a [`TrainingGraph`] has three kinds of leaves: the inputs of a
+//! batch, frozen weights as parameters in their stored format, and trained weights as F32 states.
+//! The outputs of the graph are `loss`, `loss_sum` and `tokens`. Trained weights are cast to the
+//! arithmetic dtype at each use, so gradients and updates are always F32.
 //!
 //! ```
 //! use tercet_models::training::{DecoderTrainingOptions, FineTuneMode, LoraOptions, TrainingGraph};
@@ -105,8 +105,8 @@ pub struct TrainingGraph {
     pub trainables: Vec<(String, Tensor)>,
     /// Loss to minimize, F32 `[]`: `loss_sum / max(tokens, 1)`.
     pub loss: Value,
-    /// Sum of losses over all targets that are not ignored, F32 `[]`. It can be summed over
-    /// batches.
+    /// Sum of losses over all targets that are not ignored, F32 `[]`. The sums of several batches
+    /// can be added.
     pub loss_sum: Value,
     /// Number of targets that are not ignored, F32 `[]`: tokens, texts or pairs.
     pub tokens: Value,

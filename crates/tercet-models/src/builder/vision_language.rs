@@ -1,7 +1,8 @@
 //! Vision-language models: the graphs of any [`VisionLanguageSpec`].
 //!
-//! There are two graphs. The vision tower runs once for the tiles of an image. Its output rows
-//! replace token embeddings in the decoder, a [`Decoder`] with [`DecoderOptions::max_image_rows`].
+//! There are two graphs. The vision tower runs once for the tiles of an image. The tower's output
+//! rows replace token embeddings in the decoder, a [`Decoder`] with
+//! [`DecoderOptions::max_image_rows`].
 //!
 //! | graph | inputs | outputs |
 //! |---|---|---|

@@ -1,4 +1,4 @@
-//! Layout conversion of Hugging Face matrices that matmuls cannot use as stored. It handles
+//! Layout conversion of Hugging Face matrices that matmuls cannot use as stored. The module handles
 //! transposed matrices, interleaved gate and up projections, and scales in a separate tensor. Each
 //! conversion copies the matrix once.
 

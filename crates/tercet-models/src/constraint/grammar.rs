@@ -60,8 +60,8 @@ impl Grammar {
         Ok(Grammar::JsonSchema(schema))
     }
 
-    /// Reads a context-free grammar in GBNF or Lark notation. It is GBNF, the notation of llama.cpp,
-    /// if a line starts with `NAME ::=`; then the rule `root` matches the whole text.
+    /// Reads a context-free grammar in GBNF or Lark notation. The text is GBNF, the notation of
+    /// llama.cpp, if a line starts with `NAME ::=`; then the rule `root` matches the whole text.
     ///
     /// ```
     /// use tercet_models::constraint::Grammar;

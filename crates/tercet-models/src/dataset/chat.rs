@@ -6,12 +6,12 @@
 //!
 //! 1. The template marks answers with `{% generation %}` blocks.
 //! 2. Prefixes: the conversation before the answer, rendered with the generation prompt, must be a
-//!    prefix of the conversation up to and including the answer. That in turn must be a prefix of
-//!    the whole conversation. The text between is the answer with its end of turn, without trailing
-//!    white space.
+//!    prefix of the conversation up to and including the answer. The latter must be a prefix of the
+//!    whole conversation. The text between the two prefixes is the answer with its end of turn,
+//!    without trailing white space.
 //! 3. Marks: some templates render an answer differently if it is not the last one (they drop its
-//!    reasoning). Its content is wrapped in two marker characters, which must reappear around the
-//!    same text. The end of the turn is the special token that follows.
+//!    reasoning). The answer's content is wrapped in two marker characters, which must reappear
+//!    around the same text. The end of the turn is the special token that follows.
 //!
 //! If no method succeeds, the line is an error, because a wrong range would corrupt training.
 

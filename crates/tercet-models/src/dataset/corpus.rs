@@ -61,7 +61,8 @@ impl TokenizedDocument {
         &self.tokens
     }
 
-    /// Whether the token at index `at` is a training target. The first token never is.
+    /// Whether the token at index `at` is a training target. The first token of a document is never
+    /// a target.
     #[must_use]
     pub fn is_in_loss(&self, at: usize) -> bool {
         at > 0
@@ -101,9 +102,9 @@ impl TokenizedDocument {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CorpusOptions {
-    /// The end-of-sequence token, from which the model learns to stop. It is appended to every
-    /// document unless the tokenizer does so. In a conversation, it is appended to a final answer
-    /// that the template does not end.
+    /// The end-of-sequence token, from which the model learns to stop. The token is appended to
+    /// every document unless the tokenizer appends it. In a conversation, it is appended to a final
+    /// answer that the template does not end.
     pub eos: Option<u32>,
     /// Whether special tokens that a text spells are recognized, for texts that are formatted already.
     /// Otherwise they are ordinary text. In a conversation only the template's own text spells special

@@ -275,8 +275,8 @@ impl Default for ReadLimits {
     }
 }
 
-/// Lazy iterator over the records of a file, each with its line number from 1. It ends after an
-/// error.
+/// Lazy iterator over the records of a file, each with its line number from 1. The iterator ends
+/// after an error.
 ///
 /// A byte-order mark, `\r\n`, blank lines and a last line without a line end are accepted.
 ///
@@ -309,8 +309,8 @@ enum RecordSource {
 }
 
 impl RecordReader {
-    /// Opens a file. Its extension determines the format ([`RecordFormat::from_path`]). Labels and pairs are
-    /// always JSONL.
+    /// Opens a file. The file's extension determines the format ([`RecordFormat::from_path`]).
+    /// Labels and pairs are always JSONL.
     ///
     /// # Errors
     /// [`DataError::File`], [`DataError::Empty`].

@@ -7,9 +7,9 @@
 //!
 //! The language is Jinja 2 as configured by `transformers`: `trim_blocks`, `lstrip_blocks`, loop
 //! controls, `{% generation %}`, `raise_exception`, `strftime_now`, and `tojson` without HTML
-//! escapes. It has `if`, `for`, `set`, `macro`, `filter`, `generation`, `raw`, `break` and
-//! `continue`. Other statements (`include`, `extends`, `call`, recursive loops, ...) are a parse
-//! error. Unknown filters, tests and methods are an error at evaluation.
+//! escapes. The language has `if`, `for`, `set`, `macro`, `filter`, `generation`, `raw`, `break`
+//! and `continue`. Other statements (`include`, `extends`, `call`, recursive loops, ...) are a
+//! parse error. Unknown filters, tests and methods are an error at evaluation.
 //!
 //! Tuples are lists.
 //!

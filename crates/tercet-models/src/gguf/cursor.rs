@@ -3,8 +3,8 @@
 
 use super::error::GgufError;
 
-/// A read position in the bytes of a file. It never reads, and never reserves memory for, data
-/// beyond the end.
+/// A read position in the bytes of a file. The cursor never reads, and never reserves memory for,
+/// data beyond the end.
 pub(super) struct GgufCursor<'a> {
     bytes: &'a [u8],
     pos: usize,

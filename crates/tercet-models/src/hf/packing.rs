@@ -1,7 +1,7 @@
 //! Quantized weights of folders: GPTQ, AWQ, FP8, compressed-tensors, bitsandbytes and HQQ.
 //!
 //! A matrix `[rows, columns]` is stored as several tensors: quantized values, scales and zero
-//! points. They are converted once, when the model is opened:
+//! points. The tensors are converted once, when the model is opened:
 //!
 //! - to the blocks of a [`Scheme`](tercet::Scheme), if the blocks represent every value exactly;
 //! - else to floats of the dtype that the reference implementation dequantizes to, bit by bit the

@@ -61,8 +61,8 @@ impl SavedTensorStorage {
 /// Produces the bytes of a tensor.
 type TensorBytesFn<'a> = Box<dyn Fn() -> Result<Cow<'a, [u8]>, SaveError> + 'a>;
 
-/// A tensor to be written. Its bytes are produced on demand, so only one tensor is in memory at a
-/// time.
+/// A tensor to be written. The tensor's bytes are produced on demand, so only one tensor is in
+/// memory at a time.
 pub(crate) struct SavedTensorEntry<'a> {
     pub(crate) name: String,
     pub(crate) storage: SavedTensorStorage,

@@ -31,8 +31,8 @@ pub struct QuantMix {
     /// The format of most matrices: F16, BF16, or a type for which [`Scheme::can_quantize`].
     pub to: GgmlType,
     /// Whether sensitive matrices get more bits: Q6_K, or Q8_0 if their rows are not whole Q6_K
-    /// blocks. These are the output projection, and value and down projections in the first and
-    /// last eighth of the layers and in every third layer between.
+    /// blocks. Sensitive matrices are the output projection, and value and down projections in the
+    /// first and last eighth of the layers and in every third layer between.
     pub mixed: bool,
 }
 

@@ -126,8 +126,8 @@ impl SplatCamera {
         })
     }
 
-    /// Camera in front of a scene, on the side of lower z with y down, as scenes have it. It looks
-    /// at the median position of the splats and shows at least nine in ten of them.
+    /// Camera in front of a scene, on the side of lower z with y down, as scenes have it. The
+    /// camera looks at the median position of the splats and shows at least nine in ten of them.
     ///
     /// # Errors
     /// Same errors as [`SplatCamera::look_at`].
@@ -147,8 +147,8 @@ impl SplatCamera {
         SplatCamera::look_at(&look, image)
     }
 
-    /// `count` cameras around a scene at the distance of [`SplatCamera::in_front_of`]. They form one
-    /// full turn with elevations between -30 and 30 degrees.
+    /// `count` cameras around a scene at the distance of [`SplatCamera::in_front_of`]. The cameras
+    /// form one full turn with elevations between -30 and 30 degrees.
     ///
     /// # Errors
     /// Same errors as [`SplatCamera::look_at`].
@@ -176,8 +176,8 @@ impl SplatCamera {
         (0..count).map(camera).collect()
     }
 
-    /// Reads a camera from a JSON document: an object, or element `index` of a list. This is the
-    /// format of `cameras.json` of Kerbl et al. The fields are:
+    /// Reads a camera from a JSON document: an object, or element `index` of a list. The document
+    /// has the format of `cameras.json` of Kerbl et al. The fields are:
     ///
     /// - `position`: position in world coordinates.
     /// - `rotation`: three rows; the columns are the right, down and forward directions in world

@@ -180,8 +180,8 @@ fn ssim(g: &mut Graph, x: Value, y: Value, [width, height]: [usize; 2]) -> Splat
     g.reduce(ReduceFn::Mean, likeness, &[0, 1, 2, 3], false)
 }
 
-/// Learning rates of the states by name, for a scene at this camera distance. They are 2 to 8 times
-/// those of Kerbl et al., because fits take some thousand steps instead of 30,000.
+/// Learning rates of the states by name, for a scene at this camera distance. The rates are 2 to 8
+/// times those of Kerbl et al., because fits take some thousand steps instead of 30,000.
 pub fn learning_rates(distance: f64) -> [(&'static str, f64); 6] {
     [
         ("positions", 1e-3 * distance),
@@ -398,9 +398,9 @@ pub(super) fn scene_from_points(positions: Vec<f32>, colors: &[f32], size: f64) 
 }
 
 /// Moves nearly transparent Gaussians (opacity below 1/200) to other Gaussians, which are sampled
-/// by opacity. Both then have the opacity that composes to the original one, and 0.8 of its size.
-/// The moved Gaussian gets a random offset within the other. Returns the indices of all changed
-/// Gaussians; their optimizer moments should be reset.
+/// by opacity. Both Gaussians then have the opacity that composes to the original one, and 0.8 of
+/// its size. The moved Gaussian gets a random offset within the other. Returns the indices of all
+/// changed Gaussians; their optimizer moments should be reset.
 pub fn relocate(scene: &mut SplatScene, numbers: &mut SplatFitRng) -> Vec<usize> {
     const MIN_OPACITY: f32 = 0.005;
     let opacities: Vec<f32> = scene.opacities.iter().map(|x| sigmoid(*x)).collect();

@@ -60,8 +60,9 @@ pub struct TokenizedRow {
 }
 
 impl Tokenizer {
-    /// Encodes several texts with special tokens around them; those spelled in a text are ordinary text. Each is truncated to `max_len` tokens, of which
-    /// special tokens are never dropped, and padded to the longest row.
+    /// Encodes several texts with special tokens around them; those spelled in a text are ordinary
+    /// text. Each text is truncated to `max_len` tokens, of which special tokens are never dropped,
+    /// and padded to the longest row.
     ///
     /// Padding uses the tokenizer's padding token, or 0 if it has none. A model that applies the
     /// mask ignores the value.

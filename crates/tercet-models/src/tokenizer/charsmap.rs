@@ -4,7 +4,8 @@
 //! the trie's values point into. Each replacement ends with a zero byte. Everything that a lookup
 //! can reach is validated once, when the table is read.
 
-/// Maximum length of a replacement, in bytes (U+FDFA becomes 33). It bounds the growth of a text.
+/// Maximum length of a replacement, in bytes (U+FDFA becomes 33). The limit bounds the growth of a
+/// text.
 const MAX_REPLACEMENT_BYTES: usize = 256;
 /// Maximum length of a replaced string, because a damaged trie may have cycles.
 const MAX_REPLACED_BYTES: usize = 256;

@@ -94,8 +94,8 @@ struct ModelMerges {
 /// A vocabulary of 150,000 added tokens has less than a tenth of it.
 const MAX_ADDED_WORK: u64 = 500_000_000;
 
-/// Checks that the search for added tokens can be prepared in about a second. Its time grows with
-/// the square of a token's length.
+/// Checks that the search for added tokens can be prepared in about a second. The time of the
+/// preparation grows with the square of a token's length.
 fn check_added(tokens: &[AddedTokenOutline]) -> Result<(), TokenizerError> {
     let squares = tokens
         .iter()

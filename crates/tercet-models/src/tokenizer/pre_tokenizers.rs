@@ -1,8 +1,8 @@
 //! The table of pre-tokenizers, which GGUF files name in `tokenizer.ggml.pre`.
 //!
-//! An entry has the regular expressions that split a text into words before BPE merges. It also
-//! says whether a word that is itself a token skips the merges (`ignore_merges`), and whether texts
-//! start with BOS if the file does not specify it.
+//! An entry has the regular expressions that split a text into words before BPE merges. An entry
+//! also says whether a word that is itself a token skips the merges (`ignore_merges`), and whether
+//! texts start with BOS if the file does not specify it.
 
 use tokenizers::normalizers::NFC;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;

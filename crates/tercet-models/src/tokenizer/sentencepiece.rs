@@ -30,7 +30,7 @@ use crate::gguf::clip;
 pub(super) const SPACE: &str = "\u{2581}";
 /// The default text of an unknown token.
 pub(super) const UNKNOWN_SURFACE: &str = " \u{2047} ";
-/// Maximum length of a piece, in bytes. It bounds the time per character of a text.
+/// Maximum length of a piece, in bytes. The limit bounds the time per character of a text.
 const MAX_PIECE_BYTES: usize = 4096;
 
 /// The type of a piece.

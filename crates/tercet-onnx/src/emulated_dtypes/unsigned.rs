@@ -1,8 +1,8 @@
 //! U64 arithmetic on I64 carriers, for operations that differ from I64.
 //!
-//! Sums, products, bit operations and left shifts are identical. The others are built from signed
-//! operations. A comparison has the I64 result unless exactly one operand is negative in I64, and
-//! therefore at least 2^63.
+//! Sums, products, bit operations and left shifts are identical. The other operations are built
+//! from signed operations. A comparison has the I64 result unless exactly one operand is negative
+//! in I64, and therefore at least 2^63.
 
 use tercet_ir::scalar::{BinaryFn, CompareFn};
 use tercet_ir::{DType, Graph, Value};

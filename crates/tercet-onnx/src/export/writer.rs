@@ -38,8 +38,8 @@ pub(super) type ExportNodeResult = Result<Vec<String>, ExportNodeError>;
 /// The model under construction.
 #[derive(Default)]
 pub(super) struct OnnxWriter {
-    /// Nodes that compute sizes from inputs. They precede all other nodes, so subgraphs can use
-    /// them.
+    /// Nodes that compute sizes from inputs. These nodes precede all other nodes, so subgraphs can
+    /// use them.
     prologue: Vec<NodeProto>,
     /// The nodes of the current graph.
     nodes: Vec<NodeProto>,
@@ -347,7 +347,8 @@ impl OnnxWriter {
         )
     }
 
-    /// Writes a subgraph. Its inputs are outer values or subgraph parameters with the given names.
+    /// Writes a subgraph. The graph's inputs are outer values or subgraph parameters with the given
+    /// names.
     pub(super) fn inner(
         &mut self,
         graph: &Graph,

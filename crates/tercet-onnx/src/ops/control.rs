@@ -135,8 +135,8 @@ impl<'m> ImportCtx<'m> {
     }
 
     /// As [`ImportCtx::sub_graph`]. `finish` receives the arguments and results of the graph, and
-    /// adds nodes that compute the results to return. It may have more arguments than the graph of
-    /// the file, which come last.
+    /// adds nodes that compute the results to return. The built graph may have more arguments than
+    /// the graph of the file, which come last.
     fn sub_graph_with(
         &mut self,
         graph: &'m GraphProto,
@@ -336,8 +336,8 @@ fn unrolled(k: &mut ImportNode<'_, '_>) -> Result<Option<Vec<ImportedValue>>, No
     Ok(Some(results))
 }
 
-/// The empty stacks of a loop without iterations. Their types are those of the body's results; if
-/// the body cannot be imported, those that the file declares.
+/// The empty stacks of a loop without iterations. The types of the empty stacks are those of the
+/// body's results; if the body cannot be imported, those that the file declares.
 fn no_rows<'m>(
     k: &mut ImportNode<'_, 'm>,
     body: &'m GraphProto,

@@ -115,8 +115,8 @@ fn or_log_of_large(
     Ok(g.where_(is_large, large, near)?)
 }
 
-/// `ln(1 + t)` with `t = x - 1 + sqrt(x - 1) sqrt(x + 1)`. One root of the product would overflow,
-/// and it would exist for `x < -1`.
+/// `ln(1 + t)` with `t = x - 1 + sqrt(x - 1) sqrt(x + 1)`. A single root of the product would
+/// overflow for large `x`, and would exist for `x < -1`.
 fn acosh(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let (one_, bound) = (k.like(x, 1.0)?, k.like(x, large_bound(k.dtype(x)))?);

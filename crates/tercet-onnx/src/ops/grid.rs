@@ -26,7 +26,7 @@ pub(super) enum GridPadding {
 /// An element that contributes to a sample, along one axis.
 #[derive(Clone, Copy)]
 pub(super) struct GridTap {
-    /// Its index as an integral float, F32 or wider.
+    /// The element's index as an integral float, F32 or wider.
     pub(super) at: Value,
     /// Its weight; `None` means 1.
     pub(super) weight: Option<Value>,

@@ -79,8 +79,8 @@ fn with_skip(k: &mut ImportNode<'_, '_>, bias: usize) -> Result<Value, NodeError
     })
 }
 
-/// The results: the normalized value, and the sum as the fourth. The second and third (mean and
-/// inverse standard deviation) are only needed for training.
+/// The results: the normalized value, and the sum as the fourth. Only training needs the second and
+/// third result (mean and inverse standard deviation).
 fn skipped(k: &ImportNode<'_, '_>, y: Value, sum: Value) -> NodeOutputs {
     if k.is_requested(1) || k.is_requested(2) {
         let text = "the mean and the inverse standard deviation are not supported as outputs";

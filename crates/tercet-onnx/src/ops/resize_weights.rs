@@ -1,5 +1,6 @@
-//! Resizing with a weight table per axis. It covers the cases that the graph's resize operator does
-//! not support: antialiasing, regions, and sizes rounded up to preserve the aspect ratio.
+//! Resizing with a weight table per axis. The tables cover the cases that the graph's resize
+//! operator does not support: antialiasing, regions, and sizes rounded up to preserve the aspect
+//! ratio.
 
 use tercet_ir::{DType, Dim, Tensor, TensorType, Value};
 

@@ -12,7 +12,7 @@ use tercet_cpu::CpuBackend;
 use super::{BoxError, compiled, indices, on_gpus, wave};
 use crate::SuiteTest;
 
-/// A matrix of `ROWS` x `COLUMNS` F32 elements has 134 KiB. Its rows do not start at multiples of
+/// A matrix of `ROWS` x `COLUMNS` F32 elements has 134 KiB. The rows do not start at multiples of
 /// the binding alignment.
 const ROWS: usize = 353;
 const COLUMNS: usize = 97;

@@ -11,8 +11,8 @@ use super::{BoxError, CONTEXT, reference};
 use crate::{SuiteTest, TestExecutor};
 
 /// Maximum difference between logits of a run of several rows and of a run of one row, relative to
-/// the range of the logits. It is a tenth of the lead that permits a run of several rows to choose
-/// the token.
+/// the range of the logits. The limit is a tenth of the lead that permits a run of several rows to
+/// choose the token.
 const TOGETHER: f32 = 1e-4;
 
 fn check(dir: &Path, device: &Device) -> Result<(), BoxError> {

@@ -26,8 +26,8 @@ pub(super) const KINDS: &[OpKind] = &[
 /// Runs per test. Each run has other operand values, so that small sizes are tested with many
 /// values too.
 const RUNS: usize = 48;
-/// Step between the elements of two positions. It shares no factor with the numbers of values, so
-/// all of them occur.
+/// Step between the elements of two positions. The step shares no factor with the numbers of
+/// special values, so all values occur.
 const STEP: usize = 7919;
 
 /// Maximum number of runs with one element each.

@@ -18,7 +18,8 @@ pub(super) struct SlotChunk {
 
 /// Rows of a run: either one decode step of several sequences, or one prefill chunk.
 pub(super) enum BatchRunRows<'a> {
-    /// One new token for each of these slots in order, followed by a number of padding rows.
+    /// Decode step: one new token for each slot in the list, in order, followed by a number of
+    /// padding rows.
     Tokens(&'a [SlotChunk], usize),
     /// One prefill chunk of a prompt.
     Prompt(&'a SlotChunk),

@@ -34,8 +34,8 @@ pub struct Sequence {
     /// [`BatchOptions::selectable_adapters`](crate::BatchOptions::selectable_adapters); `None` uses
     /// the base model.
     pub adapter: Option<usize>,
-    /// Makes the logits of every token available. It disables drafts, which generate several tokens
-    /// per run.
+    /// Makes the logits of every token available. The option disables drafts, which generate
+    /// several tokens per run.
     pub needs_logits: bool,
 }
 
@@ -227,8 +227,8 @@ impl CacheSlot {
         }
     }
 
-    /// Buffers of the window caches to read and to write. They differ if the read buffer holds the
-    /// checkpoint.
+    /// Buffers of the window caches to read and to write. The two buffers differ if the one to read
+    /// contains the checkpoint.
     pub(super) fn banks(&self) -> [usize; 2] {
         let stays = |kept: &PrefixCheckpoint| {
             kept.at == self.cached_tokens.len() && kept.bank == self.buffer_index

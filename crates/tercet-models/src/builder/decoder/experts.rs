@@ -238,8 +238,8 @@ fn in_groups(
     Ok(b.graph.reshape(kept, [n, count.into()])?)
 }
 
-/// Output of the shared expert, which processes every row. It is multiplied by the sigmoid of its
-/// score if it has one.
+/// Output of the shared expert, which processes every row. The output is multiplied by the sigmoid
+/// of the expert's score, if the model has one.
 fn shared_expert(
     b: &mut ModelBuilder<'_>,
     of: MoeContext<'_>,

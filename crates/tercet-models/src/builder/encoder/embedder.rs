@@ -9,8 +9,8 @@ use crate::config::TextPooling;
 use crate::maybe_async::{WaitMode, block_on_ready};
 use crate::tokenizer::{TokenizedRow, Tokenizer};
 
-/// A compiled sentence encoder with its tokenizer. It turns texts into vectors, which have length 1
-/// if the model normalizes.
+/// A compiled sentence encoder with its tokenizer. The embedder turns texts into vectors, which
+/// have length 1 if the model normalizes.
 ///
 /// ```
 /// # let dims = tercet_models::EncoderDims {

@@ -125,8 +125,8 @@ impl Draft {
         }
     }
 
-    /// Draft model: a smaller model with the same vocabulary as the target model. Its context may
-    /// be shorter; beyond it no tokens are proposed.
+    /// Draft model: a smaller model with the same vocabulary as the target model. The draft model's
+    /// context may be shorter; beyond it no tokens are proposed.
     ///
     /// # Errors
     /// [`DraftError::VocabularySize`], [`DraftError::Vocabulary`]; [`DraftError::States`] for a

@@ -1,9 +1,9 @@
 //! Run-ahead: the decode run of the next token is enqueued before the host knows the token.
 //!
-//! The device reads the token from the output buffer of the previous run. It therefore does not
-//! idle while the host reads, decides and submits. If the sequence continues with a different
-//! token, the result of the enqueued run is discarded. That run wrote only cache positions after
-//! the last token, and the random number counter is restored.
+//! The device reads the token from the output buffer of the previous run. The device therefore does
+//! not idle while the host reads, decides and submits. If the sequence continues with a different
+//! token, the result of the enqueued run is discarded. The discarded run wrote only cache positions
+//! after the last token, and the random number counter is restored.
 
 use tercet::OutputSelection;
 
@@ -22,7 +22,7 @@ impl Generator {
     /// generated tokens stay the same. Takes effect at the next token.
     ///
     /// Run-ahead requires [`Generator::skip_logits`] and a device that can pass the token from run
-    /// to run. It also requires that the graph alone samples tokens, and that no layer has
+    /// to run. Run-ahead also requires that the graph alone samples tokens, and that no layer has
     /// recurrent states or a window cache. [`Generator::logits`] is an error while such a run is
     /// pending.
     pub fn run_ahead(&mut self) {
@@ -46,8 +46,8 @@ impl Generator {
         it_is
     }
 
-    /// Discards the pending run, if any. The next run waits for it, and its random numbers are not
-    /// consumed.
+    /// Discards the pending run, if any. The next run waits for the discarded one, whose random
+    /// numbers are drawn again.
     pub(super) fn drop_ahead(&mut self) {
         if self.run_ahead.token.take().is_some()
             && let Some(exe) = &mut self.exe

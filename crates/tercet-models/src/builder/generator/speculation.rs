@@ -46,7 +46,8 @@ pub(super) struct Speculation {
 }
 
 /// Minimum lead of the top logit for a multi-row run to decide, relative to the range of the
-/// logits. It is about a hundred times the rounding difference between multi-row and one-row runs.
+/// logits. The minimum is about a hundred times the rounding difference between multi-row and
+/// one-row runs.
 fn near_tie(dtype: DType) -> f32 {
     match dtype {
         DType::F16 => 2e-2,

@@ -1,8 +1,8 @@
 //! Moonshine: F32 graphs for any [`MoonshineSpec`].
 //!
 //! There are two graphs, as for Whisper but without features: the encoder reads frames of raw
-//! samples, once per audio chunk. Its convolutions are matmuls of gathered rows, because the chunk
-//! length is known only at run time.
+//! samples, once per audio chunk. The encoder's convolutions are matmuls of gathered rows, because
+//! the chunk length is known only at run time.
 //!
 //! | graph | inputs | outputs |
 //! |---|---|---|

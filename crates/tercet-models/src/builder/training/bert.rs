@@ -8,8 +8,8 @@
 //! | `mask` | Bool `[rows, len]` | true for tokens, false for padding |
 //! | `labels` | I32 `[batch]` | classification only: the class of each text, or [`IGNORED`](super::IGNORED) |
 //!
-//! Besides the loss there is the output `correct`, F32 `[]`. It counts the texts whose greatest
-//! logit is the label, or the anchors whose nearest text is their positive.
+//! Besides the loss there is the output `correct`, F32 `[]`. The output counts the texts whose
+//! greatest logit is the label, or the anchors whose nearest text is their positive.
 //!
 //! For classification `rows` is the batch. For pairs it is `2 + negatives` times the batch: all
 //! anchors, then the positive text of each anchor, then the negatives. Each of these parts contains
@@ -62,8 +62,8 @@ pub enum ClassPooling {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum BertTask {
-    /// Text classification with a linear layer `classifier`. The layer is always fully trained. It
-    /// starts from the file's values, or near zero if the file has none.
+    /// Text classification with a linear layer `classifier`. The layer is always fully trained. The
+    /// layer starts from the file's values, or near zero if the file has none.
     Classes {
         /// Number of classes.
         classes: usize,

@@ -27,8 +27,8 @@ use super::states::with_states;
 use super::{FineTuneMode, TrainingGraph};
 use crate::config::decoder::{DecoderPart, DecoderSpec, LayerSpec};
 
-/// Alignment of the number of logit columns when rows would not be 16-byte aligned. It is a
-/// multiple of the matmul tile sizes.
+/// Alignment of the number of logit columns when rows would not be 16-byte aligned. The alignment
+/// is a multiple of the matmul tile sizes.
 const LOGIT_COLUMN_ALIGNMENT: usize = 64;
 
 /// Options of a decoder training graph.

@@ -12,7 +12,7 @@ use crate::image::{Image, ImageProcessor};
 /// Default number of images per run.
 const BATCH: usize = 8;
 
-/// A compiled vision model with its preprocessing. It turns images into output rows.
+/// A compiled vision model with its preprocessing. The embedder turns images into output rows.
 ///
 /// ```no_run
 /// use tercet::Device;

@@ -78,8 +78,8 @@ impl ImageEncoder {
     ///
     /// # Errors
     /// [`Error::Model`]: [`ModelError::Places`] if the numbers of placeholders and images differ,
-    /// [`ModelError::Context`] if the prompt exceeds the context. The latter is checked before any
-    /// image is computed. [`Error::Image`], [`Error::Tokenizer`].
+    /// [`ModelError::Context`] if the prompt exceeds the context. The context length is checked
+    /// before any image is computed. [`Error::Image`], [`Error::Tokenizer`].
     pub fn read(
         &mut self,
         (text, pictures): (&str, &[Image]),

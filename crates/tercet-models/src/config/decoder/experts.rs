@@ -32,8 +32,8 @@ pub struct Experts {
     pub scale: Option<f32>,
     /// Whether the router and the experts' projections have biases.
     pub bias: bool,
-    /// The limit of the gate and up activations for experts of gpt-oss. These compute `(up + 1)
-    /// gate sigmoid(1.702 gate)` instead of a plain gated product.
+    /// The limit of the gate and up activations for experts of gpt-oss. The experts of gpt-oss
+    /// compute `(up + 1) gate sigmoid(1.702 gate)` instead of a plain gated product.
     pub clamp: Option<f32>,
     /// The layout of the gate and up projections in a folder.
     pub stored: ExpertTensors,
@@ -116,8 +116,8 @@ pub struct SharedExpert {
     pub scored: bool,
     /// Whether a folder fuses gate and up projections into one tensor, gate rows first.
     pub fused: bool,
-    /// Whether the shared expert's projections have biases. This also applies to the projections
-    /// into and out of the routed experts' latent width.
+    /// Whether the shared expert's projections have biases. The flag also applies to the
+    /// projections into and out of the routed experts' latent width.
     pub bias: bool,
 }
 

@@ -69,8 +69,8 @@ pub(crate) struct DecoderFamilyRow {
     /// Whether the scores of the selected experts are divided by their sum, for GGUF files, which
     /// do not store it. `None` for families without experts.
     pub(super) normalizes_experts: Option<bool>,
-    /// Whether the rotary embedding may have head sections for image axes (M-RoPE). They do not
-    /// change text-only inputs.
+    /// Whether the rotary embedding may have head sections for image axes (M-RoPE). Such sections
+    /// do not change text-only inputs.
     pub(super) has_sections: bool,
     /// Whether `rope_parameters` may define a position-dependent query scale.
     pub(super) grows_queries: bool,

@@ -15,7 +15,7 @@ use super::{
 use crate::gguf::{Gguf, GgufError, GgufMetadata, GgufValue, clip};
 use crate::weight::{ModelWeight, gguf_weight};
 
-/// Access to the keys `<architecture>.*` of a file. It records the keys that were read.
+/// Access to the keys `<architecture>.*` of a file. The type records which keys were read.
 pub(in crate::config) struct GgufKeys<'a> {
     pub(in crate::config) gguf: &'a Gguf,
     architecture: &'a str,

@@ -129,8 +129,8 @@ pub(crate) fn model_types() -> String {
     FAMILIES.map(|f| f.model_type).join(", ")
 }
 
-/// The prefixes of encoder tensor names in checkpoints with a head. They exclude `model.`, which is
-/// the prefix of all decoders.
+/// The prefixes of encoder tensor names in checkpoints with a head. The list excludes `model.`,
+/// which is the prefix of all decoders.
 pub(crate) fn task_prefixes() -> impl Iterator<Item = &'static str> {
     let prefixes = FAMILIES.iter().map(|row| row.prefix);
     prefixes.filter(|prefix| *prefix != "model.")

@@ -23,7 +23,7 @@ struct GgufEncoderRow {
 }
 
 /// The supported architectures. Converters also use `bert` for RoBERTa, XLM-RoBERTa and DistilBERT.
-/// They drop the position rows before the first token's, so positions count from 0.
+/// Converters drop the position rows before the first token's, so positions count from 0.
 const ROWS: [GgufEncoderRow; 4] = [
     GgufEncoderRow {
         architecture: "bert",

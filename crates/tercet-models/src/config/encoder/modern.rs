@@ -150,8 +150,8 @@ fn two_ropes(
 }
 
 /// Nomic BERT (Nussbaum and others, 2024): BERT's norms and segments with rotary embeddings and
-/// SwiGLU. Only norms have biases. Its first folders have GPT-2's field names and a fused QKV
-/// projection.
+/// SwiGLU. Only norms have biases. The first Nomic BERT folders have GPT-2's field names and a
+/// fused QKV projection.
 pub(super) const NOMIC_BERT: EncoderFamilyRow = EncoderFamilyRow {
     model_type: "nomic_bert",
     config_keys: ConfigKeys {

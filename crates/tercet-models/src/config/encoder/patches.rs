@@ -29,7 +29,8 @@ pub struct PatchSpec {
     pub patch: [usize; 2],
     /// Number of channels per pixel: 3.
     pub channels: usize,
-    /// Whether a learned class token precedes the patches. Its final state represents the image.
+    /// Whether a learned class token precedes the patches. The class token's final state represents
+    /// the image.
     pub class_token: bool,
     /// Whether the projection of patches has a bias.
     pub bias: bool,

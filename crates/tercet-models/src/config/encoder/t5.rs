@@ -8,8 +8,9 @@ use super::{
 use crate::config::decoder::{FeedForward, FfnActivation, NormKind};
 
 /// T5 (Raffel and others, "Exploring the limits of transfer learning", 2020) and its successors T5
-/// 1.1 and Flan-T5. They have pre-norm layers with RMS norms, relative position biases, unscaled
-/// attention scores and no biases. The first models have an ungated feed-forward network.
+/// 1.1 and Flan-T5. T5 models have pre-norm layers with RMS norms, relative position biases,
+/// unscaled attention scores and no biases. The first T5 models have an ungated feed-forward
+/// network.
 pub(super) const T5: EncoderFamilyRow = EncoderFamilyRow {
     model_type: "t5",
     config_keys: ConfigKeys {

@@ -39,8 +39,8 @@ const MAX_LAYERS: usize = 4096;
 const MAX_POSITIONS: usize = 1 << 14;
 
 /// The specification of a Moonshine model (Jeffries et al., "Moonshine: Speech Recognition for Live
-/// Transcription and Voice Commands", 2024). It has three convolutions over samples, pre-norm
-/// layers with rotary embeddings, and a decoder with cross-attention.
+/// Transcription and Voice Commands", 2024). A Moonshine model has three convolutions over samples,
+/// pre-norm layers with rotary embeddings, and a decoder with cross-attention.
 ///
 /// ```
 /// # let json = r#"{

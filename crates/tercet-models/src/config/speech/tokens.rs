@@ -47,8 +47,8 @@ pub struct SpeechTokens {
     pub end: u32,
     /// The token that precedes text of earlier windows in the prompt.
     pub previous: Option<u32>,
-    /// The token that disables timestamps. It directly follows the no-speech token and directly
-    /// precedes the timestamp of 0 s.
+    /// The token that disables timestamps. The token directly follows the no-speech token and
+    /// directly precedes the timestamp of 0 s.
     pub no_timestamps: u32,
     /// Language tokens by the code between `<|` and `|>`, such as `en`. Empty for English-only
     /// models.
@@ -70,8 +70,8 @@ pub struct SpeechTokens {
     pub suppressed_first: Vec<u32>,
     /// Maximum value of the first timestamp, in steps of 20 ms.
     pub latest_first: Option<usize>,
-    /// Maximum number of tokens per text. It includes the start of the prompt, and excludes the
-    /// text of earlier windows.
+    /// Maximum number of tokens per text. The number includes the start of the prompt, and excludes
+    /// the text of earlier windows.
     pub max_length: usize,
 }
 

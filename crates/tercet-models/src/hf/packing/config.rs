@@ -72,7 +72,8 @@ fn gptq(config: &Map<String, Value>) -> Result<Packing, String> {
     })
 }
 
-/// Whether GPTQModel wrote the folder. It subtracts 1 from whole words of zero points.
+/// Whether GPTQModel wrote the folder. GPTQModel subtracts 1 from all zero points of a word by one
+/// subtraction.
 fn is_by_gptqmodel(config: &Map<String, Value>) -> bool {
     let names = |value: &Value| value.as_str().is_some_and(|s| s.starts_with("gptqmodel"));
     let meta = config.get("meta").and_then(|meta| meta.get("quantizer"));

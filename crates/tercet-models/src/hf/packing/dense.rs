@@ -9,8 +9,8 @@ use crate::weight::ModelWeight;
 
 /// Computes a weight in F32 and rounds it to `dtype` (F32, F16 or BF16), to nearest even.
 ///
-/// `fill` writes consecutive elements of the row-major weight, from the index that it gets. It is
-/// called in parallel, with `chunk` elements at a time.
+/// `fill` writes consecutive elements of the row-major weight, from the index that it gets. `fill`
+/// is called in parallel, with `chunk` elements at a time.
 pub(super) fn dense(
     dtype: DType,
     shape: &[usize],

@@ -272,7 +272,8 @@ impl PackedMatrixTensors<'_> {
         }
     }
 
-    /// Signed zero points in the shape of the scales. They are integers, or packed along the rows.
+    /// Signed zero points in the shape of the scales. The zero points are plain integers, or packed
+    /// along the rows.
     fn zero_points(
         &self,
         spec: IntegerSpec,

@@ -10,7 +10,8 @@ use super::{SentencePieceKind, SentencePieceModel, SentencePieceSpan};
 const UNKNOWN_PENALTY: f32 = 10.0;
 /// The score of a user-defined piece for each byte after the first. Other scores are below 0, so a
 /// user-defined piece wins against any other segmentation, and a long one wins against short ones.
-/// This equals `sentencepiece` 0.2.3; in 0.2.0 the score was -0.1 for all.
+/// The scores equal those of `sentencepiece` 0.2.3; in 0.2.0 the score of every user-defined piece
+/// was -0.1.
 const USER_DEFINED_BONUS: f64 = 0.1;
 
 /// The best segmentation that ends at a byte.

@@ -1,8 +1,8 @@
 //! Loops whose end depends on data: a `While` of the graph.
 //!
-//! It carries the iteration, the last iteration, the condition and the values of the file. Stacked
-//! results need a maximum number of iterations: they are carried in buffers of that many rows, and
-//! the number of iterations is their valid size.
+//! The `While` carries the iteration, the last iteration, the condition and the values of the file.
+//! Stacked results need a maximum number of iterations: they are carried in buffers of that many
+//! rows, and the number of iterations is their valid size.
 
 use tercet_ir::ops::ScatterReduce;
 use tercet_ir::scalar::CompareFn;

@@ -72,8 +72,9 @@ impl ClassLabels {
         Ok(vec![labels, transform.apply(k, scores)?.into()])
     }
 
-    /// As `greatest`, for two classes of which only the second has a score, `[samples, 1]`. It is
-    /// chosen if the score exceeds `threshold`; `other` gives the score of the first class.
+    /// As `greatest`, for two classes of which only the second has a score, `[samples, 1]`. The
+    /// second class is chosen if the score exceeds `threshold`; `other` gives the score of the
+    /// first class.
     pub(super) fn binary(
         &self,
         k: &mut ImportNode<'_, '_>,

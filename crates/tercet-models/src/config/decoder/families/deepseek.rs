@@ -191,7 +191,7 @@ impl LatentHeadShape {
         };
         let first = first.unwrap_or(0);
         spec.set_experts(own(experts, groups), |i| i as u64 >= first);
-        // These fields concern training, or how transformers executes the experts.
+        // The fields listed here concern training, or how transformers executes the experts.
         fields.only("aux_loss_alpha", "a number", Value::is_number)?;
         fields.only("seq_aux", "true or false", Value::is_boolean)?;
         fields.only("ep_size", "a number", Value::is_number)?;

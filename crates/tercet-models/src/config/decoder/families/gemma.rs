@@ -56,8 +56,8 @@ pub(super) const GEMMA2: DecoderFamilyRow = DecoderFamilyRow {
         windows(fields, spec, |i| i % 2 == 0)
     },
     keys: |keys, spec| {
-        // The first converted files lack these keys. They are an error, because guessed values
-        // could be wrong.
+        // The first converted GGUF files lack keys that are required here. Such files are an error,
+        // because guessed values could be wrong.
         spec.attention_softcap = keys.factor("attn_logit_softcapping")?.map(f64::from);
         spec.logit_softcap = keys.factor("final_logit_softcapping")?.map(f64::from);
         scale_of_the_largest(spec, 46);

@@ -49,7 +49,7 @@ pub(super) const GPT2: DecoderFamilyRow = DecoderFamilyRow {
         fields.only("scale_attn_weights", "true", is(true))?;
         fields.only("scale_attn_by_inverse_layer_idx", "false", is(false))?;
         fields.only("add_cross_attention", "false", is(false))?;
-        // This field only changes how F16 attention is computed.
+        // `reorder_and_upcast_attn` only changes how F16 attention is computed.
         fields.only("reorder_and_upcast_attn", "true or false", |v| {
             v.is_boolean()
         })?;

@@ -1,7 +1,7 @@
 //! Llama (Touvron and others, 2023), and families that differ from it only in windows, rotated
-//! layers and query scale. These are Mistral (Jiang and others, "Mistral 7B", 2023), Ministral 3
-//! with position-dependent query scale, and SmolLM3. Every fourth layer of SmolLM3 has no rotary
-//! embedding.
+//! layers and query scale. The other families are Mistral (Jiang and others, "Mistral 7B", 2023),
+//! Ministral 3 with position-dependent query scale, and SmolLM3. Every fourth layer of SmolLM3 has
+//! no rotary embedding.
 
 use super::{DecoderFamilyRow, DecoderSizeKeys, no_keys, plain};
 use crate::config::decoder::json::{llama_biases, windows};

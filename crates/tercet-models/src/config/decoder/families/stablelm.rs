@@ -31,8 +31,8 @@ pub(super) const STABLELM: DecoderFamilyRow = DecoderFamilyRow {
     ..LLAMA
 };
 
-/// Whether layers have a second norm. Such layers are serial even if the converter wrote
-/// `use_parallel_residual`.
+/// Whether layers have a second norm. Layers with a second norm are serial even if the converter
+/// wrote `use_parallel_residual`.
 fn has_ffn_norm(gguf: &crate::gguf::Gguf) -> bool {
     gguf.has_tensor("blk.0.ffn_norm.weight")
 }
