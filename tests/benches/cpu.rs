@@ -1,5 +1,6 @@
 //! Benches of typical work on the CPU executor: a sentence encoder, a language model and fused
-//! elementwise operators. `cargo xtask bench cpu` runs them and compares the results with peers.
+//! elementwise operators. `cargo xtask bench cpu` runs the benches and compares the results with
+//! peers.
 //!
 //! Throughput is tokens in the groups `minilm`, `prefill` and `decode`. In the group `chain`,
 //! throughput is bytes, each read and written once.

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// The environment variable with the folder of the test data. `tercet-parity` sets it to the files
-/// packed with it.
+/// The environment variable with the folder of the test data. `tercet-parity` sets the variable to
+/// the folder with its unpacked files.
 pub const DATA_DIR: &str = "TERCET_TEST_DATA";
 
 /// The path of a file in `tests/data`.

@@ -1,7 +1,7 @@
 //! Cross-executor tests: the executors of this build, opened once per process, and the suites that
 //! run on them.
 //!
-//! `cargo test --test suites` and the self-contained program `tercet-parity` run them.
+//! `cargo test --test suites` and the self-contained program `tercet-parity` run the suites.
 
 pub mod data;
 pub mod harness;

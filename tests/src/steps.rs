@@ -1,5 +1,5 @@
 //! Complete training steps of common models with random weights. The bench `gpu training` measures
-//! them at full size, and the suite `steps` trains small versions.
+//! the steps at full size, and the suite `steps` trains small versions.
 
 mod draft;
 mod gpt;

@@ -80,7 +80,7 @@ fn an_encoder_layer() -> Result<(), Failure> {
 fn a_decoder_layer() -> Result<(), Failure> {
     for scheme in [Scheme::F16, Scheme::Q8_0, Scheme::Q4K] {
         // With F32 activations, attention of a prompt has five steps. If there are few key heads,
-        // it also combines split-KV chunks.
+        // attention also combines split-KV chunks.
         for (tokens, most) in [(1, [7, 7]), (512, [17, 15])] {
             let of = |layers| {
                 let config = DecoderSpec::llama(DecoderDims {

@@ -1,4 +1,4 @@
-//! The packed program away from the checkout: it needs only what is packed with it.
+//! Tests that the packed program needs nothing from the checkout, only the files packed with it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -37,7 +37,7 @@ fn the_packed_program_lists_its_tests_without_the_checkout() {
     for name in ["text-to-text: ", "vision-language: "] {
         assert!(listed.contains(name), "{listed}");
     }
-    // Without the files there are no tests, and the program says so.
+    // A program without packed files has no tests to run, and reports that.
     assert!(!run(&program, &args).status.success());
     std::fs::remove_dir_all(dir).expect("removed");
 }

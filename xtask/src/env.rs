@@ -1,8 +1,8 @@
 //! The environment variables of xtask and of the tests.
 //!
 //! `cargo xtask test` sets [`REQUIRE`], [`MINILM_DIR`] and [`VALIDATION`] for the tests. Without
-//! them (in a plain `cargo test`), a test whose model or device is missing reports itself as
-//! ignored, with the reason.
+//! these variables (in a plain `cargo test`), a test whose model or device is missing reports
+//! itself as ignored, with the reason.
 
 /// Set by CI services and by `.ci/run`: missing models and devices are failures, and Vulkan runs
 /// with validation.

@@ -78,8 +78,8 @@ const DIGITS: PythonPackage = PythonPackage {
     )],
 };
 
-/// ONNX's own test cases (Apache-2.0): models with inputs and results. Later wheels generate them
-/// instead of including them.
+/// ONNX's own test cases (Apache-2.0): models with inputs and results. Later wheels generate the
+/// cases instead of including them.
 const ONNX: PythonPackage = PythonPackage {
     name: "onnx-cases",
     requirement: "onnx==1.22.0",

@@ -1,10 +1,11 @@
 //! `cargo xtask fetch lavapipe`: installs a newer Mesa than the system's into a cache folder.
 //!
 //! The lavapipe of Debian unstable has cooperative matrices, which the lavapipe of Debian stable
-//! lacks. The validation layers of Debian unstable and `spirv-val` support them too. apt resolves
-//! the packages with all their libraries, including libc, against an empty package database in the
-//! folder. The packages are unpacked and not installed, so the command needs no root and does not
-//! change the system. The mirror is the one in the system's apt configuration.
+//! lacks. The validation layers of Debian unstable and `spirv-val` support cooperative matrices
+//! too. apt resolves the packages with all their libraries, including libc, against an empty
+//! package database in the folder. The packages are unpacked and not installed, so the command
+//! needs no root and does not change the system. The mirror is the one in the system's apt
+//! configuration.
 //!
 //! Programs run in the folder through its dynamic loader ([`LavapipeRoot::program`]). Test binaries
 //! use the cargo runner `xtask/newer-lavapipe`.

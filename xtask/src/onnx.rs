@@ -2,8 +2,9 @@
 //! `docs/reference/onnx-operators.md`.
 //!
 //! The cases come from all `onnx` wheels from 1.5 on; a case that several of them have is run once.
-//! The example `node_suite` of `tercet-onnx` runs them and prints a line per case. The lines of each
-//! executor are saved in the cache folder, so a run on one executor still writes the table for all.
+//! The example `node_suite` of `tercet-onnx` runs the cases and prints a line per case. The lines
+//! of each executor are saved in the cache folder, so a run on one executor still writes the table
+//! for all.
 //!
 //! `cargo xtask onnx packages` compares models of Python packages with ONNX Runtime instead.
 

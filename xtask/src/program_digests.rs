@@ -2,8 +2,8 @@
 //! profiles.
 //!
 //! The committed digests are stored next to the test that computes them. A change that only renames
-//! or documents the compiler leaves them equal. A change of kernels or of planning updates them, so
-//! that review sees the affected operators and profiles.
+//! or documents the compiler leaves the digests equal. A change of kernels or of planning updates
+//! the digests, so that review sees the affected operators and profiles.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -2,7 +2,7 @@
 //! cargo's environment.
 //!
 //! `cargo test` runs one program after another, and most of them use a single processor. Running
-//! them in parallel takes half the time.
+//! the programs in parallel takes half the time.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

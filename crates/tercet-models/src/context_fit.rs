@@ -6,13 +6,14 @@ use crate::builder::{CacheFormat, DecoderOptions, ModelError};
 use crate::config::DecoderSpec;
 use crate::open::ModelFiles;
 
-/// Maximum default context on a CPU. Prompts of that length take minutes there.
+/// Maximum default context on a CPU. Prompts of that length take minutes on a CPU.
 pub const MAX_DEFAULT_CPU_CONTEXT: usize = 8192;
 /// Minimum default context: shorter ones are useless for conversations.
 pub const MIN_DEFAULT_CONTEXT: usize = 512;
 /// A default context is a multiple of this number of tokens, unless it is the trained one.
 const CONTEXT_STEP: usize = 256;
-/// Bytes that pipelines, staging buffers and small tensors take beside the estimate.
+/// Bytes that pipelines, staging buffers and small tensors take in addition to the estimated
+/// memory.
 const RESERVE_BYTES: u64 = 128 << 20;
 
 /// A context length to determine for a model.

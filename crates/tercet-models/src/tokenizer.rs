@@ -9,8 +9,8 @@
 //! Byte-level and SentencePiece tokens are decoded by this module from the bytes of each token, so
 //! that text can be streamed exactly ([`StreamDecoder`]). Special tokens spelled in a text are
 //! recognized by [`Tokenizer::encode`], as by the model's original tokenizer. Special tokens are
-//! ordinary text in [`Tokenizer::encode_literally`], in rows for encoders, and in the words of
-//! people in a conversation ([`Tokenizer::encode_mixed`]).
+//! ordinary text in [`Tokenizer::encode_literally`], in rows for encoders, and in the message
+//! content of a conversation ([`Tokenizer::encode_mixed`]).
 
 mod batch;
 mod byte_level;

@@ -2,7 +2,7 @@
 //!
 //! [`plan`] has a rule per operator: results wrap, are unaffected, or are only moved. Operators
 //! that inspect dtypes (casts, quantization) handle narrow values themselves. Operators without a
-//! rule reject them.
+//! rule reject narrow values.
 
 mod float;
 #[cfg(test)]

@@ -140,7 +140,7 @@ pub struct ImportedModel {
     /// The outputs of a run, in file order.
     pub outputs: Vec<Port>,
     /// The outputs with a data-dependent axis size, padded to the maximum. The graph has one
-    /// additional output for each of them, after all others, with the valid size
+    /// additional output for each of these outputs, after all others, with the valid size
     /// ([`ImportedModel::cut`]).
     pub counted: Vec<DynamicSizeOutput>,
     /// The outputs that are maps in the file: matrices with a column per key.

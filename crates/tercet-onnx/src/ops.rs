@@ -100,7 +100,8 @@ pub(crate) const NEWEST: i64 = 28;
 
 const TABLES: &[&[OpsetEntry]] = &[
     constant::TABLE,
-    // Listed first, because the entries below hold from the next version on.
+    // The entries of old operator versions come first, because the entries of the other tables hold
+    // from the next version on.
     legacy::TABLE,
     elementwise::DIRECT,
     elementwise::TABLE,

@@ -2,8 +2,8 @@
 //! number (ADR 0006).
 //!
 //! [`call`] has a rule per operator for the padded axis of its result. Operators without a rule
-//! reject such operands. Elements after the valid ones are computed from index 0 and cut off at the
-//! outputs.
+//! reject padded operands. Elements after the valid ones are computed from index 0 and cut off at
+//! the outputs.
 
 use std::rc::Rc;
 

@@ -77,7 +77,7 @@ pub enum SessionError {
 
 /// The model compiled for particular values of the inputs that decide shapes.
 struct Specialization {
-    /// The values of those inputs, and of provided inputs that have a default.
+    /// The values of the inputs that decide shapes, and of provided inputs that have a default.
     fixed: Vec<(String, Tensor)>,
     /// The sizes of the symbols that are fixed in this specialization.
     sizes: Bindings,

@@ -107,8 +107,8 @@ fn carried(
     made.map_err(|e| tercet_ir::one_line(&e))
 }
 
-/// The bytes of elements that are stored in number lists. Elements of less than a byte are already
-/// packed there.
+/// The bytes of elements that are stored in number lists. In number lists, elements of less than a
+/// byte are already packed.
 fn from_lists(proto: &TensorProto, bits: usize) -> Bytes {
     let bytes: Vec<u8> = match bits {
         64 => proto

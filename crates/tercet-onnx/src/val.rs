@@ -48,7 +48,7 @@ pub(crate) struct Known {
     pub(crate) tensor: Tensor,
     /// The initializer's name, used as the parameter name.
     pub(crate) name: Option<String>,
-    /// The graph values created for it, by the serial number of the graph level.
+    /// The graph values created for the tensor, by the serial number of the graph level.
     pub(crate) placed: RefCell<Vec<(usize, Value)>>,
 }
 

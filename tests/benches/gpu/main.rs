@@ -1,6 +1,6 @@
 //! Benches of a GPU executor, printed as a table and written as JSON. `cargo xtask bench gpu` runs
-//! them, or `gpu --device vulkan --json gpu.json [FILTER...]`. Training steps are separate groups
-//! such as `training_bert_f16` (`steps.rs`).
+//! the benches, as does `gpu --device vulkan --json gpu.json [FILTER...]`. Training steps are
+//! separate groups such as `training_bert_f16` (`steps.rs`).
 //!
 //! Kernel times are device times, medians over many runs. Model times are wall-clock times from
 //! inputs to results on the host. Matmuls are checked against F64 sums in the same run.

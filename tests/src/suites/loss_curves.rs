@@ -1,7 +1,7 @@
 //! Tests of training curves: the losses of 30 steps of small models in F32 match torch's F64 losses
 //! within one part in 10,000 at each step. `tests/data/training/curves.json` has torch's losses.
-//! Weights and data are computed from their names (`formula.rs` here, `models.py` there). All
-//! trained values must change.
+//! Weights and data are computed from their names (`formula.rs`, and `models.py` in
+//! `tests/data/training`). All trained values must change.
 //!
 //! The limit is not in the tolerance table, which holds for single operators, because rounding
 //! errors of 30 steps accumulate.

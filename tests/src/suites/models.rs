@@ -2,8 +2,8 @@
 //!
 //! There are two references. The demo model has logits and greedy tokens of another implementation
 //! in F32 (`tests/data/tiny-rust-llama/reference.json`). all-MiniLM-L6-v2 has F64 results
-//! (`tests/data/minilm`). MiniLM's weights come from `cargo xtask fetch minilm`. Without them its
-//! tests are ignored with the reason, or fail if `TERCET_REQUIRE` is set.
+//! (`tests/data/minilm`). MiniLM's weights come from `cargo xtask fetch minilm`. Without the
+//! weights, MiniLM's tests are ignored with the reason, or fail if `TERCET_REQUIRE` is set.
 
 mod ahead;
 

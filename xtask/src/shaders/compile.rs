@@ -45,7 +45,7 @@ pub(crate) fn all(folder: &ShaderFolder) -> Result<Vec<CompiledKernel>, XtaskErr
 }
 
 /// Name parts of modules that are SPIR-V 1.6, which workgroup-scope matrices and conversions
-/// require. Devices that support them also have `maintenance4`.
+/// require. Devices that support these features also have `maintenance4`.
 const NEWER: [&str; 2] = ["_block_", "_convert_"];
 
 /// The compiler options. Other modules are SPIR-V 1.5: from 1.6 on, a workgroup size from

@@ -20,7 +20,8 @@ const OPTIONS_SOURCE: &str = include_str!("compile.rs");
 const OPTION_MARKS: [&str; 3] = [".set_", "SpirvVersion::V", "const NEWER"];
 const COMPILER: &str = "shaderc-sys";
 
-/// Writes the digests of the current modules. Call it only directly after compiling them.
+/// Writes the digests of the current modules. Call this function only directly after compiling the
+/// modules.
 #[cfg(any(test, feature = "glsl"))]
 pub(crate) fn write(folder: &ShaderFolder) -> Result<(), XtaskError> {
     let version = compiler_version()?;

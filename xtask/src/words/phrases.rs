@@ -1,6 +1,6 @@
 //! Phrases that the project's prose does not use: translated syntax that hides the actor or the term.
 //!
-//! `CONTRIBUTING.md` explains the rules behind them.
+//! `CONTRIBUTING.md` explains the rules behind the phrases.
 
 use super::text::Part;
 

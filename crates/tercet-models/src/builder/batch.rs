@@ -151,7 +151,7 @@ impl BatchGenerator {
         self.precision_fallback.map(|moved| moved.to_string())
     }
 
-    /// Matmul precision after an overflow fallback. Compile further models with it.
+    /// Matmul precision after an overflow fallback. Compile further models with this precision.
     pub fn fallback_precision(&self) -> Option<MatmulPrecision> {
         self.precision_fallback
             .map(PrecisionFallback::matmul_precision)

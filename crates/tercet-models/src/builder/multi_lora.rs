@@ -23,7 +23,7 @@ pub(crate) struct MultiLora<'a> {
 }
 
 impl ModelBuilder<'_> {
-    /// Restricts the adapter indices to these rows; later projections compute only them.
+    /// Restricts the adapter indices to these rows; later projections compute only these rows.
     pub(super) fn only_rows(&mut self, rows: Value) -> Result<(), ModelError> {
         if let WeightUse::MultiLora(choices) = &mut self.mode {
             choices.adapter_of_row = self.graph.gather(choices.adapter_of_row, rows, 0)?;

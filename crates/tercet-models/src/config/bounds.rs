@@ -1,8 +1,8 @@
 //! Comparison of the counts and sizes of a configuration with the tensors of the model.
 //!
 //! A configuration is a few hundred bytes that anybody can edit. Readers allocate names, tables and
-//! layers for the counts in it only after this comparison, so memory stays in proportion to the
-//! model's files.
+//! layers for the counts of a configuration only after this comparison, so memory stays in
+//! proportion to the model's files.
 
 use super::{ConfigError, DecoderSpec, EncoderSpec, Seq2SeqSpec};
 use super::{MoonshineSpec, PositionEncoding, SpeechSpec, StagesKind, TokenTypes};

@@ -317,7 +317,8 @@ impl DecoderSpec {
     }
 
     /// Detects whether the folder has separate tensors for each expert. Newer versions of
-    /// transformers write them for families whose first folders have one tensor for all experts.
+    /// transformers write such tensors for families whose first folders have one tensor for all
+    /// experts.
     fn settle_experts(&mut self, has: &dyn Fn(&str) -> bool) {
         let Some(first) = self.layers.iter().position(|layer| layer.experts) else {
             return;

@@ -329,7 +329,7 @@ impl<'a> ConfigFields<'a> {
 }
 
 /// Fields of `config.json` that describe the file, its training or its users, for every
-/// architecture. None of them affects the forward pass.
+/// architecture. None of these fields affects the forward pass.
 pub(super) const HARMLESS: &[&str] = &[
     "_attn_implementation",
     "_attn_implementation_autoset",

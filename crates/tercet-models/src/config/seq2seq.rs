@@ -32,7 +32,7 @@ pub struct Seq2SeqSpec {
     /// Number of decoder layers.
     pub decoder_layers: usize,
     /// Whether the decoder's hidden states are divided by the square root of the hidden width
-    /// before the output projection. Models trained with tied embeddings need this.
+    /// before the output projection. Models trained with tied embeddings need this division.
     pub scaled_output: bool,
     /// Whether the output projection has a separate matrix instead of the embedding matrix. The
     /// tensors of the folder decide it.

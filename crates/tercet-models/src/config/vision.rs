@@ -255,8 +255,8 @@ const OF_TWO: &[&str] = &[
     "tie_word_embeddings",
 ];
 
-/// Reads a tower's configuration. Older files have a second copy of it (`twice`), which takes
-/// precedence in the reference implementation, so both must agree.
+/// Reads a tower's configuration. Older files have a second copy of the object in the field
+/// `twice`, which takes precedence in the reference implementation, so both must agree.
 fn part(
     fields: &ConfigFields<'_>,
     [name, twice]: [&'static str; 2],

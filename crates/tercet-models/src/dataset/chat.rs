@@ -259,9 +259,9 @@ impl ChatTemplate {
         }
     }
 
-    /// Renders messages; if `prompt` is set, also the generation prompt of the next answer. The words
-    /// of messages and tools are literal ([`RenderedTemplate::literal`]): only the template's own text
-    /// spells special tokens.
+    /// Renders messages; if `prompt` is set, also the generation prompt of the next answer. The
+    /// contents of messages and tools are literal ([`RenderedTemplate::literal`]): only the
+    /// template's own text spells special tokens.
     ///
     /// # Errors
     /// [`TemplateError`].

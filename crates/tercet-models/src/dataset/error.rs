@@ -67,7 +67,7 @@ pub enum DataError {
     /// The model's `chat_template` is neither text nor a list of named texts.
     #[error("`chat_template` of the model is {found}, not a string or a list of named templates")]
     BadTemplateField { found: &'static str },
-    /// A chat template that is given by an unknown name.
+    /// A chat template was requested by an unknown name.
     #[error(
         "`{name}` is not a chat template; expected the source of a template (Jinja), or `chatml`"
     )]

@@ -1,11 +1,11 @@
 //! Packing of documents into rows of equal length, and rows as tensors.
 //!
-//! A row has one or more segments. Attention is masked between segments: `segments` numbers them,
-//! and `positions` restart at 0 in each. A document that fits into a row stays whole. A longer one
-//! is split into full rows and a remainder, each a separate segment. Segments are placed by best
-//! fit, longest first, so rows have little padding. The packing is the same in every epoch; only
-//! the order of rows changes. Every token of every document is in exactly one row. The first token
-//! of each continued part of a split document is not a training target.
+//! A row has one or more segments. Attention is masked between segments: `segments` numbers the
+//! segments of a row, and `positions` restart at 0 in each. A document that fits into a row stays
+//! whole. A longer one is split into full rows and a remainder, each a separate segment. Segments
+//! are placed by best fit, longest first, so rows have little padding. The packing is the same in
+//! every epoch; only the order of rows changes. Every token of every document is in exactly one
+//! row. The first token of each continued part of a split document is not a training target.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

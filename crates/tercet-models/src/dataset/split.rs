@@ -10,7 +10,7 @@ use super::error::DataError;
 /// The default held-out share.
 pub const DEFAULT_SHARE: f64 = 0.05;
 
-/// The mask of held-out items: `share` of them, at least one and at most half, selected by the
+/// The mask of held-out items: `share` of the items, at least one and at most half, selected by the
 /// seed. Equal items stay together, so no held-out item is also trained on. `None` if all items are
 /// equal.
 pub(super) fn held_out<T: Hash + Eq>(

@@ -135,8 +135,8 @@ pub struct RenderedTemplate {
     pub text: String,
     /// Byte ranges in `text` of the results of `{% generation %}` blocks, in order.
     pub generated: Vec<Range<usize>>,
-    /// Byte ranges in `text` that come from people ([`TemplateValue::into_literal`]), in order.
-    /// Special tokens that they spell are ordinary text.
+    /// Byte ranges in `text` that come from literal values ([`TemplateValue::into_literal`]), such
+    /// as message content, in order. Special tokens spelled in these ranges are ordinary text.
     pub literal: Vec<Range<usize>>,
 }
 

@@ -30,7 +30,8 @@ enum BpeClass {
 }
 
 impl BpeClass {
-    /// The class of these names of transformers, and of `model_type` for folders that name none.
+    /// The tokenizer class for a class name of transformers, or for a `model_type` if a folder
+    /// names no class.
     const TABLE: &[(BpeClass, &[&str], &[&str])] = &[
         (
             BpeClass::Gpt2,

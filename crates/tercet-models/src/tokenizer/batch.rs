@@ -60,9 +60,9 @@ pub struct TokenizedRow {
 }
 
 impl Tokenizer {
-    /// Encodes several texts with special tokens around them; those spelled in a text are ordinary
-    /// text. Each text is truncated to `max_len` tokens, of which special tokens are never dropped,
-    /// and padded to the longest row.
+    /// Encodes several texts with special tokens around them; special tokens spelled in a text are
+    /// ordinary text. Each text is truncated to `max_len` tokens, of which special tokens are never
+    /// dropped, and padded to the longest row.
     ///
     /// Padding uses the tokenizer's padding token, or 0 if it has none. A model that applies the
     /// mask ignores the value.
@@ -156,7 +156,8 @@ impl Tokenizer {
     }
 }
 
-/// Encodes a text without special tokens around it; those spelled in the text are ordinary text.
+/// Encodes a text without special tokens around it; special tokens spelled in the text are ordinary
+/// text.
 fn literal_encoding(
     inner: &tokenizers::Tokenizer,
     literal: &OnceLock<Box<tokenizers::Tokenizer>>,

@@ -90,8 +90,8 @@ struct ModelMerges {
     merges: Value,
 }
 
-/// Maximum work of the search for added tokens: the sum of the squares of their lengths in bytes.
-/// A vocabulary of 150,000 added tokens has less than a tenth of it.
+/// Maximum work of the search for added tokens: the sum of the squares of their lengths in bytes. A
+/// vocabulary of 150,000 added tokens needs less than a tenth of this limit.
 const MAX_ADDED_WORK: u64 = 500_000_000;
 
 /// Checks that the search for added tokens can be prepared in about a second. The time of the
@@ -158,7 +158,8 @@ fn check_growth(part: &'static str, value: &Value) -> Result<(), TokenizerError>
     }
 }
 
-/// An upper bound of the factor by which a part and those inside it lengthen a text.
+/// An upper bound of the factor by which a normalizer or decoder, including nested ones, lengthens
+/// a text.
 fn growth(value: &Value) -> u64 {
     let inner: u64 = match value {
         Value::Array(items) => items.iter().map(growth).fold(1, u64::saturating_mul),

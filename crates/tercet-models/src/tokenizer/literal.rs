@@ -181,7 +181,7 @@ fn overlaps(ranges: &[Range<usize>], range: &Range<usize>) -> bool {
 impl Tokenizer {
     /// The token ids of a text without special tokens around it. Special tokens spelled in the text
     /// are recognized, but for the byte ranges `literal`, which ascend: those are ordinary text. In
-    /// the prompt of a conversation they are the words of people
+    /// the prompt of a conversation, the literal ranges are the content of messages
     /// ([`RenderedTemplate::literal`](crate::dataset::template::RenderedTemplate::literal)), so no
     /// message can end its turn or start another.
     ///

@@ -264,8 +264,8 @@ impl SentencePieceModel {
         self.any_id(text).or(self.unknown)
     }
 
-    /// The tokens of `text`. Control tokens spelled in it are recognized outside of the byte ranges
-    /// `literal`, which ascend.
+    /// The tokens of `text`. Control tokens spelled in `text` are recognized outside of the byte
+    /// ranges `literal`, which ascend.
     pub(super) fn encode(&self, text: &str, literal: &[Range<usize>]) -> Vec<SentencePieceToken> {
         let mut tokens = Vec::new();
         let (mut start, mut at) = (0, 0);

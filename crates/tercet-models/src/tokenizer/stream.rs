@@ -5,8 +5,8 @@
 //! U+FFFD. The concatenated output equals the result of decoding all tokens at once.
 //!
 //! Other decoders depend on neighbouring tokens (spaces between words, consecutive byte tokens).
-//! For them, a window of tokens is decoded with and without the newest ones, and the difference is
-//! returned.
+//! For other decoders, a window of tokens is decoded with and without the newest ones, and the
+//! difference is returned.
 
 use super::byte_level::ByteVocab;
 use super::sentencepiece::PieceDecoder;

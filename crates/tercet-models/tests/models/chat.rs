@@ -429,7 +429,7 @@ fn templates_of_models() {
     assert!(first_turn(&template).ends_with("assistant\nA<|endoftext|>\n"));
 }
 
-/// The words of people in a rendered text, with bars between the parts.
+/// The literal ranges (message content) of a rendered text, joined with bars.
 fn literal(source: &str) -> String {
     let words = |text: &str| TemplateValue::text(text).into_literal();
     let map: TemplateValue =

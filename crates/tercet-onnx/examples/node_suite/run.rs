@@ -56,7 +56,7 @@ type Input = (String, Result<Tensor, String>);
 
 impl Case {
     /// A hash of the name and all files. Models are compared without the name of the tool that
-    /// wrote them, which has the version.
+    /// wrote them, because this name contains a version.
     pub(crate) fn digest(&self, name: &str) -> Result<u64, Box<dyn Error>> {
         let mut hasher = std::hash::DefaultHasher::new();
         name.hash(&mut hasher);

@@ -20,8 +20,8 @@ const MIN_EXTERNAL_BYTES: usize = 1024;
 /// The alignment of tensors in the external file, so that readers can memory-map them.
 const ALIGNMENT: usize = 4096;
 
-/// Writes a model to a file. Above 1 GiB, its tensors are written to `FILE.data` next to it. Both
-/// files must stay together.
+/// Writes a model to a file. The tensors of a model above 1 GiB are written to `FILE.data` next to
+/// the file. Both files must stay together.
 ///
 /// # Errors
 /// [`ExportError::Write`].

@@ -2,9 +2,9 @@
 //! (`kernels.rs`) are printed with name and microseconds, training steps of BERT-base
 //! (`training.rs`) in the format of `steps_torch.py`.
 //!
-//! Run it on the same machine as the bench and within an hour of it: `cargo run --release --
-//! [FILTER]`. For a step of another size use `-- training_bert_f32 --layers 1 --rows 2`. Each step
-//! runs in a separate process; its progress goes to standard error.
+//! Run the program on the same machine as the bench and within an hour of it: `cargo run --release
+//! -- [FILTER]`. For a step of another size use `-- training_bert_f32 --layers 1 --rows 2`. Each
+//! step runs in a separate process; its progress goes to standard error.
 
 mod bert;
 mod kernels;

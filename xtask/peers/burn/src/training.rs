@@ -2,7 +2,7 @@
 //! and the device is idle.
 //!
 //! Burn does no automatic mixed precision: with F16 or BF16, weights and moments have that type as
-//! well. Tercet and torch keep them in F32.
+//! well. Tercet and torch keep weights and moments in F32.
 
 use std::error::Error;
 use std::process::Command;

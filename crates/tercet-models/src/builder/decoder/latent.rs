@@ -72,8 +72,9 @@ pub(super) fn heads(
     Ok([q, k, v])
 }
 
-/// The unrotated part of the keys. GGUF files store the projection to it as one transposed matrix
-/// per head. A packed matrix is dequantized here, because it is a small part of the model.
+/// The unrotated part of the keys. GGUF files store the projection from the latent row to this part
+/// as one transposed matrix per head. A packed matrix is dequantized here, because it is a small
+/// part of the model.
 fn keys(
     b: &mut ModelBuilder<'_>,
     (spec, latent): (&DecoderSpec, &LatentAttention),

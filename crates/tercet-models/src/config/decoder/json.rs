@@ -349,7 +349,8 @@ pub(in crate::config) fn stretched(
     let needed = |factor: Option<f64>| inner.required("factor", factor).map(|f| f as f32);
     let scaling = match kind {
         "default" => {
-            // The reference implementation ignores these fields without a type of scaling.
+            // The reference implementation ignores the other scaling fields if the type of scaling
+            // is missing.
             for (name, stated) in [
                 ("factor", factor.is_some_and(|factor| factor != 1.0)),
                 ("original_max_position_embeddings", own.is_some()),

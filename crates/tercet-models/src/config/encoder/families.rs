@@ -75,7 +75,8 @@ pub(crate) struct EncoderFamilyRow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EncoderFamily(usize);
 
-/// The text encoders, BERT first. The towers of other models have the indices after them.
+/// The text encoders, BERT first. The towers of other models have the indices after those of the
+/// text encoders.
 const FAMILIES: [&EncoderFamilyRow; 9] = [
     &BERT,
     &ROBERTA,

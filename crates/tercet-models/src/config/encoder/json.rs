@@ -9,8 +9,8 @@ use super::families::{self, ConfigKeys, EncoderFamily};
 use super::{EncoderDims, EncoderSpec, TokenTypes};
 use crate::config::decoder::{FeedForward, FfnActivation};
 
-/// Fields about training, generation, and heads. The builder of the classification head reads its
-/// own fields.
+/// Fields about training, generation, and heads. The reader of the classification head reads the
+/// fields of the head.
 const WITHOUT_INFLUENCE: &[&str] = &[
     "bos_token_id",
     "cls_token_id",

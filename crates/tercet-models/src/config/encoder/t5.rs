@@ -89,7 +89,7 @@ pub(super) const T5: EncoderFamilyRow = EncoderFamilyRow {
         "encoder.embed_tokens.",
     ],
     harmless: &[
-        // Fields about the decoder, which its own reader handles, and about generation.
+        // Fields about the decoder, which the decoder's own reader handles, and about generation.
         "decoder_start_token_id",
         "num_decoder_layers",
         "scale_decoder_outputs",

@@ -73,7 +73,7 @@ impl TemplateEvaluator<'_> {
     }
 
     /// Entries of a new object or namespace: first those of the object in the first argument, then
-    /// those from named arguments. Also returns whether keys come from people.
+    /// those from named arguments. Also returns whether keys are literal (from message content).
     fn entries(
         &mut self,
         callee: &str,

@@ -1,8 +1,9 @@
-//! Texts that record which of their parts come from people.
+//! Texts that record which of their parts are literal: from message content and not from the
+//! template.
 //!
-//! A template prints its own text, which may spell special tokens, and the words of people, which
-//! must not. Every operation on texts keeps the origin of each part. Operations that change single
-//! characters of a mixed text give all of the result to people.
+//! A template prints its own text, which may spell special tokens, and message content (literal
+//! text), which must not. Every operation on texts keeps the origin of each part. If an operation
+//! changes single characters of a text with literal parts, the whole result is literal.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -26,7 +27,7 @@ pub struct TemplateText {
 enum TextOrigin {
     Template,
     People,
-    /// The ranges that come from people: ascending, not empty, not adjacent.
+    /// The literal ranges: ascending, not empty, not adjacent.
     Mixed(Arc<[Range<usize>]>),
 }
 
@@ -37,7 +38,7 @@ impl TemplateText {
         TemplateText::of(Arc::from(text), false)
     }
 
-    /// A text of people, or of the template.
+    /// A text that is literal as a whole, or of the template.
     pub(super) fn of(text: Arc<str>, is_literal: bool) -> TemplateText {
         let origin = match is_literal {
             true => TextOrigin::People,
@@ -46,7 +47,7 @@ impl TemplateText {
         TemplateText { text, origin }
     }
 
-    /// The byte ranges that come from people, ascending.
+    /// The literal byte ranges, ascending.
     #[must_use]
     pub fn literal_ranges(&self) -> Vec<Range<usize>> {
         match &self.origin {
@@ -57,17 +58,17 @@ impl TemplateText {
         }
     }
 
-    /// The same text, all of it from people.
+    /// The same text, literal as a whole.
     pub(super) fn into_literal(self) -> TemplateText {
         TemplateText::of(self.text, true)
     }
 
-    /// Whether any part comes from people.
+    /// Whether any part of the text is literal.
     pub(super) fn has_literal(&self) -> bool {
         !matches!(self.origin, TextOrigin::Template)
     }
 
-    /// Whether the byte at this index comes from people.
+    /// Whether the byte at this index is literal.
     pub(super) fn is_literal_at(&self, at: usize) -> bool {
         match &self.origin {
             TextOrigin::Template => false,
@@ -130,7 +131,7 @@ impl TemplateTextBuilder {
         self.text.len()
     }
 
-    /// Appends text of people, or of the template.
+    /// Appends literal text, or text of the template.
     pub(super) fn push_str(&mut self, text: &str, is_literal: bool) {
         let start = self.text.len();
         self.text.push_str(text);
@@ -169,7 +170,7 @@ impl TemplateTextBuilder {
         }
     }
 
-    /// The text and the ranges that come from people.
+    /// The text and its literal ranges.
     pub(super) fn into_parts(self) -> (String, Vec<Range<usize>>) {
         (self.text, self.literal)
     }

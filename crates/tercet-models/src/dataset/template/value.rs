@@ -56,7 +56,7 @@ pub struct TemplateList {
 pub struct TemplateMap {
     pub(super) entries: Vec<(Arc<str>, TemplateValue)>,
     depth: u32,
-    /// Whether the keys come from people.
+    /// Whether the keys are literal (from message content).
     pub(super) has_literal_keys: bool,
 }
 
@@ -92,8 +92,8 @@ impl TemplateValue {
         TemplateValue::Text(TemplateText::new(text))
     }
 
-    /// The same value, with all of its texts and keys as people's words: special tokens that they
-    /// spell stay text ([`RenderedTemplate::literal`](super::RenderedTemplate::literal)).
+    /// The same value, with all of its texts and keys literal: special tokens spelled in them are
+    /// ordinary text ([`RenderedTemplate::literal`](super::RenderedTemplate::literal)).
     #[must_use]
     pub fn into_literal(self) -> TemplateValue {
         match self {
@@ -130,7 +130,7 @@ impl TemplateValue {
         TemplateValue::map_with_keys(entries, false)
     }
 
-    /// An object value whose keys come from people, or from the template.
+    /// An object value whose keys are literal, or from the template.
     pub(super) fn map_with_keys<K: AsRef<str>>(
         entries: Vec<(K, TemplateValue)>,
         has_literal_keys: bool,

@@ -93,7 +93,7 @@ fn planes(bits: u32) -> impl Iterator<Item = usize> {
 /// The group of each column.
 #[derive(Clone, Copy)]
 pub(super) enum ColumnGroups<'a> {
-    /// Runs of this many columns.
+    /// Each run of this number of columns is a group.
     Runs(usize),
     /// The group of each column by its position.
     Listed(&'a [usize]),

@@ -92,8 +92,8 @@ pub(super) fn regressor(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(k.g().where_(above, inside, outside)?)
 }
 
-/// One-versus-one classification: each pair of classes votes for one of the two. Scores are those
-/// of pairs.
+/// One-versus-one classification: each pair of classes votes for one of the two. The result has one
+/// score per pair of classes.
 pub(super) fn classifier(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let classes = ClassLabels::read(k, "classlabels_ints")?;
     let transform = PostTransform::read(k)?;
