@@ -1,4 +1,4 @@
-//! The commands. Each is a module with `Args` and `run`.
+//! The commands. Each command is a module with `Args` and `run`.
 
 pub(crate) mod bench;
 pub(crate) mod chat;
@@ -188,7 +188,8 @@ impl PlacementArgs {
         Ok(device)
     }
 
-    /// Sets the number of threads. The first call counts, before anything uses threads.
+    /// Sets the number of threads. Only the first call has an effect, and only before anything uses
+    /// threads.
     ///
     /// # Errors
     /// [`CliError::Usage`] if the system cannot create the threads.

@@ -55,8 +55,8 @@ mod unix {
 
     impl StderrRedirect {
         /// # Errors
-        /// If standard error is closed, or no pipe or thread can be created. Driver messages are
-        /// then not filtered.
+        /// Returns an error if standard error is closed, or if no pipe or thread can be created.
+        /// Driver messages are then not filtered.
         pub(super) fn new() -> io::Result<StderrRedirect> {
             let own = io::stderr().as_fd().try_clone_to_owned()?;
             let to = File::from(own.try_clone()?);

@@ -1,5 +1,5 @@
-//! Ctrl-C. Before [`listen`] it ends the process immediately, with exit code 130 in a shell. After
-//! it, the first Ctrl-C sets a flag that loops poll, and the second ends the process.
+//! Ctrl-C. Before [`listen`], Ctrl-C ends the process immediately, with exit code 130 in a shell.
+//! After [`listen`], the first Ctrl-C sets a flag that loops poll, and the second ends the process.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};

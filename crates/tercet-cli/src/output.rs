@@ -93,8 +93,8 @@ pub(crate) fn print_for_humans(
 
 /// Prints one JSON document.
 pub(crate) fn json(value: &impl Serialize) -> Result<(), CliError> {
-    // In JSON such characters occur only inside strings. Their code points have at most four
-    // hexadecimal digits.
+    // In JSON, the characters to escape occur only inside strings. The code points of these
+    // characters have at most four hexadecimal digits.
     let mut out = EscapingStdout::new(|c| format!("\\u{:04x}", u32::from(c)));
     serde_json::to_writer_pretty(&mut out, value).map_err(io::Error::from)?;
     writeln!(out)?;

@@ -1,9 +1,9 @@
 //! The extension module `tercet._tercet`, which the Python package `tercet` (`python/tercet`)
 //! re-exports.
 //!
-//! It exposes the graphs, devices, errors and results of the crates `tercet` and `tercet-models`.
-//! It adds conversions from and to NumPy ([`array`]) and from keywords to attributes ([`literal`]).
-//! It releases the GIL while it compiles or runs.
+//! The module exposes the graphs, devices, errors and results of the crates `tercet` and
+//! `tercet-models`. The module adds conversions from and to NumPy ([`array`]) and from keywords to
+//! attributes ([`literal`]). The module releases the GIL while it compiles or runs.
 //!
 //! An extension module takes Python's symbols from the process that loads it. One wheel (`abi3`)
 //! therefore works with all Python versions from 3.9, and the module links no libpython. A Rust

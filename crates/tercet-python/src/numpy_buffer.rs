@@ -70,8 +70,8 @@ struct PyTensorMemory {
     _tensor: Tensor,
 }
 
-/// An array over the memory of a tensor. The memory lives as long as the array and its views. It is
-/// copied only if another tensor shares it. The size of `T` must equal the element size.
+/// An array over the memory of a tensor. The memory lives as long as the array and its views. The
+/// memory is copied only if another tensor shares it. The size of `T` must equal the element size.
 pub(crate) fn array<T: Element + Copy>(
     py: Python<'_>,
     mut tensor: Tensor,
@@ -87,8 +87,8 @@ pub(crate) fn array<T: Element + Copy>(
     let start = tensor.bytes_mut().as_mut_ptr().cast_const().cast::<T>();
     let memory = Bound::new(py, PyTensorMemory { _tensor: tensor })?;
     // SAFETY: `start` points to as many elements as the shape has, and every bit pattern is a valid
-    // number. Their heap allocation does not move with the tensor. Nothing accesses the tensor
-    // while `memory` is alive.
+    // number. The heap allocation of the elements does not move with the tensor. Nothing accesses
+    // the tensor while `memory` is alive.
     let array = unsafe {
         let view = ArrayView::<T, IxDyn>::from_shape_ptr(shape, start);
         PyArrayDyn::borrow_from_array(&view, memory.into_any())

@@ -35,7 +35,8 @@ pub(crate) async fn serve(
     let permits = Arc::new(Semaphore::new(
         limits.count.clamp(1, Semaphore::MAX_PERMITS),
     ));
-    // Dropping the first end tells connections to finish; the second tells when all have ended.
+    // Dropping `closing` makes the connections finish; `ended` completes when all of them have
+    // dropped `alive`.
     let (closing, closed) = watch::channel(());
     let (alive, mut ended) = mpsc::channel::<()>(1);
     let mut stop = pin!(stop);
@@ -55,7 +56,7 @@ pub(crate) async fn serve(
         });
     }
     drop((listener, closing, alive));
-    // Nothing is ever sent: this completes when the last connection has ended.
+    // Nothing is ever sent on this channel: `recv` completes when the last connection has ended.
     let _ = ended.recv().await;
 }
 

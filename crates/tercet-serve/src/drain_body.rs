@@ -18,8 +18,8 @@ use crate::http::AppState;
 /// Maximum discarded bytes, as a multiple of the body size limit.
 const MAX_DRAINED_BODIES: usize = 4;
 
-/// Runs the handler. If it rejects the request, reads and discards the remaining body within the
-/// time limit of bodies.
+/// Runs the handler. If the handler rejects the request, reads and discards the remaining body
+/// within the time limit of bodies.
 pub(crate) async fn read(
     State(app): State<Arc<AppState>>,
     request: Request,
@@ -28,7 +28,7 @@ pub(crate) async fn read(
     let (parts, body) = request.into_parts();
     // With `Expect: 100-continue` the client sends no body before the server asks for it.
     let waits = parts.headers.contains_key(header::EXPECT);
-    // Shared, because reading continues after the handler has dropped the body.
+    // The stream is shared, because reading continues after the handler has dropped the body.
     let frames = Arc::new(Mutex::new(body.into_data_stream().fuse()));
     let reader = || {
         let frames = Arc::clone(&frames);

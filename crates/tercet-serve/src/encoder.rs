@@ -65,8 +65,8 @@ impl EncoderModel {
     /// Embeds texts. Texts that exceed the model's maximum length are truncated if `cut` is true.
     ///
     /// # Errors
-    /// If a text is too long and `cut` is false, the queue is full, the deadline is exceeded or the
-    /// engine fails.
+    /// Returns an error if a text is too long and `cut` is false, the queue is full, the deadline
+    /// is exceeded or the engine fails.
     pub(crate) async fn embed(
         &self,
         texts: Vec<String>,

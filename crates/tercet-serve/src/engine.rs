@@ -1,5 +1,5 @@
-//! The engine thread of a language model. It owns the batch slots, takes requests from a queue when
-//! slots are free, and sends generated text to the requests' receivers.
+//! The engine thread of a language model. The thread owns the batch slots, takes requests from a
+//! queue when slots are free, and sends generated text to the requests' receivers.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -117,7 +117,7 @@ impl BatchEngine {
     /// Starts the thread. At most `max_waiting` requests wait for a slot.
     ///
     /// # Errors
-    /// If the system cannot start a thread.
+    /// Returns an error if the system cannot start a thread.
     pub(crate) fn start(
         name: &str,
         writer: Box<dyn SequenceGenerator>,

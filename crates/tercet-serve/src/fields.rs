@@ -133,7 +133,8 @@ impl JsonFields {
         }
     }
 
-    /// Takes unsupported fields. Each may only have one of the listed values, which have no effect.
+    /// Takes unsupported fields. Each unsupported field may only have one of the listed values,
+    /// which have no effect.
     pub(crate) fn neutral(&mut self, table: &[(&str, &[Value])]) -> Result<(), ApiError> {
         for (name, values) in table {
             let Some(found) = self.take(name) else {

@@ -83,7 +83,8 @@ impl GraphModel {
     /// Runs the graph and returns the named outputs, in the order of `outputs`.
     ///
     /// # Errors
-    /// If the queue is full, the deadline is exceeded or the inputs do not match the graph.
+    /// Returns an error if the queue is full, the deadline is exceeded or the inputs do not match
+    /// the graph.
     pub(crate) async fn run(
         &self,
         inputs: Vec<(String, Tensor)>,

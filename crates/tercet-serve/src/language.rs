@@ -1,7 +1,7 @@
 //! Serves language models: the slots of one compiled model generate several sequences in one batch.
 //!
-//! Each sequence has a separate slot and seed. Its tokens are bitwise independent of other
-//! sequences in the batch (ADR 0028).
+//! Each sequence has a separate slot and seed. The tokens of a sequence are bitwise independent of
+//! other sequences in the batch (ADR 0028).
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -59,7 +59,8 @@ pub struct ModelConfig {
     /// Named adapters of a language model. A request selects one as `model:NAME`, or none. Adapters
     /// stay separate from the model's weights.
     pub adapters: Vec<(String, ScaledAdapter)>,
-    /// Draft for speculative decoding of language models. It requires one slot and no adapters.
+    /// Draft for speculative decoding of language models. A draft requires one slot and no
+    /// adapters.
     pub draft: Option<SpeculativeOptions>,
 }
 
@@ -334,7 +335,7 @@ impl LanguageModel {
         }
     }
 
-    /// Compiles the constraint of a completion. It runs outside the engine thread, because
+    /// Compiles the constraint of a completion. Compilation runs outside the engine thread, because
     /// compiling would block all sequences. Only one constraint compiles at a time.
     #[cfg(feature = "grammar")]
     async fn constraint(

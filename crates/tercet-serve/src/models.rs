@@ -250,7 +250,8 @@ impl ModelRegistry {
     }
 
     /// # Errors
-    /// If no reranker has this name. A sentence encoder with this name gives a more specific error.
+    /// Returns an error if no reranker has this name. A sentence encoder with this name gives a
+    /// more specific error.
     pub(crate) fn reranker(&self, name: &str) -> Result<&RerankerModel, ApiError> {
         if self.encoder(name).is_ok() {
             return Err(ApiError::bad_request(format!(

@@ -22,9 +22,11 @@ pub struct ServeOptions {
     /// Sequences that each language model generates in one batch, at least 1; also parallel runs of
     /// each graph.
     pub slots: usize,
-    /// Maximum requests waiting for a slot of a model. More are rejected with status 503.
+    /// Maximum requests waiting for a slot of a model. Further requests are rejected with status
+    /// 503.
     pub queue: usize,
-    /// Maximum time of a request, queueing included. Then it fails with status 504.
+    /// Maximum time of a request, queueing included. A request that takes longer fails with status
+    /// 504.
     pub deadline: Duration,
     /// Maximum size of a request body in bytes. Larger bodies are rejected with status 413.
     pub body_bytes: usize,
@@ -33,7 +35,7 @@ pub struct ServeOptions {
     /// Maximum time for receiving the headers of a request; also the time after which a connection
     /// without a request is closed.
     pub header_time: Duration,
-    /// Maximum number of open connections. More wait until one is closed.
+    /// Maximum number of open connections. Further connections wait until one is closed.
     pub connections: usize,
     /// API key that requests must send as `Authorization: Bearer KEY`. `None` accepts all requests.
     pub api_key: Option<String>,

@@ -54,7 +54,7 @@ impl<W: Send + 'static> WorkerThreads<W> {
     /// Starts a thread for each of `workers`. At most `max_waiting` jobs wait for a worker.
     ///
     /// # Errors
-    /// If the system cannot start a thread.
+    /// Returns an error if the system cannot start a thread.
     pub(crate) fn start(
         name: &str,
         workers: Vec<W>,
@@ -98,7 +98,7 @@ impl<W: Send + 'static> WorkerThreads<W> {
     /// disconnected.
     ///
     /// # Errors
-    /// If the queue is full, the deadline is exceeded or the job fails.
+    /// Returns an error if the queue is full, the deadline is exceeded or the job fails.
     pub(crate) async fn run_job<T: Send + 'static>(
         &self,
         deadline: Duration,
@@ -152,9 +152,9 @@ fn run_worker<W>(shared: &PoolShared<W>, mut worker: W) {
         };
         state.idle -= 1;
         drop(state);
-        // A panic is a bug in this program, triggered by one request. Its channel closes, and its
-        // client receives an error. The worker continues with the next job: jobs reset the state
-        // that they use.
+        // A panic is a bug in this program, triggered by one request. The request's channel closes,
+        // and its client receives an error. The worker continues with the next job: jobs reset the
+        // state that they use.
         let _ = catch_unwind(AssertUnwindSafe(|| job(&mut worker)));
         state = shared.lock();
         state.idle += 1;

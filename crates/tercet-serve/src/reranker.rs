@@ -69,8 +69,8 @@ impl RerankerModel {
     /// starting with the longer text.
     ///
     /// # Errors
-    /// If a pair is too long and `cut` is false, the queue is full, the deadline is exceeded or the
-    /// engine fails.
+    /// Returns an error if a pair is too long and `cut` is false, the queue is full, the deadline
+    /// is exceeded or the engine fails.
     pub(crate) async fn rank(
         &self,
         query: String,

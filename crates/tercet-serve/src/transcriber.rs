@@ -58,8 +58,8 @@ impl TranscriberModel {
     /// Transcribes an audio file.
     ///
     /// # Errors
-    /// If the file cannot be read, the model does not support an option, the queue is full, the
-    /// deadline is exceeded or the engine fails.
+    /// Returns an error if the file cannot be read, the model does not support an option, the queue
+    /// is full, the deadline is exceeded or the engine fails.
     pub(crate) async fn transcribe(&self, recording: AudioUpload) -> Result<Transcript, ApiError> {
         let transcribe = move |recognizer: &mut Recognizer, go_on: &dyn Fn() -> bool| {
             // Remove the state of a request that failed midway.

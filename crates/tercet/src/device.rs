@@ -230,7 +230,7 @@ impl Device {
     }
 
     /// Opens the GPU that `wgpu` finds, without blocking. In a browser this is the only way to open
-    /// WebGPU. There, run executables with
+    /// WebGPU. In a browser, run executables with
     /// [`run_async`](tercet_ir::Executable#impl-dyn+Executable).
     ///
     /// # Errors
@@ -241,8 +241,8 @@ impl Device {
         Ok(Device::from_backend(backend))
     }
 
-    /// The reference interpreter. It evaluates each operator with its `eval` function in f64,
-    /// without passes.
+    /// The reference interpreter. The interpreter evaluates each operator with its `eval` function
+    /// in f64, without passes.
     #[cfg(feature = "cpu")]
     pub fn reference() -> Device {
         Device::from_backend(tercet_cpu::ReferenceBackend::new())
@@ -378,8 +378,8 @@ impl Device {
     /// Compiles a graph for this device.
     ///
     /// # Errors
-    /// [`CompileError`] that lists every unsupported node, or names the symbol without a bound.
-    /// Also an error if the compiler that built this program fails [`compiler_trial`].
+    /// [`CompileError`] that lists every unsupported node, or names the symbol without a bound. The
+    /// call also fails if the compiler that built this program fails [`compiler_trial`].
     pub fn compile(
         &self,
         graph: &Graph,

@@ -1,11 +1,11 @@
 //! Training, on every executor. A training step is one ordinary graph.
 //!
 //! [`TrainStep::build`] takes a graph with a loss and the names of the states to train, and builds
-//! the graph of one step. It contains the gradients
+//! the graph of one step. The step graph contains the gradients
 //! ([`Graph::gradients`](tercet_ir::Graph::gradients)), their norm and clipping, an [`Optimizer`],
-//! and the assignment of states. A [`Trainer`] compiles it for a [`Device`](crate::Device) and runs
-//! it. One run is one step: it takes inputs and a learning rate, and returns a loss and a gradient
-//! norm. Weights and moments stay on the device.
+//! and the assignment of states. A [`Trainer`] compiles the step for a [`Device`](crate::Device)
+//! and runs it. One run is one step: it takes inputs and a learning rate, and returns a loss and a
+//! gradient norm. Weights and moments stay on the device.
 //!
 //! ```
 //! use tercet::train::{AdamW, LearningRateSchedule, StepOptions, TrainStep, Trainer};

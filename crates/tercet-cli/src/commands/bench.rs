@@ -192,8 +192,8 @@ fn measure_speculative(
     Ok(measured)
 }
 
-/// Maximum number of tokens that one sequence can generate before all sequences have started. They
-/// start one after the other.
+/// Maximum number of tokens that one sequence can generate before all sequences have started. The
+/// sequences start one after the other.
 fn before(slots: usize) -> usize {
     slots + 1
 }

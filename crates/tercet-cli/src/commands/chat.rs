@@ -193,7 +193,7 @@ impl ChatSession {
         self.writer.truncate_images(0);
     }
 
-    /// Answers a message. If that fails, the message and its images are removed from the
+    /// Answers a message. If the answer fails, the message and its images are removed from the
     /// conversation.
     fn answer(&mut self, line: &str) -> Result<(), CliError> {
         let before = self.image_count;

@@ -112,8 +112,8 @@ pub(crate) struct TextGenerator {
 #[cfg(feature = "grammar")]
 struct GrammarConstraint {
     grammar: Grammar,
-    /// Grammar compiler for the model's end-of-text tokens. It is created for the first constrained
-    /// text.
+    /// Grammar compiler for the model's end-of-text tokens. The compiler is created for the first
+    /// constrained text.
     grammars: Option<GrammarCompiler>,
 }
 
@@ -242,7 +242,8 @@ impl ModelArgs {
         })
     }
 
-    /// The model's family. Loading the model reports errors, so they give `None` here.
+    /// The model's family. An invalid configuration gives `None`; loading the model reports the
+    /// error later.
     fn family(&self) -> Result<Option<ModelFamily>, CliError> {
         self.placement.set_threads()?;
         let (files, _) = open_model(self.model.as_deref())?;
@@ -327,7 +328,7 @@ fn longrope_length(
     context: usize,
 ) -> Option<usize> {
     let limit = config.longrope_limit()?;
-    // An invalid prompt is an error later.
+    // If the prompt cannot be tokenized, generation reports the error later.
     let length = prompt.and_then(|text| Some(tokenizer.encode(text, true).ok()?.len()));
     let (chosen_by, by) = match length {
         Some(length) => (length, format!("the prompt's {length} tokens")),

@@ -3,8 +3,8 @@
 //! The method is that of llama.cpp's `perplexity` tool. The text is split into windows of
 //! `--context` tokens that do not overlap. The first token of each window is BOS if the model has
 //! one. Only tokens of the second half of a window count, so each has at least half a window of
-//! context. The perplexity is the exponential of the mean negative log-likelihood. Its error
-//! follows from the standard error of that mean.
+//! context. The perplexity is the exponential of the mean negative log-likelihood. The standard
+//! error of the perplexity follows from that of the mean.
 
 use std::path::PathBuf;
 
@@ -44,7 +44,7 @@ struct PerplexityReport<'a> {
     error: f64,
     windows: usize,
     context: usize,
-    /// Number of tokens that count.
+    /// Number of tokens whose likelihood is part of the mean.
     tokens: usize,
 }
 

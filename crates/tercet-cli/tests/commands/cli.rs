@@ -269,7 +269,7 @@ fn devices_are_listed() {
         .iter()
         .map(|d| d["name"].as_str().unwrap())
         .collect();
-    // GPUs, or the reasons why there are none, come before them.
+    // GPUs, or the reasons why there are none, come before the CPU and the reference.
     assert!(names.ends_with(&["cpu", "reference"]), "{names:?}");
     assert!(plain.lines().zip(&names).all(|(l, n)| l.starts_with(n)));
 }

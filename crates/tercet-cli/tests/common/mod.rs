@@ -69,8 +69,8 @@ pub(crate) fn tercet(args: &[&str]) -> Command {
     receive_interrupts();
     let mut command = Command::new(env!("CARGO_BIN_EXE_tercet"));
     command.args(args).stdin(Stdio::null());
-    // Without this variable Mesa prints a message about Wayland. It must not look like an error of
-    // `tercet`.
+    // Without this variable Mesa prints a message about Wayland. The message must not look like an
+    // error of `tercet`.
     command.env_remove("XDG_RUNTIME_DIR");
     command
 }

@@ -270,7 +270,7 @@ pub(super) fn compare(at: &mut ExportNode<'_>, f: CompareFn) -> ExportElementwis
     })
 }
 
-/// Exports a fused multiply-add. ONNX has no such operator, but F64 represents the product of two
+/// Exports a fused multiply-add. ONNX lacks this operator, but F64 represents the product of two
 /// F32 exactly.
 pub(super) fn fma(at: &mut ExportNode<'_>) -> ExportElementwiseResult {
     let dtype = at.ty(0).dtype;

@@ -26,7 +26,7 @@ impl InferenceRequest {
     /// Parses a JSON header and the tensor bytes that follow it.
     ///
     /// # Errors
-    /// If a field or tensor is invalid; the message names it.
+    /// Returns an error that names the field or tensor that is invalid.
     pub(crate) fn parse(
         graph: &GraphModel,
         head: &[u8],

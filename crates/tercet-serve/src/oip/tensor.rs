@@ -91,8 +91,8 @@ fn flatten<'a>(value: &'a Value, flat: &mut Vec<&'a Value>, depth: usize) -> Res
 /// The elements as a flat list.
 ///
 /// # Errors
-/// If an element is NaN or infinite, which JSON cannot represent. Clients can request such outputs
-/// in binary.
+/// Returns an error if an element is NaN or infinite, which JSON cannot represent. Clients can
+/// request such outputs in binary.
 pub(crate) fn to_json(name: &str, tensor: &Tensor) -> Result<Value, ApiError> {
     if tensor.dtype() == DType::Bool {
         return Ok(tensor.bytes().iter().map(|b| json!(*b != 0)).collect());

@@ -146,8 +146,8 @@ impl CompletionParams {
     }
 }
 
-/// Parses `logprobs`. For completions it is the number of top logprobs. For chat it is a flag, and
-/// `top_logprobs` is the number.
+/// Parses `logprobs`. For completions, `logprobs` is the number of top logprobs. For chat,
+/// `logprobs` is a flag, and `top_logprobs` is the number.
 fn parse_top_logprobs(
     fields: &mut JsonFields,
     form: CompletionKind,
@@ -207,7 +207,7 @@ fn sampling(fields: &mut JsonFields) -> Result<SamplingOptions, ApiError> {
         repetition_penalty,
         repetition_window: window.unwrap_or(usize::MAX),
         typical_p: number("typical_p", 0.0, 1.0, typical.unwrap_or(1.0))?,
-        // Other servers disable it by -1.
+        // Accept -1 for `top_n_sigma`, with which other servers disable it.
         top_n_sigma: number("top_n_sigma", -1.0, 100.0, 0.0)?.max(0.0),
         xtc_probability: number("xtc_probability", 0.0, 1.0, 0.0)?,
         xtc_threshold: number("xtc_threshold", 0.0, 1.0, defaults.xtc_threshold)?,

@@ -20,7 +20,7 @@ pub(crate) type ResponseReceiver = UnboundedReceiver<(usize, ResponseEvent)>;
 /// dropped, which cancels them.
 ///
 /// # Errors
-/// If one of the completions fails.
+/// Returns an error if one of the completions fails.
 pub(crate) async fn collect_response(
     frame: &ResponseEnvelope,
     mut pieces: ResponseReceiver,

@@ -180,7 +180,7 @@ fn without_blanks(json: &str) -> String {
     json.chars().filter(is_kept).collect()
 }
 
-/// Parses streamed text. It retains text that may belong to a call until the end.
+/// Parses streamed text. The parser retains text that may belong to a call until the end.
 #[derive(Debug)]
 pub(crate) struct ToolCallStream {
     calls: ToolCallParser,

@@ -45,7 +45,8 @@ impl ToolSet {
     /// Takes the fields about tools. Returns `None` if the request has no tools or disallows calls.
     ///
     /// # Errors
-    /// If a field is invalid, or the chat template has no supported tool call format.
+    /// Returns an error if a field is invalid, or the chat template has no supported tool call
+    /// format.
     pub(crate) fn take(
         fields: &mut JsonFields,
         language: &LanguageModel,

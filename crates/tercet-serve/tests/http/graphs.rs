@@ -231,6 +231,6 @@ fn clients_that_do_not_say_what_they_send() {
     let own = format!("origin: http://{}\r\n", server.address);
     assert_eq!(status(INFER, &own), "200");
     assert_eq!(status(INFER, "content-encoding: gzip\r\n"), "415");
-    // Only that route accepts any media type.
+    // Only the inference route accepts any media type.
     assert_eq!(status("/v1/completions", ""), "415");
 }

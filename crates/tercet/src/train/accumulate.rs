@@ -3,14 +3,14 @@
 //! The graph of one microbatch becomes the body of a `Scan` over microbatches, which carries
 //! gradient sums in F32. One run is still one step: weights and moments are read and written once,
 //! and only the activations of one microbatch are live. The alternative is one run per microbatch
-//! with conditional updates. It would read and write all weights and moments in each run (28 bytes
-//! per weight for AdamW), and checkpoints could contain half a step.
+//! with conditional updates. That alternative would read and write all weights and moments in each
+//! run (28 bytes per weight for AdamW), and checkpoints could contain half a step.
 //!
 //! Random numbers must differ between microbatches, but a scan body draws the same numbers in every
 //! iteration. Random tensors are therefore drawn before the scan, for all microbatches at once, and
-//! scanned. They equal the draws of one large batch with the same leading axis, and they use memory
-//! for all microbatches. States that the graph assigns, such as running statistics, are carried
-//! from microbatch to microbatch.
+//! scanned. The tensors equal the draws of one large batch with the same leading axis, and they use
+//! memory for all microbatches. States that the graph assigns, such as running statistics, are
+//! carried from microbatch to microbatch.
 //!
 //! A node has at most [`MAX_RESULTS`] results. If there are more trainables, the smallest share
 //! one flat sum.

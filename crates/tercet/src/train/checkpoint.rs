@@ -1,10 +1,10 @@
 //! Checkpoints: all states of a training run in one safetensors file.
 //!
-//! The file metadata has one JSON document under the key `tercet.train`. It contains the format
-//! version, the step count, the seed and counter of random numbers, the fingerprint of the states,
-//! and data of the caller. A file is written under a temporary name, synced and renamed, so an
-//! interrupted write leaves the previous checkpoint intact. Tensors are written and read one at a
-//! time.
+//! The file metadata has one JSON document under the key `tercet.train`. The document contains the
+//! format version, the step count, the seed and counter of random numbers, the fingerprint of the
+//! states, and data of the caller. A file is written under a temporary name, synced and renamed, so
+//! an interrupted write leaves the previous checkpoint intact. Tensors are written and read one at
+//! a time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -249,7 +249,8 @@ fn sync_folder(path: &Path) {
     let _ = File::open(folder).and_then(|folder| folder.sync_all());
 }
 
-/// Header of a file with these states. It starts with its length, and padding aligns the tensors.
+/// Header of a file with these states. The header starts with its length, and padding aligns the
+/// tensors.
 fn header(
     info: &CheckpointInfo,
     states: &[(&StateInfo, TensorType)],

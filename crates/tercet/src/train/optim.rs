@@ -198,7 +198,7 @@ pub(crate) fn expect_not_negative(what: &str, value: f64) -> Result<(), StepErro
 pub struct OptimizerUpdate<'a> {
     graph: &'a mut Graph,
     learning_rate: Value,
-    /// Factor on the gradients, if any. It is NaN if the step is skipped.
+    /// Factor on the gradients, if any. The factor is NaN if the step is skipped.
     factor: Option<Value>,
     /// `Bool []`: false if the step is skipped.
     finite: Value,

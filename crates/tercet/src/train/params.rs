@@ -42,8 +42,8 @@ impl ParamGroup {
         }
     }
 
-    /// Default group of a trainable. It is [`ParamGroup::no_decay`] for scalars and vectors, for
-    /// names that end in `bias`, and for names that contain `norm`. All others are in
+    /// Default group of a trainable. The default group is [`ParamGroup::no_decay`] for scalars and
+    /// vectors, for names that end in `bias`, and for names that contain `norm`. All others are in
     /// [`ParamGroup::decay`].
     pub fn default_of(name: &str, ty: &Type) -> ParamGroup {
         let name = name.to_ascii_lowercase();

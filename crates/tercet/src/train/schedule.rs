@@ -82,15 +82,15 @@ impl LearningRateSchedule {
         LearningRateSchedule::new(peak, warmup, DecayShape::StableDecay { stable, decay })
     }
 
-    /// Sets the end rate, which is 0 by default, and returns the schedule, for chaining. It has no
-    /// effect on schedules without decay.
+    /// Sets the end rate, which is 0 by default, and returns the schedule, for chaining. The end
+    /// rate has no effect on schedules without decay.
     pub fn ending_at(mut self, end: f64) -> LearningRateSchedule {
         self.end = end;
         self
     }
 
-    /// The rate of a step, counted from 0. During warm-up it is `peak (step + 1) / warmup`, so that
-    /// the first step has a rate above 0.
+    /// The rate of a step, counted from 0. During warm-up the rate is `peak (step + 1) / warmup`,
+    /// so that the first step has a rate above 0.
     pub fn rate(&self, step: u64) -> f64 {
         if step < self.warmup {
             return self.peak * ((step + 1) as f64 / self.warmup as f64);

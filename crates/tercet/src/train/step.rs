@@ -13,7 +13,7 @@ use super::state::{InitialState, StateInfo, StateRole};
 
 /// Name of the learning rate input, `F32 []`.
 pub const LEARNING_RATE: &str = "learning_rate";
-/// Name of the loss output, `F32 []`. With several microbatches it is their weighted mean.
+/// Name of the loss output, `F32 []`. With several microbatches, the loss is their weighted mean.
 pub const LOSS: &str = "loss";
 /// Name of the gradient norm output, `F32 []`: the norm of all gradients together, before clipping.
 pub const GRADIENT_NORM: &str = "gradient_norm";
@@ -42,7 +42,8 @@ pub struct StepOptions {
     /// size. Gradients are accumulated in F32; loss and gradients are means over the microbatches.
     pub microbatches: usize,
     /// Scalar weight of a microbatch, such as a target count if the loss is a mean over targets.
-    /// `None` means equal weights. It is a value of the graph; no gradient flows through it.
+    /// `None` means equal weights. The weight is a value of the graph; no gradient flows through
+    /// it.
     pub loss_weight: Option<Value>,
     /// Dynamic loss scale, for gradients in F16.
     pub loss_scale: Option<LossScale>,
@@ -53,8 +54,8 @@ pub struct StepOptions {
     /// from values that are stored anyway ([`Graph::gradients_recomputing`]). This saves memory and
     /// costs some time. The results are identical.
     pub recompute_activations: bool,
-    /// Outputs of the graph that the step also returns. With several microbatches they get a
-    /// leading axis of microbatches.
+    /// Outputs of the graph that the step also returns. With several microbatches, these outputs
+    /// get a leading axis of microbatches.
     pub outputs: Vec<String>,
 }
 
@@ -143,10 +144,10 @@ impl TrainStep {
     /// states of the graph. To compute in F16 or BF16, the graph casts the weights at their uses.
     ///
     /// The step graph has the inputs of the graph (see [`StepOptions::microbatches`]) and
-    /// [`LEARNING_RATE`]. It has the parameters and states of the graph and the states of the
-    /// optimizer. Its outputs are [`LOSS`], [`GRADIENT_NORM`], [`SKIPPED`], [`LOSS_SCALE`] if there
-    /// is a loss scale, and those of [`StepOptions::outputs`]. Assignments of the graph remain, and
-    /// a skipped step skips them too.
+    /// [`LEARNING_RATE`]. The step graph has the parameters and states of the graph and the states
+    /// of the optimizer. The outputs of the step graph are [`LOSS`], [`GRADIENT_NORM`],
+    /// [`SKIPPED`], [`LOSS_SCALE`] if there is a loss scale, and those of [`StepOptions::outputs`].
+    /// Assignments of the graph remain, and a skipped step skips them too.
     ///
     /// # Errors
     /// [`StepError`] in these cases:
@@ -184,7 +185,8 @@ impl TrainStep {
         })
     }
 
-    /// The step graph. It can be compiled and run directly, without a [`Trainer`](super::Trainer).
+    /// The step graph. The step graph can be compiled and run directly, without a
+    /// [`Trainer`](super::Trainer).
     pub fn graph(&self) -> &Graph {
         &self.graph
     }
@@ -199,7 +201,7 @@ impl TrainStep {
         &self.states
     }
 
-    /// Number of microbatches. If it is not 1, it is the leading size of every input.
+    /// Number of microbatches. A number above 1 is the leading size of every input.
     pub fn microbatches(&self) -> usize {
         self.options.microbatches
     }

@@ -107,8 +107,8 @@ where
 /// Hash of a trainable's initial value, to detect changes.
 type Fingerprint = u64;
 
-/// Runs the steps of a [`TrainStep`] on a device. It passes the learning rate, counts steps and
-/// checks for non-finite results. States stay on the device. A step reads back its loss, the
+/// Runs the steps of a [`TrainStep`] on a device. A trainer passes the learning rate, counts steps
+/// and checks for non-finite results. States stay on the device. A step reads back its loss, the
 /// gradient norm, and whether it was skipped.
 ///
 /// ```

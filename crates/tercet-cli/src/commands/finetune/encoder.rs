@@ -253,8 +253,8 @@ fn has_pairs(path: &Path) -> bool {
     ["anchor", "query", "sentence1"].into_iter().any(has)
 }
 
-/// Classes of a model that already has a classifier, in the model's order. They are integers if all
-/// of them parse as integers.
+/// Classes of a model that already has a classifier, in the model's order. The classes are integers
+/// if all class names parse as integers.
 fn known_labels(files: &ModelFiles) -> Option<Vec<TextLabel>> {
     let ModelFiles::Hf(folder) = files else {
         return None;
