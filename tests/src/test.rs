@@ -7,7 +7,7 @@ use tercet::Device;
 
 use crate::TestExecutor;
 
-/// A test. If it needs an executor, its name ends in the executor's name:
+/// A test. If the test needs an executor, its name ends in the executor's name:
 /// `parity/softmax/odd_rows_7x33/f32/vulkan`.
 pub struct SuiteTest {
     name: String,

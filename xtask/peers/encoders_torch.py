@@ -53,7 +53,7 @@ def arguments():
 
 ARGS = arguments()
 if ARGS.threads:
-    # Must be set before torch is imported.
+    # These variables must be set before torch is imported.
     os.environ["OMP_NUM_THREADS"] = os.environ["RAYON_NUM_THREADS"] = str(ARGS.threads)
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 os.environ["HF_HUB_OFFLINE"] = "1"

@@ -4,8 +4,8 @@
 //! these variables (in a plain `cargo test`), a test whose model or device is missing reports
 //! itself as ignored, with the reason.
 
-/// Set by CI services and by `.ci/run`: missing models and devices are failures, and Vulkan runs
-/// with validation.
+/// CI services and `.ci/run` set this variable: missing models and devices are failures, and Vulkan
+/// runs with validation.
 pub(crate) const CI: &str = "CI";
 
 /// The cache folder for downloaded files and tools; the default is `$XDG_CACHE_HOME/tercet`, else

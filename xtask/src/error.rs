@@ -113,7 +113,7 @@ pub(crate) enum XtaskError {
     Lavapipe { reason: &'static str },
 }
 
-/// For `map_err` on file operations: `error::file("read", path)`.
+/// Creates the argument of `map_err` for file operations: `error::file("read", path)`.
 pub(crate) fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> XtaskError {
     let path = path.to_owned();
     move |source| XtaskError::File {

@@ -1,8 +1,8 @@
 //! `cargo xtask tree`: finds files and functions above the length limits.
 //!
 //! A file may have 800 lines and a function 100 lines. A longer one needs a comment `Long: REASON`.
-//! For a file, the comment is among its first [`HEAD`] lines. For a function, it is above the
-//! function, among its attributes and documentation, or on the first line of its body.
+//! For a file, the comment is among its first [`HEAD`] lines. For a function, the comment is above
+//! the function, among its attributes and documentation, or on the first line of its body.
 
 mod functions;
 

@@ -1,8 +1,8 @@
 //! `cargo xtask test`: runs every test of the workspace, after preparing their models and devices.
 //!
-//! The command installs the Debian packages of the GPU tests (as root). Then it builds all test
-//! programs, and in parallel downloads MiniLM, ONNX models and the newer lavapipe. Then it runs
-//! three passes:
+//! The command installs the Debian packages of the GPU tests (as root). Then the command builds all
+//! test programs, and in parallel downloads MiniLM, ONNX models and the newer lavapipe. Then the
+//! command runs three passes:
 //!
 //! 1. the test programs ([`test_binaries`]), one per processor in parallel. The large suites are split
 //!    into a process per executor and share. The Vulkan tests run again on the newer lavapipe,

@@ -1,5 +1,5 @@
-//! A boundary around libraries that read foreign files. Some of them panic on damaged input, which
-//! must not end the process or a server's thread.
+//! A boundary around libraries that read foreign files. Some of these libraries panic on damaged
+//! input, which must not end the process or a server's thread.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -76,8 +76,8 @@ pub struct Gguf {
 }
 
 impl Gguf {
-    /// Maps and validates the file at `path`. If it is a part of a split model, the other parts in
-    /// the same folder are opened as well.
+    /// Maps and validates the file at `path`. If the file is a part of a split model, the other
+    /// parts in the same folder are opened as well.
     ///
     /// # Errors
     /// [`GgufError`]: the file cannot be opened, or is not a valid GGUF file. The same error is

@@ -291,8 +291,8 @@ impl Tokenizer {
         &text[..end]
     }
 
-    /// The token ids of `text`. With `add_special` they include the model's special tokens around a
-    /// text (BOS, `[CLS]` and so on). Special tokens spelled in `text` are recognized.
+    /// The token ids of `text`. With `add_special`, the ids include the model's special tokens
+    /// around a text (BOS, `[CLS]` and so on). Special tokens spelled in `text` are recognized.
     ///
     /// # Errors
     /// [`TokenizerError::Failed`].

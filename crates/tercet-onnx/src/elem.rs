@@ -37,7 +37,7 @@ impl std::fmt::Display for OnnxDType {
 pub(crate) enum Narrow {
     U16,
     I16,
-    /// Stored as the I64 with the same bits, equal modulo 2^64.
+    /// Each number is stored as the I64 with the same bits, which is equal modulo 2^64.
     U64,
     U4,
     I4,

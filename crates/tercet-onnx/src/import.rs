@@ -69,7 +69,8 @@ impl ImportOptions {
         self
     }
 
-    /// Sets the value of an input, which becomes a constant. Needed for inputs that decide shapes.
+    /// Sets the value of an input, which becomes a constant. Inputs that decide shapes need a
+    /// value.
     pub fn value(mut self, input: &str, tensor: Tensor) -> ImportOptions {
         self.values.insert(input.to_string(), tensor);
         self

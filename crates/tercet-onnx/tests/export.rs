@@ -65,8 +65,8 @@ fn accuracy_of(graph: &Graph) -> Accuracy {
     classes.fold(Accuracy::Elementwise, Accuracy::max)
 }
 
-/// Exports, imports and compares a case. False if it is not exportable; an error if the semantics
-/// changed.
+/// Exports, imports and compares a case. Returns false if the case is not exportable, and an error
+/// if the semantics changed.
 fn round_trip(case: &CaseGraph, name: &str) -> Result<bool, String> {
     let model = match export(&case.graph, |name| case.tensors.get(name).cloned()) {
         Ok(model) => model,

@@ -164,7 +164,7 @@ fn check_attention(m: &mut Measured, tensors: &[(String, Tensor)], case: &Heads)
             let value = |key: usize| v[kv_first + key * dim + d];
             let want = (0..seen).map(|key| weights[key] * value(key)).sum::<f64>() / total;
             let is = got[own + d];
-            // False for NaN and infinities, too.
+            // The comparison is false for NaN and infinities, too.
             let near = (is - want).abs() <= allowed * (1.0 + want.abs());
             if !near {
                 let at = format!("[{}, {head}, {query}, {d}]", batch - 1);

@@ -95,8 +95,8 @@ fn dropped_on_their_way() -> Result<(), BoxError> {
     })
 }
 
-/// Tests the separate operations submit, await and take. Also reads rows of device-resident
-/// outputs, and tests sizes that a branch rejects.
+/// Tests the separate operations submit, await and take. The test also reads rows of
+/// device-resident outputs, and tests sizes that a branch rejects.
 fn in_steps() -> Result<(), BoxError> {
     let options = CompileOptions::new().bound("s", 9);
     on_each(&tail()?, &options, |exe| {

@@ -17,7 +17,7 @@ use tercet_ir::{
 use super::parity::check;
 use crate::{SuiteTest, TestExecutor, executors};
 
-/// Maximum size of a differentiated case. Larger ones test kernel shapes, which parity covers.
+/// Maximum size of a differentiated case. Larger cases test kernel shapes, which parity covers.
 const MAX_ELEMENTS: usize = 1 << 16;
 
 /// The dtypes of differentiated cases.

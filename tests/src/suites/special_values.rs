@@ -49,7 +49,8 @@ enum SpecialCoverage {
     Elsewhere(&'static str),
 }
 
-/// The part of the suite that tests an operator. A new operator must choose one.
+/// The part of the suite that tests an operator. A new operator must be assigned to one of these
+/// parts.
 fn coverage(kind: OpKind) -> SpecialCoverage {
     use SpecialCoverage::{Elementwise, Elsewhere, Moves, Rows};
     const LEAF: &str = "has no operands";

@@ -4,11 +4,11 @@
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct FunctionLines {
     pub(super) name: String,
-    /// The line of its `fn`.
+    /// The line of the function's `fn`.
     pub(super) first: usize,
-    /// The line of its opening brace.
+    /// The line of the opening brace of the function's body.
     pub(super) body: usize,
-    /// The line of its closing brace.
+    /// The line of the closing brace of the function's body.
     pub(super) last: usize,
 }
 
@@ -100,7 +100,7 @@ fn text_at(rest: &str, before: Option<char>) -> Option<usize> {
         [b'r', b'"' | b'#', ..] if !before.is_some_and(is_plain_word) => {
             let hashes = bytes[1..].iter().take_while(|b| **b == b'#').count();
             let end = format!("\"{}", "#".repeat(hashes));
-            // Without a quote it is a raw identifier.
+            // Without a quote, `r#` starts a raw identifier.
             (bytes.get(1 + hashes) == Some(&b'"')).then(|| until(&end, 2 + hashes))
         }
         [b'\'', b'\\', ..] => Some(quoted(bytes, b'\'')),

@@ -12,8 +12,8 @@ pub(crate) enum ProjectionRowOrder {
     /// Interleaved rotary pairs: the first `rope_dims` of every `head_dim` rows are permuted so
     /// that the two rows of a pair are adjacent.
     Pairs { head_dim: usize, rope_dims: usize },
-    /// Fused QKV with all Q heads first, then K, then V. Hugging Face folders instead group by key
-    /// head: `queries` Q heads, then K and V, each with `head_dim` rows.
+    /// Fused QKV with all Q heads first, then K, then V. Hugging Face folders instead group the
+    /// rows by key head: `queries` Q heads, then K and V, each with `head_dim` rows.
     Apart { head_dim: usize, queries: usize },
 }
 
@@ -116,7 +116,8 @@ mod tests {
 
     #[test]
     fn fused_rows_go_there_and_back() {
-        // Two heads of 2 rows: Hugging Face order q0 k0 v0 q1 k1 v1, this order q0 q1 k0 k1 v0 v1.
+        // With two heads of 2 rows each, the Hugging Face order q0 k0 v0 q1 k1 v1 becomes q0 q1 k0
+        // k1 v0 v1.
         let rows = ProjectionRowOrder::Apart {
             head_dim: 2,
             queries: 1,
@@ -127,8 +128,8 @@ mod tests {
         let want = [0.0, 1.0, 6.0, 7.0, 2.0, 3.0, 8.0, 9.0, 4.0, 5.0, 10.0, 11.0];
         assert_eq!(own.as_slice::<f32>().unwrap(), want);
         assert_eq!(rows.undo(&own).bytes(), folder.bytes());
-        // Two groups of two queries with rows of one element: Hugging Face order q0 q1 k0 v0 q2 q3
-        // k1 v1.
+        // With two groups of two query heads of one row each, the Hugging Face order is q0 q1 k0 v0
+        // q2 q3 k1 v1.
         let rows = ProjectionRowOrder::Apart {
             head_dim: 1,
             queries: 2,
@@ -142,7 +143,7 @@ mod tests {
 
     #[test]
     fn rows_go_there_and_back() {
-        // Two heads of 6 rows, of which 4 are rotated; two columns.
+        // The projection has two heads of 6 rows, of which 4 are rotated, and two columns.
         let rows = ProjectionRowOrder::Pairs {
             head_dim: 6,
             rope_dims: 4,

@@ -2,10 +2,10 @@
 //! own slot.
 //!
 //! [`BatchGenerator::step`] is one run: a prefill chunk of one prompt, or one decode step of all
-//! sequences in decode. If both are pending, they alternate. A decode run is padded to a fixed
-//! number of rows, usually the slot count. On the CPU it is padded only to the smallest number of
-//! rows for which each row rounds as in larger runs. The output of a sequence is therefore bitwise
-//! independent of the other sequences (ADR 0028).
+//! sequences in decode. If prefill and decode are both pending, their runs alternate. A decode run
+//! is padded to a fixed number of rows, usually the slot count. On the CPU it is padded only to the
+//! smallest number of rows for which each row rounds as in larger runs. The output of a sequence is
+//! therefore bitwise independent of the other sequences (ADR 0028).
 //!
 //! Nothing is compiled per sequence. A slot keeps its cache when its sequence ends, and the next
 //! sequence with the same prefix reuses it. Only whole chunks are reused, so the result is bitwise

@@ -47,10 +47,10 @@ pub struct SamplingOptions {
     pub repetition_penalty: f64,
     /// Number of last context tokens that `repetition_penalty` covers.
     pub repetition_window: usize,
-    /// Subtracted from the logit of each token that was generated at least once, see
-    /// [`super::Generator::set_penalty_start`].
+    /// Presence penalty: subtracted from the logit of each token that was generated at least once,
+    /// see [`super::Generator::set_penalty_start`].
     pub presence_penalty: f64,
-    /// Subtracted from the logit of a token once per generated occurrence.
+    /// Frequency penalty: subtracted from the logit of a token once per generated occurrence.
     pub frequency_penalty: f64,
     /// Bias added to the logit of each listed token id; minus infinity bans the token.
     pub logit_bias: Vec<(u32, f32)>,
@@ -365,7 +365,7 @@ impl SamplingOptions {
 
 /// The change of a logit by penalties.
 struct LogitChange {
-    /// Divides a positive logit and multiplies a negative one.
+    /// Factor that divides a positive logit and multiplies a negative one.
     repetition: f64,
     /// Subtracted after that.
     less: f64,

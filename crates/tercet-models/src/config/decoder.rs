@@ -268,8 +268,8 @@ impl DecoderSpec {
         }
     }
 
-    /// Reads a Hugging Face `config.json` of a decoder family. For a model that wraps one
-    /// (`mistral3`), it reads the text decoder.
+    /// Reads a Hugging Face `config.json` of a decoder family. If the model wraps a decoder
+    /// (`mistral3`), reads this text decoder.
     ///
     /// # Errors
     /// [`ConfigError`]: a field is missing, wrong, unsupported, or unknown.

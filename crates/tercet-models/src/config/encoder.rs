@@ -238,7 +238,8 @@ pub struct EncoderDims {
 pub struct EncoderSpec {
     /// Width of the residual stream.
     pub hidden: usize,
-    /// Width of the embeddings. If it differs from `hidden`, a projection follows the embeddings.
+    /// Width of the embeddings. If this width differs from `hidden`, a projection follows the
+    /// embeddings.
     pub embedding: usize,
     /// Number of attention heads.
     pub heads: usize,

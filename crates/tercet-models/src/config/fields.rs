@@ -14,8 +14,8 @@ const MAX_SIZE: u64 = 1 << 31;
 
 /// A JSON object that records which of its fields were read.
 ///
-/// With a class, fields that were not read follow the rule of [`known_keys`]. Without one, every
-/// field must be read or be on a list of harmless fields.
+/// With a class, fields that were not read follow the rule of [`known_keys`]. Without a class,
+/// every field must be read or be on a list of harmless fields.
 pub(crate) struct ConfigFields<'a> {
     map: &'a Map<String, Value>,
     /// Path of the object for error messages, with a final dot: `rope_parameters.`; empty at the

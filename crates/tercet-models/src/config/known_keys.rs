@@ -154,8 +154,8 @@ fn contains(list: Option<&Value>, key: &str) -> bool {
     list.is_some_and(|list| list.iter().any(|one| one.as_str() == Some(key)))
 }
 
-/// Whether a value equals the default. For defaults of `null`, also the values that turn a feature
-/// off.
+/// Whether a value equals the default. For a default of `null`, values that turn a feature off also
+/// count as equal.
 fn is_same(value: &Value, default: &Value) -> bool {
     match (value, default) {
         (Value::Number(one), Value::Number(other)) => one.as_f64() == other.as_f64(),

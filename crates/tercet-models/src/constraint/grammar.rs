@@ -239,8 +239,8 @@ fn compact(mut schema: serde_json::Value) -> serde_json::Value {
     schema
 }
 
-/// Bytes of a token, with a marker for special tokens. Empty for ids without a token; `None` if the
-/// tokenizer cannot map tokens to bytes.
+/// Bytes of a token, with a marker for special tokens. The bytes are empty for ids without a token;
+/// `None` if the tokenizer cannot map tokens to bytes.
 fn word(tokenizer: &Tokenizer, id: u32) -> Option<Vec<u8>> {
     if tokenizer.id_to_token(id).is_none() {
         return Some(Vec::new());

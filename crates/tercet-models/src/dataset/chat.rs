@@ -62,8 +62,8 @@ const MAX_TEMPLATE_FILE: u64 = super::template::MAX_TEMPLATE_BYTES as u64;
 pub struct AnswerSpan {
     /// The answer's range in the text, in bytes.
     pub range: Range<usize>,
-    /// Whether the range includes the end of the turn. If not, a special token directly after it
-    /// ends the turn.
+    /// Whether the range includes the end of the turn. If not, a special token directly after the
+    /// answer ends the turn.
     pub has_end: bool,
 }
 
@@ -193,8 +193,8 @@ impl ChatTemplate {
     }
 
     /// The ChatML template, for models without a template. A turn ends with `<|im_end|>` if that is
-    /// a token. Otherwise it ends with the model's end-of-sequence token (`eos_token` of `tokens`),
-    /// if any.
+    /// a token. Otherwise a turn ends with the model's end-of-sequence token (`eos_token` of
+    /// `tokens`), if any.
     ///
     /// # Errors
     /// [`DataError::Tokenizer`].

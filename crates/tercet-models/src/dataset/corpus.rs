@@ -103,12 +103,12 @@ impl TokenizedDocument {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CorpusOptions {
     /// The end-of-sequence token, from which the model learns to stop. The token is appended to
-    /// every document unless the tokenizer appends it. In a conversation, it is appended to a final
-    /// answer that the template does not end.
+    /// every document unless the tokenizer appends it. In a conversation, the token is appended to
+    /// a final answer that the template does not end.
     pub eos: Option<u32>,
-    /// Whether special tokens that a text spells are recognized, for texts that are formatted already.
-    /// Otherwise they are ordinary text. In a conversation only the template's own text spells special
-    /// tokens.
+    /// Whether special tokens that a text spells are recognized, for texts that are formatted
+    /// already. Otherwise special tokens are ordinary text. In a conversation only the template's
+    /// own text spells special tokens.
     pub parses_special: bool,
     /// Limits on the input size.
     pub limits: ReadLimits,

@@ -84,7 +84,7 @@ pub struct LabelledTexts {
 
 impl LabelledTexts {
     /// Reads a file of `{"text": ..., "label": ...}`. `names` are the labels of an existing model,
-    /// in its class order. Without them, the labels come from the file: integers in ascending
+    /// in its class order. Without `names`, the labels come from the file: integers in ascending
     /// order, strings in alphabetical order.
     ///
     /// # Errors

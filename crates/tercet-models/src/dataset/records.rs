@@ -53,7 +53,7 @@ impl RecordFormat {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatasetTask {
     /// Next-token prediction: `{"text": ...}`, or `{"messages": [{"role": ..., "content": ...},
-    /// ...]}` with optional `tools` for templates that support them. If both are present,
+    /// ...]}` with optional `tools` for templates that support them. If both fields are present,
     /// `messages` is used.
     Language,
     /// Classification: `{"text": ..., "label": ...}`, with an integer or a string as label.
@@ -157,8 +157,8 @@ impl ChatMessage {
         self.role
     }
 
-    /// The text of the message; for a message in parts, the first text. Empty if it only has tool
-    /// calls.
+    /// The text of the message; for a message in parts, the first text. The text is empty if the
+    /// message only has tool calls.
     #[must_use]
     pub fn content(&self) -> &str {
         let Some(content) = self.fields.get("content") else {

@@ -183,7 +183,7 @@ pub(super) const WITHOUT_INFLUENCE: &[&str] = &[
     "return_tensors",
 ];
 
-/// Reads the file's JSON object. If it has no processor type, `kind` is used.
+/// Reads the file's JSON object. If the object has no processor type, `kind` is used.
 pub(crate) fn read(
     json: &Map<String, Value>,
     kind: ProcessorKind,

@@ -56,8 +56,8 @@ pub struct EncoderOptions {
 }
 
 impl Default for EncoderOptions {
-    /// F32, batch size by length, the model's maximum length, an error for longer texts, the
-    /// folder's default prompt, and untruncated embeddings.
+    /// Defaults: F32, batch size by length, the model's maximum length, an error for longer texts,
+    /// the folder's default prompt, and untruncated embeddings.
     fn default() -> EncoderOptions {
         EncoderOptions {
             dtype: DType::F32,

@@ -90,8 +90,8 @@ pub struct QuantizationReport {
 ///
 /// # Errors
 /// [`SaveError`]: the folder cannot be stored as GGUF, the format is not supported for writing, or
-/// a value is out of its range. Also if the target is the model itself, or the operating system
-/// reports an error.
+/// a value is out of its range. The same error is returned if the target is the model itself, or
+/// the operating system reports an error.
 pub fn quantize_model(
     files: &ModelFiles,
     to: impl AsRef<Path>,

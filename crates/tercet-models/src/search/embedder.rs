@@ -18,8 +18,8 @@ const ENDS: usize = 2048;
 const QUERY: [&str; 1] = ["query"];
 const DOCUMENT: [&str; 3] = ["document", "passage", "corpus"];
 
-/// A digest of a model: its configuration, tokenizer and modules. For each tensor it includes the
-/// name, dtype, shape, and both ends of its bytes.
+/// A digest of a model: its configuration, tokenizer and modules. For each tensor, the digest
+/// includes the name, dtype, shape, and both ends of its bytes.
 pub(super) fn digest_of(files: &ModelFiles) -> Result<String, Error> {
     let ModelFiles::Hf(folder) = files else {
         let reason = "an index requires the folder of an encoder, not a GGUF file";
@@ -70,8 +70,8 @@ pub(super) fn digest_of(files: &ModelFiles) -> Result<String, Error> {
     Ok(hexadecimal(&digest.finalize()))
 }
 
-/// The text of a prompt. By default it is the folder's prompt of one of these names, else the
-/// folder's default prompt.
+/// The text of a prompt. By default the prompt is the folder's prompt of one of these names, else
+/// the folder's default prompt.
 fn prompt(files: &ModelFiles, asked: &EmbeddingPrompt, names: &[&str]) -> Result<String, Error> {
     if files.family()? == ModelFamily::Vision {
         if *asked != EmbeddingPrompt::Default {

@@ -126,8 +126,8 @@ impl Recognizer {
     }
 
     /// Ends the audio and transcribes it; the recognizer is then ready for new audio. `progress` is
-    /// called after each window or chunk. If it returns false, the call returns the transcript so
-    /// far.
+    /// called after each window or chunk. If `progress` returns false, the call returns the
+    /// transcript so far.
     ///
     /// # Errors
     /// [`SpeechError`] for empty audio and for options that the model does not support;

@@ -75,7 +75,7 @@ fn pieces(count: usize) -> Vec<u8> {
         varint(kind, &mut piece);
         field(1, &piece, &mut proto);
     }
-    // The trainer's algorithm is BPE.
+    // The trainer field `model_type` is 2, which stands for BPE.
     field(2, &[3 << 3, 2], &mut proto);
     proto
 }

@@ -307,8 +307,8 @@ fn ramps(graph: &GraphProto) -> Vec<Input> {
     inputs
 }
 
-/// Imports a model, with the input values that the import requests. The flag is true if it
-/// requested any.
+/// Imports a model, with the input values that the import requests. The flag is true if the import
+/// requested any values.
 fn import(path: &Path, inputs: &[Input]) -> Result<(ImportedModel, bool), OnnxError> {
     let model = OnnxModel::read(path)?;
     let tensors = inputs

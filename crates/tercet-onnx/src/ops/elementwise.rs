@@ -523,7 +523,7 @@ fn dropout_old(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
 }
 
 /// Dropout. In training mode, elements are zeroed at random and the others are scaled up; otherwise
-/// it is the identity.
+/// `Dropout` is the identity.
 fn dropout(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let seed = k.attrs.int("seed", 0)?;
     let training = k.has(2) && k.int(2)? != 0;

@@ -1,5 +1,5 @@
-//! Tests of models with rounded matmul operands (`MatmulPrecision`). The results are close to exact
-//! ones. Activations outside the F16 range switch to a wider type.
+//! Tests of models with rounded matmul operands (`MatmulPrecision`). The results are close to those
+//! without rounding. Activations outside the F16 range switch to a wider type.
 
 use std::path::{Path, PathBuf};
 

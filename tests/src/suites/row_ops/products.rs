@@ -1,6 +1,6 @@
 //! Tests of GEMV and the operators fused with it: weights stored by column, norms fused into the
-//! GEMV, and F16 data shared between a norm and the matmuls after it. Also windows of one element,
-//! attention with transposed results, and clamps after convolutions.
+//! GEMV, and F16 data shared between a norm and the matmuls after it. Further tests cover windows
+//! of one element, attention with transposed results, and clamps after convolutions.
 
 use tercet_ir::case::{CaseGraph, InputFill, OpCase};
 use tercet_ir::ops::{AttentionLayout, AttentionMask, AttentionOptions, Conv, Window};

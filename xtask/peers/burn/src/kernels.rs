@@ -1,6 +1,6 @@
 //! Times of single kernels. Each kernel runs until Burn's autotuning is done and the GPU has left
-//! its idle clock. Then it is measured in rounds of several runs; the result is the median over the
-//! rounds.
+//! its idle clock. Then the kernel is measured in rounds of several runs; the result is the median
+//! over the rounds.
 
 use std::time::{Duration, Instant};
 

@@ -6,8 +6,8 @@ use tercet::{Executable, OutputSelection};
 use super::inputs::{BatchRunRows, SlotChunk};
 use super::{BatchGenerator, ModelError, WidenedModel, no_executable, not_the_output};
 
-/// Maximum rows for which no executor rounds matmul inputs. Longer runs check their logits for
-/// overflow.
+/// Maximum rows for which no executor rounds matmul inputs. The generator checks the logits of
+/// longer runs for overflow.
 const NOT_ROUNDED: usize = 8;
 
 impl BatchGenerator {
@@ -15,8 +15,8 @@ impl BatchGenerator {
         self.exe.as_mut().ok_or_else(no_executable)
     }
 
-    /// Runs the model on these rows. If rounded matmuls overflow, it recompiles in a wider dtype
-    /// and repeats the run. The outputs are `next` and, if `logits` is set, `logits`.
+    /// Runs the model on these rows. If rounded matmuls overflow, the generator recompiles in a
+    /// wider dtype and repeats the run. The outputs are `next` and, if `logits` is set, `logits`.
     pub(super) fn run(&mut self, rows: &BatchRunRows<'_>, logits: bool) -> Result<(), ModelError> {
         self.logit_owners.clear();
         self.run_once(rows, logits)?;

@@ -96,8 +96,8 @@ pub struct BatchOptions {
     /// Adapters that apply to the projections of all sequences, all at once; none by default.
     pub adapters: Vec<ScaledAdapter>,
     /// Adapters that each sequence can select one of
-    /// ([`Sequence::adapter`](crate::Sequence::adapter)), at most 64. Cannot be combined with
-    /// `adapters`; none by default.
+    /// ([`Sequence::adapter`](crate::Sequence::adapter)), at most 64. This option cannot be
+    /// combined with `adapters`; none by default.
     pub selectable_adapters: Vec<ScaledAdapter>,
     /// Changes of the rotary positions; none by default.
     pub rope: RopeOverrides,

@@ -147,8 +147,8 @@ impl Embedder {
     }
 
     /// Embeddings of these texts, in order. Texts of similar length share a batch. `progress`
-    /// receives the number of finished texts after each batch. If it returns false, the call stops
-    /// early and the remaining embeddings are empty.
+    /// receives the number of finished texts after each batch. If `progress` returns false, the
+    /// call stops early and the remaining embeddings are empty.
     ///
     /// # Errors
     /// [`ModelError::TextTooLong`] before any text is computed; [`crate::Error`] of the tokenizer
@@ -197,8 +197,8 @@ impl Embedder {
     }
 }
 
-/// Index of the token whose state represents a text. If that is the last position of the context,
-/// the text is padded to the context length.
+/// Index of the token whose state represents a text. If this token has the last position of the
+/// context, the text is padded to the context length.
 fn place(pooling: TextPooling, row: &mut TokenizedRow, (context, pad): (usize, u32)) -> usize {
     let ids = &mut row.ids;
     match pooling {

@@ -1,6 +1,6 @@
 //! Relative position bias: a learned term of each attention score that depends on the distance of
-//! query and key. Used by T5 (Raffel et al., "Exploring the limits of transfer learning", 2020) and
-//! MPNet.
+//! query and key. T5 (Raffel et al., "Exploring the limits of transfer learning", 2020) and MPNet
+//! use such biases.
 
 use tercet::{DType, Dim, Tensor, Value};
 

@@ -117,7 +117,7 @@ pub enum DraftError {
 
 impl Draft {
     /// N-gram draft: proposes the tokens that followed the last n-gram at its previous occurrence.
-    /// Suitable for repetitive outputs such as code and summaries.
+    /// This draft is suitable for repetitive outputs such as code and summaries.
     #[must_use]
     pub fn ngrams() -> Draft {
         Draft {

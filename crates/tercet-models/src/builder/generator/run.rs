@@ -11,8 +11,8 @@ use super::{Generator, INPUTS, LogitRowSelection, fill, no_executable, not_the_o
 use crate::maybe_async::WaitMode;
 
 impl Generator {
-    /// Runs a chunk of tokens. If rounded matmuls overflow, it recompiles in a wider dtype and
-    /// repeats the run.
+    /// Runs a chunk of tokens. If rounded matmuls overflow, the generator recompiles in a wider
+    /// dtype and repeats the run.
     pub(super) async fn append(
         &mut self,
         part: &[u32],

@@ -22,9 +22,9 @@ pub(super) struct Sampler {
 }
 
 impl Generator {
-    /// Sets the sampling options from the next token on, without recompilation. If they equal the
-    /// compiled sampling, the device samples. Otherwise the logits are copied to the host for each
-    /// token and the host samples with the same random numbers.
+    /// Sets the sampling options from the next token on, without recompilation. If the options
+    /// equal the compiled sampling, the device samples. Otherwise the logits are copied to the host
+    /// for each token and the host samples with the same random numbers.
     ///
     /// # Errors
     /// [`ModelError::Unsupported`] for a value outside its range, or if the graph does not sample;

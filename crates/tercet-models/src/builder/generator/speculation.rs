@@ -122,10 +122,10 @@ impl Generator {
         }
     }
 
-    /// Appends a token and returns the next tokens, between one and `most`. Without a draft it
-    /// returns one token, as [`Generator::forward`] does. All returned tokens except the last are
-    /// already in the cache; pass the last one to the next call. Generation stops after a token in
-    /// `ends`.
+    /// Appends a token and returns the next tokens, between one and `most`. Without a draft, the
+    /// call returns one token, as [`Generator::forward`] does. All returned tokens except the last
+    /// are already in the cache; pass the last one to the next call. Generation stops after a token
+    /// in `ends`.
     ///
     /// # Errors
     /// Same errors as [`Generator::forward`], and [`ModelError::Unsupported`] if the graph does not sample; errors

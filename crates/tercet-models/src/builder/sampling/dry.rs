@@ -1,9 +1,9 @@
 //! DRY, "don't repeat yourself": penalizes tokens that would extend a repetition of an earlier part
 //! of the context.
 //!
-//! A token that follows an earlier occurrence of the last `n` tokens would repeat `n + 1` tokens. From
-//! `n = allowed_length` on its logit loses `multiplier * base^(n - allowed_length)`. Repetitions do not
-//! extend over a sequence breaker, such as a line end.
+//! A token that follows an earlier occurrence of the last `n` tokens would repeat `n + 1` tokens.
+//! From `n = allowed_length` on, the logit of this token loses `multiplier * base^(n -
+//! allowed_length)`. Repetitions do not extend over a sequence breaker, such as a line end.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ impl DryBreakers {
 
     /// Creates the breakers from texts. A token that contains a breaker text ends a repetition. So
     /// does a token that ends with the beginning of a breaker text, if tokens with the rest follow.
-    /// Only the first 40 bytes of a text count.
+    /// Only the first 40 bytes of a breaker text count.
     ///
     /// # Errors
     /// [`TokenizerError::Failed`].

@@ -55,7 +55,7 @@ pub struct DecoderTrainingOptions {
     /// recomputed.
     pub checkpoints: bool,
     /// Number of parts for computing logits and losses, so that the logits of only one part are in
-    /// memory. Backward recomputes them. Must be 1 unless batch and length are static.
+    /// memory. Backward recomputes them. The number must be 1 unless batch and length are static.
     pub loss_parts: usize,
     /// Dropout probability for the embeddings, the attention outputs and the feed-forward outputs.
     /// Use 0 for an evaluation graph.

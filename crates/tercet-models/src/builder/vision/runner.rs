@@ -63,8 +63,8 @@ impl ImageEmbedder {
     }
 
     /// Output rows of these image files, in order: features or class logits. Only the images of one
-    /// batch are in memory. `progress` receives the number of finished images. If it returns false,
-    /// the call stops early and the remaining rows are empty.
+    /// batch are in memory. `progress` receives the number of finished images. If `progress`
+    /// returns false, the call stops early and the remaining rows are empty.
     ///
     /// # Errors
     /// [`Error::Image`] of a file; [`Error::Model`] of the device.

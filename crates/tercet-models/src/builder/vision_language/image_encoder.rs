@@ -73,8 +73,8 @@ impl ImageEncoder {
     /// Cached tokens of other images are removed from the generator.
     ///
     /// `special` adds the tokenizer's special tokens. `progress` receives the number of finished
-    /// tiles and the total for all new images. If it returns false, the call stops and returns no
-    /// tokens.
+    /// tiles and the total for all new images. If `progress` returns false, the call stops and
+    /// returns no tokens.
     ///
     /// # Errors
     /// [`Error::Model`]: [`ModelError::Places`] if the numbers of placeholders and images differ,

@@ -138,8 +138,8 @@ pub enum ExpertTensors {
     /// Two tensors for all experts: gate rows followed by up rows, and the down projections.
     GateThenUp,
     /// Two tensors for all experts, `[expert, inputs, outputs]`, with gate and up columns
-    /// interleaved. In MXFP4 each is stored as a tensor of quantized values and one of scales,
-    /// `[expert, outputs, blocks]`.
+    /// interleaved. In MXFP4, each of these tensors is stored as a tensor of quantized values and
+    /// one of scales, `[expert, outputs, blocks]`.
     TransposedPairs,
 }
 

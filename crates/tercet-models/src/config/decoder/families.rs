@@ -67,7 +67,7 @@ pub(crate) struct DecoderFamilyRow {
     /// The fields that may have the activation; the first one present is used.
     pub(super) activations: &'static [&'static str],
     /// Whether the scores of the selected experts are divided by their sum, for GGUF files, which
-    /// do not store it. `None` for families without experts.
+    /// do not store this flag. `None` for families without experts.
     pub(super) normalizes_experts: Option<bool>,
     /// Whether the rotary embedding may have head sections for image axes (M-RoPE). Such sections
     /// do not change text-only inputs.
@@ -89,10 +89,10 @@ pub(crate) struct DecoderFamilyRow {
 pub(super) struct DecoderSizeKeys {
     pub(super) hidden: &'static [&'static str],
     pub(super) layers: &'static [&'static str],
-    /// Empty if no layer has attention.
+    /// The list is empty if no layer has attention.
     pub(super) heads: &'static [&'static str],
-    /// Empty if no layer has a feed-forward network. If the field is absent and `ffn_is_derived` is
-    /// set, the width is four times `hidden`.
+    /// The list is empty if no layer has a feed-forward network. If the field is absent and
+    /// `ffn_is_derived` is set, the width is four times `hidden`.
     pub(super) ffn: &'static [&'static str],
     pub(super) ffn_is_derived: bool,
     pub(super) context: &'static [&'static str],

@@ -230,8 +230,8 @@ pub struct LayerSpec {
     pub feed_forward: bool,
     /// Sliding attention window: the number of keys a query attends to, including its own position;
     /// `None` for all previous positions. In a bidirectional model
-    /// ([`DecoderSpec::bidirectional`](crate::DecoderSpec::bidirectional)) it counts positions in
-    /// each direction.
+    /// ([`DecoderSpec::bidirectional`](crate::DecoderSpec::bidirectional)) the window counts
+    /// positions in each direction.
     pub window: Option<usize>,
     /// Index into the model's [`DecoderSpec::ropes`](crate::DecoderSpec::ropes) for queries and
     /// keys; `None` applies no rotary embedding.

@@ -92,7 +92,8 @@ impl RopeSpec {
     }
 
     /// The `dims / 2` frequencies in radians per position, and the factor of cosines and sines, for
-    /// a model built for `context` positions. Computed in F32, as in the reference implementations.
+    /// a model built for `context` positions. All values are computed in F32, as in the reference
+    /// implementations.
     pub fn frequencies(&self, dims: usize, context: usize) -> (Vec<f32>, f32) {
         let plain = (0..dims / 2).map(|i| {
             let exponent = (2 * i) as f32 / dims as f32;

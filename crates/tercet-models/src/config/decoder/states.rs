@@ -76,8 +76,8 @@ pub struct DeltaRows {
     /// all queries come first, then all keys, then all values, and the gates have a separate
     /// projection.
     pub fused: bool,
-    /// Whether strengths and decays form one projection. For each key head, it has the strengths of
-    /// its value heads, then their decays.
+    /// Whether strengths and decays form one projection. For each key head, this projection has the
+    /// strengths of its value heads, then their decays.
     pub rates_fused: bool,
     /// Whether the value heads of a key head are strided by the number of key heads; otherwise they
     /// are consecutive.

@@ -186,7 +186,7 @@ impl TemplateParser {
     }
 
     /// Parses statements up to a tag that begins with one of `ends`, and returns that tag's name.
-    /// If `ends` is empty, it parses to the end of the template.
+    /// If `ends` is empty, the parser reads to the end of the template.
     fn body(
         &mut self,
         ends: &[&'static str],

@@ -178,8 +178,8 @@ fn default_of(
     })
 }
 
-/// Maps keys to values of any type. In the first version: strings to their list indices, or the
-/// reverse.
+/// Maps keys to values of any type. Version 1 of the operator maps strings to their list indices,
+/// or the reverse.
 pub(super) fn label(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, narrow) = k.carried(0)?;
     let (keys, values) = match k.attrs.strings_opt("classes_strings")? {

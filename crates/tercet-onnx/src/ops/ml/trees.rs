@@ -383,7 +383,7 @@ fn targets(k: &ImportNode<'_, '_>) -> Result<usize, NodeErrorKind> {
 }
 
 /// Classifies. With two classes the weights may be those of the second only, stored as target 0. If
-/// none is negative, they are probabilities.
+/// no weight is negative, the weights are probabilities.
 pub(super) fn classifier(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let ensemble = read(k, "class")?;
     let classes = ClassLabels::read(k, "classlabels_int64s")?;

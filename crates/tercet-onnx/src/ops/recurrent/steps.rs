@@ -81,7 +81,7 @@ impl GateActivation {
         Ok(all.chunks(count).map(<[GateActivation]>::to_vec).collect())
     }
 
-    /// Whether these are the named functions.
+    /// Whether the activation functions are those with these names.
     pub(super) fn are(list: &[GateActivation], names: &[&str]) -> bool {
         let same = |(own, name): (&GateActivation, &&str)| own.name.eq_ignore_ascii_case(name);
         list.len() == names.len() && list.iter().zip(names).all(same)
