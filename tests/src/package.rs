@@ -47,7 +47,8 @@ fn files_below(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Unpacks the files appended to `program` into `folder`; false if there are none.
+/// Unpacks the files appended to `program` into `folder`; returns false if there are no appended
+/// files.
 ///
 /// # Errors
 /// The archive is damaged, or a file cannot be written.

@@ -238,7 +238,7 @@ fn download(
 }
 
 /// Moves a complete folder to its final name. If another process has installed a complete folder
-/// first, that one is used.
+/// first, that folder is used.
 fn install(from: &Path, to: &Path, files: &[(&str, &'static str)]) -> Result<(), XtaskError> {
     remove_dir(to)?;
     match fs::rename(from, to) {

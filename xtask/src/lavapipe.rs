@@ -4,7 +4,7 @@
 //! lacks. The validation layers of Debian unstable and `spirv-val` support cooperative matrices
 //! too. apt resolves the packages with all their libraries, including libc, against an empty
 //! package database in the folder. The packages are unpacked and not installed, so the command
-//! needs no root and does not change the system. The mirror is the one in the system's apt
+//! needs no root and does not change the system. The mirror comes from the system's apt
 //! configuration.
 //!
 //! Programs run in the folder through its dynamic loader ([`LavapipeRoot::program`]). Test binaries

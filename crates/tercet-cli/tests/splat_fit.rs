@@ -174,7 +174,7 @@ fn pictures_and_points_come_from_files() {
         [&json!(3), &json!(8), &json!(6), &json!(2)]
     );
     assert!(v["psnr_after"].as_f64() > v["psnr_before"].as_f64(), "{v}");
-    // These cameras have parallel view directions.
+    // The cameras of this case have parallel view directions.
     bad(&base, 1, &["--center and --box"]);
     json(
         &[

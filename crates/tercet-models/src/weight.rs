@@ -1,7 +1,7 @@
 //! Conversion of file tensors to IR tensors that share the mapped bytes.
 //!
 //! Data that is aligned for its dtype is not copied, and the tensor keeps the mapping alive. GGUF
-//! guarantees the alignment, and safetensors files usually have it. Unaligned data is copied once.
+//! guarantees this alignment, and safetensors files usually have it. Unaligned data is copied once.
 //! Files are little-endian, as are all machines that Tercet supports.
 
 mod small_blocks;

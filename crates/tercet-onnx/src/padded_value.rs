@@ -315,7 +315,7 @@ impl PaddedNodePlan {
                 let forward = !attrs.flag("reverse", false)?;
                 at.is_some_and(|at| forward || axis(at, rank).is_ok_and(|at| at != own))
             }
-            // The padded operand is the one of indices.
+            // The padded operand is the operand with the indices.
             _ => self.at == 1 || own != axis(attrs.int("axis", 0)?, rank)?,
         })
     }

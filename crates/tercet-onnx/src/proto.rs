@@ -199,7 +199,7 @@ pub struct AttributeProto {
     /// The `AttributeType`, which selects the field with the value.
     #[prost(int32, optional, tag = "20")]
     pub r#type: Option<i32>,
-    /// In functions: the attribute of the call whose value this one takes.
+    /// In functions: the name of the call's attribute that provides the value of this attribute.
     #[prost(string, optional, tag = "21")]
     pub ref_attr_name: Option<String>,
     /// A sparse tensor value.

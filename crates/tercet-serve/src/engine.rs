@@ -18,7 +18,7 @@ use crate::pool::{PoolStatus, QueueFull};
 use crate::running::RunningRequests;
 
 /// Sends the events of one completion. A request can have several completions; `index` identifies
-/// this one.
+/// the completion.
 #[derive(Clone)]
 pub(crate) struct ResponseSender {
     pub(crate) index: usize,

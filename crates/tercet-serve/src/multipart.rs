@@ -21,7 +21,7 @@ pub(crate) struct MultipartForm {
 }
 
 impl MultipartForm {
-    /// Reads the form of a request. Its file is the part `file`.
+    /// Reads the form of a request. The file of the form is the part `file`.
     ///
     /// # Errors
     /// - 403 for requests from web pages of another origin: browsers allow them to send forms.

@@ -320,7 +320,7 @@ impl Device {
         }
     }
 
-    /// A device for another backend, with the memory limit of this one.
+    /// A device for another backend, with the memory limit of this device.
     pub(crate) fn with_backend(&self, backend: impl Backend + 'static) -> Device {
         Device {
             backend: Arc::new(backend),

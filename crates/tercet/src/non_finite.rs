@@ -91,7 +91,7 @@ impl Backend for FiniteCheckBackend {
         self.0.name()
     }
 
-    /// None, because all nodes run without passes.
+    /// Returns no dtypes, because all nodes run without passes.
     fn fast_matmul_dtypes(&self) -> Vec<DType> {
         Vec::new()
     }

@@ -184,7 +184,7 @@ EIGHT = BNB | {"load_in_4bit": False, "load_in_8bit": True, "bnb_4bit_quant_type
 MODELS = {
     "ordered-b": (LLAMA, ordered, {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False, "desc_act": True}),
     "nf4-b": (QWEN2, nf4, FOUR | {"bnb_4bit_compute_dtype": "bfloat16"}),
-    # GPT-2 folders store matrices transposed; this one is transposed back before quantization.
+    # GPT-2 folders store matrices transposed; the matrices of this model are transposed back before quantization.
     "turned-b": (GPT2, llm_int8, EIGHT),
     "gptq-a": (LLAMA, gptq, {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False, "desc_act": False}),
     "gptq-b": (QWEN2, lambda w: gptq(w, 8, 128), {"quant_method": "gptq", "bits": 8, "group_size": 128, "sym": False, "desc_act": False}),

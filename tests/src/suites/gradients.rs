@@ -73,8 +73,8 @@ const ONE_KEY: &str = "gradients of queries with one visible key contain only ro
 const CHAIN: &str =
     "a long chain of rounded values, some of which an executor may keep in a wider type";
 
-/// Name prefix of operators with a lower required accuracy. Their gradients depend on pixel
-/// coordinates, and have rounding errors of the magnitude of these.
+/// Name prefix of operators with a lower required accuracy. The gradients of these operators depend
+/// on pixel coordinates, and have rounding errors of the magnitude of these.
 const SEEN: &str = "gaussian_splat";
 
 /// The number of F32 cases per operator that always run. The other cases have the suffix `/more`,

@@ -96,8 +96,8 @@ def runs(own):
             try:
                 found.append((given, own.run(None, given)))
             except Exception:
-                # The model does not accept this size. If it accepted none of the first four sizes, do not try the
-                # others.
+                # The model does not accept this size. If the model accepted none of the first four sizes, do not try
+                # the others.
                 if not found and at >= 3:
                     break
         if len(found) > len(best):

@@ -155,7 +155,7 @@ fn what_is_computed_again_has_the_same_bits() {
     }
 }
 
-/// These sizes exceed any address space, so nothing is allocated. Smaller sizes:
+/// The requested sizes exceed any address space, so nothing is allocated. Smaller sizes:
 /// `commands/finetune/memory.rs`.
 #[test]
 fn batches_that_no_machine_holds_are_refused() {

@@ -1,4 +1,4 @@
-//! Tests of the commands by their output. They are one test program, because each program takes
+//! Tests of the commands by their output. The tests are one program, because each program takes
 //! seconds to link.
 #![allow(
     clippy::unwrap_used,

@@ -119,7 +119,7 @@ pub(crate) fn json(args: &[&str]) -> Value {
     serde_json::from_str(&good(args).out).unwrap()
 }
 
-/// Runs a command that must fail with `code`. Its message must contain each of `parts`, and
+/// Runs a command that must fail with `code`. The error message must contain each of `parts`, and
 /// standard output must be empty.
 #[track_caller]
 pub(crate) fn bad(args: &[&str], code: i32, parts: &[&str]) {

@@ -161,8 +161,8 @@ pub struct EncoderLayer {
     pub window: Option<usize>,
     /// Index into the model's [`EncoderSpec::ropes`] for queries and keys.
     pub rope: Option<usize>,
-    /// Whether the layer has a norm before attention. The first layer has none if an embedding norm
-    /// precedes it.
+    /// Whether the layer has a norm before attention. The first layer lacks this norm if an
+    /// embedding norm precedes it.
     pub attention_norm: bool,
 }
 

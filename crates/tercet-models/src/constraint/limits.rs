@@ -2,9 +2,9 @@
 //!
 //! The grammar compiler limits the number of its steps, but not the work of one step. The
 //! derivative of an intersection of regular expressions can have as many branches as the product of
-//! their sizes. The compiler also recurses over the parts of a grammar. These checks bound the
-//! products and the recursion, so that no request blocks a thread, overflows its stack or exhausts
-//! memory.
+//! their sizes. The compiler also recurses over the parts of a grammar. The checks of this module
+//! bound the products and the recursion, so that no request blocks a thread, overflows its stack or
+//! exhausts memory.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -120,10 +120,11 @@ pub struct ChatTemplate {
 impl ChatTemplate {
     /// Loads the chat template of a model.
     ///
-    /// A folder has it in `chat_template.jinja`, in `chat_template.json`, or in `chat_template` of
-    /// `tokenizer_config.json`. From a list of templates, `default` is used, else the first; with
-    /// tools, `tool_use`. A GGUF file has it in `tokenizer.chat_template`. A model without a
-    /// template gets ChatML, which [`Self::warning`] reports.
+    /// A folder has the template in `chat_template.jinja`, in `chat_template.json`, or in
+    /// `chat_template` of `tokenizer_config.json`. From a list of templates, `default` is used,
+    /// else the first; with tools, `tool_use`. A GGUF file has the template in
+    /// `tokenizer.chat_template`. A model without a template gets ChatML, which [`Self::warning`]
+    /// reports.
     ///
     /// # Errors
     /// [`crate::Error`]: the files cannot be read. [`crate::Error::Data`]: the template is invalid.

@@ -182,7 +182,7 @@ impl LabelledTexts {
     }
 
     /// Splits off a held-out set, like [`Corpus::split`](super::Corpus::split); equal texts stay
-    /// together. Both sets have all label names.
+    /// together. The training set and the held-out set both have all label names.
     ///
     /// # Errors
     /// [`DataError::BadShare`]; [`DataError::TooFewToSplit`] unless two texts differ.

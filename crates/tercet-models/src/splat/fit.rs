@@ -422,7 +422,8 @@ pub fn relocate(scene: &mut SplatScene, numbers: &mut SplatFitRng) -> Vec<usize>
         let from = ends
             .partition_point(|end| *end <= chance)
             .min(ends.len() - 1);
-        // Each gets the opacity 1 - (1 - o)^(1/2), so that both together have opacity o.
+        // The moved and the target Gaussian get the opacity 1 - (1 - o)^(1/2), so that both
+        // together have opacity o.
         let own = sigmoid(scene.opacities[from]);
         let half = (1.0 - (1.0 - own).max(0.0).sqrt()).clamp(MIN_OPACITY, 0.99);
         let logit = (half / (1.0 - half)).ln();

@@ -9,8 +9,8 @@ use tokenizers::{AddedToken, Tokenizer as Inner};
 use super::sentencepiece::SentencePieceKind;
 use super::{Tokenizer, TokenizerEngine};
 
-/// Names of end tokens that are never tokens of ordinary text. These tokens end a text even if the
-/// vocabulary marks them as user-defined instead of special.
+/// Names of end tokens that are never tokens of ordinary text. A token with such a name ends a text
+/// even if the vocabulary marks them as user-defined instead of special.
 const UNMISTAKABLE: [&str; 24] = [
     "<|endoftext|>",
     "<|end_of_text|>",

@@ -301,7 +301,7 @@ impl PreTokenizer {
         self.nfc.then_some(NormalizerWrapper::NFC(NFC))
     }
 
-    /// The splits, followed by the byte-level spelling.
+    /// The pre-tokenizer that splits by the patterns and then spells the bytes of each word.
     pub(super) fn build(&self) -> Result<Sequence, TokenizerError> {
         let mut steps = Vec::with_capacity(self.splits.len() + 1);
         for pattern in self.splits {

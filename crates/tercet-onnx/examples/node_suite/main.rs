@@ -1,11 +1,11 @@
 //! Runs ONNX's own test cases (`onnx/backend/test/data`) on an executor: `node_suite EXECUTOR
 //! FILTER VERSION=FOLDER...`.
 //!
-//! The folders are those of several versions of ONNX. A case is run once if versions have it with
-//! the same bytes. Prints a line per case with tab-separated columns: outcome, set and case with
-//! `@VERSION`, operator, reason. `cargo xtask onnx` turns the lines into a table. If the import error requests the value of an
-//! input that decides shapes, the case is imported again with that value, and its outcome is
-//! `given`.
+//! The folders are those of several versions of ONNX. A case that several versions have with the
+//! same bytes is run once. Prints a line per case with tab-separated columns: outcome, set and case
+//! with `@VERSION`, operator, reason. `cargo xtask onnx` turns the lines into a table. If the
+//! import error requests the value of an input that decides shapes, the case is imported again with
+//! that value, and its outcome is `given`.
 
 mod compare;
 mod run;

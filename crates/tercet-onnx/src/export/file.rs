@@ -21,7 +21,7 @@ const MIN_EXTERNAL_BYTES: usize = 1024;
 const ALIGNMENT: usize = 4096;
 
 /// Writes a model to a file. The tensors of a model above 1 GiB are written to `FILE.data` next to
-/// the file. Both files must stay together.
+/// the file. The model file and the data file must stay together.
 ///
 /// # Errors
 /// [`ExportError::Write`].

@@ -23,7 +23,8 @@ use crate::val::ImportedValue;
 pub(crate) const TABLE: &[OpsetEntry] =
     &[op("LSTM", 7, lstm), op("GRU", 7, gru), op("RNN", 7, rnn)];
 
-/// A gate before its activation that makes a sigmoid exactly 0 (negative) or 1. F16 represents it.
+/// A pre-activation value of a gate for which the sigmoid is exactly 1, and exactly 0 for the
+/// negative value. F16 represents it.
 const SATURATED: f64 = 30_000.0;
 
 /// The operands of a layer, for all directions.

@@ -63,7 +63,7 @@ fn a_grammar_constrains_a_text() {
         );
         assert!(text.starts_with('<') && text.ends_with('>'), "{text}");
     }
-    // An empty grammar is none.
+    // An empty text means that there is no grammar.
     let plain = server.post("/v1/completions", &ask(json!({"grammar": ""})));
     let same = server.post("/v1/completions", &ask(json!({})));
     assert_eq!(plain.json()["choices"], same.json()["choices"]);

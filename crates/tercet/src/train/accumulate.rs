@@ -68,8 +68,8 @@ struct ScanArgument {
     ty: Type,
 }
 
-/// Builds a graph that sums the gradients of `microbatches` microbatches. Its inputs get a leading
-/// axis of microbatches.
+/// Builds a graph that sums the gradients of `microbatches` microbatches. The inputs of this graph
+/// get a leading axis of microbatches.
 ///
 /// # Errors
 /// - [`StepError::Random`] if the random numbers of a node cannot differ between microbatches.

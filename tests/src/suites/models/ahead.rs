@@ -32,8 +32,8 @@ pub(super) fn ahead(share: Coverage, device: &Device) -> CheckResult {
                     has_logits.push(generator.logits().is_ok());
                 }
                 next = match at {
-                    // These steps interrupt the runs ahead: another token than the chosen one,
-                    // several tokens, a truncation, another seed, and a reset.
+                    // The following steps interrupt the runs ahead: another token than the chosen
+                    // one, several tokens, a truncation, another seed, and a reset.
                     7 => generator.forward(&[chosen + 1])?.next,
                     13 => generator.forward(&[chosen, 5, 6])?.next,
                     19 => {

@@ -157,7 +157,7 @@ impl Special {
         }
     }
 
-    /// Whether both are the same value: the sign of zero counts, the bits of NaN do not.
+    /// Whether two numbers are the same value: the sign of zero counts, the bits of NaN do not.
     pub(super) fn is_same(self, other: Special) -> bool {
         match (self, other) {
             (Special::F(a), Special::F(b)) => {

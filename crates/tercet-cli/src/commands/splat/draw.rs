@@ -85,7 +85,7 @@ pub(super) fn colour(text: &str) -> Result<[f64; 3], String> {
     }
 }
 
-/// Parses a number of frames. It has a maximum, because the time of each frame is stored.
+/// Parses a number of frames. The number has a maximum, because the time of each frame is stored.
 fn frames(text: &str) -> Result<usize, String> {
     const MAX_FRAMES: usize = 1 << 20;
     positive(text)

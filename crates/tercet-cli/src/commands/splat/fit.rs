@@ -400,8 +400,8 @@ fn begin(
     ))
 }
 
-/// Maximum distance of a coordinate from the mean. It is the size of the scene if the cameras do
-/// not determine one.
+/// Maximum distance of a coordinate from the mean. The distance is the size of the scene if the
+/// cameras do not determine it.
 fn reach(scene: &SplatScene) -> f64 {
     let count = scene.len().max(1) as f64;
     let reach = (0..3).map(|axis| {

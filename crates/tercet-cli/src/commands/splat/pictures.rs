@@ -23,7 +23,7 @@ pub(super) struct PosedImage {
     pub(super) image: Tensor,
 }
 
-/// All training images. They have the same size.
+/// All training images. All images have the same size.
 pub(super) struct PosedImageSet {
     pub(super) images: Vec<PosedImage>,
     /// Width and height in pixels.

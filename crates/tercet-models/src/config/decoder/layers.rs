@@ -2,7 +2,7 @@
 
 /// The pairs of head elements that rotary embedding rotates together.
 ///
-/// Both layouts describe the same model if the rows of the Q and K weights are permuted
+/// Both rotary layouts describe the same model if the rows of the Q and K weights are permuted
 /// accordingly. GGUF files of the llama architecture store these rows permuted.
 ///
 /// ```

@@ -50,8 +50,8 @@ pub(super) fn weight_of(name: &str) -> Option<String> {
     matches!(end, "SCB" | "weight_format").then(|| format!("{base}.weight"))
 }
 
-/// The tensor `weight` of quantized values; `find` looks up the end of a name. Unquantized weights
-/// are floats without other tensors.
+/// The tensor `weight` of quantized values; `find` looks up a tensor by the end of its name.
+/// Unquantized weights are floats without other tensors.
 pub(super) fn codes<'a>(
     find: impl Fn(&str) -> Option<SafeTensorRef<'a>>,
 ) -> Option<SafeTensorRef<'a>> {
