@@ -284,8 +284,8 @@ impl<'t> IncrementalDetokenizer<'t> {
         Ok((text, stopped))
     }
 
-    /// Whether the last tokens repeat a few special tokens, which have no text. The text is then over,
-    /// although the model does not end it.
+    /// Whether the last tokens repeat a few special tokens, which have no text. The text then
+    /// counts as finished, although the model generated no end token.
     #[must_use]
     pub fn is_looping(&self) -> bool {
         let run = &self.special_run;

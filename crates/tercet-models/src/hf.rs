@@ -303,7 +303,7 @@ impl HfFolder {
             let spec = self.decoder_spec()?;
             bos = spec.bos;
         }
-        // Without this file, transformers adds no BOS token either.
+        // Without a `tokenizer_config.json`, transformers adds no BOS token either.
         let tokenizer_config = read_optional_json(&self.dir.join("tokenizer_config.json"))?;
         let wanted = match &tokenizer_config {
             Some(json) => ConfigFields::new(json, "")

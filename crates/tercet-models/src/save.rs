@@ -76,8 +76,8 @@ impl SaveError {
     }
 }
 
-/// Writes to a temporary file in the same folder and renames it when it is complete. Until then the
-/// previous file stays.
+/// Writes to a temporary file in the same folder and renames it when it is complete. Until the
+/// rename, the previous file stays.
 pub(crate) fn replace_file(
     path: &Path,
     write: impl FnOnce(&mut dyn Write) -> Result<(), SaveError>,

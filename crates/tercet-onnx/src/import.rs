@@ -466,7 +466,7 @@ pub(crate) fn input_type(
     };
     for dim in &mut dims {
         // If only some symbols of an expression are fixed, it stays symbolic. The provided inputs
-        // determine those symbols.
+        // determine the remaining symbols.
         if let Ok(n) = dim.eval(&options.fixed) {
             *dim = Dim::Known(n);
         }

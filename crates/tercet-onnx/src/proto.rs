@@ -26,7 +26,7 @@ pub struct ModelProto {
     /// The tool that created the file.
     #[prost(string, optional, tag = "2")]
     pub producer_name: Option<String>,
-    /// The version of that tool.
+    /// The version of the tool that created the file.
     #[prost(string, optional, tag = "3")]
     pub producer_version: Option<String>,
     /// The main graph.

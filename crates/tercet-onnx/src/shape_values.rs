@@ -125,7 +125,7 @@ fn binary(op: &str, a: &ShapeElem, b: &ShapeElem) -> Option<ShapeElem> {
             _ => return None,
         }));
     }
-    // Neutral elements keep data-dependent sizes.
+    // Adding 0 to a data-dependent size or multiplying it by 1 does not change it.
     match (op, a, b) {
         ("Add", ShapeElem::Data(_), ShapeElem::Int(0))
         | ("Sub", ShapeElem::Data(_), ShapeElem::Int(0))

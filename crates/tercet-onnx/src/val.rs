@@ -22,7 +22,7 @@ pub(crate) enum ImportedValue {
     Narrow(Narrow, Rc<ImportedValue>),
     /// A graph value with an axis whose valid size depends on data.
     Bounded(Rc<PaddedValue>),
-    /// A matrix with a map per row, whose keys name the columns. Such a value occurs only as a
+    /// A matrix with a map per row, whose keys name the columns. This variant occurs only as a
     /// model output.
     Maps(Rc<SampleMaps>),
     /// A list of values, known at import time.

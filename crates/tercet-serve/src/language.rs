@@ -59,8 +59,8 @@ pub struct ModelConfig {
     /// Named adapters of a language model. A request selects one as `model:NAME`, or none. Adapters
     /// stay separate from the model's weights.
     pub adapters: Vec<(String, ScaledAdapter)>,
-    /// Draft for speculative decoding of language models. A draft requires one slot and no
-    /// adapters.
+    /// Draft model for speculative decoding of language models. Speculative decoding requires one
+    /// slot and no adapters.
     pub draft: Option<SpeculativeOptions>,
 }
 
@@ -366,7 +366,7 @@ struct ConstraintFactory {
     tokenizer: Arc<Tokenizer>,
     eos: Vec<u32>,
     vocab: usize,
-    /// Created when a request first uses a constraint.
+    /// The compiler is created when a request first uses a constraint.
     grammars: OnceLock<Result<GrammarCompiler, ConstraintError>>,
     compile_lock: tokio::sync::Mutex<()>,
 }

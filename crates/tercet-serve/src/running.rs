@@ -230,7 +230,8 @@ impl RunningRequest<'_> {
     }
 }
 
-/// The response for a failed sequence. A grammar that allows no further token is the request's.
+/// The response for a failed sequence. If the grammar allows no further token, the error is that of
+/// an invalid request.
 fn failure(e: &tercet_models::ModelError) -> ApiError {
     match e {
         tercet_models::ModelError::Constraint(e) => ApiError::bad_request(e.to_string()),

@@ -181,7 +181,7 @@ fn way() -> Result<(Tensor, Vec<Tensor>), BoxError> {
 }
 
 /// Calls `f` on each executor with the compiled random walk and the results of sequential runs. The
-/// parameter of the walk is set.
+/// executable already has the parameter of the walk.
 fn on_each_walk(
     f: impl Fn(&mut dyn Executable, &[ChainOutputs]) -> Result<(), BoxError>,
 ) -> Result<(), BoxError> {

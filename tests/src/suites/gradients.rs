@@ -74,7 +74,7 @@ const CHAIN: &str =
     "a long chain of rounded values, some of which an executor may keep in a wider type";
 
 /// Name prefix of operators with a lower required accuracy. The gradients of these operators depend
-/// on pixel coordinates, and have rounding errors of the magnitude of these.
+/// on pixel coordinates, and have rounding errors of the magnitude of these coordinates.
 const SEEN: &str = "gaussian_splat";
 
 /// The number of F32 cases per operator that always run. The other cases have the suffix `/more`,

@@ -158,7 +158,7 @@ pub(super) fn tests() -> Vec<SuiteTest> {
         let file = file.clone();
         executors().iter().map(move |executor| {
             let file = file.clone();
-            // A software driver takes several seconds to compile the kernels of the others.
+            // A software driver takes several seconds to compile the kernels of any other curve.
             let variant = if curve.name == "gru" { "" } else { "/more" };
             let name = format!("curves/{}", curve.name);
             SuiteTest::variant_on(executor, name, variant, move |device| {

@@ -323,8 +323,8 @@ fn copies_of_views() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Tests sums and matmuls with subnormal, infinite, NaN or zero operands or results. The sizes
-/// cover complete vectors, and rows and columns that are read once per vector.
+/// Tests sums and matmuls with subnormal, infinite, NaN or zero operands or results. One case has
+/// rows of complete vectors, and one case has short rows of odd length.
 fn sums_and_products_of_any_magnitude() {
     let mut wrong = Vec::new();
     let ranges = [(-1e-38, 1e-38), (-1e-19, 1e-19), (-1e38, 1e38), (-2.0, 2.0)];

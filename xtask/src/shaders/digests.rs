@@ -14,9 +14,9 @@ use super::folder::ShaderFolder;
 use crate::error::{self, XtaskError};
 use crate::{fetch, process};
 
-/// The source code that sets the options.
+/// The source code that sets the options of the shader compiler.
 const OPTIONS_SOURCE: &str = include_str!("compile.rs");
-/// Text that marks a line of that code as setting an option.
+/// A line of this source code that contains one of these texts sets an option.
 const OPTION_MARKS: [&str; 3] = [".set_", "SpirvVersion::V", "const NEWER"];
 const COMPILER: &str = "shaderc-sys";
 

@@ -218,8 +218,8 @@ pub(crate) fn scaled_adapter(
     Ok(ScaledAdapter::new(adapter).scaled(scale))
 }
 
-/// Summary line of a generation. If tokens were sampled, it contains the seed, so that the output
-/// can be reproduced.
+/// Summary line of a generation. If tokens were sampled, the line contains the seed, so that the
+/// output can be reproduced.
 fn summary(report: &GenerateReport<'_>, drawn: bool) -> String {
     let GenerateReport {
         prefill,

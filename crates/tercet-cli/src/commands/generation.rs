@@ -259,7 +259,7 @@ impl ModelArgs {
         self.load_for(None, options)
     }
 
-    /// Like [`Self::load_with`], for a prompt if it is known.
+    /// Like [`Self::load_with`]. The length of a known prompt selects the divisors of LongRoPE.
     fn load_for(
         &self,
         prompt: Option<&str>,

@@ -46,7 +46,8 @@ struct InspectOnnxReport {
     functions: Vec<String>,
     initializers: usize,
     parameters: u64,
-    /// Inputs whose values determine shapes. The model is imported again for each of their values.
+    /// Inputs whose values determine shapes. The model is imported again for each value of these
+    /// inputs.
     deciding: Vec<String>,
     /// Shapes that cannot be expressed with symbols, one line each. The model is imported again for
     /// each size of its inputs.

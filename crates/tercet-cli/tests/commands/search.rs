@@ -384,7 +384,7 @@ fn a_failure_leaves_no_index_and_an_index_without_vectors_is_refused() {
     bad(&folder.indexing(), 1, &["to index"]);
     assert!(!std::path::Path::new(&index).exists());
 
-    // An index of nothing, as a failed run of an older version left it.
+    // An index without passages. Older versions wrote such an index in a failed run.
     folder.scratch.file("texts/a.txt", "a cat sleeps");
     folder.index_with(&[]);
     let bytes = std::fs::read(&index).unwrap();

@@ -246,7 +246,8 @@ impl Generator {
         self.context
     }
 
-    /// Restarts the random number generator with this seed. Takes effect at the next token.
+    /// Restarts the random number generator with this seed. The new state takes effect at the next
+    /// token.
     pub fn set_seed(&mut self, seed: u64) {
         self.drop_ahead();
         if let Some(exe) = &mut self.exe {
@@ -258,7 +259,7 @@ impl Generator {
         }
     }
 
-    /// Sets the state of the random number generator. Takes effect at the next token.
+    /// Sets the state of the random number generator. The new state takes effect at the next token.
     pub(super) fn set_random(&mut self, random: RngState) {
         self.drop_ahead();
         if let Some(exe) = &mut self.exe {

@@ -61,7 +61,7 @@ pub(crate) enum Packing {
 /// The columns that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ColumnGroup {
-    /// A fixed number, at least 1.
+    /// A fixed number of columns per scale, at least 1.
     Columns(usize),
     /// All columns of a row.
     Row,
@@ -155,7 +155,7 @@ impl HfWeights {
     /// The factor of all elements of this weight, if the folder stores one in a separate tensor.
     ///
     /// # Errors
-    /// A message if the factor is not a number other than 0.
+    /// Returns a message if the global scale is 0 or if its reciprocal is not finite.
     pub(crate) fn packed_factor(&self, name: &str) -> Result<Option<f32>, String> {
         let is_nvfp4 = self.packing == Some(Packing::Nvfp4);
         match matrix::PackedMatrixTensors::find(self, name).filter(|_| is_nvfp4) {

@@ -106,7 +106,7 @@ impl BpeClass {
     }
 }
 
-/// Whether a folder has the two files.
+/// Whether a folder has both the vocabulary and the merges.
 pub(super) fn is_in(dir: &Path) -> bool {
     dir.join(VOCAB).exists() && dir.join(MERGES).exists()
 }

@@ -259,8 +259,8 @@ fn split(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
 /// bounds.
 const END: i64 = 1_000_000_000;
 
-/// A slice bound as an integer; a symbolic bound becomes a distance from the end. `None` if that is
-/// not possible.
+/// A slice bound as an integer; a symbolic bound becomes a distance from the end. Returns `None` if
+/// the bound has neither form.
 fn bound(num: &ShapeElem, size: &Dim) -> Option<i64> {
     let dim = match num {
         ShapeElem::Int(n) if *n >= END && size.known().is_none() => return Some(i64::MAX),

@@ -49,7 +49,7 @@ impl CompletionParams {
         mut fields: JsonFields,
         form: CompletionKind,
     ) -> Result<CompletionParams, ApiError> {
-        // -1 is the whole context, not the default of completions.
+        // `max_tokens` of -1 permits the whole context, not only the default of completions.
         let mut is_unlimited = false;
         let mut max_tokens = None;
         for name in ["max_completion_tokens", "n_predict", "max_tokens"] {

@@ -112,7 +112,7 @@ impl LearningRateSchedule {
                 None => 0.0,
             },
         };
-        // This form is exact at both ends.
+        // This form of the interpolation is exact at both ends.
         self.peak * (1.0 - fallen) + self.end * fallen
     }
 }

@@ -114,7 +114,7 @@ fn reductions_join_those_of_parts() {
 }
 
 /// Tests reductions of a value whose elements of one index of the first axis exceed the limit. A
-/// reduction is correct, or is rejected if it must bind all of these elements.
+/// reduction that must bind all of these elements may be rejected; all others must be correct.
 fn reductions_of_large_indices_are_right_or_refused() {
     on_gpus(|_, low| {
         let sizes = [2, ROWS, 128];

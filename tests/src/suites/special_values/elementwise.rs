@@ -26,8 +26,9 @@ pub(super) const KINDS: &[OpKind] = &[
 /// Runs per test. Each run has other operand values, so that small sizes are tested with many
 /// values too.
 const RUNS: usize = 48;
-/// Step between the elements of two positions. The step shares no factor with the numbers of
-/// special values, so all values occur.
+/// Distance, in the list of all operand combinations, between the combinations of adjacent
+/// elements. The distance shares no factor with the numbers of special values, so all combinations
+/// occur.
 const STEP: usize = 7919;
 
 /// Maximum number of runs with one element each.

@@ -86,8 +86,8 @@ pub(crate) struct SlotRows {
     pub(crate) kv_lens: Value,
     /// Slots of the new tokens, `[d]`.
     pub(crate) slot_of_row: Value,
-    /// Rows of a prefill chunk, `[s]`. The next fields are the start indices of its slot, `[4]`,
-    /// and the filled positions after this run, as a scalar and as a symbolic axis.
+    /// Rows of a prefill chunk, `[s]`. The next fields are the start indices of the chunk's slot,
+    /// `[4]`, and the filled positions after this run, as a scalar and as a symbolic axis.
     pub(crate) prompt_rows: Value,
     pub(crate) prompt_start: Value,
     pub(crate) prompt_len: Value,

@@ -29,7 +29,7 @@ impl VisionSpec {
     /// Rejects a folder with a tensor that a model of this specification does not have.
     ///
     /// # Errors
-    /// [`ConfigError::UnknownTensors`] names the first few.
+    /// [`ConfigError::UnknownTensors`] names the first few unknown tensors.
     pub(crate) fn reject_unknown_tensors(&self, weights: &HfWeights) -> Result<(), ConfigError> {
         let all = Weights::Hf(weights.clone());
         let mut known = HashSet::new();

@@ -108,7 +108,7 @@ impl TemplateEvaluator<'_> {
         }
     }
 
-    /// Counts the scan of `len` bytes of text.
+    /// Counts the steps of a scan of `len` bytes of text.
     pub(super) fn scan(&mut self, len: usize) -> Result<(), TemplateError> {
         self.step(len / 64)
     }

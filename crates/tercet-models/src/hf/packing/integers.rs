@@ -1,5 +1,5 @@
-//! Integers of 1 to 8 bits with scales and zero points: fields of words, and conversion to blocks
-//! or floats.
+//! Integers of 1 to 8 bits with scales and zero points: their bit fields in words, and conversion
+//! to blocks or floats.
 
 use tercet::{DType, Tensor, TensorType};
 
@@ -95,7 +95,7 @@ fn planes(bits: u32) -> impl Iterator<Item = usize> {
 pub(super) enum ColumnGroups<'a> {
     /// Each run of this number of columns is a group.
     Runs(usize),
-    /// The group of each column by its position.
+    /// The group number of each column, in column order.
     Listed(&'a [usize]),
 }
 

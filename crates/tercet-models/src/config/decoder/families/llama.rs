@@ -47,7 +47,7 @@ pub(super) const LLAMA: DecoderFamilyRow = DecoderFamilyRow {
     has_value_length: false,
     defaults: plain,
     json: llama_biases,
-    // Applies to Mistral, whose GGUF files use the llama architecture.
+    // Sets the sliding window of Mistral, whose GGUF files use the llama architecture.
     keys: window_of_all,
 };
 
