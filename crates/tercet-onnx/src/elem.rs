@@ -52,8 +52,8 @@ pub(crate) enum Narrow {
     Text,
 }
 
-/// A small float format: sign, exponent, mantissa. Zero has exponent and mantissa 0 unless
-/// `special` differs.
+/// A small float format: sign, exponent, mantissa. An element with exponent and mantissa 0 is zero,
+/// unless `special` differs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Minifloat {
     pub(crate) exponent_bits: u32,

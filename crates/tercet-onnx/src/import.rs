@@ -531,7 +531,8 @@ pub(crate) fn has_unknown_rank(ty: Option<&TypeProto>) -> bool {
 }
 
 impl<'m> ImportCtx<'m> {
-    /// Adds the initializers to the scope. An unsupported one is reported only if a node uses it.
+    /// Adds the initializers to the scope. An unsupported initializer is reported only if a node
+    /// uses the value.
     pub(crate) fn declare_initializers(&mut self, graph: &'m GraphProto) {
         for proto in &graph.initializer {
             let name = proto.name.as_deref().unwrap_or("");

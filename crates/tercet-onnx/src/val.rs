@@ -90,7 +90,7 @@ impl ShapeElem {
         }
     }
 
-    /// The data-dependent size, if it is one.
+    /// Returns the size if it depends on data.
     pub(crate) fn data(&self) -> Option<&DataSize> {
         match self {
             ShapeElem::Data(size) => Some(size),
@@ -110,10 +110,10 @@ impl ShapeElem {
 /// The elements of a shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes {
-    /// Whether it is a scalar (rank 0).
+    /// Whether the shape value is a scalar (rank 0).
     pub(crate) scalar: bool,
     pub(crate) nums: Vec<ShapeElem>,
-    /// I64, or I32 after a cast in the file.
+    /// Dtype of the elements: I64, or I32 after a cast in the file.
     pub(crate) dtype: DType,
 }
 

@@ -382,7 +382,7 @@ impl EncoderSpec {
     /// Reads the metadata and the tensor list of a GGUF file of an encoder architecture.
     ///
     /// # Errors
-    /// [`ConfigError`]: a key is missing, wrong, unsupported, or unknown, or a tensor is.
+    /// [`ConfigError`] if a key or a tensor is missing, wrong, unsupported or unknown.
     pub fn from_gguf(gguf: &Gguf) -> Result<Self, ConfigError> {
         let spec = gguf::read(gguf)?;
         spec.check()?;

@@ -285,7 +285,7 @@ fn a_rotated_part_is_read_where_the_family_reads_it() {
         let name = "rope_parameters.partial_rotary_factor".to_string();
         assert_eq!(noted.contains(&name), dims == 8, "{model_type}: {noted:?}");
     }
-    // Frequencies of half a head cannot rotate a whole one.
+    // Rotary frequencies for half a head cannot rotate a whole head.
     let ropes = json!({"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5});
     let config = decoder("llama", json!({"rope_parameters": ropes}));
     let refused = ignored_keys(&config).unwrap_err().to_string();

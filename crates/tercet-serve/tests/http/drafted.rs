@@ -28,7 +28,7 @@ fn drafted(drafting: Option<SpeculativeOptions>) -> Running {
     start_placed(slots(1), |placement| placement.draft = drafting)
 }
 
-/// The same model in another storage format: it agrees often, but not always.
+/// A draft: the same model in another storage format, which often predicts the same token.
 fn model() -> SpeculativeOptions {
     let files = ModelFiles::open(data("tiny-rust-llama/tiny-rust-llama-f16.gguf")).unwrap();
     SpeculativeOptions {

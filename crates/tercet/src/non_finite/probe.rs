@@ -28,7 +28,7 @@ pub(super) struct FiniteProbe {
 /// Use of the number of the first non-finite result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProbeEnd {
-    /// Indexes a table of one element, which fails.
+    /// Uses the number as an index into a table of one element, so that the run fails.
     Fails,
     /// Returns it as an output.
     Output,

@@ -12,8 +12,8 @@
 //! memory for all microbatches. States that the graph assigns, such as running statistics, are
 //! carried from microbatch to microbatch.
 //!
-//! A node has at most [`MAX_RESULTS`] results. If there are more trainables, the smallest share
-//! one flat sum.
+//! A node has at most [`MAX_RESULTS`] results. If a graph has more trainables, the smallest
+//! gradients share one flat sum.
 
 use std::collections::{HashMap, HashSet};
 

@@ -303,7 +303,7 @@ impl Trainer {
     /// - [`TrainError::NotSet`] if trainables have no value.
     /// - [`TrainError::Run`] if an input is invalid.
     ///
-    /// States are then unchanged, and the step can be repeated.
+    /// After such an error, states are unchanged, and the step can be repeated.
     pub fn step(&mut self, inputs: &[(&str, &Tensor)]) -> Result<StepReport, TrainError> {
         self.expect_ready()?;
         self.expect_no_rate(inputs)?;

@@ -42,7 +42,7 @@ fn generator(
     Ok(decoder.generator(device)?)
 }
 
-/// Whether this device rounds rows if weights are 16-bit floats.
+/// Whether this device rounds activations to F16 if weights are 16-bit floats.
 fn rounds(device: &Device) -> bool {
     device.fast_matmul_dtypes().contains(&DType::F16)
 }

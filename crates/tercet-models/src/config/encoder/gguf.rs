@@ -232,8 +232,8 @@ fn t5(keys: &GgufKeys<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigError> {
         let buckets = keys.opt_size("attention.relative_buckets_count")?;
         terms.buckets = buckets.unwrap_or(terms.buckets);
     }
-    // Files do not store the activation. A gate implies T5 1.1 or Flan-T5, which have GELU; T5 has
-    // ReLU.
+    // GGUF files do not store T5's activation. A gate implies T5 1.1 or Flan-T5, which have GELU;
+    // T5 has ReLU.
     spec.feed_forward = match keys.gguf.has_tensor("enc.blk.0.ffn_gate.weight") {
         true => FeedForward::Gated(FfnActivation::GeluTanh),
         false => FeedForward::Plain(FfnActivation::Relu),

@@ -16,7 +16,7 @@ struct LarkSyntax<'a> {
 enum LarkForm {
     /// Terminals `T0`, which the compiler joins to one regular expression.
     Terminals,
-    /// Rules `r0` over single characters.
+    /// Rules `r0`, whose terminals are single characters.
     Rules,
 }
 

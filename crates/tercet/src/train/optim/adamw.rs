@@ -87,8 +87,8 @@ impl AdamW {
         let m = u.state(&format!("adamw.m.{}", p.name), p.ty.clone())?;
         let v = u.state(&format!("adamw.v.{}", p.name), p.ty.clone())?;
         let new_m = u.blend(m, self.beta1, g, 1.0 - self.beta1)?;
-        // This product differs from the square in the gradient norm. Sharing that node would keep
-        // its value in memory until here.
+        // The factor comes before the square, so that this node differs from the squared gradient
+        // in the gradient norm. A shared node would keep its value in memory until here.
         let part = u.times(g, 1.0 - self.beta2)?;
         let square = u.graph().mul(part, g)?;
         let new_v = u.blend(v, self.beta2, square, 1.0)?;

@@ -115,7 +115,7 @@ pub(super) const GEMMA_EMBEDDING: DecoderFamilyRow = DecoderFamilyRow {
     keys: |keys, spec| {
         read_gemma3_keys(keys, spec)?;
         spec.bidirectional = true;
-        // The key has the full width of the window, half of it on each side.
+        // The GGUF key is the full width of the window, half of it on each side.
         for layer in &mut spec.layers {
             layer.window = layer.window.map(|whole| whole / 2);
         }
