@@ -120,7 +120,7 @@ enum XtaskCommand {
         #[arg(long, requires = "check")]
         compile: bool,
     },
-    /// Find files above 800 lines and functions above 80 lines without a `Long: REASON` comment
+    /// Find files above 800 lines and functions above 100 lines without a `Long: REASON` comment
     Tree,
     /// Count violations of the rules of prose, names and commits, and fail if a count rises
     Words(words::Options),

@@ -1,7 +1,7 @@
 //! WGSL code generation of kernels with maps and row reductions.
 //!
 //! ```text
-//! var<private> r3: f32;                                    // row value
+//! var<private> r3: f32;                                    // constant along a row
 //! fn map_load(v: u32) -> In { .. }                         // operands of a vector
 //! fn pass1(raw: In) -> Pass1 { .. }                        // contribution of a vector to the first reductions
 //! fn map_work(raw: In) -> Out { .. }                       // results of a vector
