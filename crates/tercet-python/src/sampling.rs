@@ -34,6 +34,20 @@ const NAMES: [&str; 19] = [
     "min_tokens",
 ];
 
+/// Refuses arguments with other names.
+fn check_names(arguments: &Bound<'_, PyDict>) -> PyResult<()> {
+    for name in arguments.keys() {
+        let name: String = name.extract()?;
+        if !NAMES.contains(&name.as_str()) {
+            return Err(PyTypeError::new_err(format!(
+                "unexpected keyword argument '{name}'; expected one of {}",
+                NAMES.join(", ")
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Sets the sampling options of further arguments for texts that end with `eos`. Returns the tokens that
 /// end the text.
 pub(crate) fn with_further_arguments(
@@ -46,15 +60,7 @@ pub(crate) fn with_further_arguments(
     let Some(arguments) = arguments else {
         return Ok(ends);
     };
-    for name in arguments.keys() {
-        let name: String = name.extract()?;
-        if !NAMES.contains(&name.as_str()) {
-            return Err(PyTypeError::new_err(format!(
-                "unexpected keyword argument '{name}'; expected one of {}",
-                NAMES.join(", ")
-            )));
-        }
-    }
+    check_names(arguments)?;
     let of = |name: &str| -> PyResult<Option<Bound<'_, PyAny>>> {
         Ok(arguments.get_item(name)?.filter(|value| !value.is_none()))
     };

@@ -1,8 +1,9 @@
 //! Memory of a run, and the views of it that a step gets.
 //!
 //! Everything is safe Rust. The ranges that a step writes are split off the arena, and output
-//! tensors and states are borrowed separately. The operands share the remaining memory. If a faulty
-//! plan lets a step read its own results, the code panics here; a data race is impossible.
+//! tensors and states are borrowed separately. All operands are shared borrows of the rest, so that
+//! two operands may overlap. If a faulty plan lets a step read its own results, the code panics
+//! here; a data race is impossible.
 
 use smallvec::SmallVec;
 use tercet_ir::{EvalCtx, EvalError, Tensor};

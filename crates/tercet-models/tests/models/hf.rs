@@ -123,7 +123,6 @@ fn llama_fields_that_change_the_result_are_refused() {
     }
     for (field, value) in [
         ("num_key_value_heads", json!(3)),
-        ("partial_rotary_factor", json!(1.5)),
         (
             "rope_scaling",
             json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 1.0}),

@@ -423,8 +423,11 @@ fn samplers_and_ends_have_the_names_of_other_servers() {
     ] {
         assert_eq!(text(&of(only.clone())), greedy, "{only}");
     }
-    let repeats = of(json!({"dry_multiplier": 9, "dry_allowed_length": 1, "max_tokens": 60}));
-    assert_ne!(text(&repeats), text(&of(json!({"max_tokens": 60}))));
+    let repetitive = json!({"prompt": "let x = 5; let y = 6; let x = 5; let y = 6; let"});
+    let mut dry = repetitive.clone();
+    dry["dry_multiplier"] = 9.into();
+    dry["dry_allowed_length"] = 1.into();
+    assert_ne!(text(&of(dry)), text(&of(repetitive)));
     let endless = of(json!({"max_tokens": -1}));
     assert!(
         endless["usage"]["completion_tokens"].as_u64().unwrap() > 24,

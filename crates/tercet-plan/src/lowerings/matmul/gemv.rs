@@ -1,7 +1,8 @@
 //! GEMV and skinny GEMM: code shared by their variants.
 //!
 //! Weights along k are read in 16-byte pieces if they are aligned; quantized ones in pieces of 16
-//! bytes of quantized values. Activation rows are staged in shared memory in the order of use. GEMV
+//! bytes of quantized values. In shared memory, the elements of each
+//! activation row are stored in the order in which the dot products read them. GEMV
 //! with quantized weights holds its row in registers instead (`gemv_packed.rs`).
 //!
 //! Next: `gemv/floats.rs` and `gemv/blocks.rs` for the variant tables.

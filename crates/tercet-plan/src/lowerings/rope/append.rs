@@ -189,7 +189,8 @@ fn cache(e: &mut LoweringCtx<'_>, update: NodeId) -> Result<(SlotView, SlotView)
     Ok((cache, starts))
 }
 
-/// Parameter block for queries and keys with RoPE, for values and for a cache.
+/// Parameters of the kernel that applies RoPE to queries and keys, and appends the keys or the
+/// values to a cache.
 fn params(
     e: &mut LoweringCtx<'_>,
     [q, k]: [&RopeParams; 2],

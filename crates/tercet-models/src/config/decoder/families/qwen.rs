@@ -75,9 +75,16 @@ pub(super) fn experts_from(
     })?;
     let step = fields.opt_size("decoder_sparse_step")?.unwrap_or(1);
     // Files on the Hub have `num_experts`; current transformers writes `num_local_experts`.
-    let count = match fields.opt_size("num_experts")? {
-        Some(count) => count,
-        None => fields.size("num_local_experts")?,
+    let local = fields.stated_size("num_local_experts")?;
+    let count = match (fields.opt_size("num_experts")?, local) {
+        (Some(count), Some(local)) if count != local => {
+            let reason = format!(
+                "`num_experts` is {count}, but `num_local_experts`, its other name, is {local}"
+            );
+            return Err(ConfigError::Inconsistent { reason });
+        }
+        (Some(count), _) | (None, Some(count)) => count,
+        (None, None) => fields.size("num_experts")?,
     };
     let used = fields.size("num_experts_per_tok")?;
     let ffn = fields.size("moe_intermediate_size")?;
