@@ -186,8 +186,11 @@ fn eight_billion(path: &str) {
     file.float("llama.rope.freq_base", 5e5);
     file.text("tokenizer.ggml.model", "gpt2");
     file.text("tokenizer.ggml.pre", "llama-bpe");
-    // Letters stand for themselves in a vocabulary of bytes.
-    let mut tokens: Vec<String> = ('!'..='~').map(String::from).collect();
+    // Byte-level BPE spells the bytes of visible characters as themselves, and the other 68 bytes
+    // as the characters from U+0100 on.
+    let visible = ('!'..='~').chain('\u{a1}'..='\u{ac}').chain('\u{ae}'..='\u{ff}');
+    let letters = visible.chain('\u{100}'..='\u{143}');
+    let mut tokens: Vec<String> = letters.map(String::from).collect();
     tokens.extend((tokens.len() as u64..VOCAB).map(|i| format!("token {i}")));
     file.texts("tokenizer.ggml.tokens", &tokens);
     file.texts("tokenizer.ggml.merges", &[]);

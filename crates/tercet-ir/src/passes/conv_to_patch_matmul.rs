@@ -22,7 +22,7 @@ struct PatchConv {
     bias: Option<Value>,
     /// The convolution node.
     head: NodeId,
-    /// The conversion before the convolution, which moves behind the transpose of the patches.
+    /// The cast of the input `x`; the rewrite casts the transposed patches instead.
     cast: Option<Cast>,
     /// Batch size and number of channels.
     before: [Dim; 2],
