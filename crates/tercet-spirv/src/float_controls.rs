@@ -1,9 +1,10 @@
-//! Requires that a module preserves signed zeros, infinities and NaN.
+//! Requires that a module preserves signed zeros, infinities, NaN and subnormal numbers.
 //!
 //! By default Vulkan permits drivers to assume that floats are finite and that zeros have no sign:
 //! they may replace `x - x` by 0 and `x + 0` by `x`. The execution mode `SignedZeroInfNanPreserve`
-//! of `SPV_KHR_float_controls` forbids both. Neither naga nor glslang writes this execution mode,
-//! so it is added to the modules of both when they are loaded.
+//! of `SPV_KHR_float_controls` forbids both. Drivers may also replace subnormal numbers by 0, which
+//! `DenormPreserve` forbids. Neither naga nor glslang writes these execution modes, so they are
+//! added to the modules of both when they are loaded.
 
 use crate::layout::{HEADER, SpirvInstructions};
 
@@ -16,6 +17,8 @@ const OP_FUNCTION: u32 = 54;
 
 const CAPABILITY_PRESERVE: u32 = 4466;
 const MODE_PRESERVE: u32 = 4461;
+const CAPABILITY_DENORM_PRESERVE: u32 = 4464;
+const MODE_DENORM_PRESERVE: u32 = 4459;
 
 /// `OpExtension "SPV_KHR_float_controls"`.
 const EXTENSION: [u32; 7] = [
@@ -28,19 +31,21 @@ const EXTENSION: [u32; 7] = [
     u32::from_le_bytes(*b"ls\0\0"),
 ];
 
-/// The float widths for which a device can preserve signed zeros, infinities and NaN, as its driver
-/// reports them (`shaderSignedZeroInfNanPreserveFloat16` and `...Float32`).
+/// The special values that a device can preserve, as its driver reports them
+/// (`VkPhysicalDeviceFloatControlsProperties`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FloatControls {
-    /// 16-bit floats.
+    /// Signed zeros, infinities and NaN of 16-bit floats.
     pub preserve_f16: bool,
-    /// 32-bit floats.
+    /// Signed zeros, infinities and NaN of 32-bit floats.
     pub preserve_f32: bool,
+    /// Subnormal numbers of 32-bit floats, independently of those of 16-bit floats.
+    pub preserve_denorm_f32: bool,
 }
 
 impl FloatControls {
     /// The module with `SignedZeroInfNanPreserve` for each float width that it declares and the
-    /// device supports. A module that already has the mode, or declares no float of these widths,
+    /// device supports, and with `DenormPreserve` if it declares 32-bit floats. A module that already has the mode, or declares no float of these widths,
     /// is unchanged.
     #[must_use]
     pub fn apply(self, module: Vec<u32>) -> Vec<u32> {
@@ -66,14 +71,21 @@ impl FloatControls {
         if widths.is_empty() || entry_points.is_empty() {
             return module;
         }
-        let capability = [2 << 16 | OP_CAPABILITY, CAPABILITY_PRESERVE];
-        let modes = entry_points.iter().flat_map(|&function| {
-            let mode = move |&width: &u32| {
-                let head = 4 << 16 | OP_EXECUTION_MODE;
-                [head, function, MODE_PRESERVE, width]
-            };
-            widths.iter().flat_map(mode)
-        });
+        let keeps_denorms = self.preserve_denorm_f32 && widths.contains(&32);
+        let mut capability = vec![2 << 16 | OP_CAPABILITY, CAPABILITY_PRESERVE];
+        if keeps_denorms {
+            capability.extend([2 << 16 | OP_CAPABILITY, CAPABILITY_DENORM_PRESERVE]);
+        }
+        let mut modes = Vec::new();
+        for function in entry_points {
+            let head = 4 << 16 | OP_EXECUTION_MODE;
+            for &width in &widths {
+                modes.extend([head, function, MODE_PRESERVE, width]);
+            }
+            if keeps_denorms {
+                modes.extend([head, function, MODE_DENORM_PRESERVE, 32]);
+            }
+        }
         let mut all = module[..capability_end].to_vec();
         all.extend(capability);
         all.extend(EXTENSION);
@@ -100,6 +112,7 @@ mod tests {
     const ALL: FloatControls = FloatControls {
         preserve_f16: true,
         preserve_f32: true,
+        preserve_denorm_f32: true,
     };
 
     fn module(body: &str) -> Vec<u32> {
@@ -122,12 +135,18 @@ mod tests {
         let plain = module("bitcast<u32>(bitcast<f32>(y[i]) - 1.0)");
         let made = ALL.apply(plain.clone());
         let added = made.len() - plain.len();
-        assert_eq!(added, 2 + EXTENSION.len() + 4);
+        assert_eq!(added, 2 * 2 + EXTENSION.len() + 2 * 4);
         let mode = made
             .windows(3)
             .position(|w| w[0] == (4 << 16 | OP_EXECUTION_MODE))
             .unwrap();
         assert_eq!(made[mode + 2..mode + 4], [MODE_PRESERVE, 32]);
+        assert_eq!(made[mode + 6..mode + 8], [MODE_DENORM_PRESERVE, 32]);
+        let flushing = FloatControls {
+            preserve_denorm_f32: false,
+            ..ALL
+        };
+        assert_eq!(flushing.apply(plain.clone()).len() + 6, made.len());
         // Capabilities, extensions, entry points and modes are in the order of SPIR-V's sections.
         let order = opcodes(&made);
         let last = |op| order.iter().rposition(|o| *o == op).unwrap();
