@@ -1,24 +1,25 @@
-//! Selection of the steps that a run executes: those of the selected branches, with the barriers
-//! that they require.
+//! Selects the program steps that a run executes: the steps of the selected shape branches, with
+//! the barriers between them.
 
 use crate::flow::StageId;
 use crate::kernel::ArgAccess;
 use crate::program::{BufferSlot, GpuProgram, ProgramStep, StepOp};
 
-/// Maximum number of step groups per run that take part in dependent launches.
+/// Maximum number of links per run in the chain of dependent launches; a link is a group of
+/// concurrent steps.
 pub(crate) const MAX_LAUNCH_DEPENDENCIES: u32 = 1024;
 
-/// Distance in bytes between the counters of two consecutive links of a chain; equals `CHAIN_STEP`
-/// of the shader.
+/// Distance in bytes between the counters of consecutive links in a chain of dependent launches;
+/// equals `CHAIN_STEP` of the shader.
 pub(crate) const LINK_BYTES: u64 = 128;
 
-/// A step that a run executes.
+/// A program step that a run executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ActiveStep {
-    /// Index of the step.
+    /// Index of the step in the program.
     pub step: usize,
-    /// Requires a full barrier before this step: earlier active steps must finish, and their writes
-    /// must be visible.
+    /// True if this step requires a full barrier: all earlier active steps must have finished, and
+    /// their writes must be visible.
     pub barrier: bool,
     /// Position of the step in a dependent-launch chain, if it is part of one.
     pub link: Option<LaunchDependency>,
@@ -36,14 +37,15 @@ impl ActiveStep {
 /// workgroups increment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaunchDependency {
-    /// Index of the chain link whose steps this step waits for.
+    /// Index of the chain link whose counter this step waits on; `None` if it waits on no counter.
     pub waits_on: Option<u32>,
-    /// Index of the link whose counter the workgroups of this step increment.
+    /// Index of the chain link whose counter the finished workgroups of this step increment.
     pub signals: u32,
 }
 
 impl GpuProgram {
-    /// Like [`GpuProgram::active_steps`], for the steps of one stage.
+    /// The steps of one stage that a run with these selected branches executes; see
+    /// [`GpuProgram::active_steps`].
     pub fn active_steps_of_stage(&self, stage: StageId, chosen: &[u32]) -> Vec<ActiveStep> {
         let range = self.stage(stage);
         let mut played = self.active_steps(&self.steps[range.clone()], chosen);
@@ -54,8 +56,8 @@ impl GpuProgram {
         played
     }
 
-    /// Assigns dependent-launch links to groups of steps that can wait for the previous group
-    /// without a barrier.
+    /// Links groups of concurrent steps by dependent launches, if a group can wait on the counter
+    /// of the previous group instead of a barrier.
     fn link(&self, played: &mut [ActiveStep]) {
         let Some(chain) = &self.chain else {
             return;
@@ -84,8 +86,8 @@ impl GpuProgram {
 
     /// The active steps of [`GpuProgram::steps`] or [`GpuProgram::prepare`] for the given branch of
     /// each shape switch ([`crate::LaunchSizes::selected_branches`]). Each barrier moves to the
-    /// first later active step that depends on an earlier active step. A barrier without such a
-    /// step is dropped.
+    /// first later active step that depends on an earlier active step. A barrier is dropped if no
+    /// later active step depends on an earlier one.
     pub fn active_steps(&self, steps: &[ProgramStep], chosen: &[u32]) -> Vec<ActiveStep> {
         let mut played = Vec::with_capacity(steps.len());
         let mut touched: Vec<(BufferSlot, ArgAccess)> = Vec::new();

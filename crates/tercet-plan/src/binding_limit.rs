@@ -2,15 +2,16 @@
 //! (ADR 0019).
 //!
 //! Browsers limit a binding to 128 MiB. [`split`] rewrites a legal graph so that no kernel exceeds
-//! this limit. A leaf above the limit is read through slices. A node is computed once per partition
-//! of its operands or results (`split/demand.rs`). Outputs and states above the limit are
-//! concatenations of their partitions. The planner places these partitions in one buffer
-//! ([`PartitionedValues`]), so slices and concatenations copy nothing. `split/partial.rs` covers reductions and
-//! matmuls over the partitioned axis, and gathers from partitions.
+//! this limit. Kernels read a leaf above the limit (such as a parameter or a state) through slices.
+//! A node with partitioned operands or results is computed once per partition
+//! (`binding_limit/demand.rs`). Outputs and states above the limit are concatenations of their
+//! partitions. The planner places these partitions in one buffer ([`PartitionedValues`]), so slices
+//! and concatenations copy nothing. `binding_limit/partial.rs` covers reductions and matmuls over
+//! the partitioned axis, and gathers from a partitioned table.
 //!
-//! A partition is a range of elements in row-major order: single indices of the first axes, a range
-//! of the next axis, and all of the remaining axes. A node that cannot work on partitions needs the
-//! whole value. Compilation fails if that value exceeds the limit.
+//! A partition is a range of elements in row-major order: one index on each of the first axes, a
+//! range on the next axis, and the full extent of the remaining axes. A node whose operator cannot
+//! work on partitions needs the whole value. Compilation fails if that value exceeds the limit.
 
 mod demand;
 mod partial;
@@ -35,8 +36,8 @@ use self::place::PartitionedValue;
 use self::range::{IndexRegion, PartitionSpec, cut, first_of, from_elements, full, numel};
 use crate::caps::DeviceCaps;
 
-/// The graph with values above the binding limit partitioned, as far as the operators support it.
-/// `None` if no value exceeds the limit.
+/// Returns the graph with all values above the binding limit partitioned, except where an operator
+/// does not support partitions. `None` if no value exceeds the limit.
 ///
 /// # Errors
 /// [`CompileError::Rewrite`] if an operator rejects a partition; this does not occur.
@@ -93,7 +94,7 @@ fn bytes_of(dtype: DType, region: &IndexRegion) -> u64 {
     bytes.map_or(u64::MAX, |n| n as u64)
 }
 
-/// True if the size is known and exceeds the binding limit.
+/// True if the size of a value of this type is known and exceeds the binding limit.
 fn over(ty: &Type, caps: &DeviceCaps) -> bool {
     let sizes = ty.shape.as_known();
     sizes.is_some_and(|sizes| bytes_of(ty.dtype, &full(&sizes)) > caps.max_binding_bytes)
@@ -103,9 +104,11 @@ struct PartitionRewriter<'g> {
     source: &'g Graph,
     caps: &'g DeviceCaps,
     graph: Graph,
-    /// For each node of the old graph: its results, as represented in the new graph.
+    /// For each node of the original graph: its results in the rewritten graph, whole or
+    /// partitioned.
     places: Vec<Vec<PartitionedValue>>,
-    /// Cache of regions of old values that were already extracted.
+    /// Cache: for regions of values of the original graph, the values of the rewritten graph that
+    /// contain them.
     regions: HashMap<(Value, IndexRegion), Value>,
     adding_for: Option<NodeOrigin>,
 }
@@ -138,8 +141,8 @@ impl PartitionRewriter<'_> {
         Ok(ports.collect())
     }
 
-    /// Results of a node that reads or computes a value above the limit. `None` if the node needs
-    /// the whole value.
+    /// Rewritten results of a node with an operand or result above the binding limit. `None` if the
+    /// node needs its operands whole.
     fn in_parts(
         &mut self,
         id: NodeId,
@@ -195,7 +198,7 @@ impl PartitionRewriter<'_> {
         Ok(Some(places))
     }
 
-    /// Operands that are not consumed partition by partition.
+    /// Operands of a node except the one that it consumes partition by partition.
     fn others<'n>(
         &self,
         node: &'n Node,
@@ -207,8 +210,8 @@ impl PartitionRewriter<'_> {
             .map(|(_, v)| *v)
     }
 
-    /// Partitioning of a node's results. The ranges of an operand's partitions are reused if they
-    /// are small enough.
+    /// Partitioning of a node's results. The results are partitioned like a partitioned operand, if
+    /// the resulting partitions fit the binding limit.
     fn regions_of(&self, node: &Node, pieces: &PartialOperand) -> Option<Vec<IndexRegion>> {
         let ty = &node.outputs[0];
         let sizes = ty.shape.as_known()?;
@@ -285,8 +288,8 @@ impl PartitionRewriter<'_> {
         }]))
     }
 
-    /// Results of a reshape. The partitions of the operand are reused if they are also ranges of
-    /// the new shape.
+    /// Results of a reshape. The partitions of the operand become partitions of the result if each
+    /// is also a region of the new shape.
     fn reshaped(&mut self, node: &Node) -> Result<Option<Vec<PartitionedValue>>, OpError> {
         let (of, ty) = (node.inputs[0], &node.outputs[0]);
         let known = (self.source.ty(of).shape.as_known(), ty.shape.as_known());
@@ -338,8 +341,8 @@ impl PartitionRewriter<'_> {
         }]))
     }
 
-    /// An output or a new state value. A value above the binding limit becomes a concatenation of
-    /// partitions at aligned binding offsets.
+    /// Adds a graph output or new state value to the rewritten graph. A value above the binding
+    /// limit becomes a concatenation of partitions at aligned binding offsets.
     fn result(&mut self, old: Value) -> Result<Value, OpError> {
         let ty = self.source.ty(old);
         if !over(ty, self.caps) {

@@ -24,7 +24,8 @@ impl CoopType {
     }
 }
 
-/// A cooperative-matrix shape `m x n x k` of subgroup scope with `f32` accumulation.
+/// A shape `m x n x k` of subgroup-scope cooperative matrices with `f32` accumulation that the
+/// device supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CoopShape {
     /// Element type of both operands (A and B).
@@ -35,12 +36,12 @@ pub struct CoopShape {
     pub n: u32,
     /// Length of the reduction (K).
     pub k: u32,
-    /// The device also supports accumulators in the operand type (16 bits).
+    /// True if the device also supports this shape with accumulators in the 16-bit operand type.
     pub narrow_accumulators: bool,
 }
 
-/// Workgroup-scope cooperative matrices with `f32` accumulation: every size must be a multiple of
-/// these.
+/// Granularity of the device's workgroup-scope cooperative matrices with `f32` accumulation: every
+/// matrix size must be a multiple of these sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CoopBlock {
     /// Element type of both operands (A and B).
@@ -51,26 +52,26 @@ pub struct CoopBlock {
     pub n: u32,
     /// Granularity of the reduction (K).
     pub k: u32,
-    /// Threads per workgroup that this shape requires.
+    /// Threads per workgroup that these workgroup-scope matrices require.
     pub threads: u32,
 }
 
-/// Limits and features of a device, read from its driver and measured by probes, plus its
-/// performance model.
+/// Limits and features of a device, as reported by its driver or measured by probe programs, plus
+/// its performance model.
 ///
-/// The profiles ([`DeviceCaps::h200`] and its siblings) make planning possible without a device.
-/// The tests snapshot the programs that are planned for the profiles.
+/// The device profiles ([`DeviceCaps::h200`] and its siblings) make planning possible without a
+/// device. Snapshot tests compare the programs that are planned for these profiles.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceCaps {
-    /// Name of the executor, for error messages.
+    /// Name of the GPU runtime that runs the programs, for error messages.
     pub target: &'static str,
     /// Maximum size of one buffer binding in bytes.
     pub max_binding_bytes: u64,
     /// Maximum number of storage buffers bound by one kernel.
     pub max_storage_buffers: u32,
-    /// Alignment of slots in bytes (storage buffer offset alignment).
+    /// Required alignment in bytes of slots within their buffers (storage buffer offset alignment).
     pub storage_align_bytes: u32,
-    /// Alignment of parameter blocks in bytes (uniform buffer offset alignment).
+    /// Required alignment in bytes of kernels' parameter blocks (uniform buffer offset alignment).
     pub uniform_align_bytes: u32,
     /// Shared memory available to one workgroup, in bytes.
     pub workgroup_bytes: u32,
@@ -78,35 +79,37 @@ pub struct DeviceCaps {
     pub max_workgroup: u32,
     /// Maximum number of workgroups along one axis of a dispatch grid.
     pub max_grid: u32,
-    /// Subgroup size, if kernels may use subgroups and every subgroup has this size.
+    /// Subgroup size of the device; `None` if kernels must not use subgroups or if subgroups differ
+    /// in size.
     pub subgroup: Option<u32>,
     /// The device can run SPIR-V kernels.
     pub spirv: bool,
     /// Supported subgroup-scope cooperative-matrix shapes.
     pub coop: Vec<CoopShape>,
-    /// Supported workgroup-scope cooperative matrices, with loads from tensors and per-element
-    /// functions.
+    /// Supported workgroup-scope cooperative matrices; the device can load them from tensors and
+    /// apply functions to each element.
     pub coop_blocks: Vec<CoopBlock>,
-    /// Accumulators of cooperative matrices can be converted to operand matrices.
+    /// True if the device can convert an accumulator matrix to an operand of the next
+    /// cooperative-matrix multiplication.
     pub coop_converts: bool,
-    /// F16 fragments of 16 x 8 x 16 have the register layout over a subgroup of 32 that mma-style
-    /// kernels assume. The probe in [`lanes`](crate::lanes) verifies this layout.
+    /// True if F16 fragments of 16 x 8 x 16 have the register layout over a subgroup of 32 that
+    /// mma-style kernels assume. The probe in [`lanes`](crate::lanes) verifies this layout.
     pub coop_fragment_layout: bool,
     /// Kernels may use subgroup shuffles.
     pub shuffles: bool,
-    /// A storage barrier in one workgroup orders its earlier writes and later reads for all
-    /// workgroups. A workgroup that counts finished workgroups with atomics can then read their
-    /// results. WebGPU alone does not guarantee this order of memory accesses.
+    /// True if a storage barrier in one workgroup orders its earlier writes and later reads for all
+    /// workgroups. The last workgroup, found with an atomic counter, can then read the results of
+    /// all others. WebGPU alone does not guarantee this order of memory accesses.
     pub ordered_storage: bool,
-    /// All workgroups of a dispatch start before the first workgroup of a later dispatch, even
-    /// without a barrier. A dispatch may therefore spin until an earlier one finishes.
+    /// True if all workgroups of a dispatch start before the first workgroup of a later dispatch,
+    /// even without a barrier. A kernel may therefore spin until an earlier dispatch finishes.
     pub ordered_dispatches: bool,
-    /// Native device arithmetic that conforms to IEEE 754, as measured by
+    /// Arithmetic operations whose native device versions conform to IEEE 754, as measured by
     /// [`native_ops_probe`](crate::native_ops_probe).
     pub natives: NativeOps,
-    /// The device has a single instruction for the dot product of two words of four signed bytes.
+    /// True if the device has an instruction for the dot product of two words of four signed bytes.
     pub packed_dots: bool,
-    /// Performance model of the device, used to choose between variants that are all applicable.
+    /// Performance model of the device, used to choose between applicable kernel variants.
     pub device: DeviceModel,
 }
 
@@ -126,13 +129,14 @@ impl DeviceCaps {
         found.map(|(_, dtype)| dtype).collect()
     }
 
-    /// Maximum number of rows (M) for which the small-M kernels for quantized weights beat the
-    /// large-M kernels. Backends return this number from their method of the same name.
+    /// Maximum number of activation rows (M) for which the small-M kernels for quantized weights
+    /// are faster than the large-M kernels. Backends return this number from their method of the
+    /// same name.
     pub fn max_small_m_rows(&self) -> usize {
         self.device.rates.rows.max_prepacked_rows as usize
     }
 
-    /// These capabilities with their autotuning table replaced by `tuning`.
+    /// Returns these device capabilities with the autotuning table `tuning`.
     pub fn tuned(self, tuning: TuningTable) -> DeviceCaps {
         DeviceCaps {
             device: DeviceModel {
@@ -143,8 +147,9 @@ impl DeviceCaps {
         }
     }
 
-    /// Threads of a cluster, which exchange values by shuffles. A cluster has the subgroup size, or
-    /// the smallest size if a device has several. Without usable shuffles, a cluster is one thread.
+    /// Number of threads of a cluster: threads that exchange values by shuffles. A cluster has the
+    /// subgroup size, or the smallest subgroup size if a device has several. Without usable
+    /// shuffles, a cluster is one thread.
     pub(crate) fn cluster(&self) -> u32 {
         let size = self.subgroup.unwrap_or(self.device.subgroups[0]);
         match self.shuffles && self.natives.shuffles && size.is_power_of_two() {
@@ -153,13 +158,13 @@ impl DeviceCaps {
         }
     }
 
-    /// The WGSL source specialized for this device, with native operations in place of portable
-    /// ones. `None` if nothing changes.
+    /// WGSL source in which native operations of this device replace the portable ones. `None` if
+    /// nothing changes.
     pub(crate) fn own_text(&self, text: &str) -> Option<String> {
         self.natives.in_text(text, self.cluster())
     }
 
-    /// Number of compute units; a typical number if the driver does not report it.
+    /// Number of compute units of the device; a typical number if the driver does not report it.
     pub(crate) fn units(&self) -> usize {
         self.device.units_or_typical()
     }

@@ -11,21 +11,21 @@ use crate::driver::device_dtype;
 use crate::emit::all_known;
 use crate::soa_weights::SoaLayout;
 
-/// Parameters that share a buffer contiguously, and the concatenations that this placement
-/// replaces.
+/// Parameters that are placed contiguously in a shared buffer, and the concatenations that this
+/// placement makes unnecessary.
 #[derive(Debug, Default)]
 pub(crate) struct ElidedConcats {
-    /// For a parameter (its index in the signature): the first parameter of its buffer, and its
-    /// byte offset in that buffer.
+    /// By signature index of a parameter: the index of the first parameter in the same buffer, and
+    /// the byte offset of the parameter in that buffer.
     pub(crate) buffer_offsets: HashMap<u32, (u32, u64)>,
-    /// Elided concatenations, each with the first parameter of its buffer.
+    /// Elided concatenations, each with the signature index of the first parameter in its buffer.
     pub(crate) nodes: HashMap<NodeId, u32>,
 }
 
 impl ElidedConcats {
-    /// Finds concatenations of parameters that fit into one binding each. Other readers of such a
-    /// parameter, such as backward kernels, bind its range of the shared buffer. `planes` holds the
-    /// quantized parameters that are stored as structure of arrays.
+    /// Finds the concatenations of parameters whose results fit into one binding. Other readers of
+    /// such a parameter, such as backward kernels, bind its range of the shared buffer. `planes`
+    /// holds the quantized parameters that are stored as structure of arrays.
     pub(crate) fn new(
         graph: &Graph,
         signature: &Signature,
@@ -72,8 +72,8 @@ impl ElidedConcats {
     }
 }
 
-/// Parameters of a concatenation along axis 0, with their sizes in bytes. `None` if an operand does
-/// not start at a whole word.
+/// The parameters that a node concatenates along axis 0, with their sizes in bytes. `None` for
+/// other nodes, or if an operand would not start at a whole word.
 fn parts(
     graph: &Graph,
     signature: &Signature,

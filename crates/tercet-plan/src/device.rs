@@ -3,9 +3,10 @@
 //!
 //! [`DeviceCaps`](crate::DeviceCaps) holds the features and limits of a device; a [`DeviceModel`]
 //! holds its sizes and speeds. [`DeviceModel::new`] alone builds it, from the properties that a
-//! driver reports ([`ReportedProperties`]). The field docs say how missing properties are derived.
-//! Measured rates are in `device/cost_model.rs`, listed per measured device. A [`TuningTable`] of
-//! the device takes precedence over these rates. No other file contains device-specific numbers.
+//! driver reports ([`ReportedProperties`]). The documentation of each field says how the field is
+//! derived if the driver does not report it. Measured kernel rates are in `device/cost_model.rs`,
+//! one table row per measured device. A [`TuningTable`] of the device takes precedence over these
+//! rates. No other file contains device-specific numbers.
 //!
 //! Next: `device/cost_model.rs` for the measured rates, `device/profiles.rs` for the device
 //! profiles that tests plan for.
@@ -25,7 +26,7 @@ pub enum GpuKind {
     Integrated,
     /// A software implementation that runs on the CPU.
     Software,
-    /// The class is not reported, as in browsers.
+    /// The driver does not report the class of the device, as in browsers.
     #[default]
     Unknown,
 }
@@ -51,9 +52,9 @@ pub struct ReportedProperties {
 
 impl ReportedProperties {
     /// Compute-unit properties from Vulkan extensions; 0 marks a missing extension. `units` holds
-    /// the number of units from several extensions, and the first nonzero one counts. `amd` comes
-    /// from `shader_core_properties`: vector registers per SIMD in waves, wave size, SIMDs per
-    /// compute unit, and maximum registers per thread.
+    /// the number of compute units according to each extension, of which the first nonzero number
+    /// is used. `amd` comes from `shader_core_properties`: vector registers per SIMD in waves, wave
+    /// size, SIMDs per compute unit, and maximum registers per thread.
     pub fn from_units(units: [u32; 3], amd: [u32; 4]) -> ReportedProperties {
         let said = |n: u32| Some(n).filter(|n| *n > 0);
         let [registers, wave, simds, most] = amd;
@@ -82,29 +83,29 @@ pub struct DeviceModel {
     /// Maximum number of 32-bit registers per thread at subgroup size [`DeviceModel::register_lanes`].
     /// The default is 255 for discrete and unknown GPUs and 127 for integrated ones.
     pub registers: u32,
-    /// Subgroup size at which a thread has `registers` registers. On some GPUs, whose subgroup
-    /// sizes start at 8, a hardware thread has a fixed number of registers. Doubling the subgroup
-    /// size then halves the registers per thread; on these GPUs the field is the smallest subgroup
-    /// size. On all other GPUs the field is the largest subgroup size.
+    /// Subgroup size for which `registers` gives the maximum number of registers per thread. On
+    /// some GPUs, whose subgroup sizes start at 8, a hardware thread has a fixed number of
+    /// registers. Doubling the subgroup size then halves the registers per thread; on these GPUs
+    /// the field is the smallest subgroup size. On all other GPUs the field is the largest subgroup
+    /// size.
     pub register_lanes: u32,
     /// 32-bit registers per compute unit. The default is 65536 registers, the most common number.
     pub unit_registers: u32,
     /// Shared memory per compute unit in bytes. No driver reports this size; it is derived as twice
     /// the limit of one workgroup.
     pub unit_shared_bytes: u32,
-    /// Shared memory per workgroup that leaves room for further workgroups on the same unit. The
-    /// size is one third of the unit's shared memory, clamped to 16..32 KiB: every device has 16
-    /// KiB, and measurements show no gain above 32 KiB. A CPU has no shared memory and takes 32
-    /// KiB.
+    /// Shared memory that a workgroup should use at most, so that further workgroups fit on the
+    /// same unit. The size is one third of the unit's shared memory, clamped to 16..32 KiB: every
+    /// device has 16 KiB, and measurements show no gain above 32 KiB. For a CPU, which has no
+    /// shared memory, the size is 32 KiB.
     pub multi_occupancy_shared_bytes: u32,
     /// Smallest and largest subgroup size. The default is the range that WebGPU allows.
     pub subgroups: [u32; 2],
-    /// Size of the cache that all units share, in bytes. No driver reports it. The size is derived:
-    /// 4 MiB for integrated GPUs, otherwise 384 KiB per unit (the measured device's ratio) up to 48
-    /// MiB. If the number of units is unknown, the cache has 16 MiB.
+    /// Size in bytes of the cache that all compute units share. No driver reports it. The size is
+    /// derived: 4 MiB for integrated GPUs, otherwise 384 KiB per unit (the measured device's ratio)
+    /// up to 48 MiB. If the number of units is unknown, the cache has 16 MiB.
     pub cache_bytes: u64,
-    /// Cost model: kernel rates measured on this device, or on the most similar device of the
-    /// table.
+    /// Cost model: kernel rates measured on this device, or on the most similar measured device.
     pub(crate) rates: &'static CostModel,
     /// Autotuning results for this device, as measured by `tercet tune`.
     pub tuning: TuningTable,
@@ -114,7 +115,7 @@ pub struct DeviceModel {
 /// discrete cards have more.
 const TYPICAL_UNITS: usize = 16;
 const TYPICAL_UNITS_OF_CARDS: usize = 32;
-/// Number of compute units of the largest devices, rounded up. This number is used if an
+/// Number of compute units of the largest devices, rounded up. Planning uses this number where an
 /// overestimate costs little.
 const MAX_UNITS: usize = 256;
 /// Smallest and largest subgroup size that WebGPU allows.
@@ -176,8 +177,8 @@ impl DeviceModel {
         }
     }
 
-    /// Number of compute units; that of the largest devices if the driver does not report it. This
-    /// number is used if too few workgroups cost more than too many.
+    /// Number of compute units; that of the largest devices if the driver does not report it.
+    /// Planning uses this number where too few workgroups cost more time than too many.
     pub fn max_units(&self) -> usize {
         self.units.map_or(MAX_UNITS, |units| units as usize)
     }
@@ -191,30 +192,31 @@ impl DeviceModel {
         }
     }
 
-    /// Number of 32-bit registers that a thread should use for fragments. Addresses and prefetched
-    /// loads take about one fifth of its registers (measured: 55 of 255).
+    /// Number of 32-bit registers that a thread should use at most for matrix fragments. Addresses
+    /// and prefetched loads take about one fifth of a thread's registers (measured: 55 of 255).
     pub(crate) fn max_fragment_registers(&self, subgroup: u32) -> u32 {
         self.registers_of(subgroup) * 200 / 255
     }
 
-    /// Threads that fit on one compute unit if each takes `registers` registers.
+    /// Number of threads that fit on one compute unit if each uses `registers` registers.
     pub(crate) fn unit_invocations(&self, registers: u32) -> u32 {
         self.unit_registers / registers.max(1)
     }
 
-    /// Workgroups that run concurrently on one compute unit if each takes `shared_bytes` of shared
-    /// memory.
+    /// Number of workgroups that run concurrently on one compute unit if each uses `shared_bytes`
+    /// of shared memory.
     pub(crate) fn resident_workgroups(&self, shared_bytes: u32) -> u32 {
         (self.unit_shared_bytes / shared_bytes.max(1)).max(1)
     }
 
-    /// The tile configurations of a table that this device can run with the given fragment and
-    /// subgroup size, with their rates.
+    /// The matmul tile configurations of a table that this device can run with this fragment shape
+    /// and subgroup size, with their rates.
     ///
-    /// The accumulators of a subgroup tile take at most half of the registers. Table sizes are in
-    /// elements, so other fragment sizes can divide them too. A subgroup tile that is too large is
-    /// halved along both axes until it fits. Half-size tiles reuse each loaded element half as
-    /// often, so their rate is halved. Configurations of the table precede derived ones.
+    /// The accumulators of a subgroup tile use at most half of the registers. The table gives tile
+    /// sizes in elements, so devices with other fragment shapes can use them, too. A subgroup tile
+    /// that is too large is halved along both axes until it fits. Half-size tiles reuse each loaded
+    /// element half as often, so their rate is halved. Unchanged configurations of the table come
+    /// first, halved ones last.
     pub(crate) fn divisions(
         &self,
         fragment: [u32; 3],

@@ -2,8 +2,8 @@
 //!
 //! A GPU runtime implements [`LoadedProgram`]: buffers, submission and waiting. [`GpuExecutable`]
 //! adds the code that all runtimes share. [`GpuExecutable`] checks names, types and sizes, and
-//! converts I64 to I32 and back. It also evaluates symbolic sizes and turns fault records into
-//! errors with node and index.
+//! converts I64 to I32 and back. It also evaluates symbolic sizes and turns fault records of data
+//! checks into errors that name the node and the index.
 
 mod control_flow;
 mod executable;
@@ -38,8 +38,8 @@ struct InFlightRun {
     /// Indices of the requested outputs.
     output_indices: Vec<usize>,
     sizes: Bindings,
-    /// Completing this run advances the random state, because the state has not been reset since
-    /// the run started.
+    /// True if completing this run advances the random state; false if the random state was reset
+    /// after the run started.
     counts: bool,
 }
 
@@ -63,21 +63,22 @@ pub struct GpuExecutable<D: LoadedProgram> {
     /// Buffer range of the fault records of data checks, read back after every run.
     faults: Option<ReadbackRange>,
     scratch: Vec<u8>,
-    /// Input bindings, and the input contents already on the device.
+    /// Device tensors bound to inputs, and what the host knows about the contents of the input
+    /// slots.
     inputs: InputSlots,
-    /// Stages ready to run but not yet submitted.
+    /// Stages that the run will execute next, but that are not yet submitted.
     due: Vec<StageId>,
-    /// Launch-time values differ from those of the last submission.
+    /// True if the launch-time values differ from those of the last submission.
     sizes_changed: bool,
     code: Arc<FlowCode>,
-    /// Program counter of the run in flight within `code`.
+    /// Position of the run in flight within `code`.
     cursor: ProgramCounter,
-    /// The run in flight waits for a predicate whose stage is already submitted.
+    /// True if the run in flight waits for a predicate whose stage is already submitted.
     awaits_predicate: bool,
 }
 
 impl<D: LoadedProgram> GpuExecutable<D> {
-    /// An executable of `program`, which was planned for these symbol bounds.
+    /// Creates an executable of `program`, which was planned for the symbol bounds `bounds`.
     pub fn new(program: Arc<GpuProgram>, driver: D, bounds: Bindings) -> GpuExecutable<D> {
         GpuExecutable {
             params_set: vec![false; program.signature.params.len()],
@@ -109,7 +110,7 @@ impl<D: LoadedProgram> GpuExecutable<D> {
         &self.program
     }
 
-    /// The loaded program in the GPU runtime.
+    /// The program as loaded by the GPU runtime.
     pub fn driver(&mut self) -> &mut D {
         self.driver.get_mut()
     }
@@ -161,7 +162,7 @@ impl<D: LoadedProgram> GpuExecutable<D> {
         self.unless_failed(advanced)
     }
 
-    /// Passes the result on; after an error the run is no longer in flight.
+    /// Returns `result` unchanged; if it is an error, the run in flight ends.
     fn unless_failed<T>(&mut self, result: Result<T, RunError>) -> Result<T, RunError> {
         if result.is_err() {
             self.flight = None;
@@ -170,11 +171,11 @@ impl<D: LoadedProgram> GpuExecutable<D> {
         result
     }
 
-    /// Advances the run in flight without blocking. Ready once [`GpuExecutable::finish`] does not
-    /// block.
+    /// Advances the run in flight without blocking. Returns `Ready` once [`GpuExecutable::finish`]
+    /// would not block.
     ///
     /// # Errors
-    /// [`RunError`] of a data-dependent branch or loop; the run then ends.
+    /// The [`RunError`] of a failed stage, branch or loop; the run then ends.
     pub fn poll_run(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RunError>> {
         loop {
             match self.driver.get_mut().poll_done(cx) {
@@ -198,8 +199,8 @@ impl<D: LoadedProgram> GpuExecutable<D> {
         Ok(())
     }
 
-    /// Completes runs whose outputs were never fetched. Outputs are dropped; states and the run
-    /// counter still advance.
+    /// Completes runs in flight whose outputs were never fetched. Their outputs are dropped; states
+    /// and the random state still advance.
     fn finish_unwaited_runs(&mut self) -> Result<(), RunError> {
         self.finish_oldest_run()?;
         // A second, pipelined run may also be in flight.
@@ -210,7 +211,8 @@ impl<D: LoadedProgram> GpuExecutable<D> {
         match self.run_to_results() {
             Ok(()) => {}
             Err(e @ (RunError::DeviceLost { .. } | RunError::OutOfMemory { .. })) => return Err(e),
-            // A data error of an unfetched run has no recipient, so it is dropped.
+            // A data-check error of a run whose outputs were never fetched has no recipient, so it
+            // is dropped.
             Err(_) => {}
         }
         let Some(flight) = self.take_current_run() else {
@@ -227,7 +229,7 @@ impl<D: LoadedProgram> GpuExecutable<D> {
         Ok(())
     }
 
-    /// Takes the run in flight; a pipelined second run becomes the run in flight.
+    /// Takes the oldest run in flight; a pipelined second run, if any, becomes the run in flight.
     fn take_current_run(&mut self) -> Option<InFlightRun> {
         std::mem::replace(&mut self.flight, self.pipelined.take())
     }
@@ -243,8 +245,8 @@ impl<D: LoadedProgram> GpuExecutable<D> {
     /// Waits for the run started last and fetches its outputs.
     ///
     /// # Errors
-    /// [`RunError::Node`] if a data check failed. The states then have their values from before the
-    /// run.
+    /// [`RunError::Node`] if a data check failed. In this case, all states keep their values from
+    /// before the run.
     pub fn finish(&mut self, outputs: &mut Vec<Tensor>) -> Result<(), RunError> {
         self.run_to_results()?;
         let Some(flight) = self.take_current_run() else {
@@ -322,7 +324,7 @@ impl<D: LoadedProgram> GpuExecutable<D> {
     }
 }
 
-/// Buffer range of the fault records; `None` without data checks.
+/// Buffer range of the fault records; `None` if the program has no data checks.
 fn faults(program: &GpuProgram) -> Option<ReadbackRange> {
     (!program.data_checks.is_empty()).then_some(ReadbackRange {
         buffer: ProgramBuffer::Faults,
@@ -331,11 +333,11 @@ fn faults(program: &GpuProgram) -> Option<ReadbackRange> {
     })
 }
 
-/// Outputs up to this many bytes are read back at full size, whatever the sizes of the run. The GPU
-/// runtime then needs no new copy command for new sizes.
+/// Outputs up to this many bytes are read back at their maximum size, whatever the sizes of the
+/// run. The GPU runtime can then reuse its copy command if sizes change.
 const SMALL_OUTPUT_BYTES: u64 = 64 << 10;
 
-/// Buffer range to read back for an output, at the sizes of this launch.
+/// Buffer range of an output that must be read back for the sizes of this launch.
 fn readback_range(
     program: &GpuProgram,
     launch: &LaunchSizes,
@@ -391,7 +393,7 @@ fn fault_of(program: &GpuProgram, launch: &LaunchSizes, records: &[u8]) -> Optio
     })
 }
 
-/// Device-side dtype of values of `dtype` (I32 for I64).
+/// The dtype that values of `dtype` have on the device: I32 for I64, otherwise `dtype`.
 pub(crate) fn device_dtype(dtype: DType) -> DType {
     match dtype {
         DType::I64 => DType::I32,

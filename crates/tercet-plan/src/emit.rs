@@ -1,19 +1,20 @@
 //! The lowering context: how a lowering reads operands, allocates slots and dispatches kernels.
 //!
-//! A lowering takes these steps in order: [`LoweringCtx::view`] for its operands; [`LoweringCtx::dense`] for
-//! operands whose strides its kernel does not support; [`LoweringCtx::result`] for each result;
-//! [`LoweringCtx::dispatch`]. Sizes are symbolic integers ([`SymInt`], from [`LoweringCtx::num`] and the arithmetic
-//! beside it): known, or evaluated for each run. Kernel selection may only depend on
-//! [`LoweringCtx::bound`].
+//! A lowering takes these steps in order: [`LoweringCtx::view`] for its operands;
+//! [`LoweringCtx::dense`] for operands whose strides its kernel does not support;
+//! [`LoweringCtx::result`] for each result; [`LoweringCtx::dispatch`]. Sizes are symbolic integers
+//! ([`SymInt`], from [`LoweringCtx::num`] and the arithmetic beside it): known, or evaluated for
+//! each run. The choice between kernels may depend only on upper bounds of sizes
+//! ([`LoweringCtx::bound`]).
 //!
 //! Invariant: the emitted program depends only on the graph, the capabilities and the symbol
 //! bounds.
 //!
 //! Next: `emit/values.rs` for operands and results; `emit/dispatch.rs` for kernel steps;
-//! `emit/shape_switch.rs` for branches on a size. `emit/checks.rs` covers checks that end a run,
-//! `emit/dependent_launch.rs` dependent launches, and `emit/blocks.rs` nested graphs. `emit/cursor.rs` holds
-//! the insertion point, and `emit/dequant_schedule.rs` schedules the dequantization of weights.
-//! `emit/draft.rs` holds the program under construction.
+//! `emit/shape_switch.rs` for branches on a size. `emit/checks.rs` covers checks whose failure ends
+//! a run, `emit/dependent_launch.rs` dependent launches, and `emit/blocks.rs` nested graphs.
+//! `emit/cursor.rs` holds the insertion point, and `emit/dequant_schedule.rs` schedules the
+//! dequantization of weights. `emit/draft.rs` holds the program under construction.
 
 mod blocks;
 mod checks;
@@ -48,8 +49,8 @@ use crate::program::{ProgramBuffer, SizeRule, SlotId};
 use crate::soa_weights::SoaLayout;
 use crate::sym_int::{ExprArena, SymInt};
 
-/// Stride of the fault records of data checks, in bytes: the largest alignment that a device may
-/// require.
+/// Distance in bytes between the fault records of data checks: the largest binding alignment that a
+/// device may require.
 pub(crate) const RECORD_BYTES: u64 = 256;
 
 /// A value in memory: a slot and the layout of its elements.
@@ -57,7 +58,7 @@ pub(crate) const RECORD_BYTES: u64 = 256;
 pub struct SlotView {
     /// The slot that holds the elements.
     pub slot: SlotId,
-    /// Sizes, strides and offset, in elements.
+    /// Sizes, strides and offset of the value within the slot, in elements.
     pub layout: SymLayout,
     /// Dtype of the elements.
     pub dtype: DType,
@@ -68,31 +69,32 @@ pub struct SlotView {
 pub(crate) struct GraphAnalysis<'a> {
     pub(crate) bounds: &'a Bindings,
     pub(crate) signature: &'a Signature,
-    /// Node ids of the source graph for the nodes of the legal graph.
+    /// For each node of the legal graph: the node of the source graph that it originates from.
     pub(crate) origins: NodeOrigins,
     /// Quantized values stored as structure of arrays.
     pub(crate) soa_layouts: HashMap<Value, SoaLayout>,
     /// Leaves and results above the binding limit; kernels bind them in partitions.
     pub(crate) partitioned: PartitionedValues,
-    /// Enclosing nodes of this nested graph, outermost first. Each node comes with its attribute
-    /// that holds the next nested graph.
+    /// Enclosing nodes of this nested graph, outermost first. Each enclosing node comes with the
+    /// name of its attribute that holds the next nested graph.
     pub(crate) enclosing_nodes: Vec<EnclosingNode>,
     /// Quantized operands read by several nodes.
     pub(crate) shared_packed: HashSet<Value>,
-    /// Attention nodes that write their results with positions before heads.
+    /// Attention nodes whose results are stored in the order [batch, position, head, element],
+    /// although their layout has heads before positions.
     pub(crate) transposed_attention: HashSet<NodeId>,
     /// 16-bit type that F32 activation rows may be cast to before a matmul
     /// ([`tercet_ir::CompileOptions::matmul_precision`]).
     pub(crate) reduced_matmul_dtype: Option<DType>,
-    /// Dependent launches replace barriers: the device supports them, and enough dispatches
-    /// benefit.
+    /// True if dependent launches replace barriers, because the device supports them and enough
+    /// dispatches benefit.
     pub(crate) has_chains: bool,
-    /// Some node has nested graphs. With nested graphs, fault records are cleared first, and each
-    /// keeps the first fault found.
+    /// True if some node has nested graphs. A check in a nested graph may run several times, so
+    /// fault records are cleared first, and each keeps the first fault found.
     pub(crate) has_flow: bool,
 }
 
-/// Size checks of a nested graph, performed when a run reaches it.
+/// Size checks of a nested graph, performed when a run reaches the nested graph.
 #[derive(Debug, Default)]
 pub(crate) struct SubgraphSizeChecks {
     /// Indices of the checks.
@@ -110,7 +112,7 @@ pub struct LoweringCtx<'a> {
     pub(crate) facts: GraphAnalysis<'a>,
     /// The program under construction.
     pub(crate) draft: ProgramBuilder,
-    /// Slots and layouts of the values lowered so far.
+    /// Slots and layouts of the graph values that are lowered so far.
     values: ValueViews,
     pub(crate) cursor: InsertionPoint,
     subgraph_size_checks: SubgraphSizeChecks,
@@ -133,7 +135,8 @@ impl<'a> LoweringCtx<'a> {
         }
     }
 
-    /// A new arena slot of this type. The slot lives until the last step that uses it.
+    /// Allocates a new arena slot for a value of this type. The slot lives until the last step that
+    /// uses it.
     ///
     /// # Errors
     /// [`CompileError::TooLarge`] if the slot exceeds the binding limit.
@@ -146,8 +149,8 @@ impl<'a> LoweringCtx<'a> {
         self.allocate(dtype, shape, home)
     }
 
-    /// A slot that holds a constant of the graph or a lookup table of a kernel. Constants with
-    /// equal contents share one buffer.
+    /// Returns a slot that contains this tensor: a constant of the graph or a lookup table of a
+    /// kernel. Constants with equal contents share one buffer.
     ///
     /// # Errors
     /// The errors of [`LoweringCtx::temp`].
@@ -156,8 +159,8 @@ impl<'a> LoweringCtx<'a> {
         self.allocate(ty.dtype, &Shape::known(&ty.shape), home)
     }
 
-    /// Like [`LoweringCtx::constant`], for a constant that kernels bind in partitions; it may
-    /// exceed the binding limit.
+    /// Like [`LoweringCtx::constant`], for a constant above the binding limit, which kernels bind
+    /// in partitions.
     pub(crate) fn constant_unbound(&mut self, tensor: Tensor) -> Result<SlotView, CompileError> {
         let (ty, home) = self.constant_home(tensor);
         self.allocate_unbound(ty.dtype, &Shape::known(&ty.shape), home)
@@ -210,8 +213,8 @@ impl<'a> LoweringCtx<'a> {
         Ok(bytes.map_or(u64::MAX, |n| n as u64))
     }
 
-    /// Like [`LoweringCtx::allocate`], without the size limit. Kernels may bind only parts of it
-    /// ([`LoweringCtx::part`]).
+    /// Like [`LoweringCtx::allocate`], for slots that may exceed the binding limit. Kernels may
+    /// bind only parts of such a slot ([`LoweringCtx::part`]).
     pub(crate) fn allocate_unbound(
         &mut self,
         dtype: DType,
@@ -222,7 +225,7 @@ impl<'a> LoweringCtx<'a> {
         let layout = self.dense_layout(shape)?;
         let words = bytes.checked_next_multiple_of(4);
         let slot = PendingSlot {
-            // A binding cannot be empty.
+            // A slot has at least 4 bytes, because a buffer binding cannot be empty.
             bytes: words.ok_or_else(|| self.too_large(bytes))?.max(4),
             dtype,
             numel: numel(shape),
@@ -235,7 +238,8 @@ impl<'a> LoweringCtx<'a> {
         })
     }
 
-    /// Placement of a part of slot `of` that starts `offset_bytes` after its beginning.
+    /// Placement of a slot that is a part of slot `of` and starts `offset_bytes` after the
+    /// beginning of `of`.
     pub(crate) fn part(&self, of: SlotId, offset_bytes: u64) -> SlotPlacement {
         match self.home(of) {
             SlotPlacement::At(buffer, first) => SlotPlacement::At(buffer, first + offset_bytes),
@@ -248,8 +252,8 @@ impl<'a> LoweringCtx<'a> {
         }
     }
 
-    /// Like [`LoweringCtx::allocate`], for quantized rows stored as structure of arrays: each row
-    /// starts at its alignment.
+    /// Like [`LoweringCtx::allocate`], for quantized rows stored as structure of arrays; the start
+    /// of each row is aligned.
     pub(crate) fn allocate_soa(
         &mut self,
         planes: &SoaLayout,
@@ -267,16 +271,17 @@ impl<'a> LoweringCtx<'a> {
         SlotId(self.draft.slots.len() as u32 - 1)
     }
 
-    /// Value of the dimension at the symbols' bounds. Kernel selection may depend on this value.
+    /// Upper bound of the dimension: its value if all symbols have their maximum. The choice
+    /// between kernels may depend on this value.
     ///
     /// # Errors
-    /// [`CompileError::Bounds`] if the dimension is invalid at the bounds.
+    /// [`CompileError::Bounds`] if the dimension is invalid for the maximum of all symbols.
     pub fn bound(&self, dim: &Dim) -> Result<usize, CompileError> {
         Ok(dim.upper_bound(self.facts.bounds)?)
     }
 
-    /// The dimension as a symbolic integer. For a nested graph, the symbolic integer is only valid
-    /// in runs that reach that graph.
+    /// The dimension as a symbolic integer. A symbolic integer for a nested graph is only valid in
+    /// runs that reach the nested graph.
     pub fn num(&mut self, dim: &Dim) -> SymInt {
         if self.facts.enclosing_nodes.is_empty() {
             return self.draft.tape.dim(dim);
@@ -298,7 +303,7 @@ impl<'a> LoweringCtx<'a> {
         n
     }
 
-    /// The expression arena, for further arithmetic on symbolic integers.
+    /// The arena of symbolic expressions, for further arithmetic on symbolic integers.
     pub fn tape(&mut self) -> &mut ExprArena {
         &mut self.draft.tape
     }
@@ -335,9 +340,9 @@ impl<'a> LoweringCtx<'a> {
         self.draft.tape.mul(dim, SymInt::Const(term.factor()))
     }
 
-    /// A grid of `groups` workgroups. If one axis is too short, the grid spans two axes and the
-    /// kernel's flat workgroup index is `group.y * count.x + group.x`. Workgroups with an index of
-    /// `groups` or more must do nothing.
+    /// A dispatch grid of `groups` workgroups. If they exceed the limit of one axis, the grid spans
+    /// two axes, and the kernel's flat workgroup index is `group.y * count.x + group.x`. The kernel
+    /// must do nothing in workgroups whose flat index is `groups` or more.
     pub fn flat_grid(&mut self, groups: SymInt) -> [SymInt; 3] {
         let max = SymInt::Const(i64::from(self.caps.max_grid));
         let tape = &mut self.draft.tape;
@@ -348,7 +353,7 @@ impl<'a> LoweringCtx<'a> {
         ]
     }
 
-    /// The grid for `items` threads in workgroups of `size` threads.
+    /// A dispatch grid for `items` threads in workgroups of `size` threads.
     pub fn grid_of(&mut self, items: SymInt, size: u32) -> [SymInt; 3] {
         let groups = self.draft.tape.ceil_div(items, size);
         self.flat_grid(groups)

@@ -1,6 +1,7 @@
-//! Operand regions for one partition of a result, and the operator that computes the partition.
+//! For one partition of a node's result: the operand regions that it needs, and the operator that
+//! computes it.
 //!
-//! The table has one row per operator that supports partitions. All other operators need their
+//! The functions below cover all operators that support partitions. All other operators need their
 //! operands whole.
 
 use std::ops::Range;
@@ -10,11 +11,11 @@ use tercet_ir::{Dim, Graph, Node, Shape};
 
 use super::range::{IndexRegion, full};
 
-/// Operand regions for one partition of a node's results.
+/// The operand regions that one partition of a node's results needs.
 pub(super) struct OperandRegions {
     /// The operator that computes the partition.
     pub(super) op: Op,
-    /// Region of each operand; `None` for the whole operand.
+    /// For each operand: the region that the operator reads; `None` for the whole operand.
     pub(super) reads: Vec<Option<IndexRegion>>,
 }
 
@@ -83,12 +84,14 @@ pub(super) fn axes(graph: &Graph, node: &Node) -> usize {
     }
 }
 
-/// Operand regions for a region of the results, which is partitioned only along the first [`axes`].
+/// The operand regions that a region of the results needs; the results are partitioned only along
+/// the first [`axes`].
 pub(super) fn demand(graph: &Graph, node: &Node, out: &IndexRegion) -> Option<OperandRegions> {
     let axes = axes(graph, node);
     let cut = out.get(..axes)?;
     let sizes = |at: usize| graph.ty(*node.inputs.get(at)?).shape.as_known();
-    // Operand region with the leading axes of the result region, and all of the other axes.
+    // Operand region with the same ranges as the result region on the partitioned leading axes, and
+    // the full range on all other axes.
     let leading = |at: usize| {
         let sizes = sizes(at)?;
         let rest = full(sizes.get(axes..)?);
@@ -136,8 +139,8 @@ pub(super) fn demand(graph: &Graph, node: &Node, out: &IndexRegion) -> Option<Op
             reads = vec![Some(a), Some(b)];
         }
         _ => {
-            // Operands that are partitioned along the leading axes like the result; the others are
-            // read whole.
+            // Indices of the operands that are partitioned along the leading axes like the result;
+            // the other operands are read whole.
             let along: &[usize] = match &node.op {
                 Op::GatherElements(_) | Op::ResidualLayerNorm(_) | Op::ResidualRmsNorm(_) => {
                     &[0, 1]
@@ -159,7 +162,7 @@ fn shape(region: &IndexRegion) -> Shape {
     Shape::known(&sizes)
 }
 
-/// Region of a broadcast operand for a region of the result.
+/// The region of a broadcast operand that an elementwise operator reads for a region of the result.
 fn broadcast(sizes: &[usize], out: &[Range<usize>]) -> Option<IndexRegion> {
     let missing = out.len().checked_sub(sizes.len())?;
     let axis = |(n, r): (&usize, &Range<usize>)| match n {
@@ -169,7 +172,8 @@ fn broadcast(sizes: &[usize], out: &[Range<usize>]) -> Option<IndexRegion> {
     Some(sizes.iter().zip(&out[missing..]).map(axis).collect())
 }
 
-/// Regions of the operand and of the indices (with `rank` axes) that a gather reads.
+/// The regions of the data and of the indices (with `rank` axes) that a gather reads for a region
+/// of its result.
 fn gather_demand(
     gather: &Gather,
     sizes: &[usize],
@@ -187,8 +191,8 @@ fn gather_demand(
     (data, out[gather.axis..gather.axis + rank].to_vec())
 }
 
-/// Operand regions of a matmul: some rows of the left operand and the whole right one, for the
-/// batches of the region.
+/// Operand regions that a matmul reads for a region of its result: the region's rows of the left
+/// operand and the whole right operand, for the region's batches.
 fn matmul_demand(
     a: &[usize],
     b: &[usize],
@@ -204,7 +208,8 @@ fn matmul_demand(
     Some((a, b))
 }
 
-/// The map for a region of its results, with the operand regions it reads.
+/// The `Map` operator that computes a region of a map's results, with the operand regions that it
+/// reads.
 fn map_demand(
     graph: &Graph,
     node: &Node,
@@ -240,7 +245,8 @@ fn map_demand(
     Some((part, regions))
 }
 
-/// The slice for a region of its result, with the bounding region of the operand.
+/// The `Slice` operator that computes a region of a slice's result, with the smallest operand
+/// region that contains the elements it reads.
 fn slice_demand(
     slice: &Slice,
     sizes: &[usize],

@@ -10,23 +10,23 @@ use super::PartitionRewriter;
 use super::place::PartitionedValue;
 use super::range::{IndexRegion, full};
 
-/// Ranges of the first axis of an operand, each a separate value.
+/// Partitions of an operand along its first axis: the index range and the value of each partition.
 type RowRanges = Vec<(Range<usize>, Value)>;
 
 /// An operand that is consumed partition by partition.
 pub(super) enum PartialOperand {
     None,
-    /// A table whose rows are gathered.
+    /// The data operand of a gather, partitioned by rows.
     Table(RowRanges),
-    /// A right matmul operand whose columns are the rows of these values: a transpose, or quantized
-    /// weights.
+    /// A right matmul operand partitioned by columns, which are the rows of these values: a
+    /// transpose, or quantized weights.
     Columns(RowRanges),
     /// A right matmul operand partitioned along k; the partial products are added.
     Summed(RowRanges),
 }
 
 impl PartialOperand {
-    /// Index of the operand.
+    /// Index of the operand among the node's operands.
     pub(super) fn operand(&self) -> Option<usize> {
         match self {
             PartialOperand::None => None,
@@ -36,13 +36,14 @@ impl PartialOperand {
     }
 }
 
-/// True if a matmul reads this operand as its right operand.
+/// True if the node is a matmul and operand `at` is its right operand.
 fn is_matmul_rhs(node: &Node, at: usize) -> bool {
     at == 1 && matches!(node.op, Op::MatMul(_) | Op::Linear(_))
 }
 
 impl PartitionRewriter<'_> {
-    /// The partitions of an old value above the limit, if each is a range of its first axis.
+    /// The partitions of a value above the binding limit in the original graph, if each partition
+    /// is a range of its first axis.
     fn rows(&self, old: Value) -> Option<RowRanges> {
         let (place, sizes) = (self.place(old), self.source.ty(old).shape.as_known()?);
         let is_by_rows = place.is_large && place.is_by_rows(&sizes);
@@ -83,7 +84,8 @@ impl PartitionRewriter<'_> {
         pieces.unwrap_or(PartialOperand::None)
     }
 
-    /// Results of an operator for operand regions; `None` regions mean the whole operand.
+    /// Adds an operator on these operand regions to the rewritten graph and returns its results;
+    /// `None` means the whole operand.
     pub(super) fn apply(
         &mut self,
         node: &Node,
@@ -115,16 +117,17 @@ impl PartitionRewriter<'_> {
         }
     }
 
-    /// Gathers rows of a partitioned table: gathers from every partition, and selects the row of
-    /// the matching one.
+    /// Gathers rows of a partitioned table: gathers from every partition, then selects the row from
+    /// the partition that contains the index.
     fn gathered(&mut self, idx: Value, parts: &RowRanges) -> Result<Value, OpError> {
         let rows = parts.last().map_or(0, |(rows, _)| rows.end);
         let rank = parts
             .first()
             .map_or(1, |(_, part)| self.graph.ty(*part).rank());
         let g = &mut self.graph;
-        // The result of this gather is 0. Its data check compares the indices with the whole table,
-        // because the gathers from single partitions clamp them.
+        // This gather from zeros only adds a data check of the indices against the row count of the
+        // whole table. The gathers from single partitions clamp their indices, so they cannot
+        // detect invalid ones.
         let zero = g.scalar(DType::I32, 0.0)?;
         let one = g.reshape(zero, [1usize])?;
         let zeros = g.expand(one, [rows])?;
@@ -181,7 +184,8 @@ impl PartitionRewriter<'_> {
         g.concat(&columns, axis)
     }
 
-    /// A matmul whose sums span several partitions; narrow floats are accumulated in F32.
+    /// A matmul whose right operand is partitioned along k: adds the products of all partitions, in
+    /// F32 for 16-bit floats.
     fn summed(
         &mut self,
         op: &Op,
@@ -220,7 +224,7 @@ impl PartitionRewriter<'_> {
         g.cast(y, dtype)
     }
 
-    /// True if a partition of the value does not cover all of these axes.
+    /// True if the value is partitioned along at least one of these axes.
     pub(super) fn is_partitioned_along(&self, old: Value, axes: &[usize]) -> bool {
         let (place, sizes) = (self.place(old), self.source.ty(old).shape.as_known());
         let all = full(&sizes.unwrap_or_default());
@@ -228,7 +232,8 @@ impl PartitionRewriter<'_> {
         place.is_large && place.parts.iter().any(|(r, _)| is_cut(r))
     }
 
-    /// A reduction along partitioned axes: of each partition first, then of the partial results.
+    /// Results of a reduction along partitioned axes: reduces each partition, then combines the
+    /// partial results.
     pub(super) fn reduced(
         &mut self,
         node: &Node,
@@ -236,7 +241,8 @@ impl PartitionRewriter<'_> {
     ) -> Result<Option<Vec<PartitionedValue>>, OpError> {
         let parts = self.place(node.inputs[0]).parts.clone();
         let is_reduced = |axis: usize| reduce.axes.contains(&axis);
-        // Partitions with the same indices on the remaining axes are reduced together.
+        // Partitions with the same index ranges on the axes that are not reduced contribute to the
+        // same results.
         let mut groups: Vec<(IndexRegion, Vec<(usize, Value)>)> = Vec::new();
         for (region, part) in parts {
             let own = |(axis, r): (usize, &Range<usize>)| match is_reduced(axis) {
@@ -270,8 +276,8 @@ impl PartitionRewriter<'_> {
         }]))
     }
 
-    /// Combines the partial results of several partitions, each with its number of elements per
-    /// result.
+    /// Reduces each of these partitions and combines the partial results; each partition comes with
+    /// its number of elements per result.
     fn reduced_group(
         &mut self,
         reduce: &Reduce,

@@ -1,5 +1,5 @@
-//! Partitioned values as the planner sees them: leaves that no kernel binds whole, and
-//! concatenations that exist only as outputs or states.
+//! Finds the partitioned values of a rewritten graph: leaves that no kernel binds whole, and
+//! concatenations that are only outputs or new state values.
 
 use std::collections::{HashMap, HashSet};
 
@@ -77,14 +77,16 @@ fn aligned(
 /// Leaves and results of a legal graph that kernels bind only in partitions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PartitionedValues {
-    /// For each leaf, the slices that read it, by their first element.
+    /// For each partitioned leaf: the slices that read it, by the linear index of their first
+    /// element.
     leaves: HashMap<NodeId, HashMap<usize, NodeId>>,
-    /// Concatenations that are results, or operands of such concatenations.
+    /// Concatenations without a kernel: graph results above the binding limit, and concatenations
+    /// that only these read.
     output_concats: HashSet<NodeId>,
 }
 
 impl PartitionedValues {
-    /// The partitioned leaves and results of a graph.
+    /// Finds the partitioned leaves and results of a graph.
     pub(crate) fn new(graph: &Graph, caps: &DeviceCaps) -> PartitionedValues {
         let mut found = PartitionedValues::default();
         let is_over = |node: &Node| node.outputs.iter().any(|t| over(t, caps));
@@ -127,17 +129,17 @@ impl PartitionedValues {
         found
     }
 
-    /// True for a leaf that no kernel binds whole.
+    /// True if kernels bind this leaf only in partitions.
     pub(crate) fn has_leaf(&self, leaf: NodeId) -> bool {
         self.leaves.contains_key(&leaf)
     }
 
-    /// The slice of a leaf that starts at this element.
+    /// The slice of a partitioned leaf whose first element has this linear index.
     pub(crate) fn part(&self, leaf: NodeId, first: usize) -> Option<NodeId> {
         self.leaves.get(&leaf)?.get(&first).copied()
     }
 
-    /// The first element of a slice of a partitioned leaf.
+    /// The linear index of the first element that this slice reads from a partitioned leaf.
     pub(crate) fn first(&self, leaf: NodeId, slice: NodeId) -> Option<usize> {
         let mut slices = self.leaves.get(&leaf)?.iter();
         slices
@@ -145,7 +147,8 @@ impl PartitionedValues {
             .map(|(first, _)| *first)
     }
 
-    /// True for a concatenation that needs no kernel, because its operands are computed in place.
+    /// True for a concatenation that needs no kernel, because its operands are computed directly in
+    /// its memory.
     pub(crate) fn is_elided_concat(&self, node: NodeId) -> bool {
         self.output_concats.contains(&node)
     }
@@ -168,8 +171,8 @@ impl PartitionedValues {
     }
 }
 
-/// The nodes that read a leaf, by the first element that each of them reads. `None` unless the
-/// nodes are exactly the slices of the leaf's partitions.
+/// The slices that read a leaf, by the linear index of their first element. `None` unless exactly
+/// one slice reads each partition and no other node reads the leaf.
 fn slices(
     graph: &Graph,
     leaf: NodeId,
@@ -192,7 +195,7 @@ fn slices(
     (found.len() == parts.len()).then_some(found)
 }
 
-/// The region that a slice reads; `None` for steps other than 1.
+/// The operand region that a slice reads; `None` if a step of the slice is not 1.
 fn slice_region(slice: &Slice, node: &Node, sizes: &[usize]) -> Option<IndexRegion> {
     let expected = node.outputs[0].shape.as_known()?;
     let axes = slice.axes(sizes, &expected).ok()?;

@@ -1,4 +1,5 @@
-//! Mapping from values of the old graph to the new one: whole, partitioned, or both.
+//! Maps each value of the original graph to the rewritten graph, where it exists whole,
+//! partitioned, or both.
 
 use tercet_ir::ops::Slice;
 use tercet_ir::{OpError, Value};
@@ -6,16 +7,16 @@ use tercet_ir::{OpError, Value};
 use super::PartitionRewriter;
 use super::range::{IndexRegion, full, intersect, within};
 
-/// A value of the old graph, as represented in the new one.
+/// The representation of a value of the original graph in the rewritten graph.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PartitionedValue {
-    /// The unpartitioned value in the new graph. If a leaf has partitions, they are slices of this
+    /// The unpartitioned value in the rewritten graph. The partitions of a leaf are slices of this
     /// value.
     pub(super) whole: Option<Value>,
-    /// Partitions in row-major order, each with its region of the whole value.
+    /// Partitions in row-major order, each with the region of the whole value that it contains.
     pub(super) parts: Vec<(IndexRegion, Value)>,
     /// The operand of the transpose that computes this value, if only matmuls read the transpose.
-    /// The matmuls then use the operand's rows as columns.
+    /// The matmuls then use the rows of this operand as columns of their right operand.
     pub(super) transposed: Option<Value>,
     /// The whole value exceeds the binding limit, so that no kernel may bind it.
     pub(super) is_large: bool,
@@ -42,8 +43,8 @@ impl PartitionRewriter<'_> {
         &self.places[old.node.index()][usize::from(old.port)]
     }
 
-    /// The unpartitioned form of an old value. If this value exceeds the limit, the planner later
-    /// rejects it with an error that names its node.
+    /// Returns the unpartitioned form of a value of the original graph. If this form exceeds the
+    /// binding limit, the planner later reports an error that names its node.
     pub(super) fn whole_value(&mut self, old: Value) -> Result<Value, OpError> {
         let place = self.place(old).clone();
         if let Some(whole) = place.whole {
@@ -63,7 +64,8 @@ impl PartitionRewriter<'_> {
         Ok(whole)
     }
 
-    /// A region of an old value: a partition, a slice of one, or a copy assembled from several.
+    /// Returns a region of a value of the original graph: a partition, a slice of a partition, or a
+    /// concatenation of slices of several partitions.
     pub(super) fn region(&mut self, old: Value, want: &IndexRegion) -> Result<Value, OpError> {
         let place = self.place(old);
         if let Some((_, part)) = place.parts.iter().find(|(region, _)| region == want) {
@@ -88,7 +90,7 @@ impl PartitionRewriter<'_> {
         Ok(value)
     }
 
-    /// A region of the value that these partitions form.
+    /// Returns a region of a partitioned value, assembled from these partitions.
     pub(super) fn piece(
         &mut self,
         parts: &[(IndexRegion, Value)],
@@ -104,7 +106,7 @@ impl PartitionRewriter<'_> {
         self.join(pieces)
     }
 
-    /// A region of a value of the new graph.
+    /// Returns a slice of a value of the rewritten graph, or the value itself if `is_all`.
     fn slice(&mut self, of: Value, region: &IndexRegion, is_all: bool) -> Result<Value, OpError> {
         if is_all {
             return Ok(of);
@@ -117,7 +119,7 @@ impl PartitionRewriter<'_> {
         self.graph.add(slice, &[of])
     }
 
-    /// Slices of a leaf for these regions.
+    /// Adds one slice of a leaf per region.
     pub(super) fn slices(
         &mut self,
         leaf: Value,
@@ -131,8 +133,9 @@ impl PartitionRewriter<'_> {
         Ok(parts)
     }
 
-    /// Joins pieces in row-major order into one value, along the last axis first. Pieces joined
-    /// along an axis then cover a single index of all earlier axes and are contiguous.
+    /// Joins pieces in row-major order into one value, along the last axis first. Pieces that are
+    /// joined along an axis then have a single index on all earlier axes, so they are contiguous in
+    /// the result.
     pub(super) fn join(&mut self, mut pieces: Vec<(IndexRegion, Value)>) -> Result<Value, OpError> {
         let rank = pieces.first().map_or(0, |(region, _)| region.len());
         for axis in (0..rank).rev() {
@@ -160,7 +163,8 @@ impl PartitionRewriter<'_> {
     }
 }
 
-/// True if a region continues the previous one along an axis.
+/// True if a region starts where the previous region ends along this axis, and both are equal on
+/// all other axes.
 fn follows(before: &IndexRegion, next: &IndexRegion, axis: usize) -> bool {
     let mut others = (0..next.len()).filter(|a| *a != axis);
     before[axis].end == next[axis].start && others.all(|a| before[a] == next[a])

@@ -13,13 +13,13 @@ pub(super) fn full(sizes: &[usize]) -> IndexRegion {
     sizes.iter().map(|n| 0..*n).collect()
 }
 
-/// Number of elements; `None` if it exceeds the address space.
+/// Number of elements of a region; `None` if the number overflows `usize`.
 pub(super) fn numel(region: &[Range<usize>]) -> Option<usize> {
     let mut lens = region.iter().map(Range::len);
     lens.try_fold(1usize, usize::checked_mul)
 }
 
-/// Intersection of two regions, if not empty.
+/// Intersection of two regions; `None` if it is empty.
 pub(super) fn intersect(a: &[Range<usize>], b: &[Range<usize>]) -> Option<IndexRegion> {
     let both = a.iter().zip(b).map(|(a, b)| {
         let (from, to) = (a.start.max(b.start), a.end.min(b.end));
@@ -28,7 +28,7 @@ pub(super) fn intersect(a: &[Range<usize>], b: &[Range<usize>]) -> Option<IndexR
     both.collect()
 }
 
-/// The region relative to the start of an enclosing region.
+/// The region with its indices relative to the start of an enclosing region.
 pub(super) fn within(region: &[Range<usize>], around: &[Range<usize>]) -> IndexRegion {
     let local = |(r, a): (&Range<usize>, &Range<usize>)| r.start - a.start..r.end - a.start;
     region.iter().zip(around).map(local).collect()
@@ -43,7 +43,8 @@ pub(super) fn first_of(sizes: &[usize], region: &[Range<usize>]) -> usize {
     at
 }
 
-/// The region that consists of these consecutive elements; `None` if they do not form a region.
+/// The region that consists of the elements with these consecutive linear indices; `None` if they
+/// do not form a region.
 pub(super) fn from_elements(sizes: &[usize], elements: Range<usize>) -> Option<IndexRegion> {
     let mut inner = sizes.iter().product::<usize>();
     let mut region = IndexRegion::with_capacity(sizes.len());
@@ -69,16 +70,17 @@ pub(super) fn from_elements(sizes: &[usize], elements: Range<usize>) -> Option<I
 pub(super) struct PartitionSpec<'a> {
     /// Number of leading axes that may be partitioned.
     pub(super) axes: usize,
-    /// Whether a region is small enough for a partition. If a region fits, so does every region
-    /// inside it.
+    /// Whether a region is small enough to be a partition. If a region is small enough, every
+    /// region inside it must be, too.
     pub(super) is_small_enough: &'a dyn Fn(&IndexRegion) -> bool,
-    /// Size in bytes of a region in each layout of the tensor. Partitions start at multiples of
-    /// `align_bytes`.
+    /// Size in bytes of a region in each memory layout that the tensor may have. In all of them,
+    /// partitions start at multiples of `align_bytes`.
     pub(super) bytes: &'a dyn Fn(&IndexRegion) -> Vec<u64>,
     pub(super) align_bytes: u64,
     /// Whether partitions may also start at unaligned offsets.
     pub(super) any_offset: bool,
-    /// Preferred axis and number of indices per partition, used if it fits, whatever the alignment.
+    /// Preferred axis and number of indices per partition, used if such a partition is small
+    /// enough, even if it starts at an unaligned offset.
     pub(super) preferred_extent: Option<(usize, usize)>,
 }
 
@@ -141,9 +143,9 @@ pub(super) fn cut(sizes: &[usize], cut: &PartitionSpec<'_>) -> Option<Vec<IndexR
     None
 }
 
-/// Number of indices of an axis that each partition must be a multiple of, so that partitions start
-/// at aligned offsets. `None` if there are earlier axes with several indices, and each of these
-/// indices covers an unaligned number of bytes.
+/// The number of indices along the partitioned axis must be a multiple of this value, so that
+/// partitions start at aligned offsets. `None` if no such value exists, because an index of the
+/// axis before covers an unaligned number of bytes.
 fn aligned_step(
     cut: &PartitionSpec<'_>,
     one: &IndexRegion,

@@ -1,5 +1,5 @@
-//! Tests that partitioned graphs give the same results, for every case of every operator, under
-//! limits that partition its values.
+//! Tests that partitioned graphs give the same results as unpartitioned ones, for every test case
+//! of every operator, under several small binding limits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,8 +11,8 @@ use super::range::full;
 use super::{bytes_of, is_view, over, split};
 use crate::caps::DeviceCaps;
 
-/// Pairs of binding limit and offset alignment, in bytes. A partition then holds a few rows of a
-/// test tensor, a few elements, or most of the tensor.
+/// Pairs of binding limit and offset alignment, in bytes. With these limits, a partition contains a
+/// few rows of a test tensor, a few elements, or most of the tensor.
 const LIMITS: [(u64, u32); 3] = [(96, 16), (32, 4), (400, 4)];
 const DTYPES: [DType; 4] = [DType::F32, DType::F16, DType::I32, DType::Bool];
 /// Maximum number of partitions per value, to limit the run time.
@@ -26,7 +26,7 @@ fn caps((max_binding_bytes, storage_align_bytes): (u64, u32)) -> DeviceCaps {
     }
 }
 
-/// True if some kernel would bind a value above the limit.
+/// True if some node of the rewritten graph would require a kernel to bind a value above the limit.
 fn is_refused(graph: &Graph, caps: &DeviceCaps) -> bool {
     let parts = PartitionedValues::new(graph, caps);
     let in_parts = |id| parts.has_leaf(id) || parts.is_elided_concat(id);
@@ -36,13 +36,13 @@ fn is_refused(graph: &Graph, caps: &DeviceCaps) -> bool {
     })
 }
 
-/// Outputs and new state values; `None` if the run fails.
+/// Outputs and new state values of a run of the graph; `None` if the run fails.
 fn results(graph: &Graph, leaves: &BTreeMap<String, Tensor>) -> Option<Vec<Tensor>> {
     let values = evaluate(graph, &EvalCtx::default(), leaves).ok()?;
     Some(graph.results().map(|v| values.get(v).clone()).collect())
 }
 
-/// Size of the largest value in bytes.
+/// Size in bytes of the largest value of the graph.
 fn greatest(graph: &Graph) -> u64 {
     let types = graph.nodes().flat_map(|(_, node)| &node.outputs);
     let known = types.filter_map(|t| Some(bytes_of(t.dtype, &full(&t.shape.as_known()?))));
@@ -97,7 +97,7 @@ fn parts_of_every_case_are_the_whole() {
     assert_eq!(missing, [""; 0], "of {cut:?}");
 }
 
-/// Operators with at least one partitioned case.
+/// Operators for which at least one test case was partitioned.
 const ALLOWED: &[&str] = &[
     "unary",
     "binary",

@@ -1,16 +1,16 @@
-//! Measured constants of the cost model, per measured device. No other file has measured numbers of
-//! devices.
+//! Measured constants of the cost model, one set per measured device. No other file contains
+//! constants that were measured on a device.
 //!
 //! The table has one row, [`MEASURED`]: an H200 with 132 SMs, fragments of 16 x 16 x 16 and
 //! subgroups of 32. Its rates were measured with `tercet tune` and `cargo bench --bench gpu`. All
-//! rates are per compute unit. Other devices use them as adapted by
-//! [`DeviceModel::divisions`](super::DeviceModel::divisions) and the methods of this file. Only the
-//! ratios of the costs of variants matter.
+//! rates are per compute unit. For other devices, these rates are adapted by
+//! [`DeviceModel::divisions`](super::DeviceModel::divisions) and the methods of this file.
+//! Selection only compares the costs of kernel variants, so only the ratios of the rates matter.
 
-/// Cost model: kernel rates, and thresholds between variants.
+/// Cost model: rates of kernels, and thresholds at which another kernel variant becomes faster.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CostModel {
-    /// Name of the measured device.
+    /// Name of the device on which the rates were measured.
     pub(crate) of: &'static str,
     pub(crate) matrices: CoopGemmCosts,
     pub(crate) tiles: TileRates,
@@ -19,7 +19,7 @@ pub(crate) struct CostModel {
     pub(crate) scans: ScanRates,
     /// Memory bandwidth of the whole device, in bytes per second.
     pub(crate) bytes_per_s: f64,
-    /// Time of a dispatch that waits for the previous one, in seconds.
+    /// Fixed time in seconds of a dispatch that waits for the previous dispatch.
     pub(crate) dispatch_s: f64,
 }
 
@@ -31,27 +31,29 @@ pub(crate) struct CoopGemmCosts {
     pub(crate) divisions: &'static [TileConfig],
     /// Tile configurations for implicit GEMM, whose right operand is gathered from convolution
     /// windows. Each gathered element takes an instruction or more, so tall tiles with few
-    /// registers per thread win. Measured with convolutions of 64 and 512 channels.
+    /// registers per thread are fastest. Measured with convolutions of 64 and 512 channels.
     pub(crate) windows: &'static [TileConfig],
     /// Tile configurations for prepacked weights in mma-style fragments.
     pub(crate) prepacked: &'static [TileConfig],
     /// Tile configurations for F32 emulated with split-F16; each product takes three F16 products
     /// (3xTF32 scheme).
     pub(crate) split_f16: &'static [TileConfig],
-    /// Rates of split-K within one workgroup for prepacked weights, by the number of subgroups on a
-    /// unit. `max_sliced` is the largest number of subgroups that was measured (128 and 197 rows
-    /// times 768x768, 768x2304, 768x3072 and 3072x768, on an H100).
+    /// Rates of matmuls with prepacked weights and split-K within a workgroup, by the number of
+    /// subgroups on a compute unit. `max_sliced` is the largest number of subgroups that was
+    /// measured (128 and 197 rows times 768x768, 768x2304, 768x3072 and 3072x768, on an H100).
     pub(crate) sliced: TileThroughput,
     pub(crate) max_sliced: usize,
-    /// Start-up and epilogue cost of a tile, as an equivalent length of `k`.
+    /// Start-up and epilogue cost of a tile, expressed as the number of additional `k` elements
+    /// that would cost the same.
     pub(crate) start: f64,
-    /// Start-up and epilogue cost of a tile, as a length of `k`, if the tile stores F32 partial
-    /// sums of split-K, and for implicit GEMM.
+    /// Start-up and epilogue cost of a tile that stores F32 partial sums (split-K), and of a tile
+    /// of implicit GEMM, in additional `k` elements.
     pub(crate) start_of_parts: f64,
-    /// Cost of a dispatch that waits for the previous one, in multiply-adds of one unit.
+    /// Fixed cost of a dispatch that waits for the previous dispatch, as the number of
+    /// multiply-adds that one compute unit performs in that time.
     pub(crate) dispatch: f64,
-    /// Cost of writing and reading one partial sum, divided by the number of units, in
-    /// multiply-adds of one unit.
+    /// Cost of writing and reading one split-K partial sum per compute unit, in multiply-adds of
+    /// one unit.
     pub(crate) per_sum: f64,
     /// Multiply-adds per second of one compute unit whose tiles have rate 1.
     pub(crate) per_s: f64,
@@ -59,12 +61,13 @@ pub(crate) struct CoopGemmCosts {
     /// H100: 36 instead of about 80 TFLOP/s).
     pub(crate) broken_rows: f64,
     /// Minimum number of convolution windows for which repacking non-constant weights is cheap
-    /// relative to the GEMM; an estimate. Each window reads every weight once.
+    /// relative to the GEMM, which uses every weight once per window; an estimate.
     pub(crate) min_windows_for_prepack: usize,
 }
 
 impl CoopGemmCosts {
-    /// Largest M of a subgroup tile in the configurations for prepacked weights.
+    /// Largest number of rows (M) of a subgroup tile among the configurations for prepacked
+    /// weights.
     pub(crate) fn max_prepacked_tile_m(&self) -> u32 {
         self.prepacked
             .iter()
@@ -78,148 +81,161 @@ impl CoopGemmCosts {
 /// sums.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TileRates {
-    /// Rates of F32 tiles with 8 x 8 sums per thread, by the number of threads along rows and
-    /// columns.
+    /// Rates of F32 tiles with 8 x 8 sums per thread; one entry per number of threads in each
+    /// direction of the tile.
     pub(crate) floats: [TileRate; 4],
     /// Rates of F32 tiles for quantized weights; an estimate. Every tile dequantizes its weights
     /// again, so larger tiles should win.
     pub(crate) blocks: [TileRate; 4],
     /// Rates of F32 tiles for implicit GEMM on convolution windows.
     pub(crate) windows: [TileRate; 4],
-    /// Estimated rates of kernels without vector loads: 16 x 16 threads with 8 x 8 sums, 16 x 16
-    /// with 4 x 4, and 8 x 8 with 4 x 4.
+    /// Estimated rates of kernels without vector loads: 16 x 16 threads with 8 x 8 sums each, 16 x
+    /// 16 threads with 4 x 4 sums, and 8 x 8 threads with 4 x 4 sums.
     pub(crate) plain: [f64; 3],
-    /// Threads per lane that saturate a compute unit, for matmuls (128 threads reach 0.79 on 128
-    /// lanes: 1024^3 in 67 us) and for implicit GEMM, which has longer memory stalls.
+    /// Threads per hardware lane that saturate a compute unit: for matmuls (one thread per lane
+    /// reaches 0.79 of the peak: 1024^3 in 67 us), and for implicit GEMM, which has longer memory
+    /// stalls.
     pub(crate) saturating_threads: [f64; 2],
-    /// Start-up and epilogue cost of a tile, as an equivalent length of `k`.
+    /// Start-up and epilogue cost of a tile, expressed as the number of additional `k` elements
+    /// that would cost the same.
     pub(crate) start: usize,
-    /// Cost of a dispatch that waits for the previous one, in multiply-adds of a saturated unit.
+    /// Fixed cost of a dispatch that waits for the previous dispatch, as the number of
+    /// multiply-adds that a saturated compute unit performs in that time.
     pub(crate) dispatch: f64,
-    /// Cost of one partial sum, divided by the number of units, in multiply-adds of a saturated
-    /// unit.
+    /// Cost of writing and reading one split-K partial sum per compute unit, in multiply-adds of a
+    /// saturated unit.
     pub(crate) per_sum: f64,
     /// Multiply-adds per second of one saturated compute unit whose tiles have rate 1.
     pub(crate) per_s: f64,
 }
 
-/// Threads of a tile along rows and columns, with the relative rate of this tile.
+/// A tile shape, as the number of threads in each direction, with the relative rate of tiles of
+/// this shape.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct TileRate {
     pub(crate) sides: [u32; 2],
     pub(crate) rate: f64,
 }
 
-/// Cost model of GEMV and skinny GEMM. All factors are multiples of one pass over the weights, for
-/// [float, quantized] weights.
+/// Cost model of GEMV and skinny GEMM. Each factor is the kernel's time divided by the time of
+/// reading the weights once: first for float, then for quantized weights.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct GemvCosts {
-    /// Factors of skinny GEMM on cooperative matrices, with rows staged through shared memory
-    /// (`shared_mem`) or in registers (`register_resident`). Measured with 8 rows times 14336x4096:
-    /// 36 and 49 us for F16 weights, 20 and 22 us for Q4_0.
+    /// Factors of skinny GEMM on cooperative matrices, with activation rows staged through shared
+    /// memory (`shared_mem`) or kept in registers (`register_resident`). Measured with 8 rows times
+    /// 14336x4096: 36 and 49 us for F16 weights, 20 and 22 us for Q4_0.
     pub(crate) shared_mem: [f64; 2],
     pub(crate) register_resident: [f64; 2],
-    /// Factors of GEMV with one float row in registers.
+    /// Factors of GEMV kernels that keep one float activation row in registers.
     pub(crate) row: [f64; 2],
-    /// Factors of GEMV with rows in shared memory: vector loads along k (`wide`), word loads along
-    /// k (`along`), and weights stored across k or with a codebook (`across`). `along` and `across`
-    /// are estimates.
+    /// Factors of GEMV with activation rows in shared memory: vector loads of weights contiguous
+    /// along k (`wide`), word loads of such weights (`along`), and weights contiguous along n or
+    /// with a codebook (`across`). `along` and `across` are estimates.
     pub(crate) wide: [f64; 2],
     pub(crate) along: [f64; 2],
     pub(crate) across: [f64; 2],
-    /// Factors of one row times strips of weights stored across k.
+    /// Factors of the GEMV kernel that multiplies one activation row by column strips of weights
+    /// contiguous along n.
     pub(crate) strips: [f64; 2],
-    /// Factors of one row in registers times quantized weights: int8 dot products
-    /// (`register_int_dot`) and float arithmetic (`register_float`). Measured with Q4_0 weights:
-    /// 11.7 and 18 us.
+    /// Factors of GEMV with one activation row in registers and quantized weights: by int8 dot
+    /// products (`register_int_dot`) and in float arithmetic (`register_float`). Measured with Q4_0
+    /// weights: 11.7 and 18 us.
     pub(crate) register_int_dot: f64,
     pub(crate) register_float: f64,
-    /// Slowdown of rows staged through shared memory if a unit has few tiles (`few_tiles`).
-    /// Slowdown of int8 relative to float arithmetic if each thread group has one column
-    /// (`few_columns`; Q4_K weights of 2048x2048: 6.24 us with int8, 5.92 us with floats).
+    /// Slowdown of kernels that stage activation rows through shared memory if a compute unit has
+    /// few tiles (`few_tiles`). Slowdown of int8 relative to float arithmetic if each group of
+    /// threads computes only one column (`few_columns`; Q4_K weights of 2048x2048: 6.24 us with
+    /// int8, 5.92 us with floats).
     pub(crate) few_tiles: f64,
     pub(crate) few_columns: f64,
-    /// Minimum tiles per compute unit that amortize staging the rows through shared memory in each
-    /// workgroup.
+    /// Minimum number of tiles per compute unit that makes it profitable to stage the activation
+    /// rows through shared memory in each workgroup.
     pub(crate) streamed_tiles: usize,
-    /// Maximum number of k slices at which register-resident rows leave most of a workgroup idle.
+    /// Maximum number of slices of k for which kernels with activation rows in registers leave most
+    /// threads of a workgroup idle.
     pub(crate) streamed_slices: usize,
-    /// Minimum number of rows for which all weights of a matmul are dequantized first; an estimate.
+    /// Minimum number of activation rows for which all weights of a matmul are dequantized in a
+    /// separate step first; an estimate.
     pub(crate) min_rows_for_dequant: u32,
-    /// Maximum number of rows for which weights are dequantized again per block of eight rows;
-    /// beyond it, the tiled kernel is faster. The limit applies if no kernel supports prepacked
-    /// rows. Measured without cooperative matrices on a Q4_K model with 8 G weights: 8 rows 14 ms,
-    /// 16 to 64 rows in tiles 60 ms.
+    /// Maximum number of activation rows for the kernel that dequantizes the weights once per block
+    /// of eight rows; beyond it, the tiled kernel is faster. The limit applies if no kernel
+    /// supports prepacked rows. Measured without cooperative matrices on a Q4_K model with 8 G
+    /// weights: 8 rows take 14 ms, and 16 to 64 rows with the tiled kernel take 60 ms.
     pub(crate) block_rows: u32,
-    /// Maximum number of rows for the kernels with prepacked rows; beyond it, all weights are
-    /// dequantized first. Measured on a Q4_K model with 8 G weights: 64 rows 14 ms, 128 rows 25 ms,
-    /// 256 rows 47 ms. With dequantized weights, 512 rows take 45 ms.
+    /// Maximum number of rows for the quantized matmul kernels with prepacked activation rows;
+    /// beyond it, all weights are dequantized in a separate step first. Measured on a Q4_K model
+    /// with 8 G weights: 64 rows take 14 ms, 128 rows 25 ms, 256 rows 47 ms. If the weights are
+    /// dequantized first, 512 rows take 45 ms.
     pub(crate) max_prepacked_rows: u32,
-    /// Prefetch distance of prepacked rows in k steps, for 16 rows and for more. Measured on the
-    /// matmuls of an 8B layer: 16 rows 465 us with 4, 494 with 2, 518 with 1; 32 rows 713 us with
-    /// 1, 746 with 2.
+    /// Number of k steps by which kernels prefetch prepacked activation rows: for 16 rows, and for
+    /// more. Measured on the matmuls of an 8B layer: 16 rows take 465 us at distance 4, 494 us at
+    /// 2, 518 us at 1; 32 rows take 713 us at distance 1, 746 us at 2.
     pub(crate) prepacked_prefetch: [u32; 2],
-    /// Maximum number of rows for which every row is multiplied separately with its expert matrix;
-    /// an estimate.
+    /// Maximum number of token rows for which every row is multiplied separately by the weight
+    /// matrix of its expert (mixture of experts); an estimate.
     pub(crate) keyed_rows: u32,
 }
 
 /// Cost model of attention.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AttentionRates {
-    /// Time of single-query attention relative to one pass over keys and values: split-KV on
-    /// cooperative matrices, one head per workgroup, and key ranges. Measured with F16, 32 / 8
-    /// heads of 128 and 4096 keys: 7, 15 and 21 us above an empty dispatch.
+    /// Time of single-query attention divided by the time of reading keys and values once, for
+    /// three kernels: split-KV on cooperative matrices, one head per workgroup, and separate
+    /// workgroups per key range. Measured with F16, 32 query heads and 8 KV heads of size 128, and
+    /// 4096 keys: 7, 15 and 21 us above an empty dispatch.
     pub(crate) single_query: [f64; 3],
-    /// Time of many-query attention relative to its matmuls at rate 1. Entries 0, 1 and 4 use the
-    /// rate of cooperative matrices: opaque matrices (232 us), split-F16 (545 us), mma-style
-    /// fragments. Entries 2 and 3 use the rate of tiles: large tiles (1.39 ms), and small tiles,
-    /// which is an estimate. Measured with batch 8, 16 heads of size 64, 1024 queries and 1024
-    /// keys.
+    /// Time of many-query attention divided by the time of its matmuls at rate 1. Entries 0, 1 and
+    /// 4 are relative to the matmul rate of cooperative matrices: opaque matrices (232 us),
+    /// split-F16 (545 us), mma-style fragments. Entries 2 and 3 are relative to the rate of tiled
+    /// F32 matmuls: large tiles (1.39 ms), and small tiles, which is an estimate. Measured with
+    /// batch 8, 16 heads of size 64, 1024 queries and 1024 keys.
     pub(crate) many_queries: [f64; 5],
-    /// Maximum number of keys for which many-query attention is faster with mma-style fragments.
-    /// Measured with heads of 64 on an H100, mma-style and opaque: 64 x 8 heads of 77 causal keys
-    /// 10 and 21 us; 32 x 12 of 197 keys 41 and 48 us; 8 x 16 of 1024 keys 205 and 181 us.
+    /// Maximum number of keys for which many-query attention is faster with mma-style fragments
+    /// than with opaque cooperative matrices. Measured with heads of size 64 on an H100, mma-style
+    /// against opaque: 64 x 8 heads with 77 causal keys take 10 against 21 us; 32 x 12 heads with
+    /// 197 keys take 41 against 48 us; 8 x 16 heads with 1024 keys take 205 against 181 us.
     pub(crate) lane_keys: usize,
-    /// Maximum size in bytes of a head's keys and values for which one workgroup beats split-KV.
-    /// The first number is for fixed key counts. The second number is for a KV length known only at
-    /// run time, which may be far smaller.
+    /// Maximum size in bytes of a head's keys and values for which one workgroup is faster than
+    /// split-KV. The first number applies if the key count is fixed. The second number applies if
+    /// the KV length is known only at run time and may be far smaller than its bound.
     pub(crate) alone_bytes: [usize; 2],
     /// Maximum size in bytes of keys and values, counted per query head, for which one workgroup
-    /// per query head is fastest. For larger keys and values, query heads share the reads, and
-    /// separate kernels combine key ranges. An estimate.
+    /// per query head is fastest. Beyond this size, query heads of a KV head share the reads of
+    /// keys and values, and a separate kernel combines the results of key ranges. An estimate.
     pub(crate) token_bytes: usize,
     /// Maximum number of key blocks that one workgroup per query head processes faster than several
-    /// workgroups with a combining step. A key block takes about 1.2 us, and the combining step
-    /// about 2.5 us.
+    /// workgroups with a combining step. The kernel takes about 1.2 us per key block, and the
+    /// combining step about 2.5 us.
     pub(crate) token_blocks: u32,
     /// Maximum number of keys for which one workgroup per query head is as fast as split-KV on
     /// cooperative matrices.
     pub(crate) max_single_workgroup_keys: usize,
-    /// Minimum number of rows per KV head times keys for which split-F16 attention repays its three
-    /// dependent dispatches. With 64 rows and 64 keys, split-F16 is 10 us slower; with 128 rows and
-    /// 128 keys it is faster.
+    /// Minimum product of query rows per KV head and keys for which split-F16 attention is worth
+    /// its three dependent dispatches. With 64 rows and 64 keys, split-F16 is 10 us slower than the
+    /// F32 kernel; with 128 rows and 128 keys it is faster.
     pub(crate) min_split_f16_work: usize,
-    /// Minimum number of keys per part if several workgroups share the keys of one row tile.
-    /// Smaller parts gain less than the combining step costs (6.5 us for 65 rows of an 8B model).
+    /// Minimum number of keys per workgroup if several workgroups share the keys of one tile of
+    /// query rows (split-KV). With fewer keys, split-KV gains less time than the combining step
+    /// costs (6.5 us for 65 rows of an 8B model).
     pub(crate) min_split_kv_keys: u32,
 }
 
-/// Cost model of scans over states: state updates of one compute unit per second.
+/// Cost model of recurrent scans: state updates per second of one compute unit.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ScanRates {
-    /// Rates of `SelectiveScan` with many and with few channels (4096 channels of 16 states, 4096
-    /// steps, F32: 780 us for a batch of 8, 215 us for a batch of 1).
+    /// Rates of `SelectiveScan` with many and with few channels. Measured with 4096 channels of 16
+    /// states, 4096 steps, F32: 780 us for a batch of 8, 215 us for a batch of 1.
     pub(crate) channels: [f64; 2],
-    /// Rates of `Mamba2` and `GatedDeltaNet`: step by step (`steps`; 64 heads of 64 with 128
-    /// states, 32 heads of 128, F32: 454 and 938 us), and in chunks on cooperative matrices
-    /// (`chunks`; F16: 156 and 295 us).
+    /// Rates of `Mamba2` and `GatedDeltaNet`: step by step (`steps`), and in chunks on cooperative
+    /// matrices (`chunks`). Measured with 64 heads of size 64 and 128 states for `Mamba2`, 32 heads
+    /// of size 128 for `GatedDeltaNet`: 454 and 938 us in steps of F32, 156 and 295 us in chunks of
+    /// F16.
     pub(crate) steps: [f64; 2],
     pub(crate) chunks: [f64; 2],
 }
 
-/// A tile configuration of a matmul: subgroups per tile, elements of a subgroup tile, and elements
-/// of `k` per step.
+/// A tile configuration of a matmul: the number of subgroups per tile, the size of a subgroup tile
+/// in elements, and the number of `k` elements per step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct TileConfig {
     pub(crate) subgroups: [u32; 2],
@@ -230,8 +246,8 @@ pub(crate) struct TileConfig {
 }
 
 impl TileConfig {
-    /// This tile configuration with subgroup tiles of half the size along both axes. Smaller
-    /// subgroup tiles reuse each loaded element half as often.
+    /// Returns this tile configuration with subgroup tiles of half the size along both axes.
+    /// Smaller subgroup tiles reuse each loaded element half as often.
     pub(super) fn half(self) -> TileConfig {
         TileConfig {
             subgroup_tile: self.subgroup_tile.map(|n| n / 2),
@@ -243,14 +259,14 @@ impl TileConfig {
         }
     }
 
-    /// True if both configurations divide a matmul in the same way; rates are ignored.
+    /// True if both tile configurations have the same sizes; their rates may differ.
     pub(super) fn is_same_division(&self, other: &TileConfig) -> bool {
         let of = |d: &TileConfig| (d.subgroups, d.subgroup_tile, d.depth, d.stages);
         of(self) == of(other)
     }
 }
 
-/// Rate of a compute unit with workgroups of a tile configuration, relative to the first
+/// Rate of a compute unit that runs workgroups of a tile configuration, relative to the first
 /// configuration of the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct TileThroughput {
@@ -261,12 +277,12 @@ pub(crate) struct TileThroughput {
 }
 
 impl TileThroughput {
-    /// Number of workgroups that saturate the unit.
+    /// Number of concurrent workgroups that saturate a compute unit.
     pub(crate) fn resident_workgroups(self) -> usize {
         (self.full / self.single_workgroup).ceil().max(1.0) as usize
     }
 
-    /// The rate on a unit that runs at most this number of workgroups concurrently.
+    /// The rate on a compute unit that runs at most `groups` workgroups concurrently.
     pub(crate) fn limited_to(self, groups: u32) -> TileThroughput {
         TileThroughput {
             full: self.full.min(f64::from(groups) * self.single_workgroup),
@@ -274,7 +290,8 @@ impl TileThroughput {
         }
     }
 
-    /// Time of this number of workgroups on one unit; 1 is the time of one workgroup at rate 1.
+    /// Time of `groups` workgroups on one compute unit, in multiples of the time of one workgroup
+    /// at rate 1.
     pub(crate) fn time(self, groups: usize) -> f64 {
         let rate = match groups {
             0 | 1 => self.single_workgroup,
@@ -317,7 +334,7 @@ const fn tiles(rates: [f64; 4]) -> [TileRate; 4] {
     ]
 }
 
-/// Rates of an NVIDIA H200 through Vulkan.
+/// Kernel rates measured on an NVIDIA H200 through Vulkan.
 pub(crate) static MEASURED: CostModel = CostModel {
     of: "H200",
     matrices: CoopGemmCosts {
@@ -357,8 +374,9 @@ pub(crate) static MEASURED: CostModel = CostModel {
             one([2, 2], [16, 32], 64, [0.12, 0.39]),
         ],
         prepacked: &[
-            // Measured on an H100: 6,304 rows times 768x768 / 3072x768 / 768x2304. The first three
-            // entries take 23.3 / 87 / 71 us, 24.3 / 87 / 70 us and 28.3 / 102 / 70 us.
+            // Measured on an H100: 6,304 rows times 768x768 / 3072x768 / 768x2304. For these three
+            // sizes, the first entry takes 23.3 / 87 / 71 us, the second 24.3 / 87 / 70 us and the
+            // third 28.3 / 102 / 70 us.
             one([4, 2], [40, 64], 32, [1.46, 1.46]),
             one([2, 2], [40, 64], 32, [0.72, 1.44]),
             one([2, 2], [48, 64], 32, [0.73, 1.46]),
@@ -383,7 +401,7 @@ pub(crate) static MEASURED: CostModel = CostModel {
         min_windows_for_prepack: 1024,
     },
     tiles: TileRates {
-        // The four tiles reach 35.9, 40.1, 35 and 44.2 TFLOP/s in a matmul of 4096^3.
+        // The four tile shapes reach 35.9, 40.1, 35 and 44.2 TFLOP/s in a matmul of 4096^3.
         floats: tiles([0.81, 0.91, 0.8, 1.0]),
         blocks: tiles([1.0, 0.95, 0.95, 0.85]),
         windows: tiles([1.0, 0.95, 0.95, 0.85]),

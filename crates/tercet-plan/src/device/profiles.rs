@@ -1,6 +1,6 @@
-//! Device profiles that tests plan for without the hardware. A profile of a real device holds the
-//! properties that its driver reports or its vendor publishes. The remaining properties are derived
-//! as for any device.
+//! Device profiles: capabilities of devices for which tests plan programs without the hardware. A
+//! profile of a real device holds the properties that its driver reports or its vendor publishes.
+//! Properties that are not reported are derived as for any other device.
 
 use super::{DeviceModel, GpuKind, ReportedProperties};
 use crate::caps::{CoopBlock, CoopShape, CoopType, DeviceCaps};
@@ -23,7 +23,7 @@ fn shape(ty: CoopType, [m, n, k]: [u32; 3]) -> CoopShape {
 }
 
 impl DeviceCaps {
-    /// The default limits of a browser, which every WebGPU implementation offers.
+    /// A browser with the default WebGPU limits, which every implementation offers.
     pub fn browser() -> DeviceCaps {
         DeviceCaps {
             target: "wgpu",
@@ -52,8 +52,9 @@ impl DeviceCaps {
         }
     }
 
-    /// NVIDIA H200, a data-center GPU of 2024, through Vulkan: 132 SMs. The profile holds exactly
-    /// what the driver reports, so its plans equal those on the hardware.
+    /// NVIDIA H200, a data-center GPU of 2024, through Vulkan: 132 SMs. The profile contains
+    /// exactly what the driver reports, so programs planned for it equal those planned on the
+    /// hardware.
     pub fn h200() -> DeviceCaps {
         let block = |ty, threads| CoopBlock {
             ty,
@@ -173,7 +174,7 @@ impl DeviceCaps {
     }
 
     /// An Intel Arc card through Vulkan: subgroups of 8 to 32, cooperative matrices of 8 x 16 x 16.
-    /// The driver does not report the number of cores.
+    /// The driver does not report the number of compute units.
     pub fn arc() -> DeviceCaps {
         DeviceCaps {
             max_binding_bytes: u64::from(u32::MAX),

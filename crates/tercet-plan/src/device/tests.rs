@@ -1,4 +1,4 @@
-//! Tests of the device properties that are derived from reported ones.
+//! Tests of the device properties that [`DeviceModel`] derives from the reported ones.
 
 use super::*;
 use crate::caps::DeviceCaps;
@@ -24,7 +24,7 @@ fn units_that_nobody_says_are_guessed_once() {
     assert_eq!(unknown(GpuKind::Unknown), 16);
     assert_eq!(unknown(GpuKind::Integrated), 16);
     assert_eq!(unknown(GpuKind::Discrete), 32);
-    // Drivers that report 0 count as not reporting.
+    // A reported property of 0 counts as missing.
     let none = ReportedProperties {
         units: Some(0),
         ..ReportedProperties::default()
@@ -58,8 +58,8 @@ fn measured_divisions_are_taken_as_they_are_where_they_were_measured() {
 #[test]
 fn other_fragments_divide_sizes_in_elements_and_fit_the_registers() {
     let table = MEASURED.matrices.divisions;
-    // The accumulators fit into the registers of a 64-lane wave. Tiles larger than those of the
-    // table are not tried.
+    // The accumulators of all table tiles fit into the registers of a 64-lane wave. Tiles larger
+    // than those of the table are not tried.
     let rdna = DeviceCaps::rdna3(64).device;
     assert_eq!(rdna.divisions([16; 3], 64, table), table);
     let cases = [

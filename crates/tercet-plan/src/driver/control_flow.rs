@@ -1,8 +1,10 @@
-//! Execution of control flow: stages up to a predicate, one word read back, then the next stages.
+//! Executes control flow: submits stages up to a predicate, reads the predicate back, then submits
+//! the stages that it selects.
 //!
-//! The control flow is a tree, compiled once to a linear instruction list ([`FlowCode`]). The position
-//! of a run is then an instruction index plus loop counters ([`ProgramCounter`]). A run can thus stop at a
-//! predicate until the device answers, in blocking and in async callers alike.
+//! The control flow is a tree, compiled once to a linear instruction list ([`FlowCode`]). The
+//! position of a run is therefore an instruction index plus loop counters ([`ProgramCounter`]).
+//! Blocking and async callers can thus interrupt a run at a predicate and resume it once the device
+//! answers.
 
 use std::sync::Arc;
 
@@ -13,8 +15,8 @@ use crate::flow::{ControlFlowGraph, NodeLocation, StageId};
 use crate::program::{GpuProgram, SlotId};
 use crate::sym_int::SymInt;
 
-/// Maximum number of stages per submission. Long loops then keep the device busy while the list of
-/// stages stays bounded.
+/// Maximum number of stages per submission. The limit bounds the list of stages, and it lets the
+/// device start on a long loop early.
 const MAX_PENDING_STAGES: usize = 256;
 
 /// An instruction of the control-flow interpreter; jump targets are indices into [`FlowCode::list`].
@@ -27,10 +29,10 @@ enum FlowInstruction {
     /// Continues at the next instruction if the byte at `pred` is nonzero, otherwise at
     /// `otherwise`.
     BranchIf { pred: SlotId, otherwise: usize },
-    /// Sets a loop counter to 0.
+    /// Sets the loop counter with this index to 0.
     Zero(usize),
-    /// Executes the following instructions a fixed number of times, counting each; then continues
-    /// at `end`.
+    /// Head of a loop with a fixed count: increments `counter` and continues at the next
+    /// instruction, or at `end` after `count` iterations.
     Repeat {
         counter: usize,
         count: SymInt,
@@ -133,7 +135,7 @@ impl FlowCode {
         }
     }
 
-    /// Reserves an instruction to be filled in later; returns its index.
+    /// Appends a placeholder that the caller later replaces by an instruction; returns its index.
     fn later(&mut self) -> usize {
         self.list.push(FlowInstruction::Jump(self.list.len() + 1));
         self.list.len() - 1
@@ -156,8 +158,8 @@ impl ProgramCounter {
 }
 
 impl<D: LoadedProgram> GpuExecutable<D> {
-    /// Executes stages up to the next predicate, which is submitted for readback, or to the end.
-    /// The last submission includes the readback of the results.
+    /// Executes stages up to the next predicate, whose readback it submits, or to the end of the
+    /// run. The last submission includes the readback of the results.
     pub(super) fn advance(&mut self) -> Result<(), RunError> {
         let code = Arc::clone(&self.code);
         while let Some(instruction) = code.list.get(self.cursor.at) {
@@ -224,7 +226,7 @@ impl<D: LoadedProgram> GpuExecutable<D> {
         self.advance()
     }
 
-    /// Submits the pending stages together with the current readbacks.
+    /// Submits the pending stages, followed by the readbacks in `reads`.
     fn submit_pending(&mut self) -> Result<(), RunError> {
         let _span = tracing::debug_span!("submit").entered();
         let driver = self.driver.get_mut();
@@ -269,7 +271,7 @@ impl<D: LoadedProgram> GpuExecutable<D> {
         self.submit_pending()
     }
 
-    /// Waits for a predicate value; an error if a data check failed before it.
+    /// Waits for the value of a predicate; returns an error if a data check failed before.
     fn read_predicate(&mut self) -> Result<bool, RunError> {
         let (mut holds, mut fault) = (false, None);
         let (program, launch) = (&self.program, &self.launch);

@@ -92,7 +92,8 @@ impl<D: LoadedProgram> Executable for GpuExecutable<D> {
         self.share_output(output)
     }
 
-    /// Does nothing, because outputs are read into separate tensors, which need no release.
+    /// Does nothing, because outputs are read back into host tensors that the executable does not
+    /// keep.
     fn release_outputs(&mut self) {}
 
     fn bind(&mut self, input: &str, tensor: &DeviceTensor) -> Result<(), RunError> {

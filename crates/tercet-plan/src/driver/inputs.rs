@@ -1,4 +1,5 @@
-//! Inputs across runs: bindings to device tensors, and tracking of unchanged inputs.
+//! Inputs of an executable: device tensors bound to them, and which of them are unchanged since the
+//! previous run.
 //!
 //! Only the host, and copies that it requests, write the input buffer. An input that did not change
 //! since the previous run is therefore still on the device and is not uploaded again.
@@ -12,8 +13,8 @@ use tercet_ir::{RunError, Signature, Tensor, TensorIdentity, TensorType};
 use super::{GpuExecutable, LoadedProgram, ReadbackRange};
 use crate::narrow;
 
-/// A device buffer that holds one tensor. After drop, its memory stays allocated until the device
-/// no longer uses it.
+/// A device buffer that holds one tensor. After it is dropped, its memory stays allocated until the
+/// device no longer uses it.
 pub trait SharedBuffer: Send + Sync + 'static {
     /// Name of the executor.
     fn device(&self) -> &'static str;
@@ -25,7 +26,8 @@ pub trait SharedBuffer: Send + Sync + 'static {
     fn read(&self, bytes: u64, take: &mut dyn FnMut(&[u8])) -> Result<(), RunError>;
 }
 
-/// A tensor in a [`SharedBuffer`], stored as in a slot: row-major, with I64 narrowed to I32.
+/// A tensor in a [`SharedBuffer`] of its own, stored row-major as in a slot, with I64 narrowed to
+/// I32.
 struct DeviceInput<S>(S);
 
 impl<S: SharedBuffer> DeviceMemory for DeviceInput<S> {
@@ -48,17 +50,17 @@ fn whole_words(ty: &TensorType) -> u64 {
     narrow::device_bytes(ty).next_multiple_of(4) as u64
 }
 
-/// Inputs up to this size are compared byte by byte with a copy. Larger ones are compared by tensor
-/// identity, which changes with every write.
+/// Maximum size of inputs that are compared byte by byte with the previous run's input. Larger
+/// inputs are compared by tensor identity, which changes with every write.
 const COMPARED_BYTES: usize = 4 << 10;
 
-/// Current contents of an input slot.
+/// What the host knows about the contents of an input slot on the device.
 enum SlotContents {
     /// Contents unknown to the host.
     Unknown,
-    /// Bytes of a host tensor.
+    /// The contents equal these bytes of a host tensor.
     Bytes(Vec<u8>),
-    /// Identity of a host tensor.
+    /// The contents equal the host tensor with this identity.
     Tensor(TensorIdentity),
     /// A device tensor.
     Device(DeviceTensor),
@@ -104,7 +106,7 @@ impl InputSlots {
         }
     }
 
-    /// Copies the input bindings for a cloned executable; its slots have unknown contents.
+    /// Returns the bound inputs for a cloned executable, whose slots have unknown contents.
     pub(super) fn rebound(&self) -> InputSlots {
         InputSlots {
             bound: self.bound.clone(),
@@ -112,7 +114,7 @@ impl InputSlots {
         }
     }
 
-    /// Adds the types of bound inputs that are not among `types`.
+    /// Appends to `types` the types of all bound inputs whose names are not in it.
     pub(super) fn add_bound<'t, const N: usize>(
         &'t self,
         signature: &'t Signature,
@@ -129,7 +131,7 @@ impl InputSlots {
 }
 
 impl<D: LoadedProgram> GpuExecutable<D> {
-    /// Sets the symbol values for a run with these inputs; bound inputs supply the other types.
+    /// Derives the symbol values of a run from the types of `inputs` and of the bound inputs.
     pub(super) fn bind_sizes(&mut self, inputs: &[(&str, &Tensor)]) -> Result<(), RunError> {
         let signature = &self.program.signature;
         let given = inputs.iter().map(|(name, tensor)| (*name, tensor.ty()));
@@ -163,8 +165,8 @@ impl<D: LoadedProgram> GpuExecutable<D> {
         self.inputs.contents[at] = SlotContents::Unknown;
     }
 
-    /// Uploads the provided inputs and copies the bound ones, unless their slots already contain
-    /// them.
+    /// Uploads the tensors of `inputs` and copies bound device tensors into their slots, unless the
+    /// slots already contain them.
     pub(super) fn send_inputs(&mut self, inputs: &[(&str, &Tensor)]) -> Result<(), RunError> {
         let program = Arc::clone(&self.program);
         for (at, (port, io)) in (program.signature.inputs.iter())
@@ -235,8 +237,8 @@ impl<D: LoadedProgram> GpuExecutable<D> {
         Ok(DeviceTensor::new(ty, memory))
     }
 
-    /// Implements [`tercet_ir::Executable::bind`]. The next run copies the tensor into the input
-    /// slot.
+    /// Implements [`tercet_ir::Executable::bind`]. The next run copies the bound tensor into the
+    /// input slot.
     pub(super) fn bind_input(
         &mut self,
         input: &str,

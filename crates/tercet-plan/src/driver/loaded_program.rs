@@ -20,7 +20,8 @@ pub struct ReadbackRange {
     pub bytes: u64,
 }
 
-/// An input update that the device performs between two pipelined runs.
+/// An update of an input that the device performs after the first and before the second of two
+/// pipelined runs.
 #[derive(Clone, Copy, Debug)]
 pub enum InputUpdate<'a> {
     /// Writes bytes from the host, in whole words.
@@ -43,13 +44,13 @@ pub enum InputUpdate<'a> {
     },
 }
 
-/// Device side of one loaded program: buffers, submission and waiting.
+/// A program loaded into a GPU runtime (a driver): buffers, submission and waiting.
 ///
 /// A driver owns the buffers of [`GpuProgram::buffers`](crate::GpuProgram::buffers). Constant
 /// buffers contain their tensors initially; all others are zero. One thread calls all methods of a
 /// driver. Between `submit` and `wait`, only `wait`, `poll_done` and `submit_pipelined` may be
-/// called; a submission without reads may be followed by another one. The driver remains usable
-/// after an error, unless the device is lost.
+/// called. Exception: after a submission without reads, `submit` may be called again. The driver
+/// remains usable after an error, unless the device is lost.
 pub trait LoadedProgram: Send + Sized + 'static {
     /// Name of the executor.
     const NAME: &'static str;
@@ -83,9 +84,9 @@ pub trait LoadedProgram: Send + Sized + 'static {
     fn begin(&mut self);
 
     /// Submits these stages of [`GpuProgram::steps`](crate::GpuProgram::steps) in order, followed
-    /// by the copies for `reads`. A stage may occur several times in `stages`. `changed` tells
-    /// whether launch-time values differ from the last submission. A run without control flow is a
-    /// single submission of its only stage.
+    /// by the copies for `reads`. A stage may occur several times in `stages`. `changed` is true if
+    /// the launch-time values differ from those of the last submission. A run without control flow
+    /// is a single submission of its only stage.
     ///
     /// # Errors
     /// The errors of [`LoadedProgram::write`].
@@ -97,10 +98,11 @@ pub trait LoadedProgram: Send + Sized + 'static {
         reads: &[ReadbackRange],
     ) -> Result<(), RunError>;
 
-    /// Submits a second run after a submission that is not yet waited for (pipelined). The device
-    /// first performs these updates and copies for `reads` afterwards. The program must not have
-    /// control flow. `changed` is as for [`LoadedProgram::submit`]. At most one pipelined run is in
-    /// flight. Returns false and submits nothing if the driver does not support this.
+    /// Submits a second run while the previous submission is still in flight (pipelined). The
+    /// device performs the input updates, then the run, then the copies for `reads`. The program
+    /// must not have control flow. `changed` is as for [`LoadedProgram::submit`]. At most one
+    /// pipelined run is in flight. Returns false and submits nothing if the driver does not support
+    /// pipelined runs.
     ///
     /// # Errors
     /// The errors of [`LoadedProgram::write`].
@@ -119,14 +121,15 @@ pub trait LoadedProgram: Send + Sized + 'static {
     /// The errors of [`LoadedProgram::write`].
     fn wait(&mut self, take: &mut dyn FnMut(usize, &[u8])) -> Result<(), RunError>;
 
-    /// Ready once [`LoadedProgram::wait`] does not block. The waker of `cx` is called when polling again
-    /// makes sense. A driver without completion callbacks blocks here.
+    /// Returns `Ready` once [`LoadedProgram::wait`] would not block. The waker of `cx` is called
+    /// when polling again makes sense. A driver without completion callbacks blocks until the
+    /// submission completes.
     ///
     /// # Errors
     /// The errors of [`LoadedProgram::write`].
     fn poll_done(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RunError>>;
 
-    /// A separate device buffer that all executables on the device can copy from.
+    /// A device buffer of its own, which all executables on the device can copy from.
     type Shared: SharedBuffer;
 
     /// Copies a buffer range into a new separate buffer.
@@ -168,13 +171,13 @@ pub trait LoadedProgram: Send + Sized + 'static {
     /// The errors of [`LoadedProgram::write`].
     fn fetch(&mut self, read: ReadbackRange) -> Result<PendingReadback, RunError>;
 
-    /// Times of the steps of the last run as (step, start, duration) in execution order. Start
-    /// times are in nanoseconds from the first step. Steps of a loop occur once per iteration.
-    /// Empty if the device does not support step timings.
+    /// Times of the steps of the last run as (step index, start, duration) in execution order. All
+    /// times are in nanoseconds; start times count from the start of the first step. Steps of a
+    /// loop occur once per iteration. Empty if the device does not support step timings.
     fn step_times(&mut self) -> Vec<(usize, u64, u64)>;
 
-    /// Another driver of the same program. Both drivers share parameters, constants and prepared
-    /// values; the new driver has a copy of the states.
+    /// Returns a second driver of the same program. Both drivers share parameters, constants and
+    /// prepared values; the new driver has its own copy of the states.
     ///
     /// # Errors
     /// The errors of [`LoadedProgram::write`].

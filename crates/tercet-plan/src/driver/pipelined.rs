@@ -17,14 +17,15 @@ use super::{
 use crate::narrow;
 use crate::program::{GpuProgram, IoBinding};
 
-/// Maximum bytes of inputs written between two pipelined runs; the command stream carries them
-/// inline.
+/// Maximum size in bytes of all inputs that are written between two pipelined runs; the command
+/// stream carries these inputs inline.
 const MAX_GATHERED_BYTES: usize = 64 << 10;
 
-/// Inputs to write, by index, with their ranges in the gathered bytes.
+/// Indices of the inputs to write, each with its byte range in the concatenated data of these
+/// inputs.
 type GatheredInputRanges = SmallVec<[(usize, Range<usize>); 8]>;
 
-/// An input that is fed by an output of the run in flight.
+/// An input of the second run that receives an output of the run in flight.
 struct ForwardedInput {
     input: usize,
     output: usize,
@@ -95,7 +96,7 @@ impl<D: LoadedProgram> GpuExecutable<D> {
         Ok(true)
     }
 
-    /// The inputs that outputs of the run in flight supply, with these outputs, validated.
+    /// Looks up the (input, output) names of inputs that receive an output of the run in flight.
     fn carried(
         &self,
         program: &GpuProgram,
@@ -112,7 +113,8 @@ impl<D: LoadedProgram> GpuExecutable<D> {
         carried.collect()
     }
 
-    /// Whether all other inputs are already on the device or small enough to be carried inline.
+    /// Whether all inputs that receive no output are already on the device or small enough for the
+    /// command stream.
     fn is_small_transfer(&self, inputs: &[(&str, &Tensor)], carried: &[ForwardedInput]) -> bool {
         let ports = self.program.signature.inputs.iter().enumerate();
         let mut bytes = 0;
@@ -129,7 +131,8 @@ impl<D: LoadedProgram> GpuExecutable<D> {
         bytes <= MAX_GATHERED_BYTES
     }
 
-    /// Symbol values of a run with these inputs.
+    /// Symbol values of a run, derived from the types of these inputs, of forwarded outputs and of
+    /// bound tensors.
     fn sizes_of(
         &self,
         inputs: &[(&str, &Tensor)],
@@ -147,8 +150,8 @@ impl<D: LoadedProgram> GpuExecutable<D> {
         Ok(sizes)
     }
 
-    /// Bytes of the inputs that are not yet on the device, padded to whole words, with their
-    /// indices.
+    /// Encodes the inputs that are not yet on the device, each padded to whole words; returns all
+    /// bytes, and the index and range of each input.
     fn encoded(
         &mut self,
         program: &GpuProgram,
@@ -174,7 +177,7 @@ impl<D: LoadedProgram> GpuExecutable<D> {
     }
 }
 
-/// The device copy that forwards an output to an input slot; `None` if the tensor is empty.
+/// The device-side copy of an output into an input slot; `None` if the output is empty.
 fn copy<'a>(program: &GpuProgram, carried: &ForwardedInput) -> Option<InputUpdate<'a>> {
     let slot = |io: &IoBinding| *program.slot(io.slot);
     let (from, to) = (

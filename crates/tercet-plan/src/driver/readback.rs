@@ -1,4 +1,4 @@
-//! Readback of parts of outputs and states, blocking or as a future.
+//! Readback of output rows and of states, blocking or as a future.
 
 use std::future::Future;
 use std::ops::Range;
@@ -11,20 +11,20 @@ use super::{GpuExecutable, LoadedProgram, ReadbackRange};
 use crate::narrow;
 use crate::program::BufferSlot;
 
-/// Future of bytes being read back from the device.
+/// Future of the bytes of a buffer range that is being read back from the device.
 pub type PendingReadback = Pin<Box<dyn Future<Output = Result<Vec<u8>, RunError>> + Send>>;
 
-/// A tensor on the device with its buffer range.
+/// A tensor to read back, with its buffer range on the device.
 pub(super) struct TensorReadback {
     ty: TensorType,
     /// The word-aligned range to read back; `None` for an empty tensor.
     read: Option<ReadbackRange>,
-    /// Bytes of the range that precede the tensor.
+    /// Number of bytes at the start of the range that do not belong to the tensor.
     skip: usize,
 }
 
 impl TensorReadback {
-    /// A tensor in a slot that starts at byte `start`.
+    /// Readback of a tensor of type `ty` that starts at byte `start` of a slot.
     fn new(slot: &BufferSlot, start: usize, ty: TensorType) -> TensorReadback {
         let (aligned, bytes) = (start / 4 * 4, narrow::device_bytes(&ty));
         let read = ReadbackRange {
@@ -39,7 +39,7 @@ impl TensorReadback {
         }
     }
 
-    /// Reads the tensor and waits for the device.
+    /// Reads the tensor back, blocking until the device is done.
     pub(super) fn read_now<D: LoadedProgram>(self, driver: &mut D) -> Result<Tensor, RunError> {
         let mut tensor = Tensor::zeros(self.ty)?;
         if let Some(read) = self.read {
@@ -65,7 +65,7 @@ impl TensorReadback {
 }
 
 impl<D: LoadedProgram> GpuExecutable<D> {
-    /// Some rows of an output of the last completed run.
+    /// Readback of these rows of an output of the last completed run.
     pub(super) fn output_part(
         &self,
         output: &str,
@@ -85,7 +85,7 @@ impl<D: LoadedProgram> GpuExecutable<D> {
         ))
     }
 
-    /// The current value of a state.
+    /// Readback of the current value of a state.
     pub(super) fn state_part(&self, name: &str) -> Result<TensorReadback, RunError> {
         let (at, port) = find_port(&self.program.signature.states, "state", name)?;
         let ty = port.ty.eval(&Bindings::new())?;

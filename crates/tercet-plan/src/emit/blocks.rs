@@ -1,4 +1,5 @@
-//! Lowering of nested graphs: their steps are stages of the same program and share its memory.
+//! Lowering of nested graphs (branches and loop bodies): their steps become stages of the same
+//! program and share its memory.
 
 use std::collections::HashMap;
 
@@ -15,20 +16,20 @@ use crate::walk::{InPlaceUpdates, shared_packed, turned_attention, walk_block};
 /// An enclosing node of a nested graph.
 #[derive(Clone, Debug)]
 pub(crate) struct EnclosingNode {
-    /// Source node of the enclosing node.
+    /// The node of the source graph that the enclosing node originates from.
     origin: NodeOrigin,
-    /// The attribute that holds the nested graph.
+    /// Name of the node's attribute that holds the nested graph.
     graph: &'static str,
 }
 
-/// A nested graph of the current node, with its arguments.
+/// A nested graph of the current node, with the views of its arguments.
 pub(crate) struct NestedGraph<'b> {
-    /// The attribute that holds the nested graph.
+    /// Name of the node's attribute that holds the nested graph.
     pub(crate) name: &'static str,
     pub(crate) graph: &'b Graph,
     pub(crate) origins: NodeOrigins,
     pub(crate) arguments: &'b [SlotView],
-    /// Existing slots that nodes write their first results into.
+    /// Nodes of the nested graph that write their first results into existing slots.
     pub(crate) in_place: InPlaceUpdates,
 }
 
@@ -54,7 +55,7 @@ impl<'a> LoweringCtx<'a> {
             }
             graph = next;
         }
-        // The first location is the outermost one.
+        // The first entry of `sites` is the outermost node.
         let NestedNode { node, op, .. } = sites.remove(0);
         let inside = sites;
         NodeLocation {
@@ -64,7 +65,7 @@ impl<'a> LoweringCtx<'a> {
         }
     }
 
-    /// Source node of the current node.
+    /// The node of the source graph that the current node originates from.
     fn origin(&self) -> NodeOrigin {
         let carried = self.facts.origins.get(self.cursor.at).cloned();
         carried.unwrap_or(NodeOrigin {
@@ -118,8 +119,8 @@ impl<'a> LoweringCtx<'a> {
         };
         let mut inner = LoweringCtx::new(graph, self.caps, facts);
         inner.draft = std::mem::take(&mut self.draft);
-        // Copies made before the loop or branch are valid inside it. Copies made inside are not
-        // valid afterwards.
+        // Cached copies from before the loop or branch remain valid inside it. Cached copies made
+        // inside are not valid afterwards.
         inner.values.copies.clone_from(&self.values.copies);
         inner
             .subgraph_size_checks
@@ -148,13 +149,14 @@ impl<'a> LoweringCtx<'a> {
         }
     }
 
-    /// Closes the open stage and appends this control flow.
+    /// Ends the stage under construction and appends this control flow after it.
     pub(crate) fn follow(&mut self, flow: ControlFlowGraph<Vec<ProgramStep>>) {
         self.close();
         self.draft.flow.push(flow);
     }
 
-    /// A boolean slot in host-readable memory, for a predicate read back during a run.
+    /// Allocates a boolean slot in host-readable memory, for a predicate that the host reads back
+    /// during a run.
     ///
     /// # Errors
     /// The errors of [`LoweringCtx::temp`].
@@ -162,7 +164,7 @@ impl<'a> LoweringCtx<'a> {
         self.allocate(DType::Bool, &[], SlotPlacement::Output)
     }
 
-    /// A copy of a value in a new slot.
+    /// Copies a value into a new slot.
     ///
     /// # Errors
     /// The errors of [`LoweringCtx::temp`].

@@ -1,4 +1,4 @@
-//! Size and data checks, which end a run with an error that names the node.
+//! Size checks and data checks: if one fails, the run ends with an error that names the node.
 
 use tercet_ir::{CompileError, DType, Dim};
 
@@ -11,9 +11,9 @@ use crate::program::{
 use crate::sym_int::SymInt;
 
 impl LoweringCtx<'_> {
-    /// Checks `less <= more` for the sizes of each run. If the condition does not hold, the run
-    /// fails with an error that names the node. In `reason`, `{less}` and `{more}` are replaced by
-    /// the sizes.
+    /// Adds a size check that `less <= more` holds in each run; otherwise the run fails with an
+    /// error that names the node. The error message is `reason`, in which the sizes of the run
+    /// replace `{less}` and `{more}`.
     pub fn check_less_equal(&mut self, less: SymInt, more: SymInt, reason: String) {
         if let (Some(less), Some(more)) = (less.known(), more.known())
             && less <= more
@@ -32,9 +32,10 @@ impl LoweringCtx<'_> {
         self.draft.size_checks.push(LaunchSizeCheck { site, rule });
     }
 
-    /// Checks I32 data on the device before any state is written. The run fails with an error that
-    /// names the node and the first element outside `[-len, len)` (indices) or `[0, len]` (counts).
-    /// Kernels that use the data must clamp it, so that a failing run stays within its buffers.
+    /// Adds a check of I32 data, which the device performs before any state is written. The run
+    /// fails with an error that names the node and the first element outside `[-len, len)`
+    /// (indices) or `[0, len]` (counts). Kernels that use the data must clamp it, so that a failing
+    /// run stays within its buffers.
     ///
     /// # Errors
     /// The errors of [`LoweringCtx::dense`].
@@ -48,21 +49,21 @@ impl LoweringCtx<'_> {
         self.check_elements(data, kind, len)
     }
 
-    /// Declares that a slot only contains indices in `[0, len)` by construction, so that checks can
-    /// be omitted.
+    /// Declares that all values of a slot are indices in `[0, len)` by construction, so that later
+    /// data checks of this slot are omitted.
     pub fn are_within(&mut self, slot: SlotId, len: &Dim) {
         let len = self.num(len);
         self.draft.within.push((slot, len));
     }
 
-    /// Whether all elements are known to be indices in `[0, len)`.
+    /// Whether a lowering declared that all values in the slot of `data` are indices in `[0, len)`.
     pub fn is_within(&mut self, data: &SlotView, len: &Dim) -> bool {
         let made = (data.slot, self.num(len));
         self.draft.within.contains(&made)
     }
 
-    /// Like [`LoweringCtx::check_data`], for index tuples: the last axis has one index per entry of
-    /// `lens`. With an empty `lens`, nothing is checked.
+    /// Like [`LoweringCtx::check_data`], for index tuples along the last axis: index `i` of each
+    /// tuple must be valid for size `lens[i]`. Does nothing if `lens` is empty.
     ///
     /// # Errors
     /// The errors of [`LoweringCtx::dense`].
@@ -117,8 +118,8 @@ impl LoweringCtx<'_> {
         Ok(())
     }
 
-    /// Moves the steps from `first` on to just after the step that writes their operand. Checks
-    /// then precede all writes of states.
+    /// Moves the check steps from index `first` on directly after the step that writes the checked
+    /// slot. The checks then precede all writes of states.
     fn hoist(&mut self, first: usize, operand: SlotId) {
         let kernels = &self.draft.kernels;
         let writes = |s: &ProgramStep| {

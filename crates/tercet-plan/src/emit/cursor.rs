@@ -1,4 +1,5 @@
-//! Insertion point: the node, phase and branches that steps are emitted for.
+//! Insertion point of the lowering: the node, phase and shape branches for which new steps are
+//! emitted.
 
 use smallvec::SmallVec;
 use tercet_ir::{CompileError, NodeId};
@@ -6,8 +7,8 @@ use tercet_ir::{CompileError, NodeId};
 use super::{LoweringCtx, SlotView};
 use crate::program::{ShapeBranches, SlotId};
 
-/// Existing slots that results are written into, by port: slots of a state, or of a value carried
-/// by a loop.
+/// By result port of a node: the existing slot that the result is written into, such as the slot of
+/// a state or of a loop-carried value.
 pub(crate) type UpdatedSlots = SmallVec<[(u8, SlotId); 1]>;
 
 /// The insertion point that lowerings emit steps at.
@@ -16,14 +17,14 @@ pub(crate) struct InsertionPoint {
     /// The current node; steps and errors name it.
     pub(crate) at: NodeId,
     pub(crate) op: &'static str,
-    /// True if the emitted steps depend only on parameters and constants, and run once before all
-    /// runs.
+    /// True if new steps belong to the prepare phase: they depend only on parameters and constants,
+    /// and execute once before the first run.
     pub(super) constant: bool,
-    /// Existing slots that results of the node are written into, by port.
+    /// By result port of the current node: the existing slot that the result is written into.
     pub(super) into: UpdatedSlots,
-    /// Results of the node allocated so far, by port.
+    /// By result port of the current node: the view of the result, if already allocated.
     pub(super) results: Vec<Option<SlotView>>,
-    /// Branches that steps are emitted for.
+    /// Shape branches that new steps belong to.
     pub(super) branches: ShapeBranches,
 }
 
@@ -48,12 +49,13 @@ impl<'a> LoweringCtx<'a> {
         self.move_to_border(node, op);
     }
 
-    /// Moves to an input, output or state operation on a node; `op` is its name in errors.
+    /// Makes an input, output or state operation on a node the current node; errors call the
+    /// operation `op`.
     pub(crate) fn move_to_border(&mut self, node: NodeId, op: &'static str) {
         (self.cursor.at, self.cursor.op) = (node, op);
     }
 
-    /// Emits with another current node, which steps and errors then name.
+    /// Runs `emit` with `node` as the current node, which the emitted steps and errors name.
     pub(crate) fn with_node<T>(
         &mut self,
         node: NodeId,
@@ -66,8 +68,8 @@ impl<'a> LoweringCtx<'a> {
         done
     }
 
-    /// Emits with the operator name of another node. Steps and errors still refer to the current
-    /// node.
+    /// Runs `emit` with the operator name of node `of`. Emitted steps and errors still refer to the
+    /// current node.
     pub(crate) fn with_op<T>(
         &mut self,
         of: NodeId,
@@ -80,7 +82,8 @@ impl<'a> LoweringCtx<'a> {
         done
     }
 
-    /// Emits steps that run once before all runs if `constant`, otherwise steps of each run.
+    /// Runs `emit`; its steps execute once before the first run if `constant`, otherwise in each
+    /// run.
     pub(crate) fn as_constant<T>(
         &mut self,
         constant: bool,

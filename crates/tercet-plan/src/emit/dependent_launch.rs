@@ -1,8 +1,8 @@
 //! Dependent launches (ADR 0072): allocation of the counters and of the words in parameter blocks
 //! that refer to them.
 //!
-//! The active steps of a run decide which dispatches are linked (`active_steps.rs`). The launch fills in
-//! the counters to wait on.
+//! `active_steps.rs` decides for each run which dispatches are linked. `launch.rs` then writes the
+//! counters to wait on into the parameter blocks.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,8 @@ use crate::program::{
 use crate::sym_int::SymInt;
 
 impl LoweringCtx<'_> {
-    /// Counter slot of dependent launches, to bind to eligible kernels. `None` if dependent
-    /// launches are disabled.
+    /// Slot of the counters of dependent launches, which a lowering binds to each kernel that can
+    /// wait on counters. `None` if dependent launches are disabled.
     pub(crate) fn chain(&mut self) -> Option<SlotId> {
         if !self.facts.has_chains {
             return None;
@@ -42,8 +42,8 @@ impl LoweringCtx<'_> {
         Some(counters)
     }
 
-    /// Places the counters after all fault records, adds a fault record for wait timeouts, and
-    /// emits a step that clears both first.
+    /// Places the counters after all fault records and adds a fault record for wait timeouts. A new
+    /// first step of the run clears both.
     pub(crate) fn close_chain(&mut self) {
         let (Some(chain), Some(site)) = (&self.draft.chain, self.draft.chain_site.take()) else {
             return;
@@ -81,7 +81,8 @@ impl LoweringCtx<'_> {
         });
     }
 
-    /// Records the parameter words of the last dispatch that a launch fills with counters.
+    /// Records the position of the counter fields in the parameter block of the last dispatch; each
+    /// launch writes counters there.
     pub(super) fn record_dependency<P: ParamBlock>(&mut self) {
         let field = P::FIELDS.iter().find(|field| field.name == "chain_waits");
         let block = self.last_block();
@@ -90,7 +91,8 @@ impl LoweringCtx<'_> {
         }
     }
 
-    /// Whether a kernel with these arguments supports dependent launch.
+    /// Whether a dispatch with these arguments can be linked: its kernel binds the counters of
+    /// dependent launches.
     pub(super) fn is_link(&self, args: &[SlotId]) -> bool {
         let chain = self.draft.chain.as_ref();
         chain.is_some_and(|chain| args.contains(&chain.counters))

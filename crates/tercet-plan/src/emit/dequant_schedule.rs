@@ -2,10 +2,11 @@
 //! memory.
 //!
 //! Dequantization is memory-bound and matmuls are compute-bound. The weights of a matmul are
-//! therefore dequantized concurrently with an earlier matmul. The dequantization and that matmul
-//! wait for the same steps, so they run between the same barriers (`schedule/groups.rs`).
+//! therefore dequantized concurrently with an earlier matmul. The dequantization and the earlier
+//! matmul wait for the same steps, so they run between the same barriers (`schedule/groups.rs`).
 //! Dequantization starts second and fills the compute units that the last workgroups of the matmul
-//! leave idle. The largest of the last few matmuls is selected, because it hides the most.
+//! leave idle. Among the last few matmuls, the one with the largest weights is selected, because it
+//! hides the most dequantization time.
 //!
 //! Dequantized weights then stay in memory longer, and those of several matmuls exist at once. The
 //! total size of dequantized weights is limited to a fraction of the parameter size. If weights
@@ -16,37 +17,38 @@ use std::collections::HashSet;
 use super::LoweringCtx;
 use crate::program::SlotId;
 
-/// Number of previous groups of matmuls to consider. A decoder layer has four: QKV, attention
-/// output, gate and up, and down. With four previous groups, the largest weights of two layers
-/// would be in memory at once.
+/// Number of previous matmul groups among which a group to overlap with is selected. A decoder
+/// layer has four: QKV, attention output, gate and up, and down. If four previous groups were
+/// considered, the largest weights of two layers would be in memory at once.
 const BACK: usize = 3;
 
-/// Maximum size of dequantized weights: one over this fraction of the parameter bytes. In a model
-/// of sixteen layers, the 4-bit weights of one layer take less when expanded to 16 bits.
+/// The maximum size of dequantized weights in memory is the size of all parameters divided by this
+/// number. In a model of sixteen layers, the 4-bit weights of one layer stay below this limit when
+/// expanded to 16 bits.
 const DECODED_BYTES_DIVISOR: u64 = 4;
 
-/// Size of dequantized weights that is always allowed; small for any device with cooperative
-/// matrices.
+/// Size in bytes of dequantized weights that is allowed for every model; small compared to the
+/// memory of any device with cooperative matrices.
 const LITTLE_BYTES: u64 = 64 << 20;
 
-/// Concurrent matmuls with the same activation rows.
+/// A group of concurrent matmuls that read the same activation rows.
 #[derive(Clone, Copy, Debug)]
 struct SharedLhsGroup {
     /// Slot of the activation rows, before a kernel changes their layout.
     rows: SlotId,
-    /// The last dependency of the matmuls: the rows in their final layout, or weights dequantized
-    /// directly before.
+    /// The slot that the matmuls wait for last: the activation rows in the layout that they read,
+    /// or weights that are dequantized directly before.
     last: SlotId,
     /// Total size of the dequantized weights of these matmuls.
     bytes: u64,
-    /// The slot that the dequantization of their weights waits for.
+    /// The slot that the dequantization of the group's weights waits for.
     after: SlotId,
 }
 
 /// Matmuls whose weights are dequantized in separate steps.
 #[derive(Debug, Default)]
 pub(crate) struct DequantSchedule {
-    /// Groups of matmuls in the open stage, in order.
+    /// Matmul groups of the stage under construction, in order.
     sets: Vec<SharedLhsGroup>,
     /// Slots with dequantized weights.
     slots: HashSet<SlotId>,
@@ -58,14 +60,15 @@ impl DequantSchedule {
         self.slots.contains(&slot)
     }
 
-    /// Forgets the groups of a closed stage: steps of different stages never run concurrently.
+    /// Clears the matmul groups at the end of a stage, because steps of different stages never run
+    /// concurrently.
     pub(super) fn close(&mut self) {
         self.sets.clear();
     }
 
-    /// The slot to wait for so that dequantization runs concurrently with an earlier group of
-    /// matmuls. `bytes` is the size of the first weights, `most` the memory limit. `None` if no
-    /// group qualifies.
+    /// The slot that a dequantization must wait for to run concurrently with an earlier matmul
+    /// group. `bytes` is the size of its dequantized weights, `most` the memory limit. `None` if no
+    /// group stays within the limit.
     fn overlap_slot(&self, bytes: u64, most: u64) -> Option<SlotId> {
         let mut at_once = bytes;
         let mut heaviest: Option<&SharedLhsGroup> = None;
@@ -83,8 +86,9 @@ impl DequantSchedule {
 }
 
 impl LoweringCtx<'_> {
-    /// The slot that the dequantization of a matmul's weights waits for. `rows` are the activation
-    /// rows, and `taken` the same rows in the layout that the matmul reads.
+    /// The slot that the dequantization of a matmul's weights must wait for. `rows` is the slot of
+    /// the activation rows, and `taken` the slot of the same rows in the layout that the matmul
+    /// reads.
     pub(crate) fn order_of_decoding(
         &mut self,
         rows: SlotId,
@@ -119,8 +123,8 @@ mod tests {
     use super::{DequantSchedule, SharedLhsGroup};
     use crate::program::SlotId;
 
-    /// Index of the group that the next weights are dequantized beside, given the sizes of the
-    /// earlier groups.
+    /// Index of the earlier matmul group during which weights of `own` bytes are dequantized;
+    /// `bytes` gives the weight sizes of the earlier groups.
     fn beside(bytes: &[u64], own: u64, most: u64) -> Option<u32> {
         let sets = bytes.iter().enumerate().map(|(at, &bytes)| SharedLhsGroup {
             rows: SlotId(at as u32),
@@ -138,16 +142,16 @@ mod tests {
     #[test]
     fn weights_are_decoded_beside_the_heaviest_of_three_sets_that_memory_allows() {
         let layer = [50, 34, 235, 117];
-        // The new weights belong to QKV of the next layer, then to attention output, then to gate
-        // and up.
+        // The weights to dequantize are QKV of the next layer, then attention output, then gate and
+        // up.
         assert_eq!(beside(&layer, 50, 1000), Some(2));
         assert_eq!(beside(&[50, 34, 235, 117, 50], 34, 1000), Some(2));
         assert_eq!(beside(&[50, 34, 235, 117, 50, 34], 235, 1000), Some(3));
         assert_eq!(beside(&layer[..3], 117, 1000), Some(2));
-        // For equal sizes, the later group is selected.
+        // Of two groups with equal sizes, the later one is selected.
         assert_eq!(beside(&[10, 10], 10, 1000), Some(1));
-        // The new weights, gate and up, and down take 402 bytes together; the new weights and down
-        // take 167.
+        // The weights to dequantize, gate and up, and down take 402 bytes together; the weights to
+        // dequantize and down take 167.
         assert_eq!(beside(&layer, 50, 401), Some(3));
         assert_eq!(beside(&layer, 50, 166), None);
         assert_eq!(beside(&[], 50, 1000), None);

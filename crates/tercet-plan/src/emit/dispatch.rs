@@ -1,4 +1,4 @@
-//! Emission of dispatches: kernel instances, parameter blocks and arguments.
+//! Emits dispatch steps: kernel instances, parameter blocks and arguments.
 
 use tercet_ir::DType;
 
@@ -12,8 +12,8 @@ use crate::program::{
 use crate::sym_int::SymInt;
 
 impl LoweringCtx<'_> {
-    /// Dispatches a kernel: `consts` in the order of its specialization constants, `args` in the
-    /// order of its bindings. A grid known to be empty emits nothing.
+    /// Emits a dispatch of a kernel: `consts` are in the order of its specialization constants,
+    /// `args` in the order of its bindings. Emits nothing if the grid is known to be empty.
     pub fn dispatch<P: ParamBlock>(
         &mut self,
         kernel: &TypedKernel<P>,
@@ -31,9 +31,10 @@ impl LoweringCtx<'_> {
         }
     }
 
-    /// Like [`LoweringCtx::dispatch`], for a kernel that writes a state. The fault records are
-    /// appended as its last argument, and their number as its last parameter. The kernel must write
-    /// nothing if the first word of any record is nonzero. Records are 64 words apart.
+    /// Like [`LoweringCtx::dispatch`], for a kernel that writes a state. The kernel receives the
+    /// fault records of all data checks as its last argument, and their number as its last
+    /// parameter. The kernel must write nothing if the first word of any record is nonzero. Records
+    /// are 64 words apart.
     pub fn dispatch_guarded<P: ParamBlock>(
         &mut self,
         kernel: &TypedKernel<P>,
@@ -86,7 +87,7 @@ impl LoweringCtx<'_> {
         slot
     }
 
-    /// Dispatches generated WGSL whose parameter block is `words`.
+    /// Emits a dispatch of a generated WGSL kernel; `words` is its parameter block.
     pub fn dispatch_wgsl(
         &mut self,
         name: &str,
@@ -108,7 +109,7 @@ impl LoweringCtx<'_> {
     /// Dispatches a kernel instance.
     ///
     /// # Panics
-    /// If the number of arguments differs from the kernel's, which is a bug of the lowering.
+    /// If the number of arguments is not that of the kernel, which is a bug of the lowering.
     pub fn dispatch_instance(
         &mut self,
         mut instance: KernelInstance,
@@ -144,7 +145,7 @@ impl LoweringCtx<'_> {
         }));
     }
 
-    /// A kernel with these constants, if the program already contains it.
+    /// Id of the instance of a kernel with these constants, if the program already contains it.
     pub(crate) fn known_kernel<P: ParamBlock>(
         &self,
         kernel: &TypedKernel<P>,
@@ -155,8 +156,8 @@ impl LoweringCtx<'_> {
         self.draft.kernel_ids.get(&instance).copied()
     }
 
-    /// Replaces the portable WGSL source by the version specialized for this device, if there is
-    /// one.
+    /// Replaces the portable WGSL source of a kernel by the version specialized for this device, if
+    /// there is one.
     fn own_source(&self, instance: &mut KernelInstance) {
         if let KernelSource::Wgsl(text) = &instance.source
             && let Some(own) = self.caps.own_text(text)
@@ -169,7 +170,7 @@ impl LoweringCtx<'_> {
         let step = ProgramStep {
             work,
             barrier: false,
-            // Steps that run once are not part of any branch.
+            // Steps that execute once before the first run belong to no shape branch.
             branches: match self.cursor.constant {
                 true => ShapeBranches::new(),
                 false => self.cursor.branches.clone(),
@@ -183,8 +184,8 @@ impl LoweringCtx<'_> {
         }
     }
 
-    /// Appends a parameter block, padded so that the next one is aligned. Returns the start of the
-    /// block in words.
+    /// Appends a parameter block, padded so that the next block is aligned. Returns the index of
+    /// the block's first word.
     pub(crate) fn block(&mut self, words: &[ParamWord]) -> u32 {
         let at = self.draft.params.len();
         self.draft.params.extend_from_slice(words);

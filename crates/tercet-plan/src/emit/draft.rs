@@ -18,9 +18,9 @@ use crate::variant::VariantSelection;
 /// Placement of a slot: the buffer or arena that it is allocated in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotPlacement {
-    /// The arena, where slots with disjoint lifetimes share memory.
+    /// The slot is in the arena, where slots with disjoint lifetimes share memory.
     Arena,
-    /// The buffer of values computed once.
+    /// The slot is in the buffer of values that are computed once before the first run.
     Prepared,
     /// The output buffer.
     Output,
@@ -28,14 +28,16 @@ pub(crate) enum SlotPlacement {
     Input,
     /// The counter buffer.
     Counters,
-    /// A fixed offset in bytes within this buffer.
+    /// The slot is at this byte offset of this buffer.
     At(ProgramBuffer, u64),
-    /// A part of an input or output above the binding limit, at this offset in bytes.
+    /// The slot is a part of another slot above the binding limit, at this byte offset of that
+    /// slot.
     Within(SlotId, u64),
 }
 
 impl SlotPlacement {
-    /// True if the contents are the same in every run with the same parameters.
+    /// True if a slot with this placement has the same contents in every run with the same
+    /// parameters.
     pub(crate) fn is_constant(self) -> bool {
         match self {
             SlotPlacement::Prepared
@@ -50,12 +52,12 @@ impl SlotPlacement {
     }
 }
 
-/// A slot before memory planning.
+/// A slot that has no buffer offset yet, because memory planning comes later.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingSlot {
     pub(crate) bytes: u64,
     pub(crate) dtype: DType,
-    /// Number of elements, to detect views that cover the whole slot.
+    /// Number of elements of the slot, used to detect views that cover the whole slot.
     pub(crate) numel: Option<Dim>,
     pub(crate) home: SlotPlacement,
 }
@@ -67,11 +69,11 @@ pub(crate) struct ProgramBuilder {
     pub(crate) kernels: Vec<KernelInstance>,
     pub(super) kernel_ids: HashMap<KernelInstance, KernelId>,
     pub(crate) prepare: Vec<ProgramStep>,
-    /// Steps of the open stage.
+    /// Steps of the stage under construction.
     pub(crate) steps: Vec<ProgramStep>,
     /// Schedule of weight dequantization.
     pub(crate) decoding: DequantSchedule,
-    /// Closed stages and control flow of the current graph.
+    /// Completed stages and control flow of the current graph.
     pub(crate) flow: Vec<ControlFlowGraph<Vec<ProgramStep>>>,
     pub(crate) params: Vec<ParamWord>,
     /// Constants of the graph and lookup tables of kernels, by the index of their buffer.
@@ -80,21 +82,23 @@ pub(crate) struct ProgramBuilder {
     pub(crate) tape: ExprArena,
     pub(crate) data_checks: Vec<DataCheck>,
     pub(crate) size_checks: Vec<LaunchSizeCheck>,
-    /// Indices of parameter words that are set to the number of data checks at the end.
+    /// Indices of parameter words that receive the number of data checks once all nodes are
+    /// lowered.
     pub(crate) check_count_words: Vec<usize>,
-    /// Slots that span the fault records of several data checks, all written by one dispatch.
+    /// Slots that cover the fault records of several data checks, which one dispatch writes; each
+    /// with the slots of these records.
     pub(crate) joined_records: HashMap<SlotId, Vec<SlotId>>,
-    /// Slot that spans all fault records.
+    /// Slot that covers the fault records of all data checks.
     pub(crate) faults: Option<SlotId>,
     /// State of dependent launches; `None` if no kernel uses them.
     pub(crate) chain: Option<DependentLaunches>,
-    /// First node with dependent launches, until the counters are placed.
+    /// Location of the first node with dependent launches; taken once the counters are placed.
     pub(super) chain_site: Option<NodeLocation>,
-    /// Kernel variants selected so far.
+    /// Selections between kernel variants, for all nodes lowered so far.
     pub(crate) variants: Vec<VariantSelection>,
     /// Data checks emitted so far: operand, kind and size.
     pub(super) checked: Vec<(SlotView, CheckKind, SymInt)>,
-    /// Slots that only contain indices in `[0, len)` by construction, with `len`.
+    /// Slots whose values are all indices in `[0, len)` by construction, each with `len`.
     pub(super) within: Vec<(SlotId, SymInt)>,
 }
 

@@ -3,8 +3,8 @@
 //! then reads eight rows of one k step as 512 contiguous bytes.
 //!
 //! The kernel that writes the rows registers itself as a producer, and the matmul requests panels.
-//! If both happen, a word of the producer's parameter block enables panels. No other node reads a
-//! panel-packed slot.
+//! If both happen, a word of the producer's parameter block enables panels. Only this matmul reads
+//! a panel-packed slot.
 
 use tercet_ir::{NodeId, Value};
 
@@ -13,24 +13,24 @@ use crate::kernel::{ParamBlock, ParamWord};
 use crate::program::{ProgramStep, ShapeBranch, ShapeBranches, SlotId, StepOp};
 use crate::sym_int::SymInt;
 
-/// A dispatch that can write the rows of a slot panel-packed.
+/// A dispatch that can write the rows of its result slot panel-packed.
 #[derive(Clone, Debug)]
 pub(super) struct PanelProducer {
     slot: SlotId,
-    /// Branches that the dispatch belongs to.
+    /// Shape branches that the dispatch belongs to.
     branches: ShapeBranches,
-    /// Number of rows and of columns.
+    /// Number of rows and number of columns of the slot.
     size: [SymInt; 2],
-    /// Index of the dispatch in the open stage, and its parameter block.
+    /// Index of the dispatch in the stage under construction, and the start of its parameter block.
     step: usize,
     block: u32,
-    /// Index of the parameter word that is 1 if the rows are panel-packed.
+    /// Index of the parameter word that is set to 1 if the dispatch must write panels.
     word: usize,
 }
 
 impl LoweringCtx<'_> {
-    /// Registers the last dispatch as a producer: it writes `[rows, columns]` of a slot
-    /// panel-packed if this parameter is 1.
+    /// Registers the last dispatch as a producer: it writes the `[rows, columns]` values of `slot`
+    /// panel-packed if its parameter `field` is 1.
     pub(crate) fn offer_panels<P: ParamBlock>(
         &mut self,
         field: &'static str,
@@ -55,8 +55,9 @@ impl LoweringCtx<'_> {
         });
     }
 
-    /// Requests panel-packed rows `[rows, columns]` in a slot for the current branches. Returns
-    /// true if the producer supports panels and no node except the current one reads the slot.
+    /// Requests that the `[rows, columns]` values of `slot` are panel-packed in the current shape
+    /// branches. Returns true if the producer can write panels and only the current node reads the
+    /// slot.
     pub(crate) fn accept_panels(&mut self, slot: SlotId, size: [SymInt; 2]) -> bool {
         let arms = self.cursor.branches.clone();
         let fits = |o: &&PanelProducer| {
@@ -70,8 +71,8 @@ impl LoweringCtx<'_> {
         let is_there = steps
             .get(offer.step)
             .is_some_and(|s| matches!(&s.work, StepOp::Dispatch(d) if d.block == offer.block));
-        // A step of another branch of the same shape switch never runs together with the current
-        // step.
+        // A step of another branch of the same shape switch never executes in the same run as the
+        // current step.
         let is_elsewhere = |step: &ProgramStep| {
             let other = |a, b: &ShapeBranch| b.choice == a && !arms.contains(b);
             arms.iter()
@@ -97,8 +98,8 @@ impl LoweringCtx<'_> {
         taken.is_some()
     }
 
-    /// A symbolic value that is 1 in runs that execute these branches, else 0. `None` unless each
-    /// is the last branch of its switch and all switches test the same value.
+    /// A symbolic value that is 1 in runs that execute these shape branches, else 0. `None` unless
+    /// each branch is the last one of its shape switch and all switches test the same value.
     fn are_taken(&mut self, arms: &ShapeBranches) -> Option<SymInt> {
         let mut last: Option<(SymInt, u32)> = None;
         for arm in arms {
@@ -126,7 +127,7 @@ impl LoweringCtx<'_> {
                 .get(usize::from(v.port))
                 .is_some_and(|view| view.slot == slot)
         };
-        // The later readers of an on-demand value are unknown.
+        // The later readers of a value that is computed on demand are unknown.
         let mut on_demand = self.values.materialized.iter();
         if on_demand.any(|(.., view)| view.slot == slot) {
             return true;
@@ -154,7 +155,8 @@ mod tests {
 
     const WIDTH: usize = 768;
 
-    /// A layer norm of `[rows, 768]`, followed by a matmul with GELU and by a second matmul.
+    /// Test graph: a layer norm of `[rows, 768]`, followed by a matmul with GELU and by a second
+    /// matmul.
     fn graph(rows: &[Dim]) -> (Graph, [Value; 3]) {
         let mut g = Graph::new();
         let shape = rows.iter().cloned().chain([Dim::Known(WIDTH)]);
@@ -180,8 +182,8 @@ mod tests {
         crate::compile(g, &options, &DeviceCaps::h200()).unwrap()
     }
 
-    /// For each dispatch of a run: kernel name, whether its constants select panel-packed input,
-    /// and whether its block selects panel-packed output.
+    /// For each dispatch of a run: the kernel name, whether its constants select panel-packed
+    /// input, and whether its parameter block selects panel-packed output.
     fn run(program: &GpuProgram, sizes: [usize; 2]) -> Vec<(String, bool, bool)> {
         let [b, s] = sizes;
         let mut launch = LaunchSizes::default();
@@ -196,7 +198,8 @@ mod tests {
         });
         let all = on.map(|d| {
             let name = &program.kernels[d.kernel.0 as usize].name;
-            // `y_panels` and `c_panels` are the last words of their blocks.
+            // The fields `y_panels` and `c_panels`, which select panel-packed output, are the last
+            // words of their parameter blocks.
             let word = match name {
                 name if name.starts_with("norm") => Some(8),
                 name if name.starts_with("gemm_laid") => Some(26),
@@ -257,8 +260,8 @@ mod tests {
         }
     }
 
-    /// Attention whose queries, keys and values are column ranges of one matmul result, starting at
-    /// these columns; head size 64.
+    /// Test graph: attention with head size 64 whose queries, keys and values are column ranges of
+    /// one matmul result, starting at these columns.
     fn attention(begins: [usize; 3], is_read: bool) -> Graph {
         let mut g = Graph::new();
         let (b, s) = (Dim::sym("b"), Dim::Known(197));

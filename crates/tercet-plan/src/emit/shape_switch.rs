@@ -8,13 +8,15 @@ use crate::program::{ShapeBranch, ShapeSwitch, ShapeSwitchId};
 use crate::sym_int::SymInt;
 
 impl<'a> LoweringCtx<'a> {
-    /// Emits one branch per range of a size. Branch `i` runs if the size is above `bounds[i - 1]`
-    /// and at most `bounds[i]`; the last branch has no upper limit. `bounds` must ascend.
-    /// Unreachable ranges are omitted. If one range remains, it is emitted without a shape switch.
+    /// Emits a shape switch with one branch per range of a size. Branch `i` runs if the size is
+    /// above `bounds[i - 1]` and at most `bounds[i]`; the last branch has no upper limit. `bounds`
+    /// must ascend. Unreachable ranges are omitted. If one range remains, it is emitted without a
+    /// shape switch.
     ///
-    /// Branches write into slots allocated before (the result). A slot that a branch allocates with
-    /// [`LoweringCtx::temp`] or [`LoweringCtx::dense`] is private to it, and slots of different branches may
-    /// share memory. A branch may emit several steps and further shape switches.
+    /// Branches write into slots that were allocated before the switch, such as the result. A slot
+    /// that a branch allocates with [`LoweringCtx::temp`] or [`LoweringCtx::dense`] is private to
+    /// it, and slots of different branches may share memory. A branch may emit several steps and
+    /// further shape switches.
     ///
     /// # Errors
     /// The errors of the branches; [`CompileError::Bounds`] if the bound of the size is invalid.
@@ -37,7 +39,8 @@ impl<'a> LoweringCtx<'a> {
         self.switch_on(value, &bounds[..reached], arm)
     }
 
-    /// Like [`LoweringCtx::switch_on_size`], for any symbolic value; all ranges count as reachable.
+    /// Like [`LoweringCtx::switch_on_size`], for any symbolic value; branches are emitted for all
+    /// ranges.
     ///
     /// # Errors
     /// The errors of the branches.
@@ -70,7 +73,8 @@ impl<'a> LoweringCtx<'a> {
         Ok(())
     }
 
-    /// Id of a shape switch; equal shape switches share one id.
+    /// Returns the id of a shape switch; switches on the same value with the same bounds share one
+    /// id.
     fn choice(&mut self, choice: ShapeSwitch) -> ShapeSwitchId {
         let choices = &mut self.draft.shape_switches;
         let at = choices.iter().position(|c| *c == choice);

@@ -1,4 +1,4 @@
-//! Values of a graph during lowering: operands, results, and cached copies.
+//! The memory views of graph values during lowering: operands, results, and cached copies.
 
 use tercet_ir::{CompileError, DType, Graph, NodeId, Value};
 
@@ -8,7 +8,7 @@ use crate::lowerings::copy;
 use crate::program::{ProgramBuffer, ShapeBranches, SlotId};
 use crate::sym_int::SymInt;
 
-/// Element order and format of a copy.
+/// Element order and format of a cached copy of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CopyOrder {
     /// Row-major order of the view, without gaps.
@@ -17,8 +17,8 @@ pub(crate) enum CopyOrder {
     Prepacked,
     /// Converted to F32.
     Upcast,
-    /// Split-F16 pairs for attention (`attention/pairs.rs`): query heads per KV head, columns, and
-    /// the optional lengths that limit the rows.
+    /// Split into F16 pairs for attention (`attention/pairs.rs`): with the number of query heads
+    /// per KV head, the number of columns, and optionally the slot of the KV lengths.
     SplitF16 {
         group: usize,
         columns: u32,
@@ -34,7 +34,7 @@ pub(crate) struct SplitF16Request {
     pub(crate) offset: SymInt,
     /// Row stride in elements.
     pub(crate) row: SymInt,
-    /// Number of rows and of columns.
+    /// Number of rows and number of columns of the matrix.
     pub(crate) size: [SymInt; 2],
     /// Batch size and batch stride in elements.
     pub(crate) batch: [SymInt; 2],
@@ -43,23 +43,25 @@ pub(crate) struct SplitF16Request {
 /// Views of the values lowered so far.
 #[derive(Debug)]
 pub(crate) struct ValueViews {
-    /// Results of each node that has been lowered.
+    /// By node: the views of its results, if the node has been lowered.
     pub(super) views: Vec<Vec<SlotView>>,
-    /// Cached copies: source view, order, and the copy.
+    /// Cached copies, each with its source view and element order.
     pub(super) copies: Vec<(SlotView, CopyOrder, SlotView)>,
-    /// Values computed on first use, with the branches that they are valid in.
+    /// Values that were computed on first use, each with the shape branches that the result is
+    /// valid in.
     pub(super) materialized: Vec<(Value, ShapeBranches, SlotView)>,
-    /// Slots with the same elements rounded to 16 bits, with the branches that they are valid in.
+    /// 16-bit copies of slots: the source slot, the shape branches that the copy is valid in, its
+    /// dtype, and its slot.
     rounded: Vec<(SlotId, ShapeBranches, DType, SlotId)>,
-    /// Split-F16 matrices, with the branches that they are valid in and the node that requested
-    /// them.
+    /// Cached split-F16 forms of matrices, each with the shape branches that it is valid in and the
+    /// node that requested it.
     split_f16: Vec<(SplitF16Request, ShapeBranches, NodeId, SlotId)>,
     /// Dispatches that can write their rows panel-packed.
     pub(super) panels: Vec<PanelProducer>,
 }
 
 impl ValueViews {
-    /// The initial state for a graph before lowering.
+    /// The views before lowering: none for any node of the graph.
     pub(super) fn new(graph: &Graph) -> ValueViews {
         ValueViews {
             views: vec![Vec::new(); graph.len()],
@@ -73,7 +75,7 @@ impl ValueViews {
 }
 
 impl<'a> LoweringCtx<'a> {
-    /// View of the value in its current layout, without a copy.
+    /// View of a graph value in the layout in which it is stored, without a copy.
     pub fn view(&self, v: Value) -> SlotView {
         self.values.views[v.node.index()][v.port as usize].clone()
     }
@@ -88,7 +90,7 @@ impl<'a> LoweringCtx<'a> {
         self.values.views[node.index()] = places;
     }
 
-    /// Emits with another view for the first result of a node.
+    /// Runs `emit` while the first result of `node` has the view `place`.
     pub(crate) fn with_output_view<T>(
         &mut self,
         node: NodeId,
@@ -102,8 +104,8 @@ impl<'a> LoweringCtx<'a> {
         done
     }
 
-    /// The value as a dense slot that starts at element 0: the value itself, or a copy that all
-    /// requests share.
+    /// Returns a dense view that starts at element 0 of its slot: the view itself, or a cached
+    /// dense copy.
     ///
     /// # Errors
     /// [`CompileError`] if the copy is too large.
@@ -114,7 +116,7 @@ impl<'a> LoweringCtx<'a> {
         self.in_order(view, CopyOrder::Dense, |e, to| copy::emit(e, view, to))
     }
 
-    /// A slot with the elements of a view in another order, filled by `write`. The result is cached
+    /// Returns a copy of a view in another element order, which `write` fills. The copy is cached
     /// per view and order.
     ///
     /// # Errors
@@ -135,7 +137,7 @@ impl<'a> LoweringCtx<'a> {
         })
     }
 
-    /// Returns a value derived from a view by `make`. The result is cached per view and order.
+    /// Returns the copy of a view that `make` emits. The copy is cached per view and order.
     ///
     /// # Errors
     /// The error of `make`.
@@ -150,8 +152,8 @@ impl<'a> LoweringCtx<'a> {
             return Ok(done.clone());
         }
         let done = make(self)?;
-        // A state may change during the run, so a copy of it is valid only at this point. If the
-        // state is never assigned, the copy stays valid.
+        // A state may change during the run, so a copy of a state is not cached, except for a
+        // split-F16 copy of a state that is never assigned.
         let is_state = matches!(
             self.home(view.slot),
             SlotPlacement::At(ProgramBuffer::State(_), _)
@@ -167,8 +169,8 @@ impl<'a> LoweringCtx<'a> {
         Ok(done)
     }
 
-    /// Dense slot of a result. If the node updates an operand in place, the result is in the
-    /// operand's slot.
+    /// Allocates the dense slot for a result of the current node. If the node updates an operand in
+    /// place, the result gets the operand's slot.
     ///
     /// # Errors
     /// The errors of [`LoweringCtx::temp`].
@@ -191,12 +193,13 @@ impl<'a> LoweringCtx<'a> {
         Ok(view)
     }
 
-    /// Uses an existing value as the result, instead of a new slot.
+    /// Makes an existing view the result of the current node, instead of allocating a slot.
     pub fn forward(&mut self, port: usize, view: SlotView) {
         self.cursor.results[port] = Some(view);
     }
 
-    /// A value computed on demand: `make` runs once for all requests from the same branches.
+    /// Returns a value that is computed on demand: the first request in these shape branches calls
+    /// `make`, later requests reuse its result.
     ///
     /// # Errors
     /// The error of `make`.
@@ -237,7 +240,7 @@ impl<'a> LoweringCtx<'a> {
         Ok(Some(copy))
     }
 
-    /// Slot with the elements of a value in this dtype, if one is valid in these branches.
+    /// Slot of a value's 16-bit copy in this dtype, if one is valid in the current shape branches.
     pub(crate) fn rounded(&self, of: SlotId, to: DType) -> Option<SlotId> {
         let known = |(slot, arms, dtype, _): &&(SlotId, ShapeBranches, DType, SlotId)| {
             *slot == of && *dtype == to && self.cursor.branches.starts_with(arms)
@@ -246,9 +249,10 @@ impl<'a> LoweringCtx<'a> {
         found.map(|(.., copy)| *copy)
     }
 
-    /// The split-F16 form of a matrix, computed by `make`. A constant of known size is split once
-    /// before the first run. Other matrices are cached only for nearby nodes, so that the forward
-    /// pass does not hold memory until the backward pass.
+    /// Returns the split-F16 form of a matrix, which `make` computes unless it is cached. A
+    /// constant of known size is split once before the first run. The split forms of other matrices
+    /// are reused only by nearby nodes, so that those of the forward pass do not occupy memory
+    /// until the backward pass.
     ///
     /// # Errors
     /// The error of `make`.
@@ -282,7 +286,8 @@ impl<'a> LoweringCtx<'a> {
         Ok(slot)
     }
 
-    /// Operand slot that a result of the node is written into for an in-place update.
+    /// Existing slot, such as that of an operand, that a result of the current node is written into
+    /// for an in-place update.
     pub fn updated(&self, port: usize) -> Option<SlotId> {
         let own = self
             .cursor
@@ -292,13 +297,13 @@ impl<'a> LoweringCtx<'a> {
         own.map(|(_, slot)| *slot)
     }
 
-    /// Disables in-place updates for this node, because its kernels read operands after writing
-    /// results.
+    /// Disables in-place updates for the current node, because its kernels read operands after they
+    /// write results.
     pub(crate) fn update_apart(&mut self) {
         self.cursor.into.clear();
     }
 
-    /// True if the value is the same in every run with the same parameters.
+    /// True if the view has the same contents in every run with the same parameters.
     pub fn is_constant(&self, view: &SlotView) -> bool {
         self.home(view.slot).is_constant()
     }
@@ -307,8 +312,8 @@ impl<'a> LoweringCtx<'a> {
         self.draft.home(slot)
     }
 
-    /// Drops cached copies since `first`, which belong to one branch. Copies computed before all
-    /// runs remain valid.
+    /// Drops the cached copies from index `first` on, which were made in a branch. Copies that are
+    /// computed before the first run remain cached.
     pub(super) fn discard_copies(&mut self, first: usize) {
         let made = self.values.copies.split_off(first);
         let is_prepared = |(.., done): &(SlotView, CopyOrder, SlotView)| {
