@@ -1,9 +1,9 @@
 //! Control flow between the stages of a program, for branches and loops that depend on data.
 //!
 //! A program without control flow has one stage. With control flow, each stage is a separate list
-//! of steps, with a full barrier at its borders. [`ControlFlowGraph`] gives the order of the
-//! stages. A branch or loop reads one predicate word back to the host. A loop with a known
-//! iteration count reads nothing back.
+//! of steps, with a full barrier before and after it. [`ControlFlowGraph`] gives the order in which
+//! a run executes the stages. For a branch and for each iteration of a while loop, the host reads
+//! one predicate word back. A loop with a known iteration count reads nothing back.
 
 use std::ops::Range;
 
@@ -16,7 +16,8 @@ use crate::sym_int::SymInt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StageId(pub u32);
 
-/// An item of the control flow of a run. `S` is the type of a stage.
+/// One element of a program's control flow, such as a stage or a loop. `S` is the type that
+/// represents a stage.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ControlFlowGraph<S = StageId> {
     /// Executes the steps of a stage.
@@ -24,19 +25,19 @@ pub enum ControlFlowGraph<S = StageId> {
     /// Executes no steps; ends the run with an error if one of these [`GpuProgram::size_checks`]
     /// fails.
     Sizes(Vec<usize>),
-    /// Executes one of two lists, selected by a predicate.
+    /// Executes `then` or `else_flow`, selected by a predicate.
     If {
         /// Slot of the predicate byte; a nonzero byte selects `then`.
         pred: SlotId,
-        /// Executed if the predicate holds.
+        /// Control flow that is executed if the predicate holds.
         then: Vec<ControlFlowGraph<S>>,
-        /// Executed if the predicate does not hold.
+        /// Control flow that is executed if the predicate does not hold.
         else_flow: Vec<ControlFlowGraph<S>>,
     },
     /// A while loop: executes `cond`, then `body` and `cond` again as long as the byte at `pred` is
     /// nonzero.
     While {
-        /// Computes the predicate into `pred`.
+        /// Control flow that computes the loop predicate and writes it to `pred`.
         cond: Vec<ControlFlowGraph<S>>,
         /// Slot of the predicate byte; a nonzero byte starts another iteration.
         pred: SlotId,
@@ -44,10 +45,10 @@ pub enum ControlFlowGraph<S = StageId> {
         body: Vec<ControlFlowGraph<S>>,
         /// Maximum number of iterations.
         max_iter: u64,
-        /// The node to name in the error if the loop exceeds `max_iter`.
+        /// Location of the loop's node, for the error if the loop exceeds `max_iter` iterations.
         site: NodeLocation,
     },
-    /// Executes `body` a known number of times.
+    /// A loop with a known iteration count: executes `body` `count` times.
     Repeat {
         /// Number of iterations.
         count: SymInt,
@@ -61,7 +62,7 @@ pub enum ControlFlowGraph<S = StageId> {
 pub struct NestedNode {
     /// Name of the attribute that holds the nested graph.
     pub graph: &'static str,
-    /// Node id within the nested graph, in the numbering of the source graph.
+    /// Id of the node in the nested graph before legalization (the source graph).
     pub node: NodeId,
     /// Name of the node's operator.
     pub op: &'static str,
@@ -70,17 +71,17 @@ pub struct NestedNode {
 /// Location of a node, for error messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeLocation {
-    /// Node id in the source graph, if known.
+    /// Id of the outermost node in the source graph, if known, otherwise in the legal graph.
     pub node: NodeId,
     /// Name of the node's operator.
     pub op: &'static str,
-    /// Path through nested graphs to the node in question, outermost first. Empty if `node` itself
-    /// is meant.
+    /// Path from `node` through nested graphs to the located node, outermost first. Empty if `node`
+    /// is the located node.
     pub path: Vec<NestedNode>,
 }
 
 impl NodeLocation {
-    /// A run error that reports a failure of this node.
+    /// Wraps an error of the located node into a run error that names all nodes of the path.
     pub fn fail(&self, source: EvalError) -> RunError {
         let inside = self.path.iter().rev();
         let source = inside.fold(source, |source, inner| EvalError::Within {
@@ -107,7 +108,7 @@ impl GpuProgram {
         }
     }
 
-    /// Range of the steps of one stage.
+    /// Range of [`GpuProgram::steps`] that one stage executes.
     pub fn stage(&self, id: StageId) -> Range<usize> {
         match self.flow.is_empty() {
             true => 0..self.steps.len(),

@@ -1,9 +1,9 @@
-//! Probe for the register layout of cooperative-matrix fragments, which mma-style kernels fill by
-//! themselves.
+//! Probe for the register layout of cooperative-matrix fragments; mma-style kernels load fragment
+//! elements by assuming this layout.
 //!
 //! Neither Vulkan nor SPIR-V specifies which thread holds which element of a cooperative matrix,
-//! although each device always uses the same layout. The probe runs a matmul of small integers. The
-//! sums of this matmul are exact, so any other fragment layout gives a wrong result.
+//! although each device always uses the same layout. The probe runs an mma-style matmul of small
+//! integers. Its sums are exact, so a device with another fragment layout gives a different result.
 
 use half::f16;
 use tercet_ir::{DType, Element, Graph, OpError, Tensor, Type};
@@ -20,14 +20,14 @@ const LEN: usize = 256;
 /// [`FragmentLayoutProbe::are_right`].
 #[derive(Debug)]
 pub struct FragmentLayoutProbe {
-    /// A matmul of 8 rows by 16 columns.
+    /// Graph of a matmul whose result has 8 rows and 16 columns.
     pub graph: Graph,
     rows: Vec<f32>,
     columns: Vec<f16>,
 }
 
-/// The fragment layout probe for a device. `None` if the device has no 16 x 8 x 16 F16 cooperative
-/// matrices.
+/// Returns the fragment layout probe for a device. `None` if the device has no 16 x 8 x 16 F16
+/// cooperative matrices.
 ///
 /// # Errors
 /// [`OpError`] of the graph builder; it does not occur for this fixed graph.
@@ -77,8 +77,8 @@ impl FragmentLayoutProbe {
         ]
     }
 
-    /// True if the outputs equal the exact matmul bit for bit. All sums are integers below 2^24, so
-    /// they are exact in F32.
+    /// True if the outputs of the probe graph equal the exact matmul result bit for bit. All sums
+    /// are integers below 2^24, so they are exact in F32.
     pub fn are_right(&self, outputs: &[Tensor]) -> bool {
         let [y] = outputs else {
             return false;

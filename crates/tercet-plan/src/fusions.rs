@@ -2,17 +2,19 @@
 //! lowering.
 //!
 //! The lowering emits a fusion group at its last node; the other nodes are deferred until then and
-//! emit no steps. A group becomes one kernel if one supports it, otherwise the unfused steps. Each
-//! shape branch makes this choice separately.
+//! emit no steps. A group is emitted as one fused kernel if a kernel supports it, otherwise as
+//! unfused steps. The choice is made separately for each shape branch.
 //!
-//! Invariant: a group depends only on data flow, not on the order of nodes in the graph. Readers of
-//! a deferred node come after its group. Memory that a deferred node reads is not overwritten
-//! before it is emitted (`dataflow.rs`). The program therefore respects the graph's dependencies.
+//! Invariant: which nodes form a group depends only on data flow, not on the order of nodes in the
+//! graph. All readers of a deferred node are in its group or come after the group's last node.
+//! Memory that a deferred node reads is not overwritten before the node is emitted (`dataflow.rs`).
+//! The program therefore respects the graph's dependencies.
 //!
-//! Next: `product.rs` for norms, gates and sums around matmuls, `kv_append.rs` for RoPE and KV
-//! appends before attention. `moe_router.rs` covers mixture-of-experts routers, `row_wise.rs` row
-//! reductions with elementwise work, and `columns.rs` column sums. `cast_elision.rs` elides casts before
-//! matmuls, and `norm_prologue.rs` fuses layer norms into GEMV.
+//! Next: `product.rs` for norms before matmuls and for gates and sums after them, `kv_append.rs`
+//! for RoPE and KV appends before attention. `moe_router.rs` covers mixture-of-experts routers,
+//! `row_wise.rs` row reductions with elementwise work, and `columns.rs` column sums.
+//! `cast_elision.rs` elides casts before matmuls, and `norm_prologue.rs` fuses layer norms into
+//! GEMV.
 
 mod cast_elision;
 mod columns;
@@ -40,37 +42,40 @@ pub(crate) use row_wise::{RowWiseGroup, RowWiseNodeKind, is_profitable, part_of}
 /// A fusion group: nodes that are emitted together.
 #[derive(Clone, Debug)]
 pub(crate) enum FusionGroup {
-    /// A matmul with its prologue and epilogue.
+    /// A matmul with its fused prologue (norm) and epilogue (gate or sum).
     MatMul(FusedMatMul),
-    /// A RoPE whose result a state update writes directly into its slice.
+    /// A RoPE and the state update that stores its result; the RoPE kernel writes directly into the
+    /// state.
     RopeUpdate { rope: NodeId },
-    /// RoPE and KV appends before attention, optionally with the attention.
+    /// RoPE of queries and keys with the appends to the KV cache, optionally with the attention
+    /// that follows.
     KvAppend(KvAppendGroup),
     /// A mixture-of-experts router: softmax, top-k and normalization.
     Choice(RouterTopK),
-    /// Row reductions with the elementwise work before, between and after them.
+    /// Reductions of rows with the elementwise nodes before, between and after them.
     RowWise(RowWiseGroup),
-    /// Sums over leading axes with their elementwise producers.
+    /// Sums over leading axes with the elementwise nodes that compute the summed values.
     Columns(ColumnSumGroup),
     /// A matmul that reads 16-bit operands behind elided casts to F32.
     UncastMatMul(UncastMatMul),
-    /// A GEMV with a fused norm prologue.
+    /// A GEMV whose kernel first computes the norm of its input row.
     Normed { norm: NodeId },
 }
 
 /// The fusion groups of a graph.
 #[derive(Debug, Default)]
 pub(crate) struct Fusions {
-    /// Groups by their last node.
+    /// Fusion groups, by the last node of each group.
     groups: HashMap<NodeId, FusionGroup>,
-    /// All other nodes of the groups.
+    /// Nodes of the fusion groups except the last node of each group.
     deferred: HashSet<NodeId>,
     /// For each node of a row-wise group, the last node of the group.
     rows: HashMap<NodeId, NodeId>,
 }
 
 impl Fusions {
-    /// Finds the groups for a device; values in `in_place` are written into slots of leaves.
+    /// Finds the fusion groups of a graph for a device. Values in `in_place` are written into the
+    /// slots of leaves (states or loop-carried values).
     pub(crate) fn new(graph: &Graph, caps: &DeviceCaps, in_place: &InPlaceUpdates) -> Fusions {
         let mut flow = UseDefGraph::new(graph, in_place);
         let mut found = Fusions::default();
@@ -84,12 +89,12 @@ impl Fusions {
         found
     }
 
-    /// True if the node is emitted together with a later node.
+    /// True if the node is emitted with its fusion group, at a later node.
     pub(crate) fn is_deferred(&self, node: NodeId) -> bool {
         self.deferred.contains(&node)
     }
 
-    /// True if the node belongs to a group.
+    /// True if the node belongs to a fusion group.
     fn has(&self, node: NodeId) -> bool {
         self.deferred.contains(&node) || self.groups.contains_key(&node)
     }
@@ -102,7 +107,7 @@ impl Fusions {
         }
     }
 
-    /// The group whose last node this is.
+    /// The fusion group whose last node is `node`.
     pub(crate) fn ending_at(&self, node: NodeId) -> Option<&FusionGroup> {
         self.groups.get(&node)
     }

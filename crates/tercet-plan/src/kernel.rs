@@ -1,10 +1,10 @@
-//! Kernel definitions: the code, the parameter block and the arguments of a kernel, declared
-//! together.
+//! Kernel definitions: each declares the code, the parameter block and the arguments of a kernel in
+//! one place.
 //!
 //! [`params!`](crate::params) declares a parameter block once. The macro generates the Rust struct
 //! that a lowering fills in, and the (name, type, offset) of each field. A test compares these
-//! fields with the declaration in the shader. A [`TypedKernel`] carries the type of its block, so a
-//! dispatch with another block does not compile.
+//! fields with the parameter block that the shader declares. A [`TypedKernel`] has the type of its
+//! parameter block as type parameter, so a dispatch with another block type does not compile.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -21,7 +21,7 @@ pub enum FieldType {
     I32,
     /// `f32`
     F32,
-    /// `array<vec4<u32>, 2>`: eight words, at a multiple of 16 bytes.
+    /// `array<vec4<u32>, 2>`: eight words that start at a multiple of 16 bytes.
     U32x8,
 }
 
@@ -46,8 +46,9 @@ pub struct ParamField {
     pub offset_bytes: u32,
 }
 
-/// Computes field offsets: first the fields of `base`, then the block's own fields. `N` is the
-/// total number of fields. Eight-word fields come first, so that no field needs padding.
+/// Computes the field offsets of a parameter block: first the fields of the extended block `base`,
+/// then the block's own fields. `N` is the total number of fields. Eight-word fields must come
+/// first, so that no field needs padding.
 pub const fn layout<const N: usize>(
     base: &[ParamField],
     fields: &[(&'static str, FieldType)],
@@ -119,7 +120,7 @@ pub trait ParamBlock {
     /// The fields in declaration order.
     const FIELDS: &'static [ParamField];
 
-    /// The words of the block in memory order.
+    /// The words of the parameter block in memory order.
     fn words(&self) -> Vec<ParamWord>;
 }
 
@@ -204,20 +205,22 @@ pub enum ArgAccess {
 /// Code of a kernel: WGSL or SPIR-V.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelCode {
-    /// WGSL fragments, concatenated. Each instance sets the lines `override NAME: u32 = n;`.
+    /// WGSL fragments that are concatenated. Each kernel instance replaces the value in the lines
+    /// `override NAME: u32 = n;`.
     Wgsl(&'static [&'static str]),
-    /// A SPIR-V module; `consts` are its specialization constants 0, 1, ... in order.
+    /// A SPIR-V module; [`KernelDef::consts`] names its specialization constants 0, 1, ... in
+    /// order.
     SpirV(&'static [u8]),
 }
 
-/// Definition of a kernel without the values of its specialization constants.
+/// Definition of a kernel; a [`KernelInstance`] adds the values of its specialization constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelDef {
     /// Name of the kernel, unique among all kernels.
     pub name: &'static str,
     /// Code of the kernel; the entry point is `main`.
     pub code: KernelCode,
-    /// Access modes of the arguments, from binding 1.
+    /// Access modes of the arguments, which are bound from binding 1 on.
     pub args: &'static [ArgAccess],
     /// Names of the specialization constants.
     pub consts: &'static [&'static str],
@@ -233,7 +236,7 @@ pub struct TypedKernel<P: ParamBlock> {
     block: PhantomData<fn(P)>,
 }
 
-/// Concatenates lists of names at compile time: `names![SUMS, BLOCKS, &["ROWS"]]`.
+/// Concatenates lists of constant names at compile time: `names![SUMS, BLOCKS, &["ROWS"]]`.
 macro_rules! names {
     ($($list:expr),+ $(,)?) => {{
         const LISTS: &[&[&str]] = &[$($list),+];
@@ -311,11 +314,11 @@ impl<P: ParamBlock> TypedKernel<P> {
 /// Code of a kernel instance, ready for a GPU runtime.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum KernelSource {
-    /// A complete WGSL module with the entry point `main`. The kernel itself bounds-checks its
-    /// accesses.
+    /// A complete WGSL module with the entry point `main`. The code of the kernel itself keeps its
+    /// memory accesses within bounds.
     Wgsl(Arc<str>),
-    /// A complete WGSL module supplied by the user. The GPU runtime bounds-checks its accesses and
-    /// bounds its loops.
+    /// A complete WGSL module supplied by the user. The GPU runtime must add bounds checks to its
+    /// memory accesses and limits to its loops.
     UserWgsl {
         /// WGSL source of the module.
         text: Arc<str>,
@@ -331,22 +334,22 @@ pub enum KernelSource {
     },
 }
 
-/// A kernel with values for its specialization constants, or a kernel generated for a fused region.
+/// A kernel with values for its specialization constants, or a kernel generated for a fusion group.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KernelInstance {
-    /// Kernel name plus the constants that distinguish it from its siblings, such as `softmax x=f32
-    /// y=f16`.
+    /// Kernel name plus the names and values of its specialization constants, such as `softmax
+    /// x=f32 y=f16`.
     pub name: String,
     /// Code of the instance.
     pub source: KernelSource,
-    /// Access modes of the arguments, from binding 1.
+    /// Access modes of the arguments, which are bound from binding 1 on.
     pub args: Vec<ArgAccess>,
     /// Size of the parameter block at binding 0 in bytes; 0 if there is none.
     pub block_bytes: u32,
 }
 
 impl KernelInstance {
-    /// The instance of a kernel with these values of its specialization constants.
+    /// Creates the instance of a kernel with these values of its specialization constants.
     ///
     /// # Panics
     /// If the number of values does not match the kernel's constants, or if a WGSL kernel
@@ -379,15 +382,16 @@ impl KernelInstance {
     }
 }
 
-/// Size of a block with these fields: a multiple of 16 bytes, as uniform blocks require.
+/// Size in bytes of a parameter block with these fields: a multiple of 16, as uniform blocks
+/// require.
 pub fn block_bytes(fields: &[ParamField]) -> u32 {
     fields.last().map_or(0, |f| {
         (f.offset_bytes + f.ty.size_bytes()).next_multiple_of(16)
     })
 }
 
-/// The concatenated WGSL source, with `override NAME: u32 = n;` replaced by `const NAME: u32 =
-/// value;`.
+/// Returns the concatenated WGSL fragments of a kernel, with `override NAME: u32 = n;` replaced by
+/// `const NAME: u32 = value;`.
 fn render(def: &KernelDef, pieces: &[&str], values: &[u32]) -> String {
     let mut text = pieces.join("\n");
     for (name, value) in def.consts.iter().zip(values) {

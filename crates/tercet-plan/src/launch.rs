@@ -1,4 +1,5 @@
-//! Launch-time values of a run: parameter blocks and grids for the actual sizes.
+//! Launch-time values of a run: parameter blocks and dispatch grids, evaluated for the sizes of the
+//! run.
 
 use tercet_ir::random::RngState;
 use tercet_ir::{Bindings, EvalError, RunError};
@@ -9,43 +10,46 @@ use crate::kernel::ParamWord;
 use crate::program::{GpuProgram, LaunchSizeCheck, SizeRule, StepOp};
 use crate::sym_int::get;
 
-/// Launch-time values of a run. The struct is reused between runs, so a run with unchanged sizes
-/// allocates nothing.
+/// The launch-time values of a run. The struct is reused between runs, so a run with unchanged
+/// sizes allocates no memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LaunchSizes {
-    /// Parameter blocks as the device reads them: the evaluated words of [`GpuProgram::params`].
+    /// All parameter blocks in device format: the words of [`GpuProgram::params`], evaluated for
+    /// the run.
     pub params: Vec<u32>,
-    /// Grid of each step of [`GpuProgram::steps`]. For a copy, the first number holds its size in
-    /// bytes. The grid is all zeros if the step's branch is inactive.
+    /// Dispatch grid of each step of [`GpuProgram::steps`]. For a copy step, the first number is
+    /// the number of bytes to copy. All three numbers are 0 if the run does not select the step's
+    /// shape branch.
     pub grids: Vec<[u32; 3]>,
-    /// Grid of each step of [`GpuProgram::prepare`].
+    /// Dispatch grid of each step of [`GpuProgram::prepare`].
     pub prepare_grids: Vec<[u32; 3]>,
-    /// Selected branch of each shape switch of the program.
+    /// For each shape switch of the program: the index of the branch that the run executes.
     pub selected_branches: Vec<u32>,
     /// Parameters, as indices into the signature, whose weights F16 cannot represent accurately.
     /// The caller that sets the parameters provides this list.
     pub non_f16_params: Vec<u32>,
-    /// Failed size checks of nested nodes, which the run may not reach: check index and error.
+    /// Failed size checks of nodes in nested graphs, which the run may not reach: the index of each
+    /// check, and its error.
     pub failed_checks: Vec<(usize, RunError)>,
     values: Vec<i64>,
     linked: LinkedSteps,
 }
 
-/// Cached active steps and scratch space for dependent launches.
+/// Cached active steps and reusable memory for linking dependent launches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct LinkedSteps {
-    /// The branches that `active_steps` was computed for.
+    /// The selected shape branches that `active_steps` was computed for.
     selected_branches: Option<Vec<u32>>,
     active_steps: Vec<ActiveStep>,
-    /// Number of workgroups of each chain link. `is_awaited` tells for each link whether another
-    /// link waits for it.
+    /// `workgroups` is the number of workgroups of each link in the chain of dependent launches.
+    /// `is_awaited` tells whether another link waits on the link's counter.
     workgroups: Vec<u32>,
     is_awaited: Vec<bool>,
 }
 
 impl LaunchSizes {
-    /// Evaluates all launch-time values for these sizes and this random state, and checks the sizes
-    /// against the bounds.
+    /// Evaluates all launch-time values for these sizes and this random state, and performs all
+    /// size checks.
     ///
     /// # Errors
     /// [`RunError::Dim`] if a dimension is invalid; [`RunError::Node`] if a size check of a node
@@ -70,7 +74,7 @@ impl LaunchSizes {
                         Err(e) => Some(EvalError::Dim(e)),
                     }
                 }
-                // This rule is checked below, once the symbolic values are evaluated.
+                // `AtMost` rules are checked below, after the symbolic integers are evaluated.
                 SizeRule::AtMost { .. } => None,
             };
             if let Some(source) = failed {
@@ -118,7 +122,8 @@ impl LaunchSizes {
         Ok(())
     }
 
-    /// Writes the wait and signal counters of dependent launches into the parameter blocks.
+    /// Writes into each linked parameter block which counter the kernel waits on and which counter
+    /// it increments.
     fn link(&mut self, program: &GpuProgram) {
         let Some(chain) = &program.chain else {
             return;
@@ -155,7 +160,7 @@ impl LaunchSizes {
             };
             if let Some(&at) = numbers {
                 let wanted = link.waits_on.map_or(0, |other| workgroups[other as usize]);
-                // If no other link waits for a link, its workgroups increment no counter.
+                // The workgroups of a link increment its counter only if another link waits on it.
                 let own = match awaited[link.signals as usize] {
                     true => link.signals + 1,
                     false => 0,
@@ -166,8 +171,8 @@ impl LaunchSizes {
         }
     }
 
-    /// Fails the run for a node of the outer graph. For a nested node, records the error until the
-    /// run reaches that node.
+    /// Returns the error of a failed size check if its node is in the outermost graph. For a node
+    /// in a nested graph, records the error until the run reaches the node.
     fn record_failed_check(
         &mut self,
         at: usize,
@@ -184,7 +189,7 @@ impl LaunchSizes {
         }
     }
 
-    /// Value of a symbolic integer for the sizes last computed.
+    /// Value of a symbolic integer for the sizes of the last [`LaunchSizes::compute`].
     pub fn value(&self, n: crate::SymInt) -> i64 {
         get(n, &self.values)
     }

@@ -1,9 +1,9 @@
 //! Compiler from a legal graph to a GPU program.
 //!
-//! [`plan`] turns a legal graph into a [`GpuProgram`]: kernel instances, steps, memory and barriers as
-//! plain data. [`FAMILIES`] lists the lowerings of all operators. A [`LaunchSizes`] holds the values of
-//! one run; new sizes only change these values. [`GpuExecutable`] runs a program through a
-//! [`LoadedProgram`], which each GPU runtime implements.
+//! [`plan`] turns a legal graph into a [`GpuProgram`]: kernel instances, steps, memory and barriers
+//! as plain data. [`FAMILIES`] lists all lowerings of operators to kernels. A [`LaunchSizes`] holds
+//! the values that depend on the sizes of one run; the program itself is the same for all sizes.
+//! [`GpuExecutable`] runs a program through a [`LoadedProgram`], which each GPU runtime implements.
 //!
 //! Next: `emit.rs` for the lowering context, `lowerings/` for the lowerings and their kernels,
 //! `plan.rs` for the order of compilation.

@@ -1,8 +1,8 @@
-//! Lowerings of operators to kernels, one file per lowering, and the list of all of them.
+//! Lowerings of operators to kernels, one file per lowering, and the list of all lowerings.
 //!
-//! A [`Lowering`] lowers a set of operators. [`FAMILIES`] is an explicit list: the first lowering of
-//! an operator that supports a node is used. [`PlanTarget`] derives the supported operators from
-//! this list, so legalization and lowering agree.
+//! A [`Lowering`] lowers a set of operators. [`FAMILIES`] lists all lowerings in order of
+//! preference: the first one that supports a node is used. [`PlanTarget`] derives the supported
+//! operators from this list, so legalization and lowering agree.
 
 mod arg_extreme;
 pub(crate) mod attention;
@@ -62,7 +62,7 @@ pub struct Lowering {
     pub name: &'static str,
     /// Operators of the lowering.
     pub ops: &'static [OpKind],
-    /// Kernels of the lowering, without generated ones.
+    /// Kernels of the lowering, except kernels that are generated per node.
     pub kernels: &'static [&'static KernelDef],
     /// Whether the lowering supports this node on this device.
     pub supports: fn(&Graph, &Node, &DeviceCaps) -> Support,
@@ -70,7 +70,7 @@ pub struct Lowering {
     pub lower: fn(&mut LoweringCtx<'_>, &Node) -> Result<(), CompileError>,
 }
 
-/// All lowerings; the first that supports a node is used.
+/// All lowerings in order of preference: the first one that supports a node is used.
 pub static FAMILIES: &[&Lowering] = &[
     &map::MAP,
     &control::CONTROLS,
@@ -115,7 +115,7 @@ pub static FAMILIES: &[&Lowering] = &[
     &splat::SPLATS,
 ];
 
-/// Kernels used by the planner itself.
+/// Kernels that the planner itself uses, such as copies and data checks.
 static SERVICE: &[&KernelDef] = &[
     &copy::COPY.def,
     &copy::VECTORS.def,
@@ -126,7 +126,7 @@ static SERVICE: &[&KernelDef] = &[
     &check::FIRST.def,
 ];
 
-/// All registered kernels, without generated ones.
+/// All kernels with a fixed definition; kernels that are generated per node are not included.
 pub fn kernels() -> impl Iterator<Item = &'static KernelDef> {
     let of_families = FAMILIES.iter().flat_map(|f| f.kernels);
     SERVICE.iter().chain(of_families).copied()
@@ -193,7 +193,7 @@ pub(crate) fn unsupported_reason(dtype: DType) -> Option<&'static str> {
 /// The lowering for a node.
 ///
 /// # Errors
-/// The reason why no lowering supports it.
+/// The reason why no lowering supports the node.
 pub(crate) fn find(
     graph: &Graph,
     node: &Node,
@@ -215,14 +215,14 @@ pub(crate) fn always(_: &Graph, _: &Node, _: &DeviceCaps) -> Support {
     Support::Native
 }
 
-/// An unsupported result with its reason.
+/// `Support` for a node that a lowering does not support, with this reason.
 pub(crate) fn missing(reason: &str) -> Support {
     Support::Missing {
         reason: reason.to_string(),
     }
 }
 
-/// Code of a dtype in the shaders' prelude.
+/// Number of a dtype in the shaders, as defined in `prelude.wgsl`.
 pub(crate) fn code(dtype: DType) -> u32 {
     match dtype {
         DType::F32 => 0,

@@ -221,8 +221,8 @@ impl<'a> LoweringCtx<'a> {
     }
 
     /// Allocates a 16-bit copy of a dense value for matmuls in these branches. The kernel that
-    /// computes the value also writes the copy. `None` if the value is not in the arena and may
-    /// change.
+    /// computes the value also writes the copy. `None` if the value is not in the arena, because
+    /// its memory may change during the run.
     ///
     /// # Errors
     /// The errors of [`LoweringCtx::temp`].

@@ -14,7 +14,7 @@ use crate::caps::{CoopType, DeviceCaps};
 /// A matmul that reads its 16-bit operands in front of elided casts.
 #[derive(Clone, Debug)]
 pub(crate) struct UncastMatMul {
-    /// The left and the right operand.
+    /// The left and the right operand of the matmul, before their casts.
     pub(crate) operands: [UncastOperand; 2],
 }
 
@@ -22,14 +22,14 @@ pub(crate) struct UncastMatMul {
 #[derive(Clone, Debug)]
 pub(crate) struct UncastOperand {
     pub(crate) of: Value,
-    /// View operators between the operand and the matmul, in order.
+    /// View operators between the cast and the matmul, in graph order.
     pub(crate) views: Vec<NodeId>,
     /// The elided cast.
     cast: NodeId,
 }
 
-/// Finds matmuls of operands cast from 16 bits to F32, on a device with suitable cooperative
-/// matrices.
+/// Finds matmuls whose operands are both cast from the same 16-bit type to F32, if the device has
+/// cooperative matrices of this type.
 pub(super) fn find(flow: &mut UseDefGraph<'_>, caps: &DeviceCaps, found: &mut Fusions) {
     for (id, node) in flow.graph.nodes() {
         let is_product = matches!(node.op, Op::MatMul(_)) && node.outputs[0].dtype == DType::F32;
@@ -53,7 +53,7 @@ pub(super) fn find(flow: &mut UseDefGraph<'_>, caps: &DeviceCaps, found: &mut Fu
         }
         for (operand, given) in [&a, &b].into_iter().zip(&node.inputs) {
             flow.replace_read(id, *given, &BTreeSet::from([operand.of]));
-            // Nodes without remaining readers are not emitted.
+            // Casts and view operators that no other node reads are not emitted.
             let chain = operand.views.iter().rev().chain([&operand.cast]);
             let mut chain: Vec<NodeId> = chain.copied().collect();
             chain.sort_unstable();
@@ -69,7 +69,8 @@ pub(super) fn find(flow: &mut UseDefGraph<'_>, caps: &DeviceCaps, found: &mut Fu
     }
 }
 
-/// The 16-bit value in front of the cast and of view operators; `None` without a cast.
+/// The 16-bit value that `v` is computed from by a cast and view operators; `None` if there is no
+/// such cast.
 fn before_upcast(flow: &UseDefGraph<'_>, found: &Fusions, v: Value) -> Option<UncastOperand> {
     let mut at = v;
     let (mut views, mut cast) = (Vec::new(), None);
@@ -88,7 +89,8 @@ fn before_upcast(flow: &UseDefGraph<'_>, found: &Fusions, v: Value) -> Option<Un
         }
         at = of;
         if let Some(cast) = cast {
-            // View operators before the cast need no handling: their result is the 16-bit operand.
+            // View operators before the cast are irrelevant: the matmul reads their result as its
+            // 16-bit operand.
             views.reverse();
             return Some(UncastOperand {
                 of: at,

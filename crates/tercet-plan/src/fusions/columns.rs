@@ -2,13 +2,14 @@
 //! gradients of gains and biases. Sums over leading and trailing axes, as in channel statistics,
 //! are fused in the same way.
 //!
-//! The fused kernel computes the summed elements itself and reads only their inputs. A sum is fused
-//! if reading these inputs moves less memory than writing and reading the elements. If other nodes
-//! need the elements anyway, reading the inputs must move less memory than reading the elements.
-//! Sums over the same axes that share inputs become one kernel.
+//! The fused kernel computes the summed elements itself and reads only the inputs of this
+//! computation. A sum is fused if reading these inputs moves no more memory than writing and
+//! reading the elements. If other nodes need the elements anyway, reading the inputs must move no
+//! more memory than reading the elements. Several sums over the same axes that share inputs are
+//! computed by one kernel.
 //!
-//! The search for column sums runs after the search for row-wise groups. A row-wise group need not
-//! write values that only a sum reads.
+//! The search for column sums runs after the search for row-wise groups. If only a fused sum reads
+//! a value of a row-wise group, the group does not write the value.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,29 +22,31 @@ use super::{FusionGroup, Fusions};
 use crate::caps::DeviceCaps;
 use crate::lowerings::map::{as_map, steps_of};
 
-/// Maximum number of elementwise steps that are recomputed.
+/// Maximum number of elementwise operations that the fused kernel recomputes per element.
 const MAX_RECOMPUTED_STEPS: usize = 48;
 /// Maximum number of sums per kernel.
 const MAX_SUMS: usize = 4;
 
-/// A fusion group of sums over the same leading axes, with elementwise producers.
+/// A fusion group: sums over the same leading axes, with the elementwise nodes that compute the
+/// summed values.
 #[derive(Clone, Debug)]
 pub(crate) struct ColumnSumGroup {
-    /// The sums and means, in order.
+    /// The nodes of the sums and means, in graph order.
     pub(crate) sums: Vec<NodeId>,
-    /// Nodes that are recomputed, with the results that are required.
+    /// Elementwise nodes that the fused kernel recomputes, each with the ports of the results that
+    /// it needs.
     pub(crate) recomputed: BTreeMap<NodeId, BTreeSet<u8>>,
-    /// Shape of the elements.
+    /// Shape of the summed values.
     pub(crate) shape: Shape,
-    /// Number of leading axes to sum over.
+    /// Number of leading axes that are summed.
     pub(crate) axes: usize,
-    /// Number of trailing axes to sum over.
+    /// Number of trailing axes that are summed.
     pub(crate) inner: usize,
-    /// Values that the kernel reads.
+    /// Values that the fused kernel reads from memory.
     leaves: BTreeSet<Value>,
 }
 
-/// Finds the column sums of a graph.
+/// Finds the fusion groups of column sums in a graph.
 pub(super) fn find(flow: &mut UseDefGraph<'_>, caps: &DeviceCaps, found: &mut Fusions) {
     let mut before: Option<ColumnSumGroup> = None;
     let limit = caps.max_storage_buffers as usize;
@@ -59,7 +62,8 @@ pub(super) fn find(flow: &mut UseDefGraph<'_>, caps: &DeviceCaps, found: &mut Fu
         }
         let joined = before.and_then(|before| merge_groups(flow, limit, &before, &columns));
         let columns = joined.unwrap_or(columns);
-        // A plain sum without producers has separate kernels, except for channels.
+        // A sum without elementwise producers is left to the plain reduction kernels, unless it
+        // also sums over trailing axes (channel statistics).
         if columns.inner > 0 || columns.sums.len() > 1 || !columns.recomputed.is_empty() {
             for sum in &columns.sums {
                 found.groups.remove(sum);
@@ -74,7 +78,8 @@ pub(super) fn find(flow: &mut UseDefGraph<'_>, caps: &DeviceCaps, found: &mut Fu
     }
 }
 
-/// A sum with its elementwise producers, if fusing them saves memory traffic.
+/// The group of a sum with its elementwise producers, if the fused kernel does not move more memory
+/// than separate kernels.
 fn columns(flow: &UseDefGraph<'_>, found: &Fusions, id: NodeId) -> Option<ColumnSumGroup> {
     let graph = flow.graph;
     let node = graph.node(id);
@@ -92,15 +97,15 @@ fn columns(flow: &UseDefGraph<'_>, found: &Fusions, id: NodeId) -> Option<Column
     if !may || found.has(id) || flow.is_constant(id) || flow.in_place.contains_key(&first(id)) {
         return None;
     }
-    // 16-bit values computed by a map may depend on long chains of maps. If recomputing these
-    // values is too expensive, they are read from memory.
+    // 16-bit values may be computed by long chains of maps. If recomputing these values is too
+    // expensive, the fused kernel reads them from memory.
     [false, true]
         .into_iter()
         .find_map(|reads_narrow| sum_of(flow, found, id, (axes, inner), reads_narrow))
 }
 
-/// A sum with its elementwise producers. If `reads_narrow`, 16-bit operands are read from memory
-/// instead of being recomputed.
+/// Like `columns`; if `reads_narrow`, the fused kernel reads 16-bit values from memory instead of
+/// recomputing them.
 fn sum_of(
     flow: &UseDefGraph<'_>,
     found: &Fusions,
@@ -134,7 +139,8 @@ fn sum_of(
         false => 0,
     };
     let read: usize = leaves.iter().map(bytes).sum();
-    // Members of the same row-wise group and other sums recompute the value themselves.
+    // Nodes of the same row-wise group do not need the summed value in memory, because their kernel
+    // computes it itself.
     let rows = found.rows.get(&of.node);
     let is_of_rows = |reader: &NodeId| rows.is_some() && found.rows.get(reader) == rows;
     let needs_it = |reader: &NodeId| !inlined.contains_key(reader) && !is_of_rows(reader);
@@ -158,8 +164,8 @@ fn sum_of(
     })
 }
 
-/// Number of leading and of trailing axes of a reduction. `None` unless it includes leading axes
-/// and leaves axes in between.
+/// Number of leading and of trailing axes that a reduction reduces. `None` unless the reduced axes
+/// include the first axis and the axes that remain are consecutive.
 fn outer_inner_axes(axes: &[usize], rank: usize) -> Option<(usize, usize)> {
     let lead = axes.iter().enumerate().take_while(|(i, a)| i == *a).count();
     let inner = axes.len() - lead;
@@ -167,20 +173,21 @@ fn outer_inner_axes(axes: &[usize], rank: usize) -> Option<(usize, usize)> {
     (lead > 0 && axes.len() < rank && are_last).then_some((lead, inner))
 }
 
-/// The elementwise producers of a value.
+/// Collects the elementwise nodes that compute a value.
 struct ElementwiseProducers<'a> {
     flow: &'a UseDefGraph<'a>,
     fusions: &'a Fusions,
     recomputed: BTreeMap<NodeId, BTreeSet<u8>>,
     leaves: BTreeSet<Value>,
     steps: usize,
-    /// True if 16-bit values are read from memory, except the summed value itself, which is always
-    /// recomputed.
+    /// True if the kernel reads 16-bit values from memory; it always recomputes the summed value
+    /// itself.
     reads_narrow: bool,
 }
 
 impl ElementwiseProducers<'_> {
-    /// Adds the node of a value and its producers. `None` if the node is not elementwise.
+    /// Adds the node that computes a value, and its elementwise producers. `None` if the node is
+    /// not elementwise or if there are too many operations.
     fn inline(&mut self, v: Value, shape: &Shape) -> Option<()> {
         if !self.can_inline(v, shape) {
             return None;
@@ -232,20 +239,20 @@ impl ElementwiseProducers<'_> {
             && !self.flow.is_constant(v.node)
     }
 
-    /// True if the value is stored in memory, or if its row-wise group can store it for this
-    /// kernel.
+    /// True if the value is in memory when the fused kernel runs, or if its row-wise group can
+    /// store it there.
     fn is_stored(&self, v: Value) -> bool {
         let ty = self.flow.graph.ty(v);
         self.fusions.rows_of(v.node).is_none() || ty.dtype.size_bytes() == 4
     }
 }
 
-/// Replaces the sum's operand by the values that the fused kernel reads.
+/// Makes the sum a reader of the values that its fused kernel reads, in place of its operand.
 fn inline_group(flow: &mut UseDefGraph<'_>, found: &mut Fusions, columns: &ColumnSumGroup) {
     let id = columns.sums[0];
     let of = flow.graph.node(id).inputs[0];
     flow.replace_read(id, of, &columns.leaves);
-    // Nodes without remaining readers are not emitted.
+    // Recomputed nodes that no other node reads are not emitted.
     for &node in columns.recomputed.keys().rev() {
         let graph = flow.graph;
         let outputs = graph.node(node).outputs.len() as u8;
@@ -266,7 +273,7 @@ fn inline_group(flow: &mut UseDefGraph<'_>, found: &mut Fusions, columns: &Colum
     }
 }
 
-/// Merges two groups into one at the position of the second.
+/// Merges two groups of column sums into one, which is emitted at the last node of the second.
 fn merge_groups(
     flow: &UseDefGraph<'_>,
     limit: usize,

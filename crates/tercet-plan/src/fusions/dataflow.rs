@@ -1,5 +1,6 @@
-//! Readers of each value, and values whose memory is overwritten during a run. Fusions use both to
-//! decide whether nodes may be emitted later than their position in the graph.
+//! Dataflow analysis: the readers of each value, and the values whose memory is overwritten during
+//! a run. Fusions use both to decide whether a node may be emitted later than its position in the
+//! graph.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -8,15 +9,15 @@ use tercet_ir::{Graph, Node, NodeId, Op, Value};
 
 use crate::walk::{InPlaceUpdates, has_one_size, varies_between_runs};
 
-/// Results of dataflow analysis that fusion patterns query.
+/// Results of the dataflow analysis, which the searches for fusion groups query.
 pub(super) struct UseDefGraph<'g> {
     pub(super) graph: &'g Graph,
-    /// Updates that are written in place of their first operand.
+    /// Update nodes that write their result into the memory of their first operand.
     pub(super) in_place: &'g InPlaceUpdates,
     readers: HashMap<Value, Vec<NodeId>>,
     uses: Vec<Vec<u32>>,
-    /// Values in memory that an in-place update writes, before or after the update. Each value
-    /// comes with the first later node that writes this memory, if there is one.
+    /// Values whose memory an in-place update writes: the contents before and after the update.
+    /// Each value comes with the first node after it that writes this memory, if there is one.
     overwritten: HashMap<Value, Option<NodeId>>,
     constant: HashSet<NodeId>,
 }
@@ -64,20 +65,21 @@ impl<'g> UseDefGraph<'g> {
         self.constant.contains(&node)
     }
 
-    /// True if the memory of some of these values is written during a run, so that a later read may
-    /// see other data.
+    /// True if an in-place update writes the memory of some of these values, so that a later read
+    /// may see other data.
     pub(super) fn are_overwritten(&self, values: &[Value]) -> bool {
         values.iter().any(|v| self.overwritten.contains_key(v))
     }
 
-    /// True if the memory of these values is not written before `last`.
+    /// True if no node before `last` overwrites the memory of these values.
     pub(super) fn are_unchanged_until(&self, values: &[Value], last: NodeId) -> bool {
         let written = |v: &Value| self.overwritten.get(v).copied().flatten();
         let changes = |v: &Value| written(v).is_some_and(|node| node < last);
         !values.iter().any(changes)
     }
 
-    /// The nodes that read a value, once per use. Empty if the value is also a result of the graph.
+    /// The nodes that read a value, with one entry per use. Empty if the value is also a result of
+    /// the graph.
     pub(super) fn readers(&self, v: Value) -> &[NodeId] {
         let nodes = self.all_readers(v);
         let uses = self.uses[v.node.index()][v.port as usize] as usize;
@@ -89,7 +91,8 @@ impl<'g> UseDefGraph<'g> {
         self.readers(v) == [node]
     }
 
-    /// True if only these nodes read the value and it is not a result of the graph.
+    /// True if all readers of the value are among these nodes and the value is not a result of the
+    /// graph.
     pub(super) fn is_read_within(&self, v: Value, nodes: &BTreeSet<NodeId>) -> bool {
         let readers = self.all_readers(v);
         let uses = self.uses[v.node.index()][v.port as usize] as usize;
@@ -101,12 +104,12 @@ impl<'g> UseDefGraph<'g> {
         self.uses_of(v) > self.all_readers(v).len()
     }
 
-    /// True if the value has no readers.
+    /// True if no node reads the value and it is not a result of the graph.
     pub(super) fn is_unread(&self, v: Value) -> bool {
         self.uses_of(v) == 0
     }
 
-    /// Replaces an operand of a node by these values.
+    /// Records that a node reads these values instead of its operand `of`.
     pub(super) fn replace_read(&mut self, node: NodeId, of: Value, leaves: &BTreeSet<Value>) {
         self.remove_read(node, of);
         for leaf in leaves {
@@ -115,7 +118,7 @@ impl<'g> UseDefGraph<'g> {
         }
     }
 
-    /// Removes a node as reader of all its operands.
+    /// Records that a node no longer reads any of its operands.
     pub(super) fn remove_reader(&mut self, node: NodeId) {
         for v in &self.graph.node(node).inputs {
             self.remove_read(node, *v);
@@ -134,25 +137,25 @@ impl<'g> UseDefGraph<'g> {
         self.uses[v.node.index()][v.port as usize] as usize
     }
 
-    /// True if no node up to `last` reads the value, except `except`. Results of the graph count as
-    /// read at the end.
+    /// True if all nodes that read the value, except `except`, come after `last`. A result of the
+    /// graph counts as read after all nodes.
     pub(super) fn is_read_after(&self, v: Value, last: NodeId, except: Option<NodeId>) -> bool {
         let mut readers = self.all_readers(v).iter();
         readers.all(|reader| *reader > last || Some(*reader) == except)
     }
 
-    /// The nodes that read a value, without graph results.
+    /// The nodes that read a value; its use as a graph result is not counted.
     pub(super) fn all_readers(&self, v: Value) -> &[NodeId] {
         self.readers.get(&v).map_or(&[], Vec::as_slice)
     }
 }
 
-/// The first result of a node.
+/// The value of a node's first result.
 pub(super) fn first(node: NodeId) -> Value {
     Value { node, port: 0 }
 }
 
-/// True if the result of a node is a view of its first operand.
+/// True if the result of a node is a view of its first operand, so that both share memory.
 fn is_view_of_operand(node: &Node) -> bool {
     is_view(node.op.kind()) || matches!((&node.op, node.inputs.len()), (Op::Concat(_), 1))
 }

@@ -1,4 +1,4 @@
-//! Fusion of the work before attention over a KV cache: RoPE of queries and keys, and the updates
+//! Fusion of the nodes before attention over a KV cache: RoPE of queries and keys, and the updates
 //! that append keys and values to their caches.
 //!
 //! Norms of queries and keys, and other producers, remain separate steps before the group, whatever
@@ -16,7 +16,8 @@ use super::{FusionGroup, Fusions};
 use crate::caps::DeviceCaps;
 use crate::lowerings::rope::append;
 
-/// A fusion group of RoPE and KV appends of the same tokens, optionally with the attention.
+/// A fusion group: RoPE of queries and keys, and the KV appends of the same tokens, optionally with
+/// the attention that follows.
 #[derive(Clone, Debug)]
 pub(crate) struct KvAppendGroup {
     /// RoPE of the queries.
@@ -33,15 +34,15 @@ pub(crate) struct KvAppendGroup {
 }
 
 impl KvAppendGroup {
-    /// The last node of the group in graph order.
+    /// The last node of the group in graph order, at which the group is emitted.
     fn last(&self) -> NodeId {
         let appends = self.key_append.max(self.value_append);
         self.attention.unwrap_or(appends.max(self.query_rope))
     }
 }
 
-/// Finds keys that are written to a cache after RoPE, and the queries and values of the same
-/// tokens.
+/// Finds the groups: keys that are appended to a cache after RoPE, with the queries and values of
+/// the same tokens.
 pub(super) fn find(flow: &UseDefGraph<'_>, caps: &DeviceCaps, found: &mut Fusions) {
     let candidates = KvAppendCandidates::new(flow);
     for (&update, &rope) in &candidates.rotated {
@@ -59,7 +60,7 @@ pub(super) fn find(flow: &UseDefGraph<'_>, caps: &DeviceCaps, found: &mut Fusion
         };
         let operands = [0, 1, 2].map(|i| view_source(flow.graph, node.inputs[i]));
         let nodes = operands.map(|v| v.node);
-        // The attention must have its positions on axis 1, as RoPE does.
+        // The attention must have its sequence positions on axis 1, like the RoPE nodes.
         let reads_them = operands == nodes.map(first)
             && node.inputs[..3] == operands
             && op.layout == AttentionLayout::Bshd;
@@ -68,7 +69,7 @@ pub(super) fn find(flow: &UseDefGraph<'_>, caps: &DeviceCaps, found: &mut Fusion
         let group = group.or_else(|| candidates.group(flow, found, nodes, None));
         group.into_iter().for_each(|group| found.append(group));
     }
-    // Groups without an attention node, because the attention is decomposed into other operators.
+    // Next, groups without an attention node: their attention is decomposed into other operators.
     for &update in candidates.rotated.keys() {
         let group = candidates.nearest(flow, found, update);
         group.into_iter().for_each(|group| found.append(group));
@@ -90,22 +91,23 @@ impl Fusions {
         self.groups.insert(last, FusionGroup::KvAppend(group));
     }
 
-    /// True if the node belongs to no group, except an update that is fused only with its RoPE.
+    /// True if a KV-append group may take the node: it is in no fusion group, or it is an update
+    /// that is fused only with its RoPE.
     fn is_free(&self, node: NodeId) -> bool {
         let group = self.groups.get(&node);
         !self.is_deferred(node) && matches!(group, None | Some(FusionGroup::RopeUpdate { .. }))
     }
 }
 
-/// Candidate nodes for groups, each list in graph order.
+/// Candidate nodes for KV-append groups, each list in graph order.
 #[derive(Default)]
 struct KvAppendCandidates {
-    /// In-place state updates with the result of a RoPE that has no other reader, mapped to that
-    /// RoPE.
+    /// In-place state updates that store the result of a RoPE without other readers, each mapped to
+    /// this RoPE.
     rotated: BTreeMap<NodeId, NodeId>,
-    /// All other in-place state updates.
+    /// In-place state updates that store other values, such as the values of a KV cache.
     plain: Vec<NodeId>,
-    /// All other RoPE nodes.
+    /// RoPE nodes whose results are not stored in a state, such as those of queries.
     queries: Vec<NodeId>,
 }
 
@@ -130,7 +132,8 @@ impl KvAppendCandidates {
         found
     }
 
-    /// The group of a query RoPE and of cache updates with keys and values, if these nodes match.
+    /// The group of this query RoPE, key append and value append, if the nodes belong together and
+    /// can be fused.
     fn group(
         &self,
         flow: &UseDefGraph<'_>,
@@ -155,8 +158,8 @@ impl KvAppendCandidates {
         fits.then_some(group)
     }
 
-    /// The group of a key update with the value update and the query RoPE that are nearest in graph
-    /// order.
+    /// The group of a key append with the value append and the query RoPE that are nearest to it in
+    /// graph order.
     fn nearest(
         &self,
         flow: &UseDefGraph<'_>,
@@ -172,16 +175,16 @@ impl KvAppendCandidates {
     }
 }
 
-/// The entries of an ordered list directly before and after a node.
+/// The nodes of an ordered list that are directly before and directly after a node.
 fn neighbours(list: &[NodeId], to: NodeId) -> [Option<NodeId>; 2] {
     let at = list.partition_point(|id| *id < to);
     let before = at.checked_sub(1).and_then(|at| list.get(at));
-    // The list may contain the node itself, which is not its own neighbor.
+    // If the list contains the node itself, this entry is skipped.
     let after = list[at..].iter().find(|id| **id != to);
     [before.copied(), after.copied()]
 }
 
-/// The value that a chain of view operators refers to.
+/// The value whose memory a chain of view operators refers to.
 fn view_source(graph: &Graph, mut v: Value) -> Value {
     while is_view(graph.node(v.node).op.kind()) {
         v = graph.node(v.node).inputs[0];
@@ -195,8 +198,8 @@ fn updates_state(flow: &UseDefGraph<'_>, id: NodeId, node: &Node) -> bool {
     flow.in_place.contains_key(&value) && matches!(leaf.op, Op::State(_))
 }
 
-/// The RoPE whose result an update writes into a state. `None` if the RoPE has other readers, or if
-/// its rows are not whole rows of the state in whole words.
+/// The RoPE whose result a state update stores. `None` if the RoPE has other readers, or if its
+/// rows are not whole rows of the state that consist of whole 32-bit words.
 fn rope_into(flow: &UseDefGraph<'_>, id: NodeId, node: &Node) -> Option<NodeId> {
     let update = node.inputs[1];
     let rope = flow.graph.node(update.node);
@@ -213,8 +216,8 @@ fn rope_into(flow: &UseDefGraph<'_>, id: NodeId, node: &Node) -> Option<NodeId> 
     fits.then_some(update.node)
 }
 
-/// True if queries and keys use the same positions, which do not depend on the head. Keys and
-/// values must also go to the same positions in caches of one type.
+/// True if queries and keys have the same RoPE with the same positions for all heads, and keys and
+/// values are stored at the same positions in caches of one type.
 fn are_alike(graph: &Graph, group: &KvAppendGroup) -> bool {
     let [q, k] = [group.query_rope, group.key_rope].map(|id| graph.node(id));
     let [keys, values] = [group.key_append, group.value_append].map(|id| graph.node(id));
@@ -235,9 +238,9 @@ fn are_alike(graph: &Graph, group: &KvAppendGroup) -> bool {
         && keys.inputs[2] == values.inputs[2]
 }
 
-/// True if the whole group may be emitted at its last node: no node reads its results earlier, and
-/// its operands do not change until then. Old contents of a state have no readers after an in-place
-/// update, so only reads of new contents matter.
+/// True if the whole group may be emitted at its last node: no earlier node outside the group reads
+/// its results, and its operands do not change until then. No node reads the old contents of a
+/// state after an in-place update, so only reads of the new contents are checked.
 fn can_defer(flow: &UseDefGraph<'_>, group: &KvAppendGroup) -> bool {
     let last = group.last();
     let read = |id: NodeId, from: usize| &flow.graph.node(id).inputs[from..];

@@ -1,6 +1,6 @@
 //! Fusion of mixture-of-experts routers: softmax, top-k, and normalization of the selected weights.
-//! One kernel, which ranks short rows by counting, computes the softmax, the top-k and the
-//! normalization.
+//! One kernel computes the softmax, the top-k and the normalization; it ranks the elements of short
+//! rows by counting larger elements.
 
 use tercet_ir::ops::{Op, ReduceFn};
 use tercet_ir::scalar::BinaryFn;
@@ -10,17 +10,18 @@ use super::dataflow::{UseDefGraph, first};
 use super::{FusionGroup, Fusions};
 use crate::lowerings::top_k;
 
-/// A top-k router: a `TopK` with optional softmax before it and optional normalization after it.
+/// A mixture-of-experts router: a `TopK` with optional softmax before it and optional normalization
+/// of the selected weights after it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RouterTopK {
-    /// The softmax that computes the rows.
+    /// The softmax that computes the operand of the `TopK`.
     pub(crate) softmax: Option<NodeId>,
     pub(crate) top_k: NodeId,
-    /// The sum of the selected elements, and the division by it.
+    /// The node that sums the selected weights, and the node that divides the weights by the sum.
     pub(crate) normalization: Option<[NodeId; 2]>,
 }
 
-/// Finds routers on short F32 rows.
+/// Finds mixture-of-experts routers on short F32 rows.
 pub(super) fn find(flow: &UseDefGraph<'_>, found: &mut Fusions) {
     for (id, node) in flow.graph.nodes() {
         let Op::TopK(op) = &node.op else {
@@ -55,7 +56,8 @@ pub(super) fn find(flow: &UseDefGraph<'_>, found: &mut Fusions) {
     }
 }
 
-/// The softmax along this axis that only the top-k reads, if it can be deferred until `last`.
+/// The softmax along `axis` that computes the operand of the top-k, if the top-k is its only reader
+/// and it may be deferred until `last`.
 fn softmax(flow: &UseDefGraph<'_>, top_k: NodeId, axis: usize, last: NodeId) -> Option<NodeId> {
     let of = flow.graph.node(top_k).inputs[0];
     let node = flow.graph.node(of.node);
@@ -68,8 +70,8 @@ fn softmax(flow: &UseDefGraph<'_>, top_k: NodeId, axis: usize, last: NodeId) -> 
     (op.axis == axis && may_wait).then_some(of.node)
 }
 
-/// The sum of the selected elements along the axis and the division by it. `None` if other nodes
-/// read the sum or the selected elements, or read the indices before the division.
+/// The nodes that sum the selected elements along `axis` and divide by the sum. `None` if other
+/// nodes read the sum or the selected elements, or read the indices before the division.
 fn shares(flow: &UseDefGraph<'_>, top_k: NodeId, axis: usize) -> Option<[NodeId; 2]> {
     let top = first(top_k);
     let &[one, other] = flow.readers(top) else {

@@ -1,5 +1,5 @@
-//! Fusion of norms into a GEMV: if a GEMV with weights stored along n is the only reader of a
-//! single-row norm, its kernel computes the norm as prologue (`lowerings/matmul/normed.rs`).
+//! Fusion of norms into a GEMV: if a GEMV with weights contiguous along n is the only reader of the
+//! norm of a single row, its kernel computes the norm first (`lowerings/matmul/normed.rs`).
 
 use tercet_ir::ops::Op;
 use tercet_ir::{Dim, NodeId, Value};
@@ -7,7 +7,8 @@ use tercet_ir::{Dim, NodeId, Value};
 use super::dataflow::{UseDefGraph, first};
 use super::{FusionGroup, Fusions};
 
-/// Finds layer norms, with or without residual sum, before matmuls of one row.
+/// Finds layer norms, with or without a residual sum before them, whose result is the single row of
+/// a matmul.
 pub(super) fn find(flow: &UseDefGraph<'_>, found: &mut Fusions) {
     for (id, node) in flow.graph.nodes() {
         if !matches!(node.op, Op::MatMul(_) | Op::Linear(_)) || found.has(id) {
@@ -30,13 +31,14 @@ fn is_row_times_matrix(flow: &UseDefGraph<'_>, id: NodeId) -> bool {
     x.dtype.is_float() && w.rank() == 2 && x.rank() >= 2 && lead.iter().all(Dim::is_one)
 }
 
-/// True if the value is a norm that only this matmul reads, and that may be deferred until then.
+/// True if the value is a norm that only this matmul reads, and that may be deferred until the
+/// matmul is emitted.
 fn can_absorb_norm(flow: &UseDefGraph<'_>, found: &Fusions, of: Value, product: NodeId) -> bool {
     let norm = flow.graph.node(of.node);
     let rank = norm.outputs[0].shape.rank();
     let fits = match &norm.op {
         Op::LayerNorm(op) => op.axis + 1 == rank,
-        // The kernel has no binding for a bias of the residual sum.
+        // The fused kernel has no binding for a bias that is added to the residual sum.
         Op::ResidualLayerNorm(_) => norm.inputs.len() <= 4,
         _ => false,
     };

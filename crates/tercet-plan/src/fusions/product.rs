@@ -1,9 +1,10 @@
-//! Prologue and epilogue fusion for matmuls: the RMS norm that computes their rows, and the gate or
-//! sum that reads their results.
+//! Prologue and epilogue fusion for matmuls: an RMS norm that computes their left operand, and a
+//! gate or sum that reads their result.
 //!
-//! The fusion applies to matmuls that may have few rows. A norm is deferred to the matmuls that
-//! read it, if it has no other readers. A matmul is deferred to the only node that reads it. Fused
-//! results skip some roundings, so they differ slightly.
+//! Only matmuls that may have few rows are fused. An RMS norm is fused into the matmuls that read
+//! it, if it has no other readers. A matmul is fused into the gate or sum that reads it, if it has
+//! no other readers. Fused kernels skip some roundings, so their results differ slightly from
+//! unfused ones.
 
 use std::collections::HashSet;
 
@@ -17,33 +18,35 @@ use crate::caps::MAX_SKINNY_ROWS;
 use crate::emit::SlotView;
 use crate::lowerings::matmul;
 
-/// An RMS norm that is deferred to the matmuls that read it.
+/// An RMS norm that is computed by the kernels of the matmuls that read it.
 #[derive(Clone, Debug)]
 pub(crate) struct NormPrologue {
-    /// The result of the norm.
+    /// The value that the norm computes.
     pub(crate) of: Value,
     pub(crate) x: SlotView,
     pub(crate) gain: SlotView,
     pub(crate) eps: f32,
 }
 
-/// A gate `f(first) * second` of the column halves of a matmul.
+/// A gate `f(first) * second`, where `first` and `second` are the left and the right half of a
+/// matmul's columns.
 #[derive(Clone, Debug)]
 pub(crate) struct GluEpilogue {
     pub(crate) f: UnaryFn,
     pub(crate) product: NodeId,
-    /// The map that computes the gate.
+    /// The `Map` node that computes the gate.
     pub(crate) map: NodeId,
-    /// Another matmul reads the result as rows.
+    /// True if another matmul reads the gated result as its left operand.
     pub(crate) is_rows: bool,
 }
 
-/// Epilogue that a matmul is fused into.
+/// The node that is fused into a matmul as its epilogue.
 #[derive(Clone, Debug)]
 pub(crate) enum FusedEpilogue {
     /// A gate.
     Gate(GluEpilogue),
-    /// A sum with the residual `with`; it is result `port` of the node.
+    /// The sum of the matmul's result and the residual `with`; the sum is result `port` of its
+    /// node.
     Sum { with: Value, port: u8 },
 }
 
@@ -51,7 +54,7 @@ pub(crate) enum FusedEpilogue {
 #[derive(Clone, Debug)]
 pub(crate) struct FusedMatMul {
     pub(crate) product: NodeId,
-    /// The result of the RMS norm that computes the rows.
+    /// The RMS norm that computes the left operand, if it is fused.
     pub(crate) norm: Option<Value>,
     pub(crate) epilogue: Option<FusedEpilogue>,
 }
@@ -117,12 +120,13 @@ impl Fusions {
     }
 }
 
-/// True if the node may be emitted later: it is not constant, and its operands do not change.
+/// True if the node may be emitted later: it executes in each run, and no in-place update
+/// overwrites its operands.
 fn can_defer(flow: &UseDefGraph<'_>, id: NodeId) -> bool {
     !flow.is_constant(id) && !flow.are_overwritten(&flow.graph.node(id).inputs)
 }
 
-/// True if all readers of the value are matmuls that use it as rows.
+/// True if all readers of the value are matmuls that use it only as their left operand.
 fn are_products(flow: &UseDefGraph<'_>, v: Value) -> bool {
     let nodes = flow.readers(v);
     let takes = |id: &NodeId| {
@@ -132,7 +136,7 @@ fn are_products(flow: &UseDefGraph<'_>, v: Value) -> bool {
     !nodes.is_empty() && nodes.iter().all(takes)
 }
 
-/// True for a matmul of possibly few rows with one weight matrix.
+/// True for a matmul by a single weight matrix whose left operand may have few rows.
 fn is_product(graph: &Graph, node: &Node) -> bool {
     let [x, w, ..] = node.inputs[..] else {
         return false;
@@ -159,7 +163,7 @@ fn has_no_epilogue(node: &Node) -> bool {
     }
 }
 
-/// The operands of a map that is a plain addition.
+/// The two operands of a map that only adds them elementwise; `None` for other maps.
 fn sum_of_map(node: &Node, map: &Map) -> Option<[Value; 2]> {
     let ([step], [a, b]) = (map.body.as_slice(), node.inputs.as_slice()) else {
         return None;
@@ -172,7 +176,8 @@ fn sum_of_map(node: &Node, map: &Map) -> Option<[Value; 2]> {
     (is_sum && are_whole && map.results == [0]).then_some([*a, *b])
 }
 
-/// The matmul into which a sum of two operands of one type can be fused as epilogue.
+/// The matmul that computes one operand of this sum of two values of one type, if the sum can be
+/// fused into it as epilogue.
 fn sum_of_product(
     flow: &UseDefGraph<'_>,
     id: NodeId,
@@ -186,7 +191,7 @@ fn sum_of_product(
     }
     let takes = |of: Value| {
         let node = graph.node(of.node);
-        // The kernel adds in the dtype of the left operand.
+        // The fused kernel adds the residual in the dtype of the matmul's left operand.
         is_product(graph, node)
             && has_no_epilogue(node)
             && graph.ty(node.inputs[0]).dtype == ty.dtype
@@ -198,7 +203,7 @@ fn sum_of_product(
     Some((of.node, FusedEpilogue::Sum { with, port }))
 }
 
-/// The matmul whose column halves a map gates.
+/// The matmul whose column halves are the operands of a gate, if this map computes a gate.
 fn gate(flow: &UseDefGraph<'_>, id: NodeId, map: &Map) -> Option<(NodeId, FusedEpilogue)> {
     let graph = flow.graph;
     let node = graph.node(id);

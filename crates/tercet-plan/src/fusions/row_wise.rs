@@ -1,9 +1,10 @@
-//! Fusion of row reductions with the elementwise work before, between and after them, as in
-//! backward norms and softmaxes, and in losses.
+//! Fusion of row reductions with the elementwise nodes before, between and after them, as in the
+//! backward pass of norms and softmax, and in losses.
 //!
-//! A group grows from a reduction over the last axes. The group then adds maps with one number per
-//! element, maps with one number per row, and further reductions of the same axes. Every reader of
-//! a node in the group must belong to the group, or come after its last node.
+//! A group starts as a reduction over the last axes. Neighboring nodes then join the group: maps
+//! that compute one number per element, maps that compute one number per row, and further
+//! reductions of the same axes. Every reader of a node in the group must belong to the group, or
+//! come after its last node.
 
 use std::collections::BTreeSet;
 
@@ -14,34 +15,35 @@ use super::dataflow::UseDefGraph;
 use super::{FusionGroup, Fusions};
 use crate::caps::DeviceCaps;
 
-/// Maximum row length that a single workgroup processes quickly.
+/// Maximum row length that one workgroup processes quickly enough, even if few other workgroups
+/// run.
 const MAX_SINGLE_WORKGROUP_ROW: usize = 8192;
-/// Maximum nodes per group; the cost of growing is quadratic in it.
+/// Maximum number of nodes per group; the time to find a group is quadratic in this number.
 const MAX_GROUP_NODES: usize = 48;
 
-/// A fusion group of row-wise nodes.
+/// A fusion group whose kernel computes all its nodes with one workgroup per row.
 #[derive(Clone, Debug)]
 pub(crate) struct RowWiseGroup {
     /// The nodes in graph order.
     pub(crate) nodes: Vec<NodeId>,
-    /// Shape of the rows of elements.
+    /// Shape of the tensors that the group reduces.
     pub(crate) shape: Shape,
-    /// First axis of a row; the axes before it count the rows.
+    /// First axis that belongs to a row; each index of the axes before it is one row.
     pub(crate) axis: usize,
-    /// Values that nodes outside the group read.
+    /// Results of the group's nodes that nodes outside the group read.
     pub(crate) results: Vec<Value>,
 }
 
 /// Role of a node in a row-wise group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RowWiseNodeKind {
-    /// One number per element.
+    /// The node computes one number per element.
     Elements,
-    /// One number per row, reduced from the elements of the row.
+    /// The node reduces the elements of each row to one number.
     Reduction,
-    /// One number per row, computed from other values with one number per row.
+    /// The node computes one number per row from other values with one number per row.
     Rows,
-    /// A row softmax or log-softmax, which expands to reductions and maps.
+    /// The node is a softmax or log-softmax of each row, which expands to reductions and maps.
     Softmax,
 }
 
@@ -81,8 +83,9 @@ impl Fusions {
     }
 }
 
-/// Shape and first row axis of the rows that a node reduces to one float each, directly or as part
-/// of its computation. `None` if there are too few rows.
+/// For a reduction of rows (also within a softmax): the shape of its operand and the first axis
+/// that belongs to a row. `None` for other nodes, or if a row-wise kernel would be too slow because
+/// there are few long rows.
 fn rows_of(flow: &UseDefGraph<'_>, caps: &DeviceCaps, node: &Node) -> Option<(Shape, usize)> {
     let ty = flow.graph.ty(*node.inputs.first()?);
     let (axis, are_last) = match &node.op {
@@ -110,12 +113,14 @@ fn rows_of(flow: &UseDefGraph<'_>, caps: &DeviceCaps, node: &Node) -> Option<(Sh
     (fits && ty.dtype.is_float()).then(|| (ty.shape.clone(), axis))
 }
 
-/// True if a kernel with one workgroup per row keeps the device sufficiently busy.
+/// True if a kernel with one workgroup per row is fast: there are enough rows for the compute
+/// units, or the rows are short.
 pub(crate) fn is_profitable(caps: &DeviceCaps, rows: usize, len: usize) -> bool {
     rows >= caps.units() / 2 || len <= MAX_SINGLE_WORKGROUP_ROW
 }
 
-/// Role of a node for rows of this shape; `None` if the node does not fit a row-wise group.
+/// Role of a node in a row-wise group with this shape and row axis; `None` if the node cannot be in
+/// such a group.
 pub(crate) fn part_of(
     graph: &tercet_ir::Graph,
     node: &Node,
@@ -155,7 +160,7 @@ pub(crate) fn part_of(
     }
 }
 
-/// A fusion group under construction.
+/// A row-wise fusion group under construction.
 struct GroupBuilder<'a> {
     flow: &'a UseDefGraph<'a>,
     fusions: &'a Fusions,
@@ -165,7 +170,7 @@ struct GroupBuilder<'a> {
 }
 
 impl GroupBuilder<'_> {
-    /// Adds neighbors in graph order until no further one can join.
+    /// Adds neighboring nodes in graph order until no further neighbor can join the group.
     fn grow(&mut self) {
         let mut refused = BTreeSet::new();
         while self.nodes.len() < MAX_GROUP_NODES {
@@ -175,7 +180,7 @@ impl GroupBuilder<'_> {
             };
             self.nodes.insert(next);
             if self.can_join(next) && self.is_closed() {
-                // A rejected node may join later, once its readers are in the group.
+                // A node that was rejected may join later, once its readers are in the group.
                 refused.clear();
             } else {
                 self.nodes.remove(&next);
@@ -184,7 +189,7 @@ impl GroupBuilder<'_> {
         }
     }
 
-    /// Nodes outside the group that read its results or compute its operands.
+    /// Nodes outside the group that read results of the group or compute operands of its nodes.
     fn neighbours(&self) -> BTreeSet<NodeId> {
         let mut all = BTreeSet::new();
         for &id in &self.nodes {
@@ -197,7 +202,8 @@ impl GroupBuilder<'_> {
         &all - &self.nodes
     }
 
-    /// True if the node works on these rows, belongs to no group, and may be emitted later.
+    /// True if the node can be in a row-wise group of this shape, belongs to no other fusion group,
+    /// and may be emitted later.
     fn can_join(&self, id: NodeId) -> bool {
         let node = self.flow.graph.node(id);
         let updates = |v: Value| self.flow.in_place.contains_key(&v);
@@ -207,7 +213,7 @@ impl GroupBuilder<'_> {
             && !results(id, node).any(updates)
     }
 
-    /// True if all nodes may be deferred until the last one.
+    /// True if all nodes of the group may be emitted at the position of its last node.
     fn is_closed(&self) -> bool {
         let Some(&last) = self.nodes.last() else {
             return true;
@@ -222,12 +228,14 @@ impl GroupBuilder<'_> {
         })
     }
 
-    /// The finished group; `None` for a single node.
+    /// The finished group; `None` if it has a single node, or a result that its kernel cannot
+    /// store.
     fn done(self) -> Option<RowWiseGroup> {
         let graph = self.flow.graph;
         let nodes: Vec<NodeId> = self.nodes.iter().copied().collect();
         let results = read_outside(self.flow, &nodes);
-        // A 32-bit word of 16-bit values with one number per row would belong to several rows.
+        // A 16-bit result with one number per row cannot be stored, because several workgroups
+        // would write the same 32-bit word.
         let is_word = |v: &Value| {
             let ty = graph.ty(*v);
             ty.shape == self.shape || ty.dtype.size_bytes() == 4
@@ -242,7 +250,7 @@ impl GroupBuilder<'_> {
     }
 }
 
-/// Results of these nodes that other nodes read.
+/// Results of these nodes that nodes outside the list read, or that are results of the graph.
 pub(super) fn read_outside(flow: &UseDefGraph<'_>, nodes: &[NodeId]) -> Vec<Value> {
     let own: BTreeSet<NodeId> = nodes.iter().copied().collect();
     let all = nodes

@@ -1,5 +1,5 @@
-//! Lowering of argmax and argmin along any axis. A few long rows are split into parts; the last
-//! workgroup or a second dispatch combines them.
+//! Lowering of argmax and argmin along any axis. If there are few long rows, they are split into
+//! parts; the last workgroup or a second dispatch combines the results of the parts.
 
 use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
 
@@ -24,7 +24,8 @@ crate::params! {
     }
 }
 
-/// Reduces rows to indices, parts of rows to (key, index) pairs, or these pairs to indices.
+/// Reduces rows to the index of their extreme element, parts of rows to (key, index) pairs, or the
+/// pairs of a row to an index.
 static ARG_EXTREME: TypedKernel<ArgExtremeParams> = TypedKernel::wgsl(
     "arg_extreme",
     &[
@@ -41,7 +42,8 @@ static ARG_EXTREME: TypedKernel<ArgExtremeParams> = TypedKernel::wgsl(
     ],
 );
 
-/// Reduces parts of rows, and combines them to indices in the last workgroup.
+/// Reduces parts of rows to (key, index) pairs; the last workgroup of a row reduces its pairs to an
+/// index.
 static JOINED: TypedKernel<ArgExtremeParams> = TypedKernel::wgsl(
     "arg_extreme_joined",
     &[
@@ -73,11 +75,12 @@ pub(crate) static ARG_EXTREMES: Lowering = Lowering {
     lower,
 };
 
-/// Which dispatch of the search a kernel implements.
+/// Whether a dispatch searches whole rows, or is the first or the second of two dispatches that
+/// search rows in parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ArgExtremeStage {
     Single,
-    /// The first of two dispatches, with this number of parts per row.
+    /// The first of two dispatches: searches this number of parts per row.
     First(usize),
     Second,
 }
@@ -100,7 +103,8 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let x = e.view(node.inputs[0]);
     let y = e.result(0)?;
     let rows = RowLayout::new(e, &x, &[axis])?;
-    // Rows are never empty, so the number of rows is the only size that can be zero.
+    // If there are rows, they must not be empty, so the check requires `min(rows, 1) <= row
+    // length`.
     let some = e.tape().min(rows.rows, SymInt::ONE);
     let reason = "an axis of size 0 has no extreme element".to_string();
     e.check_less_equal(some, rows.len, reason);
@@ -140,7 +144,7 @@ pub(crate) fn emit(
     Ok(())
 }
 
-/// Reduces and combines all parts in one dispatch.
+/// Emits one dispatch that searches parts of rows and combines their results.
 fn emit_combine(
     e: &mut LoweringCtx<'_>,
     sought: ArgExtremeMode,

@@ -1,20 +1,20 @@
 //! Lowering of attention: `softmax(mask(softcap(scale q k^T))) v` without materializing the scores.
 //!
-//! All kernels read views with any strides. Query heads of one KV head are processed together as
-//! rows. There are kernels for many and for few queries; if the bound of the number of queries
-//! allows both, a shape switch contains both.
+//! All kernels read views with any strides. The query heads that share a KV head are processed
+//! together: each pair of query and query head is one row. There are kernels for many and for few
+//! queries; if the bound of the number of queries allows both, a shape switch contains both.
 //!
-//! Many queries: in `attention`, each tile of query rows iterates over all visible keys;
-//! `attention_large`
-//! uses larger tiles. `attention_coop` and `attention_convert` run F16 on cooperative matrices.
-//! `attention_lanes` runs F16 on mma-style fragments, if the fragment layout is known. F32 runs on
-//! split-F16 (`attention_split`, `attention_halves`), with the fallback `attention_rest` outside
-//! the split-F16 range. With few tiles, keys are split into parts (`attention_join`).
+//! Kernels for many queries: in `attention`, each tile of query rows iterates over all visible
+//! keys; `attention_large` uses larger tiles. `attention_coop` and `attention_convert` run F16 on
+//! cooperative matrices. `attention_lanes` runs F16 on mma-style fragments, if the fragment layout
+//! is known. F32 runs on split-F16 (`attention_split`, `attention_halves`), with the fallback
+//! `attention_rest` outside the split-F16 range. If there are few tiles, the keys are split over
+//! workgroups, and `attention_join` combines their results.
 //!
-//! Few queries: `attention_decode` splits the keys over workgroups, and `attention_combine`
-//! combines their results. `attention_one` handles one query, `attention_pieces` one query on
-//! cooperative matrices. `attention_token` handles one new token, fused with its RoPE and cache
-//! update.
+//! Kernels for few queries: `attention_decode` splits the keys over workgroups, and
+//! `attention_combine` combines their results. `attention_one` handles one query,
+//! `attention_pieces` one query on cooperative matrices. `attention_token` handles one new token,
+//! fused with its RoPE and cache update.
 //!
 //! Invariant: no word of the result belongs to two workgroups. Odd-length rows of F16 and BF16 are
 //! computed in F32, then packed by `attention_pack`.
@@ -87,10 +87,11 @@ pub(crate) static FAMILY: Lowering = Lowering {
     lower,
 };
 
-/// An attention problem under lowering, as all kernels need it.
+/// The operands, sizes and parameters of the attention node that is being lowered, as all attention
+/// kernels need them.
 struct AttentionProblem<'g> {
     op: &'g Attention,
-    /// Slots of q, k, v, mask and lens.
+    /// Slots of queries, keys, values, mask and KV lengths.
     slots: [SlotId; 5],
     dtype: DType,
     batch: &'g Dim,
@@ -98,10 +99,12 @@ struct AttentionProblem<'g> {
     keys: &'g Dim,
     head_dim: usize,
     value_dim: usize,
-    /// Number of contiguous, aligned elements in all reads of q, k and v: 1, 4 or 8.
+    /// Vector length in elements (1, 4 or 8) with which kernels can read queries, keys and values:
+    /// rows consist of whole, aligned vectors.
     vector_width: usize,
-    /// Portable kernels may read vectors of q, k and v. False if the mask shares a slot with q, k
-    /// or v, because devices may require one type for all bindings of a slot.
+    /// True if portable kernels may read vectors of queries, keys and values. False if the mask
+    /// shares a slot with one of them, because devices may require one type for all bindings of a
+    /// slot.
     has_vectors: bool,
     /// Parameters common to all attention kernels; each kernel fills in the fields from `tiles` to
     /// `groups`.
@@ -114,7 +117,8 @@ impl AttentionProblem<'_> {
         self.op.q_heads / self.op.kv_heads
     }
 
-    /// The kernels with the widest operand reads that the layout allows.
+    /// The portable kernels with the widest vector loads of queries, keys and values that the
+    /// layout allows.
     fn kernels(&self) -> &'static AttentionKernels {
         match (self.vector_width, self.dtype) {
             (1, _) => &WORDS,
@@ -124,8 +128,8 @@ impl AttentionProblem<'_> {
         }
     }
 
-    /// Values of the constants that come first in every attention kernel, for results of this
-    /// dtype.
+    /// Values of the specialization constants that come first in every attention kernel; `out` is
+    /// the dtype of the result.
     fn consts(&self, out: DType) -> Vec<u32> {
         let mask = match self.op.mask {
             MaskKind::None | MaskKind::Causal | MaskKind::Window(_) => 0,
@@ -141,7 +145,7 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     lower_after(e, node, None)
 }
 
-/// Lowers an attention together with the RoPE and cache update in front of it.
+/// Lowers an attention, preceded by the RoPE and cache update `before` if it is present.
 pub(crate) fn lower_after(
     e: &mut LoweringCtx<'_>,
     node: &Node,
@@ -152,7 +156,7 @@ pub(crate) fn lower_after(
     };
     let [q, k, v] = [0, 1, 2].map(|i| e.view(node.inputs[i]));
     let rest = MaskOperands::new(e, op, node, 3)?;
-    // Rows of odd length share words.
+    // 16-bit result rows of odd length share 32-bit words with their neighbors.
     let known = |view: &SlotView| view.layout.shape()[3].known().unwrap_or(0);
     let shares_words = node.outputs[0].dtype != DType::F32 && known(&v) % 2 == 1;
     let result = match e.facts.transposed_attention.contains(&e.cursor.at) && !shares_words {
@@ -177,7 +181,7 @@ pub(crate) fn lower_after(
     Ok(())
 }
 
-/// A result stored with positions before heads.
+/// Allocates the result of an attention in the memory order [batch, position, head, element].
 fn turned_result(e: &mut LoweringCtx<'_>, node: &Node) -> Result<SlotView, CompileError> {
     const TURN: [usize; 4] = [0, 2, 1, 3];
     let ty = &node.outputs[0];
@@ -191,14 +195,15 @@ fn turned_result(e: &mut LoweringCtx<'_>, node: &Node) -> Result<SlotView, Compi
     Ok(result)
 }
 
-/// Operands after queries, keys and values: mask, bias and lengths.
+/// Optional operands of an attention: a mask or bias, and KV lengths.
 struct MaskOperands {
     mask: Option<SlotView>,
     lens: Option<SlotView>,
 }
 
 impl MaskOperands {
-    /// The mask operands of a node, from this operand index on. Lengths are checked.
+    /// Views of the node's mask and KV lengths, which start at operand index `from`. Lengths are
+    /// checked.
     fn new(
         e: &mut LoweringCtx<'_>,
         op: &Attention,
@@ -217,7 +222,7 @@ impl MaskOperands {
         Ok(MaskOperands { mask, lens })
     }
 
-    /// Slots of the mask and of the lengths.
+    /// Slots of the mask and of the KV lengths; dummy slots if they are absent.
     fn slots(&self, e: &mut LoweringCtx<'_>) -> Result<[SlotId; 2], CompileError> {
         let mut optional = |view: &Option<SlotView>| match view {
             Some(view) => Ok(view.slot),
@@ -227,7 +232,8 @@ impl MaskOperands {
     }
 }
 
-/// The attention problem for these queries, keys, values and results.
+/// Collects what the kernels need for an attention with these views of queries, keys, values and
+/// result.
 fn problem<'g>(
     e: &mut LoweringCtx<'_>,
     op: &'g Attention,
@@ -252,11 +258,13 @@ fn problem<'g>(
     })
 }
 
-/// The largest vector length (8, 4 or 1 elements) that the rows of every view consist of.
+/// The largest vector length (8, 4 or 1 elements) such that the rows of all views consist of whole
+/// vectors.
 fn vector_width(e: &LoweringCtx<'_>, views: [&SlotView; 3]) -> Result<usize, CompileError> {
     for view in views {
         for dim in view.layout.shape() {
-            // An empty operand is never read, and its slot may be shorter than a vector.
+            // Kernels never read an empty operand, and its slot may be too small to be bound as
+            // vectors.
             if e.bound(dim)? == 0 {
                 return Ok(1);
             }
@@ -266,8 +274,8 @@ fn vector_width(e: &LoweringCtx<'_>, views: [&SlotView; 3]) -> Result<usize, Com
     Ok([8, 4].into_iter().find(|n| all(*n)).unwrap_or(1))
 }
 
-/// True if the view's rows consist of contiguous, aligned vectors of `n` elements; `n` is a power
-/// of two.
+/// True if each row of the view consists of contiguous, aligned vectors of `n` elements; `n` is a
+/// power of two.
 fn has_contiguous_rows(view: &SlotView, n: usize) -> bool {
     let is_multiple = |t: &LayoutTerm| t.power_of_two() >= n as u64;
     let shape = view.layout.shape();
@@ -282,14 +290,16 @@ fn has_contiguous_rows(view: &SlotView, n: usize) -> bool {
         && view.layout.offset().iter().all(is_multiple)
 }
 
-/// Strides of batch, head, position and element.
+/// Strides of a view of queries, keys, values or results, in the order batch, head, position,
+/// element.
 fn strides(e: &mut LoweringCtx<'_>, op: &Attention, view: &SlotView) -> [SymInt; 4] {
     let s = e.strides(view);
     let (head, seq) = (op.layout.head_axis(), op.layout.seq_axis());
     [s[0], s[head], s[seq], s[3]]
 }
 
-/// Strides of batch, head, query and key in a mask; 0 on broadcast axes.
+/// Strides of a mask, in the order batch, head, query, key; 0 for axes along which the mask is
+/// broadcast.
 fn mask_strides(e: &mut LoweringCtx<'_>, mask: &SlotView) -> [SymInt; 4] {
     let shape = mask.layout.shape();
     let axes: &[usize] = match shape.len() {
@@ -319,7 +329,7 @@ fn visible_keys(mask: MaskKind) -> (bool, usize) {
     }
 }
 
-/// The parameters that do not depend on the selected kernel.
+/// The fields of the parameter block that do not depend on the selected attention kernel.
 fn block(
     e: &mut LoweringCtx<'_>,
     op: &Attention,

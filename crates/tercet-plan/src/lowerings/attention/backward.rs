@@ -63,8 +63,8 @@ crate::params! {
     }
 }
 
-/// A SPIR-V module of the backward shader. The macro takes the access modes of the arguments after
-/// operands, statistics, mask and lengths.
+/// Kernel definition for a SPIR-V module of the backward shader. The macro takes the access modes
+/// of the last arguments, which follow the operands, row statistics, mask and KV lengths.
 macro_rules! module {
     ($name:literal, $($more:expr),*) => {
         TypedKernel::spirv(
@@ -124,7 +124,7 @@ pub(crate) static FAMILY: Lowering = Lowering {
     lower,
 };
 
-/// Elements per vector load of the kernels.
+/// Number of elements per vector load of the backward kernels.
 const LOAD: usize = 8;
 
 fn supports(graph: &Graph, node: &Node, caps: &DeviceCaps) -> Support {
@@ -173,7 +173,8 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     }
 }
 
-/// Queries, keys, values and `dy` as rows of whole vectors; copied if the layout does not allow it.
+/// Views of queries, keys, values and `dy` whose rows consist of whole, aligned vectors; a dense
+/// copy if the layout does not allow vector loads.
 fn vectors<const N: usize>(
     e: &mut LoweringCtx<'_>,
     node: &Node,
@@ -318,7 +319,8 @@ pub(super) fn params(
     }
 }
 
-/// Tiling of the attention backward pass: work of workgroups, subgroups and fragments.
+/// Tiling of the attention backward pass: how its rows are divided over workgroups, subgroups and
+/// matrix fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GradTiling {
     /// Threads per subgroup.
@@ -329,12 +331,13 @@ pub(super) struct GradTiling {
     pub(super) strips: u32,
     /// Cooperative-matrix shape of the device, `m n k`.
     pub(super) fragment: [u32; 3],
-    /// Rows per loop step of the operands that a workgroup iterates over: of keys and values for
-    /// query gradients, of queries and `dy` for key gradients.
+    /// Number of rows per loop step of the operands that a workgroup iterates over: keys and values
+    /// for query gradients, queries and `dy` for gradients of keys and values.
     pub(super) step: u32,
-    /// Head size of queries and of values, rounded up to whole fragments.
+    /// Head size of queries and head size of values, both rounded up to whole fragments.
     pub(super) dims: [u32; 2],
-    /// Softmax weights become matmul operands by conversion of the accumulator.
+    /// True if the kernel converts the accumulator with the softmax weights directly into a matmul
+    /// operand; false if it stores them to shared memory.
     pub(super) converts: bool,
 }
 
@@ -372,7 +375,8 @@ impl GradTiling {
         };
         let room = caps.device.max_fragment_registers(least.subgroup);
         let fits = |t: &GradTiling| {
-            // Several strips are profitable if two workgroups per unit fit into the registers.
+            // Several strips per subgroup are only profitable if two workgroups fit on a compute
+            // unit, in registers and shared memory.
             let together = caps.device.resident_workgroups(t.shared_bytes());
             let most = if t.strips > 1 { 1 } else { coop::TOO_MANY_HELD };
             t.fragment_registers(what) <= most * room
@@ -381,14 +385,14 @@ impl GradTiling {
                 && t.threads() <= caps.max_workgroup
                 && t.step <= t.threads()
         };
-        // Strips share the loads of a subgroup; subgroups share staged data. Longer steps
-        // synchronize less often, but need more shared memory.
+        // The strips of a subgroup share each load from shared memory; the subgroups of a workgroup
+        // share the staged rows. Longer loop steps need fewer barriers, but more shared memory.
         let all = [[4, 2, 2], [8, 1, 4], [8, 1, 2], [4, 1, 2], [2, 1, 2]].map(of);
         all.into_iter().find(fits)
     }
 
-    /// 32-bit registers per thread used by fragments: two whole operands, gradient sums, and one
-    /// fragment each of scores and intermediate values.
+    /// 32-bit registers per thread that fragments occupy: two operand rows, gradient sums, and one
+    /// fragment each of scores and of intermediate values.
     fn fragment_registers(&self, of: AttentionGradOf) -> u32 {
         let [head_dim, value_dim] = self.dims;
         let sums = match of {
@@ -409,8 +413,8 @@ impl GradTiling {
         self.subgroup * self.subgroups
     }
 
-    /// Shared memory per workgroup in bytes, for the larger of both kernels; computed as in the
-    /// shader.
+    /// Shared memory per workgroup in bytes, for the backward kernel (queries or keys) that needs
+    /// more; computed as in the shader.
     fn shared_bytes(&self) -> u32 {
         let [fm, fn_, fk] = self.fragment;
         let [h_stride, v_stride] = self.dims.map(|d| d / 8 + 1);

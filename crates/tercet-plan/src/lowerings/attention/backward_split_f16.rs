@@ -49,23 +49,24 @@ pub(crate) static FAMILY: Lowering = Lowering {
     lower,
 };
 
-/// Elements per vector load of the kernels.
+/// Number of elements per vector load of the split-F16 backward kernels.
 const LOAD: usize = 4;
-/// Rows per workgroup of the F32 fallback kernels; the workgroup has the square of that in threads.
-/// The value equals `LINES` of the shader.
+/// Rows per workgroup of the F32 fallback kernels; a workgroup has `REST_LINES * REST_LINES`
+/// threads. The value equals `LINES` of the shader.
 const REST_LINES: u32 = 16;
 
-/// Workgroups per KV head of the F32 fallback kernels, which rarely have work to do.
+/// Number of workgroups per KV head of the F32 fallback kernels; a few suffice, because few heads
+/// need the fallback.
 const REST_GROUPS: i64 = 8;
 
 /// Sizes of an attention, all known at compile time.
 struct AttentionGradSizes {
     batch: usize,
     kv_heads: usize,
-    /// Query rows per KV head: queries times query heads.
+    /// Query rows per KV head: the number of queries times the number of query heads per KV head.
     rows: usize,
     keys: usize,
-    /// Head size of queries and of values.
+    /// Head size of queries and head size of values.
     dims: [usize; 2],
 }
 
@@ -83,8 +84,8 @@ impl AttentionGradSizes {
         })
     }
 
-    /// Size in bytes of the split form of the largest operand, for rows with this number of
-    /// columns.
+    /// Size in bytes of the largest operand after it is split into F16 pairs, if its rows have
+    /// `columns` columns.
     fn max_bytes(&self, columns: u32, factors: MmaPrecision) -> u64 {
         let lines = self.rows.max(self.keys).div_ceil(pairs::CHUNK);
         let heads = self.batch.saturating_mul(self.kv_heads);
@@ -134,7 +135,8 @@ fn supports(graph: &Graph, node: &Node, caps: &DeviceCaps) -> Support {
     Support::Native
 }
 
-/// Operand precision for a dtype. BF16 needs only the high F16 half.
+/// Precision in which operands of this dtype are multiplied. BF16 values need only one scaled F16
+/// number instead of two.
 fn factors_of(dtype: DType) -> MmaPrecision {
     match dtype {
         DType::BF16 => MmaPrecision::Scaled,
@@ -150,8 +152,9 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     }
 }
 
-/// The first `N` operands converted to F32, as rows of whole vectors; copied if the layout does not
-/// allow it. An operand never shares a slot with the mask, which has another type.
+/// Views of the node's first `N` operands, converted to F32, whose rows consist of whole vectors.
+/// An operand is copied if its layout does not allow vector loads, or if it shares a slot with the
+/// mask, which is bound with another type.
 fn vectors<const N: usize>(
     e: &mut LoweringCtx<'_>,
     node: &Node,
@@ -248,7 +251,7 @@ fn lower_grad(
     Ok(())
 }
 
-/// Emits the F32 fallback kernels for the KV heads that split-F16 cannot represent.
+/// Emits an F32 fallback kernel for the KV heads that split-F16 cannot represent accurately.
 fn emit_fallback(
     e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
@@ -349,7 +352,8 @@ fn split(
     ])
 }
 
-/// Tiling of the backward pass on split-F16 or on scaled F16.
+/// Tiling of the attention backward pass whose operands are split into F16 pairs or converted to
+/// scaled F16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PairTiling {
     tiling: GradTiling,
@@ -373,7 +377,7 @@ impl PairTiling {
         let chunk = pairs::CHUNK as u32;
         let fits = |tiling: &PairTiling| {
             let t = &tiling.tiling;
-            // Rows that share a scale factor must not be split between tiles.
+            // A tile must not contain only some of the rows that share a scale factor.
             chunk.is_multiple_of(t.step)
                 && chunk.is_multiple_of(t.fragment[0])
                 && t.step.is_multiple_of(least.step)
@@ -388,8 +392,8 @@ impl PairTiling {
         tilings.into_iter().find(|t| has_rest && fits(t))
     }
 
-    /// 32-bit registers per thread used by fragments: two operands in split form, gradient sums,
-    /// and one fragment each of scores and intermediate values.
+    /// 32-bit registers per thread that fragments occupy: two operands as F16 pairs, gradient sums,
+    /// and one fragment each of scores and of intermediate values.
     fn fragment_registers(&self) -> u32 {
         let t = &self.tiling;
         let pieces = self.factors.pieces();
@@ -416,8 +420,8 @@ impl PairTiling {
         ]
     }
 
-    /// Shared memory per workgroup in bytes, for the larger of both kernels; computed as in the
-    /// shader.
+    /// Shared memory per workgroup in bytes, for the backward kernel (queries or keys) that needs
+    /// more; computed as in the shader.
     fn shared_bytes(&self) -> u32 {
         let t = &self.tiling;
         let pieces = self.factors.pieces();
@@ -437,8 +441,8 @@ impl PairTiling {
     }
 }
 
-/// Shared memory of the F32 fallback kernels in bytes: rows of four operands, softmax weights, and
-/// gradients of the scores.
+/// Shared memory of the F32 fallback kernels in bytes: rows of queries, keys, values and `dy`,
+/// softmax weights, and gradients of the scores.
 fn rest_shared_bytes(dims: [u32; 2]) -> u32 {
     let lines = 2 * REST_LINES * (dims[0] + dims[1] + 2);
     4 * (lines + 2 * REST_LINES * (REST_LINES + 1))

@@ -56,7 +56,8 @@ crate::params! {
     }
 }
 
-/// A SPIR-V module of the shader, with the access modes of additional results.
+/// Kernel definition for a SPIR-V module of the attention shader; further arguments are the access
+/// modes of results after the first.
 macro_rules! module {
     ($name:literal $(, $more:expr)*) => {
         TypedKernel::spirv(
@@ -86,62 +87,65 @@ macro_rules! module {
 
 pub(super) use module;
 
-/// Softmax weights become matmul operands through shared memory.
+/// F16 attention; softmax weights go through shared memory to become matmul operands.
 pub(super) static F16: TypedKernel<AttentionCoopParams> = module!("attention_coop_f16");
 
-/// Softmax weights become matmul operands by conversion of the accumulator.
+/// F16 attention; the kernel converts accumulators with softmax weights directly into matmul
+/// operands.
 pub(super) static CONVERT_F16: TypedKernel<AttentionCoopParams> = module!("attention_convert_f16");
 
-/// With the log-sum-exp of each row as second result; softmax weights go through shared memory.
+/// F16 attention with the log-sum-exp of each row as second result; softmax weights go through
+/// shared memory.
 pub(super) static LSE_F16: TypedKernel<AttentionCoopParams> =
     module!("attention_coop_lse_f16", ArgAccess::Write);
 
-/// With the log-sum-exp as second result; softmax weights are converted to matmul operands.
+/// F16 attention with the log-sum-exp as second result; accumulators with softmax weights are
+/// converted to matmul operands.
 pub(super) static CONVERT_LSE_F16: TypedKernel<AttentionCoopParams> =
     module!("attention_convert_lse_f16", ArgAccess::Write);
 
-/// F32 on split-F16. The last argument flags heads left to the F32 fallback. Softmax weights go
-/// through shared memory.
+/// F32 attention on split-F16; softmax weights go through shared memory. The second result flags
+/// the KV heads that the F32 fallback kernel must compute.
 pub(super) static PAIRS: TypedKernel<AttentionCoopParams> =
     module!("attention_halves_f32", ArgAccess::Write);
 
-/// F32 on split-F16; softmax weights are converted to matmul operands.
+/// F32 attention on split-F16; accumulators with softmax weights are converted to matmul operands.
 pub(super) static CONVERT_PAIRS: TypedKernel<AttentionCoopParams> =
     module!("attention_halves_convert_f32", ArgAccess::Write);
 
-/// F32 on split-F16 with the log-sum-exp as additional result; softmax weights go through shared
-/// memory.
+/// F32 attention on split-F16 with the log-sum-exp as additional result; softmax weights go through
+/// shared memory.
 pub(super) static LSE_PAIRS: TypedKernel<AttentionCoopParams> = module!(
     "attention_halves_lse_f32",
     ArgAccess::Write,
     ArgAccess::Write
 );
 
-/// F32 on split-F16 with the log-sum-exp as additional result; softmax weights are converted to
-/// matmul operands.
+/// F32 attention on split-F16 with the log-sum-exp as additional result; accumulators with softmax
+/// weights are converted to matmul operands.
 pub(super) static CONVERT_LSE_PAIRS: TypedKernel<AttentionCoopParams> = module!(
     "attention_halves_convert_lse_f32",
     ArgAccess::Write,
     ArgAccess::Write
 );
 
-/// BF16 as scaled F16 with the log-sum-exp as additional result; softmax weights go through shared
-/// memory.
+/// BF16 attention on scaled F16 with the log-sum-exp as additional result; softmax weights go
+/// through shared memory.
 pub(super) static LSE_SCALED: TypedKernel<AttentionCoopParams> = module!(
     "attention_halves_lse_bf16",
     ArgAccess::Write,
     ArgAccess::Write
 );
 
-/// BF16 as scaled F16 with the log-sum-exp as additional result; softmax weights are converted to
-/// matmul operands.
+/// BF16 attention on scaled F16 with the log-sum-exp as additional result; accumulators with
+/// softmax weights are converted to matmul operands.
 pub(super) static CONVERT_LSE_SCALED: TypedKernel<AttentionCoopParams> = module!(
     "attention_halves_convert_lse_bf16",
     ArgAccess::Write,
     ArgAccess::Write
 );
 
-/// Elements per vector load of the kernel.
+/// Number of elements per vector load of the F16 kernels.
 const LOAD: usize = 8;
 
 /// Tiling of this attention for up to `queries` queries; `None` if the kernel does not support it.
@@ -180,8 +184,9 @@ pub(super) fn tiling_of(
     })
 }
 
-/// Dispatches the kernel on queries, keys and values in these slots. Results besides `y`: for F32,
-/// the fallback flags of the heads; and the log-sum-exp if requested.
+/// Dispatches the attention kernel on queries, keys and values in the slots `operands`. `beside`
+/// are the slots of further results: for F32, the fallback flags of the KV heads; then the
+/// log-sum-exp if requested.
 pub(super) fn dispatch(
     e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
@@ -189,7 +194,7 @@ pub(super) fn dispatch(
     (y, beside): (SlotId, &[SlotId]),
     tiling: &AttentionTiling,
 ) {
-    // Split-F16 kernels always write the fallback flags.
+    // For split-F16 kernels, the first slot of `beside` always receives the fallback flags.
     let keeps_lse = match tiling.factors {
         MmaPrecision::F16 => !beside.is_empty(),
         MmaPrecision::SplitF16 | MmaPrecision::Scaled => beside.len() > 1,
@@ -203,7 +208,7 @@ pub(super) fn dispatch(
         (MmaPrecision::SplitF16, false, true) => &CONVERT_PAIRS,
         (MmaPrecision::SplitF16, true, false) => &LSE_PAIRS,
         (MmaPrecision::SplitF16, true, true) => &CONVERT_LSE_PAIRS,
-        // Scaled BF16 is only used in training.
+        // BF16 on scaled F16 is only used in training, which always needs the log-sum-exp.
         (MmaPrecision::Scaled, _, false) => &LSE_SCALED,
         (MmaPrecision::Scaled, _, true) => &CONVERT_LSE_SCALED,
     };
@@ -219,13 +224,13 @@ pub(super) fn dispatch(
     );
 }
 
-/// Parameters of a kernel whose workgroups process all keys.
+/// Parameter block of a kernel without split-KV: each workgroup processes all keys of its rows.
 pub(super) fn params(
     e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
     tiling: &AttentionTiling,
 ) -> AttentionCoopParams {
-    // Long: a list of the shader's parameters.
+    // The function is long because it lists all parameters of the shader.
     let rows = super::variants::rows(e, p);
     let tiles = e.tape().ceil_div(rows, tiling.rows[0]);
     let groups = super::variants::groups(e, p, &[tiles]);
@@ -270,7 +275,7 @@ pub(super) fn params(
     }
 }
 
-/// Dispatches one of the kernels with this number of workgroups.
+/// Dispatches one of the attention kernels with `groups` workgroups.
 pub(super) fn run<P: ParamBlock>(
     e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,

@@ -1,6 +1,6 @@
 //! Flash decoding: attention with one query per batch entry on cooperative matrices, without mask
-//! operand. Keys are split over workgroups (split-KV), and the last workgroup of a head combines
-//! the parts.
+//! operand. Keys are split over workgroups (split-KV), and the last workgroup of a KV head combines
+//! the results of all its workgroups.
 //!
 //! The shader is `shaders/vulkan/attention_pieces_f16.comp`; its header documents the parameters.
 
@@ -71,31 +71,31 @@ pub(super) static F16: TypedKernel<FlashDecodeParams> = TypedKernel::spirv(
     ],
 );
 
-/// Elements per vector load of the kernel.
+/// Number of elements per vector load of the kernel.
 const LOAD: usize = 8;
-/// Keys that a subgroup stages at once.
+/// Number of keys that a subgroup loads into shared memory at once.
 const STAGED: u32 = 16;
 /// Minimum and maximum head size of queries and values.
 const DIMS: [usize; 2] = [32, 128];
 
-/// Split-KV configuration: work of workgroups, subgroups and fragments.
+/// Split-KV configuration: how keys are divided over workgroups, subgroups and matrix fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FlashDecodeSplit {
-    /// Threads per subgroup, and subgroups per workgroup.
+    /// Number of threads per subgroup, and number of subgroups per workgroup.
     subgroup: u32,
     subgroups: u32,
     /// Cooperative-matrix shape of the device, `m n k`.
     fragment: [u32; 3],
-    /// Number of staging steps per subgroup.
+    /// Number of times that a subgroup loads a block of keys into shared memory.
     steps: u32,
-    /// Head size of queries and of values.
+    /// Head size of queries and head size of values.
     dims: [u32; 2],
 }
 
 impl FlashDecodeSplit {
-    /// The configuration for these head sizes, `heads` KV heads with `group` query heads each, and
-    /// this number of keys. `None` if the device lacks suitable F16 cooperative matrices or shared
-    /// memory.
+    /// Selects the configuration for these head sizes, for `heads` KV heads with `group` query
+    /// heads each, and for this number of keys. `None` if the device lacks suitable F16 cooperative
+    /// matrices or shared memory.
     pub(super) fn choose(
         caps: &DeviceCaps,
         dims: [usize; 2],
@@ -122,8 +122,8 @@ impl FlashDecodeSplit {
         let able = |cut: &FlashDecodeSplit| {
             cut.shared_bytes() <= caps.workgroup_bytes && cut.threads() <= caps.max_workgroup
         };
-        // Larger parts need less combining. If large parts leave compute units idle, smaller parts
-        // are tried.
+        // With more keys per workgroup, fewer results are combined. If this leaves compute units
+        // idle, configurations with fewer keys per workgroup are tried.
         let all = [[8, 2], [8, 1], [4, 1], [2, 1]].map(of);
         let fit: Vec<FlashDecodeSplit> = all.into_iter().filter(able).collect();
         let enough = |cut: &&FlashDecodeSplit| {
@@ -292,12 +292,11 @@ mod tests {
                 }
             }
         }
-        // The fragment has the smallest number of columns that is at least the number of query
-        // heads.
+        // The selected fragment is the one with the fewest columns that still has one column per
+        // query head.
         let few = FlashDecodeSplit::choose(&found, [128, 128], [4, 8], 4096).unwrap();
         assert_eq!((few.fragment, few.keys()), ([16, 8, 16], 256));
-        // Fewer keys are distributed over the same number of compute units, so each workgroup has
-        // fewer.
+        // With fewer keys, each workgroup gets fewer keys, so that all compute units have work.
         let short = FlashDecodeSplit::choose(&found, [128, 128], [4, 8], 1024).unwrap();
         assert_eq!(short.keys(), 64);
         let many = FlashDecodeSplit::choose(&found, [128, 128], [16, 2], 4096).unwrap();

@@ -36,8 +36,8 @@ crate::params! {
     }
 }
 
-/// WGSL source of the fused decode kernel, with fragments that implement waiting on the previous
-/// dispatch.
+/// WGSL source of the fused decode kernel, followed by fragments that do or do not wait on the
+/// counters of dependent launches.
 macro_rules! pieces {
     ($($piece:expr),*) => {
         &[
@@ -88,7 +88,8 @@ pub(super) static CHAINED: TypedKernel<AttentionFusedDecodeParams> = TypedKernel
         ArgAccess::Write,
         ArgAccess::Write,
         ArgAccess::Write,
-        // The counters of dependent launches; declared as read, so that they cause no barriers.
+        // The counters of dependent launches. The kernel also writes them, but declares them as
+        // read so that they cause no barriers.
         ArgAccess::Read,
         ArgAccess::Read,
     ],
@@ -123,15 +124,15 @@ pub(super) static TOKEN: TypedKernel<AttentionFusedDecodeParams> = TypedKernel::
 /// Maximum number of workgroups per query head; the last one combines their partial results.
 const MAX_SPLITS: usize = 16;
 
-/// Keys that a workgroup processes at once, computed as in the shader.
+/// Number of keys that a workgroup processes at once, computed as in the shader.
 fn block(p: &AttentionProblem<'_>) -> usize {
     let chunk = 16 / p.dtype.size_bytes();
     let own = p.head_dim / chunk / 8;
     32 * if own > 2 { 2 } else { 4 }
 }
 
-/// Workgroups per query head: enough to saturate the device if workgroups can synchronize through
-/// storage, otherwise one.
+/// Number of workgroups per query head: enough to saturate the device if the last workgroup can
+/// read the results of the others, otherwise one.
 fn splits(e: &LoweringCtx<'_>, p: &AttentionProblem<'_>) -> Result<usize, CompileError> {
     if !e.caps.ordered_storage {
         return Ok(1);
@@ -144,8 +145,8 @@ fn splits(e: &LoweringCtx<'_>, p: &AttentionProblem<'_>) -> Result<usize, Compil
     Ok(wanted.min(blocks).clamp(1, MAX_SPLITS))
 }
 
-/// True if the key count suits this kernel: the keys are split over several workgroups, or few
-/// enough for a single one.
+/// True if this kernel is fast for the key count: the keys are split over several workgroups, or
+/// there are few enough for one workgroup.
 fn has_few_keys(e: &LoweringCtx<'_>, p: &AttentionProblem<'_>) -> Result<bool, CompileError> {
     if splits(e, p)? == 1 {
         return Ok(single_query::ranges(e, p)?[1] == 1);
@@ -155,8 +156,8 @@ fn has_few_keys(e: &LoweringCtx<'_>, p: &AttentionProblem<'_>) -> Result<bool, C
     Ok(bytes <= e.caps.device.rates.attention.token_bytes)
 }
 
-/// True if the kernel supports these operands and replaces `append` plus `attention_one`: a single
-/// sequence with a suitable key count.
+/// True if this kernel can replace RoPE, cache update and `attention_one` for these operands: a
+/// single sequence with a suitable number of keys.
 pub(super) fn supports(
     e: &LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
@@ -167,7 +168,8 @@ pub(super) fn supports(
     let others_whole = (0..4).all(|axis| axis == seq || window[axis] == state[axis]);
     let own = &append.params;
     let quads = (p.head_dim / 4) as u32;
-    // Shared memory of the shader's variables `fresh`, `products`, `sums` and of small ones.
+    // Shared memory in bytes of the shader's variables `fresh`, `products` and `sums`, and 256
+    // bytes for small variables.
     let bytes = 16 * 32 * quads + 4096 + 3 * 4 * p.head_dim as u32 + 256;
     Ok(single_query::supports_rows(p)
         && p.op.kv_len
@@ -226,7 +228,7 @@ pub(super) fn emit(
     let known = |dim: &Dim| dim.known().unwrap_or(0);
     let state = &append.cache;
     let head = p.head_dim;
-    // Appended keys and values are stored with positions before heads.
+    // The appended keys and values have the memory order [position, head, element].
     let [key_step, head_step] = [p.op.kv_heads * head, head];
     let window = match p.op.mask {
         MaskKind::Window(window) => window.min(known(&state[seq])),
@@ -242,7 +244,7 @@ pub(super) fn emit(
         splits as u32,
         e.caps.device.rates.attention.token_blocks,
     ]);
-    // A single workgroup per head writes no partial results.
+    // With a single workgroup per query head, there are no partial results, so dummy slots suffice.
     let (sums, heads) = match splits {
         1 => (1, 1),
         _ => (p.op.q_heads * splits * (head + 2), p.op.q_heads),
@@ -265,7 +267,7 @@ pub(super) fn emit(
         partial.slot,
         counts.slot,
     ];
-    // Without queries, no workgroups run.
+    // If the number of queries is 0, the grid is empty.
     let groups = e.tape().mul(
         p.block.queries,
         SymInt::Const((p.op.q_heads * splits) as i64),

@@ -114,13 +114,15 @@ crate::params! {
     }
 }
 
-/// WGSL fragments for scores as order-preserving integers, and for the range of visible keys.
+/// WGSL fragments that map scores to order-preserving integers, and that compute the range of
+/// visible keys.
 const RANGE: &str = concat!(
     portable!("attention_order.wgsl"),
     portable!("attention_range.wgsl")
 );
 
-/// WGSL source of a kernel that computes scores: a common start, followed by these files.
+/// WGSL source of an attention kernel: the fragments that all of them need, followed by these
+/// files.
 macro_rules! pieces {
     ($($file:tt),*) => {
         &[
@@ -134,8 +136,8 @@ macro_rules! pieces {
     };
 }
 
-/// The attention kernels for one kind of operand loads, with `$operands` as the fragment that loads
-/// queries, keys and values.
+/// The attention kernels for one load width; `$operands` is the WGSL fragment that loads queries,
+/// keys and values.
 macro_rules! kernels {
     ($many:literal, $large:literal, $few:literal, $operands:literal) => {
         AttentionKernels {
@@ -183,7 +185,7 @@ macro_rules! kernels {
     };
 }
 
-/// Arguments: q, k, v, mask, lens, y.
+/// Access modes of the arguments: queries, keys, values, mask, KV lengths, result.
 const TILES_ARGS: &[ArgAccess] = &[
     ArgAccess::Read,
     ArgAccess::Read,
@@ -193,7 +195,8 @@ const TILES_ARGS: &[ArgAccess] = &[
     ArgAccess::Write,
 ];
 
-/// [`TILES_ARGS`] plus the partial results of each key range.
+/// Access modes as in [`TILES_ARGS`], with the softmax statistics of each key range as additional
+/// result.
 const DECODE_ARGS: &[ArgAccess] = &[
     ArgAccess::Read,
     ArgAccess::Read,
@@ -204,14 +207,14 @@ const DECODE_ARGS: &[ArgAccess] = &[
     ArgAccess::Write,
 ];
 
-/// The kernels for many, very many and few queries.
+/// The attention kernels for many, very many and few queries (`tiles`, `large`, `decode`).
 pub(super) struct AttentionKernels {
     pub(super) tiles: TypedKernel<AttentionParams>,
     pub(super) large: TypedKernel<AttentionParams>,
     pub(super) decode: TypedKernel<AttentionParams>,
 }
 
-/// Kernels for views with any strides.
+/// Attention kernels for views with any strides.
 pub(super) static WORDS: AttentionKernels = kernels!(
     "attention",
     "attention_large",
@@ -219,7 +222,7 @@ pub(super) static WORDS: AttentionKernels = kernels!(
     "attention_words.wgsl"
 );
 
-/// Kernels for F32 rows of whole 16-byte vectors.
+/// Attention kernels for F32 views whose rows consist of whole 16-byte vectors.
 pub(super) static VEC4: AttentionKernels = kernels!(
     "attention_vec4",
     "attention_large_vec4",
@@ -227,7 +230,7 @@ pub(super) static VEC4: AttentionKernels = kernels!(
     "attention_vec4.wgsl"
 );
 
-/// Kernels for F16 and BF16 rows of whole 8-byte vectors.
+/// Attention kernels for F16 and BF16 views whose rows consist of whole 8-byte vectors.
 pub(super) static VEC2: AttentionKernels = kernels!(
     "attention_vec2",
     "attention_large_vec2",
@@ -235,7 +238,8 @@ pub(super) static VEC2: AttentionKernels = kernels!(
     "attention_vec2.wgsl"
 );
 
-/// Kernel for few queries, with F16 and BF16 rows of whole 16-byte vectors.
+/// Attention kernel for few queries, for F16 and BF16 views whose rows consist of whole 16-byte
+/// vectors.
 pub(super) static DECODE_WIDE: TypedKernel<AttentionParams> = TypedKernel::wgsl(
     "attention_decode_wide",
     pieces![
@@ -252,7 +256,7 @@ pub(super) static DECODE_WIDE: TypedKernel<AttentionParams> = TypedKernel::wgsl(
     ],
 );
 
-/// Kernel for a single query, with few instructions per key.
+/// Attention kernel for a single query, with few instructions per key.
 pub(super) static ONE: TypedKernel<AttentionParams> = TypedKernel::wgsl(
     "attention_one",
     pieces![
@@ -275,7 +279,7 @@ pub(super) static ONE: TypedKernel<AttentionParams> = TypedKernel::wgsl(
     ],
 );
 
-/// Combines the key ranges of few queries.
+/// Combines the partial results of all key ranges for few queries.
 pub(super) static COMBINE: TypedKernel<AttentionCombineParams> = TypedKernel::wgsl(
     "attention_combine",
     &[PRELUDE, RANGE, portable!("attention_combine.wgsl")],
@@ -288,7 +292,7 @@ pub(super) static COMBINE: TypedKernel<AttentionCombineParams> = TypedKernel::wg
     &["OUT"],
 );
 
-/// Combines the key ranges of a single query.
+/// Combines the partial results of all key ranges for a single query.
 pub(super) static GATHER: TypedKernel<AttentionSingleCombineParams> = TypedKernel::wgsl(
     "attention_gather",
     &[
@@ -300,7 +304,7 @@ pub(super) static GATHER: TypedKernel<AttentionSingleCombineParams> = TypedKerne
     &["OUT", "VALUE", "HEADS"],
 );
 
-/// Combines the split-KV parts of many queries on cooperative matrices.
+/// Combines the partial results of split-KV for many queries on cooperative matrices.
 pub(super) static JOIN: TypedKernel<AttentionSplitKvCombineParams> = TypedKernel::wgsl(
     "attention_join",
     &[PRELUDE, portable!("attention_join.wgsl")],
@@ -308,7 +312,8 @@ pub(super) static JOIN: TypedKernel<AttentionSplitKvCombineParams> = TypedKernel
     &["OUT", "NATURAL"],
 );
 
-/// Packs rows that share words.
+/// Rounds F32 result rows of odd length to 16 bits and packs them, because neighboring rows share
+/// 32-bit words.
 pub(super) static PACK: TypedKernel<AttentionPackParams> = TypedKernel::wgsl(
     "attention_pack",
     &[PRELUDE, portable!("attention_pack.wgsl")],
@@ -324,7 +329,8 @@ pub(super) static WIDEN: TypedKernel<AttentionPackParams> = TypedKernel::wgsl(
     &[],
 );
 
-/// Splits F32 rows into F16 pairs, or converts BF16-valued rows to scaled F16.
+/// Splits F32 rows into F16 pairs; rows that were widened from BF16 are converted to scaled F16
+/// instead.
 pub(super) static SPLIT: TypedKernel<AttentionSplitParams> = TypedKernel::wgsl(
     "attention_split",
     &[PRELUDE, portable!("attention_split.wgsl")],
@@ -332,7 +338,8 @@ pub(super) static SPLIT: TypedKernel<AttentionSplitParams> = TypedKernel::wgsl(
     &["COLS", "PIECES"],
 );
 
-/// F32 fallback for the KV heads that the split-F16 kernel skips; rows of whole 16-byte vectors.
+/// F32 fallback kernel for the KV heads that the split-F16 kernel skips; rows must consist of whole
+/// 16-byte vectors.
 pub(super) static REST: TypedKernel<AttentionParams> = TypedKernel::wgsl(
     "attention_rest",
     pieces![

@@ -2,9 +2,9 @@
 //! sum of two F16 numbers.
 //!
 //! `attention_split.wgsl` splits queries, keys and values; `attention_halves.glsl` multiplies the
-//! parts. A KV head with a large value range would lose accuracy compared to F32. Such heads, and
-//! heads with non-finite values, are left to `attention_rest`, the F32 fallback kernel on the
-//! original operands.
+//! F16 numbers. A KV head with a large value range would lose accuracy compared to F32.
+//! `attention_rest`, an F32 fallback kernel, computes such KV heads, and those with non-finite
+//! values, from the original operands.
 
 use tercet_ir::{CompileError, DType, Dim};
 
@@ -15,9 +15,10 @@ use crate::emit::{LoweringCtx, SlotView};
 use crate::program::SlotId;
 use crate::sym_int::SymInt;
 
-/// Rows per scale factor; the same number as in the shaders.
+/// Number of rows in a chunk, which share a scale factor; the same number as in the shaders.
 pub(super) const CHUNK: usize = 32;
-/// Size of a chunk's scale in 32-bit words; the same number as in the shaders.
+/// Size in 32-bit words of the memory for the scale factor of a chunk; the same number as in the
+/// shaders.
 const SCALE_LEN: usize = 32;
 /// Elements read per load.
 const LOAD: usize = 4;
@@ -37,7 +38,7 @@ pub(super) fn supports(
         && rows.saturating_mul(e.bound(p.keys)?) >= least)
 }
 
-/// True if the split form of every operand fits into one binding.
+/// True if every operand fits into one binding after it is split into F16 pairs.
 pub(super) fn fit(
     e: &LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
@@ -60,30 +61,31 @@ pub(super) fn fit(
     }))
 }
 
-/// Size of a chunk in 32-bit words.
+/// Size in 32-bit words of a chunk of split rows, with its scale factor.
 pub(super) fn chunk_len(columns: usize, factors: MmaPrecision) -> usize {
     CHUNK * columns * factors.pieces() as usize / 2 + SCALE_LEN
 }
 
 /// Rows of queries, keys or values to be split into F16 pairs.
 pub(super) struct SplitF16Rows {
-    /// Offset, and strides of batch, head and position.
+    /// Offset of the view, and its strides of batch, head and position.
     pub(super) strides: [SymInt; 4],
-    /// Number of rows in a run, and maximum number.
+    /// Number of rows in a run, and the maximum number of rows.
     pub(super) count: SymInt,
     pub(super) bound: usize,
     pub(super) group: SymInt,
     pub(super) dim: SymInt,
-    /// Columns of each half, rounded up to whole fragments.
+    /// Number of columns of each of the two F16 matrices, rounded up to whole fragments.
     pub(super) columns: u32,
-    /// The run may supply the number of valid rows.
+    /// True if a KV-length operand gives the number of valid rows.
     pub(super) has_lens: bool,
     pub(super) sign: f32,
     pub(super) factors: MmaPrecision,
 }
 
-/// Emits the splitting, the attention and the F32 fallback. Returns the fallback flags of the KV
-/// heads. Writes the log-sum-exp to `lse`, except for fallback heads.
+/// Emits the split into F16 pairs, the attention and the F32 fallback. Returns the slot of the
+/// fallback flags of the KV heads. The log-sum-exp is written to `lse`, except for KV heads that
+/// use the fallback.
 pub(super) fn emit(
     e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
@@ -103,7 +105,8 @@ pub(super) fn emit(
         dim: b.head_dim,
         columns: head_columns,
         has_lens: false,
-        // A positive scale keeps the order of scores; a negative one reverses it.
+        // A negative `scale` reverses the order of the scores, so its sign is applied to the
+        // queries.
         sign: b.scale.signum(),
         factors: tiling.factors(),
     };

@@ -1,6 +1,6 @@
-//! Single-query attention without mask operand: 256 threads per query head, or several workgroups
-//! with a range of keys each. With several key ranges, query heads of one KV head share a workgroup
-//! if they fit.
+//! Single-query attention without mask operand: 256 threads per query head process all keys, or
+//! several workgroups process a range of keys each. In the second case, query heads of one KV head
+//! share a workgroup if they fit.
 
 use tercet_ir::ops::MaskKind;
 use tercet_ir::{CompileError, DType, Dim};
@@ -10,13 +10,13 @@ use crate::emit::{LoweringCtx, SlotView};
 use crate::lowerings::code;
 use crate::sym_int::SymInt;
 
-/// Keys that a workgroup processes at once.
+/// Number of keys that a workgroup processes at once.
 const BLOCK: usize = 128;
-/// Maximum number of key ranges; a separate kernel combines them.
+/// Maximum number of key ranges per query head; a separate kernel combines their results.
 const MAX_SPLITS: usize = 16;
 /// Maximum shared memory per query head in bytes.
 const ROW_BYTES: u32 = 11 << 10;
-/// Registers of a thread, besides those for prefetched values. An estimate.
+/// Number of 32-bit registers of a thread that are not used for prefetched values. An estimate.
 const OTHER_REGISTERS: u32 = 32;
 /// Maximum head size of queries and of values.
 const MAX_HEAD_DIM: usize = 128;
@@ -45,7 +45,7 @@ pub(super) fn is_plain_attention(p: &AttentionProblem<'_>) -> bool {
     }
 }
 
-/// Query heads of one KV head per workgroup.
+/// Number of query heads of one KV head that share a workgroup.
 fn rows(e: &LoweringCtx<'_>, p: &AttentionProblem<'_>) -> usize {
     let chunk = 16 / p.dtype.size_bytes();
     let registers = OTHER_REGISTERS + (BLOCK * p.value_dim / chunk / 256 * 4) as u32;
@@ -59,7 +59,7 @@ fn rows(e: &LoweringCtx<'_>, p: &AttentionProblem<'_>) -> usize {
     [4, 2].into_iter().find(fits).unwrap_or(1)
 }
 
-/// Keys per range, and number of ranges at the bounds.
+/// Number of keys per range, and number of ranges for the maximum number of keys.
 pub(super) fn ranges(
     e: &LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
@@ -77,7 +77,7 @@ pub(super) fn ranges(
     Ok([split_keys, keys.div_ceil(split_keys).max(1)])
 }
 
-/// Emits the kernel, and the combining kernel if there are several ranges.
+/// Emits the single-query kernel, and the combining kernel if there are several key ranges.
 pub(super) fn emit(
     e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
@@ -110,7 +110,7 @@ pub(super) fn emit(
             let sums = e.temp(DType::F32, &shape(p.value_dim))?;
             (sums, e.temp(DType::U32, &shape(2))?)
         }
-        // A dummy slot; nothing is written to it.
+        // A dummy slot for the softmax statistics; nothing is written to it.
         false => (y.clone(), e.temp(DType::U32, &[])?),
     };
     let dims = [p.head_dim, p.value_dim].map(|dim| dim as u32);

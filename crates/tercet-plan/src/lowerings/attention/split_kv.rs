@@ -1,9 +1,9 @@
-//! Split-KV for attention on cooperative matrices. If there are fewer row tiles than the device can
-//! run workgroups, several workgroups share the keys of a tile. `attention_join.wgsl` combines the
-//! results of these workgroups.
+//! Split-KV for attention on cooperative matrices. If there are fewer tiles of query rows than
+//! workgroups that the device runs concurrently, several workgroups share the keys of a tile.
+//! `attention_join.wgsl` combines the results of these workgroups.
 //!
-//! The sizes of a run determine the number of parts. With one part, the kernels for whole key
-//! sequences run.
+//! The sizes of a run determine the number of parts that the keys are split into. With one part,
+//! the kernels without split-KV run.
 
 use tercet_ir::ops::MaskKind;
 use tercet_ir::{CompileError, DType, Dim};
@@ -17,33 +17,35 @@ use crate::lowerings::code;
 use crate::program::SlotId;
 use crate::sym_int::SymInt;
 
-/// Softmax weights become matmul operands through shared memory.
+/// Split-KV attention in F16; softmax weights go through shared memory to become matmul operands.
 pub(super) static F16: TypedKernel<AttentionCoopParams> =
     module!("attention_coop_parts_f16", ArgAccess::Write);
 
-/// Softmax weights become matmul operands by conversion of the accumulator.
+/// Split-KV attention in F16; the kernel converts accumulators with softmax weights directly into
+/// matmul operands.
 pub(super) static CONVERT_F16: TypedKernel<AttentionCoopParams> =
     module!("attention_convert_parts_f16", ArgAccess::Write);
 
-/// F32 on split-F16; softmax weights go through shared memory.
+/// Split-KV attention in F32 on split-F16; softmax weights go through shared memory.
 pub(super) static PAIRS: TypedKernel<AttentionCoopParams> = module!(
     "attention_halves_parts_f32",
     ArgAccess::Write,
     ArgAccess::Write
 );
 
-/// F32 on split-F16; softmax weights are converted to matmul operands.
+/// Split-KV attention in F32 on split-F16; accumulators with softmax weights are converted to
+/// matmul operands.
 pub(super) static CONVERT_PAIRS: TypedKernel<AttentionCoopParams> = module!(
     "attention_halves_convert_parts_f32",
     ArgAccess::Write,
     ArgAccess::Write
 );
 
-/// Elements combined per step.
+/// Number of elements that a thread combines at once.
 const QUAD: usize = 4;
 
 /// Dispatches an attention on cooperative matrices, with split-KV if that saturates the device
-/// better. Results besides `y`: for F32, the fallback flags of the heads.
+/// better. `beside` are the slots of further results: for F32, the fallback flags of the KV heads.
 pub(super) fn dispatch(
     e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
@@ -66,7 +68,7 @@ pub(super) fn dispatch(
     })
 }
 
-/// True if some run may split the keys into several parts.
+/// True if split-KV may be faster in some run: there are enough keys, and few enough KV heads.
 pub(super) fn is_profitable(
     e: &LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
@@ -77,7 +79,8 @@ pub(super) fn is_profitable(
     Ok(has_keys && 2 * heads <= side_by_side && p.value_dim.is_multiple_of(QUAD))
 }
 
-/// Number of parts in a run: the maximum that can run concurrently.
+/// Number of parts that the keys are split into in a run: as many as the device can process
+/// concurrently.
 fn parts(
     e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
@@ -104,8 +107,8 @@ fn in_parts(
     parts: SymInt,
 ) -> Result<(), CompileError> {
     let [tile_rows, _] = tiling.rows();
-    // The number of row tiles times the number of parts does not exceed the number of concurrent
-    // workgroups.
+    // The partial results need one slot per concurrent workgroup, because tiles times parts never
+    // exceed this number.
     let slots = tiling.resident_workgroups(e.caps) * tile_rows as usize;
     let sums = e.temp(DType::F32, &[slots, p.value_dim].map(Dim::Known))?;
     let stats = e.temp(DType::F32, &[slots, 2].map(Dim::Known))?;

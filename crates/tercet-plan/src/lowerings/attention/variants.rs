@@ -1,4 +1,4 @@
-//! Kernel variants of attention, with their selection and grids.
+//! Kernel variants of attention: their selection, their parameters and their dispatch grids.
 
 use tercet_ir::{CompileError, DType, Dim};
 
@@ -15,24 +15,24 @@ use crate::sym_int::SymInt;
 use crate::tuning::TuningKey;
 use crate::variant::{self, KernelVariant, VariantRejection, needs};
 
-/// Maximum number of rows per KV head for split-KV. With more rows, row tiles reuse the keys
-/// better.
+/// Maximum number of rows per KV head for split-KV. With more rows, the kernels with tiles of query
+/// rows are faster, because they reuse loaded keys.
 const MAX_SPLIT_KV_ROWS: usize = 16;
-/// Maximum number of vectors of four query elements that a workgroup keeps in shared memory.
+/// Maximum number of four-element query vectors that a workgroup keeps in shared memory.
 const QUERY_VECTORS: usize = 256;
 /// Minimum number of keys per workgroup if the number of compute units is unknown.
 const MIN_KEYS_PER_WORKGROUP: usize = 128;
-/// Keys per step of the kernels for few rows.
+/// Number of keys per loop step of the kernels for few query rows.
 const STEP_KEYS: usize = 64;
 /// Maximum head size of queries and values for `attention_decode_wide`.
 const WIDE_DIM: usize = 128;
 /// Shared memory of `attention_large` in bytes.
 const LARGE_BYTES: u32 = 20 << 10;
-/// Minimum number of workgroups for large row tiles.
+/// Minimum number of workgroups for which tiles of 128 query rows are used.
 const MIN_WORKGROUPS_FOR_TILE128: usize = 32;
 
-/// Emits the kernels for few or many queries, or a shape switch with both. If `before` (RoPE and
-/// cache update) is present, it is emitted first or fused.
+/// Emits the kernels for few or for many queries, or a shape switch between both. If `before` (RoPE
+/// and cache update) is present, it is emitted first or fused into the attention.
 pub(super) fn emit(
     e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
@@ -52,7 +52,7 @@ pub(super) fn emit(
         true => (MAX_SPLIT_KV_ROWS / p.group()).max(1),
         false => 0,
     };
-    // A single query always uses the kernels for few rows.
+    // A single query always uses the kernels for few query rows.
     let bounds: &[u32] = match limit {
         0 => &[],
         1 => &[1],
@@ -98,7 +98,8 @@ impl BoundedAttention<'_> {
         Ok(e.bound(self.problem.batch)? as f64 * self.problem.op.kv_heads as f64)
     }
 
-    /// Time of one pass over keys and values multiplied by `times`, in seconds.
+    /// Estimated time in seconds of a kernel that takes `times` as long as reading keys and values
+    /// once.
     fn kv_read_seconds(&self, e: &LoweringCtx<'_>, times: f64) -> Result<f64, CompileError> {
         let p = self.problem;
         let dims = (p.head_dim + p.value_dim) as f64;
@@ -108,7 +109,8 @@ impl BoundedAttention<'_> {
         Ok(rates.dispatch_s + bytes / rates.bytes_per_s * times)
     }
 
-    /// Time of the matmuls at the given rate per unit, multiplied by `times`, in seconds.
+    /// Estimated time in seconds of a kernel that takes `times` as long as the two matmuls of the
+    /// attention at `per_s` multiply-adds per second and compute unit.
     fn seconds_of_products(
         &self,
         e: &LoweringCtx<'_>,
@@ -128,7 +130,7 @@ impl BoundedAttention<'_> {
     }
 }
 
-/// Variants for a single query and for few queries.
+/// Kernel variants for a single query and for few queries.
 fn few_query_variants<'p>() -> [KernelVariant<BoundedAttention<'p>>; 3] {
     [
         KernelVariant {
@@ -167,7 +169,7 @@ fn few_query_variants<'p>() -> [KernelVariant<BoundedAttention<'p>>; 3] {
     ]
 }
 
-/// Variant for many queries with few keys, on mma-style fragments.
+/// Kernel variant for many queries with few keys, on mma-style fragments.
 fn mma_variants<'p>() -> KernelVariant<BoundedAttention<'p>> {
     KernelVariant {
         name: "lanes",
@@ -256,14 +258,14 @@ fn many_query_variants<'p>() -> [KernelVariant<BoundedAttention<'p>>; 5] {
     ]
 }
 
-/// Set of row tiles that a dispatch processes.
+/// The tiles of query rows that a dispatch of the tiled F32 kernels processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueryTileSet {
-    /// All tiles of the query rows, in the kernel with 128 rows per tile.
+    /// All query rows, in tiles of 128 rows (`attention_large`).
     Tile128,
-    /// All tiles.
+    /// All query rows, in small tiles (`attention`).
     All,
-    /// Only the tiles of KV heads flagged in this slot (F32 fallback).
+    /// Only the query rows of the KV heads that are flagged in this slot (F32 fallback).
     Fallback(SlotId),
 }
 
@@ -272,7 +274,7 @@ pub(super) fn rows(e: &mut LoweringCtx<'_>, p: &AttentionProblem<'_>) -> SymInt 
     e.tape().mul(p.block.queries, p.block.group)
 }
 
-/// Number of workgroups: batch entries times KV heads times `factors`.
+/// Number of workgroups: the product of batch entries, KV heads and all `factors`.
 pub(super) fn groups(
     e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
@@ -283,8 +285,8 @@ pub(super) fn groups(
     factors.iter().fold(heads, |n, f| tape.mul(n, *f))
 }
 
-/// Whether there are enough workgroups with tiles of 128 rows. Large tiles reuse keys and values
-/// more, but need more shared memory.
+/// Whether to use tiles of 128 query rows: they reuse loaded keys and values more, but need more
+/// shared memory and may give too few workgroups.
 fn uses_tile128(
     e: &LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
@@ -301,7 +303,7 @@ fn uses_tile128(
     Ok(enough && e.caps.workgroup_bytes >= LARGE_BYTES && rows > 32 && p.value_dim <= 64)
 }
 
-/// Emits the kernel on row tiles.
+/// Emits the attention kernel that processes tiles of query rows.
 pub(super) fn emit_query_tiles(
     e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
@@ -349,7 +351,7 @@ pub(super) fn emit_query_tiles(
     Ok(())
 }
 
-/// True if few rows run on `attention_decode_wide`.
+/// True if `attention_decode_wide` processes few query rows, instead of `attention_decode`.
 fn uses_wide_decode(p: &AttentionProblem<'_>) -> bool {
     let dims = [p.head_dim, p.value_dim];
     p.has_vectors
@@ -362,10 +364,11 @@ fn uses_wide_decode(p: &AttentionProblem<'_>) -> bool {
 struct KvSplit {
     /// Query rows per workgroup.
     rows: usize,
-    /// Threads that share a value row, and columns per thread.
+    /// Number of threads that share a row of values, and number of columns that each of them
+    /// computes.
     columns: usize,
     own_columns: usize,
-    /// Keys per workgroup, and number of key ranges at the bounds.
+    /// Number of keys per workgroup, and number of key ranges for the maximum number of keys.
     split_keys: usize,
     splits: usize,
 }
@@ -406,7 +409,8 @@ impl KvSplit {
     }
 }
 
-/// Emits the kernel on key ranges, and the combining kernel.
+/// Emits the kernel that processes key ranges, and the combining kernel if there are several
+/// ranges.
 fn emit_split_kv(
     e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
@@ -432,7 +436,8 @@ fn emit_split_kv(
         ..p.block.clone()
     };
     let grid = e.flat_grid(groups);
-    // For each range and row: partial sums, and the largest score with the sum of weights.
+    // Partial results of each key range and query row: weighted sums of values (`to`), and the
+    // largest score with the sum of softmax weights (`stats`).
     let (to, stats) = match is_split {
         true => {
             let known = |n: usize| Dim::Known(n);
@@ -449,7 +454,7 @@ fn emit_split_kv(
             let sums = e.temp(DType::F32, &shape(known(p.value_dim)))?;
             (sums, e.temp(DType::U32, &shape(known(2)))?)
         }
-        // A dummy slot; nothing is written to it.
+        // A dummy slot for the softmax statistics; nothing is written to it.
         false => (y.clone(), e.temp(DType::U32, &[])?),
     };
     let mut consts = p.consts(to.dtype);
@@ -458,7 +463,7 @@ fn emit_split_kv(
     let args = [q, k, v, mask, lens, to.slot, stats.slot];
     let kernel = match uses_wide_decode(p) {
         true => {
-            // Four threads share a key, with 8 elements each per step.
+            // Four threads share a key, and each reads 8 of its elements per step.
             consts.push(p.head_dim.div_ceil(32) as u32);
             &DECODE_WIDE
         }

@@ -7,12 +7,12 @@ use super::kernels::{AttentionPackParams, PACK, WIDEN};
 use crate::emit::{CopyOrder, LoweringCtx, SlotView};
 use crate::lowerings::code;
 
-/// Whether the F32 copy of an operand is shared.
+/// Whether several nodes share the F32 copy of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UpcastPolicy {
-    /// A new copy for this node.
+    /// Each node makes its own copy.
     PerNode,
-    /// One copy, shared by the backward kernels for queries and for keys.
+    /// Nodes share one cached copy, such as the gradient nodes of queries and of keys.
     Shared,
 }
 
@@ -45,7 +45,8 @@ fn emit(e: &mut LoweringCtx<'_>, view: &SlotView) -> Result<SlotView, CompileErr
     Ok(to)
 }
 
-/// The slot that kernels write a result to: the result itself, or a temporary F32 slot.
+/// The slot that attention kernels write: the result slot if the result is F32, otherwise a
+/// temporary F32 slot.
 pub(super) fn result(e: &mut LoweringCtx<'_>, result: &SlotView) -> Result<SlotView, CompileError> {
     match result.dtype {
         DType::F32 => Ok(result.clone()),
@@ -53,7 +54,8 @@ pub(super) fn result(e: &mut LoweringCtx<'_>, result: &SlotView) -> Result<SlotV
     }
 }
 
-/// Rounds a temporary F32 result to the result dtype; does nothing if there is none.
+/// Rounds a temporary F32 result to the dtype of `result`; does nothing if the kernels wrote
+/// `result` directly.
 pub(super) fn round(e: &mut LoweringCtx<'_>, from: &SlotView, result: &SlotView) {
     if from.slot == result.slot {
         return;

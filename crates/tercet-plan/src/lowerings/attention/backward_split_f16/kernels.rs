@@ -68,8 +68,8 @@ pub(super) static REST_KEYS: TypedKernel<AttentionGradParams> = module!(
 pub(super) static REST_LSE: TypedKernel<AttentionGradParams> =
     module!("attention_lse_rest_f32", ArgAccess::Write, ArgAccess::Read);
 
-/// The kernel for these gradients. If `converts`, softmax weights become matmul operands by
-/// conversion of the accumulator.
+/// The kernel that computes the gradients of queries, or of keys and values. If `converts`, the
+/// kernel converts accumulators with softmax weights directly into matmul operands.
 pub(super) fn kernel_for(
     of: AttentionGradOf,
     factors: MmaPrecision,

@@ -1,6 +1,6 @@
-//! Flash attention for heads of size 64 with explicit register fragments (mma style,
-//! `shaders/vulkan/attention_lanes_f16.comp`). The kernel requires the fragment layout that the
-//! probe in `src/fragment_layout.rs` verifies.
+//! Flash attention for heads of size 64; the kernel addresses the elements of register fragments
+//! itself (mma style, `shaders/vulkan/attention_lanes_f16.comp`). The kernel requires the fragment
+//! layout that the probe in `src/fragment_layout.rs` verifies.
 
 use tercet_ir::{CompileError, DType};
 
@@ -29,9 +29,9 @@ const HEAD: usize = 64;
 const ROWS: u32 = 32;
 const SUBGROUPS: u32 = 4;
 
-/// Tiling of this attention for up to `queries` queries. `None` for mask operands, a softcap or
-/// another head size. Also `None` if a kernel that stages keys in shared memory or split-KV is
-/// faster, because there are many keys.
+/// Tiling of this attention for up to `queries` queries. `None` if the attention has a mask
+/// operand, a softcap or another head size. Also `None` if there are so many keys that split-KV, or
+/// a kernel that stages keys in shared memory, is faster.
 ///
 /// # Errors
 /// Those of bounds.
@@ -48,7 +48,7 @@ pub(in super::super) fn tiling(
         return Ok(None);
     }
     let rows = u32::try_from(queries.saturating_mul(p.group())).unwrap_or(u32::MAX);
-    // The minimum number of workgroups, balanced to equal numbers of subgroups.
+    // Use as few workgroups as possible, with equal numbers of subgroups.
     let strips = rows.div_ceil(ROWS).max(1);
     let subgroups = strips.div_ceil(strips.div_ceil(SUBGROUPS));
     let tiling = AttentionTiling {
@@ -65,8 +65,9 @@ pub(in super::super) fn tiling(
     Ok((is_short && !cut).then_some(tiling))
 }
 
-/// Dispatches the kernel. Operands are panel-packed (32 columns) if the matmul that computes them
-/// supports it. The following matmul may request the results in panels of 32 columns, too.
+/// Dispatches the kernel. The matmul that computes queries, keys and values stores them in panels
+/// of 32 columns if it supports this layout. The matmul that reads the attention results may
+/// request this layout for them, too.
 pub(in super::super) fn emit(
     e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
@@ -74,8 +75,8 @@ pub(in super::super) fn emit(
     tiling: &AttentionTiling,
 ) {
     let b = &p.block;
-    // The row count must be the same expression as in the matmul, because panels are only used if
-    // both are equal.
+    // The row count must be the same symbolic expression as in the neighboring matmuls, because
+    // panels are only used if producer and reader have equal row counts.
     let rows = match p.batch.checked_mul(p.queries) {
         Some(rows) => e.num(&rows),
         None => e.tape().mul(b.batch, b.queries),
@@ -101,8 +102,8 @@ pub(in super::super) fn emit(
     }
 }
 
-/// True if queries, keys and values are column ranges of one matmul result that is panel-packed
-/// from this point on.
+/// Requests panels for queries, keys and values; true if they are column ranges of one matmul
+/// result that will be panel-packed.
 fn reads_panels(e: &mut LoweringCtx<'_>, p: &AttentionProblem<'_>, rows: SymInt) -> bool {
     let [q, k, v, ..] = p.slots;
     let b = &p.block;
@@ -118,8 +119,8 @@ fn reads_panels(e: &mut LoweringCtx<'_>, p: &AttentionProblem<'_>, rows: SymInt)
     [b.q_batch, b.k_batch, b.v_batch] == [entry; 3] && e.accept_panels(q, [rows, width])
 }
 
-/// Strides for panel-packed operands: columns of a panel are contiguous, rows are 32 elements
-/// apart, panels `32 * rows`.
+/// Sets the strides of panel-packed operands: the columns of a panel row are contiguous, rows are
+/// 32 elements apart, and panels are `32 * rows` elements apart.
 fn set_panel_strides(e: &mut LoweringCtx<'_>, params: &mut AttentionMmaParams) {
     let tape = e.tape();
     let panel = SymInt::Const(PANEL.into());

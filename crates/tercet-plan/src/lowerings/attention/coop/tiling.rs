@@ -3,19 +3,19 @@
 use super::super::pairs;
 use crate::caps::{CoopShape, CoopType, DeviceCaps};
 
-/// Operand precision on the tensor cores.
+/// Format in which the kernel multiplies its operands on cooperative matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum MmaPrecision {
     /// F16 operands, unmodified.
     F16,
-    /// F32 operands, split into F16 pairs.
+    /// F32 operands, each number split into a pair of F16 numbers.
     SplitF16,
-    /// BF16 operands as F16, with a power-of-two scale per group of rows.
+    /// BF16 operands converted to F16, with a power-of-two scale per chunk of rows.
     Scaled,
 }
 
 impl MmaPrecision {
-    /// Number of F16 values per element.
+    /// Number of F16 numbers that represent one operand element.
     pub(in super::super) fn pieces(self) -> u32 {
         match self {
             MmaPrecision::F16 | MmaPrecision::Scaled => 1,
@@ -24,12 +24,12 @@ impl MmaPrecision {
     }
 }
 
-/// Maximum ratio of fragment registers to available registers. With a larger ratio, most values
-/// spill to memory, and drivers compile for minutes.
+/// Maximum factor by which the fragments of a tiling may exceed the available registers. Beyond
+/// this factor, most values spill to memory, and drivers compile for minutes.
 pub(in super::super) const TOO_MANY_HELD: u32 = 2;
 
-/// The F16 cooperative-matrix shape that attention uses: rows of whole words, and accumulators that
-/// can be rounded.
+/// The F16 cooperative-matrix shape that attention uses: its rows consist of whole 32-bit words,
+/// and its accumulators can be rounded to F16.
 pub(in super::super) fn shape(caps: &DeviceCaps) -> Option<&CoopShape> {
     let shapes = caps.coop.iter();
     shapes
@@ -38,27 +38,29 @@ pub(in super::super) fn shape(caps: &DeviceCaps) -> Option<&CoopShape> {
         .max_by_key(|s| s.m * s.n * s.k)
 }
 
-/// Tiling of an attention: work of workgroups, subgroups and fragments.
+/// Tiling of an attention: how its rows are divided over workgroups, subgroups and matrix
+/// fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct AttentionTiling {
     /// Threads per subgroup.
     pub(super) subgroup: u32,
     /// Cooperative-matrix shape of the device, `m n k`.
     pub(super) fragment: [u32; 3],
-    /// Rows per workgroup and per subgroup.
+    /// Number of query rows per workgroup and per subgroup.
     pub(super) rows: [u32; 2],
     /// Keys per step.
     pub(super) keys: u32,
-    /// Head size of queries and of values, rounded up to whole fragments.
+    /// Head size of queries and head size of values, both rounded up to whole fragments.
     pub(super) dims: [u32; 2],
-    /// Softmax weights become matmul operands by conversion of the accumulator.
+    /// True if the kernel converts the accumulator with the softmax weights directly into a matmul
+    /// operand; false if it stores them to shared memory.
     pub(super) converts: bool,
     pub(super) factors: MmaPrecision,
 }
 
 impl AttentionTiling {
-    /// The tiling for these head sizes and `rows` rows for each of `heads` KV heads. `None` if the
-    /// device lacks F16 cooperative matrices or shared memory.
+    /// Selects the tiling for these head sizes and `rows` query rows for each of `heads` KV heads.
+    /// `None` if the device lacks F16 cooperative matrices or shared memory.
     pub(in super::super) fn choose(
         caps: &DeviceCaps,
         [head_dim, value_dim]: [usize; 2],
@@ -80,8 +82,7 @@ impl AttentionTiling {
         let room = caps.device.max_fragment_registers(subgroup);
         let all = AttentionTiling::candidates(shape, subgroup, dims, converts, factors, room);
         let fit: Vec<AttentionTiling> = all.into_iter().filter(|t| t.is_supported(caps)).collect();
-        // True if the tiling fills the compute units, counted as one workgroup of four subgroups
-        // per unit.
+        // True if the tiling fills the device, which takes four subgroups per compute unit.
         let enough = |t: &&AttentionTiling| {
             let groups = rows.div_ceil(t.rows[0] as usize) * heads;
             groups * t.subgroups() as usize >= 4 * units
@@ -89,8 +90,8 @@ impl AttentionTiling {
         fit.iter().find(enough).or(fit.last()).copied()
     }
 
-    /// Candidates from large tiles, which reuse keys and values most, to small ones, which give
-    /// more workgroups.
+    /// Candidate tilings, from large tiles, which reuse loaded keys and values most, to small
+    /// tiles, which give more workgroups.
     fn candidates(
         shape: &CoopShape,
         subgroup: u32,
@@ -99,8 +100,8 @@ impl AttentionTiling {
         factors: MmaPrecision,
         room: u32,
     ) -> Vec<AttentionTiling> {
-        // More keys per step synchronize less often. However, more keys per step need more
-        // registers and shared memory, which can prevent a second workgroup per unit.
+        // With more keys per loop step, the kernel needs fewer barriers, but more registers and
+        // shared memory, so that a second workgroup may not fit on a compute unit.
         let keys = (2 * shape.n).next_multiple_of(shape.k);
         let of = |strips, subgroups| AttentionTiling {
             subgroup,
@@ -111,9 +112,9 @@ impl AttentionTiling {
             converts,
             factors,
         };
-        // If two strips per subgroup need too many registers, use twice as many subgroups with one
-        // strip each. Split-F16 reads each fragment for two matmuls, so two strips gain less than
-        // more subgroups.
+        // If two strips of rows per subgroup need too many registers, use twice as many subgroups
+        // with one strip each. Split-F16 reads each fragment for two matmuls, so two strips gain
+        // less than more subgroups.
         let large = match (of(2, 4), factors) {
             (two, MmaPrecision::F16 | MmaPrecision::Scaled) if two.fragment_registers() <= room => {
                 two
@@ -126,27 +127,28 @@ impl AttentionTiling {
             .collect()
     }
 
-    /// Columns of queries and of values, rounded up to whole fragments.
+    /// Head size of queries and head size of values, both rounded up to whole fragments.
     pub(in super::super) fn dims(&self) -> [u32; 2] {
         self.dims
     }
 
-    /// Rows per workgroup and per subgroup.
+    /// Number of query rows per workgroup and per subgroup.
     pub(in super::super) fn rows(&self) -> [u32; 2] {
         self.rows
     }
 
-    /// Whether softmax weights become matmul operands by conversion of the accumulator.
+    /// Whether the kernel converts the accumulator with the softmax weights directly into a matmul
+    /// operand.
     pub(in super::super) fn converts(&self) -> bool {
         self.converts
     }
 
-    /// Operand precision on the tensor cores.
+    /// Format in which the kernel multiplies its operands on cooperative matrices.
     pub(in super::super) fn factors(&self) -> MmaPrecision {
         self.factors
     }
 
-    /// Number of workgroups that the device runs concurrently.
+    /// Number of workgroups of this tiling that the device runs concurrently.
     pub(in super::super) fn resident_workgroups(&self, caps: &DeviceCaps) -> usize {
         let registers = caps.device.registers_of(self.subgroup).saturating_add(1);
         let of_registers = caps.device.unit_invocations(registers) / self.threads();
@@ -154,8 +156,8 @@ impl AttentionTiling {
         caps.units() * together.max(1) as usize
     }
 
-    /// 32-bit registers per thread used by fragments: scores, sums, softmax weights, scale factors
-    /// and queries.
+    /// 32-bit registers per thread that fragments occupy: scores, output sums, softmax weights,
+    /// scale factors and queries.
     fn fragment_registers(&self) -> u32 {
         let queries = self.factors.pieces() * self.dims[0] / 2;
         let columns = self.keys + self.dims[1] + 2 * self.fragment[1] + queries;
@@ -164,7 +166,7 @@ impl AttentionTiling {
 
     fn is_supported(&self, caps: &DeviceCaps) -> bool {
         let chunk = pairs::CHUNK as u32;
-        // Rows that share a scale factor must not be split between tiles.
+        // A tile must not contain only some of the rows that share a scale factor.
         let is_whole = match self.factors {
             MmaPrecision::F16 => true,
             MmaPrecision::SplitF16 | MmaPrecision::Scaled => {
@@ -194,7 +196,8 @@ impl AttentionTiling {
         let pieces = self.factors.pieces();
         let [k_stride, v_stride] = self.dims.map(|d| pieces * d / 8 + 1);
         let sums = fm * (fn_ / 4 + 1);
-        // Memory that depends on the kernel: a strip of softmax weights, sums, queries.
+        // Shared memory that only the F16 kernels use: one strip of softmax weights, output sums,
+        // and queries.
         let (weight_strips, others, queries) = match self.factors {
             MmaPrecision::F16 => (1, subgroups * sums, rows * k_stride),
             MmaPrecision::SplitF16 | MmaPrecision::Scaled => (0, 0, 0),
