@@ -1,6 +1,7 @@
-//! Lowering of `CausalConv`: one thread per channel of a step, or per two channels that share a
-//! word. Further threads compute the carried rows, unless these are updated in place. Steps are
-//! read with their strides, so they may be slices of a projection.
+//! Lowering of `CausalConv`: one thread per channel of a time step, or per two channels that share
+//! a 32-bit word. Unless the carried rows (the last steps, which the next run needs) are updated in
+//! place, further threads compute them. Time steps are read with their strides, so they may be
+//! slices of a projection.
 
 use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Support};
 
@@ -26,7 +27,8 @@ crate::params! {
     }
 }
 
-/// Arguments: rows, filter taps, bias, carried rows, results, new carried rows, fault records.
+/// Arguments: input rows, filter taps, bias, carried rows of the previous run, results, new carried
+/// rows, fault records.
 static CAUSAL_CONV: TypedKernel<CausalConvParams> = TypedKernel::wgsl(
     "causal_conv",
     &[
@@ -55,10 +57,11 @@ pub(crate) static CAUSAL_CONVS: Lowering = Lowering {
     lower,
 };
 
-/// Value of the constant `INITIAL` if the new carried rows overwrite the old ones.
+/// Value of the shader constant `INITIAL` if the new carried rows overwrite the old ones in place.
 const IN_PLACE: u32 = 2;
 
-/// Maximum number of filter taps; beyond it, matmuls are as fast.
+/// Maximum number of filter taps of this kernel; beyond it, a decomposition into matmuls is as
+/// fast.
 const MAX_TAPS: usize = 32;
 
 fn supports(graph: &Graph, node: &Node, _: &DeviceCaps) -> Support {
@@ -68,7 +71,7 @@ fn supports(graph: &Graph, node: &Node, _: &DeviceCaps) -> Support {
     }
 }
 
-/// The view with contiguous channels per step; a copy if they are not contiguous.
+/// Returns the view if the channels of each time step are contiguous, otherwise a dense copy.
 fn by_steps(e: &mut LoweringCtx<'_>, view: &SlotView) -> Result<SlotView, CompileError> {
     let stride = &view.layout.strides()[2];
     match stride.dim().known() == Some(1) && stride.factor() == 1 {
@@ -77,9 +80,9 @@ fn by_steps(e: &mut LoweringCtx<'_>, view: &SlotView) -> Result<SlotView, Compil
     }
 }
 
-/// Threads per channel unit of a batch entry: one per step and one per carried row. With an
-/// in-place update, one thread computes all carried rows and the steps that read them, and one
-/// thread computes each further step.
+/// Number of threads per batch entry and channel word: one per time step and one per carried row.
+/// With an in-place update, one thread computes all carried rows and the steps that read them; each
+/// further step has its own thread.
 fn rows(e: &mut LoweringCtx<'_>, steps: SymInt, before: usize, in_place: bool) -> SymInt {
     let before = before as i64;
     match in_place {
@@ -111,8 +114,8 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     };
     let whole = channels.is_multiple_of(2);
     if !whole && x.dtype != DType::F32 {
-        // A separate step packs the carried rows to 16 bits. The packing step does not check for
-        // faults, so it must not overwrite the state.
+        // A separate dispatch packs the carried rows to 16 bits. This dispatch does not check
+        // whether a data check failed, so it must not overwrite the state in place.
         e.update_apart();
     }
     let y = F32Result::unless(e, 0, whole)?;
@@ -129,8 +132,8 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let (batch, steps) = (&x.layout.shape()[0], &x.layout.shape()[1]);
     let (batch, steps) = (e.num(batch), e.num(steps));
     let units = SymInt::Const((channels / width) as i64);
-    // For an in-place update, kernels read the old carried rows through the binding that they
-    // write.
+    // For an in-place update, the kernel reads the old carried rows through the binding to which it
+    // writes the new ones.
     let first = given.first().map(|state| state.slot);
     let in_place = op.carry && first == Some(last_slot);
     let rows = rows(e, steps, before, in_place);

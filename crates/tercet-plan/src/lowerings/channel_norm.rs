@@ -1,7 +1,9 @@
-//! Lowering of `GroupNorm` and `LayerNorm2d`: norms of `[N, C, ..]` with weights per channel.
+//! Lowering of `GroupNorm` and `LayerNorm2d`: norms of `[N, C, ..]` tensors with one weight per
+//! channel.
 //!
-//! One kernel computes row statistics for any strides. A second kernel writes whole words, which
-//! may hold elements of several rows. A rewrite rule turns batch norm into a map.
+//! A first kernel computes mean and scale of each normalized row, for any strides. A second kernel
+//! normalizes the elements of whole 32-bit words, which may belong to several rows. Batch norm
+//! needs no lowering, because a rewrite rule turns it into a map.
 
 use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
 
@@ -104,7 +106,7 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     apply(e, node, &x, &stats, each, along == 1)
 }
 
-/// The view with another shape; a dense copy if its strides do not allow the reshape.
+/// Reshapes a view; makes a dense copy first if the strides do not allow the reshape.
 fn reshaped(
     e: &mut LoweringCtx<'_>,
     view: &SlotView,
@@ -120,7 +122,7 @@ fn reshaped(
     Ok(SlotView { layout, ..view })
 }
 
-/// Computes the statistics (mean and scale) of each row.
+/// Emits the kernel that computes mean and scale of each row.
 fn stats(
     e: &mut LoweringCtx<'_>,
     x: &SlotView,

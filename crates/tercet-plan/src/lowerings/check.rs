@@ -34,10 +34,10 @@ crate::params! {
 
 const BAD: &str = portable!("check_bad.wgsl");
 
-/// Maximum number of values checked by one dispatch of [`CHECK`].
+/// Maximum number of tensors that one dispatch of [`CHECK`] checks.
 const MAX_CHECKED_VALUES: usize = 4;
 
-/// Finds the first out-of-range element of each of up to four values.
+/// Finds the first out-of-range element of each of up to four index tensors.
 pub(crate) static CHECK: TypedKernel<CheckParams> = TypedKernel::wgsl(
     "check",
     &[BAD, portable!("check.wgsl")],
@@ -51,7 +51,7 @@ pub(crate) static CHECK: TypedKernel<CheckParams> = TypedKernel::wgsl(
     &["KEEP"],
 );
 
-/// Finds the first out-of-range element of each part of a value.
+/// Finds the first out-of-range element of each part of a long index tensor.
 pub(crate) static PARTS: TypedKernel<CheckPartsParams> = TypedKernel::wgsl(
     "check_parts",
     &[
@@ -63,7 +63,7 @@ pub(crate) static PARTS: TypedKernel<CheckPartsParams> = TypedKernel::wgsl(
     &["KIND"],
 );
 
-/// Finds the first out-of-range element among the parts.
+/// Finds the first out-of-range element of a tensor from the results of [`PARTS`].
 pub(crate) static FIRST: TypedKernel<CheckFirstParams> = TypedKernel::wgsl(
     "check_first",
     &[portable!("check_first.wgsl")],
@@ -71,11 +71,12 @@ pub(crate) static FIRST: TypedKernel<CheckFirstParams> = TypedKernel::wgsl(
     &["KEEP"],
 );
 
-/// Elements per part; equals `PART` of the shader.
+/// Number of elements that one workgroup of [`PARTS`] checks; equals `PART` of the shader.
 const PART: u32 = 4096;
 
-/// Records the first out-of-range element of a dense I32 value. A short value with a single length
-/// is checked by one workgroup; other values are checked in parts.
+/// Emits a check that writes the first out-of-range element of a dense I32 tensor to its fault
+/// record. One workgroup checks a short tensor with a single upper limit; other tensors are checked
+/// in parts.
 ///
 /// # Errors
 /// The errors of [`LoweringCtx::temp`].
@@ -99,10 +100,11 @@ pub(crate) fn emit(
             unreachable!("invariant: dependent launches write this record themselves")
         }
     };
-    // With control flow, a check may run several times or not at all. The record of such a check
-    // keeps the first fault that any of its dispatches finds.
+    // In a program with control flow, a check may execute several times or not at all. Its fault
+    // record then keeps the first fault that any of its executions finds.
     let keep = u32::from(e.facts.has_flow);
-    // The check runs one workgroup even without elements, because the fault record must be written.
+    // One workgroup runs even if the tensor is empty, because the check must always write its fault
+    // record.
     let grid = [SymInt::ONE; 3];
     if lens.len() == 1 && most <= PART as usize {
         let params = CheckParams {
@@ -130,8 +132,8 @@ pub(crate) fn emit(
     Ok(())
 }
 
-/// Merges adjacent [`CHECK`] steps into one dispatch, because one dispatch for several values takes
-/// as long as one for a single value.
+/// Merges adjacent [`CHECK`] steps into one dispatch, because checking several short tensors takes
+/// as long as checking one.
 pub(crate) fn join(e: &mut LoweringCtx<'_>) {
     let steps = std::mem::take(&mut e.draft.steps);
     let kernels: Vec<KernelId> = [0, 1]
@@ -165,7 +167,7 @@ fn have_adjacent_records(e: &LoweringCtx<'_>, a: &ProgramStep, b: &ProgramStep) 
     }
 }
 
-/// Offset of the fault record of a single-value check.
+/// Byte offset of the fault record that a [`CHECK`] dispatch for a single tensor writes.
 fn record_at(e: &LoweringCtx<'_>, check: &KernelDispatch) -> u64 {
     match e.home(check.args[MAX_CHECKED_VALUES]) {
         SlotPlacement::At(_, offset) => offset,
@@ -173,7 +175,7 @@ fn record_at(e: &LoweringCtx<'_>, check: &KernelDispatch) -> u64 {
     }
 }
 
-/// One [`CHECK`] dispatch that replaces several single-value checks.
+/// Returns one [`CHECK`] dispatch that replaces several dispatches for single tensors.
 fn one_of(e: &mut LoweringCtx<'_>, checks: &[ProgramStep]) -> ProgramStep {
     let mut step = checks[0].clone();
     let StepOp::Dispatch(joined) = &mut step.work else {

@@ -31,8 +31,8 @@ crate::params! {
     }
 }
 
-/// Operands per dispatch. Seven operands and the result are eight storage buffers, the limit of
-/// browsers.
+/// Operands per dispatch. With seven operands and the result, a dispatch binds eight storage
+/// buffers, the limit of browsers.
 const OPERANDS: usize = 7;
 
 const ARGS: &[ArgAccess] = &[
@@ -81,8 +81,8 @@ pub(crate) static CONCATS: Lowering = Lowering {
     lower,
 };
 
-/// Sizes of the result. For each operand: its size along the axis, strides and offset, in units of
-/// `bytes`.
+/// Sizes of the result. For each operand: its size along the concatenation axis, its strides and
+/// its offset. All sizes, strides and offsets count units of `bytes` bytes.
 struct ConcatProblem {
     bytes: u32,
     axis: usize,
@@ -146,10 +146,11 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
             numel,
             axis: SymInt::Const(joined.axis as i64),
             operands: SymInt::Const(parts.len() as i64),
-            // Words at the borders also hold elements of the previous dispatch's operands.
+            // Keep the other elements of words at the borders, because the previous dispatch wrote
+            // them.
             keep: (i > 0).into(),
         };
-        // The first operand is bound in place of absent ones.
+        // If there are fewer than seven operands, the first operand fills the unused bindings.
         let slot = |k: usize| parts.get(k).unwrap_or(&parts[0]).slot;
         let mut args: Vec<SlotId> = (0..OPERANDS).map(slot).collect();
         args.push(y.slot);
@@ -158,9 +159,10 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// Merges axes for the copy. If all operands are dense from the concatenation axis on, this axis
-/// and all later ones are merged; if they are fully dense, also all earlier ones. The unit of the
-/// copy is a vector or a word if the merged sizes are multiples of it.
+/// Merges axes to simplify the copy. If all operands are dense from the concatenation axis on, this
+/// axis and all later axes become one axis; if the operands are fully dense, all earlier axes are
+/// merged, too. The copy moves 16-byte vectors or 32-bit words if the merged sizes are multiples of
+/// them, otherwise elements.
 fn build_problem(
     e: &mut LoweringCtx<'_>,
     views: &[SlotView],

@@ -1,9 +1,10 @@
 //! Lowering of `If`, `While` and `Scan`: nested graphs become stages of the same program.
 //!
-//! Values carried by a loop have separate slots, into which the results of each iteration are
-//! copied. The results of both branches of an `If` are copied to common slots. A scan is a loop
-//! with a known count that also carries the step index. The body of a scan reads the slices of the
-//! sequences by `DynamicSlice`, and writes its slices of the results in place.
+//! Each value that a loop carries between iterations has a slot, into which its new value is copied
+//! after each iteration. Both branches of an `If` copy their results into the same slots. A scan is
+//! a loop with a known count that also carries the step index. The body of a scan reads the current
+//! slices of the input sequences by `DynamicSlice`, and writes the current slices of the result
+//! sequences in place.
 
 use std::collections::HashMap;
 
@@ -72,7 +73,7 @@ fn branch(
     Ok(())
 }
 
-/// Slots for the carried values, initialized with their first values.
+/// Allocates slots for the loop-carried values and copies the initial values into them.
 fn carried_slots(
     e: &mut LoweringCtx<'_>,
     first: &[SlotView],
@@ -80,7 +81,7 @@ fn carried_slots(
     first.iter().map(|view| e.copied(view)).collect()
 }
 
-/// Values of a loop body that are written directly into the slots of carried values.
+/// Finds the values of a loop body that are written directly into the slots of carried values.
 fn in_place(graph: &Graph, carried: &[SlotView]) -> InPlaceUpdates {
     let inputs = graph.nodes().filter(|(_, n)| n.op.kind() == OpKind::Input);
     let slots: HashMap<NodeId, SlotId> = inputs
@@ -95,8 +96,9 @@ fn in_place(graph: &Graph, carried: &[SlotView]) -> InPlaceUpdates {
     updates.collect()
 }
 
-/// Copies the results of an iteration to the carried slots. A result that is in a carried slot
-/// itself is first copied to a temporary slot, because values may be permuted.
+/// Copies the results of an iteration into the slots of the carried values. A result that is in the
+/// slot of another carried value is first copied to a temporary slot, because an iteration may
+/// permute the values.
 fn carry(
     e: &mut LoweringCtx<'_>,
     results: &[SlotView],
@@ -153,7 +155,8 @@ fn repeat(e: &mut LoweringCtx<'_>, op: &While, given: &[SlotView]) -> Result<(),
     Ok(())
 }
 
-/// Handles sequences of length 0: carried values stay unchanged and result sequences are empty.
+/// Lowers a scan over sequences of length 0: the final carried values are the initial ones, and
+/// result sequences are empty.
 fn no_steps(
     e: &mut LoweringCtx<'_>,
     first: &[SlotView],

@@ -1,4 +1,4 @@
-//! Rewrites the body of a scan to a loop body that also carries the position of the current step.
+//! Rewrites the body of a scan to a loop body that also carries counters of the current step.
 
 use std::collections::HashMap;
 
@@ -8,22 +8,23 @@ use tercet_ir::{
     CompileError, DType, Dim, Graph, MAX_RANK, NodeId, OpError, Shape, Tensor, Type, Value,
 };
 
-/// The body of a scan, rewritten as a loop body.
+/// A loop body that performs one step of a scan.
 pub(crate) struct LoopBody {
-    /// The loop body. The arguments of the loop body are the counters, carried values, result
-    /// sequences, input sequences and captures. The loop body returns the counters and carried
-    /// values of the next step, then the result sequences.
+    /// The loop body. The loop body; its arguments are the step counters, carried values, result
+    /// sequences, input sequences and captured values of outer graphs. The loop body returns the
+    /// step counters and carried values for the next step, then the result sequences.
     pub(crate) graph: Graph,
-    /// The new id of each node of the scan's body.
+    /// By node of the scan's original body: the id of the node in `graph`.
     pub(crate) numbers: Vec<NodeId>,
-    /// Initial counters: the start of the first step's slice on each axis. Negative numbers count
-    /// from the end.
+    /// Initial values of the step counters: the start indices of the first step's slices. Negative
+    /// start indices count from the end of an axis.
     pub(crate) counters: Vec<Tensor>,
-    /// The nodes that write the result sequences.
+    /// Nodes of `graph` that write the current slices of the result sequences.
     pub(crate) updates: Vec<NodeId>,
 }
 
-/// Start indices of a slice: `first` on the first of `MAX_RANK` axes, 0 on the others.
+/// Start indices of a slice of a sequence: `first` along the first of `MAX_RANK` axes, 0 along all
+/// others.
 fn starts(first: i32) -> Tensor {
     let mut starts = [0; MAX_RANK];
     starts[0] = first;
@@ -31,8 +32,8 @@ fn starts(first: i32) -> Tensor {
         .unwrap_or_else(|e| unreachable!("invariant: one start per axis: {e}"))
 }
 
-/// Rewrites the body of a scan with these operands and result sequences. `at` is the node to name
-/// in errors.
+/// Rewrites the body of a scan to a loop body; `operands` and `made` are the types of the scan's
+/// operands and of its result sequences. Errors name the node `at`.
 ///
 /// # Errors
 /// [`CompileError::Rewrite`] if a slice exceeds the I32 range.
@@ -98,17 +99,17 @@ fn build(scan: &Scan, operands: &[Type], made: &[Type]) -> Result<LoopBody, OpEr
     })
 }
 
-/// Shape of one step's slice of a sequence, including the first axis.
+/// Shape of the slice of a sequence for one step; its first axis has size 1.
 fn window(sequence: &Type) -> Shape {
     let rest = sequence.shape.iter().skip(1).cloned();
     [Dim::Known(1)].into_iter().chain(rest).collect()
 }
 
-/// Start indices of the current step's slices.
+/// A step counter of the loop: the start indices of the current step's slices in one direction.
 struct LoopCounter {
     back: bool,
     value: Value,
-    /// Cached prefixes of the start indices, by their number of axes.
+    /// Cached start indices for sequences of smaller rank, by their number of axes.
     starts: HashMap<usize, Value>,
 }
 
@@ -118,8 +119,8 @@ impl LoopCounter {
     }
 }
 
-/// One step counter for each direction, forward or backward, in which the scan reads or writes
-/// sequences.
+/// The step counters of a loop: one for each direction, forward or backward, in which the scan
+/// reads or writes sequences.
 struct LoopCounters {
     list: Vec<LoopCounter>,
 }
@@ -143,7 +144,7 @@ impl LoopCounters {
         Ok(LoopCounters { list })
     }
 
-    /// Start indices for `rank` axes.
+    /// Start indices of the current step's slice of a sequence with `rank` axes.
     fn starts(&mut self, g: &mut Graph, back: bool, rank: usize) -> Result<Value, OpError> {
         let counter = self.list.iter_mut().find(|c| c.back == back);
         let counter =
@@ -161,7 +162,7 @@ impl LoopCounters {
         Ok(starts)
     }
 
-    /// Adds the counters of the next step as results.
+    /// Adds the step counters for the next step to the results of the loop body.
     fn step(&self, g: &mut Graph) -> Result<(), OpError> {
         for counter in &self.list {
             let by = starts(if counter.back { -1 } else { 1 });
@@ -178,7 +179,8 @@ fn reshape(g: &mut Graph, x: Value, shape: &[Dim]) -> Result<Value, OpError> {
     g.add(Reshape { shape }, &[x])
 }
 
-/// Inlines a scan body with these arguments. Returns its results and the new id of each node.
+/// Copies the nodes of a scan body into `g` with these arguments. Returns the results of the body
+/// and, for each of its nodes, the id in `g`.
 fn inline(
     g: &mut Graph,
     body: &Graph,

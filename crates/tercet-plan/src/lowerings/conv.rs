@@ -1,16 +1,17 @@
 //! Lowering of convolutions and `Im2Col`.
 //!
-//! The channels, the dtype and the device select the algorithm:
+//! The number of channels, the dtype and the device determine the algorithm:
 //!
 //! - one input channel per output channel (depthwise): a direct kernel;
 //! - a single window of one element (as in squeeze-and-excitation): a skinny matmul;
 //! - 16-bit floats with cooperative matrices: an implicit GEMM that gathers windows during staging.
-//!   For windows with many taps: im2col, then a matmul into F32 sums, then bias and activation;
+//!   Such convolutions with many taps per window use im2col, then a matmul into F32 sums, then a
+//!   kernel for bias and activation;
 //! - F32 with windows of one element and no epilogue: a matmul;
 //! - all others: an implicit GEMM on tiles.
 //!
-//! If an implicit GEMM has too few tiles for the device, it uses split-K. A second kernel adds the
-//! partial sums, bias and activation.
+//! If an implicit GEMM has too few tiles to fill the device, it uses split-K. A second kernel adds
+//! the partial sums and applies bias and activation.
 //!
 //! Integer convolutions are decomposed. If the rows of 16-bit results do not start at whole words,
 //! results are computed in F32 and rounded by a separate kernel.
@@ -65,7 +66,7 @@ pub(crate) static CONVS: Lowering = Lowering {
     lower,
 };
 
-/// Windows of a row computed by one thread of the depthwise kernel.
+/// Number of adjacent windows of a row that one thread of the depthwise kernel computes.
 const STRIP: usize = 4;
 /// Maximum number of row elements that one thread of the depthwise kernel holds in registers.
 const MAX_REGISTER_ELEMENTS: usize = 24;
@@ -109,22 +110,22 @@ fn columns_into(e: &mut LoweringCtx<'_>, op: &Im2Col, shape: Vec<Dim>, x: &SlotV
     e.dispatch(&IM2COL, &consts, &[x.slot, y.slot], &params, grid);
 }
 
-/// A convolution problem with its operands.
+/// The operands and sizes of the convolution node that is being lowered.
 struct ConvProblem<'a> {
     op: &'a Conv,
     windows: GpuConvWindows,
     x: SlotView,
-    /// The weights as a dense view.
+    /// Dense view of the weights.
     w: SlotView,
     bias: Option<SlotView>,
-    /// Output channels per group, and input channels per group.
+    /// Number of output channels per group, and number of input channels per group.
     m: Dim,
     out_channels_dim: Dim,
-    /// Reduction length: input channels per group times taps.
+    /// Length of the reduction: input channels per group times taps per window.
     k: Dim,
     y: SlotView,
-    /// True for transposed convolution: the window of a result is the set of inputs that contribute
-    /// to it. Cooperative matrices only.
+    /// True for a transposed convolution, whose window of a result contains the inputs that
+    /// contribute to it. Only the kernels on cooperative matrices support such windows.
     is_spread: bool,
 }
 
@@ -179,7 +180,7 @@ fn variants<'a>() -> [KernelVariant<ConvProblem<'a>>; 5] {
         KernelVariant {
             name: "depthwise",
             supports: |_, c| needs(c.out_channels_dim.is_one(), "one output channel per group"),
-            // Each result reads all taps of its window.
+            // Cost in memory traffic: each result reads all taps of its window.
             cost: |e, c| {
                 let mut products = e.bound(&c.k)? as f64;
                 for dim in c.y.layout.shape() {
@@ -219,7 +220,8 @@ fn variants<'a>() -> [KernelVariant<ConvProblem<'a>>; 5] {
                 let what = "cooperative matrices for im2col columns, or F32 single-element windows without epilogue";
                 needs(as_they_lie || c.by_matrices(e)?, what)
             },
-            // The factor estimates the gain of a matmul that gathers no windows.
+            // The factor 0.9 estimates how much faster a matmul is than an implicit GEMM, because
+            // it gathers no windows.
             cost: |e, c| Ok(tiles::seconds(e, c)? * 0.9),
             emit: |e, c| c.product(e, c.has_no_epilogue()),
         },
@@ -233,12 +235,12 @@ fn variants<'a>() -> [KernelVariant<ConvProblem<'a>>; 5] {
 }
 
 impl ConvProblem<'_> {
-    /// True if there is no bias and no activation.
+    /// True if the convolution has no bias and no activation.
     fn has_no_epilogue(&self) -> bool {
         self.bias.is_none() && self.op.activation.is_none()
     }
 
-    /// Emits the implicit GEMM on tiles.
+    /// Emits the tiled WGSL implicit GEMM (without cooperative matrices).
     fn gathered(&self, e: &mut LoweringCtx<'_>) -> Result<(), CompileError> {
         let tiles = tiles::best(e, self)?;
         if tiles.parts > 1 {
@@ -253,7 +255,7 @@ impl ConvProblem<'_> {
         })
     }
 
-    /// A slot for split-K partial sums: `[part, channel, column]`.
+    /// Allocates a slot for split-K partial sums: `[part, channel, column]`.
     fn parts(&self, e: &mut LoweringCtx<'_>, parts: u32) -> Result<SlotView, CompileError> {
         let entries = &self.x.layout.shape()[0];
         let channels = &self.y.layout.shape()[1];
@@ -265,7 +267,7 @@ impl ConvProblem<'_> {
         e.temp(DType::F32, &shape)
     }
 
-    /// Maximum number of split-K parts whose partial sums fit into a slot.
+    /// Maximum split-K factor for which the partial sums fit into a slot.
     fn max_parts(&self, e: &LoweringCtx<'_>) -> Result<u32, CompileError> {
         let mut bytes = e.bound(&self.m)?.saturating_mul(4 * self.op.groups);
         for dim in [&self.x.layout.shape()[0], &self.windows.count] {
@@ -275,8 +277,8 @@ impl ConvProblem<'_> {
         Ok(most.min(u64::from(u32::MAX)) as u32)
     }
 
-    /// True if im2col plus a matmul on cooperative matrices is applicable: supported dtype, large
-    /// enough sizes, and columns within the binding limit.
+    /// True if im2col plus a matmul on cooperative matrices is applicable: the dtype is supported,
+    /// the matrices are large enough, and the im2col columns are within the binding limit.
     fn by_matrices(&self, e: &LoweringCtx<'_>) -> Result<bool, CompileError> {
         let ty = match self.x.dtype {
             DType::F16 => CoopType::F16,
@@ -293,8 +295,9 @@ impl ConvProblem<'_> {
         Ok(has && fits && m >= 16 && k >= 16)
     }
 
-    /// Emits sums with bias and activation directly into the result, or into F32 sums with a
-    /// separate finishing kernel.
+    /// Calls `emit` to write sums with bias and activation directly into the result. If the result
+    /// must be rounded separately, `emit` writes F32 sums, and a second kernel applies bias and
+    /// activation and rounds.
     fn rounded(
         &self,
         e: &mut LoweringCtx<'_>,
@@ -315,8 +318,8 @@ impl ConvProblem<'_> {
     fn epilogue(&self, e: &mut LoweringCtx<'_>) -> Result<ConvEpilogueArgs, CompileError> {
         let (bias, offset, stride) = match &self.bias {
             Some(view) => (view.slot, e.offset(view), e.strides(view)[0]),
-            // A dummy for the absent bias, never read. The dummy is a new slot, because the kernel
-            // binds other slots under other types.
+            // A dummy slot for the absent bias, which the kernel never reads. A new slot is needed,
+            // because the kernel binds existing slots under other types.
             None => {
                 let slot = e.temp(DType::U32, &[Dim::Known(1)])?.slot;
                 (slot, SymInt::ZERO, SymInt::ZERO)
@@ -357,7 +360,7 @@ impl ConvProblem<'_> {
         e.dispatch(kernel, &consts, &args, &params, grid);
     }
 
-    /// Emits im2col, a matmul, and the finishing kernel if needed.
+    /// Emits im2col, a matmul, and if needed the kernel that applies bias and activation.
     fn product(&self, e: &mut LoweringCtx<'_>, plain: bool) -> Result<(), CompileError> {
         let shape = self.x.layout.shape().to_vec();
         let groups = Dim::Known(self.op.groups);
@@ -395,7 +398,8 @@ impl ConvProblem<'_> {
         self.finish(e, &sums, PartialSumLayout::Unsplit)
     }
 
-    /// Adds partial sums, applies bias and activation, and rounds to the result dtype.
+    /// Emits the kernel that adds split-K partial sums, applies bias and activation, and rounds to
+    /// the result dtype.
     fn finish(
         &self,
         e: &mut LoweringCtx<'_>,
@@ -457,28 +461,29 @@ impl ConvProblem<'_> {
     }
 }
 
-/// Epilogue of a convolution: bias and activation.
+/// Bias and activation of a convolution, as kernel arguments.
 #[derive(Clone, Copy)]
 struct ConvEpilogueArgs {
     bias: SlotId,
-    /// Values of the constants `BIAS` and `ACTIVATION`.
+    /// Values of the shader constants `BIAS` and `ACTIVATION`.
     consts: [u32; 2],
     offset: SymInt,
     stride: SymInt,
 }
 
-/// Layout of F32 sums that a separate kernel finishes.
+/// Layout of F32 sums to which a separate kernel applies bias and activation.
 #[derive(Clone, Copy)]
 enum PartialSumLayout {
-    /// Same layout as the result.
+    /// The sums have the layout of the convolution's result.
     Unsplit,
-    /// The sums consist of this number of split-K parts, each `[channel, column]`, which the
+    /// There are this number of `[channel, column]` matrices of split-K partial sums, which the
     /// separate kernel adds.
     SplitK(u32),
 }
 
 impl ConvEpilogueArgs {
-    /// No bias and no activation. `bias` is a dummy slot that is never read.
+    /// Arguments for a kernel that applies no bias and no activation; `bias` is a dummy slot that
+    /// the kernel never reads.
     fn none(bias: SlotId) -> ConvEpilogueArgs {
         ConvEpilogueArgs {
             bias,
@@ -488,7 +493,7 @@ impl ConvEpilogueArgs {
         }
     }
 
-    /// True if the activation function needs library fragments, as GELU does.
+    /// True if the code of the activation function needs further WGSL fragments, as for GELU.
     fn activation(&self) -> bool {
         let short = [UnaryFn::Relu, UnaryFn::Relu6].map(|f| activation_code(Some(f)));
         self.consts[1] > 0 && !short.contains(&Some(self.consts[1]))

@@ -1,7 +1,8 @@
-//! Bitwise copies of any dtype: strided views to dense slots, and commits to states.
+//! Bitwise copies of any dtype: of strided views to dense slots, and of new state values to states.
 //!
-//! There are three kernels for views. Whole vectors are copied if the innermost axis consists of
-//! them, tiles if another axis has unit stride, and single elements otherwise.
+//! There are three kernels for views. One copies 16-byte vectors, if the innermost axis consists of
+//! whole vectors. One transposes tiles, if another axis has unit stride. One copies single
+//! elements, in all other cases.
 
 use tercet_ir::CompileError;
 
@@ -50,7 +51,7 @@ pub(crate) static COPY: TypedKernel<CopyParams> = TypedKernel::wgsl(
     &["ELEM_BYTES", "RANK"],
 );
 
-/// Like [`COPY`], in vectors of 16 bytes.
+/// Copies a strided view to a dense slot, in vectors of 16 bytes.
 pub(crate) static VECTORS: TypedKernel<CopyParams> = TypedKernel::wgsl(
     "copy_vectors",
     &[PRELUDE, portable!("copy_vectors.wgsl")],
@@ -58,7 +59,8 @@ pub(crate) static VECTORS: TypedKernel<CopyParams> = TypedKernel::wgsl(
     &["RANK"],
 );
 
-/// Like [`COPY`], in tiles of two axes.
+/// Copies a strided view to a dense slot, in tiles of two axes that are transposed in shared
+/// memory.
 pub(crate) static TRANSPOSE: TypedKernel<TransposeParams> = TypedKernel::wgsl(
     "transpose",
     &[PRELUDE, portable!("transpose.wgsl")],
@@ -66,11 +68,12 @@ pub(crate) static TRANSPOSE: TypedKernel<TransposeParams> = TypedKernel::wgsl(
     &["ELEM_BYTES"],
 );
 
-/// Side of the tiles of [`TRANSPOSE`], and the minimum axis size for which tiles are profitable.
+/// Rows and columns of a square tile of [`TRANSPOSE`], and the minimum size of both axes for which
+/// the tiled kernel is used.
 const TILE: u32 = 32;
 const WORTH_TILES: usize = 8;
 
-/// Copies a dense slot to a state, unless a data check failed.
+/// Copies a dense new state value to its state, unless a data check failed in this run.
 pub(crate) static COMMIT: TypedKernel<CommitParams> = TypedKernel::wgsl(
     "commit",
     &[portable!("commit.wgsl")],
@@ -120,7 +123,7 @@ pub(crate) fn emit(
     Ok(())
 }
 
-/// A view as sizes and strides in elements, with mergeable axes merged.
+/// Sizes and strides of a view, in elements; adjacent axes are merged where the strides allow it.
 struct StridedView {
     sizes: Vec<SymInt>,
     strides: Vec<SymInt>,
@@ -130,7 +133,7 @@ struct StridedView {
 }
 
 impl StridedView {
-    /// Emits a copy in vectors if the view consists of whole vectors; returns whether it did.
+    /// Emits the vector copy and returns true, if the view consists of whole vectors.
     fn in_vectors(&self, e: &mut LoweringCtx<'_>, args: &[SlotId; 2]) -> bool {
         let each = 16 / self.bytes;
         let (Some((&size, outer)), Some((&SymInt::ONE, strides))) =
@@ -160,8 +163,8 @@ impl StridedView {
         true
     }
 
-    /// Emits a tiled transpose if an axis other than the last has unit stride and both are long;
-    /// returns whether it did.
+    /// Emits the tiled transpose and returns true, if an axis other than the last has unit stride,
+    /// and this axis and the last one are long.
     fn in_tiles(&self, e: &mut LoweringCtx<'_>, bounds: &[usize], args: &[SlotId; 2]) -> bool {
         let Some(last) = self.sizes.len().checked_sub(1) else {
             return false;
@@ -204,7 +207,8 @@ impl StridedView {
     }
 }
 
-/// Writes a dense value into a state at the end of a run, unless a data check failed.
+/// Emits a copy of a dense value into a state at the end of a run, which is skipped if a data check
+/// failed.
 pub(crate) fn commit(e: &mut LoweringCtx<'_>, from: &SlotView, state: &SlotView) {
     let words = e.words(from.dtype, from.layout.shape());
     let params = CommitParams {

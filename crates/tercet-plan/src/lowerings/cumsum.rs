@@ -1,9 +1,9 @@
-//! Lowering of running sums, products and maxima along any axis. A few long rows are split into
-//! parts.
+//! Lowering of running sums, products and maxima along any axis. If there are few long rows, they
+//! are split into parts.
 //!
-//! Split rows take three passes: reduce each part, scan the part results, then scan each part with
-//! its carry-in. Results of 8 and 16 bits are computed in 32 bits and packed, because several rows
-//! may share a word.
+//! Rows that are split into parts take three passes: reduce each part, scan the results of the
+//! parts, then scan each part with its carry-in. Results of 8 and 16 bits are computed in 32 bits
+//! and packed by a separate kernel, because several rows may share a 32-bit word.
 
 use tercet_ir::ops::{CumSum, ReduceFn, ScanFn};
 use tercet_ir::{CompileError, Dim, Node, Op, OpKind};
@@ -38,7 +38,7 @@ crate::params! {
     }
 }
 
-/// Scans rows, or parts of rows.
+/// Computes running sums, products or maxima of rows or of parts of rows.
 static CUMSUM: TypedKernel<CumSumParams> = TypedKernel::wgsl(
     "cumsum",
     &[
@@ -55,7 +55,8 @@ static CUMSUM: TypedKernel<CumSumParams> = TypedKernel::wgsl(
     &["IN", "OP", "THREADS", "ACROSS", "CARRY"],
 );
 
-/// Scans rows that consist of whole vectors of 32-bit elements.
+/// Computes running sums, products or maxima of rows that consist of whole 16-byte vectors of
+/// 32-bit elements.
 static VECTORS: TypedKernel<CumSumParams> = TypedKernel::wgsl(
     "cumsum_vectors",
     &[
@@ -72,7 +73,7 @@ static VECTORS: TypedKernel<CumSumParams> = TypedKernel::wgsl(
     &["IN", "OP", "THREADS", "ACROSS"],
 );
 
-/// Packs 32-bit numbers to a narrower dtype.
+/// Converts 32-bit numbers to an 8- or 16-bit dtype and packs them into words.
 pub(super) static PACK: TypedKernel<CumSumPackParams> = TypedKernel::wgsl(
     "pack",
     &[portable!("prelude.wgsl"), portable!("pack.wgsl")],
@@ -80,7 +81,7 @@ pub(super) static PACK: TypedKernel<CumSumPackParams> = TypedKernel::wgsl(
     &["OUT"],
 );
 
-/// Lowering of scans (`CumSum` and its siblings).
+/// Lowering of `CumSum`: running sums, products and maxima.
 pub(crate) static SCANS: Lowering = Lowering {
     name: "cumsum",
     ops: &[OpKind::CumSum],
@@ -104,7 +105,7 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// Rounds or truncates dense 32-bit numbers to the dtype of `y`.
+/// Emits the kernel that rounds or truncates dense 32-bit numbers to the dtype of `y`.
 pub(super) fn pack(e: &mut LoweringCtx<'_>, long: &SlotView, y: &SlotView) {
     let params = CumSumPackParams {
         numel: e.numel(y.layout.shape()),
@@ -114,7 +115,7 @@ pub(super) fn pack(e: &mut LoweringCtx<'_>, long: &SlotView, y: &SlotView) {
     e.dispatch(&PACK, &[code(y.dtype)], &[long.slot, y.slot], &params, grid);
 }
 
-/// Emits a scan into a dense slot of 32-bit elements.
+/// Emits the kernels of a scan whose results are dense 32-bit elements.
 fn scan(
     e: &mut LoweringCtx<'_>,
     op: &CumSum,
@@ -131,7 +132,8 @@ fn scan(
     };
     let mut rows = RowLayout::new(e, x, &[op.axis])?;
     if op.reverse {
-        // A reverse scan starts at the end of operand and result, and has negative strides.
+        // A reverse scan starts at the last element of operand and result, and uses negative
+        // strides.
         let tape = e.tape();
         let (axis, last) = (rows.kept as usize, tape.sub(rows.len, SymInt::ONE));
         let to_last = tape.mul(last, rows.strides[axis]);
@@ -160,7 +162,7 @@ fn scan(
     dispatch(e, op.f, x, &rows, y, target, Some((&carry, parts)))
 }
 
-/// Layout of the scan results, and whether the scan is exclusive.
+/// Where the kernel writes the results of a scan, and whether the scan is exclusive.
 #[derive(Clone, Copy, Debug)]
 struct ScanOutput {
     inner: SymInt,
@@ -183,7 +185,7 @@ fn dispatch(
         Some((view, parts)) => (1, view.slot, SymInt::Const(parts as i64)),
         None => (0, e.placeholder_slot()?, SymInt::ONE),
     };
-    // The reduction splits rows at word boundaries.
+    // The kernel that reduces the parts requires that parts start at word boundaries.
     let per = rows.per_unit(e, x.dtype);
     let words = e.tape().ceil_div(rows.len, per);
     let chunk = e.tape().ceil_div(words, parts);

@@ -28,7 +28,7 @@ fn operator(node: &Node) -> &dyn CustomOp {
     }
 }
 
-/// Kernels of a node, validated.
+/// The validated WGSL kernels of a `Custom` node.
 ///
 /// # Errors
 /// The reason why the node has no kernels that run with these capabilities.
@@ -70,7 +70,8 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     for v in &node.inputs {
         let view = e.view(*v);
         let dense = e.dense(&view)?;
-        // A slot bound twice would need the same type in both bindings, hence the copy.
+        // An operand that shares a slot with another operand is copied, because devices may require
+        // the same type in all bindings of a slot.
         let is_bound = operands.iter().any(|known| known.slot == dense.slot);
         operands.push(match is_bound {
             true => {
@@ -108,7 +109,7 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// Words of the parameter block.
+/// The words of a custom kernel's parameter block.
 fn words(e: &mut LoweringCtx<'_>, kernel: &WgslKernel) -> Result<Vec<ParamWord>, CompileError> {
     let mut words = Vec::with_capacity(kernel.params.len());
     for param in &kernel.params {
@@ -163,12 +164,12 @@ fn grid(e: &mut LoweringCtx<'_>, kernel: &WgslKernel) -> Result<[SymInt; 3], Com
     Ok(grid)
 }
 
-/// Maximum number of workgroups along an axis for `count` threads.
+/// Number of workgroups along an axis for the upper bound of `count` threads.
 fn groups(e: &LoweringCtx<'_>, count: &Dim, size: u32) -> Result<u64, CompileError> {
     Ok((e.bound(count)? as u64).div_ceil(u64::from(size)))
 }
 
-/// A compile error that rejects the current node.
+/// The compile error that no lowering supports the current node, with this reason.
 fn unsupported(e: &LoweringCtx<'_>, reason: String) -> CompileError {
     let site = e.site();
     CompileError::Unsupported {

@@ -1,10 +1,10 @@
 //! 16-bit convolutions on cooperative matrices as implicit GEMM, which gathers windows during
 //! staging, with bias and activation.
 //!
-//! The shader is `shaders/vulkan/include/gemm_coop.glsl` with `windows.glsl`. Rows are the output
-//! channels of a group, columns the windows of all batch entries; groups are GEMM batches. If there
-//! are fewer tiles than the device runs concurrently, split-K is used, and `conv_finish.wgsl` adds
-//! the partial sums.
+//! The shader is `shaders/vulkan/include/gemm_coop.glsl` with `windows.glsl`. The rows of the GEMM
+//! are the output channels of a group, its columns the windows of all batch entries. The groups
+//! form the batch of the GEMM. If there are fewer tiles than the device runs concurrently, the GEMM
+//! uses split-K, and `conv_finish.wgsl` adds the partial sums.
 
 use tercet_ir::{CompileError, DType, Dim};
 
@@ -71,24 +71,26 @@ pub(super) static BF16: TypedKernel<ConvCoopParams> = TypedKernel::spirv(
     CONSTS,
 );
 
-/// Maximum number of taps per window; the kernel stores one bit for each.
+/// Maximum number of taps per window, because the kernel has one bit per tap in a 64-bit mask.
 const MAX_TAPS: usize = 64;
 
-/// Minimum output channels per group and minimum reduction length, so that fragments are filled.
+/// Minimum number of output channels per group and minimum reduction length, so that matrix
+/// fragments are not mostly padding.
 const MIN_FRAGMENT_DIM: usize = 16;
 
-/// A convolution on cooperative matrices, with its tiling.
+/// A way to compute a convolution on cooperative matrices, with its tiling.
 pub(super) struct CoopConv {
     ty: CoopType,
     tiling: CoopGemmTiling,
-    /// True for an implicit GEMM with the windows of all batch entries as columns. False if the
-    /// input rows are B in their original layout, with one GEMM per batch entry.
+    /// True for an implicit GEMM with the windows of all batch entries as columns. False for one
+    /// GEMM per batch entry that reads the input as right operand (B) in its original layout.
     gathers: bool,
-    /// True if weights are reordered tap by tap. The tap-by-tap order requires that channels are a
-    /// multiple of the k step. Weights must also be constant, or small compared to the windows.
+    /// True if the weights are reordered so that all channels of a tap are adjacent. This order
+    /// requires that the number of channels is a multiple of the k step, and that the weights are
+    /// constant or small compared to the windows.
     inner: bool,
     problem: GemmProblem,
-    /// Number of GEMMs of this size.
+    /// Number of GEMMs of the size `problem`.
     products: usize,
 }
 
@@ -109,8 +111,8 @@ impl CoopConv {
         if m < MIN_FRAGMENT_DIM || k < MIN_FRAGMENT_DIM || taps > MAX_TAPS {
             return Ok(None);
         }
-        // If windows are single elements, the input is B itself. If the rows of the input are not
-        // word-aligned, gathering may still be faster.
+        // If windows are single elements, the input itself is the right operand (B). Gathering it
+        // may still be faster if its rows are not aligned.
         let are_rows = c.windows.are_elements() && c.x.layout.is_contiguous();
         let is_whole = c.windows.count.known().is_some_and(|n| n.is_multiple_of(8));
         let ways: &[bool] = match (are_rows, is_whole) {
@@ -134,7 +136,8 @@ impl CoopConv {
         Ok(best)
     }
 
-    /// The tiling for gathered windows, or for the input in its original layout.
+    /// The fastest tiling of the implicit GEMM (`gathers`), or of GEMMs that read the input in its
+    /// original layout.
     fn choose_algorithm(
         e: &LoweringCtx<'_>,
         c: &ConvProblem<'_>,
@@ -251,8 +254,8 @@ impl CoopConv {
             out_f32: false,
             aligned_c: whole(known_n),
             planes: true,
-            // Loading the windows takes much longer than converting the results, so native F16
-            // conversions would not help.
+            // Native F16 conversions of the results would not help, because loading the windows
+            // takes much longer.
             native_f16_conversions: false,
             min_rows: 1,
             known_lda: 0,
@@ -270,8 +273,8 @@ impl CoopConv {
         }
     }
 
-    /// Dispatches the tiles. The result has bias and activation applied, or consists of partial
-    /// sums `[m, columns]` per part and group.
+    /// Dispatches the tiles. The kernel writes results with bias and activation applied, or `[m,
+    /// columns]` partial sums per split-K part and group.
     fn tiles(
         &self,
         e: &mut LoweringCtx<'_>,
@@ -359,7 +362,7 @@ impl CoopConv {
         let split_k = self.tiling.split_k(e.tape(), k);
         let tape = e.tape();
         let columns = tape.mul(w.batch, w.windows);
-        // Columns of one GEMM, which is the row length of C.
+        // Number of columns of one GEMM, which is the row length of its result C.
         let n = if self.gathers { columns } else { w.windows };
         let batches = match self.gathers {
             true => groups,
@@ -407,7 +410,7 @@ impl CoopConv {
     }
 }
 
-/// Dense weights with taps before channels.
+/// Copies the weights into a dense slot with taps before channels.
 fn tap_by_tap(e: &mut LoweringCtx<'_>, c: &ConvProblem<'_>) -> Result<SlotView, CompileError> {
     let w = &c.w;
     let taps = Dim::Known(c.windows.kernel.iter().product());

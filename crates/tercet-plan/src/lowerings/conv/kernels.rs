@@ -27,28 +27,28 @@ const OPERANDS: &str = concat!(
     portable!("conv/windows.wgsl"),
     portable!("conv/operands.wgsl")
 );
-/// WGSL source of the tiled implicit GEMM.
+/// WGSL fragments of the tiled implicit GEMM for convolutions.
 const TILES: &str = concat!(
     portable!("matmul/quad_tiles.wgsl"),
     portable!("conv/conv_gemm.wgsl")
 );
 
-/// WGSL source of the tiled weight gradient.
+/// WGSL fragments of the tiled GEMM for convolution weight gradients.
 const WEIGHT_TILES: &str = concat!(
     portable!("matmul/quad_tiles.wgsl"),
     portable!("conv/conv_weights.wgsl")
 );
 
-/// Two versions of a kernel: with activation functions of little code only, and with all activation
-/// functions.
+/// Two versions of a convolution kernel: `plain` supports only short activation functions such as
+/// ReLU, `activated` supports all activation functions.
 pub(super) struct ConvEpilogueKernels<P: ParamBlock> {
     plain: TypedKernel<P>,
     activated: TypedKernel<P>,
 }
 
 impl<P: ParamBlock> ConvEpilogueKernels<P> {
-    /// The version with all activation functions if `activated`, otherwise the one with little
-    /// code.
+    /// Returns the version with all activation functions if `activated`, otherwise the one with
+    /// short activation functions only.
     pub(super) fn pick(&'static self, activated: bool) -> &'static TypedKernel<P> {
         match activated {
             true => &self.activated,
@@ -78,7 +78,7 @@ macro_rules! pair {
     };
 }
 
-/// Access width of the weights.
+/// Width of the loads with which a kernel reads convolution weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConvWeightLoad {
     Words,
@@ -86,7 +86,7 @@ pub(super) enum ConvWeightLoad {
     HalfQuads,
 }
 
-/// The tiled implicit GEMM, by access width of the weights.
+/// The kernels of the tiled implicit GEMM, one per width of weight loads.
 pub(super) struct WindowGemmKernels {
     words: ConvEpilogueKernels<WindowParams>,
     quads: ConvEpilogueKernels<WindowParams>,
@@ -132,7 +132,8 @@ pub(super) static GEMM: WindowGemmKernels = WindowGemmKernels {
     ),
 };
 
-/// The tiled weight gradient, by access width of the cotangent.
+/// The kernels of the tiled weight gradient, one per width of loads from the result's gradient
+/// (cotangent).
 pub(super) struct WeightGradGemmKernels {
     pub(super) words: TypedKernel<WindowParams>,
     pub(super) quads: TypedKernel<WindowParams>,
@@ -149,7 +150,8 @@ impl WeightGradGemmKernels {
     }
 }
 
-/// `weight_tiles!("name", PIECE)`: the kernel with the fragment that reads quads of the cotangent.
+/// `weight_tiles!("name", PIECE)`: the weight-gradient kernel with `PIECE` as the fragment that
+/// reads four adjacent elements of the result's gradient.
 macro_rules! weight_tiles {
     ($name:literal, $quads:expr) => {
         TypedKernel::wgsl(
@@ -175,7 +177,7 @@ pub(super) static DEPTHWISE: ConvEpilogueKernels<WindowParams> = pair!(
     ["AXES", "KD", "KH", "KW", "STRIDE", "NEAR", "SPAN"]
 );
 
-/// Adds partial F32 sums, bias and activation, and rounds to the result dtype.
+/// Adds split-K partial sums in F32, applies bias and activation, and rounds to the result dtype.
 pub(super) static FINISH: ConvEpilogueKernels<ConvFinishParams> = pair!(
     "conv_finish",
     "conv_finish_activated",
@@ -184,7 +186,7 @@ pub(super) static FINISH: ConvEpilogueKernels<ConvFinishParams> = pair!(
     ["PARTS"]
 );
 
-/// im2col: copies windows to columns, bitwise.
+/// im2col: copies each window to a column of a matrix, bit by bit for any dtype.
 pub(super) static IM2COL: TypedKernel<WindowParams> = TypedKernel::wgsl(
     "im2col",
     &[PRELUDE, WINDOWS, portable!("conv/im2col.wgsl")],
@@ -207,7 +209,7 @@ pub(super) static OF_CONV: &[&KernelDef] = &[
     &super::coop::BF16.def,
 ];
 
-/// Direct transposed convolution: each result accumulates its inputs.
+/// Direct transposed convolution: each thread sums the contributions of all inputs to its result.
 pub(super) static DIRECT: TypedKernel<WindowParams> = TypedKernel::wgsl(
     "conv_transpose",
     &[
@@ -222,7 +224,8 @@ pub(super) static DIRECT: TypedKernel<WindowParams> = TypedKernel::wgsl(
     names![OF_SUMS, &["AXES", "KD", "KH", "KW"]],
 );
 
-/// col2im: adds the columns of a transposed convolution to its results.
+/// col2im of a transposed convolution: each thread sums the elements of the matmul's columns that
+/// belong to its result.
 pub(super) static COL2IM: TypedKernel<WindowParams> = TypedKernel::wgsl(
     "col2im",
     &[

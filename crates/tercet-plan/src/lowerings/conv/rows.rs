@@ -1,4 +1,4 @@
-//! Convolutions with one single-element window per batch entry, as in squeeze-and-excitation: a
+//! Convolutions with a single one-element window per batch entry, as in squeeze-and-excitation: a
 //! skinny matmul that reads the weights once.
 
 use tercet_ir::{CompileError, Dim};
@@ -20,7 +20,7 @@ pub(super) fn variant<'a>() -> KernelVariant<ConvProblem<'a>> {
                 "at most 8 batch entries with one single-element window, one group",
             )
         },
-        // The cost is one pass over the weights.
+        // The estimated time is that of reading the weights once.
         cost: |e, c| {
             let elements = e.bound(&c.m)? as f64 * e.bound(&c.k)? as f64;
             let bytes = elements * c.w.dtype.size_bytes() as f64;
@@ -31,7 +31,7 @@ pub(super) fn variant<'a>() -> KernelVariant<ConvProblem<'a>> {
 }
 
 impl ConvProblem<'_> {
-    /// Emits a matmul whose rows are the batch entries.
+    /// Emits a matmul whose left operand has one row per batch entry.
     fn rows(&self, e: &mut LoweringCtx<'_>) -> Result<(), CompileError> {
         let entries = self.x.layout.shape()[0].clone();
         let as_matrix = |view: SlotView, dims: [&Dim; 2]| -> SlotView {

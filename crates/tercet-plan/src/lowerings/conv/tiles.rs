@@ -10,7 +10,7 @@ use crate::lowerings::tiles::{
 };
 use crate::sym_int::SymInt;
 
-/// The tiles with the smallest load of the busiest compute unit.
+/// The tile shape and split-K factor that minimize the work of the busiest compute unit.
 pub(super) fn best(e: &LoweringCtx<'_>, c: &ConvProblem<'_>) -> Result<TileChoice, CompileError> {
     let entries = e.bound(&c.x.layout.shape()[0])?;
     let problem = TileProblem {
@@ -39,7 +39,7 @@ pub(super) fn seconds(e: &LoweringCtx<'_>, c: &ConvProblem<'_>) -> Result<f64, C
     Ok(best(e, c)?.time / e.caps.device.rates.tiles.per_s)
 }
 
-/// Dispatches the tiles into the result, or into split-K partial sums.
+/// Dispatches the tiled kernel, which writes results or split-K partial sums to `y`.
 pub(super) fn emit(
     tiles: TileChoice,
     e: &mut LoweringCtx<'_>,
@@ -49,7 +49,8 @@ pub(super) fn emit(
 ) {
     let params = c.params(e, &epilogue);
     let apart = c.w.slot != c.x.slot && c.w.slot != epilogue.bias;
-    // A binding must contain at least one quad, even without weights.
+    // Vector loads need weights that are not empty, because a binding must contain at least one
+    // vector.
     let some = c.k != Dim::Known(0);
     let quads = apart && some && c.k.twos() >= 2;
     let weights = match (quads, c.w.dtype) {

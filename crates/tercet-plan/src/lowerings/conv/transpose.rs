@@ -1,13 +1,14 @@
 //! Lowering of transposed convolutions of floats.
 //!
 //! With cooperative matrices and small strides: an implicit GEMM that gathers the inputs of each
-//! result. Taps that do not reach the result read 0, so only one of `product(strides)`
-//! multiplications counts.
+//! result. Taps without an input read 0, so only one of `product(strides)` multiplications
+//! contributes to the result.
 //!
 //! On other devices, or with large strides, a matmul of weights and input computes the contribution
-//! of each input through each tap, as F32 columns. Each result then adds its contributions
-//! (col2im). With few channels, or if the columns are too large, each result sums over channels
-//! directly. No two threads add to the same memory.
+//! of each input through each tap, as F32 columns. A second kernel then sums all contributions to
+//! each result (col2im). With few channels, or if the columns would be too large, one kernel
+//! computes each result directly. In all these kernels, one thread computes a result, so no atomics
+//! are needed.
 //!
 //! A rewrite rule turns transposed convolutions with stride 1 into convolutions with flipped
 //! weights.
@@ -34,11 +35,12 @@ pub(crate) static TRANSPOSES: Lowering = Lowering {
     lower,
 };
 
-/// Maximum product of the strides for the implicit GEMM. Of as many gathered taps as this product,
-/// all but one are 0.
+/// Maximum product of the strides for the implicit GEMM. Among as many gathered taps as this
+/// product, only one is not 0.
 const MAX_SPREAD: usize = 4;
 
-/// Minimum channels per group that justify a matmul with columns.
+/// Minimum number of channels per group for which a matmul and col2im are faster than the direct
+/// kernel.
 const MIN_CHANNELS_FOR_MATMUL: usize = 8;
 
 fn supports(_: &Graph, node: &Node, _: &DeviceCaps) -> Support {
@@ -84,7 +86,7 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
             params.bias_stride = e.strides(view)[0];
             view.slot
         }
-        // A dummy slot that is never read.
+        // A dummy slot for the absent bias, which the kernel never reads.
         None => e.temp(DType::U32, &[Dim::Known(1)])?.slot,
     };
     let words = e.words(y.dtype, y.layout.shape());
@@ -157,8 +159,8 @@ fn emit_implicit_gemm(
     Ok(true)
 }
 
-/// Contributions of each input through each tap: `[N, groups, O / groups taps, elements]` in F32.
-/// `None` if the direct kernel is better.
+/// Emits the matmul that computes the contributions of each input through each tap: F32 columns
+/// `[N, groups, O / groups * taps, elements]`. `None` if the direct kernel is faster.
 fn columns(
     e: &mut LoweringCtx<'_>,
     op: &ConvTranspose,
@@ -200,7 +202,7 @@ fn columns(
         layout: matrix,
         ..x
     };
-    // Contiguous rows; copied once if weights are constant.
+    // The matmul needs dense weights; constant weights are copied only once, before the first run.
     let weights = e.dense(&weights)?;
     let columns = e.temp(DType::F32, &dims)?;
     product_into(e, &weights, &matrix, &columns)?;

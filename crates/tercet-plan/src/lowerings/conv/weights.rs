@@ -1,9 +1,10 @@
-//! Lowering of convolution weight gradients: GEMMs over the batch and the windows of `dy`. The
-//! right operand is gathered from `x` at each tap of each window, without im2col in memory.
+//! Lowering of convolution weight gradients: GEMMs whose reduction runs over the batch and the
+//! windows of `dy`, the gradient of the convolution's result. The kernels gather the right operand
+//! from the input `x`, at each tap of each window, without storing im2col columns in memory.
 //!
 //! 16-bit floats run on cooperative matrices if the device has them (`weights_coop.rs`), all others
-//! on tiles. The reduction is long and results are few, so split-K is used: parts are summed in F32
-//! and added in fixed order by `conv_finish.wgsl`.
+//! on tiles. The reduction is long and results are few, so the GEMMs use split-K:
+//! `conv_finish.wgsl` adds the F32 partial sums in a fixed order.
 
 use tercet_ir::ops::{ConvWeightGrad, Op, Window};
 use tercet_ir::{CompileError, DType, Dim, Node, OpKind};
@@ -37,21 +38,22 @@ pub(crate) static WEIGHT_GRADS: Lowering = Lowering {
 /// Candidate split-K factors.
 const PARTS: &[u32] = &[1, 2, 3, 4, 6, 8, 9, 12, 16, 24, 32, 48, 64];
 
-/// The windows of each batch entry are padded to a multiple of this number along `k`.
+/// Along the reduction axis `k`, the number of windows of each batch entry is padded to a multiple
+/// of this number.
 const QUAD: u32 = 4;
 
-/// A weight gradient problem with its operands.
+/// The operands and sizes of the weight gradient that is being lowered.
 pub(super) struct WeightGradProblem {
     pub(super) windows: GpuConvWindows,
     pub(super) groups: usize,
     pub(super) x: SlotView,
-    /// The cotangent of the convolution's result, dense.
+    /// Dense view of the gradient of the convolution's result (cotangent).
     pub(super) dy: SlotView,
-    /// Channels of `dy` per group.
+    /// Number of channels of `dy` per group.
     pub(super) m: Dim,
-    /// Channels of `x` per group.
+    /// Number of channels of `x` per group.
     pub(super) own: Dim,
-    /// Columns of the GEMM: channels of `x` per group times taps.
+    /// Number of columns of the GEMM: channels of `x` per group times taps.
     pub(super) n: Dim,
     pub(super) y: SlotView,
 }
@@ -118,8 +120,8 @@ impl WeightGradProblem {
         })
     }
 
-    /// For single-element windows whose rows per batch entry are not word-aligned: copies all
-    /// entries to continuous rows, which cooperative matrices can load.
+    /// For single-element windows whose rows are not word-aligned: copies the rows of all batch
+    /// entries into aligned rows, which cooperative matrices can load.
     fn from_rows(
         e: &mut LoweringCtx<'_>,
         op: &ConvWeightGrad,
@@ -171,7 +173,7 @@ impl WeightGradProblem {
         }))
     }
 
-    /// Number of windows in all batch entries (length of the reduction).
+    /// Number of windows in all batch entries, which is the length of the reduction.
     pub(super) fn lines(&self, e: &LoweringCtx<'_>) -> Result<usize, CompileError> {
         let entries = e.bound(&self.x.layout.shape()[0])?;
         Ok(entries.saturating_mul(e.bound(&self.windows.count)?))
@@ -182,7 +184,7 @@ impl WeightGradProblem {
         e.caps.max_binding_bytes / 2
     }
 
-    /// A slot for split-K partial sums: `[part, channel of dy, column]`.
+    /// Allocates a slot for split-K partial sums: `[part, channel of dy, column]`.
     pub(super) fn parts(
         &self,
         e: &mut LoweringCtx<'_>,
@@ -193,7 +195,7 @@ impl WeightGradProblem {
         e.temp(DType::F32, &shape)
     }
 
-    /// Adds the split-K partial sums and rounds them.
+    /// Emits the kernel that adds the split-K partial sums and rounds the result.
     pub(super) fn finish(
         &self,
         e: &mut LoweringCtx<'_>,
@@ -224,7 +226,7 @@ impl WeightGradProblem {
         Ok(())
     }
 
-    /// The tiles with the smallest load of the busiest compute unit.
+    /// The tile shape and split-K factor that minimize the work of the busiest compute unit.
     fn best(&self, e: &LoweringCtx<'_>) -> Result<TileChoice, CompileError> {
         let problem = TileProblem {
             rows: e.bound(&self.m)?,
@@ -276,7 +278,7 @@ impl WeightGradProblem {
         let mut consts = vec![0, 0, code(self.x.dtype), code(DType::F32)];
         consts.extend(self.windows.consts());
         consts.extend([tm, tn, tiles.parts]);
-        // A dummy slot that is never read.
+        // A dummy slot for the absent bias, which the kernel never reads.
         let none = e.temp(DType::U32, &[Dim::Known(1)])?.slot;
         let args = [self.x.slot, self.dy.slot, none, sums.slot];
         e.dispatch(kernel, &consts, &args, &params, [gx, gy, products]);

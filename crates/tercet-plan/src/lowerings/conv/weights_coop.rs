@@ -1,8 +1,9 @@
 //! Convolution weight gradients on cooperative matrices.
 //!
-//! The shader is `shaders/vulkan/include/gemm_coop.glsl` with `weights.glsl`. Rows are the channels
-//! of `dy` in a group, columns the channels of `x` times taps. `k` runs over the windows of all
-//! batch entries, with each entry rounded up to whole steps.
+//! The shader is `shaders/vulkan/include/gemm_coop.glsl` with `weights.glsl`. The rows of the GEMM
+//! are the channels of `dy` in a group, its columns the channels of `x` times taps. The reduction
+//! axis `k` runs over the windows of all batch entries; the windows of each entry are padded to
+//! whole k steps.
 
 use tercet_ir::{CompileError, DType};
 
@@ -62,23 +63,24 @@ pub(super) static BF16: TypedKernel<WeightCoopParams> = TypedKernel::spirv(
     CONSTS,
 );
 
-/// Maximum number of taps per window; the kernel stores one bit for each.
+/// Maximum number of taps per window, because the kernel has one bit per tap in a 64-bit mask.
 const MAX_TAPS: usize = 64;
 
-/// Minimum rows and columns, so that fragments are filled.
+/// Minimum number of GEMM rows and columns, so that matrix fragments are not mostly padding.
 const MIN_FRAGMENT_DIM: usize = 16;
 
-/// Length of a k step in most tilings, used by the cost model.
+/// Length of a k step in most tilings; the cost model assumes this length.
 const STEP: usize = 32;
 
-/// Elements per vector load of the operands.
+/// Number of elements per vector load from the operands.
 const LOAD: usize = 8;
 
-/// A weight gradient on cooperative matrices, with its tiling.
+/// A way to compute a weight gradient on cooperative matrices, with its tiling.
 pub(super) struct CoopWeightGrad {
     ty: CoopType,
     tiling: CoopGemmTiling,
-    /// False if windows are single elements, so that both operands are rows along `k`.
+    /// True if the kernel gathers windows from `x`. False if windows are single elements, so that
+    /// the rows of both operands are contiguous along `k`.
     gathers: bool,
     seconds: f64,
 }
@@ -151,7 +153,7 @@ impl CoopWeightGrad {
         g.finish(e, &parts, splits)
     }
 
-    /// Dispatches the tiles into the result, or into split-K partial sums.
+    /// Dispatches the GEMM, which writes results or split-K partial sums to `to`.
     fn tiles(&self, e: &mut LoweringCtx<'_>, g: &WeightGradProblem, to: &SlotView) {
         let whole = |n: Option<usize>| n.is_some_and(|n| n.is_multiple_of(LOAD));
         let x = &g.x.layout;
@@ -184,7 +186,8 @@ impl CoopWeightGrad {
             CoopType::F16 => &F16,
             CoopType::BF16 => &BF16,
         };
-        // Dummies for bias and residual, which are not read.
+        // The two repeated `dy` slots are dummies for bias and residual, which the kernel does not
+        // read.
         let args = [g.dy.slot, g.x.slot, g.dy.slot, g.dy.slot, to.slot];
         e.dispatch(kernel, &consts, &args, &params, [gx, gy, depth]);
     }

@@ -1,4 +1,5 @@
-//! Window parameters as kernels take them: three spatial axes, with missing ones of size 1.
+//! Parameters of convolution and pooling windows for kernels: always three spatial axes; missing
+//! axes have size 1.
 
 use tercet_ir::Dim;
 use tercet_ir::ops::Window;
@@ -46,7 +47,8 @@ crate::params! {
     }
 }
 
-/// Convolution or pooling windows on the spatial axes of an operand.
+/// Sizes, strides, dilation and padding of convolution or pooling windows on the spatial axes of an
+/// operand.
 pub(in crate::lowerings) struct GpuConvWindows {
     /// Number of spatial axes.
     axes: usize,
@@ -56,18 +58,19 @@ pub(in crate::lowerings) struct GpuConvWindows {
     pad: [usize; 3],
     pad_after: [usize; 3],
     unpadded: bool,
-    /// Number of windows along each axis, and in total per batch entry.
+    /// Number of windows along each spatial axis, and total number of windows per batch entry.
     out: [Dim; 3],
     pub(in crate::lowerings) count: Dim,
 }
 
-/// A size that the operator requires to be known.
+/// The value of a dimension that the operator requires to be known at compile time.
 pub(in crate::lowerings) fn known(dim: &Dim) -> usize {
     let n = dim.known();
     n.unwrap_or_else(|| unreachable!("invariant: kernel sizes are known"))
 }
 
-/// Product of dimensions. If the product overflows, it becomes a number larger than any slot.
+/// Product of dimensions. If the product overflows, the result is a number larger than any possible
+/// slot.
 pub(in crate::lowerings) fn product(dims: &[Dim]) -> Dim {
     crate::lowerings::rows::product(dims)
 }
@@ -99,24 +102,24 @@ impl GpuConvWindows {
         }
     }
 
-    /// True if windows and elements correspond one to one.
+    /// True if each window consists of a single element and each element has a window.
     pub(in crate::lowerings) fn are_elements(&self) -> bool {
         self.unpadded && self.kernel == [1; 3]
     }
 
-    /// Taps along each existing axis.
+    /// Number of taps along each spatial axis of the operand, without the added axes of size 1.
     pub(in crate::lowerings) fn taps(&self) -> Vec<usize> {
         self.kernel[3 - self.axes..].to_vec()
     }
 
-    /// Values of the constants `AXES`, `KD`, `KH` and `KW`.
+    /// Values of the shader constants `AXES`, `KD`, `KH` and `KW`.
     pub(in crate::lowerings) fn consts(&self) -> [u32; 4] {
         let [d, h, w] = self.kernel.map(|n| n as u32);
         [self.axes as u32, d, h, w]
     }
 
-    /// Parameter block for windows on `x [N, C, ..]`. Parameters that only convolutions use are set
-    /// to 0 or 1.
+    /// Parameter block for windows on an operand `x` of shape `[N, C, ..]`. Fields that only
+    /// convolutions use are set to 0 or 1.
     pub(in crate::lowerings) fn params(
         &self,
         e: &mut LoweringCtx<'_>,

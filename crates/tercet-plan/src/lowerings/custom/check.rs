@@ -1,8 +1,8 @@
-//! Validation of user-supplied kernels: valid WGSL whose entry point, parameter block and bindings
-//! follow the convention of [`WgslKernel`].
+//! Validation of user-supplied kernels: they must be valid WGSL, and their entry point, parameter
+//! block and bindings must follow the convention of [`WgslKernel`].
 //!
-//! GPU runtimes clamp every access to the array length. Clamping is sufficient, because every
-//! binding is an array of at least one 32-bit word.
+//! Validation does not cover out-of-bounds accesses: GPU runtimes clamp every index to the array
+//! length, and every binding is an array of at least one 32-bit word.
 
 use naga::proc::Layouter;
 use naga::valid::{Capabilities, ValidationFlags, Validator};
@@ -14,13 +14,13 @@ use tercet_ir::custom::{WgslKernel, WgslParam};
 
 use crate::caps::DeviceCaps;
 
-/// Maximum number of threads along the last axis of a workgroup, guaranteed by WebGPU.
+/// Maximum number of threads along the last (third) axis of a workgroup, which WebGPU guarantees.
 const MAX_WORKGROUP_DEPTH: u32 = 64;
 
-/// Validates a kernel of an operator with this number of operands and results.
+/// Validates a WGSL kernel of an operator with this number of operands and results.
 ///
 /// # Errors
-/// A description of the problem, with the message of naga if there is one.
+/// A description of the first problem, with the message of naga if the WGSL is invalid.
 pub(super) fn kernel(
     kernel: &WgslKernel,
     operands: usize,
@@ -54,7 +54,7 @@ pub(super) fn kernel(
     bindings(kernel, operands, &module)
 }
 
-/// Parses and validates the module, without WGSL extensions.
+/// Parses and validates a WGSL module that must not use WGSL extensions.
 fn parsed(text: &str) -> Result<Module, String> {
     let told = |message: String| message.trim_end().to_string();
     let module = naga::front::wgsl::parse_str(text)
@@ -65,7 +65,8 @@ fn parsed(text: &str) -> Result<Module, String> {
     Ok(module)
 }
 
-/// Workgroup size of the entry point, with checks of size and shared memory.
+/// Checks the entry point's workgroup size and shared memory against the declared size and the
+/// device limits.
 fn workgroup(
     kernel: &WgslKernel,
     entry: &EntryPoint,
@@ -103,8 +104,8 @@ fn workgroup(
     }
 }
 
-/// Checks that the bindings are exactly those of the convention: the parameter block and the
-/// tensors.
+/// Checks that the module binds exactly the parameter block and the tensors, as the convention
+/// requires.
 fn bindings(kernel: &WgslKernel, operands: usize, module: &Module) -> Result<(), String> {
     let mut is_bound = vec![false; 1 + operands + kernel.writes.len()];
     for (_, variable) in module.global_variables.iter() {
@@ -158,7 +159,7 @@ fn bindings(kernel: &WgslKernel, operands: usize, module: &Module) -> Result<(),
     }
 }
 
-/// Checks the struct at binding 0 against the declared parameters.
+/// Checks that the members of the struct at binding 0 have the types of the declared parameters.
 fn block(params: &[WgslParam], ty: &Type, module: &Module) -> Result<(), String> {
     let TypeInner::Struct { members, .. } = &ty.inner else {
         return Err("binding 0 is not a struct".to_string());
@@ -201,7 +202,7 @@ fn wgsl_name(kind: ScalarKind) -> &'static str {
     }
 }
 
-/// Checks that a binding is an array of words with the expected access mode.
+/// Checks that the binding of a tensor is an array of 32-bit words with the expected access mode.
 fn tensor(
     name: &str,
     ty: &Type,
