@@ -180,7 +180,7 @@ fn variants<'a>() -> [KernelVariant<ConvProblem<'a>>; 5] {
         KernelVariant {
             name: "depthwise",
             supports: |_, c| needs(c.out_channels_dim.is_one(), "one output channel per group"),
-            // Cost in memory traffic: each result reads all taps of its window.
+            // Each result takes one multiply-add per tap of its window.
             cost: |e, c| {
                 let mut products = e.bound(&c.k)? as f64;
                 for dim in c.y.layout.shape() {

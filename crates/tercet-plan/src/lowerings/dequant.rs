@@ -1,5 +1,5 @@
-//! Lowering of `Dequantize` to F32 values that match the reference bit for bit, and code shared by
-//! all kernels that dequantize blocks.
+//! Lowering of `Dequantize`, whose F32 results match the reference implementation bit for bit, and
+//! code shared by all kernels that dequantize blocks.
 
 use tercet_ir::layout::{LayoutTerm, numel};
 use tercet_ir::quant::QuantCodebook;
@@ -50,26 +50,27 @@ crate::params! {
     }
 }
 
-/// Decoder of integer formats. A kernel that includes this decoder defines `packed_word`, which
-/// loads a word of the blocks.
+/// WGSL decoder of blocks in integer formats. A kernel that includes this decoder must define
+/// `packed_word`, which loads a 32-bit word of the blocks.
 pub(super) const BLOCKS: &str = concat!(
     portable!("dequant/fields.wgsl"),
     portable!("dequant/blocks.wgsl")
 );
-/// Decoder of codebook and float formats, in place of [`BLOCKS`]. A kernel that includes this
-/// decoder takes the codebook as its last argument.
+/// WGSL decoder of blocks in codebook and float formats; it replaces [`BLOCKS`] for these formats.
+/// A kernel that includes this decoder takes the codebook as its last argument.
 pub(super) const CODED: &str = concat!(
     portable!("dequant/fields.wgsl"),
     portable!("dequant/coded.wgsl")
 );
-/// Replaces [`PIECES`] after [`CODED`].
+/// Decoder of several weights at once for codebook and float formats; must follow [`CODED`].
 pub(super) const PIECES_CODED: &str = portable!("dequant/pieces_coded.wgsl");
 
-/// Decoder of several values at once. In the source, this fragment follows [`BLOCKS`] and one of
-/// [`WORDS`] and [`QUADS`], which bind the blocks.
+/// WGSL decoder of several weights at once. In the kernel source, this fragment must follow
+/// [`BLOCKS`] and either [`WORDS`] or [`QUADS`], which declare the binding of the blocks.
 pub(super) const PIECES: &str = portable!("dequant/pieces.wgsl");
 pub(super) const WORDS: &str = portable!("dequant/packed_words.wgsl");
-/// Reads of blocks whose sizes and offsets are multiples of 16 bytes.
+/// Declares the binding of blocks as 16-byte vectors; block sizes and offsets must be multiples of
+/// 16 bytes.
 pub(super) const QUADS: &str = portable!("dequant/packed_quads.wgsl");
 
 static UNPACK: TypedKernel<UnpackParams> = TypedKernel::wgsl(
@@ -110,7 +111,8 @@ static UNPACK_HALF_CODED: TypedKernel<UnpackHalfParams> = TypedKernel::wgsl(
     names![&BLOCK_CONSTS, &["Y_TYPE"]],
 );
 
-/// Kernel that dequantizes to 16-bit floats and reads blocks through the given fragment.
+/// Defines a kernel that dequantizes to 16-bit floats; `$access` is the WGSL fragment that binds
+/// and reads the blocks.
 macro_rules! unpack_half {
     ($name:ident $text:literal, $access:expr) => {
         static $name: TypedKernel<UnpackHalfParams> = TypedKernel::wgsl(
@@ -131,7 +133,8 @@ macro_rules! unpack_half {
 unpack_half!(UNPACK_HALF_WORDS "dequantize_half", WORDS);
 unpack_half!(UNPACK_HALF_QUADS "dequantize_half_wide", QUADS);
 
-/// Dequantizes blocks into the dense slot `y`, after the slot `order` is written.
+/// Emits the dequantization of blocks to 16-bit floats in the dense slot `y`. The dispatch waits
+/// for the writer of slot `order`, which delays it to the scheduled position.
 pub(super) fn unpack_half(
     e: &mut LoweringCtx<'_>,
     blocks: &PackedWeights,
@@ -169,7 +172,7 @@ static WIDEN: TypedKernel<WidenParams> = TypedKernel::wgsl(
     &["X_TYPE"],
 );
 
-/// Names of the constants of `dequant/fields.wgsl`.
+/// Names of the specialization constants that `dequant/fields.wgsl` declares.
 pub(super) const BLOCK_CONSTS: [&str; 8] = [
     "SCHEME",
     "BLOCK_LEN",
@@ -181,10 +184,10 @@ pub(super) const BLOCK_CONSTS: [&str; 8] = [
     "HALVES",
 ];
 
-/// First scheme number of `dequant/coded.wgsl`.
+/// Lowest `SCHEME` number that `dequant/coded.wgsl` decodes; smaller numbers are integer formats.
 const FIRST_CODED: u32 = 16;
 
-/// Values of the constants `SCHEME` and `HAS_MIN`.
+/// Values of the shader constants `SCHEME` and `HAS_MIN` for a quantization scheme.
 fn code_of(scheme: Scheme) -> (u32, bool) {
     match scheme {
         Scheme::F16 | Scheme::BF16 => unreachable!("invariant: {scheme:?} is not quantized"),
@@ -220,18 +223,20 @@ fn code_of(scheme: Scheme) -> (u32, bool) {
     }
 }
 
-/// Quantized weights as kernels read them: rows of blocks with a constant row stride.
+/// Quantized weights in the form that kernels read: rows of blocks with a constant row stride.
 #[derive(Clone, Debug)]
 pub(super) struct PackedWeights {
-    /// View `[rows, row bytes]`. The view starts at an even byte if blocks have an even size.
+    /// View of the weights as bytes, `[rows, bytes per row]`. The view starts at an even byte if
+    /// blocks have an even size.
     pub(super) view: SlotView,
     pub(super) scheme: Scheme,
-    /// Indices of the source parameters in the signature, if the rows are stored as structure of
-    /// arrays.
+    /// If the rows are stored as structure of arrays: the signature indices of the parameters that
+    /// they come from.
     pub(super) params: Option<Vec<u32>>,
 }
 
-/// Collects the parameters that SoA rows originate from.
+/// Collects the signature indices of the parameters that a value in structure-of-arrays layout
+/// comes from.
 fn params_of(e: &LoweringCtx<'_>, v: Value, found: &mut Vec<u32>) {
     let node = e.graph.node(v.node);
     match &node.op {
@@ -240,13 +245,14 @@ fn params_of(e: &LoweringCtx<'_>, v: Value, found: &mut Vec<u32>) {
             found.extend(at.map(|at| at as u32));
         }
         Op::Concat(_) => node.inputs.iter().for_each(|v| params_of(e, *v, found)),
-        // `Gather` or `Slice`: rows of the first operand.
+        // Other nodes are `Gather` or `Slice`, which select rows of their first operand.
         _ => params_of(e, node.inputs[0], found),
     }
 }
 
 impl PackedWeights {
-    /// The blocks of a value; a dense copy if its rows do not have a constant stride.
+    /// The blocks of a quantized value; makes a dense copy if the rows of its view do not have a
+    /// constant stride.
     pub(super) fn new(
         e: &mut LoweringCtx<'_>,
         v: Value,
@@ -296,7 +302,7 @@ impl PackedWeights {
         self.params.is_some()
     }
 
-    /// Values of the constants [`BLOCK_CONSTS`].
+    /// Values of the specialization constants [`BLOCK_CONSTS`] for these weights.
     pub(super) fn consts(&self) -> [u32; 8] {
         let (code, has_min) = code_of(self.scheme);
         let [low, high, scales, halves] = soa_weights::places(self.scheme, self.in_planes());
@@ -312,8 +318,8 @@ impl PackedWeights {
         ]
     }
 
-    /// The codebook, which kernels with [`CODED`] take as their last argument; `None` for kernels
-    /// with [`BLOCKS`].
+    /// Slot of the codebook, which kernels with the decoder [`CODED`] take as their last argument;
+    /// `None` for formats that [`BLOCKS`] decodes.
     pub(super) fn grid(&self, e: &mut LoweringCtx<'_>) -> Result<Option<SlotId>, CompileError> {
         if code_of(self.scheme).0 < FIRST_CODED {
             return Ok(None);
@@ -325,23 +331,24 @@ impl PackedWeights {
         Ok(Some(e.constant(table)?.slot))
     }
 
-    /// True if blocks have minima in addition to scales.
+    /// True if the blocks of this format store minima in addition to scales.
     pub(super) fn has_min(&self) -> bool {
         code_of(self.scheme).1
     }
 
-    /// True if each 16-byte read is 16-byte aligned within its row.
+    /// True if kernels can read the blocks as 16-byte vectors that are aligned within their row.
     pub(super) fn is_aligned(&self) -> bool {
         self.in_planes() || self.scheme.block_bytes().is_multiple_of(16)
     }
 }
 
-/// Values of the constants `GROUPS` and `SECOND` of `dequant/pieces.wgsl`.
+/// Values of the constants `GROUPS` and `SECOND` of `dequant/pieces.wgsl`, which describe the
+/// weights that one call decodes (a piece).
 pub(super) fn piece_consts(scheme: Scheme) -> [u32; 2] {
     match scheme {
         Scheme::F16 | Scheme::BF16 => unreachable!("invariant: {scheme:?} is not quantized"),
-        // A piece of these formats has one group of 16 weights, so `SECOND`, the distance to a
-        // second group, is unused.
+        // For these formats, one call decodes a single group of 16 weights, so `SECOND`, the
+        // distance to the second group, is unused.
         Scheme::Q8_0 | Scheme::Int8 | Scheme::Int8Asym => [1, 32],
         Scheme::Q4_0 | Scheme::Q4_1 | Scheme::Q5_0 | Scheme::Q5_1 => [2, 16],
         Scheme::Int4 | Scheme::Int4Asym => [2, 16],

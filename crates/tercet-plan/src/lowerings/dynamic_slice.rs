@@ -1,5 +1,6 @@
 //! Lowering of `DynamicSlice` and `DynamicUpdateSlice`: slices whose start indices are data, for
-//! any dtype and strides. An update of a state writes only its slice, in place.
+//! any dtype and strides. An in-place update of a state writes only the elements of the updated
+//! slice.
 
 use tercet_ir::{CompileError, Dim, Node, OpKind};
 
@@ -109,7 +110,8 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     }
 }
 
-/// The start indices of an update, dense. A run fails if the slice does not fit.
+/// Dense view of the start indices of a `DynamicUpdateSlice`. Adds a data check, so that a run
+/// fails if the updated slice does not fit into the tensor.
 ///
 /// # Errors
 /// Those of [`LoweringCtx::dense`].
@@ -125,7 +127,7 @@ pub(super) fn starts_of_update(
     Ok(starts)
 }
 
-/// Checks that the slice is not larger than the tensor.
+/// Adds size checks that the slice is not larger than the tensor along any axis.
 fn check_sizes(e: &mut LoweringCtx<'_>, window: &[Dim], sizes: &[Dim]) {
     for (axis, (w, n)) in window.iter().zip(sizes).enumerate() {
         let (w, n) = (e.num(w), e.num(n));
@@ -183,7 +185,8 @@ fn update_copy(
     Ok(())
 }
 
-/// A slice of a tensor and the layout of the update, in units of `bytes`; at least one axis.
+/// Sizes, strides and offset of a tensor, and the sizes of its slice, in units of `bytes` bytes;
+/// there is at least one axis.
 struct SliceWindow {
     bytes: u32,
     sizes: Vec<SymInt>,
@@ -202,7 +205,7 @@ fn update_in_place(
     let w = window(e, x, update);
     let rank = w.sizes.len();
     let rows = product(e, &w.window[..rank - 1]);
-    // A row of n elements touches at most this many words, for any start.
+    // Number of 32-bit words that a row of the slice overlaps at most, whatever its start index.
     let tape = e.tape();
     let others = tape.sub(w.window[rank - 1], SymInt::ONE);
     let row_words = tape.ceil_div(others, 4 / w.bytes);
@@ -225,8 +228,8 @@ fn update_in_place(
     Ok(())
 }
 
-/// The slice in units of words if it spans whole rows that consist of whole words on both sides,
-/// otherwise in elements.
+/// Describes the slice in units of 32-bit words if it covers whole rows and these consist of whole
+/// words in tensor and slice, otherwise in units of elements.
 fn window(e: &mut LoweringCtx<'_>, x: &SlotView, update: &SlotView) -> SliceWindow {
     let dtype = x.dtype;
     let mut w = SliceWindow {
@@ -237,7 +240,8 @@ fn window(e: &mut LoweringCtx<'_>, x: &SlotView, update: &SlotView) -> SliceWind
         offset: e.offset(update),
     };
     if w.sizes.is_empty() {
-        // A scalar is treated as a row of one element. The start index of this row is clamped to 0.
+        // A scalar tensor is treated as one axis with one element, whose start index is clamped to
+        // 0.
         (w.sizes, w.window, w.strides) = (vec![SymInt::ONE], vec![SymInt::ONE], vec![SymInt::ZERO]);
     }
     let last = w.sizes.len() - 1;

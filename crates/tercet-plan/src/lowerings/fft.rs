@@ -1,13 +1,13 @@
-//! Lowering of `Fft`, `RFft`, `IRFft` and `Stft` for lengths that fit a workgroup and have prime
-//! factors of at most 7. Real transforms support twice these lengths. Rewrite rules reduce other
-//! lengths to supported lengths.
+//! Lowering of `Fft`, `RFft`, `IRFft` and `Stft` for lengths that one workgroup can transform and
+//! whose prime factors are at most 7. Transforms of real numbers may be twice as long. Rewrite
+//! rules reduce all other lengths to supported lengths.
 //!
-//! The algorithm is the Stockham FFT (1966) in registers and shared memory. Each thread applies one
-//! radix to several elements of a row; between radices, rows are exchanged through shared memory.
-//! The length determines the radices, the elements per thread and the rows per workgroup, so
-//! kernels are generated per length (`fft/text.rs`). Real transforms pack two reals into one
-//! complex number; the conversion is fused into the load or store. STFT frames are read directly
-//! from the signal.
+//! The algorithm is the Stockham FFT (1966) in registers and shared memory. In each pass, a thread
+//! computes butterflies of one radix on several elements of a row; between passes, the threads
+//! exchange elements through shared memory. The length determines the radices, the elements per
+//! thread and the rows per workgroup, so kernels are generated per length (`fft/text.rs`).
+//! Transforms of real numbers pack two reals into one complex number; the load or store of the
+//! kernel converts between both spectra. STFT frames are read directly from the signal.
 
 mod text;
 
@@ -44,7 +44,7 @@ pub(crate) static FFTS: Lowering = Lowering {
     lower,
 };
 
-/// A complex transform: length, kind, and scale of the results.
+/// The transform of a node: its length, its kind, and the factor by which results are scaled.
 struct FftProblem {
     n: usize,
     kind: FftKind,
@@ -52,7 +52,7 @@ struct FftProblem {
 }
 
 impl FftProblem {
-    /// The transform of a node; `None` for an odd number of reals.
+    /// The transform of a node; `None` for a real transform of odd length.
     fn new(graph: &Graph, node: &Node) -> Option<FftProblem> {
         let shape = &graph.ty(node.inputs[0]).shape;
         let (n, way, scale) = match &node.op {
@@ -65,7 +65,8 @@ impl FftProblem {
                 };
                 (n, way, o.norm.scale(o.inverse, n))
             }
-            // The kernel computes sums and differences of two terms, hence the factor of one half.
+            // The factor of one half is part of the formula that recovers a real spectrum: the
+            // kernel computes only the sum and difference of two terms.
             Op::RFft(o) => {
                 let n = shape[shape.rank() - 1].known()?;
                 (n, FftKind::Reals, 0.5 * o.norm.scale(false, n))
@@ -99,17 +100,18 @@ fn supports(graph: &Graph, node: &Node, caps: &DeviceCaps) -> Support {
     }
 }
 
-/// Rows of complex numbers; sizes and strides count complex numbers.
+/// Rows of complex numbers in memory; sizes and strides count complex numbers.
 struct ComplexRows {
     rows: RowLayout,
     stride: SymInt,
-    /// True if memory neighbors belong to different rows.
+    /// True if neighbors in memory belong to different rows, because the transformed axis is not
+    /// contiguous.
     is_strided: bool,
 }
 
 impl ComplexRows {
-    /// The rows of `[.., n, 2]`. `None` if real and imaginary parts are not adjacent and aligned to
-    /// complex numbers.
+    /// The rows of a view `[.., n, 2]`. `None` if the real and imaginary parts of a number are not
+    /// adjacent, or not aligned to the size of a complex number.
     fn new(e: &mut LoweringCtx<'_>, x: &SlotView) -> Result<Option<ComplexRows>, CompileError> {
         let rank = x.layout.shape().len();
         let mut rows = RowLayout::new(e, x, &[rank - 2, rank - 1])?;
@@ -143,7 +145,8 @@ impl ComplexRows {
 }
 
 impl ComplexRows {
-    /// The rows of `x`. If the layout of `x` is unsuitable, `x` is replaced by a dense copy.
+    /// The rows of complex numbers in `x`. If kernels cannot read the layout of `x`, a dense copy
+    /// replaces `x`.
     fn locate(e: &mut LoweringCtx<'_>, x: &mut SlotView) -> Result<ComplexRows, CompileError> {
         if let Some(numbers) = ComplexRows::new(e, x)? {
             return Ok(numbers);
@@ -155,7 +158,8 @@ impl ComplexRows {
         }))
     }
 
-    /// Frames of a signal at distance `hop`; strides count elements.
+    /// The rows of an STFT: overlapping frames of a signal, each `hop` elements after the previous
+    /// one; strides count real elements.
     fn frames(
         e: &mut LoweringCtx<'_>,
         x: &SlotView,
@@ -243,8 +247,8 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// Reals `[.., n]` viewed as complex numbers `[.., n / 2, 2]`; a copy if the layout does not allow
-/// this.
+/// Views reals `[.., n]` as complex numbers `[.., n / 2, 2]`; makes a dense copy if the layout does
+/// not allow this view.
 fn as_complex(e: &mut LoweringCtx<'_>, x: &SlotView) -> Result<SlotView, CompileError> {
     let mut shape = x.layout.shape().to_vec();
     let n = shape.pop().and_then(|n| n.known()).unwrap_or(0);
@@ -258,7 +262,7 @@ fn as_complex(e: &mut LoweringCtx<'_>, x: &SlotView) -> Result<SlotView, Compile
     Ok(SlotView { layout, ..x })
 }
 
-/// Table of roots of unity `e^(-2 pi i k / n)` for `k` below `n`.
+/// Slot with the table of roots of unity `e^(-2 pi i k / n)` for all `k` below `n`.
 fn roots(e: &mut LoweringCtx<'_>, n: usize) -> Result<SlotView, CompileError> {
     let values: Vec<f64> = (0..n).flat_map(|k| unit_root(k, n)).collect();
     let ty = TensorType::new(DType::F32, &[n, 2]);

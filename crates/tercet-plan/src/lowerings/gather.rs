@@ -41,8 +41,8 @@ pub(crate) static GATHERS: Lowering = Lowering {
     lower,
 };
 
-/// Iteration space of a gather: result sizes with all index axes merged into one, and operand
-/// strides, in units of `bytes`.
+/// Loop bounds of a gather kernel: the result sizes, with all axes of the indices merged into one,
+/// and the strides of the data operand, in units of `bytes` bytes.
 struct GatherWalk {
     bytes: u32,
     axis: usize,
@@ -81,8 +81,9 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// The iteration space. A dense operand has three axes: outer, indexed and inner. The inner axis
-/// counts words if it consists of whole words.
+/// The iteration space. For a dense data operand, there are three axes: all axes before the indexed
+/// one merged, the indexed one, and all later ones merged. The last axis counts 32-bit words if it
+/// consists of whole words.
 fn walk(e: &mut LoweringCtx<'_>, x: &SlotView, axis: usize, named: SymInt) -> GatherWalk {
     let shape = x.layout.shape();
     let mut offset = e.offset(x);

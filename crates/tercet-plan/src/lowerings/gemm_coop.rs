@@ -54,7 +54,7 @@ crate::params! {
     }
 }
 
-/// Names of the constants of `gemm_coop.glsl`.
+/// Names of the specialization constants of `gemm_coop.glsl`.
 pub(super) const CONSTS: &[&str] = &[
     "THREADS",
     "SUBGROUP",
@@ -111,7 +111,8 @@ const LAID_CONSTS: &[&str] = &[
     "A_PANELS",
 ];
 
-/// Arguments: A, B, bias, residual, C. Any slot may be bound for an absent bias or residual.
+/// Arguments: Access modes of the operands A and B, bias, residual and result C. If bias or
+/// residual is absent, any slot may be bound in its place.
 pub(super) const ARGS: &[ArgAccess] = &[
     ArgAccess::Read,
     ArgAccess::Read,
@@ -172,10 +173,10 @@ pub(crate) fn type_of(dtype: DType) -> Option<CoopType> {
     }
 }
 
-/// The kernel for operands of this type in their original layout.
+/// The GEMM kernel for operands of this type that are not prepacked.
 ///
 /// # Panics
-/// For [`CoopScope::Prepacked`], whose kernel has another parameter block.
+/// If `scope` is [`CoopScope::Prepacked`], because that kernel has another parameter block.
 pub fn kernel(ty: CoopType, scope: CoopScope) -> &'static TypedKernel<GemmCoopParams> {
     match (ty, scope) {
         (CoopType::F16, CoopScope::Subgroup) => &F16,
@@ -188,7 +189,8 @@ pub fn kernel(ty: CoopType, scope: CoopScope) -> &'static TypedKernel<GemmCoopPa
     }
 }
 
-/// Activations that the kernels can apply to sums. The code of an activation is its index plus 1.
+/// Activation functions that the GEMM kernels can apply to results. Shaders identify an activation
+/// by its index in this list plus 1.
 pub const ACTIVATIONS: &[UnaryFn] = &[
     UnaryFn::Relu,
     UnaryFn::Sigmoid,
@@ -200,56 +202,63 @@ pub const ACTIVATIONS: &[UnaryFn] = &[
     UnaryFn::Relu6,
 ];
 
-/// Columns per panel of panel-packed rows, as in `gemm_laid_f16.comp`.
+/// Number of columns per panel of panel-packed activation rows; the same number as in
+/// `gemm_laid_f16.comp`.
 pub(crate) const PANEL: u32 = 32;
 
-/// Options of a GEMM that select features of the kernel.
+/// Properties of a GEMM that determine the specialization constants of its kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoopGemmOptions {
-    /// B is stored as `[n, k]`.
+    /// True if the right operand B is stored as `[n, k]`, not as `[k, n]`.
     pub b_transposed: bool,
-    /// `lda`, `offset_a`, the strides of A and `k` are multiples of 8 for all sizes.
+    /// True if the row stride `lda`, `offset_a`, the batch strides of A and `k` are multiples of 8
+    /// in every run.
     pub aligned_a: bool,
-    /// `ldb`, `offset_b`, the strides of B and `n` (or `k` if transposed) are multiples of 8 for
-    /// all sizes.
+    /// True if the row stride `ldb`, `offset_b`, the batch strides of B and `n` (or `k` if B is
+    /// transposed) are multiples of 8 in every run.
     pub aligned_b: bool,
-    /// Activation of the sums, one of [`ACTIVATIONS`].
+    /// Activation function applied to the results, one of [`ACTIVATIONS`].
     pub activation: Option<UnaryFn>,
-    /// Adds a bias per column. `Some(true)` for an F32 bias, `Some(false)` for the operand type.
+    /// Whether the kernel adds a bias per column: `Some(true)` for an F32 bias, `Some(false)` for a
+    /// bias of the operand type, `None` for no bias.
     pub bias_f32: Option<bool>,
-    /// Adds a residual. `Some(true)` for an F32 residual, `Some(false)` for the operand type.
+    /// Whether the kernel adds a residual: `Some(true)` for an F32 residual, `Some(false)` for a
+    /// residual of the operand type, `None` for no residual.
     pub residual_f32: Option<bool>,
-    /// C is F32; otherwise it has the operand type.
+    /// True if the result C is F32; otherwise C has the operand type.
     pub out_f32: bool,
-    /// `ldc`, `offset_c`, the strides of C and `n` are multiples of 8 for all sizes.
+    /// True if the row stride `ldc`, `offset_c`, the batch strides of C and `n` are multiples of 8
+    /// in every run.
     pub aligned_c: bool,
-    /// There may be several batches or split-K parts.
+    /// True if the GEMM may have several batch entries or split-K parts.
     pub planes: bool,
-    /// The device's native F16 conversions are correct ([`DeviceCaps::natives`](crate::DeviceCaps::natives)).
+    /// True if the device's native F16 conversions round correctly
+    /// ([`DeviceCaps::natives`](crate::DeviceCaps::natives)).
     pub native_f16_conversions: bool,
-    /// Minimum number of rows of a run.
+    /// Minimum number of rows (M) in any run.
     pub min_rows: usize,
-    /// `lda` if it is the same in every run, otherwise 0.
+    /// The row stride `lda` of A if it is the same in every run, otherwise 0.
     pub known_lda: u32,
-    /// A is panel-packed, `[k / 32, m, 32]`; for prepacked weights only.
+    /// True if the left operand A is panel-packed, `[k / 32, m, 32]`. Only the kernel for prepacked
+    /// weights supports this layout.
     pub a_panels: bool,
 }
 
 impl CoopGemmOptions {
-    /// True if the kernel for prepacked weights supports these options: one batch of 16-bit floats,
-    /// no residual.
+    /// True if the kernel for prepacked weights supports these options: aligned 16-bit operands and
+    /// result, no residual, one batch entry.
     pub fn can_prepack(&self) -> bool {
         let narrow = !self.out_f32 && self.bias_f32 != Some(true);
         self.aligned() && narrow && self.residual_f32.is_none() && !self.planes
     }
 
-    /// True if every operand is aligned, as [`CoopScope::Workgroup`] requires.
+    /// True if A, B and C are aligned to 8 elements, as [`CoopScope::Workgroup`] requires.
     pub fn aligned(&self) -> bool {
         self.aligned_a && self.aligned_b && self.aligned_c
     }
 }
 
-/// Values of the kernel's specialization constants.
+/// Values of the GEMM kernel's specialization constants.
 ///
 /// # Panics
 /// If the activation is not one of [`ACTIVATIONS`], which is a bug of a lowering.

@@ -14,18 +14,18 @@ use crate::scalar::PRELUDE;
 pub(super) enum FftKind {
     Forward,
     Inverse,
-    /// Real to complex: pairs of reals are packed into complex numbers. The result is the first
-    /// half of the spectrum plus one element.
+    /// Real to complex: pairs of reals are packed into complex numbers. The result has `length / 2
+    /// + 1` elements, because the second half of the spectrum is the conjugate of the first.
     Reals,
-    /// Complex to real, the inverse of `Reals`.
+    /// Complex to real: the inverse of `Reals`.
     ToReals,
-    /// Like `Reals`, for frames of a signal times a window (STFT).
+    /// Like `Reals`, for frames of a signal that are multiplied by a window function (STFT).
     WindowedFrames,
 }
 
 impl FftKind {
-    /// True if real and imaginary parts are swapped before and after, which yields the inverse
-    /// transform.
+    /// True if the kernel swaps real and imaginary parts before and after a forward transform,
+    /// which yields the inverse transform.
     fn exchanges(self) -> bool {
         match self {
             FftKind::Inverse | FftKind::ToReals => true,
@@ -33,8 +33,8 @@ impl FftKind {
         }
     }
 
-    /// Reals packed per complex number. The table contains the roots of unity for the length times
-    /// this number.
+    /// Number of reals that are packed into one complex number. The table contains the roots of
+    /// unity for the complex length times this number.
     pub(super) fn reals(self) -> u32 {
         match self {
             FftKind::Forward | FftKind::Inverse => 1,
@@ -42,8 +42,8 @@ impl FftKind {
         }
     }
 
-    /// True if the spectrum of the reals is recovered from the packed half-length transform during
-    /// the store.
+    /// True if the store of the kernel recovers the spectrum of the reals from the half-length
+    /// transform of the packed numbers.
     fn unpacks_real(self) -> bool {
         match self {
             FftKind::Reals | FftKind::WindowedFrames => true,
@@ -52,26 +52,26 @@ impl FftKind {
     }
 }
 
-/// Execution plan for rows of one length.
+/// The structure of the FFT kernel for rows of one length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FftKernelPlan {
     /// Length of the transform, in complex numbers.
     pub(super) n: u32,
-    /// Radices in the order of the passes; their product is the length.
+    /// The radix of each pass, in execution order; their product is the length.
     pub(super) radices: Vec<u32>,
     /// Threads per row, a power of two.
     pub(super) threads: u32,
-    /// Pads shared memory by one element after every 16, which avoids bank conflicts of
+    /// True if shared memory has one unused element after every 16, which avoids bank conflicts of
     /// power-of-two strides.
     pub(super) spread: bool,
 }
 
 impl FftKernelPlan {
-    /// The plan for a length. `None` if a row does not fit the shared memory, or has large prime
-    /// factors.
+    /// The kernel plan for a length. `None` if a row is too long for one workgroup, or if the
+    /// length has a prime factor above 7.
     pub(super) fn new(n: usize, workgroup_bytes: u32) -> Option<FftKernelPlan> {
         let places = workgroup_bytes / 8;
-        // Complex numbers per thread.
+        // Number of complex numbers that each thread keeps in registers.
         let held = if places >= 16 * WORKGROUP { 16 } else { 8 };
         let n = u32::try_from(n)
             .ok()
@@ -89,7 +89,7 @@ impl FftKernelPlan {
     }
 }
 
-/// Radices of a length: powers of two split evenly into as few radices as possible, then 7, 5 and
+/// Factors a length into radices: as few powers of two as possible, of similar size, then 7, 5 and
 /// 3.
 fn radices(n: u32, held: u32) -> Option<Vec<u32>> {
     let (twos, most) = (n.trailing_zeros(), held.trailing_zeros());
@@ -117,7 +117,7 @@ impl FftKernelPlan {
     }
 }
 
-/// WGSL source of the kernel for a plan.
+/// WGSL source of the FFT kernel for a plan.
 pub(super) fn text(plan: &FftKernelPlan, dtype: DType, way: FftKind, across: bool) -> String {
     let mut text = [
         PRELUDE,
@@ -229,7 +229,8 @@ fn place(at: u32) -> u32 {{
     text
 }
 
-/// The WGSL type of a complex number in memory, and the expression that unpacks `word`.
+/// The WGSL type of a complex number in memory, and the WGSL expression that converts the loaded
+/// value `word` to F32.
 fn number(dtype: DType, word: &str) -> (&'static str, String) {
     match dtype {
         DType::F32 => ("vec2<u32>", format!("bitcast<vec2<f32>>({word})")),
@@ -237,9 +238,10 @@ fn number(dtype: DType, word: &str) -> (&'static str, String) {
     }
 }
 
-/// WGSL source that loads complex numbers. All loads of a thread are issued before the first
-/// conversion, because conversions may branch. For inverse transforms, real and imaginary parts are
-/// swapped before and after.
+/// WGSL source of the functions that load complex numbers. The kernel issues all loads of a thread
+/// before it converts the first value, because conversions may branch and would delay further
+/// loads. For inverse transforms, the loads swap real and imaginary parts, and the stores swap them
+/// back.
 fn numbers_text(dtype: DType, way: FftKind) -> String {
     let parts = if way == FftKind::Inverse { ".yx" } else { "" };
     let (ty, value) = number(dtype, "found");
@@ -272,8 +274,8 @@ fn save(at: u32, a: vec2<f32>) {{
     )
 }
 
-/// WGSL source that loads two adjacent elements of a frame, at any alignment, and multiplies them
-/// with the window.
+/// WGSL source that loads two adjacent elements of an STFT frame, at any alignment, and multiplies
+/// them by the window function.
 fn frames_text(dtype: DType) -> String {
     let (word, element) = match dtype {
         DType::F32 => ("at", "bitcast<f32>(word)".to_string()),
@@ -321,10 +323,11 @@ fn number(found: Found, k: u32) -> vec2<f32> {{
     )
 }
 
-/// WGSL source that packs half a spectrum of reals for a complex inverse transform of half the
-/// length. The generated code computes `(a + b) + i w^-k (a - b)` for `a = X[k]` and `b = conj X[h
-/// - k]`, with real and imaginary parts swapped. The first and the last element of the spectrum are
-/// real.
+/// WGSL source that packs the half spectrum of `2 h` reals into `h` complex numbers for an inverse
+/// transform of length `h`. The generated code computes `(a + b) + i w^-k (a - b)` for `a = X[k]`
+/// and `b = conj X[h
+/// - k]`, with real and imaginary parts swapped. The imaginary parts of the first and the last
+///   element of the spectrum are ignored, because these elements are real.
 fn pack_real_source(plan: &FftKernelPlan, dtype: DType) -> String {
     let (ty, a) = number(dtype, "found.a");
     let (_, b) = number(dtype, "found.b");
@@ -357,8 +360,9 @@ fn number(found: Found, k: u32) -> vec2<f32> {{
 }
 
 /// WGSL source that recovers the spectrum of reals from the packed half-length transform in shared
-/// memory. The generated code computes `S + T` at k and `conj (S - T)` at h - k. Here `S = Z[k] +
-/// conj Z[h - k]` and `T = -i w^k (Z[k] - conj Z[h - k])`.
+/// memory. For a transform `Z` of length `h`, the generated code computes element `k` as `S + T`
+/// and element `h - k` as `conj (S - T)`. Here `S = Z[k] + conj Z[h - k]` and `T = -i w^k (Z[k] -
+/// conj Z[h - k])`.
 fn unpack_real_source(text: &mut String, plan: &FftKernelPlan) {
     let _ = write!(
         text,
@@ -383,15 +387,15 @@ fn unpack_real_source(text: &mut String, plan: &FftKernelPlan) {
     );
 }
 
-/// WGSL source of one pass with one radix; `before` is the product of the previous radices.
+/// WGSL source of one FFT pass; `before` is the product of the radices of all previous passes.
 fn pass_text(text: &mut String, plan: &FftKernelPlan, way: FftKind, pass: usize, before: u32) {
     let (n, radix) = (plan.n, plan.radices[pass]);
     let (first, last) = (pass == 0, pass + 1 == plan.radices.len());
     let count = n / radix;
     let each = count.div_ceil(plan.threads);
     let whole = each * plan.threads == count;
-    // Guard for threads without elements and, for global memory accesses, for threads without a
-    // row.
+    // WGSL condition that excludes threads without elements and, for accesses to global memory,
+    // threads without a row.
     let guard = |v: &str, needs_row: bool| match (needs_row, whole) {
         (true, true) => "if is_row ".to_string(),
         (true, false) => format!("if is_row && j{v} < {count}u "),
@@ -428,8 +432,8 @@ fn pass_text(text: &mut String, plan: &FftKernelPlan, way: FftKind, pass: usize,
         }
         let _ = writeln!(text, "        {v} = dft{radix}({v});\n    }}");
     }
-    // In a real transform, the results of the last pass go through shared memory once more, for the
-    // step that recovers the spectrum.
+    // In a transform of reals, the last pass also writes its results to shared memory, where the
+    // next step reads them to recover the spectrum.
     let saves = last && !way.unpacks_real();
     if !saves && !first {
         text.push_str("    workgroupBarrier();\n");
@@ -457,8 +461,8 @@ fn pass_text(text: &mut String, plan: &FftKernelPlan, way: FftKind, pass: usize,
     }
 }
 
-/// Expression for power `r` of a root of unity. Few powers are loaded from the table. The other
-/// powers are products of at most two loaded powers, or of three in one case.
+/// WGSL expression for power `r` of a root of unity. Only few powers are loaded from the table; the
+/// others are computed as products of loaded powers.
 fn root(r: u32) -> String {
     match (r / 4 * 4, r % 4) {
         (0, 1) => "roots[turn]".to_string(),

@@ -1,6 +1,6 @@
-//! Selection of the tiling of a GEMM on cooperative matrices: the device's
-//! [`TuningTable`](crate::TuningTable) for the nearest measured size, otherwise the cheapest tiling in the
-//! cost model.
+//! Selects the tiling of a GEMM on cooperative matrices: the tiling that the device's
+//! [`TuningTable`](crate::TuningTable) contains for the nearest measured size, otherwise the
+//! fastest tiling according to the cost model.
 
 use super::tiling::{CoopGemmTiling, CoopScope, SPLITS, TailSplitK};
 use crate::caps::{CoopType, DeviceCaps};
@@ -8,14 +8,15 @@ use crate::device::DeviceModel;
 use crate::device::cost_model::TileThroughput;
 use crate::tuning::GemmProblem;
 
-/// Constraints of implicit GEMMs, whose right operand is gathered from convolution windows.
+/// Properties of an implicit GEMM, whose right operand is gathered from convolution windows, that
+/// limit its tiling.
 pub(crate) struct ImplicitGemm {
-    /// Number of GEMMs of this size.
+    /// Number of GEMMs of the same size in the batch.
     pub(crate) products: usize,
-    /// Channels per tap, if steps of `k` can be aligned to them. Long steps are only profitable
-    /// within the channels of a tap.
+    /// Number of channels per tap, if weights are ordered so that the channels of a tap are
+    /// adjacent along `k`. Long `k` steps are only profitable if each step stays within one tap.
     pub(crate) channels: Option<usize>,
-    /// Maximum split-K factor whose partial sums fit into a slot.
+    /// Maximum split-K factor for which the partial sums fit into a slot.
     pub(crate) max_parts: u32,
 }
 
@@ -25,19 +26,20 @@ pub(in crate::lowerings) const TAIL: &str = ":tail";
 /// Candidate split-K factors for implicit GEMM.
 const WINDOW_SPLITS: &[u32] = &[1, 2, 3, 4, 5, 6, 8, 12];
 
-/// Candidate split-K factors for weight gradients, which have a long `k` and few results.
+/// Candidate split-K factors for convolution weight gradients, which have a long `k` and few
+/// results.
 const WEIGHT_SPLITS: &[u32] = &[1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
 
-/// Shared memory per column in `weights.glsl`, in bytes.
+/// Shared memory in bytes that `weights.glsl` uses per column of a tile.
 const COLUMN_BYTES: u32 = 8;
 
-/// Shared memory of `tap_steps` in `windows.glsl`, in bytes.
+/// Shared memory in bytes of the array `tap_steps` in `windows.glsl`.
 const TAPS_BYTES: u32 = 256;
 
 impl CoopGemmTiling {
-    /// The tiling for a GEMM. `None` if the device lacks cooperative matrices of this type or
-    /// shared memory. Two stages and workgroup-scope matrices need `aligned` operands.
-    /// Workgroup-scope matrices are selected only by the autotuning table.
+    /// Selects the tiling for a GEMM. `None` if the device lacks cooperative matrices of this type,
+    /// or shared memory. Tilings with two stages or workgroup-scope matrices require `aligned`
+    /// operands. Workgroup-scope matrices are selected only if the autotuning table names them.
     pub fn choose(
         caps: &DeviceCaps,
         ty: CoopType,
@@ -49,7 +51,7 @@ impl CoopGemmTiling {
     }
 
     /// Like [`CoopGemmTiling::choose`], for a constant right operand that may be prepacked.
-    /// Autotuning entries without prepacking are ignored here.
+    /// Autotuning entries that name a tiling without prepacking do not exclude prepacking.
     pub fn choose_prepacked(
         caps: &DeviceCaps,
         ty: CoopType,
@@ -97,7 +99,7 @@ impl CoopGemmTiling {
         splits_of.then(|| found.split(splits))
     }
 
-    /// The cheapest tiling in the cost model, with its cost.
+    /// The fastest tiling according to the cost model, with its cost.
     fn modelled(
         caps: &DeviceCaps,
         ty: CoopType,
@@ -107,7 +109,8 @@ impl CoopGemmTiling {
         let work = CoopGemmWork::new(&caps.device, problem, 1);
         let modelled =
             CoopGemmTiling::divided(caps, ty, caps.device.rates.matrices.divisions).into_iter();
-        // Two stages are slower if the rows of both operands are short slices of k.
+        // Double buffering (two stages) is slower if both operands are contiguous along k, because
+        // a staged row then is only a short slice of k.
         let staged = aligned && !problem.b_transposed;
         let modelled = modelled.filter(|(t, _)| staged || t.stages == 1);
         let costs = modelled.flat_map(|(t, rate)| {
@@ -121,9 +124,9 @@ impl CoopGemmTiling {
         costs.min_by(|(_, s), (_, t)| s.total_cmp(t))
     }
 
-    /// The tail of tile columns for which this tiling should use split-K. The autotuning table may
-    /// specify the tail, as in `128x128x32/64x64:tail26x2`. Otherwise the cost model decides
-    /// whether a tail saves time.
+    /// The last tile columns for which this tiling should use split-K, if any. The autotuning table
+    /// may specify them, as in `128x128x32/64x64:tail26x2` (26 columns, factor 2). Otherwise the
+    /// cost model decides whether a split-K tail saves time.
     pub fn tail(
         &self,
         caps: &DeviceCaps,
@@ -150,7 +153,7 @@ impl CoopGemmTiling {
     }
 
     /// Estimated time of `batches` GEMMs with this tiling, in seconds. A tiling without a measured
-    /// rate gets the rate of the first one.
+    /// rate gets the rate of the first tiling in the cost model.
     pub(crate) fn seconds(
         &self,
         caps: &DeviceCaps,
@@ -188,8 +191,8 @@ impl CoopGemmTiling {
         CoopGemmWork::new(&caps.device, problem, products).window_cost(self, rate) / rates.per_s
     }
 
-    /// The subgroup-scope tiling for `batches` GEMMs of one size, without split-K. Tiles do not
-    /// span several GEMMs.
+    /// The fastest subgroup-scope tiling without split-K for `batches` GEMMs of one size. A tile
+    /// never covers parts of several GEMMs.
     pub fn choose_for_batches(
         caps: &DeviceCaps,
         ty: CoopType,
@@ -205,8 +208,8 @@ impl CoopGemmTiling {
         least.map(|(t, _)| t)
     }
 
-    /// The subgroup-scope tiling for split-F16 GEMMs, and the estimated time of `batches` GEMMs in
-    /// seconds.
+    /// The fastest subgroup-scope tiling for GEMMs on split-F16, with the estimated time of
+    /// `batches` GEMMs in seconds.
     pub(crate) fn choose_for_split_f16(
         caps: &DeviceCaps,
         problem: &GemmProblem,
@@ -222,7 +225,7 @@ impl CoopGemmTiling {
         costs.min_by(|(_, s), (_, t)| s.total_cmp(t))
     }
 
-    /// The subgroup-scope tiling for implicit GEMMs on convolution windows.
+    /// The fastest subgroup-scope tiling for implicit GEMMs on convolution windows.
     pub(crate) fn choose_for_windows(
         caps: &DeviceCaps,
         ty: CoopType,
@@ -236,7 +239,7 @@ impl CoopGemmTiling {
             let [_, _, bk] = t.tile;
             let channels = gathering.channels;
             let whole = channels.is_some_and(|n| n.is_multiple_of(bk as usize));
-            // The table of taps shares the memory with staged tiles.
+            // The kernel needs shared memory for staged tiles and for the table of taps.
             let fits = t.shared_bytes(true) + TAPS_BYTES <= caps.workgroup_bytes;
             fits && (whole || bk <= 2 * t.fragment[2])
         };
@@ -249,8 +252,9 @@ impl CoopGemmTiling {
         least.map(|(t, _)| t)
     }
 
-    /// The subgroup-scope tiling for weight gradients, with its estimated time in seconds. If
-    /// `gathers`, windows are gathered; otherwise both operands are rows along `k`.
+    /// The fastest subgroup-scope tiling for convolution weight gradients, with its estimated time
+    /// in seconds. If `gathers`, the kernel gathers windows; otherwise the rows of both operands
+    /// are contiguous along `k`.
     pub(crate) fn choose_for_weight_grad(
         caps: &DeviceCaps,
         ty: CoopType,
@@ -280,7 +284,7 @@ impl CoopGemmTiling {
     }
 }
 
-/// A GEMM problem on a device, for the cost model.
+/// A batch of GEMMs on a device, whose cost the cost model estimates.
 #[derive(Clone, Copy)]
 struct CoopGemmWork<'a> {
     device: &'a DeviceModel,
@@ -299,8 +303,9 @@ impl<'a> CoopGemmWork<'a> {
         }
     }
 
-    /// Cost of a GEMM in multiply-adds at rate 1. The busiest compute unit determines the cost: its
-    /// tiles run concurrently up to full occupancy, then in further waves.
+    /// Cost of the GEMMs with a tiling, as the number of multiply-adds that one compute unit at
+    /// rate 1 performs in that time. The busiest compute unit determines the cost: its tiles run
+    /// concurrently up to full occupancy, further tiles in later waves.
     fn cost(&self, t: &CoopGemmTiling, rate: TileThroughput) -> f64 {
         let rates = &self.device.rates.matrices;
         let start = match t.splits {
@@ -312,7 +317,7 @@ impl<'a> CoopGemmWork<'a> {
         if t.slices > 1 {
             return rate.time(groups) * self.products_of_group(t, start);
         }
-        // A single wave has no neighboring waves to overlap with.
+        // If there is only one wave of tiles, it cannot overlap with another wave.
         let last = if groups == together {
             groups
         } else {
@@ -322,8 +327,8 @@ impl<'a> CoopGemmWork<'a> {
         whole * self.products_of_group(t, start) + self.cost_of_parts(t)
     }
 
-    /// The cheapest split-K tail for a tiling, with its cost: whole waves of the device run without
-    /// split-K, the remaining columns of tiles with split-K.
+    /// The fastest split-K tail for a tiling, with the total cost: tile columns that fill whole
+    /// waves run without split-K, the remaining tile columns with split-K.
     fn tail(&self, t: &CoopGemmTiling, rate: TileThroughput) -> Option<(TailSplitK, f64)> {
         let rates = &self.device.rates.matrices;
         if t.splits != 1 || !t.can_split(self.problem) {
@@ -365,8 +370,8 @@ impl<'a> CoopGemmWork<'a> {
         })
     }
 
-    /// Like [`CoopGemmWork::cost`], for implicit GEMMs. The rates of implicit GEMM tiles were
-    /// measured with tiles that finish at different times.
+    /// Like [`CoopGemmWork::cost`], for implicit GEMMs. Overlap between waves is not modeled,
+    /// because the measured rates of implicit GEMM tiles already include it.
     fn window_cost(&self, t: &CoopGemmTiling, rate: TileThroughput) -> f64 {
         let start = self.device.rates.matrices.start_of_parts;
         let tiles = rate.time(self.workgroups_per_unit(t)) * self.products_of_group(t, start);
@@ -375,12 +380,14 @@ impl<'a> CoopGemmWork<'a> {
 
     fn workgroups_per_unit(&self, t: &CoopGemmTiling) -> usize {
         let groups = t.groups(self.problem.m, self.problem.n);
-        // Each slice is a separate subgroup, so slices count as workgroups here.
+        // Each slice of k runs in its own subgroups, so the cost model counts slices like
+        // workgroups.
         let groups = groups.saturating_mul((t.splits * t.slices) as usize);
         groups.saturating_mul(self.batches).div_ceil(self.units)
     }
 
-    /// Multiply-adds of a workgroup, including the start-up cost as an equivalent length of `k`.
+    /// Number of multiply-adds of one workgroup; `start` additional `k` elements represent its
+    /// start-up cost.
     fn products_of_group(&self, t: &CoopGemmTiling, start: f64) -> f64 {
         let [bm, bn, bk] = t.tile;
         let bk = bk as usize;
@@ -388,7 +395,7 @@ impl<'a> CoopGemmWork<'a> {
         f64::from(bm * bn) * (k as f64 + start)
     }
 
-    /// Cost of adding split-K partial sums.
+    /// Cost of the separate kernel that adds split-K partial sums; 0 without split-K.
     fn cost_of_parts(&self, t: &CoopGemmTiling) -> f64 {
         let rates = &self.device.rates.matrices;
         match t.splits as usize {

@@ -11,12 +11,13 @@ use crate::kernel::{FieldType, KernelCode, KernelDef};
 use crate::sym_int::SymInt;
 use crate::tuning::{GemmProblem, TuningEntry, TuningTable};
 
-/// Interface of a SPIR-V module.
+/// The interface of a SPIR-V module: its specialization constants, uniform block and storage
+/// bindings.
 #[derive(Default)]
 struct SpirvInterface {
     names: HashMap<u32, String>,
     members: HashMap<(u32, u32), String>,
-    /// Maps (target, decoration) to the decoration's operand.
+    /// By (decorated id, decoration): the operand of the decoration.
     decorations: HashMap<(u32, u32), u32>,
     member_decorations: HashMap<(u32, u32, u32), u32>,
     pointees: HashMap<u32, u32>,
@@ -72,7 +73,7 @@ impl SpirvInterface {
         }
     }
 
-    /// Names of the specialization constants, ordered by their ids.
+    /// Names of the module's specialization constants, ordered by their constant ids.
     fn constants(&self) -> Vec<&str> {
         let mut found: Vec<(u32, &str)> = self
             .decorations
@@ -212,20 +213,22 @@ fn problem(m: usize, n: usize, k: usize) -> GemmProblem {
     }
 }
 
-/// With few tiles and a long reduction, split-K occupies the idle compute units.
+/// With few tiles and a long reduction, the selected tiling uses split-K to occupy idle compute
+/// units.
 #[test]
 fn few_tiles_sum_k_in_parts() {
     let caps = DeviceCaps::h200();
     let choose = |p: &GemmProblem| CoopGemmTiling::choose(&caps, CoopType::F16, p, true).unwrap();
     let long = choose(&problem(128, 768, 8192));
     assert!(long.splits > 1, "{long}");
-    // At least half of the compute units have work.
+    // At least half of the compute units have a workgroup.
     let groups = long.groups(128, 768) * long.splits as usize;
     assert!((66..400).contains(&groups), "{long}");
     for whole in [
         problem(4096, 4096, 8192),
         problem(64, 64, 64),
-        // The kernel that adds partial sums processes four columns at once.
+        // No split-K for a column count that is not a multiple of four, because the kernel that
+        // adds partial sums processes four columns at once.
         problem(128, 766, 8192),
     ] {
         assert_eq!(choose(&whole).splits, 1, "{whole:?}");
@@ -283,7 +286,7 @@ fn tilings_follow_the_size_and_the_measurements() {
         "{large} {small}"
     );
     assert_eq!(large.scope, CoopScope::Subgroup);
-    // The fastest of all tilings, as measured.
+    // The fastest of all tilings in measurements.
     for (m, n, k, best) in [
         (4096, 4096, 4096, "128x256x16/64x64:2"),
         (2048, 2048, 2048, "128x256x16/64x64:2"),
@@ -323,7 +326,7 @@ fn tilings_follow_the_size_and_the_measurements() {
     ] {
         assert_eq!(choose(&of(wrong), &p, true), choose(&caps, &p, true));
     }
-    // Table entries that the problem or the device does not support are skipped.
+    // Autotuning entries that the problem or the device does not support are ignored.
     assert_eq!(choose(&tuned, &p, false), choose(&caps, &p, false));
     let p = problem(512, 512, 512);
     assert_eq!(choose(&tuned, &p, true), choose(&caps, &p, true));
@@ -362,7 +365,8 @@ fn weights_are_laid_out_where_it_pays() {
     let is_laid = |way: Option<String>| way.unwrap().contains("laid");
     assert!(!is_laid(choose(&unknown, &problem(4096, 2304, 768))));
     assert!(!is_laid(choose(&caps, &other)) && !is_laid(choose(&caps, &short)));
-    // Entries without prepacking do not apply to prepacked weights; entries with prepacking do.
+    // Autotuning entries that name tilings without prepacking do not apply to prepacked weights;
+    // entries that name prepacked tilings do.
     let tuned = |way| caps.clone().tuned(TuningTable::always(way));
     let p = problem(4096, 2304, 768);
     assert!(is_laid(choose(&tuned("128x128x32/64x64"), &p)));
@@ -370,7 +374,8 @@ fn weights_are_laid_out_where_it_pays() {
     assert_eq!(choose(&tuned(small), &p).as_deref(), Some(small));
 }
 
-/// If the last wave of tiles would be nearly empty, the last columns use split-K, which costs less.
+/// If the last wave of tiles would be nearly empty, the last tile columns use split-K, which saves
+/// time.
 #[test]
 fn a_last_turn_that_is_nearly_empty_is_in_parts() {
     let caps = DeviceCaps::h200();
@@ -383,12 +388,12 @@ fn a_last_turn_that_is_nearly_empty_is_in_parts() {
             (whole, turn, tail)
         })
     };
-    // 896 tiles, of which 264 run concurrently.
+    // The GEMM has 896 tiles, of which 264 run concurrently.
     let (whole, turn, found) = tail(&problem(512, 28_672, 4096)).unwrap();
     assert!(whole <= 3 * turn && whole + 4 > 3 * turn, "{whole} {turn}");
     assert!(found.splits > 1, "{found:?}");
-    // No tail for whole waves, for fewer tiles than compute units, and for a column count that is
-    // no multiple of four.
+    // No split-K tail if tiles fill whole waves, if there are fewer tiles than compute units, or if
+    // the column count is not a multiple of four.
     for whole in [
         problem(8192, 8192, 8192),
         problem(64, 64, 64),

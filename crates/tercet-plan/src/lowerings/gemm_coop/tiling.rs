@@ -1,7 +1,8 @@
-//! Tilings of a GEMM on cooperative matrices, with their sizes and names.
+//! Tilings of a GEMM on cooperative matrices: their sizes, their names, and which of them a device
+//! can run.
 //!
-//! [`CoopGemmTiling::candidates`] returns all tilings that a device can run; `choose.rs` selects one per
-//! device and size.
+//! [`CoopGemmTiling::candidates`] returns all tilings that a device can run; `choose.rs` selects
+//! one of them per device and GEMM size.
 
 use std::fmt;
 
@@ -10,12 +11,13 @@ use crate::device::cost_model::{TileConfig, TileThroughput};
 use crate::sym_int::{ExprArena, SymInt};
 use crate::tuning::GemmProblem;
 
-/// Scope of the cooperative matrices of a kernel.
+/// Which threads share a cooperative matrix in a GEMM kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CoopScope {
     /// Subgroup scope: each subgroup multiplies fragments staged through shared memory.
     Subgroup,
-    /// Workgroup scope: the workgroup multiplies whole tiles; the driver stages and divides them.
+    /// Workgroup scope: the workgroup multiplies whole tiles; the GPU driver stages them and
+    /// divides them over the subgroups.
     Workgroup,
     /// Mma-style: each subgroup fills its fragments directly from prepacked weights.
     Prepacked,
@@ -28,27 +30,30 @@ pub struct CoopGemmTiling {
     pub scope: CoopScope,
     /// Threads per subgroup.
     pub subgroup: u32,
-    /// Cooperative-matrix shape of the device. For workgroup scope, the granularity of the tile.
+    /// Subgroup scope: a cooperative-matrix shape that the device supports. Workgroup scope: the
+    /// granularity of tile sizes.
     pub fragment: [u32; 3],
-    /// Tile of a workgroup: its part of the result, and the length of a staged k step.
+    /// Tile of a workgroup: the rows and columns of the result that it computes, and the length of
+    /// a k step.
     pub tile: [u32; 3],
-    /// Tile of a subgroup.
+    /// Tile of a subgroup: the rows and columns of the result that it computes.
     pub subgroup_tile: [u32; 2],
-    /// Buffers for staged steps: 1, or 2 (double buffering) for aligned operands.
+    /// Number of shared-memory buffers for staged k steps: 1, or 2 (double buffering), which
+    /// requires aligned operands.
     pub stages: u32,
     /// Tile rows per band; the tiles of a band run close to each other in time, so that they share
     /// cached operands.
     pub band: u32,
-    /// Split-K factor: parts of `k` that separate workgroups accumulate. If the factor is above 1,
-    /// another kernel adds the parts.
+    /// Split-K factor: number of parts of `k` that separate workgroups accumulate. If the factor is
+    /// above 1, another kernel adds their partial sums.
     pub splits: u32,
-    /// Parts of `k` that the subgroups of a workgroup accumulate in parallel and add before the
-    /// store. Prepacked weights only.
+    /// Number of parts of `k` that subgroups of the same workgroup accumulate in parallel; the
+    /// workgroup adds them before the store. More than 1 only for prepacked weights.
     pub slices: u32,
 }
 
-/// Split-K tail: columns of tiles at the end of a result that use split-K. The tail fills the last
-/// wave of workgroups, which would rarely fill the device.
+/// Split-K tail: the last tile columns of a result use split-K. The additional workgroups occupy
+/// compute units that the last wave would leave idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TailSplitK {
     /// Number of tile columns in the tail.
@@ -57,7 +62,7 @@ pub struct TailSplitK {
     pub splits: u32,
 }
 
-/// Tiles and thread counts of workgroup-scope kernels.
+/// Candidate tiles `m n k` and threads per workgroup of workgroup-scope kernels.
 const BLOCKS: &[([u32; 3], u32)] = &[
     ([128, 256, 64], 256),
     ([256, 128, 64], 256),
@@ -71,24 +76,24 @@ const BLOCKS: &[([u32; 3], u32)] = &[
     ([64, 64, 64], 128),
 ];
 
-/// Subgroup size for mma-style fragments (`LANES`), and the required granularity of `k`
-/// (`LAID_STEP`).
+/// Subgroup size that mma-style fragments require (`LANES`), and the number of which `k` must be a
+/// multiple for prepacked weights (`LAID_STEP`).
 const LANES: u32 = 32;
 const LAID_STEP: usize = 64;
 
-/// Candidate numbers of slices within a workgroup (`SLICES`), and the minimum number of steps per
-/// slice (`SLICE_STEPS`).
+/// Candidate numbers of slices of `k` within a workgroup (`SLICES`), and the minimum number of k
+/// steps per slice (`SLICE_STEPS`).
 const SLICES: &[u32] = &[1, 2, 4, 8];
 const SLICE_STEPS: usize = 2;
 
-/// Default number of tile rows per band.
+/// Default number of tile rows per band ([`CoopGemmTiling::band`]).
 const BAND: u32 = 8;
 
 /// Candidate split-K factors.
 pub(super) const SPLITS: &[u32] = &[1, 2, 3, 4, 6, 8];
 
 impl CoopGemmTiling {
-    /// All tilings that the device can run, without split-K.
+    /// All tilings without split-K that the device can run for operands that are not prepacked.
     pub fn candidates(caps: &DeviceCaps, ty: CoopType) -> Vec<CoopGemmTiling> {
         let Some(subgroup) = caps.subgroup.filter(|_| caps.spirv) else {
             return Vec::new();
@@ -100,7 +105,7 @@ impl CoopGemmTiling {
         let blocks = blocks.flat_map(|b| CoopGemmTiling::from_blocks(*b, subgroup));
         let mut all: Vec<CoopGemmTiling> = Vec::new();
         for t in divided.chain(blocks.filter(|t| t.is_supported(caps))) {
-            // Two entries may yield the same tile after adaptation to the device.
+            // Two table entries may become the same tiling after adaptation to the device.
             if !all.contains(&t) {
                 all.push(t);
             }
@@ -108,7 +113,8 @@ impl CoopGemmTiling {
         all
     }
 
-    /// All subgroup-scope tilings that the device can run.
+    /// All subgroup-scope tilings of the table `divisions` that the device can run, with their
+    /// rates.
     pub(super) fn divided(
         caps: &DeviceCaps,
         ty: CoopType,
@@ -118,7 +124,8 @@ impl CoopGemmTiling {
             return Vec::new();
         };
         let shapes = caps.coop.iter().filter(|s| s.ty == ty);
-        // The largest cooperative matrix does the most work per load.
+        // Select the largest cooperative-matrix shape, because it performs the most multiply-adds
+        // per loaded element.
         let shape = shapes
             .filter(|s| s.k % 8 == 0 && s.n % 4 == 0)
             .max_by_key(|s| s.m * s.n * s.k);
@@ -128,7 +135,8 @@ impl CoopGemmTiling {
         CoopGemmTiling::from_table(caps, *shape, subgroup, divisions)
     }
 
-    /// The table entries that fit the device, with rates limited by its occupancy.
+    /// The tilings of a table that the device can run; their rates are limited by the number of
+    /// workgroups that fit on a compute unit.
     fn from_table(
         caps: &DeviceCaps,
         shape: CoopShape,
@@ -148,8 +156,8 @@ impl CoopGemmTiling {
         all.filter(|(t, _)| t.is_supported(caps)).collect()
     }
 
-    /// All split-F16 tilings (`gemm_pairs_f32.comp`) that the device can run: tiles of whole blocks
-    /// of 64, with two staged F16 values per element.
+    /// All tilings of split-F16 GEMMs (`gemm_pairs_f32.comp`) that the device can run. Tile sizes
+    /// are multiples of 64, and each staged element consists of two F16 numbers.
     pub(super) fn for_split_f16(caps: &DeviceCaps) -> Vec<(CoopGemmTiling, TileThroughput)> {
         const BLOCK: u32 = 64;
         let Some(subgroup) = caps.subgroup.filter(|_| caps.spirv) else {
@@ -185,8 +193,8 @@ impl CoopGemmTiling {
         all.filter(|(t, _)| fits(t)).collect()
     }
 
-    /// Shared memory per workgroup of a split-F16 tiling in bytes, for any operand order; computed
-    /// as in the shader.
+    /// Shared memory per workgroup in bytes of a split-F16 GEMM with this tiling, whether operands
+    /// are transposed or not; computed as in the shader.
     fn bytes_of_pairs(&self) -> u32 {
         let [bm, bn, bk] = self.tile;
         let lines = |n: u32| (n * (bk / 4 + 1)).max(bk * (n / 4 + 1));
@@ -195,8 +203,8 @@ impl CoopGemmTiling {
         16 * (lines(bm) + lines(bn)).max(sums) + 16
     }
 
-    /// All mma-style tilings for this problem's right operand, once it is prepacked.
-    /// `gemm_laid_f16.comp` lists the requirements.
+    /// All mma-style tilings that the device can run for this GEMM after its right operand is
+    /// prepacked. `gemm_laid_f16.comp` lists the requirements.
     pub(super) fn prepacked_tilings(
         caps: &DeviceCaps,
         ty: CoopType,
@@ -212,8 +220,9 @@ impl CoopGemmTiling {
         let lanes =
             caps.coop_fragment_layout && caps.subgroup == Some(LANES) && ty == CoopType::F16;
         let whole = problem.n.is_multiple_of(64) && problem.k.is_multiple_of(LAID_STEP);
-        // Subgroups read both operands repeatedly from the shared cache. The cache must hold all
-        // weights, plus the rows of one band of tiles and of the next band.
+        // The subgroups of all workgroups read both operands repeatedly from the cache that all
+        // compute units share. This cache must be large enough for all weights, plus the activation
+        // rows of two bands of tiles.
         let tiles = caps.device.rates.matrices.prepacked.iter();
         let tallest = tiles.map(|d| d.subgroups[0] * d.subgroup_tile[0]).max();
         let rows = problem.m.min((2 * BAND * tallest.unwrap_or(0)) as usize);
@@ -250,12 +259,12 @@ impl CoopGemmTiling {
         all.filter(|(t, _)| fits(t)).collect()
     }
 
-    /// Shared memory for the sums of slices of `k`, in bytes.
+    /// Shared memory in bytes through which a workgroup adds the sums of its slices of `k`.
     fn slice_bytes(&self) -> u32 {
         4 * (self.slices - 1) * self.subgroup_tile[0] * self.subgroup_tile[1]
     }
 
-    /// Tilings of a GEMM whose right operand can be prepacked on this device.
+    /// All tilings that the device can run for this GEMM with a prepacked right operand.
     pub fn prepacked_candidates(
         caps: &DeviceCaps,
         ty: CoopType,
@@ -295,8 +304,8 @@ impl CoopGemmTiling {
             subgroup,
             fragment,
             tile,
-            // Rows of the subgroup tile, chosen so that the workgroup has the required number of
-            // threads.
+            // The number of rows of the subgroup tile follows from the required number of threads
+            // per workgroup.
             subgroup_tile: [tile[0] * subgroup / threads, tile[1]],
             stages: 1,
             band: BAND,
@@ -329,8 +338,9 @@ impl CoopGemmTiling {
         rows.saturating_mul(n.div_ceil(self.tile[1] as usize))
     }
 
-    /// Number of persistent workgroups that the device runs concurrently, if they use all
-    /// registers. `None` if the number of compute units is unknown, or tiles are small.
+    /// Number of persistent workgroups that the device runs concurrently, if each thread uses the
+    /// maximum number of registers. `None` if the number of compute units is unknown, or if
+    /// subgroup tiles are too small for persistent workgroups.
     pub(crate) fn groups_at_once(&self, caps: &DeviceCaps) -> Option<u32> {
         let registers = caps.device.registers_of(self.subgroup) + 1;
         let of_unit = caps.device.unit_invocations(registers) / self.threads();
@@ -346,8 +356,8 @@ impl CoopGemmTiling {
             * self.slices
     }
 
-    /// Shared memory per workgroup in bytes: staged steps, reused for fragments of sums. The number
-    /// is computed as in the shader.
+    /// Shared memory per workgroup in bytes: buffers for staged k steps, which the store reuses for
+    /// result fragments. The number is computed as in the shader.
     pub fn shared_bytes(&self, b_transposed: bool) -> u32 {
         let [bm, bn, bk] = self.tile;
         let (b_lines, b_cols) = if b_transposed { (bn, bk) } else { (bk, bn) };
@@ -357,18 +367,18 @@ impl CoopGemmTiling {
         16 * (self.stages * stage).max(sums)
     }
 
-    /// This tiling with the split-K factor `splits`.
+    /// Returns this tiling with the split-K factor `splits`.
     pub(crate) fn split(self, splits: u32) -> CoopGemmTiling {
         CoopGemmTiling { splits, ..self }
     }
 
-    /// Whether split-K is supported. The kernel that adds partial sums processes four columns at
-    /// once, and workgroup-scope kernels have no split-K.
+    /// Whether this tiling supports split-K for a GEMM. The kernel that adds partial sums processes
+    /// four columns at once, and workgroup-scope kernels have no split-K.
     pub(super) fn can_split(&self, problem: &GemmProblem) -> bool {
         problem.n.is_multiple_of(4) && self.scope == CoopScope::Subgroup
     }
 
-    /// This tiling with each split-K factor that the problem supports.
+    /// Returns this tiling with each candidate split-K factor that the GEMM supports.
     pub(super) fn splits_of(self, problem: &GemmProblem) -> impl Iterator<Item = CoopGemmTiling> {
         let parts = match self.can_split(problem) {
             true => SPLITS,
@@ -377,7 +387,8 @@ impl CoopGemmTiling {
         self.parts_of(problem, parts)
     }
 
-    /// This tiling with each of these split-K factors that leaves several steps per part.
+    /// Returns this tiling with each of these split-K factors for which every part has several k
+    /// steps.
     pub(super) fn parts_of(
         self,
         problem: &GemmProblem,
@@ -390,8 +401,8 @@ impl CoopGemmTiling {
         all.map(move |n| self.split(n))
     }
 
-    /// Candidates that are worth measuring for a problem. Tilings that leave compute units idle are
-    /// also tried with split-K.
+    /// Tilings that autotuning should measure for a GEMM. Tilings that leave compute units idle are
+    /// included with split-K, too.
     pub fn candidates_for(
         caps: &DeviceCaps,
         ty: CoopType,
