@@ -33,8 +33,8 @@ impl ActiveStep {
     }
 }
 
-/// Position in a dependent-launch chain: the counter that a step waits on, and the counter that its
-/// workgroups increment.
+/// Position of a step in a chain of dependent launches: the counter that the step waits on, and the
+/// counter that its workgroups increment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaunchDependency {
     /// Index of the chain link whose counter this step waits on; `None` if it waits on no counter.
@@ -84,8 +84,9 @@ impl GpuProgram {
         }
     }
 
-    /// The active steps of [`GpuProgram::steps`] or [`GpuProgram::prepare`] for the given branch of
-    /// each shape switch ([`crate::LaunchSizes::selected_branches`]). Each barrier moves to the
+    /// Returns those of `steps` ([`GpuProgram::steps`] or [`GpuProgram::prepare`]) that a run
+    /// executes if it selects these branches of the shape switches
+    /// ([`crate::LaunchSizes::selected_branches`]). A barrier whose step the run skips moves to the
     /// first later active step that depends on an earlier active step. A barrier is dropped if no
     /// later active step depends on an earlier one.
     pub fn active_steps(&self, steps: &[ProgramStep], chosen: &[u32]) -> Vec<ActiveStep> {

@@ -11,7 +11,8 @@
 //!
 //! A partition is a range of elements in row-major order: one index on each of the first axes, a
 //! range on the next axis, and the full extent of the remaining axes. A node whose operator cannot
-//! work on partitions needs the whole value. Compilation fails if that value exceeds the limit.
+//! work on partitions needs the whole value. Compilation fails if a value that is needed whole
+//! exceeds the limit.
 
 mod demand;
 mod partial;

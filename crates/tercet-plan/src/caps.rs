@@ -30,11 +30,11 @@ impl CoopType {
 pub struct CoopShape {
     /// Element type of both operands (A and B).
     pub ty: CoopType,
-    /// Rows of the result (M).
+    /// Number of rows of the result (M).
     pub m: u32,
-    /// Columns of the result (N).
+    /// Number of columns of the result (N).
     pub n: u32,
-    /// Length of the reduction (K).
+    /// Length of the reduction axis (K).
     pub k: u32,
     /// True if the device also supports this shape with accumulators in the 16-bit operand type.
     pub narrow_accumulators: bool,
@@ -46,11 +46,11 @@ pub struct CoopShape {
 pub struct CoopBlock {
     /// Element type of both operands (A and B).
     pub ty: CoopType,
-    /// Granularity of the rows of the result (M).
+    /// Number of which the row count of the result (M) must be a multiple.
     pub m: u32,
-    /// Granularity of the columns of the result (N).
+    /// Number of which the column count of the result (N) must be a multiple.
     pub n: u32,
-    /// Granularity of the reduction (K).
+    /// Number of which the length of the reduction axis (K) must be a multiple.
     pub k: u32,
     /// Threads per workgroup that these workgroup-scope matrices require.
     pub threads: u32,
@@ -82,7 +82,7 @@ pub struct DeviceCaps {
     /// Subgroup size of the device; `None` if kernels must not use subgroups or if subgroups differ
     /// in size.
     pub subgroup: Option<u32>,
-    /// The device can run SPIR-V kernels.
+    /// True if the device can run SPIR-V kernels.
     pub spirv: bool,
     /// Supported subgroup-scope cooperative-matrix shapes.
     pub coop: Vec<CoopShape>,
@@ -95,11 +95,12 @@ pub struct DeviceCaps {
     /// True if F16 fragments of 16 x 8 x 16 have the register layout over a subgroup of 32 that
     /// mma-style kernels assume. The probe in [`lanes`](crate::lanes) verifies this layout.
     pub coop_fragment_layout: bool,
-    /// Kernels may use subgroup shuffles.
+    /// True if kernels may use subgroup shuffles.
     pub shuffles: bool,
     /// True if a storage barrier in one workgroup orders its earlier writes and later reads for all
     /// workgroups. The last workgroup, found with an atomic counter, can then read the results of
-    /// all others. WebGPU alone does not guarantee this order of memory accesses.
+    /// all others. WebGPU alone does not guarantee that storage barriers order memory accesses
+    /// across workgroups.
     pub ordered_storage: bool,
     /// True if all workgroups of a dispatch start before the first workgroup of a later dispatch,
     /// even without a barrier. A kernel may therefore spin until an earlier dispatch finishes.
@@ -113,8 +114,8 @@ pub struct DeviceCaps {
     pub device: DeviceModel,
 }
 
-/// Maximum cluster size (threads that exchange values by shuffles) that the kernels are tested
-/// with: the WebGPU maximum.
+/// Maximum cluster size (number of threads that exchange values by shuffles) with which the kernels
+/// are tested: the maximum subgroup size of WebGPU.
 const MAX_CLUSTER_SIZE: u32 = 128;
 
 /// Maximum number of rows (M) that the skinny matmul kernels support on every device.
@@ -130,8 +131,7 @@ impl DeviceCaps {
     }
 
     /// Maximum number of activation rows (M) for which the small-M kernels for quantized weights
-    /// are faster than the large-M kernels. Backends return this number from their method of the
-    /// same name.
+    /// are faster than the large-M kernels. `max_small_m_rows` of each backend returns this number.
     pub fn max_small_m_rows(&self) -> usize {
         self.device.rates.rows.max_prepacked_rows as usize
     }

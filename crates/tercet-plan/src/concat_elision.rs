@@ -1,6 +1,6 @@
 //! Concat elision: parameters placed contiguously in one buffer, so that their concatenation along
-//! axis 0 needs no copy. Matmuls with a shared operand, fused into one, thus hold their weights
-//! only once.
+//! axis 0 needs no copy. If matmuls with a common left operand are fused into one, the
+//! concatenation of their weights thus needs no second copy of the weights.
 
 use std::collections::HashMap;
 

@@ -2,14 +2,15 @@
 //! is fastest.
 //!
 //! [`DeviceCaps`](crate::DeviceCaps) holds the features and limits of a device; a [`DeviceModel`]
-//! holds its sizes and speeds. [`DeviceModel::new`] alone builds it, from the properties that a
-//! driver reports ([`ReportedProperties`]). The documentation of each field says how the field is
-//! derived if the driver does not report it. Measured kernel rates are in `device/cost_model.rs`,
-//! one table row per measured device. A [`TuningTable`] of the device takes precedence over these
-//! rates. No other file contains device-specific numbers.
+//! holds its sizes and speeds. Only [`DeviceModel::new`] creates a [`DeviceModel`], from the
+//! properties that a driver reports ([`ReportedProperties`]). The documentation of each field says
+//! how the field is derived if the driver does not report it. Measured kernel rates are in
+//! `device/cost_model.rs`, one table row per measured device. Autotuning results of the device
+//! ([`TuningTable`]) take precedence over the measured kernel rates. No file outside `device/`
+//! contains device-specific numbers.
 //!
-//! Next: `device/cost_model.rs` for the measured rates, `device/profiles.rs` for the device
-//! profiles that tests plan for.
+//! Next: `device/cost_model.rs` for the measured kernel rates, `device/profiles.rs` for the devices
+//! that tests plan for.
 
 pub(crate) mod cost_model;
 mod profiles;
@@ -36,15 +37,15 @@ pub enum GpuKind {
 pub struct ReportedProperties {
     /// Class of the device.
     pub kind: GpuKind,
-    /// Compute units (SMs) that run workgroups in parallel.
+    /// Number of compute units (SMs), which run workgroups in parallel.
     pub units: Option<u32>,
-    /// Lanes per compute unit; each lane performs one F32 multiply-add per cycle.
+    /// Number of lanes per compute unit; each lane performs one F32 multiply-add per cycle.
     pub unit_lanes: Option<u32>,
-    /// 32-bit registers per compute unit.
+    /// Number of 32-bit registers per compute unit.
     pub unit_registers: Option<u32>,
     /// Maximum number of 32-bit registers per thread, at the largest subgroup size.
     pub registers: Option<u32>,
-    /// Smallest and largest subgroup size.
+    /// Smallest and largest subgroup size of the device.
     pub subgroups: Option<[u32; 2]>,
     /// Shared memory available to one workgroup, in bytes.
     pub workgroup_bytes: u32,
@@ -53,8 +54,8 @@ pub struct ReportedProperties {
 impl ReportedProperties {
     /// Compute-unit properties from Vulkan extensions; 0 marks a missing extension. `units` holds
     /// the number of compute units according to each extension, of which the first nonzero number
-    /// is used. `amd` comes from `shader_core_properties`: vector registers per SIMD in waves, wave
-    /// size, SIMDs per compute unit, and maximum registers per thread.
+    /// is used. `amd` comes from the extension `shader_core_properties`: wave-wide vector registers
+    /// per SIMD, wave size, SIMDs per compute unit, and maximum number of registers per thread.
     pub fn from_units(units: [u32; 3], amd: [u32; 4]) -> ReportedProperties {
         let said = |n: u32| Some(n).filter(|n| *n > 0);
         let [registers, wave, simds, most] = amd;
@@ -74,36 +75,40 @@ impl ReportedProperties {
 pub struct DeviceModel {
     /// Class of the device.
     pub kind: GpuKind,
-    /// Compute units (SMs) that run workgroups in parallel, if the driver reports them; see
-    /// [`DeviceModel::units_or_typical`].
+    /// Number of compute units (SMs), which run workgroups in parallel; `None` if the driver does
+    /// not report it (see [`DeviceModel::units_or_typical`]).
     pub units: Option<u32>,
-    /// Lanes per compute unit; each lane performs one F32 multiply-add per cycle. The default is
-    /// 128 lanes, the most common number.
+    /// Number of lanes per compute unit; each lane performs one F32 multiply-add per cycle. The
+    /// default is 128 lanes, the most common number.
     pub unit_lanes: u32,
-    /// Maximum number of 32-bit registers per thread at subgroup size [`DeviceModel::register_lanes`].
-    /// The default is 255 for discrete and unknown GPUs and 127 for integrated ones.
+    /// Maximum number of 32-bit registers per thread at subgroup size
+    /// [`DeviceModel::register_lanes`]. The default is 255 registers for discrete and unknown GPUs
+    /// and 127 for integrated GPUs.
     pub registers: u32,
     /// Subgroup size for which `registers` gives the maximum number of registers per thread. On
     /// some GPUs, whose subgroup sizes start at 8, a hardware thread has a fixed number of
-    /// registers. Doubling the subgroup size then halves the registers per thread; on these GPUs
-    /// the field is the smallest subgroup size. On all other GPUs the field is the largest subgroup
-    /// size.
+    /// registers. There, doubling the subgroup size halves the registers per thread, and
+    /// `register_lanes` is the smallest subgroup size. On all other GPUs, `register_lanes` is the
+    /// largest subgroup size.
     pub register_lanes: u32,
-    /// 32-bit registers per compute unit. The default is 65536 registers, the most common number.
+    /// Number of 32-bit registers per compute unit. The default is 65536 registers, the most common
+    /// number.
     pub unit_registers: u32,
-    /// Shared memory per compute unit in bytes. No driver reports this size; it is derived as twice
-    /// the limit of one workgroup.
+    /// Shared memory per compute unit in bytes. No driver reports the shared memory per compute
+    /// unit; it is derived as twice the limit of one workgroup.
     pub unit_shared_bytes: u32,
     /// Shared memory that a workgroup should use at most, so that further workgroups fit on the
     /// same unit. The size is one third of the unit's shared memory, clamped to 16..32 KiB: every
     /// device has 16 KiB, and measurements show no gain above 32 KiB. For a CPU, which has no
     /// shared memory, the size is 32 KiB.
     pub multi_occupancy_shared_bytes: u32,
-    /// Smallest and largest subgroup size. The default is the range that WebGPU allows.
+    /// Smallest and largest subgroup size of the device. The default is the range of subgroup sizes
+    /// that WebGPU allows.
     pub subgroups: [u32; 2],
-    /// Size in bytes of the cache that all compute units share. No driver reports it. The size is
-    /// derived: 4 MiB for integrated GPUs, otherwise 384 KiB per unit (the measured device's ratio)
-    /// up to 48 MiB. If the number of units is unknown, the cache has 16 MiB.
+    /// Size in bytes of the cache that all compute units share. No driver reports it. The cache
+    /// size is derived: 4 MiB for integrated GPUs, otherwise 384 KiB per compute unit (the ratio of
+    /// the measured device), at most 48 MiB. If the number of compute units is unknown, a cache
+    /// size of 16 MiB is assumed.
     pub cache_bytes: u64,
     /// Cost model: kernel rates measured on this device, or on the most similar measured device.
     pub(crate) rates: &'static CostModel,
@@ -111,8 +116,8 @@ pub struct DeviceModel {
     pub tuning: TuningTable,
 }
 
-/// Assumed number of compute units if the driver does not report it. Integrated GPUs have 4 to 32;
-/// discrete cards have more.
+/// Assumed number of compute units if the driver does not report it. Integrated GPUs have 4 to 32
+/// compute units, discrete cards have more.
 const TYPICAL_UNITS: usize = 16;
 const TYPICAL_UNITS_OF_CARDS: usize = 32;
 /// Number of compute units of the largest devices, rounded up. Planning uses this number where an
@@ -126,7 +131,7 @@ const MIN_SHARED_BYTES: u32 = 16 << 10;
 const MAX_MULTI_OCCUPANCY_BYTES: u32 = 32 << 10;
 
 impl DeviceModel {
-    /// The performance model derived from the properties that a driver reports, without autotuning
+    /// Derives the performance model from the properties that a driver reports, without autotuning
     /// results.
     pub fn new(said: &ReportedProperties) -> DeviceModel {
         let subgroups = said.subgroups.unwrap_or(ANY_SUBGROUPS);
@@ -214,9 +219,9 @@ impl DeviceModel {
     ///
     /// The accumulators of a subgroup tile use at most half of the registers. The table gives tile
     /// sizes in elements, so devices with other fragment shapes can use them, too. A subgroup tile
-    /// that is too large is halved along both axes until it fits. Half-size tiles reuse each loaded
-    /// element half as often, so their rate is halved. Unchanged configurations of the table come
-    /// first, halved ones last.
+    /// that is too large is halved along both axes until it fits. Subgroup tiles of half the size
+    /// reuse each loaded element half as often, so their rate is halved. Unchanged configurations
+    /// of the table come first, halved ones last.
     pub(crate) fn divisions(
         &self,
         fragment: [u32; 3],

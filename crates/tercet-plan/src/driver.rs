@@ -1,9 +1,9 @@
 //! [`GpuExecutable`]: a compiled program on any GPU runtime.
 //!
 //! A GPU runtime implements [`LoadedProgram`]: buffers, submission and waiting. [`GpuExecutable`]
-//! adds the code that all runtimes share. [`GpuExecutable`] checks names, types and sizes, and
-//! converts I64 to I32 and back. It also evaluates symbolic sizes and turns fault records of data
-//! checks into errors that name the node and the index.
+//! contains the host code that is the same for all GPU runtimes. [`GpuExecutable`] checks names,
+//! types and sizes, and converts I64 to I32 and back. It also evaluates symbolic sizes and turns
+//! fault records of data checks into errors that name the node and the index.
 
 mod control_flow;
 mod executable;
@@ -35,7 +35,7 @@ use crate::program::{CheckKind, GpuProgram, IoBinding, ProgramBuffer};
 /// A submitted run that has not completed.
 #[derive(Clone, Debug)]
 struct InFlightRun {
-    /// Indices of the requested outputs.
+    /// Signature indices of the outputs that the caller requested.
     output_indices: Vec<usize>,
     sizes: Bindings,
     /// True if completing this run advances the random state; false if the random state was reset
@@ -120,7 +120,7 @@ impl<D: LoadedProgram> GpuExecutable<D> {
     /// data-dependent predicate. Starting a run blocks only if earlier runs are still in flight.
     ///
     /// # Errors
-    /// [`RunError`] that names the input, symbol or parameter.
+    /// [`RunError`] that names an invalid input, an unbound symbol, or a parameter that is not set.
     pub fn start(
         &mut self,
         inputs: &[(&str, &Tensor)],
@@ -286,7 +286,7 @@ impl<D: LoadedProgram> GpuExecutable<D> {
     }
 
     /// Evaluates the launch-time values if the sizes changed, or if the random state changed and
-    /// the program depends on it. Returns whether the values were evaluated.
+    /// the program depends on it. Returns whether the launch-time values were evaluated again.
     fn compute(&mut self, program: &GpuProgram, random: RngState) -> Result<bool, RunError> {
         let same = self.launched.as_ref().is_some_and(|(sizes, launched)| {
             *sizes == self.sizes && (*launched == random || !program.tape.draws())

@@ -3,8 +3,8 @@
 //! A lowering takes these steps in order: [`LoweringCtx::view`] for its operands;
 //! [`LoweringCtx::dense`] for operands whose strides its kernel does not support;
 //! [`LoweringCtx::result`] for each result; [`LoweringCtx::dispatch`]. Sizes are symbolic integers
-//! ([`SymInt`], from [`LoweringCtx::num`] and the arithmetic beside it): known, or evaluated for
-//! each run. The choice between kernels may depend only on upper bounds of sizes
+//! ([`SymInt`], made by [`LoweringCtx::num`] and similar methods): known at compile time, or
+//! evaluated for each run. The choice between kernels may depend only on upper bounds of sizes
 //! ([`LoweringCtx::bound`]).
 //!
 //! Invariant: the emitted program depends only on the graph, the capabilities and the symbol
@@ -64,21 +64,21 @@ pub struct SlotView {
     pub dtype: DType,
 }
 
-/// Results of graph analysis, computed before lowering starts.
+/// Results of the analysis of a graph, which precedes its lowering.
 #[derive(Debug)]
 pub(crate) struct GraphAnalysis<'a> {
     pub(crate) bounds: &'a Bindings,
     pub(crate) signature: &'a Signature,
     /// For each node of the legal graph: the node of the source graph that it originates from.
     pub(crate) origins: NodeOrigins,
-    /// Quantized values stored as structure of arrays.
+    /// Quantized values that are stored as structure of arrays, with their layouts.
     pub(crate) soa_layouts: HashMap<Value, SoaLayout>,
     /// Leaves and results above the binding limit; kernels bind them in partitions.
     pub(crate) partitioned: PartitionedValues,
     /// Enclosing nodes of this nested graph, outermost first. Each enclosing node comes with the
     /// name of its attribute that holds the next nested graph.
     pub(crate) enclosing_nodes: Vec<EnclosingNode>,
-    /// Quantized operands read by several nodes.
+    /// Quantized operands that several nodes read.
     pub(crate) shared_packed: HashSet<Value>,
     /// Attention nodes whose results are stored in the order [batch, position, head, element],
     /// although their layout has heads before positions.
@@ -99,13 +99,13 @@ pub(crate) struct GraphAnalysis<'a> {
 pub(crate) struct SubgraphSizeChecks {
     /// Indices of the checks.
     checks: Vec<usize>,
-    /// Sizes already checked for this graph or for an enclosing one.
+    /// Dimensions whose checks already exist for the nested graph or for an enclosing graph.
     dims: HashSet<Dim>,
 }
 
 /// The lowering context that the planner passes to each lowering.
 pub struct LoweringCtx<'a> {
-    /// The legal graph under lowering.
+    /// The legal graph that is being lowered.
     pub graph: &'a Graph,
     /// Capabilities of the target device.
     pub caps: &'a DeviceCaps,
@@ -280,8 +280,8 @@ impl<'a> LoweringCtx<'a> {
         Ok(dim.upper_bound(self.facts.bounds)?)
     }
 
-    /// The dimension as a symbolic integer. A symbolic integer for a nested graph is only valid in
-    /// runs that reach the nested graph.
+    /// Converts a dimension to a symbolic integer. A symbolic integer for a nested graph is only
+    /// valid in runs that reach the nested graph.
     pub fn num(&mut self, dim: &Dim) -> SymInt {
         if self.facts.enclosing_nodes.is_empty() {
             return self.draft.tape.dim(dim);
@@ -293,7 +293,7 @@ impl<'a> LoweringCtx<'a> {
         self.draft.tape.dim_inside(dim)
     }
 
-    /// Number of elements, as a symbolic integer.
+    /// Number of elements of a shape, as a symbolic integer.
     pub fn numel(&mut self, shape: &[Dim]) -> SymInt {
         let mut n = SymInt::ONE;
         for dim in shape {
@@ -315,7 +315,7 @@ impl<'a> LoweringCtx<'a> {
         self.draft.tape.ceil_div(n, lanes)
     }
 
-    /// Offset of a view, in elements.
+    /// Offset of a view from the start of its slot, in elements.
     pub fn offset(&mut self, view: &SlotView) -> SymInt {
         let mut sum = SymInt::ZERO;
         for term in view.layout.offset() {
@@ -360,7 +360,7 @@ impl<'a> LoweringCtx<'a> {
     }
 
     /// A dummy slot to bind for an absent optional argument. The kernel never reads the dummy. Each
-    /// call allocates a new slot, because kernels bind dummies under different types.
+    /// call allocates a new dummy slot, because kernels bind dummies under different types.
     ///
     /// # Errors
     /// The errors of [`LoweringCtx::temp`].
@@ -369,7 +369,7 @@ impl<'a> LoweringCtx<'a> {
     }
 }
 
-/// True if every dimension is a known number.
+/// True if every dimension is known at compile time.
 pub(crate) fn all_known(shape: &[Dim]) -> bool {
     shape.iter().all(|d| d.known().is_some())
 }

@@ -3,7 +3,7 @@
 //! A program without control flow has one stage. With control flow, each stage is a separate list
 //! of steps, with a full barrier before and after it. [`ControlFlowGraph`] gives the order in which
 //! a run executes the stages. For a branch and for each iteration of a while loop, the host reads
-//! one predicate word back. A loop with a known iteration count reads nothing back.
+//! one predicate word back. For a loop with a known iteration count, the host reads nothing back.
 
 use std::ops::Range;
 
@@ -57,7 +57,7 @@ pub enum ControlFlowGraph<S = StageId> {
     },
 }
 
-/// A node of a nested graph, with the attribute that holds this graph.
+/// A node of a nested graph, and the attribute of the enclosing node that holds this graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NestedNode {
     /// Name of the attribute that holds the nested graph.
@@ -99,8 +99,8 @@ impl NodeLocation {
 }
 
 impl GpuProgram {
-    /// Ranges of [`GpuProgram::steps`], one per stage. A program without control flow has a single
-    /// range with all steps.
+    /// Ranges of [`GpuProgram::steps`], one per stage. For a program without control flow, this is
+    /// a single range with all steps.
     pub fn stages(&self) -> Vec<Range<usize>> {
         match self.flow.is_empty() {
             true => std::iter::once(0..self.steps.len()).collect(),

@@ -14,10 +14,11 @@ const ROWS: usize = 8;
 const COLUMNS: usize = 16;
 const LEN: usize = 256;
 
-/// Probe graph: a matmul that an mma-style kernel computes, with its inputs.
+/// The probe: a graph with a matmul that an mma-style kernel computes, and the values of its
+/// inputs.
 ///
-/// Compile and run it with [`DeviceCaps::coop_fragment_layout`] set, then check the result with
-/// [`FragmentLayoutProbe::are_right`].
+/// Compile and run the graph with [`DeviceCaps::coop_fragment_layout`] set, then check its output
+/// with [`FragmentLayoutProbe::are_right`].
 #[derive(Debug)]
 pub struct FragmentLayoutProbe {
     /// Graph of a matmul whose result has 8 rows and 16 columns.

@@ -8,7 +8,7 @@
 //! Invariant: which nodes form a group depends only on data flow, not on the order of nodes in the
 //! graph. All readers of a deferred node are in its group or come after the group's last node.
 //! Memory that a deferred node reads is not overwritten before the node is emitted (`dataflow.rs`).
-//! The program therefore respects the graph's dependencies.
+//! Emitting deferred nodes later therefore violates no dependency of the graph.
 //!
 //! Next: `product.rs` for norms before matmuls and for gates and sums after them, `kv_append.rs`
 //! for RoPE and KV appends before attention. `moe_router.rs` covers mixture-of-experts routers,
@@ -56,7 +56,7 @@ pub(crate) enum FusionGroup {
     RowWise(RowWiseGroup),
     /// Sums over leading axes with the elementwise nodes that compute the summed values.
     Columns(ColumnSumGroup),
-    /// A matmul that reads 16-bit operands behind elided casts to F32.
+    /// A matmul that reads its 16-bit operands directly instead of their casts to F32.
     UncastMatMul(UncastMatMul),
     /// A GEMV whose kernel first computes the norm of its input row.
     Normed { norm: NodeId },
@@ -69,7 +69,7 @@ pub(crate) struct Fusions {
     groups: HashMap<NodeId, FusionGroup>,
     /// Nodes of the fusion groups except the last node of each group.
     deferred: HashSet<NodeId>,
-    /// For each node of a row-wise group, the last node of the group.
+    /// For each node of a row-wise group: the group's last node, at which the group is emitted.
     rows: HashMap<NodeId, NodeId>,
 }
 

@@ -26,7 +26,7 @@ pub enum FieldType {
 }
 
 impl FieldType {
-    /// Size of the field in bytes.
+    /// Size in bytes of a field of this type.
     pub const fn size_bytes(self) -> u32 {
         match self {
             FieldType::U32 | FieldType::I32 | FieldType::F32 => 4,
@@ -93,7 +93,7 @@ pub enum ParamWord {
 
 /// A Rust value that fills a field of a parameter block.
 pub trait FieldValue {
-    /// Appends the words of the value.
+    /// Appends the words of the value to the parameter block.
     fn push(&self, words: &mut Vec<ParamWord>);
 }
 
@@ -124,8 +124,8 @@ pub trait ParamBlock {
     fn words(&self) -> Vec<ParamWord>;
 }
 
-/// Declares parameter blocks with fields of type `U32`, `I32`, `F32` and `U32x8`. A block that
-/// extends another one names it first: `..base: OtherParams,`.
+/// Declares parameter blocks with fields of type `U32`, `I32`, `F32` and `U32x8`. A parameter block
+/// that extends another one names it first: `..base: OtherParams,`.
 ///
 /// ```
 /// tercet_plan::params! {
@@ -198,7 +198,8 @@ macro_rules! field_value {
 pub enum ArgAccess {
     /// The kernel only reads the argument.
     Read,
-    /// The kernel writes the argument. The kernel may also read the elements that it writes.
+    /// The kernel writes the argument. A kernel may also read elements of an argument with this
+    /// access mode.
     Write,
 }
 
@@ -228,7 +229,7 @@ pub struct KernelDef {
     pub fields: &'static [ParamField],
 }
 
-/// A kernel definition with the type of its parameter block.
+/// A kernel definition that has the type of its parameter block as type parameter.
 #[derive(Debug)]
 pub struct TypedKernel<P: ParamBlock> {
     /// The untyped definition.
@@ -272,7 +273,7 @@ pub(crate) const fn concat_names<const N: usize>(lists: &[&[&'static str]]) -> [
 }
 
 impl<P: ParamBlock> TypedKernel<P> {
-    /// A kernel of concatenated WGSL fragments.
+    /// Defines a kernel whose source is the concatenation of WGSL fragments.
     pub const fn wgsl(
         name: &'static str,
         pieces: &'static [&'static str],
@@ -282,7 +283,7 @@ impl<P: ParamBlock> TypedKernel<P> {
         TypedKernel::new(name, KernelCode::Wgsl(pieces), args, consts)
     }
 
-    /// A kernel of a SPIR-V module.
+    /// Defines a kernel whose code is a SPIR-V module.
     pub const fn spirv(
         name: &'static str,
         module: &'static [u8],
@@ -329,7 +330,7 @@ pub enum KernelSource {
     SpirV {
         /// The SPIR-V module.
         module: &'static [u8],
-        /// Values of its specialization constants, in order.
+        /// Values of the module's specialization constants, in order.
         constants: Vec<u32>,
     },
 }
@@ -352,8 +353,8 @@ impl KernelInstance {
     /// Creates the instance of a kernel with these values of its specialization constants.
     ///
     /// # Panics
-    /// If the number of values does not match the kernel's constants, or if a WGSL kernel
-    /// does not declare one of them. Either case is a bug of a lowering.
+    /// If the number of values is not the number of the kernel's constants, or if a WGSL kernel
+    /// lacks the declaration of a constant. Both cases are bugs of a lowering.
     pub fn new(def: &KernelDef, values: &[u32]) -> KernelInstance {
         assert_eq!(
             def.consts.len(),

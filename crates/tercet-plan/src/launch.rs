@@ -26,7 +26,7 @@ pub struct LaunchSizes {
     /// For each shape switch of the program: the index of the branch that the run executes.
     pub selected_branches: Vec<u32>,
     /// Parameters, as indices into the signature, whose weights F16 cannot represent accurately.
-    /// The caller that sets the parameters provides this list.
+    /// The code that sets the parameters must fill in `non_f16_params`.
     pub non_f16_params: Vec<u32>,
     /// Failed size checks of nodes in nested graphs, which the run may not reach: the index of each
     /// check, and its error.

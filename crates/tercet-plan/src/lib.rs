@@ -6,7 +6,7 @@
 //! [`GpuExecutable`] runs a program through a [`LoadedProgram`], which each GPU runtime implements.
 //!
 //! Next: `emit.rs` for the lowering context, `lowerings/` for the lowerings and their kernels,
-//! `plan.rs` for the order of compilation.
+//! `plan.rs` for the sequence of compilation steps.
 #![forbid(unsafe_code)]
 
 mod active_steps;

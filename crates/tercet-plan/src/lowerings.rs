@@ -1,8 +1,8 @@
 //! Lowerings of operators to kernels, one file per lowering, and the list of all lowerings.
 //!
-//! A [`Lowering`] lowers a set of operators. [`FAMILIES`] lists all lowerings in order of
-//! preference: the first one that supports a node is used. [`PlanTarget`] derives the supported
-//! operators from this list, so legalization and lowering agree.
+//! A [`Lowering`] turns nodes of a set of operators into kernel dispatches. [`FAMILIES`] lists all
+//! lowerings in order of preference: the first one that supports a node is used. [`PlanTarget`]
+//! tells legalization which operators [`FAMILIES`] supports, so legalization and lowering agree.
 
 mod arg_extreme;
 pub(crate) mod attention;
@@ -56,7 +56,7 @@ use crate::caps::DeviceCaps;
 use crate::emit::LoweringCtx;
 use crate::kernel::KernelDef;
 
-/// A lowering of a set of operators to kernels.
+/// Turns nodes of a set of operators into kernel dispatches.
 pub struct Lowering {
     /// Name of the lowering, for errors and printed programs.
     pub name: &'static str,
@@ -171,10 +171,10 @@ impl Target for PlanTarget<'_> {
     }
 }
 
-/// Reason why no GPU supports an operator whose output size depends on data.
+/// Error text: why no GPU supports an operator whose output size depends on data.
 const HOST: &str = "the valid size of its result depends on data, so only the CPU supports it";
 
-/// Reason why no kernel supports a dtype; `None` for supported dtypes.
+/// Returns the reason why no kernel supports a dtype; `None` for supported dtypes.
 pub(crate) fn unsupported_reason(dtype: DType) -> Option<&'static str> {
     match dtype {
         DType::F64 => Some("GPUs compute in f32 and below"),
@@ -190,7 +190,7 @@ pub(crate) fn unsupported_reason(dtype: DType) -> Option<&'static str> {
     }
 }
 
-/// The lowering for a node.
+/// Finds the first lowering that supports a node.
 ///
 /// # Errors
 /// The reason why no lowering supports the node.

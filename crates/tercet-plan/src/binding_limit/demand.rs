@@ -13,7 +13,7 @@ use super::range::{IndexRegion, full};
 
 /// The operand regions that one partition of a node's results needs.
 pub(super) struct OperandRegions {
-    /// The operator that computes the partition.
+    /// The operator to add to the rewritten graph, which computes the partition.
     pub(super) op: Op,
     /// For each operand: the region that the operator reads; `None` for the whole operand.
     pub(super) reads: Vec<Option<IndexRegion>>,
@@ -267,8 +267,8 @@ fn slice_demand(
     Some((part, region))
 }
 
-/// True if all axes before the concatenation axis have size 1, so that the operands are contiguous
-/// in the result.
+/// True for a concatenation whose axes before the concatenation axis all have size 1, so that each
+/// operand is a contiguous range of the result.
 pub(super) fn is_contiguous_concat(node: &Node) -> bool {
     let Op::Concat(concat) = &node.op else {
         return false;

@@ -1,5 +1,5 @@
-//! Operands consumed partition by partition: tables of gathers, right operands of matmuls, and
-//! values reduced along the partitioned axis.
+//! Operators that consume an operand partition by partition: gathers (their data), matmuls (their
+//! right operand), and reductions along the partitioned axis.
 
 use std::ops::Range;
 
@@ -66,7 +66,7 @@ impl PartitionRewriter<'_> {
             && self.source.results().all(|v| v.node != id)
     }
 
-    /// The operand that a node consumes partition by partition, if any.
+    /// Finds the operand that a node consumes partition by partition, if any.
     pub(super) fn pieces(&self, node: &Node) -> PartialOperand {
         let pieces = match &node.op {
             Op::Gather(o) if o.axis == 0 && self.source.ty(node.inputs[1]).dtype == DType::I32 => {
@@ -299,8 +299,8 @@ impl PartitionRewriter<'_> {
         let mut all = g.concat(&partial, axis)?;
         let mut last = reduce.clone();
         if reduce.f == ReduceFn::Mean {
-            // The mean weights the partial means by their sizes, because sums could exceed the F16
-            // range.
+            // A mean is the average of the partitions' means, weighted by their sizes, because
+            // partial sums could exceed the F16 range.
             let total: usize = members.iter().map(|(count, _)| count).sum();
             let shares = members
                 .iter()

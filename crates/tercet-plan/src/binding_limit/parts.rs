@@ -11,11 +11,11 @@ use super::range::{IndexRegion, PartitionSpec, cut, first_of, full};
 use super::{bytes_of, over};
 use crate::caps::DeviceCaps;
 
-/// Alignment of quantized rows in structure-of-arrays layout, in bytes.
+/// Alignment in bytes of the quantized rows of a partition in structure-of-arrays layout.
 const PLANE_ALIGN: u64 = 16;
 
-/// Partitions of a leaf above the binding limit. `None` if the leaf is within the limit, or if no
-/// partitioning fits.
+/// The partitions (regions) of a leaf above the binding limit. `None` if the leaf is within the
+/// limit, or if no partitioning fits.
 pub(super) fn leaf_parts(node: &Node, caps: &DeviceCaps) -> Option<Vec<IndexRegion>> {
     match &node.op {
         Op::Input(_) | Op::State(_) | Op::Const(_) => border_parts(&node.outputs[0], caps),
@@ -25,7 +25,7 @@ pub(super) fn leaf_parts(node: &Node, caps: &DeviceCaps) -> Option<Vec<IndexRegi
     }
 }
 
-/// Partitions of an input, output or state, each at an aligned binding offset.
+/// The partitions (regions) of an input, output or state; each starts at an aligned binding offset.
 pub(super) fn border_parts(ty: &Type, caps: &DeviceCaps) -> Option<Vec<IndexRegion>> {
     if !over(ty, caps) {
         return None;
@@ -34,8 +34,8 @@ pub(super) fn border_parts(ty: &Type, caps: &DeviceCaps) -> Option<Vec<IndexRegi
     aligned(&sizes, sizes.len(), caps, &|r| vec![bytes_of(ty.dtype, r)])
 }
 
-/// Like [`border_parts`], for rows that may be quantized. Partitions start at aligned offsets both
-/// in file order and in structure-of-arrays layout.
+/// Like [`border_parts`], for a parameter whose rows may be quantized. Each partition starts at an
+/// aligned offset both in the block order of model files and in structure-of-arrays layout.
 fn packed_parts(ty: &Type, caps: &DeviceCaps) -> Option<Vec<IndexRegion>> {
     let sizes = ty.shape.as_known()?;
     let bytes = |region: &IndexRegion| {

@@ -18,7 +18,7 @@ pub(super) struct PartitionedValue {
     /// The operand of the transpose that computes this value, if only matmuls read the transpose.
     /// The matmuls then use the rows of this operand as columns of their right operand.
     pub(super) transposed: Option<Value>,
-    /// The whole value exceeds the binding limit, so that no kernel may bind it.
+    /// True if the whole value exceeds the binding limit, so that no kernel may bind it.
     pub(super) is_large: bool,
 }
 
@@ -133,9 +133,9 @@ impl PartitionRewriter<'_> {
         Ok(parts)
     }
 
-    /// Joins pieces in row-major order into one value, along the last axis first. Pieces that are
-    /// joined along an axis then have a single index on all earlier axes, so they are contiguous in
-    /// the result.
+    /// Concatenates the pieces of a region, which are in row-major order, into one value: first
+    /// along the last axis, then along earlier axes. Pieces that are joined along an axis then have
+    /// a single index on all earlier axes, so they are contiguous in the result.
     pub(super) fn join(&mut self, mut pieces: Vec<(IndexRegion, Value)>) -> Result<Value, OpError> {
         let rank = pieces.first().map_or(0, |(region, _)| region.len());
         for axis in (0..rank).rev() {

@@ -5,7 +5,7 @@ use std::ops::Range;
 /// A region of a tensor: one index range per axis.
 pub(super) type IndexRegion = Vec<Range<usize>>;
 
-/// Maximum number of partitions; a limit that requires more is rejected.
+/// Maximum number of partitions per tensor; a tensor that would need more is not partitioned.
 const MAX_PARTS: usize = 4096;
 
 /// The region of a whole tensor.
@@ -66,7 +66,7 @@ pub(super) fn from_elements(sizes: &[usize], elements: Range<usize>) -> Option<I
     None
 }
 
-/// Specification of a partitioning: limits, alignment and axes.
+/// Specification of how to partition a tensor: size limit, alignment and axes.
 pub(super) struct PartitionSpec<'a> {
     /// Number of leading axes that may be partitioned.
     pub(super) axes: usize,

@@ -2,8 +2,8 @@
 //! constants that were measured on a device.
 //!
 //! The table has one row, [`MEASURED`]: an H200 with 132 SMs, fragments of 16 x 16 x 16 and
-//! subgroups of 32. Its rates were measured with `tercet tune` and `cargo bench --bench gpu`. All
-//! rates are per compute unit. For other devices, these rates are adapted by
+//! subgroups of 32. The rates of [`MEASURED`] were determined with `tercet tune` and `cargo bench
+//! --bench gpu`. Kernel rates are per compute unit. For other devices, these rates are adapted by
 //! [`DeviceModel::divisions`](super::DeviceModel::divisions) and the methods of this file.
 //! Selection only compares the costs of kernel variants, so only the ratios of the rates matter.
 
@@ -26,12 +26,13 @@ pub(crate) struct CostModel {
 /// Cost model of matmuls on cooperative matrices.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CoopGemmCosts {
-    /// Tile configurations for operands in their original layout. Among tilings of equal cost, the
-    /// first one is selected.
+    /// Tile configurations for GEMMs whose operands are not prepacked. Among tile configurations of
+    /// equal cost, the first one is selected.
     pub(crate) divisions: &'static [TileConfig],
     /// Tile configurations for implicit GEMM, whose right operand is gathered from convolution
     /// windows. Each gathered element takes an instruction or more, so tall tiles with few
-    /// registers per thread are fastest. Measured with convolutions of 64 and 512 channels.
+    /// registers per thread are fastest. The implicit GEMM rates were measured with convolutions of
+    /// 64 and 512 channels.
     pub(crate) windows: &'static [TileConfig],
     /// Tile configurations for prepacked weights in mma-style fragments.
     pub(crate) prepacked: &'static [TileConfig],
@@ -84,8 +85,8 @@ pub(crate) struct TileRates {
     /// Rates of F32 tiles with 8 x 8 sums per thread; one entry per number of threads in each
     /// direction of the tile.
     pub(crate) floats: [TileRate; 4],
-    /// Rates of F32 tiles for quantized weights; an estimate. Every tile dequantizes its weights
-    /// again, so larger tiles should win.
+    /// Rates of F32 tiles for quantized weights; an estimate. Every tile dequantizes the weights
+    /// that it reads, so larger tiles should be faster.
     pub(crate) blocks: [TileRate; 4],
     /// Rates of F32 tiles for implicit GEMM on convolution windows.
     pub(crate) windows: [TileRate; 4],
@@ -123,14 +124,15 @@ pub(crate) struct TileRate {
 pub(crate) struct GemvCosts {
     /// Factors of skinny GEMM on cooperative matrices, with activation rows staged through shared
     /// memory (`shared_mem`) or kept in registers (`register_resident`). Measured with 8 rows times
-    /// 14336x4096: 36 and 49 us for F16 weights, 20 and 22 us for Q4_0.
+    /// 14336x4096 weights: `shared_mem` and `register_resident` take 36 and 49 us for F16 weights,
+    /// 20 and 22 us for Q4_0.
     pub(crate) shared_mem: [f64; 2],
     pub(crate) register_resident: [f64; 2],
     /// Factors of GEMV kernels that keep one float activation row in registers.
     pub(crate) row: [f64; 2],
     /// Factors of GEMV with activation rows in shared memory: vector loads of weights contiguous
     /// along k (`wide`), word loads of such weights (`along`), and weights contiguous along n or
-    /// with a codebook (`across`). `along` and `across` are estimates.
+    /// with a codebook (`across`). The factors `along` and `across` are estimates.
     pub(crate) wide: [f64; 2],
     pub(crate) along: [f64; 2],
     pub(crate) across: [f64; 2],
@@ -139,7 +141,7 @@ pub(crate) struct GemvCosts {
     pub(crate) strips: [f64; 2],
     /// Factors of GEMV with one activation row in registers and quantized weights: by int8 dot
     /// products (`register_int_dot`) and in float arithmetic (`register_float`). Measured with Q4_0
-    /// weights: 11.7 and 18 us.
+    /// weights: 11.7 us with int8 dot products, 18 us in float arithmetic.
     pub(crate) register_int_dot: f64,
     pub(crate) register_float: f64,
     /// Slowdown of kernels that stage activation rows through shared memory if a compute unit has
@@ -159,8 +161,8 @@ pub(crate) struct GemvCosts {
     pub(crate) min_rows_for_dequant: u32,
     /// Maximum number of activation rows for the kernel that dequantizes the weights once per block
     /// of eight rows; beyond it, the tiled kernel is faster. The limit applies if no kernel
-    /// supports prepacked rows. Measured without cooperative matrices on a Q4_K model with 8 G
-    /// weights: 8 rows take 14 ms, and 16 to 64 rows with the tiled kernel take 60 ms.
+    /// supports prepacked activation rows. Measured without cooperative matrices on a Q4_K model
+    /// with 8 G weights: 8 rows take 14 ms, and 16 to 64 rows with the tiled kernel take 60 ms.
     pub(crate) block_rows: u32,
     /// Maximum number of rows for the quantized matmul kernels with prepacked activation rows;
     /// beyond it, all weights are dequantized in a separate step first. Measured on a Q4_K model
@@ -187,8 +189,8 @@ pub(crate) struct AttentionRates {
     /// Time of many-query attention divided by the time of its matmuls at rate 1. Entries 0, 1 and
     /// 4 are relative to the matmul rate of cooperative matrices: opaque matrices (232 us),
     /// split-F16 (545 us), mma-style fragments. Entries 2 and 3 are relative to the rate of tiled
-    /// F32 matmuls: large tiles (1.39 ms), and small tiles, which is an estimate. Measured with
-    /// batch 8, 16 heads of size 64, 1024 queries and 1024 keys.
+    /// F32 matmuls: large tiles (1.39 ms), and small tiles, which is an estimate. The attention
+    /// times were measured with batch 8, 16 heads of size 64, 1024 queries and 1024 keys.
     pub(crate) many_queries: [f64; 5],
     /// Maximum number of keys for which many-query attention is faster with mma-style fragments
     /// than with opaque cooperative matrices. Measured with heads of size 64 on an H100, mma-style
@@ -203,7 +205,7 @@ pub(crate) struct AttentionRates {
     /// per query head is fastest. Beyond this size, query heads of a KV head share the reads of
     /// keys and values, and a separate kernel combines the results of key ranges. An estimate.
     pub(crate) token_bytes: usize,
-    /// Maximum number of key blocks that one workgroup per query head processes faster than several
+    /// Maximum number of key blocks for which one workgroup per query head is faster than several
     /// workgroups with a combining step. The kernel takes about 1.2 us per key block, and the
     /// combining step about 2.5 us.
     pub(crate) token_blocks: u32,
@@ -374,9 +376,9 @@ pub(crate) static MEASURED: CostModel = CostModel {
             one([2, 2], [16, 32], 64, [0.12, 0.39]),
         ],
         prepacked: &[
-            // Measured on an H100: 6,304 rows times 768x768 / 3072x768 / 768x2304. For these three
-            // sizes, the first entry takes 23.3 / 87 / 71 us, the second 24.3 / 87 / 70 us and the
-            // third 28.3 / 102 / 70 us.
+            // These entries were measured on an H100 with matmuls of 6,304 rows times 768x768 /
+            // 3072x768 / 768x2304 weights. For these three sizes, the first entry takes 23.3 / 87 /
+            // 71 us, the second 24.3 / 87 / 70 us and the third 28.3 / 102 / 70 us.
             one([4, 2], [40, 64], 32, [1.46, 1.46]),
             one([2, 2], [40, 64], 32, [0.72, 1.44]),
             one([2, 2], [48, 64], 32, [0.73, 1.46]),

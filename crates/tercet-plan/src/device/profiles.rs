@@ -144,9 +144,9 @@ impl DeviceCaps {
         }
     }
 
-    /// An AMD RDNA 3 card through Vulkan with subgroups of 32 or 64. The card has 96 compute units,
-    /// each with 64 lanes, 64 KiB of shared memory and 96 K registers. A thread has at most 256
-    /// registers, and the L2 cache has 6 MiB.
+    /// An AMD RDNA 3 card through Vulkan with subgroups of 32 or 64. The RDNA 3 card has 96 compute
+    /// units, each with 64 lanes, 64 KiB of shared memory and 96 K registers. On the RDNA 3 card, a
+    /// thread has at most 256 registers, and the L2 cache has 6 MiB.
     pub fn rdna3(subgroup: u32) -> DeviceCaps {
         DeviceCaps {
             max_binding_bytes: u64::from(u32::MAX),
@@ -194,8 +194,8 @@ impl DeviceCaps {
         }
     }
 
-    /// An Apple GPU through wgpu: 32 KiB of threadgroup memory and SIMD groups of 32. The GPU's
-    /// matrix instructions are available in Metal but not through SPIR-V.
+    /// An Apple GPU through wgpu: 32 KiB of threadgroup memory and SIMD groups of 32. The matrix
+    /// instructions of Apple GPUs are available in Metal but not through SPIR-V.
     pub fn apple() -> DeviceCaps {
         DeviceCaps {
             max_binding_bytes: u64::from(u32::MAX) / 4 * 4,
@@ -235,7 +235,7 @@ impl DeviceCaps {
     }
 
     /// An Arm Mali phone GPU through Vulkan: subgroups of 16, 12 cores, bindings of at most 256
-    /// MiB. The profile has the smallest shared memory and workgroup limits of these GPU
+    /// MiB. The profile has the smallest shared memory and workgroup limits among recent Mali GPU
     /// generations.
     pub fn mali() -> DeviceCaps {
         DeviceCaps {

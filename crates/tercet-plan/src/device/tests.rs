@@ -39,7 +39,8 @@ fn registers_are_shared_where_subgroups_are_threads_of_the_hardware() {
     let arc = device_with([8, 32], GpuKind::Discrete);
     let registers = [8, 16, 32].map(|size| arc.registers_of(size));
     assert_eq!(registers, [127, 63, 31]);
-    // On other devices, registers are allocated per lane, whatever the subgroup size.
+    // On devices whose subgroup sizes do not start at 8, the number of registers per thread does
+    // not depend on the subgroup size.
     let rdna = DeviceCaps::rdna3(64).device;
     assert_eq!([32, 64].map(|size| rdna.registers_of(size)), [256; 2]);
     assert_eq!(DeviceCaps::h200().device.registers_of(32), 255);

@@ -19,7 +19,8 @@ use crate::sym_int::SymInt;
 /// device start on a long loop early.
 const MAX_PENDING_STAGES: usize = 256;
 
-/// An instruction of the control-flow interpreter; jump targets are indices into [`FlowCode::list`].
+/// An instruction of the host's control-flow interpreter; jump targets are indices into
+/// [`FlowCode::list`].
 #[derive(Debug)]
 enum FlowInstruction {
     /// Executes the steps of a stage.
@@ -38,7 +39,8 @@ enum FlowInstruction {
         count: SymInt,
         end: usize,
     },
-    /// Counts one iteration of a while loop; the run fails beyond the maximum number of iterations.
+    /// Increments the counter of a while loop; the run fails if it exceeds the maximum number of
+    /// iterations.
     Iterate {
         counter: usize,
         max_iter: u64,
@@ -159,7 +161,7 @@ impl ProgramCounter {
 
 impl<D: LoadedProgram> GpuExecutable<D> {
     /// Executes stages up to the next predicate, whose readback it submits, or to the end of the
-    /// run. The last submission includes the readback of the results.
+    /// run. The last submission of a run includes the readback of the results.
     pub(super) fn advance(&mut self) -> Result<(), RunError> {
         let code = Arc::clone(&self.code);
         while let Some(instruction) = code.list.get(self.cursor.at) {
@@ -212,8 +214,9 @@ impl<D: LoadedProgram> GpuExecutable<D> {
         self.submit_results()
     }
 
-    /// Reads the submitted predicate and continues up to the next predicate or the end. The last
-    /// submission of the driver must be that of the predicate.
+    /// Reads the predicate whose readback was submitted, then executes stages up to the next
+    /// predicate or the end of the run. The driver's last submission must be the one that reads the
+    /// predicate back.
     pub(super) fn branch_on_predicate(&mut self) -> Result<(), RunError> {
         let holds = self.read_predicate()?;
         let code = Arc::clone(&self.code);

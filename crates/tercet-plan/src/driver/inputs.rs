@@ -56,7 +56,7 @@ const COMPARED_BYTES: usize = 4 << 10;
 
 /// What the host knows about the contents of an input slot on the device.
 enum SlotContents {
-    /// Contents unknown to the host.
+    /// The host does not know the contents.
     Unknown,
     /// The contents equal these bytes of a host tensor.
     Bytes(Vec<u8>),
@@ -140,12 +140,12 @@ impl<D: LoadedProgram> GpuExecutable<D> {
         signature.bind_types(&types, &self.bounds, &mut self.sizes)
     }
 
-    /// Whether the slot of an input already contains this tensor.
+    /// Whether the slot of an input already contains the value of this host tensor.
     pub(super) fn has_input(&self, at: usize, tensor: &Tensor) -> bool {
         self.inputs.contents[at].is(tensor)
     }
 
-    /// Whether the slot of an input already contains its bound tensor.
+    /// Whether the slot of an input already contains the device tensor that is bound to the input.
     pub(super) fn has_bound(&self, at: usize) -> bool {
         let held = &self.inputs.contents[at];
         let bound = self.inputs.bound[at].as_ref();

@@ -67,7 +67,7 @@ pub trait LoadedProgram: Send + Sized + 'static {
         bytes: &[u8],
     ) -> Result<(), RunError>;
 
-    /// Fills a buffer with zeros.
+    /// Fills a whole buffer with zeros.
     ///
     /// # Errors
     /// The errors of [`LoadedProgram::write`].
@@ -99,10 +99,11 @@ pub trait LoadedProgram: Send + Sized + 'static {
     ) -> Result<(), RunError>;
 
     /// Submits a second run while the previous submission is still in flight (pipelined). The
-    /// device performs the input updates, then the run, then the copies for `reads`. The program
-    /// must not have control flow. `changed` is as for [`LoadedProgram::submit`]. At most one
-    /// pipelined run is in flight. Returns false and submits nothing if the driver does not support
-    /// pipelined runs.
+    /// device performs the input updates, then the run, then the copies for `reads`. A pipelined
+    /// run is only allowed for a program without control flow. `changed` is true if the launch-time
+    /// values differ from those of the last submission, as for [`LoadedProgram::submit`]. At most
+    /// one pipelined run is in flight. Returns false and submits nothing if the driver does not
+    /// support pipelined runs.
     ///
     /// # Errors
     /// The errors of [`LoadedProgram::write`].
@@ -121,9 +122,9 @@ pub trait LoadedProgram: Send + Sized + 'static {
     /// The errors of [`LoadedProgram::write`].
     fn wait(&mut self, take: &mut dyn FnMut(usize, &[u8])) -> Result<(), RunError>;
 
-    /// Returns `Ready` once [`LoadedProgram::wait`] would not block. The waker of `cx` is called
-    /// when polling again makes sense. A driver without completion callbacks blocks until the
-    /// submission completes.
+    /// Returns `Ready` once [`LoadedProgram::wait`] would not block. The driver calls the waker of
+    /// `cx` once polling again may return `Ready`. A driver without completion callbacks blocks
+    /// until the submission completes.
     ///
     /// # Errors
     /// The errors of [`LoadedProgram::write`].
@@ -132,22 +133,23 @@ pub trait LoadedProgram: Send + Sized + 'static {
     /// A device buffer of its own, which all executables on the device can copy from.
     type Shared: SharedBuffer;
 
-    /// Copies a buffer range into a new separate buffer.
+    /// Copies a buffer range into a new device buffer that does not belong to the program.
     ///
     /// # Errors
     /// The errors of [`LoadedProgram::write`].
     fn share(&mut self, range: ReadbackRange) -> Result<Self::Shared, RunError>;
 
-    /// A new separate buffer with these bytes; the last word is padded with zeros.
+    /// Creates a device buffer that does not belong to the program, with these bytes; zeros pad the
+    /// last word.
     ///
     /// # Errors
     /// The errors of [`LoadedProgram::write`].
     fn share_bytes(&mut self, bytes: &[u8]) -> Result<Self::Shared, RunError>;
 
-    /// True if the separate buffer is on this driver's device.
+    /// True if the shared buffer is on this driver's device.
     fn is_on_device(&self, shared: &Self::Shared) -> bool;
 
-    /// Copies the start of a separate buffer into a range of a program buffer, before the next
+    /// Copies the start of a shared buffer into a range of a program buffer, before the next
     /// submission.
     ///
     /// # Errors
@@ -158,22 +160,23 @@ pub trait LoadedProgram: Send + Sized + 'static {
         range: ReadbackRange,
     ) -> Result<(), RunError>;
 
-    /// Reads a buffer range and waits for it.
+    /// Reads a buffer range back and blocks until the bytes have arrived.
     ///
     /// # Errors
     /// The errors of [`LoadedProgram::write`].
     fn read(&mut self, read: ReadbackRange, take: &mut dyn FnMut(&[u8])) -> Result<(), RunError>;
 
-    /// Starts to read the current contents of a buffer range and returns a future. A driver without
-    /// completion callbacks reads the range immediately.
+    /// Starts the readback of a buffer range and returns a future of its current contents. A driver
+    /// without completion callbacks reads the range immediately.
     ///
     /// # Errors
     /// The errors of [`LoadedProgram::write`].
     fn fetch(&mut self, read: ReadbackRange) -> Result<PendingReadback, RunError>;
 
     /// Times of the steps of the last run as (step index, start, duration) in execution order. All
-    /// times are in nanoseconds; start times count from the start of the first step. Steps of a
-    /// loop occur once per iteration. Empty if the device does not support step timings.
+    /// times are in nanoseconds; start times count from the start of the first step. The list
+    /// contains the steps of a loop once per iteration. The list is empty if the device does not
+    /// support step timings.
     fn step_times(&mut self) -> Vec<(usize, u64, u64)>;
 
     /// Returns a second driver of the same program. Both drivers share parameters, constants and
@@ -183,8 +186,9 @@ pub trait LoadedProgram: Send + Sized + 'static {
     /// The errors of [`LoadedProgram::write`].
     fn try_clone(&mut self) -> Result<Self, RunError>;
 
-    /// Replaces the shared parameters and prepared values by private copies, before a parameter is
-    /// written. Clones of the executable keep the shared buffers.
+    /// Replaces parameters and prepared values that the driver shares with other drivers by private
+    /// copies, before the caller writes a parameter. Other clones of the executable keep the shared
+    /// buffers.
     ///
     /// # Errors
     /// The errors of [`LoadedProgram::write`].

@@ -34,7 +34,7 @@ pub(crate) struct NestedGraph<'b> {
 }
 
 impl<'a> LoweringCtx<'a> {
-    /// Location of the current node, for errors.
+    /// Location of the current node in the source graph and its nested graphs, for error messages.
     pub(crate) fn site(&self) -> NodeLocation {
         let own = self.origin();
         let mut sites = Vec::new();
@@ -75,8 +75,8 @@ impl<'a> LoweringCtx<'a> {
         })
     }
 
-    /// Lowers a nested graph of the current node as separate stages. `end` receives the results of
-    /// the nested graph.
+    /// Lowers a nested graph of the current node as separate stages. After the nested graph is
+    /// lowered, `end` receives its results and may emit further steps.
     ///
     /// # Errors
     /// The errors of the lowerings, and of `end`.

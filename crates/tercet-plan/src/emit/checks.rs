@@ -34,8 +34,8 @@ impl LoweringCtx<'_> {
 
     /// Adds a check of I32 data, which the device performs before any state is written. The run
     /// fails with an error that names the node and the first element outside `[-len, len)`
-    /// (indices) or `[0, len]` (counts). Kernels that use the data must clamp it, so that a failing
-    /// run stays within its buffers.
+    /// (indices) or `[0, len]` (counts). Kernels that use the checked data as indices must clamp
+    /// them, so that a run whose check fails stays within its buffers.
     ///
     /// # Errors
     /// The errors of [`LoweringCtx::dense`].

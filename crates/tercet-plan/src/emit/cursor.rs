@@ -14,7 +14,7 @@ pub(crate) type UpdatedSlots = SmallVec<[(u8, SlotId); 1]>;
 /// The insertion point that lowerings emit steps at.
 #[derive(Debug)]
 pub(crate) struct InsertionPoint {
-    /// The current node; steps and errors name it.
+    /// The current node, which emitted steps and errors name.
     pub(crate) at: NodeId,
     pub(crate) op: &'static str,
     /// True if new steps belong to the prepare phase: they depend only on parameters and constants,
@@ -29,7 +29,7 @@ pub(crate) struct InsertionPoint {
 }
 
 impl InsertionPoint {
-    /// The insertion point before the first node.
+    /// The insertion point before the lowering of the first node.
     pub(super) fn start() -> InsertionPoint {
         InsertionPoint {
             at: NodeId(0),
@@ -95,8 +95,8 @@ impl<'a> LoweringCtx<'a> {
         done
     }
 
-    /// Runs `lower` for the current node and returns its results. Results whose port is in `into`
-    /// are written into these existing slots.
+    /// Runs `lower` for the current node and returns its results. `into` gives the existing slots
+    /// that results with these ports are written into.
     ///
     /// # Errors
     /// The errors of `lower`.

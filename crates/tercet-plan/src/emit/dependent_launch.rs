@@ -1,5 +1,5 @@
-//! Dependent launches (ADR 0072): allocation of the counters and of the words in parameter blocks
-//! that refer to them.
+//! Dependent launches (ADR 0072): allocates the counters, and records the parameter words through
+//! which kernels find their counters.
 //!
 //! `active_steps.rs` decides for each run which dispatches are linked. `launch.rs` then writes the
 //! counters to wait on into the parameter blocks.
@@ -27,7 +27,7 @@ impl LoweringCtx<'_> {
         if let Some(chain) = &self.draft.chain {
             return Some(chain.counters);
         }
-        // `LoweringCtx::close_chain` assigns the final offset.
+        // `LoweringCtx::close_chain` later assigns the final offset of the counters.
         let counters = self.slot(PendingSlot {
             bytes: RECORD_BYTES,
             dtype: DType::U32,

@@ -4,13 +4,14 @@
 //! Dequantization is memory-bound and matmuls are compute-bound. The weights of a matmul are
 //! therefore dequantized concurrently with an earlier matmul. The dequantization and the earlier
 //! matmul wait for the same steps, so they run between the same barriers (`schedule/groups.rs`).
-//! Dequantization starts second and fills the compute units that the last workgroups of the matmul
-//! leave idle. Among the last few matmuls, the one with the largest weights is selected, because it
-//! hides the most dequantization time.
+//! The dequantization starts after the earlier matmul and fills the compute units that the last
+//! workgroups of this matmul leave idle. Among the last few matmuls, the one with the largest
+//! weights is selected, because it hides the most dequantization time.
 //!
-//! Dequantized weights then stay in memory longer, and those of several matmuls exist at once. The
-//! total size of dequantized weights is limited to a fraction of the parameter size. If weights
-//! would exceed the limit, they are dequantized directly before their matmul.
+//! Weights that are dequantized early stay in memory longer, and those of several matmuls exist at
+//! once. The total size of dequantized weights is limited to a fraction of the parameter size. If
+//! the dequantized weights of a matmul would exceed this limit, they are dequantized directly
+//! before the matmul.
 
 use std::collections::HashSet;
 
@@ -18,8 +19,8 @@ use super::LoweringCtx;
 use crate::program::SlotId;
 
 /// Number of previous matmul groups among which a group to overlap with is selected. A decoder
-/// layer has four: QKV, attention output, gate and up, and down. If four previous groups were
-/// considered, the largest weights of two layers would be in memory at once.
+/// layer has four matmul groups: QKV, attention output, gate and up, and down. If four previous
+/// groups were considered, the largest weights of two layers would be in memory at once.
 const BACK: usize = 3;
 
 /// The maximum size of dequantized weights in memory is the size of all parameters divided by this
@@ -34,18 +35,20 @@ const LITTLE_BYTES: u64 = 64 << 20;
 /// A group of concurrent matmuls that read the same activation rows.
 #[derive(Clone, Copy, Debug)]
 struct SharedLhsGroup {
-    /// Slot of the activation rows, before a kernel changes their layout.
+    /// Slot of the activation rows in their original layout, before a kernel copies them into the
+    /// layout that the matmuls read.
     rows: SlotId,
     /// The slot that the matmuls wait for last: the activation rows in the layout that they read,
     /// or weights that are dequantized directly before.
     last: SlotId,
-    /// Total size of the dequantized weights of these matmuls.
+    /// Total size in bytes of the dequantized weights of the group's matmuls.
     bytes: u64,
     /// The slot that the dequantization of the group's weights waits for.
     after: SlotId,
 }
 
-/// Matmuls whose weights are dequantized in separate steps.
+/// The matmuls lowered so far whose weights are dequantized in separate steps, from which overlaps
+/// are selected.
 #[derive(Debug, Default)]
 pub(crate) struct DequantSchedule {
     /// Matmul groups of the stage under construction, in order.

@@ -33,8 +33,8 @@ impl LoweringCtx<'_> {
 
     /// Like [`LoweringCtx::dispatch`], for a kernel that writes a state. The kernel receives the
     /// fault records of all data checks as its last argument, and their number as its last
-    /// parameter. The kernel must write nothing if the first word of any record is nonzero. Records
-    /// are 64 words apart.
+    /// parameter. The kernel must not write the state if the first word of any fault record is
+    /// nonzero. Fault records are 64 words apart.
     pub fn dispatch_guarded<P: ParamBlock>(
         &mut self,
         kernel: &TypedKernel<P>,

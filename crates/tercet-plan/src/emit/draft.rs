@@ -15,7 +15,7 @@ use crate::program::{
 use crate::sym_int::{ExprArena, SymInt};
 use crate::variant::VariantSelection;
 
-/// Placement of a slot: the buffer or arena that it is allocated in.
+/// Placement of a slot: the arena or the buffer that memory planning allocates it in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotPlacement {
     /// The slot is in the arena, where slots with disjoint lifetimes share memory.
@@ -76,7 +76,8 @@ pub(crate) struct ProgramBuilder {
     /// Completed stages and control flow of the current graph.
     pub(crate) flow: Vec<ControlFlowGraph<Vec<ProgramStep>>>,
     pub(crate) params: Vec<ParamWord>,
-    /// Constants of the graph and lookup tables of kernels, by the index of their buffer.
+    /// Contents of the constant buffers, by index: constants of the graph and lookup tables of
+    /// kernels.
     pub(crate) consts: Vec<Tensor>,
     pub(crate) shape_switches: Vec<ShapeSwitch>,
     pub(crate) tape: ExprArena,
@@ -90,13 +91,15 @@ pub(crate) struct ProgramBuilder {
     pub(crate) joined_records: HashMap<SlotId, Vec<SlotId>>,
     /// Slot that covers the fault records of all data checks.
     pub(crate) faults: Option<SlotId>,
-    /// State of dependent launches; `None` if no kernel uses them.
+    /// Counters and parameter words of dependent launches; `None` if no kernel uses dependent
+    /// launches.
     pub(crate) chain: Option<DependentLaunches>,
     /// Location of the first node with dependent launches; taken once the counters are placed.
     pub(super) chain_site: Option<NodeLocation>,
     /// Selections between kernel variants, for all nodes lowered so far.
     pub(crate) variants: Vec<VariantSelection>,
-    /// Data checks emitted so far: operand, kind and size.
+    /// Data checks emitted so far, so that none is repeated: the view of the checked data, the kind
+    /// of check and the limit.
     pub(super) checked: Vec<(SlotView, CheckKind, SymInt)>,
     /// Slots whose values are all indices in `[0, len)` by construction, each with `len`.
     pub(super) within: Vec<(SlotId, SymInt)>,

@@ -1,10 +1,10 @@
-//! Panel-packed activation rows. If the only reader of 16-bit rows is a matmul with
-//! prepacked weights, the rows are stored in panels of 32 columns, `[k / 32, rows, 32]`. A subgroup
-//! then reads eight rows of one k step as 512 contiguous bytes.
+//! Panel-packed activation rows. If the only reader of 16-bit rows is a matmul with prepacked
+//! weights, the rows are stored in panels of 32 columns, `[k / 32, rows, 32]`. In this layout, a
+//! subgroup reads eight rows of one k step as 512 contiguous bytes.
 //!
-//! The kernel that writes the rows registers itself as a producer, and the matmul requests panels.
-//! If both happen, a word of the producer's parameter block enables panels. Only this matmul reads
-//! a panel-packed slot.
+//! A kernel that can write panels registers itself as a producer when it is lowered; the matmul
+//! later requests panels. If both happen, a word of the producer's parameter block enables panels.
+//! Only this matmul reads a panel-packed slot.
 
 use tercet_ir::{NodeId, Value};
 

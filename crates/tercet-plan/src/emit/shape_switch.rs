@@ -1,5 +1,5 @@
-//! Shape switches: alternative code paths, of which each run executes one, selected by a symbolic
-//! value.
+//! Shape switches: alternative lists of steps (branches), of which each run executes one, selected
+//! by a symbolic value.
 
 use tercet_ir::{CompileError, Dim};
 
@@ -10,16 +10,16 @@ use crate::sym_int::SymInt;
 impl<'a> LoweringCtx<'a> {
     /// Emits a shape switch with one branch per range of a size. Branch `i` runs if the size is
     /// above `bounds[i - 1]` and at most `bounds[i]`; the last branch has no upper limit. `bounds`
-    /// must ascend. Unreachable ranges are omitted. If one range remains, it is emitted without a
-    /// shape switch.
+    /// must ascend. Unreachable ranges are omitted. If only one range is reachable, its branch is
+    /// emitted without a shape switch.
     ///
     /// Branches write into slots that were allocated before the switch, such as the result. A slot
-    /// that a branch allocates with [`LoweringCtx::temp`] or [`LoweringCtx::dense`] is private to
-    /// it, and slots of different branches may share memory. A branch may emit several steps and
-    /// further shape switches.
+    /// that a branch allocates with [`LoweringCtx::temp`] or [`LoweringCtx::dense`] is valid only
+    /// in this branch, and slots of different branches may share memory. A branch may emit several
+    /// steps and further shape switches.
     ///
     /// # Errors
-    /// The errors of the branches; [`CompileError::Bounds`] if the bound of the size is invalid.
+    /// The errors of `arm`; [`CompileError::Bounds`] if the upper bound of the size is invalid.
     pub fn switch_on_size(
         &mut self,
         value: &Dim,
@@ -43,7 +43,7 @@ impl<'a> LoweringCtx<'a> {
     /// ranges.
     ///
     /// # Errors
-    /// The errors of the branches.
+    /// The errors of `arm`, which lowers each branch.
     pub(crate) fn switch_on(
         &mut self,
         value: SymInt,

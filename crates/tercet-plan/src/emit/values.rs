@@ -11,9 +11,9 @@ use crate::sym_int::SymInt;
 /// Element order and format of a cached copy of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CopyOrder {
-    /// Row-major order of the view, without gaps.
+    /// Row-major order of the view's elements, without gaps.
     Dense,
-    /// Prepacked in the order of matrix fragments (`matmul/prepack.rs`).
+    /// Weights prepacked in the order of matrix fragments (`matmul/prepack.rs`).
     Prepacked,
     /// Converted to F32.
     Upcast,
@@ -36,11 +36,11 @@ pub(crate) struct SplitF16Request {
     pub(crate) row: SymInt,
     /// Number of rows and number of columns of the matrix.
     pub(crate) size: [SymInt; 2],
-    /// Batch size and batch stride in elements.
+    /// Number of matrices in the batch, and the distance in elements between them.
     pub(crate) batch: [SymInt; 2],
 }
 
-/// Views of the values lowered so far.
+/// Views and cached copies of the graph values lowered so far.
 #[derive(Debug)]
 pub(crate) struct ValueViews {
     /// By node: the views of its results, if the node has been lowered.
@@ -220,9 +220,9 @@ impl<'a> LoweringCtx<'a> {
         Ok(view)
     }
 
-    /// Allocates a 16-bit copy of a dense value for matmuls in these branches. The kernel that
-    /// computes the value also writes the copy. `None` if the value is not in the arena, because
-    /// its memory may change during the run.
+    /// Allocates a 16-bit copy of a dense value, for matmuls in the current shape branches. The
+    /// caller's kernel, which computes the value, must also write the 16-bit copy. `None` if the
+    /// value is not in the arena, because its memory may change during the run.
     ///
     /// # Errors
     /// The errors of [`LoweringCtx::temp`].
@@ -250,9 +250,9 @@ impl<'a> LoweringCtx<'a> {
     }
 
     /// Returns the split-F16 form of a matrix, which `make` computes unless it is cached. A
-    /// constant of known size is split once before the first run. The split forms of other matrices
-    /// are reused only by nearby nodes, so that those of the forward pass do not occupy memory
-    /// until the backward pass.
+    /// constant whose size is known is split into F16 matrices once, before the first run. The
+    /// split forms of other matrices are reused only by nearby nodes, so that those of the forward
+    /// pass do not occupy memory until the backward pass.
     ///
     /// # Errors
     /// The error of `make`.
@@ -273,7 +273,7 @@ impl<'a> LoweringCtx<'a> {
             return Ok(*slot);
         }
         let slot = self.as_constant(constant, make)?;
-        // The split form of a state is not cached, because the state may change during the run.
+        // The split-F16 form of a state is not cached, because the state may change during the run.
         if constant
             || matches!(
                 self.home(of.slot),

@@ -1,6 +1,7 @@
 //! Cast elision before matmuls: a matmul of operands cast from 16 bits to F32 reads the 16-bit
-//! operands directly. Products of 16-bit elements are exact in F32. Cooperative-matrix kernels of
-//! the narrow dtype accumulate in F32, so they give the same result with half the memory traffic.
+//! operands directly. Products of 16-bit elements are exact in F32. Cooperative-matrix kernels with
+//! 16-bit operands accumulate in F32, so they give the same result as an F32 matmul with half the
+//! memory traffic.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +12,7 @@ use super::dataflow::{UseDefGraph, first};
 use super::{FusionGroup, Fusions};
 use crate::caps::{CoopType, DeviceCaps};
 
-/// A matmul that reads its 16-bit operands in front of elided casts.
+/// A matmul that reads its 16-bit operands directly instead of their casts to F32.
 #[derive(Clone, Debug)]
 pub(crate) struct UncastMatMul {
     /// The left and the right operand of the matmul, before their casts.

@@ -1,9 +1,9 @@
 //! Fusion of the nodes before attention over a KV cache: RoPE of queries and keys, and the updates
 //! that append keys and values to their caches.
 //!
-//! Norms of queries and keys, and other producers, remain separate steps before the group, whatever
-//! their position in the graph. A group is emitted at its last node, and only its dependencies must
-//! precede it.
+//! Norms of queries and keys, and other nodes that compute the group's operands, remain separate
+//! steps before the group. A group is emitted at its last node, so other nodes may lie between its
+//! nodes in graph order.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -28,8 +28,8 @@ pub(crate) struct KvAppendGroup {
     pub(crate) key_append: NodeId,
     /// The update that appends the values to their cache.
     pub(crate) value_append: NodeId,
-    /// The attention that reads the rotated queries and both caches, if no other node reads these
-    /// queries.
+    /// The attention that reads the rotated queries and both caches; `None` if another node reads
+    /// the rotated queries.
     pub(crate) attention: Option<NodeId>,
 }
 

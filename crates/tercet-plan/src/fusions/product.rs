@@ -62,7 +62,7 @@ pub(crate) struct FusedMatMul {
 /// Finds matmuls with a fusible prologue or epilogue.
 pub(super) fn find(flow: &UseDefGraph<'_>, found: &mut Fusions) {
     let graph = flow.graph;
-    // Results of norms that are fused into matmuls.
+    // Results of the RMS norms that are fused into matmuls.
     let mut norms = HashSet::new();
     for (id, node) in graph.nodes() {
         let of = first(id);
@@ -155,7 +155,7 @@ fn is_product(graph: &Graph, node: &Node) -> bool {
     is_rows && some && x.dtype.is_float() && rows.is_none_or(|rows| rows <= MAX_SKINNY_ROWS)
 }
 
-/// True for a matmul without bias and activation.
+/// True for a matmul node without bias and activation, so that an epilogue can be fused into it.
 fn has_no_epilogue(node: &Node) -> bool {
     match &node.op {
         Op::Linear(op) => op.activation.is_none() && node.inputs.len() == 2,

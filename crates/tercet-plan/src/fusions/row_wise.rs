@@ -4,7 +4,7 @@
 //! A group starts as a reduction over the last axes. Neighboring nodes then join the group: maps
 //! that compute one number per element, maps that compute one number per row, and further
 //! reductions of the same axes. Every reader of a node in the group must belong to the group, or
-//! come after its last node.
+//! come after the group's last node.
 
 use std::collections::BTreeSet;
 
@@ -34,7 +34,7 @@ pub(crate) struct RowWiseGroup {
     pub(crate) results: Vec<Value>,
 }
 
-/// Role of a node in a row-wise group.
+/// What a node of a row-wise group computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RowWiseNodeKind {
     /// The node computes one number per element.

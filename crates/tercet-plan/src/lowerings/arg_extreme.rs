@@ -63,7 +63,7 @@ static JOINED: TypedKernel<ArgExtremeParams> = TypedKernel::wgsl(
     &["IN", "LEAST", "NAN_LOW", "THREADS", "ACROSS"],
 );
 
-/// Elements per thread of [`JOINED`].
+/// Number of elements that each thread of [`JOINED`] searches.
 const JOINED_EACH: usize = 4;
 
 /// Lowering of `ArgMax` and `ArgMin`.
@@ -88,9 +88,9 @@ enum ArgExtremeStage {
 /// Search mode: minimum or maximum, and the treatment of NaN.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ArgExtremeMode {
-    /// Find the minimum instead of the maximum.
+    /// True to find the minimum instead of the maximum.
     pub(crate) is_min: bool,
-    /// NaN compares as -inf instead of being the extreme.
+    /// True if a NaN compares as -inf; false if a NaN counts as the extreme element.
     pub(crate) nan_low: bool,
 }
 
@@ -115,7 +115,7 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     emit(e, sought, &x, rows, &y)
 }
 
-/// Writes the index of the extreme element of each row. Rows must not be empty.
+/// Emits kernels that write the index of the extreme element of each row. Rows must not be empty.
 ///
 /// # Errors
 /// The errors of [`LoweringCtx::temp`].

@@ -1,23 +1,25 @@
 //! Lowering of attention: `softmax(mask(softcap(scale q k^T))) v` without materializing the scores.
 //!
-//! All kernels read views with any strides. The query heads that share a KV head are processed
-//! together: each pair of query and query head is one row. There are kernels for many and for few
-//! queries; if the bound of the number of queries allows both, a shape switch contains both.
+//! All attention kernels read strided views; kernels with vector loads require that rows consist of
+//! whole vectors. The query heads that share a KV head are processed together: each pair of query
+//! and query head is one row. There are kernels for many and for few queries. If the number of
+//! queries is known only at run time, a shape switch selects between both.
 //!
 //! Kernels for many queries: in `attention`, each tile of query rows iterates over all visible
 //! keys; `attention_large` uses larger tiles. `attention_coop` and `attention_convert` run F16 on
-//! cooperative matrices. `attention_lanes` runs F16 on mma-style fragments, if the fragment layout
-//! is known. F32 runs on split-F16 (`attention_split`, `attention_halves`), with the fallback
-//! `attention_rest` outside the split-F16 range. If there are few tiles, the keys are split over
-//! workgroups, and `attention_join` combines their results.
+//! cooperative matrices. `attention_lanes` computes F16 attention on mma-style fragments, if the
+//! device's fragment layout is known. F32 attention runs on split-F16 (`attention_split`,
+//! `attention_halves`); `attention_rest` computes the KV heads whose values are outside the
+//! split-F16 range. If there are few tiles, the keys are split over workgroups, and
+//! `attention_join` combines their results.
 //!
 //! Kernels for few queries: `attention_decode` splits the keys over workgroups, and
-//! `attention_combine` combines their results. `attention_one` handles one query,
-//! `attention_pieces` one query on cooperative matrices. `attention_token` handles one new token,
-//! fused with its RoPE and cache update.
+//! `attention_combine` combines their results. `attention_one` computes attention for a single
+//! query, `attention_pieces` does so on cooperative matrices. `attention_token` processes one new
+//! token: its RoPE, its cache update and its attention in one kernel.
 //!
-//! Invariant: no word of the result belongs to two workgroups. Odd-length rows of F16 and BF16 are
-//! computed in F32, then packed by `attention_pack`.
+//! Invariant: no two workgroups write the same 32-bit word of the result. F16 and BF16 result rows
+//! of odd length are therefore computed in F32, then packed by `attention_pack`.
 
 pub(crate) mod backward;
 pub(crate) mod backward_split_f16;
@@ -112,7 +114,7 @@ struct AttentionProblem<'g> {
 }
 
 impl AttentionProblem<'_> {
-    /// Query heads per KV head.
+    /// Number of query heads per KV head.
     fn group(&self) -> usize {
         self.op.q_heads / self.op.kv_heads
     }
@@ -320,7 +322,7 @@ fn mask_strides(e: &mut LoweringCtx<'_>, mask: &SlotView) -> [SymInt; 4] {
 /// Whether visibility is causal (each query sees keys up to its position), and the window length in
 /// keys.
 fn visible_keys(mask: MaskKind) -> (bool, usize) {
-    // A window length that exceeds every sequence.
+    // Window length for attention without a window: longer than every sequence.
     const UNBOUNDED: usize = 1 << 30;
     match mask {
         MaskKind::Causal => (true, UNBOUNDED),

@@ -68,7 +68,7 @@ static VECTORS: TypedKernel<ConcatParams> = TypedKernel::wgsl(
     &["RANK"],
 );
 
-/// Bytes of a word and of a vector.
+/// Number of bytes of a 32-bit word (`WORD`) and of a vector of four words (`VECTOR`).
 const WORD: u32 = 4;
 const VECTOR: u32 = 16;
 

@@ -1,10 +1,10 @@
 //! Lowering of `If`, `While` and `Scan`: nested graphs become stages of the same program.
 //!
 //! Each value that a loop carries between iterations has a slot, into which its new value is copied
-//! after each iteration. Both branches of an `If` copy their results into the same slots. A scan is
-//! a loop with a known count that also carries the step index. The body of a scan reads the current
-//! slices of the input sequences by `DynamicSlice`, and writes the current slices of the result
-//! sequences in place.
+//! after each iteration. Both branches of an `If` copy their results into the same slots. A scan
+//! becomes a loop with a known iteration count that also carries step counters. The body of a scan
+//! reads the current slices of the input sequences by `DynamicSlice`, and writes the current slices
+//! of the result sequences in place.
 
 use std::collections::HashMap;
 

@@ -13,8 +13,8 @@
 //! If an implicit GEMM has too few tiles to fill the device, it uses split-K. A second kernel adds
 //! the partial sums and applies bias and activation.
 //!
-//! Integer convolutions are decomposed. If the rows of 16-bit results do not start at whole words,
-//! results are computed in F32 and rounded by a separate kernel.
+//! Integer convolutions are decomposed. If 16-bit result rows do not start at 32-bit word
+//! boundaries, results are computed in F32 and rounded by a separate kernel.
 //!
 //! Next: `conv/windows.rs` for window sizes, `conv/kernels.rs` for the kernels, `conv/coop.rs` for
 //! cooperative matrices.
@@ -173,7 +173,7 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     variant::run(e, &variants(), measured, &given)
 }
 
-/// The kernel variants of convolutions.
+/// The kernel variants that compete for a convolution, with their conditions and costs.
 fn variants<'a>() -> [KernelVariant<ConvProblem<'a>>; 5] {
     const SEVERAL: &str = "several output channels per group";
     [

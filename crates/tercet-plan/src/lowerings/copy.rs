@@ -1,8 +1,8 @@
 //! Bitwise copies of any dtype: of strided views to dense slots, and of new state values to states.
 //!
-//! There are three kernels for views. One copies 16-byte vectors, if the innermost axis consists of
-//! whole vectors. One transposes tiles, if another axis has unit stride. One copies single
-//! elements, in all other cases.
+//! Three kernels copy strided views to dense slots. One copies 16-byte vectors, if the innermost
+//! axis consists of whole vectors. One transposes tiles, if another axis has unit stride. One
+//! copies single elements, in all other cases.
 
 use tercet_ir::CompileError;
 
@@ -81,7 +81,7 @@ pub(crate) static COMMIT: TypedKernel<CommitParams> = TypedKernel::wgsl(
     &[],
 );
 
-/// Copies a view into a dense slot of the same shape.
+/// Emits a copy of a view into a dense slot of the same shape.
 pub(crate) fn emit(
     e: &mut LoweringCtx<'_>,
     from: &SlotView,

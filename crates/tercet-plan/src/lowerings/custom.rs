@@ -31,7 +31,7 @@ fn operator(node: &Node) -> &dyn CustomOp {
 /// The validated WGSL kernels of a `Custom` node.
 ///
 /// # Errors
-/// The reason why the node has no kernels that run with these capabilities.
+/// The reason why the node has no kernels for a device with these capabilities.
 fn kernels(graph: &Graph, node: &Node, caps: &DeviceCaps) -> Result<Vec<WgslKernel>, String> {
     let op = operator(node);
     let operands: Vec<&Type> = node.inputs.iter().map(|v| graph.ty(*v)).collect();
@@ -131,7 +131,7 @@ fn words(e: &mut LoweringCtx<'_>, kernel: &WgslKernel) -> Result<Vec<ParamWord>,
     Ok(words)
 }
 
-/// Grid of a custom kernel, in workgroups.
+/// Dispatch grid of a custom kernel, in workgroups.
 fn grid(e: &mut LoweringCtx<'_>, kernel: &WgslKernel) -> Result<[SymInt; 3], CompileError> {
     let axes = match &kernel.grid {
         WgslGrid::Line(count) => {

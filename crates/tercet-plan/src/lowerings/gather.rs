@@ -1,4 +1,5 @@
-//! Lowering of `Gather`: slices selected by index, for any dtype and strides.
+//! Lowering of `Gather`, which selects slices of its data operand by index, for any dtype and
+//! strides.
 
 use tercet_ir::ops::Op;
 use tercet_ir::{CompileError, Dim, Node, OpKind};

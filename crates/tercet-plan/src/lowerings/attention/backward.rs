@@ -327,9 +327,9 @@ pub(super) struct GradTiling {
     pub(super) subgroup: u32,
     /// Subgroups per workgroup.
     pub(super) subgroups: u32,
-    /// Strips of rows per subgroup; a strip has the height of a fragment.
+    /// Number of row strips per subgroup; a strip has as many rows as a fragment.
     pub(super) strips: u32,
-    /// Cooperative-matrix shape of the device, `m n k`.
+    /// The cooperative-matrix shape that the kernel uses, `m n k`.
     pub(super) fragment: [u32; 3],
     /// Number of rows per loop step of the operands that a workgroup iterates over: keys and values
     /// for query gradients, queries and `dy` for gradients of keys and values.
@@ -342,8 +342,8 @@ pub(super) struct GradTiling {
 }
 
 impl GradTiling {
-    /// The smallest tiling for these head sizes: one strip, steps of one fragment. `None` if the
-    /// device lacks F16 cooperative matrices.
+    /// The smallest tiling for these head sizes: one strip per subgroup, and loop steps of one
+    /// fragment. `None` if the device lacks F16 cooperative matrices.
     pub(super) fn minimal(caps: &DeviceCaps, dims: [usize; 2]) -> Option<GradTiling> {
         let subgroup = caps.subgroup?;
         if !caps.spirv {
@@ -363,8 +363,8 @@ impl GradTiling {
         })
     }
 
-    /// The tiling for these head sizes. `None` if the device lacks F16 cooperative matrices,
-    /// registers or shared memory.
+    /// Selects the tiling of the backward pass for these head sizes. `None` if the device lacks F16
+    /// cooperative matrices, or has too few registers or too little shared memory.
     fn choose(caps: &DeviceCaps, dims: [usize; 2], what: AttentionGradOf) -> Option<GradTiling> {
         let least = GradTiling::minimal(caps, dims)?;
         let of = |[subgroups, strips, parts]: [u32; 3]| GradTiling {

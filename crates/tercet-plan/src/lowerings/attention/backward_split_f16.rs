@@ -1,5 +1,5 @@
 //! Lowering of F32 attention for training on split-F16 cooperative matrices: forward with
-//! log-sum-exp, and backward. BF16 is converted to F32 first.
+//! log-sum-exp, and backward. BF16 operands are converted to F32 first.
 //!
 //! The backward shader is `shaders/vulkan/include/attention_grad_pairs.glsl`. KV heads that
 //! split-F16 cannot represent with F32 accuracy run on F32 fallback kernels
@@ -59,7 +59,7 @@ const REST_LINES: u32 = 16;
 /// need the fallback.
 const REST_GROUPS: i64 = 8;
 
-/// Sizes of an attention, all known at compile time.
+/// Sizes of an attention node, which must all be known at compile time.
 struct AttentionGradSizes {
     batch: usize,
     kv_heads: usize,
@@ -294,8 +294,8 @@ fn emit_fallback(
     e.dispatch(kernel, &consts, &args, &block, grid);
 }
 
-/// Splits queries, keys, values and `dy` into F16 pairs. The backward kernels for queries and for
-/// keys share these pairs.
+/// Splits queries, keys, values and `dy` into F16 pairs. The backward kernel for query gradients
+/// and that for key and value gradients share the F16 pairs.
 fn split(
     e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
@@ -361,8 +361,8 @@ struct PairTiling {
 }
 
 impl PairTiling {
-    /// The tiling for these head sizes. `None` if the device lacks F16 cooperative matrices,
-    /// registers or shared memory.
+    /// Selects the tiling of the split-F16 backward pass for these head sizes. `None` if the device
+    /// lacks F16 cooperative matrices, or has too few registers or too little shared memory.
     fn choose(caps: &DeviceCaps, dims: [usize; 2], factors: MmaPrecision) -> Option<PairTiling> {
         let least = GradTiling::minimal(caps, dims)?;
         let of = |[subgroups, step]: [u32; 2]| PairTiling {

@@ -148,7 +148,8 @@ pub(super) static CONVERT_LSE_SCALED: TypedKernel<AttentionCoopParams> = module!
 /// Number of elements per vector load of the F16 kernels.
 const LOAD: usize = 8;
 
-/// Tiling of this attention for up to `queries` queries; `None` if the kernel does not support it.
+/// Tiling of an attention on cooperative matrices for up to `queries` queries; `None` if the kernel
+/// does not support the attention.
 pub(super) fn tiling(
     e: &LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
@@ -163,7 +164,7 @@ pub(super) fn tiling(
     tiling_of(e, p, factors, queries)
 }
 
-/// Like [`tiling`], for this operand precision.
+/// Like [`tiling`], with operands that are multiplied in the format `factors`.
 pub(super) fn tiling_of(
     e: &LoweringCtx<'_>,
     p: &AttentionProblem<'_>,

@@ -84,7 +84,7 @@ pub(super) struct FlashDecodeSplit {
     /// Number of threads per subgroup, and number of subgroups per workgroup.
     subgroup: u32,
     subgroups: u32,
-    /// Cooperative-matrix shape of the device, `m n k`.
+    /// The cooperative-matrix shape that the kernel uses, `m n k`.
     fragment: [u32; 3],
     /// Number of times that a subgroup loads a block of keys into shared memory.
     steps: u32,
@@ -155,7 +155,8 @@ impl FlashDecodeSplit {
     }
 }
 
-/// The configuration for this single-query attention; `None` if the kernel does not support it.
+/// The flash decoding configuration for a single-query attention; `None` if the kernel does not
+/// support the attention.
 pub(super) fn cut(
     e: &LoweringCtx<'_>,
     p: &AttentionProblem<'_>,

@@ -121,7 +121,8 @@ pub(super) static TOKEN: TypedKernel<AttentionFusedDecodeParams> = TypedKernel::
     CONSTS,
 );
 
-/// Maximum number of workgroups per query head; the last one combines their partial results.
+/// Maximum number of workgroups per query head; the last workgroup to finish combines the partial
+/// results of all.
 const MAX_SPLITS: usize = 16;
 
 /// Number of keys that a workgroup processes at once, computed as in the shader.

@@ -2,7 +2,7 @@
 //! sum of two F16 numbers.
 //!
 //! `attention_split.wgsl` splits queries, keys and values; `attention_halves.glsl` multiplies the
-//! F16 numbers. A KV head with a large value range would lose accuracy compared to F32.
+//! F16 numbers. For a KV head with a large value range, split-F16 would be less accurate than F32.
 //! `attention_rest`, an F32 fallback kernel, computes such KV heads, and those with non-finite
 //! values, from the original operands.
 

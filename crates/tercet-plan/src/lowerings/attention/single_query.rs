@@ -14,11 +14,11 @@ use crate::sym_int::SymInt;
 const BLOCK: usize = 128;
 /// Maximum number of key ranges per query head; a separate kernel combines their results.
 const MAX_SPLITS: usize = 16;
-/// Maximum shared memory per query head in bytes.
+/// Maximum shared memory in bytes that a workgroup needs per query head.
 const ROW_BYTES: u32 = 11 << 10;
 /// Number of 32-bit registers of a thread that are not used for prefetched values. An estimate.
 const OTHER_REGISTERS: u32 = 32;
-/// Maximum head size of queries and of values.
+/// Maximum head size of queries and of values that `attention_one` supports.
 const MAX_HEAD_DIM: usize = 128;
 
 /// True if `attention_one` supports these operands.

@@ -15,8 +15,8 @@ use crate::sym_int::SymInt;
 use crate::tuning::TuningKey;
 use crate::variant::{self, KernelVariant, VariantRejection, needs};
 
-/// Maximum number of rows per KV head for split-KV. With more rows, the kernels with tiles of query
-/// rows are faster, because they reuse loaded keys.
+/// Maximum number of query rows per KV head for the portable split-KV kernels (`attention_decode`).
+/// With more rows, the kernels with tiles of query rows are faster, because they reuse loaded keys.
 const MAX_SPLIT_KV_ROWS: usize = 16;
 /// Maximum number of four-element query vectors that a workgroup keeps in shared memory.
 const QUERY_VECTORS: usize = 256;
@@ -26,7 +26,7 @@ const MIN_KEYS_PER_WORKGROUP: usize = 128;
 const STEP_KEYS: usize = 64;
 /// Maximum head size of queries and values for `attention_decode_wide`.
 const WIDE_DIM: usize = 128;
-/// Shared memory of `attention_large` in bytes.
+/// Shared memory in bytes that `attention_large` needs.
 const LARGE_BYTES: u32 = 20 << 10;
 /// Minimum number of workgroups for which tiles of 128 query rows are used.
 const MIN_WORKGROUPS_FOR_TILE128: usize = 32;
@@ -86,7 +86,7 @@ pub(super) fn emit(
     })
 }
 
-/// An attention problem with at most `queries` queries.
+/// An attention that is being lowered for runs with at most `queries` queries.
 struct BoundedAttention<'p> {
     problem: &'p AttentionProblem<'p>,
     y: &'p SlotView,
@@ -360,7 +360,7 @@ fn uses_wide_decode(p: &AttentionProblem<'_>) -> bool {
         && dims.into_iter().all(|d| (1..=WIDE_DIM).contains(&d))
 }
 
-/// Split-KV configuration for few query rows.
+/// Configuration of the portable split-KV kernels for few query rows.
 struct KvSplit {
     /// Query rows per workgroup.
     rows: usize,

@@ -4,11 +4,11 @@
 //! result. Taps without an input read 0, so only one of `product(strides)` multiplications
 //! contributes to the result.
 //!
-//! On other devices, or with large strides, a matmul of weights and input computes the contribution
-//! of each input through each tap, as F32 columns. A second kernel then sums all contributions to
-//! each result (col2im). With few channels, or if the columns would be too large, one kernel
-//! computes each result directly. In all these kernels, one thread computes a result, so no atomics
-//! are needed.
+//! Without cooperative matrices, or with large strides, a matmul of weights and input computes the
+//! contribution of each input through each tap, as F32 columns. A second kernel then sums all
+//! contributions to each result (col2im). With few channels, or if the columns would be too large,
+//! one kernel computes each result directly. In all these kernels, one thread computes a result, so
+//! no atomics are needed.
 //!
 //! A rewrite rule turns transposed convolutions with stride 1 into convolutions with flipped
 //! weights.
@@ -106,8 +106,8 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// Emits an implicit GEMM on cooperative matrices. Returns false if the device lacks cooperative
-/// matrices, or if they do not support the sizes.
+/// Emits an implicit GEMM on cooperative matrices. Returns false without emitting anything if the
+/// device lacks cooperative matrices or if the kernel does not support the sizes.
 fn emit_implicit_gemm(
     e: &mut LoweringCtx<'_>,
     op: &ConvTranspose,

@@ -2,9 +2,9 @@
 //! windows of `dy`, the gradient of the convolution's result. The kernels gather the right operand
 //! from the input `x`, at each tap of each window, without storing im2col columns in memory.
 //!
-//! 16-bit floats run on cooperative matrices if the device has them (`weights_coop.rs`), all others
-//! on tiles. The reduction is long and results are few, so the GEMMs use split-K:
-//! `conv_finish.wgsl` adds the F32 partial sums in a fixed order.
+//! 16-bit floats run on cooperative matrices if the device has them (`weights_coop.rs`), all other
+//! cases on a tiled WGSL kernel. The reduction is long and results are few, so the GEMMs use
+//! split-K: `conv_finish.wgsl` adds the F32 partial sums in a fixed order.
 
 use tercet_ir::ops::{ConvWeightGrad, Op, Window};
 use tercet_ir::{CompileError, DType, Dim, Node, OpKind};

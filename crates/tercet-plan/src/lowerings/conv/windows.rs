@@ -82,7 +82,7 @@ fn three<T: Clone>(list: &[T], missing: T) -> [T; 3] {
 }
 
 impl GpuConvWindows {
-    /// Windows with `kernel` taps, and `out` windows along each axis.
+    /// Creates windows with `kernel` taps and `out` windows along each spatial axis.
     pub(in crate::lowerings) fn new(
         window: &Window,
         kernel: &[usize],

@@ -20,10 +20,11 @@ pub(crate) struct ImplicitGemm {
     pub(crate) max_parts: u32,
 }
 
-/// Separator before a [`TailSplitK`] in the name of a tiling.
+/// Separator between the name of a tiling and its split-K tail ([`TailSplitK`]) in autotuning
+/// entries.
 pub(in crate::lowerings) const TAIL: &str = ":tail";
 
-/// Candidate split-K factors for implicit GEMM.
+/// Candidate split-K factors for implicit GEMMs of convolutions.
 const WINDOW_SPLITS: &[u32] = &[1, 2, 3, 4, 5, 6, 8, 12];
 
 /// Candidate split-K factors for convolution weight gradients, which have a long `k` and few
@@ -152,8 +153,8 @@ impl CoopGemmTiling {
         (cost < work.cost(self, rate)).then_some(tail)
     }
 
-    /// Estimated time of `batches` GEMMs with this tiling, in seconds. A tiling without a measured
-    /// rate gets the rate of the first tiling in the cost model.
+    /// Estimated time in seconds of `batches` GEMMs of the size `problem` with this tiling. A
+    /// tiling without a measured rate gets the rate of the first tiling in the cost model.
     pub(crate) fn seconds(
         &self,
         caps: &DeviceCaps,

@@ -24,7 +24,7 @@ struct SpirvInterface {
     structs: HashMap<u32, Vec<u32>>,
     unsigned: Vec<u32>,
     floats: Vec<u32>,
-    /// Variables as (id, pointer type, storage class).
+    /// Variables of the module as (id, pointer type, storage class).
     variables: Vec<(u32, u32, u32)>,
 }
 
@@ -109,7 +109,7 @@ impl SpirvInterface {
             .collect()
     }
 
-    /// Access modes of the storage bindings, from binding 1.
+    /// Access modes of the module's storage buffers, from binding 1 on.
     fn args(&self) -> Vec<ArgAccess> {
         let mut found: Vec<(u32, ArgAccess)> = Vec::new();
         for (id, pointer, _) in self.variables.iter().filter(|v| v.2 == STORAGE_BUFFER) {
@@ -241,8 +241,9 @@ fn few_tiles_sum_k_in_parts() {
     }
 }
 
-/// Implicit GEMM uses split-K if there are few tiles and room for partial sums. Implicit GEMM uses
-/// long steps of `k` only within the channels of a tap.
+/// The selected tiling of an implicit GEMM uses split-K if there are few tiles and a slot can hold
+/// the partial sums. The selected tiling has long `k` steps only if each step stays within the
+/// channels of one tap.
 #[test]
 fn windows_are_gathered_in_parts_and_within_taps() {
     let caps = DeviceCaps::h200();
@@ -315,7 +316,7 @@ fn tilings_follow_the_size_and_the_measurements() {
         choose(&tuned, &p, true).as_deref(),
         Some("128x256x64/block256")
     );
-    // The split-K factor follows the name of a tiling.
+    // In an autotuning entry, the split-K factor follows the name of a tiling.
     let of = |way| caps.clone().tuned(TuningTable::always(way));
     let way = "64x64x64/32x32:split4";
     assert_eq!(choose(&of(way), &p, true).as_deref(), Some(way));
@@ -332,7 +333,7 @@ fn tilings_follow_the_size_and_the_measurements() {
     assert_eq!(choose(&tuned, &p, true), choose(&caps, &p, true));
 }
 
-/// Weights are prepacked if this is supported and was measured to be faster.
+/// A prepacked tiling is selected if the device supports it and its measured rate is higher.
 #[test]
 fn weights_are_laid_out_where_it_pays() {
     let caps = DeviceCaps::h200();

@@ -19,14 +19,16 @@ pub enum CoopScope {
     /// Workgroup scope: the workgroup multiplies whole tiles; the GPU driver stages them and
     /// divides them over the subgroups.
     Workgroup,
-    /// Mma-style: each subgroup fills its fragments directly from prepacked weights.
+    /// Mma-style: each subgroup loads the registers of its fragments directly from prepacked
+    /// weights.
     Prepacked,
 }
 
-/// Division of a GEMM over workgroups, subgroups and fragments. Sizes are `m n k`.
+/// Tiling of a GEMM: its division over workgroups, subgroups and matrix fragments. Sizes are in the
+/// order `m n k`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CoopGemmTiling {
-    /// Scope of the cooperative matrices.
+    /// Which threads share each cooperative matrix.
     pub scope: CoopScope,
     /// Threads per subgroup.
     pub subgroup: u32,
@@ -41,8 +43,8 @@ pub struct CoopGemmTiling {
     /// Number of shared-memory buffers for staged k steps: 1, or 2 (double buffering), which
     /// requires aligned operands.
     pub stages: u32,
-    /// Tile rows per band; the tiles of a band run close to each other in time, so that they share
-    /// cached operands.
+    /// Number of tile rows per band. Workgroups compute the tiles of a band at about the same time,
+    /// so that they share cached operands.
     pub band: u32,
     /// Split-K factor: number of parts of `k` that separate workgroups accumulate. If the factor is
     /// above 1, another kernel adds their partial sums.
@@ -58,7 +60,7 @@ pub struct CoopGemmTiling {
 pub struct TailSplitK {
     /// Number of tile columns in the tail.
     pub columns: u32,
-    /// Split-K factor of the tail.
+    /// Split-K factor of the tile columns in the tail.
     pub splits: u32,
 }
 
@@ -332,7 +334,7 @@ impl CoopGemmTiling {
         }
     }
 
-    /// Number of workgroups for an `m x n` result.
+    /// Number of workgroups for an `m x n` result without split-K.
     pub fn groups(&self, m: usize, n: usize) -> usize {
         let rows = m.div_ceil(self.tile[0] as usize);
         rows.saturating_mul(n.div_ceil(self.tile[1] as usize))
@@ -418,7 +420,7 @@ impl CoopGemmTiling {
             .collect()
     }
 
-    /// Length of `k` per split-K part; the last part may be shorter.
+    /// Number of `k` elements per split-K part; the last part may be shorter.
     pub fn split_k(&self, tape: &mut ExprArena, k: SymInt) -> SymInt {
         if self.splits == 1 {
             return k;

@@ -24,14 +24,15 @@ crate::params! {
 pub(in super::super) static LANES_F16: TypedKernel<AttentionMmaParams> =
     module!("attention_lanes_f16");
 
-/// Head size, rows per subgroup, and maximum number of subgroups per workgroup.
+/// Supported head size, number of query rows per subgroup, and maximum number of subgroups per
+/// workgroup.
 const HEAD: usize = 64;
 const ROWS: u32 = 32;
 const SUBGROUPS: u32 = 4;
 
-/// Tiling of this attention for up to `queries` queries. `None` if the attention has a mask
-/// operand, a softcap or another head size. Also `None` if there are so many keys that split-KV, or
-/// a kernel that stages keys in shared memory, is faster.
+/// Tiling of an attention on mma-style fragments for up to `queries` queries. `None` if the
+/// attention has a mask operand, a softcap or another head size. Also `None` if there are so many
+/// keys that split-KV, or a kernel that stages keys in shared memory, is faster.
 ///
 /// # Errors
 /// Those of bounds.

@@ -44,7 +44,7 @@ pub(in super::super) fn shape(caps: &DeviceCaps) -> Option<&CoopShape> {
 pub(in super::super) struct AttentionTiling {
     /// Threads per subgroup.
     pub(super) subgroup: u32,
-    /// Cooperative-matrix shape of the device, `m n k`.
+    /// The cooperative-matrix shape that the kernel uses, `m n k`.
     pub(super) fragment: [u32; 3],
     /// Number of query rows per workgroup and per subgroup.
     pub(super) rows: [u32; 2],
@@ -113,8 +113,8 @@ impl AttentionTiling {
             factors,
         };
         // If two strips of rows per subgroup need too many registers, use twice as many subgroups
-        // with one strip each. Split-F16 reads each fragment for two matmuls, so two strips gain
-        // less than more subgroups.
+        // with one strip each. A split-F16 kernel uses each loaded fragment in two multiplications,
+        // so it gains less from a second strip than from more subgroups.
         let large = match (of(2, 4), factors) {
             (two, MmaPrecision::F16 | MmaPrecision::Scaled) if two.fragment_registers() <= room => {
                 two
