@@ -86,9 +86,9 @@ impl GpuProgram {
 
     /// Returns those of `steps` ([`GpuProgram::steps`] or [`GpuProgram::prepare`]) that a run
     /// executes if it selects these branches of the shape switches
-    /// ([`crate::LaunchSizes::selected_branches`]). A barrier whose step the run skips moves to the
-    /// first later active step that depends on an earlier active step. A barrier is dropped if no
-    /// later active step depends on an earlier one.
+    /// ([`crate::LaunchSizes::selected_branches`]). A barrier takes effect before the first active
+    /// step, from its own step on, that depends on an active step before it. A barrier is dropped
+    /// if no later active step depends on an earlier one.
     pub fn active_steps(&self, steps: &[ProgramStep], chosen: &[u32]) -> Vec<ActiveStep> {
         let mut played = Vec::with_capacity(steps.len());
         let mut touched: Vec<(BufferSlot, ArgAccess)> = Vec::new();

@@ -2,9 +2,9 @@
 //! weights, the rows are stored in panels of 32 columns, `[k / 32, rows, 32]`. In this layout, a
 //! subgroup reads eight rows of one k step as 512 contiguous bytes.
 //!
-//! A kernel that can write panels registers itself as a producer when it is lowered; the matmul
-//! later requests panels. If both happen, a word of the producer's parameter block enables panels.
-//! Only this matmul reads a panel-packed slot.
+//! The lowering of a kernel that can write panels registers it as a producer; the lowering of the
+//! matmul later requests panels. If both happen, a word of the producer's parameter block enables
+//! panels. Only this matmul reads a panel-packed slot.
 
 use tercet_ir::{NodeId, Value};
 

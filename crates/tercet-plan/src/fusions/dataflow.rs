@@ -118,7 +118,7 @@ impl<'g> UseDefGraph<'g> {
         }
     }
 
-    /// Records that a node no longer reads any of its operands.
+    /// Removes a node from the readers of all its operands.
     pub(super) fn remove_reader(&mut self, node: NodeId) {
         for v in &self.graph.node(node).inputs {
             self.remove_read(node, *v);

@@ -231,7 +231,7 @@ pub(super) fn params(
     p: &AttentionProblem<'_>,
     tiling: &AttentionTiling,
 ) -> AttentionCoopParams {
-    // The function is long because it lists all parameters of the shader.
+    // Long: a list of all parameters of the shader.
     let rows = super::variants::rows(e, p);
     let tiles = e.tape().ceil_div(rows, tiling.rows[0]);
     let groups = super::variants::groups(e, p, &[tiles]);
