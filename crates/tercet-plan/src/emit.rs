@@ -80,7 +80,7 @@ pub(crate) struct GraphAnalysis<'a> {
     pub(crate) enclosing_nodes: Vec<EnclosingNode>,
     /// Quantized operands that several nodes read.
     pub(crate) shared_packed: HashSet<Value>,
-    /// Attention nodes whose results are stored in the order [batch, position, head, element],
+    /// Attention nodes whose results are stored in the order `[batch, position, head, element]`,
     /// although their layout has heads before positions.
     pub(crate) transposed_attention: HashSet<NodeId>,
     /// 16-bit type that F32 activation rows may be cast to before a matmul

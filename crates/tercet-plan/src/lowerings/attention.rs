@@ -183,7 +183,7 @@ pub(crate) fn lower_after(
     Ok(())
 }
 
-/// Allocates the result of an attention in the memory order [batch, position, head, element].
+/// Allocates the result of an attention in the memory order `[batch, position, head, element]`.
 fn turned_result(e: &mut LoweringCtx<'_>, node: &Node) -> Result<SlotView, CompileError> {
     const TURN: [usize; 4] = [0, 2, 1, 3];
     let ty = &node.outputs[0];
