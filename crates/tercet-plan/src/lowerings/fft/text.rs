@@ -14,8 +14,8 @@ use crate::scalar::PRELUDE;
 pub(super) enum FftKind {
     Forward,
     Inverse,
-    /// Real to complex: pairs of reals are packed into complex numbers. The result has `length / 2
-    /// + 1` elements, because the second half of the spectrum is the conjugate of the first.
+    /// Real to complex: pairs of reals are packed into complex numbers. The result has
+    /// `length / 2 + 1` elements, because the second half of the spectrum mirrors the first half.
     Reals,
     /// Complex to real: the inverse of `Reals`.
     ToReals,
@@ -325,9 +325,8 @@ fn number(found: Found, k: u32) -> vec2<f32> {{
 
 /// WGSL source that packs the half spectrum of `2 h` reals into `h` complex numbers for an inverse
 /// transform of length `h`. The generated code computes `(a + b) + i w^-k (a - b)` for `a = X[k]`
-/// and `b = conj X[h
-/// - k]`, with real and imaginary parts swapped. The imaginary parts of the first and the last
-///   element of the spectrum are ignored, because these elements are real.
+/// and `b = conj X[h - k]`, with real and imaginary parts swapped. The imaginary parts of the first
+/// and the last element of the spectrum are ignored, because these elements are real.
 fn pack_real_source(plan: &FftKernelPlan, dtype: DType) -> String {
     let (ty, a) = number(dtype, "found.a");
     let (_, b) = number(dtype, "found.b");
