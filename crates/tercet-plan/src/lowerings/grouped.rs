@@ -1,9 +1,9 @@
 //! Lowering of `GroupedMatMul` and `DequantGroupedMatMul`: each row times the matrix selected by
 //! its index (experts).
 //!
-//! A few rows are multiplied separately (`matmul/expert_gemv.rs`). If there are more rows, they are
-//! first sorted by matrix, so that adjacent rows share a matrix. If rows of 16-bit results share
-//! words, results are computed in 32 bits and packed.
+//! If there are few rows, each is multiplied by its own matrix (`matmul/expert_gemv.rs`). If there
+//! are more rows, they are first sorted by matrix, so that adjacent rows share a matrix. If 16-bit
+//! result rows are not word-aligned, results are computed in F32 and then packed.
 
 use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Scheme, Support};
 
@@ -47,7 +47,7 @@ const ARGS: &[ArgAccess] = &[
     ArgAccess::Read,
     ArgAccess::Write,
 ];
-/// The arguments of a grouped matmul with floats, plus the codebook.
+/// The arguments of the float kernel, plus the codebook of the quantized weights.
 const CODED_ARGS: &[ArgAccess] = &[
     ArgAccess::Read,
     ArgAccess::Read,
@@ -64,7 +64,7 @@ static FLOATS: TypedKernel<GroupedParams> = TypedKernel::wgsl(
     &["DTYPE", "OUT"],
 );
 
-/// Kernel for quantized weights with the given decoder.
+/// Declares a grouped matmul kernel for quantized weights; the WGSL fragments dequantize them.
 macro_rules! of_blocks {
     ($kernel:ident $label:literal, $args:expr, [$($piece:expr),*]) => {
         static $kernel: TypedKernel<GroupedParams> = TypedKernel::wgsl(
@@ -133,15 +133,16 @@ fn lower_packed(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError
     let weights = GroupedWeights {
         view: blocks.view.clone(),
         offset: e.offset(&blocks.view),
-        // Strides of matrices and of columns. The block layout gives the positions along k.
+        // Strides from matrix to matrix and from column to column. The stride along k is unused,
+        // because the block layout determines positions along k.
         strides: [e.tape().mul(columns, row), row, SymInt::ZERO],
         blocks: Some(blocks),
     };
     product(e, node, &weights)
 }
 
-/// The stack of matrices. Strides: from matrix to matrix, along k (quantized: along n), and along
-/// n.
+/// The stack of expert matrices. Strides of floats: from matrix to matrix, along k, along n.
+/// Strides of quantized weights: from matrix to matrix, along n, 0.
 struct GroupedWeights {
     view: SlotView,
     offset: SymInt,

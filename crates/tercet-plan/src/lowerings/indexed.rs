@@ -87,7 +87,7 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     }
 }
 
-/// Checks that the indices are no longer than the data on every axis except `axis`.
+/// Checks that, on every axis except `axis`, the index tensor is at most as large as the data.
 pub(super) fn check_within(e: &mut LoweringCtx<'_>, idx: &[Dim], data: &[Dim], axis: usize) {
     for (a, (m, n)) in idx.iter().zip(data).enumerate().filter(|(a, _)| *a != axis) {
         if m == n {
@@ -142,8 +142,8 @@ fn nd(
     let dense = e.dense(idx)?;
     let y = e.result(0)?;
     let from = e.strides(x);
-    // Batch axes are addressed by position; the remaining axes of the indices select coordinates
-    // only.
+    // A result's position along a batch axis also selects the data. Along the other axes of the
+    // index tensor, the position only selects a coordinate tuple, so the data stride is 0.
     let mut strides = from[..batch].to_vec();
     strides.resize(rows, SymInt::ZERO);
     strides.extend_from_slice(&from[batch + k..]);

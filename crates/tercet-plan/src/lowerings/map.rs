@@ -79,7 +79,7 @@ fn step_dtypes(graph: &Graph, node: &Node, map: &Map) -> Vec<DType> {
         .unwrap_or_else(|e| unreachable!("invariant: the graph is well typed: {e}"))
 }
 
-/// The map step of an operator that consists of one step.
+/// The scalar operation of an elementwise operator other than `Map`; `None` for other operators.
 fn step_of(op: &Op) -> Option<ScalarOp> {
     match op {
         Op::Unary(o) => Some(ScalarOp::Unary(o.f)),
@@ -113,8 +113,8 @@ pub(crate) fn as_map(graph: &Graph, node: &Node) -> Map {
     }
 }
 
-/// Emits the gate of a matmul as a separate map: reads the matmul results from `both`, writes `y`
-/// and optionally a rounded copy.
+/// Emits the gating after a matmul as a separate elementwise kernel. The kernel reads the matmul
+/// results from `both`, and writes `y` and optionally a rounded copy.
 pub(crate) fn gate(
     e: &mut LoweringCtx<'_>,
     gate: &GluEpilogue,
@@ -163,9 +163,10 @@ struct MapLowering<'m> {
     body: &'m [MapStep],
     /// Dtype of each step.
     dtypes: Vec<DType>,
-    /// Operands of the map, followed by steps stored in memory.
+    /// Operands of the map, followed by the steps whose results earlier kernels stored in memory.
     operands: Vec<IndexedOperand>,
-    /// For each step, the operand that stores it, if it is stored in memory.
+    /// For each step, the index of the operand that stores its result; `None` if it is not in
+    /// memory.
     kept: Vec<Option<usize>>,
 }
 
@@ -192,7 +193,8 @@ impl<'m> MapLowering<'m> {
         }
     }
 
-    /// For each step, the operands that it depends on.
+    /// For each step, the indices of all operands that it depends on, directly or through other
+    /// steps.
     fn leaves(&self) -> Vec<BTreeSet<usize>> {
         let mut all: Vec<BTreeSet<usize>> = Vec::with_capacity(self.body.len());
         for (at, step) in self.body.iter().enumerate() {
@@ -211,9 +213,10 @@ impl<'m> MapLowering<'m> {
         all
     }
 
-    /// A step to store in memory, because one of its users depends on too many operands. Of the
-    /// arguments of that user, the one with the most operands is selected. A step has at most three
-    /// arguments, so storing one in memory reduces the number of operands.
+    /// Selects a step whose result a separate kernel stores in memory, because a step that uses it
+    /// depends on more than `limit` operands. Of the arguments of that user, the one that depends
+    /// on the most operands is selected. A step has at most three arguments, so storing one in
+    /// memory reduces the number of operands.
     fn too_wide(&self, limit: usize) -> Option<usize> {
         let leaves = self.leaves();
         let wide = leaves.iter().position(|own| own.len() >= limit)?;
@@ -238,7 +241,8 @@ impl<'m> MapLowering<'m> {
         Ok(())
     }
 
-    /// Splits the results into groups that one kernel each can compute.
+    /// Splits the map's results into ranges. One kernel computes each range from at most `limit`
+    /// operands.
     fn groups(&self, results: &[usize], limit: usize) -> Vec<Range<usize>> {
         let leaves = self.leaves();
         let mut groups = Vec::new();
@@ -256,7 +260,7 @@ impl<'m> MapLowering<'m> {
         groups
     }
 
-    /// The steps that these results require, in order.
+    /// The indices of the steps that a kernel must compute for these results, in order.
     fn live_steps(&self, results: &[(usize, SlotView)]) -> Vec<usize> {
         let mut live = vec![false; self.body.len()];
         for (step, _) in results {
@@ -274,7 +278,7 @@ impl<'m> MapLowering<'m> {
         (0..self.body.len()).filter(|&s| live[s]).collect()
     }
 
-    /// Emits one kernel that writes these results.
+    /// Emits one kernel that computes and writes these results of the map.
     fn dispatch(&self, e: &mut LoweringCtx<'_>, results: &[(usize, SlotView)]) {
         let live = self.live_steps(results);
         let mut reads: Vec<OperandRead> = Vec::new();
@@ -340,7 +344,7 @@ impl<'m> MapLowering<'m> {
         sizes.fold(1, usize::saturating_mul)
     }
 
-    /// The required steps with the names of their arguments in WGSL.
+    /// The steps `live`, each with the WGSL names of its arguments.
     fn named_steps(&self, live: &[usize], read_of: &[usize]) -> Vec<codegen::NamedStep<'m>> {
         let body: &'m [MapStep] = self.body;
         let steps = live.iter().map(|&at| {

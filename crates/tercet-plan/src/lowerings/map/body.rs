@@ -16,7 +16,7 @@ use crate::emit::LoweringCtx;
 use crate::fusions::RowWiseNodeKind;
 use crate::scalar;
 
-/// Source of a step's argument.
+/// Where a step's argument comes from: an operand or an earlier step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StepArgument {
     Operand(usize),
@@ -30,15 +30,15 @@ pub(super) enum RowStepOp {
     Reduce(ReduceFn),
 }
 
-/// A step of the kernel.
+/// A step of a fused kernel: an elementwise operation or a row reduction.
 #[derive(Clone, Debug)]
 pub(super) struct RowStep {
     pub(super) work: RowStepOp,
     pub(super) args: Vec<StepArgument>,
-    /// Dtype of the step's last argument, and dtype of the step.
+    /// Dtype of the step's last argument, and dtype of the step's result.
     pub(super) from: DType,
     pub(super) to: DType,
-    /// The value is constant along a row.
+    /// The step's value is the same for all elements of a row.
     pub(super) is_row: bool,
     /// Number of passes over a row that must complete before this step.
     pub(super) pass: usize,
@@ -50,12 +50,12 @@ impl RowStep {
     }
 }
 
-/// The steps of a kernel.
+/// The steps of a fused kernel, in order of computation.
 #[derive(Clone, Copy)]
 pub(super) struct RowSteps<'m>(pub(super) &'m [RowStep]);
 
 impl<'m> RowSteps<'m> {
-    /// The elementwise steps that these sources require, in order.
+    /// The elementwise steps that must be computed for these values, in order.
     pub(super) fn required_steps(
         &self,
         wanted: impl IntoIterator<Item = StepArgument>,
@@ -93,7 +93,7 @@ impl<'m> RowSteps<'m> {
         }
     }
 
-    /// Elementwise steps in the form that code generation takes.
+    /// Converts elementwise steps to the form that the WGSL code generator takes.
     pub(super) fn named_steps(&self, steps: &[usize]) -> Vec<NamedStep<'_>> {
         let written = steps.iter().filter_map(|&at| {
             let step = &self.0[at];
@@ -113,12 +113,12 @@ impl<'m> RowSteps<'m> {
     }
 }
 
-/// Steps of several nodes under construction.
+/// The steps of a kernel under construction, which fuses several nodes.
 pub(super) struct FusedBody {
-    /// Shape of all elementwise steps.
+    /// Shape of the result of every elementwise step.
     shape: Shape,
-    /// First axis of a row; the axes before it count the rows. `None` if the body has no value
-    /// that is constant along a row.
+    /// First axis of a row's elements; the axes before it enumerate the rows. `None` if the body
+    /// has no value that is constant along a row.
     axis: Option<usize>,
     pub(super) steps: Vec<RowStep>,
     pub(super) operands: Vec<IndexedOperand>,
@@ -139,8 +139,8 @@ impl FusedBody {
         }
     }
 
-    /// Appends a row reduction. `None` if the reduction reads an earlier step with another index
-    /// map.
+    /// Appends a row reduction. `None` if the reduction reads an earlier step at other indices, for
+    /// example transposed.
     pub(super) fn reduction(&mut self, e: &mut LoweringCtx<'_>, id: NodeId) -> Option<()> {
         let node = e.graph.node(id);
         let Op::Reduce(op) = &node.op else {
@@ -164,8 +164,8 @@ impl FusedBody {
         Some(())
     }
 
-    /// Appends a row softmax or log-softmax in F32. `None` if the softmax reads an earlier step
-    /// with another index map.
+    /// Appends a row softmax or log-softmax in F32. `None` if the softmax reads an earlier step at
+    /// other indices, for example transposed.
     ///
     /// A row of only `-inf` gives zeros (or `-inf` for log-softmax): the maximum is not subtracted,
     /// and the sum counts as one.
@@ -229,7 +229,7 @@ impl FusedBody {
     }
 
     /// Appends the steps of an elementwise node that its `wanted` results require. `None` if the
-    /// node reads an earlier step with another index map.
+    /// node reads an earlier step at other indices, for example transposed.
     pub(super) fn map(
         &mut self,
         e: &mut LoweringCtx<'_>,
@@ -277,7 +277,7 @@ impl FusedBody {
         Some(())
     }
 
-    /// Resolves a value, read with the given index map, to a step or an operand.
+    /// Finds the step that computes a value, or the operand that reads it through this index map.
     pub(super) fn source(
         &mut self,
         e: &mut LoweringCtx<'_>,
@@ -306,7 +306,7 @@ impl FusedBody {
         })))
     }
 
-    /// Removes the steps that these values do not require.
+    /// Removes the steps that none of these values depends on.
     pub(super) fn retain_steps(&mut self, wanted: &[Value]) {
         let mut live = vec![false; self.steps.len()];
         wanted.iter().for_each(|v| live[self.step_of[v]] = true);
@@ -364,7 +364,7 @@ impl FusedBody {
     }
 }
 
-/// New indices of the entries that are retained.
+/// For each entry, its new index after the entries that are not `kept` are removed.
 fn numbered(kept: &[bool]) -> Vec<usize> {
     let mut next = 0;
     let number = |kept: &bool| {
@@ -374,7 +374,7 @@ fn numbered(kept: &[bool]) -> Vec<usize> {
     kept.iter().map(number).collect()
 }
 
-/// The steps of a map that these results require, in order.
+/// The indices of the map's steps that these results depend on, in order.
 pub(crate) fn steps_of(map: &Map, ports: impl Iterator<Item = u8>) -> BTreeSet<usize> {
     let mut needed = BTreeSet::new();
     let mut open: Vec<usize> = ports.map(|port| map.results[usize::from(port)]).collect();
@@ -390,8 +390,7 @@ pub(crate) fn steps_of(map: &Map, ports: impl Iterator<Item = u8>) -> BTreeSet<u
     needed
 }
 
-/// Converts an index map for operands that are constant along a row: axes of the row become index
-/// 0.
+/// Changes an index map to read one element per row: along the axes of a row, the index becomes 0.
 fn row_index(index: &IndexMap, axis: usize) -> IndexMap {
     let axes = index.axes.iter().map(|a| match a.from {
         Some(from) if from >= axis => AxisMap::constant(a.start),
@@ -402,7 +401,7 @@ fn row_index(index: &IndexMap, axis: usize) -> IndexMap {
     }
 }
 
-/// True if an index map reads, for each element, the one number that belongs to the element's row.
+/// True if an index map reads one number per row: the same for all elements of a row.
 fn is_of_row(index: &IndexMap, shape: &Shape, axis: usize) -> bool {
     let (lead, rest) = match index.axes.split_at_checked(axis) {
         Some(both) => both,

@@ -1,7 +1,9 @@
-//! Fused sums over leading and trailing axes with the elementwise work before them: channel
-//! statistics and their gradients. A second kernel adds partial sums.
+//! Kernels for channel statistics and their gradients: sums over the axes before and after the
+//! channel axis, fused with the elementwise work that computes the summands. A second kernel adds
+//! the partial sums of strips.
 //!
-//! Each workgroup processes a strip of one channel; adjacent threads read adjacent vectors.
+//! Each workgroup sums one strip (a part of the elements) of one channel; adjacent threads read
+//! adjacent vectors.
 //!
 //! Next: `columns_text.rs` for code generation, `strips.rs` for the kernel that adds partial sums.
 
@@ -20,10 +22,10 @@ use crate::kernel::{ArgAccess, ParamWord};
 use crate::lowerings::rows::{WORKGROUP, product};
 use crate::sym_int::SymInt;
 
-/// Minimum vectors per thread when channels are split into strips.
+/// Minimum number of vectors per thread if the elements of a channel are split into strips.
 const MIN_VECTORS: usize = 8;
 
-/// Emits the sums of a fusion group. Returns their views in order.
+/// Emits the kernels for the sums of a fusion group. Returns the views of the sums, in order.
 ///
 /// # Errors
 /// [`CompileError`] if a result is too large.

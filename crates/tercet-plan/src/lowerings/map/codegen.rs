@@ -32,7 +32,7 @@ use crate::scalar::{self, ScalarClass, WgslHelper, class};
 /// Threads per workgroup.
 pub(super) const GROUP: u32 = 256;
 
-/// Access pattern for the elements of a vector.
+/// How a thread reads the elements of an operand for one vector of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum VectorLoad {
     /// The elements form one vector of words.
@@ -43,22 +43,22 @@ pub(super) enum VectorLoad {
     PerElement,
 }
 
-/// Access of an operand in a kernel.
+/// How a map kernel reads an operand.
 pub(super) struct OperandRead {
     pub(super) dtype: DType,
-    /// The operand is read at the index of the result.
+    /// The operand is read at the linear index of the result element.
     pub(super) flat: bool,
-    /// Index of the parameter word with the offset; `None` for offset 0.
+    /// Index of the parameter word that holds the operand's offset; `None` for offset 0.
     pub(super) offset: Option<usize>,
     pub(super) terms: Vec<IndexTerm>,
     pub(super) load: VectorLoad,
-    /// The result that is written in place of this operand, element by element.
+    /// Index of the result that overwrites this operand in place, element by element.
     pub(super) result: Option<usize>,
 }
 
 impl OperandRead {
-    /// Dtype, and the groups of result axes that address the operand with their shifts, as in `f32`
-    /// or `f16[0,1>>1]`.
+    /// Short text for the access: the dtype, then the result axis groups that address the operand
+    /// with their index shifts, as in `f32` or `f16[0,1>>1]`.
     fn name(&self) -> String {
         let terms = self.terms.iter().map(|t| match t.shift {
             0 => t.group.to_string(),
@@ -72,7 +72,7 @@ impl OperandRead {
         }
     }
 
-    /// Name of the WGSL array of operand `i`.
+    /// Name of the WGSL array that binds operand `i`.
     pub(super) fn array(&self, i: usize) -> String {
         match self.result {
             Some(result) => format!("y{result}"),
@@ -81,14 +81,14 @@ impl OperandRead {
     }
 }
 
-/// Address term `word * (coordinate of the group >> shift)`.
+/// One term of an operand's address: a parameter word times (coordinate of an axis group >> shift).
 pub(super) struct IndexTerm {
     pub(super) group: usize,
     pub(super) shift: u8,
     pub(super) word: usize,
 }
 
-/// A step with the names of its arguments.
+/// A map step with the WGSL names of its arguments.
 pub(super) struct NamedStep<'m> {
     pub(super) at: usize,
     pub(super) op: &'m ScalarOp,
@@ -106,11 +106,11 @@ pub(super) struct MapKernelSource<'m> {
     pub(super) axes: usize,
     pub(super) reads: Vec<OperandRead>,
     pub(super) steps: Vec<NamedStep<'m>>,
-    /// Step and dtype of each result.
+    /// For each result, the index of the step that computes it, and the dtype of the result.
     pub(super) results: Vec<(usize, DType)>,
     /// Number of words of the parameter block.
     pub(super) words: usize,
-    /// Vector configuration, if threads compute vectors.
+    /// Number of elements per vector, if threads compute vectors of results.
     pub(super) vectors: Option<VectorWidth>,
 }
 
@@ -174,7 +174,7 @@ impl MapKernelSource<'_> {
         text
     }
 
-    /// WGSL source that computes the steps.
+    /// WGSL statements that compute the map steps.
     pub(super) fn values(&self, how: ArithmeticMode, pieces: &mut Vec<WgslHelper>) -> String {
         values(&self.steps, how, pieces)
     }
@@ -185,7 +185,8 @@ impl MapKernelSource<'_> {
         self.bindings_of(reads, results)
     }
 
-    /// WGSL declarations of the bindings, with these array types.
+    /// WGSL declarations of the kernel's bindings, with these array types for operands (`reads`)
+    /// and results.
     pub(super) fn bindings_of(&self, reads: Vec<String>, results: Vec<String>) -> String {
         let rows = self.words.div_ceil(4);
         let mut text = format!(
@@ -231,7 +232,7 @@ impl MapKernelSource<'_> {
         )
     }
 
-    /// WGSL source of the coordinates that operands use, from the innermost on.
+    /// WGSL statements that compute the coordinates that operands use, innermost axis group first.
     pub(super) fn coordinates(&self) -> String {
         let used = |group: usize| {
             let terms = self.reads.iter().flat_map(|r| &r.terms);
@@ -243,7 +244,7 @@ impl MapKernelSource<'_> {
             if !(0..=group).any(used) {
                 break;
             }
-            // Group 0 has no size in the parameters; the size of group 1 is word 2.
+            // Axis group 0 has no parameter for its size; the size of group 1 is parameter word 2.
             let size = (group > 0).then(|| word(group + 1));
             if used(group) {
                 text += &match &size {
@@ -260,19 +261,19 @@ impl MapKernelSource<'_> {
     }
 }
 
-/// Precision and speed of the arithmetic of steps.
+/// The kind of arithmetic that generated code uses for map steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ArithmeticMode {
-    /// Correct for all operands, including subnormal numbers.
+    /// Arithmetic that is correct for all operands, including subnormal numbers.
     Exact,
-    /// Fast; uncertain results are flagged and computed again exactly.
+    /// Fast arithmetic that flags uncertain results, which are then computed again exactly.
     Fast,
-    /// Like `Quick`, but with native sums and products, which may flush subnormal numbers. This
-    /// mode is only used for reductions, whose tolerance covers flushed numbers.
+    /// Like `Fast`, but with native sums and products, which may flush subnormal numbers. This mode
+    /// is only used for reductions, whose tolerance covers flushed numbers.
     Native,
 }
 
-/// WGSL source that computes the steps.
+/// WGSL statements that compute the map steps.
 pub(super) fn values(
     steps: &[NamedStep<'_>],
     how: ArithmeticMode,
@@ -304,7 +305,8 @@ pub(super) fn needs_careful_path(steps: &[NamedStep<'_>]) -> bool {
     scalar::closure(&pieces).contains(&WgslHelper::Quick)
 }
 
-/// Expression for the address of an operand's element, `ahead` elements after the current index.
+/// WGSL expression for the address of an operand's element, `ahead` elements after the current
+/// index.
 pub(super) fn element_index(read: &OperandRead, innermost: usize, ahead: u32) -> String {
     let ahead_of = |name: String, moves: bool| match ahead {
         1.. if moves => format!("({name} + {ahead}u)"),
@@ -332,7 +334,7 @@ pub(super) fn element_index(read: &OperandRead, innermost: usize, ahead: u32) ->
     at
 }
 
-/// Expression that unpacks an element of a word.
+/// WGSL expression that unpacks one element from a 32-bit word.
 pub(super) fn value_of(dtype: DType, element: &str, lane: &str) -> String {
     let code = code(dtype);
     match class(dtype) {
@@ -343,7 +345,7 @@ pub(super) fn value_of(dtype: DType, element: &str, lane: &str) -> String {
     }
 }
 
-/// WGSL source that loads an operand's element.
+/// WGSL statement that loads one element of an operand.
 fn load(i: usize, read: &OperandRead) -> String {
     let at = element_index(read, 0, 0);
     let (x, n) = (read.array(i), lanes(read.dtype));
@@ -358,7 +360,7 @@ fn load(i: usize, read: &OperandRead) -> String {
     format!("        let a{i} = {at};\n        let v{i} = {value};\n")
 }
 
-/// Expression for the bits of a step's value, in the low bits of a word.
+/// WGSL expression that converts the value of a step to its stored bits, in the low bits of a word.
 pub(super) fn bits_of(step: usize, dtype: DType) -> String {
     match class(dtype) {
         ScalarClass::Float => format!("float_bits(s{step}, {}u)", code(dtype)),
@@ -368,8 +370,8 @@ pub(super) fn bits_of(step: usize, dtype: DType) -> String {
     }
 }
 
-/// WGSL source that stores a result's element. A narrow element is stored together with the last
-/// element of its word.
+/// WGSL statement that stores an element of result `i`. For dtypes narrower than 32 bits, the last
+/// element of a word stores the whole word.
 fn store(i: usize, step: usize, dtype: DType) -> String {
     let value = bits_of(step, dtype);
     let n = lanes(dtype);

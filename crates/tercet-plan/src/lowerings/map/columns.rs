@@ -1,9 +1,9 @@
-//! Fused sums over leading axes (column sums) with the elementwise work before them. A second
-//! kernel adds partial sums.
+//! Kernels for column sums: sums over leading axes, fused with the elementwise work that computes
+//! the summands. A second kernel adds the partial sums of strips.
 //!
-//! Each workgroup processes a strip of rows of some columns. Adjacent threads process adjacent
-//! column vectors and step over rows together. Strip results form a matrix with one row per strip,
-//! whose rows are then summed (`strips.rs`).
+//! Each workgroup sums some columns of one strip (consecutive rows). Adjacent threads process
+//! adjacent vectors of a row, then continue with the same columns of a later row. The partial sums
+//! form a matrix with one row per strip, whose rows are then added (`strips.rs`).
 //!
 //! Next: `channels.rs` for sums over leading and trailing axes, `columns_text.rs` for code
 //! generation, `fusions/columns.rs` for the fusion groups.
@@ -24,14 +24,14 @@ use crate::kernel::{ArgAccess, ParamWord};
 use crate::lowerings::rows::{WORKGROUP, product};
 use crate::sym_int::SymInt;
 
-/// Maximum number of adjacent threads on one row.
+/// Maximum number of adjacent threads that read the same row.
 const MAX_THREADS_PER_ROW: u32 = 32;
 /// Target number of workgroups per compute unit.
 pub(super) const GROUPS_OF_UNIT: usize = 8;
-/// Minimum rows per thread when rows are split into strips.
+/// Minimum number of rows that each thread sums if the rows are split into strips.
 const MIN_STRIP_ROWS: usize = 16;
 
-/// Emits the sums of a fusion group. Returns their views in order.
+/// Emits the kernels for the sums of a fusion group. Returns the views of the sums, in order.
 ///
 /// # Errors
 /// [`CompileError`] if a result is too large.
@@ -115,7 +115,7 @@ pub(crate) fn lower(
     strips.added(e, group, rows_num)
 }
 
-/// The steps that compute the summed values, and the source of each sum.
+/// The steps that compute the summands, and for each sum the step or operand that it adds up.
 pub(super) fn summed_steps(
     e: &mut LoweringCtx<'_>,
     group: &ColumnSumGroup,

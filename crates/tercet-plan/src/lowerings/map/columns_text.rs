@@ -20,7 +20,7 @@ const TURNS: u32 = 4;
 
 /// Input of the code generator for column sums.
 pub(super) struct ColumnKernelSource<'m> {
-    /// Operand access and elementwise steps.
+    /// Access patterns of the operands, and the elementwise steps that compute the summands.
     pub(super) map: MapKernelSource<'m>,
     pub(super) steps: RowSteps<'m>,
     /// Sources of the sums.
@@ -35,7 +35,7 @@ pub(super) struct ColumnKernelSource<'m> {
     pub(super) first_word: usize,
 }
 
-/// Position of the summed axes relative to the remaining ones.
+/// Position of the summed axes relative to the axes that remain in the result.
 #[derive(Clone, Copy)]
 pub(super) enum OuterAxes {
     /// Sums over rows, with this number of adjacent threads per row.
@@ -87,8 +87,9 @@ impl ColumnKernelSource<'_> {
         }
     }
 
-    /// Buffer and offset of sum `i`. In a shared buffer, sum `i` follows the previous sums, each of
-    /// `columns` columns by `strips` strips.
+    /// Index of the buffer for the partial results of sum `i`, and their offset in it as a WGSL
+    /// expression. In a shared buffer, sum `i` follows the previous sums, each of `columns` columns
+    /// by `strips` strips.
     fn target(&self, i: usize, strips: &str, columns: &str) -> (usize, String) {
         match (self.single_buffer, i) {
             (true, 1..) => (0, format!("{i}u * {strips} * {columns} + ")),
@@ -97,7 +98,8 @@ impl ColumnKernelSource<'_> {
         }
     }
 
-    /// WGSL functions for the contribution of an element and of a vector.
+    /// WGSL functions that compute what an element, and a vector of elements, contribute to the
+    /// sums.
     fn functions(&self, pieces: &mut Vec<WgslHelper>) -> String {
         let needed = self.steps.required_steps(self.sums.iter().copied());
         let steps = self.steps.named_steps(&needed);
@@ -199,7 +201,7 @@ impl ColumnKernelSource<'_> {
         )
     }
 
-    /// Generates one line per sum and vector element.
+    /// Generates one WGSL line for each pair of a sum and an element of a vector.
     fn each(&self, line: &dyn Fn(usize, u32) -> String) -> String {
         let n = self.vectors.elements;
         let all = (0..self.sums.len()).flat_map(|i| (0..n).map(move |k| (i, k)));

@@ -1,5 +1,5 @@
-//! Operand access of maps: the result axes whose indices address each operand, merged as far as
-//! possible.
+//! How map kernels address operands: which result axes determine an operand's address, after
+//! adjacent axes are merged if possible.
 
 use tercet_ir::ops::IndexMap;
 use tercet_ir::{DType, Dim, Shape};
@@ -9,18 +9,18 @@ use crate::emit::{LoweringCtx, SlotView};
 use crate::program::SlotId;
 use crate::sym_int::SymInt;
 
-/// One term of an element's address: `distance * (index[axis] >> shift)`.
+/// One term of the address of an operand's element, equal to `distance * (index[axis] >> shift)`.
 #[derive(Clone, Debug, PartialEq)]
 struct AxisStep {
     axis: usize,
     shift: u8,
-    /// The stride as a dimension times a known factor.
+    /// The stride is the dimension `distance` (possibly symbolic) times the known `factor`.
     distance: Dim,
     factor: i64,
     backwards: bool,
 }
 
-/// An operand addressed by the index of the result.
+/// An operand of a map; its address depends on the index of the result element.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct IndexedOperand {
     pub(super) slot: SlotId,
@@ -32,7 +32,7 @@ pub(super) struct IndexedOperand {
 }
 
 impl IndexedOperand {
-    /// The access of a view through an index map, for a result of this shape.
+    /// Describes how a map with a result of this shape reads a view through an index map.
     pub(super) fn new(
         e: &mut LoweringCtx<'_>,
         view: &SlotView,
@@ -73,12 +73,13 @@ impl IndexedOperand {
         }
     }
 
-    /// The address terms of an axis.
+    /// The address terms that depend on the index along this result axis.
     fn along(&self, axis: usize) -> impl Iterator<Item = &AxisStep> {
         self.walks.iter().filter(move |w| w.axis == axis)
     }
 
-    /// True if a step along `outer` equals stepping over all of `inner`, which has this size.
+    /// True if this operand allows merging axes `outer` and `inner`: the stride of `outer` equals
+    /// `size`, the size of `inner`, times the stride of `inner`.
     fn merges(&self, outer: usize, inner: usize, size: &Dim) -> bool {
         let (mut a, mut b) = (self.along(outer), self.along(inner));
         match (a.next(), b.next(), a.next(), b.next()) {
@@ -92,7 +93,7 @@ impl IndexedOperand {
     }
 }
 
-/// True if the terms are the row-major strides of the shape.
+/// True if the address terms use exactly the row-major strides of this shape.
 fn is_flat(walks: &[AxisStep], shape: &Shape) -> bool {
     let mut dense = Some(Dim::Known(1));
     let mut count = 0;
@@ -113,11 +114,12 @@ fn is_flat(walks: &[AxisStep], shape: &Shape) -> bool {
     count == walks.len()
 }
 
-/// Coordinates that operands require: groups of result axes that can be merged for all operands.
+/// The coordinates that a kernel computes from the linear result index: one per group of result
+/// axes that all operands allow to merge.
 pub(super) struct CoordinateGroups {
-    /// Innermost axis of each group, from the outermost group on.
+    /// Innermost result axis of each axis group; the outermost group comes first.
     inner: Vec<usize>,
-    /// Sizes of the groups, except the outermost.
+    /// Sizes of the axis groups, except that of the outermost.
     pub(super) sizes: Vec<SymInt>,
     numel: SymInt,
 }
@@ -158,15 +160,15 @@ impl CoordinateGroups {
         }
     }
 
-    /// True if the elements of an aligned run of `elements` result elements differ only in the
-    /// innermost coordinate.
+    /// True if any `elements` consecutive result elements, aligned to that number, differ only in
+    /// the innermost coordinate.
     pub(super) fn is_contiguous(&self, e: &mut LoweringCtx<'_>, elements: u32) -> bool {
         let row = self.sizes.last().copied().unwrap_or(self.numel);
         let tape = e.tape();
         tape.is_multiple(self.numel, elements) && tape.is_multiple(row, elements)
     }
 
-    /// Access pattern of an operand within an aligned run of `elements` result elements.
+    /// How a thread reads the operand for `elements` consecutive, aligned result elements.
     pub(super) fn along(
         &self,
         e: &mut LoweringCtx<'_>,
@@ -198,8 +200,8 @@ impl CoordinateGroups {
         }
     }
 
-    /// Access of an operand in the kernel. The strides and the offset of the operand are appended
-    /// to `words`.
+    /// Describes the operand's access for code generation. Appends the operand's strides and offset
+    /// to the parameter `words`.
     pub(super) fn read(
         &self,
         e: &mut LoweringCtx<'_>,

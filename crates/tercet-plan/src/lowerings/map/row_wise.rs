@@ -1,8 +1,8 @@
-//! Fused row reductions with the elementwise work before, between and after them, as one kernel.
+//! Lowers row reductions, with the elementwise work before, between and after them, to one kernel.
 //!
-//! Each workgroup processes one row, or several short ones. The kernel makes one pass over the row
-//! per dependent reduction, and one more to write elements. Data read repeatedly stays in registers
-//! or in the L1 cache. A step that is constant along a row is computed once per row.
+//! Each workgroup processes one row, or several short ones. Reductions that depend on each other
+//! take one pass over the row each; a last pass writes elements. Data read repeatedly stays in
+//! registers or in the L1 cache. A step that is constant along a row is computed once per row.
 //!
 //! Next: `row_wise_codegen.rs` for code generation, `fusions/row_wise.rs` for the fusion groups.
 
@@ -31,7 +31,7 @@ fn max_register_words(caps: &DeviceCaps) -> u32 {
     caps.device.max_fragment_registers(caps.device.subgroups[0]) / 3
 }
 
-/// A result of the group with its view.
+/// A result of the fusion group, and the view that the kernel writes it to.
 struct StoredResult {
     value: Value,
     step: usize,
@@ -121,7 +121,8 @@ fn vectors(
     })
 }
 
-/// The steps of all nodes; `None` if a node reads another one with a different index map.
+/// The steps of all nodes of the group; `None` if a node reads another node's result at other
+/// indices, for example transposed.
 fn body_of(e: &mut LoweringCtx<'_>, group: &RowWiseGroup) -> Option<FusedBody> {
     let mut body = FusedBody::new(&group.shape, Some(group.axis));
     for &id in &group.nodes {
@@ -171,7 +172,7 @@ impl FusedBody {
             VectorLoad::Broadcast => 1,
             VectorLoad::PerElement => vectors.elements,
         });
-        // With many rows, fewer threads per row spend less time in barriers.
+        // If there are many rows, few threads per row suffice and spend less time in barriers.
         let threads = match units {
             0..=16 => 4,
             17..=128 => 32,

@@ -26,23 +26,25 @@ use super::vector::{VectorWidth, binding_type};
 use crate::lowerings::{code, portable};
 use crate::scalar::{self, WgslHelper, class};
 
-/// Maximum vectors of a row per thread for which a thread adds all in one sum; with more, sums are
-/// accumulated in blocks.
+/// Maximum number of row vectors that a thread adds into a single sum. If a thread has more
+/// vectors, it first adds blocks of vectors and then the block sums.
 const LONG: u32 = 16;
 
 /// Input of the code generator for row kernels.
 pub(super) struct RowKernelSource<'m> {
-    /// Operand access and element results; the steps are filled in for each pass.
+    /// Access patterns of the operands, and the results with one value per element. Code generation
+    /// sets the steps for each pass.
     pub(super) map: MapKernelSource<'m>,
     pub(super) steps: RowSteps<'m>,
     /// For each operand, whether it is constant along a row.
     pub(super) are_rows: &'m [bool],
-    /// Step and dtype of each result that has one number per row.
+    /// For each result with one number per row, the index of its step and its dtype.
     pub(super) row_results: Vec<(usize, DType)>,
     pub(super) vectors: VectorWidth,
     /// Threads per row.
     pub(super) threads: u32,
-    /// Row vectors that each thread holds in registers; 0 if every pass reads them again.
+    /// Number of row vectors that each thread holds in registers; 0 if every pass reads the row
+    /// from memory.
     pub(super) register_vectors: u32,
     /// Index of the first of three parameter words: rows, vectors per row, elements per row.
     pub(super) first_word: usize,
@@ -120,13 +122,13 @@ impl RowKernelSource<'_> {
         self.map.bindings_of(reads.collect(), results)
     }
 
-    /// Number of passes over a row that end with reductions.
+    /// Number of passes over a row that compute reductions.
     fn passes(&self) -> usize {
         let passes = self.steps.0.iter().map(|s| s.pass);
         passes.max().unwrap_or(0)
     }
 
-    /// The reductions of a pass, or all of them.
+    /// Indices of the reduction steps of a pass; for `None`, of all passes.
     fn reductions(&self, pass: Option<usize>) -> Vec<usize> {
         let of_pass = |s: &RowStep| pass.is_none_or(|p| s.pass == p);
         let all = self.steps.0.iter().enumerate();
@@ -141,7 +143,8 @@ impl RowKernelSource<'_> {
         }
     }
 
-    /// WGSL functions for the reductions of a pass: the contribution of an element and of a vector.
+    /// WGSL functions that compute what an element, and a vector, contribute to the reductions of a
+    /// pass.
     fn pass(&self, pass: usize, pieces: &mut Vec<WgslHelper>) -> String {
         let reductions = self.reductions(Some(pass));
         if reductions.is_empty() {
@@ -201,8 +204,8 @@ impl RowKernelSource<'_> {
         text + &self.vector_body(pass, &reductions, in_doubt)
     }
 
-    /// WGSL function for the contribution of a vector to a pass, computed exactly if an element is
-    /// flagged as uncertain.
+    /// WGSL function that computes what a vector contributes to the reductions of a pass. It uses
+    /// exact arithmetic if an element is flagged as uncertain.
     fn vector_body(&self, pass: usize, reductions: &[usize], in_doubt: bool) -> String {
         let n = self.vectors.elements;
         let name = if in_doubt { "quick" } else { "exact" };
@@ -234,7 +237,8 @@ impl RowKernelSource<'_> {
         text + &format!("    return {};\n}}\n", tree_name(0, n))
     }
 
-    /// Expression that combines two partial results of a pass, field by field.
+    /// WGSL expression that combines two partial results of a pass; they have one field per
+    /// reduction.
     fn combined_fields(&self, reductions: &[usize], a: &str, b: &str) -> String {
         let fields = reductions
             .iter()
@@ -247,7 +251,7 @@ impl RowKernelSource<'_> {
         fields.join(", ")
     }
 
-    /// WGSL functions that compute the element results.
+    /// WGSL functions of the last pass, which compute the results with one value per element.
     fn last_pass(&mut self, pieces: &mut Vec<WgslHelper>) -> String {
         let wanted = self
             .map
@@ -338,7 +342,7 @@ impl RowKernelSource<'_> {
         each.collect()
     }
 
-    /// WGSL source of the reductions of a pass.
+    /// WGSL statements that compute the reductions of a pass over the row.
     fn reduce(&self, pass: usize) -> String {
         let reductions = self.reductions(Some(pass));
         if reductions.is_empty() {
@@ -398,7 +402,8 @@ impl RowKernelSource<'_> {
         text
     }
 
-    /// Final value of a reduction, from the combined contributions of all elements.
+    /// WGSL expression for the final value of a reduction, from the combined contributions of all
+    /// elements.
     fn finish(&self, at: usize, all: &str) -> String {
         let step = &self.steps.0[at];
         let value = match self.function(at) {
@@ -411,7 +416,7 @@ impl RowKernelSource<'_> {
         }
     }
 
-    /// Row steps that can be computed after a pass.
+    /// WGSL statements for the once-per-row steps that can be computed after a pass.
     fn row_steps(&self, pass: usize, pieces: &mut Vec<WgslHelper>) -> String {
         let mut text = String::new();
         for (at, step) in self.steps.0.iter().enumerate() {
@@ -467,7 +472,7 @@ fn is_sum(f: ReduceFn) -> bool {
     matches!(f, ReduceFn::Sum | ReduceFn::Mean)
 }
 
-/// Variable name of the combined contribution of `width` elements from `k` on.
+/// Name of the WGSL variable that combines the contributions of `width` elements from `k` on.
 fn tree_name(k: u32, width: u32) -> String {
     match width {
         1 => format!("e{k}"),

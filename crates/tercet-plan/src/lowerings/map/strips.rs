@@ -1,6 +1,7 @@
-//! Partial sums of strips over leading axes, and their final addition.
+//! Buffers for the partial sums of column and channel sums, and the kernel that adds them up.
 //!
-//! Sums of one type share a buffer, so that one kernel adds all of them.
+//! If all sums of a fusion group have the same function and dtype, they share a buffer, so that one
+//! kernel adds up all of them.
 
 use tercet_ir::layout::{AxisSlice, SymLayout};
 use tercet_ir::ops::{Op, ReduceFn};
@@ -12,12 +13,12 @@ use crate::lowerings::reduce::{self, ReduceFinish};
 use crate::lowerings::rows::RowLayout;
 use crate::sym_int::SymInt;
 
-/// The partial sums of a fusion group.
+/// The partial sums of a fusion group of column or channel sums.
 pub(super) struct StripSums {
     /// Partial sums: one buffer `[sums, strips, columns]` for all sums, or one buffer `[strips,
     /// columns]` per sum.
     partial: Vec<SlotView>,
-    /// Layout of each result within the combined result, if all sums are added together.
+    /// Layout of each final sum within a common buffer, if one kernel adds up all partial sums.
     together: Option<Vec<SymLayout>>,
     columns: Dim,
 }
@@ -25,8 +26,7 @@ pub(super) struct StripSums {
 impl StripSums {
     /// Allocates the partial sums.
     ///
-    /// # Errors
-    /// [`CompileError`] if they are too large.
+    /// # Errors [`CompileError`] if the partial sums are too large.
     pub(super) fn new(
         e: &mut LoweringCtx<'_>,
         group: &ColumnSumGroup,
@@ -53,7 +53,7 @@ impl StripSums {
         })
     }
 
-    /// Views that the strip kernel writes.
+    /// Views of the partial sums, which the kernel that sums strips writes.
     pub(super) fn partial(&self) -> &[SlotView] {
         &self.partial
     }
@@ -63,7 +63,8 @@ impl StripSums {
         self.together.is_some()
     }
 
-    /// Adds the partial sums; each covers `count` elements.
+    /// Emits the kernel that adds the partial sums of each result; a result is a sum or mean of
+    /// `count` elements.
     ///
     /// # Errors
     /// [`CompileError`] if a result is too large.
@@ -99,7 +100,7 @@ impl StripSums {
     }
 }
 
-/// Reduction function and type of a sum.
+/// Reduction function (sum or mean) and result type of node `sum`.
 fn result(e: &LoweringCtx<'_>, sum: NodeId) -> (ReduceFn, Type) {
     let Op::Reduce(op) = &e.graph.node(sum).op else {
         unreachable!("invariant: the group consists of sums")
@@ -107,7 +108,7 @@ fn result(e: &LoweringCtx<'_>, sum: NodeId) -> (ReduceFn, Type) {
     (op.f, e.graph.ty(Value { node: sum, port: 0 }).clone())
 }
 
-/// Layouts of several sums of one function and dtype as rows of a matrix; `None` if they differ.
+/// Layouts of the group's sums as rows of one matrix; `None` if functions or dtypes differ.
 fn combined_layouts(
     e: &LoweringCtx<'_>,
     group: &ColumnSumGroup,

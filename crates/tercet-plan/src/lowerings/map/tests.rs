@@ -99,7 +99,8 @@ fn a_broadcast_reads_by_few_coordinates() {
         panic!("generated text")
     };
     let text = &text[text.find("fn map_load").unwrap()..];
-    // x is read at the result's index, b along both inner axes merged into one.
+    // The kernel reads x at the linear result index; for b, it merges both inner axes into one
+    // coordinate.
     assert!(
         text.contains("x0[(i) / 4u]") && text.contains("let c1 = i % p.w[0].z;"),
         "{text}"
@@ -148,7 +149,8 @@ fn whole_vectors_at_any_size_are_computed_as_such() {
         g.input("y", Type::new(DType::F32, [Dim::sym("s"), Dim::Known(1)]))
     });
     assert!(column.ends_with("f32,f32[0]->f32 by 4"), "{column}");
-    // A slot read with two access patterns gets one binding of words.
+    // A slot that the kernel reads with two access patterns is bound once, as an array of 32-bit
+    // words.
     let cut = name_of_sum(DType::F32, &[Dim::Known(8), Dim::Known(8)], |g| {
         let y = g.input("z", Type::new(DType::F32, [8, 9]))?;
         let a = g.slice(y, &[0, 0], &[8, 8], &[1, 1])?;

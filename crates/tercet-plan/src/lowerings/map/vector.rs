@@ -34,12 +34,13 @@ pub(super) struct VectorWidth {
 
 /// Maximum number of elements per vector.
 const MAX_VECTOR_WIDTH: u32 = 8;
-/// Minimum number of elements for two vectors per thread; it saturates a large device twice.
+/// Number of result elements from which on each thread computes two vectors; half as many saturate
+/// a large device.
 const TWO_FROM: i64 = 1 << 20;
 
 impl VectorWidth {
-    /// Vectors that consist of whole words in operands and results of these dtypes; `None` if not
-    /// possible.
+    /// Selects a vector length that gives whole 32-bit words for operands and results of these
+    /// dtypes; `None` if there is none.
     pub(super) fn new(
         e: &mut LoweringCtx<'_>,
         coordinates: &CoordinateGroups,
@@ -61,7 +62,7 @@ impl VectorWidth {
         })
     }
 
-    /// Words of a dtype per vector.
+    /// Number of 32-bit words that a vector of this dtype takes.
     pub(super) fn words(self, dtype: DType) -> u32 {
         self.elements / lanes(dtype)
     }
@@ -78,8 +79,8 @@ fn vector_type(words: u32) -> String {
     }
 }
 
-/// Makes reads of one slot agree on a type, because some GPU runtimes use a single binding per
-/// slot.
+/// Gives all reads of one slot the same binding type, because some GPU runtimes use a single
+/// binding per slot.
 pub(super) fn agree(reads: &mut [OperandRead], operands: &[&IndexedOperand]) {
     for i in 0..reads.len() {
         let same = |j: usize| operands[j].slot == operands[i].slot;
@@ -126,7 +127,7 @@ impl MapKernelSource<'_> {
         self.operand_struct(v) + &self.result_structs(v)
     }
 
-    /// WGSL struct of the operand data of a vector.
+    /// WGSL struct that holds the operand data which a thread loads for one vector of results.
     pub(super) fn operand_struct(&self, v: &VectorWidth) -> String {
         let reads = self.reads.iter().enumerate().map(|(i, read)| {
             let ty = match read.load {
@@ -143,7 +144,7 @@ impl MapKernelSource<'_> {
         format!("struct In {{\n{fields}}}\n")
     }
 
-    /// WGSL structs of the results of an element, and of the words of a vector.
+    /// WGSL structs for the results of one element, and for the packed result words of a vector.
     pub(super) fn result_structs(&self, v: &VectorWidth) -> String {
         let results = self.results.iter().enumerate();
         let bits: String = results
@@ -184,7 +185,8 @@ impl MapKernelSource<'_> {
         )
     }
 
-    /// Operands of an element as WGSL function parameters.
+    /// WGSL parameters of the function that computes one element: the operand values of this
+    /// element.
     pub(super) fn parameters(&self) -> String {
         let params = self.reads.iter().enumerate();
         let params = params.map(|(i, r)| format!("v{i}: {}", scalar::class(r.dtype).wgsl()));
@@ -210,8 +212,8 @@ impl MapKernelSource<'_> {
         )
     }
 
-    /// Function arguments for element `k` of a vector. For `None`, the generated code uses its loop
-    /// variable `k`.
+    /// WGSL arguments (operand values) of the call that computes element `k` of a vector. For
+    /// `None`, the generated code uses its loop variable `k`.
     pub(super) fn arguments(&self, v: &VectorWidth, k: Option<u32>) -> String {
         let args = self.reads.iter().enumerate().map(|(i, read)| {
             let (from, lane) = match (read.load, k) {
@@ -228,7 +230,8 @@ impl MapKernelSource<'_> {
         args.join(", ")
     }
 
-    /// WGSL function that computes all elements exactly, in a loop because it rarely runs.
+    /// WGSL function that computes all elements of a vector with exact arithmetic. The function is
+    /// a loop, not unrolled, because it rarely runs.
     pub(super) fn careful(&self, v: &VectorWidth) -> String {
         let n = v.elements;
         format!(
@@ -240,7 +243,7 @@ impl MapKernelSource<'_> {
         )
     }
 
-    /// WGSL source that packs the bits of elements into words of all results.
+    /// WGSL statements that pack the elements of every result into 32-bit words.
     fn packed(&self, v: &VectorWidth, name: impl Fn(u32) -> String) -> String {
         let results = self.results.iter().enumerate().map(|(i, (_, dtype))| {
             let per = lanes(*dtype);
@@ -320,7 +323,7 @@ impl MapKernelSource<'_> {
     }
 }
 
-/// Element type of a read's binding.
+/// WGSL element type of the array that binds an operand.
 pub(super) fn binding_type(v: &VectorWidth, read: &OperandRead) -> String {
     match read.load {
         VectorLoad::Vector => v.type_of(read.dtype),
@@ -328,7 +331,7 @@ pub(super) fn binding_type(v: &VectorWidth, read: &OperandRead) -> String {
     }
 }
 
-/// Expression for an element of an array of words, in the low bits.
+/// WGSL expression for an element of operand `i`, in the low bits of a word.
 fn element(i: usize, read: &OperandRead, at: &str) -> String {
     let x = read.array(i);
     match lanes(read.dtype) {
@@ -342,7 +345,8 @@ fn element(i: usize, read: &OperandRead, at: &str) -> String {
     }
 }
 
-/// Word and lane expressions for element `k` of a vector; for `None`, of the loop variable `k`.
+/// WGSL expressions for the word that holds element `k` of a vector, and for the position in the
+/// word. For `None`, the generated code uses its loop variable `k`.
 fn vector_load(name: &str, per: u32, v: &VectorWidth, k: Option<u32>) -> (String, String) {
     let words = v.elements / per;
     let k = match k {
@@ -366,7 +370,7 @@ pub(super) fn choose(
 ) {
     for (read, operand) in reads.iter_mut().zip(operands) {
         read.load = coordinates.along(e, operand, v.elements);
-        // A vector has fewer elements than a word of this operand.
+        // A vector has fewer elements than one 32-bit word of this operand holds.
         if read.load == VectorLoad::Vector && lanes(read.dtype) > v.elements {
             read.load = VectorLoad::PerElement;
         }
