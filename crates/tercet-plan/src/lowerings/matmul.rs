@@ -85,8 +85,8 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     numbers(e, node, None, None, &y)
 }
 
-/// Emits the float matmul `y = a b` (as `MatMul` defines it) for lowerings that supply the operands
-/// themselves. `y` is dense and may be F32 for narrower operands.
+/// Emits the float matmul `y = a b` (as `MatMul` defines it) for other lowerings, which pass views
+/// of the operands. `y` is dense and may be F32 for narrower operands.
 pub(crate) fn product_into(
     e: &mut LoweringCtx<'_>,
     a: &SlotView,
@@ -109,17 +109,17 @@ pub(crate) fn linear_into(
     portable::floats(e, &product, y)
 }
 
-/// The left operand with contiguous rows. A transposed operand, as in weight gradients, is copied
-/// if there are enough columns to amortize the copy.
+/// Returns the left operand of a matmul with contiguous rows. A transposed operand, as in weight
+/// gradients, is copied if there are enough columns to amortize the copy.
 fn with_rows_together(
     e: &mut LoweringCtx<'_>,
     a: &SlotView,
     b: &SlotView,
     y: &SlotView,
 ) -> Result<SlotView, CompileError> {
-    /// The copy pays off from this number of result columns on, for tiles without cooperative
-    /// matrices, and from `ROWS` rows on. With cooperative matrices, the columns of one fragment
-    /// are enough.
+    /// Without cooperative matrices, the copy pays off if the result has at least this number of
+    /// columns and at least `ROWS` rows. With cooperative matrices, it pays off from the number of
+    /// columns of one matrix fragment on.
     const MIN_COLUMNS_FOR_COPY: usize = 128;
     const ROWS: usize = 16;
     let is_one = |view: &SlotView, axis: usize| {
@@ -140,7 +140,7 @@ fn with_rows_together(
         .map(|s| s.n as usize)
         .min()
         .unwrap_or(MIN_COLUMNS_FOR_COPY);
-    // The split into F16 pairs copies the operand in any case.
+    // Split-F16 GEMM (two F16 numbers per F32 number) copies the operand in any case.
     let takes_pairs = rank == 2 && {
         let product = MatMulProblem::new(e, a, b, None, None)?;
         gemm::are_pairs(e, &product, y)?
@@ -162,8 +162,8 @@ pub(crate) fn has_gate(f: UnaryFn) -> bool {
     activation_code(Some(f)).is_some()
 }
 
-/// Lowers a matmul with its fused prologue and epilogue. `last` is the current node, whose results
-/// are produced.
+/// Lowers a matmul with its fused prologue and epilogue. `last` is the last of the fused nodes,
+/// whose results this call sets.
 pub(crate) fn lower_fused(
     e: &mut LoweringCtx<'_>,
     last: &Node,
@@ -174,7 +174,8 @@ pub(crate) fn lower_fused(
         Some(FusedEpilogue::Gate(_)) | None => 0,
     };
     let y = e.result(port)?;
-    // If `last` is a norm, later matmuls compute it as prologue and do not read its view.
+    // If `last` is a norm, the later matmuls that read it compute the norm as their prologue and do
+    // not read this view.
     (0..last.outputs.len()).for_each(|port| e.forward(port, y.clone()));
     e.with_op(fused.product, |e| {
         let norm = fused.norm.map(|of| norm::prologue(e, of)).transpose()?;
@@ -190,7 +191,7 @@ pub(crate) fn lower_fused(
     })
 }
 
-/// The activation rows of a matmul, before the norm if one is fused.
+/// View of the activation rows of a matmul; with a fused norm, of the rows before the norm.
 fn rows(e: &LoweringCtx<'_>, node: &Node, norm: Option<&NormPrologue>) -> SlotView {
     match norm {
         Some(norm) => norm.x.clone(),

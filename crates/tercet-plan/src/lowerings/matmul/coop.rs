@@ -34,7 +34,7 @@ pub(super) struct CoopMatMul {
     batch: [BatchAxis; 2],
     /// The right operand `[k, n]`, if it is prepacked.
     weights: Option<SlotView>,
-    /// Columns that use split-K, if not all columns do.
+    /// The last columns of the result, if only they use split-K.
     tail: Option<TailSplitK>,
     problem: GemmProblem,
 }
@@ -159,7 +159,7 @@ impl CoopMatMul {
         }))
     }
 
-    /// True if an autotuning table names the tiling.
+    /// True if the device's autotuning table names a tiling for this matmul.
     pub(super) fn is_measured(&self, e: &LoweringCtx<'_>) -> bool {
         let named = e.caps.device.tuning.find(|| self.problem.key());
         named.is_some_and(|name| name.split(TAIL).next() == Some(&self.name()))
@@ -189,8 +189,8 @@ impl CoopMatMul {
         }
         if let Some(w) = &self.weights {
             let w = prepack(e, w)?;
-            // If a run has at least the rows of a subgroup tile, tiles are whole: threads need one
-            // address per tile, and rows may be panel-packed.
+            // If a run has at least as many rows as a subgroup tile, kernels can assume whole
+            // tiles. A thread then needs one address per tile, and rows may be panel-packed.
             let fewest = e.caps.device.rates.matrices.max_prepacked_tile_m();
             let fewer = fewest.saturating_sub(1);
             if self.options.min_rows > fewer as usize {
@@ -230,7 +230,7 @@ impl CoopMatMul {
         self.in_parts(e, given, p, tail.splits, &rest)
     }
 
-    /// Computes a range of columns with this split-K factor.
+    /// Emits the kernels that compute a range of result columns with this split-K factor.
     fn in_parts(
         &self,
         e: &mut LoweringCtx<'_>,
@@ -295,7 +295,8 @@ impl CoopMatMul {
         }
     }
 
-    /// Dispatches the tiles of a column range of `[a, b, bias, y]`, or of dense partial sums.
+    /// Dispatches the GEMM kernel for a range of result columns. Its arguments are `[a, b, bias,
+    /// y]`; with split-K, dense partial sums replace `y`.
     fn tiles(
         &self,
         e: &mut LoweringCtx<'_>,
@@ -313,7 +314,7 @@ impl CoopMatMul {
         e.dispatch(kernel, &consts, &[a, b, bias, bias, c], &params, grid);
     }
 
-    /// Grid for the tiles of a column range.
+    /// Workgroup grid of the GEMM kernel for a range of result columns.
     fn grid(
         &self,
         e: &mut LoweringCtx<'_>,
@@ -335,7 +336,7 @@ impl CoopMatMul {
         [x, y, depth]
     }
 
-    /// Parameters for the tiles of a column range.
+    /// Parameter block of the GEMM kernel for a range of result columns.
     fn params(
         &self,
         e: &mut LoweringCtx<'_>,
@@ -376,7 +377,7 @@ impl CoopMatMul {
             },
             offset_c: SymInt::ZERO,
             offset_bias: p.bias_offset,
-            // Bias and residual never occur together, so they share the offset.
+            // A matmul never has both a bias and a residual, so this offset serves both.
             offset_residual: p.bias_offset,
             outer_a: outer.a,
             outer_b: outer.b,
@@ -392,7 +393,7 @@ impl CoopMatMul {
     }
 }
 
-/// A slot for split-K partial sums: `[subgroup_tile, batch.., m, width]`.
+/// Allocates split-K partial sums of shape `[count, batch.., m, width]`.
 pub(super) fn parts(
     e: &mut LoweringCtx<'_>,
     p: &MatMulProblem,
@@ -405,7 +406,8 @@ pub(super) fn parts(
     Ok(e.temp(DType::F32, &shape)?.slot)
 }
 
-/// Adds partial sums into a column range of the result, and applies the epilogue.
+/// Emits the kernel that adds split-K partial sums, applies the epilogue and writes a range of
+/// result columns.
 pub(super) fn add_parts(
     e: &mut LoweringCtx<'_>,
     given: &MatMulArgs,
@@ -450,7 +452,7 @@ pub(super) fn add_parts(
     e.dispatch(kernel, &consts, &[sums, bias, y], &params, grid);
 }
 
-/// The batch axes merged into an outer and an inner one; `None` if more are required.
+/// Merges the batch axes into an outer and an inner one; `None` if the strides require more axes.
 pub(super) fn two_axes(e: &mut LoweringCtx<'_>, p: &MatMulProblem) -> Option<[BatchAxis; 2]> {
     let sizes = e.sizes(&p.batch);
     let mut axes: Vec<BatchAxis> = Vec::new();
@@ -463,8 +465,8 @@ pub(super) fn two_axes(e: &mut LoweringCtx<'_>, p: &MatMulProblem) -> Option<[Ba
         let outer = axes.last_mut();
         let tape = e.tape();
         match outer {
-            // Both axes are merged, because one step along the outer axis equals a pass over the
-            // whole inner axis.
+            // Both axes are merged, because the outer stride equals the inner stride times the
+            // inner size.
             Some(outer) if outer.a == tape.mul(a, size) && outer.b == tape.mul(b, size) => {
                 *outer = BatchAxis {
                     size: tape.mul(outer.size, size),

@@ -15,12 +15,12 @@ pub(in crate::lowerings) struct ExpertStack<'a> {
     /// Floats `[count, k, n]`, or the quantized rows of all matrices, `[count * n, row bytes]`.
     pub(in crate::lowerings) view: &'a SlotView,
     pub(in crate::lowerings) blocks: Option<&'a PackedWeights>,
-    /// Distance between matrices: in elements, or in bytes for quantized rows.
+    /// Distance between consecutive matrices: in elements for floats, in bytes for quantized rows.
     pub(in crate::lowerings) step: SymInt,
     pub(in crate::lowerings) columns: Dim,
 }
 
-/// Whether the kernels support rows `x` `[rows, k]` times matrices of this stack.
+/// Whether the kernels support activations `x` of shape `[rows, k]` with matrices of this stack.
 pub(in crate::lowerings) fn supports_keyed(
     e: &mut LoweringCtx<'_>,
     x: &SlotView,
@@ -36,7 +36,8 @@ pub(in crate::lowerings) fn supports_keyed(
         })
 }
 
-/// Emits `y` `[rows, n]`, which is dense and either F32 or with whole words per row.
+/// Emits the GEMV that writes `y` of shape `[rows, n]`. `y` must be dense, and its rows must be F32
+/// or consist of whole words.
 pub(in crate::lowerings) fn keyed(
     e: &mut LoweringCtx<'_>,
     x: &SlotView,
@@ -55,7 +56,7 @@ pub(in crate::lowerings) fn keyed(
     }
 }
 
-/// A batched matmul with one row per batch entry.
+/// Expert GEMV as a batched matmul: each activation row is one batch entry.
 fn product(e: &mut LoweringCtx<'_>, x: &SlotView, stack: &ExpertStack<'_>) -> MatMulProblem {
     let shape = x.layout.shape();
     let batch = vec![shape[0].clone()];
@@ -74,7 +75,7 @@ fn product(e: &mut LoweringCtx<'_>, x: &SlotView, stack: &ExpertStack<'_>) -> Ma
         stride: stack.step,
         unit: false,
         multiple: match stack.blocks {
-            // Rows consist of whole blocks.
+            // Rows consist of whole quantized blocks.
             Some(_) => b.own_axis.multiple,
             None => b.batch.first().map_or(1, |axis| axis.multiple),
         },

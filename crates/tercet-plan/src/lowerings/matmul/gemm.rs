@@ -23,7 +23,8 @@ static GEMM: EpilogueKernels = EpilogueKernels {
     activated: &GEMM_ACTIVATED,
 };
 
-/// Threads per side of a workgroup, and whether each thread has 8 x 8 results instead of 4 x 4.
+/// Result tile of a workgroup of `side` x `side` threads. Each thread computes 8 x 8 results if
+/// `wide`, otherwise 4 x 4.
 #[derive(Clone, Copy)]
 pub(super) struct GemmWorkgroupTile {
     side: u32,
@@ -49,7 +50,7 @@ impl GemmWorkgroupTile {
         }
     }
 
-    /// The largest tile for which the workgroups still fill the device.
+    /// The largest tile for which every compute unit still gets a workgroup.
     fn new(e: &LoweringCtx<'_>, p: &MatMulProblem) -> Result<GemmWorkgroupTile, CompileError> {
         const SIZES: [GemmWorkgroupTile; 3] = [
             GemmWorkgroupTile {
@@ -80,7 +81,8 @@ impl GemmWorkgroupTile {
     }
 }
 
-/// True if a large-M float GEMM runs on split-F16, whatever the orientation of its left operand.
+/// True if split-F16 is faster for a large-M float GEMM than the kernels without cooperative
+/// matrices.
 pub(super) fn are_pairs(
     e: &mut LoweringCtx<'_>,
     p: &MatMulProblem,
@@ -92,7 +94,7 @@ pub(super) fn are_pairs(
     Ok(pairs.seconds < gemm_vectors::seconds(e, p)?)
 }
 
-/// Emits the tiles of a float GEMM.
+/// Emits the tiled kernels of a large-M float GEMM.
 pub(super) fn floats(
     e: &mut LoweringCtx<'_>,
     p: &MatMulProblem,
@@ -147,7 +149,7 @@ struct LargeMGemm<'p> {
     product: &'p MatMulProblem,
     args: &'p MatMulArgs,
     sums: &'p SlotView,
-    /// Tile of the kernels without vector loads.
+    /// Workgroup tile of the kernels that load single elements.
     tile: GemmWorkgroupTile,
 }
 
@@ -229,8 +231,8 @@ fn large_m_variants<'p>() -> [KernelVariant<LargeMGemm<'p>>; 4] {
     ]
 }
 
-/// Emits tiles of quantized weights. The tiles use cooperative matrices if these are supported and
-/// the rows are many, which `are_many` tells for each run.
+/// Emits the tiled kernels of a large-M GEMM with quantized weights. Runs with many rows, which
+/// `are_many` tells, use cooperative matrices if the device supports them.
 pub(super) fn packed(
     e: &mut LoweringCtx<'_>,
     p: &MatMulProblem,
@@ -255,7 +257,7 @@ pub(super) fn packed(
     })
 }
 
-/// Emits tiles of quantized weights that are dequantized while they are read.
+/// Emits a tiled GEMM kernel that dequantizes the weights while it reads them.
 fn packed_in_place(
     e: &mut LoweringCtx<'_>,
     p: &MatMulProblem,

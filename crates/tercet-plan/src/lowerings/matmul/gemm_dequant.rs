@@ -3,8 +3,8 @@
 //!
 //! A 16-bit matmul rounds its operands and results anyway; rounding the dequantized weights to 16
 //! bits adds an error of the same size. F16 cannot hold large numbers and has few bits for tiny
-//! ones. If the scales of a parameter are outside the F16 range, runs use another shape branch. The
-//! scales are checked when the parameter is set.
+//! ones. If the scales of a parameter are outside the F16 range, runs take another branch, which
+//! does not convert the weights to F16. The scales are checked when the parameter is set.
 
 use tercet_ir::{CompileError, DType};
 
@@ -28,7 +28,7 @@ const MAX_DECODED_BYTES: usize = 512 << 20;
 /// A GEMM that can run on dequantized 16-bit weights.
 pub(super) struct DequantGemm {
     product: MatMulProblem,
-    /// Slot of the activation rows before any conversion.
+    /// Slot of the activation rows before any cast to 16 bits.
     rows: SlotId,
     /// The cast of F32 rows to 16 bits, if it is allowed and required.
     rounding: Option<ReducedPrecisionMatMul>,
@@ -73,7 +73,7 @@ impl DequantGemm {
         }))
     }
 
-    /// 1 if the target type represents the weights accurately, else 0.
+    /// Symbolic value: 1 if the 16-bit target dtype represents the weights accurately, else 0.
     pub(super) fn fits_dtype(&self, e: &mut LoweringCtx<'_>, blocks: &PackedWeights) -> SymInt {
         match (self.weights.dtype, &blocks.params) {
             (DType::F16, Some(params)) => {

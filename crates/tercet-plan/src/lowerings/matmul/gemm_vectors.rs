@@ -1,4 +1,5 @@
-//! Tiled GEMM of operands whose rows are whole quads: 4 elements per load.
+//! Tiled GEMM without cooperative matrices whose kernels load 4 elements at once; operand rows must
+//! consist of whole 4-element vectors.
 
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileError, DType, Dim};
@@ -45,8 +46,8 @@ fn problem<'a>(e: &LoweringCtx<'a>, p: &MatMulProblem) -> Result<TileProblem<'a>
         products,
         device: &e.caps.device,
         saturating_threads: saturating_threads(&e.caps.device, LatencyClass::Rows),
-        // Split-K only for F32 activations, because partial sums of other types would be rounded
-        // once more.
+        // Allow split-K only for F32 activations: for other dtypes, it would round the results once
+        // more.
         max_bytes: match p.a.dtype {
             DType::F32 => e.caps.max_binding_bytes / 2,
             _ => 0,
@@ -59,8 +60,8 @@ fn best(problem: &TileProblem<'_>, rates: &[TileRate; 4]) -> TileChoice {
     best.unwrap_or_else(|| unreachable!("invariant: there are sizes"))
 }
 
-/// Dispatches tiles and the addition of split-K parts. `TM`, `TN` and `PARTS` precede the kernel's
-/// own constants.
+/// Dispatches the GEMM kernel and, with split-K, the kernel that adds the partial sums. The
+/// constants `TM`, `TN` and `PARTS` precede the GEMM kernel's own constants (`own`).
 fn emit(
     e: &mut LoweringCtx<'_>,
     p: &MatMulProblem,
@@ -93,7 +94,8 @@ fn is_whole_quads(dim: &Dim) -> bool {
     dim.known().is_some_and(|n| (n as u64).is_multiple_of(QUAD))
 }
 
-/// True if the rows of the left operand and of the result consist of whole quads of one type.
+/// True if the rows of the left operand and of the result have one dtype and consist of whole
+/// 4-element vectors.
 fn rows_are_quads(p: &MatMulProblem, y: &SlotView) -> bool {
     let rows = p.a.summed.unit && p.a.is_multiple(QUAD, p.a.own_axis) && is_whole_quads(&p.k);
     rows && is_whole_quads(&p.n) && y.dtype == p.a.dtype
@@ -112,7 +114,8 @@ fn kernel_of(
     }
 }
 
-/// True if this float GEMM is supported; rows of `y` must have the type of the left operand.
+/// True if the kernels of this file support a float GEMM; `y` must have the dtype of the left
+/// operand.
 pub(super) fn supports(p: &MatMulProblem, y: &SlotView) -> bool {
     let [across, along] = operand_orders(p);
     kernel_of(p, p.activation).is_some()
@@ -121,7 +124,7 @@ pub(super) fn supports(p: &MatMulProblem, y: &SlotView) -> bool {
         && p.is_apart()
 }
 
-/// Whether the right operand can be read in vectors across k, and along k.
+/// Whether kernels can load 4-element vectors of the right operand along n, and along k.
 fn operand_orders(p: &MatMulProblem) -> [bool; 2] {
     [
         p.b.own_axis.unit && p.b.is_multiple(QUAD, p.b.summed),
@@ -135,8 +138,8 @@ pub(super) fn splits(e: &LoweringCtx<'_>, p: &MatMulProblem) -> Result<bool, Com
     Ok(best(&problem(e, p)?, &rates.floats).parts > 1)
 }
 
-/// The tile problem without split-K and without the occupancy model. The estimated rates of tiles
-/// without vectors do not include occupancy.
+/// Input of the tile size selection, with split-K forbidden and compute units that one thread
+/// already saturates. The rates of kernels that load single elements also ignore occupancy.
 fn busy<'a>(e: &LoweringCtx<'a>, p: &MatMulProblem) -> Result<TileProblem<'a>, CompileError> {
     Ok(TileProblem {
         saturating_threads: 1.0,
@@ -145,13 +148,14 @@ fn busy<'a>(e: &LoweringCtx<'a>, p: &MatMulProblem) -> Result<TileProblem<'a>, C
     })
 }
 
-/// Estimated time of a float GEMM in seconds.
+/// Estimated time of a float GEMM with 4-element loads, in seconds.
 pub(super) fn seconds(e: &LoweringCtx<'_>, p: &MatMulProblem) -> Result<f64, CompileError> {
     let rates = &e.caps.device.rates.tiles;
     Ok(best(&problem(e, p)?, &rates.floats).time / rates.per_s)
 }
 
-/// Estimated time with tiles without vectors, assuming the same occupancy.
+/// Estimated time of a float GEMM whose kernel loads single elements, in seconds. It assumes the
+/// same occupancy as with 4-element loads.
 pub(super) fn seconds_of(
     e: &LoweringCtx<'_>,
     p: &MatMulProblem,
@@ -163,7 +167,7 @@ pub(super) fn seconds_of(
     Ok(times * seconds(e, p)?)
 }
 
-/// Emits a supported float GEMM.
+/// Emits a float GEMM that [`supports`] accepts.
 pub(super) fn floats(
     e: &mut LoweringCtx<'_>,
     p: &MatMulProblem,
@@ -172,7 +176,7 @@ pub(super) fn floats(
 ) -> Result<(), CompileError> {
     debug_assert!(supports(p, y), "invariant: the kernel supports the problem");
     let tiles = best(&problem(e, p)?, &e.caps.device.rates.tiles.floats);
-    // With split-K, the kernel that adds the parts applies the activation.
+    // With split-K, the kernel that adds the partial sums applies the activation.
     let plain = kernel_of(p, None).filter(|_| tiles.parts > 1);
     let kernel = plain.or_else(|| kernel_of(p, p.activation));
     let kernel = kernel.unwrap_or_else(|| unreachable!("invariant: there is a kernel for it"));
@@ -184,7 +188,8 @@ pub(super) fn floats(
     emit(e, p, given, kernel, &own, tiles)
 }
 
-/// Emits a GEMM with quantized weights on quads. Returns false if the layout is not supported.
+/// Emits a GEMM with quantized weights whose kernel loads 4 elements at once. Returns false if the
+/// kernel does not support the operands' layout.
 pub(super) fn packed(
     e: &mut LoweringCtx<'_>,
     p: &MatMulProblem,

@@ -1,9 +1,9 @@
-//! GEMV and skinny GEMM: code shared by their variants.
+//! Code that the kernel variants of GEMV and skinny GEMM share.
 //!
-//! Weights along k are read in 16-byte pieces if they are aligned; quantized ones in pieces of 16
-//! bytes of quantized values. In shared memory, the elements of each
-//! activation row are stored in the order in which the dot products read them. GEMV
-//! with quantized weights holds its row in registers instead (`gemv_packed.rs`).
+//! Weights that are contiguous along k are read in 16-byte pieces if they are aligned. A piece of
+//! quantized weights has 16 bytes of quantized values. In shared memory, the elements of each
+//! activation row are stored in the order in which the dot products read them. GEMV with quantized
+//! weights can hold its activation row in registers instead (`gemv_packed.rs`).
 //!
 //! Next: `gemv/floats.rs` and `gemv/blocks.rs` for the variant tables.
 
@@ -28,11 +28,11 @@ use crate::variant::{KernelVariant, VariantRejection, needs};
 
 /// Threads per workgroup.
 pub(super) const WORKGROUP: u32 = 256;
-/// Shared memory for several rows in bytes, available on every device.
+/// Bytes of shared memory that kernels with several activation rows use; every device has as much.
 const MIN_SHARED_BYTES: u32 = 16 << 10;
 
-/// Prologue and epilogue that kernels with rows in shared memory can fuse; they fuse norms only of
-/// a single row.
+/// Prologue and epilogue that kernels with activation rows in shared memory can fuse; they fuse a
+/// norm only if there is a single row.
 fn fused_ops(p: &MatMulProblem, rows: u32) -> FusedOps {
     FusedOps {
         norm: rows == 1 && p.k.known().is_some_and(|k| k > 0),
@@ -63,7 +63,7 @@ fn fused_op_consts(p: &MatMulProblem) -> [u32; 2] {
     [p.gate.is_some(), p.norm.is_some()].map(u32::from)
 }
 
-/// Vectors of four elements per 16-byte piece.
+/// Number of four-element activation vectors that match a 16-byte piece of weights.
 fn quads_of(dtype: DType) -> u32 {
     if dtype == DType::F32 { 1 } else { 2 }
 }
@@ -80,7 +80,7 @@ struct MultiRowGemv<'p> {
 }
 
 impl MultiRowGemv<'_> {
-    /// Time of one pass over the weights multiplied by `times`, in seconds.
+    /// Estimated time in seconds: that of reading all weights once, multiplied by `times`.
     fn seconds(&self, e: &LoweringCtx<'_>, times: f64) -> Result<f64, CompileError> {
         let p = self.product;
         let (n, k) = (e.bound(&p.n)? as f64, e.bound(&p.k)? as f64);
@@ -96,7 +96,8 @@ impl MultiRowGemv<'_> {
         Ok(rates.dispatch_s + products * n * k * bytes / rates.bytes_per_s * times)
     }
 
-    /// The entry of a cost factor for these weights: float or quantized.
+    /// Selects the entry of a measured cost factor: the first for float weights, the second for
+    /// quantized weights.
     fn times(&self, e: &LoweringCtx<'_>, of: fn(&GemvCosts) -> [f64; 2]) -> f64 {
         of(&e.caps.device.rates.rows)[usize::from(self.blocks.is_some())]
     }
@@ -177,20 +178,22 @@ fn skinny_variants<'p>() -> [KernelVariant<MultiRowGemv<'p>>; 2] {
     ]
 }
 
-/// True if the row can be bound as quads of words and consists of whole 16-byte pieces.
+/// True if the activation row can be bound as an array of four-word vectors and consists of whole
+/// 16-byte pieces.
 fn row_is_quads(p: &MatMulProblem) -> bool {
     let len = 16 / p.a.dtype.size_bytes() as u64;
     let whole = p.k.known().is_some_and(|k| (k as u64).is_multiple_of(len));
     whole && p.a.summed.unit && p.a.is_multiple(len, p.a.own_axis)
 }
 
-/// Number of rows that the kernel has accumulators for.
+/// Number of activation rows that the kernel has accumulators for.
 fn rows_of(e: &LoweringCtx<'_>, p: &MatMulProblem, rows: u32) -> Result<u32, CompileError> {
     let few = rows > 1 && e.bound(&p.m)? <= 4;
     Ok(if few { 4 } else { rows })
 }
 
-/// True if the weights can be bound as quads of words, and columns consist of such quads.
+/// True if the weights can be bound as an array of four-word vectors, and every column consists of
+/// whole vectors.
 fn reads_quads(e: &LoweringCtx<'_>, p: &MatMulProblem) -> Result<bool, CompileError> {
     let len = 4 * quads_of(p.b.dtype) as usize;
     let whole = p.k.known().is_some_and(|k| k >= len && k % len == 0);
@@ -198,30 +201,30 @@ fn reads_quads(e: &LoweringCtx<'_>, p: &MatMulProblem) -> Result<bool, CompileEr
     Ok(whole && aligned && p.is_apart() && e.bound(&p.n)? > 0)
 }
 
-/// Thread groups per workgroup for this number of rows.
+/// Number of thread groups per workgroup for this number of activation rows.
 fn teams_of(rows: u32) -> u32 {
     if rows == 8 { 16 } else { 8 }
 }
 
-/// Assignment of threads to columns: groups of threads share a column.
+/// Assignment of threads to weight columns: a group of threads computes a column together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct ColumnThreadGroups {
     /// Thread groups per workgroup; each processes `columns_per_group` columns at once.
     units: u32,
     columns_per_group: u32,
-    /// Pieces of k per thread whose row elements fit into shared memory.
+    /// Number of weight pieces per thread whose activation elements fit into shared memory at once.
     steps: u32,
 }
 
 impl ColumnThreadGroups {
-    /// Results of a workgroup per row.
+    /// Number of results that a workgroup computes per activation row.
     fn results(self, p: &MatMulProblem) -> u32 {
         self.units * self.columns_per_group / (1 + u32::from(p.gate.is_some()))
     }
 
-    /// The assignment of threads for `rows` rows, at most `units` thread groups, and pieces of
-    /// `quads` vectors. Each thread processes `unroll` pieces at once. Each piece takes `extra`
-    /// more vectors of shared memory.
+    /// The assignment of threads for `rows` activation rows, at most `units` thread groups per
+    /// workgroup, and weight pieces of `quads` four-element vectors. Each thread processes `unroll`
+    /// pieces at once. Shared memory holds `extra` additional vectors per piece.
     fn new(
         e: &LoweringCtx<'_>,
         p: &MatMulProblem,
@@ -232,7 +235,8 @@ impl ColumnThreadGroups {
         let n = e.bound(&p.columns())?;
         let pieces = e.bound(&p.k)?.div_ceil(4 * quads as usize);
         let device = e.caps.units();
-        // The sums of one row are stored beside the tile; those of several rows overwrite it.
+        // With one activation row, partial sums are stored beside the staged row; with several, the
+        // sums overwrite the staged rows.
         let (bytes, sums) = match rows {
             1 => (e.caps.device.multi_occupancy_shared_bytes, WORKGROUP),
             _ => (MIN_SHARED_BYTES, 0),
@@ -247,8 +251,8 @@ impl ColumnThreadGroups {
             let fit = (bytes / 16 - sums) / step / unroll * unroll;
             fit.min(wanted.next_multiple_of(unroll))
         };
-        // Use larger thread groups if there are too few columns for all units, and columns are long
-        // enough.
+        // Use larger thread groups if there are too few columns for all compute units, and the
+        // columns are long enough.
         let mut units = units;
         while rows == 1
             && units > 2
@@ -260,7 +264,8 @@ impl ColumnThreadGroups {
         }
         Ok(ColumnThreadGroups {
             units,
-            // Two columns share the loads of the rows, if enough work remains for all units.
+            // A thread group computes two columns with the same activation loads, if enough work
+            // remains for all compute units.
             columns_per_group: 1 + u32::from(p.gate.is_some() || n >= 24 * device),
             steps: steps(units).max(unroll),
         })

@@ -6,9 +6,10 @@ use super::gemv::WORKGROUP;
 use super::product::MatMulProblem;
 use crate::emit::LoweringCtx;
 
-/// Minimum number of threads per column; sums are reduced as eight vectors of four.
+/// Minimum number of threads per column, because the kernel adds their sums as eight vectors of
+/// four.
 const MIN_SLICES: u32 = 32;
-/// Maximum number of row pieces that a thread holds in registers.
+/// Maximum number of pieces of the activation row that a thread holds in registers.
 const MAX_PIECES: usize = 8;
 /// Number of columns per compute unit from which on `WIDE_CONFIG` is used.
 const MIN_COLUMNS_PER_UNIT_FOR_WIDE: usize = 40;
@@ -21,7 +22,7 @@ const WIDE_CONFIG: (u32, u32, usize) = (8, 16, 16);
 /// Constants of `gemv_floats.wgsl`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct FloatGemvConsts {
-    /// Threads that share a column.
+    /// Number of threads that compute a column together.
     slices: u32,
     /// Pieces of a column per thread.
     pieces: u32,
@@ -29,13 +30,13 @@ pub(super) struct FloatGemvConsts {
     together: u32,
     /// Columns per workgroup.
     columns: u32,
-    /// Number of passes of a thread group over its columns.
+    /// Number of consecutive batches of `together` columns that a thread group computes.
     rounds: u32,
 }
 
 impl FloatGemvConsts {
-    /// The assignment of threads for pieces of `len` elements; `k` is known and a multiple of
-    /// `len`.
+    /// The assignment of threads to columns, for weight pieces of `len` elements; `k` is known and
+    /// a multiple of `len`.
     pub(super) fn new(
         e: &LoweringCtx<'_>,
         p: &MatMulProblem,
@@ -55,8 +56,8 @@ impl FloatGemvConsts {
         while together > 1 && together * pieces > asked_for {
             together /= 2;
         }
-        // A workgroup computes an even number of results, which form whole 16-bit pairs; a gate
-        // needs two columns per result.
+        // A workgroup computes an even number of results, so that 16-bit results fill whole words;
+        // a gate needs two columns per result.
         let whole = 2 + 2 * u32::from(p.gate.is_some());
         let turn = WORKGROUP / slices * together;
         let step = turn.max(whole);

@@ -25,8 +25,8 @@ struct WorkgroupUse {
     part_bytes: u32,
     /// Threads per workgroup.
     threads: u32,
-    /// Workgroups per compute unit: the first number if each gets enough columns, otherwise the
-    /// second.
+    /// Workgroups per compute unit: the first number if each workgroup then gets enough columns,
+    /// otherwise the second.
     groups: [usize; 2],
     /// Maximum shared memory in bytes.
     bytes: fn(&DeviceCaps) -> u32,
@@ -51,7 +51,7 @@ const DOTS: WorkgroupUse = WorkgroupUse {
     part_bytes: 16 * 13,
     threads: 2 * WORKGROUP,
     groups: [1, 1],
-    // The workgroup has a compute unit to itself.
+    // Only one workgroup runs on a compute unit, so it may use all the shared memory.
     bytes: |caps| caps.workgroup_bytes,
     depth: 1,
     digits: 3,
@@ -71,13 +71,13 @@ const DEEP_COLUMNS: u32 = 8;
 /// Constants of `gemv_held.wgsl`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct RegisterGemv {
-    /// Threads that share a column.
+    /// Number of threads that compute a column together.
     slices: u32,
     /// Thread groups per workgroup.
     teams: u32,
     /// Columns per workgroup.
     columns: u32,
-    /// Number of passes of a thread group over its part of each column.
+    /// Number of rounds in which a thread group processes a column; each round covers a part of k.
     rounds: u32,
     /// Number of batches of `columns` columns that a workgroup processes.
     batches: u32,
@@ -125,12 +125,12 @@ impl RegisterGemv {
         RegisterGemv::with(e, p, FLOATS)
     }
 
-    /// True if thread groups process several columns in sequence.
+    /// True if each thread group processes several columns, one after the other.
     pub(super) fn teams_have_several(self) -> bool {
         self.batches * self.columns > self.teams
     }
 
-    /// The configuration with these workgroup resources.
+    /// The configuration for this matmul, if a workgroup takes these resources.
     fn with(
         e: &LoweringCtx<'_>,
         p: &MatMulProblem,
@@ -142,19 +142,21 @@ impl RegisterGemv {
             return Ok(None);
         };
         let takes = (k / share.take) as u32;
-        // Shared memory has one more part than the row needs: this padding avoids bank conflicts
-        // between adjacent writes.
+        // Shared memory has room for one more thread's part of the row than necessary: this padding
+        // avoids bank conflicts between adjacent writes.
         let most = |bytes: u32| ((bytes / share.part_bytes).max(1) - 1) / 8 * 8;
         let (rounds, slices) = match takes <= most(bytes).min(WORKGROUP) {
             true => (1, takes.next_multiple_of(4)),
             false => {
                 let rounds = takes.div_ceil(most(bytes / 2).clamp(8, MAX_SLICES));
-                // Rounds start at block boundaries; the longest blocks have 8 parts.
+                // Each round starts at a boundary of quantized blocks; the longest blocks span the
+                // parts of 8 threads.
                 (rounds, takes.div_ceil(rounds).next_multiple_of(8))
             }
         };
         let teams = (share.threads / slices).clamp(1, MAX_THREAD_GROUPS);
-        // Sums reuse the memory of the row if the row is read only once.
+        // Partial sums reuse the shared memory of the activation row if it is read in a single
+        // round.
         let left = match rounds {
             1 => bytes,
             _ => bytes.saturating_sub((slices + 1) * share.part_bytes),
@@ -171,8 +173,8 @@ impl RegisterGemv {
             few
         };
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX / 2);
-        // A workgroup computes an even number of results, which form whole 16-bit pairs; a gate
-        // needs two columns per result.
+        // A workgroup computes an even number of results, so that 16-bit results fill whole words;
+        // a gate needs two columns per result.
         let whole = 2 + 2 * u32::from(p.gate.is_some());
         let step_of = |depth: u32| {
             let mut steps = (1..=whole).map(|i| i * teams * depth);
@@ -224,7 +226,7 @@ impl RegisterGemv {
     }
 }
 
-/// Shared memory for the sums of a column, in bytes.
+/// Bytes of shared memory for the partial sums of one column.
 fn share_bytes(slices: u32) -> u32 {
     16 * ((slices / 4).max(8) + 1)
 }

@@ -69,7 +69,7 @@ crate::params! {
     }
 }
 
-/// [`ARGS`] plus the gains of a norm.
+/// Arguments of kernels with a norm prologue: [`ARGS`] plus the gains of the norm.
 const ROW_ARGS: &[ArgAccess] = &[
     ArgAccess::Read,
     ArgAccess::Read,
@@ -93,15 +93,18 @@ const CODED_ROW_ARGS: &[ArgAccess] = &[
     ArgAccess::Read,
     ArgAccess::Read,
 ];
-/// Constants of quad tiles, after [`OF_SUMS`].
+/// Names of the constants of tiled kernels with 4-element loads; they follow [`OF_SUMS`].
 const OF_QUADS: &[&str] = &["TM", "TN", "PARTS"];
-/// Constants of quantized weights whose groups have separate scales and minima.
+/// Names of the constants of kernels for quantized weights whose groups have separate scales and
+/// minima.
 const OF_GROUPS: &[&str] = names![&BLOCK_CONSTS, &["GROUPS", "SECOND"]];
-/// Constants of kernels with rows in shared memory; they come last.
+/// Names of the constants of kernels with activation rows in shared memory; they follow all other
+/// constants.
 const OF_ROWS: &[&str] = &["ROWS", "UNITS", "PER", "STEPS", "GATED", "NORMED"];
 const GRID: &str = portable!("dequant/grid_5.wgsl");
 const ROW_GRID: &str = portable!("dequant/grid_6.wgsl");
-/// WGSL source common to all matmuls, except the bindings of left operand and result.
+/// WGSL source that all matmul kernels include; it does not declare the bindings of the left
+/// operand and the result.
 const SHARED: &str = portable!("matmul/operands.wgsl");
 const OF_BATCHES: &str = portable!("matmul/batches.wgsl");
 const OPERANDS: &str = concat!(
@@ -123,7 +126,7 @@ const LOOSE: &str = concat!(
     portable!("matmul/gemv_loose.wgsl")
 );
 const GAINS: &str = portable!("matmul/gains_words.wgsl");
-/// WGSL source of the norm prologue on activation rows.
+/// WGSL source of the norm prologue, which normalizes activation rows.
 const PROLOGUE: &str = concat!(
     portable!("norm_scale.wgsl"),
     portable!("matmul/prologue_norm.wgsl")
@@ -131,9 +134,9 @@ const PROLOGUE: &str = concat!(
 const TILE: &str = portable!("matmul/gemv_tile.wgsl");
 const GEMV_PACKED: &str = portable!("matmul/gemv_packed.wgsl");
 
-/// A kernel for float weights, in two versions: with activation functions of little code only, and
-/// with all activation functions. The fragments and constants of this kernel follow the common
-/// ones.
+/// Declares a kernel for float weights in two versions: with activation functions of little code
+/// only, and with all activation functions. The kernel's own WGSL fragments and constants follow
+/// those that all kernels have.
 macro_rules! of_floats {
     ($plain:ident $plain_name:literal, $full:ident $full_name:literal,
      [$($piece:expr),*], $names:expr) => {
@@ -171,7 +174,7 @@ of_floats!(
 );
 
 pub(super) mod strips;
-/// A tiled kernel for quantized weights.
+/// Declares a tiled GEMM kernel for quantized weights.
 macro_rules! of_blocks {
     ($kernel:ident $label:literal, $args:expr, [$($piece:expr),*]) => {
         pub(super) static $kernel: TypedKernel<MatMulParams> = TypedKernel::wgsl(
@@ -196,7 +199,7 @@ macro_rules! of_blocks {
 of_blocks!(GEMM_PACKED "gemm_packed", ARGS, [BLOCKS]);
 of_blocks!(GEMM_CODED "gemm_coded", CODED_ARGS, [CODED, GRID]);
 
-/// WGSL source of tiles whose operands are read in quads.
+/// WGSL source of tiled kernels that load 4 elements of an operand at once.
 const QUAD_PRODUCTS: &str = concat!(
     portable!("matmul/quad_tiles.wgsl"),
     portable!("matmul/gemm_quads.wgsl")
@@ -207,7 +210,8 @@ const B_QUADS_WIDE: &str = portable!("matmul/b_quads_wide.wgsl");
 const B_QUADS_HALF: &str = portable!("matmul/b_quads_half.wgsl");
 const B_QUADS_PACKED: &str = portable!("matmul/b_quads_packed.wgsl");
 
-/// A quad-tiled kernel with activation functions of little code only, such as ReLU.
+/// Declares a tiled kernel with 4-element loads, which has activation functions of little code
+/// only, such as ReLU.
 macro_rules! of_quads {
     ($kernel:ident $label:literal, $pieces:tt, $names:expr) => {
         of_quads!($kernel $label, ARGS, $pieces, $names);
@@ -222,7 +226,7 @@ macro_rules! of_quads {
     };
 }
 
-/// A quad-tiled kernel with all activation functions.
+/// Declares a tiled kernel with 4-element loads and all activation functions.
 macro_rules! of_quads_activated {
     ($kernel:ident $label:literal, [$($piece:expr),*], $names:expr) => {
         pub(super) static $kernel: TypedKernel<MatMulParams> = TypedKernel::wgsl(
@@ -279,9 +283,9 @@ of_quads!(
     &BLOCK_CONSTS
 );
 
-/// A kernel for few rows in shared memory, with optional norm prologue and gate. The macro defines
-/// two versions of the kernel: with activation functions of little code only, and with all
-/// activation functions.
+/// A kernel for few activation rows, staged in shared memory, with optional norm prologue and gate.
+/// The macro defines two versions of the kernel: with activation functions of little code only, and
+/// with all activation functions.
 macro_rules! of_rows {
     ($plain:ident $plain_name:literal, $full:ident $full_name:literal, $pieces:tt, $names:expr) => {
         of_rows!($plain $plain_name, $full $full_name, ROW_ARGS, $pieces, $names);
@@ -326,7 +330,8 @@ of_rows!(
     &BLOCK_CONSTS
 );
 
-/// Bindings of one row, and of the gains of its norm, in quads of words.
+/// WGSL bindings of one activation row and of the gains of its norm, as arrays of four-word
+/// vectors.
 const ROW_QUADS: &str = portable!("matmul/row_quads.wgsl");
 const ROW: &str = concat!(
     portable!("matmul/gemv_shares.wgsl"),
@@ -339,7 +344,7 @@ const ROW_CONSTS: &[&str] = names![
     ],
 ];
 
-/// GEMV with float weights and the row in registers.
+/// GEMV kernel with float weights and the activation row in registers.
 pub(super) static ROW_PLAIN: TypedKernel<MatMulParams> = TypedKernel::wgsl(
     "gemv_floats",
     &[
@@ -385,8 +390,8 @@ const PARTS: &str = portable!("matmul/sum_parts.wgsl");
 const PARTS_ARGS: &[ArgAccess] = &[ArgAccess::Read, ArgAccess::Read, ArgAccess::Write];
 const PARTS_CONSTS: &[&str] = names![OF_SUMS, &["PARTS"]];
 
-/// Adds split-K partial sums to a result: with activation functions of little code only, and with
-/// all.
+/// Kernels that add split-K partial sums and write the result: one with activation functions of
+/// little code only, and one with all.
 pub(super) static SUM_PARTS: TypedKernel<SplitKReduceParams> = TypedKernel::wgsl(
     "sum_parts",
     &[PRELUDE, PLAIN, SUMS, PARTS],

@@ -1,5 +1,6 @@
-//! GEMV with a fused norm prologue, for weights stored along n. Every workgroup repeats the norm,
-//! which takes less time than a separate step. The first workgroup stores the residual sum.
+//! GEMV with a fused norm prologue, for weights that are contiguous along n. Every workgroup
+//! computes the norm of the whole row again, which takes less time than a separate step. The first
+//! workgroup stores the residual sum.
 
 use tercet_ir::ops::Op;
 use tercet_ir::{CompileError, Node};
@@ -18,7 +19,8 @@ static NORMED: EpilogueKernels = EpilogueKernels {
     activated: &STRIPS_NORMED_ACTIVATED,
 };
 
-/// Maximum row length; workgroups hold the row in F32 beside their sums.
+/// Maximum length of the activation row; each workgroup stores the row in F32 beside its partial
+/// sums.
 const MAX_ROW_ELEMENTS: usize = 2048;
 /// Number of storage buffers that the kernel binds.
 const BUFFERS: u32 = 8;
@@ -37,10 +39,10 @@ pub(crate) struct NormGemv {
 }
 
 impl NormGemv {
-    /// The fused problem; `None` if the kernel does not support it.
+    /// Fuses a norm with the GEMV that reads it; `None` if the kernel does not support the
+    /// combination.
     ///
-    /// # Errors
-    /// Symbols without bounds.
+    /// # Errors [`CompileError`] for symbols without bounds.
     pub(crate) fn new(
         e: &mut LoweringCtx<'_>,
         norm: &Node,
@@ -111,7 +113,8 @@ impl NormGemv {
         let mut consts = given.consts.to_vec();
         consts.extend([code(p.b.dtype), lanes, depth]);
         let has = [self.beta.is_some(), self.residual.is_some()].map(u32::from);
-        // `THREADS` and `ACROSS` of the row fragments, and `RMS`.
+        // The first three values are the constants `THREADS` and `ACROSS` of the row fragments, and
+        // `RMS`.
         consts.extend([256, 0, 0, has[0], has[1], self.len]);
         let mut args = given.args.to_vec();
         args.push(self.gamma.slot);

@@ -22,15 +22,15 @@ use crate::sym_int::SymInt;
 enum RowRange {
     /// GEMV or skinny GEMM with at most this number of rows.
     UpTo(u32),
-    /// At most this number of rows, in blocks of the maximum for skinny GEMM.
+    /// At most this number of rows, which skinny GEMM processes in blocks of its maximum.
     Blocks(u32),
-    /// Prepacked rows, at most this number (small-M GEMM).
+    /// At most this number of rows, which are prepacked for small-M GEMM.
     SmallM(u32),
     /// Tiled GEMM, for any number of rows.
     LargeM,
 }
 
-/// The ranges for one row, and for a few rows.
+/// The row ranges of GEMV (one row) and of skinny GEMM (a few rows).
 const SKINNY_ROW_RANGES: [RowRange; 2] =
     [RowRange::UpTo(1), RowRange::UpTo(MAX_SKINNY_ROWS as u32)];
 
@@ -64,8 +64,8 @@ fn by_rows<'a>(
     })
 }
 
-/// Two versions of a kernel: with activation functions of little code only, and with all activation
-/// functions.
+/// Two versions of a matmul kernel: with activation functions of little code only, and with all
+/// activation functions.
 pub(super) struct EpilogueKernels {
     pub(super) plain: &'static TypedKernel<MatMulParams>,
     pub(super) activated: &'static TypedKernel<MatMulParams>,
@@ -184,12 +184,12 @@ impl MatMulArgs {
         }
     }
 
-    /// True if the weights are dequantized with a codebook argument.
+    /// True if the kernels take a codebook as argument to dequantize the weights.
     pub(super) fn uses_codebook(&self) -> bool {
         self.grid.is_some()
     }
 
-    /// Changes these arguments to write split-K partial sums, without epilogue.
+    /// Returns these arguments with the result replaced by split-K partial sums, without epilogue.
     pub(super) fn sums(&self, sums: SlotId) -> MatMulArgs {
         let [a, b, bias, _] = self.args;
         let [_, _, a_type, _] = self.consts;
@@ -358,8 +358,8 @@ pub(super) fn packed(
     })
 }
 
-/// The matmul with its norm prologue emitted as a separate step. If `rounded` is given, the norm
-/// also writes 16-bit rows.
+/// Emits the norm prologue of a matmul as a separate step, and returns the matmul of the normalized
+/// rows. If `rounded` is given, the norm also writes rows rounded to 16 bits.
 fn with_norm_before(
     e: &mut LoweringCtx<'_>,
     mut p: MatMulProblem,
@@ -377,7 +377,7 @@ fn with_norm_before(
 pub(super) struct FusedOps {
     pub(super) norm: bool,
     pub(super) gate: bool,
-    /// The dtype that matmuls may cast their rows to, for this number of rows.
+    /// The 16-bit dtype that kernels for this row range may cast activation rows to.
     pub(super) rounds: Option<DType>,
 }
 
@@ -396,8 +396,8 @@ impl FusedOps {
         }
     }
 
-    /// Emits a matmul with a kernel, and what the kernel cannot fuse of prologue and epilogue as
-    /// separate steps.
+    /// Emits a matmul kernel. A prologue or epilogue that the kernel cannot fuse becomes a separate
+    /// step.
     fn emit(
         self,
         e: &mut LoweringCtx<'_>,
@@ -434,8 +434,8 @@ fn through_f32(
     y: &SlotView,
     emit: impl FnOnce(&mut LoweringCtx<'_>, &SlotView) -> Result<(), CompileError>,
 ) -> Result<(), CompileError> {
-    // In this case, the row count is always zero. With zero rows, the slots are shorter than a
-    // vector load of some kernels.
+    // If the bound of the row count is zero, no kernel is emitted. With zero rows, the slots are
+    // shorter than a vector load of some kernels.
     if e.bound(&p.m)? == 0 {
         return Ok(());
     }

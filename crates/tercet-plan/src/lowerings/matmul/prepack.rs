@@ -19,7 +19,7 @@ crate::params! {
     }
 }
 
-/// Copies 16-bit weights to fragment order.
+/// Kernel that copies 16-bit weights to the order in which subgroup lanes hold fragment elements.
 pub(super) static LAY_OUT: TypedKernel<PrepackParams> = TypedKernel::wgsl(
     "lay_out",
     &[portable!("matmul/lay_out.wgsl")],
@@ -27,7 +27,7 @@ pub(super) static LAY_OUT: TypedKernel<PrepackParams> = TypedKernel::wgsl(
     &[],
 );
 
-/// Elements of k per step (`STEP`) and per word.
+/// Number of elements along k per GEMM step (`STEP`) and per 32-bit word (`PAIR`).
 const STEP: usize = 32;
 const PAIR: usize = 2;
 const THREADS: u32 = 256;

@@ -51,7 +51,7 @@ static DOTS_CHAINED: EpilogueKernels = EpilogueKernels {
     activated: &DOTS_ACTIVATED_CHAINED,
 };
 
-/// Configuration with activation rows in shared memory.
+/// Configuration of a kernel that stages activation rows in shared memory.
 struct SharedMemRows {
     rows: u32,
     teams: ColumnThreadGroups,
@@ -68,9 +68,9 @@ impl SharedMemRows {
         let rows = rows_of(e, p, r.max_rows)?;
         let pieces = piece_consts(blocks.scheme);
         let extra = u32::from(rows == 1 && blocks.has_min());
-        // More thread groups share the loads of the rows, if there are enough columns for all
-        // units. For all rows together, a workgroup must not have more results than threads,
-        // because each thread stores one word.
+        // If there are enough columns for all compute units, more thread groups per workgroup share
+        // the staged activation rows. For all rows together, a workgroup must not have more results
+        // than threads, because each thread stores one word.
         let many = e.bound(&p.columns())? >= 64 * e.caps.units();
         let units = match rows {
             1 if many => 16,
@@ -115,7 +115,7 @@ impl MultiRowGemv<'_> {
         blocks.unwrap_or_else(|| unreachable!("invariant: weights of this table are quantized"))
     }
 
-    /// Rejects a variant unless its weights can be bound as vectors.
+    /// Rejects a kernel variant unless the weights can be bound as an array of vectors.
     fn has_quads(&self, e: &LoweringCtx<'_>) -> Result<(), VariantRejection> {
         let (p, blocks) = (self.product, self.packed());
         let some = e.bound(&p.k)? > 0 && e.bound(&p.n)? > 0;
@@ -177,7 +177,7 @@ impl MultiRowGemv<'_> {
     }
 }
 
-/// Format of an activation row in registers.
+/// Format in which a thread holds its part of the activation row in registers.
 #[derive(Clone, Copy)]
 enum RegisterFormat {
     Integers,
@@ -264,8 +264,8 @@ pub(in crate::lowerings::matmul) fn keyed(
     )
 }
 
-/// Emits the rows of a matmul with quantized weights, with at most `most` rows per run: 1, 8, or
-/// several blocks of 8.
+/// Emits GEMV or skinny GEMM with quantized weights, for at most `most` activation rows per run: 1,
+/// 8, or several blocks of 8.
 pub(in crate::lowerings::matmul) fn packed(
     e: &mut LoweringCtx<'_>,
     product: &MatMulProblem,

@@ -64,8 +64,8 @@ pub(in crate::lowerings::matmul) fn strips(
     Ok([lanes, depth as u32, lanes * piece])
 }
 
-/// True if the weights can be bound as quads of words, and every row consists of such quads along
-/// n.
+/// True if the weights can be bound as an array of four-word vectors, and every weight row along n
+/// consists of whole vectors.
 pub(in crate::lowerings::matmul) fn has_strips(
     e: &LoweringCtx<'_>,
     p: &MatMulProblem,
@@ -167,7 +167,7 @@ fn along_k<'p>() -> [KernelVariant<MultiRowGemv<'p>>; 3] {
     ]
 }
 
-/// Variants for weights that are contiguous along n, and for any strides.
+/// Variants for weights that are contiguous along n, and for weights of any strides.
 fn along_columns<'p>() -> [KernelVariant<MultiRowGemv<'p>>; 2] {
     [
         KernelVariant {
@@ -244,7 +244,8 @@ pub(in crate::lowerings::matmul) fn keyed(
     Ok(())
 }
 
-/// Emits the rows of a matmul with float weights, with at most `most` rows per run (1 or 8).
+/// Emits GEMV or skinny GEMM with float weights, for at most `most` activation rows per run (1 or
+/// 8).
 pub(in crate::lowerings::matmul) fn floats(
     e: &mut LoweringCtx<'_>,
     product: &MatMulProblem,

@@ -1,5 +1,5 @@
-//! Kernels of GEMV with quantized weights and the row in registers, synchronized by barriers or by
-//! dependent launch (`chain.wgsl`).
+//! Kernels of GEMV with quantized weights and the activation row in registers. Barriers or
+//! dependent launch (`chain.wgsl`) synchronize them with other dispatches.
 
 use super::{MatMulParams, OF_BATCHES, OF_GROUPS, PROLOGUE, ROW_ARGS, ROW_QUADS, SHARED};
 use crate::kernel::{ArgAccess, TypedKernel, names};
@@ -22,8 +22,9 @@ const HELD_CONSTS: &[&str] = names![
     ],
 ];
 
-/// A GEMV kernel with the row in registers. The first fragment defines the register format, the
-/// others how the kernel waits for the previous dispatch.
+/// Declares a GEMV kernel with the activation row in registers. The WGSL fragment `$way` defines
+/// the format of the row in registers; the fragments `$chain` define how the kernel waits for the
+/// previous dispatch.
 macro_rules! of_held {
     ($plain:ident $plain_name:literal, $full:ident $full_name:literal, $way:expr, $args:expr, $($chain:expr),*) => {
         pub(in crate::lowerings::matmul) static $plain: TypedKernel<MatMulParams> = TypedKernel::wgsl(
@@ -47,8 +48,8 @@ macro_rules! of_held {
     };
 }
 
-/// [`ROW_ARGS`] plus the counters of dependent launches; declared as read, so that they cause no
-/// barriers.
+/// [`ROW_ARGS`] plus the counters of dependent launches. The counters are declared as read, so that
+/// they cause no barriers.
 const CHAINED_ARGS: &[ArgAccess] = &[
     ArgAccess::Read,
     ArgAccess::Read,

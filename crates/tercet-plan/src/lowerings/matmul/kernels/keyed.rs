@@ -29,7 +29,7 @@ const KEYED_CODED_ARGS: &[ArgAccess] = &[
     ArgAccess::Read,
 ];
 const KEYED_GRID: &str = portable!("dequant/grid_7.wgsl");
-/// A GEMV kernel with an expert index per row.
+/// Declares a batched GEMV kernel in which each activation row has its own expert index.
 macro_rules! of_keyed {
     ($kernel:ident $label:literal, $args:expr, [$($piece:expr),*], $names:expr) => {
         pub(in crate::lowerings::matmul) static $kernel: TypedKernel<MatMulParams> = TypedKernel::wgsl(

@@ -21,8 +21,8 @@ const CONSTS: &[&str] = names![
     ],
 ];
 
-/// Fallback tiles with activation functions of little code, such as ReLU. Arguments: operands,
-/// bias, results, and the flags of fallback tiles.
+/// Kernel of the F32 fallback tiles, with activation functions of little code, such as ReLU.
+/// Arguments: operands, bias, results, and the flags of fallback tiles.
 pub(in crate::lowerings::matmul) static GEMM_REST: TypedKernel<MatMulParams> = TypedKernel::wgsl(
     "gemm_rest",
     &[
@@ -39,7 +39,7 @@ pub(in crate::lowerings::matmul) static GEMM_REST: TypedKernel<MatMulParams> = T
     CONSTS,
 );
 
-/// Fallback tiles with all activation functions.
+/// Kernel of the F32 fallback tiles, with all activation functions.
 pub(in crate::lowerings::matmul) static GEMM_REST_ACTIVATED: TypedKernel<MatMulParams> =
     TypedKernel::wgsl(
         "gemm_rest_activated",

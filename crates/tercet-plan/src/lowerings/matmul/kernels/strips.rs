@@ -1,4 +1,5 @@
-//! Kernels of GEMV with weights stored along n, with and without a fused norm prologue.
+//! Kernels of GEMV with weights that are contiguous along n, with and without a fused norm
+//! prologue.
 
 use super::{FLOATS, MatMulParams, OPERANDS};
 use crate::kernel::{ArgAccess, TypedKernel, names};
@@ -26,7 +27,7 @@ const STRIPS_ROW: &str = concat!(
 );
 const STRIPS_CONSTS: &[&str] = names![OF_SUMS, &["B_TYPE", "LANES", "DEPTH"]];
 const STRIPS: &str = portable!("matmul/gemv_strips.wgsl");
-/// WGSL source of the norm prologue.
+/// WGSL source of the norm prologue, which normalizes the activation row.
 const STRIPS_NORM: &str = concat!(
     portable!("cluster.wgsl"),
     portable!("rows.wgsl"),
@@ -41,7 +42,8 @@ const STRIPS_NORM_CONSTS: &[&str] = names![
         "B_TYPE", "LANES", "DEPTH", "THREADS", "ACROSS", "RMS", "BETA", "RESIDUAL", "LENGTH"
     ],
 ];
-/// [`ARGS`], gains, beta, the residual added to the row, and the residual sum.
+/// Arguments: [`ARGS`], the norm's gains and beta, the residual that is added to the activation
+/// row, and the resulting sum.
 const STRIPS_NORM_ARGS: &[ArgAccess] = &[
     ArgAccess::Read,
     ArgAccess::Read,
@@ -53,7 +55,7 @@ const STRIPS_NORM_ARGS: &[ArgAccess] = &[
     ArgAccess::Write,
 ];
 
-/// GEMV with weights along n and a fused norm prologue.
+/// Kernel of GEMV with weights that are contiguous along n and a fused norm prologue.
 pub(in crate::lowerings::matmul) static STRIPS_NORMED_PLAIN: TypedKernel<MatMulParams> =
     TypedKernel::wgsl(
         "gemv_strips_normed",
