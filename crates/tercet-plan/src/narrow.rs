@@ -80,7 +80,8 @@ fn check_numbers(id: NodeId, node: &Node) -> Result<(), CompileError> {
     let is_wide = node.outputs.iter().any(|ty| ty.dtype == DType::I64);
     let numbers: Vec<f64> = match &node.op {
         Op::Pad(pad) if is_wide => vec![pad.value.0],
-        // Bounds beyond I32 change no narrowed value, unless no value satisfies them.
+        // A clamp bound outside the I32 range changes no I32 value, unless no I32 value satisfies
+        // the bound.
         Op::Clamp(clamp) if is_wide => clamp_beyond(clamp.lo.0, clamp.hi.0),
         Op::Map(map) => {
             let numbers = map.body.iter().flat_map(|step| match &step.op {
@@ -100,7 +101,7 @@ fn check_numbers(id: NodeId, node: &Node) -> Result<(), CompileError> {
     }
 }
 
-/// The bound of a clamp that no I32 value satisfies.
+/// Returns the clamp bound that no I32 value satisfies, or nothing if there is none.
 fn clamp_beyond(lo: f64, hi: f64) -> Vec<f64> {
     match (lo > f64::from(i32::MAX), hi < f64::from(i32::MIN)) {
         (true, _) => vec![lo],

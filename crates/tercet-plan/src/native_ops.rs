@@ -19,8 +19,8 @@ use tercet_ir::{DType, Element, Graph, OpError, Tensor, Type};
 use crate::caps::DeviceCaps;
 use crate::lowerings::portable;
 
-/// The flags in the prelude and in `scalar/floats.wgsl` that select native operations: portable
-/// text and its replacement.
+/// WGSL declarations of the flags that select native operations, in the prelude and in
+/// `scalar/floats.wgsl`: the portable declaration and its native replacement.
 const HALVES: [&str; 2] = [
     "const NATIVE_HALVES: bool = false;",
     "const NATIVE_HALVES: bool = true;",
@@ -32,8 +32,8 @@ const FLOATS: [&str; 2] = [
 /// Marker in front of WGSL lines that use native F16 conversions.
 const ONLY_NATIVE: &str = "// native: ";
 
-/// WGSL fragments that combine values of neighbouring threads: through shared memory, and through
-/// subgroup shuffles.
+/// Two WGSL fragments that combine values of neighbouring threads: one through shared memory, one
+/// through subgroup shuffles.
 const CLUSTER: [&str; 2] = [
     portable!("cluster.wgsl"),
     portable!("cluster_subgroup.wgsl"),
@@ -52,8 +52,8 @@ pub struct NativeOps {
 }
 
 impl NativeOps {
-    /// The WGSL source with native operations in place of portable ones, and clusters of `cluster`
-    /// threads. `None` if nothing changes.
+    /// Replaces portable operations in a WGSL source by native ones, and sets the number of threads
+    /// that exchange values to `cluster`. `None` if nothing changes.
     pub(crate) fn in_text(self, text: &str, cluster: u32) -> Option<String> {
         let mut own = std::borrow::Cow::Borrowed(text);
         if self.f16_conversions && text.contains(HALVES[0]) {
@@ -231,7 +231,8 @@ impl NativeOpsProbe {
         self.inputs.each_ref().map(|(name, tensor)| (*name, tensor))
     }
 
-    /// The operations whose results are correct bit for bit; any NaN matches any NaN.
+    /// Returns the native operations whose results are correct bit for bit; any NaN matches any
+    /// NaN.
     pub fn judge(&self, outputs: &[Tensor]) -> NativeOps {
         let [wide, narrow, sum, difference, product, short, long] = outputs else {
             return NativeOps::default();

@@ -1,5 +1,5 @@
-//! Top level of compilation: leaves, then nodes through their lowerings (`walk.rs`), outputs and
-//! states, then scheduling and memory planning.
+//! Top level of compilation: allocates slots for inputs, parameters and states, lowers the nodes
+//! (`walk.rs`), then outputs and state updates, then schedules steps and plans memory.
 
 use std::collections::HashMap;
 
@@ -29,8 +29,8 @@ use crate::walk::{InPlaceUpdate, LeafPlacement, nodes, shared_packed, turned_att
 /// Compilation options that do not change results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlanOptions {
-    /// Adds guard space after every slot and disables memory reuse, so that out-of-slot writes can
-    /// be detected ([`GpuProgram::redzones`]).
+    /// Adds guard space after every slot and disables memory reuse, so that writes outside of a
+    /// slot can be detected ([`GpuProgram::redzones`]).
     pub sentinels: bool,
 }
 
@@ -117,8 +117,9 @@ pub fn plan(
     };
     let (mut e, mut borders) = draft(true)?;
     if writes_state_before_check(&e) {
-        // A check or a branch that depends on new state contents cannot precede the write of that
-        // state. States are therefore written at the end of the run, from copies.
+        // A data check or a branch that reads the new contents of a state cannot run before the
+        // state is written. New contents are therefore computed in other slots and copied to the
+        // states at the end of the run.
         (e, borders) = draft(false)?;
     }
     e.close_chain();
@@ -242,7 +243,7 @@ fn leaves(
                 ),
             };
             let planes = planes.get(&port.name).filter(|_| kind == 1).copied();
-            // Errors that occur here name this leaf.
+            // Errors that occur while this slot is allocated name this leaf.
             let leaf = e.graph.leaf(&port.name);
             if let Some(leaf) = leaf {
                 e.set_node(leaf);

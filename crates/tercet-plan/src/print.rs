@@ -177,8 +177,8 @@ impl GpuProgram {
     }
 }
 
-/// Active steps of a run at the symbols' bounds, with each stage once. If no run can have these
-/// sizes, all steps.
+/// Active steps of a run at the symbols' bounds, with each stage once. Returns all steps if no run
+/// can have these sizes.
 fn at_bounds(program: &GpuProgram) -> Vec<ActiveStep> {
     let symbols = program.symbols.iter();
     let sizes = symbols.fold(Bindings::new(), |b, (s, n)| b.with(s.name(), *n));
@@ -221,8 +221,9 @@ fn variants(program: &GpuProgram) -> String {
     }
 }
 
-/// Data for `explain`. Dispatches and barriers are those of a run at the symbols' bounds; kernels
-/// are those of all sizes. Each stage of data-dependent control flow counts once.
+/// Data of a program for the command `explain`. Dispatches and barriers are those of a run at the
+/// symbols' bounds; kernels are those of all sizes. Each stage of data-dependent control flow
+/// counts once.
 pub fn explain(program: &GpuProgram, target: &'static str) -> Explanation {
     let kernel = |step: &ProgramStep| match &step.work {
         StepOp::Dispatch(d) => program.kernels[d.kernel.0 as usize].to_string(),

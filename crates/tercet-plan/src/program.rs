@@ -112,7 +112,7 @@ pub enum StepOp {
     Fill {
         /// The slot to fill.
         dst: SlotId,
-        /// The word to fill it with.
+        /// The 32-bit word that is repeated.
         word: u32,
     },
 }
@@ -158,8 +158,8 @@ pub struct ShapeBranch {
 /// every run executes.
 pub type ShapeBranches = SmallVec<[ShapeBranch; 2]>;
 
-/// True if no run executes both branch sets, because some value would need to be in two disjoint
-/// ranges.
+/// True if no run can execute steps of both branch sets, because some switch value would have to be
+/// in two disjoint ranges.
 pub(crate) fn exclude(choices: &[ShapeSwitch], a: &[ShapeBranch], b: &[ShapeBranch]) -> bool {
     let apart = |a: &ShapeBranch, b: &ShapeBranch| {
         let [of_a, of_b] = [a, b].map(|arm| &choices[arm.choice.0 as usize]);
@@ -170,7 +170,7 @@ pub(crate) fn exclude(choices: &[ShapeSwitch], a: &[ShapeBranch], b: &[ShapeBran
     a.iter().any(|a| b.iter().any(|b| apart(a, b)))
 }
 
-/// One step of a program, with the graph node it belongs to.
+/// One step of a program, with the graph node that it was emitted for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProgramStep {
     /// The operation of the step.
@@ -180,7 +180,7 @@ pub struct ProgramStep {
     pub barrier: bool,
     /// Branches that the step belongs to.
     pub branches: ShapeBranches,
-    /// Node of the legal graph that the step belongs to.
+    /// Node of the legal graph that the step was emitted for.
     pub node: NodeId,
     /// Operator name, for traces and errors.
     pub op: &'static str,

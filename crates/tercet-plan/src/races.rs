@@ -1,9 +1,9 @@
 //! Proof that a program has no data races, independent of the scheduler.
 //!
 //! The proof uses only the finished program: the byte ranges that each step reads and writes, and
-//! the barriers. Two steps between the same barriers must not touch the same byte if one of them
-//! writes it. Stage borders count as barriers. Steps of branches that no run executes together are
-//! exempt.
+//! the barriers. Two steps without a barrier between them must not touch the same byte if one of
+//! them writes it. The boundary between two stages counts as a barrier. Steps of branches that no
+//! run executes together are exempt.
 
 use std::fmt;
 

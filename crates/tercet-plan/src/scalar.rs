@@ -26,7 +26,7 @@ macro_rules! pieces {
         pub(crate) enum WgslHelper { $($(#[$doc])* $Name),* }
 
         impl WgslHelper {
-            /// All fragments in a valid order of declaration.
+            /// All fragments, each after those that it calls.
             #[cfg(test)]
             pub(crate) const ALL: &'static [WgslHelper] = &[$(WgslHelper::$Name),*];
 

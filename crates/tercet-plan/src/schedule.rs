@@ -188,7 +188,8 @@ fn memory(
             SlotPlacement::Input => next(ProgramBuffer::Input),
             SlotPlacement::Counters => next(ProgramBuffer::Counters),
             SlotPlacement::At(buffer, offset) => (buffer, offset),
-            // Placeholder: resolved below, once the containing slot is placed.
+            // Placeholder for a slot within another slot; its position is set below, once the
+            // containing slot is placed.
             SlotPlacement::Within(..) => (ProgramBuffer::Output, 0),
         };
         let placed = BufferSlot {
@@ -223,7 +224,7 @@ fn memory(
     Ok((slots, gaps))
 }
 
-/// Lifetime of an arena slot, and its branch if it belongs to a single one.
+/// Lifetime of an arena slot, and its shape-switch branch if all its uses are in a single one.
 #[derive(Clone)]
 struct SlotUsage {
     first: usize,
@@ -275,15 +276,16 @@ fn uses(
     uses
 }
 
-/// A piece of the arena with slots placed one after the other.
+/// A byte range of the arena in which slots are placed one after the other.
 struct PackedSlots {
     life: LiveRange,
-    /// Bytes used so far in each branch of the shape switch that shares this piece.
+    /// Number of bytes used so far by each branch of the shape switch whose slots share this byte
+    /// range.
     ends: HashMap<u32, usize>,
 }
 
-/// Arena offset of each slot. The slots of all branches of one shape switch share a piece, because
-/// a run executes only one branch.
+/// Arena offset of each slot. The slots of all branches of one shape switch share a byte range,
+/// because a run executes only one branch.
 fn arena(
     draft: &ProgramBuilder,
     uses: &[Option<SlotUsage>],

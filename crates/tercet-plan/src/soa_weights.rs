@@ -257,7 +257,8 @@ pub(crate) fn find_soa_layouts(graph: &Graph) -> HashMap<Value, SoaLayout> {
     found
 }
 
-/// Readers of each value: the first result of the reader, and the operand index.
+/// Readers of each graph value: each reader is given by its first result and the index of the
+/// operand that it reads.
 struct OperandReaders<'a> {
     graph: &'a Graph,
     uses: HashMap<Value, Vec<(Value, usize)>>,
@@ -280,8 +281,8 @@ impl OperandReaders<'_> {
         joins.collect()
     }
 
-    /// Quantization scheme, if all readers of the value and of rows taken from it dequantize the
-    /// same scheme.
+    /// The common quantization scheme, if all readers of the value, and of rows taken from it,
+    /// dequantize with one scheme.
     fn scheme(&self, v: Value) -> Option<Scheme> {
         let uses = self.uses.get(&v)?;
         let mut schemes = uses.iter().map(|&(to, at)| {

@@ -2,10 +2,10 @@
 //! [`TunableBackend`].
 //!
 //! A [`TuneTask`] is a problem with its operands and some expected results, accumulated in f64. The
-//! candidates of a task are the rows of the lowering's variant table, or the tilings of a row that
-//! has several. Every candidate computes the same results from the same operands. A candidate that
-//! fails or returns wrong results never wins. Times are device times, so the device must support
-//! step timings.
+//! candidates of a task are the kernel variants of the lowering's table, or the tilings of a
+//! variant that has several. Every candidate computes the same results from the same operands. A
+//! candidate that fails or returns wrong results never wins. Times are device times, so the device
+//! must support step timings.
 //!
 //! Next: `tune/task.rs` and `tune/scan.rs` for the problems.
 
@@ -92,8 +92,8 @@ fn plan(caps: &DeviceCaps, graph: &Graph, tuning: TuningTable) -> Result<GpuProg
     crate::compile(graph, &CompileOptions::new(), &caps.clone().tuned(tuning))
 }
 
-/// The variant selected for the task itself. Later entries are choices that this variant makes for
-/// the kernels it consists of.
+/// The variant selected for the task's own operator. Later entries of the list are selections for
+/// the kernels that this variant consists of.
 fn own(program: &GpuProgram) -> Option<&VariantSelection> {
     program.variants.first()
 }

@@ -1,5 +1,5 @@
-//! Kernel variants: tables whose rows state which problems a variant supports, its cost on a
-//! device, and its emission.
+//! Tables of kernel variants. Each row of a table describes one variant: which problems it
+//! supports, what it costs on a device, and how it is emitted.
 //!
 //! [`run`] evaluates every row of a table. [`run`] then selects the variant that the device's
 //! [`TuningTable`](crate::TuningTable) names for the problem, otherwise the cheapest one. It

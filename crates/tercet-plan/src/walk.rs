@@ -58,7 +58,8 @@ pub(crate) enum LeafPlacement<'b> {
     Arguments(HashMap<NodeId, SlotView>),
 }
 
-/// Lowers the nodes of a graph; values in `in_place` are written into the slots of leaves.
+/// Lowers the nodes of a graph; values in `in_place` are written directly into the slots of states
+/// or loop-carried values.
 pub(crate) fn nodes(
     e: &mut LoweringCtx<'_>,
     leaves: &LeafPlacement<'_>,
@@ -91,7 +92,7 @@ pub(crate) fn nodes(
 fn in_parts(e: &mut LoweringCtx<'_>, node: &Node) -> Result<Option<SlotView>, CompileError> {
     let ty = &node.outputs[0];
     if e.facts.partitioned.is_elided_concat(e.cursor.at) {
-        // The operands are already at their positions in the result.
+        // The kernels of the operands already write into the result's memory.
         let nothing = e.placeholder_slot()?;
         let view = SymLayout::dense(&ty.shape).map(|layout| SlotView {
             slot: nothing,

@@ -1,7 +1,8 @@
 //! Lowering of layer norm and RMS norm, with or without a residual sum.
 //!
-//! A single kernel handles rows of whole words. If a word of a narrow dtype holds elements of
-//! several rows, three kernels compute the residual sum, the row statistics and the output words.
+//! If rows consist of whole 32-bit words, a single kernel computes the norm. If a word of a narrow
+//! dtype holds elements of several rows, three kernels compute the residual sum, the row statistics
+//! and the output words.
 
 mod residual;
 
@@ -247,7 +248,7 @@ pub(crate) static NORMS: Lowering = Lowering {
     lower,
 };
 
-/// Parameters of a norm apart from its rows.
+/// Operands and options of a norm, except for the rows to normalize.
 struct NormOperands {
     rms: bool,
     eps: f32,
@@ -255,12 +256,12 @@ struct NormOperands {
     beta: Option<SlotView>,
 }
 
-/// Consumers of a norm's result.
+/// The kernels that read the result of a norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NormReaders {
-    /// Nodes that read the value.
+    /// The kernels of other graph nodes, which read the result itself.
     Nodes,
-    /// Matmuls that the norm is fused into; they read the result rounded to this dtype if one is
+    /// Matmuls whose prologue is the norm; they read the result rounded to this dtype, if one is
     /// given.
     Products(Option<DType>),
 }
@@ -296,8 +297,8 @@ impl NormOperands {
             return Ok(());
         }
         e.dispatch(&VECTORS, &consts, &args, &params, grid);
-        // The graph does not list the readers of a norm that is fused into matmuls, so panels are
-        // not possible.
+        // The graph does not list the readers of a norm that is a matmul prologue, so the result
+        // cannot be panel-packed.
         if readers == NormReaders::Nodes {
             e.offer_panels::<NormVectorsParams>("y_panels", y.slot, [rows.rows, rows.len]);
         }
@@ -305,7 +306,7 @@ impl NormOperands {
     }
 }
 
-/// The RMS norm that computes this value, as a matmul prologue.
+/// Converts the RMS norm node that computes this value to a matmul prologue.
 ///
 /// # Errors
 /// Those of [`LoweringCtx::dense`].
@@ -326,8 +327,8 @@ pub(crate) fn prologue(e: &mut LoweringCtx<'_>, of: Value) -> Result<NormPrologu
     })
 }
 
-/// Emits the norm of a matmul prologue as a separate step. If `to` is given, the norm kernel also
-/// writes a rounded copy, if it supports that ([`LoweringCtx::rounded`]).
+/// Emits the norm of a matmul prologue as a separate step. If `to` is given and the norm kernel
+/// supports it, the kernel also writes a copy rounded to this dtype ([`LoweringCtx::rounded`]).
 pub(crate) fn rows(
     e: &mut LoweringCtx<'_>,
     norm: &NormPrologue,
@@ -388,8 +389,8 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     sums.lower(e, &norm, &y, axis)
 }
 
-/// A view as rows of one axis with a constant row stride; a dense copy if the layout does not allow
-/// it.
+/// Returns an operand as a matrix: rows along one axis with a constant row stride. Makes a dense
+/// copy if the layout does not allow it.
 fn matrix(
     e: &mut LoweringCtx<'_>,
     view: &SlotView,
@@ -398,8 +399,8 @@ fn matrix(
     in_rows(e, view, axis, 1)
 }
 
-/// A view as rows of one axis, which up to two axes enumerate, as tokens and heads do in a slice of
-/// a projection. A dense copy if the layout does not allow it.
+/// Returns an operand as rows along one axis. Up to two other axes enumerate the rows, such as
+/// tokens and heads in a slice of a projection. Makes a dense copy if the layout does not allow it.
 fn planes(
     e: &mut LoweringCtx<'_>,
     view: &SlotView,
@@ -408,8 +409,8 @@ fn planes(
     in_rows(e, view, axis, 2)
 }
 
-/// A view as rows of one axis, enumerated by at most `kept` axes; a dense copy if the layout does
-/// not allow it.
+/// Returns an operand as rows along one axis, which at most `kept` other axes enumerate. Makes a
+/// dense copy if the layout does not allow it.
 fn in_rows(
     e: &mut LoweringCtx<'_>,
     view: &SlotView,
@@ -429,8 +430,8 @@ fn in_rows(
 /// Number of threads that saturates a large device.
 const MIN_THREADS_FOR_FULL_DEVICE: usize = 1 << 16;
 
-/// Workgroup shape of a norm. Neighboring threads never work on different rows, because row
-/// addresses may not be contiguous. If there are few rows, each gets more threads.
+/// Assignment of a norm's threads to rows. Neighboring threads never work on different rows,
+/// because row addresses may not be contiguous. If there are few rows, each gets more threads.
 fn share(rows: &RowLayout, units: usize) -> RowThreads {
     let along = RowLayout {
         across: false,
@@ -446,7 +447,8 @@ fn share(rows: &RowLayout, units: usize) -> RowThreads {
     share
 }
 
-/// Vectors per thread and workgroup shape, for rows of whole vectors that fit into registers.
+/// Number of vectors per thread, and assignment of threads to rows, for rows of whole vectors that
+/// fit into registers.
 fn in_vectors(
     e: &mut LoweringCtx<'_>,
     rows: &RowLayout,

@@ -48,7 +48,7 @@ crate::params! {
     }
 }
 
-/// WGSL source of a kernel that computes steps.
+/// WGSL source of a kernel that computes recurrence steps.
 macro_rules! stepping {
     ($file:literal) => {
         &[
@@ -137,7 +137,7 @@ const STEPS: [u32; 5] = [8, 32, 128, 512, 2048];
 /// State elements and batch rows per workgroup of a step; equals `UNITS` and `ROWS` of the shader.
 const STEP_TILE: [usize; 2] = [8, 8];
 
-/// A layer with its operands, results and sizes.
+/// A recurrent layer (RNN, GRU or LSTM) with its operands, results and sizes.
 struct RecurrenceLayer {
     cell: RecurrentCell,
     reverse: bool,

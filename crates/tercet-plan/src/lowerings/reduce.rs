@@ -123,7 +123,7 @@ pub(crate) struct ReduceFinish {
 }
 
 impl ReduceFinish {
-    /// A sum, or a mean, over `count` elements.
+    /// The final operation of a sum, or if `mean`, of a mean over `count` elements.
     pub(crate) fn new(mean: bool, count: SymInt) -> ReduceFinish {
         ReduceFinish { mean, count }
     }

@@ -47,7 +47,7 @@ pub(crate) static RESIZES: Lowering = Lowering {
 const MAX_PLANES: usize = 8;
 const INVOCATIONS: usize = 1024;
 
-/// An operand viewed as planes.
+/// An operand viewed as planes: slices along the first resized axis and all later axes.
 struct ResizePlanes {
     /// Number of merged axes that enumerate planes, with their stride; the other axes are positions
     /// within a plane.

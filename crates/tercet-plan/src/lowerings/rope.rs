@@ -113,14 +113,14 @@ fn table_strides(e: &mut LoweringCtx<'_>, table: &SlotView, seq_axis: usize) -> 
     strides
 }
 
-/// A RoPE problem with its operands.
+/// A RoPE computation with the views of its operands.
 #[derive(Debug)]
 struct RopeProblem {
     operands: [SlotView; 3],
     params: RopeParams,
 }
 
-/// The RoPE problem of a node.
+/// The RoPE computation that a node describes.
 fn turn(e: &mut LoweringCtx<'_>, node: &Node) -> RopeProblem {
     let Op::Rope(op) = &node.op else {
         unreachable!("invariant: this lowering has one operator")

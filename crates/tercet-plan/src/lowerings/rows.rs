@@ -1,8 +1,8 @@
-//! View of an operand as rows: axes that enumerate rows, axes along rows, and the assignment of
+//! View of an operand as rows: axes that enumerate rows, axes within a row, and the assignment of
 //! threads to rows.
 //!
-//! Any axes and strides are supported; mergeable axes are merged first. Kernel selection depends on
-//! bounds only.
+//! Any axes and strides are supported; mergeable axes are merged first. Kernel selection depends
+//! only on the upper bounds of sizes.
 
 use tercet_ir::layout::SymLayout;
 use tercet_ir::{CompileError, DType, Dim};
@@ -17,11 +17,11 @@ pub(crate) const WORKGROUP: u32 = 256;
 /// An operand viewed as rows.
 #[derive(Clone, Debug)]
 pub(crate) struct RowLayout {
-    /// Sizes and strides of the axes that enumerate rows (at least one), followed by those along
-    /// rows.
+    /// Sizes and strides of the axes that enumerate rows (at least one), followed by those of the
+    /// axes within a row.
     pub(crate) sizes: [SymInt; 8],
     pub(crate) strides: [SymInt; 8],
-    /// Number of axes that enumerate rows, and number of axes along rows (at least one each).
+    /// Number of axes that enumerate rows, and number of axes within a row (at least one each).
     pub(crate) kept: u32,
     pub(crate) along: u32,
     pub(crate) offset: SymInt,
@@ -31,7 +31,7 @@ pub(crate) struct RowLayout {
     /// Number of rows as a dimension.
     pub(crate) row_dim: Dim,
     pub(crate) bounds: RowBounds,
-    /// Minimum number of rows that saturate the device with few threads each.
+    /// Minimum number of rows that saturate the device with few threads per row.
     pub(crate) many: usize,
     /// True if adjacent elements in memory belong to different rows.
     pub(crate) across: bool,
@@ -59,7 +59,7 @@ impl RowThreads {
 }
 
 impl RowLayout {
-    /// The rows of a view along `axes` (ascending).
+    /// Views an operand as rows whose elements lie along `axes` (ascending).
     ///
     /// # Errors
     /// [`CompileError`] if a size overflows.
@@ -105,7 +105,7 @@ impl RowLayout {
         Ok(rows)
     }
 
-    /// Stride along a row that has one axis.
+    /// Distance between consecutive elements of a row, which must have one axis.
     pub(crate) fn stride(&self) -> SymInt {
         self.strides[self.kept as usize]
     }
@@ -148,7 +148,8 @@ impl RowLayout {
         vector.unwrap_or_else(|| self.per_word(dtype))
     }
 
-    /// Assignment of threads to rows of `units` units, with at least `least` rows per workgroup.
+    /// Assignment of threads to rows of `units` elements, words or vectors, with at least `least`
+    /// rows per workgroup.
     pub(crate) fn share(&self, units: usize, least: u32) -> RowThreads {
         let most = WORKGROUP / least;
         let threads = match (self.across, units, self.bounds.rows) {
@@ -170,8 +171,8 @@ impl RowLayout {
         }
     }
 
-    /// Number of parts that rows of `units` units are split into, so that a few long rows saturate
-    /// the device.
+    /// Number of parts that each row of `units` elements, words or vectors is split into, so that a
+    /// few long rows saturate the device.
     pub(crate) fn parts(&self, units: usize, share: RowThreads) -> usize {
         let groups = self.bounds.rows.div_ceil(share.rows() as usize).max(1);
         let least = share.threads as usize * 16;

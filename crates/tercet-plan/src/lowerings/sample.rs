@@ -1,10 +1,10 @@
 //! Lowering of `Sample`: token ids drawn from logits.
 //!
-//! The reference adds `exp((logit - max) / temperature)` in f64, from the largest logit on. The
-//! kernels sort rows as for `TopK` and use fixed-point weights, so that sums are exact in any
-//! order. A draw differs from the reference only if the random number is very close to the border
-//! between two tokens. Very close means within about 2^-45 per logit, relative to a total weight of
-//! at least 1.
+//! The CPU reference adds up `exp((logit - max) / temperature)` in f64, starting with the largest
+//! logit. The kernels sort rows as for `TopK` and use fixed-point weights, so that sums are exact
+//! in any order. A draw differs from the reference only if the random number is very close to the
+//! border between two tokens. Very close means within about 2^-45 per logit, relative to a total
+//! weight of at least 1.
 
 use tercet_ir::ops::{Op, Sample};
 use tercet_ir::{CompileError, Node, OpKind};
@@ -90,10 +90,10 @@ pub(crate) static SAMPLES: Lowering = Lowering {
     lower,
 };
 
-/// Weights per block of `sample_weights.wgsl`.
+/// Number of token weights per block of `sample_weights.wgsl`.
 const BLOCK: usize = 256;
 
-/// Logits: number and length of rows, per run and at most.
+/// Number and length of the rows of logits: in a run, and at most.
 struct LogitRowLayout {
     rows: SymInt,
     rows_bound: usize,

@@ -55,7 +55,7 @@ crate::params! {
     }
 }
 
-/// Units written per workgroup of `scatter_in_place.wgsl`.
+/// Number of units that a workgroup of `scatter_in_place.wgsl` writes.
 const BLOCK: u32 = 1024;
 
 static IN_PLACE: TypedKernel<ScatterInPlaceParams> = TypedKernel::wgsl(
@@ -248,8 +248,9 @@ pub(super) fn nd_keys(
     Ok(keys)
 }
 
-/// For each slice and one more: the rank of its first update. These ranks are computed only for
-/// long slices; with short slices, the thread of each element searches by itself.
+/// Emits the kernel that finds the first update of each slice, as an index into the sorted updates;
+/// one more entry marks the end. The kernel is emitted only for long slices; for short slices, each
+/// element's thread searches the sorted updates itself.
 fn starts(
     e: &mut LoweringCtx<'_>,
     sorted: &SortedRows,

@@ -179,7 +179,8 @@ fn dispatch(
     e.dispatch(&SOFTMAX, &consts, &[x.slot, to.slot], params, grid);
 }
 
-/// Units of a row that a thread holds in registers: 4 or 16; 0 for longer rows.
+/// Number of a row's elements, words or vectors that a thread holds in registers: 4 or 16; 0 for
+/// longer rows.
 pub(crate) fn cache(units: usize, threads: u32) -> u32 {
     match units.div_ceil(threads as usize) {
         0..=4 => 4,

@@ -241,7 +241,7 @@ struct SortedSplats {
     sorted: SlotView,
     columns: SlotView,
     reached: SlotView,
-    /// Words per row of tiles.
+    /// Number of bit mask words per row of tiles.
     words: SymInt,
 }
 

@@ -58,13 +58,14 @@ crate::params! {
     }
 }
 
-/// Two versions of a kernel: one loads state rows in words, the other in vectors.
+/// Two versions of a scan kernel: one loads rows of operands word by word, the other in vectors.
 struct RowLoadKernels<P: ParamBlock> {
     words: TypedKernel<P>,
     vectors: TypedKernel<P>,
 }
 
-/// The two versions of a scan kernel, with its own WGSL fragments first.
+/// Declares the two versions of a scan kernel, whose source starts with the WGSL fragments
+/// `$piece`.
 macro_rules! by_rows {
     ($name:literal, $vectors:literal, [$($piece:literal),*], $file:literal, $args:expr, $consts:expr) => {
         RowLoadKernels {
@@ -256,7 +257,8 @@ fn selective_scan(
     Ok(())
 }
 
-/// A scan over heads, with its operands as the kernels take them.
+/// A scan over heads (`Mamba2` or `GatedDeltaNet`), with its operands in the form that the kernels
+/// take.
 struct HeadScan<'v> {
     sizes: ScanSizes,
     /// The input and output projections of the state (B and C, or k and q).
@@ -272,7 +274,7 @@ struct HeadScan<'v> {
     states: &'v ScanStates,
 }
 
-/// Dense operands of a scan.
+/// Operands of a scan over heads as dense views.
 struct DenseScanOperands {
     rows: [SlotView; 2],
     values: SlotId,

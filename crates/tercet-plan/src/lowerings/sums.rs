@@ -3,7 +3,7 @@
 use super::portable;
 use crate::kernel::ArgAccess;
 
-/// Arguments: two operands, a bias, and the results.
+/// Arguments of the kernels: two operands, a bias, and the results.
 pub(super) const ARGS: &[ArgAccess] = &[
     ArgAccess::Read,
     ArgAccess::Read,
@@ -14,8 +14,8 @@ pub(super) const ARGS: &[ArgAccess] = &[
 pub(super) const OF_SUMS: &[&str] = &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE"];
 /// Epilogue of float sums.
 pub(super) const SUMS: &str = portable!("matmul/floats.wgsl");
-/// Epilogue with activation functions of little code only (`PLAIN`), and with all activation
-/// functions.
+/// WGSL epilogues: one with activation functions of little code only (`PLAIN`), and one with all
+/// activation functions (`ACTIVATED`).
 pub(super) const PLAIN: &str = portable!("matmul/plain.wgsl");
 pub(super) const ACTIVATED: &str = portable!("matmul/activated.wgsl");
 

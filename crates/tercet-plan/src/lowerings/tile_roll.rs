@@ -60,7 +60,7 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// Index of the first element on each axis: `-shift mod n`.
+/// For each axis of size n, the operand index of the first result element, `-shift mod n`.
 fn starts(e: &mut LoweringCtx<'_>, x: &SlotView, shifts: &[i64]) -> Vec<SymInt> {
     let sizes = e.sizes(x.layout.shape());
     let start = |(n, &shift): (&SymInt, &i64)| match *n {

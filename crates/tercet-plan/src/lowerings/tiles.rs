@@ -19,7 +19,7 @@ pub(super) struct WorkgroupTile {
     pub(super) rows: u32,
     pub(super) columns: u32,
     pub(super) invocations: u32,
-    /// Relative rate per multiply-add on a saturated unit.
+    /// Relative multiply-add rate of a saturated compute unit with this tile size.
     pub(super) rate: f64,
 }
 
@@ -42,13 +42,13 @@ impl WorkgroupTile {
         [self.rows, self.columns]
     }
 
-    /// The constants `TM` and `TN`: threads along rows and columns.
+    /// Values of the constants `TM` and `TN`: number of threads along m and along n.
     pub(super) fn sides(self) -> [u32; 2] {
         self.tile().map(|n| n / 8)
     }
 }
 
-/// A tile size, the split-K factor, and the resulting load of the busiest unit.
+/// A tile size, the split-K factor, and the resulting load of the busiest compute unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct TileChoice {
     pub(super) size: WorkgroupTile,
@@ -56,7 +56,7 @@ pub(super) struct TileChoice {
     pub(super) time: f64,
 }
 
-/// Latency class of a tile's loads.
+/// Kinds of operand loads, which differ in latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LatencyClass {
     /// Loads of contiguous operand rows.
@@ -65,7 +65,7 @@ pub(super) enum LatencyClass {
     Windows,
 }
 
-/// Sizes of a matmul, and the device to run it on.
+/// Input of the tile size selection: sizes of a matmul, and the device to run it on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TileProblem<'a> {
     pub(super) rows: usize,
@@ -95,7 +95,7 @@ impl TileProblem<'_> {
         &self.device.rates.tiles
     }
 
-    /// Load of the busiest unit, in multiply-adds at rate 1.
+    /// Load of the busiest compute unit: its time in units of one multiply-add at rate 1.
     pub(super) fn time(&self, size: WorkgroupTile, parts: u32) -> f64 {
         let tiles = self.rows.div_ceil(size.rows as usize);
         let tiles = tiles.saturating_mul(self.columns.div_ceil(size.columns as usize));
@@ -121,8 +121,8 @@ impl TileProblem<'_> {
         self.rows as f64 * self.columns as f64 * self.products as f64
     }
 
-    /// The tile size and split-K factor with the smallest load of the busiest unit, without
-    /// overlong accumulation chains.
+    /// The tile size and split-K factor with the smallest load of the busiest compute unit;
+    /// accumulation chains longer than [`LONGEST`] are excluded.
     pub(super) fn best(&self, sizes: &[WorkgroupTile]) -> Option<TileChoice> {
         self.best_with_parts(sizes, &PARTS)
     }

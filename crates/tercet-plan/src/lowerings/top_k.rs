@@ -3,8 +3,8 @@
 //! Elements become 32-bit keys that compare as integers. Pairs of key and index are unique, so
 //! every sort gives the same order. A workgroup sorts a row of at most [`CHUNK`] elements. For
 //! longer rows with small `k`, the top elements of each chunk are selected repeatedly; for larger
-//! `k`, the row is sorted in memory. Short rows of words need no sort: each element counts its
-//! predecessors.
+//! `k`, the row is sorted in memory. Short rows of 32-bit elements need no sort: the thread of each
+//! element counts the elements that come before it in the order.
 
 use tercet_ir::ops::Op;
 use tercet_ir::{CompileError, DType, Dim, Node, OpKind};
@@ -246,12 +246,12 @@ pub(super) fn in_order(
     }
 }
 
-/// All axes except `axis`, in order.
+/// The entries of `list` for all axes except `axis`, in order.
 fn others<T: Clone>(list: &[T], axis: usize) -> Vec<T> {
     [&list[..axis], &list[axis + 1..]].concat()
 }
 
-/// Keys of all rows, concatenated.
+/// Emits the kernel that writes the sort keys of all rows, one row after the other.
 fn keys(
     e: &mut LoweringCtx<'_>,
     x: &SlotView,
@@ -398,8 +398,8 @@ pub(crate) fn fits_rank_kernel(len: usize) -> bool {
     len <= MAX_RANK_ROW
 }
 
-/// The first elements of short F32 rows `x` in order. Depending on `of`, the elements are taken
-/// from the softmax of `x`, and normalized to sum 1 (mixture-of-experts router).
+/// Emits the first elements of short F32 rows `x` in sorted order. Depending on `of`, the elements
+/// are taken from the softmax of `x`, and normalized to sum 1 (mixture-of-experts router).
 pub(crate) fn lower_choice(
     e: &mut LoweringCtx<'_>,
     node: &Node,

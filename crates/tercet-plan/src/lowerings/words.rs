@@ -7,7 +7,7 @@ use super::portable;
 use crate::emit::{LoweringCtx, SlotView};
 use crate::sym_int::SymInt;
 
-/// WGSL fragment with one thread per written word of elements.
+/// WGSL fragment of kernels in which each thread writes one 32-bit word of elements.
 pub(crate) const WORD_OF_BITS: &str = portable!("word_of_bits.wgsl");
 
 /// Pads a list of at most eight numbers with zeros.

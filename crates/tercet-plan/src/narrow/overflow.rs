@@ -1,9 +1,10 @@
 //! Overflow checks of I64 arithmetic that runs in I32.
 //!
 //! If the I64 result of a node may not fit into I32, the narrowed graph contains an overflow value.
-//! This I32 tensor is nonzero for elements that do not fit. A gather marks it as a check
-//! ([`is_overflow_check`]). The lowering of this gather emits a data check, so the run fails before
-//! it writes a state. Nodes whose operands are known to be small need no check.
+//! This I32 tensor is nonzero for elements that do not fit. A gather node that reads the overflow
+//! value marks it as a check ([`is_overflow_check`]). The lowering of this gather emits a data
+//! check, so the run fails before it writes a state. Nodes whose operands are known to be small
+//! need no check.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,18 +15,19 @@ use tercet_ir::ops::{
 use tercet_ir::scalar::{BinaryFn, CompareFn, ScalarOp, UnaryFn};
 use tercet_ir::{DType, Graph, Node, NodeId, OpError, Shape, Tensor, Value};
 
-/// Operand that marks a gather as an overflow check; it is no valid table of a model.
+/// First operand of a gather that marks it as an overflow check; no model gathers from this table.
 const MARK: i32 = 0x6936_346f;
 const LEAST: i128 = i32::MIN as i128;
 const MOST: i128 = i32::MAX as i128;
 /// A float below 2^31 and above every integer power below 2^31, with room for rounding.
 const POWER_LIMIT: f64 = 2_147_440_000.0;
-/// Like [`POWER_LIMIT`], with room for the roundings of long products.
+/// Like [`POWER_LIMIT`], but with room for the rounding errors of long products.
 const PRODUCT_LIMIT: f64 = 2_147_000_000.0;
-/// Numbers of summands up to which sums of 16-bit and of 8-bit parts fit into I32.
+/// Maximum numbers of summands for which sums of 16-bit and of 8-bit parts of integers fit into
+/// I32.
 const MAX_PARTS: [usize; 2] = [32_767, 8_388_607];
 
-/// Least and greatest possible value.
+/// Least and greatest value that an integer may have.
 type IntRange = (i128, i128);
 
 const FULL: IntRange = (LEAST, MOST);
@@ -34,7 +36,7 @@ fn fits((least, most): IntRange) -> bool {
     least >= LEAST && most <= MOST
 }
 
-/// Whether a node is the check of an overflow value, its second operand.
+/// Whether a gather is an overflow check; its second operand is then the overflow value.
 pub(crate) fn is_overflow_check(graph: &Graph, node: &Node) -> bool {
     let Some(Op::Const(table)) = node.inputs.first().map(|v| &graph.node(v.node).op) else {
         return false;
@@ -59,8 +61,8 @@ impl IntRanges {
         self.ranges.get(&v).copied().unwrap_or(FULL)
     }
 
-    /// Records the range of a node's first result; `true` if the result may be outside the I32
-    /// range.
+    /// Records the range of a node's first result. Returns `true` if the result may be outside the
+    /// I32 range.
     pub(super) fn may_overflow(&mut self, graph: &Graph, node: &Node, result: Value) -> bool {
         let dtype = graph.ty(result).dtype;
         let range = match self.range(graph, node) {
@@ -290,7 +292,8 @@ pub(super) fn add_check(
     Ok(())
 }
 
-/// The body of a map under construction, and the steps that are true for an overflow.
+/// Steps of a map under construction that computes overflow values, and the steps that are true if
+/// there is an overflow.
 struct OverflowSteps {
     body: Vec<MapStep>,
     flags: Vec<MapArg>,
@@ -335,7 +338,8 @@ impl OverflowSteps {
         let flag = match op {
             ScalarOp::Unary(UnaryFn::Neg | UnaryFn::Abs) => self.is(x[0], i32::MIN),
             ScalarOp::Binary(BinaryFn::Add) => {
-                // The operands have one sign, the result the other.
+                // A sum overflows if both operands have the same sign and the result has the other
+                // sign.
                 let (a, b) = (self.binary(Xor, x[0], y), self.binary(Xor, x[1], y));
                 let both = self.binary(And, a, b);
                 self.negative(both)
@@ -382,7 +386,8 @@ impl OverflowSteps {
                 let above = self.constant(from, 2_147_483_648.0);
                 let below = self.constant(from, -2_147_483_648.0);
                 let above = self.compare(CompareFn::Ge, x[0], above);
-                // In F16 the bound is -inf, which is itself out of range.
+                // In F16 the lower bound of I32 rounds to -inf, which is itself outside the I32
+                // range.
                 let under = match from {
                     DType::F16 => CompareFn::Le,
                     _ => CompareFn::Lt,
@@ -395,7 +400,8 @@ impl OverflowSteps {
         self.flags.push(flag);
     }
 
-    /// Whether `y`, the wrapped product, is not `a b`.
+    /// Whether the I32 product `y` wrapped, so that it differs from the exact product of `a` and
+    /// `b`.
     fn product(&mut self, a: MapArg, b: MapArg, y: MapArg) -> MapArg {
         let quotient = self.binary(BinaryFn::Div, y, a);
         let differs = self.compare(CompareFn::Ne, quotient, b);
@@ -428,7 +434,8 @@ impl OverflowSteps {
         self.binary(And, large, inside)
     }
 
-    /// The map whose result is 1 where one of the conditions holds; `None` without conditions.
+    /// The map whose result is 1 for elements with an overflow, and 0 otherwise; `None` if no step
+    /// can overflow.
     fn finish(mut self, shape: Shape, inputs: Vec<IndexMap>) -> Option<Map> {
         let mut flags = std::mem::take(&mut self.flags).into_iter();
         let first = flags.next()?;
@@ -443,7 +450,7 @@ impl OverflowSteps {
     }
 }
 
-/// The overflow value of an elementwise node.
+/// Adds the overflow value of an elementwise node to the graph.
 fn map_flag(
     new: &mut Graph,
     source: &Graph,
@@ -514,7 +521,8 @@ fn part(g: &mut Graph, x: Value, shift: u32, mask: Option<i32>) -> Result<Value,
     }
 }
 
-/// The overflow value of sums: `sum` sums parts of `bits` bits, which cannot overflow.
+/// Adds the overflow value of sums. Each summand is split into parts of `bits` bits, whose sums
+/// cannot overflow; `sum` adds one part of all summands.
 fn sum_flag(
     g: &mut Graph,
     x: Value,
@@ -534,7 +542,7 @@ fn sum_flag(
         carry = Some(total);
     }
     let Some(high) = carry else { return Ok(None) };
-    // The sum fits into I32 if its highest part fits into `bits` bits.
+    // The sum fits into I32 if the sum of the highest parts, with carry, fits into `bits` bits.
     let bound = f64::from(1u32 << (bits - 1));
     let (least, most) = (
         g.scalar(DType::I32, -bound)?,
@@ -546,7 +554,8 @@ fn sum_flag(
     g.cast(outside, DType::I32).map(Some)
 }
 
-/// The overflow value of products: whether the product of magnitudes in F32 is too large.
+/// Adds the overflow value of products: 1 if the F32 product of the factors' magnitudes exceeds
+/// [`PRODUCT_LIMIT`], else 0.
 fn product_flag(
     g: &mut Graph,
     x: Value,
@@ -560,7 +569,8 @@ fn product_flag(
     g.cast(large, DType::I32).map(Some)
 }
 
-/// The number of bits of the parts whose sums cannot overflow; `None` for too many summands.
+/// The number of bits of the parts that summands are split into, so that sums of parts cannot
+/// overflow; `None` for too many summands.
 fn part_bits(count: Option<usize>) -> Option<u32> {
     match count {
         Some(n) if n <= MAX_PARTS[0] => Some(16),

@@ -84,7 +84,7 @@ pub(crate) fn expression(op: &ScalarOp, from: DType, to: DType, args: &[&str]) -
 /// Fast expression of a float step, which sets `doubt` if the result may be wrong. `None` if the
 /// step has no fast version.
 pub(crate) fn quick(op: &ScalarOp, dtype: DType, args: &[&str]) -> Option<StepSource> {
-    // F16 has fast versions of the other functions.
+    // Of F16 steps, only division has a version here.
     let is_wide = matches!(dtype, DType::F32 | DType::BF16);
     if !is_wide && dtype != DType::F16 {
         return None;

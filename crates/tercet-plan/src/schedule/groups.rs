@@ -22,8 +22,8 @@ use crate::kernel::ArgAccess;
 use crate::program::{ProgramStep, ShapeBranches, ShapeSwitchId, SlotId, exclude};
 
 /// Candidates for the maximum number of groups by which a step with a large result may precede the
-/// last group so far. The candidates correspond to side chains of different length, such as QKV of
-/// a layer.
+/// latest group of all steps before it in emission order. The candidates correspond to side chains
+/// of different length, such as QKV of a layer.
 const WAITS: [usize; 3] = [16, 6, 2];
 
 /// Results below this many bytes are never deferred.
@@ -77,7 +77,7 @@ pub(super) fn group(steps: Vec<ProgramStep>, draft: &ProgramBuilder) -> GroupedS
     grouped
 }
 
-/// Accesses of a slot so far, by steps of these branches.
+/// Latest accesses of a slot so far, by steps of one set of shape-switch branches.
 #[derive(Clone, Default)]
 struct SlotHazards {
     branches: ShapeBranches,
@@ -87,8 +87,8 @@ struct SlotHazards {
     read: usize,
 }
 
-/// The group of each step: one after its dependencies. With `wait`, a step with a large result is
-/// at most this many groups before the last group so far.
+/// The group of each step: one after its dependencies. With `wait`, a step with a large result
+/// comes at most this many groups before the latest group of all steps before it in emission order.
 fn depths(
     steps: &[ProgramStep],
     accesses: &[StepAccesses],
@@ -212,7 +212,7 @@ fn level(all: &mut [SlotHazards], draft: &ProgramBuilder, arms: &ShapeBranches) 
     }
 }
 
-/// The access record for steps of these branches.
+/// The record of slot accesses by steps of these branches; adds it if it does not exist.
 fn hazards_of<'t>(all: &'t mut Vec<SlotHazards>, arms: &ShapeBranches) -> &'t mut SlotHazards {
     let at = all.iter().position(|t| t.branches == *arms);
     let at = at.unwrap_or_else(|| {

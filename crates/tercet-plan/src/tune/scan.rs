@@ -38,7 +38,7 @@ struct TuneScanSizes {
     states: usize,
 }
 
-/// The operands by index, and the reference scan of one channel.
+/// The operands of a scan, and a reference implementation in f64 that scans one channel.
 struct ChannelReference<'a> {
     op: StateScan,
     sizes: TuneScanSizes,
@@ -58,8 +58,8 @@ impl ChannelReference<'_> {
         element(&self.operands[operand].1, at)
     }
 
-    /// Values of operand `operand` for each state of a channel at a step; the operand is common to
-    /// all heads or separate for each.
+    /// Values of operand `operand` at a step, one for each state of a channel. All heads share
+    /// these values, or each head has its own.
     fn state_values(&self, operand: usize, at: ScanPosition) -> Vec<f64> {
         let n = self.sizes.states;
         let first = match self.op {
@@ -257,7 +257,8 @@ pub(super) fn scan(
     };
     let wanted = walk.expected();
     let key = TuningKey::scan(op.name(), dtype, given);
-    // Per state: a decay, a multiply-add for the update, and one for the result.
+    // Each state takes a decay, a multiply-add for the update and a multiply-add for the result,
+    // counted as two operations each.
     let flops = 6.0 * (batch * steps) as f64 * (heads * per_head * states) as f64;
     Ok(task(draft, key, dtype, flops, wanted))
 }

@@ -71,7 +71,7 @@ fn blocks_and_arguments_agree_with_the_shaders() {
         let KernelCode::Wgsl(pieces) = def.code else {
             continue;
         };
-        // Constants instead of overrides, as in a kernel instance.
+        // As in a kernel instance, WGSL constants replace the overrides.
         let text = pieces.join("\n").replace("override ", "const ");
         let (fields, args) = reflect(def, &text);
         let own = def.fields.iter();

@@ -46,7 +46,8 @@ fn program(offsets: &[u64], choices: &[&[u32]]) -> GpuProgram {
     }
 }
 
-/// A copy between slots in these branches, given as (switch, index).
+/// A copy step between two slots; it belongs to these shape-switch branches, each given as (switch,
+/// branch index).
 fn copy(src: u32, dst: u32, arms: &[(u32, u32)]) -> ProgramStep {
     let arm = |&(choice, index): &(u32, u32)| ShapeBranch {
         choice: ShapeSwitchId(choice),
@@ -79,8 +80,8 @@ fn arms_may_share_memory_only_where_no_run_plays_both() {
     assert!(side_by_side(&[few], &[(0, 0)], &[(0, 1)]));
     assert!(!side_by_side(&[few], &[(0, 1)], &[(0, 1)]));
     assert!(!side_by_side(&[few], &[(0, 0)], &[]));
-    // Two switches on one value: at most 1 excludes above 8; at most 8 and above 1 can occur
-    // together.
+    // Two switches depend on one value: the branch for at most 1 excludes the branch for above 8,
+    // but the branches for at most 8 and for 2 to 8 can occur in one run.
     let more: &[u32] = &[1, 8];
     assert!(side_by_side(&[few, more], &[(1, 0)], &[(0, 1)]));
     assert!(side_by_side(&[few, more], &[(0, 0)], &[(1, 2)]));
@@ -160,7 +161,7 @@ fn the_ways_of_a_product_stand_side_by_side() {
     );
     let arms: Vec<u32> = program.steps.iter().map(|s| s.branches[0].index).collect();
     assert_eq!(arms, [0, 1, 2, 0, 1, 2], "{program}");
-    // Without branches, the steps race.
+    // If a step belongs to no branch, every run executes it, so the steps race.
     let mut racing = program;
     racing.steps[1].branches.clear();
     assert!(check_races(&racing).is_err());

@@ -99,7 +99,8 @@ fn what_is_read_again_is_still_there() {
     for caps in [DeviceCaps::h200(), DeviceCaps::browser()] {
         for_each_case(&caps, |p| {
             let Ok(program) = p.program else { return };
-            // Empty values are read without being written.
+            // Steps read zero-size values that no step writes, so programs with empty values are
+            // skipped.
             if program.flow.is_empty() || p.name.contains("empty") {
                 return;
             }

@@ -62,7 +62,8 @@ fn add_program(hash: &mut Sha256, mut program: GpuProgram) {
         hash.update(canonical(&format!("{:?}", kernel.args)));
         hash.update(kernel.block_bytes.to_le_bytes());
     }
-    // Reasons for a variant are texts for people.
+    // The digest omits the records of variant selection, because their reasons are texts for
+    // people.
     program.variants.clear();
     for constant in std::mem::take(&mut program.consts) {
         hash.update(canonical(&format!("{:?}", constant.ty())));
@@ -103,13 +104,13 @@ fn canonical(debug: &str) -> String {
                     at += if bytes[at] == b'\\' { 2 } else { 1 };
                 }
                 at += 1;
-                // A text of several words is for people.
+                // The digest omits strings with spaces, because they are messages for people.
                 if !debug[start..at].contains(' ') {
                     out.push_str(&debug[start..at]);
                 }
                 continue;
             }
-            // A map or a set with names in it: it may have no order.
+            // The digest omits a map or a set with names in it, because its order may vary.
             b'{' if out.ends_with(':')
                 && bytes.get(at + 1).is_some_and(u8::is_ascii_alphabetic) =>
             {
@@ -148,7 +149,7 @@ fn canonical(debug: &str) -> String {
                 brackets.pop();
                 path.pop();
             }
-            // Elements of a list share a path, fields of a struct have one each.
+            // All elements of a list have the same path; each field of a struct has its own path.
             b',' if brackets.last() != Some(&b'[') => {
                 if let Some(last) = path.last_mut() {
                     *last += 1;

@@ -43,7 +43,7 @@ enum Other {
     StartsApart,
     /// Queries and keys get different RoPE positions.
     TablesApart,
-    /// The number of visible keys depends on the keys.
+    /// The number of visible keys is computed from the keys themselves.
     LenOfKeys,
 }
 
@@ -192,8 +192,8 @@ fn planned(caps: &DeviceCaps, s: &Dim, order: &[Step], other: Other) -> GpuProgr
     program
 }
 
-/// Number of runs of these kernels for `tokens` tokens: `attention_token`, `rope_append`, and
-/// kernels for parts of it.
+/// How many dispatches a run with `tokens` tokens has of `attention_token`, of `rope_append`, and
+/// of kernels that do only a part of `rope_append`.
 fn counts(program: &GpuProgram, tokens: usize) -> [usize; 3] {
     let names = played(program, tokens);
     let count = |of: &[&str]| names.iter().filter(|n| of.contains(&n.as_str())).count();
@@ -305,7 +305,8 @@ fn what_something_else_reads_in_between_is_there() {
     let apart = [0, 0, 3];
     let appended = [0, 1, 0];
     // If the reader runs between both appends, it sees new keys with old values, so the appends
-    // cannot be fused. If the reader does not, both appends precede the attention and are fused.
+    // cannot be fused. If the reader runs at another time, both appends precede the attention and
+    // are fused.
     let of_keys = Other::ReadsKeys(KeyAppend);
     assert_eq!(one_token(KEYS_FIRST, of_keys), apart);
     assert_eq!(one_token(VALUES_FIRST, of_keys), appended);

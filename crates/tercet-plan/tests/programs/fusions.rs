@@ -242,7 +242,8 @@ fn one_row_takes_its_norm_its_gate_and_its_sum_by_the_way() {
         ..DeviceCaps::h200()
     };
     let program = compile(&graph, &options, &without_lanes).expect("a program");
-    // The gate is a separate map; the residual is still added with the split-K parts.
+    // A separate elementwise kernel applies the gate; the kernel that adds split-K partial sums
+    // also adds the residual.
     let many = [
         "norm_vectors",
         "gemm_quads_packed",
@@ -264,7 +265,7 @@ fn norms_and_gates_of_prompts_write_their_rows_rounded() {
     let products = steps.iter().filter(|k| k.starts_with("gemm_coop_f16"));
     assert_eq!(products.count(), 2, "{steps:?}");
     assert_eq!(steps[0], "norm_vectors_rounded", "{steps:?}");
-    // The map that computes the gate has a second, rounded result.
+    // The elementwise kernel that applies the gate also writes a rounded copy of its result.
     let is_second = |k: &String| k == "norm_vectors" || k.contains("narrow");
     assert!(!steps.iter().any(is_second), "{steps:?}");
     assert!(program.to_string().contains("->f32,f16"), "{program}");

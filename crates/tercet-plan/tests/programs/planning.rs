@@ -27,8 +27,9 @@ struct Survey {
     used: BTreeSet<String>,
 }
 
-/// Every case on every profile, computed once for all tests. Two more devices cover kernels that
-/// the profiles do not use; matmuls with rows cast to 16 bits are included.
+/// The findings for every operator case on every device profile, computed once for all tests. Two
+/// more devices cover kernels that the profiles do not use; matmuls with rows cast to 16 bits are
+/// included.
 fn surveys() -> &'static [Survey] {
     static ALL: OnceLock<Vec<Survey>> = OnceLock::new();
     ALL.get_or_init(|| {
@@ -50,8 +51,8 @@ fn surveys() -> &'static [Survey] {
     })
 }
 
-/// All cases on a device. With `products`, only F32 cases, whose matmul rows may be cast to that
-/// dtype.
+/// Plans all operator cases for a device. With `products`, plans only F32 cases, whose matmul rows
+/// may be cast to that dtype.
 fn survey(profile: &str, caps: &DeviceCaps, products: Option<DType>) -> Survey {
     let mut found = Survey::default();
     let mut seen = BTreeSet::new();

@@ -30,7 +30,7 @@ fn built(
     Sized { name, graph, rows }
 }
 
-/// Rows times weights `[k, n]`, or `[n, k]` if transposed.
+/// A matmul of activation rows and weights `[k, n]`, or `[n, k]` if transposed.
 fn product(dtype: DType, [n, k]: [usize; 2], b_transposed: bool) -> Sized {
     let layout = if b_transposed { "nt" } else { "nn" };
     built(format!("{dtype} {layout} {n}x{k}"), ROWS, |g| {

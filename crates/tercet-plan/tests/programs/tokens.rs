@@ -138,8 +138,8 @@ fn steps_of_one_token_wait_for_each_other_without_barriers() {
     let program = planned(2, false);
     let chain = program.chain.as_ref().expect("a device with chains");
     let (steps, launch) = played(&program, 1);
-    // Links of each layer: the matmuls before attention, attention, and the matmul after it. The
-    // first link waits for none.
+    // In each layer, these dispatches use dependent launch: the matmuls before attention,
+    // attention, and the matmul after it. The first of them waits for no dispatch.
     let links: Vec<_> = steps.iter().filter_map(|p| Some((p, p.link?))).collect();
     let waiting: Vec<_> = links.iter().filter(|(_, l)| l.waits_on.is_some()).collect();
     assert_eq!(
@@ -168,7 +168,8 @@ fn steps_of_one_token_wait_for_each_other_without_barriers() {
         };
         let waits = link.waits_on.unwrap_or(0);
         let wanted = link.waits_on.map_or(0, groups);
-        // No step waits for the last link, so its workgroups increment no counter.
+        // No dispatch waits for the last dispatch with dependent launch, so its workgroups
+        // increment no counter.
         let own = (link.signals + 1) % 6;
         assert_eq!(numbers, [waits, wanted, own], "{program}");
     }

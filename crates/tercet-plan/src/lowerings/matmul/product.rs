@@ -11,7 +11,8 @@ use crate::program::SlotId;
 use crate::sym_int::SymInt;
 use crate::tuning::WeightLayout;
 
-/// Code of an activation in the kernels; `None` if they do not support it.
+/// Number that selects an activation function in matmul kernels; `None` if the kernels do not
+/// support it.
 pub(in crate::lowerings) fn activation_code(f: Option<UnaryFn>) -> Option<u32> {
     match f {
         None => Some(0),
@@ -77,8 +78,8 @@ pub(super) struct MatMulOperand {
 }
 
 impl MatMulOperand {
-    /// An operand with the axes `own` (if present) and `summed`. The remaining axes of the view
-    /// align with the last axes of `batch`.
+    /// Describes a view as an operand: its axis m or n is `own` (if present), its axis k is
+    /// `summed`. The remaining axes of the view align with the last axes of `batch`.
     pub(super) fn new(
         e: &mut LoweringCtx<'_>,
         view: &SlotView,
@@ -121,7 +122,7 @@ impl MatMulOperand {
             offset: e.offset(w),
             offset_multiple: offset_multiple(w),
             batch: Vec::new(),
-            // Rows without blocks are never read, so their stride does not matter.
+            // Quantized rows that contain no block are never read, so their stride does not matter.
             own_axis: if is_empty { OperandAxis::NONE } else { axis(0) },
             summed: OperandAxis::NONE,
         };
@@ -165,8 +166,8 @@ pub(super) struct MatMulProblem {
 }
 
 impl MatMulProblem {
-    /// The matmul as NumPy's `matmul` defines it. Batch axes that the right operand lacks become
-    /// rows.
+    /// The matmul of two views, as NumPy's `matmul` defines it. Batch axes that the right operand
+    /// lacks become rows.
     pub(super) fn new(
         e: &mut LoweringCtx<'_>,
         a: &SlotView,
@@ -223,7 +224,8 @@ impl MatMulProblem {
         })
     }
 
-    /// The matmul of all rows of `a` with one matrix; `right` also returns its number of columns.
+    /// The matmul of all rows of `a` with one right operand. The function `right` returns this
+    /// operand and its number of columns.
     pub(super) fn rows_times(
         e: &mut LoweringCtx<'_>,
         a: &SlotView,
@@ -248,7 +250,7 @@ impl MatMulProblem {
         })
     }
 
-    /// The matmul with this prologue and epilogue.
+    /// The same matmul with this prologue and epilogue added.
     pub(super) fn with(
         self,
         e: &mut LoweringCtx<'_>,
@@ -268,7 +270,7 @@ impl MatMulProblem {
         })
     }
 
-    /// The matmul with other rows.
+    /// The same matmul with its left operand replaced by these rows.
     pub(super) fn with_rows(
         self,
         e: &mut LoweringCtx<'_>,
@@ -281,12 +283,13 @@ impl MatMulProblem {
         })
     }
 
-    /// The activation of the sums, or of the gate.
+    /// The activation function that applies to the sums, or that of the gate.
     pub(super) fn function(&self) -> Option<UnaryFn> {
         self.activation.or(self.gate.as_ref().map(|gate| gate.f))
     }
 
-    /// The weights as a key of autotuning tables; `scheme` is their quantization scheme.
+    /// The layout of the weights for keys of autotuning tables; `scheme` is their quantization
+    /// scheme.
     pub(super) fn weights_of(&self, scheme: Option<Scheme>) -> WeightLayout {
         match scheme {
             Some(scheme) => WeightLayout::Packed(scheme),
@@ -363,7 +366,8 @@ pub(super) fn min_size(size: &Dim) -> usize {
     usize::try_from(least).unwrap_or(1)
 }
 
-/// Merges the leading axes into one; copies if the strides do not allow it.
+/// Views an operand as a matrix by merging all leading axes; copies it if the strides do not allow
+/// that.
 fn as_matrix(e: &mut LoweringCtx<'_>, a: &SlotView) -> Result<SlotView, CompileError> {
     let shape = a.layout.shape();
     let (lead, last) = shape.split_at(shape.len() - 1);

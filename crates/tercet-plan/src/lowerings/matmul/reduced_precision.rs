@@ -29,13 +29,13 @@ pub(super) fn dtype_of(e: &LoweringCtx<'_>, p: &MatMulProblem) -> Option<DType> 
 pub(super) struct ReducedPrecisionMatMul {
     /// The matmul on the cast rows.
     pub(super) product: MatMulProblem,
-    /// The original rows; `None` if a 16-bit copy already exists.
+    /// The F32 rows to cast; `None` if a 16-bit copy already exists.
     from: Option<MatMulOperand>,
     to: DType,
 }
 
 impl ReducedPrecisionMatMul {
-    /// A matmul with rows in this dtype: an existing copy, or a new slot.
+    /// Makes a matmul read its rows in this dtype, from an existing copy or from a new slot.
     pub(super) fn new(
         e: &mut LoweringCtx<'_>,
         p: &MatMulProblem,
@@ -63,7 +63,7 @@ impl ReducedPrecisionMatMul {
         })
     }
 
-    /// Casts the rows if no other kernel did.
+    /// Emits the cast of the rows, unless another kernel already wrote the 16-bit copy.
     pub(super) fn emit(&self, e: &mut LoweringCtx<'_>) {
         let Some(from) = &self.from else { return };
         let p = &self.product;

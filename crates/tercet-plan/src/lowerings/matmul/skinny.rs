@@ -45,8 +45,9 @@ pub(super) const ARGS: &[ArgAccess] = &[
     ArgAccess::Write,
 ];
 
-/// Kernels of all weight formats for one staging of the rows: `few_rows!("few_rows", "PASS")`. The
-/// arguments are the prefix of kernel and file names, the third constant, and additional constants.
+/// Declares the kernels of all weight formats for one way to stage activation rows, for example
+/// `few_rows!("few_rows", "PASS")`. The arguments are the prefix of kernel and file names, the name
+/// of the third constant, and names of additional constants.
 macro_rules! few_rows {
     ($way:literal, $third:literal $(, $last:literal)*) => {
         few_rows!(
@@ -74,13 +75,15 @@ pub(super) use few_rows;
 
 few_rows!("few_rows", "PASS");
 
-/// Kernels of a weight format.
+/// The skinny GEMM kernels for one weight format.
 struct SkinnyFormat {
     register_kernel: &'static TypedKernel<SkinnyGemmParams>,
     shared_mem_kernel: &'static TypedKernel<SkinnyGemmParams>,
-    /// Minimum chunk length of the kernel with rows in shared memory.
+    /// Minimum number of k steps per chunk, for the kernel that stages activation rows in shared
+    /// memory.
     min_chunk: u32,
-    /// Registers per thread, with one F16 number per row element and with two.
+    /// Registers per thread of that kernel: with one F16 number per activation element, and with
+    /// two.
     registers: [u32; 2],
 }
 
@@ -113,7 +116,8 @@ static OF_SCHEMES: [(Scheme, SkinnyFormat); 4] = [
     (
         Scheme::Q4K,
         SkinnyFormat {
-            // Minima require the sums of half blocks.
+            // For quantization minima, the kernel needs activation sums over half blocks, so a
+            // chunk has at least 4 steps.
             min_chunk: 4,
             ..SkinnyFormat::new(&Q4_K, &streamed::Q4_K, [FAT, FAT])
         },
@@ -126,20 +130,22 @@ static OF_SCHEMES: [(Scheme, SkinnyFormat); 4] = [
 
 /// Columns per weight fragment.
 pub(super) const TILE: u32 = 16;
-/// Length of a subgroup's slice of k.
+/// Number of elements along k in a slice, which a subgroup processes at once.
 pub(super) const SLICE: usize = 256;
 /// Threads per subgroup.
 pub(super) const SUBGROUP: u32 = 32;
-/// Registers per thread with rows in registers; half of them hold the rows.
+/// Registers per thread of kernels with activation rows in registers; half of the registers hold
+/// the rows.
 const REGISTERS: u32 = 128;
-/// Shared memory for the sums of a tile and subgroup, with padding between columns.
+/// Bytes of shared memory for the partial sums of one tile and one subgroup, with padding between
+/// columns.
 const SHARE_BYTES: u32 = 4 * 8 * (TILE + 4);
 /// Elements per vector load of rows and of weights.
 pub(super) const ROW_LOAD: u64 = 4;
 const FLOAT_LOAD: u64 = 8;
 pub(super) const BLOCK_LOAD: u64 = 16;
 
-/// Maximum number of subgroups of a workgroup that has a unit to itself, at this number of
+/// Maximum number of subgroups of a workgroup that runs alone on a compute unit, at this number of
 /// registers per thread.
 pub(super) fn max_subgroups(caps: &DeviceCaps, registers: u32) -> u32 {
     (caps.device.unit_invocations(registers) / SUBGROUP).max(1)
@@ -152,13 +158,14 @@ pub(super) struct SkinnyGemm {
     sizes: [usize; 2],
     /// Blocks per row of weights; 0 for float weights.
     blocks: usize,
-    /// Rows that the kernel has accumulators for: 4 or 8.
+    /// Number of activation rows that the kernel has accumulators for: 4 or 8.
     rows: u32,
-    /// Minimum chunk length for rows in shared memory, and the registers per thread of that kernel.
+    /// For the kernel with activation rows in shared memory: minimum number of k steps per chunk,
+    /// and registers per thread.
     limits: [u32; 2],
 }
 
-/// A skinny GEMM with its staging of rows.
+/// A skinny GEMM with the selected way to stage its activation rows.
 pub(super) struct SkinnyGemmPlan {
     kernel: &'static TypedKernel<SkinnyGemmParams>,
     blocks: usize,
@@ -166,23 +173,24 @@ pub(super) struct SkinnyGemmPlan {
     rows: u32,
 }
 
-/// Staging of the rows: in registers or through shared memory.
+/// How activation rows reach the matrix fragments: from registers or through shared memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum AStaging {
     Register(RegisterSplit),
     SharedMem(SharedMemPipeline),
 }
 
-/// Split of columns and of k if rows are in registers.
+/// How columns and k are split among workgroups and subgroups if activation rows are in registers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct RegisterSplit {
     subgroups: u32,
-    /// Tiles per workgroup, and number of tiles stored at once.
+    /// Column tiles per workgroup, and number of tiles whose partial sums are in shared memory at
+    /// once.
     tiles: u32,
     pass: u32,
-    /// Number of passes of the subgroups over their parts of k.
+    /// Number of slices of k that each subgroup processes.
     rounds: u32,
-    /// The parts cover k exactly.
+    /// True if the slices of all subgroups cover k exactly, without a partial slice at the end.
     is_whole: bool,
 }
 
@@ -277,8 +285,8 @@ impl SkinnyGemm {
         }))
     }
 
-    /// The plan with rows in registers or in shared memory; `None` if the device has too little of
-    /// either.
+    /// The plan with activation rows in shared memory if `is_streamed`, otherwise in registers;
+    /// `None` if the device has too little of that memory.
     pub(super) fn with_rows(&self, caps: &DeviceCaps, is_streamed: bool) -> Option<SkinnyGemmPlan> {
         let placed = |kernel, way| SkinnyGemmPlan {
             kernel,

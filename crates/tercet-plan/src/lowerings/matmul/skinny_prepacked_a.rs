@@ -91,7 +91,8 @@ macro_rules! laid_rows {
 
 laid_rows!(Q4_0 "_q4_0", Q8_0 "_q8_0", Q4_K "_q4_k", Q6_K "_q6_k");
 
-/// Kernel of each quantization scheme, with its code in `ORDER` of `lay_rows.wgsl`.
+/// For each quantization scheme, its small-M GEMM kernel and its value of the constant `ORDER` of
+/// `lay_rows.wgsl`.
 static OF_SCHEMES: [(Scheme, &TypedKernel<SkinnyPrepackedAParams>, u32); 4] = [
     (Scheme::Q4_0, &Q4_0, 1),
     (Scheme::Q8_0, &Q8_0, 2),
@@ -106,16 +107,17 @@ pub(super) const MIN_PREPACKED_ROWS: u32 = 16;
 const MAX_MATRICES: u32 = 4;
 /// Registers per thread.
 const REGISTERS: u32 = 128;
-/// Words per slice of a row and F16 number (`SLICE_WORDS`), and words of its sums for minima.
+/// 32-bit words that a slice of a row takes per F16 number of an element (`SLICE_WORDS`), and words
+/// of the slice's activation sums, which minima require (`SUM_WORDS`).
 const SLICE_WORDS: usize = SLICE / 2;
 const SUM_WORDS: usize = 8;
 /// Maximum split-K factor within a workgroup.
 const MAX_SPLIT_K: u32 = 8;
-/// Bytes for the sums of 8 rows of a subgroup.
+/// Bytes of shared memory for a subgroup's partial sums of 8 rows.
 const SHARE_BYTES: u32 = 16 * SUBGROUP;
 const THREADS: u32 = 256;
 
-/// Rows per workgroup, for at most `most` rows.
+/// Number of rows per workgroup if runs have at most `most` rows.
 fn rows_of(numbers: u32, most: usize) -> u32 {
     let all = (most as u32).next_multiple_of(8);
     all.clamp(MIN_PREPACKED_ROWS, 8 * MAX_MATRICES / numbers)
@@ -128,7 +130,7 @@ pub(super) struct PrepackedASkinny {
     has_minima: bool,
     blocks: usize,
     numbers: u32,
-    /// Rows per workgroup, and total rows at the bounds.
+    /// Rows per workgroup, and maximum number of rows of a run.
     rows: u32,
     max_rows: usize,
     split: PrepackedASplit,
@@ -141,15 +143,16 @@ struct PrepackedASplit {
     tiles: u32,
     /// Split-K factor; each part has one subgroup per tile.
     parts: u32,
-    /// Slices of k per part.
+    /// Number of slices in each part of k.
     rounds: u32,
-    /// The parts cover k exactly.
+    /// True if the parts cover k exactly, without a partial slice at the end.
     is_whole: bool,
 }
 
 impl PrepackedASplit {
-    /// The split that saturates all compute units with the fewest consecutive tiles. `None` if
-    /// shared memory is too small for the sums of a subgroup.
+    /// The split with the lowest estimated cost: few consecutive tiles per compute unit, and enough
+    /// subgroups to saturate the unit. `None` if shared memory is too small for the sums of a
+    /// subgroup.
     fn new(caps: &DeviceCaps, [n, k]: [usize; 2], rows: u32) -> Option<PrepackedASplit> {
         let fit = caps.workgroup_bytes / (SHARE_BYTES * (rows / 8));
         let most = max_subgroups(caps, REGISTERS)
@@ -164,8 +167,8 @@ impl PrepackedASplit {
                 let turns = all.div_ceil(tiles as usize).div_ceil(caps.units());
                 let taken = parts as usize * rounds;
                 let work = (turns * tiles as usize * taken) as f64 / slices as f64;
-                // With few subgroups, a unit stalls on memory; more tiles per workgroup share the
-                // loads of rows.
+                // A compute unit with few subgroups stalls on memory; the tiles of a workgroup
+                // share the loads of activation rows.
                 let busy = f64::from(tiles * parts) / f64::from(most);
                 let shared = 1.0 + 0.25 / f64::from(tiles);
                 let cost = work * shared / busy.min(1.0).sqrt();

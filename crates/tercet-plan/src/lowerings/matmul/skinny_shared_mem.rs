@@ -11,20 +11,23 @@ few_rows!("few_rows_streamed", "PARTS", "CHUNK");
 
 /// Steps per slice.
 const STEPS: u32 = 8;
-/// Registers per thread (`FAT`, `SLIM`), by the number of words in flight.
+/// Registers per thread of kernels that load many words ahead (`FAT`) and of those that load few
+/// (`SLIM`).
 pub(super) const FAT: u32 = 128;
 pub(super) const SLIM: u32 = 72;
 /// Threads that copy rows to shared memory.
 const WRITERS: u32 = 512;
-/// Maximum tiles per workgroup, so that their sums fit into the memory of a stage.
+/// Maximum number of column tiles per workgroup; their partial sums must fit into the shared memory
+/// of one pipeline stage.
 const MAX_TILES: usize = 16;
-/// 16-byte vectors per step and F16 number (`STEP_ROW`), and words per part (`PART_UNITS`). Some
-/// formats also store 64 sums of rows for minima (`MINIMA_BYTES`).
+/// Shared memory of a pipeline stage: 16-byte vectors per k step and F16 number of an element
+/// (`STEP_ROW`), and additional words per part of k (`PART_UNITS`). Weight formats with minima also
+/// store 64 activation sums (`MINIMA_BYTES`).
 const STEP_ROW: u32 = 36;
 const PART_UNITS: u32 = 8;
 const MINIMA_BYTES: u32 = 4 * 64;
 
-/// Pipeline of rows through shared memory, with the split of columns and of k.
+/// How a kernel streams activation rows through shared memory, and how it splits columns and k.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct SharedMemPipeline {
     subgroups: u32,
@@ -32,17 +35,17 @@ pub(super) struct SharedMemPipeline {
     tiles: u32,
     /// Split-K factor; each part has one subgroup per tile.
     parts: u32,
-    /// Slices of k per part.
+    /// Number of slices in each part of k.
     rounds: u32,
-    /// Steps of a slice whose rows are in shared memory at the same time.
+    /// Number of k steps per chunk; activation rows are copied to shared memory chunk by chunk.
     chunk: u32,
-    /// The parts cover k exactly.
+    /// True if the parts cover k exactly, without a partial slice at the end.
     is_whole: bool,
 }
 
 impl SharedMemPipeline {
-    /// The pipeline for `rows` rows, with a minimum chunk length and this number of registers per
-    /// thread. `None` if rows should be held in registers instead.
+    /// The pipeline for `rows` activation rows, with at least `min_chunk` k steps per chunk and
+    /// this number of registers per thread. `None` if the rows should be held in registers instead.
     pub(super) fn new(
         caps: &DeviceCaps,
         [n, k]: [usize; 2],
@@ -55,10 +58,10 @@ impl SharedMemPipeline {
         if most * SUBGROUP < WRITERS {
             return None;
         }
-        // At most one tile per subgroup, with tiles balanced over the consecutive workgroups of a
-        // unit.
+        // Spread the tiles of a compute unit evenly over its consecutive workgroups, with at most
+        // `MAX_TILES` tiles each.
         let tiles = tiles.div_ceil(tiles.div_ceil(MAX_TILES)) as u32;
-        // Four threads copy the 8 elements of a row and step.
+        // Four threads copy the elements of one row and k step, 8 elements each.
         let chunk = |parts: u32| (WRITERS / (4 * rows * parts)).min(STEPS);
         let allows = |parts: &u32| {
             parts * tiles <= most && chunk(*parts) >= min_chunk && *parts as usize <= slices
@@ -86,8 +89,8 @@ impl SharedMemPipeline {
         tiles < rates.streamed_tiles && k.div_ceil(SLICE) > rates.streamed_slices
     }
 
-    /// Maximum shared memory per workgroup in bytes, with `numbers` F16 numbers per element: two
-    /// stages per part. The number is computed as in the shader.
+    /// Maximum shared memory per workgroup in bytes, with `numbers` F16 numbers per element. As in
+    /// the shader, each part of k has two pipeline stages.
     fn shared_bytes(&self, numbers: u32) -> u32 {
         let step = 16 * STEP_ROW * numbers;
         2 * self.parts * (self.chunk * step + 4 * PART_UNITS + MINIMA_BYTES)
@@ -112,8 +115,8 @@ impl SharedMemPipeline {
 mod tests {
     use super::*;
 
-    /// The sums of a workgroup fit into the memory of the rows, and the rows of two chunks fit into
-    /// shared memory.
+    /// The partial sums of a workgroup fit into the shared memory of the activation rows, and the
+    /// rows of two chunks fit into shared memory.
     #[test]
     fn what_is_shared_fits() {
         let caps = DeviceCaps::h200();

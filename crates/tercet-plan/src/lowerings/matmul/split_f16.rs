@@ -87,15 +87,15 @@ static REST: EpilogueKernels = EpilogueKernels {
     activated: &GEMM_REST_ACTIVATED,
 };
 
-/// Rows and columns that share a scale (`BLOCK`), and the size of their pairs in 32-bit words
-/// (`BLOCK_LEN`). Both numbers equal those of the shaders.
+/// Number of rows and of columns of a block whose elements share a scale (`BLOCK`), and size of a
+/// block's F16 pairs in 32-bit words (`BLOCK_LEN`). Both numbers equal those of the shaders.
 const BLOCK: u32 = 64;
 const BLOCK_LEN: u64 = 4096;
-/// Rows and columns of the F32 fallback tiles: 16 x 16 threads with 8 x 8 sums each.
+/// Number of rows and of columns of an F32 fallback tile: 16 x 16 threads compute 8 x 8 sums each.
 const REST_TILE: u32 = 128;
 const REST_SIDE: u32 = 16;
 
-/// A GEMM on split-F16, with its tiling.
+/// An F32 GEMM that runs as split-F16, with its tiling.
 pub(super) struct SplitF16Gemm {
     tiling: CoopGemmTiling,
     /// Estimated time in seconds.
@@ -179,7 +179,7 @@ impl SplitF16Gemm {
             return Ok(None);
         };
         let rates = &e.caps.device.rates;
-        // Dispatches for splitting and for the fallback tiles.
+        // Add the time of two dispatches: the split of the operands, and the fallback tiles.
         seconds += 2.0 * rates.dispatch_s;
         for (side, own) in [(&p.a, problem.m), (&p.b, problem.n)] {
             let moves = side.batch.iter().any(|axis| axis.stride != SymInt::ZERO);
@@ -359,16 +359,17 @@ impl SplitF16Gemm {
     }
 }
 
-/// The split form of an operand.
+/// An operand after its F32 numbers were split into F16 pairs.
 struct SplitF16Operand {
     slot: SlotId,
-    /// Total number of blocks, and blocks per batch entry.
+    /// Total number of scale blocks, and number of scale blocks per batch entry.
     blocks: SymInt,
     batch_stride: SymInt,
     along: bool,
 }
 
-/// Splits an operand of this size and `k`, with its batch size and stride.
+/// Emits the kernel that splits an operand of `own` by k elements into F16 pairs, for a batch of
+/// this size and stride.
 fn split(
     e: &mut LoweringCtx<'_>,
     p: &MatMulProblem,

@@ -343,7 +343,7 @@ fn rows_of_prompts_are_rounded_where_that_was_asked_for() {
         for m in [1, 2, 8] {
             assert_eq!(running(&exact, m), running(&rounded, m), "{scheme:?} {m}");
         }
-        // For a single row, the number of int8 limbs decreases by one.
+        // For a single row, permission to round rows reduces the number of int8 limbs by one.
         let digits = |p: &GpuProgram| {
             let all = p.kernels.iter().map(|k| k.name.as_str());
             let all: Vec<&str> = all.filter(|k| k.starts_with("gemv_dots ")).collect();
@@ -433,7 +433,8 @@ fn products_of_one_row_take_norms_in() {
     let names = program(&DeviceCaps::h200());
     let is_one = matches!(&names[..], [one] if one.starts_with("gemv_strips_normed "));
     assert!(is_one, "{names:?}");
-    // Without shuffles, repeating the norm in each workgroup would take longer.
+    // On a device without subgroup shuffles, a norm in each workgroup would take longer than a
+    // separate norm.
     let names = program(&DeviceCaps::browser());
     let are_two = names.iter().any(|n| n.starts_with("gemv_strips "));
     assert!(are_two && names.len() == 2, "{names:?}");

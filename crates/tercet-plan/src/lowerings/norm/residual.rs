@@ -10,7 +10,7 @@ use crate::emit::{LoweringCtx, SlotView};
 use crate::lowerings::code;
 use crate::sym_int::SymInt;
 
-/// Operands of a residual sum, and the sum.
+/// The operands of a residual sum, and the view that receives the sum.
 pub(super) struct ResidualSum {
     pub(super) x: (SlotView, RowLayout),
     pub(super) residual: (SlotView, RowLayout),

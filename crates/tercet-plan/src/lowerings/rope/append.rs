@@ -89,7 +89,7 @@ pub(crate) fn is_available(caps: &DeviceCaps) -> bool {
     caps.max_storage_buffers as usize >= APPEND.def.args.len()
 }
 
-/// A RoPE and KV append step, before emission.
+/// A planned step of RoPE and KV append that is not emitted yet.
 #[derive(Debug)]
 pub(crate) struct RopeAppend {
     /// The RoPE node of the queries.
@@ -110,8 +110,8 @@ pub(crate) struct RopeAppend {
 }
 
 impl RopeAppend {
-    /// The step for a fusion group. Allocates the results of the group, which the fused or the
-    /// separate kernel writes.
+    /// Plans the RoPE and KV append step of a fusion group. Allocates the results of the group,
+    /// which the fused or the separate kernel writes.
     ///
     /// # Errors
     /// The errors of [`LoweringCtx::temp`] and [`LoweringCtx::dense`].

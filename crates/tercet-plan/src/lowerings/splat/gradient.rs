@@ -1,9 +1,9 @@
 //! Backward pass of rasterization: all tiles process the splats in drawing order, in chunks.
 //!
-//! For each splat of a chunk, each tile has memory for its gradient sums. Only the splats whose
-//! footprint covers the tile are written and read. After each chunk, the sums are added per splat.
-//! The chunk length is limited so that the sums fit into [`MAX_SUM_BYTES`]. Between chunks, each
-//! pixel stores two numbers. No atomics are used.
+//! For each splat of a chunk, each tile has memory for its gradient sums. A tile writes sums only
+//! for splats whose footprint covers it, and only these are read. After each chunk, the sums are
+//! added per splat. The chunk length is limited so that the sums fit into [`MAX_SUM_BYTES`].
+//! Between chunks, each pixel stores two numbers. No atomics are used.
 
 use tercet_ir::ops::splat::TILE;
 use tercet_ir::{CompileError, DType, Dim};
@@ -19,10 +19,11 @@ use crate::lowerings::words::words;
 const MAX_SUM_BYTES: u64 = 128 << 20;
 /// Maximum words of the bit mask per chunk: the 8,192 splats that a workgroup processes at once.
 const MAX_CHUNK_WORDS: usize = 256;
-/// Sums per splat and tile.
+/// Number of gradient sums for each pair of a splat and a tile.
 const SUMS: usize = 9;
 
-/// Splats per chunk: as many whole mask words as fit, at least one.
+/// Number of splats per chunk: as many whole mask words as their gradient sums allow, at least one
+/// word.
 fn chunk_len(e: &LoweringCtx<'_>, tiles: usize, bound: usize) -> usize {
     let room = MAX_SUM_BYTES.min(e.caps.max_binding_bytes) as usize / (4 * SUMS * tiles.max(1));
     WORD * (room / WORD).clamp(1, bound.div_ceil(WORD).clamp(1, MAX_CHUNK_WORDS))

@@ -1,16 +1,17 @@
 //! Chunked scan: `Mamba2` and `GatedDeltaNet` in 16 bits, in chunks of 64 steps on cooperative
 //! matrices.
 //!
-//! A first kernel computes the interactions of the rows within each chunk, for all chunks in
+//! A first kernel multiplies the operand rows of each chunk with one another, for all chunks in
 //! parallel. A second kernel carries the states through the chunks, with one workgroup per 32
 //! channels of a head. The headers of `shaders/vulkan/include/chunk_rows.glsl` and
 //! `chunk_walk.glsl` have the formulas.
 //!
-//! Example: 64 heads of 64 channels with 128 states, 4096 steps. A chunk takes 64 x 64 x 128
-//! multiply-adds for its rows, once per group of heads that share them. For values and states, each
-//! head takes 64 x (64 + 2 x 128) x 64. The total of 5.4 G multiply-adds takes about 20 us on F16
-//! matrices. The chunk matrices are 34 MB, written once and read twice. The remaining cost is
-//! latency: 128 workgroups pass through 64 chunks of about 2 us each.
+//! Example: 64 heads of 64 channels with 128 states, 4096 steps. For the products of its operand
+//! rows, a chunk takes 64 x 64 x 128 multiply-adds, once per group of heads that share the rows.
+//! For values and states, each head takes 64 x (64 + 2 x 128) x 64 multiply-adds per chunk. The
+//! total of 5.4 G multiply-adds takes about 20 us on F16 matrices. The chunk matrices are 34 MB,
+//! written once and read twice. The remaining cost is latency: 128 workgroups pass through 64
+//! chunks of about 2 us each.
 
 use tercet_ir::{CompileError, DType, Dim};
 
@@ -106,13 +107,13 @@ pub(super) static WALK_BF16: TypedKernel<SsdStatePassingParams> = TypedKernel::s
 
 /// Steps per chunk.
 const CHUNK: usize = 64;
-/// Maximum number of steps that are scanned step by step.
+/// Maximum sequence length that is scanned step by step instead of in chunks.
 pub(super) const MAX_SEQUENTIAL_STEPS: u32 = 2 * CHUNK as u32 - 1;
 /// Rows, columns and depth of a cooperative matrix.
 const FRAGMENT: usize = 16;
 /// Maximum states per channel; longer rows do not fit into shared memory beside the states.
 const MAX_CHUNK_STATES: usize = 128;
-/// Row blocks per chunk, with one subgroup each.
+/// Number of 16-step blocks per chunk; one subgroup processes each block.
 const BLOCKS: u32 = 4;
 /// Floats per chunk that the first kernel passes to the second.
 const FACTORS: usize = 2 * CHUNK + 4;
@@ -123,14 +124,15 @@ pub(super) struct ChunkTiling {
     ty: CoopType,
     subgroup: u32,
     states: usize,
-    /// Columns per workgroup, and the number of column parts that different subgroups process.
+    /// Columns (channels) per workgroup, and number of parts into which subgroups divide these
+    /// columns.
     columns: usize,
     parts: u32,
 }
 
 impl ChunkTiling {
-    /// The tiling for these sizes. `None` if the device lacks such cooperative matrices, or states
-    /// or channels do not fit.
+    /// Selects the tiling for these sizes. `None` if the device lacks cooperative matrices of this
+    /// dtype, or if the kernels do not support these numbers of states and channels.
     pub(super) fn choose(
         caps: &DeviceCaps,
         dtype: DType,
@@ -153,7 +155,8 @@ impl ChunkTiling {
         if !has_matrices || !whole(states) || states > MAX_CHUNK_STATES || !whole(columns) {
             return None;
         }
-        // Accumulators that cannot be converted to 16 bits go through shared memory.
+        // Accumulators that cannot be converted to 16 bits in registers (BF16) go through shared
+        // memory.
         let together = match ty {
             CoopType::F16 if columns.is_multiple_of(2 * FRAGMENT) => 2,
             CoopType::F16 | CoopType::BF16 => 1,
@@ -190,7 +193,7 @@ impl ChunkTiling {
     }
 }
 
-/// Intermediate buffers between the first and the second kernel.
+/// Buffers that the first kernel writes and the second kernel reads.
 struct ChunkIntermediates {
     mixes: SlotId,
     inverses: SlotId,
@@ -216,7 +219,7 @@ pub(super) fn tiling(
     ))
 }
 
-/// Maximum number of chunks over all heads.
+/// Maximum total number of chunks of all batch entries and heads.
 fn squares(e: &LoweringCtx<'_>, scan: &HeadScan<'_>) -> Result<usize, CompileError> {
     let [batch, steps] = scan.batch_and_steps();
     let chunks = e.bound(steps)?.div_ceil(CHUNK);

@@ -94,10 +94,11 @@ const IN_PLACE: u32 = 2;
 /// Threads per workgroup.
 const THREADS: usize = 128;
 
-/// States that a thread holds over all its channels, unless a single channel has more.
+/// Number of states that a thread holds for all its channels together, unless its part of a single
+/// channel has more.
 const HELD: usize = 8;
 
-/// A single step, with its operands as the kernel takes them.
+/// A single scan step, with its operands in the form that the kernel takes.
 struct StateStep<'v> {
     sizes: ScanSizes,
     /// The operands x, dt, a, b and c.

@@ -19,7 +19,7 @@ pub(super) struct FinalStates {
     pub(super) is_state: bool,
 }
 
-/// Final states before they are committed.
+/// The slot of the final states, before they are copied to their destination.
 pub(super) struct PendingStates {
     /// Slot to write; a dummy if final states are not requested.
     pub(super) slot: SlotId,
@@ -70,7 +70,8 @@ impl ScanStates {
         })
     }
 
-    /// Commits the final states to their destination.
+    /// Emits the copy of the final states to their destination, if kernels wrote them to another
+    /// slot.
     pub(super) fn finish(&self, e: &mut LoweringCtx<'_>, made: PendingStates) {
         if let (Some(last), Some(apart)) = (&self.last, made.scratch) {
             copy::commit(e, &apart, &last.view);

@@ -3,20 +3,21 @@
 //! On measured GPUs, shared memory bandwidth is the bottleneck: a vector of four floats takes as
 //! long as four scalars, even if all threads read the same address. A thread reads rows once for
 //! all its channels and exchanges sums once for all its states, so it should have several of both.
-//! Nevertheless, there should be at least as many active threads as lanes.
+//! Nevertheless, at least as many threads should be active as the compute units have lanes.
 
 use crate::caps::DeviceCaps;
 
 /// Threads per workgroup.
 const THREADS: usize = 128;
 
-/// Threads per workgroup with few channels, so that two independent workgroups run on a unit.
+/// Threads per workgroup if there are few channels; two independent workgroups then run on a
+/// compute unit.
 const SMALL_WORKGROUP_THREADS: usize = 64;
 
 /// Maximum states per channel: four vectors of four in each thread of half a workgroup.
 pub(super) const MAX_STATES: usize = 1024;
 
-/// Work per step: rows of channels with states.
+/// The sizes of one scan step: number of rows, channels per row and states per channel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScanStepSizes {
     /// Batch entries, or heads of all batch entries.
@@ -28,7 +29,7 @@ pub(super) struct ScanStepSizes {
 }
 
 impl ScanStepSizes {
-    /// Vectors of four states per channel.
+    /// Number of four-state vectors per channel.
     fn vectors(self) -> usize {
         self.states.div_ceil(4).max(1)
     }
@@ -41,7 +42,7 @@ impl ScanStepSizes {
     }
 }
 
-/// Tile of a workgroup: the constants of `states.wgsl`.
+/// The part of a scan that a workgroup processes, as values of the constants of `states.wgsl`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ScanTile {
     lanes: usize,
@@ -75,7 +76,7 @@ impl ScanTile {
         caps: &DeviceCaps,
         is_narrow: bool,
     ) -> ScanTile {
-        // As measured: 16-bit data needs as many words in flight as F32, but no more.
+        // By measurement, 16-bit data needs as many words in flight as F32 data, but no more.
         let most = if is_narrow { 6 } else { 4 };
         ScanTile::small(work).fit(work, caps, most, ScanTile::selective_bytes)
     }
@@ -120,8 +121,8 @@ impl ScanTile {
         }
     }
 
-    /// The tile with as many steps as fit into shared memory, up to `most` groups of four. `bytes`
-    /// returns the memory that the kernel needs.
+    /// The tile that stages as many scan steps as fit into shared memory, up to `most` groups of
+    /// four steps. `bytes` returns the memory that the kernel needs.
     fn fit(
         self,
         work: ScanStepSizes,
@@ -130,7 +131,7 @@ impl ScanTile {
         bytes: fn(&ScanTile) -> usize,
     ) -> ScanTile {
         let budget = match work.per_unit(self, caps) {
-            // The workgroup has a compute unit to itself.
+            // Each workgroup has a compute unit to itself, so it may use all the shared memory.
             0..=1 => caps.workgroup_bytes,
             _ => caps.device.multi_occupancy_shared_bytes,
         };

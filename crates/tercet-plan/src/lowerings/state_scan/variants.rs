@@ -1,7 +1,8 @@
 //! Variants of state scans: the tables of `SelectiveScan`, and of `Mamba2` and `GatedDeltaNet`.
 //!
-//! For `SelectiveScan`, the number of channels and batch entries selects the variant. For the
-//! others, it depends on whether cooperative matrices support chunks of the sequence.
+//! For `SelectiveScan`, the number of channels and batch entries selects the variant. For `Mamba2`
+//! and `GatedDeltaNet`, the selection depends on whether cooperative matrices can process chunks of
+//! the sequence.
 
 use tercet_ir::ops::ScanSizes;
 use tercet_ir::{CompileError, DType};
@@ -16,7 +17,7 @@ use crate::lowerings::code;
 use crate::tuning::TuningKey;
 use crate::variant::{self, KernelVariant, needs};
 
-/// A `SelectiveScan` with its operands as the kernels take them.
+/// A `SelectiveScan` with its operands in the form that the kernels take.
 pub(super) struct ChannelScan<'v> {
     pub(super) sizes: ScanSizes,
     /// The operands x, dt, a, b and c.
@@ -96,7 +97,7 @@ fn tuned_variant<'c>(
         .find(|| TuningKey::scan(what, dtype, sizes))
 }
 
-/// Requirement of a single-step variant.
+/// The reason text if a single-step variant rejects a longer sequence.
 const ONE_STEP: &str = "one step";
 
 /// Estimated time in seconds: a dispatch plus `states` times `steps` updates at `per_s` updates per

@@ -1,4 +1,4 @@
-//! Tests of the checks: which results are marked.
+//! Tests which results the overflow checks mark as outside the I32 range.
 
 use std::collections::BTreeMap;
 
@@ -90,8 +90,8 @@ fn elementwise_results_beyond_i32_are_marked() {
         for b in NUMBERS {
             let all = [x.clone(), Tensor::from_slice(&[1], &[b]).unwrap()];
             for f in [Add, Sub, Mul, Div, Rem, Pow, Max, Min, And, Or, Xor, Shl] {
-                // Results that wrap in I64 may fit into I32 again. They are marked as overflow
-                // too, so the test skips them.
+                // Results that wrap in I64 may fit into I32 again. The checks mark such results as
+                // overflow too, so the test skips them.
                 let wraps = match f {
                     Pow => u32::try_from(b).is_ok_and(|b| a.checked_pow(b).is_none()),
                     Shl => a != 0 && b & 63 >= 32,
@@ -101,8 +101,8 @@ fn elementwise_results_beyond_i32_are_marked() {
                     check(f.name(), &all, &|g, x| g.binary(f, x[0], x[1]));
                 }
             }
-            // Results of right shifts by 32 or more fit into I32, but an I32 shift takes its
-            // count modulo 32. They are marked as overflow too, so the test skips them.
+            // Results of right shifts by 32 or more fit into I32, but an I32 shift takes its count
+            // modulo 32. The checks mark such results as overflow too, so the test skips them.
             if (0..32).contains(&(b & 63)) {
                 check("shr", &all, &|g, x| g.binary(Shr, x[0], x[1]));
             }
@@ -123,7 +123,7 @@ fn integers_that_derive_from_floats_are_not_marked() {
     let marks = |g: &Graph| g.nodes().any(|(_, node)| is_overflow_check(g, node));
     assert!(!marks(&graph(DType::F32)));
     assert!(marks(&graph(DType::I32)));
-    // The same in one map: the logarithm of an integer, and a sum.
+    // The same computation fused into one map: the logarithm of an integer, and a sum.
     let fused = |through: DType| {
         let mut g = Graph::new();
         let x = g.input("x", tercet_ir::Type::new(DType::I64, [4])).unwrap();
