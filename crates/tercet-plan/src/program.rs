@@ -4,8 +4,8 @@
 //! only change launch-time values ([`crate::LaunchSizes`]): parameter blocks and grids.
 //!
 //! If the best kernel depends on a size, the program contains the steps of every branch of a shape
-//! switch ([`ShapeSwitch`]). Each run executes one branch ([`GpuProgram::active_steps`]). Control flow that
-//! depends on data is a list of stages in a [`ControlFlowGraph`] (`flow.rs`).
+//! switch ([`ShapeSwitch`]). Each run executes one branch ([`GpuProgram::active_steps`]). Control
+//! flow that depends on data is a list of stages in a [`ControlFlowGraph`] (`flow.rs`).
 //!
 //! Invariants: Every slot fits into its buffer. If two steps touch the same bytes and one writes
 //! them, a barrier separates them, or no run executes both; [`crate::check_races`] proves this
@@ -212,8 +212,8 @@ impl ProgramStep {
 }
 
 /// Dependent launches: dispatches synchronize through counters instead of barriers. A dispatch can
-/// prefetch its weights while the previous one still runs. [`GpuProgram::active_steps_of_stage`] selects the
-/// barriers that counters replace. Each launch fills in the counter values to wait for.
+/// prefetch its weights while the previous one still runs. [`GpuProgram::active_steps_of_stage`]
+/// selects the barriers that counters replace. Each launch fills in the counter values to wait for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DependentLaunches {
     /// Slot with the fault record of [`CheckKind::Order`], followed by the counters. Every run

@@ -16,8 +16,8 @@ pub(crate) use step::{ScalarClass, class, expression, native, quick};
 /// WGSL source that every kernel includes first.
 pub(crate) const PRELUDE: &str = portable!("prelude.wgsl");
 
-/// Declares [`WgslHelper`]: `Name "file" [dependencies];` declares a variant, its source file and the
-/// fragments it calls.
+/// Declares [`WgslHelper`]: `Name "file" [dependencies];` declares a variant, its source file and
+/// the fragments it calls.
 macro_rules! pieces {
     ($($(#[$doc:meta])* $Name:ident $file:literal [$($need:ident),*];)*) => {
         /// A WGSL fragment with a group of functions. The fragments that a fragment calls precede
@@ -72,7 +72,8 @@ pieces! {
     Exp "scalar/exp.wgsl" [Base];
     /// `f_ln f_log2 f_log1p`
     Log "scalar/log.wgsl" [Base];
-    /// Products of a value with a gate that is computed from tail functions.
+    /// Products `x P(x)` of a value and a gate `P` that rises from 0 to 1, as in GELU; they are
+    /// computed from the tail `P(-|x|)`.
     Tail "scalar/tail.wgsl" [Base];
     /// `f_softplus`
     Softplus "scalar/softplus.wgsl" [Exp, Log];

@@ -80,7 +80,7 @@ pub(crate) fn finish(
 #[derive(Default)]
 struct ScheduledRun {
     steps: GroupedSteps,
-    /// Stage index of each step.
+    /// Index of the stage that contains each step.
     stage_of_step: Vec<usize>,
     stages: Vec<Range<usize>>,
     /// First and last group of each outermost branch or loop.
@@ -230,7 +230,7 @@ struct SlotUsage {
     first: usize,
     last: usize,
     owner: Option<(NodeId, ShapeBranch)>,
-    /// The stage, if all uses are in one stage.
+    /// The stage that contains all uses of the slot; `None` if several stages use it.
     stage: Option<usize>,
 }
 

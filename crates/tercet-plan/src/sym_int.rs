@@ -14,7 +14,7 @@ use tercet_ir::{Bindings, Dim, DimError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ExprNodeId(pub u32);
 
-/// A symbolic integer: known at compile time, or evaluated for the sizes of a run.
+/// A symbolic integer: known at compile time, or computed from the sizes of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SymInt {
     /// A number known at compile time.

@@ -143,8 +143,8 @@ pub fn prepare(device: &dyn TunableBackend, task: &TuneTask, names: &[String]) {
     });
 }
 
-/// Keeps the device busy for a while. An idle device lowers its clock rate while the host generates
-/// operands.
+/// Runs a candidate repeatedly for a while, so that the device is busy. An idle device lowers its
+/// clock rate while the host generates operands.
 fn warm_up(device: &dyn TunableBackend, task: &TuneTask, name: &str) -> Result<(), TuneFailure> {
     const WHILE: Duration = Duration::from_millis(500);
     let mut exe = compile_with_operands(device, task, name)?;

@@ -27,9 +27,9 @@ const FIRST_HEADER: &str = "tercet tuning 1";
 /// Key of a problem in an autotuning table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TuningKey {
-    /// The computation with its dtypes and layouts, as one word.
+    /// Name of the computation with its dtypes and layouts, such as `matmul/f16/nn`.
     pub operation: String,
-    /// Sizes of the problem; their meaning depends on `what`.
+    /// Sizes of the problem; the computation determines what they mean.
     pub sizes: Vec<usize>,
 }
 
@@ -43,7 +43,7 @@ impl TuningKey {
         }
     }
 
-    /// A large-M GEMM, for any kernel.
+    /// Key of a large-M GEMM, for the selection among all kernel variants.
     pub fn large_m(dtype: DType, weights: WeightLayout, [m, n, k]: [usize; 3]) -> TuningKey {
         TuningKey {
             operation: format!("many/{dtype}/{weights}"),
@@ -60,8 +60,8 @@ impl TuningKey {
         }
     }
 
-    /// A convolution of a dtype. Sizes: groups, output channels per group, reduction length per
-    /// group, windows of all batch entries, kernel taps.
+    /// Key of a convolution in this dtype. Sizes: groups, output channels per group, reduction
+    /// length per group, windows of all batch entries, kernel taps.
     pub fn conv(dtype: DType, sizes: [usize; 5]) -> TuningKey {
         TuningKey {
             operation: format!("conv/{dtype}"),

@@ -91,7 +91,7 @@ impl fmt::Display for VariantSelection {
     }
 }
 
-/// Prints a number with a fixed count of significant digits.
+/// Prints a time or cost with a fixed number of significant digits.
 struct SignificantDigits(f64);
 
 impl fmt::Display for SignificantDigits {

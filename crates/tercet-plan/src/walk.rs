@@ -38,7 +38,7 @@ pub(crate) fn walk_block(
     Ok(outputs.map(|o| e.view(o.value)).collect())
 }
 
-/// A value that is written directly into the slot of a leaf.
+/// A value that kernels write directly into the slot of a state or of a loop-carried value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InPlaceUpdate {
     /// The leaf: a state, or a value carried by a loop.
@@ -47,10 +47,10 @@ pub(crate) struct InPlaceUpdate {
     pub(crate) slot: SlotId,
 }
 
-/// Values of a graph that are written directly into slots of leaves.
+/// The values of a graph that kernels write directly into slots of states or loop-carried values.
 pub(crate) type InPlaceUpdates = HashMap<Value, InPlaceUpdate>;
 
-/// Slots of the leaves of a graph.
+/// Where the leaves of a graph (inputs, parameters, states, arguments) have their slots.
 pub(crate) enum LeafPlacement<'b> {
     /// Inputs, parameters and states of the program.
     Interface(&'b ProgramInterface, &'b ElidedConcats),
@@ -87,12 +87,14 @@ pub(crate) fn nodes(
     Ok(())
 }
 
-/// View of a partition of a leaf above the binding limit: a separate slot within the slot of the
-/// leaf. For a result above the limit, a placeholder view that no kernel reads.
+/// View of one partition of an input, parameter or state that exceeds the binding limit: a separate
+/// slot within the leaf's slot. For a result above the limit, a placeholder view that no kernel
+/// reads.
 fn in_parts(e: &mut LoweringCtx<'_>, node: &Node) -> Result<Option<SlotView>, CompileError> {
     let ty = &node.outputs[0];
     if e.facts.partitioned.is_elided_concat(e.cursor.at) {
-        // The kernels of the operands already write into the result's memory.
+        // The operands are already in memory at their positions in the concatenation, so nothing is
+        // emitted.
         let nothing = e.placeholder_slot()?;
         let view = SymLayout::dense(&ty.shape).map(|layout| SlotView {
             slot: nothing,

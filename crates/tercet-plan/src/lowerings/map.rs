@@ -2,10 +2,11 @@
 //! `Cast` as maps of one step, and `Map`.
 //!
 //! Each map is compiled to generated WGSL (`map/codegen.rs`). The source depends on the steps, the
-//! dtypes and the axes along which operands are read. Sizes, strides and offsets are parameters. A
-//! map with too many operands for one kernel is split into several kernels, with intermediate steps
-//! in memory. If a result is written in place of an operand, both share one binding, and each
-//! thread reads its elements before it writes.
+//! dtypes and the axes along which operands are read. Sizes, strides and offsets are kernel
+//! parameters, so that one kernel serves all of them. A map with too many operands for one kernel
+//! is split into several kernels, with intermediate steps in memory. If a result is written in
+//! place of an operand, both share one binding, and each thread reads its elements before it
+//! writes.
 //!
 //! Next: `map/operand.rs` for operand access; `map/row_wise.rs` for maps with row reductions
 //! between them.
@@ -61,7 +62,7 @@ pub(crate) static MAP: Lowering = Lowering {
     lower,
 };
 
-/// Supports every map whose steps have dtypes that GPUs support.
+/// Supports every map in which all steps have dtypes that GPUs support.
 fn supports(graph: &Graph, node: &Node, _: &DeviceCaps) -> Support {
     let steps = match &node.op {
         Op::Map(map) => step_dtypes(graph, node, map),
@@ -338,7 +339,7 @@ impl<'m> MapLowering<'m> {
         e.dispatch_wgsl(&kernel.name(), kernel.text(), &access, &slots, &words, grid);
     }
 
-    /// Number of elements at the symbols' bounds.
+    /// Maximum number of result elements, if all symbols have their upper bounds.
     fn max_elements(&self, e: &LoweringCtx<'_>) -> usize {
         let sizes = self.shape.iter().map(|d| e.bound(d).unwrap_or(0));
         sizes.fold(1, usize::saturating_mul)

@@ -1,10 +1,10 @@
 //! Lowering of matmuls: `MatMul`, `Linear` and `DequantMatMul`. `DotGeneral` is decomposed to
 //! `MatMul`.
 //!
-//! A node becomes a [`MatMulProblem`]: operands are views with a stride per axis, so that transposes,
-//! slices and broadcasts need no copy. The bounds of the sizes select the kernels. If the number of
-//! rows is symbolic, a shape switch contains a kernel for one row, one for up to eight rows, and a
-//! tiled one.
+//! A node becomes a [`MatMulProblem`]: operands are views with a stride per axis, so that
+//! transposes, slices and broadcasts need no copy. The upper bounds of the sizes determine which
+//! kernels are selected. If the number of rows is symbolic, a shape switch contains a kernel for
+//! one row, one for up to eight rows, and a tiled one.
 //!
 //! Tiled matmuls of 16-bit floats use cooperative matrices if the device supports them.
 //!

@@ -431,7 +431,8 @@ fn in_rows(
 const MIN_THREADS_FOR_FULL_DEVICE: usize = 1 << 16;
 
 /// Assignment of a norm's threads to rows. Neighboring threads never work on different rows,
-/// because row addresses may not be contiguous. If there are few rows, each gets more threads.
+/// because row addresses may not be contiguous. If there are few rows, more threads work on each
+/// row.
 fn share(rows: &RowLayout, units: usize) -> RowThreads {
     let along = RowLayout {
         across: false,

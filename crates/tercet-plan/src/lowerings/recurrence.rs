@@ -1,10 +1,10 @@
 //! Lowering of `Recurrence` (RNN, GRU, LSTM): one dispatch per step, or one dispatch for all steps.
 //!
-//! Every step reads all weights again. Large weights are shared by all workgroups, each of which
-//! reads a part. Shared weights take one dispatch per step, up to the maximum number of steps. For
-//! small weights, or too many steps, each workgroup takes some batch rows through all steps without
-//! synchronization between workgroups. States are computed in F32, and packed at the end for
-//! narrower dtypes.
+//! Every step of a recurrence reads all weights again. Large weights are shared by all workgroups,
+//! each of which reads a part. Shared weights take one dispatch per step, up to the maximum number
+//! of steps. For small weights, or too many steps, each workgroup takes some batch rows through all
+//! steps without synchronization between workgroups. States are computed in F32, and packed at the
+//! end for narrower dtypes.
 
 use tercet_ir::layout::AxisSlice;
 use tercet_ir::ops::RecurrentCell;
@@ -122,16 +122,16 @@ pub(crate) static RECURRENCES: Lowering = Lowering {
 /// Maximum number of values in shared memory; equals `POOL` of the shader.
 const POOL: usize = 4096;
 
-/// Minimum number of batch rows for which a workgroup takes several. With fewer rows, compute units
-/// would be idle.
+/// Minimum number of batch rows for which a workgroup takes several. With fewer batch rows,
+/// workgroups of several rows would leave compute units idle.
 const MIN_ROWS_FOR_SHARING: usize = 256;
 
-/// Maximum number of weights that fit into the cache of a compute unit. Larger weights are shared
-/// by all workgroups, step by step.
+/// Maximum number of weights that fit into the cache of a compute unit. If there are more weights,
+/// each workgroup reads a part of them, with one dispatch per step.
 const MAX_CACHED_WEIGHTS: usize = 1 << 14;
 
-/// Maximum number of steps of each shape branch with one dispatch per step. The last number is the
-/// overall limit.
+/// Maximum number of steps of each shape branch with one dispatch per step. Longer sequences than
+/// the last number run in one dispatch for all steps.
 const STEPS: [u32; 5] = [8, 32, 128, 512, 2048];
 
 /// State elements and batch rows per workgroup of a step; equals `UNITS` and `ROWS` of the shader.
@@ -220,7 +220,7 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// Emits all steps in one dispatch.
+/// Emits one dispatch that computes all steps.
 fn emit_all_steps(e: &mut LoweringCtx<'_>, layer: &RecurrenceLayer) -> Result<(), CompileError> {
     let (batch, wide) = (layer.batch(), layer.wide());
     let rows = match e.bound(batch)? {
@@ -311,7 +311,7 @@ fn by_steps(
     })
 }
 
-/// Entry `at` of the first axis.
+/// View of entry `at` along the first axis of a view.
 fn part(all: &SlotView, at: usize) -> SlotView {
     let shape = all.layout.shape();
     let mut cuts: Vec<AxisSlice> = shape

@@ -79,7 +79,8 @@ pub(crate) fn wide(dtype: DType) -> DType {
     }
 }
 
-/// Code of the function in the shaders. A mean is a sum divided at the end.
+/// Number that selects a reduction function in the shaders. A mean has the number of a sum, because
+/// the last stage divides it.
 pub(crate) fn op_code(f: ReduceFn) -> u32 {
     match f {
         ReduceFn::Sum | ReduceFn::Mean => 0,

@@ -125,7 +125,7 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
         let pairs = taps.indices.iter().zip(&taps.weights);
         words.extend(pairs.flat_map(|(i, w)| [*i, (*w as f32).to_bits()]));
     }
-    // A table without resized axes is never read.
+    // If no axis is resized, the kernel never reads the table.
     words.resize(words.len().max(1), 0);
     let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
     let ty = TensorType::new(DType::U32, &[words.len()]);

@@ -142,7 +142,8 @@ impl RowLayout {
         (dense && whole && some).then_some(per)
     }
 
-    /// Elements per vector if rows consist of vectors, otherwise per word, otherwise 1.
+    /// Number of elements per vector if rows consist of whole vectors; otherwise per word if they
+    /// consist of whole words; otherwise 1.
     pub(crate) fn per_unit(&self, e: &mut LoweringCtx<'_>, dtype: DType) -> u32 {
         let vector = self.per_vector(e, dtype);
         vector.unwrap_or_else(|| self.per_word(dtype))

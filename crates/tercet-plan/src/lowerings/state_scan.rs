@@ -3,9 +3,9 @@
 //!
 //! A workgroup processes all steps in order; batch and channels provide the parallelism. `tile.rs`
 //! assigns states to threads. Long 16-bit sequences run in chunks on cooperative matrices if the
-//! device has them (`chunked.rs`). A single step reads and writes its states once (`single_step.rs`). If
-//! words would span channels of two workgroups or heads, 16-bit results are computed in F32 and
-//! packed.
+//! device has them (`chunked.rs`). A single step reads and writes its states once
+//! (`single_step.rs`). If words would span channels of two workgroups or heads, 16-bit results are
+//! computed in F32 and packed.
 
 use tercet_ir::ops::ScanSizes;
 use tercet_ir::{CompileError, DType, Dim, Graph, Node, Op, OpKind, Support, Type};

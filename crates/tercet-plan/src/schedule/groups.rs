@@ -5,13 +5,13 @@
 //! one shape switch do not depend on each other and share groups; the steps after them follow the
 //! longest branch.
 //!
-//! The default runs steps with few dependencies early, and their results stay in memory until they
-//! are used. Examples are weights cast for the backward pass, and values recomputed from
-//! checkpoints. If the results of early steps take much memory, steps with large results are
-//! deferred to groups near their position in the graph. A chain of deferred steps may add groups.
-//! Deferral is accepted if it saves an eighth of the memory, or a 32nd if it adds no groups.
-//! Dequantization of weights is not deferred: `emit/dequant_schedule.rs` determines its group, and
-//! it comes last within this group.
+//! This default runs steps with few dependencies early, and the results of these steps stay in
+//! memory until they are used. Examples are weights cast for the backward pass, and values
+//! recomputed from checkpoints. If the results of early steps take much memory, steps with large
+//! results are deferred to groups near their position in the graph. A chain of deferred steps may
+//! add groups. Deferral is accepted if it saves an eighth of the memory, or a 32nd if it adds no
+//! groups. Dequantization of weights is not deferred: `emit/dequant_schedule.rs` determines its
+//! group, and it comes last within this group.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -158,7 +158,7 @@ fn first_writes_large_slot(
 type SlotLifetimes = (usize, usize, Option<(NodeId, ShapeSwitchId)>);
 
 /// Maximum number of arena bytes live at the same time, which approximates the arena size. Of the
-/// branches of a shape switch, only the largest slot counts.
+/// slots in different branches of one shape switch, only the largest counts.
 fn max_bytes(steps: &[ProgramStep], groups: &[usize], draft: &ProgramBuilder) -> u64 {
     let mut lives: BTreeMap<SlotId, SlotLifetimes> = BTreeMap::new();
     for (step, &group) in steps.iter().zip(groups) {

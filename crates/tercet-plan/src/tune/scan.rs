@@ -45,7 +45,7 @@ struct ChannelReference<'a> {
     operands: &'a [(&'static str, Tensor)],
 }
 
-/// A channel at a step.
+/// The position of a result in a scan: a channel of a head, at a step.
 #[derive(Clone, Copy)]
 struct ScanPosition {
     token: usize,
@@ -106,7 +106,7 @@ impl ChannelReference<'_> {
         }
     }
 
-    /// The result after a step.
+    /// The expected result of a channel after a step.
     fn result(&self, h: &[f64], at: ScanPosition) -> ExpectedElement {
         let (operand, scale) = match self.op {
             StateScan::Selective | StateScan::Mamba2 => (4, 1.0),
@@ -157,7 +157,7 @@ impl ChannelReference<'_> {
     }
 }
 
-/// Deterministic numbers in a range.
+/// A tensor of deterministic pseudorandom numbers in a range.
 fn random_between(
     name: &str,
     dtype: DType,

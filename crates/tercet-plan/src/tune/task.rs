@@ -85,7 +85,7 @@ impl TaskBuilder {
         Ok(self.state_of(name, pattern(name, dtype, shape)?)?)
     }
 
-    /// A state with this tensor as initial value.
+    /// Adds a state with this tensor as initial value to the graph.
     pub(super) fn state_of(
         &mut self,
         name: &'static str,
@@ -392,7 +392,7 @@ pub(super) fn pattern(name: &str, dtype: DType, shape: &[usize]) -> Result<Tenso
     Ok(Tensor::from_bytes(ty, &bytes)?)
 }
 
-/// An element of a float tensor.
+/// Reads an element of a float tensor as f64.
 pub(super) fn element(t: &Tensor, at: usize) -> f64 {
     let bytes = t.bytes();
     match t.dtype() {

@@ -99,7 +99,7 @@ fn constants_are_declared_in_the_shaders() {
     }
 }
 
-/// Checks the computed offsets against literal ones.
+/// Checks computed offsets of block fields against offsets written in the test.
 #[test]
 fn eight_word_fields_keep_their_alignment() {
     tercet_plan::params! {

@@ -68,7 +68,7 @@ fn copy(src: u32, dst: u32, arms: &[(u32, u32)]) -> ProgramStep {
 
 /// Whether two copies into the same bytes may run without a barrier between them.
 fn side_by_side(choices: &[&[u32]], a: &[(u32, u32)], b: &[(u32, u32)]) -> bool {
-    // The last two slots share bytes.
+    // The last two slots of the program overlap in memory.
     let mut p = program(&[0, 64, 128, 160], choices);
     p.steps = vec![copy(0, 2, a), copy(1, 3, b)];
     check_races(&p).is_ok()

@@ -86,8 +86,8 @@ fn add_wgsl(hash: &mut Sha256, text: &str) {
     }
 }
 
-/// The output of a derived `Debug` without names: a field name is dropped, and the name of a type or
-/// variant becomes its number among the names that occur at the same path of fields.
+/// The output of a derived `Debug` without names: a field name is dropped, and the name of a type
+/// or variant becomes its number among the names that occur at the same path of fields.
 fn canonical(debug: &str) -> String {
     let mut names: HashMap<Vec<u32>, Vec<&str>> = HashMap::new();
     let mut path: Vec<u32> = vec![0];

@@ -29,7 +29,7 @@ use Step::{KeyAppend, KeyNorm, KeyRope, QueryNorm, QueryRope, ValueAppend};
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Other {
     Nothing,
-    /// A node reads the key cache directly after this step.
+    /// An additional node reads the key cache directly after this step of the layer.
     ReadsKeys(Step),
     ReadsValues(Step),
     /// A node reads the queries after RoPE (or the keys, for `ReadsKeyRope`).
@@ -86,7 +86,7 @@ impl Shared {
     }
 }
 
-/// Applies a step to a layer; results replace its operands.
+/// Adds the nodes of a step to a layer; the results replace the operands in `layer`.
 fn step(g: &mut Graph, with: &Shared, layer: &mut Layer, step: Step) -> Result<(), OpError> {
     let rope = |g: &mut Graph, x, [cos, sin]: [Value; 2]| {
         g.rope(x, cos, sin, RopeStyle::NeoX, HEAD, AttentionLayout::Bshd)
@@ -315,8 +315,8 @@ fn what_something_else_reads_in_between_is_there() {
     assert_eq!(one_token(VALUES_FIRST, of_both), apart);
     // A check that depends on new keys runs before any state is written, so caches are copied.
     assert_eq!(one_token(KEYS_FIRST, Other::LenOfKeys), [0, 0, 4]);
-    // The append kernel writes the queries for another reader. Keys with another reader need a
-    // separate RoPE step.
+    // The append kernel writes the queries for another reader. If another node reads the keys after
+    // RoPE, a separate step computes this RoPE.
     assert_eq!(one_token(KEYS_FIRST, Other::ReadsQueryRope), appended);
     assert_eq!(one_token(KEYS_FIRST, Other::ReadsKeyRope), [0, 0, 4]);
 }

@@ -31,7 +31,7 @@ fn graph(packed: Scheme) -> Result<Graph, OpError> {
     Ok(g)
 }
 
-/// Errors in the bindings of a program's parameters.
+/// Finds parameters that a program binds wrongly, and describes the errors.
 fn wrong_bindings(program: &GpuProgram, caps: &DeviceCaps) -> Vec<String> {
     let mut wrong = Vec::new();
     let steps = program.prepare.iter().chain(&program.steps);

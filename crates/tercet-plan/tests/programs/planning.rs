@@ -35,7 +35,7 @@ fn surveys() -> &'static [Survey] {
     ALL.get_or_init(|| {
         // Workgroup-scope matrices are selected only by an autotuning table.
         let tuned = DeviceCaps::h200().tuned(TuningTable::always("64x64x64/block128"));
-        // A device whose cooperative matrices cannot be converted.
+        // A device that cannot convert cooperative matrices to another dtype.
         let plain = DeviceCaps {
             coop_converts: false,
             ..DeviceCaps::h200()

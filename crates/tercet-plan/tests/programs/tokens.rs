@@ -173,7 +173,7 @@ fn steps_of_one_token_wait_for_each_other_without_barriers() {
         let own = (link.signals + 1) % 6;
         assert_eq!(numbers, [waits, wanted, own], "{program}");
     }
-    // The fault record of dependent launches is one of the checks.
+    // The data checks of the program include the fault record of dependent launches.
     let order = program
         .data_checks
         .iter()

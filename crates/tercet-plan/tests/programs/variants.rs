@@ -7,7 +7,7 @@ use tercet_plan::{
 
 const SIZES: [usize; 3] = [8, 14336, 4096];
 
-/// Eight rows times quantized weights.
+/// A matmul of eight activation rows with quantized weights.
 fn few_rows() -> Result<Graph, OpError> {
     let [m, n, k] = SIZES;
     let bytes = Scheme::Q4K.row_bytes(k).expect("whole blocks");

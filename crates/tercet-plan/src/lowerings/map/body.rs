@@ -122,7 +122,7 @@ pub(super) struct FusedBody {
     axis: Option<usize>,
     pub(super) steps: Vec<RowStep>,
     pub(super) operands: Vec<IndexedOperand>,
-    /// For each operand, whether it is constant along a row.
+    /// For each operand, whether all elements of a row read the same number.
     pub(super) are_rows: Vec<bool>,
     pub(super) step_of: HashMap<Value, usize>,
 }
@@ -214,7 +214,7 @@ impl FusedBody {
         Some(())
     }
 
-    /// Appends a step with F32 arguments.
+    /// Appends a step whose arguments are F32 values.
     fn push(&mut self, work: RowStepOp, args: &[StepArgument], to: DType) -> StepArgument {
         let reduces = matches!(work, RowStepOp::Reduce(_));
         self.steps.push(RowStep {

@@ -17,8 +17,8 @@
 //! }
 //! ```
 //!
-//! Each thread computes whole words of every result. The result with the most elements per word
-//! determines the number of elements per thread.
+//! Each thread computes whole 32-bit words of every result. The result with the most elements per
+//! word determines the number of elements per thread.
 
 use std::fmt::Write;
 
@@ -35,11 +35,11 @@ pub(super) const GROUP: u32 = 256;
 /// How a thread reads the elements of an operand for one vector of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum VectorLoad {
-    /// The elements form one vector of words.
+    /// The thread loads the elements as one vector of 32-bit words.
     Vector,
-    /// All elements of the vector read the same operand element.
+    /// All results of the vector read the same operand element, so the thread loads it once.
     Broadcast,
-    /// Each element is read separately.
+    /// The thread loads each element separately.
     PerElement,
 }
 
@@ -101,8 +101,8 @@ pub(super) struct NamedStep<'m> {
 
 /// Input of the code generator for maps.
 pub(super) struct MapKernelSource<'m> {
-    /// Number of groups of merged result axes. Parameter words from 2 on contain the sizes of the
-    /// groups, except the outermost.
+    /// Number of axis groups; a group consists of result axes that are merged into one coordinate.
+    /// Parameter words from 2 on contain the sizes of the groups, except the outermost.
     pub(super) axes: usize,
     pub(super) reads: Vec<OperandRead>,
     pub(super) steps: Vec<NamedStep<'m>>,
@@ -133,7 +133,7 @@ impl MapKernelSource<'_> {
         each.max().unwrap_or(1)
     }
 
-    /// Readable description of the kernel: steps and dtypes.
+    /// Name of the kernel for people: its steps and dtypes.
     pub(super) fn name(&self) -> String {
         const SHOWN: usize = 6;
         let mut name = "map".to_string();

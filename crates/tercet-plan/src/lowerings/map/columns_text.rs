@@ -15,10 +15,10 @@ use super::codegen::{ArithmeticMode, GROUP, MapKernelSource, needs_careful_path,
 use super::vector::{VectorWidth, binding_type};
 use crate::scalar::{self, WgslHelper};
 
-/// Number of rows read per loop iteration (unrolling).
+/// Number of rows that a thread reads per loop iteration (unrolling).
 const TURNS: u32 = 4;
 
-/// Input of the code generator for column sums.
+/// Input of the code generator for kernels with column or channel sums.
 pub(super) struct ColumnKernelSource<'m> {
     /// Access patterns of the operands, and the elementwise steps that compute the summands.
     pub(super) map: MapKernelSource<'m>,
@@ -38,14 +38,14 @@ pub(super) struct ColumnKernelSource<'m> {
 /// Position of the summed axes relative to the axes that remain in the result.
 #[derive(Clone, Copy)]
 pub(super) enum OuterAxes {
-    /// Sums over rows, with this number of adjacent threads per row.
+    /// Column sums (over rows), with this number of adjacent threads per row.
     ThreadsPerRow(u32),
     /// Sums over axes before and after the channel axis; each workgroup processes one channel.
     Channels,
 }
 
 impl ColumnKernelSource<'_> {
-    /// Readable description of the kernel.
+    /// Name of the kernel that describes its steps, for people.
     pub(super) fn name(&self) -> String {
         let from: Vec<&str> = self.map.reads.iter().map(|r| r.dtype.name()).collect();
         let steps = self.steps.0.iter().filter(|s| !s.is_constant()).count();

@@ -38,8 +38,8 @@ struct StoredResult {
     view: SlotView,
 }
 
-/// Emits a fusion group as one kernel. Returns the views of its results, or `None` if no kernel
-/// supports the group.
+/// Emits one kernel that computes all nodes of a fusion group. Returns the views of its results, or
+/// `None` if no kernel supports the group.
 ///
 /// # Errors
 /// [`CompileError`] if a result is too large.

@@ -36,7 +36,7 @@ pub(super) struct RowKernelSource<'m> {
     /// sets the steps for each pass.
     pub(super) map: MapKernelSource<'m>,
     pub(super) steps: RowSteps<'m>,
-    /// For each operand, whether it is constant along a row.
+    /// For each operand, whether all elements of a row read the same number.
     pub(super) are_rows: &'m [bool],
     /// For each result with one number per row, the index of its step and its dtype.
     pub(super) row_results: Vec<(usize, DType)>,
@@ -51,7 +51,7 @@ pub(super) struct RowKernelSource<'m> {
 }
 
 impl RowKernelSource<'_> {
-    /// Readable description of the kernel.
+    /// Name of the kernel that describes its steps, for people.
     pub(super) fn name(&self) -> String {
         let reductions: Vec<&str> = (self.reductions(None).iter())
             .map(|at| self.function(*at).name())

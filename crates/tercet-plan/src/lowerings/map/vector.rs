@@ -10,9 +10,9 @@
 //! fn main(..) { all loads, then for each vector work and store }
 //! ```
 //!
-//! A vector consists of the elements in up to 16 bytes. All elements of a vector belong to one row
-//! of every operand, so that shared values are computed and read once. A thread issues all its
-//! loads before the first store, so that they overlap.
+//! A vector consists of consecutive elements with up to 16 bytes in total. All elements of a vector
+//! belong to one row of every operand, so that shared values are computed and read once. A thread
+//! issues all its loads before the first store, so that they overlap.
 
 use super::codegen::{
     ArithmeticMode, GROUP, MapKernelSource, OperandRead, VectorLoad, bits_of, element_index, lanes,
@@ -23,7 +23,7 @@ use crate::emit::LoweringCtx;
 use crate::scalar::{self, WgslHelper};
 use tercet_ir::DType;
 
-/// Vector configuration of a map kernel.
+/// How many elements and vectors each thread of a map kernel computes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct VectorWidth {
     /// Elements per vector.

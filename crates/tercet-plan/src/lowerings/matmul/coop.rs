@@ -23,7 +23,7 @@ use crate::program::SlotId;
 use crate::sym_int::SymInt;
 use crate::tuning::GemmProblem;
 
-/// Elements per vector load of operand rows.
+/// Number of elements of an operand row that one vector load reads.
 const LOAD: u64 = 8;
 
 /// A matmul on cooperative matrices, with its tiling.
@@ -47,7 +47,7 @@ pub(super) struct ColumnRange {
 }
 
 impl ColumnRange {
-    /// The range of all columns.
+    /// The column range that covers the whole result.
     pub(super) fn all(given: &MatMulArgs) -> ColumnRange {
         ColumnRange {
             first: SymInt::ZERO,
@@ -259,7 +259,7 @@ impl CoopMatMul {
         Ok(())
     }
 
-    /// Dispatches the tiles of a matmul with prepacked weights. Input and output rows are
+    /// Dispatches the GEMM kernel of a matmul with prepacked weights. Input and output rows are
     /// panel-packed if the neighboring nodes support it.
     fn dispatch_prepacked(
         &self,

@@ -133,7 +133,8 @@ pub(super) fn floats(
     let table = large_m_variants();
     let named = tuning.find(|| TuningKey::large_m(p.a.dtype, p.weights_of(None), sizes));
     let named = named.filter(|name| table.iter().any(|v| v.name == *name));
-    // Tilings for cooperative matrices are autotuned separately.
+    // Autotuning measures the tilings of the cooperative-matrix variant separately from the
+    // variants.
     let measured = match (named, CoopMatMul::new(e, p, sums)?) {
         (None, Some(coop)) if coop.is_measured(e) => Some(MATRICES),
         (named, _) => named,

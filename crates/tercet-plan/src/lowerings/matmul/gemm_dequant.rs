@@ -25,7 +25,7 @@ pub(super) fn min_rows(e: &LoweringCtx<'_>) -> u32 {
 /// Maximum size of dequantized weights in bytes; larger weights are dequantized inside the GEMM.
 const MAX_DECODED_BYTES: usize = 512 << 20;
 
-/// A GEMM that can run on dequantized 16-bit weights.
+/// The plan for a GEMM that dequantizes its weights to 16 bits first.
 pub(super) struct DequantGemm {
     product: MatMulProblem,
     /// Slot of the activation rows before any cast to 16 bits.

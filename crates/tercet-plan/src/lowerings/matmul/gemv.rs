@@ -73,7 +73,7 @@ fn quads_of(dtype: DType) -> u32 {
 struct MultiRowGemv<'p> {
     product: &'p MatMulProblem,
     args: &'p MatMulArgs,
-    /// Quantized weights; `None` for float weights.
+    /// The weights if they are quantized; `None` for float weights.
     blocks: Option<&'p PackedWeights>,
     max_rows: u32,
     in_blocks: bool,
@@ -114,7 +114,7 @@ impl MultiRowGemv<'_> {
             .find(|| TuningKey::rows(p.a.dtype, weights, sizes)))
     }
 
-    /// True if neither a norm prologue nor a gate is fused.
+    /// True if the matmul has neither a norm prologue nor a gate.
     fn is_alone(&self) -> bool {
         self.product.norm.is_none() && self.product.gate.is_none()
     }
@@ -224,7 +224,7 @@ impl ColumnThreadGroups {
 
     /// The assignment of threads for `rows` activation rows, at most `units` thread groups per
     /// workgroup, and weight pieces of `quads` four-element vectors. Each thread processes `unroll`
-    /// pieces at once. Shared memory holds `extra` additional vectors per piece.
+    /// pieces per loop iteration. Shared memory holds `extra` additional vectors per piece.
     fn new(
         e: &LoweringCtx<'_>,
         p: &MatMulProblem,
@@ -272,8 +272,9 @@ impl ColumnThreadGroups {
     }
 }
 
-/// Grid for `results` results per workgroup. If there are many more workgroups than the device runs
-/// concurrently, each workgroup processes several column groups, which reuse its staged rows.
+/// Workgroup grid of a kernel whose workgroups compute `results` results per activation row. If
+/// there are many more workgroups than the device runs concurrently, each workgroup processes
+/// several column groups, which reuse its staged rows.
 fn grid(e: &mut LoweringCtx<'_>, r: &MultiRowGemv<'_>, results: u32) -> [SymInt; 3] {
     let most = 8 * e.caps.device.max_units() as u32;
     let columns = e.num(&r.product.columns());

@@ -24,9 +24,9 @@ const WIDE_CONFIG: (u32, u32, usize) = (8, 16, 16);
 pub(super) struct FloatGemvConsts {
     /// Number of threads that compute a column together.
     slices: u32,
-    /// Pieces of a column per thread.
+    /// Number of a column's pieces that each thread multiplies.
     pieces: u32,
-    /// Columns that a thread processes at once.
+    /// Number of columns that a thread processes at once.
     together: u32,
     /// Columns per workgroup.
     columns: u32,

@@ -9,13 +9,13 @@ use crate::caps::DeviceCaps;
 use crate::emit::LoweringCtx;
 
 /// Maximum threads per column if the row is processed in several rounds. Shared memory then holds
-/// partial sums beside the row.
+/// partial sums beside the activation row.
 const MAX_SLICES: u32 = 128;
 /// Maximum thread groups per workgroup. With a fused norm, each group also stores a sum of squares
 /// beside the sums of its columns.
 const MAX_THREAD_GROUPS: u32 = 64;
 
-/// Resources that a workgroup takes.
+/// Work and resources of a workgroup.
 #[derive(Clone, Copy)]
 struct WorkgroupUse {
     /// Number of weights of a column that each thread multiplies per round.
@@ -28,11 +28,11 @@ struct WorkgroupUse {
     /// Workgroups per compute unit: the first number if each workgroup then gets enough columns,
     /// otherwise the second.
     groups: [usize; 2],
-    /// Maximum shared memory in bytes.
+    /// Maximum bytes of shared memory per workgroup.
     bytes: fn(&DeviceCaps) -> u32,
     /// Columns whose weights a thread group loads ahead, if the group has many columns.
     depth: u32,
-    /// Int8 limbs per activation element.
+    /// Number of int8 limbs per activation element.
     digits: u32,
 }
 
@@ -56,14 +56,14 @@ const DOTS: WorkgroupUse = WorkgroupUse {
     depth: 1,
     digits: 3,
 };
-/// Configuration for rows that may be rounded to 16 bits. With one limb less, registers suffice for
-/// a second column of 4-bit weights.
+/// Configuration for activation rows that may be rounded to 16 bits. With one limb less, registers
+/// suffice for a second column of 4-bit weights.
 const TWO_DIGITS: WorkgroupUse = WorkgroupUse {
     part_bytes: 16 * 9,
     digits: 2,
     ..DOTS
 };
-/// Minimum columns per workgroup that amortize loading the row.
+/// Minimum number of columns per workgroup that amortizes loading the activation row.
 const MIN_COLUMNS_FOR_ROW_FETCH: usize = 16;
 /// Minimum columns per thread group for which loading the weights of two columns ahead pays off.
 const DEEP_COLUMNS: u32 = 8;
@@ -81,18 +81,18 @@ pub(super) struct RegisterGemv {
     rounds: u32,
     /// Number of batches of `columns` columns that a workgroup processes.
     batches: u32,
-    /// Columns in flight per thread group.
+    /// Number of columns whose weights a thread group loads ahead.
     depth: u32,
-    /// Int8 limbs per activation element.
+    /// Number of int8 limbs per activation element.
     digits: u32,
 }
 
 impl RegisterGemv {
     /// The configuration with the activation row as int8 limbs, for weights with `groups` groups
-    /// per piece. `narrow` tells that all bits of a quantized value are adjacent. For weights of up
-    /// to 6 bits, int8 limbs take fewer instructions per weight than floats, but converting the row
-    /// takes about 1 us. For 8-bit weights, int8 limbs are not faster than floats. `None` if `k` is
-    /// unknown or shared memory is too small.
+    /// per piece. `narrow` tells whether all bits of a quantized value are stored together. For
+    /// weights of up to 6 bits, int8 limbs take fewer instructions per weight than floats, but
+    /// converting the row takes about 1 us. For 8-bit weights, int8 limbs are not faster than
+    /// floats. `None` if `k` is unknown or shared memory is too small.
     pub(super) fn integers(
         e: &LoweringCtx<'_>,
         p: &MatMulProblem,

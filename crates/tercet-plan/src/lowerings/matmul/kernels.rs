@@ -77,7 +77,7 @@ const ROW_ARGS: &[ArgAccess] = &[
     ArgAccess::Write,
     ArgAccess::Read,
 ];
-/// [`ARGS`] and [`ROW_ARGS`], each with a codebook.
+/// [`ARGS`] and [`ROW_ARGS`], each followed by a codebook for quantized weights.
 const CODED_ARGS: &[ArgAccess] = &[
     ArgAccess::Read,
     ArgAccess::Read,
@@ -362,7 +362,7 @@ pub(super) static ROW_ACTIVATED: TypedKernel<MatMulParams> = TypedKernel::wgsl(
     ROW_CONSTS,
 );
 
-/// Integer matmul for all integer widths.
+/// Matmul kernel for integers of all widths.
 pub(super) static INTS: TypedKernel<MatMulParams> = TypedKernel::wgsl(
     "matmul_ints",
     &[PRELUDE, OPERANDS, B_WORDS, portable!("matmul/ints.wgsl")],
@@ -370,7 +370,7 @@ pub(super) static INTS: TypedKernel<MatMulParams> = TypedKernel::wgsl(
     &["BIAS", "ACTIVATION", "DTYPE"],
 );
 
-/// Rounds F32 sums to a 16-bit result whose rows are not word-aligned.
+/// Kernel that rounds F32 sums to a 16-bit result whose rows are not word-aligned.
 pub(super) static NARROW: TypedKernel<CastF16Params> = TypedKernel::wgsl(
     "matmul_narrow",
     &[PRELUDE, portable!("matmul/narrow.wgsl")],
@@ -378,7 +378,7 @@ pub(super) static NARROW: TypedKernel<CastF16Params> = TypedKernel::wgsl(
     &["Y_TYPE"],
 );
 
-/// Rounds F32 rows to dense 16-bit rows.
+/// Kernel that rounds F32 activation rows to dense 16-bit rows.
 pub(super) static NARROW_ROWS: TypedKernel<NarrowRowsParams> = TypedKernel::wgsl(
     "matmul_narrow_rows",
     &[PRELUDE, portable!("matmul/narrow_rows.wgsl")],

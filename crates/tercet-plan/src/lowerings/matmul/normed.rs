@@ -1,6 +1,6 @@
 //! GEMV with a fused norm prologue, for weights that are contiguous along n. Every workgroup
-//! computes the norm of the whole row again, which takes less time than a separate step. The first
-//! workgroup stores the residual sum.
+//! computes the norm of the whole row again, which takes less time than a separate step. Only the
+//! first workgroup stores the residual sum, which is the input of the norm.
 
 use tercet_ir::ops::Op;
 use tercet_ir::{CompileError, Node};
@@ -24,11 +24,11 @@ static NORMED: EpilogueKernels = EpilogueKernels {
 const MAX_ROW_ELEMENTS: usize = 2048;
 /// Number of storage buffers that the kernel binds.
 const BUFFERS: u32 = 8;
-/// Minimum cluster size (threads that exchange sums by shuffles). With smaller clusters, the norm
-/// takes longer than a separate step.
+/// Minimum cluster size (threads that exchange sums by shuffles). With smaller clusters, the fused
+/// norm takes longer than a separate step.
 const MIN_CLUSTER_SIZE: u32 = 8;
 
-/// A norm fused into the GEMV that reads it.
+/// A norm that is fused into the GEMV that reads its result.
 pub(crate) struct NormGemv {
     product: MatMulProblem,
     residual: Option<SlotView>,

@@ -44,8 +44,8 @@ impl RowRange {
     }
 }
 
-/// Emits the kernels for a matmul. If the row count is symbolic, emits a shape switch over [`SKINNY_ROW_RANGES`],
-/// `others`, and tiles.
+/// Emits the kernels for a matmul. If the row count is symbolic, emits a shape switch over
+/// [`SKINNY_ROW_RANGES`], `others`, and tiles.
 fn by_rows<'a>(
     e: &mut LoweringCtx<'a>,
     p: &MatMulProblem,
@@ -83,9 +83,9 @@ impl EpilogueKernels {
 /// Arguments common to all matmul kernels.
 pub(super) struct MatMulArgs {
     pub(super) params: MatMulParams,
-    /// The operands, the bias (or a dummy), and the result.
+    /// The two operands, the bias (or a dummy slot), and the result.
     pub(super) args: [SlotId; 4],
-    /// The gains of the norm, or a dummy.
+    /// The gains of the norm prologue, or a dummy slot.
     gains: SlotId,
     /// The expert index of each row, if rows use different matrices.
     keys: Option<SlotId>,
@@ -388,7 +388,7 @@ impl FusedOps {
         rounds: None,
     };
 
-    /// Large-M kernels fuse neither prologue nor epilogue.
+    /// Large-M kernels fuse neither a norm prologue nor a gate epilogue.
     fn none(e: &LoweringCtx<'_>, p: &MatMulProblem) -> FusedOps {
         FusedOps {
             rounds: reduced_precision::dtype_of(e, p),

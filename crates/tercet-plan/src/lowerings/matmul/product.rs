@@ -41,7 +41,7 @@ impl OperandAxis {
         known.and_then(|n| u32::try_from(n).ok()).unwrap_or(0)
     }
 
-    /// An axis that the operand lacks; its stride is 0.
+    /// The entry for a matmul axis that the operand lacks; its stride is 0.
     const NONE: OperandAxis = OperandAxis {
         stride: SymInt::ZERO,
         unit: false,
@@ -111,7 +111,7 @@ impl MatMulOperand {
         }
     }
 
-    /// Quantized rows `[n, row_bytes]` as operand.
+    /// Describes quantized weight rows `[n, row_bytes]` as the right operand.
     pub(super) fn packed(e: &mut LoweringCtx<'_>, w: &SlotView) -> (MatMulOperand, Dim) {
         let strides = e.strides(w);
         let is_empty = w.layout.shape()[1] == Dim::Known(0);
@@ -159,15 +159,15 @@ pub(super) struct MatMulProblem {
     pub(super) activation: Option<UnaryFn>,
     pub(super) norm: Option<NormPrologue>,
     pub(super) gate: Option<GluEpilogue>,
-    /// Residual `[m, n]` added to the results; excludes a bias.
+    /// Residual `[m, n]` that is added to the results; a matmul with a residual has no bias.
     pub(super) residual: Option<SlotView>,
     /// The right operand `[k, n]`, if it is constant.
     pub(super) weights: Option<SlotView>,
 }
 
 impl MatMulProblem {
-    /// The matmul of two views, as NumPy's `matmul` defines it. Batch axes that the right operand
-    /// lacks become rows.
+    /// The matmul of two views, as NumPy's `matmul` defines it. Batch axes that only the left
+    /// operand has are merged with its rows.
     pub(super) fn new(
         e: &mut LoweringCtx<'_>,
         a: &SlotView,
@@ -298,7 +298,7 @@ impl MatMulProblem {
         }
     }
 
-    /// Columns of the result: `n`, or half of it with a gate.
+    /// Number of columns of the result, which is `n`, or half of `n` with a gate.
     pub(super) fn columns(&self) -> Dim {
         match (&self.gate, self.n.known()) {
             (Some(_), Some(n)) => Dim::Known(n / 2),

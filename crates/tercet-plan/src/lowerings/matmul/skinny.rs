@@ -3,9 +3,10 @@
 //! Drivers do not report the register layout of matrix fragments; the probe in
 //! [`lanes`](crate::lanes) verifies the expected layout. With the expected layout, weights go from
 //! memory to registers without staging, and each is dequantized once for all rows. The header of
-//! `shaders/vulkan/include/few_rows_common.glsl` has the formulas. If a workgroup has few columns,
-//! rows are held in registers. If a workgroup has many columns, rows are staged through shared
-//! memory (`skinny_shared_mem.rs`), which leaves the registers to weights.
+//! `shaders/vulkan/include/few_rows_common.glsl` explains which elements each lane holds. If a
+//! workgroup has few columns, threads hold the activation rows in registers. If a workgroup has
+//! many columns, rows are staged through shared memory (`skinny_shared_mem.rs`), which leaves the
+//! registers to weights.
 
 use tercet_ir::{CompileError, DType, Dim, Scheme};
 
@@ -140,7 +141,7 @@ const REGISTERS: u32 = 128;
 /// Bytes of shared memory for the partial sums of one tile and one subgroup, with padding between
 /// columns.
 const SHARE_BYTES: u32 = 4 * 8 * (TILE + 4);
-/// Elements per vector load of rows and of weights.
+/// Number of elements per vector load: of activations, of float weights, and of quantized blocks.
 pub(super) const ROW_LOAD: u64 = 4;
 const FLOAT_LOAD: u64 = 8;
 pub(super) const BLOCK_LOAD: u64 = 16;
@@ -154,7 +155,7 @@ pub(super) fn max_subgroups(caps: &DeviceCaps, registers: u32) -> u32 {
 /// A skinny GEMM in one weight format.
 pub(super) struct SkinnyGemm {
     format: &'static SkinnyFormat,
-    /// Number of columns (including those of a gate), and k.
+    /// Number of weight columns (including those of a gate), and length of k.
     sizes: [usize; 2],
     /// Blocks per row of weights; 0 for float weights.
     blocks: usize,
@@ -215,7 +216,7 @@ impl RegisterSplit {
         })
     }
 
-    /// Values of the constants from `THREADS` to `ROUNDS`, and `WHOLE`.
+    /// Values of the first four kernel constants (`THREADS` to `ROUNDS`), and of `WHOLE`.
     fn consts(self) -> ([u32; 4], bool) {
         let threads = self.subgroups * SUBGROUP;
         ([threads, self.tiles, self.pass, self.rounds], self.is_whole)

@@ -2,7 +2,7 @@
 //! the kernels of `shaders/vulkan/include/few_rows_laid.glsl`, the prepacking of rows, and the work
 //! split of a workgroup.
 //!
-//! F32 rows are stored as two F16 numbers per element. If rounding is allowed
+//! Each element of an F32 row is stored as two F16 numbers. If rounding is allowed
 //! ([`CompileOptions::matmul_precision`]), one F16 number per element suffices. These numbers have
 //! a power-of-two scale per 256 elements, which keeps the range.
 //!
@@ -24,7 +24,7 @@ use crate::scalar::PRELUDE;
 use crate::sym_int::SymInt;
 
 crate::params! {
-    /// Parameter block of `few_rows_common.glsl` with prepacked rows.
+    /// Parameter block of the kernels in `few_rows_common.glsl` that read prepacked rows.
     pub struct SkinnyPrepackedAParams {
         m: U32,
         n: U32,
@@ -103,7 +103,7 @@ static OF_SCHEMES: [(Scheme, &TypedKernel<SkinnyPrepackedAParams>, u32); 4] = [
 /// Minimum number of rows per workgroup. Runs with at most this many rows have a separate shape
 /// branch.
 pub(super) const MIN_PREPACKED_ROWS: u32 = 16;
-/// Maximum number of 8-row fragments per step in a thread's registers.
+/// Maximum number of 8-row activation fragments that a thread's registers hold per k step.
 const MAX_MATRICES: u32 = 4;
 /// Registers per thread.
 const REGISTERS: u32 = 128;
@@ -141,7 +141,8 @@ pub(super) struct PrepackedASkinny {
 struct PrepackedASplit {
     /// Tiles per workgroup.
     tiles: u32,
-    /// Split-K factor; each part has one subgroup per tile.
+    /// Split-K factor within the workgroup; one subgroup processes each pair of a tile and a part
+    /// of k.
     parts: u32,
     /// Number of slices in each part of k.
     rounds: u32,

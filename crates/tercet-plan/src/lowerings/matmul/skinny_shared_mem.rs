@@ -15,7 +15,7 @@ const STEPS: u32 = 8;
 /// (`SLIM`).
 pub(super) const FAT: u32 = 128;
 pub(super) const SLIM: u32 = 72;
-/// Threads that copy rows to shared memory.
+/// Number of threads that copy activation rows to shared memory.
 const WRITERS: u32 = 512;
 /// Maximum number of column tiles per workgroup; their partial sums must fit into the shared memory
 /// of one pipeline stage.
@@ -33,7 +33,8 @@ pub(super) struct SharedMemPipeline {
     subgroups: u32,
     /// Tiles per workgroup.
     tiles: u32,
-    /// Split-K factor; each part has one subgroup per tile.
+    /// Split-K factor within the workgroup; one subgroup processes each pair of a tile and a part
+    /// of k.
     parts: u32,
     /// Number of slices in each part of k.
     rounds: u32,
@@ -96,7 +97,7 @@ impl SharedMemPipeline {
         2 * self.parts * (self.chunk * step + 4 * PART_UNITS + MINIMA_BYTES)
     }
 
-    /// Values of the constants from `THREADS` to `ROUNDS`, and `WHOLE`.
+    /// Values of the first four kernel constants (`THREADS` to `ROUNDS`), and of `WHOLE`.
     pub(super) fn consts(self) -> ([u32; 4], bool) {
         let threads = self.subgroups * SUBGROUP;
         (
@@ -105,7 +106,7 @@ impl SharedMemPipeline {
         )
     }
 
-    /// Value of the constant `CHUNK`.
+    /// Value of the kernel constant `CHUNK`: the number of k steps per chunk.
     pub(super) fn chunk(self) -> u32 {
         self.chunk
     }

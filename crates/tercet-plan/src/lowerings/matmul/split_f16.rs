@@ -35,7 +35,7 @@ crate::params! {
     }
 }
 
-/// Splits F32 numbers into F16 pairs.
+/// Kernel that splits F32 numbers into F16 pairs.
 pub(super) static SPLIT_BLOCKS: TypedKernel<SplitF16ConvertParams> = TypedKernel::wgsl(
     "split_blocks",
     &[PRELUDE, portable!("matmul/split_blocks.wgsl")],
@@ -64,7 +64,7 @@ const CONSTS: &[&str] = &[
     "BAND",
 ];
 
-/// Arguments: A, B, bias, residual, C, and the flags of fallback tiles.
+/// Arguments: Arguments: A, B, bias, residual, result, and the flags of fallback tiles.
 const ARGS: &[ArgAccess] = &[
     ArgAccess::Read,
     ArgAccess::Read,
@@ -207,7 +207,7 @@ impl SplitF16Gemm {
         self.tiling.to_string()
     }
 
-    /// Emits the splitting, the GEMM, and the fallback tiles.
+    /// Emits the kernels that split the operands, multiply them, and compute the fallback tiles.
     pub(super) fn dispatch(
         &self,
         e: &mut LoweringCtx<'_>,

@@ -213,7 +213,7 @@ fn products_of_few_tiles_sum_parts_of_k_side_by_side() {
         "{floats:?}"
     );
     assert!(sums.starts_with("sum_parts_activated"), "{floats:?}");
-    // Kernels with prepacked rows need no split-K.
+    // Small-M GEMM with prepacked rows needs no separate kernel for split-K.
     let laid = kernels(Some(Scheme::Q8_0), &DeviceCaps::h200());
     assert!(
         matches!(&laid[..], [rows, tiles]

@@ -20,7 +20,7 @@ pub(super) const MAX_STATES: usize = 1024;
 /// The sizes of one scan step: number of rows, channels per row and states per channel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScanStepSizes {
-    /// Batch entries, or heads of all batch entries.
+    /// Number of batch entries (`SelectiveScan`), or of heads of all batch entries.
     pub(super) rows: usize,
     /// Channels per row.
     pub(super) channels: usize,

@@ -217,7 +217,8 @@ pub(in crate::lowerings::matmul) fn supports_keyed(
     reads_quads(e, product)
 }
 
-/// Emits expert GEMV with float weights: each row times its own matrix. Requires [`supports_keyed`].
+/// Emits expert GEMV with float weights: each row times its own matrix. Requires
+/// [`supports_keyed`].
 pub(in crate::lowerings::matmul) fn keyed(
     e: &mut LoweringCtx<'_>,
     p: &MatMulProblem,

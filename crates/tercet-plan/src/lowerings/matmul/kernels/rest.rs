@@ -22,7 +22,7 @@ const CONSTS: &[&str] = names![
 ];
 
 /// Kernel of the F32 fallback tiles, with activation functions of little code, such as ReLU.
-/// Arguments: operands, bias, results, and the flags of fallback tiles.
+/// Arguments: operands, bias, results, and the flags that tell which tiles the kernel computes.
 pub(in crate::lowerings::matmul) static GEMM_REST: TypedKernel<MatMulParams> = TypedKernel::wgsl(
     "gemm_rest",
     &[
