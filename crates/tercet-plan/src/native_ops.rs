@@ -29,7 +29,8 @@ const FLOATS: [&str; 2] = [
     "const NATIVE_FLOATS: bool = false;",
     "const NATIVE_FLOATS: bool = true;",
 ];
-/// Marker in front of WGSL lines that use native F16 conversions.
+/// Comment marker in front of WGSL lines that use native F16 conversions; it is removed to enable
+/// them.
 const ONLY_NATIVE: &str = "// native: ";
 
 /// Two WGSL fragments that combine values of neighbouring threads: one through shared memory, one
@@ -43,11 +44,12 @@ const CLUSTER_SIZE: [&str; 2] = ["override CLUSTER: u32 = 4u", "const CLUSTER: u
 /// Native operations of a device that were measured to be correct.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NativeOps {
-    /// Conversions between F32 and F16.
+    /// The native conversions between F32 and F16 are correct.
     pub f16_conversions: bool,
-    /// F32 addition, subtraction and multiplication, with subnormal operands and results.
+    /// Native F32 addition, subtraction and multiplication are correct, also for subnormal operands
+    /// and results.
     pub floats: bool,
-    /// Subgroup shuffles between threads with neighbouring indices in the workgroup.
+    /// Subgroup shuffles between threads with neighbouring indices in the workgroup are correct.
     pub shuffles: bool,
 }
 
@@ -162,8 +164,8 @@ fn integers(shape: [usize; 2]) -> Tensor {
 /// F32 numbers that a nonconforming conversion to F16 rounds wrong.
 fn floats() -> Vec<f32> {
     const INFINITY: u16 = 0x7c00;
-    // Above the largest F16, the next number would be 65536. The midpoint between both rounds to
-    // infinity.
+    // Above the largest F16, the next number would be 65536. The midpoint between the largest F16
+    // and 65536 rounds to infinity.
     let half_way = (0..INFINITY).map(|bits| {
         let low = f16::from_bits(bits).to_f32();
         let high = match bits + 1 {
@@ -377,7 +379,7 @@ mod tests {
         let least = f32::MIN_POSITIVE;
         assert_eq!(of_floats(&flushed(&sum, least), &product), no_floats);
         assert_eq!(of_floats(&sum, &flushed(&product, least)), no_floats);
-        // Truncated (rounded towards zero), as a nonconforming device may do.
+        // The conversion rounds towards zero, as that of a nonconforming device may do.
         let cut: Vec<f16> = floats
             .iter()
             .map(|x| match f16::from_f32(*x) {

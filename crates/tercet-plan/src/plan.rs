@@ -26,7 +26,7 @@ use crate::soa_weights::{self, SoaLayout};
 use crate::sym_int::SymInt;
 use crate::walk::{InPlaceUpdate, LeafPlacement, nodes, shared_packed, turned_attention};
 
-/// Compilation options that do not change results.
+/// Compilation options that do not change the results of the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlanOptions {
     /// Adds guard space after every slot and disables memory reuse, so that writes outside of a
@@ -348,8 +348,8 @@ fn partitioned_output(
     Ok(whole)
 }
 
-/// Rejects a leaf whose dtype no kernel supports. Lowerings check only the operands of nodes, so
-/// pass-through values are checked here.
+/// Rejects an input, parameter or state whose dtype no kernel supports. Lowerings check only the
+/// operands of nodes, so pass-through values are checked here.
 fn check_dtype(e: &LoweringCtx<'_>, view: &SlotView) -> Result<(), CompileError> {
     let Some(reason) = unsupported_reason(view.dtype) else {
         return Ok(());
@@ -376,8 +376,8 @@ fn io_of(e: &mut LoweringCtx<'_>, port: &Port, view: &SlotView) -> IoBinding {
     }
 }
 
-/// Commits states that are not updated in place. These commits are the last steps of a run: all new
-/// values are read before any state is written.
+/// Emits the copies of new values to states that are not updated in place. These commits are the
+/// last steps of a run: all new values are read before any state is written.
 fn assigns(e: &mut LoweringCtx<'_>) -> Result<(), CompileError> {
     let graph = e.graph;
     let mut commits = Vec::new();

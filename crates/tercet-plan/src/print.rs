@@ -223,7 +223,7 @@ fn variants(program: &GpuProgram) -> String {
 
 /// Data of a program for the command `explain`. Dispatches and barriers are those of a run at the
 /// symbols' bounds; kernels are those of all sizes. Each stage of data-dependent control flow
-/// counts once.
+/// counts once, even if a run may repeat or skip it.
 pub fn explain(program: &GpuProgram, target: &'static str) -> Explanation {
     let kernel = |step: &ProgramStep| match &step.work {
         StepOp::Dispatch(d) => program.kernels[d.kernel.0 as usize].to_string(),
@@ -252,7 +252,7 @@ pub fn explain(program: &GpuProgram, target: &'static str) -> Explanation {
         dispatches: played.len(),
         barriers: played.iter().filter(|p| p.needs_barrier()).count(),
         prepare: program.prepare.len(),
-        // All steps of a compiled program run on the device.
+        // All steps of a compiled program run on the device, none on the host.
         host_fallbacks: 0,
         bytes: bytes.to_vec(),
         listing: format!("{program}{}", variants(program)),

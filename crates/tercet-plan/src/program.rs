@@ -4,8 +4,9 @@
 //! only change launch-time values ([`crate::LaunchSizes`]): parameter blocks and grids.
 //!
 //! If the best kernel depends on a size, the program contains the steps of every branch of a shape
-//! switch ([`ShapeSwitch`]). Each run executes one branch ([`GpuProgram::active_steps`]). Control
-//! flow that depends on data is a list of stages in a [`ControlFlowGraph`] (`flow.rs`).
+//! switch ([`ShapeSwitch`]). Each run executes one branch per shape switch
+//! ([`GpuProgram::active_steps`]). Control flow that depends on data is a list of stages in a
+//! [`ControlFlowGraph`] (`flow.rs`).
 //!
 //! Invariants: Every slot fits into its buffer. If two steps touch the same bytes and one writes
 //! them, a barrier separates them, or no run executes both; [`crate::check_races`] proves this
@@ -49,16 +50,16 @@ pub enum ProgramBuffer {
     /// Counters of kernels: zeroed at allocation, and reset to zero by every kernel that uses them.
     /// Each executable has a separate buffer for these counters.
     Counters,
-    /// A constant of the graph, by its index.
+    /// The value of a graph constant, given by its index.
     Const(u32),
-    /// A parameter, by its index in the signature. Executables of one program share the buffer of a
-    /// parameter.
+    /// The value of a parameter, given by its index in the signature. Executables of one program
+    /// share the buffer of a parameter.
     Param(u32),
-    /// A state, by its index in the signature.
+    /// The value of a state, given by its index in the signature.
     State(u32),
 }
 
-/// A byte range of a buffer.
+/// A slot: a byte range of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferSlot {
     /// The buffer that contains the slot.
@@ -85,8 +86,8 @@ impl BufferSlot {
 pub struct KernelDispatch {
     /// The kernel to dispatch.
     pub kernel: KernelId,
-    /// Slots of the arguments, from binding 1. [`KernelInstance::args`] has the access modes of
-    /// these slots.
+    /// Slots of the kernel's arguments, in order of their bindings, which start at 1.
+    /// [`KernelInstance::args`] has the access modes of these slots.
     pub args: SmallVec<[SlotId; 8]>,
     /// Start of the parameter block in [`GpuProgram::params`], in words.
     pub block: u32,
@@ -94,7 +95,7 @@ pub struct KernelDispatch {
     pub grid: [SymInt; 3],
 }
 
-/// The operation of a step.
+/// What a step does: a dispatch, a copy or a fill.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StepOp {
     /// Dispatches a kernel.
@@ -217,7 +218,7 @@ impl ProgramStep {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DependentLaunches {
     /// Slot with the fault record of [`CheckKind::Order`], followed by the counters. Every run
-    /// clears this slot first.
+    /// first fills this slot with zeros.
     pub counters: SlotId,
     /// For each parameter block of an eligible dispatch: the index in [`GpuProgram::params`] of
     /// three words that a launch fills in. The three words are the counter to wait on, its target
@@ -274,7 +275,7 @@ pub enum SizeRule {
         /// The dimension to evaluate.
         dim: Dim,
     },
-    /// The slice is within its operand.
+    /// The slice must lie within its operand.
     Slice {
         /// The slice to verify.
         slice: Slice,
@@ -285,9 +286,9 @@ pub enum SizeRule {
     },
     /// `less <= more`.
     AtMost {
-        /// The size that must be the smaller one or equal.
+        /// The size that must be less than or equal to `more`.
         less: SymInt,
-        /// The size to compare with.
+        /// The size that must be greater than or equal to `less`.
         more: SymInt,
         /// Error message for a violation; `{less}` and `{more}` are replaced by the sizes.
         reason: String,
@@ -337,7 +338,7 @@ pub struct GpuProgram {
     pub chain: Option<DependentLaunches>,
     /// Expression arena of all symbolic sizes.
     pub tape: ExprArena,
-    /// Contents of [`ProgramBuffer::Const`], by index.
+    /// Contents of the [`ProgramBuffer::Const`] buffers, by index.
     pub consts: Vec<Tensor>,
     /// Inputs in signature order.
     pub inputs: Vec<IoBinding>,

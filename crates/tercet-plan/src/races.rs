@@ -18,7 +18,8 @@ pub struct DataRace {
     pub steps: (usize, usize),
     /// The two slots that share bytes.
     pub slots: (SlotId, SlotId),
-    /// Whether the steps belong to [`GpuProgram::prepare`].
+    /// True if the two steps belong to [`GpuProgram::prepare`], otherwise they belong to
+    /// [`GpuProgram::steps`].
     pub preparing: bool,
 }
 

@@ -1,9 +1,10 @@
 //! Scalar functions in WGSL: library fragments, and the expression for one step of a map.
 //!
 //! A kernel includes [`PRELUDE`] and the fragments it calls; [`text`] adds their dependencies in
-//! order. Functions are named by type and operation: `f_exp(x: f32)`, `i_div(a: i32, b: i32)`,
-//! `u_pow`. Every function meets the tolerance table on every device, even if the device has
-//! inaccurate division and roots, flushes subnormal numbers or contracts multiply-adds.
+//! order. Functions have names that consist of type and operation, such as `f_exp(x: f32)`,
+//! `i_div(a: i32, b: i32)`, `u_pow`. Every function meets the tolerance table on every device, even
+//! if the device has inaccurate division and roots, flushes subnormal numbers or contracts
+//! multiply-adds.
 //!
 //! Next: `scalar/step.rs` for the code generated for a step of a `Map`.
 
@@ -20,8 +21,8 @@ pub(crate) const PRELUDE: &str = portable!("prelude.wgsl");
 /// the fragments it calls.
 macro_rules! pieces {
     ($($(#[$doc:meta])* $Name:ident $file:literal [$($need:ident),*];)*) => {
-        /// A WGSL fragment with a group of functions. The fragments that a fragment calls precede
-        /// it in this list.
+        /// A WGSL fragment: a library file with a group of scalar functions. The fragments that a
+        /// fragment calls precede it in this list.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub(crate) enum WgslHelper { $($(#[$doc])* $Name),* }
 
@@ -35,7 +36,7 @@ macro_rules! pieces {
                 match self { $(WgslHelper::$Name => portable!($file)),* }
             }
 
-            /// Fragments that this one calls, except the prelude.
+            /// The fragments whose functions this fragment calls, except the prelude.
             const fn needs(self) -> &'static [WgslHelper] {
                 match self { $(WgslHelper::$Name => &[$(WgslHelper::$need),*]),* }
             }
@@ -56,7 +57,7 @@ pieces! {
     Arithmetic "scalar/arithmetic.wgsl" [Base, Floats, Wide];
     /// `q_add q_sub q_mul q_div`: fast versions that flag uncertain results.
     Quick "scalar/quick.wgsl" [Base, Floats];
-    /// Signs, rounding to integers, predicates, `f_clamp`.
+    /// Functions for signs, rounding to integers, predicates, and `f_clamp`.
     Sign "scalar/sign.wgsl" [Base];
     /// Comparisons of floats.
     Compare "scalar/compare.wgsl" [];

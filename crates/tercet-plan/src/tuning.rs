@@ -34,8 +34,8 @@ pub struct TuningKey {
 }
 
 impl TuningKey {
-    /// A GEMV or skinny GEMM: one to eight activation rows `[m, k]` times `[n, k]` weights, which
-    /// may be quantized.
+    /// Key of a GEMV or skinny GEMM: one to eight activation rows `[m, k]` times `[n, k]` weights,
+    /// which may be quantized.
     pub fn rows(dtype: DType, weights: WeightLayout, [m, n, k]: [usize; 3]) -> TuningKey {
         TuningKey {
             operation: format!("rows/{dtype}/{weights}"),
@@ -146,7 +146,7 @@ pub struct GemmProblem {
 }
 
 impl GemmProblem {
-    /// Key of this problem in autotuning tables.
+    /// The key that identifies this matmul in autotuning tables.
     pub fn key(&self) -> TuningKey {
         let layout = if self.b_transposed { "nt" } else { "nn" };
         TuningKey {

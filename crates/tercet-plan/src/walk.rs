@@ -203,8 +203,8 @@ fn is_dequantized_separately(e: &LoweringCtx<'_>, node: &Node) -> bool {
     matches!(node.op, Op::Dequantize(_)) && e.facts.shared_packed.contains(&node.inputs[0])
 }
 
-/// True if no operand or result has a symbolic size. A constant expanded to a symbolic size and
-/// reduced again does not qualify.
+/// True if no operand or result of the node has a symbolic size. A constant expanded to a symbolic
+/// size and reduced again does not qualify.
 pub(crate) fn has_one_size(graph: &Graph, node: &Node) -> bool {
     let operands = node.inputs.iter().map(|v| graph.ty(*v));
     let mut types = operands.chain(&node.outputs);

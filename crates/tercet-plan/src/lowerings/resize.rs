@@ -59,7 +59,8 @@ struct ResizePlanes {
 
 impl ResizePlanes {
     /// Merges the axes before the first resized one, if their strides allow it and planes of the
-    /// result start at whole words. Otherwise the operand is a single plane.
+    /// result start at whole words. If merging is not possible, the whole operand is a single
+    /// plane.
     fn new(
         e: &mut LoweringCtx<'_>,
         x: &SlotView,

@@ -1,8 +1,8 @@
 //! View of an operand as rows: axes that enumerate rows, axes within a row, and the assignment of
 //! threads to rows.
 //!
-//! Any axes and strides are supported; mergeable axes are merged first. Kernel selection depends
-//! only on the upper bounds of sizes.
+//! Rows may consist of any axes with any strides; axes that can be merged are merged first. Kernel
+//! selection depends only on the upper bounds of sizes.
 
 use tercet_ir::layout::SymLayout;
 use tercet_ir::{CompileError, DType, Dim};
@@ -28,7 +28,7 @@ pub(crate) struct RowLayout {
     /// Number of rows, and number of elements per row.
     pub(crate) rows: SymInt,
     pub(crate) len: SymInt,
-    /// Number of rows as a dimension.
+    /// Number of rows as a (possibly symbolic) dimension.
     pub(crate) row_dim: Dim,
     pub(crate) bounds: RowBounds,
     /// Minimum number of rows that saturate the device with few threads per row.
@@ -162,7 +162,7 @@ impl RowLayout {
             (true, _, _) => 1,
             (false, ..=16, _) => 4,
             (false, ..=128, _) => 32,
-            // Enough rows to saturate the device with few threads per row.
+            // There are enough rows to saturate the device with few threads per row.
             (false, ..=256, rows) if rows >= self.many => 32,
             (false, _, _) => 256,
         };

@@ -133,7 +133,7 @@ pub(crate) static SCATTERS: Lowering = Lowering {
 /// Updates with their keys; each update is a slice of `inner` elements.
 struct KeyedUpdates<'a> {
     keys: SlotView,
-    /// Axes of the indices that enumerate the updates.
+    /// Sizes of the axes of the index tensor that enumerate the updates.
     rows: &'a [Dim],
     inner: &'a [Dim],
     updates: SlotView,
@@ -184,7 +184,7 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     }
 }
 
-/// Maximum number of elements of a shape.
+/// Number of elements of a shape if all symbols have their upper bounds.
 pub(super) fn max_elements(e: &LoweringCtx<'_>, shape: &[Dim]) -> Result<usize, CompileError> {
     let mut dims = shape.iter();
     dims.try_fold(1usize, |n, d| Ok(n.saturating_mul(e.bound(d)?)))
@@ -258,7 +258,7 @@ fn starts(
     slices: &[Dim],
     updates: SymInt,
 ) -> Result<Option<SlotId>, CompileError> {
-    /// Minimum elements per slice that justify a separate kernel.
+    /// Minimum number of elements per slice for which the separate kernel pays off.
     const MIN_SLICE_FOR_KERNEL: usize = 32;
     if max_elements(e, keyed.inner)? < MIN_SLICE_FOR_KERNEL {
         return Ok(None);

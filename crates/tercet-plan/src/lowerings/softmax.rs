@@ -1,7 +1,8 @@
 //! Lowering of softmax and log-softmax along any axis.
 //!
-//! A single kernel handles rows of whole words. If a word of a narrow dtype holds elements of
-//! several rows, one kernel computes row statistics and a second one writes words.
+//! If rows consist of whole 32-bit words, a single kernel computes the softmax. If a word of a
+//! narrow dtype holds elements of several rows, one kernel computes row statistics and a second one
+//! writes words.
 
 use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
 

@@ -188,7 +188,7 @@ pub(crate) static SPLATS: Lowering = Lowering {
     lower,
 };
 
-/// Splats per word of a bit mask.
+/// Number of splats that one word of a bit mask covers.
 const WORD: usize = 32;
 
 fn num(n: usize) -> SymInt {
@@ -337,7 +337,7 @@ fn reach(
     })
 }
 
-/// View of the depths within the splat tensor.
+/// View of the splat depths, which are one column of the splat tensor.
 fn depths(splats: &SlotView, count: &Dim) -> Result<SlotView, CompileError> {
     let cut = |start: usize| AxisSlice {
         start: start.into(),

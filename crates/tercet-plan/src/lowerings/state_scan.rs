@@ -269,7 +269,7 @@ struct HeadScan<'v> {
     results: SlotId,
     /// Dtype of the computed results, before rounding.
     out: DType,
-    /// Whether the scan is a `GatedDeltaNet`.
+    /// True for `GatedDeltaNet`, false for `Mamba2`.
     is_delta: bool,
     states: &'v ScanStates,
 }
@@ -447,7 +447,7 @@ fn delta_scan(
     Ok(())
 }
 
-/// A result computed in F32 before rounding.
+/// The result of a scan, which the kernel may compute in F32 before it is rounded.
 pub(super) struct F32Result {
     pub(super) view: SlotView,
     narrow: Option<SlotView>,

@@ -1,4 +1,5 @@
-//! Epilogues of matmul and convolution kernels: WGSL fragments, and the constants that select them.
+//! The epilogues of matmul and convolution kernels as WGSL fragments, and the names of the
+//! constants that configure them.
 
 use super::portable;
 use crate::kernel::ArgAccess;
@@ -10,7 +11,7 @@ pub(super) const ARGS: &[ArgAccess] = &[
     ArgAccess::Read,
     ArgAccess::Write,
 ];
-/// The first constants of every kernel with an epilogue.
+/// Names of the constants that come first in every kernel with an epilogue.
 pub(super) const OF_SUMS: &[&str] = &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE"];
 /// Epilogue of float sums.
 pub(super) const SUMS: &str = portable!("matmul/floats.wgsl");

@@ -13,7 +13,7 @@ const MIN_STEPS: usize = 3;
 /// chains exceed the F32 tolerance.
 const LONGEST: usize = 8192;
 
-/// Size of a workgroup's tile.
+/// Size of the result tile that a workgroup computes, and its rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct WorkgroupTile {
     pub(super) rows: u32,
@@ -24,7 +24,7 @@ pub(super) struct WorkgroupTile {
 }
 
 impl WorkgroupTile {
-    /// A tile whose threads compute 8 x 8 results each.
+    /// The tile of a workgroup with these sides in threads; each thread computes 8 x 8 results.
     pub(super) fn from_rate(measured: &TileRate) -> WorkgroupTile {
         let TileRate {
             sides: [down, across],
@@ -59,7 +59,7 @@ pub(super) struct TileChoice {
 /// Kinds of operand loads, which differ in latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LatencyClass {
-    /// Loads of contiguous operand rows.
+    /// Loads from contiguous rows of matmul operands.
     Rows,
     /// Gathered loads of convolution windows, with longer latency.
     Windows,
@@ -127,7 +127,7 @@ impl TileProblem<'_> {
         self.best_with_parts(sizes, &PARTS)
     }
 
-    /// Like [`TileProblem::best`], for these split-K factors.
+    /// Like [`TileProblem::best`], but only with these split-K factors.
     pub(super) fn best_with_parts(
         &self,
         sizes: &[WorkgroupTile],

@@ -157,14 +157,14 @@ const MIN_LANES: usize = 8;
 /// Maximum `k` for selection per chunk; each pass then at least halves the candidates.
 const MAX_CHUNKED_K: usize = CHUNK / 2;
 
-/// Position of NaN in the order of a row.
+/// Where NaN elements come in the sorted order of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NanOrder {
-    /// NaN before all other elements.
+    /// NaN comes before all other elements.
     First,
-    /// NaN at the position of `-inf`.
+    /// NaN has the same position in the order as `-inf`.
     Low,
-    /// NaN after all other elements.
+    /// NaN comes after all other elements.
     Last,
 }
 
@@ -177,7 +177,7 @@ pub(super) struct SortDirection {
 }
 
 impl SortDirection {
-    /// Values of the constants of `top_k_key.wgsl`.
+    /// Values of the kernel constants of `top_k_key.wgsl`, which defines the order.
     fn consts(self, dtype: DType) -> [u32; 3] {
         [code(dtype), self.is_largest.into(), self.nan as u32]
     }
@@ -190,7 +190,7 @@ pub(super) struct TopKCount {
     pub(super) bound: usize,
 }
 
-/// Rows of keys and indices whose first elements are sorted.
+/// Rows of key and index pairs; the first elements of each row are sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SortedRows {
     pub(super) keys: SlotId,
@@ -199,7 +199,7 @@ pub(super) struct SortedRows {
     pub(super) stride: SymInt,
 }
 
-/// Unsorted candidate pairs, `len` per row.
+/// Rows of unsorted key and index pairs; each row has `len` candidates.
 struct KeyIndexPairs {
     rows: SymInt,
     rows_bound: usize,
@@ -315,7 +315,8 @@ fn block(
     let groups = e.tape().mul(from.rows, chunks.0);
     let grid = e.flat_grid(groups);
     let args = [from.keys, from.indices, keys.slot, indices.slot];
-    // A single chunk is sorted only up to the row length.
+    // If a row is shorter than a chunk, the kernel sorts only the row length, rounded up to a power
+    // of two.
     let sorted = from.len_bound.next_power_of_two().clamp(2, CHUNK) as u32;
     e.dispatch(&BLOCK, &[is_first.into(), sorted], &args, &params, grid);
     Ok(KeyIndexPairs {
@@ -327,7 +328,7 @@ fn block(
     })
 }
 
-/// Selects the first elements per chunk, repeatedly, until one chunk remains.
+/// Selects the first elements of each chunk in sorted order, repeatedly, until one chunk remains.
 fn select(
     e: &mut LoweringCtx<'_>,
     mut pairs: KeyIndexPairs,

@@ -22,13 +22,13 @@ pub(crate) fn lanes(dtype: DType) -> u32 {
     4 / dtype.size_bytes() as u32
 }
 
-/// True if every number is known and a multiple of `per`.
+/// True if every number is known at compile time and a multiple of `per`.
 pub(crate) fn are_whole(per: u32, numbers: &[SymInt]) -> bool {
     let is_whole = |n: i64| n % i64::from(per) == 0;
     numbers.iter().all(|n| n.known().is_some_and(is_whole))
 }
 
-/// Converts a known number of elements to units of `per` elements.
+/// Divides a number of elements, known at compile time, by `per`, the number of elements per unit.
 pub(crate) fn in_units(per: u32, n: SymInt) -> SymInt {
     match n {
         SymInt::Const(n) => SymInt::Const(n / i64::from(per)),

@@ -3,8 +3,8 @@
 //! If the I64 result of a node may not fit into I32, the narrowed graph contains an overflow value.
 //! This I32 tensor is nonzero for elements that do not fit. A gather node that reads the overflow
 //! value marks it as a check ([`is_overflow_check`]). The lowering of this gather emits a data
-//! check, so the run fails before it writes a state. Nodes whose operands are known to be small
-//! need no check.
+//! check, so the run fails before it writes a state. A node needs no check if the value ranges of
+//! its operands show that its results fit into I32.
 
 use std::collections::{HashMap, HashSet};
 
@@ -48,11 +48,11 @@ pub(crate) fn is_overflow_check(graph: &Graph, node: &Node) -> bool {
         && tensor.to_i64s() == [i64::from(MARK)]
 }
 
-/// The ranges of integer values of the source graph.
+/// The known value ranges of the integers in the source graph.
 #[derive(Default)]
 pub(super) struct IntRanges {
     ranges: HashMap<Value, IntRange>,
-    /// Nodes whose integers derive from floats.
+    /// Nodes whose integer results derive from floats.
     from_floats: HashSet<NodeId>,
 }
 
@@ -84,9 +84,9 @@ impl IntRanges {
         overflows && !derives
     }
 
-    /// Whether integers of a node derive from floats. Casts of floats beyond an integer's range
-    /// have unspecified results, and models discard them. For example, a model selects another
-    /// value at position 0, whose logarithm is -inf.
+    /// Whether the integer results of a node derive from floats, through casts. Casts of floats
+    /// beyond an integer's range have unspecified results, and models discard them. For example, a
+    /// model selects another value at position 0, whose logarithm is -inf.
     fn derives_from_floats(&mut self, graph: &Graph, node: &Node, result: Value) -> bool {
         let derives = node.inputs.iter().any(|v| {
             let dtype = graph.ty(*v).dtype;
@@ -405,7 +405,7 @@ impl OverflowSteps {
     fn product(&mut self, a: MapArg, b: MapArg, y: MapArg) -> MapArg {
         let quotient = self.binary(BinaryFn::Div, y, a);
         let differs = self.compare(CompareFn::Ne, quotient, b);
-        // The quotient of the least integer and -1 wraps too.
+        // The quotient of the least I32 and -1 overflows too.
         let (minus, least) = (self.is(a, -1), self.is(b, i32::MIN));
         let wraps = self.binary(BinaryFn::And, minus, least);
         let wrong = self.binary(BinaryFn::Or, differs, wraps);

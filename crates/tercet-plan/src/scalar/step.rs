@@ -10,7 +10,7 @@ use tercet_ir::scalar::{BinaryFn, CompareFn, Scalar, ScalarOp, UnaryFn, convert}
 use super::WgslHelper;
 use crate::lowerings::code;
 
-/// WGSL type of a dtype's values in a kernel.
+/// The WGSL type that values of a dtype have in a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScalarClass {
     /// `f32`
@@ -220,7 +220,7 @@ fn unary_float(f: UnaryFn, dtype: DType, x: &str) -> StepSource {
     fit_if(piece != WgslHelper::Sign, dtype, written)
 }
 
-/// Pattern of the functions that exist for floats only.
+/// Match pattern of the unary functions that exist for floats only.
 macro_rules! floats {
     () => {
         UnaryFn::Relu6
@@ -324,7 +324,7 @@ fn binary_float(f: BinaryFn, dtype: DType, a: &str, b: &str) -> StepSource {
     fit(dtype, written)
 }
 
-/// Shift count modulo the bit width.
+/// WGSL expression of a shift count modulo the bit width.
 fn count(dtype: DType, b: &str) -> String {
     format!("(bitcast<u32>({b}) & {}u)", 8 * dtype.size_bytes() - 1)
 }

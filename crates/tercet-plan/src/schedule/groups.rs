@@ -32,7 +32,7 @@ const LARGE_BYTES: u64 = 16 << 10;
 /// Maximum arena size in bytes for which nothing is deferred.
 const LITTLE_BYTES: u64 = 1 << 20;
 
-/// Steps in order, with the group of each.
+/// The steps in execution order, and for each step its group.
 #[derive(Default)]
 pub(super) struct GroupedSteps {
     pub(super) list: Vec<ProgramStep>,

@@ -17,7 +17,7 @@ fn gathers(count: usize) -> Result<Graph, OpError> {
     Ok(g)
 }
 
-/// Number of workgroups of each dispatch that checks data.
+/// Number of workgroups of each dispatch that runs data checks.
 fn checks(program: &GpuProgram) -> Vec<u64> {
     let dispatches = program.steps.iter().filter_map(|step| match &step.work {
         StepOp::Dispatch(d) => Some(d),

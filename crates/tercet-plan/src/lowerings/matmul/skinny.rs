@@ -141,7 +141,8 @@ const REGISTERS: u32 = 128;
 /// Bytes of shared memory for the partial sums of one tile and one subgroup, with padding between
 /// columns.
 const SHARE_BYTES: u32 = 4 * 8 * (TILE + 4);
-/// Number of elements per vector load: of activations, of float weights, and of quantized blocks.
+/// Alignment that vector loads require: in elements for activations and float weights, in bytes for
+/// quantized blocks.
 pub(super) const ROW_LOAD: u64 = 4;
 const FLOAT_LOAD: u64 = 8;
 pub(super) const BLOCK_LOAD: u64 = 16;

@@ -80,8 +80,8 @@ pub(super) static APPEND: TypedKernel<RopeAppendParams> = TypedKernel::wgsl(
     &["DTYPE", "COS", "SIN", "HEAD", "HEADS"],
 );
 
-/// Adjacent heads per thread if there are many heads. A thread then amortizes its address
-/// computation over several heads.
+/// Number of adjacent heads that each thread processes if there are many heads. A thread then
+/// amortizes its address computation over several heads.
 const TOGETHER: usize = 4;
 
 /// True if the device supports the number of bindings of the kernel.
@@ -97,7 +97,7 @@ pub(crate) struct RopeAppend {
     /// The queries after RoPE.
     queries: SlotView,
     pub(crate) params: RopeAppendParams,
-    /// Values of the constants `DTYPE`, `COS`, `SIN` and `HEAD`.
+    /// Values of the kernel constants `DTYPE`, `COS`, `SIN` and `HEAD`.
     pub(crate) consts: [u32; 4],
     /// Heads per thread.
     heads: u32,

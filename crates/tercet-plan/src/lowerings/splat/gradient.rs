@@ -1,9 +1,10 @@
 //! Backward pass of rasterization: all tiles process the splats in drawing order, in chunks.
 //!
 //! For each splat of a chunk, each tile has memory for its gradient sums. A tile writes sums only
-//! for splats whose footprint covers it, and only these are read. After each chunk, the sums are
-//! added per splat. The chunk length is limited so that the sums fit into [`MAX_SUM_BYTES`].
-//! Between chunks, each pixel stores two numbers. No atomics are used.
+//! for splats whose footprint covers it, and only these are read. After each chunk, a kernel adds
+//! the sums of all tiles for each splat. The chunk length is limited so that the sums fit into
+//! [`MAX_SUM_BYTES`]. From one chunk to the next, each pixel passes on two numbers in memory. No
+//! atomics are used.
 
 use tercet_ir::ops::splat::TILE;
 use tercet_ir::{CompileError, DType, Dim};

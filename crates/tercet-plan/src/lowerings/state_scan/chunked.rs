@@ -109,16 +109,16 @@ pub(super) static WALK_BF16: TypedKernel<SsdStatePassingParams> = TypedKernel::s
 const CHUNK: usize = 64;
 /// Maximum sequence length that is scanned step by step instead of in chunks.
 pub(super) const MAX_SEQUENTIAL_STEPS: u32 = 2 * CHUNK as u32 - 1;
-/// Rows, columns and depth of a cooperative matrix.
+/// Number of rows, of columns and of elements along k of a cooperative matrix.
 const FRAGMENT: usize = 16;
 /// Maximum states per channel; longer rows do not fit into shared memory beside the states.
 const MAX_CHUNK_STATES: usize = 128;
 /// Number of 16-step blocks per chunk; one subgroup processes each block.
 const BLOCKS: u32 = 4;
-/// Floats per chunk that the first kernel passes to the second.
+/// Number of F32 decay factors per chunk that the first kernel passes to the second.
 const FACTORS: usize = 2 * CHUNK + 4;
 
-/// Tiling of a chunked scan.
+/// How a chunked scan is divided among workgroups and subgroups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ChunkTiling {
     ty: CoopType,
@@ -277,7 +277,7 @@ fn known(n: usize) -> SymInt {
     SymInt::Const(n as i64)
 }
 
-/// A chunked scan under lowering.
+/// A chunked scan whose kernels are being emitted.
 struct ChunkedScan<'v> {
     scan: &'v HeadScan<'v>,
     tiling: &'v ChunkTiling,

@@ -6,7 +6,7 @@ use crate::emit::{LoweringCtx, SlotView};
 use crate::lowerings::copy;
 use crate::program::SlotId;
 
-/// Initial and final states of a scan, dense.
+/// Initial and final states of a scan, both with dense layouts.
 pub(super) struct ScanStates {
     pub(super) initial: Option<SlotId>,
     pub(super) last: Option<FinalStates>,
@@ -21,7 +21,7 @@ pub(super) struct FinalStates {
 
 /// The slot of the final states, before they are copied to their destination.
 pub(super) struct PendingStates {
-    /// Slot to write; a dummy if final states are not requested.
+    /// The slot that kernels write; a dummy if final states are not requested.
     pub(super) slot: SlotId,
     scratch: Option<SlotView>,
 }

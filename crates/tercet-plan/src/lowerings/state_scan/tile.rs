@@ -34,7 +34,7 @@ impl ScanStepSizes {
         self.states.div_ceil(4).max(1)
     }
 
-    /// Workgroups per compute unit, rounded up.
+    /// Number of workgroups per compute unit with this tile, rounded up.
     fn per_unit(self, tile: ScanTile, caps: &DeviceCaps) -> usize {
         let units = caps.units();
         let tiles = self.channels.div_ceil(tile.channels());
@@ -122,7 +122,7 @@ impl ScanTile {
     }
 
     /// The tile that stages as many scan steps as fit into shared memory, up to `most` groups of
-    /// four steps. `bytes` returns the memory that the kernel needs.
+    /// four steps. `bytes` returns the shared memory that the kernel needs with a tile.
     fn fit(
         self,
         work: ScanStepSizes,

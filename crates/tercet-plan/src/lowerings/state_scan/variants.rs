@@ -32,7 +32,7 @@ struct BoundedChannelScan<'v> {
     steps: usize,
 }
 
-/// A scan over heads with at most `steps` steps.
+/// A scan over heads (`Mamba2` or `GatedDeltaNet`) with at most `steps` steps.
 struct BoundedHeadScan<'v> {
     scan: &'v HeadScan<'v>,
     steps: usize,
@@ -183,7 +183,8 @@ fn by_heads<'v>() -> [KernelVariant<BoundedHeadScan<'v>>; 3] {
 }
 
 impl BoundedHeadScan<'_> {
-    /// Estimated time in seconds, with the rates of `Mamba2` and `GatedDeltaNet`.
+    /// Estimated time of a scan over heads in seconds, with the measured rate of `Mamba2` or of
+    /// `GatedDeltaNet`.
     fn seconds(&self, e: &LoweringCtx<'_>, rates: [f64; 2]) -> Result<f64, CompileError> {
         let sizes = self.scan.sizes;
         let [batch, _] = self.scan.batch_and_steps();
