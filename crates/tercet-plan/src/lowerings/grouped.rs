@@ -2,8 +2,8 @@
 //! its index (experts).
 //!
 //! If there are few rows, each is multiplied by its own matrix (`matmul/expert_gemv.rs`). If there
-//! are more rows, they are first sorted by matrix, so that adjacent rows share a matrix. If 16-bit
-//! result rows are not word-aligned, results are computed in F32 and then packed.
+//! are many rows, they are first sorted by matrix index, so that adjacent rows use the same matrix.
+//! If 16-bit result rows are not word-aligned, results are computed in F32 and then packed.
 
 use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Scheme, Support};
 

@@ -1,11 +1,11 @@
-//! Lowering of elementwise operators: `Unary`, `Binary`, `Compare`, `Where`, `Fma`, `Clamp` and
-//! `Cast` as maps of one step, and `Map`.
+//! Lowering of elementwise operators: `Map`, and `Unary`, `Binary`, `Compare`, `Where`, `Fma`,
+//! `Clamp` and `Cast`, which are treated as maps of one step.
 //!
 //! Each map is compiled to generated WGSL (`map/codegen.rs`). The source depends on the steps, the
 //! dtypes and the axes along which operands are read. Sizes, strides and offsets are kernel
 //! parameters, so that one kernel serves all of them. A map with too many operands for one kernel
-//! is split into several kernels, with intermediate steps in memory. If a result is written in
-//! place of an operand, both share one binding, and each thread reads its elements before it
+//! is split into several kernels, which pass intermediate results in memory. If a result is written
+//! in place of an operand, both share one binding, and each thread reads its elements before it
 //! writes.
 //!
 //! Next: `map/operand.rs` for operand access; `map/row_wise.rs` for maps with row reductions
@@ -186,7 +186,8 @@ impl<'m> MapLowering<'m> {
         }
     }
 
-    /// Index of the operand that an argument reads; `None` for a step computed in the kernel.
+    /// Index of the operand that a step's argument reads; `None` if the argument is a step that the
+    /// same kernel computes.
     fn operand(&self, arg: MapArg) -> Option<usize> {
         match arg {
             MapArg::Input(i) => Some(i),

@@ -525,7 +525,7 @@ fn plain(
     Ok(())
 }
 
-/// 1 and the slot of an optional operand; 0 and a dummy slot if it is absent.
+/// Returns 1 and the slot of an optional operand, or 0 and a dummy slot if the operand is absent.
 fn optional(
     e: &mut LoweringCtx<'_>,
     view: &Option<SlotView>,

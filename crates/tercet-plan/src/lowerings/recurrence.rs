@@ -1,10 +1,10 @@
 //! Lowering of `Recurrence` (RNN, GRU, LSTM): one dispatch per step, or one dispatch for all steps.
 //!
 //! Every step of a recurrence reads all weights again. Large weights are shared by all workgroups,
-//! each of which reads a part. Shared weights take one dispatch per step, up to the maximum number
-//! of steps. For small weights, or too many steps, each workgroup takes some batch rows through all
-//! steps without synchronization between workgroups. States are computed in F32, and packed at the
-//! end for narrower dtypes.
+//! each of which reads a part. With large weights, each step is one dispatch, up to a maximum
+//! number of steps. With small weights, or with more steps, each workgroup computes all steps of
+//! some batch rows, without synchronization between workgroups. States are computed in F32, and
+//! packed at the end for narrower dtypes.
 
 use tercet_ir::layout::AxisSlice;
 use tercet_ir::ops::RecurrentCell;

@@ -1,6 +1,6 @@
-//! Lowering of `Resize`. The source elements of each result are computed at compile time, as a
-//! table per resized axis. The kernel looks the table up once for several planes; the axes before
-//! the first resized one enumerate planes.
+//! Lowering of `Resize`. For each resized axis, a table computed at compile time tells which source
+//! elements each result reads. The kernel looks the table up once for several planes; the axes
+//! before the first resized one enumerate planes.
 
 use tercet_ir::DType;
 use tercet_ir::ops::{Op, ResizeMode};

@@ -137,7 +137,8 @@ impl RowLayout {
         let whole = starts.all(|a| tape.is_multiple(self.strides[a], per))
             && tape.is_multiple(self.offset, per)
             && tape.is_multiple(self.len, per);
-        // Kernels clamp reads to the last vector of a row, so a row must have a vector.
+        // Kernels clamp reads to the last vector of a row, so every row must have at least one
+        // vector.
         let some = self.len.known().is_some_and(|n| n > 0) && self.bounds.rows > 0;
         (dense && whole && some).then_some(per)
     }
@@ -200,7 +201,8 @@ pub(crate) fn lanes(dtype: DType) -> u32 {
     (4 / dtype.size_bytes().min(4)) as u32
 }
 
-/// Product of dimensions. If the product overflows, it becomes a number larger than any slot.
+/// Product of dimensions. If the product overflows, the result is a number larger than the size of
+/// any slot.
 pub(crate) fn product(dims: &[Dim]) -> Dim {
     let product = dims.iter().try_fold(Dim::Known(1), |p, d| p.checked_mul(d));
     product.unwrap_or(Dim::Known(usize::MAX))
@@ -214,8 +216,8 @@ fn bound(e: &LoweringCtx<'_>, dims: &[Dim]) -> Result<usize, CompileError> {
     Ok(n)
 }
 
-/// Merges adjacent axes with compatible strides on both sides of axis `kept`. Returns the layout
-/// and the new position of that axis.
+/// Merges adjacent axes with compatible strides, separately before and after axis `kept`. Returns
+/// the layout and the new position of that axis.
 pub(crate) fn merged(mut layout: SymLayout, mut kept: usize) -> (SymLayout, usize) {
     let mut axis = 0;
     while axis + 1 < layout.shape().len() {

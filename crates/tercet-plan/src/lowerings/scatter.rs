@@ -1,7 +1,7 @@
 //! Lowering of `ScatterElements`, `ScatterNd` and `ScatterAdd`: indexed updates in a fixed order.
 //!
 //! Each update gets a key: the index of its target slice. Keys are sorted together with the
-//! positions of the updates. Each result element then finds its updates adjacent and in order, and
+//! positions of the updates. The updates of each result element are then adjacent and in order, and
 //! one thread combines them. There are no atomics, so results are deterministic.
 
 use tercet_ir::ops::ReduceFn;

@@ -458,8 +458,8 @@ impl F32Result {
         F32Result::unless(e, port, false)
     }
 
-    /// The result itself if the kernel can store it directly (F32, or whole words), otherwise a
-    /// temporary F32 result.
+    /// Returns the result itself if the kernel can store it directly (F32, or rows of whole words),
+    /// otherwise a temporary F32 result.
     pub(super) fn unless(
         e: &mut LoweringCtx<'_>,
         port: usize,

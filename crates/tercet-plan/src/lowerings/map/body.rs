@@ -1,4 +1,4 @@
-//! Combines the map steps of several nodes with one shape into the steps of one kernel.
+//! Combines the map steps of several nodes of the same shape into the steps of one kernel.
 //!
 //! Next: `row_wise.rs` for fusion groups with row reductions, `columns.rs` for column reductions.
 
@@ -117,8 +117,8 @@ impl<'m> RowSteps<'m> {
 pub(super) struct FusedBody {
     /// Shape of the result of every elementwise step.
     shape: Shape,
-    /// First axis of a row's elements; the axes before it enumerate the rows. `None` if the body
-    /// has no value that is constant along a row.
+    /// First axis of a row's elements; the axes before it enumerate the rows. `None` if no value of
+    /// the kernel is the same for a whole row.
     axis: Option<usize>,
     pub(super) steps: Vec<RowStep>,
     pub(super) operands: Vec<IndexedOperand>,

@@ -17,8 +17,8 @@
 //! }
 //! ```
 //!
-//! Each thread computes whole 32-bit words of every result. The result with the most elements per
-//! word determines the number of elements per thread.
+//! Each thread computes whole 32-bit words of every result. The result dtype with the most elements
+//! per 32-bit word determines how many elements a thread computes.
 
 use std::fmt::Write;
 

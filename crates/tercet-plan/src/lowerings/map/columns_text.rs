@@ -27,7 +27,8 @@ pub(super) struct ColumnKernelSource<'m> {
     pub(super) sums: &'m [StepArgument],
     pub(super) vectors: VectorWidth,
     pub(super) around: OuterAxes,
-    /// Whether all sums are written to one buffer, one after the other.
+    /// Whether the kernel writes the partial results of all sums to one buffer, one sum after the
+    /// other.
     pub(super) single_buffer: bool,
     /// Index of the first of five parameter words. The words for sums over rows: rows, vectors per
     /// row, rows per strip, workgroups across a row, strips. The words for channels: vectors per

@@ -2,7 +2,8 @@
 //!
 //! Each workgroup processes one row, or several short ones. Reductions that depend on each other
 //! take one pass over the row each; a last pass writes elements. Data read repeatedly stays in
-//! registers or in the L1 cache. A step that is constant along a row is computed once per row.
+//! registers or in the L1 cache. A step whose value is the same for a whole row is computed once
+//! per row.
 //!
 //! Next: `row_wise_codegen.rs` for code generation, `fusions/row_wise.rs` for the fusion groups.
 
@@ -96,7 +97,8 @@ pub(crate) fn lower(
     ))
 }
 
-/// Vector width for which all results consist of whole words, and vectors do not cross rows.
+/// Selects a vector length for which all results consist of whole words, and no vector contains
+/// elements of two rows.
 fn vectors(
     e: &mut LoweringCtx<'_>,
     coordinates: &CoordinateGroups,

@@ -260,7 +260,7 @@ impl RowKernelSource<'_> {
             .map(|(at, _)| StepArgument::Step(*at));
         let needed = self.steps.required_steps(wanted.collect::<Vec<_>>());
         let steps = self.steps.named_steps(&needed);
-        // A result that is constant along a row gets a separate name.
+        // A result with one number per row gets a separate variable name.
         let results = self.map.results.iter().map(|(at, _)| *at);
         let rows: BTreeSet<usize> = results.filter(|at| self.steps.0[*at].is_row).collect();
         let rows: String = (rows.iter())
@@ -323,7 +323,8 @@ impl RowKernelSource<'_> {
         text + "}\n"
     }
 
-    /// Loop over the vectors of the row; `body` refers to the current vector as `h`.
+    /// WGSL loop over the vectors of a row; the statements in `body` refer to the current vector as
+    /// `h`.
     fn each_vector(&self, body: &str) -> String {
         let threads = self.threads;
         if self.register_vectors == 0 {

@@ -26,7 +26,8 @@ pub(super) struct StripSums {
 impl StripSums {
     /// Allocates the partial sums.
     ///
-    /// # Errors [`CompileError`] if the partial sums are too large.
+    /// # Errors
+    /// [`CompileError`] if the partial sums are too large.
     pub(super) fn new(
         e: &mut LoweringCtx<'_>,
         group: &ColumnSumGroup,

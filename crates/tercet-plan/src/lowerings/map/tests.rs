@@ -112,7 +112,7 @@ fn a_broadcast_reads_by_few_coordinates() {
     assert!(matches!(program.steps[0].work, StepOp::Dispatch(_)));
 }
 
-/// Name of the only kernel of `x + y`, for `y = look(input)`.
+/// Name of the only kernel of a program that computes `x + y`, where `look` adds `y` to the graph.
 fn name_of_sum(
     dtype: DType,
     shape: &[Dim],

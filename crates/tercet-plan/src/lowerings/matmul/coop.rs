@@ -439,7 +439,8 @@ pub(super) fn add_parts(
         Some(_) => &SUM_PARTS_ACTIVATED,
     };
     let mut consts = given.consts.to_vec();
-    // The residual has a separate dtype: 16-bit rows may have an F32 residual.
+    // The kernel needs the dtype of the residual separately: a matmul of 16-bit rows may have an
+    // F32 residual.
     if let (Some(added), Some(at)) = (
         product.bias.as_ref().or(product.residual.as_ref()),
         OF_SUMS.iter().position(|name| *name == "A_TYPE"),

@@ -1,4 +1,5 @@
-//! Expert GEMV: each row times the matrix that its key selects from a stack, as a batch of GEMVs.
+//! Expert GEMV: a batched GEMV that multiplies each activation row by the expert matrix that the
+//! row's index (key) selects.
 
 use tercet_ir::{CompileError, Dim};
 

@@ -1,4 +1,4 @@
-//! Large-M GEMM: tiles on cooperative matrices, in vectors, or element by element.
+//! Tiled large-M GEMM: on cooperative matrices, or with loads of vectors or of single elements.
 
 use tercet_ir::CompileError;
 

@@ -14,8 +14,8 @@ const MAX_PIECES: usize = 8;
 /// Number of columns per compute unit from which on `WIDE_CONFIG` is used.
 const MIN_COLUMNS_PER_UNIT_FOR_WIDE: usize = 40;
 /// Parameters for few and for many columns: columns loaded at once, maximum pieces in flight,
-/// workgroups per unit. A workgroup that processes several groups of columns waits for the loads of
-/// each group.
+/// workgroups per unit. A workgroup that processes several batches of columns waits for the weight
+/// loads of each batch.
 const NARROW_CONFIG: (u32, u32, usize) = (4, 12, 4);
 const WIDE_CONFIG: (u32, u32, usize) = (8, 16, 16);
 

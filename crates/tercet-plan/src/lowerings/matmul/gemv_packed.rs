@@ -20,8 +20,8 @@ const MAX_THREAD_GROUPS: u32 = 64;
 struct WorkgroupUse {
     /// Number of weights of a column that each thread multiplies per round.
     take: usize,
-    /// Size of a thread's part of the row in shared memory, in bytes, before it is loaded into
-    /// registers.
+    /// Bytes of shared memory for a thread's part of the activation row, from where it is loaded
+    /// into registers.
     part_bytes: u32,
     /// Threads per workgroup.
     threads: u32,
@@ -36,7 +36,7 @@ struct WorkgroupUse {
     digits: u32,
 }
 
-/// Configurations with the row as floats (`FLOATS`) and as int8 limbs (`DOTS`).
+/// Configurations with the activation row as floats (`FLOATS`) and as int8 limbs (`DOTS`).
 const FLOATS: WorkgroupUse = WorkgroupUse {
     take: 32,
     part_bytes: 16 * 8,
@@ -56,8 +56,8 @@ const DOTS: WorkgroupUse = WorkgroupUse {
     depth: 1,
     digits: 3,
 };
-/// Configuration for activation rows that may be rounded to 16 bits. With one limb less, registers
-/// suffice for a second column of 4-bit weights.
+/// Configuration for activation rows that may be rounded to 16 bits. With one int8 limb less per
+/// element, the registers suffice to load a second column of 4-bit weights ahead.
 const TWO_DIGITS: WorkgroupUse = WorkgroupUse {
     part_bytes: 16 * 9,
     digits: 2,

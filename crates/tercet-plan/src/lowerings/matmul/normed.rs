@@ -42,7 +42,8 @@ impl NormGemv {
     /// Fuses a norm with the GEMV that reads it; `None` if the kernel does not support the
     /// combination.
     ///
-    /// # Errors [`CompileError`] for symbols without bounds.
+    /// # Errors
+    /// [`CompileError`] for symbols without bounds.
     pub(crate) fn new(
         e: &mut LoweringCtx<'_>,
         norm: &Node,

@@ -52,8 +52,8 @@ fn by_rows<'a>(
     others: &[RowRange],
     mut way: impl FnMut(&mut LoweringCtx<'a>, RowRange) -> Result<(), CompileError>,
 ) -> Result<(), CompileError> {
-    // Ranges below the minimum row count are unreachable, except for empty matmuls, which every
-    // kernel supports.
+    // No run has fewer rows than the minimum row count, so ranges below are skipped; only empty
+    // matmuls have fewer, and every kernel supports them.
     let least = min_size(&p.m);
     let is_reached = |rows: &&RowRange| rows.max_rows().is_none_or(|most| most as usize >= least);
     let all = SKINNY_ROW_RANGES.iter().chain(others).filter(is_reached);
@@ -245,7 +245,8 @@ impl MatMulArgs {
         e.dispatch(kernel, &consts, &args, &self.params, grid);
     }
 
-    /// Grid of tiles with this number of rows and columns, flattened over x and y.
+    /// Workgroup grid for result tiles of these numbers of rows and columns, flattened over x and
+    /// y.
     pub(super) fn tile_grid(&self, e: &mut LoweringCtx<'_>, tile: [u32; 2]) -> [SymInt; 3] {
         self.tile_grid_of_columns(e, self.params.n, tile, None)
     }
@@ -434,8 +435,8 @@ fn through_f32(
     y: &SlotView,
     emit: impl FnOnce(&mut LoweringCtx<'_>, &SlotView) -> Result<(), CompileError>,
 ) -> Result<(), CompileError> {
-    // If the bound of the row count is zero, no kernel is emitted. With zero rows, the slots are
-    // shorter than a vector load of some kernels.
+    // If the bound of the row count is zero, no kernel is emitted. With zero rows, the operand
+    // slots would be shorter than a vector load of some kernels.
     if e.bound(&p.m)? == 0 {
         return Ok(());
     }

@@ -1,5 +1,5 @@
-//! Weight prepacking for `gemm_laid_f16.comp`: the fragment elements of each subgroup lane become
-//! contiguous.
+//! Weight prepacking for `gemm_laid_f16.comp`: the matrix fragment elements that each subgroup lane
+//! loads become contiguous.
 
 use tercet_ir::CompileError;
 

@@ -79,7 +79,8 @@ pub(super) struct MatMulOperand {
 
 impl MatMulOperand {
     /// Describes a view as an operand: its axis m or n is `own` (if present), its axis k is
-    /// `summed`. The remaining axes of the view align with the last axes of `batch`.
+    /// `summed`. The remaining axes of the view are its batch axes; they correspond to the last
+    /// axes of `batch`.
     pub(super) fn new(
         e: &mut LoweringCtx<'_>,
         view: &SlotView,
@@ -92,7 +93,7 @@ impl MatMulOperand {
         let axis = |at: usize| OperandAxis::new(strides[at], &terms[at]);
         let lead = terms.len() - 1 - usize::from(own.is_some());
         let mut axes = vec![OperandAxis::NONE; batch.len() - lead];
-        // NumPy broadcasting: an axis of size 1 against a larger one has stride 0.
+        // NumPy broadcasting: a batch axis of size 1 has stride 0 if the matmul's axis is larger.
         axes.extend((0..lead).map(|at| {
             let size = &view.layout.shape()[at];
             match *size == batch[batch.len() - lead + at] {
@@ -353,7 +354,7 @@ fn broadcast(a: &[Dim], b: &[Dim]) -> Vec<Dim> {
     dims.collect()
 }
 
-/// Minimum nonzero value of a dimension: 197 for `197 b`, 1 for `b - 1`.
+/// Minimum nonzero value of a dimension, for example 197 for `197 b` and 1 for `b - 1`.
 pub(super) fn min_size(size: &Dim) -> usize {
     let sum = size.sum();
     let constant = sum.iter().find(|(symbols, _)| symbols.is_empty());

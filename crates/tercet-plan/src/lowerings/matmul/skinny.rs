@@ -1,12 +1,12 @@
 //! Skinny GEMM: two to eight rows times weights, on mma-style F16 fragments.
 //!
 //! Drivers do not report the register layout of matrix fragments; the probe in
-//! [`lanes`](crate::lanes) verifies the expected layout. With the expected layout, weights go from
-//! memory to registers without staging, and each is dequantized once for all rows. The header of
-//! `shaders/vulkan/include/few_rows_common.glsl` explains which elements each lane holds. If a
-//! workgroup has few columns, threads hold the activation rows in registers. If a workgroup has
-//! many columns, rows are staged through shared memory (`skinny_shared_mem.rs`), which leaves the
-//! registers to weights.
+//! [`lanes`](crate::lanes) verifies the expected layout. With the expected layout, threads load
+//! weights from memory directly into registers, and dequantize each weight once for all rows. The
+//! header of `shaders/vulkan/include/few_rows_common.glsl` explains which elements each lane holds.
+//! If a workgroup has few columns, threads hold the activation rows in registers. If a workgroup
+//! has many columns, rows are staged through shared memory (`skinny_shared_mem.rs`), which leaves
+//! the registers to weights.
 
 use tercet_ir::{CompileError, DType, Dim, Scheme};
 
@@ -304,7 +304,8 @@ impl SkinnyGemm {
         }
     }
 
-    /// True if a compute unit has too few tiles to amortize staging the rows through shared memory.
+    /// True if a compute unit has too few column tiles to amortize staging the activation rows
+    /// through shared memory.
     pub(super) fn has_few_tiles(&self, caps: &DeviceCaps) -> bool {
         SharedMemPipeline::has_few_tiles(caps, self.sizes)
     }

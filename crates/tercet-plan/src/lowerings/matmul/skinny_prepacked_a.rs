@@ -3,8 +3,8 @@
 //! split of a workgroup.
 //!
 //! Each element of an F32 row is stored as two F16 numbers. If rounding is allowed
-//! ([`CompileOptions::matmul_precision`]), one F16 number per element suffices. These numbers have
-//! a power-of-two scale per 256 elements, which keeps the range.
+//! ([`CompileOptions::matmul_precision`]), one F16 number per element suffices. The F16 numbers
+//! have a common power-of-two scale per 256 elements, which preserves the range of F32.
 //!
 //! [`CompileOptions::matmul_precision`]: tercet_ir::CompileOptions::matmul_precision
 
@@ -100,8 +100,8 @@ static OF_SCHEMES: [(Scheme, &TypedKernel<SkinnyPrepackedAParams>, u32); 4] = [
     (Scheme::Q6K, &Q6_K, 4),
 ];
 
-/// Minimum number of rows per workgroup. Runs with at most this many rows have a separate shape
-/// branch.
+/// Minimum number of rows per workgroup. Runs with at most this number of rows use a separate
+/// branch of the shape switch.
 pub(super) const MIN_PREPACKED_ROWS: u32 = 16;
 /// Maximum number of 8-row activation fragments that a thread's registers hold per k step.
 const MAX_MATRICES: u32 = 4;
@@ -152,8 +152,8 @@ struct PrepackedASplit {
 
 impl PrepackedASplit {
     /// The split with the lowest estimated cost: few consecutive tiles per compute unit, and enough
-    /// subgroups to saturate the unit. `None` if shared memory is too small for the sums of a
-    /// subgroup.
+    /// subgroups to saturate the unit. `None` if shared memory is too small for the partial sums of
+    /// one subgroup.
     fn new(caps: &DeviceCaps, [n, k]: [usize; 2], rows: u32) -> Option<PrepackedASplit> {
         let fit = caps.workgroup_bytes / (SHARE_BYTES * (rows / 8));
         let most = max_subgroups(caps, REGISTERS)

@@ -104,7 +104,8 @@ pub(super) struct SplitF16Gemm {
     batch: [SymInt; 3],
 }
 
-/// Storage order of an operand: its contiguous rows, and whether they are along k.
+/// Storage order of an operand: the sizes and stride of its contiguous rows, and whether these rows
+/// extend along k.
 struct OperandOrder<'p> {
     rows: &'p Dim,
     columns: &'p Dim,

@@ -66,7 +66,7 @@ fn texts_of_all_cases_are_valid() {
     assert!(seen.len() > 100, "{}", seen.len());
 }
 
-/// Names of the kernels that run workgroups for this value of the symbol `m`.
+/// Names of the kernels with a nonempty grid in a run with this value of the symbol `m`.
 fn running(program: &GpuProgram, m: usize) -> Vec<&str> {
     let mut launch = LaunchSizes::default();
     let sizes = tercet_ir::Bindings::new().with("m", m);
@@ -162,7 +162,8 @@ fn tiles_of_16_bit_floats_run_on_cooperative_matrices() {
         for constant in ["ALIGNED_A=1", "ALIGNED_B=1", "ACTIVATION=4", "HAS_BIAS=1"] {
             assert!(names[0].contains(constant), "{names:?}");
         }
-        // Few rows, and devices without cooperative matrices of the dtype, use portable kernels.
+        // Matmuls of few rows, and matmuls on devices without cooperative matrices of the dtype,
+        // use portable kernels.
         let names = linear_kernels(dtype, &DeviceCaps::h200(), 2);
         assert!(names[0].starts_with("gemv_across_activated"), "{names:?}");
         let names = linear_kernels(dtype, &DeviceCaps::laptop(), 128);

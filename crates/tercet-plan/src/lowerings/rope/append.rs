@@ -1,6 +1,6 @@
 //! RoPE and KV append in one step (`KvAppendGroup` of `fusions`): RoPE of queries and keys, and the
-//! writes of keys and values to their caches. The lowering of the following attention emits this
-//! step, or fuses it.
+//! writes of keys and values to their caches. The lowering of the attention that follows either
+//! emits this step or fuses it into the attention kernel.
 
 use tercet_ir::{CompileError, NodeId, Shape};
 
@@ -110,8 +110,8 @@ pub(crate) struct RopeAppend {
 }
 
 impl RopeAppend {
-    /// Plans the RoPE and KV append step of a fusion group. Allocates the results of the group,
-    /// which the fused or the separate kernel writes.
+    /// Plans the RoPE and KV append step of a fusion group. Allocates the slots of the group's
+    /// results, which the attention kernel (if fused) or a separate kernel writes.
     ///
     /// # Errors
     /// The errors of [`LoweringCtx::temp`] and [`LoweringCtx::dense`].

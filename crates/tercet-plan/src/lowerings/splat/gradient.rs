@@ -1,6 +1,6 @@
 //! Backward pass of rasterization: all tiles process the splats in drawing order, in chunks.
 //!
-//! For each splat of a chunk, each tile has memory for its gradient sums. A tile writes sums only
+//! Each tile has memory for the gradient sums of every splat of a chunk. A tile writes sums only
 //! for splats whose footprint covers it, and only these are read. After each chunk, a kernel adds
 //! the sums of all tiles for each splat. The chunk length is limited so that the sums fit into
 //! [`MAX_SUM_BYTES`]. From one chunk to the next, each pixel passes on two numbers in memory. No

@@ -46,7 +46,8 @@ crate::params! {
     }
 }
 
-/// Arguments: two operand rows and decays; then the results: mixing matrices, inverses, factors.
+/// Arguments of the first kernel: two operand rows and decays; then the results: mixing matrices,
+/// inverses, factors.
 const ROWS_ARGS: &[ArgAccess] = &[
     ArgAccess::Read,
     ArgAccess::Read,
@@ -57,8 +58,8 @@ const ROWS_ARGS: &[ArgAccess] = &[
     ArgAccess::Write,
 ];
 
-/// Arguments: two operand rows, values, results; mixing matrices, inverses, factors; initial and
-/// final states.
+/// Arguments of the second kernel: two operand rows, values, results; mixing matrices, inverses,
+/// factors; initial and final states.
 const WALK_ARGS: &[ArgAccess] = &[
     ArgAccess::Read,
     ArgAccess::Read,
@@ -111,11 +112,13 @@ const CHUNK: usize = 64;
 pub(super) const MAX_SEQUENTIAL_STEPS: u32 = 2 * CHUNK as u32 - 1;
 /// Number of rows, of columns and of elements along k of a cooperative matrix.
 const FRAGMENT: usize = 16;
-/// Maximum states per channel; longer rows do not fit into shared memory beside the states.
+/// Maximum number of states per channel; with more, the operand rows do not fit into shared memory
+/// beside the states.
 const MAX_CHUNK_STATES: usize = 128;
 /// Number of 16-step blocks per chunk; one subgroup processes each block.
 const BLOCKS: u32 = 4;
-/// Number of F32 decay factors per chunk that the first kernel passes to the second.
+/// Number of F32 factors (decays and weights of steps) per chunk that the first kernel passes to
+/// the second.
 const FACTORS: usize = 2 * CHUNK + 4;
 
 /// How a chunked scan is divided among workgroups and subgroups.

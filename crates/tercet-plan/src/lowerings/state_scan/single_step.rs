@@ -1,6 +1,6 @@
 //! Single-step scan for `SelectiveScan` and `Mamba2`, as in decode. States are read and written
-//! once by adjacent threads. Operands are read with their strides, so they may be slices of a
-//! projection.
+//! once by adjacent threads. The kernel reads operands with their strides, so they may be slices of
+//! a projection.
 
 use tercet_ir::layout::LayoutTerm;
 use tercet_ir::ops::ScanSizes;
@@ -141,7 +141,8 @@ impl ChannelScan<'_> {
     }
 }
 
-/// The view, copied unless the values of one batch entry are contiguous.
+/// Returns the view itself if the values of each batch entry are contiguous, otherwise a dense
+/// copy.
 fn single_step_view(e: &mut LoweringCtx<'_>, view: &SlotView) -> Result<SlotView, CompileError> {
     let known = |term: &LayoutTerm| Some(term.dim().known()? as i64 * term.factor());
     let axes = view.layout.shape().iter().zip(view.layout.strides());

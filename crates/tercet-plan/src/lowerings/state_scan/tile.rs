@@ -1,9 +1,11 @@
-//! Assignment of channel states to threads, and staging of steps in shared memory.
+//! How a state scan assigns the states of channels to threads, and stages the operands of steps in
+//! shared memory.
 //!
 //! On measured GPUs, shared memory bandwidth is the bottleneck: a vector of four floats takes as
-//! long as four scalars, even if all threads read the same address. A thread reads rows once for
-//! all its channels and exchanges sums once for all its states, so it should have several of both.
-//! Nevertheless, at least as many threads should be active as the compute units have lanes.
+//! long as four scalars, even if all threads read the same address. A thread reads operand rows
+//! once for all its channels, and exchanges partial sums once for all its states, so it should have
+//! several channels and several states. Nevertheless, at least as many threads should be active as
+//! the compute units have lanes.
 
 use crate::caps::DeviceCaps;
 
@@ -99,7 +101,7 @@ impl ScanTile {
         ScanTile::for_heads(work, most).fit(work, caps, 4, ScanTile::delta_bytes)
     }
 
-    /// Tile with two channels per thread if a head has enough channels.
+    /// Selects a tile with two channels per thread if a head has enough channels, otherwise one.
     fn for_heads(work: ScanStepSizes, quads: usize) -> ScanTile {
         let one = ScanTile::new(work, quads, 1);
         match one.channels() < work.channels && one.lanes > 1 {

@@ -1,6 +1,6 @@
 //! Variants of GEMV and skinny GEMM (up to eight rows) with quantized weights. Weights are read in
-//! 16-byte pieces if they are aligned. Rows are staged in shared memory; a single row may be held
-//! in registers (`gemv_packed.rs`).
+//! 16-byte pieces if they are aligned. Activation rows are staged in shared memory; a single row
+//! may instead be held in registers (`gemv_packed.rs`).
 
 use tercet_ir::{CompileError, Scheme};
 
@@ -69,7 +69,7 @@ impl SharedMemRows {
         let pieces = piece_consts(blocks.scheme);
         let extra = u32::from(rows == 1 && blocks.has_min());
         // If there are enough columns for all compute units, more thread groups per workgroup share
-        // the staged activation rows. For all rows together, a workgroup must not have more results
+        // the staged activation rows. A workgroup must not have more results, of all rows together,
         // than threads, because each thread stores one word.
         let many = e.bound(&p.columns())? >= 64 * e.caps.units();
         let units = match rows {
@@ -190,8 +190,8 @@ fn packed_variants<'p>() -> [KernelVariant<MultiRowGemv<'p>>; 5] {
         KernelVariant {
             name: "row_held_dots",
             supports: |e, r| r.register_gemv(e, RegisterFormat::Integers).map(drop),
-            // Converting the row to integers takes about 1 us, which thread groups with several
-            // columns amortize.
+            // Converting the activation row to int8 limbs takes about 1 us, which pays off if each
+            // thread group computes several columns.
             cost: |e, r| {
                 let worth = match r.register_gemv(e, RegisterFormat::Integers) {
                     Ok(held) => held.teams_have_several() || e.caps.device.units.is_none(),
