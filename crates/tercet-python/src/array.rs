@@ -2,11 +2,13 @@
 //!
 //! Every input that NumPy can read is accepted: arrays, objects with `__dlpack__` in host memory
 //! (`torch` tensors), buffers (`memoryview`, `array.array`), numbers and lists. Arrays keep their
-//! dtype, which must match the graph. Python numbers and lists have no dtype and get that of the
-//! graph. Inputs of a run are read in place. Results are arrays over the memory that the run wrote
-//! ([`as_refs`](crate::as_refs)). Data that is stored longer than a run is copied.
+//! dtype, which must match the graph; their byte order and layout may be any. Numbers of Python and
+//! NumPy, and lists, have no dtype and get that of the graph. Inputs of a run are read in place.
+//! Results are arrays over the memory that the run wrote ([`as_refs`](crate::as_refs)). Data that is
+//! stored longer than a run is copied.
 //!
-//! `bf16` corresponds to the dtype `bfloat16` of the package `ml_dtypes`.
+//! `bf16` corresponds to the dtype `bfloat16` of the package `ml_dtypes`. NumPy's DLPack does not
+//! know it: [`dlpack`] reads such tensors, and results are arrays of a class that exports it.
 
 use half::f16;
 use numpy::{PyArrayDyn, PyUntypedArray, PyUntypedArrayMethods};
@@ -15,7 +17,7 @@ use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyTuple};
 use tercet::{DType, Element, Tensor};
 
 use crate::errors::TensorError;
-use crate::numpy_buffer;
+use crate::{dlpack, numpy_buffer};
 
 /// Converts a Python value to a tensor that owns its memory. `wanted` is the dtype of values
 /// without one.
@@ -39,7 +41,10 @@ pub(crate) fn borrow_tensor(
     value: &Bound<'_, PyAny>,
     wanted: DType,
 ) -> PyResult<Tensor> {
-    let array = to_array(value, wanted)?;
+    let array = match to_array(name, value, wanted)? {
+        ArraySource::Array(array) => in_native_order(name, array)?,
+        ArraySource::Tensor(tensor) => return Ok(tensor),
+    };
     let array = match array.is_c_contiguous() {
         true => array,
         false => {
@@ -74,28 +79,82 @@ pub(crate) fn borrow_tensor(
     )))
 }
 
-/// Converts a value to a NumPy array.
-fn to_array<'py>(value: &Bound<'py, PyAny>, wanted: DType) -> PyResult<Bound<'py, PyUntypedArray>> {
-    if let Ok(array) = value.cast::<PyUntypedArray>() {
-        return Ok(array.clone());
-    }
-    let numpy = value.py().import("numpy")?;
-    let without_dtype = value.is_instance_of::<PyList>()
+/// A value as NumPy sees it, or a tensor of a dtype that NumPy does not exchange.
+enum ArraySource<'py> {
+    Array(Bound<'py, PyUntypedArray>),
+    Tensor(Tensor),
+}
+
+/// Whether a value is a number or a list: its dtype is that of the place where it is used.
+fn has_no_dtype(value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if value.is_instance_of::<PyList>()
         || value.is_instance_of::<PyTuple>()
         || value.is_instance_of::<PyBool>()
         || value.is_instance_of::<PyInt>()
-        || value.is_instance_of::<PyFloat>();
-    let array = if without_dtype {
+        || value.is_instance_of::<PyFloat>()
+    {
+        return Ok(true);
+    }
+    value.is_instance(&value.py().import("numpy")?.getattr("generic")?)
+}
+
+/// Converts a value to a NumPy array.
+fn to_array<'py>(
+    name: &str,
+    value: &Bound<'py, PyAny>,
+    wanted: DType,
+) -> PyResult<ArraySource<'py>> {
+    let numpy = value.py().import("numpy")?;
+    if let Ok(array) = value.cast::<PyUntypedArray>() {
+        let is_masked = value.hasattr("mask")?
+            && (numpy.getattr("ma")?)
+                .call_method1("is_masked", (value,))?
+                .is_truthy()?;
+        return match is_masked {
+            false => Ok(ArraySource::Array(array.clone())),
+            true => Err(TensorError::new_err(format!(
+                "`{name}` has masked elements, which have no value; fill them with `.filled(...)`"
+            ))),
+        };
+    }
+    let array = if has_no_dtype(value)? {
         numbers_to_array(&numpy, value, wanted)?
     } else if value.hasattr("__dlpack__")? {
-        numpy.call_method1("from_dlpack", (value,))?
+        dlpack::check_device(name, value)?;
+        match numpy.call_method1("from_dlpack", (value,)) {
+            Ok(array) => array,
+            // NumPy does not know the dtype.
+            Err(e) => match dlpack::bfloat16(name, value)? {
+                Some(tensor) => return Ok(ArraySource::Tensor(tensor)),
+                None => return Err(e),
+            },
+        }
     } else {
         numpy.call_method1("asarray", (value,))?
     };
-    Ok(array.cast_into::<PyUntypedArray>()?)
+    Ok(ArraySource::Array(array.cast_into::<PyUntypedArray>()?))
 }
 
-/// Converts Python numbers to the dtype of the graph. Floats do not become integers.
+/// Converts an array to the byte order of the machine.
+fn in_native_order<'py>(
+    name: &str,
+    array: Bound<'py, PyUntypedArray>,
+) -> PyResult<Bound<'py, PyUntypedArray>> {
+    let dtype = array.dtype();
+    if dtype.getattr("isnative")?.is_truthy()? {
+        return Ok(array);
+    }
+    let native = dtype.call_method1("newbyteorder", ("=",))?;
+    let swapped = array.as_any().call_method1("astype", (native,));
+    let swapped = swapped.map_err(|e| {
+        TensorError::new_err(format!(
+            "`{name}` has dtype {dtype} of another byte order: {e}"
+        ))
+    })?;
+    Ok(swapped.cast_into::<PyUntypedArray>()?)
+}
+
+/// Converts numbers to the dtype of the graph. Floats do not become integers.
 fn numbers_to_array<'py>(
     numpy: &Bound<'py, PyModule>,
     value: &Bound<'py, PyAny>,
@@ -132,10 +191,11 @@ pub(crate) fn to_numpy(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyA
             numpy_buffer::array::<u8>(py, tensor)?.into_any(),
             DType::Bool,
         )?,
-        DType::BF16 => viewed(
-            numpy_buffer::array::<u16>(py, tensor)?.into_any(),
-            DType::BF16,
-        )?,
+        DType::BF16 => {
+            let bits = numpy_buffer::array::<u16>(py, tensor)?.into_any();
+            let class = py.import("tercet._arrays")?.getattr("BFloat16Array")?;
+            viewed(bits, DType::BF16)?.call_method1("view", (class,))?
+        }
     };
     Ok(array)
 }
@@ -169,6 +229,30 @@ fn numpy_dtype(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
             .import("numpy")?
             .call_method1("dtype", (numpy_name(dtype),)),
     }
+}
+
+/// The dtype that a value names: a string, or a dtype or number class of NumPy, `ml_dtypes` or
+/// `torch`.
+///
+/// # Errors
+/// `TensorError`, which lists the known names.
+pub(crate) fn dtype_of(value: &Bound<'_, PyAny>) -> PyResult<DType> {
+    if let Ok(name) = value.extract::<String>() {
+        return dtype(&name);
+    }
+    let known = value.py().import("numpy")?.call_method1("dtype", (value,));
+    let name: String = match known {
+        Ok(known) => known.getattr("name")?.extract()?,
+        // `torch.float32` and its like print their name last.
+        Err(_) => value
+            .str()?
+            .to_string_lossy()
+            .rsplit('.')
+            .next()
+            .unwrap_or_default()
+            .to_string(),
+    };
+    dtype(&name)
 }
 
 /// Parses a dtype name of Tercet (`f32`) or NumPy (`float32`).

@@ -70,6 +70,43 @@ pub(crate) fn graph(graph: &Graph) -> String {
     ) + &more
 }
 
+/// A table of the properties of an object.
+pub(crate) fn record(class: &str, rows: &[(&str, String)]) -> String {
+    let rows = rows.iter();
+    let rows = rows.map(|(name, value)| vec![(*name).to_string(), clipped(value)]);
+    table(class, &["property", "value"], rows)
+}
+
+/// A table of inputs and outputs, or of other named types.
+pub(crate) fn ports(class: &str, rows: Vec<(&str, String, String)>) -> String {
+    let rows = rows.into_iter();
+    let rows = rows.map(|(role, name, ty)| vec![role.to_string(), name, ty]);
+    table(class, &["role", "name", "type"], rows)
+}
+
+/// A table with the columns of rows.
+pub(crate) fn rows(
+    class: &str,
+    head: &[&str],
+    rows: impl ExactSizeIterator<Item = Vec<String>>,
+) -> String {
+    let more = rows.len().saturating_sub(MAX_ROWS);
+    let shown = table(class, head, rows.take(MAX_ROWS));
+    match more {
+        0 => shown,
+        more => format!("{shown}<p>and {more} more</p>"),
+    }
+}
+
+/// A text as a paragraph that keeps its line breaks.
+pub(crate) fn text(class: &str, text: &str) -> String {
+    format!(
+        "<figure><figcaption>{}</figcaption><pre>{}</pre></figure>",
+        escaped(class),
+        escaped(text)
+    )
+}
+
 /// The start of a long text, such as the numbers of a constant.
 fn clipped(text: &str) -> String {
     match text.char_indices().nth(80) {

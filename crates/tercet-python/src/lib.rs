@@ -11,16 +11,20 @@
 //! link; without the feature it needs a local `libpython`. Therefore this crate has no Rust tests
 //! and is not part of `cargo test --workspace`; `cargo xtask python` builds and tests it.
 
+mod arithmetic;
 mod array;
 mod classifier;
 #[cfg(feature = "train")]
 mod curve;
 mod device;
+mod dlpack;
 mod encoder;
 mod errors;
+mod forms;
 mod generation;
 mod graph;
 mod html;
+mod index;
 mod language;
 mod literal;
 mod numpy_buffer;
@@ -231,5 +235,6 @@ fn _tercet(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add_class::<scene::PyImage>()?;
     }
     module.add_class::<onnx::PyOnnxModel>()?;
+    module.add_function(wrap_pyfunction!(dlpack::capsule, module)?)?;
     errors::register(module)
 }

@@ -11,8 +11,8 @@ use pyo3::types::{PyBool, PyDict, PyList, PyTuple};
 use tercet::attr::AttrLiteral;
 use tercet::{SubGraph, Type, parse_literal};
 
-use crate::errors;
 use crate::graph::PyGraph;
+use crate::{array, errors};
 
 /// Converts a value to a literal. `kind` is the documented type of the attribute.
 ///
@@ -22,6 +22,14 @@ use crate::graph::PyGraph;
 pub(crate) fn to_literal(value: &Bound<'_, PyAny>, kind: &str) -> PyResult<AttrLiteral> {
     if value.is_none() {
         return Ok(AttrLiteral::Ident("none".into()));
+    }
+    if kind == "dtype" {
+        let dtype = array::dtype_of(value)?;
+        return Ok(AttrLiteral::Ident(dtype.name().into()));
+    }
+    // Arrays and numbers of NumPy.
+    if !value.is_instance_of::<PyList>() && value.hasattr("tolist")? {
+        return to_literal(&value.call_method0("tolist")?, kind);
     }
     if let Ok(truth) = value.cast::<PyBool>() {
         return Ok(AttrLiteral::Ident(truth.is_true().to_string()));

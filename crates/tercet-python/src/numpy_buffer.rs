@@ -1,5 +1,5 @@
 //! Zero-copy sharing of memory between NumPy and tensors on the CPU ("Arrays" in
-//! `docs/guide/python.md`). Of this crate, only this file uses `unsafe`.
+//! `docs/guide/python.md`). Of this crate, only this file and `dlpack.rs` use `unsafe`.
 
 #![allow(
     unsafe_code,

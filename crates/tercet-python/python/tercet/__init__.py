@@ -9,6 +9,7 @@
 `Graph.compile` returns a `Session` that runs on NumPy arrays. Errors are subclasses of `TercetError`; their messages contain the location and a remedy.
 """
 
+from ._arrays import BFloat16Array
 from ._tercet import (
     Classifier,
     CompileError,
@@ -46,6 +47,7 @@ from ._tercet import (
 )
 
 __all__ = [
+    "BFloat16Array",
     "Classifier",
     "CompileError",
     "DeviceError",
