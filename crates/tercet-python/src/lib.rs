@@ -17,6 +17,7 @@ mod classifier;
 #[cfg(feature = "train")]
 mod curve;
 mod device;
+mod device_tensor;
 mod dlpack;
 mod encoder;
 mod errors;
@@ -29,6 +30,7 @@ mod language;
 mod literal;
 mod numpy_buffer;
 mod onnx;
+mod onnx_session;
 mod operator;
 mod report;
 mod sampling;
@@ -118,7 +120,7 @@ fn load<'py>(
         let device = device.unwrap_or("auto");
         let model = py.detach(|| {
             let device = device::open(device)?;
-            onnx::PyOnnxModel::open(&path, &device, bounds).map_err(onnx::error)
+            onnx::PyOnnxModel::open(path.as_path(), &device, bounds).map_err(onnx::error)
         })?;
         return Ok(Bound::new(py, model)?.into_any());
     }
@@ -234,7 +236,10 @@ fn _tercet(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add_class::<scene::PyScene>()?;
         module.add_class::<scene::PyImage>()?;
     }
-    module.add_class::<onnx::PyOnnxModel>()?;
+    onnx::PyOnnxModel::register(module)?;
+    module.add_class::<onnx_session::PyNodeArg>()?;
+    module.add_class::<onnx_session::PyModelMeta>()?;
+    module.add_class::<device_tensor::PyDeviceTensor>()?;
     module.add_function(wrap_pyfunction!(dlpack::capsule, module)?)?;
     errors::register(module)
 }

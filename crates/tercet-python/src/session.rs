@@ -5,13 +5,15 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyAny, PyDict};
-use tercet::{CompileOptions, Executable, Port, Signature, Tensor};
+use pyo3::types::{PyAny, PyDict, PyList, PyString, PyTuple};
+use tercet::{CompileOptions, DeviceTensor, Executable, Port, Signature, Tensor};
 
-use crate::array;
+use crate::device_tensor::PyDeviceTensor;
 use crate::errors::{self, RunError};
-use crate::graph;
+use crate::sampling::drawn_seed;
+use crate::{array, graph, html};
 
 /// A compiled graph with its parameters and states.
 #[pyclass(name = "Session", module = "tercet", frozen)]
@@ -54,6 +56,128 @@ pub(crate) fn bounds_of(bounds: Option<&Bound<'_, PyDict>>) -> PyResult<CompileO
     Ok(options)
 }
 
+/// The arguments of a run: inputs and names of outputs in either order, so that
+/// `run({"x": x}, ["y"])` and `run(["y"], {"x": x})` mean the same run. The second returns a list.
+pub(crate) struct RunArgs<'py> {
+    pub(crate) inputs: Bound<'py, PyDict>,
+    pub(crate) outputs: Option<Vec<String>>,
+    /// Whether the names of outputs come first, as for ONNX Runtime.
+    pub(crate) names_first: bool,
+}
+
+impl<'py> RunArgs<'py> {
+    /// # Errors
+    /// `TypeError` if no argument or both are inputs.
+    pub(crate) fn new(
+        first: Option<&Bound<'py, PyAny>>,
+        second: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<RunArgs<'py>> {
+        let is_given = |value: &&Bound<'py, PyAny>| !value.is_none();
+        let (first, second) = (first.filter(is_given), second.filter(is_given));
+        let dict = |value: Option<&Bound<'py, PyAny>>| {
+            value.and_then(|value| value.cast::<PyDict>().ok()).cloned()
+        };
+        let (inputs, names, names_first) = match (dict(first), dict(second)) {
+            (Some(inputs), None) => (inputs, second, false),
+            (None, Some(inputs)) => (inputs, first, true),
+            (Some(_), Some(_)) => {
+                return Err(PyTypeError::new_err(
+                    "run() got two dictionaries; expected one with the inputs, and the names of outputs",
+                ));
+            }
+            (None, None) => {
+                return Err(PyTypeError::new_err(
+                    "run() got no dictionary; expected the inputs by name, such as {\"x\": array}",
+                ));
+            }
+        };
+        let outputs = match names {
+            None => None,
+            Some(name) if name.is_instance_of::<PyString>() => Some(vec![name.extract()?]),
+            Some(names) => {
+                let names: PyResult<Vec<String>> =
+                    names.try_iter()?.map(|name| name?.extract()).collect();
+                let names = names?;
+                // ONNX Runtime: no names stand for all outputs.
+                (!(names_first && names.is_empty())).then_some(names)
+            }
+        };
+        Ok(RunArgs {
+            inputs,
+            outputs,
+            names_first,
+        })
+    }
+
+    /// The inputs of a call: by position in the order of `ports`, and by name.
+    ///
+    /// # Errors
+    /// `TypeError` for too many arguments, or an input that is given twice.
+    pub(crate) fn from_call(
+        py: Python<'py>,
+        positional: &Bound<'py, PyTuple>,
+        named: Option<&Bound<'py, PyDict>>,
+        names: &[&str],
+    ) -> PyResult<RunArgs<'py>> {
+        let inputs = PyDict::new(py);
+        if positional.len() > names.len() {
+            return Err(PyTypeError::new_err(format!(
+                "{} were given; expected at most {}: {}",
+                tercet::counted(positional.len(), "positional input", "positional inputs"),
+                names.len(),
+                names.join(", ")
+            )));
+        }
+        for (name, value) in names.iter().zip(positional.iter()) {
+            inputs.set_item(name, value)?;
+        }
+        for (name, value) in named.into_iter().flat_map(|named| named.iter()) {
+            if inputs.contains(&name)? {
+                return Err(PyTypeError::new_err(format!(
+                    "input `{name}` is given twice"
+                )));
+            }
+            inputs.set_item(name, value)?;
+        }
+        Ok(RunArgs {
+            inputs,
+            outputs: None,
+            names_first: false,
+        })
+    }
+
+    /// The results as a dictionary, or as a list if the names came first.
+    pub(crate) fn returned(
+        &self,
+        py: Python<'py>,
+        results: Vec<(String, Bound<'py, PyAny>)>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if self.names_first {
+            let results = results.into_iter().map(|(_, result)| result);
+            return Ok(PyList::new(py, results.collect::<Vec<_>>())?.into_any());
+        }
+        let named = PyDict::new(py);
+        for (name, result) in results {
+            named.set_item(name, result)?;
+        }
+        Ok(named.into_any())
+    }
+}
+
+/// Takes the device tensors out of the inputs.
+pub(crate) fn take_device_tensors(
+    inputs: &Bound<'_, PyDict>,
+) -> PyResult<Vec<(String, DeviceTensor)>> {
+    let mut found = Vec::new();
+    for (name, value) in inputs.copy()? {
+        if let Ok(tensor) = value.cast::<PyDeviceTensor>() {
+            found.push((name.extract()?, tensor.get().tensor().clone()));
+            inputs.del_item(&name)?;
+        }
+    }
+    Ok(found)
+}
+
 /// Converts a dictionary to tensors, which read array memory in place. Values without a dtype get
 /// that of the port.
 pub(crate) fn named_tensors<'a, I: Iterator<Item = &'a Port>>(
@@ -78,47 +202,61 @@ pub(crate) fn named_tensors<'a, I: Iterator<Item = &'a Port>>(
 #[pymethods]
 impl PySession {
     /// Runs the graph on arrays by name. Returns the outputs by name, or only the requested ones.
+    /// With the names first, `run(["y"], {"x": x})`, the outputs are a list.
     #[pyo3(signature = (inputs, outputs=None))]
     fn run<'py>(
         &self,
         py: Python<'py>,
-        inputs: &Bound<'py, PyDict>,
-        outputs: Option<Vec<String>>,
-    ) -> PyResult<Bound<'py, PyDict>> {
-        let tensors = named_tensors(inputs, || self.signature.inputs.iter())?;
-        let all = || {
-            self.signature
-                .outputs
-                .iter()
-                .map(|o| o.name.clone())
-                .collect()
-        };
-        let names: Vec<String> = outputs.unwrap_or_else(all);
-        let results = self.with(py, |exe| {
-            let inputs: Vec<_> = tensors.iter().map(|(n, t)| (n.as_str(), t)).collect();
-            let wanted: Vec<&str> = names.iter().map(String::as_str).collect();
-            let results = exe.run_outputs(&inputs, &wanted);
-            exe.release_outputs();
-            results
-        })?;
-        let arrays = PyDict::new(py);
-        for (name, tensor) in names.iter().zip(results) {
-            arrays.set_item(name, array::to_numpy(py, tensor)?)?;
-        }
-        Ok(arrays)
+        inputs: &Bound<'py, PyAny>,
+        outputs: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.run_with(py, &RunArgs::new(Some(inputs), outputs)?)
     }
 
-    /// Like `run`, with the inputs as keywords.
-    #[pyo3(signature = (**inputs))]
+    /// Like `run`, with the inputs as keywords, or in their order.
+    #[pyo3(signature = (*inputs, **named))]
     fn __call__<'py>(
         &self,
         py: Python<'py>,
-        inputs: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<Bound<'py, PyDict>> {
-        match inputs {
-            Some(inputs) => self.run(py, inputs, None),
-            None => self.run(py, &PyDict::new(py), None),
-        }
+        inputs: &Bound<'py, PyTuple>,
+        named: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let names: Vec<&str> = self
+            .signature
+            .inputs
+            .iter()
+            .map(|p| p.name.as_str())
+            .collect();
+        self.run_with(py, &RunArgs::from_call(py, inputs, named, &names)?)
+    }
+
+    /// Like `run`; the outputs stay on the device, as tensors that later runs take as inputs.
+    #[pyo3(signature = (inputs, outputs=None))]
+    fn run_on_device<'py>(
+        &self,
+        py: Python<'py>,
+        inputs: &Bound<'py, PyAny>,
+        outputs: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let args = RunArgs::new(Some(inputs), outputs)?;
+        let names = self.wanted(&args);
+        let (tensors, bound) = self.given(&args)?;
+        let results = self.with(py, |exe| {
+            let inputs = bind(exe, &tensors, &bound)?;
+            let results = (|| {
+                exe.run_outputs(&inputs, &[])?;
+                let names = names.iter();
+                names.map(|name| exe.output_on_device(name)).collect()
+            })();
+            unbind(exe, &bound)?;
+            results
+        });
+        let results: Vec<DeviceTensor> = results?;
+        let results = names.into_iter().zip(results).map(|(name, tensor)| {
+            let tensor = Bound::new(py, PyDeviceTensor::new(tensor))?;
+            Ok((name, tensor.into_any()))
+        });
+        args.returned(py, results.collect::<PyResult<_>>()?)
     }
 
     /// Sets a parameter for all later runs.
@@ -139,8 +277,10 @@ impl PySession {
         array::to_numpy(py, tensor)
     }
 
-    /// Sets the seed of random numbers, from the next run on.
-    fn set_seed(&self, py: Python<'_>, seed: u64) -> PyResult<()> {
+    /// Sets the seed of random numbers, from the next run on. Without one, draws and returns it.
+    #[pyo3(signature = (seed=None))]
+    fn set_seed(&self, py: Python<'_>, seed: Option<i128>) -> PyResult<u64> {
+        let seed = drawn_seed(seed)?;
         self.with(py, |exe| {
             let random = exe.random();
             exe.set_random(tercet::random::RngState {
@@ -148,7 +288,8 @@ impl PySession {
                 ..random
             });
             Ok(())
-        })
+        })?;
+        Ok(seed)
     }
 
     /// Sets every state to zeros, and the random number counter to 0.
@@ -183,6 +324,29 @@ impl PySession {
         graph::ports(&self.signature.outputs)
     }
 
+    fn _repr_html_(&self) -> String {
+        let of = |role: &'static str, ports: &'_ [Port]| -> Vec<(&'static str, String, String)> {
+            let ports = ports.iter();
+            ports
+                .map(|p| (role, p.name.clone(), p.ty.to_string()))
+                .collect()
+        };
+        let Signature {
+            inputs,
+            params,
+            states,
+            outputs,
+            ..
+        } = &self.signature;
+        let all = [
+            of("input", inputs),
+            of("parameter", params),
+            of("state", states),
+            of("output", outputs),
+        ];
+        html::ports("tercet.Session", all.concat())
+    }
+
     fn __repr__(&self) -> String {
         let list = |ports: &[Port]| {
             ports
@@ -199,7 +363,65 @@ impl PySession {
     }
 }
 
+/// Binds inputs to device tensors for one run. Returns the other inputs.
+fn bind<'a>(
+    exe: &mut dyn Executable,
+    tensors: &'a [(String, Tensor)],
+    bound: &[(String, DeviceTensor)],
+) -> Result<Vec<(&'a str, &'a Tensor)>, tercet::RunError> {
+    for (at, (name, tensor)) in bound.iter().enumerate() {
+        if let Err(e) = exe.bind(name, tensor) {
+            unbind(exe, &bound[..at])?;
+            return Err(e);
+        }
+    }
+    Ok(tensors.iter().map(|(n, t)| (n.as_str(), t)).collect())
+}
+
+fn unbind(
+    exe: &mut dyn Executable,
+    bound: &[(String, DeviceTensor)],
+) -> Result<(), tercet::RunError> {
+    bound.iter().try_for_each(|(name, _)| exe.unbind(name))
+}
+
 impl PySession {
+    /// The names of the outputs of a run.
+    fn wanted(&self, args: &RunArgs<'_>) -> Vec<String> {
+        let all = || self.signature.outputs.iter().map(|o| o.name.clone());
+        args.outputs.clone().unwrap_or_else(|| all().collect())
+    }
+
+    /// The inputs of a run, on the host and on the device.
+    #[expect(clippy::type_complexity, reason = "two lists of one form")]
+    fn given(
+        &self,
+        args: &RunArgs<'_>,
+    ) -> PyResult<(Vec<(String, Tensor)>, Vec<(String, DeviceTensor)>)> {
+        let inputs = args.inputs.copy()?;
+        let bound = take_device_tensors(&inputs)?;
+        Ok((
+            named_tensors(&inputs, || self.signature.inputs.iter())?,
+            bound,
+        ))
+    }
+
+    fn run_with<'py>(&self, py: Python<'py>, args: &RunArgs<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let (tensors, bound) = self.given(args)?;
+        let names = self.wanted(args);
+        let results = self.with(py, |exe| {
+            let inputs = bind(exe, &tensors, &bound)?;
+            let wanted: Vec<&str> = names.iter().map(String::as_str).collect();
+            let results = exe.run_outputs(&inputs, &wanted);
+            exe.release_outputs();
+            unbind(exe, &bound)?;
+            results
+        })?;
+        let results = names.into_iter().zip(results);
+        let results = results.map(|(name, tensor)| Ok((name, array::to_numpy(py, tensor)?)));
+        args.returned(py, results.collect::<PyResult<_>>()?)
+    }
+
     fn tensor(&self, ports: &[Port], name: &str, value: &Bound<'_, PyAny>) -> PyResult<Tensor> {
         let Some(port) = ports.iter().find(|p| p.name == name) else {
             let known: Vec<&str> = ports.iter().map(|p| p.name.as_str()).collect();

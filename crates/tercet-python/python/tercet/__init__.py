@@ -10,10 +10,12 @@
 """
 
 from ._arrays import BFloat16Array
+from ._binding import IOBinding
 from ._tercet import (
     Classifier,
     CompileError,
     DeviceError,
+    DeviceTensor,
     Encoder,
     Explanation,
     Generation,
@@ -22,6 +24,8 @@ from ._tercet import (
     GraphError,
     LanguageModel,
     ModelError,
+    ModelMetadata,
+    NodeArg,
     OnnxModel,
     Operator,
     Picture,
@@ -46,19 +50,27 @@ from ._tercet import (
     train,
 )
 
+# ONNX Runtime's name: `tercet.InferenceSession("model.onnx").run(None, {"x": x})`.
+InferenceSession = OnnxModel
+
 __all__ = [
     "BFloat16Array",
     "Classifier",
     "CompileError",
     "DeviceError",
+    "DeviceTensor",
     "Encoder",
     "Explanation",
     "Generation",
     "GradientError",
     "Graph",
     "GraphError",
+    "IOBinding",
+    "InferenceSession",
     "LanguageModel",
     "ModelError",
+    "ModelMetadata",
+    "NodeArg",
     "OnnxModel",
     "Operator",
     "Picture",
