@@ -3,12 +3,13 @@
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyList};
 use tercet::{DType, Device};
 use tercet_models::{ClassHead, Classifier, EncoderOptions, ModelError, ModelFiles, Scoring};
 
 use crate::encoder::should_continue;
-use crate::errors;
+use crate::texts::{TextArgs, texts_of};
+use crate::{errors, html};
 
 /// A text or token classifier with its tokenizer.
 #[pyclass(name = "Classifier", module = "tercet", frozen)]
@@ -79,52 +80,67 @@ impl PyClassifier {
     }
 }
 
+/// The only result, or the list of all.
+fn one_or_all<'py>(
+    py: Python<'py>,
+    mut rows: Vec<Bound<'py, PyAny>>,
+    is_one: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    match (is_one, rows.len()) {
+        (true, 1) => Ok(rows.remove(0)),
+        _ => Ok(PyList::new(py, rows)?.into_any()),
+    }
+}
+
 #[pymethods]
 impl PyClassifier {
-    /// Returns the class scores of each text as a dictionary of labels, in the order of `labels`. A
-    /// text of more than `max_len` tokens is an error, or is truncated if `truncate` is true.
+    /// Returns the class scores of each text as a dictionary of labels, in the order of `labels`; one
+    /// text gives one dictionary. A text of more than `max_len` tokens is an error, or is truncated if
+    /// `truncate` is true.
     #[pyo3(signature = (texts, *, truncate=false))]
     fn classify<'py>(
         &self,
         py: Python<'py>,
-        texts: Vec<String>,
+        texts: &Bound<'py, PyAny>,
         truncate: bool,
-    ) -> PyResult<Vec<Bound<'py, PyDict>>> {
+    ) -> PyResult<Bound<'py, PyAny>> {
         if self.head.per_token {
             return Self::unsupported("the model is a token classifier; use classify_tokens()");
         }
+        let TextArgs { texts, is_one } = texts_of("texts", texts)?;
         let how = (self.head.scoring, truncate);
         let scores = self.with(py, how, |of, progress| of.classify(&texts, progress))?;
-        let row = |scores: Vec<f32>| {
+        let rows = scores.into_iter().map(|scores| {
             let row = PyDict::new(py);
             let mut named = self.head.labels.iter().zip(scores);
             named.try_for_each(|(label, score)| row.set_item(label, score))?;
-            Ok(row)
-        };
-        scores.into_iter().map(row).collect()
+            Ok(row.into_any())
+        });
+        one_or_all(py, rows.collect::<PyResult<_>>()?, is_one)
     }
 
     /// Returns the tokens of each text with their most likely class and its score, without special
-    /// tokens.
+    /// tokens; one text gives one list.
     #[pyo3(signature = (texts, *, truncate=false))]
-    fn classify_tokens(
+    fn classify_tokens<'py>(
         &self,
-        py: Python<'_>,
-        texts: Vec<String>,
+        py: Python<'py>,
+        texts: &Bound<'py, PyAny>,
         truncate: bool,
-    ) -> PyResult<Vec<Vec<ScoredTokenClass>>> {
+    ) -> PyResult<Bound<'py, PyAny>> {
         if !self.head.per_token {
             return Self::unsupported("the model is a text classifier; use classify()");
         }
+        let TextArgs { texts, is_one } = texts_of("texts", texts)?;
         let how = (self.head.scoring, truncate);
         let found = self.with(py, how, |of, progress| of.classify_tokens(&texts, progress))?;
         let labels = &self.head.labels;
-        let row = |tokens: Vec<tercet_models::TokenLabel>| {
+        let rows = found.into_iter().map(|tokens| {
             let tokens = tokens.into_iter();
             let class = tokens.map(|t| (t.token, labels[t.label.class].clone(), t.label.score));
-            class.collect()
-        };
-        Ok(found.into_iter().map(row).collect())
+            Ok(PyList::new(py, class.collect::<Vec<ScoredTokenClass>>())?.into_any())
+        });
+        one_or_all(py, rows.collect::<PyResult<_>>()?, is_one)
     }
 
     /// Returns the positions and scores of documents, ranked by relevance to the query, best first.
@@ -134,10 +150,11 @@ impl PyClassifier {
         &self,
         py: Python<'_>,
         query: &str,
-        documents: Vec<String>,
+        documents: &Bound<'_, PyAny>,
         top_n: Option<usize>,
         truncate: bool,
     ) -> PyResult<Vec<(usize, f32)>> {
+        let documents = texts_of("documents", documents)?.texts;
         if self.head.per_token {
             return Self::unsupported(
                 "the model is a token classifier; reranking requires a cross-encoder with one class",
@@ -164,6 +181,14 @@ impl PyClassifier {
     #[getter]
     fn max_len(&self) -> usize {
         self.max_len
+    }
+
+    fn _repr_html_(&self) -> String {
+        let rows = [
+            ("labels", self.head.labels.join(", ")),
+            ("max_len", self.max_len.to_string()),
+        ];
+        html::record("tercet.Classifier", &rows)
     }
 
     fn __repr__(&self) -> String {

@@ -6,8 +6,8 @@ use pyo3::prelude::*;
 use tercet::{DType, Device, Tensor};
 use tercet_models::{Embedder, EncoderOptions, ModelFiles};
 
-use crate::array;
-use crate::errors;
+use crate::texts::{TextArgs, texts_of};
+use crate::{array, errors, html};
 
 /// A sentence encoder with its tokenizer.
 #[pyclass(name = "Encoder", module = "tercet", frozen)]
@@ -54,15 +54,16 @@ pub(crate) fn should_continue(interrupt: &mut Option<PyErr>) -> bool {
 #[pymethods]
 impl PyEncoder {
     /// Returns the embeddings of texts: float32 of shape (texts, width), with unit length if the
-    /// model normalizes. A text of more than `max_len` tokens is an error, or is truncated if
-    /// `truncate` is true.
+    /// model normalizes. One text gives one embedding, of shape (width,). A text of more than
+    /// `max_len` tokens is an error, or is truncated if `truncate` is true.
     #[pyo3(signature = (texts, *, truncate=false))]
     fn embed<'py>(
         &self,
         py: Python<'py>,
-        texts: Vec<String>,
+        texts: &Bound<'py, PyAny>,
         truncate: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let TextArgs { texts, is_one } = texts_of("texts", texts)?;
         let mut interrupt = None;
         let embeddings = py.detach(|| {
             let mut embedder = self.embedder.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,8 +74,23 @@ impl PyEncoder {
             return Err(e);
         }
         let rows = embeddings.map_err(errors::model)?;
-        let tensor = Tensor::from_slice(&[texts.len(), self.width], &rows.concat());
+        let shape: &[usize] = match is_one {
+            true => &[self.width],
+            false => &[texts.len(), self.width],
+        };
+        let tensor = Tensor::from_slice(shape, &rows.concat());
         array::to_numpy(py, tensor.map_err(errors::tensor)?)
+    }
+
+    /// The same as `embed`, under the name that sentence-transformers uses.
+    #[pyo3(signature = (texts, *, truncate=false))]
+    fn encode<'py>(
+        &self,
+        py: Python<'py>,
+        texts: &Bound<'py, PyAny>,
+        truncate: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.embed(py, texts, truncate)
     }
 
     /// Number of elements of an embedding.
@@ -87,6 +103,14 @@ impl PyEncoder {
     #[getter]
     fn max_len(&self) -> usize {
         self.max_len
+    }
+
+    fn _repr_html_(&self) -> String {
+        let rows = [("width", self.width), ("max_len", self.max_len)];
+        html::record(
+            "tercet.Encoder",
+            &rows.map(|(name, n)| (name, n.to_string())),
+        )
     }
 
     fn __repr__(&self) -> String {

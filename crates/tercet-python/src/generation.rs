@@ -2,20 +2,38 @@
 //!
 //! A separate thread generates each text, with a compiled model from the model's pool.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use pyo3::exceptions::PyStopAsyncIteration;
 use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+use tercet::Tensor;
 use tercet_models::constraint::Grammar;
 use tercet_models::{
-    FinishReason, GenerateEvent, GenerateOptions, Generation, ModelError, SamplingOptions, generate,
+    Error, FinishReason, GenerateEvent, GenerateOptions, Generation, Generator, Image, ModelError,
+    SamplingOptions, generate,
 };
 
-use crate::language::SharedLanguageModel;
-use crate::stream::ResultStream;
+use crate::language::{SharedLanguageModel, TextEngine, logits_after};
+use crate::stream::{ResultStream, in_background};
+use crate::{array, html, tool_calls};
+
+/// The prompt of a generation.
+pub(crate) enum PromptArgs {
+    Tokens(Vec<u32>),
+    /// A text with one placeholder for each image. Special tokens in its literal ranges are ordinary
+    /// text.
+    Images {
+        text: String,
+        literal: Vec<Range<usize>>,
+        images: Vec<Image>,
+    },
+}
 
 /// Arguments of a generation.
 pub(crate) struct GenerationArgs {
-    pub(crate) prompt: Vec<u32>,
+    pub(crate) prompt: PromptArgs,
     pub(crate) max_tokens: usize,
     /// End-of-text tokens.
     pub(crate) eos: Vec<u32>,
@@ -23,21 +41,49 @@ pub(crate) struct GenerationArgs {
     pub(crate) sampling: SamplingOptions,
     pub(crate) grammar: Option<Grammar>,
     pub(crate) seed: u64,
+    /// Name or path of an adapter.
+    pub(crate) adapter: Option<String>,
+    /// Whether the result has the logits of each token.
+    pub(crate) logits: bool,
+    /// Names of the tools that the answer may call.
+    pub(crate) tools: Option<Vec<String>>,
+}
+
+/// What a generation has at its end.
+struct GeneratedText {
+    generation: Generation,
+    text: String,
+    /// Logits that each token was selected from, `[tokens, vocab]`.
+    logits: Option<Tensor>,
 }
 
 /// A text that is being generated: an iterator of text pieces.
 #[pyclass(name = "Generation", module = "tercet", frozen)]
 pub(crate) struct PyGeneration {
-    stream: ResultStream<String, Generation>,
+    stream: ResultStream<String, GeneratedText>,
     seed: u64,
+    tools: Option<Vec<String>>,
 }
 
 fn written(
     shared: &SharedLanguageModel,
     request: &GenerationArgs,
     send: &mut dyn FnMut(Option<String>) -> bool,
-) -> Result<Generation, tercet_models::Error> {
-    let mut generator = shared.acquire_generator()?;
+) -> Result<GeneratedText, Error> {
+    let adapter = request.adapter.as_deref();
+    let mut engine = shared.acquire(adapter)?;
+    let written = written_with(&mut engine, shared, request, send);
+    shared.release(adapter, engine);
+    written
+}
+
+fn written_with(
+    engine: &mut TextEngine,
+    shared: &SharedLanguageModel,
+    request: &GenerationArgs,
+    send: &mut dyn FnMut(Option<String>) -> bool,
+) -> Result<GeneratedText, Error> {
+    let generator = &mut engine.generator;
     generator.set_sampling(&request.sampling)?;
     if let Some(grammar) = &request.grammar {
         let grammars = shared.grammars().map_err(ModelError::from)?;
@@ -47,23 +93,96 @@ fn written(
     generator.set_seed(request.seed);
     generator.skip_logits();
     generator.run_ahead();
+    let nothing = || Generation {
+        tokens: Vec::new(),
+        finish: FinishReason::Cancelled,
+    };
+    let encoded;
+    let prompt = match (&request.prompt, &mut engine.images) {
+        (PromptArgs::Tokens(tokens), _) => tokens,
+        (
+            PromptArgs::Images {
+                text,
+                literal,
+                images,
+            },
+            Some(reader),
+        ) => {
+            let read = reader.read_mixed(
+                (text, literal, images),
+                (&shared.tokenizer, false),
+                generator,
+                &mut |_, _| send(None),
+            )?;
+            let Some(tokens) = read else {
+                return Ok(GeneratedText {
+                    generation: nothing(),
+                    text: String::new(),
+                    logits: None,
+                });
+            };
+            encoded = tokens;
+            &encoded
+        }
+        (PromptArgs::Images { .. }, None) => {
+            let reason = "the model does not accept images";
+            return Err(ModelError::Unsupported(reason.into()).into());
+        }
+    };
     let options = GenerateOptions {
         max_tokens: request.max_tokens,
         stop: &request.stop,
         eos: &request.eos,
     };
-    let written = generate(
-        &mut generator,
+    let mut text = String::new();
+    let generation = generate(
+        generator,
         &shared.tokenizer,
-        &request.prompt,
+        prompt,
         &options,
         &mut |event| match event {
             GenerateEvent::Prompt(_) | GenerateEvent::Text("", _) => send(None),
-            GenerateEvent::Text(text, _) => send(Some(text.to_string())),
+            GenerateEvent::Text(piece, _) => {
+                text += piece;
+                send(Some(piece.to_string()))
+            }
         },
-    );
-    shared.release_generator(generator);
-    written
+    )?;
+    let logits = match request.logits {
+        true => Some(logits_of(
+            generator,
+            prompt,
+            &generation.tokens,
+            shared.vocab,
+        )?),
+        false => None,
+    };
+    Ok(GeneratedText {
+        generation,
+        text,
+        logits,
+    })
+}
+
+/// The logits that tokens after a prompt were selected from, before sampling options. The tokens are
+/// run again, since a generation keeps its logits on the device.
+fn logits_of(
+    generator: &mut Generator,
+    prompt: &[u32],
+    tokens: &[u32],
+    vocab: usize,
+) -> Result<Tensor, Error> {
+    generator.reset();
+    let mut logits = Vec::new();
+    if let (Some((last, before)), Some((_, fed))) = (prompt.split_last(), tokens.split_last()) {
+        if !before.is_empty() {
+            generator.forward(before)?;
+        }
+        let rows = [&[*last], fed].concat();
+        logits = logits_after(generator, &rows, true)?;
+    }
+    let tensor = Tensor::from_slice(&[tokens.len(), vocab], &logits);
+    tensor.map_err(|e| ModelError::Unsupported(tercet::one_line(&e)).into())
 }
 
 impl PyGeneration {
@@ -71,11 +190,15 @@ impl PyGeneration {
         shared: Arc<SharedLanguageModel>,
         request: GenerationArgs,
     ) -> PyResult<PyGeneration> {
-        let seed = request.seed;
+        let (seed, tools) = (request.seed, request.tools.clone());
         let work =
             move |send: &mut dyn FnMut(Option<String>) -> bool| written(&shared, &request, send);
         let stream = ResultStream::start("tercet-generate", work)?;
-        Ok(PyGeneration { stream, seed })
+        Ok(PyGeneration {
+            stream,
+            seed,
+            tools,
+        })
     }
 }
 
@@ -103,6 +226,39 @@ impl PyGeneration {
         self.stream.close(py);
     }
 
+    fn __aiter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    fn __anext__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        in_background(slf.as_any(), "_next_piece")
+    }
+
+    /// Returns the next piece in a thread of the event loop.
+    fn _next_piece(&self, py: Python<'_>) -> PyResult<String> {
+        let piece = self.stream.next(py)?;
+        piece.ok_or_else(|| PyStopAsyncIteration::new_err(()))
+    }
+
+    /// Like `text`, for `await`.
+    fn atext<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        in_background(slf.as_any(), "text")
+    }
+
+    /// Like `close`, for `await`.
+    fn aclose<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        in_background(slf.as_any(), "close")
+    }
+
+    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) {
+        self.stream.close(py);
+    }
+
     /// The seed of the generation.
     #[getter]
     fn seed(&self) -> u64 {
@@ -112,14 +268,35 @@ impl PyGeneration {
     /// The generated tokens, after the generation has finished.
     #[getter]
     fn tokens(&self, py: Python<'_>) -> Option<Vec<u32>> {
-        self.stream.at_end(py, |written| written.tokens.clone())
+        (self.stream).at_end(py, |written| written.generation.tokens.clone())
+    }
+
+    /// The logits that each token was selected from, before sampling options, of shape (tokens,
+    /// vocabulary): after the generation has finished, if it was started with `logits=True`.
+    #[getter]
+    fn logits<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let logits = self.stream.at_end(py, |written| written.logits.clone());
+        let logits = logits.flatten().map(|logits| array::to_numpy(py, logits));
+        logits.transpose()
+    }
+
+    /// The calls of tools in the answer of a `chat` with tools, after the generation has finished:
+    /// dictionaries as in OpenAI's API, which can be the `tool_calls` of a message.
+    #[getter]
+    fn tool_calls<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let text = self.stream.at_end(py, |written| written.text.clone());
+        match (text, &self.tools) {
+            (Some(text), Some(names)) => tool_calls::calls(py, &text, names).map(Some),
+            (Some(_), None) => Ok(Some(PyList::empty(py).into_any())),
+            (None, _) => Ok(None),
+        }
     }
 
     /// Why the generation finished: "end", "stop", "length" or "context"; `None` before that, or
     /// after `close()`.
     #[getter]
     fn finish_reason(&self, py: Python<'_>) -> Option<&'static str> {
-        let finish = self.stream.at_end(py, |written| written.finish)?;
+        let finish = (self.stream).at_end(py, |written| written.generation.finish)?;
         match finish {
             FinishReason::End => Some("end"),
             FinishReason::Stop => Some("stop"),
@@ -127,5 +304,19 @@ impl PyGeneration {
             FinishReason::Context => Some("context"),
             FinishReason::Cancelled => None,
         }
+    }
+
+    fn _repr_html_(&self, py: Python<'_>) -> String {
+        let text = self.stream.at_end(py, |written| written.text.clone());
+        html::text(&self.__repr__(py), text.as_deref().unwrap_or_default())
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let tokens = |written: &GeneratedText| written.generation.tokens.len();
+        let state = match self.stream.at_end(py, tokens) {
+            Some(count) => tercet::counted(count, "token", "tokens"),
+            None => "unfinished".to_string(),
+        };
+        format!("<tercet.Generation: {state}, seed {}>", self.seed)
     }
 }

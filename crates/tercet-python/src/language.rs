@@ -1,30 +1,32 @@
 //! Language models: loading, arguments of `generate` and `chat`, tokenization. Module `generation`
-//! has the results.
+//! has the results, `conversation` the messages of `chat`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
-use tercet::{DType, Device};
+use pyo3::types::{PyDict, PyList, PyString};
+use tercet::{DType, Device, Tensor};
 use tercet_models::constraint::{ConstraintError, Grammar, GrammarCompiler};
-use tercet_models::dataset::template::TemplateValue;
-use tercet_models::dataset::{ChatMessage, ChatTemplate, DataError, Role};
+use tercet_models::dataset::ChatTemplate;
 use tercet_models::{
-    ContextFit, ContextRequest, Decoder, DecoderOptions, Generator, MatmulPrecision, ModelFiles,
-    Sampling, SamplingOptions, Tokenizer, end_ids,
+    Adapter, ContextFit, ContextRequest, Decoder, DecoderOptions, DecoderSpec, Error, Generator,
+    ImageEncoder, MatmulPrecision, ModelError, ModelFiles, Sampling, SamplingOptions,
+    ScaledAdapter, Tokenizer, VisionLanguageGraphs, end_ids,
 };
 
-use crate::array;
-use crate::errors;
-use crate::generation::{GenerationArgs, PyGeneration};
+use crate::conversation::{self, Conversation};
+use crate::generation::{GenerationArgs, PromptArgs, PyGeneration};
 use crate::graph::PyGraph;
 use crate::sampling::{drawn_seed, with_further_arguments};
+use crate::texts::{adapter_of, stops_of, texts_of, tokens_of};
+use crate::{array, errors, html};
 
 /// A model and the data that its generations share.
 pub(crate) struct SharedLanguageModel {
-    files: ModelFiles,
+    pub(crate) files: ModelFiles,
     pub(crate) tokenizer: Tokenizer,
     device: Device,
     dtype: DType,
@@ -32,10 +34,20 @@ pub(crate) struct SharedLanguageModel {
     context: usize,
     eos: Vec<u32>,
     pub(crate) vocab: usize,
+    /// Whether the model accepts images.
+    pub(crate) has_vision: bool,
+    /// Paths of adapters by their names.
+    adapters: BTreeMap<String, PathBuf>,
     /// Created when a generation first uses a constraint.
     grammars: OnceLock<Result<GrammarCompiler, ConstraintError>>,
-    /// Compiled models that are not generating.
-    idle: Mutex<Vec<Generator>>,
+    /// Compiled models that are not generating, by adapter.
+    idle: Mutex<HashMap<Option<String>, Vec<TextEngine>>>,
+}
+
+/// A compiled model, with the image encoder of a vision-language model.
+pub(crate) struct TextEngine {
+    pub(crate) generator: Generator,
+    pub(crate) images: Option<ImageEncoder>,
 }
 
 /// A language model with its tokenizer.
@@ -45,37 +57,79 @@ pub(crate) struct PyLanguageModel {
 }
 
 impl SharedLanguageModel {
-    fn decoder(&self) -> Result<Decoder, tercet_models::Error> {
-        self.files.decoder(|spec| DecoderOptions {
+    fn options(&self, spec: &DecoderSpec, adapters: Vec<ScaledAdapter>) -> DecoderOptions {
+        DecoderOptions {
             context: self.context,
             chunk: 512.min(self.context),
             dtype: self.dtype,
             matmul_precision: self.matmul_precision,
             sampling: Some(Sampling::GREEDY),
+            adapters,
             ..DecoderOptions::new(spec)
-        })
+        }
+    }
+
+    fn decoder(&self, adapters: Vec<ScaledAdapter>) -> Result<Decoder, Error> {
+        self.files.decoder(|spec| self.options(spec, adapters))
+    }
+
+    fn vision_language(&self, adapters: Vec<ScaledAdapter>) -> Result<VisionLanguageGraphs, Error> {
+        let options =
+            |spec: &tercet_models::VisionLanguageSpec| self.options(&spec.decoder, adapters);
+        self.files.vision_language(options)
+    }
+
+    /// Reads the adapter with this name, or at this path.
+    fn adapters(&self, adapter: Option<&str>) -> Result<Vec<ScaledAdapter>, Error> {
+        let Some(name) = adapter else {
+            return Ok(Vec::new());
+        };
+        let path = self.adapters.get(name);
+        let path = path.map_or_else(|| PathBuf::from(name), PathBuf::clone);
+        if !path.exists() {
+            let known: Vec<&str> = self.adapters.keys().map(String::as_str).collect();
+            return Err(ModelError::Unsupported(format!(
+                "`{name}` is neither an adapter of load(adapters=) nor a path; known names: {}",
+                known.join(", ")
+            ))
+            .into());
+        }
+        let adapter = match self.has_vision {
+            true => Adapter::from_peft(&path)?,
+            false => Adapter::open(&path, &self.files.decoder_spec()?)?,
+        };
+        Ok(vec![ScaledAdapter::new(adapter)])
     }
 
     /// Takes a compiled model with an empty KV cache from the pool, or compiles a new one.
-    pub(crate) fn acquire_generator(&self) -> Result<Generator, tercet_models::Error> {
+    pub(crate) fn acquire(&self, adapter: Option<&str>) -> Result<TextEngine, Error> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(generator) = idle.pop() {
-            return Ok(generator);
+        let key = adapter.map(str::to_string);
+        if let Some(engine) = idle.get_mut(&key).and_then(Vec::pop) {
+            return Ok(engine);
         }
         drop(idle);
-        Ok(self.decoder()?.generator(&self.device)?)
+        let adapters = self.adapters(adapter)?;
+        if self.has_vision {
+            let (images, generator) = self.vision_language(adapters)?.compile(&self.device)?;
+            return Ok(TextEngine {
+                generator,
+                images: Some(images),
+            });
+        }
+        Ok(TextEngine {
+            generator: self.decoder(adapters)?.generator(&self.device)?,
+            images: None,
+        })
     }
 
-    pub(crate) fn release_generator(&self, mut generator: Generator) {
-        generator.reset();
-        self.idle
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(generator);
+    pub(crate) fn release(&self, adapter: Option<&str>, mut engine: TextEngine) {
+        engine.generator.reset();
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = adapter.map(str::to_string);
+        idle.entry(key).or_default().push(engine);
     }
-}
 
-impl SharedLanguageModel {
     /// The compiler of grammars to constraints.
     pub(crate) fn grammars(&self) -> Result<&GrammarCompiler, ConstraintError> {
         let new = || GrammarCompiler::new(&self.tokenizer, &self.eos, self.vocab);
@@ -95,51 +149,46 @@ impl SharedLanguageModel {
         with_further_arguments(sampling, further, of, &self.eos)
     }
 
-    /// Returns the tokens of a conversation up to the start of the answer.
-    fn conversation(&self, messages: &[BTreeMap<String, String>]) -> PyResult<Vec<u32>> {
-        let messages = messages.iter().map(|fields| self.message(fields));
-        let messages = messages.collect::<PyResult<Vec<ChatMessage>>>()?;
-        if messages.is_empty() {
-            return Err(PyValueError::new_err("the list of messages is empty"));
+    /// The prompt of `generate`: a text, or token ids.
+    fn prompt(&self, prompt: &Bound<'_, PyAny>) -> PyResult<PromptArgs> {
+        if !prompt.is_instance_of::<PyString>() {
+            let tokens = tokens_of("prompt", prompt, self.vocab)?;
+            return Ok(PromptArgs::Tokens(tokens));
         }
-        let template =
-            ChatTemplate::from_model(&self.files, &self.tokenizer).map_err(errors::model)?;
-        let rendered = template.render(&messages, &TemplateValue::None, true);
-        let rendered = rendered.map_err(|e| errors::model(DataError::from(e)))?;
-        let tokens = (self.tokenizer).encode_mixed(&rendered.text, &rendered.literal);
-        tokens.map_err(errors::model)
+        let text: String = prompt.extract()?;
+        let tokens = self.tokenizer.encode(&text, true);
+        tokens.map(PromptArgs::Tokens).map_err(errors::model)
     }
 
-    fn message(&self, fields: &BTreeMap<String, String>) -> PyResult<ChatMessage> {
-        if let Some(other) = fields.keys().find(|k| *k != "role" && *k != "content") {
-            return Err(PyValueError::new_err(format!(
-                "a message has the unknown key `{other}`; expected `role` and `content`"
-            )));
+    /// The prompt of a conversation up to the start of the answer.
+    fn conversation(&self, conversation: Conversation) -> PyResult<PromptArgs> {
+        let template = ChatTemplate::from_model(&self.files, &self.tokenizer);
+        let rendered = conversation.rendered(&template.map_err(errors::model)?)?;
+        if self.has_vision {
+            return Ok(PromptArgs::Images {
+                text: rendered.text,
+                literal: rendered.literal,
+                images: conversation.images,
+            });
         }
-        let (Some(role), Some(content)) = (fields.get("role"), fields.get("content")) else {
-            return Err(PyValueError::new_err(
-                "a message has no `role` or no `content`; both are required",
-            ));
-        };
-        let Some(known) = Role::ALL.iter().find(|known| known.name() == role) else {
-            let names: Vec<&str> = Role::ALL.iter().map(|role| role.name()).collect();
-            return Err(PyValueError::new_err(format!(
-                "a message has the role `{role}`; expected one of {}",
-                names.join(", ")
-            )));
-        };
-        Ok(ChatMessage::new(*known, content))
+        let tokens = (self.tokenizer).encode_mixed(&rendered.text, &rendered.literal);
+        tokens.map(PromptArgs::Tokens).map_err(errors::model)
     }
 }
 
 impl PyLanguageModel {
+    /// Loads a decoder, or a vision-language model if `has_vision` is true.
     pub(crate) fn open(
-        files: ModelFiles,
+        (files, has_vision): (ModelFiles, bool),
         device: Device,
         (dtype, products): (DType, MatmulPrecision),
         context: Option<usize>,
-    ) -> Result<PyLanguageModel, tercet_models::Error> {
-        let spec = files.decoder_spec()?;
+        adapters: BTreeMap<String, PathBuf>,
+    ) -> Result<PyLanguageModel, Error> {
+        let spec = match has_vision {
+            true => files.vision_language_spec()?.decoder,
+            false => files.decoder_spec()?,
+        };
         let request = ContextRequest {
             context,
             dtype,
@@ -155,6 +204,8 @@ impl PyLanguageModel {
             files,
             device,
             dtype,
+            has_vision,
+            adapters,
             grammars: OnceLock::new(),
             matmul_precision: products,
             idle: Mutex::default(),
@@ -167,82 +218,32 @@ impl PyLanguageModel {
 
 #[pymethods]
 impl PyLanguageModel {
-    /// Generates text after a prompt. Returns an iterator of text pieces. With temperature 0,
-    /// decoding is greedy.
+    /// Generates text after a prompt, which is a text or token ids. Returns an iterator of text
+    /// pieces. With temperature 0, decoding is greedy.
     ///
     /// The presence and frequency penalties apply to generated tokens; the repetition penalty
     /// applies to the prompt too. A logit bias of minus infinity bans a token. None of these
     /// options requires compilation.
     ///
-    /// Without a seed one is drawn; the result has it as `seed`. Special tokens that the prompt spells are
-    /// recognized.
+    /// Without a seed one is drawn; the result has it as `seed`. Special tokens that the prompt
+    /// spells are recognized. `stop` is a text or several. `adapter` is a name of
+    /// `load(adapters=)`, or a path. With `logits=True` the result has the logits of each token.
     ///
     /// Further samplers: `typical_p`, `top_n_sigma`, `xtc_probability`, `xtc_threshold`,
     /// `dry_multiplier`, `dry_base`, `dry_allowed_length`, `dry_penalty_last_n`,
     /// `dry_sequence_breakers`, `dynatemp_range`, `dynatemp_exponent`, `mirostat` (1 or 2),
-    /// `mirostat_tau`, `mirostat_eta`; `samplers` is their order. `stop_token_ids` also end the text,
-    /// `min_tokens` bans the ends until then, and `ignore_eos` bans them always.
+    /// `mirostat_tau`, `mirostat_eta`; `samplers` is their order. `stop_token_ids` also end the
+    /// text, `min_tokens` bans the ends until then, and `ignore_eos` bans them always.
     ///
     /// At most one constraint is allowed: `json_schema` (a dictionary or JSON text), `regex` (must
     /// match the whole text), or `grammar` (Lark notation).
-    #[pyo3(signature = (prompt, max_tokens=128, *, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0,
-        presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, json_schema=None, regex=None,
-        grammar=None, seed=None, stop=None, **further))]
+    #[pyo3(signature = (prompt, max_tokens=Some(128), *, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0,
+        repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, json_schema=None,
+        regex=None, grammar=None, seed=None, stop=None, adapter=None, logits=false, **further))]
     #[expect(clippy::too_many_arguments, reason = "Python keyword arguments")]
     fn generate(
         &self,
-        prompt: &str,
-        max_tokens: i64,
-        temperature: f64,
-        top_k: i64,
-        top_p: f64,
-        min_p: f64,
-        repetition_penalty: f64,
-        presence_penalty: f64,
-        frequency_penalty: f64,
-        logit_bias: Option<BTreeMap<u32, f32>>,
-        json_schema: Option<&Bound<'_, PyAny>>,
-        regex: Option<String>,
-        grammar: Option<String>,
-        seed: Option<i128>,
-        stop: Option<Vec<String>>,
-        further: Option<&Bound<'_, PyDict>>,
-    ) -> PyResult<PyGeneration> {
-        let mut sampling = SamplingOptions {
-            temperature,
-            top_k: top_k_of(top_k)?,
-            top_p,
-            min_p,
-            repetition_penalty,
-            presence_penalty,
-            frequency_penalty,
-            logit_bias: logit_bias.into_iter().flatten().collect(),
-            ..SamplingOptions::default()
-        };
-        let eos = self.shared.with_further_arguments(&mut sampling, further)?;
-        let prompt = self.shared.tokenizer.encode(prompt, true);
-        self.start(GenerationArgs {
-            prompt: prompt.map_err(errors::model)?,
-            max_tokens: limit(max_tokens).unwrap_or(usize::MAX),
-            eos,
-            grammar: grammar_of(json_schema, regex, grammar)?,
-            stop: stop.unwrap_or_default(),
-            sampling,
-            seed: drawn_seed(seed)?,
-        })
-    }
-
-    /// Answers a conversation. Special tokens that messages spell are ordinary text. Messages have `role` (`system`, `user`, `assistant`, ...) and
-    /// `content`; the model's chat template formats them (ChatML if the model has none). The answer
-    /// ends at an end-of-turn token, or after `max_tokens`. All other arguments are those of
-    /// `generate`.
-    #[pyo3(signature = (messages, max_tokens=None, *, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0,
-        repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, json_schema=None,
-        regex=None, grammar=None, seed=None, stop=None, **further))]
-    #[expect(clippy::too_many_arguments, reason = "Python keyword arguments")]
-    fn chat(
-        &self,
-        messages: Vec<BTreeMap<String, String>>,
+        prompt: &Bound<'_, PyAny>,
         max_tokens: Option<i64>,
         temperature: f64,
         top_k: i64,
@@ -256,7 +257,9 @@ impl PyLanguageModel {
         regex: Option<String>,
         grammar: Option<String>,
         seed: Option<i128>,
-        stop: Option<Vec<String>>,
+        stop: Option<&Bound<'_, PyAny>>,
+        adapter: Option<&Bound<'_, PyAny>>,
+        logits: bool,
         further: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyGeneration> {
         let mut sampling = SamplingOptions {
@@ -271,53 +274,177 @@ impl PyLanguageModel {
             ..SamplingOptions::default()
         };
         let eos = self.shared.with_further_arguments(&mut sampling, further)?;
-        let prompt = self.shared.conversation(&messages)?;
-        let room = self.shared.context.saturating_sub(prompt.len());
         self.start(GenerationArgs {
-            prompt,
-            max_tokens: max_tokens.and_then(limit).unwrap_or(room),
+            prompt: self.shared.prompt(prompt)?,
+            max_tokens: max_tokens.and_then(limit).unwrap_or(usize::MAX),
             eos,
             grammar: grammar_of(json_schema, regex, grammar)?,
-            stop: stop.unwrap_or_default(),
+            stop: stops_of(stop)?,
+            adapter: adapter_of(adapter)?,
+            logits,
+            tools: None,
             sampling,
             seed: drawn_seed(seed)?,
         })
     }
 
-    /// Returns the logits of the next token after `tokens`, as an array of vocabulary size.
-    fn logits<'py>(&self, py: Python<'py>, tokens: Vec<u32>) -> PyResult<Bound<'py, PyAny>> {
-        let logits = py.detach(|| -> Result<Vec<f32>, tercet_models::Error> {
-            let mut generator = self.shared.acquire_generator()?;
-            let fed = generator.forward(&tokens).map(|_| ());
-            let logits = fed.and_then(|()| generator.logits());
-            self.shared.release_generator(generator);
+    /// Answers a conversation: a text, a message, or a list of messages. Messages have `role`
+    /// (`system`, `user`, `assistant`, ...) and `content`, a text or a list of parts of type `text`
+    /// or, for models that accept images, `image_url` or `image`. The model's chat template formats
+    /// them (ChatML if the model has none). Special tokens that messages spell are ordinary text.
+    ///
+    /// `tools` are functions as in OpenAI's API; the calls of the answer are its `tool_calls`, and
+    /// the results are messages of role `tool`. With `tool_choice="none"` the model sees no tools.
+    ///
+    /// The answer ends at an end-of-turn token, or after `max_tokens`. All other arguments are those
+    /// of `generate`.
+    #[pyo3(signature = (messages, max_tokens=None, *, tools=None, tool_choice=None, temperature=0.0, top_k=0, top_p=1.0,
+        min_p=0.0, repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None,
+        json_schema=None, regex=None, grammar=None, seed=None, stop=None, adapter=None, logits=false, **further))]
+    #[expect(clippy::too_many_arguments, reason = "Python keyword arguments")]
+    fn chat(
+        &self,
+        messages: &Bound<'_, PyAny>,
+        max_tokens: Option<i64>,
+        tools: Option<&Bound<'_, PyAny>>,
+        tool_choice: Option<&Bound<'_, PyAny>>,
+        temperature: f64,
+        top_k: i64,
+        top_p: f64,
+        min_p: f64,
+        repetition_penalty: f64,
+        presence_penalty: f64,
+        frequency_penalty: f64,
+        logit_bias: Option<BTreeMap<u32, f32>>,
+        json_schema: Option<&Bound<'_, PyAny>>,
+        regex: Option<String>,
+        grammar: Option<String>,
+        seed: Option<i128>,
+        stop: Option<&Bound<'_, PyAny>>,
+        adapter: Option<&Bound<'_, PyAny>>,
+        logits: bool,
+        further: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<PyGeneration> {
+        let mut sampling = SamplingOptions {
+            temperature,
+            top_k: top_k_of(top_k)?,
+            top_p,
+            min_p,
+            repetition_penalty,
+            presence_penalty,
+            frequency_penalty,
+            logit_bias: logit_bias.into_iter().flatten().collect(),
+            ..SamplingOptions::default()
+        };
+        let eos = self.shared.with_further_arguments(&mut sampling, further)?;
+        let mut conversation = Conversation::new(messages, self.shared.has_vision)?;
+        conversation.tools = conversation::tools_of(tools, tool_choice)?;
+        let tools = conversation.tools.as_ref().map(|tools| tools.names.clone());
+        let prompt = self.shared.conversation(conversation)?;
+        let room = match &prompt {
+            PromptArgs::Tokens(tokens) => self.shared.context.saturating_sub(tokens.len()),
+            PromptArgs::Images { .. } => usize::MAX,
+        };
+        self.start(GenerationArgs {
+            prompt,
+            max_tokens: max_tokens.and_then(limit).unwrap_or(room),
+            eos,
+            grammar: grammar_of(json_schema, regex, grammar)?,
+            stop: stops_of(stop)?,
+            adapter: adapter_of(adapter)?,
+            logits,
+            tools,
+            sampling,
+            seed: drawn_seed(seed)?,
+        })
+    }
+
+    /// Returns the logits of the next token after `tokens`, as an array of vocabulary size. With
+    /// `all=True`, returns those after each token, of shape (tokens, vocabulary). `tokens` may be a
+    /// text.
+    #[pyo3(signature = (tokens, *, all=false, adapter=None))]
+    fn logits<'py>(
+        &self,
+        py: Python<'py>,
+        tokens: &Bound<'py, PyAny>,
+        all: bool,
+        adapter: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let PromptArgs::Tokens(tokens) = self.shared.prompt(tokens)? else {
+            return Err(PyTypeError::new_err(
+                "tokens are a list of integers, or a text",
+            ));
+        };
+        let adapter = adapter_of(adapter)?;
+        let logits = py.detach(|| -> Result<Vec<f32>, Error> {
+            let mut engine = self.shared.acquire(adapter.as_deref())?;
+            let logits = logits_after(&mut engine.generator, &tokens, all);
+            self.shared.release(adapter.as_deref(), engine);
             Ok(logits?)
         });
         let logits = logits.map_err(errors::model)?;
-        let tensor =
-            tercet::Tensor::from_slice(&[logits.len()], &logits).map_err(errors::tensor)?;
+        let shape: &[usize] = match all {
+            true => &[tokens.len(), self.shared.vocab],
+            false => &[logits.len()],
+        };
+        let tensor = Tensor::from_slice(shape, &logits).map_err(errors::tensor)?;
         array::to_numpy(py, tensor)
     }
 
-    /// Tokenizes a text. If `special` is true, special tokens such as BOS are added as the model
-    /// requires.
+    /// Tokenizes a text, or each of several texts. If `special` is true, special tokens such as BOS
+    /// are added as the model requires.
     #[pyo3(signature = (text, special=true))]
-    fn encode(&self, text: &str, special: bool) -> PyResult<Vec<u32>> {
-        self.shared
-            .tokenizer
-            .encode(text, special)
-            .map_err(errors::model)
+    fn encode<'py>(&self, text: &Bound<'py, PyAny>, special: bool) -> PyResult<Bound<'py, PyList>> {
+        let args = texts_of("text", text)?;
+        let py = text.py();
+        let mut all = Vec::with_capacity(args.texts.len());
+        for text in &args.texts {
+            let tokens = self.shared.tokenizer.encode(text, special);
+            all.push(PyList::new(py, tokens.map_err(errors::model)?)?);
+        }
+        match (args.is_one, all.len()) {
+            (true, 1) => Ok(all.remove(0)),
+            _ => PyList::new(py, all),
+        }
     }
 
-    /// Converts tokens to text.
-    fn decode(&self, tokens: Vec<u32>) -> PyResult<String> {
-        self.shared.tokenizer.decode(&tokens).map_err(errors::model)
+    /// Converts tokens to text: one token, a list or an array, or several lists.
+    fn decode<'py>(&self, tokens: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let py = tokens.py();
+        let list = match tokens.hasattr("tolist")? {
+            true => tokens.call_method0("tolist")?,
+            false => tokens.clone(),
+        };
+        let decode = |tokens: &Bound<'py, PyAny>| -> PyResult<String> {
+            let tokens = tokens_of("tokens", tokens, u32::MAX as usize)?;
+            self.shared.tokenizer.decode(&tokens).map_err(errors::model)
+        };
+        let Ok(items) = list.try_iter() else {
+            return Ok(PyString::new(py, &decode(&list)?).into_any());
+        };
+        let items: Vec<Bound<'py, PyAny>> = items.collect::<PyResult<_>>()?;
+        let is_nested = items.first().is_some_and(|item| item.try_iter().is_ok());
+        if is_nested {
+            let texts = items
+                .iter()
+                .map(decode)
+                .collect::<PyResult<Vec<String>>>()?;
+            return Ok(PyList::new(py, texts)?.into_any());
+        }
+        let text = decode(PyList::new(py, items)?.as_any())?;
+        Ok(PyString::new(py, &text).into_any())
     }
 
     /// Returns the graph of one run of the model.
     fn graph(&self, py: Python<'_>) -> PyResult<PyGraph> {
-        let decoder = py.detach(|| self.shared.decoder()).map_err(errors::model)?;
-        Ok(PyGraph::from_graph(decoder.model.graph))
+        let shared = &self.shared;
+        let graph = py.detach(|| -> Result<tercet::Graph, Error> {
+            Ok(match shared.has_vision {
+                true => shared.vision_language(Vec::new())?.decoder.model.graph,
+                false => shared.decoder(Vec::new())?.model.graph,
+            })
+        });
+        Ok(PyGraph::from_graph(graph.map_err(errors::model)?))
     }
 
     /// Maximum tokens of a sequence, prompt included.
@@ -332,6 +459,31 @@ impl PyLanguageModel {
         self.shared.vocab
     }
 
+    /// Whether messages of `chat` may have images.
+    #[getter]
+    fn has_vision(&self) -> bool {
+        self.shared.has_vision
+    }
+
+    /// Names of the adapters that `load` got.
+    #[getter]
+    fn adapters(&self) -> Vec<String> {
+        self.shared.adapters.keys().cloned().collect()
+    }
+
+    fn _repr_html_(&self) -> String {
+        let shared = &self.shared;
+        let adapters: Vec<&str> = shared.adapters.keys().map(String::as_str).collect();
+        let rows = [
+            ("device", shared.device.name().to_string()),
+            ("context", shared.context.to_string()),
+            ("vocab", shared.vocab.to_string()),
+            ("has_vision", shared.has_vision.to_string()),
+            ("adapters", adapters.join(", ")),
+        ];
+        html::record("tercet.LanguageModel", &rows)
+    }
+
     fn __repr__(&self) -> String {
         format!(
             "<tercet.LanguageModel on {}: context {}, vocabulary {}>",
@@ -340,6 +492,29 @@ impl PyLanguageModel {
             self.shared.vocab
         )
     }
+}
+
+/// Logits after the last token, or after each.
+pub(crate) fn logits_after(
+    generator: &mut Generator,
+    tokens: &[u32],
+    all: bool,
+) -> Result<Vec<f32>, ModelError> {
+    // Rows of logits are read by a run of their own: a generation may have left this generator with
+    // run-ahead, which overwrites the logits of a step.
+    let (before, rows) = match all {
+        true => (&[][..], tokens),
+        false => tokens.split_at(tokens.len().saturating_sub(1)),
+    };
+    if !before.is_empty() {
+        generator.forward(before)?;
+    }
+    let mut logits = Vec::new();
+    generator.forward_rows(rows, &mut |row| {
+        logits.extend_from_slice(row);
+        true
+    })?;
+    Ok(logits)
 }
 
 impl PyLanguageModel {

@@ -14,6 +14,7 @@
 mod arithmetic;
 mod array;
 mod classifier;
+mod conversation;
 #[cfg(feature = "train")]
 mod curve;
 mod device;
@@ -39,6 +40,8 @@ mod scene;
 mod session;
 mod speech;
 mod stream;
+mod texts;
+mod tool_calls;
 #[cfg(feature = "train")]
 mod train;
 mod value;
@@ -51,6 +54,17 @@ use pyo3::prelude::*;
 use tercet::DType;
 use tercet_models::{MatmulPrecision, ModelFamily, ModelFiles};
 
+/// The kinds of objects that [`load`] returns.
+const KINDS: [&str; 7] = [
+    "graph",
+    "scene",
+    "onnx",
+    "language",
+    "encoder",
+    "classifier",
+    "speech",
+];
+
 /// Opens a model, graph or scene and returns an object of the matching class:
 ///
 /// - `.tercet`: a graph in text form.
@@ -59,21 +73,34 @@ use tercet_models::{MatmulPrecision, ModelFamily, ModelFiles};
 /// - `.gguf`, or a Hugging Face folder: a language model, sentence encoder, classifier or speech
 ///   recognition model.
 ///
+/// `kind` states what the file is, for type checkers and for clear errors: `graph`, `scene`, `onnx`,
+/// `language`, `encoder`, `classifier` or `speech`. A classifier opens as `encoder` too.
+///
 /// The default `dtype` is `auto`. Language models then compute in f32, with matmul inputs in f16 or
 /// bf16 if the weights and the device make that faster. Encoders compute in f32.
 ///
 /// A graph has no device until `compile`. `bounds` are maximum sizes of an ONNX model's symbols,
 /// for which it is compiled once. Without a bound, the model is compiled for the next power of two.
+/// `adapters` are paths of adapters by name, which each request of a language model can select.
 #[pyfunction]
-#[pyo3(signature = (path, *, device=None, dtype=None, context=None, bounds=None))]
+#[pyo3(signature = (path, *, kind=None, device=None, dtype=None, context=None, bounds=None, adapters=None))]
+#[expect(clippy::too_many_arguments, reason = "Python keyword arguments")]
 fn load<'py>(
     py: Python<'py>,
     path: PathBuf,
+    kind: Option<&str>,
     device: Option<&str>,
-    dtype: Option<&str>,
+    dtype: Option<&Bound<'py, PyAny>>,
     context: Option<usize>,
     bounds: Option<BTreeMap<String, usize>>,
+    adapters: Option<BTreeMap<String, PathBuf>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    if let Some(kind) = kind.filter(|kind| !KINDS.contains(kind)) {
+        return Err(PyValueError::new_err(format!(
+            "kind is `{kind}`; expected one of {}",
+            KINDS.join(", ")
+        )));
+    }
     if !path.exists() {
         return Err(PyFileNotFoundError::new_err(format!(
             "{}: no such file or folder",
@@ -86,94 +113,187 @@ fn load<'py>(
             "bounds are for ONNX models; pass the bounds of a graph to compile()",
         ));
     }
-    if extension == "tercet" {
-        if device.is_some() || dtype.is_some() || context.is_some() {
-            return Err(PyValueError::new_err(
-                "a graph takes no device, dtype or context in load(); pass the device to compile()",
-            ));
-        }
-        let bytes = std::fs::read(&path)?;
-        let text = tercet::decode_text(&bytes).map_err(errors::text)?;
-        let graph = tercet::parse(text).map_err(errors::text)?;
-        return Ok(Bound::new(py, graph::PyGraph::from_graph(graph))?.into_any());
-    }
-    #[cfg(feature = "splat")]
-    if extension == "ply" {
-        if dtype.is_some() || context.is_some() {
-            return Err(PyValueError::new_err(
-                "a scene takes no dtype or context: it is rendered in f32",
-            ));
-        }
-        let scene = py.detach(|| {
-            let device = device::open(device.unwrap_or("auto"))?;
-            scene::PyScene::open(&path, device).map_err(errors::model)
-        })?;
-        return Ok(Bound::new(py, scene)?.into_any());
-    }
-    if extension == "onnx" {
-        if dtype.is_some() || context.is_some() {
-            return Err(PyValueError::new_err(
-                "an ONNX model takes no dtype or context: it runs in the dtypes of its file",
-            ));
-        }
-        let bounds = bounds.into_iter().flatten().collect();
-        let device = device.unwrap_or("auto");
-        let model = py.detach(|| {
-            let device = device::open(device)?;
-            onnx::PyOnnxModel::open(path.as_path(), &device, bounds).map_err(onnx::error)
-        })?;
-        return Ok(Bound::new(py, model)?.into_any());
-    }
-    let (dtype, products) = match dtype {
-        None | Some("auto") => (DType::F32, MatmulPrecision::Auto),
-        Some(dtype) => (array::dtype(dtype)?, MatmulPrecision::Full),
+    let found = match extension {
+        "tercet" => Some("graph"),
+        "ply" => Some("scene"),
+        "onnx" => Some("onnx"),
+        _ => None,
     };
-    let (files, family, device) = py.detach(|| {
-        let files = ModelFiles::open(&path).map_err(errors::model)?;
-        let family = files.family().map_err(errors::model)?;
-        PyResult::Ok((files, family, device::open(device.unwrap_or("auto"))?))
+    let is_file = |kind: &str| KINDS[..3].contains(&kind);
+    if let Some(kind) = kind
+        && found != Some(kind)
+        && (found.is_some() || is_file(kind))
+    {
+        return Err(wrong_kind(&path, kind, found.unwrap_or("model")));
+    }
+    if adapters.is_some() && found.is_some() {
+        return Err(PyValueError::new_err("adapters are for language models"));
+    }
+    let options = LoadOptions {
+        kind,
+        device,
+        dtype,
+        context,
+        adapters: adapters.unwrap_or_default(),
+    };
+    match found {
+        Some("graph") => load_graph(py, &path, &options),
+        #[cfg(feature = "splat")]
+        Some("scene") => load_scene(py, &path, &options),
+        Some("onnx") => load_onnx(py, &path, &options, bounds),
+        _ => load_model(py, &path, options),
+    }
+}
+
+/// The keyword arguments of [`load`].
+struct LoadOptions<'a, 'py> {
+    kind: Option<&'a str>,
+    device: Option<&'a str>,
+    dtype: Option<&'a Bound<'py, PyAny>>,
+    context: Option<usize>,
+    adapters: BTreeMap<String, PathBuf>,
+}
+
+fn wrong_kind(path: &std::path::Path, kind: &str, found: &str) -> PyErr {
+    errors::model(tercet_models::ModelError::Unsupported(format!(
+        "{} is of the kind `{found}`, not `{kind}`; leave out `kind`, or pass another file",
+        path.display()
+    )))
+}
+
+fn load_graph<'py>(
+    py: Python<'py>,
+    path: &std::path::Path,
+    options: &LoadOptions<'_, 'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    if options.device.is_some() || options.dtype.is_some() || options.context.is_some() {
+        return Err(PyValueError::new_err(
+            "a graph takes no device, dtype or context in load(); pass the device to compile()",
+        ));
+    }
+    let bytes = std::fs::read(path)?;
+    let text = tercet::decode_text(&bytes).map_err(errors::text)?;
+    let graph = tercet::parse(text).map_err(errors::text)?;
+    Ok(Bound::new(py, graph::PyGraph::from_graph(graph))?.into_any())
+}
+
+#[cfg(feature = "splat")]
+fn load_scene<'py>(
+    py: Python<'py>,
+    path: &std::path::Path,
+    options: &LoadOptions<'_, 'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    if options.dtype.is_some() || options.context.is_some() {
+        return Err(PyValueError::new_err(
+            "a scene takes no dtype or context: it is rendered in f32",
+        ));
+    }
+    let device = options.device.unwrap_or("auto");
+    let scene = py.detach(|| {
+        let device = device::open(device)?;
+        scene::PyScene::open(path, device).map_err(errors::model)
     })?;
-    load_family(py, (&files, family), &device, (dtype, products), context)
+    Ok(Bound::new(py, scene)?.into_any())
+}
+
+fn load_onnx<'py>(
+    py: Python<'py>,
+    path: &std::path::Path,
+    options: &LoadOptions<'_, 'py>,
+    bounds: Option<BTreeMap<String, usize>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    if options.dtype.is_some() || options.context.is_some() {
+        return Err(PyValueError::new_err(
+            "an ONNX model takes no dtype or context: it runs in the dtypes of its file",
+        ));
+    }
+    let bounds = bounds.into_iter().flatten().collect();
+    let device = options.device.unwrap_or("auto");
+    let model = py.detach(|| {
+        let device = device::open(device)?;
+        onnx::PyOnnxModel::open(path, &device, bounds).map_err(onnx::error)
+    })?;
+    Ok(Bound::new(py, model)?.into_any())
+}
+
+fn load_model<'py>(
+    py: Python<'py>,
+    path: &std::path::Path,
+    options: LoadOptions<'_, 'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let is_given = |dtype: &&Bound<'_, PyAny>| {
+        !dtype.is_none() && dtype.extract::<String>().ok().as_deref() != Some("auto")
+    };
+    let (dtype, products) = match options.dtype.filter(is_given) {
+        None => (DType::F32, MatmulPrecision::Auto),
+        Some(dtype) => (array::dtype_of(dtype)?, MatmulPrecision::Full),
+    };
+    let device = options.device.unwrap_or("auto");
+    let (files, family, device) = py.detach(|| {
+        let files = ModelFiles::open(path).map_err(errors::model)?;
+        let family = files.family().map_err(errors::model)?;
+        PyResult::Ok((files, family, device::open(device)?))
+    })?;
+    let found = match family {
+        ModelFamily::Decoder | ModelFamily::VisionLanguage => "language",
+        ModelFamily::Encoder if classifier::PyClassifier::is(&files) => "classifier",
+        ModelFamily::Encoder => "encoder",
+        ModelFamily::Speech => "speech",
+        ModelFamily::Vision => "image",
+        ModelFamily::TextToText => "text-to-text",
+    };
+    let kind = options.kind.unwrap_or(found);
+    if kind != found && (kind, found) != ("encoder", "classifier") {
+        return Err(wrong_kind(path, kind, found));
+    }
+    if !options.adapters.is_empty() && found != "language" {
+        return Err(PyValueError::new_err("adapters are for language models"));
+    }
+    load_family(
+        py,
+        (&files, family, kind),
+        &device,
+        (dtype, products),
+        options,
+    )
 }
 
 /// Creates the Python object for a model of this family.
 fn load_family<'py>(
     py: Python<'py>,
-    (files, family): (&ModelFiles, ModelFamily),
+    (files, family, kind): (&ModelFiles, ModelFamily, &str),
     device: &tercet::Device,
     (dtype, products): (DType, MatmulPrecision),
-    context: Option<usize>,
+    options: LoadOptions<'_, 'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let LoadOptions {
+        context, adapters, ..
+    } = options;
+    let unsupported =
+        |reason: &str| errors::model(tercet_models::ModelError::Unsupported(reason.to_string()));
     match family {
-        ModelFamily::Decoder => {
-            let (files, device) = (files.clone(), device.clone());
+        ModelFamily::Decoder | ModelFamily::VisionLanguage => {
+            let files = (files.clone(), family == ModelFamily::VisionLanguage);
+            let device = device.clone();
             let model = py.detach(|| {
-                language::PyLanguageModel::open(files, device, (dtype, products), context)
+                language::PyLanguageModel::open(files, device, (dtype, products), context, adapters)
             });
             Ok(Bound::new(py, model.map_err(errors::model)?)?.into_any())
         }
-        ModelFamily::Vision => Err(errors::model(tercet_models::ModelError::Unsupported(
-            "image models are not supported in Python; use `tercet embed` or `tercet classify`"
-                .to_string(),
-        ))),
-        ModelFamily::Encoder if classifier::PyClassifier::is(files) => {
-            let model =
-                py.detach(|| classifier::PyClassifier::open(files, device, dtype, context));
+        ModelFamily::Vision => Err(unsupported(
+            "image models are not supported in Python; use `tercet embed` or `tercet classify`",
+        )),
+        ModelFamily::Encoder if kind == "classifier" => {
+            let model = py.detach(|| classifier::PyClassifier::open(files, device, dtype, context));
             Ok(Bound::new(py, model.map_err(errors::model)?)?.into_any())
         }
         ModelFamily::Encoder => {
             let model = py.detach(|| encoder::PyEncoder::open(files, device, dtype, context));
             Ok(Bound::new(py, model.map_err(errors::model)?)?.into_any())
         }
-        ModelFamily::VisionLanguage => Err(errors::model(tercet_models::ModelError::Unsupported(
-            "vision-language models are not supported in Python; use `tercet chat` or `tercet generate`"
-                .to_string(),
-        ))),
-        ModelFamily::TextToText => {
-            let reason = "encoder-decoders are not supported in Python; use `tercet generate`";
-            let unsupported = tercet_models::ModelError::Unsupported(reason.to_string());
-            Err(errors::model(unsupported))
-        }
+        ModelFamily::TextToText => Err(unsupported(
+            "encoder-decoders are not supported in Python; use `tercet generate`",
+        )),
         ModelFamily::Speech => {
             if context.is_some() || products == MatmulPrecision::Full {
                 return Err(PyValueError::new_err(

@@ -64,6 +64,15 @@ impl PyExplanation {
         self.0.to_string()
     }
 
+    fn __repr__(&self) -> String {
+        format!(
+            "<tercet.Explanation on {}: {}, {} bytes>",
+            self.0.target,
+            tercet::counted(self.0.dispatches, "dispatch", "dispatches"),
+            self.0.peak_bytes()
+        )
+    }
+
     fn _repr_html_(&self) -> String {
         html::explanation(&self.0)
     }
@@ -99,6 +108,12 @@ impl PyVerification {
 
     fn __str__(&self) -> String {
         self.0.to_string()
+    }
+
+    fn __repr__(&self) -> String {
+        let state = if self.ok() { "agrees" } else { "diverges" };
+        let values = tercet::counted(self.0.nodes.len(), "value", "values");
+        format!("<tercet.Verification of {values}: {state}>")
     }
 
     fn _repr_html_(&self) -> String {
@@ -184,6 +199,18 @@ impl PyTrace {
         let document =
             format!("{{\"traceEvents\": [\n{events}\n], \"displayTimeUnit\": \"ms\"}}\n");
         Ok(py.detach(|| std::fs::write(&path, document))?)
+    }
+
+    fn _repr_html_(&self) -> String {
+        let rows: Vec<_> = self.runs.iter().enumerate().collect();
+        let rows = rows.into_iter().map(|(run, (_, took, steps))| {
+            vec![
+                run.to_string(),
+                format!("{took:.1}"),
+                steps.len().to_string(),
+            ]
+        });
+        html::rows("tercet.Trace", &["run", "microseconds", "steps"], rows)
     }
 
     fn __repr__(&self) -> String {

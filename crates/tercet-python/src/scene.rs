@@ -11,8 +11,7 @@ use tercet_models::splat::{
     LookAt, SplatCamera, SplatError, SplatFrame, SplatRenderer, SplatScene,
 };
 
-use crate::array;
-use crate::errors;
+use crate::{array, errors, html};
 
 /// A scene on a device.
 #[pyclass(name = "Scene", module = "tercet", frozen)]
@@ -95,6 +94,14 @@ impl PyScene {
 
     fn __len__(&self) -> usize {
         self.scene.len()
+    }
+
+    fn _repr_html_(&self) -> String {
+        let rows = [
+            ("splats", self.scene.len().to_string()),
+            ("device", self.device.name().to_string()),
+        ];
+        html::record("tercet.Scene", &rows)
     }
 
     fn __repr__(&self) -> String {

@@ -3,18 +3,19 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyStopAsyncIteration, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyTuple};
 use tercet::{DType, Device};
 use tercet_models::speech::{
     Recognizer, SpeechOptions, SpeechTask, Transcript, TranscriptSegment, audio,
 };
 use tercet_models::{Error, ModelFiles};
 
-use crate::array;
 use crate::errors::{self, TensorError};
-use crate::stream::ResultStream;
+use crate::sampling::drawn_seed;
+use crate::stream::{ResultStream, in_background};
+use crate::{array, html};
 
 /// A speech recognition model.
 #[pyclass(name = "Recognizer", module = "tercet", frozen)]
@@ -69,9 +70,9 @@ impl PyRecognizer {
     /// `audio` is a file (WAV, FLAC, MP3), its bytes, or float32 mono samples at 16,000 Hz.
     /// `language` is a code such as `en`; by default it is detected. `task` is `transcribe` or
     /// `translate` (to English). By default, low-quality windows are decoded again at higher
-    /// temperatures; `fallback=False` decodes greedily once.
+    /// temperatures; `fallback=False` decodes greedily once. With `seed=None` a seed is drawn.
     #[pyo3(signature = (audio, *, language=None, task=None, timestamps=false, condition_on_previous=false,
-        fallback=true, seed=0))]
+        fallback=true, seed=Some(0)))]
     #[expect(clippy::too_many_arguments, reason = "Python keyword arguments")]
     fn transcribe(
         &self,
@@ -81,7 +82,7 @@ impl PyRecognizer {
         timestamps: bool,
         condition_on_previous: bool,
         fallback: bool,
-        seed: u64,
+        seed: Option<i128>,
     ) -> PyResult<PyTranscription> {
         let task = match task {
             None => self.task,
@@ -102,7 +103,7 @@ impl PyRecognizer {
             task,
             timestamps,
             condition_on_previous,
-            seed,
+            seed: drawn_seed(seed)?,
             ..base
         };
         let audio = recording(audio)?;
@@ -124,6 +125,11 @@ impl PyRecognizer {
     #[getter]
     fn languages(&self) -> Vec<String> {
         self.languages.clone()
+    }
+
+    fn _repr_html_(&self) -> String {
+        let languages = self.languages.join(", ");
+        html::record("tercet.Recognizer", &[("languages", languages)])
     }
 
     fn __repr__(&self) -> String {
@@ -179,6 +185,63 @@ impl PyTranscription {
             text += &segment.text;
         }
         Ok(text)
+    }
+
+    fn __aiter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    fn __anext__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        in_background(slf.as_any(), "_next_segment")
+    }
+
+    /// Returns the next segment in a thread of the event loop.
+    fn _next_segment(&self, py: Python<'_>) -> PyResult<PySegment> {
+        let segment = self.0.next(py)?;
+        segment
+            .map(PySegment)
+            .ok_or_else(|| PyStopAsyncIteration::new_err(()))
+    }
+
+    /// Like `text`, for `await`.
+    fn atext<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        in_background(slf.as_any(), "text")
+    }
+
+    /// Like `close`, for `await`.
+    fn aclose<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        in_background(slf.as_any(), "close")
+    }
+
+    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) {
+        self.0.close(py);
+    }
+
+    fn _repr_html_(&self, py: Python<'_>) -> String {
+        let segments = self.0.at_end(py, |all| all.segments.clone());
+        let rows = segments.unwrap_or_default();
+        let rows = rows.iter().map(|segment| {
+            let TranscriptSegment {
+                start, end, text, ..
+            } = segment;
+            vec![format!("{start:.2}"), format!("{end:.2}"), text.clone()]
+        });
+        html::rows("tercet.Transcription", &["start", "end", "text"], rows)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        match self.0.at_end(py, |all| (all.segments.len(), all.seconds)) {
+            Some((count, seconds)) => format!(
+                "<tercet.Transcription: {} of {seconds:.1} s>",
+                tercet::counted(count, "segment", "segments")
+            ),
+            None => "<tercet.Transcription: unfinished>".to_string(),
+        }
     }
 
     /// Stops the transcription.
@@ -264,6 +327,15 @@ impl PySegment {
     #[getter]
     fn no_speech_prob(&self) -> f64 {
         self.0.no_speech
+    }
+
+    fn _repr_html_(&self) -> String {
+        let rows = [
+            ("start", format!("{:.2}", self.0.start)),
+            ("end", format!("{:.2}", self.0.end)),
+            ("text", self.0.text.clone()),
+        ];
+        html::record("tercet.Segment", &rows)
     }
 
     fn __repr__(&self) -> String {

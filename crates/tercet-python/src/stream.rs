@@ -115,3 +115,16 @@ impl<T: Send + 'static, D: Send + 'static> ResultStream<T, D> {
         py.detach(|| self.lock().done.as_ref().map(of))
     }
 }
+
+/// Calls a method in a thread of the running event loop. Returns an awaitable of its result.
+///
+/// # Errors
+/// `RuntimeError` outside of an event loop.
+pub(crate) fn in_background<'py>(
+    object: &Bound<'py, PyAny>,
+    method: &str,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = object.py();
+    let events = py.import("asyncio")?.call_method0("get_running_loop")?;
+    events.call_method1("run_in_executor", (py.None(), object.getattr(method)?))
+}

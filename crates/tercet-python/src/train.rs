@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use pyo3::exceptions::{PyFileNotFoundError, PyValueError};
+use pyo3::exceptions::{PyFileNotFoundError, PyStopAsyncIteration, PyValueError};
 use pyo3::prelude::*;
 use tercet::train::{
     AdamW, EvalWeights, Evaluator, LearningRateSchedule, LossScale, StepError, StepOptions,
@@ -19,6 +19,8 @@ use tercet_models::training::{DecoderTrainingOptions, FineTuneMode, LoraOptions,
 use tercet_models::{DecoderSpec, Error, ModelError, ModelFamily, ModelFiles};
 
 use crate::curve::LossCurve;
+use crate::sampling::drawn_seed;
+use crate::stream::in_background;
 use crate::{array, device, errors};
 
 /// Fine-tuning of a language model: an iterator of the losses of its steps.
@@ -26,6 +28,7 @@ use crate::{array, device, errors};
 pub(crate) struct PyTrainer {
     inner: Mutex<TrainerState>,
     total: u64,
+    seed: u64,
     notes: Vec<String>,
 }
 
@@ -395,6 +398,26 @@ impl PyTrainer {
         self.total
     }
 
+    /// The seed of the weights, the data and dropout.
+    #[getter]
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn __aiter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    fn __anext__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        in_background(slf.as_any(), "_next_loss")
+    }
+
+    /// Returns the next loss in a thread of the event loop.
+    fn _next_loss(&self, py: Python<'_>) -> PyResult<f32> {
+        let loss = self.__next__(py)?;
+        loss.ok_or_else(|| PyStopAsyncIteration::new_err(()))
+    }
+
     /// Notes about the data.
     #[getter]
     fn notes(&self) -> Vec<String> {
@@ -436,10 +459,10 @@ fn exists(path: &Path) -> PyResult<()> {
 
 /// Prepares the fine-tuning of a language model on a text file, or on `.jsonl` with `text` or chat
 /// `messages` in each line. It trains a LoRA adapter of rank `lora`, or all weights if `full` is
-/// true. The other arguments are those of `tercet finetune`.
+/// true. The other arguments are those of `tercet finetune`. With `seed=None` a seed is drawn.
 #[pyfunction]
 #[pyo3(signature = (model, data, *, lora=16, alpha=None, full=false, steps=100, batch=4, seq=None, lr=None, warmup=None,
-    weight_decay=0.01, clip=1.0, held_out=DEFAULT_SHARE, dtype="f32", recompute=false, seed=0, device="auto"))]
+    weight_decay=0.01, clip=1.0, held_out=DEFAULT_SHARE, dtype="f32", recompute=false, seed=Some(0), device="auto"))]
 #[expect(clippy::too_many_arguments, reason = "Python keyword arguments")]
 pub(crate) fn train(
     py: Python<'_>,
@@ -458,9 +481,10 @@ pub(crate) fn train(
     held_out: f64,
     dtype: &str,
     recompute: bool,
-    seed: u64,
+    seed: Option<i128>,
     device: &str,
 ) -> PyResult<PyTrainer> {
+    let seed = drawn_seed(seed)?;
     let rate = lr.unwrap_or(if full { 5e-5 } else { 2e-4 });
     let alpha = alpha.unwrap_or(2.0 * lora as f64);
     check(&[
@@ -511,6 +535,7 @@ pub(crate) fn train(
     Ok(PyTrainer {
         inner: Mutex::new(inner),
         total: steps,
+        seed,
         notes,
     })
 }

@@ -40,7 +40,7 @@ def test_conversations_that_are_refused(model: tercet.LanguageModel) -> None:
         ([], "list of messages is empty"),
         ([{"role": "user"}], "content"),
         ([{"role": "wizard", "content": "x"}], "wizard"),
-        ([{"role": "user", "content": "x", "name": "n"}], "name"),
+        ([{"role": "user", "content": "x", "nickname": "n"}], "nickname"),
     ]
     for messages, named in cases:
         with pytest.raises(ValueError, match=named):
@@ -72,7 +72,7 @@ def test_samplers_stops_and_seeds(model: tercet.LanguageModel) -> None:
     assert tokens(dry_multiplier=5.0, dry_allowed_length=1) != greedy or len(set(greedy)) == len(greedy)
     assert tokens(stop_token_ids=[greedy[2]]) == greedy[: greedy.index(greedy[2])]
     with pytest.raises(TypeError, match="beam"):
-        model.generate("fn", beam=3)
+        model.generate("fn", beam=3)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="top_q"):
         model.generate("fn", samplers=["top_q"])
     with pytest.raises(ValueError, match="vocabulary"):
