@@ -219,7 +219,8 @@ impl PyLanguageModel {
 #[pymethods]
 impl PyLanguageModel {
     /// Generates text after a prompt, which is a text or token ids. Returns an iterator of text
-    /// pieces. With temperature 0, decoding is greedy.
+    /// pieces. With temperature 0, the default, decoding is greedy. `None` stands for the default of
+    /// an option.
     ///
     /// The presence and frequency penalties apply to generated tokens; the repetition penalty
     /// applies to the prompt too. A logit bias of minus infinity bans a token. None of these
@@ -237,21 +238,21 @@ impl PyLanguageModel {
     ///
     /// At most one constraint is allowed: `json_schema` (a dictionary or JSON text), `regex` (must
     /// match the whole text), or `grammar` (Lark notation).
-    #[pyo3(signature = (prompt, max_tokens=Some(128), *, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0,
-        repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, json_schema=None,
+    #[pyo3(signature = (prompt, max_tokens=Some(128), *, temperature=None, top_k=None, top_p=None, min_p=None,
+        repetition_penalty=None, presence_penalty=None, frequency_penalty=None, logit_bias=None, json_schema=None,
         regex=None, grammar=None, seed=None, stop=None, adapter=None, logits=false, **further))]
     #[expect(clippy::too_many_arguments, reason = "Python keyword arguments")]
     fn generate(
         &self,
         prompt: &Bound<'_, PyAny>,
         max_tokens: Option<i64>,
-        temperature: f64,
-        top_k: i64,
-        top_p: f64,
-        min_p: f64,
-        repetition_penalty: f64,
-        presence_penalty: f64,
-        frequency_penalty: f64,
+        temperature: Option<f64>,
+        top_k: Option<i64>,
+        top_p: Option<f64>,
+        min_p: Option<f64>,
+        repetition_penalty: Option<f64>,
+        presence_penalty: Option<f64>,
+        frequency_penalty: Option<f64>,
         logit_bias: Option<BTreeMap<u32, f32>>,
         json_schema: Option<&Bound<'_, PyAny>>,
         regex: Option<String>,
@@ -263,13 +264,13 @@ impl PyLanguageModel {
         further: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyGeneration> {
         let mut sampling = SamplingOptions {
-            temperature,
-            top_k: top_k_of(top_k)?,
-            top_p,
-            min_p,
-            repetition_penalty,
-            presence_penalty,
-            frequency_penalty,
+            temperature: temperature.unwrap_or(0.0),
+            top_k: top_k_of(top_k.unwrap_or(0))?,
+            top_p: top_p.unwrap_or(1.0),
+            min_p: min_p.unwrap_or(0.0),
+            repetition_penalty: repetition_penalty.unwrap_or(1.0),
+            presence_penalty: presence_penalty.unwrap_or(0.0),
+            frequency_penalty: frequency_penalty.unwrap_or(0.0),
             logit_bias: logit_bias.into_iter().flatten().collect(),
             ..SamplingOptions::default()
         };
@@ -298,8 +299,8 @@ impl PyLanguageModel {
     ///
     /// The answer ends at an end-of-turn token, or after `max_tokens`. All other arguments are those
     /// of `generate`.
-    #[pyo3(signature = (messages, max_tokens=None, *, tools=None, tool_choice=None, temperature=0.0, top_k=0, top_p=1.0,
-        min_p=0.0, repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None,
+    #[pyo3(signature = (messages, max_tokens=None, *, tools=None, tool_choice=None, temperature=None, top_k=None, top_p=None,
+        min_p=None, repetition_penalty=None, presence_penalty=None, frequency_penalty=None, logit_bias=None,
         json_schema=None, regex=None, grammar=None, seed=None, stop=None, adapter=None, logits=false, **further))]
     #[expect(clippy::too_many_arguments, reason = "Python keyword arguments")]
     fn chat(
@@ -308,13 +309,13 @@ impl PyLanguageModel {
         max_tokens: Option<i64>,
         tools: Option<&Bound<'_, PyAny>>,
         tool_choice: Option<&Bound<'_, PyAny>>,
-        temperature: f64,
-        top_k: i64,
-        top_p: f64,
-        min_p: f64,
-        repetition_penalty: f64,
-        presence_penalty: f64,
-        frequency_penalty: f64,
+        temperature: Option<f64>,
+        top_k: Option<i64>,
+        top_p: Option<f64>,
+        min_p: Option<f64>,
+        repetition_penalty: Option<f64>,
+        presence_penalty: Option<f64>,
+        frequency_penalty: Option<f64>,
         logit_bias: Option<BTreeMap<u32, f32>>,
         json_schema: Option<&Bound<'_, PyAny>>,
         regex: Option<String>,
@@ -326,13 +327,13 @@ impl PyLanguageModel {
         further: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyGeneration> {
         let mut sampling = SamplingOptions {
-            temperature,
-            top_k: top_k_of(top_k)?,
-            top_p,
-            min_p,
-            repetition_penalty,
-            presence_penalty,
-            frequency_penalty,
+            temperature: temperature.unwrap_or(0.0),
+            top_k: top_k_of(top_k.unwrap_or(0))?,
+            top_p: top_p.unwrap_or(1.0),
+            min_p: min_p.unwrap_or(0.0),
+            repetition_penalty: repetition_penalty.unwrap_or(1.0),
+            presence_penalty: presence_penalty.unwrap_or(0.0),
+            frequency_penalty: frequency_penalty.unwrap_or(0.0),
             logit_bias: logit_bias.into_iter().flatten().collect(),
             ..SamplingOptions::default()
         };

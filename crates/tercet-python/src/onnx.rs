@@ -17,7 +17,7 @@ use tercet_models::onnx::{
 use crate::device_tensor::PyDeviceTensor;
 use crate::errors::{self, ModelError, RunError};
 use crate::onnx_session::{PyModelMeta, PyNodeArg};
-use crate::session::RunArgs;
+use crate::session::RunCallArgs;
 use crate::{array, device, graph, html, onnx_session, session};
 
 /// An ONNX model on a device. It compiles at the first run, and later only for sizes or shape
@@ -95,7 +95,7 @@ impl PyOnnxModel {
     }
 
     /// The names of the outputs of a run, in the order of the results.
-    fn wanted(&self, args: &RunArgs<'_>) -> Vec<String> {
+    fn wanted(&self, args: &RunCallArgs<'_>) -> Vec<String> {
         let all = || self.about.outputs.iter().map(|o| o.name.clone());
         args.outputs.clone().unwrap_or_else(|| all().collect())
     }
@@ -129,7 +129,11 @@ impl PyOnnxModel {
         names.into_iter().map(named).collect()
     }
 
-    fn run_with<'py>(&self, py: Python<'py>, args: &RunArgs<'py>) -> PyResult<Bound<'py, PyAny>> {
+    fn run_with<'py>(
+        &self,
+        py: Python<'py>,
+        args: &RunCallArgs<'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let inputs = args.inputs.copy()?;
         for (name, tensor) in session::take_device_tensors(&inputs)? {
             // The results of data-dependent sizes are exact only from inputs of the host.
@@ -317,8 +321,8 @@ impl PyOnnxModel {
     ) -> PyResult<Bound<'py, PyAny>> {
         let _ = run_options;
         let args = match (output_names, input_feed) {
-            (None, None) => RunArgs::new(first.or(inputs), second.or(outputs))?,
-            _ => RunArgs::new(output_names.or(first), input_feed.or(second))?,
+            (None, None) => RunCallArgs::new(first.or(inputs), second.or(outputs))?,
+            _ => RunCallArgs::new(output_names.or(first), input_feed.or(second))?,
         };
         self.run_with(py, &args)
     }
@@ -333,7 +337,7 @@ impl PyOnnxModel {
         inputs: &Bound<'py, PyAny>,
         outputs: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let args = RunArgs::new(Some(inputs), outputs)?;
+        let args = RunCallArgs::new(Some(inputs), outputs)?;
         let inputs = args.inputs.copy()?;
         let bound = session::take_device_tensors(&inputs)?;
         let tensors = self.tensors(py, &inputs)?;
@@ -367,7 +371,7 @@ impl PyOnnxModel {
     ) -> PyResult<Bound<'py, PyAny>> {
         let ports = self.about.inputs.iter().filter(|port| !port.has_default);
         let names: Vec<&str> = ports.map(|port| port.name.as_str()).collect();
-        self.run_with(py, &RunArgs::from_call(py, inputs, named, &names)?)
+        self.run_with(py, &RunCallArgs::from_call(py, inputs, named, &names)?)
     }
 
     /// The inputs, as ONNX Runtime describes them.

@@ -58,20 +58,20 @@ pub(crate) fn bounds_of(bounds: Option<&Bound<'_, PyDict>>) -> PyResult<CompileO
 
 /// The arguments of a run: inputs and names of outputs in either order, so that
 /// `run({"x": x}, ["y"])` and `run(["y"], {"x": x})` mean the same run. The second returns a list.
-pub(crate) struct RunArgs<'py> {
+pub(crate) struct RunCallArgs<'py> {
     pub(crate) inputs: Bound<'py, PyDict>,
     pub(crate) outputs: Option<Vec<String>>,
     /// Whether the names of outputs come first, as for ONNX Runtime.
     pub(crate) names_first: bool,
 }
 
-impl<'py> RunArgs<'py> {
+impl<'py> RunCallArgs<'py> {
     /// # Errors
     /// `TypeError` if no argument or both are inputs.
     pub(crate) fn new(
         first: Option<&Bound<'py, PyAny>>,
         second: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<RunArgs<'py>> {
+    ) -> PyResult<RunCallArgs<'py>> {
         let is_given = |value: &&Bound<'py, PyAny>| !value.is_none();
         let (first, second) = (first.filter(is_given), second.filter(is_given));
         let dict = |value: Option<&Bound<'py, PyAny>>| {
@@ -102,7 +102,7 @@ impl<'py> RunArgs<'py> {
                 (!(names_first && names.is_empty())).then_some(names)
             }
         };
-        Ok(RunArgs {
+        Ok(RunCallArgs {
             inputs,
             outputs,
             names_first,
@@ -118,7 +118,7 @@ impl<'py> RunArgs<'py> {
         positional: &Bound<'py, PyTuple>,
         named: Option<&Bound<'py, PyDict>>,
         names: &[&str],
-    ) -> PyResult<RunArgs<'py>> {
+    ) -> PyResult<RunCallArgs<'py>> {
         let inputs = PyDict::new(py);
         if positional.len() > names.len() {
             return Err(PyTypeError::new_err(format!(
@@ -139,7 +139,7 @@ impl<'py> RunArgs<'py> {
             }
             inputs.set_item(name, value)?;
         }
-        Ok(RunArgs {
+        Ok(RunCallArgs {
             inputs,
             outputs: None,
             names_first: false,
@@ -163,6 +163,9 @@ impl<'py> RunArgs<'py> {
         Ok(named.into_any())
     }
 }
+
+/// The inputs of a run: those on the host, and those on the device.
+type GivenInputs = (Vec<(String, Tensor)>, Vec<(String, DeviceTensor)>);
 
 /// Takes the device tensors out of the inputs.
 pub(crate) fn take_device_tensors(
@@ -210,7 +213,7 @@ impl PySession {
         inputs: &Bound<'py, PyAny>,
         outputs: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.run_with(py, &RunArgs::new(Some(inputs), outputs)?)
+        self.run_with(py, &RunCallArgs::new(Some(inputs), outputs)?)
     }
 
     /// Like `run`, with the inputs as keywords, or in their order.
@@ -227,7 +230,7 @@ impl PySession {
             .iter()
             .map(|p| p.name.as_str())
             .collect();
-        self.run_with(py, &RunArgs::from_call(py, inputs, named, &names)?)
+        self.run_with(py, &RunCallArgs::from_call(py, inputs, named, &names)?)
     }
 
     /// Like `run`; the outputs stay on the device, as tensors that later runs take as inputs.
@@ -238,7 +241,7 @@ impl PySession {
         inputs: &Bound<'py, PyAny>,
         outputs: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let args = RunArgs::new(Some(inputs), outputs)?;
+        let args = RunCallArgs::new(Some(inputs), outputs)?;
         let names = self.wanted(&args);
         let (tensors, bound) = self.given(&args)?;
         let results = self.with(py, |exe| {
@@ -387,17 +390,13 @@ fn unbind(
 
 impl PySession {
     /// The names of the outputs of a run.
-    fn wanted(&self, args: &RunArgs<'_>) -> Vec<String> {
+    fn wanted(&self, args: &RunCallArgs<'_>) -> Vec<String> {
         let all = || self.signature.outputs.iter().map(|o| o.name.clone());
         args.outputs.clone().unwrap_or_else(|| all().collect())
     }
 
     /// The inputs of a run, on the host and on the device.
-    #[expect(clippy::type_complexity, reason = "two lists of one form")]
-    fn given(
-        &self,
-        args: &RunArgs<'_>,
-    ) -> PyResult<(Vec<(String, Tensor)>, Vec<(String, DeviceTensor)>)> {
+    fn given(&self, args: &RunCallArgs<'_>) -> PyResult<GivenInputs> {
         let inputs = args.inputs.copy()?;
         let bound = take_device_tensors(&inputs)?;
         Ok((
@@ -406,7 +405,11 @@ impl PySession {
         ))
     }
 
-    fn run_with<'py>(&self, py: Python<'py>, args: &RunArgs<'py>) -> PyResult<Bound<'py, PyAny>> {
+    fn run_with<'py>(
+        &self,
+        py: Python<'py>,
+        args: &RunCallArgs<'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let (tensors, bound) = self.given(args)?;
         let names = self.wanted(args);
         let results = self.with(py, |exe| {
