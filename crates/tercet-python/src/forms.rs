@@ -111,7 +111,7 @@ pub(crate) fn spread<'py>(operands: &[Bound<'py, PyAny>]) -> PyResult<Vec<Bound<
     Ok(all)
 }
 
-/// What distinguishes operators of one name: the family of a function such as `max`.
+/// The family that a function such as `max` means, by the number of operands and the attributes.
 pub(crate) fn family(
     found: &[(OpKind, Option<&str>)],
     operands: usize,
@@ -343,7 +343,7 @@ pub(crate) fn take_open_size(
     Ok(open)
 }
 
-/// Sets the open size of a reshape to what the other sizes leave of an operand.
+/// Sets the open size of a reshape: the elements of the operand divided by the other sizes.
 ///
 /// # Errors
 /// `GraphError` if the number of elements is no multiple of the other sizes.

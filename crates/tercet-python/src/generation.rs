@@ -49,7 +49,7 @@ pub(crate) struct GenerationArgs {
     pub(crate) tools: Option<Vec<String>>,
 }
 
-/// What a generation has at its end.
+/// The result of a generation.
 struct GeneratedText {
     generation: Generation,
     text: String,

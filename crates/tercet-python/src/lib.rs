@@ -73,7 +73,7 @@ const KINDS: [&str; 7] = [
 /// - `.gguf`, or a Hugging Face folder: a language model, sentence encoder, classifier or speech
 ///   recognition model.
 ///
-/// `kind` states what the file is, for type checkers and for clear errors: `graph`, `scene`, `onnx`,
+/// `kind` states the kind of the file, for type checkers and clear errors: `graph`, `scene`, `onnx`,
 /// `language`, `encoder`, `classifier` or `speech`. A classifier opens as `encoder` too.
 ///
 /// The default `dtype` is `auto`. Language models then compute in f32, with matmul inputs in f16 or

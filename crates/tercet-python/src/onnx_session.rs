@@ -1,4 +1,4 @@
-//! What users of ONNX Runtime know around a session: descriptions of inputs and outputs, metadata,
+//! The objects around a session of ONNX Runtime: descriptions of inputs and outputs, metadata,
 //! providers.
 
 use std::collections::HashMap;

@@ -146,7 +146,7 @@ fn chosen<'a>(
 }
 
 /// Adds omitted attributes that have an obvious value: the function of a family, the stream of
-/// random numbers, `none` if it is allowed, and what NumPy and PyTorch agree on.
+/// random numbers, `none` if it is allowed, and the values that NumPy and PyTorch share.
 fn complete(
     graph: &SharedGraph,
     kind: OpKind,

@@ -19,7 +19,7 @@ pub(crate) struct TextArgs {
 /// Takes a text, or any iterable of texts: lists, arrays, series, generators.
 ///
 /// # Errors
-/// `TypeError` with the place of what is no text.
+/// `TypeError` with the position of the first item that is not a text.
 pub(crate) fn texts_of(name: &str, value: &Bound<'_, PyAny>) -> PyResult<TextArgs> {
     if value.is_instance_of::<PyString>() {
         return Ok(TextArgs {
@@ -95,7 +95,7 @@ pub(crate) fn tokens_of(name: &str, value: &Bound<'_, PyAny>, vocab: usize) -> P
 /// Stop strings: none, one, or several.
 ///
 /// # Errors
-/// `TypeError` with the place of what is no text.
+/// `TypeError` with the position of the first item that is not a text.
 pub(crate) fn stops_of(value: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<String>> {
     match value {
         Some(value) if !value.is_none() => Ok(texts_of("stop", value)?.texts),

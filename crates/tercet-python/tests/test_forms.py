@@ -23,7 +23,7 @@ def computed(build: Callable[[tercet.Graph, tercet.Value], Any], x: Any = X, ty:
     return g.compile("cpu", {symbol: 16 for symbol in g.symbols})(x=x)["y"]
 
 
-# What a user writes, for values and for arrays alike.
+# Expressions of users, for values and for arrays alike.
 ALIKE: list[Callable[[Any], Any]] = [
     lambda x: np.ones((2, 3, 4), "f4") + x,
     lambda x: x + np.ones((3, 4), "f4"),
