@@ -114,11 +114,39 @@ fn integer(number: &Number) -> Option<i128> {
         .or_else(|| number.as_u64().map(i128::from))
 }
 
+/// A bound of integers. The JSON parser reads integers beyond 64 bits as F64.
+fn integer_bound(number: &Number, is_integer: bool) -> Option<i128> {
+    let large = |x: &f64| is_integer && x.fract() == 0.0 && x.abs() >= MAX_EXACT as f64;
+    let rounded = || number.as_f64().filter(large);
+    // No supported bound is near these limits.
+    integer(number).or_else(|| Some(rounded()?.clamp(-1e30, 1e30) as i128))
+}
+
+/// Whether a schema is about integers alone.
+fn is_integer(object: &Map<String, Value>) -> bool {
+    match object.get("type") {
+        Some(Value::String(name)) => name == "integer",
+        Some(Value::Array(names)) => {
+            names.iter().any(|name| name == "integer") && !names.iter().any(|name| name == "number")
+        }
+        _ => false,
+    }
+}
+
+/// Whether an integer beyond 64 bits, which the JSON parser read as F64, may have had more digits.
+fn may_be_rounded(number: &Number) -> bool {
+    let text = format!("{:e}", number.as_f64().unwrap_or_default());
+    let digits = text.split('e').next().unwrap_or_default();
+    let is_large = number.as_f64().is_some_and(|x| x.abs() >= 1.8e19);
+    is_large && digits.chars().filter(char::is_ascii_digit).count() > 15
+}
+
 /// The bound on integers in `object`, if it is too large for the compiler to represent exactly.
 /// `step` leads from an exclusive bound to the first permitted integer.
 fn bound(object: &Map<String, Value>, plain: &str, exclusive: &str, step: i128) -> Option<i128> {
+    let is_integer = is_integer(object);
     let number = |key: &str| match object.get(key) {
-        Some(Value::Number(number)) => integer(number),
+        Some(Value::Number(number)) => integer_bound(number, is_integer),
         _ => None,
     };
     // In JSON Schema draft 4, the value `true` of the `exclusive` key makes the plain bound
@@ -151,6 +179,9 @@ fn check_constants(key: &str, value: &Value) -> Result<(), String> {
         Value::Number(number) => match integer(number) {
             Some(x) if exact_at_least(x) != x => Err(format!(
                 "{key}: {x} has no exact 64-bit float; use a text for identifiers"
+            )),
+            None if may_be_rounded(number) => Err(format!(
+                "{key}: {number} is beyond 64 bits; use a text for identifiers"
             )),
             Some(_) | None => Ok(()),
         },
@@ -218,6 +249,27 @@ mod tests {
                 "{e}"
             );
         }
+        // Beyond 64 bits.
+        for text in [
+            r#"{"const": 18446744073709551617}"#,
+            r#"{"enum": [1, -123456789012345678901]}"#,
+            r#"{"type": "integer", "minimum": 18446744073709551617}"#,
+            r#"{"type": ["integer", "null"], "exclusiveMaximum": -18446744073709551617}"#,
+        ] {
+            let schema = serde_json::from_str(text).unwrap();
+            assert!(exact_schema(&schema).is_err(), "{text}");
+        }
+        for text in [
+            r#"{"enum": [1e20, 100000000000000000000, 1e300, -2.5e25]}"#,
+            r#"{"type": "number", "minimum": 18446744073709551617}"#,
+        ] {
+            let schema = serde_json::from_str(text).unwrap();
+            assert_eq!(exact_schema(&schema).unwrap(), schema, "{text}");
+        }
+        let wide = r#"{"type": "integer", "minimum": 0, "maximum": 18446744073709551617}"#;
+        let schema = serde_json::from_str(wide).unwrap();
+        let exact = exact_schema(&schema).unwrap();
+        assert_eq!(exact["maximum"], i64::MAX);
         let even = json!({"const": 9_007_199_254_740_994i64});
         assert_eq!(exact_schema(&even).unwrap(), even);
     }

@@ -4,7 +4,7 @@ use tercet::Device;
 
 use super::super::ModelError;
 use super::Encoder;
-use super::runner::{EncoderRunner, OverlengthPolicy, all_tokens};
+use super::runner::{EncoderRunner, EncoderTokens, OverlengthPolicy, all_tokens};
 use crate::config::TextPooling;
 use crate::maybe_async::{WaitMode, block_on_ready};
 use crate::tokenizer::{TokenizedRow, Tokenizer};
@@ -186,11 +186,55 @@ impl Embedder {
         let mut all = all_tokens(&self.tokenizer, &written, limit)?;
         for own in &mut all {
             own.unpooled_prefix = self.prompt_tokens;
+        }
+        self.embed_rows(all, progress, waits).await
+    }
+
+    /// Embeddings of texts that are tokenized already, with the special tokens of the model and
+    /// without the prompt. Otherwise like [`Self::embed`].
+    ///
+    /// # Errors
+    /// [`ModelError::NoTokens`], [`ModelError::TextTooLong`] before any text is computed;
+    /// [`crate::Error`] of the device, also for a token outside of the vocabulary.
+    pub fn embed_tokens(
+        &mut self,
+        texts: Vec<Vec<u32>>,
+        progress: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Vec<Vec<f32>>, crate::Error> {
+        let most = self.max_tokens;
+        let rows = texts.into_iter().enumerate().map(|(at, mut ids)| {
+            if self.overlength == OverlengthPolicy::Truncate {
+                ids.truncate(most);
+            }
+            let (text, tokens) = (at + 1, ids.len());
+            match tokens {
+                0 => Err(ModelError::NoTokens),
+                _ if tokens > most => Err(ModelError::TextTooLong { text, tokens, most }),
+                _ => Ok(EncoderTokens {
+                    row: TokenizedRow {
+                        type_ids: vec![0; tokens],
+                        ids,
+                    },
+                    ..EncoderTokens::default()
+                }),
+            }
+        });
+        let rows = rows.collect::<Result<Vec<_>, _>>()?;
+        block_on_ready(self.embed_rows(rows, progress, WaitMode::Blocking))
+    }
+
+    async fn embed_rows(
+        &mut self,
+        mut all: Vec<EncoderTokens>,
+        progress: &mut dyn FnMut(usize) -> bool,
+        waits: WaitMode,
+    ) -> Result<Vec<Vec<f32>>, crate::Error> {
+        for own in &mut all {
             if let Some((pooling, context, pad)) = self.pooling {
                 own.place = place(pooling, &mut own.row, (context, pad));
             }
         }
-        let mut embeddings = vec![Vec::new(); texts.len()];
+        let mut embeddings = vec![Vec::new(); all.len()];
         let take = &mut |at: usize, row: &[f32]| embeddings[at] = row.to_vec();
         self.runner.run_all(&all, progress, take, waits).await?;
         Ok(embeddings)
