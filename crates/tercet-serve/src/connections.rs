@@ -2,16 +2,19 @@
 
 use std::future::Future;
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, watch};
+
+use crate::request_log::ClientAddress;
 
 /// Wait after a failed `accept`, for example without free descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -45,11 +48,12 @@ pub(crate) async fn serve(
             let permit = Arc::clone(&permits).acquire_owned().await;
             (accepted(&listener).await, permit)
         };
-        let (stream, permit) = tokio::select! {
+        let ((stream, client), permit) = tokio::select! {
             () = &mut stop => break,
             next = next => next,
         };
-        let (router, closed, alive) = (router.clone(), closed.clone(), alive.clone());
+        let router = router.clone().layer(Extension(ClientAddress(client)));
+        let (closed, alive) = (closed.clone(), alive.clone());
         tokio::spawn(async move {
             serve_one(stream, router, limits.header_time, closed).await;
             drop((permit, alive));
@@ -60,16 +64,16 @@ pub(crate) async fn serve(
     let _ = ended.recv().await;
 }
 
-/// The next connection.
-async fn accepted(listener: &TcpListener) -> TcpStream {
+/// The next connection, and the address of its client.
+async fn accepted(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok((stream, client)) => {
                 // Disable Nagle's algorithm, so that streamed text is not delayed until the previous
                 // packet is acknowledged. The call fails only if the connection is already closed;
                 // a later read reports that.
                 let _ = stream.set_nodelay(true);
-                return stream;
+                return (stream, client);
             }
             Err(e) if is_of_client(&e) => {}
             Err(_) => tokio::time::sleep(ACCEPT_RETRY).await,

@@ -12,7 +12,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::error::ApiError;
 use crate::generator::SequenceGenerator;
-use crate::language::ResponseEvent;
+use crate::language::{ResponseEvent, TokenDetails};
 use crate::metrics::{ServerMetrics, count};
 use crate::pool::{PoolStatus, QueueFull};
 use crate::running::RunningRequests;
@@ -42,6 +42,7 @@ pub(crate) struct QueuedRequest {
     pub(crate) stop: Vec<String>,
     /// Number of top logprobs to return per token; `None` disables logprobs.
     pub(crate) top_logprobs: Option<usize>,
+    pub(crate) details: TokenDetails,
     pub(crate) deadline: Instant,
     pub(crate) responses: ResponseSender,
     pub(crate) metrics: Arc<ServerMetrics>,

@@ -4,6 +4,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
+use crate::request_log::LoggedError;
+
 /// An error response in the form of the OpenAI routes. [`ApiError::into_oip_response`] is the form of the other
 /// routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,9 +83,18 @@ impl ApiError {
         self.with(&json!({"error": self.message}))
     }
 
+    /// Code and message for the log.
+    pub(crate) fn logged(&self) -> LoggedError {
+        LoggedError {
+            code: self.code,
+            message: self.message.clone(),
+        }
+    }
+
     fn with(&self, body: &serde_json::Value) -> Response {
         let mut response = json_response(body);
         *response.status_mut() = self.status;
+        response.extensions_mut().insert(self.logged());
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
             response
                 .headers_mut()

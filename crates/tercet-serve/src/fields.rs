@@ -1,9 +1,10 @@
 //! The fields of a JSON request. Handlers take them one by one; a remaining field is an error.
 
 use axum::http::StatusCode;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::error::ApiError;
+use crate::request_log::RequestRecord;
 
 /// A JSON object whose fields are taken out.
 pub(crate) struct JsonFields(Map<String, Value>);
@@ -140,19 +141,28 @@ impl JsonFields {
             let Some(found) = self.take(name) else {
                 continue;
             };
-            if !values.is_empty() && !values.contains(&found) {
-                let message = format!(
-                    "field `{name}` is not supported; leave it out, or set it to {}",
-                    values[0]
-                );
+            if !values.iter().any(|value| is_same(value, &found)) {
+                let remedy = match values.first() {
+                    Some(value) => format!("leave it out, or set it to {value}"),
+                    None => "leave it out".to_string(),
+                };
                 return Err(ApiError::new(
                     StatusCode::BAD_REQUEST,
                     "unsupported_field",
-                    message,
+                    format!("field `{name}` is not supported; {remedy}"),
                 ));
             }
         }
         Ok(())
+    }
+
+    /// Takes fields that have no effect; the record of the request names those that are present.
+    pub(crate) fn ignore(&mut self, names: &[&str], (record, of): (&RequestRecord, &str)) {
+        for name in names {
+            if self.take(name).is_some() {
+                record.add_ignored(&format!("{of}{name}"));
+            }
+        }
     }
 
     /// Returns an error if any field remains.
@@ -173,6 +183,14 @@ impl JsonFields {
     }
 }
 
+/// Whether two values are equal; numbers by value.
+fn is_same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) => a.as_f64() == b.as_f64(),
+        _ => a == b,
+    }
+}
+
 pub(crate) fn wrong(name: &str, found: &Value, expected: &str) -> ApiError {
     let shown: String = found.to_string().chars().take(64).collect();
     ApiError::bad_request(format!("field `{name}` is {shown}; expected {expected}"))
@@ -187,19 +205,4 @@ pub(crate) fn kind(value: &Value) -> &'static str {
         Value::Array(_) => "a list",
         Value::Object(_) => "an object",
     }
-}
-
-/// Unsupported fields of both completion routes, with the values that have no effect. An empty list
-/// allows any value, because the field does not influence the response.
-pub(crate) fn neutral_fields() -> Vec<(&'static str, Vec<Value>)> {
-    vec![
-        ("best_of", vec![json!(1)]),
-        ("echo", vec![json!(false)]),
-        ("response_format", vec![json!({"type": "text"})]),
-        ("store", vec![json!(false)]),
-        ("service_tier", vec![json!("auto"), json!("default")]),
-        ("modalities", vec![json!(["text"])]),
-        ("user", Vec::new()),
-        ("metadata", Vec::new()),
-    ]
 }

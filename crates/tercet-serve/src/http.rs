@@ -10,12 +10,14 @@ use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use futures_util::StreamExt;
 use sha2::{Digest, Sha256};
 
 use crate::error::{ApiError, json_response};
 use crate::metrics::ServerMetrics;
 use crate::models::ModelRegistry;
 use crate::options::ServeOptions;
+use crate::request_log::{ClientAddress, LoggedError, RequestLogGuard, RequestRecord};
 use crate::{drain_body, oip, openai};
 
 /// State shared by all handlers.
@@ -126,7 +128,14 @@ impl AppState {
         let given = headers
             .get(header::AUTHORIZATION)
             .and_then(|v| v.to_str().ok());
-        let given = given.and_then(|v| v.strip_prefix("Bearer ")).unwrap_or("");
+        // The name of the scheme has no case (RFC 9110, 11.1).
+        let scheme = given.and_then(|v| v.trim().split_once(' '));
+        let key_of = |(scheme, key): (&str, &'_ str)| {
+            scheme
+                .eq_ignore_ascii_case("bearer")
+                .then(|| key.trim().to_string())
+        };
+        let given = scheme.and_then(key_of).unwrap_or_default();
         Sha256::digest(given.as_bytes()) == Sha256::digest(key.as_bytes())
     }
 }
@@ -175,7 +184,9 @@ pub(crate) fn now() -> u64 {
 }
 
 pub(crate) fn router(app: Arc<AppState>) -> Router {
-    let open = Router::new().route("/health", get(health));
+    let open = Router::new()
+        .route("/", get(index))
+        .route("/health", get(health));
     let closed = Router::new()
         .route("/metrics", get(metrics))
         .route("/v1/models", get(openai::models::list))
@@ -214,6 +225,38 @@ pub(crate) fn router(app: Arc<AppState>) -> Router {
         .with_state(app)
 }
 
+/// Routes and their models, for the page at `/`.
+const ROUTES: [(&str, &str); 13] = [
+    ("GET  /health", ""),
+    ("GET  /metrics", "Prometheus"),
+    ("GET  /v1/models", ""),
+    ("GET  /v1/models/{model}", ""),
+    ("POST /v1/chat/completions", "language models"),
+    ("POST /v1/completions", "language models"),
+    ("POST /v1/embeddings", "encoders"),
+    ("POST /v1/rerank", "rerankers"),
+    (
+        "POST /v1/audio/transcriptions",
+        "speech recognizers, feature audio",
+    ),
+    ("GET  /v2", "Open Inference Protocol"),
+    ("GET  /v2/models/{model}", "graphs"),
+    ("GET  /v2/models/{model}/ready", "graphs"),
+    ("POST /v2/models/{model}/infer", "graphs"),
+];
+
+/// `GET /`: the routes as text. It names no model, because it needs no key.
+async fn index() -> Response {
+    let mut page = format!("tercet {}\n\n", env!("CARGO_PKG_VERSION"));
+    for (route, models) in ROUTES {
+        page += format!("{route:<34}{models}").trim_end();
+        page.push('\n');
+    }
+    page += "\nOpenAI clients: set the base URL to this address with /v1.\n";
+    let kind = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
+    (kind, page).into_response()
+}
+
 async fn health() -> Response {
     json_response(&serde_json::json!({"status": "ok"}))
 }
@@ -232,13 +275,13 @@ fn error_response(path: &str, refusal: ApiError) -> Response {
 }
 
 async fn not_found(uri: Uri) -> Response {
-    let message = "unknown route; docs/reference/http.md lists all routes";
+    let message = "unknown route; GET / lists the routes";
     let refusal = ApiError::new(StatusCode::NOT_FOUND, "not_found", message);
     error_response(uri.path(), refusal)
 }
 
 async fn method_not_allowed(uri: Uri) -> Response {
-    let message = "method not allowed for this route; docs/reference/http.md lists all routes";
+    let message = "method not allowed for this route; GET / lists the routes";
     let status = StatusCode::METHOD_NOT_ALLOWED;
     let refusal = ApiError::new(status, "method_not_allowed", message);
     error_response(uri.path(), refusal)
@@ -255,19 +298,48 @@ async fn guard(State(app): State<Arc<AppState>>, request: Request, next: Next) -
     }
 }
 
-async fn count_request(State(app): State<Arc<AppState>>, request: Request, next: Next) -> Response {
+/// Counts a request in the metrics, and logs it when its response ends.
+async fn count_request(
+    State(app): State<Arc<AppState>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let began = Instant::now();
     let route = route_of(request.uri().path());
-    let response = next.run(request).await;
-    app.metrics
-        .request(route, response.status().as_u16(), began.elapsed());
-    response
+    let record = Arc::new(RequestRecord::default());
+    let mut guard = app.options.log.clone().map(|log| {
+        let client = request.extensions().get::<ClientAddress>().copied();
+        let named = (request.method().as_str(), request.uri().path());
+        RequestLogGuard::new(log, Arc::clone(&record), client, named)
+    });
+    request.extensions_mut().insert(Arc::clone(&record));
+    let mut response = next.run(request).await;
+    if let Some(error) = response.extensions_mut().remove::<LoggedError>() {
+        record.set_error(error);
+    }
+    let status = response.status().as_u16();
+    app.metrics.request(route, status, began.elapsed());
+    if let Some(guard) = &mut guard {
+        guard.set_status(status);
+    }
+    if !record.is_streaming() {
+        return response;
+    }
+    // The guard lives as long as the stream.
+    response.map(|body| {
+        let events = body.into_data_stream().map(move |event| {
+            let _ = &guard;
+            event
+        });
+        Body::from_stream(events)
+    })
 }
 
 /// Route of a path, for metrics. Unknown paths share one label, so clients cannot create new metric
 /// rows.
 fn route_of(path: &str) -> &'static str {
-    const PLAIN: [&str; 11] = [
+    const PLAIN: [&str; 12] = [
+        "/",
         "/health",
         "/metrics",
         "/v1/models",

@@ -83,13 +83,29 @@ pub(crate) struct GenerationRequest {
     pub(crate) seed: u64,
     /// Number of top logprobs to return per token; `None` disables logprobs.
     pub(crate) top_logprobs: Option<usize>,
+    pub(crate) details: TokenDetails,
 }
+
+/// What a response has about each token, besides its text and logprobs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TokenDetails {
+    /// Token ids.
+    pub(crate) ids: bool,
+    /// The logits that each token was sampled from, before all sampling options.
+    pub(crate) logits: bool,
+}
+
+/// Maximum bytes of the logits of a request.
+const MAX_LOGIT_BYTES: usize = 128 << 20;
 
 /// Event of a completion in progress.
 #[derive(Debug)]
 pub(crate) enum ResponseEvent {
     /// Generated text, with the logprobs of its tokens if requested.
     Text(String, Vec<TokenLogprob>),
+    /// A token, and its logits if requested; sent before its text if the request has any
+    /// [`TokenDetails`].
+    Token(u32, Vec<f32>),
     /// The completion is finished, with this number of tokens.
     Done(FinishReason, usize),
     /// The completion failed.
@@ -211,6 +227,7 @@ impl LanguageModel {
         requests
             .iter()
             .try_for_each(|request| self.check(request))?;
+        self.check_logits(&requests)?;
         let until = Instant::now() + self.deadline;
         let room = self.engine.check_capacity(count);
         room.map_err(|_| ApiError::overloaded())?;
@@ -231,10 +248,11 @@ impl LanguageModel {
                     seed: request.seed,
                     constraint,
                     adapter,
-                    needs_logits: request.top_logprobs.is_some(),
+                    needs_logits: request.top_logprobs.is_some() || request.details.logits,
                 },
                 stop: request.stop,
                 top_logprobs: request.top_logprobs,
+                details: request.details,
                 deadline: until,
                 responses: ResponseSender {
                     index,
@@ -332,6 +350,24 @@ impl LanguageModel {
                 self.vocab
             ))),
             None => Ok(()),
+        }
+    }
+
+    /// Rejects requests whose logits are too large for a response.
+    fn check_logits(&self, requests: &[GenerationRequest]) -> Result<(), ApiError> {
+        let requests = requests.iter().filter(|request| request.details.logits);
+        let tokens = requests.map(|request| {
+            let room = self.context.saturating_sub(request.prompt.len());
+            request.max_tokens.min(room.saturating_add(1))
+        });
+        let tokens: usize = tokens.sum();
+        let most = MAX_LOGIT_BYTES / (self.vocab * size_of::<f32>()).max(1);
+        match tokens <= most {
+            true => Ok(()),
+            false => Err(ApiError::bad_request(format!(
+                "field `logits` with {tokens} tokens of {} logits exceeds {MAX_LOGIT_BYTES} bytes; set `max_tokens` to {most} or less",
+                self.vocab
+            ))),
         }
     }
 

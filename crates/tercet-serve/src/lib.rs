@@ -11,12 +11,14 @@
 //! - `openai` and `oip`: parse requests and format responses of the two protocols.
 //! - `language`, `encoder`, `reranker`, `transcriber`, `graph`: the served models.
 //! - `engine`: batches the sequences of a language model.
+//! - `request_log`: a line for each request.
 //! - `pool`: worker threads of the other models; each processes one request at a time.
 //!
 //! Invariants:
 //!
 //! - A response does not depend on other requests.
-//! - A request with an unsupported field is rejected, and the error names the field.
+//! - A request with an unsupported field that changes the response is rejected, and the error names
+//!   the field.
 //! - Queue length, request duration and request size are limited.
 //! - If a client disconnects, its slot is free after the next token.
 #![forbid(unsafe_code)]
@@ -40,6 +42,7 @@ mod oip;
 mod openai;
 mod options;
 mod pool;
+mod request_log;
 mod reranker;
 mod running;
 mod server;
@@ -48,7 +51,9 @@ mod transcriber;
 
 pub use error::ServeError;
 pub use generator::{DraftSource, SpeculativeOptions};
+pub use graph::{GraphParts, OutputTrim};
 pub use language::ModelConfig;
 pub use models::ModelRegistry;
 pub use options::ServeOptions;
+pub use request_log::{LogFormat, RequestLog};
 pub use server::{HttpServer, stop_signal};

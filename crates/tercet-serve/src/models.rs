@@ -5,7 +5,7 @@ use tercet_models::{ContextFit, ModelFamily, ModelFiles};
 
 use crate::encoder::EncoderModel;
 use crate::error::{ApiError, ServeError};
-use crate::graph::GraphModel;
+use crate::graph::{GraphModel, GraphParts};
 use crate::language::{LanguageModel, ModelConfig};
 use crate::options::ServeOptions;
 use crate::pool::PoolStatus;
@@ -41,6 +41,15 @@ use crate::transcriber::TranscriberModel;
 #[derive(Default)]
 pub struct ModelRegistry {
     all: Vec<(String, ServedModel)>,
+}
+
+/// The language model of a request.
+pub(crate) struct SelectedLanguage<'a> {
+    /// `MODEL` or `MODEL:ADAPTER`.
+    pub(crate) name: String,
+    pub(crate) model: &'a LanguageModel,
+    /// Index of the adapter.
+    pub(crate) adapter: Option<usize>,
 }
 
 #[allow(
@@ -162,8 +171,24 @@ impl ModelRegistry {
         placement: &ModelConfig,
         options: &ServeOptions,
     ) -> Result<(), ServeError> {
+        self.add_graph_parts(name, &graph.clone().into(), compile, placement, options)
+    }
+
+    /// Like [`Self::add_graph`], for a graph with parameters.
+    ///
+    /// # Errors
+    /// Same errors as [`Self::add_graph`]; [`ServeError::InvalidGraph`] also if a parameter has no
+    /// value, or one of another type.
+    pub fn add_graph_parts(
+        &mut self,
+        name: &str,
+        parts: &GraphParts,
+        compile: &CompileOptions,
+        placement: &ModelConfig,
+        options: &ServeOptions,
+    ) -> Result<(), ServeError> {
         self.check(name)?;
-        let served = GraphModel::load(name, graph, compile, &placement.device, options)?;
+        let served = GraphModel::load(name, parts, compile, &placement.device, options)?;
         self.all
             .push((name.to_string(), ServedModel::Graph(served)));
         Ok(())
@@ -191,9 +216,12 @@ impl ModelRegistry {
         })
     }
 
-    /// Finds a language model by `MODEL` or `MODEL:ADAPTER`. The second value is the index of the
-    /// adapter.
-    pub(crate) fn language(&self, name: &str) -> Result<(&LanguageModel, Option<usize>), ApiError> {
+    /// Finds a language model by `MODEL` or `MODEL:ADAPTER`. If only one model is served, any other
+    /// name selects it too, or its adapter of that name.
+    ///
+    /// # Errors
+    /// 404 for an unknown model or adapter; 400 without a name, if several models are served.
+    pub(crate) fn language(&self, name: Option<&str>) -> Result<SelectedLanguage<'_>, ApiError> {
         let languages = || {
             self.all.iter().filter_map(|(own, model)| {
                 let ServedModel::Language(language) = model else {
@@ -202,28 +230,57 @@ impl ModelRegistry {
                 Some((own.as_str(), language))
             })
         };
+        let of = |own: &str, model, adapter: Option<usize>, known: &[String]| SelectedLanguage {
+            name: match adapter {
+                Some(at) => format!("{own}:{}", known[at]),
+                None => own.to_string(),
+            },
+            model,
+            adapter,
+        };
+        let position = |known: &[String], name: &str| known.iter().position(|own| own == name);
+        let asked = self.asked(name)?;
         for (own, language) in languages() {
-            let adapter = match name.strip_prefix(own) {
-                Some("") => return Ok((language, None)),
+            let known = language.adapters();
+            let adapter = match asked.strip_prefix(own) {
+                Some("") => return Ok(of(own, language, None, known)),
                 Some(rest) => rest.strip_prefix(':'),
                 None => None,
             };
-            let known = |adapter| {
-                language
-                    .adapters()
-                    .iter()
-                    .position(|known| known == adapter)
-            };
-            if let Some(at) = adapter.and_then(known) {
-                return Ok((language, Some(at)));
+            match adapter.map(|adapter| position(known, adapter)) {
+                Some(Some(at)) => return Ok(of(own, language, Some(at), known)),
+                // The model without its adapter would be another one.
+                Some(None) => return Err(self.no_language(asked)),
+                None => {}
             }
         }
-        let known = languages().flat_map(|(own, language)| {
+        let (Some((own, language)), 1) = (languages().next(), self.all.len()) else {
+            return Err(self.no_language(asked));
+        };
+        let known = language.adapters();
+        let named = asked.rsplit_once(':').map_or(asked, |(_, adapter)| adapter);
+        Ok(of(own, language, position(known, named), known))
+    }
+
+    fn no_language(&self, name: &str) -> ApiError {
+        let known = self.all.iter().filter_map(|(own, model)| {
+            let ServedModel::Language(language) = model else {
+                return None;
+            };
             let adapted = language.adapters().iter();
-            std::iter::once(own.to_string())
-                .chain(adapted.map(move |adapter| format!("{own}:{adapter}")))
+            let adapted = adapted.map(move |adapter| format!("{own}:{adapter}"));
+            Some(std::iter::once(own.clone()).chain(adapted))
         });
-        Err(ApiError::no_model(name, &known.collect::<Vec<_>>()))
+        ApiError::no_model(name, &known.flatten().collect::<Vec<_>>())
+    }
+
+    /// The name of a request. It is optional if only one model is served.
+    fn asked<'a>(&self, name: Option<&'a str>) -> Result<&'a str, ApiError> {
+        match name {
+            Some(name) => Ok(name),
+            None if self.all.len() == 1 => Ok(""),
+            None => Err(ApiError::bad_request("field `model` is missing")),
+        }
     }
 
     /// All names that requests can use. The second value is the base model, if the name selects an
@@ -240,7 +297,7 @@ impl ModelRegistry {
         all.collect()
     }
 
-    pub(crate) fn encoder(&self, name: &str) -> Result<&EncoderModel, ApiError> {
+    pub(crate) fn encoder(&self, name: Option<&str>) -> Result<(&str, &EncoderModel), ApiError> {
         self.find(name, |model| {
             let ServedModel::Encoder(encoder) = model else {
                 return None;
@@ -252,10 +309,10 @@ impl ModelRegistry {
     /// # Errors
     /// Returns an error if no reranker has this name. A sentence encoder with this name gives a
     /// more specific error.
-    pub(crate) fn reranker(&self, name: &str) -> Result<&RerankerModel, ApiError> {
-        if self.encoder(name).is_ok() {
+    pub(crate) fn reranker(&self, name: Option<&str>) -> Result<(&str, &RerankerModel), ApiError> {
+        if let Ok((own, _)) = self.encoder(name) {
             return Err(ApiError::bad_request(format!(
-                "`{name}` is a sentence encoder for /v1/embeddings and cannot score pairs; serve a reranker"
+                "`{own}` is a sentence encoder for /v1/embeddings and cannot score pairs; serve a reranker"
             )));
         }
         self.find(name, |model| {
@@ -267,7 +324,10 @@ impl ModelRegistry {
     }
 
     #[cfg(feature = "audio")]
-    pub(crate) fn transcriber(&self, name: &str) -> Result<&TranscriberModel, ApiError> {
+    pub(crate) fn transcriber(
+        &self,
+        name: Option<&str>,
+    ) -> Result<(&str, &TranscriberModel), ApiError> {
         self.find(name, |model| {
             let ServedModel::Speech(transcriber) = model else {
                 return None;
@@ -276,32 +336,38 @@ impl ModelRegistry {
         })
     }
 
+    /// Finds a graph by its name, which is part of the path.
     pub(crate) fn graph(&self, name: &str) -> Result<&GraphModel, ApiError> {
-        self.find(name, |model| {
-            let ServedModel::Graph(graph) = model else {
-                return None;
-            };
-            Some(graph)
+        let graphs = || {
+            self.all.iter().filter_map(|(own, model)| match model {
+                ServedModel::Graph(graph) => Some((own, graph)),
+                _ => None,
+            })
+        };
+        let found = graphs().find(|(own, _)| *own == name);
+        found.map(|(_, graph)| graph).ok_or_else(|| {
+            let known: Vec<String> = graphs().map(|(own, _)| own.clone()).collect();
+            ApiError::no_model(name, &known)
         })
     }
 
+    /// Finds a model by its name. If only one model is served, every name is its name.
     fn find<'a, T>(
         &'a self,
-        name: &str,
+        name: Option<&str>,
         of: impl Fn(&'a ServedModel) -> Option<&'a T>,
-    ) -> Result<&'a T, ApiError> {
-        let named = |(n, model): &'a (String, ServedModel)| Some((n, of(model)?));
-        let mut all = self.all.iter().filter_map(named);
-        match all.find(|(n, _)| *n == name) {
-            Some((_, found)) => Ok(found),
+    ) -> Result<(&'a str, &'a T), ApiError> {
+        let asked = self.asked(name)?;
+        let is_only = self.all.len() == 1;
+        let found = || {
+            let models = self.all.iter();
+            models.filter_map(|(own, model)| Some((own.as_str(), of(model)?)))
+        };
+        match found().find(|(own, _)| is_only || *own == asked) {
+            Some(found) => Ok(found),
             None => {
-                let known: Vec<String> = self
-                    .all
-                    .iter()
-                    .filter_map(named)
-                    .map(|(n, _)| n.clone())
-                    .collect();
-                Err(ApiError::no_model(name, &known))
+                let known: Vec<String> = found().map(|(own, _)| own.to_string()).collect();
+                Err(ApiError::no_model(asked, &known))
             }
         }
     }

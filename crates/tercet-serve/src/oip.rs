@@ -8,7 +8,7 @@ mod tensor;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
@@ -17,6 +17,7 @@ use tercet::Port;
 use crate::error::{ApiError, json_response};
 use crate::graph::GraphModel;
 use crate::http::{AppState, check_same_origin};
+use crate::request_log::RequestRecord;
 use request::{InferenceRequest, OutputRequest};
 
 /// Length of the JSON that precedes binary tensors.
@@ -94,9 +95,11 @@ pub(crate) async fn ready(
 pub(crate) async fn infer(
     State(app): State<Arc<AppState>>,
     Path(named): Path<OipModelPath>,
+    Extension(record): Extension<Arc<RequestRecord>>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
+    record.set_model(None, &named.model);
     answered(&app, &named, &headers, body)
         .await
         .unwrap_or_else(ApiError::into_oip_response)

@@ -1,11 +1,12 @@
 //! The OpenAI routes.
 //!
-//! A request with an unsupported field is rejected, and the error names the field, unless its value
-//! has no effect. <https://platform.openai.com/docs/api-reference>
+//! A request with a field that is not supported is rejected, and the error names the field, unless
+//! its value has no effect; `ignored_fields` lists those. <https://platform.openai.com/docs/api-reference>
 
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod embeddings;
+mod ignored_fields;
 pub(crate) mod models;
 pub(crate) mod rerank;
 mod response;

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tercet_models::config::RopeOverrides;
 
+use crate::request_log::RequestLog;
+
 /// Limits and settings of a server.
 ///
 /// ```
@@ -43,15 +45,17 @@ pub struct ServeOptions {
     pub chat_template: Option<String>,
     /// Changes of the rotary positions of language models.
     pub rope: RopeOverrides,
+    /// Log of the requests; `None` logs nothing.
+    pub log: Option<RequestLog>,
 }
 
 impl Default for ServeOptions {
-    /// Four slots, 64 queued requests, ten minutes per request, bodies of 16 MiB in 30 seconds,
-    /// headers in 30 seconds, 1024 connections, no API key.
+    /// Four slots, 1024 queued requests, ten minutes per request, bodies of 16 MiB in 30 seconds,
+    /// headers in 30 seconds, 1024 connections, no API key, no log.
     fn default() -> ServeOptions {
         ServeOptions {
             slots: 4,
-            queue: 64,
+            queue: 1024,
             deadline: Duration::from_secs(600),
             body_bytes: 16 << 20,
             body_time: Duration::from_secs(30),
@@ -60,6 +64,7 @@ impl Default for ServeOptions {
             api_key: None,
             chat_template: None,
             rope: RopeOverrides::default(),
+            log: None,
         }
     }
 }

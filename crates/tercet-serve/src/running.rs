@@ -10,7 +10,7 @@ use tercet_models::{BatchEventKind, FinishReason, IncrementalDetokenizer, Sequen
 use crate::engine::{QueuedRequest, ResponseSender};
 use crate::error::ApiError;
 use crate::generator::SequenceGenerator;
-use crate::language::ResponseEvent;
+use crate::language::{ResponseEvent, TokenDetails};
 use crate::logprobs::LogprobStream;
 use crate::metrics::{ServerMetrics, count};
 
@@ -28,6 +28,7 @@ struct RunningRequest<'t> {
     generated_tokens: usize,
     deadline: Instant,
     scores: Option<LogprobStream<'t>>,
+    details: TokenDetails,
     responses: ResponseSender,
     metrics: Arc<ServerMetrics>,
 }
@@ -110,6 +111,7 @@ impl<'t> RunningRequests<'t> {
             sequence,
             stop,
             top_logprobs: likeliest,
+            details,
             deadline: until,
             responses: replies,
             metrics,
@@ -121,6 +123,7 @@ impl<'t> RunningRequests<'t> {
                     detokenizer: IncrementalDetokenizer::new(self.tokenizer, &stop),
                     prompt_tokens,
                     generated_tokens: 0,
+                    details,
                     scores: likeliest.map(|count| LogprobStream::new(self.tokenizer, count)),
                     deadline: until,
                     responses: replies,
@@ -142,14 +145,16 @@ impl<'t> RunningRequests<'t> {
             BatchEventKind::Prompt(_) => None,
             BatchEventKind::Token(token) => {
                 text.generated_tokens += 1;
-                if let Some(scores) = &mut text.scores {
-                    let scored = match self.writer.logits(id) {
-                        Ok(logits) => scores.push(token, &logits.unwrap_or_default()),
-                        Err(e) => Err(ApiError::failed(&e)),
-                    };
-                    if let Err(refusal) = scored {
-                        return Some(RequestOutcome::Failed(refusal));
-                    }
+                let logits = match text.scores.is_some() || text.details.logits {
+                    true => self.writer.logits(id).map(Option::unwrap_or_default),
+                    false => Ok(Vec::new()),
+                };
+                let told = match logits {
+                    Ok(logits) => text.tell(token, logits),
+                    Err(e) => Err(ApiError::failed(&e)),
+                };
+                if let Err(refusal) = told {
+                    return Some(RequestOutcome::Failed(refusal));
                 }
                 match text.detokenizer.push(token) {
                     Ok((piece, stopped)) => match (text.send(piece), stopped) {
@@ -181,6 +186,23 @@ impl<'t> RunningRequests<'t> {
 }
 
 impl RunningRequest<'_> {
+    /// Adds the logprob of a token, and sends its details.
+    fn tell(&mut self, token: u32, logits: Vec<f32>) -> Result<(), ApiError> {
+        if let Some(scores) = &mut self.scores {
+            scores.push(token, &logits)?;
+        }
+        if self.details != TokenDetails::default() {
+            let logits = if self.details.logits {
+                logits
+            } else {
+                Vec::new()
+            };
+            // If the client has disconnected, the next step notices it.
+            self.responses.send(ResponseEvent::Token(token, logits));
+        }
+        Ok(())
+    }
+
     /// Sends text. Returns false if the receiver is gone.
     fn send(&mut self, piece: String) -> bool {
         if piece.is_empty() {

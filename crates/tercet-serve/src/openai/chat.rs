@@ -3,72 +3,107 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::Value;
+#[cfg(feature = "grammar")]
+use tercet_models::constraint::Grammar;
 use tercet_models::dataset::template::TemplateValue as Shown;
 use tercet_models::dataset::{ChatMessage, Role};
 
 use super::response::{CompletionKind, ResponseEnvelope};
 use super::sampling::CompletionParams;
 use super::streaming;
+use super::tool_parser::open_thought;
 use super::tools::ToolSet;
 use crate::error::ApiError;
 use crate::fields::{JsonFields, wrong};
 use crate::http::AppState;
 use crate::language::LanguageModel;
+use crate::models::SelectedLanguage;
+use crate::request_log::RequestRecord;
 
 /// Maximum messages of a conversation.
 const MAX_MESSAGES: usize = 1000;
 
+/// Fields of messages that cannot change a response.
+const IGNORED_IN_MESSAGES: [&str; 9] = [
+    "annotations",
+    "cache_control",
+    "created_at",
+    "id",
+    "logprobs",
+    "metadata",
+    "phase",
+    "status",
+    "timestamp",
+];
+
 pub(crate) async fn handle(
     State(app): State<Arc<AppState>>,
+    Extension(record): Extension<Arc<RequestRecord>>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
     let body = app.body(&headers, body, &["application/json"]).await?;
     let mut fields = JsonFields::parse(&body)?;
-    let name = fields
-        .text("model")?
-        .ok_or_else(|| ApiError::bad_request("field `model` is missing"))?;
-    let (language, adapter) = app.models.language(&name)?;
-    let messages = messages(fields.need("messages")?)?;
+    let asked = fields.text("model")?;
+    let SelectedLanguage {
+        name,
+        model: language,
+        adapter,
+    } = app.models.language(asked.as_deref())?;
+    record.set_model(asked.as_deref(), &name);
+    let messages = messages(fields.need("messages")?, &record)?;
     let tools = ToolSet::take(&mut fields, language)?;
-    let mut wanted = CompletionParams::take(fields, CompletionKind::Chat)?;
+    let mut wanted = CompletionParams::take(fields, CompletionKind::Chat, &record)?;
     if let Some(tools) = &tools {
         constrain(&mut wanted, tools)?;
     }
-    let prompt = tokens(language, &messages, tools.as_ref())?;
+    let (prompt, thought) = tokens(language, &messages, tools.as_ref())?;
     let frame = ResponseEnvelope {
         choice_count: wanted.n,
         usage: wanted.usage,
         seed: wanted.seed,
         logprobs: wanted.top_logprobs.is_some(),
-        calls: tools.as_ref().map(ToolSet::calls),
+        calls: tools.as_ref().map(|tools| tools.calls(thought)),
+        details: wanted.details,
+        prompts: if wanted.details.ids {
+            vec![prompt.clone()]
+        } else {
+            Vec::new()
+        },
         ..ResponseEnvelope::new(CompletionKind::Chat, &name, prompt.len())
     };
+    record.set_prompt_tokens(prompt.len());
     let room = language.context.saturating_sub(prompt.len());
     let pieces = language.start(wanted.requests(&prompt, room), adapter, &app.metrics);
     let pieces = pieces.await?;
     match wanted.stream {
-        true => streaming::stream(frame, pieces).await,
-        false => streaming::collect_response(&frame, pieces).await,
+        true => streaming::stream(frame, pieces, record).await,
+        false => streaming::collect_response(&frame, pieces, &record).await,
     }
 }
 
-/// Constrains the answer to a tool call, if `tool_choice` requires one.
+/// Constrains the answer to a tool call, if `tool_choice` requires one. Otherwise an answer with a
+/// `response_format` may be a call, too.
 #[cfg(feature = "grammar")]
 fn constrain(wanted: &mut CompletionParams, tools: &ToolSet) -> Result<(), ApiError> {
-    let Some(grammar) = tools.grammar() else {
-        return Ok(());
+    wanted.grammar = match (tools.grammar(), wanted.grammar.take()) {
+        (Some(_), Some((field @ "grammar", _))) => {
+            return Err(ApiError::bad_request(format!(
+                "field `{field}` cannot be combined with a `tool_choice` that requires a call"
+            )));
+        }
+        // The response format applies to answers that are no calls.
+        (Some(required), _) => Some(("tools", required)),
+        (None, Some((field @ "response_format", Grammar::JsonSchema(schema)))) => {
+            Some((field, tools.call_or_json(&schema)?))
+        }
+        (None, other) => other,
     };
-    match wanted.grammar.replace(("tools", grammar)) {
-        Some((field, _)) => Err(ApiError::bad_request(format!(
-            "field `{field}` cannot be combined with a `tool_choice` that requires a call"
-        ))),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 #[cfg(not(feature = "grammar"))]
@@ -76,7 +111,7 @@ fn constrain(_: &mut CompletionParams, tools: &ToolSet) -> Result<(), ApiError> 
     tools.check()
 }
 
-fn messages(value: Value) -> Result<Vec<ChatMessage>, ApiError> {
+fn messages(value: Value, record: &RequestRecord) -> Result<Vec<ChatMessage>, ApiError> {
     let Value::Array(items) = value else {
         return Err(wrong("messages", &value, "a list of messages"));
     };
@@ -86,10 +121,11 @@ fn messages(value: Value) -> Result<Vec<ChatMessage>, ApiError> {
             items.len()
         )));
     }
+    let message = |item| message(item, record);
     items.into_iter().map(message).collect()
 }
 
-fn message(value: Value) -> Result<ChatMessage, ApiError> {
+fn message(value: Value, record: &RequestRecord) -> Result<ChatMessage, ApiError> {
     let mut fields = JsonFields::from_value(value, "a message")?;
     let role = fields.text("role")?.unwrap_or_default();
     let Some(known) = Role::ALL.iter().find(|r| r.name() == role) else {
@@ -101,7 +137,7 @@ fn message(value: Value) -> Result<ChatMessage, ApiError> {
         ));
     };
     let calls = match fields.take("tool_calls") {
-        Some(calls) if *known == Role::Assistant => tool_calls(calls)?,
+        Some(calls) if *known == Role::Assistant => tool_calls(calls, record)?,
         Some(Value::Array(calls)) if calls.is_empty() => Vec::new(),
         Some(_) => {
             let message = "field `tool_calls` of a message is for the role `assistant`";
@@ -109,11 +145,12 @@ fn message(value: Value) -> Result<ChatMessage, ApiError> {
         }
         None => Vec::new(),
     };
+    let mut refusal = fields.text("refusal")?.filter(|text| !text.is_empty());
     let content = match fields.take("content") {
         Some(Value::String(text)) => text,
         Some(Value::Array(parts)) => parts
             .into_iter()
-            .map(part)
+            .map(|item| part(item, record))
             .collect::<Result<String, ApiError>>()?,
         Some(other) => {
             return Err(wrong(
@@ -123,15 +160,24 @@ fn message(value: Value) -> Result<ChatMessage, ApiError> {
             ));
         }
         None if !calls.is_empty() => String::new(),
+        // The text of a refused answer.
+        None if *known == Role::Assistant && refusal.is_some() => {
+            refusal.take().unwrap_or_default()
+        }
         None => return Err(ApiError::bad_request("field `content` is missing")),
     };
-    fields.neutral(&[("refusal", &[Value::String(String::new())])])?;
+    fields.put("refusal", refusal.map(Value::String));
+    fields.ignore(&IGNORED_IN_MESSAGES, (record, "messages."));
     let mut shown = vec![("content", Shown::text(&content))];
-    if *known == Role::Tool {
-        for name in ["tool_call_id", "name"] {
-            if let Some(text) = fields.text(name)? {
-                shown.push((name, Shown::text(&text)));
-            }
+    let texts: &[&str] = match *known {
+        Role::Tool => &["tool_call_id", "name"],
+        // Templates of models that think read the thoughts of earlier answers.
+        Role::Assistant => &["name", "reasoning_content"],
+        Role::System | Role::Developer | Role::User => &["name"],
+    };
+    for &name in texts {
+        if let Some(text) = fields.text(name)? {
+            shown.push((name, Shown::text(&text)));
         }
     }
     fields.finish()?;
@@ -143,7 +189,7 @@ fn message(value: Value) -> Result<ChatMessage, ApiError> {
 
 /// Parses the tool calls of an assistant message to their values for the template. Chat templates
 /// expect the arguments as objects; their numbers keep all digits.
-fn tool_calls(value: Value) -> Result<Vec<Shown>, ApiError> {
+fn tool_calls(value: Value, record: &RequestRecord) -> Result<Vec<Shown>, ApiError> {
     let Value::Array(items) = value else {
         return Err(wrong("tool_calls", &value, "a list of calls"));
     };
@@ -155,6 +201,7 @@ fn tool_calls(value: Value) -> Result<Vec<Shown>, ApiError> {
             return Err(wrong("type", &Value::String(kind), "`function`"));
         }
         let mut function = JsonFields::from_value(fields.need("function")?, "field `function`")?;
+        fields.ignore(&["index"], (record, "messages.tool_calls."));
         fields.finish()?;
         let name = function.text("name")?;
         let name =
@@ -183,30 +230,38 @@ fn tool_calls(value: Value) -> Result<Vec<Shown>, ApiError> {
 }
 
 /// Returns the text of a message part.
-fn part(value: Value) -> Result<String, ApiError> {
+fn part(value: Value, record: &RequestRecord) -> Result<String, ApiError> {
     let mut fields = JsonFields::from_value(value, "a part of a message")?;
     let kind = fields.text("type")?.unwrap_or_default();
-    if kind != "text" {
+    // A refusal of an earlier answer.
+    let is_refusal = kind == "refusal";
+    if kind != "text" && !is_refusal {
         return Err(wrong(
             "type",
             &Value::String(kind),
             "`text`; other message parts are not supported",
         ));
     }
+    let name = if is_refusal { "refusal" } else { "text" };
     let text = fields
-        .text("text")?
-        .ok_or_else(|| ApiError::bad_request("field `text` is missing"))?;
+        .text(name)?
+        .ok_or_else(|| ApiError::bad_request(format!("field `{name}` is missing")))?;
+    fields.ignore(
+        &["annotations", "cache_control"],
+        (record, "messages.content."),
+    );
     fields.finish()?;
     Ok(text)
 }
 
-/// Returns the tokens of a conversation up to the start of the answer. Only the text of the chat
-/// template spells special tokens; those in messages and tools are ordinary text.
+/// Returns the tokens of a conversation up to the start of the answer, and the tag that ends the
+/// thought in which the answer starts. Only the text of the chat template spells special tokens;
+/// those in messages and tools are ordinary text.
 fn tokens(
     language: &LanguageModel,
     messages: &[ChatMessage],
     tools: Option<&ToolSet>,
-) -> Result<Vec<u32>, ApiError> {
+) -> Result<(Vec<u32>, Option<&'static str>), ApiError> {
     let shown = match tools {
         Some(tools) => tools.for_template()?,
         None => Shown::None,
@@ -225,7 +280,7 @@ fn tokens(
             "field `tools` is not supported with this model: its chat template does not use them",
         ));
     }
-    (language.tokenizer)
-        .encode_mixed(&rendered.text, &rendered.literal)
-        .map_err(|e| ApiError::failed(&e))
+    let tokens = (language.tokenizer).encode_mixed(&rendered.text, &rendered.literal);
+    let tokens = tokens.map_err(|e| ApiError::failed(&e))?;
+    Ok((tokens, open_thought(&rendered.text)))
 }

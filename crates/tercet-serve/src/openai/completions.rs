@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::Value;
@@ -15,24 +15,30 @@ use crate::error::ApiError;
 use crate::fields::{JsonFields, wrong};
 use crate::http::AppState;
 use crate::language::LanguageModel;
+use crate::models::SelectedLanguage;
+use crate::request_log::RequestRecord;
 
 /// Default of `max_tokens`, as in OpenAI's API.
 const DEFAULT_TOKENS: usize = 16;
 
 pub(crate) async fn handle(
     State(app): State<Arc<AppState>>,
+    Extension(record): Extension<Arc<RequestRecord>>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
     let body = app.body(&headers, body, &["application/json"]).await?;
     let mut fields = JsonFields::parse(&body)?;
-    let name = fields
-        .text("model")?
-        .ok_or_else(|| ApiError::bad_request("field `model` is missing"))?;
-    let (language, adapter) = app.models.language(&name)?;
+    let asked = fields.text("model")?;
+    let SelectedLanguage {
+        name,
+        model: language,
+        adapter,
+    } = app.models.language(asked.as_deref())?;
+    record.set_model(asked.as_deref(), &name);
     let prompts = prompts(language, fields.need("prompt")?)?;
     fields.neutral(&[("suffix", &[Value::String(String::new())])])?;
-    let wanted = CompletionParams::take(fields, CompletionKind::Completion)?;
+    let wanted = CompletionParams::take(fields, CompletionKind::Completion, &record)?;
     let texts = prompts.len() * wanted.n;
     if texts > MAX_PROMPTS {
         return Err(ApiError::bad_request(format!(
@@ -44,12 +50,19 @@ pub(crate) async fn handle(
         usage: wanted.usage,
         seed: wanted.seed,
         logprobs: wanted.top_logprobs.is_some(),
+        details: wanted.details,
+        prompts: if wanted.details.ids {
+            prompts.clone()
+        } else {
+            Vec::new()
+        },
         ..ResponseEnvelope::new(
             CompletionKind::Completion,
             &name,
             prompts.iter().map(Vec::len).sum(),
         )
     };
+    record.set_prompt_tokens(frame.prompt_tokens);
     let requests = prompts
         .iter()
         .flat_map(|prompt| wanted.requests(prompt, DEFAULT_TOKENS));
@@ -57,8 +70,8 @@ pub(crate) async fn handle(
         .start(requests.collect(), adapter, &app.metrics)
         .await?;
     match wanted.stream {
-        true => streaming::stream(frame, pieces).await,
-        false => streaming::collect_response(&frame, pieces).await,
+        true => streaming::stream(frame, pieces, record).await,
+        false => streaming::collect_response(&frame, pieces, &record).await,
     }
 }
 

@@ -4,30 +4,32 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::{Value, json};
 
+use super::ignored_fields::IGNORED;
 use crate::error::{ApiError, json_response};
 use crate::fields::{JsonFields, wrong};
 use crate::http::AppState;
 use crate::metrics::count;
+use crate::request_log::RequestRecord;
 
 /// Maximum documents of a request.
 const MAX_DOCUMENTS: usize = 2048;
 
 pub(crate) async fn handle(
     State(app): State<Arc<AppState>>,
+    Extension(record): Extension<Arc<RequestRecord>>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
     let body = app.body(&headers, body, &["application/json"]).await?;
     let mut fields = JsonFields::parse(&body)?;
-    let name = fields
-        .text("model")?
-        .ok_or_else(|| ApiError::bad_request("field `model` is missing"))?;
-    let reranker = app.models.reranker(&name)?;
+    let asked = fields.text("model")?;
+    let (name, reranker) = app.models.reranker(asked.as_deref())?;
+    record.set_model(asked.as_deref(), name);
     let query = fields
         .text("query")?
         .ok_or_else(|| ApiError::bad_request("field `query` is missing"))?;
@@ -38,11 +40,12 @@ pub(crate) async fn handle(
     };
     let shown = fields.truth("return_documents")?.unwrap_or(false);
     let cut = fields.truth("truncate")?.unwrap_or(false);
-    fields.neutral(&[("user", &[])])?;
+    fields.ignore(&IGNORED, (&record, ""));
     fields.finish()?;
     let texts = if shown { documents.clone() } else { Vec::new() };
     let ranked = reranker.rank(query, documents, cut).await?;
     count(&app.metrics.prompt_tokens, ranked.tokens);
+    record.set_prompt_tokens(ranked.tokens);
     let mut order: Vec<(usize, f32)> = ranked.scores.into_iter().enumerate().collect();
     // The sort is stable: documents with equal scores stay in input order.
     order.sort_by(|a, b| b.1.total_cmp(&a.1));

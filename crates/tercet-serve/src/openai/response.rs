@@ -2,11 +2,14 @@
 
 use std::hash::{BuildHasher, RandomState};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 use tercet_models::FinishReason;
 
 use super::tool_parser::{ToolCall, ToolCallParser};
 use crate::http::now;
+use crate::language::TokenDetails;
 use crate::logprobs::{TokenLogprob, TokenText};
 
 /// The completion route; its response format differs.
@@ -35,6 +38,10 @@ pub(crate) struct ResponseEnvelope {
     pub(crate) seed: u64,
     /// Parser of tool calls, if the request has tools.
     pub(crate) calls: Option<ToolCallParser>,
+    pub(crate) details: TokenDetails,
+    /// The prompts, of which each has the same number of completions, if the request asks for token
+    /// ids.
+    pub(crate) prompts: Vec<Vec<u32>>,
 }
 
 /// A completion, or a part of it.
@@ -43,6 +50,10 @@ pub(crate) struct Delta {
     pub(crate) text: String,
     pub(crate) calls: Vec<ToolCall>,
     pub(crate) scores: Vec<TokenLogprob>,
+    /// Token ids, if the request has any [`TokenDetails`].
+    pub(crate) tokens: Vec<u32>,
+    /// A row for each token, if the request asks for logits.
+    pub(crate) logits: Vec<f32>,
 }
 
 impl ResponseEnvelope {
@@ -63,6 +74,8 @@ impl ResponseEnvelope {
             logprobs: false,
             seed: 0,
             calls: None,
+            details: TokenDetails::default(),
+            prompts: Vec::new(),
         }
     }
 
@@ -115,11 +128,28 @@ impl ResponseEnvelope {
             };
             let mut choice = self.choice(index, choice, &piece.scores);
             choice["finish_reason"] = json!(reason(*finish, !piece.calls.is_empty()));
+            self.add_details(&mut choice, index, piece);
             choice
         });
         let mut whole = self.object(object, choices.collect());
         whole["usage"] = self.usage_of(written);
         whole
+    }
+
+    /// Adds the token ids and logits of a whole completion.
+    fn add_details(&self, choice: &mut Value, index: usize, piece: &Delta) {
+        if self.details.ids {
+            choice["token_ids"] = json!(piece.tokens);
+            let each = (self.choice_count / self.prompts.len().max(1)).max(1);
+            choice["prompt_token_ids"] = json!(self.prompts.get(index / each));
+        }
+        if self.details.logits {
+            let bytes: Vec<u8> = piece.logits.iter().flat_map(|x| x.to_le_bytes()).collect();
+            let rows = piece.tokens.len();
+            let columns = piece.logits.len() / rows.max(1);
+            choice["logits"] =
+                json!({"dtype": "F32", "shape": [rows, columns], "data": STANDARD.encode(bytes)});
+        }
     }
 
     /// One chunk of a stream.
@@ -159,7 +189,11 @@ impl ResponseEnvelope {
                 json!({"delta": delta})
             }
         };
-        event(&self.part(index, choice, &piece.scores))
+        let mut part = self.part(index, choice, &piece.scores);
+        if self.details.ids {
+            part["choices"][0]["token_ids"] = json!(piece.tokens);
+        }
+        event(&part)
     }
 
     /// Events before the first piece.

@@ -4,13 +4,17 @@ use std::hash::{BuildHasher, RandomState};
 
 use serde_json::Value;
 #[cfg(feature = "grammar")]
+use serde_json::json;
+#[cfg(feature = "grammar")]
 use tercet_models::constraint::Grammar;
 use tercet_models::{DryOptions, MirostatOptions, SamplerStep, SamplingOptions};
 
+use super::ignored_fields::{IGNORED, NEUTRAL};
 use super::response::CompletionKind;
 use crate::error::ApiError;
-use crate::fields::{JsonFields, neutral_fields, wrong};
-use crate::language::GenerationRequest;
+use crate::fields::{JsonFields, wrong};
+use crate::language::{GenerationRequest, TokenDetails};
+use crate::request_log::RequestRecord;
 
 /// Maximum number of stop strings.
 const MAX_STOPS: usize = 16;
@@ -38,6 +42,7 @@ pub(crate) struct CompletionParams {
     pub(crate) n: usize,
     /// Number of top logprobs to return per token; `None` disables logprobs.
     pub(crate) top_logprobs: Option<usize>,
+    pub(crate) details: TokenDetails,
     pub(crate) stream: bool,
     /// Whether a stream ends with the token usage.
     pub(crate) usage: bool,
@@ -48,6 +53,7 @@ impl CompletionParams {
     pub(crate) fn take(
         mut fields: JsonFields,
         form: CompletionKind,
+        record: &RequestRecord,
     ) -> Result<CompletionParams, ApiError> {
         // `max_tokens` of -1 permits the whole context, not only the default of completions.
         let mut is_unlimited = false;
@@ -90,22 +96,28 @@ impl CompletionParams {
         })?;
         let likeliest = parse_top_logprobs(&mut fields, form)?;
         let stream = fields.truth("stream")?.unwrap_or(false);
+        let details = TokenDetails {
+            ids: fields.truth("return_token_ids")?.unwrap_or(false),
+            logits: fields.truth("logits")?.unwrap_or(false),
+        };
+        if stream && details.logits {
+            let message = "field `logits` cannot be combined with `stream`";
+            return Err(ApiError::bad_request(message));
+        }
         let usage = match fields.take("stream_options") {
             None => false,
             Some(value) => {
                 let mut inner = JsonFields::from_value(value, "field `stream_options`")?;
                 let usage = inner.truth("include_usage")?.unwrap_or(false);
-                inner.neutral(&[("include_obfuscation", &[])])?;
+                inner.ignore(
+                    &["include_obfuscation", "continuous_usage_stats"],
+                    (record, "stream_options."),
+                );
                 inner.finish()?;
                 usage
             }
         };
-        let table = neutral_fields();
-        let table: Vec<_> = table
-            .iter()
-            .map(|(name, values)| (*name, values.as_slice()))
-            .collect();
-        fields.neutral(&table)?;
+        check_others(&mut fields, (form, n), record)?;
         fields.finish()?;
         // The standard library seeds hash maps from the system's random source.
         let drawn = || RandomState::new().hash_one(0u8) >> 32;
@@ -121,6 +133,7 @@ impl CompletionParams {
             seed: seed.unwrap_or_else(drawn),
             n,
             top_logprobs: likeliest,
+            details,
             stream,
             usage,
         })
@@ -141,9 +154,35 @@ impl CompletionParams {
             grammar: self.grammar.clone(),
             seed: self.seed.wrapping_add(i as u64),
             top_logprobs: self.top_logprobs,
+            details: self.details,
         };
         (0..self.n).map(one).collect()
     }
+}
+
+/// Takes the fields that the server does not implement.
+///
+/// # Errors
+/// 400 with the name of a field whose value would change the response.
+fn check_others(
+    fields: &mut JsonFields,
+    (form, n): (CompletionKind, usize),
+    record: &RequestRecord,
+) -> Result<(), ApiError> {
+    // Of `best_of` completions the best `n` are returned: all of them.
+    let best_of = fields.take("best_of");
+    if best_of.as_ref().and_then(Value::as_u64) != Some(n as u64) {
+        fields.put("best_of", best_of);
+    }
+    for (name, values) in NEUTRAL {
+        let values: Vec<Value> = serde_json::from_str(values).unwrap_or_default();
+        fields.neutral(&[(name, &values)])?;
+    }
+    // Chat templates have the special tokens; prompts get them.
+    let adds = Value::Bool(form == CompletionKind::Completion);
+    fields.neutral(&[("add_special_tokens", &[adds])])?;
+    fields.ignore(&IGNORED, (record, ""));
+    Ok(())
 }
 
 /// Parses `logprobs`. For completions, `logprobs` is the number of top logprobs. For chat,
@@ -333,13 +372,23 @@ fn response_format(fields: &mut JsonFields) -> Result<Option<(&'static str, Gram
     let kind = format.text("type")?.unwrap_or_default();
     let grammar = match kind.as_str() {
         "text" => None,
-        "json_object" => Some(Grammar::json_object()),
+        // llama.cpp and others take a schema here, too.
+        "json_object" => Some(match format.take("schema") {
+            None => Grammar::json_object(),
+            Some(schema) => Grammar::JsonSchema(schema),
+        }),
         "json_schema" => {
-            let mut inner =
-                JsonFields::from_value(format.need("json_schema")?, "field `json_schema`")?;
+            // Some clients send the schema without the object around it.
+            let inner = match format.take("schema") {
+                Some(schema) => json!({"schema": schema}),
+                None => format.need("json_schema")?,
+            };
+            let mut inner = JsonFields::from_value(inner, "field `json_schema`")?;
             let schema = inner.need("schema")?;
             // The answer always matches the schema, so `strict` has no effect.
-            inner.neutral(&[("name", &[]), ("description", &[]), ("strict", &[])])?;
+            for known in ["name", "description", "strict"] {
+                inner.take(known);
+            }
             inner.finish()?;
             Some(Grammar::JsonSchema(schema))
         }

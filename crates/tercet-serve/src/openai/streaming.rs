@@ -1,5 +1,7 @@
 //! Delivers the responses of both completion routes: complete, or as a stream of events.
 
+use std::sync::Arc;
+
 use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
@@ -12,6 +14,7 @@ use super::tool_parser::ToolCallStream;
 use crate::error::{ApiError, json_response};
 use crate::language::ResponseEvent;
 use crate::logprobs::TokenLogprob;
+use crate::request_log::RequestRecord;
 
 /// Events with the index of their completion.
 pub(crate) type ResponseReceiver = UnboundedReceiver<(usize, ResponseEvent)>;
@@ -24,6 +27,7 @@ pub(crate) type ResponseReceiver = UnboundedReceiver<(usize, ResponseEvent)>;
 pub(crate) async fn collect_response(
     frame: &ResponseEnvelope,
     mut pieces: ResponseReceiver,
+    record: &RequestRecord,
 ) -> Result<Response, ApiError> {
     let mut texts: Vec<(Delta, Option<FinishReason>)> =
         vec![(Delta::default(), None); frame.choice_count];
@@ -37,6 +41,10 @@ pub(crate) async fn collect_response(
             ResponseEvent::Text(text, scores) => {
                 piece.text += &text;
                 piece.scores.extend(scores);
+            }
+            ResponseEvent::Token(token, logits) => {
+                piece.tokens.push(token);
+                piece.logits.extend(logits);
             }
             ResponseEvent::Done(finish, written) => {
                 tokens += written;
@@ -52,6 +60,7 @@ pub(crate) async fn collect_response(
     let texts: Vec<(Delta, FinishReason)> = texts
         .filter_map(|(piece, finish)| Some((piece, finish?)))
         .collect();
+    record.set_generated_tokens(tokens);
     Ok(json_response(&frame.full_response(&texts, tokens)))
 }
 
@@ -64,6 +73,7 @@ pub(crate) async fn collect_response(
 pub(crate) async fn stream(
     frame: ResponseEnvelope,
     mut pieces: ResponseReceiver,
+    record: Arc<RequestRecord>,
 ) -> Result<Response, ApiError> {
     let first = match pieces.recv().await {
         Some((_, ResponseEvent::Failed(refusal))) => return Err(refusal),
@@ -73,8 +83,11 @@ pub(crate) async fn stream(
     let texts = (0..frame.choice_count).map(|_| StreamedChoice {
         tool_calls: frame.calls.clone().map(ToolCallStream::new),
         pending_logprobs: Vec::new(),
+        pending_tokens: Vec::new(),
     });
+    record.begin_stream();
     let state = Some(SseStream {
+        record,
         choices: texts.collect(),
         frame,
         responses: pieces,
@@ -97,6 +110,7 @@ pub(crate) async fn stream(
 
 /// State of a streamed response.
 struct SseStream {
+    record: Arc<RequestRecord>,
     frame: ResponseEnvelope,
     responses: ResponseReceiver,
     /// First event, received before the stream started.
@@ -111,6 +125,7 @@ struct StreamedChoice {
     /// Parser of tool calls, if the request has tools.
     tool_calls: Option<ToolCallStream>,
     pending_logprobs: Vec<TokenLogprob>,
+    pending_tokens: Vec<u32>,
 }
 
 impl SseStream {
@@ -127,7 +142,12 @@ impl SseStream {
             };
             let (heard, ended) = match reply {
                 Some((index, reply)) => self.handle_event(index, reply),
-                None => (event(&ApiError::worker_lost().body()), true),
+                None => {
+                    let lost = ApiError::worker_lost();
+                    self.record.set_error(lost.logged());
+                    self.record.complete_stream();
+                    (event(&lost.body()), true)
+                }
             };
             events += &heard;
             if ended || !events.is_empty() {
@@ -139,6 +159,10 @@ impl SseStream {
     fn handle_event(&mut self, index: usize, reply: ResponseEvent) -> (String, bool) {
         let (frame, text) = (&self.frame, &mut self.choices[index]);
         match reply {
+            ResponseEvent::Token(token, _) => {
+                text.pending_tokens.push(token);
+                (String::new(), false)
+            }
             ResponseEvent::Text(piece, scores) => {
                 text.pending_logprobs.extend(scores);
                 let shown = match &mut text.tool_calls {
@@ -152,6 +176,8 @@ impl SseStream {
                     text: shown,
                     calls: Vec::new(),
                     scores: std::mem::take(&mut text.pending_logprobs),
+                    tokens: std::mem::take(&mut text.pending_tokens),
+                    logits: Vec::new(),
                 };
                 (frame.piece(index, &piece), false)
             }
@@ -165,21 +191,30 @@ impl SseStream {
                     text: rest,
                     calls,
                     scores: std::mem::take(&mut text.pending_logprobs),
+                    tokens: std::mem::take(&mut text.pending_tokens),
+                    logits: Vec::new(),
                 };
                 let mut events = String::new();
-                if !piece.text.is_empty() || has_calls || !piece.scores.is_empty() {
+                let has_tokens = !piece.scores.is_empty() || !piece.tokens.is_empty();
+                if !piece.text.is_empty() || has_calls || has_tokens {
                     events += &frame.piece(index, &piece);
                 }
                 events += &frame.end(index, finish, has_calls);
                 self.finished += 1;
                 self.generated_tokens += written;
                 let all = self.finished == frame.choice_count;
+                self.record.set_generated_tokens(self.generated_tokens);
                 if all {
+                    self.record.complete_stream();
                     events += &frame.last(self.generated_tokens);
                 }
                 (events, all)
             }
-            ResponseEvent::Failed(refusal) => (event(&refusal.body()), true),
+            ResponseEvent::Failed(refusal) => {
+                self.record.set_error(refusal.logged());
+                self.record.complete_stream();
+                (event(&refusal.body()), true)
+            }
         }
     }
 }

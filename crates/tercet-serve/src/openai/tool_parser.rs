@@ -1,8 +1,9 @@
 //! Parses tool calls in generated text.
 //!
 //! Two formats are supported. Hermes and Qwen: any number of `<tool_call>{"name": ..., "arguments":
-//! {...}}</tool_call>` after a text. Llama 3: the whole text consists of JSON objects with `name`
-//! and `parameters` (or `arguments`). Incomplete calls and calls of unknown tools remain text.
+//! {...}}</tool_call>` in a text. Llama 3: the whole text consists of JSON objects with `name`
+//! and `parameters` (or `arguments`). Incomplete calls, calls of unknown tools, calls in thoughts,
+//! and tags without a call remain text.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -87,15 +88,78 @@ pub(crate) struct ToolCallParser {
     pub(crate) names: Vec<String>,
     /// Return only the first call.
     pub(crate) single: bool,
+    /// Tag that ends the thought in which the generation starts, if the prompt opened one.
+    pub(crate) thought: Option<&'static str>,
+}
+
+/// Tags around the thoughts of models. Tags in thoughts start no call.
+const THOUGHTS: [(&str, &str); 7] = [
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("<thought>", "</thought>"),
+    ("<reasoning>", "</reasoning>"),
+    ("<seed:think>", "</seed:think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+];
+
+/// The tag that ends a thought, if a prompt ends with the start of one.
+pub(crate) fn open_thought(prompt: &str) -> Option<&'static str> {
+    let prompt = prompt.trim_end();
+    let open = THOUGHTS.iter().find(|(open, _)| prompt.ends_with(open));
+    open.map(|(_, close)| *close)
+}
+
+/// The tag that ends the thought at the start of a text.
+fn leading_thought(text: &str) -> Option<&'static str> {
+    let begun = text.trim_start();
+    let open = THOUGHTS.iter().find(|(open, _)| begun.starts_with(open));
+    open.map(|(_, close)| *close)
+}
+
+/// The end of the first thought in a text that has no start of it.
+fn end_of_thought(text: &str) -> Option<usize> {
+    let ends = THOUGHTS
+        .iter()
+        .filter_map(|(_, close)| Some(text.find(close)? + close.len()));
+    ends.min()
+}
+
+/// What follows a tag that starts a call.
+enum TagContent {
+    /// A call, and the bytes up to its end, tags included.
+    Call(ToolCall, usize),
+    /// A call that may be complete with more text.
+    Incomplete,
+    /// Other text.
+    Text,
 }
 
 impl ToolCallParser {
     /// Splits a complete text into plain text and tool calls.
     pub(crate) fn read(&self, text: &str) -> (String, Vec<ToolCall>) {
-        let found = match text.find(OPEN) {
-            Some(at) => self.tagged(text, at),
-            None => self.objects(text).map(|calls| (String::new(), calls)),
+        let begin = match self.thought.or_else(|| leading_thought(text)) {
+            None => 0,
+            Some(close) => match text.find(close) {
+                Some(at) => at + close.len(),
+                // The thought did not end.
+                None => return (text.to_string(), Vec::new()),
+            },
         };
+        let (thought, answer) = text.split_at(begin);
+        let (said, calls) = self.read_answer(answer);
+        let whole = format!("{thought}{said}");
+        match calls.is_empty() || !said.is_empty() {
+            true => (whole, calls),
+            false => (whole.trim_end().to_string(), calls),
+        }
+    }
+
+    /// Splits the text after a thought.
+    fn read_answer(&self, text: &str) -> (String, Vec<ToolCall>) {
+        let found = self
+            .tagged(text)
+            .or_else(|| Some((String::new(), self.objects(text)?)));
         match found {
             Some((said, mut calls)) => {
                 if self.single {
@@ -107,20 +171,71 @@ impl ToolCallParser {
         }
     }
 
-    fn tagged(&self, text: &str, at: usize) -> Option<(String, Vec<ToolCall>)> {
-        let mut calls = Vec::new();
-        let mut rest = &text[at..];
-        while let Some(inside) = rest.trim_start().strip_prefix(OPEN) {
-            // The closing tag may be a token that ended the generation, so it can be missing.
-            let (inside, next) = inside.split_once(CLOSE).unwrap_or((inside, ""));
-            calls.push(self.call(inside.trim())?);
-            rest = next;
+    /// Parses the calls between tags; a tag without a call is text.
+    fn tagged(&self, text: &str) -> Option<(String, Vec<ToolCall>)> {
+        let (mut said, mut calls) = (String::new(), Vec::new());
+        // Starts of the text that is not in `said`, and of the search.
+        let (mut begin, mut from) = (0, 0);
+        loop {
+            let open = text[from..].find(OPEN).map(|at| from + at);
+            let found = open.map(|open| (open, self.tag_content(&text[open..])));
+            let end = match found {
+                Some((open, TagContent::Call(..))) => open,
+                Some((open, _)) => {
+                    from = open + OPEN.len();
+                    continue;
+                }
+                None => text.len(),
+            };
+            let mut between = &text[begin..end];
+            if let Some(at) = end_of_thought(between) {
+                // All before was a thought whose start is not part of the text.
+                calls.clear();
+                said = text[..begin + at].to_string();
+                between = &between[at..];
+            }
+            let is_call = matches!(found, Some((_, TagContent::Call(..))));
+            match is_call && calls.is_empty() {
+                true => said = format!("{said}{between}").trim_end().to_string(),
+                false if between.trim().is_empty() => {}
+                false => said += between,
+            }
+            let Some((open, TagContent::Call(call, bytes))) = found else {
+                break;
+            };
+            calls.push(call);
+            begin = open + bytes;
+            from = begin;
         }
-        let mut said = text[..at].trim_end().to_string();
-        if !rest.trim().is_empty() {
-            said += rest;
+        (!calls.is_empty()).then_some((said, calls))
+    }
+
+    /// Parses a text that starts with a tag.
+    fn tag_content(&self, text: &str) -> TagContent {
+        let inside = &text[OPEN.len()..];
+        let object = inside.trim_start();
+        if !object.starts_with('{') {
+            return TagContent::Text;
         }
-        Some((said, calls))
+        let mut objects = serde_json::Deserializer::from_str(object).into_iter::<&RawValue>();
+        let call = match objects.next() {
+            Some(Ok(raw)) => self.call(raw.get()),
+            Some(Err(e)) if e.is_eof() => return TagContent::Incomplete,
+            _ => None,
+        };
+        let Some(call) = call else {
+            return TagContent::Text;
+        };
+        let rest = &object[objects.byte_offset()..];
+        let after = rest.trim_start();
+        // The closing tag may be a token that ended the generation, so it can be missing.
+        let rest = match after.strip_prefix(CLOSE) {
+            Some(rest) => rest,
+            None if after.is_empty() || after.starts_with(OPEN) => after,
+            None if CLOSE.starts_with(after) => return TagContent::Incomplete,
+            None => return TagContent::Text,
+        };
+        TagContent::Call(call, text.len() - rest.len())
     }
 
     /// Parses a text that consists only of objects, optionally separated by semicolons.
@@ -184,48 +299,141 @@ fn without_blanks(json: &str) -> String {
 #[derive(Debug)]
 pub(crate) struct ToolCallStream {
     calls: ToolCallParser,
+    /// Text that was not sent.
     text: String,
-    /// Some text was already sent, so only tags can start a call.
+    place: StreamPlace,
+    /// Some text of the answer was already sent, so only tags can start a call.
     shown: bool,
+    /// `text` starts with a call.
+    has_call: bool,
+    /// Bytes of `text` that were searched for a closing tag.
+    searched: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum StreamPlace {
+    Start,
+    /// In a thought that ends with this tag.
+    Thought(&'static str),
+    Answer,
 }
 
 impl ToolCallStream {
     pub(crate) fn new(calls: ToolCallParser) -> ToolCallStream {
+        let place = calls
+            .thought
+            .map_or(StreamPlace::Start, StreamPlace::Thought);
         ToolCallStream {
             calls,
             text: String::new(),
+            place,
             shown: false,
+            has_call: false,
+            searched: 0,
         }
     }
 
     /// Adds a piece and returns the text that cannot belong to a call.
     pub(crate) fn push(&mut self, piece: &str) -> String {
         self.text += piece;
-        let begun = self.text.trim_start();
-        let may_be_object = begun.is_empty()
-            || begun.starts_with('{')
-            || begun.starts_with(PYTHON)
-            || PYTHON.starts_with(begun);
-        if !self.shown && may_be_object {
-            return String::new();
+        let mut shown = String::new();
+        if matches!(self.place, StreamPlace::Start) {
+            let begun = self.text.trim_start();
+            let may_be_thought = THOUGHTS.iter().any(|(open, _)| open.starts_with(begun));
+            self.place = match leading_thought(begun) {
+                Some(close) => StreamPlace::Thought(close),
+                None if may_be_thought => return shown,
+                None => StreamPlace::Answer,
+            };
         }
-        let may_begin = |at: &usize| OPEN.starts_with(&self.text[*at..]);
-        let tail = || self.text.char_indices().map(|(at, _)| at).find(may_begin);
-        let end = self.text.find(OPEN).or_else(tail);
-        let end = end.unwrap_or(self.text.len());
-        let rest = self.text.split_off(end);
-        let shown = std::mem::replace(&mut self.text, rest);
-        self.shown |= !shown.is_empty();
+        if let StreamPlace::Thought(close) = self.place {
+            let end = self.text.find(close).map(|at| at + close.len());
+            if end.is_some() {
+                self.place = StreamPlace::Answer;
+            }
+            let end = end.unwrap_or_else(|| without_start_of(&self.text, close));
+            shown += &self.take(end);
+        }
+        if matches!(self.place, StreamPlace::Answer) {
+            shown += &self.answer();
+        }
         shown
+    }
+
+    /// Removes the first bytes of the text.
+    fn take(&mut self, bytes: usize) -> String {
+        let rest = self.text.split_off(bytes);
+        self.searched = self.searched.saturating_sub(bytes);
+        std::mem::replace(&mut self.text, rest)
+    }
+
+    fn answer(&mut self) -> String {
+        let mut shown = String::new();
+        while !self.has_call {
+            let begun = self.text.trim_start();
+            let may_be_object = begun.is_empty()
+                || begun.starts_with('{')
+                || begun.starts_with(PYTHON)
+                || PYTHON.starts_with(begun);
+            if !self.shown && may_be_object {
+                break;
+            }
+            let end = self.text.find(OPEN);
+            let end = end.unwrap_or_else(|| without_start_of(&self.text, OPEN));
+            shown += &self.take(end);
+            self.shown |= !shown.is_empty();
+            if !self.text.starts_with(OPEN) || self.may_become_call() {
+                break;
+            }
+            // This tag is text.
+            shown += &self.take(OPEN.len());
+            self.shown = true;
+        }
+        shown
+    }
+
+    /// Whether the text, which starts with a tag, is or may become a call.
+    fn may_become_call(&mut self) -> bool {
+        let inside = self.text[OPEN.len()..].trim_start();
+        if inside.is_empty() || !inside.starts_with('{') {
+            return inside.is_empty();
+        }
+        // A call is complete with its closing tag, so it is parsed then.
+        let from = self.searched.saturating_sub(CLOSE.len());
+        self.searched = self.text.len();
+        let new = (from..=self.text.len()).find_map(|at| self.text.get(at..));
+        if !new.is_some_and(|new| new.contains(CLOSE)) {
+            return true;
+        }
+        match self.calls.tag_content(&self.text) {
+            TagContent::Call(..) => self.has_call = true,
+            TagContent::Incomplete => {}
+            TagContent::Text => return false,
+        }
+        true
     }
 
     /// Returns the remaining text and the tool calls.
     pub(crate) fn finish(self) -> (String, Vec<ToolCall>) {
-        match self.shown && !self.text.starts_with(OPEN) {
-            true => (self.text, Vec::new()),
-            false => self.calls.read(&self.text),
+        match self.place {
+            StreamPlace::Thought(_) => (self.text, Vec::new()),
+            StreamPlace::Answer if self.shown && !self.text.starts_with(OPEN) => {
+                (self.text, Vec::new())
+            }
+            StreamPlace::Answer => self.calls.read_answer(&self.text),
+            StreamPlace::Start => self.calls.read(&self.text),
         }
     }
+}
+
+/// The length of a text without an end that may be the start of `tag`.
+fn without_start_of(text: &str, tag: &str) -> usize {
+    let starts = text.char_indices().map(|(at, _)| at);
+    // Only the last bytes can be an incomplete tag.
+    let mut starts = starts.skip_while(|at| text.len() - at >= tag.len());
+    starts
+        .find(|at| tag.starts_with(&text[*at..]))
+        .unwrap_or(text.len())
 }
 
 #[cfg(test)]
@@ -236,13 +444,14 @@ mod tests {
         ToolCallParser {
             names: vec!["add".into(), "now".into()],
             single: false,
+            thought: None,
         }
     }
 
     /// Expected text, and expected calls as names with arguments.
     type Read = (&'static str, &'static [(&'static str, &'static str)]);
 
-    const CASES: [(&str, Read); 15] = [
+    const CASES: [(&str, Read); 28] = [
         ("Hello { there", ("Hello { there", &[])),
         (
             "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"b\": 1, \"a\": [2]}}\n</tool_call>",
@@ -291,6 +500,76 @@ mod tests {
             ("{\"name\": \"now\", \"parameters\": {}} or so", &[]),
         ),
         ("a < b <tool", ("a < b <tool", &[])),
+        // Thoughts and texts that name the tag.
+        (
+            "<think>I must put it in <tool_call> tags.</think>\n\n<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>",
+            (
+                "<think>I must put it in <tool_call> tags.</think>",
+                &[("now", "{}")],
+            ),
+        ),
+        (
+            "<think>Like <tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>?</think><tool_call>{\"name\": \"add\", \"arguments\": {}}</tool_call>",
+            (
+                "<think>Like <tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>?</think>",
+                &[("add", "{}")],
+            ),
+        ),
+        (
+            "<think>Like <tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call></think> No.",
+            (
+                "<think>Like <tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call></think> No.",
+                &[],
+            ),
+        ),
+        (
+            "<think>Like <tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>",
+            (
+                "<think>Like <tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>",
+                &[],
+            ),
+        ),
+        (
+            "\n<thinking>a {b} <tool_call></thinking>\n{\"name\": \"now\", \"parameters\": {}}",
+            ("\n<thinking>a {b} <tool_call></thinking>", &[("now", "{}")]),
+        ),
+        // A thought whose start was part of the prompt, with a call in it.
+        (
+            "So <tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>.</think><tool_call>{\"name\": \"add\", \"arguments\": {}}</tool_call>",
+            (
+                "So <tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>.</think>",
+                &[("add", "{}")],
+            ),
+        ),
+        (
+            "The <tool_call> tag: <tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>",
+            ("The <tool_call> tag:", &[("now", "{}")]),
+        ),
+        (
+            "<tool_call>{x}</tool_call> or <tool_call>\n{\"name\": \"now\", \"arguments\": {}}",
+            ("<tool_call>{x}</tool_call> or", &[("now", "{}")]),
+        ),
+        (
+            "<tool_call>{\"name\": \"delete\", \"arguments\": {}}</tool_call><tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>",
+            (
+                "<tool_call>{\"name\": \"delete\", \"arguments\": {}}</tool_call>",
+                &[("now", "{}")],
+            ),
+        ),
+        (
+            "<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call> and <tool_call>{\"name\": \"add\", \"arguments\": {}}</tool_call> <tool_call>",
+            (" and  <tool_call>", &[("now", "{}"), ("add", "{}")]),
+        ),
+        // Tags in strings.
+        (
+            "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": \"</tool_call> </think> <tool_call>\"}}</tool_call>",
+            (
+                "",
+                &[("add", "{\"a\": \"</tool_call> </think> <tool_call>\"}")],
+            ),
+        ),
+        ("<tool_call>", ("<tool_call>", &[])),
+        ("<thin", ("<thin", &[])),
         ("", ("", &[])),
         ("{", ("{", &[])),
     ];
@@ -360,6 +639,43 @@ mod tests {
         let twice = "{\"name\": \"now\", \"parameters\": {}}".repeat(2);
         assert_eq!(calls().read(&twice).1.len(), 2);
         assert_eq!(one.read(&twice).1.len(), 1);
+    }
+
+    #[test]
+    fn a_thought_that_the_prompt_opened() {
+        assert_eq!(open_thought("assistant\n<think>\n"), Some("</think>"));
+        assert_eq!(open_thought("<think> a"), None);
+        let mut parser = calls();
+        parser.thought = open_thought("<think>");
+        let call = "<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>";
+        for (text, said, count) in [
+            (format!("a {call}"), format!("a {call}"), 0),
+            (
+                format!("{call}</think>{call}"),
+                format!("{call}</think>"),
+                1,
+            ),
+        ] {
+            let (found, calls) = parser.read(&text);
+            assert_eq!((found.as_str(), calls.len()), (said.as_str(), count));
+            let mut stream = ToolCallStream::new(parser.clone());
+            let mut shown: String = text.split_inclusive(' ').map(|p| stream.push(p)).collect();
+            let (rest, calls) = stream.finish();
+            shown += &rest;
+            assert_eq!((shown, calls.len()), (said, count));
+        }
+        // A thought and a tag without a call are sent at once.
+        let mut stream = ToolCallStream::new(calls());
+        assert_eq!(
+            stream.push("<think>a <tool_call> b"),
+            "<think>a <tool_call> b"
+        );
+        assert_eq!(stream.push("</think>c <tool_call>"), "</think>c ");
+        assert_eq!(stream.push(" d"), "<tool_call> d");
+        assert_eq!(
+            stream.push("<tool_call>{\"name\": \"no\"}</tool_call> e"),
+            "<tool_call>{\"name\": \"no\"}</tool_call> e"
+        );
     }
 
     #[test]

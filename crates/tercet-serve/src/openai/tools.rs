@@ -2,6 +2,8 @@
 //! required tool call.
 
 use serde_json::{Value, json};
+#[cfg(feature = "grammar")]
+use tercet_models::constraint::{ConstraintError, Grammar, exact_schema};
 use tercet_models::dataset::template;
 
 use super::tool_parser::{ToolCallFormat, ToolCallParser};
@@ -17,13 +19,36 @@ struct ToolSpec {
     name: String,
     /// The JSON of the request.
     json: Value,
-    strict: bool,
     /// JSON schema of the arguments.
     #[cfg_attr(
         not(feature = "grammar"),
         allow(dead_code, reason = "only required calls are constrained by it")
     )]
     parameters: Value,
+}
+
+#[cfg(feature = "grammar")]
+impl ToolSpec {
+    fn refused(&self, e: &ConstraintError) -> ApiError {
+        let name = &self.name;
+        ApiError::bad_request(format!("`parameters` of the tool `{name}`: {e}"))
+    }
+}
+
+/// A text as a JSON string, which is also a literal of a Lark grammar.
+#[cfg(feature = "grammar")]
+fn quoted(text: &str) -> String {
+    json!(text).to_string()
+}
+
+/// Sets the white space between the JSON tokens that a schema permits, if the schema does not.
+#[cfg(feature = "grammar")]
+fn with_blanks(mut schema: Value, pattern: &str) -> Value {
+    if let Some(object) = schema.as_object_mut() {
+        let blanks = || json!({"whitespace_pattern": pattern});
+        object.entry("x-guidance").or_insert_with(blanks);
+    }
+    schema
 }
 
 /// Which tools an answer must call.
@@ -72,13 +97,6 @@ impl ToolSet {
             Some(choice) if !tools.is_empty() => choice,
             Some(_) | None => return Ok(None),
         };
-        if let (ToolChoice::Nothing, Some(tool)) = (&choice, tools.iter().find(|tool| tool.strict))
-        {
-            return Err(ApiError::bad_request(format!(
-                "field `strict` of the tool `{}` requires a `tool_choice` that requires a call",
-                tool.name
-            )));
-        }
         let Some(dialect) = ToolCallFormat::from_template(language.template.source()) else {
             return Err(ApiError::bad_request(
                 "field `tools` is not supported with this model: its chat template has no supported tool call format",
@@ -87,11 +105,7 @@ impl ToolSet {
         #[cfg(feature = "grammar")]
         if !matches!(choice, ToolChoice::Nothing) {
             for tool in &tools {
-                let exact = tercet_models::constraint::exact_schema(&tool.parameters);
-                exact.map_err(|e| {
-                    let name = &tool.name;
-                    ApiError::bad_request(format!("`parameters` of the tool `{name}`: {e}"))
-                })?;
+                exact_schema(&tool.parameters).map_err(|e| tool.refused(&e))?;
             }
         }
         Ok(Some(ToolSet {
@@ -102,11 +116,12 @@ impl ToolSet {
         }))
     }
 
-    /// Parser of tool calls in answers.
-    pub(crate) fn calls(&self) -> ToolCallParser {
+    /// Parser of tool calls in answers. `thought` ends the thought in which the answer starts.
+    pub(crate) fn calls(&self, thought: Option<&'static str>) -> ToolCallParser {
         ToolCallParser {
             names: self.names().map(str::to_string).collect(),
             single: self.single,
+            thought,
         }
     }
 
@@ -124,7 +139,7 @@ impl ToolSet {
 
     /// Grammar of an answer, if it must call a tool.
     #[cfg(feature = "grammar")]
-    pub(crate) fn grammar(&self) -> Option<tercet_models::constraint::Grammar> {
+    pub(crate) fn grammar(&self) -> Option<Grammar> {
         let may_be = |tool: &&ToolSpec| match &self.choice {
             ToolChoice::Nothing => false,
             ToolChoice::Anything => true,
@@ -137,7 +152,6 @@ impl ToolSet {
         let ((before, after), key) = (self.dialect.delimiters(), self.dialect.arguments());
         // Names contain no quotes. Each schema is a separate document, so its references resolve
         // within it.
-        let quoted = |text: &str| json!(text).to_string();
         let all: Vec<String> = (0..called.len()).map(|i| format!("call_{i}")).collect();
         let mut lark = String::from("start: ");
         for part in [quoted(before), "call".into(), quoted(after)] {
@@ -149,17 +163,56 @@ impl ToolSet {
         for (i, tool) in called.iter().enumerate() {
             let head = quoted(&format!("{{\"name\": \"{}\", \"{key}\": ", tool.name));
             // `take` has checked that the numbers of the schema are supported.
-            let exact = tercet_models::constraint::exact_schema(&tool.parameters);
-            let mut schema = exact.unwrap_or_else(|_| tool.parameters.clone());
-            if let Some(object) = schema.as_object_mut() {
-                // The same white space rule as for JSON schema answers.
-                let blanks = || json!({"whitespace_pattern": " ?"});
-                object.entry("x-guidance").or_insert_with(blanks);
-            }
+            let exact = exact_schema(&tool.parameters);
+            let schema = exact.unwrap_or_else(|_| tool.parameters.clone());
+            let schema = with_blanks(schema, " ?");
             lark +=
                 &format!("call_{i}: {head} arguments_{i} \"}}\"\narguments_{i}: %json {schema}\n");
         }
-        Some(tercet_models::constraint::Grammar::Lark(lark))
+        Some(Grammar::Lark(lark))
+    }
+
+    /// Grammar of an answer that calls tools or matches a schema. Calls may have any white space.
+    ///
+    /// # Errors
+    /// 400 if a schema has numbers that are not supported.
+    #[cfg(feature = "grammar")]
+    pub(crate) fn call_or_json(&self, answer: &Value) -> Result<Grammar, ApiError> {
+        const BLANKS: &str = "[ \\t\\r\\n]{1,16}";
+        let key = self.dialect.arguments();
+        let (open, close) = self.dialect.delimiters();
+        let tag = |tag: &str| match tag.trim() {
+            "" => String::new(),
+            tag => format!("{} BLANKS? ", quoted(tag)),
+        };
+        let answer = exact_schema(answer)
+            .map_err(|e| ApiError::bad_request(format!("field `response_format`: {e}")))?;
+        let more = match self.single {
+            true => "",
+            false => " (BLANKS? call)*",
+        };
+        let tools: Vec<String> = (0..self.tools.len()).map(|i| format!("tool_{i}")).collect();
+        let mut lark = format!(
+            "start: answer | call{more} BLANKS?\n\
+             BLANKS: /{BLANKS}/\n\
+             answer: %json {}\n\
+             call: {}\"{{\" BLANKS? \"\\\"name\\\"\" BLANKS? \":\" BLANKS? ({}) BLANKS? \"}}\" BLANKS? {}\n",
+            with_blanks(answer, " ?"),
+            tag(open),
+            tools.join(" | "),
+            tag(close),
+        );
+        for (i, tool) in self.tools.iter().enumerate() {
+            let schema = exact_schema(&tool.parameters).map_err(|e| tool.refused(&e))?;
+            lark += &format!(
+                "tool_{i}: {} BLANKS? \",\" BLANKS? {} BLANKS? \":\" BLANKS? arguments_{i}\n\
+                 arguments_{i}: %json {}\n",
+                quoted(&quoted(&tool.name)),
+                quoted(&quoted(key)),
+                with_blanks(schema, "[ \\t\\r\\n]{0,32}"),
+            );
+        }
+        Ok(Grammar::Lark(lark))
     }
 
     /// Returns an error if `tool_choice` requires a call, which needs the feature `grammar`.
@@ -219,7 +272,8 @@ fn tool(whole: Value) -> Result<ToolSpec, ApiError> {
         return Err(wrong("name", &Value::String(name), expected));
     }
     function.text("description")?;
-    let strict = function.truth("strict")?.unwrap_or(false);
+    // Where calls are constrained, the arguments always match the schema.
+    function.truth("strict")?;
     let nothing = || json!({"type": "object", "properties": {}, "additionalProperties": false});
     let parameters = function.take("parameters").unwrap_or_else(nothing);
     if !parameters.is_object() {
@@ -229,7 +283,6 @@ fn tool(whole: Value) -> Result<ToolSpec, ApiError> {
     Ok(ToolSpec {
         name,
         json: whole,
-        strict,
         parameters,
     })
 }

@@ -3,16 +3,18 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tercet_models::speech::Transcript;
 
+use super::ignored_fields::IGNORED;
 use crate::error::{ApiError, json_response};
 use crate::fields::wrong;
 use crate::http::AppState;
 use crate::multipart::MultipartForm;
+use crate::request_log::RequestRecord;
 use crate::transcriber::AudioUpload;
 
 /// Response format.
@@ -35,15 +37,15 @@ const FORMATS: [(&str, TranscriptionFormat); 5] = [
 
 pub(crate) async fn handle(
     State(app): State<Arc<AppState>>,
+    Extension(record): Extension<Arc<RequestRecord>>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
     let form = MultipartForm::read(&app, &headers, body).await?;
     let (mut fields, (name, bytes)) = (form.fields, form.file);
-    let model = fields
-        .text("model")?
-        .ok_or_else(|| ApiError::bad_request("field `model` is missing"))?;
-    let transcriber = app.models.transcriber(&model)?;
+    let asked = fields.text("model")?;
+    let (served, transcriber) = app.models.transcriber(asked.as_deref())?;
+    record.set_model(asked.as_deref(), served);
     let said = fields.text("response_format")?;
     let said = said.as_deref().unwrap_or("json");
     let Some((_, format)) = FORMATS.iter().find(|(known, _)| *known == said) else {
@@ -65,6 +67,7 @@ pub(crate) async fn handle(
         return Err(wrong("timestamp_granularities", &json!(other), expected));
     }
     fields.neutral(&[("stream", &[json!("false")]), ("prompt", &[json!("")])])?;
+    fields.ignore(&IGNORED, (&record, ""));
     fields.finish()?;
     let recording = AudioUpload {
         name,

@@ -146,13 +146,18 @@ fn a_key_is_asked_for() {
             )
             .status
     };
-    assert_eq!(with("Bearer secret"), 200);
+    // The name of the scheme has no case.
+    for key in ["Bearer secret", "bearer secret", "BEARER  secret"] {
+        assert_eq!(with(key), 200, "{key}");
+    }
     for key in [
         "Bearer secre",
         "Bearer secrets",
         "secret",
         "Basic secret",
         "Bearer ",
+        "bearer Secret",
+        "bearersecret",
     ] {
         assert_eq!(with(key), 401, "{key}");
     }

@@ -9,6 +9,8 @@ mod graphs;
 mod limits;
 mod load;
 mod multi_prompt;
+mod openai_fields;
+mod request_log;
 mod rerank;
 mod server;
 #[cfg(feature = "audio")]

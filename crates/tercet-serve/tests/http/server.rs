@@ -84,6 +84,13 @@ pub(crate) fn start_placed(
     run(models, options)
 }
 
+/// A server of the model alone.
+pub(crate) fn start_only(options: ServeOptions) -> Running {
+    let mut models = ModelRegistry::new();
+    add_placed(&mut models, &options, |_| {}).unwrap();
+    run(models, options)
+}
+
 /// Adds the model with changed options.
 pub(crate) fn add_placed(
     models: &mut ModelRegistry,

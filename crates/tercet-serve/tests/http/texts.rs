@@ -343,8 +343,8 @@ fn conversations_that_are_refused() {
             "text",
         ),
         (
-            json!([{"role": "user", "content": "x", "name": "n"}]),
-            "`name`",
+            json!([{"role": "user", "content": "x", "prefix": true}]),
+            "`prefix`",
         ),
         (
             json!([{"role": "user", "content": "word ".repeat(400)}]),

@@ -179,6 +179,98 @@ fn check_others(server: &Running) {
 }
 
 #[test]
+fn a_call_takes_precedence_over_a_response_format() {
+    let server = server();
+    let tokenizer = tercet_models::ModelFiles::open(data("tiny-rust-llama"));
+    let tokenizer = tokenizer.unwrap().tokenizer().unwrap();
+    // Bans the tokens that contain one of these characters.
+    let banned = |chars: &[char]| {
+        let ids = (0..tokenizer.vocab_len() as u32).filter(|id| {
+            let bytes = tokenizer.bytes(*id).map(|(bytes, _)| bytes);
+            bytes.is_some_and(|bytes| String::from_utf8_lossy(&bytes).contains(chars))
+        });
+        let biases = ids.map(|id| (id.to_string(), json!(-100)));
+        Value::Object(biases.collect())
+    };
+    let now = json!([{"type": "function", "function": {"name": "now", "strict": true}}]);
+    let format = json!({"type": "json_schema", "json_schema": {"schema": {"type": "integer"}}});
+    let digits: Vec<char> = "0123456789-".chars().collect();
+    let starts = ['<', '{'];
+    for model in ["tagged", "object"] {
+        for stream in [false, true] {
+            let base = json!({"model": model, "tools": now, "response_format": format,
+                "max_tokens": 300, "stream": stream});
+            let of = |more: Value| {
+                let mut request = base.clone();
+                let more = more.as_object().unwrap().clone();
+                request.as_object_mut().unwrap().extend(more);
+                let answer = ask(&server, &request);
+                assert_eq!(answer.status, 200, "{}", answer.text());
+                match stream {
+                    false => vec![answer.json()["choices"][0]["message"].clone()],
+                    true => {
+                        let events = crate::server::events(&answer.text());
+                        events
+                            .iter()
+                            .map(|e| e["choices"][0]["delta"].clone())
+                            .collect()
+                    }
+                }
+            };
+            let called = |parts: &[Value]| -> usize {
+                let parts = parts.iter().filter(|part| part["tool_calls"].is_array());
+                parts.map(|part| calls(part).len()).sum()
+            };
+            // Without digits, the answer can only be a call.
+            let call = of(json!({"logit_bias": banned(&digits)}));
+            assert!(called(&call) > 0, "{call:?}");
+            // A call that is required.
+            let required = of(json!({"tool_choice": "required"}));
+            assert_eq!(called(&required), 1, "{required:?}");
+            // Without the start of a call, it is a value of the schema.
+            let value = of(json!({"logit_bias": banned(&starts), "max_tokens": 3}));
+            assert_eq!(called(&value), 0, "{value:?}");
+            let text: String = value.iter().filter_map(|v| v["content"].as_str()).collect();
+            assert!(text.parse::<i64>().is_ok(), "{text}");
+        }
+    }
+}
+
+/// What OpenAI's client sends: tools are strict, and the model decides whether to call one.
+#[test]
+fn strict_tools_with_an_automatic_choice() {
+    let server = server();
+    let strict = json!([{"type": "function", "function": {"name": "now", "strict": true}}]);
+    for choice in [json!("auto"), Value::Null] {
+        let more =
+            json!({"model": "tagged", "tools": strict, "tool_choice": choice, "max_tokens": 8});
+        let answer = ask(&server, &more);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+}
+
+/// Numbers above 2^53 in the schema of a tool, and of an answer.
+#[test]
+fn large_numbers_of_schemas_are_exact() {
+    let server = server();
+    let least = (1i64 << 53) + 1;
+    let schema = json!({"type": "integer", "minimum": least, "maximum": least + 2});
+    let in_range = |text: &str| (least..=least + 2).contains(&text.parse::<i64>().unwrap());
+    let format = json!({"type": "json_schema", "json_schema": {"schema": schema}});
+    let more = json!({"model": "tagged", "tools": [], "response_format": format});
+    let answer = ask(&server, &more).json();
+    let text = answer["choices"][0]["message"]["content"].as_str().unwrap();
+    assert!(in_range(text), "{text}");
+    let parameters = json!({"type": "object", "properties": {"id": schema}, "required": ["id"],
+        "additionalProperties": false});
+    let tool = json!({"type": "function", "function": {"name": "get", "parameters": parameters}});
+    let more = json!({"model": "tagged", "tools": [tool], "tool_choice": "required"});
+    let answer = ask(&server, &more).json();
+    let (_, arguments) = &calls(&answer["choices"][0]["message"])[0];
+    assert!(in_range(&arguments["id"].to_string()), "{arguments}");
+}
+
+#[test]
 fn tools_that_are_refused() {
     let server = server();
     let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
@@ -208,10 +300,6 @@ fn tools_that_are_refused() {
             "parameters",
         ),
         (
-            json!({"tools": [{"type": "function", "function": {"name": "a", "strict": true}}]}),
-            "strict",
-        ),
-        (
             json!({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "nonsense"}}}], "tool_choice": "required"}),
             "tools",
         ),
@@ -226,8 +314,8 @@ fn tools_that_are_refused() {
             "`none`",
         ),
         (
-            json!({"tool_choice": "required", "response_format": {"type": "json_object"}}),
-            "response_format",
+            json!({"tool_choice": "required", "grammar": "start: \"a\""}),
+            "grammar",
         ),
         (message(json!({})), "content"),
         (message(json!({"tool_calls": 1})), "tool_calls"),
