@@ -1,17 +1,22 @@
 //! `tercet serve`: serves models and graphs over HTTP.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tercet::CompileOptions;
+use tercet::{CompileError, CompileOptions};
 use tercet_models::{ModelFamily, ModelFiles, ScaledAdapter};
-use tercet_serve::{HttpServer, ModelConfig, ModelRegistry, ServeOptions, stop_signal};
+use tercet_serve::{
+    GraphParts, HttpServer, LogFormat, ModelConfig, ModelRegistry, RequestLog, ServeError,
+    ServeOptions, stop_signal,
+};
 
 use super::generate::{open_model, scaled_adapter};
 use super::generation::{ChatTemplateArgs, RopeArgs, SpeculativeArgs, capacity};
 use super::sampling_args::text_of;
 use super::source::{bound, read_graph};
-use super::{ComputePrecision, KvCacheDType, PlacementArgs, positive};
+use super::{ComputePrecision, KvCacheDType, PlacementArgs, onnx, positive};
 use crate::error::{CliError, CommandOutcome};
 use crate::{output, progress};
 
@@ -22,8 +27,8 @@ const KEY: &str = "TERCET_API_KEY";
 
 #[derive(clap::Args)]
 pub(crate) struct ServeArgs {
-    /// GGUF file, folder with safetensors, or graph in text form (.tercet); repeatable [default:
-    /// the embedded model]
+    /// GGUF file, folder with safetensors, ONNX model (.onnx), or graph in text form (.tercet);
+    /// repeatable [default: the embedded model]
     #[arg(short, long, value_name = "PATH")]
     model: Vec<PathBuf>,
     /// Adapter that requests select as `model:NAME`: a PEFT folder or a GGUF file, optionally with
@@ -41,7 +46,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, visible_alias = "slots", default_value_t = 4, value_name = "N", value_parser = positive)]
     parallel: usize,
     /// Maximum requests waiting for a slot of a model; more are rejected
-    #[arg(long, default_value_t = 64, value_name = "N")]
+    #[arg(long, default_value_t = 1024, value_name = "N")]
     queue: usize,
     /// Time limit of a request in seconds, queueing included
     #[arg(long, default_value_t = 600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
@@ -53,7 +58,7 @@ pub(crate) struct ServeArgs {
     /// holds for all slots, at most as trained, and at most 8192 on a CPU]
     #[arg(short, long, visible_alias = "ctx-size", value_name = "N", value_parser = capacity)]
     context: Option<usize>,
-    /// Upper bound of a symbol of the graphs, as NAME=N; repeatable
+    /// Upper bound of a symbol of the graphs and ONNX models, as NAME=N; repeatable
     #[arg(short, long, value_name = "NAME=N", value_parser = bound)]
     bound: Vec<(String, usize)>,
     #[command(flatten)]
@@ -74,12 +79,40 @@ pub(crate) struct ServeArgs {
     /// File with the key that requests must send, in its first line
     #[arg(long, value_name = "FILE", conflicts_with = "api_key")]
     api_key_file: Option<PathBuf>,
+    /// Format of the log on standard error, which has a line for each request
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ServeLog::Text)]
+    log_format: ServeLog,
     #[command(flatten)]
     template: ChatTemplateArgs,
     #[command(flatten)]
     rope: RopeArgs,
     #[command(flatten)]
     drafting: SpeculativeArgs,
+}
+
+/// Values of `--log-format`.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum ServeLog {
+    /// Time, client, method, path, status, seconds, and NAME=VALUE pairs
+    Text,
+    /// A JSON object
+    Json,
+    /// No log
+    None,
+}
+
+impl ServeLog {
+    fn log(self) -> Option<RequestLog> {
+        let format = match self {
+            ServeLog::Text => LogFormat::Text,
+            ServeLog::Json => LogFormat::Json,
+            ServeLog::None => return None,
+        };
+        // The lines of requests that end at the same time must not mix, so each is one call. If
+        // standard error is closed, they are lost.
+        let print = |line: &str| drop(std::io::stderr().write_all(format!("{line}\n").as_bytes()));
+        Some(RequestLog::new(format, print))
+    }
 }
 
 pub(crate) fn run(args: &ServeArgs) -> Result<CommandOutcome, CliError> {
@@ -92,6 +125,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<CommandOutcome, CliError> {
         api_key: key(args)?,
         chat_template: args.template.source()?,
         rope: args.rope.overrides()?,
+        log: args.log_format.log(),
         ..ServeOptions::default()
     };
     let placement = ModelConfig {
@@ -186,13 +220,70 @@ fn load(
             let graph = read_graph(path)?;
             let bounds = args.bound.iter();
             let compile = bounds.fold(CompileOptions::new(), |o, (symbol, n)| o.bound(symbol, *n));
-            models.add_graph(&name, &graph, &compile, placement, options)?;
+            let added = models.add_graph(&name, &graph, &compile, placement, options);
+            added.map_err(graph_error)?;
+        } else if onnx::is_onnx(path) {
+            let (parts, compile) = onnx_parts(path, &args.bound)?;
+            let added = models.add_graph_parts(&name, &parts, &compile, placement, options);
+            added.map_err(graph_error)?;
         } else {
             add(&mut models, &name, Some(path))?;
         }
     }
     draft.check()?;
     Ok(models)
+}
+
+/// The command's remedy for a symbol without a bound.
+fn graph_error(e: ServeError) -> CliError {
+    match &e {
+        ServeError::Graph {
+            name,
+            source: CompileError::Unbounded { symbol },
+        } => CliError::Usage(format!(
+            "the size `{symbol}` of `{}` has no upper bound; set it with --bound {symbol}=N",
+            output::escape_line(name)
+        )),
+        _ => e.into(),
+    }
+}
+
+/// Imports an ONNX model. Symbols that import cannot express are replaced by their bounds.
+fn onnx_parts(
+    path: &Path,
+    bounds: &[(String, usize)],
+) -> Result<(GraphParts, CompileOptions), CliError> {
+    let model = onnx::read(path)?.describe();
+    let is_text = |ports: &[tercet_onnx::OnnxPort]| ports.iter().any(|p| p.dtype == "string");
+    if is_text(&model.inputs) || is_text(&model.outputs) {
+        let path = output::escape_line(&path.display().to_string());
+        return Err(CliError::Usage(format!(
+            "{path} has inputs or outputs of strings, which the server does not support; run it with `tercet run`"
+        )));
+    }
+    let onnx::OpenedOnnxModel {
+        imported, fixed, ..
+    } = onnx::open(path, &[], bounds)?;
+    let mut compile = CompileOptions {
+        bounds: imported.bounds.clone(),
+        ..CompileOptions::new()
+    };
+    for (symbol, n) in bounds {
+        if !fixed.iter().any(|s| s.name() == symbol) {
+            compile = compile.bound(symbol, *n);
+        }
+    }
+    let counted = imported.counted;
+    let parts = GraphParts {
+        params: imported.params,
+        visible_outputs: Some(imported.outputs.len()),
+        trim: match counted.is_empty() {
+            true => None,
+            false => Some(Arc::new(move |outputs| tercet_onnx::cut(&counted, outputs))),
+        },
+        ..GraphParts::from(imported.graph)
+    };
+    Ok((parts, compile))
 }
 
 /// Speculative decoding options of `--draft`, for the served language models.

@@ -262,3 +262,67 @@ fn what_is_wrong_is_named() {
         bad(&[command, "none.onnx"], 1, &["none.onnx"]);
     }
 }
+
+/// Weights, a symbol with a bound, and an output whose size depends on data.
+#[cfg(feature = "serve")]
+#[test]
+fn a_model_is_served() {
+    use crate::common::serving;
+
+    let w = TensorProto {
+        name: text("w"),
+        dims: vec![3, 2],
+        data_type: Some(1),
+        float_data: vec![1.0, 0.0, 0.0, 1.0, 1.0, 1.0],
+        ..TensorProto::default()
+    };
+    let graph = GraphProto {
+        node: vec![
+            node("MatMul", &["x", "w"], "y"),
+            node("NonZero", &["x"], "places"),
+        ],
+        initializer: vec![w],
+        input: vec![info("x", 1, &["rows", "3"])],
+        output: vec![
+            info("y", 1, &["rows", "2"]),
+            info("places", 7, &["2", "count"]),
+        ],
+        ..GraphProto::default()
+    };
+    let scratch = Scratch::new("onnx-serve");
+    let model = ModelProto {
+        graph: Some(graph),
+        ..self::model()
+    };
+    let path = scratch.file("tiny.onnx", model.encode_to_vec());
+    let flags = ["--port", "0", "--device", "cpu", "--log-format", "json"];
+    let server = serving(&[&["serve", "-m", &path, "--bound", "rows=8"], &flags[..]].concat());
+    for rows in [1, 2, 8] {
+        let mut x = vec![0.0; rows * 3];
+        (x[0], x[rows * 3 - 1]) = (2.0, 5.0);
+        let input =
+            serde_json::json!({"name": "x", "shape": [rows, 3], "datatype": "FP32", "data": x});
+        let both = server.post(
+            "/v2/models/tiny/infer",
+            &serde_json::json!({"inputs": [input]}),
+        );
+        let outputs = both["outputs"].as_array().unwrap();
+        let names: Vec<_> = outputs
+            .iter()
+            .map(|o| o["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(names, ["y", "places"]);
+        assert_eq!(outputs[0]["shape"], serde_json::json!([rows, 2]));
+        assert_eq!(outputs[1]["shape"], serde_json::json!([2, 2]));
+        let last = (rows - 1) as u64;
+        assert_eq!(outputs[1]["data"], serde_json::json!([0, last, 0, 2]));
+        let one = server.post(
+            "/v2/models/tiny/infer",
+            &serde_json::json!({"inputs": [input], "outputs": [{"name": "places"}]}),
+        );
+        assert_eq!(one["outputs"].as_array().unwrap(), &outputs[1..]);
+    }
+    drop(server);
+    let unbounded = ["serve", "-m", &path, "--port", "0", "--device", "cpu"];
+    bad(&unbounded, 2, &["--bound rows=N"]);
+}
