@@ -109,6 +109,8 @@ pub(crate) enum XtaskError {
     Listen { port: u16, source: io::Error },
     #[error("the results of the page differ from the references:\n{}", problems.join("\n"))]
     Web { problems: Vec<String> },
+    #[error("clients failed; the server's log is in the cache folder, in `clients/run`:\n{}", failures.join("\n"))]
+    Clients { failures: Vec<String> },
     #[error("a newer lavapipe cannot be fetched: {reason}")]
     Lavapipe { reason: &'static str },
 }

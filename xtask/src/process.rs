@@ -145,6 +145,32 @@ pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>, XtaskError> {
     }
 }
 
+/// Runs `command` and returns its standard output, whatever its exit code; its standard error stays
+/// visible. It is killed if it takes longer than `limit`.
+pub(crate) fn limited_output(mut command: Command, limit: Duration) -> Result<String, XtaskError> {
+    let start = Instant::now();
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command
+        .spawn()
+        .map_err(|source| start_error(&command, source))?;
+    let pipe = child.stdout.take();
+    let reader = thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // A pipe that breaks gives the text until then.
+        let _ = pipe.map(|mut pipe| io::Read::read_to_end(&mut pipe, &mut bytes));
+        String::from_utf8_lossy(&bytes).into_owned()
+    });
+    let status = ended(child, start, limit).map_err(|source| start_error(&command, source))?;
+    match (status, reader.join()) {
+        (Some(_), Ok(text)) => Ok(text),
+        (Some(_), Err(panic)) => std::panic::resume_unwind(panic),
+        (None, _) => Err(XtaskError::TimeOut {
+            command: shown(&command),
+            limit,
+        }),
+    }
+}
+
 /// Whether `command` starts and succeeds; its output is discarded.
 pub(crate) fn works(command: &mut Command) -> bool {
     command
