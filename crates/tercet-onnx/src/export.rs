@@ -7,10 +7,11 @@
 //!
 //! Symbols become dimension parameters; size expressions become arithmetic on the `Shape` of
 //! inputs. A state becomes an input with its name and, if the graph assigns it, an output named
-//! `NAME.next`. The caller feeds this output back as the input of the next run.
+//! `NAME.next`. The caller feeds this output back as the input of the next run. Inputs and outputs in
+//! BF16 are F32 in the model, because NumPy has no BF16; the model casts them.
 //!
 //! Modules: `writer` has the model under construction and `node` maps operators to `elementwise`,
-//! `movement`, `windows` and `control`. `shapes` computes sizes, and `file` writes the file.
+//! `movement`, `windows`, `recurrent` and `control`. `shapes` computes sizes, and `file` writes the file.
 //!
 //! Specification: `https://onnx.ai/onnx/operators/`.
 
@@ -20,6 +21,7 @@ mod file;
 mod movement;
 mod node;
 mod proto;
+mod recurrent;
 mod shapes;
 mod windows;
 mod writer;

@@ -17,7 +17,6 @@ use tercet_onnx::{ExportError, ImportOptions, export, import, sizes_of, write};
 const WITHOUT_A_FORM: &[&str] = &[
     "conv_weight_grad",
     "custom",
-    "gated_delta_net",
     "gaussian_splat_prepare",
     "gaussian_splat_rasterize",
     "gaussian_splat_rasterize_grad",
@@ -25,12 +24,10 @@ const WITHOUT_A_FORM: &[&str] = &[
     "gru",
     "im2_col",
     "lstm",
-    "mamba2",
     "non_zero",
     "philox",
     "recurrence",
     "rnn",
-    "selective_scan",
 ];
 
 /// Cases with other semantics in ONNX, or that cannot be imported again, and the reasons.

@@ -4,7 +4,7 @@ use tercet_ir::{DType, Graph, Node, Op, Tensor, Type, Value};
 
 use super::proto::{OnnxAttrValue, code};
 use super::writer::{ExportNodeError, ExportNodeResult, OnnxWriter};
-use super::{control, elementwise, movement, windows};
+use super::{control, elementwise, movement, recurrent, windows};
 
 /// The node being exported.
 pub(super) struct ExportNode<'a> {
@@ -162,6 +162,9 @@ fn contraction(at: &mut ExportNode<'_>) -> ExportNodeResult {
             ))
         }
 
+        Op::SelectiveScan(o) => recurrent::selective_scan(at, o),
+        Op::Mamba2(o) => recurrent::mamba2(at, o),
+        Op::GatedDeltaNet(o) => recurrent::gated_delta_net(at, o),
         Op::If(o) => control::branch(at, o),
         Op::While(o) => control::repeat(at, o),
         Op::Scan(o) => control::scan(at, o),

@@ -8,7 +8,7 @@ use tercet_ir::{
     Value, one_line,
 };
 
-use super::proto::{OnnxAttrValue, attribute, tensor_proto, value_info};
+use super::proto::{OnnxAttrValue, attribute, code, tensor_proto, value_info};
 use super::{ExportError, OPSET, name_of, node};
 use crate::proto::{
     GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto,
@@ -86,17 +86,22 @@ impl OnnxWriter {
                 _ => continue,
             };
             let value = Value { node: id, port: 0 };
-            w.names.insert(value, name.clone());
+            let mut own = name.clone();
             match (&node.op, weight_of(node, &mut weight)?) {
                 (Op::Param(_), Some(tensor)) => {
                     w.initializers.push(tensor_proto(name, &tensor));
                     w.weights.insert(name.clone(), tensor);
                 }
                 _ => {
-                    inputs.push(value_info(name, ty));
+                    let outer = interface_type(ty);
+                    inputs.push(value_info(name, &outer));
                     w.note_symbols(name, ty);
+                    if outer.dtype != ty.dtype {
+                        own = w.cast(name, code(ty.dtype));
+                    }
                 }
             }
+            w.names.insert(value, own);
         }
         w.write_nodes(graph).map_err(|e| match e {
             ExportNodeError::Unbound(symbol) => ExportError::Unbound { symbol },
@@ -182,15 +187,26 @@ impl OnnxWriter {
     fn outputs(&mut self, graph: &Graph) -> Vec<ValueInfoProto> {
         let named = graph.outputs().iter().map(|o| (o.name.clone(), o.value));
         let states = graph.assigns().iter().map(|a| {
-            let name = self.names[&a.state].clone();
+            let name = match &graph.node(a.state.node).op {
+                Op::State(leaf) => leaf.name.clone(),
+                _ => self.names[&a.state].clone(),
+            };
             (format!("{name}.next"), a.value)
         });
         let all: Vec<(String, Value)> = named.chain(states).collect();
         let mut infos = Vec::with_capacity(all.len());
         for (name, value) in all {
             let from = self.names[&value].clone();
-            self.push("Identity", &[from], vec![name.clone()], Vec::new());
-            infos.push(value_info(&name, graph.ty(value)));
+            let (ty, outer) = (graph.ty(value), interface_type(graph.ty(value)));
+            let (op, attrs) = match outer.dtype == ty.dtype {
+                true => ("Identity", Vec::new()),
+                false => {
+                    let to = i64::from(code(outer.dtype));
+                    ("Cast", vec![("to", OnnxAttrValue::Int(to))])
+                }
+            };
+            self.push(op, &[from], vec![name.clone()], attrs);
+            infos.push(value_info(&name, &outer));
         }
         infos
     }
@@ -390,6 +406,18 @@ impl OnnxWriter {
         written?;
         let name = |o: &tercet_ir::GraphOutput| inner[&o.value].clone();
         Ok(graph.outputs().iter().map(name).collect())
+    }
+}
+
+/// The type of an input or output of the model for a value. NumPy has no BF16, so that arrays of it
+/// can neither be stored nor passed to other runtimes: such values are F32 outside of the model.
+fn interface_type(ty: &Type) -> Type {
+    match ty.dtype {
+        DType::BF16 => Type {
+            dtype: DType::F32,
+            ..ty.clone()
+        },
+        _ => ty.clone(),
     }
 }
 
