@@ -9,6 +9,7 @@
 pub(crate) mod bounds;
 pub(crate) mod decoder;
 pub(crate) mod encoder;
+mod family_names;
 mod fields;
 mod known_keys;
 pub(crate) mod seq2seq;
@@ -27,6 +28,8 @@ pub use encoder::{
     AttentionPattern, EncoderDims, EncoderFamily, EncoderLayer, EncoderNorms, EncoderSpec,
     HeadSpec, PatchSpec, PositionEncoding, RelativePositionBias, TokenTypes,
 };
+pub use family_names::{FamilyNames, family_names};
+pub(crate) use family_names::{near, near_any};
 pub(crate) use fields::ConfigFields;
 pub(crate) use known_keys::with_notes;
 pub use seq2seq::Seq2SeqSpec;
@@ -148,17 +151,6 @@ pub fn ignored_keys(json: &Map<String, Value>) -> Result<Vec<String>, ConfigErro
     });
     read?;
     Ok(notes)
-}
-
-/// The supported architectures, for error messages.
-pub(crate) fn supported() -> String {
-    let texts = [decoder::model_types(), encoder::model_types()];
-    let rest = [
-        vision::model_types(),
-        vision_language::MODEL_TYPES.join(", "),
-        format!("{}, {}", speech::MODEL_TYPE, speech::MOONSHINE),
-    ];
-    format!("{}, {}", texts.join(", "), rest.join(", "))
 }
 
 /// `Ok` if `condition` holds, else [`ConfigError::Inconsistent`].

@@ -84,7 +84,7 @@ pub enum Error {
     /// The architecture has no builder.
     #[error(
         "architecture `{name}` is not supported; supported: {}",
-        crate::config::supported()
+        crate::config::near_any(name)
     )]
     Architecture {
         /// The name of the architecture.

@@ -26,7 +26,7 @@ use super::bounds::TensorBounds;
 use super::{ConfigError, ConfigFields, ensure};
 pub use experts::{ExpertGroups, ExpertTensors, Experts, RouterScoring, SharedExpert};
 pub use families::DecoderFamily;
-pub(crate) use families::for_gguf_architecture;
+pub(crate) use families::{for_gguf_architecture, gguf_names};
 pub(super) use json::stretched;
 pub use layers::{
     FeedForward, FfnActivation, LatentAttention, LayerSpec, Mixer, NormKind, NormPlacement,

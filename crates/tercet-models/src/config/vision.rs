@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::encoder::read_tower;
 use super::fields::HARMLESS;
-use super::{ConfigError, ConfigFields, EncoderSpec, ensure};
+use super::{ConfigError, ConfigFields, EncoderSpec, ensure, near};
 pub use stages::{ResidualLayer, StagesKind, StagesSpec};
 
 /// The model families of vision models.
@@ -81,9 +81,9 @@ pub(crate) fn for_model_type(name: &str) -> Option<VisionFamily> {
     all.find_map(|(family, own)| (*own == name).then_some(*family))
 }
 
-/// The supported values of `model_type`, for error messages.
-pub(crate) fn model_types() -> String {
-    VisionFamily::ALL.map(|(_, name)| name).join(", ")
+/// The supported values of `model_type`.
+pub(crate) fn model_types() -> Vec<&'static str> {
+    VisionFamily::ALL.map(|(_, name)| name).to_vec()
 }
 
 /// The pooling of a vision tower's states into an image vector.
@@ -207,7 +207,9 @@ impl VisionSpec {
         let fields = ConfigFields::new(json, "");
         let model_type = fields.required("model_type", fields.opt_str("model_type")?)?;
         let found = for_model_type(model_type);
-        fields.only("model_type", &model_types(), |_| found.is_some())?;
+        fields.only("model_type", &near(model_type, model_types()), |_| {
+            found.is_some()
+        })?;
         // An unsupported `model_type` is already an error above.
         let family = found.unwrap_or(VisionFamily::Vit);
         let fields = fields.of_class(model_type);

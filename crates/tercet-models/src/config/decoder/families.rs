@@ -183,19 +183,19 @@ pub(crate) fn for_gguf_architecture(name: &str) -> Option<DecoderFamily> {
     Some(DecoderFamily(at))
 }
 
-/// The supported values of `model_type`, for error messages.
-pub(super) fn model_types() -> String {
+/// The supported values of `model_type`.
+pub(super) fn model_types() -> Vec<&'static str> {
     let mut names = FAMILIES.map(|f| f.model_type).to_vec();
     // Families with the same `model_type` are adjacent in the table.
     names.dedup();
-    names.join(", ")
+    names
 }
 
-/// The supported GGUF architectures, for error messages.
-pub(super) fn gguf_names() -> String {
+/// The supported GGUF architectures.
+pub(crate) fn gguf_names() -> Vec<&'static str> {
     let mut names: Vec<&str> = FAMILIES.iter().map(|f| f.architecture).collect();
     names.dedup();
-    names.join(", ")
+    names
 }
 
 /// Defaults of a family without special properties.

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::super::bounds::checked_layers;
 use super::super::fields::HARMLESS;
-use super::super::{ConfigError, ConfigFields, ensure};
+use super::super::{ConfigError, ConfigFields, ensure, near};
 use super::families::{self, DecoderFamily};
 use super::rope::{longrope_attention, yarn_attention};
 use super::{
@@ -17,7 +17,11 @@ use crate::hf::packing::{Packing, SUPPORTED};
 pub(super) fn read(fields: ConfigFields<'_>) -> Result<DecoderSpec, ConfigError> {
     let model_type = fields.required("model_type", fields.opt_str("model_type")?)?;
     let family = families::for_model_type(model_type);
-    fields.only("model_type", &families::model_types(), |_| family.is_some())?;
+    fields.only(
+        "model_type",
+        &near(model_type, families::model_types()),
+        |_| family.is_some(),
+    )?;
     // An unsupported `model_type` is already an error above.
     let family = family.unwrap_or(DecoderFamily::LLAMA);
     let fields = fields.of_class(family.get().config_class.unwrap_or(model_type));

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use super::super::bounds::{TensorBounds, checked_layers};
 use super::super::known_keys::{self, gguf_knows, note, refused_value};
-use super::super::{ConfigError, ensure};
+use super::super::{ConfigError, ensure, near};
 use super::families::{self, DecoderFamily, DecoderFamilyRow};
 use super::{
     DecoderDims, DecoderPart, DecoderSpec, ExpertTensors, Experts, FeedForward, NormKind,
@@ -196,7 +196,7 @@ pub(super) fn read(gguf: &Gguf) -> Result<DecoderSpec, ConfigError> {
         families::for_gguf_architecture(architecture).ok_or_else(|| ConfigError::Unsupported {
             field: "general.architecture".to_string(),
             found: clip(architecture),
-            supported: families::gguf_names(),
+            supported: near(architecture, families::gguf_names()),
         })?;
     let keys = GgufKeys::new(gguf, architecture);
     let mut spec = common(&keys, family)?;

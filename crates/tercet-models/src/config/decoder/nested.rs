@@ -87,9 +87,9 @@ pub(crate) fn is_decoder(model_type: &str) -> bool {
     is_wrapper(model_type) || families::for_model_type(model_type).is_some()
 }
 
-/// The supported values of `model_type`, for error messages.
-pub(crate) fn model_types() -> String {
-    format!("{}, {WRAPPER}", families::model_types())
+/// The supported values of `model_type`.
+pub(crate) fn model_types() -> Vec<&'static str> {
+    [families::model_types(), vec![WRAPPER]].concat()
 }
 
 /// Reads the wrapping model's configuration: the decoder from `text_config`, and the top-level

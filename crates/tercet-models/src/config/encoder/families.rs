@@ -125,9 +125,9 @@ pub(crate) fn for_model_type(name: &str) -> Option<EncoderFamily> {
     Some(EncoderFamily(at))
 }
 
-/// The supported values of `model_type`, for error messages.
-pub(crate) fn model_types() -> String {
-    FAMILIES.map(|f| f.model_type).join(", ")
+/// The supported values of `model_type`.
+pub(crate) fn model_types() -> Vec<&'static str> {
+    FAMILIES.map(|f| f.model_type).to_vec()
 }
 
 /// The prefixes of encoder tensor names in checkpoints with a head. The list excludes `model.`,

@@ -2,7 +2,7 @@
 //! decoders.
 
 use super::super::bounds::{TensorBounds, checked_layers};
-use super::super::{ConfigError, ensure};
+use super::super::{ConfigError, ensure, near};
 use super::families::for_model_type;
 use super::modern::first_follows_a_norm;
 use super::{
@@ -52,6 +52,11 @@ pub(crate) fn is_encoder(architecture: &str) -> bool {
     ROWS.iter().any(|row| row.architecture == architecture)
 }
 
+/// The supported architectures.
+pub(crate) fn gguf_names() -> Vec<&'static str> {
+    ROWS.map(|row| row.architecture).to_vec()
+}
+
 /// Keys of heads and decoders, which do not affect the encoder, and keys that are read with the
 /// file's other modules.
 const ELSEWHERE: [&str; 4] = [
@@ -70,7 +75,7 @@ pub(super) fn read(gguf: &Gguf) -> Result<EncoderSpec, ConfigError> {
         return Err(ConfigError::Unsupported {
             field: "general.architecture".to_string(),
             found: clip(architecture),
-            supported: ROWS.map(|row| row.architecture).join(", "),
+            supported: near(architecture, gguf_names()),
         });
     };
     let keys = GgufKeys::new(gguf, architecture);

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::super::bounds::checked_layers;
 use super::super::fields::HARMLESS;
-use super::super::{ConfigError, ConfigFields, ensure};
+use super::super::{ConfigError, ConfigFields, ensure, near};
 use super::families::{self, ConfigKeys, EncoderFamily};
 use super::{EncoderDims, EncoderSpec, TokenTypes};
 use crate::config::decoder::{FeedForward, FfnActivation};
@@ -33,7 +33,11 @@ const WITHOUT_INFLUENCE: &[&str] = &[
 pub(super) fn read(fields: ConfigFields<'_>) -> Result<EncoderSpec, ConfigError> {
     let model_type = fields.required("model_type", fields.opt_str("model_type")?)?;
     let family = families::for_model_type(model_type);
-    fields.only("model_type", &families::model_types(), |_| family.is_some())?;
+    fields.only(
+        "model_type",
+        &near(model_type, families::model_types()),
+        |_| family.is_some(),
+    )?;
     // An unsupported `model_type` is already an error above.
     let family = family.unwrap_or(EncoderFamily::BERT);
     read_family(&fields.of_class(model_type), family)
