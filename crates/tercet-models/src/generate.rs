@@ -9,7 +9,7 @@ use std::ops::Range;
 use crate::builder::Generator;
 use crate::error::Error;
 use crate::maybe_async::{WaitMode, block_on_ready};
-use crate::tokenizer::{StreamDecoder, Tokenizer};
+use crate::tokenizer::{StreamDecoder, Tokenizer, TokenizerError};
 
 /// Stop conditions in addition to the model's EOS tokens.
 ///
@@ -260,12 +260,16 @@ impl<'t> IncrementalDetokenizer<'t> {
     }
 
     /// The text that becomes final with this token, and whether a stop string is complete, which
-    /// ends the text.
+    /// ends the text. A token that the tokenizer does not have is without text: models pad their
+    /// vocabularies.
     ///
     /// # Errors
     /// [`Error`] of the tokenizer.
     pub fn push(&mut self, token: u32) -> Result<(String, bool), Error> {
-        let text = self.stream.push(token)?;
+        let text = match self.stream.push(token) {
+            Err(TokenizerError::UnknownToken { .. }) => String::new(),
+            text => text?,
+        };
         if !self.tokenizer.is_special(token) {
             self.special_run.clear();
             return Ok(self.holdback.push(&text));

@@ -145,6 +145,30 @@ impl Tokenizer {
         })
     }
 
+    /// A tokenizer for a model without one: the text of a token is its id, and texts are ids between
+    /// spaces.
+    ///
+    /// ```
+    /// let tokenizer = tercet_models::Tokenizer::from_vocab_len(32)?;
+    /// assert_eq!(tokenizer.encode("7 31", true)?, [7, 31]);
+    /// assert_eq!(tokenizer.decode(&[7, 31])?, "7 31");
+    /// # Ok::<(), tercet_models::TokenizerError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`TokenizerError::BadJson`] if the vocabulary is too large.
+    pub fn from_vocab_len(vocab_len: usize) -> Result<Self, TokenizerError> {
+        let words = (0..vocab_len).map(|id| (id.to_string(), id.into()));
+        let words: serde_json::Map<String, serde_json::Value> = words.collect();
+        let json = serde_json::json!({
+            "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+            "normalizer": null, "pre_tokenizer": {"type": "WhitespaceSplit"},
+            "post_processor": null, "decoder": null,
+            "model": {"type": "WordLevel", "vocab": words, "unk_token": "no such id"}
+        });
+        Self::from_json(json.to_string().as_bytes())
+    }
+
     /// Creates the tokenizer of a GGUF file from its vocabulary (`tokenizer.ggml.*`).
     ///
     /// # Errors

@@ -108,7 +108,12 @@ pub struct Generator {
     /// State of speculative decoding.
     speculation: Option<Speculation>,
     run_ahead: RunAhead,
+    /// Receives the logits of every token; see [`Generator::set_logit_observer`].
+    logit_observer: Option<LogitObserver>,
 }
+
+/// Receives the logits after each token of a sequence.
+type LogitObserver = Box<dyn FnMut(&[f32]) + Send>;
 
 /// Selects the tokens of a run that produce logits.
 #[derive(Clone, Copy)]
@@ -187,7 +192,44 @@ impl Generator {
             image_embeddings: None,
             speculation: None,
             run_ahead: RunAhead::default(),
+            logit_observer: None,
         }
+    }
+
+    /// Passes the logits after each token, `[vocab]`, to `observer`, in the order of the tokens; `None`
+    /// ends it. Prompts are then read in chunks of at most
+    /// [`DecoderOptions::logit_rows`](crate::DecoderOptions::logit_rows) tokens, and logits are copied
+    /// from the device in each step. They are the model's, before sampling changes them.
+    ///
+    /// # Errors
+    /// [`ModelError::Unsupported`] with a draft model, whose runs do not have all rows.
+    pub fn set_logit_observer(
+        &mut self,
+        observer: Option<Box<dyn FnMut(&[f32]) + Send>>,
+    ) -> Result<(), ModelError> {
+        if observer.is_some() && self.speculation.is_some() {
+            let reason = "logits of every token cannot be read with a draft; remove the draft";
+            return Err(ModelError::Unsupported(reason.into()));
+        }
+        self.drop_ahead();
+        if observer.is_some() {
+            self.next_only = false;
+        }
+        self.logit_observer = observer;
+        Ok(())
+    }
+
+    /// Passes the rows of logits of the last run to the observer.
+    fn show_logits(&mut self) -> Result<(), ModelError> {
+        let Some(observer) = &mut self.logit_observer else {
+            return Ok(());
+        };
+        if let Some(logits) = self.outputs.first() {
+            let logits = logits.as_slice::<f32>();
+            let logits = logits.map_err(|e| not_the_output("logits", &e))?;
+            logits.chunks_exact(self.vocab).for_each(observer);
+        }
+        Ok(())
     }
 
     /// Keeps the logits on the device after each step, if the graph samples. Each step then copies
@@ -360,9 +402,31 @@ impl Generator {
         self.check(tokens)?;
         let mut done = 0;
         let mut random = self.exe()?.random();
+        // An observer needs the logits of all tokens; the next token is sampled after the last one.
+        let observed = match &self.logit_observer {
+            Some(_) => tokens.len().saturating_sub(1),
+            None => 0,
+        };
+        let (observed, tokens) = tokens.split_at(observed);
+        for part in observed.chunks(self.chunk.min(self.logit_rows)) {
+            self.append(part, LogitRowSelection::All, waits).await?;
+            self.show_logits()?;
+            done += part.len();
+            if !progress(done) {
+                return Ok(GeneratorStep {
+                    logits: &[],
+                    next: None,
+                });
+            }
+        }
+        if !observed.is_empty() {
+            // The same random numbers as without an observer.
+            self.exe()?.set_random(random);
+        }
         for part in tokens.chunks(self.chunk) {
             random = self.exe()?.random();
             self.append(part, LogitRowSelection::Last, waits).await?;
+            self.show_logits()?;
             done += part.len();
             if !progress(done) {
                 break;
