@@ -34,6 +34,11 @@ const OF_TEXTS: &str = "ForSequenceClassification";
 const OF_TOKENS: &str = "ForTokenClassification";
 
 impl HfFolder {
+    /// Whether the first of `architectures` is a classifier of texts or tokens.
+    pub fn has_class_head(&self) -> bool {
+        is_per_token(&ConfigFields::new(&self.config, "")).is_ok()
+    }
+
     /// Reads the classification head from `config.json` and the weights.
     ///
     /// # Errors

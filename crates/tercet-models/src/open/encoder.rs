@@ -3,7 +3,9 @@
 use tercet::{DType, Device};
 
 use super::{ModelFamily, ModelFiles, gguf};
-use crate::builder::{Classifier, Embedder, Encoder, EncoderOutput, MatmulPrecision, ModelError};
+use crate::builder::{
+    Classifier, Embedder, Encoder, EncoderOutput, MatmulPrecision, ModelError, PoolingMode,
+};
 use crate::config::EncoderSpec;
 use crate::error::Error;
 use crate::hf::{ClassHead, HfFolder, SentenceFolder};
@@ -51,13 +53,16 @@ pub struct EncoderOptions {
     pub truncate: bool,
     /// The prompt for texts to be embedded.
     pub prompt: EmbeddingPrompt,
+    /// The pooling of embeddings, instead of that of the model's files. A decoder whose files specify
+    /// none requires it.
+    pub pooling: Option<PoolingMode>,
     /// If set, embeddings are truncated to this number of leading elements and normalized again.
     pub dims: Option<usize>,
 }
 
 impl Default for EncoderOptions {
-    /// Defaults: F32, batch size by length, the model's maximum length, an error for longer texts,
-    /// the folder's default prompt, and untruncated embeddings.
+    /// F32, batch size by length, the model's maximum length, an error for longer texts, the
+    /// folder's default prompt, the pooling of the model's files, and untruncated embeddings.
     fn default() -> EncoderOptions {
         EncoderOptions {
             dtype: DType::F32,
@@ -66,6 +71,7 @@ impl Default for EncoderOptions {
             max_tokens: None,
             truncate: false,
             prompt: EmbeddingPrompt::Default,
+            pooling: None,
             dims: None,
         }
     }
@@ -185,15 +191,25 @@ impl ModelFiles {
                 return Err(ModelError::Unsupported(reason).into());
             }
         }
+        let pools = matches!(output, EncoderOutput::Embedding(_) | EncoderOutput::Hidden);
+        if pools
+            && self.family()? == ModelFamily::Decoder
+            && !self.decoder_spec()?.bidirectional
+            && !self.pools()?
+        {
+            let reason = "not a sentence encoder: a decoder without modules.json in its folder, or \
+                without pooling in its GGUF file; choose a pooling, as with `tercet embed --pooling last`";
+            return Err(ModelError::Unsupported(reason.into()).into());
+        }
+        self.encoder_as(output, dtype)
+    }
+
+    /// Builds the graph of a text encoder with any pooling.
+    fn encoder_as(&self, output: &EncoderOutput, dtype: DType) -> Result<Encoder, Error> {
         let weights = self.weights();
         match (self.family()?, output) {
             (ModelFamily::Decoder, EncoderOutput::Embedding(_) | EncoderOutput::Hidden) => {
                 let spec = self.decoder_spec()?;
-                if !spec.bidirectional && !self.pools()? {
-                    let reason = "not a sentence encoder: a decoder without modules.json in its \
-                     folder, or without pooling in its GGUF file";
-                    return Err(ModelError::Unsupported(reason.into()).into());
-                }
                 Ok(Encoder::from_decoder(&spec, &weights, output, dtype)?)
             }
             _ => Ok(Encoder::build(
@@ -218,7 +234,13 @@ impl ModelFiles {
         let said = self.sentence()?;
         let mut modules = said.modules;
         modules.dims = options.dims;
-        let mut encoder = self.encoder(&EncoderOutput::Embedding(modules), options.dtype)?;
+        let mut encoder = match options.pooling {
+            Some(mode) => {
+                modules.modes = vec![mode];
+                self.encoder_as(&EncoderOutput::Embedding(modules), options.dtype)?
+            }
+            None => self.encoder(&EncoderOutput::Embedding(modules), options.dtype)?,
+        };
         encoder.matmul_precision = options.products();
         let most = options.max_tokens(said.longest_text, encoder.context)?;
         let tokenizer = self.tokenizer()?;
@@ -235,6 +257,14 @@ impl ModelFiles {
             .truncating(options.truncate)
             .lower_case(said.lower_case);
         embedder.with_prompt(prompt)
+    }
+
+    /// Whether the folder's `architectures` name a classifier of texts or tokens.
+    pub fn has_class_head(&self) -> bool {
+        match self {
+            ModelFiles::Gguf(_) => false,
+            ModelFiles::Hf(folder) => folder.has_class_head(),
+        }
     }
 
     /// The classification head.

@@ -90,6 +90,30 @@ impl ModelFiles {
         self.compiled(VisionOutput::Features, device, options)
     }
 
+    /// The number of classes, if the folder's `architectures` name an image classifier.
+    ///
+    /// # Errors
+    /// [`Error`] of the configuration, or if the class names do not match the classifier.
+    pub fn image_classes(&self) -> Result<Option<usize>, Error> {
+        let folder = self.folder()?;
+        let first = folder.config().get("architectures");
+        let first = first.and_then(|names| names.as_array()?.first()?.as_str());
+        if !first.is_some_and(|name| name.ends_with("ForImageClassification")) {
+            return Ok(None);
+        }
+        let labels = folder.image_labels(&self.vision_spec()?)?;
+        Ok(Some(labels.labels.len()))
+    }
+
+    /// Builds the graph of the text tower of a vision model, computed in `dtype`.
+    ///
+    /// # Errors
+    /// [`Error`] of the configuration or of [`Encoder::from_text_tower`].
+    pub fn text_tower(&self, dtype: DType) -> Result<Encoder, Error> {
+        let spec = self.vision_spec()?;
+        Ok(Encoder::from_text_tower(&spec, &self.weights(), dtype)?)
+    }
+
     /// Compiles an image classifier.
     ///
     /// # Errors
