@@ -27,6 +27,7 @@ mod quantised_damage;
 mod quantised_folders;
 mod quantised_weights;
 mod safetensors;
+mod saved_folders;
 mod speculation;
 mod speculative;
 #[cfg(feature = "splat")]
