@@ -14,6 +14,8 @@ mod generation;
 pub(crate) mod inspect;
 mod inspect_onnx;
 pub(crate) mod merge;
+mod model_parts;
+pub(crate) mod models;
 mod onnx;
 pub(crate) mod open;
 pub(crate) mod ops;
@@ -155,37 +157,27 @@ impl GpuLayerCount {
     }
 }
 
-/// Device and threads: flags of the commands that run language models.
-#[derive(clap::Args)]
-pub(crate) struct PlacementArgs {
+/// Device and threads: flags of the commands that run models.
+#[derive(Clone, clap::Args)]
+pub(crate) struct DeviceArgs {
     /// Device to run on; see `tercet devices`
     #[arg(long, default_value = "auto", value_name = "NAME")]
-    device: String,
-    /// Layers on the GPU: with 0 and --device auto, the model runs on the CPU. Otherwise all layers run
-    /// on the device, for any number; they are not split yet. Also -ngl
-    #[arg(long, visible_alias = "gpu-layers", value_name = "N", allow_negative_numbers = true, value_parser = GpuLayerCount::parse)]
-    n_gpu_layers: Option<GpuLayerCount>,
+    pub(crate) device: String,
     /// Threads of the CPU device [default: one per core]
     #[arg(short, long, value_name = "N", value_parser = positive)]
-    threads: Option<usize>,
+    pub(crate) threads: Option<usize>,
 }
 
-impl PlacementArgs {
+impl DeviceArgs {
     /// Sets the number of threads and opens the device.
     pub(crate) fn open(&self) -> Result<Device, CliError> {
+        self.open_as(&self.device)
+    }
+
+    /// Sets the number of threads and opens the device with this name.
+    fn open_as(&self, name: &str) -> Result<Device, CliError> {
         self.set_threads()?;
-        let name = match (self.n_gpu_layers, self.device.as_str()) {
-            (Some(GpuLayerCount::Zero), "auto") => "cpu",
-            (_, name) => name,
-        };
-        let device = device(name)?;
-        if let Some(GpuLayerCount::Some(_)) = self.n_gpu_layers {
-            output::print_note(format_args!(
-                "note: all layers run on {}; --n-gpu-layers does not split them",
-                device.name()
-            ));
-        }
-        Ok(device)
+        device(name)
     }
 
     /// Sets the number of threads. Only the first call has an effect, and only before anything uses
@@ -193,7 +185,7 @@ impl PlacementArgs {
     ///
     /// # Errors
     /// [`CliError::Usage`] if the system cannot create the threads.
-    pub(crate) fn set_threads(&self) -> Result<(), CliError> {
+    fn set_threads(&self) -> Result<(), CliError> {
         static SET: std::sync::OnceLock<Result<(), String>> = std::sync::OnceLock::new();
         let Some(threads) = self.threads else {
             return Ok(());
@@ -204,6 +196,39 @@ impl PlacementArgs {
         });
         set.clone()
             .map_err(|e| CliError::Usage(format!("--threads {threads}: {e}")))
+    }
+}
+
+/// Device, threads and layers: flags of the commands that run language models.
+#[derive(clap::Args)]
+pub(crate) struct PlacementArgs {
+    #[command(flatten)]
+    device: DeviceArgs,
+    /// Layers on the GPU: with 0 and --device auto, the model runs on the CPU. Otherwise all layers run
+    /// on the device, for any number; they are not split yet. Also -ngl
+    #[arg(long, visible_alias = "gpu-layers", value_name = "N", allow_negative_numbers = true, value_parser = GpuLayerCount::parse)]
+    n_gpu_layers: Option<GpuLayerCount>,
+}
+
+impl PlacementArgs {
+    /// Sets the number of threads and opens the device.
+    pub(crate) fn open(&self) -> Result<Device, CliError> {
+        let device = match (self.n_gpu_layers, self.device.device.as_str()) {
+            (Some(GpuLayerCount::Zero), "auto") => self.device.open_as("cpu")?,
+            _ => self.device.open()?,
+        };
+        if let Some(GpuLayerCount::Some(_)) = self.n_gpu_layers {
+            output::print_note(format_args!(
+                "note: all layers run on {}; --n-gpu-layers does not split them",
+                device.name()
+            ));
+        }
+        Ok(device)
+    }
+
+    /// Sets the number of threads; see [`DeviceArgs`].
+    pub(crate) fn set_threads(&self) -> Result<(), CliError> {
+        self.device.set_threads()
     }
 }
 

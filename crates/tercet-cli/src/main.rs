@@ -93,6 +93,8 @@ enum CliCommand {
     Splat(Box<commands::splat::SplatArgs>),
     /// List the operators: their semantics, and their support on each executor
     Ops(commands::ops::OpsArgs),
+    /// List the families of models that can be opened
+    Models(commands::models::ModelsArgs),
     /// List the devices of this machine
     Devices(commands::devices::DevicesArgs),
 }
@@ -175,6 +177,7 @@ fn run(command: CliCommand) -> Result<CommandOutcome, CliError> {
         #[cfg(feature = "splat")]
         CliCommand::Splat(args) => commands::splat::run(&args),
         CliCommand::Ops(args) => commands::ops::run(&args),
+        CliCommand::Models(args) => commands::models::run(&args),
         CliCommand::Devices(args) => commands::devices::run(&args),
     }
 }

@@ -254,6 +254,11 @@ fn read(
     NpyArray::new(dtype, shape, bytes)
 }
 
+/// The header of a `.npy` file (version 1.0), up to the first byte of data.
+pub(crate) fn npy_header(dtype: NpyDtype, shape: &[usize]) -> Vec<u8> {
+    header::print(dtype, shape)
+}
+
 /// Writes a `.npy` file (version 1.0).
 pub(crate) fn write_npy(writer: &mut impl Write, array: &NpyArray<'_>) -> io::Result<()> {
     writer.write_all(&header::print(array.dtype, &array.shape))?;

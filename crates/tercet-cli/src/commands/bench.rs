@@ -22,10 +22,10 @@ pub(crate) struct BenchArgs {
     #[command(flatten)]
     loading: ModelArgs,
     /// Prompt tokens, or tokens per text of an encoder
-    #[arg(short, long, default_value_t = 512, value_name = "N", value_parser = positive)]
+    #[arg(short, long, visible_alias = "n-prompt", default_value_t = 512, value_name = "N", value_parser = positive)]
     prompt: usize,
     /// Tokens to decode from an empty cache, or for one audio window
-    #[arg(short = 'n', long, default_value_t = 128, value_name = "N", value_parser = positive)]
+    #[arg(short = 'n', long, visible_aliases = ["n-predict", "n-gen"], default_value_t = 128, value_name = "N", value_parser = positive)]
     tokens: usize,
     /// Measured repetitions, after a warm-up of half a second and at least one run
     #[arg(short, long, default_value_t = 3, value_name = "N", value_parser = positive)]

@@ -9,13 +9,13 @@ use tercet_models::dataset::Role;
 use tercet_models::{Adapter, DecoderSpec, FinishReason, ModelFiles, ScaledAdapter};
 
 use super::generation::{
-    ChatTemplateArgs, ModelArgs, PhaseTiming, SpeculationStats, SpeculativeArgs,
+    ChatTemplateArgs, LoadRequest, ModelArgs, PhaseTiming, SpeculationStats, SpeculativeArgs,
 };
 use super::open::open_files;
 use super::sampling_args::{SamplingArgs, text_of};
 use super::tokens;
 use crate::error::{CliError, CommandOutcome};
-use crate::{interrupt, output};
+use crate::{interrupt, output, output_path};
 
 /// Embedded model: a llama with 3.5 million parameters, trained on the Rust documentation.
 pub(crate) const EMBEDDED: &[u8] =
@@ -32,6 +32,10 @@ pub(crate) struct GenerateArgs {
     /// File with the prompt
     #[arg(short, long, value_name = "PATH", conflicts_with = "prompt")]
     file: Option<PathBuf>,
+    /// Prompt as token ids, such as 1,2,3; `-` reads them from standard input. Special tokens are not
+    /// added. A model without tokenizer then generates token ids
+    #[arg(long, value_name = "IDS", conflicts_with_all = ["prompt", "file", "image", "chat"], value_parser = PromptIds::parse)]
+    ids: Option<PromptIds>,
     /// PNG or JPEG file; it replaces an `<image>` in the prompt, or precedes the prompt; repeatable
     #[arg(long, value_name = "FILE")]
     image: Vec<PathBuf>,
@@ -50,9 +54,60 @@ pub(crate) struct GenerateArgs {
     choosing: SamplingArgs,
     #[command(flatten)]
     drafting: SpeculativeArgs,
+    /// Write the logits to a .npy file: float32, shape (tokens, vocabulary), with a row for each token
+    /// of the prompt and each generated one: the logits after it
+    #[arg(long, value_name = "OUT", conflicts_with = "draft")]
+    logits: Option<PathBuf>,
     /// Print one JSON document at the end instead of streaming
     #[arg(long)]
     json: bool,
+}
+
+/// The prompt of `--ids`; `None` is standard input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct PromptIds(Option<Vec<u32>>);
+
+impl PromptIds {
+    /// Parses ids with commas or white space between them, and optional brackets around them.
+    fn parse(text: &str) -> Result<PromptIds, String> {
+        let text = text.trim();
+        if text == "-" {
+            return Ok(PromptIds(None));
+        }
+        let inner = text.strip_prefix('[').and_then(|t| t.strip_suffix(']'));
+        let inner = inner.unwrap_or(text).trim();
+        let parts = inner
+            .split(',')
+            .flat_map(|part| match part.trim().is_empty() {
+                true => vec![""],
+                false => part.split_whitespace().collect(),
+            });
+        let id = |part: &str| {
+            let reason = || {
+                format!(
+                    "expected token ids such as 1,2,3, found `{}`",
+                    output::clip(part, 32)
+                )
+            };
+            part.parse::<u32>().map_err(|_| reason())
+        };
+        parts
+            .map(id)
+            .collect::<Result<_, _>>()
+            .map(|ids| PromptIds(Some(ids)))
+    }
+
+    /// The ids of the argument or of standard input.
+    fn read(&self) -> Result<Vec<u32>, CliError> {
+        if let Some(ids) = &self.0 {
+            return Ok(ids.clone());
+        }
+        let parsed = PromptIds::parse(&text_of("-", None)?);
+        let parsed = parsed.map_err(|e| CliError::Usage(format!("standard input: {e}")))?;
+        parsed.0.ok_or_else(|| {
+            CliError::Usage("standard input: expected token ids such as 1,2,3".into())
+        })
+    }
 }
 
 /// Why generation stopped.
@@ -93,6 +148,8 @@ struct GenerateReport<'a> {
     prompt_tokens: &'a [u32],
     tokens: Vec<u32>,
     stop: StopReason,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logits: Option<LogitsReport>,
     load_seconds: f64,
     prefill: PhaseTiming,
     decode: PhaseTiming,
@@ -100,13 +157,37 @@ struct GenerateReport<'a> {
     drafts: Option<SpeculationStats>,
 }
 
+/// The file of `--logits`.
+#[derive(Serialize)]
+struct LogitsReport {
+    file: String,
+    shape: [usize; 2],
+}
+
 pub(crate) fn run(args: &GenerateArgs) -> Result<CommandOutcome, CliError> {
-    let prompt = text_of(&args.prompt, args.file.as_deref())?;
+    let given = args.ids.as_ref().map(PromptIds::read).transpose()?;
+    let mut prompt = match given {
+        Some(_) => String::new(),
+        None => text_of(&args.prompt, args.file.as_deref())?,
+    };
+    if let Some(path) = &args.logits {
+        output_path::check(path)?;
+    }
     let started = Instant::now();
     let loading = &args.loading;
-    let mut writer = loading.load(&args.choosing, &args.drafting, Some(&prompt))?;
+    let request = LoadRequest {
+        prompt: given.is_none().then_some(&*prompt),
+        ids: given.as_deref(),
+        logits: args.logits.is_some(),
+    };
+    let mut writer = loading.load_as(&args.choosing, &args.drafting, &request)?;
     writer.add_images(&args.image)?;
     let ids = match args.chat {
+        _ if given.is_some() => {
+            let ids = given.unwrap_or_default();
+            prompt = writer.text_of_ids(&ids)?;
+            ids
+        }
         true => {
             let template = writer.chat(&args.template)?;
             let system = args.system.iter();
@@ -119,6 +200,8 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<CommandOutcome, CliError> {
     };
     interrupt::listen();
     let load = started.elapsed();
+    let logits = args.logits.as_deref();
+    let recorder = logits.map(|path| writer.record_logits(path)).transpose()?;
     // The prompt is printed after the prefill, because the progress bar of the prefill would
     // overwrite the line.
     let goes_on = !args.chat && !writer.reads_sources();
@@ -141,6 +224,10 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<CommandOutcome, CliError> {
         output::text(&format!("{}\n", before.unwrap_or_default()))?;
     }
     let written = written?;
+    let shape = match recorder {
+        Some(recorder) => Some(writer.finish_logits(recorder, &ids, &written.tokens)?),
+        None => None,
+    };
     let ids = writer.normalize_tokens(ids);
     let report = GenerateReport {
         device: writer.device.name(),
@@ -150,6 +237,10 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<CommandOutcome, CliError> {
         prompt_tokens: &ids,
         tokens: written.tokens,
         stop: StopReason::new(written.finish),
+        logits: logits.zip(shape).map(|(path, shape)| LogitsReport {
+            file: path.display().to_string(),
+            shape,
+        }),
         load_seconds: load.as_secs_f64(),
         prefill: written.prefill,
         decode: written.decode,
@@ -162,6 +253,10 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<CommandOutcome, CliError> {
             "{}",
             summary(&report, args.choosing.temperature() > 0.0)
         ));
+        if let Some(LogitsReport { file, shape }) = &report.logits {
+            let [tokens, vocab] = shape;
+            output::print_note(format_args!("{file}: logits, float32 ({tokens}, {vocab})"));
+        }
     }
     Ok(if report.stop == StopReason::Interrupted {
         CommandOutcome::Interrupted
@@ -255,4 +350,21 @@ fn summary(report: &GenerateReport<'_>, drawn: bool) -> String {
         phase("decode", decode),
         report.load_seconds,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_have_commas_or_spaces_between_them() {
+        let ids = |text: &str| PromptIds::parse(text).map(|ids| ids.0.unwrap_or_default());
+        for text in ["1,2,33", "1 2 33", "[1, 2, 33]", " 1,\n2 33\n"] {
+            assert_eq!(ids(text), Ok(vec![1, 2, 33]), "{text}");
+        }
+        assert_eq!(PromptIds::parse("-"), Ok(PromptIds(None)));
+        for text in ["", "[]", "1,,2", "1,", "-1", "1.5", "[1", "a", "4294967296"] {
+            assert!(ids(text).is_err(), "{text}");
+        }
+    }
 }

@@ -1,6 +1,8 @@
 //! Text generation shared by `generate`, `chat` and `bench`: loading the model and streaming its
 //! output.
 
+mod load_request;
+mod logits_file;
 mod other_models;
 mod phase;
 mod rope_args;
@@ -8,7 +10,7 @@ mod seeing;
 mod speculative_args;
 mod template_args;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tercet::Device;
@@ -22,6 +24,8 @@ use tercet_models::{
     SamplingOptions, ScaledAdapter, SourceEncoder, Tokenizer, end_ids, generate,
 };
 
+pub(crate) use self::load_request::LoadRequest;
+pub(crate) use self::logits_file::LogitsRecorder;
 pub(crate) use self::phase::PhaseTiming;
 pub(crate) use self::rope_args::RopeArgs;
 use self::seeing::ImageInputs;
@@ -90,6 +94,8 @@ pub(crate) struct TextGenerator {
     pub(crate) dtype: String,
     /// Whether the note about the precision fallback was printed.
     fallback_reported: bool,
+    /// Whether the model has no tokenizer, so that the text of a token is its id.
+    pub(crate) spells_ids: bool,
     files: ModelFiles,
     pub(crate) tokenizer: Tokenizer,
     pub(crate) generator: Generator,
@@ -144,6 +150,20 @@ impl ModelArgs {
         drafting: &SpeculativeArgs,
         prompt: Option<&str>,
     ) -> Result<TextGenerator, CliError> {
+        let request = LoadRequest {
+            prompt,
+            ..LoadRequest::default()
+        };
+        self.load_as(choosing, drafting, &request)
+    }
+
+    /// Like [`Self::load`], for any request.
+    pub(crate) fn load_as(
+        &self,
+        choosing: &SamplingArgs,
+        drafting: &SpeculativeArgs,
+        request: &LoadRequest<'_>,
+    ) -> Result<TextGenerator, CliError> {
         let compiled = choosing.compiled();
         let mut writer = match self.family()? {
             Some(ModelFamily::TextToText | ModelFamily::VisionLanguage)
@@ -152,18 +172,20 @@ impl ModelArgs {
                 let text = "--draft requires a text-only decoder model; leave it out";
                 return Err(CliError::Usage(text.into()));
             }
-            Some(ModelFamily::TextToText) => self.load_text_to_text(compiled)?,
-            Some(ModelFamily::VisionLanguage) => self.load_seeing(compiled)?,
-            _ => self.load_for(prompt, |config| DecoderOptions {
+            Some(ModelFamily::TextToText) => self.load_text_to_text(compiled, request)?,
+            Some(ModelFamily::VisionLanguage) => self.load_seeing(compiled, request)?,
+            _ => self.load_for(request, |config| DecoderOptions {
                 sampling: Some(compiled),
-                logit_rows: drafting.rows(),
+                logit_rows: drafting.rows().max(request.logit_rows()),
                 ..DecoderOptions::new(config)
             })?,
         };
         drafting.attach(&mut writer, self, compiled)?;
         writer.generator.set_seed(choosing.seed);
-        writer.generator.skip_logits();
-        writer.generator.run_ahead();
+        if !request.logits {
+            writer.generator.skip_logits();
+            writer.generator.run_ahead();
+        }
         let options = choosing.options(&writer.tokenizer, &writer.eos)?;
         let beyond = choosing
             .stop_token_id
@@ -256,13 +278,13 @@ impl ModelArgs {
         &self,
         options: impl FnOnce(&DecoderSpec) -> DecoderOptions,
     ) -> Result<TextGenerator, CliError> {
-        self.load_for(None, options)
+        self.load_for(&LoadRequest::default(), options)
     }
 
-    /// Like [`Self::load_with`]. The length of a known prompt selects the divisors of LongRoPE.
+    /// Like [`Self::load_with`], for any request.
     fn load_for(
         &self,
-        prompt: Option<&str>,
+        request: &LoadRequest<'_>,
         options: impl FnOnce(&DecoderSpec) -> DecoderOptions,
     ) -> Result<TextGenerator, CliError> {
         let rope = self.rope.overrides()?;
@@ -274,14 +296,15 @@ impl ModelArgs {
             adapters,
         } = self.open()?;
         let spec = files.decoder_spec().map_err(CliError::model(&*what))?;
-        let tokenizer = files.tokenizer().map_err(CliError::model(&*what))?;
+        let (tokenizer, spells_ids) = request.tokenizer(&files, spec.vocab, &what)?;
         let options = options(&spec);
         let context = self.fit(&files, &spec, &device, options.context);
         let context = context.map_err(CliError::model(&*what))?;
         let decoder = files
             .decoder(|_| DecoderOptions {
                 context,
-                text_length: longrope_length(&spec, &tokenizer, prompt, context),
+                logit_rows: options.logit_rows.min(context),
+                text_length: request.longrope_length(&spec, &tokenizer, context),
                 chunk: options.chunk.min(context),
                 dtype: self.dtype.dtype(),
                 cache: self.cache(),
@@ -303,6 +326,7 @@ impl ModelArgs {
         Ok(TextGenerator {
             dtype: self.dtype.label(&decoder, &device),
             fallback_reported: false,
+            spells_ids,
             device,
             files,
             eos: end_ids(&decoder.config.eos, &tokenizer),
@@ -316,32 +340,6 @@ impl ModelArgs {
             constrained: None,
         })
     }
-}
-
-/// The length of the prompt in tokens. Models with LongRoPE use it to choose between their short and
-/// long frequency factors, and a note reports the choice. `None` for other models, and without a
-/// prompt.
-fn longrope_length(
-    config: &DecoderSpec,
-    tokenizer: &Tokenizer,
-    prompt: Option<&str>,
-    context: usize,
-) -> Option<usize> {
-    let limit = config.longrope_limit()?;
-    // If the prompt cannot be tokenized, generation reports the error later.
-    let length = prompt.and_then(|text| Some(tokenizer.encode(text, true).ok()?.len()));
-    let (chosen_by, by) = match length {
-        Some(length) => (length, format!("the prompt's {length} tokens")),
-        None => (context, format!("the context of {context} tokens")),
-    };
-    let (list, other) = match chosen_by > limit {
-        true => ("long", "at most"),
-        false => ("short", "more than"),
-    };
-    output::print_note(format_args!(
-        "note: LongRoPE: {by} select the {list} factors; texts of {other} {limit} tokens have the others"
-    ));
-    length
 }
 
 impl ModelArgs {
@@ -374,6 +372,59 @@ impl TextGenerator {
     /// continue it.
     pub(crate) fn reads_sources(&self) -> bool {
         self.reader.is_some()
+    }
+
+    /// The text of a prompt of token ids, up to the first generated character.
+    ///
+    /// # Errors
+    /// [`CliError::Usage`] for an id beyond the vocabulary.
+    pub(crate) fn text_of_ids(&self, ids: &[u32]) -> Result<String, CliError> {
+        let vocab = self.vocab;
+        if let Some(id) = ids.iter().find(|id| **id as usize >= vocab) {
+            return Err(CliError::Usage(format!(
+                "--ids: token id {id} is beyond the vocabulary of {vocab}"
+            )));
+        }
+        // A padded vocabulary has ids without text.
+        let mut text = self.tokenizer.decode(ids).unwrap_or_default();
+        if self.spells_ids {
+            text.push(' ');
+        }
+        Ok(text)
+    }
+
+    /// Writes the logits after each token to a file, until [`Self::finish_logits`].
+    pub(crate) fn record_logits(&mut self, path: &Path) -> Result<LogitsRecorder, CliError> {
+        let recorder = LogitsRecorder::create(path, self.vocab)?;
+        let set = self.generator.set_logit_observer(Some(recorder.observer()));
+        set.map_err(CliError::model("cannot write the logits"))?;
+        Ok(recorder)
+    }
+
+    /// Computes the logits after the last generated token, which generation does not need, and
+    /// completes the file. A full context has no place for that token.
+    pub(crate) fn finish_logits(
+        &mut self,
+        recorder: LogitsRecorder,
+        ids: &[u32],
+        written: &[u32],
+    ) -> Result<[usize; 2], CliError> {
+        let before = if self.reads_sources() { 1 } else { ids.len() };
+        let position = self.generator.position();
+        let what = "cannot compute the logits of the last token";
+        let is_pending = position + 1 == before + written.len();
+        if let Some(last) = written.last().filter(|_| is_pending)
+            && position < self.generator.context()
+        {
+            self.generator
+                .set_constraint(None)
+                .map_err(CliError::model(what))?;
+            let fed = self.generator.forward(&[*last]);
+            fed.map_err(CliError::model(what))?;
+        }
+        let ended = self.generator.set_logit_observer(None);
+        ended.map_err(CliError::model(what))?;
+        recorder.finish()
     }
 
     /// Prints a note, once, if the generator fell back to another precision.

@@ -31,6 +31,10 @@ impl DualEncoder {
             let reason = "prompts and --dims require a text encoder; leave them out";
             return Err(ModelError::Unsupported(reason.to_string()).into());
         }
+        if options.pooling.is_some() {
+            let reason = "--pooling requires a text encoder or a language model; leave it out";
+            return Err(ModelError::Unsupported(reason.to_string()).into());
+        }
         let pictures = items.iter().any(|item| is_image_path(item));
         let texts = items.iter().any(|item| !is_image_path(item));
         let pictures = pictures.then(|| files.image_embedder(device, options));

@@ -11,9 +11,9 @@ use tercet_models::search::{
 };
 use tercet_models::{EncoderOptions, ModelFamily};
 
-use super::ComputePrecision;
 use super::pictures::is_image_path;
 use super::texts::{PromptPrefixArgs, TextEncodingArgs};
+use super::{ComputePrecision, DeviceArgs};
 use crate::error::{CliError, CommandOutcome};
 use crate::interrupt::{self, interrupted};
 use crate::{output, output_path, progress};
@@ -48,6 +48,9 @@ struct QueryArgs {
     /// Device to run on; see `tercet devices`
     #[arg(long, default_value = "auto", value_name = "NAME")]
     device: String,
+    /// Threads of the CPU device [default: one per core]
+    #[arg(short, long, value_name = "N", value_parser = super::positive)]
+    threads: Option<usize>,
     /// Float type for computation; f16 and bf16 accumulate in f32
     #[arg(long, value_name = "TYPE", value_enum, default_value_t = ComputePrecision::F32)]
     dtype: ComputePrecision,
@@ -230,7 +233,10 @@ fn find(args: &QueryArgs) -> Result<CommandOutcome, CliError> {
         batch: None,
         max_len: None,
         truncate: args.truncate,
-        device: args.device.clone(),
+        device: DeviceArgs {
+            device: args.device.clone(),
+            threads: args.threads,
+        },
         dtype: args.dtype,
     };
     let prompting = PromptPrefixArgs {

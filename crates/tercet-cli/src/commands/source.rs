@@ -2,24 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use tercet::ops::Op;
-use tercet::{
-    Bindings, CompileOptions, DType, Device, Graph, Signature, Symbol, Tensor, TensorType,
-};
-use tercet_models::{
-    ContextFit, ContextRequest, DecoderOptions, Encoder, EncoderOutput, ModelFamily, Sampling,
-    VisionModel, VisionOutput,
-};
+use tercet::{Bindings, CompileOptions, Device, Graph, Signature, Symbol, Tensor};
 
+use super::model_parts::ModelParts;
 use super::tensors::read_tensors;
-use super::{FloatPrecision, generate::open_model, onnx};
+use super::{FloatPrecision, onnx};
 use crate::error::CliError;
-use crate::output;
-
-/// Default batch bound of a text encoder's graph.
-const BERT_BATCH: usize = 32;
-/// Default batch bound of an image model's graph.
-const PICTURE_BATCH: usize = 8;
 
 #[derive(clap::Args)]
 pub(crate) struct GraphSourceArgs {
@@ -29,6 +17,9 @@ pub(crate) struct GraphSourceArgs {
     /// file
     #[arg(short, long, value_name = "PATH", conflicts_with = "graph")]
     pub(crate) model: Option<PathBuf>,
+    /// Graph of a model that has several: encoder, decoder, features, tower, image or text
+    #[arg(long, value_name = "NAME", conflicts_with = "graph")]
+    pub(crate) part: Option<String>,
     /// Upper bound of a symbol, as NAME=N; repeatable
     #[arg(short, long, value_name = "NAME=N", value_parser = bound)]
     pub(crate) bound: Vec<(String, usize)>,
@@ -84,7 +75,13 @@ impl GraphSourceArgs {
     ) -> Result<LoadedGraph, CliError> {
         let path = self.graph.as_deref().or(self.model.as_deref());
         let (mut sourced, fixed) = match (path, &self.graph) {
-            (Some(path), _) if onnx::is_onnx(path) => self.onnx(path, inputs)?,
+            (Some(path), _) if onnx::is_onnx(path) => {
+                if let Some(part) = &self.part {
+                    let text = format!("--part {part}: an ONNX model has one graph; leave it out");
+                    return Err(CliError::Usage(text));
+                }
+                self.onnx(path, inputs)?
+            }
             (_, Some(path)) => (self.file(path)?, Vec::new()),
             (_, None) => (self.model(device)?, Vec::new()),
         };
@@ -153,140 +150,21 @@ impl GraphSourceArgs {
         Ok((sourced, fixed))
     }
 
+    /// The graph of a model: the part of `--part`, or the one that the model has.
     fn model(&self, device: Option<&Device>) -> Result<LoadedGraph, CliError> {
-        let (files, what) = open_model(self.model.as_deref())?;
-        let dtype = self.dtype.dtype();
-        let family = files.family().map_err(CliError::model(what.clone()))?;
-        let (model, options, inputs) = match family {
-            ModelFamily::Decoder => {
-                let spec = files
-                    .decoder_spec()
-                    .map_err(CliError::model(what.clone()))?;
-                let request = ContextRequest {
-                    dtype,
-                    ..ContextRequest::default()
-                };
-                let fit = device.map(|device| ContextFit::new(&files, &spec, device, &request));
-                let fit = fit.transpose().map_err(CliError::model(what.clone()))?;
-                if let Some(fit) = &fit {
-                    output::print_note(format_args!("note: {}", fit.describe()));
-                }
-                let context = fit.map_or(spec.context, |fit| fit.context);
-                let llama = files.decoder(|config| DecoderOptions {
-                    context,
-                    dtype,
-                    sampling: Some(Sampling::GREEDY),
-                    chunk: 512.min(context),
-                    ..DecoderOptions::new(config)
-                });
-                let llama = llama.map_err(CliError::model(what))?;
-                let options = llama.compile_options();
-                let inputs = llama_inputs(&llama.model.graph);
-                (llama.model, options, inputs)
-            }
-            ModelFamily::Vision => {
-                let vision = files.vision_model(VisionOutput::Features, dtype);
-                let vision = vision.map_err(CliError::model(what))?;
-                let options = CompileOptions::new().bound("b", PICTURE_BATCH);
-                let inputs = picture_inputs(&vision);
-                (vision.model, options, inputs)
-            }
-            ModelFamily::Encoder => {
-                let encoder = files.sentence().and_then(|said| {
-                    let output = EncoderOutput::Embedding(said.modules);
-                    files.encoder(&output, dtype)
-                });
-                let encoder = encoder.map_err(CliError::model(what))?;
-                // The sequence bound, for which memory is planned.
-                let len = encoder.context.min(512);
-                let options = CompileOptions::new().bound("b", BERT_BATCH).bound("s", len);
-                let inputs = bert_inputs(&encoder);
-                (encoder.model, options, inputs)
-            }
-            ModelFamily::VisionLanguage => {
-                let reason =
-                    "a vision-language model consists of two graphs; run it with `tercet generate`";
-                return Err(CliError::Usage(reason.to_string()));
-            }
-            ModelFamily::TextToText => {
-                let reason =
-                    "an encoder-decoder consists of two graphs; run it with `tercet generate`";
-                return Err(CliError::Usage(reason.to_string()));
-            }
-            ModelFamily::Speech => {
-                let reason = "a speech recognition model consists of three graphs; run it with `tercet transcribe`";
-                return Err(CliError::Usage(reason.to_string()));
-            }
-        };
-        Ok(LoadedGraph {
-            graph: model.graph,
-            options,
-            params: model.params,
-            arrays: Vec::new(),
-            inputs,
-        })
+        let parts = ModelParts::load(self.model.as_deref(), self.dtype, device)?;
+        parts.into_one(self.part.as_deref())
     }
-}
 
-/// Eight tokens at the start of a sequence; only the last one produces logits.
-fn llama_inputs(graph: &Graph) -> Vec<(String, Tensor)> {
-    let count = |n: usize| (0..n).map(|i| i as f64).collect();
-    let inputs: [(&str, Vec<usize>, Vec<f64>); 5] = [
-        ("tokens", vec![8], (1..9).map(f64::from).collect()),
-        ("positions", vec![8], count(8)),
-        ("start", vec![4], vec![0.0; 4]),
-        ("kv_len", vec![], vec![8.0]),
-        ("rows", vec![1], vec![7.0]),
-    ];
-    let mut inputs = integers(inputs);
-    // Sliding-window layers have separate inputs, counted from the start of their cache. At the
-    // start of a sequence they equal those of the other layers.
-    for (_, node) in graph.nodes() {
-        let Op::Input(leaf) = &node.op else {
-            continue;
-        };
-        let same = leaf.name.split_once('.').map_or("", |(same, _)| same);
-        let of_text = inputs.iter().find(|(own, _)| own == same);
-        if let Some((_, tensor)) = of_text {
-            let tensor = tensor.clone();
-            inputs.push((leaf.name.clone(), tensor));
+    /// All graphs of the model with their names, if it has several and no flag chooses one.
+    pub(crate) fn all_parts(&self) -> Result<Option<Vec<(&'static str, LoadedGraph)>>, CliError> {
+        let is_file = self.graph.is_some() || self.model.as_deref().is_some_and(onnx::is_onnx);
+        if is_file || self.part.is_some() || !ModelParts::are_several(self.model.as_deref())? {
+            return Ok(None);
         }
+        let parts = ModelParts::load(self.model.as_deref(), self.dtype, None)?;
+        Ok(parts.into_several())
     }
-    inputs
-}
-
-/// Two texts of eight tokens each.
-fn bert_inputs(encoder: &Encoder) -> Vec<(String, Tensor)> {
-    let ids = [
-        ("ids", vec![2, 8], vec![1.0; 16]),
-        ("type_ids", vec![2, 8], vec![0.0; 16]),
-    ];
-    let mut inputs = integers(ids);
-    if let Ok(mask) = Tensor::from_bools(&[2, 8], &[true; 16]) {
-        inputs.push(("pooled".to_string(), mask.clone()));
-        inputs.push(("mask".to_string(), mask));
-    }
-    inputs.retain(|(name, _)| encoder.model.graph.leaf(name).is_some());
-    inputs
-}
-
-/// Two uniform grey images of different brightness.
-fn picture_inputs(vision: &VisionModel) -> Vec<(String, Tensor)> {
-    let [height, width] = vision.size;
-    let each = 3 * height * width;
-    let pixels = [vec![-0.5; each], vec![0.5f32; each]].concat();
-    let pixels = Tensor::from_slice(&[2, 3, height, width], &pixels).ok();
-    let named = pixels.map(|pixels| ("pixels".to_string(), pixels));
-    named.into_iter().collect()
-}
-
-fn integers<const N: usize>(inputs: [(&str, Vec<usize>, Vec<f64>); N]) -> Vec<(String, Tensor)> {
-    let tensor = |(name, shape, values): (&str, Vec<usize>, Vec<f64>)| {
-        let ty = TensorType::new(DType::I32, &shape);
-        let tensor = Tensor::from_f64s(ty, &values).ok()?;
-        Some((name.to_string(), tensor))
-    };
-    inputs.into_iter().filter_map(tensor).collect()
 }
 
 impl LoadedGraph {

@@ -7,7 +7,7 @@ use tercet::Device;
 use tercet_models::{EmbeddingPrompt, EncoderOptions, ModelFiles};
 
 use super::open::open_files;
-use super::{ComputePrecision, device};
+use super::{ComputePrecision, DeviceArgs};
 use crate::error::CliError;
 use crate::progress;
 
@@ -26,9 +26,8 @@ pub(crate) struct TextEncodingArgs {
     /// Truncate longer texts; otherwise they are an error
     #[arg(long)]
     pub(crate) truncate: bool,
-    /// Device to run on; see `tercet devices`
-    #[arg(long, default_value = "auto", value_name = "NAME")]
-    pub(crate) device: String,
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
     /// Float type for computation; f16 and bf16 accumulate in f32
     #[arg(long, value_name = "TYPE", value_enum, default_value_t = ComputePrecision::F32)]
     pub(crate) dtype: ComputePrecision,
@@ -62,7 +61,7 @@ impl TextEncodingArgs {
         &self,
         load: impl FnOnce(&ModelFiles, &Device) -> Result<T, tercet_models::Error>,
     ) -> Result<T, CliError> {
-        let device = device(&self.device)?;
+        let device = self.device.open()?;
         let what = format!("cannot load the model {}", self.model.display());
         let files = open_files(&self.model, &what)?;
         let spinner = progress::spinner("loading");

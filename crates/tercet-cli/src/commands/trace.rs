@@ -218,6 +218,7 @@ fn record_onnx(
         return Err(CliError::Usage(text.into()));
     }
     let source = GraphSourceArgs {
+        part: None,
         graph: Some(path.to_path_buf()),
         model: None,
         bound: args.bound.clone(),

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 use tercet_models::speech::{Recognizer, SpeechOptions, SpeechTask, Transcript, audio};
 
-use super::device;
+use super::DeviceArgs;
 use super::open::open_files;
 use crate::error::{CliError, CommandOutcome};
 use crate::interrupt::{self, interrupted};
@@ -42,9 +42,8 @@ pub(crate) struct TranscribeArgs {
     /// Random seed for higher temperatures; -1 draws one
     #[arg(long, default_value_t = 0, value_name = "N", allow_negative_numbers = true, value_parser = super::seed)]
     seed: u64,
-    /// Device to run on; see `tercet devices`
-    #[arg(long, default_value = "auto", value_name = "NAME")]
-    device: String,
+    #[command(flatten)]
+    device: DeviceArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -90,7 +89,7 @@ struct TranscriptSegmentRow<'a> {
 }
 
 pub(crate) fn run(args: &TranscribeArgs) -> Result<CommandOutcome, CliError> {
-    let device = device(&args.device)?;
+    let device = args.device.open()?;
     let what = format!("cannot load the model {}", args.model.display());
     let files = open_files(&args.model, &what)?;
     let spinner = progress::spinner("loading");

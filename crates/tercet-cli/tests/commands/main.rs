@@ -18,6 +18,7 @@ mod finetune;
 mod finetune_encoder;
 mod language;
 mod onnx;
+mod outside;
 mod pictures;
 mod quantize;
 mod refusals;

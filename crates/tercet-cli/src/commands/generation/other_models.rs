@@ -7,13 +7,17 @@ use tercet_models::{
 };
 
 use super::super::{ComputePrecision, FloatPrecision};
-use super::{ModelArgs, ModelSource, TextGenerator};
+use super::{LoadRequest, ModelArgs, ModelSource, TextGenerator};
 use crate::error::CliError;
 use crate::progress;
 
 impl ModelArgs {
     /// Opens the device and compiles an encoder-decoder for it.
-    pub(super) fn load_text_to_text(&self, sampling: Sampling) -> Result<TextGenerator, CliError> {
+    pub(super) fn load_text_to_text(
+        &self,
+        sampling: Sampling,
+        request: &LoadRequest<'_>,
+    ) -> Result<TextGenerator, CliError> {
         let refused = match (self.lora.is_empty(), self.dtype) {
             _ if self.rope.overrides()? != RopeOverrides::default() => Some(
                 "encoder-decoders have no rotary positions; leave out --rope-... and --yarn-...",
@@ -45,12 +49,13 @@ impl ModelArgs {
             sampling: Some(sampling),
         });
         let model = model.map_err(CliError::model(&*what))?;
-        let tokenizer = files.tokenizer().map_err(CliError::model(&*what))?;
+        let (tokenizer, spells_ids) = request.tokenizer(&files, model.spec.encoder.vocab, &what)?;
         let (reader, generator) = model.compile(&device).map_err(CliError::model(&*what))?;
         spinner.finish_and_clear();
         Ok(TextGenerator {
             dtype: FloatPrecision::F32.dtype().to_string(),
             fallback_reported: false,
+            spells_ids,
             device,
             files,
             eos: end_ids(&model.spec.eos, &tokenizer),

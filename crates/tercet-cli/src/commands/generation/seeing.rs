@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use tercet_models::dataset::{ChatMessage, Role};
 use tercet_models::{DecoderOptions, Image, ImageEncoder, Sampling, SamplingOptions, end_ids};
 
-use super::{ModelArgs, ModelSource, TextGenerator};
+use super::{LoadRequest, ModelArgs, ModelSource, TextGenerator};
 use crate::error::CliError;
 use crate::interrupt::interrupted;
 use crate::progress;
@@ -19,7 +19,11 @@ pub(super) struct ImageInputs {
 
 impl ModelArgs {
     /// Opens the device and compiles a vision-language model for it.
-    pub(super) fn load_seeing(&self, sampling: Sampling) -> Result<TextGenerator, CliError> {
+    pub(super) fn load_seeing(
+        &self,
+        sampling: Sampling,
+        request: &LoadRequest<'_>,
+    ) -> Result<TextGenerator, CliError> {
         let rope = self.rope.overrides()?;
         let spinner = progress::spinner("loading");
         let ModelSource {
@@ -37,6 +41,7 @@ impl ModelArgs {
             DecoderOptions {
                 context,
                 chunk: options.chunk.min(context),
+                logit_rows: request.logit_rows().min(context),
                 dtype: self.dtype.dtype(),
                 cache: self.cache(),
                 matmul_precision: self.dtype.matmul_precision(),
@@ -47,19 +52,21 @@ impl ModelArgs {
             }
         });
         let model = model.map_err(CliError::model(&*what))?;
-        let tokenizer = files.tokenizer().map_err(CliError::model(&*what))?;
+        let vocab = model.spec.decoder.vocab;
+        let (tokenizer, spells_ids) = request.tokenizer(&files, vocab, &what)?;
         let (reader, generator) = model.compile(&device).map_err(CliError::model(&*what))?;
         spinner.finish_and_clear();
         Ok(TextGenerator {
             dtype: self.dtype.label(&model.decoder, &device),
             fallback_reported: false,
+            spells_ids,
             device,
             files,
             eos: end_ids(&model.spec.decoder.eos, &tokenizer),
             tokenizer,
             generator,
             sampling: SamplingOptions::default(),
-            vocab: model.spec.decoder.vocab,
+            vocab,
             reader: None,
             images: Some(ImageInputs {
                 reader,

@@ -1,0 +1,131 @@
+//! The file of `--logits`: a row for each token, written while the model runs.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::error::CliError;
+use crate::npy::{NpyDtype, npy_header};
+
+/// Writes logits to a `.npy` file, F32 `[tokens, vocab]`. The file is deleted unless it is finished.
+pub(crate) struct LogitsRecorder {
+    path: PathBuf,
+    file: Arc<Mutex<LogitsFile>>,
+    is_finished: bool,
+}
+
+struct LogitsFile {
+    out: BufWriter<File>,
+    shape: [usize; 2],
+    /// The first error; rows after it are not written.
+    failed: Option<io::Error>,
+}
+
+impl LogitsRecorder {
+    /// Creates the file for rows of `vocab` logits.
+    pub(crate) fn create(path: &Path, vocab: usize) -> Result<LogitsRecorder, CliError> {
+        let open = || {
+            let mut out = BufWriter::new(File::create(path)?);
+            out.write_all(&npy_header(NpyDtype::F32, &[0, vocab]))?;
+            Ok(LogitsFile {
+                out,
+                shape: [0, vocab],
+                failed: None,
+            })
+        };
+        let file = open().map_err(|source| CliError::Write {
+            path: path.to_path_buf(),
+            source,
+        })?;
+        Ok(LogitsRecorder {
+            path: path.to_path_buf(),
+            file: Arc::new(Mutex::new(file)),
+            is_finished: false,
+        })
+    }
+
+    /// A function that appends rows.
+    pub(crate) fn observer(&self) -> Box<dyn FnMut(&[f32]) + Send> {
+        let file = Arc::clone(&self.file);
+        Box::new(move |row| locked(&file).append(row))
+    }
+
+    /// Completes the file and returns its shape.
+    pub(crate) fn finish(mut self) -> Result<[usize; 2], CliError> {
+        let done = locked(&self.file).finish();
+        self.is_finished = done.is_ok();
+        done.map_err(|source| CliError::Write {
+            path: self.path.clone(),
+            source,
+        })
+    }
+}
+
+impl Drop for LogitsRecorder {
+    fn drop(&mut self) {
+        let is_file = fs::metadata(&self.path).is_ok_and(|found| found.is_file());
+        if !self.is_finished && is_file {
+            // The error that ended the run is the one to report.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn locked(file: &Mutex<LogitsFile>) -> MutexGuard<'_, LogitsFile> {
+    file.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl LogitsFile {
+    fn append(&mut self, row: &[f32]) {
+        if self.failed.is_some() {
+            return;
+        }
+        let bytes: Vec<u8> = row.iter().flat_map(|x| x.to_le_bytes()).collect();
+        match self.out.write_all(&bytes) {
+            Ok(()) => self.shape[0] += 1,
+            Err(e) => self.failed = Some(e),
+        }
+    }
+
+    /// Writes the header again, with the number of rows.
+    fn finish(&mut self) -> io::Result<[usize; 2]> {
+        if let Some(e) = self.failed.take() {
+            return Err(e);
+        }
+        let [_, vocab] = self.shape;
+        let header = npy_header(NpyDtype::F32, &self.shape);
+        // Headers are padded to multiples of 64 bytes, so any number of rows has this length.
+        if header.len() != npy_header(NpyDtype::F32, &[0, vocab]).len() {
+            return Err(io::Error::other("the header has no room for the shape"));
+        }
+        self.out.seek(SeekFrom::Start(0))?;
+        self.out.write_all(&header)?;
+        self.out.flush()?;
+        Ok(self.shape)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::npy::read_npy;
+
+    #[test]
+    fn rows_are_read_back_and_an_unfinished_file_is_deleted() {
+        let name = format!("tercet-logits-{}.npy", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let file = LogitsRecorder::create(&path, 3).unwrap();
+        let mut observer = file.observer();
+        for at in 0..1001u16 {
+            observer(&[f32::from(at), 0.5, -1.0]);
+        }
+        assert_eq!(file.finish().unwrap(), [1001, 3]);
+        let (dtype, shape, bytes) = read_npy(&path).unwrap().into_parts();
+        assert_eq!((dtype, shape), (NpyDtype::F32, vec![1001, 3]));
+        assert_eq!(bytes[12000..12004], 1000f32.to_le_bytes());
+
+        drop(LogitsRecorder::create(&path, 3).unwrap());
+        assert!(!path.exists());
+    }
+}
