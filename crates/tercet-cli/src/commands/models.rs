@@ -25,17 +25,20 @@ struct FamilyNamesRow<'a> {
     gguf_architectures: &'a [&'static str],
 }
 
+impl<'a> FamilyNamesRow<'a> {
+    fn new(names: &'a FamilyNames) -> FamilyNamesRow<'a> {
+        FamilyNamesRow {
+            kind: names.kind,
+            model_types: &names.model_types,
+            gguf_architectures: &names.architectures,
+        }
+    }
+}
+
 pub(crate) fn run(args: &ModelsArgs) -> Result<CommandOutcome, CliError> {
     let kinds = family_names();
     if args.json {
-        let row = |names: &'_ FamilyNames| -> FamilyNamesRow<'_> {
-            FamilyNamesRow {
-                kind: names.kind,
-                model_types: &names.model_types,
-                gguf_architectures: &names.architectures,
-            }
-        };
-        output::json(&kinds.iter().map(row).collect::<Vec<_>>())?;
+        output::json(&kinds.iter().map(FamilyNamesRow::new).collect::<Vec<_>>())?;
         return Ok(CommandOutcome::Done);
     }
     output::print_for_humans(|out| {
