@@ -1,9 +1,11 @@
 //! Semantic search in a folder: an index of embeddings on disk, and nearest-neighbour queries.
 //!
-//! An index is one safetensors file. The file has `vectors` F32 `[n, width]` of unit length and,
-//! for texts, `lines` I32 `[n, 2]`: the first and last line of each passage, from 1. The header has
-//! JSON with the model, the folder and its files. An index has no text; the content of search
-//! results is read from the folder. Files are written atomically, so the index is always complete.
+//! An index is one safetensors file. The file has `vectors` F32 `[n, width]` of unit length. For texts
+//! the file also has `lines` I32 `[n, 2]`, the first and last line of each passage, from 1, and `bytes`
+//! I32 `[n, 2]`, the range of the passage in its file. A passage that is longer than the model reads is
+//! cut into overlapping pieces. The header has JSON with the model, the folder and its files. An index
+//! has no text; the content of search results is read from the folder. Files are written atomically,
+//! so the index is always complete.
 //!
 //! | file | content |
 //! |---|---|
@@ -32,7 +34,7 @@ use crate::save::SaveError;
 /// ```
 /// use tercet_models::search::{SearchError, SearchIndex};
 /// let error = SearchIndex::open("no/such.index").unwrap_err();
-/// assert!(matches!(error, SearchError::Unreadable { .. }));
+/// assert!(matches!(error, SearchError::NotFound { .. }));
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -41,6 +43,12 @@ use crate::save::SaveError;
     reason = "the fields are named by the messages above them"
 )]
 pub enum SearchError {
+    /// There is no such file.
+    #[error(
+        "{path}: no such index; create it with `tercet search index -m MODEL FOLDER -o {path}`",
+        path = path.display()
+    )]
+    NotFound { path: PathBuf },
     /// The file is not a safetensors file.
     #[error("{path}: not a readable index", path = path.display())]
     Unreadable {
@@ -50,8 +58,11 @@ pub enum SearchError {
     /// The file is a safetensors file, but not a valid index.
     #[error("{path}: invalid index: {reason}; create it again", path = path.display())]
     Damaged { path: PathBuf, reason: String },
-    /// The index has a later format version.
-    #[error("{path}: index version {version} is not supported, expected {known}; create it again", path = path.display())]
+    /// The index has another format version.
+    #[error(
+        "{path}: index version {version} is not supported, expected {known}; remove the file and create it again",
+        path = path.display()
+    )]
     Version {
         path: PathBuf,
         version: u64,
@@ -90,10 +101,10 @@ pub enum SearchError {
         path: PathBuf,
         source: std::io::Error,
     },
-    /// A passage is longer than the model's maximum.
+    /// A passage is longer than the model's maximum, and cannot be cut.
     #[error(
-        "{path}, line {line}: the passage has {length}, but the model reads at most \
-         {most} tokens; truncate it with `--truncate`, or index by lines",
+        "{path}, line {line}: the passage has {length} with its prompt, but the model reads at most \
+         {most} tokens; shorten the prompt",
         path = path.display()
     )]
     TooLong {

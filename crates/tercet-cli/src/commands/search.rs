@@ -111,6 +111,9 @@ struct SearchHitRow<'a> {
     file: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     lines: Option<[usize; 2]>,
+    /// First byte of the passage in the file, and the byte after its last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<[usize; 2]>,
     score: f32,
     /// The passage. `None` for images, and if the file changed.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -267,6 +270,7 @@ fn find(args: &QueryArgs) -> Result<CommandOutcome, CliError> {
         .map(|(found, passage)| SearchHitRow {
             file: &found.file,
             lines: found.lines,
+            bytes: found.bytes,
             score: found.score,
             text: match passage {
                 PassageState::Text(text) => Some(text),

@@ -23,7 +23,7 @@ pub(crate) struct TextEncodingArgs {
     /// Maximum length of a text in tokens [default: the model's]
     #[arg(long, value_name = "N", value_parser = super::positive)]
     pub(crate) max_len: Option<usize>,
-    /// Truncate longer texts; otherwise they are an error
+    /// Truncate longer texts; otherwise they are an error, or cut into pieces by `search index`
     #[arg(long)]
     pub(crate) truncate: bool,
     #[command(flatten)]
@@ -65,7 +65,10 @@ impl TextEncodingArgs {
         let what = format!("cannot load the model {}", self.model.display());
         let files = open_files(&self.model, &what)?;
         let spinner = progress::spinner("loading");
-        let loaded = load(&files, &device).map_err(CliError::model(what))?;
+        let loaded = load(&files, &device).map_err(|e| match e {
+            tercet_models::Error::Search(_) => CliError::model("cannot use the index")(e),
+            e => CliError::model(what)(e),
+        })?;
         spinner.finish_and_clear();
         Ok(loaded)
     }

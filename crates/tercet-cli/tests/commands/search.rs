@@ -138,7 +138,7 @@ fn half_done(bytes: &[u8], rows: usize) -> Vec<u8> {
     note["files"][0]["whole"] = of!(false);
     let mut cut = of!({"__metadata__": {"tercet_search": note.to_string()}});
     let mut kept = Vec::new();
-    for name in ["lines", "vectors"] {
+    for name in ["bytes", "lines", "vectors"] {
         let begin = data + header[name]["data_offsets"][0].as_u64().unwrap() as usize;
         let width = header[name]["shape"][1].as_u64().unwrap() as usize;
         let (from, len) = (kept.len(), rows * width * 4);
@@ -255,11 +255,14 @@ fn damaged_indices_are_refused_and_stay() {
     damage("cut", &bytes[..bytes.len() - 8], &["not a readable index"]);
     let model = std::fs::read(format!("{}/model.safetensors", data(MODEL))).unwrap();
     damage("model", &model, &["invalid index", "tercet_search"]);
-    // In the file, lines precede vectors.
+    // In the file, the ranges of bytes and of lines of the three passages precede their vectors.
     let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let mut backwards = bytes.clone();
-    backwards[header + 4..header + 8].fill(0);
+    backwards[header + 28..header + 32].fill(0);
     damage("backwards", &backwards, &["invalid index", "line numbers"]);
+    let mut negative = bytes.clone();
+    negative[header + 3] = 0x80;
+    damage("negative", &negative, &["invalid index", "byte positions"]);
     let mut far = bytes.clone();
     let last = far.len() - 4;
     far[last..].copy_from_slice(&f32::NAN.to_le_bytes());
@@ -273,7 +276,7 @@ fn damaged_indices_are_refused_and_stay() {
     };
     damage(
         "version",
-        &changed("version\\\":1", "version\\\":7"),
+        &changed("version\\\":2", "version\\\":7"),
         &["version 7"],
     );
     damage(
@@ -289,24 +292,72 @@ fn damaged_indices_are_refused_and_stay() {
 }
 
 #[test]
-fn long_passages_are_named() {
+fn long_passages_are_cut_into_overlapping_pieces() {
     let folder = Folder::new("search-long");
-    folder.scratch.file(
-        "texts/long.txt",
-        "\na cat\n\na cat a cat a cat a cat a cat\n",
+    // A paragraph and a line that the model, which reads nine tokens, cannot read at once.
+    let paragraph = "a cat sleeps\r\nthe dog sees a bird\ntwo birds fly\nthe old tree";
+    let line = "a red house the green tree a cat a bird the old dog sees two cats fly";
+    folder
+        .scratch
+        .file("texts/long.txt", format!("\n{paragraph}\n\n{line}\n"));
+    let whole = format!("\n{paragraph}\n\n{line}\n");
+    let report = folder.index_with(&[]);
+    assert_eq!(report["finished"], of!(true), "{report}");
+    let rows = folder.search("a cat", &["-n", "100"]);
+    assert_eq!(
+        report["vectors"].as_u64().map(|n| n as usize),
+        rows.as_array().map(Vec::len)
     );
-    bad(
-        &folder.indexing(),
-        1,
-        &["long.txt, line 4", "at most 9", "--truncate"],
+    let mut pieces: Vec<(usize, usize, Value)> = Vec::new();
+    for row in rows.as_array().unwrap() {
+        assert_eq!(row["changed"], of!(false), "{row}");
+        if row["file"] == "long.txt" {
+            let byte = |at: usize| row["bytes"][at].as_u64().unwrap() as usize;
+            pieces.push((byte(0), byte(1), row.clone()));
+        }
+    }
+    pieces.sort_by_key(|(start, ..)| *start);
+    assert!(pieces.len() >= 5, "{rows}");
+    for (start, end, row) in &pieces {
+        let text = &whole[*start..*end];
+        assert_eq!(row["text"], text.replace("\r\n", "\n"));
+        let first = whole[..*start].matches('\n').count() + 1;
+        let last = first + text.matches('\n').count();
+        assert_eq!(row["lines"], of!([first, last]), "{row}");
+        let is_word = |c: Option<char>| c.is_some_and(char::is_alphabetic);
+        let cut =
+            |at: usize| is_word(whole[..at].chars().last()) && is_word(whole[at..].chars().next());
+        assert!(!cut(*start) && !cut(*end), "a word is cut: {row}");
+    }
+    // The pieces of a passage cover it, and each begins in the one before.
+    for passage in [paragraph, line] {
+        let begin = whole.find(passage).unwrap();
+        let own = pieces
+            .iter()
+            .filter(|(start, ..)| (begin..begin + passage.len()).contains(start));
+        let own: Vec<_> = own.collect();
+        assert!(own.len() >= 2, "{rows}");
+        assert_eq!(
+            (own[0].0, own[own.len() - 1].1),
+            (begin, begin + passage.len())
+        );
+        assert!(
+            own.windows(2).all(|w| w[1].0 < w[0].1 && w[0].1 < w[1].1),
+            "{own:?}"
+        );
+    }
+    // A piece is as near as the same text alone.
+    let (_, _, piece) = &pieces[1];
+    let nearest = &folder.search(piece["text"].as_str().unwrap(), &["--prompt", "document"])[0];
+    assert!(
+        (nearest["score"].as_f64().unwrap() - 1.0).abs() < 1e-5,
+        "{nearest}"
     );
-    // No index without vectors is left behind, which would answer every query with nothing.
-    let index = folder.path("i.safetensors");
-    bad(
-        &["search", "-m", &folder.model, &index, "a cat"],
-        1,
-        &["no such file"],
-    );
+    assert_eq!(nearest["bytes"], piece["bytes"]);
+    // The same index again changes nothing.
+    assert_eq!(folder.index_with(&[])["made"], of!(0));
+
+    // Truncated passages stay whole.
     let mut args = folder.indexing().to_vec();
     let other = folder.path("other");
     args[6] = &other;
@@ -314,7 +365,46 @@ fn long_passages_are_named() {
     let report = json(&args);
     assert_eq!(
         (&report["finished"], &report["vectors"]),
-        (&of!(true), &of!(6))
+        (&of!(true), &of!(9))
+    );
+}
+
+#[test]
+fn the_documentation_can_be_indexed() {
+    let folder = Folder::new("search-docs");
+    let docs = format!("{}/../../docs/guide", env!("CARGO_MANIFEST_DIR"));
+    let index = folder.path("docs.index");
+    let args = [
+        "search",
+        "index",
+        "-m",
+        &folder.model,
+        &docs,
+        "-o",
+        &index,
+        "--json",
+    ];
+    let report = json(&args);
+    assert_eq!(report["finished"], of!(true), "{report}");
+    let files = std::fs::read_dir(&docs).unwrap().count();
+    assert!(
+        report["vectors"].as_u64().unwrap() as usize > 10 * files,
+        "{report}"
+    );
+}
+
+#[test]
+fn a_missing_index_names_the_command_that_creates_it() {
+    let folder = Folder::new("search-missing");
+    let index = folder.path("none.index");
+    bad(
+        &["search", "-m", &folder.model, &index, "a cat"],
+        1,
+        &[
+            "cannot use the index",
+            "no such index",
+            "`tercet search index",
+        ],
     );
 }
 
@@ -378,7 +468,9 @@ fn a_failure_leaves_no_index_and_an_index_without_vectors_is_refused() {
     for name in ["texts/a.txt", "texts/deep/b.md"] {
         folder.scratch.file(name, &long);
     }
-    bad(&folder.indexing(), 1, &["a.txt", "--truncate"]);
+    let prompt = "a cat ".repeat(9);
+    let failing = [&folder.indexing()[..], &["--prompt-text", &prompt]].concat();
+    bad(&failing, 1, &["a.txt", "shorten the prompt"]);
     assert!(!std::path::Path::new(&index).exists());
     for name in ["texts/a.txt", "texts/deep/b.md"] {
         std::fs::remove_file(folder.path(name)).unwrap();
@@ -396,7 +488,7 @@ fn a_failure_leaves_no_index_and_an_index_without_vectors_is_refused() {
     let mut note: Value = serde_json::from_str(note).unwrap();
     note["files"] = of!([]);
     header["__metadata__"]["tercet_search"] = note.to_string().into();
-    for name in ["lines", "vectors"] {
+    for name in ["bytes", "lines", "vectors"] {
         header[name]["shape"][0] = 0.into();
         header[name]["data_offsets"] = of!([0, 0]);
     }

@@ -1,5 +1,6 @@
 //! The input of an index: the files of a folder, and the passages of a file.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -107,23 +108,57 @@ pub(super) fn hexadecimal(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The passages of a text, each with its first and last line, from 1.
-pub(super) fn passages(text: &str, unit: IndexUnit) -> Vec<([usize; 2], String)> {
-    let mut all: Vec<([usize; 2], String)> = Vec::new();
-    let mut open = false;
-    for (at, line) in text.lines().enumerate() {
+/// A part of a text file that one vector represents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Passage {
+    /// First and last line, from 1.
+    pub(super) lines: [usize; 2],
+    /// The bytes of the passage in the file, without the last line's end.
+    pub(super) bytes: Range<usize>,
+}
+
+impl Passage {
+    /// The text of the passage; line ends are those of Unix.
+    pub(super) fn text(&self, text: &str) -> String {
+        text[self.bytes.clone()].replace("\r\n", "\n")
+    }
+
+    /// A part of this passage of `text`.
+    pub(super) fn part(&self, text: &str, part: Range<usize>) -> Passage {
+        let start = self.bytes.start;
+        let ends = |range: Range<usize>| text[range].matches('\n').count();
+        let bytes = start + part.start..start + part.end;
+        let first = self.lines[0] + ends(start..bytes.start);
+        Passage {
+            lines: [first, first + ends(bytes.clone())],
+            bytes,
+        }
+    }
+}
+
+/// The passages of a text.
+pub(super) fn passages(text: &str, unit: IndexUnit) -> Vec<Passage> {
+    let mut all: Vec<Passage> = Vec::new();
+    let (mut open, mut start) = (false, 0);
+    for (at, line) in text.split_inclusive('\n').enumerate() {
         let number = at + 1;
-        if line.trim().is_empty() {
+        let content = line.strip_suffix('\n').unwrap_or(line);
+        let content = content.strip_suffix('\r').unwrap_or(content);
+        let bytes = start..start + content.len();
+        start += line.len();
+        if content.trim().is_empty() {
             open = false;
             continue;
         }
         match all.last_mut().filter(|_| open) {
-            Some(([_, last], passage)) => {
-                *last = number;
-                passage.push('\n');
-                passage.push_str(line);
+            Some(passage) => {
+                passage.lines[1] = number;
+                passage.bytes.end = bytes.end;
             }
-            None => all.push(([number; 2], line.to_string())),
+            None => all.push(Passage {
+                lines: [number; 2],
+                bytes,
+            }),
         }
         open = unit == IndexUnit::Paragraphs;
     }
@@ -138,12 +173,32 @@ mod tests {
     fn passages_end_at_blank_lines() {
         let text = "\na\r\nb\n \t\n\nc\nd";
         let of = |unit| passages(text, unit);
+        let paragraphs: Vec<([usize; 2], String)> = of(IndexUnit::Paragraphs)
+            .iter()
+            .map(|own| (own.lines, own.text(text)))
+            .collect();
         assert_eq!(
-            of(IndexUnit::Paragraphs),
+            paragraphs,
             [([2, 3], "a\nb".to_string()), ([6, 7], "c\nd".to_string())]
         );
-        let lines: Vec<[usize; 2]> = of(IndexUnit::Lines).into_iter().map(|(at, _)| at).collect();
+        let lines: Vec<[usize; 2]> = of(IndexUnit::Lines).iter().map(|own| own.lines).collect();
         assert_eq!(lines, [[2, 2], [3, 3], [6, 6], [7, 7]]);
         assert!(passages("\n \n", IndexUnit::Paragraphs).is_empty());
+    }
+
+    #[test]
+    fn parts_have_the_lines_of_their_bytes() {
+        let text = "\nab\r\ncd\nef\n";
+        let own = &passages(text, IndexUnit::Paragraphs)[0];
+        assert_eq!((own.lines, own.bytes.clone()), ([2, 4], 1..10));
+        for (part, lines, of) in [
+            (0..2, [2, 2], "ab"),
+            (1..6, [2, 3], "b\ncd"),
+            (4..9, [3, 4], "cd\nef"),
+            (8..9, [4, 4], "f"),
+        ] {
+            let part = own.part(text, part);
+            assert_eq!((part.lines, &*part.text(text)), (lines, of));
+        }
     }
 }

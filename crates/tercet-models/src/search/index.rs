@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::SearchError;
-use super::files::{IndexUnit, digest, passages, read, text};
+use super::files::{IndexUnit, Passage, digest, read, text};
 use crate::safetensors::write::write_noted;
 use crate::safetensors::{SafeDtype, SafeTensors};
 use crate::save::{SavedTensorEntry, SavedTensorStorage};
@@ -13,7 +13,7 @@ use crate::save::{SavedTensorEntry, SavedTensorStorage};
 /// The header key of the index's JSON metadata.
 const NOTE: &str = "tercet_search";
 /// The version of the index format.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 /// Maximum deviation of a vector's length from 1.
 const UNIT_WITHIN: f32 = 1e-3;
 
@@ -36,7 +36,7 @@ pub struct SearchSettings {
     pub dims: Option<usize>,
     /// Maximum passage length in tokens; `None` for the model's limit.
     pub most: Option<usize>,
-    /// Whether longer passages are truncated.
+    /// Whether longer passages are truncated. Otherwise they are cut into overlapping pieces.
     pub cut: bool,
 }
 
@@ -113,13 +113,16 @@ pub struct SearchIndex {
     pub(super) vectors: Vec<f32>,
     /// First and last line of each passage, `[n]`; zeros for images.
     pub(super) lines: Vec<[i32; 2]>,
+    /// First byte of each passage in its file, and the byte after its last, `[n]`; zeros for images.
+    pub(super) bytes: Vec<[i32; 2]>,
 }
 
 /// A search result.
 ///
 /// ```
 /// use tercet_models::search::Hit;
-/// let hit = Hit { file: "notes/todo.md".to_string(), lines: Some([3, 5]), score: 0.8 };
+/// let (lines, bytes) = (Some([3, 5]), Some([40, 96]));
+/// let hit = Hit { file: "notes/todo.md".to_string(), lines, bytes, score: 0.8 };
 /// assert_eq!(hit.lines.map(|[first, last]| last - first + 1), Some(3));
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -128,6 +131,9 @@ pub struct Hit {
     pub file: String,
     /// First and last line of the passage, from 1; `None` for an image.
     pub lines: Option<[usize; 2]>,
+    /// First byte of the passage in the file, and the byte after its last; `None` for an image. A long
+    /// line has several passages.
+    pub bytes: Option<[usize; 2]>,
     /// Cosine similarity of result and query.
     pub score: f32,
 }
@@ -160,6 +166,10 @@ impl SearchIndex {
     /// [`SearchError`]: the file does not exist, is not an index, or is damaged.
     pub fn open(path: impl AsRef<Path>) -> Result<SearchIndex, SearchError> {
         let path = path.as_ref();
+        if !path.exists() {
+            let path = path.to_path_buf();
+            return Err(SearchError::NotFound { path });
+        }
         let file = SafeTensors::open(path).map_err(|source| SearchError::Unreadable {
             path: path.to_path_buf(),
             source,
@@ -193,7 +203,11 @@ impl SearchIndex {
             .try_fold(0usize, |sum, file| sum.checked_add(file.count));
         let rows = rows.ok_or_else(|| damaged("it has too many vectors".to_string()))?;
         let read = contents(&file, settings.unit, [rows, width]);
-        let (vectors, lines) = read.map_err(damaged)?;
+        let IndexContents {
+            vectors,
+            lines,
+            bytes,
+        } = read.map_err(damaged)?;
         Ok(SearchIndex {
             model,
             folder,
@@ -202,6 +216,7 @@ impl SearchIndex {
             files,
             vectors,
             lines,
+            bytes,
         })
     }
 
@@ -220,14 +235,18 @@ impl SearchIndex {
             reason: e.to_string(),
         })?;
         let vectors: Vec<u8> = self.vectors.iter().flat_map(|x| x.to_le_bytes()).collect();
-        let lines = self.lines.iter().flatten();
-        let lines: Vec<u8> = lines.flat_map(|x| x.to_le_bytes()).collect();
+        let pairs = |pairs: &[[i32; 2]]| -> Vec<u8> {
+            let numbers = pairs.iter().flatten();
+            numbers.flat_map(|x| x.to_le_bytes()).collect()
+        };
+        let (lines, bytes) = (pairs(&self.lines), pairs(&self.bytes));
         let rows = self.lines.len();
         let of = |name: &str, dtype, shape: [usize; 2], bytes| {
             SavedTensorEntry::new(name, SavedTensorStorage::Safe(dtype), &shape, bytes)
         };
         let mut entries = vec![of("vectors", SafeDtype::F32, [rows, self.width], &vectors)];
         if self.settings.unit != IndexUnit::Pictures {
+            entries.push(of("bytes", SafeDtype::I32, [rows, 2], &bytes));
             entries.push(of("lines", SafeDtype::I32, [rows, 2], &lines));
         }
         Ok(write_noted(path, entries, &[(NOTE, note)])?)
@@ -293,13 +312,14 @@ impl SearchIndex {
         Hit {
             file: file.path.clone(),
             lines: (!pictures).then(|| self.lines[at].map(|line| line as usize)),
+            bytes: (!pictures).then(|| self.bytes[at].map(|byte| byte as usize)),
             score,
         }
     }
 
     /// Reads the current content of a result from the folder.
     pub fn passage(&self, found: &Hit) -> PassageState {
-        let Some(lines) = found.lines else {
+        let (Some(lines), Some([start, end])) = (found.lines, found.bytes) else {
             return PassageState::Picture;
         };
         let known = self.files.iter().find(|file| file.path == found.file);
@@ -315,9 +335,14 @@ impl SearchIndex {
         if digest(&bytes) != known.sha256 {
             return PassageState::Changed;
         }
-        let all = text(bytes).map(|text| passages(&text, self.settings.unit));
-        let own = all.and_then(|all| all.into_iter().find(|(at, _)| *at == lines));
-        own.map_or(PassageState::Changed, |(_, text)| PassageState::Text(text))
+        let passage = Passage {
+            lines,
+            bytes: start..end,
+        };
+        let text = text(bytes).filter(|text| text.get(start..end).is_some());
+        text.map_or(PassageState::Changed, |text| {
+            PassageState::Text(passage.text(&text))
+        })
     }
 
     /// Checks that the index matches the model, folder and settings.
@@ -346,16 +371,24 @@ impl SearchIndex {
     }
 }
 
-/// The vectors and lines of a file without other tensors; an error message otherwise.
+/// The tensors of an index.
+struct IndexContents {
+    vectors: Vec<f32>,
+    lines: Vec<[i32; 2]>,
+    bytes: Vec<[i32; 2]>,
+}
+
+/// The contents of a file without other tensors; an error message otherwise.
 fn contents(
     file: &SafeTensors,
     unit: IndexUnit,
     [rows, width]: [usize; 2],
-) -> Result<(Vec<f32>, Vec<[i32; 2]>), String> {
+) -> Result<IndexContents, String> {
     let pictures = unit == IndexUnit::Pictures;
     let wanted: &[(&str, SafeDtype, [usize; 2])] = match pictures {
         true => &[("vectors", SafeDtype::F32, [rows, width])],
         false => &[
+            ("bytes", SafeDtype::I32, [rows, 2]),
             ("lines", SafeDtype::I32, [rows, 2]),
             ("vectors", SafeDtype::F32, [rows, width]),
         ],
@@ -384,16 +417,26 @@ fn contents(
     if !vectors.chunks_exact(width).all(of_unit_length) {
         return Err("a vector is not of length 1".to_string());
     }
-    let numbers: Vec<i32> = words("lines").map(i32::from_le_bytes).collect();
-    let lines = match pictures {
+    let pairs = |name: &str| match pictures {
         true => vec![[0; 2]; rows],
-        false => numbers.as_chunks::<2>().0.to_vec(),
+        false => {
+            let numbers: Vec<i32> = words(name).map(i32::from_le_bytes).collect();
+            numbers.as_chunks::<2>().0.to_vec()
+        }
     };
-    let sound = |of: &[i32; 2]| pictures || (of[0] >= 1 && of[0] <= of[1]);
-    match lines.iter().all(sound) {
-        true => Ok((vectors, lines)),
-        false => Err("line numbers are below 1 or reversed".to_string()),
+    let (lines, bytes) = (pairs("lines"), pairs("bytes"));
+    let rises = |of: &[i32; 2], least: i32| pictures || (of[0] >= least && of[0] <= of[1]);
+    if !lines.iter().all(|of| rises(of, 1)) {
+        return Err("line numbers are below 1 or reversed".to_string());
     }
+    if !bytes.iter().all(|of| rises(of, 0)) {
+        return Err("byte positions are below 0 or reversed".to_string());
+    }
+    Ok(IndexContents {
+        vectors,
+        lines,
+        bytes,
+    })
 }
 
 fn dot(a: &[f32], b: &[f32]) -> f32 {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tercet::Device;
 
 use super::embedder::{EmbedderKind, digest_of, document_prompt};
-use super::files::{IndexUnit, digest, is_image, passages, read, text, walk};
+use super::files::{IndexUnit, Passage, digest, is_image, passages, read, text, walk};
 use super::index::{IndexedFile as Entry, SearchSettings};
 use super::{SearchError, SearchIndex};
 use crate::builder::ModelError;
@@ -80,7 +80,7 @@ pub struct Indexer {
 struct PendingPassage {
     /// Index of the passage's file in the search index.
     file: usize,
-    lines: [usize; 2],
+    place: Passage,
     /// The text to embed, or the path of an image.
     item: String,
 }
@@ -165,6 +165,7 @@ impl Indexer {
             files: Vec::new(),
             vectors: Vec::new(),
             lines: Vec::new(),
+            bytes: Vec::new(),
         };
         let mut report = IndexStats::default();
         let changed = reused_vectors(old.as_ref(), names, &mut made, &mut report.skipped)?;
@@ -254,6 +255,7 @@ fn reuse_vector(old: &SearchIndex, file: &Entry, at: usize, made: &mut SearchInd
     let width = old.width;
     let rows = at..at + file.count;
     made.lines.extend_from_slice(&old.lines[rows.clone()]);
+    made.bytes.extend_from_slice(&old.bytes[rows.clone()]);
     made.vectors
         .extend_from_slice(&old.vectors[rows.start * width..rows.end * width]);
     made.files.push(file.clone());
@@ -281,7 +283,10 @@ impl IndexRun<'_> {
         for name in changed {
             let bytes = read(&self.index.folder, name)?;
             let sha256 = bytes.as_deref().map(digest);
-            let found = bytes.and_then(|bytes| self.found(name, bytes));
+            let found = match bytes {
+                Some(bytes) => self.found(name, bytes)?,
+                None => None,
+            };
             let Some((sha256, found)) = sha256.zip(found) else {
                 left_out.push(name.clone());
                 self.state.file_count -= 1;
@@ -290,8 +295,8 @@ impl IndexRun<'_> {
             let done = self.begin(name, sha256);
             let file = self.index.files.len() - 1;
             let last = found.len();
-            for (number, (lines, item)) in found.into_iter().enumerate().skip(done) {
-                self.waiting.push(PendingPassage { file, lines, item });
+            for (number, (place, item)) in found.into_iter().enumerate().skip(done) {
+                self.waiting.push(PendingPassage { file, place, item });
                 let full = self.waiting.len() >= SLICE;
                 if full && !self.embed((number + 1 == last).then_some(file), progress)? {
                     return Ok(false);
@@ -307,15 +312,33 @@ impl IndexRun<'_> {
         }
     }
 
-    /// The passages of a file; `None` if the file has none of this unit.
-    fn found(&self, name: &str, bytes: Vec<u8>) -> Option<Vec<([usize; 2], String)>> {
-        match self.index.settings.unit {
-            IndexUnit::Pictures => {
-                let path = self.index.folder.join(name).display().to_string();
-                Some(vec![([0; 2], path)])
-            }
-            unit => Some(passages(&text(bytes)?, unit)),
+    /// The passages of a file, or overlapping pieces of them where they exceed the model's length, with
+    /// their texts; `None` if the file has none of this unit.
+    fn found(&self, name: &str, bytes: Vec<u8>) -> Result<Option<Vec<(Passage, String)>>, Error> {
+        let SearchSettings { unit, cut, .. } = self.index.settings;
+        if unit == IndexUnit::Pictures {
+            let path = self.index.folder.join(name).display().to_string();
+            let place = Passage {
+                lines: [0; 2],
+                bytes: 0..0,
+            };
+            return Ok(Some(vec![(place, path)]));
         }
+        let Some(text) = text(bytes) else {
+            return Ok(None);
+        };
+        let mut found = Vec::new();
+        for passage in passages(&text, unit) {
+            let pieces = match (cut, &*self.side) {
+                (false, EmbedderKind::Text(embedder)) => {
+                    embedder.pieces(&text[passage.bytes.clone()])?
+                }
+                _ => std::iter::once(0..passage.bytes.len()).collect(),
+            };
+            let pieces = pieces.into_iter().map(|piece| passage.part(&text, piece));
+            found.extend(pieces.map(|piece| (piece.clone(), piece.text(&text))));
+        }
+        Ok(Some(found))
     }
 
     /// Starts a file and returns the number of its vectors that the index already has.
@@ -327,6 +350,7 @@ impl IndexRun<'_> {
             }
             let rows = self.index.lines.len() - last.count;
             self.index.lines.truncate(rows);
+            self.index.bytes.truncate(rows);
             self.index.vectors.truncate(rows * self.index.width);
             self.index.files.pop();
         }
@@ -375,10 +399,11 @@ impl IndexRun<'_> {
                 what: format!("a passage of {}", self.place(waiting).display()),
             })?;
             self.index.vectors.extend_from_slice(&row);
-            let lines = waiting
-                .lines
-                .map(|line| i32::try_from(line).unwrap_or(i32::MAX));
-            self.index.lines.push(lines);
+            let Passage { lines, bytes } = &waiting.place;
+            // A file has at most 256 MiB.
+            let number = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);
+            self.index.lines.push(lines.map(number));
+            self.index.bytes.push([bytes.start, bytes.end].map(number));
             self.index.files[waiting.file].count += 1;
             self.state.vectors += 1;
         }
@@ -413,7 +438,7 @@ impl IndexRun<'_> {
         let Some(of) = text.checked_sub(1).and_then(|at| waiting.get(at)) else {
             return e;
         };
-        let (path, line) = (self.place(of), of.lines[0]);
+        let (path, line) = (self.place(of), of.place.lines[0]);
         let error = SearchError::TooLong {
             path,
             line,

@@ -1,5 +1,7 @@
 //! Text embedding with a compiled encoder.
 
+use std::ops::Range;
+
 use tercet::Device;
 
 use super::super::ModelError;
@@ -146,6 +148,78 @@ impl Embedder {
         }
     }
 
+    /// Cuts a text into overlapping pieces that the model reads as a whole, as ranges of bytes. A text
+    /// of at most [`Self::max_tokens`] is one piece. Pieces begin and end at white space if possible.
+    ///
+    /// # Errors
+    /// [`crate::Error`] of the tokenizer.
+    pub(crate) fn pieces(&self, text: &str) -> Result<Vec<Range<usize>>, crate::Error> {
+        // A token has at least one byte.
+        let around = self.token_count("")?;
+        let is_short = around + text.len() <= self.max_tokens;
+        // Without room beside the prompt no piece fits, and the encoder reports the text.
+        if is_short || around >= self.max_tokens {
+            return Ok(std::iter::once(0..text.len()).collect());
+        }
+        let mut pieces: Vec<Range<usize>> = Vec::new();
+        let (mut start, mut len) = (0, self.max_tokens.saturating_mul(BYTES_OF_TOKEN));
+        loop {
+            let end = self.piece_end(text, start, len)?;
+            if let Some(last) = pieces.last().filter(|last| end <= last.end) {
+                // The overlap alone fills the piece.
+                start = last.end;
+                continue;
+            }
+            pieces.push(start..end);
+            if end == text.len() {
+                return Ok(pieces);
+            }
+            len = end - start;
+            // The next piece is longer than the overlap, so that every piece adds text.
+            start = overlap_start(text, start..end).unwrap_or(end);
+        }
+    }
+
+    /// The end of the longest piece from `start` that the model reads, of about `len` bytes.
+    fn piece_end(&self, text: &str, start: usize, len: usize) -> Result<usize, crate::Error> {
+        let most = self.max_tokens;
+        let mut len = len;
+        let mut best = None;
+        // Each try comes closer; a few are enough for texts whose tokens vary in length.
+        for _ in 0..MAX_PIECE_TRIES {
+            let end = piece_boundary(text, start, start.saturating_add(len));
+            let tokens = self.token_count(&text[start..end])?;
+            if tokens <= most {
+                best = best.max(Some(end));
+                if end == text.len() || tokens * 10 >= most * 9 {
+                    break;
+                }
+            }
+            // The next length has slightly fewer tokens than the model reads.
+            let scale = 0.95 * most as f64 / tokens.max(1) as f64;
+            let scaled = ((end - start) as f64 * scale) as usize;
+            len = match tokens <= most {
+                true => scaled.max(end - start + 1),
+                false => scaled.min((end - start) * 9 / 10).max(1),
+            };
+            if best.is_some_and(|best| start + len <= best) {
+                break;
+            }
+        }
+        if let Some(best) = best {
+            return Ok(best);
+        }
+        // No length fits. The encoder reports it for the shortest.
+        let first = text[start..].chars().next().map_or(1, char::len_utf8);
+        Ok(start + first)
+    }
+
+    /// Number of tokens of a text with its prompt and the tokens around it.
+    fn token_count(&self, text: &str) -> Result<usize, crate::Error> {
+        let row = self.tokenizer.encode_row(&self.text(text), None, None)?;
+        Ok(row.ids.len())
+    }
+
     /// Embeddings of these texts, in order. Texts of similar length share a batch. `progress`
     /// receives the number of finished texts after each batch. If `progress` returns false, the
     /// call stops early and the remaining embeddings are empty.
@@ -241,6 +315,51 @@ impl Embedder {
     }
 }
 
+/// Typical number of bytes of a token, for the first piece of a text.
+const BYTES_OF_TOKEN: usize = 4;
+/// The part of a piece that the next piece repeats: one in this number.
+const OVERLAP_FRACTION: usize = 5;
+/// Maximum number of lengths that are tried for a piece.
+const MAX_PIECE_TRIES: usize = 12;
+
+/// The end of a piece at or before `end`: after white space in its second half, or else between
+/// characters.
+fn piece_boundary(text: &str, start: usize, end: usize) -> usize {
+    if end >= text.len() {
+        return text.len();
+    }
+    let end = (start + 1..=end)
+        .rev()
+        .find(|at| text.is_char_boundary(*at));
+    let Some(end) = end else {
+        // The first character is longer.
+        let first = text[start..].chars().next().map_or(1, char::len_utf8);
+        return start + first;
+    };
+    let half = start + (end - start) / 2;
+    let space = text[start..end].rfind(char::is_whitespace);
+    let space = space.map(|at| start + at).filter(|at| *at > half);
+    space.unwrap_or(end)
+}
+
+/// The start of the next piece within a piece: the word that begins in the last part, or else the one
+/// that reaches into it, or else a character. `None` if that would repeat the whole piece or nothing.
+fn overlap_start(text: &str, piece: Range<usize>) -> Option<usize> {
+    let least = piece.end - piece.len() / OVERLAP_FRACTION;
+    let least = (least..piece.end).find(|at| text.is_char_boundary(*at))?;
+    let word_after = |from: usize| {
+        let word = text[from..piece.end].find(|c: char| !c.is_whitespace())?;
+        Some(from + word)
+    };
+    let begins = text[least..piece.end].find(char::is_whitespace);
+    let reaches = text[piece.start..least].rfind(char::is_whitespace);
+    let start = begins
+        .and_then(|at| word_after(least + at))
+        .or_else(|| word_after(piece.start + reaches?))
+        .unwrap_or(least);
+    (start > piece.start).then_some(start)
+}
+
 /// Index of the token whose state represents a text. If this token has the last position of the
 /// context, the text is padded to the context length.
 fn place(pooling: TextPooling, row: &mut TokenizedRow, (context, pad): (usize, u32)) -> usize {
@@ -255,5 +374,34 @@ fn place(pooling: TextPooling, row: &mut TokenizedRow, (context, pad): (usize, u
             ids.resize(context, pad);
             context - 1
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_end_and_begin_at_words() {
+        let text = "one two three";
+        assert_eq!(piece_boundary(text, 0, 10), 7);
+        assert_eq!(piece_boundary(text, 0, 99), text.len());
+        // No white space in the second half.
+        assert_eq!(piece_boundary(text, 8, 11), 11);
+        let wide = "日本語";
+        assert_eq!(piece_boundary(wide, 0, 4), 3);
+        assert_eq!(piece_boundary(wide, 3, 4), 6);
+    }
+
+    #[test]
+    fn pieces_overlap_by_words() {
+        let of = |text: &str| overlap_start(text, 0..text.len());
+        assert_eq!(of("one two three four x"), Some(19));
+        assert_eq!(of("one two three four"), Some(14));
+        assert_eq!(of("one twothreefourfive"), Some(4));
+        assert_eq!(of("onetwothree"), Some(9));
+        assert_eq!(of("one"), None);
+        assert_eq!(of("日本語日本語"), Some(15));
+        assert_eq!(overlap_start("a bcd", 2..5), None);
     }
 }
