@@ -47,6 +47,13 @@ pub(crate) enum CliError {
         what: String,
         source: tercet_models::Error,
     },
+    /// A model that another command runs.
+    #[error("{what}: it is {found}; use {command}")]
+    OtherCommand {
+        what: String,
+        found: &'static str,
+        command: &'static str,
+    },
     /// Keys of a model's configuration that would be ignored, with `--strict`.
     #[error("{what}: {file} has keys that would be ignored: {keys}; remove them, or omit --strict")]
     IgnoredKeys {

@@ -32,6 +32,7 @@ use self::seeing::ImageInputs;
 pub(crate) use self::speculative_args::{SpeculationStats, SpeculativeArgs};
 pub(crate) use self::template_args::ChatTemplateArgs;
 use super::generate::{adapters, open_model};
+use super::open::check_family;
 use super::sampling_args::SamplingArgs;
 use super::{ComputePrecision, KvCacheDType, PlacementArgs};
 use crate::error::CliError;
@@ -295,6 +296,15 @@ impl ModelArgs {
             what,
             adapters,
         } = self.open()?;
+        check_family(
+            &files,
+            &what,
+            &[
+                ModelFamily::Decoder,
+                ModelFamily::VisionLanguage,
+                ModelFamily::TextToText,
+            ],
+        )?;
         let spec = files.decoder_spec().map_err(CliError::model(&*what))?;
         let (tokenizer, spells_ids) = request.tokenizer(&files, spec.vocab, &what)?;
         let options = options(&spec);

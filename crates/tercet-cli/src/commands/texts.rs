@@ -4,9 +4,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use tercet::Device;
-use tercet_models::{EmbeddingPrompt, EncoderOptions, ModelFiles};
+use tercet_models::{EmbeddingPrompt, EncoderOptions, ModelFamily, ModelFiles};
 
-use super::open::open_files;
+use super::open::{check_family, open_files};
 use super::{ComputePrecision, DeviceArgs};
 use crate::error::CliError;
 use crate::progress;
@@ -64,6 +64,17 @@ impl TextEncodingArgs {
         let device = self.device.open()?;
         let what = format!("cannot load the model {}", self.model.display());
         let files = open_files(&self.model, &what)?;
+        check_family(
+            &files,
+            &what,
+            &[
+                ModelFamily::Encoder,
+                ModelFamily::Vision,
+                ModelFamily::Decoder,
+                ModelFamily::VisionLanguage,
+                ModelFamily::TextToText,
+            ],
+        )?;
         let spinner = progress::spinner("loading");
         let loaded = load(&files, &device).map_err(|e| match e {
             tercet_models::Error::Search(_) => CliError::model("cannot use the index")(e),

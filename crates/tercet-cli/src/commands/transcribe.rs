@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use serde::Serialize;
+use tercet_models::ModelFamily;
 use tercet_models::speech::{Recognizer, SpeechOptions, SpeechTask, Transcript, audio};
 
 use super::DeviceArgs;
-use super::open::open_files;
+use super::open::{check_family, open_files};
 use crate::error::{CliError, CommandOutcome};
 use crate::interrupt::{self, interrupted};
 use crate::{output, progress};
@@ -92,6 +93,7 @@ pub(crate) fn run(args: &TranscribeArgs) -> Result<CommandOutcome, CliError> {
     let device = args.device.open()?;
     let what = format!("cannot load the model {}", args.model.display());
     let files = open_files(&args.model, &what)?;
+    check_family(&files, &what, &[ModelFamily::Speech])?;
     let spinner = progress::spinner("loading");
     let recognizer = files.recognizer(&device);
     let mut recognizer = recognizer.map_err(CliError::model(what))?;

@@ -1,6 +1,6 @@
 //! Invalid inputs are rejected before any work, and no argument is ignored.
 
-use crate::common::{GRAPH, Scratch, bad, demo, f32s, good, json, npy, usable_devices};
+use crate::common::{GRAPH, Scratch, bad, data, demo, f32s, good, json, npy, run, usable_devices};
 
 #[test]
 fn bounds_are_honoured_or_refused() {
@@ -186,4 +186,68 @@ fn a_cause_is_not_said_twice() {
         let cause = line.trim_start_matches("because: ");
         assert!(!lines[..at].iter().any(|l| l.contains(cause)), "{err}");
     }
+}
+
+#[test]
+fn a_model_of_another_kind_names_its_command() {
+    let scratch = Scratch::new("other-command");
+    let names = |args: &[&str], parts: &[&str]| {
+        bad(args, 1, parts);
+        // Not a list of all families.
+        let err = run(args).err;
+        assert!(err.len() < 300 + args.concat().len(), "{err}");
+    };
+    let text = scratch.file("text.txt", "A text. ".repeat(100));
+    for (model, parts) in [
+        ("encoders/sentence-a", ["a text encoder", "`tercet embed`"]),
+        ("encoders/reranker-a", ["a text encoder", "`tercet rerank`"]),
+        ("encoders/tagger-a", ["a text encoder", "`tercet classify`"]),
+        ("vision/vit-a", ["an image model", "`tercet classify`"]),
+        (
+            "speech/whisper-a",
+            ["a speech recognizer", "`tercet transcribe`"],
+        ),
+        (
+            "speech/moonshine-a",
+            ["a speech recognizer", "`tercet transcribe`"],
+        ),
+    ] {
+        let model = data(model);
+        names(&["generate", "-m", &model], &parts);
+        names(&["chat", "-m", &model], &parts);
+        names(&["perplexity", "-m", &model, "--file", &text], &parts);
+    }
+    let speech = data("speech/whisper-a");
+    for command in ["embed", "classify"] {
+        names(
+            &[command, "-m", &speech, "a text"],
+            &["`tercet transcribe`"],
+        );
+    }
+    names(
+        &["rerank", "-m", &speech, "a", "b"],
+        &["`tercet transcribe`"],
+    );
+    if cfg!(feature = "audio") {
+        let llama = demo("tiny-rust-llama-q8_0.gguf");
+        let audio = data("speech/speech.flac");
+        let args = ["transcribe", "-m", &llama, &audio];
+        names(&args, &["a language model", "`tercet generate`"]);
+        let encoder = data("encoders/sentence-a");
+        names(&["transcribe", "-m", &encoder, &audio], &["`tercet embed`"]);
+    }
+    let graph = scratch.file("g.onnx", "");
+    names(
+        &["generate", "-m", &graph],
+        &["an ONNX model", "`tercet run`"],
+    );
+    names(
+        &["embed", "-m", &graph, "a"],
+        &["an ONNX model", "`tercet run`"],
+    );
+    let graph = scratch.file("g.tercet", GRAPH);
+    names(
+        &["chat", "-m", &graph],
+        &["a graph in text form", "`tercet run`"],
+    );
 }

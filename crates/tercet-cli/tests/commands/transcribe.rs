@@ -146,6 +146,7 @@ fn what_transcribe_cannot_do_is_said() {
     };
     with(&model, &["--language", "xx"], &["`xx`", "de, en"]);
     with(&english, &["--language", "en"], &["English alone"]);
-    with(&data("encoders/bert-a"), &[], &["whisper"]);
-    bad(&["embed", "-m", &model, "a"], 1, &["whisper"]);
+    let other = ["a text encoder", "`tercet classify`"];
+    with(&data("encoders/bert-a"), &[], &other);
+    bad(&["embed", "-m", &model, "a"], 1, &["`tercet transcribe`"]);
 }
