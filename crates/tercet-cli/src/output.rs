@@ -4,11 +4,14 @@
 //! text direction are printed as escapes: `\u{1b}` in text output, `\u001b` in JSON. Every printer
 //! here is flushed before it returns, so that a failed write is reported.
 
+mod compact_numbers;
+
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
 use serde::Serialize;
 
+use self::compact_numbers::CompactNumberFormatter;
 use crate::error::CliError;
 
 /// Whether a character changes the text around it on a terminal: controls, line separators, and the
@@ -91,12 +94,14 @@ pub(crate) fn print_for_humans(
     Ok(())
 }
 
-/// Prints one JSON document.
+/// Prints one JSON document. An array of numbers is one line.
 pub(crate) fn json(value: &impl Serialize) -> Result<(), CliError> {
     // In JSON, the characters to escape occur only inside strings. The code points of these
     // characters have at most four hexadecimal digits.
     let mut out = EscapingStdout::new(|c| format!("\\u{:04x}", u32::from(c)));
-    serde_json::to_writer_pretty(&mut out, value).map_err(io::Error::from)?;
+    let formatter = CompactNumberFormatter::new();
+    let mut writer = serde_json::Serializer::with_formatter(&mut out, formatter);
+    value.serialize(&mut writer).map_err(io::Error::from)?;
     writeln!(out)?;
     out.flush()?;
     Ok(())

@@ -23,6 +23,23 @@ fn near(got: &[f64], want: &[f64]) {
 }
 
 #[test]
+fn a_vector_is_one_line() {
+    let model = data(A);
+    let out = good(&["embed", "-m", &model, "--json", "a cat", "the dog"]).out;
+    let lines: Vec<&str> = out.lines().map(str::trim).collect();
+    let vectors = lines
+        .iter()
+        .filter(|line| line.starts_with("\"embedding\": ["));
+    assert_eq!(
+        vectors.filter(|line| line.ends_with(']')).count(),
+        2,
+        "{out}"
+    );
+    // Two lines of the document, and four of each text.
+    assert_eq!(lines.len(), 10, "{out}");
+}
+
+#[test]
 fn embed_takes_lines_prompts_and_dimensions() {
     let scratch = Scratch::new("encoders-embed");
     let model = data(A);
