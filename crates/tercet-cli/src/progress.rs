@@ -1,14 +1,30 @@
-//! Progress bars on standard error; hidden if it is not a terminal.
+//! Progress on standard error: a bar or a spinner on a terminal. Otherwise long work prints a line now
+//! and then, so that a log shows that it goes on.
 
-use std::time::Duration;
+use std::fs::File;
+use std::io::Write;
+use std::sync::{Mutex, Once};
+use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, WeakProgressBar};
+
+/// Interval at which the elapsed time of a bar is redrawn, and before which it is not shown.
+const BAR_TICK: Duration = Duration::from_millis(500);
+/// Time after which work without a terminal prints its first line, and the time between its lines.
+const LINE_AFTER: Duration = Duration::from_secs(10);
+const LINE_EVERY: Duration = Duration::from_secs(30);
 
 /// A progress bar over `len` units: `prefill ####---- 512/2048 tokens`.
-pub(crate) fn bar(what: &'static str, len: usize, unit: &str) -> ProgressBar {
+pub(crate) fn bar(what: &'static str, len: usize, unit: &'static str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(len as u64), target());
     let template = format!("{{msg}} {{wide_bar}} {{pos}}/{{len}} {unit} {{eta}}");
-    styled(bar, &template, ProgressStyle::default_bar()).with_message(what)
+    let bar = styled(bar, &template, ProgressStyle::default_bar()).with_message(what);
+    match bar.is_hidden() {
+        true => print_lines(&bar, what, Some(unit)),
+        // The first units may take long.
+        false => bar.enable_steady_tick(BAR_TICK),
+    }
+    bar
 }
 
 /// A spinner with the elapsed time, for work of unknown length: `/ loading 3s`.
@@ -16,25 +32,104 @@ pub(crate) fn spinner(what: &'static str) -> ProgressBar {
     let spinner = ProgressBar::with_draw_target(None, target());
     let style = ProgressStyle::default_spinner().tick_chars("|/-\\ ");
     let spinner = styled(spinner, "{spinner} {msg} {elapsed}", style).with_message(what);
-    spinner.enable_steady_tick(Duration::from_millis(100));
+    match spinner.is_hidden() {
+        true => print_lines(&spinner, what, None),
+        false => spinner.enable_steady_tick(Duration::from_millis(100)),
+    }
     spinner
+}
+
+/// Work that prints lines.
+struct WatchedWork {
+    bar: WeakProgressBar,
+    what: &'static str,
+    unit: Option<&'static str>,
+    started: Instant,
+    next: Duration,
+    out: File,
+}
+
+impl WatchedWork {
+    /// Prints a line if it is time; false if the work is done.
+    fn poll(&mut self) -> bool {
+        let Some(bar) = self.bar.upgrade().filter(|bar| !bar.is_finished()) else {
+            return false;
+        };
+        let elapsed = self.started.elapsed();
+        if elapsed >= self.next {
+            self.next = elapsed + LINE_EVERY;
+            let done = self.unit.map(|unit| (bar.position(), bar.length(), unit));
+            // A closed standard error is ignored.
+            let _ = writeln!(self.out, "{}", line(self.what, done, elapsed));
+        }
+        true
+    }
+}
+
+/// A line of progress: `index: 120 of 3400 files, 40 s`.
+fn line(what: &str, done: Option<(u64, Option<u64>, &str)>, elapsed: Duration) -> String {
+    let seconds = elapsed.as_secs();
+    match done {
+        Some((done, Some(all), unit)) => format!("{what}: {done} of {all} {unit}, {seconds} s"),
+        Some((done, None, unit)) => format!("{what}: {done} {unit}, {seconds} s"),
+        None => format!("{what}: {seconds} s"),
+    }
+}
+
+/// Prints lines for this bar until it is finished or dropped. One thread serves all bars.
+fn print_lines(bar: &ProgressBar, what: &'static str, unit: Option<&'static str>) {
+    static WATCHED: Mutex<Vec<WatchedWork>> = Mutex::new(Vec::new());
+    static THREAD: Once = Once::new();
+    let (Some(out), Ok(mut watched)) = (own_stderr(), WATCHED.lock()) else {
+        return;
+    };
+    watched.push(WatchedWork {
+        bar: bar.downgrade(),
+        what,
+        unit,
+        started: Instant::now(),
+        next: LINE_AFTER,
+        out,
+    });
+    drop(watched);
+    THREAD.call_once(|| {
+        std::thread::spawn(|| {
+            loop {
+                std::thread::sleep(Duration::from_secs(1));
+                if let Ok(mut watched) = WATCHED.lock() {
+                    watched.retain_mut(WatchedWork::poll);
+                }
+            }
+        });
+    });
 }
 
 /// A duplicate of the current standard error. While driver messages are redirected (`drivers.rs`),
 /// progress output must not go through that pipe.
 #[cfg(unix)]
-fn target() -> ProgressDrawTarget {
-    use std::io::{stderr, stdin};
+fn own_stderr() -> Option<File> {
     use std::os::fd::AsFd;
+    let own = std::io::stderr().as_fd().try_clone_to_owned();
+    own.ok().map(File::from)
+}
 
+#[cfg(not(unix))]
+fn own_stderr() -> Option<File> {
+    use std::os::windows::io::AsHandle;
+    let own = std::io::stderr().as_handle().try_clone_to_owned();
+    own.ok().map(File::from)
+}
+
+#[cfg(unix)]
+fn target() -> ProgressDrawTarget {
     /// Redraws per second; `indicatif` has the same default.
     const RATE: u8 = 20;
-    match stderr().as_fd().try_clone_to_owned() {
-        Ok(own) => {
-            let term = console::Term::read_write_pair(stdin(), std::fs::File::from(own));
+    match own_stderr() {
+        Some(own) => {
+            let term = console::Term::read_write_pair(std::io::stdin(), own);
             ProgressDrawTarget::term(term, RATE)
         }
-        Err(_) => ProgressDrawTarget::stderr(),
+        None => ProgressDrawTarget::stderr(),
     }
 }
 
@@ -48,5 +143,49 @@ fn styled(bar: ProgressBar, template: &str, style: ProgressStyle) -> ProgressBar
     match style.template(template) {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_name_the_work_and_its_progress() {
+        let of = |done| line("index", done, Duration::from_millis(40_900));
+        assert_eq!(
+            of(Some((3, Some(12), "files"))),
+            "index: 3 of 12 files, 40 s"
+        );
+        assert_eq!(of(Some((3, None, "files"))), "index: 3 files, 40 s");
+        assert_eq!(of(None), "index: 40 s");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn work_prints_lines_until_it_is_finished() {
+        let bar = ProgressBar::with_draw_target(Some(9), ProgressDrawTarget::hidden());
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let mut work = WatchedWork {
+            bar: bar.downgrade(),
+            what: "index",
+            unit: Some("files"),
+            started: Instant::now(),
+            next: Duration::ZERO,
+            out: File::from(std::os::fd::OwnedFd::from(writer)),
+        };
+        bar.set_position(4);
+        // The second line is not due yet.
+        assert!(work.poll() && work.poll());
+        bar.finish_and_clear();
+        assert!(!work.poll());
+        drop(work);
+        let lines = std::io::read_to_string(&mut reader).unwrap();
+        assert_eq!(lines, "index: 4 of 9 files, 0 s\n");
+
+        let bar = ProgressBar::hidden();
+        let weak = bar.downgrade();
+        drop(bar);
+        assert!(weak.upgrade().is_none());
     }
 }

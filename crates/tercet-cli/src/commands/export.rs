@@ -8,7 +8,7 @@ use tercet::Tensor;
 use super::onnx;
 use super::source::{GraphSourceArgs, LoadedGraph};
 use crate::error::{CliError, CommandOutcome};
-use crate::output;
+use crate::{output, progress};
 
 #[derive(clap::Args)]
 pub(crate) struct ExportArgs {
@@ -32,6 +32,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<CommandOutcome, CliError> {
             "{name} does not end in .onnx; tools recognize the format by this extension"
         )));
     }
+    let spinner = progress::spinner("exporting");
     match args.source.all_parts()? {
         None => write(args.source.load(&args.input, None)?, &args.out),
         Some(parts) => {
@@ -45,6 +46,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<CommandOutcome, CliError> {
             Ok(())
         }
     }?;
+    spinner.finish_and_clear();
     Ok(CommandOutcome::Done)
 }
 

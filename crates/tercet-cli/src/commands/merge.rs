@@ -8,7 +8,7 @@ use tercet_models::save::{RepackFormat, SaveOptions};
 
 use super::generate::{adapters, open_model};
 use crate::error::{CliError, CommandOutcome};
-use crate::output;
+use crate::{output, progress};
 
 #[derive(clap::Args)]
 pub(crate) struct MergeArgs {
@@ -47,7 +47,10 @@ pub(crate) fn run(args: &MergeArgs) -> Result<CommandOutcome, CliError> {
         ..SaveOptions::default()
     };
     let failed = || CliError::model(format!("cannot write {}", args.out.display()));
-    let saved = merge(&files, &adapters, &args.out, &options).map_err(failed())?;
+    let spinner = progress::spinner("merging");
+    let saved = merge(&files, &adapters, &args.out, &options);
+    spinner.finish_and_clear();
+    let saved = saved.map_err(failed())?;
     let unpacked = match saved.unpacked.len() {
         0 => String::new(),
         n => format!(

@@ -15,7 +15,7 @@ use super::strings::{self, OutputLabels};
 use super::tensors::{JsonElements, print, read_tensors, to_array};
 use crate::error::{CliError, CommandOutcome};
 use crate::npy::{write_npy, write_npz};
-use crate::{output, output_path};
+use crate::{output, output_path, progress};
 
 #[derive(clap::Args)]
 pub(crate) struct RunArgs {
@@ -157,6 +157,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<CommandOutcome, CliError> {
         bounds: sizes,
         ..Default::default()
     };
+    let spinner = progress::spinner("running");
     let mut exe = device.compile(&graph, &options).map_err(compile_error)?;
     for (name, tensor) in of(&signature.params) {
         // Compilation removes parameters that no result depends on.
@@ -171,6 +172,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<CommandOutcome, CliError> {
         dump(dir, &graph, &tensors, &plain)?;
     }
     let results = tercet_onnx::cut(&counted, exe.run(&inputs)?).map_err(CliError::Usage)?;
+    spinner.finish_and_clear();
     if args.first_nonfinite {
         output::print_note(format_args!(
             "no node produces NaN or inf from finite inputs"

@@ -7,7 +7,7 @@ use tercet::{DeviceOptions, TuneOptions, TunedProblem, tune};
 
 use super::cache_dir;
 use crate::error::{CliError, CommandOutcome};
-use crate::{drivers, interrupt, output};
+use crate::{drivers, interrupt, output, progress};
 
 #[derive(clap::Args)]
 pub(crate) struct TuneArgs {
@@ -58,14 +58,21 @@ pub(crate) fn run(args: &TuneArgs) -> Result<CommandOutcome, CliError> {
         only: args.only.clone(),
         without: args.without.clone(),
     };
-    let mut failed = None;
-    let mut done = |product| {
+    // Opened before the messages of drivers are redirected.
+    let spinner = progress::spinner("tuning");
+    let (mut failed, mut count) = (None, 0);
+    let mut done = |product: TunedProblem| {
         // From here on there are results to save, so Ctrl-C must stop cleanly.
         interrupt::listen();
-        failed = output::print_for_humans(|out| writeln!(out, "{}", line(&product))).err();
+        count += 1;
+        spinner.set_message(format!("tuning: {count} sizes measured"));
+        let print = || output::print_for_humans(|out| writeln!(out, "{}", line(&product)));
+        failed = spinner.suspend(print).err();
         failed.is_none() && !interrupt::interrupted()
     };
-    let kept = drivers::labelled(|| tune(&args.device, &options, &what, &mut done))?;
+    let kept = drivers::labelled(|| tune(&args.device, &options, &what, &mut done));
+    spinner.finish_and_clear();
+    let kept = kept?;
     if let Some(e) = failed {
         return Err(e);
     }

@@ -10,7 +10,7 @@ use tercet::{Bindings, DType, Op, Signature, Tensor, TensorType, counted, verify
 use super::source::{GraphSourceArgs, LoadedGraph};
 use super::{device, seed};
 use crate::error::{CliError, CommandOutcome};
-use crate::output;
+use crate::{output, progress};
 
 #[derive(clap::Args)]
 pub(crate) struct VerifyArgs {
@@ -63,7 +63,10 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<CommandOutcome, CliError> {
     let drawn = fill(&sourced, args.seed, &mut tensors)?;
     let named: Vec<(&str, &Tensor)> = tensors.iter().map(|(n, t)| (n.as_str(), t)).collect();
     check_bounds(&sourced, &signature, &named)?;
-    let verification = verify(&sourced.graph, &named, &device)?;
+    let spinner = progress::spinner("comparing");
+    let verification = verify(&sourced.graph, &named, &device);
+    spinner.finish_and_clear();
+    let verification = verification?;
     let first = verification.first_divergence();
     if args.json {
         let rows = verification.nodes.iter().map(|n| ValueErrorRow {
