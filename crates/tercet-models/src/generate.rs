@@ -120,13 +120,55 @@ pub fn generate(
     options: &GenerateOptions<'_>,
     event: &mut dyn FnMut(GenerateEvent<'_>) -> bool,
 ) -> Result<Generation, Error> {
+    generate_past_context(generator, tokenizer, prompt, options, event, &mut |_, _| {
+        None
+    })
+}
+
+/// Like [`generate()`], but can go on when the context is full. `refill` then gets the generator and
+/// the tokens of the text so far. It removes a part of the context ([`Generator::truncate`]) and
+/// returns the tokens to append, which end with those of the text. With `None`, generation ends with
+/// [`FinishReason::Context`].
+///
+/// # Errors
+/// The errors of [`generate()`].
+///
+/// ```
+/// # let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/");
+/// # let path = format!("{data}tiny-rust-llama/tiny-rust-llama-q8_0.gguf");
+/// use tercet_models::{DecoderOptions, GenerateOptions, ModelFiles, generate_past_context};
+/// let files = ModelFiles::open(path)?;
+/// let tokenizer = files.tokenizer()?;
+/// let decoder = files.decoder(|spec| DecoderOptions { context: 16, chunk: 16, ..DecoderOptions::new(spec) })?;
+/// let mut generator = decoder.generator(&tercet::Device::cpu())?;
+/// let prompt = tokenizer.encode("fn main", true)?;
+/// let options = GenerateOptions { max_tokens: 40, stop: &[], eos: &[] };
+/// let generation = generate_past_context(
+///     &mut generator, &tokenizer, &prompt, &options, &mut |_| true,
+///     &mut |generator, tokens| {
+///         generator.truncate(0);
+///         Some(tokens[tokens.len() - 8..].to_vec())
+///     },
+/// )?;
+/// assert_eq!(generation.tokens.len(), 40);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn generate_past_context(
+    generator: &mut Generator,
+    tokenizer: &Tokenizer,
+    prompt: &[u32],
+    options: &GenerateOptions<'_>,
+    event: &mut dyn FnMut(GenerateEvent<'_>) -> bool,
+    refill: &mut RefillCallback<'_>,
+) -> Result<Generation, Error> {
+    let waits = WaitMode::Blocking;
     block_on_ready(write_in(
         generator,
         tokenizer,
         prompt,
         options,
-        event,
-        WaitMode::Blocking,
+        (event, refill),
+        waits,
     ))
 }
 
@@ -142,15 +184,33 @@ pub async fn generate_async(
     event: &mut dyn FnMut(GenerateEvent<'_>) -> bool,
 ) -> Result<Generation, Error> {
     let waits = WaitMode::Awaiting;
-    write_in(generator, tokenizer, prompt, options, event, waits).await
+    let refill = &mut |_: &mut Generator, _: &[u32]| None::<Vec<u32>>;
+    write_in(
+        generator,
+        tokenizer,
+        prompt,
+        options,
+        (event, refill),
+        waits,
+    )
+    .await
 }
+
+/// Makes room in a full context, given the tokens of the text; see [`generate_past_context`].
+type RefillCallback<'a> = dyn FnMut(&mut Generator, &[u32]) -> Option<Vec<u32>> + 'a;
+
+/// The callbacks of a generation: for its events, and for a full context.
+type GenerationCallbacks<'a> = (
+    &'a mut dyn FnMut(GenerateEvent<'_>) -> bool,
+    &'a mut RefillCallback<'a>,
+);
 
 async fn write_in(
     generator: &mut Generator,
     tokenizer: &Tokenizer,
     prompt: &[u32],
     options: &GenerateOptions<'_>,
-    event: &mut dyn FnMut(GenerateEvent<'_>) -> bool,
+    (event, refill): GenerationCallbacks<'_>,
     waits: WaitMode,
 ) -> Result<Generation, Error> {
     let mut wanted = true;
@@ -196,8 +256,18 @@ async fn write_in(
             break FinishReason::Length;
         }
         next = known.next();
-        if next.is_none() && generator.position() >= generator.context() {
-            break FinishReason::Context;
+        if next.is_none() && wanted && generator.position() >= generator.context() {
+            let Some(rest) = refill(generator, &tokens) else {
+                break FinishReason::Context;
+            };
+            let end = generator.position() + rest.len();
+            generator.set_penalty_start(end.saturating_sub(tokens.len()));
+            let progress = &mut |done| {
+                wanted = event(GenerateEvent::Prompt(done));
+                wanted
+            };
+            next = generator.forward_in(&rest, progress, waits).await?.next;
+            continue;
         }
         if next.is_none() && wanted {
             let most = options.max_tokens - tokens.len();

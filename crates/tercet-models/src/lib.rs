@@ -76,7 +76,7 @@ pub use context_fit::{
 pub use error::Error;
 pub use generate::{
     FinishReason, GenerateEvent, GenerateOptions, Generation, IncrementalDetokenizer, end_ids,
-    generate, generate_async,
+    generate, generate_async, generate_past_context,
 };
 pub use gguf::{GgmlType, Gguf, GgufError};
 pub use hf::{ClassHead, HfError, HfFolder, HfWeights, SentenceFolder, SentencePrompts};
