@@ -292,6 +292,16 @@ fn cache_dir() -> Option<PathBuf> {
     Some(cache.join("tercet").join("pipelines"))
 }
 
+/// Folder of data that commands keep between runs: the user's state folder.
+fn state_dir() -> Option<PathBuf> {
+    let var = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
+    let state = match var("XDG_STATE_HOME").or_else(|| var("LOCALAPPDATA")) {
+        Some(dir) => PathBuf::from(dir),
+        None => PathBuf::from(var("HOME")?).join(".local/state"),
+    };
+    Some(state.join("tercet"))
+}
+
 /// Parses a float argument in a range that includes both ends.
 pub(crate) fn within(
     range: std::ops::RangeInclusive<f64>,

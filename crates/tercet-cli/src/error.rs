@@ -123,6 +123,9 @@ fn hint(e: &tercet_onnx::OnnxError) -> &'static str {
     }
 }
 
+/// The name of standard input in errors.
+pub(crate) const STANDARD_INPUT: &str = "standard input";
+
 impl CliError {
     /// Wraps a model error in the message `what`.
     pub(crate) fn model<E: Into<tercet_models::Error>>(
@@ -132,6 +135,25 @@ impl CliError {
         move |e| CliError::Model {
             what,
             source: e.into(),
+        }
+    }
+
+    /// Whether a text exceeds the model's context.
+    pub(crate) fn is_context(&self) -> bool {
+        use tercet_models::{Error, ModelError};
+        let source = match self {
+            CliError::Model { source, .. } => source,
+            _ => return false,
+        };
+        matches!(source, Error::Model(ModelError::Context { .. }))
+    }
+
+    /// Whether standard input or standard output failed.
+    pub(crate) fn is_of_terminal(&self) -> bool {
+        match self {
+            CliError::Output(_) => true,
+            CliError::File { path, .. } => path.as_os_str() == STANDARD_INPUT,
+            _ => false,
         }
     }
 

@@ -6,6 +6,10 @@
 )]
 
 mod common;
+// `setsid` gives a program its own terminal.
+#[cfg(target_os = "linux")]
+#[path = "terminal/chat.rs"]
+mod chat;
 
 use std::fs::File;
 use std::io::Read;

@@ -1,31 +1,35 @@
 //! `tercet chat`: an interactive conversation. The KV cache keeps the previous turns, so each turn
 //! computes only its new tokens.
 
-use std::io::{BufRead, IsTerminal, Read};
+mod history;
+mod input;
+mod turns;
+
 use std::path::PathBuf;
 
-use tercet_models::dataset::{ChatMessage, ChatTemplate, Role};
+use tercet_models::dataset::{ChatTemplate, Role};
 use tercet_models::{FinishReason, SamplingOptions};
 
+use self::input::{ChatInput, ChatReader};
+use self::turns::ChatTurns;
 use super::generation::{ChatTemplateArgs, ModelArgs, SpeculativeArgs, TextGenerator};
 use super::sampling_args::{SamplingArgs, set};
 use super::{seed, tokens};
 use crate::error::{CliError, CommandOutcome};
-use crate::{error, interrupt, output};
-
-/// Maximum length of an input line, in bytes.
-const MAX_LINE: u64 = 1 << 20;
+use crate::interrupt::{self, InterruptAction};
+use crate::{error, output};
 
 const HELP: &str = "\
 /help              show this help
-/reset             clear the conversation
+/clear, /reset     clear the conversation
 /system TEXT       set the system prompt and clear the conversation; without TEXT, remove the system prompt
 /image FILE        attach a PNG or JPEG file to the next message
 /set NAME VALUE    change temp, top-k, top-p, min-p, repeat-penalty, repeat-last-n, presence-penalty,
                    frequency-penalty, top-n-sigma, typical, xtc-probability, xtc-threshold,
                    dynatemp-range, dynatemp-exp, dry-multiplier, dry-base, seed, tokens
 /quit              exit; the end of the input exits too
-Ctrl-C stops an answer; at the prompt it exits.";
+Up and Down recall earlier messages, Ctrl-R searches them. A pasted text is one message, line ends included.
+Ctrl-C stops an answer or discards the line; twice at an empty prompt it exits.";
 
 #[derive(clap::Args)]
 pub(crate) struct ChatArgs {
@@ -46,17 +50,19 @@ pub(crate) struct ChatArgs {
     choosing: SamplingArgs,
     #[command(flatten)]
     drafting: SpeculativeArgs,
+    /// Keep the messages out of the history file, tercet/chat-history in the user's state folder
+    #[arg(long)]
+    no_history: bool,
 }
 
 struct ChatSession {
     writer: TextGenerator,
     template: ChatTemplate,
     sampling: SamplingOptions,
-    system: Option<String>,
-    /// User and assistant turns; the system prompt is a separate field.
-    turns: Vec<ChatMessage>,
-    /// Number of images that belong to `turns`. Later images are sent with the next message.
-    image_count: usize,
+    /// The messages. Images beyond theirs are sent with the next message.
+    turns: ChatTurns,
+    /// Whether the note about dropped turns was printed.
+    is_drop_reported: bool,
     tokens: usize,
     stop: Vec<String>,
 }
@@ -79,56 +85,39 @@ pub(crate) fn run(args: &ChatArgs) -> Result<CommandOutcome, CliError> {
         writer,
         template,
         sampling,
-        system: args.system.clone(),
-        turns: Vec::new(),
-        image_count: 0,
+        turns: ChatTurns::default(),
+        is_drop_reported: false,
         tokens: args.tokens,
         stop: args.choosing.stop.clone(),
     };
-    interrupt::set_idle(true);
-    interrupt::listen();
-    let mut input = std::io::stdin().lock();
+    conversation.set_system(args.system.as_deref());
+    let mut input = ChatReader::open(!args.no_history)?;
     let terminal = input.is_terminal();
+    interrupt::listen();
     if terminal {
         output::print_note(format_args!("/help lists the commands"));
     }
     loop {
-        if terminal {
-            output::text("> ")?;
-        }
-        let Some(line) = read_line(&mut input)? else {
-            return Ok(CommandOutcome::Done);
+        let next = match input.read() {
+            Ok(ChatInput::Line(line)) => {
+                interrupt::set_action(match terminal {
+                    true => InterruptAction::StopAnswer,
+                    false => InterruptAction::Stop,
+                });
+                conversation.line(line.trim())
+            }
+            Ok(ChatInput::End) => return Ok(CommandOutcome::Done),
+            Ok(ChatInput::Left) => return Ok(CommandOutcome::Interrupted),
+            Err(e) => Err(e),
         };
-        interrupt::set_idle(false);
-        let next = conversation.line(line.trim());
-        interrupt::set_idle(true);
         match next {
             Ok(ChatAction::Line) => {}
             Ok(ChatAction::Quit) => return Ok(CommandOutcome::Done),
-            // On a terminal the user can correct the line, so the error does not end the
-            // conversation.
-            Err(e @ (CliError::Usage(_) | CliError::Template(_))) if terminal => error::report(&e),
+            // On a terminal the user can go on. Without input or output the conversation is over.
+            Err(e) if terminal && !e.is_of_terminal() => error::report(&e),
             Err(e) => return Err(e),
         }
     }
-}
-
-/// Reads the next input line; `None` at the end of the input.
-fn read_line(input: &mut impl BufRead) -> Result<Option<String>, CliError> {
-    let failed = |source| CliError::File {
-        path: "standard input".into(),
-        source,
-    };
-    let mut line = Vec::new();
-    let read = input.take(MAX_LINE + 1).read_until(b'\n', &mut line);
-    let read = read.map_err(failed)?;
-    if read as u64 > MAX_LINE {
-        let text = format!("the message is longer than {MAX_LINE} bytes; shorten it");
-        return Err(CliError::Usage(text));
-    }
-    let line = String::from_utf8(line)
-        .map_err(|_| CliError::Usage("the message is not valid UTF-8".into()))?;
-    Ok((read > 0).then_some(line))
 }
 
 impl ChatSession {
@@ -139,18 +128,21 @@ impl ChatSession {
             }
             return Ok(ChatAction::Line);
         };
-        let (name, rest) = command.split_once(' ').unwrap_or((command, ""));
+        let words = command.split_once(char::is_whitespace);
+        let (name, rest) = words.unwrap_or((command, ""));
         let rest = rest.trim();
         match name {
             "help" => output::text(&format!("{HELP}\n"))?,
-            "reset" => self.reset(),
+            "clear" | "reset" => self.reset(),
             "image" => self.writer.add_images(&[PathBuf::from(rest)])?,
             "system" => {
-                self.system = (!rest.is_empty()).then(|| rest.to_string());
+                self.set_system((!rest.is_empty()).then_some(rest));
                 self.reset();
             }
             "set" => self.set(rest)?,
             "quit" | "exit" | "bye" => return Ok(ChatAction::Quit),
+            // A pasted text, such as one that begins with a path.
+            _ if line.contains('\n') => self.answer(line)?,
             _ => {
                 let text = format!("/{name}: unknown command; /help lists the commands");
                 return Err(CliError::Usage(text));
@@ -186,65 +178,103 @@ impl ChatSession {
         Ok(())
     }
 
+    fn set_system(&mut self, system: Option<&str>) {
+        let system = system.map(|text| self.writer.message(Role::System, 0, text));
+        self.turns.set_system(system);
+    }
+
     /// Clears the turns and the images.
     fn reset(&mut self) {
         self.turns.clear();
-        self.image_count = 0;
+        self.is_drop_reported = false;
         self.writer.truncate_images(0);
     }
 
-    /// Answers a message. If the answer fails, the message and its images are removed from the
-    /// conversation.
+    /// Answers a message. If the answer fails, or if it is stopped before the first word, the message
+    /// and its images are removed from the conversation.
     fn answer(&mut self, line: &str) -> Result<(), CliError> {
-        let before = self.image_count;
-        self.image_count = self.writer.image_count();
-        let message = self
-            .writer
-            .message(Role::User, self.image_count - before, line);
-        self.turns.push(message);
+        let images = self.writer.image_count() - self.turns.image_count();
+        let message = self.writer.message(Role::User, images, line);
+        self.turns.push(Role::User, message, images);
         let answered = self.generate_reply();
-        if answered.is_err() {
+        if !matches!(answered, Ok(true)) {
             self.turns.pop();
-            self.image_count = before;
-            self.writer.truncate_images(before);
+            self.writer.truncate_images(self.turns.image_count());
         }
-        answered
+        answered.map(|_| ())
     }
 
-    fn generate_reply(&mut self) -> Result<(), CliError> {
-        let system = self.system.iter();
-        let system = system.map(|s| self.writer.message(Role::System, 0, s));
-        let messages: Vec<ChatMessage> = system.chain(self.turns.iter().cloned()).collect();
-        let ids = self.writer.conversation(&self.template, &messages)?;
-        let context = self.writer.generator.context();
+    /// Writes the answer to the last message; false if there is none, because the user stopped it.
+    fn generate_reply(&mut self) -> Result<bool, CliError> {
+        let ChatSession {
+            writer,
+            template,
+            turns,
+            ..
+        } = self;
+        let context = writer.generator.context();
+        let room = self.tokens.min(context / 4).max(1);
+        let (ids, mut is_dropped) = turns.tokens(&mut writer.prompt_encoder(), template, room)?;
         if ids.len() > context {
             let n = ids.len();
             return Err(CliError::Usage(format!(
-                "the conversation has {n} tokens and exceeds the context of {context}; clear it with /reset, \
-                 or set a larger --context"
+                "the message takes {n} tokens, with the system prompt and the template, and exceeds the context of \
+                 {context}; shorten it, or set a larger --context"
             )));
         }
+        if is_dropped {
+            self.report_drop(context);
+        }
+        let ChatSession {
+            writer,
+            template,
+            turns,
+            ..
+        } = self;
         let mut shown = false;
-        let written = self
-            .writer
-            .write(&ids, self.tokens, &self.stop, &mut |piece| {
+        let written = writer.write_past_context(
+            &ids,
+            (self.tokens, &self.stop),
+            &mut |piece| {
                 shown = true;
                 output::text(piece)
-            });
+            },
+            &mut |encoder, answer| {
+                let ids = turns.tokens_within_answer(encoder, template, answer)?;
+                is_dropped |= ids.is_some();
+                Ok(ids)
+            },
+        );
         if shown {
             output::text("\n")?;
         }
         let written = written?;
+        if is_dropped {
+            self.report_drop(context);
+        }
         match written.finish {
             FinishReason::End | FinishReason::Stop | FinishReason::Length => {}
             FinishReason::Context => output::print_note(format_args!(
-                "note: the context of {context} tokens is full; /reset clears the conversation"
+                "note: the context of {context} tokens is full, and the answer ends; --context sets a larger one"
             )),
             FinishReason::Cancelled => output::print_note(format_args!("note: interrupted")),
         }
+        if written.finish == FinishReason::Cancelled && written.text.is_empty() {
+            return Ok(false);
+        }
         // An interrupted answer stays in the conversation as far as it was generated.
         let said = self.writer.message(Role::Assistant, 0, &written.text);
-        self.turns.push(said);
-        Ok(())
+        self.turns.push(Role::Assistant, said, 0);
+        Ok(true)
+    }
+
+    /// Prints a note, once, that the oldest turns were dropped.
+    fn report_drop(&mut self, context: usize) {
+        if !std::mem::replace(&mut self.is_drop_reported, true) {
+            output::print_note(format_args!(
+                "note: the context of {context} tokens is full, so the oldest turns leave it; --context sets a larger \
+                 one"
+            ));
+        }
     }
 }

@@ -21,7 +21,7 @@ use tercet_models::dataset::{ChatMessage, ChatTemplate};
 use tercet_models::{
     ContextBound, ContextFit, ContextRequest, DecoderOptions, DecoderSpec, FinishReason,
     GenerateEvent, GenerateOptions, Generator, ModelError, ModelFamily, ModelFiles,
-    SamplingOptions, ScaledAdapter, SourceEncoder, Tokenizer, end_ids, generate,
+    SamplingOptions, ScaledAdapter, SourceEncoder, Tokenizer, end_ids, generate_past_context,
 };
 
 pub(crate) use self::load_request::LoadRequest;
@@ -29,6 +29,7 @@ pub(crate) use self::logits_file::LogitsRecorder;
 pub(crate) use self::phase::PhaseTiming;
 pub(crate) use self::rope_args::RopeArgs;
 use self::seeing::ImageInputs;
+pub(crate) use self::seeing::PromptEncoder;
 pub(crate) use self::speculative_args::{SpeculationStats, SpeculativeArgs};
 pub(crate) use self::template_args::ChatTemplateArgs;
 use super::generate::{adapters, open_model};
@@ -377,6 +378,20 @@ impl ModelArgs {
     }
 }
 
+/// Makes room in a full context in the middle of a text; see [`TextGenerator::write_past_context`].
+type RefillContext<'a> =
+    dyn FnMut(&mut PromptEncoder<'_>, &[u32]) -> Result<Option<Vec<u32>>, CliError> + 'a;
+
+/// Truncates the KV cache to its common prefix with `ids` and returns the other tokens.
+fn uncached(generator: &mut Generator, ids: &[u32]) -> Vec<u32> {
+    let cached = generator.cached().iter().zip(ids);
+    let same = cached.take_while(|(a, b)| a == b).count();
+    // The last token is always processed, because its logits are needed.
+    let same = same.min(ids.len().saturating_sub(1));
+    let same = generator.truncate(same);
+    ids[same..].to_vec()
+}
+
 impl TextGenerator {
     /// Whether the model is an encoder-decoder: it reads the prompt with an encoder and does not
     /// continue it.
@@ -508,12 +523,7 @@ impl TextGenerator {
             read.map_err(CliError::model("cannot process the prompt"))?;
             return Ok(vec![reader.start()]);
         }
-        let cached = self.generator.cached().iter().zip(ids);
-        let same = cached.take_while(|(a, b)| a == b).count();
-        // The last token is always processed, because its logits are needed.
-        let same = same.min(ids.len().saturating_sub(1));
-        let same = self.generator.truncate(same);
-        Ok(ids[same..].to_vec())
+        Ok(uncached(&mut self.generator, ids))
     }
 
     /// Generates text after the prompt `ids`, reusing the KV cache for their common prefix. `show`
@@ -525,6 +535,18 @@ impl TextGenerator {
         limit: usize,
         stop: &[String],
         show: &mut dyn FnMut(&str) -> Result<(), CliError>,
+    ) -> Result<GenerationResult, CliError> {
+        self.write_past_context(ids, (limit, stop), show, &mut |_, _| Ok(None))
+    }
+
+    /// Like [`Self::write`], but can go on when the context is full. `refill` receives the generated
+    /// tokens and returns a shorter prompt that ends with them, or `None` to end the text.
+    pub(crate) fn write_past_context(
+        &mut self,
+        ids: &[u32],
+        (limit, stop): (usize, &[String]),
+        show: &mut dyn FnMut(&str) -> Result<(), CliError>,
+        refill: &mut RefillContext<'_>,
     ) -> Result<GenerationResult, CliError> {
         let started = Instant::now();
         let before = self.generator.draft_counts();
@@ -538,14 +560,16 @@ impl TextGenerator {
         };
         let bar = progress::bar("prefill", new.len(), "tokens");
         let (mut fed, mut prefilled, mut ready) = (0, Duration::ZERO, false);
-        let (mut text, mut failed) = (String::new(), None);
-        let written = generate(
+        let (mut text, mut failed, mut refused) = (String::new(), None, None);
+        let written = generate_past_context(
             &mut self.generator,
             &self.tokenizer,
             new,
             &options,
             &mut |event| {
                 let piece = match event {
+                    // The prompt of a full context is processed again.
+                    GenerateEvent::Prompt(_) if ready => return !interrupted(),
                     GenerateEvent::Prompt(done) => {
                         bar.set_position(done as u64);
                         (fed, prefilled) = (done, started.elapsed());
@@ -562,8 +586,22 @@ impl TextGenerator {
                 failed = show(piece).err();
                 failed.is_none() && !interrupted()
             },
+            &mut |generator, tokens| {
+                let mut encoder = PromptEncoder {
+                    tokenizer: &self.tokenizer,
+                    images: self.images.as_mut(),
+                    generator: &mut *generator,
+                    reads_sources: self.reader.is_some(),
+                };
+                let ids = refill(&mut encoder, tokens);
+                let ids = ids.unwrap_or_else(|e| {
+                    refused = Some(e);
+                    None
+                });
+                ids.map(|ids| uncached(generator, &ids))
+            },
         );
-        if let Some(e) = failed {
+        if let Some(e) = failed.or(refused) {
             return Err(e);
         }
         let what = match ready {

@@ -201,6 +201,122 @@ fn a_conversation_that_cannot_go_on_says_why() {
     );
 }
 
+/// The text of a conversation up to the next answer, as the template without a model's own writes it.
+fn rendered(system: &str, turns: &[(&str, &str)], question: &str) -> String {
+    let user = |q: &str| format!("<|im_start|>user\n{q}<|endoftext|>\n<|im_start|>assistant\n");
+    let mut text = format!("<|im_start|>system\n{system}<|endoftext|>\n");
+    for (question, answer) in turns {
+        text += &format!("{}{answer}<|endoftext|>\n", user(question));
+    }
+    text + &user(question)
+}
+
+#[test]
+fn a_full_context_drops_the_oldest_turns() {
+    let questions = [
+        "a trait",
+        "an enum",
+        "a lifetime",
+        "a slice",
+        "a crate",
+        "a macro",
+    ];
+    let questions = questions.map(|what| format!("What is {what}?"));
+    let lines = |count: usize| questions[..count].join("\n") + "\n";
+    let args = ["--system", "Be brief."];
+    let whole: Vec<Run> = (0..=questions.len())
+        .map(|count| chat(&[&args[..], &["-c", "512"]].concat(), &lines(count)))
+        .collect();
+    assert!(whole.iter().all(|run| !run.err.contains("oldest")));
+    let answers = whole.windows(2).map(|runs| {
+        let answer = runs[1].out.strip_prefix(&*runs[0].out).unwrap();
+        answer.strip_suffix('\n').unwrap()
+    });
+    let turns: Vec<(&str, &str)> = questions.iter().map(|q| &**q).zip(answers).collect();
+    let generated = |from: usize| {
+        let (question, _) = turns[turns.len() - 1];
+        let prompt = rendered("Be brief.", &turns[from..turns.len() - 1], question);
+        let v = json(&["generate", "--json", "-n", "12", "-c", "512", "-p", &prompt]);
+        let tokens = v["prompt_tokens"].as_array().unwrap().len();
+        (tokens, v["text"].as_str().unwrap().to_string())
+    };
+    let (all, text) = generated(0);
+    assert_eq!(text, turns[turns.len() - 1].1);
+    // One token less than the last question needs with the room for its answer.
+    let context = all + 12 - 1;
+    let kept = (1..)
+        .map(generated)
+        .find(|(tokens, _)| *tokens <= context / 2);
+    let context = context.to_string();
+    let full = chat(
+        &[&args[..], &["-c", &context]].concat(),
+        &lines(turns.len()),
+    );
+    assert_eq!(full.code, Some(0), "{}", full.err);
+    let notes = full.err.matches("oldest turns leave").count();
+    assert_eq!(notes, 1, "{}", full.err);
+    let before = &whole[turns.len() - 1].out;
+    let last = full.out.strip_prefix(&**before).unwrap();
+    let kept = kept.map(|(_, text)| text + "\n");
+    assert_eq!(Some(last), kept.as_deref());
+    assert_ne!(full.out, whole[turns.len()].out);
+}
+
+#[test]
+fn an_answer_goes_on_when_it_fills_the_context() {
+    let (first, second) = ("What is a trait?", "And an enum?");
+    let lines = format!("{first}\n/set tokens 60\n{second}\n");
+    let args = ["--system", "Be brief.", "-c", "112", "-n", "24"];
+    let once = chat(&args, &format!("{first}\n")).out;
+    let answer = once.strip_suffix('\n').unwrap();
+    let prompt = rendered("Be brief.", &[(first, answer)], second);
+    let cut = json(&["generate", "--json", "-n", "60", "-c", "112", "-p", &prompt]);
+    assert_eq!(cut["stop"], "context", "{cut}");
+    let cut = cut["text"].as_str().unwrap();
+    let full = chat(&args, &lines);
+    assert_eq!(full.code, Some(0), "{}", full.err);
+    let second = full.out.strip_prefix(&*once).unwrap();
+    assert!(second.starts_with(cut), "{second:?} after {cut:?}");
+    assert!(second.len() > cut.len() + 10, "{second:?} after {cut:?}");
+    assert_eq!(
+        full.err.matches("oldest turns leave").count(),
+        1,
+        "{}",
+        full.err
+    );
+    assert!(!full.err.contains("answer ends"), "{}", full.err);
+
+    // An answer that fills the context alone ends, and the conversation goes on.
+    let args = ["-c", "64", "-n", "-1", "--ignore-eos"];
+    let alone = chat(&args, &format!("{first}\n{first}\n"));
+    assert_eq!(alone.code, Some(0), "{}", alone.err);
+    assert_eq!(
+        alone.err.matches("the answer ends").count(),
+        2,
+        "{}",
+        alone.err
+    );
+    assert_eq!(
+        alone.err.matches("oldest turns leave").count(),
+        1,
+        "{}",
+        alone.err
+    );
+    let (one, two) = alone.out.split_at(alone.out.len() / 2);
+    assert_eq!(one, two, "the same question after the drop");
+}
+
+#[test]
+fn a_message_beyond_the_context_leaves_the_conversation_as_it_was() {
+    // Without a terminal, an error ends the conversation.
+    let long = "word ".repeat(80);
+    let lines = format!("What is a trait?\n{long}\n");
+    let run = chat(&["-c", "64"], &lines);
+    assert_eq!(run.code, Some(2), "{}", run.err);
+    assert!(run.err.contains("the message takes"), "{}", run.err);
+    assert!(!run.err.contains("oldest turns"), "{}", run.err);
+}
+
 #[test]
 fn benches_are_tables_of_markdown() {
     let out = good(&["bench", "-p", "4", "-n", "2", "-r", "2", "--device", "cpu"]).out;

@@ -4,7 +4,9 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use tercet_models::dataset::{ChatMessage, Role};
-use tercet_models::{DecoderOptions, Image, ImageEncoder, Sampling, SamplingOptions, end_ids};
+use tercet_models::{
+    DecoderOptions, Generator, Image, ImageEncoder, Sampling, SamplingOptions, Tokenizer, end_ids,
+};
 
 use super::{LoadRequest, ModelArgs, ModelSource, TextGenerator};
 use crate::error::CliError;
@@ -145,13 +147,72 @@ impl TextGenerator {
         }
     }
 
+    /// Tokenizes a text together with the images. Special tokens in its literal ranges are ordinary
+    /// text.
+    pub(super) fn encode(
+        &mut self,
+        text: (&str, &[Range<usize>]),
+        special: bool,
+        what: &str,
+    ) -> Result<Vec<u32>, CliError> {
+        self.prompt_encoder().encode(text, special, what)
+    }
+
+    /// The tokenizer together with the images.
+    pub(crate) fn prompt_encoder(&mut self) -> PromptEncoder<'_> {
+        PromptEncoder {
+            tokenizer: &self.tokenizer,
+            images: self.images.as_mut(),
+            generator: &mut self.generator,
+            reads_sources: self.reader.is_some(),
+        }
+    }
+}
+
+/// Tokenizes prompts with their images.
+pub(crate) struct PromptEncoder<'a> {
+    pub(super) tokenizer: &'a Tokenizer,
+    pub(super) images: Option<&'a mut ImageInputs>,
+    pub(super) generator: &'a mut Generator,
+    /// Whether the encoder of an encoder-decoder model reads the text.
+    pub(super) reads_sources: bool,
+}
+
+impl PromptEncoder<'_> {
+    /// The context length in tokens.
+    pub(crate) fn context(&self) -> usize {
+        self.generator.context()
+    }
+
+    /// Removes the first `count` images and returns them.
+    pub(crate) fn take_images(&mut self, count: usize) -> Vec<Image> {
+        match &mut self.images {
+            Some(seeing) => seeing
+                .images
+                .drain(..count.min(seeing.images.len()))
+                .collect(),
+            None => Vec::new(),
+        }
+    }
+
+    /// Inserts images before the others.
+    pub(crate) fn insert_images(&mut self, images: Vec<Image>) {
+        if let Some(seeing) = &mut self.images {
+            seeing.images.splice(0..0, images);
+        }
+    }
+
+    /// Whether a text is too long for the context, so that it need not be tokenized.
+    pub(crate) fn has_too_many_bytes(&self, bytes: usize) -> bool {
+        !self.reads_sources && bytes > self.tokenizer.max_text_bytes(self.context())
+    }
+
     /// Rejects a text that is too long for the context, before it is tokenized.
     fn check_bytes(&self, bytes: usize) -> Result<(), CliError> {
-        let context = self.generator.context();
-        // The encoder of an encoder-decoder model reads the text.
-        if self.reader.is_some() || bytes <= self.tokenizer.max_text_bytes(context) {
+        if !self.has_too_many_bytes(bytes) {
             return Ok(());
         }
+        let context = self.context();
         let reason = format!(
             "the prompt has {bytes} bytes, which exceeds the context of {context} tokens; shorten it, or set a longer \
              --context"
@@ -163,7 +224,7 @@ impl TextGenerator {
 
     /// Tokenizes a text together with the images. Special tokens in its literal ranges are ordinary
     /// text.
-    pub(super) fn encode(
+    pub(crate) fn encode(
         &mut self,
         (text, literal): (&str, &[Range<usize>]),
         special: bool,
@@ -173,7 +234,7 @@ impl TextGenerator {
         let Some(ImageInputs {
             reader,
             images: pictures,
-        }) = &mut self.images
+        }) = self.images.as_deref_mut()
         else {
             let tokens = match special {
                 true => self.tokenizer.encode(text, true),
@@ -184,8 +245,8 @@ impl TextGenerator {
         let bar = progress::bar("images", 1, "tiles");
         let read = reader.read_mixed(
             (text, literal, pictures),
-            (&self.tokenizer, special),
-            &mut self.generator,
+            (self.tokenizer, special),
+            self.generator,
             &mut |done, all| {
                 bar.set_length(all as u64);
                 bar.set_position(done as u64);
