@@ -23,6 +23,7 @@ mod hf;
 mod hostile;
 mod images;
 mod memory;
+mod published_configs;
 mod quantised_damage;
 mod quantised_folders;
 mod quantised_weights;

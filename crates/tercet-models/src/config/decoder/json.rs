@@ -68,7 +68,14 @@ fn common(fields: &ConfigFields<'_>, id: DecoderFamily) -> Result<DecoderSpec, C
         (None, true) => Some(4 * hidden),
         (found, _) => found,
     };
-    let context = first_size(fields, sizes.context)?.or(sizes.typical_context);
+    let context = match first_size(fields, sizes.context)?.or(sizes.typical_context) {
+        Some(context) => Some(context),
+        // As in the reference implementation, the class has a context length for files without one.
+        None => match sizes.context.first() {
+            Some(name) => fields.opt_size(name)?,
+            None => None,
+        },
+    };
     let head_dim = derived_head_dim(fields.opt_size("head_dim")?, hidden, heads)?;
     let mut spec = DecoderSpec::llama(DecoderDims {
         hidden,

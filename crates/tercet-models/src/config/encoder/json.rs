@@ -6,7 +6,7 @@ use super::super::bounds::checked_layers;
 use super::super::fields::HARMLESS;
 use super::super::{ConfigError, ConfigFields, ensure, near};
 use super::families::{self, ConfigKeys, EncoderFamily};
-use super::{EncoderDims, EncoderSpec, TokenTypes};
+use super::{EncoderDims, EncoderSpec, PositionEncoding, TokenTypes};
 use crate::config::decoder::{FeedForward, FfnActivation};
 
 /// Fields about training, generation, and heads. The reader of the classification head reads the
@@ -59,9 +59,6 @@ fn common(fields: &ConfigFields<'_>, id: EncoderFamily) -> Result<EncoderSpec, C
     fields.only("quantization_config", "an unquantised checkpoint", |_| {
         false
     })?;
-    fields.only("position_embedding_type", "\"absolute\"", |v| {
-        v.as_str() == Some("absolute")
-    })?;
     for name in ["is_decoder", "add_cross_attention"] {
         fields.only(name, "false", |v| v.as_bool() == Some(false))?;
     }
@@ -108,6 +105,15 @@ fn common(fields: &ConfigFields<'_>, id: EncoderFamily) -> Result<EncoderSpec, C
     spec.head_dim = size_of_heads(fields, head_dim, &spec)?;
     spec.family = id;
     (family.defaults)(&mut spec);
+    // Only families with a position table have other kinds of positions.
+    if matches!(
+        spec.positions,
+        PositionEncoding::Learned { .. } | PositionEncoding::AfterPadding { .. }
+    ) {
+        fields.only("position_embedding_type", "\"absolute\"", |v| {
+            v.as_str() == Some("absolute")
+        })?;
+    }
     for name in eps {
         if let Some(eps) = fields.opt_positive(name)? {
             spec.norm.eps = eps as f32;

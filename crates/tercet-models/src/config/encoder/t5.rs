@@ -123,25 +123,32 @@ fn t5(fields: &ConfigFields<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigErr
         terms.buckets = buckets.unwrap_or(terms.buckets);
         terms.farthest = farthest.unwrap_or(terms.farthest);
     }
-    let found = fields.opt_str("feed_forward_proj")?.unwrap_or("relu");
-    let (gated, name) = match found.strip_prefix("gated-") {
-        Some(name) => (true, name),
-        None => (false, found),
+    // transformers also writes two fields that it derives from `feed_forward_proj`. Files exist that
+    // have only these.
+    let said = fields.opt_bool("is_gated_act")?;
+    let named = fields.opt_str("dense_act_fn")?;
+    let found = fields.opt_str("feed_forward_proj")?;
+    let (gated, name) = match found.map(|found| found.strip_prefix("gated-")) {
+        Some(Some(name)) => (true, name),
+        Some(None) => (false, found.unwrap_or_default()),
+        None => (said.unwrap_or(false), named.unwrap_or("relu")),
     };
     // The reference implementation uses tanh GELU for `gated-gelu` and exact GELU for `gelu`.
-    let own = match (name, gated) {
-        ("gelu", true) => "gelu_new",
-        (name, _) => name,
+    let own = match (found, name) {
+        (Some("gated-gelu"), _) => "gelu_new",
+        (_, name) => name,
     };
     let activation = match own {
         "relu" => Some(FfnActivation::Relu),
         "gelu" => Some(FfnActivation::Gelu),
-        "gelu_new" => Some(FfnActivation::GeluTanh),
+        "gelu_new" | "gelu_pytorch_tanh" => Some(FfnActivation::GeluTanh),
         "silu" | "swish" => Some(FfnActivation::Silu),
         _ => None,
     };
-    let supported = "relu, gelu, gelu_new, silu or swish, with `gated-` before it or without";
-    fields.only("feed_forward_proj", supported, |_| activation.is_some())?;
+    let supported = "relu, gelu, gelu_new, gelu_pytorch_tanh, silu or swish, with `gated-` before it or without";
+    for field in ["feed_forward_proj", "dense_act_fn"] {
+        fields.only(field, supported, |_| activation.is_some())?;
+    }
     // An unsupported activation is already an error above.
     let activation = activation.unwrap_or(FfnActivation::Relu);
     spec.feed_forward = match gated {
@@ -149,19 +156,17 @@ fn t5(fields: &ConfigFields<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigErr
         false => FeedForward::Plain(activation),
     };
     spec.old_names = !gated;
-    // transformers also writes fields that it derives from `feed_forward_proj`.
-    let said = fields.opt_bool("is_gated_act")?;
+    let found = found.unwrap_or("relu");
     ensure(said.is_none_or(|said| said == gated), || {
         format!(
             "is_gated_act is {}, but feed_forward_proj is {found}",
             !gated
         )
     })?;
-    let said = fields.opt_str("dense_act_fn")?;
-    ensure(said.is_none_or(|said| said == own), || {
+    ensure(named.is_none_or(|named| named == own), || {
         format!(
             "dense_act_fn is {}, but feed_forward_proj is {found}",
-            said.unwrap_or_default()
+            named.unwrap_or_default()
         )
     })
 }
