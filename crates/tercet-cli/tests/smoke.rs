@@ -35,7 +35,7 @@ smoke! {
     #[cfg(feature = "audio")] transcribe
     inspect run explain export verify trace tune
     #[cfg(feature = "serve")] serve
-    #[cfg(feature = "splat")] splat ops devices
+    #[cfg(feature = "splat")] splat ops models devices
 }
 
 #[test]
@@ -541,6 +541,13 @@ mod case {
     pub(super) fn ops() {
         let out = good(&["ops", "binary"]).out;
         assert!(out.contains("operator     binary"), "{out}");
+    }
+
+    pub(super) fn models() {
+        let out = good(&["models"]).out;
+        for name in ["qwen3_moe", "modernbert", "whisper", "clip"] {
+            assert!(out.contains(name), "{name}: {out}");
+        }
     }
 
     pub(super) fn devices() {

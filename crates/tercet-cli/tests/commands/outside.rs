@@ -371,7 +371,7 @@ fn exported_classifiers_have_their_heads() {
     assert!(found.to_string().contains("ANIMAL"), "{found}");
     // An encoder without a head, and a sentence encoder, still embed.
     for model in [
-        "encoders/bert-a",
+        "encoders/bert-c",
         "encoders/sentence-a",
         "encoders/embedding_gemma-a",
     ] {
@@ -653,7 +653,6 @@ fn an_unknown_family_is_said_shortly() {
         scratch.file("m/model.safetensors", [&len[..], header].concat());
         for command in [
             &["generate", "-m"][..],
-            &["inspect"],
             &["embed", "a", "-m"],
             &["export", "-o", "x.onnx", "-m"],
         ] {

@@ -146,5 +146,9 @@ fn folders_are_told_and_other_commands_refuse_them() {
     let picture = data("vision/pictures/wide.png");
     bad(&["embed", "-m", &model, &picture], 1, &["idefics3"]);
     bad(&["classify", "-m", &model, &picture], 1, &["idefics3"]);
-    bad(&["explain", "-m", &model], 2, &["two graphs"]);
+    bad(
+        &["explain", "-m", &model],
+        2,
+        &["several graphs: tower, decoder"],
+    );
 }

@@ -123,7 +123,7 @@ mod tests {
     fn near_names_are_few_and_in_order() {
         let of = |name: &str| near_any(name);
         for (name, nearest) in [
-            ("qwen3_next", "qwen3"),
+            ("qwen3_nextt", "qwen3"),
             ("Llama", "llama"),
             ("deepseek_v4", "deepseek_v"),
             ("robertaa", "roberta"),

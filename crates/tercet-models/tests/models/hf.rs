@@ -297,7 +297,7 @@ fn llama_from_gguf_metadata() {
     let text = error.to_string();
     assert!(
         text.starts_with(
-            "`general.architecture` = rwkv is not supported; supported: llama, smollm3, mistral3, qwen2,"
+            "`general.architecture` = rwkv is not supported; supported: the families that `tercet models` lists"
         ),
         "{text}"
     );

@@ -234,10 +234,7 @@ fn embeddings_of_tokens_and_of_fewer_dimensions() {
     // Alone, the text is computed with another batch size.
     let alone = rows(&ask(json!({"input": ids(texts[0])})));
     let all = rows(&whole);
-    let off = alone[0]
-        .iter()
-        .zip(&all[0])
-        .map(|(x, y)| (x - y).abs());
+    let off = alone[0].iter().zip(&all[0]).map(|(x, y)| (x - y).abs());
     assert!(
         alone.len() == 1 && off.fold(0.0, f64::max) < 1e-5,
         "{alone:?}"

@@ -141,7 +141,7 @@ fn set_activation(
         found = match v.as_str() {
             Some("silu" | "swish") => Some(FfnActivation::Silu),
             Some("gelu") => Some(FfnActivation::Gelu),
-            Some("gelu_new" | "gelu_pytorch_tanh") => Some(FfnActivation::GeluTanh),
+            Some("gelu_new" | "gelu_pytorch_tanh" | "gelu_fast") => Some(FfnActivation::GeluTanh),
             Some("relu") => Some(FfnActivation::Relu),
             Some(_) | None => None,
         };

@@ -195,11 +195,12 @@ pub(crate) fn activation(
     name: &'static str,
 ) -> Result<Option<FfnActivation>, ConfigError> {
     let mut found = None;
-    let supported = "gelu, gelu_new, gelu_pytorch_tanh, quick_gelu, relu, silu, swish or tanh";
+    let supported =
+        "gelu, gelu_new, gelu_fast, gelu_pytorch_tanh, quick_gelu, relu, silu, swish or tanh";
     fields.only(name, supported, |v| {
         found = match v.as_str() {
             Some("gelu") => Some(FfnActivation::Gelu),
-            Some("gelu_new" | "gelu_pytorch_tanh") => Some(FfnActivation::GeluTanh),
+            Some("gelu_new" | "gelu_pytorch_tanh" | "gelu_fast") => Some(FfnActivation::GeluTanh),
             Some("quick_gelu") => Some(FfnActivation::GeluQuick),
             Some("relu") => Some(FfnActivation::Relu),
             Some("silu" | "swish") => Some(FfnActivation::Silu),

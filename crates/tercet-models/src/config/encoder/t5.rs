@@ -141,7 +141,7 @@ fn t5(fields: &ConfigFields<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigErr
     let activation = match own {
         "relu" => Some(FfnActivation::Relu),
         "gelu" => Some(FfnActivation::Gelu),
-        "gelu_new" | "gelu_pytorch_tanh" => Some(FfnActivation::GeluTanh),
+        "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Some(FfnActivation::GeluTanh),
         "silu" | "swish" => Some(FfnActivation::Silu),
         _ => None,
     };

@@ -174,9 +174,10 @@ fn channels(
     normed: Option<f32>,
 ) -> Result<(), ConfigError> {
     check_training_fields(fields)?;
-    let inner = fields.opt_size("expand")?.unwrap_or(2) * spec.hidden;
+    // The files of Falcon Mamba have an `expand` that the model does not use.
+    let expanded = fields.opt_size("expand")?.unwrap_or(2) * spec.hidden;
+    let inner = fields.stated_size("intermediate_size")?.unwrap_or(expanded);
     for (name, derived) in [
-        ("intermediate_size", inner),
         ("d_inner", inner),
         ("d_model", spec.hidden),
         ("n_layer", spec.layers.len()),
