@@ -114,8 +114,9 @@ impl Graph {
     /// ```
     ///
     /// # Errors
-    /// [`GradError`] if the loss is not a float scalar, a value is not a float, the loss does not
-    /// depend on a value, or an operator between them has no gradient. The graph is then unchanged.
+    /// [`GradError`] if the loss is not a float scalar, or a value is not a float. Also if the loss
+    /// does not depend on a value, or an operator between them has no gradient. The graph is then
+    /// unchanged.
     pub fn gradients(&mut self, loss: Value, wanted: &[Value]) -> Result<Vec<Value>, GradError> {
         self.gradients_of(loss, wanted, false)
     }

@@ -77,9 +77,9 @@ impl ModelFiles {
     /// Opens a GGUF file, a folder with `config.json` and safetensors weights, or a folder with one
     /// GGUF model. The path of a folder's `model.safetensors` or `config.json` also works.
     ///
-    /// If the path does not exist, it can be the name of a model in the local cache of the Hugging
-    /// Face hub (`ORG/NAME`, or `ORG/NAME/FILE`), or in Ollama's store (`NAME:TAG` or
-    /// `ollama:NAME`).
+    /// If the path does not exist, it can be the name of a model. `ORG/NAME` and `ORG/NAME/FILE`
+    /// are in the local cache of the Hugging Face hub, `NAME:TAG` and `ollama:NAME` in Ollama's
+    /// store.
     ///
     /// # Errors
     /// [`Error::Path`] if the path is ambiguous or leads nowhere, or [`Error`] of the reader.

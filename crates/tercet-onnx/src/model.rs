@@ -213,7 +213,7 @@ impl OnnxModel {
     }
 
     /// Adapts import options to the tensors of a run, for files whose declared shapes are
-    /// incomplete: an input of unknown rank gets the rank of its tensor, and a symbol that the
+    /// incomplete. An input of unknown rank gets the rank of its tensor. A symbol that the
     /// tensors give different sizes becomes a separate symbol for each axis
     /// ([`ImportOptions::separate`]) with the same bound. Tensors named `INPUT[0]`, `INPUT[1]` and
     /// so on are the sequence `INPUT`; optional inputs are given if they have a tensor. `None` if

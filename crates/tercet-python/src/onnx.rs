@@ -172,8 +172,8 @@ impl PyOnnxModel {
         args.returned(py, self.named_results(py, names, arrays)?)
     }
 
-    /// Replaces string arrays among the inputs by positions in the model's string list, and integers
-    /// of 16 bits or of 64 bits without sign by the wider dtype that stores them.
+    /// Replaces string arrays among the inputs by positions in the model's string list. Integers of
+    /// 16 bits, and unsigned ones of 64 bits, become the wider dtype that stores them.
     fn with_places<'py>(
         &self,
         py: Python<'py>,

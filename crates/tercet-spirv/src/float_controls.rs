@@ -45,8 +45,8 @@ pub struct FloatControls {
 
 impl FloatControls {
     /// The module with `SignedZeroInfNanPreserve` for each float width that it declares and the
-    /// device supports, and with `DenormPreserve` if it declares 32-bit floats. A module that already has the mode, or declares no float of these widths,
-    /// is unchanged.
+    /// device supports, and with `DenormPreserve` if it declares 32-bit floats. A module that
+    /// already has the mode, or declares no float of these widths, is unchanged.
     #[must_use]
     pub fn apply(self, module: Vec<u32>) -> Vec<u32> {
         let (mut capability_end, mut entry_end) = (HEADER, HEADER);

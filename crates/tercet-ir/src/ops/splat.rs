@@ -70,13 +70,13 @@ attrs! {
     ///
     /// Results: `splats [N,10]` and `footprints I32[N,5]`. A splat is its position in pixels, the
     /// conic `xx xy yy`, opacity, colour and depth. The conic is the inverse of the variance in
-    /// square pixels, with 0.3 added to both axes. A footprint is the first tile of 16 x 16 pixels
-    /// in x and y, the tile after the last in x and y, and the radius of three standard deviations
-    /// in pixels.
+    /// square pixels, with 0.3 added to both axes. A footprint has the first tile of 16 x 16 pixels
+    /// and the tile after the last one, each in x and y. Its last element is the radius of three
+    /// standard deviations in pixels.
     ///
     /// A Gaussian is culled if it is not strictly between the near depth (at least 1e-6) and the
-    /// far depth, reaches no tile, has a non-finite number, or exceeds 2^40 pixels. Culled splats
-    /// are zeros with infinite depth.
+    /// far depth, or reaches no tile. So is one with a non-finite number, or beyond 2^40 pixels.
+    /// Culled splats are zeros with infinite depth.
     ///
     /// ```
     /// use tercet_ir::ops::splat::SplatSceneOperands;

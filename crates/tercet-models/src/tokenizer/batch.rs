@@ -100,8 +100,9 @@ impl Tokenizer {
     }
 
     /// Token ids and segments of one text, or of a pair of texts in the model's pair format, with
-    /// special tokens around them. Special tokens spelled in a text are ordinary text. If `most` is set, a text is truncated to that number of tokens including
-    /// special tokens, which are never dropped. Of a pair, the longer text is truncated.
+    /// special tokens around them. Special tokens spelled in a text are ordinary text. If `most` is
+    /// set, a text is truncated to that number of tokens including special tokens, which are never
+    /// dropped. Of a pair, the longer text is truncated.
     ///
     /// # Errors
     /// [`TokenizerError::NoRoom`], [`TokenizerError::Failed`], [`TokenizerError::NoPairs`].

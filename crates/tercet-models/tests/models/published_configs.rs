@@ -1,9 +1,9 @@
-//! Configurations of published models, each with the place where it was found: Tercet reads every
+//! Configurations of published models, each with its repository or package: Tercet reads every
 //! one, or names a key of it that changes the result.
 //!
 //! `published_configs.jsonl` has one configuration a line, with the keys and values of the file.
-//! `repo`, `commit` and `path` name a file of a public Git repository, `package`, `version` and
-//! `path` one of a published package, and `part` the heading in a file that holds several
+//! `repo`, `commit` and `path` name a file of a public Git repository; `package`, `version` and
+//! `path` name one of a published package. `part` is the heading in a file with several
 //! configurations. `left_out` counts the entries of labels, lists of tokens and lists of module
 //! names that the line has not. Numbers that JSON does not have, such as `Infinity`, are `null`, as
 //! the reader of a folder makes them. `made_for_tests` marks small models of other projects' tests;

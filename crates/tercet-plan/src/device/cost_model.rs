@@ -378,7 +378,7 @@ pub(crate) static MEASURED: CostModel = CostModel {
         prepacked: &[
             // These entries were measured on an H100 with matmuls of 6,304 rows times 768x768 /
             // 3072x768 / 768x2304 weights. For these three sizes, the first entry takes 23.3 / 87 /
-            // 71 us, the second 24.3 / 87 / 70 us and the third 28.3 / 102 / 70 us.
+            // 71 us. The second takes 24.3 / 87 / 70 us, the third 28.3 / 102 / 70 us.
             one([4, 2], [40, 64], 32, [1.46, 1.46]),
             one([2, 2], [40, 64], 32, [0.72, 1.44]),
             one([2, 2], [48, 64], 32, [0.73, 1.46]),

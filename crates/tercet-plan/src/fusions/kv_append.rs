@@ -216,8 +216,8 @@ fn rope_into(flow: &UseDefGraph<'_>, id: NodeId, node: &Node) -> Option<NodeId> 
     fits.then_some(update.node)
 }
 
-/// True if queries and keys have the same RoPE with the same positions for all heads, and keys and
-/// values are stored at the same positions in caches of one type.
+/// True if queries and keys have the same RoPE with the same positions for all heads. Keys and
+/// values must also be stored at the same positions in caches of one type.
 fn are_alike(graph: &Graph, group: &KvAppendGroup) -> bool {
     let [q, k] = [group.query_rope, group.key_rope].map(|id| graph.node(id));
     let [keys, values] = [group.key_append, group.value_append].map(|id| graph.node(id));
