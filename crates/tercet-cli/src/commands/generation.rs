@@ -421,7 +421,9 @@ impl TextGenerator {
     /// Writes the logits after each token to a file, until [`Self::finish_logits`].
     pub(crate) fn record_logits(&mut self, path: &Path) -> Result<LogitsRecorder, CliError> {
         let recorder = LogitsRecorder::create(path, self.vocab)?;
-        let set = self.generator.set_logit_observer(Some(recorder.observer()));
+        let set = self
+            .generator
+            .set_logit_observer(Some(Box::new(recorder.observer())));
         set.map_err(CliError::model("cannot write the logits"))?;
         Ok(recorder)
     }

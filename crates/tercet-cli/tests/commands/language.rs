@@ -535,20 +535,18 @@ fn samplers_ends_and_seeds_of_the_command() {
     ] {
         assert_eq!(tokens(&of(only)), tokens(&greedy), "{only:?}");
     }
-    let third = tokens(&greedy)[2].to_string();
-    let stopped = of(&["--stop-token-id", &third]);
-    let first = tokens(&greedy)
-        .iter()
-        .position(|t| t.to_string() == third)
-        .unwrap();
+    let all = tokens(&greedy);
+    let id = all[2].to_string();
+    let stopped = of(&["--stop-token-id", &id]);
+    let first = tokens(&greedy).iter().position(|t| *t == all[2]).unwrap();
     assert_eq!(
         (tokens(&stopped).len(), &stopped["stop"]),
         (first, &serde_json::json!("end"))
     );
-    let later = of(&["--stop-token-id", &third, "--min-tokens", "6"]);
+    let later = of(&["--stop-token-id", &id, "--min-tokens", "6"]);
     assert!(tokens(&later).len() >= 6, "{later}");
-    assert_eq!(tokens(&of(&["-l", &format!("{third}-inf")])).len(), 12);
-    assert!(!tokens(&of(&["-l", &format!("{third}-100")])).contains(&tokens(&greedy)[2]));
+    assert_eq!(tokens(&of(&["-l", &format!("{id}-inf")])).len(), 12);
+    assert!(!tokens(&of(&["-l", &format!("{id}-100")])).contains(&tokens(&greedy)[2]));
     // Seeds are drawn, and printed.
     let drawn = || of(&["--temp", "3"]);
     let (one, other) = (drawn(), drawn());

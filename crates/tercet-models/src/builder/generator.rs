@@ -205,7 +205,7 @@ impl Generator {
     /// [`ModelError::Unsupported`] with a draft model, whose runs do not have all rows.
     pub fn set_logit_observer(
         &mut self,
-        observer: Option<Box<dyn FnMut(&[f32]) + Send>>,
+        observer: Option<LogitObserver>,
     ) -> Result<(), ModelError> {
         if observer.is_some() && self.speculation.is_some() {
             let reason = "logits of every token cannot be read with a draft; remove the draft";

@@ -265,7 +265,7 @@ impl AddedTokens {
             Some(_) => config.get(key).or_else(|| map.get(key)),
             None => map.get(key).or_else(|| config.get(key)),
         };
-        let mut specials: Vec<(&str, String, Option<&Map<String, Value>>)> = Vec::new();
+        let mut specials: Vec<NamedSpecial<'_>> = Vec::new();
         for key in [
             "bos_token",
             "eos_token",
@@ -363,6 +363,9 @@ impl AddedTokens {
         })
     }
 }
+
+/// A special token: the key that names it, its content, and its flags if the file states them.
+type NamedSpecial<'a> = (&'a str, String, Option<&'a Map<String, Value>>);
 
 /// The spelling of a token, which is a text or an object with flags.
 fn spelled(token: &Value) -> Option<(String, Option<&Map<String, Value>>)> {

@@ -183,9 +183,12 @@ fn names_of_ollama_are_blobs_of_its_store() {
         &format!("{library}/llama3.2/1b"),
         &[params.clone(), good.clone()],
     );
-    manifest(&format!("{library}/tiny/latest"), &[good.clone()]);
-    manifest("registry.ollama.ai/me/own/v1", &[good.clone()]);
-    manifest("hf.co/org/repo/Q4_K_M", &[good.clone()]);
+    manifest(
+        &format!("{library}/tiny/latest"),
+        std::slice::from_ref(&good),
+    );
+    manifest("registry.ollama.ai/me/own/v1", std::slice::from_ref(&good));
+    manifest("hf.co/org/repo/Q4_K_M", std::slice::from_ref(&good));
     let blob = store.join("blobs").join(format!("sha256-{digest}"));
 
     let missing = locate("ollama:tiny").unwrap_err().to_string();

@@ -214,7 +214,7 @@ struct OptionalProto {
 
 /// A value of a case.
 enum CaseValue {
-    Tensor(TensorProto),
+    Tensor(Box<TensorProto>),
     Sequence(Vec<TensorProto>),
     Absent,
 }
@@ -237,7 +237,7 @@ fn value(path: &Path, ty: Option<&TypeProto>) -> Result<CaseValue, String> {
             match (own, inner) {
                 (Ok(own), _) if own.tensor.is_some() || own.sequence.is_some() => {
                     match (own.tensor, own.sequence) {
-                        (Some(tensor), _) => Ok(CaseValue::Tensor(tensor)),
+                        (Some(tensor), _) => Ok(CaseValue::Tensor(Box::new(tensor))),
                         (None, own) => sequence(own.unwrap_or_default()),
                     }
                 }
@@ -245,10 +245,14 @@ fn value(path: &Path, ty: Option<&TypeProto>) -> Result<CaseValue, String> {
                 (_, Some(TypeValue::Sequence(_))) => {
                     sequence(SequenceProto::decode(bytes).map_err(text)?)
                 }
-                _ => Ok(CaseValue::Tensor(TensorProto::decode(bytes).map_err(text)?)),
+                _ => Ok(CaseValue::Tensor(Box::new(
+                    TensorProto::decode(bytes).map_err(text)?,
+                ))),
             }
         }
-        _ => Ok(CaseValue::Tensor(TensorProto::decode(bytes).map_err(text)?)),
+        _ => Ok(CaseValue::Tensor(Box::new(
+            TensorProto::decode(bytes).map_err(text)?,
+        ))),
     }
 }
 

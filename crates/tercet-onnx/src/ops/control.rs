@@ -32,6 +32,9 @@ const MAX_ITERATIONS: i64 = 4096;
 /// Maximum nesting depth of subgraphs and functions.
 const MAX_DEPTH: usize = 32;
 
+/// The arguments of a subgraph and its results.
+type ArgumentsAndResults = (Vec<Value>, Vec<ImportedValue>);
+
 impl<'m> ImportCtx<'m> {
     /// Inlines a subgraph into the current graph and returns its results.
     pub(crate) fn inline(
@@ -176,7 +179,7 @@ impl<'m> ImportCtx<'m> {
         types: &[Type],
         scope: &mut ImportScope<'m>,
         what: &str,
-    ) -> Result<Option<(Vec<Value>, Vec<ImportedValue>)>, NodeErrorKind> {
+    ) -> Result<Option<ArgumentsAndResults>, NodeErrorKind> {
         let mut given = Vec::with_capacity(arguments.len());
         for (i, ty) in arguments.iter().enumerate() {
             given.push(self.g().input(&format!("argument{i}"), ty.clone())?);

@@ -44,8 +44,11 @@ const VALUES: [f32; 34] = [
     f32::NEG_INFINITY,
 ];
 
+/// The name of an ONNX function and its definition.
+type NumberFunction = (&'static str, fn(f64) -> f64);
+
 /// ONNX functions of one number that are composed of several operators, with their definitions.
-const FUNCTIONS: [(&str, fn(f64) -> f64); 9] = [
+const FUNCTIONS: [NumberFunction; 9] = [
     ("Acosh", f64::acosh),
     ("Asinh", f64::asinh),
     ("Atanh", f64::atanh),

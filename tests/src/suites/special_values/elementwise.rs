@@ -246,7 +246,7 @@ fn is_well_typed(f: Function, dtype: DType) -> bool {
     let names = ["a", "b", "c"];
     let x: Result<Vec<Value>, OpError> = names[..f.arity()]
         .iter()
-        .map(|name| g.input(*name, Type::new(dtype, [1])))
+        .map(|name| g.input(name, Type::new(dtype, [1])))
         .collect();
     x.and_then(|x| f.build(&mut g, dtype, &x)).is_ok()
 }

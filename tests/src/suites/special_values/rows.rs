@@ -419,10 +419,10 @@ fn check(device: &Device, f: RowFunction, dtype: DType, axis: usize) -> Result<(
     for rows in &all {
         let expected: Vec<Vec<Vec<Special>>> =
             rows.iter().map(|row| f.expected(dtype, row)).collect();
-        for result in 0..expected[0].len() {
+        for (result, first) in expected[0].iter().enumerate() {
             let got = outputs.next().ok_or("a result is missing")?;
             let got = elements(&got);
-            let len = expected[0][result].len();
+            let len = first.len();
             for (r, row) in rows.iter().enumerate() {
                 for (i, &want) in expected[r][result].iter().enumerate() {
                     let at = if axis == 1 {

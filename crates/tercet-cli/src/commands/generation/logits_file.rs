@@ -46,9 +46,9 @@ impl LogitsRecorder {
     }
 
     /// A function that appends rows.
-    pub(crate) fn observer(&self) -> Box<dyn FnMut(&[f32]) + Send> {
+    pub(crate) fn observer(&self) -> impl FnMut(&[f32]) + Send + use<> {
         let file = Arc::clone(&self.file);
-        Box::new(move |row| locked(&file).append(row))
+        move |row: &[f32]| locked(&file).append(row)
     }
 
     /// Completes the file and returns its shape.

@@ -294,7 +294,9 @@ impl SamplingOptions {
         let least = candidates.max() - self.top_n_sigma * (squares.sum::<f64>() / count).sqrt();
         // With an infinite logit the standard deviation is NaN; then the comparison is false and
         // all tokens remain.
-        candidates.all.retain(|(_, x)| !(*x < least));
+        candidates
+            .all
+            .retain(|(_, x)| x.partial_cmp(&least) != Some(Ordering::Less));
     }
 
     fn keep_typical(&self, candidates: &mut Candidates) {
@@ -333,7 +335,9 @@ impl SamplingOptions {
     fn keep_min_p(&self, candidates: &mut Candidates) {
         if self.min_p > 0.0 {
             let least = candidates.max() + self.min_p.ln();
-            candidates.all.retain(|(_, x)| !(*x < least));
+            candidates
+                .all
+                .retain(|(_, x)| x.partial_cmp(&least) != Some(Ordering::Less));
         }
     }
 

@@ -97,7 +97,12 @@ mod tests {
         assert_eq!(tokens_around(whole), 3);
         assert_eq!(expand("a<image>b", &[], &[], 2).0, "a<image>b");
         // The user's words (the literal range) between two images spell a placeholder.
-        let (text, literal) = expand("<image><image>b<image>", &[7..15], &[whole, whole], 1);
+        let (text, literal) = expand(
+            "<image><image>b<image>",
+            std::slice::from_ref(&(7..15)),
+            &[whole, whole],
+            1,
+        );
         assert_eq!(
             literal.iter().map(|r| &text[r.clone()]).collect::<String>(),
             "<image>b"

@@ -6,6 +6,9 @@ use super::eval::{TemplateCallArgs, TemplateEvaluator};
 use super::value::{TemplateInternal, TemplateInternalKind};
 use super::{TemplateError, TemplateValue, clip};
 
+/// Keys and values of an object, in order.
+type TemplateEntries = Vec<(Arc<str>, TemplateValue)>;
+
 /// The limit of Jinja's sandbox.
 const MAX_RANGE: i64 = 100_000;
 
@@ -78,7 +81,7 @@ impl TemplateEvaluator<'_> {
         &mut self,
         callee: &str,
         args: TemplateCallArgs,
-    ) -> Result<(Vec<(Arc<str>, TemplateValue)>, bool), TemplateError> {
+    ) -> Result<(TemplateEntries, bool), TemplateError> {
         let (mut entries, has_literal_keys) = match &args.plain[..] {
             [] => (Vec::new(), false),
             [TemplateValue::Map(map)] => {

@@ -85,7 +85,7 @@ fn elementwise_results_beyond_i32_are_marked() {
             UnaryFn::Relu,
             UnaryFn::Not,
         ] {
-            check(f.name(), &[x.clone()], &|g, x| g.unary(f, x[0]));
+            check(f.name(), std::slice::from_ref(&x), &|g, x| g.unary(f, x[0]));
         }
         for b in NUMBERS {
             let all = [x.clone(), Tensor::from_slice(&[1], &[b]).unwrap()];
@@ -172,7 +172,9 @@ fn sums_and_products_beyond_i32_are_marked() {
     for row in rows {
         let x = Tensor::from_slice(&[row.len()], row).unwrap();
         // All partial sums of a scan are results, so an overflow of any of them is marked.
-        check("cum_sum", &[x.clone()], &|g, x| g.cum_sum(x[0], 0));
+        check("cum_sum", std::slice::from_ref(&x), &|g, x| {
+            g.cum_sum(x[0], 0)
+        });
         check("sum", &[x], &|g, x| g.reduce_sum(x[0], &[0], false));
     }
     // The check of products is approximate: it also marks products just below 2^31.
