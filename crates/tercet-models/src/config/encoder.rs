@@ -229,9 +229,9 @@ pub struct EncoderDims {
 /// assert_eq!((spec.head_dim, spec.positions), (32, PositionEncoding::Learned { rows: 512 }));
 ///
 /// let mut odd = json.clone();
-/// odd.insert("embedding_norm_scale".into(), 0.5.into());
+/// odd.insert("hidden_act".into(), "mish".into());
 /// let refused = EncoderSpec::from_json(&odd).unwrap_err().to_string();
-/// assert!(refused.contains("`embedding_norm_scale`"));
+/// assert!(refused.contains("`hidden_act` = mish"), "{refused}");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
