@@ -51,7 +51,7 @@ def test_prompts_are_texts_or_tokens(model: tercet.LanguageModel) -> None:
         ([10**6], tercet.ModelError, "token 1000000"), ([-1], tercet.ModelError, "token -1"), ([0.5], TypeError, "prompt"),
         (None, TypeError, "prompt"), (["a text"], TypeError, "prompt"), (b"bytes", TypeError, "prompt"),
     ]  # fmt: skip
-    unset = dict.fromkeys(["temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"])
+    unset: dict[str, Any] = dict.fromkeys(["temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"])
     assert model.generate("Ownership is", 8, **unset, frequency_penalty=None, logit_bias=None).text() == want
     for prompt, error, message in refused:
         with pytest.raises(error, match=message):
