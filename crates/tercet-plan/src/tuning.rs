@@ -9,8 +9,8 @@
 //! rows/f32/q4_k 8x14336x4096 few_rows_streamed
 //! ```
 //!
-//! A line holds the computation, its sizes and the name of the variant. [`TuningKey`] defines the sizes
-//! of each computation. Names unknown to a device are skipped, so a table of another version or
+//! A line holds the computation, its sizes and the name of the variant. [`TuningKey`] documents
+//! what each size means, for every kind of computation. Names unknown to a device are skipped, so a table of another version or
 //! device does no harm. Version 1 tables, which contain only cooperative-matrix matmuls, can be
 //! read too.
 

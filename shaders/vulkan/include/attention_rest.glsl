@@ -1,7 +1,8 @@
 // Attention F32 fallback: shared code of the kernels for KV heads that split F16 cannot represent.
 // `rest` flags these heads; other heads are skipped. A workgroup keeps LINES stationary rows and
 // iterates over streamed rows, LINES per step (see attention_grad.glsl), with one thread per pair
-// (THREADS = LINES^2). The rows are staged in shared memory. Head sizes are multiples of four.
+// (THREADS = LINES^2). The stationary and the
+// streamed rows are copied to shared memory before threads compute with them. Head sizes are multiples of four.
 
 #define BIAS_AT(at) 0.0
 #define RESULT float

@@ -15,7 +15,7 @@ pub(crate) const TABLE: &[OpsetEntry] = &[op("TfIdfVectorizer", 9, tf_idf)];
 /// The n-grams of one length.
 struct NgramPool {
     len: usize,
-    /// The tokens at each place, `[places][n-grams]`.
+    /// The token at each position of each n-gram, `[positions][n-grams]`.
     tokens: Vec<Vec<i64>>,
 }
 

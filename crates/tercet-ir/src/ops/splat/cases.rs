@@ -163,7 +163,7 @@ fn shots() -> Vec<(&'static str, SplatCaseView)> {
     let wide = [40, 24];
     let of = |data: SplatCaseData, image: [usize; 2]| SplatCaseView::new(data, image, 24.0, true);
     let near = SplatCaseData::random(5, Plain, 154);
-    // One Gaussian behind the camera, one in front of the near plane, one beyond the far plane.
+    // Three culled Gaussians: behind the camera, between camera and near plane, beyond the far plane.
     let mut beyond = SplatCaseView::new(near.clone(), wide, 24.0, false);
     for (i, z) in [(0, -3.0), (2, 0.125), (4, 150.0)] {
         beyond.data.values[0][3 * i + 2] = z;
