@@ -149,7 +149,8 @@ const NOT_ON_WGPU: [&str; 18] = [
 
 /// The suite tests that run on the newer lavapipe: those that use cooperative matrices, each
 /// without variants, one of three cases. The newer lavapipe takes three times as long to compile a
-/// kernel as that of Debian 12. `cargo xtask parity` runs all cases on the matrix units of a GPU.
+/// kernel as that of Debian 12. `cargo xtask parity` runs all cases on a GPU, whose kernels use its
+/// matrix units.
 const ON_NEWER: [&str; 7] = [
     "/mat_mul/*/f16/",
     "/linear/*/f16/",

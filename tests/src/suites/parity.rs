@@ -336,8 +336,8 @@ fn compare(got: &Tensor, want: &Tensor, class: Accuracy) -> Result<(), Failed> {
     }
 }
 
-/// Checks that both fail at the same operator for the same reason. Node numbers differ if rules
-/// decomposed the graph.
+/// Checks that the executor and the reference fail at the same operator for the same reason.
+/// Numbers of nodes may differ, because rules decompose the graph of the executor.
 fn same_fault(got: &RunError, want: &RunError) -> Result<(), Failed> {
     let cause = |e: &RunError| std::error::Error::source(e).map(one_line);
     let kind = std::mem::discriminant(got) == std::mem::discriminant(want);

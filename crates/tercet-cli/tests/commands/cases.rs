@@ -9,8 +9,8 @@ use crate::common::{Run, Scratch, data, f32s, npy, text, usable_devices};
 
 /// Maximum time of a command. The slowest takes a third of a second on two free processors.
 const SECONDS: u64 = 30;
-/// Maximum address space of a command on the CPU, in KiB. The stack of a grammar's thread takes
-/// 256 MiB of it.
+/// Maximum address space of a command on the CPU, in KiB. The thread that compiles
+/// a grammar reserves a stack of 256 MiB of it.
 const ADDRESS_SPACE: u64 = 3 << 20;
 
 fn case(name: &str) -> String {

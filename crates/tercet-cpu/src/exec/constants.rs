@@ -24,7 +24,7 @@ const TOGETHER: usize = 4;
 const TOGETHER_BYTES: usize = 16 << 20;
 
 /// Maximum bytes of an unaligned weight that a thread copies into private scratch memory before
-/// packing. Larger weights are aligned permanently.
+/// packing. A larger unaligned weight is copied once to aligned memory, which the executable keeps.
 const STAGED_BYTES: usize = 32 << 20;
 
 /// Dependents of parameters and constants, computed once per program.

@@ -105,8 +105,8 @@ pub enum ConvWeights<'a> {
     Packed(&'a [f32]),
 }
 
-/// Floats of packed weights; `None` if the algorithm reads unpacked weights. Independent of the
-/// sizes of x.
+/// Number of floats that the packed weights take; `None` if the algorithm reads unpacked weights.
+/// It does not depend on the sizes of x.
 #[must_use]
 pub fn packed_conv_len(level: SimdLevel, shape: &ConvShape) -> Option<usize> {
     match shape.way() {

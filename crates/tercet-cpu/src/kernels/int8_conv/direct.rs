@@ -204,9 +204,9 @@ struct Int8DirectTaskArgs<'a> {
 /// Windows of a task.
 #[derive(Clone, Copy, Debug)]
 struct Int8DirectArea {
-    /// Index of the first window along both axes.
+    /// Row and column of the first output that the task computes.
     first: [usize; 2],
-    /// Number of windows along both axes.
+    /// Number of output rows and columns.
     count: [usize; 2],
 }
 

@@ -180,7 +180,8 @@ impl Embedder {
         }
     }
 
-    /// The end of the longest piece from `start` that the model reads, of about `len` bytes.
+    /// The end, in bytes, of the longest piece from `start` whose tokens fit the model's input. The
+    /// search begins with a piece of `len` bytes.
     fn piece_end(&self, text: &str, start: usize, len: usize) -> Result<usize, crate::Error> {
         let most = self.max_tokens;
         let mut len = len;
