@@ -17,7 +17,7 @@ fn before_me(mine: u32) -> Before {
     if THREADS == 1u {
         return Before(own, mine);
     }
-    // The result over the cluster.
+    // The reduction over all threads of the cluster.
     var some = mine;
     for (var mask = 1u; mask < ALIKE; mask *= 2u) {
         let other = shuffle_xor(some, mask);

@@ -10,9 +10,9 @@
 //! ```
 //!
 //! A line holds the computation, its sizes and the name of the variant. [`TuningKey`] documents
-//! what each size means, for every kind of computation. Names unknown to a device are skipped, so a table of another version or
-//! device does no harm. Version 1 tables, which contain only cooperative-matrix matmuls, can be
-//! read too.
+//! what each size means, for every kind of computation. Names unknown to a device are skipped, so a
+//! table of another version or device does no harm. Version 1 tables, which contain only
+//! cooperative-matrix matmuls, can be read too.
 
 use std::fmt;
 use std::str::FromStr;

@@ -14,7 +14,8 @@ const uint INDEX_LEN = FM > FN ? FM : FN;
 shared vec4 numbers[(INDEX_AT + INDEX_LEN) / 4];
 #define NUMBER(at) numbers[(at) / 4u][(at) % 4u]
 
-// Last step, counted from 1, with a non-finite value, and last step with a mask term.
+// Steps over blocks of keys, counted from 1: the last one whose V rows have an infinity or NaN, and
+// the last one to whose scores a mask is added. 0 means none.
 shared uint special_step;
 shared uint masked_step;
 

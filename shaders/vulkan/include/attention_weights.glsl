@@ -69,9 +69,9 @@ float seen_sum(uint weights_at, uint column, uint count) {
     return sum;
 }
 
-// Variant of add_values if some of the `count` values are not finite: element by element, strip by
-// strip. The sums of a fragment pass through the shared memory of the keys. The code is rarely
-// executed, so it is barely unrolled.
+// Variant of add_values if some of the `count` values are not finite. It adds each element of a
+// strip of FN columns separately and skips hidden keys. The sums of a fragment pass through the
+// shared memory of the keys. The code is rarely executed, so it is barely unrolled.
 void add_seen_values(float by, uint count) {
     uint at = P_AT + gl_SubgroupID * P_LEN;
     uint to = gl_SubgroupID * SUM_LEN;

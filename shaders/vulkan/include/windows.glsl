@@ -1,7 +1,8 @@
 // Convolution as implicit GEMM: B of gemm_coop.glsl as windows of x. Column n is window n % windows
 // of batch entry n / windows. B is staged window by window. Adjacent threads read adjacent windows
 // of one line of k, which coalesces their loads, and each stores eight adjacent elements along k of
-// its window. A thread stages the same windows in every step. The thread computes the offsets of
+// its window. In every step along k,
+// a thread stages elements of the same convolution windows. The thread computes the offsets of
 // its windows, and which of their taps are inside x, only once. Taps outside x are 0.
 //
 // Line k is tap k % TAPS of channel k / TAPS, or with INNER channel k % channels of tap k /

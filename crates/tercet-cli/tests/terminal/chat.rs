@@ -169,7 +169,8 @@ impl Drop for Conversation {
     }
 }
 
-/// The answer to a message alone, as a terminal shows it.
+/// The answer to `message` as the only message of a conversation, with the line ends that a
+/// terminal shows.
 fn answer(message: &str) -> String {
     let args = ["generate", "--chat", "-n", "12", "--device", "cpu", "-p"];
     let answer = good(&[&args[..], &[message]].concat()).out;
@@ -294,7 +295,7 @@ fn ctrl_c_at_any_moment_stops_what_is_there_and_nothing_else() {
     chat.synchronize();
     goes_on(&mut chat, "end of the line");
 
-    // With the first word, after some words, and twice.
+    // Ctrl-C comes with the first word of an answer, after some words, or twice.
     let words: Vec<&str> = own.split_whitespace().collect();
     let later = words[words.len() / 2];
     for (moment, shown, keys) in [

@@ -21,8 +21,8 @@
 //! weights: two of a word, and the two at the same position of the next word. The products of both
 //! words are added in 16 bits before widening, which saves one of six instructions.
 //!
-//! The packing step counts the excess words of each block of channels and selects the cheapest
-//! format.
+//! The packing step counts the additional words of excess that each block of channels would need,
+//! and selects the format with the fewest instructions.
 
 use std::ops::Range;
 
