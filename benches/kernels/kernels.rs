@@ -1,4 +1,4 @@
-//! Benchmarks of single CPU kernels, each beside the same operation from another library.
+//! Benchmarks that compare single CPU kernels with the same operation of another library.
 //!
 //! `cargo xtask bench cpu` parses the names: `group/name` for a kernel of Tercet,
 //! `group/name/peer-NAME` for another library. Throughput counts floating-point operations as

@@ -93,7 +93,7 @@ enum CliCommand {
     Splat(Box<commands::splat::SplatArgs>),
     /// List the operators: their semantics, and their support on each executor
     Ops(commands::ops::OpsArgs),
-    /// List the families of models that can be opened
+    /// List the supported model families
     Models(commands::models::ModelsArgs),
     /// List the devices of this machine
     Devices(commands::devices::DevicesArgs),

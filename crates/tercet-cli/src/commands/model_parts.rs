@@ -25,7 +25,7 @@ const CHUNK: usize = 512;
 /// The graphs of a model.
 pub(super) struct ModelParts {
     parts: Vec<(&'static str, LoadedGraph)>,
-    /// Whether the first graph is the model, and the others are beside it.
+    /// True if the first graph is the model and the other graphs are optional.
     has_main: bool,
 }
 
@@ -52,7 +52,7 @@ impl ModelParts {
         .map_err(CliError::model(&*what))
     }
 
-    /// Whether the model has several graphs, none of which is the model itself.
+    /// True if the model is split into several graphs that run together.
     pub(super) fn are_several(path: Option<&Path>) -> Result<bool, CliError> {
         let (files, what) = open_model(path)?;
         let family = files.family().map_err(CliError::model(what))?;
@@ -156,7 +156,7 @@ fn texts(files: &ModelFiles, dtype: DType) -> Result<ModelParts, Error> {
         false => EncoderOutput::Embedding(files.sentence()?.modules),
     };
     let encoder = files.encoder(&output, dtype)?;
-    // The sequence bound, for which memory is planned.
+    // The memory plan uses this bound of the sequence length.
     let len = encoder.context.min(CHUNK);
     let options = CompileOptions::new().bound("b", BERT_BATCH).bound("s", len);
     let inputs = encoder_inputs(&encoder);

@@ -1,4 +1,4 @@
-//! `tercet models`: the families of models that this build opens, by kind.
+//! `tercet models`: lists the supported model families by kind.
 
 use std::io::Write;
 

@@ -232,7 +232,7 @@ fn an_8b_opens_with_the_context_that_fits() {
         "{err}"
     );
     let one = reported(&err);
-    // A token takes 256 KiB of caches in F32, and some 1.5 GiB are left beside the weights.
+    // A token takes 256 KiB of caches in F32, and the weights leave some 1.5 GiB free.
     assert!((512..=6144).contains(&one), "{err}");
     // 8 GiB hold as many tokens as a CPU gets by default.
     let (code, err) = limited("8GiB", &["explain", "-m", &model]);

@@ -544,7 +544,7 @@ fn models_of_several_graphs_export_all_of_them() {
             &["--part", parts[1]],
         );
     }
-    // The text tower is beside the images'.
+    // `--part text` exports the text tower.
     good(&[
         "export",
         "-m",

@@ -26,7 +26,7 @@ const LEAVE: &str = "Ctrl-C again";
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// `tercet chat` on its own terminal, which controls it: Ctrl-C is a signal unless the editor reads.
-struct Conversation {
+struct ChatTerminal {
     child: Child,
     terminal: File,
     bytes: Receiver<Vec<u8>>,
@@ -36,8 +36,8 @@ struct Conversation {
     seen: String,
 }
 
-impl Conversation {
-    fn start(scratch: &Scratch, args: &[&str]) -> Conversation {
+impl ChatTerminal {
+    fn start(scratch: &Scratch, args: &[&str]) -> ChatTerminal {
         let size = Winsize {
             ws_row: 24,
             ws_col: 100,
@@ -73,7 +73,7 @@ impl Conversation {
                 }
             }
         });
-        Conversation {
+        ChatTerminal {
             child,
             terminal,
             bytes,
@@ -83,8 +83,8 @@ impl Conversation {
     }
 
     /// Starts a conversation and waits for its prompt.
-    fn at_prompt(scratch: &Scratch, args: &[&str]) -> Conversation {
-        let mut chat = Conversation::start(scratch, args);
+    fn at_prompt(scratch: &Scratch, args: &[&str]) -> ChatTerminal {
+        let mut chat = ChatTerminal::start(scratch, args);
         chat.expect(READS);
         chat
     }
@@ -162,7 +162,7 @@ impl Conversation {
     }
 }
 
-impl Drop for Conversation {
+impl Drop for ChatTerminal {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -185,7 +185,7 @@ fn a_line_is_edited_and_recalled() {
     let scratch = Scratch::new("chat-edited");
     let (own, other) = (answer(TRAIT), answer("And an enum?"));
     assert_ne!(own, other);
-    let mut chat = Conversation::at_prompt(&scratch, &["-n", "12"]);
+    let mut chat = ChatTerminal::at_prompt(&scratch, &["-n", "12"]);
     // Two letters are missing, which the arrow keys insert; one is too many, which is deleted.
     chat.send("What is trait?");
     chat.send(&LEFT.repeat(6));
@@ -209,7 +209,7 @@ fn a_line_is_edited_and_recalled() {
     }
 
     // The next conversation has the messages too.
-    let mut chat = Conversation::at_prompt(&scratch, &["-n", "12"]);
+    let mut chat = ChatTerminal::at_prompt(&scratch, &["-n", "12"]);
     chat.send(&UP.repeat(2));
     let shown = chat.ask("");
     assert!(shown.contains(&own), "{shown:?}");
@@ -223,7 +223,7 @@ fn a_pasted_text_is_one_message() {
     let text = "fn main() {\n    println!(\"a\\n\");\n}";
     let own = answer(text);
     assert_ne!(own, answer("fn main() {"));
-    let mut chat = Conversation::at_prompt(&scratch, &["-n", "12"]);
+    let mut chat = ChatTerminal::at_prompt(&scratch, &["-n", "12"]);
     // Terminals send line ends of a paste as carriage returns.
     for ends in ["\r", "\n", "\r\n"] {
         let pasted = text.replace('\n', ends);
@@ -241,7 +241,7 @@ fn a_pasted_text_is_one_message() {
     let first = history.lines().next().unwrap();
     assert_eq!(first, escaped, "{history}");
 
-    let mut chat = Conversation::at_prompt(&scratch, &["-n", "12", "--no-history"]);
+    let mut chat = ChatTerminal::at_prompt(&scratch, &["-n", "12", "--no-history"]);
     assert!(chat.ask(&format!("{UP}{TRAIT}")).contains(&answer(TRAIT)));
     assert_eq!(chat.end("/quit\r").0, Some(0));
     let same = std::fs::read_to_string(scratch.path("state/tercet/chat-history")).unwrap();
@@ -252,8 +252,8 @@ fn a_pasted_text_is_one_message() {
 fn ctrl_c_at_any_moment_stops_what_is_there_and_nothing_else() {
     let scratch = Scratch::new("chat-ctrl-c");
     let own = answer(TRAIT);
-    let mut chat = Conversation::at_prompt(&scratch, &["-n", "12"]);
-    let goes_on = |chat: &mut Conversation, moment: &str| {
+    let mut chat = ChatTerminal::at_prompt(&scratch, &["-n", "12"]);
+    let goes_on = |chat: &mut ChatTerminal, moment: &str| {
         chat.ask("/clear");
         chat.ask("/set tokens 12");
         let shown = chat.ask(TRAIT);
@@ -340,7 +340,7 @@ fn ctrl_c_while_a_conversation_loads_ends_it() {
     // On a busy machine the key may come after loading, so the run is repeated.
     let ended = std::iter::repeat_with(|| {
         // The position tables of a million tokens take long enough to interrupt.
-        let mut chat = Conversation::start(&scratch, &["-c", "1048576"]);
+        let mut chat = ChatTerminal::start(&scratch, &["-c", "1048576"]);
         chat.expect("loading");
         chat.send(CTRL_C);
         chat.end("")
@@ -355,8 +355,8 @@ fn ctrl_c_while_a_conversation_loads_ends_it() {
 #[test]
 fn a_full_context_goes_on() {
     let scratch = Scratch::new("chat-full");
-    let mut chat = Conversation::at_prompt(&scratch, &["-n", "24", "-c", "96"]);
-    let ask = |chat: &mut Conversation| {
+    let mut chat = ChatTerminal::at_prompt(&scratch, &["-n", "24", "-c", "96"]);
+    let ask = |chat: &mut ChatTerminal| {
         let shown = chat.ask("What is a trait, and what is an enum?");
         // Words of the message, of the notes and of the answer.
         assert!(shown.split_whitespace().count() > 12, "{shown:?}");
@@ -375,7 +375,7 @@ fn a_full_context_goes_on() {
 #[test]
 fn lines_that_are_typed_ahead_are_not_lost() {
     let scratch = Scratch::new("chat-ahead");
-    let mut chat = Conversation::at_prompt(&scratch, &["-n", "12"]);
+    let mut chat = ChatTerminal::at_prompt(&scratch, &["-n", "12"]);
     chat.send(&format!("/clear\r/set tokens 12\r{TRAIT}\r/quit\r"));
     let (code, shown) = chat.end("");
     assert_eq!(code, Some(0), "{shown:?}");
@@ -386,7 +386,7 @@ fn lines_that_are_typed_ahead_are_not_lost() {
 fn an_error_does_not_end_a_conversation() {
     let scratch = Scratch::new("chat-errors");
     let own = answer(TRAIT);
-    let mut chat = Conversation::at_prompt(&scratch, &["-n", "12"]);
+    let mut chat = ChatTerminal::at_prompt(&scratch, &["-n", "12"]);
     for (line, said) in [
         ("/nothing", "unknown command"),
         ("/set mood good", "unknown setting"),

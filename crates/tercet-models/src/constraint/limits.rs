@@ -37,29 +37,29 @@ const MAX_PLACES: usize = 1 << 19;
 
 /// The numbers of references that the check may still follow from a subschema.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct References {
+struct SchemaReferences {
     /// References that apply to the same text.
     chain: usize,
     /// References from a schema into its properties and items.
     inner: usize,
 }
 
-impl References {
-    const ALL: References = References {
+impl SchemaReferences {
+    const ALL: SchemaReferences = SchemaReferences {
         chain: MAX_CHAIN,
         inner: MAX_REFERENCES,
     };
 
     /// The remaining references for the schemas of properties and items.
-    fn of_members(self) -> References {
+    fn of_members(self) -> SchemaReferences {
         let chain = if self.inner > 0 { MAX_CHAIN } else { 0 };
-        References { chain, ..self }
+        SchemaReferences { chain, ..self }
     }
 
     /// The remaining references for the target of a reference; `None` if the check does not follow
     /// it.
-    fn of_target(self) -> Option<References> {
-        Some(References {
+    fn of_target(self) -> Option<SchemaReferences> {
+        Some(SchemaReferences {
             chain: self.chain.checked_sub(1)?,
             inner: self.inner.saturating_sub(1),
         })
@@ -77,19 +77,19 @@ type Products = BTreeMap<String, u64>;
 pub(super) fn check_schema(schema: &Value) -> Result<(), String> {
     let mut values = 0;
     check_values(schema, &mut values)?;
-    let mut places = Places {
+    let mut places = SchemaPlaces {
         root: schema,
         visited: 0,
         targets: HashMap::new(),
     };
-    let products = places.products(schema, References::ALL)?;
+    let products = places.products(schema, SchemaReferences::ALL)?;
     check_products(&products)?;
     // Check each definition too: the compiler compiles it even if no followed reference leads to
     // it.
     for name in ["$defs", "definitions"] {
         let all = schema.get(name).and_then(Value::as_object);
         for definition in all.into_iter().flat_map(Map::values) {
-            check_products(&places.products(definition, References::ALL)?)?;
+            check_products(&places.products(definition, SchemaReferences::ALL)?)?;
         }
     }
     Ok(())
@@ -131,17 +131,21 @@ fn check_values(value: &Value, count: &mut usize) -> Result<(), String> {
 }
 
 /// The state of a check that visits all subschemas.
-struct Places<'a> {
+struct SchemaPlaces<'a> {
     root: &'a Value,
     visited: usize,
     /// The products of reference targets that were already visited.
-    targets: HashMap<(&'a str, References), Products>,
+    targets: HashMap<(&'a str, SchemaReferences), Products>,
 }
 
-impl<'a> Places<'a> {
+impl<'a> SchemaPlaces<'a> {
     /// The products of a schema. Factors of subschemas that all apply to the same text are
     /// multiplied; of alternatives, the greatest product counts.
-    fn products(&mut self, schema: &'a Value, references: References) -> Result<Products, String> {
+    fn products(
+        &mut self,
+        schema: &'a Value,
+        references: SchemaReferences,
+    ) -> Result<Products, String> {
         self.visited += 1;
         if self.visited > MAX_PLACES {
             return Err(format!(
@@ -195,7 +199,7 @@ impl<'a> Places<'a> {
     }
 
     /// The products of the target `name` of a reference in this document.
-    fn target(&mut self, name: &'a str, references: References) -> Result<Products, String> {
+    fn target(&mut self, name: &'a str, references: SchemaReferences) -> Result<Products, String> {
         if let Some(known) = self.targets.get(&(name, references)) {
             return Ok(known.clone());
         }
@@ -214,7 +218,7 @@ impl<'a> Places<'a> {
     fn children(
         &mut self,
         fields: &'a Map<String, Value>,
-        references: References,
+        references: SchemaReferences,
         all: &mut Products,
     ) -> Result<(), String> {
         let references = references.of_members();

@@ -1,4 +1,4 @@
-//! What a command knows about its prompt, and needs from the model, when the model is loaded.
+//! The request that a command passes when it loads a model: its prompt and required outputs.
 
 use tercet_models::{DecoderSpec, ModelFiles, Tokenizer};
 

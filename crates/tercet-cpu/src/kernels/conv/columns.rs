@@ -2,7 +2,7 @@
 //!
 //! For each batch entry and group, the GEMM computes `y[m, windows] = w[m, k] columns[k, windows]`.
 //! A task packs the columns of some windows into panels in its scratch memory. The task then
-//! multiplies the panels by the weights, and applies the epilogue while its part of y is in cache.
+//! multiplies the panels by the weights, and applies the epilogue while that block of y is in cache.
 //! It supports any window. This algorithm is used for few channels and for large dilations, which
 //! [`super::direct`] does not support.
 
