@@ -17,12 +17,12 @@ pub type OutputTrim = Arc<dyn Fn(Vec<Tensor>) -> Result<Vec<Tensor>, String> + S
 /// A graph to serve, with values of its parameters.
 ///
 /// ```
-/// use tercet::{DType, Dim, Graph, Tensor, Type};
+/// use tercet::{DType, Graph, Tensor, Type, ops, scalar::BinaryFn};
 /// use tercet_serve::GraphParts;
 /// let mut g = Graph::new();
 /// let x = g.input("x", Type::new(DType::F32, [2]))?;
 /// let w = g.param("w", Type::new(DType::F32, [2]))?;
-/// let y = g.add(x, w)?;
+/// let y = g.add(ops::Binary { f: BinaryFn::Add }, &[x, w])?;
 /// g.output("y", y)?;
 /// let w = Tensor::from_slice(&[2], &[1.0f32, 2.0])?;
 /// let parts = GraphParts { params: vec![("w".into(), w)], ..GraphParts::from(g) };
