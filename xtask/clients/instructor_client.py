@@ -1,6 +1,6 @@
 import instructor
 from openai import OpenAI
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from common import KEY, MODEL, QUESTION, URL, check, report
 
@@ -8,6 +8,9 @@ messages = [{"role": "user", "content": QUESTION}]
 
 
 class Answer(BaseModel):
+    # Without this the schema permits further properties, and the tiny model writes them without end.
+    model_config = ConfigDict(extra="forbid")
+
     is_true: bool
 
 
