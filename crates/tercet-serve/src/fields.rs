@@ -156,6 +156,15 @@ impl JsonFields {
         Ok(())
     }
 
+    /// Like [`JsonFields::neutral`], with each field's values as a JSON list.
+    pub(crate) fn neutral_json(&mut self, table: &[(&str, &str)]) -> Result<(), ApiError> {
+        for (name, values) in table {
+            let values: Vec<Value> = serde_json::from_str(values).unwrap_or_default();
+            self.neutral(&[(name, &values)])?;
+        }
+        Ok(())
+    }
+
     /// Takes fields that have no effect; the record of the request names those that are present.
     pub(crate) fn ignore(&mut self, names: &[&str], (record, of): (&RequestRecord, &str)) {
         for name in names {
@@ -165,13 +174,20 @@ impl JsonFields {
         }
     }
 
+    /// Takes all remaining fields, which have no effect; the record of the request names them.
+    pub(crate) fn ignore_rest(self, (record, of): (&RequestRecord, &str)) {
+        for name in self.0.iter().filter(|(_, v)| !v.is_null()).map(|(k, _)| k) {
+            record.add_ignored(&format!("{of}{}", shown_name(name)));
+        }
+    }
+
     /// Returns an error if any field remains.
     pub(crate) fn finish(mut self) -> Result<(), ApiError> {
         self.0.retain(|_, v| !v.is_null());
         match self.0.keys().next() {
             None => Ok(()),
             Some(name) => {
-                let shown: String = name.chars().take(64).collect();
+                let shown = shown_name(name);
                 let message = format!("field `{shown}` is not supported; leave it out");
                 Err(ApiError::new(
                     StatusCode::BAD_REQUEST,
@@ -181,6 +197,11 @@ impl JsonFields {
             }
         }
     }
+}
+
+/// The start of a field's name, for messages and the log.
+fn shown_name(name: &str) -> String {
+    name.chars().take(64).collect()
 }
 
 /// Whether two values are equal; numbers by value.

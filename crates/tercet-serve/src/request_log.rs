@@ -69,6 +69,9 @@ pub(crate) struct LoggedError {
     pub(crate) message: String,
 }
 
+/// Maximum number of ignored fields that a line names.
+const MAX_IGNORED: usize = 64;
+
 /// Facts about a request that its handler adds to the line.
 #[derive(Debug, Default)]
 pub(crate) struct RequestRecord(Mutex<RecordedFacts>);
@@ -108,7 +111,8 @@ impl RequestRecord {
     /// Notes a field that was accepted and has no effect.
     pub(crate) fn add_ignored(&self, field: &str) {
         let mut facts = self.lock();
-        if !facts.ignored.iter().any(|known| known == field) {
+        let is_new = !facts.ignored.iter().any(|known| known == field);
+        if is_new && facts.ignored.len() < MAX_IGNORED {
             facts.ignored.push(field.to_string());
         }
     }

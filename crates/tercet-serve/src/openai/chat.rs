@@ -27,17 +27,17 @@ use crate::request_log::RequestRecord;
 /// Maximum messages of a conversation.
 const MAX_MESSAGES: usize = 1000;
 
-/// Fields of messages that cannot change a response.
-const IGNORED_IN_MESSAGES: [&str; 9] = [
-    "annotations",
-    "cache_control",
-    "created_at",
-    "id",
-    "logprobs",
-    "metadata",
-    "phase",
-    "status",
-    "timestamp",
+/// Fields of messages that change a response in other servers, and the JSON values at which they do
+/// not. All other unknown fields, such as those that clients copy from earlier answers, are ignored.
+const NEUTRAL_IN_MESSAGES: [(&str, &str); 8] = [
+    ("attachments", "[[]]"),
+    ("audio", "[{}]"),
+    ("files", "[[]]"),
+    ("function_call", r#"[{}, "none", "auto"]"#),
+    ("images", "[[]]"),
+    ("partial", "[false]"),
+    ("prefix", "[false]"),
+    ("videos", "[[]]"),
 ];
 
 pub(crate) async fn handle(
@@ -56,7 +56,7 @@ pub(crate) async fn handle(
     } = app.models.language(asked.as_deref())?;
     record.set_model(asked.as_deref(), &name);
     let messages = messages(fields.need("messages")?, &record)?;
-    let tools = ToolSet::take(&mut fields, language)?;
+    let tools = ToolSet::take(&mut fields, language, &record)?;
     let mut wanted = CompletionParams::take(fields, CompletionKind::Chat, &record)?;
     if let Some(tools) = &tools {
         constrain(&mut wanted, tools)?;
@@ -167,7 +167,13 @@ fn message(value: Value, record: &RequestRecord) -> Result<ChatMessage, ApiError
         None => return Err(ApiError::bad_request("field `content` is missing")),
     };
     fields.put("refusal", refusal.map(Value::String));
-    fields.ignore(&IGNORED_IN_MESSAGES, (record, "messages."));
+    fields.neutral_json(&NEUTRAL_IN_MESSAGES)?;
+    if *known == Role::Assistant {
+        // Some clients have this name of `reasoning_content`.
+        let thought = fields.take("reasoning").filter(Value::is_string);
+        let named = fields.take("reasoning_content").or(thought);
+        fields.put("reasoning_content", named);
+    }
     let mut shown = vec![("content", Shown::text(&content))];
     let texts: &[&str] = match *known {
         Role::Tool => &["tool_call_id", "name"],
@@ -180,7 +186,7 @@ fn message(value: Value, record: &RequestRecord) -> Result<ChatMessage, ApiError
             shown.push((name, Shown::text(&text)));
         }
     }
-    fields.finish()?;
+    fields.ignore_rest((record, "messages."));
     if !calls.is_empty() {
         shown.push(("tool_calls", Shown::list(calls)));
     }
@@ -201,13 +207,12 @@ fn tool_calls(value: Value, record: &RequestRecord) -> Result<Vec<Shown>, ApiErr
             return Err(wrong("type", &Value::String(kind), "`function`"));
         }
         let mut function = JsonFields::from_value(fields.need("function")?, "field `function`")?;
-        fields.ignore(&["index"], (record, "messages.tool_calls."));
-        fields.finish()?;
+        fields.ignore_rest((record, "messages.tool_calls."));
         let name = function.text("name")?;
         let name =
             name.ok_or_else(|| ApiError::bad_request("field `name` of a call is missing"))?;
         let arguments = function.text("arguments")?.unwrap_or_default();
-        function.finish()?;
+        function.ignore_rest((record, "messages.tool_calls.function."));
         let object = match arguments.trim().is_empty() {
             true => "{}",
             false => arguments.as_str(),
@@ -246,11 +251,7 @@ fn part(value: Value, record: &RequestRecord) -> Result<String, ApiError> {
     let text = fields
         .text(name)?
         .ok_or_else(|| ApiError::bad_request(format!("field `{name}` is missing")))?;
-    fields.ignore(
-        &["annotations", "cache_control"],
-        (record, "messages.content."),
-    );
-    fields.finish()?;
+    fields.ignore_rest((record, "messages.content."));
     Ok(text)
 }
 

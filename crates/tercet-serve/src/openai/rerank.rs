@@ -33,7 +33,7 @@ pub(crate) async fn handle(
     let query = fields
         .text("query")?
         .ok_or_else(|| ApiError::bad_request("field `query` is missing"))?;
-    let documents = documents(fields.need("documents")?)?;
+    let documents = documents(fields.need("documents")?, &record)?;
     let top = match fields.count("top_n")? {
         Some(0) => return Err(wrong("top_n", &json!(0), "a whole number, 1 or more")),
         top => top.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX)),
@@ -66,7 +66,7 @@ pub(crate) async fn handle(
 }
 
 /// Parses a list of texts, or of objects with a `text` each.
-fn documents(value: Value) -> Result<Vec<String>, ApiError> {
+fn documents(value: Value, record: &RequestRecord) -> Result<Vec<String>, ApiError> {
     let expected = "a list of texts, or of objects with a `text` each";
     let Value::Array(items) = value else {
         return Err(wrong("documents", &value, expected));
@@ -84,7 +84,7 @@ fn documents(value: Value) -> Result<Vec<String>, ApiError> {
             let text = fields
                 .text("text")?
                 .ok_or_else(|| ApiError::bad_request("field `text` of a document is missing"))?;
-            fields.finish()?;
+            fields.ignore_rest((record, "documents."));
             Ok(text)
         }
         other => Err(wrong("documents", &other, expected)),

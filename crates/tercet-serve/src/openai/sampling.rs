@@ -109,11 +109,7 @@ impl CompletionParams {
             Some(value) => {
                 let mut inner = JsonFields::from_value(value, "field `stream_options`")?;
                 let usage = inner.truth("include_usage")?.unwrap_or(false);
-                inner.ignore(
-                    &["include_obfuscation", "continuous_usage_stats"],
-                    (record, "stream_options."),
-                );
-                inner.finish()?;
+                inner.ignore_rest((record, "stream_options."));
                 usage
             }
         };
@@ -174,10 +170,7 @@ fn check_others(
     if best_of.as_ref().and_then(Value::as_u64) != Some(n as u64) {
         fields.put("best_of", best_of);
     }
-    for (name, values) in NEUTRAL {
-        let values: Vec<Value> = serde_json::from_str(values).unwrap_or_default();
-        fields.neutral(&[(name, &values)])?;
-    }
+    fields.neutral_json(&NEUTRAL)?;
     // Chat templates have the special tokens; prompts get them.
     let adds = Value::Bool(form == CompletionKind::Completion);
     fields.neutral(&[("add_special_tokens", &[adds])])?;

@@ -10,6 +10,7 @@ use super::tool_parser::{ToolCallFormat, ToolCallParser};
 use crate::error::ApiError;
 use crate::fields::{JsonFields, wrong};
 use crate::language::LanguageModel;
+use crate::request_log::RequestRecord;
 
 /// Maximum tools of a request.
 const MAX_TOOLS: usize = 128;
@@ -75,12 +76,13 @@ impl ToolSet {
     pub(crate) fn take(
         fields: &mut JsonFields,
         language: &LanguageModel,
+        record: &RequestRecord,
     ) -> Result<Option<ToolSet>, ApiError> {
         let tools = match fields.take("tools") {
             None => Vec::new(),
-            Some(value) => tools(value)?,
+            Some(value) => tools(value, record)?,
         };
-        let choice = choice(fields.take("tool_choice"))?;
+        let choice = choice(fields.take("tool_choice"), record)?;
         let single = !fields.truth("parallel_tool_calls")?.unwrap_or(true);
         let choice = match choice {
             Some(ToolChoice::Anything | ToolChoice::One(_)) if tools.is_empty() => {
@@ -233,7 +235,7 @@ fn for_template(value: &Value) -> Result<template::TemplateValue, ApiError> {
     serde_json::from_value(value.clone()).map_err(|e| ApiError::failed(&e))
 }
 
-fn tools(value: Value) -> Result<Vec<ToolSpec>, ApiError> {
+fn tools(value: Value, record: &RequestRecord) -> Result<Vec<ToolSpec>, ApiError> {
     let Value::Array(items) = value else {
         return Err(wrong("tools", &value, "a list of tools"));
     };
@@ -243,7 +245,8 @@ fn tools(value: Value) -> Result<Vec<ToolSpec>, ApiError> {
             items.len()
         )));
     }
-    let tools: Result<Vec<ToolSpec>, ApiError> = items.into_iter().map(tool).collect();
+    let tools: Result<Vec<ToolSpec>, ApiError> =
+        items.into_iter().map(|item| tool(item, record)).collect();
     let tools = tools?;
     for (i, tool) in tools.iter().enumerate() {
         if tools[..i].iter().any(|other| other.name == tool.name) {
@@ -256,7 +259,8 @@ fn tools(value: Value) -> Result<Vec<ToolSpec>, ApiError> {
     Ok(tools)
 }
 
-fn tool(whole: Value) -> Result<ToolSpec, ApiError> {
+/// Parses a tool. The chat template sees the whole object, with fields that are unknown here.
+fn tool(whole: Value, record: &RequestRecord) -> Result<ToolSpec, ApiError> {
     let mut fields = JsonFields::from_value(whole.clone(), "a tool")?;
     let kind = fields.text("type")?.unwrap_or_default();
     if kind != "function" {
@@ -264,7 +268,7 @@ fn tool(whole: Value) -> Result<ToolSpec, ApiError> {
         return Err(wrong("type", &Value::String(kind), expected));
     }
     let mut function = JsonFields::from_value(fields.need("function")?, "field `function`")?;
-    fields.finish()?;
+    fields.ignore_rest((record, "tools."));
     let name = function.text("name")?.unwrap_or_default();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     if name.is_empty() || name.len() > 64 || !name.chars().all(is_plain) {
@@ -279,7 +283,7 @@ fn tool(whole: Value) -> Result<ToolSpec, ApiError> {
     if !parameters.is_object() {
         return Err(wrong("parameters", &parameters, "a JSON schema"));
     }
-    function.finish()?;
+    function.ignore_rest((record, "tools.function."));
     Ok(ToolSpec {
         name,
         json: whole,
@@ -288,7 +292,7 @@ fn tool(whole: Value) -> Result<ToolSpec, ApiError> {
 }
 
 /// Parses `tool_choice`; `None` disallows calls.
-fn choice(value: Option<Value>) -> Result<Option<ToolChoice>, ApiError> {
+fn choice(value: Option<Value>, record: &RequestRecord) -> Result<Option<ToolChoice>, ApiError> {
     let expected = "`none`, `auto`, `required`, or the name of a function";
     match value {
         None => Ok(Some(ToolChoice::Nothing)),
@@ -307,8 +311,8 @@ fn choice(value: Option<Value>) -> Result<Option<ToolChoice>, ApiError> {
             let mut function =
                 JsonFields::from_value(fields.need("function")?, "field `function`")?;
             let name = function.text("name")?;
-            function.finish()?;
-            fields.finish()?;
+            function.ignore_rest((record, "tool_choice.function."));
+            fields.ignore_rest((record, "tool_choice."));
             let name = name.ok_or_else(|| ApiError::bad_request("field `name` is missing"))?;
             Ok(Some(ToolChoice::One(name)))
         }

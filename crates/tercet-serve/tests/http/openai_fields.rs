@@ -135,6 +135,40 @@ fn messages_as_clients_send_them() {
 }
 
 #[test]
+fn unknown_fields_of_messages_are_ignored_and_meaningful_ones_refused() {
+    let server = shared();
+    let with_user = |extra: Value| {
+        let user = with(&json!({"role": "user", "content": "Hello"}), &extra);
+        with(&conversation(), &json!({"messages": [user]}))
+    };
+    let path = "/v1/chat/completions";
+    let count = |request| answered(&server, path, &request)["usage"]["prompt_tokens"].clone();
+    let plain = count(with_user(json!({})));
+    for extra in [
+        json!({"parsed": {"a": 1}}),
+        json!({"provider_specific_fields": {}, "thinking_blocks": []}),
+        json!({"images": [], "prefix": false}),
+        json!({"content": [{"type": "text", "text": "Hello", "index": 0, "x": {}}]}),
+    ] {
+        assert_eq!(count(with_user(extra.clone())), plain, "{extra}");
+    }
+    for (name, value) in [
+        ("images", json!(["aGk="])),
+        ("audio", json!({"id": "a"})),
+        ("prefix", json!(true)),
+        ("function_call", json!({"name": "add"})),
+    ] {
+        let answer = server.post(path, &with_user(json!({name: value})));
+        assert_eq!(answer.status, 400, "{}", answer.text());
+        let message = answer.error();
+        assert!(
+            message.contains(&format!("`{name}` is not supported")),
+            "{message}"
+        );
+    }
+}
+
+#[test]
 fn a_single_model_has_any_name() {
     let server = start_only(ServeOptions {
         slots: 1,
