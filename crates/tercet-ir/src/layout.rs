@@ -216,7 +216,8 @@ pub struct SymLayout {
 pub struct AxisSlice {
     /// Index of the first element.
     pub start: Dim,
-    /// Distance between elements; a negative step reverses the axis.
+    /// Difference of the axis indices of consecutive selected elements; if negative, the elements are
+    /// in reverse order.
     pub step: i64,
 }
 

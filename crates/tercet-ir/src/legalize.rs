@@ -354,8 +354,8 @@ impl NodeOrigins {
     }
 }
 
-/// The origins of a graph's nodes. Passes, rules and narrowing update origins: see
-/// [`Graph::origin`].
+/// For each node of a rewritten graph, the node of the original graph that it comes from. Passes,
+/// rules and narrowing keep this record: see [`Graph::origin`].
 pub fn origins(graph: &Graph) -> NodeOrigins {
     let nodes = graph.nodes().map(|(id, _)| Some(graph.origin(id)));
     let mut inside = HashMap::new();

@@ -91,7 +91,9 @@ const INPUTS: usize = 6;
 const SHORT: [usize; 2] = [70, 64];
 const LONG: [usize; 2] = [3, 2048];
 
-/// The probe graph for native operations, and the capabilities to compile it with.
+/// Builds a graph that is run once when a device is opened. Its results show whether the native
+/// conversions, additions and subgroup sums of the device are exact enough to use. The returned
+/// capabilities enable them for this graph.
 ///
 /// # Errors
 /// [`OpError`] of the graph builder; it does not occur for this fixed graph.

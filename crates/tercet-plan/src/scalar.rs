@@ -67,7 +67,8 @@ pieces! {
     Int "scalar/int.wgsl" [];
     /// `f_sqrt f_rsqrt`
     Root "scalar/root.wgsl" [Base];
-    /// `q_sqrt`: fast version that flags uncertain results.
+    /// `q_sqrt`, a fast square root. It sets a flag if its result may be inexact, and the caller then
+    /// uses `f_sqrt`.
     QuickRoot "scalar/quick_root.wgsl" [Quick];
     /// `f_exp f_exp2 f_expm1`
     Exp "scalar/exp.wgsl" [Base];

@@ -146,7 +146,8 @@ fn sum_turn(first: u32, count: u32, origin: vec2<f32>, tile: u32, local: u32) {
     }
     workgroupBarrier();
     if local < 4u * TURN * SUMS {
-        // Offset for one value, one splat and a quarter of the splat's threads.
+        // Each invocation adds 16 partial sums: those of one value, of one splat and of one of the four
+        // quarters of the splat's threads. `at` is the index of the first of them in `terms`.
         let at = 256u * (local / 16u) + 16u * (local % 16u);
         var sum = 0.0;
         for (var k = 0u; k < 16u; k += 1u) {

@@ -2,8 +2,8 @@
 // least CHUNK steps is processed in chunks of CHUNK steps.
 //
 // If the number of steps is not a multiple of CHUNK, the last chunk begins earlier and overlaps the
-// previous one. Repeated steps do not change the state, and their results are not stored. Loads
-// therefore stay inside the tensors.
+// previous one. The last chunk skips the steps that the previous one has computed already: it
+// leaves the state as it is and stores no results for them. Loads therefore stay inside the tensors.
 
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_16bit_storage : require

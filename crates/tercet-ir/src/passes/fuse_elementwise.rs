@@ -30,8 +30,8 @@ const MAX_INPUTS: usize = 8;
 const MAX_STEPS: usize = 64;
 /// Maximum nodes recomputed for one value.
 const MAX_COPIES: usize = 8;
-/// Operands by which a growing region may temporarily exceed the limit. The producers that join
-/// next may read the same operands.
+/// Operands by which a growing region may temporarily exceed the limit. Producers that join later
+/// may read operands that the region already has, so that it has fewer operands afterwards.
 const MORE_INPUTS: usize = 6;
 /// Maximum nodes that join a region consecutively while it has too many operands.
 const MORE_NODES: usize = 24;

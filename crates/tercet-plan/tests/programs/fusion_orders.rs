@@ -304,9 +304,8 @@ fn one_token(order: &[Step], other: Other) -> [usize; 3] {
 fn what_something_else_reads_in_between_is_there() {
     let apart = [0, 0, 3];
     let appended = [0, 1, 0];
-    // If the reader runs between both appends, it sees new keys with old values, so the appends
-    // cannot be fused. If the reader runs at another time, both appends precede the attention and
-    // are fused.
+    // If another node reads a cache between the two appends, it sees new keys with old values, so
+    // the appends cannot be fused into one step. If it reads before or after both, they are fused.
     let of_keys = Other::ReadsKeys(KeyAppend);
     assert_eq!(one_token(KEYS_FIRST, of_keys), apart);
     assert_eq!(one_token(VALUES_FIRST, of_keys), appended);

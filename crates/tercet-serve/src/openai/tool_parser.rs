@@ -282,7 +282,7 @@ impl ToolCallParser {
     }
 }
 
-/// A valid JSON text without white space outside of strings.
+/// Removes the white space outside of strings from a JSON text, which must be valid.
 fn without_blanks(json: &str) -> String {
     let (mut in_string, mut escaped) = (false, false);
     let is_kept = |c: &char| {

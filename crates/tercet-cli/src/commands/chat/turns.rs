@@ -90,8 +90,8 @@ impl ChatTurns {
         }
     }
 
-    /// Drops turns in the middle of an answer, whose tokens so far are `answer`. Returns the tokens of
-    /// the remaining conversation and of the answer; `None` if they leave no room.
+    /// Drops turns in the middle of an answer, whose tokens so far are `answer`. Returns the token
+    /// ids of the remaining conversation followed by `answer`; `None` if they fill the context.
     pub(super) fn tokens_within_answer(
         &mut self,
         encoder: &mut PromptEncoder<'_>,

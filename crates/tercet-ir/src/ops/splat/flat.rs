@@ -159,7 +159,8 @@ pub(super) fn tiles_anywhere() -> FlatSplats {
     flat
 }
 
-/// Splats that are not drawn, and depths that sort first and last.
+/// Test splats with NaN and infinite values. Those with such a position or size are not drawn;
+/// infinite depths sort first or last.
 pub(super) fn not_finite() -> FlatSplats {
     let mut flat = FlatSplats::default();
     let values = [NAN, f64::INFINITY, f64::NEG_INFINITY];

@@ -35,7 +35,7 @@ pub struct DraftCounts {
     pub near_ties: u64,
 }
 
-/// Active draft and its state.
+/// The draft model in use and its state.
 pub(super) struct Speculation {
     draft: Draft,
     max_draft_tokens: usize,

@@ -28,7 +28,8 @@ use super::{DecoderSpec, RopeLayout};
 pub(crate) struct DecoderFamilyRow {
     /// The `model_type` of the family's folders.
     pub(super) model_type: &'static str,
-    /// The `model_type` of the family's configuration class, if it is another one.
+    /// The `model_type` of the configuration class in `transformers`, if it differs from that of the
+    /// folders.
     pub(super) config_class: Option<&'static str>,
     /// The architecture of the family's GGUF files.
     pub(crate) architecture: &'static str,

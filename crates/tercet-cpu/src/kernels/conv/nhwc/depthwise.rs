@@ -176,7 +176,8 @@ unsafe fn compute<S: Simd>(
 /// Computes a block of windows with `K` taps along both axes and stride `ST`.
 ///
 /// # Safety
-/// Requires the instructions of `S`; the slab is that of the block.
+/// The CPU must support the instructions of `S`. `slab` must hold the input rows that the windows of
+/// `block` read.
 #[inline(always)]
 unsafe fn near<S: Simd, const K: usize, const ST: usize>(
     block: &ConvWindowBlock,
