@@ -17,10 +17,15 @@ mod finish;
 use std::ops::Range;
 use std::sync::Arc;
 
+use smallvec::{SmallVec, smallvec};
 use tercet_ir::legalize::NodeOrigins;
-use tercet_ir::{DType, Dim, NodeId, Shape, Signature, Tensor, Type};
+use tercet_ir::{
+    Bindings, DType, Dim, DimError, Graph, NodeId, Op, Shape, Signature, Tensor, Type,
+};
 
 use crate::exec::SubgraphProgram;
+use crate::kernels::SimdLevel;
+use crate::kernels::quant::row_ranges;
 use crate::lower::{KernelPackFn, KernelRunFn, KernelScratchFn};
 use tercet_ir::layout::SymLayout;
 
@@ -186,8 +191,51 @@ pub(crate) struct CpuProgram {
     pub(crate) outputs: Vec<Type>,
     /// For each node of the legal graph, the node of the original graph.
     pub(crate) origins: NodeOrigins,
+    /// Matmuls whose kernel depends on the number of rows.
+    pub(crate) row_switches: Vec<RowSwitch>,
     /// Programs of nested graphs.
     pub(crate) subs: Vec<Arc<SubgraphProgram>>,
+}
+
+/// Matmul kernels by the number of rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RowSwitch {
+    /// The dimensions whose product is the number of rows.
+    pub(crate) rows: Vec<Dim>,
+    /// Largest number of rows of each kernel but the last.
+    pub(crate) ends: SmallVec<[usize; 4]>,
+}
+
+impl RowSwitch {
+    /// The row switches of a graph's matmuls, each once.
+    pub(crate) fn of_graph(graph: &Graph, i16_activations: bool) -> Vec<RowSwitch> {
+        let mut all = Vec::new();
+        for (_, node) in graph.nodes() {
+            let ends = match &node.op {
+                Op::DequantMatMul(op) => {
+                    row_ranges(SimdLevel::detect(), op.scheme, i16_activations)
+                }
+                Op::MatMul(_) => smallvec![1],
+                _ => continue,
+            };
+            let shape = &graph.ty(node.inputs[0]).shape;
+            let rows = shape[..shape.len() - 1].to_vec();
+            let switch = RowSwitch { rows, ends };
+            if !all.contains(&switch) {
+                all.push(switch);
+            }
+        }
+        all
+    }
+
+    /// Index of the kernel for these sizes.
+    pub(crate) fn index(&self, sizes: &Bindings) -> Result<u32, DimError> {
+        let mut rows = 1usize;
+        for dim in &self.rows {
+            rows = rows.saturating_mul(dim.eval(sizes)?);
+        }
+        Ok(self.ends.iter().filter(|end| rows > **end).count() as u32)
+    }
 }
 
 impl CpuProgram {

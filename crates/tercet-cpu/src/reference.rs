@@ -222,6 +222,11 @@ impl Executable for ReferenceExecutable {
         self.bound.unbind(&self.signature, input)
     }
 
+    /// The reference has one kernel per operator.
+    fn kernel_variants(&self, _: &[(&str, &Tensor)]) -> Result<Vec<u32>, RunError> {
+        Ok(Vec::new())
+    }
+
     fn timings(&mut self) -> Vec<StepTime> {
         Vec::new()
     }

@@ -4,7 +4,7 @@
 use tercet_cpu::kernels::gemm::{GemmActivation, GemmEpilogue, MatView};
 use tercet_cpu::kernels::quant::{
     QuantRowLayout, QuantView, pack_strips, quant_matmul, quant_matmul_scratch_len,
-    repack_is_profitable, strips_scratch_len,
+    repack_is_profitable, row_ranges, strips_scratch_len,
 };
 use tercet_cpu::kernels::{KernelThreads, SimdLevel};
 use tercet_ir::case::InputFill;
@@ -110,10 +110,10 @@ fn products_from_blocks_agree_with_f64() {
                         "the result depends on the number of threads"
                     );
                     let (rows, strips) = runs.swap_remove(0);
-                    if let (true, Some(strips)) = (m > 1, &strips) {
+                    if let (true, Some(strips)) = (m > 16, &strips) {
                         assert_eq!(
                             &rows, strips,
-                            "results for several rows depend on the weight layout"
+                            "results for many rows depend on the weight layout"
                         );
                     }
                     let all = rows.iter().enumerate();
@@ -165,6 +165,76 @@ const ROWS: [(&str, Element); 10] = [
     ("tiny", |i| 1e-30 * ((i * 37 % 101) as f32 - 50.0)),
     ("huge", |i| 1e30 * ((i * 37 % 101) as f32 - 50.0)),
 ];
+
+/// For up to as many rows as one kernel serves, a row has the same bits alone and with others, also next
+/// to rows that fixed point cannot represent.
+#[test]
+fn a_row_has_the_same_bits_for_any_number_of_rows() {
+    const K: usize = 512;
+    const N: usize = 37;
+    for &scheme in Scheme::ALL {
+        let bytes = blocks(scheme, N * K / scheme.block_len());
+        let w = QuantView {
+            scheme,
+            bytes: &bytes,
+            n: N,
+            k: K,
+            arrangement: QuantRowLayout::Rows,
+        };
+        let x: Vec<f32> = (0..16)
+            .flat_map(|i| {
+                let (_, element) = ROWS[i * 7 % ROWS.len()];
+                (0..K).map(move |p| element(p + 31 * i))
+            })
+            .collect();
+        let bias: Vec<f32> = (0..N).map(|i| i as f32).collect();
+        let epilogue = GemmEpilogue {
+            bias: Some(&bias),
+            ..GemmEpilogue::NONE
+        };
+        for &level in SimdLevel::available() {
+            let most = row_ranges(level, scheme, true)[0];
+            let run = |rows: std::ops::Range<usize>| {
+                let x = &x[rows.start * K..rows.end * K];
+                let view = MatView::row_major(x, rows.len(), K);
+                let len = quant_matmul_scratch_len(level, KernelThreads::Pool, rows.len(), K);
+                let (mut y, mut scratch) = (vec![0.0; rows.len() * N], vec![0.0; len]);
+                let threads = KernelThreads::Pool;
+                quant_matmul(level, threads, view, w, &mut y, N, &epilogue, &mut scratch);
+                [Some(y), from_strips(level, w, view, &epilogue)]
+            };
+            let bits = |y: &[f32]| y.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
+            let alone: Vec<_> = (0..most).map(|i| run(i..i + 1)).collect();
+            for rows in [0..2, 1..4, 2..7, 0..8, 3..12, 0..most] {
+                let rows = rows.start.min(most - 1)..rows.end.min(most);
+                let together = run(rows.clone());
+                for (i, row) in rows.enumerate() {
+                    for (one, all) in alone[row].iter().zip(&together) {
+                        let (Some(one), Some(all)) = (one, all) else {
+                            continue;
+                        };
+                        let name = level.name();
+                        let own = &all[i * N..(i + 1) * N];
+                        assert_eq!(bits(one), bits(own), "{scheme:?} {name} row {row}");
+                    }
+                }
+            }
+        }
+        // Repacked weights have the same bits with all instruction sets that multiply integers.
+        let strips = SimdLevel::available()
+            .iter()
+            .filter_map(|level| from_strips(*level, w, MatView::row_major(&x, 9, K), &epilogue));
+        let strips: Vec<Vec<f32>> = strips.collect();
+        let first = strips.first().cloned().unwrap_or_default();
+        for other in &strips {
+            let same = first
+                .iter()
+                .zip(other)
+                .all(|(a, b)| a.to_bits() == b.to_bits());
+            assert!(same, "{scheme:?}");
+        }
+    }
+}
 
 /// Activation rows that fixed point can represent, and rows that fixed point cannot represent.
 #[test]

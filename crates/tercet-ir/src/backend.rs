@@ -418,6 +418,14 @@ pub trait Executable: Send {
     /// [`RunError::UnknownName`].
     fn unbind(&mut self, input: &str) -> Result<(), RunError>;
 
+    /// Kernel variants that a run with inputs of these shapes would use: an index for each choice that
+    /// depends on sizes, in a fixed order. If the indices of two runs are equal, each row of a matmul
+    /// has the same bits in both. Values of the inputs are not read.
+    ///
+    /// # Errors
+    /// [`RunError`] if the shapes do not match the signature.
+    fn kernel_variants(&self, inputs: &[(&str, &Tensor)]) -> Result<Vec<u32>, RunError>;
+
     /// Device times of the steps of the last run, in execution order. Empty unless the device was
     /// opened with timing enabled. The steps of a loop appear once per iteration.
     fn timings(&mut self) -> Vec<StepTime>;

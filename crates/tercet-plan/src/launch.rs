@@ -122,6 +122,20 @@ impl LaunchSizes {
         Ok(())
     }
 
+    /// The branch of each shape switch that a run of these sizes takes.
+    ///
+    /// # Errors
+    /// [`RunError::Dim`] if a dimension is invalid.
+    pub fn branches(&self, program: &GpuProgram, sizes: &Bindings) -> Result<Vec<u32>, RunError> {
+        let (random, mut values) = (RngState::default(), Vec::new());
+        let unfit = &self.non_f16_params;
+        program.tape.eval(sizes, random, unfit, &mut values)?;
+        let switches = program.shape_switches.iter();
+        Ok(switches
+            .map(|switch| switch.branch_for(get(switch.value, &values)))
+            .collect())
+    }
+
     /// Writes into each linked parameter block which counter the kernel waits on and which counter
     /// it increments.
     fn link(&mut self, program: &GpuProgram) {

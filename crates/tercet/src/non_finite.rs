@@ -396,6 +396,10 @@ impl Executable for ProbeExecutable {
         Ok(())
     }
 
+    fn kernel_variants(&self, inputs: &[(&str, &Tensor)]) -> Result<Vec<u32>, RunError> {
+        self.inner.kernel_variants(inputs)
+    }
+
     fn timings(&mut self) -> Vec<StepTime> {
         self.inner.timings()
     }

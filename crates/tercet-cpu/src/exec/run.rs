@@ -209,6 +209,15 @@ impl Executable for CpuExecutable {
         self.bound.unbind(&self.program.signature, input)
     }
 
+    fn kernel_variants(&self, inputs: &[(&str, &Tensor)]) -> Result<Vec<u32>, RunError> {
+        let mut sizes = Bindings::new();
+        let signature = &self.program.signature;
+        signature.bind(inputs, &self.bounds, &mut sizes)?;
+        let switches = self.program.row_switches.iter();
+        let indices = switches.map(|switch| switch.index(&sizes));
+        Ok(indices.collect::<Result<_, _>>()?)
+    }
+
     fn timings(&mut self) -> Vec<StepTime> {
         Vec::new()
     }

@@ -2,10 +2,11 @@
 //!
 //! The kernel depends on the number of rows of x:
 //!
-//! - One row (GEMV): values of at most six bits are multiplied as integers with the row in 24-bit
-//!   fixed point (`gemv_int_dot.rs`), if the machine has the instructions.
-//! - Few rows: each row of W is multiplied with several rows of `x` at once, so a block is decoded
-//!   once for all of them.
+//! - Up to `MAX_FEW_ROWS`: values of at most six bits are multiplied as integers with the rows in
+//!   24-bit fixed point (`gemv_int_dot.rs`), if the machine has the instructions. A row has the same
+//!   bits for any number of rows.
+//! - Few rows of other values: each row of W is multiplied with several rows of `x` at once, so a
+//!   block is decoded once for all of them.
 //! - `MIN_ROWS_FOR_DEQUANT_PANEL` and more: some panels of W are decoded into scratch memory, and the GEMM
 //!   micro-kernel multiplies them.
 //!
@@ -26,16 +27,22 @@ mod small_m;
 
 use std::ops::Range;
 
+use smallvec::{SmallVec, smallvec};
 use tercet_ir::Scheme;
 
 use super::gemm::{self, GemmEpilogue, MatView, PackedB};
 use super::parallel::{self, KernelThreads, SharedMut};
 use super::simd::{Simd, SimdLevel, simd_dispatch};
 use decode::{WeightSink, visit};
+#[cfg(target_arch = "x86_64")]
+use gemv_int_dot::FixedPointRow;
 pub use repack_x8::{QuantRowLayout, pack_strips, repack_is_profitable, strips_scratch_len};
 use repack_x8::{QuantRowReader, STRIP};
 use small_m::small_m;
 
+/// Maximum number of rows of `x` for integer dot products, and for [`Scheme::Q8_0`] in floats. Each row
+/// takes the same time, so many rows are faster with decoded panels.
+const MAX_FEW_ROWS: usize = 16;
 /// Number of rows of `x` from which decoding panels is profitable.
 const MIN_ROWS_FOR_DEQUANT_PANEL: usize = 9;
 /// Number of rows of `x` from which [`quant_matmul_i16`] rounds activations. The number is larger
@@ -97,8 +104,12 @@ pub fn quant_matmul_scratch_len(
     m: usize,
     k: usize,
 ) -> usize {
+    let int_dot = one_row_scratch(level, k) * m;
     if m == 1 {
-        one_row_scratch(level, k)
+        int_dot
+    } else if m <= MAX_FEW_ROWS {
+        // Not every scheme has integer dot products; the panels of the others need this memory.
+        int_dot.max(threads.count() * panel_scratch(level, k))
     } else if m < MIN_ROWS_FOR_DEQUANT_PANEL {
         0
     } else {
@@ -154,7 +165,11 @@ pub fn quant_matmul_i16(
     scratch: &mut [f32],
 ) {
     #[cfg(target_arch = "x86_64")]
-    if x.rows >= ROUNDED_ROWS && w.k > 0 && gemm_i16::supports(level, w.scheme) {
+    if x.rows >= ROUNDED_ROWS
+        && x.rows > max_few_rows(level, w.scheme)
+        && w.k > 0
+        && gemm_i16::supports(level, w.scheme)
+    {
         assert!(x.col_stride == 1, "x must have contiguous columns");
         w.check();
         if !gemm::check(&x, w.n, w.k, y, y_stride, epilogue) {
@@ -168,6 +183,38 @@ pub fn quant_matmul_i16(
         }
     }
     quant_matmul(level, threads, x, w, y, y_stride, epilogue, scratch);
+}
+
+/// Whether `m` rows are multiplied as integers, in fixed point.
+fn uses_int_dot(level: SimdLevel, scheme: Scheme, m: usize) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return m <= MAX_FEW_ROWS && gemv_int_dot::supports(level, scheme);
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = (level, scheme, m);
+        false
+    }
+}
+
+/// Maximum number of rows that are multiplied without decoding panels. A row has the same bits for any
+/// number of rows up to this one.
+fn max_few_rows(level: SimdLevel, scheme: Scheme) -> usize {
+    match uses_int_dot(level, scheme, 1) || scheme == Scheme::Q8_0 {
+        true => MAX_FEW_ROWS,
+        false => MIN_ROWS_FOR_DEQUANT_PANEL - 1,
+    }
+}
+
+/// Numbers of rows, in ascending order, up to which a matmul with weights of this scheme uses one kernel
+/// each. A row has the same bits for all numbers of rows of one range. `rounded` selects
+/// [`quant_matmul_i16`].
+pub fn row_ranges(level: SimdLevel, scheme: Scheme, rounded: bool) -> SmallVec<[usize; 4]> {
+    let few = max_few_rows(level, scheme);
+    let mut ends: SmallVec<[usize; 4]> = smallvec![few];
+    if rounded && i16_is_profitable(level) && few < ROUNDED_ROWS - 1 {
+        ends.push(ROUNDED_ROWS - 1);
+    }
+    ends
 }
 
 /// Scratch floats for one row, for any scheme.
@@ -216,30 +263,111 @@ pub fn quant_matmul(
     }
     let threads = gemm::threads_for(threads, m, n, k);
     let out = SharedMut::new(y);
-    if m < MIN_ROWS_FOR_DEQUANT_PANEL {
-        let step = (TASK_BYTES / w.row_bytes().max(1)).clamp(4, 256);
-        // Use fewer rows of W per task if every thread then gets a task.
-        let step = step.min(n.div_ceil(4 * threads.count()).next_multiple_of(4));
-        let strips = w.arrangement == QuantRowLayout::Strips;
-        let step = if strips {
-            step.next_multiple_of(STRIP)
-        } else {
-            step
+    #[cfg(target_arch = "x86_64")]
+    if uses_int_dot(level, w.scheme, m) {
+        int_dot(level, threads, &x, &w, out, y_stride, epilogue, scratch);
+        return;
+    }
+    quant_matmul_floats(level, threads, x, w, out, y_stride, epilogue, scratch);
+}
+
+/// [`quant_matmul`] of at most [`MAX_FEW_ROWS`] rows as integers. The float kernels compute the rows
+/// that fixed point cannot represent, one at a time: whether a row is among them depends on that row
+/// alone.
+#[cfg(target_arch = "x86_64")]
+#[allow(
+    clippy::too_many_arguments,
+    reason = "operands, output, epilogue, scratch"
+)]
+fn int_dot(
+    level: SimdLevel,
+    threads: KernelThreads,
+    x: &MatView<'_>,
+    w: &QuantView<'_>,
+    out: SharedMut<f32>,
+    y_stride: usize,
+    epilogue: &GemmEpilogue<'_>,
+    scratch: &mut [f32],
+) {
+    let (n, k) = (w.n, w.k);
+    let part = gemv_int_dot::scratch_len(k);
+    let source = |i: usize| &x.data[i * x.row_stride..][..k];
+    let mut rest = &mut scratch[..];
+    let mut fixed: SmallVec<[FixedPointRow<'_>; MAX_FEW_ROWS]> = SmallVec::new();
+    // The first row of each run of adjacent rows in fixed point, with the run's rows in `fixed`.
+    let mut runs: SmallVec<[(usize, Range<usize>); 2]> = SmallVec::new();
+    for i in 0..x.rows {
+        let (own, left) = rest.split_at_mut(part);
+        rest = left;
+        // SAFETY: a supported level has AVX2.
+        let Some(row) = (unsafe { FixedPointRow::new(source(i), own) }) else {
+            continue;
         };
-        #[cfg(target_arch = "x86_64")]
-        if m == 1 && gemv_int_dot::supports(level, w.scheme) {
-            // SAFETY: a supported level has AVX2.
-            if let Some(row) = unsafe { gemv_int_dot::FixedPointRow::new(&x.data[..k], scratch) } {
-                parallel::for_each(threads, n.div_ceil(step), |task| {
-                    let rows = task * step..n.min((task + 1) * step);
-                    // SAFETY: the level is of this machine; tasks write disjoint elements of y,
-                    // which has `n` elements.
-                    unsafe { gemv_int_dot::dot_rows(level, row, &w, rows.clone(), out.ptr()) };
-                    finish_rows(level, 0..1, rows, out, y_stride, epilogue);
-                });
-                return;
-            }
+        fixed.push(row);
+        let end = fixed.len();
+        match runs.last_mut() {
+            Some((first, run)) if *first + run.len() == i => run.end = end,
+            _ => runs.push((i, end - 1..end)),
         }
+    }
+    let step = columns_per_task(threads, w);
+    parallel::for_each(threads, n.div_ceil(step), |task| {
+        let cols = task * step..n.min((task + 1) * step);
+        for (first, run) in &runs {
+            let (x, y) = (&fixed[run.clone()], out.from(first * y_stride));
+            // SAFETY: the level is of this machine; tasks write disjoint columns of y.
+            unsafe { gemv_int_dot::dot_rows(level, x, w, cols.clone(), y.ptr(), y_stride) };
+            let rows = *first..first + run.len();
+            finish_rows(level, rows, cols.clone(), out, y_stride, epilogue);
+        }
+    });
+    drop(fixed);
+    let is_fixed = |i: usize| {
+        runs.iter()
+            .any(|(first, run)| (*first..first + run.len()).contains(&i))
+    };
+    for i in (0..x.rows).filter(|i| !is_fixed(*i)) {
+        let own = MatView {
+            data: source(i),
+            rows: 1,
+            ..*x
+        };
+        let (y, none) = (out.from(i * y_stride), &GemmEpilogue::NONE);
+        quant_matmul_floats(level, threads, own, *w, y, y_stride, none, scratch);
+        finish_rows(level, i..i + 1, 0..n, out, y_stride, epilogue);
+    }
+}
+
+/// Rows of W per task for few rows of `x`.
+fn columns_per_task(threads: KernelThreads, w: &QuantView<'_>) -> usize {
+    let step = (TASK_BYTES / w.row_bytes().max(1)).clamp(4, 256);
+    // Use fewer rows of W per task if every thread then gets a task.
+    let step = step.min(w.n.div_ceil(4 * threads.count()).next_multiple_of(4));
+    match w.arrangement {
+        QuantRowLayout::Strips => step.next_multiple_of(STRIP),
+        QuantRowLayout::Rows => step,
+    }
+}
+
+/// [`quant_matmul`] in floats. The operands were checked.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "operands, output, epilogue, scratch"
+)]
+fn quant_matmul_floats(
+    level: SimdLevel,
+    threads: KernelThreads,
+    x: MatView<'_>,
+    w: QuantView<'_>,
+    out: SharedMut<f32>,
+    y_stride: usize,
+    epilogue: &GemmEpilogue<'_>,
+    scratch: &mut [f32],
+) {
+    let (m, n, k) = (x.rows, w.n, w.k);
+    let strips = w.arrangement == QuantRowLayout::Strips;
+    if m <= max_few_rows(level, w.scheme) {
+        let step = columns_per_task(threads, &w);
         if strips {
             small_m_repacked(
                 level, threads, &x, &w, step, out, y_stride, epilogue, scratch,

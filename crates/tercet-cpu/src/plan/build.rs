@@ -15,8 +15,8 @@ use tercet_ir::{
 };
 
 use super::{
-    ConstSource, CpuProgram, CpuSizeCheck, MemoryRoot, PendingArenaSlot, ProgramConst, StateCommit,
-    ValuePlacement, finish,
+    ConstSource, CpuProgram, CpuSizeCheck, MemoryRoot, PendingArenaSlot, ProgramConst, RowSwitch,
+    StateCommit, ValuePlacement, finish,
 };
 use crate::exec::SubgraphProgram;
 use crate::lower::attention::grad::twin;
@@ -137,6 +137,7 @@ fn pending_slots(
                 .map(|o| graph.ty(o.value).clone())
                 .collect(),
             origins,
+            row_switches: RowSwitch::of_graph(graph, how.i16_activations),
             subs: Vec::new(),
         },
     };

@@ -3,9 +3,9 @@
 //!
 //! [`BatchGenerator::step`] is one run: a prefill chunk of one prompt, or one decode step of all
 //! sequences in decode. If prefill and decode are both pending, their runs alternate. A decode run
-//! is padded to a fixed number of rows, usually the slot count. On the CPU it is padded only to the
-//! smallest number of rows for which each row rounds as in larger runs. The output of a sequence is
-//! therefore bitwise independent of the other sequences (ADR 0028).
+//! is padded only to the smallest number of rows for which the executor chooses the same kernels as
+//! for the largest run. The output of a sequence is therefore bitwise independent of the other
+//! sequences (ADR 0028).
 //!
 //! Nothing is compiled per sequence. A slot keeps its cache when its sequence ends, and the next
 //! sequence with the same prefix reuses it. Only whole chunks are reused, so the result is bitwise
@@ -20,9 +20,10 @@ mod speculative;
 mod windows;
 
 use std::cmp::Reverse;
+use std::ops::RangeInclusive;
 
 use tercet::random::RngState;
-use tercet::{DType, Executable, Tensor};
+use tercet::{DType, Executable, RunError, Tensor};
 
 use super::decoder::cache::CacheFormat;
 use super::decoder::matmul_precision::{OverflowFallback, PrecisionFallback, WidenedModel};
@@ -34,6 +35,9 @@ use inputs::{BatchInputs, BatchRunRows, SlotChunk};
 use sequence::{ActiveSequence, CacheSlot};
 pub use sequence::{BatchEvent, BatchEventKind, Sequence, SequenceId};
 pub use speculative::SpeculativeGenerator;
+
+/// Minimum sequences per decode run for which sequences take turns so that a lone one is not padded.
+const MIN_TURN: usize = 8;
 
 /// Random number stream for sampling tokens.
 const STREAM: u32 = 0;
@@ -63,9 +67,11 @@ pub struct BatchGenerator {
     /// narrow dtype.
     overflow_fallback: Option<OverflowFallback>,
     precision_fallback: Option<PrecisionFallback>,
-    /// Minimum rows of a decode run. The result of a row is bitwise the same for any number of rows
-    /// from this minimum to the slot count.
+    /// Minimum rows of a decode run. A row has the same bits for any number of rows from this minimum
+    /// to `together`.
     min_rows: usize,
+    /// The `together` that was asked for.
+    most_together: usize,
     /// Maximum sequences per decode run. The field after it is the slot at which the next decode
     /// run starts its search.
     together: usize,
@@ -94,18 +100,26 @@ impl BatchGenerator {
     pub(super) fn new(
         exe: Box<dyn Executable>,
         rounded: Option<OverflowFallback>,
-        [min_rows, together]: [usize; 2],
+        together: usize,
         decoder: &BatchDecoder,
-    ) -> BatchGenerator {
+    ) -> Result<BatchGenerator, ModelError> {
         let BatchDecoder {
             config, options, ..
         } = decoder;
         let windows = slot_windows(config, options.context);
-        BatchGenerator {
+        let mut inputs = BatchInputs::new(
+            [options.slots, options.context],
+            has_per_slot_rows(config),
+            !options.selectable_adapters.is_empty(),
+            (&windows, options.cache_format() == CacheFormat::Q8_0),
+        );
+        let rows = equal_row_counts(exe.as_ref(), &mut inputs, together)?;
+        Ok(BatchGenerator {
             exe: Some(exe),
             overflow_fallback: rounded,
-            min_rows,
-            together,
+            most_together: together,
+            min_rows: *rows.start(),
+            together: *rows.end(),
             next_turn: 0,
             precision_fallback: None,
             has_states: config.has_states(),
@@ -115,17 +129,12 @@ impl BatchGenerator {
             vocab: config.vocab,
             adapter_count: options.selectable_adapters.len(),
             slots: (0..options.slots).map(|_| CacheSlot::default()).collect(),
-            inputs: BatchInputs::new(
-                [options.slots, options.context],
-                has_per_slot_rows(config),
-                !options.selectable_adapters.is_empty(),
-                (&windows, options.cache_format() == CacheFormat::Q8_0),
-            ),
+            inputs,
             outputs: Vec::new(),
             started: 0,
             was_prompt: false,
             logit_owners: Vec::new(),
-        }
+        })
     }
 
     /// Maximum number of concurrent sequences.
@@ -384,6 +393,48 @@ impl BatchGenerator {
         }
         Ok(())
     }
+}
+
+/// Numbers of rows of a decode run for which a row has the same bits: those for which the executor
+/// chooses the same kernels.
+///
+/// If the kernels of one row serve many rows, a run has at most as many, and further sequences take
+/// turns. Otherwise a run has at most `together` rows.
+fn equal_row_counts(
+    exe: &dyn Executable,
+    inputs: &mut BatchInputs,
+    together: usize,
+) -> Result<RangeInclusive<usize>, ModelError> {
+    // The kernels must depend neither on the number of sequences nor on that of padding rows.
+    let mut variants = |rows: usize| {
+        let part = |slot| SlotChunk {
+            slot,
+            adapter: None,
+            start: 0,
+            banks: [0; 2],
+            tokens: vec![0],
+        };
+        let parts: Vec<SlotChunk> = (0..rows).map(part).collect();
+        inputs.fill(&BatchRunRows::Tokens(&parts, 0));
+        let full = exe.kernel_variants(&inputs.named())?;
+        inputs.fill(&BatchRunRows::Tokens(&parts[..1], rows - 1));
+        let padded = exe.kernel_variants(&inputs.named())?;
+        Ok::<_, RunError>((full == padded).then_some(full))
+    };
+    let one = variants(1)?;
+    let mut end = 1;
+    while one.is_some() && end < together && variants(end + 1)? == one {
+        end += 1;
+    }
+    if end >= MIN_TURN.min(together) {
+        return Ok(1..=end);
+    }
+    let all = variants(together)?;
+    let mut start = together;
+    while all.is_some() && start > 1 && variants(start - 1)? == all {
+        start -= 1;
+    }
+    Ok(start..=together)
 }
 
 fn no_logits() -> ModelError {

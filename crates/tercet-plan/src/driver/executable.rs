@@ -104,6 +104,11 @@ impl<D: LoadedProgram> Executable for GpuExecutable<D> {
         self.unbind_input(input)
     }
 
+    fn kernel_variants(&self, inputs: &[(&str, &Tensor)]) -> Result<Vec<u32>, RunError> {
+        let sizes = self.sizes_of(inputs, &[])?;
+        self.launch.branches(&self.program, &sizes)
+    }
+
     fn timings(&mut self) -> Vec<StepTime> {
         let program = &self.program;
         let times = self.driver.get_mut().step_times().into_iter();

@@ -26,7 +26,7 @@ const MAX_GATHERED_BYTES: usize = 64 << 10;
 type GatheredInputRanges = SmallVec<[(usize, Range<usize>); 8]>;
 
 /// An input of the second run that receives an output of the run in flight.
-struct ForwardedInput {
+pub(super) struct ForwardedInput {
     input: usize,
     output: usize,
     ty: TensorType,
@@ -133,7 +133,7 @@ impl<D: LoadedProgram> GpuExecutable<D> {
 
     /// Symbol values of a run, derived from the types of these inputs, of forwarded outputs and of
     /// bound tensors.
-    fn sizes_of(
+    pub(super) fn sizes_of(
         &self,
         inputs: &[(&str, &Tensor)],
         carried: &[ForwardedInput],

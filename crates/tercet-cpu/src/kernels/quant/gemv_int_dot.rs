@@ -19,6 +19,8 @@
 
 mod row;
 mod strips;
+#[cfg(tercet_avx512)]
+mod strips_vnni;
 
 use std::arch::x86_64::*;
 
@@ -164,32 +166,71 @@ impl IntDotProduct for VnniDot {
     }
 }
 
-/// Computes `y[j] = sum_p x[p] w[j, p]` for the rows `rows` of W. If W is repacked, these are whole
-/// strips, except for the last rows.
+/// Computes `y[i * stride + j] = sum_p x[i, p] w[j, p]` for the rows `rows` of W. If W is repacked,
+/// these are whole strips, except for the last rows. A row has the same bits for any number of rows.
 ///
 /// # Panics
 /// Same as [`dot_row`].
 ///
 /// # Safety
-/// Same as [`dot_row`].
+/// Same as [`dot_row`], for all rows of `y`.
 pub(super) unsafe fn dot_rows(
     level: SimdLevel,
-    row: FixedPointRow<'_>,
+    x: &[FixedPointRow<'_>],
     w: &QuantView<'_>,
     rows: Range<usize>,
     y: *mut f32,
+    stride: usize,
 ) {
     let left = match w.arrangement {
         QuantRowLayout::Rows => rows,
         QuantRowLayout::Strips => {
-            assert!(row.scales.len() * GROUP >= w.k, "the row is too short");
+            let is_long = |row: &FixedPointRow<'_>| row.scales.len() * GROUP >= w.k;
+            assert!(x.iter().all(is_long), "the row is too short");
             let end = rows.end / STRIP * STRIP;
-            strips::dot_strips(row, w, rows.start..end, y);
+            dot_strips(level, x, w, rows.start..end, y, stride);
             rows.start.max(end)..rows.end
         }
     };
-    if !left.is_empty() {
-        dot_row(level, row, w, left, y);
+    if left.is_empty() {
+        return;
+    }
+    for (i, row) in x.iter().enumerate() {
+        dot_row(level, *row, w, left.clone(), y.add(i * stride));
+    }
+}
+
+/// Computes `y[i * stride + j] = sum_p x[i, p] w[j, p]` for the rows `rows` of repacked W, in whole
+/// strips.
+///
+/// # Safety
+/// Same as [`dot_rows`]; the rows of `x` are as long as those of W.
+unsafe fn dot_strips(
+    level: SimdLevel,
+    x: &[FixedPointRow<'_>],
+    w: &QuantView<'_>,
+    rows: Range<usize>,
+    y: *mut f32,
+    stride: usize,
+) {
+    #[cfg(tercet_avx512)]
+    if level.0 == SimdLevelKind::Avx512 && is_x86_feature_detected!("avx512vnni") {
+        for (part, x) in x.chunks(strips_vnni::MAX_ROWS).enumerate() {
+            let y = y.add(part * strips_vnni::MAX_ROWS * stride);
+            let rows = rows.clone();
+            match *x {
+                [a] => strips_vnni::dot_strips([a], w, rows, y, stride),
+                [a, b] => strips_vnni::dot_strips([a, b], w, rows, y, stride),
+                [a, b, c] => strips_vnni::dot_strips([a, b, c], w, rows, y, stride),
+                [a, b, c, d] => strips_vnni::dot_strips([a, b, c, d], w, rows, y, stride),
+                _ => unreachable!("invariant: chunks have at most four rows"),
+            }
+        }
+        return;
+    }
+    let _ = level;
+    for (i, row) in x.iter().enumerate() {
+        strips::dot_strips(*row, w, rows.clone(), y.add(i * stride));
     }
 }
 

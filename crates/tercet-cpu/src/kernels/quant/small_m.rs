@@ -35,9 +35,10 @@ unsafe fn small_m_body<S: Simd>(
     epilogue: &GemmEpilogue<'_>,
 ) {
     let mut i = 0;
-    if x.rows == 1 && w.scheme == Scheme::Q8_0 {
-        gemv_q8_0::dot_row::<S>(w, rows.clone(), x.data.as_ptr(), out.ptr());
-        i = 1;
+    while w.scheme == Scheme::Q8_0 && i < x.rows {
+        let from = x.data.as_ptr().wrapping_add(i * x.row_stride);
+        gemv_q8_0::dot_row::<S>(w, rows.clone(), from, out.ptr().add(i * stride));
+        i += 1;
     }
     while i < x.rows {
         let count = S::DOT_ROWS.min(x.rows - i);

@@ -4,7 +4,9 @@
 use tercet::{Executable, OutputSelection};
 
 use super::inputs::{BatchRunRows, SlotChunk};
-use super::{BatchGenerator, ModelError, WidenedModel, no_executable, not_the_output};
+use super::{
+    BatchGenerator, ModelError, WidenedModel, equal_row_counts, no_executable, not_the_output,
+};
 
 /// Maximum rows for which no executor rounds matmul inputs. The generator checks the logits of
 /// longer runs for overflow.
@@ -71,6 +73,8 @@ impl BatchGenerator {
             fallback: moved,
             next_fallback: again,
         } = rounded.widen()?;
+        let rows = equal_row_counts(exe.as_ref(), &mut self.inputs, self.most_together)?;
+        (self.min_rows, self.together) = rows.into_inner();
         self.exe = Some(exe);
         self.precision_fallback = Some(moved);
         self.overflow_fallback = again;

@@ -40,7 +40,7 @@
 //! logits are.
 
 use tercet::ops::{Op, SampleOptions};
-use tercet::{CompileOptions, DType, Device, Dim, OpError, Scheme, Shape, Tensor, Type, Value};
+use tercet::{CompileOptions, DType, Device, Dim, OpError, Shape, Tensor, Type, Value};
 
 use super::cache::{CacheFormat, check_cache};
 use super::layer::{
@@ -259,19 +259,6 @@ impl BatchDecoder {
         (0..apart).fold(options, |options, slot| options.bound(&symbol(slot), chunk))
     }
 
-    /// Minimum rows of a decode run. On a GPU the kernel depends on the number of rows, and a
-    /// small-M kernel takes the same time for any number. On the CPU only a single row uses a
-    /// different kernel.
-    fn min_rows(&self, device: &Device) -> usize {
-        let together = self.together(device);
-        // `None` means that the device is a CPU: every GPU executor reports a limit for its small-M
-        // kernels.
-        match device.max_small_m_rows(Scheme::Q8_0).is_none() && together <= CPU_ROWS {
-            true => together.min(2),
-            false => together,
-        }
-    }
-
     /// Maximum number of sequences in one decode run.
     fn together(&self, device: &Device) -> usize {
         let BatchOptions {
@@ -304,12 +291,7 @@ impl BatchDecoder {
         let options = self.compile_options().with_matmul_precision(products);
         let exe = self.model.compile(device, &options)?;
         let rounded = products.map(|to| OverflowFallback::new(to, device, options, &self.model));
-        Ok(BatchGenerator::new(
-            exe,
-            rounded,
-            [self.min_rows(device), self.together(device)],
-            self,
-        ))
+        BatchGenerator::new(exe, rounded, self.together(device), self)
     }
 }
 
@@ -393,10 +375,6 @@ fn slot_rows(
         slots_visible: decodes.then_some(most),
     })
 }
-
-/// Maximum rows of a CPU matmul up to which the result of a row is bitwise independent of the
-/// number of rows, if there are at least 2.
-const CPU_ROWS: usize = 8;
 
 /// True if the rows of each slot are computed separately: for recurrent states and for experts,
 /// which group rows by expert.

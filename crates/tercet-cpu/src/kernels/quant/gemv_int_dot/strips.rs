@@ -22,9 +22,9 @@ use super::super::repack_x8::STRIP;
 use super::{CHUNK, FixedPointRow, GROUP, PLANES, SPAN, joined};
 
 /// Groups per tile.
-const GROUPS: usize = SPAN / GROUP;
+pub(super) const GROUPS: usize = SPAN / GROUP;
 /// Bytes of a vector, which contains one word of each row.
-const WORD: usize = 32;
+pub(super) const WORD: usize = 32;
 /// Prefetch distance of W in bytes.
 const AHEAD: usize = 4096;
 
@@ -45,12 +45,7 @@ pub(in super::super) unsafe fn dot_strips(
         let strip = &w.bytes[j * row_bytes..][..STRIP * row_bytes];
         let mut all = Avx2::splat(0.0);
         for k0 in (0..w.k).step_by(CHUNK) {
-            let from = FixedPointRowTail {
-                planes: row.digits.as_ptr().add(PLANES / GROUP * k0),
-                scales: row.scales.as_ptr().add(k0 / GROUP),
-                sums16: row.sums16.as_ptr().add(2 * (k0 / GROUP)),
-                sums32: row.sums32.as_ptr().add(k0 / GROUP),
-            };
+            let from = FixedPointRowTail::new(&row, k0);
             let tiles = (w.k - k0).min(CHUNK) / SPAN;
             let at = strip.as_ptr().add(k0 / SPAN * tile_bytes);
             let sums = match w.scheme {
@@ -67,21 +62,32 @@ pub(in super::super) unsafe fn dot_strips(
 
 /// Pointers into the fixed-point activation row, at the elements of the current tile.
 #[derive(Clone, Copy)]
-struct FixedPointRowTail {
-    planes: *const i8,
-    scales: *const f32,
-    sums16: *const f32,
-    sums32: *const f32,
+pub(super) struct FixedPointRowTail {
+    pub(super) planes: *const i8,
+    pub(super) scales: *const f32,
+    pub(super) sums16: *const f32,
+    pub(super) sums32: *const f32,
 }
 
 impl FixedPointRowTail {
+    /// The elements of a row from element `k0`, the first of a group.
+    #[inline(always)]
+    pub(super) fn new(row: &FixedPointRow<'_>, k0: usize) -> Self {
+        FixedPointRowTail {
+            planes: row.digits.as_ptr().wrapping_add(PLANES / GROUP * k0),
+            scales: row.scales.as_ptr().wrapping_add(k0 / GROUP),
+            sums16: row.sums16.as_ptr().wrapping_add(2 * (k0 / GROUP)),
+            sums32: row.sums32.as_ptr().wrapping_add(k0 / GROUP),
+        }
+    }
+
     /// Broadcasts limb `plane` (0 is the lowest) of the elements `4 quad` to `4 quad + 3` of group
     /// `g` to all lanes.
     ///
     /// # Safety
     /// Requires AVX2; the group and the elements exist.
     #[inline(always)]
-    unsafe fn quad(self, g: usize, plane: usize, quad: usize) -> __m256i {
+    pub(super) unsafe fn quad(self, g: usize, plane: usize, quad: usize) -> __m256i {
         let at = self.planes.add(PLANES * g + GROUP * plane + 4 * quad);
         _mm256_set1_epi32(at.cast::<i32>().read_unaligned())
     }
@@ -101,7 +107,7 @@ impl FixedPointRowTail {
     /// # Safety
     /// `self` points to a tile of the row, not past its end.
     #[inline(always)]
-    unsafe fn advance(&mut self) {
+    pub(super) unsafe fn advance(&mut self) {
         self.planes = self.planes.wrapping_add(GROUPS * PLANES);
         self.scales = self.scales.wrapping_add(GROUPS);
         self.sums16 = self.sums16.wrapping_add(2 * GROUPS);
@@ -109,10 +115,19 @@ impl FixedPointRowTail {
     }
 }
 
+/// Prefetches the `bytes` bytes [`AHEAD`] of `b`.
+#[inline(always)]
+pub(super) fn prefetch(b: *const u8, bytes: usize) {
+    for i in 0..bytes.div_ceil(64) {
+        // SAFETY: a prefetch does not access memory.
+        unsafe { Avx2::prefetch(b.wrapping_add(AHEAD + 64 * i)) };
+    }
+}
+
 /// # Safety
 /// `p` is valid for 32 bytes.
 #[inline(always)]
-unsafe fn word(p: *const u8, i: usize) -> __m256i {
+pub(super) unsafe fn word(p: *const u8, i: usize) -> __m256i {
     _mm256_loadu_si256(p.add(WORD * i).cast())
 }
 
@@ -143,7 +158,7 @@ static UPPER: [[u8; WORD]; 4] = places::<true>();
 /// # Safety
 /// Requires AVX2.
 #[inline(always)]
-unsafe fn unsigned(v: __m256i, i: usize) -> __m256i {
+pub(super) unsafe fn unsigned(v: __m256i, i: usize) -> __m256i {
     _mm256_shuffle_epi8(v, word(LOWER[i].as_ptr(), 0))
 }
 
@@ -152,14 +167,14 @@ unsafe fn unsigned(v: __m256i, i: usize) -> __m256i {
 /// # Safety
 /// Requires AVX2.
 #[inline(always)]
-unsafe fn signed(v: __m256i, i: usize) -> __m256i {
+pub(super) unsafe fn signed(v: __m256i, i: usize) -> __m256i {
     _mm256_srai_epi16::<8>(_mm256_shuffle_epi8(v, word(UPPER[i].as_ptr(), 0)))
 }
 
 /// # Safety
 /// Requires AVX2.
 #[inline(always)]
-unsafe fn and(v: __m256i, mask: i8) -> __m256i {
+pub(super) unsafe fn and(v: __m256i, mask: i8) -> __m256i {
     _mm256_and_si256(v, _mm256_set1_epi8(mask))
 }
 
@@ -168,8 +183,45 @@ unsafe fn and(v: __m256i, mask: i8) -> __m256i {
 /// # Safety
 /// Requires F16C; `p` is valid for 16 bytes.
 #[inline(always)]
-unsafe fn eight_halves(p: *const u8) -> __m256 {
+pub(super) unsafe fn eight_halves(p: *const u8) -> __m256 {
     _mm256_cvtph_ps(_mm_loadu_si128(p.cast()))
+}
+
+/// The 6-bit scales and offsets of a tile of Q4_K or Q5_K. Byte `i` of each lane of vector `v` belongs to
+/// group `4 v + i`.
+///
+/// # Safety
+/// Requires AVX2; `b` is valid for the words of a tile.
+#[inline(always)]
+pub(super) unsafe fn by_32_scales(b: *const u8) -> ([__m256i; 2], [__m256i; 2]) {
+    let (s, m, rest) = (word(b, 1), word(b, 2), word(b, 3));
+    let scales = [
+        and(s, 63),
+        _mm256_or_si256(and(rest, 15), and(_mm256_srli_epi32::<2>(s), 48)),
+    ];
+    let mins = [
+        and(m, 63),
+        _mm256_or_si256(
+            and(_mm256_srli_epi32::<4>(rest), 15),
+            and(_mm256_srli_epi32::<2>(m), 48),
+        ),
+    ];
+    (scales, mins)
+}
+
+/// The factors of the scales and of the offsets of a tile of Q4_K or Q5_K. Each lane of its first word has
+/// both as F16 numbers of one row.
+///
+/// # Safety
+/// Requires AVX2 and F16C; `b` is valid for 32 bytes.
+#[inline(always)]
+pub(super) unsafe fn factors(b: *const u8) -> (__m256, __m256) {
+    let both = word(b, 0);
+    let d = _mm256_and_si256(both, _mm256_set1_epi32(0xFFFF));
+    let both = _mm256_packus_epi32(d, _mm256_srli_epi32::<16>(both));
+    let both = _mm256_permute4x64_epi64::<0b11_01_10_00>(both);
+    let d = _mm256_cvtph_ps(_mm256_castsi256_si128(both));
+    (d, _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(both)))
 }
 
 /// Computes tiles of Q4_K and Q5_K (4 or 5 `BITS`), which have one scale and offset per 32 weights.
@@ -188,21 +240,8 @@ unsafe fn by_32<const BITS: usize>(
     let at_once = if BITS == 5 { 4 } else { 8 };
     let (mut products, mut offsets) = (Avx2::splat(0.0), Avx2::splat(0.0));
     for _ in 0..tiles {
-        for i in 0..(WORD * words).div_ceil(64) {
-            Avx2::prefetch(b.wrapping_add(AHEAD + 64 * i));
-        }
-        let (s, m, rest) = (word(b, 1), word(b, 2), word(b, 3));
-        let scales = [
-            and(s, 63),
-            _mm256_or_si256(and(rest, 15), and(_mm256_srli_epi32::<2>(s), 48)),
-        ];
-        let mins = [
-            and(m, 63),
-            _mm256_or_si256(
-                and(_mm256_srli_epi32::<4>(rest), 15),
-                and(_mm256_srli_epi32::<2>(m), 48),
-            ),
-        ];
+        prefetch(b, WORD * words);
+        let (scales, mins) = by_32_scales(b);
         let mut sums = [_mm256_setzero_si256(); 3];
         let mut below = Avx2::splat(0.0);
         for pair in 0..4 {
@@ -239,14 +278,7 @@ unsafe fn by_32<const BITS: usize>(
                 below = Avx2::fma(m, Avx2::splat(*x.sums32.add(g + i)), below);
             }
         }
-        // Each lane has two F16 numbers of a row: the factor of its scales, and the factor of its
-        // offsets.
-        let both = word(b, 0);
-        let d = _mm256_and_si256(both, _mm256_set1_epi32(0xFFFF));
-        let both = _mm256_packus_epi32(d, _mm256_srli_epi32::<16>(both));
-        let both = _mm256_permute4x64_epi64::<0b11_01_10_00>(both);
-        let d = _mm256_cvtph_ps(_mm256_castsi256_si128(both));
-        let m = _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(both));
+        let (d, m) = factors(b);
         let factor = Avx2::mul(d, Avx2::splat(*x.scales));
         products = Avx2::fma(joined(sums), factor, products);
         offsets = Avx2::fma(below, m, offsets);
@@ -266,9 +298,7 @@ unsafe fn q6_k(mut x: FixedPointRowTail, mut b: *const u8, tiles: usize) -> __m2
     let bytes = WORD * factors + 2 * STRIP;
     let (mut products, mut centers) = (Avx2::splat(0.0), Avx2::splat(0.0));
     for _ in 0..tiles {
-        for i in 0..bytes.div_ceil(64) {
-            Avx2::prefetch(b.wrapping_add(AHEAD + 64 * i));
-        }
+        prefetch(b, bytes);
         let mut s = [_mm256_setzero_si256(); 16];
         let mut center = Avx2::splat(0.0);
         for i in 0..16 {
