@@ -300,7 +300,7 @@ fn one_document_is_cut() {
         let joined = [tokens_of(&train), tokens_of(&test)].concat();
         assert_eq!(joined, tokens_of(&corpus(&[len])));
     }
-    // Copies of a document are cut at the same token.
+    // Equal documents are divided between training and test set at the same token.
     let copies = Corpus::new(vec![TokenizedDocument::new((0..10).collect()); 3]);
     let (train, test) = copies.split(0.2, 1).unwrap();
     assert_eq!(

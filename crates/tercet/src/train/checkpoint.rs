@@ -85,7 +85,7 @@ pub enum CheckpointError {
     /// A state has a different type in the file.
     #[error("its state `{name}` is {found}, expected {expected}: it belongs to another model")]
     Type {
-        /// Name of the first such state, in the order of the step's states.
+        /// Name of the first state with another type, in the order of the step's states.
         name: String,
         /// Type of the state in the training step.
         expected: String,
@@ -95,7 +95,7 @@ pub enum CheckpointError {
     /// The file contains a state that the training step does not have.
     #[error("it has an unexpected state `{name}`: it belongs to another model or optimizer")]
     Extra {
-        /// Name of the first such state, in alphabetical order.
+        /// Name of the first state that the training step does not have, in alphabetical order.
         name: String,
     },
     /// The header was modified.

@@ -105,7 +105,7 @@ fn run(device: &Device, steps: u64, written: usize) -> Result<(Curve, String), F
         curve.push(report.loss, steps);
     }
 
-    // The same weights in a graph with one row and without dropout.
+    // The same weights in a graph for a batch of one sequence, without dropout.
     let mut m = Model::default();
     let tokens = m.graph.input("tokens", i32s(&[1, LEN]))?;
     let y = logits(&mut m, tokens, 1.into(), 0.0)?;

@@ -119,7 +119,7 @@ pub struct NhwcEpilogue<'a> {
 }
 
 /// Computes `y = after(activation(x * w + bias) + residual)` with weights from [`pack_nhwc_conv`].
-/// Windows have at most two axes. `x` starts at the first element.
+/// Windows have at most two axes. `x` is the whole input, from its first element.
 ///
 /// # Panics
 /// If a slice has the wrong length for the shape and layout, or `scratch` is shorter than
