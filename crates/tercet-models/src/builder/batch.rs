@@ -150,6 +150,12 @@ impl BatchGenerator {
             .count()
     }
 
+    /// Number of rows of a decode run, one per sequence. A run of fewer sequences is padded to the least
+    /// number; if more are active, they take turns. A row has the same bits for any of these numbers.
+    pub fn decode_rows(&self) -> RangeInclusive<usize> {
+        self.min_rows..=self.together
+    }
+
     /// Cache capacity per sequence, in tokens.
     pub fn context(&self) -> usize {
         self.context

@@ -168,6 +168,34 @@ fn any_company_gives_the_same_bits() {
     }
 }
 
+/// On the CPU, the kernels for one row of packed weights serve up to 16 rows. A lone sequence is therefore
+/// not padded, and its bits do not depend on the number of slots.
+#[test]
+fn packed_weights_give_the_same_bits_for_any_number_of_slots() {
+    const COUNT: usize = 6;
+    let want = each_alone(1, COUNT);
+    for (slots, most) in [(1, 1), (5, 5), (16, 16), (40, 16)] {
+        assert_eq!(in_turns(slots, None).decode_rows(), 1..=most);
+        let mut batch = in_turns(slots, None);
+        let mut logs = Logs::default();
+        let mut waiting = 0..COUNT;
+        let mut ids = Vec::new();
+        while ids.len() < COUNT || batch.free() < batch.slots() {
+            while batch.free() > 0
+                && let Some(i) = waiting.next()
+            {
+                ids.push(batch.start(sequence(i)).unwrap());
+            }
+            logs.step(&mut batch);
+        }
+        for (id, want) in ids.iter().zip(&want) {
+            let got = &logs.0[id];
+            assert_eq!(got.tokens, want.tokens, "{slots} slots");
+            assert!(got.logits == want.logits, "{slots} slots");
+        }
+    }
+}
+
 #[test]
 fn tokens_are_those_of_a_generator() {
     let decoder = files().decoder(|spec| DecoderOptions {
