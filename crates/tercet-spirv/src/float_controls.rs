@@ -39,18 +39,23 @@ pub struct FloatControls {
     pub preserve_f16: bool,
     /// Signed zeros, infinities and NaN of 32-bit floats.
     pub preserve_f32: bool,
-    /// Subnormal numbers of 32-bit floats, independently of those of 16-bit floats.
+    /// Subnormal numbers of 16-bit floats.
+    pub preserve_denorm_f16: bool,
+    /// Subnormal numbers of 32-bit floats.
     pub preserve_denorm_f32: bool,
+    /// Whether the mode of subnormal 32-bit floats may differ from that of other widths.
+    pub independent_denorm_f32: bool,
 }
 
 impl FloatControls {
     /// The module with `SignedZeroInfNanPreserve` for each float width that it declares and the
-    /// device supports, and with `DenormPreserve` if it declares 32-bit floats. A module that
-    /// already has the mode, or declares no float of these widths, is unchanged.
+    /// device supports, and with `DenormPreserve` if it declares 32-bit floats. If the device has one
+    /// mode of subnormal numbers for all widths, each declared width gets it, or none does. A module
+    /// that already has the mode, or declares no float of these widths, is unchanged.
     #[must_use]
     pub fn apply(self, module: Vec<u32>) -> Vec<u32> {
         let (mut capability_end, mut entry_end) = (HEADER, HEADER);
-        let (mut entry_points, mut widths) = (Vec::new(), Vec::new());
+        let (mut entry_points, mut widths, mut declared) = (Vec::new(), Vec::new(), Vec::new());
         let mut at = HEADER;
         for instruction in SpirvInstructions(module.get(HEADER..).unwrap_or_default()) {
             let end = at + instruction.len();
@@ -62,7 +67,10 @@ impl FloatControls {
                     entry_end = end;
                 }
                 // A fourth word names another encoding, such as bfloat16.
-                (OP_TYPE_FLOAT, [_, _, width]) if self.preserves(*width) => widths.push(*width),
+                (OP_TYPE_FLOAT, [_, _, width]) => {
+                    declared.push(*width);
+                    widths.extend(self.preserves(*width).then_some(*width));
+                }
                 (OP_FUNCTION, _) => break,
                 _ => {}
             }
@@ -71,9 +79,9 @@ impl FloatControls {
         if widths.is_empty() || entry_points.is_empty() {
             return module;
         }
-        let keeps_denorms = self.preserve_denorm_f32 && widths.contains(&32);
+        let denorm_widths = self.denorm_widths(&declared);
         let mut capability = vec![2 << 16 | OP_CAPABILITY, CAPABILITY_PRESERVE];
-        if keeps_denorms {
+        if !denorm_widths.is_empty() {
             capability.extend([2 << 16 | OP_CAPABILITY, CAPABILITY_DENORM_PRESERVE]);
         }
         let mut modes = Vec::new();
@@ -82,8 +90,8 @@ impl FloatControls {
             for &width in &widths {
                 modes.extend([head, function, MODE_PRESERVE, width]);
             }
-            if keeps_denorms {
-                modes.extend([head, function, MODE_DENORM_PRESERVE, 32]);
+            for &width in &denorm_widths {
+                modes.extend([head, function, MODE_DENORM_PRESERVE, width]);
             }
         }
         let mut all = module[..capability_end].to_vec();
@@ -93,6 +101,24 @@ impl FloatControls {
         all.extend(modes);
         all.extend(&module[entry_end..]);
         all
+    }
+
+    /// The float widths whose subnormal numbers a module with floats of the widths `declared`
+    /// preserves.
+    fn denorm_widths(self, declared: &[u32]) -> Vec<u32> {
+        let keeps = |width: &u32| match width {
+            16 => self.preserve_denorm_f16,
+            32 => self.preserve_denorm_f32,
+            _ => false,
+        };
+        if !declared.contains(&32) {
+            return Vec::new();
+        }
+        match self.independent_denorm_f32 {
+            true => [32].into_iter().filter(keeps).collect(),
+            false if declared.iter().all(keeps) => declared.to_vec(),
+            false => Vec::new(),
+        }
     }
 
     fn preserves(self, width: u32) -> bool {
@@ -112,7 +138,9 @@ mod tests {
     const ALL: FloatControls = FloatControls {
         preserve_f16: true,
         preserve_f32: true,
+        preserve_denorm_f16: true,
         preserve_denorm_f32: true,
+        independent_denorm_f32: true,
     };
 
     fn module(body: &str) -> Vec<u32> {
@@ -160,6 +188,25 @@ mod tests {
             .collect();
         assert_eq!(name, b"SPV_KHR_float_controls\0\0");
         assert_eq!(ALL.apply(made.clone()), made);
+    }
+
+    #[test]
+    fn widths_share_a_mode_of_subnormal_numbers_if_the_device_has_one() {
+        let one_mode = FloatControls {
+            independent_denorm_f32: false,
+            ..ALL
+        };
+        assert_eq!(ALL.denorm_widths(&[16, 32, 64]), [32]);
+        assert_eq!(one_mode.denorm_widths(&[16, 32]), [16, 32]);
+        assert_eq!(one_mode.denorm_widths(&[32]), [32]);
+        assert_eq!(one_mode.denorm_widths(&[32, 64]), [0u32; 0]);
+        assert_eq!(one_mode.denorm_widths(&[16]), [0u32; 0]);
+        let flushes = FloatControls {
+            preserve_denorm_f16: false,
+            ..one_mode
+        };
+        assert_eq!(flushes.denorm_widths(&[16, 32]), [0u32; 0]);
+        assert_eq!(flushes.denorm_widths(&[32]), [32]);
     }
 
     #[test]

@@ -385,9 +385,10 @@ impl DeviceProperties {
             float_controls: FloatControls {
                 preserve_f16: v12.shader_signed_zero_inf_nan_preserve_float16 == vk::TRUE,
                 preserve_f32: v12.shader_signed_zero_inf_nan_preserve_float32 == vk::TRUE,
-                preserve_denorm_f32: v12.shader_denorm_preserve_float32 == vk::TRUE
-                    && v12.denorm_behavior_independence
-                        != vk::ShaderFloatControlsIndependence::NONE,
+                preserve_denorm_f16: v12.shader_denorm_preserve_float16 == vk::TRUE,
+                preserve_denorm_f32: v12.shader_denorm_preserve_float32 == vk::TRUE,
+                independent_denorm_f32: v12.denorm_behavior_independence
+                    != vk::ShaderFloatControlsIndependence::NONE,
             },
             identity: DriverIdentity {
                 vendor: plain.vendor_id,

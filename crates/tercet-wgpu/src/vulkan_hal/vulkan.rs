@@ -81,9 +81,10 @@ impl HalProperties {
             float_controls: FloatControls {
                 preserve_f16: floats.shader_signed_zero_inf_nan_preserve_float16 == vk::TRUE,
                 preserve_f32: floats.shader_signed_zero_inf_nan_preserve_float32 == vk::TRUE,
-                preserve_denorm_f32: floats.shader_denorm_preserve_float32 == vk::TRUE
-                    && floats.denorm_behavior_independence
-                        != vk::ShaderFloatControlsIndependence::NONE,
+                preserve_denorm_f16: floats.shader_denorm_preserve_float16 == vk::TRUE,
+                preserve_denorm_f32: floats.shader_denorm_preserve_float32 == vk::TRUE,
+                independent_denorm_f32: floats.denorm_behavior_independence
+                    != vk::ShaderFloatControlsIndependence::NONE,
             },
             identity: Some(DriverIdentity {
                 vendor: plain.vendor_id,
