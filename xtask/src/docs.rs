@@ -5,7 +5,7 @@ use crate::process;
 use crate::test::SELECTION;
 
 /// The tests that compare a document with the code, and write it if `TERCET_UPDATE_DOCS` is set.
-const TESTS: [&str; 2] = ["ops_table", "text_form_doc"];
+const TESTS: [&str; 3] = ["ops_table", "text_form_doc", "header"];
 
 pub(crate) fn run() -> Result<(), XtaskError> {
     crate::benchmarks::write()?;
