@@ -61,6 +61,11 @@ pub(crate) enum XtaskError {
         bytes: u64,
         most: u64,
     },
+    #[error("`{program}` does not start; on Debian: apt-get install {packages}")]
+    NoTool {
+        program: &'static str,
+        packages: String,
+    },
     #[error("`cargo metadata` did not name the target folder")]
     NoTargetDir,
     #[cfg(not(feature = "glsl"))]

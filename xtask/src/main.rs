@@ -17,6 +17,7 @@
 //! | `onnx [--device D] [FILTER]` | run ONNX's own test cases on every executor, and write the table in `docs/reference/onnx-operators.md` |
 //! | `clients [--server FILE] [FILTER]` | run the official clients of chat completions against the server; needs the network, pip and npm |
 //! | `python [--ray]` | build and test the Python wheel; with `--ray` also test the example on two Ray nodes |
+//! | `capi --check`, `capi --prefix DIR` | build the C library, and check its examples and the Node package away from the checkout, or install it |
 //! | `web [--serve]` | build the browser example, and test it in a headless Chromium or serve it |
 //! | `bench cpu` | run the CPU benches and print a table, or write JSON |
 //! | `bench gpu` | run the bench of a GPU executor |
@@ -27,6 +28,7 @@
 mod bench;
 mod benchmarks;
 mod cache;
+mod capi;
 mod clients;
 mod docs;
 mod env;
@@ -91,6 +93,8 @@ enum XtaskCommand {
         #[arg(long)]
         ray: bool,
     },
+    /// Build the C library into a folder, or check it with its examples in C and C++ and the Node package
+    Capi(capi::CapiArgs),
     /// Build `examples/web` into `target/web`, a folder for any web server, and test it in a
     /// headless Chromium
     Web {
@@ -266,6 +270,7 @@ fn run(command: XtaskCommand) -> Result<(), XtaskError> {
         }
         XtaskCommand::Clients(options) => clients::run(&options),
         XtaskCommand::Python { ray } => python::run(ray),
+        XtaskCommand::Capi(options) => capi::run(&options),
         XtaskCommand::Web {
             serve,
             port,
