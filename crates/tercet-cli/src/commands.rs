@@ -11,6 +11,8 @@ pub(crate) mod export;
 pub(crate) mod finetune;
 pub(crate) mod generate;
 mod generation;
+#[cfg(feature = "hub")]
+pub(crate) mod hub;
 pub(crate) mod inspect;
 mod inspect_onnx;
 pub(crate) mod merge;

@@ -98,6 +98,9 @@ pub(crate) enum CliError {
     Trained(#[from] tercet_models::ModelError),
     #[error(transparent)]
     Npy(#[from] crate::npy::NpyError),
+    #[cfg(feature = "hub")]
+    #[error(transparent)]
+    Hub(#[from] tercet_hub::HubError),
     #[cfg(feature = "serve")]
     #[error(transparent)]
     Serve(#[from] tercet_serve::ServeError),

@@ -42,6 +42,9 @@ struct TercetCli {
     /// Refuse models with configuration keys that would be ignored
     #[arg(long, global = true)]
     strict: bool,
+    #[cfg(feature = "hub")]
+    #[command(flatten)]
+    hub: commands::hub::HubArgs,
 }
 
 #[derive(Subcommand)]
@@ -97,14 +100,29 @@ enum CliCommand {
     Models(commands::models::ModelsArgs),
     /// List the devices of this machine
     Devices(commands::devices::DevicesArgs),
+    /// Download a model of the hub
+    #[cfg(feature = "hub")]
+    Pull(commands::hub::pull::PullArgs),
+    /// List the downloaded models
+    #[cfg(feature = "hub")]
+    List(commands::hub::list::ListArgs),
+    /// Remove downloaded models
+    #[cfg(feature = "hub")]
+    Rm(commands::hub::rm::RmArgs),
+    /// Show the files of a downloaded model, or of a model of the hub
+    #[cfg(feature = "hub")]
+    Show(commands::hub::show::ShowArgs),
 }
 
 fn main() -> ExitCode {
     let arguments = arguments(std::env::args_os().collect());
-    let result = match TercetCli::try_parse_from(arguments) {
+    let result = match TercetCli::try_parse_from(&arguments) {
         Ok(cli) => {
             commands::open::set_strict(cli.strict);
-            run(cli.command)
+            match named(&arguments, cli) {
+                Ok(cli) => run(cli.command),
+                Err(e) => Err(e),
+            }
         }
         Err(said) => return usage(&said),
     };
@@ -115,8 +133,26 @@ fn main() -> ExitCode {
     }
 }
 
-/// Arguments that the parser cannot express: a model alone is `chat -m MODEL`, and the options of
-/// llama.cpp that have one dash and several letters.
+/// The command with paths instead of the names of models. Everything else is checked before, so that
+/// nothing is downloaded for a command that cannot run.
+#[cfg(feature = "hub")]
+fn named(arguments: &[OsString], cli: TercetCli) -> Result<TercetCli, CliError> {
+    cli.hub.apply()?;
+    match commands::hub::resolved(arguments)? {
+        Some(arguments) => {
+            TercetCli::try_parse_from(arguments).map_err(|e| CliError::Usage(e.to_string()))
+        }
+        None => Ok(cli),
+    }
+}
+
+#[cfg(not(feature = "hub"))]
+fn named(_: &[OsString], cli: TercetCli) -> Result<TercetCli, CliError> {
+    Ok(cli)
+}
+
+/// Arguments that the parser cannot express: a model alone is `chat -m MODEL`, names of models, and
+/// the options of llama.cpp that have one dash and several letters.
 fn arguments(mut given: Vec<OsString>) -> Vec<OsString> {
     let model = given.get(1).filter(|first| {
         let is_command = || {
@@ -147,6 +183,8 @@ fn arguments(mut given: Vec<OsString>) -> Vec<OsString> {
         };
         *argument = long.into();
     }
+    #[cfg(feature = "hub")]
+    let given = commands::hub::rewritten(given);
     given
 }
 
@@ -179,6 +217,14 @@ fn run(command: CliCommand) -> Result<CommandOutcome, CliError> {
         CliCommand::Ops(args) => commands::ops::run(&args),
         CliCommand::Models(args) => commands::models::run(&args),
         CliCommand::Devices(args) => commands::devices::run(&args),
+        #[cfg(feature = "hub")]
+        CliCommand::Pull(args) => commands::hub::pull::run(&args),
+        #[cfg(feature = "hub")]
+        CliCommand::List(args) => commands::hub::list::run(&args),
+        #[cfg(feature = "hub")]
+        CliCommand::Rm(args) => commands::hub::rm::run(&args),
+        #[cfg(feature = "hub")]
+        CliCommand::Show(args) => commands::hub::show::run(&args),
     }
 }
 

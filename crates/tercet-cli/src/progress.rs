@@ -27,6 +27,19 @@ pub(crate) fn bar(what: &'static str, len: usize, unit: &'static str) -> Progres
     bar
 }
 
+/// A progress bar over `len` bytes, with sizes and the rate.
+#[cfg(feature = "hub")]
+pub(crate) fn bytes_bar(what: &'static str, len: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(len), target());
+    let template = "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}";
+    let bar = styled(bar, template, ProgressStyle::default_bar()).with_message(what);
+    match bar.is_hidden() {
+        true => print_lines(&bar, what, Some("bytes")),
+        false => bar.enable_steady_tick(BAR_TICK),
+    }
+    bar
+}
+
 /// A spinner with the elapsed time, for work of unknown length: `/ loading 3s`.
 pub(crate) fn spinner(what: &'static str) -> ProgressBar {
     let spinner = ProgressBar::with_draw_target(None, target());

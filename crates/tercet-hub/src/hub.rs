@@ -71,7 +71,7 @@ pub struct CachedModel {
     pub quant: Option<String>,
     /// The file to open, or the folder.
     pub path: PathBuf,
-    /// All files of the model.
+    /// All files of the model, sorted.
     pub files: Vec<PathBuf>,
     /// Size of all files in bytes.
     pub bytes: u64,
@@ -427,6 +427,8 @@ fn cached(repo: &RepoCache, commit: &str, set: &FileSet) -> CachedModel {
     let folder = repo.snapshot(commit);
     let place = |path: &str| path.split('/').fold(folder.clone(), |at, part| at.join(part));
     let projector = set.projector.as_ref().map(|file| place(&file.path));
+    let mut files: Vec<PathBuf> = set.files.iter().map(|file| place(&file.path)).collect();
+    files.sort();
     CachedModel {
         repo: repo.repo.clone(),
         commit: commit.to_string(),
@@ -436,7 +438,7 @@ fn cached(repo: &RepoCache, commit: &str, set: &FileSet) -> CachedModel {
             true => folder.clone(),
             false => place(&set.open),
         },
-        files: set.files.iter().map(|file| place(&file.path)).collect(),
+        files,
         bytes: set.bytes(),
         projector: projector.filter(|path| path.is_file()),
     }

@@ -38,10 +38,10 @@ pub enum ModelPathError {
     },
     /// There is no such path, and no such model in the cache of the hub.
     #[error("{name}: no such file or folder, and no such model in the hub's cache {cache}; \
-        download it with `hf download {name}`", cache = cache.display())]
+        download it with `tercet pull {name}`", cache = cache.display())]
     NotInHub { name: String, cache: PathBuf },
     /// The cache has a model, but not the file or revision.
-    #[error("{path}: {reason}; download it with `hf download {name}`", path = path.display())]
+    #[error("{path}: {reason}; download it with `tercet pull {name}`", path = path.display())]
     IncompleteInHub {
         path: PathBuf,
         name: String,

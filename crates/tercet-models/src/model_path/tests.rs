@@ -103,7 +103,7 @@ fn names_of_the_hub_are_snapshots_of_its_cache() {
     };
     let message = error.to_string();
     assert!(message.contains(cache.to_str().unwrap()), "{message}");
-    assert!(message.contains("hf download org/m"), "{message}");
+    assert!(message.contains("tercet pull org/m"), "{message}");
 
     let model = cache.join("models--org--m");
     let snapshots = model.join("snapshots");

@@ -1,0 +1,197 @@
+//! Names of models in arguments, before they are parsed: `-hf NAME`, `serve NAME` and `run NAME`.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use tercet_hub::HubName;
+
+/// Marks the name of a model that may be downloaded.
+pub(super) const PREFIX: &str = "hf:";
+
+/// Commands whose model has no flag.
+const WITHOUT_FLAG: [&str; 5] = ["inspect", "pull", "rm", "show", "list"];
+
+/// Endings of files that a positional argument names. Such an argument is a path, even if nothing is
+/// there.
+const FILES: [&str; 9] = [
+    "tercet", "onnx", "gguf", "safetensors", "json", "txt", "npy", "npz", "ply",
+];
+
+/// Turns `-hf NAME` and `--hf-file FILE` into the model of the command, `serve NAME` into
+/// `serve --model NAME`, and `run NAME` into a chat. Arguments after `--` stay.
+pub(crate) fn rewritten(given: Vec<OsString>) -> Vec<OsString> {
+    positional(flags(given))
+}
+
+/// The value of an option: after `=`, or the next argument.
+fn value_of(
+    given: &str,
+    names: &[&str],
+    rest: &mut std::iter::Peekable<std::vec::IntoIter<OsString>>,
+) -> Option<String> {
+    if let Some((name, value)) = given.split_once('=') {
+        return names.contains(&name).then(|| value.to_string());
+    }
+    if !names.contains(&given) {
+        return None;
+    }
+    let value = rest.next_if(|next| next.to_str().is_some_and(|next| !next.starts_with('-')))?;
+    value.into_string().ok()
+}
+
+fn flags(given: Vec<OsString>) -> Vec<OsString> {
+    let command = given.get(1).and_then(|command| command.to_str());
+    let is_plain = command.is_some_and(|command| WITHOUT_FLAG.contains(&command));
+    // Without a command the flag is not understood, and the parser says so.
+    let has_command = command.is_some_and(|command| !command.starts_with('-'));
+    if !has_command {
+        return given;
+    }
+    let mut kept: Vec<OsString> = Vec::with_capacity(given.len() + 2);
+    let (mut model, mut file) = (None, None);
+    let mut rest = given.into_iter().peekable();
+    while let Some(argument) = rest.next() {
+        let Some(text) = argument.to_str() else {
+            kept.push(argument);
+            continue;
+        };
+        if text == "--" {
+            kept.push(argument);
+            break;
+        }
+        let repos = ["-hf", "-hfr", "--hf-repo"];
+        if let Some(name) = value_of(text, &repos, &mut rest) {
+            if !is_plain {
+                kept.push("--model".into());
+            }
+            model = Some(kept.len());
+            kept.push(format!("{PREFIX}{}", name.trim_start_matches(PREFIX)).into());
+        } else if let Some(name) = value_of(text, &["-hff", "--hf-file"], &mut rest) {
+            file = Some(name);
+        } else if let Some(name) =
+            value_of(text, &["-hfd", "-hfrd", "--hf-repo-draft"], &mut rest)
+        {
+            kept.push("--draft".into());
+            kept.push(format!("{PREFIX}{name}").into());
+        } else {
+            // Without a value the parser reports the long name.
+            kept.push(match text {
+                "-hf" | "-hfr" => "--hf-repo".into(),
+                "-hff" => "--hf-file".into(),
+                _ => argument,
+            });
+        }
+    }
+    kept.extend(rest);
+    match (model, file) {
+        (Some(at), Some(file)) => {
+            kept[at].push("/");
+            kept[at].push(file);
+        }
+        (None, Some(file)) => kept.extend(["--hf-file".into(), file.into()]),
+        (_, None) => {}
+    }
+    kept
+}
+
+fn positional(mut given: Vec<OsString>) -> Vec<OsString> {
+    match given.get(1).and_then(|command| command.to_str()) {
+        Some("serve") => {
+            let count = given[2..]
+                .iter()
+                .take_while(|argument| !argument.to_string_lossy().starts_with('-'))
+                .count();
+            let models = given[2..2 + count].to_vec();
+            let flagged = models.into_iter().flat_map(|model| {
+                let model = downloadable(&model).map_or(model, Into::into);
+                ["--model".into(), model]
+            });
+            given.splice(2..2 + count, flagged.collect::<Vec<OsString>>());
+        }
+        Some("run") => {
+            if let Some(name) = given.get(2).and_then(|name| downloadable(name)) {
+                given.splice(1..3, ["chat".into(), "--model".into(), name.into()]);
+            }
+        }
+        _ => {}
+    }
+    given
+}
+
+/// The marked name, if an argument names a model of the hub and is no path.
+fn downloadable(argument: &OsString) -> Option<String> {
+    let text = argument.to_str()?;
+    if text.starts_with('-') || Path::new(text).exists() {
+        return None;
+    }
+    let is_full = match text.strip_prefix(PREFIX) {
+        Some(_) => true,
+        None => text.parse::<HubName>().is_ok_and(|name| {
+            let end = Path::new(name.repo()).extension();
+            let end = end.and_then(|end| end.to_str());
+            !end.is_some_and(|end| FILES.contains(&end)) && !is_in_folder(text)
+        }),
+    };
+    let is_known = || {
+        let found = super::hub().ok().and_then(|hub| hub.find(text).ok());
+        found.flatten().is_some()
+    };
+    let name = text.strip_prefix(PREFIX).unwrap_or(text);
+    (is_full || is_known()).then(|| format!("{PREFIX}{name}"))
+}
+
+/// Whether a text is a path whose folder exists: then it is a file that is missing.
+fn is_in_folder(text: &str) -> bool {
+    text.split('/').next().is_some_and(|first| Path::new(first).is_dir())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(given: &str) -> String {
+        let given = format!("tercet {given}");
+        let given = given.split(' ').map(Into::into).collect();
+        let all = rewritten(given).into_iter().skip(1);
+        let all: Vec<String> = all.map(|argument| argument.into_string().unwrap()).collect();
+        all.join(" ")
+    }
+
+    #[test]
+    fn names_become_the_model_of_the_command() {
+        for (given, expected) in [
+            ("chat -hf a/b:Q8_0 -c 9", "chat --model hf:a/b:Q8_0 -c 9"),
+            ("embed --hf-repo=a/b x", "embed --model hf:a/b x"),
+            ("chat -hff x/y.gguf -hfr a/b", "chat --model hf:a/b/x/y.gguf"),
+            ("generate -hf a/b -hfd c/d", "generate --model hf:a/b --draft hf:c/d"),
+            ("inspect -hf a/b --json", "inspect hf:a/b --json"),
+            ("serve a/b c.gguf --port 0", "serve --model hf:a/b --model c.gguf --port 0"),
+            ("run a/b:Q4_0 -n 3", "chat --model hf:a/b:Q4_0 -n 3"),
+            ("run hf:a/b", "chat --model hf:a/b"),
+        ] {
+            assert_eq!(of(given), expected, "{given}");
+        }
+    }
+
+    #[test]
+    fn other_arguments_stay() {
+        for given in [
+            "",
+            "chat",
+            "chat -m a/b",
+            "generate -p x -- -hf a/b",
+            "run graph.tercet",
+            "run models/graph.tercet",
+            "run src/graph",
+            "run no-such-model",
+            "serve --port 0 --model x",
+            "chat --hf-repo",
+            "--version",
+        ] {
+            assert_eq!(of(given), given);
+        }
+        assert_eq!(of("chat -hf"), "chat --hf-repo");
+        assert_eq!(of("chat -hf --json"), "chat --hf-repo --json");
+        assert_eq!(of("chat --hf-file x"), "chat --hf-file x");
+    }
+}
