@@ -31,7 +31,8 @@ pub(crate) fn bar(what: &'static str, len: usize, unit: &'static str) -> Progres
 #[cfg(feature = "hub")]
 pub(crate) fn bytes_bar(what: &'static str, len: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(len), target());
-    let template = "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}";
+    let template =
+        "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}";
     let bar = styled(bar, template, ProgressStyle::default_bar()).with_message(what);
     match bar.is_hidden() {
         true => print_lines(&bar, what, Some("bytes")),

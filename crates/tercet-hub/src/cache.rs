@@ -205,11 +205,9 @@ impl RepoCache {
         let up = "../".repeat(2 + path.matches('/').count());
         let target = format!("{up}blobs/{}", digest.hex());
         // A rename replaces what another tool left there, in one step.
-        let temporary = self.snapshot(commit).join(format!(
-            ".{}.{}.tmp",
-            digest.hex(),
-            std::process::id()
-        ));
+        let temporary =
+            self.snapshot(commit)
+                .join(format!(".{}.{}.tmp", digest.hex(), std::process::id()));
         let _ = fs::remove_file(&temporary);
         symlink(Path::new(&target), &temporary)
             .or_else(|_| fs::hard_link(&blob, &temporary))
@@ -258,6 +256,12 @@ impl RepoCache {
             }
         }
         (whole, partial)
+    }
+
+    /// Removes the folders of a download of which nothing has arrived. A folder with files stays.
+    pub(crate) fn remove_empty(&self) {
+        let _ = fs::remove_dir(self.blobs());
+        let _ = fs::remove_dir(&self.dir);
     }
 
     /// Removes the repository. Returns the freed bytes.

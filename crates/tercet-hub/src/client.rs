@@ -451,7 +451,9 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     }
     // `"api";r=0;t=57`: the limit is renewed in 57 seconds.
     let limit = header(headers, "ratelimit")?;
-    let seconds = limit.split(';').find_map(|part| part.trim().strip_prefix("t="))?;
+    let seconds = limit
+        .split(';')
+        .find_map(|part| part.trim().strip_prefix("t="))?;
     Some(Duration::from_secs(seconds.parse().ok()?))
 }
 
@@ -506,7 +508,10 @@ mod tests {
         assert_eq!(join("/x?y").as_deref(), Some("http://h:1/x?y"));
         assert_eq!(join("x").as_deref(), Some("http://h:1/a/x"));
         assert_eq!(join("https://o/z").as_deref(), Some("https://o/z"));
-        assert_eq!((join(""), join("file:///x"), join("//o/z")), (None, None, None));
+        assert_eq!(
+            (join(""), join("file:///x"), join("//o/z")),
+            (None, None, None)
+        );
         assert_eq!(encoded("a b/ü#?.gguf"), "a%20b/%C3%BC%23%3F.gguf");
     }
 

@@ -54,7 +54,9 @@ pub enum HubError {
         remedy: &'static str,
     },
     /// The repository has no such revision.
-    #[error("the repository {repo} has no revision {revision}; use a branch, a tag or a commit of it")]
+    #[error(
+        "the repository {repo} has no revision {revision}; use a branch, a tag or a commit of it"
+    )]
     NoRevision { repo: String, revision: String },
     /// The repository has no such file.
     #[error("the repository {repo} has no file {file}{near}")]

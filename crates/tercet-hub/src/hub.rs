@@ -229,7 +229,7 @@ impl Hub {
             let (digest, bytes) = client.described(&listing, file, progress)?;
             files.push((file.path.as_str(), digest, bytes));
         }
-        pull.run(&files)?;
+        pull.run(&files).inspect_err(|_| pull.repo.remove_empty())?;
         pull.repo.set_ref(name.revision(), &listing.commit)?;
         Ok(cached(&pull.repo, &listing.commit, &set))
     }
@@ -380,7 +380,11 @@ impl Pull<'_> {
             digest,
             bytes: *bytes,
         };
-        transfer.run(&partial)?;
+        transfer.run(&partial).inspect_err(|_| {
+            if fs::metadata(&partial).is_ok_and(|found| found.len() == 0) {
+                let _ = fs::remove_file(&partial);
+            }
+        })?;
         fs::rename(&partial, &blob).map_err(HubError::write("write", &blob, 0))
     }
 
@@ -425,7 +429,10 @@ fn has_blob(blob: &Path, bytes: u64) -> bool {
 
 fn cached(repo: &RepoCache, commit: &str, set: &FileSet) -> CachedModel {
     let folder = repo.snapshot(commit);
-    let place = |path: &str| path.split('/').fold(folder.clone(), |at, part| at.join(part));
+    let place = |path: &str| {
+        path.split('/')
+            .fold(folder.clone(), |at, part| at.join(part))
+    };
     let projector = set.projector.as_ref().map(|file| place(&file.path));
     let mut files: Vec<PathBuf> = set.files.iter().map(|file| place(&file.path)).collect();
     files.sort();

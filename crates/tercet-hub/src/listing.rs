@@ -128,7 +128,9 @@ impl RepoListing {
             serde_json::from_slice(json).map_err(|e| bad(format!("no list of files: {e}")))?;
         let sha = model.sha.unwrap_or_default();
         let Some(FileDigest::GitSha1(commit)) = FileDigest::from_hex(&sha) else {
-            return Err(bad("the answer has no commit of 40 hexadecimal digits".into()));
+            return Err(bad(
+                "the answer has no commit of 40 hexadecimal digits".into()
+            ));
         };
         let file = |file: ApiFile| {
             if !is_relative(&file.rfilename) {
@@ -143,8 +145,8 @@ impl RepoListing {
             };
             let digest = hex.and_then(FileDigest::from_hex);
             // A pointer file of LFS has a git digest, which is not that of the contents.
-            let digest = digest
-                .filter(|digest| matches!(digest, FileDigest::Sha256(_)) == of_lfs.is_some());
+            let digest =
+                digest.filter(|digest| matches!(digest, FileDigest::Sha256(_)) == of_lfs.is_some());
             Ok(RepoFile {
                 path: file.rfilename,
                 bytes: size,
@@ -200,8 +202,16 @@ mod tests {
         );
         let listing = read(&json).unwrap();
         assert_eq!(listing.commit, sha);
-        let digests: Vec<_> = listing.files.iter().map(|file| file.digest.clone()).collect();
-        let expected = [Some(FileDigest::Sha256(lfs)), Some(FileDigest::GitSha1(git)), None];
+        let digests: Vec<_> = listing
+            .files
+            .iter()
+            .map(|file| file.digest.clone())
+            .collect();
+        let expected = [
+            Some(FileDigest::Sha256(lfs)),
+            Some(FileDigest::GitSha1(git)),
+            None,
+        ];
         assert_eq!(digests, expected);
         assert_eq!(listing.files[0].bytes, Some(9));
     }
@@ -211,10 +221,23 @@ mod tests {
         let sha = "a".repeat(40);
         for path in ["../x", "/etc/passwd", "a//b", "a/../../b", "C:\\\\x", ""] {
             let json = format!(r#"{{"sha":"{sha}","siblings":[{{"rfilename":"{path}"}}]}}"#);
-            assert!(matches!(read(&json), Err(HubError::Protocol { .. })), "{path}");
+            assert!(
+                matches!(read(&json), Err(HubError::Protocol { .. })),
+                "{path}"
+            );
         }
-        for json in ["", "[]", "<html>", "{}", r#"{"sha":"../../x"}"#, r#"{"sha":"main"}"#] {
-            assert!(matches!(read(json), Err(HubError::Protocol { .. })), "{json}");
+        for json in [
+            "",
+            "[]",
+            "<html>",
+            "{}",
+            r#"{"sha":"../../x"}"#,
+            r#"{"sha":"main"}"#,
+        ] {
+            assert!(
+                matches!(read(json), Err(HubError::Protocol { .. })),
+                "{json}"
+            );
         }
     }
 }

@@ -229,7 +229,8 @@ pub(crate) fn is_part(text: &str) -> bool {
 /// Whether a text is a path that stays inside its folder on every system.
 pub(crate) fn is_relative(path: &str) -> bool {
     let plain = |part: &str| {
-        let acts = |c: char| c.is_control() || matches!(c, '\\' | ':' | '*' | '?' | '"' | '<' | '>' | '|');
+        let acts =
+            |c: char| c.is_control() || matches!(c, '\\' | ':' | '*' | '?' | '"' | '<' | '>' | '|');
         !part.is_empty() && part != "." && part != ".." && !part.contains(acts)
     };
     path.len() <= 1024 && path.split('/').all(plain)
@@ -252,7 +253,12 @@ mod tests {
             (repo.into(), revision.into(), owned(quant), owned(file))
         };
         let plain = of("a/b.c-GGUF", "main", None, None);
-        for text in ["a/b.c-GGUF", "hf:a/b.c-GGUF", "a/b.c-GGUF:latest", "hf.co/a/b.c-GGUF"] {
+        for text in [
+            "a/b.c-GGUF",
+            "hf:a/b.c-GGUF",
+            "a/b.c-GGUF:latest",
+            "hf.co/a/b.c-GGUF",
+        ] {
             assert_eq!(parts(text), plain, "{text}");
         }
         assert_eq!(parts("a/b:q8_0"), of("a/b", "main", Some("q8_0"), None));
@@ -275,8 +281,26 @@ mod tests {
     #[test]
     fn other_texts_are_no_names() {
         for text in [
-            "", "a", "/", "a/", "/b", "../b", "a/..", "a/b/../c", "a/b//c", "a/b:", "a/b:x/y", "a/b@",
-            "a/b@../x", "a b/c", "a/b\\c", "a--b/c", "a/b/c:d", "a/b\u{7}", "https://other/a/b", "a/b/C:\\x",
+            "",
+            "a",
+            "/",
+            "a/",
+            "/b",
+            "../b",
+            "a/..",
+            "a/b/../c",
+            "a/b//c",
+            "a/b:",
+            "a/b:x/y",
+            "a/b@",
+            "a/b@../x",
+            "a b/c",
+            "a/b\\c",
+            "a--b/c",
+            "a/b/c:d",
+            "a/b\u{7}",
+            "https://other/a/b",
+            "a/b/C:\\x",
         ] {
             assert!(
                 matches!(text.parse::<HubName>(), Err(HubError::BadName { .. })),

@@ -108,7 +108,13 @@ mod tests {
         ] {
             assert_eq!(quant_of(path).as_deref(), Some(quant), "{path}");
         }
-        for path in ["model.gguf", "Qwen3-8B.gguf", "Q9_0.gguf", "x-Q.gguf", "a/b.gguf"] {
+        for path in [
+            "model.gguf",
+            "Qwen3-8B.gguf",
+            "Q9_0.gguf",
+            "x-Q.gguf",
+            "a/b.gguf",
+        ] {
             assert_eq!(quant_of(path), None, "{path}");
         }
     }
@@ -117,7 +123,12 @@ mod tests {
     fn parts_have_a_number_and_a_count() {
         let part = split_part("m-Q8_0-00002-of-00003.gguf").unwrap();
         assert_eq!((part.stem, part.number, part.count), ("m-Q8_0", 2, 3));
-        for name in ["m.gguf", "m-2-of-3.gguf", "m-00002-of-3.gguf", "m-00002-of-00003.bin"] {
+        for name in [
+            "m.gguf",
+            "m-2-of-3.gguf",
+            "m-00002-of-3.gguf",
+            "m-00002-of-00003.bin",
+        ] {
             assert_eq!(split_part(name), None, "{name}");
         }
     }

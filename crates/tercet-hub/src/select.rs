@@ -147,14 +147,20 @@ fn is_projector(path: &str) -> bool {
 }
 
 fn is_weights(path: &str) -> bool {
-    let ends = [".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".ot", ".npz", ".tflite"];
+    let ends = [
+        ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".ot", ".npz", ".tflite",
+    ];
     ends.iter().any(|end| path.ends_with(end))
 }
 
 /// The GGUF models, sorted by path; the parts of a split file are one model.
 fn gguf_models(listing: &RepoListing) -> Result<Vec<FileSet>, HubError> {
     let mut sets: BTreeMap<String, (Option<usize>, Vec<RepoFile>)> = BTreeMap::new();
-    for file in listing.files.iter().filter(|file| is_gguf_model(&file.path)) {
+    for file in listing
+        .files
+        .iter()
+        .filter(|file| is_gguf_model(&file.path))
+    {
         let (key, count) = match split_part(file_name(&file.path)) {
             Some(part) => {
                 let key = format!("{}/{}/{}", folder(&file.path), part.stem, part.count);
@@ -255,11 +261,7 @@ fn of_file(listing: &RepoListing, path: &str) -> Result<FileSet, HubError> {
 }
 
 /// The model with a quantization: by its name, or by the end of its file name.
-fn of_quant(
-    listing: &RepoListing,
-    models: Vec<FileSet>,
-    quant: &str,
-) -> Result<FileSet, HubError> {
+fn of_quant(listing: &RepoListing, models: Vec<FileSet>, quant: &str) -> Result<FileSet, HubError> {
     let upper = quant.to_ascii_uppercase();
     let own = |set: &FileSet| set.quant.as_deref() == Some(&*upper);
     let dynamic = |set: &FileSet| {
@@ -317,7 +319,10 @@ fn preferred(
     let fits = |set: &&FileSet| free_bytes.is_none_or(|free| set.needed_bytes() <= free);
     let fitting: Vec<&FileSet> = models.iter().filter(fits).collect();
     let by_preference = |set: &&FileSet| preference(set.quant.as_deref());
-    let best = fitting.iter().copied().filter_map(|set| Some((by_preference(&set)?, set)));
+    let best = fitting
+        .iter()
+        .copied()
+        .filter_map(|set| Some((by_preference(&set)?, set)));
     let best = best.min_by_key(|(place, _)| *place);
     // Without four bits that fit, the largest file is the most exact.
     let best = match best {
@@ -351,7 +356,11 @@ fn is_companion(path: &str) -> bool {
     let name = file_name(path);
     let ends = [".json", ".txt", ".model", ".jinja", ".tiktoken", ".jsonl"];
     let is_text = ends.iter().any(|end| name.ends_with(end));
-    let of_training = ["trainer_state.json", "training_args.json", "all_results.json"];
+    let of_training = [
+        "trainer_state.json",
+        "training_args.json",
+        "all_results.json",
+    ];
     let is_index = name.ends_with(".index.json") && name != "model.safetensors.index.json";
     is_text && !of_training.contains(&name) && !is_index && !name.starts_with("README")
 }
@@ -394,9 +403,8 @@ fn safetensors(listing: &RepoListing) -> Option<FileSet> {
             false => return None,
         };
     let near = |path: &str| folder(path).is_empty() || is_module(folder(path));
-    let wanted = |file: &&RepoFile| {
-        is_wanted(&file.path) || (near(&file.path) && is_companion(&file.path))
-    };
+    let wanted =
+        |file: &&RepoFile| is_wanted(&file.path) || (near(&file.path) && is_companion(&file.path));
     Some(FileSet {
         format,
         quant: None,
@@ -408,9 +416,16 @@ fn safetensors(listing: &RepoListing) -> Option<FileSet> {
 
 /// The ONNX model: `model.onnx` at the top or in the folder `onnx`, or the only one.
 fn onnx(listing: &RepoListing) -> Option<FileSet> {
-    let all = || listing.files.iter().filter(|file| file.path.ends_with(".onnx"));
+    let all = || {
+        listing
+            .files
+            .iter()
+            .filter(|file| file.path.ends_with(".onnx"))
+    };
     let usual = ["model.onnx", "onnx/model.onnx"];
-    let usual = usual.iter().find_map(|path| all().find(|file| file.path == *path));
+    let usual = usual
+        .iter()
+        .find_map(|path| all().find(|file| file.path == *path));
     let only = || all().next().filter(|_| all().count() == 1);
     usual.or_else(only).map(|file| onnx_model(listing, file))
 }

@@ -213,7 +213,8 @@ mod tests {
             ("HF_TOKEN", "a\nb"),
         ] {
             let error = of(&[home, (variable, value)]).unwrap_err();
-            let is_of = matches!(&error, HubError::BadSetting { variable: own, .. } if *own == variable);
+            let is_of =
+                matches!(&error, HubError::BadSetting { variable: own, .. } if *own == variable);
             assert!(is_of, "{value}: {error}");
         }
     }

@@ -208,7 +208,9 @@ impl Transfer<'_> {
                 let parsed = content_range(range)
                     .ok_or_else(|| protocol(format!("an invalid range `{range}`")))?;
                 if parsed.0 != start {
-                    return Err(protocol(format!("the range `{range}` does not start at {start}")));
+                    return Err(protocol(format!(
+                        "the range `{range}` does not start at {start}"
+                    )));
                 }
                 match parsed.1 {
                     Some(all) if all != self.bytes => {
@@ -407,7 +409,9 @@ impl ContentHash {
         let mut buffer = vec![0; BUFFER_BYTES];
         let mut rest = len;
         while rest > 0 {
-            let want = buffer.len().min(usize::try_from(rest).unwrap_or(usize::MAX));
+            let want = buffer
+                .len()
+                .min(usize::try_from(rest).unwrap_or(usize::MAX));
             let n = file.read(&mut buffer[..want])?;
             if n == 0 {
                 return Err(std::io::ErrorKind::UnexpectedEof.into());

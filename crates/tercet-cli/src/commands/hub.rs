@@ -3,8 +3,8 @@
 mod arguments;
 pub(crate) mod list;
 mod names;
-mod pull_progress;
 pub(crate) mod pull;
+mod pull_progress;
 pub(crate) mod rm;
 pub(crate) mod show;
 

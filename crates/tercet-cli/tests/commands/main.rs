@@ -16,6 +16,8 @@ mod dump;
 mod encoders;
 mod finetune;
 mod finetune_encoder;
+#[cfg(feature = "hub")]
+mod hub;
 mod language;
 mod onnx;
 mod outside;

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
@@ -16,7 +16,12 @@ pub(crate) struct Serving {
 
 /// Starts a server and waits until it prints its address.
 pub(crate) fn serving(args: &[&str]) -> Serving {
-    let mut child = tercet(args).stderr(Stdio::piped()).spawn().unwrap();
+    serving_by(tercet(args))
+}
+
+/// Starts the server of a command, such as one with environment variables.
+pub(crate) fn serving_by(mut command: Command) -> Serving {
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(child.stderr.take().unwrap()).lines();
     // Driver messages may come first.
     let mut said = lines.map(Result::unwrap);

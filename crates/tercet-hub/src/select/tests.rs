@@ -37,7 +37,10 @@ const QUANTS: [(&str, u64); 8] = [
 fn the_quantization_fits_the_memory() {
     let of = |free| {
         let set = choose(&QUANTS, "a/m", free)?;
-        assert_eq!(set.projector.as_ref().map(|f| &*f.path), Some("mmproj-m-f16.gguf"));
+        assert_eq!(
+            set.projector.as_ref().map(|f| &*f.path),
+            Some("mmproj-m-f16.gguf")
+        );
         Ok::<_, HubError>(set.open)
     };
     assert_eq!(of(None).unwrap(), "m-Q4_K_M.gguf");
@@ -49,7 +52,11 @@ fn the_quantization_fits_the_memory() {
     assert!(matches!(&error, HubError::Memory { quant, .. } if quant == "IQ2_XS"));
     assert!(error.to_string().contains("1.0 GiB free"), "{error}");
     // Without Q4_K_M: four bits before eight, and what fits before what does not.
-    let files = [("m-Q8_0.gguf", 8 * GIB), ("m-Q5_K_M.gguf", 6 * GIB), ("m-BF16.gguf", 16 * GIB)];
+    let files = [
+        ("m-Q8_0.gguf", 8 * GIB),
+        ("m-Q5_K_M.gguf", 6 * GIB),
+        ("m-BF16.gguf", 16 * GIB),
+    ];
     assert_eq!(choose(&files, "a/m", None).unwrap().open, "m-Q5_K_M.gguf");
     // The only model is taken: the command that runs it reports its memory.
     let only = [("m-BF16.gguf", 16 * GIB)];
@@ -74,14 +81,23 @@ fn a_quantization_is_named_in_any_case_or_by_its_file() {
         assert_eq!(set.open, open);
     }
     let error = choose(&files, "a/m:Q8_0", None).unwrap_err().to_string();
-    assert!(error.contains("Q8_0") && error.contains("UD-Q2_K_XL"), "{error}");
+    assert!(
+        error.contains("Q8_0") && error.contains("UD-Q2_K_XL"),
+        "{error}"
+    );
     let twice = [("x-Q8_0.gguf", 1), ("y-Q8_0.gguf", 1)];
     for name in ["a/m", "a/m:Q8_0"] {
         let error = choose(&twice, name, None).unwrap_err();
         assert!(matches!(&error, HubError::SeveralModels { .. }), "{error}");
-        assert!(error.to_string().contains("x-Q8_0.gguf, y-Q8_0.gguf"), "{error}");
+        assert!(
+            error.to_string().contains("x-Q8_0.gguf, y-Q8_0.gguf"),
+            "{error}"
+        );
     }
-    assert_eq!(paths(&choose(&twice, "a/m/y-Q8_0.gguf", None).unwrap()), ["y-Q8_0.gguf"]);
+    assert_eq!(
+        paths(&choose(&twice, "a/m/y-Q8_0.gguf", None).unwrap()),
+        ["y-Q8_0.gguf"]
+    );
 }
 
 #[test]
@@ -93,12 +109,22 @@ fn parts_of_a_split_model_belong_together() {
     ];
     for name in ["a/m", "a/m:Q8_0", "a/m/Q8_0/m-Q8_0-00002-of-00002.gguf"] {
         let set = choose(&files, name, None).unwrap();
-        let both = ["Q8_0/m-Q8_0-00001-of-00002.gguf", "Q8_0/m-Q8_0-00002-of-00002.gguf"];
+        let both = [
+            "Q8_0/m-Q8_0-00001-of-00002.gguf",
+            "Q8_0/m-Q8_0-00002-of-00002.gguf",
+        ];
         assert_eq!(paths(&set), both, "{name}");
         assert_eq!((set.bytes(), &*set.open), (7, both[0]));
     }
     let error = choose(&files[2..], "a/m", None).unwrap_err();
-    let is_missing = matches!(error, HubError::MissingParts { found: 1, expected: 3, .. });
+    let is_missing = matches!(
+        error,
+        HubError::MissingParts {
+            found: 1,
+            expected: 3,
+            ..
+        }
+    );
     assert!(is_missing, "{error}");
 }
 
@@ -145,8 +171,15 @@ fn folders_have_weights_and_the_files_around_them() {
     let set = choose(&variants, "a/m", None).unwrap();
     assert_eq!(paths(&set), ["config.json", "model.safetensors"]);
     // GGUF wins, because it is quantized.
-    let both = [("config.json", 1), ("model.safetensors", 1), ("m-Q8_0.gguf", 1)];
-    assert_eq!(choose(&both, "a/m", None).unwrap().format, ModelFormat::Gguf);
+    let both = [
+        ("config.json", 1),
+        ("model.safetensors", 1),
+        ("m-Q8_0.gguf", 1),
+    ];
+    assert_eq!(
+        choose(&both, "a/m", None).unwrap().format,
+        ModelFormat::Gguf
+    );
 }
 
 #[test]
@@ -158,8 +191,14 @@ fn onnx_models_have_external_data_and_adapters_a_configuration() {
         ("tokenizer.json", 1),
     ];
     let set = choose(&files, "a/m", None).unwrap();
-    assert_eq!(paths(&set), ["onnx/model.onnx", "onnx/model.onnx_data", "tokenizer.json"]);
-    assert_eq!(choose(&files, "a/m/onnx/model_q4.onnx", None).unwrap().open, "onnx/model_q4.onnx");
+    assert_eq!(
+        paths(&set),
+        ["onnx/model.onnx", "onnx/model.onnx_data", "tokenizer.json"]
+    );
+    assert_eq!(
+        choose(&files, "a/m/onnx/model_q4.onnx", None).unwrap().open,
+        "onnx/model_q4.onnx"
+    );
     let adapter = [
         ("adapter_config.json", 1),
         ("adapter_model.safetensors", 1),
@@ -167,14 +206,24 @@ fn onnx_models_have_external_data_and_adapters_a_configuration() {
     ];
     let set = choose(&adapter, "a/m", None).unwrap();
     assert_eq!(set.format, ModelFormat::Adapter);
-    assert_eq!(paths(&set), ["adapter_config.json", "adapter_model.safetensors"]);
+    assert_eq!(
+        paths(&set),
+        ["adapter_config.json", "adapter_model.safetensors"]
+    );
 }
 
 #[test]
 fn repositories_without_a_model_list_their_weights() {
-    let files = [("config.json", 1), ("pytorch_model.bin", 1), ("README.md", 1)];
+    let files = [
+        ("config.json", 1),
+        ("pytorch_model.bin", 1),
+        ("README.md", 1),
+    ];
     let error = choose(&files, "a/m", None).unwrap_err().to_string();
-    assert!(error.contains("pytorch_model.bin") && !error.contains("README"), "{error}");
+    assert!(
+        error.contains("pytorch_model.bin") && !error.contains("README"),
+        "{error}"
+    );
     let error = choose(&QUANTS, "a/m/m-Q5_0.gguf", None).unwrap_err();
     assert!(matches!(&error, HubError::NoFile { .. }));
     assert!(error.to_string().contains("m-Q8_0.gguf"), "{error}");

@@ -12,7 +12,10 @@ fn caches_without_links_and_branches_are_read() {
     let (server, scratch) = (LocalHub::start(), Scratch::new());
     let hub = hub(&server, &scratch);
     let weights = bytes(1, 20_000);
-    server.add("org/old", &[("config.json", b"{}"), ("model.safetensors", &weights)]);
+    server.add(
+        "org/old",
+        &[("config.json", b"{}"), ("model.safetensors", &weights)],
+    );
     // A tool on a system without links has copied the files; there is no `refs`.
     let commit = server.commit("org/old");
     let snapshot = folder(&scratch, "org/old").join("snapshots").join(&commit);
@@ -21,8 +24,14 @@ fn caches_without_links_and_branches_are_read() {
     fs::write(snapshot.join("model.safetensors"), &weights).unwrap();
     assert_eq!(hub.find("org/old").unwrap().unwrap().path, snapshot);
     let model = pull(&hub, "org/old").unwrap();
-    assert_eq!((model.path.as_path(), server.sent()), (snapshot.as_path(), 0));
-    assert_eq!(hub.repos().unwrap()[0].models, [(ModelFormat::Safetensors, None)]);
+    assert_eq!(
+        (model.path.as_path(), server.sent()),
+        (snapshot.as_path(), 0)
+    );
+    assert_eq!(
+        hub.repos().unwrap()[0].models,
+        [(ModelFormat::Safetensors, None)]
+    );
 
     // Another tool has loaded one shard of two: the model is not there, and a pull completes it.
     let index = br#"{"weight_map":{"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}}"#;
@@ -63,40 +72,74 @@ fn a_folder_that_cannot_be_written_is_named() {
     let error = pull(&hub, "org/m").unwrap_err();
     assert!(matches!(error, HubError::Write { .. }), "{error}");
     let text = error.to_string();
-    assert!(text.contains("set HF_HUB_CACHE") && text.contains("cannot create the folder"), "{text}");
+    assert!(
+        text.contains("set HF_HUB_CACHE") && text.contains("cannot create the folder"),
+        "{text}"
+    );
     assert_eq!(fs::read(&file).unwrap(), b"");
     // A cache that does not exist has no models.
     let none = Hub::new(settings(&server, &scratch.0.join("none")));
     assert!(none.repos().unwrap().is_empty() && none.find("org/m").unwrap().is_none());
-    assert!(matches!(none.remove("org/m"), Err(HubError::NotCached { .. })));
+    assert!(matches!(
+        none.remove("org/m"),
+        Err(HubError::NotCached { .. })
+    ));
 }
 
 #[test]
 fn models_are_listed_and_removed_one_by_one() {
     let (server, scratch) = (LocalHub::start(), Scratch::new());
     let hub = hub(&server, &scratch);
-    let files = [("m-Q8_0.gguf", bytes(1, 900)), ("m-Q4_0.gguf", bytes(2, 500))];
-    let files: Vec<(&str, &[u8])> = files.iter().map(|(path, bytes)| (*path, &**bytes)).collect();
+    let files = [
+        ("m-Q8_0.gguf", bytes(1, 900)),
+        ("m-Q4_0.gguf", bytes(2, 500)),
+    ];
+    let files: Vec<(&str, &[u8])> = files
+        .iter()
+        .map(|(path, bytes)| (*path, &**bytes))
+        .collect();
     server.add("org/m-GGUF", &files);
-    server.add("other/m", &[("config.json", b"{}"), ("model.safetensors", b"w")]);
+    server.add(
+        "other/m",
+        &[("config.json", b"{}"), ("model.safetensors", b"w")],
+    );
     for name in ["org/m-GGUF:Q8_0", "org/m-GGUF:Q4_0", "other/m"] {
         pull(&hub, name).unwrap();
     }
     let repos = hub.repos().unwrap();
     let listed: Vec<_> = repos.iter().map(|repo| (&*repo.repo, repo.bytes)).collect();
     assert_eq!(listed, [("org/m-GGUF", 1_400), ("other/m", 3)]);
-    let quants: Vec<_> = repos[0].models.iter().map(|(_, quant)| quant.as_deref()).collect();
+    let quants: Vec<_> = repos[0]
+        .models
+        .iter()
+        .map(|(_, quant)| quant.as_deref())
+        .collect();
     assert_eq!(quants, [Some("Q4_0"), Some("Q8_0")]);
-    assert_eq!(repos[0].commit.as_deref(), Some(&*server.commit("org/m-GGUF")));
+    assert_eq!(
+        repos[0].commit.as_deref(),
+        Some(&*server.commit("org/m-GGUF"))
+    );
 
     // Both repositories have this short name.
     let error = hub.find("m").unwrap_err();
-    assert!(error.to_string().contains("org/m-GGUF or other/m"), "{error}");
-    assert!(matches!(hub.remove("m"), Err(HubError::AmbiguousShortName { .. })));
+    assert!(
+        error.to_string().contains("org/m-GGUF or other/m"),
+        "{error}"
+    );
+    assert!(matches!(
+        hub.remove("m"),
+        Err(HubError::AmbiguousShortName { .. })
+    ));
 
     assert_eq!(hub.remove("org/m-GGUF:Q8_0").unwrap(), 900);
-    assert_eq!(hub.find("org/m-GGUF").unwrap().unwrap().quant.as_deref(), Some("Q4_0"));
-    assert!(matches!(hub.remove("org/m-GGUF:Q8_0"), Err(HubError::NotCached { .. })));
+    assert_eq!(
+        hub.find("org/m-GGUF").unwrap().unwrap().quant.as_deref(),
+        Some("Q4_0")
+    );
+    assert!(matches!(
+        hub.remove("org/m-GGUF:Q8_0"),
+        Err(HubError::NotCached { .. })
+    ));
     // The last model takes the repository along.
     assert_eq!(hub.remove("m-gguf:Q4_0").unwrap(), 500);
     assert_eq!(hub.remove("other/m").unwrap(), 3);
@@ -119,7 +162,10 @@ fn what_is_being_downloaded_is_not_removed() {
         }
         let error = hub(&server, &scratch).remove("org/m").unwrap_err();
         assert!(matches!(error, HubError::Busy { .. }), "{error}");
-        assert_eq!(fs::read(one.join().unwrap().unwrap().path).unwrap(), weights);
+        assert_eq!(
+            fs::read(one.join().unwrap().unwrap().path).unwrap(),
+            weights
+        );
     });
     assert_eq!(hub(&server, &scratch).remove("org/m").unwrap(), 50_000);
 }

@@ -13,7 +13,11 @@ fn a_model_arrives_in_parallel_ranges_and_has_the_layout_of_the_cache() {
     let weights = bytes(1, 95_000);
     server.add(
         "org/tiny-GGUF",
-        &[("README.md", b"text"), ("tiny-Q8_0.gguf", b"no"), ("tiny-Q4_K_M.gguf", &weights)],
+        &[
+            ("README.md", b"text"),
+            ("tiny-Q8_0.gguf", b"no"),
+            ("tiny-Q4_K_M.gguf", &weights),
+        ],
     );
     let with_token = Hub::new(HubSettings {
         token: Some(TOKEN.to_string()),
@@ -21,10 +25,16 @@ fn a_model_arrives_in_parallel_ranges_and_has_the_layout_of_the_cache() {
     });
     let (model, events) = watched(&with_token, "org/tiny-GGUF");
     let model = model.unwrap();
-    assert_eq!((model.format, model.quant.as_deref()), (ModelFormat::Gguf, Some("Q4_K_M")));
+    assert_eq!(
+        (model.format, model.quant.as_deref()),
+        (ModelFormat::Gguf, Some("Q4_K_M"))
+    );
     assert_eq!(std::fs::read(&model.path).unwrap(), weights);
     assert_eq!(events[0], "Started { files: 1, bytes: 95000 }");
-    let written = events.iter().filter(|event| event.starts_with("Bytes")).count();
+    let written = events
+        .iter()
+        .filter(|event| event.starts_with("Bytes"))
+        .count();
     assert_eq!(written, 10, "{events:?}");
 
     // One request per chunk, and the token is for the hub alone.
@@ -33,8 +43,15 @@ fn a_model_arrives_in_parallel_ranges_and_has_the_layout_of_the_cache() {
     assert_eq!(to_storage.len(), 10, "{log:?}");
     assert!(to_storage.iter().all(|logged| logged.token.is_none()));
     let is_signed = |path: &str| path.ends_with("?signature=1");
-    assert!(to_storage.iter().all(|logged| logged.method == "GET" && is_signed(&logged.path)));
-    assert!(to_hub.iter().all(|logged| logged.token.is_some()), "{log:?}");
+    assert!(
+        to_storage
+            .iter()
+            .all(|logged| logged.method == "GET" && is_signed(&logged.path))
+    );
+    assert!(
+        to_hub.iter().all(|logged| logged.token.is_some()),
+        "{log:?}"
+    );
 
     let dir = folder(&scratch, "org/tiny-GGUF");
     let (commit, digest) = (
@@ -42,7 +59,10 @@ fn a_model_arrives_in_parallel_ranges_and_has_the_layout_of_the_cache() {
         server.digest("org/tiny-GGUF", "tiny-Q4_K_M.gguf"),
     );
     assert_eq!(names(&dir.join("blobs")), [digest.clone()]);
-    assert_eq!(std::fs::read_to_string(dir.join("refs/main")).unwrap(), commit);
+    assert_eq!(
+        std::fs::read_to_string(dir.join("refs/main")).unwrap(),
+        commit
+    );
     let at = dir.join("snapshots").join(&commit).join("tiny-Q4_K_M.gguf");
     assert_eq!(model.path, at);
     #[cfg(unix)]
@@ -56,11 +76,24 @@ fn a_model_arrives_in_parallel_ranges_and_has_the_layout_of_the_cache() {
         is_offline: true,
         ..settings(&server, &scratch.0)
     });
-    for name in ["org/tiny-GGUF", "org/tiny-GGUF:q4_k_m", "tiny", "Tiny-gguf", "tiny:Q4_K_M"] {
+    for name in [
+        "org/tiny-GGUF",
+        "org/tiny-GGUF:q4_k_m",
+        "tiny",
+        "Tiny-gguf",
+        "tiny:Q4_K_M",
+    ] {
         let found = offline.find(name).unwrap();
         assert_eq!(found.as_ref(), Some(&model), "{name}");
     }
-    for name in ["org/tiny-GGUF:Q8_0", "org/other", "tin", "tiny:Q8_0", "a b", "tiny.gguf"] {
+    for name in [
+        "org/tiny-GGUF:Q8_0",
+        "org/other",
+        "tin",
+        "tiny:Q8_0",
+        "a b",
+        "tiny.gguf",
+    ] {
         assert_eq!(offline.find(name).unwrap(), None, "{name}");
     }
     assert_eq!(pull(&offline, "org/tiny-GGUF").unwrap(), model);
@@ -94,8 +127,14 @@ fn a_folder_has_all_its_files_and_a_new_commit_replaces_only_what_changed() {
     with(b"{\"v\":1}");
     let first = pull(&hub, "org/bert").unwrap();
     assert_eq!(first.format, ModelFormat::Safetensors);
-    assert_eq!(std::fs::read(first.path.join("1_Pooling/config.json")).unwrap(), b"{\"a\":1}");
-    assert_eq!(std::fs::read(first.path.join("model.safetensors")).unwrap(), weights);
+    assert_eq!(
+        std::fs::read(first.path.join("1_Pooling/config.json")).unwrap(),
+        b"{\"a\":1}"
+    );
+    assert_eq!(
+        std::fs::read(first.path.join("model.safetensors")).unwrap(),
+        weights
+    );
     assert_eq!(std::fs::read(first.path.join("empty.txt")).unwrap(), b"");
     assert!(!first.path.join("pytorch_model.bin").exists());
     server.requests();
@@ -104,7 +143,10 @@ fn a_folder_has_all_its_files_and_a_new_commit_replaces_only_what_changed() {
     let second = pull(&hub, "org/bert").unwrap();
     assert_ne!(second.commit, first.commit);
     assert_eq!(server.sent(), 0);
-    assert_eq!(std::fs::read(second.path.join("config.json")).unwrap(), b"{\"v\":22}");
+    assert_eq!(
+        std::fs::read(second.path.join("config.json")).unwrap(),
+        b"{\"v\":22}"
+    );
     assert_eq!(hub.find("bert").unwrap().unwrap(), second);
     // The old commit is still there for tools that name it.
     let old = format!("org/bert@{}", first.commit);
@@ -126,13 +168,18 @@ fn split_models_and_projectors_are_found() {
     );
     let model = pull(&hub, "org/big").unwrap();
     assert!(model.path.ends_with("Q8_0/big Q8_0-00001-of-00002.gguf"));
-    assert_eq!((model.files.len(), model.bytes, model.projector), (2, 12_700, None));
+    assert_eq!(
+        (model.files.len(), model.bytes, model.projector),
+        (2, 12_700, None)
+    );
     assert_eq!(std::fs::read(&model.files[1]).unwrap(), bytes(4, 700));
     let options = PullOptions {
         has_projector: true,
         ..PullOptions::default()
     };
-    let model = hub.pull(&"org/big".parse().unwrap(), &options, &quiet).unwrap();
+    let model = hub
+        .pull(&"org/big".parse().unwrap(), &options, &quiet)
+        .unwrap();
     let projector = model.projector.unwrap();
     assert_eq!(std::fs::read(projector).unwrap(), bytes(6, 40));
 }
@@ -144,7 +191,10 @@ fn memory_is_asked_only_if_it_decides() {
     server.add("org/one", &[("m-Q8_0.gguf", &bytes(7, 100))]);
     server.add(
         "org/two",
-        &[("m-Q8_0.gguf", &bytes(7, 100)), ("m-Q2_K.gguf", &bytes(8, 50))],
+        &[
+            ("m-Q8_0.gguf", &bytes(7, 100)),
+            ("m-Q2_K.gguf", &bytes(8, 50)),
+        ],
     );
     let asked = AtomicUsize::new(0);
     let free = || {
@@ -169,12 +219,19 @@ fn mirrors_without_sizes_and_digests_in_lists_announce_them_in_headers() {
     let (server, scratch) = (LocalHub::start(), Scratch::new());
     let hub = hub(&server, &scratch);
     let weights = bytes(9, 25_000);
-    server.add("org/m", &[("config.json", b"{}"), ("model.safetensors", &weights)]);
+    server.add(
+        "org/m",
+        &[("config.json", b"{}"), ("model.safetensors", &weights)],
+    );
     server.state().faults.bare_lists = true;
     let model = pull(&hub, "org/m").unwrap();
-    assert_eq!(std::fs::read(model.path.join("model.safetensors")).unwrap(), weights);
+    assert_eq!(
+        std::fs::read(model.path.join("model.safetensors")).unwrap(),
+        weights
+    );
     let blobs = names(&folder(&scratch, "org/m").join("blobs"));
-    let mut expected = ["config.json", "model.safetensors"].map(|path| server.digest("org/m", path));
+    let mut expected =
+        ["config.json", "model.safetensors"].map(|path| server.digest("org/m", path));
     expected.sort();
     assert_eq!(blobs, expected);
 }

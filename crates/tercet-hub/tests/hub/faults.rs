@@ -31,7 +31,10 @@ fn cut_connections_are_continued() {
     server.state().faults.cut_after = 4_000;
     let (model, events) = watched(&hub, MODEL);
     assert_eq!(std::fs::read(model.unwrap().path).unwrap(), weights);
-    assert!(events.iter().any(|event| event.starts_with("Retrying")), "{events:?}");
+    assert!(
+        events.iter().any(|event| event.starts_with("Retrying")),
+        "{events:?}"
+    );
     // Nothing is sent twice.
     assert_eq!(server.sent(), weights.len());
 }
@@ -43,7 +46,10 @@ fn an_interrupted_download_is_continued_by_another_process() {
     server.state().faults.cut_after = 0;
     let first = hub(&server, &scratch);
     let error = pull(&first, MODEL).unwrap_err();
-    assert!(matches!(error, HubError::Network { .. }) && error.is_of_network(), "{error}");
+    assert!(
+        matches!(error, HubError::Network { .. }) && error.is_of_network(),
+        "{error}"
+    );
     assert!(is_absent(&first, &scratch, MODEL));
 
     // Ten answers are complete; then the network is gone.
@@ -84,7 +90,10 @@ fn an_interrupted_download_is_continued_by_another_process() {
     assert_eq!(std::fs::read(model.unwrap().path).unwrap(), weights);
     assert_eq!(server.sent(), weights.len() - part.len());
     let resumed = format!("resumed: {}", part.len());
-    assert!(events.iter().any(|event| event.contains(&resumed)), "{events:?}");
+    assert!(
+        events.iter().any(|event| event.contains(&resumed)),
+        "{events:?}"
+    );
     assert!(!partial(&server, &scratch).exists());
 }
 
@@ -132,7 +141,10 @@ fn a_mirror_that_lies_leaves_nothing() {
     let error = pull(&hub, MODEL).unwrap_err();
     let digest = server.digest(MODEL, FILE);
     let is_digest = matches!(&error, HubError::Digest { expected, .. } if *expected == digest);
-    assert!(is_digest && error.to_string().contains("SHA-256"), "{error}");
+    assert!(
+        is_digest && error.to_string().contains("SHA-256"),
+        "{error}"
+    );
     assert!(is_absent(&hub, &scratch, MODEL));
     assert_eq!(names(&folder(&scratch, MODEL).join("blobs")), [""; 0]);
 
@@ -152,18 +164,27 @@ fn a_mirror_that_lies_leaves_nothing() {
     server.state().faults.listed_size = Some(50_000);
     let other = Scratch::new();
     let error = pull(&crate::hub(&server, &other), MODEL).unwrap_err();
-    assert!(error.to_string().contains("the size is 60000, not 50000"), "{error}");
+    assert!(
+        error.to_string().contains("the size is 60000, not 50000"),
+        "{error}"
+    );
 }
 
 #[test]
 fn small_files_are_checked_too_and_a_folder_appears_as_a_whole() {
     let (server, scratch) = (LocalHub::start(), Scratch::new());
     let hub = hub(&server, &scratch);
-    let files: [(&str, &[u8]); 2] = [("model.safetensors", b"weights"), ("config.json", b"{\"a\":1}")];
+    let files: [(&str, &[u8]); 2] = [
+        ("model.safetensors", b"weights"),
+        ("config.json", b"{\"a\":1}"),
+    ];
     server.add(MODEL, &files);
     server.state().faults.lies_small = true;
     let error = pull(&hub, MODEL).unwrap_err();
-    assert!(matches!(&error, HubError::Digest { file, .. } if file == "config.json"), "{error}");
+    assert!(
+        matches!(&error, HubError::Digest { file, .. } if file == "config.json"),
+        "{error}"
+    );
     // The weights have arrived, but the model is not there yet.
     assert!(is_absent(&hub, &scratch, MODEL));
     assert_eq!(names(&folder(&scratch, MODEL).join("blobs")).len(), 1);
@@ -183,7 +204,8 @@ fn damaged_contents_are_found_on_request() {
         rehashes: true,
         ..Default::default()
     };
-    hub.pull(&MODEL.parse().unwrap(), &options, &crate::quiet).unwrap();
+    hub.pull(&MODEL.parse().unwrap(), &options, &crate::quiet)
+        .unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), weights);
     // Contents that were cut by a full disk have another size.
     std::fs::write(&path, &weights[..9]).unwrap();
@@ -205,11 +227,17 @@ fn limits_of_the_rate_are_waited_for_or_reported() {
     let (model, events) = watched(&hub, MODEL);
     assert!(began.elapsed() >= Duration::from_secs(1));
     assert_eq!(std::fs::read(model.unwrap().path).unwrap(), weights);
-    assert!(events.iter().any(|event| event.contains("wait: 1s")), "{events:?}");
+    assert!(
+        events.iter().any(|event| event.contains("wait: 1s")),
+        "{events:?}"
+    );
     limit(1, "999");
     let error = pull(&hub, MODEL).unwrap_err();
     let is_limit = matches!(error, HubError::RateLimited { seconds: 999, .. });
-    assert!(is_limit && error.to_string().contains("HF_TOKEN"), "{error}");
+    assert!(
+        is_limit && error.to_string().contains("HF_TOKEN"),
+        "{error}"
+    );
     server.state().faults.limited = 0;
     server.state().faults.unavailable = 2;
     pull(&hub, MODEL).unwrap();
@@ -225,7 +253,9 @@ fn two_downloads_of_one_model_load_it_once() {
     let results: Vec<_> = std::thread::scope(|scope| {
         let one = || watched(&hub(&server, &scratch), MODEL);
         let all = [scope.spawn(one), scope.spawn(one), scope.spawn(one)];
-        all.map(|thread| thread.join().unwrap()).into_iter().collect()
+        all.map(|thread| thread.join().unwrap())
+            .into_iter()
+            .collect()
     });
     let mut waited = 0;
     for (model, events) in results {
@@ -241,7 +271,10 @@ fn a_disk_without_room_is_reported_before_the_download() {
     let hub = hub(&server, &scratch);
     server.state().faults.listed_size = Some(1 << 60);
     let error = pull(&hub, MODEL).unwrap_err();
-    assert!(matches!(error, HubError::DiskFull { needed, .. } if needed == 1 << 60), "{error}");
+    assert!(
+        matches!(error, HubError::DiskFull { needed, .. } if needed == 1 << 60),
+        "{error}"
+    );
     assert!(error.to_string().contains("are free"), "{error}");
     assert!(is_absent(&hub, &scratch, MODEL));
 }
@@ -257,6 +290,9 @@ fn a_disk_that_fills_up_leaves_no_model() {
     std::os::unix::fs::symlink("/dev/full", &path).unwrap();
     let error = pull(&hub, MODEL).unwrap_err();
     assert!(matches!(error, HubError::DiskFull { .. }), "{error}");
-    assert!(error.to_string().contains("58.6 KiB more are needed"), "{error}");
+    assert!(
+        error.to_string().contains("58.6 KiB more are needed"),
+        "{error}"
+    );
     assert!(is_absent(&hub, &scratch, MODEL));
 }

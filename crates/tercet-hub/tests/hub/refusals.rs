@@ -36,7 +36,10 @@ fn missing_private_and_gated_repositories_are_told_apart() {
     let page = format!("{}/org/gated", server.endpoint);
     let error = pull(&plain, "org/gated").unwrap_err();
     assert!(matches!(error, HubError::Gated { .. }));
-    says(&error, &["org/gated is gated", &page, "set HF_TOKEN to a token"]);
+    says(
+        &error,
+        &["org/gated is gated", &page, "set HF_TOKEN to a token"],
+    );
     let error = pull(&known, "org/gated").unwrap_err();
     says(&error, &["org/gated is gated", &page, "no access yet"]);
     for repo in ["org/private", "org/missing"] {
@@ -53,6 +56,7 @@ fn missing_private_and_gated_repositories_are_told_apart() {
     says(&error, &["rejects the token"]);
     for repo in ["org/gated", "org/missing"] {
         assert!(is_absent(&plain, &scratch, repo), "{repo}");
+        assert!(!folder(&scratch, repo).exists(), "{repo}");
     }
 }
 
@@ -60,15 +64,24 @@ fn missing_private_and_gated_repositories_are_told_apart() {
 fn missing_revisions_files_and_quantizations_are_named() {
     let (server, scratch) = (LocalHub::start(), Scratch::new());
     let hub = hub(&server, &scratch);
-    server.add("org/m", &[("m-Q8_0.gguf", &bytes(1, 100)), ("README.md", b"")]);
+    server.add(
+        "org/m",
+        &[("m-Q8_0.gguf", &bytes(1, 100)), ("README.md", b"")],
+    );
     server.add("org/bin", &[("pytorch_model.bin", b"x")]);
     says(&pull(&hub, "org/m@v9").unwrap_err(), &["no revision v9"]);
-    says(&pull(&hub, "org/m:Q4_0").unwrap_err(), &["no quantization Q4_0; it has: Q8_0"]);
+    says(
+        &pull(&hub, "org/m:Q4_0").unwrap_err(),
+        &["no quantization Q4_0; it has: Q8_0"],
+    );
     says(
         &pull(&hub, "org/m/x.gguf").unwrap_err(),
         &["no file x.gguf; it has: m-Q8_0.gguf"],
     );
-    says(&pull(&hub, "org/bin").unwrap_err(), &["no model", "pytorch_model.bin"]);
+    says(
+        &pull(&hub, "org/bin").unwrap_err(),
+        &["no model", "pytorch_model.bin"],
+    );
     // A list that changed after it was sent: the file is gone.
     assert!(!folder(&scratch, "org/bin").exists());
 }
@@ -79,7 +92,10 @@ fn without_a_network_the_cache_still_works() {
     server.add("org/m", &[("m-Q8_0.gguf", &bytes(1, 100))]);
     let model = pull(&hub(&server, &scratch), "org/m").unwrap();
     // A port that nobody listens on.
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
     let away = Hub::new(HubSettings {
         endpoint: format!("http://{port}"),
         attempts: 2,
@@ -90,7 +106,10 @@ fn without_a_network_the_cache_still_works() {
     assert_eq!(open("m:Q8_0").unwrap(), model);
     let error = open("org/other").unwrap_err();
     assert!(matches!(error, HubError::Network { .. }), "{error}");
-    says(&error, &["HF_ENDPOINT", "check the network", &port.to_string()]);
+    says(
+        &error,
+        &["HF_ENDPOINT", "check the network", &port.to_string()],
+    );
 
     let offline = Hub::new(HubSettings {
         is_offline: true,

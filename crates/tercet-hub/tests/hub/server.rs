@@ -35,7 +35,9 @@ impl ServedFile {
 
     fn git(&self) -> String {
         let header = format!("blob {}\0", self.bytes.len());
-        hex(&sha1::Sha1::digest([header.as_bytes(), &self.bytes].concat()))
+        hex(&sha1::Sha1::digest(
+            [header.as_bytes(), &self.bytes].concat(),
+        ))
     }
 }
 
@@ -128,7 +130,11 @@ impl Reply {
             ("X-Error-Code", code.to_string()),
             ("X-Error-Message", message.to_string()),
         ];
-        Reply::new(status, headers, format!("{{\"error\":\"{message}\"}}").into_bytes())
+        Reply::new(
+            status,
+            headers,
+            format!("{{\"error\":\"{message}\"}}").into_bytes(),
+        )
     }
 }
 
@@ -169,7 +175,10 @@ impl LocalHub {
                 .any(|end| path.ends_with(end)),
         };
         let files: Vec<ServedFile> = files.iter().map(file).collect();
-        let all: String = files.iter().map(|file| file.path.clone() + &file.git()).collect();
+        let all: String = files
+            .iter()
+            .map(|file| file.path.clone() + &file.git())
+            .collect();
         let served = ServedRepo {
             commit: hex(&sha1::Sha1::digest(all)),
             access: Access::Public,
@@ -191,13 +200,20 @@ impl LocalHub {
         let state = self.state();
         let files = &state.repos[repo].files;
         let file = files.iter().find(|file| file.path == path).unwrap();
-        if file.is_lfs { file.sha256() } else { file.git() }
+        if file.is_lfs {
+            file.sha256()
+        } else {
+            file.git()
+        }
     }
 
     /// Bytes that the second server has sent, and clears the log.
     pub(crate) fn sent(&self) -> usize {
         let log = std::mem::take(&mut self.state().log);
-        log.iter().filter(|logged| !logged.is_hub).map(|logged| logged.sent).sum()
+        log.iter()
+            .filter(|logged| !logged.is_hub)
+            .map(|logged| logged.sent)
+            .sum()
     }
 
     pub(crate) fn requests(&self) -> Vec<Logged> {
@@ -289,7 +305,11 @@ fn hub(request: &Request, state: &mut HubState, storage: &str) -> Reply {
     let authorization = request.headers.get("authorization");
     let is_known = authorization.is_some_and(|text| *text == format!("Bearer {TOKEN}"));
     if authorization.is_some() && !is_known {
-        return Reply::error("401 Unauthorized", "", "Invalid credentials in Authorization header");
+        return Reply::error(
+            "401 Unauthorized",
+            "",
+            "Invalid credentials in Authorization header",
+        );
     }
     let path = request.path.split('?').next().unwrap();
     let (repo, rest) = match path.strip_prefix("/api/models/") {
@@ -312,10 +332,18 @@ fn hub(request: &Request, state: &mut HubState, storage: &str) -> Reply {
         return Reply::error("404 Not Found", "RevisionNotFound", "Invalid rev id");
     }
     if path.starts_with("/api/") {
-        return Reply::new("200 OK", Vec::new(), list(served, &state.faults).into_bytes());
+        return Reply::new(
+            "200 OK",
+            Vec::new(),
+            list(served, &state.faults).into_bytes(),
+        );
     }
     if served.access == Access::Gated {
-        let status = if is_known { "403 Forbidden" } else { "401 Unauthorized" };
+        let status = if is_known {
+            "403 Forbidden"
+        } else {
+            "401 Unauthorized"
+        };
         return Reply::error(status, "GatedRepo", "Access to this model is restricted");
     }
     let file = file.replace("%20", " ");
@@ -333,7 +361,13 @@ fn hub(request: &Request, state: &mut HubState, storage: &str) -> Reply {
             ("X-Linked-Etag", format!("\"{digest}\"")),
             ("X-Linked-Size", file.bytes.len().to_string()),
             ("ETag", "\"not-the-digest\"".to_string()),
-            ("Location", format!("{storage}/{repo}/{}?signature=1", file.path.replace(' ', "%20"))),
+            (
+                "Location",
+                format!(
+                    "{storage}/{repo}/{}?signature=1",
+                    file.path.replace(' ', "%20")
+                ),
+            ),
         ];
         return Reply::new("302 Found", headers, b"Found".to_vec());
     }
@@ -369,7 +403,11 @@ fn list(served: &ServedRepo, faults: &Faults) -> String {
 /// The server of large files.
 fn stored(request: &Request, state: &mut HubState) -> Reply {
     if count_down(&mut state.faults.expired) {
-        return Reply::new("403 Forbidden", Vec::new(), b"<Error>expired</Error>".to_vec());
+        return Reply::new(
+            "403 Forbidden",
+            Vec::new(),
+            b"<Error>expired</Error>".to_vec(),
+        );
     }
     let path = request.path.split('?').next().unwrap()[1..].replace("%20", " ");
     let of = |(repo, served): (&String, &ServedRepo)| {
@@ -407,6 +445,9 @@ fn ranged(
         return Reply::new("416 Range Not Satisfiable", headers, Vec::new());
     }
     let end = end.min(body.len() - 1);
-    headers.push(("Content-Range", format!("bytes {start}-{end}/{}", body.len())));
+    headers.push((
+        "Content-Range",
+        format!("bytes {start}-{end}/{}", body.len()),
+    ));
     Reply::new("206 Partial Content", headers, body[start..=end].to_vec())
 }

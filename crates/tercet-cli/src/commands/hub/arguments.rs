@@ -14,7 +14,15 @@ const WITHOUT_FLAG: [&str; 5] = ["inspect", "pull", "rm", "show", "list"];
 /// Endings of files that a positional argument names. Such an argument is a path, even if nothing is
 /// there.
 const FILES: [&str; 9] = [
-    "tercet", "onnx", "gguf", "safetensors", "json", "txt", "npy", "npz", "ply",
+    "tercet",
+    "onnx",
+    "gguf",
+    "safetensors",
+    "json",
+    "txt",
+    "npy",
+    "npz",
+    "ply",
 ];
 
 /// Turns `-hf NAME` and `--hf-file FILE` into the model of the command, `serve NAME` into
@@ -68,8 +76,7 @@ fn flags(given: Vec<OsString>) -> Vec<OsString> {
             kept.push(format!("{PREFIX}{}", name.trim_start_matches(PREFIX)).into());
         } else if let Some(name) = value_of(text, &["-hff", "--hf-file"], &mut rest) {
             file = Some(name);
-        } else if let Some(name) =
-            value_of(text, &["-hfd", "-hfrd", "--hf-repo-draft"], &mut rest)
+        } else if let Some(name) = value_of(text, &["-hfd", "-hfrd", "--hf-repo-draft"], &mut rest)
         {
             kept.push("--draft".into());
             kept.push(format!("{PREFIX}{name}").into());
@@ -142,7 +149,9 @@ fn downloadable(argument: &OsString) -> Option<String> {
 
 /// Whether a text is a path whose folder exists: then it is a file that is missing.
 fn is_in_folder(text: &str) -> bool {
-    text.split('/').next().is_some_and(|first| Path::new(first).is_dir())
+    text.split('/')
+        .next()
+        .is_some_and(|first| Path::new(first).is_dir())
 }
 
 #[cfg(test)]
@@ -153,7 +162,9 @@ mod tests {
         let given = format!("tercet {given}");
         let given = given.split(' ').map(Into::into).collect();
         let all = rewritten(given).into_iter().skip(1);
-        let all: Vec<String> = all.map(|argument| argument.into_string().unwrap()).collect();
+        let all: Vec<String> = all
+            .map(|argument| argument.into_string().unwrap())
+            .collect();
         all.join(" ")
     }
 
@@ -162,10 +173,19 @@ mod tests {
         for (given, expected) in [
             ("chat -hf a/b:Q8_0 -c 9", "chat --model hf:a/b:Q8_0 -c 9"),
             ("embed --hf-repo=a/b x", "embed --model hf:a/b x"),
-            ("chat -hff x/y.gguf -hfr a/b", "chat --model hf:a/b/x/y.gguf"),
-            ("generate -hf a/b -hfd c/d", "generate --model hf:a/b --draft hf:c/d"),
+            (
+                "chat -hff x/y.gguf -hfr a/b",
+                "chat --model hf:a/b/x/y.gguf",
+            ),
+            (
+                "generate -hf a/b -hfd c/d",
+                "generate --model hf:a/b --draft hf:c/d",
+            ),
             ("inspect -hf a/b --json", "inspect hf:a/b --json"),
-            ("serve a/b c.gguf --port 0", "serve --model hf:a/b --model c.gguf --port 0"),
+            (
+                "serve a/b c.gguf --port 0",
+                "serve --model hf:a/b --model c.gguf --port 0",
+            ),
             ("run a/b:Q4_0 -n 3", "chat --model hf:a/b:Q4_0 -n 3"),
             ("run hf:a/b", "chat --model hf:a/b"),
         ] {

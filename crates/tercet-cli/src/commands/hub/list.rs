@@ -40,7 +40,9 @@ impl<'a> CachedRepoRow<'a> {
             let (format, quant) = (format.label(), quant.as_deref());
             CachedFormatRow { format, quant }
         };
-        let since = repo.modified.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        let since = repo
+            .modified
+            .and_then(|at| at.duration_since(UNIX_EPOCH).ok());
         CachedRepoRow {
             repo: &repo.repo,
             commit: repo.commit.as_deref(),
@@ -85,7 +87,11 @@ pub(crate) fn run(args: &ListArgs) -> Result<CommandOutcome, CliError> {
     output::print_for_humans(|out| {
         for row in &rows {
             let (repo, size) = (row.repo, output::bytes(row.bytes));
-            write!(out, "{repo:names$}  {:contents$}  {size:>10}", row.contents())?;
+            write!(
+                out,
+                "{repo:names$}  {:contents$}  {size:>10}",
+                row.contents()
+            )?;
             if row.incomplete_bytes > 0 {
                 let rest = output::bytes(row.incomplete_bytes);
                 write!(out, "  and {rest} incomplete")?;

@@ -187,7 +187,9 @@ impl ModelNames<'_> {
 /// the name then.
 fn argument(text: &str, model: &CachedModel) -> OsString {
     let plain = text.strip_prefix(PREFIX).unwrap_or(text);
-    let has_revision = plain.parse::<HubName>().is_ok_and(|name| name.revision() != "main");
+    let has_revision = plain
+        .parse::<HubName>()
+        .is_ok_and(|name| name.revision() != "main");
     let is_folder = model.format == ModelFormat::Safetensors && model.path.is_dir();
     match is_folder && !has_revision && !Path::new(&model.repo).exists() {
         true => model.repo.clone().into(),

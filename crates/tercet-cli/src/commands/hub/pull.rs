@@ -65,7 +65,12 @@ pub(crate) fn run(args: &PullArgs) -> Result<CommandOutcome, CliError> {
             Some(quant) => format!("{} {quant}", model.format.label()),
             None => model.format.label().to_string(),
         };
-        writeln!(out, "{}: {label}, {}", model.repo, output::bytes(model.bytes))?;
+        writeln!(
+            out,
+            "{}: {label}, {}",
+            model.repo,
+            output::bytes(model.bytes)
+        )?;
         if let Some(projector) = &model.projector {
             writeln!(out, "image projector: {}", projector.display())?;
         }

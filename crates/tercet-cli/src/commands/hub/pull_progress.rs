@@ -56,7 +56,9 @@ impl PullProgress for BarProgress<'_> {
                 };
                 let (name, size) = (self.name, output::bytes(bytes));
                 self.note(format!("downloading {name}: {files}, {size}"));
-                let bar = self.bar.get_or_init(|| progress::bytes_bar("download", bytes));
+                let bar = self
+                    .bar
+                    .get_or_init(|| progress::bytes_bar("download", bytes));
                 bar.set_position(0);
             }
             PullEvent::File { resumed, .. } => {
@@ -83,7 +85,9 @@ impl PullProgress for BarProgress<'_> {
             }
             PullEvent::Waiting { lock } => {
                 let lock = lock.display();
-                self.note(format!("another process downloads this file; waiting for {lock}"));
+                self.note(format!(
+                    "another process downloads this file; waiting for {lock}"
+                ));
             }
             _ => {}
         }

@@ -119,7 +119,11 @@ fn print_remote(listing: &RepoListing, sets: &[FileSet], as_json: bool) -> Resul
         });
     }
     output::print_for_humans(|out| {
-        writeln!(out, "{} at {}, not downloaded:", listing.repo, listing.commit)?;
+        writeln!(
+            out,
+            "{} at {}, not downloaded:",
+            listing.repo, listing.commit
+        )?;
         for set in sets {
             let label = set.quant.as_deref().unwrap_or(set.format.label());
             let size = output::bytes(set.bytes());
