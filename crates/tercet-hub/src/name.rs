@@ -1,6 +1,8 @@
 //! Names of models: `ORG/NAME`, with a revision, a quantization or a file.
 
+use std::ffi::OsStr;
 use std::fmt;
+use std::path::Path;
 
 use crate::error::HubError;
 
@@ -10,6 +12,18 @@ const MAX_PART: usize = 96;
 const PREFIXES: [&str; 4] = ["hf:", "https://", "http://", ""];
 /// Hosts that a name may start with.
 const HOSTS: [&str; 2] = ["hf.co/", "huggingface.co/"];
+/// Endings of files. An argument that ends so is a path, even if nothing is there.
+const FILES: [&str; 9] = [
+    "tercet",
+    "onnx",
+    "gguf",
+    "safetensors",
+    "json",
+    "txt",
+    "npy",
+    "npz",
+    "ply",
+];
 
 /// The name of a model on the hub.
 ///
@@ -37,6 +51,26 @@ pub struct HubName {
 }
 
 impl HubName {
+    /// The name in an argument that could also be a path: none if something exists there, if its first
+    /// folder exists, or if it ends as a file does. With `hf:` in front it is never a path.
+    ///
+    /// ```
+    /// use tercet_hub::HubName;
+    /// assert!(HubName::from_argument("org/model").is_some());
+    /// assert!(HubName::from_argument("graphs/add.tercet").is_none());
+    /// assert!(HubName::from_argument("/models/org").is_none());
+    /// ```
+    pub fn from_argument(text: &str) -> Option<HubName> {
+        let name: HubName = text.parse().ok()?;
+        if text.starts_with("hf:") {
+            return Some(name);
+        }
+        let first = text.split('/').next().unwrap_or_default();
+        let end = Path::new(&name.repo).extension().and_then(OsStr::to_str);
+        let is_file = end.is_some_and(|end| FILES.contains(&&*end.to_ascii_lowercase()));
+        (!is_file && !Path::new(first).is_dir() && !Path::new(text).exists()).then_some(name)
+    }
+
     /// The repository, `ORG/NAME`.
     pub fn repo(&self) -> &str {
         &self.repo

@@ -26,6 +26,7 @@ mod forms;
 mod generation;
 mod graph;
 mod html;
+mod hub;
 mod index;
 mod language;
 mod literal;
@@ -73,6 +74,10 @@ const KINDS: [&str; 7] = [
 /// - `.gguf`, or a Hugging Face folder: a language model, sentence encoder, classifier or speech
 ///   recognition model.
 ///
+/// A path that does not exist can be the name of a model of the hub, `ORG/NAME[:QUANT]`. It is
+/// downloaded into the cache that all tools of the hub share, unless it is there. `HF_TOKEN`,
+/// `HF_ENDPOINT`, `HF_HOME` and `HF_HUB_OFFLINE` apply.
+///
 /// `kind` states the kind of the file, for type checkers and clear errors: `graph`, `scene`, `onnx`,
 /// `language`, `encoder`, `classifier` or `speech`. A classifier opens as `encoder` too.
 ///
@@ -101,6 +106,7 @@ fn load<'py>(
             KINDS.join(", ")
         )));
     }
+    let path = hub::path_of(py, path, device)?;
     if !path.exists() {
         return Err(PyFileNotFoundError::new_err(format!(
             "{}: no such file or folder",

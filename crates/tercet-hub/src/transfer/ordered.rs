@@ -129,7 +129,7 @@ pub(super) fn load(
     };
     std::thread::scope(|scope| {
         for _ in 0..connections.min(count) {
-            scope.spawn(&work);
+            scope.spawn(work);
         }
         let written = (0..count).try_for_each(|index| match queue.get(index) {
             Ok(bytes) => {

@@ -58,7 +58,7 @@ fn a_model_arrives_in_parallel_ranges_and_has_the_layout_of_the_cache() {
         server.commit("org/tiny-GGUF"),
         server.digest("org/tiny-GGUF", "tiny-Q4_K_M.gguf"),
     );
-    assert_eq!(names(&dir.join("blobs")), [digest.clone()]);
+    assert_eq!(names(&dir.join("blobs")), std::slice::from_ref(&digest));
     assert_eq!(
         std::fs::read_to_string(dir.join("refs/main")).unwrap(),
         commit

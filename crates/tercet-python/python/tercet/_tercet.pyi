@@ -136,8 +136,9 @@ def load(
     bounds: dict[str, int] | None = None,
     adapters: Mapping[str, Path] | None = None,
 ) -> Any:
-    """Open a file or folder. Depending on its contents, returns a `Graph`, `Scene`, `LanguageModel`,
-    `Encoder`, `Classifier`, `Recognizer` or `OnnxModel`. `kind` states which one, for type checkers."""
+    """Open a file, a folder or a model of the hub, `ORG/NAME[:QUANT]`. Depending on its contents,
+    returns a `Graph`, `Scene`, `LanguageModel`, `Encoder`, `Classifier`, `Recognizer` or `OnnxModel`.
+    `kind` states which one, for type checkers."""
 
 def train(
     model: Union[str, os.PathLike[str]],

@@ -11,20 +11,6 @@ pub(super) const PREFIX: &str = "hf:";
 /// Commands whose model has no flag.
 const WITHOUT_FLAG: [&str; 5] = ["inspect", "pull", "rm", "show", "list"];
 
-/// Endings of files that a positional argument names. Such an argument is a path, even if nothing is
-/// there.
-const FILES: [&str; 9] = [
-    "tercet",
-    "onnx",
-    "gguf",
-    "safetensors",
-    "json",
-    "txt",
-    "npy",
-    "npz",
-    "ply",
-];
-
 /// Turns `-hf NAME` and `--hf-file FILE` into the model of the command, `serve NAME` into
 /// `serve --model NAME`, and `run NAME` into a chat. Arguments after `--` stay.
 pub(crate) fn rewritten(given: Vec<OsString>) -> Vec<OsString> {
@@ -127,31 +113,14 @@ fn positional(mut given: Vec<OsString>) -> Vec<OsString> {
 
 /// The marked name, if an argument names a model of the hub and is no path.
 fn downloadable(argument: &OsString) -> Option<String> {
-    let text = argument.to_str()?;
-    if text.starts_with('-') || Path::new(text).exists() {
-        return None;
-    }
-    let is_full = match text.strip_prefix(PREFIX) {
-        Some(_) => true,
-        None => text.parse::<HubName>().is_ok_and(|name| {
-            let end = Path::new(name.repo()).extension();
-            let end = end.and_then(|end| end.to_str());
-            !end.is_some_and(|end| FILES.contains(&end)) && !is_in_folder(text)
-        }),
-    };
+    let text = argument.to_str().filter(|text| !text.starts_with('-'))?;
     let is_known = || {
         let found = super::hub().ok().and_then(|hub| hub.find(text).ok());
-        found.flatten().is_some()
+        found.flatten().is_some() && !Path::new(text).exists()
     };
     let name = text.strip_prefix(PREFIX).unwrap_or(text);
-    (is_full || is_known()).then(|| format!("{PREFIX}{name}"))
-}
-
-/// Whether a text is a path whose folder exists: then it is a file that is missing.
-fn is_in_folder(text: &str) -> bool {
-    text.split('/')
-        .next()
-        .is_some_and(|first| Path::new(first).is_dir())
+    let is_name = HubName::from_argument(text).is_some() || is_known();
+    is_name.then(|| format!("{PREFIX}{name}"))
 }
 
 #[cfg(test)]
