@@ -10,7 +10,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -158,6 +158,11 @@ impl RepoCache {
             match fs4::FileExt::try_lock(&file) {
                 Ok(()) => return Ok(file),
                 Err(fs4::TryLockError::WouldBlock) => {}
+                // Without locks two processes write the same bytes at the same places, which costs only
+                // time.
+                Err(fs4::TryLockError::Error(e)) if e.kind() == ErrorKind::Unsupported => {
+                    return Ok(file);
+                }
                 Err(fs4::TryLockError::Error(e)) => {
                     return Err(HubError::write("lock", &path, 0)(e));
                 }
@@ -314,7 +319,7 @@ impl RepoCache {
 pub(crate) fn repos(cache: &Path) -> Result<Vec<RepoCache>, HubError> {
     let entries = match fs::read_dir(cache) {
         Ok(entries) => entries,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => return Err(HubError::read(cache)(e)),
     };
     let repo = |name: String| {

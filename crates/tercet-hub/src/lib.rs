@@ -1,7 +1,7 @@
 //! Models by name: `ORG/NAME[:QUANT]` of the Hugging Face hub, or of a mirror of it.
 //!
 //! The cache has the layout that all tools of the hub share, so a model that one tool has downloaded
-//! is there for the others, and an interrupted download can be finished by any of them.
+//! is there for the others.
 //!
 //! - [`Hub::find`] looks up a model in the cache, and [`Hub::pull`] downloads what is missing.
 //! - [`FileSet`] chooses the files of a repository that make up one model: the quantization that fits

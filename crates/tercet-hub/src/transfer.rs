@@ -1,7 +1,7 @@
 //! The download of one file: parallel ranges, written in order, checked by its digest.
 //!
-//! A file that is not complete is always a prefix of the contents. Other tools of the hub continue
-//! such files too, so an interrupted download can be finished by any of them.
+//! A file that is not complete is always a prefix of the contents, as other tools of the hub expect
+//! if they continue it.
 
 mod ordered;
 
