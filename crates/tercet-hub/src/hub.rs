@@ -291,14 +291,13 @@ impl Hub {
             return Err(missing());
         }
         let freed = repo.remove_files(&paths)?;
-        let is_left = |commit: &String| {
-            let listing = repo.listing(commit);
-            let bare = HubName::short("any").map(|bare| bare.in_repo(name.repo()));
-            let (Ok(listing), Ok(bare)) = (listing, bare) else {
-                return true;
-            };
-            let found = FileSet::choose(&listing, &bare, None);
-            !matches!(found, Err(HubError::NoModel { .. }))
+        let whole = HubName::from_repo(name.repo());
+        let is_left = |commit: &String| match repo.listing(commit) {
+            Ok(listing) => {
+                let found = FileSet::choose(&listing, &whole, None);
+                !matches!(found, Err(HubError::NoModel { .. }))
+            }
+            Err(_) => true,
         };
         match repo.commits().iter().any(is_left) {
             true => Ok(freed),
@@ -466,8 +465,7 @@ fn described(repo: &RepoCache) -> CachedRepo {
                 .collect(),
             ..listing
         };
-        let name = HubName::short("any").map(|name| name.in_repo(&repo.repo));
-        let other = name.and_then(|name| FileSet::choose(&bare, &name, None));
+        let other = FileSet::choose(&bare, &HubName::from_repo(&repo.repo), None);
         models.extend(other.map(|set| (set.format, None)));
     }
     let (bytes, partial_bytes) = repo.bytes();

@@ -115,6 +115,16 @@ impl HubName {
         Ok(self)
     }
 
+    /// The name of a repository of the cache, without a selection.
+    pub(crate) fn from_repo(repo: &str) -> HubName {
+        HubName {
+            repo: repo.to_string(),
+            revision: None,
+            quant: None,
+            file: None,
+        }
+    }
+
     /// The name of a repository of the cache with the selection of `self`.
     pub(crate) fn in_repo(&self, repo: &str) -> HubName {
         HubName {

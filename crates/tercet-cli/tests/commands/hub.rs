@@ -14,7 +14,7 @@ use serde_json::Value;
 #[path = "../../../tercet-hub/tests/hub/server.rs"]
 mod server;
 
-use crate::common::{Run, Scratch, demo, good, tercet, text};
+use crate::common::{GRAPH, Run, Scratch, demo, f32s, good, npy, tercet, text};
 use server::{Access, LocalHub};
 
 const REPO: &str = "org/tiny-GGUF";
@@ -295,6 +295,26 @@ fn piped(mut command: Command, input: &[u8]) -> Run {
         .unwrap();
     child.stdin.take().unwrap().write_all(input).unwrap();
     text(child.wait_with_output().unwrap())
+}
+
+#[test]
+fn onnx_models_run_by_name() {
+    let home = Home::new("hub-onnx");
+    let path = home.scratch.path("relu.onnx");
+    let graph = home.scratch.file("relu.tercet", GRAPH);
+    good(&["export", &graph, "-o", &path]);
+    home.server.add(
+        "org/graphs",
+        &[("onnx/model.onnx", &read(&path)), ("config.json", b"{}")],
+    );
+    let x = home.scratch.path("x.npy");
+    std::fs::write(&x, npy("<f4", "(1, 3)", &f32s(&[1.0, 2.0, 3.0]))).unwrap();
+    let input = format!("x={x}");
+    let want = good(&["run", &path, "-i", &input, "--json"]).out;
+    let found = home.good(&["run", "org/graphs/onnx/model.onnx", "-i", &input, "--json"]);
+    assert_eq!(found.out, want);
+    let inspected = home.good(&["inspect", "-hf", "org/graphs"]).out;
+    assert!(inspected.to_lowercase().contains("softmax"), "{inspected}");
 }
 
 #[cfg(feature = "serve")]

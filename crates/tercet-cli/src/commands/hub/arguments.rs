@@ -12,7 +12,8 @@ pub(super) const PREFIX: &str = "hf:";
 const WITHOUT_FLAG: [&str; 5] = ["inspect", "pull", "rm", "show", "list"];
 
 /// Turns `-hf NAME` and `--hf-file FILE` into the model of the command, `serve NAME` into
-/// `serve --model NAME`, and `run NAME` into a chat. Arguments after `--` stay.
+/// `serve --model NAME`, and `run NAME` into a chat, unless NAME ends in `.onnx`. Arguments after
+/// `--` stay.
 pub(crate) fn rewritten(given: Vec<OsString>) -> Vec<OsString> {
     positional(flags(given))
 }
@@ -102,8 +103,14 @@ fn positional(mut given: Vec<OsString>) -> Vec<OsString> {
             given.splice(2..2 + count, flagged.collect::<Vec<OsString>>());
         }
         Some("run") => {
-            if let Some(name) = given.get(2).and_then(|name| downloadable(name)) {
-                given.splice(1..3, ["chat".into(), "--model".into(), name.into()]);
+            let name = given.get(2).and_then(downloadable);
+            let is_onnx = name.as_ref().is_some_and(|name| name.ends_with(".onnx"));
+            match name {
+                Some(name) if is_onnx => given[2] = name.into(),
+                Some(name) => {
+                    given.splice(1..3, ["chat".into(), "--model".into(), name.into()]);
+                }
+                None => {}
             }
         }
         _ => {}
@@ -157,6 +164,7 @@ mod tests {
             ),
             ("run a/b:Q4_0 -n 3", "chat --model hf:a/b:Q4_0 -n 3"),
             ("run hf:a/b", "chat --model hf:a/b"),
+            ("run a/b/x/m.onnx -i x.npy", "run hf:a/b/x/m.onnx -i x.npy"),
         ] {
             assert_eq!(of(given), expected, "{given}");
         }

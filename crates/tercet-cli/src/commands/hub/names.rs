@@ -14,6 +14,8 @@ use crate::error::CliError;
 const MODELS: [&str; 3] = ["--model", "-m", "--draft"];
 /// The option whose values are adapters.
 const ADAPTER: &str = "--lora";
+/// Commands whose first argument is a model.
+const POSITIONAL: [&str; 2] = ["inspect", "run"];
 /// Commands that read names themselves.
 const OWN: [&str; 4] = ["pull", "list", "rm", "show"];
 
@@ -47,7 +49,7 @@ pub(crate) fn resolved(given: &[OsString]) -> Result<Option<Vec<OsString>>, CliE
         };
         let is_adapter = option == ADAPTER;
         if !is_adapter && !MODELS.contains(&option) {
-            if command == "inspect" && at == 3 && !text.starts_with('-') {
+            if POSITIONAL.contains(&command) && at == 3 && !text.starts_with('-') {
                 if let Some(found) = names.model(text)? {
                     set(argument, found);
                 }
