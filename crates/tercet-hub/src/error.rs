@@ -46,19 +46,19 @@ pub enum HubError {
     /// Several repositories of the cache have this short name.
     #[error("the short name {name} could be {repos}; give the name with its organization")]
     AmbiguousShortName { name: String, repos: String },
-    /// The hub has no such repository, or it is private.
+    /// The repository is missing on the hub, or it is private.
     #[error("{endpoint} has no repository {repo}, or it is private; {remedy}")]
     NoRepo {
         repo: String,
         endpoint: String,
         remedy: &'static str,
     },
-    /// The repository has no such revision.
+    /// The revision is missing in the repository.
     #[error(
         "the repository {repo} has no revision {revision}; use a branch, a tag or a commit of it"
     )]
     NoRevision { repo: String, revision: String },
-    /// The repository has no such file.
+    /// The file is missing in the repository.
     #[error("the repository {repo} has no file {file}{near}")]
     NoFile {
         repo: String,
@@ -114,7 +114,7 @@ pub enum HubError {
         /// The files that it has, as the end of the message.
         found: String,
     },
-    /// The repository has no such quantization.
+    /// The quantization is missing in the repository.
     #[error("the repository {repo} has no quantization {quant}; it has: {quants}")]
     NoQuant {
         repo: String,

@@ -184,10 +184,10 @@ mod tests {
 
     #[test]
     fn the_environment_selects_cache_endpoint_token_and_offline_mode() {
-        let home = ("HOME", "/no-such-home");
+        let home = ("HOME", "/missing-home");
         let cache = |vars: &[(&str, &str)]| of(vars).unwrap().cache.display().to_string();
-        assert_eq!(cache(&[home]), "/no-such-home/.cache/huggingface/hub");
-        assert_eq!(cache(&[("HF_HOME", "~/x"), home]), "/no-such-home/x/hub");
+        assert_eq!(cache(&[home]), "/missing-home/.cache/huggingface/hub");
+        assert_eq!(cache(&[("HF_HOME", "~/x"), home]), "/missing-home/x/hub");
         assert_eq!(cache(&[("HF_HUB_CACHE", "/c"), ("HF_HOME", "/x")]), "/c");
         assert!(matches!(of(&[]), Err(HubError::NoCache)));
         let all = of(&[
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn invalid_settings_are_named() {
-        let home = ("HOME", "/no-such-home");
+        let home = ("HOME", "/missing-home");
         for (variable, value) in [
             ("HF_ENDPOINT", "example"),
             ("HF_ENDPOINT", "https://"),

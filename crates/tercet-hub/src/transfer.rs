@@ -168,7 +168,7 @@ impl Transfer<'_> {
         network(url, &std::io::Error::other(reason))
     }
 
-    /// Opens the file, or a range of it, where the hub last redirected to.
+    /// Opens the file, or a range of it, at the last address of a redirect.
     fn open(&self, shared: &SharedLocation, ask: Ask) -> Result<Answer, Failure> {
         let known = shared.get();
         let url = known.as_deref().unwrap_or(&self.url);

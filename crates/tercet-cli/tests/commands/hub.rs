@@ -404,9 +404,9 @@ fn refusals_are_explained_and_leave_nothing() {
     // An invalid command line downloads nothing.
     home.server.requests();
     home.bad(
-        &["generate", "-hf", REPO, "--no-such-flag"],
+        &["generate", "-hf", REPO, "--unknown-flag"],
         2,
-        &["--no-such-flag"],
+        &["--unknown-flag"],
     );
     assert!(home.server.requests().is_empty());
     assert_eq!(home.json(&["list"]).as_array().unwrap().len(), 0);

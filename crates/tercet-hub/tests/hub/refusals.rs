@@ -91,7 +91,7 @@ fn without_a_network_the_cache_still_works() {
     let (server, scratch) = (LocalHub::start(), Scratch::new());
     server.add("org/m", &[("m-Q8_0.gguf", &bytes(1, 100))]);
     let model = pull(&hub(&server, &scratch), "org/m").unwrap();
-    // A port that nobody listens on.
+    // A port without a listener.
     let port = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()

@@ -16,9 +16,9 @@ pub(crate) const TOKEN: &str = "hf_good";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Public,
-    /// With the token, else as if there were no such repository.
+    /// With the token; without it, the answer is that of a missing repository.
     Private,
-    /// Nobody has accepted the conditions yet.
+    /// The conditions are not accepted yet.
     Gated,
 }
 

@@ -180,7 +180,7 @@ mod tests {
             "run graph.tercet",
             "run models/graph.tercet",
             "run src/graph",
-            "run no-such-model",
+            "run missing-model",
             "serve --port 0 --model x",
             "chat --hf-repo",
             "--version",
