@@ -15,15 +15,15 @@ pub(crate) fn path_of(py: Python<'_>, path: PathBuf, device: Option<&str>) -> Py
     };
     let is_full = HubName::from_argument(text).is_some();
     let name = text.strip_prefix("hf:").unwrap_or(text);
-    let free = || {
-        let device = crate::device::open(device.unwrap_or("auto")).ok()?;
-        device.free_memory_bytes()
-    };
-    let options = PullOptions {
-        free_bytes: Some(&free),
-        ..PullOptions::default()
-    };
     let found = py.detach(|| {
+        let free = || {
+            let device = crate::device::open(device.unwrap_or("auto")).ok()?;
+            device.free_memory_bytes()
+        };
+        let options = PullOptions {
+            free_bytes: Some(&free),
+            ..PullOptions::default()
+        };
         let hub = Hub::new(HubSettings::from_env()?);
         match is_full {
             true => hub.open(name, &options, &|_: PullEvent<'_>| {}).map(Some),
