@@ -138,6 +138,7 @@ fn cell(text: &str) -> String {
         feature = "serve",
         feature = "splat",
         feature = "grammar",
+        feature = "hub",
         feature = "vulkan",
         feature = "wgpu"
     )),
@@ -268,7 +269,8 @@ fn commands_in_the_documentation_parse() {
         let page = std::fs::read_to_string(&path).expect("a page can be read");
         for words in calls(&page) {
             count += 1;
-            if let Err(error) = TercetCli::try_parse_from(&words) {
+            let given = words.iter().map(Into::into).collect();
+            if let Err(error) = TercetCli::try_parse_from(crate::arguments(given)) {
                 use clap::error::ErrorKind::{DisplayHelp, DisplayVersion};
                 if !matches!(error.kind(), DisplayHelp | DisplayVersion) {
                     problems.push(format!("{}: {}\n{error}", path.display(), words.join(" ")));
