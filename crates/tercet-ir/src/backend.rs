@@ -3,12 +3,14 @@
 mod device_tensor;
 mod explain;
 mod last_run;
+mod named_outputs;
 mod options;
 mod signature;
 
 pub use device_tensor::{DeviceMemory, DeviceTensor};
 pub use explain::{Explanation, KernelUse};
 pub use last_run::{LastRun, no_run, places, rows_of};
+pub use named_outputs::NamedOutputs;
 pub use options::{CompileOptions, RetainValues, RetainedValue};
 pub use signature::{Port, Signature, find_port};
 
@@ -504,6 +506,15 @@ impl dyn Executable + '_ {
         let mut outputs = Vec::new();
         self.run_into(inputs, &mut outputs)?;
         Ok(outputs)
+    }
+
+    /// Runs the graph on these inputs and returns the results by the names of the outputs.
+    ///
+    /// # Errors
+    /// [`RunError`] that names the input, symbol or node.
+    pub fn run_named(&mut self, inputs: &[(&str, &Tensor)]) -> Result<NamedOutputs, RunError> {
+        let results = self.run(inputs)?;
+        Ok(NamedOutputs::new(self.signature(), results))
     }
 
     /// Runs the graph on these inputs and returns only the named outputs, in this order.

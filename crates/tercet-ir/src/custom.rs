@@ -19,7 +19,7 @@ use std::fmt;
 use crate::attr::AttrLiteral;
 use crate::dim::Dim;
 use crate::error::{EvalError, TypeError};
-use crate::grad::{Vjp, VjpResult};
+use crate::grad::{NoGradient, Vjp, VjpResult};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
@@ -32,8 +32,6 @@ pub(crate) use registry::{attrs_kind, spelled_attrs};
 /// their arguments: passes may call them repeatedly, drop nodes and merge equal ones.
 ///
 /// ```
-/// # use tercet_ir::custom::WgslKernel;
-/// # use tercet_ir::grad::{NoGradient, Vjp, VjpResult};
 /// # use tercet_ir::{DType, EvalError, Graph, TensorType, TypeError, attr::AttrLiteral};
 /// use tercet_ir::{Tensor, Type, custom::CustomOp};
 ///
@@ -52,16 +50,9 @@ pub(crate) use registry::{attrs_kind, spelled_attrs};
 ///         let doubled: Vec<f32> = operands[0].as_slice::<f32>()?.iter().map(|x| 2.0 * x).collect();
 ///         Ok(vec![Tensor::from_slice(operands[0].shape(), &doubled)?])
 ///     }
-///     // No attributes, WGSL or gradient.
-/// #     fn attrs(&self) -> Vec<(&'static str, AttrLiteral)> {
-/// #         Vec::new()
-/// #     }
-/// #     fn kernels(&self, _: &[&Type], _: &[Type]) -> Option<Vec<WgslKernel>> {
-/// #         None
-/// #     }
-/// #     fn gradient(&self, _: &mut Vjp<'_>) -> VjpResult {
-/// #         Err(NoGradient::because("it has no gradient"))
-/// #     }
+///     fn attrs(&self) -> Vec<(&'static str, AttrLiteral)> {
+///         Vec::new()
+///     }
 /// }
 /// let mut g = Graph::new();
 /// let x = g.input("x", Type::new(DType::F32, [2]))?;
@@ -93,17 +84,22 @@ pub trait CustomOp: fmt::Debug + Send + Sync {
     fn eval(&self, operands: &[&Tensor], results: &[TensorType]) -> Result<Vec<Tensor>, EvalError>;
 
     /// GPU kernels that compute the results; each result is written by one of them. `None` if there
-    /// is no WGSL for these types; GPUs then report the node as unsupported.
-    fn kernels(&self, operands: &[&Type], results: &[Type]) -> Option<Vec<WgslKernel>>;
+    /// is no WGSL for these types, which is the default; GPUs then report the node as unsupported.
+    fn kernels(&self, _operands: &[&Type], _results: &[Type]) -> Option<Vec<WgslKernel>> {
+        None
+    }
 
     /// Computes the cotangents of the operands from those of the results, by adding nodes: other
     /// operators, this one, or an operator that is its gradient. [`Vjp::through`] differentiates an
-    /// equivalent decomposition instead.
+    /// equivalent decomposition instead. By default, the operator is not differentiable.
     ///
     /// # Errors
-    /// [`NoGradient`](crate::grad::NoGradient) with the reason when the operator is not
-    /// differentiable.
-    fn gradient(&self, v: &mut Vjp<'_>) -> VjpResult;
+    /// [`NoGradient`] with the reason when the operator is not differentiable.
+    fn gradient(&self, _v: &mut Vjp<'_>) -> VjpResult {
+        Err(NoGradient::because(
+            "the custom operator defines no gradient",
+        ))
+    }
 }
 
 /// A WGSL kernel of a [`CustomOp`].
