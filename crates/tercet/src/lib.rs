@@ -25,15 +25,19 @@
 //! | `wgpu` | `Device::by_name("wgpu")`: Metal, DX12, Vulkan, WebGPU |
 //! | `train` | training steps, optimizers and checkpoints (module `train`), on every executor |
 //! | `splat` | 3D Gaussian splatting, on every executor |
+//! | `ndarray` | tensors from and to arrays of the crate `ndarray` |
 //!
 //! Cargo features select the executors, and no executor falls back to another. If a device does not
 //! support a graph, [`Device::compile`] returns an error that lists every unsupported node with the
 //! reason and a remedy.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "ndarray")]
+mod arrays;
 mod bound_graph;
 mod build_info;
 mod device;
+mod graph_builder;
 mod non_finite;
 #[cfg(feature = "train")]
 pub mod train;
@@ -41,10 +45,13 @@ mod tune;
 #[cfg(feature = "cpu")]
 mod verify;
 
+#[cfg(feature = "ndarray")]
+pub use arrays::TensorArrays;
 pub use bound_graph::{EvaluateError, NodeValues, node_values};
 pub use build_info::{BUILD, BuildInfo};
 pub use device::{Device, DeviceError, DeviceInfo, DeviceOptions, devices};
-pub use tercet_ir::backend::{DeviceMemory, DeviceTensor, RetainedValue};
+pub use graph_builder::{GraphBuilder, GraphExpr};
+pub use tercet_ir::backend::{DeviceMemory, DeviceTensor, NamedOutputs, RetainedValue};
 pub use tercet_ir::backend::{Explanation, KernelUse, OutputSelection, StepTime, TensorFuture};
 pub use tercet_ir::{
     Backend, BatchNorm, BatchStatistics, Bindings, ByteOwner, CompileError, CompileOptions, DType,

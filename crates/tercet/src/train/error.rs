@@ -159,6 +159,9 @@ pub enum StepError {
 /// ```
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
+    /// The training step cannot be built.
+    #[error(transparent)]
+    Build(#[from] StepError),
     /// The device cannot compile the step.
     #[error("the graph cannot be compiled")]
     Compile(#[from] CompileError),

@@ -6,13 +6,17 @@ use std::sync::Arc;
 
 use tercet_ir::backend::{OutputSelection, find_port};
 use tercet_ir::random::RngState;
-use tercet_ir::{CompileOptions, Executable, RunError, Tensor, Type};
+use tercet_ir::{CompileOptions, Executable, Graph, RunError, Tensor, Type, Value};
 
 use super::diagnose::NonFiniteStep;
 use super::error::TrainError;
+use super::optim::Optimizer;
+use super::params::Trainable;
 use super::schedule::LearningRateSchedule;
 use super::state::{InitialState, StateInfo};
-use super::step::{GRADIENT_NORM, LEARNING_RATE, LOSS, LOSS_SCALE, SKIPPED, TrainStep};
+use super::step::{
+    GRADIENT_NORM, LEARNING_RATE, LOSS, LOSS_SCALE, SKIPPED, StepOptions, TrainStep,
+};
 use crate::Device;
 
 /// Results of a step.
@@ -182,6 +186,45 @@ impl Trainer {
             identity: Arc::new(()),
             has_mixed_states: false,
         })
+    }
+
+    /// Builds and compiles a step that minimizes `loss` by training these states from their initial
+    /// values, with a constant learning rate and default options. The graph has no symbols.
+    ///
+    /// # Errors
+    /// [`TrainError::Build`]; the errors of [`Self::new`] and [`Self::set_state`].
+    ///
+    /// ```
+    /// use tercet::train::{Sgd, Trainer};
+    /// use tercet::{DType, Device, GraphBuilder, Tensor, Type};
+    /// let b = GraphBuilder::new();
+    /// let w = b.state("w", Type::new(DType::F32, [2]));
+    /// let loss = w.square().mean().value()?;
+    /// let (device, rule, graph) = (Device::cpu(), Sgd::default(), b.finish()?);
+    /// let start = Tensor::from_slice(&[2], &[1f32, 2.0])?;
+    /// let mut trainer = Trainer::minimize(&device, &graph, loss, &[("w", start)], &rule, 0.5)?;
+    /// trainer.step(&[])?;
+    /// assert_eq!(trainer.state("w")?.as_slice::<f32>()?, [0.5, 1.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn minimize(
+        device: &Device,
+        graph: &Graph,
+        loss: Value,
+        states: &[(&str, Tensor)],
+        optimizer: &dyn Optimizer,
+        learning_rate: f64,
+    ) -> Result<Trainer, TrainError> {
+        let trainables = states.iter().map(|(name, _)| Trainable::new(*name));
+        let trainables: Vec<Trainable> = trainables.collect();
+        let options = StepOptions::default();
+        let step = TrainStep::build(graph, loss, &trainables, optimizer, &options)?;
+        let schedule = LearningRateSchedule::constant(learning_rate);
+        let mut trainer = Trainer::new(device, step, schedule, &CompileOptions::new())?;
+        for (name, value) in states {
+            trainer.set_state(name, value)?;
+        }
+        Ok(trainer)
     }
 
     /// The step that this trainer runs.
