@@ -6,6 +6,12 @@ use crate::builder::{CacheFormat, DecoderOptions, ModelError};
 use crate::config::DecoderSpec;
 use crate::open::ModelFiles;
 
+/// Maximum context length in tokens that a command or [`LanguageModelOptions::context`] accepts, above
+/// that of most models. A mistyped number would otherwise allocate huge tables and caches.
+///
+/// [`LanguageModelOptions::context`]: crate::LanguageModelOptions::context
+pub const MAX_CONTEXT: usize = 1 << 20;
+
 /// Maximum default context on a CPU. Prompts of that length take minutes on a CPU.
 pub const MAX_DEFAULT_CPU_CONTEXT: usize = 8192;
 /// Minimum default context: shorter ones are useless for conversations.

@@ -9,6 +9,7 @@ use crate::hf::HfError;
 use crate::image::ImageError;
 use crate::mmap::FileError;
 use crate::model_path::ModelPathError;
+use crate::open::ModelFamily;
 use crate::safetensors::SafeTensorsError;
 use crate::save::SaveError;
 use crate::search::SearchError;
@@ -81,6 +82,19 @@ pub enum Error {
     #[cfg(feature = "audio")]
     #[error(transparent)]
     Audio(#[from] crate::speech::audio::AudioError),
+    /// No device can be opened.
+    #[error(transparent)]
+    Device(#[from] tercet::DeviceError),
+    /// The model is of a family that this type does not run.
+    #[error(
+        "`{wanted}` does not run {}; open it with {}", found.describe(), found.opened_with()
+    )]
+    OtherFamily {
+        /// The type that was to open the model.
+        wanted: &'static str,
+        /// The family of the model.
+        found: ModelFamily,
+    },
     /// The architecture has no builder.
     #[error(
         "architecture `{name}` is not supported; supported: {}",

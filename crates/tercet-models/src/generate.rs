@@ -4,12 +4,16 @@
 //! [`generate`] feeds the prompt, generates token by token, and returns complete characters as they
 //! arrive. Text that may be the beginning of a stop string is held back until that is decided.
 
+mod token_loop;
+
 use std::ops::Range;
 
 use crate::builder::Generator;
 use crate::error::Error;
 use crate::maybe_async::{WaitMode, block_on_ready};
 use crate::tokenizer::{StreamDecoder, Tokenizer, TokenizerError};
+
+pub(crate) use self::token_loop::{NextText, TokenLoop};
 
 /// Stop conditions in addition to the model's EOS tokens.
 ///
@@ -215,76 +219,56 @@ async fn write_in(
 ) -> Result<Generation, Error> {
     let mut wanted = true;
     generator.set_penalty_start(generator.position() + prompt.len());
+    let mut run = TokenLoop::new(tokenizer, options);
     let progress = &mut |done| {
         wanted = event(GenerateEvent::Prompt(done));
         wanted
     };
-    let step = generator.forward_in(prompt, progress, waits).await?;
-    let mut next = step.next;
-    let mut tokens = Vec::new();
-    let mut pieces = IncrementalDetokenizer::new(tokenizer, options.stop);
-    // Further accepted tokens of the last speculative run.
-    let mut known = Vec::<u32>::new().into_iter();
+    run.feed(generator, prompt, progress, waits).await?;
     let finish = loop {
         if !wanted {
             break FinishReason::Cancelled;
         }
-        if tokens.len() >= options.max_tokens {
-            break FinishReason::Length;
-        }
-        let Some(token) = next else {
-            let reason = "the graph of the model does not sample; build it with sampling options";
-            return Err(crate::ModelError::Unsupported(reason.into()).into());
+        let (text, stopped) = match run.take()? {
+            NextText::Text(text, stopped) => (text, stopped),
+            NextText::End(reason) => break reason,
         };
-        if options.eos.contains(&token) {
-            break FinishReason::End;
-        }
-        tokens.push(token);
-        let (text, stopped) = pieces.push(token)?;
-        wanted = event(GenerateEvent::Text(&text, tokens.len()));
+        wanted = event(GenerateEvent::Text(&text, run.tokens().len()));
         if stopped {
-            generator.rollback(known.len());
-            return Ok(Generation {
-                tokens,
-                finish: FinishReason::Stop,
-            });
+            run.rollback(generator);
+            return Ok(run.into_generation(FinishReason::Stop));
         }
-        if pieces.is_looping() {
-            break FinishReason::End;
+        if let Some(reason) = run.end_after_token() {
+            break reason;
         }
-        if tokens.len() >= options.max_tokens {
-            break FinishReason::Length;
-        }
-        next = known.next();
-        if next.is_none() && wanted && generator.position() >= generator.context() {
-            let Some(rest) = refill(generator, &tokens) else {
-                break FinishReason::Context;
-            };
-            let end = generator.position() + rest.len();
-            generator.set_penalty_start(end.saturating_sub(tokens.len()));
-            let progress = &mut |done| {
-                wanted = event(GenerateEvent::Prompt(done));
-                wanted
-            };
-            next = generator.forward_in(&rest, progress, waits).await?.next;
+        if run.take_known() || !wanted {
             continue;
         }
-        if next.is_none() && wanted {
-            let most = options.max_tokens - tokens.len();
-            let follow = generator.advance_in(token, most, options.eos, waits);
-            known = follow.await?.into_iter();
-            next = known.next();
+        if generator.position() < generator.context() {
+            run.advance(generator, waits).await?;
+            continue;
         }
+        let Some(rest) = refill(generator, run.tokens()) else {
+            break FinishReason::Context;
+        };
+        let end = generator.position() + rest.len();
+        generator.set_penalty_start(end.saturating_sub(run.tokens().len()));
+        let progress = &mut |done| {
+            wanted = event(GenerateEvent::Prompt(done));
+            wanted
+        };
+        run.feed(generator, &rest, progress, waits).await?;
     };
-    generator.rollback(known.len());
-    let (rest, stopped) = pieces.finish()?;
-    let heard = rest.is_empty() || !wanted || event(GenerateEvent::Text(&rest, tokens.len()));
+    run.rollback(generator);
+    let (rest, stopped) = run.finish()?;
+    let count = run.tokens().len();
+    let heard = rest.is_empty() || !wanted || event(GenerateEvent::Text(&rest, count));
     let finish = match (stopped, heard) {
         (true, _) => FinishReason::Stop,
         (false, true) => finish,
         (false, false) => FinishReason::Cancelled,
     };
-    Ok(Generation { tokens, finish })
+    Ok(run.into_generation(finish))
 }
 
 /// Incremental conversion of tokens to text: complete characters that cannot be part of a stop

@@ -23,12 +23,16 @@
 //! typed error with the position in the file and the remedy. Detecting it takes memory and time in
 //! proportion to the file's header. User input never causes a panic.
 //!
+//! [`LanguageModel`], [`Embedder`], [`Classifier`] and [`Transcriber`] open a model and run it with
+//! one call each. The other types are the parts that they are made of.
+//!
 //! A Hugging Face folder is opened with [`HfFolder::open`], a GGUF file with [`Gguf::open`].
 //! [`DecoderSpec::from_gguf`] and [`Tokenizer::from_gguf`] read the specification and the tokenizer
 //! of the latter.
 
 pub mod adapter;
 mod builder;
+mod classifier;
 pub mod config;
 pub mod constraint;
 mod context_fit;
@@ -39,6 +43,7 @@ mod generate;
 pub mod gguf;
 pub mod hf;
 pub mod image;
+mod language_model;
 mod maybe_async;
 pub mod mmap;
 mod model_path;
@@ -56,22 +61,24 @@ pub use adapter::{Adapter, AdapterError, LowRank};
 pub use builder::training;
 pub use builder::{
     BatchDecoder, BatchEvent, BatchEventKind, BatchGenerator, BatchOptions, CacheFormat,
-    ClassScore, Classifier, DRY_BREAKERS, Decoder, DecoderOptions, DenseModule, Draft, DraftCounts,
-    DraftError, DryBreakers, DryOptions, DummyWeights, Embedder, Encoder, EncoderOutput, Entity,
-    Generator, GeneratorStep, ImageClassifier, ImageEmbedder, ImageEncoder, ImageLabels,
-    MAX_DRAFT_TOKENS, MatmulPrecision, MirostatOptions, ModelError, ModelGraph, MoonshineModel,
-    PoolingMode, SamplerStep, Sampling, SamplingOptions, ScaledAdapter, Scoring, SentenceModule,
+    ClassScore, DRY_BREAKERS, Decoder, DecoderOptions, DenseModule, Draft, DraftCounts, DraftError,
+    DryBreakers, DryOptions, DummyWeights, Embedder, Encoder, EncoderOutput, Entity, Generator,
+    GeneratorStep, ImageClassifier, ImageEmbedder, ImageEncoder, ImageLabels, MAX_DRAFT_TOKENS,
+    MatmulPrecision, MirostatOptions, ModelError, ModelGraph, MoonshineModel, PoolingMode,
+    SamplerStep, Sampling, SamplingOptions, ScaledAdapter, Scoring, SentenceModule,
     SentenceModules, Seq2Seq, Seq2SeqOptions, Sequence, SequenceId, SourceEncoder,
-    SpeculativeGenerator, SpeechModel, TokenLabel, VisionLanguageGraphs, VisionModel, VisionOutput,
-    Weights,
+    SpeculativeGenerator, SpeechModel, TextClassifier, TokenLabel, VisionLanguageGraphs,
+    VisionModel, VisionOutput, Weights,
 };
+pub use classifier::{Classification, Classifier};
 pub use config::{
     ConfigError, DecoderDims, DecoderSpec, EncoderDims, EncoderSpec, FeedForward, FfnActivation,
     MoonshineSpec, PositionEncoding, RopeLayout, Seq2SeqSpec, SpeechSpec, SpeechTokens, TokenTypes,
     VisionFamily, VisionLanguageSpec, VisionSpec,
 };
 pub use context_fit::{
-    ContextBound, ContextFit, ContextRequest, MAX_DEFAULT_CPU_CONTEXT, MIN_DEFAULT_CONTEXT,
+    ContextBound, ContextFit, ContextRequest, MAX_CONTEXT, MAX_DEFAULT_CPU_CONTEXT,
+    MIN_DEFAULT_CONTEXT,
 };
 pub use error::Error;
 pub use generate::{
@@ -81,6 +88,7 @@ pub use generate::{
 pub use gguf::{GgmlType, Gguf, GgufError};
 pub use hf::{ClassHead, HfError, HfFolder, HfWeights, SentenceFolder, SentencePrompts};
 pub use image::{Image, ImageError, ImageProcessor, ImageTileProcessor};
+pub use language_model::{LanguageModel, LanguageModelOptions, TextOptions, TextStream};
 pub use mmap::{FileError, MappedFile};
 pub use model_path::ModelPathError;
 pub use open::{
@@ -88,6 +96,7 @@ pub use open::{
 };
 pub use safetensors::{SafeDtype, SafeTensorInfo, SafeTensors, SafeTensorsError};
 pub use save::{SaveError, SaveOptions};
+pub use speech::Transcriber;
 #[cfg(feature = "onnx")]
 pub use tercet_onnx as onnx;
 pub use tokenizer::{StreamDecoder, TokenizedBatch, TokenizedRow, Tokenizer, TokenizerError};

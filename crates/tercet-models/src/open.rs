@@ -54,6 +54,32 @@ pub enum ModelFamily {
     Speech,
 }
 
+impl ModelFamily {
+    /// The family in a sentence.
+    pub(crate) fn describe(self) -> &'static str {
+        match self {
+            ModelFamily::Decoder => "a text decoder",
+            ModelFamily::Encoder => "a text encoder",
+            ModelFamily::Vision => "a vision model",
+            ModelFamily::VisionLanguage => "a vision-language model",
+            ModelFamily::TextToText => "a text-to-text model",
+            ModelFamily::Speech => "a speech recognizer",
+        }
+    }
+
+    /// The types of this crate that run the family.
+    pub(crate) fn opened_with(self) -> &'static str {
+        match self {
+            ModelFamily::Decoder | ModelFamily::VisionLanguage | ModelFamily::TextToText => {
+                "`LanguageModel`"
+            }
+            ModelFamily::Encoder => "`Embedder` or `Classifier`",
+            ModelFamily::Vision => "`ImageEmbedder` or `Classifier`",
+            ModelFamily::Speech => "`Transcriber`",
+        }
+    }
+}
+
 /// The files of a model.
 ///
 /// ```

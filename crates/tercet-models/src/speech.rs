@@ -36,6 +36,7 @@ mod rules;
 mod segments;
 mod subtitles;
 mod timing;
+mod transcriber;
 mod whisper;
 mod window;
 
@@ -44,3 +45,4 @@ pub use options::{SpeechOptions, SpeechTask};
 pub use recognizer::{Recognizer, SAMPLE_RATE, TranscriptionProgress};
 pub use segments::{Transcript, TranscriptSegment};
 pub use timing::WindowTime;
+pub use transcriber::Transcriber;

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use tercet::{DType, Device};
-use tercet_models::{ClassHead, Classifier, EncoderOptions, ModelError, ModelFiles, Scoring};
+use tercet_models::{ClassHead, EncoderOptions, ModelError, ModelFiles, Scoring, TextClassifier};
 
 use crate::encoder::should_continue;
 use crate::texts::{TextArgs, texts_of};
@@ -14,7 +14,7 @@ use crate::{errors, html};
 /// A text or token classifier with its tokenizer.
 #[pyclass(name = "Classifier", module = "tercet", frozen)]
 pub(crate) struct PyClassifier {
-    classifier: Mutex<Classifier>,
+    classifier: Mutex<TextClassifier>,
     head: ClassHead,
     max_len: usize,
 }
@@ -56,7 +56,7 @@ impl PyClassifier {
         py: Python<'_>,
         (scoring, cut): (Scoring, bool),
         f: impl FnOnce(
-            &mut Classifier,
+            &mut TextClassifier,
             &mut dyn FnMut(usize) -> bool,
         ) -> Result<T, tercet_models::Error>
         + Send,
@@ -109,7 +109,9 @@ impl PyClassifier {
         }
         let TextArgs { texts, is_one } = texts_of("texts", texts)?;
         let how = (self.head.scoring, truncate);
-        let scores = self.with(py, how, |of, progress| of.classify(&texts, progress))?;
+        let scores = self.with(py, how, |of, progress| {
+            of.classify_with_progress(&texts, progress)
+        })?;
         let rows = scores.into_iter().map(|scores| {
             let row = PyDict::new(py);
             let mut named = self.head.labels.iter().zip(scores);
@@ -162,7 +164,7 @@ impl PyClassifier {
         }
         let how = (self.head.ranking, truncate);
         let scores = self.with(py, how, |of, progress| {
-            of.rerank(query, &documents, progress)
+            of.rerank_with_progress(query, &documents, progress)
         })?;
         let mut order: Vec<(usize, f32)> = scores.into_iter().enumerate().collect();
         // The sort is stable: documents with equal scores stay in input order.

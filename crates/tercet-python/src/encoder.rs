@@ -68,7 +68,7 @@ impl PyEncoder {
         let embeddings = py.detach(|| {
             let mut embedder = self.embedder.lock().unwrap_or_else(PoisonError::into_inner);
             embedder.set_truncating(truncate);
-            embedder.embed(&texts, &mut |_| should_continue(&mut interrupt))
+            embedder.embed_with_progress(&texts, &mut |_| should_continue(&mut interrupt))
         });
         if let Some(e) = interrupt {
             return Err(e);

@@ -104,7 +104,9 @@ impl EncoderModel {
         let embed = move |embedder: &mut Embedder, go_on: &dyn Fn() -> bool| {
             embedder.set_truncating(cut);
             let rows = match inputs {
-                EncoderInputs::Texts(texts) => embedder.embed(&texts, &mut |_| go_on()),
+                EncoderInputs::Texts(texts) => {
+                    embedder.embed_with_progress(&texts, &mut |_| go_on())
+                }
                 EncoderInputs::Tokens(rows) => embedder.embed_tokens(rows, &mut |_| go_on()),
             };
             rows.map_err(|e| input_error("input", &e))

@@ -113,7 +113,7 @@ pub(crate) enum ResponseEvent {
 }
 
 /// A served language model with its slots.
-pub(crate) struct LanguageModel {
+pub(crate) struct ServedLanguageModel {
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) template: ChatTemplate,
     pub(crate) context: usize,
@@ -131,13 +131,13 @@ pub(crate) struct LanguageModel {
     engine: BatchEngine,
 }
 
-impl LanguageModel {
+impl ServedLanguageModel {
     pub(crate) fn load(
         name: &str,
         files: ModelFiles,
         placement: ModelConfig,
         options: &ServeOptions,
-    ) -> Result<LanguageModel, ServeError> {
+    ) -> Result<ServedLanguageModel, ServeError> {
         let failed = |source| ServeError::Model {
             name: name.to_string(),
             source,
@@ -168,7 +168,7 @@ impl LanguageModel {
             source,
         })?;
         let eos = end_ids(&spec.eos, &tokenizer);
-        Ok(LanguageModel {
+        Ok(ServedLanguageModel {
             #[cfg(feature = "grammar")]
             constraints: Arc::new(ConstraintFactory {
                 tokenizer: Arc::clone(&tokenizer),

@@ -6,7 +6,7 @@ use tercet_models::{ContextFit, ModelFamily, ModelFiles};
 use crate::encoder::EncoderModel;
 use crate::error::{ApiError, ServeError};
 use crate::graph::{GraphModel, GraphParts};
-use crate::language::{LanguageModel, ModelConfig};
+use crate::language::{ModelConfig, ServedLanguageModel};
 use crate::options::ServeOptions;
 use crate::pool::PoolStatus;
 use crate::reranker::RerankerModel;
@@ -47,7 +47,7 @@ pub struct ModelRegistry {
 pub(crate) struct SelectedLanguage<'a> {
     /// `MODEL` or `MODEL:ADAPTER`.
     pub(crate) name: String,
-    pub(crate) model: &'a LanguageModel,
+    pub(crate) model: &'a ServedLanguageModel,
     /// Index of the adapter.
     pub(crate) adapter: Option<usize>,
 }
@@ -57,7 +57,7 @@ pub(crate) struct SelectedLanguage<'a> {
     reason = "the registry has only a few entries"
 )]
 enum ServedModel {
-    Language(LanguageModel),
+    Language(ServedLanguageModel),
     Encoder(EncoderModel),
     Reranker(RerankerModel),
     #[cfg(feature = "audio")]
@@ -113,7 +113,7 @@ impl ModelRegistry {
                 ServedModel::Encoder(EncoderModel::load(name, &files, &placement, options)?)
             }
             ModelFamily::Decoder => {
-                ServedModel::Language(LanguageModel::load(name, files, placement, options)?)
+                ServedModel::Language(ServedLanguageModel::load(name, files, placement, options)?)
             }
             ModelFamily::Vision => {
                 let reason = "image models cannot be served; run them with `tercet embed` or `tercet classify`";

@@ -1,6 +1,6 @@
 //! Serves rerankers: encoders that score pairs of a query and a document, one request at a time.
 
-use tercet_models::{Classifier, EncoderOptions, ModelFiles, Tokenizer};
+use tercet_models::{EncoderOptions, ModelFiles, TextClassifier, Tokenizer};
 
 use crate::encoder::input_error;
 use crate::error::{ApiError, ServeError};
@@ -11,7 +11,7 @@ use crate::pool::{PoolStatus, WorkerThreads};
 /// A served reranker.
 pub(crate) struct RerankerModel {
     deadline: std::time::Duration,
-    pool: WorkerThreads<(Classifier, Tokenizer)>,
+    pool: WorkerThreads<(TextClassifier, Tokenizer)>,
 }
 
 /// Scores of the documents, and the number of input tokens.
@@ -39,7 +39,7 @@ impl RerankerModel {
             name: name.to_string(),
             source,
         };
-        let made = || -> Result<(Classifier, Tokenizer), tercet_models::Error> {
+        let made = || -> Result<(TextClassifier, Tokenizer), tercet_models::Error> {
             let positions = files.encoder_spec()?.context;
             let options = EncoderOptions {
                 dtype: placement.dtype,
@@ -77,7 +77,7 @@ impl RerankerModel {
         documents: Vec<String>,
         cut: bool,
     ) -> Result<RerankResult, ApiError> {
-        let rank = move |(classifier, tokenizer): &mut (Classifier, Tokenizer),
+        let rank = move |(classifier, tokenizer): &mut (TextClassifier, Tokenizer),
                          go_on: &dyn Fn() -> bool| {
             classifier.set_truncating(cut);
             let most = classifier.max_tokens();
@@ -86,7 +86,7 @@ impl RerankerModel {
                 let row = tokenizer.encode_row(&query, Some(document), Some(most));
                 tokens += row.map_err(|e| ApiError::failed(&e))?.ids.len();
             }
-            let scores = classifier.rerank(&query, &documents, &mut |_| go_on());
+            let scores = classifier.rerank_with_progress(&query, &documents, &mut |_| go_on());
             let scores = scores.map_err(|e| input_error("documents", &e))?;
             Ok(RerankResult { scores, tokens })
         };

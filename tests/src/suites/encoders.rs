@@ -189,7 +189,7 @@ fn check_sentences(model: &Path, cases: &Path, device: &Device) -> Result<(), Bo
         };
         if let Some(want) = case["entities"].as_array() {
             let mut classifier = files.classifier(device, &options)?;
-            let found = classifier.entities(&texts, &mut |_| true)?;
+            let found = classifier.entities(&texts)?;
             for ((text, found), want) in texts.iter().zip(&found).zip(want) {
                 check_entities(text, found, want)?;
             }
@@ -198,12 +198,12 @@ fn check_sentences(model: &Path, cases: &Path, device: &Device) -> Result<(), Bo
         let rows: Vec<Vec<f32>> = match case["query"].as_str() {
             Some(query) => {
                 let mut reranker = files.reranker(device, &options)?;
-                let scores = reranker.rerank(query, &texts, &mut |_| true)?;
+                let scores = reranker.rerank(query, &texts)?;
                 scores.into_iter().map(|score| vec![score]).collect()
             }
             None => {
                 let mut embedder = files.embedder(device, &options)?;
-                embedder.embed(&texts, &mut |_| true)?
+                embedder.embed(&texts)?
             }
         };
         let got: Vec<f64> = rows.iter().flatten().map(|x| f64::from(*x)).collect();
@@ -262,7 +262,7 @@ fn check_damaged(device: &Device) -> Result<(), BoxError> {
         let files = ModelFiles::from_gguf_bytes(bytes)?;
         let options = EncoderOptions::default();
         let mut embedder = files.embedder(device, &options)?;
-        embedder.embed(&["a cat"], &mut |_| true)?;
+        embedder.embed(&["a cat"])?;
         Ok(())
     };
     embeds(&bytes)?;

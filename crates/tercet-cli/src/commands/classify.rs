@@ -5,10 +5,7 @@ use std::io::Write;
 use std::ops::Range;
 
 use serde::Serialize;
-use tercet_models::{
-    Classifier, Embedder, Entity, ImageClassifier, ImageEmbedder, ModelFamily, SimilarityHead,
-    TokenLabel,
-};
+use tercet_models::{Classifier, Entity, ModelFamily, TextClassifier, TokenLabel};
 
 use super::texts::TextInputArgs;
 use crate::error::{CliError, CommandOutcome};
@@ -75,59 +72,36 @@ struct TokenClassRow<'a> {
 pub(crate) fn run(args: &ClassifyArgs) -> Result<CommandOutcome, CliError> {
     let texts = args.reading.texts(&args.texts, "texts")?;
     let options = args.reading.options();
-    let loaded = args.reading.load(|files, device| match files.family()? {
-        ModelFamily::Vision if args.label.is_empty() => Ok(LoadedClassifier::Pictures(
-            files.image_classifier(device, &options)?,
-        )),
-        ModelFamily::Vision => Ok(LoadedClassifier::Described {
-            likeness: files.similarity_head()?,
-            texts: files.embedder(device, &options)?,
-            pictures: files.image_embedder(device, &options)?,
-        }),
-        ModelFamily::Decoder
-        | ModelFamily::Encoder
-        | ModelFamily::VisionLanguage
-        | ModelFamily::TextToText
-        | ModelFamily::Speech => {
-            let of_tokens = files.class_head()?.per_token;
-            Ok(LoadedClassifier::Texts(
+    let loaded = args.reading.load(|files, device| {
+        let is_vision = files.family()? == ModelFamily::Vision;
+        if !is_vision && files.class_head()?.per_token {
+            return Ok(LoadedClassifier::Tokens(
                 files.classifier(device, &options)?,
-                of_tokens,
-            ))
+            ));
         }
+        let labels = &args.label;
+        let classifier = match is_vision && !labels.is_empty() {
+            true => Classifier::from_files_with_labels(files, device, &options, labels)?,
+            false => Classifier::from_files(files, device, &options)?,
+        };
+        Ok(LoadedClassifier::Whole(classifier))
     })?;
-    interrupt::listen();
-    match loaded {
-        LoadedClassifier::Texts(..) if !args.label.is_empty() => Err(CliError::Usage(
+    let is_of_images =
+        matches!(&loaded, LoadedClassifier::Whole(classifier) if classifier.is_of_images());
+    if !is_of_images && !args.label.is_empty() {
+        return Err(CliError::Usage(
             "--label is for image-text models (zero-shot); this model has fixed classes; leave it out"
                 .into(),
-        )),
-        LoadedClassifier::Texts(mut of, true) if args.join => pieces(args, &texts, &mut of),
-        LoadedClassifier::Texts(mut of, true) => tokens(args, &texts, &mut of),
-        _ if args.join => Err(CliError::Usage(
+        ));
+    }
+    interrupt::listen();
+    match loaded {
+        LoadedClassifier::Tokens(mut of) if args.join => pieces(args, &texts, &mut of),
+        LoadedClassifier::Tokens(mut of) => tokens(args, &texts, &mut of),
+        LoadedClassifier::Whole(_) if args.join => Err(CliError::Usage(
             "--join is for token classifiers; this model classifies whole texts or images; leave it out".into(),
         )),
-        LoadedClassifier::Texts(mut of, false) => whole(args, &texts, &mut of),
-        LoadedClassifier::Pictures(mut of) => {
-            let labels = of.labels().to_vec();
-            pictures(args, (&texts, &labels), &mut |progress| {
-                of.classify(&texts, progress)
-            })
-        }
-        LoadedClassifier::Described {
-            likeness,
-            texts: mut embedder,
-            pictures: mut encoder,
-        } => {
-            let labels = &args.label;
-            let described = embedder.embed(labels, &mut |_| true);
-            let described = described.map_err(CliError::model("cannot read the labels"))?;
-            pictures(args, (&texts, labels), &mut |progress| {
-                let rows = encoder.embed_files(&texts, progress)?;
-                let known = rows.iter().filter(|row| !row.is_empty());
-                Ok(known.map(|row| likeness.scores(row, &described)).collect())
-            })
-        }
+        LoadedClassifier::Whole(mut of) => whole(args, &texts, &mut of),
     }
 }
 
@@ -137,63 +111,41 @@ pub(crate) fn run(args: &ClassifyArgs) -> Result<CommandOutcome, CliError> {
     reason = "a command creates only one value"
 )]
 enum LoadedClassifier {
-    /// Classifies texts, or tokens if the flag is true.
-    Texts(Classifier, bool),
-    /// Classifies images into the classes of the model.
-    Pictures(ImageClassifier),
-    /// Classifies images by text descriptions (zero-shot).
-    Described {
-        likeness: SimilarityHead,
-        texts: Embedder,
-        pictures: ImageEmbedder,
-    },
-}
-
-/// Called with the number of finished items; returning false cancels the work.
-type ClassifyProgress<'a> = &'a mut dyn FnMut(usize) -> bool;
-
-type ClassScores = Result<Vec<Vec<f32>>, tercet_models::Error>;
-
-fn pictures(
-    args: &ClassifyArgs,
-    (files, labels): (&[String], &[String]),
-    classify: &mut dyn FnMut(ClassifyProgress<'_>) -> ClassScores,
-) -> Result<CommandOutcome, CliError> {
-    let bar = progress::bar("classify", files.len(), "images");
-    let scores = classify(&mut |done| {
-        bar.set_position(done as u64);
-        !interrupted()
-    });
-    let scores = scores.map_err(CliError::model("cannot classify the images"))?;
-    bar.finish_and_clear();
-    if interrupted() {
-        return Ok(CommandOutcome::Interrupted);
-    }
-    let rows = report_classes(files, &scores, labels).map(|row| InputClassRow {
-        picture: row.text,
-        text: None,
-        ..row
-    });
-    print(args, &rows.collect::<Vec<_>>())
+    /// Classifies texts or images.
+    Whole(Classifier),
+    /// Classifies the tokens of texts.
+    Tokens(TextClassifier),
 }
 
 fn whole(
     args: &ClassifyArgs,
-    texts: &[String],
+    inputs: &[String],
     of: &mut Classifier,
 ) -> Result<CommandOutcome, CliError> {
-    let bar = progress::bar("classify", texts.len(), "texts");
-    let scores = of.classify(texts, &mut |done| {
+    let unit = match of.is_of_images() {
+        true => "images",
+        false => "texts",
+    };
+    let bar = progress::bar("classify", inputs.len(), unit);
+    let scores = of.scores_with_progress(inputs, &mut |done| {
         bar.set_position(done as u64);
         !interrupted()
     });
-    let scores = scores.map_err(CliError::model("cannot classify the texts"))?;
+    let scores = scores.map_err(CliError::model(format!("cannot classify the {unit}")))?;
     bar.finish_and_clear();
     if interrupted() {
         return Ok(CommandOutcome::Interrupted);
     }
-    let rows: Vec<InputClassRow<'_>> = report_classes(texts, &scores, of.labels()).collect();
-    print(args, &rows)
+    let rows = report_classes(inputs, &scores, of.labels());
+    let rows = rows.map(|row| match unit {
+        "images" => InputClassRow {
+            picture: row.text,
+            text: None,
+            ..row
+        },
+        _ => row,
+    });
+    print(args, &rows.collect::<Vec<_>>())
 }
 
 /// The class with the highest score of each text, together with all scores. Ties go to the first
@@ -237,10 +189,10 @@ fn print(args: &ClassifyArgs, rows: &[InputClassRow<'_>]) -> Result<CommandOutco
 fn tokens(
     args: &ClassifyArgs,
     texts: &[String],
-    of: &mut Classifier,
+    of: &mut TextClassifier,
 ) -> Result<CommandOutcome, CliError> {
     let bar = progress::bar("classify", texts.len(), "texts");
-    let found = of.classify_tokens(texts, &mut |done| {
+    let found = of.classify_tokens_with_progress(texts, &mut |done| {
         bar.set_position(done as u64);
         !interrupted()
     });
@@ -275,10 +227,10 @@ fn tokens(
 fn pieces(
     args: &ClassifyArgs,
     texts: &[String],
-    of: &mut Classifier,
+    of: &mut TextClassifier,
 ) -> Result<CommandOutcome, CliError> {
     let bar = progress::bar("classify", texts.len(), "texts");
-    let found = of.entities(texts, &mut |done| {
+    let found = of.entities_with_progress(texts, &mut |done| {
         bar.set_position(done as u64);
         !interrupted()
     });

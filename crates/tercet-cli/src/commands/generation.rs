@@ -20,7 +20,7 @@ use tercet_models::dataset::template::TemplateValue;
 use tercet_models::dataset::{ChatMessage, ChatTemplate};
 use tercet_models::{
     ContextBound, ContextFit, ContextRequest, DecoderOptions, DecoderSpec, FinishReason,
-    GenerateEvent, GenerateOptions, Generator, ModelError, ModelFamily, ModelFiles,
+    GenerateEvent, GenerateOptions, Generator, MAX_CONTEXT, ModelError, ModelFamily, ModelFiles,
     SamplingOptions, ScaledAdapter, SourceEncoder, Tokenizer, end_ids, generate_past_context,
 };
 
@@ -69,10 +69,6 @@ pub(crate) struct ModelArgs {
     #[arg(long)]
     first_nonfinite: bool,
 }
-
-/// Maximum context length, above that of any current model. A mistyped number would otherwise
-/// allocate huge tables and caches.
-const MAX_CONTEXT: usize = 1 << 20;
 
 pub(crate) fn capacity(text: &str) -> Result<usize, String> {
     let n: Option<usize> = text.parse().ok();
@@ -384,11 +380,7 @@ type RefillContext<'a> =
 
 /// Truncates the KV cache to its common prefix with `ids` and returns the other tokens.
 fn uncached(generator: &mut Generator, ids: &[u32]) -> Vec<u32> {
-    let cached = generator.cached().iter().zip(ids);
-    let same = cached.take_while(|(a, b)| a == b).count();
-    // The last token is always processed, because its logits are needed.
-    let same = same.min(ids.len().saturating_sub(1));
-    let same = generator.truncate(same);
+    let same = generator.truncate_to_prefix(ids);
     ids[same..].to_vec()
 }
 

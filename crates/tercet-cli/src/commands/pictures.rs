@@ -67,12 +67,18 @@ impl DualEncoder {
             of.iter().zip(found).for_each(|(&at, row)| rows[at] = row);
         };
         if let Some(encoder) = &mut self.pictures {
-            place(&pictures, encoder.embed_files(&named(&pictures), progress)?);
+            place(
+                &pictures,
+                encoder.embed_files_with_progress(&named(&pictures), progress)?,
+            );
         }
         if let Some(embedder) = &mut self.texts {
             let before = pictures.len();
             let mut later = |done: usize| progress(before + done);
-            place(&texts, embedder.embed(&named(&texts), &mut later)?);
+            place(
+                &texts,
+                embedder.embed_with_progress(&named(&texts), &mut later)?,
+            );
         }
         Ok(rows)
     }

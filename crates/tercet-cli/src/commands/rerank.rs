@@ -42,7 +42,7 @@ pub(crate) fn run(args: &RerankArgs) -> Result<CommandOutcome, CliError> {
     let mut reranker = (args.reading).load(|files, device| files.reranker(device, &options))?;
     interrupt::listen();
     let bar = progress::bar("rerank", documents.len(), "documents");
-    let scores = reranker.rerank(&args.query, &documents, &mut |done| {
+    let scores = reranker.rerank_with_progress(&args.query, &documents, &mut |done| {
         bar.set_position(done as u64);
         !interrupted()
     });

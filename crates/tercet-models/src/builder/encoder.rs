@@ -28,7 +28,7 @@ use tercet::{CompileOptions, DType, Device, Dim, Executable, Type, Value};
 use super::{MatmulPrecision, ModelBuilder, ModelError, ModelGraph, Weights};
 use crate::config::EncoderSpec;
 use crate::config::encoder::TokenTypes;
-pub use classifier::{ClassScore, Classifier, Scoring, TokenLabel};
+pub use classifier::{ClassScore, Scoring, TextClassifier, TokenLabel};
 pub use embedder::Embedder;
 pub use entities::Entity;
 pub(crate) use layer::{EncoderTexts, encode};

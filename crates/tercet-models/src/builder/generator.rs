@@ -301,6 +301,16 @@ impl Generator {
         }
     }
 
+    /// Restarts the random number generator for a prompt of which `tokens` are not in the cache. The
+    /// first token after the prompt has the first random number, however many runs the prompt takes.
+    pub(crate) fn restart_random(&mut self, seed: u64, tokens: usize) {
+        let runs_before = tokens.div_ceil(self.chunk.max(1)).saturating_sub(1);
+        self.set_random(RngState {
+            seed: Some(seed),
+            counter: 0u64.wrapping_sub(runs_before as u64),
+        });
+    }
+
     /// Sets the state of the random number generator. The new state takes effect at the next token.
     pub(super) fn set_random(&mut self, random: RngState) {
         self.drop_ahead();
@@ -354,6 +364,15 @@ impl Generator {
         }
         self.tokens.truncate(self.position);
         self.position
+    }
+
+    /// Removes the cached tokens that do not begin `ids`, and returns the number that remain: the
+    /// tokens from there on are to be appended. At least the last token of `ids` is, because its
+    /// logits are needed.
+    pub fn truncate_to_prefix(&mut self, ids: &[u32]) -> usize {
+        let cached = self.tokens.iter().zip(ids);
+        let same = cached.take_while(|(a, b)| a == b).count();
+        self.truncate(same.min(ids.len().saturating_sub(1)))
     }
 
     /// Appends tokens, split into chunks if necessary, and returns the logits after the last one.

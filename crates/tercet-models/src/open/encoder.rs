@@ -1,10 +1,12 @@
 //! Opening encoders: the settings of the model's files and the caller's options.
 
+use std::path::Path;
+
 use tercet::{DType, Device};
 
 use super::{ModelFamily, ModelFiles, gguf};
 use crate::builder::{
-    Classifier, Embedder, Encoder, EncoderOutput, MatmulPrecision, ModelError, PoolingMode,
+    Embedder, Encoder, EncoderOutput, MatmulPrecision, ModelError, PoolingMode, TextClassifier,
 };
 use crate::config::EncoderSpec;
 use crate::error::Error;
@@ -96,6 +98,47 @@ impl EncoderOptions {
             Some(tokens) if tokens > context => Err(ModelError::Context { tokens, context }),
             Some(tokens) => Ok(tokens),
             None => Ok(said.unwrap_or(context).min(context)),
+        }
+    }
+}
+
+impl Embedder {
+    /// Opens a text encoder, or the text tower of a vision model, on the best device of this
+    /// machine with default options. The path is that of [`ModelFiles::open`].
+    ///
+    /// # Errors
+    /// The errors of [`Self::open_with`].
+    ///
+    /// ```
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/encoders/sentence-a");
+    /// use tercet_models::Embedder;
+    /// let mut embedder = Embedder::open(path)?;
+    /// let vectors = embedder.embed(&["a cat", "a dog"])?;
+    /// assert_eq!((vectors.len(), vectors[0].len()), (2, embedder.width()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn open(path: impl AsRef<Path>) -> Result<Embedder, Error> {
+        Embedder::open_with(path, &Device::auto()?, &EncoderOptions::default())
+    }
+
+    /// Opens a model on a device.
+    ///
+    /// # Errors
+    /// The errors of [`ModelFiles::embedder`]; [`Error::OtherFamily`] if the model embeds no texts.
+    pub fn open_with(
+        path: impl AsRef<Path>,
+        device: &Device,
+        options: &EncoderOptions,
+    ) -> Result<Embedder, Error> {
+        let files = ModelFiles::open(path)?;
+        let wanted = "Embedder";
+        match files.family()? {
+            ModelFamily::Encoder | ModelFamily::Decoder | ModelFamily::Vision => {
+                files.embedder(device, options)
+            }
+            found @ (ModelFamily::VisionLanguage
+            | ModelFamily::TextToText
+            | ModelFamily::Speech) => Err(Error::OtherFamily { wanted, found }),
         }
     }
 }
@@ -284,7 +327,7 @@ impl ModelFiles {
         &self,
         device: &Device,
         options: &EncoderOptions,
-    ) -> Result<Classifier, Error> {
+    ) -> Result<TextClassifier, Error> {
         let head = self.class_head()?;
         let scoring = head.scoring;
         self.with_head(device, options, head, scoring)
@@ -294,7 +337,11 @@ impl ModelFiles {
     ///
     /// # Errors
     /// The errors of [`Self::classifier`]; [`ModelError::Unsupported`] for a token classifier.
-    pub fn reranker(&self, device: &Device, options: &EncoderOptions) -> Result<Classifier, Error> {
+    pub fn reranker(
+        &self,
+        device: &Device,
+        options: &EncoderOptions,
+    ) -> Result<TextClassifier, Error> {
         let head = self.class_head()?;
         if head.per_token {
             let reason = "the model predicts classes of tokens; a reranker scores texts";
@@ -310,7 +357,7 @@ impl ModelFiles {
         options: &EncoderOptions,
         head: ClassHead,
         scoring: crate::builder::Scoring,
-    ) -> Result<Classifier, Error> {
+    ) -> Result<TextClassifier, Error> {
         let classes = head.labels.len();
         let output = match head.per_token {
             true => EncoderOutput::TokenClasses(classes),
@@ -322,7 +369,7 @@ impl ModelFiles {
         let most = options.max_tokens(said, encoder.context)?;
         let tokenizer: Tokenizer = self.tokenizer()?;
         let sizes = (options.batch, most);
-        let own = Classifier::new(&encoder, tokenizer, device, sizes, head.labels, scoring)?;
+        let own = TextClassifier::new(&encoder, tokenizer, device, sizes, head.labels, scoring)?;
         Ok(own.truncating(options.truncate))
     }
 }

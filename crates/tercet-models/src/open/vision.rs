@@ -1,8 +1,10 @@
 //! Opening vision models: the settings of the model's folder and the caller's options.
 
+use std::path::Path;
+
 use tercet::{DType, Device};
 
-use super::{EncoderOptions, ModelFiles};
+use super::{EncoderOptions, ModelFamily, ModelFiles};
 use crate::builder::{
     Embedder, Encoder, ImageClassifier, ImageEmbedder, ModelError, Scoring, VisionModel,
     VisionOutput, no_texts,
@@ -42,6 +44,33 @@ impl SimilarityHead {
         let mut scores: Vec<f32> = texts.iter().map(of).collect();
         self.scoring.apply(&mut scores);
         scores
+    }
+}
+
+impl ImageEmbedder {
+    /// Opens a vision model on the best device of this machine with default options. The path is
+    /// that of [`ModelFiles::open`].
+    ///
+    /// # Errors
+    /// The errors of [`ModelFiles::image_embedder`]; [`Error::OtherFamily`] for another model.
+    ///
+    /// ```
+    /// # let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/vision/");
+    /// # let (path, picture) = (format!("{data}dinov2-a"), format!("{data}pictures/wide.png"));
+    /// use tercet_models::ImageEmbedder;
+    /// let mut embedder = ImageEmbedder::open(path)?;
+    /// assert_eq!(embedder.embed_files(&[picture])?[0].len(), embedder.width());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn open(path: impl AsRef<Path>) -> Result<ImageEmbedder, Error> {
+        let files = ModelFiles::open(path)?;
+        let (wanted, found) = ("ImageEmbedder", files.family()?);
+        match found {
+            ModelFamily::Vision => {
+                files.image_embedder(&Device::auto()?, &EncoderOptions::default())
+            }
+            _ => Err(Error::OtherFamily { wanted, found }),
+        }
     }
 }
 

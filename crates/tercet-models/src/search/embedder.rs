@@ -122,8 +122,8 @@ impl EmbedderKind {
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Vec<Option<Vec<f32>>>, Error> {
         let rows = match self {
-            EmbedderKind::Text(embedder) => embedder.embed(items, progress)?,
-            EmbedderKind::Image(encoder) => encoder.embed_files(items, progress)?,
+            EmbedderKind::Text(embedder) => embedder.embed_with_progress(items, progress)?,
+            EmbedderKind::Image(encoder) => encoder.embed_files_with_progress(items, progress)?,
         };
         Ok(rows.into_iter().map(unit).collect())
     }

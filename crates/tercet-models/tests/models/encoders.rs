@@ -53,9 +53,7 @@ fn chain(e: &dyn std::error::Error) -> String {
 
 fn embedded(dir: &Path, options: &EncoderOptions, texts: &[&str]) -> Result<Vec<Vec<f32>>, Error> {
     let files = ModelFiles::open(dir)?;
-    files
-        .embedder(&Device::cpu(), options)?
-        .embed(texts, &mut |_| true)
+    files.embedder(&Device::cpu(), options)?.embed(texts)
 }
 
 #[test]
@@ -266,11 +264,11 @@ fn scores_are_what_the_folder_says() {
         match query {
             Some(query) => {
                 let mut own = files.reranker(&Device::cpu(), &options).unwrap();
-                own.rerank(query, &text, &mut |_| true).unwrap()[0]
+                own.rerank(query, &text).unwrap()[0]
             }
             None => {
                 let mut own = files.classifier(&Device::cpu(), &options).unwrap();
-                own.classify(&text, &mut |_| true).unwrap()[0][0]
+                own.classify(&text).unwrap()[0][0]
             }
         }
     };

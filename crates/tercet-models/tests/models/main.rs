@@ -15,6 +15,7 @@ mod chat;
 mod config_keys;
 mod decoder_fields;
 mod encoders;
+mod faces;
 mod factor;
 mod folder_to_gguf;
 #[cfg(feature = "grammar")]

@@ -20,7 +20,7 @@ use super::tools::ToolSet;
 use crate::error::ApiError;
 use crate::fields::{JsonFields, wrong};
 use crate::http::AppState;
-use crate::language::LanguageModel;
+use crate::language::ServedLanguageModel;
 use crate::models::SelectedLanguage;
 use crate::request_log::RequestRecord;
 
@@ -259,7 +259,7 @@ fn part(value: Value, record: &RequestRecord) -> Result<String, ApiError> {
 /// thought in which the answer starts. Only the text of the chat template spells special tokens;
 /// those in messages and tools are ordinary text.
 fn tokens(
-    language: &LanguageModel,
+    language: &ServedLanguageModel,
     messages: &[ChatMessage],
     tools: Option<&ToolSet>,
 ) -> Result<(Vec<u32>, Option<&'static str>), ApiError> {

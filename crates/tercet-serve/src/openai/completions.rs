@@ -14,7 +14,7 @@ use super::streaming;
 use crate::error::ApiError;
 use crate::fields::{JsonFields, wrong};
 use crate::http::AppState;
-use crate::language::LanguageModel;
+use crate::language::ServedLanguageModel;
 use crate::models::SelectedLanguage;
 use crate::request_log::RequestRecord;
 
@@ -76,7 +76,7 @@ pub(crate) async fn handle(
 }
 
 /// Returns the tokens of all prompts. `prompt` is a string, a list of tokens, or a list of either.
-fn prompts(language: &LanguageModel, prompt: Value) -> Result<Vec<Vec<u32>>, ApiError> {
+fn prompts(language: &ServedLanguageModel, prompt: Value) -> Result<Vec<Vec<u32>>, ApiError> {
     match prompt {
         Value::Array(items) if !items.is_empty() && !items.iter().any(Value::is_number) => {
             if items.len() > MAX_PROMPTS {
@@ -95,7 +95,7 @@ fn prompts(language: &LanguageModel, prompt: Value) -> Result<Vec<Vec<u32>>, Api
 }
 
 /// Returns the tokens of one prompt: a string or a list of tokens.
-fn tokens(language: &LanguageModel, prompt: Value) -> Result<Vec<u32>, ApiError> {
+fn tokens(language: &ServedLanguageModel, prompt: Value) -> Result<Vec<u32>, ApiError> {
     let expected = "a text or a list of tokens, or a list of either";
     match prompt {
         Value::String(text) => {

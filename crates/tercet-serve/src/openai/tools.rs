@@ -9,7 +9,7 @@ use tercet_models::dataset::template;
 use super::tool_parser::{ToolCallFormat, ToolCallParser};
 use crate::error::ApiError;
 use crate::fields::{JsonFields, wrong};
-use crate::language::LanguageModel;
+use crate::language::ServedLanguageModel;
 use crate::request_log::RequestRecord;
 
 /// Maximum tools of a request.
@@ -75,7 +75,7 @@ impl ToolSet {
     /// format.
     pub(crate) fn take(
         fields: &mut JsonFields,
-        language: &LanguageModel,
+        language: &ServedLanguageModel,
         record: &RequestRecord,
     ) -> Result<Option<ToolSet>, ApiError> {
         let tools = match fields.take("tools") {

@@ -113,7 +113,7 @@ fn file(
     lines: &[String],
 ) -> Result<EncoderTiming, Error> {
     let mut once = || -> Result<(), Error> {
-        embedder.embed(lines, &mut |_| true)?;
+        embedder.embed(lines)?;
         Ok(())
     };
     timed(args, ("file", lines.len(), None), &mut once)

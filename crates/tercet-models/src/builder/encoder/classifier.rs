@@ -100,16 +100,16 @@ pub struct TokenLabel {
 /// #     "model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 0, "b": 1}}}"#;
 /// # let tokenizer = tercet_models::Tokenizer::from_json(json.as_bytes())?;
 /// use tercet::{DType, Device};
-/// use tercet_models::{Classifier, Encoder, EncoderOutput, Scoring};
+/// use tercet_models::{TextClassifier, Encoder, EncoderOutput, Scoring};
 /// let encoder = Encoder::build(&spec, &weights, &EncoderOutput::Classes(2), DType::F32)?;
 /// let labels = vec!["negative".to_string(), "positive".to_string()];
 /// let (device, most, scoring) = (Device::cpu(), (None, 16), Scoring::Softmax);
-/// let mut classifier = Classifier::new(&encoder, tokenizer, &device, most, labels, scoring)?;
-/// let scores = classifier.classify(&["a b"], &mut |_| true)?;
+/// let mut classifier = TextClassifier::new(&encoder, tokenizer, &device, most, labels, scoring)?;
+/// let scores = classifier.classify(&["a b"])?;
 /// assert_eq!(scores[0].len(), classifier.labels().len());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Classifier {
+pub struct TextClassifier {
     pub(super) runner: EncoderRunner,
     pub(super) tokenizer: Tokenizer,
     max_tokens: usize,
@@ -118,7 +118,7 @@ pub struct Classifier {
     pub(super) scoring: Scoring,
 }
 
-impl Classifier {
+impl TextClassifier {
     /// Compiles `encoder` for texts of at most `most` tokens and batches of `batch` texts (default
     /// as in [`Embedder::new`](super::Embedder::new)). The encoder must be built for
     /// [`EncoderOutput::Classes`](super::EncoderOutput) or `TokenClasses` with one class per label.
@@ -134,7 +134,7 @@ impl Classifier {
         (batch, most): (Option<usize>, usize),
         labels: Vec<String>,
         scoring: Scoring,
-    ) -> Result<Classifier, ModelError> {
+    ) -> Result<TextClassifier, ModelError> {
         let pad = tokenizer.pad().unwrap_or(0);
         let runner = EncoderRunner::new(encoder, device, pad, (batch, most))?;
         if runner.output() != Some("logits") || encoder.width != labels.len() {
@@ -143,7 +143,7 @@ impl Classifier {
                 labels.len()
             )));
         }
-        Ok(Classifier {
+        Ok(TextClassifier {
             runner,
             tokenizer,
             max_tokens: most,
@@ -156,7 +156,7 @@ impl Classifier {
     /// Enables truncation of texts that are too long; of a pair, the longer text is truncated
     /// first.
     #[must_use]
-    pub fn truncating(mut self, cut: bool) -> Classifier {
+    pub fn truncating(mut self, cut: bool) -> TextClassifier {
         self.set_truncating(cut);
         self
     }
@@ -184,12 +184,20 @@ impl Classifier {
         &self.labels
     }
 
-    /// Class scores of each text, in the order of [`Self::labels`]. `progress` is the callback of
-    /// [`Embedder::embed`](super::Embedder::embed).
+    /// Class scores of each text, in the order of [`Self::labels`].
     ///
     /// # Errors
     /// [`ModelError::TextTooLong`]; [`crate::Error`] of the tokenizer or the device.
-    pub fn classify<T: AsRef<str>>(
+    pub fn classify<T: AsRef<str>>(&mut self, texts: &[T]) -> Result<Vec<Vec<f32>>, crate::Error> {
+        self.classify_with_progress(texts, &mut |_| true)
+    }
+
+    /// Like [`Self::classify`], with the callback of
+    /// [`Embedder::embed_with_progress`](super::Embedder::embed_with_progress).
+    ///
+    /// # Errors
+    /// Same errors as [`Self::classify`].
+    pub fn classify_with_progress<T: AsRef<str>>(
         &mut self,
         texts: &[T],
         progress: &mut dyn FnMut(usize) -> bool,
@@ -203,6 +211,18 @@ impl Classifier {
     /// # Errors
     /// Same errors as [`Self::classify`]; [`ModelError::Unsupported`] for a model with several classes.
     pub fn rerank<T: AsRef<str>>(
+        &mut self,
+        query: &str,
+        documents: &[T],
+    ) -> Result<Vec<f32>, crate::Error> {
+        self.rerank_with_progress(query, documents, &mut |_| true)
+    }
+
+    /// Like [`Self::rerank`], with a callback.
+    ///
+    /// # Errors
+    /// Same errors as [`Self::rerank`].
+    pub fn rerank_with_progress<T: AsRef<str>>(
         &mut self,
         query: &str,
         documents: &[T],
@@ -242,6 +262,17 @@ impl Classifier {
     /// # Errors
     /// Same errors as [`Self::classify`].
     pub fn classify_tokens<T: AsRef<str>>(
+        &mut self,
+        texts: &[T],
+    ) -> Result<Vec<Vec<TokenLabel>>, crate::Error> {
+        self.classify_tokens_with_progress(texts, &mut |_| true)
+    }
+
+    /// Like [`Self::classify_tokens`], with a callback.
+    ///
+    /// # Errors
+    /// Same errors as [`Self::classify`].
+    pub fn classify_tokens_with_progress<T: AsRef<str>>(
         &mut self,
         texts: &[T],
         progress: &mut dyn FnMut(usize) -> bool,

@@ -30,7 +30,7 @@ use crate::tokenizer::{TokenizedRow, Tokenizer};
 /// let output = EncoderOutput::mean_normalized();
 /// let encoder = Encoder::build(&spec, &weights, &output, DType::F32)?;
 /// let mut embedder = Embedder::new(&encoder, tokenizer, &Device::cpu(), None, 16)?;
-/// let vectors = embedder.embed(&["a b", "b"], &mut |_| true)?;
+/// let vectors = embedder.embed(&["a b", "b"])?;
 /// assert_eq!((vectors.len(), vectors[0].len()), (2, embedder.width()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -221,14 +221,21 @@ impl Embedder {
         Ok(row.ids.len())
     }
 
-    /// Embeddings of these texts, in order. Texts of similar length share a batch. `progress`
-    /// receives the number of finished texts after each batch. If `progress` returns false, the
-    /// call stops early and the remaining embeddings are empty.
+    /// Embeddings of these texts, in order. Texts of similar length share a batch.
     ///
     /// # Errors
     /// [`ModelError::TextTooLong`] before any text is computed; [`crate::Error`] of the tokenizer
     /// or the device.
-    pub fn embed<T: AsRef<str>>(
+    pub fn embed<T: AsRef<str>>(&mut self, texts: &[T]) -> Result<Vec<Vec<f32>>, crate::Error> {
+        self.embed_with_progress(texts, &mut |_| true)
+    }
+
+    /// Like [`Self::embed`]. `progress` receives the number of finished texts after each batch. If
+    /// `progress` returns false, the call stops early and the remaining embeddings are empty.
+    ///
+    /// # Errors
+    /// Same errors as [`Self::embed`].
+    pub fn embed_with_progress<T: AsRef<str>>(
         &mut self,
         texts: &[T],
         progress: &mut dyn FnMut(usize) -> bool,
@@ -236,7 +243,7 @@ impl Embedder {
         block_on_ready(self.embed_in(texts, progress, WaitMode::Blocking))
     }
 
-    /// Async form of [`Self::embed`]: awaits the device instead of blocking the thread, if the
+    /// Async form of [`Self::embed_with_progress`]: awaits the device instead of blocking the thread, if the
     /// executor supports it (browsers require it).
     ///
     /// # Errors
@@ -266,7 +273,7 @@ impl Embedder {
     }
 
     /// Embeddings of texts that are tokenized already, with the special tokens of the model and
-    /// without the prompt. Otherwise like [`Self::embed`].
+    /// without the prompt. Otherwise like [`Self::embed_with_progress`].
     ///
     /// # Errors
     /// [`ModelError::NoTokens`], [`ModelError::TextTooLong`] before any text is computed;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::super::ModelError;
-use super::classifier::{ClassScore, Classifier};
+use super::classifier::{ClassScore, TextClassifier};
 use crate::error::Error;
 use crate::maybe_async::{WaitMode, block_on_ready};
 
@@ -27,14 +27,22 @@ pub struct Entity {
     pub span: Range<usize>,
 }
 
-impl Classifier {
+impl TextClassifier {
     /// Entities of each text, for a token classification model. Adjacent tokens are merged if their
     /// most likely classes have the same name; a class `B-...` starts a new entity. Tokens of class
     /// `O` are ignored. This is the aggregation strategy "simple" of the transformers pipeline.
     ///
     /// # Errors
-    /// Same errors as [`Classifier::classify_tokens`].
-    pub fn entities<T: AsRef<str>>(
+    /// Same errors as [`TextClassifier::classify_tokens`].
+    pub fn entities<T: AsRef<str>>(&mut self, texts: &[T]) -> Result<Vec<Vec<Entity>>, Error> {
+        self.entities_with_progress(texts, &mut |_| true)
+    }
+
+    /// Like [`Self::entities`], with a callback.
+    ///
+    /// # Errors
+    /// Same errors as [`TextClassifier::classify_tokens`].
+    pub fn entities_with_progress<T: AsRef<str>>(
         &mut self,
         texts: &[T],
         progress: &mut dyn FnMut(usize) -> bool,

@@ -19,7 +19,7 @@ const BATCH: usize = 8;
 /// use tercet_models::{EncoderOptions, ModelFiles};
 /// let files = ModelFiles::open("dinov2-small")?;
 /// let mut embedder = files.image_embedder(&Device::cpu(), &EncoderOptions::default())?;
-/// let vectors = embedder.embed_files(&["cat.jpg"], &mut |_| true)?;
+/// let vectors = embedder.embed_files(&["cat.jpg"])?;
 /// assert_eq!(vectors[0].len(), embedder.width());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -63,12 +63,20 @@ impl ImageEmbedder {
     }
 
     /// Output rows of these image files, in order: features or class logits. Only the images of one
-    /// batch are in memory. `progress` receives the number of finished images. If `progress`
-    /// returns false, the call stops early and the remaining rows are empty.
+    /// batch are in memory.
     ///
     /// # Errors
     /// [`Error::Image`] of a file; [`Error::Model`] of the device.
-    pub fn embed_files<P: AsRef<Path>>(
+    pub fn embed_files<P: AsRef<Path>>(&mut self, paths: &[P]) -> Result<Vec<Vec<f32>>, Error> {
+        self.embed_files_with_progress(paths, &mut |_| true)
+    }
+
+    /// Like [`Self::embed_files`]. `progress` receives the number of finished images. If `progress`
+    /// returns false, the call stops early and the remaining rows are empty.
+    ///
+    /// # Errors
+    /// Same errors as [`Self::embed_files`].
+    pub fn embed_files_with_progress<P: AsRef<Path>>(
         &mut self,
         paths: &[P],
         progress: &mut dyn FnMut(usize) -> bool,
@@ -158,7 +166,7 @@ pub struct ImageLabels {
 /// use tercet_models::{EncoderOptions, ModelFiles};
 /// let files = ModelFiles::open("resnet-50")?;
 /// let mut classifier = files.image_classifier(&Device::cpu(), &EncoderOptions::default())?;
-/// let scores = classifier.classify(&["cat.jpg"], &mut |_| true)?;
+/// let scores = classifier.classify(&["cat.jpg"])?;
 /// assert_eq!(scores[0].len(), classifier.labels().len());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -187,17 +195,35 @@ impl ImageClassifier {
         &self.labels.labels
     }
 
-    /// Scores of all classes for each file; `progress` is the callback of
-    /// [`ImageEmbedder::embed_files`].
+    /// Scores of all classes for each file.
     ///
     /// # Errors
     /// Same errors as [`ImageEmbedder::embed_files`].
-    pub fn classify<P: AsRef<Path>>(
+    pub fn classify<P: AsRef<Path>>(&mut self, paths: &[P]) -> Result<Vec<Vec<f32>>, Error> {
+        self.classify_with_progress(paths, &mut |_| true)
+    }
+
+    /// Scores of all classes for each image in memory.
+    ///
+    /// # Errors
+    /// Same errors as [`ImageEmbedder::embed_images`].
+    pub fn classify_images(&mut self, images: &[Image]) -> Result<Vec<Vec<f32>>, Error> {
+        let mut rows = self.encoder.embed_images(images)?;
+        let scoring = self.labels.scoring;
+        rows.iter_mut().for_each(|row| scoring.apply(row));
+        Ok(rows)
+    }
+
+    /// Like [`Self::classify`], with the callback of [`ImageEmbedder::embed_files_with_progress`].
+    ///
+    /// # Errors
+    /// Same errors as [`ImageEmbedder::embed_files`].
+    pub fn classify_with_progress<P: AsRef<Path>>(
         &mut self,
         paths: &[P],
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Vec<Vec<f32>>, Error> {
-        let mut rows = self.encoder.embed_files(paths, progress)?;
+        let mut rows = self.encoder.embed_files_with_progress(paths, progress)?;
         let scoring = self.labels.scoring;
         rows.iter_mut().for_each(|row| scoring.apply(row));
         Ok(rows)

@@ -1,0 +1,127 @@
+//! A text that is being generated, as an iterator.
+
+use crate::builder::Generator;
+use crate::error::Error;
+use crate::generate::{FinishReason, GenerateOptions, NextText, TokenLoop};
+use crate::maybe_async::{WaitMode, block_on_ready};
+use crate::tokenizer::Tokenizer;
+
+/// Iterator over pieces of a text that is being generated. Each step computes tokens until
+/// characters are complete. Dropping the stream ends the generation.
+///
+/// ```
+/// # let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/");
+/// # let path = format!("{data}tiny-rust-llama/tiny-rust-llama-q8_0.gguf");
+/// use tercet::Device;
+/// use tercet_models::{FinishReason, LanguageModel, TextOptions};
+/// let mut model = LanguageModel::options().device(Device::cpu()).open(path)?;
+/// let mut stream = model.generate_stream("fn main", &TextOptions::new().max_tokens(4))?;
+/// while let Some(piece) = stream.next() {
+///     print!("{}", piece?);
+/// }
+/// assert_eq!(stream.finish_reason(), Some(FinishReason::Length));
+/// assert_eq!(stream.tokens().len(), 4);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct TextStream<'m> {
+    generator: &'m mut Generator,
+    run: TokenLoop<'m>,
+    finish: Option<FinishReason>,
+}
+
+impl<'m> TextStream<'m> {
+    /// Processes the prompt.
+    pub(super) fn start(
+        generator: &'m mut Generator,
+        tokenizer: &'m Tokenizer,
+        prompt: &[u32],
+        (max_tokens, stop, eos): (usize, &[String], Vec<u32>),
+    ) -> Result<TextStream<'m>, Error> {
+        let options = GenerateOptions {
+            max_tokens,
+            stop,
+            eos: &eos,
+        };
+        let mut run = TokenLoop::new(tokenizer, &options);
+        generator.set_penalty_start(generator.position() + prompt.len());
+        let progress = &mut |_| true;
+        block_on_ready(run.feed(generator, prompt, progress, WaitMode::Blocking))?;
+        Ok(TextStream {
+            generator,
+            run,
+            finish: None,
+        })
+    }
+
+    /// The remaining text.
+    ///
+    /// # Errors
+    /// [`Error`] of the device or the tokenizer.
+    pub fn text(self) -> Result<String, Error> {
+        self.collect()
+    }
+
+    /// The tokens of the text so far.
+    pub fn tokens(&self) -> &[u32] {
+        self.run.tokens()
+    }
+
+    /// The reason why the generation ended; `None` before its end.
+    pub fn finish_reason(&self) -> Option<FinishReason> {
+        self.finish
+    }
+
+    /// The text of the next token, which may be empty.
+    fn advance(&mut self) -> Result<String, Error> {
+        if self.run.is_waiting() && !self.run.tokens().is_empty() {
+            if self.generator.position() >= self.generator.context() {
+                return self.end(FinishReason::Context);
+            }
+            let run = self.run.advance(self.generator, WaitMode::Blocking);
+            block_on_ready(run)?;
+        }
+        let text = match self.run.take()? {
+            NextText::End(reason) => return self.end(reason),
+            NextText::Text(text, true) => {
+                self.run.rollback(self.generator);
+                self.finish = Some(FinishReason::Stop);
+                return Ok(text);
+            }
+            NextText::Text(text, false) => text,
+        };
+        if let Some(reason) = self.run.end_after_token() {
+            return Ok(text + &self.end(reason)?);
+        }
+        self.run.take_known();
+        Ok(text)
+    }
+
+    /// Ends the generation and returns the text that was held back.
+    fn end(&mut self, reason: FinishReason) -> Result<String, Error> {
+        self.run.rollback(self.generator);
+        let (rest, stopped) = self.run.finish()?;
+        self.finish = Some(match stopped {
+            true => FinishReason::Stop,
+            false => reason,
+        });
+        Ok(rest)
+    }
+}
+
+impl Iterator for TextStream<'_> {
+    type Item = Result<String, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.finish.is_none() {
+            match self.advance() {
+                Ok(text) if text.is_empty() => {}
+                Ok(text) => return Some(Ok(text)),
+                Err(e) => {
+                    self.finish = Some(FinishReason::Cancelled);
+                    return Some(Err(e));
+                }
+            }
+        }
+        None
+    }
+}
