@@ -11,7 +11,7 @@ use tercet::train::{
     AdamW, LearningRateSchedule, LossScale, StepOptions, TrainError, TrainStep, Trainable, Trainer,
 };
 use tercet::{
-    CompileOptions, DType, Device, Graph, Scheme, Tensor, TensorType, Value, case::InputFill,
+    CompileOptions, DType, Device, Graph, Scheme, Tensor, TensorType, Value, fill::InputFill,
 };
 
 /// The error of building a step.

@@ -47,7 +47,7 @@ fn path() -> PathBuf {
 
 /// Calls `f` with every node of this operator in its cases, for every dtype.
 fn for_each_node(kind: OpKind, mut f: impl FnMut(DType, &Graph, &Node)) {
-    for case in kind.cases() {
+    for case in tercet_cases::cases(kind) {
         for &dtype in kind.doc().dtypes.iter().filter(|d| case.runs_with(**d)) {
             let built = case.build(dtype).expect("cases build");
             let own = built.graph.nodes().filter(|(_, n)| n.op.kind() == kind);

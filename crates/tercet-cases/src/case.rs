@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tercet_ir::case::InputFill;
+use tercet_ir::fill::InputFill;
 use tercet_ir::{Bindings, DType, Dim, Graph, OpError, Shape, Tensor, Type, Value};
 
 use crate::reader::{CaseFileError, CaseText};
@@ -36,7 +36,7 @@ enum CaseSource {
 ///
 /// ```
 /// use tercet_cases::OpCase;
-/// use tercet_ir::{DType, case::InputFill};
+/// use tercet_ir::{DType, fill::InputFill};
 /// let case = OpCase::new("odd_rows_7x33", |c| {
 ///     let x = c.input("x", [7usize, 33], InputFill::Normal)?;
 ///     let y = c.graph.softmax(x, 1)?;
@@ -123,7 +123,7 @@ impl OpCase {
 ///
 /// ```
 /// use tercet_cases::{CaseGraph, OpCase};
-/// use tercet_ir::{DType, case::InputFill};
+/// use tercet_ir::{DType, fill::InputFill};
 /// let case = OpCase::new("symbolic", |c| {
 ///     let rows = c.sym("rows", 5, 8);
 ///     let x = c.input("x", [rows], InputFill::Normal)?;

@@ -1,7 +1,7 @@
 //! The text form of data.
 
 use tercet_ir::attr::AttrLiteral;
-use tercet_ir::case::InputFill;
+use tercet_ir::fill::InputFill;
 use tercet_ir::{Scheme, one_line, parse_literal};
 
 /// Reads data of an input of this shape.
@@ -18,9 +18,7 @@ pub(crate) fn read(text: &str, shape: &[usize]) -> Result<InputFill, String> {
             ("uniform", [lo, hi]) => number(lo)
                 .zip(number(hi))
                 .map(|(lo, hi)| InputFill::Uniform(lo, hi)),
-            ("index", [AttrLiteral::Int(len)]) => {
-                usize::try_from(*len).ok().map(InputFill::Index)
-            }
+            ("index", [AttrLiteral::Int(len)]) => usize::try_from(*len).ok().map(InputFill::Index),
             ("blocks", [AttrLiteral::Ident(name)]) => {
                 let scheme = Scheme::ALL.iter().find(|scheme| scheme.name() == name);
                 scheme.map(|scheme| InputFill::Blocks(*scheme))
@@ -44,9 +42,7 @@ fn list(literal: &AttrLiteral, shape: &[usize]) -> Result<Vec<f64>, String> {
     let count = shape.iter().product();
     let values = match literal {
         AttrLiteral::List(items) => numbers(items),
-        AttrLiteral::Ident(word) if word == "count" => {
-            Some((0..count).map(|i| i as f64).collect())
-        }
+        AttrLiteral::Ident(word) if word == "count" => Some((0..count).map(|i| i as f64).collect()),
         AttrLiteral::Call(name, args) => match (name.as_str(), args.as_slice()) {
             ("all", [value]) => number(value).map(|value| vec![value; count]),
             ("count", [start, step]) => number(start)
@@ -140,7 +136,9 @@ impl Element<'_> {
         if axis.is_empty() {
             return Some(self.at as f64);
         }
-        let (sizes, below) = self.shape.split_at_checked(axis.parse::<usize>().ok()? + 1)?;
+        let (sizes, below) = self
+            .shape
+            .split_at_checked(axis.parse::<usize>().ok()? + 1)?;
         let inner: usize = below.iter().product();
         Some((self.at / inner % sizes.last()?) as f64)
     }
@@ -169,11 +167,23 @@ mod tests {
     fn lists_have_the_count_of_the_shape() {
         let values = |text| read_values(text, &[2, 3]);
         assert_eq!(values("all(-2)"), Ok(vec![-2.0; 6]));
-        assert_eq!(values("count(1, 0.5)"), Ok(vec![1.0, 1.5, 2.0, 2.5, 3.0, 3.5]));
-        assert_eq!(values("cycle([1, 2])"), Ok(vec![1.0, 2.0, 1.0, 2.0, 1.0, 2.0]));
-        assert_eq!(values("[1, 2]"), Err("expected 6 values, found 2".to_string()));
+        assert_eq!(
+            values("count(1, 0.5)"),
+            Ok(vec![1.0, 1.5, 2.0, 2.5, 3.0, 3.5])
+        );
+        assert_eq!(
+            values("cycle([1, 2])"),
+            Ok(vec![1.0, 2.0, 1.0, 2.0, 1.0, 2.0])
+        );
+        assert_eq!(
+            values("[1, 2]"),
+            Err("expected 6 values, found 2".to_string())
+        );
         assert!(values("normal").is_err() && values("all(x)").is_err());
-        assert!(matches!(read("uniform(-1, 1)", &[3]), Ok(InputFill::Uniform(-1.0, 1.0))));
+        assert!(matches!(
+            read("uniform(-1, 1)", &[3]),
+            Ok(InputFill::Uniform(-1.0, 1.0))
+        ));
         assert!(read("uniform(1)", &[3]).is_err() && read("blocks(q9)", &[3]).is_err());
     }
 
@@ -183,10 +193,21 @@ mod tests {
         let wanted = [0.0, 1.0, 2.0, 10.0, 11.0, 12.0];
         assert_eq!(values("each(add(mul(i0, 10), i1))"), Ok(wanted.to_vec()));
         let wanted = [8.0, 8.0, 2.0, 3.0, 4.0, 5.0];
-        assert_eq!(values("each(if(lt(i, 2), pow(2, 3), i))"), Ok(wanted.to_vec()));
+        assert_eq!(
+            values("each(if(lt(i, 2), pow(2, 3), i))"),
+            Ok(wanted.to_vec())
+        );
         let wanted = [5.0, -1.0, 2.0, 5.0, -1.0, 2.0];
-        assert_eq!(values("each(select(i1, 5, sub(0, 1), 2))"), Ok(wanted.to_vec()));
-        for wrong in ["each(i2)", "each(sub(1))", "each(select(i1, 1))", "each(\"i\")"] {
+        assert_eq!(
+            values("each(select(i1, 5, sub(0, 1), 2))"),
+            Ok(wanted.to_vec())
+        );
+        for wrong in [
+            "each(i2)",
+            "each(sub(1))",
+            "each(select(i1, 1))",
+            "each(\"i\")",
+        ] {
             assert!(values(wrong).is_err(), "{wrong}");
         }
     }

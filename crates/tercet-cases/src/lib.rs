@@ -37,8 +37,8 @@
 //!
 //! | data | values |
 //! |---|---|
-//! | `normal`, `special`, `bytes` | see [`InputFill`](tercet_ir::case::InputFill) |
-//! | `uniform(-1, 1)`, `index(5)`, `blocks(q4_0)` | see [`InputFill`](tercet_ir::case::InputFill) |
+//! | `normal`, `special`, `bytes` | see [`InputFill`](tercet_ir::fill::InputFill) |
+//! | `uniform(-1, 1)`, `index(5)`, `blocks(q4_0)` | see [`InputFill`](tercet_ir::fill::InputFill) |
 //! | `[1, -0.5, inf]` | these values, row-major |
 //! | `all(2)` | the same value everywhere |
 //! | `count`, `count(1, 2)` | 0, 1, 2, ...; or a start and a step |
@@ -66,6 +66,8 @@ use tercet_ir::OpKind;
 
 pub use case::{CaseError, CaseGraph, OpCase};
 pub use reader::{CaseFile, CaseFileError, Refusal};
+/// The library whose types the cases use. Unit tests of that library see a second copy of it.
+pub use tercet_ir;
 
 /// The names of the operators and the texts of their files.
 const FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/files.rs"));

@@ -90,8 +90,7 @@ impl CaseFile {
         for entry in entries {
             let line = entry.header.line;
             let key = |name: &str| (entry.is_case, name.to_string());
-            let twice =
-                |name: &str| error(file, (line, format!("the name `{name}` is in use")));
+            let twice = |name: &str| error(file, (line, format!("the name `{name}` is in use")));
             if entry.is_case {
                 let (name, case) = case(file, &entry).map_err(|e| error(file, e))?;
                 match names.get(&key(&name)) {
@@ -129,7 +128,7 @@ fn entries(text: &str) -> Parsed<Vec<Entry>> {
     let mut entries: Vec<Entry> = Vec::new();
     let mut lines = (1u32..).zip(text.lines());
     while let Some((line, first)) = lines.next() {
-        if first.trim().is_empty() || first.starts_with("//") {
+        if first.trim().is_empty() || first.trim_start().starts_with("//") {
             continue;
         }
         let mut joined = first.to_string();
@@ -157,7 +156,12 @@ fn entries(text: &str) -> Parsed<Vec<Entry>> {
             ("", Some(entry)) if joined.starts_with(' ') => {
                 entry.statements.push(statement(&joined));
             }
-            _ => return Err((line, "expected `case`, `refuse` or an indented statement".into())),
+            _ => {
+                return Err((
+                    line,
+                    "expected `case`, `refuse` or an indented statement".into(),
+                ));
+            }
         }
     }
     Ok(entries)
@@ -264,7 +268,9 @@ fn count(text: &str) -> Option<(usize, &str)> {
 
 impl CaseText {
     pub(crate) fn runs_with(&self, dtype: DType) -> bool {
-        self.dtypes.as_ref().is_none_or(|list| list.contains(&dtype))
+        self.dtypes
+            .as_ref()
+            .is_none_or(|list| list.contains(&dtype))
     }
 
     /// Builds the graph and data of the case.

@@ -156,7 +156,10 @@ mod tests {
         assert_eq!(depth("a(b, \")\", [1"), 2);
         assert_eq!(depth("a { // }\n}"), 0);
         assert_eq!(depth("a)("), -1);
-        assert_eq!(list("x: T[2, 3] [1, 2], \"a,b\": T[]"), ["x: T[2, 3] [1, 2]", "\"a,b\": T[]"]);
+        assert_eq!(
+            list("x: T[2, 3] [1, 2], \"a,b\": T[]"),
+            ["x: T[2, 3] [1, 2]", "\"a,b\": T[]"]
+        );
         assert_eq!(list(" "), Vec::<&str>::new());
         assert_eq!(bracketed("[a[1], b] c").map(|r| r.end), Some(8));
         assert_eq!(string("\"a\\\"b\" c"), Some(("a\"b".to_string(), " c")));

@@ -103,7 +103,10 @@ impl ExpandedGraph {
         let closed =
             closed.ok_or_else(|| format!("expected the type of `{leaf}`, found `{ty}`"))?;
         let (ty, fill) = ty.split_at(ty.len() - shape.len() + closed.end + 1);
-        self.push(line, &format!("%{value} = {kind}{{name={leaf:?}, ty={ty}}}()"));
+        self.push(
+            line,
+            &format!("%{value} = {kind}{{name={leaf:?}, ty={ty}}}()"),
+        );
         if !fill.trim().is_empty() {
             let text = fill.trim().to_string();
             self.fills.push((leaf.to_string(), LateText { line, text }));

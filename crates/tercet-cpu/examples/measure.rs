@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use tercet_cpu::CpuBackend;
-use tercet_ir::case::InputFill;
+use tercet_ir::fill::InputFill;
 use tercet_ir::ops::{AttentionLayout, AttentionOptions};
 use tercet_ir::scalar::{BinaryFn, UnaryFn};
 use tercet_ir::{Backend, CompileOptions, DType, Executable, Graph, Tensor, TensorType, Type};

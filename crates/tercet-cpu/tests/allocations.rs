@@ -9,7 +9,7 @@ use std::cell::Cell;
 
 use tercet_cpu::CpuBackend;
 use tercet_cpu::kernels::parallel::helpers_called;
-use tercet_ir::case::InputFill;
+use tercet_ir::fill::InputFill;
 use tercet_ir::ops::{AttentionLayout, AttentionOptions, ReduceFn};
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{Backend, CompileOptions, DType, Dim, Graph, OpError, Tensor, TensorType, Type};

@@ -9,7 +9,7 @@ use tercet_cpu::kernels::conv::{
 use tercet_cpu::kernels::gemm::GemmActivation;
 use tercet_cpu::kernels::{KernelThreads, SimdLevel};
 use tercet_cpu::{CpuBackend, ReferenceBackend};
-use tercet_ir::case::InputFill;
+use tercet_ir::fill::InputFill;
 use tercet_ir::ops::{Conv, PoolFn, ReduceFn, Window};
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{

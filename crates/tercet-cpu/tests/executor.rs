@@ -3,7 +3,7 @@
 use std::thread;
 
 use tercet_cpu::CpuBackend;
-use tercet_ir::case::InputFill;
+use tercet_ir::fill::InputFill;
 use tercet_ir::{
     Backend, CompileOptions, DType, Dim, EvalError, Graph, OpError, RunError, Tensor, TensorType,
     Type,

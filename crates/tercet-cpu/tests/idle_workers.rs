@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tercet_cpu::CpuBackend;
-use tercet_ir::case::InputFill;
+use tercet_ir::fill::InputFill;
 use tercet_ir::{Backend, CompileOptions, DType, Graph, TensorType, Type};
 
 /// CPU time of all threads of this process, in ticks of 10 ms.

@@ -7,7 +7,7 @@ use tercet_cpu::kernels::quant::{
     repack_is_profitable, row_ranges, strips_scratch_len,
 };
 use tercet_cpu::kernels::{KernelThreads, SimdLevel};
-use tercet_ir::case::InputFill;
+use tercet_ir::fill::InputFill;
 use tercet_ir::{Scheme, TensorType};
 
 /// Random quantized values, with scales that keep weights below about 1.

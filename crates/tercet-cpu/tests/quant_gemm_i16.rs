@@ -9,7 +9,7 @@ use tercet_cpu::kernels::quant::{
     quant_matmul_i16, quant_matmul_scratch_len, repack_is_profitable, strips_scratch_len,
 };
 use tercet_cpu::kernels::{KernelThreads, SimdLevel};
-use tercet_ir::case::InputFill;
+use tercet_ir::fill::InputFill;
 use tercet_ir::{Backend, CompileOptions, DType, Dim, Graph, Scheme, Tensor, TensorType, Type};
 
 /// Quantized weights and their dequantized values.

@@ -25,12 +25,12 @@
 pub mod accuracy;
 pub mod attr;
 pub mod backend;
-pub mod case;
 mod compiler_self_test;
 pub mod custom;
 mod dim;
 mod dtype;
 mod error;
+pub mod fill;
 pub mod grad;
 mod graph;
 mod interp;

@@ -10,7 +10,6 @@ use std::hash::Hash;
 
 use crate::accuracy::Accuracy;
 use crate::attr::Attrs;
-use crate::case::{OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, TypeError};
 use crate::grad::Gradient;
@@ -122,12 +121,6 @@ pub trait OpSpec: Attrs + Clone + Debug + Eq + Hash + Into<crate::Op> + 'static 
         operands: &[&Tensor],
         results: &[TensorType],
     ) -> Result<Vec<Tensor>, EvalError>;
-
-    /// The test cases that every executor runs, including odd sizes and edge shapes.
-    fn cases() -> Vec<OpCase>;
-
-    /// Graphs that the builder must reject.
-    fn rejects() -> Vec<RejectCase>;
 }
 
 /// Generates [`Op`](crate::Op), [`OpKind`](crate::OpKind) and their dispatch from one list of
@@ -173,10 +166,6 @@ macro_rules! define_ops {
             pub fn attr_names(self) -> &'static [&'static str] { match self { $($(#[$cfg])* Self::$Op => <$Op as Attrs>::NAMES),* } }
             /// The names of the attributes and a description of each value.
             pub fn attr_kinds(self) -> Vec<(&'static str, String)> { match self { $($(#[$cfg])* Self::$Op => <$Op as Attrs>::kinds()),* } }
-            /// The test cases that every executor runs.
-            pub fn cases(self) -> Vec<OpCase> { match self { $($(#[$cfg])* Self::$Op => <$Op as OpSpec>::cases()),* } }
-            /// Graphs that the builder must reject.
-            pub fn rejects(self) -> Vec<RejectCase> { match self { $($(#[$cfg])* Self::$Op => <$Op as OpSpec>::rejects()),* } }
             /// How the operator is differentiated, or why it is not.
             pub fn gradient(self) -> GradientKind { match self { $($(#[$cfg])* Self::$Op => <$Op as OpSpec>::GRADIENT.kind()),* } }
             /// Builds the operator of this kind from text form attributes.

@@ -2,10 +2,10 @@
 //! the closed [`Op`] enum.
 //!
 //! To add an operator, write a file with the struct (declared by [`attrs!`](crate::attrs)), its
-//! [`OpSpec`] and its builder method on [`Graph`](crate::Graph), and add a line to the list.
+//! [`OpSpec`] and its builder method on [`Graph`](crate::Graph), and add a line to the list. Its
+//! test cases are a text file of the crate `tercet-cases`.
 
 use crate::attr::{AttrError, AttrLiteral, Attrs};
-use crate::case::{OpCase, RejectCase};
 use crate::error::{EvalError, TypeError};
 use crate::grad::{GradientKind, Vjp, VjpResult};
 use crate::interp::check_room;
@@ -78,8 +78,6 @@ mod sort;
 #[cfg(feature = "splat")]
 pub mod splat;
 mod stft;
-#[cfg(test)]
-mod tests;
 mod tile;
 mod top_k;
 mod transpose;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use tercet_ir::case::InputFill;
+use tercet_ir::fill::InputFill;
 use tercet_ir::ops::{CumSum, DotGeneral, ReduceFn, ScanFn};
 use tercet_ir::{
     DType, EvalCtx, Graph, OpError, Scheme, Tensor, TensorType, Type, Value, evaluate,

@@ -45,7 +45,7 @@ fn fenced(section: &str) -> &str {
 /// The numbers of results of this kind's nodes in its cases.
 fn results(kind: OpKind) -> String {
     let mut counts = BTreeSet::new();
-    for case in kind.cases() {
+    for case in tercet_cases::cases(kind) {
         let dtype = kind.doc().dtypes.iter().find(|d| case.runs_with(**d));
         let dtype = *dtype.expect("every case runs with a dtype");
         let built = case.build(dtype).expect("cases build");

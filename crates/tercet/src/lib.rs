@@ -59,7 +59,7 @@ pub use tercet_ir::{
     Miscompiled, Node, NodeId, NonFinite, NonFiniteKind, Op, OpError, OpKind, Port, RetainValues,
     RunError, Scheme, Shape, Signature, SubGraph, Support, Symbol, Target, Tensor, TensorError,
     TensorSummary, TensorType, TextError, Tier, Type, TypeError, UnsupportedNode, Value, accuracy,
-    attr, attrs, case, compiler_trial, counted, custom, decode_text, evaluate, grad, one_line, ops,
+    attr, attrs, compiler_trial, counted, custom, decode_text, evaluate, fill, grad, one_line, ops,
     parse, parse_literal, parse_with, passes, quant, random, scalar, spelled,
 };
 pub use tune::{TuneError, TuneOptions, TunedProblem, tune};

@@ -1,7 +1,7 @@
 //! Device times of attention.
 
 use tercet::ops::{AttentionLayout, AttentionOptions};
-use tercet::{DType, Tensor, TensorType, Type, case::InputFill};
+use tercet::{DType, Tensor, TensorType, Type, fill::InputFill};
 
 use crate::kernels::{Measured, measure, stateful};
 use crate::{Bench, Result};

@@ -1,7 +1,7 @@
 //! Device times of convolutions from vision networks.
 
 use tercet::ops::{PoolFn, Window};
-use tercet::{DType, Tensor, Type, case::InputFill};
+use tercet::{DType, Tensor, Type, fill::InputFill};
 
 use crate::kernels::{Measured, measure, stateful, with_params};
 use crate::{Bench, Result};

@@ -1,7 +1,7 @@
 //! Device times of real Fourier transforms, compared with the time to read and write them once.
 
 use tercet::ops::FftNorm;
-use tercet::{DType, Graph, OpError, Type, Value, case::InputFill};
+use tercet::{DType, Graph, OpError, Type, Value, fill::InputFill};
 
 use crate::kernels::{measure, stateful};
 use crate::{Bench, Result};

@@ -6,7 +6,7 @@ use tercet::ops::ReduceFn;
 use tercet::scalar::UnaryFn;
 use tercet::{
     CompileOptions, DType, Executable, Graph, OpError, OutputSelection, Scheme, Tensor, TensorType,
-    Type, Value, case::InputFill,
+    Type, Value, fill::InputFill,
 };
 
 use crate::report::median;

@@ -1,6 +1,6 @@
 //! Device times of the gradient matmuls of layers.
 
-use tercet::{DType, Graph, Type, case::InputFill};
+use tercet::{DType, Graph, Type, fill::InputFill};
 
 use crate::kernels::{measure, stateful};
 use crate::{Bench, Result};

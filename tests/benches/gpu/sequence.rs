@@ -2,7 +2,7 @@
 //! their tensors once.
 
 use tercet::ops::FftNorm;
-use tercet::{DType, Graph, OpError, Type, Value, case::InputFill};
+use tercet::{DType, Graph, OpError, Type, Value, fill::InputFill};
 
 use crate::kernels::{measure, stateful};
 use crate::{Bench, Result};

@@ -1,6 +1,6 @@
 //! Device times of Gaussian splatting on generated scenes that fill an image.
 
-use tercet::case::InputFill;
+use tercet::fill::InputFill;
 use tercet::ops::splat::{CAMERA_LEN, SplatSceneOperands};
 use tercet::{DType, Tensor, Type};
 

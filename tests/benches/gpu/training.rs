@@ -7,7 +7,7 @@ use tercet::ops::{AttentionLayout, AttentionOptions, Window};
 use tercet::train::{AdamW, LEARNING_RATE, StepOptions, TrainStep, Trainable};
 use tercet::{
     CompileOptions, DType, Graph, OpError, OutputSelection, Tensor, TensorType, Type, Value,
-    case::InputFill,
+    fill::InputFill,
 };
 
 use crate::kernels::{Measured, RUNS, WARM_UP, measure};

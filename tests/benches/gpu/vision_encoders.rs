@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 use tercet::{DType, Device, DeviceTensor, Executable, OutputSelection, Tensor, TensorType};
-use tercet_ir::case::InputFill;
+use tercet_ir::fill::InputFill;
 use tercet_models::{DummyWeights, Encoder, VisionModel, VisionOutput, VisionSpec, Weights};
 
 use crate::kernels::WARM_UP;

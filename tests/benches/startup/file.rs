@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use tercet::Scheme;
-use tercet_ir::case::random_blocks;
+use tercet_ir::fill::random_blocks;
 
 use crate::Result;
 

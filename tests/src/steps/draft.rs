@@ -1,7 +1,7 @@
 //! A builder of graphs with F32 master weights (states), which are cast to the compute dtype at
 //! their uses.
 
-use tercet::{DType, Graph, OpError, Tensor, TensorType, Type, Value, case::InputFill};
+use tercet::{DType, Graph, OpError, Tensor, TensorType, Type, Value, fill::InputFill};
 
 use super::{BoxError, StepNet, pattern};
 

@@ -1,7 +1,7 @@
 //! Training steps of models from `tercet-models`.
 
 use serde_json::json;
-use tercet::{DType, Scheme, Tensor, TensorType, case::InputFill};
+use tercet::{DType, Scheme, Tensor, TensorType, fill::InputFill};
 use tercet_models::training::{
     BertTask, BertTrainingOptions, ClassPooling, DecoderTrainingOptions, FineTuneMode, LoraOptions,
     TrainingGraph,

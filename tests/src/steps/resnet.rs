@@ -2,7 +2,7 @@
 //! The running statistics of batch norms stay F32.
 
 use tercet::ops::{PoolFn, Window};
-use tercet::{BatchNorm, DType, TensorType, Type, Value, case::InputFill};
+use tercet::{BatchNorm, DType, TensorType, Type, Value, fill::InputFill};
 
 use super::draft::StepGraphBuilder;
 use super::models::indices;

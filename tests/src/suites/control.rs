@@ -9,7 +9,7 @@ use tercet::{
     Signature, Tensor, TensorType, Type, Value, one_line,
 };
 use tercet_ir::accuracy::{Accuracy, furthest};
-use tercet_ir::case::InputFill;
+use tercet_ir::fill::InputFill;
 use tercet_ir::ops::{ReduceFn, Scan};
 
 type BoxError = Box<dyn std::error::Error>;

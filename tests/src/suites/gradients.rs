@@ -8,8 +8,9 @@
 //! agree.
 
 use libtest_mimic::Failed;
+use tercet_cases::{CaseGraph, cases};
 use tercet_ir::accuracy::Accuracy;
-use tercet_ir::case::{CaseGraph, InputFill};
+use tercet_ir::fill::InputFill;
 use tercet_ir::{
     CompileOptions, DType, GradError, Graph, Node, NodeId, Op, OpKind, Tensor, Value, one_line,
 };
@@ -86,7 +87,7 @@ pub(super) fn tests() -> Vec<SuiteTest> {
     let mut tests = Vec::new();
     for executor in executors() {
         for &kind in OpKind::ALL {
-            for at in 0..kind.cases().len() {
+            for at in 0..cases(kind).len() {
                 let dtypes = DTYPES.into_iter();
                 tests.extend(dtypes.filter_map(|dtype| test(executor, kind, at, dtype)));
             }
@@ -102,7 +103,7 @@ fn test(
     at: usize,
     dtype: DType,
 ) -> Option<SuiteTest> {
-    let (doc, case) = (kind.doc(), &kind.cases()[at]);
+    let (doc, case) = (kind.doc(), &cases(kind)[at]);
     let short = format!("{}/{}", doc.name, case.name);
     let is_in = |list: &[(&str, &str)]| {
         let mut names = list.iter();
@@ -123,7 +124,7 @@ fn test(
         false => "/more",
     };
     Some(SuiteTest::variant_on(executor, name, more, move |device| {
-        let case = kind.cases()[at].build(dtype).map_err(|e| one_line(&e))?;
+        let case = cases(kind)[at].build(dtype).map_err(|e| one_line(&e))?;
         let Some(case) = differentiated(case)? else {
             return Ok(());
         };

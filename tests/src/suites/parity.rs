@@ -13,9 +13,9 @@
 use std::collections::BTreeMap;
 
 use libtest_mimic::Failed;
+use tercet_cases::{CaseGraph, OpCase, cases};
 use tercet_cpu::ReferenceBackend;
 use tercet_ir::accuracy::{Accuracy, furthest};
-use tercet_ir::case::{CaseGraph, OpCase};
 use tercet_ir::legalize::legalize;
 use tercet_ir::ops::{Op, ReduceFn};
 use tercet_ir::passes::{PIPELINE, optimize};
@@ -69,7 +69,7 @@ pub(super) fn tests() -> Vec<SuiteTest> {
     let mut tests = Vec::new();
     for executor in executors() {
         for &kind in OpKind::ALL {
-            for (at, case) in kind.cases().iter().enumerate() {
+            for (at, case) in cases(kind).iter().enumerate() {
                 let dtypes = kind.doc().dtypes.iter().filter(|d| case.runs_with(**d));
                 for &dtype in dtypes {
                     let variants = ParityVariant::ALL.into_iter();
@@ -93,7 +93,7 @@ fn test(
     let name = format!("parity/{}/{}/{dtype}", kind.doc().name, case.name);
     SuiteTest::variant_on(executor, name, variant.suffix(), move |device| {
         let backend = device.backend();
-        let case = &kind.cases()[at].build(dtype).map_err(text)?;
+        let case = &cases(kind)[at].build(dtype).map_err(text)?;
         let plain = CompileOptions {
             bounds: case.bounds.clone(),
             ..CompileOptions::new()

@@ -8,9 +8,10 @@ mod products;
 
 use crate::{SuiteTest, executors};
 use inputs::{INPUTS, InputView, RowInput, looked, plain};
+use tercet_cases::{CaseGraph, OpCase};
 use tercet_cpu::ReferenceBackend;
 use tercet_ir::accuracy::furthest;
-use tercet_ir::case::{CaseGraph, InputFill, OpCase};
+use tercet_ir::fill::InputFill;
 use tercet_ir::ops::{AttentionLayout, AttentionOptions, CumSum, ReduceFn, ScanFn};
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{Backend, CompileOptions, DType, OpError, Tensor, Type, Value};

@@ -80,7 +80,7 @@ mod tests {
             .filter(|k| k.doc().tier != Tier::Composite)
         {
             let mut dtypes: BTreeMap<String, (usize, usize)> = BTreeMap::new();
-            for case in kind.cases() {
+            for case in tercet_cases::cases(kind) {
                 for &dtype in kind.doc().dtypes.iter().filter(|d| case.runs_with(**d)) {
                     let built = case.build(dtype).expect("the test case is valid");
                     for (_, node) in built.graph.nodes().filter(|(_, n)| n.op.kind() == kind) {

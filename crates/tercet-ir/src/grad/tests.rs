@@ -1,6 +1,4 @@
-//! Tests of gradients against central differences, and of errors.
+//! Tests of gradient graphs and of errors.
 
-mod differences;
 mod errors;
 mod graphs;
-mod oracle;

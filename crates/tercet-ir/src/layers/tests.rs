@@ -2,10 +2,10 @@ use std::collections::BTreeMap;
 
 use super::BatchNorm;
 use crate::backend::CompileOptions;
-use crate::case::InputFill;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::one_line;
+use crate::fill::InputFill;
 use crate::graph::{Graph, Value};
 use crate::interp::evaluate;
 use crate::op::EvalCtx;

@@ -2,14 +2,13 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
-use crate::ops::util::{AxisView, exactly, expect_axis, extreme_order, reject, scalars};
+use crate::ops::util::{AxisView, exactly, expect_axis, extreme_order, scalars};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
@@ -104,82 +103,6 @@ fn eval(x: &Tensor, axis: usize, largest: bool, ty: &TensorType) -> Result<Vec<T
     Ok(vec![Tensor::from_i64s(ty.clone(), &indices)?])
 }
 
-/// A function that adds one of the two operators.
-type ArgExtremeFn = fn(&mut Graph, Value, usize, bool) -> Result<Value, OpError>;
-
-fn cases_of(build: ArgExtremeFn, largest: bool) -> Vec<OpCase> {
-    let shaped = |name: &str, shape: &'static [usize], axis: usize, keep: bool, fill: InputFill| {
-        OpCase::new(name, move |c| {
-            let x = c.input("x", shape, fill.clone())?;
-            let y = build(&mut c.graph, x, axis, keep)?;
-            c.output(y)
-        })
-    };
-    // The values are negated for the minimum, so that both operators give the same index.
-    let line = |name: &str, x: &[f64], expected: f64| {
-        let x: Vec<f64> = x.iter().map(|v| if largest { *v } else { -v }).collect();
-        OpCase::new(name, move |c| {
-            let x = c.input("x", [x.len()], InputFill::Values(x.clone()))?;
-            let y = build(&mut c.graph, x, 0, false)?;
-            c.output_expect(y, &[expected])
-        })
-    };
-    // A row with equal elements so far apart that different workgroups find them.
-    let mut far_apart = vec![0.0; 20_000];
-    for at in [5_000, 5_001, 12_000, 19_999] {
-        far_apart[at] = 2.0;
-    }
-    const SIGNED: &[DType] = &[DType::I32, DType::I64];
-    const NAN: f64 = f64::NAN;
-    vec![
-        shaped("odd_7x33", &[7, 33], 1, false, InputFill::Normal),
-        shaped("keep_dim", &[7, 33], 1, true, InputFill::Normal),
-        shaped("first_axis", &[33, 7], 0, false, InputFill::Normal),
-        shaped("middle_axis", &[2, 5, 3], 1, true, InputFill::Normal),
-        shaped("special", &[5, 21], 1, false, InputFill::Special),
-        shaped("one_element", &[1], 0, false, InputFill::Normal),
-        shaped("long_line", &[3000], 0, false, InputFill::Normal),
-        shaped("few_long_rows", &[3, 20_000], 1, false, InputFill::Normal),
-        shaped(
-            "few_long_rows_special",
-            &[2, 18_000],
-            1,
-            true,
-            InputFill::Special,
-        ),
-        line("ties_far_apart", &far_apart, 5_000.0).only(DType::FLOATS),
-        shaped("no_rows", &[0, 4], 1, false, InputFill::Normal),
-        shaped("no_rows_of_nothing", &[0, 0], 1, true, InputFill::Normal),
-        line("ties_to_the_lower_index", &[1.0, 3.0, 2.0, 3.0], 1.0).only(DType::FLOATS),
-        line("ties_of_integers", &[1.0, 3.0, 2.0, 3.0], 1.0).only(SIGNED),
-        line("first_nan_wins", &[1.0, NAN, f64::INFINITY, NAN], 1.0).only(DType::FLOATS),
-        line("nan_at_the_start", &[NAN, f64::INFINITY], 0.0).only(DType::FLOATS),
-        line("zeros_are_equal", &[-1.0, -0.0, 0.0], 1.0).only(DType::FLOATS),
-        line("all_infinite", &[-f64::INFINITY, -f64::INFINITY], 0.0).only(DType::FLOATS),
-        line("wide_integers", &[16_777_216.0, 16_777_217.0], 1.0).only(SIGNED),
-        OpCase::new("symbolic_axis", move |c| {
-            let s = c.sym("s", 5, 9);
-            let x = c.input("x", [s, 3.into()], InputFill::Normal)?;
-            let y = build(&mut c.graph, x, 0, false)?;
-            c.output(y)
-        }),
-        OpCase::new("symbolic_long_rows", move |c| {
-            let s = c.sym("s", 16_500, 40_000);
-            let rows = c.sym("rows", 2, 5);
-            let x = c.input("x", [rows, s], InputFill::Normal)?;
-            let y = build(&mut c.graph, x, 1, false)?;
-            c.output(y)
-        }),
-        OpCase::new("symbolic_axis_of_nothing", move |c| {
-            let s = c.sym("s", 0, 9);
-            let x = c.input("x", [s, 3.into()], InputFill::Normal)?;
-            let y = build(&mut c.graph, x, 0, false)?;
-            c.expect_fault(EMPTY);
-            c.output(y)
-        }),
-    ]
-}
-
 impl OpSpec for ArgMax {
     const DOC: OpDoc = doc(
         "arg_max",
@@ -200,23 +123,6 @@ impl OpSpec for ArgMax {
         results: &[TensorType],
     ) -> Result<Vec<Tensor>, EvalError> {
         eval(operands[0], self.axis, true, &results[0])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        cases_of(Graph::arg_max, true)
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        vec![
-            reject("axis", "axis 1 is out of range for rank 1", |g| {
-                let x = g.input("x", Type::new(DType::F32, [3]))?;
-                g.arg_max(x, 1, false)
-            }),
-            reject("empty", EMPTY, |g| {
-                let x = g.input("x", Type::new(DType::F32, [3, 0]))?;
-                g.arg_max(x, 1, false)
-            }),
-        ]
     }
 }
 
@@ -240,23 +146,6 @@ impl OpSpec for ArgMin {
         results: &[TensorType],
     ) -> Result<Vec<Tensor>, EvalError> {
         eval(operands[0], self.axis, false, &results[0])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        cases_of(Graph::arg_min, false)
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        vec![
-            reject("axis", "axis 1 is out of range for rank 1", |g| {
-                let x = g.input("x", Type::new(DType::F32, [3]))?;
-                g.arg_min(x, 1, false)
-            }),
-            reject("empty", EMPTY, |g| {
-                let x = g.input("x", Type::new(DType::F32, [3, 0]))?;
-                g.arg_min(x, 1, false)
-            }),
-        ]
     }
 }
 

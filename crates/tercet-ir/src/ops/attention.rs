@@ -1,6 +1,5 @@
 //! Scaled dot-product attention.
 
-mod cases;
 mod grad;
 mod options;
 mod reference;
@@ -9,7 +8,6 @@ mod saved;
 use crate::accuracy::Accuracy;
 use crate::attr::{AttrError, AttrLiteral, AttrValue, FloatAttr};
 use crate::attrs;
-use crate::case::{OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, TypeError};
@@ -341,14 +339,6 @@ impl OpSpec for Attention {
     ) -> Result<Vec<Tensor>, EvalError> {
         let (y, _) = AttentionReference::new(self, operands, &operands[3..])?.attend(operands[2]);
         Ok(vec![Tensor::from_f64s(results[0].clone(), &y)?])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        cases::cases()
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        cases::rejects()
     }
 }
 

@@ -2,16 +2,13 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{CaseGraph, InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
-use crate::ops::util::{
-    expect_dtype, expect_equal, expect_rank, expect_same_dtype, reject, with_optional,
-};
+use crate::ops::util::{expect_dtype, expect_equal, expect_rank, expect_same_dtype, with_optional};
 use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType, Type};
 
@@ -125,109 +122,6 @@ impl OpSpec for CausalConv {
             out.push(Tensor::from_f64s(ty.clone(), &last)?);
         }
         Ok(out)
-    }
-
-    fn cases() -> Vec<OpCase> {
-        // Long: this function is a table of test cases, one per row.
-        fn operands(
-            c: &mut CaseGraph,
-            [batch, steps]: [Dim; 2],
-            [channels, taps]: [usize; 2],
-        ) -> Result<[Value; 3], OpError> {
-            let x = c.input("x", [batch, steps, channels.into()], InputFill::Normal)?;
-            let w = c.input("w", [taps, channels], InputFill::Normal)?;
-            let bias = c.input("bias", [channels], InputFill::Normal)?;
-            Ok([x, w, bias])
-        }
-        let shaped = |name: &str,
-                      [batch, steps, channels, taps]: [usize; 4],
-                      given: bool,
-                      carry: bool| {
-            OpCase::new(name, move |c| {
-                let all = operands(c, [batch.into(), steps.into()], [channels, taps])?;
-                let state = match given {
-                    true => {
-                        Some(c.input("state", [batch, taps - 1, channels], InputFill::Normal)?)
-                    }
-                    false => None,
-                };
-                let y = c.graph.causal_conv(all, state, given, carry)?;
-                c.output(y)?;
-                match carry {
-                    true => c.output(y.port(1)),
-                    false => Ok(()),
-                }
-            })
-        };
-        vec![
-            shaped("odd", [2, 7, 5, 4], false, false),
-            shaped("from_a_state", [2, 7, 5, 4], true, false),
-            shaped("carry", [1, 40, 66, 4], false, true),
-            shaped("from_a_state_and_carry", [2, 9, 34, 3], true, true),
-            shaped("one_step", [2, 1, 130, 4], true, true),
-            shaped("one_step_of_odd_channels", [2, 1, 7, 4], true, true),
-            shaped("fewer_steps_than_taps", [1, 2, 6, 5], true, true),
-            shaped("one_tap", [2, 3, 6, 1], true, true),
-            shaped("no_steps", [2, 0, 6, 4], true, true),
-            shaped("no_channels", [2, 3, 0, 4], true, true),
-            OpCase::new("written", |c| {
-                let x = c.input("x", [1, 2, 1], InputFill::Values(vec![1., 2.]))?;
-                let w = c.input("w", [2, 1], InputFill::Values(vec![10., 1.]))?;
-                let bias = c.input("bias", [1], InputFill::Values(vec![0.5]))?;
-                let state = c.input("state", [1, 1, 1], InputFill::Values(vec![3.]))?;
-                let y = c
-                    .graph
-                    .causal_conv([x, w, bias], Some(state), false, true)?;
-                c.output_expect(y, &[31.5, 12.5])?;
-                c.output_expect(y.port(1), &[2.])
-            }),
-            OpCase::new("kept_of_a_view", |c| {
-                let (steps, dtype) = (c.sym("s", 1, 64), c.dtype);
-                let rows = c.input("rows", [1.into(), steps, 21.into()], InputFill::Normal)?;
-                let x = c.graph.narrow(rows, 2, 5, 10)?;
-                let w = c.input("w", [4, 10], InputFill::Normal)?;
-                let bias = c.input("bias", [10], InputFill::Normal)?;
-                let state = c.state_of("state", Type::new(dtype, [1, 3, 10]), InputFill::Normal)?;
-                let first = Type::new(DType::Bool, [1]);
-                let first = c.input_of("first", first, InputFill::Values(vec![0.]))?;
-                let zero = c.graph.scalar(dtype, 0.0)?;
-                let before = c.graph.where_(first, zero, state)?;
-                let y = c
-                    .graph
-                    .causal_conv([x, w, bias], Some(before), true, true)?;
-                c.runs = 3;
-                c.output(y)?;
-                c.graph.assign(state, y.port(1))
-            }),
-            OpCase::new("kept", |c| {
-                let (steps, dtype) = (c.sym("s", 2, 64), c.dtype);
-                let all = operands(c, [1.into(), steps], [5, 4])?;
-                let state = c.state_of("state", Type::new(dtype, [1, 3, 5]), InputFill::Normal)?;
-                let y = c.graph.causal_conv(all, Some(state), true, true)?;
-                c.runs = 2;
-                c.output(y)?;
-                c.graph.assign(state, y.port(1))
-            }),
-        ]
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        fn build(g: &mut Graph, w: [usize; 2], state: [usize; 3]) -> Result<Value, OpError> {
-            let x = g.input("x", Type::new(DType::F32, [2, 4, 6]))?;
-            let w = g.input("w", Type::new(DType::F32, w))?;
-            let bias = g.input("bias", Type::new(DType::F32, [6]))?;
-            let state = g.input("state", Type::new(DType::F32, state))?;
-            g.causal_conv([x, w, bias], Some(state), true, true)
-        }
-        vec![
-            reject("channels", "axis 1 of w: 5 and 6 differ", |g| {
-                build(g, [4, 5], [2, 3, 6])
-            }),
-            reject("state", "axis 1 of state: 4 and 3 differ", |g| {
-                build(g, [4, 6], [2, 4, 6])
-            }),
-            reject("no_taps", "at least 1", |g| build(g, [0, 6], [2, 3, 6])),
-        ]
     }
 }
 

@@ -1,11 +1,8 @@
 //! Norms of channels-first tensors `[N, C, ..]`: group norm, layer norm over the channels of each
 //! position, and batch norm with fixed statistics.
 
-mod cases;
-
 use crate::attr::FloatAttr;
 use crate::attrs;
-use crate::case::{OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
@@ -171,14 +168,6 @@ impl OpSpec for GroupNorm {
         let groups = batch * self.groups;
         normalised(operands, groups, self.eps, group, &results[0])
     }
-
-    fn cases() -> Vec<OpCase> {
-        cases::group()
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        cases::rejected_group()
-    }
 }
 
 impl OpSpec for LayerNorm2d {
@@ -210,14 +199,6 @@ impl OpSpec for LayerNorm2d {
         let (batch, _, places) = sizes(operands[0]);
         let group = |n: usize, _: usize, place: usize| n * places + place;
         normalised(operands, batch * places, self.eps, group, &results[0])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        cases::layer_2d()
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        cases::rejected_layer_2d()
     }
 }
 
@@ -260,14 +241,6 @@ impl OpSpec for BatchNormInference {
         });
         let y: Vec<f64> = y.collect();
         Ok(vec![Tensor::from_f64s(results[0].clone(), &y)?])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        cases::batch()
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        cases::rejected_batch()
     }
 }
 

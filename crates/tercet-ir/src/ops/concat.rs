@@ -2,15 +2,13 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{InputFill, OpCase, RejectCase};
-use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{
-    AxisView, expect_axis, expect_equal, expect_rank, expect_same_dtype, overflow, reject,
+    AxisView, expect_axis, expect_equal, expect_rank, expect_same_dtype, overflow,
 };
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
@@ -94,109 +92,6 @@ impl OpSpec for Concat {
             at += part;
         }
         Ok(vec![y])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        let joined = |name: &str, shapes: &'static [&'static [usize]], axis: usize| {
-            OpCase::new(name, move |c| {
-                let mut parts = Vec::new();
-                for (i, &shape) in shapes.iter().enumerate() {
-                    parts.push(c.input(&format!("x{i}"), shape, InputFill::Special)?);
-                }
-                let y = c.graph.concat(&parts, axis)?;
-                c.output(y)
-            })
-        };
-        vec![
-            joined("rows", &[&[3, 7], &[1, 7], &[5, 7]], 0),
-            joined("columns", &[&[3, 7], &[3, 1], &[3, 2]], 1),
-            joined("middle", &[&[2, 3, 5], &[2, 4, 5]], 1),
-            joined("one_operand", &[&[3, 7]], 1),
-            joined("empty_part", &[&[2, 0], &[2, 3], &[2, 0]], 1),
-            joined("all_empty", &[&[2, 0], &[2, 0]], 1),
-            joined("no_rows", &[&[0, 3], &[0, 4]], 1),
-            joined(
-                "many_odd_columns",
-                &[
-                    &[3, 1],
-                    &[3, 2],
-                    &[3, 5],
-                    &[3, 1],
-                    &[3, 3],
-                    &[3, 0],
-                    &[3, 1],
-                    &[3, 7],
-                    &[3, 1],
-                    &[3, 2],
-                    &[3, 1],
-                    &[3, 4],
-                    &[3, 1],
-                    &[3, 1],
-                    &[3, 6],
-                    &[3, 3],
-                ],
-                1,
-            ),
-            joined("whole_words", &[&[3, 8], &[3, 4], &[3, 12]], 1),
-            OpCase::new("views", |c| {
-                let a = c.input("a", [3, 5], InputFill::Special)?;
-                let b = c.input("b", [5, 7], InputFill::Special)?;
-                let turned = c.graph.transpose(a, &[1, 0])?;
-                let cut = c.graph.slice(b, &[0, 1], &[5, 6], &[1, 2])?;
-                let y = c.graph.concat(&[turned, b, cut], 1)?;
-                c.output(y)
-            }),
-            OpCase::new("values", |c| {
-                let a = c.input("a", [2, 1], InputFill::Values(vec![1.0, 2.0]))?;
-                let b = c.input("b", [2, 2], InputFill::Values(vec![3.0, 4.0, 5.0, 6.0]))?;
-                let y = c.graph.concat(&[a, b, a], 1)?;
-                c.output_expect(y, &[1.0, 3.0, 4.0, 1.0, 2.0, 5.0, 6.0, 2.0])
-            }),
-            OpCase::new("symbolic", |c| {
-                let s = c.sym("s", 5, 9);
-                let a = c.input("a", [s.clone(), 3.into()], InputFill::Normal)?;
-                let b = c.input("b", [Dim::Known(2), 3.into()], InputFill::Normal)?;
-                let rows = c.graph.concat(&[a, b, a], 0)?;
-                let columns = c.graph.concat(&[a, a], 1)?;
-                c.output(rows)?;
-                c.output(columns)
-            }),
-        ]
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        fn two(g: &mut Graph, a: Type, b: Type, axis: usize) -> Result<Value, OpError> {
-            let a = g.input("a", a)?;
-            let b = g.input("b", b)?;
-            g.concat(&[a, b], axis)
-        }
-        vec![
-            reject("none", "expected 1 or more operands, got 0", |g| {
-                g.concat(&[], 0)
-            }),
-            reject("axis", "axis 1 is out of range for rank 1", |g| {
-                two(g, Type::new(DType::F32, [2]), Type::new(DType::F32, [2]), 1)
-            }),
-            reject("rank", "expected rank 1", |g| {
-                two(
-                    g,
-                    Type::new(DType::F32, [2]),
-                    Type::new(DType::F32, [2, 1]),
-                    0,
-                )
-            }),
-            reject("dtype", "cast one of them", |g| {
-                two(g, Type::new(DType::F32, [2]), Type::new(DType::F16, [2]), 0)
-            }),
-            reject("sizes", "sizes of axis 1: 2 and 3 differ", |g| {
-                two(
-                    g,
-                    Type::new(DType::F32, [1, 2]),
-                    Type::new(DType::F32, [1, 3]),
-                    0,
-                )
-            }),
-        ]
     }
 }
 

@@ -6,7 +6,6 @@
 //! therefore draws the same numbers.
 
 mod branch;
-mod cases;
 mod repeat;
 mod scan;
 
@@ -20,6 +19,9 @@ use crate::error::TypeError;
 use crate::subgraph::SubGraph;
 use crate::tensor::Tensor;
 use crate::types::Type;
+
+/// The dtypes of the cases, which differ in their carried values only.
+const DTYPES: &[DType] = &[DType::F32, DType::F16, DType::I32];
 
 impl Op {
     /// The nested graphs with the names of their attributes; empty for most operators.

@@ -1,10 +1,7 @@
 //! Convolution.
 
-mod cases;
-
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
@@ -192,14 +189,6 @@ impl OpSpec for Conv {
             y.push(self.activation.map_or(sum, |f| f.eval(d, sum)));
         });
         Ok(vec![from_scalars(results[0].clone(), &y)?])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        cases::all()
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        cases::rejects()
     }
 }
 

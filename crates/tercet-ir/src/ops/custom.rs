@@ -1,14 +1,11 @@
 //! The operator that holds a custom operator.
 
-mod cases;
-
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use crate::accuracy::Accuracy;
 use crate::attr::{AttrError, AttrLiteral, Attrs};
-use crate::case::{OpCase, RejectCase};
 use crate::custom::{CustomOp, CustomOps, attrs_kind, spelled_attrs};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
@@ -176,14 +173,6 @@ impl OpSpec for Custom {
             }
         }
         Ok(values)
-    }
-
-    fn cases() -> Vec<OpCase> {
-        cases::cases()
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        cases::rejects()
     }
 }
 

@@ -1,10 +1,7 @@
 //! Block-quantized weights: dequantization, and matmuls with them.
 
-mod cases;
-
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
@@ -124,113 +121,6 @@ impl OpSpec for Dequantize {
         let y = values(self.scheme, operands[0])?;
         Ok(vec![Tensor::from_slice(&results[0].shape, &y)?])
     }
-
-    fn cases() -> Vec<OpCase> {
-        let per_scheme = Scheme::ALL.iter().flat_map(|&s| {
-            [
-                unpacked(s, "5x3_blocks", &[5], 3),
-                unpacked(s, "one_row", &[], 2),
-                unpacked(s, "batch_2x3", &[2, 3], 1),
-                unpacked(s, "no_rows", &[0], 2),
-                unpacked(s, "empty_rows", &[3], 0),
-            ]
-        });
-        let mut cases: Vec<OpCase> = per_scheme.collect();
-        cases.push(OpCase::new("symbolic_rows", |c| {
-            let n = c.sym("n", 3, 7);
-            let ty = Type::new(DType::U8, [n, 68.into()]);
-            let w = c.input_of("w", ty, InputFill::Blocks(Scheme::Q8_0))?;
-            let y = c.graph.dequantize(w, Scheme::Q8_0)?;
-            c.output(y)
-        }));
-        cases.push(OpCase::new("q8_0_counts_by_halves", |c| {
-            // The scale 0.5 as f16, then the quantized values 0, -1, .., -31.
-            let block = [0.0, 56.0].into_iter();
-            let block = block.chain((0..32).map(|i| f64::from((256 - i) % 256)));
-            let ty = Type::new(DType::U8, [34]);
-            let w = c.param_of("w", ty, InputFill::Values(block.collect()))?;
-            let y = c.graph.dequantize(w, Scheme::Q8_0)?;
-            let want: Vec<f64> = (0..32).map(|i| -0.5 * f64::from(i)).collect();
-            c.output_expect(y, &want)
-        }));
-        cases
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        vec![
-            RejectCase {
-                name: "storage",
-                message: "operand w is f32; accepted: u8",
-                build: |g| {
-                    let w = g.param("w", Type::new(DType::F32, [4, 18]))?;
-                    g.dequantize(w, Scheme::Q4_0)
-                },
-            },
-            RejectCase {
-                name: "part_of_a_block",
-                message: "rows of 17 bytes are not whole q4_0 blocks of 18 bytes",
-                build: |g| {
-                    let w = g.param("w", Type::new(DType::U8, [18, 17]))?;
-                    g.dequantize(w, Scheme::Q4_0)
-                },
-            },
-            RejectCase {
-                name: "part_of_a_block_of_128",
-                message: "rows of 136 bytes are not whole int8_asym blocks of 140 bytes",
-                build: |g| {
-                    let w = g.param("w", Type::new(DType::U8, [4, 136]))?;
-                    g.dequantize(w, Scheme::Int8Asym)
-                },
-            },
-            RejectCase {
-                name: "signed_bytes",
-                message: "operand w is i8; accepted: u8",
-                build: |g| {
-                    let w = g.param("w", Type::new(DType::I8, [4, 136]))?;
-                    g.dequantize(w, Scheme::Int8)
-                },
-            },
-            RejectCase {
-                name: "symbolic_bytes",
-                message: "must have a known size",
-                build: |g| {
-                    let w = g.input("w", Type::new(DType::U8, [Dim::sym("s")]))?;
-                    g.dequantize(w, Scheme::Q6K)
-                },
-            },
-            RejectCase {
-                name: "scalar",
-                message: "expected rank 1 or more",
-                build: |g| {
-                    let w = g.param("w", Type::new(DType::BF16, crate::Shape::default()))?;
-                    g.dequantize(w, Scheme::BF16)
-                },
-            },
-        ]
-    }
-}
-
-/// A row length of this many blocks; for float schemes it is odd.
-pub(super) fn weights(scheme: Scheme, blocks: usize) -> usize {
-    match scheme.block_len() {
-        1 => 37 * blocks,
-        len => len * blocks,
-    }
-}
-
-pub(super) fn stored(scheme: Scheme, lead: &[usize], k: usize) -> Type {
-    let len = scheme.stored_len(k).expect("invariant: whole blocks");
-    let dims: Vec<usize> = lead.iter().copied().chain([len]).collect();
-    Type::new(scheme.storage(), &dims[..])
-}
-
-fn unpacked(scheme: Scheme, name: &str, lead: &'static [usize], blocks: usize) -> OpCase {
-    OpCase::new(format!("{}_{name}", scheme.name()), move |c| {
-        let ty = stored(scheme, lead, weights(scheme, blocks));
-        let w = c.param_of("w", ty, InputFill::Blocks(scheme))?;
-        let y = c.graph.dequantize(w, scheme)?;
-        c.output(y)
-    })
 }
 
 impl OpSpec for DequantMatMul {
@@ -272,41 +162,6 @@ impl OpSpec for DequantMatMul {
             Contraction::matrix(lead.iter().product(), k, n, (1, k)).eval_floats(&x.to_f64s(), &w);
         Ok(vec![from_scalars(results[0].clone(), &y)?])
     }
-
-    fn cases() -> Vec<OpCase> {
-        cases::cases()
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        vec![
-            RejectCase {
-                name: "inner_dimensions",
-                message: "the inner dimensions: 32 and 64 differ",
-                build: |g| built(g, DType::F32, &[3, 32], &[5, 36]),
-            },
-            RejectCase {
-                name: "batched_weights",
-                message: "expected rank 2",
-                build: |g| built(g, DType::F32, &[3, 32], &[2, 5, 18]),
-            },
-            RejectCase {
-                name: "integers",
-                message: "operand x is i32",
-                build: |g| built(g, DType::I32, &[3, 32], &[5, 18]),
-            },
-            RejectCase {
-                name: "part_of_a_block",
-                message: "rows of 20 bytes are not whole q4_0 blocks",
-                build: |g| built(g, DType::F32, &[3, 32], &[5, 20]),
-            },
-        ]
-    }
-}
-
-fn built(g: &mut Graph, dtype: DType, x: &[usize], w: &[usize]) -> Result<Value, OpError> {
-    let x = g.input("x", Type::new(dtype, x))?;
-    let w = g.param("w", Type::new(DType::U8, w))?;
-    g.dequant_matmul(x, w, Scheme::Q4_0)
 }
 
 impl Graph {

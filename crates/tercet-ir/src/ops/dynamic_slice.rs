@@ -4,7 +4,6 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
@@ -12,8 +11,8 @@ use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{
-    INDEX_DTYPES, counted, exactly, expect_dtype, expect_equal, expect_rank, expect_same_dtype,
-    for_each_index, pick, reject,
+    INDEX_DTYPES, exactly, expect_dtype, expect_equal, expect_rank, expect_same_dtype,
+    for_each_index, pick,
 };
 use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType, Type, row_major_strides};
@@ -140,94 +139,6 @@ impl OpSpec for DynamicSlice {
         let y = pick(x, &results[0], |index| flat(index, &starts, &strides))?;
         Ok(vec![y])
     }
-
-    fn cases() -> Vec<OpCase> {
-        let line = |name: &str, of: DType, start: f64, expected: &'static [f64]| {
-            OpCase::new(name, move |c| {
-                let x = c.input("x", [5], counted(&[5]))?;
-                let starts =
-                    c.input_of("starts", Type::new(of, [1]), InputFill::Values(vec![start]))?;
-                let y = c.graph.dynamic_slice(x, starts, [2])?;
-                c.output_expect(y, expected)
-            })
-        };
-        let block = |name: &str,
-                     shape: &'static [usize],
-                     sizes: &'static [usize],
-                     starts: &'static [f64]| {
-            OpCase::new(name, move |c| {
-                let x = c.input("x", shape, InputFill::Special)?;
-                let at = Type::new(DType::I32, [starts.len()]);
-                let at = c.input_of("starts", at, InputFill::Values(starts.to_vec()))?;
-                let y = c.graph.dynamic_slice(x, at, sizes)?;
-                c.output(y)
-            })
-        };
-        vec![
-            line("inside", DType::I32, 1.0, &[1.0, 2.0]),
-            line("inside_by_i64", DType::I64, 1.0, &[1.0, 2.0]),
-            line("clamped_at_the_end", DType::I32, 4.0, &[3.0, 4.0]),
-            line("clamped_far_out", DType::I32, 2_147_483_647.0, &[3.0, 4.0]),
-            line("from_the_end", DType::I32, -3.0, &[2.0, 3.0]),
-            line("from_the_end_clamped", DType::I32, -1.0, &[3.0, 4.0]),
-            line("clamped_at_the_start", DType::I32, -9.0, &[0.0, 1.0]),
-            line("least_i64", DType::I64, -9.3e18, &[0.0, 1.0]),
-            block("odd_block", &[17, 33], &[5, 7], &[3.0, 30.0]),
-            block("whole", &[3, 4], &[3, 4], &[1.0, -1.0]),
-            block("nothing", &[3, 4], &[0, 4], &[7.0, 0.0]),
-            block("of_nothing", &[0], &[0], &[1.0]),
-            block("rank_0", &[], &[], &[]),
-            OpCase::new("symbolic_window", |c| {
-                let s = c.sym("s", 3, 4);
-                c.input("rows", [s.clone()], InputFill::Normal)?;
-                let x = c.input("x", [8, 2], InputFill::Normal)?;
-                let at = Type::new(DType::I32, [2]);
-                let at = c.input_of("starts", at, InputFill::Values(vec![6.0, 0.0]))?;
-                let y = c.graph.dynamic_slice(x, at, [s, 2.into()])?;
-                c.output(y)
-            }),
-            OpCase::new("symbolic_window_too_large", |c| {
-                let s = c.sym("s", 3, 4);
-                c.input("rows", [s.clone()], InputFill::Normal)?;
-                let x = c.input("x", [2], InputFill::Normal)?;
-                let at = c.input_of(
-                    "starts",
-                    Type::new(DType::I32, [1]),
-                    InputFill::Values(vec![0.0]),
-                )?;
-                let y = c.graph.dynamic_slice(x, at, [s])?;
-                c.expect_fault("a window of 3 does not fit axis 0 of size 2");
-                c.output(y)
-            }),
-        ]
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        fn build(g: &mut Graph, starts: Type, sizes: &[usize]) -> Result<Value, OpError> {
-            let x = g.input("x", Type::new(DType::F32, [3, 2]))?;
-            let starts = g.input("starts", starts)?;
-            g.dynamic_slice(x, starts, sizes)
-        }
-        vec![
-            reject(
-                "too_large",
-                "a window of 4 does not fit axis 0 of size 3",
-                |g| build(g, Type::new(DType::I32, [2]), &[4, 2]),
-            ),
-            reject("sizes", "1 sizes for 2 axes", |g| {
-                build(g, Type::new(DType::I32, [2]), &[1])
-            }),
-            reject("starts", "number of starts and axes: 3 and 2 differ", |g| {
-                build(g, Type::new(DType::I32, [3]), &[1, 1])
-            }),
-            reject("float_starts", "operand starts is f32", |g| {
-                build(g, Type::new(DType::F32, [2]), &[1, 1])
-            }),
-            reject("starts_of_rank_2", "expected rank 1", |g| {
-                build(g, Type::new(DType::I32, [2, 1]), &[1, 1])
-            }),
-        ]
-    }
 }
 
 impl OpSpec for DynamicUpdateSlice {
@@ -270,154 +181,6 @@ impl OpSpec for DynamicUpdateSlice {
             }
         });
         Ok(vec![y])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        // Long: this function is a table of test cases, one per row.
-        let line = |name: &str, of: DType, start: f64, expected: &'static [f64]| {
-            OpCase::new(name, move |c| {
-                let x = c.input("x", [4], InputFill::Values(vec![0.0; 4]))?;
-                let update = c.input("update", [2], InputFill::Values(vec![5.0, 6.0]))?;
-                let starts =
-                    c.input_of("starts", Type::new(of, [1]), InputFill::Values(vec![start]))?;
-                let y = c.graph.dynamic_update_slice(x, update, starts)?;
-                c.output_expect(y, expected)
-            })
-        };
-        let block = |name: &str,
-                     shape: &'static [usize],
-                     update: &'static [usize],
-                     starts: &'static [f64]| {
-            OpCase::new(name, move |c| {
-                let x = c.input("x", shape, InputFill::Special)?;
-                let update = c.input("update", update, InputFill::Normal)?;
-                let at = Type::new(DType::I32, [starts.len()]);
-                let at = c.input_of("starts", at, InputFill::Values(starts.to_vec()))?;
-                let y = c.graph.dynamic_update_slice(x, update, at)?;
-                c.output(y)?;
-                // Checks that the operand is unchanged.
-                c.output(x)
-            })
-        };
-        let cache = |name: &str,
-                     shape: &'static [usize],
-                     update: &'static [usize],
-                     starts: &'static [f64]| {
-            OpCase::new(name, move |c| {
-                let cache = c.state_of("cache", Type::new(c.dtype, shape), InputFill::Normal)?;
-                let update = c.input("update", update, InputFill::Special)?;
-                let at = Type::new(DType::I32, [starts.len()]);
-                let at = c.input_of("at", at, InputFill::Values(starts.to_vec()))?;
-                let y = c.graph.dynamic_update_slice(cache, update, at)?;
-                c.graph.assign(cache, y)?;
-                c.runs = 2;
-                c.output(y)
-            })
-        };
-        vec![
-            line("inside", DType::I32, 1.0, &[0.0, 5.0, 6.0, 0.0]),
-            line("inside_by_i64", DType::I64, 0.0, &[5.0, 6.0, 0.0, 0.0]),
-            line("clamped_at_the_end", DType::I32, 3.0, &[0.0, 0.0, 5.0, 6.0]),
-            line("from_the_end", DType::I32, -3.0, &[0.0, 5.0, 6.0, 0.0]),
-            line(
-                "clamped_at_the_start",
-                DType::I32,
-                -9.0,
-                &[5.0, 6.0, 0.0, 0.0],
-            ),
-            block("odd_block", &[17, 33], &[5, 7], &[3.0, 30.0]),
-            block("whole", &[3, 4], &[3, 4], &[1.0, 1.0]),
-            block("nothing", &[3, 4], &[0, 4], &[7.0, 0.0]),
-            block("rank_0", &[], &[], &[]),
-            OpCase::new("state_cache", |c| {
-                let ty = Type::new(c.dtype, [3, 2]);
-                let cache = c.state_of("cache", ty, InputFill::Values(vec![0.0; 6]))?;
-                let row = c.input("row", [1, 2], InputFill::Values(vec![1.0, 2.0]))?;
-                let at = Type::new(DType::I32, [2]);
-                let at = c.input_of("at", at, InputFill::Values(vec![1.0, 0.0]))?;
-                let y = c.graph.dynamic_update_slice(cache, row, at)?;
-                c.graph.assign(cache, y)?;
-                c.runs = 2;
-                c.output_expect(cache, &[0.0, 0.0, 1.0, 2.0, 0.0, 0.0])
-            })
-            .only(&[DType::F32, DType::F16, DType::BF16]),
-            cache("state_odd_window", &[5, 7], &[3, 4], &[1.0, 2.0]),
-            cache("state_odd_rows", &[3, 4, 5], &[2, 3, 5], &[1.0, 1.0, 0.0]),
-            cache("state_narrow_rows", &[9, 3], &[7, 1], &[1.0, 1.0]),
-            cache("state_heads", &[2, 5, 8], &[2, 1, 8], &[0.0, 3.0, 0.0]),
-            cache("state_whole", &[3, 5], &[3, 5], &[2.0, -1.0]),
-            cache("state_rank_0", &[], &[], &[]),
-            OpCase::new("state_of_a_turned_update", |c| {
-                let cache = c.state_of("cache", Type::new(c.dtype, [5, 7]), InputFill::Normal)?;
-                let x = c.input("x", [3, 2], InputFill::Special)?;
-                let update = c.graph.transpose(x, &[1, 0])?;
-                let at = Type::new(DType::I32, [2]);
-                let at = c.input_of("at", at, InputFill::Values(vec![1.0, 3.0]))?;
-                let y = c.graph.dynamic_update_slice(cache, update, at)?;
-                c.graph.assign(cache, y)?;
-                c.output(y)
-            }),
-            OpCase::new("state_kept_by_a_fault", |c| {
-                let cache = c.state_of("cache", Type::new(c.dtype, [4, 3]), InputFill::Normal)?;
-                let x = c.input("x", [2, 3], InputFill::Normal)?;
-                let idx = Type::new(DType::I32, [1]);
-                let idx = c.input_of("idx", idx, InputFill::Values(vec![5.0]))?;
-                let row = c.graph.gather(x, idx, 0)?;
-                let at = Type::new(DType::I32, [2]);
-                let at = c.input_of("at", at, InputFill::Values(vec![1.0, 0.0]))?;
-                let y = c.graph.dynamic_update_slice(cache, row, at)?;
-                c.graph.assign(cache, y)?;
-                c.expect_fault("index 5 is out of range for axis of 2");
-                c.output(y)
-            }),
-            OpCase::new("symbolic_rows", |c| {
-                let s = c.sym("s", 3, 4);
-                let x = c.input("x", [8, 2], InputFill::Normal)?;
-                let update = c.input("update", [s, 2.into()], InputFill::Normal)?;
-                let at = Type::new(DType::I32, [2]);
-                let at = c.input_of("starts", at, InputFill::Values(vec![4.0, 0.0]))?;
-                let y = c.graph.dynamic_update_slice(x, update, at)?;
-                c.output(y)
-            }),
-            OpCase::new("symbolic_update_too_large", |c| {
-                let s = c.sym("s", 3, 4);
-                let x = c.input("x", [2], InputFill::Normal)?;
-                let update = c.input("update", [s], InputFill::Normal)?;
-                let at = c.input_of(
-                    "starts",
-                    Type::new(DType::I32, [1]),
-                    InputFill::Values(vec![0.0]),
-                )?;
-                let y = c.graph.dynamic_update_slice(x, update, at)?;
-                c.expect_fault("a window of 3 does not fit axis 0 of size 2");
-                c.output(y)
-            }),
-        ]
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        fn build(g: &mut Graph, update: Type, starts: Type) -> Result<Value, OpError> {
-            let x = g.input("x", Type::new(DType::F32, [3, 2]))?;
-            let update = g.input("update", update)?;
-            let starts = g.input("starts", starts)?;
-            g.dynamic_update_slice(x, update, starts)
-        }
-        vec![
-            reject(
-                "too_large",
-                "a window of 3 does not fit axis 1 of size 2",
-                |g| build(g, Type::new(DType::F32, [1, 3]), Type::new(DType::I32, [2])),
-            ),
-            reject("dtype", "operand update is f16", |g| {
-                build(g, Type::new(DType::F16, [1, 2]), Type::new(DType::I32, [2]))
-            }),
-            reject("rank", "expected rank 2", |g| {
-                build(g, Type::new(DType::F32, [2]), Type::new(DType::I32, [2]))
-            }),
-            reject("unsigned_starts", "operand starts is u32", |g| {
-                build(g, Type::new(DType::F32, [1, 2]), Type::new(DType::U32, [2]))
-            }),
-        ]
     }
 }
 

@@ -2,14 +2,12 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{InputFill, OpCase, RejectCase};
-use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
-use crate::ops::util::{broadcast_indices, counted, exactly, reject};
+use crate::ops::util::{broadcast_indices, exactly};
 use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType, Type, broadcast_shapes};
 
@@ -71,51 +69,6 @@ impl OpSpec for Expand {
             slot.copy_from_slice(&from[i * size..][..size]);
         }
         Ok(vec![y])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        let to = |name: &str, from: &'static [usize], to: &'static [usize]| {
-            OpCase::new(name, move |c| {
-                let x = c.input("x", from, InputFill::Special)?;
-                let y = c.graph.expand(x, to)?;
-                c.output(y)
-            })
-        };
-        vec![
-            to("rows", &[33], &[17, 33]),
-            to("columns", &[17, 1], &[17, 33]),
-            to("middle", &[2, 1, 3], &[2, 5, 3]),
-            to("same", &[3, 4], &[3, 4]),
-            to("rank_0", &[], &[2, 3]),
-            to("rank_0_to_0", &[], &[]),
-            to("to_empty", &[1, 3], &[0, 3]),
-            OpCase::new("values", |c| {
-                let x = c.input("x", [2, 1], counted(&[2, 1]))?;
-                let y = c.graph.expand(x, [2, 2, 2])?;
-                c.output_expect(y, &[0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0])
-            }),
-            OpCase::new("symbolic", |c| {
-                let s = c.sym("s", 5, 9);
-                let x = c.input("x", [s.clone(), 1.into()], InputFill::Normal)?;
-                let y = c.graph.expand(x, [Dim::Known(2), s, 3.into()])?;
-                c.output(y)
-            }),
-        ]
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        fn build(g: &mut Graph, shape: impl Into<Shape>) -> Result<Value, OpError> {
-            let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
-            g.expand(x, shape)
-        }
-        vec![
-            reject("sizes", "do not broadcast", |g| build(g, [4, 3])),
-            reject("shrinks", "do not broadcast", |g| build(g, [1, 3])),
-            reject("rank", "do not broadcast", |g| build(g, [3])),
-            reject("symbol", "do not broadcast", |g| {
-                build(g, [Dim::sym("s"), Dim::Known(3)])
-            }),
-        ]
     }
 }
 

@@ -1,14 +1,13 @@
 //! The discrete Fourier transform of complex numbers, and helpers of the other transforms.
 
 use crate::accuracy::Accuracy;
-use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
-use crate::ops::util::{exactly, expect_dtype, expect_equal, expect_rank_at_least, reject};
+use crate::ops::util::{exactly, expect_dtype, expect_equal, expect_rank_at_least};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 use crate::{attrs, spelled};
@@ -109,129 +108,6 @@ impl OpSpec for Fft {
         }
         Ok(vec![Tensor::from_f64s(results[0].clone(), &y)?])
     }
-
-    fn cases() -> Vec<OpCase> {
-        let mut cases = length_cases();
-        for &norm in FftNorm::ALL {
-            for inverse in [false, true] {
-                let way = if inverse { "inverse" } else { "forward" };
-                cases.push(OpCase::new(
-                    format!("{way}_norm_{}", norm.name()),
-                    move |c| {
-                        let x = c.input("x", [3, 12, 2], InputFill::Normal)?;
-                        let y = c.graph.fft(x, inverse, norm)?;
-                        c.output(y)
-                    },
-                ));
-            }
-        }
-        cases.extend(shape_cases());
-        cases.push(OpCase::new("written", |c| {
-            let x = InputFill::Values(vec![1., 0., 2., 0., 3., 0., 4., 0.]);
-            let x = c.input("x", [4, 2], x)?;
-            let y = c.graph.fft(x, false, FftNorm::Backward)?;
-            c.output_expect(y, &[10., 0., -2., 2., -2., 0., -2., -2.])?;
-            let z = c.graph.fft(x, true, FftNorm::Backward)?;
-            c.output_expect(z, &[2.5, 0., -0.5, -0.5, -0.5, 0., -0.5, 0.5])
-        }));
-        cases.push(OpCase::new("there_and_back", |c| {
-            let x = c.input("x", [2, 90, 2], InputFill::Normal)?;
-            let y = c.graph.fft(x, false, FftNorm::Ortho)?;
-            let z = c.graph.fft(y, true, FftNorm::Ortho)?;
-            c.output(z)
-        }));
-        cases
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        vec![
-            reject("no_pairs", "pairs of x: 3 and 2 differ", |g| {
-                let x = g.input("x", Type::new(DType::F32, [4, 3]))?;
-                g.fft(x, false, FftNorm::Backward)
-            }),
-            reject("rank", "expected rank 2 or more", |g| {
-                let x = g.input("x", Type::new(DType::F32, [2]))?;
-                g.fft(x, false, FftNorm::Backward)
-            }),
-            reject("no_elements", "at least 1", |g| {
-                let x = g.input("x", Type::new(DType::F32, [3, 0, 2]))?;
-                g.fft(x, false, FftNorm::Backward)
-            }),
-            reject("symbolic_length", "must be a known size", |g| {
-                let x = g.input("x", Type::new(DType::F32, [Dim::sym("n"), 2.into()]))?;
-                g.fft(x, false, FftNorm::Backward)
-            }),
-            reject("integers", "operand x is i32", |g| {
-                let x = g.input("x", Type::new(DType::I32, [4, 2]))?;
-                g.fft(x, false, FftNorm::Backward)
-            }),
-        ]
-    }
-}
-
-/// Lengths of every radix and their products, primes and their multiples, and lengths beyond the
-/// capacity of a workgroup.
-fn length_cases() -> Vec<OpCase> {
-    const SINGLE: &[DType] = &[DType::F32];
-    const FEW: &[DType] = &[DType::F32, DType::F16];
-    let of = |n: usize, rows: usize, inverse: bool| {
-        OpCase::new(format!("length_{n}"), move |c| {
-            let x = c.input("x", [rows, n, 2], InputFill::Normal)?;
-            let y = c.graph.fft(x, inverse, FftNorm::Backward)?;
-            c.output(y)
-        })
-    };
-    let small = [1, 2, 3, 4, 5, 6, 7, 8, 11, 15, 16, 32, 34];
-    let middle = [
-        63, 64, 100, 101, 128, 210, 256, 343, 360, 500, 512, 1000, 1024,
-    ];
-    let large = [2048, 2187, 3000, 4096, 6000, 8192, 1009, 16807];
-    let small = small.into_iter().map(|n| of(n, 5, false));
-    let middle = middle.into_iter().map(|n| of(n, 3, true).only(FEW));
-    let large = large.into_iter().map(|n| of(n, 2, false).only(SINGLE));
-    small.chain(middle).chain(large).collect()
-}
-
-fn shape_cases() -> Vec<OpCase> {
-    let shaped = |name: &str, shape: &'static [usize]| {
-        OpCase::new(name, move |c| {
-            let x = c.input("x", shape, InputFill::Normal)?;
-            let y = c.graph.fft(x, false, FftNorm::Backward)?;
-            c.output(y)
-        })
-    };
-    vec![
-        shaped("no_batch", &[24, 2]),
-        shaped("rank_6", &[2, 1, 3, 2, 10, 2]),
-        shaped("many_rows", &[300, 8, 2]),
-        shaped("no_rows", &[0, 8, 2]),
-        shaped("no_rows_of_a_prime", &[2, 0, 13, 2]),
-        OpCase::new("along_the_first_axis", |c| {
-            let x = c.input("x", [20, 7, 2], InputFill::Normal)?;
-            let x = c.graph.transpose(x, &[1, 0, 2])?;
-            let y = c.graph.fft(x, false, FftNorm::Backward)?;
-            c.output(y)
-        }),
-        OpCase::new("of_exchanged_parts", |c| {
-            let x = c.input("x", [3, 2, 9], InputFill::Normal)?;
-            let x = c.graph.transpose(x, &[0, 2, 1])?;
-            let y = c.graph.fft(x, true, FftNorm::Forward)?;
-            c.output(y)
-        }),
-        OpCase::new("symbolic_rows", |c| {
-            let s = c.sym("s", 5, 9);
-            let x = c.input(
-                "x",
-                [s.clone(), 2.into(), 14.into(), 2.into()],
-                InputFill::Normal,
-            )?;
-            let y = c.graph.fft(x, false, FftNorm::Ortho)?;
-            c.output(y)?;
-            let x = c.input("z", [s, 17.into(), 2.into()], InputFill::Normal)?;
-            let y = c.graph.fft(x, false, FftNorm::Ortho)?;
-            c.output(y)
-        }),
-    ]
 }
 
 /// Checks that the operand is a float tensor of pairs along its last axis.

@@ -2,14 +2,13 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{
-    INDEX_DTYPES, counted, exactly, expect_axis, expect_dtype, expect_rank, reject, resolve_index,
+    INDEX_DTYPES, exactly, expect_axis, expect_dtype, expect_rank, resolve_index,
 };
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type, row_major_strides};
@@ -124,129 +123,6 @@ impl OpSpec for GatherElements {
             to.copy_from_slice(&data.bytes()[at * size..][..size]);
         }
         Ok(vec![y])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        // Long: this function is a table of test cases, one per row.
-        let taken =
-            |name: &str, data: &'static [usize], idx: &'static [usize], axis: usize, of: DType| {
-                OpCase::new(name, move |c| {
-                    let x = c.input("data", data, InputFill::Special)?;
-                    let idx =
-                        c.input_of("idx", Type::new(of, idx), InputFill::Index(data[axis]))?;
-                    let y = c.graph.gather_elements(x, idx, axis)?;
-                    c.output(y)
-                })
-            };
-        let fault = |name: &str, index: f64, message: &'static str| {
-            OpCase::new(name, move |c| {
-                let x = c.input("data", [2, 3], InputFill::Normal)?;
-                let idx = Type::new(DType::I32, [2, 2]);
-                let idx = c.input_of("idx", idx, InputFill::Values(vec![0.0, 1.0, index, 9.0]))?;
-                let y = c.graph.gather_elements(x, idx, 1)?;
-                c.expect_fault(message);
-                c.output(y)
-            })
-        };
-        vec![
-            taken("rows_33x7", &[33, 7], &[33, 7], 0, DType::I32),
-            taken("columns_7x33", &[7, 33], &[7, 33], 1, DType::I32),
-            taken("by_i64", &[7, 33], &[7, 5], 1, DType::I64),
-            taken("more_than_there_are", &[3, 4], &[11, 4], 0, DType::I32),
-            taken("fewer_beside_the_axis", &[5, 9], &[3, 4], 1, DType::I32),
-            taken(
-                "fewer_before_and_after",
-                &[5, 4, 6],
-                &[2, 7, 3],
-                1,
-                DType::I32,
-            ),
-            taken("rank_1", &[13], &[5], 0, DType::I32),
-            taken("rank_4", &[2, 3, 4, 3], &[2, 3, 2, 3], 2, DType::I32),
-            taken("rank_5", &[2, 1, 3, 2, 3], &[2, 1, 3, 2, 5], 4, DType::I32),
-            taken(
-                "rank_6",
-                &[2, 1, 3, 2, 1, 3],
-                &[1, 1, 3, 4, 1, 3],
-                3,
-                DType::I32,
-            ),
-            taken("no_indices", &[5, 3], &[0, 3], 0, DType::I32),
-            taken("no_indices_of_nothing", &[0, 3], &[0, 3], 0, DType::I32),
-            taken("no_columns", &[5, 0], &[2, 0], 0, DType::I32),
-            OpCase::new("pinned", |c| {
-                let x = c.input("data", [3, 2], counted(&[3, 2]))?;
-                let idx = Type::new(DType::I32, [2, 2]);
-                let idx = c.input_of("idx", idx, InputFill::Values(vec![-1.0, 0.0, 1.0, -2.0]))?;
-                let y = c.graph.gather_elements(x, idx, 0)?;
-                c.output_expect(y, &[4.0, 1.0, 2.0, 3.0])
-            })
-            .only(DType::NUMBERS),
-            OpCase::new("of_views", |c| {
-                let x = c.input("data", [3, 5, 7], InputFill::Special)?;
-                let x = c.graph.transpose(x, &[2, 0, 1])?;
-                let idx =
-                    c.input_of("idx", Type::new(DType::I32, [4, 7, 3]), InputFill::Index(5))?;
-                let idx = c.graph.transpose(idx, &[1, 2, 0])?;
-                let y = c.graph.gather_elements(x, idx, 2)?;
-                c.output(y)
-            }),
-            fault(
-                "index_at_the_end",
-                3.0,
-                "index 3 is out of range for axis of 3",
-            ),
-            fault(
-                "index_below",
-                -4.0,
-                "index -4 is out of range for axis of 3",
-            ),
-            OpCase::new("symbolic", |c| {
-                let s = c.sym("s", 5, 9);
-                let x = c.input("data", [s.clone(), 7.into()], InputFill::Normal)?;
-                let idx = c.input_of(
-                    "idx",
-                    Type::new(DType::I32, [s, 3.into()]),
-                    InputFill::Index(7),
-                )?;
-                let y = c.graph.gather_elements(x, idx, 1)?;
-                c.output(y)
-            }),
-            OpCase::new("symbolic_indices_too_many", |c| {
-                let s = c.sym("s", 5, 9);
-                let x = c.input("data", [4, 7], InputFill::Normal)?;
-                let idx = c.input_of(
-                    "idx",
-                    Type::new(DType::I32, [s, 3.into()]),
-                    InputFill::Index(7),
-                )?;
-                let y = c.graph.gather_elements(x, idx, 1)?;
-                c.expect_fault("indices of size 5 on axis 0 of size 4");
-                c.output(y)
-            }),
-        ]
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        fn build(g: &mut Graph, idx: Type, axis: usize) -> Result<Value, OpError> {
-            let x = g.input("x", Type::new(DType::F32, [3, 2]))?;
-            let idx = g.input("idx", idx)?;
-            g.gather_elements(x, idx, axis)
-        }
-        vec![
-            reject("float_indices", "operand idx is f32", |g| {
-                build(g, Type::new(DType::F32, [3, 2]), 0)
-            }),
-            reject("axis", "axis 2 is out of range for rank 2", |g| {
-                build(g, Type::new(DType::I32, [3, 2]), 2)
-            }),
-            reject("rank", "rank 2", |g| {
-                build(g, Type::new(DType::I32, [3]), 0)
-            }),
-            reject("too_many", "indices of size 3 on axis 1 of size 2", |g| {
-                build(g, Type::new(DType::I32, [3, 3]), 0)
-            }),
-        ]
     }
 }
 

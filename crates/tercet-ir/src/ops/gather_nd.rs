@@ -2,7 +2,6 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
@@ -10,8 +9,7 @@ use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{
-    INDEX_DTYPES, counted, exactly, expect_dtype, expect_equal, expect_rank_at_least, reject,
-    resolve_index,
+    INDEX_DTYPES, exactly, expect_dtype, expect_equal, expect_rank_at_least, resolve_index,
 };
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
@@ -127,127 +125,6 @@ impl OpSpec for GatherNd {
             }
         }
         Ok(vec![y])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        // Long: this function is a table of test cases, one per row.
-        // Indices of the shortest axis are valid for every axis.
-        let taken =
-            |name: &str, data: &'static [usize], idx: &'static [usize], batch: usize, of: DType| {
-                OpCase::new(name, move |c| {
-                    let x = c.input("data", data, InputFill::Special)?;
-                    let k = idx[idx.len() - 1];
-                    let least = data[batch..batch + k].iter().min().copied().unwrap_or(1);
-                    let idx = c.input_of("idx", Type::new(of, idx), InputFill::Index(least))?;
-                    let y = c.graph.gather_nd(x, idx, batch)?;
-                    c.output(y)
-                })
-            };
-        let fault = |name: &str, index: [f64; 4], message: &'static str| {
-            OpCase::new(name, move |c| {
-                let x = c.input("data", [2, 3, 2], InputFill::Normal)?;
-                let idx = Type::new(DType::I32, [2, 2]);
-                let idx = c.input_of("idx", idx, InputFill::Values(index.to_vec()))?;
-                let y = c.graph.gather_nd(x, idx, 0)?;
-                c.expect_fault(message);
-                c.output(y)
-            })
-        };
-        vec![
-            taken("elements_7x33", &[7, 33], &[17, 2], 0, DType::I32),
-            taken("rows_33x7", &[33, 7], &[17, 1], 0, DType::I32),
-            taken("rows_of_words", &[9, 2, 4], &[6, 1], 0, DType::I32),
-            taken("by_i64", &[7, 33], &[17, 2], 0, DType::I64),
-            taken("one_element", &[5, 3], &[2], 0, DType::I32),
-            taken("no_coordinates", &[5, 3], &[4, 0], 0, DType::I32),
-            taken("rank_0", &[], &[3, 0], 0, DType::I32),
-            taken("rank_1", &[13], &[5, 1], 0, DType::I32),
-            taken(
-                "rank_4_of_batches",
-                &[2, 3, 4, 5],
-                &[2, 3, 6, 1],
-                2,
-                DType::I32,
-            ),
-            taken("one_of_each_batch", &[4, 5, 3], &[4, 1], 1, DType::I32),
-            taken("elements_of_batches", &[3, 4, 5], &[3, 7, 2], 1, DType::I32),
-            taken("rank_5", &[2, 3, 2, 2, 3], &[2, 4, 1, 3], 1, DType::I32),
-            taken("rank_6", &[2, 1, 3, 2, 2, 3], &[5, 4], 0, DType::I32),
-            taken("no_rows", &[5, 3], &[0, 2], 0, DType::I32),
-            taken("no_rows_of_nothing", &[0, 3], &[0, 1], 0, DType::I32),
-            taken("empty_slices", &[5, 0], &[2, 1], 0, DType::I32),
-            taken("no_batches", &[0, 5, 3], &[0, 2, 1], 1, DType::I32),
-            OpCase::new("pinned", |c| {
-                let x = c.input("data", [2, 2, 2], counted(&[2, 2, 2]))?;
-                let idx = Type::new(DType::I32, [2, 2]);
-                let idx = c.input_of("idx", idx, InputFill::Values(vec![0.0, 1.0, -1.0, 0.0]))?;
-                let y = c.graph.gather_nd(x, idx, 0)?;
-                c.output_expect(y, &[2.0, 3.0, 4.0, 5.0])
-            })
-            .only(DType::NUMBERS),
-            OpCase::new("pinned_batches", |c| {
-                let x = c.input("data", [2, 2, 2], counted(&[2, 2, 2]))?;
-                let idx = Type::new(DType::I32, [2, 1]);
-                let idx = c.input_of("idx", idx, InputFill::Values(vec![1.0, 0.0]))?;
-                let y = c.graph.gather_nd(x, idx, 1)?;
-                c.output_expect(y, &[2.0, 3.0, 4.0, 5.0])
-            })
-            .only(DType::NUMBERS),
-            OpCase::new("of_views", |c| {
-                let x = c.input("data", [3, 5, 7], InputFill::Special)?;
-                let x = c.graph.transpose(x, &[2, 0, 1])?;
-                let idx = c.input_of("idx", Type::new(DType::I32, [2, 6]), InputFill::Index(3))?;
-                let idx = c.graph.transpose(idx, &[1, 0])?;
-                let y = c.graph.gather_nd(x, idx, 0)?;
-                c.output(y)
-            }),
-            fault(
-                "second_coordinate_at_the_end",
-                [0.0, 2.0, 1.0, 3.0],
-                "index 3 is out of range for axis of 3",
-            ),
-            fault(
-                "first_coordinate_below",
-                [-3.0, 4.0, 1.0, 0.0],
-                "index -3 is out of range for axis of 2",
-            ),
-            OpCase::new("symbolic", |c| {
-                let s = c.sym("s", 5, 9);
-                let x = c.input("data", [s.clone(), 7.into(), 2.into()], InputFill::Normal)?;
-                let ty = Type::new(DType::I32, [s, 3.into(), 1.into()]);
-                let idx = c.input_of("idx", ty, InputFill::Index(7))?;
-                let y = c.graph.gather_nd(x, idx, 1)?;
-                c.output(y)
-            }),
-        ]
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        fn build(g: &mut Graph, idx: Type, batch: usize) -> Result<Value, OpError> {
-            let x = g.input("x", Type::new(DType::F32, [3, 2]))?;
-            let idx = g.input("idx", idx)?;
-            g.gather_nd(x, idx, batch)
-        }
-        vec![
-            reject("float_indices", "operand idx is f32", |g| {
-                build(g, Type::new(DType::F32, [3, 2]), 0)
-            }),
-            reject("rank_0", "rank 1 or more", |g| {
-                build(g, Type::new(DType::I32, [0usize; 0]), 0)
-            }),
-            reject("coordinates", "3 coordinates for data of 2 axes", |g| {
-                build(g, Type::new(DType::I32, [4, 3]), 0)
-            }),
-            reject("batches", "1 shared axes and 2 coordinates", |g| {
-                build(g, Type::new(DType::I32, [3, 2]), 1)
-            }),
-            reject("other_batches", "3 and 4 differ", |g| {
-                build(g, Type::new(DType::I32, [4, 1]), 1)
-            }),
-            reject("symbolic_coordinates", "the last axis of idx, s,", |g| {
-                build(g, Type::new(DType::I32, [Dim::sym("s")]), 0)
-            }),
-        ]
     }
 }
 

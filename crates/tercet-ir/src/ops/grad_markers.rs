@@ -2,13 +2,12 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
-use crate::ops::util::{counted, exactly, reject};
+use crate::ops::util::exactly;
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
@@ -49,7 +48,7 @@ attrs! {
 /// Implements [`OpSpec`] for an identity operator, from its name, meaning, gradient and builder
 /// method.
 macro_rules! identities {
-    ($($Op:ident $name:literal $text:literal $gradient:expr, $build:ident;)*) => {$(
+    ($($Op:ident $name:literal $text:literal $gradient:expr;)*) => {$(
         impl OpSpec for $Op {
             const DOC: OpDoc = OpDoc {
                 name: $name,
@@ -72,50 +71,15 @@ macro_rules! identities {
             ) -> Result<Vec<Tensor>, EvalError> {
                 Ok(vec![operands[0].clone()])
             }
-            fn cases() -> Vec<OpCase> {
-                cases(Graph::$build)
-            }
-            fn rejects() -> Vec<RejectCase> {
-                vec![reject("nothing", "expected 1 operands, got 0", |g| g.add($Op {}, &[]))]
-            }
         }
     )*};
 }
 
 identities! {
     StopGradient "stop_gradient" "The operand, which gradients treat as a constant."
-        Gradient::Zero("the operator stops gradients"), stop_gradient;
+        Gradient::Zero("the operator stops gradients");
     Checkpoint "checkpoint" "The operand, which is saved for gradients. They recompute the values that depend on it, up to the next checkpoint."
-        Gradient::Rule(rules::shape::identity), checkpoint;
-}
-
-fn cases(build: fn(&mut Graph, Value) -> Result<Value, OpError>) -> Vec<OpCase> {
-    let shaped = |name: &str, shape: &'static [usize]| {
-        OpCase::new(name, move |c| {
-            let x = c.input("x", shape, InputFill::Special)?;
-            let y = build(&mut c.graph, x)?;
-            c.output(y)
-        })
-    };
-    vec![
-        shaped("odd_3x7", &[3, 7]),
-        shaped("rank_0", &[]),
-        shaped("empty", &[2, 0]),
-        OpCase::new("between_nodes", move |c| {
-            let x = c.input("x", [2, 3], counted(&[2, 3]))?;
-            let y = build(&mut c.graph, x)?;
-            let y = c.graph.transpose(y, &[1, 0])?;
-            let y = build(&mut c.graph, y)?;
-            c.output_expect(y, &[0.0, 3.0, 1.0, 4.0, 2.0, 5.0])
-        })
-        .only(DType::NUMBERS),
-        OpCase::new("symbolic", move |c| {
-            let s = c.sym("s", 5, 9);
-            let x = c.input("x", [s, 3.into()], InputFill::Normal)?;
-            let y = build(&mut c.graph, x)?;
-            c.output(y)
-        }),
-    ]
+        Gradient::Rule(rules::shape::identity);
 }
 
 impl Graph {

@@ -2,14 +2,13 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
-use crate::ops::util::{counted, exactly, for_each_index, overflow, reject};
+use crate::ops::util::{exactly, for_each_index, overflow};
 use crate::ops::window::{Window, check_list, spatial_axes, three, windowed};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
@@ -146,96 +145,6 @@ impl OpSpec for Im2Col {
             }
         });
         Ok(vec![y])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        fn case(
-            name: &'static str,
-            x: &'static [usize],
-            kernel: &'static [usize],
-            window: fn(Window) -> Window,
-        ) -> OpCase {
-            OpCase::new(name, move |c| {
-                let x = c.input("x", x, InputFill::Normal)?;
-                let y = c
-                    .graph
-                    .im2_col(x, kernel, window(Window::new(kernel.len())))?;
-                c.output(y)
-            })
-        }
-        vec![
-            case("line_2x3x7", &[2, 3, 7], &[3], |w| w),
-            case("plane_2x3x5x7", &[2, 3, 5, 7], &[3, 2], |w| {
-                w.with_stride(&[2, 1]).with_pads(&[1, 0], &[0, 2])
-            }),
-            case("block_1x2x4x5x6", &[1, 2, 4, 5, 6], &[2, 3, 1], |w| {
-                w.with_dilation(&[2, 1, 3])
-                    .with_pads(&[0, 1, 0], &[1, 1, 0])
-            }),
-            case("padding_only", &[1, 2, 1, 1], &[2, 2], |w| {
-                w.with_stride(&[3, 3]).with_pads(&[4, 3], &[4, 3])
-            }),
-            case("no_batch", &[0, 3, 4], &[2], |w| w),
-            case("no_channels", &[2, 0, 4], &[2], |w| w),
-            case("no_elements", &[1, 2, 0], &[2], |w| w.with_pads(&[1], &[2])),
-            OpCase::new("written", |c| {
-                let x = c.input("x", [1, 1, 2, 3], counted(&[1, 1, 2, 3]))?;
-                let w = Window::new(2).with_pads(&[0, 1], &[0, 0]);
-                let y = c.graph.im2_col(x, &[2, 2], w)?;
-                c.output_expect(y, &[0., 0., 1., 0., 1., 2., 0., 3., 4., 3., 4., 5.])
-            })
-            .only(DType::NUMBERS),
-            OpCase::new("symbolic", |c| {
-                let (b, s) = (c.sym("b", 2, 3), c.sym("s", 5, 9));
-                let wide = s.checked_mul(&Dim::Known(2)).expect("small");
-                let x = c.input("x", [b, 3.into(), s, wide], InputFill::Normal)?;
-                let w = Window::new(2)
-                    .with_stride(&[1, 2])
-                    .with_pads(&[1, 1], &[1, 0]);
-                let y = c.graph.im2_col(x, &[3, 3], w)?;
-                c.output(y)
-            }),
-            OpCase::new("view", |c| {
-                let x = c.input("x", [5, 2, 4, 3], InputFill::Normal)?;
-                let x = c.graph.transpose(x, &[1, 3, 0, 2])?;
-                let y = c.graph.im2_col(x, &[2, 3], Window::new(2))?;
-                c.output(y)
-            }),
-        ]
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        fn build(
-            g: &mut Graph,
-            x: &[usize],
-            kernel: &[usize],
-            w: Window,
-        ) -> Result<Value, OpError> {
-            let x = g.input("x", Type::new(DType::F32, x))?;
-            g.im2_col(x, kernel, w)
-        }
-        vec![
-            reject("rank", "expected rank 3 to 5", |g| {
-                build(g, &[2, 3], &[1], Window::new(1))
-            }),
-            reject("kernel_axes", "1 values for 2 spatial axes", |g| {
-                build(g, &[1, 1, 3, 3], &[1], Window::new(2))
-            }),
-            reject("no_taps", "0 is not between 1", |g| {
-                build(g, &[1, 1, 3], &[0], Window::new(1))
-            }),
-            reject("no_stride", "0 is not between 1", |g| {
-                build(g, &[1, 1, 3], &[1], Window::new(1).with_stride(&[0]))
-            }),
-            reject("too_small", "does not fit spatial axis 0", |g| {
-                build(g, &[1, 1, 3], &[4], Window::new(1))
-            }),
-            reject("symbol", "multiple of the stride", |g| {
-                let x = Type::new(DType::F32, [Dim::Known(1), Dim::Known(1), Dim::sym("s")]);
-                let x = g.input("x", x)?;
-                g.im2_col(x, &[3], Window::new(1).with_stride(&[2]))
-            }),
-        ]
     }
 }
 

@@ -2,7 +2,6 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{CaseGraph, InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
@@ -135,46 +134,6 @@ impl OpSpec for Input {
     fn eval(&self, _: &EvalCtx, _: &[&Tensor], _: &[TensorType]) -> Result<Vec<Tensor>, EvalError> {
         bound_by_the_executor("input")
     }
-
-    fn cases() -> Vec<OpCase> {
-        vec![
-            OpCase::new("identity", |c| {
-                let x = c.input("x", [3, 5], InputFill::Normal)?;
-                c.output(x)
-            }),
-            OpCase::new("symbolic_and_empty", |c| {
-                let (s, e) = (c.sym("s", 4, 9), c.sym("e", 0, 3));
-                let twice = s.checked_mul(&2.into()).unwrap_or(0.into());
-                let x = c.input("x", [s, 3.into(), twice], InputFill::Normal)?;
-                let y = c.input("y", [e], InputFill::Normal)?;
-                c.output(x)?;
-                c.output(y)
-            }),
-        ]
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        vec![
-            RejectCase {
-                name: "name_taken",
-                message: "`x` is already in use",
-                build: |g| {
-                    g.input("x", Type::new(DType::F32, [1]))?;
-                    g.input("x", Type::new(DType::F32, [1]))
-                },
-            },
-            RejectCase {
-                name: "nine_axes",
-                message: "9 axes; expected at most 8",
-                build: |g| g.input("x", Type::new(DType::F32, [1; 9])),
-            },
-            RejectCase {
-                name: "larger_than_memory",
-                message: "is too large: expected at most",
-                build: |g| g.input("x", Type::new(DType::F32, [usize::MAX / 2, 3])),
-            },
-        ]
-    }
 }
 
 impl OpSpec for Param {
@@ -189,21 +148,6 @@ impl OpSpec for Param {
 
     fn eval(&self, _: &EvalCtx, _: &[&Tensor], _: &[TensorType]) -> Result<Vec<Tensor>, EvalError> {
         bound_by_the_executor("parameter")
-    }
-
-    fn cases() -> Vec<OpCase> {
-        vec![OpCase::new("identity", |c| {
-            let w = c.param_of("w", Type::new(c.dtype, [3, 5]), InputFill::Normal)?;
-            c.output(w)
-        })]
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        vec![RejectCase {
-            name: "symbolic",
-            message: "must be known",
-            build: |g| g.param("w", Type::new(DType::F32, [crate::Dim::sym("s")])),
-        }]
     }
 }
 
@@ -220,61 +164,6 @@ impl OpSpec for Const {
     fn eval(&self, _: &EvalCtx, _: &[&Tensor], _: &[TensorType]) -> Result<Vec<Tensor>, EvalError> {
         Ok(vec![self.tensor.clone()])
     }
-
-    fn cases() -> Vec<OpCase> {
-        vec![
-            OpCase::new("values", |c| {
-                let ty = TensorType::new(c.dtype, &[2, 2]);
-                let k = c.graph.constant(InputFill::Normal.tensor("k", ty))?;
-                c.output(k)
-            }),
-            OpCase::new("empty", |c| {
-                let k = c
-                    .graph
-                    .constant(InputFill::Normal.tensor("k", TensorType::new(c.dtype, &[0])))?;
-                c.output_expect(k, &[])
-            }),
-        ]
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        vec![RejectCase {
-            name: "operand",
-            message: "expected 0 operands",
-            build: |g| {
-                let k = Tensor::scalar(1f32);
-                let x = g.constant(k.clone())?;
-                g.add(Const { tensor: k }, &[x])
-            },
-        }]
-    }
-}
-
-/// Dtypes with an order, for which the updates are exact.
-const NUMBERS: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::I32, DType::U8];
-
-/// Two states that one elementwise step updates, as an optimizer updates a weight and its moment.
-/// With a late reader, the old value of the first state is read after the update.
-fn updates(c: &mut CaseGraph, n: usize, late_reader: bool) -> Result<(), OpError> {
-    let ty = Type::new(c.dtype, [n]);
-    let w = c.state_of("w", ty.clone(), InputFill::Normal)?;
-    let m = c.state_of("m", ty, InputFill::Normal)?;
-    let x = c.input("x", [n], InputFill::Normal)?;
-    let scalar = c.input("scalar", [1], InputFill::Values(vec![1.0]))?;
-    let pred = c.input_of("pred", Type::new(DType::Bool, [n]), InputFill::Normal)?;
-    let other = c.input_of("other", Type::new(DType::Bool, [n]), InputFill::Normal)?;
-    let moved = c.graph.where_(pred, x, m)?;
-    let chosen = c.graph.where_(other, moved, w)?;
-    let both = c.graph.and(pred, other)?;
-    let chosen = c.graph.where_(both, scalar, chosen)?;
-    c.graph.assign(m, moved)?;
-    c.graph.assign(w, chosen)?;
-    c.runs = 3;
-    if late_reader {
-        let old = c.graph.concat(&[chosen, w], 0)?;
-        return c.output(old);
-    }
-    c.output(moved)
 }
 
 impl OpSpec for State {
@@ -292,101 +181,6 @@ impl OpSpec for State {
 
     fn eval(&self, _: &EvalCtx, _: &[&Tensor], _: &[TensorType]) -> Result<Vec<Tensor>, EvalError> {
         bound_by_the_executor("state")
-    }
-
-    fn cases() -> Vec<OpCase> {
-        vec![
-            OpCase::new("keeps_the_old_value_while_running", |c| {
-                let ty = Type::new(c.dtype, [4]);
-                let s = c.state_of("s", ty.clone(), InputFill::Normal)?;
-                let x = c.input_of("x", ty, InputFill::Normal)?;
-                c.graph.assign(s, x)?;
-                c.runs = 3;
-                c.output(s)
-            }),
-            OpCase::new("swap", |c| {
-                let ty = Type::new(c.dtype, [4]);
-                let a = c.state_of("a", ty.clone(), InputFill::Normal)?;
-                let b = c.state_of("b", ty, InputFill::Normal)?;
-                c.graph.assign(a, b)?;
-                c.graph.assign(b, a)?;
-                c.runs = 4;
-                c.output(a)?;
-                c.output(b)
-            }),
-            OpCase::new("elementwise_updates", |c| updates(c, 1037, false)),
-            OpCase::new("elementwise_updates_of_words", |c| updates(c, 4096, false)),
-            OpCase::new("elementwise_updates_of_vectors", |c| {
-                updates(c, 3 << 19, false)
-            })
-            .only(&[DType::F32, DType::F16, DType::I32]),
-            OpCase::new("elementwise_updates_with_a_late_reader", |c| {
-                updates(c, 1037, true)
-            }),
-            OpCase::new("elementwise_updates_of_each_other", |c| {
-                let ty = Type::new(c.dtype, [33]);
-                let a = c.state_of("a", ty.clone(), InputFill::Uniform(0.0, 1.0))?;
-                let b = c.state_of("b", ty, InputFill::Uniform(1.0, 2.0))?;
-                let more = c.graph.max(a, b)?;
-                let less = c.graph.min(a, b)?;
-                let sum = c.graph.max(more, less)?;
-                c.graph.assign(a, sum)?;
-                c.graph.assign(b, less)?;
-                c.runs = 3;
-                c.output(more)
-            })
-            .only(NUMBERS),
-            OpCase::new("update_along_another_axis", |c| {
-                let s = c.state_of("s", Type::new(c.dtype, [7, 7]), InputFill::Normal)?;
-                let x = c.input("x", [7, 7], InputFill::Normal)?;
-                let turned = c.graph.transpose(s, &[1, 0])?;
-                let y = c.graph.max(turned, x)?;
-                c.graph.assign(s, y)?;
-                c.runs = 3;
-                c.output(y)
-            })
-            .only(NUMBERS),
-            OpCase::new("update_that_a_fault_follows", |c| {
-                let s = c.state_of("s", Type::new(c.dtype, [5]), InputFill::Normal)?;
-                let x = c.input("x", [5], InputFill::Normal)?;
-                let idx = Type::new(DType::I32, [2]);
-                let idx = c.input_of("idx", idx, InputFill::Values(vec![0.0, 9.0]))?;
-                let y = c.graph.max(s, x)?;
-                c.graph.assign(s, y)?;
-                let taken = c.graph.gather(y, idx, 0)?;
-                c.expected_fault = Some("out of range");
-                c.runs = 2;
-                c.output(taken)
-            })
-            .only(NUMBERS),
-        ]
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        vec![
-            RejectCase {
-                name: "symbolic",
-                message: "must be known",
-                build: |g| g.state("s", Type::new(DType::F32, [crate::Dim::sym("s")])),
-            },
-            RejectCase {
-                name: "assign_to_an_input",
-                message: "is not a state",
-                build: |g| {
-                    let x = g.input("x", Type::new(DType::F32, [1]))?;
-                    g.assign(x, x).map(|()| x)
-                },
-            },
-            RejectCase {
-                name: "assign_another_type",
-                message: "the same type",
-                build: |g| {
-                    let s = g.state("s", Type::new(DType::F32, [1]))?;
-                    let x = g.input("x", Type::new(DType::F32, [2]))?;
-                    g.assign(s, x).map(|()| x)
-                },
-            },
-        ]
     }
 }
 

@@ -2,7 +2,6 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
@@ -10,7 +9,6 @@ use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{
     exactly, expect_dtype, expect_equal, expect_rank, expect_rank_at_least, expect_same_dtype,
-    reject,
 };
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
@@ -100,77 +98,6 @@ impl OpSpec for LogMel {
             }));
         }
         Ok(vec![Tensor::from_f64s(results[0].clone(), &y)?])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        let shaped = |name: &str, shape: &'static [usize], mels: usize| {
-            OpCase::new(name, move |c| {
-                let x = c.input("x", shape, InputFill::Uniform(0.0, 2.0))?;
-                let bins = shape.last().copied().unwrap_or(0);
-                let filters = c.input("filters", [bins, mels], InputFill::Uniform(0.0, 0.5))?;
-                let y = c.graph.log_mel(x, filters)?;
-                c.output(y)
-            })
-        };
-        vec![
-            shaped("odd_7x33", &[7, 33], 5),
-            shaped("no_batch", &[20], 8),
-            shaped("rank_4", &[2, 1, 3, 17], 6),
-            shaped("speech", &[3, 201], 80),
-            shaped("no_frames", &[0, 12], 4),
-            shaped("no_bins", &[3, 0], 4),
-            shaped("no_mels", &[3, 9], 0),
-            OpCase::new("floors", |c| {
-                // Frames with powers 1e6 and 1, with silence, and with a range of 16 powers of ten.
-                let x = vec![1e6, 1.0, 0.0, 0.0, 1e4, 1e-12];
-                let x = c.input("x", [3, 2], InputFill::Values(x))?;
-                let filters =
-                    c.input("filters", [2, 2], InputFill::Values(vec![1., 0., 0., 1.]))?;
-                let y = c.graph.log_mel(x, filters)?;
-                c.output_expect(y, &[2.5, 1.0, -1.5, -1.5, 2.0, 0.0])
-            })
-            .only(&[DType::F64]),
-            OpCase::new("silence", |c| {
-                let x = c.input("x", [2, 3], InputFill::Values(vec![0., 0., 0., 1., 0., 4.]))?;
-                let filters = c.input(
-                    "filters",
-                    [3, 2],
-                    InputFill::Values(vec![1., 0., 0., 1., 0., 0.]),
-                )?;
-                let y = c.graph.log_mel(x, filters)?;
-                c.output(y)
-            }),
-            OpCase::new("of_not_a_number", |c| {
-                let x = vec![1.0, f64::NAN, 1.0, 2.0];
-                let x = c.input("x", [2, 2], InputFill::Values(x))?;
-                let filters =
-                    c.input("filters", [2, 2], InputFill::Values(vec![1., 1., 1., 1.]))?;
-                let y = c.graph.log_mel(x, filters)?;
-                c.output(y)
-            }),
-            OpCase::new("symbolic_frames", |c| {
-                let s = c.sym("s", 4, 7);
-                let x = c.input("x", [2.into(), s, 10.into()], InputFill::Uniform(0.0, 2.0))?;
-                let filters = c.input("filters", [10, 3], InputFill::Uniform(0.0, 0.5))?;
-                let y = c.graph.log_mel(x, filters)?;
-                c.output(y)
-            }),
-        ]
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        vec![
-            reject("bins", "of filters: 9 and 8 differ", |g| {
-                let x = g.input("x", Type::new(DType::F32, [4, 9]))?;
-                let filters = g.input("filters", Type::new(DType::F32, [8, 3]))?;
-                g.log_mel(x, filters)
-            }),
-            reject("filters_of_another_dtype", "operand filters is f16", |g| {
-                let x = g.input("x", Type::new(DType::F32, [4, 8]))?;
-                let filters = g.input("filters", Type::new(DType::F16, [8, 3]))?;
-                g.log_mel(x, filters)
-            }),
-        ]
     }
 }
 

@@ -3,7 +3,6 @@
 use crate::accuracy::Accuracy;
 use crate::attr::FloatAttr;
 use crate::attrs;
-use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
@@ -11,7 +10,6 @@ use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{
     exactly, expect_dtype, expect_equal, expect_rank, expect_rank_at_least, expect_same_dtype,
-    reject,
 };
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
@@ -102,94 +100,6 @@ impl OpSpec for LoraMatMul {
             }
         }
         Ok(vec![Tensor::from_f64s(results[0].clone(), &y)?])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        let shaped = |name: &str, x: &'static [usize], n: usize, rank: usize, scale: f64| {
-            OpCase::new(name, move |c| {
-                let k = x[x.len() - 1];
-                let dtype = c.dtype;
-                let x = c.input("x", x, InputFill::Normal)?;
-                let w = c.param_of("w", Type::new(dtype, [k, n]), InputFill::Normal)?;
-                let a = c.param_of(
-                    "a",
-                    Type::new(dtype, [k, rank]),
-                    InputFill::Uniform(-0.2, 0.2),
-                )?;
-                let b = c.param_of(
-                    "b",
-                    Type::new(dtype, [rank, n]),
-                    InputFill::Uniform(-0.5, 0.5),
-                )?;
-                let y = c.graph.lora_matmul(x, [w, a, b], scale)?;
-                c.output(y)
-            })
-        };
-        vec![
-            shaped("odd_17x19x23", &[17, 19], 23, 3, 2.0),
-            shaped("even_64x32x48", &[64, 32], 48, 8, 0.5),
-            shaped("one_vector", &[40], 12, 4, 1.0),
-            shaped("one_row", &[1, 64], 32, 8, -1.0),
-            shaped("batches", &[2, 3, 5, 16], 9, 2, 1.5),
-            shaped("rank_1", &[7, 12], 10, 1, 1.0),
-            shaped("scaled_by_zero", &[7, 12], 10, 2, 0.0),
-            shaped("no_correction", &[7, 12], 10, 0, 1.0),
-            shaped("no_rows", &[0, 12], 10, 2, 1.0),
-            shaped("nothing_to_sum", &[4, 0], 10, 2, 1.0),
-            shaped("no_columns", &[4, 3], 0, 2, 1.0),
-            OpCase::new("pinned", |c| {
-                let x = c.input("x", [1, 2], InputFill::Values(vec![1.0, 2.0]))?;
-                let w = c.input("w", [2, 2], InputFill::Values(vec![1.0, 0.0, 0.0, 1.0]))?;
-                let a = c.input("a", [2, 1], InputFill::Values(vec![3.0, -1.0]))?;
-                let b = c.input("b", [1, 2], InputFill::Values(vec![2.0, 4.0]))?;
-                let y = c.graph.lora_matmul(x, [w, a, b], 0.5)?;
-                c.output_expect(y, &[2.0, 4.0])
-            }),
-            OpCase::new("symbolic_rows", |c| {
-                let (s, dtype) = (c.sym("s", 5, 9), c.dtype);
-                let x = c.input("x", [s, 16.into()], InputFill::Normal)?;
-                let w = c.param_of("w", Type::new(dtype, [16, 8]), InputFill::Normal)?;
-                let a = c.param_of(
-                    "a",
-                    Type::new(dtype, [16, 4]),
-                    InputFill::Uniform(-0.2, 0.2),
-                )?;
-                let b = c.param_of("b", Type::new(dtype, [4, 8]), InputFill::Normal)?;
-                let y = c.graph.lora_matmul(x, [w, a, b], 2.0)?;
-                c.output(y)
-            }),
-        ]
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        fn build(
-            g: &mut Graph,
-            a: [usize; 2],
-            b: [usize; 2],
-            scale: f64,
-        ) -> Result<Value, OpError> {
-            let x = g.input("x", Type::new(DType::F32, [4, 3]))?;
-            let w = g.input("w", Type::new(DType::F32, [3, 5]))?;
-            let a = g.input("a", Type::new(DType::F32, a))?;
-            let b = g.input("b", Type::new(DType::F32, b))?;
-            g.lora_matmul(x, [w, a, b], scale)
-        }
-        vec![
-            reject(
-                "inner",
-                "inner dimensions of x and a: 3 and 4 differ",
-                |g| build(g, [4, 2], [2, 5], 1.0),
-            ),
-            reject("ranks", "the ranks of a and b: 2 and 1 differ", |g| {
-                build(g, [3, 2], [1, 5], 1.0)
-            }),
-            reject("columns", "the columns of w and b: 5 and 4 differ", |g| {
-                build(g, [3, 2], [2, 4], 1.0)
-            }),
-            reject("scale", "is not a finite number", |g| {
-                build(g, [3, 2], [2, 5], f64::NAN)
-            }),
-        ]
     }
 }
 

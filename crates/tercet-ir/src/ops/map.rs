@@ -8,12 +8,10 @@
 //! bits if the functions are exact. Type inference proves that every index of a map is inside its
 //! operand, so evaluation needs no bounds check.
 
-mod cases;
 mod text;
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
@@ -389,14 +387,6 @@ impl OpSpec for Map {
         });
         let tensors = results.iter().zip(&out);
         tensors.map(|(ty, v)| from_scalars(ty.clone(), v)).collect()
-    }
-
-    fn cases() -> Vec<OpCase> {
-        cases::cases()
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        cases::rejects()
     }
 }
 

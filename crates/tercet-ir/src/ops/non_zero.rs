@@ -2,14 +2,13 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
-use crate::ops::util::{exactly, overflow, reject, scalars};
+use crate::ops::util::{exactly, overflow, scalars};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type, row_major_strides};
 
@@ -96,56 +95,6 @@ impl OpSpec for NonZero {
             Tensor::from_i64s(results[0].clone(), &coordinates)?,
             Tensor::from_i64s(results[1].clone(), &[count])?,
         ])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        let found = |name: &str, shape: &'static [usize], fill: InputFill| {
-            OpCase::new(name, move |c| {
-                let x = c.input("x", shape, fill.clone())?;
-                let y = c.graph.non_zero(x)?;
-                c.output(y)?;
-                c.output(y.port(1))
-            })
-        };
-        vec![
-            found("odd_7x33", &[7, 33], InputFill::Uniform(-1.4, 1.4)),
-            found("special", &[3, 21], InputFill::Special),
-            found("none", &[5, 3], InputFill::Uniform(0.0, 0.0)),
-            found("rank_0", &[], InputFill::Values(vec![1.0])),
-            found("rank_0_of_zero", &[], InputFill::Values(vec![0.0])),
-            found("rank_1", &[13], InputFill::Normal),
-            found("rank_4", &[2, 3, 1, 5], InputFill::Normal),
-            found("rank_6", &[2, 1, 3, 1, 2, 2], InputFill::Normal),
-            found("empty", &[0, 3], InputFill::Normal),
-            OpCase::new("pinned", |c| {
-                let x = InputFill::Values(vec![0.0, 2.0, 0.0, 3.0, 0.0, 1.0]);
-                let x = c.input("x", [2, 3], x)?;
-                let y = c.graph.non_zero(x)?;
-                let (rows, rest) = ([0.0, 1.0, 1.0, 0.0, 1.0, 2.0], [0.0; 6]);
-                c.output_expect(y, &[rows, rest].concat())?;
-                c.output_expect(y.port(1), &[3.0])
-            }),
-            OpCase::new("elements_by_their_coordinates", |c| {
-                let x = c.input("x", [5, 4], InputFill::Normal)?;
-                let at = c.graph.non_zero(x)?;
-                let y = c.graph.gather_nd(x, at, 0)?;
-                c.output(y)
-            }),
-            OpCase::new("symbolic", |c| {
-                let s = c.sym("s", 5, 9);
-                let x = c.input("x", [s, 3.into()], InputFill::Normal)?;
-                let y = c.graph.non_zero(x)?;
-                c.output(y)?;
-                c.output(y.port(1))
-            }),
-        ]
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        vec![reject("two_operands", "expected 1 operands, got 2", |g| {
-            let x = g.input("x", Type::new(DType::F32, [3]))?;
-            g.add(NonZero {}, &[x, x])
-        })]
     }
 }
 

@@ -3,7 +3,6 @@
 use crate::accuracy::Accuracy;
 use crate::attr::FloatAttr;
 use crate::attrs;
-use crate::case::{CaseGraph, InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
@@ -11,7 +10,7 @@ use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{
-    expect_axis, expect_dtype, expect_rank_at_least, expect_same_dtype, reject, with_optional,
+    expect_axis, expect_dtype, expect_rank_at_least, expect_same_dtype, with_optional,
 };
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
@@ -205,103 +204,6 @@ impl OpSpec for LayerNorm {
     ) -> Result<Vec<Tensor>, EvalError> {
         eval_norm(layer_norm_line, self.eps, operands, results)
     }
-
-    fn cases() -> Vec<OpCase> {
-        let shaped = |name: &str, shape: &'static [usize], axis: usize, with_beta: bool| {
-            OpCase::new(name, move |c| {
-                let x = c.input("x", shape, InputFill::Normal)?;
-                let (gamma, beta) = weights(c, &shape[axis..], with_beta)?;
-                let y = c.graph.layer_norm(x, gamma, beta, axis, 1e-5)?;
-                c.output(y)
-            })
-        };
-        vec![
-            shaped("odd_rows_7x33", &[7, 33], 1, true),
-            shaped("without_beta", &[5, 12], 1, false),
-            shaped("two_axes", &[3, 4, 5], 1, true),
-            shaped("all_axes", &[3, 5], 0, true),
-            shaped("long_row", &[2, 3000], 1, true),
-            shaped("one_element", &[4, 1], 1, true),
-            shaped("no_rows", &[0, 4], 1, true),
-            shaped("empty_rows", &[3, 0], 1, true),
-            OpCase::new("pinned", |c| {
-                let x = c.input(
-                    "x",
-                    [3, 2],
-                    InputFill::Values(vec![1., 3., -2., 2., 5., 5.]),
-                )?;
-                let gamma = c.input("gamma", [2], InputFill::Values(vec![2.0, 4.0]))?;
-                let beta = c.input("beta", [2], InputFill::Values(vec![0.5, 1.0]))?;
-                let y = c.graph.layer_norm(x, gamma, Some(beta), 1, 1e-9)?;
-                c.output(y)?;
-                let exact = c.graph.layer_norm(x, gamma, Some(beta), 1, 0.0)?;
-                let nan = f64::NAN; // a constant row without eps: 0 / 0
-                c.output_expect(exact, &[-1.5, 5.0, -1.5, 5.0, nan, nan])
-            }),
-            OpCase::new("constant_row_gives_beta", |c| {
-                let x = c.input("x", [1, 4], InputFill::Values(vec![3.0; 4]))?;
-                let gamma = c.input("gamma", [4], InputFill::Values(vec![7.0; 4]))?;
-                let beta = c.input("beta", [4], InputFill::Values(vec![1.0, 2.0, 3.0, 4.0]))?;
-                let y = c.graph.layer_norm(x, gamma, Some(beta), 1, 1e-5)?;
-                c.output_expect(y, &[1.0, 2.0, 3.0, 4.0])
-            }),
-            OpCase::new("nan_stays_in_its_row", |c| {
-                let x = c.input(
-                    "x",
-                    [2, 2],
-                    InputFill::Values(vec![f64::NAN, 1.0, 1.0, 3.0]),
-                )?;
-                let gamma = c.input("gamma", [2], InputFill::Values(vec![1.0; 2]))?;
-                let y = c.graph.layer_norm(x, gamma, None, 1, 0.0)?;
-                c.output_expect(y, &[f64::NAN, f64::NAN, -1.0, 1.0])
-            }),
-            // The sum and the squares exceed the range of F16.
-            OpCase::new("large_values_do_not_overflow", |c| {
-                let x = InputFill::Values([40960.0, 49152.0].repeat(24));
-                let x = c.input("x", [1, 48], x)?;
-                let gamma = c.input("gamma", [48], InputFill::Values(vec![2.0; 48]))?;
-                let y = c.graph.layer_norm(x, gamma, None, 1, 0.0)?;
-                c.output_expect(y, &[-2.0, 2.0].repeat(24))
-            }),
-            OpCase::new("symbolic_rows", |c| {
-                let s = c.sym("s", 5, 8);
-                let x = c.input("x", [2.into(), s, 16.into()], InputFill::Normal)?;
-                let gamma = weight(c, "gamma", &[16])?;
-                let y = c.graph.layer_norm(x, gamma, None, 2, 1e-12)?;
-                c.output(y)
-            }),
-        ]
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        vec![
-            reject(
-                "gamma_shape",
-                "operand gamma has type f32[2]; expected f32[3]",
-                |g| {
-                    let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
-                    let gamma = g.input("gamma", Type::new(DType::F32, [2]))?;
-                    g.layer_norm(x, gamma, None, 1, 1e-5)
-                },
-            ),
-            reject("beta_dtype", "operand beta is f16", |g| {
-                let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
-                let gamma = g.input("gamma", Type::new(DType::F32, [3]))?;
-                let beta = g.input("beta", Type::new(DType::F16, [3]))?;
-                g.layer_norm(x, gamma, Some(beta), 1, 1e-5)
-            }),
-            reject("axis", "axis 2 is out of range for rank 2", |g| {
-                let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
-                let gamma = g.input("gamma", Type::new(DType::F32, [3]))?;
-                g.layer_norm(x, gamma, None, 2, 1e-5)
-            }),
-            reject("eps", "attribute `eps`", |g| {
-                let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
-                let gamma = g.input("gamma", Type::new(DType::F32, [3]))?;
-                g.layer_norm(x, gamma, None, 1, f64::NAN)
-            }),
-        ]
-    }
 }
 
 impl OpSpec for RmsNorm {
@@ -331,112 +233,6 @@ impl OpSpec for RmsNorm {
     ) -> Result<Vec<Tensor>, EvalError> {
         eval_norm(rms_norm_line, self.eps, operands, results)
     }
-
-    fn cases() -> Vec<OpCase> {
-        let shaped = |name: &str, shape: &'static [usize], with_beta: bool| {
-            OpCase::new(name, move |c| {
-                let x = c.input("x", shape, InputFill::Normal)?;
-                let (gamma, beta) = weights(c, &shape[shape.len() - 1..], with_beta)?;
-                let y = c.graph.rms_norm(x, gamma, beta, 1e-6)?;
-                c.output(y)
-            })
-        };
-        vec![
-            shaped("odd_rows_7x33", &[7, 33], false),
-            shaped("with_beta", &[2, 3, 20], true),
-            shaped("one_axis", &[17], false),
-            shaped("long_row", &[2, 3000], false),
-            shaped("no_rows", &[0, 4], false),
-            shaped("empty_rows", &[3, 0], true),
-            OpCase::new("pinned", |c| {
-                let x = c.input("x", [2, 2], InputFill::Values(vec![1.0, 7.0, 0.0, 0.0]))?;
-                let gamma = c.input("gamma", [2], InputFill::Values(vec![5.0, 2.5]))?;
-                let beta = c.input("beta", [2], InputFill::Values(vec![0.0, 0.5]))?;
-                let y = c.graph.rms_norm(x, gamma, Some(beta), 0.0)?;
-                // The second row is 0 / 0, because eps is 0.
-                c.output_expect(y, &[1.0, 4.0, f64::NAN, f64::NAN])?;
-                let y = c.graph.rms_norm(x, gamma, Some(beta), 39.0)?;
-                c.output_expect(y, &[0.625, 2.6875, 0.0, 0.5])
-            }),
-            OpCase::new("nan_stays_in_its_row", |c| {
-                let x = c.input(
-                    "x",
-                    [2, 2],
-                    InputFill::Values(vec![f64::NAN, 1.0, 1.0, 1.0]),
-                )?;
-                let gamma = c.input("gamma", [2], InputFill::Values(vec![1.0, 3.0]))?;
-                let y = c.graph.rms_norm(x, gamma, None, 0.0)?;
-                c.output_expect(y, &[f64::NAN, f64::NAN, 1.0, 3.0])
-            }),
-            // The squares exceed the range of F16, so kernels must accumulate in F32.
-            OpCase::new("squares_beyond_f16", |c| {
-                let x = c.input("x", [1, 2], InputFill::Values(vec![4096.0, 4096.0]))?;
-                let gamma = c.input("gamma", [2], InputFill::Values(vec![1.0, 2.0]))?;
-                let y = c.graph.rms_norm(x, gamma, None, 0.0)?;
-                c.output_expect(y, &[1.0, 2.0])
-            }),
-            OpCase::new("large_values_do_not_overflow", |c| {
-                let x = InputFill::Values([49152.0, -49152.0].repeat(24));
-                let x = c.input("x", [1, 48], x)?;
-                let gamma = c.input("gamma", [48], InputFill::Values(vec![2.0; 48]))?;
-                let y = c.graph.rms_norm(x, gamma, None, 0.0)?;
-                c.output_expect(y, &[2.0, -2.0].repeat(24))
-            }),
-            OpCase::new("symbolic_rows", |c| {
-                let s = c.sym("s", 5, 8);
-                let x = c.input("x", [s, 16.into()], InputFill::Normal)?;
-                let gamma = weight(c, "gamma", &[16])?;
-                let y = c.graph.rms_norm(x, gamma, None, 1e-5)?;
-                c.output(y)
-            }),
-        ]
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        vec![
-            reject("scalar", "expected rank 1 or more", |g| {
-                let x = g.input("x", Type::new(DType::F32, [0; 0]))?;
-                g.rms_norm(x, x, None, 1e-5)
-            }),
-            reject("integers", "operand x is i32", |g| {
-                let x = g.input("x", Type::new(DType::I32, [4]))?;
-                g.rms_norm(x, x, None, 1e-5)
-            }),
-            reject("gamma_dtype", "operand gamma is f32", |g| {
-                let x = g.input("x", Type::new(DType::F16, [4]))?;
-                let gamma = g.input("gamma", Type::new(DType::F32, [4]))?;
-                g.rms_norm(x, gamma, None, 1e-5)
-            }),
-            reject(
-                "negative_eps",
-                "-1.0 is invalid; expected a finite number",
-                |g| {
-                    let x = g.input("x", Type::new(DType::F32, [4]))?;
-                    g.rms_norm(x, x, None, -1.0)
-                },
-            ),
-        ]
-    }
-}
-
-/// A parameter of the case's dtype, near 1.
-pub(crate) fn weight(c: &mut CaseGraph, name: &str, shape: &[usize]) -> Result<Value, OpError> {
-    let ty = Type::new(c.dtype, shape);
-    c.param_of(name, ty, InputFill::Uniform(0.5, 1.5))
-}
-
-/// `gamma`, and `beta` if requested.
-pub(crate) fn weights(
-    c: &mut CaseGraph,
-    shape: &[usize],
-    with_beta: bool,
-) -> Result<(Value, Option<Value>), OpError> {
-    let gamma = weight(c, "gamma", shape)?;
-    let beta = match with_beta {
-        true => Some(weight(c, "beta", shape)?),
-        false => None,
-    };
-    Ok((gamma, beta))
 }
 
 impl Graph {

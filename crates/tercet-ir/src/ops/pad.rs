@@ -2,14 +2,13 @@
 
 use crate::accuracy::Accuracy;
 use crate::attr::FloatAttr;
-use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
-use crate::ops::util::{counted, exactly, for_each_index, from_scalars, overflow, reject};
+use crate::ops::util::{exactly, for_each_index, from_scalars, overflow};
 use crate::scalar::{Scalar, convert};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type, row_major_strides};
@@ -182,141 +181,6 @@ impl OpSpec for Pad {
             }
         });
         Ok(vec![y])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        // Long: this function is a table of test cases, one per row.
-        let line = |name: &str,
-                    n: usize,
-                    before: usize,
-                    after: usize,
-                    mode: PadMode,
-                    y: &'static [f64]| {
-            OpCase::new(name, move |c| {
-                let x = c.input("x", [n], counted(&[n]))?;
-                let y_value = c.graph.pad(x, &[before], &[after], mode, 0.0)?;
-                c.output_expect(y_value, y)
-            })
-        };
-        let mut all: Vec<OpCase> = PadMode::ALL
-            .iter()
-            .flat_map(|&mode| {
-                let block = OpCase::new(format!("{}_block_5x7", mode.name()), move |c| {
-                    let x = c.input("x", [5, 7], InputFill::Special)?;
-                    let y = c.graph.pad(x, &[4, 0], &[1, 3], mode, 0.0)?;
-                    c.output(y)
-                });
-                let symbolic = OpCase::new(format!("{}_symbolic", mode.name()), move |c| {
-                    let s = c.sym("s", 3, 9);
-                    let x = c.input("x", [s, 2.into()], InputFill::Normal)?;
-                    let y = c.graph.pad(x, &[2, 1], &[0, 1], mode, 0.0)?;
-                    c.output(y)
-                });
-                [block, symbolic]
-            })
-            .collect();
-        all.extend([
-            line(
-                "constant_line",
-                2,
-                1,
-                2,
-                PadMode::Constant,
-                &[0.0, 0.0, 1.0, 0.0, 0.0],
-            ),
-            line(
-                "reflect_line",
-                3,
-                2,
-                2,
-                PadMode::Reflect,
-                &[2.0, 1.0, 0.0, 1.0, 2.0, 1.0, 0.0],
-            ),
-            line(
-                "edge_line",
-                3,
-                2,
-                1,
-                PadMode::Edge,
-                &[0.0, 0.0, 0.0, 1.0, 2.0, 2.0],
-            ),
-            line(
-                "wrap_line",
-                3,
-                2,
-                3,
-                PadMode::Wrap,
-                &[1.0, 2.0, 0.0, 1.0, 2.0, 0.0, 1.0, 2.0],
-            ),
-            line(
-                "constant_around_nothing",
-                0,
-                1,
-                1,
-                PadMode::Constant,
-                &[0.0, 0.0],
-            ),
-            line("wrap_of_nothing", 0, 0, 0, PadMode::Wrap, &[]),
-            OpCase::new("value", |c| {
-                let x = c.input("x", [1, 2], InputFill::Values(vec![1.0, 0.0]))?;
-                let y = c.graph.pad(x, &[1, 0], &[0, 1], PadMode::Constant, 7.0)?;
-                c.output_expect(y, &[7.0, 7.0, 7.0, 1.0, 0.0, 7.0])
-            }),
-            OpCase::new("minus_infinity", |c| {
-                let x = c.input("x", [1], InputFill::Values(vec![1.0]))?;
-                let y = c
-                    .graph
-                    .pad(x, &[1], &[1], PadMode::Constant, f64::NEG_INFINITY)?;
-                c.output_expect(y, &[f64::NEG_INFINITY, 1.0, f64::NEG_INFINITY])
-            })
-            .only(DType::FLOATS),
-            OpCase::new("rank_0", |c| {
-                let x = c.input("x", [0usize; 0], InputFill::Special)?;
-                let y = c.graph.pad(x, &[], &[], PadMode::Constant, 7.0)?;
-                c.output(y)
-            }),
-            OpCase::new("symbolic_too_short", |c| {
-                let s = c.sym("s", 2, 9);
-                let x = c.input("x", [s], InputFill::Normal)?;
-                let y = c.graph.pad(x, &[2], &[0], PadMode::Reflect, 0.0)?;
-                c.expect_fault("axis 0 of size 2 is too short");
-                c.output(y)
-            }),
-        ]);
-        all
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        fn build(
-            g: &mut Graph,
-            before: &[usize],
-            mode: PadMode,
-            value: f64,
-        ) -> Result<Value, OpError> {
-            let x = g.input("x", Type::new(DType::F32, [3]))?;
-            g.pad(x, before, &[0], mode, value)
-        }
-        vec![
-            reject("rank", "2 values for 1 axes", |g| {
-                build(g, &[1, 1], PadMode::Constant, 0.0)
-            }),
-            reject("reflect_too_far", "too short for 3 before", |g| {
-                build(g, &[3], PadMode::Reflect, 0.0)
-            }),
-            reject("wrap_too_far", "too short for 4 before", |g| {
-                build(g, &[4], PadMode::Wrap, 0.0)
-            }),
-            reject("value_without_use", "does not use a value", |g| {
-                build(g, &[1], PadMode::Edge, 1.0)
-            }),
-            reject("overflow", "too large", |g| {
-                build(g, &[usize::MAX], PadMode::Constant, 0.0)
-            }),
-            reject("edge_of_nothing", "too short", |g| {
-                let x = g.input("x", Type::new(DType::F32, [0]))?;
-                g.pad(x, &[1], &[0], PadMode::Edge, 0.0)
-            }),
-        ]
     }
 }
 

@@ -2,16 +2,13 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
-use crate::ops::util::{
-    exactly, expect_dtype, expect_equal, expect_rank, expect_rank_at_least, reject,
-};
+use crate::ops::util::{exactly, expect_dtype, expect_equal, expect_rank, expect_rank_at_least};
 use crate::random::philox4x32;
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
@@ -76,94 +73,6 @@ impl OpSpec for Philox {
         let words: Vec<i64> = words.collect();
         Ok(vec![Tensor::from_i64s(results[0].clone(), &words)?])
     }
-
-    fn cases() -> Vec<OpCase> {
-        let of = |name: &str, shape: &'static [usize]| {
-            OpCase::new(name, move |c| {
-                let counter = c.input("counter", shape, InputFill::Uniform(0.0, 4294967295.0))?;
-                let key = c.input("key", [2], InputFill::Uniform(0.0, 4294967295.0))?;
-                let y = c.graph.philox(counter, key)?;
-                c.output(y)
-            })
-        };
-        vec![
-            known(
-                "known_zeros",
-                [0; 4],
-                [0; 2],
-                [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8],
-            ),
-            known(
-                "known_ones",
-                [u32::MAX; 4],
-                [u32::MAX; 2],
-                [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd],
-            ),
-            known(
-                "known_digits_of_pi",
-                [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344],
-                [0xa409_3822, 0x299f_31d0],
-                [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1],
-            ),
-            of("one_counter", &[4]),
-            of("many_3x101", &[3, 101, 4]),
-            of("none", &[0, 4]),
-            OpCase::new("symbolic_views", |c| {
-                let s = c.sym("s", 5, 300);
-                let x = c.input("x", [4.into(), s], InputFill::Uniform(0.0, 4294967295.0))?;
-                let key = c.input("key", [4], InputFill::Uniform(0.0, 4294967295.0))?;
-                let counter = c.graph.transpose(x, &[1, 0])?;
-                let key = c.graph.slice(key, &[1], &[4], &[2])?;
-                let y = c.graph.philox(counter, key)?;
-                c.output(y)
-            }),
-            // One tensor as both operands.
-            OpCase::new("key_of_the_counter", |c| {
-                let x = c.input("x", [4], InputFill::Uniform(0.0, 4294967295.0))?;
-                let key = c.graph.narrow(x, 0, 0, 2)?;
-                let y = c.graph.philox(x, key)?;
-                c.output(y)
-            }),
-        ]
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        fn build(
-            g: &mut Graph,
-            dtype: DType,
-            counter: &[usize],
-            key: &[usize],
-        ) -> Result<Value, OpError> {
-            let counter = g.input("counter", Type::new(dtype, counter))?;
-            let key = g.input("key", Type::new(DType::U32, key))?;
-            g.philox(counter, key)
-        }
-        vec![
-            reject("signed", "operand counter is i32", |g| {
-                build(g, DType::I32, &[4], &[2])
-            }),
-            reject("counter", "the words of a counter: 3 and 4 differ", |g| {
-                build(g, DType::U32, &[5, 3], &[2])
-            }),
-            reject("key", "the words of the key: 4 and 2 differ", |g| {
-                build(g, DType::U32, &[4], &[4])
-            }),
-            reject("scalar", "expected rank 1 or more", |g| {
-                build(g, DType::U32, &[], &[2])
-            }),
-        ]
-    }
-}
-
-/// A test vector from `kat_vectors` of the authors' Random123 library.
-fn known(name: &str, counter: [u32; 4], key: [u32; 2], words: [u32; 4]) -> OpCase {
-    OpCase::new(name, move |c| {
-        let fill = |words: &[u32]| InputFill::Values(words.iter().map(|w| f64::from(*w)).collect());
-        let counter = c.input("counter", [4], fill(&counter))?;
-        let key = c.input("key", [2], fill(&key))?;
-        let y = c.graph.philox(counter, key)?;
-        c.output_expect(y, &words.map(f64::from))
-    })
 }
 
 impl Graph {

@@ -1,10 +1,7 @@
 //! Convolution of int8 values with int8 results.
 
-mod cases;
-
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
@@ -178,14 +175,6 @@ impl OpSpec for QuantizedConv {
             })
             .collect();
         Ok(vec![from_scalars(results[0].clone(), &codes)?])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        cases::all()
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        cases::rejects()
     }
 }
 

@@ -2,16 +2,12 @@
 //! `Rnn` decompose into this operator.
 
 use crate::accuracy::Accuracy;
-use crate::case::{CaseGraph, InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
-use crate::error::{EvalError, OpError, TypeError};
+use crate::error::{EvalError, TypeError};
 use crate::grad::{Gradient, rules};
-use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
-use crate::ops::util::{
-    expect_dtype, expect_equal, expect_rank, expect_same_dtype, reject, with_optional,
-};
+use crate::ops::util::{expect_dtype, expect_equal, expect_rank, expect_same_dtype, with_optional};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 use crate::{attrs, spelled};
@@ -202,121 +198,5 @@ impl OpSpec for Recurrence {
         let tensors = results.iter().zip(&all);
         let tensors = tensors.map(|(ty, values)| Tensor::from_f64s(ty.clone(), values));
         Ok(tensors.collect::<Result<_, _>>()?)
-    }
-
-    fn cases() -> Vec<OpCase> {
-        fn built(
-            c: &mut CaseGraph,
-            op: Recurrence,
-            [batch, steps]: [Dim; 2],
-            size: usize,
-        ) -> Result<(), OpError> {
-            let wide = op.cell.gates() * size;
-            let bound = 1.0 / (size.max(1) as f64).sqrt();
-            let x = c.input("x", [batch.clone(), steps, wide.into()], InputFill::Normal)?;
-            let w = c.input("w", [size, wide], InputFill::Uniform(-bound, bound))?;
-            let bias = c.input("bias", [wide], InputFill::Uniform(-bound, bound))?;
-            let h0 = c.input(
-                "h0",
-                [batch.clone(), size.into()],
-                InputFill::Uniform(-1.0, 1.0),
-            )?;
-            let mut inputs = vec![x, w, bias, h0];
-            if op.cell.has_cell_state() {
-                inputs.push(c.input("c0", [batch, size.into()], InputFill::Normal)?);
-            }
-            let results = 2 + u8::from(op.cell.has_cell_state());
-            let y = c.graph.add(op, &inputs)?;
-            (0..results).try_for_each(|port| c.output(y.port(port)))
-        }
-        let mut cases = Vec::new();
-        for &cell in RecurrentCell::ALL {
-            for reverse in [false, true] {
-                let mut shaped = |name: &str, [batch, steps, size]: [usize; 3]| {
-                    let way = if reverse { "_reverse" } else { "" };
-                    let name = format!("{}{way}_{name}", cell.name());
-                    cases.push(OpCase::new(name, move |c| {
-                        let op = Recurrence { cell, reverse };
-                        built(c, op, [batch.into(), steps.into()], size)
-                    }));
-                };
-                shaped("odd_3x5x7", [3, 5, 7]);
-                if !reverse {
-                    shaped("states_of_80", [2, 9, 80]);
-                    shaped("one_state", [2, 6, 1]);
-                    shaped("no_steps", [2, 0, 4]);
-                    shaped("no_batch", [0, 3, 4]);
-                }
-            }
-        }
-        cases.push(
-            OpCase::new("lstm_states_of_1100", |c| {
-                let op = Recurrence {
-                    cell: RecurrentCell::Lstm,
-                    reverse: false,
-                };
-                built(c, op, [2.into(), 3.into()], 1100)
-            })
-            .only(&[DType::F32]),
-        );
-        cases.push(
-            OpCase::new("gru_of_many_rows", |c| {
-                let op = Recurrence {
-                    cell: RecurrentCell::Gru,
-                    reverse: false,
-                };
-                built(c, op, [259.into(), 4.into()], 6)
-            })
-            .only(&[DType::F32, DType::F16]),
-        );
-        cases.push(OpCase::new("symbolic", |c| {
-            let op = Recurrence {
-                cell: RecurrentCell::Lstm,
-                reverse: true,
-            };
-            let (batch, steps) = (c.sym("b", 2, 3), c.sym("s", 5, 9));
-            built(c, op, [batch, steps], 6)
-        }));
-        cases
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        fn build(
-            g: &mut Graph,
-            cell: RecurrentCell,
-            wide: usize,
-            h0: [usize; 2],
-        ) -> Result<Value, OpError> {
-            let x = g.input("x", Type::new(DType::F32, [2, 4, wide]))?;
-            let w = g.input("w", Type::new(DType::F32, [3, 12]))?;
-            let bias = g.input("bias", Type::new(DType::F32, [12]))?;
-            let h0 = g.input("h0", Type::new(DType::F32, h0))?;
-            let reverse = false;
-            match cell {
-                RecurrentCell::Lstm => g.add(Recurrence { cell, reverse }, &[x, w, bias, h0, h0]),
-                _ => g.add(Recurrence { cell, reverse }, &[x, w, bias, h0]),
-            }
-        }
-        vec![
-            reject(
-                "width",
-                "the width of gates and that of the state's: 9 and 12",
-                |g| build(g, RecurrentCell::Lstm, 9, [2, 3]),
-            ),
-            reject("state", "axis 1 of h0: 4 and 3 differ", |g| {
-                build(g, RecurrentCell::Lstm, 12, [2, 4])
-            }),
-            reject("gates_of_another_cell", "12 and 9 differ", |g| {
-                build(g, RecurrentCell::Gru, 12, [2, 3])
-            }),
-            reject("no_cell_state", "expected 5 operands, got 4", |g| {
-                let x = g.input("x", Type::new(DType::F32, [2, 4, 4]))?;
-                let w = g.input("w", Type::new(DType::F32, [1, 4]))?;
-                let bias = g.input("bias", Type::new(DType::F32, [4]))?;
-                let h0 = g.input("h0", Type::new(DType::F32, [2, 1]))?;
-                let (cell, reverse) = (RecurrentCell::Lstm, false);
-                g.add(Recurrence { cell, reverse }, &[x, w, bias, h0])
-            }),
-        ]
     }
 }

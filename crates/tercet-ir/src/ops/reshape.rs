@@ -2,14 +2,13 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
-use crate::ops::util::{counted, exactly, expect_axis, expect_equal, overflow, reject};
+use crate::ops::util::{exactly, expect_axis, expect_equal, overflow};
 use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType, Type};
 
@@ -59,84 +58,6 @@ impl OpSpec for Reshape {
         results: &[TensorType],
     ) -> Result<Vec<Tensor>, EvalError> {
         Ok(vec![operands[0].reshaped(&results[0].shape)?])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        let to = |name: &str, from: &'static [usize], to: &'static [i32]| {
-            OpCase::new(name, move |c| {
-                let x = c.input("x", from, counted(from))?;
-                let y = c.graph.reshape(x, to)?;
-                let values: Vec<f64> = (0..from.iter().product::<usize>())
-                    .map(|i| i as f64)
-                    .collect();
-                c.output_expect(y, &values)
-            })
-        };
-        vec![
-            to("merge", &[3, 7], &[21]),
-            to("split", &[21], &[3, 7]),
-            to("remaining_axis", &[2, 3, 5], &[5, -1]),
-            to("from_rank_0", &[], &[1, 1]),
-            to("to_rank_0", &[1, 1], &[]),
-            to("empty", &[0, 3], &[7, 0]),
-            to("empty_remaining", &[0, 3], &[3, -1]),
-            OpCase::new("symbolic", |c| {
-                let (b, s) = (c.sym("b", 2, 4), c.sym("s", 5, 8));
-                let x = c.input("x", [b.clone(), s.clone(), 6.into()], InputFill::Normal)?;
-                let rows = c.graph.reshape(x, [None, Some(Dim::Known(6))])?;
-                let y = c
-                    .graph
-                    .reshape(rows, [Some(b), Some(s), None, Some(Dim::Known(3))])?;
-                c.output(rows)?;
-                c.output(y)
-            }),
-            OpCase::new("squeeze_unsqueeze_flatten", |c| {
-                let x = c.input("x", [2, 1, 3], counted(&[2, 1, 3]))?;
-                let squeezed = c.graph.squeeze(x, 1)?;
-                let y = c.graph.unsqueeze(squeezed, 2)?;
-                let y = c.graph.flatten(y, 0..2)?;
-                c.output_expect(y, &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
-            }),
-        ]
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        fn build(g: &mut Graph, shape: impl Into<ReshapeTarget>) -> Result<Value, OpError> {
-            let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
-            g.reshape(x, shape)
-        }
-        vec![
-            reject("count", "numbers of elements: 6 and 8 differ", |g| {
-                build(g, [2, 4])
-            }),
-            reject("two_remaining", "at most one size", |g| build(g, [-1, -1])),
-            reject("negative", "-2 is not a size", |g| build(g, [-2, 3])),
-            reject("does_not_divide", "are not a multiple of", |g| {
-                build(g, [4, -1])
-            }),
-            reject("divides_by_zero", "are not a multiple of", |g| {
-                build(g, [0, -1])
-            }),
-            reject("rank", "9 axes; expected at most 8", |g| {
-                build(g, [2, 3, 1, 1, 1, 1, 1, 1, 1])
-            }),
-            reject("symbols", "use one symbol", |g| {
-                let x = g.input("x", Type::new(DType::F32, [Dim::sym("s")]))?;
-                g.reshape(x, [Dim::sym("t")])
-            }),
-            reject("squeeze_of_two", "size 1", |g| {
-                let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
-                g.squeeze(x, 0)
-            }),
-            reject("unsqueeze_axis", "axis 3 is out of range for rank 2", |g| {
-                let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
-                g.unsqueeze(x, 3)
-            }),
-            reject("flatten_axes", "axis 3 is out of range for rank 2", |g| {
-                let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
-                g.flatten(x, 0..3)
-            }),
-        ]
     }
 }
 

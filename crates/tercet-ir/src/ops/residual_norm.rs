@@ -2,18 +2,15 @@
 
 use crate::attr::FloatAttr;
 use crate::attrs;
-use crate::case::{CaseGraph, InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec};
 use crate::ops::norm::{
-    NormRowFn, doc, expect_eps, expect_weights, layer_norm_line, normalise, rms_norm_line, weight,
+    NormRowFn, doc, expect_eps, expect_weights, layer_norm_line, normalise, rms_norm_line,
 };
-use crate::ops::util::{
-    expect_dtype, expect_rank_at_least, expect_same_dtype, reject, with_optional,
-};
+use crate::ops::util::{expect_dtype, expect_rank_at_least, expect_same_dtype, with_optional};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
@@ -127,79 +124,6 @@ impl OpSpec for ResidualLayerNorm {
         let optional = [Some(operands[3]), operands.get(4).copied()];
         eval_residual(layer_norm_line, self.eps, required, optional, results)
     }
-
-    fn cases() -> Vec<OpCase> {
-        let shaped = |name: &str, shape: &'static [usize], with_bias: bool| {
-            OpCase::new(name, move |c| {
-                let (x, residual, gamma, bias) = operands(c, shape, with_bias)?;
-                let beta = weight(c, "beta", &shape[shape.len() - 1..])?;
-                let (normed, sum) = c
-                    .graph
-                    .residual_layer_norm(x, residual, gamma, beta, bias, 1e-5)?;
-                c.output(normed)?;
-                c.output(sum)
-            })
-        };
-        vec![
-            shaped("odd_rows_7x33", &[7, 33], false),
-            shaped("with_bias", &[2, 3, 20], true),
-            shaped("no_rows", &[0, 4], true),
-            shaped("empty_rows", &[2, 0], true),
-            OpCase::new("pinned", |c| {
-                let x = c.input("x", [2, 2], InputFill::Values(vec![1.0, 3.0, -4.0, 0.0]))?;
-                let r = c.input("r", [2, 2], InputFill::Values(vec![0.5, -0.5, 1.0, 2.0]))?;
-                let gamma = c.input("gamma", [2], InputFill::Values(vec![2.0, 4.0]))?;
-                let beta = c.input("beta", [2], InputFill::Values(vec![0.0, 1.0]))?;
-                let bias = c.input("bias", [2], InputFill::Values(vec![0.5, 0.5]))?;
-                let (normed, sum) =
-                    c.graph
-                        .residual_layer_norm(x, r, gamma, beta, Some(bias), 0.0)?;
-                c.output_expect(normed, &[-2.0, 5.0, -2.0, 5.0])?;
-                c.output_expect(sum, &[2.0, 3.0, -2.5, 2.5])
-            }),
-            OpCase::new("only_the_sum_is_used", |c| {
-                let (x, residual, gamma, _) = operands(c, &[3, 5], false)?;
-                let (_, sum) = c
-                    .graph
-                    .residual_layer_norm(x, residual, gamma, gamma, None, 1e-5)?;
-                c.output(sum)
-            }),
-        ]
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        vec![
-            reject(
-                "residual_shape",
-                "operand residual has type f32[1, 3]; expected f32[2, 3]",
-                |g| {
-                    let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
-                    let r = g.input("r", Type::new(DType::F32, [1, 3]))?;
-                    let w = g.input("w", Type::new(DType::F32, [3]))?;
-                    Ok(g.residual_layer_norm(x, r, w, w, None, 1e-5)?.0)
-                },
-            ),
-            reject(
-                "bias_shape",
-                "operand bias has type f32[2, 3]; expected f32[3]",
-                |g| {
-                    let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
-                    let w = g.input("w", Type::new(DType::F32, [3]))?;
-                    Ok(g.residual_layer_norm(x, x, w, w, Some(x), 1e-5)?.0)
-                },
-            ),
-            reject("no_beta", "expected 4 to 5 operands, got 3", |g| {
-                let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
-                let w = g.input("w", Type::new(DType::F32, [3]))?;
-                g.add(
-                    ResidualLayerNorm {
-                        eps: FloatAttr(0.0),
-                    },
-                    &[x, x, w],
-                )
-            }),
-        ]
-    }
 }
 
 impl OpSpec for ResidualRmsNorm {
@@ -227,92 +151,6 @@ impl OpSpec for ResidualRmsNorm {
         let optional = [None, operands.get(3).copied()];
         eval_residual(rms_norm_line, self.eps, required, optional, results)
     }
-
-    fn cases() -> Vec<OpCase> {
-        let shaped = |name: &str, shape: &'static [usize], with_bias: bool| {
-            OpCase::new(name, move |c| {
-                let (x, residual, gamma, bias) = operands(c, shape, with_bias)?;
-                let (normed, sum) = c.graph.residual_rms_norm(x, residual, gamma, bias, 1e-6)?;
-                c.output(normed)?;
-                c.output(sum)
-            })
-        };
-        vec![
-            shaped("odd_rows_7x33", &[7, 33], false),
-            shaped("with_bias", &[2, 3, 20], true),
-            shaped("no_rows", &[0, 4], true),
-            shaped("empty_rows", &[2, 0], true),
-            OpCase::new("pinned", |c| {
-                let x = c.input("x", [1, 2], InputFill::Values(vec![0.5, 3.0]))?;
-                let r = c.input("r", [1, 2], InputFill::Values(vec![0.25, 3.75]))?;
-                let bias = c.input("bias", [2], InputFill::Values(vec![0.25, 0.25]))?;
-                let gamma = c.input("gamma", [2], InputFill::Values(vec![5.0, 2.5]))?;
-                let (normed, sum) = c.graph.residual_rms_norm(x, r, gamma, Some(bias), 0.0)?;
-                c.output_expect(normed, &[1.0, 3.5])?;
-                c.output_expect(sum, &[1.0, 7.0])
-            }),
-            // 2048 + 1 is 2048 in F16, so the normalized elements are equal.
-            OpCase::new("norm_is_of_the_rounded_sum", |c| {
-                let x = c.input("x", [2], InputFill::Values(vec![2048.0, 2048.0]))?;
-                let r = c.input("r", [2], InputFill::Values(vec![1.0, 0.0]))?;
-                let gamma = c.input("gamma", [2], InputFill::Values(vec![1.0, 1.0]))?;
-                let (normed, sum) = c.graph.residual_rms_norm(x, r, gamma, None, 0.0)?;
-                c.output_expect(normed, &[1.0, 1.0])?;
-                c.output_expect(sum, &[2048.0, 2048.0])
-            })
-            .only(&[DType::F16]),
-            OpCase::new("symbolic_rows", |c| {
-                let s = c.sym("s", 5, 8);
-                let x = c.input("x", [s.clone(), 16.into()], InputFill::Normal)?;
-                let r = c.input("r", [s, 16.into()], InputFill::Normal)?;
-                let gamma = weight(c, "gamma", &[16])?;
-                let (normed, sum) = c.graph.residual_rms_norm(x, r, gamma, None, 1e-5)?;
-                c.output(normed)?;
-                c.output(sum)
-            }),
-        ]
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        vec![
-            reject("residual_dtype", "operand residual is f16", |g| {
-                let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
-                let r = g.input("r", Type::new(DType::F16, [2, 3]))?;
-                let w = g.input("w", Type::new(DType::F32, [3]))?;
-                Ok(g.residual_rms_norm(x, r, w, None, 1e-5)?.0)
-            }),
-            reject(
-                "gamma_shape",
-                "operand gamma has type f32[2]; expected f32[3]",
-                |g| {
-                    let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
-                    let w = g.input("w", Type::new(DType::F32, [2]))?;
-                    Ok(g.residual_rms_norm(x, x, w, None, 1e-5)?.0)
-                },
-            ),
-            reject("infinite_eps", "attribute `eps`", |g| {
-                let x = g.input("x", Type::new(DType::F32, [3]))?;
-                Ok(g.residual_rms_norm(x, x, x, None, f64::INFINITY)?.0)
-            }),
-        ]
-    }
-}
-
-/// `x`, `residual`, `gamma` and optionally a bias of a case.
-fn operands(
-    c: &mut CaseGraph,
-    shape: &[usize],
-    with_bias: bool,
-) -> Result<(Value, Value, Value, Option<Value>), OpError> {
-    let last = &shape[shape.len() - 1..];
-    let x = c.input("x", shape, InputFill::Normal)?;
-    let residual = c.input("residual", shape, InputFill::Normal)?;
-    let gamma = weight(c, "gamma", last)?;
-    let bias = match with_bias {
-        true => Some(weight(c, "bias", last)?),
-        false => None,
-    };
-    Ok((x, residual, gamma, bias))
 }
 
 impl Graph {

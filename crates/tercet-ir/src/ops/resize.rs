@@ -3,12 +3,10 @@
 //! Source positions are computed with exact integer arithmetic (`table`), so every executor reads
 //! the same elements.
 
-mod cases;
 mod table;
 
 use crate::accuracy::Accuracy;
 use crate::attr::FloatAttr;
-use crate::case::{OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
@@ -299,14 +297,6 @@ impl OpSpec for Resize {
             y.push(Scalar::F(sum));
         });
         Ok(vec![from_scalars(ty.clone(), &y)?])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        cases::all()
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        cases::rejects()
     }
 }
 

@@ -2,15 +2,13 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{CaseGraph, InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
-use crate::error::{EvalError, OpError, TypeError};
+use crate::error::{EvalError, TypeError};
 use crate::grad::Gradient;
-use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::recurrence::{Recurrence, RecurrentCell};
-use crate::ops::util::{expect_dtype, expect_equal, expect_rank, expect_same_dtype, reject};
+use crate::ops::util::{expect_dtype, expect_equal, expect_rank, expect_same_dtype};
 use crate::spelled;
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
@@ -292,103 +290,11 @@ impl RnnLayer {
         let tensors = tensors.map(|(ty, values)| Tensor::from_f64s(ty.clone(), values));
         Ok(tensors.collect::<Result<_, _>>()?)
     }
-
-    /// The cases of an operator with this network, for several layer counts and directions.
-    fn cases<Op: Into<crate::Op> + 'static>(of: fn(usize, bool) -> Op) -> Vec<OpCase>
-    where
-        for<'a> RnnLayer: From<&'a Op>,
-    {
-        fn built<Op: Into<crate::Op>>(
-            c: &mut CaseGraph,
-            op: Op,
-            [batch, steps]: [Dim; 2],
-            [width, size]: [usize; 2],
-        ) -> Result<(), OpError>
-        where
-            for<'a> RnnLayer: From<&'a Op>,
-        {
-            let net = RnnLayer::from(&op);
-            let (directions, wide) = (net.directions(), net.cell.gates() * size);
-            let bound = 1.0 / (size.max(1) as f64).sqrt();
-            let weights = InputFill::Uniform(-bound, bound);
-            let mut inputs =
-                vec![c.input("x", [batch.clone(), steps, width.into()], InputFill::Normal)?];
-            let states: [Dim; 3] = [(net.layers * directions).into(), batch, size.into()];
-            for name in ["h0", "c0"].into_iter().take(net.leading() - 1) {
-                inputs.push(c.input(name, states.clone(), InputFill::Uniform(-1.0, 1.0))?);
-            }
-            for i in 0..net.layers * directions {
-                let width = if i < directions {
-                    width
-                } else {
-                    directions * size
-                };
-                let shapes = [[width, wide], [size, wide], [2, wide]];
-                for (name, shape) in ["w_x", "w_h", "bias"].into_iter().zip(shapes) {
-                    let ty = Type::new(c.dtype, shape);
-                    inputs.push(c.param_of(&format!("{name}{i}"), ty, weights.clone())?);
-                }
-            }
-            let y = c.graph.add(op, &inputs)?;
-            (0..net.leading() as u8).try_for_each(|port| c.output(y.port(port)))
-        }
-        let shaped = |name: &str, layers: usize, both: bool, sizes: [usize; 4]| {
-            OpCase::new(name, move |c| {
-                let [batch, steps, width, size] = sizes;
-                built(
-                    c,
-                    of(layers, both),
-                    [batch.into(), steps.into()],
-                    [width, size],
-                )
-            })
-        };
-        vec![
-            shaped("one_layer", 1, false, [3, 5, 6, 7]),
-            shaped("both_ways", 1, true, [2, 5, 4, 6]),
-            shaped("three_layers", 3, false, [2, 4, 5, 6]),
-            shaped("two_layers_both_ways", 2, true, [2, 6, 3, 5]),
-            shaped("states_of_64", 1, false, [1, 12, 10, 64]),
-            shaped("states_of_130", 1, true, [9, 3, 5, 130]),
-            shaped("no_steps", 2, true, [2, 0, 3, 4]),
-            shaped("no_inputs", 1, false, [2, 3, 0, 4]),
-            OpCase::new("symbolic", move |c| {
-                let (batch, steps) = (c.sym("b", 2, 3), c.sym("s", 4, 6));
-                built(c, of(2, true), [batch, steps], [3, 4])
-            }),
-            OpCase::new("symbolic_states_of_130", move |c| {
-                let (batch, steps) = (c.sym("b", 2, 3), c.sym("s", 4, 11));
-                built(c, of(1, true), [batch, steps], [3, 130])
-            }),
-        ]
-    }
-
-    fn reject<Op: Into<crate::Op>>(
-        g: &mut Graph,
-        of: fn(usize, bool) -> Op,
-        shape: [usize; 3],
-        layers: usize,
-    ) -> Result<Value, OpError>
-    where
-        for<'a> RnnLayer: From<&'a Op>,
-    {
-        let op = of(layers, false);
-        let net = RnnLayer::from(&op);
-        let wide = 4 * net.cell.gates();
-        let mut inputs = vec![g.input("x", Type::new(DType::F32, [2, 5, 3]))?];
-        for name in ["h0", "c0"].into_iter().take(net.leading() - 1) {
-            inputs.push(g.input(name, Type::new(DType::F32, shape))?);
-        }
-        inputs.push(g.input("w_x", Type::new(DType::F32, [3, wide]))?);
-        inputs.push(g.input("w_h", Type::new(DType::F32, [4, wide]))?);
-        inputs.push(g.input("bias", Type::new(DType::F32, [2, wide]))?);
-        g.add(op, &inputs)
-    }
 }
 
 /// Implements [`OpSpec`] through [`RnnLayer`] for an operator with `layers` and `bidirectional`.
 macro_rules! nets {
-    ($($Op:ident $name:literal $text:literal [$($operand:literal),*] $of:expr;)*) => {$(
+    ($($Op:ident $name:literal $text:literal [$($operand:literal),*];)*) => {$(
         impl OpSpec for $Op {
             const DOC: OpDoc = OpDoc {
                 name: $name,
@@ -410,26 +316,12 @@ macro_rules! nets {
             ) -> Result<Vec<Tensor>, EvalError> {
                 RnnLayer::from(self).eval(operands, results)
             }
-            fn cases() -> Vec<OpCase> {
-                RnnLayer::cases($of)
-            }
-            fn rejects() -> Vec<RejectCase> {
-                vec![
-                    reject("batch", "axis 1 of h0: 3 and 2 differ", |g| {
-                        RnnLayer::reject(g, $of, [1, 3, 4], 1)
-                    }),
-                    reject("layers", "operands, got", |g| RnnLayer::reject(g, $of, [2, 2, 4], 2)),
-                    reject("no_layers", "attribute `layers`", |g| {
-                        RnnLayer::reject(g, $of, [0, 2, 4], 0)
-                    }),
-                ]
-            }
         }
     )*};
 }
 
 nets! {
-    Lstm "lstm" "Long short-term memory over `x [B,S,I]` from states `[layers directions, B, H]`: `[B,S, directions H]` and the final states. For each layer and direction `w_x [in, 4 H]`, `w_h [H, 4 H]` and `bias [2, 4 H]` (of the input and of the state), gates in the order i, f, g, o." ["x", "h0", "c0", "w_x", "w_h", "bias", ".."] |layers, bidirectional| Lstm { layers, bidirectional };
-    Gru "gru" "Gated recurrent units over `x [B,S,I]` from the state `[layers directions, B, H]`: `[B,S, directions H]` and the final state. For each layer and direction `w_x [in, 3 H]`, `w_h [H, 3 H]` and `bias [2, 3 H]` (of the input and of the state), gates in the order r, z, n; the reset gate applies after the matmul." ["x", "h0", "w_x", "w_h", "bias", ".."] |layers, bidirectional| Gru { layers, bidirectional };
-    Rnn "rnn" "A recurrent network `h = f(x w_x + h w_h + bias)` over `x [B,S,I]` from the state `[layers directions, B, H]`: `[B,S, directions H]` and the final state. For each layer and direction `w_x [in, H]`, `w_h [H, H]` and `bias [2, H]` (of the input and of the state)." ["x", "h0", "w_x", "w_h", "bias", ".."] |layers, bidirectional| Rnn { layers, bidirectional, f: if layers == 2 { RnnFn::Relu } else { RnnFn::Tanh } };
+    Lstm "lstm" "Long short-term memory over `x [B,S,I]` from states `[layers directions, B, H]`: `[B,S, directions H]` and the final states. For each layer and direction `w_x [in, 4 H]`, `w_h [H, 4 H]` and `bias [2, 4 H]` (of the input and of the state), gates in the order i, f, g, o." ["x", "h0", "c0", "w_x", "w_h", "bias", ".."];
+    Gru "gru" "Gated recurrent units over `x [B,S,I]` from the state `[layers directions, B, H]`: `[B,S, directions H]` and the final state. For each layer and direction `w_x [in, 3 H]`, `w_h [H, 3 H]` and `bias [2, 3 H]` (of the input and of the state), gates in the order r, z, n; the reset gate applies after the matmul." ["x", "h0", "w_x", "w_h", "bias", ".."];
+    Rnn "rnn" "A recurrent network `h = f(x w_x + h w_h + bias)` over `x [B,S,I]` from the state `[layers directions, B, H]`: `[B,S, directions H]` and the final state. For each layer and direction `w_x [in, H]`, `w_h [H, H]` and `bias [2, H]` (of the input and of the state)." ["x", "h0", "w_x", "w_h", "bias", ".."];
 }

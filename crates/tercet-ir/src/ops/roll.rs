@@ -2,14 +2,12 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{InputFill, OpCase, RejectCase};
-use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
-use crate::ops::util::{counted, exactly, pick, reject};
+use crate::ops::util::{exactly, pick};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type, row_major_strides};
 
@@ -86,74 +84,6 @@ impl OpSpec for Roll {
             .sum()
         })?;
         Ok(vec![y])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        let rolled = |name: &str, shape: &'static [usize], shifts: &'static [i64]| {
-            OpCase::new(name, move |c| {
-                let x = c.input("x", shape, InputFill::Special)?;
-                let y = c.graph.roll(x, shifts)?;
-                c.output(y)
-            })
-        };
-        let symbolic = |name: &str, shifts: &'static [i64]| {
-            OpCase::new(name, move |c| {
-                let s = c.sym("s", 5, 9);
-                let x = c.input("x", [s, 3.into()], InputFill::Normal)?;
-                let y = c.graph.roll(x, shifts)?;
-                c.output(y)
-            })
-        };
-        vec![
-            rolled("rows_7x33", &[7, 33], &[3, 0]),
-            rolled("columns_back_7x33", &[7, 33], &[0, -5]),
-            rolled("both", &[3, 5], &[-1, 2]),
-            rolled("by_whole_axes", &[3, 5], &[3, -10]),
-            rolled("further_than_the_axes", &[3, 5], &[100, -101]),
-            rolled("as_far_as_numbers_go", &[3, 5], &[i64::MIN, i64::MAX]),
-            rolled("rank_0", &[], &[]),
-            rolled("rank_1", &[13], &[4]),
-            rolled("one_element", &[1], &[4]),
-            rolled("rank_3", &[2, 4, 7], &[1, 0, 3]),
-            rolled("rank_4", &[2, 3, 2, 3], &[1, 1, 1, 1]),
-            rolled("rank_5", &[1, 2, 1, 2, 3], &[1, 1, 0, 0, 2]),
-            rolled("rank_6", &[1, 2, 3, 1, 2, 2], &[0, 1, -1, 5, 0, 1]),
-            rolled("empty", &[0, 5], &[3, 2]),
-            rolled("empty_rows", &[3, 0], &[1, 2]),
-            OpCase::new("pinned", |c| {
-                let x = c.input("x", [2, 3], counted(&[2, 3]))?;
-                let y = c.graph.roll(x, &[1, 1])?;
-                c.output_expect(y, &[5.0, 3.0, 4.0, 2.0, 0.0, 1.0])
-            })
-            .only(DType::NUMBERS),
-            OpCase::new("of_a_view", |c| {
-                let x = c.input("x", [3, 5, 7], InputFill::Special)?;
-                let x = c.graph.transpose(x, &[2, 0, 1])?;
-                let y = c.graph.roll(x, &[2, 1, -2])?;
-                c.output(y)
-            }),
-            symbolic("symbolic", &[2, -1]),
-            symbolic("symbolic_back_and_far", &[-12, 0]),
-        ]
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        fn build(g: &mut Graph, shifts: &[i64]) -> Result<Value, OpError> {
-            let x = g.input("x", Type::new(DType::F32, [3, 2]))?;
-            g.roll(x, shifts)
-        }
-        vec![
-            reject("too_few", "1 values for 2 axes", |g| build(g, &[2])),
-            reject("too_many", "3 values for 2 axes", |g| build(g, &[2, 1, 1])),
-            reject(
-                "too_far",
-                "does not fit i32, which an axis of size s requires",
-                |g| {
-                    let x = g.input("x", Type::new(DType::F32, [Dim::sym("s")]))?;
-                    g.roll(x, &[1 << 40])
-                },
-            ),
-        ]
     }
 }
 

@@ -3,20 +3,15 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
-use crate::ops::util::{
-    expect_dtype, expect_equal, expect_rank, expect_same_dtype, reject, with_optional,
-};
+use crate::ops::util::{expect_dtype, expect_equal, expect_rank, expect_same_dtype, with_optional};
 use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType, Type};
-
-mod cases;
 
 attrs! {
     /// The scan of Mamba (Gu and Dao, 2023). For each channel, from states that are an operand or
@@ -265,38 +260,6 @@ impl OpSpec for SelectiveScan {
             a[head * n + state]
         })
     }
-
-    fn cases() -> Vec<OpCase> {
-        cases::channels()
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        fn build(g: &mut Graph, a: [usize; 2], c: [usize; 3]) -> Result<Value, OpError> {
-            let x = g.input("x", Type::new(DType::F32, [2, 4, 3]))?;
-            let a = g.input("a", Type::new(DType::F32, a))?;
-            let b = g.input("b", Type::new(DType::F32, [2, 4, 5]))?;
-            let c = g.input("c", Type::new(DType::F32, c))?;
-            g.selective_scan(x, x, a, b, c)
-        }
-        vec![
-            reject("channels", "axis 0 of a: 4 and 3 differ", |g| {
-                build(g, [4, 5], [2, 4, 5])
-            }),
-            reject("states", "axis 2 of c: 6 and 5 differ", |g| {
-                build(g, [3, 5], [2, 4, 6])
-            }),
-            reject("steps", "axis 1 of c: 3 and 4 differ", |g| {
-                build(g, [3, 5], [2, 3, 5])
-            }),
-            reject("state", "axis 2 of state: 4 and 5 differ", |g| {
-                let x = g.input("x", Type::new(DType::F32, [2, 4, 3]))?;
-                let a = g.input("a", Type::new(DType::F32, [3, 5]))?;
-                let b = g.input("b", Type::new(DType::F32, [2, 4, 5]))?;
-                let state = g.input("state", Type::new(DType::F32, [2, 3, 4]))?;
-                g.selective_scan_from([x, x, a, b, b], Some(state), true)
-            }),
-        ]
-    }
 }
 
 impl OpSpec for Mamba2 {
@@ -347,45 +310,6 @@ impl OpSpec for Mamba2 {
             states: b[3],
         };
         scan(operands, sizes, results, |a, head, _| a[head])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        cases::heads()
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        fn build(g: &mut Graph, dt: [usize; 3], groups: usize) -> Result<Value, OpError> {
-            let x = g.input("x", Type::new(DType::F32, [2, 4, 3, 8]))?;
-            let dt = g.input("dt", Type::new(DType::F32, dt))?;
-            let a = g.input("a", Type::new(DType::F32, [3]))?;
-            let b = g.input("b", Type::new(DType::F32, [2, 4, groups, 5]))?;
-            g.mamba2(x, dt, a, b, b)
-        }
-        fn from(g: &mut Graph, dtype: DType, state: [usize; 4]) -> Result<Value, OpError> {
-            let x = g.input("x", Type::new(dtype, [2, 4, 3, 8]))?;
-            let dt = g.input("dt", Type::new(dtype, [2, 4, 3]))?;
-            let a = g.input("a", Type::new(dtype, [3]))?;
-            let b = g.input("b", Type::new(dtype, [2, 4, 1, 5]))?;
-            let state = g.input("state", Type::new(dtype, state))?;
-            g.mamba2_from([x, dt, a, b, b], Some(state), true)
-        }
-        vec![
-            reject("heads", "axis 2 of dt: 4 and 3 differ", |g| {
-                build(g, [2, 4, 4], 1)
-            }),
-            reject("groups", "3 heads are not a multiple", |g| {
-                build(g, [2, 4, 3], 2)
-            }),
-            reject("no_groups", "3 heads are not a multiple", |g| {
-                build(g, [2, 4, 3], 0)
-            }),
-            reject("state", "axis 2 of state: 5 and 8 differ", |g| {
-                from(g, DType::F32, [2, 3, 5, 8])
-            }),
-            reject("narrow_state", "operand state is f16; accepted: f32", |g| {
-                from(g, DType::F16, [2, 3, 8, 5])
-            }),
-        ]
     }
 }
 

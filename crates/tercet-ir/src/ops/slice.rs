@@ -6,14 +6,13 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
-use crate::ops::util::{counted, exactly, expect_axis, pick, reject};
+use crate::ops::util::{exactly, expect_axis, pick};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type, row_major_strides};
 
@@ -202,152 +201,10 @@ impl OpSpec for Slice {
         })?;
         Ok(vec![y])
     }
-
-    fn cases() -> Vec<OpCase> {
-        let mut all = known_cases();
-        all.extend(symbolic_cases());
-        all
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        fn build(g: &mut Graph, n: Dim, start: i64, end: i64, step: i64) -> Result<Value, OpError> {
-            let x = g.input("x", Type::new(DType::F32, [n]))?;
-            g.slice(x, &[start], &[end], &[step])
-        }
-        vec![
-            reject("zero_step", "the step of axis 0 is 0", |g| {
-                build(g, Dim::Known(4), 0, 4, 0)
-            }),
-            reject("rank", "2 values for 1 axes", |g| {
-                let x = g.input("x", Type::new(DType::F32, [4]))?;
-                g.slice(x, &[0, 0], &[1], &[1])
-            }),
-            reject("symbolic_step", "is symbolic", |g| {
-                build(g, Dim::sym("s"), 0, OPEN, 2)
-            }),
-            reject("symbolic_odd_rest", "is symbolic", |g| {
-                let twice = Dim::sym("s").checked_mul(&Dim::Known(2));
-                build(g, twice.unwrap_or(Dim::Known(0)), 1, OPEN, 2)
-            }),
-            reject("symbolic_mixed", "is symbolic", |g| {
-                build(g, Dim::sym("s"), -3, 5, 1)
-            }),
-            reject("narrow_too_far", "elements 2..5 of axis 0 of size 4", |g| {
-                let x = g.input("x", Type::new(DType::F32, [4]))?;
-                g.narrow(x, 0, 2, 3)
-            }),
-            reject("narrow_overflows", "of axis 0 of size 4", |g| {
-                let x = g.input("x", Type::new(DType::F32, [4]))?;
-                g.narrow(x, 0, usize::MAX, 2)
-            }),
-            reject("reverse_axis", "axis 1 is out of range for rank 1", |g| {
-                let x = g.input("x", Type::new(DType::F32, [4]))?;
-                g.reverse(x, 1)
-            }),
-        ]
-    }
 }
 
 const OPEN: i64 = i64::MAX;
 const OPEN_BACK: i64 = i64::MIN;
-
-/// A case that slices 0, 1, ... along one axis.
-fn line(n: usize, start: i64, end: i64, step: i64, expected: &'static [f64]) -> OpCase {
-    let spell = |at: i64| match at {
-        OPEN => "open".to_string(),
-        OPEN_BACK => "open_back".to_string(),
-        at => at.to_string().replace('-', "m"),
-    };
-    let step_name = spell(step);
-    let name = format!("{n}_from_{}_to_{}_by_{step_name}", spell(start), spell(end));
-    OpCase::new(name, move |c| {
-        let x = c.input("x", [n], counted(&[n]))?;
-        let y = c.graph.slice(x, &[start], &[end], &[step])?;
-        c.output_expect(y, expected)
-    })
-}
-
-fn known_cases() -> Vec<OpCase> {
-    vec![
-        line(7, 1, 5, 1, &[1.0, 2.0, 3.0, 4.0]),
-        line(7, 1, OPEN, 2, &[1.0, 3.0, 5.0]),
-        line(7, 0, OPEN, 3, &[0.0, 3.0, 6.0]),
-        line(7, -3, -1, 1, &[4.0, 5.0]),
-        line(7, -100, 100, 1, &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
-        line(7, 5, 2, 1, &[]),
-        line(7, 9, OPEN, 1, &[]),
-        line(7, OPEN, OPEN_BACK, -1, &[6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.0]),
-        line(7, OPEN, OPEN_BACK, -4, &[6.0, 2.0]),
-        line(7, -2, 1, -2, &[5.0, 3.0]),
-        line(7, 100, -100, -3, &[6.0, 3.0, 0.0]),
-        line(7, 3, OPEN_BACK, -1, &[3.0, 2.0, 1.0, 0.0]),
-        line(7, 2, -1, -1, &[]),
-        line(7, 6, OPEN, OPEN, &[6.0]),
-        line(7, 0, OPEN_BACK, OPEN_BACK, &[0.0]),
-        line(0, 0, OPEN, 1, &[]),
-        line(0, OPEN, OPEN_BACK, -1, &[]),
-        OpCase::new("odd_block_17x33", |c| {
-            let x = c.input("x", [17, 33], InputFill::Special)?;
-            let y = c.graph.slice(x, &[3, -1], &[-2, 4], &[2, -3])?;
-            c.output(y)
-        }),
-        OpCase::new("rank_0", |c| {
-            let x = c.input("x", [0usize; 0], InputFill::Special)?;
-            let y = c.graph.slice(x, &[], &[], &[])?;
-            c.output(y)
-        }),
-        OpCase::new("narrow_and_reverse", |c| {
-            let x = c.input("x", [2, 4], counted(&[2, 4]))?;
-            let y = c.graph.narrow(x, 1, 1, 2)?;
-            let y = c.graph.reverse(y, 0)?;
-            c.output_expect(y, &[5.0, 6.0, 1.0, 2.0])
-        }),
-    ]
-}
-
-fn symbolic_cases() -> Vec<OpCase> {
-    let line =
-        |name: &str, size: usize, start: i64, end: i64, step: i64, expected: &'static [f64]| {
-            OpCase::new(name, move |c| {
-                let s = c.sym("s", size, 9);
-                let x = c.input("x", [s], counted(&[size]))?;
-                let y = c.graph.slice(x, &[start], &[end], &[step])?;
-                c.output_expect(y, expected)
-            })
-        };
-    vec![
-        line("symbolic_tail", 5, 2, OPEN, 1, &[2.0, 3.0, 4.0]),
-        line("symbolic_inner", 5, 1, -1, 1, &[1.0, 2.0, 3.0]),
-        line("symbolic_last", 5, -1, OPEN, 1, &[4.0]),
-        line("symbolic_first", 5, 0, 2, 1, &[0.0, 1.0]),
-        line("symbolic_reverse", 3, OPEN, OPEN_BACK, -1, &[2.0, 1.0, 0.0]),
-        line("symbolic_reverse_tail", 4, -1, 0, -1, &[3.0, 2.0, 1.0]),
-        line("symbolic_empty", 0, 0, OPEN, 1, &[]),
-        OpCase::new("symbolic_halves", |c| {
-            let s = c.sym("s", 3, 9);
-            let twice = s.checked_mul(&Dim::Known(2));
-            let twice = twice.expect("invariant: a small product does not overflow");
-            c.input("rows", [s], InputFill::Normal)?;
-            let x = c.input("x", [twice], counted(&[6]))?;
-            let y = c.graph.slice(x, &[0], &[OPEN], &[2])?;
-            c.output_expect(y, &[0.0, 2.0, 4.0])
-        }),
-        OpCase::new("symbolic_too_short", |c| {
-            let s = c.sym("s", 2, 9);
-            let x = c.input("x", [s], InputFill::Normal)?;
-            let y = c.graph.slice(x, &[-3], &[OPEN], &[1])?;
-            c.expect_fault("axis 0 has 2 elements in this run, too few for a slice of 3");
-            c.output(y)
-        }),
-        OpCase::new("symbolic_below_zero", |c| {
-            let s = c.sym("s", 2, 9);
-            let x = c.input("x", [s], InputFill::Normal)?;
-            let y = c.graph.slice(x, &[3], &[OPEN], &[1])?;
-            c.expect_fault("is negative");
-            c.output(y)
-        }),
-    ]
-}
 
 impl Graph {
     /// For each axis of `x`, of any dtype, the elements `start, start + step, ...` before `end`, as

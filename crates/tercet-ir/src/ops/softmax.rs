@@ -2,13 +2,12 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
-use crate::ops::util::{AxisView, exactly, expect_axis, expect_dtype, reject};
+use crate::ops::util::{AxisView, exactly, expect_axis, expect_dtype};
 use crate::scalar::maximum;
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
@@ -53,8 +52,6 @@ attrs! {
 }
 
 const INF: f64 = f64::INFINITY;
-const NAN: f64 = f64::NAN;
-const LN_2: f64 = std::f64::consts::LN_2;
 
 const fn doc(name: &'static str, text: &'static str) -> OpDoc {
     OpDoc {
@@ -97,46 +94,6 @@ fn eval(
     Ok(vec![Tensor::from_f64s(ty.clone(), &y)?])
 }
 
-/// A function that adds one of the two operators.
-type SoftmaxBuilderFn = fn(&mut Graph, Value, usize) -> Result<Value, OpError>;
-
-/// Cases of any shape, and explicit lines with expected results.
-fn cases_of(
-    build: SoftmaxBuilderFn,
-    lines: &[(&str, &'static [f64], &'static [f64])],
-) -> Vec<OpCase> {
-    let shaped = |name: &str, shape: &'static [usize], axis: usize| {
-        OpCase::new(name, move |c| {
-            let x = c.input("x", shape, InputFill::Normal)?;
-            let y = build(&mut c.graph, x, axis)?;
-            c.output(y)
-        })
-    };
-    let mut cases = vec![
-        shaped("odd_rows_7x33", &[7, 33], 1),
-        shaped("one_column", &[5, 1], 1),
-        shaped("first_axis", &[9, 4], 0),
-        shaped("middle_axis", &[2, 5, 3], 1),
-        shaped("long_row", &[2, 3000], 1),
-        shaped("empty_rows", &[3, 0], 1),
-        shaped("no_rows", &[0, 4], 1),
-        OpCase::new("symbolic_rows", move |c| {
-            let s = c.sym("s", 5, 8);
-            let x = c.input("x", [s, 17.into()], InputFill::Normal)?;
-            let y = build(&mut c.graph, x, 1)?;
-            c.output(y)
-        }),
-    ];
-    cases.extend(lines.iter().map(|&(name, x, y)| {
-        OpCase::new(name, move |c| {
-            let x = c.input("x", [x.len()], InputFill::Values(x.to_vec()))?;
-            let got = build(&mut c.graph, x, 0)?;
-            c.output_expect(got, y)
-        })
-    }));
-    cases
-}
-
 impl OpSpec for Softmax {
     const DOC: OpDoc = doc(
         "softmax",
@@ -158,34 +115,6 @@ impl OpSpec for Softmax {
         eval(operands[0], self.axis, &results[0], 0.0, |x, sum| {
             x.exp() / sum
         })
-    }
-
-    fn cases() -> Vec<OpCase> {
-        let lines: &[(&str, &[f64], &[f64])] = &[
-            ("masked_row_is_zero", &[-INF, -INF], &[0.0, 0.0]),
-            ("partly_masked", &[-INF, 1.0, 1.0], &[0.0, 0.5, 0.5]),
-            ("infinity_is_nan", &[INF, 0.0], &[NAN, NAN]),
-            ("nan_spreads", &[NAN, 0.0, -INF], &[NAN, NAN, NAN]),
-            (
-                "large_values_do_not_overflow",
-                &[60000.0, 60000.0, -60000.0],
-                &[0.5, 0.5, 0.0],
-            ),
-        ];
-        cases_of(Graph::softmax, lines)
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        vec![
-            reject("axis", "axis 2 is out of range for rank 2", |g| {
-                let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
-                g.softmax(x, 2)
-            }),
-            reject("integers", "operand x is i32", |g| {
-                let x = g.input("x", Type::new(DType::I32, [2]))?;
-                g.softmax(x, 0)
-            }),
-        ]
     }
 }
 
@@ -210,35 +139,6 @@ impl OpSpec for LogSoftmax {
         eval(operands[0], self.axis, &results[0], -INF, |x, sum| {
             x - sum.ln()
         })
-    }
-
-    fn cases() -> Vec<OpCase> {
-        let lines: &[(&str, &[f64], &[f64])] = &[
-            ("masked_row_stays", &[-INF, -INF], &[-INF, -INF]),
-            ("partly_masked", &[-INF, 1.0, 1.0], &[-INF, -LN_2, -LN_2]),
-            ("certain", &[-INF, 3.0], &[-INF, 0.0]),
-            ("infinity_is_nan", &[INF, 0.0], &[NAN, NAN]),
-            ("nan_spreads", &[NAN, 0.0, -INF], &[NAN, NAN, NAN]),
-            (
-                "large_values_do_not_overflow",
-                &[60000.0, 60000.0],
-                &[-LN_2, -LN_2],
-            ),
-        ];
-        cases_of(Graph::log_softmax, lines)
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        vec![
-            reject("axis", "axis 2 is out of range for rank 2", |g| {
-                let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
-                g.log_softmax(x, 2)
-            }),
-            reject("integers", "operand x is i32", |g| {
-                let x = g.input("x", Type::new(DType::I32, [2]))?;
-                g.log_softmax(x, 0)
-            }),
-        ]
     }
 }
 

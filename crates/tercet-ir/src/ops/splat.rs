@@ -20,9 +20,6 @@
 //! beyond three standard deviations (at most 1.1 %). The test cases keep a distance from
 //! thresholds, which a test measures. Away from thresholds the tolerance class holds.
 
-mod cases;
-mod cases_grad;
-mod flat;
 mod project;
 mod raster;
 mod raster_grad;
@@ -38,7 +35,6 @@ pub use raster_grad::GaussianSplatRasterizeGrad;
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
@@ -318,14 +314,6 @@ impl OpSpec for GaussianSplatPrepare {
             Tensor::from_i64s(results[1].clone(), &footprints)?,
         ])
     }
-
-    fn cases() -> Vec<OpCase> {
-        cases::prepare_cases()
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        cases::rejects_of_prepare()
-    }
 }
 
 impl OpSpec for GaussianSplatRasterize {
@@ -368,14 +356,6 @@ impl OpSpec for GaussianSplatRasterize {
         let done = raster::rasterize(&splats, &operands[1].to_i64s(), &background, size);
         images(done, results)
     }
-
-    fn cases() -> Vec<OpCase> {
-        flat::rasterize_cases()
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        flat::rejects_of_rasterize()
-    }
 }
 
 impl OpSpec for GaussianSplatRender {
@@ -409,14 +389,6 @@ impl OpSpec for GaussianSplatRender {
         let background = &operands[5].to_f64s()[BACKGROUND_AT..];
         let done = raster::rasterize(&splats, &footprints, background, size);
         images(done, results)
-    }
-
-    fn cases() -> Vec<OpCase> {
-        cases::render_cases()
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        cases::rejects_of_render()
     }
 }
 

@@ -2,7 +2,6 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
@@ -12,7 +11,7 @@ use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::fft::{dft, length_of, roots};
 use crate::ops::util::{
     exactly, expect_dtype, expect_equal, expect_rank, expect_rank_at_least, expect_same_dtype,
-    overflow, reject,
+    overflow,
 };
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
@@ -107,66 +106,6 @@ impl OpSpec for Stft {
             }
         }
         Ok(vec![Tensor::from_f64s(results[0].clone(), &y)?])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        let shaped = |name: &str, shape: &'static [usize], n: usize, hop: usize| {
-            OpCase::new(name, move |c| {
-                let x = c.input("x", shape, InputFill::Normal)?;
-                let window = c.input("window", [n], InputFill::Uniform(0.0, 1.0))?;
-                let y = c.graph.stft(x, window, n, hop)?;
-                c.output(y)
-            })
-        };
-        vec![
-            shaped("overlapping", &[2, 61], 16, 5),
-            shaped("side_by_side", &[3, 40], 10, 10),
-            shaped("with_gaps", &[2, 50], 9, 13),
-            shaped("every_element", &[20], 8, 1),
-            shaped("one_frame", &[2, 2, 12], 12, 4),
-            shaped("frames_of_one", &[2, 5], 1, 2),
-            shaped("frames_of_a_prime", &[1, 60], 13, 6),
-            shaped("no_signals", &[0, 30], 8, 4),
-            shaped("speech", &[1, 1200], 400, 160).only(&[DType::F32]),
-            OpCase::new("of_columns", |c| {
-                let x = c.input("x", [45, 2], InputFill::Normal)?;
-                let x = c.graph.transpose(x, &[1, 0])?;
-                let window = c.input("window", [8], InputFill::Uniform(0.0, 1.0))?;
-                let y = c.graph.stft(x, window, 8, 3)?;
-                c.output(y)
-            }),
-            OpCase::new("symbolic_length", |c| {
-                let s = c.sym("s", 4, 7);
-                let len = (s.checked_mul(&Dim::Known(6))).and_then(|n| n.checked_add(&14.into()));
-                let len = len.unwrap_or(Dim::Known(14));
-                let x = c.input("x", [s, len], InputFill::Normal)?;
-                let window = c.input("window", [14], InputFill::Uniform(0.0, 1.0))?;
-                let y = c.graph.stft(x, window, 14, 6)?;
-                c.output(y)
-            }),
-        ]
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        fn build(g: &mut Graph, len: Dim, window: usize, hop: usize) -> Result<Value, OpError> {
-            let x = g.input("x", Type::new(DType::F32, [len]))?;
-            let window = g.input("window", Type::new(DType::F32, [window]))?;
-            g.stft(x, window, 8, hop)
-        }
-        vec![
-            reject("short", "8 exceeds the signal length 7", |g| {
-                build(g, 7.into(), 8, 2)
-            }),
-            reject("window", "window and n: 9 and 8 differ", |g| {
-                build(g, 20.into(), 9, 2)
-            }),
-            reject("no_hop", "attribute `hop`: 0", |g| {
-                build(g, 20.into(), 8, 0)
-            }),
-            reject("part_of_a_hop", "not a multiple", |g| {
-                build(g, Dim::sym("s"), 8, 3)
-            }),
-        ]
     }
 }
 

@@ -2,14 +2,13 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
-use crate::ops::util::{counted, exactly, overflow, pick, reject};
+use crate::ops::util::{exactly, overflow, pick};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type, row_major_strides};
 
@@ -79,65 +78,6 @@ impl OpSpec for Tile {
             own.map(|((&i, &n), &s)| i % n * s).sum()
         })?;
         Ok(vec![y])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        let tiled = |name: &str, shape: &'static [usize], reps: &'static [usize]| {
-            OpCase::new(name, move |c| {
-                let x = c.input("x", shape, InputFill::Special)?;
-                let y = c.graph.tile(x, reps)?;
-                c.output(y)
-            })
-        };
-        vec![
-            tiled("rows_7x33", &[7, 33], &[3, 1]),
-            tiled("columns_7x33", &[7, 33], &[1, 2]),
-            tiled("both", &[3, 5], &[2, 3]),
-            tiled("once", &[3, 5], &[1, 1]),
-            tiled("rank_0", &[], &[]),
-            tiled("rank_1", &[13], &[5]),
-            tiled("rank_3", &[2, 1, 7], &[1, 4, 3]),
-            tiled("rank_4", &[2, 3, 2, 3], &[2, 1, 2, 1]),
-            tiled("rank_5", &[1, 2, 1, 2, 3], &[2, 1, 3, 1, 1]),
-            tiled("all_of_rank_6", &[1, 2, 3, 1, 2, 1], &[2, 2, 1, 3, 2, 2]),
-            tiled("no_repetition", &[3, 5], &[0, 2]),
-            tiled("empty", &[0, 5], &[3, 2]),
-            tiled("empty_rows", &[3, 0], &[2, 2]),
-            OpCase::new("pinned", |c| {
-                let x = c.input("x", [2, 2], counted(&[2, 2]))?;
-                let y = c.graph.tile(x, &[2, 2])?;
-                let (even, odd) = ([0.0, 1.0, 0.0, 1.0], [2.0, 3.0, 2.0, 3.0]);
-                c.output_expect(y, &[even, odd, even, odd].concat())
-            })
-            .only(DType::NUMBERS),
-            OpCase::new("of_a_view", |c| {
-                let x = c.input("x", [3, 5, 7], InputFill::Special)?;
-                let x = c.graph.transpose(x, &[2, 0, 1])?;
-                let x = c.graph.reverse(x, 1)?;
-                let y = c.graph.tile(x, &[1, 3, 2])?;
-                c.output(y)
-            }),
-            OpCase::new("symbolic", |c| {
-                let s = c.sym("s", 5, 9);
-                let x = c.input("x", [s, 3.into()], InputFill::Normal)?;
-                let y = c.graph.tile(x, &[3, 2])?;
-                c.output(y)
-            }),
-        ]
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        fn build(g: &mut Graph, reps: &[usize]) -> Result<Value, OpError> {
-            let x = g.input("x", Type::new(DType::F32, [3, 2]))?;
-            g.tile(x, reps)
-        }
-        vec![
-            reject("too_few", "1 values for 2 axes", |g| build(g, &[2])),
-            reject("too_many", "3 values for 2 axes", |g| build(g, &[2, 1, 1])),
-            reject("too_large", "is too large", |g| {
-                build(g, &[usize::MAX / 2, 8])
-            }),
-        ]
     }
 }
 

@@ -2,13 +2,12 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
-use crate::ops::util::{counted, exactly, pick, reject};
+use crate::ops::util::{exactly, pick};
 use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType, Type, row_major_strides};
 
@@ -74,52 +73,6 @@ impl OpSpec for Transpose {
             index.iter().zip(&strides).map(|(i, s)| i * s).sum()
         })?;
         Ok(vec![y])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        let shaped = |name: &str, shape: &'static [usize], perm: &'static [usize]| {
-            OpCase::new(name, move |c| {
-                let x = c.input("x", shape, InputFill::Special)?;
-                let y = c.graph.transpose(x, perm)?;
-                c.output(y)
-            })
-        };
-        vec![
-            shaped("odd_17x33", &[17, 33], &[1, 0]),
-            shaped("heads_2x5x3x7", &[2, 5, 3, 7], &[0, 2, 1, 3]),
-            shaped("rotate", &[2, 3, 5], &[2, 0, 1]),
-            shaped("identity", &[4, 5], &[0, 1]),
-            shaped("rank_0", &[], &[]),
-            shaped("empty", &[3, 0, 2], &[2, 0, 1]),
-            shaped(
-                "rank_8",
-                &[1, 2, 1, 3, 1, 2, 1, 2],
-                &[7, 6, 5, 4, 3, 2, 1, 0],
-            ),
-            OpCase::new("values", |c| {
-                let x = c.input("x", [2, 3], counted(&[2, 3]))?;
-                let y = c.graph.transpose(x, &[1, 0])?;
-                c.output_expect(y, &[0.0, 3.0, 1.0, 4.0, 2.0, 5.0])
-            }),
-            OpCase::new("symbolic", |c| {
-                let s = c.sym("s", 5, 9);
-                let x = c.input("x", [s, 3.into()], InputFill::Normal)?;
-                let y = c.graph.transpose(x, &[1, 0])?;
-                c.output(y)
-            }),
-        ]
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        fn build(g: &mut Graph, perm: &[usize]) -> Result<Value, OpError> {
-            let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
-            g.transpose(x, perm)
-        }
-        vec![
-            reject("repeated", "not a permutation", |g| build(g, &[0, 0])),
-            reject("too_short", "not a permutation", |g| build(g, &[0])),
-            reject("out_of_range", "not a permutation", |g| build(g, &[0, 2])),
-        ]
     }
 }
 

@@ -4,7 +4,6 @@ use std::cmp::Ordering;
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
@@ -12,7 +11,7 @@ use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::non_zero::{expect_countable, max_count};
 use crate::ops::sort::sorted_order;
-use crate::ops::util::{exactly, reject, scalars};
+use crate::ops::util::{exactly, scalars};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
@@ -103,60 +102,6 @@ impl OpSpec for Unique {
             ints(3, &numbers)?,
             ints(4, &[count as i64])?,
         ])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        let found = |name: &str, shape: &'static [usize], fill: InputFill| {
-            OpCase::new(name, move |c| {
-                let x = c.input("x", shape, fill.clone())?;
-                let y = c.graph.unique(x)?;
-                (0..5).try_for_each(|port| c.output(y.port(port)))
-            })
-        };
-        vec![
-            found("odd_7x33", &[7, 33], InputFill::Uniform(0.0, 7.9)),
-            found("special", &[3, 50], InputFill::Special),
-            found("one_value", &[5, 3], InputFill::Uniform(1.0, 1.0)),
-            found("rank_0", &[], InputFill::Normal),
-            found("rank_1", &[40], InputFill::Normal),
-            found("rank_4", &[2, 3, 1, 5], InputFill::Normal),
-            found("rank_6", &[2, 1, 3, 1, 2, 2], InputFill::Normal),
-            found("empty", &[0, 3], InputFill::Normal),
-            OpCase::new("pinned", |c| {
-                let x = c.input("x", [2, 2], InputFill::Values(vec![3.0, 1.0, 3.0, 2.0]))?;
-                let y = c.graph.unique(x)?;
-                c.output_expect(y, &[1.0, 2.0, 3.0, 0.0])?;
-                c.output_expect(y.port(1), &[1.0, 3.0, 0.0, 0.0])?;
-                c.output_expect(y.port(2), &[1.0, 1.0, 2.0, 0.0])?;
-                c.output_expect(y.port(3), &[2.0, 0.0, 2.0, 1.0])?;
-                c.output_expect(y.port(4), &[3.0])
-            })
-            .only(DType::NUMBERS),
-            OpCase::new("nan_once_zeros_once", |c| {
-                const NAN: f64 = f64::NAN;
-                let x = InputFill::Values(vec![NAN, -0.0, 0.0, NAN, -1.0]);
-                let x = c.input("x", [5], x)?;
-                let y = c.graph.unique(x)?;
-                c.output_expect(y, &[-1.0, -0.0, NAN, 0.0, 0.0])?;
-                c.output_expect(y.port(2), &[1.0, 2.0, 2.0, 0.0, 0.0])?;
-                c.output_expect(y.port(4), &[3.0])
-            })
-            .only(DType::FLOATS),
-            OpCase::new("symbolic", |c| {
-                let s = c.sym("s", 5, 9);
-                let x = c.input("x", [s, 3.into()], InputFill::Normal)?;
-                let y = c.graph.unique(x)?;
-                c.output(y)?;
-                c.output(y.port(4))
-            }),
-        ]
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        vec![reject("two_operands", "expected 1 operands, got 2", |g| {
-            let x = g.input("x", Type::new(DType::F32, [3]))?;
-            g.add(Unique {}, &[x, x])
-        })]
     }
 }
 

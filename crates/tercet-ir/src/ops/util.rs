@@ -2,11 +2,9 @@
 
 use std::cmp::Ordering;
 
-use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
-use crate::error::{EvalError, OpError, TypeError};
-use crate::graph::{Graph, Value};
+use crate::error::{EvalError, TypeError};
 use crate::scalar::{Scalar, ScalarOp};
 use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType, Type, broadcast_shapes, next_index, row_major_strides};
@@ -278,47 +276,6 @@ pub(crate) fn elementwise_eval(
     Ok(vec![from_scalars(result.clone(), &y)?])
 }
 
-/// The static list that contains exactly the dtypes for which `takes` is true.
-pub(crate) fn dtypes_that(takes: impl Fn(DType) -> bool) -> &'static [DType] {
-    const BITS: &[DType] = &[
-        DType::I32,
-        DType::U32,
-        DType::I64,
-        DType::I8,
-        DType::U8,
-        DType::Bool,
-    ];
-    match (takes(DType::F32), takes(DType::I32), takes(DType::Bool)) {
-        (true, true, true) => DType::ALL,
-        (true, true, false) => DType::NUMBERS,
-        (true, false, _) => DType::FLOATS,
-        (false, true, true) => BITS,
-        (false, true, false) => DType::INTS,
-        (false, false, _) => &[DType::Bool],
-    }
-}
-
-/// A case with explicit operands of rank 1 and an explicit result.
-pub(crate) fn pinned(
-    name: impl Into<String>,
-    only: &'static [DType],
-    operands: &[&[f64]],
-    expected: &[f64],
-    build: impl Fn(&mut Graph, &[Value]) -> Result<Value, OpError> + Send + Sync + 'static,
-) -> OpCase {
-    let operands: Vec<Vec<f64>> = operands.iter().map(|x| x.to_vec()).collect();
-    let expected = expected.to_vec();
-    OpCase::new(name, move |c| {
-        let mut values = Vec::with_capacity(operands.len());
-        for (i, x) in operands.iter().enumerate() {
-            values.push(c.input(&format!("x{i}"), [x.len()], InputFill::Values(x.clone()))?);
-        }
-        let y = build(&mut c.graph, &values)?;
-        c.output_expect(y, &expected)
-    })
-    .only(only)
-}
-
 /// A tensor of type `ty` whose element at an index is the element of `x` at the flat index from
 /// `at`. The function only moves elements, so every bit is preserved.
 pub(crate) fn pick(
@@ -336,80 +293,6 @@ pub(crate) fn pick(
         }
     });
     Ok(y)
-}
-
-/// The values 0, 1, 2, ... for an input of these sizes.
-pub(crate) fn counted(shape: &[usize]) -> InputFill {
-    let count = shape.iter().product::<usize>();
-    InputFill::Values((0..count).map(|i| i as f64).collect())
-}
-
-/// A graph that the builder must reject.
-pub(crate) fn reject(
-    name: &'static str,
-    message: &'static str,
-    build: fn(&mut Graph) -> Result<Value, OpError>,
-) -> RejectCase {
-    RejectCase {
-        name,
-        message,
-        build,
-    }
-}
-
-/// A function of two inputs of these types.
-pub(crate) fn binary_graph(
-    g: &mut Graph,
-    [a, b]: [Type; 2],
-    apply: impl Fn(&mut Graph, Value, Value) -> Result<Value, OpError>,
-) -> Result<Value, OpError> {
-    let (a, b) = (g.input("a", a)?, g.input("b", b)?);
-    apply(g, a, b)
-}
-
-/// Cases of an elementwise function of two operands.
-pub(crate) struct BinaryCases<F> {
-    /// Prefix of the case names.
-    pub(crate) name: &'static str,
-    /// Dtypes that the function supports.
-    pub(crate) dtypes: &'static [DType],
-    /// Adds the function to a graph.
-    pub(crate) apply: F,
-}
-
-impl<F> BinaryCases<F>
-where
-    F: Fn(&mut Graph, Value, Value) -> Result<Value, OpError> + Copy + Send + Sync + 'static,
-{
-    /// A case with operands of these shapes.
-    pub(crate) fn shaped(
-        &self,
-        what: &str,
-        [a, b]: [&'static [usize]; 2],
-        fill: InputFill,
-    ) -> OpCase {
-        let apply = self.apply;
-        let case = OpCase::new(format!("{}_{what}", self.name), move |c| {
-            let a = c.input("a", a, fill.clone())?;
-            let b = c.input("b", b, fill.clone())?;
-            let y = apply(&mut c.graph, a, b)?;
-            c.output(y)
-        });
-        case.only(self.dtypes)
-    }
-
-    /// A case with a symbolic number of rows, and a column that broadcasts.
-    pub(crate) fn symbolic(&self) -> OpCase {
-        let apply = self.apply;
-        let case = OpCase::new(format!("{}_symbolic", self.name), move |c| {
-            let s = c.sym("s", 5, 9);
-            let a = c.input("a", [s.clone(), 3.into()], InputFill::Normal)?;
-            let b = c.input("b", [s, 1.into()], InputFill::Normal)?;
-            let y = apply(&mut c.graph, a, b)?;
-            c.output(y)
-        });
-        case.only(self.dtypes)
-    }
 }
 
 /// The dtypes of index operands.

@@ -2,7 +2,6 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
@@ -10,7 +9,7 @@ use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::fft::{expect_pairs, length_of};
-use crate::ops::util::{exactly, expect_rank_at_least, extreme_order, reject};
+use crate::ops::util::{exactly, expect_rank_at_least, extreme_order};
 use crate::scalar::Scalar;
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
@@ -116,72 +115,6 @@ impl OpSpec for WelchPeaks {
             Tensor::from_i64s(results[0].clone(), &bins)?,
             Tensor::from_f64s(results[1].clone(), &powers)?,
         ])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        let shaped = |name: &str, shape: &'static [usize], k: usize, segments: usize| {
-            OpCase::new(name, move |c| {
-                let x = c.input("x", shape, InputFill::Normal)?;
-                let y = c.graph.welch_peaks(x, k, segments)?;
-                c.output(y)?;
-                c.output(y.port(1))
-            })
-        };
-        vec![
-            shaped("even_length", &[6, 16, 2], 3, 3),
-            shaped("odd_length", &[4, 2, 15, 2], 4, 2),
-            shaped("single_segments", &[5, 33, 2], 2, 1),
-            shaped("all_bins", &[4, 12, 2], 7, 4),
-            shaped("no_bins", &[4, 12, 2], 0, 2),
-            shaped("no_rows", &[0, 12, 2], 3, 2),
-            shaped("length_of_one", &[2, 1, 2], 1, 2),
-            OpCase::new("written", |c| {
-                let x = InputFill::Values(vec![
-                    1., 0., 0., 1., 3., 0., 0., 0., 3., 0., 1., 2., 0., 1., 0., 0.,
-                ]);
-                let x = c.input("x", [2, 4, 2], x)?;
-                let y = c.graph.welch_peaks(x, 3, 2)?;
-                // The mean powers of the bins are (1 + 9) / 2, 2 (1 + 5) / 2 and (9 + 1) / 2. Bins
-                // 0 and 2 tie.
-                c.output_expect(y, &[1., 0., 2.])?;
-                c.output_expect(y.port(1), &[6., 5., 5.])
-            }),
-            OpCase::new("of_a_signal", |c| {
-                let s = c.sym("s", 2, 3);
-                // The size of an axis that is a product does not determine its symbol, so an
-                // additional input does.
-                let counted = c.input("counted", [s.clone()], InputFill::Normal)?;
-                let rows = s.checked_mul(&Dim::Known(4)).unwrap_or(s);
-                let x = c.input("x", [rows, 20.into(), 2.into()], InputFill::Normal)?;
-                let x = c.graph.fft(x, false, crate::ops::FftNorm::Backward)?;
-                let y = c.graph.welch_peaks(x, 5, 4)?;
-                c.output(counted)?;
-                c.output(y)?;
-                c.output(y.port(1))
-            })
-            .only(&[DType::F32, DType::F64]),
-        ]
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        vec![
-            reject("too_many_bins", "attribute `k`: 6 exceeds", |g| {
-                let x = g.input("x", Type::new(DType::F32, [4, 8, 2]))?;
-                g.welch_peaks(x, 6, 2)
-            }),
-            reject("part_of_the_rows", "attribute `segments`: 4 rows", |g| {
-                let x = g.input("x", Type::new(DType::F32, [4, 8, 2]))?;
-                g.welch_peaks(x, 2, 3)
-            }),
-            reject("no_segments", "attribute `segments`", |g| {
-                let x = g.input("x", Type::new(DType::F32, [4, 8, 2]))?;
-                g.welch_peaks(x, 2, 0)
-            }),
-            reject("rank", "expected rank 3 or more", |g| {
-                let x = g.input("x", Type::new(DType::F32, [8, 2]))?;
-                g.welch_peaks(x, 2, 1)
-            }),
-        ]
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use tercet_ir::accuracy::Accuracy;
 use tercet_ir::backend::Signature;
-use tercet_ir::case::InputFill;
+use tercet_ir::fill::InputFill;
 use tercet_ir::legalize::legalize;
 use tercet_ir::passes::{PIPELINE, SIMPLIFICATIONS, convert_precision, optimize, simplify_traced};
 use tercet_ir::{Bindings, CompileOptions, DType, Graph, Tensor, one_line, parse};

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use tercet_cases::{CaseGraph, cases};
 use tercet_ir::backend::CompileOptions;
-use tercet_ir::case::{CaseGraph, InputFill};
+use tercet_ir::fill::InputFill;
 use tercet_ir::legalize::legalize;
 use tercet_ir::passes::optimize;
 use tercet_ir::{DType, Graph, Op, OpKind, Tensor, Value, one_line};
@@ -82,7 +83,7 @@ fn gradients_keep_their_meaning() {
     let mut tried = 0;
     for &kind in OpKind::ALL {
         let doc = kind.doc();
-        for case in kind.cases() {
+        for case in cases(kind) {
             if !doc.dtypes.contains(&DType::F64) || !case.runs_with(DType::F64) {
                 continue;
             }

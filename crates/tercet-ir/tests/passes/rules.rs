@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use tercet_cases::{CaseGraph, cases};
 use tercet_ir::accuracy::Accuracy;
 use tercet_ir::backend::Signature;
-use tercet_ir::case::CaseGraph;
 use tercet_ir::legalize::{RULES, legalize, legalize_traced};
 use tercet_ir::verify::verify;
 use tercet_ir::{
@@ -51,7 +51,7 @@ fn has_short_fft(n: Option<usize>) -> bool {
 fn for_each_case(mut f: impl FnMut(OpKind, &str, DType, &CaseGraph)) {
     for &kind in OpKind::ALL {
         let doc = kind.doc();
-        for case in kind.cases() {
+        for case in cases(kind) {
             for &dtype in doc.dtypes.iter().filter(|d| case.runs_with(**d)) {
                 let name = format!("{}/{}/{dtype}", doc.name, case.name);
                 let built = case

@@ -1,7 +1,7 @@
 //! Dummy weights: random weights of any shape, without a file.
 
 use tercet::{DType, Scheme, Tensor, TensorType};
-use tercet_ir::case::{InputFill, random_blocks};
+use tercet_ir::fill::{InputFill, random_blocks};
 
 use super::ModelError;
 use super::weights::bytes_error;

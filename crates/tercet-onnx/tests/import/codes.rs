@@ -2,7 +2,8 @@
 //! integers.
 
 use tercet::{CompileOptions, Device, Tensor};
-use tercet_ir::case::{CaseGraph, InputFill, OpCase};
+use tercet_cases::{CaseGraph, OpCase, cases};
+use tercet_ir::fill::InputFill;
 use tercet_ir::{DType, EvalCtx, Op, OpError, OpKind, Type, evaluate};
 use tercet_onnx::ImportOptions;
 
@@ -315,7 +316,7 @@ fn both(case: &CaseGraph) -> [Vec<Tensor>; 2] {
 
 #[test]
 fn the_cpu_convolves_codes_as_the_reference_does() {
-    for case in OpKind::QuantizedConv.cases() {
+    for case in cases(OpKind::QuantizedConv) {
         for dtype in [DType::U8, DType::I8] {
             let case_graph = case.build(dtype).expect("cases build");
             let [got, want] = both(&case_graph);

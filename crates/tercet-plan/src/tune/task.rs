@@ -1,6 +1,6 @@
 //! Autotuning tasks: problems with their operands and some expected results.
 
-use tercet_ir::case::InputFill;
+use tercet_ir::fill::InputFill;
 use tercet_ir::ops::{AttentionLayout, AttentionOptions, Window};
 use tercet_ir::{CompileError, DType, Graph, OpError, Tensor, TensorType, Type};
 

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::thread;
 
-use tercet_ir::case::CaseGraph;
+use tercet_cases::{CaseGraph, cases};
 use tercet_ir::{Bindings, CompileError, CompileOptions, DType, OpKind, Tier};
 use tercet_plan::{DeviceCaps, GpuProgram, LaunchSizes, StepOp, compile};
 
@@ -80,7 +80,7 @@ pub(crate) fn for_each_case_with(
     mut f: impl FnMut(Planned),
 ) {
     for &kind in OpKind::ALL {
-        for case in kind.cases() {
+        for case in cases(kind) {
             let dtypes = kind.doc().dtypes.iter().filter(|d| case.runs_with(**d));
             for &dtype in dtypes.filter(|d| of.contains(d)) {
                 let name = format!("{}/{}/{dtype}", kind.doc().name, case.name);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use libtest_mimic::Failed;
 use serde_json::Value as Json;
 use tercet::{CompileOptions, DType, Device, Graph, Scheme, Tensor, TensorType, Type, one_line};
-use tercet_ir::case::{InputFill, random_blocks};
+use tercet_ir::fill::{InputFill, random_blocks};
 use tercet_models::{DecoderOptions, Generator, MatmulPrecision, ModelFiles};
 
 use super::{BoxError, CONTEXT, distance, near, reference};

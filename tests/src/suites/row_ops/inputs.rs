@@ -1,8 +1,9 @@
 //! Inputs of the tests of rows: dense tensors, and views of them.
 
+use tercet_cases::CaseGraph;
 use tercet_ir::OpError;
 use tercet_ir::Value;
-use tercet_ir::case::{CaseGraph, InputFill};
+use tercet_ir::fill::InputFill;
 
 /// The shape of a dense input, and the view of it.
 #[derive(Clone, Copy)]

@@ -2,7 +2,8 @@
 //! GEMV, and F16 data shared between a norm and the matmuls after it. Further tests cover windows
 //! of one element, attention with transposed results, and clamps after convolutions.
 
-use tercet_ir::case::{CaseGraph, InputFill, OpCase};
+use tercet_cases::{CaseGraph, OpCase};
+use tercet_ir::fill::InputFill;
 use tercet_ir::ops::{AttentionLayout, AttentionMask, AttentionOptions, Conv, Window};
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{DType, Dim, OpError, Type, Value};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::case::InputFill;
+use crate::fill::InputFill;
 use crate::passes::optimize;
 use crate::scalar::UnaryFn;
 use crate::{

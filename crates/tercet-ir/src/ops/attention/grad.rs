@@ -2,10 +2,9 @@
 
 use super::reference::{AttentionHeadRows, dot};
 use super::saved::by_query;
-use super::{Attention, AttentionLayout, AttentionReference, MaskKind, cases, like_attention};
+use super::{Attention, AttentionLayout, AttentionReference, MaskKind, like_attention};
 use crate::accuracy::Accuracy;
 use crate::attr::FloatAttr;
-use crate::case::{OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, TypeError};
 use crate::grad::Gradient;
@@ -166,13 +165,5 @@ impl OpSpec for AttentionGrad {
         let sums = sums.into_iter().zip(results);
         let tensors = sums.map(|(sum, ty)| Tensor::from_f64s(ty.clone(), &sum.values()));
         Ok(tensors.collect::<Result<Vec<_>, _>>()?)
-    }
-
-    fn cases() -> Vec<OpCase> {
-        cases::training::grad()
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        cases::training::rejects_grad()
     }
 }

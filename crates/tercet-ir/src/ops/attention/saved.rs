@@ -1,12 +1,10 @@
 //! Attention that also returns the log-sum-exp that its gradients need.
 
 use super::{
-    Attention, AttentionLayout, AttentionOptions, AttentionReference, MaskKind, cases,
-    like_attention,
+    Attention, AttentionLayout, AttentionOptions, AttentionReference, MaskKind, like_attention,
 };
 use crate::accuracy::Accuracy;
 use crate::attr::FloatAttr;
-use crate::case::{OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
@@ -84,14 +82,6 @@ impl OpSpec for AttentionWithLse {
             Tensor::from_f64s(results[0].clone(), &y)?,
             Tensor::from_f64s(results[1].clone(), &lse)?,
         ])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        cases::training::with_lse()
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        cases::training::rejects_with_lse()
     }
 }
 

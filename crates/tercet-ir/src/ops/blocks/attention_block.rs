@@ -7,7 +7,6 @@ use super::{
 use crate::accuracy::Accuracy;
 use crate::attr::FloatAttr;
 use crate::attrs;
-use crate::case::{OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
@@ -19,8 +18,6 @@ use crate::ops::rope::{Rope, RopeStyle};
 use crate::ops::util::{expect_dtype, expect_rank};
 use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType, Type};
-
-pub(super) mod cases;
 
 attrs! {
     /// Self-attention of rows `x [B, S, E]` (Vaswani and others 2017). `x w_qkv + b_qkv` is split
@@ -225,14 +222,6 @@ impl OpSpec for AttentionBlock {
         _: &[TensorType],
     ) -> Result<Vec<Tensor>, EvalError> {
         eval(self, ctx, operands)
-    }
-
-    fn cases() -> Vec<OpCase> {
-        cases::cases()
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        cases::rejects()
     }
 }
 

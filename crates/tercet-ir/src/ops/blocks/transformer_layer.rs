@@ -7,7 +7,6 @@ use super::{
 use crate::accuracy::Accuracy;
 use crate::attr::FloatAttr;
 use crate::attrs;
-use crate::case::{OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
@@ -20,8 +19,6 @@ use crate::ops::util::{expect_dtype, expect_rank};
 use crate::scalar::UnaryFn;
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
-
-mod cases;
 
 attrs! {
     /// An encoder layer (Vaswani and others 2017, BERT): `h = norm(x + attention(x))`, then `norm(h
@@ -204,14 +201,6 @@ impl OpSpec for TransformerLayer {
         _: &[TensorType],
     ) -> Result<Vec<Tensor>, EvalError> {
         eval(self, ctx, operands)
-    }
-
-    fn cases() -> Vec<OpCase> {
-        cases::cases()
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        cases::rejects()
     }
 }
 

@@ -1,9 +1,8 @@
 //! `If`: runs one of two graphs.
 
-use super::{cases, expect_predicate, expect_results, is_true};
+use super::{DTYPES, expect_predicate, expect_results, is_true};
 use crate::accuracy::Accuracy;
 use crate::attr::{AttrError, AttrLiteral, AttrValue, Attrs, take_attr};
-use crate::case::{OpCase, RejectCase};
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
@@ -87,7 +86,7 @@ impl OpSpec for If {
                the other graph does not run. The captures are the arguments of both, and their \
                results have the same types.",
         operands: &["pred", "captures..."],
-        dtypes: cases::DTYPES,
+        dtypes: DTYPES,
         accuracy: Accuracy::Elementwise,
         tier: Tier::Core,
     };
@@ -134,14 +133,6 @@ impl OpSpec for If {
         };
         self.selected_branch(operands[0])
             .evaluate(name, ctx, &operands[1..])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        cases::branches()
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        cases::rejected_branches()
     }
 }
 

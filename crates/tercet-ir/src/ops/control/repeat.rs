@@ -1,9 +1,8 @@
 //! `While`: repeats a graph while a condition holds.
 
-use super::{cases, expect_carried, expect_predicate, expect_results, is_true};
+use super::{DTYPES, expect_carried, expect_predicate, expect_results, is_true};
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{OpCase, RejectCase};
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
@@ -59,7 +58,7 @@ impl OpSpec for While {
                values. Returns the final carried values. A run fails if `cond` is still true after \
                `max_iter` iterations.",
         operands: &["carried...", "captures..."],
-        dtypes: cases::DTYPES,
+        dtypes: DTYPES,
         accuracy: Accuracy::Elementwise,
         tier: Tier::Core,
     };
@@ -112,14 +111,6 @@ impl OpSpec for While {
             carried = self.body.evaluate("body", ctx, &arguments)?;
             done += 1;
         }
-    }
-
-    fn cases() -> Vec<OpCase> {
-        cases::loops()
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        cases::rejected_loops()
     }
 }
 

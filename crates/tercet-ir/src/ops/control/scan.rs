@@ -1,9 +1,8 @@
 //! `Scan`: runs a graph for each step of sequences.
 
-use super::{cases, expect_carried, expect_results};
+use super::{DTYPES, expect_carried, expect_results};
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
@@ -123,7 +122,7 @@ impl OpSpec for Scan {
                element of each result sequence. Returns the final carried values, then the result \
                sequences.",
         operands: &["carried...", "scanned...", "captures..."],
-        dtypes: cases::DTYPES,
+        dtypes: DTYPES,
         accuracy: Accuracy::Elementwise,
         tier: Tier::Core,
     };
@@ -183,14 +182,6 @@ impl OpSpec for Scan {
         }
         carried.append(&mut made);
         Ok(carried)
-    }
-
-    fn cases() -> Vec<OpCase> {
-        cases::scans()
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        cases::rejected_scans()
     }
 }
 

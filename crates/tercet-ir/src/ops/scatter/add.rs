@@ -3,7 +3,6 @@
 use super::{ScatterReduce, scatter};
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
@@ -11,8 +10,8 @@ use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{
-    INDEX_DTYPES, counted, exactly, expect_dtype, expect_equal, expect_rank, expect_rank_at_least,
-    reject, resolve_index,
+    INDEX_DTYPES, exactly, expect_dtype, expect_equal, expect_rank, expect_rank_at_least,
+    resolve_index,
 };
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
@@ -82,122 +81,6 @@ impl OpSpec for ScatterAdd {
         let inner = shape[1..].iter().product();
         let y = scatter(&zeros, updates, inner, &rows?, ScatterReduce::Add)?;
         Ok(vec![y])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        let summed = |name: &str, updates: &'static [usize], rows: usize, of: DType| {
-            OpCase::new(name, move |c| {
-                let x = c.input("updates", updates, InputFill::Normal)?;
-                let ty = Type::new(of, [updates[0]]);
-                let idx = c.input_of("idx", ty, InputFill::Index(rows))?;
-                let y = c.graph.scatter_add(x, idx, rows)?;
-                c.output(y)
-            })
-        };
-        let fault = |name: &str, index: f64, message: &'static str| {
-            OpCase::new(name, move |c| {
-                let x = c.input("updates", [3, 2], InputFill::Normal)?;
-                let idx = Type::new(DType::I32, [3]);
-                let idx = c.input_of("idx", idx, InputFill::Values(vec![0.0, index, 9.0]))?;
-                let y = c.graph.scatter_add(x, idx, 4usize)?;
-                c.expect_fault(message);
-                c.output(y)
-            })
-        };
-        let symbolic = |name: &str, len: usize, below: usize| {
-            OpCase::new(name, move |c| {
-                let (s, rows) = (c.sym("s", 5, 9), c.sym("rows", 4, 6));
-                let x = c.input("updates", [s.clone(), len.into()], InputFill::Normal)?;
-                let idx = c.input_of("idx", Type::new(DType::I32, [s]), InputFill::Index(below))?;
-                let like = c.input("like", [rows.clone()], InputFill::Normal)?;
-                let y = c.graph.scatter_add(x, idx, rows)?;
-                c.output(like)?;
-                c.output(y)
-            })
-        };
-        vec![
-            summed("rows_33x7", &[33, 7], 5, DType::I32),
-            summed("more_rows_than_updates", &[5, 7], 33, DType::I32),
-            summed("rows_of_words", &[12, 2, 4], 5, DType::I32),
-            summed("by_i64", &[9, 3], 4, DType::I64),
-            summed("rank_1", &[40], 7, DType::I32),
-            summed("rank_4", &[7, 2, 1, 3], 3, DType::I32),
-            summed("rank_6", &[7, 2, 1, 3, 1, 2], 3, DType::I32),
-            summed("one_row", &[9, 5], 1, DType::I32),
-            summed("no_updates", &[0, 3], 4, DType::I32),
-            summed("nothing_to_nothing", &[0, 3], 0, DType::I32),
-            summed("empty_rows", &[5, 0], 4, DType::I32),
-            summed("many_1300x3", &[1300, 3], 17, DType::I32),
-            summed("wide_41_to_more_rows", &[6, 41], 23, DType::I32),
-            summed("wide_64_to_fewer_rows", &[29, 64], 4, DType::I64),
-            summed("wide_of_no_updates", &[0, 40], 4, DType::I32),
-            OpCase::new("pinned", |c| {
-                let x = c.input("updates", [4, 2], counted(&[4, 2]))?;
-                let ty = Type::new(DType::I32, [4]);
-                let idx = c.input_of("idx", ty, InputFill::Values(vec![2.0, 0.0, -1.0, 0.0]))?;
-                let y = c.graph.scatter_add(x, idx, 3usize)?;
-                c.output_expect(y, &[8.0, 10.0, 0.0, 0.0, 4.0, 6.0])
-            }),
-            OpCase::new("of_views", |c| {
-                let x = c.input("updates", [3, 5, 7], InputFill::Normal)?;
-                let x = c.graph.transpose(x, &[2, 0, 1])?;
-                let idx = c.input_of("idx", Type::new(DType::I32, [7]), InputFill::Index(3))?;
-                let idx = c.graph.reverse(idx, 0)?;
-                let y = c.graph.scatter_add(x, idx, 3usize)?;
-                c.output(y)
-            }),
-            fault(
-                "index_at_the_end",
-                4.0,
-                "index 4 is out of range for axis of 4",
-            ),
-            fault(
-                "index_below",
-                -5.0,
-                "index -5 is out of range for axis of 4",
-            ),
-            symbolic("symbolic", 3, 1),
-            symbolic("symbolic_wide", 35, 4),
-        ]
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        fn build(g: &mut Graph, updates: Type, idx: Type) -> Result<Value, OpError> {
-            let x = g.input("x", updates)?;
-            let idx = g.input("idx", idx)?;
-            g.scatter_add(x, idx, 4usize)
-        }
-        vec![
-            reject("float_indices", "operand idx is f32", |g| {
-                build(g, Type::new(DType::F32, [3, 2]), Type::new(DType::F32, [3]))
-            }),
-            reject("truth_values", "operand updates is bool", |g| {
-                build(
-                    g,
-                    Type::new(DType::Bool, [3, 2]),
-                    Type::new(DType::I32, [3]),
-                )
-            }),
-            reject("scalar", "rank 1 or more", |g| {
-                build(
-                    g,
-                    Type::new(DType::F32, [0usize; 0]),
-                    Type::new(DType::I32, [3]),
-                )
-            }),
-            reject("matrix_of_indices", "rank 1", |g| {
-                build(
-                    g,
-                    Type::new(DType::F32, [3, 2]),
-                    Type::new(DType::I32, [3, 2]),
-                )
-            }),
-            reject(
-                "numbers",
-                "numbers of updates and indices: 3 and 4 differ",
-                |g| build(g, Type::new(DType::F32, [3, 2]), Type::new(DType::I32, [4])),
-            ),
-        ]
     }
 }
 

@@ -16,10 +16,9 @@
 //! only the order, so its cotangent is 0.
 
 use super::raster::{GREATEST_ALPHA, drawn, for_each_covering_splat};
-use super::{DTYPES, FOOTPRINT_LEN, SPLAT_LEN, cases_grad, expect_image, expect_sizes};
+use super::{DTYPES, FOOTPRINT_LEN, SPLAT_LEN, expect_image, expect_sizes};
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, TypeError};
@@ -161,13 +160,5 @@ impl OpSpec for GaussianSplatRasterizeGrad {
         let (splats, footprints) = (operands[0].to_f64s(), operands[1].to_i64s());
         let sums = gradient(&splats, &footprints, &pixels, [self.width, self.height]);
         Ok(vec![Tensor::from_f64s(results[0].clone(), &sums)?])
-    }
-
-    fn cases() -> Vec<OpCase> {
-        cases_grad::rasterize_grad_cases()
-    }
-
-    fn rejects() -> Vec<RejectCase> {
-        cases_grad::rejects_of_rasterize_grad()
     }
 }

@@ -10,7 +10,7 @@ mod rows;
 use std::collections::BTreeMap;
 
 use tercet_ir::attr::FloatAttr;
-use tercet_ir::case::InputFill;
+use tercet_ir::fill::InputFill;
 use tercet_ir::ops::*;
 use tercet_ir::scalar::{BinaryFn, CompareFn, UnaryFn};
 use tercet_ir::{Bindings, DType, Dim, Graph, Shape, Tensor, TensorType, Type, Value};

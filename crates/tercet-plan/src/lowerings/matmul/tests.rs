@@ -38,7 +38,7 @@ fn texts_of_all_cases_are_valid() {
         OpKind::Dequantize,
     ];
     for kind in kinds {
-        for case in kind.cases() {
+        for case in tercet_cases::cases(kind) {
             let wide = [DType::F64, DType::I64];
             let dtypes = kind.doc().dtypes.iter();
             for &dtype in dtypes.filter(|d| case.runs_with(**d) && !wide.contains(d)) {

@@ -3,14 +3,15 @@
 //! cotangents reveal rules that ignore them or miss a factor. A dense direction reveals a wrong
 //! gradient of any element.
 
+mod differences;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::differences::{GradCheckGraph, GradCheckOutcome};
-use crate::case::OpCase;
-use crate::grad::{GradError, GradientKind};
-use crate::verify::verify;
-use crate::{DType, Graph, OpKind, Value, one_line, parse};
+use differences::{GradCheckGraph, GradCheckOutcome};
+use tercet_cases::{OpCase, cases};
+use tercet_ir::verify::verify;
+use tercet_ir::{DType, GradError, GradientKind, Graph, OpKind, Value, one_line, parse};
 
 /// Cases, or whole operators, that central differences cannot check, with the reason.
 const EXCLUDED: &[(&str, &str)] = &[
@@ -52,20 +53,20 @@ const MAX_ELEMENTS_SECOND_ORDER: usize = 1 << 10;
 
 /// The cases of an operator that are not excluded, by name, each with its first supported dtype in
 /// this order.
-fn cases_of(kind: OpKind) -> Vec<(String, OpCase, DType)> {
+fn cases_of(kind: OpKind) -> Vec<(String, &'static OpCase, DType)> {
     let order = [DType::F64, DType::F32, DType::F16, DType::BF16];
     let doc = kind.doc();
-    let mut cases = Vec::new();
-    for case in kind.cases() {
+    let mut found = Vec::new();
+    for case in cases(kind) {
         let runs = |d: &DType| doc.dtypes.contains(d) && case.runs_with(*d);
         let name = format!("{}/{}", doc.name, case.name);
         if let Some(dtype) = order.into_iter().find(runs)
             && !EXCLUDED.iter().any(|(e, _)| [&name, doc.name].contains(e))
         {
-            cases.push((name, case, dtype));
+            found.push((name, case, dtype));
         }
     }
-    cases
+    found
 }
 
 /// Adds a line for an unexpected outcome.
@@ -148,7 +149,7 @@ fn second_derivatives_agree_with_central_differences() {
 fn gradients_are_ordinary_graphs() {
     for &kind in OpKind::ALL {
         let doc = kind.doc();
-        for case in kind.cases() {
+        for case in cases(kind) {
             for &dtype in doc.dtypes.iter().filter(|d| case.runs_with(**d)) {
                 let c = case.build(dtype).expect("cases build");
                 let name = format!("{}/{}/{dtype}", doc.name, case.name);
@@ -175,7 +176,7 @@ fn gradients_are_ordinary_graphs() {
 /// Adds cotangents as inputs and returns each float leaf with its gradient, if it has one.
 fn differentiated(graph: &mut Graph) -> Result<Vec<(Value, Value)>, GradError> {
     let before = graph.clone();
-    let leaves = super::differences::float_leaves(graph);
+    let leaves = differences::float_leaves(graph);
     let results: Vec<Value> = graph.results().collect();
     let mut pairs: BTreeMap<Value, Value> = BTreeMap::new();
     for y in results

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::case::{CaseGraph, InputFill};
-use crate::grad::GradError;
-use crate::scalar::{BinaryFn, UnaryFn};
-use crate::verify::verify;
-use crate::{
-    Bindings, DType, EvalCtx, Graph, Op, OpKind, Tensor, TensorType, Value, evaluate, one_line,
-    parse,
+use tercet_cases::CaseGraph;
+use tercet_ir::fill::InputFill;
+use tercet_ir::scalar::{BinaryFn, UnaryFn};
+use tercet_ir::verify::verify;
+use tercet_ir::{
+    Bindings, DType, EvalCtx, GradError, Graph, Op, OpKind, Tensor, TensorType, Value, evaluate,
+    one_line, parse,
 };
 
 /// The step of a difference, and its permitted error relative to the sum of its terms.
@@ -30,7 +30,7 @@ const F32_STEP: FiniteDifferenceStep = FiniteDifferenceStep {
 
 /// The outcome of a check.
 #[derive(Debug)]
-pub(super) enum GradCheckOutcome {
+pub(crate) enum GradCheckOutcome {
     Same,
     /// There is nothing to differentiate, or the graph is too large.
     Skipped,
@@ -85,7 +85,7 @@ fn widened(graph: &Graph) -> (Graph, FiniteDifferenceStep) {
 }
 
 /// The float leaves of a graph by name.
-pub(super) fn float_leaves(graph: &Graph) -> Vec<(String, Value, DType)> {
+pub(crate) fn float_leaves(graph: &Graph) -> Vec<(String, Value, DType)> {
     let named = graph.nodes().filter_map(|(id, node)| {
         let name = match &node.op {
             Op::Input(o) => &o.name,
@@ -134,7 +134,7 @@ fn data(graph: &Graph, leaf: Value, name: &str, given: &Tensor, dtype: DType) ->
 }
 
 /// A graph with data; its float results are differentiated with respect to its float leaves.
-pub(super) struct GradCheckGraph {
+pub(crate) struct GradCheckGraph {
     graph: Graph,
     step: FiniteDifferenceStep,
     leaves: BTreeMap<String, Tensor>,
@@ -152,10 +152,10 @@ struct DifferentiatedGraph {
 }
 
 impl GradCheckGraph {
-    pub(super) fn for_case(c: &CaseGraph) -> GradCheckGraph {
+    pub(crate) fn for_case(c: &CaseGraph) -> GradCheckGraph {
         let (graph, step) = widened(&c.graph);
         let mut leaves = c.tensors.clone();
-        let wanted = match c.expected_fault {
+        let wanted = match &c.expected_fault {
             Some(_) => Vec::new(),
             None => float_leaves(&graph),
         };
@@ -195,13 +195,13 @@ impl GradCheckGraph {
     }
 
     /// The total number of elements of all values.
-    pub(super) fn elements(&self) -> Option<usize> {
+    pub(crate) fn elements(&self) -> Option<usize> {
         let types = self.graph.nodes().flat_map(|(_, n)| &n.outputs);
         let counts = types.map(|ty| Some(ty.eval(&self.sizes).ok()?.numel()));
         counts.sum()
     }
 
-    pub(super) fn check(&self, most: usize) -> GradCheckOutcome {
+    pub(crate) fn check(&self, most: usize) -> GradCheckOutcome {
         let is_empty = self.targets.is_empty() || self.outputs.is_empty();
         if is_empty || self.elements().is_none_or(|n| n > most) {
             return GradCheckOutcome::Skipped;
@@ -213,7 +213,7 @@ impl GradCheckGraph {
     }
 
     /// The gradients of this subject as a new subject, for second derivatives.
-    pub(super) fn gradient(&self) -> Result<GradCheckGraph, GradCheckOutcome> {
+    pub(crate) fn gradient(&self) -> Result<GradCheckGraph, GradCheckOutcome> {
         if self.targets.is_empty() || self.outputs.is_empty() {
             return Err(GradCheckOutcome::Skipped);
         }
