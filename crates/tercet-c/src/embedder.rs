@@ -135,7 +135,7 @@ pub unsafe extern "C" fn tercet_embed(
         let mut guard = object.embedder.lock("embedder")?;
         guard.value.set_truncating(options.truncate != 0);
         let mut wanted = true;
-        let rows = guard.value.embed(&texts, &mut |done| {
+        let rows = guard.value.embed_with_progress(&texts, &mut |done| {
             wanted = wanted
                 && callback.is_none_or(|function| {
                     // SAFETY: the caller passed the function for this argument.

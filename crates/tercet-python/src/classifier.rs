@@ -135,7 +135,9 @@ impl PyClassifier {
         }
         let TextArgs { texts, is_one } = texts_of("texts", texts)?;
         let how = (self.head.scoring, truncate);
-        let found = self.with(py, how, |of, progress| of.classify_tokens(&texts, progress))?;
+        let found = self.with(py, how, |of, progress| {
+            of.classify_tokens_with_progress(&texts, progress)
+        })?;
         let labels = &self.head.labels;
         let rows = found.into_iter().map(|tokens| {
             let tokens = tokens.into_iter();
