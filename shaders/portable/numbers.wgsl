@@ -2,6 +2,7 @@
 // F32; integers wrap. The including kernel declares IN.
 // uses cumsum.wgsl or cumsum_vectors.wgsl or reduce.wgsl or scatter.wgsl: IN
 // uses prelude.wgsl: BF16, I32, I8, U8, float_of, fmax, fmin, int_of, uint_of
+// uses scalar/arithmetic.wgsl: f_add, f_mul
 
 override OP: u32 = 0u;
 const SUM: u32 = 0u;
@@ -40,12 +41,13 @@ fn identity() -> u32 {
     return select(select(0xffffffffu, 0xffu, IN == U8), 0u, OP == MAX);
 }
 
+// Sums and products keep subnormal numbers, also on devices that flush them to zero.
 fn combine_floats(a: f32, b: f32) -> f32 {
     if OP == SUM {
-        return a + b;
+        return f_add(a, b);
     }
     if OP == PROD {
-        return a * b;
+        return f_mul(a, b);
     }
     if OP == MAX {
         return fmax(a, b);

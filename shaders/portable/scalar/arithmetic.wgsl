@@ -1,6 +1,10 @@
 // F32 addition, multiplication and division with subnormal numbers, also on devices that flush them
 // to zero. Integer implementation of fused multiply-add, because the WGSL builtin fma may round
 // twice.
+// uses prelude.wgsl: as_float, magnitude, nan
+// uses scalar/base.wgsl: copy_sign, negated, parts, quotient, rounded, scaled
+// uses scalar/floats.wgsl: NATIVE_FLOATS
+// uses scalar/wide.wgsl: wide_product
 
 // x 2^100 for |x| < 2^-100.
 fn lifted(x: f32) -> f32 {

@@ -97,6 +97,10 @@ static SCATTER: TypedKernel<ScatterParams> = TypedKernel::wgsl(
     "scatter",
     &[
         PRELUDE,
+        portable!("scalar/base.wgsl"),
+        portable!("scalar/floats.wgsl"),
+        portable!("scalar/wide.wgsl"),
+        portable!("scalar/arithmetic.wgsl"),
         portable!("numbers.wgsl"),
         RANK,
         portable!("scatter.wgsl"),
