@@ -2,7 +2,7 @@
 // attention_parts.glsl. For each row and key range there is a normalized result, a reference score
 // and a sum of weights. A weight is 2 or e to the power of score minus reference score.
 //
-// The rows of a tile are contiguous, range by range. A thread computes four elements of a row.
+// Partial results are ordered by tile, then by key range, then by row. A thread computes four elements of a row.
 // uses prelude.wgsl: F16, flat_group, float_bits
 
 struct Params {

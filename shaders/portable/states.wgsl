@@ -38,7 +38,8 @@ const ROW: u32 = WIDTH | 1u;
 const HELD_ROWS: u32 = STEPS * ROW * STAGED + 1u - STAGED;
 // Vectors of a block that each thread loads.
 const OF_ROWS: u32 = (STEPS * WIDTH + THREADS - 1u) / THREADS * STAGED + 1u - STAGED;
-// Groups of four steps in flight: their partial outputs are stored after all their loads.
+// Number of groups of four steps that are computed together: all of them load before one stores its
+// partial outputs.
 const AT_ONCE: u32 = min(FOURS, 2u);
 const UNITS: u32 = (FOURS * CHANNELS + THREADS - 1u) / THREADS;
 const LOG2_E: f32 = 1.442695;

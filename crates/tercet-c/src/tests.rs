@@ -453,7 +453,9 @@ fn embeddings_are_those_of_the_models_crate() {
     let defaults = EncoderOptions::default();
     let mut direct = files.embedder(&Device::cpu(), &defaults).expect("encoder");
     let texts = ["one text", "another"];
-    let expected = direct.embed_with_progress(&texts, &mut |_| true).expect("embeddings");
+    let expected = direct
+        .embed_with_progress(&texts, &mut |_| true)
+        .expect("embeddings");
 
     let (device, mut embedder, mut rows) = (cpu(), null_mut::<TercetEmbedder>(), null_mut());
     let path = c(&path);

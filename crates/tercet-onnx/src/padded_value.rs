@@ -1,7 +1,7 @@
 //! Padded values: only the first elements of one axis are valid, and a run's data decides their
 //! number (ADR 0006).
 //!
-//! [`call`] has a rule per operator for the padded axis of its result. Operators without a rule
+//! [`call`] derives the padded axis of an operator's result by a rule per operator. Operators without a rule
 //! reject padded operands. Elements after the valid ones are computed from index 0 and cut off at
 //! the outputs.
 

@@ -136,7 +136,7 @@ impl PyOnnxModel {
     ) -> PyResult<Bound<'py, PyAny>> {
         let inputs = args.inputs.copy()?;
         for (name, tensor) in session::take_device_tensors(&inputs)? {
-            // The results of data-dependent sizes are exact only from inputs of the host.
+            // A result whose size depends on data has its exact size only if the inputs are in host memory.
             let tensor = py.detach(|| tensor.read()).map_err(errors::run)?;
             inputs.set_item(name, array::to_numpy(py, tensor)?)?;
         }

@@ -96,7 +96,8 @@ impl PyVerification {
         self.0.first_divergence().is_none()
     }
 
-    /// Tuples (value, operator, error in tolerances). Errors up to 1 are correct.
+    /// Tuples (value, operator, error). The unit of an error is the tolerance of the operator: a value is
+    /// correct if its error is at most 1.
     #[getter]
     fn nodes(&self) -> Vec<(String, String, f64)> {
         self.0

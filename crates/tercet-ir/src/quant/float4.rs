@@ -157,7 +157,8 @@ mod tests {
         let mut back = vec![0.0; x.len()];
         let mxfp4 = quantize_mxfp4(&x).unwrap();
         Scheme::Mxfp4.dequantize(&mxfp4, &mut back).unwrap();
-        // At magnitude 8 in units of the scale the step is 2; values above 6 lose up to 2.
+        // The largest magnitude of a block is at most 8 scales. Above 4 scales the step is 2, and values
+        // above 6 scales become 6, so that an element loses up to 2 of 8 scales.
         let close = |x: &[f32], back: &[f32], most: f32| {
             let bound = most * greatest(x);
             x.iter().zip(back).all(|(a, b)| (a - b).abs() <= bound)

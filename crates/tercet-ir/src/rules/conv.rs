@@ -247,7 +247,8 @@ fn apart(
     b.reshape(y, joined).map(Some)
 }
 
-/// `x` with `stride - 1` zeros after each element, and the windows whose convolution is the result.
+/// Inserts `stride - 1` zeros after each element of `x`. Returns it with the padding and dilation of the
+/// convolution that computes the transposed one.
 fn spread(
     b: &mut LegalizeBuilder<'_>,
     o: &ConvTranspose,

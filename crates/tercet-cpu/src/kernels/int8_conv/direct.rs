@@ -72,7 +72,7 @@ struct Int8DirectPlan {
     windows: ConvWindowAxes,
     /// Windows per task along both axes.
     task_windows: [usize; 2],
-    /// Number of tasks along both axes.
+    /// Number of tasks along each of the two axes.
     cuts: [usize; 2],
     /// Number of tasks along the channels of y, and channels per task.
     chunks: usize,

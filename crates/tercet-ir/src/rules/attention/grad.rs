@@ -5,7 +5,7 @@
 //!
 //! For F16 and BF16 the attention weights are recomputed from the saved log-sum-exp. For wider
 //! dtypes the weights are recomputed by a softmax, and `delta` as the sum of `p dp`. These values
-//! equal the saved operands by definition, but do not contain the roundings of `y`, so cotangents
+//! equal the saved operands mathematically, but do not contain the roundings of `y`, so cotangents
 //! that are mathematically zero are exactly zero.
 
 use super::{AttentionRuleOperands, masked, operands, scores};

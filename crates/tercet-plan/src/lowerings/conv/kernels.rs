@@ -48,7 +48,7 @@ pub(super) struct ConvEpilogueKernels<P: ParamBlock> {
 
 impl<P: ParamBlock> ConvEpilogueKernels<P> {
     /// Returns the version with all activation functions if `activated`, otherwise the one with
-    /// short activation functions only.
+    /// activation functions of few instructions only.
     pub(super) fn pick(&'static self, activated: bool) -> &'static TypedKernel<P> {
         match activated {
             true => &self.activated,
