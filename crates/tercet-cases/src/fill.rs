@@ -49,7 +49,7 @@ fn list(literal: &AttrLiteral, shape: &[usize]) -> Result<Vec<f64>, String> {
                 .zip(number(step))
                 .map(|(start, step)| (0..count).map(|i| start + i as f64 * step).collect()),
             ("each", [formula]) => {
-                let values = (0..count).map(|at| Element { at, shape }.value(formula));
+                let values = (0..count).map(|at| FillPosition { at, shape }.value(formula));
                 return values.collect();
             }
             ("cycle", [AttrLiteral::List(items)]) if !items.is_empty() => {
@@ -82,13 +82,13 @@ fn number(literal: &AttrLiteral) -> Option<f64> {
 }
 
 /// An element of a tensor, for which formulas are computed.
-struct Element<'a> {
+struct FillPosition<'a> {
     /// The row-major position.
     at: usize,
     shape: &'a [usize],
 }
 
-impl Element<'_> {
+impl FillPosition<'_> {
     fn value(&self, formula: &AttrLiteral) -> Result<f64, String> {
         let unknown = || format!("unknown formula `{formula}`");
         if let Some(value) = number(formula) {

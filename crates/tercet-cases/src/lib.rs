@@ -46,8 +46,8 @@
 //! | `each(FORMULA)` | a formula of the position |
 //!
 //! Formulas have the numbers of the list and `negative_nan`, the row-major position `i` and the
-//! indices along the axes `i0`, `i1`, ... Their functions are `add` and `mul` (of any number of
-//! operands), `sub`, `div`, `mod`, `pow`, `abs`, `floor`, `round`, `eq` and `lt` (1 or 0), `if(c, a,
+//! indices along the axes `i0`, `i1`, ... Functions of any number of operands are `add` and `mul`.
+//! The others are `sub`, `div`, `mod`, `pow`, `abs`, `floor`, `round`, `eq` and `lt` (1 or 0), `if(c, a,
 //! b)`, `select(k, a0, a1, ...)`, and `lehmer(seed, n)`, the `n`th random number from 0 to 1.
 //!
 //! Lines that start with `//` are comments.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 /// The bytes of a text that stand outside of strings and comments, each with its position and the
-/// number of brackets around it. An opening bracket is outside of its own pair, a closing one too.
+/// number of brackets around it. The brackets of a pair are outside of it.
 pub(crate) struct CodeBytes<'a> {
     bytes: &'a [u8],
     at: usize,

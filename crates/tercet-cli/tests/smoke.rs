@@ -38,6 +38,13 @@ smoke! {
     #[cfg(feature = "splat")] splat ops models devices
 }
 
+/// Subcommands that `commands::hub` tests against a local server.
+const TESTED_WITH_A_HUB: &[&str] = if cfg!(feature = "hub") {
+    &["pull", "list", "rm", "show"]
+} else {
+    &[]
+};
+
 #[test]
 fn every_subcommand_is_tested() {
     let help = good(&["--help"]).out;
@@ -45,7 +52,7 @@ fn every_subcommand_is_tested() {
     let names = list.lines().take_while(|line| !line.is_empty());
     let names = names.filter_map(|line| line.split_whitespace().next());
     let names: Vec<&str> = names.filter(|name| *name != "help").collect();
-    assert_eq!(names, TESTED);
+    assert_eq!(names, [TESTED, TESTED_WITH_A_HUB].concat());
     for name in names {
         let own = good(&[name, "--help"]).out;
         assert!(own.contains(&format!("Usage: tercet {name}")), "{own}");

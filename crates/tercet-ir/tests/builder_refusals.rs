@@ -54,7 +54,7 @@ fn parts_of_an_axis_must_exist() {
     );
 }
 
-/// The text format has a limit of its own, so only builders can nest graphs this deep.
+/// The text format limits the depth itself, so only builders can nest graphs this deep.
 #[test]
 fn graphs_nest_only_so_deep() -> Result<(), OpError> {
     let arguments = |g: &mut Graph| -> Result<[Value; 2], OpError> {

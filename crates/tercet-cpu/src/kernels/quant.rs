@@ -41,7 +41,7 @@ use repack_x8::{QuantRowReader, STRIP};
 use small_m::small_m;
 
 /// Maximum number of rows of `x` for integer dot products, and for [`Scheme::Q8_0`] in floats. Each row
-/// takes the same time, so many rows are faster with decoded panels.
+/// takes the same time; more rows are faster with decoded panels.
 const MAX_FEW_ROWS: usize = 16;
 /// Number of rows of `x` from which decoding panels is profitable.
 const MIN_ROWS_FOR_DEQUANT_PANEL: usize = 9;

@@ -71,7 +71,7 @@ pub struct BatchGenerator {
     /// to `together`.
     min_rows: usize,
     /// The `together` that was asked for.
-    most_together: usize,
+    max_together: usize,
     /// Maximum sequences per decode run. The field after it is the slot at which the next decode
     /// run starts its search.
     together: usize,
@@ -117,7 +117,7 @@ impl BatchGenerator {
         Ok(BatchGenerator {
             exe: Some(exe),
             overflow_fallback: rounded,
-            most_together: together,
+            max_together: together,
             min_rows: *rows.start(),
             together: *rows.end(),
             next_turn: 0,

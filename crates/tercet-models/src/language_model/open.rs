@@ -46,7 +46,7 @@ impl Default for LanguageModelOptions {
 
 impl LanguageModelOptions {
     /// The defaults: the best device of this machine, the context that fits its memory, F32 with
-    /// reduced precision in matmuls where the device gains from it, no adapter.
+    /// reduced precision in matmuls if the device gains from it, no adapter.
     pub fn new() -> LanguageModelOptions {
         LanguageModelOptions {
             device: None,

@@ -92,7 +92,7 @@ fn stop_strings_and_limits_end_a_stream() {
     let mut model = llama();
     let prompt = "fn main() {\n    let";
     let ids = model.tokenizer().encode(prompt, true).unwrap();
-    for stop in ["\n", "\";\n", "el = \"", "no such text"] {
+    for stop in ["\n", "\";\n", "el = \"", "missing text"] {
         let options = TextOptions::new().max_tokens(40).stop(stop);
         let (want, _) = generated(&ids, 40, &[stop.to_string()]);
         assert_eq!(model.generate(prompt, &options).unwrap(), want, "{stop:?}");
@@ -246,7 +246,7 @@ fn wrong_prompts_and_options_are_typed_errors() {
     let seen = model.chat_stream_with_images(&question("What is it?"), &[picture], &options);
     let error = seen.map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("vision-language"), "{error}");
-    let adapter = |scale| LanguageModel::options().adapter("no/such/adapter", scale);
+    let adapter = |scale| LanguageModel::options().adapter("missing/adapter", scale);
     let opened = adapter(f64::NAN).open(data(LLAMA)).map(|_| ()).unwrap_err();
     assert!(
         opened.to_string().contains("not a finite number"),
@@ -292,7 +292,7 @@ fn another_family_is_refused_with_the_type_that_runs_it() {
         .map(|_| ())
         .unwrap_err();
     told(error, ModelFamily::Encoder, "`Embedder` or `Classifier`");
-    assert!(LanguageModel::open(data("no/such/model")).is_err());
+    assert!(LanguageModel::open(data("missing/model")).is_err());
 }
 
 #[test]
@@ -442,7 +442,7 @@ fn classifiers_take_texts_or_images() {
     assert_eq!(json["pictures"][0], "wide.png");
     assert_eq!(found[0].label, classifier.labels()[best]);
     assert_eq!(classifier.classify_images(&[image]).unwrap(), found);
-    let missing = classifier.classify(&["no/such/picture.png"]).unwrap_err();
+    let missing = classifier.classify(&["missing/picture.png"]).unwrap_err();
     assert!(matches!(missing, Error::Image(_)), "{missing:?}");
 }
 
@@ -527,7 +527,7 @@ fn recordings_are_transcribed_as_by_the_recognizer() {
                     .unwrap()
                     .text()
             );
-            let error = transcriber.transcribe("no/such/recording.wav").unwrap_err();
+            let error = transcriber.transcribe("missing/recording.wav").unwrap_err();
             assert!(matches!(error, Error::Audio(_)), "{error:?}");
         }
     }

@@ -109,7 +109,11 @@ impl CompletionParams {
             Some(value) => {
                 let mut inner = JsonFields::from_value(value, "field `stream_options`")?;
                 let usage = inner.truth("include_usage")?.unwrap_or(false);
-                inner.ignore_rest((record, "stream_options."));
+                inner.ignore(
+                    &["include_obfuscation", "continuous_usage_stats"],
+                    (record, "stream_options."),
+                );
+                inner.finish()?;
                 usage
             }
         };

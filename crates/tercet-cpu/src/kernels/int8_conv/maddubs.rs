@@ -172,9 +172,10 @@ impl MaddubsWeightRows<'_> {
         }
     }
 
-    /// Packs words of weights step by step, then the excess weights of each channel, which
-    /// would overflow the 16-bit sums: words, each with the offset of the columns that it multiplies. Returns false if the excess makes this format slower than
-    /// the next one; `to` is then partly written.
+    /// Packs words of weights step by step, then the excess weights of each channel, which would
+    /// overflow the 16-bit sums: words, each with the offset of the columns that it multiplies.
+    /// Returns false if the excess makes this format slower than the next one; `to` is then partly
+    /// written.
     fn pack_plain<const TOGETHER: usize>(
         &self,
         to: &mut [i32],

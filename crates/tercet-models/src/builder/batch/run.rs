@@ -73,7 +73,7 @@ impl BatchGenerator {
             fallback: moved,
             next_fallback: again,
         } = rounded.widen()?;
-        let rows = equal_row_counts(exe.as_ref(), &mut self.inputs, self.most_together)?;
+        let rows = equal_row_counts(exe.as_ref(), &mut self.inputs, self.max_together)?;
         (self.min_rows, self.together) = rows.into_inner();
         self.exe = Some(exe);
         self.precision_fallback = Some(moved);
