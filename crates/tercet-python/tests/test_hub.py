@@ -64,7 +64,8 @@ def hub(tiny_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> typ
 
 def test_a_named_model_is_downloaded_once(hub: type[LocalHub], tiny_gguf: Path) -> None:
     expected = tercet.load(tiny_gguf, device="cpu").generate("Ownership is", 8).text()
-    for name in ["org/tiny-GGUF", "org/tiny-GGUF:Q8_0", "tiny", Path("org/tiny-GGUF")]:
+    names: list[str | Path] = ["org/tiny-GGUF", "org/tiny-GGUF:Q8_0", "tiny", Path("org/tiny-GGUF")]
+    for name in names:
         model = tercet.load(name, device="cpu")
         assert model.generate("Ownership is", 8).text() == expected
     assert sum(path.startswith("/api/") for path in hub.requests) == 1

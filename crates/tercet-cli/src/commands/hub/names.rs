@@ -49,10 +49,12 @@ pub(crate) fn resolved(given: &[OsString]) -> Result<Option<Vec<OsString>>, CliE
         };
         let is_adapter = option == ADAPTER;
         if !is_adapter && !MODELS.contains(&option) {
-            if POSITIONAL.contains(&command) && at == 3 && !text.starts_with('-') {
-                if let Some(found) = names.model(text)? {
-                    set(argument, found);
-                }
+            if POSITIONAL.contains(&command)
+                && at == 3
+                && !text.starts_with('-')
+                && let Some(found) = names.model(text)?
+            {
+                set(argument, found);
             }
             continue;
         }

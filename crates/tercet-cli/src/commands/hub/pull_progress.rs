@@ -76,12 +76,10 @@ impl PullProgress for BarProgress<'_> {
                     bar.set_position(bar.position().saturating_sub(n));
                 }
             }
-            PullEvent::Retrying { reason, wait } => {
-                // Short waits are part of a normal download.
-                if wait.as_secs() >= 1 {
-                    let seconds = wait.as_secs();
-                    self.note(format!("waiting {seconds} s, then trying again: {reason}"));
-                }
+            // Short waits are part of a normal download.
+            PullEvent::Retrying { reason, wait } if wait.as_secs() >= 1 => {
+                let seconds = wait.as_secs();
+                self.note(format!("waiting {seconds} s, then trying again: {reason}"));
             }
             PullEvent::Waiting { lock } => {
                 let lock = lock.display();
