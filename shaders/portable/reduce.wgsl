@@ -12,6 +12,8 @@
 // uses reduce_units.wgsl or reduce_vectors.wgsl: over_units
 // uses row_numbers.wgsl: over_row, pool
 // uses rows.wgsl: THREADS, group_rows, local, own_row, take_place, thread
+// uses scalar/arithmetic.wgsl: f_div
+// uses scalar/floats.wgsl: NATIVE_FLOATS
 // uses strided.wgsl: row_start
 
 struct Params {
@@ -43,7 +45,13 @@ fn finished(all: u32) -> u32 {
     }
     var value = bitcast<f32>(all);
     if p.mean == 1u {
-        value = select(value / f32(p.count), nan(), p.count == 0u);
+        let count = f32(p.count);
+        if NATIVE_FLOATS {
+            value = value / count;
+        } else {
+            value = f_div(value, count);
+        }
+        value = select(value, nan(), p.count == 0u);
     }
     return float_bits(value, OUT);
 }
