@@ -17,7 +17,7 @@ const PROGRAM: &str = "tercet-parity";
 
 /// The folders of `tests/data` that tests read at run time; other test data is compiled into the
 /// program.
-const DATA: [&str; 11] = [
+const DATA: [&str; 12] = [
     "tiny-rust-llama",
     "minilm",
     "decoders",
@@ -27,6 +27,7 @@ const DATA: [&str; 11] = [
     "speech",
     "text-to-text",
     "onnx-torch",
+    "onnx-attention",
     "onnx-learned",
     "onnx-packages",
 ];

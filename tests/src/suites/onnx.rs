@@ -1,7 +1,8 @@
-//! Tests of ONNX models on every executor. There are three groups: torch exports against torch in
+//! Tests of ONNX models on every executor. There are four groups: torch exports against torch in
 //! F64 (`tests/data/onnx-torch`), models from Python packages against ONNX Runtime
-//! (`tests/data/onnx-packages`), and classical machine learning models (`tests/data/onnx-learned`).
-//! `tercet-onnx` tests all models of the first and third group on the CPU.
+//! (`tests/data/onnx-packages`), classical machine learning models (`tests/data/onnx-learned`), and
+//! `Attention` operators against ONNX's reference evaluator (`tests/data/onnx-attention`).
+//! `tercet-onnx` tests all models of the other groups than the second on the CPU.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -44,6 +45,21 @@ const LEARNED: &[&str] = &[
     "neighbours",
     "label_texts_to_numbers",
     "label_numbers_to_texts",
+];
+
+/// `Attention` operators: queries at the end of the valid keys of each sequence, queries that see no
+/// key, and windows of keys.
+const ATTENTION: &[&str] = &[
+    "nonpad_causal",
+    "nonpad_causal_scores",
+    "nonpad_causal_mask",
+    "nonpad_causal_kept_by_head",
+    "nonpad_causal_decode_gqa",
+    "nonpad_causal_flat",
+    "window_both",
+    "window_past",
+    "window_nonpad",
+    "window_row_mask",
 ];
 
 /// Models from packages: the name of the reference, and the file in the folder of downloaded
@@ -151,6 +167,12 @@ pub(super) fn tests() -> Vec<SuiteTest> {
                 format!("onnx/learned_{model}"),
                 test,
             ));
+        }
+        for &model in ATTENTION {
+            let file = move |ending| data(&format!("onnx-attention/{model}.{ending}"));
+            let test = move |device: &Device| check(&file("onnx"), &file("pb"), device);
+            let name = format!("onnx/attention_{model}");
+            tests.push(SuiteTest::on(executor, name, test));
         }
         for &(name, file) in PACKAGES {
             let model = dir.as_ref().map(|dir| dir.join(file));

@@ -112,14 +112,78 @@ pub(super) fn joined(
     }
 }
 
-/// The additive score bias with four axes, from the mask, causality and the number of valid keys.
+/// The keys that a query sees by its position.
+#[derive(Clone, Copy)]
+struct KeyRange {
+    /// No keys after the query's own position.
+    causal: bool,
+    /// The number of keys before the query's position.
+    before: Option<i64>,
+    /// The number of keys after the query's position.
+    after: Option<i64>,
+}
+
+impl KeyRange {
+    fn read(k: &ImportNode<'_, '_>) -> Result<KeyRange, NodeErrorKind> {
+        let size = |name: &str| match k.attrs.int(name, -1)? {
+            -1 => Ok(None),
+            size if size >= 0 => Ok(Some(size)),
+            size => Err(NodeErrorKind::attribute(
+                name,
+                format!("expected -1 (no limit) or a size, found {size}"),
+            )),
+        };
+        Ok(KeyRange {
+            causal: k.attrs.flag("is_causal", false)?,
+            before: size("left_window_size")?,
+            after: size("right_window_size")?,
+        })
+    }
+
+    /// Whether the range is all keys or all keys up to the query.
+    fn has_no_window(self) -> bool {
+        self.before.is_none() && (self.after.is_none() || self.causal)
+    }
+}
+
+/// The positions of the queries among the keys, `[S, 1]` or `[B, 1, S, 1]`. The first query follows
+/// the keys of the past, or is placed so that the last query is the last valid key of its sequence.
+fn query_positions(
+    k: &mut ImportNode<'_, '_>,
+    queries: &Dim,
+    past: &Dim,
+) -> Result<Value, NodeErrorKind> {
+    let sizes = |dim: &Dim| ImportedValue::sizes(vec![crate::val::ShapeElem::from_dim(dim)], true);
+    let i = positions(k, queries)?;
+    let i = reshaped(k.g(), i, &[queries.clone(), Dim::Known(1)])?;
+    if k.has(4) || !k.has(6) {
+        let shift = k.c.place(&sizes(past), 0)?;
+        return Ok(k.g().plus(i, shift)?);
+    }
+    let lens = valid_keys(k)?;
+    let count = k.c.place(&sizes(queries), 0)?;
+    let shift = k.g().sub(lens, count)?;
+    Ok(k.g().plus(i, shift)?)
+}
+
+/// The number of valid keys of each sequence, I64 `[B, 1, 1, 1]`.
+fn valid_keys(k: &mut ImportNode<'_, '_>) -> Result<Value, NodeErrorKind> {
+    let lens = k.x(6)?;
+    let batch = product(&k.dims(lens))?;
+    let one_ = Dim::Known(1);
+    let dims = [batch, one_.clone(), one_.clone(), one_];
+    Ok(reshaped(k.g(), lens, &dims)?)
+}
+
+/// The additive score bias with four axes, from the mask, the range of keys and the number of valid
+/// keys.
 fn bias(
     k: &mut ImportNode<'_, '_>,
     dtype: DType,
     queries: &Dim,
     keys: &Dim,
     past: &Dim,
-    causal: bool,
+    range: KeyRange,
 ) -> Result<Option<Value>, NodeErrorKind> {
     let mut term = None;
     if let Some(mask) = k.opt(3)? {
@@ -129,26 +193,26 @@ fn bias(
         };
         term = Some(widened(k, mask, keys)?);
     }
-    if causal {
-        let (i, j) = (positions(k, queries)?, positions(k, keys)?);
-        let i = reshaped(k.g(), i, &[queries.clone(), Dim::Known(1)])?;
-        let shift = k.c.place(
-            &ImportedValue::sizes(vec![crate::val::ShapeElem::from_dim(past)], true),
-            0,
-        )?;
-        let i = k.g().plus(i, shift)?;
-        let seen = k.g().compare(CompareFn::Le, j, i)?;
-        let own = bias_of(k, seen, dtype)?;
-        term = Some(joined(k, term, own)?);
+    if range.causal || !range.has_no_window() {
+        let (i, j) = (query_positions(k, queries, past)?, positions(k, keys)?);
+        let last = if range.causal { Some(0) } else { range.after };
+        // With `is_causal`, a window to the right has no effect.
+        let ends = [
+            (CompareFn::Le, last),
+            (CompareFn::Ge, range.before.map(|n| -n)),
+        ];
+        for (compare, distance) in ends {
+            let Some(distance) = distance else { continue };
+            let distance = k.like(i, distance as f64)?;
+            let end = k.g().plus(i, distance)?;
+            let seen = k.g().compare(compare, j, end)?;
+            let own = bias_of(k, seen, dtype)?;
+            term = Some(joined(k, term, own)?);
+        }
     }
-    if let Some(lens) = k.opt(6)? {
+    if k.has(6) {
         let j = positions(k, keys)?;
-        let batch = k.dims(lens)[0].clone();
-        let lens = reshaped(
-            k.g(),
-            lens,
-            &[batch, Dim::Known(1), Dim::Known(1), Dim::Known(1)],
-        )?;
+        let lens = valid_keys(k)?;
         let seen = k.g().compare(CompareFn::Lt, j, lens)?;
         let own = bias_of(k, seen, dtype)?;
         term = Some(joined(k, term, own)?);
@@ -239,7 +303,7 @@ fn attention(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (q_heads, kv_heads) = (k.size(q, 1)?, k.size(key, 1)?);
     let fresh = k.dims(key)[2].clone();
     let (key, value) = (with_past(k, key, 4)?, with_past(k, value, 5)?);
-    let causal = k.attrs.flag("is_causal", false)?;
+    let range = KeyRange::read(k)?;
     let mode = k.attrs.int("qk_matmul_output_mode", 0)?;
     let precision = k.attrs.int_opt("softmax_precision")?;
     let softcap = k.attrs.float("softcap", 0.0)?;
@@ -256,22 +320,19 @@ fn attention(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let past = keys.checked_sub(&fresh).unwrap_or(Dim::Known(0));
     let dtype = k.dtype(q);
     let plain = !k.is_requested(3) && k.dtype(key) == dtype && k.dtype(value) == dtype;
-    let aligned = queries == fresh && !k.has(3) && !k.has(6);
-    let term = bias(
-        k,
-        dtype,
-        &queries,
-        &keys,
-        &past,
-        causal && !(plain && aligned),
-    )?;
+    let aligned = queries == fresh && !k.has(3) && !k.has(6) && range.has_no_window();
+    let built_in = range.causal && plain && aligned;
+    let term = match built_in {
+        true => None,
+        false => bias(k, dtype, &queries, &keys, &past, range)?,
+    };
     let (y, scores) = if plain {
         let mut options =
             AttentionOptions::new(q_heads, kv_heads, AttentionLayout::Bhsd).scale(scale);
         options.softcap = Some(softcap).filter(|s| *s > 0.0);
         options.mask = match term {
             Some(term) => AttentionMask::Bias(term),
-            None if causal => AttentionMask::Causal,
+            None if built_in => AttentionMask::Causal,
             None => AttentionMask::None,
         };
         (k.g().attention(q, key, value, options)?, None)
