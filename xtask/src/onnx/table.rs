@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::replaced::{self, version, version_text};
 use super::{OnnxCaseLine, OnnxCaseOutcome};
 
 /// The number of cases of an operator by outcome, on one executor.
@@ -11,6 +12,7 @@ struct OutcomeCounts {
     given: usize,
     rounded: usize,
     refused: usize,
+    replaced: usize,
     wrong: usize,
     panicked: usize,
 }
@@ -22,6 +24,7 @@ impl OutcomeCounts {
             OnnxCaseOutcome::Given => &mut self.given,
             OnnxCaseOutcome::Rounded => &mut self.rounded,
             OnnxCaseOutcome::Refused => &mut self.refused,
+            OnnxCaseOutcome::Replaced => &mut self.replaced,
             OnnxCaseOutcome::Wrong => &mut self.wrong,
             OnnxCaseOutcome::Panicked => &mut self.panicked,
         };
@@ -29,7 +32,8 @@ impl OutcomeCounts {
     }
 
     fn all(&self) -> usize {
-        self.passed + self.given + self.rounded + self.refused + self.wrong + self.panicked
+        let done = self.passed + self.given + self.rounded;
+        done + self.refused + self.replaced + self.wrong + self.panicked
     }
 
     /// Formats the counts, such as `8 + 2 given, 1 refused`.
@@ -41,6 +45,7 @@ impl OutcomeCounts {
         let others = [
             (self.rounded, "rounding"),
             (self.refused, "refused"),
+            (self.replaced, "replaced"),
             (self.wrong, "wrong"),
             (self.panicked, "panicked"),
         ];
@@ -77,6 +82,12 @@ pub(super) fn render(columns: &[(&str, Vec<OnnxCaseLine>)]) -> String {
     text.push_str("\nCases with another result:\n\n");
     text.push_str(&header(&["case", "executor"], &["result"]));
     text.push_str(&differing(columns));
+    text.push_str("\nReplaced cases:\n\n");
+    text.push_str(&header(
+        &["case", "replaced data of", "passes in"],
+        &["result for the newest replaced data"],
+    ));
+    text.push_str(&replaced::rows(columns));
     text.push_str("\nWhy cases are refused:\n\n");
     text.push_str(&header(&["reason"], &names));
     text.push_str(&reasons(columns));
@@ -95,12 +106,6 @@ fn row(name: &str, counts: &[OutcomeCounts]) -> String {
     format!("| {name} | {most} | {} |\n", cells.join(" | "))
 }
 
-/// The version of a case: `1, 22, 0` of `node/test_abs@1.22.0`.
-fn version(case: &str) -> Vec<u32> {
-    let text = case.rsplit_once('@').map_or("", |(_, version)| version);
-    text.split('.').filter_map(|n| n.parse().ok()).collect()
-}
-
 /// The rows of cases by version, newest first.
 fn versions(columns: &[(&str, Vec<OnnxCaseLine>)]) -> String {
     let mut rows: BTreeMap<Vec<u32>, Vec<OutcomeCounts>> = BTreeMap::new();
@@ -111,16 +116,9 @@ fn versions(columns: &[(&str, Vec<OnnxCaseLine>)]) -> String {
             row[at].add(line.outcome);
         }
     }
-    let name = |version: &[u32]| {
-        version
-            .iter()
-            .map(u32::to_string)
-            .collect::<Vec<_>>()
-            .join(".")
-    };
     rows.iter()
         .rev()
-        .map(|(version, counts)| row(&name(version), counts))
+        .map(|(version, counts)| row(&version_text(version), counts))
         .collect()
 }
 
