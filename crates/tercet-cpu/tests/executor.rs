@@ -93,6 +93,34 @@ fn threads_and_clones_give_the_same_bits() -> Result<(), Box<dyn std::error::Err
 }
 
 #[test]
+fn batched_products_run_at_sizes_below_the_bound() -> Result<(), Box<dyn std::error::Error>> {
+    let mut g = Graph::new();
+    let (n, b) = (Dim::sym("n"), Dim::Known(24));
+    let x = g.input(
+        "x",
+        Type::new(DType::F32, [b.clone(), n.clone(), Dim::Known(64)]),
+    )?;
+    let w = g.input("w", Type::new(DType::F32, [b, Dim::Known(64), n]))?;
+    let y = g.matmul(x, w)?;
+    g.output("y", y)?;
+    // At the bound, threads share each product. At smaller sizes, each thread computes several
+    // products, which needs more memory.
+    let options = CompileOptions::new().bound("n", 1100);
+    let run = |threads, n: usize| -> Result<Tensor, Box<dyn std::error::Error>> {
+        let mut exe = CpuBackend::with_threads(threads)?.compile(&g, &options)?;
+        let (x, w) = (filled("x", &[24, n, 64]), filled("w", &[24, 64, n]));
+        Ok(exe.run(&[("x", &x), ("w", &w)])?.remove(0))
+    };
+    for n in [1, 7, 100, 300, 500, 900] {
+        let want = run(1, n)?;
+        for threads in [2, 3, 5, 8] {
+            assert!(run(threads, n)? == want, "{threads} threads, size {n}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn runs_inside_a_pool_of_the_caller_end_with_the_same_bits()
 -> Result<(), Box<dyn std::error::Error>> {
     let options = CompileOptions::new().bound("s", 512);

@@ -289,7 +289,11 @@ fn batched(
     let size = (m * n).max(1);
     let products = y.len() / size;
     let one = scratch_len(level, 1, [m, n, k], last_stride(a.layout));
-    if let Some(groups) = groups(threads.count(), products, one) {
+    // Scratch memory is sized for the bounds. If products of that size are too large for groups,
+    // it may be too short for all groups of smaller products.
+    let fitting = |groups: usize| groups.min(scratch.len() / one);
+    let groups = groups(threads.count(), products, one).map(fitting);
+    if let Some(groups) = groups.filter(|groups| *groups >= threads.count()) {
         let each = products.div_ceil(groups);
         let parts = (
             DisjointChunks::new(y, each * size),
