@@ -1,6 +1,7 @@
 //! `cargo xtask onnx packages`: runs the ONNX models that Python packages contain with ONNX Runtime
 //! and with Tercet, and writes a table in `docs/reference/onnx-operators.md`.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -52,12 +53,13 @@ const PACKAGES: &[&str] = &[
     "piper-tts",
 ];
 
-const COLUMNS: [&str; 11] = [
+const COLUMNS: [&str; 12] = [
     "package",
     "model",
     "MB",
     "outcome (sizes)",
     "largest difference",
+    "ORT, other inputs",
     "run, ORT ms",
     "run, ms",
     "load, ORT ms",
@@ -111,11 +113,38 @@ pub(super) fn run(cache: &Path, profile: &str) -> Result<(), XtaskError> {
     fs::write(&path, text).map_err(error::file("write", &path))
 }
 
+/// The number of models and packages by outcome, as a table.
+fn summary(lines: &str) -> String {
+    const MEASURED: [&str; 3] = ["equal", "sensitive", "differs"];
+    let mut counts: BTreeMap<usize, (usize, BTreeSet<&str>)> = BTreeMap::new();
+    for line in lines.lines() {
+        let cells: Vec<&str> = line.split('\t').collect();
+        let (Some(package), Some(outcome)) = (cells.first(), cells.get(3)) else {
+            continue;
+        };
+        let word = outcome.split_once(" (").map_or("", |(word, _)| word);
+        let at = MEASURED.iter().position(|m| *m == word);
+        let (models, packages) = counts.entry(at.unwrap_or(MEASURED.len())).or_default();
+        *models += 1;
+        packages.insert(package);
+    }
+    let mut text = "| outcome | models | packages |\n|---|---|---|\n".to_string();
+    for (at, (models, packages)) in counts {
+        let word = MEASURED.get(at).unwrap_or(&"not compared");
+        text.push_str(&format!("| {word} | {models} | {} |\n", packages.len()));
+    }
+    text
+}
+
 /// The lines of the script as a table.
 fn table(lines: &str) -> String {
     let columns = COLUMNS;
     let rule = vec!["---"; columns.len()].join("|");
-    let mut text = format!("| {} |\n|{rule}|\n", columns.join(" | "));
+    let mut text = format!(
+        "{}\n| {} |\n|{rule}|\n",
+        summary(lines),
+        columns.join(" | ")
+    );
     for line in lines.lines() {
         let mut cells: Vec<String> = line.split('\t').map(|c| c.replace('|', "\\|")).collect();
         cells.resize(columns.len(), String::new());
@@ -130,13 +159,28 @@ mod tests {
 
     #[test]
     fn lines_become_rows_of_all_columns() {
-        let text = table("a\tm.onnx\t1.5\topens (16)\t1e-6\nb\tn.onnx\t2\tno `X|Y`\n");
-        let rows: Vec<&str> = text.lines().collect();
+        let text = table("a\tm.onnx\t1.5\tequal (16)\t1e-6\nb\tn.onnx\t2\tno `X|Y`\n");
+        let rows: Vec<&str> = text.lines().skip_while(|l| !l.contains("MB")).collect();
         assert_eq!(rows.len(), 4);
         assert!(
             rows.iter()
-                .all(|row| row.replace("\\|", "").matches('|').count() == 12)
+                .all(|row| row.replace("\\|", "").matches('|').count() == 13)
         );
         assert!(rows[3].contains("no `X\\|Y`"), "{text}");
+    }
+
+    #[test]
+    fn models_and_packages_are_counted_by_outcome() {
+        let equal = "a\tm\t1\tequal (16)\na\tn\t1\tequal (2)\nb\tm\t1\tequal (1)\n";
+        let others = "b\tn\t1\tsensitive (3)\nc\tm\t1\tdiffers (1)\nd\tm\t1\tno `X`\n";
+        let text = summary(&format!("{equal}{others}"));
+        let rows: Vec<&str> = text.lines().skip(2).collect();
+        let wanted = [
+            "| equal | 3 | 2 |",
+            "| sensitive | 1 | 1 |",
+            "| differs | 1 | 1 |",
+            "| not compared | 1 | 1 |",
+        ];
+        assert_eq!(rows, wanted);
     }
 }
