@@ -107,6 +107,9 @@ pub(crate) struct LoweredNode {
     pub(crate) scratch: Option<KernelScratchFn>,
     /// Operand that is packed once if it is constant, and its packing function.
     pub(crate) pack: Option<(usize, KernelPackFn)>,
+    /// Name of the packed form, if it depends only on the operand. Steps with equal names and
+    /// operands then share it.
+    pub(crate) pack_name: Option<&'static str>,
     /// Rough work in element operations, from the layouts of operands, then results.
     pub(crate) work: fn(&[Layout]) -> usize,
     /// Restores the old contents of a state that the kernel overwrote and saved in its scratch
@@ -127,6 +130,7 @@ impl LoweredNode {
             in_place: Vec::new(),
             scratch: None,
             pack: None,
+            pack_name: None,
             work: |layouts| layouts.iter().map(Layout::numel).max().unwrap_or(0),
             undo: None,
         }

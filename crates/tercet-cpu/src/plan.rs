@@ -123,6 +123,8 @@ pub(crate) struct PackDef {
     pub(crate) operand: StepOperand,
     /// Packing function.
     pub(crate) pack: KernelPackFn,
+    /// Name of the packed form, if steps may share it.
+    pub(crate) name: Option<&'static str>,
     /// Index of the constant that is packed.
     pub(crate) of: usize,
     /// Node that reads the packed operand, for errors.

@@ -87,6 +87,7 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
             4 * whole.max(groups.unwrap_or(0))
         })),
         pack: shared_rhs.then_some((1, pack)),
+        pack_name: Some("panels of f32"),
         work: |layouts| {
             let k = layouts[0].shape().last().copied().unwrap_or(1);
             layouts.last().map_or(0, Layout::numel) * k / 16

@@ -75,6 +75,7 @@ pub(crate) fn lower(
             wide + scratch.as_ref().map_or(0, |size| size(layouts, threads))
         })),
         pack,
+        pack_name: None,
         work,
         undo: None,
     }

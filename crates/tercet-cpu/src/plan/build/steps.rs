@@ -95,6 +95,7 @@ impl CpuProgramBuilder<'_> {
             in_place,
             scratch,
             pack,
+            pack_name,
             work,
             undo,
         } = lowered;
@@ -111,7 +112,8 @@ impl CpuProgramBuilder<'_> {
             }
         }
         let mut operands: Vec<StepOperand> = ins.iter().map(ValuePlacement::operand).collect();
-        let packed = pack.and_then(|(at, pack)| self.packed(&site, &mut operands, at, pack));
+        let packed =
+            pack.and_then(|(at, pack)| self.packed(&site, &mut operands, at, (pack, pack_name)));
         let params = self.params_of(&operands);
         let places = self.results(results, homes, (!varies).then_some(params))?;
         for (port, root) in homes {
@@ -183,13 +185,14 @@ impl CpuProgramBuilder<'_> {
         Ok(places)
     }
 
-    /// Packs operand `at` once if it is a constant; the step then reads only the packed form.
+    /// Packs operand `at` once if it is a constant; the step then reads only the packed form. Steps
+    /// of an unrolled loop share the form.
     fn packed(
         &mut self,
         site: &StepLabel,
         operands: &mut [StepOperand],
         at: usize,
-        pack: KernelPackFn,
+        (pack, name): (KernelPackFn, Option<&'static str>),
     ) -> Option<usize> {
         let operand = operands.get_mut(at)?;
         let MemoryRoot::Const(of) = operand.root else {
@@ -197,9 +200,20 @@ impl CpuProgramBuilder<'_> {
         };
         let whole = operand.clone();
         operand.absent = true;
+        let same = |own: &PackDef| {
+            own.of == of
+                && name.is_some()
+                && own.name == name
+                && own.operand.dtype == whole.dtype
+                && own.operand.layout == whole.layout
+        };
+        if let Some(shared) = self.program.packs.iter().position(same) {
+            return Some(shared);
+        }
         self.program.packs.push(PackDef {
             operand: whole,
             pack,
+            name,
             of,
             node: site.id,
             op: site.op,
