@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use tercet_cpu::CpuBackend;
-use tercet_ir::case::InputFill;
+use tercet_ir::fill::InputFill;
 use tercet_ir::{
     Backend, CompileOptions, DType, EvalCtx, Graph, Tensor, TensorType, Type, evaluate,
 };
