@@ -41,8 +41,8 @@ pub use decoder::{
 };
 pub use dummy_weights::DummyWeights;
 pub use encoder::{
-    ClassScore, DenseModule, Embedder, Encoder, EncoderOutput, Entity, PoolingMode, Scoring,
-    SentenceModule, SentenceModules, TextClassifier, TokenLabel,
+    ClassScore, DenseModule, Embedder, Encoder, EncoderOutput, EncoderTextReader, EncoderTokens,
+    Entity, PoolingMode, Scoring, SentenceModule, SentenceModules, TextClassifier, TokenLabel,
 };
 pub use generator::{Draft, DraftCounts, DraftError, Generator, GeneratorStep, MAX_DRAFT_TOKENS};
 pub use sampling::{

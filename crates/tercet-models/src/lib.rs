@@ -62,11 +62,11 @@ pub use builder::training;
 pub use builder::{
     BatchDecoder, BatchEvent, BatchEventKind, BatchGenerator, BatchOptions, CacheFormat,
     ClassScore, DRY_BREAKERS, Decoder, DecoderOptions, DenseModule, Draft, DraftCounts, DraftError,
-    DryBreakers, DryOptions, DummyWeights, Embedder, Encoder, EncoderOutput, Entity, Generator,
-    GeneratorStep, ImageClassifier, ImageEmbedder, ImageEncoder, ImageLabels, MAX_DRAFT_TOKENS,
-    MatmulPrecision, MirostatOptions, ModelError, ModelGraph, MoonshineModel, PoolingMode,
-    SamplerStep, Sampling, SamplingOptions, ScaledAdapter, Scoring, SentenceModule,
-    SentenceModules, Seq2Seq, Seq2SeqOptions, Sequence, SequenceId, SourceEncoder,
+    DryBreakers, DryOptions, DummyWeights, Embedder, Encoder, EncoderOutput, EncoderTextReader,
+    EncoderTokens, Entity, Generator, GeneratorStep, ImageClassifier, ImageEmbedder, ImageEncoder,
+    ImageLabels, MAX_DRAFT_TOKENS, MatmulPrecision, MirostatOptions, ModelError, ModelGraph,
+    MoonshineModel, PoolingMode, SamplerStep, Sampling, SamplingOptions, ScaledAdapter, Scoring,
+    SentenceModule, SentenceModules, Seq2Seq, Seq2SeqOptions, Sequence, SequenceId, SourceEncoder,
     SpeculativeGenerator, SpeechModel, TextClassifier, TokenLabel, VisionLanguageGraphs,
     VisionModel, VisionOutput, Weights,
 };

@@ -1,19 +1,19 @@
-//! Serves sentence encoders. One worker runs one batch at a time.
+//! Serves sentence encoders. One worker computes the texts of all waiting requests together.
 
-use tercet_models::{Embedder, EncoderOptions, ModelError, ModelFiles, Tokenizer};
+use tercet_models::{EncoderOptions, EncoderTextReader, EncoderTokens, ModelError, ModelFiles};
 
 use crate::error::{ApiError, ServeError};
 use crate::language::ModelConfig;
 use crate::options::ServeOptions;
-use crate::pool::{PoolStatus, WorkerThreads};
+use crate::pool::PoolStatus;
+use crate::row_batcher::RowBatcher;
 
 /// A served sentence encoder.
 pub(crate) struct EncoderModel {
-    tokenizer: Tokenizer,
-    max_len: usize,
+    reader: EncoderTextReader,
     width: usize,
     deadline: std::time::Duration,
-    pool: WorkerThreads<Embedder>,
+    batcher: RowBatcher<EncoderTokens, Vec<f32>>,
 }
 
 /// What a request embeds.
@@ -40,35 +40,36 @@ impl EncoderModel {
             name: name.to_string(),
             source,
         };
-        let made = || -> Result<(Embedder, Tokenizer), tercet_models::Error> {
+        let made = || {
             let positions = files.text_positions()?;
             let options = EncoderOptions {
                 dtype: placement.dtype,
                 max_tokens: placement.context.map(|most| most.min(positions)),
                 ..EncoderOptions::default()
             };
-            let embedder = files.embedder(&placement.device, &options)?;
-            let tokenizer = files.tokenizer()?;
-            Ok((embedder, tokenizer))
+            files.embedder(&placement.device, &options)
         };
-        let (embedder, tokenizer) = made().map_err(failed)?;
-        let (max_len, width) = (embedder.max_tokens(), embedder.width());
-        let pool = WorkerThreads::start(name, vec![embedder], options.queue);
-        let pool = pool.map_err(|source| ServeError::Io {
+        let mut embedder = made().map_err(failed)?;
+        let (reader, width) = (embedder.text_reader(), embedder.width());
+        let embed = move |rows, go_on: &mut dyn FnMut() -> bool| {
+            let rows = embedder.embed_rows(rows, &mut |_| go_on());
+            rows.map_err(|e| input_error("input", &e))
+        };
+        let batcher = RowBatcher::start(name, options.queue, embed);
+        let batcher = batcher.map_err(|source| ServeError::Io {
             what: "cannot start a thread".into(),
             source,
         })?;
         Ok(EncoderModel {
-            tokenizer,
-            max_len,
+            reader,
             width,
             deadline: options.deadline,
-            pool,
+            batcher,
         })
     }
 
     pub(crate) fn load_now(&self) -> PoolStatus {
-        self.pool.load()
+        self.batcher.load()
     }
 
     /// Number of elements of an embedding.
@@ -87,52 +88,26 @@ impl EncoderModel {
         inputs: EncoderInputs,
         cut: bool,
     ) -> Result<EmbeddingResult, ApiError> {
-        let tokens = match &inputs {
-            EncoderInputs::Texts(texts) => self.count(texts, cut)?,
+        let rows = match inputs {
+            EncoderInputs::Texts(texts) => {
+                let reader = self.reader.clone();
+                let bytes = texts.iter().map(String::len).sum();
+                let read = move || reader.read(&texts, cut);
+                off_the_event_loop(bytes, read).await?
+            }
             EncoderInputs::Tokens(rows) => {
-                self.check_tokens(rows)?;
-                let kept = |row: &Vec<u32>| {
-                    if cut {
-                        row.len().min(self.max_len)
-                    } else {
-                        row.len()
-                    }
-                };
-                rows.iter().map(kept).sum()
+                self.check_tokens(&rows)?;
+                self.reader.read_ids(rows, cut).map_err(Into::into)
             }
         };
-        let embed = move |embedder: &mut Embedder, go_on: &dyn Fn() -> bool| {
-            embedder.set_truncating(cut);
-            let rows = match inputs {
-                EncoderInputs::Texts(texts) => {
-                    embedder.embed_with_progress(&texts, &mut |_| go_on())
-                }
-                EncoderInputs::Tokens(rows) => embedder.embed_tokens(rows, &mut |_| go_on()),
-            };
-            rows.map_err(|e| input_error("input", &e))
-        };
-        let rows = self.pool.run_job(self.deadline, embed).await?;
+        let rows = rows.map_err(|e| input_error("input", &e))?;
+        let tokens = rows.iter().map(EncoderTokens::len).sum();
+        let rows = self.batcher.run(rows, self.deadline).await?;
         Ok(EmbeddingResult { rows, tokens })
     }
 
-    /// The number of tokens of texts.
-    fn count(&self, texts: &[String], cut: bool) -> Result<usize, ApiError> {
-        let mut tokens = 0;
-        for (at, text) in texts.iter().enumerate() {
-            let bytes = text.len();
-            if !cut && bytes > self.tokenizer.max_text_bytes(self.max_len) {
-                let (text, most) = (at + 1, self.max_len);
-                let e = ModelError::TextTooManyBytes { text, bytes, most };
-                return Err(input_error("input", &e.into()));
-            }
-            let row = self.tokenizer.encode_row(text, None, Some(self.max_len));
-            tokens += row.map_err(|e| ApiError::failed(&e))?.ids.len();
-        }
-        Ok(tokens)
-    }
-
     fn check_tokens(&self, rows: &[Vec<u32>]) -> Result<(), ApiError> {
-        let vocab = self.tokenizer.vocab_len();
+        let vocab = self.reader.tokenizer().vocab_len();
         let unknown = rows.iter().flatten().find(|id| **id as usize >= vocab);
         match unknown {
             None => Ok(()),
@@ -141,6 +116,25 @@ impl EncoderModel {
             ))),
         }
     }
+}
+
+/// Maximum bytes of texts that are tokenized on the threads of the sockets; more would delay other
+/// requests.
+const MAX_INLINE_BYTES: usize = 16 << 10;
+
+/// Runs `read`, which tokenizes texts of `bytes` in total; long ones on another thread.
+///
+/// # Errors
+/// Returns an error if the server is shutting down or `read` panics.
+pub(crate) async fn off_the_event_loop<T: Send + 'static>(
+    bytes: usize,
+    read: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    if bytes <= MAX_INLINE_BYTES {
+        return Ok(read());
+    }
+    let read = tokio::task::spawn_blocking(read).await;
+    read.map_err(|_| ApiError::worker_lost())
 }
 
 /// Wraps an encoder error about the texts of a request field.

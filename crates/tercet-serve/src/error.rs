@@ -117,11 +117,16 @@ impl IntoResponse for ApiError {
 
 /// A response with a JSON document.
 pub(crate) fn json_response(body: &serde_json::Value) -> Response {
+    json_text_response(body.to_string())
+}
+
+/// A response with the text of a JSON document.
+pub(crate) fn json_text_response(text: String) -> Response {
     let kind = [(
         header::CONTENT_TYPE,
         HeaderValue::from_static("application/json"),
     )];
-    (kind, body.to_string()).into_response()
+    (kind, text).into_response()
 }
 
 /// Errors of starting or running a server.

@@ -44,6 +44,7 @@ mod options;
 mod pool;
 mod request_log;
 mod reranker;
+mod row_batcher;
 mod running;
 mod server;
 #[cfg(feature = "audio")]

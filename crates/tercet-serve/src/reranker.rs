@@ -1,17 +1,20 @@
-//! Serves rerankers: encoders that score pairs of a query and a document, one request at a time.
+//! Serves rerankers: encoders that score pairs of a query and a document. One worker computes the
+//! pairs of all waiting requests together.
 
-use tercet_models::{EncoderOptions, ModelFiles, TextClassifier, Tokenizer};
+use tercet_models::{EncoderOptions, EncoderTextReader, EncoderTokens, ModelFiles};
 
-use crate::encoder::input_error;
+use crate::encoder::{input_error, off_the_event_loop};
 use crate::error::{ApiError, ServeError};
 use crate::language::ModelConfig;
 use crate::options::ServeOptions;
-use crate::pool::{PoolStatus, WorkerThreads};
+use crate::pool::PoolStatus;
+use crate::row_batcher::RowBatcher;
 
 /// A served reranker.
 pub(crate) struct RerankerModel {
+    reader: EncoderTextReader,
     deadline: std::time::Duration,
-    pool: WorkerThreads<(TextClassifier, Tokenizer)>,
+    batcher: RowBatcher<EncoderTokens, f32>,
 }
 
 /// Scores of the documents, and the number of input tokens.
@@ -39,30 +42,38 @@ impl RerankerModel {
             name: name.to_string(),
             source,
         };
-        let made = || -> Result<(TextClassifier, Tokenizer), tercet_models::Error> {
+        let made = || {
             let positions = files.encoder_spec()?.context;
             let options = EncoderOptions {
                 dtype: placement.dtype,
                 max_tokens: placement.context.map(|most| most.min(positions)),
                 ..EncoderOptions::default()
             };
-            let classifier = files.reranker(&placement.device, &options)?;
-            Ok((classifier, files.tokenizer()?))
+            files.reranker(&placement.device, &options)
         };
-        let worker = made().map_err(failed)?;
-        let pool = WorkerThreads::start(name, vec![worker], options.queue);
-        let pool = pool.map_err(|source| ServeError::Io {
+        let mut classifier = made().map_err(failed)?;
+        let reader = classifier.text_reader();
+        let rank = move |rows: Vec<EncoderTokens>, go_on: &mut dyn FnMut() -> bool| {
+            let scores = classifier.score_rows(&rows, &mut |_| go_on());
+            let scores = scores.map_err(|e| input_error("documents", &e))?;
+            // A pair without a score was not computed, as no client waits for it.
+            let scores = scores.into_iter().map(|of| of.first().copied());
+            Ok(scores.map(|score| score.unwrap_or(f32::NAN)).collect())
+        };
+        let batcher = RowBatcher::start(name, options.queue, rank);
+        let batcher = batcher.map_err(|source| ServeError::Io {
             what: "cannot start a thread".into(),
             source,
         })?;
         Ok(RerankerModel {
+            reader,
             deadline: options.deadline,
-            pool,
+            batcher,
         })
     }
 
     pub(crate) fn load_now(&self) -> PoolStatus {
-        self.pool.load()
+        self.batcher.load()
     }
 
     /// Scores documents. Pairs that exceed the maximum length are truncated if `cut` is true,
@@ -77,19 +88,14 @@ impl RerankerModel {
         documents: Vec<String>,
         cut: bool,
     ) -> Result<RerankResult, ApiError> {
-        let rank = move |(classifier, tokenizer): &mut (TextClassifier, Tokenizer),
-                         go_on: &dyn Fn() -> bool| {
-            classifier.set_truncating(cut);
-            let most = classifier.max_tokens();
-            let mut tokens = 0;
-            for document in &documents {
-                let row = tokenizer.encode_row(&query, Some(document), Some(most));
-                tokens += row.map_err(|e| ApiError::failed(&e))?.ids.len();
-            }
-            let scores = classifier.rerank_with_progress(&query, &documents, &mut |_| go_on());
-            let scores = scores.map_err(|e| input_error("documents", &e))?;
-            Ok(RerankResult { scores, tokens })
-        };
-        self.pool.run_job(self.deadline, rank).await
+        let reader = self.reader.clone();
+        let of_documents = documents.iter().map(|text| text.len() + query.len());
+        let bytes = of_documents.sum();
+        let read = move || reader.read_pairs(&query, &documents, cut);
+        let rows = off_the_event_loop(bytes, read).await?;
+        let rows = rows.map_err(|e| input_error("documents", &e))?;
+        let tokens = rows.iter().map(EncoderTokens::len).sum();
+        let scores = self.batcher.run(rows, self.deadline).await?;
+        Ok(RerankResult { scores, tokens })
     }
 }

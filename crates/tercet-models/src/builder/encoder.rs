@@ -22,6 +22,7 @@ mod patches;
 mod relative;
 mod runner;
 mod sentence;
+mod text_reader;
 
 use tercet::{CompileOptions, DType, Device, Dim, Executable, Type, Value};
 
@@ -34,9 +35,11 @@ pub use entities::Entity;
 pub(crate) use layer::{EncoderTexts, encode};
 pub(crate) use patches::{as_rows, encode_images};
 pub(crate) use relative::causal_bias;
+pub use runner::EncoderTokens;
 pub(crate) use sentence::token;
 pub use sentence::{DenseModule, PoolingMode, SentenceModule, SentenceModules};
 pub(crate) use sentence::{mean, mean_normalized};
+pub use text_reader::EncoderTextReader;
 
 /// Output of an encoder graph, computed from the hidden states.
 ///

@@ -35,3 +35,86 @@ fn decoders_that_embed_give_vectors() {
         assert_eq!(refused.status, 404, "{name}: {}", refused.text());
     }
 }
+
+#[test]
+fn requests_in_company_have_the_vectors_of_requests_alone() {
+    let model = "encoders/sentence-c";
+    let server = start_folders(&[model], ServeOptions::default());
+    let words = [
+        "a river",
+        "the house under a tree",
+        "write",
+        "slow and fast questions",
+        "",
+    ];
+    let ask = |at: usize| match at {
+        // Refused, without harm to the others.
+        7 | 23 => json!({"input": [1_000_000]}),
+        at => json!({"input": [words[at % 4], format!("{} {at}", words[at % 5])]}),
+    };
+    let alone: Vec<_> = (0..32)
+        .map(|at| server.post("/v1/embeddings", &ask(at)))
+        .collect();
+    let together: Vec<_> = std::thread::scope(|scope| {
+        let server = &server;
+        let clients =
+            (0..32).map(|at| scope.spawn(move || server.post("/v1/embeddings", &ask(at))));
+        let clients: Vec<_> = clients.collect();
+        clients
+            .into_iter()
+            .map(|client| client.join().unwrap())
+            .collect()
+    });
+    for (at, (own, shared)) in alone.iter().zip(&together).enumerate() {
+        let status = if matches!(at, 7 | 23) { 400 } else { 200 };
+        assert_eq!(
+            (own.status, shared.status),
+            (status, status),
+            "{}",
+            shared.text()
+        );
+        if status == 400 {
+            continue;
+        }
+        let (own, shared) = (own.json(), shared.json());
+        assert_eq!(own["usage"], shared["usage"]);
+        for row in 0..2 {
+            let vector = |of: &Value| of["data"][row]["embedding"].as_array().unwrap().clone();
+            let pairs = vector(&own).into_iter().zip(vector(&shared));
+            for (x, y) in pairs {
+                let off = x.as_f64().unwrap() - y.as_f64().unwrap();
+                assert!(off.abs() < 1e-5, "request {at}, text {row}: off by {off}");
+            }
+        }
+    }
+}
+
+#[test]
+fn floats_are_written_with_the_digits_of_f32() {
+    let server = start_folders(&["encoders/sentence-c"], ServeOptions::default());
+    let ask = |format: &str| json!({"input": "a river", "encoding_format": format});
+    let floats = server
+        .post("/v1/embeddings", &ask("float"))
+        .text()
+        .to_string();
+    let of_text: Value = serde_json::from_str(&floats).unwrap();
+    let numbers = of_text["data"][0]["embedding"].as_array().unwrap();
+    // The shortest decimal of an F32 has at most nine digits.
+    let digits = floats
+        .split([',', '[', ']'])
+        .filter(|part| part.contains('.'));
+    let digits = digits.map(|part| part.chars().filter(char::is_ascii_digit).count());
+    assert!(digits.max().unwrap() <= 13, "{floats}");
+    let encoded = server.post("/v1/embeddings", &ask("base64")).json();
+    let encoded = encoded["data"][0]["embedding"]
+        .as_str()
+        .unwrap()
+        .to_string();
+    let bytes =
+        base64::Engine::decode(&base64::engine::general_purpose::STANDARD, encoded).unwrap();
+    let exact = bytes
+        .chunks_exact(4)
+        .map(|x| f32::from_le_bytes(x.try_into().unwrap()));
+    let read = numbers.iter().map(|x| x.as_f64().unwrap() as f32);
+    assert!(exact.eq(read));
+}

@@ -1,10 +1,13 @@
 //! Text classification, token classification and reranking with an encoder.
 
+use std::sync::Arc;
+
 use tercet::Device;
 
 use super::super::ModelError;
 use super::Encoder;
 use super::runner::{EncoderRunner, EncoderTokens, OverlengthPolicy, all_tokens};
+use super::text_reader::EncoderTextReader;
 use crate::maybe_async::{WaitMode, block_on_ready};
 use crate::tokenizer::Tokenizer;
 
@@ -111,7 +114,7 @@ pub struct TokenLabel {
 /// ```
 pub struct TextClassifier {
     pub(super) runner: EncoderRunner,
-    pub(super) tokenizer: Tokenizer,
+    pub(super) tokenizer: Arc<Tokenizer>,
     max_tokens: usize,
     overlength: OverlengthPolicy,
     pub(super) labels: Vec<String>,
@@ -145,7 +148,7 @@ impl TextClassifier {
         }
         Ok(TextClassifier {
             runner,
-            tokenizer,
+            tokenizer: Arc::new(tokenizer),
             max_tokens: most,
             overlength: OverlengthPolicy::Error,
             labels,
@@ -163,10 +166,7 @@ impl TextClassifier {
 
     /// Same setting as [`Self::truncating`], for later calls.
     pub fn set_truncating(&mut self, cut: bool) {
-        self.overlength = match cut {
-            true => OverlengthPolicy::Truncate,
-            false => OverlengthPolicy::Error,
-        };
+        self.overlength = OverlengthPolicy::from_truncate(cut);
     }
 
     /// Sets the scoring for later calls.
@@ -246,6 +246,25 @@ impl TextClassifier {
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Vec<Vec<f32>>, crate::Error> {
         let all = self.tokens(texts)?;
+        self.score_rows(&all, progress)
+    }
+
+    /// The tokenization of this classifier, for other threads; without its setting of
+    /// [`Self::truncating`].
+    pub fn text_reader(&self) -> EncoderTextReader {
+        EncoderTextReader::new(Arc::clone(&self.tokenizer), self.max_tokens)
+    }
+
+    /// Class scores of texts or pairs that [`Self::text_reader`] tokenized. Otherwise like
+    /// [`Self::classify_with_progress`].
+    ///
+    /// # Errors
+    /// [`crate::Error`] of the device.
+    pub fn score_rows(
+        &mut self,
+        all: &[EncoderTokens],
+        progress: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Vec<Vec<f32>>, crate::Error> {
         let (classes, scoring) = (self.labels.len(), self.scoring);
         let mut scores = vec![Vec::new(); all.len()];
         let take = &mut |at: usize, logits: &[f32]| {
@@ -253,7 +272,7 @@ impl TextClassifier {
             scoring.apply(&mut own);
             scores[at] = own;
         };
-        block_on_ready((self.runner).run_all(&all, progress, take, WaitMode::Blocking))?;
+        block_on_ready((self.runner).run_all(all, progress, take, WaitMode::Blocking))?;
         Ok(scores)
     }
 

@@ -1,12 +1,14 @@
 //! Text embedding with a compiled encoder.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use tercet::Device;
 
 use super::super::ModelError;
 use super::Encoder;
-use super::runner::{EncoderRunner, EncoderTokens, OverlengthPolicy, all_tokens};
+use super::runner::{EncoderRunner, EncoderTokens, OverlengthPolicy};
+use super::text_reader::EncoderTextReader;
 use crate::config::TextPooling;
 use crate::maybe_async::{WaitMode, block_on_ready};
 use crate::tokenizer::{TokenizedRow, Tokenizer};
@@ -36,7 +38,7 @@ use crate::tokenizer::{TokenizedRow, Tokenizer};
 /// ```
 pub struct Embedder {
     runner: EncoderRunner,
-    tokenizer: Tokenizer,
+    tokenizer: Arc<Tokenizer>,
     max_tokens: usize,
     width: usize,
     overlength: OverlengthPolicy,
@@ -73,7 +75,7 @@ impl Embedder {
         }
         Ok(Embedder {
             runner,
-            tokenizer,
+            tokenizer: Arc::new(tokenizer),
             max_tokens: most,
             width: encoder.width,
             overlength: OverlengthPolicy::Error,
@@ -101,10 +103,7 @@ impl Embedder {
 
     /// Same setting as [`Self::truncating`], for later calls.
     pub fn set_truncating(&mut self, cut: bool) {
-        self.overlength = match cut {
-            true => OverlengthPolicy::Truncate,
-            false => OverlengthPolicy::Error,
-        };
+        self.overlength = OverlengthPolicy::from_truncate(cut);
     }
 
     /// Enables conversion of texts to lower case, as some model folders require.
@@ -122,7 +121,9 @@ impl Embedder {
         self.prompt = prompt.to_string();
         self.prompt_tokens = 0;
         if !prompt.is_empty() {
-            let row = self.tokenizer.encode_row(&self.text(""), None, None)?;
+            let row = self
+                .tokenizer
+                .encode_row(&self.text_reader().spelled(""), None, None)?;
             let around = self.tokenizer.encode_row("", None, None)?;
             let ended = row.ids.last() == around.ids.last() && !around.ids.is_empty();
             self.prompt_tokens = row.ids.len() - usize::from(ended);
@@ -140,12 +141,11 @@ impl Embedder {
         self.max_tokens
     }
 
-    fn text(&self, text: &str) -> String {
-        let whole = format!("{}{text}", self.prompt);
-        match self.lower_case {
-            true => whole.to_lowercase(),
-            false => whole,
-        }
+    /// The tokenization of this embedder, for other threads: with its prompt, without its setting of
+    /// [`Self::truncating`].
+    pub fn text_reader(&self) -> EncoderTextReader {
+        EncoderTextReader::new(Arc::clone(&self.tokenizer), self.max_tokens)
+            .with_prompt((&self.prompt, self.prompt_tokens), self.lower_case)
     }
 
     /// Cuts a text into overlapping pieces that the model reads as a whole, as ranges of bytes. A text
@@ -217,8 +217,8 @@ impl Embedder {
 
     /// Number of tokens of a text with its prompt and the tokens around it.
     fn token_count(&self, text: &str) -> Result<usize, crate::Error> {
-        let row = self.tokenizer.encode_row(&self.text(text), None, None)?;
-        Ok(row.ids.len())
+        let text = self.text_reader().spelled(text);
+        Ok(self.tokenizer.encode_row(&text, None, None)?.ids.len())
     }
 
     /// Embeddings of these texts, in order. Texts of similar length share a batch.
@@ -262,14 +262,9 @@ impl Embedder {
         progress: &mut dyn FnMut(usize) -> bool,
         waits: WaitMode,
     ) -> Result<Vec<Vec<f32>>, crate::Error> {
-        let written = texts.iter().map(|text| (self.text(text.as_ref()), None));
-        let written: Vec<(String, Option<String>)> = written.collect();
-        let limit = (self.max_tokens, self.overlength);
-        let mut all = all_tokens(&self.tokenizer, &written, limit)?;
-        for own in &mut all {
-            own.unpooled_prefix = self.prompt_tokens;
-        }
-        self.embed_rows(all, progress, waits).await
+        let truncate = self.overlength == OverlengthPolicy::Truncate;
+        let rows = self.text_reader().read(texts, truncate)?;
+        self.run_rows(rows, progress, waits).await
     }
 
     /// Embeddings of texts that are tokenized already, with the special tokens of the model and
@@ -283,29 +278,25 @@ impl Embedder {
         texts: Vec<Vec<u32>>,
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Vec<Vec<f32>>, crate::Error> {
-        let most = self.max_tokens;
-        let rows = texts.into_iter().enumerate().map(|(at, mut ids)| {
-            if self.overlength == OverlengthPolicy::Truncate {
-                ids.truncate(most);
-            }
-            let (text, tokens) = (at + 1, ids.len());
-            match tokens {
-                0 => Err(ModelError::NoTokens),
-                _ if tokens > most => Err(ModelError::TextTooLong { text, tokens, most }),
-                _ => Ok(EncoderTokens {
-                    row: TokenizedRow {
-                        type_ids: vec![0; tokens],
-                        ids,
-                    },
-                    ..EncoderTokens::default()
-                }),
-            }
-        });
-        let rows = rows.collect::<Result<Vec<_>, _>>()?;
-        block_on_ready(self.embed_rows(rows, progress, WaitMode::Blocking))
+        let truncate = self.overlength == OverlengthPolicy::Truncate;
+        let rows = self.text_reader().read_ids(texts, truncate)?;
+        self.embed_rows(rows, progress)
     }
 
-    async fn embed_rows(
+    /// Embeddings of texts that [`Self::text_reader`] tokenized. Otherwise like
+    /// [`Self::embed_with_progress`].
+    ///
+    /// # Errors
+    /// [`crate::Error`] of the device, also for a token outside of the vocabulary.
+    pub fn embed_rows(
+        &mut self,
+        texts: Vec<EncoderTokens>,
+        progress: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Vec<Vec<f32>>, crate::Error> {
+        block_on_ready(self.run_rows(texts, progress, WaitMode::Blocking))
+    }
+
+    async fn run_rows(
         &mut self,
         mut all: Vec<EncoderTokens>,
         progress: &mut dyn FnMut(usize) -> bool,

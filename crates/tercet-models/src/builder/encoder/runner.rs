@@ -9,14 +9,27 @@ use super::Encoder;
 use crate::maybe_async::WaitMode;
 use crate::tokenizer::{TokenizedRow, Tokenizer};
 
-/// A tokenized text for an encoder.
+/// A tokenized text, or pair of texts, for an encoder.
+///
+/// [`EncoderTextReader`](super::EncoderTextReader) creates it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct EncoderTokens {
+pub struct EncoderTokens {
     pub(super) row: TokenizedRow,
     /// Number of leading tokens that pooling excludes.
     pub(super) unpooled_prefix: usize,
     /// Index of the token whose state represents the text, if the graph has a `place` input.
     pub(super) place: usize,
+}
+
+impl EncoderTokens {
+    /// Number of tokens, with those of the prompt and special tokens.
+    #[allow(
+        clippy::len_without_is_empty,
+        reason = "a text without tokens is an error"
+    )]
+    pub fn len(&self) -> usize {
+        self.row.ids.len()
+    }
 }
 
 /// Policy for texts that exceed the maximum length.
@@ -26,6 +39,15 @@ pub(super) enum OverlengthPolicy {
     Error,
     /// Truncate the text.
     Truncate,
+}
+
+impl OverlengthPolicy {
+    pub(super) fn from_truncate(truncate: bool) -> OverlengthPolicy {
+        match truncate {
+            true => OverlengthPolicy::Truncate,
+            false => OverlengthPolicy::Error,
+        }
+    }
 }
 
 /// Tokenizes texts or pairs of texts in parallel; each has at most `most` tokens.
