@@ -15,7 +15,7 @@ const ENVIRONMENT: [(&str, &str); 5] = [
     ),
     (
         "TERCET_API_KEY",
-        "key that clients of `tercet serve` must send as a bearer token, like `--api-key-file`",
+        "key that clients of `tercet serve` must send, unless a flag sets keys",
     ),
     (
         "XDG_CACHE_HOME",

@@ -11,8 +11,10 @@ use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, watch};
+use tokio_rustls::TlsAcceptor;
 
 use crate::request_log::ClientAddress;
 
@@ -29,10 +31,11 @@ pub(crate) struct ConnectionLimits {
 }
 
 /// Serves connections until `stop` completes, then waits until the running requests are finished.
+/// The connections are those of HTTPS if there is an acceptor.
 pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
-    limits: ConnectionLimits,
+    (limits, tls): (ConnectionLimits, Option<TlsAcceptor>),
     stop: impl Future<Output = ()>,
 ) {
     let permits = Arc::new(Semaphore::new(
@@ -53,9 +56,19 @@ pub(crate) async fn serve(
             next = next => next,
         };
         let router = router.clone().layer(Extension(ClientAddress(client)));
-        let (closed, alive) = (closed.clone(), alive.clone());
+        let (closed, alive, tls) = (closed.clone(), alive.clone(), tls.clone());
         tokio::spawn(async move {
-            serve_one(stream, router, limits.header_time, closed).await;
+            let time = limits.header_time;
+            match tls {
+                None => serve_one(stream, router, time, closed).await,
+                Some(tls) => {
+                    let handshake = tokio::time::timeout(time, tls.accept(stream)).await;
+                    // Otherwise the client is slow, or no HTTPS client of this certificate.
+                    if let Ok(Ok(stream)) = handshake {
+                        serve_one(stream, router, time, closed).await;
+                    }
+                }
+            }
             drop((permit, alive));
         });
     }
@@ -90,7 +103,7 @@ fn is_of_client(e: &std::io::Error) -> bool {
 }
 
 async fn serve_one(
-    stream: TcpStream,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Router,
     header_time: Duration,
     mut closed: watch::Receiver<()>,

@@ -216,6 +216,24 @@ pub enum ServeError {
         /// The reason.
         reason: &'static str,
     },
+    /// The certificate or the private key for HTTPS cannot be used.
+    #[error("`{}` is not {expected}: {reason}", path.display())]
+    Tls {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the file must be.
+        expected: &'static str,
+        /// The reason.
+        reason: String,
+    },
+    /// An allowed origin is not an origin.
+    #[error(
+        "`{origin}` is not an origin; expected a scheme and a host, such as `https://app.example`, or `*`"
+    )]
+    Origin {
+        /// The text.
+        origin: String,
+    },
     /// A system call failed.
     #[error("{what}")]
     Io {

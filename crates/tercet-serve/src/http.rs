@@ -6,19 +6,20 @@ use std::time::Instant;
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures_util::StreamExt;
 use sha2::{Digest, Sha256};
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
-use crate::error::{ApiError, json_response};
+use crate::error::{ApiError, ServeError, json_response};
 use crate::metrics::ServerMetrics;
 use crate::models::ModelRegistry;
 use crate::options::ServeOptions;
 use crate::request_log::{ClientAddress, LoggedError, RequestLogGuard, RequestRecord};
-use crate::{drain_body, oip, openai};
+use crate::{drain_body, oip, openai, text_routes};
 
 /// State shared by all handlers.
 pub(crate) struct AppState {
@@ -119,51 +120,91 @@ impl AppState {
         }
     }
 
-    /// Whether a request has the API key, if one is set. The comparison uses digests, so its
-    /// duration reveals nothing about the key.
+    /// Whether a request has one of the API keys, if any is set. The comparison uses digests, so its
+    /// duration reveals nothing about a key.
     fn admits(&self, headers: &HeaderMap) -> bool {
-        let Some(key) = &self.options.api_key else {
+        if self.options.api_keys.is_empty() {
             return true;
-        };
-        let given = headers
-            .get(header::AUTHORIZATION)
-            .and_then(|v| v.to_str().ok());
+        }
+        let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok());
         // The name of the scheme has no case (RFC 9110, 11.1).
-        let scheme = given.and_then(|v| v.trim().split_once(' '));
-        let key_of = |(scheme, key): (&str, &'_ str)| {
-            scheme
-                .eq_ignore_ascii_case("bearer")
-                .then(|| key.trim().to_string())
+        let bearer = text(header::AUTHORIZATION.as_str())
+            .and_then(|given| given.trim().split_once(' '))
+            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+            .map(|(_, key)| key);
+        let Some(given) = bearer.or_else(|| text("x-api-key")) else {
+            return false;
         };
-        let given = scheme.and_then(key_of).unwrap_or_default();
-        Sha256::digest(given.as_bytes()) == Sha256::digest(key.as_bytes())
+        let given = Sha256::digest(given.trim().as_bytes());
+        let keys = self.options.api_keys.iter();
+        // All keys are compared, so that the duration does not reveal which one matches.
+        keys.fold(false, |found, key| {
+            found | (Sha256::digest(key.as_bytes()) == given)
+        })
     }
-}
 
-/// Rejects cross-origin requests: browsers send an `Origin` header with requests that need no
-/// preflight.
-///
-/// # Errors
-/// 403 if the origin differs from the host.
-pub(crate) fn check_same_origin(headers: &HeaderMap) -> Result<(), ApiError> {
-    let of = |name| headers.get(name).map(|v| v.to_str().unwrap_or(""));
-    let Some(origin) = of(header::ORIGIN) else {
-        return Ok(());
-    };
-    let site = origin.split_once("://").map(|(_, site)| site);
-    let host = of(header::HOST);
-    match site.is_some_and(|site| host.is_some_and(|host| host.eq_ignore_ascii_case(site))) {
-        true => Ok(()),
-        false => {
-            let message = "cross-origin requests are not allowed on this route";
-            Err(ApiError::new(
-                StatusCode::FORBIDDEN,
-                "cross_origin",
-                message,
-            ))
+    /// Rejects cross-origin requests, except those of allowed origins: browsers send an `Origin`
+    /// header with requests that need no preflight.
+    ///
+    /// # Errors
+    /// 403 if the origin differs from the host and is not allowed.
+    pub(crate) fn check_origin(&self, headers: &HeaderMap) -> Result<(), ApiError> {
+        let of = |name| headers.get(name).map(|v| v.to_str().unwrap_or(""));
+        let Some(origin) = of(header::ORIGIN) else {
+            return Ok(());
+        };
+        let mut allowed = self.options.allowed_origins.iter();
+        if allowed.any(|known| known == "*" || known.eq_ignore_ascii_case(origin)) {
+            return Ok(());
+        }
+        let site = origin.split_once("://").map(|(_, site)| site);
+        let host = of(header::HOST);
+        match site.is_some_and(|site| host.is_some_and(|host| host.eq_ignore_ascii_case(site))) {
+            true => Ok(()),
+            false => {
+                let message = "cross-origin requests are not allowed; start the server with --allow-origin ORIGIN";
+                Err(ApiError::new(
+                    StatusCode::FORBIDDEN,
+                    "cross_origin",
+                    message,
+                ))
+            }
         }
     }
 }
+
+/// Answers of the server to browsers that ask for another origin.
+///
+/// # Errors
+/// [`ServeError::Origin`] for a text that is no origin.
+fn cross_origin(origins: &[String]) -> Result<Option<CorsLayer>, ServeError> {
+    if origins.is_empty() {
+        return Ok(None);
+    }
+    let parse = |origin: &String| {
+        let is_origin = origin.split_once("://").is_some_and(|(scheme, host)| {
+            !scheme.is_empty() && !host.is_empty() && !host.contains('/')
+        });
+        let value = is_origin.then(|| HeaderValue::from_str(origin).ok());
+        value.flatten().ok_or_else(|| ServeError::Origin {
+            origin: origin.clone(),
+        })
+    };
+    let allowed = match origins.iter().any(|origin| origin == "*") {
+        true => AllowOrigin::any(),
+        false => AllowOrigin::list(origins.iter().map(parse).collect::<Result<Vec<_>, _>>()?),
+    };
+    let layer = CorsLayer::new()
+        .allow_origin(allowed)
+        .allow_methods([Method::GET, Method::POST])
+        // A `*` would exclude `Authorization`.
+        .allow_headers(AllowHeaders::mirror_request())
+        .max_age(MAX_PREFLIGHT_AGE);
+    Ok(Some(layer))
+}
+
+/// Time for which browsers keep the answer about an origin.
+const MAX_PREFLIGHT_AGE: std::time::Duration = std::time::Duration::from_secs(600);
 
 /// Whether reading stopped because the body exceeds the size limit.
 fn is_body_limit(e: &axum::Error) -> bool {
@@ -183,10 +224,14 @@ pub(crate) fn now() -> u64 {
     now.map_or(0, |d| d.as_secs())
 }
 
-pub(crate) fn router(app: Arc<AppState>) -> Router {
+/// # Errors
+/// [`ServeError::Origin`] if an allowed origin is none.
+pub(crate) fn router(app: Arc<AppState>) -> Result<Router, ServeError> {
+    let cross_origin = cross_origin(&app.options.allowed_origins)?;
     let open = Router::new()
         .route("/", get(index))
-        .route("/health", get(health));
+        .route("/health", get(health))
+        .route("/v1/health", get(health));
     let closed = Router::new()
         .route("/metrics", get(metrics))
         .route("/v1/models", get(openai::models::list))
@@ -194,7 +239,11 @@ pub(crate) fn router(app: Arc<AppState>) -> Router {
         .route("/v1/completions", post(openai::completions::handle))
         .route("/v1/chat/completions", post(openai::chat::handle))
         .route("/v1/embeddings", post(openai::embeddings::handle))
-        .route("/v1/rerank", post(openai::rerank::handle));
+        .route("/v1/rerank", post(openai::rerank::handle))
+        .route("/rerank", post(openai::rerank::handle))
+        .route("/tokenize", post(text_routes::tokenize))
+        .route("/detokenize", post(text_routes::detokenize))
+        .route("/props", get(text_routes::props));
     #[cfg(feature = "audio")]
     let closed = closed.route(
         "/v1/audio/transcriptions",
@@ -217,16 +266,23 @@ pub(crate) fn router(app: Arc<AppState>) -> Router {
             post(oip::infer),
         )
         .route_layer(from_fn_with_state(Arc::clone(&app), guard));
-    open.merge(closed)
+    let all = open
+        .merge(closed)
         .fallback(not_found)
-        .method_not_allowed_fallback(method_not_allowed)
+        .method_not_allowed_fallback(method_not_allowed);
+    let all = match cross_origin {
+        // Outside of the check of the key, as preflight requests have none.
+        Some(layer) => all.layer(layer),
+        None => all,
+    };
+    Ok(all
         .layer(from_fn_with_state(Arc::clone(&app), drain_body::read))
         .layer(from_fn_with_state(Arc::clone(&app), count_request))
-        .with_state(app)
+        .with_state(app))
 }
 
 /// Routes and their models, for the page at `/`.
-const ROUTES: [(&str, &str); 13] = [
+const ROUTES: [(&str, &str); 16] = [
     ("GET  /health", ""),
     ("GET  /metrics", "Prometheus"),
     ("GET  /v1/models", ""),
@@ -239,6 +295,9 @@ const ROUTES: [(&str, &str); 13] = [
         "POST /v1/audio/transcriptions",
         "speech recognizers, feature audio",
     ),
+    ("POST /tokenize", "language models"),
+    ("POST /detokenize", "language models"),
+    ("GET  /props", "language models"),
     ("GET  /v2", "Open Inference Protocol"),
     ("GET  /v2/models/{model}", "graphs"),
     ("GET  /v2/models/{model}/ready", "graphs"),
@@ -291,7 +350,7 @@ async fn guard(State(app): State<Arc<AppState>>, request: Request, next: Next) -
     match app.admits(request.headers()) {
         true => next.run(request).await,
         false => {
-            let message = "missing or wrong API key; send it as `Authorization: Bearer KEY`";
+            let message = "missing or wrong API key; send it as `Authorization: Bearer KEY` or `x-api-key: KEY`";
             let refusal = ApiError::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message);
             error_response(request.uri().path(), refusal)
         }
@@ -338,7 +397,7 @@ async fn count_request(
 /// Route of a path, for metrics. Unknown paths share one label, so clients cannot create new metric
 /// rows.
 fn route_of(path: &str) -> &'static str {
-    const PLAIN: [&str; 12] = [
+    const PLAIN: [&str; 17] = [
         "/",
         "/health",
         "/metrics",
@@ -348,6 +407,11 @@ fn route_of(path: &str) -> &'static str {
         "/v1/embeddings",
         "/v1/rerank",
         "/v1/audio/transcriptions",
+        "/v1/health",
+        "/rerank",
+        "/tokenize",
+        "/detokenize",
+        "/props",
         "/v2",
         "/v2/health/live",
         "/v2/health/ready",

@@ -198,6 +198,11 @@ impl ServedLanguageModel {
         self.engine.load()
     }
 
+    /// Tokens that end a text.
+    pub(crate) fn ends(&self) -> &[u32] {
+        &self.eos
+    }
+
     /// Names of the adapters that requests can select.
     pub(crate) fn adapters(&self) -> &[String] {
         &self.adapters

@@ -47,6 +47,8 @@ mod reranker;
 mod row_batcher;
 mod running;
 mod server;
+mod text_routes;
+mod tls;
 #[cfg(feature = "audio")]
 mod transcriber;
 
@@ -58,3 +60,4 @@ pub use models::ModelRegistry;
 pub use options::ServeOptions;
 pub use request_log::{LogFormat, RequestLog};
 pub use server::{HttpServer, stop_signal};
+pub use tls::TlsIdentity;

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::error::ApiError;
 use crate::fields::JsonFields;
-use crate::http::{AppState, check_same_origin};
+use crate::http::AppState;
 
 /// Maximum number of parts in a form.
 const MAX_PARTS: usize = 32;
@@ -32,7 +32,7 @@ impl MultipartForm {
         headers: &HeaderMap,
         body: Body,
     ) -> Result<MultipartForm, ApiError> {
-        check_same_origin(headers)?;
+        app.check_origin(headers)?;
         let bytes = app.body(headers, body, &["multipart/form-data"]).await?;
         let bad = |e: &dyn std::fmt::Display| {
             ApiError::bad_request(format!("the body is not a valid form: {e}"))

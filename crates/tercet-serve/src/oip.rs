@@ -16,7 +16,7 @@ use tercet::Port;
 
 use crate::error::{ApiError, json_response};
 use crate::graph::GraphModel;
-use crate::http::{AppState, check_same_origin};
+use crate::http::AppState;
 use crate::request_log::RequestRecord;
 use request::{InferenceRequest, OutputRequest};
 
@@ -117,7 +117,7 @@ async fn answered(
         true => app.body(headers, body, &types).await?,
         // Triton's clients do not set a media type.
         false => {
-            check_same_origin(headers)?;
+            app.check_origin(headers)?;
             app.read(headers, body).await?
         }
     };

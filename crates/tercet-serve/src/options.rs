@@ -5,6 +5,7 @@ use std::time::Duration;
 use tercet_models::config::RopeOverrides;
 
 use crate::request_log::RequestLog;
+use crate::tls::TlsIdentity;
 
 /// Limits and settings of a server.
 ///
@@ -14,7 +15,7 @@ use crate::request_log::RequestLog;
 /// let options = ServeOptions {
 ///     slots: 8,
 ///     deadline: Duration::from_secs(60),
-///     api_key: Some("secret".to_string()),
+///     api_keys: vec!["secret".to_string()],
 ///     ..ServeOptions::default()
 /// };
 /// assert_eq!(options.queue, ServeOptions::default().queue);
@@ -39,8 +40,14 @@ pub struct ServeOptions {
     pub header_time: Duration,
     /// Maximum number of open connections. Further connections wait until one is closed.
     pub connections: usize,
-    /// API key that requests must send as `Authorization: Bearer KEY`. `None` accepts all requests.
-    pub api_key: Option<String>,
+    /// API keys. A request must send one of them as `Authorization: Bearer KEY` or `x-api-key: KEY`.
+    /// Without keys, all requests are accepted.
+    pub api_keys: Vec<String>,
+    /// Origins of other web pages, such as `https://app.example`, whose scripts may call the server;
+    /// `*` means all.
+    pub allowed_origins: Vec<String>,
+    /// Certificate and private key for HTTPS; `None` serves HTTP.
+    pub tls: Option<TlsIdentity>,
     /// The source of a chat template, or `chatml`, instead of that of each language model.
     pub chat_template: Option<String>,
     /// Changes of the rotary positions of language models.
@@ -51,7 +58,7 @@ pub struct ServeOptions {
 
 impl Default for ServeOptions {
     /// Four slots, 1024 queued requests, ten minutes per request, bodies of 16 MiB in 30 seconds,
-    /// headers in 30 seconds, 1024 connections, no API key, no log.
+    /// headers in 30 seconds, 1024 connections, no API keys, no other origins, HTTP, no log.
     fn default() -> ServeOptions {
         ServeOptions {
             slots: 4,
@@ -61,7 +68,9 @@ impl Default for ServeOptions {
             body_time: Duration::from_secs(30),
             header_time: Duration::from_secs(30),
             connections: 1024,
-            api_key: None,
+            api_keys: Vec::new(),
+            allowed_origins: Vec::new(),
+            tls: None,
             chat_template: None,
             rope: RopeOverrides::default(),
             log: None,

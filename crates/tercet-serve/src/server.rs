@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use tokio_rustls::TlsAcceptor;
 
 use crate::connections::{self, ConnectionLimits};
 use crate::error::ServeError;
 use crate::http::{AppState, router};
 use crate::models::ModelRegistry;
 use crate::options::ServeOptions;
+use crate::tls::TlsIdentity;
 
 /// A server with an open listening socket.
 ///
@@ -30,13 +32,16 @@ pub struct HttpServer {
     router: Router,
     deadline: Duration,
     limits: ConnectionLimits,
+    /// `None` for HTTP.
+    tls: Option<TlsAcceptor>,
 }
 
 impl HttpServer {
     /// Opens a listening socket on `host` and `port`. Port 0 selects a free port.
     ///
     /// # Errors
-    /// [`ServeError::Io`] if the address does not belong to this machine or is in use.
+    /// [`ServeError::Io`] if the address does not belong to this machine or is in use;
+    /// [`ServeError::Origin`] if an allowed origin is none.
     pub fn bind(
         host: &str,
         port: u16,
@@ -56,13 +61,15 @@ impl HttpServer {
             count: options.connections,
             header_time: options.header_time,
         };
-        let router = router(Arc::new(AppState::new(models, options)));
+        let tls = options.tls.as_ref().map(TlsIdentity::acceptor);
+        let router = router(Arc::new(AppState::new(models, options)))?;
         Ok(HttpServer {
             listener,
             address,
             router,
             deadline,
             limits,
+            tls,
         })
     }
 
@@ -96,7 +103,7 @@ impl HttpServer {
                 // The receiver lives as long as the server runs.
                 let _ = told.send(());
             };
-            let serve = connections::serve(listener, self.router, self.limits, stop);
+            let serve = connections::serve(listener, self.router, (self.limits, self.tls), stop);
             let give_up = async {
                 // An error means that the server ended without a stop request.
                 if heard.changed().await.is_ok() {

@@ -9,7 +9,7 @@ use tercet::{CompileError, CompileOptions};
 use tercet_models::{ModelFamily, ModelFiles, ScaledAdapter};
 use tercet_serve::{
     GraphParts, HttpServer, LogFormat, ModelConfig, ModelRegistry, RequestLog, ServeError,
-    ServeOptions, stop_signal,
+    ServeOptions, TlsIdentity, stop_signal,
 };
 
 use super::generate::{open_model, scaled_adapter};
@@ -72,13 +72,34 @@ pub(crate) struct ServeArgs {
     /// Name of the model for requests [default: its file name without the extension]
     #[arg(short, long, value_name = "NAME")]
     alias: Option<String>,
-    /// Key that requests must send. Other users of this machine can read it in the list of processes:
-    /// prefer the variable TERCET_API_KEY or --api-key-file
+    /// Key that requests must send, or one of several; repeatable. Other users of this machine can
+    /// read it in the list of processes: prefer the variable TERCET_API_KEY or --api-key-file
     #[arg(long, value_name = "KEY")]
-    api_key: Option<String>,
-    /// File with the key that requests must send, in its first line
-    #[arg(long, value_name = "FILE", conflicts_with = "api_key")]
+    api_key: Vec<String>,
+    /// File with the keys, one of which requests must send: one per line, without empty lines and
+    /// those that begin with #
+    #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
+    /// Origin of other web pages whose scripts may call the server, such as https://app.example; `*`
+    /// means all; repeatable
+    #[arg(long, value_name = "ORIGIN")]
+    allow_origin: Vec<String>,
+    /// PEM file with the certificates of the server, for HTTPS
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "tls_key",
+        visible_alias = "ssl-cert-file"
+    )]
+    tls_cert: Option<PathBuf>,
+    /// PEM file with the private key of the certificate
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "tls_cert",
+        visible_alias = "ssl-key-file"
+    )]
+    tls_key: Option<PathBuf>,
     /// Format of the log on standard error, which has a line for each request
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ServeLog::Text)]
     log_format: ServeLog,
@@ -122,7 +143,9 @@ pub(crate) fn run(args: &ServeArgs) -> Result<CommandOutcome, CliError> {
         queue: args.queue,
         deadline: Duration::from_secs(args.deadline),
         body_bytes: args.body_bytes,
-        api_key: key(args)?,
+        api_keys: keys(args)?,
+        allowed_origins: args.allow_origin.clone(),
+        tls: tls(args)?,
         chat_template: args.template.source()?,
         rope: args.rope.overrides()?,
         log: args.log_format.log(),
@@ -140,7 +163,12 @@ pub(crate) fn run(args: &ServeArgs) -> Result<CommandOutcome, CliError> {
     let spinner = progress::spinner("loading");
     let models = load(args, &placement, &options)?;
     spinner.finish_and_clear();
-    let open = options.api_key.is_none();
+    let open = options.api_keys.is_empty();
+    let scheme = if options.tls.is_some() {
+        "https"
+    } else {
+        "http"
+    };
     let names: Vec<String> = models.names().map(output::escape_line).collect();
     let contexts: Vec<String> = models
         .contexts()
@@ -149,7 +177,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<CommandOutcome, CliError> {
     let server = HttpServer::bind(&args.host, args.port, models, options)?;
     let address = server.address();
     output::print_note(format_args!(
-        "serving {} on http://{address}",
+        "serving {} on {scheme}://{address}",
         names.join(", ")
     ));
     for context in contexts {
@@ -164,29 +192,45 @@ pub(crate) fn run(args: &ServeArgs) -> Result<CommandOutcome, CliError> {
     Ok(CommandOutcome::Done)
 }
 
-/// The API key of the flags, or else from the environment, if set.
-fn key(args: &ServeArgs) -> Result<Option<String>, CliError> {
-    let given = match &args.api_key_file {
-        Some(path) => {
-            let text = text_of("-", Some(path))?;
-            Some(text.lines().next().unwrap_or_default().trim().to_string())
+/// The API keys of the flags, or else that of the environment, if set.
+fn keys(args: &ServeArgs) -> Result<Vec<String>, CliError> {
+    let mut keys = args.api_key.clone();
+    if let Some(path) = &args.api_key_file {
+        let text = text_of("-", Some(path))?;
+        let lines = text.lines().map(str::trim);
+        let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let before = keys.len();
+        keys.extend(lines.map(str::to_string));
+        if keys.len() == before {
+            return Err(CliError::Usage(format!(
+                "`{}` has no API key; write one per line",
+                path.display()
+            )));
         }
-        None => args.api_key.clone(),
-    };
-    match given {
-        Some(key) if key.is_empty() => {
-            return Err(CliError::Usage("the API key is empty; leave it out".into()));
-        }
-        Some(key) => return Ok(Some(key)),
-        None => {}
+    }
+    if keys.iter().any(String::is_empty) {
+        return Err(CliError::Usage("the API key is empty; leave it out".into()));
+    }
+    if !keys.is_empty() {
+        return Ok(keys);
     }
     match std::env::var(KEY) {
-        Ok(key) if key.is_empty() => Ok(None),
-        Ok(key) => Ok(Some(key)),
-        Err(std::env::VarError::NotPresent) => Ok(None),
+        Ok(key) if key.is_empty() => Ok(Vec::new()),
+        Ok(key) => Ok(vec![key]),
+        Err(std::env::VarError::NotPresent) => Ok(Vec::new()),
         Err(std::env::VarError::NotUnicode(_)) => {
             Err(CliError::Usage(format!("{KEY} is not UTF-8")))
         }
+    }
+}
+
+/// The certificate and private key of the flags.
+fn tls(args: &ServeArgs) -> Result<Option<TlsIdentity>, CliError> {
+    match (&args.tls_cert, &args.tls_key) {
+        (Some(certificates), Some(key)) => {
+            Ok(Some(TlsIdentity::from_pem_files(certificates, key)?))
+        }
+        (None, None) | (Some(_), None) | (None, Some(_)) => Ok(None),
     }
 }
 

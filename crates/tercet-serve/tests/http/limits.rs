@@ -5,9 +5,9 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tercet_serve::ServeOptions;
+use tercet_serve::{HttpServer, ModelRegistry, ServeOptions};
 
-use crate::server::{MODEL, shared, start};
+use crate::server::{MODEL, Running, shared, start};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
@@ -93,7 +93,7 @@ fn bodies_that_are_too_large_or_too_slow() {
 fn refused_while_writing() {
     let options = ServeOptions {
         body_bytes: 1000,
-        api_key: Some("secret".into()),
+        api_keys: vec!["secret".into(), "second".into()],
         slots: 1,
         ..ServeOptions::default()
     };
@@ -127,7 +127,7 @@ fn refused_while_writing() {
 #[test]
 fn a_key_is_asked_for() {
     let options = ServeOptions {
-        api_key: Some("secret".into()),
+        api_keys: vec!["secret".into(), "second".into()],
         slots: 1,
         ..ServeOptions::default()
     };
@@ -147,7 +147,12 @@ fn a_key_is_asked_for() {
             .status
     };
     // The name of the scheme has no case.
-    for key in ["Bearer secret", "bearer secret", "BEARER  secret"] {
+    for key in [
+        "Bearer secret",
+        "bearer secret",
+        "BEARER  secret",
+        "Bearer second",
+    ] {
         assert_eq!(with(key), 200, "{key}");
     }
     for key in [
@@ -160,6 +165,98 @@ fn a_key_is_asked_for() {
         "bearersecret",
     ] {
         assert_eq!(with(key), 401, "{key}");
+    }
+    for (key, status) in [("secret", 200), (" second", 200), ("third", 401), ("", 401)] {
+        let headers = [JSON, ("x-api-key", key)];
+        let answer = server.send("/v1/completions", &headers, body.as_bytes());
+        assert_eq!(answer.status, status, "x-api-key {key}");
+    }
+}
+
+/// The head of the response to a request with these lines, in lower case.
+fn head(server: &Running, lines: &[&str]) -> String {
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    let lines = lines.join("\r\n");
+    let text = format!("{lines}\r\nhost: x\r\nconnection: close\r\n\r\n");
+    stream.write_all(text.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let answer = String::from_utf8_lossy(&answer);
+    answer.split("\r\n\r\n").next().unwrap().to_lowercase()
+}
+
+#[test]
+fn pages_of_allowed_origins_may_call() {
+    let preflight = |origin: &str| {
+        format!(
+            "OPTIONS /v1/chat/completions HTTP/1.1\r\norigin: {origin}\r\n\
+             access-control-request-method: POST\r\n\
+             access-control-request-headers: authorization, content-type"
+        )
+    };
+    let started = |origins: &[&str]| {
+        start(ServeOptions {
+            api_keys: vec!["secret".into()],
+            allowed_origins: origins.iter().map(|origin| (*origin).to_string()).collect(),
+            slots: 1,
+            ..ServeOptions::default()
+        })
+    };
+    let get = |origin: &str| format!("GET /health HTTP/1.1\r\norigin: {origin}");
+    let server = started(&["https://app.example", "http://localhost:3000"]);
+    for origin in ["https://app.example", "http://localhost:3000"] {
+        // A preflight request has no key.
+        let answer = head(&server, &[&preflight(origin)]);
+        assert!(answer.starts_with("http/1.1 200"), "{answer}");
+        let allowed = format!("access-control-allow-origin: {origin}");
+        assert!(answer.contains(&allowed), "{answer}");
+        assert!(answer.contains("access-control-allow-headers: authorization, content-type"));
+        assert!(head(&server, &[&get(origin)]).contains(&allowed));
+    }
+    let infer = |origin: &str| {
+        format!(
+            "POST /v2/models/rows/infer HTTP/1.1\r\norigin: {origin}\r\nauthorization: Bearer secret\r\ncontent-length: 0"
+        )
+    };
+    assert!(head(&server, &[&infer("https://app.example")]).starts_with("http/1.1 400"));
+    for origin in ["https://other.example", "http://app.example", "null"] {
+        let answer = head(&server, &[&preflight(origin)]);
+        assert!(!answer.contains("access-control-allow-origin"), "{answer}");
+        assert!(!head(&server, &[&get(origin)]).contains("access-control-allow-origin"));
+        assert!(head(&server, &[&infer(origin)]).starts_with("http/1.1 403"));
+    }
+    drop(server);
+    let server = started(&["*"]);
+    let answer = head(&server, &[&preflight("https://any.example")]);
+    assert!(
+        answer.contains("access-control-allow-origin: *"),
+        "{answer}"
+    );
+    drop(server);
+    let server = started(&[]);
+    let answer = head(&server, &[&preflight("https://app.example")]);
+    assert!(answer.starts_with("http/1.1 405"), "{answer}");
+}
+
+#[test]
+fn what_is_no_origin_is_refused() {
+    for origin in [
+        "app.example",
+        "https://",
+        "https://app.example/",
+        "",
+        "https://a\n",
+    ] {
+        let options = ServeOptions {
+            allowed_origins: vec![origin.into()],
+            ..ServeOptions::default()
+        };
+        let server = HttpServer::bind("127.0.0.1", 0, ModelRegistry::new(), options);
+        let refused = server.err().map(|e| e.to_string());
+        assert!(
+            refused.is_some_and(|e| e.contains("is not an origin")),
+            "{origin}"
+        );
     }
 }
 

@@ -15,6 +15,8 @@ mod rerank;
 mod server;
 #[cfg(feature = "audio")]
 mod speech;
+mod text_routes;
 mod texts;
+mod tls;
 #[cfg(feature = "grammar")]
 mod tools;

@@ -211,7 +211,7 @@ fn a_single_model_has_any_name() {
 fn the_first_page_names_the_routes() {
     let server = start_only(ServeOptions {
         slots: 1,
-        api_key: Some("secret".into()),
+        api_keys: vec!["secret".into(), "second".into()],
         ..ServeOptions::default()
     });
     let page = server.get("/");
