@@ -1,7 +1,9 @@
 //! `tercet bench`: prefill and decode throughput of a language model in tokens per second; latency
-//! per batch of other models (`encoders`).
+//! per batch of other models (`encoders`); throughput and latency through HTTP (`serve`).
 
 mod encoders;
+#[cfg(feature = "serve")]
+mod serve;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -24,16 +26,35 @@ pub(crate) struct BenchArgs {
     /// Prompt tokens, or tokens per text of an encoder
     #[arg(short, long, visible_alias = "n-prompt", default_value_t = 512, value_name = "N", value_parser = positive)]
     prompt: usize,
-    /// Tokens to decode from an empty cache, or for one audio window
+    /// Tokens to decode, or for one audio window
     #[arg(short = 'n', long, visible_aliases = ["n-predict", "n-gen"], default_value_t = 128, value_name = "N", value_parser = positive)]
     tokens: usize,
-    /// Measured repetitions, after a warm-up of half a second and at least one run
+    /// Tokens in the cache before the prompt and before decoding
+    #[arg(
+        short,
+        long,
+        visible_alias = "n-depth",
+        default_value_t = 0,
+        value_name = "N"
+    )]
+    depth: usize,
+    /// Measured repetitions, after a warm-up of half a second and at least one run; with --serve,
+    /// requests of each client
     #[arg(short, long, default_value_t = 3, value_name = "N", value_parser = positive)]
     repetitions: usize,
     /// Also measure N sequences decoded in parallel, as total throughput; for encoders, texts or
     /// images per batch [default: 32 texts, 8 images]
     #[arg(short, long, value_name = "N", value_parser = positive)]
     batch: Option<usize>,
+    /// Measure requests to a server of the model on this machine instead, with these numbers of
+    /// clients; each request has --prompt tokens and generates --tokens
+    #[cfg(feature = "serve")]
+    #[arg(long, value_name = "CLIENTS", value_delimiter = ',', value_parser = clients)]
+    serve: Vec<usize>,
+    /// With --serve, sequences that the server generates in parallel
+    #[cfg(feature = "serve")]
+    #[arg(long, visible_alias = "slots", default_value_t = 4, value_name = "N", value_parser = positive, requires = "serve")]
+    parallel: usize,
     /// Also measure an encoder on the texts of this file, one per line: from text to vector
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
@@ -50,6 +71,8 @@ struct GenerationMeasurement {
     test: &'static str,
     /// Tokens per sequence.
     tokens: usize,
+    /// Tokens in the cache before.
+    depth: usize,
     /// Sequences decoded in parallel; the rate is their total.
     sequences: usize,
     /// Mean over the repetitions.
@@ -79,8 +102,17 @@ pub(crate) fn run(args: &BenchArgs) -> Result<CommandOutcome, CliError> {
         let text = "--file requires a text encoder; a language model is measured on tokens of its vocabulary";
         return Err(CliError::Usage(text.into()));
     }
+    #[cfg(feature = "serve")]
+    if !args.serve.is_empty() {
+        if args.drafting.is_enabled() || args.batch.is_some() || args.depth > 0 {
+            let text = "--serve measures the server alone; leave out --draft, --batch and --depth";
+            return Err(CliError::Usage(text.into()));
+        }
+        return serve::run(args);
+    }
     let started = Instant::now();
     let context = args.prompt.max(args.tokens.saturating_add(1));
+    let context = context.saturating_add(args.depth);
     let mut writer = args.loading.load_with(|config| DecoderOptions {
         context,
         chunk: 512.min(context),
@@ -93,33 +125,43 @@ pub(crate) fn run(args: &BenchArgs) -> Result<CommandOutcome, CliError> {
     let load_seconds = started.elapsed().as_secs_f64();
     let vocab = writer.vocab;
     // Arbitrary tokens, the same in every run.
-    let prompt: Vec<u32> = (0..args.prompt)
+    let prompt: Vec<u32> = (0..args.depth.saturating_add(args.prompt))
         .map(|i| (i.wrapping_mul(2_654_435_761) % vocab) as u32)
         .collect();
     let spinner = progress::spinner("measuring");
     let mut tests = vec![
-        measure(("prompt", 1), args.prompt, args.repetitions, || {
-            feed(&mut writer, &prompt, 0)
+        measure(("prompt", 1), args, args.prompt, || {
+            feed(&mut writer, (&prompt, args.depth), 0)
         })?,
-        measure(("decode", 1), args.tokens, args.repetitions, || {
-            feed(&mut writer, &prompt[..1], args.tokens)
+        measure(("decode", 1), args, args.tokens, || {
+            feed(
+                &mut writer,
+                (&prompt[..=args.depth], args.depth),
+                args.tokens,
+            )
         })?,
     ];
     spinner.finish_and_clear();
     if args.drafting.is_enabled() {
-        tests.push(measure_speculative(args, &mut writer, &prompt[..1])?);
+        tests.push(measure_speculative(
+            args,
+            &mut writer,
+            &prompt[..=args.depth],
+        )?);
     }
     writer.report_fallback();
     let (device, dtype) = (writer.device.name().to_string(), writer.dtype.clone());
     if let Some(sequences) = args.batch {
         // Free the memory of this model before the next one is loaded.
         drop(writer);
-        let context = args.tokens.saturating_add(before(sequences) + 1);
+        let depth = args.depth;
+        let context =
+            (args.tokens.saturating_add(depth)).saturating_add(before(sequences, depth) + 1);
         let mut batch = args.loading.load_batch(sequences, context)?;
         let spinner = progress::spinner("measuring");
         let test = ("decode", sequences);
-        tests.push(measure(test, args.tokens, args.repetitions, || {
-            time_batch(&mut batch, &prompt, args.tokens)
+        tests.push(measure(test, args, args.tokens, || {
+            time_batch(&mut batch, (&prompt, depth), args.tokens)
         })?);
         spinner.finish_and_clear();
         if let Some(note) = batch.fallback_message() {
@@ -140,14 +182,22 @@ pub(crate) fn run(args: &BenchArgs) -> Result<CommandOutcome, CliError> {
     Ok(CommandOutcome::Done)
 }
 
-/// Seconds to process a prompt from an empty cache if `generated` is 0, or else to generate that
-/// number of tokens after the prompt, without the time of the prompt.
-fn feed(writer: &mut TextGenerator, prompt: &[u32], generated: usize) -> Result<f64, CliError> {
+/// Seconds to process the tokens of a prompt after the first `depth` if `generated` is 0, or else to
+/// generate that number of tokens after the prompt, without the time of the prompt.
+fn feed(
+    writer: &mut TextGenerator,
+    (prompt, depth): (&[u32], usize),
+    generated: usize,
+) -> Result<f64, CliError> {
     let generator = &mut writer.generator;
     let failed = "cannot measure the model";
     generator.reset();
+    let (before, rest) = prompt.split_at(depth);
+    if !before.is_empty() {
+        generator.forward(before).map_err(CliError::model(failed))?;
+    }
     let started = Instant::now();
-    let first = generator.forward(prompt).map_err(CliError::model(failed))?;
+    let first = generator.forward(rest).map_err(CliError::model(failed))?;
     let mut next = first.next;
     if generated == 0 {
         return Ok(started.elapsed().as_secs_f64());
@@ -161,6 +211,15 @@ fn feed(writer: &mut TextGenerator, prompt: &[u32], generated: usize) -> Result<
     Ok(started.elapsed().as_secs_f64())
 }
 
+/// A number of clients.
+#[cfg(feature = "serve")]
+fn clients(text: &str) -> Result<usize, String> {
+    let most = serve::MAX_CLIENTS;
+    let count = text.parse().ok().filter(|n| (1..=most).contains(n));
+    count
+        .ok_or_else(|| format!("expected numbers of clients from 1 to {most}, separated by commas"))
+}
+
 /// Measures decoding with draft tokens.
 fn measure_speculative(
     args: &BenchArgs,
@@ -170,7 +229,7 @@ fn measure_speculative(
     (args.drafting).attach(writer, &args.loading, Sampling::GREEDY)?;
     let spinner = progress::spinner("measuring");
     let before = writer.generator.draft_counts();
-    let mut measured = measure(("drafted", 1), args.tokens, args.repetitions, || {
+    let mut measured = measure(("drafted", 1), args, args.tokens, || {
         let failed = "cannot measure the model";
         let generator = &mut writer.generator;
         generator.reset();
@@ -193,19 +252,27 @@ fn measure_speculative(
 }
 
 /// Maximum number of tokens that one sequence can generate before all sequences have started. The
-/// sequences start one after the other.
-fn before(slots: usize) -> usize {
-    slots + 1
+/// sequences start one after the other, and each run processes a part of one prompt.
+fn before(slots: usize, depth: usize) -> usize {
+    slots * (depth / MIN_CHUNK + 1) + 1
 }
 
+/// Minimum tokens of a prompt that a run processes.
+const MIN_CHUNK: usize = 64;
+
 /// Seconds to generate `tokens` tokens in each slot of the batch.
-fn time_batch(batch: &mut BatchGenerator, prompt: &[u32], tokens: usize) -> Result<f64, CliError> {
+fn time_batch(
+    batch: &mut BatchGenerator,
+    (prompt, depth): (&[u32], usize),
+    tokens: usize,
+) -> Result<f64, CliError> {
     let failed = "cannot measure the model";
     let slots = batch.slots();
     batch.reset();
     for slot in 0..slots {
-        let first = prompt[slot % prompt.len()];
-        let sequence = Sequence::new(vec![first], tokens + before(slots));
+        let own = prompt.iter().cycle().skip(slot % prompt.len());
+        let own = own.take(depth + 1).copied().collect();
+        let sequence = Sequence::new(own, tokens + before(slots, depth));
         batch.start(sequence).map_err(CliError::model(failed))?;
     }
     let mut begun = 0;
@@ -244,12 +311,12 @@ fn warm_up<T, E>(mut once: impl FnMut() -> Result<T, E>) -> Result<(), E> {
 
 fn measure(
     (test, sequences): (&'static str, usize),
+    args: &BenchArgs,
     tokens: usize,
-    repetitions: usize,
     mut once: impl FnMut() -> Result<f64, CliError>,
 ) -> Result<GenerationMeasurement, CliError> {
     warm_up(&mut once)?;
-    let seconds: Vec<f64> = (0..repetitions)
+    let seconds: Vec<f64> = (0..args.repetitions)
         .map(|_| once())
         .collect::<Result<_, CliError>>()?;
     let rates: Vec<f64> = seconds
@@ -262,6 +329,7 @@ fn measure(
     Ok(GenerationMeasurement {
         test,
         tokens,
+        depth: args.depth,
         sequences,
         tokens_per_second: mean,
         deviation,
@@ -286,10 +354,14 @@ fn table(out: &mut dyn std::io::Write, report: &BenchReport<'_>) -> Result<(), s
             1 => String::new(),
             n => format!(" x {n}"),
         };
+        let depth = match t.depth {
+            0 => String::new(),
+            n => format!(" at depth {n}"),
+        };
         let drafts = t.drafts.map_or(String::new(), |d| format!(", {d}"));
         writeln!(
             out,
-            "| {model} | {device} | {dtype} | {test} {n}{side_by_side}{drafts} | {rate:.2} ± {d:.2} |"
+            "| {model} | {device} | {dtype} | {test} {n}{depth}{side_by_side}{drafts} | {rate:.2} ± {d:.2} |"
         )?;
     }
     Ok(())

@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tercet::Device;
+#[cfg(feature = "serve")]
+use tercet_models::config::RopeOverrides;
 #[cfg(feature = "grammar")]
 use tercet_models::constraint::{Grammar, GrammarCompiler};
 use tercet_models::dataset::template::TemplateValue;
@@ -83,6 +85,18 @@ pub(super) struct ModelSource {
     /// Message for errors of the model.
     what: String,
     adapters: Vec<ScaledAdapter>,
+}
+
+/// A model for a server.
+#[cfg(feature = "serve")]
+pub(super) struct ServedModelSource {
+    pub(super) files: ModelFiles,
+    pub(super) config: tercet_serve::ModelConfig,
+    /// Compute type, for result tables.
+    pub(super) label: String,
+    pub(super) vocab: usize,
+    /// Name of the model in requests, with that of the adapter.
+    pub(super) requested: String,
 }
 
 /// A compiled model that is ready to generate text.
@@ -206,6 +220,51 @@ impl ModelArgs {
             });
         }
         Ok(writer)
+    }
+
+    /// Changes of the rotary positions.
+    #[cfg(feature = "serve")]
+    pub(super) fn rope(&self) -> Result<RopeOverrides, CliError> {
+        self.rope.overrides()
+    }
+
+    /// The model for a server, with at most one adapter.
+    #[cfg(feature = "serve")]
+    pub(super) fn served(&self) -> Result<ServedModelSource, CliError> {
+        let ModelSource {
+            device,
+            files,
+            what,
+            adapters,
+        } = self.open()?;
+        check_family(&files, &what, &[ModelFamily::Decoder])?;
+        if adapters.len() > 1 {
+            let text = "a request to a server selects one adapter; give --lora once";
+            return Err(CliError::Usage(text.into()));
+        }
+        let spec = files.decoder_spec().map_err(CliError::model(&*what))?;
+        let adapters: Vec<_> = adapters
+            .into_iter()
+            .map(|adapter| ("adapter".to_string(), adapter))
+            .collect();
+        Ok(ServedModelSource {
+            requested: match adapters.is_empty() {
+                true => "bench".into(),
+                false => "bench:adapter".into(),
+            },
+            vocab: spec.vocab,
+            label: self.dtype.dtype().to_string(),
+            files,
+            config: tercet_serve::ModelConfig {
+                device,
+                dtype: self.dtype.dtype(),
+                cache: self.cache(),
+                matmul_precision: self.dtype.matmul_precision(),
+                context: self.context,
+                adapters,
+                draft: None,
+            },
+        })
     }
 
     /// Compute type of a model that is not a language model.

@@ -345,12 +345,85 @@ fn benches_are_tables_of_markdown() {
         (rate.as_f64().unwrap() / mean - 1.0).abs() < 1e-6,
         "{tests}"
     );
+    let args = [
+        "bench", "-p", "4", "-n", "2", "-r", "1", "--batch", "2", "--depth", "100",
+    ];
+    let out = good(&[&args[..], &["--device", "cpu"]].concat()).out;
+    for test in [
+        "prompt 4 at depth 100",
+        "decode 2 at depth 100",
+        "decode 2 at depth 100 x 2",
+    ] {
+        assert!(out.lines().any(|line| is_row(line, test)), "{out}");
+    }
+    let tests = json(&[&args[..], &["--device", "cpu", "--json"]].concat())["tests"].clone();
+    assert!((0..3).all(|at| tests[at]["depth"] == 100), "{tests}");
     bad(&["bench", "-b", "0"], 2, &["--batch", "of at least 1"]);
     bad(
         &["bench", "-r", "0"],
         2,
         &["--repetitions", "of at least 1"],
     );
+}
+
+#[test]
+#[cfg(feature = "serve")]
+fn benches_of_a_server_have_rates_and_latencies() {
+    let args = [
+        "bench",
+        "--serve",
+        "1,3",
+        "--parallel",
+        "2",
+        "-p",
+        "5",
+        "-n",
+        "6",
+        "-r",
+        "2",
+        "--device",
+        "cpu",
+    ];
+    let out = good(&args).out;
+    let lines: Vec<&str> = out.lines().collect();
+    assert!(lines[0].starts_with("| model | device | dtype | slots | clients | tokens/s |"));
+    assert!(
+        lines[2].starts_with("| embedded | cpu | f32 | 2 | 1 | "),
+        "{out}"
+    );
+    assert!(
+        lines[3].starts_with("| embedded | cpu | f32 | 2 | 3 | "),
+        "{out}"
+    );
+    assert_eq!(lines.len(), 4);
+    let report = json(&[&args[..], &["--json"]].concat());
+    for (at, clients) in [(0, 1), (1, 3)] {
+        let test = &report["tests"][at];
+        assert_eq!(test["clients"], clients);
+        assert_eq!(test["requests"], 2 * clients);
+        let number = |value: &serde_json::Value| value.as_f64().unwrap();
+        let rate = f64::from(2 * clients * 6) / number(&test["seconds"]);
+        assert!((number(&test["tokens_per_second"]) / rate - 1.0).abs() < 1e-6);
+        let first = &test["first_token_seconds"];
+        assert!(number(&first["median"]) > 0.0);
+        assert!(number(&first["median"]) <= number(&first["most"]));
+        assert!(number(&first["most"]) < number(&test["seconds"]));
+    }
+    bad(
+        &["bench", "--serve", "0"],
+        2,
+        &["--serve", "numbers of clients"],
+    );
+    bad(
+        &["bench", "--serve", "2", "-b", "2"],
+        2,
+        &["leave out", "--batch"],
+    );
+    // An answer that is shorter than asked for is no measurement.
+    let short = [
+        "bench", "--serve", "1", "-p", "30", "-n", "9", "-c", "32", "--device", "cpu",
+    ];
+    bad(&short, 2, &["context"]);
 }
 
 #[test]
