@@ -114,11 +114,3 @@ fn by_loop(from: &[usize], to: &[usize]) -> Vec<usize> {
     });
     flat
 }
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn the_compiler_of_this_build_keeps_the_meaning() {
-        assert_eq!(super::compiler_trial(), Ok(()));
-    }
-}

@@ -21,8 +21,6 @@ mod recompute;
 mod remat;
 mod reverse;
 pub(crate) mod rules;
-#[cfg(test)]
-mod tests;
 mod vjp;
 
 pub use error::{GradError, GradientBreak, NoGradient, UnreachableTarget};

@@ -3,7 +3,5 @@
 
 mod batch_norm;
 mod dropout;
-#[cfg(test)]
-mod tests;
 
 pub use batch_norm::{BatchNorm, BatchStatistics};

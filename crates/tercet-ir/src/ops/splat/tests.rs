@@ -7,7 +7,7 @@ use std::f64::consts::PI;
 use super::project::harmonics;
 use super::raster::{alpha, covers, drawn};
 use super::*;
-use crate::{Op, OpKind, parse};
+use crate::OpKind;
 
 /// Minimum distance of a number from the threshold at which the result would change, relative to
 /// the threshold, or in pixels or tiles.
@@ -138,10 +138,10 @@ fn resized(tensors: &BTreeMap<String, Tensor>, count: usize) -> BTreeMap<String,
     own.collect()
 }
 
-/// The margin of a case. The crate of cases depends on the library and not on this test, so graph
-/// and data are rebuilt from text and bytes.
+/// The margin of a case. The crate of cases depends on the library and not on this test, so data
+/// are rebuilt from bytes, and operators are those of the library.
 fn margin_of(case: &tercet_cases::CaseGraph) -> BranchMargin {
-    let graph = parse(&case.graph.to_string()).unwrap();
+    use tercet_cases::tercet_ir::Op;
     let own = case.tensors.iter().map(|(name, tensor)| {
         let dtype = DType::from_name(tensor.dtype().name()).unwrap();
         let ty = TensorType::new(dtype, tensor.shape());
@@ -158,7 +158,7 @@ fn margin_of(case: &tercet_cases::CaseGraph) -> BranchMargin {
         sets.extend(counts.flat_map(|n| [n, 1]).map(|n| resized(&own, n)));
     }
     for tensors in sets {
-        for (_, node) in graph.nodes() {
+        for (_, node) in case.graph.nodes() {
             match &node.op {
                 Op::GaussianSplatPrepare(o) => {
                     projection_margin(&tensors, [o.width, o.height], &mut margin);

@@ -3,10 +3,10 @@
 
 use proptest::prelude::*;
 
-use super::parse;
-use super::parse::parse_literal;
-use crate::attr::{AttrLiteral, AttrValue};
-use crate::{DType, Dim, Graph, NodeId, Op, Shape, Tensor, TensorType, Type};
+use tercet_ir::attr::{AttrLiteral, AttrValue};
+use tercet_ir::{
+    DType, Dim, Graph, NodeId, Op, Shape, Tensor, TensorType, Type, parse, parse_literal,
+};
 
 fn ident() -> impl Strategy<Value = String> {
     // `inf` and `nan` would parse as numbers.
@@ -276,23 +276,23 @@ fn byte_order_marks_are_no_part_of_the_text() {
     let text = "graph { %x = input{name=\"x\", ty=f32[4]}() return %x as \"y\" }";
     let marked = format!("\u{feff}{text}");
     assert_eq!(parse(&marked).unwrap(), parse(text).unwrap());
-    assert_eq!(crate::decode_text(marked.as_bytes()).unwrap(), marked);
+    assert_eq!(tercet_ir::decode_text(marked.as_bytes()).unwrap(), marked);
     // A byte-order mark in the middle is an unexpected character.
     assert!(error("graph\u{feff} {}").contains("unexpected character"));
     let utf16: Vec<u16> = marked.encode_utf16().collect();
     let little: Vec<u8> = utf16.iter().flat_map(|c| c.to_le_bytes()).collect();
     let big: Vec<u8> = utf16.iter().flat_map(|c| c.to_be_bytes()).collect();
     for bytes in [&little[..], &big] {
-        let e = crate::decode_text(bytes).unwrap_err();
+        let e = tercet_ir::decode_text(bytes).unwrap_err();
         assert_eq!((e.line, e.column), (1, 1));
         assert!(e.message.contains("UTF-16"), "{e}");
     }
     // Without its byte-order mark, UTF-16 text is UTF-8 text with zero bytes.
     for bytes in [&little[2..], &big[2..]] {
-        let e = parse(crate::decode_text(bytes).unwrap()).unwrap_err();
+        let e = parse(tercet_ir::decode_text(bytes).unwrap()).unwrap_err();
         assert!(e.message.contains("UTF-16"), "{e}");
     }
-    let e = crate::decode_text(b"graph {\n  \xff").unwrap_err();
+    let e = tercet_ir::decode_text(b"graph {\n  \xff").unwrap_err();
     assert_eq!(e.to_string(), "line 2, column 3: the text is not UTF-8");
 }
 

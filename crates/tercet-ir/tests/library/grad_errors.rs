@@ -1,9 +1,9 @@
 //! Tests for every error of differentiation.
 
-use crate::attr::AttrLiteral;
-use crate::custom::{CustomOp, WgslKernel};
-use crate::grad::{GradError, NoGradient, Vjp, VjpResult};
-use crate::{DType, EvalError, Graph, Tensor, TensorType, Type, TypeError, Value, one_line};
+use tercet_ir::attr::AttrLiteral;
+use tercet_ir::custom::{CustomOp, WgslKernel};
+use tercet_ir::grad::{GradError, NoGradient, Vjp, VjpResult};
+use tercet_ir::{DType, EvalError, Graph, Tensor, TensorType, Type, TypeError, Value, one_line};
 
 /// An input of this type.
 fn input(g: &mut Graph, name: &str, dtype: DType, shape: &[usize]) -> Value {
@@ -79,7 +79,7 @@ fn values_off_the_way_are_named() {
         .param("unused", Type::new(DType::F32, [3]))
         .expect("a fresh name");
     let above = g
-        .compare(crate::scalar::CompareFn::Gt, w, x)
+        .compare(tercet_ir::scalar::CompareFn::Gt, w, x)
         .expect("they compare");
     let weight = g.cast(above, DType::F32).expect("any dtype");
     let y = g.mul(x, weight).expect("floats");
@@ -149,8 +149,9 @@ fn every_node_that_blocks_the_way_is_named() {
     let mut cond = Graph::new();
     let carried = input(&mut cond, "c", DType::F32, &[3]);
     let sum = cond.reduce_sum(carried, &[0], false).expect("floats");
+    let one = cond.scalar(DType::F32, 1.0).expect("a float");
     let goes_on = cond
-        .is(crate::scalar::CompareFn::Gt, sum, 1.0)
+        .compare(tercet_ir::scalar::CompareFn::Gt, sum, one)
         .expect("floats");
     cond.output("goes_on", goes_on).expect("a fresh name");
     let y = g.while_loop(&[y], &[], cond, body, 10).expect("it fits");
@@ -184,7 +185,7 @@ fn a_rule_that_gives_another_type_is_an_error() {
             Vec::new()
         }
         fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
-            Ok(vec![operands[0].with_shape(crate::Shape::default())])
+            Ok(vec![operands[0].with_shape(tercet_ir::Shape::default())])
         }
         fn eval(&self, _: &[&Tensor], results: &[TensorType]) -> Result<Vec<Tensor>, EvalError> {
             Ok(vec![Tensor::zeros(results[0].clone())?])
@@ -216,7 +217,7 @@ fn packed_weights_do_not_learn() {
     let ty = Type::new(DType::U8, [3, 34]);
     let w = g.param("w", ty).expect("a fresh name");
     let y = g
-        .dequant_matmul(x, w, crate::Scheme::Q8_0)
+        .dequant_matmul(x, w, tercet_ir::Scheme::Q8_0)
         .expect("they fit");
     let loss = g.reduce_sum(y, &[0, 1], false).expect("floats");
     assert!(matches!(

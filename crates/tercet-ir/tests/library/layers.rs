@@ -1,17 +1,12 @@
+//! Layers: dropout and batch normalization.
+
 use std::collections::BTreeMap;
 
-use super::BatchNorm;
-use crate::backend::CompileOptions;
-use crate::dim::Dim;
-use crate::dtype::DType;
-use crate::error::one_line;
-use crate::fill::InputFill;
-use crate::graph::{Graph, Value};
-use crate::interp::evaluate;
-use crate::op::EvalCtx;
-use crate::ops::OpKind;
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
+use tercet_ir::fill::InputFill;
+use tercet_ir::{
+    BatchNorm, CompileOptions, DType, Dim, EvalCtx, Graph, OpKind, Tensor, TensorType, Type, Value,
+    evaluate, one_line,
+};
 
 const N: usize = 20_000;
 
@@ -76,7 +71,7 @@ fn gradients_draw_again_what_was_dropped() {
     let dx = g.gradients(loss, &[x]).expect("it has a gradient")[0];
     g.output("loss", loss).expect("a fresh name");
     g.output("dx", dx).expect("a fresh name");
-    let g = crate::passes::optimize(&g, &CompileOptions::new()).expect("passes run");
+    let g = tercet_ir::passes::optimize(&g, &CompileOptions::new()).expect("passes run");
     let drawn = g.nodes().filter(|(_, n)| n.op.kind() == OpKind::RngUniform);
     assert_eq!(drawn.count(), 2);
 }
@@ -102,7 +97,7 @@ fn dropout_refuses_what_is_no_probability() {
 }
 
 /// A batch norm of `[rows, 3, 2]` with running statistics as states.
-fn batch_norm(rows: Dim, options: BatchNorm) -> Result<Graph, crate::OpError> {
+fn batch_norm(rows: Dim, options: BatchNorm) -> Result<Graph, tercet_ir::OpError> {
     let mut g = Graph::new();
     let x = g.input("x", Type::new(DType::F32, [rows, 3.into(), 2.into()]))?;
     let weights = [g.param("gamma", f32s(3))?, g.param("beta", f32s(3))?];

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tercet_ir::{EvalCtx, Graph, Op, Tensor, evaluate, parse};
 
-const FIXTURES: &str = include_str!("../../../tests/data/sequence/fixtures.txt");
+const FIXTURES: &str = include_str!("../../../../tests/data/sequence/fixtures.txt");
 
 /// Splits the text at lines that begin with `mark`: the rest of each such line, and the lines after
 /// it.

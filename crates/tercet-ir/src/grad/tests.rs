@@ -1,4 +1,0 @@
-//! Tests of gradient graphs and of errors.
-
-mod errors;
-mod graphs;

@@ -1,0 +1,18 @@
+//! The public interface: graphs, gradients, the text form, tensors and quantized blocks.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod agreement;
+mod builder_refusals;
+mod compiler_self_test;
+mod fixtures;
+mod grad_errors;
+mod gradients;
+mod layers;
+mod parse;
+mod quants;
+mod random_statistics;
+mod retain_values;
+mod signature;
+mod text;
+mod windows;
