@@ -1,0 +1,8 @@
+//! Both executors: states, errors, and the kernels of operators.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod origins;
+mod reference;
+mod reference_eval;
+mod runs;
