@@ -32,7 +32,7 @@ use tercet_ir::{
     CompileError, Graph, Node, Op, Support, Symbol, Target, Tensor, TensorType, Type, Value,
 };
 
-pub use file::write;
+pub use file::{write, write_with_limit};
 
 use crate::proto::ModelProto;
 use writer::{ExportNodeError, OnnxWriter};

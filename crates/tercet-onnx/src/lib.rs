@@ -45,7 +45,7 @@ mod tensor;
 mod val;
 
 pub use error::{ModelLocation, NodeError, NodeErrorKind, OnnxError};
-pub use export::{ExportError, export, write};
+pub use export::{ExportError, export, write, write_with_limit};
 pub use import::{ImportOptions, ImportedModel, OnnxModelSource, import, import_model};
 pub use model::{OnnxModel, OnnxModelInfo, OnnxPort};
 pub use outputs::MapOutput;

@@ -8,10 +8,13 @@ use prost::Message;
 use tercet_cases::{CaseGraph, cases};
 use tercet_ir::accuracy::{Accuracy, furthest};
 use tercet_ir::{
-    CompileError, DType, EvalCtx, Evaluation, Graph, OpKind, Tensor, TensorType, evaluate, one_line,
+    CompileError, DType, EvalCtx, Evaluation, Graph, OpKind, Tensor, TensorType, Type, evaluate,
+    one_line,
 };
 use tercet_onnx::proto::ModelProto;
-use tercet_onnx::{ExportError, ImportOptions, export, import, sizes_of, write};
+use tercet_onnx::{
+    ExportError, ImportOptions, OnnxModel, export, import, sizes_of, write, write_with_limit,
+};
 
 /// Operators without any exportable case.
 const WITHOUT_A_FORM: &[&str] = &[
@@ -227,4 +230,31 @@ fn a_state_is_an_input_and_an_output() {
     };
     assert_eq!(names(&imported.inputs), ["x", "sum"]);
     assert_eq!(names(&imported.outputs), ["y", "sum.next"]);
+}
+
+#[test]
+fn large_tensors_lie_in_a_file_beside() {
+    let dir = std::env::temp_dir().join(format!("tercet-export-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = dir.join("model.onnx");
+    let mut g = Graph::new();
+    let x = g.input("x", Type::new(DType::F32, [512])).unwrap();
+    let w = g.param("w", Type::new(DType::F32, [512])).unwrap();
+    let y = g.add(tercet_ir::ops::Where {}, &[]).err();
+    assert!(y.is_some());
+    let y = g.binary(tercet_ir::scalar::BinaryFn::Add, x, w).unwrap();
+    g.output("y", y).unwrap();
+    let weights: Vec<f32> = (0..512).map(|i| i as f32).collect();
+    let weight = Tensor::from_slice(&[512], &weights).unwrap();
+    let model = export(&g, |_| Some(weight.clone())).unwrap();
+    write_with_limit(model, &path, 100).unwrap();
+    assert!(std::fs::metadata(&path).unwrap().len() < 1024);
+    let read = OnnxModel::read(path.as_path()).unwrap();
+    let imported = read.import(&ImportOptions::default()).unwrap();
+    let found = imported
+        .params
+        .iter()
+        .any(|(_, t)| t.bytes() == weight.bytes());
+    std::fs::remove_dir_all(&dir).unwrap();
+    assert!(found);
 }

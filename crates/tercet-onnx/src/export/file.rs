@@ -26,15 +26,26 @@ const ALIGNMENT: usize = 4096;
 /// # Errors
 /// [`ExportError::Write`].
 pub fn write(model: ModelProto, path: &Path) -> Result<(), ExportError> {
-    write_with(model, path, LARGEST_MESSAGE)
+    write_with_limit(model, path, LARGEST_MESSAGE)
 }
 
-fn write_with(mut model: ModelProto, path: &Path, most: usize) -> Result<(), ExportError> {
+/// Writes a model as [`write`] does, with another limit than 1 GiB.
+///
+/// A model of more than `max_bytes` bytes stores its tensors of 1 KiB and more in `FILE.data`. For
+/// example, 0 keeps the weights of any model apart from its graph.
+///
+/// # Errors
+/// [`ExportError::Write`].
+pub fn write_with_limit(
+    mut model: ModelProto,
+    path: &Path,
+    max_bytes: usize,
+) -> Result<(), ExportError> {
     let failed = |path: &Path| {
         let path = path.to_path_buf();
         move |source| ExportError::Write { path, source }
     };
-    if message_bytes(&model) > most {
+    if message_bytes(&model) > max_bytes {
         let mut name = path.file_name().unwrap_or_default().to_os_string();
         name.push(".data");
         let beside = path.with_file_name(&name);
@@ -75,37 +86,4 @@ fn note_place(tensor: &mut TensorProto, file: &str, offset: usize, length: usize
         entry("offset", offset.to_string()),
         entry("length", length.to_string()),
     ];
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tercet_ir::{DType, Graph, Tensor, Type};
-
-    #[test]
-    fn large_tensors_lie_in_a_file_beside() {
-        let dir = std::env::temp_dir().join(format!("tercet-export-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        let path = dir.join("model.onnx");
-        let mut g = Graph::new();
-        let x = g.input("x", Type::new(DType::F32, [512])).unwrap();
-        let w = g.param("w", Type::new(DType::F32, [512])).unwrap();
-        let y = g.add(tercet_ir::ops::Where {}, &[]).err();
-        assert!(y.is_some());
-        let y = g.binary(tercet_ir::scalar::BinaryFn::Add, x, w).unwrap();
-        g.output("y", y).unwrap();
-        let weights: Vec<f32> = (0..512).map(|i| i as f32).collect();
-        let weight = Tensor::from_slice(&[512], &weights).unwrap();
-        let model = super::super::export(&g, |_| Some(weight.clone())).unwrap();
-        write_with(model, &path, 100).unwrap();
-        assert!(std::fs::metadata(&path).unwrap().len() < 1024);
-        let read = crate::OnnxModel::read(path.as_path()).unwrap();
-        let imported = read.import(&crate::ImportOptions::default()).unwrap();
-        let found = imported
-            .params
-            .iter()
-            .any(|(_, t)| t.bytes() == weight.bytes());
-        std::fs::remove_dir_all(&dir).unwrap();
-        assert!(found);
-    }
 }
