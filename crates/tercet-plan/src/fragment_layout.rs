@@ -98,21 +98,6 @@ impl FragmentLayoutProbe {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tercet_ir::CompileOptions;
-
-    #[test]
-    fn the_product_that_is_tried_runs_on_the_matrices_in_question() {
-        let lanes = FragmentLayoutProbe::new().unwrap();
-        let program =
-            crate::compile(&lanes.graph, &CompileOptions::new(), &DeviceCaps::h200()).unwrap();
-        let [kernel] = &program.kernels[..] else {
-            panic!("{program}");
-        };
-        assert!(
-            kernel.name.starts_with("few_rows_streamed_f16 "),
-            "{kernel}"
-        );
-    }
 
     #[test]
     fn elements_in_other_places_are_found() {

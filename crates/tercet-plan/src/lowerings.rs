@@ -22,8 +22,6 @@ mod fft;
 mod gather;
 pub mod gemm_coop;
 mod grouped;
-#[cfg(test)]
-mod imports;
 mod indexed;
 pub(crate) mod map;
 pub(crate) mod matmul;

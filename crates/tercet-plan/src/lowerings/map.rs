@@ -19,11 +19,7 @@ mod columns_text;
 mod operand;
 pub(crate) mod row_wise;
 mod row_wise_codegen;
-#[cfg(test)]
-mod row_wise_tests;
 mod strips;
-#[cfg(test)]
-mod tests;
 mod vector;
 
 use std::collections::BTreeSet;

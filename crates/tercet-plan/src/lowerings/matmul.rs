@@ -29,8 +29,6 @@ mod skinny;
 mod skinny_prepacked_a;
 mod skinny_shared_mem;
 mod split_f16;
-#[cfg(test)]
-mod tests;
 
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Scheme, Support};

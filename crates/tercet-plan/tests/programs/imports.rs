@@ -6,8 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::kernels;
-use crate::kernel::KernelCode;
+use tercet_plan::{KernelCode, kernels};
 
 const MARK: &str = "// uses ";
 

@@ -1,14 +1,15 @@
 //! Tests that all WGSL of matmuls is valid, and tests of the kernels selected per size.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::collections::HashSet;
 
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileOptions, DType, Graph, OpKind, Scheme, Type};
 
-use crate::caps::DeviceCaps;
-use crate::kernel::{KernelInstance, KernelSource};
-use crate::launch::LaunchSizes;
-use crate::program::{GpuProgram, StepOp};
+use tercet_plan::{
+    DeviceCaps, GpuProgram, KernelInstance, KernelSource, LaunchSizes, StepOp, compile,
+};
 
 fn validate(instance: &KernelInstance) {
     let KernelSource::Wgsl(text) = &instance.source else {
@@ -52,7 +53,7 @@ fn texts_of_all_cases_are_valid() {
                     DeviceCaps::h200(),
                     DeviceCaps::lavapipe(),
                 ] {
-                    let program = crate::compile(&built.graph, &options, &caps)
+                    let program = compile(&built.graph, &options, &caps)
                         .unwrap_or_else(|e| panic!("{kind:?} {} {dtype}: {e}", case.name));
                     let new = program
                         .kernels
@@ -98,7 +99,7 @@ fn one_program_serves_one_row_few_and_many() {
     let z = g.dequant_matmul(y, w, Scheme::Q4_0).unwrap();
     g.output("z", z).unwrap();
     let options = CompileOptions::new().bound("m", 512);
-    let program = crate::compile(&g, &options, &DeviceCaps::laptop()).unwrap();
+    let program = compile(&g, &options, &DeviceCaps::laptop()).unwrap();
     for (m, names) in [
         (1, ["gemv_strips", "gemv_held"]),
         (8, ["gemv_across", "gemv_packed_wide"]),
@@ -119,7 +120,7 @@ fn views_of_operands_cost_no_copy() {
     let k = g.transpose(k, &[0, 2, 1]).unwrap();
     let y = g.matmul(q, k).unwrap();
     g.output("y", y).unwrap();
-    let program = crate::compile(&g, &CompileOptions::new(), &DeviceCaps::laptop()).unwrap();
+    let program = compile(&g, &CompileOptions::new(), &DeviceCaps::laptop()).unwrap();
     let names: Vec<&str> = program.kernels.iter().map(|k| k.name.as_str()).collect();
     assert!(
         matches!(names[..], [one] if one.starts_with("gemv_along")),
@@ -138,7 +139,7 @@ fn linear_kernels(dtype: DType, caps: &DeviceCaps, m: usize) -> Vec<String> {
     let y = g.linear(x.unwrap(), w, Some(bias), Some(UnaryFn::Gelu));
     g.output("y", y.unwrap()).unwrap();
     let options = CompileOptions::new().bound("m", 512);
-    let program = crate::compile(&g, &options, caps).unwrap();
+    let program = compile(&g, &options, caps).unwrap();
     let on = running(&program, m);
     let names = program.kernels.iter().map(|k| k.name.clone());
     names
@@ -201,7 +202,7 @@ fn products_of_few_tiles_sum_parts_of_k_side_by_side() {
             }
         };
         g.output("y", y).unwrap();
-        let program = crate::compile(&g, &CompileOptions::new(), caps).unwrap();
+        let program = compile(&g, &CompileOptions::new(), caps).unwrap();
         program.kernels.into_iter().map(|k| k.name).collect()
     };
     let floats = kernels(None, &DeviceCaps::h200());
@@ -248,7 +249,7 @@ fn a_batch_of_heads_runs_on_cooperative_matrices_without_copies() {
     let k = head(&mut g, 1, [0, 2, 3, 1]);
     let y = g.matmul(q, k).unwrap();
     g.output("y", y).unwrap();
-    let program = crate::compile(&g, &CompileOptions::new(), &DeviceCaps::h200()).unwrap();
+    let program = compile(&g, &CompileOptions::new(), &DeviceCaps::h200()).unwrap();
     let names: Vec<&str> = program.kernels.iter().map(|k| k.name.as_str()).collect();
     assert!(
         matches!(names[..], [one] if one.contains("B_TRANSPOSED=1")),
@@ -296,7 +297,7 @@ fn a_row_in_registers_keeps_to_what_a_workgroup_has() {
             let w = g.param("w", Type::new(DType::U8, [n, row])).unwrap();
             let y = g.dequant_matmul(x, w, scheme).unwrap();
             g.output("y", y).unwrap();
-            let program = crate::compile(&g, &CompileOptions::new(), &caps).unwrap();
+            let program = compile(&g, &CompileOptions::new(), &caps).unwrap();
             let [kernel] = &program.kernels[..] else {
                 panic!("{program}");
             };
@@ -329,7 +330,7 @@ fn rows_of_prompts_are_rounded_where_that_was_asked_for() {
         let options = CompileOptions::new()
             .bound("m", 512)
             .with_matmul_precision(products);
-        crate::compile(&g, &options, caps).unwrap()
+        compile(&g, &options, caps).unwrap()
     };
     let has = |on: &[String], name: &str| on.iter().any(|kernel| kernel.starts_with(name));
     let h200 = DeviceCaps::h200();
@@ -388,7 +389,7 @@ fn two_dozen_rows_are_laid_out_or_taken_in_blocks_of_eight() {
             .unwrap();
         let y = g.dequant_matmul(x, w, scheme).unwrap();
         g.output("y", y).unwrap();
-        let program = crate::compile(&g, &CompileOptions::new(), caps).unwrap();
+        let program = compile(&g, &CompileOptions::new(), caps).unwrap();
         let names = program.kernels.iter().map(|k| k.name.clone());
         names.collect::<Vec<_>>().join("; ")
     };
@@ -426,7 +427,7 @@ fn products_of_one_row_take_norms_in() {
         let y = g.linear(normed, w, Some(bias), None).unwrap();
         g.output("y", y).unwrap();
         g.output("sum", sum).unwrap();
-        let program = crate::compile(&g, &CompileOptions::new(), caps).unwrap();
+        let program = compile(&g, &CompileOptions::new(), caps).unwrap();
         program.kernels.iter().for_each(validate);
         let names = program.kernels.iter().map(|k| k.name.clone());
         names.filter(|n| !n.starts_with("copy")).collect::<Vec<_>>()

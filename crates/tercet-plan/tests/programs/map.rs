@@ -1,15 +1,16 @@
 //! Tests that every generated WGSL module is valid.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::collections::HashSet;
 
 use tercet_ir::{CompileOptions, DType, Dim, Graph, Type};
 
-use super::MAP;
-use crate::caps::DeviceCaps;
-use crate::kernel::{KernelInstance, KernelSource};
-use crate::program::{GpuProgram, StepOp};
+use tercet_plan::{
+    DeviceCaps, FAMILIES, GpuProgram, KernelInstance, KernelSource, StepOp, compile,
+};
 
-pub(super) fn validate(instance: &KernelInstance) {
+pub(crate) fn validate(instance: &KernelInstance) {
     let KernelSource::Wgsl(text) = &instance.source else {
         panic!("{instance} is not WGSL")
     };
@@ -27,14 +28,15 @@ pub(super) fn validate(instance: &KernelInstance) {
 }
 
 fn plan(graph: &Graph, caps: &DeviceCaps) -> Result<GpuProgram, tercet_ir::CompileError> {
-    crate::compile(graph, &CompileOptions::new(), caps)
+    compile(graph, &CompileOptions::new(), caps)
 }
 
 #[test]
 fn texts_of_all_cases_are_valid() {
     let mut seen = HashSet::new();
     let mut planned = 0;
-    for &kind in MAP.ops {
+    let map = FAMILIES.iter().find(|f| f.name == "map");
+    for &kind in map.expect("a family of kernels").ops {
         for case in tercet_cases::cases(kind) {
             let dtypes = kind.doc().dtypes.iter();
             for &dtype in dtypes.filter(|d| case.runs_with(**d)) {
@@ -43,8 +45,7 @@ fn texts_of_all_cases_are_valid() {
                     bounds: built.bounds.clone(),
                     ..CompileOptions::new()
                 };
-                let Ok(program) = crate::compile(&built.graph, &options, &DeviceCaps::browser())
-                else {
+                let Ok(program) = compile(&built.graph, &options, &DeviceCaps::browser()) else {
                     let has_f64 = |(_, n): (_, &tercet_ir::Node)| {
                         n.outputs.iter().any(|t| t.dtype == DType::F64)
                             || format!("{:?}", n.op).contains("F64")
@@ -124,7 +125,7 @@ fn name_of_sum(
     let sum = g.plus(x, y).unwrap();
     g.output("sum", sum).unwrap();
     let options = CompileOptions::new().bound("s", 100);
-    let program = crate::compile(&g, &options, &DeviceCaps::browser()).unwrap();
+    let program = compile(&g, &options, &DeviceCaps::browser()).unwrap();
     program.kernels.iter().for_each(validate);
     let last = program.kernels.last().expect("a kernel");
     last.name.clone()

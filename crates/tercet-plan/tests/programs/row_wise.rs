@@ -1,11 +1,12 @@
 //! Tests of row-wise fusion groups: which nodes become one kernel, and that its WGSL is valid.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use tercet_ir::{CompileOptions, DType, Graph, OpError, Type, Value};
 
-use super::tests::validate;
-use crate::caps::DeviceCaps;
-use crate::kernel::KernelSource;
-use crate::program::{GpuProgram, StepOp};
+use tercet_plan::{DeviceCaps, GpuProgram, KernelSource, StepOp, compile};
+
+use crate::map::validate;
 
 /// The program of the gradients of `build`'s result with respect to the first `wanted` inputs.
 fn backward(
@@ -25,7 +26,7 @@ fn backward(
     for (i, gradient) in gradients.into_iter().flatten().enumerate() {
         g.output(&format!("d{i}"), gradient).unwrap();
     }
-    let program = crate::compile(&g, &CompileOptions::new(), caps).unwrap();
+    let program = compile(&g, &CompileOptions::new(), caps).unwrap();
     let written = program.kernels.iter();
     let written = written.filter(|k| matches!(k.source, KernelSource::Wgsl(_)));
     written.for_each(validate);
@@ -84,7 +85,7 @@ fn forward(
     let x = g.input("x", Type::new(DType::F32, shape)).unwrap();
     let y = build(&mut g, x).unwrap();
     g.output("y", y).unwrap();
-    let program = crate::compile(&g, &CompileOptions::new(), &DeviceCaps::browser()).unwrap();
+    let program = compile(&g, &CompileOptions::new(), &DeviceCaps::browser()).unwrap();
     program.kernels.iter().for_each(validate);
     names(&program)
 }
@@ -118,7 +119,7 @@ fn rows_that_are_not_whole_words_are_computed_one_by_one() {
     let x = g.input("x", Type::new(DType::F16, [80, 33])).unwrap();
     let y = centred(&mut g, x).unwrap();
     g.output("y", y).unwrap();
-    let program = crate::compile(&g, &CompileOptions::new(), &DeviceCaps::browser()).unwrap();
+    let program = compile(&g, &CompileOptions::new(), &DeviceCaps::browser()).unwrap();
     assert_eq!(count(&names(&program), "rows"), 0);
 }
 
