@@ -33,7 +33,8 @@ pub(crate) fn run(with_ray: bool) -> Result<(), XtaskError> {
 
     // Use the same features as the workspace tests, so that the dependencies are not built twice.
     let mut build = process::cargo();
-    build.args(["test", "--no-run", "--quiet"]).args(SELECTION);
+    build.args(["test", "--no-run", "--tests", "--quiet"]);
+    build.args(SELECTION);
     process::run(&mut build)?;
     let mut tests = python.command();
     tests

@@ -2,23 +2,22 @@
 //!
 //! The command installs the Debian packages of the GPU tests (as root). Then the command builds all
 //! test programs, and in parallel downloads MiniLM, ONNX models and the newer lavapipe. Then the
-//! command runs three passes:
+//! command runs, one process per processor in parallel:
 //!
-//! 1. the test programs ([`test_binaries`]), one per processor in parallel. The large suites are split
-//!    into a process per executor and share. The Vulkan tests run again on the newer lavapipe,
-//!    which has cooperative matrices,
-//! 2. the doc tests,
-//! 3. the Python tests ([`python`]), if `python3` can create a virtual environment.
+//! - the test programs ([`test_binaries`]). The large suites are split into a process per executor
+//!   and share. The Vulkan tests run again on the newer lavapipe, which has cooperative matrices,
+//! - the doc tests,
+//! - the Python tests ([`python`]), if `python3` can create a virtual environment.
 //!
 //! All tests run on code of the release profile, which is the profile that users get.
 //!
-//! A software driver takes up to seconds to compile a kernel, which dominates the time of the first
-//! pass. Vulkan and wgpu therefore run different tenths of each operator's cases. wgpu and the
+//! A software driver takes up to seconds to compile a kernel, which dominates the time of the
+//! tests. Vulkan and wgpu therefore run different tenths of each operator's cases. wgpu and the
 //! newer lavapipe only run tests that cover their differences from Vulkan ([`NOT_ON_WGPU`],
 //! [`ON_NEWER`]). `cargo xtask parity` runs everything on every executor of a machine with a GPU.
 //!
-//! Every pass runs even if an earlier one failed, so one run shows all failures. Arguments go to
-//! `cargo test`, which then replaces all passes. The variables of [`env`](mod@crate::env) are set
+//! Every process runs even if an earlier one failed, so one run shows all failures. Arguments go to
+//! `cargo test`, which then replaces all processes. The variables of [`env`](mod@crate::env) are set
 //! so that a missing model or executor is a failure.
 
 use std::ffi::OsString;
@@ -182,7 +181,12 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), XtaskError> {
         (setup, newer, built)
     });
     let (setup, programs) = (setup?, built?);
-    let mut tasks = setup.tasks(&programs);
+    let mut tasks = vec![setup.doc_tests()];
+    match ci || python::is_possible() {
+        true => tasks.push(python_tests()?),
+        false => eprintln!("NOT RUN: the Python module; it requires python3 with the module venv"),
+    }
+    tasks.extend(setup.tasks(&programs));
     match newer {
         Ok(_) => tasks.extend(setup.on_newer_lavapipe(&programs)),
         Err(error) => {
@@ -190,18 +194,20 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), XtaskError> {
             eprintln!("  because: {error}");
         }
     }
-    let tests = timed("test programs", || process::run_together(tasks, LIMIT));
-    let mut doc = process::cargo();
-    doc.args(["test", "--doc"]).args(SELECTION);
-    let doc = timed("doc tests", || process::run(setup.prepare(&mut doc)));
-    let python = timed("Python", || match ci || python::is_possible() {
-        true => python::run(false),
-        false => {
-            eprintln!("NOT RUN: the Python module; it requires python3 with the module venv");
-            Ok(())
-        }
-    });
-    tests.and(doc).and(python)
+    timed("test programs", || process::run_together(tasks, LIMIT))
+}
+
+/// The Python tests, in a process of their own. Most of their time is one thread's: the linker,
+/// pip, pytest and mypy.
+fn python_tests() -> Result<ParallelCommand, XtaskError> {
+    let own = std::env::current_exe().map_err(|source| XtaskError::Start {
+        program: "xtask".to_string(),
+        source,
+    })?;
+    let mut command = Command::new(own);
+    command.arg("python");
+    let name = "Python".to_string();
+    Ok(ParallelCommand { name, command })
 }
 
 /// Runs `cargo test` with the given arguments.
@@ -222,10 +228,10 @@ fn all_programs() -> Result<Vec<TestBinary>, XtaskError> {
     Ok(programs)
 }
 
-/// Runs a pass and prints its duration.
-fn timed<T>(name: &str, pass: impl FnOnce() -> T) -> T {
+/// Runs a step and prints its duration.
+fn timed<T>(name: &str, step: impl FnOnce() -> T) -> T {
     let start = Instant::now();
-    let result = pass();
+    let result = step();
     println!("{:5} s  {name}", start.elapsed().as_secs());
     result
 }
@@ -236,7 +242,7 @@ fn is_ci() -> bool {
     std::env::var_os(env::CI).is_some_and(|value| !value.is_empty())
 }
 
-/// The environment of all test passes.
+/// The environment of all tests.
 struct TestSetup {
     /// The absolute path of the cache folder; the runner script requires an absolute one.
     cache: PathBuf,
@@ -285,6 +291,15 @@ impl TestSetup {
         others.sort_by_key(|p| !LONG.contains(&p.target.as_str()));
         tasks.extend(others.into_iter().map(|p| self.one_by_one(p, p.command())));
         tasks
+    }
+
+    /// The doc tests of all crates. Rustdoc compiles them with one thread per crate.
+    fn doc_tests(&self) -> ParallelCommand {
+        let mut command = process::cargo();
+        command.args(["test", "--doc", "--no-fail-fast"]);
+        self.prepare(command.args(SELECTION));
+        let name = "doc tests".to_string();
+        ParallelCommand { name, command }
     }
 
     /// Selects the suites on an executor, without tests that match a pattern in `skipped`.

@@ -80,7 +80,8 @@ impl TestBinary {
 /// A failed build, or an unreadable line of cargo's output.
 pub(crate) fn build(selection: &[&str]) -> Result<Vec<TestBinary>, XtaskError> {
     let mut cargo = process::cargo();
-    cargo.args(["test", "--no-run"]);
+    // Without `--tests`, cargo also links the examples, which clippy checks.
+    cargo.args(["test", "--no-run", "--tests"]);
     cargo.arg("--message-format=json-render-diagnostics");
     let lines = process::output(cargo.args(selection))?;
     read(&String::from_utf8_lossy(&lines))
