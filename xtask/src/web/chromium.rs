@@ -55,6 +55,8 @@ impl HeadlessBrowser {
             "--headless=new",
             "--no-first-run",
             "--disable-dev-shm-usage",
+            // A software device on a busy machine answers late, but it answers.
+            "--disable-gpu-watchdog",
         ]);
         // WebGPU is off by default without a GPU; SwiftShader is Chromium's own Vulkan device. The
         // sandbox does not work as root or in most containers, and the page is trusted.
