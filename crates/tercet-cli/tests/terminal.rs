@@ -59,6 +59,17 @@ fn loading_is_a_spinner_and_not_a_bar() {
 }
 
 #[test]
+fn tuning_is_a_spinner() {
+    // A device without kernel variants ends it with an error, which comes after the spinner.
+    let (mut child, terminal) = on_terminal(&["tune", "--device", "cpu", "--shape", "64x64x64"]);
+    let shown = shown(terminal);
+    child.wait().unwrap();
+    let at = shown.find("tuning").unwrap_or_else(|| panic!("{shown:?}"));
+    let error = shown.find("error:").unwrap_or(shown.len());
+    assert!(at < error, "{shown:?}");
+}
+
+#[test]
 fn ctrl_c_while_loading_ends_at_once() {
     // On a busy machine the signal may arrive after loading, so the run is repeated.
     let (code, seen) = std::iter::repeat_with(interrupted_loading)
