@@ -28,18 +28,18 @@ use tercet::{
 };
 use tercet::{DType, Type, Value};
 
-use crate::adapter::AdapterError;
 use crate::config::DecoderSpec;
 use crate::constraint::ConstraintError;
-use crate::context_fit::gib;
+use crate::low_rank::AdapterError;
 use crate::weight::WeightError;
+pub use crate::weights::DummyWeights;
 pub use batch::{
-    BatchEvent, BatchEventKind, BatchGenerator, Sequence, SequenceId, SpeculativeGenerator,
+    BatchEvent, BatchEventKind, BatchGenerator, FinishReason, Sequence, SequenceId,
+    SpeculativeGenerator,
 };
 pub use decoder::{
     BatchDecoder, BatchOptions, CacheFormat, Decoder, DecoderOptions, MatmulPrecision, Sampling,
 };
-pub use dummy_weights::DummyWeights;
 pub use encoder::{
     ClassScore, DenseModule, Embedder, Encoder, EncoderOutput, EncoderTextReader, EncoderTokens,
     Entity, PoolingMode, Scoring, SentenceModule, SentenceModules, TextClassifier, TokenLabel,
@@ -53,7 +53,6 @@ pub(crate) use speech::moonshine::PIECE_SECONDS;
 pub use speech::{MoonshineModel, SpeechModel};
 pub use trainable::ScaledAdapter;
 use trainable::{TrainableSet, WeightUse};
-pub(crate) use trainable::{matches_module, unknown_target};
 pub(crate) use vision::no_texts;
 pub use vision::{ImageClassifier, ImageEmbedder, ImageLabels, VisionModel, VisionOutput};
 pub use vision_language::{ImageEncoder, VisionLanguageGraphs};
@@ -288,6 +287,11 @@ impl ModelGraph {
     }
 }
 
+/// Bytes in GiB with two decimals.
+pub(crate) fn gib(bytes: u64) -> String {
+    format!("{:.2} GiB", bytes as f64 / (1u64 << 30) as f64)
+}
+
 /// Returns `p` if it is a dropout probability in `[0, 1)`, otherwise an error.
 fn check_dropout(p: f64) -> Result<f64, ModelError> {
     match (0.0..1.0).contains(&p) {
@@ -353,7 +357,8 @@ impl<'a> ModelBuilder<'a> {
     fn is_turned(&self, name: &str) -> bool {
         let module = name.strip_suffix(".weight").unwrap_or(name);
         let mut turned = self.transposed.iter();
-        turned.any(|last| matches_module(module, last)) && !self.weights.is_packed(name)
+        turned.any(|last| crate::low_rank::matches_module(module, last))
+            && !self.weights.is_packed(name)
     }
 
     /// Sets the use of the weights: frozen, trained, or combined with adapters.

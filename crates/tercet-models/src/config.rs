@@ -12,6 +12,7 @@ pub(crate) mod encoder;
 mod family_names;
 mod fields;
 mod known_keys;
+pub(crate) mod outputs;
 pub(crate) mod seq2seq;
 pub(crate) mod speech;
 pub(crate) mod vision;

@@ -2,6 +2,7 @@
 
 use tercet::{DType, Device};
 
+use crate::builder::gib;
 use crate::builder::{CacheFormat, DecoderOptions, ModelError};
 use crate::config::DecoderSpec;
 use crate::open::ModelFiles;
@@ -145,11 +146,6 @@ impl ContextFit {
             gib(self.workspace_bytes)
         )
     }
-}
-
-/// Bytes in GiB with two decimals.
-pub(crate) fn gib(bytes: u64) -> String {
-    format!("{:.2} GiB", bytes as f64 / (1u64 << 30) as f64)
 }
 
 /// The memory of a model as a function of its context.

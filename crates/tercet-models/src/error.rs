@@ -1,23 +1,23 @@
 //! The common error type for callers that open models of any type.
 
-use crate::adapter::AdapterError;
 use crate::builder::ModelError;
 use crate::config::ConfigError;
 use crate::dataset::DataError;
 use crate::gguf::GgufError;
 use crate::hf::HfError;
 use crate::image::ImageError;
+use crate::low_rank::AdapterError;
 use crate::mmap::FileError;
 use crate::model_path::ModelPathError;
 use crate::open::ModelFamily;
 use crate::safetensors::SafeTensorsError;
-use crate::save::SaveError;
 use crate::search::SearchError;
 use crate::speech::SpeechError;
 #[cfg(feature = "splat")]
 use crate::splat::SplatError;
 use crate::tokenizer::TokenizerError;
 use crate::weight::WeightError;
+use crate::writing::SaveError;
 
 /// Any error of this crate; `source` is the error of the specific reader.
 ///

@@ -8,6 +8,7 @@ mod token_loop;
 
 use std::ops::Range;
 
+pub use crate::builder::FinishReason;
 use crate::builder::Generator;
 use crate::error::Error;
 use crate::maybe_async::{WaitMode, block_on_ready};
@@ -32,27 +33,6 @@ pub struct GenerateOptions<'a> {
     pub stop: &'a [String],
     /// End-of-sequence tokens.
     pub eos: &'a [u32],
-}
-
-/// The reason why generation ended.
-///
-/// ```
-/// use tercet_models::{FinishReason, Generation};
-/// let generation = Generation { tokens: vec![5, 9], finish: FinishReason::Stop };
-/// assert!(matches!(generation.finish, FinishReason::End | FinishReason::Stop));
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum FinishReason {
-    /// The model generated an end-of-sequence token.
-    End,
-    /// A stop string was generated.
-    Stop,
-    /// The maximum number of tokens was reached.
-    Length,
-    /// The context is full.
-    Context,
-    /// Cancelled by the caller.
-    Cancelled,
 }
 
 /// A progress event during generation.

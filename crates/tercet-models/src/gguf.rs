@@ -17,11 +17,10 @@
 mod cursor;
 mod error;
 mod metadata;
-mod split;
+pub(crate) mod split;
 mod tensors;
 mod types;
 mod value;
-pub(crate) mod write;
 
 pub use error::GgufError;
 pub use metadata::GgufMetadata;
@@ -40,7 +39,7 @@ use tensors::GgufTensors;
 /// tens of bytes of memory.
 const MAX_ENTRIES: u64 = 1 << 20;
 /// Default alignment of tensor data; `general.alignment` overrides it.
-const DEFAULT_ALIGNMENT: u64 = 32;
+pub(crate) const DEFAULT_ALIGNMENT: u64 = 32;
 /// Maximum accepted alignment.
 const MAX_ALIGNMENT: u64 = 1 << 30;
 

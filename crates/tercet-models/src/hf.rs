@@ -7,7 +7,6 @@
 
 mod classes;
 mod json;
-pub(crate) mod packing;
 mod sentence;
 mod seq2seq;
 mod shards;
@@ -24,13 +23,14 @@ use serde_json::{Map, Value};
 use crate::config::bounds::TensorBounds;
 use crate::config::decoder::{is_wrapper, reject_unknown_modules};
 use crate::config::{ConfigError, ConfigFields, DecoderSpec};
+pub use crate::folder_weights::HfWeights;
+use crate::folder_weights::packing::Packing;
 use crate::gguf::clip;
-use crate::mmap::{FileError, MappedFile};
+use crate::mmap::FileError;
 use crate::safetensors::{SafeTensorInfo, SafeTensors, SafeTensorsError};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use json::read_json;
 pub(crate) use json::read_optional_json;
-use packing::Packing;
 use shards::{open_shard, open_sharded};
 
 pub(crate) use vision_language::{AROUND, IMAGE, WHOLE};
@@ -322,26 +322,6 @@ impl HfFolder {
     }
 }
 
-/// The weights of a folder: one safetensors file, or shards with an index.
-///
-/// ```
-/// # let header = br#"{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
-/// # let bytes = [&(header.len() as u64).to_le_bytes()[..], header, &[0; 8]].concat();
-/// use tercet_models::{HfWeights, MappedFile};
-/// let weights = HfWeights::parse(MappedFile::from_vec(bytes))?;
-/// assert_eq!((weights.shards().len(), weights.tensors().count()), (1, 1));
-/// assert!(weights.find("x").is_some());
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Debug)]
-pub struct HfWeights {
-    shards: Vec<SafeTensors>,
-    /// The shard index of each tensor; empty for a single file.
-    shard_of: BTreeMap<String, usize>,
-    /// The format of quantized matrices, if each is stored as several tensors.
-    packing: Option<Packing>,
-}
-
 impl HfWeights {
     /// Maps the weights in the folder `dir`. `model.safetensors` takes precedence over an index.
     ///
@@ -370,43 +350,6 @@ impl HfWeights {
             path: dir.to_path_buf(),
             hint,
         })
-    }
-
-    /// The weights of one safetensors file in memory, as in a browser. Quantized weights are not
-    /// supported, because their format is in the configuration of the folder.
-    ///
-    /// # Errors
-    /// [`SafeTensorsError`] of the file.
-    pub fn parse(file: MappedFile) -> Result<Self, SafeTensorsError> {
-        Ok(Self {
-            shards: vec![SafeTensors::parse(file)?],
-            shard_of: BTreeMap::new(),
-            packing: None,
-        })
-    }
-
-    /// The weight files.
-    #[must_use]
-    pub fn shards(&self) -> &[SafeTensors] {
-        &self.shards
-    }
-
-    /// All tensors, each with its file.
-    pub fn tensors(&self) -> impl Iterator<Item = (&SafeTensors, &SafeTensorInfo)> {
-        self.shards
-            .iter()
-            .flat_map(|shard| shard.tensors().iter().map(move |info| (shard, info)))
-    }
-
-    /// The tensor called `name` and its file, if there is one.
-    #[must_use]
-    pub fn find(&self, name: &str) -> Option<(&SafeTensors, &SafeTensorInfo)> {
-        let shard = if self.shard_of.is_empty() {
-            self.shards.first()?
-        } else {
-            self.shards.get(*self.shard_of.get(name)?)?
-        };
-        Some((shard, shard.find(name)?))
     }
 
     /// The tensor called `name` and its file.

@@ -13,7 +13,6 @@
 
 mod dtype;
 mod error;
-pub(crate) mod write;
 
 pub use dtype::SafeDtype;
 pub use error::SafeTensorsError;
@@ -30,7 +29,7 @@ use crate::gguf::clip;
 use crate::mmap::MappedFile;
 
 /// Maximum header length, the limit of the format.
-const MAX_HEADER_BYTES: u64 = 100_000_000;
+pub(crate) const MAX_HEADER_BYTES: u64 = 100_000_000;
 /// Size of the header's length field at the start of the file.
 const LENGTH_BYTES: u64 = 8;
 

@@ -1,107 +1,16 @@
-//! Atomic writing of models and adapters: a file appears complete or not at all.
+//! Writing of models and adapters.
 //!
 //! | file | content |
 //! |---|---|
 //! | `model.rs` | copies of a model's files with some weights replaced |
 //! | `quantize.rs` | conversion to a GGUF file with quantized matrices |
 //! | `folder/` | conversion of a safetensors folder to a GGUF file |
-//! | `entry.rs` | tensors to be written, produced on demand |
 
-mod entry;
 mod folder;
 mod model;
 mod quantize;
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
-
-use crate::builder::ModelError;
-pub(crate) use entry::{SavedTensorEntry, SavedTensorStorage};
+pub use crate::writing::SaveError;
 pub use model::{RepackFormat, SaveOptions, SaveReport, name_classes, save_model};
 pub(crate) use model::{WeightReplacement, rewrite};
 pub use quantize::{QuantMix, QuantizationReport, QuantizedTensor, quantize_model};
-
-/// The reason why a file cannot be written.
-///
-/// ```
-/// use tercet_models::SaveError;
-/// use tercet_models::save::name_classes;
-/// let error = name_classes("no/such/folder", &["no", "yes"]).unwrap_err();
-/// assert!(matches!(error, SaveError::Io { .. }));
-/// ```
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(
-    missing_docs,
-    reason = "the fields are named by the messages above them"
-)]
-pub enum SaveError {
-    /// The operating system reported an error.
-    #[error("{path}: cannot be written", path = path.display())]
-    Io {
-        path: PathBuf,
-        source: std::io::Error,
-    },
-    /// The header of a file is invalid.
-    #[error("{path}: cannot create the header: {reason}", path = path.display())]
-    Header { path: PathBuf, reason: String },
-    /// A tensor cannot be created.
-    #[error("tensor `{tensor}`")]
-    Tensor {
-        tensor: String,
-        source: Box<ModelError>,
-    },
-    /// The target is the model itself, which would be overwritten.
-    #[error("{path}: the target is the model itself; choose another path", path = path.display())]
-    OverModel { path: PathBuf },
-    /// The model has no tensor of this name, or the shape differs.
-    #[error("tensor `{tensor}` of shape {found:?} does not match the model, which has {expected}")]
-    NotOfModel {
-        tensor: String,
-        found: Vec<usize>,
-        expected: String,
-    },
-    /// The operation is not supported.
-    #[error("{0}")]
-    Unsupported(String),
-}
-
-impl SaveError {
-    pub(crate) fn io(path: &Path) -> impl Fn(std::io::Error) -> SaveError + '_ {
-        move |source| SaveError::Io {
-            path: path.to_path_buf(),
-            source,
-        }
-    }
-}
-
-/// Writes to a temporary file in the same folder and renames it when it is complete. Until the
-/// rename, the previous file stays.
-pub(crate) fn replace_file(
-    path: &Path,
-    write: impl FnOnce(&mut dyn Write) -> Result<(), SaveError>,
-) -> Result<(), SaveError> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let partial = path.with_file_name(format!(".{name}.{}.partial", std::process::id()));
-    let io = SaveError::io(path);
-    let written = File::create(&partial).map_err(&io).and_then(|file| {
-        let mut out = BufWriter::with_capacity(1 << 20, file);
-        write(&mut out)?;
-        let file = out.into_inner().map_err(|e| io(e.into_error()))?;
-        file.sync_all().map_err(&io)
-    });
-    let moved = written.and_then(|()| std::fs::rename(&partial, path).map_err(&io));
-    if moved.is_err() {
-        // The original error is more informative than an error of this clean-up.
-        let _ = std::fs::remove_file(&partial);
-    }
-    moved
-}
-
-/// Writes these bytes to a file atomically.
-pub(crate) fn replace_bytes(path: &Path, bytes: &[u8]) -> Result<(), SaveError> {
-    replace_file(path, |out| {
-        out.write_all(bytes).map_err(SaveError::io(path))
-    })
-}

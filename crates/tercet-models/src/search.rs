@@ -27,7 +27,7 @@ pub use index::{Hit, PassageState, SearchIndex, SearchSettings};
 pub use indexer::{IndexProgress, IndexStats, Indexer};
 
 use crate::safetensors::SafeTensorsError;
-use crate::save::SaveError;
+use crate::writing::SaveError;
 
 /// The reason why a folder cannot be indexed, or an index cannot be used.
 ///

@@ -6,13 +6,13 @@ use std::path::Path;
 
 use tercet::Tensor;
 
-use super::rows::{ProjectionRowOrder, to_f32};
-use super::{AdapterError, LowRank};
-use crate::builder::{ModelError, ScaledAdapter, Weights, unknown_target};
+use crate::builder::{ModelError, ScaledAdapter, Weights};
+use crate::config::decoder::rows::{ProjectionRowOrder, to_f32};
 use crate::config::decoder::{DecoderPart, OUTPUT_MODULE, projections};
 use crate::config::encoder::{EncoderNames, EncoderPart};
 use crate::error::Error;
 use crate::gguf::clip;
+use crate::low_rank::{AdapterError, LowRank, unknown_target};
 use crate::open::{ModelFamily, ModelFiles};
 use crate::save::{SaveOptions, SaveReport, WeightReplacement, rewrite};
 

@@ -33,7 +33,7 @@ use super::generator::{no_executable, not_the_output};
 use super::{MatmulPrecision, ModelError};
 use inputs::{BatchInputs, BatchRunRows, SlotChunk};
 use sequence::{ActiveSequence, CacheSlot};
-pub use sequence::{BatchEvent, BatchEventKind, Sequence, SequenceId};
+pub use sequence::{BatchEvent, BatchEventKind, FinishReason, Sequence, SequenceId};
 pub use speculative::SpeculativeGenerator;
 
 /// Minimum sequences per decode run for which sequences take turns so that a lone one is not padded.

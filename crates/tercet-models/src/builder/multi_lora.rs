@@ -8,8 +8,8 @@ use tercet::{DType, Tensor, TensorType, Value};
 
 use super::trainable::{ProjectionSite, ScaledAdapter, WeightUse};
 use super::{ModelBuilder, ModelError};
-use crate::adapter::rows::to_f32;
-use crate::adapter::{AdapterError, LowRank};
+use crate::config::decoder::rows::to_f32;
+use crate::low_rank::{AdapterError, LowRank};
 
 /// Maximum number of adapters: each one enlarges the low-rank matmul of every row.
 pub(crate) const MAX_ADAPTERS: usize = 64;

@@ -7,8 +7,8 @@ use tercet::{DType, Tensor, TensorType, Type, Value};
 
 use super::multi_lora::MultiLora;
 use super::{ModelBuilder, ModelError};
-use crate::adapter::rows::{ProjectionRowOrder, to_f32};
-use crate::adapter::{Adapter, AdapterError};
+use crate::config::decoder::rows::{ProjectionRowOrder, to_f32};
+use crate::low_rank::{Adapter, AdapterError, matches_module, unknown_target};
 
 /// An adapter in use and its strength.
 ///
@@ -88,12 +88,6 @@ impl LoraOptions {
                 .any(|target| matches_module(module, target)),
         }
     }
-}
-
-/// True if the module's name is `name` or ends with the component `name`.
-pub(crate) fn matches_module(module: &str, name: &str) -> bool {
-    let head = module.strip_suffix(name);
-    head.is_some_and(|head| head.is_empty() || head.ends_with('.'))
 }
 
 /// Use of the weights in a graph: frozen, trained, or combined with adapters.
@@ -345,16 +339,6 @@ fn expect_known(adapter: &Adapter, met: &BTreeSet<String>) -> Result<(), Adapter
     }
 }
 
-pub(crate) fn unknown_target(adapter: &Adapter, module: &str) -> AdapterError {
-    let hint = adapter
-        .base()
-        .map(|base| format!(" (`{}`)", crate::gguf::clip(base)));
-    AdapterError::UnknownTarget {
-        module: crate::gguf::clip(module),
-        hint: hint.unwrap_or_default(),
-    }
-}
-
 /// Initial `A`, uniform within `1 / sqrt(cols)`: Kaiming initialization with slope `sqrt(5)`, as in
 /// PEFT.
 fn first_a(name: &str, seed: u64, rows: usize, cols: usize) -> Result<Tensor, ModelError> {
@@ -392,7 +376,8 @@ fn mixed(x: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{matches_module, uniform};
+    use super::uniform;
+    use crate::low_rank::matches_module;
 
     #[test]
     fn first_values_follow_seed_and_name() {

@@ -46,7 +46,7 @@ use tercet::{CompileOptions, Device, Executable, Graph, Tensor, Value};
 use super::ModelError;
 use super::trainable::LoraSite;
 pub use super::trainable::{LoraOptions, ScaledAdapter};
-use crate::adapter::{Adapter, AdapterError, LowRank};
+use crate::low_rank::{Adapter, AdapterError, LowRank};
 pub use bert::{BertTask, BertTrainingOptions, ClassPooling};
 pub use decoder::DecoderTrainingOptions;
 pub use loss::IGNORED;

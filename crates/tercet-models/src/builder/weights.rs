@@ -1,13 +1,10 @@
-//! Weights of a model from a GGUF file or a Hugging Face folder, checked against the expected
-//! shapes.
+//! Tensors of [`Weights`], checked against the expected shapes.
 
 use tercet::{DType, Scheme, Tensor, TensorError, TensorType};
 
 use super::ModelError;
-use super::dummy_weights::DummyWeights;
-use crate::gguf::Gguf;
-use crate::hf::HfWeights;
 use crate::weight::{ModelWeight, gguf_weight, safetensors_tensor};
+pub use crate::weights::Weights;
 
 /// A matrix in a storage format that matmuls accept.
 pub(super) enum WeightMatrix {
@@ -17,43 +14,7 @@ pub(super) enum WeightMatrix {
     Packed(Scheme, Tensor),
 }
 
-/// The weights of a model file or folder. Tensors are views of the memory-mapped files.
-///
-/// ```
-/// # let header = br#"{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
-/// # let bytes = [&(header.len() as u64).to_le_bytes()[..], header, &[0; 8]].concat();
-/// use tercet_models::{HfWeights, MappedFile, Weights};
-/// let weights = Weights::Hf(HfWeights::parse(MappedFile::from_vec(bytes))?);
-/// assert!(weights.has("x"));
-/// assert_eq!(weights.get("x")?.shape(), [2]);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Debug)]
-pub enum Weights {
-    /// Weights of a GGUF file.
-    Gguf(Gguf),
-    /// Weights of a Hugging Face folder.
-    Hf(HfWeights),
-    /// Dummy weights in a chosen storage format, for benchmarks of any model size without a file.
-    Dummy(DummyWeights),
-}
-
 impl Weights {
-    /// True if a tensor of this name exists.
-    pub fn has(&self, name: &str) -> bool {
-        match self {
-            Weights::Gguf(gguf) => gguf.has_tensor(name),
-            Weights::Hf(weights) => weights.find_as_read(name).is_some() || weights.is_packed(name),
-            // Dummy weights use the names of a bare encoder, without the `bert.` prefix.
-            Weights::Dummy(_) => !name.starts_with("bert."),
-        }
-    }
-
-    /// Whether a folder stores this weight as several tensors of a quantized matrix.
-    pub(super) fn is_packed(&self, name: &str) -> bool {
-        matches!(self, Weights::Hf(weights) if weights.is_packed(name))
-    }
-
     /// The tensor of this name in its storage format, without its [`factor`](Self::factor) applied.
     ///
     /// # Errors

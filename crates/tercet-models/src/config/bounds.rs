@@ -8,8 +8,8 @@ use super::{ConfigError, DecoderSpec, EncoderSpec, Seq2SeqSpec};
 use super::{MoonshineSpec, PositionEncoding, SpeechSpec, StagesKind, TokenTypes};
 use super::{VisionBody, VisionLanguageSpec, VisionSpec};
 use crate::config::decoder::{DecoderPart, EXPERT};
+use crate::folder_weights::HfWeights;
 use crate::gguf::Gguf;
-use crate::hf::HfWeights;
 use crate::safetensors::SafeDtype;
 
 /// Maximum number of layers; the deepest published models have a few hundred.

@@ -16,6 +16,7 @@ mod part;
 mod parts;
 mod rope;
 mod rope_overrides;
+pub(crate) mod rows;
 mod states;
 mod tensors;
 

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::bounds::checked_layers;
 use super::decoder::FeedForward;
 use super::{ConfigError, ConfigFields, EncoderFamily, EncoderSpec, decoder, encoder};
-use crate::hf::HfWeights;
+use crate::folder_weights::HfWeights;
 
 /// The specification of a text-to-text encoder-decoder (T5, T5 1.1 and Flan-T5). The decoder has
 /// the same widths, heads, norms and relative-position buckets as the encoder, and adds
@@ -96,7 +96,7 @@ impl Seq2SeqSpec {
         let mut known: HashSet<String> = self.decoder_tensors().collect();
         let names = encoder::EncoderNames::new(
             &self.encoder,
-            &crate::builder::Weights::Hf(weights.clone()),
+            &crate::weights::Weights::Hf(weights.clone()),
         );
         known.extend(encoder::known_tensors(&self.encoder, &names));
         // Some folders store copies of the shared embedding table under the names inserted here.

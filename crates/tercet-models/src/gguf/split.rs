@@ -16,7 +16,7 @@ const NUMBER: &str = "split.no";
 const COUNT: &str = "split.count";
 const TENSORS: &str = "split.tensors.count";
 /// The keys of a part that an unsplit file does not have.
-pub(super) const KEYS: [&str; 3] = [NUMBER, COUNT, TENSORS];
+pub(crate) const KEYS: [&str; 3] = [NUMBER, COUNT, TENSORS];
 /// Maximum number of parts: part numbers in file names have five digits.
 const MAX_PARTS: u32 = 99_999;
 

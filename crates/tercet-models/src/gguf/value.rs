@@ -268,7 +268,7 @@ impl<'a> GgufArray<'a> {
     }
 
     /// The encoded elements of the file.
-    pub(super) const fn bytes(&self) -> &'a [u8] {
+    pub(crate) const fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 

@@ -4,10 +4,11 @@
 use serde_json::Value;
 
 use super::{HfError, HfFolder};
-use crate::builder::{Scoring, Weights};
 use crate::config::encoder::{EncoderNames, EncoderPart};
+use crate::config::outputs::Scoring;
 use crate::config::{ConfigError, ConfigFields, EncoderSpec};
 use crate::gguf::clip;
+use crate::weights::Weights;
 
 /// A classification head.
 ///

@@ -7,13 +7,14 @@ use std::path::{Component, Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::{HfError, HfFolder, HfWeights, read_json, read_optional_json};
-use crate::builder::{DenseModule, PoolingMode, SentenceModule, SentenceModules, Weights};
 use crate::config::bounds::TensorBounds;
 use crate::config::encoder::reject_unknown_modules;
+use crate::config::outputs::{DenseModule, PoolingMode, SentenceModule, SentenceModules};
 use crate::config::{ConfigError, ConfigFields, EncoderSpec, FfnActivation};
 use crate::gguf::clip;
 use crate::mmap::read_small;
 use crate::safetensors::{SafeTensorInfo, SafeTensors};
+use crate::weights::Weights;
 
 /// The prompts of a folder.
 ///

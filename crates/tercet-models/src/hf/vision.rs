@@ -1,8 +1,8 @@
 //! Folders of vision models: specification, preprocessing, classes.
 
 use super::{HfError, HfFolder, read_optional_json};
-use crate::builder::ImageLabels;
 use crate::config::bounds::TensorBounds;
+use crate::config::outputs::ImageLabels;
 use crate::config::{ConfigError, ConfigFields, VisionFamily, VisionSpec};
 use crate::image::{ImageProcessor, ProcessorKind, read_processor};
 

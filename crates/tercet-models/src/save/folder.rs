@@ -18,9 +18,9 @@ use std::path::{Path, PathBuf};
 
 use super::SaveError;
 use crate::config::{DecoderSpec, decoder};
-use crate::gguf::write::write_gguf;
 use crate::gguf::{Gguf, clip};
 use crate::hf::HfFolder;
+use crate::writing::gguf::write_gguf;
 
 /// The supported families. Other families store some tensors differently in GGUF files and folders.
 const FAMILIES: [&str; 20] = [

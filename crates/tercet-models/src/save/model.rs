@@ -7,16 +7,18 @@ use std::path::{Path, PathBuf};
 use serde_json::Value as Json;
 use tercet::{DType, Tensor};
 
-use super::{SaveError, SavedTensorEntry, SavedTensorStorage, replace_bytes, replace_file};
-use crate::adapter::rows::to_f32;
 use crate::builder::{ModelError, Weights};
-use crate::gguf::write::{GgufHeader, write_gguf};
+use crate::config::decoder::rows::to_f32;
 use crate::gguf::{GgmlType, Gguf, clip};
 use crate::hf::HfFolder;
 use crate::mmap::MappedFile;
 use crate::open::ModelFiles;
 use crate::safetensors::SafeDtype;
-use crate::safetensors::write::write_safetensors;
+use crate::writing::gguf::{GgufHeader, write_gguf};
+use crate::writing::safetensors::write_safetensors;
+use crate::writing::{
+    SaveError, SavedTensorEntry, SavedTensorStorage, replace_bytes, replace_file,
+};
 
 /// The storage of changed weights that the model has in packed (quantized) form.
 ///

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use tercet::Scheme;
 use tercet_ir::quant::QuantizeError;
 
-use super::{SaveError, SavedTensorEntry, SavedTensorStorage};
 use crate::builder::{ModelError, Weights};
-use crate::gguf::write::{GgufHeader, write_gguf};
 use crate::gguf::{GgmlType, Gguf, GgufTensorInfo, GgufValue};
 use crate::mmap::MappedFile;
 use crate::open::ModelFiles;
 use crate::weight::scheme_of;
+use crate::writing::gguf::{GgufHeader, write_gguf};
+use crate::writing::{SaveError, SavedTensorEntry, SavedTensorStorage};
 
 /// The target format of quantization.
 ///

@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::SearchError;
 use super::files::{IndexUnit, Passage, digest, read, text};
-use crate::safetensors::write::write_noted;
 use crate::safetensors::{SafeDtype, SafeTensors};
-use crate::save::{SavedTensorEntry, SavedTensorStorage};
+use crate::writing::safetensors::write_noted;
+use crate::writing::{SavedTensorEntry, SavedTensorStorage};
 
 /// The header key of the index's JSON metadata.
 const NOTE: &str = "tercet_search";

@@ -6,7 +6,27 @@ use crate::builder::decoder::slot_windows::BANKS;
 use crate::builder::sampling::SamplingState;
 use crate::builder::{ModelError, Sampling, SamplingOptions};
 use crate::constraint::Constraint;
-use crate::generate::FinishReason;
+
+/// The reason why generation ended.
+///
+/// ```
+/// use tercet_models::{FinishReason, Generation};
+/// let generation = Generation { tokens: vec![5, 9], finish: FinishReason::Stop };
+/// assert!(matches!(generation.finish, FinishReason::End | FinishReason::Stop));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FinishReason {
+    /// The model generated an end-of-sequence token.
+    End,
+    /// A stop string was generated.
+    Stop,
+    /// The maximum number of tokens was reached.
+    Length,
+    /// The context is full.
+    Context,
+    /// Cancelled by the caller.
+    Cancelled,
+}
 
 /// A generation request for a [`BatchGenerator`](super::BatchGenerator).
 ///

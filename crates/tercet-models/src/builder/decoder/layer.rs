@@ -13,7 +13,7 @@ use super::experts::experts;
 use super::slot_windows::SlotWindow;
 use super::states::scan;
 use super::windows::WindowCache;
-use crate::adapter::rows::ProjectionRowOrder;
+use crate::config::decoder::rows::ProjectionRowOrder;
 use crate::config::decoder::{
     DecoderPart, DecoderSpec, FeedForward, FfnActivation, Mixer, NormKind, NormPlacement,
     ResidualOrder, RopeSpec,

@@ -8,44 +8,9 @@ use super::super::ModelError;
 use super::Encoder;
 use super::runner::{EncoderRunner, EncoderTokens, OverlengthPolicy, all_tokens};
 use super::text_reader::EncoderTextReader;
+pub use crate::config::outputs::Scoring;
 use crate::maybe_async::{WaitMode, block_on_ready};
 use crate::tokenizer::Tokenizer;
-
-/// Conversion of logits to scores.
-///
-/// ```
-/// use tercet_models::Scoring;
-/// let mut logits = [0.0, 0.0];
-/// Scoring::Softmax.apply(&mut logits);
-/// assert_eq!(logits, [0.5, 0.5]);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Scoring {
-    /// Softmax probabilities that sum to 1, for exactly one class per text.
-    Softmax,
-    /// Sigmoid probability of each class, for any number of classes per text.
-    Sigmoid,
-    /// The logits themselves.
-    Raw,
-}
-
-impl Scoring {
-    /// Converts logits to scores in place.
-    pub fn apply(self, logits: &mut [f32]) {
-        match self {
-            Scoring::Raw => {}
-            Scoring::Sigmoid => logits
-                .iter_mut()
-                .for_each(|x| *x = 1.0 / (1.0 + (-*x).exp())),
-            Scoring::Softmax => {
-                let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-                logits.iter_mut().for_each(|x| *x = (*x - most).exp());
-                let sum: f32 = logits.iter().sum();
-                logits.iter_mut().for_each(|x| *x /= sum);
-            }
-        }
-    }
-}
 
 /// A class and its score.
 ///

@@ -7,7 +7,7 @@ use super::super::decoder::layer::activate;
 use super::super::trainable::ProjectionSite;
 use super::super::{ModelBuilder, ModelError};
 use super::attention_masks::EncoderForwardContext;
-use crate::adapter::rows::ProjectionRowOrder;
+use crate::config::decoder::rows::ProjectionRowOrder;
 use crate::config::decoder::{FeedForward, NormKind};
 use crate::config::encoder::{
     EncoderNames, EncoderNorms, EncoderPart, EncoderSpec, PositionEncoding, TokenTypes,

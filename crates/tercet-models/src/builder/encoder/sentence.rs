@@ -2,121 +2,18 @@
 //! "Sentence-BERT", 2019).
 
 use tercet::ops::ReduceFn;
-use tercet::{DType, Graph, OpError, Tensor, Value};
+use tercet::{DType, Graph, OpError, Value};
 
 use super::super::decoder::layer::activate;
 use super::super::{ModelBuilder, ModelError};
 use super::layer::counted;
-use crate::config::FfnActivation;
+pub use crate::config::outputs::{DenseModule, PoolingMode, SentenceModule, SentenceModules};
 
 /// Lower bound of divisors, so that a text without tokens yields zeros instead of NaN.
 const MIN_TOKEN_COUNT: f64 = 1e-9;
 const MIN_NORM: f64 = 1e-12;
 
-/// Pooling of the token states of a text into one vector.
-///
-/// ```
-/// use tercet_models::{PoolingMode, SentenceModules};
-/// let modules = SentenceModules::normalized(PoolingMode::Cls);
-/// assert_eq!(modules.modes, [PoolingMode::Cls]);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PoolingMode {
-    /// State of the first token (the class token of BERT).
-    Cls,
-    /// Maximum of each element.
-    Max,
-    /// Mean over the tokens.
-    Mean,
-    /// Sum divided by the square root of the number of tokens.
-    MeanSqrtLen,
-    /// Mean weighted by position, with weight 1 for the first token.
-    WeightedMean,
-    /// State of the last token.
-    LastToken,
-}
-
-/// A dense layer after pooling.
-///
-/// ```
-/// use tercet::Tensor;
-/// use tercet_models::{DenseModule, PoolingMode, SentenceModule, SentenceModules};
-/// let weight = Tensor::from_slice(&[2, 3], &[0.5f32; 6])?;
-/// let dense = DenseModule { name: "2_Dense".to_string(), weight, bias: None, activation: None };
-/// let mut modules = SentenceModules::normalized(PoolingMode::Mean);
-/// modules.then.insert(0, SentenceModule::Dense(dense));
-/// assert_eq!(modules.width(3), 2);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Debug)]
-pub struct DenseModule {
-    /// Name prefix of the dense layer's tensors in the graph.
-    pub name: String,
-    /// Weight, F32 `[outputs, inputs]`.
-    pub weight: Tensor,
-    /// Bias, F32 `[outputs]`.
-    pub bias: Option<Tensor>,
-    /// Activation after the layer.
-    pub activation: Option<FfnActivation>,
-}
-
-/// A module after pooling.
-///
-/// ```
-/// use tercet_models::{PoolingMode, SentenceModule, SentenceModules};
-/// let modules = SentenceModules::normalized(PoolingMode::Mean);
-/// assert!(matches!(modules.then[0], SentenceModule::Normalize));
-/// ```
-#[derive(Clone, Debug)]
-pub enum SentenceModule {
-    /// A dense layer.
-    Dense(DenseModule),
-    /// L2 normalization.
-    Normalize,
-}
-
-/// Pipeline from hidden states to an embedding vector.
-///
-/// ```
-/// use tercet_models::{PoolingMode, SentenceModules};
-/// let modes = vec![PoolingMode::Mean, PoolingMode::Max];
-/// let modules = SentenceModules { modes, ..SentenceModules::normalized(PoolingMode::Mean) };
-/// assert_eq!(modules.width(384), 768);
-/// ```
-#[derive(Clone, Debug)]
-pub struct SentenceModules {
-    /// Pooling modes; their results are concatenated.
-    pub modes: Vec<PoolingMode>,
-    /// True if pooling includes the prompt tokens.
-    pub include_prompt: bool,
-    /// Modules after pooling, in order.
-    pub then: Vec<SentenceModule>,
-    /// Number of leading elements to keep, with renormalization (Kusupati et al., "Matryoshka
-    /// representation learning", 2022).
-    pub dims: Option<usize>,
-}
-
 impl SentenceModules {
-    /// One pooling mode followed by L2 normalization.
-    pub fn normalized(mode: PoolingMode) -> SentenceModules {
-        SentenceModules {
-            modes: vec![mode],
-            include_prompt: true,
-            then: vec![SentenceModule::Normalize],
-            dims: None,
-        }
-    }
-
-    /// Elements of an embedding for hidden states of this width.
-    pub fn width(&self, hidden: usize) -> usize {
-        let pooled = hidden * self.modes.len();
-        let last = self.then.iter().rev().find_map(|module| match module {
-            SentenceModule::Dense(dense) => dense.weight.shape().first().copied(),
-            SentenceModule::Normalize => None,
-        });
-        self.dims.unwrap_or(last.unwrap_or(pooled))
-    }
-
     /// Embeddings `[rows, width]` of hidden states `x [rows, len, hidden]`; `pooled [rows, len]`
     /// marks the tokens to pool.
     pub(super) fn apply(

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use tercet::{DType, Device, Executable, Tensor, TensorType};
 
-use super::super::{ModelError, Scoring};
+use super::super::ModelError;
 use super::VisionModel;
+pub use crate::config::outputs::ImageLabels;
 use crate::error::Error;
 use crate::image::{Image, ImageProcessor};
 
@@ -141,22 +142,6 @@ impl ImageEmbedder {
 
 fn tensor_error(e: tercet::TensorError) -> ModelError {
     ModelError::Unsupported(format!("pixels or output of the model: {e}"))
-}
-
-/// Class names and scoring of an image classifier.
-///
-/// ```
-/// use tercet_models::{ImageLabels, Scoring};
-/// let labels = vec!["cat".to_string(), "dog".to_string()];
-/// let labels = ImageLabels { labels, scoring: Scoring::Softmax };
-/// assert_eq!(labels.labels[1], "dog");
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ImageLabels {
-    /// Class names, in order.
-    pub labels: Vec<String>,
-    /// Conversion of logits to scores.
-    pub scoring: Scoring,
 }
 
 /// A compiled image classifier.

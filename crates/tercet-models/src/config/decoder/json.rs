@@ -11,7 +11,7 @@ use super::{
     AttentionTemperature, DecoderDims, DecoderSpec, FeedForward, FfnActivation, RopeScaling,
     RopeSpec, derived_head_dim,
 };
-use crate::hf::packing::{Packing, SUPPORTED};
+use crate::folder_weights::packing::{Packing, SUPPORTED};
 
 /// Reads the fields common to all families, then those of the model's family.
 pub(super) fn read(fields: ConfigFields<'_>) -> Result<DecoderSpec, ConfigError> {

@@ -1,8 +1,8 @@
 //! The tensors of a decoder: their set, their names in files, and their shapes.
 
 use super::{DecoderSpec, QkNorm, SsmSpec, StateKind};
-use crate::adapter::rows::ProjectionRowOrder;
-use crate::builder::Weights;
+use crate::config::decoder::rows::ProjectionRowOrder;
+use crate::weights::Weights;
 
 /// The parts of a model, each with a tensor name in each file format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use super::super::ConfigError;
 use super::part::{EXPERT, tensor};
 use super::{DecoderPart, DecoderSpec};
-use crate::builder::Weights;
 use crate::gguf::{Gguf, clip};
+use crate::weights::Weights;
 
 /// Tables of rotary frequencies, which the metadata reader applies.
 const OF_GGUF: [&str; 3] = [

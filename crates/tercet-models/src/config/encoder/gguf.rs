@@ -9,10 +9,10 @@ use super::{
     EncoderDims, EncoderNames, EncoderPart, EncoderSpec, PositionEncoding, TokenTypes,
     known_tensors,
 };
-use crate::builder::Weights;
 use crate::config::decoder::keys::{GgufKeys, scaling, vocab};
 use crate::config::decoder::{FeedForward, FfnActivation, NormKind, RopeSpec, reject_names};
 use crate::gguf::{Gguf, clip};
+use crate::weights::Weights;
 
 /// A supported GGUF architecture of encoders.
 struct GgufEncoderRow {

@@ -1,8 +1,8 @@
 //! The tensors of an encoder: their set, their names in files, and their shapes.
 
 use super::{EncoderNorms, EncoderSpec, PositionEncoding, TokenTypes};
-use crate::builder::Weights;
 use crate::config::decoder::FeedForward;
+use crate::weights::Weights;
 
 /// The parts of an encoder that have a tensor name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::super::encoder::activation;
 use super::super::fields::HARMLESS;
 use super::super::{ConfigError, ConfigFields, FfnActivation, ensure};
-use crate::builder::Weights;
+use crate::weights::Weights;
 
 /// The structure of a ResNet layer.
 ///

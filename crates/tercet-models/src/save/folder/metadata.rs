@@ -4,8 +4,8 @@ use super::{SaveError, has_windows, unsupported};
 use crate::config::decoder::{NormKind, ResidualOrder};
 use crate::config::{DecoderSpec, RopeScaling, RopeSpec};
 use crate::gguf::GgufValue;
-use crate::gguf::write::GgufHeader;
 use crate::hf::HfFolder;
+use crate::writing::gguf::GgufHeader;
 
 /// Converts a frequency scaling that GGUF files store as a table of divisors.
 pub(super) fn as_divisors(rope: &mut RopeSpec, dims: usize) {

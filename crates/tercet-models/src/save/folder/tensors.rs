@@ -6,14 +6,14 @@ use tercet::{DType, Tensor};
 
 use super::metadata::as_divisors;
 use super::{SaveError, unsupported};
-use crate::adapter::rows::to_f32;
 use crate::builder::{ModelError, Weights};
+use crate::config::decoder::rows::to_f32;
 use crate::config::decoder::{DecoderPart, EXPERT, tensor_name};
 use crate::config::{DecoderSpec, RopeScaling};
 use crate::gguf::GgmlType;
 use crate::hf::HfFolder;
-use crate::save::{SavedTensorEntry, SavedTensorStorage};
 use crate::weight::ModelWeight;
+use crate::writing::{SavedTensorEntry, SavedTensorStorage};
 
 /// The tensors of one part.
 struct GgufPartSource<'a> {

@@ -6,11 +6,11 @@ use serde_json::{Map, Value as Json};
 
 use super::{SaveError, chain, unsupported};
 use crate::config::DecoderSpec;
-use crate::gguf::write::GgufHeader;
 use crate::gguf::{Gguf, GgufValue};
 use crate::hf::{HfFolder, read_optional_json};
 use crate::mmap::read_small;
 use crate::tokenizer::{MAX_FILE_BYTES, TokenType, Tokenizer, pieces_of, pre_tokenizer_of};
+use crate::writing::gguf::GgufHeader;
 
 /// The score of tokens that were added to a SentencePiece vocabulary.
 const ADDED_SCORE: f32 = -1000.0;

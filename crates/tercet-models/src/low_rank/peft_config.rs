@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::Adapter;
-use crate::builder::matches_module;
+use super::matches_module;
 use crate::config::{ConfigError, ConfigFields};
 
 /// Adapter properties that the tensors do not contain.

@@ -3,8 +3,8 @@
 
 use tercet::{DType, Scheme, Tensor, TensorType};
 
-use super::super::HfWeights;
 use super::{Packing, bitsandbytes, hqq, pack};
+use crate::folder_weights::HfWeights;
 use crate::safetensors::{SafeDtype, SafeTensorInfo, SafeTensors};
 use crate::weight::{ModelWeight, safetensors_tensor};
 

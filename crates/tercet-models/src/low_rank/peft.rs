@@ -12,10 +12,10 @@ use super::peft_config::{PeftConfig, to_json};
 use super::{Adapter, AdapterError, LowRank, SIDES};
 use crate::gguf::clip;
 use crate::mmap::read_small;
-use crate::safetensors::write::write_safetensors;
 use crate::safetensors::{SafeDtype, SafeTensors};
-use crate::save::{SaveError, SavedTensorEntry, SavedTensorStorage, replace_bytes};
 use crate::weight::safetensors_tensor;
+use crate::writing::safetensors::write_safetensors;
+use crate::writing::{SaveError, SavedTensorEntry, SavedTensorStorage, replace_bytes};
 
 const CONFIG: &str = "adapter_config.json";
 const TENSORS: &str = "adapter_model.safetensors";
@@ -180,7 +180,7 @@ fn named(name: &str, config: &PeftConfig) -> Result<PeftTensor, AdapterError> {
     match config
         .whole
         .iter()
-        .any(|whole| crate::builder::matches_module(module, whole))
+        .any(|whole| super::matches_module(module, whole))
     {
         true => Ok(PeftTensor::FullModule(path)),
         false => stray("neither a low-rank matrix nor part of a module in `modules_to_save`"),

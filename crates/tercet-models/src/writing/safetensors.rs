@@ -6,7 +6,7 @@ use std::path::Path;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 
-use crate::save::{SaveError, SavedTensorEntry, SavedTensorStorage, replace_file};
+use super::{SaveError, SavedTensorEntry, SavedTensorStorage, replace_file};
 
 /// Writes a file with these tensors, wider element types first, so that all are aligned.
 pub(crate) fn write_safetensors(
@@ -57,7 +57,7 @@ pub(crate) fn write_noted(
     let header = header.map_err(|e| refused(e.to_string()))?;
     let mut header = serde_json::to_vec(&header).map_err(|e| refused(e.to_string()))?;
     header.resize(header.len().next_multiple_of(8), b' ');
-    if header.len() as u64 > super::MAX_HEADER_BYTES {
+    if header.len() as u64 > crate::safetensors::MAX_HEADER_BYTES {
         let reason = format!("it has {} bytes, more than readers accept", header.len());
         return Err(refused(reason));
     }

@@ -4,9 +4,8 @@
 use std::io::Write;
 use std::path::Path;
 
-use super::value::{GgufValue, GgufValueType};
-use super::{DEFAULT_ALIGNMENT, Gguf, split};
-use crate::save::{SaveError, SavedTensorEntry, SavedTensorStorage, replace_file};
+use super::{SaveError, SavedTensorEntry, SavedTensorStorage, replace_file};
+use crate::gguf::{DEFAULT_ALIGNMENT, Gguf, GgufValue, GgufValueType, split};
 
 const VERSION: u32 = 3;
 

@@ -8,14 +8,14 @@ use std::path::Path;
 use tercet::{DType, Tensor};
 
 use super::peft::paired;
-use super::rows::ProjectionRowOrder;
 use super::{Adapter, AdapterError};
 use crate::config::ConfigError;
+use crate::config::decoder::rows::ProjectionRowOrder;
 use crate::config::decoder::{DecoderPart, DecoderSpec, projections};
-use crate::gguf::write::{GgufHeader, write_gguf};
 use crate::gguf::{GgmlType, Gguf, GgufError, GgufValue, clip};
-use crate::save::{SavedTensorEntry, SavedTensorStorage};
 use crate::weight::{ModelWeight, WeightError, gguf_weight};
+use crate::writing::gguf::{GgufHeader, write_gguf};
+use crate::writing::{SavedTensorEntry, SavedTensorStorage};
 
 /// Name suffixes of the two matrices in GGUF files.
 const SIDES: [&str; 2] = ["lora_a", "lora_b"];
@@ -126,7 +126,7 @@ impl Adapter {
         let mut tensors = Vec::new();
         for (module, low) in self.modules() {
             let Some(&(part, layer)) = parts.get(module) else {
-                return Err(crate::builder::unknown_target(self, module));
+                return Err(super::unknown_target(self, module));
             };
             low.expect_shape(module, part.shape(config))?;
             if low.alpha() != alpha {

@@ -8,8 +8,8 @@ use crate::config::ConfigError;
 use crate::gguf::GgufError;
 use crate::mmap::FileError;
 use crate::safetensors::SafeTensorsError;
-use crate::save::SaveError;
 use crate::weight::WeightError;
+use crate::writing::SaveError;
 
 /// Error of reading, writing or applying an adapter.
 ///
