@@ -86,6 +86,13 @@ pub(crate) enum XtaskError {
         problems.join("\n")
     )]
     TooLong { problems: Vec<String> },
+    #[error("cannot parse {} as Rust", path.display())]
+    Rust { path: PathBuf, source: syn::Error },
+    #[error(
+        "imports break the layers; move the item to a lower layer, or change `xtask/layers.txt`:\n{}",
+        problems.join("\n")
+    )]
+    Imports { problems: Vec<String> },
     #[error("words, names or commits break the project's rules (CONTRIBUTING.md):\n{}", problems.join("\n"))]
     Words { problems: Vec<String> },
     #[error(

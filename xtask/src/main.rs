@@ -8,6 +8,7 @@
 //! | `programs --digest [--update]` | compare the GPU programs of all operator cases and device profiles with the committed digests |
 //! | `words [--update] [--list METRIC]` | count violations of the rules of prose and names by crate, and check the form of commits |
 //! | `tree` | find files and functions above the length limits |
+//! | `tree --imports` | print the imports between modules, and fail on circles and on imports from a higher layer |
 //! | `docs` | write the documentation tables that are generated from the code |
 //! | `fetch minilm` | download the MiniLM weights into the cache folder |
 //! | `fetch digits` | download the images for the training example into the cache folder |
@@ -34,6 +35,7 @@ mod docs;
 mod env;
 mod error;
 mod fetch;
+mod imports;
 mod lavapipe;
 mod length_lint;
 mod onnx;
@@ -127,7 +129,12 @@ enum XtaskCommand {
         compile: bool,
     },
     /// Find files above 800 lines and functions above 100 lines without a `Long: REASON` comment
-    Tree,
+    Tree {
+        /// Print the imports between the modules of each crate instead, and fail on circles and on
+        /// imports from a higher layer of `xtask/layers.txt`
+        #[arg(long)]
+        imports: bool,
+    },
     /// Count violations of the rules of prose, names and commits, and fail if a count rises
     Words(words::Options),
     /// Compare the GPU programs of all operator cases with the committed digests
@@ -290,7 +297,8 @@ fn run(command: XtaskCommand) -> Result<(), XtaskError> {
                 ("webgpu", web::PageCoverage::Whole),
             ]),
         }),
-        XtaskCommand::Tree => length_lint::run(),
+        XtaskCommand::Tree { imports: true } => imports::run(),
+        XtaskCommand::Tree { imports: false } => length_lint::run(),
         XtaskCommand::Docs => docs::run(),
         XtaskCommand::Words(options) => words::run(&options),
         XtaskCommand::Programs(options) => program_digests::run(&options),
