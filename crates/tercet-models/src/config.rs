@@ -6,6 +6,7 @@
 //! error if the family's reference implementation reads it and its value is not the default. Other
 //! fields are ignored; [`ignored_keys`] names them.
 
+pub(crate) mod activation;
 pub(crate) mod bounds;
 pub(crate) mod decoder;
 pub(crate) mod encoder;

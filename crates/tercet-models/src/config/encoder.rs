@@ -23,7 +23,6 @@ use crate::gguf::Gguf;
 pub use families::EncoderFamily;
 pub(crate) use families::{for_model_type, model_types, task_prefixes};
 pub(crate) use gguf::{gguf_names, is_encoder};
-pub(crate) use json::activation;
 pub(crate) use part::{EncoderNames, EncoderPart};
 pub use patches::PatchSpec;
 pub(crate) use patches::sides;

@@ -130,6 +130,32 @@ impl<'a> ConfigFields<'a> {
         self.size_of(name, self.get(name))
     }
 
+    /// An optional attention window: an integer from `least` to 2^31.
+    pub(crate) fn opt_window(
+        &self,
+        name: &'static str,
+        least: u64,
+    ) -> Result<Option<usize>, ConfigError> {
+        let expected = match least {
+            0 => "an integer from 0 to 2^31",
+            _ => "an integer from 1 to 2^31, or null for full attention",
+        };
+        self.typed(name, self.get_or_default(name), expected, |value| {
+            let size = value.as_u64().filter(|v| (least..=MAX_SIZE).contains(v))?;
+            usize::try_from(size).ok()
+        })
+    }
+
+    /// Whether a field has a value or a default other than `null`.
+    pub(crate) fn has_value(&self, name: &'static str) -> bool {
+        self.get_or_default(name).is_some()
+    }
+
+    /// Whether the file sets a field to `null`, which disables the default.
+    pub(crate) fn is_null(&self, name: &'static str) -> bool {
+        self.map.get(name).is_some_and(Value::is_null)
+    }
+
     fn size_of(
         &self,
         name: &'static str,

@@ -8,6 +8,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod activations;
 mod batch;
 mod batches;
 mod caches;
@@ -41,3 +42,4 @@ mod tokenizer_references;
 mod vision_language;
 mod vocabularies;
 mod weight;
+mod windows;

@@ -397,6 +397,9 @@ pub(crate) fn activate(
         FfnActivation::GeluTanh => UnaryFn::GeluTanh,
         FfnActivation::Relu | FfnActivation::ReluSquared => UnaryFn::Relu,
         FfnActivation::Tanh => UnaryFn::Tanh,
+        FfnActivation::Relu6 => UnaryFn::Relu6,
+        FfnActivation::Sigmoid => UnaryFn::Sigmoid,
+        FfnActivation::Identity => return Ok(x),
         FfnActivation::GeluQuick => {
             let scaled = b.times(x, 1.702)?;
             let y = b.graph.unary(UnaryFn::Silu, scaled)?;

@@ -4,12 +4,12 @@ use serde_json::{Map, Value};
 
 use super::super::bounds::checked_layers;
 use super::super::fields::HARMLESS;
-use super::super::{ConfigError, ConfigFields, ensure, near};
+use super::super::{ConfigError, ConfigFields, activation, ensure, near};
 use super::families::{self, DecoderFamily};
 use super::rope::{longrope_attention, yarn_attention};
 use super::{
-    AttentionTemperature, DecoderDims, DecoderSpec, FeedForward, FfnActivation, RopeScaling,
-    RopeSpec, derived_head_dim,
+    AttentionTemperature, DecoderDims, DecoderSpec, FeedForward, RopeScaling, RopeSpec,
+    derived_head_dim,
 };
 use crate::folder_weights::packing::{Packing, SUPPORTED};
 
@@ -95,9 +95,9 @@ fn common(fields: &ConfigFields<'_>, id: DecoderFamily) -> Result<DecoderSpec, C
     spec.rope_layout = family.rope_in_folders;
     spec.qkv_by_group = family.qkv_by_group_in_folders;
     spec.norm.eps = fields.positive(family.eps)? as f32;
-    let activation = family.activations.iter().find(|f| fields.get(f).is_some());
-    if let Some(activation) = activation {
-        set_activation(fields, activation, &mut spec)?;
+    let named = family.activations.iter().find(|f| fields.get(f).is_some());
+    if let Some(named) = named {
+        set_activation(fields, named, &mut spec)?;
     }
     ropes(fields, &mut spec)?;
     if let Some(tied) = fields.opt_bool("tie_word_embeddings")? {
@@ -136,17 +136,7 @@ fn set_activation(
     name: &'static str,
     spec: &mut DecoderSpec,
 ) -> Result<(), ConfigError> {
-    let mut found = None;
-    fields.only(name, "silu, gelu, gelu_pytorch_tanh or relu", |v| {
-        found = match v.as_str() {
-            Some("silu" | "swish") => Some(FfnActivation::Silu),
-            Some("gelu") => Some(FfnActivation::Gelu),
-            Some("gelu_new" | "gelu_pytorch_tanh" | "gelu_fast") => Some(FfnActivation::GeluTanh),
-            Some("relu") => Some(FfnActivation::Relu),
-            Some(_) | None => None,
-        };
-        found.is_some()
-    })?;
+    let found = activation::read(fields, name)?;
     if let Some(found) = found {
         spec.feed_forward = match spec.feed_forward {
             FeedForward::Gated(_) => FeedForward::Gated(found),
@@ -174,16 +164,27 @@ pub(super) fn windows(
     windowed: impl Fn(usize) -> bool,
 ) -> Result<(), ConfigError> {
     // Families whose class has no `layer_types` ignore it.
-    let types = match fields.class_default("layer_types") {
-        Some(_) => layer_types(fields, spec.layers.len())?,
-        None => None,
+    let lists_types = fields.class_default("layer_types").is_some();
+    let types = match lists_types {
+        true => layer_types(fields, spec.layers.len())?,
+        false => None,
     };
-    match (fields.opt_size("sliding_window")?, types) {
-        (Some(window), Some(types)) => spec.set_windows(window, |i| types[i]),
-        (Some(window), None) => spec.set_windows(window, windowed),
-        (None, types) => ensure(!types.iter().flatten().any(|sliding| *sliding), || {
-            "layer_types has sliding_attention, but there is no sliding_window".to_string()
-        })?,
+    let types = types.unwrap_or_else(|| (0..spec.layers.len()).map(windowed).collect());
+    if !types.contains(&true) {
+        // As in the reference implementation, layers without a window do not read the field.
+        fields.only("sliding_window", "a number", Value::is_number)?;
+    } else {
+        // A window of 0 on both sides is the token itself; a causal one leaves no key.
+        let least = u64::from(!spec.bidirectional);
+        match fields.opt_window("sliding_window", least)? {
+            Some(window) => spec.set_windows(window, |i| types[i]),
+            // Families with lists of layer types have no other meaning of `null`.
+            None => ensure(!lists_types && !spec.bidirectional, || {
+                "layers have sliding attention, but there is no sliding_window: give its size, or \
+                 \"full_attention\" for each layer in layer_types"
+                    .to_string()
+            })?,
+        }
     }
     turn_windowed_layers(spec);
     Ok(())

@@ -151,6 +151,12 @@ pub enum FfnActivation {
     Tanh,
     /// Squared ReLU: `max(x, 0)^2` (So and others, "Primer", 2021).
     ReluSquared,
+    /// ReLU with an upper bound: `min(max(x, 0), 6)`.
+    Relu6,
+    /// The logistic function.
+    Sigmoid,
+    /// The identity.
+    Identity,
 }
 
 /// The feed-forward network of a layer.

@@ -4,10 +4,10 @@ use serde_json::Value;
 
 use super::super::bounds::checked_layers;
 use super::super::fields::HARMLESS;
-use super::super::{ConfigError, ConfigFields, ensure, near};
+use super::super::{ConfigError, ConfigFields, activation, ensure, near};
 use super::families::{self, ConfigKeys, EncoderFamily};
 use super::{EncoderDims, EncoderSpec, PositionEncoding, TokenTypes};
-use crate::config::decoder::{FeedForward, FfnActivation};
+use crate::config::decoder::FeedForward;
 
 /// Fields about training, generation, and heads. The reader of the classification head reads the
 /// fields of the head.
@@ -75,7 +75,7 @@ fn common(fields: &ConfigFields<'_>, id: EncoderFamily) -> Result<EncoderSpec, C
         context,
         typical_context,
         eps,
-        activation,
+        activation: activations,
     } = family.config_keys;
     let patches = family.patches.map(|of| of.read(fields)).transpose()?;
     let (vocab, context) = match &patches {
@@ -129,8 +129,8 @@ fn common(fields: &ConfigFields<'_>, id: EncoderFamily) -> Result<EncoderSpec, C
             TokenTypes::BySegment { .. } => TokenTypes::BySegment { rows },
         };
     }
-    for name in activation {
-        if let Some(found) = self::activation(fields, name)? {
+    for name in activations {
+        if let Some(found) = activation::read(fields, name)? {
             spec.feed_forward = match spec.feed_forward {
                 FeedForward::Gated(_) => FeedForward::Gated(found),
                 FeedForward::Plain(_) => FeedForward::Plain(found),
@@ -187,29 +187,6 @@ fn opt_size(
         found = Some((name, size));
     }
     Ok(found.map(|(_, size)| size))
-}
-
-/// The activation in field `name`.
-pub(crate) fn activation(
-    fields: &ConfigFields<'_>,
-    name: &'static str,
-) -> Result<Option<FfnActivation>, ConfigError> {
-    let mut found = None;
-    let supported =
-        "gelu, gelu_new, gelu_fast, gelu_pytorch_tanh, quick_gelu, relu, silu, swish or tanh";
-    fields.only(name, supported, |v| {
-        found = match v.as_str() {
-            Some("gelu") => Some(FfnActivation::Gelu),
-            Some("gelu_new" | "gelu_pytorch_tanh" | "gelu_fast") => Some(FfnActivation::GeluTanh),
-            Some("quick_gelu") => Some(FfnActivation::GeluQuick),
-            Some("relu") => Some(FfnActivation::Relu),
-            Some("silu" | "swish") => Some(FfnActivation::Silu),
-            Some("tanh") => Some(FfnActivation::Tanh),
-            Some(_) | None => None,
-        };
-        found.is_some()
-    })?;
-    Ok(found)
 }
 
 /// Returns an error if one of these fields is present and not false.

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value};
 
-use super::super::{ConfigError, ConfigFields, ensure};
+use super::super::{ConfigError, ConfigFields, activation, ensure};
 use super::families::{BERT, COMMON, ConfigKeys, EncoderFamilyRow};
-use super::json::{activation, only_false};
+use super::json::only_false;
 use super::{EncoderNorms, EncoderPart, EncoderSpec, PositionEncoding, TokenTypes};
 use crate::config::decoder::{FeedForward, FfnActivation, RopeSpec, stretched};
 
@@ -70,7 +70,11 @@ fn modernbert(fields: &ConfigFields<'_>, spec: &mut EncoderSpec) -> Result<(), C
     spec.mlp_bias = fields.opt_bool("mlp_bias")?.unwrap_or(false);
     first_follows_a_norm(spec);
     let every = fields.opt_size("global_attn_every_n_layers")?.unwrap_or(3);
-    let whole = fields.opt_size("local_attention")?.unwrap_or(128);
+    // Half of it is on each side: 0 and 1 are the token itself.
+    let whole = fields.opt_window("local_attention", 0)?.unwrap_or(128);
+    ensure(!fields.is_null("local_attention"), || {
+        "local_attention is null; expected an integer from 0 to 2^31".to_string()
+    })?;
     let count = spec.layers.len();
     let mut types: Option<Vec<bool>> = None;
     let supported =
@@ -97,7 +101,7 @@ fn modernbert(fields: &ConfigFields<'_>, spec: &mut EncoderSpec) -> Result<(), C
     }
     let head = &mut spec.head;
     head.dense_bias = fields.opt_bool("classifier_bias")?.unwrap_or(false);
-    if let Some(found) = activation(fields, "classifier_activation")? {
+    if let Some(found) = activation::read(fields, "classifier_activation")? {
         head.dense = Some(found);
     }
     fields.only("classifier_pooling", "\"cls\" or \"mean\"", |v| {

@@ -1,6 +1,6 @@
 //! Encoders of encoder-decoder models.
 
-use super::super::{ConfigError, ConfigFields, ensure};
+use super::super::{ConfigError, ConfigFields, activation, ensure};
 use super::families::{BERT, ConfigKeys, EncoderFamilyRow};
 use super::{
     EncoderNorms, EncoderPart, EncoderSpec, PositionEncoding, RelativePositionBias, TokenTypes,
@@ -138,22 +138,16 @@ fn t5(fields: &ConfigFields<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigErr
         (Some("gated-gelu"), _) => "gelu_new",
         (_, name) => name,
     };
-    let activation = match own {
-        "relu" => Some(FfnActivation::Relu),
-        "gelu" => Some(FfnActivation::Gelu),
-        "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Some(FfnActivation::GeluTanh),
-        "silu" | "swish" => Some(FfnActivation::Silu),
-        _ => None,
-    };
-    let supported = "relu, gelu, gelu_new, gelu_pytorch_tanh, silu or swish, with `gated-` before it or without";
+    let function = activation::by_name(own);
+    let supported = activation::supported() + ", with `gated-` before it or without";
     for field in ["feed_forward_proj", "dense_act_fn"] {
-        fields.only(field, supported, |_| activation.is_some())?;
+        fields.only(field, &supported, |_| function.is_some())?;
     }
     // An unsupported activation is already an error above.
-    let activation = activation.unwrap_or(FfnActivation::Relu);
+    let function = function.unwrap_or(FfnActivation::Relu);
     spec.feed_forward = match gated {
-        true => FeedForward::Gated(activation),
-        false => FeedForward::Plain(activation),
+        true => FeedForward::Gated(function),
+        false => FeedForward::Plain(function),
     };
     spec.old_names = !gated;
     let found = found.unwrap_or("relu");

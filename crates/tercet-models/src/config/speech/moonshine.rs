@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::{Map, Value};
 
 use super::super::fields::HARMLESS;
-use super::super::{ConfigError, ConfigFields, decoder, encoder, ensure};
+use super::super::{ConfigError, ConfigFields, activation, decoder, ensure};
 use super::RATE;
 use crate::config::FfnActivation;
 use crate::folder_weights::HfWeights;
@@ -126,7 +126,7 @@ impl MoonshineSpec {
         fields.only("head_dim", &supported, |v| v.as_u64() == Some(size as u64))?;
         let text_positions = fields.size("max_position_embeddings")?;
         let activation = |name, default| {
-            Ok::<_, ConfigError>(encoder::activation(&fields, name)?.unwrap_or(default))
+            Ok::<_, ConfigError>(activation::read(&fields, name)?.unwrap_or(default))
         };
         let start = fields.opt_token("decoder_start_token_id")?;
         fields.opt_token("bos_token_id")?;

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::{Map, Value};
 
 use super::super::fields::HARMLESS;
-use super::super::{ConfigError, ConfigFields, decoder, encoder, ensure};
+use super::super::{ConfigError, ConfigFields, activation, decoder, ensure};
 use super::MODEL_TYPE;
 use crate::config::FfnActivation;
 use crate::folder_weights::HfWeights;
@@ -117,7 +117,7 @@ impl SpeechSpec {
             vocab: fields.size("vocab_size")?,
             audio_positions: fields.size("max_source_positions")?,
             text_positions: fields.size("max_target_positions")?,
-            activation: encoder::activation(&fields, "activation_function")?
+            activation: activation::read(&fields, "activation_function")?
                 .unwrap_or(FfnActivation::Gelu),
         };
         fields.finish(&[HARMLESS, WITHOUT_INFLUENCE])?;

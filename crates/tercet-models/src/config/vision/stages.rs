@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::super::encoder::activation;
+use super::super::activation;
 use super::super::fields::HARMLESS;
 use super::super::{ConfigError, ConfigFields, FfnActivation, ensure};
 use crate::weights::Weights;
@@ -222,7 +222,7 @@ fn common(fields: &ConfigFields<'_>, kind: StagesKind) -> Result<StagesSpec, Con
     ensure(depths.iter().all(|depth| *depth <= MAX_STAGES), || {
         format!("a stage has more than {MAX_STAGES} layers")
     })?;
-    let found = activation(fields, "hidden_act")?;
+    let found = activation::read(fields, "hidden_act")?;
     Ok(StagesSpec {
         channels,
         depths,

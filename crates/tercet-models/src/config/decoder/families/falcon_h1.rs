@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::DecoderFamilyRow;
 use super::llama::LLAMA;
 use super::mamba::{check_training_fields, read_gguf_keys, step_range};
+use crate::config::activation;
 use crate::config::decoder::json::llama_biases;
 use crate::config::decoder::keys::GgufKeys;
 use crate::config::decoder::{
@@ -50,7 +51,7 @@ fn json(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigE
     check_training_fields(fields)?;
     llama_biases(fields, spec)?;
     // The feed-forward network and the scan share `hidden_act`; only SiLU is supported.
-    fields.only("hidden_act", "silu", |v| v.as_str() == Some("silu"))?;
+    activation::only_silu(fields, "hidden_act")?;
     fields.only("mamba_use_mlp", "true", |v| v.as_bool() == Some(true))?;
     fields.only("attn_layer_indices", "null", |_| false)?;
     for name in [

@@ -5,6 +5,7 @@
 
 use super::llama::LLAMA;
 use super::{DecoderFamilyRow, no_keys};
+use crate::config::activation;
 use crate::config::decoder::json::{turn_windowed_layers, windows};
 use crate::config::decoder::keys::GgufKeys;
 use crate::config::decoder::{
@@ -23,13 +24,14 @@ pub(super) const GEMMA: DecoderFamilyRow = DecoderFamilyRow {
     architecture: "gemma",
     normalizes_experts: None,
     rope_in_gguf: RopeLayout::Halves,
-    // Folders of the first models have `hidden_act` "gelu" but mean its tanh approximation.
-    activations: &["hidden_activation"],
+    activations: &["hidden_act"],
     defaults,
     json: |fields, spec| {
-        fields.only("hidden_act", "gelu or gelu_pytorch_tanh", |v| {
-            matches!(v.as_str(), Some("gelu" | "gelu_pytorch_tanh"))
-        })?;
+        // Folders of the first models have "gelu" but mean its tanh approximation.
+        if fields.opt_str("hidden_act")? == Some("gelu") {
+            spec.feed_forward = FeedForward::Gated(FfnActivation::GeluTanh);
+        }
+        second_activation(fields, spec, "hidden_activation");
         biases(fields, spec)
     },
     keys: no_keys,
@@ -39,6 +41,7 @@ pub(super) const GEMMA: DecoderFamilyRow = DecoderFamilyRow {
 pub(super) const GEMMA2: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "gemma2",
     architecture: "gemma2",
+    activations: &["hidden_activation"],
     names: &[(
         super::super::DecoderPart::FfnNorm,
         "model.layers.{}.pre_feedforward_layernorm",
@@ -48,9 +51,7 @@ pub(super) const GEMMA2: DecoderFamilyRow = DecoderFamilyRow {
         spec.placement = NormPlacement::Around;
     },
     json: |fields, spec| {
-        fields.only("hidden_act", "gelu_pytorch_tanh", |v| {
-            v.as_str() == Some("gelu_pytorch_tanh")
-        })?;
+        second_activation(fields, spec, "hidden_act");
         biases(fields, spec)?;
         caps_and_scale(fields, spec)?;
         windows(fields, spec, |i| i % 2 == 0)
@@ -78,9 +79,7 @@ pub(super) const GEMMA3: DecoderFamilyRow = DecoderFamilyRow {
         spec.ropes[0].theta = 1e6;
     },
     json: |fields, spec| {
-        fields.only("hidden_act", "gelu_pytorch_tanh", |v| {
-            v.as_str() == Some("gelu_pytorch_tanh")
-        })?;
+        second_activation(fields, spec, "hidden_act");
         let both_ways = fields.opt_bool("use_bidirectional_attention")?;
         spec.bidirectional = both_ways.unwrap_or(false);
         biases(fields, spec)?;
@@ -97,14 +96,13 @@ pub(super) const GEMMA3: DecoderFamilyRow = DecoderFamilyRow {
         windows(fields, spec, |i| !(i + 1).is_multiple_of(step))?;
         if spec.bidirectional {
             // The field has the full width of the window, half of it on each side.
-            fields.size("sliding_window")?;
             for layer in &mut spec.layers {
                 layer.window = layer.window.map(|whole| whole / 2);
             }
         }
         Ok(())
     },
-    keys: read_gemma3_keys,
+    keys: |keys, spec| read_gemma3_keys(keys, spec, false),
     ..GEMMA2
 };
 
@@ -113,7 +111,7 @@ pub(super) const GEMMA_EMBEDDING: DecoderFamilyRow = DecoderFamilyRow {
     architecture: "gemma-embedding",
     bidirectional_in_gguf: true,
     keys: |keys, spec| {
-        read_gemma3_keys(keys, spec)?;
+        read_gemma3_keys(keys, spec, true)?;
         spec.bidirectional = true;
         // The GGUF key is the full width of the window, half of it on each side.
         for layer in &mut spec.layers {
@@ -129,13 +127,21 @@ pub(super) const GEMMA_EMBEDDING: DecoderFamilyRow = DecoderFamilyRow {
     ..GEMMA3
 };
 
-fn read_gemma3_keys(keys: &GgufKeys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+fn read_gemma3_keys(
+    keys: &GgufKeys<'_>,
+    spec: &mut DecoderSpec,
+    both_sides: bool,
+) -> Result<(), ConfigError> {
     spec.logit_softcap = keys.opt_factor("final_logit_softcapping")?.map(f64::from);
     scale_of_the_largest(spec, 62);
     let local = keys.opt_f32("rope.freq_base_swa")?;
     let local = local.map_or(LOCAL_THETA, f64::from);
     spec.ropes.push(RopeSpec::new(local));
-    if let Some(window) = keys.opt_size("attention.sliding_window")? {
+    // 0 means full attention, and in EmbeddingGemma, which has half of it on each side, the token.
+    let key = keys.key("attention.sliding_window");
+    let is_token = both_sides && keys.gguf.metadata().opt_u32(&key)? == Some(0);
+    let window = keys.opt_size("attention.sliding_window")?;
+    if let Some(window) = window.or(is_token.then_some(0)) {
         spec.set_windows(window, |i| !(i + 1).is_multiple_of(STEP));
     }
     turn_windowed_layers(spec);
@@ -147,6 +153,18 @@ fn defaults(spec: &mut DecoderSpec) {
     spec.norm.one_plus = true;
     spec.tied_embeddings = true;
     spec.feed_forward = FeedForward::Gated(FfnActivation::GeluTanh);
+}
+
+/// Notes a second name of the activation, which the reference implementation ignores, if it differs
+/// from the first.
+fn second_activation(fields: &ConfigFields<'_>, spec: &DecoderSpec, name: &'static str) {
+    let (FeedForward::Gated(own) | FeedForward::Plain(own)) = spec.feed_forward;
+    let other = fields
+        .get(name)
+        .map(|name| name.as_str().and_then(activation::by_name));
+    if other.is_some_and(|other| other != Some(own)) {
+        fields.note(name);
+    }
 }
 
 fn biases(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {

@@ -25,6 +25,8 @@ pub(super) const GPT_OSS: DecoderFamilyRow = DecoderFamilyRow {
     quantized: Some("mxfp4"),
     rope_in_gguf: RopeLayout::Halves,
     normalizes_experts: Some(true),
+    // The reference implementation does not read `hidden_act`.
+    activations: &[],
     defaults: |spec| {
         (spec.qkv_bias, spec.output_bias, spec.sinks) = (true, true, true);
         spec.ropes[0].theta = 150_000.0;

@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::DecoderFamilyRow;
 use super::llama::{LLAMA, check_training_fields};
 use super::mamba::{read_gguf_keys, step_range};
+use crate::config::activation;
 use crate::config::decoder::json::llama_biases;
 use crate::config::decoder::keys::GgufKeys;
 use crate::config::decoder::{
@@ -104,6 +105,8 @@ pub(super) const GRANITE_HYBRID: DecoderFamilyRow = DecoderFamilyRow {
 /// Granite 4.0: layers with attention, usually without rotary embedding, or with state-space scans.
 fn hybrid(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     factors(fields, spec)?;
+    // The feed-forward network and the scan share `hidden_act`; only SiLU is supported.
+    activation::only_silu(fields, "hidden_act")?;
     let shared = fields.size("shared_intermediate_size")?;
     let count = fields.get("num_local_experts").and_then(Value::as_u64);
     if count == Some(0) {

@@ -140,16 +140,18 @@ pub(super) const SMOLLM3: DecoderFamilyRow = DecoderFamilyRow {
     },
     json: |fields, spec| {
         llama_biases(fields, spec)?;
-        // If `use_sliding_window` is false, the window has no effect.
-        fields.only("use_sliding_window", "false", |v| {
-            v.as_bool() == Some(false)
-        })?;
-        fields.only("sliding_window", "a number", |v| v.is_u64())?;
+        unrotated(fields, spec)?;
+        if fields.opt_bool("use_sliding_window")?.unwrap_or(false) {
+            let is_off = !fields.has_value("sliding_window");
+            let unrotated: Vec<bool> = spec.layers.iter().map(|l| l.rope.is_none()).collect();
+            return windows(fields, spec, |i| unrotated[i] && !is_off);
+        }
+        // The window has no effect if `use_sliding_window` is false.
+        fields.only("sliding_window", "a number", serde_json::Value::is_number)?;
         let full = |v: &serde_json::Value| v.as_str() == Some("full_attention");
         fields.only("layer_types", "full_attention", |v| {
             v.as_array().is_some_and(|a| a.iter().all(full))
-        })?;
-        unrotated(fields, spec)
+        })
     },
     keys: no_keys,
     ..LLAMA

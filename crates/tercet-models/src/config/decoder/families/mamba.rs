@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::llama::LLAMA;
 use super::{DecoderFamilyRow, DecoderPartNames, DecoderSizeKeys};
+use crate::config::activation;
 use crate::config::decoder::keys::GgufKeys;
 use crate::config::decoder::{
     ConfigError, ConfigFields, DecoderPart, DecoderSpec, LayerSpec, SsmSpec, StateKind, StateNorm,
@@ -37,6 +38,8 @@ pub(super) const MAMBA: DecoderFamilyRow = DecoderFamilyRow {
         spec.tied_embeddings = true;
         without_attention(spec);
     },
+    // The scan's convolution and gate use `hidden_act`; only SiLU is supported.
+    activations: &[],
     json: |fields, spec| channels(fields, spec, None),
     keys: |keys, spec| {
         let rank = keys.size("ssm.time_step_rank")?;
@@ -65,6 +68,7 @@ pub(super) const MAMBA2: DecoderFamilyRow = DecoderFamilyRow {
     json: |fields, spec| {
         let (heads, size) = (fields.size("num_heads")?, fields.size("head_dim")?);
         check_training_fields(fields)?;
+        activation::only_silu(fields, "hidden_act")?;
         fields.only("expand", "a number", Value::is_number)?;
         fields.only("time_step_rank", "auto or a number", |v| {
             v.is_number() || v.as_str() == Some("auto")
@@ -174,6 +178,7 @@ fn channels(
     normed: Option<f32>,
 ) -> Result<(), ConfigError> {
     check_training_fields(fields)?;
+    activation::only_silu(fields, "hidden_act")?;
     // The files of Falcon Mamba have an `expand` that the model does not use.
     let expanded = fields.opt_size("expand")?.unwrap_or(2) * spec.hidden;
     let inner = fields.stated_size("intermediate_size")?.unwrap_or(expanded);

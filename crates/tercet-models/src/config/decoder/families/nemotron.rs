@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::mamba::{MAMBA, OF_BACKBONE, check_training_fields, read_gguf_keys, step_range};
 use super::{DecoderFamilyRow, DecoderSizeKeys};
+use crate::config::activation;
 use crate::config::decoder::keys::GgufKeys;
 use crate::config::decoder::{
     ConfigError, ConfigFields, DecoderPart, DecoderSpec, ExpertGroups, Experts, FeedForward,
@@ -107,7 +108,7 @@ fn json(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigE
     check_training_fields(fields)?;
     layers(fields, spec)?;
     fields.only("mlp_hidden_act", "relu2", |v| v.as_str() == Some("relu2"))?;
-    fields.only("mamba_hidden_act", "silu", |v| v.as_str() == Some("silu"))?;
+    activation::only_silu(fields, "mamba_hidden_act")?;
     fields.only("sliding_window", "null", |_| false)?;
     // The reference implementation ignores the field and never has attention biases.
     fields.only("attention_bias", "false", |v| v.as_bool() == Some(false))?;

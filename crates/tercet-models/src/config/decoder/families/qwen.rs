@@ -112,15 +112,16 @@ fn windows_from(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(),
     let first = fields.get("max_window_layers").and_then(Value::as_u64);
     if fields.opt_bool("use_sliding_window")?.unwrap_or(false) {
         let first = default.map_or(0, |default| first.unwrap_or(default));
+        let is_off = !fields.has_value("sliding_window");
         // In the reference implementation of Qwen2-MoE, layers with and without a window alternate.
         let alternates = spec.family.model_type() == QWEN2_MOE.model_type;
         return windows(fields, spec, |i| match alternates {
             true => i.is_multiple_of(2) && (i as u64) < first,
-            false => i as u64 >= first,
+            false => i as u64 >= first && !is_off,
         });
     }
     // The window has no effect if `use_sliding_window` is false.
-    fields.only("sliding_window", "a number", |v| v.is_u64())?;
+    fields.only("sliding_window", "a number", Value::is_number)?;
     let full = |v: &Value| v.as_str() == Some("full_attention");
     fields.only(
         "layer_types",

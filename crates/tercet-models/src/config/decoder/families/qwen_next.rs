@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::qwen::{QWEN3_MOE, experts_from};
 use super::{DecoderFamilyRow, DecoderPartNames, DecoderSizeKeys};
+use crate::config::activation;
 use crate::config::decoder::json::llama_biases;
 use crate::config::decoder::keys::GgufKeys;
 use crate::config::decoder::{
@@ -80,7 +81,7 @@ pub(super) const QWEN3_NEXT: DecoderFamilyRow = DecoderFamilyRow {
         // The field is required: the family's default head size is not `hidden / heads`.
         fields.size("head_dim")?;
         llama_biases(fields, spec)?;
-        fields.only("hidden_act", "silu", |v| v.as_str() == Some("silu"))?;
+        activation::only_silu(fields, "hidden_act")?;
         fields.only("use_sliding_window", "false", |v| {
             v.as_bool() == Some(false)
         })?;
@@ -125,7 +126,7 @@ pub(super) const QWEN3_5: DecoderFamilyRow = DecoderFamilyRow {
     json: |fields, spec| {
         fields.size("head_dim")?;
         llama_biases(fields, spec)?;
-        fields.only("hidden_act", "silu", |v| v.as_str() == Some("silu"))?;
+        activation::only_silu(fields, "hidden_act")?;
         apart(fields, spec)
     },
     keys: apart_of_gguf,
