@@ -83,6 +83,14 @@ pub enum SearchError {
         made: String,
         asked: String,
     },
+    /// The index has vectors of another pooling.
+    #[error("{path}: the index was created with {made} pooling, not with {asked}; leave out the \
+     pooling of the query, or create the index again", path = path.display())]
+    OtherPooling {
+        path: PathBuf,
+        made: &'static str,
+        asked: &'static str,
+    },
     /// The folder has nothing to index.
     #[error(
         "{path}: has no {unit} to index; name a folder with files of this kind",

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use tercet::{DType, Device, Tensor};
-use tercet_models::{Embedder, EncoderOptions, ModelFiles};
+use tercet_models::{Embedder, EncoderOptions, ModelFiles, PoolingMode};
 
 use crate::texts::{TextArgs, texts_of};
 use crate::{array, errors, html};
@@ -24,10 +24,12 @@ impl PyEncoder {
         device: &Device,
         dtype: DType,
         context: Option<usize>,
+        pooling: Option<PoolingMode>,
     ) -> Result<PyEncoder, tercet_models::Error> {
         let options = EncoderOptions {
             dtype,
             max_tokens: context,
+            pooling,
             ..EncoderOptions::default()
         };
         let embedder = files.embedder(device, &options)?;

@@ -53,7 +53,7 @@ use std::path::PathBuf;
 use pyo3::exceptions::{PyFileNotFoundError, PyValueError};
 use pyo3::prelude::*;
 use tercet::DType;
-use tercet_models::{MatmulPrecision, ModelFamily, ModelFiles};
+use tercet_models::{MatmulPrecision, ModelFamily, ModelFiles, PoolingMode};
 
 /// The kinds of objects that [`load`] returns.
 const KINDS: [&str; 7] = [
@@ -87,8 +87,11 @@ const KINDS: [&str; 7] = [
 /// A graph has no device until `compile`. `bounds` are maximum sizes of an ONNX model's symbols,
 /// for which it is compiled once. Without a bound, the model is compiled for the next power of two.
 /// `adapters` are paths of adapters by name, which each request of a language model can select.
+///
+/// `pooling` replaces the pooling of an encoder's files: `mean`, `cls`, `last`, `max`,
+/// `weighted-mean` or `mean-sqrt-len`. With it, a language model opens as an encoder too.
 #[pyfunction]
-#[pyo3(signature = (path, *, kind=None, device=None, dtype=None, context=None, bounds=None, adapters=None))]
+#[pyo3(signature = (path, *, kind=None, device=None, dtype=None, context=None, bounds=None, adapters=None, pooling=None))]
 #[expect(clippy::too_many_arguments, reason = "Python keyword arguments")]
 fn load<'py>(
     py: Python<'py>,
@@ -99,7 +102,9 @@ fn load<'py>(
     context: Option<usize>,
     bounds: Option<BTreeMap<String, usize>>,
     adapters: Option<BTreeMap<String, PathBuf>>,
+    pooling: Option<&str>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let pooling = pooling.map(pooling_of).transpose()?;
     if let Some(kind) = kind.filter(|kind| !KINDS.contains(kind)) {
         return Err(PyValueError::new_err(format!(
             "kind is `{kind}`; expected one of {}",
@@ -141,7 +146,15 @@ fn load<'py>(
         dtype,
         context,
         adapters: adapters.unwrap_or_default(),
+        pooling,
     };
+    if pooling.is_some()
+        && ["graph", "scene", "onnx"]
+            .iter()
+            .any(|kind| found == Some(*kind))
+    {
+        return Err(not_pooled());
+    }
     match found {
         Some("graph") => load_graph(py, &path, &options),
         #[cfg(feature = "splat")]
@@ -158,6 +171,19 @@ struct LoadOptions<'a, 'py> {
     dtype: Option<&'a Bound<'py, PyAny>>,
     context: Option<usize>,
     adapters: BTreeMap<String, PathBuf>,
+    pooling: Option<PoolingMode>,
+}
+
+fn not_pooled() -> PyErr {
+    PyValueError::new_err("pooling is for text encoders and language models; leave it out")
+}
+
+/// The pooling of a name.
+fn pooling_of(name: &str) -> PyResult<PoolingMode> {
+    PoolingMode::from_name(name).ok_or_else(|| {
+        let names = PoolingMode::ALL.map(PoolingMode::name).join(", ");
+        PyValueError::new_err(format!("pooling is `{name}`; expected one of {names}"))
+    })
 }
 
 fn wrong_kind(path: &std::path::Path, kind: &str, found: &str) -> PyErr {
@@ -248,8 +274,16 @@ fn load_model<'py>(
         ModelFamily::Vision => "image",
         ModelFamily::TextToText => "text-to-text",
     };
-    let kind = options.kind.unwrap_or(found);
-    if kind != found && (kind, found) != ("encoder", "classifier") {
+    // With a pooling, a language model embeds texts.
+    let embeds =
+        options.pooling.is_some() && matches!(family, ModelFamily::Decoder | ModelFamily::Encoder);
+    let kind = options
+        .kind
+        .unwrap_or(if embeds { "encoder" } else { found });
+    if options.pooling.is_some() && (!embeds || kind != "encoder") {
+        return Err(not_pooled());
+    }
+    if kind != found && (kind, found) != ("encoder", "classifier") && !embeds {
         return Err(wrong_kind(path, kind, found));
     }
     if !options.adapters.is_empty() && found != "language" {
@@ -273,11 +307,18 @@ fn load_family<'py>(
     options: LoadOptions<'_, 'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let LoadOptions {
-        context, adapters, ..
+        context,
+        adapters,
+        pooling,
+        ..
     } = options;
     let unsupported =
         |reason: &str| errors::model(tercet_models::ModelError::Unsupported(reason.to_string()));
     match family {
+        ModelFamily::Decoder if pooling.is_some() => {
+            let open = || encoder::PyEncoder::open(files, device, dtype, context, pooling);
+            Ok(Bound::new(py, py.detach(open).map_err(errors::model)?)?.into_any())
+        }
         ModelFamily::Decoder | ModelFamily::VisionLanguage => {
             let files = (files.clone(), family == ModelFamily::VisionLanguage);
             let device = device.clone();
@@ -294,7 +335,8 @@ fn load_family<'py>(
             Ok(Bound::new(py, model.map_err(errors::model)?)?.into_any())
         }
         ModelFamily::Encoder => {
-            let model = py.detach(|| encoder::PyEncoder::open(files, device, dtype, context));
+            let model =
+                py.detach(|| encoder::PyEncoder::open(files, device, dtype, context, pooling));
             Ok(Bound::new(py, model.map_err(errors::model)?)?.into_any())
         }
         ModelFamily::TextToText => Err(unsupported(

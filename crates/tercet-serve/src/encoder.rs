@@ -42,12 +42,13 @@ impl EncoderModel {
         };
         let made = || {
             let positions = files.text_positions()?;
-            let options = EncoderOptions {
+            let asked = EncoderOptions {
                 dtype: placement.dtype,
                 max_tokens: placement.context.map(|most| most.min(positions)),
+                pooling: options.pooling,
                 ..EncoderOptions::default()
             };
-            files.embedder(&placement.device, &options)
+            files.embedder(&placement.device, &asked)
         };
         let mut embedder = made().map_err(failed)?;
         let (reader, width) = (embedder.text_reader(), embedder.width());

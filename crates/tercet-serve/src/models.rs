@@ -93,7 +93,8 @@ impl ModelRegistry {
             source,
         };
         let family = files.family().map_err(failed)?;
-        let embeds = files.embeds_texts().map_err(failed)?;
+        let pools = options.pooling.is_some();
+        let embeds = pools || files.embeds_texts().map_err(failed)?;
         let is_language = matches!(family, ModelFamily::Decoder) && !embeds;
         let refused = match is_language {
             true => None,
@@ -101,6 +102,9 @@ impl ModelRegistry {
                 "adapters can only be served with language models; merge them into other models with `tercet merge`",
             ),
             false if placement.draft.is_some() => Some("only language models support drafts"),
+            false if pools && !matches!(family, ModelFamily::Decoder | ModelFamily::Encoder) => {
+                Some("a pooling requires a text encoder or a language model; leave it out")
+            }
             false => None,
         };
         if let Some(reason) = refused {
@@ -122,7 +126,7 @@ impl ModelRegistry {
                     source: tercet_models::ModelError::Unsupported(reason.to_string()).into(),
                 });
             }
-            ModelFamily::Encoder if RerankerModel::is(&files) => {
+            ModelFamily::Encoder if !pools && RerankerModel::is(&files) => {
                 ServedModel::Reranker(RerankerModel::load(name, &files, &placement, options)?)
             }
             ModelFamily::Encoder => {

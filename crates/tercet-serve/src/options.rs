@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tercet_models::PoolingMode;
 use tercet_models::config::RopeOverrides;
 
 use crate::request_log::RequestLog;
@@ -52,6 +53,9 @@ pub struct ServeOptions {
     pub chat_template: Option<String>,
     /// Changes of the rotary positions of language models.
     pub rope: RopeOverrides,
+    /// Pooling of embeddings, instead of that of each model. With it, decoders and rerankers embed
+    /// texts too.
+    pub pooling: Option<PoolingMode>,
     /// Log of the requests; `None` logs nothing.
     pub log: Option<RequestLog>,
 }
@@ -73,6 +77,7 @@ impl Default for ServeOptions {
             tls: None,
             chat_template: None,
             rope: RopeOverrides::default(),
+            pooling: None,
             log: None,
         }
     }

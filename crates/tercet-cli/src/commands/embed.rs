@@ -3,12 +3,11 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use clap::ValueEnum;
 use serde::Serialize;
-use tercet_models::{Embedder, EncoderOptions, Error, ModelFamily, PoolingMode};
+use tercet_models::{Embedder, EncoderOptions, Error, ModelFamily};
 
 use super::pictures::DualEncoder;
-use super::texts::{PromptPrefixArgs, TextInputArgs};
+use super::texts::{PoolingArgs, PromptPrefixArgs, TextInputArgs};
 use crate::error::{CliError, CommandOutcome};
 use crate::interrupt::{self, interrupted};
 use crate::npy::{NpyArray, NpyDtype, write_npy};
@@ -31,46 +30,11 @@ pub(crate) struct EmbedArgs {
     npy: Option<PathBuf>,
     #[command(flatten)]
     prompting: PromptPrefixArgs,
-    /// Pooling of the token states into a vector, instead of that of the model. A language model whose
-    /// files have none requires it
-    #[arg(long, value_name = "MODE", value_enum)]
-    pooling: Option<PoolingName>,
+    #[command(flatten)]
+    pooling: PoolingArgs,
     /// Truncate vectors to the first N elements, for models trained for it (Matryoshka)
     #[arg(long, value_name = "N", value_parser = super::positive)]
     dims: Option<usize>,
-}
-
-/// Poolings, named as in llama.cpp and sentence-transformers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum PoolingName {
-    /// Mean of all tokens
-    Mean,
-    /// First token
-    Cls,
-    /// Last token
-    #[value(alias = "lasttoken", alias = "last-token")]
-    Last,
-    /// Maximum of each element
-    Max,
-    /// Mean with weights that grow with the position
-    #[value(alias = "weightedmean")]
-    WeightedMean,
-    /// Sum divided by the square root of the number of tokens
-    #[value(alias = "mean_sqrt_len_tokens")]
-    MeanSqrtLen,
-}
-
-impl PoolingName {
-    fn mode(self) -> PoolingMode {
-        match self {
-            PoolingName::Mean => PoolingMode::Mean,
-            PoolingName::Cls => PoolingMode::Cls,
-            PoolingName::Last => PoolingMode::LastToken,
-            PoolingName::Max => PoolingMode::Max,
-            PoolingName::WeightedMean => PoolingMode::WeightedMean,
-            PoolingName::MeanSqrtLen => PoolingMode::MeanSqrtLen,
-        }
-    }
 }
 
 #[derive(Serialize)]
@@ -92,7 +56,7 @@ pub(crate) fn run(args: &EmbedArgs) -> Result<CommandOutcome, CliError> {
     }
     let options = EncoderOptions {
         prompt: args.prompting.prompt(),
-        pooling: args.pooling.map(PoolingName::mode),
+        pooling: args.pooling.mode(),
         dims: args.dims,
         ..args.reading.options()
     };

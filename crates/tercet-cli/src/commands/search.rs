@@ -12,7 +12,7 @@ use tercet_models::search::{
 use tercet_models::{EncoderOptions, ModelFamily};
 
 use super::pictures::is_image_path;
-use super::texts::{PromptPrefixArgs, TextEncodingArgs};
+use super::texts::{PoolingArgs, PoolingName, PromptPrefixArgs, TextEncodingArgs};
 use super::{ComputePrecision, DeviceArgs};
 use crate::error::{CliError, CommandOutcome};
 use crate::interrupt::{self, interrupted};
@@ -63,6 +63,9 @@ struct QueryArgs {
     /// Prepend this text to the query
     #[arg(long, value_name = "TEXT")]
     prompt_text: Option<String>,
+    /// Pooling of the token states, which must be that of the index [default: that of the index]
+    #[arg(long, value_name = "MODE", value_enum)]
+    pooling: Option<PoolingName>,
     /// Index file
     index: PathBuf,
     /// Query; for an image-text model also a file that ends in .png, .jpg or .jpeg
@@ -81,6 +84,8 @@ struct IndexArgs {
     encoding: TextEncodingArgs,
     #[command(flatten)]
     prompting: PromptPrefixArgs,
+    #[command(flatten)]
+    pooling: PoolingArgs,
     /// Folder to index; hidden files and links are skipped
     folder: PathBuf,
     /// Index file (safetensors); an existing index is updated
@@ -146,6 +151,7 @@ fn index(args: &IndexArgs) -> Result<CommandOutcome, CliError> {
     let options = EncoderOptions {
         prompt: args.prompting.prompt(),
         dims: args.dims,
+        pooling: args.pooling.mode(),
         ..args.encoding.options()
     };
     let mut indexer = args.encoding.load(|files, device| {
@@ -248,6 +254,7 @@ fn find(args: &QueryArgs) -> Result<CommandOutcome, CliError> {
     };
     let options = EncoderOptions {
         prompt: prompting.prompt(),
+        pooling: args.pooling.map(PoolingName::mode),
         ..encoding.options()
     };
     let mut searcher = encoding.load(|files, device| {

@@ -16,6 +16,7 @@ use super::generate::{open_model, scaled_adapter};
 use super::generation::{ChatTemplateArgs, RopeArgs, SpeculativeArgs, capacity};
 use super::sampling_args::text_of;
 use super::source::{bound, read_graph};
+use super::texts::PoolingArgs;
 use super::{ComputePrecision, KvCacheDType, PlacementArgs, onnx, positive};
 use crate::error::{CliError, CommandOutcome};
 use crate::{output, progress};
@@ -104,6 +105,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ServeLog::Text)]
     log_format: ServeLog,
     #[command(flatten)]
+    pooling: PoolingArgs,
+    #[command(flatten)]
     template: ChatTemplateArgs,
     #[command(flatten)]
     rope: RopeArgs,
@@ -148,6 +151,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<CommandOutcome, CliError> {
         tls: tls(args)?,
         chat_template: args.template.source()?,
         rope: args.rope.overrides()?,
+        pooling: args.pooling.mode(),
         log: args.log_format.log(),
         ..ServeOptions::default()
     };

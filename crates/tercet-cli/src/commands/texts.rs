@@ -3,8 +3,9 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
 use tercet::Device;
-use tercet_models::{EmbeddingPrompt, EncoderOptions, ModelFamily, ModelFiles};
+use tercet_models::{EmbeddingPrompt, EncoderOptions, ModelFamily, ModelFiles, PoolingMode};
 
 use super::open::{check_family, open_files};
 use super::{ComputePrecision, DeviceArgs};
@@ -82,6 +83,54 @@ impl TextEncodingArgs {
         })?;
         spinner.finish_and_clear();
         Ok(loaded)
+    }
+}
+
+/// The flag for the pooling of token states.
+#[derive(clap::Args)]
+pub(crate) struct PoolingArgs {
+    /// Pooling of the token states into a vector, instead of that of the model. A language model whose
+    /// files have none requires it
+    #[arg(long, value_name = "MODE", value_enum)]
+    pooling: Option<PoolingName>,
+}
+
+impl PoolingArgs {
+    pub(crate) fn mode(&self) -> Option<PoolingMode> {
+        self.pooling.map(PoolingName::mode)
+    }
+}
+
+/// Poolings, named as in llama.cpp and sentence-transformers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PoolingName {
+    /// Mean of all tokens
+    Mean,
+    /// First token
+    Cls,
+    /// Last token
+    #[value(alias = "lasttoken", alias = "last-token")]
+    Last,
+    /// Maximum of each element
+    Max,
+    /// Mean with weights that grow with the position
+    #[value(alias = "weightedmean")]
+    WeightedMean,
+    /// Sum divided by the square root of the number of tokens
+    #[value(alias = "mean_sqrt_len_tokens")]
+    MeanSqrtLen,
+}
+
+impl PoolingName {
+    pub(crate) fn mode(self) -> PoolingMode {
+        match self {
+            PoolingName::Mean => PoolingMode::Mean,
+            PoolingName::Cls => PoolingMode::Cls,
+            PoolingName::Last => PoolingMode::LastToken,
+            PoolingName::Max => PoolingMode::Max,
+            PoolingName::WeightedMean => PoolingMode::WeightedMean,
+            PoolingName::MeanSqrtLen => PoolingMode::MeanSqrtLen,
+        }
     }
 }
 

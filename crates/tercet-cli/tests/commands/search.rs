@@ -499,3 +499,55 @@ fn a_failure_leaves_no_index_and_an_index_without_vectors_is_refused() {
     let args = ["search", "-m", &folder.model, &index, "a cat"];
     bad(&args, 1, &["no vectors", "search index"]);
 }
+
+#[test]
+fn the_pooling_is_that_of_the_index() {
+    let folder = Folder::new("search-pooling");
+    let plain = {
+        folder.index_with(&[]);
+        let rows = folder.search("the dog", &[]);
+        // A query has no pooling of its own.
+        let index = folder.path("i.safetensors");
+        let query = [
+            "search",
+            "-m",
+            &folder.model,
+            &index,
+            "the dog",
+            "--pooling",
+            "max",
+        ];
+        bad(&query, 1, &["the model's pooling", "max", "leave out"]);
+        std::fs::remove_file(index).unwrap();
+        rows
+    };
+    folder.index_with(&["--pooling", "max"]);
+    let rows = folder.search("the dog", &[]);
+    assert_eq!(rows, folder.search("the dog", &["--pooling", "max"]));
+    let scores = |rows: &Value| -> Vec<String> {
+        let rows = rows.as_array().unwrap();
+        rows.iter().map(|row| row["score"].to_string()).collect()
+    };
+    assert_ne!(scores(&rows), scores(&plain));
+    let index = folder.path("i.safetensors");
+    let query = [
+        "search",
+        "-m",
+        &folder.model,
+        &index,
+        "the dog",
+        "--pooling",
+        "cls",
+    ];
+    bad(
+        &query,
+        1,
+        &["i.safetensors", "max pooling", "cls", "leave out"],
+    );
+    // Another pooling would mix vectors in one index.
+    bad(
+        &folder.indexing(),
+        1,
+        &["max pooling", "create the index again"],
+    );
+}

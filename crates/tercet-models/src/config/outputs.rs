@@ -1,5 +1,6 @@
 //! Outputs of encoders: pooling, the modules after it, and scores of classes.
 
+use serde::{Deserialize, Serialize};
 use tercet::Tensor;
 
 use super::FfnActivation;
@@ -11,7 +12,8 @@ use super::FfnActivation;
 /// let modules = SentenceModules::normalized(PoolingMode::Cls);
 /// assert_eq!(modules.modes, [PoolingMode::Cls]);
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum PoolingMode {
     /// State of the first token (the class token of BERT).
     Cls,
@@ -24,7 +26,54 @@ pub enum PoolingMode {
     /// Mean weighted by position, with weight 1 for the first token.
     WeightedMean,
     /// State of the last token.
+    #[serde(rename = "last")]
     LastToken,
+}
+
+impl PoolingMode {
+    /// All modes.
+    pub const ALL: [PoolingMode; 6] = [
+        PoolingMode::Mean,
+        PoolingMode::Cls,
+        PoolingMode::LastToken,
+        PoolingMode::Max,
+        PoolingMode::WeightedMean,
+        PoolingMode::MeanSqrtLen,
+    ];
+
+    /// The name in flags, in Python and in index files.
+    ///
+    /// ```
+    /// use tercet_models::PoolingMode;
+    /// assert_eq!(PoolingMode::LastToken.name(), "last");
+    /// ```
+    pub fn name(self) -> &'static str {
+        match self {
+            PoolingMode::Cls => "cls",
+            PoolingMode::Max => "max",
+            PoolingMode::Mean => "mean",
+            PoolingMode::MeanSqrtLen => "mean-sqrt-len",
+            PoolingMode::WeightedMean => "weighted-mean",
+            PoolingMode::LastToken => "last",
+        }
+    }
+
+    /// The mode of a name; `None` for an unknown one. The names of sentence-transformers are
+    /// aliases.
+    ///
+    /// ```
+    /// use tercet_models::PoolingMode;
+    /// assert_eq!(PoolingMode::from_name("lasttoken"), Some(PoolingMode::LastToken));
+    /// assert_eq!(PoolingMode::from_name("median"), None);
+    /// ```
+    pub fn from_name(name: &str) -> Option<PoolingMode> {
+        match name {
+            "lasttoken" | "last-token" => Some(PoolingMode::LastToken),
+            "weightedmean" => Some(PoolingMode::WeightedMean),
+            "mean_sqrt_len_tokens" => Some(PoolingMode::MeanSqrtLen),
+            name => Self::ALL.into_iter().find(|mode| mode.name() == name),
+        }
+    }
 }
 
 /// A dense layer after pooling.

@@ -7,7 +7,7 @@ use tercet::Device;
 
 use super::files::hexadecimal;
 use super::{Hit, SearchError, SearchIndex};
-use crate::builder::{Embedder, ImageEmbedder, ModelError, SentenceModule};
+use crate::builder::{Embedder, ImageEmbedder, ModelError, PoolingMode, SentenceModule};
 use crate::error::Error;
 use crate::open::{EmbeddingPrompt, EncoderOptions, ModelFamily, ModelFiles};
 
@@ -91,6 +91,15 @@ fn prompt(files: &ModelFiles, asked: &EmbeddingPrompt, names: &[&str]) -> Result
         (EmbeddingPrompt::Default, None, None) => "",
     };
     Ok(text.to_string())
+}
+
+/// Rejects a pooling for image-text models, whose vectors have only one.
+pub(super) fn check_pooling(files: &ModelFiles, asked: Option<PoolingMode>) -> Result<(), Error> {
+    if asked.is_some() && files.family()? == ModelFamily::Vision {
+        let reason = "a pooling requires a text encoder or a language model; leave it out";
+        return Err(ModelError::Unsupported(reason.into()).into());
+    }
+    Ok(())
 }
 
 /// The prompt for passages.
@@ -181,12 +190,12 @@ pub struct Searcher {
 
 impl Searcher {
     /// Opens an index for queries of this type. The prompt in `options` applies to queries; by
-    /// default it is the folder's query prompt. The query vectors are cut to the
-    /// width of the vectors that the index stores.
+    /// default it is the folder's query prompt. The query vectors are cut to the width of the
+    /// vectors that the index stores, and have its pooling.
     ///
     /// # Errors
-    /// [`Error::Search`] for an index that is damaged or belongs to another model; [`Error`] of the
-    /// model.
+    /// [`Error::Search`] for an index that is damaged, belongs to another model or has another
+    /// pooling than `options`; [`Error`] of the model.
     pub fn open(
         path: impl AsRef<Path>,
         files: &ModelFiles,
@@ -201,10 +210,21 @@ impl Searcher {
             let path = path.to_path_buf();
             return Err(SearchError::NoVectors { path }.into());
         }
+        check_pooling(files, options.pooling)?;
+        let made = index.settings.pooling;
+        if options.pooling.is_some() && options.pooling != made {
+            return Err(SearchError::OtherPooling {
+                path: path.to_path_buf(),
+                made: made.map_or("the model's", PoolingMode::name),
+                asked: options.pooling.map_or("", PoolingMode::name),
+            }
+            .into());
+        }
         let prompt = prompt(files, &options.prompt, &QUERY)?;
         let options = EncoderOptions {
             prompt: EmbeddingPrompt::Text(prompt),
             dims: index.settings.dims,
+            pooling: made,
             ..options.clone()
         };
         let side = match query {

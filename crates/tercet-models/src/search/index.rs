@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::SearchError;
 use super::files::{IndexUnit, Passage, digest, read, text};
+use crate::builder::PoolingMode;
 use crate::safetensors::{SafeDtype, SafeTensors};
 use crate::writing::safetensors::write_noted;
 use crate::writing::{SavedTensorEntry, SavedTensorStorage};
@@ -22,7 +23,8 @@ const UNIT_WITHIN: f32 = 1e-3;
 /// ```
 /// use tercet_models::search::{IndexUnit, SearchSettings};
 /// let (unit, prompt) = (IndexUnit::Lines, "passage: ".to_string());
-/// let settings = SearchSettings { unit, prompt, dims: Some(256), most: None, cut: false };
+/// let settings =
+///     SearchSettings { unit, prompt, dims: Some(256), most: None, cut: false, pooling: None };
 /// assert_eq!(settings.unit.name(), "lines");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +40,9 @@ pub struct SearchSettings {
     pub most: Option<usize>,
     /// Whether longer passages are truncated. Otherwise they are cut into overlapping pieces.
     pub cut: bool,
+    /// Pooling of the token states; `None` for that of the model's files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pooling: Option<PoolingMode>,
 }
 
 impl SearchSettings {
@@ -55,6 +60,9 @@ impl SearchSettings {
         }
         if self.cut {
             all.push("long passages truncated".to_string());
+        }
+        if let Some(pooling) = self.pooling {
+            all.push(format!("{} pooling", pooling.name()));
         }
         all.join(", ")
     }

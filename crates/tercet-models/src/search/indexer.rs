@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tercet::Device;
 
-use super::embedder::{EmbedderKind, digest_of, document_prompt};
+use super::embedder::{EmbedderKind, check_pooling, digest_of, document_prompt};
 use super::files::{IndexUnit, Passage, digest, is_image, passages, read, text, walk};
 use super::index::{IndexedFile as Entry, SearchSettings};
 use super::{SearchError, SearchIndex};
@@ -107,6 +107,7 @@ impl Indexer {
             );
             return Err(ModelError::Unsupported(reason).into());
         }
+        check_pooling(files, options.pooling)?;
         let prompt = document_prompt(files, &options.prompt)?;
         let settings = SearchSettings {
             unit,
@@ -114,6 +115,7 @@ impl Indexer {
             dims: options.dims,
             most: options.max_tokens,
             cut: options.truncate,
+            pooling: options.pooling,
         };
         let options = EncoderOptions {
             prompt: EmbeddingPrompt::Text(prompt),

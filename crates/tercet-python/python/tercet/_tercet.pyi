@@ -29,6 +29,7 @@ Tokens = Union[SupportsIndex, Iterable[SupportsIndex], npt.NDArray[Any]]
 # A message of a conversation: a dictionary, or an object of a client library such as `openai`.
 Message = Union[Mapping[str, Any], Any]
 Path = Union[str, os.PathLike[str]]
+Pooling = Literal["mean", "cls", "last", "max", "weighted-mean", "mean-sqrt-len"]
 # An index of a value: numbers, slices, `...`, `None`, lists, arrays or values of whole numbers.
 Index = Any
 # Attribute values of the text form: numbers, lists, graphs; words, types and dimensions as strings.
@@ -58,6 +59,7 @@ def load(
     context: int | None = None,
     bounds: dict[str, int] | None = None,
     adapters: Mapping[str, Path] | None = None,
+    pooling: Pooling | None = None,
 ) -> Graph: ...
 @overload
 def load(
@@ -69,6 +71,7 @@ def load(
     context: int | None = None,
     bounds: dict[str, int] | None = None,
     adapters: Mapping[str, Path] | None = None,
+    pooling: Pooling | None = None,
 ) -> Scene: ...
 @overload
 def load(
@@ -80,6 +83,7 @@ def load(
     context: int | None = None,
     bounds: dict[str, int] | None = None,
     adapters: Mapping[str, Path] | None = None,
+    pooling: Pooling | None = None,
 ) -> OnnxModel: ...
 @overload
 def load(
@@ -91,6 +95,7 @@ def load(
     context: int | None = None,
     bounds: dict[str, int] | None = None,
     adapters: Mapping[str, Path] | None = None,
+    pooling: Pooling | None = None,
 ) -> LanguageModel: ...
 @overload
 def load(
@@ -102,6 +107,7 @@ def load(
     context: int | None = None,
     bounds: dict[str, int] | None = None,
     adapters: Mapping[str, Path] | None = None,
+    pooling: Pooling | None = None,
 ) -> Encoder: ...
 @overload
 def load(
@@ -113,6 +119,7 @@ def load(
     context: int | None = None,
     bounds: dict[str, int] | None = None,
     adapters: Mapping[str, Path] | None = None,
+    pooling: Pooling | None = None,
 ) -> Classifier: ...
 @overload
 def load(
@@ -124,6 +131,7 @@ def load(
     context: int | None = None,
     bounds: dict[str, int] | None = None,
     adapters: Mapping[str, Path] | None = None,
+    pooling: Pooling | None = None,
 ) -> Recognizer: ...
 @overload
 def load(
@@ -135,6 +143,7 @@ def load(
     context: int | None = None,
     bounds: dict[str, int] | None = None,
     adapters: Mapping[str, Path] | None = None,
+    pooling: Pooling | None = None,
 ) -> Any:
     """Open a file, a folder or a model of the hub, `ORG/NAME[:QUANT]`. Depending on its contents,
     returns a `Graph`, `Scene`, `LanguageModel`, `Encoder`, `Classifier`, `Recognizer` or `OnnxModel`.

@@ -1,6 +1,8 @@
 //! Decoder models that embed texts, as folders and as GGUF files.
 
 use serde_json::{Value, json};
+use tercet::Device;
+use tercet_models::{EncoderOptions, ModelFiles, PoolingMode};
 use tercet_serve::ServeOptions;
 
 use crate::server::{data, start_folders};
@@ -117,4 +119,39 @@ fn floats_are_written_with_the_digits_of_f32() {
         .map(|x| f32::from_le_bytes(x.try_into().unwrap()));
     let read = numbers.iter().map(|x| x.as_f64().unwrap() as f32);
     assert!(exact.eq(read));
+}
+
+#[test]
+fn a_pooling_makes_models_embed() {
+    let models = [
+        "encoders/sentence-a",
+        "encoders/reranker-a",
+        "tiny-rust-llama/tiny-rust-llama-q8_0.gguf",
+    ];
+    let options = ServeOptions {
+        pooling: Some(PoolingMode::Max),
+        ..ServeOptions::default()
+    };
+    let server = start_folders(&models, options);
+    for model in models {
+        let name = model.rsplit('/').next().unwrap();
+        let answer = server.post(
+            "/v1/embeddings",
+            &json!({"model": name, "input": "the cat"}),
+        );
+        assert_eq!(answer.status, 200, "{name}: {}", answer.text());
+        let found = answer.json()["data"][0]["embedding"].clone();
+        let options = EncoderOptions {
+            pooling: Some(PoolingMode::Max),
+            ..EncoderOptions::default()
+        };
+        let files = ModelFiles::open(data(model)).unwrap();
+        let mut embedder = files.embedder(&Device::cpu(), &options).unwrap();
+        let want = embedder.embed(&["the cat"]).unwrap();
+        let found: Vec<f32> = serde_json::from_value(found).unwrap();
+        assert_eq!(found.len(), want[0].len(), "{name}");
+        for (x, y) in found.iter().zip(&want[0]) {
+            assert!((x - y).abs() < 1e-5, "{name}: {x} {y}");
+        }
+    }
 }
