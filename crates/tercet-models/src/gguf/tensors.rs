@@ -270,7 +270,9 @@ fn read_type(cursor: &mut GgufCursor<'_>, name: &str) -> Result<GgmlType, GgufEr
             Some(removed) => format!(
                 "was {removed} and is no longer part of the format; quantise the model again"
             ),
-            None => "this version of the reader does not know".to_owned(),
+            None => "is not in ggml's list of types, as with types of other forks; quantise the model again \
+                     with llama.cpp, or use a newer version of this reader"
+                .to_owned(),
         },
     })
 }

@@ -307,3 +307,40 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn every_type_number_is_read_or_refused_by_name() {
+    // Blocks of 128 are those of `Q1_0`; other forks have numbers above 42.
+    for id in (0..=300).chain([1 << 16, u32::MAX]) {
+        let known = GgmlType::from_id(id);
+        let (len, bytes) = known.map_or((256, 256), |ty| (ty.block_len(), ty.block_bytes()));
+        let rows = 256_u64.div_ceil(len);
+        let data = vec![0; usize::try_from(rows * bytes).unwrap()];
+        let file = small_gguf().tensor("t", &[rows * len], id, &data);
+        let parsed = parse(file.bytes());
+        let Some(ty) = known else {
+            let error = parsed.unwrap_err().to_string();
+            assert!(error.contains(&format!("type {id} ")), "{id}: {error}");
+            assert!(error.contains("quantise the model again"), "{id}: {error}");
+            if let Some(removed) = GgmlType::removed_name(id) {
+                assert!(error.contains(removed), "{id}: {error}");
+            }
+            continue;
+        };
+        let gguf = parsed.unwrap();
+        let info = gguf.tensor("t").unwrap();
+        match tercet_models::gguf_weight(&gguf, info) {
+            Ok(_) => {}
+            Err(e) => {
+                let e = e.to_string();
+                assert!(
+                    e.contains(ty.name()) && e.contains("use a model file"),
+                    "{id}: {e}"
+                );
+                // Formats of weights are all read; these are intermediate, or plain numbers.
+                let others = ["I16", "Q8_1", "Q8_K"];
+                assert!(others.contains(&ty.name()), "{id}: {e}");
+            }
+        }
+    }
+}
