@@ -151,6 +151,17 @@ fn every_family_keeps_its_logits_and_ids() {
 }
 
 #[test]
+fn a_folder_of_bitsandbytes_keeps_its_logits() {
+    let dir = folder("bitsandbytes", "nf4-b");
+    let want = logits(&ModelFiles::open(&dir).unwrap());
+    for (ty, most) in [(GgmlType::F32, 2e-5), (GgmlType::Q8_0, 0.15)] {
+        let made = quantize(&dir, &dir.join(format!("{}.gguf", ty.name())), ty).unwrap();
+        let apart = off(&want, &logits(&made));
+        assert!(apart < most, "{}: {apart:e}", ty.name());
+    }
+}
+
+#[test]
 fn a_folder_of_byte_level_bpe_is_the_file_that_converters_make_of_it() {
     let from = crate::common::data("tiny-rust-llama");
     let dir = crate::common::temp_dir("folder_to_gguf-tiny-rust-llama");
