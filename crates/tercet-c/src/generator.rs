@@ -355,6 +355,7 @@ impl GeneratorObject {
             } else {
                 &self.ends
             },
+            spelled: &[],
         };
         let mut text = String::new();
         let generation = generate(generator, &self.tokenizer, prompt, &options, &mut |event| {

@@ -7,6 +7,7 @@
 mod token_loop;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 pub use crate::builder::FinishReason;
 use crate::builder::Generator;
@@ -21,7 +22,7 @@ pub(crate) use self::token_loop::{NextText, TokenLoop};
 /// ```
 /// use tercet_models::GenerateOptions;
 /// let stop = ["\n\n".to_string()];
-/// let options = GenerateOptions { max_tokens: 64, stop: &stop, eos: &[2] };
+/// let options = GenerateOptions { max_tokens: 64, stop: &stop, eos: &[2], spelled: &[] };
 /// assert_eq!((options.stop.len(), options.eos), (1, &[2][..]));
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +34,9 @@ pub struct GenerateOptions<'a> {
     pub stop: &'a [String],
     /// End-of-sequence tokens.
     pub eos: &'a [u32],
+    /// Special tokens that are part of the text, such as the markers of thoughts and calls
+    /// ([`AnswerFormat::special_tokens`](crate::answer::AnswerFormat::special_tokens)).
+    pub spelled: &'a [u32],
 }
 
 /// A progress event during generation.
@@ -78,7 +82,7 @@ pub fn end_ids(eos: &[u32], tokenizer: &Tokenizer) -> Vec<u32> {
 /// let tokenizer = files.tokenizer()?;
 /// let mut generator = files.decoder(DecoderOptions::new)?.generator(&tercet::Device::cpu())?;
 /// let prompt = tokenizer.encode("fn main", true)?;
-/// let options = GenerateOptions { max_tokens: 4, stop: &[], eos: &[] };
+/// let options = GenerateOptions { max_tokens: 4, stop: &[], eos: &[], spelled: &[] };
 /// let generation = generate(&mut generator, &tokenizer, &prompt, &options, &mut |_| true)?;
 /// assert_eq!((generation.tokens.len(), generation.finish), (4, FinishReason::Length));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -126,7 +130,7 @@ pub fn generate(
 /// let decoder = files.decoder(|spec| DecoderOptions { context: 16, chunk: 16, ..DecoderOptions::new(spec) })?;
 /// let mut generator = decoder.generator(&tercet::Device::cpu())?;
 /// let prompt = tokenizer.encode("fn main", true)?;
-/// let options = GenerateOptions { max_tokens: 40, stop: &[], eos: &[] };
+/// let options = GenerateOptions { max_tokens: 40, stop: &[], eos: &[], spelled: &[] };
 /// let generation = generate_past_context(
 ///     &mut generator, &tokenizer, &prompt, &options, &mut |_| true,
 ///     &mut |generator, tokens| {
@@ -273,6 +277,8 @@ pub struct IncrementalDetokenizer<'t> {
     holdback: StopHoldback,
     /// The special tokens since the last token with text.
     special_run: Vec<u32>,
+    /// Special tokens that are part of the text.
+    spelled: Arc<[u32]>,
 }
 
 /// Number of special tokens without text after which a text is taken to loop.
@@ -290,7 +296,15 @@ impl<'t> IncrementalDetokenizer<'t> {
             stream: tokenizer.stream(),
             holdback: StopHoldback::new(stop),
             special_run: Vec::new(),
+            spelled: Arc::default(),
         }
+    }
+
+    /// Makes these special tokens part of the text, as the vocabulary spells them.
+    #[must_use]
+    pub fn with_spelled(mut self, spelled: Arc<[u32]>) -> IncrementalDetokenizer<'t> {
+        self.spelled = spelled;
+        self
     }
 
     /// The text that becomes final with this token, and whether a stop string is complete, which
@@ -304,6 +318,11 @@ impl<'t> IncrementalDetokenizer<'t> {
             Err(TokenizerError::UnknownToken { .. }) => String::new(),
             text => text?,
         };
+        if self.spelled.contains(&token) {
+            self.special_run.clear();
+            let spelling = self.tokenizer.id_to_token(token).unwrap_or_default();
+            return Ok(self.holdback.push(&(text + &spelling)));
+        }
         if !self.tokenizer.is_special(token) {
             self.special_run.clear();
             return Ok(self.holdback.push(&text));

@@ -7,6 +7,7 @@
 //! | [`hf`] | Hugging Face folders: configuration, (sharded) weights, tokenizer |
 //! | [`config`] | model configurations, with the same types for both formats |
 //! | [`tokenizer`] | tokenizers, from `tokenizer.json` or the vocabulary of a GGUF file |
+//! | [`answer`] | thoughts and calls of tools in answers of language models |
 //! | [`adapter`] | low-rank adapters of PEFT and of llama.cpp; merging them into a model |
 //! | [`image`] | PNG and JPEG decoding, and image preprocessing for vision models |
 //! | [`training`] | training graphs of the model families |
@@ -31,6 +32,7 @@
 //! of the latter.
 
 pub mod adapter;
+pub mod answer;
 mod builder;
 mod classifier;
 pub mod config;

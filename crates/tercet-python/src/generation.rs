@@ -133,6 +133,7 @@ fn written_with(
         max_tokens: request.max_tokens,
         stop: &request.stop,
         eos: &request.eos,
+        spelled: &[],
     };
     let mut text = String::new();
     let generation = generate(

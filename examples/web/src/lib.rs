@@ -59,6 +59,7 @@ impl Language {
             max_tokens: most,
             stop: &[],
             eos: &self.eos,
+            spelled: &[],
         };
         let event = &mut |event: GenerateEvent<'_>| match event {
             GenerateEvent::Prompt(_) => true,

@@ -610,6 +610,7 @@ impl TextGenerator {
             max_tokens: limit,
             stop,
             eos: &self.eos,
+            spelled: &[],
         };
         let bar = progress::bar("prefill", new.len(), "tokens");
         let (mut fed, mut prefilled, mut ready) = (0, Duration::ZERO, false);

@@ -272,10 +272,28 @@ impl ChatTemplate {
         tools: &TemplateValue,
         prompt: bool,
     ) -> Result<RenderedTemplate, TemplateError> {
+        self.render_with(messages, tools, prompt, &[])
+    }
+
+    /// Like [`Self::render`], with further variables of the template, such as `enable_thinking`.
+    ///
+    /// # Errors
+    /// [`TemplateError`].
+    pub fn render_with(
+        &self,
+        messages: &[ChatMessage],
+        tools: &TemplateValue,
+        prompt: bool,
+        more: &[(String, TemplateValue)],
+    ) -> Result<RenderedTemplate, TemplateError> {
         let messages = messages.iter().map(|m| m.fields().clone());
         let messages = TemplateValue::list(messages.collect()).into_literal();
         let variables = self.variables.iter();
         let mut variables: Vec<_> = variables.map(|(k, v)| (k.as_str(), v.clone())).collect();
+        variables.extend(
+            more.iter()
+                .map(|(k, v)| (k.as_str(), v.clone().into_literal())),
+        );
         variables.push(("messages", messages));
         variables.push(("tools", tools.clone().into_literal()));
         variables.push(("documents", TemplateValue::None));

@@ -35,7 +35,8 @@ impl<'t> TokenLoop<'t> {
             tokenizer,
             max_tokens: options.max_tokens,
             eos: options.eos.to_vec(),
-            pieces: IncrementalDetokenizer::new(tokenizer, options.stop),
+            pieces: IncrementalDetokenizer::new(tokenizer, options.stop)
+                .with_spelled(options.spelled.into()),
             tokens: Vec::new(),
             next: None,
             known: Vec::new().into_iter(),

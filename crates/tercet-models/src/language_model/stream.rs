@@ -41,6 +41,7 @@ impl<'m> TextStream<'m> {
             max_tokens,
             stop,
             eos: &eos,
+            spelled: &[],
         };
         let mut run = TokenLoop::new(tokenizer, &options);
         generator.set_penalty_start(generator.position() + prompt.len());

@@ -677,6 +677,7 @@ fn a_text_ends_at_an_end_that_the_file_does_not_name() {
             max_tokens: 8,
             stop: &[],
             eos: &eos,
+            spelled: &[],
         };
         let made = generate(&mut generator, &tokenizer, &prompt, &options, &mut |_| true).unwrap();
         (made.tokens.len(), made.finish)

@@ -46,6 +46,7 @@ fn generated(prompt: &[u32], max_tokens: usize, stop: &[String]) -> (String, Vec
         max_tokens,
         stop,
         eos: &eos,
+        spelled: &[],
     };
     let mut text = String::new();
     let event = &mut |event: GenerateEvent<'_>| {
@@ -314,6 +315,7 @@ fn an_encoder_decoder_answers_a_prompt() {
         max_tokens: 6,
         stop: &[],
         eos: &end_ids(&graphs.spec.eos, &tokenizer),
+        spelled: &[],
     };
     let start = [source.start()];
     let want = generate(&mut generator, &tokenizer, &start, &options, &mut |_| true).unwrap();

@@ -75,6 +75,7 @@ fn options(max_tokens: usize) -> GenerateOptions<'static> {
         max_tokens,
         stop: &[],
         eos: &[],
+        spelled: &[],
     }
 }
 
@@ -152,6 +153,7 @@ fn texts_end_where_they_would_have() {
     for token in &whole.tokens[..12] {
         let ends = GenerateOptions {
             eos: &[*token],
+            spelled: &[],
             ..options(40)
         };
         let want = written(&mut alone, prompt, &ends);

@@ -1,0 +1,148 @@
+//! Arguments that are written as tags, and their values.
+
+use serde_json::Value;
+
+use super::super::AnswerEvent;
+use super::super::arguments::{escaped, is_text, value_json};
+use super::super::format::{ArgumentsForm, CallBody, PairMarkers};
+use super::super::marker::{MarkerMatch, TextMarker, blanks};
+use super::{AnswerParser, AnswerPlace};
+
+/// The value of a key, between markers.
+#[derive(Clone, Debug)]
+pub(super) struct PairValue {
+    /// The schema of the value.
+    schema: Option<Value>,
+    /// A text that is written as it arrives.
+    is_text: bool,
+    is_begun: bool,
+    /// The value so far, if it is not written yet.
+    held: String,
+}
+
+impl AnswerParser {
+    pub(super) fn pair_markers(&self) -> PairMarkers {
+        match &self.format.calls.body {
+            CallBody::Named {
+                arguments: ArgumentsForm::Pairs(markers),
+                ..
+            } => markers.clone(),
+            // Only calls with pairs have this place.
+            CallBody::Named { .. } | CallBody::Json(_) => PairMarkers {
+                open: TextMarker::default(),
+                after_key: Default::default(),
+                close: TextMarker::default(),
+                has_lines: false,
+            },
+        }
+    }
+
+    pub(super) fn pairs(&mut self, is_first: bool) -> bool {
+        let markers = self.pair_markers();
+        let blank = blanks(&self.rest);
+        let begun = &self.rest[blank..];
+        let found = match begun.is_empty() {
+            true => MarkerMatch::Partial,
+            false => markers.open.matches(begun),
+        };
+        let bytes = match found {
+            MarkerMatch::Yes(bytes) => blank + bytes,
+            MarkerMatch::Partial if !self.is_done => {
+                return self.wait(AnswerPlace::Pairs { is_first });
+            }
+            MarkerMatch::Partial => {
+                // The answer was cut here.
+                self.rest.clear();
+                return self.wait(AnswerPlace::Pairs { is_first });
+            }
+            MarkerMatch::No => {
+                let end = if is_first { "{}" } else { "}" };
+                self.event(AnswerEvent::Arguments(end.to_string()));
+                return self.go(AnswerPlace::CallTail);
+            }
+        };
+        // The key ends at the first of the markers after keys.
+        let rest = &self.rest[bytes..];
+        let ends = markers.after_key.iter().enumerate();
+        let ends = ends.filter_map(|(i, marker)| Some((marker.find(rest)?, i)));
+        let end = ends.min_by_key(|((at, found), _)| match found {
+            MarkerMatch::Yes(_) => (*at, 0),
+            MarkerMatch::Partial => (*at, 1),
+            MarkerMatch::No => (*at, 2),
+        });
+        let Some(((at, MarkerMatch::Yes(len)), which)) = end else {
+            if self.is_done {
+                self.rest.clear();
+            }
+            return self.wait(AnswerPlace::Pairs { is_first });
+        };
+        let key = rest[..at].trim().to_string();
+        self.take(bytes + at + len);
+        let start = if is_first { '{' } else { ',' };
+        self.event(AnswerEvent::Arguments(format!(
+            "{start}{}:",
+            Value::from(key.as_str())
+        )));
+        let tool = self.tools.iter().find(|tool| tool.name == self.name);
+        let schema = tool.and_then(|tool| tool.property(&key)).cloned();
+        let tells_kind = markers.after_key[0] != markers.after_key[1];
+        self.go(AnswerPlace::Value(PairValue {
+            is_text: match tells_kind {
+                true => which == 0,
+                false => schema.as_ref().is_some_and(is_text),
+            },
+            schema,
+            is_begun: false,
+            held: String::new(),
+        }))
+    }
+
+    pub(super) fn value(&mut self, mut value: PairValue) -> bool {
+        let markers = self.pair_markers();
+        if markers.has_lines && !value.is_begun {
+            match self.rest.chars().next() {
+                None if !self.is_done => return self.wait(AnswerPlace::Value(value)),
+                Some('\n') => {
+                    self.take(1);
+                }
+                _ => {}
+            }
+        }
+        let is_first = !std::mem::replace(&mut value.is_begun, true);
+        if is_first && value.is_text {
+            self.event(AnswerEvent::Arguments("\"".to_string()));
+        }
+        let (at, found) = match markers.close.find(&self.rest) {
+            Some((at, MarkerMatch::Yes(bytes))) => (at, Some(bytes)),
+            Some((at, _)) => (at, None),
+            None => (self.rest.len(), None),
+        };
+        let text = self.take(at);
+        value.held += &text;
+        let is_line = markers.has_lines && value.held.ends_with('\n');
+        if let Some(bytes) = found {
+            self.take(bytes);
+            if is_line {
+                value.held.pop();
+            }
+            let end = match value.is_text {
+                true => format!("{}\"", escaped(&value.held)),
+                false => value_json(&value.held, value.schema.as_ref()),
+            };
+            self.event(AnswerEvent::Arguments(end));
+            return self.go(AnswerPlace::Pairs { is_first: false });
+        }
+        if value.is_text {
+            let kept = match is_line && !self.is_done {
+                true => value.held.split_off(value.held.len() - 1),
+                false => String::new(),
+            };
+            let text = std::mem::replace(&mut value.held, kept);
+            self.event(AnswerEvent::Arguments(escaped(&text)));
+        }
+        if self.is_done {
+            self.rest.clear();
+        }
+        self.wait(AnswerPlace::Value(value))
+    }
+}
