@@ -257,7 +257,13 @@ SMALL = """{{ 1 + 2 * 3 - 4 // 3 }} {{ 7 % 3 }} {{ -7 % 3 }} {{ -7 // 2 }} {{ 7 
 {{ {'a': 1}.get('a') }} {{ {'a': 1}.get('b') }} {{ {'a': 1}.get('b', 7) }} {% for k, v in {'b': 1, 'a': 2} | dictsort %}{{ k }}{{ v }}{% endfor %} {{ {'a': 1}.keys() | list }} {{ [1] + [2] }} {{ 'ab' * 3 }} {{ [0] * 2 }}
 {{ 'a\\nb' | indent(2) }} {{ 'a\\nb' | indent(2, true) }} {{ -3 | abs }} {{ [1, 2] | reverse | list }} {{ 'abc' | reverse }} {{ (1, 2)[1] }} {{ [[1, 2], [3, 4]][1][0] }}
 {{ 'a' and 'b' }} {{ '' or 'c' }} {{ not '' }} {{ 1 in [1.0] }} {{ 'abc'.find('c') }} {{ 'abc'.startswith('ab') }} {{ 'a\\nb\\n'.splitlines() }} {{ ['x', 'y'].index('y') }} {{ ''.join(['a', 'b']) }}
-{{ dict(a=1, b='c') }} {{ range(3) | list }} {{ range(5, 0, -2) | list }} {{ [1, 2, 3] | length > 2 }} {{ 'A' if 1 > 2 else 'B' if 2 > 3 else 'C' }} {{ strftime_now('%Y-%m-%d %A %B %-d') }}"""
+{{ dict(a=1, b='c') }} {{ range(3) | list }} {{ range(5, 0, -2) | list }} {{ [1, 2, 3] | length > 2 }} {{ 'A' if 1 > 2 else 'B' if 2 > 3 else 'C' }} {{ strftime_now('%Y-%m-%d %A %B %-d') }}
+{% set d = {0: 'a', 512: 'b', 1024: 'c'} %}{{ d[512] }} {{ d.get(0) }} {{ d[7] is defined }} {{ d['512'] is defined }} {{ 1024 in d }} {{ '0' in d }}
+{% for k, v in {512: 'b', 0: 'a', 16384: 'c', 1024: 'd'} | dictsort %}{{ k + 1 }}={{ v }},{% endfor %}
+{{ {1: 'a', none: 2, true: 'b', 1.5: 'c', 'x': 0} }} {{ {2: [1], 1.5: 0, none: 1, false: 2} | tojson }}
+{% set d = {1: 'a', 1.0: 'b', true: 'c'} %}{{ d | length }} {{ d[1] }} {% for k in d %}{{ k }}{% endfor %} {{ d.keys() | list }}
+{{ {1: 2} == {1.0: 2} }} {{ {1: 2} == {'1': 2} }} {{ {'a': 1, 2: 3} == {2: 3, 'a': 1} }} {{ dict({1: 2}, a=3) }}
+{% for k, v in {'b': 2, 'A': 3, 'c': 1} | dictsort %}{{ k }}{{ v }}{% endfor %} {% for k, v in {'b': 2, 'A': 3, 'c': 1} | dictsort(true) %}{{ k }}{% endfor %} {% for k, v in {'b': 2, 'A': 3, 'c': 1} | dictsort(by='value', reverse=true) %}{{ k }}{% endfor %}"""
 
 SPACES = [
     "a\n  {% if true %}\n  b\n  {% endif %}\nc\n",
@@ -289,6 +295,8 @@ WRONG = [
     "{{ range(1000000) }}",
     "{{ missing() }}",
     "{{ [1, 2] < 3 }}",
+    "{{ {1: 2, 'a': 3} | dictsort }}",
+    "{{ {[1]: 2} }}",
 ]
 
 

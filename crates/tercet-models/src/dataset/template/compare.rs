@@ -86,11 +86,10 @@ impl TemplateEvaluator<'_> {
                 if a.entries.len() != b.entries.len() {
                     return Ok(false);
                 }
-                for (key, a) in &a.entries {
+                for (at, (_, value)) in a.entries.iter().enumerate() {
                     self.step(b.entries.len())?;
-                    let found = b.entries.iter().find(|(k, _)| **k == **key);
-                    match found {
-                        Some((_, b)) if self.equal(a, b)? => {}
+                    match b.find(&a.key(at)) {
+                        Some(other) if self.equal(value, other)? => {}
                         _ => return Ok(false),
                     }
                 }
@@ -128,11 +127,11 @@ impl TemplateEvaluator<'_> {
                 }
                 Ok(false)
             }
-            (TemplateValue::Map(map), TemplateValue::Text(key)) => {
+            (TemplateValue::Map(map), key) => {
                 self.step(map.entries.len())?;
-                Ok(map.entries.iter().any(|(k, _)| **k == **key))
+                Ok(map.find(key).is_some())
             }
-            (TemplateValue::Map(_) | TemplateValue::Undefined, _) => Ok(false),
+            (TemplateValue::Undefined, _) => Ok(false),
             _ => {
                 let (value, part) = (value.kind(), part.kind());
                 Err(self.fail(format!("{value} cannot contain {part}")))

@@ -161,7 +161,7 @@ impl TemplateEvaluator<'_> {
     /// A newly created object.
     pub(super) fn map(
         &mut self,
-        entries: Vec<(Arc<str>, TemplateValue)>,
+        entries: Vec<(TemplateValue, TemplateValue)>,
         has_literal_keys: bool,
     ) -> Result<TemplateValue, TemplateError> {
         self.reserve_bytes(entries.len() * 4 * size_of::<TemplateValue>() + 32)?;
@@ -402,10 +402,7 @@ impl TemplateEvaluator<'_> {
         let items = match value {
             TemplateValue::List(list) => return Ok(Arc::clone(list)),
             TemplateValue::Undefined => Vec::new(),
-            TemplateValue::Map(map) => {
-                let keys = map.entries.iter();
-                keys.map(|(key, _)| map.key_text(key)).collect()
-            }
+            TemplateValue::Map(map) => (0..map.entries.len()).map(|at| map.key(at)).collect(),
             TemplateValue::Text(text) => {
                 self.reserve_bytes(text.len() * (size_of::<TemplateValue>() + 24))?;
                 let chars = text.char_indices();

@@ -168,20 +168,73 @@ impl TemplateEvaluator<'_> {
         value: &TemplateValue,
         args: TemplateCallArgs,
     ) -> Result<TemplateValue, TemplateError> {
-        self.bind_args("dictsort", args, &[])?;
+        let names = ["case_sensitive", "by", "reverse"];
+        let mut given = self.bind_args("dictsort", args, &names)?.into_iter();
+        let has_case = given
+            .next()
+            .flatten()
+            .is_some_and(|option| option.is_true());
+        let by = given.next().flatten();
+        let is_reverse = given
+            .next()
+            .flatten()
+            .is_some_and(|option| option.is_true());
+        let by_value = match &by {
+            None => false,
+            Some(TemplateValue::Text(by)) if matches!(&**by, "key" | "value") => &**by == "value",
+            _ => return Err(self.fail("`by` of `dictsort` is \"key\" or \"value\"")),
+        };
         let TemplateValue::Map(map) = value else {
             return Err(self.fail(format!("{} has no entries", value.kind())));
         };
-        let mut entries: Vec<_> = map.entries.iter().collect();
-        for (key, _) in &entries {
-            self.reserve_bytes(key.len() + 64)?;
+        let mut pairs = Vec::with_capacity(map.entries.len());
+        for (at, (_, value)) in map.entries.iter().enumerate() {
+            let key = map.key(at);
+            let sorted = if by_value { value } else { &key };
+            let sorted = match sorted {
+                TemplateValue::Text(text) if !has_case => {
+                    self.reserve_bytes(text.len() + 64)?;
+                    TemplateValue::text(&text.to_lowercase())
+                }
+                sorted => sorted.clone(),
+            };
+            pairs.push((sorted, TemplateValue::list(vec![key, value.clone()])));
         }
-        entries.sort_by_cached_key(|(key, _)| key.to_lowercase());
-        let pairs = entries.into_iter();
-        let pairs = pairs
-            .map(|(key, value)| TemplateValue::list(vec![map.key_text(key), value.clone()]))
-            .collect();
-        self.list(pairs)
+        let sorted = self.sorted(pairs, is_reverse)?;
+        self.list(sorted)
+    }
+
+    /// Sorts values by texts or by numbers.
+    fn sorted(
+        &mut self,
+        mut pairs: Vec<(TemplateValue, TemplateValue)>,
+        is_reverse: bool,
+    ) -> Result<Vec<TemplateValue>, TemplateError> {
+        self.step(pairs.len())?;
+        let are_texts = pairs.iter().all(|(key, _)| key.as_text().is_some());
+        if are_texts {
+            for (key, _) in &pairs {
+                self.reserve_bytes(key.as_text().map_or(0, str::len))?;
+            }
+            pairs.sort_by(|(a, _), (b, _)| {
+                let order = a.as_text().cmp(&b.as_text());
+                if is_reverse { order.reverse() } else { order }
+            });
+        } else {
+            let mut numbers = Vec::with_capacity(pairs.len());
+            for (key, value) in pairs {
+                let Some(number) = key.as_float().filter(|x| !x.is_nan()) else {
+                    return Err(self.fail("texts, numbers and other values have no common order"));
+                };
+                numbers.push((number, value));
+            }
+            numbers.sort_by(|(a, _), (b, _)| {
+                let order = a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal);
+                if is_reverse { order.reverse() } else { order }
+            });
+            return Ok(numbers.into_iter().map(|(_, value)| value).collect());
+        }
+        Ok(pairs.into_iter().map(|(_, value)| value).collect())
     }
 
     fn number(

@@ -1,13 +1,11 @@
 //! Functions that every template can call.
 
-use std::sync::Arc;
-
 use super::eval::{TemplateCallArgs, TemplateEvaluator};
 use super::value::{TemplateInternal, TemplateInternalKind};
 use super::{TemplateError, TemplateValue, clip};
 
 /// Keys and values of an object, in order.
-type TemplateEntries = Vec<(Arc<str>, TemplateValue)>;
+type TemplateEntries = Vec<(TemplateValue, TemplateValue)>;
 
 /// The limit of Jinja's sandbox.
 const MAX_RANGE: i64 = 100_000;
@@ -45,7 +43,13 @@ impl TemplateEvaluator<'_> {
             TemplateFunction::Namespace => {
                 let (entries, _) = self.entries("namespace", args)?;
                 self.reserve_bytes(64 + entries.len() * 64)?;
-                self.namespaces.push(entries);
+                // Other keys than texts are no names of attributes.
+                let named = |(key, value): (TemplateValue, TemplateValue)| match key {
+                    TemplateValue::Text(name) => Some((name.shared(), value)),
+                    _ => None,
+                };
+                self.namespaces
+                    .push(entries.into_iter().filter_map(named).collect());
                 let kind = TemplateInternalKind::Namespace(self.namespaces.len() - 1);
                 Ok(TemplateValue::Internal(TemplateInternal(kind)))
             }
@@ -86,12 +90,14 @@ impl TemplateEvaluator<'_> {
             [] => (Vec::new(), false),
             [TemplateValue::Map(map)] => {
                 self.reserve_bytes(map.entries.len() * 64)?;
-                (map.entries.clone(), map.has_literal_keys)
+                let entries = map.entries.iter().enumerate();
+                let entries = entries.map(|(at, (_, value))| (map.key(at), value.clone()));
+                (entries.collect(), map.has_literal_keys)
             }
             _ => return Err(self.unsupported(format!("`{callee}` of this"))),
         };
         for (name, value) in args.named {
-            entries.push((Arc::from(name.as_str()), value));
+            entries.push((TemplateValue::text(&name), value));
         }
         Ok((entries, has_literal_keys))
     }

@@ -15,7 +15,7 @@ impl TemplateEvaluator<'_> {
         self.step(1)?;
         match value {
             TemplateValue::Text(text) => self.text_method(text, name, args),
-            TemplateValue::Map(map) => self.map_method(value, map, name, args),
+            TemplateValue::Map(map) => self.map_method(map, name, args),
             TemplateValue::List(list) if matches!(name, "index" | "count") => {
                 let [Some(wanted)] = &self.bind_args(name, args, &["value"])?[..] else {
                     return Err(self.fail(format!("`{name}` takes a value")));
@@ -49,7 +49,6 @@ impl TemplateEvaluator<'_> {
 
     fn map_method(
         &mut self,
-        value: &TemplateValue,
         map: &TemplateMap,
         name: &str,
         args: TemplateCallArgs,
@@ -60,8 +59,7 @@ impl TemplateEvaluator<'_> {
                 let mut given = self.bind_args(name, args, &["key", "default"])?.into_iter();
                 self.step(entries.len() / 8)?;
                 let key = given.next().flatten();
-                let found = key.as_ref().and_then(TemplateValue::as_text);
-                let found = found.and_then(|key| value.get(key)).cloned();
+                let found = key.and_then(|key| map.find(&key)).cloned();
                 Ok(found
                     .or(given.next().flatten())
                     .unwrap_or(TemplateValue::None))
@@ -69,8 +67,8 @@ impl TemplateEvaluator<'_> {
             "keys" | "values" | "items" => {
                 self.bind_args(name, args, &[])?;
                 let mut items = Vec::with_capacity(entries.len());
-                for (key, value) in entries {
-                    let key = map.key_text(key);
+                for (at, (_, value)) in entries.iter().enumerate() {
+                    let key = map.key(at);
                     items.push(match name {
                         "keys" => key,
                         "values" => value.clone(),

@@ -1,7 +1,5 @@
 //! Evaluation of expressions.
 
-use std::sync::Arc;
-
 use super::eval::TemplateEvaluator;
 use super::parser::{
     TemplateArgs, TemplateBinaryOp, TemplateCompareOp, TemplateExprId, TemplateExprKind,
@@ -32,7 +30,7 @@ impl TemplateEvaluator<'_> {
                 for (key, value) in entries {
                     let key = self.eval(*key)?;
                     has_literal_keys |= matches!(&key, TemplateValue::Text(t) if t.has_literal());
-                    values.push((self.key(&key)?, self.eval(*value)?));
+                    values.push((self.key(key)?, self.eval(*value)?));
                 }
                 self.map(values, has_literal_keys)
             }
@@ -214,14 +212,17 @@ impl TemplateEvaluator<'_> {
         clip(&format!("(...){tail}"))
     }
 
-    /// Converts a value to an object key, which must be text.
-    pub(super) fn key(&mut self, key: &TemplateValue) -> Result<Arc<str>, TemplateError> {
+    /// Checks that a value can be the key of an object: a text, a number, a boolean or none.
+    pub(super) fn key(&self, key: TemplateValue) -> Result<TemplateValue, TemplateError> {
         match key {
-            TemplateValue::Text(text) => Ok(text.shared()),
-            _ => {
+            TemplateValue::Undefined
+            | TemplateValue::List(_)
+            | TemplateValue::Map(_)
+            | TemplateValue::Internal(_) => {
                 let kind = key.kind();
                 Err(self.unsupported(format!("{kind} as the key of an object")))
             }
+            _ => Ok(key),
         }
     }
 
@@ -238,8 +239,8 @@ impl TemplateEvaluator<'_> {
                 clip(name)
             ))),
             TemplateValue::Map(map) => {
-                let found = map.entries.iter().find(|(key, _)| &**key == name);
-                Ok(found.map_or(TemplateValue::Undefined, |(_, value)| value.clone()))
+                let found = map.find_text(name);
+                Ok(found.cloned().unwrap_or(TemplateValue::Undefined))
             }
             TemplateValue::Internal(TemplateInternal(TemplateInternalKind::Namespace(at))) => {
                 let found = self.namespaces[*at].iter().find(|(key, _)| &**key == name);
@@ -281,8 +282,10 @@ impl TemplateEvaluator<'_> {
         of: TemplateExprId,
     ) -> Result<TemplateValue, TemplateError> {
         match (value, index) {
-            (TemplateValue::Map(map), TemplateValue::Text(_)) => {
-                self.step(map.entries.len() / 8)?
+            (TemplateValue::Map(map), _) => {
+                self.step(map.entries.len() / 8)?;
+                let found = map.find(index).cloned();
+                return Ok(found.unwrap_or(TemplateValue::Undefined));
             }
             (TemplateValue::List(list), _) => {
                 let Some(at) = index.as_int() else {

@@ -52,13 +52,9 @@ impl TemplateEvaluator<'_> {
             }
             TemplateValue::Map(map) => {
                 out.push_str("{", false);
-                for (at, (key, item)) in map.entries.iter().enumerate() {
+                for (at, (_, item)) in map.entries.iter().enumerate() {
                     out.push_str(if at > 0 { ", " } else { "" }, false);
-                    self.reserve_bytes(4 * key.len())?;
-                    quoted(
-                        &TemplateText::of(Arc::clone(key), map.has_literal_keys),
-                        out,
-                    );
+                    self.write_repr(&map.key(at), out)?;
                     out.push_str(": ", false);
                     self.write_repr(item, out)?;
                 }

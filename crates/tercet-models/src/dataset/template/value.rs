@@ -54,17 +54,91 @@ pub struct TemplateList {
 /// The entries of an object, in order.
 #[derive(Debug)]
 pub struct TemplateMap {
+    /// Keys that are no texts are spelled as JSON spells them.
     pub(super) entries: Vec<(Arc<str>, TemplateValue)>,
+    /// For each entry its key, if that is no text. Empty if all keys are texts.
+    other_keys: Vec<Option<TemplateValue>>,
     depth: u32,
     /// Whether the keys are literal (from message content).
     pub(super) has_literal_keys: bool,
 }
 
 impl TemplateMap {
-    /// A key of this object as a value.
-    pub(super) fn key_text(&self, key: &Arc<str>) -> TemplateValue {
-        TemplateValue::Text(TemplateText::of(Arc::clone(key), self.has_literal_keys))
+    /// The key of an entry that is no text: a number, a boolean or none.
+    pub(super) fn other_key(&self, at: usize) -> Option<&TemplateValue> {
+        self.other_keys.get(at)?.as_ref()
     }
+
+    /// The key of an entry.
+    pub(super) fn key(&self, at: usize) -> TemplateValue {
+        match self.other_key(at) {
+            Some(key) => key.clone(),
+            None => {
+                let key = Arc::clone(&self.entries[at].0);
+                TemplateValue::Text(TemplateText::of(key, self.has_literal_keys))
+            }
+        }
+    }
+
+    /// The value of a text as key.
+    pub(super) fn find_text(&self, name: &str) -> Option<&TemplateValue> {
+        let mut entries = self.entries.iter().enumerate();
+        let found = entries.find(|(at, (key, _))| &**key == name && self.other_key(*at).is_none());
+        found.map(|(_, (_, value))| value)
+    }
+
+    /// The value of a key. As in Python, 1, 1.0 and true are the same key.
+    pub(super) fn find(&self, key: &TemplateValue) -> Option<&TemplateValue> {
+        if let TemplateValue::Text(name) = key {
+            return self.find_text(name);
+        }
+        let wanted = TemplateKey::of(key)?;
+        let mut keys = self.other_keys.iter();
+        let at =
+            keys.position(|key| key.as_ref().and_then(TemplateKey::of).as_ref() == Some(&wanted));
+        at.map(|at| &self.entries[at].1)
+    }
+}
+
+/// The identity of a key.
+#[derive(PartialEq, Eq, Hash)]
+enum TemplateKey {
+    Text(Arc<str>),
+    Int(i64),
+    /// None, or a number as text.
+    Other(String),
+}
+
+impl TemplateKey {
+    fn of(key: &TemplateValue) -> Option<TemplateKey> {
+        Some(match key {
+            TemplateValue::Text(text) => TemplateKey::Text(text.shared()),
+            TemplateValue::None => TemplateKey::Other("null".to_owned()),
+            TemplateValue::BigInt(digits) => TemplateKey::Other(digits.to_string()),
+            // 2^53: up to there, floats tell all integers apart.
+            TemplateValue::Float(x) if x.fract() == 0.0 && x.abs() <= 9_007_199_254_740_992.0 => {
+                TemplateKey::Int(*x as i64)
+            }
+            TemplateValue::Float(x) => TemplateKey::Other(float_text(*x)),
+            _ => TemplateKey::Int(key.as_int()?),
+        })
+    }
+}
+
+/// A key as JSON spells it; `None` if the value cannot be a key.
+fn key_spelling(key: &TemplateValue) -> Option<Arc<str>> {
+    Some(match key {
+        TemplateValue::Text(text) => text.shared(),
+        TemplateValue::None => Arc::from("null"),
+        TemplateValue::Bool(x) => Arc::from(if *x { "true" } else { "false" }),
+        TemplateValue::Int(x) => Arc::from(x.to_string()),
+        TemplateValue::BigInt(digits) => Arc::clone(digits),
+        TemplateValue::Float(x) => Arc::from(float_text(*x)),
+        TemplateValue::Undefined
+        | TemplateValue::List(_)
+        | TemplateValue::Map(_)
+        | TemplateValue::Internal(_) => return None,
+    })
 }
 
 /// Functions, macros, namespaces and loops: opaque outside of templates.
@@ -109,6 +183,7 @@ impl TemplateValue {
                 let entries = entries.map(|(k, v)| (Arc::clone(k), v.clone().into_literal()));
                 TemplateValue::Map(Arc::new(TemplateMap {
                     entries: entries.collect(),
+                    other_keys: map.other_keys.clone(),
                     depth: map.depth,
                     has_literal_keys: true,
                 }))
@@ -127,33 +202,45 @@ impl TemplateValue {
     /// An object value; of entries with the same key, the last one is used.
     #[must_use]
     pub fn map<K: AsRef<str>>(entries: Vec<(K, TemplateValue)>) -> TemplateValue {
-        TemplateValue::map_with_keys(entries, false)
+        let entries = entries.into_iter();
+        let entries = entries.map(|(key, value)| (TemplateValue::text(key.as_ref()), value));
+        TemplateValue::map_with_keys(entries.collect(), false)
     }
 
-    /// An object value whose keys are literal, or from the template.
-    pub(super) fn map_with_keys<K: AsRef<str>>(
-        entries: Vec<(K, TemplateValue)>,
+    /// An object value whose keys are literal, or from the template. Entries whose key is a list, an
+    /// object or undefined are left out.
+    pub(super) fn map_with_keys(
+        entries: Vec<(TemplateValue, TemplateValue)>,
         has_literal_keys: bool,
     ) -> TemplateValue {
         let depth = 1 + entries.iter().map(|(_, v)| v.depth()).max().unwrap_or(0);
         let mut places = std::collections::HashMap::new();
         let mut kept: Vec<(Arc<str>, TemplateValue)> = Vec::with_capacity(entries.len());
+        let mut other_keys = Vec::new();
         for (key, value) in entries {
-            let key: Arc<str> = Arc::from(key.as_ref());
-            match places.get(&key) {
+            let (Some(identity), Some(spelling)) = (TemplateKey::of(&key), key_spelling(&key))
+            else {
+                continue;
+            };
+            match places.get(&identity) {
                 Some(&place) => {
                     let place: usize = place;
                     kept[place].1 = value;
                 }
                 None => {
-                    places.insert(Arc::clone(&key), kept.len());
-                    kept.push((key, value));
+                    places.insert(identity, kept.len());
+                    if !matches!(key, TemplateValue::Text(_)) {
+                        other_keys.resize(kept.len(), None);
+                        other_keys.push(Some(key));
+                    }
+                    kept.push((spelling, value));
                 }
             }
         }
         let entries = kept;
         TemplateValue::Map(Arc::new(TemplateMap {
             entries,
+            other_keys,
             depth,
             has_literal_keys,
         }))
@@ -194,7 +281,7 @@ impl TemplateValue {
         }
     }
 
-    /// The entries in order, if the value is an object.
+    /// The entries in order, if the value is an object. Keys that are no texts are spelled as in JSON.
     #[must_use]
     pub fn as_map(&self) -> Option<&[(Arc<str>, TemplateValue)]> {
         match self {
@@ -206,8 +293,10 @@ impl TemplateValue {
     /// The value of a key, if the value is an object with that key.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&TemplateValue> {
-        let (_, value) = self.as_map()?.iter().find(|(k, _)| &**k == key)?;
-        Some(value)
+        match self {
+            TemplateValue::Map(map) => map.find_text(key),
+            _ => None,
+        }
     }
 
     /// Nesting depth of lists and objects.
