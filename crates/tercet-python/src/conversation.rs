@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
+use tercet_models::answer::{AnswerFormat, AnswerTool, with_tool_prompt};
 use tercet_models::dataset::template::{RenderedTemplate, TemplateValue};
 use tercet_models::dataset::{ChatMessage, ChatTemplate, DataError, Role};
 use tercet_models::{Image, ModelError};
@@ -25,7 +26,9 @@ pub(crate) struct Conversation {
 
 /// The tools of a conversation.
 pub(crate) struct ToolList {
-    pub(crate) names: Vec<String>,
+    pub(crate) tools: Vec<AnswerTool>,
+    /// The JSON of each function.
+    functions: Vec<String>,
     value: TemplateValue,
 }
 
@@ -164,25 +167,26 @@ impl Conversation {
         })
     }
 
-    /// The conversation up to the start of the answer.
+    /// The conversation up to the start of the answer. If the template does not show tools, a system
+    /// prompt does.
     ///
     /// # Errors
-    /// `ModelError` if the template fails, or does not use the tools.
-    pub(crate) fn rendered(&self, template: &ChatTemplate) -> PyResult<RenderedTemplate> {
+    /// `ModelError` if the template fails.
+    pub(crate) fn rendered(
+        &self,
+        template: &ChatTemplate,
+        answers: &AnswerFormat,
+    ) -> PyResult<RenderedTemplate> {
         let none = TemplateValue::None;
-        let tools = self.tools.as_ref().map_or(&none, |tools| &tools.value);
-        let rendered = template.render(&self.messages, tools, true);
-        let rendered = rendered.map_err(|e| errors::model(DataError::from(e)))?;
-        let names = self.tools.iter().flat_map(|tools| &tools.names);
-        let is_told = |name: &&String| rendered.text.contains(name.as_str());
-        match names.into_iter().all(|name| is_told(&name)) {
-            true => Ok(rendered),
-            false => {
-                let reason =
-                    "the chat template of this model does not use tools; leave out `tools`";
-                Err(errors::model(ModelError::Unsupported(reason.into())))
+        let rendered = match &self.tools {
+            Some(tools) if !answers.has_tools() => {
+                let told = with_tool_prompt(&self.messages, &tools.functions);
+                template.render(&told, &none, true)
             }
-        }
+            Some(tools) => template.render(&self.messages, &tools.value, true),
+            None => template.render(&self.messages, &none, true),
+        };
+        rendered.map_err(|e| errors::model(DataError::from(e)))
     }
 }
 
@@ -299,13 +303,15 @@ fn image(source: &Bound<'_, PyAny>) -> PyResult<Image> {
     }
 }
 
+/// The JSON of a Python object.
+fn json_of(object: &Bound<'_, PyAny>) -> PyResult<String> {
+    let json = object.py().import("json")?;
+    json.call_method1("dumps", (object,))?.extract()
+}
+
 /// A Python object as a value for templates.
 fn value_of(object: &Bound<'_, PyAny>) -> PyResult<TemplateValue> {
-    let text = object
-        .py()
-        .import("json")?
-        .call_method1("dumps", (object,))?;
-    let value = TemplateValue::from_json(&text.extract::<String>()?);
+    let value = TemplateValue::from_json(&json_of(object)?);
     value.map_err(|e| PyValueError::new_err(tercet::one_line(&e)))
 }
 
@@ -369,7 +375,7 @@ pub(crate) fn tools_of(
     let Some(tools) = tools.filter(|tools| !tools.is_none()) else {
         return Ok(None);
     };
-    let (mut names, mut values) = (Vec::new(), Vec::new());
+    let (mut known, mut functions, mut values) = (Vec::new(), Vec::new(), Vec::new());
     for tool in tools.try_iter()? {
         let tool = tool?;
         let wrong = || {
@@ -386,14 +392,22 @@ pub(crate) fn tools_of(
         }
         let function = fields.get_item("function")?.ok_or_else(wrong)?;
         let function = fields_of(&function)?.ok_or_else(wrong)?;
-        names.push(function.get_item("name")?.ok_or_else(wrong)?.extract()?);
+        function
+            .get_item("name")?
+            .ok_or_else(wrong)?
+            .extract::<String>()?;
+        let json = json_of(function.as_any())?;
+        let tool = AnswerTool::from_json(&json);
+        known.push(tool.map_err(|e| PyValueError::new_err(tercet::one_line(&e)))?);
+        functions.push(json);
         values.push(value_of(fields.as_any())?);
     }
-    if names.is_empty() {
+    if known.is_empty() {
         return Ok(None);
     }
     Ok(Some(ToolList {
-        names,
+        tools: known,
+        functions,
         value: TemplateValue::list(values),
     }))
 }

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyStopAsyncIteration;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::PyTuple;
 use tercet::Tensor;
+use tercet_models::answer::{AnswerParser, ParsedAnswer};
 use tercet_models::constraint::Grammar;
 use tercet_models::{
     Error, FinishReason, GenerateEvent, GenerateOptions, Generation, Generator, Image, ModelError,
@@ -45,8 +46,10 @@ pub(crate) struct GenerationArgs {
     pub(crate) adapter: Option<String>,
     /// Whether the result has the logits of each token.
     pub(crate) logits: bool,
-    /// Names of the tools that the answer may call.
-    pub(crate) tools: Option<Vec<String>>,
+    /// Special tokens that are part of the text.
+    pub(crate) spelled: Arc<[u32]>,
+    /// Parser of the answer of a conversation.
+    pub(crate) answers: Option<AnswerParser>,
 }
 
 /// The result of a generation.
@@ -62,7 +65,7 @@ struct GeneratedText {
 pub(crate) struct PyGeneration {
     stream: ResultStream<String, GeneratedText>,
     seed: u64,
-    tools: Option<Vec<String>>,
+    answers: Option<AnswerParser>,
 }
 
 fn written(
@@ -133,7 +136,7 @@ fn written_with(
         max_tokens: request.max_tokens,
         stop: &request.stop,
         eos: &request.eos,
-        spelled: &[],
+        spelled: &request.spelled,
     };
     let mut text = String::new();
     let generation = generate(
@@ -187,18 +190,30 @@ fn logits_of(
 }
 
 impl PyGeneration {
+    /// The finished answer, taken apart. A text that is no answer is one without thoughts and calls.
+    fn answer(&self, py: Python<'_>) -> Option<ParsedAnswer> {
+        let text = self.stream.at_end(py, |written| written.text.clone())?;
+        Some(match &self.answers {
+            Some(parser) => parser.clone().parse(&text),
+            None => ParsedAnswer {
+                text,
+                ..ParsedAnswer::default()
+            },
+        })
+    }
+
     pub(crate) fn start(
         shared: Arc<SharedLanguageModel>,
         request: GenerationArgs,
     ) -> PyResult<PyGeneration> {
-        let (seed, tools) = (request.seed, request.tools.clone());
+        let (seed, answers) = (request.seed, request.answers.clone());
         let work =
             move |send: &mut dyn FnMut(Option<String>) -> bool| written(&shared, &request, send);
         let stream = ResultStream::start("tercet-generate", work)?;
         Ok(PyGeneration {
             stream,
             seed,
-            tools,
+            answers,
         })
     }
 }
@@ -285,12 +300,22 @@ impl PyGeneration {
     /// dictionaries as in OpenAI's API, which can be the `tool_calls` of a message.
     #[getter]
     fn tool_calls<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let text = self.stream.at_end(py, |written| written.text.clone());
-        match (text, &self.tools) {
-            (Some(text), Some(names)) => tool_calls::calls(py, &text, names).map(Some),
-            (Some(_), None) => Ok(Some(PyList::empty(py).into_any())),
-            (None, _) => Ok(None),
-        }
+        let answer = self.answer(py);
+        answer
+            .map(|answer| tool_calls::calls(py, &answer.calls))
+            .transpose()
+    }
+
+    /// The thoughts of the answer of a `chat`, after the generation has finished.
+    #[getter]
+    fn reasoning(&self, py: Python<'_>) -> Option<String> {
+        self.answer(py).map(|answer| answer.thought)
+    }
+
+    /// The answer of a `chat` without thoughts and calls, after the generation has finished.
+    #[getter]
+    fn content(&self, py: Python<'_>) -> Option<String> {
+        self.answer(py).map(|answer| answer.text)
     }
 
     /// Why the generation finished: "end", "stop", "length" or "context"; `None` before that, or

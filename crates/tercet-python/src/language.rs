@@ -9,6 +9,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 use tercet::{DType, Device, Tensor};
+use tercet_models::answer::{AnswerFormat, AnswerParser};
 use tercet_models::constraint::{ConstraintError, Grammar, GrammarCompiler};
 use tercet_models::dataset::ChatTemplate;
 use tercet_models::{
@@ -161,18 +162,28 @@ impl SharedLanguageModel {
     }
 
     /// The prompt of a conversation up to the start of the answer.
-    fn conversation(&self, conversation: Conversation) -> PyResult<PromptArgs> {
+    /// Also returns the format and the parser of the answer.
+    fn conversation(
+        &self,
+        conversation: Conversation,
+    ) -> PyResult<(PromptArgs, AnswerFormat, AnswerParser)> {
         let template = ChatTemplate::from_model(&self.files, &self.tokenizer);
-        let rendered = conversation.rendered(&template.map_err(errors::model)?)?;
+        let template = template.map_err(errors::model)?;
+        let format = AnswerFormat::from_template(&template);
+        let rendered = conversation.rendered(&template, &format)?;
+        let tools = conversation.tools.as_ref().map(|tools| &tools.tools[..]);
+        let parser = AnswerParser::new(&format, tools.unwrap_or_default(), &rendered.text);
         if self.has_vision {
-            return Ok(PromptArgs::Images {
+            let prompt = PromptArgs::Images {
                 text: rendered.text,
                 literal: rendered.literal,
                 images: conversation.images,
-            });
+            };
+            return Ok((prompt, format, parser));
         }
         let tokens = (self.tokenizer).encode_mixed(&rendered.text, &rendered.literal);
-        tokens.map(PromptArgs::Tokens).map_err(errors::model)
+        let tokens = tokens.map_err(errors::model)?;
+        Ok((PromptArgs::Tokens(tokens), format, parser))
     }
 }
 
@@ -283,7 +294,8 @@ impl PyLanguageModel {
             stop: stops_of(stop)?,
             adapter: adapter_of(adapter)?,
             logits,
-            tools: None,
+            spelled: Arc::default(),
+            answers: None,
             sampling,
             seed: drawn_seed(seed)?,
         })
@@ -294,8 +306,8 @@ impl PyLanguageModel {
     /// or, for models that accept images, `image_url` or `image`. The model's chat template formats
     /// them (ChatML if the model has none). Special tokens that messages spell are ordinary text.
     ///
-    /// `tools` are functions as in OpenAI's API; the calls of the answer are its `tool_calls`, and
-    /// the results are messages of role `tool`. With `tool_choice="none"` the model sees no tools.
+    /// `tools` are functions as in OpenAI's API; the calls of the answer are its `tool_calls`, its
+    /// thoughts are `reasoning`, and its text without both is `content`. The results are messages of role `tool`. With `tool_choice="none"` the model sees no tools.
     ///
     /// The answer ends at an end-of-turn token, or after `max_tokens`. All other arguments are those
     /// of `generate`.
@@ -340,8 +352,7 @@ impl PyLanguageModel {
         let eos = self.shared.with_further_arguments(&mut sampling, further)?;
         let mut conversation = Conversation::new(messages, self.shared.has_vision)?;
         conversation.tools = conversation::tools_of(tools, tool_choice)?;
-        let tools = conversation.tools.as_ref().map(|tools| tools.names.clone());
-        let prompt = self.shared.conversation(conversation)?;
+        let (prompt, format, answers) = self.shared.conversation(conversation)?;
         let room = match &prompt {
             PromptArgs::Tokens(tokens) => self.shared.context.saturating_sub(tokens.len()),
             PromptArgs::Images { .. } => usize::MAX,
@@ -354,7 +365,8 @@ impl PyLanguageModel {
             stop: stops_of(stop)?,
             adapter: adapter_of(adapter)?,
             logits,
-            tools,
+            spelled: format.special_tokens(&self.shared.tokenizer),
+            answers: Some(answers),
             sampling,
             seed: drawn_seed(seed)?,
         })

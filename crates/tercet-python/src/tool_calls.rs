@@ -1,16 +1,24 @@
-//! Calls of tools in answers; the Python module `tercet._tool_calls` reads them.
+//! Calls of tools and thoughts of answers, as Python objects.
 
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use tercet_models::answer::ToolCall;
 
-/// The calls of these tools in an answer.
+/// Calls as dictionaries, as in OpenAI's API.
 ///
 /// # Errors
-/// Exceptions of the Python module.
-pub(crate) fn calls<'py>(
-    py: Python<'py>,
-    text: &str,
-    names: &[String],
-) -> PyResult<Bound<'py, PyAny>> {
-    py.import("tercet._tool_calls")?
-        .call_method1("read", (text, names.to_vec()))
+/// Errors of Python.
+pub(crate) fn calls<'py>(py: Python<'py>, calls: &[ToolCall]) -> PyResult<Bound<'py, PyAny>> {
+    let all = PyList::empty(py);
+    for call in calls {
+        let function = PyDict::new(py);
+        function.set_item("name", &call.name)?;
+        function.set_item("arguments", &call.arguments)?;
+        let found = PyDict::new(py);
+        found.set_item("id", &call.id)?;
+        found.set_item("type", "function")?;
+        found.set_item("function", function)?;
+        all.append(found)?;
+    }
+    Ok(all.into_any())
 }

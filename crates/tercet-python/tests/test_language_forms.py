@@ -168,34 +168,23 @@ def test_tools(caller: tercet.LanguageModel, model: tercet.LanguageModel) -> Non
             caller.chat("x", tools=tools)
     with pytest.raises(ValueError, match="required"):
         caller.chat("x", tools=[TOOL], tool_choice="required")
-    with pytest.raises(tercet.ModelError, match="tools"):
-        model.chat("x", tools=[TOOL])
+    # A template without tools: a system prompt shows them.
+    told = model.chat("x", 100, tools=[TOOL], regex=call)
+    told.text()
+    assert told.tool_calls is not None and told.tool_calls[0]["function"]["name"] == "add"
 
 
-@pytest.mark.parametrize(
-    ("text", "calls"),
-    [
-        ('<tool_call>\n{"name": "add", "arguments": {"a": [2]}}\n</tool_call>', [("add", {"a": [2]})]),
-        ('I see. <tool_call>{"name":"now","arguments":{}}</tool_call><tool_call>{"name":"add","arguments":"{\\"a\\": 1}"}',
-         [("now", {}), ("add", {"a": 1})]),
-        ('<think>I write <tool_call>{"name": "now", "arguments": {}}</tool_call></think>\n{"name": "add", "parameters": {}}',
-         [("add", {})]),
-        ('<think>Use <tool_call> tags.</think><tool_call>{"name": "now", "arguments": null}</tool_call>', [("now", {})]),
-        (' <|python_tag|>{"name": "now", "parameters": {}}; {"name": "add", "parameters": {"a": 9007199254740993}}\n',
-         [("now", {}), ("add", {"a": 9007199254740993})]),
-        ('{"name": "delete", "parameters": {}}', []),
-        ('<tool_call>{"name": "add", "argu', []),
-        ('{"name": "now", "parameters": {}} or so', []),
-        ('{"name": "add", "parameters": 3}', []),
-        ("[" * 100000, []),
-        ("", []),
-    ],
-)  # fmt: skip
-def test_calls_in_answers(text: str, calls: list[tuple[str, Any]]) -> None:
-    from tercet import _tool_calls
-
-    found = [call["function"] for call in _tool_calls.read(text, ["add", "now"])]
-    assert [(call["name"], json.loads(call["arguments"])) for call in found] == calls
+def test_thoughts_and_calls_of_answers(caller: tercet.LanguageModel) -> None:
+    call = r'<think>A \{"name": "add"\}</think> Well:<tool_call>\{"name": "add", "arguments": \{"a": 12\}\}</tool_call>'
+    answer = caller.chat("What is 12?", tools=[TOOL], regex=call)
+    assert answer.reasoning is None and answer.content is None
+    whole = answer.text()
+    assert whole.startswith("<think>")
+    assert answer.reasoning == 'A {"name": "add"}' and answer.content == "Well:"
+    assert answer.tool_calls is not None and len(answer.tool_calls) == 1
+    other = caller.chat("What is 12?", regex=call)
+    other.text()
+    assert other.tool_calls == [] and other.content is not None and "<tool_call>" in other.content
 
 
 def test_pictures_in_conversations() -> None:

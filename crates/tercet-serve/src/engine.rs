@@ -40,6 +40,8 @@ impl ResponseSender {
 pub(crate) struct QueuedRequest {
     pub(crate) sequence: Sequence,
     pub(crate) stop: Vec<String>,
+    /// Special tokens that are part of the text.
+    pub(crate) spelled: Arc<[u32]>,
     /// Number of top logprobs to return per token; `None` disables logprobs.
     pub(crate) top_logprobs: Option<usize>,
     pub(crate) details: TokenDetails,

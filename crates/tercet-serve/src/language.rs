@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use axum::http::StatusCode;
 use tercet::{DType, Device};
+use tercet_models::answer::AnswerFormat;
 use tercet_models::constraint::Constraint;
 #[cfg(feature = "grammar")]
 use tercet_models::constraint::{ConstraintError, Grammar, GrammarCompiler};
@@ -70,6 +71,8 @@ pub(crate) struct GenerationRequest {
     pub(crate) prompt: Vec<u32>,
     pub(crate) max_tokens: usize,
     pub(crate) stop: Vec<String>,
+    /// Special tokens that are part of the text.
+    pub(crate) spelled: Arc<[u32]>,
     /// Tokens that end the completion, in addition to those of the model.
     pub(crate) stop_tokens: Vec<u32>,
     /// Whether the model's end tokens are banned.
@@ -116,6 +119,8 @@ pub(crate) enum ResponseEvent {
 pub(crate) struct ServedLanguageModel {
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) template: ChatTemplate,
+    /// How the model writes thoughts and calls, by its template.
+    pub(crate) answers: AnswerFormat,
     pub(crate) context: usize,
     /// How `context` was determined.
     pub(crate) fit: ContextFit,
@@ -178,6 +183,7 @@ impl ServedLanguageModel {
                 compile_lock: tokio::sync::Mutex::new(()),
             }),
             tokenizer,
+            answers: AnswerFormat::from_template(&template),
             template,
             context,
             fit,
@@ -256,6 +262,7 @@ impl ServedLanguageModel {
                     needs_logits: request.top_logprobs.is_some() || request.details.logits,
                 },
                 stop: request.stop,
+                spelled: request.spelled,
                 top_logprobs: request.top_logprobs,
                 details: request.details,
                 deadline: until,

@@ -12,7 +12,6 @@ pub(crate) mod rerank;
 mod response;
 mod sampling;
 mod streaming;
-mod tool_parser;
 mod tools;
 #[cfg(feature = "audio")]
 pub(crate) mod transcriptions;

@@ -110,6 +110,7 @@ impl<'t> RunningRequests<'t> {
         let QueuedRequest {
             sequence,
             stop,
+            spelled,
             top_logprobs: likeliest,
             details,
             deadline: until,
@@ -120,7 +121,8 @@ impl<'t> RunningRequests<'t> {
         match self.writer.start(sequence) {
             Ok(id) => {
                 let text = RunningRequest {
-                    detokenizer: IncrementalDetokenizer::new(self.tokenizer, &stop),
+                    detokenizer: IncrementalDetokenizer::new(self.tokenizer, &stop)
+                        .with_spelled(spelled),
                     prompt_tokens,
                     generated_tokens: 0,
                     details,

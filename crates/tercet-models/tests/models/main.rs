@@ -9,6 +9,7 @@
 mod common;
 
 mod activations;
+mod answers;
 mod batch;
 mod batches;
 mod caches;

@@ -7,6 +7,7 @@ use axum::extract::{Extension, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::Value;
+use tercet_models::answer::{AnswerParser, with_tool_prompt};
 #[cfg(feature = "grammar")]
 use tercet_models::constraint::Grammar;
 use tercet_models::dataset::template::TemplateValue as Shown;
@@ -15,7 +16,6 @@ use tercet_models::dataset::{ChatMessage, Role};
 use super::response::{CompletionKind, ResponseEnvelope};
 use super::sampling::CompletionParams;
 use super::streaming;
-use super::tool_parser::open_thought;
 use super::tools::ToolSet;
 use crate::error::ApiError;
 use crate::fields::{JsonFields, wrong};
@@ -55,19 +55,31 @@ pub(crate) async fn handle(
         adapter,
     } = app.models.language(asked.as_deref())?;
     record.set_model(asked.as_deref(), &name);
-    let messages = messages(fields.need("messages")?, &record)?;
-    let tools = ToolSet::take(&mut fields, language, &record)?;
+    let takes_text = language.answers.takes_argument_text();
+    let messages = messages(fields.need("messages")?, (record.as_ref(), takes_text))?;
+    let tools = ToolSet::take(&mut fields, &record)?;
+    let variables = template_variables(&mut fields)?;
     let mut wanted = CompletionParams::take(fields, CompletionKind::Chat, &record)?;
     if let Some(tools) = &tools {
-        constrain(&mut wanted, tools)?;
+        constrain(&mut wanted, tools, language)?;
     }
-    let (prompt, thought) = tokens(language, &messages, tools.as_ref())?;
+    let (prompt, text) = tokens(language, &messages, tools.as_ref(), &variables)?;
+    let callable = tools.as_ref().map(ToolSet::callable).unwrap_or_default();
+    // A constraint applies from the first token on, so that no thought precedes the answer.
+    let text = if wanted.is_constrained() {
+        ""
+    } else {
+        text.as_str()
+    };
+    let answers = AnswerParser::new(&language.answers, &callable, text);
+    let is_single = tools.as_ref().is_some_and(|tools| tools.single);
+    wanted.spelled = language.answers.special_tokens(&language.tokenizer);
     let frame = ResponseEnvelope {
         choice_count: wanted.n,
         usage: wanted.usage,
         seed: wanted.seed,
         logprobs: wanted.top_logprobs.is_some(),
-        calls: tools.as_ref().map(|tools| tools.calls(thought)),
+        answers: Some(answers.with_single_call(is_single)),
         details: wanted.details,
         prompts: if wanted.details.ids {
             vec![prompt.clone()]
@@ -89,8 +101,12 @@ pub(crate) async fn handle(
 /// Constrains the answer to a tool call, if `tool_choice` requires one. Otherwise an answer with a
 /// `response_format` may be a call, too.
 #[cfg(feature = "grammar")]
-fn constrain(wanted: &mut CompletionParams, tools: &ToolSet) -> Result<(), ApiError> {
-    wanted.grammar = match (tools.grammar(), wanted.grammar.take()) {
+fn constrain(
+    wanted: &mut CompletionParams,
+    tools: &ToolSet,
+    language: &ServedLanguageModel,
+) -> Result<(), ApiError> {
+    wanted.grammar = match (tools.grammar(language)?, wanted.grammar.take()) {
         (Some(_), Some((field @ "grammar", _))) => {
             return Err(ApiError::bad_request(format!(
                 "field `{field}` cannot be combined with a `tool_choice` that requires a call"
@@ -99,7 +115,7 @@ fn constrain(wanted: &mut CompletionParams, tools: &ToolSet) -> Result<(), ApiEr
         // The response format applies to answers that are no calls.
         (Some(required), _) => Some(("tools", required)),
         (None, Some((field @ "response_format", Grammar::JsonSchema(schema)))) => {
-            Some((field, tools.call_or_json(&schema)?))
+            Some((field, tools.call_or_json(&schema, &language.answers)?))
         }
         (None, other) => other,
     };
@@ -107,11 +123,19 @@ fn constrain(wanted: &mut CompletionParams, tools: &ToolSet) -> Result<(), ApiEr
 }
 
 #[cfg(not(feature = "grammar"))]
-fn constrain(_: &mut CompletionParams, tools: &ToolSet) -> Result<(), ApiError> {
+fn constrain(
+    _: &mut CompletionParams,
+    tools: &ToolSet,
+    _: &ServedLanguageModel,
+) -> Result<(), ApiError> {
     tools.check()
 }
 
-fn messages(value: Value, record: &RequestRecord) -> Result<Vec<ChatMessage>, ApiError> {
+/// Parses the messages. With `takes_text`, templates get the arguments of calls as JSON text.
+fn messages(
+    value: Value,
+    (record, takes_text): (&RequestRecord, bool),
+) -> Result<Vec<ChatMessage>, ApiError> {
     let Value::Array(items) = value else {
         return Err(wrong("messages", &value, "a list of messages"));
     };
@@ -121,11 +145,14 @@ fn messages(value: Value, record: &RequestRecord) -> Result<Vec<ChatMessage>, Ap
             items.len()
         )));
     }
-    let message = |item| message(item, record);
+    let message = |item| message(item, (record, takes_text));
     items.into_iter().map(message).collect()
 }
 
-fn message(value: Value, record: &RequestRecord) -> Result<ChatMessage, ApiError> {
+fn message(
+    value: Value,
+    (record, takes_text): (&RequestRecord, bool),
+) -> Result<ChatMessage, ApiError> {
     let mut fields = JsonFields::from_value(value, "a message")?;
     let role = fields.text("role")?.unwrap_or_default();
     let Some(known) = Role::ALL.iter().find(|r| r.name() == role) else {
@@ -137,7 +164,7 @@ fn message(value: Value, record: &RequestRecord) -> Result<ChatMessage, ApiError
         ));
     };
     let calls = match fields.take("tool_calls") {
-        Some(calls) if *known == Role::Assistant => tool_calls(calls, record)?,
+        Some(calls) if *known == Role::Assistant => tool_calls(calls, (record, takes_text))?,
         Some(Value::Array(calls)) if calls.is_empty() => Vec::new(),
         Some(_) => {
             let message = "field `tool_calls` of a message is for the role `assistant`";
@@ -181,6 +208,10 @@ fn message(value: Value, record: &RequestRecord) -> Result<ChatMessage, ApiError
         Role::Assistant => &["name", "reasoning_content"],
         Role::System | Role::Developer | Role::User => &["name"],
     };
+    let reasoning = fields.text("reasoning")?.filter(|text| !text.is_empty());
+    if let (Some(text), Role::Assistant) = (&reasoning, *known) {
+        shown.push(("reasoning_content", Shown::text(text)));
+    }
     for &name in texts {
         if let Some(text) = fields.text(name)? {
             shown.push((name, Shown::text(&text)));
@@ -195,7 +226,10 @@ fn message(value: Value, record: &RequestRecord) -> Result<ChatMessage, ApiError
 
 /// Parses the tool calls of an assistant message to their values for the template. Chat templates
 /// expect the arguments as objects; their numbers keep all digits.
-fn tool_calls(value: Value, record: &RequestRecord) -> Result<Vec<Shown>, ApiError> {
+fn tool_calls(
+    value: Value,
+    (record, takes_text): (&RequestRecord, bool),
+) -> Result<Vec<Shown>, ApiError> {
     let Value::Array(items) = value else {
         return Err(wrong("tool_calls", &value, "a list of calls"));
     };
@@ -221,6 +255,10 @@ fn tool_calls(value: Value, record: &RequestRecord) -> Result<Vec<Shown>, ApiErr
         let (Ok(_), Ok(value)) = (parsed, Shown::from_json(object)) else {
             let expected = "a JSON object in a string";
             return Err(wrong("arguments", &Value::String(arguments), expected));
+        };
+        let value = match takes_text {
+            true => Shown::text(object),
+            false => value,
         };
         let entries = |all: Vec<(&str, Shown)>| Shown::map(all);
         let function = entries(vec![("name", Shown::text(&name)), ("arguments", value)]);
@@ -255,33 +293,64 @@ fn part(value: Value, record: &RequestRecord) -> Result<String, ApiError> {
     Ok(text)
 }
 
-/// Returns the tokens of a conversation up to the start of the answer, and the tag that ends the
-/// thought in which the answer starts. Only the text of the chat template spells special tokens;
-/// those in messages and tools are ordinary text.
+/// Takes the variables of the chat template that a request sets.
+fn template_variables(fields: &mut JsonFields) -> Result<Vec<(String, Shown)>, ApiError> {
+    let mut all: Vec<(String, Shown)> = Vec::new();
+    if let Some(effort) = fields.text("reasoning_effort")? {
+        if effort == "none" {
+            all.push(("enable_thinking".into(), Shown::Bool(false)));
+        }
+        all.push(("reasoning_effort".into(), Shown::text(&effort)));
+    }
+    if let Some(thinks) = fields.truth("enable_thinking")? {
+        all.push(("enable_thinking".into(), Shown::Bool(thinks)));
+    }
+    match fields.take("chat_template_kwargs") {
+        None => {}
+        Some(Value::Object(map)) => {
+            for (name, value) in map {
+                let json = value.to_string();
+                let value = Shown::from_json(&json).map_err(|e| ApiError::failed(&e))?;
+                all.push((name, value));
+            }
+        }
+        Some(other) => return Err(wrong("chat_template_kwargs", &other, "an object")),
+    }
+    Ok(all)
+}
+
+/// Returns the tokens of a conversation up to the start of the answer, and their text. Only the
+/// text of the chat template spells special tokens; those in messages and tools are ordinary text.
+/// If the template does not show tools, a system prompt does.
 fn tokens(
     language: &ServedLanguageModel,
     messages: &[ChatMessage],
     tools: Option<&ToolSet>,
-) -> Result<(Vec<u32>, Option<&'static str>), ApiError> {
+    variables: &[(String, Shown)],
+) -> Result<(Vec<u32>, String), ApiError> {
     let shown = match tools {
         Some(tools) => tools.for_template()?,
         None => Shown::None,
     };
-    let rendered = language.template.render(messages, &shown, true);
-    let rendered = rendered.map_err(|e| {
-        ApiError::bad_request(format!(
-            "the chat template rejects the messages: {}",
-            tercet::one_line(&e)
-        ))
-    })?;
-    language.check_bytes(rendered.text.len())?;
-    let untold = tools.and_then(|tools| tools.names().find(|name| !rendered.text.contains(name)));
-    if untold.is_some() {
-        return Err(ApiError::bad_request(
-            "field `tools` is not supported with this model: its chat template does not use them",
-        ));
-    }
+    let render = |messages: &[ChatMessage], shown: &Shown| {
+        let rendered = (language.template).render_with(messages, shown, true, variables);
+        let rendered = rendered.map_err(|e| {
+            ApiError::bad_request(format!(
+                "the chat template rejects the messages: {}",
+                tercet::one_line(&e)
+            ))
+        })?;
+        language.check_bytes(rendered.text.len())?;
+        Ok::<_, ApiError>(rendered)
+    };
+    let rendered = match tools {
+        Some(tools) if !language.answers.has_tools() => {
+            let told = with_tool_prompt(messages, &tools.functions());
+            render(&told, &Shown::None)?
+        }
+        Some(_) | None => render(messages, &shown)?,
+    };
     let tokens = (language.tokenizer).encode_mixed(&rendered.text, &rendered.literal);
     let tokens = tokens.map_err(|e| ApiError::failed(&e))?;
-    Ok((tokens, open_thought(&rendered.text)))
+    Ok((tokens, rendered.text))
 }

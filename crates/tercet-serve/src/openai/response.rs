@@ -6,8 +6,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 use tercet_models::FinishReason;
+use tercet_models::answer::{AnswerEvent, AnswerParser, ToolCall};
 
-use super::tool_parser::{ToolCall, ToolCallParser};
 use crate::http::now;
 use crate::language::TokenDetails;
 use crate::logprobs::{TokenLogprob, TokenText};
@@ -36,8 +36,8 @@ pub(crate) struct ResponseEnvelope {
     pub(crate) logprobs: bool,
     /// Seed of the first completion, which the request gave or the server drew.
     pub(crate) seed: u64,
-    /// Parser of tool calls, if the request has tools.
-    pub(crate) calls: Option<ToolCallParser>,
+    /// Parser of thoughts and calls, for conversations.
+    pub(crate) answers: Option<AnswerParser>,
     pub(crate) details: TokenDetails,
     /// The prompts, of which each has the same number of completions, if the request asks for token
     /// ids.
@@ -48,12 +48,53 @@ pub(crate) struct ResponseEnvelope {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Delta {
     pub(crate) text: String,
+    pub(crate) thought: String,
+    /// The calls of a whole completion.
     pub(crate) calls: Vec<ToolCall>,
+    /// The parts of calls in a piece of a stream.
+    pub(crate) call_parts: Vec<Value>,
     pub(crate) scores: Vec<TokenLogprob>,
     /// Token ids, if the request has any [`TokenDetails`].
     pub(crate) tokens: Vec<u32>,
     /// A row for each token, if the request asks for logits.
     pub(crate) logits: Vec<f32>,
+}
+
+impl Delta {
+    /// Adds the parts of an answer to a piece of a stream. `calls` is the number of calls so far.
+    pub(crate) fn add(&mut self, events: Vec<AnswerEvent>, calls: &mut usize) {
+        for event in events {
+            match event {
+                AnswerEvent::Text(text) => self.text += &text,
+                AnswerEvent::Thought(text) => self.thought += &text,
+                AnswerEvent::Call { id, name } => {
+                    let function = json!({"name": name, "arguments": ""});
+                    self.call_parts.push(
+                        json!({"index": *calls, "id": id, "type": "function", "function": function}),
+                    );
+                    *calls += 1;
+                }
+                AnswerEvent::Arguments(text) => {
+                    let index = calls.saturating_sub(1);
+                    let function = json!({"arguments": text});
+                    self.call_parts
+                        .push(json!({"index": index, "function": function}));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether a piece shows nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.text.is_empty() && self.thought.is_empty() && self.call_parts.is_empty()
+    }
+}
+
+/// A call as OpenAI's API writes it.
+fn call_json(call: &ToolCall) -> Value {
+    let function = json!({"name": call.name, "arguments": call.arguments});
+    json!({"id": call.id, "type": "function", "function": function})
 }
 
 impl ResponseEnvelope {
@@ -73,7 +114,7 @@ impl ResponseEnvelope {
             usage: false,
             logprobs: false,
             seed: 0,
-            calls: None,
+            answers: None,
             details: TokenDetails::default(),
             prompts: Vec::new(),
         }
@@ -117,8 +158,12 @@ impl ResponseEnvelope {
                 CompletionKind::Chat => {
                     let mut message =
                         json!({"role": "assistant", "content": piece.text, "refusal": null});
+                    if !piece.thought.is_empty() {
+                        message["reasoning_content"] = json!(piece.thought);
+                        message["reasoning"] = json!(piece.thought);
+                    }
                     if !piece.calls.is_empty() {
-                        message["tool_calls"] = piece.calls.iter().map(ToolCall::to_json).collect();
+                        message["tool_calls"] = piece.calls.iter().map(call_json).collect();
                         if piece.text.is_empty() {
                             message["content"] = Value::Null;
                         }
@@ -175,16 +220,15 @@ impl ResponseEnvelope {
             CompletionKind::Completion => json!({"text": piece.text}),
             CompletionKind::Chat => {
                 let mut delta = Map::new();
-                if !piece.text.is_empty() || piece.calls.is_empty() {
+                if !piece.thought.is_empty() {
+                    delta.insert("reasoning_content".into(), json!(piece.thought));
+                    delta.insert("reasoning".into(), json!(piece.thought));
+                }
+                if !piece.text.is_empty() || delta.is_empty() && piece.call_parts.is_empty() {
                     delta.insert("content".into(), json!(piece.text));
                 }
-                if !piece.calls.is_empty() {
-                    let calls = piece.calls.iter().enumerate().map(|(i, call)| {
-                        let mut call = call.to_json();
-                        call["index"] = json!(i);
-                        call
-                    });
-                    delta.insert("tool_calls".into(), calls.collect());
+                if !piece.call_parts.is_empty() {
+                    delta.insert("tool_calls".into(), json!(piece.call_parts));
                 }
                 json!({"delta": delta})
             }

@@ -1,6 +1,7 @@
 //! Generation parameters of both completion routes.
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 
 use serde_json::Value;
 #[cfg(feature = "grammar")]
@@ -31,6 +32,8 @@ const MAX_SAMPLERS: usize = 16;
 pub(crate) struct CompletionParams {
     pub(crate) max_tokens: Option<usize>,
     pub(crate) stop: Vec<String>,
+    /// Special tokens that are part of the text.
+    pub(crate) spelled: Arc<[u32]>,
     pub(crate) stop_tokens: Vec<u32>,
     pub(crate) ignore_eos: bool,
     pub(crate) dry_breakers: Option<Vec<String>>,
@@ -124,6 +127,7 @@ impl CompletionParams {
         Ok(CompletionParams {
             max_tokens: max_tokens.map(clamped),
             stop,
+            spelled: Arc::default(),
             stop_tokens,
             ignore_eos,
             dry_breakers,
@@ -139,6 +143,14 @@ impl CompletionParams {
         })
     }
 
+    /// Whether a grammar constrains the completions.
+    pub(crate) fn is_constrained(&self) -> bool {
+        #[cfg(feature = "grammar")]
+        return self.grammar.is_some();
+        #[cfg(not(feature = "grammar"))]
+        false
+    }
+
     /// The completions of one prompt. Each generates at most `max_tokens` tokens if the request has
     /// no limit. Seeds count up from the seed of the request.
     pub(crate) fn requests(&self, prompt: &[u32], max_tokens: usize) -> Vec<GenerationRequest> {
@@ -146,6 +158,7 @@ impl CompletionParams {
             prompt: prompt.to_vec(),
             max_tokens: self.max_tokens.unwrap_or(max_tokens),
             stop: self.stop.clone(),
+            spelled: Arc::clone(&self.spelled),
             stop_tokens: self.stop_tokens.clone(),
             ignore_eos: self.ignore_eos,
             dry_breakers: self.dry_breakers.clone(),

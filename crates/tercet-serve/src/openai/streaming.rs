@@ -7,10 +7,10 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
 use tercet_models::FinishReason;
+use tercet_models::answer::AnswerParser;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::response::{Delta, ResponseEnvelope, event};
-use super::tool_parser::ToolCallStream;
 use crate::error::{ApiError, json_response};
 use crate::language::ResponseEvent;
 use crate::logprobs::TokenLogprob;
@@ -49,8 +49,10 @@ pub(crate) async fn collect_response(
             ResponseEvent::Done(finish, written) => {
                 tokens += written;
                 *ended = Some(finish);
-                if let Some(calls) = &frame.calls {
-                    (piece.text, piece.calls) = calls.read(&piece.text);
+                if let Some(answers) = &frame.answers {
+                    let answer = answers.clone().parse(&piece.text);
+                    (piece.thought, piece.text) = (answer.thought, answer.text);
+                    piece.calls = answer.calls;
                 }
             }
             ResponseEvent::Failed(refusal) => return Err(refusal),
@@ -81,7 +83,8 @@ pub(crate) async fn stream(
         Some(first) => first,
     };
     let texts = (0..frame.choice_count).map(|_| StreamedChoice {
-        tool_calls: frame.calls.clone().map(ToolCallStream::new),
+        answer: frame.answers.clone(),
+        call_count: 0,
         pending_logprobs: Vec::new(),
         pending_tokens: Vec::new(),
     });
@@ -122,8 +125,10 @@ struct SseStream {
 }
 
 struct StreamedChoice {
-    /// Parser of tool calls, if the request has tools.
-    tool_calls: Option<ToolCallStream>,
+    /// Parser of thoughts and calls, for conversations.
+    answer: Option<AnswerParser>,
+    /// Calls so far.
+    call_count: usize,
     pending_logprobs: Vec<TokenLogprob>,
     pending_tokens: Vec<u32>,
 }
@@ -165,38 +170,35 @@ impl SseStream {
             }
             ResponseEvent::Text(piece, scores) => {
                 text.pending_logprobs.extend(scores);
-                let shown = match &mut text.tool_calls {
-                    Some(held) => held.push(&piece),
-                    None => piece,
-                };
-                if shown.is_empty() && text.tool_calls.is_some() {
+                let mut delta = Delta::default();
+                match &mut text.answer {
+                    Some(answer) => delta.add(answer.push(&piece), &mut text.call_count),
+                    None => delta.text = piece,
+                }
+                if delta.is_empty() && text.answer.is_some() {
                     return (String::new(), false);
                 }
                 let piece = Delta {
-                    text: shown,
-                    calls: Vec::new(),
                     scores: std::mem::take(&mut text.pending_logprobs),
                     tokens: std::mem::take(&mut text.pending_tokens),
-                    logits: Vec::new(),
+                    ..delta
                 };
                 (frame.piece(index, &piece), false)
             }
             ResponseEvent::Done(finish, written) => {
-                let (rest, calls) = match text.tool_calls.take() {
-                    Some(held) => held.finish(),
-                    None => (String::new(), Vec::new()),
-                };
-                let has_calls = !calls.is_empty();
+                let mut delta = Delta::default();
+                if let Some(mut answer) = text.answer.take() {
+                    delta.add(answer.finish(), &mut text.call_count);
+                }
+                let has_calls = text.call_count > 0;
                 let piece = Delta {
-                    text: rest,
-                    calls,
                     scores: std::mem::take(&mut text.pending_logprobs),
                     tokens: std::mem::take(&mut text.pending_tokens),
-                    logits: Vec::new(),
+                    ..delta
                 };
                 let mut events = String::new();
                 let has_tokens = !piece.scores.is_empty() || !piece.tokens.is_empty();
-                if !piece.text.is_empty() || has_calls || has_tokens {
+                if !piece.is_empty() || has_tokens {
                     events += &frame.piece(index, &piece);
                 }
                 events += &frame.end(index, finish, has_calls);

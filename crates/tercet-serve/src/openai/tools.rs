@@ -2,13 +2,16 @@
 //! required tool call.
 
 use serde_json::{Value, json};
+use tercet_models::answer::AnswerTool;
+#[cfg(feature = "grammar")]
+use tercet_models::answer::{AnswerFormat, lark_text};
 #[cfg(feature = "grammar")]
 use tercet_models::constraint::{ConstraintError, Grammar, exact_schema};
 use tercet_models::dataset::template;
 
-use super::tool_parser::{ToolCallFormat, ToolCallParser};
 use crate::error::ApiError;
 use crate::fields::{JsonFields, wrong};
+#[cfg(feature = "grammar")]
 use crate::language::ServedLanguageModel;
 use crate::request_log::RequestRecord;
 
@@ -63,19 +66,16 @@ enum ToolChoice {
 pub(crate) struct ToolSet {
     tools: Vec<ToolSpec>,
     choice: ToolChoice,
-    dialect: ToolCallFormat,
-    single: bool,
+    pub(crate) single: bool,
 }
 
 impl ToolSet {
     /// Takes the fields about tools. Returns `None` if the request has no tools or disallows calls.
     ///
     /// # Errors
-    /// Returns an error if a field is invalid, or the chat template has no supported tool call
-    /// format.
+    /// Returns an error if a field is invalid.
     pub(crate) fn take(
         fields: &mut JsonFields,
-        language: &ServedLanguageModel,
         record: &RequestRecord,
     ) -> Result<Option<ToolSet>, ApiError> {
         let tools = match fields.take("tools") {
@@ -99,11 +99,6 @@ impl ToolSet {
             Some(choice) if !tools.is_empty() => choice,
             Some(_) | None => return Ok(None),
         };
-        let Some(dialect) = ToolCallFormat::from_template(language.template.source()) else {
-            return Err(ApiError::bad_request(
-                "field `tools` is not supported with this model: its chat template has no supported tool call format",
-            ));
-        };
         #[cfg(feature = "grammar")]
         if !matches!(choice, ToolChoice::Nothing) {
             for tool in &tools {
@@ -113,22 +108,22 @@ impl ToolSet {
         Ok(Some(ToolSet {
             tools,
             choice,
-            dialect,
             single,
         }))
     }
 
-    /// Parser of tool calls in answers. `thought` ends the thought in which the answer starts.
-    pub(crate) fn calls(&self, thought: Option<&'static str>) -> ToolCallParser {
-        ToolCallParser {
-            names: self.names().map(str::to_string).collect(),
-            single: self.single,
-            thought,
-        }
+    /// The tools that answers may call.
+    pub(crate) fn callable(&self) -> Vec<AnswerTool> {
+        let tools = self.tools.iter();
+        tools
+            .map(|tool| AnswerTool::new(&tool.name, Some(tool.parameters.clone())))
+            .collect()
     }
 
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.tools.iter().map(|tool| tool.name.as_str())
+    /// The JSON of each tool's function.
+    pub(crate) fn functions(&self) -> Vec<String> {
+        let functions = self.tools.iter().map(|tool| &tool.json["function"]);
+        functions.map(Value::to_string).collect()
     }
 
     /// The tools as values for a chat template.
@@ -140,8 +135,14 @@ impl ToolSet {
     }
 
     /// Grammar of an answer, if it must call a tool.
+    ///
+    /// # Errors
+    /// 400 if the model does not write arguments as JSON.
     #[cfg(feature = "grammar")]
-    pub(crate) fn grammar(&self) -> Option<Grammar> {
+    pub(crate) fn grammar(
+        &self,
+        language: &ServedLanguageModel,
+    ) -> Result<Option<Grammar>, ApiError> {
         let may_be = |tool: &&ToolSpec| match &self.choice {
             ToolChoice::Nothing => false,
             ToolChoice::Anything => true,
@@ -149,29 +150,30 @@ impl ToolSet {
         };
         let called: Vec<&ToolSpec> = self.tools.iter().filter(may_be).collect();
         if called.is_empty() {
-            return None;
+            return Ok(None);
         }
-        let ((before, after), key) = (self.dialect.delimiters(), self.dialect.arguments());
+        let Some(texts) = language.answers.call_texts() else {
+            return Err(ApiError::bad_request(
+                "field `tool_choice` must be `none` or `auto` with this model: it writes arguments as tags, which \
+                 cannot be required yet",
+            ));
+        };
         // Names contain no quotes. Each schema is a separate document, so its references resolve
         // within it.
         let all: Vec<String> = (0..called.len()).map(|i| format!("call_{i}")).collect();
-        let mut lark = String::from("start: ");
-        for part in [quoted(before), "call".into(), quoted(after)] {
-            if part != "\"\"" {
-                lark += &format!("{part} ");
-            }
-        }
-        lark += &format!("\ncall: {}\n", all.join(" | "));
+        let mut lark = format!("start: {}\n", all.join(" | "));
         for (i, tool) in called.iter().enumerate() {
-            let head = quoted(&format!("{{\"name\": \"{}\", \"{key}\": ", tool.name));
+            let head = format!("{}{}{}", texts.before, tool.name, texts.between);
+            let head = lark_text(&head, &language.tokenizer);
+            let after = lark_text(&texts.after, &language.tokenizer);
             // `take` has checked that the numbers of the schema are supported.
             let exact = exact_schema(&tool.parameters);
             let schema = exact.unwrap_or_else(|_| tool.parameters.clone());
             let schema = with_blanks(schema, " ?");
             lark +=
-                &format!("call_{i}: {head} arguments_{i} \"}}\"\narguments_{i}: %json {schema}\n");
+                &format!("call_{i}: {head} arguments_{i} {after}\narguments_{i}: %json {schema}\n");
         }
-        Some(Grammar::Lark(lark))
+        Ok(Some(Grammar::Lark(lark)))
     }
 
     /// Grammar of an answer that calls tools or matches a schema. Calls may have any white space.
@@ -179,10 +181,20 @@ impl ToolSet {
     /// # Errors
     /// 400 if a schema has numbers that are not supported.
     #[cfg(feature = "grammar")]
-    pub(crate) fn call_or_json(&self, answer: &Value) -> Result<Grammar, ApiError> {
+    pub(crate) fn call_or_json(
+        &self,
+        answer: &Value,
+        answers: &AnswerFormat,
+    ) -> Result<Grammar, ApiError> {
         const BLANKS: &str = "[ \\t\\r\\n]{1,16}";
-        let key = self.dialect.arguments();
-        let (open, close) = self.dialect.delimiters();
+        let (open, key, close) = match answers.object_texts() {
+            Some(texts) => texts,
+            None => {
+                return Err(ApiError::bad_request(
+                    "field `response_format` cannot be combined with `tools` for this model: its calls are no objects",
+                ));
+            }
+        };
         let tag = |tag: &str| match tag.trim() {
             "" => String::new(),
             tag => format!("{} BLANKS? ", quoted(tag)),
@@ -200,9 +212,9 @@ impl ToolSet {
              answer: %json {}\n\
              call: {}\"{{\" BLANKS? \"\\\"name\\\"\" BLANKS? \":\" BLANKS? ({}) BLANKS? \"}}\" BLANKS? {}\n",
             with_blanks(answer, " ?"),
-            tag(open),
+            tag(&open),
             tools.join(" | "),
-            tag(close),
+            tag(&close),
         );
         for (i, tool) in self.tools.iter().enumerate() {
             let schema = exact_schema(&tool.parameters).map_err(|e| tool.refused(&e))?;
@@ -210,7 +222,7 @@ impl ToolSet {
                 "tool_{i}: {} BLANKS? \",\" BLANKS? {} BLANKS? \":\" BLANKS? arguments_{i}\n\
                  arguments_{i}: %json {}\n",
                 quoted(&quoted(&tool.name)),
-                quoted(&quoted(key)),
+                quoted(&quoted(&key)),
                 with_blanks(schema, "[ \\t\\r\\n]{0,32}"),
             );
         }
@@ -222,10 +234,9 @@ impl ToolSet {
     pub(crate) fn check(&self) -> Result<(), ApiError> {
         match &self.choice {
             ToolChoice::Nothing => Ok(()),
-            ToolChoice::Anything | ToolChoice::One(_) => Err(ApiError::bad_request(format!(
-                "field `tool_choice` must be `none` or `auto`: required calls with `{}` need a build with the feature `grammar`",
-                self.dialect.arguments()
-            ))),
+            ToolChoice::Anything | ToolChoice::One(_) => Err(ApiError::bad_request(
+                "field `tool_choice` must be `none` or `auto`: required calls need a build with the feature `grammar`",
+            )),
         }
     }
 }

@@ -13,8 +13,8 @@ const TAGGED: &str = "{% if tools %}{% for tool in tools %}{{ tool | tojson }}{%
 /// The format of Llama 3.
 const OBJECT: &str = "{% if tools %}{{ tools | tojson }} as {\"name\": name, \"parameters\":     dictionary}{% endif %}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
 /// A template that ignores tools.
-const DEAF: &str =
-    "{# <tool_call> #}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
+const DEAF: &str = "{# <tool_call> #}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}\
+     {{ extra }}{{ reasoning_effort }}{% if enable_thinking is defined and not enable_thinking %}off{% endif %}";
 
 /// A server of the tiny model with these templates: `tagged`, `object`, `deaf`.
 fn server() -> Running {
@@ -62,6 +62,31 @@ fn ask(server: &Running, more: &Value) -> Answer {
     let more = more.as_object().unwrap().clone();
     request.as_object_mut().unwrap().extend(more);
     server.post("/v1/chat/completions", &request)
+}
+
+/// The tool calls of a stream's deltas, put together.
+fn streamed(deltas: &[Value]) -> Vec<(String, Value)> {
+    let mut all: Vec<Value> = Vec::new();
+    for part in deltas
+        .iter()
+        .filter_map(|delta| delta["tool_calls"].as_array())
+    {
+        for part in part {
+            let index = usize::try_from(part["index"].as_u64().unwrap()).unwrap();
+            if part["id"].is_string() {
+                assert_eq!(index, all.len());
+                all.push(part.clone());
+                continue;
+            }
+            let whole = &mut all[index]["function"]["arguments"];
+            let more = part["function"]["arguments"].as_str().unwrap();
+            *whole = json!(format!("{}{more}", whole.as_str().unwrap()));
+        }
+    }
+    match all.is_empty() {
+        true => Vec::new(),
+        false => calls(&json!({"tool_calls": all})),
+    }
 }
 
 /// The tool calls of a choice, checked against the tools.
@@ -113,13 +138,12 @@ fn what_has_to_be_called_is_called() {
             let mut more = more;
             more["stream"] = json!(true);
             let stream = crate::server::events(&ask(&server, &more).text());
-            let deltas = stream.iter().map(|e| &e["choices"][0]);
-            let called: Vec<&Value> = deltas
-                .filter(|c| c["delta"]["tool_calls"].is_array())
-                .collect();
-            assert_eq!(called.len(), 1);
-            assert_eq!(called[0]["delta"]["tool_calls"][0]["index"], 0);
-            assert_eq!(calls(&called[0]["delta"]), whole);
+            let deltas = stream.iter().map(|e| e["choices"][0]["delta"].clone());
+            let deltas: Vec<Value> = deltas.collect();
+            assert_eq!(streamed(&deltas), whole);
+            // The arguments arrive as they are written.
+            let parts = deltas.iter().filter(|d| d["tool_calls"].is_array()).count();
+            assert!(parts > 1 || whole[0].0 == "now", "{deltas:?}");
             let said = stream
                 .iter()
                 .filter_map(|e| e["choices"][0]["delta"]["content"].as_str());
@@ -219,8 +243,11 @@ fn a_call_takes_precedence_over_a_response_format() {
                 }
             };
             let called = |parts: &[Value]| -> usize {
-                let parts = parts.iter().filter(|part| part["tool_calls"].is_array());
-                parts.map(|part| calls(part).len()).sum()
+                match stream {
+                    true => streamed(parts).len(),
+                    false if parts[0]["tool_calls"].is_array() => calls(&parts[0]).len(),
+                    false => 0,
+                }
             };
             // Without digits, the answer can only be a call.
             let call = of(json!({"logit_bias": banned(&digits)}));
@@ -287,7 +314,6 @@ fn tools_that_are_refused() {
         message(json!({"tool_calls": [{"id": "1", "type": "function", "function": function}]}))
     };
     let cases = [
-        (json!({"model": "deaf"}), "does not use them"),
         (json!({"tools": {}}), "tools"),
         (json!({"tools": [{"type": "retrieval"}]}), "retrieval"),
         (json!({"tools": [tool("a b")]}), "a b"),
@@ -343,13 +369,22 @@ fn tools_that_are_refused() {
 
 #[test]
 fn tools_of_a_model_without_a_template() {
-    let answer = ask(&shared(), &json!({"model": MODEL}));
-    assert_eq!(answer.status, 400);
-    assert!(
-        answer.error().contains("no supported tool call format"),
-        "{}",
-        answer.error()
-    );
+    // A system prompt shows the tools, also for a template that ignores them.
+    let server = server();
+    for model in ["deaf", "tagged"] {
+        let required = json!({"model": model, "tool_choice": "required"});
+        let answer = ask(&server, &required);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let answer = answer.json();
+        check(&calls(&answer["choices"][0]["message"]));
+        let prompt = answer["usage"]["prompt_tokens"].as_u64().unwrap();
+        let without = ask(
+            &server,
+            &json!({"model": model, "tools": [], "max_tokens": 1}),
+        );
+        let without = without.json()["usage"]["prompt_tokens"].as_u64().unwrap();
+        assert!(prompt > without + 50, "{model}: {prompt} and {without}");
+    }
     let nothing = json!({"model": MODEL, "tools": [], "tool_choice": "auto", "parallel_tool_calls": true, "max_tokens": 1});
     assert_eq!(ask(&shared(), &nothing).status, 200);
     let old = ask(
@@ -358,4 +393,57 @@ fn tools_of_a_model_without_a_template() {
     );
     assert_eq!(old.status, 400);
     assert!(old.error().contains("functions"), "{}", old.error());
+}
+
+/// Thoughts are no part of the content.
+#[test]
+fn thoughts_are_apart_from_the_content() {
+    let server = server();
+    let grammar = "start: \"<think>\\nBecause.\\n</think>\\n\\nYes.\"";
+    for stream in [false, true] {
+        let more = json!({"model": "tagged", "tools": [], "grammar": grammar, "stream": stream});
+        let answer = ask(&server, &more);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let parts: Vec<Value> = match stream {
+            false => vec![answer.json()["choices"][0]["message"].clone()],
+            true => {
+                let events = crate::server::events(&answer.text());
+                let deltas = events.iter().map(|e| e["choices"][0]["delta"].clone());
+                deltas.collect()
+            }
+        };
+        let all = |key: &str| -> String { parts.iter().filter_map(|p| p[key].as_str()).collect() };
+        assert_eq!(all("reasoning_content"), "Because.");
+        assert_eq!(all("reasoning"), "Because.");
+        assert_eq!(all("content"), "Yes.");
+    }
+}
+
+/// Variables of the chat template by request.
+#[test]
+fn variables_of_the_template() {
+    let server = server();
+    let tokens = |more: Value| {
+        let mut all = json!({"model": "deaf", "tools": [], "max_tokens": 1});
+        let more = more.as_object().unwrap().clone();
+        all.as_object_mut().unwrap().extend(more);
+        let answer = ask(&server, &all);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()["usage"]["prompt_tokens"].as_u64().unwrap()
+    };
+    let plain = tokens(json!({}));
+    assert!(tokens(json!({"chat_template_kwargs": {"extra": "a long extra text"}})) > plain);
+    assert!(tokens(json!({"reasoning_effort": "high"})) > plain);
+    assert!(tokens(json!({"enable_thinking": false})) > plain);
+    assert_eq!(
+        tokens(json!({"enable_thinking": false})),
+        tokens(
+            json!({"reasoning_effort": "none", "chat_template_kwargs": {"reasoning_effort": ""}})
+        )
+    );
+    let wrong = ask(
+        &server,
+        &json!({"model": "deaf", "chat_template_kwargs": 1}),
+    );
+    assert_eq!(wrong.status, 400);
 }

@@ -1,0 +1,302 @@
+//! Answers as published chat templates write them: thoughts, calls and text are found whole and in
+//! any pieces.
+
+use serde_json::{Value, json};
+use tercet_models::answer::{AnswerFormat, AnswerParser, AnswerTool, ParsedAnswer};
+use tercet_models::dataset::template::TemplateValue;
+use tercet_models::dataset::{ChatMessage, ChatTemplate, Role};
+
+use crate::common::data;
+
+/// What an answer says.
+struct Said {
+    thought: &'static str,
+    text: &'static str,
+    calls: Vec<(&'static str, Value)>,
+}
+
+fn scenarios() -> Vec<Said> {
+    let said = |thought, text, calls: &[(&'static str, Value)]| Said {
+        thought,
+        text,
+        calls: calls.to_vec(),
+    };
+    let weather = |city: &str| ("get_weather", json!({"city": city}));
+    let code = "if a < b && c > d:\n    print(\"</think> {x} <tool_call>\")\n\n# [1, 2]";
+    vec![
+        said("", "It is 12 o'clock.", &[]),
+        said("The user wants the time.\n\nI know it.", "It is 12.", &[]),
+        said("I need the weather.", "", &[weather("Paris")]),
+        said("", "I look it up.", &[weather("Paris")]),
+        said(
+            "Two of them.",
+            "Both:",
+            &[weather("Paris"), weather("New \"York\"")],
+        ),
+        said("", "", &[("run", json!({"code": code, "times": 3}))]),
+        said(
+            "",
+            "The <tool_call> tag and a `[TOOL_CALLS]` mark are text.",
+            &[],
+        ),
+        said(
+            "I write <tool_call> and {\"name\": \"run\"} later.",
+            "Done.",
+            &[],
+        ),
+        said(
+            "",
+            "",
+            &[(
+                "run",
+                json!({
+                    "code": "x", "times": 12345678901i64, "options": {"deep": [1, 2.5, true, null], "名": "é"}, "quick": false,
+                }),
+            )],
+        ),
+        said("", "", &[weather("a\\b\n c")]),
+        said("", "{\"answer\": 42, \"name\": \"run\"}", &[]),
+        said("Hm.", "```html\n<div class=\"a\">[1]</div>\n```", &[]),
+        said(
+            "",
+            "",
+            &[
+                weather("A"),
+                ("run", json!({"code": "1 < 2", "times": 0})),
+                weather("B"),
+            ],
+        ),
+    ]
+    .into_iter()
+    .chain(combinations())
+    .collect()
+}
+
+/// Thoughts, texts and calls by turns. Values have quotes, line ends, markers and other scripts.
+fn combinations() -> Vec<Said> {
+    const THOUGHTS: [&str; 4] = [
+        "",
+        "Let me see: {\"a\": [1, 2]}.",
+        "First,\n- one\n- two",
+        "<tool_call> comes later; 3 < 4.",
+    ];
+    const TEXTS: [&str; 4] = [
+        "",
+        "I call it now.",
+        "Zwei Zeilen:\n\n> \"a\" & b",
+        "Map<String, Vec<u8>> — [x](y) ✓",
+    ];
+    const CODES: [&str; 6] = [
+        "fn main() { println!(\"{}\", 1); }",
+        "for i in range(3):\n    print(i)\n",
+        "</parameter> and </arg_value> are words",
+        "{\"name\": \"run\", \"arguments\": {}}",
+        "a = 'it\\'s'; b = \"q\\\"\"; c = `t`",
+        "日本語 🦀 \u{e9}\t|",
+    ];
+    let mut all = Vec::new();
+    for (i, thought) in THOUGHTS.into_iter().enumerate() {
+        for (j, text) in TEXTS.into_iter().enumerate() {
+            let at = i * TEXTS.len() + j;
+            let code = CODES[at % CODES.len()];
+            let one = ("run", json!({"code": code, "times": at}));
+            let two = (
+                "get_weather",
+                json!({"city": CODES[(at + 1) % CODES.len()]}),
+            );
+            for calls in [vec![one.clone()], vec![two.clone(), one.clone()]] {
+                all.push(Said {
+                    thought,
+                    text,
+                    calls,
+                });
+            }
+        }
+    }
+    all
+}
+
+fn tools() -> (TemplateValue, Vec<AnswerTool>) {
+    let weather = json!({"type": "object", "properties": {"city": {"type": "string", "description": "c"}},
+        "required": ["city"]});
+    let run = json!({"type": "object", "properties": {"code": {"type": "string", "description": "c"},
+        "times": {"type": "integer", "description": "t"}, "options": {"type": "object", "description": "o"},
+        "quick": {"type": "boolean", "description": "q"}}, "required": ["code"]});
+    let all = [("get_weather", weather), ("run", run)];
+    let shown: Vec<Value> = all
+        .iter()
+        .map(|(name, schema)| {
+            json!({"type": "function", "function": {"name": name, "description": "A tool.", "parameters": schema}})
+        })
+        .collect();
+    let shown = TemplateValue::from_json(&Value::from(shown).to_string()).unwrap();
+    let known = all
+        .iter()
+        .map(|(name, schema)| AnswerTool::new(name, Some(schema.clone())));
+    (shown, known.collect())
+}
+
+fn message(said: &Said, takes_text: bool) -> ChatMessage {
+    let calls = said.calls.iter().enumerate().map(|(i, (name, arguments))| {
+        let arguments = arguments.to_string();
+        let arguments = match takes_text {
+            true => TemplateValue::text(&arguments),
+            false => TemplateValue::from_json(&arguments).unwrap(),
+        };
+        let function = TemplateValue::map(vec![
+            ("name", TemplateValue::text(name)),
+            ("arguments", arguments),
+        ]);
+        TemplateValue::map(vec![
+            ("id", TemplateValue::text(&format!("callid00{i}"))),
+            ("type", TemplateValue::text("function")),
+            ("function", function),
+        ])
+    });
+    let mut fields = vec![("content", TemplateValue::text(said.text))];
+    if !said.thought.is_empty() {
+        fields.push(("reasoning_content", TemplateValue::text(said.thought)));
+    }
+    if !said.calls.is_empty() {
+        fields.push(("tool_calls", TemplateValue::list(calls.collect())));
+    }
+    ChatMessage::from_fields(Role::Assistant, fields)
+}
+
+/// The prompt and the answer after it, as a template writes them; `None` if it refuses the answer.
+fn transcript(template: &ChatTemplate, said: &Said, takes_text: bool) -> Option<(String, String)> {
+    let (shown, _) = tools();
+    let user = ChatMessage::new(Role::User, "Please.");
+    let prompt = template
+        .render(std::slice::from_ref(&user), &shown, true)
+        .ok()?
+        .text;
+    let whole = |message: ChatMessage| {
+        let rendered = template
+            .render(&[user.clone(), message], &shown, false)
+            .ok();
+        Some(rendered?.text)
+    };
+    let plain = whole(ChatMessage::new(Role::Assistant, "Plain."))?;
+    let (_, end) = plain.rsplit_once("Plain.")?;
+    let written = whole(message(said, takes_text))?;
+    let same = prompt
+        .chars()
+        .zip(written.chars())
+        .take_while(|(a, b)| a == b);
+    let mut begin: usize = same.map(|(a, _)| a.len_utf8()).sum();
+    // Not within a tag.
+    if let Some(open) = written[..begin].rfind('<')
+        && !written[open..begin].contains('>')
+    {
+        begin = open;
+    }
+    let answer = &written[begin..];
+    let answer = answer.trim_end().strip_suffix(end.trim()).unwrap_or(answer);
+    Some((written[..begin].to_string(), answer.trim_end().to_string()))
+}
+
+fn without_ids(mut answer: ParsedAnswer) -> ParsedAnswer {
+    answer.calls.iter_mut().for_each(|call| call.id.clear());
+    answer
+}
+
+fn in_pieces(mut parser: AnswerParser, pieces: &[&str]) -> ParsedAnswer {
+    let mut answer = ParsedAnswer::default();
+    for piece in pieces {
+        parser
+            .push(piece)
+            .into_iter()
+            .for_each(|event| answer.add(event));
+    }
+    parser
+        .finish()
+        .into_iter()
+        .for_each(|event| answer.add(event));
+    without_ids(answer)
+}
+
+/// Whether an answer has what was said.
+fn is_right(answer: &ParsedAnswer, said: &Said, text: &str) -> bool {
+    // Some templates drop thoughts.
+    let thought = if text.contains(said.thought) {
+        said.thought
+    } else {
+        ""
+    };
+    let calls = answer.calls.iter().map(|call| {
+        let arguments = serde_json::from_str(&call.arguments).unwrap_or(Value::Null);
+        (call.name.as_str(), arguments)
+    });
+    answer.thought.trim() == thought
+        && answer.text.trim() == said.text
+        && calls.collect::<Vec<_>>() == said.calls
+}
+
+#[test]
+fn answers_of_published_templates() {
+    let (_, known) = tools();
+    let folder = std::fs::read_dir(data("chat-templates/published")).unwrap();
+    let mut files: Vec<_> = folder.map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|e| e == "jinja"));
+    files.sort();
+    assert!(files.len() >= 20);
+    let (mut right, mut wrong, mut refused) = (0, Vec::new(), 0);
+    for path in files {
+        let name = path.file_stem().unwrap().to_str().unwrap().to_string();
+        let source = std::fs::read_to_string(&path).unwrap();
+        let tokens = [("bos_token", "<s>"), ("eos_token", "</s>")];
+        let tokens = tokens.map(|(k, v)| (k.to_string(), v.to_string()));
+        let template =
+            ChatTemplate::new(&source, &tokens).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let format = AnswerFormat::from_template(&template);
+        assert!(format.has_tools(), "{name}");
+        for said in scenarios() {
+            let Some((prompt, text)) = transcript(&template, &said, format.takes_argument_text())
+            else {
+                refused += 1;
+                continue;
+            };
+            let parser = AnswerParser::new(&format, &known, &prompt);
+            let whole = in_pieces(parser.clone(), &[&text]);
+            match is_right(&whole, &said, &text) {
+                true => right += 1,
+                false => wrong.push(format!("{name}: {text:?} is read as {whole:?}")),
+            }
+            // The same at every split, and cut at every place.
+            let ends: Vec<usize> = text
+                .char_indices()
+                .map(|(at, _)| at)
+                .chain([text.len()])
+                .collect();
+            let chars: Vec<&str> = ends.windows(2).map(|w| &text[w[0]..w[1]]).collect();
+            assert_eq!(in_pieces(parser.clone(), &chars), whole, "{name}: {text:?}");
+            for (i, &at) in ends.iter().enumerate() {
+                let halves = [&text[..at], &text[at..]];
+                assert_eq!(
+                    in_pieces(parser.clone(), &halves),
+                    whole,
+                    "{name} at {at}: {text:?}"
+                );
+                let cut = in_pieces(parser.clone(), &[&text[..at]]);
+                let by_chars = in_pieces(parser.clone(), &chars[..i]);
+                assert_eq!(by_chars, cut, "{name} cut at {at}: {text:?}");
+                for (part, all) in cut.calls.iter().zip(&whole.calls) {
+                    assert_eq!(part.name, all.name);
+                }
+            }
+        }
+    }
+    let total = right + wrong.len();
+    println!("{right} of {total} answers; templates refused {refused}");
+    for difference in &wrong {
+        println!("{difference}");
+    }
+    assert!(total >= 1000, "{total}");
+    assert!(
+        wrong.len() * 100 <= total,
+        "{} of {total} wrong:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+}
