@@ -300,3 +300,214 @@ fn answers_of_published_templates() {
         wrong.join("\n")
     );
 }
+
+/// Texts that the grammar of strict calls allows, and others.
+#[cfg(feature = "grammar")]
+mod strict {
+    use tercet_models::Tokenizer;
+    use tercet_models::constraint::{Constraint, Grammar, GrammarCompiler};
+
+    use super::*;
+
+    const SCHEMA: &str = r#"{"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"],
+        "additionalProperties": false, "x-guidance": {"whitespace_pattern": " ?"}}"#;
+
+    const EOS: u32 = 0;
+    const VOCAB: usize = 2048;
+
+    struct Checked {
+        tokenizer: Tokenizer,
+        compiler: GrammarCompiler,
+    }
+
+    fn checked() -> Checked {
+        let tokenizer = Tokenizer::from_file(data("tiny-rust-llama/tokenizer.json")).unwrap();
+        let compiler = GrammarCompiler::new(&tokenizer, &[EOS], VOCAB).unwrap();
+        Checked {
+            tokenizer,
+            compiler,
+        }
+    }
+
+    impl Checked {
+        /// Whether a grammar allows a text and then its end.
+        fn allows(&self, lark: &str, text: &str) -> bool {
+            let grammar = Grammar::Lark(lark.to_string());
+            let mut constraint = self
+                .compiler
+                .constraint(&grammar)
+                .unwrap_or_else(|e| panic!("{e}\n{lark}"));
+            let tokens = self.tokenizer.encode(text, false).unwrap();
+            for token in tokens.iter().chain([&EOS]) {
+                let mut logits = vec![0.0; VOCAB];
+                let masked = constraint.mask(&mut logits);
+                if masked.is_err() || logits[*token as usize] != 0.0 {
+                    return false;
+                }
+                if constraint.take(*token).is_err() {
+                    return false;
+                }
+            }
+            true
+        }
+
+        fn check(
+            &self,
+            source: &str,
+            prompt: &str,
+            is_single: bool,
+            right: &[&str],
+            wrong: &[&str],
+        ) {
+            let template = ChatTemplate::new(source, &[]).unwrap();
+            let format = AnswerFormat::from_template(&template);
+            let schema = serde_json::from_str(SCHEMA).unwrap();
+            let tools = [
+                AnswerTool::new("weather", Some(schema)),
+                AnswerTool::new("any", None),
+                AnswerTool::new("set", Some(typed())),
+            ];
+            let lark = format.call_grammar(&tools, &self.tokenizer, prompt, is_single);
+            let lark = lark.unwrap();
+            for (texts, expected) in [(right, true), (wrong, false)] {
+                for text in texts {
+                    assert_eq!(self.allows(&lark, text), expected, "{text:?}\n{lark}");
+                }
+            }
+        }
+    }
+
+    fn typed() -> Value {
+        json!({"type": "object", "properties": {"mode": {"type": "string", "enum": ["on", "off"]},
+            "level": {"type": "integer", "minimum": 0}, "note": {"type": "string"}},
+            "required": ["mode", "level"], "additionalProperties": false})
+    }
+
+    #[test]
+    fn calls_as_tags() {
+        let checked = checked();
+        let source =
+            "{# <tool_call> <function=a> #}{% for m in messages %}{{ m.content }}{% endfor %}";
+        let call = |body: &str| {
+            format!("Well. <tool_call>\n<function=set>\n{body}</function>\n</tool_call>")
+        };
+        let mode = "<parameter=mode>\non\n</parameter>\n";
+        let level = "<parameter=level>\n12\n</parameter>\n";
+        let note = "<parameter=note>\na <b>\n\"c\"\n</parameter>\n";
+        let right = [
+            call(&format!("{mode}{level}")),
+            call(&format!("{mode}{level}{note}")),
+            call("").replace("set", "any"),
+            call(note).replace("set", "any"),
+        ];
+        let wrong = [
+            call(mode),
+            call(&format!("{mode}{}", level.replace("12", "-1"))),
+            call(&format!("{}{level}", mode.replace("on\n", "in\n"))),
+            call(&format!("{mode}{level}{}", note.replace("note", "knot"))),
+        ];
+        let right: Vec<&str> = right.iter().map(String::as_str).collect();
+        let wrong: Vec<&str> = wrong.iter().map(String::as_str).collect();
+        checked.check(source, "", false, &right, &wrong);
+        // Forms and schemas that cannot be constrained.
+        let refused = |source: &str, schema: Value| {
+            let template = ChatTemplate::new(source, &[]).unwrap();
+            let format = AnswerFormat::from_template(&template);
+            let tools = [AnswerTool::new("set", Some(schema))];
+            let error = format.call_grammar(&tools, &checked.tokenizer, "", false);
+            error.unwrap_err().to_string()
+        };
+        let pattern = json!({"properties": {"mode": {"type": "string", "pattern": "^a"}}});
+        assert!(refused(source, pattern).contains("`pattern` of `mode` of `set`"));
+        assert!(refused(source, json!({"anyOf": []})).contains("`anyOf`"));
+        let literals =
+            "{# <|tool_call_start|> #}{% for m in messages %}{{ m.content }}{% endfor %}";
+        assert!(refused(literals, typed()).contains("form"));
+    }
+
+    const TAGGED: &str = "{# <tool_call> #}{% for m in messages %}{{ m.content }}{% endfor %}";
+    const CALL: &str =
+        "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>";
+
+    #[test]
+    fn calls_match_their_schemas_and_texts_are_free() {
+        let twice = format!("Both: {CALL}\nand {CALL}");
+        let thought = format!("<think>\nI use <tool_call> later.\n</think>\n\nSo: {CALL}");
+        let open = format!("I use <tool_call> later.\n</think>\n\n{CALL}");
+        let other = "<tool_call>\n{\"name\": \"any\", \"arguments\": {\"x\": [1]}}\n</tool_call>";
+        let wrong_key = CALL.replace("city", "town");
+        let wrong_name = CALL.replace("weather", "whether");
+        let cut = &CALL[..CALL.len() - 20];
+        let wrong = [
+            wrong_key.as_str(),
+            wrong_name.as_str(),
+            cut,
+            "Say <tool_call> in a text.",
+            "<think>x</think> <tool_call>y",
+        ];
+        let right = [
+            "",
+            "Plain text with <tool and {\"a\": 1}.",
+            CALL,
+            other,
+            &thought,
+            "<think>without <tool_call> end",
+            "<think>a</think>b",
+        ];
+        let checked = checked();
+        checked.check(TAGGED, "", false, &right, &wrong);
+        checked.check(TAGGED, "", false, &[&twice], &[]);
+        checked.check(TAGGED, "", true, &right, &[&twice]);
+        let prompt = "assistant\n<think>\n";
+        checked.check(
+            TAGGED,
+            prompt,
+            false,
+            &[&open, "<tool_call> x"],
+            &["a</think>b <tool_call> x"],
+        );
+    }
+
+    #[test]
+    fn calls_in_lists_alone_and_on_channels() {
+        let checked = checked();
+        let list = "{# [TOOL_CALLS] #}{% for m in messages %}{{ m.content }}{% endfor %}";
+        let one = "{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}";
+        let (single, twice) = (
+            format!("[TOOL_CALLS][{one}]"),
+            format!("[TOOL_CALLS][{one}, {one}]"),
+        );
+        let wrong = [
+            single.replace("city", "town"),
+            "[TOOL_CALLS] is a mark".to_string(),
+        ];
+        let wrong = wrong.each_ref().map(String::as_str);
+        checked.check(list, "", false, &["Text [a].", &single, &twice], &wrong);
+        checked.check(list, "", true, &[&single], &[&twice]);
+        let bare = "{# \"parameters\":  #}{% for m in messages %}{{ m.content }}{% endfor %}";
+        let call = one.replace("arguments", "parameters");
+        let wrong = call.replace("city", "town");
+        checked.check(
+            bare,
+            "",
+            false,
+            &["Text {\"name\"}.", "{\"a\": 1}", &call],
+            &[&wrong],
+        );
+        let channels = "<|channel|><|message|>{% for m in messages %}{{ m.content }}{% endfor %}";
+        let said = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant";
+        let call = "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{\"city\": \"Rome\"}";
+        let (right, wrong) = (
+            format!("{said}{call}<|call|>"),
+            format!("{said}{call}").replace("city", "town"),
+        );
+        let answer = format!("{said}<|channel|>final<|message|>It is warm.");
+        checked.check(
+            channels,
+            "",
+            false,
+            &[&right, call, &answer],
+            &[&wrong, "Hm."],
+        );
+    }
+}

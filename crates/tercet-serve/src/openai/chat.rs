@@ -60,18 +60,17 @@ pub(crate) async fn handle(
     let tools = ToolSet::take(&mut fields, &record)?;
     let variables = template_variables(&mut fields)?;
     let mut wanted = CompletionParams::take(fields, CompletionKind::Chat, &record)?;
-    if let Some(tools) = &tools {
-        constrain(&mut wanted, tools, language)?;
-    }
-    let (prompt, text) = tokens(language, &messages, tools.as_ref(), &variables)?;
-    let callable = tools.as_ref().map(ToolSet::callable).unwrap_or_default();
-    // A constraint applies from the first token on, so that no thought precedes the answer.
-    let text = if wanted.is_constrained() {
-        ""
-    } else {
-        text.as_str()
+    let (prompt, mut text) = tokens(language, &messages, tools.as_ref(), &variables)?;
+    let has_free_thoughts = match &tools {
+        Some(tools) => constrain(&mut wanted, tools, (language, &text))?,
+        None => false,
     };
-    let answers = AnswerParser::new(&language.answers, &callable, text);
+    let callable = tools.as_ref().map(ToolSet::callable).unwrap_or_default();
+    // Other constraints apply from the first token on, so that no thought precedes the answer.
+    if wanted.is_constrained() && !has_free_thoughts {
+        text.clear();
+    }
+    let answers = AnswerParser::new(&language.answers, &callable, &text);
     let is_single = tools.as_ref().is_some_and(|tools| tools.single);
     wanted.spelled = language.answers.special_tokens(&language.tokenizer);
     let frame = ResponseEnvelope {
@@ -99,36 +98,55 @@ pub(crate) async fn handle(
 }
 
 /// Constrains the answer to a tool call, if `tool_choice` requires one. Otherwise an answer with a
-/// `response_format` may be a call, too.
+/// `response_format` may be a call, too, and calls of strict tools match their schemas. Returns whether
+/// thoughts may precede the answer. `text` is that of the prompt.
 #[cfg(feature = "grammar")]
 fn constrain(
     wanted: &mut CompletionParams,
     tools: &ToolSet,
-    language: &ServedLanguageModel,
-) -> Result<(), ApiError> {
-    wanted.grammar = match (tools.grammar(language)?, wanted.grammar.take()) {
-        (Some(_), Some((field @ "grammar", _))) => {
+    (language, text): (&ServedLanguageModel, &str),
+) -> Result<bool, ApiError> {
+    if let Some(required) = tools.grammar(language)? {
+        if let Some((field @ "grammar", _)) = wanted.grammar {
             return Err(ApiError::bad_request(format!(
                 "field `{field}` cannot be combined with a `tool_choice` that requires a call"
             )));
         }
         // The response format applies to answers that are no calls.
-        (Some(required), _) => Some(("tools", required)),
-        (None, Some((field @ "response_format", Grammar::JsonSchema(schema)))) => {
-            Some((field, tools.call_or_json(&schema, &language.answers)?))
+        wanted.grammar = Some(("tools", required));
+        return Ok(false);
+    }
+    match wanted.grammar.take() {
+        Some((field @ "response_format", Grammar::JsonSchema(schema))) => {
+            let grammar = tools.call_or_json(&schema, &language.answers)?;
+            wanted.grammar = Some((field, grammar));
+            Ok(false)
         }
-        (None, other) => other,
-    };
-    Ok(())
+        Some((field, other)) => {
+            if tools.strict_grammar(language, text)?.is_some() {
+                return Err(ApiError::bad_request(format!(
+                    "field `{field}` cannot be combined with `strict` tools; set `strict` to false"
+                )));
+            }
+            wanted.grammar = Some((field, other));
+            Ok(false)
+        }
+        None => {
+            let strict = tools.strict_grammar(language, text)?;
+            wanted.grammar = strict.map(|grammar| ("tools", grammar));
+            Ok(true)
+        }
+    }
 }
 
 #[cfg(not(feature = "grammar"))]
 fn constrain(
     _: &mut CompletionParams,
     tools: &ToolSet,
-    _: &ServedLanguageModel,
-) -> Result<(), ApiError> {
-    tools.check()
+    _: (&ServedLanguageModel, &str),
+) -> Result<bool, ApiError> {
+    tools.check()?;
+    Ok(false)
 }
 
 /// Parses the messages. With `takes_text`, templates get the arguments of calls as JSON text.

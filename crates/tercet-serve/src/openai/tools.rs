@@ -2,9 +2,9 @@
 //! required tool call.
 
 use serde_json::{Value, json};
-use tercet_models::answer::AnswerTool;
 #[cfg(feature = "grammar")]
-use tercet_models::answer::{AnswerFormat, lark_text};
+use tercet_models::answer::AnswerFormat;
+use tercet_models::answer::AnswerTool;
 #[cfg(feature = "grammar")]
 use tercet_models::constraint::{ConstraintError, Grammar, exact_schema};
 use tercet_models::dataset::template;
@@ -29,6 +29,8 @@ struct ToolSpec {
         allow(dead_code, reason = "only required calls are constrained by it")
     )]
     parameters: Value,
+    /// Whether calls of the tool must match its schema, if an answer has any.
+    is_strict: bool,
 }
 
 #[cfg(feature = "grammar")]
@@ -137,7 +139,7 @@ impl ToolSet {
     /// Grammar of an answer, if it must call a tool.
     ///
     /// # Errors
-    /// 400 if the model does not write arguments as JSON.
+    /// 400 if calls of the model cannot be constrained to the schemas.
     #[cfg(feature = "grammar")]
     pub(crate) fn grammar(
         &self,
@@ -152,28 +154,59 @@ impl ToolSet {
         if called.is_empty() {
             return Ok(None);
         }
-        let Some(texts) = language.answers.call_texts() else {
-            return Err(ApiError::bad_request(
-                "field `tool_choice` must be `none` or `auto` with this model: it writes arguments as tags, which \
-                 cannot be required yet",
-            ));
-        };
-        // Names contain no quotes. Each schema is a separate document, so its references resolve
-        // within it.
-        let all: Vec<String> = (0..called.len()).map(|i| format!("call_{i}")).collect();
-        let mut lark = format!("start: {}\n", all.join(" | "));
-        for (i, tool) in called.iter().enumerate() {
-            let head = format!("{}{}{}", texts.before, tool.name, texts.between);
-            let head = lark_text(&head, &language.tokenizer);
-            let after = lark_text(&texts.after, &language.tokenizer);
-            // `take` has checked that the numbers of the schema are supported.
-            let exact = exact_schema(&tool.parameters);
-            let schema = exact.unwrap_or_else(|_| tool.parameters.clone());
-            let schema = with_blanks(schema, " ?");
-            lark +=
-                &format!("call_{i}: {head} arguments_{i} {after}\narguments_{i}: %json {schema}\n");
-        }
+        let tools = called.iter().map(|tool| {
+            let schema = exact_schema(&tool.parameters).map_err(|e| tool.refused(&e))?;
+            Ok(AnswerTool::new(&tool.name, Some(with_blanks(schema, " ?"))))
+        });
+        let tools: Vec<AnswerTool> = tools.collect::<Result<_, ApiError>>()?;
+        let lark = language
+            .answers
+            .required_call_grammar(&tools, &language.tokenizer);
+        let lark = lark.map_err(|e| {
+            ApiError::bad_request(format!("field `tool_choice` cannot require a call: {e}"))
+        })?;
         Ok(Some(Grammar::Lark(lark)))
+    }
+
+    /// Grammar of an answer that may call tools, if one of them is strict: its calls match the schemas
+    /// of strict tools. `prompt` is the text before the answer.
+    ///
+    /// # Errors
+    /// 400 if calls of the model cannot be constrained to the schemas.
+    #[cfg(feature = "grammar")]
+    pub(crate) fn strict_grammar(
+        &self,
+        language: &ServedLanguageModel,
+        prompt: &str,
+    ) -> Result<Option<Grammar>, ApiError> {
+        let Some(strict) = self.first_strict() else {
+            return Ok(None);
+        };
+        let tools = self.tools.iter().map(|tool| {
+            let schema = match tool.is_strict {
+                true => exact_schema(&tool.parameters).map_err(|e| tool.refused(&e))?,
+                false => json!({"type": "object"}),
+            };
+            let schema = with_blanks(schema, " ?");
+            Ok(AnswerTool::new(&tool.name, Some(schema)))
+        });
+        let tools: Vec<AnswerTool> = tools.collect::<Result<_, ApiError>>()?;
+        let lark = language
+            .answers
+            .call_grammar(&tools, &language.tokenizer, prompt, self.single);
+        let lark = lark.map_err(|e| {
+            let name = &strict.name;
+            ApiError::bad_request(format!(
+                "the tool `{name}` cannot be `strict` with this model: {e}"
+            ))
+        })?;
+        Ok(Some(Grammar::Lark(lark)))
+    }
+
+    /// The first strict tool, if calls are allowed and none is required.
+    fn first_strict(&self) -> Option<&ToolSpec> {
+        let strict = self.tools.iter().find(|tool| tool.is_strict);
+        strict.filter(|_| matches!(self.choice, ToolChoice::Nothing))
     }
 
     /// Grammar of an answer that calls tools or matches a schema. Calls may have any white space.
@@ -232,6 +265,12 @@ impl ToolSet {
     /// Returns an error if `tool_choice` requires a call, which needs the feature `grammar`.
     #[cfg(not(feature = "grammar"))]
     pub(crate) fn check(&self) -> Result<(), ApiError> {
+        if let Some(tool) = self.first_strict() {
+            return Err(ApiError::bad_request(format!(
+                "`strict` of the tool `{}` must be false: constrained calls need a build with the feature `grammar`",
+                tool.name
+            )));
+        }
         match &self.choice {
             ToolChoice::Nothing => Ok(()),
             ToolChoice::Anything | ToolChoice::One(_) => Err(ApiError::bad_request(
@@ -287,8 +326,7 @@ fn tool(whole: Value, record: &RequestRecord) -> Result<ToolSpec, ApiError> {
         return Err(wrong("name", &Value::String(name), expected));
     }
     function.text("description")?;
-    // Where calls are constrained, the arguments always match the schema.
-    function.truth("strict")?;
+    let is_strict = function.truth("strict")?.unwrap_or(false);
     let nothing = || json!({"type": "object", "properties": {}, "additionalProperties": false});
     let parameters = function.take("parameters").unwrap_or_else(nothing);
     if !parameters.is_object() {
@@ -299,6 +337,7 @@ fn tool(whole: Value, record: &RequestRecord) -> Result<ToolSpec, ApiError> {
         name,
         json: whole,
         parameters,
+        is_strict,
     })
 }
 

@@ -16,13 +16,22 @@ const OBJECT: &str = "{% if tools %}{{ tools | tojson }} as {\"name\": name, \"p
 const DEAF: &str = "{# <tool_call> #}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}\
      {{ extra }}{{ reasoning_effort }}{% if enable_thinking is defined and not enable_thinking %}off{% endif %}";
 
-/// A server of the tiny model with these templates: `tagged`, `object`, `deaf`.
+/// A template of a model that writes arguments as literals.
+const LITERAL: &str = "{# <|tool_call_start|> #}{{ tools | tojson }}{% for m in messages %}{{ m.content }}{% endfor %}";
+
+/// A server of the tiny model with these templates: `tagged`, `object`, `deaf`, `literal`.
 fn server() -> Running {
     // Several tests of one process run in parallel.
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let (process, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
     let scratch = std::env::temp_dir().join(format!("tercet-tools-{process}-{count}"));
-    let paths = [("tagged", TAGGED), ("object", OBJECT), ("deaf", DEAF)].map(|(name, template)| {
+    let templates = [
+        ("tagged", TAGGED),
+        ("object", OBJECT),
+        ("deaf", DEAF),
+        ("literal", LITERAL),
+    ];
+    let paths = templates.map(|(name, template)| {
         let folder = scratch.join(name);
         std::fs::create_dir_all(&folder).unwrap();
         for file in ["config.json", "model.safetensors", "tokenizer.json"] {
@@ -275,6 +284,28 @@ fn strict_tools_with_an_automatic_choice() {
         let answer = ask(&server, &more);
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
+    // It is an error if the calls of the model cannot be constrained, or another grammar does it.
+    let cases = [
+        (
+            json!({"model": "literal"}),
+            "cannot be `strict` with this model",
+        ),
+        (
+            json!({"model": "tagged", "grammar": "start: \"a\""}),
+            "`strict` tools",
+        ),
+    ];
+    for (more, part) in cases {
+        let mut more = more;
+        more["tools"] = strict.clone();
+        let answer = ask(&server, &more);
+        assert_eq!(answer.status, 400, "{}", answer.text());
+        assert!(answer.error().contains(part), "{}", answer.error());
+    }
+    let more = json!({"model": "literal", "tool_choice": "required"});
+    assert_eq!(ask(&server, &more).status, 400);
+    let free = json!({"model": "literal", "max_tokens": 1});
+    assert_eq!(ask(&server, &free).status, 200);
 }
 
 /// Numbers above 2^53 in the schema of a tool, and of an answer.
