@@ -14,7 +14,15 @@ use tercet_models::{Image, ModelError};
 use crate::{array, errors};
 
 /// Keys of a message that templates read.
-const KEYS: [&str; 5] = ["role", "content", "name", "tool_calls", "tool_call_id"];
+const KEYS: [&str; 7] = [
+    "role",
+    "content",
+    "name",
+    "tool_calls",
+    "tool_call_id",
+    "reasoning_content",
+    "reasoning",
+];
 
 /// A conversation, for the chat template of a model.
 pub(crate) struct Conversation {
@@ -22,6 +30,8 @@ pub(crate) struct Conversation {
     /// The images of all messages, in order.
     pub(crate) images: Vec<Image>,
     pub(crate) tools: Option<ToolList>,
+    /// Further variables of the chat template.
+    pub(crate) variables: Vec<(String, TemplateValue)>,
 }
 
 /// The tools of a conversation.
@@ -42,6 +52,7 @@ impl Conversation {
             messages: Vec::new(),
             images: Vec::new(),
             tools: None,
+            variables: Vec::new(),
         };
         if messages.is_instance_of::<PyString>() {
             let message = PyDict::new(messages.py());
@@ -113,6 +124,13 @@ impl Conversation {
         for key in ["name", "tool_call_id"] {
             if let Some(value) = of(key)? {
                 shown.push((key, TemplateValue::text(&value.extract::<String>()?)));
+            }
+        }
+        // Templates read earlier thoughts as `reasoning_content`.
+        for key in ["reasoning", "reasoning_content"] {
+            if let (Some(thought), Role::Assistant) = (of(key)?, *known) {
+                let thought = TemplateValue::text(&thought.extract::<String>()?);
+                shown.push(("reasoning_content", thought));
             }
         }
         if !calls.is_empty() {
@@ -307,6 +325,31 @@ fn image(source: &Bound<'_, PyAny>) -> PyResult<Image> {
 fn json_of(object: &Bound<'_, PyAny>) -> PyResult<String> {
     let json = object.py().import("json")?;
     json.call_method1("dumps", (object,))?.extract()
+}
+
+/// The variables of a chat template that arguments of `chat` set.
+///
+/// # Errors
+/// `ValueError` for values that are not JSON, `TypeError` for keys that are no texts.
+pub(crate) fn variables_of(
+    reasoning_effort: Option<String>,
+    enable_thinking: Option<bool>,
+    further: Option<&Bound<'_, PyDict>>,
+) -> PyResult<Vec<(String, TemplateValue)>> {
+    let mut all: Vec<(String, TemplateValue)> = Vec::new();
+    if let Some(effort) = reasoning_effort {
+        if effort == "none" {
+            all.push(("enable_thinking".into(), TemplateValue::Bool(false)));
+        }
+        all.push(("reasoning_effort".into(), TemplateValue::text(&effort)));
+    }
+    if let Some(thinks) = enable_thinking {
+        all.push(("enable_thinking".into(), TemplateValue::Bool(thinks)));
+    }
+    for (name, value) in further.into_iter().flatten() {
+        all.push((name.extract()?, value_of(&value)?));
+    }
+    Ok(all)
 }
 
 /// A Python object as a value for templates.

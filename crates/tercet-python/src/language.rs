@@ -161,18 +161,25 @@ impl SharedLanguageModel {
         tokens.map(PromptArgs::Tokens).map_err(errors::model)
     }
 
-    /// The prompt of a conversation up to the start of the answer.
-    /// Also returns the format and the parser of the answer.
+    /// The prompt of a conversation up to the start of the answer, and the format and the parser of the
+    /// answer. A constraint applies from the first token on, so that no thought precedes the answer.
     fn conversation(
         &self,
         conversation: Conversation,
+        is_constrained: bool,
     ) -> PyResult<(PromptArgs, AnswerFormat, AnswerParser)> {
         let template = ChatTemplate::from_model(&self.files, &self.tokenizer);
         let template = template.map_err(errors::model)?;
         let format = AnswerFormat::from_template(&template);
+        let template = template.with_variables(conversation.variables.iter().cloned());
         let rendered = conversation.rendered(&template, &format)?;
         let tools = conversation.tools.as_ref().map(|tools| &tools.tools[..]);
-        let parser = AnswerParser::new(&format, tools.unwrap_or_default(), &rendered.text);
+        let before = if is_constrained {
+            ""
+        } else {
+            rendered.text.as_str()
+        };
+        let parser = AnswerParser::new(&format, tools.unwrap_or_default(), before);
         if self.has_vision {
             let prompt = PromptArgs::Images {
                 text: rendered.text,
@@ -307,11 +314,15 @@ impl PyLanguageModel {
     /// them (ChatML if the model has none). Special tokens that messages spell are ordinary text.
     ///
     /// `tools` are functions as in OpenAI's API; the calls of the answer are its `tool_calls`, its
-    /// thoughts are `reasoning`, and its text without both is `content`. The results are messages of role `tool`. With `tool_choice="none"` the model sees no tools.
+    /// thoughts are `reasoning`, and its text without both is `content`. The results are messages of
+    /// role `tool`. With `tool_choice="none"` the model sees no tools. `reasoning_effort`,
+    /// `enable_thinking` and the entries of `chat_template_kwargs` are variables of the template; the
+    /// effort "none" also sets `enable_thinking` to false.
     ///
     /// The answer ends at an end-of-turn token, or after `max_tokens`. All other arguments are those
     /// of `generate`.
-    #[pyo3(signature = (messages, max_tokens=None, *, tools=None, tool_choice=None, temperature=None, top_k=None, top_p=None,
+    #[pyo3(signature = (messages, max_tokens=None, *, tools=None, tool_choice=None, reasoning_effort=None,
+        enable_thinking=None, chat_template_kwargs=None, temperature=None, top_k=None, top_p=None,
         min_p=None, repetition_penalty=None, presence_penalty=None, frequency_penalty=None, logit_bias=None,
         json_schema=None, regex=None, grammar=None, seed=None, stop=None, adapter=None, logits=false, **further))]
     #[expect(clippy::too_many_arguments, reason = "Python keyword arguments")]
@@ -321,6 +332,9 @@ impl PyLanguageModel {
         max_tokens: Option<i64>,
         tools: Option<&Bound<'_, PyAny>>,
         tool_choice: Option<&Bound<'_, PyAny>>,
+        reasoning_effort: Option<String>,
+        enable_thinking: Option<bool>,
+        chat_template_kwargs: Option<&Bound<'_, PyDict>>,
         temperature: Option<f64>,
         top_k: Option<i64>,
         top_p: Option<f64>,
@@ -352,7 +366,11 @@ impl PyLanguageModel {
         let eos = self.shared.with_further_arguments(&mut sampling, further)?;
         let mut conversation = Conversation::new(messages, self.shared.has_vision)?;
         conversation.tools = conversation::tools_of(tools, tool_choice)?;
-        let (prompt, format, answers) = self.shared.conversation(conversation)?;
+        conversation.variables =
+            conversation::variables_of(reasoning_effort, enable_thinking, chat_template_kwargs)?;
+        let grammar = grammar_of(json_schema, regex, grammar)?;
+        let (prompt, format, answers) =
+            self.shared.conversation(conversation, grammar.is_some())?;
         let room = match &prompt {
             PromptArgs::Tokens(tokens) => self.shared.context.saturating_sub(tokens.len()),
             PromptArgs::Images { .. } => usize::MAX,
@@ -361,7 +379,7 @@ impl PyLanguageModel {
             prompt,
             max_tokens: max_tokens.and_then(limit).unwrap_or(room),
             eos,
-            grammar: grammar_of(json_schema, regex, grammar)?,
+            grammar,
             stop: stops_of(stop)?,
             adapter: adapter_of(adapter)?,
             logits,

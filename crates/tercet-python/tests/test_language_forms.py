@@ -362,3 +362,22 @@ def test_everything_has_two_representations(model: tercet.LanguageModel, tmp_pat
         html = thing._repr_html_()
         assert html.startswith("<") and "<x>" not in html and "<b>" not in html, thing
     assert "agrees" in repr(objects[5]) and "4 tokens" in repr(text) and "1." in repr(heard) + "1."
+
+
+def test_variables_of_the_chat_template(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(DATA / "tiny-rust-llama", folder, ignore=shutil.ignore_patterns("*.gguf"))
+    template = (
+        "{% for m in messages %}{{ m.content }}{% endfor %}[{{ reasoning_effort }}{{ more }}"
+        "{{ 'off' if enable_thinking is false }}]"
+    )
+    (folder / "chat_template.jinja").write_text(template)
+    model = tercet.load(folder, kind="language", device="cpu")
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({}, "x[]"), ({"enable_thinking": False}, "x[off]"), ({"reasoning_effort": "none"}, "x[noneoff]"),
+        ({"reasoning_effort": "high", "chat_template_kwargs": {"more": "+"}}, "x[high+]"),
+    ]  # fmt: skip
+    for given, shown in cases:
+        assert model.chat("x", 6, **given).text() == model.generate(model.encode(shown, special=False), 6).text()
+    with pytest.raises(TypeError):
+        model.chat("x", 6, chat_template_kwargs={"more": {1}})

@@ -240,6 +240,28 @@ impl ChatTemplate {
         self.now
     }
 
+    /// Sets further variables of all renderings, such as `enable_thinking`.
+    ///
+    /// ```
+    /// use tercet_models::dataset::ChatTemplate;
+    /// use tercet_models::dataset::template::TemplateValue;
+    /// let template = ChatTemplate::new("{{ 'on' if enable_thinking else 'off' }}", &[])?;
+    /// let thinking = ("enable_thinking".to_string(), TemplateValue::Bool(true));
+    /// let template = template.with_variables([thinking]);
+    /// assert_eq!(template.render(&[], &TemplateValue::None, true)?.text, "on");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn with_variables(
+        mut self,
+        variables: impl IntoIterator<Item = (String, TemplateValue)>,
+    ) -> ChatTemplate {
+        let variables = variables.into_iter();
+        let literal = variables.map(|(name, value)| (name, value.into_literal()));
+        self.variables.extend(literal);
+        self
+    }
+
     /// A note for the user about the template, if any.
     #[must_use]
     pub fn warning(&self) -> Option<&str> {
