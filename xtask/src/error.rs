@@ -123,6 +123,17 @@ pub(crate) enum XtaskError {
     Web { problems: Vec<String> },
     #[error("clients failed; the server's log is in the cache folder, in `clients/run`:\n{}", failures.join("\n"))]
     Clients { failures: Vec<String> },
+    #[error("linters accept faulty files: {}; delete `linters` in the cache folder", accepted.join(", "))]
+    BlindLinters { accepted: Vec<&'static str> },
+    #[error("{} is not usable: {problem}", path.display())]
+    DistInput { path: PathBuf, problem: String },
+    #[error("the site has dead links:\n{}", problems.join("\n"))]
+    DeadLinks { problems: Vec<String> },
+    #[error("examples of {} do not give the expected output:\n{}", page, problems.join("\n"))]
+    Doors {
+        page: &'static str,
+        problems: Vec<String>,
+    },
     #[error("a newer lavapipe cannot be fetched: {reason}")]
     Lavapipe { reason: &'static str },
 }

@@ -251,7 +251,8 @@ fn install(from: &Path, to: &Path, files: &[(&str, &'static str)]) -> Result<(),
     }
 }
 
-fn verify(dir: &Path, files: &[(&str, &'static str)]) -> Result<(), XtaskError> {
+/// Compares the SHA-256 of files in a folder.
+pub(crate) fn verify(dir: &Path, files: &[(&str, &'static str)]) -> Result<(), XtaskError> {
     files
         .iter()
         .try_for_each(|(name, sha256)| check_hash(&dir.join(name), sha256))
@@ -270,7 +271,8 @@ fn check_hash(path: &Path, expected: &'static str) -> Result<(), XtaskError> {
     }
 }
 
-fn sha256(path: &Path) -> io::Result<String> {
+/// The SHA-256 of a file in hexadecimal digits.
+pub(crate) fn sha256(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; 1 << 16];
@@ -313,6 +315,26 @@ fn python() -> Result<PythonInterpreter, XtaskError> {
     PythonInterpreter::find(PURPOSE)
 }
 
+/// The virtual environment `dir` with all packages of a list; it is renewed if the list changes.
+pub(crate) fn environment(
+    dir: &Path,
+    purpose: &'static str,
+    list: &Path,
+) -> Result<PythonInterpreter, XtaskError> {
+    let python = PythonInterpreter::find(purpose)?.venv(dir, purpose)?;
+    let wanted = fs::read(list).map_err(error::file("read", list))?;
+    let done = dir.join("requirements.txt");
+    if fs::read(&done).is_ok_and(|found| found == wanted) {
+        return Ok(python);
+    }
+    let mut pip = python.command();
+    pip.args(["-m", "pip", "--disable-pip-version-check", "install"]);
+    pip.args(["--quiet", "--requirement"]);
+    process::run(pip.arg(list))?;
+    fs::write(&done, wanted).map_err(error::file("write", &done))?;
+    Ok(python)
+}
+
 impl PythonInterpreter {
     /// `python3` on the PATH; `purpose` completes "is needed to" in the error.
     pub(crate) fn find(purpose: &'static str) -> Result<Self, XtaskError> {
@@ -339,6 +361,11 @@ impl PythonInterpreter {
 
     pub(crate) fn command(&self) -> Command {
         Command::new(&self.0)
+    }
+
+    /// A program that a package installed beside the interpreter of a virtual environment.
+    pub(crate) fn tool(&self, name: &str) -> Command {
+        Command::new(self.0.with_file_name(name))
     }
 
     /// The `pip` of the interpreter, or else of a virtual environment in `cache`.

@@ -10,6 +10,7 @@
 //! | `tree` | find files and functions above the length limits |
 //! | `tree --imports` | print the imports between modules, and fail on circles and on imports from a higher layer |
 //! | `docs` | write the documentation tables that are generated from the code |
+//! | `dist [--check]`, `dist --describe DIR` | pack the command for users, and describe the archives of a release |
 //! | `fetch minilm` | download the MiniLM weights into the cache folder |
 //! | `fetch digits` | download the images for the training example into the cache folder |
 //! | `fetch onnx` | download ONNX's own test cases into the cache folder |
@@ -31,11 +32,14 @@ mod benchmarks;
 mod cache;
 mod capi;
 mod clients;
+mod dist;
 mod docs;
 mod env;
 mod error;
 mod fetch;
 mod imports;
+#[cfg(test)]
+mod install_scripts;
 mod lavapipe;
 mod length_lint;
 mod onnx;
@@ -128,6 +132,8 @@ enum XtaskCommand {
         #[arg(long, requires = "check")]
         compile: bool,
     },
+    /// Pack the command for users: archive, Debian package, OCI image, bill of materials, licenses
+    Dist(dist::DistArgs),
     /// Find files above 800 lines and functions above 100 lines without a `Long: REASON` comment
     Tree {
         /// Print the imports between the modules of each crate instead, and fail on circles and on
@@ -238,43 +244,9 @@ fn run(command: XtaskCommand) -> Result<(), XtaskError> {
             without_minilm,
             args,
         }),
-        XtaskCommand::Fetch {
-            what: FetchCommand::Minilm,
-        } => {
-            let dir = fetch::minilm(&cache::dir()?)?;
-            println!("{}", dir.display());
-            Ok(())
-        }
-        XtaskCommand::Fetch {
-            what: FetchCommand::Digits,
-        } => {
-            let dir = fetch::digits(&cache::dir()?)?;
-            println!("{}", dir.display());
-            Ok(())
-        }
+        XtaskCommand::Fetch { what } => fetch_one(&what),
         XtaskCommand::Onnx(options) => onnx::run(&options),
-        XtaskCommand::Fetch {
-            what: FetchCommand::Onnx,
-        } => {
-            let dir = fetch::onnx(&cache::dir()?)?;
-            println!("{}", dir.display());
-            Ok(())
-        }
-        XtaskCommand::Fetch {
-            what: FetchCommand::OnnxModels,
-        } => {
-            let cache = cache::dir()?;
-            fetch::onnx_models(&cache)?;
-            println!("{}", cache.display());
-            Ok(())
-        }
-        XtaskCommand::Fetch {
-            what: FetchCommand::Lavapipe,
-        } => {
-            let root = lavapipe::fetch(&cache::dir()?)?;
-            println!("{}", root.dir().display());
-            Ok(())
-        }
+        XtaskCommand::Dist(options) => dist::run(&options),
         XtaskCommand::Clients(options) => clients::run(&options),
         XtaskCommand::Python { ray } => python::run(ray),
         XtaskCommand::Capi(options) => capi::run(&options),
@@ -314,6 +286,20 @@ fn run(command: XtaskCommand) -> Result<(), XtaskError> {
             what: BenchCommand::Gpu { peers, args },
         } => bench::gpu(&args, peers),
     }
+}
+
+/// Downloads one model or tool, and prints its path.
+fn fetch_one(what: &FetchCommand) -> Result<(), XtaskError> {
+    let cache = cache::dir()?;
+    let path = match what {
+        FetchCommand::Minilm => fetch::minilm(&cache)?,
+        FetchCommand::Digits => fetch::digits(&cache)?,
+        FetchCommand::Onnx => fetch::onnx(&cache)?,
+        FetchCommand::OnnxModels => fetch::onnx_models(&cache).map(|()| cache)?,
+        FetchCommand::Lavapipe => lavapipe::fetch(&cache)?.dir().to_owned(),
+    };
+    println!("{}", path.display());
+    Ok(())
 }
 
 #[cfg(test)]

@@ -27,7 +27,11 @@ pub(crate) fn run(with_ray: bool) -> Result<(), XtaskError> {
     let cache = cache::dir()?;
     let minilm = fetch::minilm(&cache)?;
     let folder = process::root().join(CRATE);
-    let python = environment(&cache, "python-tests", &folder.join(REQUIREMENTS))?;
+    let python = fetch::environment(
+        &cache.join("python-tests"),
+        PURPOSE,
+        &folder.join(REQUIREMENTS),
+    )?;
     let wheel = wheel(&cache, &folder, &python)?;
     install(&python, &wheel)?;
 
@@ -59,7 +63,11 @@ pub(crate) fn run(with_ray: bool) -> Result<(), XtaskError> {
 /// Runs the tests of the Ray example.
 fn ray(cache: &Path, wheel: &Path, minilm: &Path) -> Result<(), XtaskError> {
     let folder = process::root().join("examples").join("ray");
-    let python = environment(cache, "python-ray", &folder.join("requirements.txt"))?;
+    let python = fetch::environment(
+        &cache.join("python-ray"),
+        PURPOSE,
+        &folder.join("requirements.txt"),
+    )?;
     install(&python, wheel)?;
     let mut tests = python.command();
     tests.args(["-m", "pytest", "-q", "-p", "no:cacheprovider"]);
@@ -88,20 +96,6 @@ pub(crate) fn is_possible() -> bool {
         process::works(python.command().args(["-c", "import ensurepip, venv"]))
     };
     PythonInterpreter::find(PURPOSE).is_ok_and(venv)
-}
-
-/// The virtual environment with this name and all requirements; reinstalled if the list changes.
-fn environment(cache: &Path, name: &str, list: &Path) -> Result<PythonInterpreter, XtaskError> {
-    let dir = cache.join(name);
-    let python = PythonInterpreter::find(PURPOSE)?.venv(&dir, PURPOSE)?;
-    let wanted = fs::read(list).map_err(error::file("read", list))?;
-    let done = dir.join(REQUIREMENTS);
-    if fs::read(&done).is_ok_and(|found| found == wanted) {
-        return Ok(python);
-    }
-    process::run(pip(&python).arg("-r").arg(list))?;
-    fs::write(&done, wanted).map_err(error::file("write", &done))?;
-    Ok(python)
 }
 
 /// Builds the wheel into a separate folder and checks its size.

@@ -10,7 +10,7 @@
 
 mod chromium;
 mod expectations;
-mod server;
+pub(crate) mod server;
 
 use std::env::consts::EXE_SUFFIX;
 use std::fs;

@@ -18,7 +18,7 @@ const MAX_LINES: usize = 100;
 const MAX_RESULT_BYTES: u64 = 64 << 20;
 
 /// A server that runs until the process ends.
-pub(super) struct PageServer {
+pub(crate) struct PageServer {
     port: u16,
     shared: Arc<PageServerState>,
     results: Receiver<String>,
@@ -34,7 +34,7 @@ struct PageServerState {
 
 impl PageServer {
     /// Starts a server for a folder; port 0 selects a free port.
-    pub(super) fn start(folder: &Path, port: u16) -> Result<PageServer, XtaskError> {
+    pub(crate) fn start(folder: &Path, port: u16) -> Result<PageServer, XtaskError> {
         let listen = || {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
             Ok((listener.local_addr()?.port(), listener))
@@ -63,7 +63,7 @@ impl PageServer {
     }
 
     /// Sets the contents of `cases.json`.
-    pub(super) fn with_cases(self, cases: String) -> PageServer {
+    pub(crate) fn with_cases(self, cases: String) -> PageServer {
         let mut own = self
             .shared
             .cases
@@ -74,17 +74,17 @@ impl PageServer {
         self
     }
 
-    pub(super) fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
     /// The body that a page posts to `result`; `None` after `patience`.
-    pub(super) fn result(&self, patience: Duration) -> Option<String> {
+    pub(crate) fn result(&self, patience: Duration) -> Option<String> {
         self.results.recv_timeout(patience).ok()
     }
 
     /// Serves until the process is interrupted.
-    pub(super) fn wait(self) -> Result<(), XtaskError> {
+    pub(crate) fn wait(self) -> Result<(), XtaskError> {
         let port = self.port;
         self.thread.join().map_err(|_| XtaskError::Listen {
             port,

@@ -1,0 +1,338 @@
+//! `cargo xtask dist`: packs a release binary for users, into `target/dist`. The artifacts are:
+//!
+//! 1. an archive with the program and the licenses (`.tar.gz`, or `.zip` for Windows),
+//! 2. a Debian package,
+//! 3. an OCI image for `tercet serve`, written without a daemon,
+//! 4. a bill of materials in CycloneDX, and the licenses of all dependencies.
+//!
+//! `--describe DIR` then writes the files that need all archives: `SHA256SUMS`, install scripts with the URL of the
+//! release, a Homebrew formula and winget manifests. The same inputs give the same bytes.
+
+mod archive;
+mod check;
+mod deb;
+mod dependencies;
+mod describe;
+mod elf;
+mod image;
+mod licenses;
+mod sbom;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::{Args, ValueEnum};
+
+use crate::error::{self, XtaskError};
+use crate::process;
+use crate::python::target_dir;
+
+/// The version of all artifacts.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+const SUMMARY: &str = "Machine-learning models on any machine: no Python, no CUDA";
+/// The oldest glibc that `--zig` links against.
+const GLIBC: &str = "2.28";
+
+/// The options of `dist`.
+#[derive(Args)]
+pub(crate) struct DistArgs {
+    /// Artifacts to write [default: all that the target has]
+    #[arg(value_enum, value_name = "ARTIFACT")]
+    what: Vec<DistArtifact>,
+    /// Platform of the binary [default: this machine]
+    #[arg(long, value_name = "TRIPLE")]
+    target: Option<String>,
+    /// Pack this `tercet` program instead of building one with all features
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
+    /// Build by cargo-zigbuild, for glibc 2.28 and newer
+    #[arg(long, conflicts_with = "binary", requires = "target")]
+    zig: bool,
+    /// Folder of the artifacts [default: `dist` in the target folder]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Unpack the artifacts, and run the program of each
+    #[arg(long)]
+    check: bool,
+    /// Write checksums, install scripts and package manifests for the archives in a folder
+    #[arg(long, value_name = "DIR", requires = "base_url", conflicts_with_all = ["what", "target", "binary", "out"])]
+    describe: Option<PathBuf>,
+    /// URL of the folder that will have the archives
+    #[arg(long, value_name = "URL")]
+    base_url: Option<String>,
+}
+
+/// A kind of artifact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum DistArtifact {
+    /// The program with its licenses, for the install scripts
+    Archive,
+    /// A Debian package
+    Deb,
+    /// An OCI image layout in a tar file
+    Oci,
+    /// A bill of materials in CycloneDX
+    Sbom,
+    /// The licenses of all dependencies
+    Licenses,
+}
+
+/// A binary with the properties of its artifacts.
+struct DistInput {
+    target: String,
+    binary: PathBuf,
+    out: PathBuf,
+    /// Seconds since 1970 of all files in archives.
+    time: u64,
+}
+
+/// Writes the artifacts, or describes those of a folder.
+pub(crate) fn run(options: &DistArgs) -> Result<(), XtaskError> {
+    if let (Some(dir), Some(url)) = (&options.describe, &options.base_url) {
+        return describe::run(dir, url);
+    }
+    let target = match &options.target {
+        Some(target) => target.clone(),
+        None => host()?,
+    };
+    let out = options.out.clone();
+    let out = out.unwrap_or_else(|| target_dir().join("dist"));
+    fs::create_dir_all(&out).map_err(error::file("create", &out))?;
+    let binary = match &options.binary {
+        Some(path) => path.clone(),
+        None => build(options, &target)?,
+    };
+    let input = DistInput {
+        target,
+        binary,
+        out,
+        time: source_time()?,
+    };
+    let chosen = |artifact| match options.what.is_empty() {
+        true => input.has(artifact),
+        false => options.what.contains(&artifact),
+    };
+    let mut written = Vec::new();
+    let dependencies = dependencies::read(&input.target)?;
+    let licenses = licenses::write(&dependencies, &input)?;
+    if chosen(DistArtifact::Sbom) {
+        written.push(sbom::write(&dependencies, &input)?);
+    }
+    if chosen(DistArtifact::Archive) {
+        written.push(archive::write(&input, &licenses)?);
+    }
+    if chosen(DistArtifact::Deb) {
+        written.push(deb::write(&input, &licenses)?);
+    }
+    if chosen(DistArtifact::Oci) {
+        written.push(image::write(&input, &licenses)?);
+    }
+    match chosen(DistArtifact::Licenses) {
+        true => written.push(licenses),
+        false => fs::remove_file(&licenses).map_err(error::file("remove", &licenses))?,
+    }
+    for path in &written {
+        let metadata = fs::metadata(path).map_err(error::file("read", path))?;
+        println!("{:>10}  {}", metadata.len(), path.display());
+    }
+    match options.check {
+        true => check::run(&input, &written),
+        false => Ok(()),
+    }
+}
+
+impl DistInput {
+    /// Whether the target has an artifact by default.
+    fn has(&self, artifact: DistArtifact) -> bool {
+        match artifact {
+            DistArtifact::Deb => self.target.ends_with("-linux-gnu"),
+            DistArtifact::Oci => self.target.contains("-linux-"),
+            _ => true,
+        }
+    }
+
+    /// The name of the folder in the archive, and of artifacts without their extension.
+    fn stem(&self) -> String {
+        format!("tercet-{VERSION}-{}", self.target)
+    }
+
+    /// The processor as Debian and OCI name it.
+    fn architecture(&self) -> Result<&'static str, XtaskError> {
+        match self.target.split('-').next() {
+            Some("x86_64") => Ok("amd64"),
+            Some("aarch64") => Ok("arm64"),
+            _ => Err(XtaskError::DistInput {
+                path: self.binary.clone(),
+                problem: format!("`{}` is neither for x86_64 nor for aarch64", self.target),
+            }),
+        }
+    }
+
+    fn is_windows(&self) -> bool {
+        self.target.contains("-windows-")
+    }
+
+    fn program(&self) -> &'static str {
+        if self.is_windows() {
+            "tercet.exe"
+        } else {
+            "tercet"
+        }
+    }
+
+    /// The binary, the licenses and the README: the name, the path and whether it is a program.
+    fn files(&self, licenses: &Path) -> Vec<(&'static str, PathBuf, bool)> {
+        let root = process::root();
+        vec![
+            (self.program(), self.binary.clone(), true),
+            ("LICENSE-APACHE", root.join("LICENSE-APACHE"), false),
+            ("LICENSE-MIT", root.join("LICENSE-MIT"), false),
+            ("README.md", root.join("README.md"), false),
+            ("THIRD-PARTY.txt", licenses.to_path_buf(), false),
+        ]
+    }
+}
+
+/// Reads a file as bytes.
+fn read(path: &Path) -> Result<Vec<u8>, XtaskError> {
+    fs::read(path).map_err(error::file("read", path))
+}
+
+/// Writes an artifact by one rename, so that an interrupted run leaves no incomplete one.
+fn write(path: &Path, bytes: &[u8]) -> Result<(), XtaskError> {
+    let partial = path.with_extension("partial");
+    fs::write(&partial, bytes).map_err(error::file("write", &partial))?;
+    fs::rename(&partial, path).map_err(error::file("create", path))
+}
+
+/// The target triple of this machine's compiler.
+fn host() -> Result<String, XtaskError> {
+    let printed = process::output(Command::new("rustc").arg("-vV"))?;
+    let printed = String::from_utf8_lossy(&printed);
+    let host = printed.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.unwrap_or("unknown").to_string())
+}
+
+/// Seconds since 1970: `SOURCE_DATE_EPOCH`, or the time of the commit.
+fn source_time() -> Result<u64, XtaskError> {
+    let named = std::env::var("SOURCE_DATE_EPOCH").ok();
+    if let Some(time) = named.and_then(|time| time.parse().ok()) {
+        return Ok(time);
+    }
+    let mut git = Command::new("git");
+    git.args(["log", "-1", "--format=%ct"])
+        .current_dir(process::root());
+    let printed = process::output(&mut git)?;
+    Ok(String::from_utf8_lossy(&printed)
+        .trim()
+        .parse()
+        .unwrap_or(0))
+}
+
+/// Builds the command with all features.
+fn build(options: &DistArgs, target: &str) -> Result<PathBuf, XtaskError> {
+    let mut cargo = process::cargo();
+    process::run(cargo.args(build_arguments(options.target.as_deref(), options.zig)))?;
+    let folder = match options.target {
+        Some(_) => target_dir().join(target),
+        None => target_dir(),
+    };
+    let suffix = if target.contains("-windows-") {
+        ".exe"
+    } else {
+        ""
+    };
+    Ok(folder.join("release").join(format!("tercet{suffix}")))
+}
+
+fn build_arguments(target: Option<&str>, zig: bool) -> Vec<String> {
+    let subcommand = if zig { "zigbuild" } else { "build" };
+    let fixed = [
+        "--release",
+        "--locked",
+        "--package",
+        "tercet-cli",
+        "--all-features",
+    ];
+    let mut arguments = vec![subcommand.to_string()];
+    arguments.extend(fixed.map(str::to_string));
+    if let Some(target) = target {
+        let has_glibc = zig && target.ends_with("-linux-gnu");
+        let glibc = if has_glibc {
+            format!(".{GLIBC}")
+        } else {
+            String::new()
+        };
+        arguments.extend(["--target".to_string(), format!("{target}{glibc}")]);
+    }
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fetch::remove_dir;
+
+    /// A small program in place of the binary, in a folder for its artifacts.
+    pub(super) fn input(name: &str, target: &str, program: &[u8]) -> DistInput {
+        let out = std::env::temp_dir().join(format!("xtask-dist-{name}-{}", std::process::id()));
+        remove_dir(&out).unwrap();
+        fs::create_dir_all(&out).unwrap();
+        let binary = out.join("program");
+        fs::write(&binary, program).unwrap();
+        DistInput {
+            target: target.to_string(),
+            binary,
+            out,
+            time: 1_700_000_000,
+        }
+    }
+
+    /// A file in place of the collected licenses.
+    pub(super) fn licenses(input: &DistInput) -> PathBuf {
+        let path = input.out.join("licenses");
+        fs::write(&path, "all licenses\n").unwrap();
+        path
+    }
+
+    #[test]
+    fn targets_have_their_artifacts() {
+        let has = |target: &str| {
+            let input = DistInput {
+                target: target.to_string(),
+                binary: PathBuf::new(),
+                out: PathBuf::new(),
+                time: 0,
+            };
+            let artifacts = DistArtifact::value_variants().iter();
+            artifacts.filter(|artifact| input.has(**artifact)).count()
+        };
+        let targets = [
+            "x86_64-unknown-linux-gnu",
+            "x86_64-unknown-linux-musl",
+            "aarch64-apple-darwin",
+        ];
+        assert_eq!(targets.map(has), [5, 4, 3]);
+    }
+
+    #[test]
+    fn builds_name_their_target_and_glibc() {
+        let zig = build_arguments(Some("aarch64-unknown-linux-gnu"), true);
+        assert_eq!(zig[0], "zigbuild");
+        assert_eq!(zig.last().unwrap(), "aarch64-unknown-linux-gnu.2.28");
+        let own = build_arguments(None, false);
+        assert_eq!(
+            (own[0].as_str(), own.last().unwrap().as_str()),
+            ("build", "--all-features")
+        );
+    }
+
+    #[test]
+    fn other_processors_are_refused() {
+        let input = input("processor", "riscv64gc-unknown-linux-gnu", b"");
+        let error = input.architecture().unwrap_err().to_string();
+        assert!(error.contains("riscv64gc"), "{error}");
+        remove_dir(&input.out).unwrap();
+    }
+}

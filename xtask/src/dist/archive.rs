@@ -1,0 +1,193 @@
+//! Archives: `.tar.gz`, `.zip`, and the tar files inside other artifacts. Order, owner, mode and time of the entries
+//! are fixed.
+
+use std::collections::BTreeSet;
+use std::io::{self, Cursor, Write as _};
+use std::path::{Path, PathBuf};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use tar::{EntryType, Header};
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipWriter};
+
+use super::DistInput;
+use crate::error::{self, XtaskError};
+
+/// A tar file under construction.
+pub(super) struct TarWriter {
+    tar: tar::Builder<Vec<u8>>,
+    time: u64,
+    folders: BTreeSet<String>,
+}
+
+impl TarWriter {
+    /// An empty tar file whose entries have this time, in seconds since 1970.
+    pub(super) fn new(time: u64) -> TarWriter {
+        TarWriter {
+            tar: tar::Builder::new(Vec::new()),
+            time,
+            folders: BTreeSet::new(),
+        }
+    }
+
+    /// Adds a folder that belongs to `owner`, and the folders that it is in, which belong to root.
+    pub(super) fn folder(&mut self, path: &str, mode: u32, owner: u64) -> io::Result<()> {
+        if let Some((parent, _)) = path.rsplit_once('/')
+            && !parent.is_empty()
+            && parent != "."
+        {
+            self.folder(parent, 0o755, 0)?;
+        }
+        if !self.folders.insert(path.to_string()) {
+            return Ok(());
+        }
+        let mut header = self.header(mode, owner, 0);
+        header.set_entry_type(EntryType::Directory);
+        self.append(header, &format!("{path}/"), &[])
+    }
+
+    /// Adds a file of root, and the folders that it is in.
+    pub(super) fn file(&mut self, path: &str, mode: u32, bytes: &[u8]) -> io::Result<()> {
+        if let Some((parent, _)) = path.rsplit_once('/')
+            && parent != "."
+        {
+            self.folder(parent, 0o755, 0)?;
+        }
+        let mut header = self.header(mode, 0, bytes.len() as u64);
+        header.set_entry_type(EntryType::Regular);
+        self.append(header, path, bytes)
+    }
+
+    /// Adds an entry under exactly this path: `tar` itself would drop a `./` at the start, which Debian has.
+    fn append(&mut self, mut header: Header, path: &str, bytes: &[u8]) -> io::Result<()> {
+        let name = &mut header.as_old_mut().name;
+        if path.len() >= name.len() {
+            return self.tar.append_data(&mut header, path, bytes);
+        }
+        name[..path.len()].copy_from_slice(path.as_bytes());
+        header.set_cksum();
+        self.tar.append(&header, bytes)
+    }
+
+    /// Adds a file of the machine.
+    pub(super) fn copy(&mut self, path: &str, mode: u32, from: &Path) -> Result<(), XtaskError> {
+        let bytes = super::read(from)?;
+        self.file(path, mode, &bytes)
+            .map_err(error::file("pack", from))
+    }
+
+    fn header(&self, mode: u32, owner: u64, len_bytes: u64) -> Header {
+        let mut header = Header::new_gnu();
+        header.set_mode(mode);
+        header.set_uid(owner);
+        header.set_gid(owner);
+        header.set_mtime(self.time);
+        header.set_size(len_bytes);
+        if owner == 0 {
+            // The names are shorter than their fields.
+            let _ = header.set_username("root");
+            let _ = header.set_groupname("root");
+        }
+        header
+    }
+
+    /// The bytes of the tar file.
+    pub(super) fn finish(self) -> io::Result<Vec<u8>> {
+        self.tar.into_inner()
+    }
+}
+
+/// Compresses by gzip, without a name or a time in the header.
+pub(super) fn gzip(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(bytes)?;
+    encoder.finish()
+}
+
+/// Writes the archive for the install scripts.
+pub(super) fn write(input: &DistInput, licenses: &Path) -> Result<PathBuf, XtaskError> {
+    let stem = input.stem();
+    let (extension, bytes) = match input.is_windows() {
+        true => ("zip", zip(input, licenses)?),
+        false => {
+            let mut tar = TarWriter::new(input.time);
+            for (name, path, is_program) in input.files(licenses) {
+                let mode = if is_program { 0o755 } else { 0o644 };
+                tar.copy(&format!("{stem}/{name}"), mode, &path)?;
+            }
+            let packed = tar.finish().and_then(|bytes| gzip(&bytes));
+            (
+                "tar.gz",
+                packed.map_err(error::file("pack", &input.binary))?,
+            )
+        }
+    };
+    let path = input.out.join(format!("{stem}.{extension}"));
+    super::write(&path, &bytes)?;
+    Ok(path)
+}
+
+fn zip(input: &DistInput, licenses: &Path) -> Result<Vec<u8>, XtaskError> {
+    let failed = error::file("pack", &input.binary);
+    let pack = || -> Result<Vec<u8>, io::Error> {
+        let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+        // The time of an entry is the default, 1980, because zip times have no time zone.
+        let options = SimpleFileOptions::default()
+            .compression_method(CompressionMethod::Deflated)
+            .last_modified_time(zip::DateTime::default());
+        for (name, path, is_program) in input.files(licenses) {
+            let mode = if is_program { 0o755 } else { 0o644 };
+            zip.start_file(
+                format!("{}/{name}", input.stem()),
+                options.unix_permissions(mode),
+            )?;
+            zip.write_all(&std::fs::read(path)?)?;
+        }
+        Ok(zip.finish()?.into_inner())
+    };
+    pack().map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{input, licenses};
+    use super::*;
+    use crate::fetch::remove_dir;
+    use std::io::Read as _;
+
+    #[test]
+    fn archives_are_reproducible_and_have_the_program() {
+        for target in ["x86_64-unknown-linux-gnu", "x86_64-pc-windows-msvc"] {
+            let input = input(target, target, b"#!/bin/sh\necho hello\n");
+            let licenses = licenses(&input);
+            let path = write(&input, &licenses).unwrap();
+            let first = std::fs::read(&path).unwrap();
+            std::fs::remove_file(&path).unwrap();
+            let second = std::fs::read(write(&input, &licenses).unwrap()).unwrap();
+            assert_eq!(first, second);
+            let stem = input.stem();
+            let mut program = String::new();
+            if input.is_windows() {
+                let mut zip = zip::ZipArchive::new(Cursor::new(first)).unwrap();
+                assert_eq!(zip.len(), 5);
+                let mut entry = zip.by_name(&format!("{stem}/tercet.exe")).unwrap();
+                entry.read_to_string(&mut program).unwrap();
+            } else {
+                let mut tar = tar::Archive::new(flate2::read::GzDecoder::new(&first[..]));
+                for entry in tar.entries().unwrap() {
+                    let mut entry = entry.unwrap();
+                    let name = entry.path().unwrap().display().to_string();
+                    assert!(name.starts_with(&stem), "{name}");
+                    assert_eq!(entry.header().mtime().unwrap(), input.time);
+                    if name == format!("{stem}/tercet") {
+                        assert_eq!(entry.header().mode().unwrap(), 0o755);
+                        entry.read_to_string(&mut program).unwrap();
+                    }
+                }
+            }
+            assert!(program.contains("echo hello"), "{program}");
+            remove_dir(&input.out).unwrap();
+        }
+    }
+}
