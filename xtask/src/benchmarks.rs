@@ -154,6 +154,14 @@ fn shown(value: f64) -> String {
     text
 }
 
+/// Colours of a plot, for light and for dark systems. The plot fills its background, so that it is legible on a page
+/// whose theme differs from the system's.
+const STYLE: &str = "<style>\n\
+    .back{fill:#fff}.text{fill:#222}.faster{fill:#3a7d44}.slower{fill:#b5651d}.line{stroke:#333}\n\
+    @media (prefers-color-scheme:dark){\n\
+    .back{fill:#1b1f24}.text{fill:#ddd}.faster{fill:#5fae6b}.slower{fill:#d98a3d}.line{stroke:#bbb}}\n\
+    </style>\n";
+
 /// A horizontal bar per row whose length is the speedup; a line marks the peer.
 fn to_svg(table: &Measurements) -> String {
     const LABEL: f64 = 250.0;
@@ -162,10 +170,13 @@ fn to_svg(table: &Measurements) -> String {
     let speedups = table.rows.iter().map(|row| table.speedup(row));
     let max = speedups.flatten().fold(1.5_f64, f64::max);
     let height = ROW * (table.rows.len() as f64 + 1.5);
+    let peer = xml(&table.peer);
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"720\" height=\"{height}\" \
-         font-family=\"sans-serif\" font-size=\"13\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"720\" height=\"{height}\" viewBox=\"0 0 720 {height}\" \
+         font-family=\"sans-serif\" font-size=\"13\" role=\"img\">\n\
+         <title>{}: speedup over {peer}</title>\n{STYLE}\
+         <rect class=\"back\" width=\"100%\" height=\"100%\" rx=\"6\"/>\n",
+        xml(&table.title)
     );
     for (index, row) in table.rows.iter().enumerate() {
         let Some(speedup) = table.speedup(row) else {
@@ -173,16 +184,15 @@ fn to_svg(table: &Measurements) -> String {
         };
         let y = ROW * (index as f64 + 0.5);
         let length = BARS * speedup / max;
-        let colour = if speedup >= 1.0 { "#3a7d44" } else { "#b5651d" };
+        let class = if speedup >= 1.0 { "faster" } else { "slower" };
         let _ = write!(
             svg,
-            "<text x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"end\">{}</text>\n\
-             <rect x=\"{LABEL:.0}\" y=\"{:.0}\" width=\"{length:.1}\" height=\"16\" fill=\"{colour}\"/>\n\
-             <text x=\"{:.1}\" y=\"{:.0}\">{speedup:.2}</text>\n",
+            "<text class=\"text\" x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"end\">{}</text>\n\
+             <rect class=\"{class}\" x=\"{LABEL:.0}\" y=\"{y:.0}\" width=\"{length:.1}\" height=\"16\"/>\n\
+             <text class=\"text\" x=\"{:.1}\" y=\"{:.0}\">{speedup:.2}</text>\n",
             LABEL - 8.0,
             y + 13.0,
-            row.name,
-            y,
+            xml(&row.name),
             LABEL + length + 5.0,
             y + 13.0,
         );
@@ -190,13 +200,18 @@ fn to_svg(table: &Measurements) -> String {
     let line = LABEL + BARS / max;
     let _ = write!(
         svg,
-        "<line x1=\"{line:.1}\" y1=\"4\" x2=\"{line:.1}\" y2=\"{:.0}\" stroke=\"#333\" stroke-dasharray=\"4\"/>\n\
-         <text x=\"{line:.1}\" y=\"{:.0}\" text-anchor=\"middle\">{}</text>\n</svg>\n",
+        "<line class=\"line\" x1=\"{line:.1}\" y1=\"4\" x2=\"{line:.1}\" y2=\"{:.0}\" stroke-dasharray=\"4\"/>\n\
+         <text class=\"text\" x=\"{line:.1}\" y=\"{:.0}\" text-anchor=\"middle\">{peer}</text>\n</svg>\n",
         height - ROW,
         height - 6.0,
-        table.peer
     );
     svg
+}
+
+/// A text in an XML document.
+fn xml(text: &str) -> String {
+    let text = text.replace('&', "&amp;").replace('<', "&lt;");
+    text.replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]
@@ -212,6 +227,23 @@ mod tests {
                 "{} is stale; run `cargo xtask docs`",
                 path.display()
             );
+        }
+    }
+
+    #[test]
+    fn plots_have_colours_for_dark_pages_and_escape_names() {
+        let text = r#"{"title":"A & B","note":"n","machine":"m","date":"d","commit":"c","command":"x",
+            "unit":"ms","better":"lower","columns":["a"],"peer":"p <1>",
+            "rows":[{"name":"x < y","values":[2.0],"peer":3.0}]}"#;
+        let svg = to_svg(&serde_json::from_str(text).unwrap());
+        assert!(svg.contains("prefers-color-scheme:dark"), "{svg}");
+        for escaped in ["A &amp; B", "p &lt;1&gt;", "x &lt; y"] {
+            assert!(svg.contains(escaped), "{escaped}: {svg}");
+        }
+        for class in ["back", "text", "faster", "line"] {
+            let rules = svg.matches(&format!(".{class}{{")).count();
+            assert_eq!(rules, 2, "{class}, light and dark");
+            assert!(svg.contains(&format!("class=\"{class}\"")), "{class}");
         }
     }
 

@@ -10,6 +10,8 @@
 //! | `tree` | find files and functions above the length limits |
 //! | `tree --imports` | print the imports between modules, and fail on circles and on imports from a higher layer |
 //! | `docs` | write the documentation tables that are generated from the code |
+//! | `site` | build the documentation as a site with search and the browser demo, and check its links |
+//! | `doors` | run the examples of the page "Four doors" and compare their outputs |
 //! | `dist [--check]`, `dist --describe DIR` | pack the command for users, and describe the archives of a release |
 //! | `fetch minilm` | download the MiniLM weights into the cache folder |
 //! | `fetch digits` | download the images for the training example into the cache folder |
@@ -34,6 +36,7 @@ mod capi;
 mod clients;
 mod dist;
 mod docs;
+mod doors;
 mod env;
 mod error;
 mod fetch;
@@ -48,6 +51,7 @@ mod process;
 mod program_digests;
 mod python;
 mod shaders;
+mod site;
 mod system;
 mod test;
 mod test_binaries;
@@ -134,6 +138,10 @@ enum XtaskCommand {
     },
     /// Pack the command for users: archive, Debian package, OCI image, bill of materials, licenses
     Dist(dist::DistArgs),
+    /// Build the documentation as a site with search and the browser demo, and check its links
+    Site(site::SiteArgs),
+    /// Run the examples of the guide's page "Four doors" and compare their outputs
+    Doors(doors::DoorArgs),
     /// Find files above 800 lines and functions above 100 lines without a `Long: REASON` comment
     Tree {
         /// Print the imports between the modules of each crate instead, and fail on circles and on
@@ -247,6 +255,8 @@ fn run(command: XtaskCommand) -> Result<(), XtaskError> {
         XtaskCommand::Fetch { what } => fetch_one(&what),
         XtaskCommand::Onnx(options) => onnx::run(&options),
         XtaskCommand::Dist(options) => dist::run(&options),
+        XtaskCommand::Site(options) => site::run(&options),
+        XtaskCommand::Doors(options) => doors::run(&options),
         XtaskCommand::Clients(options) => clients::run(&options),
         XtaskCommand::Python { ray } => python::run(ray),
         XtaskCommand::Capi(options) => capi::run(&options),
