@@ -293,10 +293,13 @@ impl<'a> AnswerGrammar<'a> {
                 }
                 None => {
                     let mut property = property;
-                    if let (Some(fields), Some(defs)) =
-                        (property.as_object_mut(), schema.get("$defs"))
-                    {
-                        fields.insert("$defs".to_string(), defs.clone());
+                    // Definitions, and the rule of white space.
+                    for shared in ["$defs", "x-guidance"] {
+                        if let (Some(fields), Some(value)) =
+                            (property.as_object_mut(), schema.get(shared))
+                        {
+                            fields.insert(shared.to_string(), value.clone());
+                        }
                     }
                     self.rules += &format!("json_{i}_{j}: %json {property}\n");
                     format!("{for_other} json_{i}_{j} \"\\n\"? {close}")
