@@ -167,7 +167,7 @@ mod tests {
     ];
     const RULES: &str = "[tercet-a]\nbase: low\nroof: high\n";
 
-    fn with(module: &str, text: &'static str) -> Vec<(&str, &str)> {
+    fn with<'a>(module: &'a str, text: &'static str) -> Vec<(&'a str, &'a str)> {
         let mut files = FILES.to_vec();
         files.retain(|(name, _)| *name != module);
         files.push((module, text));
