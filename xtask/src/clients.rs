@@ -156,7 +156,7 @@ fn prepare(node: &Path) -> Result<(), XtaskError> {
     fs::write(&package, text).map_err(error::file("write", &package))
 }
 
-/// Installs the packages of a list into a virtual environment of its own.
+/// Installs the packages of a list into a new virtual environment.
 fn install_python(folder: &Path, list: &str) -> Result<PythonInterpreter, XtaskError> {
     let python = PythonInterpreter::find(PURPOSE)?;
     let name = list.trim_end_matches(".txt");

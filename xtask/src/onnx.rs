@@ -52,7 +52,7 @@ struct OnnxCaseLine {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OnnxCaseOutcome {
     Passed,
-    Given,
+    Provided,
     Rounded,
     Refused,
     /// Wrong, but the package replaced the case in a later version, where it passes.
@@ -65,7 +65,7 @@ impl OnnxCaseOutcome {
     fn parse(word: &str) -> Option<OnnxCaseOutcome> {
         match word {
             "passed" => Some(OnnxCaseOutcome::Passed),
-            "given" => Some(OnnxCaseOutcome::Given),
+            "given" => Some(OnnxCaseOutcome::Provided),
             "rounded" => Some(OnnxCaseOutcome::Rounded),
             "refused" => Some(OnnxCaseOutcome::Refused),
             "wrong" => Some(OnnxCaseOutcome::Wrong),

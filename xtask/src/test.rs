@@ -197,7 +197,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), XtaskError> {
     timed("test programs", || process::run_together(tasks, LIMIT))
 }
 
-/// The Python tests, in a process of their own. Most of their time is one thread's: the linker,
+/// The Python tests, in a separate process. Most of their time is one thread's: the linker,
 /// pip, pytest and mypy.
 fn python_tests() -> Result<ParallelCommand, XtaskError> {
     let own = std::env::current_exe().map_err(|source| XtaskError::Start {

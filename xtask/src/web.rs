@@ -113,7 +113,7 @@ fn build(bindgen: &Path) -> Result<PathBuf, XtaskError> {
     let minilm = fetch::minilm(&cache::dir()?)?;
     let mut cargo = process::cargo();
     cargo.args(["build", "--release", "--package", "web", "--target", TARGET]);
-    // A folder of its own, whose lock does not stop other builds: `.ci/run` lints meanwhile.
+    // A separate folder, whose lock does not stop other builds: `.ci/run` lints meanwhile.
     let target = python::target_dir();
     let build = target.join("browser");
     cargo.arg("--target-dir").arg(&build);

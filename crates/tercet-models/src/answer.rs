@@ -71,7 +71,7 @@ pub enum AnswerEvent {
 pub struct AnswerTool {
     /// The name of the tool.
     pub name: String,
-    /// The JSON schema of its arguments. It tells texts from numbers where a model writes both
+    /// The JSON schema of its arguments. It tells texts from numbers if a model writes both
     /// without quotes.
     pub parameters: Option<Value>,
 }

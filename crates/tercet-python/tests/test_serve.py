@@ -106,8 +106,12 @@ def test_errors_have_their_classes(client: openai.OpenAI, tiny_gguf: Path) -> No
         client.completions.create(model=tiny_gguf.stem, prompt="x", echo=True)
     tools: Any = [{"type": "function", "function": {"name": "now"}}]
     messages: Any = [{"role": "user", "content": "x"}]
-    with pytest.raises(openai.BadRequestError, match="no supported tool call format"):
-        client.chat.completions.create(model=tiny_gguf.stem, messages=messages, tools=tools)
+    other: Any = {"type": "function", "function": {"name": "then"}}
+    with pytest.raises(openai.BadRequestError, match="not among `tools`"):
+        client.chat.completions.create(model=tiny_gguf.stem, messages=messages, tools=tools, tool_choice=other)
+    # The template has no tools; a documented prompt describes them.
+    answer = client.chat.completions.create(model=tiny_gguf.stem, messages=messages, tools=tools, max_tokens=4)
+    assert answer.usage and answer.usage.prompt_tokens > 20
 
 
 def test_several_texts_with_their_probabilities(client: openai.OpenAI, tiny_gguf: Path) -> None:

@@ -62,7 +62,7 @@ pub struct ServeOptions {
 
 impl Default for ServeOptions {
     /// Four slots, 1024 queued requests, ten minutes per request, bodies of 16 MiB in 30 seconds,
-    /// headers in 30 seconds, 1024 connections, no API keys, no other origins, HTTP, no log.
+    /// headers in 30 seconds, 1024 connections. HTTP without API keys, other origins and a log.
     fn default() -> ServeOptions {
         ServeOptions {
             slots: 4,

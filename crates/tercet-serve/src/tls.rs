@@ -27,7 +27,7 @@ impl TlsIdentity {
     /// SEC 1) from PEM files.
     ///
     /// # Errors
-    /// [`ServeError::Tls`] if a file cannot be read or has no such item, or the key does not belong
+    /// [`ServeError::Tls`] if a file cannot be read, the item is missing, or the key does not belong
     /// to the certificate.
     pub fn from_pem_files(
         certificates: impl AsRef<Path>,

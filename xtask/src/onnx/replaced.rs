@@ -26,10 +26,10 @@ fn name(case: &str) -> &str {
 
 /// The versions in which each case passes.
 fn passing(lines: &[OnnxCaseLine]) -> BTreeMap<String, BTreeSet<Vec<u32>>> {
-    use OnnxCaseOutcome::{Given, Passed, Rounded};
+    use OnnxCaseOutcome::{Passed, Provided, Rounded};
     let mut found: BTreeMap<String, BTreeSet<Vec<u32>>> = BTreeMap::new();
     for line in lines {
-        if matches!(line.outcome, Passed | Given | Rounded) {
+        if matches!(line.outcome, Passed | Provided | Rounded) {
             let versions = found.entry(name(&line.case).to_string()).or_default();
             versions.insert(version(&line.case));
         }
@@ -105,9 +105,9 @@ mod tests {
 
     #[test]
     fn a_wrong_case_is_replaced_only_if_a_later_version_passes() {
-        use OnnxCaseOutcome::{Given, Passed, Refused, Replaced, Wrong};
+        use OnnxCaseOutcome::{Passed, Provided, Refused, Replaced, Wrong};
         let mut lines = vec![
-            line(Given, "node/test_adam@1.10.0"),
+            line(Provided, "node/test_adam@1.10.0"),
             line(Wrong, "node/test_adam@1.9.0"),
             line(Wrong, "node/test_adam@1.7.0"),
             // The later case fails, too.
@@ -125,7 +125,7 @@ mod tests {
         mark(&mut lines);
         let outcomes: Vec<OnnxCaseOutcome> = lines.iter().map(|l| l.outcome).collect();
         let kept = [Wrong, Wrong, Refused, Wrong, Wrong, Passed, Passed, Wrong];
-        assert_eq!(outcomes[..3], [Given, Replaced, Replaced]);
+        assert_eq!(outcomes[..3], [Provided, Replaced, Replaced]);
         assert_eq!(outcomes[3..], kept);
         assert_eq!(
             rows(&[("cpu", lines)]),

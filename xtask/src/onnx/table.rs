@@ -21,7 +21,7 @@ impl OutcomeCounts {
     fn add(&mut self, outcome: OnnxCaseOutcome) {
         let count = match outcome {
             OnnxCaseOutcome::Passed => &mut self.passed,
-            OnnxCaseOutcome::Given => &mut self.given,
+            OnnxCaseOutcome::Provided => &mut self.given,
             OnnxCaseOutcome::Rounded => &mut self.rounded,
             OnnxCaseOutcome::Refused => &mut self.refused,
             OnnxCaseOutcome::Replaced => &mut self.replaced,
@@ -210,7 +210,7 @@ mod tests {
         let refused = |v| line(OnnxCaseOutcome::Refused, "Adam", v);
         let cpu = vec![
             line(OnnxCaseOutcome::Passed, "Abs", ""),
-            line(OnnxCaseOutcome::Given, "Abs", ""),
+            line(OnnxCaseOutcome::Provided, "Abs", ""),
             refused("Adam: the operator is not supported in opset 1"),
             refused("Adam: the operator is not supported in opset 2"),
         ];

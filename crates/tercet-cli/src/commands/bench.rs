@@ -182,8 +182,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<CommandOutcome, CliError> {
     Ok(CommandOutcome::Done)
 }
 
-/// Seconds to process the tokens of a prompt after the first `depth` if `generated` is 0, or else to
-/// generate that number of tokens after the prompt, without the time of the prompt.
+/// Seconds to process the tokens of a prompt after the first `depth`. If `generated` is not 0, the
+/// seconds to generate this number of tokens after the prompt instead.
 fn feed(
     writer: &mut TextGenerator,
     (prompt, depth): (&[u32], usize),

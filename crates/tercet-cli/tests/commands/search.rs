@@ -506,7 +506,7 @@ fn the_pooling_is_that_of_the_index() {
     let plain = {
         folder.index_with(&[]);
         let rows = folder.search("the dog", &[]);
-        // A query has no pooling of its own.
+        // A query takes the pooling of the index.
         let index = folder.path("i.safetensors");
         let query = [
             "search",

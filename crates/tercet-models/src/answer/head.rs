@@ -1,4 +1,4 @@
-//! The head of a call: its name, and the place where its arguments begin.
+//! The head of a call: its name, and the start of its arguments.
 
 use serde_json::value::RawValue;
 

@@ -48,7 +48,7 @@ enum AnswerPlace {
 }
 
 /// Parser of an answer: thoughts, text, and calls of tools. It accepts the answer in pieces; the
-/// events do not depend on where the pieces end.
+/// events do not depend on the ends of the pieces.
 ///
 /// ```
 /// use tercet_models::answer::{AnswerEvent, AnswerFormat, AnswerParser, AnswerTool};
@@ -293,7 +293,7 @@ impl AnswerParser {
         })
     }
 
-    /// Reads the head of a call that is an object, whatever the format of the model.
+    /// Reads the head of a call that is an object, in any format of the model.
     fn object_head(&mut self, at: usize) -> HeadMatch {
         let format = Arc::clone(&self.format);
         let plain;

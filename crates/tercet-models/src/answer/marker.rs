@@ -136,7 +136,7 @@ impl TextMarker {
         (MarkerMatch::Yes(at), id)
     }
 
-    /// The first place in a text where the marker is, or may begin.
+    /// The first place in a text at which the marker begins or may begin.
     pub(super) fn find(&self, text: &str) -> Option<(usize, MarkerMatch)> {
         let Some(MarkerPart::Text(first)) = self.parts.first() else {
             return None;

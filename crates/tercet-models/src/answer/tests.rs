@@ -56,7 +56,7 @@ const CASES: [(&str, Expected); 32] = [
             &[("add", "{\"a b\":\"x \\\" : y\\\\\",\"c\":[1,2]}")],
         ),
     ),
-    // The arguments before the name, in an object of their own, and with an id.
+    // The arguments before the name, in a separate object, and with an id.
     (
         "<tool_call>{\"arguments\": {\"a\": 1}, \"id\": \"7\", \"name\": \"add\"}</tool_call>",
         ("", "", &[("add", "{\"a\":1}")]),

@@ -119,7 +119,7 @@ fn every_name_opens_with_its_function_or_is_refused() {
                 continue;
             };
             let mut config: Map<String, Value> = serde_json::from_str(&text).unwrap();
-            // Parts of models for two kinds of input have configurations of their own.
+            // Parts of models for two kinds of input have separate configurations.
             let model_type = config["model_type"].as_str().unwrap().to_string();
             if config.contains_key("text_config") {
                 continue;

@@ -9,14 +9,14 @@ use tercet_models::dataset::{ChatMessage, ChatTemplate, Role};
 use crate::common::data;
 
 /// What an answer says.
-struct Said {
+struct ExpectedAnswer {
     thought: &'static str,
     text: &'static str,
     calls: Vec<(&'static str, Value)>,
 }
 
-fn scenarios() -> Vec<Said> {
-    let said = |thought, text, calls: &[(&'static str, Value)]| Said {
+fn scenarios() -> Vec<ExpectedAnswer> {
+    let said = |thought, text, calls: &[(&'static str, Value)]| ExpectedAnswer {
         thought,
         text,
         calls: calls.to_vec(),
@@ -73,7 +73,7 @@ fn scenarios() -> Vec<Said> {
 }
 
 /// Thoughts, texts and calls by turns. Values have quotes, line ends, markers and other scripts.
-fn combinations() -> Vec<Said> {
+fn combinations() -> Vec<ExpectedAnswer> {
     const THOUGHTS: [&str; 4] = [
         "",
         "Let me see: {\"a\": [1, 2]}.",
@@ -105,7 +105,7 @@ fn combinations() -> Vec<Said> {
                 json!({"city": CODES[(at + 1) % CODES.len()]}),
             );
             for calls in [vec![one.clone()], vec![two.clone(), one.clone()]] {
-                all.push(Said {
+                all.push(ExpectedAnswer {
                     thought,
                     text,
                     calls,
@@ -136,7 +136,7 @@ fn tools() -> (TemplateValue, Vec<AnswerTool>) {
     (shown, known.collect())
 }
 
-fn message(said: &Said, takes_text: bool) -> ChatMessage {
+fn message(said: &ExpectedAnswer, takes_text: bool) -> ChatMessage {
     let calls = said.calls.iter().enumerate().map(|(i, (name, arguments))| {
         let arguments = arguments.to_string();
         let arguments = match takes_text {
@@ -164,7 +164,11 @@ fn message(said: &Said, takes_text: bool) -> ChatMessage {
 }
 
 /// The prompt and the answer after it, as a template writes them; `None` if it refuses the answer.
-fn transcript(template: &ChatTemplate, said: &Said, takes_text: bool) -> Option<(String, String)> {
+fn transcript(
+    template: &ChatTemplate,
+    said: &ExpectedAnswer,
+    takes_text: bool,
+) -> Option<(String, String)> {
     let (shown, _) = tools();
     let user = ChatMessage::new(Role::User, "Please.");
     let prompt = template
@@ -217,7 +221,7 @@ fn in_pieces(mut parser: AnswerParser, pieces: &[&str]) -> ParsedAnswer {
 }
 
 /// Whether an answer has what was said.
-fn is_right(answer: &ParsedAnswer, said: &Said, text: &str) -> bool {
+fn is_right(answer: &ParsedAnswer, said: &ExpectedAnswer, text: &str) -> bool {
     // Some templates drop thoughts.
     let thought = if text.contains(said.thought) {
         said.thought

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tercet_models::answer::{AnswerParser, with_tool_prompt};
 #[cfg(feature = "grammar")]
 use tercet_models::constraint::Grammar;
-use tercet_models::dataset::template::TemplateValue as Shown;
+use tercet_models::dataset::template::TemplateValue;
 use tercet_models::dataset::{ChatMessage, Role};
 
 use super::response::{CompletionKind, ResponseEnvelope};
@@ -219,7 +219,7 @@ fn message(
         let named = fields.take("reasoning_content").or(thought);
         fields.put("reasoning_content", named);
     }
-    let mut shown = vec![("content", Shown::text(&content))];
+    let mut shown = vec![("content", TemplateValue::text(&content))];
     let texts: &[&str] = match *known {
         Role::Tool => &["tool_call_id", "name"],
         // Templates of models that think read the thoughts of earlier answers.
@@ -228,16 +228,16 @@ fn message(
     };
     let reasoning = fields.text("reasoning")?.filter(|text| !text.is_empty());
     if let (Some(text), Role::Assistant) = (&reasoning, *known) {
-        shown.push(("reasoning_content", Shown::text(text)));
+        shown.push(("reasoning_content", TemplateValue::text(text)));
     }
     for &name in texts {
         if let Some(text) = fields.text(name)? {
-            shown.push((name, Shown::text(&text)));
+            shown.push((name, TemplateValue::text(&text)));
         }
     }
     fields.ignore_rest((record, "messages."));
     if !calls.is_empty() {
-        shown.push(("tool_calls", Shown::list(calls)));
+        shown.push(("tool_calls", TemplateValue::list(calls)));
     }
     Ok(ChatMessage::from_fields(*known, shown))
 }
@@ -247,7 +247,7 @@ fn message(
 fn tool_calls(
     value: Value,
     (record, takes_text): (&RequestRecord, bool),
-) -> Result<Vec<Shown>, ApiError> {
+) -> Result<Vec<TemplateValue>, ApiError> {
     let Value::Array(items) = value else {
         return Err(wrong("tool_calls", &value, "a list of calls"));
     };
@@ -270,19 +270,22 @@ fn tool_calls(
             false => arguments.as_str(),
         };
         let parsed = serde_json::from_str::<serde_json::Map<String, Value>>(object);
-        let (Ok(_), Ok(value)) = (parsed, Shown::from_json(object)) else {
+        let (Ok(_), Ok(value)) = (parsed, TemplateValue::from_json(object)) else {
             let expected = "a JSON object in a string";
             return Err(wrong("arguments", &Value::String(arguments), expected));
         };
         let value = match takes_text {
-            true => Shown::text(object),
+            true => TemplateValue::text(object),
             false => value,
         };
-        let entries = |all: Vec<(&str, Shown)>| Shown::map(all);
-        let function = entries(vec![("name", Shown::text(&name)), ("arguments", value)]);
+        let entries = |all: Vec<(&str, TemplateValue)>| TemplateValue::map(all);
+        let function = entries(vec![
+            ("name", TemplateValue::text(&name)),
+            ("arguments", value),
+        ]);
         let call = vec![
-            ("id", Shown::text(&id)),
-            ("type", Shown::text("function")),
+            ("id", TemplateValue::text(&id)),
+            ("type", TemplateValue::text("function")),
             ("function", function),
         ];
         Ok(entries(call))
@@ -312,23 +315,23 @@ fn part(value: Value, record: &RequestRecord) -> Result<String, ApiError> {
 }
 
 /// Takes the variables of the chat template that a request sets.
-fn template_variables(fields: &mut JsonFields) -> Result<Vec<(String, Shown)>, ApiError> {
-    let mut all: Vec<(String, Shown)> = Vec::new();
+fn template_variables(fields: &mut JsonFields) -> Result<Vec<(String, TemplateValue)>, ApiError> {
+    let mut all: Vec<(String, TemplateValue)> = Vec::new();
     if let Some(effort) = fields.text("reasoning_effort")? {
         if effort == "none" {
-            all.push(("enable_thinking".into(), Shown::Bool(false)));
+            all.push(("enable_thinking".into(), TemplateValue::Bool(false)));
         }
-        all.push(("reasoning_effort".into(), Shown::text(&effort)));
+        all.push(("reasoning_effort".into(), TemplateValue::text(&effort)));
     }
     if let Some(thinks) = fields.truth("enable_thinking")? {
-        all.push(("enable_thinking".into(), Shown::Bool(thinks)));
+        all.push(("enable_thinking".into(), TemplateValue::Bool(thinks)));
     }
     match fields.take("chat_template_kwargs") {
         None => {}
         Some(Value::Object(map)) => {
             for (name, value) in map {
                 let json = value.to_string();
-                let value = Shown::from_json(&json).map_err(|e| ApiError::failed(&e))?;
+                let value = TemplateValue::from_json(&json).map_err(|e| ApiError::failed(&e))?;
                 all.push((name, value));
             }
         }
@@ -344,13 +347,13 @@ fn tokens(
     language: &ServedLanguageModel,
     messages: &[ChatMessage],
     tools: Option<&ToolSet>,
-    variables: &[(String, Shown)],
+    variables: &[(String, TemplateValue)],
 ) -> Result<(Vec<u32>, String), ApiError> {
     let shown = match tools {
         Some(tools) => tools.for_template()?,
-        None => Shown::None,
+        None => TemplateValue::None,
     };
-    let render = |messages: &[ChatMessage], shown: &Shown| {
+    let render = |messages: &[ChatMessage], shown: &TemplateValue| {
         let rendered = (language.template).render_with(messages, shown, true, variables);
         let rendered = rendered.map_err(|e| {
             ApiError::bad_request(format!(
@@ -364,7 +367,7 @@ fn tokens(
     let rendered = match tools {
         Some(tools) if !language.answers.has_tools() => {
             let told = with_tool_prompt(messages, &tools.functions());
-            render(&told, &Shown::None)?
+            render(&told, &TemplateValue::None)?
         }
         Some(_) | None => render(messages, &shown)?,
     };

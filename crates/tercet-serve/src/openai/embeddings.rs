@@ -63,7 +63,7 @@ pub(crate) async fn handle(
     record.set_prompt_tokens(embedded.tokens);
     count(&app.metrics.prompt_tokens, embedded.tokens);
     let rows = embedded.rows.iter().enumerate();
-    let data = rows.map(|(index, row)| EmbeddingRow {
+    let data = rows.map(|(index, row)| EmbeddingItem {
         object: "embedding",
         index,
         embedding: spelled(row),
@@ -83,13 +83,13 @@ pub(crate) async fn handle(
 #[derive(Serialize)]
 struct EmbeddingList<'a> {
     object: &'static str,
-    data: Vec<EmbeddingRow<'a>>,
+    data: Vec<EmbeddingItem<'a>>,
     model: &'a str,
     usage: Value,
 }
 
 #[derive(Serialize)]
-struct EmbeddingRow<'a> {
+struct EmbeddingItem<'a> {
     object: &'static str,
     index: usize,
     embedding: SpelledVector<'a>,

@@ -12,6 +12,15 @@ use crate::tokenizer::{TokenizedRow, Tokenizer};
 /// A tokenized text, or pair of texts, for an encoder.
 ///
 /// [`EncoderTextReader`](super::EncoderTextReader) creates it.
+///
+/// ```
+/// use tercet_models::{EncoderTextReader, EncoderTokens};
+/// /// The tokens that a reader counts in a text.
+/// fn count(reader: &EncoderTextReader, text: &str) -> Result<usize, tercet_models::Error> {
+///     let rows = reader.read(&[text], true)?;
+///     Ok(rows.iter().map(EncoderTokens::len).sum())
+/// }
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct EncoderTokens {
     pub(super) row: TokenizedRow,
