@@ -8,7 +8,11 @@ pub(crate) fn free_bytes() -> Option<u64> {
     {
         let mut system = sysinfo::System::new();
         system.refresh_memory();
-        let container = system.cgroup_limits().map(|c| c.free_memory);
+        // Without `/proc`, as in a bare `chroot`, the size of the memory is unknown, and asking for
+        // the limits of the container panics.
+        let is_known = system.total_memory() > 0;
+        let container = is_known.then(|| system.cgroup_limits()).flatten();
+        let container = container.map(|c| c.free_memory);
         let machine = Some(system.available_memory()).filter(|bytes| *bytes > 0);
         [machine, container, address_space()]
             .into_iter()
