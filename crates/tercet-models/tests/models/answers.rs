@@ -245,7 +245,7 @@ fn answers_of_published_templates() {
     files.retain(|path| path.extension().is_some_and(|e| e == "jinja"));
     files.sort();
     assert!(files.len() >= 20);
-    let (mut right, mut wrong, mut refused) = (0, Vec::new(), 0);
+    let (mut right, mut wrong, mut refused, mut names) = (0, Vec::new(), 0, Vec::new());
     for path in files {
         let name = path.file_stem().unwrap().to_str().unwrap().to_string();
         let source = std::fs::read_to_string(&path).unwrap();
@@ -255,6 +255,7 @@ fn answers_of_published_templates() {
             ChatTemplate::new(&source, &tokens).unwrap_or_else(|e| panic!("{name}: {e}"));
         let format = AnswerFormat::from_template(&template);
         assert!(format.has_tools(), "{name}");
+        names.push(name.clone());
         for said in scenarios() {
             let Some((prompt, text)) = transcript(&template, &said, format.takes_argument_text())
             else {
@@ -297,13 +298,34 @@ fn answers_of_published_templates() {
         println!("{difference}");
     }
     assert!(total >= 1000, "{total}");
-    assert!(
-        wrong.len() * 100 <= total,
-        "{} of {total} wrong:\n{}",
-        wrong.len(),
-        wrong.join("\n")
-    );
+    for name in &names {
+        let of_template = wrong
+            .iter()
+            .filter(|line| line.starts_with(&format!("{name}: ")));
+        let known = DIFFERENCES.iter().find(|(of, _)| of == name);
+        let known = known.map_or(0, |(_, count)| *count);
+        assert_eq!(of_template.count(), known, "{name}");
+    }
 }
+
+/// Answers by template that are not read as given, of 45 each.
+const DIFFERENCES: [(&str, usize); 12] = [
+    // The templates write an end of thoughts without a begin.
+    ("deepseek-v3.1", 45),
+    ("deepseek-v3.2", 45),
+    ("glm-4.7-flash", 22),
+    // The templates drop text beside calls, and all calls but one.
+    ("gpt-oss", 31),
+    ("mistral-instruct-v0.3", 26),
+    // The format has no escapes, and a value has the marker of its end.
+    ("glm-4.5", 9),
+    ("glm-4.5v", 9),
+    ("glm-4.6", 9),
+    ("glm-5.1", 9),
+    ("qwen3-coder", 9),
+    ("qwen3.6", 9),
+    ("seed-oss", 9),
+];
 
 /// Texts that the grammar of strict calls allows, and others.
 #[cfg(feature = "grammar")]

@@ -334,7 +334,7 @@ fn decoders_that_see_both_ways_embed_and_write_nothing() {
         "{refused}"
     );
     for (name, value, said) in [
-        ("sliding_window", Value::Null, "sliding_window"),
+        ("sliding_window", json!(-1), "sliding_window"),
         ("use_bidirectional_attention", json!("all"), "true or false"),
     ] {
         let dir = copied("embedding_gemma-a", &format!("gemma-{name}"));

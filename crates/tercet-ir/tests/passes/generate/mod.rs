@@ -315,7 +315,10 @@ impl Generator<'_> {
             }
             2 => {
                 let f = self.pick(&[ScanFn::Sum, ScanFn::Max]);
-                let (exclusive, reverse) = (self.next(2) == 0, self.next(2) == 0);
+                // An exclusive maximum begins with minus infinity, where SiLU is the limit -0 and
+                // x * sigmoid(x) is NaN.
+                let exclusive = self.next(2) == 0 && f == ScanFn::Sum;
+                let reverse = self.next(2) == 0;
                 let scan = CumSum {
                     axis,
                     f,
