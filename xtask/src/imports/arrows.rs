@@ -13,10 +13,13 @@ pub(super) struct Arrow {
     pub(super) sites: Vec<String>,
 }
 
+/// Lines of the first reference, by the file that contains it and its target.
+type ArrowLines<'a> = BTreeMap<(&'a str, ModuleId), usize>;
+
 /// The arrows between the children of a folder, in alphabetical order. The folder's own file is no
 /// child: it may use all children, and all children may use it.
 pub(super) fn folder_arrows(tree: &SourceTree, folder: &ModuleId) -> Vec<Arrow> {
-    let mut arrows: BTreeMap<(&str, String), BTreeMap<(&str, ModuleId), usize>> = BTreeMap::new();
+    let mut arrows: BTreeMap<(&str, String), ArrowLines<'_>> = BTreeMap::new();
     for (id, module) in tree.modules() {
         let Some(from) = folder.child_with(id) else {
             continue;

@@ -116,7 +116,7 @@ fn null_is_full_attention_unless_layers_slide() {
     let null = ("sliding_window", json!(null));
     for model_type in OF_ALL {
         assert_eq!(
-            windows(model_type, &[null.clone()]).unwrap(),
+            windows(model_type, std::slice::from_ref(&null)).unwrap(),
             [None; 4],
             "{model_type}"
         );

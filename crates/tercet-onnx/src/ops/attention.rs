@@ -172,7 +172,7 @@ fn valid_keys(k: &mut ImportNode<'_, '_>) -> Result<Value, NodeErrorKind> {
     let batch = product(&k.dims(lens))?;
     let one_ = Dim::Known(1);
     let dims = [batch, one_.clone(), one_.clone(), one_];
-    Ok(reshaped(k.g(), lens, &dims)?)
+    reshaped(k.g(), lens, &dims)
 }
 
 /// The additive score bias with four axes, from the mask, the range of keys and the number of valid
