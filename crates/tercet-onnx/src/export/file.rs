@@ -29,7 +29,7 @@ pub fn write(model: ModelProto, path: &Path) -> Result<(), ExportError> {
     write_with_limit(model, path, LARGEST_MESSAGE)
 }
 
-/// Writes a model as [`write`] does, with another limit than 1 GiB.
+/// Writes a model as [`write()`] does, with another limit than 1 GiB.
 ///
 /// A model of more than `max_bytes` bytes stores its tensors of 1 KiB and more in `FILE.data`. For
 /// example, 0 keeps the weights of any model apart from its graph.
