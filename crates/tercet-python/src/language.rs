@@ -162,7 +162,7 @@ impl SharedLanguageModel {
     }
 
     /// The prompt of a conversation up to the start of the answer, and the format and the parser of the
-    /// answer. A constraint applies from the first token on, so that no thought precedes the answer.
+    /// answer. A constraint starts at the first token, so such an answer has no thoughts.
     fn conversation(
         &self,
         conversation: Conversation,

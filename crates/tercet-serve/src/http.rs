@@ -203,7 +203,7 @@ fn cross_origin(origins: &[String]) -> Result<Option<CorsLayer>, ServeError> {
     Ok(Some(layer))
 }
 
-/// Time for which browsers keep the answer about an origin.
+/// Time for which browsers cache the response to a preflight request.
 const MAX_PREFLIGHT_AGE: std::time::Duration = std::time::Duration::from_secs(600);
 
 /// Whether reading stopped because the body exceeds the size limit.

@@ -17,12 +17,12 @@ const MAX_ROWS: usize = 256;
 
 /// A computation over rows, which returns a result for each. It can call its second argument
 /// between parts to learn whether to continue.
-pub(crate) trait RowFunction<I, O>:
+pub(crate) trait BatchFunction<I, O>:
     FnMut(Vec<I>, &mut dyn FnMut() -> bool) -> Result<Vec<O>, ApiError> + Send + 'static
 {
 }
 
-impl<I, O, F> RowFunction<I, O> for F where
+impl<I, O, F> BatchFunction<I, O> for F where
     F: FnMut(Vec<I>, &mut dyn FnMut() -> bool) -> Result<Vec<O>, ApiError> + Send + 'static
 {
 }
@@ -84,7 +84,7 @@ impl<I: Clone + Send + 'static, O: Send + 'static> RowBatcher<I, O> {
     pub(crate) fn start(
         name: &str,
         max_waiting: usize,
-        mut compute: impl RowFunction<I, O>,
+        mut compute: impl BatchFunction<I, O>,
     ) -> std::io::Result<RowBatcher<I, O>> {
         let state = BatcherState {
             requests: VecDeque::new(),
@@ -176,7 +176,7 @@ fn next_batch<I, O>(shared: &BatcherShared<I, O>) -> Option<Vec<RowRequest<I, O>
 /// Computes a batch and answers its requests. If the computation fails, each request runs alone, so
 /// that a request cannot fail others. A panic is a bug in this program, triggered by one request,
 /// and an error for it.
-fn run_batch<I: Clone, O>(batch: Vec<RowRequest<I, O>>, compute: &mut impl RowFunction<I, O>) {
+fn run_batch<I: Clone, O>(batch: Vec<RowRequest<I, O>>, compute: &mut impl BatchFunction<I, O>) {
     let (mut batch, unwanted): (Vec<_>, Vec<_>) =
         batch.into_iter().partition(RowRequest::is_wanted);
     for request in unwanted {

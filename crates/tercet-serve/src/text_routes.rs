@@ -15,8 +15,22 @@ use crate::encoder::off_the_event_loop;
 use crate::error::{ApiError, json_response};
 use crate::fields::JsonFields;
 use crate::http::AppState;
+use crate::language::ServedLanguageModel;
 use crate::models::SelectedLanguage;
 use crate::request_log::RequestRecord;
+
+/// Parses a request and selects its model.
+fn read_request<'a>(
+    app: &'a AppState,
+    record: &RequestRecord,
+    body: &[u8],
+) -> Result<(JsonFields, &'a ServedLanguageModel), ApiError> {
+    let mut fields = JsonFields::parse(body)?;
+    let asked = fields.text("model")?;
+    let SelectedLanguage { name, model, .. } = app.models.language(asked.as_deref())?;
+    record.set_model(asked.as_deref(), &name);
+    Ok((fields, model))
+}
 
 /// `POST /tokenize`: the tokens of a text, which is `content` without or `prompt` with the special
 /// tokens around a text by default.
@@ -27,10 +41,7 @@ pub(crate) async fn tokenize(
     body: Body,
 ) -> Result<Response, ApiError> {
     let body = app.body(&headers, body, &["application/json"]).await?;
-    let mut fields = JsonFields::parse(&body)?;
-    let asked = fields.text("model")?;
-    let SelectedLanguage { name, model, .. } = app.models.language(asked.as_deref())?;
-    record.set_model(asked.as_deref(), &name);
+    let (mut fields, model) = read_request(&app, &record, &body)?;
     let (text, default) = match (fields.text("content")?, fields.text("prompt")?) {
         (Some(text), None) => (text, false),
         (None, Some(text)) => (text, true),
@@ -98,10 +109,7 @@ pub(crate) async fn detokenize(
     body: Body,
 ) -> Result<Response, ApiError> {
     let body = app.body(&headers, body, &["application/json"]).await?;
-    let mut fields = JsonFields::parse(&body)?;
-    let asked = fields.text("model")?;
-    let SelectedLanguage { name, model, .. } = app.models.language(asked.as_deref())?;
-    record.set_model(asked.as_deref(), &name);
+    let (mut fields, model) = read_request(&app, &record, &body)?;
     let ids = fields.need("tokens")?;
     fields.put("tokens", Some(ids));
     let ids = fields.token_ids("tokens")?;

@@ -77,8 +77,8 @@ pub(crate) struct ServeArgs {
     /// read it in the list of processes: prefer the variable TERCET_API_KEY or --api-key-file
     #[arg(long, value_name = "KEY")]
     api_key: Vec<String>,
-    /// File with the keys, one of which requests must send: one per line, without empty lines and
-    /// those that begin with #
+    /// File with one key per line; requests must send one of the keys. Empty lines and lines that
+    /// begin with # are ignored
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
     /// Origin of other web pages whose scripts may call the server, such as https://app.example; `*`

@@ -86,7 +86,7 @@ pub(super) fn escaped(text: &str) -> String {
     quoted[1..quoted.len() - 1].to_string()
 }
 
-/// What an object of literals is in.
+/// Kind of an open literal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LiteralFrame {
     /// Keys with values: `(a=1)` or `{a: 1}`.

@@ -49,7 +49,7 @@ pub(super) struct CallFormat {
     pub(super) body: CallBody,
 }
 
-/// What is between the markers of a call.
+/// Syntax of a call between its markers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CallBody {
     /// An object with the name and the arguments; `list` if the objects are in a list.

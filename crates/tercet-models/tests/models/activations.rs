@@ -51,7 +51,7 @@ const FIELDS: &[&str] = &[
     "mlp_hidden_act",
 ];
 
-/// Families whose scans share the function with other parts, and support SiLU alone.
+/// Families whose state-space layers read the same activation and support only SiLU.
 const ONLY_SILU: &[&str] = &[
     "falcon_h1",
     "falcon_mamba",

@@ -8,7 +8,7 @@ use tercet_models::dataset::{ChatMessage, ChatTemplate, Role};
 
 use crate::common::data;
 
-/// What an answer says.
+/// The parts of an answer.
 struct ExpectedAnswer {
     thought: &'static str,
     text: &'static str,
@@ -314,7 +314,7 @@ const DIFFERENCES: [(&str, usize); 12] = [
     ("deepseek-v3.1", 45),
     ("deepseek-v3.2", 45),
     ("glm-4.7-flash", 22),
-    // The templates drop text beside calls, and all calls but one.
+    // The templates render no text in an answer with calls; gpt-oss renders one call.
     ("gpt-oss", 31),
     ("mistral-instruct-v0.3", 26),
     // The format has no escapes, and a value has the marker of its end.

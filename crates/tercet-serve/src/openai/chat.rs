@@ -66,7 +66,7 @@ pub(crate) async fn handle(
         None => false,
     };
     let callable = tools.as_ref().map(ToolSet::callable).unwrap_or_default();
-    // Other constraints apply from the first token on, so that no thought precedes the answer.
+    // Other constraints start at the first token, so such an answer has no thoughts.
     if wanted.is_constrained() && !has_free_thoughts {
         text.clear();
     }

@@ -15,7 +15,7 @@ use crate::{output, progress};
 
 /// Maximum time of a request.
 const MAX_REQUEST_TIME: Duration = Duration::from_secs(3600);
-/// Maximum number of clients, each of which has a thread.
+/// Maximum number of clients. Each client has a thread.
 pub(super) const MAX_CLIENTS: usize = 1024;
 
 /// Measurements with one number of clients.

@@ -178,7 +178,7 @@ pub(super) fn windows(
         let least = u64::from(!spec.bidirectional);
         match fields.opt_window("sliding_window", least)? {
             Some(window) => spec.set_windows(window, |i| types[i]),
-            // Families with lists of layer types have no other meaning of `null`.
+            // A family that lists layer types gives `null` no other meaning.
             None => ensure(!lists_types && !spec.bidirectional, || {
                 "layers have sliding attention, but there is no sliding_window: give its size, or \
                  \"full_attention\" for each layer in layer_types"
