@@ -48,7 +48,11 @@ pub(crate) fn spinner(what: &'static str) -> ProgressBar {
     let spinner = styled(spinner, "{spinner} {msg} {elapsed}", style).with_message(what);
     match spinner.is_hidden() {
         true => print_lines(&spinner, what, None),
-        false => spinner.enable_steady_tick(Duration::from_millis(100)),
+        false => {
+            // The first one at once, because the thread of the others may come late.
+            spinner.tick();
+            spinner.enable_steady_tick(Duration::from_millis(100));
+        }
     }
     spinner
 }
