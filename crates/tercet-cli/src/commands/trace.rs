@@ -4,27 +4,25 @@
 //! Host phases are `tracing` spans of the library; [`SpanRecorder`] collects them. Device times of
 //! dispatches are aligned with the host span that waits for the run.
 
+use std::cmp::Reverse;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use tercet::{Bindings, Device, Signature, Tensor, counted};
-use tercet_models::{ContextFit, ContextRequest, DecoderOptions, Sampling};
+use tercet::{Bindings, Device, Signature, StepTime, Tensor, counted};
 use tracing::span::{Attributes, Id};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
-use super::generate::open_model;
 use super::source::{GraphSourceArgs, bound};
 use super::verify::fill;
 use super::{ComputePrecision, onnx, open, tokens};
 use crate::error::{CliError, CommandOutcome};
 use crate::{output, output_path};
 
-/// Default prompt.
-const PROMPT: &str = "Ownership is";
+mod language_model;
 
 #[derive(clap::Args)]
 pub(crate) struct TraceArgs {
@@ -46,6 +44,15 @@ pub(crate) struct TraceArgs {
     /// after the first
     #[arg(short = 'n', long, default_value_t = 4, value_name = "N", allow_negative_numbers = true, value_parser = tokens)]
     tokens: usize,
+    /// Trace the program of a server that generates N sequences in parallel
+    #[arg(long, value_name = "N", alias = "slots", value_parser = clap::value_parser!(u16).range(1..=256))]
+    parallel: Option<u16>,
+    /// Sequences that generate, with --parallel [default: all]
+    #[arg(long, value_name = "N", requires = "parallel", value_parser = clap::value_parser!(u16).range(1..=256))]
+    sequences: Option<u16>,
+    /// Context length of a sequence in tokens [default: what the memory holds]
+    #[arg(short, long, value_name = "N", alias = "ctx-size")]
+    context: Option<usize>,
     /// Device to run on; see `tercet devices`
     #[arg(long, default_value = "auto", value_name = "NAME")]
     device: String,
@@ -161,47 +168,7 @@ fn record(
         let text = "--input and --bound are for ONNX models; use --prompt for a language model";
         return Err(CliError::Usage(text.into()));
     }
-    let (files, what) = open_model(args.model.as_deref())?;
-    let what = what.as_str();
-    let spec = files.decoder_spec().map_err(CliError::model(what))?;
-    let request = ContextRequest {
-        dtype: args.dtype.dtype(),
-        ..ContextRequest::default()
-    };
-    let fit = ContextFit::new(&files, &spec, &device, &request).map_err(CliError::model(what))?;
-    let llama = files.decoder(|config| DecoderOptions {
-        context: fit.context,
-        dtype: args.dtype.dtype(),
-        matmul_precision: args.dtype.matmul_precision(),
-        sampling: Some(Sampling::GREEDY),
-        chunk: 512.min(fit.context),
-        ..DecoderOptions::new(config)
-    });
-    let llama = llama.map_err(CliError::model(what))?;
-    let tokenizer = files.tokenizer().map_err(CliError::model(what))?;
-    let ids = tokenizer.encode(args.prompt.as_deref().unwrap_or(PROMPT), true);
-    let ids = ids.map_err(CliError::model(what))?;
-    let mut generator = {
-        let _span = tracing::debug_span!("compile and load").entered();
-        llama.generator(&device).map_err(CliError::model(what))?
-    };
-    generator.skip_logits();
-    collect(recorder, zero, &[], events);
-    let mut next = ids;
-    for _ in 0..=args.tokens {
-        let step = {
-            let _span = tracing::debug_span!("run").entered();
-            let step = generator.forward(&next);
-            step.map_err(CliError::model("cannot compute the next token"))?
-                .next
-        };
-        collect(recorder, zero, &generator.timings(), events);
-        match step {
-            Some(token) if generator.position() < generator.context() => next = vec![token],
-            Some(_) | None => break,
-        }
-    }
-    Ok(())
+    language_model::record(args, &device, recorder, zero, events)
 }
 
 /// Runs an ONNX model. Sizes come from the input arrays, or else from the bounds.
@@ -215,6 +182,10 @@ fn record_onnx(
 ) -> Result<(), CliError> {
     if args.prompt.is_some() || args.tokens == usize::MAX {
         let text = "ONNX models take no --prompt; set the number of runs with -n N";
+        return Err(CliError::Usage(text.into()));
+    }
+    if args.parallel.is_some() || args.context.is_some() {
+        let text = "--parallel and --context are for language models; set sizes with --bound";
         return Err(CliError::Usage(text.into()));
     }
     let source = GraphSourceArgs {
@@ -250,23 +221,61 @@ fn record_onnx(
     };
     collect(recorder, zero, &[], events);
     let mut outputs = Vec::new();
+    let mut steps = Vec::new();
     for _ in 0..=args.tokens {
         {
             let _span = tracing::debug_span!("run").entered();
             exe.run_into(&inputs, &mut outputs)?;
         }
-        collect(recorder, zero, &exe.timings(), events);
+        steps = exe.timings();
+        collect(recorder, zero, &steps, events);
     }
-    Ok(())
+    print_kernels(&steps)
+}
+
+/// Number of kernels that the summary lists.
+const LISTED_KERNELS: usize = 20;
+
+/// Prints the device time of the last run by kernel, the largest first.
+fn print_kernels(steps: &[StepTime]) -> Result<(), CliError> {
+    let mut kernels: Vec<(&str, usize, u64)> = Vec::new();
+    for step in steps {
+        match kernels.iter_mut().find(|(name, ..)| *name == step.kernel) {
+            Some((_, count, ns)) => (*count, *ns) = (*count + 1, *ns + step.ns),
+            None => kernels.push((&step.kernel, 1, step.ns)),
+        }
+    }
+    kernels.sort_by_key(|(_, _, ns)| Reverse(*ns));
+    let sum: u64 = kernels.iter().map(|(_, _, ns)| ns).sum();
+    if sum == 0 {
+        return Ok(());
+    }
+    output::print_for_humans(|out| {
+        let micros = |ns: u64| ns as f64 / 1e3;
+        writeln!(
+            out,
+            "last run: {} dispatches, {:.1} us on the device",
+            steps.len(),
+            micros(sum)
+        )?;
+        writeln!(out, "{:>10} {:>6} {:>6}  kernel", "us", "share", "count")?;
+        for (name, count, ns) in kernels.iter().take(LISTED_KERNELS) {
+            let share = 100.0 * *ns as f64 / sum as f64;
+            writeln!(
+                out,
+                "{:>10.1} {share:>5.1}% {count:>6}  {name}",
+                micros(*ns)
+            )?;
+        }
+        match kernels.len().saturating_sub(LISTED_KERNELS) {
+            0 => Ok(()),
+            more => writeln!(out, "and {more} more kernels in the file"),
+        }
+    })
 }
 
 /// Adds the spans since the last call, and the device steps of the run they contain.
-fn collect(
-    recorder: &SpanRecorder,
-    zero: Instant,
-    steps: &[tercet::StepTime],
-    events: &mut Vec<Value>,
-) {
+fn collect(recorder: &SpanRecorder, zero: Instant, steps: &[StepTime], events: &mut Vec<Value>) {
     let micros = |t: Instant| t.duration_since(zero).as_secs_f64() * 1e6;
     let spans = recorder.take();
     // The device is active between the submission and the end of the wait.

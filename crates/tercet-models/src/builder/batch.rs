@@ -23,7 +23,7 @@ use std::cmp::Reverse;
 use std::ops::RangeInclusive;
 
 use tercet::random::RngState;
-use tercet::{DType, Executable, RunError, Tensor};
+use tercet::{DType, Executable, RunError, StepTime, Tensor};
 
 use super::decoder::cache::CacheFormat;
 use super::decoder::matmul_precision::{OverflowFallback, PrecisionFallback, WidenedModel};
@@ -154,6 +154,11 @@ impl BatchGenerator {
     /// number; if more are active, they take turns. A row has the same bits for any of these numbers.
     pub fn decode_rows(&self) -> RangeInclusive<usize> {
         self.min_rows..=self.together
+    }
+
+    /// Device time of each step of the last run, if the device measures it.
+    pub fn timings(&mut self) -> Vec<StepTime> {
+        self.exe.as_mut().map_or(Vec::new(), |exe| exe.timings())
     }
 
     /// Cache capacity per sequence, in tokens.
