@@ -1,5 +1,5 @@
-//! Selects the program steps that a run executes: the steps of the selected shape branches, with
-//! the barriers between them.
+//! Selects the program steps that a run executes: the steps of the selected shape branches that
+//! have workgroups, with the barriers between them.
 
 use crate::flow::StageId;
 use crate::kernel::ArgAccess;
@@ -44,11 +44,17 @@ pub struct LaunchDependency {
 }
 
 impl GpuProgram {
-    /// The steps of one stage that a run with these selected branches executes; see
-    /// [`GpuProgram::active_steps`].
-    pub fn active_steps_of_stage(&self, stage: StageId, chosen: &[u32]) -> Vec<ActiveStep> {
+    /// The steps of one stage that a run executes: those for which
+    /// [`crate::LaunchSizes::has_workgroups`] is true. See [`GpuProgram::active_steps`] for their
+    /// barriers.
+    pub fn active_steps_of_stage(
+        &self,
+        stage: StageId,
+        has_workgroups: &[bool],
+    ) -> Vec<ActiveStep> {
         let range = self.stage(stage);
-        let mut played = self.active_steps(&self.steps[range.clone()], chosen);
+        let runs = |at: usize| has_workgroups[range.start + at];
+        let mut played = self.with_barriers(&self.steps[range.clone()], runs);
         played.iter_mut().for_each(|p| p.step += range.start);
         if self.flow.is_empty() {
             self.link(&mut played);
@@ -90,12 +96,21 @@ impl GpuProgram {
     /// step, from its own step on, that depends on an active step before it. A barrier is dropped
     /// if no later active step depends on an earlier one.
     pub fn active_steps(&self, steps: &[ProgramStep], chosen: &[u32]) -> Vec<ActiveStep> {
+        self.with_barriers(steps, |at| steps[at].runs(chosen))
+    }
+
+    /// The steps that `runs`, with their barriers.
+    fn with_barriers(
+        &self,
+        steps: &[ProgramStep],
+        runs: impl Fn(usize) -> bool,
+    ) -> Vec<ActiveStep> {
         let mut played = Vec::with_capacity(steps.len());
         let mut touched: Vec<(BufferSlot, ArgAccess)> = Vec::new();
         let mut barrier_due = false;
         for (at, step) in steps.iter().enumerate() {
             barrier_due |= step.barrier;
-            if !step.runs(chosen) {
+            if !runs(at) {
                 continue;
             }
             let accesses = step.accesses(&self.kernels);

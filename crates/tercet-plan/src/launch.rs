@@ -21,6 +21,9 @@ pub struct LaunchSizes {
     /// the number of bytes to copy. All three numbers are 0 if the run does not select the step's
     /// shape branch.
     pub grids: Vec<[u32; 3]>,
+    /// For each step of [`GpuProgram::steps`], whether it has workgroups, or bytes to copy. A run
+    /// leaves the others out: they cost a dispatch and often a barrier each.
+    pub has_workgroups: Vec<bool>,
     /// Dispatch grid of each step of [`GpuProgram::prepare`].
     pub prepare_grids: Vec<[u32; 3]>,
     /// For each shape switch of the program: the index of the branch that the run executes.
@@ -38,8 +41,8 @@ pub struct LaunchSizes {
 /// Cached active steps and reusable memory for linking dependent launches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct LinkedSteps {
-    /// The selected shape branches that `active_steps` was computed for.
-    selected_branches: Option<Vec<u32>>,
+    /// The steps with workgroups that `active_steps` was computed for.
+    has_workgroups: Option<Vec<bool>>,
     active_steps: Vec<ActiveStep>,
     /// `workgroups` is the number of workgroups of each link in the chain of dependent launches.
     /// `is_awaited` tells whether another link waits on the link's counter.
@@ -118,6 +121,9 @@ impl LaunchSizes {
                 StepOp::Fill { .. } => [1, 1, 1],
             }));
         }
+        self.has_workgroups.clear();
+        let has_workgroups = self.grids.iter().map(|grid| !grid.contains(&0));
+        self.has_workgroups.extend(has_workgroups);
         self.link(program);
         Ok(())
     }
@@ -143,11 +149,11 @@ impl LaunchSizes {
             return;
         };
         if program.flow.is_empty()
-            && self.linked.selected_branches.as_ref() != Some(&self.selected_branches)
+            && self.linked.has_workgroups.as_ref() != Some(&self.has_workgroups)
         {
             self.linked.active_steps =
-                program.active_steps_of_stage(StageId(0), &self.selected_branches);
-            self.linked.selected_branches = Some(self.selected_branches.clone());
+                program.active_steps_of_stage(StageId(0), &self.has_workgroups);
+            self.linked.has_workgroups = Some(self.has_workgroups.clone());
         }
         let LinkedSteps {
             active_steps: played,

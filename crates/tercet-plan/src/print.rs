@@ -187,7 +187,7 @@ fn at_bounds(program: &GpuProgram) -> Vec<ActiveStep> {
     match launch.compute(program, &sizes, RngState::default()) {
         Ok(()) => (0..program.stages().len())
             .flat_map(|at| {
-                program.active_steps_of_stage(StageId(at as u32), &launch.selected_branches)
+                program.active_steps_of_stage(StageId(at as u32), &launch.has_workgroups)
             })
             .collect(),
         Err(_) => steps

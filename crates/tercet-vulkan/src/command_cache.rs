@@ -17,7 +17,7 @@ const STEADY_RUNS: u32 = 4;
 
 /// Command buffers with the resources that they bind.
 pub(crate) struct CommandBufferCache {
-    /// One entry for each stage, combination of branches and repeated size; the most recently used
+    /// One entry for each stage, selection of steps and repeated size; the most recently used
     /// entry is last.
     pub(crate) runs: Vec<RecordedStage>,
     /// The number of consecutive runs with the same grids.
@@ -31,10 +31,11 @@ pub(crate) struct CommandBufferCache {
     pub(crate) pool: CommandPool,
 }
 
-/// The commands of a stage for runs that select the same branches.
+/// The commands of a stage for runs in which the same steps have workgroups.
 pub(crate) struct RecordedStage {
     pub(crate) stage: StageId,
-    pub(crate) selected_branches: Vec<u32>,
+    /// Whether each step of the program has workgroups.
+    pub(crate) has_workgroups: Vec<bool>,
     /// The grids of all steps, if the commands are specialized for one size.
     pub(crate) grids: Option<Vec<[u32; 3]>>,
     pub(crate) active_steps: Vec<ActiveStep>,
@@ -71,17 +72,17 @@ impl CommandBufferCache {
         pairs.map(|(p, w)| (p.step, w[0], w[1] - w[0])).collect()
     }
 
-    /// Looks up the commands for these branches and grids and marks them as most recently used;
+    /// Looks up the commands for these steps and grids and marks them as most recently used;
     /// false if there are none.
     pub(crate) fn find(
         &mut self,
         stage: StageId,
-        chosen: &[u32],
+        has_workgroups: &[bool],
         grids: Option<&[[u32; 3]]>,
     ) -> bool {
         let mut runs = self.runs.iter();
         let is_it = |r: &RecordedStage| {
-            r.stage == stage && r.selected_branches == chosen && r.grids.as_deref() == grids
+            r.stage == stage && r.has_workgroups == has_workgroups && r.grids.as_deref() == grids
         };
         let Some(at) = runs.rposition(is_it) else {
             return false;

@@ -305,7 +305,7 @@ impl VulkanDriver {
         let grids = recorded.and_then(|r| r.count(launch));
         let mut commands = SmallVec::new();
         for stage in stages {
-            commands.extend(self.record_run(*stage, &launch.selected_branches, grids)?);
+            commands.extend(self.record_run(*stage, &launch.has_workgroups, grids)?);
         }
         Ok(commands)
     }

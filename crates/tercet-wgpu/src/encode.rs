@@ -127,7 +127,7 @@ impl SharedExecutableState {
             let mut due = true;
             let mut steps = (self
                 .program
-                .active_steps_of_stage(*stage, &launch.selected_branches))
+                .active_steps_of_stage(*stage, &launch.has_workgroups))
             .into_iter()
             .peekable();
             for call in &self.commands.steps[range.clone()] {

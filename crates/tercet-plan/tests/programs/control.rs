@@ -37,7 +37,7 @@ impl Memory<'_> {
                 ControlFlowGraph::Stage(stage) => {
                     for step in self
                         .program
-                        .active_steps_of_stage(*stage, &self.launch.selected_branches)
+                        .active_steps_of_stage(*stage, &self.launch.has_workgroups)
                     {
                         self.step(step.step)?;
                     }

@@ -128,7 +128,7 @@ fn played(program: &GpuProgram, tokens: usize) -> (Vec<ActiveStep>, LaunchSizes)
     let computed = launch.compute(program, &sizes, RngState::default());
     computed.expect("possible sizes");
     (
-        program.active_steps_of_stage(StageId(0), &launch.selected_branches),
+        program.active_steps_of_stage(StageId(0), &launch.has_workgroups),
         launch,
     )
 }

@@ -53,7 +53,7 @@ impl VulkanDriver {
         let played = program.active_steps(&program.prepare, &[]);
         player.record(prepare, &calls.prepare, &played, None)?;
         let is_fixed = program.shape_switches.is_empty();
-        let stages = program.stages().len() as u32;
+        let (stages, steps) = (program.stages().len() as u32, program.steps.len());
         self.recorded = Some(CommandBufferCache {
             runs: Vec::new(),
             unchanged_grid_runs: 0,
@@ -67,24 +67,26 @@ impl VulkanDriver {
         self.count_recorded(1);
         match is_fixed {
             true => {
-                (0..stages).try_for_each(|at| self.record_run(StageId(at), &[], None).map(drop))
+                // Sizes are not known yet, and most programs have no empty step.
+                let all = vec![true; steps];
+                (0..stages).try_for_each(|at| self.record_run(StageId(at), &all, None).map(drop))
             }
             false => Ok(()),
         }
     }
 
-    /// Records the commands of a stage for these branches, unless they exist. If `grids` is set,
-    /// the commands are specialized for these grids. Marks the commands as most recently used.
+    /// Records the commands of a stage for these steps, unless they exist. If `grids` is set, the
+    /// commands are specialized for these grids. Marks the commands as most recently used.
     pub(super) fn record_run(
         &mut self,
         stage: StageId,
-        chosen: &[u32],
+        has_workgroups: &[bool],
         grids: Option<&[[u32; 3]]>,
     ) -> Result<Option<vk::CommandBuffer>, VulkanError> {
         let Some(recorded) = &mut self.recorded else {
             return Ok(None);
         };
-        if recorded.find(stage, chosen, grids) {
+        if recorded.find(stage, has_workgroups, grids) {
             return Ok(recorded.runs.last().map(|r| r.commands));
         }
         let device = &self.shared.device;
@@ -107,11 +109,11 @@ impl VulkanDriver {
             again: self.pipelined.is_some(),
             memory: |slot| self.buffers.memory(program.slot(slot).buffer),
         };
-        let played = program.active_steps_of_stage(stage, chosen);
+        let played = program.active_steps_of_stage(stage, has_workgroups);
         player.record(commands, &calls.steps, &played, recorded.queries.as_ref())?;
         recorded.runs.push(RecordedStage {
             stage,
-            selected_branches: chosen.to_vec(),
+            has_workgroups: has_workgroups.to_vec(),
             grids: grids.map(<[_]>::to_vec),
             active_steps: played,
             commands,

@@ -93,6 +93,9 @@ pub(super) fn emit(
     let tape = e.tape();
     let heads = tape.mul(p.block.kv_heads, p.block.group);
     let entries = tape.mul(p.block.batch, heads);
+    // Without a query there are no workgroups, so a run leaves the step out.
+    let queries = tape.min(p.block.queries, SymInt::ONE);
+    let entries = tape.mul(entries, queries);
     let tiles = tape.div(entries, SymInt::Const(rows as i64));
     let groups = tape.mul(tiles, ranges);
     let params = AttentionParams {
