@@ -1,11 +1,11 @@
 // RoPE and KV cache append in one dispatch, before the attention of new tokens. Rotated queries are
-// written to a dense tensor (see rope.wgsl). Rotated keys and unchanged values are written to
-// windows of two states, at the same starts. The states are dense, with heads of the same size, a
-// multiple of a word. If the record of a data check reports a failed run, nothing is written. A
-// thread writes the same word of HEADS adjacent heads: first queries, then keys, then values.
+// written to a dense tensor (see rope.wgsl). Rotated keys and unchanged values are written to the
+// same rows of two states. The states are dense, with heads of the same size, a multiple of a word.
+// If the record of a data check reports a failed run, nothing is written. A thread writes the same
+// word of HEADS adjacent heads: first queries, then keys, then values.
 // uses prelude.wgsl: bits_of, flat_group, float_of, lane_of, lanes, word_of
+// uses rope_append_scatter.wgsl or rope_append_window.wgsl: cache_row
 // uses rope_turn.wgsl: DTYPE, turn_of, turned_pair
-// uses window.wgsl: size_of, start_of
 
 struct Params {
     sizes: array<vec4<u32>, 2>,
@@ -56,6 +56,9 @@ struct Params {
 @group(0) @binding(8) var<storage, read_write> keys: array<u32>;
 @group(0) @binding(9) var<storage, read_write> values: array<u32>;
 @group(0) @binding(10) var<storage, read> faults: array<u32>;
+
+// The row of a head that is not stored.
+const NO_ROW: u32 = 0xffffffffu;
 
 // Elements of a head. The number is a constant because divisions by values unknown to the compiler
 // are slow.
@@ -162,7 +165,10 @@ fn main(
     }
     var row = some * HEADS;
     if part != 0u {
-        row = ((start_of(0u) + batch) * size_of(1u) + start_of(1u) + first) * size_of(2u) + start_of(2u) + second;
+        row = cache_row(batch, first, second);
+        if row == NO_ROW {
+            return;
+        }
     }
     for (var h = 0u; h < HEADS; h += 1u) {
         let at = ((row + h) * HEAD + d) / n;

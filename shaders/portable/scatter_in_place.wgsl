@@ -1,10 +1,9 @@
 // Scatter into a state, in place: y in slices of `inner` units of ELEM_BYTES. Each slice receives
-// the last update with its key. Other slices are not modified. If the record of a data check
-// reports a failed run, nothing is written.
+// the update with its key; scatter_nd_keys.wgsl leaves at most one. Other slices are not modified.
+// If the record of a data check reports a failed run, nothing is written.
 //
-// If units are words, a workgroup writes BLOCK units of one update, unless a later update has the
-// same key. Smaller units may share words between slices, so one workgroup writes all updates in
-// order.
+// If units are words, a workgroup writes BLOCK units of one update. Smaller units may share words
+// between slices, so one workgroup writes all updates in order.
 // uses prelude.wgsl: bits_of, flat_group
 
 struct Params {
@@ -25,7 +24,8 @@ override ELEM_BYTES: u32 = 4u;
 const WORKGROUP: u32 = 256u;
 const BLOCK: u32 = 1024u;
 
-var<workgroup> later: atomic<u32>;
+// The key of an update that a later one overwrites.
+const NO_KEY: u32 = 0xffffffffu;
 
 // Writes the elements of an update that word `word` of y contains.
 fn write_word(word: u32, row: u32) {
@@ -58,6 +58,9 @@ fn main(
     if ELEM_BYTES < 4u {
         let lanes = 4u / ELEM_BYTES;
         for (var row = 0u; row < p.rows; row += 1u) {
+            if keys[row] == NO_KEY {
+                continue;
+            }
             let first = keys[row] * p.inner;
             let end = first + p.inner;
             for (var word = first / lanes + local; word * lanes < end; word += WORKGROUP) {
@@ -73,18 +76,7 @@ fn main(
         return;
     }
     let key = keys[row];
-    // Workgroup memory may be uninitialized.
-    if local == 0u {
-        atomicStore(&later, 0u);
-    }
-    workgroupBarrier();
-    for (var other = row + 1u + local; other < p.rows; other += WORKGROUP) {
-        if keys[other] == key {
-            atomicStore(&later, 1u);
-        }
-    }
-    workgroupBarrier();
-    if atomicLoad(&later) != 0u {
+    if key == NO_KEY {
         return;
     }
     let begin = item % p.blocks * BLOCK;

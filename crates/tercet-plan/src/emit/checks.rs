@@ -62,6 +62,24 @@ impl LoweringCtx<'_> {
         self.draft.within.contains(&made)
     }
 
+    /// Keys that an earlier scatter computed from the same indices for axes of the same sizes.
+    pub(crate) fn shared_keys(&self, of: &(SlotView, Vec<SymInt>)) -> Option<SlotView> {
+        let mut known = self.draft.keys.iter();
+        known
+            .find(|(own, _)| own == of)
+            .map(|(_, keys)| keys.clone())
+    }
+
+    /// Offers the keys of a scatter to later ones. Only inputs of the program have the same contents
+    /// throughout a run, and only steps outside of branches and nested graphs always execute.
+    pub(crate) fn share_keys(&mut self, of: (SlotView, Vec<SymInt>), keys: &SlotView) {
+        let is_input = self.draft.home(of.0.slot) == SlotPlacement::Input;
+        let always_runs = self.cursor.branches.is_empty() && self.facts.enclosing_nodes.is_empty();
+        if is_input && always_runs {
+            self.draft.keys.push((of, keys.clone()));
+        }
+    }
+
     /// Like [`LoweringCtx::check_data`], for index tuples along the last axis: index `i` of each
     /// tuple must be valid for size `lens[i]`. Does nothing if `lens` is empty.
     ///

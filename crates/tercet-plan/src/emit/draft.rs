@@ -101,6 +101,9 @@ pub(crate) struct ProgramBuilder {
     /// Data checks emitted so far, so that none is repeated: the view of the checked data, the kind
     /// of check and the limit.
     pub(super) checked: Vec<(SlotView, CheckKind, SymInt)>,
+    /// Keys of scatters that later scatters may reuse: the indices, the sizes of the indexed axes,
+    /// and the keys.
+    pub(super) keys: Vec<((SlotView, Vec<SymInt>), SlotView)>,
     /// Slots whose values are all indices in `[0, len)` by construction, each with `len`.
     pub(super) within: Vec<(SlotId, SymInt)>,
 }

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use tercet_ir::layout::is_view;
-use tercet_ir::ops::{AttentionLayout, Op};
+use tercet_ir::ops::{AttentionLayout, Op, ScatterReduce};
 use tercet_ir::{Dim, Graph, Node, NodeId, Value};
 
 use super::dataflow::{UseDefGraph, first};
@@ -24,7 +24,10 @@ pub(crate) struct KvAppendGroup {
     pub(crate) query_rope: NodeId,
     /// RoPE of the keys.
     pub(crate) key_rope: NodeId,
-    /// The update that appends the keys to their cache.
+    /// The view of the rotated keys that the update reads, if it reads them without a batch axis.
+    pub(crate) key_view: Option<NodeId>,
+    /// The update that appends the keys to their cache: a slice at given starts, or a scatter of
+    /// tokens to given slots and positions.
     pub(crate) key_append: NodeId,
     /// The update that appends the values to their cache.
     pub(crate) value_append: NodeId,
@@ -46,6 +49,9 @@ impl KvAppendGroup {
 pub(super) fn find(flow: &UseDefGraph<'_>, caps: &DeviceCaps, found: &mut Fusions) {
     let candidates = KvAppendCandidates::new(flow);
     for (&update, &rope) in &candidates.rotated {
+        if matches!(flow.graph.node(update).op, Op::ScatterNd(_)) {
+            continue;
+        }
         found.deferred.insert(rope);
         found
             .groups
@@ -86,6 +92,7 @@ impl Fusions {
         ];
         self.groups.remove(&group.key_append);
         self.deferred.extend(own);
+        self.deferred.extend(group.key_view);
         let last = group.last();
         self.deferred.remove(&last);
         self.groups.insert(last, FusionGroup::KvAppend(group));
@@ -118,7 +125,7 @@ impl KvAppendCandidates {
         for (id, node) in graph.nodes() {
             match node.op {
                 Op::Rope(_) => found.queries.push(id),
-                Op::DynamicUpdateSlice(_) if updates_state(flow, id, node) => {
+                Op::DynamicUpdateSlice(_) | Op::ScatterNd(_) if updates_state(flow, id, node) => {
                     match rope_into(flow, id, node) {
                         Some(rope) => drop(found.rotated.insert(id, rope)),
                         None => found.plain.push(id),
@@ -144,9 +151,11 @@ impl KvAppendCandidates {
         let known = self.queries.binary_search(&query_rope).is_ok()
             && self.plain.binary_search(&value_append).is_ok();
         let key_rope = *self.rotated.get(&key_append).filter(|_| known)?;
+        let keys = appended(flow.graph.node(key_append)).node;
         let group = KvAppendGroup {
             query_rope,
             key_rope,
+            key_view: (keys != key_rope).then_some(keys),
             key_append,
             value_append,
             attention,
@@ -198,22 +207,59 @@ fn updates_state(flow: &UseDefGraph<'_>, id: NodeId, node: &Node) -> bool {
     flow.in_place.contains_key(&value) && matches!(leaf.op, Op::State(_))
 }
 
+/// The values that a state update writes.
+fn appended(update: &Node) -> Value {
+    match update.op {
+        Op::ScatterNd(_) => update.inputs[2],
+        _ => update.inputs[1],
+    }
+}
+
+/// The operand that says where a state update writes.
+fn places(update: &Node) -> Value {
+    match update.op {
+        Op::ScatterNd(_) => update.inputs[1],
+        _ => update.inputs[2],
+    }
+}
+
 /// The RoPE whose result a state update stores. `None` if the RoPE has other readers, or if its
 /// rows are not whole rows of the state that consist of whole 32-bit words.
 fn rope_into(flow: &UseDefGraph<'_>, id: NodeId, node: &Node) -> Option<NodeId> {
-    let update = node.inputs[1];
-    let rope = flow.graph.node(update.node);
-    let (ty, state) = (flow.graph.ty(update), &node.outputs[0]);
+    let graph = flow.graph;
+    let mut update = appended(node);
+    let mut reader = id;
+    if let Op::ScatterNd(op) = &node.op {
+        // The tokens `[n, heads, size]` are those of one sequence, `[1, n, heads, size]`.
+        let view = graph.node(update.node);
+        let is_view = matches!(view.op, Op::Reshape(_)) && flow.is_only_reader(id, update);
+        let tokens = graph.ty(*view.inputs.first().filter(|_| is_view)?);
+        let is_one = matches!(&tokens.shape[..], [batch, rest @ ..]
+            if batch.is_one() && rest == &graph.ty(update).shape[..]);
+        if op.reduce != ScatterReduce::Replace || !is_one || !is_slice_of_heads(graph, node) {
+            return None;
+        }
+        (reader, update) = (update.node, view.inputs[0]);
+    }
+    let rope = graph.node(update.node);
+    let (ty, state) = (graph.ty(update), &node.outputs[0]);
     let lanes = 4 / ty.dtype.size_bytes().min(4);
     let head = ty.shape.get(3).and_then(Dim::known);
     let are_words = head.is_some_and(|head| head.is_multiple_of(lanes));
     let fits = matches!(rope.op, Op::Rope(_))
-        && flow.is_only_reader(id, update)
+        && flow.is_only_reader(reader, update)
         && ty.dtype == state.dtype
         && ty.shape.get(3) == state.shape.get(3)
         && are_words
         && !flow.are_overwritten(&rope.inputs);
     fits.then_some(update.node)
+}
+
+/// True if the update of a scatter is a slice `[heads, size]` of a cache `[slots, positions, heads,
+/// size]` for each token.
+fn is_slice_of_heads(graph: &Graph, node: &Node) -> bool {
+    let [cache, places, update] = [0, 1, 2].map(|at| &graph.ty(node.inputs[at]).shape);
+    cache.len() == 4 && update.len() == 3 && places.len() == 2 && places[1] == Dim::Known(2)
 }
 
 /// True if queries and keys have the same RoPE with the same positions for all heads. Keys and
@@ -233,9 +279,21 @@ fn are_alike(graph: &Graph, group: &KvAppendGroup) -> bool {
             .iter()
             .all(|&axis| q_ty.shape[axis] == k_ty.shape[axis])
         && k_ty.shape[3] != Dim::Known(0)
-        && graph.ty(values.inputs[1]) == k_ty
+        && are_tokens_like(graph, keys, values)
         && keys.outputs[0] == values.outputs[0]
-        && keys.inputs[2] == values.inputs[2]
+        && places(keys) == places(values)
+}
+
+/// True if both updates are of one kind and store tokens of one type.
+fn are_tokens_like(graph: &Graph, keys: &Node, values: &Node) -> bool {
+    let is_scatter = |node: &Node| matches!(node.op, Op::ScatterNd(_));
+    let replaces = match &values.op {
+        Op::ScatterNd(op) => op.reduce == ScatterReduce::Replace,
+        _ => true,
+    };
+    is_scatter(keys) == is_scatter(values)
+        && replaces
+        && graph.ty(appended(keys)) == graph.ty(appended(values))
 }
 
 /// True if the whole group may be emitted at its last node: no earlier node outside the group reads
@@ -244,11 +302,13 @@ fn are_alike(graph: &Graph, group: &KvAppendGroup) -> bool {
 fn can_defer(flow: &UseDefGraph<'_>, group: &KvAppendGroup) -> bool {
     let last = group.last();
     let read = |id: NodeId, from: usize| &flow.graph.node(id).inputs[from..];
+    let [keys, values] = [group.key_append, group.value_append].map(|id| flow.graph.node(id));
+    let of_append = [vec![places(keys)], vec![places(values), appended(values)]];
     let mut operands = vec![
         read(group.query_rope, 0),
         read(group.key_rope, 0),
-        read(group.key_append, 2),
-        read(group.value_append, 1),
+        &of_append[0][..],
+        &of_append[1][..],
     ];
     operands.extend(group.attention.map(|id| read(id, 3)));
     let results = [group.query_rope, group.key_append, group.value_append].map(first);

@@ -89,7 +89,12 @@ static UPDATE: TypedKernel<RopeParams> = TypedKernel::wgsl(
 pub(crate) static FAMILY: Lowering = Lowering {
     name: "rope",
     ops: &[OpKind::Rope],
-    kernels: &[&ROPE.def, &UPDATE.def, &append::APPEND.def],
+    kernels: &[
+        &ROPE.def,
+        &UPDATE.def,
+        &append::APPEND.def,
+        &append::APPEND_SCATTER.def,
+    ],
     supports: always,
     lower,
 };

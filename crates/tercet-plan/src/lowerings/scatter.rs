@@ -81,7 +81,7 @@ static ND_KEYS: TypedKernel<ScatterNdKeysParams> = TypedKernel::wgsl(
     "scatter_nd_keys",
     &[PRELUDE, NAMED, portable!("scatter_nd_keys.wgsl")],
     &[ArgAccess::Read, ArgAccess::Write],
-    &["COORDINATES"],
+    &["COORDINATES", "LAST"],
 );
 
 const RANK: &str = portable!("scatter_rank.wgsl");
@@ -163,13 +163,17 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
             let (data, idx, updates) = (view(e, 0), view(e, 1), view(e, 2));
             let (rows, k) = shape(1).split_at(shape(1).len() - 1);
             let (lens, inner) = shape(0).split_at(k[0].known().unwrap_or(0));
+            let is_in_place = e.updated(0).is_some();
             let keyed = KeyedUpdates {
-                keys: nd_keys(e, lens, &idx, rows)?,
+                keys: match is_in_place {
+                    true => last_nd_keys(e, lens, &idx, rows)?,
+                    false => nd_keys(e, lens, &idx, rows)?,
+                },
                 rows,
                 inner,
                 updates,
             };
-            match e.updated(0).is_some() {
+            match is_in_place {
                 true => in_place(e, &keyed),
                 false => scatter(e, Some(&data), &keyed, op.reduce.reduction()),
             }
@@ -226,6 +230,19 @@ fn elements_keys(
     Ok(keys)
 }
 
+/// Keys of the slices that an in-place update writes.
+pub(super) fn keys_of_update(
+    e: &mut LoweringCtx<'_>,
+    node: &Node,
+) -> Result<SlotView, CompileError> {
+    let graph = e.graph;
+    let shape = |at: usize| &graph.ty(node.inputs[at]).shape[..];
+    let (rows, k) = shape(1).split_at(shape(1).len() - 1);
+    let (lens, _) = shape(0).split_at(k[0].known().unwrap_or(0));
+    let idx = e.view(node.inputs[1]);
+    last_nd_keys(e, lens, &idx, rows)
+}
+
 /// Linear index of the slice that each coordinate tuple selects, for axes of sizes `lens`.
 pub(super) fn nd_keys(
     e: &mut LoweringCtx<'_>,
@@ -236,9 +253,38 @@ pub(super) fn nd_keys(
     e.check_coordinates(idx, lens)?;
     let are_keys = lens.len() == 1 && e.is_within(idx, &lens[0]);
     let idx = e.dense(idx)?;
-    if are_keys {
-        return Ok(idx);
+    match are_keys {
+        true => Ok(idx),
+        false => dispatch_nd_keys(e, lens, &idx, rows, false),
     }
+}
+
+/// Like [`nd_keys`], but with the key `0xffffffff` for tuples that select the same slice as a later
+/// one. Scatters with equal inputs, such as those of all layers' KV caches, share the keys.
+pub(super) fn last_nd_keys(
+    e: &mut LoweringCtx<'_>,
+    lens: &[Dim],
+    idx: &SlotView,
+    rows: &[Dim],
+) -> Result<SlotView, CompileError> {
+    e.check_coordinates(idx, lens)?;
+    let of = (idx.clone(), e.sizes(lens).to_vec());
+    if let Some(known) = e.shared_keys(&of) {
+        return Ok(known);
+    }
+    let dense = e.dense(idx)?;
+    let keys = dispatch_nd_keys(e, lens, &dense, rows, true)?;
+    e.share_keys(of, &keys);
+    Ok(keys)
+}
+
+fn dispatch_nd_keys(
+    e: &mut LoweringCtx<'_>,
+    lens: &[Dim],
+    idx: &SlotView,
+    rows: &[Dim],
+    last: bool,
+) -> Result<SlotView, CompileError> {
     let most = max_elements(e, rows)?;
     let keys = words(e, most)?;
     let count = e.numel(rows);
@@ -247,7 +293,7 @@ pub(super) fn nd_keys(
         rows: count,
     };
     let grid = e.grid_of(count, 256);
-    let consts = [lens.len() as u32];
+    let consts = [lens.len() as u32, u32::from(last)];
     e.dispatch(&ND_KEYS, &consts, &[idx.slot, keys.slot], &params, grid);
     Ok(keys)
 }

@@ -2,7 +2,7 @@
 //! writes of keys and values to their caches. The lowering of the attention that follows either
 //! emits this step or fuses it into the attention kernel.
 
-use tercet_ir::{CompileError, NodeId, Shape};
+use tercet_ir::{CompileError, NodeId, Op, Shape};
 
 use super::{RopeParams, turn};
 use crate::caps::DeviceCaps;
@@ -10,7 +10,7 @@ use crate::emit::{LoweringCtx, SlotView};
 use crate::fusions::KvAppendGroup;
 use crate::kernel::{ArgAccess, TypedKernel};
 use crate::lowerings::words::{eight, lanes};
-use crate::lowerings::{dynamic_slice, portable};
+use crate::lowerings::{dynamic_slice, portable, scatter};
 use crate::program::SlotId;
 use crate::scalar::PRELUDE;
 use crate::sym_int::SymInt;
@@ -56,28 +56,47 @@ crate::params! {
     }
 }
 
-/// Applies RoPE to queries and keys, and writes keys and values to their caches.
-pub(super) static APPEND: TypedKernel<RopeAppendParams> = TypedKernel::wgsl(
+/// Arguments: queries, keys, values, tables, and starts or keys of slices; then the results.
+const ARGS: &[ArgAccess] = &[
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Write,
+    ArgAccess::Write,
+    ArgAccess::Write,
+    ArgAccess::Read,
+];
+
+const CONSTS: &[&str] = &["DTYPE", "COS", "SIN", "HEAD", "HEADS"];
+
+/// Applies RoPE to queries and keys, and writes keys and values to windows of their caches.
+pub(crate) static APPEND: TypedKernel<RopeAppendParams> = TypedKernel::wgsl(
     "rope_append",
     &[
         PRELUDE,
         portable!("window.wgsl"),
         portable!("rope_turn.wgsl"),
+        portable!("rope_append_window.wgsl"),
         portable!("rope_append.wgsl"),
     ],
+    ARGS,
+    CONSTS,
+);
+
+/// Applies RoPE to queries and keys, and scatters keys and values to slices of their caches.
+pub(crate) static APPEND_SCATTER: TypedKernel<RopeAppendParams> = TypedKernel::wgsl(
+    "rope_append_scatter",
     &[
-        ArgAccess::Read,
-        ArgAccess::Read,
-        ArgAccess::Read,
-        ArgAccess::Read,
-        ArgAccess::Read,
-        ArgAccess::Read,
-        ArgAccess::Write,
-        ArgAccess::Write,
-        ArgAccess::Write,
-        ArgAccess::Read,
+        PRELUDE,
+        portable!("rope_turn.wgsl"),
+        portable!("rope_append_scatter.wgsl"),
+        portable!("rope_append.wgsl"),
     ],
-    &["DTYPE", "COS", "SIN", "HEAD", "HEADS"],
+    ARGS,
+    CONSTS,
 );
 
 /// Number of adjacent heads that each thread processes if there are many heads. A thread then
@@ -96,6 +115,7 @@ pub(crate) struct RopeAppend {
     at: NodeId,
     /// The queries after RoPE.
     queries: SlotView,
+    kernel: &'static TypedKernel<RopeAppendParams>,
     pub(crate) params: RopeAppendParams,
     /// Values of the kernel constants `DTYPE`, `COS`, `SIN` and `HEAD`.
     pub(crate) consts: [u32; 4],
@@ -128,7 +148,10 @@ impl RopeAppend {
         e.set_places(group.query_rope, vec![y.clone()]);
         let (key_cache, _) = cache(e, group.key_append)?;
         let (value_cache, starts) = cache(e, group.value_append)?;
-        let v = e.view(update.inputs[1]);
+        let (kernel, v) = match update.op {
+            Op::ScatterNd(_) => (&APPEND_SCATTER, e.view(update.inputs[2])),
+            _ => (&APPEND, e.view(update.inputs[1])),
+        };
         let window = keys.outputs[0].shape.clone();
         let params = params(e, [&q.params, &k.params], &v, &value_cache);
         let [dtype, cosines, sines] = q.consts();
@@ -145,6 +168,7 @@ impl RopeAppend {
         let ([x, cos, sin], [keys, ..]) = (q.slots(), k.slots());
         Ok(RopeAppend {
             at: group.query_rope,
+            kernel,
             params,
             consts: [dtype, cosines, sines, head as u32],
             heads,
@@ -175,15 +199,19 @@ impl RopeAppend {
         let grid = e.grid_of(words, 256);
         let consts: Vec<u32> = self.consts.into_iter().chain([self.heads]).collect();
         e.with_node(self.at, |e| {
-            e.dispatch_guarded(&APPEND, &consts, &self.args, &self.params, grid);
+            e.dispatch_guarded(self.kernel, &consts, &self.args, &self.params, grid);
         });
     }
 }
 
-/// The cache that an update writes in place, and the start indices of the slice.
+/// The cache that an update writes in place, and the start indices of the slice or the keys of the
+/// slices.
 fn cache(e: &mut LoweringCtx<'_>, update: NodeId) -> Result<(SlotView, SlotView), CompileError> {
     let node = e.graph.node(update);
-    let starts = e.with_node(update, |e| dynamic_slice::starts_of_update(e, node))?;
+    let starts = e.with_node(update, |e| match node.op {
+        Op::ScatterNd(_) => scatter::keys_of_update(e, node),
+        _ => dynamic_slice::starts_of_update(e, node),
+    })?;
     let cache = e.view(node.inputs[0]);
     e.set_places(update, vec![cache.clone()]);
     Ok((cache, starts))
@@ -197,7 +225,11 @@ fn params(
     values: &SlotView,
     cache: &SlotView,
 ) -> RopeAppendParams {
-    let own = e.strides(values);
+    let mut own = e.strides(values);
+    if own.len() == 3 {
+        // Rows to scatter have no batch axis.
+        own.insert(0, SymInt::ZERO);
+    }
     RopeAppendParams {
         sizes: eight(&e.sizes(cache.layout.shape())),
         window: eight(&e.sizes(values.layout.shape())),
