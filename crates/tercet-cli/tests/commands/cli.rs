@@ -387,6 +387,40 @@ fn trace_holds_host_phases_and_device_steps() {
 }
 
 #[test]
+fn trace_of_parallel_sequences_lists_kernels_without_empty_steps() {
+    let scratch = Scratch::new("trace-parallel");
+    let file = scratch.path("trace.json");
+    let args = [
+        "trace",
+        "-n",
+        "3",
+        "-c",
+        "64",
+        "-o",
+        &file,
+        "--parallel",
+        "4",
+    ];
+    for device in usable_devices() {
+        for sequences in ["1", "4"] {
+            let own = ["--sequences", sequences, "--device", &device];
+            let out = good(&[&args[..], &own].concat()).out;
+            if device == "cpu" {
+                continue;
+            }
+            assert!(out.contains("last run: "), "{device}: {out}");
+            // The tokens of all sequences are appended to the caches by one kernel per layer.
+            assert!(out.contains("rope_append_scatter"), "{device}: {out}");
+            // Copies of a prompt's keys and values are empty in a run without a prompt.
+            assert!(!out.contains("dynamic_slice"), "{device}: {out}");
+        }
+    }
+    let more = ["trace", "--parallel", "2", "--sequences", "3"];
+    bad(&more, 2, &["--sequences 3 is more than --parallel 2"]);
+    bad(&["trace", "--sequences", "3"], 2, &["--parallel"]);
+}
+
+#[test]
 fn a_device_that_is_not_there_is_explained() {
     // With an empty driver list the Vulkan loader finds no driver.
     let mut command = tercet(&["generate", "--device", "vulkan", "-n", "1"]);

@@ -71,7 +71,7 @@ const COMMON: [&str; 12] = [
     "places",
     "slots.row",
     "slots.kv_len",
-    "slots.of",
+    "results",
     "prompt.rows",
     "prompt.start",
     "prompt.kv_len",
@@ -137,7 +137,7 @@ impl BatchInputs {
         let places: Vec<i32> = own.chain((0..idle).flat_map(|_| trash)).collect();
         let mut row_of_slot = vec![0; self.slots];
         let mut kv_lens = vec![1; self.slots];
-        let mut slot_of_row = Vec::new();
+        let mut results = Vec::with_capacity(all);
         let mut prompt: (&[i32], usize, usize) = (&[], 0, 0);
         let counted: Vec<i32> = (0..all as i32).collect();
         let mut logits = counted.as_slice();
@@ -146,14 +146,16 @@ impl BatchInputs {
                 for (row, part) in parts.iter().enumerate() {
                     row_of_slot[part.slot] = row as i32;
                     kv_lens[part.slot] = part.start as i32 + 1;
-                    slot_of_row.push(part.slot as i32);
+                    results.push(part.slot as i32);
                 }
             }
             BatchRunRows::Prompt(part) => {
                 prompt = (&counted, part.slot, part.start + part.tokens.len());
                 logits = &counted[all - 1..];
+                results.extend(counted.iter().map(|row| self.slots as i32 + row));
             }
         }
+        results.resize(all, 0);
         if let Some(filled) = &mut self.filled {
             let most = kv_lens.iter().copied().max().unwrap_or(1) as usize;
             write(filled, &[most], &vec![0; most]);
@@ -166,7 +168,7 @@ impl BatchInputs {
         self.write(4, &[all, 2], &places);
         self.write(5, &[self.slots], &row_of_slot);
         self.write(6, &[self.slots], &kv_lens);
-        self.write(7, &[slot_of_row.len()], &slot_of_row);
+        self.write(7, &[all], &results);
         self.write(8, &[of_prompt.len()], of_prompt);
         self.write(9, &[4], &[slot as i32, 0, 0, 0]);
         self.write(10, &[], &[seen as i32]);

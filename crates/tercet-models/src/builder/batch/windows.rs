@@ -35,7 +35,7 @@ impl WindowInputs {
     pub(super) fn fill(&mut self, rows: &BatchRunRows<'_>) {
         let places = BANKS * self.slots;
         let (mut row_of_place, mut kv_lens) = (vec![0; places], vec![1; places]);
-        let mut place_of_row = Vec::new();
+        let mut results = Vec::with_capacity(rows.count());
         let mut old = Vec::new();
         let mut prompt_len = 0;
         match rows {
@@ -44,14 +44,16 @@ impl WindowInputs {
                     let place = self.place(part, part.banks[1]);
                     row_of_place[place] = row as i32;
                     kv_lens[place] = (part.start + 1).min(self.window) as i32;
-                    place_of_row.push(place as i32);
+                    results.push(place as i32);
                 }
             }
             BatchRunRows::Prompt(part) => {
                 old = (self.first(part.start)..part.start).collect();
                 prompt_len = old.len() + part.tokens.len();
+                results.extend((places..places + part.tokens.len()).map(|at| at as i32));
             }
         }
+        results.resize(rows.count(), 0);
         let from = |part: &SlotChunk, p: usize| {
             let place = self.place(part, part.banks[0]);
             [place as i32, (p % self.window) as i32]
@@ -74,7 +76,7 @@ impl WindowInputs {
             &[rows.count(), 2],
             &[places],
             &[places],
-            &[place_of_row.len()],
+            &[rows.count()],
             &[],
         ];
         let prompt_len = [prompt_len as i32];
@@ -84,7 +86,7 @@ impl WindowInputs {
             &own,
             &row_of_place,
             &kv_lens,
-            &place_of_row,
+            &results,
             &prompt_len,
         ];
         for ((tensor, shape), values) in self.tensors.iter_mut().zip(shapes).zip(values) {

@@ -224,7 +224,6 @@ fn in_slots(
     let AttentionMode::Slots {
         rows,
         windows,
-        idle,
         origin,
         context,
         format,
@@ -234,10 +233,11 @@ fn in_slots(
         unreachable!("invariant: the caller checked the attention mode");
     };
     let own = windows.iter().find(|own| layer.window == Some(own.window));
-    let [of_slots, of_prompt] = match own {
+    let (results, source_of_row) = match own {
         Some(own) => {
             let of = (at, caches(at), *format);
-            own.attended(b, spec, rows, of, options, [q, k, v])?
+            let results = own.attended(b, spec, rows, of, options, [q, k, v])?;
+            (results, own.source_of_row)
         }
         None => {
             let caches = SlotCaches {
@@ -246,21 +246,12 @@ fn in_slots(
                 format: *format,
                 origin: *origin,
             };
-            caches.attended(b, spec, (at, layer), options, [q, k, v])?
+            let results = caches.attended(b, spec, (at, layer), options, [q, k, v])?;
+            (results, rows.source_of_row)
         }
     };
-    let of = |rows: &Dim| {
-        [
-            Dim::Known(1),
-            rows.clone(),
-            spec.heads.into(),
-            spec.value_dim().into(),
-        ]
-    };
-    let zero = b.graph.scalar(DType::F32, 0.0)?;
-    let rest = b.graph.expand(zero, of(idle))?;
-    let all = b.graph.concat(&[of_slots, of_prompt, rest], 1)?;
-    Ok(b.graph.dynamic_slice(all, *origin, of(&shared.len))?)
+    let all = b.graph.concat(&results, 1)?;
+    Ok(b.graph.gather(all, source_of_row, 1)?)
 }
 
 /// Full-context KV caches of all slots.
@@ -321,8 +312,8 @@ impl SlotCaches<'_> {
         seen.decoded(b)
     }
 
-    /// Attention of decode rows, `[1, d, heads, size]`, and of a prefill chunk, `[1, s, heads,
-    /// size]`.
+    /// Attention of the new token of each slot, `[1, slots, heads, size]`, and of a prefill chunk,
+    /// `[1, s, heads, size]`. Results of slots without a new token are arbitrary.
     fn attended(
         &self,
         b: &mut ModelBuilder<'_>,
@@ -349,10 +340,9 @@ impl SlotCaches<'_> {
         );
         let y = weighted(b, spec, at, [own, k, v], options.kv_len(rows.kv_lens))?;
         let size = Dim::Known(spec.value_dim());
-        let y = b
+        let of_slots = b
             .graph
             .reshape(y, [Dim::Known(1), rows.count.into(), heads, size])?;
-        let of_slots = b.graph.gather(y, rows.slot_of_row, 1)?;
         let (k, v) = (
             self.seen_by_prompt(b, &keys)?,
             self.seen_by_prompt(b, &values)?,

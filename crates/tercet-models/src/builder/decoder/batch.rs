@@ -17,7 +17,7 @@
 //! | `idle` | `[z]` | unused; only its length counts: number of padding rows |
 //! | `slots.row` | `[slots]` | row of each slot; any value for a slot without a row |
 //! | `slots.kv_len` | `[slots]` | filled positions of each slot after this run; 1 for a slot without a row |
-//! | `slots.of` | `[d]` | slots of the first `d` rows |
+//! | `results` | `[n]` | attention result of each row: its slot, or `slots` plus its index in the prompt; 0 for padding |
 //! | `prompt.rows` | `[s]` | indices of the rows that belong to a prompt |
 //! | `prompt.start` | `[4]` | `[slot, 0, 0, 0]` |
 //! | `prompt.kv_len` | `[]` | filled positions of that slot after this run |
@@ -243,7 +243,6 @@ impl BatchDecoder {
             .bound("n", chunk.max(slots))
             .bound("z", slots)
             .bound("r", slots)
-            .bound("d", slots)
             .bound("s", chunk)
             .bound("c", context);
         let options = match self.options.cache_format() {
@@ -367,7 +366,7 @@ fn slot_rows(
         places: input("places", [len.clone(), Dim::Known(2)].into())?,
         row_of_slot: input("slots.row", [Dim::Known(slots)].into())?,
         kv_lens: input("slots.kv_len", [Dim::Known(slots)].into())?,
-        slot_of_row: input("slots.of", [Dim::sym("d")].into())?,
+        source_of_row: input("results", [len.clone()].into())?,
         prompt_rows: input("prompt.rows", [Dim::sym("s")].into())?,
         prompt_start: input("prompt.start", [Dim::Known(4)].into())?,
         prompt_len: input("prompt.kv_len", Shape::default())?,

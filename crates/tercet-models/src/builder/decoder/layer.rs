@@ -84,8 +84,9 @@ pub(crate) struct SlotRows {
     /// each slot after this run, `[slots]`.
     pub(crate) row_of_slot: Value,
     pub(crate) kv_lens: Value,
-    /// Slots of the new tokens, `[d]`.
-    pub(crate) slot_of_row: Value,
+    /// Attention result of each row, `[n]`: the slot of a new token, or the number of slots plus the
+    /// index in the prefill chunk. Any for padding rows.
+    pub(crate) source_of_row: Value,
     /// Rows of a prefill chunk, `[s]`. The next fields are the start indices of the chunk's slot,
     /// `[4]`, and the filled positions after this run, as a scalar and as a symbolic axis.
     pub(crate) prompt_rows: Value,

@@ -32,8 +32,9 @@ pub(crate) struct SlotWindow {
     /// positions of each buffer after this run, `[places]`.
     row_of_place: Value,
     kv_lens: Value,
-    /// Buffers of the new tokens, `[d]`.
-    place_of_row: Value,
+    /// Attention result of each row, `[n]`: the buffer of a new token, or `places` plus the index in
+    /// the prefill chunk.
+    pub(super) source_of_row: Value,
     /// Number of positions visible to a prefill chunk: those before it plus its own, `[]`.
     prompt_len: Value,
     /// Number of positions before the chunk, as a symbolic axis.
@@ -63,7 +64,7 @@ pub(crate) fn inputs(window: usize) -> [String; 7] {
         "places",
         "slots.row",
         "slots.kv_len",
-        "slots.of",
+        "results",
         "prompt.kv_len",
     ]
     .map(|name| format!("{name}.{window}"))
@@ -89,7 +90,7 @@ pub(super) fn slot_window_inputs(
             [len.clone(), 2.into()].into(),
             [Dim::Known(BANKS * slots)].into(),
             [Dim::Known(BANKS * slots)].into(),
-            [Dim::sym("d")].into(),
+            [len.clone()].into(),
             Shape::default(),
         ];
         let named = inputs(window).into_iter().zip(shapes);
@@ -101,7 +102,7 @@ pub(super) fn slot_window_inputs(
             places: b.graph.concat(&all[1..3], 0)?,
             row_of_place: all[3],
             kv_lens: all[4],
-            place_of_row: all[5],
+            source_of_row: all[5],
             prompt_len: all[6],
             old,
         })
@@ -119,8 +120,9 @@ pub(super) fn bounded(options: CompileOptions, windows: &[usize]) -> CompileOpti
 }
 
 impl SlotWindow {
-    /// Attention of decode rows, `[1, d, heads, size]`, and of a prefill chunk, `[1, s, heads,
-    /// size]`, over the caches `names` in this format.
+    /// Attention of the new token of each buffer, `[1, places, heads, size]`, and of a prefill
+    /// chunk, `[1, s, heads, size]`, over the caches `names` in this format. Results of buffers
+    /// without a new token are arbitrary.
     pub(super) fn attended(
         &self,
         b: &mut ModelBuilder<'_>,
@@ -144,8 +146,7 @@ impl SlotWindow {
         let of_slots = options.causal().kv_len(self.kv_lens);
         let y = weighted(b, spec, at, [own, k, v], of_slots)?;
         let shape = [Dim::Known(1), places, heads, spec.value_dim().into()];
-        let y = b.graph.reshape(y, shape)?;
-        let of_slots = b.graph.gather(y, self.place_of_row, 1)?;
+        let of_slots = b.graph.reshape(y, shape)?;
         let own = b.graph.gather(q, rows.prompt_rows, 1)?;
         let options = options.window(self.window).kv_len(self.prompt_len);
         let of_prompt = weighted(b, spec, at, [own, all_k, all_v], options)?;
