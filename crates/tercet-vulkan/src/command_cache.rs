@@ -1,5 +1,7 @@
 //! The recorded command buffers of an executable, and their replacement policy.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use ash::vk;
 use tercet_plan::{ActiveStep, LaunchSizes, StageId};
 
@@ -7,22 +9,25 @@ use crate::command_list::DescriptorSets;
 use crate::error::VulkanError;
 use crate::record::{CommandPool, TimestampQueries};
 
-/// Maximum number of command buffers that are retained per stage, for different combinations of
-/// branches.
-const MAX_RECORDED_RUNS: usize = 16;
+/// Maximum number of command buffers that are retained per stage, for different selections of steps
+/// and repeated sizes. A server has a size for each number of sequences.
+const MAX_RECORDED_RUNS: usize = 80;
 
 /// After this many runs with equal sizes, commands are recorded for these sizes only, so the device
-/// does not read grids from memory. The decode steps of a model all have the same size.
+/// does not read grids from memory. The decode steps of a model all have the same size; in a server,
+/// runs of prompts lie between them.
 const STEADY_RUNS: u32 = 4;
+
+/// Number of sizes whose runs are counted; the size that is not used for longest is forgotten.
+const COUNTED_SIZES: usize = 128;
 
 /// Command buffers with the resources that they bind.
 pub(crate) struct CommandBufferCache {
     /// One entry for each stage, selection of steps and repeated size; the most recently used
     /// entry is last.
     pub(crate) runs: Vec<RecordedStage>,
-    /// The number of consecutive runs with the same grids.
-    pub(crate) unchanged_grid_runs: u32,
-    pub(crate) last_grids: Vec<[u32; 3]>,
+    /// Hashes of grids with the number of their runs; the most recently used entry is last.
+    pub(crate) counted: Vec<(u64, u32)>,
     pub(crate) prepare: vk::CommandBuffer,
     pub(crate) queries: Option<TimestampQueries>,
     /// True if a run has written the timestamp queries.
@@ -43,17 +48,21 @@ pub(crate) struct RecordedStage {
 }
 
 impl CommandBufferCache {
-    /// Counts a run. Returns the grids if enough runs in a row had them; commands are then recorded
-    /// for these grids only.
+    /// Counts a run. Returns the grids if enough runs had them; commands are then recorded for these
+    /// grids only. Two grids with one hash are counted together, which is harmless.
     pub(crate) fn count<'l>(&mut self, launch: &'l LaunchSizes) -> Option<&'l [[u32; 3]]> {
-        match self.last_grids == launch.grids {
-            true => self.unchanged_grid_runs = self.unchanged_grid_runs.saturating_add(1),
-            false => {
-                self.unchanged_grid_runs = 1;
-                self.last_grids.clone_from(&launch.grids);
-            }
+        let mut hasher = DefaultHasher::new();
+        launch.grids.hash(&mut hasher);
+        let hash = hasher.finish();
+        let runs = match self.counted.iter().rposition(|(of, _)| *of == hash) {
+            Some(at) => self.counted.remove(at).1.saturating_add(1),
+            None => 1,
+        };
+        if self.counted.len() == COUNTED_SIZES {
+            self.counted.remove(0);
         }
-        (self.unchanged_grid_runs >= STEADY_RUNS).then_some(&launch.grids)
+        self.counted.push((hash, runs));
+        (runs >= STEADY_RUNS).then_some(&launch.grids)
     }
 
     /// The times of the last finished submission of these commands as (step, start, duration). The

@@ -366,35 +366,37 @@ fn sizes_that_stay_are_recorded_for_themselves() {
         exe.driver().counters().recorded
     };
     // The first three runs use the commands for any size. Then commands for this size are recorded
-    // and used.
+    // and used, also after runs of other sizes.
     let counts = [9; 6].map(&mut recorded);
     assert_eq!(counts, [2, 2, 2, 3, 3, 3]);
     // A new size records nothing until it repeats, even with the same branch.
     assert_eq!([3, 300, 9].map(&mut recorded), [3, 4, 4]);
     assert_eq!([9; 4].map(&mut recorded), [4; 4]);
-    assert_eq!([400; 5].map(&mut recorded), [4, 4, 4, 5, 5]);
+    let by_turns = [200, 9, 200, 9, 200, 9, 200, 200];
+    assert_eq!(by_turns.map(&mut recorded), [4, 4, 4, 4, 4, 4, 5, 5]);
+    assert_eq!([400; 5].map(&mut recorded), [5, 5, 5, 6, 6]);
     // Without workgroups there is another selection of steps.
-    assert_eq!([0; 5].map(&mut recorded), [6, 6, 6, 7, 7]);
+    assert_eq!([0; 5].map(&mut recorded), [7, 7, 7, 8, 8]);
     assert_silent(backend);
 }
 
 #[test]
 fn recordings_not_used_for_longest_are_dropped() {
     let Some(backend) = backend() else { return };
-    let bounds: Vec<u32> = (1..30).collect();
+    let bounds: Vec<u32> = (1..90).collect();
     let mut exe = by_size(backend, &bounds).load(backend);
     let recorded = |exe: &mut tercet_plan::GpuExecutable<tercet_vulkan::VulkanDriver>, n: i32| {
         let got = run(exe, &ints(0..n));
         assert_eq!(got[0], ints((0..n).map(|i| i + n - 1)), "{n}");
         exe.driver().counters().recorded
     };
-    for n in 1..=30 {
+    for n in 1..=90 {
         assert_eq!(recorded(&mut exe, n), 1 + n as u64);
     }
-    assert_eq!(recorded(&mut exe, 30), 31);
-    assert_eq!(recorded(&mut exe, 25), 31);
-    assert_eq!(recorded(&mut exe, 1), 32);
-    assert_eq!(recorded(&mut exe, 25), 32);
+    assert_eq!(recorded(&mut exe, 90), 91);
+    assert_eq!(recorded(&mut exe, 85), 91);
+    assert_eq!(recorded(&mut exe, 1), 92);
+    assert_eq!(recorded(&mut exe, 85), 92);
     assert_silent(backend);
 }
 

@@ -56,8 +56,7 @@ impl VulkanDriver {
         let (stages, steps) = (program.stages().len() as u32, program.steps.len());
         self.recorded = Some(CommandBufferCache {
             runs: Vec::new(),
-            unchanged_grid_runs: 0,
-            last_grids: Vec::new(),
+            counted: Vec::new(),
             prepare,
             queries,
             has_timestamps: false,
