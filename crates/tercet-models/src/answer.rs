@@ -177,6 +177,8 @@ impl ParsedAnswer {
 #[derive(Clone, Debug, PartialEq)]
 pub struct AnswerFormat {
     thoughts: Vec<ThoughtTags>,
+    /// The field of a message in which the template reads thoughts.
+    thought_key: &'static str,
     calls: CallFormat,
     /// Whether the answer consists of messages on channels (gpt-oss).
     has_channels: bool,
@@ -194,6 +196,7 @@ impl Default for AnswerFormat {
     fn default() -> AnswerFormat {
         AnswerFormat {
             thoughts: all_thoughts(None),
+            thought_key: derive::THOUGHT_KEYS[0],
             calls: CallFormat::hermes(),
             has_channels: false,
             has_tools: false,
@@ -214,6 +217,13 @@ impl AnswerFormat {
     #[must_use]
     pub fn takes_argument_text(&self) -> bool {
         self.takes_text
+    }
+
+    /// The field in which the template reads the thoughts of earlier answers, such as
+    /// `reasoning_content` or `thinking`.
+    #[must_use]
+    pub fn thought_key(&self) -> &'static str {
+        self.thought_key
     }
 
     /// A new id of a call, as the template accepts it.

@@ -21,6 +21,10 @@ const KEYS: [&str; 4] = ["kqza", "kqzb", "kqzc", "kqzd"];
 const VALUES: [&str; 3] = ["vqza", "vqzc", "vqzd"];
 const NUMBER: &str = "41729";
 
+/// The fields of a message in which templates read thoughts.
+pub(super) const THOUGHT_KEYS: [&str; 4] =
+    ["reasoning_content", "reasoning", "thinking", "thought"];
+
 /// Ids of the two calls: plain, short as Mistral requires them, and with the name as Kimi has them.
 const IDS: [[&str; 2]; 2] = [
     ["qzid00001", "qzid00002"],
@@ -43,8 +47,10 @@ impl AnswerFormat {
             false => probe.calls(takes_text),
         };
         let calls = calls.or_else(|| known::from_source(source));
+        let (thought_key, own) = probe.thought().unzip();
         AnswerFormat {
-            thoughts: all_thoughts(probe.thought()),
+            thoughts: all_thoughts(own),
+            thought_key: thought_key.unwrap_or(THOUGHT_KEYS[0]),
             calls: calls.unwrap_or_else(CallFormat::hermes),
             has_channels,
             has_tools,
@@ -139,9 +145,10 @@ impl TemplateProbe<'_> {
         Some((before.to_string(), after.to_string()))
     }
 
-    fn thought(&self) -> Option<ThoughtTags> {
+    /// The field of thoughts, and the tags around them.
+    fn thought(&self) -> Option<(&'static str, ThoughtTags)> {
         let (header, _) = self.plain()?;
-        let tags = |key: &str| {
+        let tags = |key: &'static str| {
             let text = self.answer(vec![
                 ("content", TemplateValue::text(CONTENT)),
                 (key, TemplateValue::text(THOUGHT)),
@@ -155,11 +162,9 @@ impl TemplateProbe<'_> {
             let open = TextMarker::new(&before[open[from].start..]);
             let close = TextMarker::new(between);
             let is_tag = |marker: &TextMarker| marker.is_distinct();
-            (is_tag(&open) && is_tag(&close)).then_some(ThoughtTags { open, close })
+            (is_tag(&open) && is_tag(&close)).then_some((key, ThoughtTags { open, close }))
         };
-        ["reasoning_content", "reasoning", "thinking", "thought"]
-            .into_iter()
-            .find_map(tags)
+        THOUGHT_KEYS.into_iter().find_map(tags)
     }
 
     fn calls(&self, takes_text: bool) -> Option<CallFormat> {

@@ -37,6 +37,11 @@ enum AnswerPlace {
         is_first: bool,
     },
     Value(PairValue),
+    /// Text after a value that had the marker of its end in it. It is dropped if more arguments or the
+    /// end of the call follow.
+    PairGap {
+        held: String,
+    },
     /// After the arguments, in this many objects.
     ObjectTail {
         depth: usize,
@@ -65,6 +70,8 @@ enum AnswerPlace {
 pub struct AnswerParser {
     format: Arc<AnswerFormat>,
     tools: Arc<[AnswerTool]>,
+    /// Whether calls of other tools are calls, too.
+    takes_any_tool: bool,
     /// Whether only the first call is returned.
     is_single: bool,
     place: AnswerPlace,
@@ -100,6 +107,7 @@ impl AnswerParser {
         AnswerParser {
             format: Arc::new(format.clone()),
             tools: tools.into(),
+            takes_any_tool: false,
             is_single: false,
             drops_blank: matches!(place, AnswerPlace::Thought(_)),
             place,
@@ -118,6 +126,14 @@ impl AnswerParser {
     #[must_use]
     pub fn with_single_call(mut self, is_single: bool) -> AnswerParser {
         self.is_single = is_single;
+        self
+    }
+
+    /// Takes calls of all tools, whatever their names, if they begin with a marker. An answer that is
+    /// only shown has no list of tools.
+    #[must_use]
+    pub fn with_any_tool(mut self) -> AnswerParser {
+        self.takes_any_tool = true;
         self
     }
 
@@ -175,7 +191,8 @@ impl AnswerParser {
     }
 
     fn is_tool(&self, name: &str) -> bool {
-        self.tools.iter().any(|tool| tool.name == name)
+        let is_known = self.tools.iter().any(|tool| tool.name == name);
+        is_known || (self.takes_any_tool && !name.is_empty())
     }
 
     /// Advances by one part; false if more text is needed.
@@ -193,6 +210,7 @@ impl AnswerParser {
             AnswerPlace::Literals(scanner) => self.literals(scanner),
             AnswerPlace::Pairs { is_first } => self.pairs(is_first),
             AnswerPlace::Value(value) => self.value(value),
+            AnswerPlace::PairGap { held } => self.pair_gap(held),
             AnswerPlace::ObjectTail {
                 depth,
                 in_string,
@@ -234,6 +252,16 @@ impl AnswerParser {
                 }
                 MarkerMatch::Partial => is_partial = true,
                 MarkerMatch::No => {}
+            }
+            // Some templates begin an answer without a thought with the end of thoughts.
+            match tags.close.matches(begun) {
+                MarkerMatch::Yes(bytes) if bytes > 0 => {
+                    self.take(blank + bytes);
+                    self.drops_blank = true;
+                    return self.go(AnswerPlace::Start);
+                }
+                MarkerMatch::Partial => is_partial = true,
+                MarkerMatch::Yes(_) | MarkerMatch::No => {}
             }
         }
         if !self.tools.is_empty() {
@@ -431,7 +459,7 @@ impl AnswerParser {
         if self.format.has_channels {
             return self.channel_text();
         }
-        let openings = match self.tools.is_empty() {
+        let openings = match self.tools.is_empty() && !self.takes_any_tool {
             true => Vec::new(),
             false => self.format.calls.openings(),
         };

@@ -17,7 +17,7 @@ type Expected = (
     &'static [(&'static str, &'static str)],
 );
 
-const CASES: [(&str, Expected); 32] = [
+const CASES: [(&str, Expected); 37] = [
     ("Hello { there", ("", "Hello { there", &[])),
     (
         "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"b\": 1, \"a\": [2]}}\n</tool_call>",
@@ -147,6 +147,15 @@ const CASES: [(&str, Expected); 32] = [
         "`</think>` ends a thought\n",
         ("", "`</think>` ends a thought\n", &[]),
     ),
+    // The end of a thought that began nowhere.
+    ("</think>\n\nIt is 12.", ("", "It is 12.", &[])),
+    ("\n</think>", ("", "", &[])),
+    ("</think><think>a</think></think> b", ("a", "b", &[])),
+    (
+        "[/THINK]<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>",
+        ("", "", &[("now", "{}")]),
+    ),
+    ("</thin", ("", "</thin", &[])),
     ("<tool_call>", ("", "<tool_call>", &[])),
     ("<thin", ("", "<thin", &[])),
     ("", ("", "", &[])),
@@ -210,6 +219,30 @@ fn answers_are_parsed_whole_and_in_pieces() {
     for (text, expected) in CASES {
         check(&parser(""), text, expected);
     }
+}
+
+/// Values that have the marker of their end are cut there, as the published parsers of the families do.
+#[test]
+fn text_after_a_cut_value_is_no_answer() {
+    let source = "{# <tool_call> <function=a> #}{% for m in messages %}{{ m.content }}{% endfor %}";
+    let template = crate::dataset::ChatTemplate::new(source, &[]).unwrap();
+    let format = AnswerFormat::from_template(&template);
+    let parser = AnswerParser::new(&format, &tools(), "");
+    let begin = "So: <tool_call>\n<function=add>\n<parameter=a>\nx</parameter> y";
+    let later = "\n</parameter>\n<parameter=b>\nz\n</parameter>\n";
+    let end = "</function>\n</tool_call>";
+    let both: Expected = ("", "So:", &[("add", "{\"a\":\"x\",\"b\":\"z\"}")]);
+    check(&parser, &format!("{begin}{later}{end}"), both);
+    check(&parser, &format!("{begin} < </{later}{end}"), both);
+    let one: Expected = ("", "So:", &[("add", "{\"a\":\"x\"}")]);
+    check(&parser, &format!("{begin}\n</parameter>\n{end}"), one);
+    // A model that leaves out the end of a call writes text after it.
+    let left: Expected = ("", "So:y < z", &[("add", "{\"a\":\"x\"}")]);
+    check(&parser, &format!("{begin} < z"), left);
+    let call = "<tool_call>\n<function=now>\n</function>\n</tool_call>";
+    let two = format!("{} {call}", begin.trim_end_matches(" y"));
+    let next: Expected = ("", "So:", &[("add", "{\"a\":\"x\"}"), ("now", "{}")]);
+    check(&parser, &two, next);
 }
 
 #[test]

@@ -55,11 +55,11 @@ impl AnswerParser {
                 self.rest.clear();
                 return self.wait(AnswerPlace::Pairs { is_first });
             }
-            MarkerMatch::No => {
-                let end = if is_first { "{}" } else { "}" };
-                self.event(AnswerEvent::Arguments(end.to_string()));
+            MarkerMatch::No if is_first => {
+                self.event(AnswerEvent::Arguments("{}".to_string()));
                 return self.go(AnswerPlace::CallTail);
             }
+            MarkerMatch::No => return self.end_of_pairs(begun.len()),
         };
         // The key ends at the first of the markers after keys.
         let rest = &self.rest[bytes..];
@@ -95,6 +95,48 @@ impl AnswerParser {
             is_begun: false,
             held: String::new(),
         }))
+    }
+
+    /// The place after a value that no key follows: the end of the call, or text. `bytes` are those of
+    /// the rest after its white space.
+    fn end_of_pairs(&mut self, bytes: usize) -> bool {
+        let begun = &self.rest[self.rest.len() - bytes..];
+        let calls = &self.format.calls;
+        let (closings, openings) = (calls.closings(), calls.openings());
+        // A model may leave out the end of a call.
+        let ends = closings.iter().chain(&openings);
+        let found: Vec<MarkerMatch> = ends.map(|marker| marker.matches(begun)).collect();
+        let is_end = found.iter().any(|m| matches!(m, MarkerMatch::Yes(_)));
+        if !is_end && found.contains(&MarkerMatch::Partial) && !self.is_done {
+            return self.wait(AnswerPlace::Pairs { is_first: false });
+        }
+        if is_end || closings.is_empty() || self.is_done {
+            self.event(AnswerEvent::Arguments("}".to_string()));
+            return self.go(AnswerPlace::CallTail);
+        }
+        let held = String::new();
+        self.go(AnswerPlace::PairGap { held })
+    }
+
+    /// Drops text up to the next key or the end of the call. Without these, the text is part of the
+    /// answer.
+    pub(super) fn pair_gap(&mut self, mut held: String) -> bool {
+        let mut markers = self.format.calls.closings();
+        markers.push(self.pair_markers().open);
+        let found = markers.iter().filter_map(|marker| marker.find(&self.rest));
+        let found = found.min_by_key(|(at, found)| (*at, *found == MarkerMatch::Partial));
+        let (at, found) = found.unwrap_or((self.rest.len(), MarkerMatch::No));
+        if let MarkerMatch::Yes(_) = found {
+            self.take(at);
+            return self.go(AnswerPlace::Pairs { is_first: false });
+        }
+        if !self.is_done {
+            held += &self.take(at);
+            return self.wait(AnswerPlace::PairGap { held });
+        }
+        self.rest.insert_str(0, &held);
+        self.event(AnswerEvent::Arguments("}".to_string()));
+        self.go(AnswerPlace::CallTail)
     }
 
     pub(super) fn value(&mut self, mut value: PairValue) -> bool {
