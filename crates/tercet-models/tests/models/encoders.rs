@@ -97,6 +97,51 @@ fn texts_that_are_too_long_are_refused_or_cut() {
     );
 }
 
+/// A tokenizer that adds more special tokens than it states: the first template makes two parts of a
+/// text, which the second takes for a pair.
+#[test]
+fn a_text_beyond_the_limit_after_truncation_names_the_tokenizer() {
+    let dir = copied("sentence-a", "encoders-added-tokens");
+    let text = |id: &str| json!({"Sequence": {"id": id, "type_id": 0}});
+    let end = || json!({"SpecialToken": {"id": "[SEP]", "type_id": 0}});
+    let template = |single: Value, pair: Value| {
+        json!({"type": "TemplateProcessing", "single": single, "pair": pair,
+            "special_tokens": {"[SEP]": {"id": "[SEP]", "ids": [3], "tokens": ["[SEP]"]}}})
+    };
+    let first = template(json!([text("A"), end()]), json!([text("A"), text("B")]));
+    let pair = json!([text("A"), end(), end(), end(), text("B")]);
+    let second = template(json!([text("A")]), pair);
+    let processors = json!({"type": "Sequence", "processors": [first, second]});
+    change(
+        &dir.join("tokenizer.json"),
+        json!({"post_processor": processors}),
+    );
+    let cut = EncoderOptions {
+        truncate: true,
+        ..EncoderOptions::default()
+    };
+    assert!(embedded(&dir, &cut, &["a cat"]).is_ok());
+    let refused = embedded(&dir, &cut, &["a cat", &"a cat ".repeat(6)]).unwrap_err();
+    assert!(
+        matches!(
+            refused,
+            Error::Model(ModelError::TooManyAddedTokens {
+                text: 2,
+                tokens: 12,
+                most: 9
+            })
+        ),
+        "{refused:?}"
+    );
+    let said = chain(&refused);
+    assert!(said.contains("12 tokens after truncation to 9"), "{said}");
+    assert!(said.contains("post_processor"), "{said}");
+    // The text was truncated already.
+    for advice in ["--truncate", "truncate=True", "enable truncation"] {
+        assert!(!said.contains(advice), "{said}");
+    }
+}
+
 #[test]
 fn prompts_and_dimensions_are_those_that_there_are() {
     let dir = of_tests("sentence-a");
