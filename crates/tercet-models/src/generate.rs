@@ -341,6 +341,12 @@ impl<'t> IncrementalDetokenizer<'t> {
         Ok((text, stopped))
     }
 
+    /// The stop string that ended the text, if one did.
+    #[must_use]
+    pub fn stop_string(&self) -> Option<&str> {
+        self.holdback.found.as_deref()
+    }
+
     /// Whether the last tokens repeat a few special tokens, which have no text. The text then
     /// counts as finished, although the model generated no end token.
     #[must_use]
@@ -372,6 +378,8 @@ struct StopHoldback {
     pending: String,
     /// The byte ranges of special tokens in `pending`, ascending.
     hidden: Vec<Range<usize>>,
+    /// The stop string that ended the text.
+    found: Option<String>,
 }
 
 impl StopHoldback {
@@ -380,6 +388,7 @@ impl StopHoldback {
             stop: stop.iter().filter(|s| !s.is_empty()).cloned().collect(),
             pending: String::new(),
             hidden: Vec::new(),
+            found: None,
         }
     }
 
@@ -411,8 +420,10 @@ impl StopHoldback {
                 .iter()
                 .flat_map(|stop| text.match_indices(&**stop));
             let at = matches.filter(|(at, stop)| self.is_whole(places, *at, stop.len()));
-            let at = at.map(|(at, _)| places[at]).min();
-            found = found.into_iter().chain(at).min();
+            let at = at.map(|(at, stop)| (places[at], stop));
+            let first = at.min_by_key(|(at, _)| *at);
+            let both = found.into_iter().chain(first);
+            found = both.min_by_key(|(at, _)| *at);
             let longest = self.stop.iter().map(String::len).max().unwrap_or(0);
             let first = text.len().saturating_sub(longest);
             let begins = |at: &usize| {
@@ -429,8 +440,10 @@ impl StopHoldback {
             );
         }
         match found {
-            Some(at) => {
+            Some((at, stop)) => {
+                let stop = stop.to_string();
                 let text = self.take(at);
+                self.found = Some(stop);
                 self.pending.clear();
                 self.hidden.clear();
                 (text, true)

@@ -39,6 +39,8 @@ impl ResponseSender {
 /// A queued generation request.
 pub(crate) struct QueuedRequest {
     pub(crate) sequence: Sequence,
+    /// Number of generated tokens that belong to the prompt.
+    pub(crate) forced: usize,
     pub(crate) stop: Vec<String>,
     /// Special tokens that are part of the text.
     pub(crate) spelled: Arc<[u32]>,

@@ -14,6 +14,8 @@ pub(crate) struct ApiError {
     pub(crate) message: String,
     /// Machine-readable error code.
     pub(crate) code: &'static str,
+    /// Path of the field that caused the error.
+    pub(crate) param: Option<String>,
 }
 
 impl ApiError {
@@ -26,7 +28,15 @@ impl ApiError {
             status,
             message: message.into(),
             code,
+            param: None,
         }
+    }
+
+    /// Names the field that caused the error.
+    #[must_use]
+    pub(crate) fn with_param(mut self, path: &str) -> ApiError {
+        self.param = Some(path.to_string());
+        self
     }
 
     /// An invalid request (status 400).
@@ -75,7 +85,8 @@ impl ApiError {
             true => "invalid_request_error",
             false => "server_error",
         };
-        json!({"error": {"message": self.message, "type": kind, "param": null, "code": self.code}})
+        let (message, param) = (&self.message, &self.param);
+        json!({"error": {"message": message, "type": kind, "param": param, "code": self.code}})
     }
 
     /// The error as a response of the Open Inference Protocol.
@@ -91,7 +102,8 @@ impl ApiError {
         }
     }
 
-    fn with(&self, body: &serde_json::Value) -> Response {
+    /// The error as a response with this body.
+    pub(crate) fn with(&self, body: &serde_json::Value) -> Response {
         let mut response = json_response(body);
         *response.status_mut() = self.status;
         response.extensions_mut().insert(self.logged());

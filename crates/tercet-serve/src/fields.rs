@@ -7,7 +7,11 @@ use crate::error::ApiError;
 use crate::request_log::RequestRecord;
 
 /// A JSON object whose fields are taken out.
-pub(crate) struct JsonFields(Map<String, Value>);
+pub(crate) struct JsonFields {
+    map: Map<String, Value>,
+    /// Place of the object in the body, such as `messages[2].`; empty for the body.
+    path: String,
+}
 
 impl JsonFields {
     /// Parses the JSON object of a body.
@@ -19,7 +23,10 @@ impl JsonFields {
 
     pub(crate) fn from_value(value: Value, what: &str) -> Result<JsonFields, ApiError> {
         match value {
-            Value::Object(map) => Ok(JsonFields(map)),
+            Value::Object(map) => Ok(JsonFields {
+                map,
+                path: String::new(),
+            }),
             other => Err(ApiError::bad_request(format!(
                 "{what} is {}; expected an object",
                 kind(&other)
@@ -27,28 +34,88 @@ impl JsonFields {
         }
     }
 
+    /// The fields of an inner object. Errors name its fields with their path, such as
+    /// `messages[2].role`.
+    pub(crate) fn nested(value: Value, path: &str) -> Result<JsonFields, ApiError> {
+        match value {
+            Value::Object(map) => Ok(JsonFields {
+                map,
+                path: format!("{path}."),
+            }),
+            other => Err(wrong(path, &other, "an object")),
+        }
+    }
+
+    /// Takes a field that is an object.
+    pub(crate) fn object(&mut self, name: &str) -> Result<Option<JsonFields>, ApiError> {
+        let path = self.path_of(name);
+        let value = self.take(name);
+        value
+            .map(|value| JsonFields::nested(value, &path))
+            .transpose()
+    }
+
+    /// Takes a field that is an object, such as a schema.
+    pub(crate) fn object_value(&mut self, name: &str) -> Result<Option<Value>, ApiError> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(value @ Value::Object(_)) => Ok(Some(value)),
+            Some(other) => Err(self.wrong(name, &other, "an object")),
+        }
+    }
+
+    /// Path of a field in the body.
+    pub(crate) fn path_of(&self, name: &str) -> String {
+        format!("{}{name}", self.path)
+    }
+
+    /// The error of a field with a wrong value.
+    pub(crate) fn wrong(&self, name: &str, found: &Value, expected: &str) -> ApiError {
+        wrong(&self.path_of(name), found, expected)
+    }
+
+    /// The error of a field that is missing.
+    pub(crate) fn missing(&self, name: &str) -> ApiError {
+        let path = self.path_of(name);
+        ApiError::bad_request(format!("field `{path}` is missing")).with_param(&path)
+    }
+
+    /// Takes a text that must be present.
+    pub(crate) fn need_text(&mut self, name: &str) -> Result<String, ApiError> {
+        let text = self.text(name)?;
+        text.ok_or_else(|| self.missing(name))
+    }
+
+    /// Takes a list; without the field, it is empty.
+    pub(crate) fn list(&mut self, name: &str, items: &str) -> Result<Vec<Value>, ApiError> {
+        match self.take(name) {
+            None => Ok(Vec::new()),
+            Some(Value::Array(items)) => Ok(items),
+            Some(other) => Err(self.wrong(name, &other, &format!("a list of {items}"))),
+        }
+    }
+
     /// Takes a field, if it is present and not null.
     pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
-        self.0.remove(name).filter(|v| !v.is_null())
+        self.map.remove(name).filter(|v| !v.is_null())
     }
 
     /// Puts a field back that was taken.
     pub(crate) fn put(&mut self, name: &str, value: Option<Value>) {
         if let Some(value) = value {
-            self.0.insert(name.to_string(), value);
+            self.map.insert(name.to_string(), value);
         }
     }
 
     pub(crate) fn need(&mut self, name: &str) -> Result<Value, ApiError> {
-        self.take(name)
-            .ok_or_else(|| ApiError::bad_request(format!("field `{name}` is missing")))
+        self.take(name).ok_or_else(|| self.missing(name))
     }
 
     pub(crate) fn text(&mut self, name: &str) -> Result<Option<String>, ApiError> {
         match self.take(name) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
-            Some(other) => Err(wrong(name, &other, "a string")),
+            Some(other) => Err(self.wrong(name, &other, "a string")),
         }
     }
 
@@ -56,7 +123,7 @@ impl JsonFields {
         match self.take(name) {
             None => Ok(None),
             Some(Value::Bool(truth)) => Ok(Some(truth)),
-            Some(other) => Err(wrong(name, &other, "true or false")),
+            Some(other) => Err(self.wrong(name, &other, "true or false")),
         }
     }
 
@@ -65,7 +132,7 @@ impl JsonFields {
             None => Ok(None),
             Some(value) => match value.as_u64() {
                 Some(n) => Ok(Some(n)),
-                None => Err(wrong(name, &value, "a whole number, 0 or more")),
+                None => Err(self.wrong(name, &value, "a whole number, 0 or more")),
             },
         }
     }
@@ -77,7 +144,7 @@ impl JsonFields {
             Some(value) if value.as_i64() == Some(-1) => Ok(None),
             Some(value) => match value.as_u64() {
                 Some(n) => Ok(Some(n)),
-                None => Err(wrong(name, &value, "a whole number, or -1 for none")),
+                None => Err(self.wrong(name, &value, "a whole number, or -1 for none")),
             },
         }
     }
@@ -91,9 +158,9 @@ impl JsonFields {
                 let id = |item: &Value| item.as_u64().and_then(|id| u32::try_from(id).ok());
                 let ids = items.iter().map(|item| id(item).ok_or(item));
                 ids.collect::<Result<_, _>>()
-                    .map_err(|item| wrong(name, item, expected))
+                    .map_err(|item| self.wrong(name, item, expected))
             }
-            Some(other) => Err(wrong(name, &other, expected)),
+            Some(other) => Err(self.wrong(name, &other, expected)),
         }
     }
 
@@ -108,11 +175,7 @@ impl JsonFields {
             None => Ok(None),
             Some(value) => match value.as_f64().filter(|x| (from..=to).contains(x)) {
                 Some(x) => Ok(Some(x)),
-                None => Err(wrong(
-                    name,
-                    &value,
-                    &format!("a number from {from} to {to}"),
-                )),
+                None => Err(self.wrong(name, &value, &format!("a number from {from} to {to}"))),
             },
         }
     }
@@ -126,11 +189,11 @@ impl JsonFields {
             Some(Value::Array(items)) => {
                 let text = |item| match item {
                     Value::String(text) => Ok(text),
-                    other => Err(wrong(name, &other, "a string or a list of strings")),
+                    other => Err(self.wrong(name, &other, "a string or a list of strings")),
                 };
                 items.into_iter().map(text).collect()
             }
-            Some(other) => Err(wrong(name, &other, "a string or a list of strings")),
+            Some(other) => Err(self.wrong(name, &other, "a string or a list of strings")),
         }
     }
 
@@ -146,11 +209,7 @@ impl JsonFields {
                     Some(value) => format!("leave it out, or set it to {value}"),
                     None => "leave it out".to_string(),
                 };
-                return Err(ApiError::new(
-                    StatusCode::BAD_REQUEST,
-                    "unsupported_field",
-                    format!("field `{name}` is not supported; {remedy}"),
-                ));
+                return Err(unsupported(&self.path_of(name), &remedy));
             }
         }
         Ok(())
@@ -176,24 +235,24 @@ impl JsonFields {
 
     /// Takes all remaining fields, which have no effect; the record of the request names them.
     pub(crate) fn ignore_rest(self, (record, of): (&RequestRecord, &str)) {
-        for name in self.0.iter().filter(|(_, v)| !v.is_null()).map(|(k, _)| k) {
+        for name in self
+            .map
+            .iter()
+            .filter(|(_, v)| !v.is_null())
+            .map(|(k, _)| k)
+        {
             record.add_ignored(&format!("{of}{}", shown_name(name)));
         }
     }
 
     /// Returns an error if any field remains.
     pub(crate) fn finish(mut self) -> Result<(), ApiError> {
-        self.0.retain(|_, v| !v.is_null());
-        match self.0.keys().next() {
+        self.map.retain(|_, v| !v.is_null());
+        match self.map.keys().next() {
             None => Ok(()),
             Some(name) => {
-                let shown = shown_name(name);
-                let message = format!("field `{shown}` is not supported; leave it out");
-                Err(ApiError::new(
-                    StatusCode::BAD_REQUEST,
-                    "unsupported_field",
-                    message,
-                ))
+                let path = self.path_of(&shown_name(name));
+                Err(unsupported(&path, "leave it out"))
             }
         }
     }
@@ -212,9 +271,16 @@ fn is_same(a: &Value, b: &Value) -> bool {
     }
 }
 
+/// The error of a field that the server does not support.
+pub(crate) fn unsupported(path: &str, remedy: &str) -> ApiError {
+    let message = format!("field `{path}` is not supported; {remedy}");
+    ApiError::new(StatusCode::BAD_REQUEST, "unsupported_field", message).with_param(path)
+}
+
 pub(crate) fn wrong(name: &str, found: &Value, expected: &str) -> ApiError {
     let shown: String = found.to_string().chars().take(64).collect();
-    ApiError::bad_request(format!("field `{name}` is {shown}; expected {expected}"))
+    let message = format!("field `{name}` is {shown}; expected {expected}");
+    ApiError::bad_request(message).with_param(name)
 }
 
 pub(crate) fn kind(value: &Value) -> &'static str {

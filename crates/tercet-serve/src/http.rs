@@ -282,7 +282,7 @@ pub(crate) fn router(app: Arc<AppState>) -> Result<Router, ServeError> {
 }
 
 /// Routes and their models, for the page at `/`.
-const ROUTES: [(&str, &str); 16] = [
+const ROUTES: &[(&str, &str)] = &[
     ("GET  /health", ""),
     ("GET  /metrics", "Prometheus"),
     ("GET  /v1/models", ""),
@@ -327,9 +327,13 @@ async fn metrics(State(app): State<Arc<AppState>>) -> Response {
 
 /// An error response in the form of the protocol of `path`.
 fn error_response(path: &str, refusal: ApiError) -> Response {
-    match path == "/v2" || path.starts_with("/v2/") {
-        true => refusal.into_oip_response(),
-        false => refusal.into_response(),
+    let is_below = |root: &str| {
+        let rest = path.strip_prefix(root);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    match () {
+        () if is_below("/v2") => refusal.into_oip_response(),
+        () => refusal.into_response(),
     }
 }
 
@@ -397,7 +401,7 @@ async fn count_request(
 /// Route of a path, for metrics. Unknown paths share one label, so clients cannot create new metric
 /// rows.
 fn route_of(path: &str) -> &'static str {
-    const PLAIN: [&str; 17] = [
+    const PLAIN: &[&str] = &[
         "/",
         "/health",
         "/metrics",

@@ -22,6 +22,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::engine::{BatchEngine, QueuedRequest, ResponseSender};
 use crate::error::{ApiError, ServeError};
+use crate::forced_tokens::ForcedTokens;
 use crate::generator::{CHUNK, SpeculativeOptions, compiled};
 use crate::logprobs::TokenLogprob;
 use crate::metrics::ServerMetrics;
@@ -69,6 +70,8 @@ pub struct ModelConfig {
 #[derive(Clone, Debug)]
 pub(crate) struct GenerationRequest {
     pub(crate) prompt: Vec<u32>,
+    /// Tokens after the prompt that the model reads one by one, so that they have logprobs.
+    pub(crate) forced: Vec<u32>,
     pub(crate) max_tokens: usize,
     pub(crate) stop: Vec<String>,
     /// Special tokens that are part of the text.
@@ -87,6 +90,16 @@ pub(crate) struct GenerationRequest {
     /// Number of top logprobs to return per token; `None` disables logprobs.
     pub(crate) top_logprobs: Option<usize>,
     pub(crate) details: TokenDetails,
+}
+
+impl GenerationRequest {
+    /// Makes the model read the tokens of the prompt one by one, except the first, so that they have
+    /// logprobs.
+    pub(crate) fn force_prompt(&mut self) {
+        if !self.prompt.is_empty() {
+            self.forced = self.prompt.split_off(1);
+        }
+    }
 }
 
 /// What a response has about each token, besides its text and logprobs.
@@ -109,8 +122,14 @@ pub(crate) enum ResponseEvent {
     /// A token, and its logits if requested; sent before its text if the request has any
     /// [`TokenDetails`].
     Token(u32, Vec<f32>),
-    /// The completion is finished, with this number of tokens.
-    Done(FinishReason, usize),
+    /// The completion is finished.
+    Done {
+        finish: FinishReason,
+        /// Number of generated tokens.
+        tokens: usize,
+        /// The stop string that ended the completion.
+        stop: Option<String>,
+    },
     /// The completion failed.
     Failed(ApiError),
 }
@@ -250,10 +269,17 @@ impl ServedLanguageModel {
             let constraint = self.constraint(request.grammar).await?;
             #[cfg(not(feature = "grammar"))]
             let constraint: Option<Box<dyn Constraint>> = None;
+            let (forced, constraint) = match request.forced.len() {
+                0 => (0, constraint),
+                forced => {
+                    let constraint = ForcedTokens::new(request.forced, constraint);
+                    (forced, Some(Box::new(constraint) as Box<dyn Constraint>))
+                }
+            };
             jobs.push(QueuedRequest {
                 sequence: Sequence {
                     prompt: request.prompt,
-                    max_tokens: request.max_tokens,
+                    max_tokens: request.max_tokens.saturating_add(forced),
                     eos,
                     sampling,
                     seed: request.seed,
@@ -261,6 +287,7 @@ impl ServedLanguageModel {
                     adapter,
                     needs_logits: request.top_logprobs.is_some() || request.details.logits,
                 },
+                forced,
                 stop: request.stop,
                 spelled: request.spelled,
                 top_logprobs: request.top_logprobs,
@@ -307,6 +334,10 @@ impl ServedLanguageModel {
         let mut eos = self.eos.clone();
         eos.extend(&request.stop_tokens);
         let mut sampling = request.sampling.clone();
+        sampling.min_tokens = match sampling.min_tokens {
+            0 => 0,
+            tokens => tokens.saturating_add(request.forced.len()),
+        };
         sampling.ends = match request.ignore_eos {
             true => {
                 sampling.min_tokens = usize::MAX;
@@ -336,7 +367,7 @@ impl ServedLanguageModel {
     }
 
     fn check(&self, request: &GenerationRequest) -> Result<(), ApiError> {
-        let (n, context) = (request.prompt.len(), self.context);
+        let (n, context) = (request.prompt.len() + request.forced.len(), self.context);
         if n == 0 {
             return Err(ApiError::bad_request(
                 "the prompt has no tokens; at least one is required",
@@ -351,6 +382,12 @@ impl ServedLanguageModel {
                 "context_length_exceeded",
                 message,
             ));
+        }
+        let is_end = |token: &&u32| self.eos.contains(token) || request.stop_tokens.contains(token);
+        if let Some(token) = request.forced.iter().find(is_end) {
+            return Err(ApiError::bad_request(format!(
+                "the prompt contains the token {token}, which ends completions; leave out `echo` or `logprobs`"
+            )));
         }
         let biased = request.sampling.logit_bias.iter();
         let biased = biased.map(|(token, _)| ("logit_bias", *token));

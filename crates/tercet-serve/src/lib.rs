@@ -8,7 +8,8 @@
 //! Modules:
 //!
 //! - `http`: routes, request limits (key, size, time) and the metrics page.
-//! - `openai` and `oip`: parse requests and format responses of the two protocols.
+//! - `conversation` and `answer_stream`: requests for answers, and their events, of all protocols.
+//! - `openai` and `oip`: parse requests and format responses of the protocols.
 //! - `language`, `encoder`, `reranker`, `transcriber`, `graph`: the served models.
 //! - `engine`: batches the sequences of a language model.
 //! - `request_log`: a line for each request.
@@ -23,12 +24,16 @@
 //! - If a client disconnects, its slot is free after the next token.
 #![forbid(unsafe_code)]
 
+mod answer_stream;
 mod connections;
+mod conversation;
 mod drain_body;
 mod encoder;
 mod engine;
 mod error;
 mod fields;
+mod fill_in_middle;
+mod forced_tokens;
 mod generator;
 mod graph;
 mod http;

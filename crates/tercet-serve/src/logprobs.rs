@@ -3,6 +3,7 @@
 
 use std::cmp::Ordering;
 
+use serde_json::{Value, json};
 use tercet_models::{StreamDecoder, Tokenizer};
 
 use crate::error::ApiError;
@@ -29,6 +30,17 @@ pub(crate) struct TokenLogprob {
     pub(crate) offset: usize,
 }
 
+impl TokenLogprob {
+    /// The token with the most likely ones, as most routes write it.
+    pub(crate) fn to_json(&self) -> Value {
+        let shown = |token: &TokenText, log: f64| json!({"token": token.text, "logprob": log, "bytes": token.bytes});
+        let mut own = shown(&self.token, self.logprob);
+        let likeliest = self.top_logprobs.iter();
+        own["top_logprobs"] = likeliest.map(|(token, log)| shown(token, *log)).collect();
+        own
+    }
+}
+
 /// Logprobs of one completion, collected until they are sent.
 pub(crate) struct LogprobStream<'t> {
     tokenizer: &'t Tokenizer,
@@ -39,12 +51,19 @@ pub(crate) struct LogprobStream<'t> {
 }
 
 impl<'t> LogprobStream<'t> {
-    pub(crate) fn new(tokenizer: &'t Tokenizer, likeliest: usize) -> LogprobStream<'t> {
+    /// Logprobs of the tokens of a text, whose first token is `first` if that has none.
+    pub(crate) fn new(
+        tokenizer: &'t Tokenizer,
+        (likeliest, first): (usize, Option<u32>),
+    ) -> LogprobStream<'t> {
+        let mut stream = tokenizer.stream();
+        // A token that has no text alone is part of the next one's.
+        let text = first.map(|token| stream.push(token).unwrap_or_default());
         LogprobStream {
             tokenizer,
             top_logprobs: likeliest,
-            stream: tokenizer.stream(),
-            offset: 0,
+            stream,
+            offset: text.map_or(0, |text| text.chars().count()),
             pending: Vec::new(),
         }
     }
@@ -71,8 +90,14 @@ impl<'t> LogprobStream<'t> {
     }
 
     fn token_text(&self, id: u32) -> TokenText {
-        let named = || self.tokenizer.id_to_token(id).unwrap_or_default();
-        match self.tokenizer.bytes(id) {
+        TokenText::new(self.tokenizer, id)
+    }
+}
+
+impl TokenText {
+    pub(crate) fn new(tokenizer: &Tokenizer, id: u32) -> TokenText {
+        let named = || tokenizer.id_to_token(id).unwrap_or_default();
+        match tokenizer.bytes(id) {
             Some((bytes, false)) => TokenText {
                 text: String::from_utf8_lossy(&bytes).into_owned(),
                 bytes: Some(bytes),

@@ -10,8 +10,6 @@ mod ignored_fields;
 pub(crate) mod models;
 pub(crate) mod rerank;
 mod response;
-mod sampling;
-mod streaming;
-mod tools;
+pub(crate) mod sampling;
 #[cfg(feature = "audio")]
 pub(crate) mod transcriptions;

@@ -24,6 +24,8 @@ pub(crate) struct RunningRequests<'t> {
 struct RunningRequest<'t> {
     detokenizer: IncrementalDetokenizer<'t>,
     prompt_tokens: usize,
+    /// Tokens of the prompt that follow as generated tokens.
+    forced: usize,
     /// Tokens generated so far.
     generated_tokens: usize,
     deadline: Instant,
@@ -109,6 +111,7 @@ impl<'t> RunningRequests<'t> {
     fn begin(&mut self, job: QueuedRequest) {
         let QueuedRequest {
             sequence,
+            forced,
             stop,
             spelled,
             top_logprobs: likeliest,
@@ -117,16 +120,19 @@ impl<'t> RunningRequests<'t> {
             responses: replies,
             metrics,
         } = job;
-        let prompt_tokens = sequence.prompt.len();
+        let prompt_tokens = sequence.prompt.len() + forced;
+        let first = sequence.prompt.last().copied().filter(|_| forced > 0);
+        let scores = likeliest.map(|count| LogprobStream::new(self.tokenizer, (count, first)));
         match self.writer.start(sequence) {
             Ok(id) => {
                 let text = RunningRequest {
                     detokenizer: IncrementalDetokenizer::new(self.tokenizer, &stop)
                         .with_spelled(spelled),
                     prompt_tokens,
+                    forced,
                     generated_tokens: 0,
                     details,
-                    scores: likeliest.map(|count| LogprobStream::new(self.tokenizer, count)),
+                    scores,
                     deadline: until,
                     responses: replies,
                     metrics,
@@ -146,17 +152,24 @@ impl<'t> RunningRequests<'t> {
         match happened {
             BatchEventKind::Prompt(_) => None,
             BatchEventKind::Token(token) => {
-                text.generated_tokens += 1;
+                let is_forced = text.forced > 0;
+                match is_forced {
+                    true => text.forced -= 1,
+                    false => text.generated_tokens += 1,
+                }
                 let logits = match text.scores.is_some() || text.details.logits {
                     true => self.writer.logits(id).map(Option::unwrap_or_default),
                     false => Ok(Vec::new()),
                 };
                 let told = match logits {
-                    Ok(logits) => text.tell(token, logits),
+                    Ok(logits) => text.tell(token, logits, is_forced),
                     Err(e) => Err(ApiError::failed(&e)),
                 };
                 if let Err(refusal) = told {
                     return Some(RequestOutcome::Failed(refusal));
+                }
+                if is_forced {
+                    return None;
                 }
                 match text.detokenizer.push(token) {
                     Ok((piece, stopped)) => match (text.send(piece), stopped) {
@@ -188,12 +201,12 @@ impl<'t> RunningRequests<'t> {
 }
 
 impl RunningRequest<'_> {
-    /// Adds the logprob of a token, and sends its details.
-    fn tell(&mut self, token: u32, logits: Vec<f32>) -> Result<(), ApiError> {
+    /// Adds the logprob of a token, and sends its details unless it belongs to the prompt.
+    fn tell(&mut self, token: u32, logits: Vec<f32>, is_forced: bool) -> Result<(), ApiError> {
         if let Some(scores) = &mut self.scores {
             scores.push(token, &logits)?;
         }
-        if self.details != TokenDetails::default() {
+        if self.details != TokenDetails::default() && !is_forced {
             let logits = if self.details.logits {
                 logits
             } else {
@@ -218,16 +231,21 @@ impl RunningRequest<'_> {
     fn end(mut self, how: RequestOutcome) {
         let metrics = Arc::clone(&self.metrics);
         let counted = |counter: &AtomicU64| count(counter, 1);
-        let written = self.generated_tokens;
+        let tokens = self.generated_tokens;
+        let done = |finish, stop| ResponseEvent::Done {
+            finish,
+            tokens,
+            stop,
+        };
         let (rest, last) = match how {
             // If a stop string matched, the pending text follows it and is not sent.
-            RequestOutcome::Finish(FinishReason::Stop) => (
-                String::new(),
-                ResponseEvent::Done(FinishReason::Stop, written),
-            ),
+            RequestOutcome::Finish(FinishReason::Stop) => {
+                let stop = self.detokenizer.stop_string().map(str::to_string);
+                (String::new(), done(FinishReason::Stop, stop))
+            }
             RequestOutcome::Finish(finish) => match self.detokenizer.finish() {
-                Ok((rest, true)) => (rest, ResponseEvent::Done(FinishReason::Stop, written)),
-                Ok((rest, false)) => (rest, ResponseEvent::Done(finish, written)),
+                Ok((rest, true)) => (rest, done(FinishReason::Stop, None)),
+                Ok((rest, false)) => (rest, done(finish, None)),
                 Err(e) => (String::new(), ResponseEvent::Failed(ApiError::failed(&e))),
             },
             RequestOutcome::Failed(refusal) => (String::new(), ResponseEvent::Failed(refusal)),

@@ -7,25 +7,21 @@ use axum::extract::{Extension, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::Value;
-use tercet_models::answer::{AnswerParser, with_tool_prompt};
-#[cfg(feature = "grammar")]
-use tercet_models::constraint::Grammar;
 use tercet_models::dataset::template::TemplateValue;
 use tercet_models::dataset::{ChatMessage, Role};
 
-use super::response::{CompletionKind, ResponseEnvelope};
-use super::sampling::CompletionParams;
-use super::streaming;
-use super::tools::ToolSet;
-use crate::error::ApiError;
+use super::response::{CompletionKind, CompletionRenderer, ResponseEnvelope};
+use super::sampling::take_params;
+use crate::answer_stream::stream_response;
+use crate::conversation::{
+    ConversationRequest, MAX_MESSAGES, ToolSet, call_value, effort_variables, select_language,
+    thinking_variable,
+};
+use crate::error::{ApiError, json_response};
 use crate::fields::{JsonFields, wrong};
 use crate::http::AppState;
 use crate::language::ServedLanguageModel;
-use crate::models::SelectedLanguage;
 use crate::request_log::RequestRecord;
-
-/// Maximum messages of a conversation.
-const MAX_MESSAGES: usize = 1000;
 
 /// Fields of messages that change a response in other servers, and the JSON values at which they do
 /// not. All other unknown fields, such as those that clients copy from earlier answers, are ignored.
@@ -48,105 +44,51 @@ pub(crate) async fn handle(
 ) -> Result<Response, ApiError> {
     let body = app.body(&headers, body, &["application/json"]).await?;
     let mut fields = JsonFields::parse(&body)?;
-    let asked = fields.text("model")?;
-    let SelectedLanguage {
-        name,
-        model: language,
-        adapter,
-    } = app.models.language(asked.as_deref())?;
-    record.set_model(asked.as_deref(), &name);
-    let takes_text = language.answers.takes_argument_text();
-    let messages = messages(fields.need("messages")?, (record.as_ref(), takes_text))?;
-    let tools = ToolSet::take(&mut fields, &record)?;
-    let variables = template_variables(&mut fields)?;
-    let mut wanted = CompletionParams::take(fields, CompletionKind::Chat, &record)?;
-    let (prompt, mut text) = tokens(language, &messages, tools.as_ref(), &variables)?;
-    let has_free_thoughts = match &tools {
-        Some(tools) => constrain(&mut wanted, tools, (language, &text))?,
-        None => false,
-    };
-    let callable = tools.as_ref().map(ToolSet::callable).unwrap_or_default();
-    // Other constraints start at the first token, so such an answer has no thoughts.
-    if wanted.is_constrained() && !has_free_thoughts {
-        text.clear();
-    }
-    let answers = AnswerParser::new(&language.answers, &callable, &text);
-    let is_single = tools.as_ref().is_some_and(|tools| tools.single);
-    wanted.spelled = language.answers.special_tokens(&language.tokenizer);
+    let selected = select_language(&app, &mut fields, &record)?;
+    let (language, adapter) = (selected.model, selected.adapter);
+    let request = parse(fields, language, &record)?;
+    let prepared = request.prepare(language)?;
+    let params = &prepared.params;
     let frame = ResponseEnvelope {
-        choice_count: wanted.n,
-        usage: wanted.usage,
-        seed: wanted.seed,
-        logprobs: wanted.top_logprobs.is_some(),
-        answers: Some(answers.with_single_call(is_single)),
-        details: wanted.details,
-        prompts: if wanted.details.ids {
-            vec![prompt.clone()]
+        choice_count: params.n,
+        usage: params.usage,
+        seed: params.seed,
+        logprobs: params.top_logprobs.is_some(),
+        details: params.details,
+        prompts: if params.details.ids {
+            vec![prepared.prompt.clone()]
         } else {
             Vec::new()
         },
-        ..ResponseEnvelope::new(CompletionKind::Chat, &name, prompt.len())
+        ..ResponseEnvelope::new(CompletionKind::Chat, &selected.name, prepared.prompt.len())
     };
-    record.set_prompt_tokens(prompt.len());
-    let room = language.context.saturating_sub(prompt.len());
-    let pieces = language.start(wanted.requests(&prompt, room), adapter, &app.metrics);
-    let pieces = pieces.await?;
-    match wanted.stream {
-        true => streaming::stream(frame, pieces, record).await,
-        false => streaming::collect_response(&frame, pieces, &record).await,
+    let mut answers = prepared.start(&app, (language, adapter), &record).await?;
+    match params.stream {
+        true => stream_response(answers, CompletionRenderer::new(frame)).await,
+        false => Ok(json_response(
+            &frame.full_response(answers.collect().await?),
+        )),
     }
 }
 
-/// Constrains the answer to a tool call, if `tool_choice` requires one. Otherwise an answer with a
-/// `response_format` may be a call, too, and calls of strict tools match their schemas. Returns whether
-/// thoughts may precede the answer. `text` is that of the prompt.
-#[cfg(feature = "grammar")]
-fn constrain(
-    wanted: &mut CompletionParams,
-    tools: &ToolSet,
-    (language, text): (&ServedLanguageModel, &str),
-) -> Result<bool, ApiError> {
-    if let Some(required) = tools.grammar(language)? {
-        if let Some((field @ "grammar", _)) = wanted.grammar {
-            return Err(ApiError::bad_request(format!(
-                "field `{field}` cannot be combined with a `tool_choice` that requires a call"
-            )));
-        }
-        // The response format applies to answers that are no calls.
-        wanted.grammar = Some(("tools", required));
-        return Ok(false);
-    }
-    match wanted.grammar.take() {
-        Some((field @ "response_format", Grammar::JsonSchema(schema))) => {
-            let grammar = tools.call_or_json(&schema, &language.answers)?;
-            wanted.grammar = Some((field, grammar));
-            Ok(false)
-        }
-        Some((field, other)) => {
-            if tools.strict_grammar(language, text)?.is_some() {
-                return Err(ApiError::bad_request(format!(
-                    "field `{field}` cannot be combined with `strict` tools; set `strict` to false"
-                )));
-            }
-            wanted.grammar = Some((field, other));
-            Ok(false)
-        }
-        None => {
-            let strict = tools.strict_grammar(language, text)?;
-            wanted.grammar = strict.map(|grammar| ("tools", grammar));
-            Ok(true)
-        }
-    }
-}
-
-#[cfg(not(feature = "grammar"))]
-fn constrain(
-    _: &mut CompletionParams,
-    tools: &ToolSet,
-    _: (&ServedLanguageModel, &str),
-) -> Result<bool, ApiError> {
-    tools.check()?;
-    Ok(false)
+/// Parses the fields of a conversation, except `model`.
+pub(crate) fn parse(
+    mut fields: JsonFields,
+    language: &ServedLanguageModel,
+    record: &RequestRecord,
+) -> Result<ConversationRequest, ApiError> {
+    let takes_text = language.answers.takes_argument_text();
+    let messages = messages(fields.need("messages")?, (record, takes_text))?;
+    let tools = ToolSet::take(&mut fields, record)?;
+    let variables = template_variables(&mut fields)?;
+    let params = take_params(fields, CompletionKind::Chat, record)?;
+    Ok(ConversationRequest {
+        messages,
+        tools,
+        variables,
+        prefill: String::new(),
+        params,
+    })
 }
 
 /// Parses the messages. With `takes_text`, templates get the arguments of calls as JSON text.
@@ -265,30 +207,11 @@ fn tool_calls(
             name.ok_or_else(|| ApiError::bad_request("field `name` of a call is missing"))?;
         let arguments = function.text("arguments")?.unwrap_or_default();
         function.ignore_rest((record, "messages.tool_calls.function."));
-        let object = match arguments.trim().is_empty() {
-            true => "{}",
-            false => arguments.as_str(),
-        };
-        let parsed = serde_json::from_str::<serde_json::Map<String, Value>>(object);
-        let (Ok(_), Ok(value)) = (parsed, TemplateValue::from_json(object)) else {
+        let value = call_value((&id, &name), &arguments, takes_text);
+        value.ok_or_else(|| {
             let expected = "a JSON object in a string";
-            return Err(wrong("arguments", &Value::String(arguments), expected));
-        };
-        let value = match takes_text {
-            true => TemplateValue::text(object),
-            false => value,
-        };
-        let entries = |all: Vec<(&str, TemplateValue)>| TemplateValue::map(all);
-        let function = entries(vec![
-            ("name", TemplateValue::text(&name)),
-            ("arguments", value),
-        ]);
-        let call = vec![
-            ("id", TemplateValue::text(&id)),
-            ("type", TemplateValue::text("function")),
-            ("function", function),
-        ];
-        Ok(entries(call))
+            wrong("arguments", &Value::String(arguments), expected)
+        })
     };
     items.into_iter().map(call).collect()
 }
@@ -318,13 +241,10 @@ fn part(value: Value, record: &RequestRecord) -> Result<String, ApiError> {
 fn template_variables(fields: &mut JsonFields) -> Result<Vec<(String, TemplateValue)>, ApiError> {
     let mut all: Vec<(String, TemplateValue)> = Vec::new();
     if let Some(effort) = fields.text("reasoning_effort")? {
-        if effort == "none" {
-            all.push(("enable_thinking".into(), TemplateValue::Bool(false)));
-        }
-        all.push(("reasoning_effort".into(), TemplateValue::text(&effort)));
+        all.extend(effort_variables(&effort));
     }
     if let Some(thinks) = fields.truth("enable_thinking")? {
-        all.push(("enable_thinking".into(), TemplateValue::Bool(thinks)));
+        all.push(thinking_variable(thinks));
     }
     match fields.take("chat_template_kwargs") {
         None => {}
@@ -338,40 +258,4 @@ fn template_variables(fields: &mut JsonFields) -> Result<Vec<(String, TemplateVa
         Some(other) => return Err(wrong("chat_template_kwargs", &other, "an object")),
     }
     Ok(all)
-}
-
-/// Returns the tokens of a conversation up to the start of the answer, and their text. Only the
-/// text of the chat template spells special tokens; those in messages and tools are ordinary text.
-/// If the template does not show tools, a system prompt does.
-fn tokens(
-    language: &ServedLanguageModel,
-    messages: &[ChatMessage],
-    tools: Option<&ToolSet>,
-    variables: &[(String, TemplateValue)],
-) -> Result<(Vec<u32>, String), ApiError> {
-    let shown = match tools {
-        Some(tools) => tools.for_template()?,
-        None => TemplateValue::None,
-    };
-    let render = |messages: &[ChatMessage], shown: &TemplateValue| {
-        let rendered = (language.template).render_with(messages, shown, true, variables);
-        let rendered = rendered.map_err(|e| {
-            ApiError::bad_request(format!(
-                "the chat template rejects the messages: {}",
-                tercet::one_line(&e)
-            ))
-        })?;
-        language.check_bytes(rendered.text.len())?;
-        Ok::<_, ApiError>(rendered)
-    };
-    let rendered = match tools {
-        Some(tools) if !language.answers.has_tools() => {
-            let told = with_tool_prompt(messages, &tools.functions());
-            render(&told, &TemplateValue::None)?
-        }
-        Some(_) | None => render(messages, &shown)?,
-    };
-    let tokens = (language.tokenizer).encode_mixed(&rendered.text, &rendered.literal);
-    let tokens = tokens.map_err(|e| ApiError::failed(&e))?;
-    Ok((tokens, rendered.text))
 }

@@ -8,14 +8,16 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::Value;
 
-use super::response::{CompletionKind, ResponseEnvelope};
-use super::sampling::{CompletionParams, MAX_PROMPTS};
-use super::streaming;
-use crate::error::ApiError;
+use super::response::{CompletionKind, CompletionRenderer, EchoedPrompt, ResponseEnvelope};
+use super::sampling::{MAX_PROMPTS, take_params};
+use crate::answer_stream::{AnswerStream, stream_response};
+use crate::conversation::select_language;
+use crate::error::{ApiError, json_response};
 use crate::fields::{JsonFields, wrong};
+use crate::fill_in_middle::FillInMiddle;
 use crate::http::AppState;
-use crate::language::ServedLanguageModel;
-use crate::models::SelectedLanguage;
+use crate::language::{GenerationRequest, ServedLanguageModel};
+use crate::logprobs::TokenText;
 use crate::request_log::RequestRecord;
 
 /// Default of `max_tokens`, as in OpenAI's API.
@@ -29,16 +31,31 @@ pub(crate) async fn handle(
 ) -> Result<Response, ApiError> {
     let body = app.body(&headers, body, &["application/json"]).await?;
     let mut fields = JsonFields::parse(&body)?;
-    let asked = fields.text("model")?;
-    let SelectedLanguage {
-        name,
-        model: language,
-        adapter,
-    } = app.models.language(asked.as_deref())?;
-    record.set_model(asked.as_deref(), &name);
-    let prompts = prompts(language, fields.need("prompt")?)?;
-    fields.neutral(&[("suffix", &[Value::String(String::new())])])?;
-    let wanted = CompletionParams::take(fields, CompletionKind::Completion, &record)?;
+    let selected = select_language(&app, &mut fields, &record)?;
+    let (language, adapter) = (selected.model, selected.adapter);
+    let given = fields.need("prompt")?;
+    let echoes = fields.truth("echo")?.unwrap_or(false);
+    let suffix = fields.text("suffix")?.filter(|text| !text.is_empty());
+    let mut wanted = take_params(fields, CompletionKind::Completion, &record)?;
+    let (prompts, texts) = match &suffix {
+        None => prompts(language, given)?,
+        Some(_) if echoes => {
+            let message = "field `echo` cannot be combined with `suffix`";
+            return Err(ApiError::bad_request(message));
+        }
+        Some(suffix) => {
+            let tokens = FillInMiddle::for_field("suffix", &language.tokenizer)?;
+            wanted.stop_tokens.extend(&tokens.ends);
+            (
+                vec![infill(language, &tokens, (given, suffix))?],
+                Vec::new(),
+            )
+        }
+    };
+    let echoed = match echoes {
+        true => echoed(language, &prompts, texts)?,
+        false => Vec::new(),
+    };
     let texts = prompts.len() * wanted.n;
     if texts > MAX_PROMPTS {
         return Err(ApiError::bad_request(format!(
@@ -51,6 +68,7 @@ pub(crate) async fn handle(
         seed: wanted.seed,
         logprobs: wanted.top_logprobs.is_some(),
         details: wanted.details,
+        echoed,
         prompts: if wanted.details.ids {
             prompts.clone()
         } else {
@@ -58,7 +76,7 @@ pub(crate) async fn handle(
         },
         ..ResponseEnvelope::new(
             CompletionKind::Completion,
-            &name,
+            &selected.name,
             prompts.iter().map(Vec::len).sum(),
         )
     };
@@ -66,18 +84,29 @@ pub(crate) async fn handle(
     let requests = prompts
         .iter()
         .flat_map(|prompt| wanted.requests(prompt, DEFAULT_TOKENS));
-    let pieces = language
-        .start(requests.collect(), adapter, &app.metrics)
-        .await?;
+    let mut requests: Vec<GenerationRequest> = requests.collect();
+    if echoes && wanted.top_logprobs.is_some() {
+        requests
+            .iter_mut()
+            .for_each(GenerationRequest::force_prompt);
+    }
+    let responses = language.start(requests, adapter, &app.metrics).await?;
+    let mut answers = AnswerStream::new(responses, (texts, None), &record);
     match wanted.stream {
-        true => streaming::stream(frame, pieces, record).await,
-        false => streaming::collect_response(&frame, pieces, &record).await,
+        true => stream_response(answers, CompletionRenderer::new(frame)).await,
+        false => Ok(json_response(
+            &frame.full_response(answers.collect().await?),
+        )),
     }
 }
 
-/// Returns the tokens of all prompts. `prompt` is a string, a list of tokens, or a list of either.
-fn prompts(language: &ServedLanguageModel, prompt: Value) -> Result<Vec<Vec<u32>>, ApiError> {
-    match prompt {
+/// The tokens of all prompts, and the texts of those that are texts. `prompt` is a string, a list of
+/// tokens, or a list of either.
+fn prompts(
+    language: &ServedLanguageModel,
+    prompt: Value,
+) -> Result<(Vec<Vec<u32>>, Vec<Option<String>>), ApiError> {
+    let items = match prompt {
         Value::Array(items) if !items.is_empty() && !items.iter().any(Value::is_number) => {
             if items.len() > MAX_PROMPTS {
                 return Err(ApiError::bad_request(format!(
@@ -86,12 +115,44 @@ fn prompts(language: &ServedLanguageModel, prompt: Value) -> Result<Vec<Vec<u32>
                 )));
             }
             items
-                .into_iter()
-                .map(|item| tokens(language, item))
-                .collect()
         }
-        one => Ok(vec![tokens(language, one)?]),
-    }
+        one => vec![one],
+    };
+    let texts = items.iter().map(|item| item.as_str().map(str::to_string));
+    let texts = texts.collect();
+    let prompts = items.into_iter().map(|item| tokens(language, item));
+    Ok((prompts.collect::<Result<_, _>>()?, texts))
+}
+
+/// The tokens of a prompt whose middle is missing.
+fn infill(
+    language: &ServedLanguageModel,
+    tokens: &FillInMiddle,
+    (prompt, suffix): (Value, &str),
+) -> Result<Vec<u32>, ApiError> {
+    let Value::String(prefix) = prompt else {
+        return Err(wrong("prompt", &prompt, "a text, because of `suffix`"));
+    };
+    language.check_bytes(prefix.len() + suffix.len())?;
+    tokens.prompt(&language.tokenizer, (&prefix, suffix), &[])
+}
+
+/// The prompts as the response repeats them.
+fn echoed(
+    language: &ServedLanguageModel,
+    prompts: &[Vec<u32>],
+    texts: Vec<Option<String>>,
+) -> Result<Vec<EchoedPrompt>, ApiError> {
+    let one = |(prompt, text): (&Vec<u32>, Option<String>)| {
+        let tokenizer = &language.tokenizer;
+        let text = match text {
+            Some(text) => text,
+            None => tokenizer.decode(prompt).map_err(|e| ApiError::failed(&e))?,
+        };
+        let first = prompt.first().map(|id| TokenText::new(tokenizer, *id));
+        Ok(EchoedPrompt { text, first })
+    };
+    prompts.iter().zip(texts).map(one).collect()
 }
 
 /// Returns the tokens of one prompt: a string or a list of tokens.

@@ -20,7 +20,7 @@ use crate::metrics::count;
 use crate::request_log::RequestRecord;
 
 /// Maximum texts of a request, as in OpenAI's API.
-const MAX_INPUTS: usize = 2048;
+pub(crate) const MAX_INPUTS: usize = 2048;
 
 pub(crate) async fn handle(
     State(app): State<Arc<AppState>>,
@@ -152,7 +152,7 @@ fn tokens(items: &[Value]) -> Result<Vec<u32>, ApiError> {
 }
 
 /// Parses the number of elements of the vectors; `None` for all of them.
-fn dimensions(fields: &mut JsonFields, width: usize) -> Result<Option<usize>, ApiError> {
+pub(crate) fn dimensions(fields: &mut JsonFields, width: usize) -> Result<Option<usize>, ApiError> {
     let Some(count) = fields.count("dimensions")? else {
         return Ok(None);
     };
@@ -168,7 +168,7 @@ fn dimensions(fields: &mut JsonFields, width: usize) -> Result<Option<usize>, Ap
 }
 
 /// Keeps the first elements of a vector, scaled to length 1.
-fn shorten(row: &mut Vec<f32>, width: usize) {
+pub(crate) fn shorten(row: &mut Vec<f32>, width: usize) {
     row.truncate(width);
     let squares = row.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
     let length = squares.sqrt();

@@ -54,11 +54,10 @@ pub(super) const IGNORED: [&str; 40] = [
 ];
 
 /// Fields that change a response, and the JSON values at which they do not.
-pub(super) const NEUTRAL: [(&str, &str); 46] = [
+pub(super) const NEUTRAL: [(&str, &str); 45] = [
     // OpenAI.
     ("audio", "[{}]"),
     ("best_of", "[1]"),
-    ("echo", "[false]"),
     ("extra_body", "[{}]"),
     ("function_call", r#"["none", "auto"]"#),
     ("modalities", r#"[["text"]]"#),

@@ -6,8 +6,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 use tercet_models::FinishReason;
-use tercet_models::answer::{AnswerEvent, AnswerParser, ToolCall};
+use tercet_models::answer::{AnswerEvent, ParsedAnswer, ToolCall};
 
+use crate::answer_stream::{AnswerEnd, AnswerPiece, AnswerRenderer, WholeAnswer};
+use crate::error::ApiError;
 use crate::http::now;
 use crate::language::TokenDetails;
 use crate::logprobs::{TokenLogprob, TokenText};
@@ -36,40 +38,42 @@ pub(crate) struct ResponseEnvelope {
     pub(crate) logprobs: bool,
     /// Seed of the first completion, which the request gave or the server drew.
     pub(crate) seed: u64,
-    /// Parser of thoughts and calls, for conversations.
-    pub(crate) answers: Option<AnswerParser>,
     pub(crate) details: TokenDetails,
     /// The prompts, of which each has the same number of completions, if the request asks for token
     /// ids.
     pub(crate) prompts: Vec<Vec<u32>>,
+    /// The prompts, of which each has the same number of completions, if the response repeats them.
+    pub(crate) echoed: Vec<EchoedPrompt>,
 }
 
-/// A completion, or a part of it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Delta {
+/// A prompt that a response repeats.
+#[derive(Clone, Debug)]
+pub(crate) struct EchoedPrompt {
     pub(crate) text: String,
-    pub(crate) thought: String,
-    /// The calls of a whole completion.
-    pub(crate) calls: Vec<ToolCall>,
-    /// The parts of calls in a piece of a stream.
-    pub(crate) call_parts: Vec<Value>,
-    pub(crate) scores: Vec<TokenLogprob>,
-    /// Token ids, if the request has any [`TokenDetails`].
-    pub(crate) tokens: Vec<u32>,
-    /// A row for each token, if the request asks for logits.
-    pub(crate) logits: Vec<f32>,
+    /// The first token, which has no logprob.
+    pub(crate) first: Option<TokenText>,
+}
+
+/// A piece of a stream as OpenAI's API writes it.
+#[derive(Debug, Default)]
+struct Delta {
+    text: String,
+    thought: String,
+    /// The parts of calls.
+    call_parts: Vec<Value>,
 }
 
 impl Delta {
-    /// Adds the parts of an answer to a piece of a stream. `calls` is the number of calls so far.
-    pub(crate) fn add(&mut self, events: Vec<AnswerEvent>, calls: &mut usize) {
+    /// The piece of these events. `calls` is the number of calls so far.
+    fn from_events(events: Vec<AnswerEvent>, calls: &mut usize) -> Delta {
+        let mut delta = Delta::default();
         for event in events {
             match event {
-                AnswerEvent::Text(text) => self.text += &text,
-                AnswerEvent::Thought(text) => self.thought += &text,
+                AnswerEvent::Text(text) => delta.text += &text,
+                AnswerEvent::Thought(text) => delta.thought += &text,
                 AnswerEvent::Call { id, name } => {
                     let function = json!({"name": name, "arguments": ""});
-                    self.call_parts.push(
+                    delta.call_parts.push(
                         json!({"index": *calls, "id": id, "type": "function", "function": function}),
                     );
                     *calls += 1;
@@ -77,17 +81,14 @@ impl Delta {
                 AnswerEvent::Arguments(text) => {
                     let index = calls.saturating_sub(1);
                     let function = json!({"arguments": text});
-                    self.call_parts
+                    delta
+                        .call_parts
                         .push(json!({"index": index, "function": function}));
                 }
                 _ => {}
             }
         }
-    }
-
-    /// Whether a piece shows nothing.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.text.is_empty() && self.thought.is_empty() && self.call_parts.is_empty()
+        delta
     }
 }
 
@@ -114,9 +115,9 @@ impl ResponseEnvelope {
             usage: false,
             logprobs: false,
             seed: 0,
-            answers: None,
             details: TokenDetails::default(),
             prompts: Vec::new(),
+            echoed: Vec::new(),
         }
     }
 
@@ -135,11 +136,25 @@ impl ResponseEnvelope {
         })
     }
 
-    fn choice(&self, index: usize, mut choice: Value, scores: &[TokenLogprob]) -> Value {
+    /// The prompt that the completion with this index repeats.
+    fn echoed(&self, index: usize) -> Option<&EchoedPrompt> {
+        let each = (self.choice_count / self.echoed.len().max(1)).max(1);
+        self.echoed.get(index / each)
+    }
+
+    /// A choice with its logprobs, which may be the first of its completion.
+    fn choice(
+        &self,
+        index: usize,
+        mut choice: Value,
+        (scores, is_first): (&[TokenLogprob], bool),
+    ) -> Value {
+        let first = self.echoed(index).filter(|_| is_first);
+        let first = first.and_then(|prompt| prompt.first.as_ref());
         choice["index"] = json!(index);
         choice["logprobs"] = match (self.logprobs, self.form) {
             (false, _) => Value::Null,
-            (true, CompletionKind::Completion) => completion_logprobs(scores),
+            (true, CompletionKind::Completion) => completion_logprobs(first, scores),
             (true, CompletionKind::Chat) => chat_logprobs(scores),
         };
         choice["finish_reason"] = Value::Null;
@@ -147,33 +162,41 @@ impl ResponseEnvelope {
     }
 
     /// The complete response: each completion with its finish reason, and the token usage.
-    pub(crate) fn full_response(&self, texts: &[(Delta, FinishReason)], written: usize) -> Value {
+    pub(crate) fn full_response(&self, answers: Vec<WholeAnswer>) -> Value {
         let object = match self.form {
             CompletionKind::Completion => "text_completion",
             CompletionKind::Chat => "chat.completion",
         };
-        let choices = texts.iter().enumerate().map(|(index, (piece, finish))| {
+        let written = answers.iter().map(|answer| answer.end.tokens).sum();
+        let choices = answers.into_iter().enumerate().map(|(index, answer)| {
+            let WholeAnswer { mut piece, end } = answer;
+            let mut parsed = ParsedAnswer::default();
+            let events = std::mem::take(&mut piece.events);
+            events.into_iter().for_each(|event| parsed.add(event));
             let choice = match self.form {
-                CompletionKind::Completion => json!({"text": piece.text}),
+                CompletionKind::Completion => {
+                    let echoed = self.echoed(index).map_or("", |prompt| prompt.text.as_str());
+                    json!({"text": format!("{echoed}{}", parsed.text)})
+                }
                 CompletionKind::Chat => {
                     let mut message =
-                        json!({"role": "assistant", "content": piece.text, "refusal": null});
-                    if !piece.thought.is_empty() {
-                        message["reasoning_content"] = json!(piece.thought);
-                        message["reasoning"] = json!(piece.thought);
+                        json!({"role": "assistant", "content": parsed.text, "refusal": null});
+                    if !parsed.thought.is_empty() {
+                        message["reasoning_content"] = json!(parsed.thought);
+                        message["reasoning"] = json!(parsed.thought);
                     }
-                    if !piece.calls.is_empty() {
-                        message["tool_calls"] = piece.calls.iter().map(call_json).collect();
-                        if piece.text.is_empty() {
+                    if !parsed.calls.is_empty() {
+                        message["tool_calls"] = parsed.calls.iter().map(call_json).collect();
+                        if parsed.text.is_empty() {
                             message["content"] = Value::Null;
                         }
                     }
                     json!({"message": message})
                 }
             };
-            let mut choice = self.choice(index, choice, &piece.scores);
-            choice["finish_reason"] = json!(reason(*finish, !piece.calls.is_empty()));
-            self.add_details(&mut choice, index, piece);
+            let mut choice = self.choice(index, choice, (&piece.scores, true));
+            choice["finish_reason"] = json!(reason(&end));
+            self.add_details(&mut choice, index, &piece);
             choice
         });
         let mut whole = self.object(object, choices.collect());
@@ -182,7 +205,7 @@ impl ResponseEnvelope {
     }
 
     /// Adds the token ids and logits of a whole completion.
-    fn add_details(&self, choice: &mut Value, index: usize, piece: &Delta) {
+    fn add_details(&self, choice: &mut Value, index: usize, piece: &AnswerPiece) {
         if self.details.ids {
             choice["token_ids"] = json!(piece.tokens);
             let each = (self.choice_count / self.prompts.len().max(1)).max(1);
@@ -198,7 +221,7 @@ impl ResponseEnvelope {
     }
 
     /// One chunk of a stream.
-    fn part(&self, index: usize, choice: Value, scores: &[TokenLogprob]) -> Value {
+    fn part(&self, index: usize, choice: Value, scores: (&[TokenLogprob], bool)) -> Value {
         let choice = self.choice(index, choice, scores);
         let mut part = self.object(self.object_of_part(), json!([choice]));
         if self.usage {
@@ -214,26 +237,32 @@ impl ResponseEnvelope {
         }
     }
 
-    /// Event with a piece of a completion.
-    pub(crate) fn piece(&self, index: usize, piece: &Delta) -> String {
+    /// Event with a piece of a completion. `calls` is the number of its calls so far.
+    fn piece(
+        &self,
+        index: usize,
+        piece: AnswerPiece,
+        (calls, is_first): (&mut usize, bool),
+    ) -> String {
+        let part = Delta::from_events(piece.events, calls);
         let choice = match self.form {
-            CompletionKind::Completion => json!({"text": piece.text}),
+            CompletionKind::Completion => json!({"text": part.text}),
             CompletionKind::Chat => {
                 let mut delta = Map::new();
-                if !piece.thought.is_empty() {
-                    delta.insert("reasoning_content".into(), json!(piece.thought));
-                    delta.insert("reasoning".into(), json!(piece.thought));
+                if !part.thought.is_empty() {
+                    delta.insert("reasoning_content".into(), json!(part.thought));
+                    delta.insert("reasoning".into(), json!(part.thought));
                 }
-                if !piece.text.is_empty() || delta.is_empty() && piece.call_parts.is_empty() {
-                    delta.insert("content".into(), json!(piece.text));
+                if !part.text.is_empty() || delta.is_empty() && part.call_parts.is_empty() {
+                    delta.insert("content".into(), json!(part.text));
                 }
-                if !piece.call_parts.is_empty() {
-                    delta.insert("tool_calls".into(), json!(piece.call_parts));
+                if !part.call_parts.is_empty() {
+                    delta.insert("tool_calls".into(), json!(part.call_parts));
                 }
                 json!({"delta": delta})
             }
         };
-        let mut part = self.part(index, choice, &piece.scores);
+        let mut part = self.part(index, choice, (&piece.scores, is_first));
         if self.details.ids {
             part["choices"][0]["token_ids"] = json!(piece.tokens);
         }
@@ -241,31 +270,37 @@ impl ResponseEnvelope {
     }
 
     /// Events before the first piece.
-    pub(crate) fn beginning(&self) -> String {
+    fn beginning(&self) -> String {
         let first = |index| {
             let delta = json!({"delta": {"role": "assistant", "content": ""}});
-            event(&self.part(index, delta, &[]))
+            event(&self.part(index, delta, (&[], false)))
+        };
+        let echoed = |index| {
+            let prompt = self.echoed(index)?;
+            let mut part = self.part(index, json!({"text": prompt.text}), (&[], false));
+            part["choices"][0]["logprobs"] = Value::Null;
+            Some(event(&part))
         };
         match self.form {
-            CompletionKind::Completion => String::new(),
+            CompletionKind::Completion => (0..self.choice_count).filter_map(echoed).collect(),
             CompletionKind::Chat => (0..self.choice_count).map(first).collect(),
         }
     }
 
     /// Event at the end of a completion.
-    pub(crate) fn end(&self, index: usize, finish: FinishReason, calls: bool) -> String {
+    fn end(&self, index: usize, end: &AnswerEnd) -> String {
         let choice = match self.form {
             CompletionKind::Completion => json!({"text": ""}),
             CompletionKind::Chat => json!({"delta": {}}),
         };
-        let mut part = self.part(index, choice, &[]);
+        let mut part = self.part(index, choice, (&[], false));
         part["choices"][0]["logprobs"] = Value::Null;
-        part["choices"][0]["finish_reason"] = json!(reason(finish, calls));
+        part["choices"][0]["finish_reason"] = json!(reason(end));
         event(&part)
     }
 
     /// Events after all completions.
-    pub(crate) fn last(&self, written: usize) -> String {
+    fn last(&self, written: usize) -> String {
         let mut events = String::new();
         if self.usage {
             let mut last = self.object(self.object_of_part(), json!([]));
@@ -276,9 +311,55 @@ impl ResponseEnvelope {
     }
 }
 
-fn reason(finish: FinishReason, calls: bool) -> &'static str {
-    match finish {
-        FinishReason::End | FinishReason::Stop | FinishReason::Cancelled if calls => "tool_calls",
+/// Writes completions as events of a stream.
+pub(crate) struct CompletionRenderer {
+    frame: ResponseEnvelope,
+    /// Calls of each completion so far.
+    calls: Vec<usize>,
+    /// Whether a completion has had a piece.
+    has_begun: Vec<bool>,
+}
+
+impl CompletionRenderer {
+    pub(crate) fn new(frame: ResponseEnvelope) -> CompletionRenderer {
+        CompletionRenderer {
+            calls: vec![0; frame.choice_count],
+            has_begun: vec![false; frame.choice_count],
+            frame,
+        }
+    }
+}
+
+impl AnswerRenderer for CompletionRenderer {
+    fn begin(&mut self) -> String {
+        self.frame.beginning()
+    }
+
+    fn piece(&mut self, index: usize, piece: AnswerPiece) -> String {
+        let is_first = !std::mem::replace(&mut self.has_begun[index], true);
+        self.frame
+            .piece(index, piece, (&mut self.calls[index], is_first))
+    }
+
+    fn end(&mut self, index: usize, end: &AnswerEnd) -> String {
+        self.frame.end(index, end)
+    }
+
+    fn last(&mut self, tokens: usize) -> String {
+        self.frame.last(tokens)
+    }
+
+    /// The stream then ends without `[DONE]`.
+    fn failure(&mut self, error: &ApiError) -> String {
+        event(&error.body())
+    }
+}
+
+fn reason(end: &AnswerEnd) -> &'static str {
+    match end.finish {
+        FinishReason::End | FinishReason::Stop | FinishReason::Cancelled if end.has_calls => {
+            "tool_calls"
+        }
         FinishReason::End | FinishReason::Stop | FinishReason::Cancelled => "stop",
         FinishReason::Length | FinishReason::Context => "length",
     }
@@ -290,8 +371,8 @@ pub(crate) fn event(value: &Value) -> String {
 }
 
 /// Logprobs in the format of the completions route: parallel lists. Top logprobs are objects and
-/// always include the sampled token.
-fn completion_logprobs(scores: &[TokenLogprob]) -> Value {
+/// always include the sampled token. `first` is a token before them, which has no logprob.
+fn completion_logprobs(first: Option<&TokenText>, scores: &[TokenLogprob]) -> Value {
     let likeliest = scores.iter().map(|of| {
         let mut map = Map::new();
         let own = (&of.token, of.logprob);
@@ -302,24 +383,20 @@ fn completion_logprobs(scores: &[TokenLogprob]) -> Value {
         }
         Value::Object(map)
     });
+    let none = || first.map(|_| Value::Null).into_iter();
+    let tokens = scores.iter().map(|of| of.token.text.as_str());
+    let tokens = first.iter().map(|first| first.text.as_str()).chain(tokens);
+    let logprobs = none().chain(scores.iter().map(|of| of.logprob.into()));
+    let offsets = scores.iter().map(|of| of.offset);
     json!({
-        "tokens": scores.iter().map(|of| of.token.text.as_str()).collect::<Vec<_>>(),
-        "token_logprobs": scores.iter().map(|of| of.logprob).collect::<Vec<_>>(),
-        "top_logprobs": likeliest.collect::<Vec<_>>(),
-        "text_offset": scores.iter().map(|of| of.offset).collect::<Vec<_>>(),
+        "tokens": tokens.collect::<Vec<_>>(),
+        "token_logprobs": logprobs.collect::<Vec<Value>>(),
+        "top_logprobs": none().chain(likeliest).collect::<Vec<_>>(),
+        "text_offset": first.map(|_| 0).into_iter().chain(offsets).collect::<Vec<usize>>(),
     })
 }
 
 fn chat_logprobs(scores: &[TokenLogprob]) -> Value {
-    let shown = |token: &TokenText, log: f64| json!({"token": token.text, "logprob": log, "bytes": token.bytes});
-    let content = scores.iter().map(|of| {
-        let likeliest = of
-            .top_logprobs
-            .iter()
-            .map(|(token, log)| shown(token, *log));
-        let mut own = shown(&of.token, of.logprob);
-        own["top_logprobs"] = likeliest.collect();
-        own
-    });
+    let content = scores.iter().map(TokenLogprob::to_json);
     json!({"content": content.collect::<Vec<_>>(), "refusal": null})
 }

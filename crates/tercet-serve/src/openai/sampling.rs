@@ -1,8 +1,5 @@
 //! Generation parameters of both completion routes.
 
-use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
-
 use serde_json::Value;
 #[cfg(feature = "grammar")]
 use serde_json::json;
@@ -12,165 +9,130 @@ use tercet_models::{DryOptions, MirostatOptions, SamplerStep, SamplingOptions};
 
 use super::ignored_fields::{IGNORED, NEUTRAL};
 use super::response::CompletionKind;
+use crate::conversation::{CompletionParams, MAX_STOPS, checked_stops, clamped};
 use crate::error::ApiError;
 use crate::fields::{JsonFields, wrong};
-use crate::language::{GenerationRequest, TokenDetails};
+use crate::language::TokenDetails;
 use crate::request_log::RequestRecord;
 
-/// Maximum number of stop strings.
-const MAX_STOPS: usize = 16;
 /// Maximum number of prompts per request, and of completions per prompt.
 pub(crate) const MAX_PROMPTS: usize = 16;
 /// Maximum number of top logprobs per token.
-const MAX_TOP_LOGPROBS: usize = 20;
+pub(crate) const MAX_TOP_LOGPROBS: usize = 20;
 /// Maximum number of tokens with a bias.
 const MAX_BIASES: usize = 1024;
 /// Maximum number of sampling steps.
 const MAX_SAMPLERS: usize = 16;
 
-/// Generation and response parameters of a request.
-pub(crate) struct CompletionParams {
-    pub(crate) max_tokens: Option<usize>,
-    pub(crate) stop: Vec<String>,
-    /// Special tokens that are part of the text.
-    pub(crate) spelled: Arc<[u32]>,
-    pub(crate) stop_tokens: Vec<u32>,
-    pub(crate) ignore_eos: bool,
-    pub(crate) dry_breakers: Option<Vec<String>>,
-    pub(crate) sampling: SamplingOptions,
+/// Takes all remaining fields of a request.
+pub(crate) fn take_params(
+    mut fields: JsonFields,
+    form: CompletionKind,
+    record: &RequestRecord,
+) -> Result<CompletionParams, ApiError> {
+    // `max_tokens` of -1 permits the whole context, not only the default of completions.
+    let mut is_unlimited = false;
+    let mut max_tokens = None;
+    for name in ["max_completion_tokens", "n_predict", "max_tokens"] {
+        let given = fields.take(name);
+        is_unlimited |= given.as_ref().and_then(Value::as_i64) == Some(-1);
+        fields.put(name, given);
+        max_tokens = fields.count_or_minus_one(name)?.or(max_tokens);
+    }
+    let max_tokens = max_tokens.or(is_unlimited.then_some(u64::MAX));
+    let stop = checked_stops("stop", fields.texts("stop")?)?;
+    let sampling = sampling(&mut fields)?;
     #[cfg(feature = "grammar")]
-    pub(crate) grammar: Option<(&'static str, Grammar)>,
-    pub(crate) seed: u64,
-    /// Completions per prompt.
-    pub(crate) n: usize,
-    /// Number of top logprobs to return per token; `None` disables logprobs.
-    pub(crate) top_logprobs: Option<usize>,
-    pub(crate) details: TokenDetails,
-    pub(crate) stream: bool,
-    /// Whether a stream ends with the token usage.
-    pub(crate) usage: bool,
+    let grammar = grammar(&mut fields)?;
+    let seed = fields.count_or_minus_one("seed")?;
+    let stop_tokens = fields.token_ids("stop_token_ids")?;
+    if stop_tokens.len() > MAX_STOPS {
+        return Err(ApiError::bad_request(format!(
+            "field `stop_token_ids` has {} tokens; at most {MAX_STOPS} are supported",
+            stop_tokens.len()
+        )));
+    }
+    let ignore_eos = fields.truth("ignore_eos")?.unwrap_or(false);
+    let dry_breakers = dry_breakers(&mut fields)?;
+    let n = fields.count("n")?.unwrap_or(1);
+    let n = usize::try_from(n)
+        .ok()
+        .filter(|n| (1..=MAX_PROMPTS).contains(n));
+    let n = n.ok_or_else(|| {
+        ApiError::bad_request(format!(
+            "field `n` is out of range; expected 1 to {MAX_PROMPTS}"
+        ))
+    })?;
+    let likeliest = parse_top_logprobs(&mut fields, form)?;
+    let stream = fields.truth("stream")?.unwrap_or(false);
+    let details = TokenDetails {
+        ids: fields.truth("return_token_ids")?.unwrap_or(false),
+        logits: fields.truth("logits")?.unwrap_or(false),
+    };
+    if stream && details.logits {
+        let message = "field `logits` cannot be combined with `stream`";
+        return Err(ApiError::bad_request(message));
+    }
+    let usage = match fields.take("stream_options") {
+        None => false,
+        Some(value) => {
+            let mut inner = JsonFields::from_value(value, "field `stream_options`")?;
+            let usage = inner.truth("include_usage")?.unwrap_or(false);
+            inner.ignore(
+                &["include_obfuscation", "continuous_usage_stats"],
+                (record, "stream_options."),
+            );
+            inner.finish()?;
+            usage
+        }
+    };
+    check_others(&mut fields, (form, n), record)?;
+    fields.finish()?;
+    let mut params = CompletionParams {
+        max_tokens: max_tokens.map(clamped),
+        stop,
+        stop_tokens,
+        ignore_eos,
+        dry_breakers,
+        sampling,
+        #[cfg(feature = "grammar")]
+        grammar,
+        n,
+        top_logprobs: likeliest,
+        details,
+        stream,
+        usage,
+        ..CompletionParams::new()
+    };
+    params.seed = seed.unwrap_or(params.seed);
+    Ok(params)
 }
 
-impl CompletionParams {
-    /// Takes all remaining fields of a request.
-    pub(crate) fn take(
-        mut fields: JsonFields,
-        form: CompletionKind,
-        record: &RequestRecord,
-    ) -> Result<CompletionParams, ApiError> {
-        // `max_tokens` of -1 permits the whole context, not only the default of completions.
-        let mut is_unlimited = false;
-        let mut max_tokens = None;
-        for name in ["max_completion_tokens", "n_predict", "max_tokens"] {
-            let given = fields.take(name);
-            is_unlimited |= given.as_ref().and_then(Value::as_i64) == Some(-1);
-            fields.put(name, given);
-            max_tokens = fields.count_or_minus_one(name)?.or(max_tokens);
-        }
-        let max_tokens = max_tokens.or(is_unlimited.then_some(u64::MAX));
-        let stop = fields.texts("stop")?;
-        if stop.len() > MAX_STOPS {
+/// Takes all remaining fields of a request whose prompt is no conversation.
+pub(crate) fn take_text_params(
+    fields: JsonFields,
+    record: &RequestRecord,
+) -> Result<CompletionParams, ApiError> {
+    take_params(fields, CompletionKind::Completion, record)
+}
+
+/// Takes the sampling options, `seed` and `grammar`, which other routes have as extensions.
+pub(crate) fn take_extensions(
+    fields: &mut JsonFields,
+    params: &mut CompletionParams,
+) -> Result<(), ApiError> {
+    params.sampling = sampling(fields)?;
+    params.seed = fields.count_or_minus_one("seed")?.unwrap_or(params.seed);
+    #[cfg(feature = "grammar")]
+    if let Some(grammar) = grammar_text(fields)? {
+        if let Some((field, _)) = params.grammar {
             return Err(ApiError::bad_request(format!(
-                "field `stop` has {} strings; at most {MAX_STOPS} are supported",
-                stop.len()
+                "field `grammar` cannot be combined with `{field}`"
             )));
         }
-        let sampling = sampling(&mut fields)?;
-        #[cfg(feature = "grammar")]
-        let grammar = grammar(&mut fields)?;
-        let seed = fields.count_or_minus_one("seed")?;
-        let stop_tokens = fields.token_ids("stop_token_ids")?;
-        if stop_tokens.len() > MAX_STOPS {
-            return Err(ApiError::bad_request(format!(
-                "field `stop_token_ids` has {} tokens; at most {MAX_STOPS} are supported",
-                stop_tokens.len()
-            )));
-        }
-        let ignore_eos = fields.truth("ignore_eos")?.unwrap_or(false);
-        let dry_breakers = dry_breakers(&mut fields)?;
-        let n = fields.count("n")?.unwrap_or(1);
-        let n = usize::try_from(n)
-            .ok()
-            .filter(|n| (1..=MAX_PROMPTS).contains(n));
-        let n = n.ok_or_else(|| {
-            ApiError::bad_request(format!(
-                "field `n` is out of range; expected 1 to {MAX_PROMPTS}"
-            ))
-        })?;
-        let likeliest = parse_top_logprobs(&mut fields, form)?;
-        let stream = fields.truth("stream")?.unwrap_or(false);
-        let details = TokenDetails {
-            ids: fields.truth("return_token_ids")?.unwrap_or(false),
-            logits: fields.truth("logits")?.unwrap_or(false),
-        };
-        if stream && details.logits {
-            let message = "field `logits` cannot be combined with `stream`";
-            return Err(ApiError::bad_request(message));
-        }
-        let usage = match fields.take("stream_options") {
-            None => false,
-            Some(value) => {
-                let mut inner = JsonFields::from_value(value, "field `stream_options`")?;
-                let usage = inner.truth("include_usage")?.unwrap_or(false);
-                inner.ignore(
-                    &["include_obfuscation", "continuous_usage_stats"],
-                    (record, "stream_options."),
-                );
-                inner.finish()?;
-                usage
-            }
-        };
-        check_others(&mut fields, (form, n), record)?;
-        fields.finish()?;
-        // The standard library seeds hash maps from the system's random source.
-        let drawn = || RandomState::new().hash_one(0u8) >> 32;
-        Ok(CompletionParams {
-            max_tokens: max_tokens.map(clamped),
-            stop,
-            spelled: Arc::default(),
-            stop_tokens,
-            ignore_eos,
-            dry_breakers,
-            sampling,
-            #[cfg(feature = "grammar")]
-            grammar,
-            seed: seed.unwrap_or_else(drawn),
-            n,
-            top_logprobs: likeliest,
-            details,
-            stream,
-            usage,
-        })
+        params.grammar = Some(grammar);
     }
-
-    /// Whether a grammar constrains the completions.
-    pub(crate) fn is_constrained(&self) -> bool {
-        #[cfg(feature = "grammar")]
-        return self.grammar.is_some();
-        #[cfg(not(feature = "grammar"))]
-        false
-    }
-
-    /// The completions of one prompt. Each generates at most `max_tokens` tokens if the request has
-    /// no limit. Seeds count up from the seed of the request.
-    pub(crate) fn requests(&self, prompt: &[u32], max_tokens: usize) -> Vec<GenerationRequest> {
-        let one = |i: usize| GenerationRequest {
-            prompt: prompt.to_vec(),
-            max_tokens: self.max_tokens.unwrap_or(max_tokens),
-            stop: self.stop.clone(),
-            spelled: Arc::clone(&self.spelled),
-            stop_tokens: self.stop_tokens.clone(),
-            ignore_eos: self.ignore_eos,
-            dry_breakers: self.dry_breakers.clone(),
-            sampling: self.sampling.clone(),
-            #[cfg(feature = "grammar")]
-            grammar: self.grammar.clone(),
-            seed: self.seed.wrapping_add(i as u64),
-            top_logprobs: self.top_logprobs,
-            details: self.details,
-        };
-        (0..self.n).map(one).collect()
-    }
+    Ok(())
 }
 
 /// Takes the fields that the server does not implement.
@@ -297,7 +259,9 @@ fn last_tokens(fields: &mut JsonFields, name: &str) -> Result<Option<usize>, Api
 
 /// Parses the order of the samplers: a list of names, or names with semicolons between them.
 fn samplers(fields: &mut JsonFields) -> Result<Option<Vec<SamplerStep>>, ApiError> {
-    let names = fields.texts("samplers")?;
+    let mut names = fields.texts("samplers")?;
+    // Editors name this step of llama.cpp's, which only merges tokens with a common beginning.
+    names.retain(|name| name != "infill");
     if names.is_empty() {
         return Ok(None);
     }
@@ -359,14 +323,22 @@ fn biases(fields: &mut JsonFields) -> Result<Vec<(u32, f32)>, ApiError> {
 #[cfg(feature = "grammar")]
 fn grammar(fields: &mut JsonFields) -> Result<Option<(&'static str, Grammar)>, ApiError> {
     let format = response_format(fields)?;
+    match (format, grammar_text(fields)?) {
+        (format, None) => Ok(format),
+        (None, grammar) => Ok(grammar),
+        (Some(_), Some(_)) => {
+            let message = "field `grammar` cannot be combined with `response_format`";
+            Err(ApiError::bad_request(message))
+        }
+    }
+}
+
+#[cfg(feature = "grammar")]
+fn grammar_text(fields: &mut JsonFields) -> Result<Option<(&'static str, Grammar)>, ApiError> {
     // Clients of llama.cpp send an empty text for no grammar.
     let Some(text) = fields.text("grammar")?.filter(|text| !text.is_empty()) else {
-        return Ok(format);
+        return Ok(None);
     };
-    if format.is_some() {
-        let message = "field `grammar` cannot be combined with `response_format`";
-        return Err(ApiError::bad_request(message));
-    }
     let grammar = Grammar::from_text(&text);
     let grammar = grammar.map_err(|e| ApiError::bad_request(format!("field `grammar`: {e}")))?;
     Ok(Some(("grammar", grammar)))
@@ -409,8 +381,4 @@ fn response_format(fields: &mut JsonFields) -> Result<Option<(&'static str, Gram
     };
     format.finish()?;
     Ok(grammar.map(|grammar| ("response_format", grammar)))
-}
-
-fn clamped(n: u64) -> usize {
-    usize::try_from(n).unwrap_or(usize::MAX)
 }

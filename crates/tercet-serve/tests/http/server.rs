@@ -266,3 +266,21 @@ pub(crate) fn events(body: &str) -> Vec<Value> {
         .map(|e| serde_json::from_str(e).unwrap())
         .collect()
 }
+
+/// The events of a stream without `[DONE]`.
+pub(crate) fn events_of(body: &str) -> Vec<Value> {
+    let events = body.split("\n\n").filter_map(|e| e.strip_prefix("data: "));
+    events.map(|e| serde_json::from_str(e).unwrap()).collect()
+}
+
+/// The events of a stream whose events have names.
+pub(crate) fn named_events(body: &str) -> Vec<(String, Value)> {
+    let events = body.split("\n\n").filter(|e| !e.is_empty());
+    let event = |event: &str| {
+        let (name, data) = event.split_once('\n').unwrap();
+        let name = name.strip_prefix("event: ").unwrap();
+        let data = data.strip_prefix("data: ").unwrap();
+        (name.to_string(), serde_json::from_str(data).unwrap())
+    };
+    events.map(event).collect()
+}

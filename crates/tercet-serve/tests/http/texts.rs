@@ -278,8 +278,10 @@ fn what_is_not_honoured_is_refused_by_name() {
             json!({"n": 4, "prompt": ["a", "b", "c", "d", "e"]}),
             "20 completions",
         ),
-        (json!({"echo": true}), "echo"),
+        (json!({"echo": 1}), "echo"),
+        (json!({"suffix": 1}), "suffix"),
         (json!({"suffix": "x"}), "suffix"),
+        (json!({"suffix": "x", "echo": true}), "suffix"),
         (json!({"frequency_penalty": 2.5}), "frequency_penalty"),
         (json!({"repetition_penalty": 0}), "repetition_penalty"),
         (json!({"min_p": 1.5}), "min_p"),
@@ -472,4 +474,96 @@ fn a_drawn_seed_is_said_and_repeats_the_text() {
     let again = of(json!({"temperature": 2, "seed": drawn["seed"]}));
     assert_eq!(again["seed"], drawn["seed"]);
     assert_eq!(again["choices"][0]["text"], drawn["choices"][0]["text"]);
+}
+
+/// The prompt is part of the text, and its tokens have the logprobs of a forward pass.
+#[test]
+fn echoed_prompts_have_logprobs() {
+    let server = shared();
+    let post = |more: Value| {
+        let mut body =
+            json!({"model": MODEL, "temperature": 0, "max_tokens": 4, "ignore_eos": true});
+        body.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let answer = server.post("/v1/completions", &body);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer
+    };
+    let text = "Ownership is a set of rules";
+    let plain = post(json!({"prompt": text, "logprobs": 2})).json();
+    let continued = plain["choices"][0]["text"].as_str().unwrap();
+    let echo = post(json!({"prompt": text, "echo": true})).json();
+    assert_eq!(echo["choices"][0]["text"], format!("{text}{continued}"));
+    assert_eq!(echo["usage"], plain["usage"]);
+
+    let echo = post(json!({"prompt": text, "echo": true, "logprobs": 2})).json();
+    let choice = &echo["choices"][0];
+    assert_eq!(choice["text"], format!("{text}{continued}"));
+    assert_eq!(echo["usage"], plain["usage"]);
+    let tokens = server
+        .post("/tokenize", &json!({"model": MODEL, "prompt": text}))
+        .json();
+    let ids = tokens["tokens"].as_array().unwrap().clone();
+    let list = |of: &Value, name: &str| of["logprobs"][name].as_array().unwrap().clone();
+    let logprobs = list(choice, "token_logprobs");
+    assert_eq!(logprobs.len(), ids.len() + 4);
+    assert!(logprobs[0].is_null() && list(choice, "top_logprobs")[0].is_null());
+    // The first token is special: it has a name, but no text. The offsets are those in the text.
+    let tokens = list(choice, "tokens");
+    let mut said = String::new();
+    for (token, offset) in tokens.iter().zip(list(choice, "text_offset")).skip(1) {
+        assert_eq!(offset, said.chars().count());
+        said += token.as_str().unwrap();
+    }
+    assert_eq!(said, format!("{text}{continued}"));
+    // Each token of the prompt has the logprob that it has as the next token of its beginning.
+    let close = |a: &Value, b: &Value| (a.as_f64().unwrap() - b.as_f64().unwrap()).abs() < 1e-3;
+    for at in 1..ids.len() {
+        let more = json!({"prompt": ids[..at], "logprobs": 20, "max_tokens": 1});
+        let next = post(more).json();
+        let tokens = list(choice, "tokens");
+        let likeliest = &list(&next["choices"][0], "top_logprobs")[0];
+        if let Some(expected) = likeliest.get(tokens[at].as_str().unwrap()) {
+            assert!(
+                close(expected, &logprobs[at]),
+                "{at}: {expected} and {}",
+                logprobs[at]
+            );
+        }
+        let first = &list(&next["choices"][0], "token_logprobs")[0];
+        assert!(logprobs[at].as_f64().unwrap() <= first.as_f64().unwrap() + 1e-3);
+    }
+    for (a, b) in list(&plain["choices"][0], "token_logprobs")
+        .iter()
+        .zip(&logprobs[ids.len()..])
+    {
+        assert!(close(a, b), "{a} and {b}");
+    }
+    // A text is scored without a continuation, and prompts of tokens have their text.
+    let scored = post(json!({"prompt": ids, "echo": true, "logprobs": 0, "max_tokens": 0})).json();
+    assert_eq!(scored["choices"][0]["text"], text);
+    assert_eq!(
+        list(&scored["choices"][0], "token_logprobs"),
+        logprobs[..ids.len()]
+    );
+    assert_eq!(scored["usage"]["completion_tokens"], 0);
+    let stream = json!({"prompt": [text, "A trait"], "echo": true, "logprobs": 2, "stream": true});
+    let streamed = events(&post(stream).text());
+    let of = |pointer: &str| {
+        let first = streamed.iter().filter(|e| e["choices"][0]["index"] == 0);
+        first
+            .filter_map(|e| e["choices"][0].pointer(pointer).cloned())
+            .collect::<Vec<Value>>()
+    };
+    let said = of("/text");
+    assert_eq!(
+        said.iter().map(|t| t.as_str().unwrap()).collect::<String>(),
+        format!("{text}{continued}")
+    );
+    let scores: Vec<Value> = of("/logprobs/token_logprobs")
+        .iter()
+        .flat_map(|l| l.as_array().unwrap().clone())
+        .collect();
+    assert_eq!(scores, logprobs);
 }

@@ -20,7 +20,7 @@ const DEAF: &str = "{# <tool_call> #}{% for m in messages %}{{ m.role }}: {{ m.c
 const LITERAL: &str = "{# <|tool_call_start|> #}{{ tools | tojson }}{% for m in messages %}{{ m.content }}{% endfor %}";
 
 /// A server of the tiny model with these templates: `tagged`, `object`, `deaf`, `literal`.
-fn server() -> Running {
+pub(crate) fn server() -> Running {
     // Several tests of one process run in parallel.
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let (process, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -51,7 +51,7 @@ fn server() -> Running {
     running
 }
 
-fn tools() -> Value {
+pub(crate) fn tools() -> Value {
     json!([
         {"type": "function", "function": {
             "name": "kind", "description": "A kind.", "strict": false,

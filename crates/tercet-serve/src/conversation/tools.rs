@@ -1,4 +1,4 @@
-//! Tools of a chat request: parsing, the values for the chat template, and the grammar of a
+//! Tools of a request: parsing those of chat completions, the values for the chat template, and the grammar of a
 //! required tool call.
 
 use serde_json::{Value, json};
@@ -17,10 +17,12 @@ use crate::request_log::RequestRecord;
 
 /// Maximum tools of a request.
 const MAX_TOOLS: usize = 128;
+/// Maximum characters of the name of a tool.
+const MAX_NAME: usize = 64;
 
 /// A tool.
-struct ToolSpec {
-    name: String,
+pub(crate) struct ToolSpec {
+    pub(crate) name: String,
     /// The JSON of the request.
     json: Value,
     /// JSON schema of the arguments.
@@ -33,8 +35,36 @@ struct ToolSpec {
     is_strict: bool,
 }
 
-#[cfg(feature = "grammar")]
 impl ToolSpec {
+    /// A tool of a protocol whose tools have other fields than those of chat completions. `path` is the
+    /// tool's place in the request.
+    ///
+    /// # Errors
+    /// 400 if the name is not valid.
+    pub(crate) fn new(
+        path: &str,
+        (name, description): (String, Option<String>),
+        parameters: Option<Value>,
+        is_strict: bool,
+    ) -> Result<ToolSpec, ApiError> {
+        check_name(&format!("{path}.name"), &name)?;
+        let mut function = json!({"name": name});
+        if let Some(text) = description {
+            function["description"] = text.into();
+        }
+        if let Some(parameters) = &parameters {
+            function["parameters"] = parameters.clone();
+        }
+        let parameters = parameters.unwrap_or_else(no_parameters);
+        Ok(ToolSpec {
+            name,
+            json: json!({"type": "function", "function": function}),
+            parameters,
+            is_strict,
+        })
+    }
+
+    #[cfg(feature = "grammar")]
     fn refused(&self, e: &ConstraintError) -> ApiError {
         let name = &self.name;
         ApiError::bad_request(format!("`parameters` of the tool `{name}`: {e}"))
@@ -58,7 +88,7 @@ fn with_blanks(mut schema: Value, pattern: &str) -> Value {
 }
 
 /// Which tools an answer must call.
-enum ToolChoice {
+pub(crate) enum ToolChoice {
     Nothing,
     Anything,
     One(String),
@@ -86,6 +116,21 @@ impl ToolSet {
         };
         let choice = choice(fields.take("tool_choice"), record)?;
         let single = !fields.truth("parallel_tool_calls")?.unwrap_or(true);
+        ToolSet::new(tools, choice, single)
+    }
+
+    /// The tools of a conversation. Returns `None` if there are no tools, or if `choice` is `None`, which
+    /// disallows calls. With `single`, answers have only one call.
+    ///
+    /// # Errors
+    /// 400 if there are too many tools, two have the same name, a schema is not supported, or the choice
+    /// is not among them.
+    pub(crate) fn new(
+        tools: Vec<ToolSpec>,
+        choice: Option<ToolChoice>,
+        single: bool,
+    ) -> Result<Option<ToolSet>, ApiError> {
+        check_tools(&tools)?;
         let choice = match choice {
             Some(ToolChoice::Anything | ToolChoice::One(_)) if tools.is_empty() => {
                 return Err(ApiError::bad_request(
@@ -216,16 +261,16 @@ impl ToolSet {
     #[cfg(feature = "grammar")]
     pub(crate) fn call_or_json(
         &self,
-        answer: &Value,
+        (field, answer): (&str, &Value),
         answers: &AnswerFormat,
     ) -> Result<Grammar, ApiError> {
         const BLANKS: &str = "[ \\t\\r\\n]{1,16}";
         let (open, key, close) = match answers.object_texts() {
             Some(texts) => texts,
             None => {
-                return Err(ApiError::bad_request(
-                    "field `response_format` cannot be combined with `tools` for this model: its calls are no objects",
-                ));
+                return Err(ApiError::bad_request(format!(
+                    "field `{field}` cannot be combined with `tools` for this model: its calls are no objects"
+                )));
             }
         };
         let tag = |tag: &str| match tag.trim() {
@@ -233,7 +278,7 @@ impl ToolSet {
             tag => format!("{} BLANKS? ", quoted(tag)),
         };
         let answer = exact_schema(answer)
-            .map_err(|e| ApiError::bad_request(format!("field `response_format`: {e}")))?;
+            .map_err(|e| ApiError::bad_request(format!("field `{field}`: {e}")))?;
         let more = match self.single {
             true => "",
             false => " (BLANKS? call)*",
@@ -289,15 +334,16 @@ fn tools(value: Value, record: &RequestRecord) -> Result<Vec<ToolSpec>, ApiError
     let Value::Array(items) = value else {
         return Err(wrong("tools", &value, "a list of tools"));
     };
-    if items.len() > MAX_TOOLS {
+    items.into_iter().map(|item| tool(item, record)).collect()
+}
+
+fn check_tools(tools: &[ToolSpec]) -> Result<(), ApiError> {
+    if tools.len() > MAX_TOOLS {
         return Err(ApiError::bad_request(format!(
             "field `tools` has {} tools; at most {MAX_TOOLS} are supported",
-            items.len()
+            tools.len()
         )));
     }
-    let tools: Result<Vec<ToolSpec>, ApiError> =
-        items.into_iter().map(|item| tool(item, record)).collect();
-    let tools = tools?;
     for (i, tool) in tools.iter().enumerate() {
         if tools[..i].iter().any(|other| other.name == tool.name) {
             return Err(ApiError::bad_request(format!(
@@ -306,7 +352,24 @@ fn tools(value: Value, record: &RequestRecord) -> Result<Vec<ToolSpec>, ApiError
             )));
         }
     }
-    Ok(tools)
+    Ok(())
+}
+
+/// Checks the name of a tool, which is in the field `path`.
+fn check_name(path: &str, name: &str) -> Result<(), ApiError> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    match name.is_empty() || name.len() > MAX_NAME || !name.chars().all(is_plain) {
+        true => {
+            let expected = format!("1 to {MAX_NAME} letters, digits, `_` and `-`");
+            Err(wrong(path, &Value::String(name.to_string()), &expected))
+        }
+        false => Ok(()),
+    }
+}
+
+/// The schema of tools without one.
+fn no_parameters() -> Value {
+    json!({"type": "object", "properties": {}, "additionalProperties": false})
 }
 
 /// Parses a tool. The chat template sees the whole object, with fields that are unknown here.
@@ -320,15 +383,10 @@ fn tool(whole: Value, record: &RequestRecord) -> Result<ToolSpec, ApiError> {
     let mut function = JsonFields::from_value(fields.need("function")?, "field `function`")?;
     fields.ignore_rest((record, "tools."));
     let name = function.text("name")?.unwrap_or_default();
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-    if name.is_empty() || name.len() > 64 || !name.chars().all(is_plain) {
-        let expected = "1 to 64 letters, digits, `_` and `-`";
-        return Err(wrong("name", &Value::String(name), expected));
-    }
+    check_name("name", &name)?;
     function.text("description")?;
     let is_strict = function.truth("strict")?.unwrap_or(false);
-    let nothing = || json!({"type": "object", "properties": {}, "additionalProperties": false});
-    let parameters = function.take("parameters").unwrap_or_else(nothing);
+    let parameters = function.take("parameters").unwrap_or_else(no_parameters);
     if !parameters.is_object() {
         return Err(wrong("parameters", &parameters, "a JSON schema"));
     }

@@ -1,0 +1,255 @@
+//! A conversation that a language model answers, as the routes of all protocols build it.
+
+mod draft;
+mod params;
+mod tools;
+
+use std::sync::Arc;
+
+use tercet_models::answer::{AnswerParser, with_tool_prompt};
+#[cfg(feature = "grammar")]
+use tercet_models::constraint::Grammar;
+use tercet_models::dataset::ChatMessage;
+use tercet_models::dataset::template::{RenderedTemplate, TemplateValue};
+
+use crate::answer_stream::AnswerStream;
+use crate::error::ApiError;
+use crate::fields::JsonFields;
+use crate::http::AppState;
+use crate::language::ServedLanguageModel;
+use crate::models::SelectedLanguage;
+use crate::request_log::RequestRecord;
+
+pub(crate) use draft::{MessageDraft, call_value};
+pub(crate) use params::{CompletionParams, MAX_STOPS, checked_stops, clamped};
+pub(crate) use tools::{ToolChoice, ToolSet, ToolSpec};
+
+/// Maximum messages of a conversation.
+pub(crate) const MAX_MESSAGES: usize = 1000;
+
+/// A request for answers to a conversation.
+pub(crate) struct ConversationRequest {
+    pub(crate) messages: Vec<ChatMessage>,
+    pub(crate) tools: Option<ToolSet>,
+    /// Further variables of the chat template.
+    pub(crate) variables: Vec<(String, TemplateValue)>,
+    /// Text with which the answer begins; the response does not repeat it.
+    pub(crate) prefill: String,
+    pub(crate) params: CompletionParams,
+}
+
+/// A conversation as the model reads it.
+pub(crate) struct PreparedConversation {
+    /// Tokens up to the start of the answer.
+    pub(crate) prompt: Vec<u32>,
+    /// Parser of thoughts and calls.
+    pub(crate) answers: AnswerParser,
+    pub(crate) params: CompletionParams,
+}
+
+/// Takes the field `model` and selects the model; the record of the request names it.
+///
+/// # Errors
+/// 404 for an unknown model; 400 without a name, if several models are served.
+pub(crate) fn select_language<'a>(
+    app: &'a AppState,
+    fields: &mut JsonFields,
+    record: &RequestRecord,
+) -> Result<SelectedLanguage<'a>, ApiError> {
+    let asked = fields.text("model")?;
+    let selected = app.models.language(asked.as_deref())?;
+    record.set_model(asked.as_deref(), &selected.name);
+    Ok(selected)
+}
+
+impl ConversationRequest {
+    /// Renders the conversation, and constrains the answer as its tools and its format ask for.
+    ///
+    /// # Errors
+    /// - The chat template rejects the messages, or their text exceeds the context.
+    /// - Tools and format cannot be combined, or need the feature `grammar`.
+    pub(crate) fn prepare(
+        mut self,
+        language: &ServedLanguageModel,
+    ) -> Result<PreparedConversation, ApiError> {
+        let rendered = self.render(language)?;
+        let prompt = (language.tokenizer).encode_mixed(&rendered.text, &rendered.literal);
+        let prompt = prompt.map_err(|e| ApiError::failed(&e))?;
+        let mut text = rendered.text;
+        let has_free_thoughts = match &self.tools {
+            Some(tools) => constrain(&mut self.params, tools, (language, &text))?,
+            None => false,
+        };
+        let callable = self.tools.as_ref().map(ToolSet::callable);
+        // Other constraints start at the first token, so such an answer has no thoughts.
+        if self.params.is_constrained() && !has_free_thoughts {
+            text.clear();
+        }
+        let answers = AnswerParser::new(&language.answers, &callable.unwrap_or_default(), &text);
+        let is_single = self.tools.as_ref().is_some_and(|tools| tools.single);
+        self.params.spelled = language.answers.special_tokens(&language.tokenizer);
+        Ok(PreparedConversation {
+            prompt,
+            answers: answers.with_single_call(is_single),
+            params: self.params,
+        })
+    }
+
+    /// The text up to the start of the answer. Only the text of the chat template spells special
+    /// tokens; those in messages and tools are ordinary text. If the template does not show tools, a
+    /// system prompt does.
+    ///
+    /// # Errors
+    /// 400 if the template rejects the messages, or the text exceeds the context.
+    pub(crate) fn render(
+        &self,
+        language: &ServedLanguageModel,
+    ) -> Result<RenderedTemplate, ApiError> {
+        let mut variables = self.variables.clone();
+        // The answer goes on with text, so the template must not open a thought.
+        if !self.prefill.is_empty() {
+            variables.push(thinking_variable(false));
+        }
+        let render = |messages: &[ChatMessage], shown: &TemplateValue| {
+            let rendered = (language.template).render_with(messages, shown, true, &variables);
+            rendered.map_err(|e| {
+                ApiError::bad_request(format!(
+                    "the chat template rejects the messages: {}",
+                    tercet::one_line(&e)
+                ))
+            })
+        };
+        let mut rendered = match &self.tools {
+            Some(tools) if !language.answers.has_tools() => {
+                let told = with_tool_prompt(&self.messages, &tools.functions());
+                render(&told, &TemplateValue::None)?
+            }
+            Some(tools) => render(&self.messages, &tools.for_template()?)?,
+            None => render(&self.messages, &TemplateValue::None)?,
+        };
+        if !self.prefill.is_empty() {
+            let start = rendered.text.len();
+            rendered.text += &self.prefill;
+            rendered.literal.push(start..rendered.text.len());
+        }
+        language.check_bytes(rendered.text.len())?;
+        Ok(rendered)
+    }
+}
+
+impl PreparedConversation {
+    /// Starts the answers.
+    ///
+    /// # Errors
+    /// The prompt exceeds the context, a grammar is invalid, or the queue is full.
+    pub(crate) async fn start(
+        &self,
+        app: &AppState,
+        (language, adapter): (&ServedLanguageModel, Option<usize>),
+        record: &Arc<RequestRecord>,
+    ) -> Result<AnswerStream, ApiError> {
+        record.set_prompt_tokens(self.prompt.len());
+        let room = language.context.saturating_sub(self.prompt.len());
+        let requests = self.params.requests(&self.prompt, room);
+        let responses = language.start(requests, adapter, &app.metrics).await?;
+        let parsed = (self.params.n, Some(&self.answers));
+        Ok(AnswerStream::new(responses, parsed, record))
+    }
+}
+
+/// Variables of the chat template for an effort of reasoning.
+pub(crate) fn effort_variables(effort: &str) -> Vec<(String, TemplateValue)> {
+    let mut all = Vec::new();
+    if effort == "none" {
+        all.push(thinking_variable(false));
+    }
+    all.push(("reasoning_effort".into(), TemplateValue::text(effort)));
+    all
+}
+
+/// The variable of the chat template that turns thoughts on or off.
+pub(crate) fn thinking_variable(thinks: bool) -> (String, TemplateValue) {
+    ("enable_thinking".into(), TemplateValue::Bool(thinks))
+}
+
+/// Constrains the answer to the JSON schema of a field.
+///
+/// # Errors
+/// 400 without the feature `grammar`.
+#[cfg(feature = "grammar")]
+#[allow(
+    clippy::unnecessary_wraps,
+    reason = "fails without the feature `grammar`"
+)]
+pub(crate) fn json_format(
+    params: &mut CompletionParams,
+    field: &'static str,
+    schema: serde_json::Value,
+) -> Result<(), ApiError> {
+    params.grammar = Some((field, Grammar::JsonSchema(schema)));
+    Ok(())
+}
+
+#[cfg(not(feature = "grammar"))]
+pub(crate) fn json_format(
+    _: &mut CompletionParams,
+    field: &'static str,
+    _: serde_json::Value,
+) -> Result<(), ApiError> {
+    Err(crate::fields::unsupported(
+        field,
+        "constrained answers need a build with the feature `grammar`",
+    ))
+}
+
+/// Constrains the answer to a tool call, if `tool_choice` requires one. Otherwise an answer with a
+/// format may be a call, too, and calls of strict tools match their schemas. Returns whether thoughts
+/// may precede the answer. `text` is that of the prompt.
+#[cfg(feature = "grammar")]
+fn constrain(
+    wanted: &mut CompletionParams,
+    tools: &ToolSet,
+    (language, text): (&ServedLanguageModel, &str),
+) -> Result<bool, ApiError> {
+    if let Some(required) = tools.grammar(language)? {
+        if let Some((field @ "grammar", _)) = wanted.grammar {
+            return Err(ApiError::bad_request(format!(
+                "field `{field}` cannot be combined with a `tool_choice` that requires a call"
+            )));
+        }
+        // The response format applies to answers that are no calls.
+        wanted.grammar = Some(("tools", required));
+        return Ok(false);
+    }
+    match wanted.grammar.take() {
+        Some((field, Grammar::JsonSchema(schema))) if field != "grammar" => {
+            let grammar = tools.call_or_json((field, &schema), &language.answers)?;
+            wanted.grammar = Some((field, grammar));
+            Ok(false)
+        }
+        Some((field, other)) => {
+            if tools.strict_grammar(language, text)?.is_some() {
+                return Err(ApiError::bad_request(format!(
+                    "field `{field}` cannot be combined with `strict` tools; set `strict` to false"
+                )));
+            }
+            wanted.grammar = Some((field, other));
+            Ok(false)
+        }
+        None => {
+            let strict = tools.strict_grammar(language, text)?;
+            wanted.grammar = strict.map(|grammar| ("tools", grammar));
+            Ok(true)
+        }
+    }
+}
+
+#[cfg(not(feature = "grammar"))]
+fn constrain(
+    _: &mut CompletionParams,
+    tools: &ToolSet,
+    _: (&ServedLanguageModel, &str),
+) -> Result<bool, ApiError> {
+    tools.check()?;
+    Ok(false)
+}
