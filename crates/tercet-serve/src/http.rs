@@ -238,6 +238,7 @@ pub(crate) fn router(app: Arc<AppState>) -> Result<Router, ServeError> {
         .route("/v1/models/{model}", get(openai::models::one))
         .route("/v1/completions", post(openai::completions::handle))
         .route("/v1/chat/completions", post(openai::chat::handle))
+        .route("/v1/responses", post(openai::responses::handle))
         .route("/v1/embeddings", post(openai::embeddings::handle))
         .route("/v1/rerank", post(openai::rerank::handle))
         .route("/rerank", post(openai::rerank::handle))
@@ -289,6 +290,7 @@ const ROUTES: &[(&str, &str)] = &[
     ("GET  /v1/models/{model}", ""),
     ("POST /v1/chat/completions", "language models"),
     ("POST /v1/completions", "language models"),
+    ("POST /v1/responses", "language models"),
     ("POST /v1/embeddings", "encoders"),
     ("POST /v1/rerank", "rerankers"),
     (
@@ -408,6 +410,7 @@ fn route_of(path: &str) -> &'static str {
         "/v1/models",
         "/v1/completions",
         "/v1/chat/completions",
+        "/v1/responses",
         "/v1/embeddings",
         "/v1/rerank",
         "/v1/audio/transcriptions",

@@ -10,6 +10,7 @@ mod ignored_fields;
 pub(crate) mod models;
 pub(crate) mod rerank;
 mod response;
+pub(crate) mod responses;
 pub(crate) mod sampling;
 #[cfg(feature = "audio")]
 pub(crate) mod transcriptions;

@@ -12,6 +12,8 @@ mod multi_prompt;
 mod openai_fields;
 mod request_log;
 mod rerank;
+#[cfg(feature = "grammar")]
+mod responses;
 mod server;
 #[cfg(feature = "audio")]
 mod speech;
