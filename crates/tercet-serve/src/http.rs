@@ -14,12 +14,13 @@ use futures_util::StreamExt;
 use sha2::{Digest, Sha256};
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
+use crate::anthropic::AnthropicError;
 use crate::error::{ApiError, ServeError, json_response};
 use crate::metrics::ServerMetrics;
 use crate::models::ModelRegistry;
 use crate::options::ServeOptions;
 use crate::request_log::{ClientAddress, LoggedError, RequestLogGuard, RequestRecord};
-use crate::{drain_body, oip, openai, text_routes};
+use crate::{anthropic, drain_body, oip, openai, text_routes};
 
 /// State shared by all handlers.
 pub(crate) struct AppState {
@@ -239,6 +240,8 @@ pub(crate) fn router(app: Arc<AppState>) -> Result<Router, ServeError> {
         .route("/v1/completions", post(openai::completions::handle))
         .route("/v1/chat/completions", post(openai::chat::handle))
         .route("/v1/responses", post(openai::responses::handle))
+        .route("/v1/messages", post(anthropic::messages))
+        .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
         .route("/v1/embeddings", post(openai::embeddings::handle))
         .route("/v1/rerank", post(openai::rerank::handle))
         .route("/rerank", post(openai::rerank::handle))
@@ -291,6 +294,8 @@ const ROUTES: &[(&str, &str)] = &[
     ("POST /v1/chat/completions", "language models"),
     ("POST /v1/completions", "language models"),
     ("POST /v1/responses", "language models"),
+    ("POST /v1/messages", "language models"),
+    ("POST /v1/messages/count_tokens", "language models"),
     ("POST /v1/embeddings", "encoders"),
     ("POST /v1/rerank", "rerankers"),
     (
@@ -335,6 +340,7 @@ fn error_response(path: &str, refusal: ApiError) -> Response {
     };
     match () {
         () if is_below("/v2") => refusal.into_oip_response(),
+        () if is_below("/v1/messages") => AnthropicError(refusal).into_response(),
         () => refusal.into_response(),
     }
 }
@@ -411,6 +417,8 @@ fn route_of(path: &str) -> &'static str {
         "/v1/completions",
         "/v1/chat/completions",
         "/v1/responses",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
         "/v1/embeddings",
         "/v1/rerank",
         "/v1/audio/transcriptions",

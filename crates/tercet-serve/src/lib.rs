@@ -9,7 +9,7 @@
 //!
 //! - `http`: routes, request limits (key, size, time) and the metrics page.
 //! - `conversation` and `answer_stream`: requests for answers, and their events, of all protocols.
-//! - `openai` and `oip`: parse requests and format responses of the protocols.
+//! - `openai`, `anthropic` and `oip`: parse requests and format responses of the protocols.
 //! - `language`, `encoder`, `reranker`, `transcriber`, `graph`: the served models.
 //! - `engine`: batches the sequences of a language model.
 //! - `request_log`: a line for each request.
@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 mod answer_stream;
+mod anthropic;
 mod connections;
 mod conversation;
 mod drain_body;

@@ -8,6 +8,8 @@ mod embedders;
 mod graphs;
 mod limits;
 mod load;
+#[cfg(feature = "grammar")]
+mod messages;
 mod multi_prompt;
 mod openai_fields;
 mod request_log;
