@@ -18,9 +18,10 @@ use crate::anthropic::AnthropicError;
 use crate::error::{ApiError, ServeError, json_response};
 use crate::metrics::ServerMetrics;
 use crate::models::ModelRegistry;
+use crate::ollama::OllamaError;
 use crate::options::ServeOptions;
 use crate::request_log::{ClientAddress, LoggedError, RequestLogGuard, RequestRecord};
-use crate::{anthropic, drain_body, oip, openai, text_routes};
+use crate::{anthropic, drain_body, oip, ollama, openai, text_routes};
 
 /// State shared by all handlers.
 pub(crate) struct AppState {
@@ -248,6 +249,15 @@ pub(crate) fn router(app: Arc<AppState>) -> Result<Router, ServeError> {
         .route("/tokenize", post(text_routes::tokenize))
         .route("/detokenize", post(text_routes::detokenize))
         .route("/props", get(text_routes::props));
+    let closed = closed
+        .route("/api/chat", post(ollama::chat))
+        .route("/api/generate", post(ollama::generate))
+        .route("/api/embed", post(ollama::embed))
+        .route("/api/embeddings", post(ollama::embeddings))
+        .route("/api/tags", get(ollama::tags))
+        .route("/api/ps", get(ollama::ps))
+        .route("/api/show", post(ollama::show))
+        .route("/api/version", get(ollama::version));
     #[cfg(feature = "audio")]
     let closed = closed.route(
         "/v1/audio/transcriptions",
@@ -305,6 +315,14 @@ const ROUTES: &[(&str, &str)] = &[
     ("POST /tokenize", "language models"),
     ("POST /detokenize", "language models"),
     ("GET  /props", "language models"),
+    ("POST /api/chat", "language models"),
+    ("POST /api/generate", "language models"),
+    ("POST /api/embed", "encoders"),
+    ("POST /api/embeddings", "encoders"),
+    ("GET  /api/tags", ""),
+    ("GET  /api/ps", ""),
+    ("POST /api/show", ""),
+    ("GET  /api/version", ""),
     ("GET  /v2", "Open Inference Protocol"),
     ("GET  /v2/models/{model}", "graphs"),
     ("GET  /v2/models/{model}/ready", "graphs"),
@@ -340,6 +358,7 @@ fn error_response(path: &str, refusal: ApiError) -> Response {
     };
     match () {
         () if is_below("/v2") => refusal.into_oip_response(),
+        () if is_below("/api") => OllamaError(refusal).into_response(),
         () if is_below("/v1/messages") => AnthropicError(refusal).into_response(),
         () => refusal.into_response(),
     }
@@ -427,6 +446,14 @@ fn route_of(path: &str) -> &'static str {
         "/tokenize",
         "/detokenize",
         "/props",
+        "/api/chat",
+        "/api/generate",
+        "/api/embed",
+        "/api/embeddings",
+        "/api/tags",
+        "/api/ps",
+        "/api/show",
+        "/api/version",
         "/v2",
         "/v2/health/live",
         "/v2/health/ready",

@@ -9,7 +9,7 @@
 //!
 //! - `http`: routes, request limits (key, size, time) and the metrics page.
 //! - `conversation` and `answer_stream`: requests for answers, and their events, of all protocols.
-//! - `openai`, `anthropic` and `oip`: parse requests and format responses of the protocols.
+//! - `openai`, `anthropic`, `ollama` and `oip`: parse requests and format responses of the protocols.
 //! - `language`, `encoder`, `reranker`, `transcriber`, `graph`: the served models.
 //! - `engine`: batches the sequences of a language model.
 //! - `request_log`: a line for each request.
@@ -41,10 +41,12 @@ mod http;
 mod language;
 mod logprobs;
 mod metrics;
+mod model_facts;
 mod models;
 #[cfg(feature = "audio")]
 mod multipart;
 mod oip;
+mod ollama;
 mod openai;
 mod options;
 mod pool;

@@ -1,5 +1,7 @@
 //! Registry of served models.
 
+use std::collections::BTreeMap;
+
 use tercet::{CompileOptions, Graph};
 use tercet_models::{ContextFit, ModelFamily, ModelFiles};
 
@@ -7,6 +9,7 @@ use crate::encoder::EncoderModel;
 use crate::error::{ApiError, ServeError};
 use crate::graph::{GraphModel, GraphParts};
 use crate::language::{ModelConfig, ServedLanguageModel};
+use crate::model_facts::ModelFacts;
 use crate::options::ServeOptions;
 use crate::pool::PoolStatus;
 use crate::reranker::RerankerModel;
@@ -41,6 +44,8 @@ use crate::transcriber::TranscriberModel;
 #[derive(Default)]
 pub struct ModelRegistry {
     all: Vec<(String, ServedModel)>,
+    /// Facts about the files of the models, without graphs.
+    facts: BTreeMap<String, ModelFacts>,
 }
 
 /// The language model of a request.
@@ -93,6 +98,7 @@ impl ModelRegistry {
             source,
         };
         let family = files.family().map_err(failed)?;
+        let facts = ModelFacts::from_files(&files);
         let pools = options.pooling.is_some();
         let embeds = pools || files.embeds_texts().map_err(failed)?;
         let is_language = matches!(family, ModelFamily::Decoder) && !embeds;
@@ -157,6 +163,7 @@ impl ModelRegistry {
             }
         };
         self.all.push((name.to_string(), model));
+        self.facts.insert(name.to_string(), facts);
         Ok(())
     }
 
@@ -299,6 +306,11 @@ impl ModelRegistry {
                 .chain(adapted.map(move |adapter| (format!("{own}:{adapter}"), Some(own.as_str()))))
         });
         all.collect()
+    }
+
+    /// Facts about the files of a model; `None` for graphs.
+    pub(crate) fn facts(&self, name: &str) -> Option<&ModelFacts> {
+        self.facts.get(name)
     }
 
     pub(crate) fn encoder(&self, name: Option<&str>) -> Result<(&str, &EncoderModel), ApiError> {

@@ -179,8 +179,7 @@ impl RequestLogGuard {
             }
         };
         let seconds = |time: Duration| json!((time.as_secs_f64() * 1e4).round() / 1e4);
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        add("time", json!(timestamp(since.unwrap_or_default())));
+        add("time", json!(current_timestamp()));
         add(
             "client",
             json!(self.client.map(|client| client.0.to_string())),
@@ -272,8 +271,14 @@ fn shown(text: &str) -> String {
     escaped.collect()
 }
 
+/// The time now as in RFC 3339.
+pub(crate) fn current_timestamp() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    timestamp(since.unwrap_or_default())
+}
+
 /// A time since 1970 as in RFC 3339, in UTC with milliseconds.
-fn timestamp(since: Duration) -> String {
+pub(crate) fn timestamp(since: Duration) -> String {
     let (days, seconds) = (since.as_secs() / 86400, since.as_secs() % 86400);
     // Eras of 400 years, in years that start in March (proleptic Gregorian calendar).
     let shifted = days + 719_468;

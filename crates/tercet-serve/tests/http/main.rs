@@ -11,6 +11,8 @@ mod load;
 #[cfg(feature = "grammar")]
 mod messages;
 mod multi_prompt;
+#[cfg(feature = "grammar")]
+mod ollama;
 mod openai_fields;
 mod request_log;
 mod rerank;

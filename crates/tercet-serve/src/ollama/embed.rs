@@ -1,0 +1,112 @@
+//! `POST /api/embed`, and its predecessor `POST /api/embeddings`.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::extract::{Extension, State};
+use axum::http::HeaderMap;
+use axum::response::Response;
+use serde::Serialize;
+use serde_json::json;
+
+use super::{OllamaError, model_name, read_body};
+use crate::encoder::{EmbeddingResult, EncoderInputs};
+use crate::error::{ApiError, json_text_response};
+use crate::fields::JsonFields;
+use crate::http::AppState;
+use crate::metrics::count;
+use crate::openai::embeddings::{MAX_INPUTS, dimensions, shorten};
+use crate::request_log::RequestRecord;
+
+/// The response of `/api/embed`. It is written without a `Value`, which would write an F32 with the
+/// digits of an F64.
+#[derive(Serialize)]
+struct EmbedResponse<'a> {
+    model: &'a str,
+    embeddings: &'a [Vec<f32>],
+    total_duration: u64,
+    load_duration: u64,
+    prompt_eval_count: usize,
+}
+
+/// The response of `/api/embeddings`.
+#[derive(Serialize)]
+struct EmbeddingResponse<'a> {
+    embedding: &'a [f32],
+}
+
+/// Embeds the texts of a field.
+async fn embedded<'a>(
+    app: &'a AppState,
+    record: &RequestRecord,
+    mut fields: JsonFields,
+    field: &str,
+) -> Result<(&'a str, EmbeddingResult), ApiError> {
+    let asked = model_name(app, fields.text("model")?);
+    let (name, encoder) = app.models.encoder(asked.as_deref())?;
+    record.set_model(asked.as_deref(), name);
+    let texts = fields.texts(field)?;
+    if texts.len() > MAX_INPUTS {
+        let message = format!(
+            "field `{field}` has {} texts; at most {MAX_INPUTS} are supported",
+            texts.len()
+        );
+        return Err(ApiError::bad_request(message).with_param(field));
+    }
+    let width = dimensions(&mut fields, encoder.width())?;
+    let cut = fields.truth("truncate")?.unwrap_or(true);
+    fields.ignore_rest((record, ""));
+    if texts.is_empty() {
+        let (rows, tokens) = (Vec::new(), 0);
+        return Ok((name, EmbeddingResult { rows, tokens }));
+    }
+    let mut result = encoder.embed(EncoderInputs::Texts(texts), cut).await?;
+    if let Some(width) = width {
+        result.rows.iter_mut().for_each(|row| shorten(row, width));
+    }
+    record.set_prompt_tokens(result.tokens);
+    count(&app.metrics.prompt_tokens, result.tokens);
+    Ok((name, result))
+}
+
+fn written(response: &impl Serialize) -> Result<Response, OllamaError> {
+    let text = serde_json::to_string(response).map_err(|e| ApiError::failed(&e))?;
+    Ok(json_text_response(text))
+}
+
+/// `POST /api/embed`: the vectors of texts, which have length 1.
+pub(crate) async fn embed(
+    State(app): State<Arc<AppState>>,
+    Extension(record): Extension<Arc<RequestRecord>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, OllamaError> {
+    let began = Instant::now();
+    let body = read_body(&app, &headers, body).await?;
+    let fields = JsonFields::parse(&body)?;
+    let (model, result) = embedded(&app, &record, fields, "input").await?;
+    written(&EmbedResponse {
+        model,
+        embeddings: &result.rows,
+        total_duration: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
+        load_duration: 0,
+        prompt_eval_count: result.tokens,
+    })
+}
+
+/// `POST /api/embeddings`: the vector of one text.
+pub(crate) async fn embeddings(
+    State(app): State<Arc<AppState>>,
+    Extension(record): Extension<Arc<RequestRecord>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, OllamaError> {
+    let body = read_body(&app, &headers, body).await?;
+    let mut fields = JsonFields::parse(&body)?;
+    let prompt = fields.text("prompt")?.filter(|text| !text.is_empty());
+    fields.put("prompt", prompt.map(|text| json!([text])));
+    let (_, result) = embedded(&app, &record, fields, "prompt").await?;
+    let embedding = result.rows.first().map(Vec::as_slice).unwrap_or_default();
+    written(&EmbeddingResponse { embedding })
+}
