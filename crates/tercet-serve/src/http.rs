@@ -21,7 +21,7 @@ use crate::models::ModelRegistry;
 use crate::ollama::OllamaError;
 use crate::options::ServeOptions;
 use crate::request_log::{ClientAddress, LoggedError, RequestLogGuard, RequestRecord};
-use crate::{anthropic, drain_body, oip, ollama, openai, text_routes};
+use crate::{anthropic, drain_body, infill, oip, ollama, openai, text_routes};
 
 /// State shared by all handlers.
 pub(crate) struct AppState {
@@ -248,7 +248,12 @@ pub(crate) fn router(app: Arc<AppState>) -> Result<Router, ServeError> {
         .route("/rerank", post(openai::rerank::handle))
         .route("/tokenize", post(text_routes::tokenize))
         .route("/detokenize", post(text_routes::detokenize))
-        .route("/props", get(text_routes::props));
+        .route("/apply-template", post(text_routes::apply_template))
+        .route("/props", get(text_routes::props))
+        .route("/slots", get(text_routes::slots))
+        .route("/infill", post(infill::handle))
+        .route("/score", post(openai::score::handle))
+        .route("/v1/score", post(openai::score::handle));
     let closed = closed
         .route("/api/chat", post(ollama::chat))
         .route("/api/generate", post(ollama::generate))
@@ -314,7 +319,11 @@ const ROUTES: &[(&str, &str)] = &[
     ),
     ("POST /tokenize", "language models"),
     ("POST /detokenize", "language models"),
+    ("POST /apply-template", "language models"),
     ("GET  /props", "language models"),
+    ("GET  /slots", "language models"),
+    ("POST /infill", "language models"),
+    ("POST /score", "rerankers"),
     ("POST /api/chat", "language models"),
     ("POST /api/generate", "language models"),
     ("POST /api/embed", "encoders"),
@@ -445,7 +454,12 @@ fn route_of(path: &str) -> &'static str {
         "/rerank",
         "/tokenize",
         "/detokenize",
+        "/apply-template",
         "/props",
+        "/slots",
+        "/infill",
+        "/score",
+        "/v1/score",
         "/api/chat",
         "/api/generate",
         "/api/embed",

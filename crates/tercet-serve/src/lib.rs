@@ -38,6 +38,7 @@ mod forced_tokens;
 mod generator;
 mod graph;
 mod http;
+mod infill;
 mod language;
 mod logprobs;
 mod metrics;

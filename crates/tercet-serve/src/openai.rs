@@ -12,5 +12,6 @@ pub(crate) mod rerank;
 mod response;
 pub(crate) mod responses;
 pub(crate) mod sampling;
+pub(crate) mod score;
 #[cfg(feature = "audio")]
 pub(crate) mod transcriptions;

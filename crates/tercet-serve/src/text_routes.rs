@@ -1,5 +1,5 @@
 //! Routes about the tokens and settings of language models, with the fields of llama.cpp's server
-//! and of vLLM: `POST /tokenize`, `POST /detokenize`, `GET /props`.
+//! and of vLLM: `POST /tokenize`, `POST /detokenize`, `POST /apply-template`, `GET /props`, `GET /slots`.
 
 use std::sync::Arc;
 
@@ -11,12 +11,14 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tercet_models::Tokenizer;
 
+use crate::conversation::select_language;
 use crate::encoder::off_the_event_loop;
 use crate::error::{ApiError, json_response};
 use crate::fields::JsonFields;
 use crate::http::AppState;
 use crate::language::ServedLanguageModel;
 use crate::models::SelectedLanguage;
+use crate::openai::chat;
 use crate::request_log::RequestRecord;
 
 /// Parses a request and selects its model.
@@ -26,10 +28,8 @@ fn read_request<'a>(
     body: &[u8],
 ) -> Result<(JsonFields, &'a ServedLanguageModel), ApiError> {
     let mut fields = JsonFields::parse(body)?;
-    let asked = fields.text("model")?;
-    let SelectedLanguage { name, model, .. } = app.models.language(asked.as_deref())?;
-    record.set_model(asked.as_deref(), &name);
-    Ok((fields, model))
+    let selected = select_language(app, &mut fields, record)?;
+    Ok((fields, selected.model))
 }
 
 /// `POST /tokenize`: the tokens of a text, which is `content` without or `prompt` with the special
@@ -125,7 +125,33 @@ pub(crate) async fn detokenize(
     Ok(json_response(&json!({"content": text, "prompt": text})))
 }
 
-/// The query of `GET /props`.
+/// `POST /apply-template`: the text of a conversation up to the start of the answer.
+pub(crate) async fn apply_template(
+    State(app): State<Arc<AppState>>,
+    Extension(record): Extension<Arc<RequestRecord>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let body = app.body(&headers, body, &["application/json"]).await?;
+    let (fields, model) = read_request(&app, &record, &body)?;
+    let rendered = chat::parse(fields, model, &record)?.render(model)?;
+    Ok(json_response(&json!({"prompt": rendered.text})))
+}
+
+/// `GET /slots`: the slots of a language model, which `?model=NAME` selects. Requests may move, so
+/// the first slots count as busy.
+pub(crate) async fn slots(
+    State(app): State<Arc<AppState>>,
+    Query(query): Query<PropsQuery>,
+) -> Result<Response, ApiError> {
+    let model = app.models.language(query.model.as_deref())?.model;
+    let load = model.load_now();
+    let slot = |id| json!({"id": id, "n_ctx": model.context, "is_processing": id < load.busy, "speculative": false});
+    let slots = (0..load.workers).map(slot);
+    Ok(json_response(&slots.collect()))
+}
+
+/// The query of `GET /props` and `GET /slots`.
 #[derive(Deserialize)]
 pub(crate) struct PropsQuery {
     model: Option<String>,

@@ -17,7 +17,7 @@ use crate::metrics::count;
 use crate::request_log::RequestRecord;
 
 /// Maximum documents of a request.
-const MAX_DOCUMENTS: usize = 2048;
+pub(super) const MAX_DOCUMENTS: usize = 2048;
 
 pub(crate) async fn handle(
     State(app): State<Arc<AppState>>,

@@ -6,6 +6,7 @@ mod clients;
 mod drafted;
 mod embedders;
 mod graphs;
+mod infill;
 mod limits;
 mod load;
 #[cfg(feature = "grammar")]

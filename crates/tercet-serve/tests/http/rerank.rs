@@ -94,3 +94,61 @@ fn what_is_no_ranking_is_refused() {
     assert_eq!(answer.status, 404);
     assert!(answer.error().contains("available: sentence-a"));
 }
+
+#[test]
+fn pairs_are_scored_in_order() {
+    let server = server();
+    let texts = [
+        "a river",
+        "the house under a tree",
+        "slow and fast questions",
+    ];
+    let score = |body: Value| {
+        let mut body = body;
+        body["model"] = json!(RERANKER);
+        let answer = server.post("/score", &body);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let data = answer.json()["data"].as_array().unwrap().clone();
+        data.iter()
+            .map(|of| of["score"].as_f64().unwrap())
+            .collect::<Vec<f64>>()
+    };
+    let ranked = json!({"model": RERANKER, "query": texts[0], "documents": texts});
+    let ranked = server.post("/rerank", &ranked).json();
+    let mut expected = vec![0.0; 3];
+    for result in ranked["results"].as_array().unwrap() {
+        let at = usize::try_from(result["index"].as_u64().unwrap()).unwrap();
+        expected[at] = result["relevance_score"].as_f64().unwrap();
+    }
+    assert_eq!(
+        score(json!({"text_1": texts[0], "text_2": texts})),
+        expected
+    );
+    assert_eq!(
+        score(json!({"queries": [texts[0]], "documents": texts})),
+        expected
+    );
+    let pairs = score(json!({"text_1": [texts[0], texts[0]], "text_2": [texts[2], texts[1]]}));
+    assert_eq!(pairs, [expected[2], expected[1]]);
+    for (body, part) in [
+        (json!({"text_1": "a"}), "text_2"),
+        (
+            json!({"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}),
+            "has 2 texts",
+        ),
+        (json!({"text_1": 1, "text_2": "a"}), "text_1"),
+        (
+            json!({"model": EMBEDDER, "text_1": "a", "text_2": "a"}),
+            "sentence encoder",
+        ),
+    ] {
+        let mut body = body;
+        body["model"] = body
+            .get("model")
+            .cloned()
+            .unwrap_or_else(|| json!(RERANKER));
+        let answer = server.post("/v1/score", &body);
+        assert_eq!(answer.status, 400, "{body}: {}", answer.text());
+        assert!(answer.error().contains(part), "{}", answer.error());
+    }
+}

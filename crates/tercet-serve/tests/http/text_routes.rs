@@ -118,3 +118,36 @@ fn what_is_no_text_and_no_token_is_refused() {
     }
     assert_eq!(server.get("/props?model=none").status, 404);
 }
+
+#[test]
+fn the_template_shows_what_the_model_reads() {
+    let server = shared();
+    let messages =
+        json!([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Go"}]);
+    let body = json!({"model": MODEL, "messages": messages, "max_tokens": 1});
+    let shown = server.post("/apply-template", &body).json();
+    let prompt = shown["prompt"].as_str().unwrap();
+    assert!(
+        prompt.contains("Be brief.") && prompt.contains("Go"),
+        "{prompt}"
+    );
+    let tokens = server.post("/tokenize", &json!({"model": MODEL, "content": prompt}));
+    let chat = server.post("/v1/chat/completions", &body).json();
+    assert_eq!(tokens.json()["count"], chat["usage"]["prompt_tokens"]);
+    let wrong = server.post("/apply-template", &json!({"model": MODEL, "messages": []}));
+    assert_eq!(wrong.status, 400);
+}
+
+#[test]
+fn slots_are_listed() {
+    let server = shared();
+    let slots = server.get(&format!("/slots?model={MODEL}")).json();
+    let slots = slots.as_array().unwrap();
+    let props = server.get(&format!("/props?model={MODEL}")).json();
+    assert_eq!(props["total_slots"], slots.len());
+    for (at, slot) in slots.iter().enumerate() {
+        assert_eq!((&slot["id"], &slot["n_ctx"]), (&json!(at), &json!(192)));
+        assert!(slot["is_processing"].is_boolean());
+    }
+    assert_eq!(server.get("/slots?model=none").status, 404);
+}
