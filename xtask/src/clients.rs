@@ -1,4 +1,4 @@
-//! `cargo xtask clients`: runs the official clients of chat completions against `tercet serve`.
+//! `cargo xtask clients`: runs the official clients of OpenAI's, Anthropic's and Ollama's APIs against `tercet serve`.
 //!
 //! The clients are installed with the versions of [`REQUIREMENTS`] and [`NODE`] into the cache
 //! folder, and are not modified. The server runs in a folder away from the checkout, with a copy of the tiny
@@ -43,8 +43,11 @@ struct ClientScript {
     file: &'static str,
 }
 
-const SCRIPTS: [ClientScript; 11] = [
+const SCRIPTS: [ClientScript; 14] = [
     ClientScript::new("openai (Python)", "openai_python.py"),
+    ClientScript::new("openai, responses", "openai_responses.py"),
+    ClientScript::new("anthropic", "anthropic_client.py"),
+    ClientScript::new("ollama", "ollama_client.py"),
     ClientScript::new("openai (npm)", "openai_node.mjs"),
     ClientScript::new("openai-agents", "openai_agents.py"),
     ClientScript::new("langchain-openai", "langchain_client.py"),
@@ -118,6 +121,10 @@ pub(crate) fn run(options: &ClientRunArgs) -> Result<(), XtaskError> {
             // Clients take these instead of the defaults of their scripts, or report to them.
             .env_remove("OPENAI_BASE_URL")
             .env_remove("OPENAI_API_KEY")
+            .env_remove("ANTHROPIC_BASE_URL")
+            .env_remove("ANTHROPIC_API_KEY")
+            .env_remove("ANTHROPIC_AUTH_TOKEN")
+            .env_remove("OLLAMA_HOST")
             .env("PYTHONDONTWRITEBYTECODE", "1");
         let lines = process::limited_output(command, LIMIT)?;
         results.push(ClientResult::from_lines(script.client, &lines));
