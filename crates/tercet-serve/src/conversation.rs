@@ -19,6 +19,7 @@ use crate::http::AppState;
 use crate::language::ServedLanguageModel;
 use crate::models::SelectedLanguage;
 use crate::request_log::RequestRecord;
+use crate::thought_budget::ThoughtLimit;
 
 pub(crate) use draft::{MessageDraft, call_value};
 pub(crate) use params::{CompletionParams, MAX_STOPS, checked_stops, clamped};
@@ -150,7 +151,13 @@ impl PreparedConversation {
     ) -> Result<AnswerStream, ApiError> {
         record.set_prompt_tokens(self.prompt.len());
         let room = language.context.saturating_sub(self.prompt.len());
-        let requests = self.params.requests(&self.prompt, room);
+        let mut requests = self.params.requests(&self.prompt, room);
+        if let Some(tokens) = self.params.thought_tokens {
+            for request in &mut requests {
+                let parser = self.answers.clone();
+                request.thoughts = Some(ThoughtLimit { tokens, parser });
+            }
+        }
         let responses = language.start(requests, adapter, &app.metrics).await?;
         let parsed = (self.params.n, Some(&self.answers));
         Ok(AnswerStream::new(responses, parsed, record))

@@ -3,6 +3,14 @@
 
 use tercet_models::constraint::{Constraint, ConstraintError};
 
+/// Makes a token the only possible one, even if the model considers it impossible.
+pub(crate) fn mask_all_but(token: u32, logits: &mut [f32]) {
+    logits.fill(f32::NEG_INFINITY);
+    if let Some(logit) = logits.get_mut(token as usize) {
+        *logit = 0.0;
+    }
+}
+
 /// A constraint that only allows given tokens, and then those of another constraint.
 pub(crate) struct ForcedTokens {
     /// The remaining tokens, last one first.
@@ -21,13 +29,7 @@ impl Constraint for ForcedTokens {
     fn mask(&mut self, logits: &mut [f32]) -> Result<(), ConstraintError> {
         match (self.tokens.last(), &mut self.then) {
             (Some(&token), _) => {
-                for (id, logit) in logits.iter_mut().enumerate() {
-                    *logit = match id == token as usize {
-                        // The model may consider the token impossible.
-                        true => 0.0,
-                        false => f32::NEG_INFINITY,
-                    };
-                }
+                mask_all_but(token, logits);
                 Ok(())
             }
             (None, Some(then)) => then.mask(logits),

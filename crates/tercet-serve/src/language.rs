@@ -28,6 +28,7 @@ use crate::logprobs::TokenLogprob;
 use crate::metrics::ServerMetrics;
 use crate::options::ServeOptions;
 use crate::pool::PoolStatus;
+use crate::thought_budget::{ThoughtBudget, ThoughtLimit};
 
 /// Device and compile options of a served model.
 ///
@@ -86,6 +87,8 @@ pub(crate) struct GenerationRequest {
     /// Grammar that constrains the completion, and the request field that set it.
     #[cfg(feature = "grammar")]
     pub(crate) grammar: Option<(&'static str, Grammar)>,
+    /// Limit of the thoughts before the answer.
+    pub(crate) thoughts: Option<ThoughtLimit>,
     pub(crate) seed: u64,
     /// Number of top logprobs to return per token; `None` disables logprobs.
     pub(crate) top_logprobs: Option<usize>,
@@ -269,6 +272,14 @@ impl ServedLanguageModel {
             let constraint = self.constraint(request.grammar).await?;
             #[cfg(not(feature = "grammar"))]
             let constraint: Option<Box<dyn Constraint>> = None;
+            let constraint = match request.thoughts {
+                Some(limit) => {
+                    let texts = (&self.tokenizer, &request.spelled);
+                    let budget = ThoughtBudget::new(limit, texts, constraint);
+                    Some(Box::new(budget) as Box<dyn Constraint>)
+                }
+                None => constraint,
+            };
             let (forced, constraint) = match request.forced.len() {
                 0 => (0, constraint),
                 forced => {

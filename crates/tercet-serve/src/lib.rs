@@ -57,6 +57,7 @@ mod row_batcher;
 mod running;
 mod server;
 mod text_routes;
+mod thought_budget;
 mod tls;
 #[cfg(feature = "audio")]
 mod transcriber;

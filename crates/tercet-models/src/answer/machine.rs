@@ -144,6 +144,16 @@ impl AnswerParser {
         std::mem::take(&mut self.events)
     }
 
+    /// The marker that ends the thought which the answer is in, as the template writes it; `None`
+    /// outside of thoughts.
+    #[must_use]
+    pub fn open_thought(&self) -> Option<&str> {
+        match &self.place {
+            AnswerPlace::Thought(close) => Some(&close.spelling),
+            _ => None,
+        }
+    }
+
     /// Ends the answer and returns the remaining events.
     pub fn finish(&mut self) -> Vec<AnswerEvent> {
         self.is_done = true;

@@ -137,12 +137,7 @@ fn thinking(
                 return Err(thinking.wrong("type", &Value::String(kind), expected));
             }
         }
-        if let Some(budget) = thinking.take("budget_tokens") {
-            if budget.as_u64().is_none() {
-                return Err(thinking.wrong("budget_tokens", &budget, "a whole number, 0 or more"));
-            }
-            record.add_ignored("thinking.budget_tokens");
-        }
+        params.thought_tokens = thinking.count("budget_tokens")?.map(clamped);
         thinking.ignore_rest((record, "thinking."));
     }
     let mut format = fields.object("output_format")?;

@@ -26,6 +26,8 @@ pub(crate) struct CompletionParams {
     /// Grammar of the answer, and the request field that set it.
     #[cfg(feature = "grammar")]
     pub(crate) grammar: Option<(&'static str, Grammar)>,
+    /// Maximum tokens of the thoughts before an answer.
+    pub(crate) thought_tokens: Option<usize>,
     pub(crate) seed: u64,
     /// Completions per prompt.
     pub(crate) n: usize,
@@ -53,6 +55,7 @@ impl CompletionParams {
             },
             #[cfg(feature = "grammar")]
             grammar: None,
+            thought_tokens: None,
             seed: random_seed(),
             n: 1,
             top_logprobs: None,
@@ -85,6 +88,7 @@ impl CompletionParams {
             sampling: self.sampling.clone(),
             #[cfg(feature = "grammar")]
             grammar: self.grammar.clone(),
+            thoughts: None,
             seed: self.seed.wrapping_add(i as u64),
             top_logprobs: self.top_logprobs,
             details: self.details,

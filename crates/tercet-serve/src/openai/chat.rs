@@ -11,11 +11,11 @@ use tercet_models::dataset::template::TemplateValue;
 use tercet_models::dataset::{ChatMessage, Role};
 
 use super::response::{CompletionKind, CompletionRenderer, ResponseEnvelope};
-use super::sampling::take_params;
+use super::sampling::{take_params, take_thought_limit};
 use crate::answer_stream::stream_response;
 use crate::conversation::{
-    ConversationRequest, MAX_MESSAGES, ToolSet, call_value, effort_variables, select_language,
-    thinking_variable,
+    CompletionParams, ConversationRequest, MAX_MESSAGES, ToolSet, call_value, effort_variables,
+    select_language, thinking_variable,
 };
 use crate::error::{ApiError, json_response};
 use crate::fields::{JsonFields, wrong};
@@ -81,7 +81,12 @@ pub(crate) fn parse(
     let messages = messages(fields.need("messages")?, (record, takes_text))?;
     let tools = ToolSet::take(&mut fields, record)?;
     let variables = template_variables(&mut fields)?;
+    let thought_tokens = take_thought_limit(&mut fields)?;
     let params = take_params(fields, CompletionKind::Chat, record)?;
+    let params = CompletionParams {
+        thought_tokens,
+        ..params
+    };
     Ok(ConversationRequest {
         messages,
         tools,

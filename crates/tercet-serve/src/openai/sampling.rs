@@ -116,12 +116,30 @@ pub(crate) fn take_text_params(
     take_params(fields, CompletionKind::Completion, record)
 }
 
+/// Names of the maximum number of tokens of thoughts, in this and other servers.
+const THOUGHT_LIMITS: [&str; 4] = [
+    "thinking_budget",
+    "thinking_budget_tokens",
+    "thinking_token_budget",
+    "reasoning_budget",
+];
+
+/// Takes the maximum number of tokens of the thoughts before an answer; -1 stands for none.
+pub(crate) fn take_thought_limit(fields: &mut JsonFields) -> Result<Option<usize>, ApiError> {
+    let mut limit = None;
+    for name in THOUGHT_LIMITS {
+        limit = fields.count_or_minus_one(name)?.map(clamped).or(limit);
+    }
+    Ok(limit)
+}
+
 /// Takes the sampling options, `seed` and `grammar`, which other routes have as extensions.
 pub(crate) fn take_extensions(
     fields: &mut JsonFields,
     params: &mut CompletionParams,
 ) -> Result<(), ApiError> {
     params.sampling = sampling(fields)?;
+    params.thought_tokens = take_thought_limit(fields)?.or(params.thought_tokens);
     params.seed = fields.count_or_minus_one("seed")?.unwrap_or(params.seed);
     #[cfg(feature = "grammar")]
     if let Some(grammar) = grammar_text(fields)? {

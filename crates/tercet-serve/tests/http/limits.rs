@@ -133,8 +133,35 @@ fn a_key_is_asked_for() {
     };
     let server = start(options);
     assert_eq!(server.get("/health").status, 200);
-    for path in ["/v1/models", "/metrics", "/v2"] {
+    for path in [
+        "/v1/models",
+        "/metrics",
+        "/v2",
+        "/slots",
+        "/api/tags",
+        "/api/ps",
+        "/api/version",
+    ] {
         assert_eq!(server.get(path).status, 401, "{path}");
+    }
+    for path in [
+        "/v1/responses",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+        "/api/chat",
+        "/api/generate",
+        "/api/embed",
+        "/api/embeddings",
+        "/api/show",
+        "/apply-template",
+        "/infill",
+        "/score",
+    ] {
+        assert_eq!(
+            server.post(path, &json!({"model": MODEL})).status,
+            401,
+            "{path}"
+        );
     }
     let body = json!({"model": MODEL, "prompt": "x", "max_tokens": 1}).to_string();
     let with = |key: &str| {

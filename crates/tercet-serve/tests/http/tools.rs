@@ -478,3 +478,75 @@ fn variables_of_the_template() {
     );
     assert_eq!(wrong.status, 400);
 }
+
+/// Thoughts end at their limit, and text follows them.
+#[test]
+fn thoughts_have_a_budget() {
+    let server = crate::server::start_only(ServeOptions {
+        slots: 2,
+        chat_template: Some("{% for m in messages %}{{ m.content }}{% endfor %}<think>\n".into()),
+        ..ServeOptions::default()
+    });
+    let messages = json!([{"role": "user", "content": "Go"}]);
+    let of = |more: Value| {
+        let mut body =
+            json!({"messages": messages, "temperature": 0, "max_tokens": 30, "ignore_eos": true});
+        body.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        body
+    };
+    let chat = |more: Value| {
+        let answer = server.post("/v1/chat/completions", &of(more));
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()
+    };
+    let free = chat(json!({}));
+    let thought = free["choices"][0]["message"]["reasoning_content"]
+        .as_str()
+        .unwrap()
+        .to_string();
+    assert_eq!(free["choices"][0]["message"]["content"], "");
+    let mut lengths = Vec::new();
+    for budget in [0, 4, 9] {
+        let limited = chat(json!({"thinking_budget": budget}));
+        let message = &limited["choices"][0]["message"];
+        let begun = message["reasoning_content"].as_str().unwrap_or("");
+        assert!(thought.starts_with(begun), "{begun} of {thought}");
+        assert!(
+            !message["content"].as_str().unwrap().is_empty(),
+            "{message}"
+        );
+        assert_eq!(limited["usage"]["completion_tokens"], 30);
+        lengths.push(begun.len());
+    }
+    assert!(
+        lengths[0] == 0 && lengths[1] > 0 && lengths[2] > lengths[1],
+        "{lengths:?}"
+    );
+    // No limit, or one that is not reached.
+    for budget in [-1, 1000] {
+        assert_eq!(
+            chat(json!({"reasoning_budget": budget}))["choices"][0]["message"]["content"],
+            ""
+        );
+    }
+    let thinking = json!({"thinking": {"type": "enabled", "budget_tokens": 4}});
+    let answer = server.post("/v1/messages", &of(thinking)).json();
+    let kinds: Vec<&str> = answer["content"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|b| b["type"].as_str().unwrap())
+        .collect();
+    assert_eq!(kinds, ["thinking", "text"], "{answer}");
+    assert_eq!(
+        answer["content"][0]["thinking"].as_str().unwrap().len(),
+        lengths[1]
+    );
+    let wrong = server.post(
+        "/v1/chat/completions",
+        &of(json!({"thinking_budget": "all"})),
+    );
+    assert_eq!(wrong.status, 400);
+}
