@@ -10,7 +10,7 @@ messages = [{"role": "user", "content": QUESTION}]
 options = {"num_predict": 90}
 
 
-class Answer(BaseModel):
+class Answer(BaseModel, extra="forbid"):
     is_true: bool
 
 

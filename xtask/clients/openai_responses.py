@@ -2,7 +2,7 @@ import json
 
 from openai import OpenAI
 import openai
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from common import KEY, MODEL, QUESTION, URL, check, report
 
@@ -10,8 +10,8 @@ client = OpenAI(base_url=URL, api_key=KEY)
 
 
 class Sum(BaseModel):
-    a: int
-    b: int
+    a: int = Field(ge=0, le=99)
+    b: int = Field(ge=0, le=99)
 
 
 class Answer(BaseModel):
@@ -41,17 +41,18 @@ def plain():
 
 
 def streamed():
-    with client.responses.stream(model=MODEL, input=QUESTION, max_output_tokens=30) as stream:
+    # The client raises an error at the length limit, which an answer with a format does not reach.
+    with client.responses.stream(model=MODEL, input=QUESTION, text_format=Answer) as stream:
         events = list(stream)
         answer = stream.get_final_response()
     deltas = "".join(e.delta for e in events if e.type == "response.output_text.delta")
-    check(deltas and deltas == answer.output_text, events)
+    check(deltas and deltas == answer.output_text and answer.output_parsed, events)
     check([e.sequence_number for e in events] == list(range(len(events))), events)
 
 
 def tools():
     answer = client.responses.create(
-        model=MODEL, input=QUESTION, tools=[tool], tool_choice="required", max_output_tokens=90, temperature=0
+        model=MODEL, input=QUESTION, tools=[tool], tool_choice="required"
     )
     call = answer.output[0]
     check(call.type == "function_call" and Sum.model_validate_json(call.arguments), answer)
