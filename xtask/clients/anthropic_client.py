@@ -26,6 +26,7 @@ def plain():
         **base, system="Be brief.", stop_sequences=["@@"], thinking={"type": "enabled", "budget_tokens": 1024}
     )
     check(answer.content[0].text and answer.usage.output_tokens, answer)
+    check(client.models.list().data[0].display_name, "no models")
     counted = client.messages.count_tokens(model=MODEL, messages=messages, system="Be brief.")
     check(counted.input_tokens == answer.usage.input_tokens, counted)
     try:

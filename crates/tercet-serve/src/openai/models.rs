@@ -1,6 +1,7 @@
-//! `GET /v1/models`.
+//! `GET /v1/models`, in the form of OpenAI's and of Anthropic's API.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Path, State};
 use axum::response::Response;
@@ -8,10 +9,15 @@ use serde_json::{Value, json};
 
 use crate::error::{ApiError, json_response};
 use crate::http::AppState;
+use crate::request_log::timestamp;
 
+/// A model with the fields of OpenAI's and of Anthropic's API.
 fn model_json(app: &AppState, name: &str, parent: Option<&str>) -> Value {
-    let mut shown =
-        json!({"id": name, "object": "model", "created": app.started, "owned_by": "tercet"});
+    let started = timestamp(Duration::from_secs(app.started));
+    let mut shown = json!({
+        "id": name, "object": "model", "created": app.started, "owned_by": "tercet",
+        "type": "model", "display_name": name, "created_at": started,
+    });
     if let Some(parent) = parent {
         shown["parent"] = parent.into();
     }
@@ -24,7 +30,11 @@ pub(crate) async fn list(State(app): State<Arc<AppState>>) -> Response {
         .iter()
         .map(|(name, parent)| model_json(&app, name, *parent));
     let data: Vec<Value> = data.collect();
-    json_response(&json!({"object": "list", "data": data}))
+    let id = |(name, _): &(String, Option<&str>)| name.clone();
+    json_response(&json!({
+        "object": "list", "data": data, "has_more": false,
+        "first_id": all.first().map(id), "last_id": all.last().map(id),
+    }))
 }
 
 pub(crate) async fn one(

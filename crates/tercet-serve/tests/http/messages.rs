@@ -482,3 +482,24 @@ fn answers_match_the_format() {
         assert!([3, 4].contains(&value["n"].as_u64().unwrap()), "{text}");
     }
 }
+
+#[test]
+fn models_have_the_fields_of_this_api() {
+    let server = shared();
+    let list = server.get("/v1/models").json();
+    let models = list["data"].as_array().unwrap();
+    let model = &models[0];
+    assert_eq!(
+        (&list["has_more"], &list["first_id"]),
+        (&json!(false), &model["id"])
+    );
+    assert_eq!(list["last_id"], models.last().unwrap()["id"]);
+    assert_eq!(
+        (&model["type"], &model["display_name"]),
+        (&json!("model"), &json!(MODEL))
+    );
+    assert!(
+        model["created_at"].as_str().unwrap().ends_with('Z'),
+        "{model}"
+    );
+}
