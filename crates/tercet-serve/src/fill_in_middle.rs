@@ -70,7 +70,7 @@ impl FillInMiddle {
     /// Like [`FillInMiddle::new`], for a request with this field.
     ///
     /// # Errors
-    /// 400 if the vocabulary has no such tokens.
+    /// 400 if the vocabulary lacks the tokens.
     pub(crate) fn for_field(field: &str, tokenizer: &Tokenizer) -> Result<FillInMiddle, ApiError> {
         FillInMiddle::new(tokenizer).ok_or_else(|| {
             let remedy = "the model's vocabulary has no tokens for filling in the middle, such as `<|fim_prefix|>`; serve a model for code that has them";

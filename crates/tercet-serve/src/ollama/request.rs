@@ -238,13 +238,10 @@ fn options(
     params.stop = checked_stops("options.stop", options.texts("stop")?)?;
     // Negative values mean the rest of the context.
     let count = options.take("num_predict");
-    if !count
-        .as_ref()
-        .is_some_and(|count| count.as_i64().is_some_and(|n| n < 0))
-    {
-        options.put("num_predict", count);
-        params.max_tokens = options.count("num_predict")?.map(clamped);
-    }
+    let is_negative = |count: &Value| count.as_i64().is_some_and(|n| n < 0);
+    let count = count.filter(|count| !is_negative(count));
+    options.put("num_predict", count);
+    params.max_tokens = options.count("num_predict")?.map(clamped);
     take_extensions(&mut options, params)?;
     options.ignore_rest((record, "options."));
     Ok(())

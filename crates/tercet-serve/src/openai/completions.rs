@@ -100,12 +100,12 @@ pub(crate) async fn handle(
     }
 }
 
+/// The tokens of prompts, and the texts of those that are texts.
+type Prompts = (Vec<Vec<u32>>, Vec<Option<String>>);
+
 /// The tokens of all prompts, and the texts of those that are texts. `prompt` is a string, a list of
 /// tokens, or a list of either.
-fn prompts(
-    language: &ServedLanguageModel,
-    prompt: Value,
-) -> Result<(Vec<Vec<u32>>, Vec<Option<String>>), ApiError> {
+fn prompts(language: &ServedLanguageModel, prompt: Value) -> Result<Prompts, ApiError> {
     let items = match prompt {
         Value::Array(items) if !items.is_empty() && !items.iter().any(Value::is_number) => {
             if items.len() > MAX_PROMPTS {

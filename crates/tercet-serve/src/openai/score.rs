@@ -49,7 +49,7 @@ pub(crate) async fn handle(
         }
         (a, b) => {
             return Err(ApiError::bad_request(format!(
-                "field `text_1` has {a} texts and `text_2` has {b}; expected one text in `text_1`, or as many as in `text_2`"
+                "field `text_1` has {a} texts and `text_2` has {b}; expected one text in `text_1`, or the same number in both"
             )));
         }
     };

@@ -326,10 +326,25 @@ fn logprobs_of_a_text() {
     assert_eq!(json!(deltas.flatten().collect::<Vec<_>>()), scores);
 }
 
-#[test]
-fn what_is_refused_names_the_field() {
+/// Checks that the requests are refused: each with the field and a part of the message.
+fn check_refused(cases: &[(Value, &str, &str)]) {
     let server = tools::server();
-    let cases = [
+    for (more, param, part) in cases {
+        let answer = ask(&server, more.clone());
+        assert_eq!(answer.status, 400, "{more}: {}", answer.text());
+        let error = &answer.json()["error"];
+        let message = error["message"].as_str().unwrap();
+        assert!(
+            message.contains(part) && message.contains(param),
+            "{more}: {message}"
+        );
+        assert_eq!(&error["param"], param, "{more}");
+    }
+}
+
+#[test]
+fn items_that_are_refused_have_a_path() {
+    check_refused(&[
         (json!({"input": null}), "input", "is missing"),
         (json!({"input": 3}), "input", "a text or a list of items"),
         (json!({"input": []}), "input", "0 items"),
@@ -369,6 +384,12 @@ fn what_is_refused_names_the_field() {
             "input[0].type",
             "computer_call",
         ),
+    ]);
+}
+
+#[test]
+fn fields_that_are_refused_are_named() {
+    check_refused(&[
         (
             json!({"previous_response_id": "resp_1"}),
             "previous_response_id",
@@ -424,18 +445,12 @@ fn what_is_refused_names_the_field() {
             "web_search",
         ),
         (json!({"metadata": []}), "metadata", "an object"),
-    ];
-    for (more, param, part) in cases {
-        let answer = ask(&server, more.clone());
-        assert_eq!(answer.status, 400, "{more}: {}", answer.text());
-        let error = &answer.json()["error"];
-        let message = error["message"].as_str().unwrap();
-        assert!(
-            message.contains(part) && message.contains(param),
-            "{more}: {message}"
-        );
-        assert_eq!(error["param"], param, "{more}");
-    }
+    ]);
+}
+
+#[test]
+fn tools_that_the_server_does_not_have() {
+    let server = tools::server();
     let none = json!({"tools": functions(), "tool_choice": {"type": "function", "name": "other"}});
     assert_eq!(ask(&server, none).status, 400);
     // Tools that the server does not have are not shown to the model, and unknown fields are ignored.
