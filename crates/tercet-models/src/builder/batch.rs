@@ -22,6 +22,7 @@ mod windows;
 use std::cmp::Reverse;
 use std::ops::RangeInclusive;
 
+use rayon::prelude::*;
 use tercet::random::RngState;
 use tercet::{DType, Executable, RunError, StepTime, Tensor};
 
@@ -316,7 +317,7 @@ impl BatchGenerator {
         }];
         if is_last {
             self.logit_owners.push(id);
-            self.sample(at, 0, &mut events)?;
+            self.sample(&[(at, 0)], &mut events)?;
         }
         Ok(events)
     }
@@ -352,17 +353,16 @@ impl BatchGenerator {
         let ids = parts.iter().filter_map(|part| self.slots[part.slot].id());
         self.logit_owners = ids.collect();
         let mut events = Vec::new();
-        for (row, part) in parts.iter().enumerate() {
-            self.sample(part.slot, row, &mut events)?;
-        }
+        let slots: Vec<(usize, usize)> = parts.iter().map(|part| part.slot).zip(0..).collect();
+        self.sample(&slots, &mut events)?;
         Ok(events)
     }
 
-    /// Samples the next token of a sequence from a row of the last run and records the events.
+    /// Samples the next tokens of these slots from their rows of the last run, each `(slot, row)`, and
+    /// records the events. Slots are in ascending order.
     fn sample(
         &mut self,
-        at: usize,
-        row: usize,
+        slots: &[(usize, usize)],
         events: &mut Vec<BatchEvent>,
     ) -> Result<(), ModelError> {
         let [next, logits @ ..] = self.outputs.as_slice() else {
@@ -370,17 +370,65 @@ impl BatchGenerator {
         };
         let next = next.as_slice::<i32>();
         let next = next.map_err(|e| not_the_output("next", &e))?;
-        let next = next.get(row).map(|token| *token as u32);
-        let logits = match logits.first() {
-            Some(logits) => logits
-                .as_slice::<f32>()
-                .map_err(|e| not_the_output("logits", &e))?
-                .get(row * self.vocab..(row + 1) * self.vocab),
-            None => None,
+        let logits = logits.first().map(|logits| logits.as_slice::<f32>());
+        let logits = logits.transpose();
+        let logits = logits.map_err(|e| not_the_output("logits", &e))?;
+        let rows = LastRows {
+            next,
+            logits,
+            vocab: self.vocab,
+            chunk: self.chunk,
         };
-        let slot = &mut self.slots[at];
+        let mut wanted = slots.iter().peekable();
+        let all = self.slots.iter_mut().enumerate();
+        let mut sampled: Vec<(&mut CacheSlot, usize)> = all
+            .filter_map(|(at, slot)| Some((slot, wanted.next_if(|(own, _)| *own == at)?.1)))
+            .collect();
+        // Sampling of one row of a large vocabulary takes a fraction of a millisecond.
+        let chosen: Vec<Result<Option<u32>, ModelError>> = sampled
+            .par_iter_mut()
+            .map(|(slot, row)| rows.choose(slot, *row))
+            .collect();
+        for ((slot, _), chosen) in sampled.into_iter().zip(chosen) {
+            let is_full = slot.cached_tokens.len() >= self.context;
+            let Some(text) = &mut slot.active else {
+                continue;
+            };
+            let goes_on = match chosen {
+                Ok(Some(token)) => text.accept(token, is_full, events),
+                Ok(None) => text.fail(no_logits(), events),
+                Err(e) => text.fail(e, events),
+            };
+            if !goes_on {
+                slot.active = None;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Outputs of the last run.
+struct LastRows<'a> {
+    /// Greatest logit of each row.
+    next: &'a [i32],
+    /// `[rows, vocab]`, if they were copied.
+    logits: Option<&'a [f32]>,
+    vocab: usize,
+    chunk: usize,
+}
+
+impl LastRows<'_> {
+    /// The next token of a slot's sequence; `None` without a sequence or without logits.
+    fn choose(&self, slot: &mut CacheSlot, row: usize) -> Result<Option<u32>, ModelError> {
         let Some(text) = &mut slot.active else {
-            return Ok(());
+            return Ok(None);
+        };
+        if !text.is_on_host() {
+            return Ok(self.next.get(row).map(|token| *token as u32));
+        }
+        let own = row * self.vocab..(row + 1) * self.vocab;
+        let Some(logits) = self.logits.and_then(|logits| logits.get(own)) else {
+            return Ok(None);
         };
         let random = RngState {
             seed: Some(text.seed),
@@ -388,21 +436,7 @@ impl BatchGenerator {
         };
         let random = random.stream(0, STREAM);
         let units = [0, 1].map(|element| random.unit(DType::F32, element));
-        let chosen = match (text.is_on_host(), logits) {
-            (true, Some(logits)) => text.sample(logits, &slot.cached_tokens, units),
-            (true, None) => Ok(None),
-            (false, _) => Ok(next),
-        };
-        let is_full = slot.cached_tokens.len() >= self.context;
-        let goes_on = match chosen {
-            Ok(Some(token)) => text.accept(token, is_full, events),
-            Ok(None) => text.fail(no_logits(), events),
-            Err(e) => text.fail(e, events),
-        };
-        if !goes_on {
-            slot.active = None;
-        }
-        Ok(())
+        text.sample(logits, &slot.cached_tokens, units)
     }
 }
 
