@@ -244,32 +244,74 @@ impl SamplingOptions {
             true => 1.0, // infinity less itself is NaN
             false => ((logits[i] - max) / self.temperature).exp(),
         };
-        let mut order: Vec<usize> = (0..logits.len()).collect();
-        // Without `top_p` the total of all weights is not needed. Tokens below `min_p` are then
-        // dropped before the sort.
-        if self.top_p == 1.0 {
-            order.retain(|&i| weight(i) >= self.min_p);
+        let mut order: Vec<u32> = (0..logits.len() as u32).collect();
+        // Without `top_p` the total of all weights is not needed to find the least likely token that
+        // may be drawn. Tokens below `min_p` are then dropped at once.
+        if self.top_p == 1.0 && self.min_p > 0.0 {
+            order.retain(|&i| weight(i as usize) >= self.min_p);
         }
-        let descending = |a: &usize, b: &usize| {
-            let greater = logits[*b].partial_cmp(&logits[*a]);
+        let descending = |a: &u32, b: &u32| {
+            let greater = logits[*b as usize].partial_cmp(&logits[*a as usize]);
             greater.unwrap_or(Ordering::Equal).then(a.cmp(b))
         };
         if (1..order.len()).contains(&self.top_k) {
             order.select_nth_unstable_by(self.top_k - 1, descending);
             order.truncate(self.top_k);
         }
-        order.sort_unstable_by(descending);
-        let mut running: Vec<f64> = order.iter().map(|&i| weight(i)).collect();
-        let likely = running.partition_point(|&w| w >= self.min_p).max(1);
-        for i in 1..running.len() {
-            running[i] += running[i - 1];
+        self.draw(order, descending, |&i| weight(i as usize), unit)
+    }
+
+    /// Draws one of the tokens `order` by their weights, the greatest of which is 1. The order is
+    /// sorted only as far as the drawn token: the likeliest tokens have nearly all of the weight, and
+    /// sorting a large vocabulary takes longer than anything else here.
+    fn draw(
+        &self,
+        mut order: Vec<u32>,
+        descending: impl Fn(&u32, &u32) -> Ordering,
+        weight: impl Fn(&u32) -> f64,
+        unit: f64,
+    ) -> Option<u32> {
+        /// Number of tokens that are sorted at first, and the factor for the next ones.
+        const SORTED: usize = 1024;
+        const MORE: usize = 8;
+        let count = order.len();
+        let sum = (count > SORTED).then(|| order.iter().map(&weight).sum::<f64>());
+        let mut running: Vec<f64> = Vec::new();
+        // Number of tokens that are at least as likely as `min_p` says, once known.
+        let mut likely = None;
+        let mut end = SORTED.min(count);
+        loop {
+            let begin = running.len();
+            if end < count {
+                order[begin..].select_nth_unstable_by(end - 1 - begin, &descending);
+            }
+            order[begin..end].sort_unstable_by(&descending);
+            for token in &order[begin..end] {
+                let own = weight(token);
+                if own < self.min_p && likely.is_none() {
+                    likely = Some(running.len().max(1));
+                }
+                running.push(running.last().copied().unwrap_or(0.0) + own);
+            }
+            let total = sum.or(running.last().copied())?;
+            let needed = self.top_p * total;
+            let reached = match self.top_p == 1.0 {
+                true => None,
+                false => running.iter().position(|&r| r >= needed).map(|i| i + 1),
+            };
+            let known = [reached, likely, (end == count).then_some(count)];
+            let kept = known.into_iter().flatten().min();
+            let threshold = unit * kept.map_or(total, |kept| running[kept - 1]);
+            // A threshold below an unknown end is only known without `top_p`.
+            if kept.is_some() || self.top_p == 1.0 {
+                let tokens = kept.unwrap_or(end);
+                let drawn = running[..tokens].iter().position(|&r| r > threshold);
+                if let Some(drawn) = drawn.or(kept.map(|kept| kept - 1)) {
+                    return Some(order[drawn]);
+                }
+            }
+            end = end.saturating_mul(MORE).min(count);
         }
-        let needed = self.top_p * running.last()?;
-        let reached = running.iter().position(|&r| r >= needed);
-        let kept = reached.map_or(order.len(), |i| i + 1).min(likely);
-        let threshold = unit * running[kept - 1];
-        let drawn = running[..kept].iter().position(|&r| r > threshold);
-        Some(order[drawn.unwrap_or(kept - 1)] as u32)
     }
 
     /// Logits after penalties and biases. NaN becomes minus infinity.
@@ -458,6 +500,43 @@ mod tests {
         tokens.sort_unstable();
         tokens.dedup();
         tokens
+    }
+
+    #[test]
+    fn tokens_of_a_large_vocabulary_are_those_of_the_operator() {
+        // Weights that fall slowly, so that the drawn token is often beyond those sorted at first.
+        let logits: Vec<f32> = (0..20_000u32)
+            .map(|i| -((i.wrapping_mul(2_654_435_761) % 20_011) as f32) / 4_000.0)
+            .collect();
+        let wide: Vec<f64> = logits.iter().map(|x| f64::from(*x)).collect();
+        for (temperature, top_k, top_p) in [
+            (1.0, 0, 1.0),
+            (0.2, 0, 1.0),
+            (1.0, 0, 0.9),
+            (0.05, 0, 0.5),
+            (1.0, 5_000, 1.0),
+            (1.0, 5_000, 0.7),
+            (1.0, 40, 0.95),
+        ] {
+            let op = Sample {
+                top_k,
+                top_p: tercet::attr::FloatAttr(top_p),
+                temperature: tercet::attr::FloatAttr(temperature),
+                seed: 0,
+                stream: 0,
+            };
+            let options = SamplingOptions {
+                top_k,
+                top_p,
+                ..drawn(temperature)
+            };
+            for unit in (0..40).map(|i| f64::from(i) / 40.0) {
+                let want = op.sample_index(&wide, unit).map(|i| i as u32);
+                let mut state = SamplingState::default();
+                let got = options.sample(&logits, (&[], &[]), [unit, 0.0], &mut state);
+                assert_eq!(got, want, "{op:?} {unit}");
+            }
+        }
     }
 
     #[test]
