@@ -96,7 +96,7 @@ pub use hf::{ClassHead, HfError, HfFolder, HfWeights, SentenceFolder, SentencePr
 pub use image::{Image, ImageError, ImageProcessor, ImageTileProcessor};
 pub use language_model::{LanguageModel, LanguageModelOptions, TextOptions, TextStream};
 pub use mmap::{FileError, MappedFile};
-pub use model_path::ModelPathError;
+pub use model_path::{ModelPathError, OllamaModel, OllamaParams};
 pub use open::{
     DraftOptions, EmbeddingPrompt, EncoderOptions, ModelFamily, ModelFiles, SimilarityHead,
 };

@@ -9,6 +9,7 @@ mod ollama;
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
+pub use self::ollama::{OllamaModel, OllamaParams};
 use crate::mmap::FileError;
 
 /// The reason why a path or name leads to no model.
@@ -73,6 +74,21 @@ pub(crate) enum ModelPlace {
     Gguf(PathBuf),
 }
 
+/// The ends of names that are those of files.
+const FILE_ENDS: [&str; 4] = [".gguf", ".safetensors", ".json", ".onnx"];
+
+impl OllamaModel {
+    /// The model of Ollama's store that [`ModelFiles::open`](crate::ModelFiles::open) finds with this
+    /// name, `NAME:TAG` or `ollama:NAME`. `None` if the name is that of a path or of another model.
+    ///
+    /// # Errors
+    /// [`Error::Path`](crate::Error::Path) if there is no such model, if its manifest is invalid, or
+    /// if a file is missing.
+    pub fn find(name: impl AsRef<Path>) -> Result<Option<OllamaModel>, crate::Error> {
+        Ok(ModelStores::from_env().ollama_model(name.as_ref())?)
+    }
+}
+
 /// The folders of other tools' models.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ModelStores {
@@ -125,15 +141,10 @@ impl ModelStores {
             return self.in_ollama(name, model);
         }
         let plain = path.components().all(|c| matches!(c, Component::Normal(_)));
-        let is_file = ["gguf", "safetensors", "json", "onnx"]
-            .iter()
-            .any(|end| path.extension().is_some_and(|e| e == *end));
+        let is_file = FILE_ENDS.iter().any(|end| name.ends_with(end));
         let parts: Vec<&str> = name.split('/').collect();
         let [org, model, inside @ ..] = &parts[..] else {
-            if let Some(store) = self.ollama.as_deref().filter(|_| plain && !is_file)
-                && let Some(manifest) = ollama::manifest_path(store, name)
-                && manifest.is_file()
-            {
+            if plain && !is_file && self.has_manifest(name) {
                 return self.in_ollama(name, name);
             }
             if let Some(snapshot) = self.hub.as_deref().filter(|_| plain && !is_file)
@@ -176,7 +187,51 @@ impl ModelStores {
         }
     }
 
+    /// Whether Ollama's store has a model of this name.
+    fn has_manifest(&self, model: &str) -> bool {
+        let store = self.ollama.as_deref();
+        let manifest = store.and_then(|store| ollama::manifest_path(store, model));
+        manifest.is_some_and(|path| path.is_file())
+    }
+
+    /// The model of Ollama's store with this name; `None` for other names and for paths.
+    ///
+    /// # Errors
+    /// [`ModelPathError`].
+    fn ollama_model(&self, path: &Path) -> Result<Option<OllamaModel>, ModelPathError> {
+        let Some(name) = path.to_str().filter(|_| !path.exists()) else {
+            return Ok(None);
+        };
+        if let Some(model) = name.strip_prefix("ollama:") {
+            return self.read_ollama(name, model).map(Some);
+        }
+        // Other names are found as by `locate`, which prefers them in the same order.
+        let is_file = FILE_ENDS.iter().any(|end| name.ends_with(end));
+        let is_plain = path.components().all(|c| matches!(c, Component::Normal(_)));
+        match is_plain && !is_file && !name.contains('/') && self.has_manifest(name) {
+            true => self.read_ollama(name, name).map(Some),
+            false => Ok(None),
+        }
+    }
+
     fn in_ollama(&self, name: &str, model: &str) -> Result<ModelPlace, ModelPathError> {
+        let found = self.read_ollama(name, model)?;
+        match found.adapters.first() {
+            // The file alone would be another model.
+            Some(adapter) => Err(ModelPathError::BadManifest {
+                path: found.manifest,
+                reason: format!(
+                    "the model has the adapter {}, which this command does not apply; open the file of the \
+                     weights {} and give the adapter as --lora",
+                    adapter.display(),
+                    found.weights.display()
+                ),
+            }),
+            None => Ok(ModelPlace::Gguf(found.weights)),
+        }
+    }
+
+    fn read_ollama(&self, name: &str, model: &str) -> Result<OllamaModel, ModelPathError> {
         let store = self
             .ollama
             .as_deref()
@@ -184,7 +239,7 @@ impl ModelStores {
                 name: name.to_string(),
                 variable: "OLLAMA_MODELS",
             })?;
-        ollama::weights(store, name, model).map(ModelPlace::Gguf)
+        ollama::read(store, name, model)
     }
 }
 

@@ -1,9 +1,11 @@
 //! Ollama's store: `manifests/HOST/NAMESPACE/MODEL/TAG` is a JSON list of layers, each of which is
 //! a file of `blobs` named by its digest.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::ModelPathError;
 use crate::gguf::clip;
@@ -15,9 +17,82 @@ const NAMESPACE: &str = "library";
 const TAG: &str = "latest";
 /// Maximum size of a manifest, in bytes; real ones have about 1 kB.
 const MAX_MANIFEST_BYTES: u64 = 4 << 20;
-/// The media types of layers.
-const MODEL: &str = "application/vnd.ollama.image.model";
-const ADAPTER: &str = "application/vnd.ollama.image.adapter";
+/// Maximum size of a system message, a template or parameters, in bytes.
+const MAX_TEXT_BYTES: u64 = 4 << 20;
+/// The media types of layers begin with this.
+const PREFIX: &str = "application/vnd.ollama.image.";
+/// The template of models without one.
+const PROMPT_ONLY: &str = "{{ .Prompt }}";
+
+/// A model of Ollama's store: the files and the settings that its manifest lists.
+///
+/// [`ModelFiles::open`](crate::ModelFiles::open) opens only the weights, and refuses a model with
+/// adapters.
+///
+/// ```
+/// use tercet_models::OllamaModel;
+/// // The name of a file.
+/// assert!(OllamaModel::find("model.gguf")?.is_none());
+/// # Ok::<(), tercet_models::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct OllamaModel {
+    /// The path of the manifest.
+    pub manifest: PathBuf,
+    /// The weights, a GGUF file without extension.
+    pub weights: PathBuf,
+    /// LoRA adapters that belong to the model.
+    pub adapters: Vec<PathBuf>,
+    /// Image projectors.
+    pub projectors: Vec<PathBuf>,
+    /// The template in Go's template language.
+    pub template: Option<String>,
+    /// The default system message.
+    pub system: Option<String>,
+    /// Defaults of the generation.
+    pub params: OllamaParams,
+}
+
+/// Options of Ollama: defaults of the generation. An option that is not given is `None`.
+///
+/// ```
+/// use tercet_models::OllamaParams;
+/// let json = r#"{"temperature": 0.6, "stop": ["<|user|>"], "num_gpu": 1}"#;
+/// let params: OllamaParams = serde_json::from_str(json)?;
+/// assert_eq!((params.temperature, params.stop.len()), (Some(0.6), 1));
+/// assert!(params.other.contains_key("num_gpu"));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the fields are Ollama's names")]
+pub struct OllamaParams {
+    pub temperature: Option<f64>,
+    pub top_k: Option<i64>,
+    pub top_p: Option<f64>,
+    pub min_p: Option<f64>,
+    pub typical_p: Option<f64>,
+    pub repeat_penalty: Option<f64>,
+    /// Recent tokens that the penalty covers; -1 for all.
+    pub repeat_last_n: Option<i64>,
+    pub presence_penalty: Option<f64>,
+    pub frequency_penalty: Option<f64>,
+    pub mirostat: Option<u8>,
+    pub mirostat_eta: Option<f64>,
+    pub mirostat_tau: Option<f64>,
+    pub seed: Option<i64>,
+    /// Context length in tokens.
+    pub num_ctx: Option<usize>,
+    /// Maximum tokens of an answer; negative: no limit.
+    pub num_predict: Option<i64>,
+    /// Stop strings.
+    pub stop: Vec<String>,
+    /// All other options.
+    #[serde(flatten)]
+    pub other: BTreeMap<String, Value>,
+}
 
 #[derive(Deserialize)]
 struct OllamaManifest {
@@ -30,6 +105,13 @@ struct OllamaLayer {
     #[serde(rename = "mediaType")]
     media_type: String,
     digest: String,
+}
+
+impl OllamaLayer {
+    /// The kind of the layer, such as `model`.
+    fn kind(&self) -> Option<&str> {
+        self.media_type.strip_prefix(PREFIX)
+    }
 }
 
 /// The path of the manifest of a model `[[HOST/]NAMESPACE/]MODEL[:TAG]`; `None` if the text is not
@@ -55,9 +137,8 @@ pub(super) fn manifest_path(store: &Path, model: &str) -> Option<PathBuf> {
         .then(|| all.fold(manifests, |path, part| path.join(part)))
 }
 
-/// The path of the weights of a model, a GGUF file without extension. `name` is the argument that
-/// selected it.
-pub(super) fn weights(store: &Path, name: &str, model: &str) -> Result<PathBuf, ModelPathError> {
+/// The model of a manifest. `name` is the argument that selected it.
+pub(super) fn read(store: &Path, name: &str, model: &str) -> Result<OllamaModel, ModelPathError> {
     let missing = |path: PathBuf| ModelPathError::NotInOllama {
         name: clip(name),
         model: clip(model),
@@ -76,10 +157,7 @@ pub(super) fn weights(store: &Path, name: &str, model: &str) -> Result<PathBuf, 
     let bytes = read_small(&path, MAX_MANIFEST_BYTES)?;
     let manifest: OllamaManifest = serde_json::from_slice(&bytes)
         .map_err(|e| bad(format!("not a manifest of Ollama's store: {e}")))?;
-    let of = |kind: &str| {
-        let mut layers = manifest.layers.iter();
-        layers.find(|layer| layer.media_type == kind)
-    };
+    // The file of a layer.
     let blob = |layer: &OllamaLayer| {
         let hex = layer.digest.strip_prefix("sha256:");
         let hex = hex.filter(|hex| hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit()));
@@ -89,30 +167,50 @@ pub(super) fn weights(store: &Path, name: &str, model: &str) -> Result<PathBuf, 
                 "the digest `{digest}` is not `sha256:` with 64 hex digits"
             ))
         })?;
-        Ok::<_, ModelPathError>(store.join("blobs").join(format!("sha256-{hex}")))
+        let file = store.join("blobs").join(format!("sha256-{hex}"));
+        match file.is_file() {
+            true => Ok(file),
+            false => Err(bad(format!(
+                "the file of the {} {} is missing; download it with `ollama pull {}`",
+                layer.kind().unwrap_or("layer"),
+                file.display(),
+                clip(model)
+            ))),
+        }
     };
-    if let Some(adapter) = of(ADAPTER) {
-        let adapter = blob(adapter)?;
-        return Err(bad(format!(
-            "the model has the adapter {}, which is not applied; open the file of the weights and \
-             give the adapter as --lora",
-            adapter.display()
-        )));
-    }
-    let Some(layer) = of(MODEL) else {
+    let of = |kind: &'static str| {
+        let layers = manifest.layers.iter();
+        layers.filter(move |layer| layer.kind() == Some(kind))
+    };
+    let files = |kind: &'static str| of(kind).map(blob).collect::<Result<Vec<_>, _>>();
+    let text = |kind: &'static str| {
+        let Some(file) = files(kind)?.pop() else {
+            return Ok(None);
+        };
+        let bytes = read_small(&file, MAX_TEXT_BYTES)?;
+        let text = String::from_utf8(bytes)
+            .map_err(|_| bad(format!("the {kind} {} is not UTF-8", file.display())))?;
+        Ok::<_, ModelPathError>(Some(text).filter(|text| !text.trim().is_empty()))
+    };
+    let Some(weights) = of("model").next() else {
         let kinds = manifest.layers.iter().map(|layer| clip(&layer.media_type));
         let kinds = kinds.take(8).collect::<Vec<_>>().join(", ");
         return Err(bad(format!(
-            "no layer is a GGUF file ({MODEL}); it has: {kinds}"
+            "no layer is a GGUF file ({PREFIX}model); it has: {kinds}"
         )));
     };
-    let weights = blob(layer)?;
-    match weights.is_file() {
-        true => Ok(weights),
-        false => Err(bad(format!(
-            "the file of the weights {} is missing; download it with `ollama pull {}`",
-            weights.display(),
-            clip(model)
-        ))),
-    }
+    let params = match text("params")? {
+        Some(json) => serde_json::from_str(&json)
+            .map_err(|e| bad(format!("the params are not options of Ollama: {e}")))?,
+        None => OllamaParams::default(),
+    };
+    Ok(OllamaModel {
+        weights: blob(weights)?,
+        adapters: files("adapter")?,
+        projectors: files("projector")?,
+        template: text("template")?.filter(|text| text.trim() != PROMPT_ONLY),
+        system: text("system")?,
+        params,
+        manifest: path.clone(),
+    })
 }

@@ -197,6 +197,12 @@ fn names_of_ollama_are_blobs_of_its_store() {
         "{missing}"
     );
     write(&blob, "GGUF");
+    let options = store
+        .join("blobs")
+        .join(format!("sha256-{}", "cd".repeat(32)));
+    let missing = locate("llama3.2:1b").unwrap_err().to_string();
+    assert!(missing.contains("the file of the params"), "{missing}");
+    write(&options, r#"{"temperature": 0.25}"#);
     for name in [
         "llama3.2:1b",
         "ollama:llama3.2:1b",
@@ -239,9 +245,69 @@ fn names_of_ollama_are_blobs_of_its_store() {
         "64 hex digits",
     );
     bad(
-        &[good, layer("adapter", &format!("sha256:{digest}"))],
+        &[good.clone(), layer("adapter", &format!("sha256:{digest}"))],
         "--lora",
     );
     bad(&["{".to_string()], "not a manifest");
+    write(&options, r#"{"temperature": "warm"}"#);
+    bad(&[good, params], "not options of Ollama");
+    fs::remove_dir_all(&store).unwrap();
+}
+
+#[test]
+fn the_layers_of_a_manifest_are_the_parts_of_the_model() {
+    let store = temp_dir("ollama-layers");
+    let stores = ModelStores {
+        hub: None,
+        ollama: Some(store.clone()),
+    };
+    let blobs = [
+        ("model", "GGUF"),
+        ("projector", "GGUF"),
+        ("adapter", "GGUF"),
+        ("template", "{{ .System }} {{ .Prompt }}"),
+        ("system", "Be brief."),
+        (
+            "params",
+            r#"{"stop": ["<a>", "<b>"], "temperature": 0.5, "num_ctx": 64, "num_gpu": 1}"#,
+        ),
+        ("license", "MIT"),
+    ];
+    let mut layers = Vec::new();
+    for (i, (kind, text)) in blobs.iter().enumerate() {
+        let hex = format!("{i:064x}");
+        write(&store.join("blobs").join(format!("sha256-{hex}")), text);
+        layers.push(format!(
+            r#"{{"mediaType":"application/vnd.ollama.image.{kind}","digest":"sha256:{hex}"}}"#
+        ));
+    }
+    let manifest = store.join("manifests/registry.ollama.ai/library/all/latest");
+    write(
+        &manifest,
+        &format!(r#"{{"layers":[{}]}}"#, layers.join(",")),
+    );
+    let blob = |i: usize| store.join("blobs").join(format!("sha256-{i:064x}"));
+    for name in ["all", "ollama:all", "all:latest"] {
+        let model = stores.ollama_model(Path::new(name)).unwrap().unwrap();
+        assert_eq!(model.weights, blob(0));
+        assert_eq!(model.projectors, [blob(1)]);
+        assert_eq!(model.adapters, [blob(2)]);
+        assert_eq!(
+            model.template.as_deref(),
+            Some("{{ .System }} {{ .Prompt }}")
+        );
+        assert_eq!(model.system.as_deref(), Some("Be brief."));
+        let params = model.params;
+        assert_eq!((params.temperature, params.num_ctx), (Some(0.5), Some(64)));
+        assert_eq!(params.stop, ["<a>", "<b>"]);
+        assert_eq!(params.other.keys().collect::<Vec<_>>(), ["num_gpu"]);
+    }
+    for name in ["other", "all.gguf", "org/all", "./all"] {
+        assert!(stores.ollama_model(Path::new(name)).unwrap().is_none());
+    }
+    // The template of models without one.
+    write(&blob(3), "{{ .Prompt }}\n");
+    let model = stores.ollama_model(Path::new("all")).unwrap().unwrap();
+    assert_eq!(model.template, None);
     fs::remove_dir_all(&store).unwrap();
 }
