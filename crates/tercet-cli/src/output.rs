@@ -121,6 +121,37 @@ pub(crate) fn text(text: &str) -> Result<(), CliError> {
     Ok(())
 }
 
+/// Prints and flushes a piece of a thought, dimmed on a terminal unless `NO_COLOR` is set. Without a
+/// terminal as standard output, thoughts go to standard error: a file then has only the answer.
+pub(crate) fn thought(text: &str) -> Result<(), CliError> {
+    let mut out = io::stdout().lock();
+    if out.is_terminal() {
+        write_dimmed(&mut out, text)?;
+        return Ok(());
+    }
+    let mut out = io::stderr().lock();
+    // A closed standard error is ignored, as for notes.
+    let _ = match out.is_terminal() {
+        true => write_dimmed(&mut out, text),
+        false => out.write_all(text.as_bytes()).and_then(|()| out.flush()),
+    };
+    Ok(())
+}
+
+fn write_dimmed(out: &mut impl Write, text: &str) -> io::Result<()> {
+    const DIM: &str = "\u{1b}[2m";
+    const NORMAL: &str = "\u{1b}[22m";
+    let var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let has_styles = var("NO_COLOR").is_none() && var("TERM").is_none_or(|term| term != "dumb");
+    let safe = escaped(text, |c| c.is_control() && !matches!(c, '\n' | '\t'));
+    match has_styles {
+        // Each piece ends its style, because the user may interrupt the answer.
+        true => write!(out, "{DIM}{safe}{NORMAL}")?,
+        false => out.write_all(safe.as_bytes())?,
+    }
+    out.flush()
+}
+
 /// Prints a line to standard error; a closed standard error is ignored.
 pub(crate) fn print_note(line: fmt::Arguments<'_>) {
     let line = escape_lines(&line.to_string());

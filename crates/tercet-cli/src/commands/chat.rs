@@ -231,23 +231,18 @@ impl ChatSession {
             turns,
             ..
         } = self;
-        let mut shown = false;
+        let mut printer = writer.answer_printer(turns.prompt_end(), false);
         let written = writer.write_past_context(
             &ids,
             (self.tokens, &self.stop),
-            &mut |piece| {
-                shown = true;
-                output::text(piece)
-            },
+            &mut |piece| printer.push(piece),
             &mut |encoder, answer| {
                 let ids = turns.tokens_within_answer(encoder, template, answer)?;
                 is_dropped |= ids.is_some();
                 Ok(ids)
             },
         );
-        if shown {
-            output::text("\n")?;
-        }
+        let answer = printer.finish(false)?.clone();
         let written = written?;
         if is_dropped {
             self.report_drop(context);
@@ -263,7 +258,7 @@ impl ChatSession {
             return Ok(false);
         }
         // An interrupted answer stays in the conversation as far as it was generated.
-        let said = self.writer.message(Role::Assistant, 0, &written.text);
+        let said = self.writer.answer_message(&answer);
         self.turns.push(Role::Assistant, said, 0);
         Ok(true)
     }

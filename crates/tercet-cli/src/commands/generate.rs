@@ -9,7 +9,8 @@ use tercet_models::dataset::Role;
 use tercet_models::{Adapter, DecoderSpec, FinishReason, ModelFiles, ScaledAdapter};
 
 use super::generation::{
-    ChatTemplateArgs, LoadRequest, ModelArgs, PhaseTiming, SpeculationStats, SpeculativeArgs,
+    AnswerPrinter, AnswerReport, ChatTemplateArgs, LoadRequest, ModelArgs, PhaseTiming,
+    SpeculationStats, SpeculativeArgs, TextGenerator,
 };
 use super::open::open_files;
 use super::sampling_args::{SamplingArgs, text_of};
@@ -144,7 +145,8 @@ struct GenerateReport<'a> {
     device: &'a str,
     seed: u64,
     prompt: &'a str,
-    text: String,
+    #[serde(flatten)]
+    answer: AnswerReport,
     prompt_tokens: &'a [u32],
     tokens: Vec<u32>,
     stop: StopReason,
@@ -182,6 +184,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<CommandOutcome, CliError> {
     };
     let mut writer = loading.load_as(&args.choosing, &args.drafting, &request)?;
     writer.add_images(&args.image)?;
+    let mut printer: Option<AnswerPrinter> = None;
     let ids = match args.chat {
         _ if given.is_some() => {
             let ids = given.unwrap_or_default();
@@ -189,12 +192,10 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<CommandOutcome, CliError> {
             ids
         }
         true => {
-            let template = writer.chat(&args.template)?;
-            let system = args.system.iter();
-            let system = system.map(|s| writer.message(Role::System, 0, s));
-            let mut messages: Vec<_> = system.collect();
-            messages.push(writer.message(Role::User, writer.image_count(), &prompt));
-            writer.conversation(&template, &messages)?
+            let system = args.system.as_deref();
+            let (ids, of_answer) = chat_prompt(&mut writer, args, (system, &prompt))?;
+            printer = Some(of_answer);
+            ids
         }
         false => writer.prompt(&prompt)?,
     };
@@ -207,22 +208,30 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<CommandOutcome, CliError> {
     let goes_on = !args.chat && !writer.reads_sources();
     let mut before = goes_on.then_some(&*prompt);
     let mut begun = false;
-    let written = writer.write(
-        &ids,
-        args.tokens,
-        &args.choosing.stop,
-        &mut |piece| match args.json {
-            true => Ok(()),
-            false => {
-                begun = true;
-                output::text(&format!("{}{piece}", before.take().unwrap_or_default()))
-            }
-        },
-    );
+    let written =
+        writer.write(
+            &ids,
+            args.tokens,
+            &args.choosing.stop,
+            &mut |piece| match &mut printer {
+                Some(printer) => printer.push(piece),
+                None if args.json => Ok(()),
+                None => {
+                    begun = true;
+                    output::text(&format!("{}{piece}", before.take().unwrap_or_default()))
+                }
+            },
+        );
     // End the line of generated text, so that the error or the summary starts on a new line.
-    if !args.json && (begun || written.is_ok()) {
-        output::text(&format!("{}\n", before.unwrap_or_default()))?;
-    }
+    let answer = match &mut printer {
+        Some(printer) => Some(printer.finish(written.is_ok())?.clone()),
+        None => {
+            if !args.json && (begun || written.is_ok()) {
+                output::text(&format!("{}\n", before.unwrap_or_default()))?;
+            }
+            None
+        }
+    };
     let written = written?;
     let shape = match recorder {
         Some(recorder) => Some(writer.finish_logits(recorder, &ids, &written.tokens)?),
@@ -233,7 +242,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<CommandOutcome, CliError> {
         device: writer.device.name(),
         seed: args.choosing.seed,
         prompt: &prompt,
-        text: written.text,
+        answer: AnswerReport::new(written.text, answer),
         prompt_tokens: &ids,
         tokens: written.tokens,
         stop: StopReason::new(written.finish),
@@ -263,6 +272,22 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<CommandOutcome, CliError> {
     } else {
         CommandOutcome::Done
     })
+}
+
+/// The tokens of a conversation of one message, and the printer of its answer.
+fn chat_prompt(
+    writer: &mut TextGenerator,
+    args: &GenerateArgs,
+    (system, prompt): (Option<&str>, &str),
+) -> Result<(Vec<u32>, AnswerPrinter), CliError> {
+    let template = writer.chat(&args.template)?;
+    let system = system.into_iter();
+    let system = system.map(|s| writer.message(Role::System, 0, s));
+    let mut messages: Vec<_> = system.collect();
+    messages.push(writer.message(Role::User, writer.image_count(), prompt));
+    let (ids, text) = writer.conversation(&template, &messages)?;
+    let printer = writer.answer_printer(&text, args.json);
+    Ok((ids, printer))
 }
 
 /// Opens a model's files, or the embedded model. Also returns the message for errors that occur

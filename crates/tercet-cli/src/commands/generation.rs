@@ -1,6 +1,7 @@
 //! Text generation shared by `generate`, `chat` and `bench`: loading the model and streaming its
 //! output.
 
+mod answers;
 mod load_request;
 mod logits_file;
 mod other_models;
@@ -11,9 +12,11 @@ mod speculative_args;
 mod template_args;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tercet::Device;
+use tercet_models::answer::AnswerFormat;
 #[cfg(feature = "serve")]
 use tercet_models::config::RopeOverrides;
 #[cfg(feature = "grammar")]
@@ -26,6 +29,7 @@ use tercet_models::{
     SamplingOptions, ScaledAdapter, SourceEncoder, Tokenizer, end_ids, generate_past_context,
 };
 
+pub(crate) use self::answers::{AnswerPrinter, AnswerReport};
 pub(crate) use self::load_request::LoadRequest;
 pub(crate) use self::logits_file::LogitsRecorder;
 pub(crate) use self::phase::PhaseTiming;
@@ -121,6 +125,10 @@ pub(crate) struct TextGenerator {
     reader: Option<SourceEncoder>,
     /// Image encoder and images, if the model accepts images.
     images: Option<ImageInputs>,
+    /// Format of the answers of a conversation.
+    answers: AnswerFormat,
+    /// Special tokens of the format, whose text the parser of answers reads.
+    spelled: Arc<[u32]>,
     /// Grammar that each generated text must match.
     #[cfg(feature = "grammar")]
     constrained: Option<GrammarConstraint>,
@@ -402,6 +410,8 @@ impl ModelArgs {
             vocab: decoder.config.vocab,
             reader: None,
             images: None,
+            answers: AnswerFormat::default(),
+            spelled: Arc::default(),
             #[cfg(feature = "grammar")]
             constrained: None,
         })
@@ -513,7 +523,7 @@ impl TextGenerator {
         }
     }
 
-    /// Loads the chat template of the flags, or the model's.
+    /// Loads the chat template of the flags, or the model's, and the format of its answers.
     pub(crate) fn chat(&mut self, of: &ChatTemplateArgs) -> Result<ChatTemplate, CliError> {
         if self.reader.is_some() {
             let text = "an encoder-decoder model has no chat mode; leave out --chat, or use `tercet generate`";
@@ -527,20 +537,23 @@ impl TextGenerator {
         if let Some(note) = template.warning() {
             output::print_note(format_args!("note: {note}"));
         }
+        self.answers = AnswerFormat::from_template(&template);
+        self.spelled = self.answers.special_tokens(&self.tokenizer);
         Ok(template)
     }
 
-    /// Returns the tokens of a conversation up to the start of the next answer. Only the text of the
-    /// chat template spells special tokens; those in messages are ordinary text.
+    /// Returns the tokens of a conversation up to the start of the next answer, and their text. Only
+    /// the text of the chat template spells special tokens; those in messages are ordinary text.
     pub(crate) fn conversation(
         &mut self,
         template: &ChatTemplate,
         messages: &[ChatMessage],
-    ) -> Result<Vec<u32>, CliError> {
+    ) -> Result<(Vec<u32>, String), CliError> {
         let what = "cannot process the conversation";
         let rendered = template.render(messages, &TemplateValue::None, true);
         let rendered = rendered.map_err(|e| CliError::Template(tercet::one_line(&e)))?;
-        self.encode((&rendered.text, &rendered.literal), false, what)
+        let ids = self.encode((&rendered.text, &rendered.literal), false, what)?;
+        Ok((ids, rendered.text))
     }
 
     /// Constrains the next text by the requested grammar.
@@ -610,7 +623,7 @@ impl TextGenerator {
             max_tokens: limit,
             stop,
             eos: &self.eos,
-            spelled: &[],
+            spelled: &self.spelled,
         };
         let bar = progress::bar("prefill", new.len(), "tokens");
         let (mut fed, mut prefilled, mut ready) = (0, Duration::ZERO, false);

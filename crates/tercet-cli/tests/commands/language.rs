@@ -3,6 +3,8 @@
 use std::io::Write;
 use std::process::Stdio;
 
+use serde_json::Value;
+
 use crate::common::{Run, Scratch, bad, demo, good, json, tercet, text};
 
 fn tokens(args: &[&str]) -> Vec<u64> {
@@ -695,5 +697,93 @@ fn rotary_positions_are_those_of_the_flags() {
         &["generate", "--yarn-ext-factor", "0.5"],
         2,
         &["-1, 0 or 1"],
+    );
+}
+
+/// A template of a model with thoughts, and a grammar of its answer: a thought, a text and a call.
+/// Thoughts of earlier answers are the field `thinking`; the third message is refused without it.
+fn thinking_model(scratch: &Scratch) -> [String; 4] {
+    let template = "{% if messages | length > 2 and (messages[1].thinking != 'Because.' \
+        or messages[1].content != 'Yes.' or messages[1].tool_calls[0].function.arguments.a != 1) %}\
+        {{ raise_exception('the answer has lost a part') }}{% endif %}\
+        {% for m in messages %}<{{ m.role }}>{% if m.thinking %}<think>{{ m.thinking }}</think>{% endif %}\
+        {{ m.content }}{% for call in m.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>\
+        {% endfor %}{% endfor %}<assistant>";
+    let answer = r#"start: "<think>\nBecause.\n</think>\n\nYes.\n<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}</tool_call>""#;
+    let grammar = scratch.path("answer.lark");
+    std::fs::write(&grammar, answer).unwrap();
+    ["--chat-template", template, "--grammar", &grammar].map(str::to_string)
+}
+
+#[test]
+fn thoughts_and_calls_are_apart_from_the_answer() {
+    let scratch = Scratch::new("language-thoughts");
+    let model = thinking_model(&scratch);
+    let model = model.each_ref().map(String::as_str);
+    let base = [
+        "generate", "--chat", "-n", "200", "-p", "Why?", "--device", "cpu",
+    ];
+    let shown = good(&[&base[..], &model].concat());
+    assert_eq!(shown.out, "Yes.\ncall add {\"a\":1}\n");
+    assert!(
+        shown.err.contains("thoughts: Because.\n\n"),
+        "{}",
+        shown.err
+    );
+    let report = json(&[&base[..], &model, &["--json"]].concat());
+    assert_eq!(report["text"], "Yes.");
+    assert_eq!(report["reasoning_content"], "Because.");
+    let call = &report["tool_calls"][0];
+    assert_eq!(call["type"], "function");
+    assert_eq!(call["function"]["name"], "add");
+    assert_eq!(call["function"]["arguments"], "{\"a\":1}");
+    let plain = json(&["generate", "--chat", "-n", "4", "-p", "Why?", "--json"]);
+    assert_eq!(
+        (&plain["reasoning_content"], &plain["tool_calls"]),
+        (&Value::Null, &Value::Null)
+    );
+    // The template begins the thought.
+    let open = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant><think>";
+    let begun = [
+        &[
+            "generate",
+            "--chat",
+            "-n",
+            "6",
+            "-p",
+            "Why?",
+            "--chat-template",
+            open,
+        ],
+        &["--json"][..],
+    ];
+    let begun = json(&begun.concat());
+    assert_eq!(begun["text"], "");
+    assert!(
+        !begun["reasoning_content"].as_str().unwrap().is_empty(),
+        "{begun}"
+    );
+    // A text that is no answer stays as it is.
+    let raw = [
+        &["generate", "-n", "200", "-p", "Why?", "--json"],
+        &model[2..],
+    ]
+    .concat();
+    assert!(
+        json(&raw)["text"]
+            .as_str()
+            .unwrap()
+            .contains("<think>\nBecause.")
+    );
+    // The second answer needs the parts of the first in their fields.
+    let args = [&["-n", "200", "-c", "512"], &model[..]].concat();
+    let twice = chat(&args, "Why?\nAnd?\n");
+    assert_eq!(twice.code, Some(0), "{}", twice.err);
+    assert_eq!(twice.out, shown.out.repeat(2));
+    assert_eq!(
+        twice.err.matches("thoughts: Because.").count(),
+        2,
+        "{}",
+        twice.err
     );
 }

@@ -405,3 +405,40 @@ fn an_error_does_not_end_a_conversation() {
     assert!(chat.ask(TRAIT).contains(&own));
     assert_eq!(chat.end("/quit\r").0, Some(0));
 }
+
+/// Thoughts are dimmed and apart from the answer, calls are named, and no marker is shown.
+#[test]
+fn thoughts_are_dimmed_and_markers_are_not_shown() {
+    let scratch = Scratch::new("chat-thoughts");
+    let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>";
+    let thinks = r#"start: "<think>Because.\n</think>\n\nYes.\n<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>""#;
+    let grammar = scratch.path("answer.lark");
+    std::fs::write(&grammar, thinks).unwrap();
+
+    let args = [
+        "-n",
+        "100",
+        "--chat-template",
+        template,
+        "--grammar",
+        &grammar,
+    ];
+    let mut chat = ChatTerminal::at_prompt(&scratch, &args);
+    let shown = chat.ask("Why?");
+    let dimmed = "\u{1b}[2mthoughts: \u{1b}[22m";
+    let (_, thought) = shown
+        .split_once(dimmed)
+        .unwrap_or_else(|| panic!("{shown:?}"));
+    let (thought, said) = thought
+        .split_once("Yes.")
+        .unwrap_or_else(|| panic!("{shown:?}"));
+    let plain = thought.replace("\u{1b}[2m", "").replace("\u{1b}[22m", "");
+    assert_eq!(plain, "Because.\r\n\r\n");
+    assert!(thought.ends_with("\u{1b}[22m"), "{shown:?}");
+    assert!(said.starts_with("\r\ncall now {}\r\n"), "{shown:?}");
+    let (code, all) = chat.end("/quit\r");
+    assert_eq!(code, Some(0));
+    for marker in ["<think>", "</think>", "tool_call"] {
+        assert!(!all.contains(marker), "{all:?}");
+    }
+}

@@ -7,6 +7,16 @@ use tercet_models::dataset::{ChatMessage, ChatTemplate, Role};
 use super::super::generation::PromptEncoder;
 use crate::error::CliError;
 
+/// Maximum bytes of the end of a prompt that is kept. The marker of thoughts is far shorter.
+const MAX_PROMPT_END: usize = 256;
+
+/// The end of a text, of at most this many bytes.
+fn last_bytes(text: &str, most: usize) -> &str {
+    let start = text.len().saturating_sub(most);
+    let start = (start..=text.len()).find(|at| text.is_char_boundary(*at));
+    &text[start.unwrap_or(text.len())..]
+}
+
 /// A message of the user or an answer.
 struct ChatTurn {
     role: Role,
@@ -27,6 +37,8 @@ struct DroppedTurns {
 pub(super) struct ChatTurns {
     system: Option<ChatMessage>,
     turns: Vec<ChatTurn>,
+    /// The end of the last rendered conversation.
+    prompt_end: String,
 }
 
 impl ChatTurns {
@@ -52,6 +64,12 @@ impl ChatTurns {
     /// Removes all messages except the system prompt.
     pub(super) fn clear(&mut self) {
         self.turns.clear();
+    }
+
+    /// The end of the text whose tokens [`Self::tokens`] returned last. It tells whether the template
+    /// begins a thought.
+    pub(super) fn prompt_end(&self) -> &str {
+        &self.prompt_end
     }
 
     /// Number of images of the messages.
@@ -144,7 +162,7 @@ impl ChatTurns {
     /// Tokens of the conversation up to the next answer. `None` if they exceed the context and turns
     /// can be dropped.
     fn encode(
-        &self,
+        &mut self,
         encoder: &mut PromptEncoder<'_>,
         template: &ChatTemplate,
     ) -> Result<Option<Vec<u32>>, CliError> {
@@ -152,6 +170,7 @@ impl ChatTurns {
         let messages: Vec<ChatMessage> = self.system.iter().chain(turns).cloned().collect();
         let rendered = template.render(&messages, &TemplateValue::None, true);
         let rendered = rendered.map_err(|e| CliError::Template(tercet::one_line(&e)))?;
+        self.prompt_end = last_bytes(&rendered.text, MAX_PROMPT_END).to_string();
         let has_older = self.turns.len() > 1;
         if has_older && encoder.has_too_many_bytes(rendered.text.len()) {
             return Ok(None);

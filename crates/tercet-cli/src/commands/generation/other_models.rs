@@ -1,6 +1,9 @@
 //! Compilation of other model variants: encoder-decoders, and batched decoders for several
 //! sequences.
 
+use std::sync::Arc;
+
+use tercet_models::answer::AnswerFormat;
 use tercet_models::config::RopeOverrides;
 use tercet_models::{
     BatchGenerator, BatchOptions, Sampling, SamplingOptions, Seq2SeqOptions, end_ids,
@@ -65,6 +68,8 @@ impl ModelArgs {
             vocab: model.spec.encoder.vocab,
             reader: Some(reader),
             images: None,
+            answers: AnswerFormat::default(),
+            spelled: Arc::default(),
             #[cfg(feature = "grammar")]
             constrained: None,
         })

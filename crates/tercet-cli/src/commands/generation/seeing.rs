@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use tercet_models::answer::AnswerFormat;
 use tercet_models::dataset::{ChatMessage, Role};
 use tercet_models::{
     DecoderOptions, Generator, Image, ImageEncoder, Sampling, SamplingOptions, Tokenizer, end_ids,
@@ -74,6 +76,8 @@ impl ModelArgs {
                 reader,
                 images: Vec::new(),
             }),
+            answers: AnswerFormat::default(),
+            spelled: Arc::default(),
             #[cfg(feature = "grammar")]
             constrained: None,
         })
