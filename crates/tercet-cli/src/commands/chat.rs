@@ -13,7 +13,7 @@ use tercet_models::{FinishReason, SamplingOptions};
 use self::input::{ChatInput, ChatReader};
 use self::turns::ChatTurns;
 use super::generation::{ChatTemplateArgs, ModelArgs, SpeculativeArgs, TextGenerator};
-use super::sampling_args::{SamplingArgs, set};
+use super::sampling_args::{GivenArgs, SamplingArgs, set};
 use super::{seed, tokens};
 use crate::error::{CliError, CommandOutcome};
 use crate::interrupt::{self, InterruptAction};
@@ -33,6 +33,8 @@ Ctrl-C stops an answer or discards the line; twice at an empty prompt it exits."
 
 #[derive(clap::Args)]
 pub(crate) struct ChatArgs {
+    #[command(flatten)]
+    given: GivenArgs,
     #[command(flatten)]
     loading: ModelArgs,
     #[command(flatten)]
@@ -74,10 +76,12 @@ enum ChatAction {
 }
 
 pub(crate) fn run(args: &ChatArgs) -> Result<CommandOutcome, CliError> {
-    let mut writer = args.loading.load(&args.choosing, &args.drafting, None)?;
+    let ollama = args.loading.ollama()?.unwrap_or_default();
+    let choosing = args.choosing.with_params(&ollama.params);
+    let mut writer = args.loading.load(&choosing, &args.drafting, None)?;
     let template = writer.chat(&args.template)?;
-    if args.choosing.temperature() > 0.0 {
-        output::print_note(format_args!("seed {}", args.choosing.seed));
+    if choosing.temperature() > 0.0 {
+        output::print_note(format_args!("seed {}", choosing.seed));
     }
     writer.add_images(&args.image)?;
     let sampling = writer.sampling.clone();
@@ -87,10 +91,10 @@ pub(crate) fn run(args: &ChatArgs) -> Result<CommandOutcome, CliError> {
         sampling,
         turns: ChatTurns::default(),
         is_drop_reported: false,
-        tokens: args.tokens,
-        stop: args.choosing.stop.clone(),
+        tokens: args.given.tokens(args.tokens, &ollama.params),
+        stop: choosing.stop,
     };
-    conversation.set_system(args.system.as_deref());
+    conversation.set_system(args.system.as_deref().or(ollama.system.as_deref()));
     let mut input = ChatReader::open(!args.no_history)?;
     let terminal = input.is_terminal();
     interrupt::listen();

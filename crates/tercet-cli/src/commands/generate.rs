@@ -13,7 +13,7 @@ use super::generation::{
     SpeculationStats, SpeculativeArgs, TextGenerator,
 };
 use super::open::open_files;
-use super::sampling_args::{SamplingArgs, text_of};
+use super::sampling_args::{GivenArgs, SamplingArgs, text_of};
 use super::tokens;
 use crate::error::{CliError, CommandOutcome};
 use crate::{interrupt, output, output_path};
@@ -25,6 +25,8 @@ const EMBEDDED_PROMPT: &str = "Ownership is";
 
 #[derive(clap::Args)]
 pub(crate) struct GenerateArgs {
+    #[command(flatten)]
+    given: GivenArgs,
     #[command(flatten)]
     loading: ModelArgs,
     /// Prompt, or input of an encoder-decoder; `-` reads standard input
@@ -182,7 +184,9 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<CommandOutcome, CliError> {
         ids: given.as_deref(),
         logits: args.logits.is_some(),
     };
-    let mut writer = loading.load_as(&args.choosing, &args.drafting, &request)?;
+    let ollama = loading.ollama()?.unwrap_or_default();
+    let choosing = args.choosing.with_params(&ollama.params);
+    let mut writer = loading.load_as(&choosing, &args.drafting, &request)?;
     writer.add_images(&args.image)?;
     let mut printer: Option<AnswerPrinter> = None;
     let ids = match args.chat {
@@ -192,7 +196,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<CommandOutcome, CliError> {
             ids
         }
         true => {
-            let system = args.system.as_deref();
+            let system = args.system.as_deref().or(ollama.system.as_deref());
             let (ids, of_answer) = chat_prompt(&mut writer, args, (system, &prompt))?;
             printer = Some(of_answer);
             ids
@@ -208,20 +212,19 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<CommandOutcome, CliError> {
     let goes_on = !args.chat && !writer.reads_sources();
     let mut before = goes_on.then_some(&*prompt);
     let mut begun = false;
-    let written =
-        writer.write(
-            &ids,
-            args.tokens,
-            &args.choosing.stop,
-            &mut |piece| match &mut printer {
-                Some(printer) => printer.push(piece),
-                None if args.json => Ok(()),
-                None => {
-                    begun = true;
-                    output::text(&format!("{}{piece}", before.take().unwrap_or_default()))
-                }
-            },
-        );
+    let written = writer.write(
+        &ids,
+        args.given.tokens(args.tokens, &ollama.params),
+        &choosing.stop,
+        &mut |piece| match &mut printer {
+            Some(printer) => printer.push(piece),
+            None if args.json => Ok(()),
+            None => {
+                begun = true;
+                output::text(&format!("{}{piece}", before.take().unwrap_or_default()))
+            }
+        },
+    );
     // End the line of generated text, so that the error or the summary starts on a new line.
     let answer = match &mut printer {
         Some(printer) => Some(printer.finish(written.is_ok())?.clone()),
@@ -240,7 +243,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<CommandOutcome, CliError> {
     let ids = writer.normalize_tokens(ids);
     let report = GenerateReport {
         device: writer.device.name(),
-        seed: args.choosing.seed,
+        seed: choosing.seed,
         prompt: &prompt,
         answer: AnswerReport::new(written.text, answer),
         prompt_tokens: &ids,
@@ -260,7 +263,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<CommandOutcome, CliError> {
     } else {
         output::print_note(format_args!(
             "{}",
-            summary(&report, args.choosing.temperature() > 0.0)
+            summary(&report, choosing.temperature() > 0.0)
         ));
         if let Some(LogitsReport { file, shape }) = &report.logits {
             let [tokens, vocab] = shape;

@@ -4,6 +4,7 @@
 mod answers;
 mod load_request;
 mod logits_file;
+mod ollama;
 mod other_models;
 mod phase;
 mod rope_args;
@@ -26,7 +27,8 @@ use tercet_models::dataset::{ChatMessage, ChatTemplate};
 use tercet_models::{
     ContextBound, ContextFit, ContextRequest, DecoderOptions, DecoderSpec, FinishReason,
     GenerateEvent, GenerateOptions, Generator, MAX_CONTEXT, ModelError, ModelFamily, ModelFiles,
-    SamplingOptions, ScaledAdapter, SourceEncoder, Tokenizer, end_ids, generate_past_context,
+    OllamaModel, SamplingOptions, ScaledAdapter, SourceEncoder, Tokenizer, end_ids,
+    generate_past_context,
 };
 
 pub(crate) use self::answers::{AnswerPrinter, AnswerReport};
@@ -38,7 +40,7 @@ use self::seeing::ImageInputs;
 pub(crate) use self::seeing::PromptEncoder;
 pub(crate) use self::speculative_args::{SpeculationStats, SpeculativeArgs};
 pub(crate) use self::template_args::ChatTemplateArgs;
-use super::generate::{adapters, open_model};
+use super::generate::adapters;
 use super::open::check_family;
 use super::sampling_args::SamplingArgs;
 use super::{ComputePrecision, KvCacheDType, PlacementArgs};
@@ -127,6 +129,8 @@ pub(crate) struct TextGenerator {
     images: Option<ImageInputs>,
     /// Format of the answers of a conversation.
     answers: AnswerFormat,
+    /// The manifest of a model of Ollama's store.
+    ollama: Option<OllamaModel>,
     /// Special tokens of the format, whose text the parser of answers reads.
     spelled: Arc<[u32]>,
     /// Grammar that each generated text must match.
@@ -205,6 +209,10 @@ impl ModelArgs {
         if !request.logits {
             writer.generator.skip_logits();
             writer.generator.run_ahead();
+        }
+        writer.ollama = self.ollama()?;
+        if let Some(ollama) = &writer.ollama {
+            ollama::report_ignored(ollama);
         }
         let options = choosing.options(&writer.tokenizer, &writer.eos)?;
         let beyond = choosing
@@ -293,7 +301,7 @@ impl ModelArgs {
     /// Family of a model without generated text, such as an encoder. `None` for generative models,
     /// and if the family is unknown.
     pub(super) fn family_of_encoders(&self) -> Result<Option<ModelFamily>, CliError> {
-        let (files, _) = open_model(self.model.as_deref())?;
+        let (files, _) = self.model_files()?;
         let family = match files.family() {
             Ok(ModelFamily::Decoder | ModelFamily::TextToText) | Err(_) => return Ok(None),
             Ok(family) => family,
@@ -313,19 +321,17 @@ impl ModelArgs {
             (device, true) => device.with_finite_check(),
             (device, false) => device,
         };
-        let (files, what) = open_model(self.model.as_deref())?;
-        let adapters = match self.lora.is_empty() {
-            true => Vec::new(),
-            false => {
-                let config = files.decoder_spec().map_err(CliError::model(&*what))?;
-                adapters(&self.lora, Some(&config))?
-            }
-        };
+        let (files, what) = self.model_files()?;
+        let mut all = self.own_adapters(&files)?;
+        if !self.lora.is_empty() {
+            let config = files.decoder_spec().map_err(CliError::model(&*what))?;
+            all.extend(adapters(&self.lora, Some(&config))?);
+        }
         Ok(ModelSource {
             device,
             files,
             what,
-            adapters,
+            adapters: all,
         })
     }
 
@@ -333,7 +339,7 @@ impl ModelArgs {
     /// error later.
     fn family(&self) -> Result<Option<ModelFamily>, CliError> {
         self.placement.set_threads()?;
-        let (files, _) = open_model(self.model.as_deref())?;
+        let (files, _) = self.model_files()?;
         Ok(files.family().ok())
     }
 
@@ -412,6 +418,7 @@ impl ModelArgs {
             images: None,
             answers: AnswerFormat::default(),
             spelled: Arc::default(),
+            ollama: None,
             #[cfg(feature = "grammar")]
             constrained: None,
         })
@@ -430,7 +437,7 @@ impl ModelArgs {
     ) -> Result<usize, ModelError> {
         let wanted = (wanted != spec.context).then_some(wanted);
         let request = ContextRequest {
-            context: self.context.or(wanted),
+            context: self.given_context().or(wanted),
             dtype: self.dtype.dtype(),
             cache: self.cache(),
             ..ContextRequest::default()
@@ -531,7 +538,10 @@ impl TextGenerator {
         }
         let template = match of.source()? {
             Some(source) => ChatTemplate::from_model_with(&self.files, &self.tokenizer, &source),
-            None => ChatTemplate::from_model(&self.files, &self.tokenizer),
+            None => {
+                self.check_go_template()?;
+                ChatTemplate::from_model(&self.files, &self.tokenizer)
+            }
         };
         let template = template.map_err(CliError::model("cannot use the chat template"))?;
         if let Some(note) = template.warning() {

@@ -1,12 +1,13 @@
 //! Sampling flags of all commands that generate text.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
+use clap::parser::ValueSource;
 use tercet_models::{
-    DRY_BREAKERS, DryBreakers, DryOptions, MirostatOptions, SamplerStep, Sampling, SamplingOptions,
-    Tokenizer,
+    DRY_BREAKERS, DryBreakers, DryOptions, MirostatOptions, OllamaParams, SamplerStep, Sampling,
+    SamplingOptions, Tokenizer,
 };
 
 use super::{seed, within};
@@ -14,8 +15,52 @@ use crate::error::CliError;
 
 const FINITE: std::ops::RangeInclusive<f64> = -1e6..=1e6;
 
-#[derive(clap::Args)]
+/// The arguments that the command line has, as opposed to those with their default. As the first field
+/// of a struct, it is read before the others take their values.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GivenArgs(BTreeSet<String>);
+
+impl clap::Args for GivenArgs {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        command
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        command
+    }
+}
+
+impl clap::FromArgMatches for GivenArgs {
+    fn from_arg_matches(matches: &clap::ArgMatches) -> Result<GivenArgs, clap::Error> {
+        let ids = matches.ids().map(clap::Id::as_str);
+        let given = ids.filter(|id| matches.value_source(id) == Some(ValueSource::CommandLine));
+        Ok(GivenArgs(given.map(str::to_string).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &clap::ArgMatches) -> Result<(), clap::Error> {
+        *self = GivenArgs::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl GivenArgs {
+    fn has(&self, id: &str) -> bool {
+        self.0.contains(id)
+    }
+
+    /// The maximum number of tokens: that of `--tokens`, or else of a model of Ollama's store.
+    pub(crate) fn tokens(&self, tokens: usize, params: &OllamaParams) -> usize {
+        match params.num_predict {
+            Some(n) if !self.has("tokens") => usize::try_from(n).unwrap_or(usize::MAX),
+            Some(_) | None => tokens,
+        }
+    }
+}
+
+#[derive(Clone, clap::Args)]
 pub(crate) struct SamplingArgs {
+    #[command(flatten)]
+    pub(crate) given: GivenArgs,
     /// Sampling temperature; 0 is greedy [default: 0, or 0.8 with one of --typical, --top-n-sigma,
     /// --xtc-probability, --dynatemp-range and --mirostat]
     #[arg(long, visible_alias = "temperature", value_name = "X", allow_negative_numbers = true, value_parser = within(0.0..=1e6))]
@@ -150,6 +195,53 @@ impl SamplingArgs {
             || self.mirostat > 0;
         let default = if samples { SAMPLING_TEMPERATURE } else { 0.0 };
         self.temp.unwrap_or(default)
+    }
+
+    /// The arguments with the defaults of a model of Ollama's store, for those that are not given.
+    pub(crate) fn with_params(&self, params: &OllamaParams) -> SamplingArgs {
+        let mut all = self.clone();
+        let given = |id| self.given.has(id);
+        let set = |id, value: &mut f64, default: Option<f64>| match default {
+            Some(default) if !given(id) => *value = default,
+            Some(_) | None => {}
+        };
+        if !given("temp") {
+            // Ollama samples with this temperature if a model has none.
+            let samples = [params.top_p, params.min_p].iter().any(Option::is_some);
+            let samples = samples || params.top_k.is_some();
+            let default = samples.then_some(SAMPLING_TEMPERATURE);
+            all.temp = params.temperature.or(default).or(all.temp);
+        }
+        set("top_p", &mut all.top_p, params.top_p);
+        set("min_p", &mut all.min_p, params.min_p);
+        set("typical", &mut all.typical, params.typical_p);
+        set(
+            "repeat_penalty",
+            &mut all.repeat_penalty,
+            params.repeat_penalty,
+        );
+        let (presence, frequency) = (params.presence_penalty, params.frequency_penalty);
+        set("presence_penalty", &mut all.presence_penalty, presence);
+        set("frequency_penalty", &mut all.frequency_penalty, frequency);
+        set("mirostat_lr", &mut all.mirostat_lr, params.mirostat_eta);
+        set("mirostat_ent", &mut all.mirostat_ent, params.mirostat_tau);
+        let count = |n: i64| usize::try_from(n).unwrap_or(0);
+        if let Some(k) = params.top_k.filter(|_| !given("top_k")) {
+            all.top_k = count(k);
+        }
+        if let Some(n) = params.repeat_last_n.filter(|_| !given("repeat_last_n")) {
+            all.repeat_last_n = if n < 0 { usize::MAX } else { count(n) };
+        }
+        if let Some(version) = params.mirostat.filter(|_| !given("mirostat")) {
+            all.mirostat = version;
+        }
+        if let Some(seed) = params.seed.filter(|seed| *seed >= 0 && !given("seed")) {
+            all.seed = seed.unsigned_abs();
+        }
+        if !given("stop") {
+            all.stop.clone_from(&params.stop);
+        }
+        all
     }
 
     /// Sampling settings that are compiled into the graph.

@@ -19,6 +19,7 @@ mod finetune_encoder;
 #[cfg(feature = "hub")]
 mod hub;
 mod language;
+mod ollama;
 mod onnx;
 mod outside;
 mod pictures;

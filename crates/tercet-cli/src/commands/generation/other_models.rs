@@ -70,6 +70,7 @@ impl ModelArgs {
             images: None,
             answers: AnswerFormat::default(),
             spelled: Arc::default(),
+            ollama: None,
             #[cfg(feature = "grammar")]
             constrained: None,
         })

@@ -78,6 +78,7 @@ impl ModelArgs {
             }),
             answers: AnswerFormat::default(),
             spelled: Arc::default(),
+            ollama: None,
             #[cfg(feature = "grammar")]
             constrained: None,
         })
