@@ -221,7 +221,7 @@ fn in_pieces(mut parser: AnswerParser, pieces: &[&str]) -> ParsedAnswer {
     without_ids(answer)
 }
 
-/// Why the right reading of an answer is not the one that the template was given.
+/// A reason for which the right reading of an answer differs from the answer given to the template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AnswerDifference {
     /// The template renders no thoughts.
@@ -241,8 +241,8 @@ use AnswerDifference::{
     CutValue, FirstCall, NoTextBesideCalls, NoThoughts, TextBesideCallsIsThought,
 };
 
-/// What a template drops, and the marker at the end of values if they have no escapes. The first is the
-/// template's own rule, the second that of the parsers that vLLM and SGLang publish for the family:
+/// The parts that a template drops, and the marker at the end of values if they have no escapes. The
+/// first is the template's own rule, the second that of the parsers that vLLM and SGLang publish for the family:
 /// `<parameter=(.*?)</parameter>`, `<arg_value>(.*?)</arg_value>`.
 type TemplateRule = (
     &'static str,
@@ -304,7 +304,7 @@ impl AnswerReading {
         }
     }
 
-    /// The reading by a rule of what the template was given, and the differences.
+    /// The right reading by a rule of the answer given to the template, and the differences.
     fn expected(
         said: &ExpectedAnswer,
         rule: &TemplateRule,
@@ -442,7 +442,7 @@ fn answers_of_published_templates() {
 /// The templates of answers that are read otherwise than expected.
 const MISREAD: [&str; 0] = [];
 
-/// Answers by template whose right reading differs from what the template was given, of 45 each.
+/// Answers by template whose right reading differs from the answer given to the template, of 45 each.
 const DIFFERENCES: [(&str, AnswerDifference, usize); 20] = [
     ("deepseek-r1-0528", NoThoughts, 29),
     ("deepseek-v3.1", NoThoughts, 29),
