@@ -128,6 +128,12 @@ pub fn complaints() -> Vec<String> {
     opened.flat_map(of).collect()
 }
 
+/// The switches of both GPU executors, from `TERCET_WITHOUT` and `TERCET_FORCE`.
+#[cfg(any(feature = "vulkan", feature = "wgpu"))]
+fn switches() -> Result<tercet::DeviceSwitches, String> {
+    tercet::switches_in_effect(&tercet::DeviceSwitches::default()).map_err(|e| e.to_string())
+}
+
 /// The Vulkan device. `TERCET_VALIDATION=1` enables the Vulkan validation layers, and redzones
 /// between buffer slots. `TERCET_VULKAN_DEVICE` selects one of several devices.
 #[cfg(feature = "vulkan")]
@@ -149,6 +155,7 @@ pub mod vulkan {
                 device: std::env::var("TERCET_VULKAN_DEVICE").ok(),
                 validation,
                 sentinels: validation,
+                switches: super::switches()?,
                 ..VulkanOptions::default()
             };
             let opened = VulkanBackend::new(options);
@@ -183,6 +190,7 @@ fn wgpu_device() -> Result<Device, String> {
     };
     let options = WgpuOptions {
         limits,
+        switches: switches()?,
         ..WgpuOptions::new()
     };
     let opened = WgpuBackend::new(&options).map_err(|e| tercet::one_line(&e))?;

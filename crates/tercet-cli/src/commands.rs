@@ -46,7 +46,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use tercet::{DType, Device, DeviceOptions};
+use tercet::{DType, Device, DeviceOptions, DeviceSwitches};
 use tercet_models::{Decoder, MatmulPrecision};
 
 use crate::error::CliError;
@@ -159,6 +159,45 @@ impl GpuLayerCount {
     }
 }
 
+/// Switches of devices: flags of all commands that open one.
+#[derive(Clone, Default, clap::Args)]
+pub(crate) struct SwitchArgs {
+    /// Turn off features of devices (coop, chains, subgroups, avx512, ...), or forbid a kernel variant
+    /// as FAMILY=VARIANT; comma-separated. Adds to TERCET_WITHOUT; see `tercet devices --variants`
+    #[arg(long, global = true, value_name = "LIST", help_heading = "Switches")]
+    without: Vec<String>,
+    /// Force kernel variants, as FAMILY=VARIANT; comma-separated. Goes before TERCET_FORCE
+    #[arg(
+        long,
+        global = true,
+        value_name = "FAMILY=VARIANT",
+        help_heading = "Switches"
+    )]
+    force: Vec<String>,
+}
+
+/// The switches of the command line.
+static SWITCHES: std::sync::OnceLock<DeviceSwitches> = std::sync::OnceLock::new();
+
+impl SwitchArgs {
+    /// Makes the switches those of all devices that this process opens.
+    ///
+    /// # Errors
+    /// [`CliError::Usage`] if a switch is invalid or does not exist.
+    pub(crate) fn apply(&self) -> Result<(), CliError> {
+        let switches = DeviceSwitches::parse(&self.without.join(","), &self.force.join(","));
+        let switches = switches.map_err(|e| CliError::Usage(e.to_string()))?;
+        // Applied once, so nothing is set yet.
+        let _ = SWITCHES.set(switches);
+        Ok(())
+    }
+}
+
+/// The switches of the command line.
+pub(crate) fn switches() -> DeviceSwitches {
+    SWITCHES.get().cloned().unwrap_or_default()
+}
+
 /// Device and threads: flags of the commands that run models.
 #[derive(Clone, clap::Args)]
 pub(crate) struct DeviceArgs {
@@ -245,6 +284,7 @@ pub(crate) fn open(name: &str, timings: bool) -> Result<Device, CliError> {
         cache_dir: cache_dir(),
         timings,
         memory_bytes: memory_limit()?,
+        switches: switches(),
     };
     drivers::labelled(|| Device::open(name, &options)).map_err(|e| CliError::Usage(e.to_string()))
 }

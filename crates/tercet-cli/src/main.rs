@@ -42,6 +42,8 @@ struct TercetCli {
     /// Refuse models with configuration keys that would be ignored
     #[arg(long, global = true)]
     strict: bool,
+    #[command(flatten)]
+    switches: commands::SwitchArgs,
     #[cfg(feature = "hub")]
     #[command(flatten)]
     hub: commands::hub::HubArgs,
@@ -119,7 +121,12 @@ fn main() -> ExitCode {
     let result = match TercetCli::try_parse_from(&arguments) {
         Ok(cli) => {
             commands::open::set_strict(cli.strict);
-            match named(&arguments, cli) {
+            // `tune --without` leaves out candidates instead.
+            let applied = match cli.command {
+                CliCommand::Tune(_) => Ok(()),
+                _ => cli.switches.apply(),
+            };
+            match applied.and_then(|()| named(&arguments, cli)) {
                 Ok(cli) => run(cli.command),
                 Err(e) => Err(e),
             }

@@ -2,8 +2,8 @@
 
 use tercet_ir::backend::{Explanation, RetainValues, check_interface};
 use tercet_ir::{
-    Backend, CompileError, CompileOptions, DType, Executable, Graph, Node, Port, RunError, Scheme,
-    Signature, Support, Target, TensorType,
+    Backend, CompileError, CompileOptions, DType, DeviceSwitches, Executable, Graph, Node, Port,
+    RunError, Scheme, Signature, Support, SwitchError, Target, TensorType, VariantFamily,
     legalize::{legalize, origins},
     passes,
 };
@@ -14,6 +14,7 @@ use crate::kernels::quant::i16_is_profitable;
 use crate::lower;
 use crate::plan::{BuildOptions, ChannelsLastPlan, CpuProgram, build};
 use crate::pool::HelperPool;
+use crate::switches;
 
 /// Operators that the fast executor supports, according to its kernel table.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,6 +59,9 @@ impl Target for CpuTarget {
 #[derive(Clone, Debug, Default)]
 pub struct CpuBackend {
     pool: HelperPool,
+    switches: DeviceSwitches,
+    /// The instruction set that the switches select; `None` without switches.
+    level: Option<SimdLevel>,
 }
 
 impl CpuBackend {
@@ -83,12 +87,56 @@ impl CpuBackend {
         let pool = HelperPool::with_threads(threads).map_err(|e| RunError::DeviceLost {
             reason: format!("cannot create a pool of {threads} threads: {e}"),
         })?;
-        Ok(CpuBackend { pool })
+        Ok(CpuBackend {
+            pool,
+            ..CpuBackend::default()
+        })
+    }
+
+    /// This backend with switches, which select the instruction set of its kernels.
+    ///
+    /// # Errors
+    /// [`SwitchError`] if a family or variant does not exist, this machine cannot run the forced
+    /// instruction set, or every one is forbidden.
+    ///
+    /// ```
+    /// use tercet_cpu::CpuBackend;
+    /// use tercet_ir::DeviceSwitches;
+    /// let plain = DeviceSwitches::parse("", "simd=portable")?;
+    /// let backend = CpuBackend::new().switched(&plain)?;
+    /// # Ok::<(), tercet_ir::SwitchError>(())
+    /// ```
+    pub fn switched(self, switches: &DeviceSwitches) -> Result<CpuBackend, SwitchError> {
+        let level = switches::level(switches)?;
+        Ok(CpuBackend {
+            level: (!switches.is_empty()).then_some(level),
+            switches: switches.clone(),
+            ..self
+        })
     }
 }
 
 impl CpuBackend {
+    /// The switches and the instruction set that they select; empty without switches.
+    fn explained_switches(&self) -> Vec<String> {
+        let level = self.level().name();
+        let lines = self.switches.lines().into_iter();
+        lines.map(|line| format!("{line} (simd {level})")).collect()
+    }
+
+    fn level(&self) -> SimdLevel {
+        self.level.unwrap_or_else(SimdLevel::detect)
+    }
+
     fn program(&self, graph: &Graph, options: &CompileOptions) -> Result<CpuProgram, CompileError> {
+        self.level().scope(|| self.leveled_program(graph, options))
+    }
+
+    fn leveled_program(
+        &self,
+        graph: &Graph,
+        options: &CompileOptions,
+    ) -> Result<CpuProgram, CompileError> {
         let graph = &*options.opened(graph)?;
         check_interface(graph, &options.bounds)?;
         let optimized = passes::optimize_for(graph, options, &CpuTarget)?;
@@ -131,7 +179,7 @@ impl Backend for CpuBackend {
     }
 
     fn fast_quant_matmul_dtypes(&self) -> Vec<DType> {
-        match i16_is_profitable(SimdLevel::detect()) {
+        match i16_is_profitable(self.level()) {
             true => vec![DType::F16],
             false => Vec::new(),
         }
@@ -173,6 +221,10 @@ impl Backend for CpuBackend {
             })
     }
 
+    fn variant_families(&self) -> Vec<VariantFamily> {
+        switches::families()
+    }
+
     fn explain(
         &self,
         graph: &Graph,
@@ -205,6 +257,7 @@ impl Backend for CpuBackend {
                 ("states", bytes_of(&signature.states)?),
                 ("arena", programs.iter().map(|p| p.arena_bytes as u64).sum()),
             ],
+            switches: self.explained_switches(),
             ..Explanation::default()
         })
     }

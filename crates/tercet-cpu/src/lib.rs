@@ -30,6 +30,7 @@ mod lower;
 mod plan;
 mod pool;
 pub mod reference;
+mod switches;
 
 pub use backend::{CpuBackend, CpuTarget};
 pub use reference::ReferenceBackend;

@@ -6,6 +6,7 @@ mod last_run;
 mod named_outputs;
 mod options;
 mod signature;
+mod switches;
 
 pub use device_tensor::{DeviceMemory, DeviceTensor};
 pub use explain::{Explanation, KernelUse};
@@ -13,6 +14,7 @@ pub use last_run::{LastRun, no_run, places, rows_of};
 pub use named_outputs::NamedOutputs;
 pub use options::{CompileOptions, RetainValues, RetainedValue};
 pub use signature::{Port, Signature, find_port};
+pub use switches::{DeviceSwitches, SwitchError, SwitchableFeature, VariantFamily, VariantName};
 
 use std::future::Future;
 use std::pin::Pin;
@@ -204,6 +206,11 @@ pub trait Backend: Send + Sync {
     /// as on CPUs.
     fn max_small_m_rows(&self, scheme: Scheme) -> Option<usize>;
 
+    /// The families of kernel variants that switches can force and forbid; none by default.
+    fn variant_families(&self) -> Vec<VariantFamily> {
+        Vec::new()
+    }
+
     /// Free memory of the device in bytes, for choosing sizes before compiling. `None` if the
     /// driver does not report free memory.
     fn free_memory_bytes(&self) -> Option<u64> {
@@ -245,6 +252,10 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
 
     fn max_small_m_rows(&self, scheme: Scheme) -> Option<usize> {
         (**self).max_small_m_rows(scheme)
+    }
+
+    fn variant_families(&self) -> Vec<VariantFamily> {
+        (**self).variant_families()
     }
 
     fn free_memory_bytes(&self) -> Option<u64> {

@@ -4,6 +4,7 @@
 use std::error::Error;
 use std::fmt;
 
+use crate::backend::SwitchError;
 use crate::compiler_self_test::Miscompiled;
 use crate::dim::{Dim, DimError, Symbol};
 use crate::dtype::DType;
@@ -360,6 +361,9 @@ pub enum CompileError {
     /// A size of the graph is invalid if symbols have their upper bounds.
     #[error("at the symbols' bounds")]
     Bounds(#[from] DimError),
+    /// A forced or forbidden kernel variant leaves no kernel for the graph.
+    #[error(transparent)]
+    Switch(#[from] SwitchError),
     /// The program does not fit in memory.
     #[error("{what} of {bytes} bytes cannot be allocated; lower the symbols' bounds or the batch")]
     OutOfMemory {

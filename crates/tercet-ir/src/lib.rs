@@ -52,8 +52,9 @@ mod types;
 pub mod verify;
 
 pub use backend::{
-    Backend, CompileOptions, DeviceMemory, DeviceTensor, Executable, Port, RetainValues, Signature,
-    Support, Target,
+    Backend, CompileOptions, DeviceMemory, DeviceSwitches, DeviceTensor, Executable, Port,
+    RetainValues, Signature, Support, SwitchError, SwitchableFeature, Target, VariantFamily,
+    VariantName,
 };
 pub use compiler_self_test::{Miscompiled, compiler_trial};
 pub use dim::{Bindings, Dim, DimError, Symbol};

@@ -16,7 +16,9 @@ pub(crate) mod cost_model;
 mod profiles;
 
 use self::cost_model::{CostModel, MEASURED, TileConfig};
-use crate::tuning::TuningTable;
+use crate::switches::TILINGS;
+use crate::tuning::{TuningKey, TuningTable};
+use tercet_ir::DeviceSwitches;
 
 /// Class of a device, as its driver reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -114,6 +116,8 @@ pub struct DeviceModel {
     pub(crate) rates: &'static CostModel,
     /// Autotuning results for this device, as measured by `tercet tune`.
     pub tuning: TuningTable,
+    /// Features that are turned off, and kernel variants that are forced or forbidden.
+    pub switches: DeviceSwitches,
 }
 
 /// Assumed number of compute units if the driver does not report it. Integrated GPUs have 4 to 32
@@ -169,7 +173,14 @@ impl DeviceModel {
             },
             rates: &MEASURED,
             tuning: TuningTable::default(),
+            switches: DeviceSwitches::default(),
         }
+    }
+
+    /// The tiling of a matmul on cooperative matrices that a switch or the autotuning table names.
+    pub(crate) fn named_tiling(&self, key: impl FnOnce() -> TuningKey) -> Option<&str> {
+        let forced = self.switches.forced(TILINGS);
+        forced.or_else(|| self.tuning.find(key))
     }
 
     /// Number of compute units; a typical number for this class of device if the driver does not

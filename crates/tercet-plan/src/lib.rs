@@ -31,6 +31,7 @@ mod races;
 mod scalar;
 mod schedule;
 mod soa_weights;
+mod switches;
 mod sym_int;
 pub mod tune;
 mod tuning;

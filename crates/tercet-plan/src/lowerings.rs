@@ -48,7 +48,7 @@ mod trilu;
 mod words;
 
 use tercet_ir::layout::is_view;
-use tercet_ir::{CompileError, DType, Graph, Node, OpKind, Support, Target, Tier};
+use tercet_ir::{CompileError, DType, Graph, Node, OpKind, Support, Target, Tier, VariantFamily};
 
 use crate::caps::DeviceCaps;
 use crate::emit::LoweringCtx;
@@ -128,6 +128,15 @@ static SERVICE: &[&KernelDef] = &[
 pub fn kernels() -> impl Iterator<Item = &'static KernelDef> {
     let of_families = FAMILIES.iter().flat_map(|f| f.kernels);
     SERVICE.iter().chain(of_families).copied()
+}
+
+/// The families of kernel variants, which switches can force and forbid, except tilings.
+pub(crate) fn variant_families() -> Vec<VariantFamily> {
+    let mut all = Vec::from(attention::variant_families());
+    all.extend(conv::families());
+    all.extend(matmul::variant_families());
+    all.extend(state_scan::variant_families());
+    all
 }
 
 /// Legalization target: the operators that a device with these capabilities supports.

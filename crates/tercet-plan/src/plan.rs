@@ -122,6 +122,7 @@ pub fn plan(
         // states at the end of the run.
         (e, borders) = draft(false)?;
     }
+    e.check_forced_variants()?;
     e.close_chain();
     let checks = e.draft.data_checks.len() as i64;
     for at in std::mem::take(&mut e.draft.check_count_words) {

@@ -255,6 +255,7 @@ pub fn explain(program: &GpuProgram, target: &'static str) -> Explanation {
         // All steps of a compiled program run on the device, none on the host.
         host_fallbacks: 0,
         bytes: bytes.to_vec(),
+        switches: Vec::new(),
         listing: format!("{program}{}", variants(program)),
     }
 }

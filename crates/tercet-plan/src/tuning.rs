@@ -7,18 +7,22 @@
 //! tercet tuning 2
 //! matmul/f16/nn 4096x4096x4096 128x256x64/block256
 //! rows/f32/q4_k 8x14336x4096 few_rows_streamed
+//! without coop,conv=rows
+//! force attention=tiles
 //! ```
 //!
-//! A line holds the computation, its sizes and the name of the variant. [`TuningKey`] documents
+//! The lines `without` and `force` hold [`DeviceSwitches`], which a user may add. Each other line
+//! holds the computation, its sizes and the name of the variant. [`TuningKey`] documents
 //! what each size means, for every kind of computation. Names unknown to a device are skipped, so a
 //! table of another version or device does no harm. Version 1 tables, which contain only
 //! cooperative-matrix matmuls, can be read too.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use tercet_ir::{DType, Scheme};
+use tercet_ir::{DType, DeviceSwitches, Scheme, SwitchError};
 
 /// First line of the text form, for version 2 and version 1.
 const HEADER: &str = "tercet tuning 2";
@@ -170,6 +174,7 @@ pub struct TuningEntry {
 pub struct TuningTable {
     entries: Arc<[TuningEntry]>,
     forced_variant: Option<Arc<str>>,
+    switches: DeviceSwitches,
 }
 
 impl TuningTable {
@@ -178,6 +183,7 @@ impl TuningTable {
         TuningTable {
             entries: entries.into(),
             forced_variant: None,
+            switches: DeviceSwitches::default(),
         }
     }
 
@@ -186,7 +192,19 @@ impl TuningTable {
         TuningTable {
             entries: Arc::default(),
             forced_variant: Some(variant.into()),
+            switches: DeviceSwitches::default(),
         }
+    }
+
+    /// The same entries with these switches.
+    #[must_use]
+    pub fn with_switches(self, switches: DeviceSwitches) -> TuningTable {
+        TuningTable { switches, ..self }
+    }
+
+    /// The switches of the table, which are below those of the options of a device.
+    pub fn switches(&self) -> &DeviceSwitches {
+        &self.switches
     }
 
     /// The entries in insertion order.
@@ -216,6 +234,11 @@ impl fmt::Display for TuningTable {
         for TuningEntry { key, variant } in self.entries.iter() {
             writeln!(f, "{key} {variant}")?;
         }
+        let switches = self.switches.to_string();
+        let lines = switches.split("; ").filter(|line| !line.is_empty());
+        for line in lines {
+            writeln!(f, "{}", line.replace(", ", ","))?;
+        }
         Ok(())
     }
 }
@@ -226,7 +249,10 @@ impl fmt::Display for TuningTable {
 pub struct TuningError {
     /// Line number of the error, starting at 1.
     pub line: usize,
-    problem: &'static str,
+    problem: Cow<'static, str>,
+    /// The switch that does not exist, if the line has one.
+    #[source]
+    pub switch: Option<SwitchError>,
 }
 
 impl FromStr for TuningTable {
@@ -241,15 +267,40 @@ impl FromStr for TuningTable {
             Some(_) | None => {
                 return Err(TuningError {
                     line: 1,
-                    problem: "is not `tercet tuning 2`",
+                    problem: "is not `tercet tuning 2`".into(),
+                    switch: None,
                 });
             }
         };
         let mut entries = Vec::new();
+        let mut switches = DeviceSwitches::default();
         for (text, line) in lines.filter(|(text, _)| !text.trim().is_empty()) {
-            entries.push(read(text).ok_or(TuningError { line, problem })?);
+            let own = switches_of(text).map_err(|switch| TuningError {
+                line,
+                problem: "has an invalid switch".into(),
+                switch: Some(switch),
+            })?;
+            if let Some(own) = own {
+                switches = own.over(&switches);
+                continue;
+            }
+            entries.push(read(text).ok_or(TuningError {
+                line,
+                problem: problem.into(),
+                switch: None,
+            })?);
         }
-        Ok(TuningTable::new(entries))
+        Ok(TuningTable::new(entries).with_switches(switches))
+    }
+}
+
+/// The switches of a line `without LIST` or `force LIST`; `None` for any other line.
+fn switches_of(line: &str) -> Result<Option<DeviceSwitches>, SwitchError> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    match fields[..] {
+        ["without", list] => DeviceSwitches::parse(list, "").map(Some),
+        ["force", list] => DeviceSwitches::parse("", list).map(Some),
+        _ => Ok(None),
     }
 }
 
@@ -341,6 +392,19 @@ mod tests {
         assert_eq!(rows(Scheme::Q4K), Some("few"));
         assert_eq!(rows(Scheme::Q6K), None);
         assert_eq!(table.to_string().parse(), Ok(table));
+    }
+
+    #[test]
+    fn switches_survive_the_text_and_unknown_ones_are_named() {
+        let text = format!("{HEADER}\nwithout coop,conv=rows\nforce attention=tiles\n");
+        let table: TuningTable = text.parse().unwrap();
+        assert!(table.switches().is_forbidden("conv", "rows"));
+        assert_eq!(table.switches().forced("attention"), Some("tiles"));
+        assert_eq!(table.to_string(), text);
+        let e = format!("{HEADER}\nwithout matrices\n").parse::<TuningTable>();
+        let e = e.unwrap_err();
+        assert_eq!(e.line, 2);
+        assert!(matches!(e.switch, Some(SwitchError::UnknownFeature { .. })));
     }
 
     #[test]

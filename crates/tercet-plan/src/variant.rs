@@ -10,9 +10,10 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use tercet_ir::{CompileError, NodeId};
+use tercet_ir::{CompileError, NodeId, SwitchError, VariantFamily, VariantName};
 
 use crate::emit::LoweringCtx;
+use crate::program::KernelId;
 
 /// Reason why a variant does not apply to a problem.
 pub(crate) enum VariantRejection {
@@ -48,6 +49,17 @@ pub(crate) struct KernelVariant<P> {
     pub(crate) emit: fn(&mut LoweringCtx<'_>, &P) -> Result<(), CompileError>,
 }
 
+/// The family of these tables, which share the names of variants.
+pub(crate) fn family<P>(name: &'static str, tables: &[&[KernelVariant<P>]]) -> VariantFamily {
+    let mut variants: Vec<String> = Vec::new();
+    for v in tables.iter().flat_map(|table| table.iter()) {
+        if !variants.iter().any(|known| known == v.name) {
+            variants.push(v.name.to_string());
+        }
+    }
+    VariantFamily { name, variants }
+}
+
 /// The variant selected for a node, and the rejected ones.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VariantSelection {
@@ -61,6 +73,12 @@ pub struct VariantSelection {
     pub detail: Option<String>,
     /// True if the autotuning table named this variant.
     pub from_tuning_table: bool,
+    /// The family of the variants, as switches name it.
+    pub family: &'static str,
+    /// True if a switch forces this variant.
+    pub is_forced: bool,
+    /// The kernels that the variant consists of, except those of a variant nested in it.
+    pub kernels: Vec<KernelId>,
     /// The other variants: estimated time in seconds, or the unmet requirement.
     pub others: Vec<(&'static str, Result<f64, Cow<'static, str>>)>,
 }
@@ -71,10 +89,10 @@ impl fmt::Display for VariantSelection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let us = |seconds: f64| format!("{:.3} us", SignificantDigits(seconds * 1e6));
         let (name, seconds) = self.variant;
-        let why = if self.from_tuning_table {
-            "measured, "
-        } else {
-            ""
+        let why = match (self.is_forced, self.from_tuning_table) {
+            (true, _) => "forced, ",
+            (false, true) => "measured, ",
+            (false, false) => "",
         };
         write!(f, "{name}")?;
         if let Some(detail) = &self.detail {
@@ -84,11 +102,22 @@ impl fmt::Display for VariantSelection {
         for (name, other) in &self.others {
             match other {
                 Ok(seconds) => write!(f, "; {name} {}", us(*seconds))?,
+                Err(needs) if needs == FORBIDDEN => write!(f, "; {name} {FORBIDDEN}")?,
                 Err(needs) => write!(f, "; {name} needs {needs}")?,
             }
         }
         write!(f, ")")
     }
+}
+
+/// The reason text of a variant that a switch forbids, or that the driver refused.
+pub(crate) const FORBIDDEN: &str = "forbidden";
+
+/// A forced variant that does not support a problem of its family.
+#[derive(Clone, Debug)]
+pub(crate) struct UnmetForce {
+    family: &'static str,
+    error: SwitchError,
 }
 
 /// Prints a time or cost with a fixed number of significant digits.
@@ -109,6 +138,25 @@ impl LoweringCtx<'_> {
         self.draft.variants.push(taken);
     }
 
+    /// True if switches allow this variant of a family.
+    pub(crate) fn may_use(&self, family: &str, variant: &str) -> bool {
+        let switches = &self.caps.device.switches;
+        let forced = switches.forced(family);
+        forced.is_none_or(|name| name == variant) && !switches.is_forbidden(family, variant)
+    }
+
+    /// Checks that each forced variant was used, if the program has a problem of its family.
+    pub(crate) fn check_forced_variants(&self) -> Result<(), CompileError> {
+        let unmet = self.draft.unmet_forces.iter().find(|unmet| {
+            let mut taken = self.draft.variants.iter();
+            !taken.any(|t| t.is_forced && t.family == unmet.family)
+        });
+        match unmet {
+            Some(unmet) => Err(unmet.error.clone().into()),
+            None => Ok(()),
+        }
+    }
+
     /// Records the configuration of the variant selected last.
     pub(crate) fn record_variant_detail(&mut self, detail: String) {
         if let Some(taken) = self.draft.variants.last_mut() {
@@ -117,23 +165,31 @@ impl LoweringCtx<'_> {
     }
 }
 
-/// Emits the variant that `measured` names, if it supports the problem. Otherwise emits the
-/// cheapest supported variant; the first one wins ties.
+/// Emits the variant of the family that a switch forces, or else the one that `measured` names, if
+/// it supports the problem. Otherwise emits the cheapest supported variant; the first one wins
+/// ties. Forbidden variants are never emitted.
 ///
 /// # Errors
-/// The errors of the variants.
+/// The errors of the variants, and [`SwitchError::AllForbidden`].
 ///
 /// # Panics
 /// If no variant supports the problem, which is a bug of the lowering.
 pub(crate) fn run<P>(
     e: &mut LoweringCtx<'_>,
+    family: &'static str,
     table: &[KernelVariant<P>],
     measured: Option<&str>,
     p: &P,
 ) -> Result<(), CompileError> {
+    let switches = &e.caps.device.switches;
     let mut costs = Vec::with_capacity(table.len());
+    let mut forbidden = Vec::new();
     for v in table {
         costs.push(match (v.supports)(e, p) {
+            Ok(()) if switches.is_forbidden(family, v.name) => {
+                forbidden.push(v.name);
+                Err(Cow::Borrowed(FORBIDDEN))
+            }
             Ok(()) => Ok((v.cost)(e, p)?),
             Err(VariantRejection::Needs(what)) => Err(what),
             Err(VariantRejection::Error(error)) => return Err(error),
@@ -145,10 +201,43 @@ pub(crate) fn run<P>(
             .enumerate()
             .filter_map(|(at, cost)| Some((at, *cost.as_ref().ok()?)))
     };
-    let named = measured.and_then(|name| able().find(|(at, _)| table[*at].name == name));
+    let by_name = |name: &str| able().find(|(at, _)| table[*at].name == name);
+    let forced = switches.forced(family);
+    let held = forced.and_then(by_name);
+    if let Some(name) = forced
+        && held.is_none()
+    {
+        let rejected = table.iter().zip(&costs).find(|(v, _)| v.name == name);
+        let reason = match rejected {
+            Some((_, Err(reason))) => reason.to_string(),
+            Some((_, Ok(_))) | None => "other operands, for which the family has it".to_string(),
+        };
+        let available: Vec<&str> = able().map(|(at, _)| table[at].name).collect();
+        let error = SwitchError::Unsupported {
+            given: VariantName {
+                family: family.to_string(),
+                variant: name.to_string(),
+            },
+            node: e.site().node,
+            op: e.cursor.op,
+            reason,
+            available: available.join(", "),
+        };
+        e.draft.unmet_forces.push(UnmetForce { family, error });
+    }
+    let named = measured.and_then(by_name);
     let least = able().min_by(|a, b| a.1.total_cmp(&b.1));
-    let Some((at, seconds)) = named.or(least) else {
-        unreachable!("invariant: some variant supports every problem of its lowering")
+    let Some((at, seconds)) = held.or(named).or(least) else {
+        assert!(
+            !forbidden.is_empty(),
+            "invariant: some variant supports every problem of its lowering"
+        );
+        return Err(CompileError::Switch(SwitchError::AllForbidden {
+            family,
+            node: e.site().node,
+            op: e.cursor.op,
+            forbidden: forbidden.join(", "),
+        }));
     };
     let others = table.iter().zip(&costs).enumerate();
     let others = others.filter(|(other, _)| *other != at);
@@ -157,13 +246,20 @@ pub(crate) fn run<P>(
         op: e.cursor.op,
         variant: (table[at].name, seconds),
         detail: None,
-        from_tuning_table: named.is_some(),
+        from_tuning_table: held.is_none() && named.is_some(),
+        family,
+        is_forced: held.is_some(),
+        kernels: Vec::new(),
         others: others
             .map(|(_, (v, cost))| (v.name, cost.clone()))
             .collect(),
     };
     e.record_variant(taken);
-    (table[at].emit)(e, p)
+    let selection = Some(e.draft.variants.len() - 1);
+    let before = std::mem::replace(&mut e.cursor.variant, selection);
+    let emitted = (table[at].emit)(e, p);
+    e.cursor.variant = before;
+    emitted
 }
 
 #[cfg(test)]
@@ -178,6 +274,9 @@ mod tests {
             variant: ("few_rows_streamed", 20.96e-6),
             detail: None,
             from_tuning_table: false,
+            family: "rows",
+            is_forced: false,
+            kernels: Vec::new(),
             others: vec![
                 ("few_rows_held", Ok(126.2e-6)),
                 ("row", Err("one row".into())),

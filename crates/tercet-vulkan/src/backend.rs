@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tercet_ir::backend::Explanation;
-use tercet_ir::{Backend, CompileError, CompileOptions, DType, Executable, Graph, Scheme, Tensor};
+use tercet_ir::{
+    Backend, CompileError, CompileOptions, DType, DeviceSwitches, Executable, Graph, Scheme,
+    Tensor, VariantFamily,
+};
 use tercet_plan::tune::TunableBackend;
 use tercet_plan::{
     DeviceCaps, GpuExecutable, GpuProgram, NativeOps, PlanOptions, TuningTable, lanes,
@@ -42,6 +45,8 @@ pub struct VulkanOptions {
     pub sentinels: bool,
     /// Measures each step of a run; see [`Executable::timings`].
     pub timestamps: bool,
+    /// Features that programs must not use, and kernel variants that are forced or forbidden.
+    pub switches: DeviceSwitches,
 }
 
 /// The state that all executables of a device share.
@@ -97,6 +102,7 @@ impl VulkanBackend {
             cache_dir,
             sentinels,
             timestamps,
+            switches,
         } = options;
         let device = Arc::new(VulkanDevice::open(device.as_deref(), validation)?);
         let failed = |e: VulkanError| VulkanOpenError::Setup {
@@ -106,8 +112,14 @@ impl VulkanBackend {
         let tuning_file = cache_dir
             .as_ref()
             .map(|dir| dir.join(cache::tuning_name(&device.features.identity)));
-        let tuning = tuning_file.as_deref().and_then(cache::load_tuning);
-        let caps = device.features.caps().tuned(tuning.unwrap_or_default());
+        let tuning = match &tuning_file {
+            Some(file) => cache::load_tuning(file)?,
+            None => TuningTable::default(),
+        };
+        let switches = switches.over(tuning.switches());
+        let caps = device.features.caps().tuned(tuning);
+        // Probes run without features that are turned off, but with any variant.
+        let caps = caps.switched(&switches.features())?;
         let mut backend = VulkanBackend {
             shared: Arc::new(VulkanContext {
                 pipelines: VulkanPipelineCache::new(&device, cache_dir.as_deref(), validation)
@@ -125,6 +137,7 @@ impl VulkanBackend {
         };
         backend.caps.natives = backend.probe_native_ops().unwrap_or_default();
         backend.caps.coop_fragment_layout = backend.check_fragment_layout();
+        backend.caps = backend.caps.switched(&switches)?;
         Ok(backend)
     }
 
@@ -341,12 +354,19 @@ impl Backend for VulkanBackend {
         Ok(Box::new(self.compile_gpu(graph, options)?))
     }
 
+    fn variant_families(&self) -> Vec<VariantFamily> {
+        self.caps.variant_families()
+    }
+
     fn explain(
         &self,
         graph: &Graph,
         options: &CompileOptions,
     ) -> Result<Explanation, CompileError> {
         let program = tercet_plan::compile(graph, options, self.caps())?;
-        Ok(tercet_plan::explain(&program, "vulkan"))
+        Ok(Explanation {
+            switches: self.caps().device.switches.lines(),
+            ..tercet_plan::explain(&program, "vulkan")
+        })
     }
 }

@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use tercet_plan::TuningTable;
+use tercet_ir::SwitchError;
+use tercet_plan::{TuningError, TuningTable};
 use tercet_spirv::{DriverIdentity, files};
 
 /// The name of the tuning file of a device and driver.
@@ -11,14 +12,23 @@ pub(crate) fn tuning_name(identity: &DriverIdentity) -> String {
     format!("tuning-{}.txt", identity.file_stem())
 }
 
-/// Loads a tuning table; `None` if the file is missing or damaged.
-pub(crate) fn load_tuning(file: &Path) -> Option<TuningTable> {
-    let text = fs::read_to_string(file).ok()?;
-    match text.parse() {
-        Ok(tuning) => Some(tuning),
+/// Loads a tuning table; an empty one if the file is missing or damaged.
+///
+/// # Errors
+/// [`SwitchError`] if the file has an invalid switch, which only a user can have written.
+pub(crate) fn load_tuning(file: &Path) -> Result<TuningTable, SwitchError> {
+    let Ok(text) = fs::read_to_string(file) else {
+        return Ok(TuningTable::default());
+    };
+    match text.parse::<TuningTable>() {
+        Ok(tuning) => Ok(tuning),
+        Err(TuningError {
+            switch: Some(switch),
+            ..
+        }) => Err(switch),
         Err(e) => {
             tracing::warn!("{}: {e}", file.display());
-            None
+            Ok(TuningTable::default())
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Errors of opening a device, and the error type of later driver calls.
 
 use ash::vk;
-use tercet_ir::{CompileError, RunError};
+use tercet_ir::{CompileError, RunError, SwitchError};
 
 /// The error of opening a Vulkan device.
 ///
@@ -74,6 +74,9 @@ pub enum VulkanOpenError {
         /// The reason of the failure.
         reason: String,
     },
+    /// A switch does not exist, or the device cannot run a forced variant.
+    #[error(transparent)]
+    Switch(#[from] SwitchError),
     /// A Vulkan call failed.
     #[error("{call}: {result}")]
     Driver {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tercet_ir::backend::{Explanation, OutputSelection};
 use tercet_ir::{
     Backend, Bindings, CompileError, CompileOptions, DType, Executable, Graph, Scheme, Tensor,
+    VariantFamily,
 };
 use tercet_plan::tune::TunableBackend;
 use tercet_plan::{
@@ -139,6 +140,7 @@ impl WgpuBackend {
             adapter: AdapterSummary::new(&info),
             memory_bytes: below.memory_bytes,
         };
+        backend.caps = backend.caps.switched(&options.switches.features())?;
         // Native operations bring no speedup on software adapters, and tests use software adapters
         // to check the fallbacks.
         let may_gain = options.limits == LimitSet::Found && !is_software;
@@ -146,6 +148,7 @@ impl WgpuBackend {
             backend.caps.natives = backend.probe_native_ops().await.unwrap_or_default();
             backend.caps.coop_fragment_layout = backend.check_fragment_layout().await;
         }
+        backend.caps = backend.caps.switched(&options.switches)?;
         Ok(backend)
     }
 
@@ -337,12 +340,19 @@ impl Backend for WgpuBackend {
         Ok(Box::new(self.make(graph, options)?))
     }
 
+    fn variant_families(&self) -> Vec<VariantFamily> {
+        self.caps.variant_families()
+    }
+
     fn explain(
         &self,
         graph: &Graph,
         options: &CompileOptions,
     ) -> Result<Explanation, CompileError> {
         let program = tercet_plan::compile(graph, options, &self.caps)?;
-        Ok(tercet_plan::explain(&program, self.name()))
+        Ok(Explanation {
+            switches: self.caps.device.switches.lines(),
+            ..tercet_plan::explain(&program, self.name())
+        })
     }
 }

@@ -1,5 +1,6 @@
 //! Adapter selection, the limits and features to request, and the resulting device capabilities.
 
+use tercet_ir::SwitchableFeature;
 use tercet_plan::{
     CoopShape, CoopType, DeviceCaps, DeviceModel, GpuKind, NativeOps, ReportedProperties,
 };
@@ -229,11 +230,18 @@ fn features(
     match options.limits {
         LimitSet::Found => {
             let found = adapter.features();
+            let off = |feature| options.switches.is_off(feature);
+            let has_no_matrices = off(SwitchableFeature::Coop)
+                || off(SwitchableFeature::Subgroups)
+                || off(SwitchableFeature::Passthrough);
+            if off(SwitchableFeature::Subgroups) {
+                used.remove(wgpu::Features::SUBGROUP);
+            }
             if adapter.get_info().backend == wgpu::Backend::Vulkan {
-                if subgroup.is_some() && found.contains(MATRICES) {
+                if subgroup.is_some() && found.contains(MATRICES) && !has_no_matrices {
                     used |= MATRICES;
                 }
-                if !options.checked {
+                if !options.checked && !off(SwitchableFeature::Passthrough) {
                     used |= wgpu::Features::PASSTHROUGH_SHADERS;
                 }
                 if options.cache_dir.is_some() {

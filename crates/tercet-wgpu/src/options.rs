@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use tercet_ir::{DeviceSwitches, SwitchError};
+
 /// The limits and features that a device is opened with.
 ///
 /// ```
@@ -47,6 +49,8 @@ pub struct WgpuOptions {
     /// The cache folder for shader modules and pipelines (Vulkan only). Without a cache folder,
     /// every process compiles shader modules and pipelines again. Processes may share the folder.
     pub cache_dir: Option<PathBuf>,
+    /// Features that programs must not use, and kernel variants that are forced or forbidden.
+    pub switches: DeviceSwitches,
 }
 
 impl WgpuOptions {
@@ -121,6 +125,9 @@ pub enum WgpuOpenError {
         /// The available adapters.
         found: Vec<AdapterSummary>,
     },
+    /// A switch does not exist, or the device cannot run a forced variant.
+    #[error(transparent)]
+    Switch(#[from] SwitchError),
     /// The adapter rejected the device request.
     #[error("cannot open a device on {adapter}")]
     Refused {

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use tercet_ir::backend::Explanation;
 use tercet_ir::{
-    Backend, CompileError, CompileOptions, DType, Executable, Graph, Scheme, compiler_trial,
+    Backend, CompileError, CompileOptions, DType, DeviceSwitches, Executable, Graph, Scheme,
+    SwitchError, VariantFamily, compiler_trial,
 };
 
 /// Errors of opening a device.
@@ -50,6 +51,9 @@ pub enum DeviceError {
         /// Name to use instead.
         remedy: String,
     },
+    /// A switch does not exist, or the device cannot run a forced kernel variant.
+    #[error(transparent)]
+    Switch(#[from] SwitchError),
     /// This machine does not have the device.
     #[error("this machine has no `{name}` device: {reason}")]
     NoSuchDevice {
@@ -101,6 +105,10 @@ pub struct DeviceOptions {
     /// Maximum bytes of device memory to plan for, such as the default context of a language
     /// model. `None` plans for all free memory. Allocations are not limited.
     pub memory_bytes: Option<u64>,
+    /// Features that programs must not use, and kernel variants that are forced or forbidden. The
+    /// environment variables `TERCET_WITHOUT` and `TERCET_FORCE` add to them, and below both is the
+    /// tuning file in the cache folder.
+    pub switches: DeviceSwitches,
 }
 
 /// A device that compiles graphs. Cloning is cheap.
@@ -179,9 +187,15 @@ mod host {
     use super::{DeviceInfo, OpenDeviceFn};
 
     #[cfg(feature = "cpu")]
-    pub(super) const CPU: Option<OpenDeviceFn> = Some(|_| Ok(super::Device::cpu()));
+    pub(super) const CPU: Option<OpenDeviceFn> = Some(|options| {
+        let backend = tercet_cpu::CpuBackend::new().switched(&options.switches)?;
+        Ok(super::Device::from_backend(backend))
+    });
     #[cfg(feature = "cpu")]
-    pub(super) const REFERENCE: Option<OpenDeviceFn> = Some(|_| Ok(super::Device::reference()));
+    pub(super) const REFERENCE: Option<OpenDeviceFn> = Some(|options| {
+        options.switches.check("reference", &[])?;
+        Ok(super::Device::reference())
+    });
     #[cfg(not(feature = "cpu"))]
     pub(super) const CPU: Option<OpenDeviceFn> = None;
     #[cfg(not(feature = "cpu"))]
@@ -254,7 +268,7 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Unknown`] if this build contains no executor.
     pub fn auto() -> Result<Device, DeviceError> {
-        Device::auto_with(&DeviceOptions::default())
+        Device::open("auto", &DeviceOptions::default())
     }
 
     fn auto_with(options: &DeviceOptions) -> Result<Device, DeviceError> {
@@ -263,8 +277,15 @@ impl Device {
             host || (e.list)().iter().any(|d| d.usable && !d.emulated)
         };
         let usable = DEVICES.iter().filter(|e| e.open.is_some()).filter(real);
-        let mut opened = usable.filter_map(|e| e.open?(options).ok());
-        opened.next().ok_or_else(|| unknown("auto"))
+        for open in usable.filter_map(|e| e.open) {
+            match open(options) {
+                // The next device would run without a switch that the user asked for.
+                Err(e @ DeviceError::Switch(_)) => return Err(e),
+                Err(_) => {}
+                Ok(device) => return Ok(device),
+            }
+        }
+        Err(unknown("auto"))
     }
 
     /// Opens a device by name: `auto`, or one of [`devices`].
@@ -288,6 +309,7 @@ impl Device {
         let (name, which) = split_selector(name)?;
         let options = DeviceOptions {
             which: which.or_else(|| options.which.clone()),
+            switches: switches_in_effect(&options.switches)?,
             ..options.clone()
         };
         if name == "auto" {
@@ -370,6 +392,12 @@ impl Device {
         self.backend.max_small_m_rows(scheme)
     }
 
+    /// The families of kernel variants that [`DeviceOptions::switches`] can force and forbid on this
+    /// device.
+    pub fn variant_families(&self) -> Vec<VariantFamily> {
+        self.backend.variant_families()
+    }
+
     /// The backend of this device.
     pub fn backend(&self) -> &dyn Backend {
         &*self.backend
@@ -413,6 +441,24 @@ impl Device {
         compiler_trial()?;
         self.backend.explain(graph, options)
     }
+}
+
+/// These switches on top of those in the environment variables `TERCET_WITHOUT` and `TERCET_FORCE`,
+/// as [`Device::open`] combines them.
+///
+/// # Errors
+/// [`SwitchError`] if a variable has an invalid switch.
+///
+/// ```
+/// use tercet::{DeviceSwitches, switches_in_effect};
+/// let switches = DeviceSwitches::parse("coop", "")?;
+/// assert_eq!(switches_in_effect(&switches)?.to_string(), "without coop");
+/// # Ok::<(), tercet::SwitchError>(())
+/// ```
+pub fn switches_in_effect(switches: &DeviceSwitches) -> Result<DeviceSwitches, SwitchError> {
+    let of = |name| std::env::var(name).unwrap_or_default();
+    let environment = DeviceSwitches::parse(&of("TERCET_WITHOUT"), &of("TERCET_FORCE"))?;
+    Ok(switches.clone().over(&environment))
 }
 
 /// Splits a device name and its selector: `vulkan:1` is the second Vulkan device, `vulkan:radeon`

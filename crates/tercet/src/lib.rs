@@ -49,17 +49,18 @@ mod verify;
 pub use arrays::TensorArrays;
 pub use bound_graph::{EvaluateError, NodeValues, node_values};
 pub use build_info::{BUILD, BuildInfo};
-pub use device::{Device, DeviceError, DeviceInfo, DeviceOptions, devices};
+pub use device::{Device, DeviceError, DeviceInfo, DeviceOptions, devices, switches_in_effect};
 pub use graph_builder::{GraphBuilder, GraphExpr};
 pub use tercet_ir::backend::{DeviceMemory, DeviceTensor, NamedOutputs, RetainedValue};
 pub use tercet_ir::backend::{Explanation, KernelUse, OutputSelection, StepTime, TensorFuture};
 pub use tercet_ir::{
     Backend, BatchNorm, BatchStatistics, Bindings, ByteOwner, CompileError, CompileOptions, DType,
-    Dim, DimError, Element, EvalCtx, EvalError, Evaluation, Executable, GradError, Graph, MAX_RANK,
-    Miscompiled, Node, NodeId, NonFinite, NonFiniteKind, Op, OpError, OpKind, Port, RetainValues,
-    RunError, Scheme, Shape, Signature, SubGraph, Support, Symbol, Target, Tensor, TensorError,
-    TensorSummary, TensorType, TextError, Tier, Type, TypeError, UnsupportedNode, Value, accuracy,
-    attr, attrs, compiler_trial, counted, custom, decode_text, evaluate, fill, grad, one_line, ops,
+    DeviceSwitches, Dim, DimError, Element, EvalCtx, EvalError, Evaluation, Executable, GradError,
+    Graph, MAX_RANK, Miscompiled, Node, NodeId, NonFinite, NonFiniteKind, Op, OpError, OpKind,
+    Port, RetainValues, RunError, Scheme, Shape, Signature, SubGraph, Support, SwitchError,
+    SwitchableFeature, Symbol, Target, Tensor, TensorError, TensorSummary, TensorType, TextError,
+    Tier, Type, TypeError, UnsupportedNode, Value, VariantFamily, VariantName, accuracy, attr,
+    attrs, compiler_trial, counted, custom, decode_text, evaluate, fill, grad, one_line, ops,
     parse, parse_literal, parse_with, passes, quant, random, scalar, spelled,
 };
 pub use tune::{TuneError, TuneOptions, TunedProblem, tune};

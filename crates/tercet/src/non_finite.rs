@@ -100,6 +100,10 @@ impl Backend for FiniteCheckBackend {
         self.0.max_small_m_rows(scheme)
     }
 
+    fn variant_families(&self) -> Vec<tercet_ir::VariantFamily> {
+        self.0.variant_families()
+    }
+
     fn free_memory_bytes(&self) -> Option<u64> {
         self.0.free_memory_bytes()
     }

@@ -101,6 +101,8 @@ pub fn tune(
     let options = DeviceOptions {
         which: which.or_else(|| options.which.clone()),
         timings: true,
+        switches: crate::device::switches_in_effect(&options.switches)
+            .map_err(crate::DeviceError::from)?,
         ..options.clone()
     };
     match name {
@@ -142,7 +144,10 @@ mod on {
     ) -> Result<Option<PathBuf>, TuneError> {
         let backend = crate::device::open_wgpu(options)?;
         let dir = options.cache_dir.as_deref();
-        let before = dir.and_then(|dir| super::files::load(dir, &backend));
+        let before = match dir {
+            Some(dir) => super::files::load(dir, &backend)?,
+            None => None,
+        };
         let name = &backend.adapter().name;
         let table = super::tasks::table(&backend, name, &before.unwrap_or_default(), what, done)?;
         match dir {
@@ -183,7 +188,9 @@ mod files {
     use std::io;
     use std::path::{Path, PathBuf};
 
-    use tercet_plan::TuningTable;
+    use crate::DeviceError;
+
+    use tercet_plan::{TuningError, TuningTable};
     use tercet_wgpu::{AdapterSummary, WgpuBackend};
 
     /// Table path, which is unique per adapter, graphics API and driver.
@@ -201,9 +208,24 @@ mod files {
     }
 
     /// Loads a table. A missing or damaged file gives `None`.
-    pub(crate) fn load(dir: &Path, backend: &WgpuBackend) -> Option<TuningTable> {
-        let text = fs::read_to_string(file(dir, backend.adapter())).ok()?;
-        text.parse().ok()
+    ///
+    /// # Errors
+    /// [`DeviceError::Switch`] if the file has an invalid switch.
+    pub(crate) fn load(
+        dir: &Path,
+        backend: &WgpuBackend,
+    ) -> Result<Option<TuningTable>, DeviceError> {
+        let Ok(text) = fs::read_to_string(file(dir, backend.adapter())) else {
+            return Ok(None);
+        };
+        match text.parse::<TuningTable>() {
+            Ok(table) => Ok(Some(table)),
+            Err(TuningError {
+                switch: Some(switch),
+                ..
+            }) => Err(switch.into()),
+            Err(_) => Ok(None),
+        }
     }
 
     /// Replaces the file atomically.
@@ -437,7 +459,7 @@ mod tasks {
             }
         }
         match some {
-            true => Ok(TuningTable::new(entries)),
+            true => Ok(TuningTable::new(entries).with_switches(before.switches().clone())),
             false => Err(TuneError::NoChoice(name.to_string())),
         }
     }

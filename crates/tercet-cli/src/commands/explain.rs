@@ -46,6 +46,9 @@ struct UnsupportedRow {
 #[derive(Serialize)]
 struct ExplainReport {
     target: &'static str,
+    /// The switches of the device in effect; absent without switches.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    switches: Vec<String>,
     dispatches: usize,
     barriers: usize,
     host_fallbacks: usize,
@@ -100,6 +103,7 @@ fn json(
     });
     output::json(&ExplainReport {
         target,
+        switches: explanation.switches.clone(),
         dispatches: explanation.dispatches,
         barriers: explanation.barriers,
         host_fallbacks: explanation.host_fallbacks,

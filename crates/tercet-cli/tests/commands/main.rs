@@ -29,5 +29,6 @@ mod search;
 mod seeing;
 #[cfg(feature = "splat")]
 mod splat;
+mod switches;
 #[cfg(feature = "audio")]
 mod transcribe;

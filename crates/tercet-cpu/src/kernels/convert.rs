@@ -197,7 +197,7 @@ unsafe fn f32_to_f16_body<S: Simd>(x: &[f32], out: &mut [u16]) {
 /// If the lengths differ.
 pub fn f32_to_f16(level: SimdLevel, x: &[f32], out: &mut [u16]) {
     assert_eq!(x.len(), out.len(), "input and output differ in length");
-    match level.0 {
+    match level.kind {
         SimdLevelKind::Portable => f32_to_f16_plain(level, x, out),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the level has F16C (512-bit levels include it).

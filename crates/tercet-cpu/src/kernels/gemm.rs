@@ -101,7 +101,7 @@ pub(crate) fn tile_shape(level: SimdLevel) -> (usize, usize) {
     fn shape_of<S: Simd>() -> (usize, usize) {
         (S::TILE_ROWS, S::TILE_VECTORS * S::LANES)
     }
-    match level.0 {
+    match level.kind {
         #[cfg(all(target_arch = "x86_64", tercet_avx512))]
         SimdLevelKind::Avx512 => shape_of::<Avx512>(),
         #[cfg(target_arch = "x86_64")]
@@ -286,7 +286,7 @@ pub(crate) fn gemm_columns_in_place(
             };
             // SAFETY: the level was detected. Views were checked, and the caller checked C. Only
             // full vectors inside B are read.
-            unsafe { tile::function(level.0, rows, vectors, columns)(&tile) };
+            unsafe { tile::function(level.kind, rows, vectors, columns)(&tile) };
         }
     }
 }

@@ -67,7 +67,7 @@ impl Int8Add {
 pub fn int8_add(level: SimdLevel, of: &Int8Add, a: &[u8], b: &[u8], y: &mut [u8]) {
     assert!(a.len() == y.len() && b.len() == y.len());
     let mut done = 0;
-    match level.0 {
+    match level.kind {
         SimdLevelKind::Portable => {}
         #[cfg(target_arch = "x86_64")]
         _ => {

@@ -279,7 +279,7 @@ pub fn int8_conv(
 
 /// True if AVX2 kernels may be called.
 fn has_avx2(level: SimdLevel) -> bool {
-    match level.0 {
+    match level.kind {
         SimdLevelKind::Portable => false,
         #[cfg(target_arch = "x86_64")]
         _ => true,

@@ -192,7 +192,7 @@ pub fn int_gemm(
 
 /// Computes the sums of `count` rows of pairs with a panel.
 fn tile(level: SimdLevel, count: usize, rows: &[i32], b: &[i32], sums: &mut [[i32; NR]; MR]) {
-    match level.0 {
+    match level.kind {
         SimdLevelKind::Portable => portable(count, rows, b, sums),
         #[cfg(target_arch = "x86_64")]
         _ => {

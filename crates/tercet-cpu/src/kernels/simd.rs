@@ -4,11 +4,16 @@
 //! `#[inline(always)]`. [`simd_dispatch`] instantiates the body under the level's
 //! `#[target_feature]`.
 
+use std::cell::Cell;
 use std::sync::OnceLock;
 
 /// A SIMD instruction set that this machine supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SimdLevel(pub(crate) SimdLevelKind);
+pub struct SimdLevel {
+    pub(crate) kind: SimdLevelKind,
+    /// True if kernels may use the dot products of AVX-512 VNNI.
+    pub(crate) vnni: bool,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SimdLevelKind {
@@ -19,17 +24,49 @@ pub(crate) enum SimdLevelKind {
     Avx512,
 }
 
+thread_local! {
+    /// The level that a switch selects for the program under construction.
+    static SELECTED: Cell<Option<SimdLevel>> = const { Cell::new(None) };
+}
+
 impl SimdLevel {
-    /// The best level of this machine; detected once.
+    /// The level that new programs use: that of the enclosing `scope` on this thread, or else the best
+    /// of this machine, which is detected once.
     #[must_use]
     pub fn detect() -> Self {
-        Self::available()[0]
+        SELECTED.get().unwrap_or(Self::available()[0])
+    }
+
+    /// Runs `work`, in which [`SimdLevel::detect`] returns this level on this thread.
+    pub(crate) fn scope<R>(self, work: impl FnOnce() -> R) -> R {
+        /// Restores the level, also if `work` panics.
+        struct Restored(Option<SimdLevel>);
+        impl Drop for Restored {
+            fn drop(&mut self) {
+                SELECTED.set(self.0);
+            }
+        }
+        let _restored = Restored(SELECTED.replace(Some(self)));
+        work()
+    }
+
+    /// This level without the dot products of AVX-512 VNNI.
+    #[must_use]
+    pub fn without_vnni(self) -> Self {
+        Self {
+            vnni: false,
+            ..self
+        }
+    }
+
+    pub(crate) fn of(kind: SimdLevelKind) -> Self {
+        Self { kind, vnni: false }
     }
 
     /// Plain code that the compiler vectorizes for the build target.
     #[must_use]
     pub fn portable() -> Self {
-        Self(SimdLevelKind::Portable)
+        Self::of(SimdLevelKind::Portable)
     }
 
     /// All levels of this machine, best first.
@@ -50,20 +87,23 @@ impl SimdLevel {
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
                 {
-                    levels.push(Self(SimdLevelKind::Avx512));
+                    levels.push(Self {
+                        kind: SimdLevelKind::Avx512,
+                        vnni: is_x86_feature_detected!("avx512vnni"),
+                    });
                 }
                 if avx2 {
-                    levels.push(Self(SimdLevelKind::Avx2));
+                    levels.push(Self::of(SimdLevelKind::Avx2));
                 }
             }
-            levels.push(Self(SimdLevelKind::Portable));
+            levels.push(Self::of(SimdLevelKind::Portable));
             levels
         })
     }
 
     /// Floats per vector.
     pub(crate) fn lanes(self) -> usize {
-        match self.0 {
+        match self.kind {
             SimdLevelKind::Portable => PortableSimd::LANES,
             #[cfg(target_arch = "x86_64")]
             SimdLevelKind::Avx2 => Avx2::LANES,
@@ -75,7 +115,7 @@ impl SimdLevel {
     /// Name for tables and error reports.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self.0 {
+        match self.kind {
             SimdLevelKind::Portable => "portable",
             #[cfg(target_arch = "x86_64")]
             SimdLevelKind::Avx2 => "avx2",
@@ -459,7 +499,7 @@ macro_rules! simd_dispatch {
             // SAFETY: a `SimdLevel` exists only if the machine has its instructions, which is the
             // only requirement of the body.
             unsafe {
-                match level.0 {
+                match level.kind {
                     #[cfg(all(target_arch = "x86_64", tercet_avx512))]
                     $crate::kernels::simd::SimdLevelKind::Avx512 => avx512($($arg),*),
                     #[cfg(target_arch = "x86_64")]

@@ -51,6 +51,9 @@ pub struct Explanation {
     pub host_fallbacks: usize,
     /// Memory by purpose, in bytes at the symbols' upper bounds.
     pub bytes: Vec<(&'static str, u64)>,
+    /// The switches of the device in effect, and the kernel variants that its driver refused; one
+    /// line each.
+    pub switches: Vec<String>,
     /// The full listing of all steps; empty if the executor has none.
     pub listing: String,
 }
@@ -77,6 +80,9 @@ impl Explanation {
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "target          {}", self.target)?;
+        for line in &self.switches {
+            writeln!(f, "switches        {line}")?;
+        }
         writeln!(f, "dispatches      {}", self.dispatches)?;
         writeln!(f, "barriers        {}", self.barriers)?;
         writeln!(f, "host fallbacks  {}", self.host_fallbacks)?;

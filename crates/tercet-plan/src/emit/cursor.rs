@@ -26,6 +26,8 @@ pub(crate) struct InsertionPoint {
     pub(super) results: Vec<Option<SlotView>>,
     /// Shape branches that new steps belong to.
     pub(super) branches: ShapeBranches,
+    /// Index of the variant selection that new kernels belong to.
+    pub(crate) variant: Option<usize>,
 }
 
 impl InsertionPoint {
@@ -38,6 +40,7 @@ impl InsertionPoint {
             into: UpdatedSlots::new(),
             results: Vec::new(),
             branches: ShapeBranches::new(),
+            variant: None,
         }
     }
 }

@@ -137,6 +137,12 @@ impl LoweringCtx<'_> {
                 id
             }
         };
+        if let Some(at) = self.cursor.variant {
+            let known = &mut self.draft.variants[at].kernels;
+            if !known.contains(&kernel) {
+                known.push(kernel);
+            }
+        }
         self.push(StepOp::Dispatch(KernelDispatch {
             kernel,
             args: args.iter().copied().collect(),

@@ -13,7 +13,7 @@ use crate::program::{
     ShapeSwitch, SlotId,
 };
 use crate::sym_int::{ExprArena, SymInt};
-use crate::variant::VariantSelection;
+use crate::variant::{UnmetForce, VariantSelection};
 
 /// Placement of a slot: the arena or the buffer that memory planning allocates it in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +98,8 @@ pub(crate) struct ProgramBuilder {
     pub(super) chain_site: Option<NodeLocation>,
     /// Selections between kernel variants, for all nodes lowered so far.
     pub(crate) variants: Vec<VariantSelection>,
+    /// Forced variants that do not support a problem of their family.
+    pub(crate) unmet_forces: Vec<UnmetForce>,
     /// Data checks emitted so far, so that none is repeated: the view of the checked data, the kind
     /// of check and the limit.
     pub(super) checked: Vec<(SlotView, CheckKind, SymInt)>,

@@ -31,6 +31,7 @@ mod pairs;
 mod single_query;
 mod split_kv;
 mod variants;
+pub(super) use variants::families as variant_families;
 mod widened;
 
 use tercet_ir::layout::LayoutTerm;

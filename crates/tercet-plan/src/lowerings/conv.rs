@@ -33,7 +33,7 @@ pub(super) use weights::WEIGHT_GRADS;
 
 use tercet_ir::ops::{Conv, Im2Col, Op};
 use tercet_ir::scalar::UnaryFn;
-use tercet_ir::{CompileError, DType, Dim, Graph, Node, OpKind, Support};
+use tercet_ir::{CompileError, DType, Dim, Graph, Node, OpKind, Support, VariantFamily};
 
 use self::coop::CoopConv;
 use self::kernels::{ConvFinishParams, DEPTHWISE, FINISH, IM2COL};
@@ -170,7 +170,18 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
         .device
         .tuning
         .find(|| TuningKey::conv(given.x.dtype, sizes));
-    variant::run(e, &variants(), measured, &given)
+    variant::run(e, FAMILY_OF_VARIANTS, &variants(), measured, &given)
+}
+
+/// Family of the variants of convolutions.
+const FAMILY_OF_VARIANTS: &str = "conv";
+
+/// The families of convolutions with the names of their variants.
+pub(super) fn families() -> [VariantFamily; 2] {
+    [
+        variant::family(FAMILY_OF_VARIANTS, &[&variants()]),
+        weights::family(),
+    ]
 }
 
 /// The kernel variants that compete for a convolution, with their conditions and costs.

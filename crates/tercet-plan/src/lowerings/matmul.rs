@@ -31,7 +31,7 @@ mod skinny_shared_mem;
 mod split_f16;
 
 use tercet_ir::scalar::UnaryFn;
-use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Scheme, Support};
+use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Scheme, Support, VariantFamily};
 
 pub(crate) use self::normed::NormGemv;
 
@@ -41,6 +41,11 @@ use super::{Lowering, missing, norm};
 use crate::caps::{CoopType, DeviceCaps};
 use crate::emit::{LoweringCtx, SlotView};
 use crate::fusions::{FusedEpilogue, FusedMatMul, NormPrologue};
+
+/// The families of matmuls with the names of their variants.
+pub(super) fn variant_families() -> [VariantFamily; 2] {
+    [gemv::family(), gemm::family()]
+}
 
 /// Lowering of matmuls with unquantized operands.
 pub(crate) static MATMUL: Lowering = Lowering {

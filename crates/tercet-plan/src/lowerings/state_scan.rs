@@ -26,6 +26,7 @@ mod single_step;
 mod states;
 mod tile;
 mod variants;
+pub(super) use variants::families as variant_families;
 
 crate::params! {
     /// Parameter block of `selective_scan.wgsl`.

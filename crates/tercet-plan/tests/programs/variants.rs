@@ -1,6 +1,8 @@
 //! Tests of kernel variant selection, its reasons, and the effect of autotuning tables.
 
-use tercet_ir::{CompileOptions, DType, Graph, OpError, Scheme, Type};
+use tercet_ir::{
+    CompileError, CompileOptions, DType, DeviceSwitches, Graph, OpError, Scheme, SwitchError, Type,
+};
 use tercet_plan::{
     DeviceCaps, GpuProgram, TuningEntry, TuningKey, TuningTable, WeightLayout, compile, explain,
 };
@@ -149,4 +151,111 @@ fn scans_over_states_say_why() {
     };
     let tuned = h200.tuned(TuningTable::new(vec![entry]));
     check(scan(DType::F16, 4096), &tuned, "steps", "measured, ");
+}
+
+/// The profile with these switches.
+fn switched(without: &str, force: &str) -> Result<DeviceCaps, SwitchError> {
+    DeviceCaps::h200().switched(&DeviceSwitches::parse(without, force)?)
+}
+
+/// Compiles the graph of few rows with these switches.
+fn compiled(without: &str, force: &str) -> Result<GpuProgram, CompileError> {
+    let graph = few_rows().expect("a graph");
+    let caps = switched(without, force)?;
+    compile(&graph, &CompileOptions::new(), &caps)
+}
+
+#[test]
+fn a_forced_variant_is_taken_and_a_forbidden_one_is_not() {
+    let forced = compiled("", "rows=few_rows_held").expect("it supports the graph");
+    assert_eq!(taken(&forced), ("few_rows_held", false));
+    let listing = explain(&forced, "vulkan").listing;
+    assert!(listing.contains("few_rows_held (forced, cost"), "{listing}");
+    let other = compiled("rows=few_rows_streamed", "").expect("other variants support it");
+    assert_ne!(taken(&other).0, "few_rows_streamed");
+    let listing = explain(&other, "vulkan").listing;
+    assert!(
+        listing.contains("; few_rows_streamed forbidden"),
+        "{listing}"
+    );
+    // A measurement goes below a switch.
+    let key = TuningKey::rows(DType::F32, WeightLayout::Packed(Scheme::Q4K), SIZES);
+    let variant = "few_rows_streamed".to_string();
+    let table = TuningTable::new(vec![TuningEntry { key, variant }]);
+    let caps = switched("", "rows=few_rows_held")
+        .expect("it exists")
+        .tuned(table);
+    assert_eq!(taken(&planned(&caps)), ("few_rows_held", false));
+    // The selection names the kernels that it consists of.
+    let own = &forced.variants[0];
+    assert!((own.is_forced, own.family) == (true, "rows") && !own.kernels.is_empty());
+}
+
+#[test]
+fn a_choice_that_leaves_no_kernel_is_refused_with_what_there_is() {
+    let e = compiled("", "rows=row_held").expect_err("it needs one row");
+    let CompileError::Switch(SwitchError::Unsupported {
+        reason, available, ..
+    }) = &e
+    else {
+        panic!("{e}");
+    };
+    assert_eq!(reason, "one row");
+    assert!(available.contains("few_rows_streamed"), "{e}");
+    let all = DeviceCaps::h200().variant_families();
+    let rows = all.iter().find(|f| f.name == "rows").expect("the family");
+    let all: Vec<String> = rows.variants.iter().map(|v| format!("rows={v}")).collect();
+    let e = compiled(&all.join(","), "").expect_err("nothing is left");
+    let is_named = |e: &CompileError| {
+        matches!(
+            e,
+            CompileError::Switch(SwitchError::AllForbidden { family: "rows", .. })
+        )
+    };
+    assert!(is_named(&e), "{e}");
+    let e = switched("", "rows=turbo").expect_err("no such variant");
+    assert!(matches!(&e, SwitchError::UnknownVariant { known, .. } if known.contains("row_held")));
+    let e = switched("", "lines=row").expect_err("no such family");
+    assert!(matches!(&e, SwitchError::UnknownFamily { known, .. } if known.contains("attention")));
+    let e = switched("coop", "matmul=128x128x32/64x64").expect_err("no matrices");
+    assert!(matches!(&e, SwitchError::Unavailable { .. }), "{e}");
+    // A variant that another family has does not concern this graph.
+    assert!(compiled("", "attention=tiles,conv=windows").is_ok());
+}
+
+#[test]
+fn every_selection_is_of_a_listed_variant() {
+    let families = DeviceCaps::h200().variant_families();
+    let graphs = [few_rows(), scan(DType::F16, 4096), channels(1)];
+    for graph in graphs {
+        let graph = graph.expect("a graph");
+        let program = compile(&graph, &CompileOptions::new(), &DeviceCaps::h200());
+        for taken in program.expect("it is supported").variants {
+            let family = families.iter().find(|f| f.name == taken.family);
+            let names = &family.expect("the family is listed").variants;
+            let others = taken.others.iter().map(|(name, _)| *name);
+            for name in others.chain([taken.variant.0]) {
+                assert!(names.iter().any(|n| n == name), "{}={name}", taken.family);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_feature_that_is_off_is_not_planned_for() {
+    let plain = switched("", "").expect("no switch");
+    assert_eq!(plain, DeviceCaps::h200());
+    assert!(!plain.coop.is_empty() && plain.subgroup.is_some());
+    let caps = switched("coop", "").expect("a feature");
+    assert!(caps.coop.is_empty() && caps.coop_blocks.is_empty() && !caps.coop_converts);
+    assert!(caps.subgroup.is_some());
+    let caps = switched("subgroups", "").expect("a feature");
+    assert!(caps.coop.is_empty() && caps.subgroup.is_none() && !caps.shuffles);
+    let caps = switched("chains,dots,natives", "").expect("features");
+    assert!(!caps.ordered_dispatches && !caps.packed_dots);
+    assert_eq!(caps.natives, tercet_plan::NativeOps::default());
+    assert!(!caps.coop.is_empty());
+    // CPU features do not concern a GPU.
+    let other = switched("avx2", "").expect("a feature");
+    assert_eq!(other.coop, plain.coop);
 }

@@ -26,12 +26,16 @@ pub(crate) fn open_vulkan(
         device: options.which.clone(),
         cache_dir: options.cache_dir.clone(),
         timestamps: options.timings,
+        switches: options.switches.clone(),
         ..tercet_vulkan::VulkanOptions::default()
     };
     let opened = tercet_vulkan::VulkanBackend::new(options);
-    opened.map_err(|e| super::DeviceError::NoSuchDevice {
-        name: "vulkan",
-        reason: one_line(&e),
+    opened.map_err(|e| match e {
+        tercet_vulkan::VulkanOpenError::Switch(e) => e.into(),
+        e => super::DeviceError::NoSuchDevice {
+            name: "vulkan",
+            reason: one_line(&e),
+        },
     })
 }
 
@@ -69,15 +73,22 @@ pub(super) fn list_wgpu() -> Vec<DeviceInfo> {
 
 #[cfg(feature = "wgpu")]
 pub(super) const WGPU: Option<OpenDeviceFn> = Some(|options| {
-    let backend = open_wgpu(options)?;
-    let tuning = options
-        .cache_dir
-        .as_deref()
-        .and_then(|dir| crate::tune::load(dir, &backend));
-    Ok(super::Device::from_backend(match tuning {
-        Some(tuning) => backend.tuned(tuning),
-        None => backend,
-    }))
+    let mut backend = open_wgpu(options)?;
+    let tuning = match options.cache_dir.as_deref() {
+        Some(dir) => crate::tune::load(dir, &backend)?,
+        None => None,
+    };
+    if let Some(tuning) = tuning {
+        // The file belongs to the adapter, so its switches are known only after opening.
+        if !tuning.switches().is_empty() {
+            backend = open_wgpu(&super::DeviceOptions {
+                switches: options.switches.clone().over(tuning.switches()),
+                ..options.clone()
+            })?;
+        }
+        backend = backend.tuned(tuning);
+    }
+    Ok(super::Device::from_backend(backend))
 });
 
 #[cfg(feature = "wgpu")]
@@ -86,15 +97,19 @@ fn wgpu_options(options: &super::DeviceOptions) -> tercet_wgpu::WgpuOptions {
         adapter: options.which.clone(),
         timings: options.timings,
         cache_dir: options.cache_dir.clone(),
+        switches: options.switches.clone(),
         ..tercet_wgpu::WgpuOptions::default()
     }
 }
 
 #[cfg(feature = "wgpu")]
 fn absent(e: tercet_wgpu::WgpuOpenError) -> super::DeviceError {
-    super::DeviceError::NoSuchDevice {
-        name: "wgpu",
-        reason: one_line(&e),
+    match e {
+        tercet_wgpu::WgpuOpenError::Switch(e) => e.into(),
+        e => super::DeviceError::NoSuchDevice {
+            name: "wgpu",
+            reason: one_line(&e),
+        },
     }
 }
 

@@ -140,7 +140,7 @@ unsafe fn run_panel<S: Simd>(
     if let Some(bias) = call.bias {
         start[..count].copy_from_slice(&bias[group * shape.m + first..][..count]);
     }
-    let weights = &job.weights[group * group_len(SimdLevel(S::LEVEL), shape)..];
+    let weights = &job.weights[group * group_len(SimdLevel::of(S::LEVEL), shape)..];
     let panel = ConvChannelPanel {
         channels: shape.channels,
         weights: &weights[panel * shape.k() * nr..][..shape.k() * nr],

@@ -30,7 +30,7 @@ use tile::{MR, NR};
 /// True if 16-bit integer products are faster than float products at this SIMD level; with AVX-512
 /// they are not.
 pub(crate) fn has_level(level: SimdLevel) -> bool {
-    level.0 == SimdLevelKind::Avx2
+    level.kind == SimdLevelKind::Avx2
 }
 
 /// True if weights of this scheme are multiplied with rounded activations.

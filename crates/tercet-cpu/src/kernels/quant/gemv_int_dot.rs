@@ -55,7 +55,7 @@ pub(super) fn scratch_len(k: usize) -> usize {
 
 /// True if weights of this scheme are multiplied as integers.
 pub(super) fn supports(level: SimdLevel, scheme: Scheme) -> bool {
-    has_small_codes(scheme) && level.0 != SimdLevelKind::Portable
+    has_small_codes(scheme) && level.kind != SimdLevelKind::Portable
 }
 
 /// Exact dot products of 8-bit integers.
@@ -214,7 +214,7 @@ unsafe fn dot_strips(
     stride: usize,
 ) {
     #[cfg(tercet_avx512)]
-    if level.0 == SimdLevelKind::Avx512 && is_x86_feature_detected!("avx512vnni") {
+    if level.kind == SimdLevelKind::Avx512 && level.vnni {
         for (part, x) in x.chunks(strips_vnni::MAX_ROWS).enumerate() {
             let y = y.add(part * strips_vnni::MAX_ROWS * stride);
             let rows = rows.clone();
@@ -258,11 +258,11 @@ unsafe fn dot_row(
         all_rows::<VnniDot>(row, w, rows, y);
     }
     assert!(row.scales.len() * GROUP >= w.k, "the row is too short");
-    match level.0 {
+    match level.kind {
         SimdLevelKind::Portable => unreachable!("`supports` rejects this level"),
         SimdLevelKind::Avx2 => avx2(row, w, rows, y),
         #[cfg(tercet_avx512)]
-        SimdLevelKind::Avx512 if is_x86_feature_detected!("avx512vnni") => vnni(row, w, rows, y),
+        SimdLevelKind::Avx512 if level.vnni => vnni(row, w, rows, y),
         #[cfg(tercet_avx512)]
         SimdLevelKind::Avx512 => avx2(row, w, rows, y),
     }

@@ -38,7 +38,7 @@ pub enum QuantRowLayout {
 #[must_use]
 pub fn repack_is_profitable(level: SimdLevel, scheme: Scheme) -> bool {
     #[cfg(target_arch = "x86_64")]
-    return level.0 == super::super::simd::SimdLevelKind::Avx2
+    return level.kind == super::super::simd::SimdLevelKind::Avx2
         && matches!(scheme, Scheme::Q4K | Scheme::Q5K | Scheme::Q6K);
     #[cfg(not(target_arch = "x86_64"))]
     {

@@ -1,6 +1,6 @@
 //! Kernel variants of attention: their selection, their parameters and their dispatch grids.
 
-use tercet_ir::{CompileError, DType, Dim};
+use tercet_ir::{CompileError, DType, Dim, VariantFamily};
 
 use super::coop::AttentionTiling;
 use super::{
@@ -80,8 +80,8 @@ pub(super) fn emit(
             .tuning
             .find(|| TuningKey::attention(p.dtype, sizes));
         match most {
-            Some(_) => variant::run(e, &few_query_variants(), measured, &asked),
-            None => variant::run(e, &many_query_variants(), measured, &asked),
+            Some(_) => variant::run(e, FEW, &few_query_variants(), measured, &asked),
+            None => variant::run(e, MANY, &many_query_variants(), measured, &asked),
         }
     })
 }
@@ -128,6 +128,19 @@ impl BoundedAttention<'_> {
         let what = "F16 cooperative matrices, enough registers and shared memory, head sizes in whole vectors";
         tiling.ok_or(VariantRejection::Needs(what.into()))
     }
+}
+
+/// Family of the variants for a single query and for few queries.
+const FEW: &str = "attention_few";
+/// Family of the variants for many queries.
+const MANY: &str = "attention";
+
+/// The families of attention with the names of their variants.
+pub(in crate::lowerings) fn families() -> [VariantFamily; 2] {
+    [
+        variant::family(FEW, &[&few_query_variants()]),
+        variant::family(MANY, &[&many_query_variants()]),
+    ]
 }
 
 /// Kernel variants for a single query and for few queries.

@@ -7,7 +7,7 @@
 //! split-K: `conv_finish.wgsl` adds the F32 partial sums in a fixed order.
 
 use tercet_ir::ops::{ConvWeightGrad, Op, Window};
-use tercet_ir::{CompileError, DType, Dim, Node, OpKind};
+use tercet_ir::{CompileError, DType, Dim, Node, OpKind, VariantFamily};
 
 use super::kernels::{ConvFinishParams, ConvWeightLoad, FINISH, WEIGHTS};
 use super::weights_coop::{self, CoopWeightGrad};
@@ -63,7 +63,15 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
         unreachable!("invariant: a lowering receives only its own operators")
     };
     let given = WeightGradProblem::new(e, node, op)?;
-    variant::run(e, &variants(), None, &given)
+    variant::run(e, FAMILY, &variants(), None, &given)
+}
+
+/// Family of the variants.
+const FAMILY: &str = "conv_weight_grad";
+
+/// The family with the names of its variants.
+pub(super) fn family() -> VariantFamily {
+    variant::family(FAMILY, &[&variants()])
 }
 
 fn variants() -> [KernelVariant<WeightGradProblem>; 2] {

@@ -63,8 +63,7 @@ impl CoopGemmTiling {
         let laid = CoopGemmTiling::prepacked_tilings(caps, ty, problem);
         let name = caps
             .device
-            .tuning
-            .find(|| problem.key())
+            .named_tiling(|| problem.key())
             .unwrap_or_default();
         if let Some((named, _)) = laid.iter().find(|(t, _)| t.to_string() == name) {
             return Some(*named);
@@ -87,7 +86,7 @@ impl CoopGemmTiling {
         let all = CoopGemmTiling::candidates(caps, ty);
         let able =
             |t: &&CoopGemmTiling| aligned || (t.scope == CoopScope::Subgroup && t.stages == 1);
-        let name = caps.device.tuning.find(|| problem.key())?;
+        let name = caps.device.named_tiling(|| problem.key())?;
         let (name, _) = name.split_once(TAIL).unwrap_or((name, ""));
         let (name, splits) = match name.split_once(":split") {
             Some((name, splits)) => (name, splits.parse().ok()?),
@@ -134,7 +133,7 @@ impl CoopGemmTiling {
         ty: CoopType,
         problem: &GemmProblem,
     ) -> Option<TailSplitK> {
-        let name = caps.device.tuning.find(|| problem.key());
+        let name = caps.device.named_tiling(|| problem.key());
         if let Some((_, sizes)) = name.and_then(|name| name.split_once(TAIL)) {
             let (columns, splits) = sizes.split_once('x')?;
             let tail = TailSplitK {

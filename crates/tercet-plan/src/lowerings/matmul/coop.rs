@@ -161,7 +161,7 @@ impl CoopMatMul {
 
     /// True if the device's autotuning table names a tiling for this matmul.
     pub(super) fn is_measured(&self, e: &LoweringCtx<'_>) -> bool {
-        let named = e.caps.device.tuning.find(|| self.problem.key());
+        let named = e.caps.device.named_tiling(|| self.problem.key());
         named.is_some_and(|name| name.split(TAIL).next() == Some(&self.name()))
     }
 

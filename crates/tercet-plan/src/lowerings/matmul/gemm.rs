@@ -1,6 +1,6 @@
 //! Tiled large-M GEMM: on cooperative matrices, or with loads of vectors or of single elements.
 
-use tercet_ir::CompileError;
+use tercet_ir::{CompileError, VariantFamily};
 
 use super::coop::CoopMatMul;
 use super::gemm_dequant::{self, DequantGemm};
@@ -103,6 +103,7 @@ pub(super) fn floats(
 ) -> Result<(), CompileError> {
     if let Some(to) = reduced_precision::dtype_of(e, p)
         && to == p.b.dtype
+        && e.may_use(LARGE_M, MATRICES)
     {
         let rounding = ReducedPrecisionMatMul::new(e, p, to)?;
         let product = &rounding.product;
@@ -115,7 +116,7 @@ pub(super) fn floats(
                 sums,
                 tile: GemmWorkgroupTile::new(e, product)?,
             };
-            return variant::run(e, &large_m_variants(), Some(MATRICES), &problem);
+            return variant::run(e, LARGE_M, &large_m_variants(), Some(MATRICES), &problem);
         }
     }
     let problem = LargeMGemm {
@@ -139,7 +140,7 @@ pub(super) fn floats(
         (None, Some(coop)) if coop.is_measured(e) => Some(MATRICES),
         (named, _) => named,
     };
-    variant::run(e, &table, measured, &problem)
+    variant::run(e, LARGE_M, &table, measured, &problem)
 }
 
 /// Name of the variant with cooperative matrices.
@@ -152,6 +153,14 @@ struct LargeMGemm<'p> {
     sums: &'p SlotView,
     /// Workgroup tile of the kernels that load single elements.
     tile: GemmWorkgroupTile,
+}
+
+/// Family of the variants of large-M float GEMMs.
+const LARGE_M: &str = "many";
+
+/// The family with the names of its variants.
+pub(super) fn family() -> VariantFamily {
+    variant::family(LARGE_M, &[&large_m_variants()])
 }
 
 /// Variants of large-M float GEMMs.

@@ -10,7 +10,7 @@
 mod blocks;
 mod floats;
 
-use tercet_ir::{CompileError, DType};
+use tercet_ir::{CompileError, DType, VariantFamily};
 
 pub(super) use self::blocks::{keyed as packed_keyed, packed};
 pub(super) use self::floats::{
@@ -24,7 +24,20 @@ use crate::emit::LoweringCtx;
 use crate::lowerings::dequant::PackedWeights;
 use crate::sym_int::SymInt;
 use crate::tuning::TuningKey;
-use crate::variant::{KernelVariant, VariantRejection, needs};
+use crate::variant::{self, KernelVariant, VariantRejection, needs};
+
+/// Family of the variants of GEMV and skinny GEMM.
+const ROWS: &str = "rows";
+
+/// The family with the names of its variants.
+pub(super) fn family() -> VariantFamily {
+    let tables = [
+        &skinny_variants()[..],
+        &floats::float_variants(),
+        &blocks::packed_variants(),
+    ];
+    variant::family(ROWS, &tables)
+}
 
 /// Threads per workgroup.
 pub(super) const WORKGROUP: u32 = 256;

@@ -5,7 +5,7 @@
 //! the sequence.
 
 use tercet_ir::ops::ScanSizes;
-use tercet_ir::{CompileError, DType};
+use tercet_ir::{CompileError, DType, VariantFamily};
 
 use super::chunked::{self, MAX_SEQUENTIAL_STEPS};
 use super::states::ScanStates;
@@ -55,9 +55,23 @@ pub(super) fn emit_channels(
             },
         };
         let sizes = [batch, asked.steps];
-        let measured = tuned_variant(e.caps, scan.dtype(), "selective_scan", sizes, scan.sizes);
-        variant::run(e, &by_channels(), measured, &asked)
+        let measured = tuned_variant(e.caps, scan.dtype(), SELECTIVE, sizes, scan.sizes);
+        variant::run(e, SELECTIVE, &by_channels(), measured, &asked)
     })
+}
+
+/// Families of the variants, which are also the names of the scans in tuning tables.
+const SELECTIVE: &str = "selective_scan";
+const GATED_DELTA: &str = "gated_delta_net";
+const MAMBA2: &str = "mamba2";
+
+/// The families of scans with the names of their variants.
+pub(in crate::lowerings) fn families() -> [VariantFamily; 3] {
+    [
+        variant::family(SELECTIVE, &[&by_channels()]),
+        variant::family(GATED_DELTA, &[&by_heads()]),
+        variant::family(MAMBA2, &[&by_heads()]),
+    ]
 }
 
 /// Emits the cheapest variants of a scan over heads, one per range of step counts.
@@ -74,12 +88,12 @@ pub(super) fn emit_heads(e: &mut LoweringCtx<'_>, scan: &HeadScan<'_>) -> Result
             steps: most.unwrap_or(bound),
         };
         let what = match scan.is_delta {
-            true => "gated_delta_net",
-            false => "mamba2",
+            true => GATED_DELTA,
+            false => MAMBA2,
         };
         let sizes = [batch, asked.steps];
         let measured = tuned_variant(e.caps, scan.rows[0].dtype, what, sizes, scan.sizes);
-        variant::run(e, &by_heads(), measured, &asked)
+        variant::run(e, what, &by_heads(), measured, &asked)
     })
 }
 

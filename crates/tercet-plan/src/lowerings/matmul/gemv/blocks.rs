@@ -5,7 +5,7 @@
 use tercet_ir::{CompileError, Scheme};
 
 use super::{
-    ColumnThreadGroups, MultiRowGemv, fused_op_consts, grid, row_is_quads, rows_of,
+    ColumnThreadGroups, MultiRowGemv, ROWS, fused_op_consts, grid, row_is_quads, rows_of,
     skinny_variants, teams_of,
 };
 use crate::caps::MAX_SKINNY_ROWS;
@@ -185,7 +185,7 @@ enum RegisterFormat {
 }
 
 /// Variants with quantized weights.
-fn packed_variants<'p>() -> [KernelVariant<MultiRowGemv<'p>>; 5] {
+pub(super) fn packed_variants<'p>() -> [KernelVariant<MultiRowGemv<'p>>; 5] {
     [
         KernelVariant {
             name: "row_held_dots",
@@ -285,5 +285,5 @@ pub(in crate::lowerings::matmul) fn packed(
         table.splice(0..0, skinny_variants());
     }
     let measured = rows.tuned_variant(e)?;
-    variant::run(e, &table, measured, &rows)
+    variant::run(e, ROWS, &table, measured, &rows)
 }

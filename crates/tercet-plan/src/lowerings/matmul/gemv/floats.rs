@@ -3,8 +3,8 @@
 use tercet_ir::CompileError;
 
 use super::{
-    ColumnThreadGroups, MultiRowGemv, WORKGROUP, fused_op_consts, grid, quads_of, reads_quads,
-    row_is_quads, rows_of, skinny_variants, teams_of,
+    ColumnThreadGroups, MultiRowGemv, ROWS, WORKGROUP, fused_op_consts, grid, quads_of,
+    reads_quads, row_is_quads, rows_of, skinny_variants, teams_of,
 };
 use crate::emit::LoweringCtx;
 use crate::lowerings::code;
@@ -77,7 +77,7 @@ pub(in crate::lowerings::matmul) fn has_strips(
 }
 
 /// Variants with float weights.
-fn float_variants<'p>() -> [KernelVariant<MultiRowGemv<'p>>; 5] {
+pub(super) fn float_variants<'p>() -> [KernelVariant<MultiRowGemv<'p>>; 5] {
     let [row, wide, along] = along_k();
     let [strips, across] = along_columns();
     [row, wide, along, strips, across]
@@ -265,5 +265,5 @@ pub(in crate::lowerings::matmul) fn floats(
         .chain(float_variants())
         .collect();
     let measured = rows.tuned_variant(e)?;
-    variant::run(e, &table, measured, &rows)
+    variant::run(e, ROWS, &table, measured, &rows)
 }
