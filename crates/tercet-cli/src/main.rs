@@ -117,6 +117,7 @@ enum CliCommand {
 }
 
 fn main() -> ExitCode {
+    output::print_library_notes();
     let arguments = arguments(std::env::args_os().collect());
     let result = match TercetCli::try_parse_from(&arguments) {
         Ok(cli) => {

@@ -9,6 +9,11 @@ mod compact_numbers;
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
+use tracing::Level;
+use tracing::field::{Field, Visit};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+
 use serde::Serialize;
 
 use self::compact_numbers::CompactNumberFormatter;
@@ -156,6 +161,36 @@ fn write_dimmed(out: &mut impl Write, text: &str) -> io::Result<()> {
 pub(crate) fn print_note(line: fmt::Arguments<'_>) {
     let line = escape_lines(&line.to_string());
     let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// Prints the notes of libraries, such as that a driver refuses a kernel, to standard error.
+pub(crate) fn print_library_notes() {
+    /// Target of events that are notes for users.
+    const TARGET: &str = "tercet::notes";
+    let notes = Targets::new().with_target(TARGET, Level::WARN);
+    let subscriber = tracing_subscriber::registry().with(NotesLayer.with_filter(notes));
+    // If the process has another subscriber, that one receives the notes.
+    let _ = tracing::subscriber::set_global_default(subscriber);
+}
+
+/// Prints the message of each event.
+struct NotesLayer;
+
+impl<S: tracing::Subscriber> Layer<S> for NotesLayer {
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+        event.record(&mut NoteMessage);
+    }
+}
+
+/// The message of an event.
+struct NoteMessage;
+
+impl Visit for NoteMessage {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            print_note(format_args!("note: {value:?}"));
+        }
+    }
 }
 
 /// Bytes with a binary unit: `1.5 MiB`

@@ -355,6 +355,14 @@ pub enum CompileError {
         /// The driver's error message.
         reason: String,
     },
+    /// The driver refused a kernel, and no other variant computes the same.
+    #[error("device: kernel {kernel}: {reason}")]
+    Kernel {
+        /// Name of the kernel.
+        kernel: String,
+        /// The driver's error message.
+        reason: String,
+    },
     /// This library was miscompiled by its compiler.
     #[error("this build is miscompiled, so its results are unreliable")]
     Miscompiled(#[from] Miscompiled),

@@ -10,6 +10,9 @@ use tercet_ir::{DType, Element, Graph, OpError, Tensor, Type};
 
 use crate::caps::{CoopShape, CoopType, DeviceCaps};
 
+/// Name of the probe in the list of trials that the cache folder keeps.
+pub const LAYOUT_TRIAL: &str = "fragment_layout";
+
 const ROWS: usize = 8;
 const COLUMNS: usize = 16;
 const LEN: usize = 256;

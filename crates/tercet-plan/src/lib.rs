@@ -28,6 +28,7 @@ mod plan;
 mod print;
 mod program;
 mod races;
+mod refused;
 mod scalar;
 mod schedule;
 mod soa_weights;
@@ -46,7 +47,7 @@ pub use driver::{
 };
 pub use emit::{LoweringCtx, SlotView};
 pub use flow::{ControlFlowGraph, NestedNode, NodeLocation, StageId};
-pub use fragment_layout::{FragmentLayoutProbe, lanes};
+pub use fragment_layout::{FragmentLayoutProbe, LAYOUT_TRIAL, lanes};
 pub use kernel::{
     ArgAccess, FieldType, KernelCode, KernelDef, KernelInstance, KernelSource, ParamBlock,
     ParamField, ParamWord, TypedKernel,
@@ -64,6 +65,7 @@ pub use program::{
     ShapeSwitchId, SizeRule, SlotId, StepOp,
 };
 pub use races::{DataRace, check_races};
+pub use refused::{NOTES, RefusedVariants};
 pub use soa_weights::SoaLayout;
 pub use sym_int::{DisplayExpr, ExprArena, ExprNode, ExprNodeId, SymInt};
 pub use tuning::{GemmProblem, TuningEntry, TuningError, TuningKey, TuningTable, WeightLayout};

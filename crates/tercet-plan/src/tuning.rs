@@ -196,6 +196,11 @@ impl TuningTable {
         }
     }
 
+    /// True for a table of [`TuningTable::always`].
+    pub(crate) fn is_always(&self) -> bool {
+        self.forced_variant.is_some()
+    }
+
     /// The same entries with these switches.
     #[must_use]
     pub fn with_switches(self, switches: DeviceSwitches) -> TuningTable {

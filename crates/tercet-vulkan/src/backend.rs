@@ -7,13 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tercet_ir::backend::Explanation;
 use tercet_ir::{
     Backend, CompileError, CompileOptions, DType, DeviceSwitches, Executable, Graph, Scheme,
-    Tensor, VariantFamily,
+    SwitchError, Tensor, VariantFamily,
 };
 use tercet_plan::tune::TunableBackend;
 use tercet_plan::{
-    DeviceCaps, GpuExecutable, GpuProgram, NativeOps, PlanOptions, TuningTable, lanes,
-    native_ops_probe,
+    DeviceCaps, GpuExecutable, GpuProgram, LAYOUT_TRIAL, NativeOps, PlanOptions, RefusedVariants,
+    TuningTable, lanes, native_ops_probe,
 };
+
+use tercet_spirv::files;
 
 use crate::cache;
 use crate::device::VulkanDevice;
@@ -55,12 +57,28 @@ pub(crate) struct VulkanContext {
     pub(crate) staging: VulkanStaging,
     pub(crate) uniform_align_bytes: u32,
     tuning_file: Option<PathBuf>,
+    /// The kernel variants that the driver refuses.
+    refused: RefusedVariants,
+    refused_file: Option<PathBuf>,
     pub(crate) timestamps: bool,
     pub(crate) sentinels: bool,
     pub(crate) recorded: AtomicU64,
     pub(crate) reads_recorded: AtomicU64,
     /// Dropped last.
     pub(crate) device: Arc<VulkanDevice>,
+}
+
+impl VulkanContext {
+    /// Writes the list of refused kernel variants to the cache folder.
+    fn store_refused(&self, text: &str) {
+        let Some(file) = &self.refused_file else {
+            return;
+        };
+        if let Err(e) = files::replace(file, text.as_bytes()) {
+            // The driver is asked again at the next start.
+            tracing::warn!("{}: {e}", file.display());
+        }
+    }
 }
 
 impl Drop for VulkanContext {
@@ -112,6 +130,9 @@ impl VulkanBackend {
         let tuning_file = cache_dir
             .as_ref()
             .map(|dir| dir.join(cache::tuning_name(&device.features.identity)));
+        let refused_file = cache_dir
+            .as_ref()
+            .map(|dir| dir.join(cache::refused_name(&device.features.identity)));
         let tuning = match &tuning_file {
             Some(file) => cache::load_tuning(file)?,
             None => TuningTable::default(),
@@ -127,6 +148,13 @@ impl VulkanBackend {
                 staging: VulkanStaging::new(&device).map_err(failed)?,
                 uniform_align_bytes: caps.uniform_align_bytes,
                 tuning_file,
+                refused: refused_file
+                    .as_deref()
+                    .and_then(|file| std::fs::read_to_string(file).ok())
+                    .map_or_else(RefusedVariants::default, |text| {
+                        RefusedVariants::from_text(&text)
+                    }),
+                refused_file,
                 timestamps,
                 sentinels,
                 recorded: AtomicU64::new(0),
@@ -159,10 +187,16 @@ impl VulkanBackend {
             coop_fragment_layout: true,
             ..self.caps.clone()
         };
+        if let Some(passed) = self.shared.refused.trial(LAYOUT_TRIAL) {
+            return passed;
+        }
         let inputs = tried.inputs();
         let inputs: Vec<_> = inputs.iter().map(|(name, x)| (*name, x)).collect();
         let outputs = self.outputs_with(caps, &tried.graph, &inputs);
-        outputs.is_some_and(|y| tried.are_right(&y))
+        let passed = outputs.is_some_and(|y| tried.are_right(&y));
+        self.shared.refused.add_trial(LAYOUT_TRIAL, passed);
+        self.shared.store_refused(&self.shared.refused.text());
+        passed
     }
 
     /// Runs a graph on this device as if it had the capabilities `caps`, and returns the outputs.
@@ -177,8 +211,11 @@ impl VulkanBackend {
             caps,
         };
         let mut outputs = Vec::new();
+        let options = CompileOptions::default();
+        // A trial of a kernel must not run another one instead.
         let is_run = backend
-            .compile_gpu(graph, &CompileOptions::default())
+            .plan_for(&backend.caps, graph, &options)
+            .and_then(|program| backend.loaded(Arc::new(program), &options))
             .is_ok_and(|mut exe| exe.run_into(inputs, &mut outputs).is_ok());
         // Reset the run counters. Pipelines compiled for the probes stay counted.
         for counter in [
@@ -197,6 +234,19 @@ impl VulkanBackend {
             shared: Arc::clone(&self.shared),
             caps: self.caps.clone().tuned(tuning),
         }
+    }
+
+    /// The same device with these switches on top of its own. Features are off for programs that
+    /// are compiled with the returned backend.
+    ///
+    /// # Errors
+    /// [`SwitchError`] if a family or variant does not exist, or the device cannot run it.
+    pub fn switched(&self, switches: &DeviceSwitches) -> Result<VulkanBackend, SwitchError> {
+        let switches = switches.clone().over(&self.caps.device.switches);
+        Ok(VulkanBackend {
+            shared: Arc::clone(&self.shared),
+            caps: self.caps.clone().switched(&switches)?,
+        })
     }
 
     /// The same device with a smaller maximum binding size, as on small GPUs and in browsers. For
@@ -288,21 +338,39 @@ impl VulkanBackend {
         graph: &Graph,
         options: &CompileOptions,
     ) -> Result<GpuExecutable<VulkanDriver>, CompileError> {
-        let program = Arc::new(self.plan(graph, options)?);
+        self.shared.refused.load(
+            &self.caps,
+            |caps| self.plan_for(caps, graph, options),
+            |program| self.loaded(program, options),
+            |text| self.shared.store_refused(text),
+        )
+    }
+
+    fn loaded(
+        &self,
+        program: Arc<GpuProgram>,
+        options: &CompileOptions,
+    ) -> Result<GpuExecutable<VulkanDriver>, CompileError> {
         let driver = self.load(&program)?;
         Ok(GpuExecutable::new(program, driver, options.bounds.clone()))
     }
 
-    /// The program that [`Self::compile_gpu`] would load.
-    pub(crate) fn plan(
+    fn plan_for(
         &self,
+        caps: &DeviceCaps,
         graph: &Graph,
         options: &CompileOptions,
     ) -> Result<GpuProgram, CompileError> {
         let choices = PlanOptions {
             sentinels: self.shared.sentinels,
         };
-        tercet_plan::compile_with(graph, options, self.caps(), choices)
+        tercet_plan::compile_with(graph, options, caps, choices)
+    }
+
+    /// Makes the driver refuse kernels whose name contains this text, for tests.
+    #[doc(hidden)]
+    pub fn simulate_refusal(&self, kernel: &str) {
+        self.shared.pipelines.refuse(kernel);
     }
 
     /// Marks the device as lost, for tests: all later calls fail.
@@ -363,9 +431,11 @@ impl Backend for VulkanBackend {
         graph: &Graph,
         options: &CompileOptions,
     ) -> Result<Explanation, CompileError> {
-        let program = tercet_plan::compile(graph, options, self.caps())?;
+        let program = tercet_plan::compile(graph, options, &self.shared.refused.apply(&self.caps))?;
+        let mut switches = self.caps().device.switches.lines();
+        switches.extend(self.shared.refused.lines());
         Ok(Explanation {
-            switches: self.caps().device.switches.lines(),
+            switches,
             ..tercet_plan::explain(&program, "vulkan")
         })
     }

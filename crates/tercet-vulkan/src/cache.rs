@@ -12,6 +12,11 @@ pub(crate) fn tuning_name(identity: &DriverIdentity) -> String {
     format!("tuning-{}.txt", identity.file_stem())
 }
 
+/// The name of the file with the kernel variants that a device and driver refuse.
+pub(crate) fn refused_name(identity: &DriverIdentity) -> String {
+    format!("refused-{}.txt", identity.file_stem())
+}
+
 /// Loads a tuning table; an empty one if the file is missing or damaged.
 ///
 /// # Errors

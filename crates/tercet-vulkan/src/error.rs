@@ -94,7 +94,9 @@ pub(crate) enum VulkanError {
     OutOfMemory { what: &'static str, bytes: u64 },
     /// The device is lost.
     Lost { reason: String },
-    /// Any other failure: a driver error, or a kernel that the driver rejects.
+    /// The driver rejects a kernel.
+    Refused { kernel: String, reason: String },
+    /// Any other failure.
     Failed { reason: String },
 }
 
@@ -105,6 +107,7 @@ impl From<VulkanError> for CompileError {
             VulkanError::Lost { reason } => CompileError::Device {
                 reason: format!("device lost: {reason}"),
             },
+            VulkanError::Refused { kernel, reason } => CompileError::Kernel { kernel, reason },
             VulkanError::Failed { reason } => CompileError::Device { reason },
         }
     }
@@ -114,9 +117,9 @@ impl From<VulkanError> for RunError {
     fn from(e: VulkanError) -> RunError {
         match e {
             VulkanError::OutOfMemory { what, bytes } => RunError::OutOfMemory { what, bytes },
-            VulkanError::Lost { reason } | VulkanError::Failed { reason } => {
-                RunError::DeviceLost { reason }
-            }
+            VulkanError::Lost { reason }
+            | VulkanError::Refused { reason, .. }
+            | VulkanError::Failed { reason } => RunError::DeviceLost { reason },
         }
     }
 }

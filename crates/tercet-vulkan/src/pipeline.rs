@@ -67,6 +67,8 @@ pub(crate) struct VulkanPipelineCache {
     file: Option<PipelineFile>,
     saved: Mutex<u64>,
     validation: bool,
+    /// The kernels that are refused, for tests: a part of their names.
+    refused: Mutex<Option<String>>,
     /// The number of pipelines compiled so far.
     pub(crate) compiled: AtomicU64,
     device: Arc<VulkanDevice>,
@@ -122,6 +124,7 @@ impl VulkanPipelineCache {
             file,
             saved: Mutex::default(),
             validation,
+            refused: Mutex::default(),
             compiled: AtomicU64::new(0),
             device: Arc::clone(device),
         })
@@ -194,6 +197,17 @@ impl VulkanPipelineCache {
         *saved = compiled;
     }
 
+    /// Makes the driver refuse kernels whose name contains this text, for tests.
+    pub(crate) fn refuse(&self, text: &str) {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        *refused = Some(text.to_string());
+    }
+
+    fn is_refused(&self, kernel: &str) -> bool {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.as_ref().is_some_and(|text| kernel.contains(text))
+    }
+
     fn layout(&self, bindings: PipelineBindings) -> Result<PipelineLayouts, VulkanError> {
         let mut layouts = self.layouts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&layout) = layouts.get(&bindings) {
@@ -242,17 +256,23 @@ impl VulkanPipelineCache {
         // Modules that come as SPIR-V are validated in CI.
         let module = unsafe { raw.create_shader_module(&info, None) }
             .map_err(self.device.failed("vkCreateShaderModule"))?;
-        let made = self.compile_module(module, kernel, layout, uses(&words));
+        let made = match self.is_refused(&kernel.name) {
+            true => Err(vk::Result::ERROR_UNKNOWN),
+            false => self.compile_module(module, kernel, layout, uses(&words)),
+        };
         // SAFETY: a module is not needed after its pipeline was created.
         unsafe { raw.destroy_shader_module(module, None) };
         self.compiled.fetch_add(1, Ordering::Relaxed);
         Ok(VulkanPipeline {
             raw: made.map_err(|result| {
                 match self.device.failed("vkCreateComputePipelines")(result) {
-                    VulkanError::Failed { reason } => VulkanError::Failed {
-                        reason: format!("kernel {}: {reason}", kernel.name),
+                    VulkanError::Failed { reason } => VulkanError::Refused {
+                        kernel: kernel.name.clone(),
+                        reason,
                     },
-                    e @ (VulkanError::OutOfMemory { .. } | VulkanError::Lost { .. }) => e,
+                    e @ (VulkanError::OutOfMemory { .. }
+                    | VulkanError::Lost { .. }
+                    | VulkanError::Refused { .. }) => e,
                 }
             })?,
             layout: layout.pipeline,

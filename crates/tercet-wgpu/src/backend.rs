@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use tercet_ir::backend::{Explanation, OutputSelection};
 use tercet_ir::{
-    Backend, Bindings, CompileError, CompileOptions, DType, Executable, Graph, Scheme, Tensor,
-    VariantFamily,
+    Backend, Bindings, CompileError, CompileOptions, DType, DeviceSwitches, Executable, Graph,
+    Scheme, SwitchError, Tensor, VariantFamily,
 };
 use tercet_plan::tune::TunableBackend;
 use tercet_plan::{
-    DeviceCaps, GpuExecutable, GpuProgram, NativeOps, ReportedProperties, TuningTable, lanes,
-    native_ops_probe,
+    DeviceCaps, GpuExecutable, GpuProgram, LAYOUT_TRIAL, NativeOps, RefusedVariants,
+    ReportedProperties, TuningTable, lanes, native_ops_probe,
 };
 
 use crate::device::{DeviceFault, WgpuDevice};
@@ -102,6 +102,17 @@ impl WgpuBackend {
         let is_software = info.device_type == wgpu::DeviceType::Cpu;
         let limited = limits.clone();
         let mut gpu = WgpuDevice::new(device, queue, limited, features, options, is_software);
+        if let Some(dir) = &options.cache_dir {
+            let name = format!(
+                "refused-wgpu-{}.txt",
+                AdapterSummary::new(&info).file_stem()
+            );
+            let file = dir.join(name);
+            if let Ok(text) = std::fs::read_to_string(&file) {
+                gpu.refused = RefusedVariants::from_text(&text);
+            }
+            gpu.refused_file = Some(file);
+        }
         gpu.groups = groups;
         gpu.required = subgroup.and_then(|s| requirement(s, &below));
         #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
@@ -171,10 +182,16 @@ impl WgpuBackend {
             coop_fragment_layout: true,
             ..self.caps.clone()
         };
+        if let Some(passed) = self.gpu.refused.trial(LAYOUT_TRIAL) {
+            return passed;
+        }
         let inputs = tried.inputs();
         let inputs: Vec<_> = inputs.iter().map(|(name, x)| (*name, x)).collect();
         let outputs = self.outputs_with(caps, &tried.graph, &inputs).await;
-        outputs.is_some_and(|y| tried.are_right(&y))
+        let passed = outputs.is_some_and(|y| tried.are_right(&y));
+        self.gpu.refused.add_trial(LAYOUT_TRIAL, passed);
+        self.store_refused(&self.gpu.refused.text());
+        passed
     }
 
     /// Runs a graph on this device as if it had the capabilities `caps`, and returns the outputs.
@@ -191,7 +208,11 @@ impl WgpuBackend {
             memory_bytes: self.memory_bytes,
         };
         let options = CompileOptions::default();
-        let mut exe = backend.compile_async(graph, &options).await.ok()?;
+        // A trial of a kernel must not run another one instead.
+        let mut exe = backend
+            .compiled(|| backend.made(graph, &options))
+            .await
+            .ok()?;
         let mut outputs = Vec::new();
         let run = exe
             .run_async(inputs, OutputSelection::All, &mut outputs)
@@ -217,6 +238,19 @@ impl WgpuBackend {
         }
     }
 
+    /// The same device with these switches on top of its own. Features are off for programs that
+    /// are compiled with the returned backend.
+    ///
+    /// # Errors
+    /// [`SwitchError`] if a family or variant does not exist, or the device cannot run it.
+    pub fn switched(&self, switches: &DeviceSwitches) -> Result<WgpuBackend, SwitchError> {
+        let switches = switches.clone().over(&self.caps.device.switches);
+        Ok(WgpuBackend {
+            caps: self.caps.clone().switched(&switches)?,
+            ..self.clone()
+        })
+    }
+
     /// Compiles a graph asynchronously; also works in browsers, where [`Backend::compile`] cannot
     /// wait for device errors.
     ///
@@ -227,8 +261,16 @@ impl WgpuBackend {
         graph: &Graph,
         options: &CompileOptions,
     ) -> Result<WgpuExecutable, CompileError> {
+        self.compiled(|| self.make(graph, options)).await
+    }
+
+    /// Compiles, and waits for the errors of the device.
+    async fn compiled(
+        &self,
+        make: impl FnOnce() -> Result<WgpuExecutable, CompileError>,
+    ) -> Result<WgpuExecutable, CompileError> {
         let scope = self.gpu.scope();
-        let made = self.make(graph, options);
+        let made = make();
         match (scope.close().await, made) {
             (_, Err(e)) => Err(e),
             (Some(e), Ok(_)) => Err(DeviceFault::from(e).compiling("the program's memory", 0)),
@@ -241,12 +283,51 @@ impl WgpuBackend {
         graph: &Graph,
         options: &CompileOptions,
     ) -> Result<WgpuExecutable, CompileError> {
+        self.gpu.refused.load(
+            &self.caps,
+            |caps| tercet_plan::compile(graph, options, caps),
+            |program| self.load_with(program, options.bounds.clone(), self.checks()),
+            |text| self.store_refused(text),
+        )
+    }
+
+    /// As [`Self::make`], but without the replacement of refused kernels.
+    fn made(
+        &self,
+        graph: &Graph,
+        options: &CompileOptions,
+    ) -> Result<WgpuExecutable, CompileError> {
         let program = tercet_plan::compile(graph, options, &self.caps)?;
-        let checks = match self.gpu.checked {
+        self.load_with(Arc::new(program), options.bounds.clone(), self.checks())
+    }
+
+    fn checks(&self) -> ShaderChecks {
+        match self.gpu.checked {
             true => ShaderChecks::All,
             false => ShaderChecks::None,
+        }
+    }
+
+    /// Writes the list of refused kernel variants to the cache folder.
+    fn store_refused(&self, text: &str) {
+        let Some(file) = &self.gpu.refused_file else {
+            return;
         };
-        self.load_with(Arc::new(program), options.bounds.clone(), checks)
+        let temporary = file.with_extension(format!("{}.tmp", std::process::id()));
+        let dir = file.parent().unwrap_or(file);
+        let written = std::fs::create_dir_all(dir)
+            .and_then(|()| std::fs::write(&temporary, text))
+            .and_then(|()| std::fs::rename(&temporary, file));
+        if let Err(e) = written {
+            // The driver is asked again at the next start.
+            tracing::warn!("{}: {e}", file.display());
+        }
+    }
+
+    /// Makes the driver refuse kernels whose name contains this text, for tests.
+    #[doc(hidden)]
+    pub fn simulate_refusal(&self, kernel: &str) {
+        self.gpu.pipelines.refuse(kernel);
     }
 
     /// Loads a compiled program onto the device. `bounds` are the symbol bounds that the program
@@ -349,9 +430,12 @@ impl Backend for WgpuBackend {
         graph: &Graph,
         options: &CompileOptions,
     ) -> Result<Explanation, CompileError> {
-        let program = tercet_plan::compile(graph, options, &self.caps)?;
+        let caps = self.gpu.refused.apply(&self.caps);
+        let program = tercet_plan::compile(graph, options, &caps)?;
+        let mut switches = self.caps.device.switches.lines();
+        switches.extend(self.gpu.refused.lines());
         Ok(Explanation {
-            switches: self.caps.device.switches.lines(),
+            switches,
             ..tercet_plan::explain(&program, self.name())
         })
     }

@@ -2,11 +2,14 @@
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use tercet_ir::{CompileError, RunError};
+
+use tercet_plan::RefusedVariants;
 
 use crate::options::WgpuOptions;
 use crate::pipeline::WgpuPipelineCache;
@@ -72,6 +75,9 @@ pub(crate) struct WgpuDevice {
     /// Whether the adapter is software and computes on the CPU.
     pub(crate) is_software: bool,
     pub(crate) pipelines: WgpuPipelineCache,
+    /// The kernel variants that the driver refuses, and their file in the cache folder.
+    pub(crate) refused: RefusedVariants,
+    pub(crate) refused_file: Option<PathBuf>,
     /// The shader modules and pipelines cached on disk, shared by processes.
     pub(crate) shader_cache: ShaderCache,
     /// Programs set the barriers between their dispatches, instead of wgpu
@@ -161,6 +167,8 @@ impl WgpuDevice {
             checked: options.checked,
             is_software,
             pipelines: WgpuPipelineCache::default(),
+            refused: RefusedVariants::default(),
+            refused_file: None,
             shader_cache: ShaderCache::default(),
             groups: false,
             required: None,

@@ -108,8 +108,9 @@ impl WgpuDriver {
         let pipelines = made.map_err(|(at, trouble)| {
             let variant = &script.variants[at];
             match trouble {
-                DeviceFault::Refused(reason) => CompileError::Device {
-                    reason: format!("kernel {}: {reason}", variant.name),
+                DeviceFault::Refused(reason) => CompileError::Kernel {
+                    kernel: variant.name.clone(),
+                    reason,
                 },
                 other => other.compiling("a pipeline", variant.code_bytes()),
             }

@@ -102,6 +102,15 @@ impl AdapterSummary {
     }
 }
 
+impl AdapterSummary {
+    /// A word for names of cache files, which is unique per adapter, graphics API and driver.
+    pub fn file_stem(&self) -> String {
+        let all = format!("{}-{}-{}", self.name, self.api, self.driver);
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+        all.chars().map(plain).take(120).collect()
+    }
+}
+
 impl fmt::Display for AdapterSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({}), {}", self.name, self.kind, self.api)

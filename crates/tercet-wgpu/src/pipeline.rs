@@ -64,6 +64,8 @@ pub(crate) struct WgpuPipelineCache {
     cache: Mutex<HashMap<WgpuPipelineKey, Arc<WgpuPipeline>>>,
     /// The number of pipelines compiled so far.
     count: AtomicU64,
+    /// The kernels that are refused, for tests: a part of their names.
+    refused: Mutex<Option<String>>,
 }
 
 impl WgpuPipelineCache {
@@ -93,7 +95,10 @@ impl WgpuPipelineCache {
             loop {
                 let at = next.fetch_add(1, Ordering::Relaxed);
                 let Some(&i) = missing.get(at) else { break };
-                made[at].get_or_init(|| compile(gpu, &variants[i], checks).map(Arc::new));
+                made[at].get_or_init(|| match self.is_refused(&variants[i].name) {
+                    true => Err(DeviceFault::Refused("refusal was simulated".to_string())),
+                    false => compile(gpu, &variants[i], checks).map(Arc::new),
+                });
             }
         };
         // 1 in a browser.
@@ -124,6 +129,16 @@ impl WgpuPipelineCache {
             self.save(&gpu.shader_cache);
         }
         Ok(all)
+    }
+
+    /// Makes the driver refuse kernels whose name contains this text, for tests.
+    pub(crate) fn refuse(&self, text: &str) {
+        *lock(&self.refused) = Some(text.to_string());
+    }
+
+    fn is_refused(&self, kernel: &str) -> bool {
+        let refused = lock(&self.refused);
+        refused.as_ref().is_some_and(|text| kernel.contains(text))
     }
 
     /// Inserts pipelines. If two threads compile the same pipeline, the second copy is freed with

@@ -195,16 +195,7 @@ mod files {
 
     /// Table path, which is unique per adapter, graphics API and driver.
     fn file(dir: &Path, adapter: &AdapterSummary) -> PathBuf {
-        let AdapterSummary {
-            name,
-            kind: _,
-            api,
-            driver,
-        } = adapter;
-        let all = format!("{name}-{api}-{driver}");
-        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
-        let word: String = all.chars().map(plain).take(120).collect();
-        dir.join(format!("tuning-wgpu-{word}.txt"))
+        dir.join(format!("tuning-wgpu-{}.txt", adapter.file_stem()))
     }
 
     /// Loads a table. A missing or damaged file gives `None`.
