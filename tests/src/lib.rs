@@ -11,9 +11,11 @@ pub mod steps;
 pub mod suites;
 mod test;
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
-use tercet::Device;
+use tercet::{Backend, Device, DeviceSwitches};
+use tercet_cpu::CpuBackend;
+use tercet_plan::DeviceCaps;
 
 pub use data::data;
 pub use test::SuiteTest;
@@ -30,6 +32,13 @@ pub struct TestExecutor {
     opened: OnceLock<Result<Device, String>>,
     /// The messages that the device's validation has reported so far.
     pub complaints: fn() -> Vec<String>,
+    /// The same device with switches on top of its own.
+    ///
+    /// # Errors
+    /// The reason why the device could not be opened, or cannot run a forced variant.
+    pub switched: fn(&DeviceSwitches) -> Result<Arc<dyn Backend>, String>,
+    /// The capabilities that planning depends on; `None` for a CPU.
+    pub caps: fn() -> Option<DeviceCaps>,
 }
 
 impl TestExecutor {
@@ -43,6 +52,25 @@ impl TestExecutor {
             open,
             opened: OnceLock::new(),
             complaints,
+            switched: |switches| {
+                let opened = CpuBackend::new().switched(switches);
+                Ok(Arc::new(opened.map_err(|e| e.to_string())?))
+            },
+            caps: || None,
+        }
+    }
+
+    /// The executor of a GPU, with its switches and capabilities.
+    #[cfg(any(feature = "vulkan", feature = "wgpu"))]
+    fn gpu(
+        self,
+        switched: fn(&DeviceSwitches) -> Result<Arc<dyn Backend>, String>,
+        caps: fn() -> Option<DeviceCaps>,
+    ) -> TestExecutor {
+        TestExecutor {
+            switched,
+            caps,
+            ..self
         }
     }
 
@@ -70,9 +98,10 @@ pub fn executors() -> &'static [TestExecutor] {
         let mut all = vec![
             TestExecutor::new("cpu", || Ok(Device::cpu()), Vec::new),
             #[cfg(feature = "vulkan")]
-            TestExecutor::new("vulkan", vulkan::device, vulkan::complaints),
+            TestExecutor::new("vulkan", vulkan::device, vulkan::complaints)
+                .gpu(vulkan::switched, vulkan::caps),
             #[cfg(feature = "wgpu")]
-            TestExecutor::new("wgpu", wgpu_device, Vec::new),
+            TestExecutor::new("wgpu", wgpu::device, Vec::new).gpu(wgpu::switched, wgpu::caps),
         ];
         if let Ok(only) = std::env::var(ONLY) {
             let known = |name: &&str| all.iter().any(|e| e.name == *name);
@@ -130,8 +159,8 @@ pub fn complaints() -> Vec<String> {
 
 /// The switches of both GPU executors, from `TERCET_WITHOUT` and `TERCET_FORCE`.
 #[cfg(any(feature = "vulkan", feature = "wgpu"))]
-fn switches() -> Result<tercet::DeviceSwitches, String> {
-    tercet::switches_in_effect(&tercet::DeviceSwitches::default()).map_err(|e| e.to_string())
+fn switches() -> Result<DeviceSwitches, String> {
+    tercet::switches_in_effect(&DeviceSwitches::default()).map_err(|e| e.to_string())
 }
 
 /// The Vulkan device. `TERCET_VALIDATION=1` enables the Vulkan validation layers, and redzones
@@ -140,7 +169,8 @@ fn switches() -> Result<tercet::DeviceSwitches, String> {
 pub mod vulkan {
     use std::sync::{Arc, OnceLock};
 
-    use tercet::Device;
+    use tercet::{Backend, Device, DeviceSwitches};
+    use tercet_plan::DeviceCaps;
     use tercet_vulkan::{VulkanBackend, VulkanOptions};
 
     /// The Vulkan backend with its counters, messages and capabilities.
@@ -171,30 +201,63 @@ pub mod vulkan {
     pub(super) fn complaints() -> Vec<String> {
         backend().map(|b| b.messages()).unwrap_or_default()
     }
+
+    pub(super) fn switched(switches: &DeviceSwitches) -> Result<Arc<dyn Backend>, String> {
+        let switched = backend()?.switched(switches);
+        Ok(Arc::new(switched.map_err(|e| e.to_string())?))
+    }
+
+    pub(super) fn caps() -> Option<DeviceCaps> {
+        backend().ok().map(|b| b.caps().clone())
+    }
 }
 
-/// Opens the wgpu device. `TERCET_WGPU_LIMITS` can be `webgpu` for the limits of browsers, or
-/// `downlevel` for fewer bindings.
+/// The wgpu device. `TERCET_WGPU_LIMITS` can be `webgpu` for the limits of browsers, or `downlevel`
+/// for fewer bindings.
 #[cfg(feature = "wgpu")]
-fn wgpu_device() -> Result<Device, String> {
+mod wgpu {
+    use std::sync::{Arc, OnceLock};
+
+    use tercet::{Backend, Device, DeviceSwitches};
+    use tercet_plan::DeviceCaps;
     use tercet_wgpu::{LimitSet, WgpuBackend, WgpuOptions};
-    let limits = match std::env::var("TERCET_WGPU_LIMITS").as_deref() {
-        Ok("webgpu") => LimitSet::WebGpu,
-        Ok("downlevel") => LimitSet::Downlevel,
-        Ok(other) => {
-            return Err(format!(
-                "TERCET_WGPU_LIMITS is `{other}`; accepted: webgpu, downlevel"
-            ));
-        }
-        Err(_) => LimitSet::Found,
-    };
-    let options = WgpuOptions {
-        limits,
-        switches: switches()?,
-        ..WgpuOptions::new()
-    };
-    let opened = WgpuBackend::new(&options).map_err(|e| tercet::one_line(&e))?;
-    Ok(Device::from_backend(opened))
+
+    fn open() -> Result<WgpuBackend, String> {
+        let limits = match std::env::var("TERCET_WGPU_LIMITS").as_deref() {
+            Ok("webgpu") => LimitSet::WebGpu,
+            Ok("downlevel") => LimitSet::Downlevel,
+            Ok(other) => {
+                return Err(format!(
+                    "TERCET_WGPU_LIMITS is `{other}`; accepted: webgpu, downlevel"
+                ));
+            }
+            Err(_) => LimitSet::Found,
+        };
+        let options = WgpuOptions {
+            limits,
+            switches: super::switches()?,
+            ..WgpuOptions::new()
+        };
+        WgpuBackend::new(&options).map_err(|e| tercet::one_line(&e))
+    }
+
+    fn backend() -> Result<WgpuBackend, String> {
+        static BACKEND: OnceLock<Result<WgpuBackend, String>> = OnceLock::new();
+        BACKEND.get_or_init(open).clone()
+    }
+
+    pub(super) fn device() -> Result<Device, String> {
+        Ok(Device::from_backend(backend()?))
+    }
+
+    pub(super) fn switched(switches: &DeviceSwitches) -> Result<Arc<dyn Backend>, String> {
+        let switched = backend()?.switched(switches);
+        Ok(Arc::new(switched.map_err(|e| e.to_string())?))
+    }
+
+    pub(super) fn caps() -> Option<DeviceCaps> {
+        backend().ok().map(|b| b.caps().clone())
+    }
 }
 
 /// The examples of the documentation pages, as documentation tests.

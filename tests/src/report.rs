@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::harness::{TestOutcome, TestRecord};
+use crate::suites::variants::{VariantSummary, run_by_none};
 
 /// The report of a run on a machine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -42,6 +43,9 @@ pub struct ExecutorReport {
     pub complaints: Vec<String>,
     /// If the process crashed: its exit status and the unfinished tests.
     pub died: Option<String>,
+    /// The outcome of the kernel variants, if they were forced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variants: Option<VariantSummary>,
 }
 
 /// A test with a message.
@@ -87,6 +91,7 @@ impl ExecutorReport {
             ignored_tests: Vec::new(),
             complaints: Vec::new(),
             died: None,
+            variants: None,
         }
     }
 
@@ -134,7 +139,20 @@ impl fmt::Display for ParityReport {
                 write!(f, ", {died}")?;
             }
         }
-        write!(f, "; {}", self.build)
+        write!(f, "; {}", self.build)?;
+        for on in &self.executors {
+            if let Some(variants) = &on.variants {
+                write!(f, "\n{}: {variants}", on.name)?;
+                for name in &variants.wrong {
+                    write!(f, "\nwrong on {}: {name}", on.name)?;
+                }
+            }
+        }
+        let summaries = self.executors.iter().filter_map(|on| on.variants.as_ref());
+        for TestNote { name, text } in run_by_none(summaries) {
+            write!(f, "\nno device here runs {name}: {text}")?;
+        }
+        Ok(())
     }
 }
 

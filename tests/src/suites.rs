@@ -29,6 +29,7 @@ mod text_to_text;
 mod torch;
 mod training_steps;
 mod unaligned;
+pub mod variants;
 mod vision;
 mod vision_language;
 

@@ -13,8 +13,9 @@ use std::time::Instant;
 use clap::Parser;
 use tercet_tests::data::DATA_DIR;
 use tercet_tests::harness::{self, TestJournal};
-use tercet_tests::report::{ExecutorReport, ParityReport};
-use tercet_tests::{ONLY, SuiteTest, complaints, executors, package, suites};
+use tercet_tests::report::{ExecutorReport, ParityReport, TestNote};
+use tercet_tests::suites::variants::{self, VariantSummary, VariantTests};
+use tercet_tests::{ONLY, SuiteTest, TestExecutor, complaints, executors, package, suites};
 
 /// The environment variable with the folder of a worker process. Each worker tests one executor.
 const WORKER: &str = "TERCET_PARITY_WORKER";
@@ -36,6 +37,10 @@ struct ParityCli {
     /// Suite to run; repeatable; default: all
     #[arg(long)]
     suite: Vec<String>,
+    /// Force kernel variants in cases of operators, in place of the suites: all, a family or
+    /// FAMILY=VARIANT
+    #[arg(long, value_name = "SELECTION", conflicts_with = "suite")]
+    variants: Option<String>,
     /// Write the report as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -171,6 +176,9 @@ fn worker(cli: &ParityCli, name: &str, files: &Path) -> Result<(Command, PathBuf
     for suite in &cli.suite {
         command.arg("--suite").arg(suite);
     }
+    if let Some(variants) = &cli.variants {
+        command.arg("--variants").arg(variants);
+    }
     if let Some(threads) = cli.threads {
         command.arg("--threads").arg(threads.to_string());
     }
@@ -209,38 +217,54 @@ fn work(cli: &ParityCli, dir: &Path) -> Result<(), BoxError> {
         return Err(format!("{ONLY} must name exactly one executor").into());
     };
     if cli.list {
-        for (suite, test) in chosen(cli)? {
+        for (suite, test) in chosen(cli, executor)?.0 {
             println!("{suite}: {}", test.name());
         }
         return Ok(());
     }
-    let device = match executor.device() {
+    // An executor may have no such kernel variants.
+    let selected = executor.device().and_then(|_| chosen(cli, executor));
+    let device = match &selected {
         Ok(_) => described(executor.name),
-        Err(why) => why,
+        Err(why) => why.clone(),
     };
     let threads = cli
         .threads
         .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let journal = TestJournal::new(File::create(dir.join("journal"))?);
     let started = Instant::now();
-    let records = match executor.device() {
-        Ok(_) => harness::run_in_short(threads, chosen(cli)?, journal),
-        Err(_) => Vec::new(),
+    let (records, not_run) = match selected {
+        Ok((tests, not_run)) => (harness::run_in_short(threads, tests, journal), not_run),
+        Err(_) => (Vec::new(), Vec::new()),
     };
     let seconds = started.elapsed().as_secs_f64();
+    let variants = cli.variants.is_some();
+    let variants = variants.then(|| VariantSummary::new(&records, not_run));
     let mut on = ExecutorReport::new(executor.name, device, seconds, records);
+    on.variants = variants;
     on.complaints = complaints();
     fs::write(dir.join("report.json"), serde_json::to_vec(&on)?)?;
     Ok(())
 }
 
-/// The tests that the command line selects, each with the name of its suite.
-fn chosen(cli: &ParityCli) -> Result<Vec<(&'static str, SuiteTest)>, BoxError> {
-    let mut tests = suites::tests(&cli.suite)?;
+/// The tests that the command line selects, each with the name of its suite, and the selected
+/// variants that the device cannot run.
+fn chosen(
+    cli: &ParityCli,
+    executor: &'static TestExecutor,
+) -> Result<(Vec<(&'static str, SuiteTest)>, Vec<TestNote>), String> {
+    let (mut tests, not_run) = match &cli.variants {
+        None => (suites::tests(&cli.suite)?, Vec::new()),
+        Some(selection) => {
+            let VariantTests { tests, not_run } = variants::tests(executor, selection)?;
+            let tests = tests.into_iter().map(|test| ("variants", test));
+            (tests.collect(), not_run)
+        }
+    };
     if let Some(text) = &cli.filter {
         tests.retain(|(_, test)| test.name().contains(text));
     }
-    Ok(tests)
+    Ok((tests, not_run))
 }
 
 /// The description of the first listed device with this name.
