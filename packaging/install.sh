@@ -86,7 +86,7 @@ sha256() {
     fi
 }
 
-# find_archive FILE: the first line for the target in a list of checksums. Other lines are not ours.
+# find_archive FILE ENDING: the first line for the target in a list of checksums. Other lines are not ours.
 find_archive() {
     while IFS= read -r line; do
         archive=${line#* }
@@ -95,9 +95,9 @@ find_archive() {
         case $archive in *[!0-9A-Za-z._+-]*) continue ;; esac
         case $expected in *[!0-9a-f]*) continue ;; esac
         [ ${#expected} -eq 64 ] || continue
-        case $archive in tercet-*-"$target".tar.gz) return ;; esac
+        case $archive in tercet-*-"$target"."$2") return ;; esac
     done <"$1"
-    fail "$base has no archive for $target" "build from source, or choose another --target"
+    return 1
 }
 
 main() {
@@ -150,7 +150,9 @@ main() {
     trap 'exit 130' INT HUP TERM
 
     download SHA256SUMS "$work/sums"
-    find_archive "$work/sums"
+    # An archive by xz is a quarter smaller.
+    { has xz && find_archive "$work/sums" tar.xz; } || find_archive "$work/sums" tar.gz ||
+        fail "$base has no archive for $target" "build from source, or choose another --target"
     say "downloading $base/$archive"
     download "$archive" "$work/archive"
     found=$(sha256 "$work/archive")
@@ -159,9 +161,12 @@ main() {
         "run this again; if the digest still differs, do not use this URL"
     say "SHA-256 is as listed: $found"
 
-    tar -xzf "$work/archive" -C "$work" "${archive%.tar.gz}/tercet" ||
-        fail "cannot unpack $archive into $work" "check that the disk has 100 MB of free space"
-    program=$work/${archive%.tar.gz}/tercet
+    folder=${archive%.tar.?z}
+    case $archive in
+        *.xz) xz -dc "$work/archive" | tar -xf - -C "$work" "$folder/tercet" ;;
+        *) tar -xzf "$work/archive" -C "$work" "$folder/tercet" ;;
+    esac || fail "cannot unpack $archive into $work" "check that the disk has 100 MB of free space"
+    program=$work/$folder/tercet
     chmod 755 "$program"
     version=$("$program" --version 2>"$work/reason") || fail \
         "the program does not start here: $(cat "$work/reason"); nothing was installed" \

@@ -1,15 +1,18 @@
-//! `cargo xtask dist`: packs a release binary for users, into `target/dist`. The artifacts are:
+//! `cargo xtask dist`: packs release binaries for users, into `target/dist`. The artifacts of a target are:
 //!
-//! 1. an archive with the program and the licenses (`.tar.gz`, or `.zip` for Windows),
+//! 1. archives with the program and the licenses (`.tar.xz` and `.tar.gz`, or `.zip` for Windows),
 //! 2. a Debian package,
 //! 3. an OCI image for `tercet serve`, written without a daemon,
-//! 4. a bill of materials in CycloneDX, and the licenses of all dependencies.
+//! 4. a Python wheel, and the source distribution of the Python package,
+//! 5. a bill of materials in CycloneDX, and the licenses of all dependencies.
 //!
 //! `--describe DIR` then writes the files that need all archives: `SHA256SUMS`, install scripts with the URL of the
 //! release, a Homebrew formula and winget manifests. The same inputs give the same bytes.
 
 mod archive;
 mod check;
+mod compile;
+mod cross;
 mod deb;
 mod dependencies;
 mod describe;
@@ -17,12 +20,17 @@ mod elf;
 mod image;
 mod licenses;
 mod sbom;
+mod sdist;
+mod wheel;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::{Args, ValueEnum};
+
+use check::{CheckOptions, CheckTable};
+use cross::CrossTools;
 
 use crate::error::{self, XtaskError};
 use crate::process;
@@ -31,8 +39,18 @@ use crate::python::target_dir;
 /// The version of all artifacts.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const SUMMARY: &str = "Machine-learning models on any machine: no Python, no CUDA";
-/// The oldest glibc that `--zig` links against.
+/// The oldest glibc that programs and wheels for Linux run with.
 const GLIBC: &str = "2.28";
+/// The targets that x86-64 Linux builds.
+const OWN_TARGETS: [&str; 4] = [
+    "x86_64-unknown-linux-gnu",
+    "x86_64-unknown-linux-musl",
+    "aarch64-unknown-linux-gnu",
+    "x86_64-pc-windows-gnu",
+];
+
+#[cfg(test)]
+pub(crate) use archive::xz;
 
 /// The options of `dist`.
 #[derive(Args)]
@@ -40,21 +58,22 @@ pub(crate) struct DistArgs {
     /// Artifacts to write [default: all that the target has]
     #[arg(value_enum, value_name = "ARTIFACT")]
     what: Vec<DistArtifact>,
-    /// Platform of the binary [default: this machine]
+    /// Platform of the binary; repeatable [default: all that this machine can build]
     #[arg(long, value_name = "TRIPLE")]
-    target: Option<String>,
+    target: Vec<String>,
     /// Pack this `tercet` program instead of building one with all features
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
-    /// Build by cargo-zigbuild, for glibc 2.28 and newer
-    #[arg(long, conflicts_with = "binary", requires = "target")]
-    zig: bool,
     /// Folder of the artifacts [default: `dist` in the target folder]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Unpack the artifacts, and run the program of each
+    /// Unpack the artifacts, run the program of each, and print a table
     #[arg(long)]
     check: bool,
+    /// With --check: also install in fresh roots of Debian, and build the source distribution; the default without
+    /// --binary
+    #[arg(long, requires = "check")]
+    whole: bool,
     /// Write checksums, install scripts and package manifests for the archives in a folder
     #[arg(long, value_name = "DIR", requires = "base_url", conflicts_with_all = ["what", "target", "binary", "out"])]
     describe: Option<PathBuf>,
@@ -72,6 +91,10 @@ enum DistArtifact {
     Deb,
     /// An OCI image layout in a tar file
     Oci,
+    /// A Python wheel
+    Wheel,
+    /// The source distribution of the Python package
+    Sdist,
     /// A bill of materials in CycloneDX
     Sbom,
     /// The licenses of all dependencies
@@ -92,41 +115,86 @@ pub(crate) fn run(options: &DistArgs) -> Result<(), XtaskError> {
     if let (Some(dir), Some(url)) = (&options.describe, &options.base_url) {
         return describe::run(dir, url);
     }
-    let target = match &options.target {
-        Some(target) => target.clone(),
-        None => host()?,
+    let host = host()?;
+    let targets = match (&options.target[..], &options.binary) {
+        ([], None) if host == OWN_TARGETS[0] => OWN_TARGETS.map(str::to_string).to_vec(),
+        ([], _) => vec![host.clone()],
+        (targets, _) => targets.to_vec(),
     };
     let out = options.out.clone();
     let out = out.unwrap_or_else(|| target_dir().join("dist"));
     fs::create_dir_all(&out).map_err(error::file("create", &out))?;
-    let binary = match &options.binary {
-        Some(path) => path.clone(),
-        None => build(options, &target)?,
+    let mut table = CheckTable::default();
+    for target in &targets {
+        let tools = match options.binary.is_none() && compile::needs_zig(target) {
+            true => Some(CrossTools::fetch()?),
+            false => None,
+        };
+        let binary = match &options.binary {
+            Some(path) => path.clone(),
+            None => compile::program(target, target == &host, tools.as_ref(), "tercet")?,
+        };
+        let input = DistInput {
+            target: target.clone(),
+            binary,
+            out: out.clone(),
+            time: source_time()?,
+        };
+        let written = pack(&input, options, tools.as_ref())?;
+        if options.check {
+            let is_whole = options.whole || options.binary.is_none();
+            check::run(&input, &written, CheckOptions { is_whole }, &mut table)?;
+        }
+    }
+    if options.check {
+        check::elsewhere(&mut table);
+    }
+    table.finish()
+}
+
+/// Builds a program of the workspace for another platform, and returns the command that runs it here.
+pub(crate) fn foreign_program(target: &str, name: &'static str) -> Result<Command, XtaskError> {
+    let tools = match compile::needs_zig(target) {
+        true => Some(CrossTools::fetch()?),
+        false => None,
     };
-    let input = DistInput {
-        target,
-        binary,
-        out,
-        time: source_time()?,
-    };
+    let program = compile::program(target, target == host()?, tools.as_ref(), name)?;
+    let dir = std::env::temp_dir().join(format!("xtask-{name}-{}", std::process::id()));
+    check::command(target, &dir, &program)
+}
+
+/// Writes the artifacts of a target, and prints their sizes.
+fn pack(
+    input: &DistInput,
+    options: &DistArgs,
+    tools: Option<&CrossTools>,
+) -> Result<Vec<PathBuf>, XtaskError> {
     let chosen = |artifact| match options.what.is_empty() {
         true => input.has(artifact),
         false => options.what.contains(&artifact),
     };
     let mut written = Vec::new();
     let dependencies = dependencies::read(&input.target)?;
-    let licenses = licenses::write(&dependencies, &input)?;
+    let licenses = licenses::write(&dependencies, input)?;
     if chosen(DistArtifact::Sbom) {
-        written.push(sbom::write(&dependencies, &input)?);
+        written.push(sbom::write(&dependencies, input)?);
     }
     if chosen(DistArtifact::Archive) {
-        written.push(archive::write(&input, &licenses)?);
+        written.extend(archive::write(input, &licenses)?);
     }
     if chosen(DistArtifact::Deb) {
-        written.push(deb::write(&input, &licenses)?);
+        written.push(deb::write(input, &licenses)?);
     }
     if chosen(DistArtifact::Oci) {
-        written.push(image::write(&input, &licenses)?);
+        written.push(image::write(input, &licenses)?);
+    }
+    if let Some(tools) = tools
+        && chosen(DistArtifact::Wheel)
+    {
+        written.push(wheel::write(input, tools)?);
+    }
+    if chosen(DistArtifact::Sdist) {
+        written.push(sdist::write(&input.out, input.time)?);
     }
     match chosen(DistArtifact::Licenses) {
         true => written.push(licenses),
@@ -136,10 +204,7 @@ pub(crate) fn run(options: &DistArgs) -> Result<(), XtaskError> {
         let metadata = fs::metadata(path).map_err(error::file("read", path))?;
         println!("{:>10}  {}", metadata.len(), path.display());
     }
-    match options.check {
-        true => check::run(&input, &written),
-        false => Ok(()),
-    }
+    Ok(written)
 }
 
 impl DistInput {
@@ -147,8 +212,14 @@ impl DistInput {
     fn has(&self, artifact: DistArtifact) -> bool {
         match artifact {
             DistArtifact::Deb => self.target.ends_with("-linux-gnu"),
-            DistArtifact::Oci => self.target.contains("-linux-"),
-            _ => true,
+            // The image of a program with shared libraries needs those of its processor.
+            DistArtifact::Oci => {
+                ["x86_64-unknown-linux-gnu", "x86_64-unknown-linux-musl"].contains(&&*self.target)
+            }
+            DistArtifact::Wheel => self.target.ends_with("-linux-gnu"),
+            // One for all targets.
+            DistArtifact::Sdist => self.target == OWN_TARGETS[0],
+            DistArtifact::Archive | DistArtifact::Sbom | DistArtifact::Licenses => true,
         }
     }
 
@@ -230,45 +301,6 @@ fn source_time() -> Result<u64, XtaskError> {
         .unwrap_or(0))
 }
 
-/// Builds the command with all features.
-fn build(options: &DistArgs, target: &str) -> Result<PathBuf, XtaskError> {
-    let mut cargo = process::cargo();
-    process::run(cargo.args(build_arguments(options.target.as_deref(), options.zig)))?;
-    let folder = match options.target {
-        Some(_) => target_dir().join(target),
-        None => target_dir(),
-    };
-    let suffix = if target.contains("-windows-") {
-        ".exe"
-    } else {
-        ""
-    };
-    Ok(folder.join("release").join(format!("tercet{suffix}")))
-}
-
-fn build_arguments(target: Option<&str>, zig: bool) -> Vec<String> {
-    let subcommand = if zig { "zigbuild" } else { "build" };
-    let fixed = [
-        "--release",
-        "--locked",
-        "--package",
-        "tercet-cli",
-        "--all-features",
-    ];
-    let mut arguments = vec![subcommand.to_string()];
-    arguments.extend(fixed.map(str::to_string));
-    if let Some(target) = target {
-        let has_glibc = zig && target.ends_with("-linux-gnu");
-        let glibc = if has_glibc {
-            format!(".{GLIBC}")
-        } else {
-            String::new()
-        };
-        arguments.extend(["--target".to_string(), format!("{target}{glibc}")]);
-    }
-    arguments
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -313,19 +345,7 @@ mod tests {
             "x86_64-unknown-linux-musl",
             "aarch64-apple-darwin",
         ];
-        assert_eq!(targets.map(has), [5, 4, 3]);
-    }
-
-    #[test]
-    fn builds_name_their_target_and_glibc() {
-        let zig = build_arguments(Some("aarch64-unknown-linux-gnu"), true);
-        assert_eq!(zig[0], "zigbuild");
-        assert_eq!(zig.last().unwrap(), "aarch64-unknown-linux-gnu.2.28");
-        let own = build_arguments(None, false);
-        assert_eq!(
-            (own[0].as_str(), own.last().unwrap().as_str()),
-            ("build", "--all-features")
-        );
+        assert_eq!(targets.map(has), [7, 4, 3]);
     }
 
     #[test]

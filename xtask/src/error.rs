@@ -127,6 +127,8 @@ pub(crate) enum XtaskError {
     BlindLinters { accepted: Vec<&'static str> },
     #[error("{} is not usable: {problem}", path.display())]
     DistInput { path: PathBuf, problem: String },
+    #[error("artifacts failed their checks:\n{}", problems.join("\n"))]
+    Artifacts { problems: Vec<String> },
     #[error("the site has dead links:\n{}", problems.join("\n"))]
     DeadLinks { problems: Vec<String> },
     #[error("examples of {} do not give the expected output:\n{}", page, problems.join("\n"))]
@@ -134,6 +136,8 @@ pub(crate) enum XtaskError {
         page: &'static str,
         problems: Vec<String>,
     },
+    #[error("apt has no Debian mirror among its sources; run `apt-get update` on Debian")]
+    NoMirror,
     #[error("a newer lavapipe cannot be fetched: {reason}")]
     Lavapipe { reason: &'static str },
 }

@@ -229,6 +229,66 @@ fn a_program_that_does_not_start_is_not_installed() {
     );
 }
 
+/// The archive by xz is preferred; a machine without xz gets the one by gzip.
+#[test]
+fn the_smaller_archive_is_chosen_if_it_can_be_unpacked() {
+    let trial = InstallTrial::new("xz", "2.0.0");
+    let stem = trial.archive.trim_end_matches(".tar.gz").to_string();
+    let by_xz = format!("{stem}.tar.xz");
+    let mut tar = Command::new("tar");
+    tar.arg("-cf")
+        .arg(trial.dir.join("tar"))
+        .arg("-C")
+        .arg(&trial.dir);
+    process::run(tar.arg(&stem)).unwrap();
+    let bytes = fs::read(trial.dir.join("tar")).unwrap();
+    let packed = crate::dist::xz(&bytes).unwrap();
+    fs::write(trial.served(&by_xz), packed).unwrap();
+    let sums = fs::read_to_string(trial.served("SHA256SUMS")).unwrap();
+    let digest = sha256(&trial.served(&by_xz)).unwrap();
+    let sums = format!("{sums}{digest}  {by_xz}\n");
+    fs::write(trial.served("SHA256SUMS"), sums).unwrap();
+    // A folder with all programs of the script, with and without xz.
+    let tools = trial.dir.join("tools");
+    fs::create_dir_all(&tools).unwrap();
+    let link = |name: &str| {
+        let found = process::output(Command::new("sh").args(["-c", &format!("command -v {name}")]));
+        let found = String::from_utf8(found.unwrap()).unwrap();
+        std::os::unix::fs::symlink(found.trim(), tools.join(name)).unwrap();
+    };
+    for name in [
+        "sh",
+        "tar",
+        "gzip",
+        "curl",
+        "sha256sum",
+        "cut",
+        "mktemp",
+        "mkdir",
+        "rm",
+        "rmdir",
+        "mv",
+        "cat",
+        "chmod",
+        "uname",
+    ] {
+        link(name);
+    }
+    for (has_xz, ending) in [(false, ".tar.gz"), (true, ".tar.xz")] {
+        if has_xz {
+            link("xz");
+        }
+        let output = trial.script().env("PATH", &tools).output().unwrap();
+        let (succeeds, text) = shown(&output);
+        assert!(succeeds, "{text}");
+        assert!(text.contains(&format!("{stem}{ending}")), "{text}");
+        assert!(text.contains("installed tercet 2.0.0"), "{text}");
+    }
+    // A damaged archive by xz is not replaced by the other one.
+    fs::write(trial.served(&by_xz), "damaged").unwrap();
+    trial.fails(&mut trial.script(), &["expected", "nothing was installed"]);
+}
+
 /// The user `nobody`, if the tests run as root, which may write anywhere.
 fn unprivileged(script: &Command) -> Command {
     let is_root = Command::new("id").arg("-u").output().unwrap().stdout == b"0\n";

@@ -14,6 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::debian::{self, DebianSelection};
 use crate::error::{self, XtaskError};
 use crate::process;
 
@@ -63,8 +64,8 @@ pub(crate) fn present() -> Result<Option<LavapipeRoot>, XtaskError> {
 ///
 /// # Errors
 ///
-/// [`XtaskError::Lavapipe`] on machines other than x86-64 Linux, and without an apt that has a
-/// Debian mirror. Errors of apt, for example if the mirror is unreachable.
+/// [`XtaskError::Lavapipe`] on machines other than x86-64 Linux. Errors of [`debian::unpack`], for example if the
+/// mirror is unreachable.
 pub(crate) fn fetch(cache: &Path) -> Result<LavapipeRoot, XtaskError> {
     let root = LavapipeRoot(cache.join(NAME));
     if root.is_complete() {
@@ -75,20 +76,16 @@ pub(crate) fn fetch(cache: &Path) -> Result<LavapipeRoot, XtaskError> {
             reason: "only x86-64 Linux is supported",
         });
     }
-    let mirror = mirror()?;
     eprintln!("fetching lavapipe of Debian {SUITE} (80 MB, once)");
     let partial = cache.join(format!("{NAME}.partial-{}", std::process::id()));
-    let apt_dir = partial.join("apt");
-    let archives = download(&mirror, &apt_dir)?;
-    for archive in &archives {
-        process::run(
-            Command::new("dpkg-deb")
-                .arg("-x")
-                .arg(archive)
-                .arg(&partial),
-        )?;
-    }
-    fs::remove_dir_all(&apt_dir).map_err(error::file("remove", &apt_dir))?;
+    debian::unpack(
+        &DebianSelection {
+            suite: SUITE,
+            architecture: "amd64",
+            packages: &PACKAGES,
+        },
+        &partial,
+    )?;
     if root.dir().exists() {
         fs::remove_dir_all(root.dir()).map_err(error::file("remove", root.dir()))?;
     }
@@ -103,117 +100,9 @@ pub(crate) fn fetch(cache: &Path) -> Result<LavapipeRoot, XtaskError> {
     }
 }
 
-/// The Debian mirror of apt, and the keyring for it if the configuration names one.
-#[derive(Debug, PartialEq, Eq)]
-struct AptMirror {
-    uri: String,
-    keyring: Option<String>,
-}
-
-/// Reads the mirror from apt's configuration; an error without apt.
-fn mirror() -> Result<AptMirror, XtaskError> {
-    let mut apt = Command::new("apt-get");
-    apt.args(["indextargets", "--format", "$(REPO_URI)|$(SIGNED_BY)"]);
-    apt.args(["Created-By: Packages", "Origin: Debian", "Label: Debian"]);
-    let listing = process::output(&mut apt)?;
-    first_mirror(&String::from_utf8_lossy(&listing)).ok_or(XtaskError::Lavapipe {
-        reason: "apt has no Debian mirror among its sources (or `apt-get update` never ran)",
-    })
-}
-
-fn first_mirror(listing: &str) -> Option<AptMirror> {
-    let (uri, keyring) = listing.lines().next()?.split_once('|')?;
-    Some(AptMirror {
-        uri: uri.to_owned(),
-        // apt prints the format string itself for a missing field.
-        keyring: (keyring.starts_with('/')).then(|| keyring.to_owned()),
-    })
-}
-
-impl AptMirror {
-    fn source_line(&self) -> String {
-        let Self { uri, keyring } = self;
-        match keyring {
-            Some(keyring) => format!("deb [signed-by={keyring}] {uri} {SUITE} main\n"),
-            None => format!("deb {uri} {SUITE} main\n"),
-        }
-    }
-}
-
-/// Downloads the packages and their dependencies as archives into a folder under `dir`.
-fn download(mirror: &AptMirror, dir: &Path) -> Result<Vec<PathBuf>, XtaskError> {
-    for sub in ["lists/partial", "archives/partial"] {
-        let path = dir.join(sub);
-        fs::create_dir_all(&path).map_err(error::file("create", &path))?;
-    }
-    for (name, text) in [("status", ""), ("sources.list", &mirror.source_line())] {
-        let path = dir.join(name);
-        fs::write(&path, text).map_err(error::file("write", &path))?;
-    }
-    process::run(apt(dir).arg("update"))?;
-    let mut install = apt(dir);
-    install.args([
-        "install",
-        "--yes",
-        "--download-only",
-        "--no-install-recommends",
-    ]);
-    process::run(install.args(PACKAGES))?;
-    let archives = dir.join("archives");
-    let entries = fs::read_dir(&archives).map_err(error::file("list", &archives))?;
-    Ok(entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|found| found == "deb"))
-        .collect())
-}
-
-/// `apt-get` with its state, cache and sources in `dir`.
-fn apt(dir: &Path) -> Command {
-    let mut command = Command::new("apt-get");
-    command.arg("-qq");
-    for (option, value) in [
-        ("Dir::State", dir.to_owned()),
-        ("Dir::State::lists", dir.join("lists")),
-        ("Dir::State::status", dir.join("status")),
-        ("Dir::Cache", dir.to_owned()),
-        ("Dir::Etc::sourcelist", dir.join("sources.list")),
-        ("Dir::Etc::sourceparts", PathBuf::from("-")),
-        // apt's sandbox user has no write access to this folder.
-        ("APT::Sandbox::User", PathBuf::from("root")),
-        ("Acquire::Languages", PathBuf::from("none")),
-    ] {
-        let mut setting = std::ffi::OsString::from(option);
-        setting.push("=");
-        setting.push(value);
-        command.arg("-o").arg(setting);
-    }
-    command
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_mirror_is_the_first_that_apt_names() {
-        let check = |listing: &str, expected: Option<&str>| {
-            let line = first_mirror(listing).map(|mirror| mirror.source_line());
-            assert_eq!(line.as_deref(), expected);
-        };
-        check(
-            "http://a/debian/|/k.gpg\nhttp://b/|\n",
-            Some("deb [signed-by=/k.gpg] http://a/debian/ unstable main\n"),
-        );
-        check(
-            "http://a/debian/|$(SIGNED_BY)\n",
-            Some("deb http://a/debian/ unstable main\n"),
-        );
-        check(
-            "http://a/debian/|\n",
-            Some("deb http://a/debian/ unstable main\n"),
-        );
-        check("", None);
-    }
 
     #[test]
     fn the_runner_script_is_there() {

@@ -36,6 +36,7 @@ mod benchmarks;
 mod cache;
 mod capi;
 mod clients;
+mod debian;
 mod dist;
 mod docs;
 mod doors;
@@ -94,6 +95,9 @@ enum XtaskCommand {
         /// Leave out the MiniLM weights (84 MB); the MiniLM tests are then ignored
         #[arg(long)]
         without_minilm: bool,
+        /// Build for another platform; without --pack, run it on the CPU by an emulator
+        #[arg(long, value_name = "TRIPLE")]
+        target: Option<String>,
         /// Arguments for the program: `--device vulkan`, `--suite models`, `--json FILE`, a part of
         /// test names
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -253,10 +257,12 @@ fn run(command: XtaskCommand) -> Result<(), XtaskError> {
         XtaskCommand::Parity {
             pack,
             without_minilm,
+            target,
             args,
         } => parity::run(&parity::ParityOptions {
             pack,
             without_minilm,
+            target,
             args,
         }),
         XtaskCommand::Fetch { what } => fetch_one(&what),

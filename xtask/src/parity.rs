@@ -3,15 +3,19 @@
 //!
 //! The program is `tercet-parity` of the crate `tests`, built with the release profile. The packed
 //! program has the test files appended, including MiniLM's weights. The packed program needs no
-//! toolchain and no network.
+//! toolchain and no network. With `--target`, the program is for another platform; it runs here on the CPU, by an
+//! emulator.
 
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::error::XtaskError;
+use serde::Deserialize;
+
+use crate::error::{self, XtaskError};
 use crate::test::SELECTION;
-use crate::{cache, env, fetch, process};
+use crate::{cache, dist, env, fetch, process};
 
 const PROGRAM: &str = "tercet-parity";
 
@@ -38,24 +42,35 @@ pub(crate) struct ParityOptions {
     pub(crate) pack: Option<PathBuf>,
     /// Leave out the MiniLM weights; the MiniLM tests are then ignored.
     pub(crate) without_minilm: bool,
+    /// Build for this platform instead of this machine.
+    pub(crate) target: Option<String>,
     /// Arguments for the program.
     pub(crate) args: Vec<OsString>,
 }
 
 /// Builds the program, then packs or runs it.
 pub(crate) fn run(options: &ParityOptions) -> Result<(), XtaskError> {
-    let mut build = process::cargo();
-    build.arg("build").args(SELECTION).args(["--bin", PROGRAM]);
-    process::run(&mut build)?;
+    let program = match &options.target {
+        Some(target) => dist::foreign_program(target, PROGRAM)?,
+        None => {
+            let mut build = process::cargo();
+            build.arg("build").args(SELECTION).args(["--bin", PROGRAM]);
+            process::run(&mut build)?;
+            program()
+        }
+    };
     let minilm = match options.without_minilm {
         true => None,
         false => Some(fetch::minilm(&cache::dir()?)?),
     };
     let mut command = match &options.pack {
-        Some(to) => packing(to, minilm.as_deref()),
-        None => running(&options.args, minilm.as_deref()),
+        Some(to) => packing(program, to, minilm.as_deref()),
+        None => running(program, &options.args, minilm.as_deref()),
     };
-    process::run(&mut command)?;
+    match (&options.target, &options.pack) {
+        (Some(_), None) => emulate(command)?,
+        (None, _) | (_, Some(_)) => process::run(&mut command)?,
+    }
     if let Some(to) = &options.pack {
         println!(
             "{} runs every suite on machines with this architecture and a C library at least as new; \
@@ -73,8 +88,7 @@ fn program() -> Command {
     Command::new(target.join("release").join(name))
 }
 
-fn packing(to: &Path, minilm: Option<&Path>) -> Command {
-    let mut command = program();
+fn packing(mut command: Command, to: &Path, minilm: Option<&Path>) -> Command {
     command.arg("--pack").arg(to);
     let folder = |name: &str, folder: &Path| -> OsString {
         let parts = [OsStr::new(name), OsStr::new("="), folder.as_os_str()];
@@ -91,13 +105,52 @@ fn packing(to: &Path, minilm: Option<&Path>) -> Command {
     command
 }
 
-fn running(args: &[OsString], minilm: Option<&Path>) -> Command {
-    let mut command = program();
+fn running(mut command: Command, args: &[OsString], minilm: Option<&Path>) -> Command {
     command.args(args);
     if let Some(minilm) = minilm {
         command.env(env::MINILM_DIR, minilm);
     }
     command
+}
+
+/// Runs the program as its own worker for the CPU: an emulated program cannot start itself again.
+fn emulate(mut command: Command) -> Result<(), XtaskError> {
+    let dir = std::env::temp_dir().join(format!("xtask-parity-{}", std::process::id()));
+    fs::create_dir_all(&dir).map_err(error::file("create", &dir))?;
+    command.env("TERCET_PARITY_WORKER", &dir);
+    command.env(env::EXECUTORS, "cpu");
+    command.env("TERCET_TEST_DATA", process::root().join("tests/data"));
+    process::run(&mut command)?;
+    let path = dir.join("report.json");
+    let text = fs::read(&path).map_err(error::file("read", &path))?;
+    fetch::remove_dir(&dir)?;
+    let report = serde_json::from_slice(&text);
+    let report: EmulatedReport = report.map_err(|source| XtaskError::Json { path, source })?;
+    println!(
+        "cpu: {} passed, {} failed, {} ignored in {:.0} s",
+        report.passed, report.failed, report.ignored, report.seconds
+    );
+    match report.failures.is_empty() {
+        true => Ok(()),
+        false => Err(XtaskError::Artifacts {
+            problems: report.failures.into_iter().map(|note| note.name).collect(),
+        }),
+    }
+}
+
+/// The parts of the program's report that the verdict needs.
+#[derive(Deserialize)]
+struct EmulatedReport {
+    passed: usize,
+    failed: usize,
+    ignored: usize,
+    seconds: f64,
+    failures: Vec<EmulatedFailure>,
+}
+
+#[derive(Deserialize)]
+struct EmulatedFailure {
+    name: String,
 }
 
 #[cfg(test)]
@@ -140,7 +193,11 @@ mod tests {
 
     #[test]
     fn what_is_packed_is_there() {
-        let command = packing(Path::new("out"), Some(Path::new("/cache/minilm")));
+        let command = packing(
+            program(),
+            Path::new("out"),
+            Some(Path::new("/cache/minilm")),
+        );
         let args: Vec<_> = command.get_args().map(OsStr::to_string_lossy).collect();
         assert_eq!(args[..2], ["--pack", "out"]);
         assert_eq!(args.last().map(|a| &**a), Some("minilm=/cache/minilm"));

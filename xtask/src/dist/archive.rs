@@ -7,12 +7,16 @@ use std::path::{Path, PathBuf};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use lzma_rust2::{XzOptions, XzWriter};
 use tar::{EntryType, Header};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 use super::DistInput;
 use crate::error::{self, XtaskError};
+
+/// The best of xz; unpacking needs 64 MiB of memory.
+const XZ_PRESET: u32 = 9;
 
 /// A tar file under construction.
 pub(super) struct TarWriter {
@@ -105,27 +109,36 @@ pub(super) fn gzip(bytes: &[u8]) -> io::Result<Vec<u8>> {
     encoder.finish()
 }
 
-/// Writes the archive for the install scripts.
-pub(super) fn write(input: &DistInput, licenses: &Path) -> Result<PathBuf, XtaskError> {
+/// Compresses by xz, which makes programs a quarter smaller than gzip does.
+pub(crate) fn xz(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let mut writer = XzWriter::new(Vec::new(), XzOptions::with_preset(XZ_PRESET))?;
+    writer.write_all(bytes)?;
+    writer.finish()
+}
+
+/// Writes the archives for the install scripts: by xz and, for machines without it, by gzip; or one for Windows.
+pub(super) fn write(input: &DistInput, licenses: &Path) -> Result<Vec<PathBuf>, XtaskError> {
     let stem = input.stem();
-    let (extension, bytes) = match input.is_windows() {
-        true => ("zip", zip(input, licenses)?),
+    let packed: Vec<(&str, Vec<u8>)> = match input.is_windows() {
+        true => vec![("zip", zip(input, licenses)?)],
         false => {
             let mut tar = TarWriter::new(input.time);
             for (name, path, is_program) in input.files(licenses) {
                 let mode = if is_program { 0o755 } else { 0o644 };
                 tar.copy(&format!("{stem}/{name}"), mode, &path)?;
             }
-            let packed = tar.finish().and_then(|bytes| gzip(&bytes));
-            (
-                "tar.gz",
-                packed.map_err(error::file("pack", &input.binary))?,
-            )
+            let pack = |tar: &[u8]| Ok(vec![("tar.xz", xz(tar)?), ("tar.gz", gzip(tar)?)]);
+            let packed = tar.finish().and_then(|bytes| pack(&bytes));
+            packed.map_err(error::file("pack", &input.binary))?
         }
     };
-    let path = input.out.join(format!("{stem}.{extension}"));
-    super::write(&path, &bytes)?;
-    Ok(path)
+    let mut paths = Vec::new();
+    for (extension, bytes) in packed {
+        let path = input.out.join(format!("{stem}.{extension}"));
+        super::write(&path, &bytes)?;
+        paths.push(path);
+    }
+    Ok(paths)
 }
 
 fn zip(input: &DistInput, licenses: &Path) -> Result<Vec<u8>, XtaskError> {
@@ -161,11 +174,22 @@ mod tests {
         for target in ["x86_64-unknown-linux-gnu", "x86_64-pc-windows-msvc"] {
             let input = input(target, target, b"#!/bin/sh\necho hello\n");
             let licenses = licenses(&input);
-            let path = write(&input, &licenses).unwrap();
-            let first = std::fs::read(&path).unwrap();
-            std::fs::remove_file(&path).unwrap();
-            let second = std::fs::read(write(&input, &licenses).unwrap()).unwrap();
-            assert_eq!(first, second);
+            let paths = write(&input, &licenses).unwrap();
+            let all = |paths: &[PathBuf]| -> Vec<Vec<u8>> {
+                paths.iter().map(|p| std::fs::read(p).unwrap()).collect()
+            };
+            let contents = all(&paths);
+            paths.iter().for_each(|p| std::fs::remove_file(p).unwrap());
+            assert_eq!(contents, all(&write(&input, &licenses).unwrap()));
+            let first = contents.last().unwrap().clone();
+            if let [by_xz, by_gzip] = &contents[..] {
+                let (mut a, mut b) = (Vec::new(), Vec::new());
+                let mut reader = lzma_rust2::XzReader::new(&by_xz[..], false);
+                reader.read_to_end(&mut a).unwrap();
+                let mut reader = flate2::read::GzDecoder::new(&by_gzip[..]);
+                reader.read_to_end(&mut b).unwrap();
+                assert_eq!(a, b);
+            }
             let stem = input.stem();
             let mut program = String::new();
             if input.is_windows() {

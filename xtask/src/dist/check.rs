@@ -1,4 +1,5 @@
-//! Unpacks artifacts of this machine's target, and runs the program of each one away from the checkout.
+//! Unpacks artifacts, and runs the program of each one away from the checkout: directly, in an empty root, or by an
+//! emulator. A table shows what ran.
 
 use std::fs;
 use std::net::TcpListener;
@@ -7,96 +8,324 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{DistInput, VERSION, image};
+use super::{DistInput, image};
 use crate::error::{self, XtaskError};
 use crate::{fetch, process};
 
+mod programs;
+mod roots;
+mod table;
+mod wheels;
+
+use programs::{ProgramRunner, ProgramTrial, expect_version, refused};
+pub(super) use table::CheckTable;
+
 /// Maximum time until the server of the image is healthy.
 const LIMIT: Duration = Duration::from_secs(60);
+/// Maximum sizes of the smallest archive of a target, and of its program.
+const MAX_ARCHIVE_BYTES: u64 = 18_000_000;
+const MAX_PROGRAM_BYTES: u64 = 48_000_000;
+/// Parts of a release that this machine cannot run, with the reason.
+const ELSEWHERE: [(&str, &str); 4] = [
+    (
+        "macOS",
+        "its programs and wheels are built and run on a Mac, by the workflow",
+    ),
+    (
+        "install.ps1",
+        "it needs Windows; `cargo xtask lint` parses it if `pwsh` is installed",
+    ),
+    (
+        "Homebrew, winget",
+        "the formula needs a Mac, the manifests need Windows",
+    ),
+    ("Nix flake", "it needs Nix"),
+];
 
-/// Checks the artifacts that can run here, and names the others.
-pub(super) fn run(input: &DistInput, artifacts: &[PathBuf]) -> Result<(), XtaskError> {
-    let dir = std::env::temp_dir().join(format!("xtask-dist-check-{}", std::process::id()));
+/// Checks the artifacts of a target.
+pub(super) fn run(
+    input: &DistInput,
+    artifacts: &[PathBuf],
+    options: CheckOptions,
+    table: &mut CheckTable,
+) -> Result<(), XtaskError> {
+    let name = format!("xtask-dist-check-{}-{}", std::process::id(), input.target);
+    let dir = std::env::temp_dir().join(name);
     fetch::remove_dir(&dir)?;
     fs::create_dir_all(&dir).map_err(error::file("create", &dir))?;
-    let is_own = super::host()? == input.target;
+    let runner = ProgramRunner::find(&input.target, &dir)?;
     for path in artifacts {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let to = dir.join(name.as_ref());
-        let result = match () {
-            () if name.ends_with(".json") || name.ends_with(".txt") => continue,
-            () if !is_own => Some("it is for another platform"),
-            () if name.ends_with(".tar.gz") => check_archive(input, path, &to)?,
-            () if name.ends_with(".deb") => check_deb(path, &to)?,
-            () if name.ends_with(".oci.tar") => check_image(path, &to)?,
-            () => Some("no check for this kind of artifact"),
+        if name.ends_with(".json") || name.ends_with(".txt") {
+            continue;
+        }
+        let runner = match &runner {
+            Ok(runner) => runner,
+            Err(reason) => {
+                table.not_run(path, reason);
+                continue;
+            }
         };
-        match result {
-            None => println!("ok: {name}"),
-            Some(reason) => println!("NOT RUN: {name}; {reason}"),
+        let is_own = matches!(runner, ProgramRunner::Own);
+        match () {
+            () if name.ends_with(".tar.xz") || name.ends_with(".zip") => {
+                check_program(input, runner, path, &to, table)?;
+                if is_own && cfg!(unix) {
+                    check_script(input, artifacts, &dir.join("served"), options, table)?;
+                }
+            }
+            () if is_sdist(&name) => check_sdist(path, &to, options, table)?,
+            () if name.ends_with(".tar.gz") => {
+                table.record(path, "the same files as in .tar.xz", same_as_xz(path));
+            }
+            () if name.ends_with(".deb") => check_deb(runner, path, &to, table)?,
+            () if name.ends_with(".whl") && is_own => check_wheel(path, &to, table)?,
+            () if name.ends_with(".oci.tar") && runs_images(runner) => {
+                match process::can_install() {
+                    true => {
+                        let checks = "version, serve and health check in its root folder";
+                        table.record(path, checks, check_image(path, &to));
+                    }
+                    false => table.not_run(path, "`chroot` needs root"),
+                }
+            }
+            () => table.not_run(path, "no check for this artifact on this machine"),
         }
     }
     fetch::remove_dir(&dir)
 }
 
-/// Runs a program; it must print the version.
-fn expect_version(mut command: Command, path: &Path) -> Result<(), XtaskError> {
-    let printed = process::output(command.arg("--version"))?;
-    let printed = String::from_utf8_lossy(&printed);
-    match printed.starts_with(&format!("tercet {VERSION}")) {
-        true => Ok(()),
-        false => Err(XtaskError::DistInput {
-            path: path.to_owned(),
-            problem: format!("expected version {VERSION}, found {}", printed.trim()),
-        }),
+/// How much is checked.
+#[derive(Clone, Copy)]
+pub(super) struct CheckOptions {
+    /// Also install in fresh roots of Debian, and build the source distribution.
+    pub(super) is_whole: bool,
+}
+
+/// The command that runs a program for a target on this machine.
+pub(super) fn command(target: &str, dir: &Path, program: &Path) -> Result<Command, XtaskError> {
+    match ProgramRunner::find(target, dir)? {
+        Ok(runner) => Ok(runner.command(program)),
+        Err(reason) => Err(refused(program, reason)),
     }
 }
 
-/// Installs the archive by the install script, from a server on this machine.
-fn check_archive(
+/// Records the parts of a release that need another machine.
+pub(super) fn elsewhere(table: &mut CheckTable) {
+    for (part, reason) in ELSEWHERE {
+        table.not_run(Path::new(part), reason);
+    }
+}
+
+/// Unpacks the program of an archive, compares sizes with the limits, and runs it.
+fn check_program(
     input: &DistInput,
+    runner: &ProgramRunner,
     path: &Path,
     to: &Path,
-) -> Result<Option<&'static str>, XtaskError> {
-    if cfg!(windows) {
-        return Ok(Some("it needs a POSIX shell"));
-    }
-    let served = to.join("served");
-    fs::create_dir_all(&served).map_err(error::file("create", &served))?;
-    let copy = served.join(path.file_name().unwrap_or_default());
-    fs::copy(path, &copy).map_err(error::file("copy", path))?;
-    let server = crate::web::server::PageServer::start(&served, 0)?;
-    super::describe::run(&served, &format!("http://127.0.0.1:{}", server.port()))?;
-    let prefix = to.join("prefix");
-    let mut install = Command::new("sh");
-    install
-        .arg(served.join("install.sh"))
-        .args(["--target", &input.target]);
-    process::run(
-        install
-            .arg("--prefix")
-            .arg(&prefix)
-            .env_remove("TERCET_BASE_URL"),
-    )?;
-    expect_version(Command::new(prefix.join("bin/tercet")), path)?;
-    Ok(None)
+    table: &mut CheckTable,
+) -> Result<(), XtaskError> {
+    fs::create_dir_all(to).map_err(error::file("create", to))?;
+    let unpacked = archive_program(input, path, to);
+    let sizes = unpacked.and_then(|program| {
+        let bytes = |path: &Path| Ok(fs::metadata(path).map_err(error::file("read", path))?.len());
+        for (path, most) in [(path, MAX_ARCHIVE_BYTES), (&program, MAX_PROGRAM_BYTES)] {
+            let bytes = bytes(path)?;
+            if bytes > most {
+                return Err(refused(
+                    path,
+                    format!("it has {bytes} bytes, expected at most {most}"),
+                ));
+            }
+        }
+        Ok(program)
+    });
+    let program = match sizes {
+        Ok(program) => program,
+        Err(error) => {
+            table.record(path, "sizes", Err(error));
+            return Ok(());
+        }
+    };
+    let megabytes = fs::metadata(&program).map_or(0, |m| m.len()) as f64 / 1e6;
+    let program = match runner {
+        ProgramRunner::Bare { root } => {
+            let only = root.join(input.program());
+            fs::rename(&program, &only).map_err(error::file("move", &program))?;
+            only
+        }
+        _ => program,
+    };
+    let trial = ProgramTrial {
+        runner,
+        program: &program,
+        dir: to,
+    };
+    let (checks, result) = trial.run();
+    table.record(
+        path,
+        &format!("{megabytes:.1} MB unpacked; {checks}"),
+        result,
+    );
+    Ok(())
 }
 
-fn check_deb(path: &Path, to: &Path) -> Result<Option<&'static str>, XtaskError> {
-    if !process::works(Command::new("dpkg-deb").arg("--version")) {
-        return Ok(Some("it needs `dpkg-deb`"));
+/// Unpacks an archive into a folder; returns the path of the program.
+fn archive_program(input: &DistInput, path: &Path, to: &Path) -> Result<PathBuf, XtaskError> {
+    let bytes = super::read(path)?;
+    let failed = error::file("unpack", path);
+    match input.is_windows() {
+        true => {
+            let zip = zip::ZipArchive::new(std::io::Cursor::new(bytes));
+            let unpacked = zip.and_then(|mut zip| zip.extract(to));
+            unpacked.map_err(|e| failed(std::io::Error::other(e)))?;
+        }
+        false => {
+            let reader = lzma_rust2::XzReader::new(&bytes[..], false);
+            tar::Archive::new(reader).unpack(to).map_err(failed)?;
+        }
     }
-    process::run(Command::new("dpkg-deb").arg("-x").arg(path).arg(to))?;
-    expect_version(Command::new(to.join("usr/bin/tercet")), path)?;
-    Ok(None)
+    Ok(to.join(input.stem()).join(input.program()))
+}
+
+/// Whether both archives of a target have the same contents.
+fn same_as_xz(path: &Path) -> Result<(), XtaskError> {
+    use std::io::Read as _;
+    let other = path.with_extension("xz");
+    let (gzip, xz) = (super::read(path)?, super::read(&other)?);
+    let (mut a, mut b) = (Vec::new(), Vec::new());
+    flate2::read::GzDecoder::new(&gzip[..])
+        .read_to_end(&mut a)
+        .map_err(error::file("unpack", path))?;
+    lzma_rust2::XzReader::new(&xz[..], false)
+        .read_to_end(&mut b)
+        .map_err(error::file("unpack", &other))?;
+    match a == b {
+        true => Ok(()),
+        false => Err(refused(
+            path,
+            format!("it differs from {}", other.display()),
+        )),
+    }
+}
+
+/// Installs the archives of this machine by the install script, from a server on this machine.
+fn check_script(
+    input: &DistInput,
+    artifacts: &[PathBuf],
+    served: &Path,
+    options: CheckOptions,
+    table: &mut CheckTable,
+) -> Result<(), XtaskError> {
+    fs::create_dir_all(served).map_err(error::file("create", served))?;
+    let names = artifacts
+        .iter()
+        .filter_map(|path| Some((path, path.file_name()?)));
+    for (path, name) in names.filter(|(path, _)| path.to_string_lossy().contains(".tar.")) {
+        fs::copy(path, served.join(name)).map_err(error::file("copy", path))?;
+    }
+    let server = crate::web::server::PageServer::start(served, 0)?;
+    let url = format!("http://127.0.0.1:{}", server.port());
+    super::describe::run(served, &url)?;
+    let script = served.join("install.sh");
+    let prefix = served.with_file_name("prefix");
+    let mut install = Command::new("sh");
+    install.arg(&script).args(["--target", &input.target]);
+    install.arg("--prefix").arg(&prefix);
+    let installed = process::run(install.env_remove("TERCET_BASE_URL"));
+    let program = prefix.join("bin/tercet");
+    let result = installed.and_then(|()| expect_version(Command::new(&program), &program));
+    table.record(&script, "install and version here", result);
+    if !options.is_whole {
+        return Ok(());
+    }
+    roots::serve_model(served)?;
+    for (suite, release) in roots::RELEASES {
+        let label = script.with_file_name(format!("install.sh on {release}"));
+        match roots::root(suite)? {
+            Ok(root) => {
+                let result = roots::check(&root, &url);
+                let took = result.as_ref().map_or(0.0, Duration::as_secs_f64);
+                let checks =
+                    format!("from the script to the answer of a pulled model: {took:.1} s");
+                table.record(&label, &checks, result.map(drop));
+            }
+            Err(reason) => table.not_run(&label, reason),
+        }
+    }
+    Ok(())
+}
+
+/// Unpacks the program of a package, and runs it.
+fn check_deb(
+    runner: &ProgramRunner,
+    path: &Path,
+    to: &Path,
+    table: &mut CheckTable,
+) -> Result<(), XtaskError> {
+    if !process::works(Command::new("dpkg-deb").arg("--version")) {
+        table.not_run(path, "it needs `dpkg-deb`");
+        return Ok(());
+    }
+    let unpacked = process::run(Command::new("dpkg-deb").arg("-x").arg(path).arg(to));
+    let program = to.join("usr/bin/tercet");
+    let result = unpacked.and_then(|()| expect_version(runner.command(&program), path));
+    table.record(path, "unpacked by dpkg-deb; version", result);
+    Ok(())
+}
+
+/// Installs a wheel in virtual environments, and runs a model.
+fn check_wheel(path: &Path, to: &Path, table: &mut CheckTable) -> Result<(), XtaskError> {
+    fs::create_dir_all(to).map_err(error::file("create", to))?;
+    let pythons = wheels::pythons();
+    if pythons.is_empty() {
+        table.not_run(path, "no Python 3.9 or newer with the module `venv`");
+    }
+    for (minor, python) in pythons {
+        let result = wheels::check(&python, path, to);
+        table.record(
+            path,
+            &format!("installed and generate in Python 3.{minor}"),
+            result,
+        );
+    }
+    Ok(())
+}
+
+/// Whether a file is the source distribution: its name has no target.
+fn is_sdist(name: &str) -> bool {
+    name == format!("tercet-{}.tar.gz", super::VERSION)
+}
+
+/// Builds a wheel from the source distribution as pip does, installs it and runs a model.
+fn check_sdist(
+    path: &Path,
+    to: &Path,
+    options: CheckOptions,
+    table: &mut CheckTable,
+) -> Result<(), XtaskError> {
+    match wheels::pythons().pop() {
+        None => table.not_run(path, "no Python 3.9 or newer with the module `venv`"),
+        Some(_) if !options.is_whole => table.not_run(path, "its build takes minutes"),
+        Some((minor, python)) => {
+            fs::create_dir_all(to).map_err(error::file("create", to))?;
+            let result = wheels::check(&python, path, to);
+            let checks = format!("built by pip, installed and generate in Python 3.{minor}");
+            table.record(path, &checks, result);
+        }
+    }
+    Ok(())
+}
+
+/// Whether images for the target of a runner start on this machine.
+fn runs_images(runner: &ProgramRunner) -> bool {
+    matches!(runner, ProgramRunner::Own | ProgramRunner::Bare { .. })
 }
 
 /// Runs the entry point of the image in its root folder as its user, and then its health check.
-fn check_image(path: &Path, to: &Path) -> Result<Option<&'static str>, XtaskError> {
+fn check_image(path: &Path, to: &Path) -> Result<(), XtaskError> {
     let config = image::unpack(path, to)?;
-    if !process::can_install() {
-        return Ok(Some("unpacked; `chroot` needs root"));
-    }
     let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_string();
     let words = |value: &serde_json::Value| -> Vec<String> {
         value.as_array().into_iter().flatten().map(text).collect()
@@ -136,7 +365,7 @@ fn check_image(path: &Path, to: &Path) -> Result<Option<&'static str>, XtaskErro
         }
         thread::sleep(Duration::from_millis(50));
     }
-    Ok(None)
+    Ok(())
 }
 
 /// The names and values of a list of variables.

@@ -1,10 +1,10 @@
-//! A Debian package: an `ar` archive of `debian-binary`, `control.tar.gz` and `data.tar.gz`.
+//! A Debian package: an `ar` archive of `debian-binary`, `control.tar.xz` and `data.tar.xz`.
 
 use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::archive::{TarWriter, gzip};
+use super::archive::{TarWriter, xz};
 use super::{DistInput, SUMMARY, VERSION, elf};
 use crate::error::{self, XtaskError};
 use crate::process;
@@ -56,8 +56,8 @@ pub(super) fn write(input: &DistInput, licenses: &Path) -> Result<PathBuf, Xtask
         tar.file("./control", 0o644, control.as_bytes())?;
         let members = [
             ("debian-binary", b"2.0\n".to_vec()),
-            ("control.tar.gz", gzip(&tar.finish()?)?),
-            ("data.tar.gz", gzip(&data.finish()?)?),
+            ("control.tar.xz", xz(&tar.finish()?)?),
+            ("data.tar.xz", xz(&data.finish()?)?),
         ];
         Ok(ar(&members, input.time))
     };

@@ -1,0 +1,80 @@
+//! Installs a wheel into fresh virtual environments of the oldest and the newest Python, and runs a model.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::programs::refused;
+use crate::error::XtaskError;
+use crate::python::target_dir;
+use crate::{fetch, process};
+
+/// The minor versions of Python 3 that are searched; the first is the oldest that wheels support.
+const MINORS: std::ops::RangeInclusive<u32> = 9..=20;
+const PROGRAM: &str = "\
+import sys, tercet
+model = tercet.load(sys.argv[1])
+print(model.generate('Once', 12, temperature=0).text())
+";
+
+/// The oldest and the newest Python of this machine: minor versions and programs.
+pub(super) fn pythons() -> Vec<(u32, PathBuf)> {
+    let mut found: Vec<(u32, PathBuf)> = MINORS
+        .filter_map(|minor| Some((minor, python(minor)?)))
+        .collect();
+    if found.len() > 2 {
+        found.drain(1..found.len() - 1);
+    }
+    found
+}
+
+/// A Python that can make virtual environments.
+fn python(minor: u32) -> Option<PathBuf> {
+    let name = format!("python3.{minor}");
+    let is_minor =
+        format!("import ensurepip, sys, venv; sys.exit(sys.version_info[:2] != (3, {minor}))");
+    let mut candidates = vec![PathBuf::from(&name)];
+    // Versions that pyenv or uv installed need not be on the PATH.
+    let home = std::env::var_os("HOME")
+        .map(PathBuf::from)
+        .unwrap_or_default();
+    for folder in [".pyenv/versions", ".local/share/uv/python"] {
+        let entries = std::fs::read_dir(home.join(folder))
+            .into_iter()
+            .flatten()
+            .flatten();
+        candidates.extend(entries.map(|entry| entry.path().join("bin").join(&name)));
+    }
+    let works = |path: &PathBuf| process::works(Command::new(path).args(["-c", &is_minor]));
+    candidates.into_iter().find(works)
+}
+
+/// Installs a wheel or a source distribution with its dependencies, and generates text.
+pub(super) fn check(python: &Path, wheel: &Path, dir: &Path) -> Result<(), XtaskError> {
+    let venv = dir.join("venv");
+    fetch::remove_dir(&venv)?;
+    process::run(Command::new(python).args(["-m", "venv"]).arg(&venv))?;
+    let inner = venv.join("bin").join("python");
+    let mut pip = Command::new(&inner);
+    pip.args([
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "install",
+        "--quiet",
+    ]);
+    // The build of a source distribution shares the crates that the tests are built with.
+    pip.args(["--only-binary", "numpy"]).arg(wheel);
+    process::run(pip.env("CARGO_TARGET_DIR", target_dir()))?;
+    let model = process::root().join("tests/data/tiny-rust-llama/tiny-rust-llama-q8_0.gguf");
+    let mut program = Command::new(&inner);
+    program.args(["-c", PROGRAM]).arg(model).current_dir(dir);
+    let printed = process::output(&mut program)?;
+    let printed = String::from_utf8_lossy(&printed);
+    match printed.contains(super::programs::ANSWER) {
+        true => Ok(()),
+        false => Err(refused(
+            wheel,
+            format!("no answer of the model in: {printed}"),
+        )),
+    }
+}

@@ -1,0 +1,60 @@
+//! Python wheels for the stable ABI, and their source distribution.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::cross::CrossTools;
+use super::{DistInput, GLIBC};
+use crate::error::{self, XtaskError};
+use crate::process;
+use crate::python::target_dir;
+
+const CRATE: &str = "crates/tercet-python";
+/// Maximum size of a wheel.
+const MAX_BYTES: u64 = 20_000_000;
+
+/// Builds the wheel of a target. maturin compares the symbols of the module with those of the platform tag.
+pub(super) fn write(input: &DistInput, tools: &CrossTools) -> Result<PathBuf, XtaskError> {
+    let mut maturin = tools.maturin();
+    maturin.args([
+        "build",
+        "--release",
+        "--locked",
+        "--quiet",
+        "--target",
+        &input.target,
+    ]);
+    if input.target.ends_with("-linux-gnu") {
+        let tag = format!("manylinux_{}", GLIBC.replace('.', "_"));
+        maturin.args(["--zig", "--auditwheel", "check", "--compatibility", &tag]);
+    }
+    let built = input.out.join("wheel.partial");
+    crate::fetch::remove_dir(&built)?;
+    maturin.arg("--out").arg(&built);
+    maturin.current_dir(process::root().join(CRATE));
+    maturin.env("CARGO_TARGET_DIR", target_dir());
+    process::run(&mut maturin)?;
+    let wheel = only_file(&built, &input.out)?;
+    let bytes = fs::metadata(&wheel)
+        .map_err(error::file("read", &wheel))?
+        .len();
+    match bytes > MAX_BYTES {
+        true => Err(XtaskError::WheelSize {
+            path: wheel,
+            bytes,
+            most: MAX_BYTES,
+        }),
+        false => Ok(wheel),
+    }
+}
+
+/// Moves the file of a folder to another folder, and removes the first one.
+fn only_file(from: &Path, to: &Path) -> Result<PathBuf, XtaskError> {
+    let mut entries = fs::read_dir(from).map_err(error::file("read", from))?;
+    let found = entries.find_map(Result::ok).map(|entry| entry.path());
+    let found = found.ok_or_else(|| XtaskError::NoWheel { dir: from.into() })?;
+    let path = to.join(found.file_name().unwrap_or_default());
+    fs::rename(&found, &path).map_err(error::file("create", &path))?;
+    crate::fetch::remove_dir(from)?;
+    Ok(path)
+}
