@@ -17,8 +17,8 @@ pub(super) fn needs_zig(target: &str) -> bool {
     cfg!(target_os = "linux") && target.contains("-linux-")
 }
 
-/// Builds a program, which is `tercet` or `tercet-parity`. Returns the path of the program. With cargo's own linker, a program for this machine shares the
-/// build of the tests.
+/// Builds a program, which is `tercet` or `tercet-parity`, and returns its path. With cargo's own linker, a program for
+/// this machine shares the build of the tests.
 pub(super) fn program(
     target: &str,
     is_own: bool,

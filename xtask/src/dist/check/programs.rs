@@ -28,7 +28,7 @@ const SUITE: &str = "bookworm";
 const WINE_SUITE: &str = "trixie";
 const WINE_FOLDER: &str = "/usr/lib/wine";
 const WINE: &str = "/usr/lib/wine/wine64";
-/// Starts a program in a root folder `$0`, which sees the system's folders and the folders of the arguments before `--`.
+/// Starts a program in a root folder `$0`. It sees the system's folders, and the folders of the arguments before `--`.
 /// Other processes do not see the mounts, which end with the program.
 const IN_ROOT: &str = r#"
 set -e
@@ -366,7 +366,7 @@ impl TrialServer {
                     let port = line.split_once("http://127.0.0.1:");
                     let port = port.and_then(|(_, port)| port.trim().parse::<u16>().ok());
                     match port {
-                        // Ignore errors: the receiver may have given up.
+                        // Ignore errors: the receiver may be gone.
                         Some(port) => drop(sender.send(port)),
                         None => println!("        {line}"),
                     }
