@@ -16,8 +16,7 @@ pub(crate) mod cost_model;
 mod profiles;
 
 use self::cost_model::{CostModel, MEASURED, TileConfig};
-use crate::switches::TILINGS;
-use crate::tuning::{TuningKey, TuningTable};
+use crate::tuning::{TILINGS, TuningKey, TuningTable};
 use tercet_ir::DeviceSwitches;
 
 /// Class of a device, as its driver reports it.

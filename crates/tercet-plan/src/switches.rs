@@ -7,9 +7,7 @@ use crate::caps::{CoopType, DeviceCaps};
 use crate::lowerings::gemm_coop::CoopGemmTiling;
 use crate::lowerings::variant_families;
 use crate::native_ops::NativeOps;
-
-/// Family of the tilings of matmuls on cooperative matrices, as in tuning tables.
-pub(crate) const TILINGS: &str = "matmul";
+use crate::tuning::TILINGS;
 
 impl DeviceCaps {
     /// The families of kernel variants that switches can force and forbid on this device. A variant

@@ -24,6 +24,9 @@ use std::sync::Arc;
 
 use tercet_ir::{DType, DeviceSwitches, Scheme, SwitchError};
 
+/// Family of the tilings of matmuls on cooperative matrices, as in tuning tables.
+pub(crate) const TILINGS: &str = "matmul";
+
 /// First line of the text form, for version 2 and version 1.
 const HEADER: &str = "tercet tuning 2";
 const FIRST_HEADER: &str = "tercet tuning 1";
