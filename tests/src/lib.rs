@@ -32,7 +32,7 @@ pub struct TestExecutor {
     opened: OnceLock<Result<Device, String>>,
     /// The messages that the device's validation has reported so far.
     pub complaints: fn() -> Vec<String>,
-    /// The same device with switches on top of its own.
+    /// The same device with switches added to its switches.
     ///
     /// # Errors
     /// The reason why the device could not be opened, or cannot run a forced variant.

@@ -82,7 +82,7 @@ impl OllamaModel {
     /// name, `NAME:TAG` or `ollama:NAME`. `None` if the name is that of a path or of another model.
     ///
     /// # Errors
-    /// [`Error::Path`](crate::Error::Path) if there is no such model, if its manifest is invalid, or
+    /// [`Error::Path`](crate::Error::Path) if the model is missing, if its manifest is invalid, or
     /// if a file is missing.
     pub fn find(name: impl AsRef<Path>) -> Result<Option<OllamaModel>, crate::Error> {
         Ok(ModelStores::from_env().ollama_model(name.as_ref())?)

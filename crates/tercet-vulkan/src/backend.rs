@@ -236,7 +236,7 @@ impl VulkanBackend {
         }
     }
 
-    /// The same device with these switches on top of its own. Features are off for programs that
+    /// The same device with these switches added to its switches. Features are off for programs that
     /// are compiled with the returned backend.
     ///
     /// # Errors

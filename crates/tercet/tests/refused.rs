@@ -50,7 +50,7 @@ fn run(backend: &dyn Backend) -> Result<Vec<f32>, CompileError> {
 
 /// Opens a backend with a cache folder and switches; the second function makes its driver refuse
 /// kernels.
-type Opened = (Arc<dyn Backend>, Box<dyn Fn(&str)>);
+type OpenDevice = (Arc<dyn Backend>, Box<dyn Fn(&str)>);
 
 /// Name of the variant of the matmul and the explanation of the program.
 fn chosen(backend: &dyn Backend) -> (String, tercet::Explanation) {
@@ -73,7 +73,7 @@ fn kernel(plan: &tercet::Explanation) -> String {
     of.kernel[..end.map_or(of.kernel.len(), |at| at + 1)].to_string()
 }
 
-fn check(name: &str, open: &dyn Fn(&Path, DeviceSwitches) -> Option<Opened>) {
+fn check(name: &str, open: &dyn Fn(&Path, DeviceSwitches) -> Option<OpenDevice>) {
     let folder = CacheFolder::new(&format!("refused-{name}"));
     let Some((backend, refuse)) = open(&folder.0, DeviceSwitches::default()) else {
         return;

@@ -222,7 +222,7 @@ fn work(cli: &ParityCli, dir: &Path) -> Result<(), BoxError> {
         }
         return Ok(());
     }
-    // An executor may have no such kernel variants.
+    // An executor may lack these kernel variants.
     let selected = executor.device().and_then(|_| chosen(cli, executor));
     let device = match &selected {
         Ok(_) => described(executor.name),

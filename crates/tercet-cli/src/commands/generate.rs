@@ -258,23 +258,30 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<CommandOutcome, CliError> {
         decode: written.decode,
         drafts: written.drafts,
     };
-    if args.json {
-        output::json(&report)?;
-    } else {
-        output::print_note(format_args!(
-            "{}",
-            summary(&report, choosing.temperature() > 0.0)
-        ));
-        if let Some(LogitsReport { file, shape }) = &report.logits {
-            let [tokens, vocab] = shape;
-            output::print_note(format_args!("{file}: logits, float32 ({tokens}, {vocab})"));
-        }
-    }
+    print_report(args, &report, choosing.temperature() > 0.0)?;
     Ok(if report.stop == StopReason::Interrupted {
         CommandOutcome::Interrupted
     } else {
         CommandOutcome::Done
     })
+}
+
+/// Prints the report as JSON, or the summary after the text; `is_random` if the seed matters.
+fn print_report(
+    args: &GenerateArgs,
+    report: &GenerateReport<'_>,
+    is_random: bool,
+) -> Result<(), CliError> {
+    if args.json {
+        output::json(report)?;
+    } else {
+        output::print_note(format_args!("{}", summary(report, is_random)));
+        if let Some(LogitsReport { file, shape }) = &report.logits {
+            let [tokens, vocab] = shape;
+            output::print_note(format_args!("{file}: logits, float32 ({tokens}, {vocab})"));
+        }
+    }
+    Ok(())
 }
 
 /// The tokens of a conversation of one message, and the printer of its answer.

@@ -121,26 +121,8 @@ fn params_and_system_are_defaults_that_flags_override() {
         ],
     );
     let path = store.scratch.file("own.gguf", file);
-    let flags = [
-        "--temp",
-        "0.9",
-        "--top-k",
-        "7",
-        "--top-p",
-        "0.95",
-        "--seed",
-        "3",
-        "--repeat-penalty",
-        "1.2",
-        "--stop",
-        "the",
-        "--stop",
-        "zzz",
-        "-n",
-        "40",
-        "-c",
-        "64",
-    ];
+    let flags = "--temp 0.9 --top-k 7 --top-p 0.95 --seed 3 --repeat-penalty 1.2 --stop the --stop zzz -n 40 -c 64";
+    let flags: Vec<&str> = flags.split(' ').collect();
     let (own, notes) = store.json(&command("ollama:own", &[]));
     let expected = store.json(&command(&path, &flags)).0;
     assert_eq!(own["tokens"], expected["tokens"]);
@@ -150,18 +132,8 @@ fn params_and_system_are_defaults_that_flags_override() {
     );
     assert!(!own["text"].as_str().unwrap().contains("the"), "{own}");
     assert!(notes.contains("without effect here: num_gpu"), "{notes}");
-    let greedy = [
-        "--temp",
-        "0",
-        "--top-k",
-        "0",
-        "--repeat-penalty",
-        "1",
-        "--stop",
-        "yyy",
-        "-n",
-        "12",
-    ];
+    let greedy = "--temp 0 --top-k 0 --repeat-penalty 1 --stop yyy -n 12";
+    let greedy: Vec<&str> = greedy.split(' ').collect();
     let given = [&greedy[..], &["--top-p", "1"]].concat();
     assert_eq!(
         store.tokens(&command("ollama:own", &given)),
@@ -177,17 +149,9 @@ fn params_and_system_are_defaults_that_flags_override() {
         store.json(&command("ollama:own", &long)).0["stop"],
         "context"
     );
-    let longer = [
-        "--temp",
-        "0",
-        "--stop",
-        "yyy",
-        "--ignore-eos",
-        "-n",
-        "100",
-        "-c",
-        "128",
-    ];
+    let longer: Vec<&str> = "--temp 0 --stop yyy --ignore-eos -n 100 -c 128"
+        .split(' ')
+        .collect();
     assert_eq!(
         store.json(&command("ollama:own", &longer)).0["stop"],
         "length"

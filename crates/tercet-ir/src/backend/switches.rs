@@ -155,7 +155,7 @@ impl FromStr for VariantName {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SwitchError {
-    /// There is no such feature.
+    /// The feature is unknown.
     #[error(
         "no feature `{given}` can be turned off; there are: {known}; or FAMILY=VARIANT forbids a kernel variant"
     )]
@@ -171,7 +171,7 @@ pub enum SwitchError {
         /// The given text.
         given: String,
     },
-    /// The device has no such family of kernel variants.
+    /// The family of kernel variants is unknown.
     #[error("`{given}`: {device} has no family `{}` of kernel variants; there are: {known}", .given.family)]
     UnknownFamily {
         /// The given choice.
@@ -181,7 +181,7 @@ pub enum SwitchError {
         /// The families of the device.
         known: String,
     },
-    /// The family has no such variant.
+    /// The variant is unknown.
     #[error("`{given}`: `{}` has no variant `{}`; there are: {known}", .given.family, .given.variant)]
     UnknownVariant {
         /// The given choice.

@@ -129,7 +129,7 @@ impl AnswerParser {
         self
     }
 
-    /// Takes calls of all tools, whatever their names, if they begin with a marker. An answer that is
+    /// Takes calls of tools with any name, if they begin with a marker. An answer that is
     /// only shown has no list of tools.
     #[must_use]
     pub fn with_any_tool(mut self) -> AnswerParser {

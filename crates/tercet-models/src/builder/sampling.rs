@@ -262,7 +262,7 @@ impl SamplingOptions {
     }
 
     /// Draws one of the tokens `order` by their weights, the greatest of which is 1. The order is
-    /// sorted only as far as the drawn token: the likeliest tokens have nearly all of the weight, and
+    /// sorted only as far as the drawn token: the most likely tokens have nearly all weight, and
     /// sorting a large vocabulary takes longer than anything else here.
     fn draw(
         &self,

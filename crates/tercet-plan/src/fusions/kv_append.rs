@@ -215,7 +215,7 @@ fn appended(update: &Node) -> Value {
     }
 }
 
-/// The operand that says where a state update writes.
+/// The operand with the positions that a state update writes.
 fn places(update: &Node) -> Value {
     match update.op {
         Op::ScatterNd(_) => update.inputs[1],

@@ -213,9 +213,9 @@ fn a_choice_that_leaves_no_kernel_is_refused_with_what_there_is() {
         )
     };
     assert!(is_named(&e), "{e}");
-    let e = switched("", "rows=turbo").expect_err("no such variant");
+    let e = switched("", "rows=turbo").expect_err("an unknown variant");
     assert!(matches!(&e, SwitchError::UnknownVariant { known, .. } if known.contains("row_held")));
-    let e = switched("", "lines=row").expect_err("no such family");
+    let e = switched("", "lines=row").expect_err("an unknown family");
     assert!(matches!(&e, SwitchError::UnknownFamily { known, .. } if known.contains("attention")));
     let e = switched("coop", "matmul=128x128x32/64x64").expect_err("no matrices");
     assert!(matches!(&e, SwitchError::Unavailable { .. }), "{e}");

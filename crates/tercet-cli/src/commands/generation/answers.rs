@@ -12,7 +12,7 @@ use crate::output;
 
 /// The part of an answer that was printed last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum AnswerPart {
+enum DisplayedPart {
     None,
     Thought,
     Text,
@@ -24,7 +24,7 @@ pub(crate) struct AnswerPrinter {
     parser: AnswerParser,
     /// The answer so far.
     answer: ParsedAnswer,
-    last: AnswerPart,
+    last: DisplayedPart,
     /// Whether the generation began.
     is_begun: bool,
     /// Whether nothing is printed.
@@ -36,7 +36,7 @@ impl AnswerPrinter {
         AnswerPrinter {
             parser,
             answer: ParsedAnswer::default(),
-            last: AnswerPart::None,
+            last: DisplayedPart::None,
             is_begun: false,
             is_quiet,
         }
@@ -59,9 +59,9 @@ impl AnswerPrinter {
         }
         match self.last {
             _ if self.is_quiet => {}
-            AnswerPart::Thought => output::thought("\n")?,
-            AnswerPart::None if !always && !self.is_begun => {}
-            AnswerPart::None | AnswerPart::Text | AnswerPart::Call => output::text("\n")?,
+            DisplayedPart::Thought => output::thought("\n")?,
+            DisplayedPart::None if !always && !self.is_begun => {}
+            DisplayedPart::None | DisplayedPart::Text | DisplayedPart::Call => output::text("\n")?,
         }
         Ok(&self.answer)
     }
@@ -70,17 +70,17 @@ impl AnswerPrinter {
         if !self.is_quiet {
             match &event {
                 AnswerEvent::Thought(text) => {
-                    if self.begin(AnswerPart::Thought)? {
+                    if self.begin(DisplayedPart::Thought)? {
                         output::thought("thoughts: ")?;
                     }
                     output::thought(text)?;
                 }
                 AnswerEvent::Text(text) => {
-                    self.begin(AnswerPart::Text)?;
+                    self.begin(DisplayedPart::Text)?;
                     output::text(text)?;
                 }
                 AnswerEvent::Call { name, .. } => {
-                    self.begin(AnswerPart::Call)?;
+                    self.begin(DisplayedPart::Call)?;
                     output::text(&format!("call {name} "))?;
                 }
                 AnswerEvent::Arguments(json) => output::text(json)?,
@@ -93,15 +93,15 @@ impl AnswerPrinter {
     }
 
     /// Ends the part before, if it is another one. Each call is a part.
-    fn begin(&mut self, part: AnswerPart) -> Result<bool, CliError> {
+    fn begin(&mut self, part: DisplayedPart) -> Result<bool, CliError> {
         let last = std::mem::replace(&mut self.last, part);
-        if last == part && part != AnswerPart::Call {
+        if last == part && part != DisplayedPart::Call {
             return Ok(false);
         }
         match last {
-            AnswerPart::None => {}
-            AnswerPart::Thought => output::thought("\n\n")?,
-            AnswerPart::Text | AnswerPart::Call => output::text("\n")?,
+            DisplayedPart::None => {}
+            DisplayedPart::Thought => output::thought("\n\n")?,
+            DisplayedPart::Text | DisplayedPart::Call => output::text("\n")?,
         }
         Ok(true)
     }
