@@ -23,9 +23,9 @@ pub(super) use table::CheckTable;
 /// Maximum time until the server of the image is healthy.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Maximum sizes of the smallest archive of a target, and of its program. The goal for programs is 42 MB, which the
-/// program for x86-64 Linux exceeds by 4.6 MB.
+/// program for x86-64 Linux exceeds by 6.1 MB.
 const MAX_ARCHIVE_BYTES: u64 = 18_000_000;
-const MAX_PROGRAM_BYTES: u64 = 48_000_000;
+const MAX_PROGRAM_BYTES: u64 = 50_000_000;
 /// Parts of a release that this machine cannot run, with the reason.
 const ELSEWHERE: [(&str, &str); 4] = [
     (
