@@ -247,12 +247,12 @@ fn work(cli: &ParityCli, dir: &Path) -> Result<(), BoxError> {
     Ok(())
 }
 
+/// Tests with the names of their suites, and variants that a device cannot run.
+type SelectedTests = (Vec<(&'static str, SuiteTest)>, Vec<TestNote>);
+
 /// The tests that the command line selects, each with the name of its suite, and the selected
 /// variants that the device cannot run.
-fn chosen(
-    cli: &ParityCli,
-    executor: &'static TestExecutor,
-) -> Result<(Vec<(&'static str, SuiteTest)>, Vec<TestNote>), String> {
+fn chosen(cli: &ParityCli, executor: &'static TestExecutor) -> Result<SelectedTests, String> {
     let (mut tests, not_run) = match &cli.variants {
         None => (suites::tests(&cli.suite)?, Vec::new()),
         Some(selection) => {

@@ -130,7 +130,9 @@ fn check_program(
     fs::create_dir_all(to).map_err(error::file("create", to))?;
     let unpacked = archive_program(input, path, to);
     let sizes = unpacked.and_then(|program| {
-        let bytes = |path: &Path| Ok(fs::metadata(path).map_err(error::file("read", path))?.len());
+        let bytes = |path: &Path| -> Result<u64, XtaskError> {
+            Ok(fs::metadata(path).map_err(error::file("read", path))?.len())
+        };
         for (path, most) in [(path, MAX_ARCHIVE_BYTES), (&program, MAX_PROGRAM_BYTES)] {
             let bytes = bytes(path)?;
             if bytes > most {
