@@ -59,8 +59,29 @@ pub(crate) struct EchoedPrompt {
 struct Delta {
     text: String,
     thought: String,
-    /// The parts of calls.
-    call_parts: Vec<Value>,
+    /// The parts of calls, at most one per call.
+    call_parts: Vec<CallPart>,
+}
+
+/// A part of a call in a stream.
+#[derive(Debug)]
+struct CallPart {
+    index: usize,
+    /// Id and name, in the first part of a call.
+    head: Option<(String, String)>,
+    arguments: String,
+}
+
+impl CallPart {
+    fn json(&self) -> Value {
+        match &self.head {
+            Some((id, name)) => {
+                let function = json!({"name": name, "arguments": self.arguments});
+                json!({"index": self.index, "id": id, "type": "function", "function": function})
+            }
+            None => json!({"index": self.index, "function": {"arguments": self.arguments}}),
+        }
+    }
 }
 
 impl Delta {
@@ -72,18 +93,23 @@ impl Delta {
                 AnswerEvent::Text(text) => delta.text += &text,
                 AnswerEvent::Thought(text) => delta.thought += &text,
                 AnswerEvent::Call { id, name } => {
-                    let function = json!({"name": name, "arguments": ""});
-                    delta.call_parts.push(
-                        json!({"index": *calls, "id": id, "type": "function", "function": function}),
-                    );
+                    delta.call_parts.push(CallPart {
+                        index: *calls,
+                        head: Some((id, name)),
+                        arguments: String::new(),
+                    });
                     *calls += 1;
                 }
                 AnswerEvent::Arguments(text) => {
                     let index = calls.saturating_sub(1);
-                    let function = json!({"arguments": text});
-                    delta
-                        .call_parts
-                        .push(json!({"index": index, "function": function}));
+                    match delta.call_parts.last_mut() {
+                        Some(part) if part.index == index => part.arguments += &text,
+                        _ => delta.call_parts.push(CallPart {
+                            index,
+                            head: None,
+                            arguments: text,
+                        }),
+                    }
                 }
                 _ => {}
             }
@@ -237,7 +263,8 @@ impl ResponseEnvelope {
         }
     }
 
-    /// Event with a piece of a completion. `calls` is the number of its calls so far.
+    /// Events with a piece of a completion. `calls` is the number of its calls so far. Clients read
+    /// one part of one call per event, so further parts have their own events.
     fn piece(
         &self,
         index: usize,
@@ -245,6 +272,7 @@ impl ResponseEnvelope {
         (calls, is_first): (&mut usize, bool),
     ) -> String {
         let part = Delta::from_events(piece.events, calls);
+        let mut call_parts = part.call_parts.iter().map(CallPart::json);
         let choice = match self.form {
             CompletionKind::Completion => json!({"text": part.text}),
             CompletionKind::Chat => {
@@ -256,8 +284,8 @@ impl ResponseEnvelope {
                 if !part.text.is_empty() || delta.is_empty() && part.call_parts.is_empty() {
                     delta.insert("content".into(), json!(part.text));
                 }
-                if !part.call_parts.is_empty() {
-                    delta.insert("tool_calls".into(), json!(part.call_parts));
+                if let Some(call) = call_parts.next() {
+                    delta.insert("tool_calls".into(), json!([call]));
                 }
                 json!({"delta": delta})
             }
@@ -266,7 +294,12 @@ impl ResponseEnvelope {
         if self.details.ids {
             part["choices"][0]["token_ids"] = json!(piece.tokens);
         }
-        event(&part)
+        let mut events = event(&part);
+        for call in call_parts {
+            let choice = json!({"delta": {"tool_calls": [call]}});
+            events += &event(&self.part(index, choice, (&[], false)));
+        }
+        events
     }
 
     /// Events before the first piece.

@@ -80,6 +80,8 @@ fn streamed(deltas: &[Value]) -> Vec<(String, Value)> {
         .iter()
         .filter_map(|delta| delta["tool_calls"].as_array())
     {
+        // Clients read only the first entry.
+        assert_eq!(part.len(), 1, "{part:?}");
         for part in part {
             let index = usize::try_from(part["index"].as_u64().unwrap()).unwrap();
             if part["id"].is_string() {
