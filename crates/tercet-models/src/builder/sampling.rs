@@ -271,9 +271,9 @@ impl SamplingOptions {
         weight: impl Fn(&u32) -> f64,
         unit: f64,
     ) -> Option<u32> {
-        /// Number of tokens that are sorted at first, and the factor for the next ones.
+        /// Number of tokens that are sorted at first. If these do not suffice, all are: the
+        /// distribution is flat then, and more steps would cost more than they save.
         const SORTED: usize = 1024;
-        const MORE: usize = 8;
         let count = order.len();
         let sum = (count > SORTED).then(|| order.iter().map(&weight).sum::<f64>());
         let mut running: Vec<f64> = Vec::new();
@@ -310,7 +310,7 @@ impl SamplingOptions {
                     return Some(order[drawn]);
                 }
             }
-            end = end.saturating_mul(MORE).min(count);
+            end = count;
         }
     }
 
