@@ -206,7 +206,7 @@ pub trait Backend: Send + Sync {
     /// as on CPUs.
     fn max_small_m_rows(&self, scheme: Scheme) -> Option<usize>;
 
-    /// The families of kernel variants that switches can force and forbid; none by default.
+    /// Kernel families whose variants a switch can force or forbid; none by default.
     fn variant_families(&self) -> Vec<VariantFamily> {
         Vec::new()
     }

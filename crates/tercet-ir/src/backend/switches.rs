@@ -178,7 +178,7 @@ pub enum SwitchError {
         given: VariantName,
         /// Name of the executor.
         device: &'static str,
-        /// The families of the device.
+        /// Names of the kernel families that the device has.
         known: String,
     },
     /// The variant is unknown.

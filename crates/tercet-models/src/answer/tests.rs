@@ -221,7 +221,7 @@ fn answers_are_parsed_whole_and_in_pieces() {
     }
 }
 
-/// Values that have the marker of their end are cut there, as the published parsers of the families do.
+/// A value that contains its end tag ends at this tag, as in the parsers that the model families publish.
 #[test]
 fn text_after_a_cut_value_is_no_answer() {
     let source = "{# <tool_call> <function=a> #}{% for m in messages %}{{ m.content }}{% endfor %}";

@@ -261,9 +261,10 @@ impl SamplingOptions {
         self.draw(order, descending, |&i| weight(i as usize), unit)
     }
 
-    /// Draws one of the tokens `order` by their weights, the greatest of which is 1. The order is
-    /// sorted only as far as the drawn token: the most likely tokens have nearly all weight, and
-    /// sorting a large vocabulary takes longer than anything else here.
+    /// Samples one of the tokens in `order` in proportion to its weight. The maximum weight is 1.
+    ///
+    /// The function sorts only the tokens that can be drawn, because sorting a large vocabulary
+    /// takes longer than all other work here. The most likely tokens have nearly all weight.
     fn draw(
         &self,
         mut order: Vec<u32>,
@@ -464,24 +465,34 @@ mod tests {
         options.sample(&LOGITS, (context, written), [unit, 0.0], &mut state)
     }
 
+    /// The operator and the options of the host with the same parameters.
+    fn operator_and_options(
+        temperature: f64,
+        top_k: usize,
+        top_p: f64,
+    ) -> (Sample, SamplingOptions) {
+        let op = Sample {
+            top_k,
+            top_p: tercet::attr::FloatAttr(top_p),
+            temperature: tercet::attr::FloatAttr(temperature),
+            seed: 0,
+            stream: 0,
+        };
+        let options = SamplingOptions {
+            top_k,
+            top_p,
+            ..drawn(temperature)
+        };
+        (op, options)
+    }
+
     #[test]
     fn without_what_only_the_host_does_tokens_are_those_of_the_operator() {
         let logits: Vec<f64> = LOGITS.iter().map(|x| f64::from(*x)).collect();
         for temperature in [0.0, 0.3, 1.0, 4.0] {
             for top_k in [0, 1, 3, 7, 99] {
                 for top_p in [0.0, 0.5, 0.9, 1.0] {
-                    let op = Sample {
-                        top_k,
-                        top_p: tercet::attr::FloatAttr(top_p),
-                        temperature: tercet::attr::FloatAttr(temperature),
-                        seed: 0,
-                        stream: 0,
-                    };
-                    let options = SamplingOptions {
-                        top_k,
-                        top_p,
-                        ..drawn(temperature)
-                    };
+                    let (op, options) = operator_and_options(temperature, top_k, top_p);
                     for unit in (0..200).map(|i| f64::from(i) / 200.0) {
                         let want = op.sample_index(&logits, unit).map(|i| i as u32);
                         assert_eq!(sampled(&options, &[], &[], unit), want, "{op:?} {unit}");
@@ -518,18 +529,7 @@ mod tests {
             (1.0, 5_000, 0.7),
             (1.0, 40, 0.95),
         ] {
-            let op = Sample {
-                top_k,
-                top_p: tercet::attr::FloatAttr(top_p),
-                temperature: tercet::attr::FloatAttr(temperature),
-                seed: 0,
-                stream: 0,
-            };
-            let options = SamplingOptions {
-                top_k,
-                top_p,
-                ..drawn(temperature)
-            };
+            let (op, options) = operator_and_options(temperature, top_k, top_p);
             for unit in (0..40).map(|i| f64::from(i) / 40.0) {
                 let want = op.sample_index(&wide, unit).map(|i| i as u32);
                 let mut state = SamplingState::default();

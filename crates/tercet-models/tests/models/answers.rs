@@ -221,14 +221,14 @@ fn in_pieces(mut parser: AnswerParser, pieces: &[&str]) -> ParsedAnswer {
     without_ids(answer)
 }
 
-/// A reason for which the right reading of an answer differs from the answer given to the template.
+/// Why the parsed answer differs from the message that the template rendered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AnswerDifference {
     /// The template renders no thoughts.
     NoThoughts,
-    /// The template renders no text beside calls.
+    /// The template drops the text of a message with calls.
     NoTextBesideCalls,
-    /// The template renders the text beside a call on the channel of thoughts.
+    /// The template renders the text of a message with calls as a thought.
     TextBesideCallsIsThought,
     /// The template renders the first call only.
     FirstCall,

@@ -110,7 +110,8 @@ impl AnswerPrinter {
 impl TextGenerator {
     /// A printer of the answer after the text of a prompt.
     pub(crate) fn answer_printer(&self, prompt: &str, is_quiet: bool) -> AnswerPrinter {
-        // A grammar applies from the first token, so the thought that the prompt begins is none.
+        // A grammar constrains the first token already, so the answer has no thought, even if the prompt
+        // opens one.
         #[cfg(feature = "grammar")]
         let prompt = match self.constrained {
             Some(_) => "",
