@@ -1,5 +1,5 @@
 // Row statistics of a norm, reduced across the threads of a row.
-// uses channel_norm_stats.wgsl or norm.wgsl or norm_plain_vectors.wgsl or norm_residual.wgsl or norm_residual_vectors.wgsl: p
+// uses channel_norm_stats.wgsl or norm.wgsl or norm_lay.wgsl or norm_plain_vectors.wgsl or norm_residual.wgsl or norm_residual_vectors.wgsl: p
 // uses norm_row.wgsl or row_vectors.wgsl: DTYPE
 // uses norm_scale.wgsl: scale_for, scaled_eps
 // uses norm_value.wgsl: RMS, Row

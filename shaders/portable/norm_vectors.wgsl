@@ -1,31 +1,13 @@
 // norm_row.wgsl with 16-byte vectors; see row_vectors.wgsl. The including kernel loads the rows
 // with `elements`, which also stores the residual sum if there is one, and defines the location of
 // gamma and beta.
-// uses norm_about.wgsl: about_size, mean_of, row_of, size_of
 // uses norm_alone.wgsl or norm_rounded.wgsl: write_also
-// uses norm_plain_vectors.wgsl or norm_residual_vectors.wgsl: BETA, beta, elements, gamma, p, y
-// uses norm_value.wgsl: RMS, Row, normalized
+// uses norm_held.wgsl: about_row, normalized_all
+// uses norm_load.wgsl or norm_residual_vectors.wgsl: elements
+// uses norm_plain_vectors.wgsl or norm_residual_vectors.wgsl: BETA, beta, gamma, p, y
 // uses prelude.wgsl: flat_group
-// uses row_vectors.wgsl: PARTS, VECTORS, floats, held, sum_of, vectors_in, words_of
+// uses row_vectors.wgsl: PARTS, VECTORS, floats, held, vectors_in, words_of
 // uses rows.wgsl: THREADS, group_rows, own_row, take_place, thread
-
-fn means_of(v: vec4<f32>, scale: f32, mean: f32) -> vec2<f32> {
-    let apart = v * scale - vec4<f32>(mean);
-    return vec2<f32>(sum_of(apart), sum_of(apart * apart));
-}
-
-fn normalized_all(v: vec4<f32>, about: Row) -> vec4<f32> {
-    return vec4<f32>(
-        normalized(v.x, about),
-        normalized(v.y, about),
-        normalized(v.z, about),
-        normalized(v.w, about),
-    );
-}
-
-fn sizes_of(size: f32, v: vec4<f32>) -> f32 {
-    return size_of(size_of(size_of(size_of(size, v.x), v.y), v.z), v.w);
-}
 
 // Index of a result vector: dense rows, or panels of 32 16-bit elements of all rows, the layout
 // that `gemm_laid_f16.comp` reads.
@@ -46,27 +28,7 @@ fn main(
     let row = flat_group(group, groups) * group_rows() + own_row;
     let units = vectors_in(p.len);
     elements(row, units);
-    var size = 0.0;
-    for (var i = 0u; i < VECTORS * PARTS; i += 1u) {
-        size = sizes_of(size, held[i]);
-    }
-    let scale = about_size(size);
-    var sum = 0.0;
-    if RMS == 0u {
-        for (var i = 0u; i < VECTORS * PARTS; i += 1u) {
-            sum += sum_of(held[i] * scale);
-        }
-    }
-    let mean = mean_of(sum);
-    var sums = vec2<f32>();
-    for (var i = 0u; i < VECTORS; i += 1u) {
-        if i * THREADS + thread < units {
-            for (var part = 0u; part < PARTS; part += 1u) {
-                sums += means_of(held[i * PARTS + part], scale, mean);
-            }
-        }
-    }
-    let about = row_of(scale, mean, sums);
+    let about = about_row(units);
     let first = vectors_in(row * p.len);
     for (var i = 0u; i < VECTORS; i += 1u) {
         let unit = i * THREADS + thread;

@@ -1,16 +1,6 @@
-// Activation prepack for few_rows_laid.glsl. A slice is 256 elements of a row, stored as F16
-// numbers with one power-of-two scale. `units` contains, per row and slice, the number that a
-// stored 1 represents. This number is negative if the format has minima and the slice contains
-// infinity or NaN. `sums` contains, divided by 64 and as two F16 numbers, the sums of elements that
-// share a minimum.
-//
-//     numbers: [block of ROWS rows, slice, step of 8, row / 8, number, row % 8, lane of 4]: 16 bytes;
-//     units:   [block, slice, row % ROWS], in F32;
-//     sums:    [block, slice, row % ROWS, pair of 4]: 8 bytes.
-//
-// ORDER selects the elements of a lane in each step, as x_at, X_NEXT, X_FIRST and X_SECOND of the
-// format's GLSL file do. 32 threads process a slice of a row: lane t of step s is thread 4 s + t.
-// uses prelude.wgsl: F16, as_float, flat_group, float_of, lane_of, magnitude, to_half, word_of
+// Activation prepack for few_rows_laid.glsl: see lay_slice.wgsl. 32 threads process a slice of a row.
+// uses matmul/lay_slice.wgsl: SLICE, TEAM, first_at, lay_slice, next_after
+// uses prelude.wgsl: F16, flat_group, float_of, lane_of, word_of
 
 struct Params {
     m: u32,
@@ -28,38 +18,9 @@ struct Params {
 @group(0) @binding(2) var<storage, read_write> laid: array<u32>;
 
 override X_TYPE: u32 = 0u;
-// Order of the elements: 0 F16, 1 Q4_0 blocks, 2 Q8_0, 3 Q4_K, 4 Q6_K.
-override ORDER: u32 = 0u;
-override NUMBERS: u32 = 1u;
-override ROWS: u32 = 32u;
 
 const WORKGROUP: u32 = 256u;
-const SLICE: u32 = 256u;
-const TEAM: u32 = 32u;
-const GROUPS: u32 = ROWS / 8u;
-const HAS_MINIMA: bool = ORDER == 3u;
-const SUM_UNIT: f32 = 64.0;
-
-var<workgroup> sizes: array<u32, WORKGROUP>;
-var<workgroup> pair_sums: array<vec2<f32>, WORKGROUP>;
-
-fn first_at(step: u32, t: u32) -> u32 {
-    switch ORDER {
-        case 1u: { return 32u * step + 4u * t; }
-        case 3u: { return 128u * (step / 4u) + 64u * (t / 2u) + 16u * (t % 2u) + 4u * (step % 4u); }
-        case 4u: { return 128u * (step / 4u) + 16u * (step % 4u) + 4u * t; }
-        default: { return 32u * step + 8u * t; }
-    }
-}
-
-fn next_after() -> u32 {
-    switch ORDER {
-        case 1u: { return 16u; }
-        case 3u: { return 32u; }
-        case 4u: { return 64u; }
-        default: { return 4u; }
-    }
-}
+const IS_SCALED: bool = X_TYPE != F16;
 
 fn x_at(row: u32, k: u32) -> f32 {
     if row >= p.m || k >= p.k {
@@ -73,46 +34,6 @@ fn four_at(row: u32, k: u32) -> vec4<f32> {
     return vec4<f32>(x_at(row, k), x_at(row, k + 1u), x_at(row, k + 2u), x_at(row, k + 3u));
 }
 
-// Reorders four elements so that each F16 pair has the elements that the weight format pairs.
-fn in_pairs(x: vec4<f32>) -> vec4<f32> {
-    if ORDER == 0u {
-        return x;
-    }
-    return x.xzyw;
-}
-
-fn first_of(x: f32) -> f32 {
-    return bitcast<f32>(bitcast<u32>(x) & 0xffffe000u);
-}
-
-fn halves_of(x: f32, y: f32) -> u32 {
-    return to_half(x) | (to_half(y) << 16u);
-}
-
-// The first F16 numbers of four elements, as two packed pairs. With NUMBERS = 1, an element is
-// rounded to one F16 number.
-fn firsts(x: vec4<f32>) -> vec2<u32> {
-    if NUMBERS == 1u {
-        return vec2<u32>(halves_of(x.x, x.y), halves_of(x.z, x.w));
-    }
-    return vec2<u32>(halves_of(first_of(x.x), first_of(x.y)), halves_of(first_of(x.z), first_of(x.w)));
-}
-
-fn second_of(x: f32) -> f32 {
-    return x - first_of(x);
-}
-
-fn seconds(x: vec4<f32>) -> vec2<u32> {
-    return vec2<u32>(halves_of(second_of(x.x), second_of(x.y)), halves_of(second_of(x.z), second_of(x.w)));
-}
-
-fn put(at: u32, x: vec2<u32>, next: vec2<u32>) {
-    laid[at] = x.x;
-    laid[at + 1u] = x.y;
-    laid[at + 2u] = next.x;
-    laid[at + 3u] = next.y;
-}
-
 @compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -123,9 +44,8 @@ fn main(
     let is_some = team < p.rows * p.slices;
     let row = team / p.slices;
     let slice = team % p.slices;
-    let own = local % TEAM;
-    let step = own / 4u;
-    let t = own % 4u;
+    let step = local % TEAM / 4u;
+    let t = local % 4u;
     var x = vec4<f32>();
     var next = vec4<f32>();
     if is_some {
@@ -133,64 +53,5 @@ fn main(
         x = four_at(row, k);
         next = four_at(row, k + next_after());
     }
-    var size = 0u;
-    for (var i = 0u; i < 4u; i += 1u) {
-        size = max(size, max(magnitude(x[i]), magnitude(next[i])));
-    }
-    sizes[local] = size;
-    for (var other = TEAM / 2u; other > 0u; other /= 2u) {
-        workgroupBarrier();
-        if own < other {
-            sizes[local] = max(sizes[local], sizes[local + other]);
-        }
-    }
-    workgroupBarrier();
-    size = sizes[local - own];
-    let is_finite = size < 0x7f800000u;
-    var unit = 1.0;
-    if X_TYPE != F16 {
-        // Scales the largest element to near 2^14.
-        let exponent = max(size >> 23u, 15u);
-        let scale = as_float((268u - exponent) << 23u);
-        x *= scale;
-        next *= scale;
-        unit = as_float((exponent - 14u) << 23u);
-    }
-    if HAS_MINIMA && !is_finite {
-        x = vec4<f32>();
-        next = vec4<f32>();
-        unit = -1.0;
-    }
-    let place = (row / ROWS * p.slices + slice) * ROWS + row % ROWS;
-    if is_some {
-        let line = (place / ROWS * 8u + step) * GROUPS + row % ROWS / 8u;
-        let at = (line * NUMBERS * TEAM + row % 8u * 4u + t) * 4u;
-        let pairs = in_pairs(x);
-        let next_pairs = in_pairs(next);
-        put(at, firsts(pairs), firsts(next_pairs));
-        if NUMBERS == 2u {
-            if is_finite {
-                put(at + TEAM * 4u, seconds(pairs), seconds(next_pairs));
-            } else {
-                put(at + TEAM * 4u, vec2<u32>(), vec2<u32>());
-            }
-        }
-        if own == 0u {
-            laid[p.units_at + place] = bitcast<u32>(unit);
-        }
-    }
-    if HAS_MINIMA {
-        pair_sums[local] = vec2<f32>((x.x + x.y) + (x.z + x.w), (next.x + next.y) + (next.z + next.w)) / SUM_UNIT;
-        workgroupBarrier();
-        // The elements of two lanes in four steps share a minimum.
-        if is_some && (own & 13u) == 0u {
-            var sum = vec2<f32>();
-            for (var i = 0u; i < 4u; i += 1u) {
-                sum += pair_sums[local + 4u * i] + pair_sums[local + 4u * i + 1u];
-            }
-            let to = p.sums_at + (place * 4u + 2u * (step / 4u) + t / 2u) * 2u;
-            laid[to] = halves_of(first_of(sum.x), first_of(sum.y));
-            laid[to + 1u] = halves_of(second_of(sum.x), second_of(sum.y));
-        }
-    }
+    lay_slice(row, slice, is_some, local, x, next);
 }

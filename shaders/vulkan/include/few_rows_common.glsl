@@ -37,7 +37,12 @@ layout(constant_id = 2) const uint PARTS = 2; // parts of k; there is a subgroup
 layout(constant_id = 3) const uint ROUNDS = 8; // slices per part
 #ifdef LAID
 layout(constant_id = 11) const uint NUMBERS = 1; // F16 numbers per element of A: 1 or 2
-layout(constant_id = 12) const uint ROWS_AHEAD = 1; // steps of A in flight
+layout(constant_id = 12) const uint CHUNK = 4; // steps of A per stage in shared memory; 0: A is in registers
+layout(constant_id = 13) const uint SPLITS = 1; // parts of k in different workgroups, which store partial sums
+layout(constant_id = 14) const uint AHEAD = 1; // loads of W in flight
+layout(constant_id = 15) const uint PASS = 1; // groups of 8 rows of a subgroup whose sums are stored at once
+layout(constant_id = 16) const uint POOL = 4096; // pairs of words in shared memory
+layout(constant_id = 17) const uint ROWS_AHEAD = 1; // steps of A in flight, if A is in registers
 #else
 layout(constant_id = 11) const uint CHUNK = 8; // steps of A per stage in shared memory
 #endif
@@ -45,7 +50,7 @@ layout(constant_id = 11) const uint CHUNK = 8; // steps of A per stage in shared
 layout(constant_id = 2) const uint PASS = 4; // tiles whose sums share one reduction
 layout(constant_id = 3) const uint ROUNDS = 1; // slices per subgroup and tile
 #endif
-layout(constant_id = 4) const uint ROWS = 8; // 8 or 4; up to 32 if A is prepacked
+layout(constant_id = 4) const uint ROWS = 8; // 8 or 4; more if A is prepacked
 layout(constant_id = 5) const uint WHOLE = 0; // 1: the slices cover k exactly
 layout(constant_id = 6) const uint BIAS = 0;
 layout(constant_id = 7) const uint ACTIVATION = 0; // see activation.glsl
@@ -109,16 +114,23 @@ const bool HAS_LOW_ROWS = A_TYPE == F32 && ROWS == 4;
 
 LEFT left;
 #ifdef LAID
-// Matrices of 8 rows of A.
+// Groups of 8 rows of A.
 const uint GROUPS = ROWS / 8;
-// This lane's words of A in a step: two matrices for each F16 number.
-uvec4 held[GROUPS * NUMBERS];
+const bool IS_STAGED = CHUNK != 0;
+// Two stages of A, each with the matrices of CHUNK steps of all parts; at the end, the sums. A matrix
+// is a pair of words per lane.
+shared uvec2 pool[POOL];
+// Scales of A of both stages.
+shared vec2 stage_units[2 * PARTS * ROWS / 2];
+// If A is in registers: this lane's words of a step, and its scales in a slice.
+uvec4 held[IS_STAGED ? 1 : GROUPS * NUMBERS];
+vec2 units[IS_STAGED ? 1 : GROUPS];
 RIGHT right;
 SUMS products[GROUPS];
-// This lane's sums, and the scale of A in its two columns. A negative scale marks a row that needs
-// the float fallback.
 vec4 sums[GROUPS];
-vec2 units[GROUPS];
+// Offsets of the subgroup's current stage, and of its scales.
+uint stage_at;
+uint units_from;
 #else
 // Fragments of A, two per step: of the subgroup's whole slice, or with STREAMED of one step.
 #ifdef STREAMED
@@ -186,20 +198,28 @@ void fill_right(uvec2 words) {
 
 // Adds the products with matrix `at` of A.
 void multiply(const uint at) {
+    const uint matrix = at % (2u * max(CHUNK, 1u)) * GROUPS * NUMBERS;
     [[unroll]] for (uint i = 0u; i < GROUPS; i++) {
         [[unroll]] for (uint number = 0u; number < NUMBERS; number++) {
-            uvec4 words = held[i * NUMBERS + number];
-            fill_right(at % 2u == 0u ? words.xy : words.zw);
+            if (IS_STAGED) {
+                fill_right(pool[stage_at + (matrix + i * NUMBERS + number) * 32u]);
+            } else {
+                uvec4 words = held[i * NUMBERS + number];
+                fill_right(at % 2u == 0u ? words.xy : words.zw);
+            }
             products[i] = coopMatMulAdd(left, right, products[i]);
         }
     }
 }
 
+// Scale of A in this lane's two columns. A negative scale marks a row that needs the float fallback.
+vec2 unit_of(const uint i) { return IS_STAGED ? stage_units[units_from + 4u * i] : units[i]; }
+
 // Adds the products, multiplied by the scales of rows g and g + 8.
 void add_products(float u, float v) {
     [[unroll]] for (uint i = 0u; i < GROUPS; i++) {
         vec4 scaled = vec4(products[i][0], products[i][1], products[i][2], products[i][3]) * vec4(u, u, v, v);
-        sums[i] += scaled * abs(units[i]).xyxy;
+        sums[i] += scaled * abs(unit_of(i)).xyxy;
     }
 }
 #else

@@ -175,20 +175,17 @@ float x_one(uint row, uint k) {
 
 #ifdef LAID
 // Float fallback for infinity and NaN: separate sums for scales and minima would yield inf - inf.
-// The prepack stores such rows as zeros.
-void sum_floats(Place place, const uint i) {
-    uint block = block_of(place.slice);
-    for (uint column = 0u; column < 2u; column++) {
-        uint row = gl_WorkGroupID.z * ROWS + 8u * i + 2u * t + column;
-        if (units[i][column] > 0.0) {
-            continue;
-        }
-        for (uint k = 0u; k < SLICE && row < p.m && place.slice < p.blocks; k++) {
-            float x = x_one(row, place.slice * SLICE + k);
-            sums[i][column] += x * weight_of(place.rows.x, head_u, block, k);
-            sums[i][2u + column] += x * weight_of(place.rows.y, head_v, block, k);
+// The prepack stores such slices of rows as zeros. Returns the products of a slice of a row of A with
+// the row of W at byte `column`.
+float sum_floats(uint row, uint slice, uint column) {
+    float sum = 0.0;
+    if (row < p.m && slice < p.blocks) {
+        HEAD head = b_vec[column / 16u + p.blocks * 8u + slice];
+        for (uint k = 0u; k < SLICE; k++) {
+            sum += x_one(row, slice * SLICE + k) * weight_of(column, head, slice, k);
         }
     }
+    return sum;
 }
 
 void end_slice(Place place, uint slice) {
@@ -203,11 +200,6 @@ void end_slice(Place place, uint slice) {
         products[i] = coopMatMulAdd(left, right, SUMS(0.0));
     }
     add_products(least_u, least_v);
-    [[unroll]] for (uint i = 0u; i < GROUPS; i++) {
-        if (min(units[i].x, units[i].y) < 0.0) {
-            sum_floats(place, i);
-        }
-    }
 }
 #else
 // Float fallback for infinity and NaN: separate sums for scales and minima would yield inf - inf.

@@ -174,7 +174,10 @@ float sum_of(uint tile, uint row, uint column) {
     return sum;
 }
 
-#define FIRST_ROW 0u
+#define STORED_ROWS ROWS
+
+uint row_of(uint i) { return i; }
+
 #include "few_rows_store.glsl"
 
 // Adds the sums of a chunk to the total.
@@ -253,5 +256,5 @@ void main() {
         stages[share_at(tile, part) + gl_SubgroupInvocationID] = floatBitsToUint(total);
     }
     barrier();
-    store(first_tile);
+    store(first_tile, 0u);
 }

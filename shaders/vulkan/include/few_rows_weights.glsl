@@ -1,7 +1,9 @@
 // Weight addressing and prefetch of a workgroup's tiles, for few_rows_streamed.glsl and
 // few_rows_laid.glsl.
 
+#ifndef LAID
 const uint AHEAD = STREAM_AHEAD;
+#endif
 // Loads per slice.
 const uint LOADS = STEPS / SPAN;
 // Words of weights in flight (words_u, words_v), and words in use (u, v).

@@ -166,13 +166,19 @@ pub(crate) struct GemvCosts {
     pub(crate) block_rows: u32,
     /// Maximum number of rows for the quantized matmul kernels with prepacked activation rows;
     /// beyond it, all weights are dequantized in a separate step first. Measured on a Q4_K model
-    /// with 8 G weights: 64 rows take 14 ms, 128 rows 25 ms, 256 rows 47 ms. If the weights are
-    /// dequantized first, 512 rows take 45 ms.
+    /// with 8 G weights: 64 rows take 11 ms, 128 rows 19 ms, 256 rows 32 ms. If the weights are
+    /// dequantized first, 256 rows take 25 ms.
     pub(crate) max_prepacked_rows: u32,
-    /// Number of k steps by which kernels prefetch prepacked activation rows: for 16 rows, and for
-    /// more. Measured on the matmuls of an 8B layer: 16 rows take 465 us at distance 4, 494 us at
-    /// 2, 518 us at 1; 32 rows take 713 us at distance 1, 746 us at 2.
-    pub(crate) prepacked_prefetch: [u32; 2],
+    /// The same maximum for weights that are too large to be dequantized in a separate step.
+    pub(crate) max_prepacked_rows_of_large_weights: u32,
+    /// Number of k steps by which kernels prefetch prepacked activation rows into registers. Measured on the matmuls
+    /// of an 8B layer with 16 rows: 465 us at distance 4, 494 us at 2, 518 us at 1.
+    pub(crate) prepacked_prefetch: u32,
+    /// Number of subgroups that saturates a compute unit in kernels with prepacked activation rows in shared memory.
+    /// Measured with 32 rows and gate weights of an 8B: 7 subgroups take 64 us, 14 take 66 to 74 us.
+    pub(crate) min_prepacked_subgroups: u32,
+    /// Cost of the kernel that adds split-K partial sums, in the time that a subgroup takes for a tile and a slice of k.
+    pub(crate) split_k_slices: u32,
     /// Maximum number of token rows for which every row is multiplied separately by the weight
     /// matrix of its expert (mixture of experts); an estimate.
     pub(crate) keyed_rows: u32,
@@ -431,7 +437,10 @@ pub(crate) static MEASURED: CostModel = CostModel {
         min_rows_for_dequant: 64,
         block_rows: 32,
         max_prepacked_rows: 160,
-        prepacked_prefetch: [4, 1],
+        max_prepacked_rows_of_large_weights: 1024,
+        prepacked_prefetch: 4,
+        min_prepacked_subgroups: 7,
+        split_k_slices: 12,
         keyed_rows: 512,
     },
     attention: AttentionRates {

@@ -9,6 +9,7 @@ mod residual;
 use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind, Value};
 
 use self::residual::ResidualSum;
+use super::matmul::PrepackedRows;
 use super::rows::{RowLayout, RowThreads, WORKGROUP, register_vectors};
 use super::softmax::cache;
 use super::{Lowering, always, code, portable};
@@ -34,6 +35,13 @@ crate::params! {
     pub struct NormVectorsParams {
         ..norm: NormParams,
         y_panels: U32,
+    }
+    /// Parameter block of `norm_lay.wgsl`.
+    pub struct NormPrepackParams {
+        ..norm: NormParams,
+        slices: U32,
+        units_at: U32,
+        sums_at: U32,
     }
     /// Parameter block of `norm_residual.wgsl` and `norm_sum.wgsl`.
     pub struct NormResidualParams {
@@ -120,7 +128,9 @@ static VECTORS: TypedKernel<NormVectorsParams> = TypedKernel::wgsl(
         portable!("norm_scale.wgsl"),
         portable!("norm_value.wgsl"),
         portable!("norm_about.wgsl"),
+        portable!("norm_held.wgsl"),
         portable!("norm_plain_vectors.wgsl"),
+        portable!("norm_load.wgsl"),
         portable!("norm_alone.wgsl"),
         portable!("norm_vectors.wgsl"),
     ],
@@ -147,7 +157,9 @@ static VECTORS_ROUNDED: TypedKernel<NormVectorsParams> = TypedKernel::wgsl(
         portable!("norm_scale.wgsl"),
         portable!("norm_value.wgsl"),
         portable!("norm_about.wgsl"),
+        portable!("norm_held.wgsl"),
         portable!("norm_plain_vectors.wgsl"),
+        portable!("norm_load.wgsl"),
         portable!("norm_rounded.wgsl"),
         portable!("norm_vectors.wgsl"),
     ],
@@ -160,6 +172,35 @@ static VECTORS_ROUNDED: TypedKernel<NormVectorsParams> = TypedKernel::wgsl(
     ],
     &[
         "DTYPE", "VECTORS", "THREADS", "ACROSS", "RMS", "BETA", "ROUNDED",
+    ],
+);
+
+/// Computes an RMS norm of F32 rows that consist of whole vectors, and stores the rows prepacked for the small-M GEMM.
+static PREPACKED: TypedKernel<NormPrepackParams> = TypedKernel::wgsl(
+    "norm_lay",
+    &[
+        portable!("prelude.wgsl"),
+        portable!("cluster.wgsl"),
+        portable!("rows.wgsl"),
+        portable!("row_floats.wgsl"),
+        portable!("halves.wgsl"),
+        portable!("row_vectors.wgsl"),
+        portable!("norm_scale.wgsl"),
+        portable!("norm_value.wgsl"),
+        portable!("norm_about.wgsl"),
+        portable!("norm_held.wgsl"),
+        portable!("norm_load.wgsl"),
+        portable!("matmul/lay_slice.wgsl"),
+        portable!("norm_lay.wgsl"),
+    ],
+    &[
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+        ArgAccess::Write,
+    ],
+    &[
+        "DTYPE", "VECTORS", "THREADS", "ACROSS", "RMS", "ORDER", "NUMBERS", "ROWS",
     ],
 );
 
@@ -176,6 +217,7 @@ static RESIDUAL_VECTORS: TypedKernel<NormResidualVectorsParams> = TypedKernel::w
         portable!("norm_scale.wgsl"),
         portable!("norm_value.wgsl"),
         portable!("norm_about.wgsl"),
+        portable!("norm_held.wgsl"),
         portable!("norm_residual_vectors.wgsl"),
         portable!("norm_alone.wgsl"),
         portable!("norm_vectors.wgsl"),
@@ -239,6 +281,7 @@ pub(crate) static NORMS: Lowering = Lowering {
         &NORM.def,
         &VECTORS.def,
         &VECTORS_ROUNDED.def,
+        &PREPACKED.def,
         &RESIDUAL.def,
         &RESIDUAL_VECTORS.def,
         &APPLY.def,
@@ -348,6 +391,50 @@ pub(crate) fn rows(
     })
 }
 
+/// Emits the norm of a matmul prologue as [`rows`] does. Returns the rows, and true if the kernel also stored them
+/// prepacked.
+pub(crate) fn prepacked_rows(
+    e: &mut LoweringCtx<'_>,
+    norm: &NormPrologue,
+    to: &PrepackedRows,
+) -> Result<(SlotView, bool), CompileError> {
+    let (x, rows) = planes(e, &norm.x, norm.x.layout.shape().len() - 1)?;
+    let per = rows.per_vector(e, x.dtype);
+    let per = per.filter(|_| x.dtype == DType::F32);
+    let vectors = per.and_then(|per| register_vectors(rows.bounds.len / per as usize, WORKGROUP));
+    let vectors = vectors.filter(|n| 16 * n * WORKGROUP <= MAX_ROW_BYTES);
+    let Some(vectors) = vectors else {
+        return Ok((self::rows(e, norm, None)?, false));
+    };
+    let mut is_prepacked = false;
+    let y = e.materialize(norm.of, |e| {
+        let y = e.temp(norm.x.dtype, norm.x.layout.shape())?;
+        let params = NormPrepackParams {
+            norm: norm_params(&rows, norm.eps),
+            slices: to.slices,
+            units_at: to.units_at,
+            sums_at: to.sums_at,
+        };
+        let [order, numbers, block] = to.consts;
+        let consts = [
+            code(x.dtype),
+            vectors,
+            WORKGROUP,
+            0,
+            1,
+            order,
+            numbers,
+            block,
+        ];
+        let grid = e.flat_grid(to.rows);
+        let args = [x.slot, norm.gain.slot, y.slot, to.slot];
+        e.dispatch(&PREPACKED, &consts, &args, &params, grid);
+        is_prepacked = true;
+        Ok(y)
+    })?;
+    Ok((y, is_prepacked))
+}
+
 fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let rank = node.outputs[0].shape.len();
     // Operands: x, (residual,) gamma, beta, bias.
@@ -427,6 +514,9 @@ fn in_rows(
     Ok((view, rows))
 }
 
+/// Maximum size of a row in the shared memory of the norm that stores prepacked rows.
+const MAX_ROW_BYTES: u32 = 24 << 10;
+
 /// Number of threads that saturates a large device.
 const MIN_THREADS_FOR_FULL_DEVICE: usize = 1 << 16;
 
@@ -465,6 +555,23 @@ fn groups(e: &mut LoweringCtx<'_>, rows: &RowLayout, share: RowThreads) -> [SymI
     e.flat_grid(groups)
 }
 
+fn norm_params(rows: &RowLayout, eps: f32) -> NormParams {
+    let (x_count, x_outer) = match rows.kept {
+        1 => (rows.rows, SymInt::ZERO),
+        _ => (rows.sizes[1], rows.strides[0]),
+    };
+    NormParams {
+        rows: rows.rows,
+        len: rows.len,
+        x_offset: rows.offset,
+        x_row: rows.strides[rows.kept as usize - 1],
+        x_stride: rows.stride(),
+        eps,
+        x_count,
+        x_outer,
+    }
+}
+
 fn plain(
     e: &mut LoweringCtx<'_>,
     norm: &NormOperands,
@@ -473,20 +580,7 @@ fn plain(
     y: &SlotView,
     readers: NormReaders,
 ) -> Result<(), CompileError> {
-    let (x_count, x_outer) = match rows.kept {
-        1 => (rows.rows, SymInt::ZERO),
-        _ => (rows.sizes[1], rows.strides[0]),
-    };
-    let params = NormParams {
-        rows: rows.rows,
-        len: rows.len,
-        x_offset: rows.offset,
-        x_row: rows.strides[rows.kept as usize - 1],
-        x_stride: rows.stride(),
-        eps: norm.eps,
-        x_count,
-        x_outer,
-    };
+    let params = norm_params(rows, norm.eps);
     if let Some((vectors, share)) = in_vectors(e, rows, x.dtype) {
         let share = (vectors, share);
         return norm.by_vectors(e, x, rows, y, (&params, share, readers));

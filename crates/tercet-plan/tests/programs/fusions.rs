@@ -226,10 +226,9 @@ fn one_row_takes_its_norm_its_gate_and_its_sum_by_the_way() {
         "few_rows_streamed_q4_k",
     ];
     assert_eq!(played(&program, 8), few, "{program}");
-    // Rows are prepacked before each matmul.
+    // Rows are prepacked before each matmul; the norm stores its rows prepacked.
     let dozens = [
-        "norm_vectors",
-        "lay_rows",
+        "norm_lay",
         "few_rows_laid_q4_k",
         "lay_rows",
         "few_rows_laid_q4_k",

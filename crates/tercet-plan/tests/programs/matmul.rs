@@ -215,11 +215,13 @@ fn products_of_few_tiles_sum_parts_of_k_side_by_side() {
         "{floats:?}"
     );
     assert!(sums.starts_with("sum_parts_activated"), "{floats:?}");
-    // Small-M GEMM with prepacked rows needs no separate kernel for split-K.
+    // Few tiles of small-M GEMM with prepacked rows are split along k, too.
     let laid = kernels(Some(Scheme::Q8_0), &DeviceCaps::h200());
     assert!(
-        matches!(&laid[..], [rows, tiles]
-            if rows.starts_with("lay_rows ") && tiles.starts_with("few_rows_laid_q8_0 ")),
+        matches!(&laid[..], [rows, tiles, sums]
+            if rows.starts_with("lay_rows ")
+                && tiles.starts_with("few_rows_laid_q8_0 ")
+                && sums.starts_with("sum_parts ")),
         "{laid:?}"
     );
     let without_lanes = DeviceCaps {

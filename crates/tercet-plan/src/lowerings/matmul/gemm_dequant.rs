@@ -25,6 +25,18 @@ pub(super) fn min_rows(e: &LoweringCtx<'_>) -> u32 {
 /// Maximum size of dequantized weights in bytes; larger weights are dequantized inside the GEMM.
 const MAX_DECODED_BYTES: usize = 512 << 20;
 
+/// True if the weights of this matmul may be dequantized to this dtype first.
+pub(super) fn fits(
+    e: &LoweringCtx<'_>,
+    p: &MatMulProblem,
+    dtype: DType,
+) -> Result<bool, CompileError> {
+    let (n, k) = (e.bound(&p.n)?, e.bound(&p.k)?);
+    let bytes = n.saturating_mul(k).saturating_mul(dtype.size_bytes());
+    let is_bound = bytes as u64 <= e.caps.max_binding_bytes;
+    Ok(bytes > 0 && bytes <= MAX_DECODED_BYTES && is_bound)
+}
+
 /// The plan for a GEMM that dequantizes its weights to 16 bits first.
 pub(super) struct DequantGemm {
     product: MatMulProblem,
@@ -46,12 +58,10 @@ impl DequantGemm {
     ) -> Result<Option<DequantGemm>, CompileError> {
         let narrow = reduced_precision::dtype_of(e, p);
         let dtype = narrow.unwrap_or(p.a.dtype);
-        let (n, k) = (e.bound(&p.n)?, e.bound(&p.k)?);
-        let bytes = n.saturating_mul(k).saturating_mul(dtype.size_bytes());
-        let some = bytes > 0 && bytes <= MAX_DECODED_BYTES && e.bound(&p.m)? > min_rows(e) as usize;
+        let some = fits(e, p, dtype)? && e.bound(&p.m)? > min_rows(e) as usize;
         let known = dtype == DType::BF16 || (dtype == DType::F16 && blocks.params.is_some());
         let has_matrices = e.caps.spirv && !e.caps.coop.is_empty();
-        if !some || !known || !has_matrices || bytes as u64 > e.caps.max_binding_bytes {
+        if !some || !known || !has_matrices {
             return Ok(None);
         }
         let weights = e.temp(dtype, &[p.n.clone(), p.k.clone()])?;

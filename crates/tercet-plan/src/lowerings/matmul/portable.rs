@@ -4,6 +4,7 @@ use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileError, DType};
 
 use super::gemm::{self, GemmWorkgroupTile};
+use super::gemm_dequant;
 use super::gemv;
 use super::kernels::{CastF16Params, INTS, MatMulParams, NARROW};
 use super::product::{MatMulProblem, activation_code, min_size};
@@ -320,42 +321,59 @@ pub(super) fn packed(
     blocks: &PackedWeights,
     y: &SlotView,
 ) -> Result<(), CompileError> {
-    let dozens = e.caps.device.rates.rows.max_prepacked_rows;
+    let dozens = max_prepacked_rows(e, p)?;
     let bare = MatMulProblem {
         norm: None,
         ..p.clone()
     };
     let has_dozens = PrepackedASkinny::new(e, &bare, blocks, dozens)?.is_some();
-    let others: &[RowRange] = match has_dozens {
-        true => &[skinny_prepacked_a::MIN_PREPACKED_ROWS.min(dozens), dozens].map(RowRange::SmallM),
-        false => &[RowRange::Blocks(e.caps.device.rates.rows.block_rows)],
+    let others: Vec<RowRange> = match has_dozens {
+        true => {
+            let bounds = skinny_prepacked_a::ROW_BLOCKS.iter().copied();
+            let bounds = bounds.filter(|rows| *rows < dozens).chain([dozens]);
+            bounds.map(RowRange::SmallM).collect()
+        }
+        false => vec![RowRange::Blocks(e.caps.device.rates.rows.block_rows)],
     };
     through_f32(e, p, y, |e, sums| {
-        by_rows(e, p, others, |e, rows| {
+        by_rows(e, p, &others, |e, rows| {
             let takes = match rows {
                 RowRange::UpTo(rows) | RowRange::Blocks(rows) => gemv::packed_fused_ops(p, rows),
                 RowRange::SmallM(_) => FusedOps {
+                    norm: true,
                     gate: true,
-                    ..FusedOps::NOTHING
+                    rounds: None,
                 },
                 RowRange::LargeM => FusedOps::none(e, p),
             };
             takes.emit(e, p, sums, |e, p, sums| {
+                if let RowRange::SmallM(rows) = rows {
+                    return match PrepackedASkinny::new(e, p, blocks, rows)? {
+                        Some(laid) => laid.dispatch(e, p, blocks, sums),
+                        None => unreachable!("invariant: the kernels support the rows"),
+                    };
+                }
                 let given = matmul_args(e, p, sums)?.with_packed_weights(e, blocks)?;
                 match rows {
                     RowRange::UpTo(rows) | RowRange::Blocks(rows) => {
                         gemv::packed(e, p, &given, blocks, rows)
                     }
-                    RowRange::SmallM(rows) => match PrepackedASkinny::new(e, p, blocks, rows)? {
-                        Some(laid) => laid.dispatch(e, p, &given),
-                        None => {
-                            unreachable!("invariant: the kernels support rows without the norm")
-                        }
-                    },
-                    RowRange::LargeM => gemm::packed(e, p, &given, blocks, sums, has_dozens),
+                    RowRange::SmallM(_) | RowRange::LargeM => {
+                        gemm::packed(e, p, &given, blocks, sums, has_dozens)
+                    }
                 }
             })
         })
+    })
+}
+
+/// Maximum number of rows for the kernels with prepacked activation rows: more if no kernel dequantizes the weights in
+/// a separate step.
+fn max_prepacked_rows(e: &LoweringCtx<'_>, p: &MatMulProblem) -> Result<u32, CompileError> {
+    let rates = &e.caps.device.rates.rows;
+    Ok(match gemm_dequant::fits(e, p, DType::F16)? {
+        true => rates.max_prepacked_rows,
+        false => rates.max_prepacked_rows_of_large_weights,
     })
 }
 

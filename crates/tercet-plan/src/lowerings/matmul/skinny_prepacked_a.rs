@@ -10,15 +10,16 @@
 
 use tercet_ir::{CompileError, DType, Dim, Scheme};
 
-use super::portable::MatMulArgs;
+use super::coop::{self, ColumnRange};
+use super::portable::matmul_args;
 use super::product::MatMulProblem;
 use super::skinny::{BLOCK_LOAD, ROW_LOAD, SLICE, SUBGROUP, TILE, max_subgroups};
 use crate::caps::DeviceCaps;
-use crate::emit::LoweringCtx;
+use crate::emit::{LoweringCtx, SlotView};
 use crate::kernel::{ArgAccess, TypedKernel};
 use crate::lowerings::dequant::PackedWeights;
 use crate::lowerings::gemm_coop::module;
-use crate::lowerings::{code, portable};
+use crate::lowerings::{code, norm, portable};
 use crate::program::SlotId;
 use crate::scalar::PRELUDE;
 use crate::sym_int::SymInt;
@@ -58,7 +59,11 @@ crate::params! {
 /// Prepacks rows for `few_rows_laid.glsl`.
 pub(super) static LAY_ROWS: TypedKernel<PrepackAParams> = TypedKernel::wgsl(
     "lay_rows",
-    &[PRELUDE, portable!("matmul/lay_rows.wgsl")],
+    &[
+        PRELUDE,
+        portable!("matmul/lay_slice.wgsl"),
+        portable!("matmul/lay_rows.wgsl"),
+    ],
     &[ArgAccess::Read, ArgAccess::Write],
     &["X_TYPE", "ORDER", "NUMBERS", "ROWS"],
 );
@@ -80,7 +85,8 @@ macro_rules! laid_rows {
             ARGS,
             &[
                 "THREADS", "TILES", "PARTS", "ROUNDS", "ROWS", "WHOLE", "BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE",
-                "GATED", "NUMBERS", "ROWS_AHEAD",
+                "GATED", "NUMBERS", "CHUNK", "SPLITS", "AHEAD", "PASS", "POOL",
+                "ROWS_AHEAD",
             ],
         );)*
 
@@ -91,42 +97,60 @@ macro_rules! laid_rows {
 
 laid_rows!(Q4_0 "_q4_0", Q8_0 "_q8_0", Q4_K "_q4_k", Q6_K "_q6_k");
 
-/// For each quantization scheme, its small-M GEMM kernel and its value of the constant `ORDER` of
-/// `lay_rows.wgsl`.
-static OF_SCHEMES: [(Scheme, &TypedKernel<SkinnyPrepackedAParams>, u32); 4] = [
-    (Scheme::Q4_0, &Q4_0, 1),
-    (Scheme::Q8_0, &Q8_0, 2),
-    (Scheme::Q4K, &Q4_K, 3),
-    (Scheme::Q6K, &Q6_K, 4),
+/// For each quantization scheme, its small-M GEMM kernel, its value of the constant `ORDER` of
+/// `lay_slice.wgsl`, and the loads of weights in flight per thread.
+static OF_SCHEMES: [(Scheme, &TypedKernel<SkinnyPrepackedAParams>, u32, u32); 4] = [
+    (Scheme::Q4_0, &Q4_0, 1, 1),
+    (Scheme::Q8_0, &Q8_0, 2, 8),
+    (Scheme::Q4K, &Q4_K, 3, 1),
+    (Scheme::Q6K, &Q6_K, 4, 1),
 ];
 
-/// Minimum number of rows per workgroup. Runs with at most this number of rows use a separate
-/// branch of the shape switch.
-pub(super) const MIN_PREPACKED_ROWS: u32 = 16;
-/// Maximum number of 8-row activation fragments that a thread's registers hold per k step.
-const MAX_MATRICES: u32 = 4;
-/// Registers per thread.
-const REGISTERS: u32 = 128;
+/// Numbers of rows of a workgroup. Runs with at most this number of rows use a separate branch of the shape switch.
+pub(super) const ROW_BLOCKS: [u32; 3] = [16, 32, 64];
+/// Maximum number of rows of a workgroup whose subgroups hold activations in registers instead of shared memory.
+const MAX_REGISTER_ROWS: u32 = 16;
+/// Registers per thread: with at most 32 rows, and with more.
+const REGISTERS: [u32; 2] = [128, 240];
 /// 32-bit words that a slice of a row takes per F16 number of an element (`SLICE_WORDS`), and words
 /// of the slice's activation sums, which minima require (`SUM_WORDS`).
 const SLICE_WORDS: usize = SLICE / 2;
 const SUM_WORDS: usize = 8;
-/// Maximum split-K factor within a workgroup.
+/// Maximum split-K factor within a workgroup, and across workgroups.
 const MAX_SPLIT_K: u32 = 8;
-/// Bytes of shared memory for a subgroup's partial sums of 8 rows.
+/// Steps of a stage in shared memory, if it is large enough.
+const CHUNK: u32 = 4;
+/// Bytes of shared memory of the activations of 8 rows in a step, per F16 number of an element, and of the partial
+/// sums of 8 rows of a subgroup.
+const STEP_BYTES: u32 = 16 * SUBGROUP;
 const SHARE_BYTES: u32 = 16 * SUBGROUP;
 const THREADS: u32 = 256;
 
 /// Number of rows per workgroup if runs have at most `most` rows.
-fn rows_of(numbers: u32, most: usize) -> u32 {
-    let all = (most as u32).next_multiple_of(8);
-    all.clamp(MIN_PREPACKED_ROWS, 8 * MAX_MATRICES / numbers)
+fn rows_of(most: usize) -> u32 {
+    let fits = ROW_BLOCKS.iter().find(|rows| **rows as usize >= most);
+    fits.copied().unwrap_or(ROW_BLOCKS[ROW_BLOCKS.len() - 1])
+}
+
+/// The place of rows that a kernel stores prepacked.
+pub(crate) struct PrepackedRows {
+    pub(crate) slot: SlotId,
+    /// Number of rows with those that pad the last block.
+    pub(crate) rows: SymInt,
+    pub(crate) slices: SymInt,
+    /// Offsets of the scales and of the sums, in words.
+    pub(crate) units_at: SymInt,
+    pub(crate) sums_at: SymInt,
+    /// Values of the constants `ORDER`, `NUMBERS` and `ROWS`.
+    pub(crate) consts: [u32; 3],
 }
 
 /// A small-M GEMM with prepacked rows.
 pub(super) struct PrepackedASkinny {
     kernel: &'static TypedKernel<SkinnyPrepackedAParams>,
     order: u32,
+    /// Loads of weights in flight per thread.
+    weight_loads: u32,
     has_minima: bool,
     blocks: usize,
     numbers: u32,
@@ -136,31 +160,56 @@ pub(super) struct PrepackedASkinny {
     split: PrepackedASplit,
 }
 
-/// Split of columns and of k within a workgroup.
+/// Split of columns, rows and k among subgroups and workgroups.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct PrepackedASplit {
-    /// Tiles per workgroup.
+    /// Tiles per workgroup; one subgroup processes a tile and a part of k.
     tiles: u32,
-    /// Split-K factor within the workgroup; one subgroup processes each pair of a tile and a part
-    /// of k.
+    /// Split-K factor within the workgroup, and across workgroups.
     parts: u32,
+    splits: u32,
     /// Number of slices in each part of k.
     rounds: u32,
+    /// Steps of a stage in shared memory; 0 if activations are in registers.
+    chunk: u32,
+    /// Groups of 8 rows of a subgroup whose sums are in shared memory at once.
+    pass: u32,
     /// True if the parts cover k exactly, without a partial slice at the end.
     is_whole: bool,
 }
 
+/// The matmul that a [`PrepackedASplit`] divides.
+#[derive(Clone, Copy, Debug)]
+struct PrepackedAShape {
+    /// Number of columns with those of a gate, and length of k.
+    n: usize,
+    k: usize,
+    /// Rows of a workgroup, and F16 numbers per element.
+    rows: u32,
+    numbers: u32,
+    /// True if another kernel may add partial sums.
+    can_split: bool,
+}
+
 impl PrepackedASplit {
-    /// The split with the lowest estimated cost: few consecutive tiles per compute unit, and enough
-    /// subgroups to saturate the unit. `None` if shared memory is too small for the partial sums of
+    fn new(caps: &DeviceCaps, shape: PrepackedAShape) -> Option<PrepackedASplit> {
+        match shape.rows <= MAX_REGISTER_ROWS {
+            true => PrepackedASplit::in_registers(caps, shape),
+            false => PrepackedASplit::staged(caps, shape),
+        }
+    }
+
+    /// The split with the lowest estimated cost if activations are in registers: few consecutive tiles per compute
+    /// unit, and enough subgroups to saturate the unit. `None` if shared memory is too small for the partial sums of
     /// one subgroup.
-    fn new(caps: &DeviceCaps, [n, k]: [usize; 2], rows: u32) -> Option<PrepackedASplit> {
-        let fit = caps.workgroup_bytes / (SHARE_BYTES * (rows / 8));
-        let most = max_subgroups(caps, REGISTERS)
+    fn in_registers(caps: &DeviceCaps, shape: PrepackedAShape) -> Option<PrepackedASplit> {
+        let groups = shape.rows / 8;
+        let fit = caps.workgroup_bytes / (SHARE_BYTES * groups);
+        let most = max_subgroups(caps, REGISTERS[0])
             .min(caps.max_workgroup / SUBGROUP)
             .min(fit);
-        let slices = k.div_ceil(SLICE);
-        let all = n.div_ceil(TILE as usize);
+        let slices = shape.k.div_ceil(SLICE);
+        let all = shape.n.div_ceil(TILE as usize);
         let mut best: Option<(f64, PrepackedASplit)> = None;
         for tiles in 1..=most {
             for parts in 1..=MAX_SPLIT_K.min(most / tiles).min(slices as u32) {
@@ -177,14 +226,79 @@ impl PrepackedASplit {
                     let split = PrepackedASplit {
                         tiles,
                         parts,
+                        splits: 1,
                         rounds: rounds as u32,
-                        is_whole: taken * SLICE == k,
+                        chunk: 0,
+                        pass: groups,
+                        is_whole: taken * SLICE == shape.k,
                     };
                     best = Some((cost, split));
                 }
             }
         }
         best.map(|(_, split)| split)
+    }
+
+    /// The split with the lowest estimated cost if activations are in shared memory: as few tiles and slices per
+    /// compute unit as possible, as soon as the unit has some subgroups. `None` if shared memory is too small.
+    fn staged(caps: &DeviceCaps, shape: PrepackedAShape) -> Option<PrepackedASplit> {
+        let rates = &caps.device.rates.rows;
+        let bytes = caps.workgroup_bytes.checked_sub(shape.rows * 8)?;
+        let groups = shape.rows / 8;
+        let registers = REGISTERS[usize::from(shape.rows > 32)];
+        let most = max_subgroups(caps, registers).min(caps.max_workgroup / SUBGROUP);
+        let step = 2 * shape.numbers * shape.rows / 8 * STEP_BYTES;
+        let chunk = [CHUNK, CHUNK / 2, 1]
+            .into_iter()
+            .find(|chunk| chunk * step <= bytes)?;
+        let slices = shape.k.div_ceil(SLICE);
+        let all = shape.n.div_ceil(TILE as usize);
+        let max_splits = if shape.can_split {
+            MAX_SPLIT_K.min(slices as u32)
+        } else {
+            1
+        };
+        let mut best: Option<(u32, PrepackedASplit)> = None;
+        for tiles in 1..=most {
+            for splits in 1..=max_splits {
+                let rounds = slices.div_ceil(splits as usize) as u32;
+                let workgroups = all.div_ceil(tiles as usize) * splits as usize;
+                let turns = workgroups.div_ceil(caps.units()) as u32;
+                let subgroups = tiles.max(rates.min_prepacked_subgroups);
+                let joined = if splits > 1 { rates.split_k_slices } else { 0 };
+                let cost = turns
+                    .saturating_mul(subgroups * rounds)
+                    .saturating_add(joined);
+                let sums = |pass: &u32| tiles * pass * SHARE_BYTES <= bytes;
+                let passes = (0..=groups.ilog2()).map(|halvings| groups >> halvings);
+                let Some(pass) = passes
+                    .filter(|pass| groups.is_multiple_of(*pass))
+                    .find(sums)
+                else {
+                    continue;
+                };
+                if best.is_none_or(|(least, _)| cost < least) {
+                    let split = PrepackedASplit {
+                        tiles,
+                        parts: 1,
+                        splits,
+                        rounds,
+                        chunk,
+                        pass,
+                        is_whole: (splits * rounds) as usize * SLICE == shape.k,
+                    };
+                    best = Some((cost, split));
+                }
+            }
+        }
+        best.map(|(_, split)| split)
+    }
+
+    /// Number of word pairs of shared memory for activations and partial sums.
+    fn pool(&self, rows: u32, numbers: u32) -> u32 {
+        let stages = 2 * self.parts * self.chunk * numbers * rows / 8 * STEP_BYTES;
+        let sums = self.tiles * self.parts * self.pass * SHARE_BYTES;
+        stages.max(sums) / 8
     }
 }
 
@@ -199,12 +313,12 @@ impl PrepackedASkinny {
         let found = OF_SCHEMES
             .iter()
             .find(|(scheme, ..)| *scheme == blocks.scheme);
-        let Some(&(_, kernel, order)) = found else {
+        let Some(&(_, kernel, order, weight_loads)) = found else {
             return Ok(None);
         };
         let is_apart = blocks.params.is_some() && p.b.is_multiple(BLOCK_LOAD, p.b.own_axis);
         let (n, k) = (e.bound(&p.columns())?, p.k.known().unwrap_or(0));
-        let is_matrix = p.batch.iter().all(Dim::is_one) && p.norm.is_none() && p.is_apart();
+        let is_matrix = p.batch.iter().all(Dim::is_one) && p.is_apart();
         let reads_rows = p.a.summed.unit && p.a.is_multiple(ROW_LOAD, p.a.own_axis);
         let takes = e.caps.coop_fragment_layout && is_apart && is_matrix && reads_rows;
         if !takes || n == 0 || k == 0 || !p.a.dtype.is_float() {
@@ -212,12 +326,20 @@ impl PrepackedASkinny {
         }
         let is_exact = p.a.dtype == DType::F32 && e.facts.reduced_matmul_dtype.is_none();
         let numbers = 1 + u32::from(is_exact);
-        let rows = rows_of(numbers, e.bound(&p.m)?.min(most as usize));
-        let n = n << u32::from(p.gate.is_some());
-        let split = PrepackedASplit::new(e.caps, [n, k], rows);
+        let rows = rows_of(e.bound(&p.m)?.min(most as usize));
+        let shape = PrepackedAShape {
+            n: n << u32::from(p.gate.is_some()),
+            k,
+            rows,
+            numbers,
+            // The kernel that adds partial sums reads four columns at once.
+            can_split: p.gate.is_none() && n.is_multiple_of(4) && p.n.known().is_some(),
+        };
+        let split = PrepackedASplit::new(e.caps, shape);
         Ok(split.map(|split| PrepackedASkinny {
             kernel,
             order,
+            weight_loads,
             has_minima: blocks.scheme == Scheme::Q4K,
             blocks: k / blocks.scheme.block_len(),
             numbers,
@@ -227,47 +349,81 @@ impl PrepackedASkinny {
         }))
     }
 
+    /// Prepacks the rows, unless the kernel of the norm before the matmul already did, and returns the matmul of the
+    /// rows after the norm.
+    fn prepack(
+        &self,
+        e: &mut LoweringCtx<'_>,
+        p: &MatMulProblem,
+        to: &PrepackedRows,
+    ) -> Result<MatMulProblem, CompileError> {
+        let mut p = p.clone();
+        if let Some(of) = p.norm.take() {
+            let (rows, is_prepacked) = norm::prepacked_rows(e, &of, to)?;
+            p = p.with_rows(e, &rows)?;
+            if is_prepacked {
+                return Ok(p);
+            }
+        }
+        let params = PrepackAParams {
+            m: e.num(&p.m),
+            k: e.num(&p.k),
+            offset: p.a.offset,
+            row: p.a.own_axis.stride,
+            rows: to.rows,
+            slices: to.slices,
+            units_at: to.units_at,
+            sums_at: to.sums_at,
+        };
+        let teams = e.tape().mul(to.rows, to.slices);
+        let grid = e.grid_of(teams, THREADS / SUBGROUP);
+        let [order, numbers, rows] = to.consts;
+        let consts = [code(p.a.dtype), order, numbers, rows];
+        e.dispatch(&LAY_ROWS, &consts, &[p.a.slot, to.slot], &params, grid);
+        Ok(p)
+    }
+
     /// Prepacks the rows and dispatches the GEMM.
     pub(super) fn dispatch(
         &self,
         e: &mut LoweringCtx<'_>,
         p: &MatMulProblem,
-        given: &MatMulArgs,
+        weights: &PackedWeights,
+        y: &SlotView,
     ) -> Result<(), CompileError> {
-        let all = &given.params;
         let PrepackedASplit {
             tiles,
             parts,
+            splits,
             rounds,
+            chunk,
+            pass,
             is_whole,
         } = self.split;
-        let slices = parts * rounds;
+        let slices = parts * splits * rounds;
         let places = self.max_rows * slices as usize;
         let units_at = places * SLICE_WORDS * self.numbers as usize;
         let sums_at = units_at + places;
         let words = sums_at + usize::from(self.has_minima) * places * SUM_WORDS;
         let laid = e.temp(DType::U32, &[Dim::Known(words)])?;
-        let row_blocks = e.tape().ceil_div(all.m, self.rows);
+        let m = e.num(&p.m);
+        let row_blocks = e.tape().ceil_div(m, self.rows);
         let rows = e
             .tape()
             .mul(row_blocks, SymInt::Const(i64::from(self.rows)));
         let [slices, units_at, sums_at] =
             [slices as usize, units_at, sums_at].map(|n| SymInt::Const(n as i64));
-        let params = PrepackAParams {
-            m: all.m,
-            k: all.k,
-            offset: all.a_offset,
-            row: all.a_row,
+        let to = PrepackedRows {
+            slot: laid.slot,
             rows,
             slices,
             units_at,
             sums_at,
+            consts: [self.order, self.numbers, self.rows],
         };
-        let teams = e.tape().mul(rows, slices);
-        let grid = e.grid_of(teams, THREADS / SUBGROUP);
-        let consts = [code(p.a.dtype), self.order, self.numbers, self.rows];
-        let [a, ..] = given.args;
-        e.dispatch(&LAY_ROWS, &consts, &[a, laid.slot], &params, grid);
+        let p = &self.prepack(e, p, &to)?;
+        let given = &matmul_args(e, p, y)?.with_packed_weights(e, weights)?;
+        let all = &given.params;
         let params = SkinnyPrepackedAParams {
             m: all.m,
             n: all.n,
@@ -286,9 +442,12 @@ impl PrepackedASkinny {
             sums_at,
         };
         let threads = tiles * parts * SUBGROUP;
-        let [few, more] = e.caps.device.rates.rows.prepacked_prefetch;
-        let is_few = self.rows / 8 * self.numbers <= MAX_MATRICES / 2;
-        let ahead = if is_few { few } else { more };
+        let sums = match splits {
+            1 => None,
+            _ => Some(coop::parts(e, p, splits, p.n.clone())?),
+        };
+        let of_sums = sums.map(|sums| given.sums(sums));
+        let target = of_sums.as_ref().unwrap_or(given);
         let mut consts = vec![
             threads,
             tiles,
@@ -297,12 +456,27 @@ impl PrepackedASkinny {
             self.rows,
             u32::from(is_whole),
         ];
-        consts.extend(given.consts); // BIAS to Y_TYPE
-        consts.extend([u32::from(p.gate.is_some()), self.numbers, ahead]);
+        consts.extend(target.consts); // BIAS to Y_TYPE
+        let rows_ahead = e.caps.device.rates.rows.prepacked_prefetch;
+        consts.extend([
+            u32::from(p.gate.is_some()),
+            self.numbers,
+            chunk,
+            splits,
+            self.weight_loads,
+            pass,
+            self.split.pool(self.rows, self.numbers),
+            rows_ahead,
+        ]);
         let groups = e.tape().ceil_div(all.n, tiles * TILE);
-        let [x, y, _] = e.flat_grid(groups);
-        let args: Vec<SlotId> = given.args.into_iter().chain([laid.slot]).collect();
-        e.dispatch(self.kernel, &consts, &args, &params, [x, y, row_blocks]);
+        let groups = e.tape().mul(groups, SymInt::Const(i64::from(splits)));
+        let groups = e.tape().mul(groups, row_blocks);
+        let grid = e.flat_grid(groups);
+        let args: Vec<SlotId> = target.args.into_iter().chain([laid.slot]).collect();
+        e.dispatch(self.kernel, &consts, &args, &params, grid);
+        if let Some(sums) = sums {
+            coop::add_parts(e, given, p, splits, sums, &ColumnRange::all(given));
+        }
         Ok(())
     }
 }
@@ -322,19 +496,30 @@ mod tests {
     #[test]
     fn all_of_k_is_taken_and_sums_fit() {
         let caps = DeviceCaps::h200();
-        for rows in [16, 24, 32] {
-            for n in [16, 1_000, 4_096, 28_672, 151_936] {
+        for rows in ROW_BLOCKS {
+            for (n, numbers) in [(16, 1), (1_000, 2), (4_096, 1), (28_672, 2), (151_936, 1)] {
                 for k in [32, 1_000, 4_096, 14_336] {
-                    let split = PrepackedASplit::new(&caps, [n, k], rows).unwrap();
-                    let covered = (split.parts * split.rounds) as usize * SLICE;
-                    assert!(
-                        (k..k + split.parts as usize * SLICE).contains(&covered),
-                        "{split:?}"
-                    );
-                    let subgroups = split.tiles * split.parts;
-                    assert!(subgroups * SHARE_BYTES * (rows / 8) <= caps.workgroup_bytes);
-                    assert!(subgroups <= max_subgroups(&caps, REGISTERS), "{split:?}");
-                    assert_eq!(split.is_whole, covered == k);
+                    for can_split in [false, true] {
+                        let shape = PrepackedAShape {
+                            n,
+                            k,
+                            rows,
+                            numbers,
+                            can_split,
+                        };
+                        let split = PrepackedASplit::new(&caps, shape).unwrap();
+                        let parts = (split.parts * split.splits) as usize;
+                        let covered = parts * split.rounds as usize * SLICE;
+                        assert!((k..k + parts * SLICE).contains(&covered), "{split:?}");
+                        let subgroups = split.tiles * split.parts;
+                        assert!(subgroups * SUBGROUP <= caps.max_workgroup, "{split:?}");
+                        let bytes = 8 * (split.pool(rows, numbers) + split.parts * rows);
+                        assert!(bytes <= caps.workgroup_bytes, "{split:?}");
+                        let groups = rows / 8;
+                        assert!(groups.is_multiple_of(split.pass));
+                        assert!(can_split || split.splits == 1);
+                        assert_eq!(split.is_whole, covered == k);
+                    }
                 }
             }
         }
