@@ -37,12 +37,14 @@ const MAX_COLUMNS: usize = 120;
 const PATTERNS: [&str; 5] = ["*.rs", "*.wgsl", "*.glsl", "*.comp", "*.md"];
 /// The crates whose public types a user meets. Types of other crates reach users only as reexports
 /// of these crates, so they are not counted.
-const PUBLIC_CRATES: [&str; 5] = [
+const PUBLIC_CRATES: [&str; 7] = [
     "crates/tercet",
+    "crates/tercet-files",
     "crates/tercet-ir",
     "crates/tercet-models",
     "crates/tercet-onnx",
     "crates/tercet-serve",
+    "crates/tercet-splat",
 ];
 
 /// Command-line options.

@@ -7,14 +7,12 @@ use crate::gguf::GgufError;
 use crate::hf::HfError;
 use crate::image::ImageError;
 use crate::low_rank::AdapterError;
-use crate::mmap::FileError;
+use tercet_files::FileError;
 use crate::model_path::ModelPathError;
 use crate::open::ModelFamily;
 use crate::safetensors::SafeTensorsError;
 use crate::search::SearchError;
 use crate::speech::SpeechError;
-#[cfg(feature = "splat")]
-use crate::splat::SplatError;
 use crate::tokenizer::TokenizerError;
 use crate::weight::WeightError;
 use crate::writing::SaveError;
@@ -74,7 +72,7 @@ pub enum Error {
     /// A Gaussian splatting scene is invalid or cannot be rendered.
     #[cfg(feature = "splat")]
     #[error("Gaussian splatting scene")]
-    Splat(#[from] SplatError),
+    Splat(#[from] tercet_splat::SplatError),
     /// Speech recognition failed.
     #[error(transparent)]
     Speech(#[from] SpeechError),

@@ -4,7 +4,7 @@ pub(crate) mod packing;
 
 use std::collections::BTreeMap;
 
-use crate::mmap::MappedFile;
+use tercet_files::MappedFile;
 use crate::safetensors::{SafeTensorInfo, SafeTensors, SafeTensorsError};
 use packing::Packing;
 

@@ -30,7 +30,7 @@ pub use value::{GgufArray, GgufArrayIter, GgufValue, GgufValueType};
 
 use std::path::Path;
 
-use crate::mmap::MappedFile;
+use tercet_files::MappedFile;
 use cursor::GgufCursor;
 pub(crate) use error::clip;
 use tensors::GgufTensors;

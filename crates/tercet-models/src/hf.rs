@@ -26,7 +26,7 @@ use crate::config::{ConfigError, ConfigFields, DecoderSpec};
 pub use crate::folder_weights::HfWeights;
 use crate::folder_weights::packing::Packing;
 use crate::gguf::clip;
-use crate::mmap::FileError;
+use tercet_files::FileError;
 use crate::safetensors::{SafeTensorInfo, SafeTensors, SafeTensorsError};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use json::read_json;

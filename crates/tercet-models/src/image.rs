@@ -18,7 +18,7 @@ pub use resample::ResampleFilter;
 pub(crate) use tiles::read as read_tiles;
 pub use tiles::{ImageTileProcessor, ImageTiles, TiledImage};
 
-use crate::mmap::FileError;
+use tercet_files::FileError;
 
 /// Maximum number of pixels, 128 Mi, checked before memory is allocated.
 pub const MAX_PIXELS: usize = 1 << 27;

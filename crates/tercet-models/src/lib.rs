@@ -49,15 +49,12 @@ pub mod image;
 mod language_model;
 mod low_rank;
 mod maybe_async;
-pub mod mmap;
 mod model_path;
 mod open;
 pub mod safetensors;
 pub mod save;
 pub mod search;
 pub mod speech;
-#[cfg(feature = "splat")]
-pub mod splat;
 pub mod tokenizer;
 pub mod weight;
 mod weights;
@@ -95,7 +92,6 @@ pub use gguf::{GgmlType, Gguf, GgufError};
 pub use hf::{ClassHead, HfError, HfFolder, HfWeights, SentenceFolder, SentencePrompts};
 pub use image::{Image, ImageError, ImageProcessor, ImageTileProcessor};
 pub use language_model::{LanguageModel, LanguageModelOptions, TextOptions, TextStream};
-pub use mmap::{FileError, MappedFile};
 pub use model_path::{ModelPathError, OllamaModel, OllamaParams};
 pub use open::{
     DraftOptions, EmbeddingPrompt, EncoderOptions, ModelFamily, ModelFiles, SimilarityHead,
@@ -103,8 +99,11 @@ pub use open::{
 pub use safetensors::{SafeDtype, SafeTensorInfo, SafeTensors, SafeTensorsError};
 pub use save::{SaveError, SaveOptions};
 pub use speech::Transcriber;
+pub use tercet_files::{FileError, MappedFile, mmap};
 #[cfg(feature = "onnx")]
 pub use tercet_onnx as onnx;
+#[cfg(feature = "splat")]
+pub use tercet_splat as splat;
 pub use tokenizer::{StreamDecoder, TokenizedBatch, TokenizedRow, Tokenizer, TokenizerError};
 pub use weight::{ModelWeight, WeightError, gguf_weight, safetensors_tensor};
 

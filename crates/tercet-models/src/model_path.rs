@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
 pub use self::ollama::{OllamaModel, OllamaParams};
-use crate::mmap::FileError;
+use tercet_files::FileError;
 
 /// The reason why a path or name leads to no model.
 ///

@@ -19,7 +19,7 @@ use crate::config::{self, DecoderSpec, decoder};
 use crate::error::Error;
 use crate::gguf::Gguf;
 use crate::hf::HfFolder;
-use crate::mmap::MappedFile;
+use tercet_files::MappedFile;
 use crate::model_path::{ModelPlace, ModelStores};
 use crate::tokenizer::Tokenizer;
 

@@ -26,7 +26,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
 
 use crate::gguf::clip;
-use crate::mmap::MappedFile;
+use tercet_files::MappedFile;
 
 /// Maximum header length, the limit of the format.
 pub(crate) const MAX_HEADER_BYTES: u64 = 100_000_000;

@@ -39,7 +39,7 @@ use std::sync::OnceLock;
 
 use crate::foreign::contained;
 use crate::gguf::Gguf;
-use crate::mmap::read_small;
+use tercet_files::mmap::read_small;
 use batch::enclose;
 use byte_level::ByteVocab;
 use literal::MarkedTokenizer;

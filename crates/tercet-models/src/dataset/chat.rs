@@ -24,7 +24,7 @@ use super::records::{ChatMessage, ChatRecord, Role};
 use super::template::{RenderedTemplate, Template, TemplateError, TemplateLimits, TemplateValue};
 use crate::gguf::Gguf;
 use crate::hf::{HfFolder, read_optional_json};
-use crate::mmap::read_small;
+use tercet_files::mmap::read_small;
 use crate::open::ModelFiles;
 use crate::tokenizer::Tokenizer;
 

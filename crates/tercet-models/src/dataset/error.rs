@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::template::TemplateError;
-use crate::mmap::FileError;
+use tercet_files::FileError;
 use crate::tokenizer::TokenizerError;
 
 /// The reason why training data is rejected.

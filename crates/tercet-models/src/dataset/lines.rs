@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use super::error::{DataError, LineError};
-use crate::mmap::{FileError, open_regular};
+use tercet_files::mmap::{FileError, open_regular};
 
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::types::GgmlType;
 use super::value::GgufValueType;
-use crate::mmap::FileError;
+use tercet_files::FileError;
 
 /// The reason why a GGUF file is rejected, or why a requested value is not available.
 ///

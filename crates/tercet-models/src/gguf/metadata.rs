@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::cursor::GgufCursor;
 use super::error::{GgufError, clip};
 use super::value::{self, GgufArray, GgufValue, GgufValueType};
-use crate::mmap::MappedFile;
+use tercet_files::MappedFile;
 
 /// Minimum size of an entry: a length, one character, a type and one byte of value.
 pub(super) const MIN_ENTRY_BYTES: u64 = 8 + 1 + 4 + 1;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use super::error::{GgufError, clip};
 use super::tensors::GgufTensors;
 use super::{Gguf, GgufMetadata, MAX_ENTRIES};
-use crate::mmap::{FileError, MappedFile};
+use tercet_files::{FileError, MappedFile};
 
 const NUMBER: &str = "split.no";
 const COUNT: &str = "split.count";

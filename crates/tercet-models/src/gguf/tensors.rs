@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::cursor::GgufCursor;
 use super::error::{GgufError, clip};
 use super::types::GgmlType;
-use crate::mmap::MappedFile;
+use tercet_files::MappedFile;
 
 /// Minimum size of an entry: a name of one character, its length, a dimension count, a type and an
 /// offset.

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::{HfError, MAX_JSON_BYTES};
-use crate::mmap::read_small;
+use tercet_files::mmap::read_small;
 
 pub(super) fn read_json(path: &Path) -> Result<Map<String, Value>, HfError> {
     let bytes = read_small(path, MAX_JSON_BYTES)?;

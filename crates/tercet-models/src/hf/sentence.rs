@@ -12,7 +12,7 @@ use crate::config::encoder::reject_unknown_modules;
 use crate::config::outputs::{DenseModule, PoolingMode, SentenceModule, SentenceModules};
 use crate::config::{ConfigError, ConfigFields, EncoderSpec, FfnActivation};
 use crate::gguf::clip;
-use crate::mmap::read_small;
+use tercet_files::mmap::read_small;
 use crate::safetensors::{SafeTensorInfo, SafeTensors};
 use crate::weights::Weights;
 

@@ -9,7 +9,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 
 use super::{HfError, HfWeights, MAX_JSON_BYTES};
 use crate::gguf::clip;
-use crate::mmap::read_small;
+use tercet_files::mmap::read_small;
 use crate::safetensors::SafeTensors;
 
 pub(super) fn open_shard(path: PathBuf) -> Result<SafeTensors, HfError> {

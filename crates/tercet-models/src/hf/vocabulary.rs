@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::{HfError, MAX_JSON_BYTES, read_json, read_optional_json};
 use crate::gguf::clip;
-use crate::mmap::read_small;
+use tercet_files::mmap::read_small;
 use crate::tokenizer::{MAX_FILE_BYTES, QWEN2_SPLIT, Tokenizer, TokenizerError};
 
 pub(super) const VOCAB: &str = "vocab.json";

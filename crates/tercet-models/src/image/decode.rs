@@ -12,7 +12,7 @@ use zune_jpeg::zune_core::options::DecoderOptions;
 use super::orientation::Orientation;
 use super::{Image, ImageError, MAX_SIDE, check_size};
 use crate::foreign::contained;
-use crate::mmap::read_small;
+use tercet_files::mmap::read_small;
 
 /// Maximum file size, in bytes.
 const MAX_BYTES: u64 = 1 << 28;

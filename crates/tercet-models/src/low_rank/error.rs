@@ -6,7 +6,7 @@ use tercet::{DType, TensorError};
 
 use crate::config::ConfigError;
 use crate::gguf::GgufError;
-use crate::mmap::FileError;
+use tercet_files::FileError;
 use crate::safetensors::SafeTensorsError;
 use crate::weight::WeightError;
 use crate::writing::SaveError;

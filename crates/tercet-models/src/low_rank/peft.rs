@@ -11,7 +11,7 @@ use tercet::{DType, Tensor};
 use super::peft_config::{PeftConfig, to_json};
 use super::{Adapter, AdapterError, LowRank, SIDES};
 use crate::gguf::clip;
-use crate::mmap::read_small;
+use tercet_files::mmap::read_small;
 use crate::safetensors::{SafeDtype, SafeTensors};
 use crate::weight::safetensors_tensor;
 use crate::writing::safetensors::write_safetensors;

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use super::ModelPathError;
-use crate::mmap::read_small;
+use tercet_files::mmap::read_small;
 
 /// Maximum size of a file in `refs`, in bytes; a revision has 40.
 const MAX_REF_BYTES: u64 = 1024;

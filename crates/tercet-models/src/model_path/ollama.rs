@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::ModelPathError;
 use crate::gguf::clip;
-use crate::mmap::read_small;
+use tercet_files::mmap::read_small;
 
 /// The defaults of the parts that a name leaves out.
 const HOST: &str = "registry.ollama.ai";

@@ -1,7 +1,7 @@
 //! Errors in a safetensors file.
 
 use super::dtype::SafeDtype;
-use crate::mmap::FileError;
+use tercet_files::FileError;
 
 /// The reason why a safetensors file is rejected.
 ///

@@ -11,7 +11,7 @@ use crate::builder::{ModelError, Weights};
 use crate::config::decoder::rows::to_f32;
 use crate::gguf::{GgmlType, Gguf, clip};
 use crate::hf::HfFolder;
-use crate::mmap::MappedFile;
+use tercet_files::MappedFile;
 use crate::open::ModelFiles;
 use crate::safetensors::SafeDtype;
 use crate::writing::gguf::{GgufHeader, write_gguf};

@@ -9,7 +9,7 @@ use tercet_ir::quant::QuantizeError;
 
 use crate::builder::{ModelError, Weights};
 use crate::gguf::{GgmlType, Gguf, GgufTensorInfo, GgufValue};
-use crate::mmap::MappedFile;
+use tercet_files::MappedFile;
 use crate::open::ModelFiles;
 use crate::weight::scheme_of;
 use crate::writing::gguf::{GgufHeader, write_gguf};

@@ -1,7 +1,7 @@
 //! The errors of tokenizers.
 
 use crate::gguf::GgufError;
-use crate::mmap::FileError;
+use tercet_files::FileError;
 
 /// The reason why a tokenizer cannot be created or used.
 ///

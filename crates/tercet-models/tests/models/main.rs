@@ -34,10 +34,6 @@ mod safetensors;
 mod saved_folders;
 mod speculation;
 mod speculative;
-#[cfg(feature = "splat")]
-mod splat;
-#[cfg(feature = "splat")]
-mod splat_fit;
 mod tokenizer;
 mod tokenizer_references;
 mod vision_language;

@@ -8,7 +8,7 @@ use super::{SaveError, chain, unsupported};
 use crate::config::DecoderSpec;
 use crate::gguf::{Gguf, GgufValue};
 use crate::hf::{HfFolder, read_optional_json};
-use crate::mmap::read_small;
+use tercet_files::mmap::read_small;
 use crate::tokenizer::{MAX_FILE_BYTES, TokenType, Tokenizer, pieces_of, pre_tokenizer_of};
 use crate::writing::gguf::GgufHeader;
 

@@ -6,11 +6,11 @@
 //! Kheradmand et al. 2024, "3D Gaussian Splatting as Markov Chain Monte Carlo").
 
 use tercet::{DType, Graph, OpError, Shape, Tensor, Type, Value};
-use tercet_ir::ops::splat::{BACKGROUND_AT, CAMERA_LEN, SplatSceneOperands as Operands};
-use tercet_ir::ops::{ReduceFn, Window};
-use tercet_ir::random::PhiloxStream;
+use tercet::ops::splat::{BACKGROUND_AT, CAMERA_LEN, SplatSceneOperands as Operands};
+use tercet::ops::{ReduceFn, Window};
+use tercet::random::PhiloxStream;
 
-use super::{SplatError, SplatScene};
+use crate::{SplatError, SplatScene};
 
 type SplatFitResult = Result<Value, OpError>;
 
@@ -24,7 +24,7 @@ pub const IMAGE: &str = "image";
 /// Sizes of a fit.
 ///
 /// ```
-/// use tercet_models::splat::fit::FitShape;
+/// use tercet_splat::fit::FitShape;
 /// let shape = FitShape { count: 100, harmonics: 4, image: [32, 32] };
 /// assert_eq!(shape.names().last(), Some(&"more_colors"));
 /// ```
@@ -199,7 +199,7 @@ const DEGREE_0: f32 = 0.282_094_79;
 /// Seeded random number generator of a fit.
 ///
 /// ```
-/// use tercet_models::splat::fit::SplatFitRng;
+/// use tercet_splat::fit::SplatFitRng;
 /// let (mut a, mut b) = (SplatFitRng::new(7), SplatFitRng::new(7));
 /// assert_eq!(a.unit(), b.unit());
 /// assert!(a.below(10) < 10);

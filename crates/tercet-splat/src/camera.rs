@@ -3,9 +3,9 @@
 
 use serde_json::{Map, Value};
 use tercet::{Tensor, TensorError};
-use tercet_ir::ops::splat::CAMERA_LEN;
+use tercet::ops::splat::CAMERA_LEN;
 
-use super::{SplatError, SplatScene};
+use crate::{SplatError, SplatScene};
 
 type CameraVec3 = [f64; 3];
 
@@ -15,7 +15,7 @@ const NEAR: f64 = 0.2;
 /// A pinhole camera with x to the right, y down and z forward.
 ///
 /// ```
-/// use tercet_models::splat::{LookAt, SplatCamera};
+/// use tercet_splat::{LookAt, SplatCamera};
 /// let (eye, target) = ([0.0, 0.0, -2.0], [0.0; 3]);
 /// let look = LookAt { eye, target, up: [0.0, -1.0, 0.0], fov: 60.0 };
 /// let camera = SplatCamera::look_at(&look, [640, 480])?;
@@ -39,7 +39,7 @@ pub struct SplatCamera {
 /// Camera parameters: position, target, up direction and field of view.
 ///
 /// ```
-/// use tercet_models::splat::{LookAt, SplatCamera};
+/// use tercet_splat::{LookAt, SplatCamera};
 /// let (eye, target) = ([0.0, 0.0, -2.0], [0.0; 3]);
 /// let look = LookAt { eye, target, up: [0.0, -1.0, 0.0], fov: 60.0 };
 /// assert!(SplatCamera::look_at(&look, [640, 480]).is_ok());

@@ -4,7 +4,7 @@
 //! The header is parsed first and checked against the file length before memory for splats is
 //! allocated. All numeric types are converted to F32; NaN and infinities are accepted.
 
-use super::{SplatError, SplatScene};
+use crate::{SplatError, SplatScene};
 
 /// Maximum header length in bytes; headers of scenes have about 2 KiB.
 const MAX_HEADER: usize = 1 << 20;

@@ -20,7 +20,7 @@ use memmap2::Mmap;
 /// The reason why a file cannot be opened for reading.
 ///
 /// ```
-/// use tercet_models::{FileError, MappedFile};
+/// use tercet_files::{FileError, MappedFile};
 /// let error = MappedFile::open("no/such/model.gguf").unwrap_err();
 /// assert!(matches!(error, FileError::NotFound { .. }));
 /// ```
@@ -96,7 +96,7 @@ impl Deref for FileStorage {
 /// The bytes of a file, mapped read-only and shared by reference count.
 ///
 /// ```
-/// use tercet_models::MappedFile;
+/// use tercet_files::MappedFile;
 ///
 /// let file = MappedFile::from_vec(b"bytes that are already in memory".to_vec());
 /// assert_eq!(&file.as_ref()[..5], b"bytes");
@@ -162,7 +162,11 @@ impl Deref for MappedFile {
     }
 }
 
-pub(crate) fn open_regular(path: &Path) -> Result<(File, u64), FileError> {
+/// Opens the regular, non-empty file at `path`; also returns its length in bytes.
+///
+/// # Errors
+/// [`FileError`]: the file is missing, not a regular file or empty, or cannot be opened.
+pub fn open_regular(path: &Path) -> Result<(File, u64), FileError> {
     // Check the file type before opening: opening a FIFO would block until a writer appears.
     let meta = std::fs::metadata(path).map_err(|source| FileError::from_io(path, source))?;
     if !meta.is_file() {
@@ -183,8 +187,11 @@ pub(crate) fn open_regular(path: &Path) -> Result<(File, u64), FileError> {
     Ok((file, len))
 }
 
-/// Reads a whole small file (JSON) of at most `max` bytes into memory.
-pub(crate) fn read_small(path: &Path, max: u64) -> Result<Vec<u8>, FileError> {
+/// Reads a whole small file, such as JSON, of at most `max` bytes into memory.
+///
+/// # Errors
+/// [`FileError::TooLong`] for a longer file, and the errors of [`open_regular`].
+pub fn read_small(path: &Path, max: u64) -> Result<Vec<u8>, FileError> {
     use std::io::Read;
 
     let too_long = |len| FileError::TooLong {

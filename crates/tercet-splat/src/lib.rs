@@ -15,14 +15,14 @@ pub use views::{SplatView, looked_at, views};
 use std::path::Path;
 
 use tercet::{CompileOptions, DType, Device, Executable, Graph, Shape, Tensor, Type};
-use tercet_ir::ops::splat::SplatSceneOperands as Operands;
+use tercet::ops::splat::SplatSceneOperands as Operands;
 
-use crate::mmap::MappedFile;
+use tercet_files::MappedFile;
 
 /// A Gaussian scene, in the layout of the splatting operators.
 ///
 /// ```
-/// use tercet_models::splat::{SplatScene, fit::SplatFitRng};
+/// use tercet_splat::{SplatScene, fit::SplatFitRng};
 /// let scene = SplatScene::random(8, 1, [0.0; 3], 1.0, &mut SplatFitRng::new(0));
 /// assert_eq!((scene.len(), scene.positions.len(), scene.rotations.len()), (8, 24, 32));
 /// ```
@@ -102,7 +102,7 @@ impl SplatScene {
             opacities: opacities?,
             colors: colors?,
         };
-        let len = tercet_ir::ops::splat::CAMERA_LEN;
+        let len = tercet::ops::splat::CAMERA_LEN;
         let camera = g.input("camera", Type::new(DType::F32, [len]))?;
         let drawn = g.gaussian_splat_render(&operands, camera, image)?;
         g.output("image", drawn)?;
@@ -136,7 +136,7 @@ impl SplatScene {
 ///
 /// ```
 /// use tercet::Device;
-/// use tercet_models::splat::{SplatCamera, SplatRenderer, SplatScene, fit::SplatFitRng};
+/// use tercet_splat::{SplatCamera, SplatRenderer, SplatScene, fit::SplatFitRng};
 /// let scene = SplatScene::random(8, 1, [0.0; 3], 1.0, &mut SplatFitRng::new(0));
 /// let camera = SplatCamera::in_front_of(&scene, [32, 16], 60.0)?;
 /// let mut renderer = SplatRenderer::new(&Device::cpu(), &scene, [32, 16])?;
@@ -152,7 +152,7 @@ pub struct SplatRenderer {
 /// A rendered image, in row-major order.
 ///
 /// ```
-/// use tercet_models::splat::SplatFrame;
+/// use tercet_splat::SplatFrame;
 /// let (colors, transmittance) = (vec![0.0, 0.5, 1.0], vec![0.0]);
 /// let frame = SplatFrame { image: [1, 1], colors, transmittance };
 /// assert_eq!(frame.to_rgb8(), [0, 128, 255]);

@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use super::SplatScene;
+use crate::SplatScene;
 
 impl SplatScene {
     /// Writes the scene as a `.ply` file, for [`SplatScene::open`] and splat viewers.

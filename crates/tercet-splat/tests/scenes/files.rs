@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use tercet::Device;
-use tercet_models::splat::{LookAt, SplatCamera, SplatError, SplatRenderer, SplatScene};
+use tercet_splat::{LookAt, SplatCamera, SplatError, SplatRenderer, SplatScene};
 
 /// The property names of 3DGS files, with `rest` of `f_rest_*`.
 fn properties(rest: usize) -> Vec<String> {

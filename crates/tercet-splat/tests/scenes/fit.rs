@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use tercet_models::splat::fit::{FitShape, SplatFitRng, relocate};
-use tercet_models::splat::{LookAt, SplatCamera, SplatScene, looked_at, views};
+use tercet_splat::fit::{FitShape, SplatFitRng, relocate};
+use tercet_splat::{LookAt, SplatCamera, SplatScene, looked_at, views};
 
 /// A camera at `(0, 0, 3)` that looks at the origin, with y up in its matrix.
 #[test]

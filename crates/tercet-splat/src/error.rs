@@ -2,12 +2,12 @@
 
 use tercet::{CompileError, OpError, RunError, TensorError};
 
-use crate::mmap::FileError;
+use tercet_files::FileError;
 
 /// Error of a Gaussian scene, a camera or the rendering of an image.
 ///
 /// ```
-/// use tercet_models::splat::{SplatError, SplatScene};
+/// use tercet_splat::{SplatError, SplatScene};
 /// let error = SplatScene::parse(b"GLB\nend_header\n").unwrap_err();
 /// assert!(matches!(error, SplatError::NotPly));
 /// ```

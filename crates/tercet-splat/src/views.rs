@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::camera::{dot, middle};
-use super::{SplatCamera, SplatError};
+use crate::camera::{dot, middle};
+use crate::{SplatCamera, SplatError};
 
 /// An image with its camera pose and lens.
 ///
 /// ```
 /// use std::path::Path;
-/// use tercet_models::splat::views;
+/// use tercet_splat::views;
 /// let json = r#"{"camera_angle_x": 0.7, "frames": [{
 ///     "file_path": "cat", "transform_matrix": [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 2]]
 /// }]}"#;
