@@ -31,7 +31,6 @@ use tercet::{DType, Type, Value};
 use crate::config::DecoderSpec;
 use crate::constraint::ConstraintError;
 use crate::low_rank::AdapterError;
-use crate::weight::WeightError;
 pub use crate::weights::DummyWeights;
 pub use batch::{
     BatchEvent, BatchEventKind, BatchGenerator, FinishReason, Sequence, SequenceId,
@@ -51,6 +50,7 @@ pub use sampling::{
 pub use seq2seq::{Seq2Seq, Seq2SeqOptions, SourceEncoder};
 pub(crate) use speech::moonshine::PIECE_SECONDS;
 pub use speech::{MoonshineModel, SpeechModel};
+use tercet_files::weight::WeightError;
 pub use trainable::ScaledAdapter;
 use trainable::{TrainableSet, WeightUse};
 pub(crate) use vision::no_texts;

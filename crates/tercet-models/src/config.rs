@@ -44,7 +44,7 @@ pub use vision_language::VisionLanguageSpec;
 
 use serde_json::{Map, Value};
 
-use crate::gguf::GgufError;
+use tercet_files::gguf::GgufError;
 
 /// The reason why a model's configuration is rejected.
 ///

@@ -3,19 +3,15 @@
 use crate::builder::ModelError;
 use crate::config::ConfigError;
 use crate::dataset::DataError;
-use crate::gguf::GgufError;
 use crate::hf::HfError;
 use crate::image::ImageError;
 use crate::low_rank::AdapterError;
-use tercet_files::FileError;
 use crate::model_path::ModelPathError;
 use crate::open::ModelFamily;
-use crate::safetensors::SafeTensorsError;
 use crate::search::SearchError;
 use crate::speech::SpeechError;
 use crate::tokenizer::TokenizerError;
-use crate::weight::WeightError;
-use crate::writing::SaveError;
+use tercet_files::{FileError, FolderError, GgufError, SafeTensorsError, SaveError, WeightError};
 
 /// Any error of this crate; `source` is the error of the specific reader.
 ///
@@ -102,4 +98,10 @@ pub enum Error {
         /// The name of the architecture.
         name: String,
     },
+}
+
+impl From<FolderError> for Error {
+    fn from(error: FolderError) -> Error {
+        Error::Hf(error.into())
+    }
 }

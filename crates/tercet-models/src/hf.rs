@@ -6,16 +6,13 @@
 //! supported, because they can run code.
 
 mod classes;
-mod json;
 mod sentence;
 mod seq2seq;
-mod shards;
 mod speech;
 mod vision;
 mod vision_language;
 mod vocabulary;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -23,32 +20,22 @@ use serde_json::{Map, Value};
 use crate::config::bounds::TensorBounds;
 use crate::config::decoder::{is_wrapper, reject_unknown_modules};
 use crate::config::{ConfigError, ConfigFields, DecoderSpec};
-pub use crate::folder_weights::HfWeights;
-use crate::folder_weights::packing::Packing;
-use crate::gguf::clip;
-use tercet_files::FileError;
-use crate::safetensors::{SafeTensorInfo, SafeTensors, SafeTensorsError};
 use crate::tokenizer::{Tokenizer, TokenizerError};
-use json::read_json;
-pub(crate) use json::read_optional_json;
-use shards::{open_shard, open_sharded};
+use tercet_files::FileError;
+pub(crate) use tercet_files::json::{MAX_JSON_BYTES, read_json, read_optional_json};
+pub use tercet_files::{FolderError, HfWeights};
 
 pub(crate) use vision_language::{AROUND, IMAGE, WHOLE};
 
 pub use classes::ClassHead;
 pub use sentence::{SentenceFolder, SentencePrompts};
 
-/// Maximum size of a JSON file, in bytes (the largest known index has about 10 MB).
-const MAX_JSON_BYTES: u64 = 128 << 20;
-const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
-
 /// The reason why a model folder is rejected.
 ///
 /// ```
-/// use tercet_models::{HfError, HfWeights};
-/// let error = HfWeights::open("no/such/folder").unwrap_err();
-/// assert!(matches!(error, HfError::NoWeights { .. }));
+/// use tercet_models::{HfError, HfFolder};
+/// let error = HfFolder::open("no/such/folder").unwrap_err();
+/// assert!(matches!(error, HfError::File(_)));
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -72,56 +59,15 @@ pub enum HfError {
     /// The configuration is invalid or unsupported.
     #[error("{path}: not a supported configuration", path = path.display())]
     Config { path: PathBuf, source: ConfigError },
-    /// A weight file is invalid.
-    #[error("{path}: invalid safetensors file", path = path.display())]
-    Weights {
-        path: PathBuf,
-        source: SafeTensorsError,
-    },
+    /// The weights are missing or invalid.
+    #[error(transparent)]
+    Folder(FolderError),
     /// The tokenizer is invalid or unsupported.
     #[error("{path}: the tokenizer cannot be built", path = path.display())]
     Tokenizer {
         path: PathBuf,
         source: TokenizerError,
     },
-    /// The folder has no weights, or only in an unsupported format.
-    #[error("{path}: has neither model.safetensors nor model.safetensors.index.json{hint}", path = path.display())]
-    NoWeights { path: PathBuf, hint: &'static str },
-    /// The index has no tensors.
-    #[error("{path}: `weight_map` has no tensors", path = path.display())]
-    EmptyIndex { path: PathBuf },
-    /// The index has a tensor twice.
-    #[error("{path}: `weight_map` has the tensor `{tensor}` twice", path = path.display())]
-    DuplicateInIndex { path: PathBuf, tensor: String },
-    /// The index has a shard that is not a plain file name.
-    #[error(
-        "{path}: invalid shard name `{shard}` of tensor `{tensor}`; expected a file name without \
-         folders", path = path.display()
-    )]
-    UnsafeShardName {
-        path: PathBuf,
-        shard: String,
-        tensor: String,
-    },
-    /// A shard in the index does not exist.
-    #[error("{path}: the shard is missing (the index has it for tensor `{tensor}`); download it", path = path.display())]
-    MissingShard { path: PathBuf, tensor: String },
-    /// A tensor is missing from the shard that the index names.
-    #[error("{path}: tensor `{tensor}` is missing, but the index assigns it to this file", path = path.display())]
-    NotInShard { path: PathBuf, tensor: String },
-    /// A shard has a tensor that the index does not assign to it.
-    #[error(
-        "{path}: has the tensor `{tensor}`, which the index has {elsewhere}; shards and index \
-         are not of the same download", path = path.display()
-    )]
-    StrayTensor {
-        path: PathBuf,
-        tensor: String,
-        elsewhere: String,
-    },
-    /// A required tensor is missing.
-    #[error("the model has no tensor `{tensor}`")]
-    NoSuchTensor { tensor: String },
     /// `modules.json` has unexpected content.
     #[error("{path}: {reason}", path = path.display())]
     BadModules { path: PathBuf, reason: String },
@@ -141,6 +87,16 @@ pub enum HfError {
     /// The folder has no prompt of this name.
     #[error("unknown prompt `{name}`; the folder has {known}")]
     NoPrompt { name: String, known: String },
+}
+
+impl From<FolderError> for HfError {
+    fn from(error: FolderError) -> HfError {
+        match error {
+            FolderError::File(error) => HfError::File(error),
+            FolderError::Json { path, source } => HfError::Json { path, source },
+            error => HfError::Folder(error),
+        }
+    }
 }
 
 /// An open Hugging Face model folder.
@@ -189,10 +145,13 @@ impl HfFolder {
             false => sentence::transformer_dir(&root)?.unwrap_or_else(|| root.clone()),
         };
         let config = read_json(&dir.join("config.json"))?;
-        let mut weights = HfWeights::open(&dir)?;
+        let weights = HfWeights::open(&dir)?;
         // The reader of the configuration reports an unsupported quantization.
         let quantized = config.get("quantization_config").and_then(Value::as_object);
-        weights.packing = quantized.and_then(|config| Packing::read(config).ok());
+        let weights = match quantized {
+            Some(config) => weights.with_quantization(config),
+            None => weights,
+        };
         Ok(Self {
             dir,
             root,
@@ -319,45 +278,5 @@ impl HfFolder {
             tokenizer = tokenizer.with_bos(bos).map_err(refused)?;
         }
         Ok(tokenizer)
-    }
-}
-
-impl HfWeights {
-    /// Maps the weights in the folder `dir`. `model.safetensors` takes precedence over an index.
-    ///
-    /// # Errors
-    /// [`HfError`].
-    pub fn open(dir: impl AsRef<Path>) -> Result<Self, HfError> {
-        let dir = dir.as_ref();
-        let single = dir.join(SINGLE);
-        if single.exists() {
-            return Ok(Self {
-                shards: vec![open_shard(single)?],
-                shard_of: BTreeMap::new(),
-                packing: None,
-            });
-        }
-        let index = dir.join(INDEX);
-        if index.exists() {
-            return open_sharded(dir, &index);
-        }
-        let hint = if dir.join("pytorch_model.bin").exists() {
-            "; pytorch_model.bin is not supported, convert it to safetensors"
-        } else {
-            ""
-        };
-        Err(HfError::NoWeights {
-            path: dir.to_path_buf(),
-            hint,
-        })
-    }
-
-    /// The tensor called `name` and its file.
-    ///
-    /// # Errors
-    /// [`HfError::NoSuchTensor`].
-    pub fn tensor(&self, name: &str) -> Result<(&SafeTensors, &SafeTensorInfo), HfError> {
-        self.find(name)
-            .ok_or_else(|| HfError::NoSuchTensor { tensor: clip(name) })
     }
 }

@@ -40,10 +40,7 @@ pub mod constraint;
 mod context_fit;
 pub mod dataset;
 mod error;
-mod folder_weights;
-mod foreign;
 mod generate;
-pub mod gguf;
 pub mod hf;
 pub mod image;
 mod language_model;
@@ -51,14 +48,11 @@ mod low_rank;
 mod maybe_async;
 mod model_path;
 mod open;
-pub mod safetensors;
 pub mod save;
 pub mod search;
 pub mod speech;
 pub mod tokenizer;
-pub mod weight;
 mod weights;
-mod writing;
 
 pub use adapter::{Adapter, AdapterError, LowRank};
 pub use builder::training;
@@ -88,7 +82,6 @@ pub use generate::{
     FinishReason, GenerateEvent, GenerateOptions, Generation, IncrementalDetokenizer, end_ids,
     generate, generate_async, generate_past_context,
 };
-pub use gguf::{GgmlType, Gguf, GgufError};
 pub use hf::{ClassHead, HfError, HfFolder, HfWeights, SentenceFolder, SentencePrompts};
 pub use image::{Image, ImageError, ImageProcessor, ImageTileProcessor};
 pub use language_model::{LanguageModel, LanguageModelOptions, TextOptions, TextStream};
@@ -96,16 +89,18 @@ pub use model_path::{ModelPathError, OllamaModel, OllamaParams};
 pub use open::{
     DraftOptions, EmbeddingPrompt, EncoderOptions, ModelFamily, ModelFiles, SimilarityHead,
 };
-pub use safetensors::{SafeDtype, SafeTensorInfo, SafeTensors, SafeTensorsError};
 pub use save::{SaveError, SaveOptions};
 pub use speech::Transcriber;
-pub use tercet_files::{FileError, MappedFile, mmap};
+pub use tercet_files::{
+    FileError, FolderError, GgmlType, Gguf, GgufError, MappedFile, ModelWeight, SafeDtype,
+    SafeTensorInfo, SafeTensors, SafeTensorsError, WeightError, gguf, gguf_weight, mmap,
+    safetensors, safetensors_tensor, weight,
+};
 #[cfg(feature = "onnx")]
 pub use tercet_onnx as onnx;
 #[cfg(feature = "splat")]
 pub use tercet_splat as splat;
 pub use tokenizer::{StreamDecoder, TokenizedBatch, TokenizedRow, Tokenizer, TokenizerError};
-pub use weight::{ModelWeight, WeightError, gguf_weight, safetensors_tensor};
 
 /// The examples of the documentation pages, as documentation tests.
 #[cfg(doctest)]

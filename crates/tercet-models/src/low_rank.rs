@@ -21,8 +21,8 @@ use std::path::Path;
 
 use tercet::Tensor;
 
-use crate::gguf::clip;
 pub use error::AdapterError;
+use tercet_files::clip;
 
 /// Name components of the two matrices in PEFT files.
 const SIDES: [&str; 2] = ["lora_A", "lora_B"];

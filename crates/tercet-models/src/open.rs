@@ -17,11 +17,11 @@ use crate::builder::{
 };
 use crate::config::{self, DecoderSpec, decoder};
 use crate::error::Error;
-use crate::gguf::Gguf;
 use crate::hf::HfFolder;
-use tercet_files::MappedFile;
 use crate::model_path::{ModelPlace, ModelStores};
 use crate::tokenizer::Tokenizer;
+use tercet_files::MappedFile;
+use tercet_files::gguf::Gguf;
 
 pub use encoder::{EmbeddingPrompt, EncoderOptions};
 pub use vision::SimilarityHead;

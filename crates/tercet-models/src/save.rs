@@ -10,7 +10,7 @@ mod folder;
 mod model;
 mod quantize;
 
-pub use crate::writing::SaveError;
 pub use model::{RepackFormat, SaveOptions, SaveReport, name_classes, save_model};
 pub(crate) use model::{WeightReplacement, rewrite};
 pub use quantize::{QuantMix, QuantizationReport, QuantizedTensor, quantize_model};
+pub use tercet_files::writing::SaveError;

@@ -26,8 +26,8 @@ pub use files::IndexUnit;
 pub use index::{Hit, PassageState, SearchIndex, SearchSettings};
 pub use indexer::{IndexProgress, IndexStats, Indexer};
 
-use crate::safetensors::SafeTensorsError;
-use crate::writing::SaveError;
+use tercet_files::safetensors::SafeTensorsError;
+use tercet_files::writing::SaveError;
 
 /// The reason why a folder cannot be indexed, or an index cannot be used.
 ///

@@ -37,13 +37,13 @@ pub(crate) use to_gguf::{pieces_of, pre_tokenizer_of};
 use std::path::Path;
 use std::sync::OnceLock;
 
-use crate::foreign::contained;
-use crate::gguf::Gguf;
-use tercet_files::mmap::read_small;
 use batch::enclose;
 use byte_level::ByteVocab;
 use literal::MarkedTokenizer;
 use sentencepiece::{PieceDecoder, SentencePieceModel};
+use tercet_files::contained;
+use tercet_files::gguf::Gguf;
+use tercet_files::mmap::read_small;
 
 /// Maximum size of a tokenizer file, in bytes (the largest known ones have about 30 MB).
 pub(crate) const MAX_FILE_BYTES: u64 = 256 << 20;

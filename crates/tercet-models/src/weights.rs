@@ -3,8 +3,8 @@
 use tercet::{DType, Scheme, TensorType};
 use tercet_ir::fill::{InputFill, random_blocks};
 
-use crate::folder_weights::HfWeights;
-use crate::gguf::Gguf;
+use tercet_files::folder_weights::HfWeights;
+use tercet_files::gguf::Gguf;
 
 /// The weights of a model file or folder. Tensors are views of the memory-mapped files.
 ///

@@ -2,8 +2,8 @@
 //! show a whole scene.
 
 use serde_json::{Map, Value};
-use tercet::{Tensor, TensorError};
 use tercet::ops::splat::CAMERA_LEN;
+use tercet::{Tensor, TensorError};
 
 use crate::{SplatError, SplatScene};
 

@@ -5,10 +5,10 @@
 //! and remove Gaussians; here a transparent Gaussian moves to an opaque one ([`relocate`];
 //! Kheradmand et al. 2024, "3D Gaussian Splatting as Markov Chain Monte Carlo").
 
-use tercet::{DType, Graph, OpError, Shape, Tensor, Type, Value};
 use tercet::ops::splat::{BACKGROUND_AT, CAMERA_LEN, SplatSceneOperands as Operands};
 use tercet::ops::{ReduceFn, Window};
 use tercet::random::PhiloxStream;
+use tercet::{DType, Graph, OpError, Shape, Tensor, Type, Value};
 
 use crate::{SplatError, SplatScene};
 

@@ -14,8 +14,8 @@ pub use views::{SplatView, looked_at, views};
 
 use std::path::Path;
 
-use tercet::{CompileOptions, DType, Device, Executable, Graph, Shape, Tensor, Type};
 use tercet::ops::splat::SplatSceneOperands as Operands;
+use tercet::{CompileOptions, DType, Device, Executable, Graph, Shape, Tensor, Type};
 
 use tercet_files::MappedFile;
 

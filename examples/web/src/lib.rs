@@ -10,7 +10,7 @@ pub use loops::{Root, Roots};
 use serde_json::{Map, Value};
 use tercet::{DType, Device};
 use tercet_models::{
-    DecoderOptions, Embedder, Encoder, EncoderOutput, FinishReason, GenerateEvent, GenerateOptions,
+    DecoderOptions, Embedder, Encoder, EncoderOutput, EncoderSpec, FinishReason, GenerateEvent, GenerateOptions,
     Generator, HfWeights, MappedFile, ModelFiles, Tokenizer, Weights, end_ids, generate_async,
 };
 
@@ -101,7 +101,7 @@ impl Sentences {
     ) -> Result<Sentences, Failure> {
         let config: Map<String, Value> = serde_json::from_slice(config)?;
         let weights = HfWeights::parse(MappedFile::from_vec(weights))?;
-        let spec = weights.encoder_spec(&config)?;
+        let spec = EncoderSpec::from_weights(&config, &weights)?;
         let output = EncoderOutput::mean_normalized();
         let encoder = Encoder::build(&spec, &Weights::Hf(weights), &output, DType::F32)?;
         let tokenizer = Tokenizer::from_json(tokenizer)?;

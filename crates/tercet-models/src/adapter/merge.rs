@@ -11,10 +11,10 @@ use crate::config::decoder::rows::{ProjectionRowOrder, to_f32};
 use crate::config::decoder::{DecoderPart, OUTPUT_MODULE, projections};
 use crate::config::encoder::{EncoderNames, EncoderPart};
 use crate::error::Error;
-use crate::gguf::clip;
 use crate::low_rank::{AdapterError, LowRank, unknown_target};
 use crate::open::{ModelFamily, ModelFiles};
 use crate::save::{SaveOptions, SaveReport, WeightReplacement, rewrite};
+use tercet_files::clip;
 
 /// A projection that adapters can apply to.
 struct AdaptedProjection {

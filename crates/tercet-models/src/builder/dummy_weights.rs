@@ -4,8 +4,8 @@ use tercet::{DType, Scheme, Tensor, TensorType};
 
 use super::ModelError;
 use super::weights::bytes_error;
-use crate::weight::ModelWeight;
 use crate::weights::{DummyWeights, PATTERN_BLOCKS};
+use tercet_files::weight::ModelWeight;
 
 impl DummyWeights {
     pub(super) fn weight(&self, name: &str, shape: &[usize]) -> Result<ModelWeight, ModelError> {

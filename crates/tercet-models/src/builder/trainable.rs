@@ -313,7 +313,7 @@ impl ModelBuilder<'_> {
                     let last = |m: &String| m.rsplit('.').next().unwrap_or_default().to_string();
                     let known: BTreeSet<String> = met.iter().map(last).collect();
                     return Err(AdapterError::NoTarget {
-                        target: crate::gguf::clip(target),
+                        target: tercet_files::clip(target),
                         known: known.into_iter().collect::<Vec<_>>().join(", "),
                     }
                     .into());
@@ -333,7 +333,7 @@ fn expect_known(adapter: &Adapter, met: &BTreeSet<String>) -> Result<(), Adapter
     match adapter.saved().keys().next() {
         None => Ok(()),
         Some(tensor) => Err(AdapterError::Stray {
-            tensor: crate::gguf::clip(tensor),
+            tensor: tercet_files::clip(tensor),
             reason: "a whole tensor and not a low-rank matrix; merge the adapter into its model",
         }),
     }

@@ -6,7 +6,7 @@ use tercet::{DType, Scheme, Tensor, TensorType};
 
 use super::weights::{WeightMatrix, bytes_error, matrix};
 use super::{ModelError, Weights};
-use crate::weight::ModelWeight;
+use tercet_files::weight::ModelWeight;
 
 /// Weights per MXFP4 block. `CODES` is the number of bytes of these weights in a block.
 const BLOCK: usize = 32;

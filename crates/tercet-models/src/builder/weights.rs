@@ -3,8 +3,8 @@
 use tercet::{DType, Scheme, Tensor, TensorError, TensorType};
 
 use super::ModelError;
-use crate::weight::{ModelWeight, gguf_weight, safetensors_tensor};
 pub use crate::weights::Weights;
+use tercet_files::weight::{ModelWeight, WeightError, gguf_weight, safetensors_tensor};
 
 /// A matrix in a storage format that matmuls accept.
 pub(super) enum WeightMatrix {
@@ -29,7 +29,7 @@ impl Weights {
                 Ok(gguf_weight(gguf, info)?)
             }
             Weights::Hf(weights) => {
-                if let Some(packed) = weights.packed(name).map_err(unsupported(name))? {
+                if let Some(packed) = weights.packed(name).map_err(unsupported)? {
                     return Ok(packed);
                 }
                 let (file, info) = weights.find_as_read(name).ok_or_else(missing)?;
@@ -49,7 +49,7 @@ impl Weights {
     pub fn factor(&self, name: &str) -> Result<Option<f32>, ModelError> {
         let gguf = match self {
             Weights::Gguf(gguf) => gguf,
-            Weights::Hf(weights) => return weights.packed_factor(name).map_err(unsupported(name)),
+            Weights::Hf(weights) => return weights.packed_factor(name).map_err(unsupported),
             Weights::Dummy(_) => return Ok(None),
         };
         let Some(of) = Weights::factors_of(name)
@@ -227,8 +227,8 @@ fn after_ones(shape: &[usize]) -> &[usize] {
     &shape[ones..]
 }
 
-fn unsupported(name: &str) -> impl Fn(String) -> ModelError {
-    move |reason| ModelError::Unsupported(format!("tensor `{name}`: {reason}"))
+fn unsupported(error: WeightError) -> ModelError {
+    ModelError::Unsupported(error.to_string())
 }
 
 pub(super) fn matrix(name: &str, weight: ModelWeight) -> Result<WeightMatrix, ModelError> {

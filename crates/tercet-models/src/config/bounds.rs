@@ -8,9 +8,9 @@ use super::{ConfigError, DecoderSpec, EncoderSpec, Seq2SeqSpec};
 use super::{MoonshineSpec, PositionEncoding, SpeechSpec, StagesKind, TokenTypes};
 use super::{VisionBody, VisionLanguageSpec, VisionSpec};
 use crate::config::decoder::{DecoderPart, EXPERT};
-use crate::folder_weights::HfWeights;
-use crate::gguf::Gguf;
-use crate::safetensors::SafeDtype;
+use tercet_files::folder_weights::HfWeights;
+use tercet_files::gguf::Gguf;
+use tercet_files::safetensors::SafeDtype;
 
 /// Maximum number of layers; the deepest published models have a few hundred.
 pub(crate) const MAX_LAYERS: usize = 4096;

@@ -20,8 +20,8 @@ pub(crate) mod rows;
 mod states;
 mod tensors;
 
-use crate::gguf::Gguf;
 use serde_json::{Map, Value};
+use tercet_files::gguf::Gguf;
 
 use super::bounds::TensorBounds;
 use super::{ConfigError, ConfigFields, ensure};

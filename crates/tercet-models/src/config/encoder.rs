@@ -19,7 +19,6 @@ use serde_json::{Map, Value};
 
 use super::decoder::{FeedForward, FfnActivation, NormKind, NormSpec, RopeSpec};
 use super::{ConfigError, ConfigFields, ensure};
-use crate::gguf::Gguf;
 pub use families::EncoderFamily;
 pub(crate) use families::{for_model_type, model_types, task_prefixes};
 pub(crate) use gguf::{gguf_names, is_encoder};
@@ -27,6 +26,7 @@ pub(crate) use part::{EncoderNames, EncoderPart};
 pub use patches::PatchSpec;
 pub(crate) use patches::sides;
 pub(crate) use tensors::{is_derived, known_tensors, reject_unknown_modules};
+use tercet_files::gguf::Gguf;
 pub(crate) use towers::read_tower;
 
 /// The encoding of token positions.

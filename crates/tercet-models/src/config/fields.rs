@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::ConfigError;
 use super::known_keys::{self, ConfigClass, UnreadKey};
-use crate::gguf::clip;
+use tercet_files::clip;
 
 /// Upper limit of a size. No model has larger sizes, and products of a few of them fit `u64`.
 const MAX_SIZE: u64 = 1 << 31;

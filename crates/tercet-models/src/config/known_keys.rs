@@ -10,7 +10,8 @@ use std::cell::RefCell;
 use serde_json::{Map, Value};
 
 use super::ConfigError;
-use crate::gguf::{GgufValue, clip};
+use tercet_files::clip;
+use tercet_files::gguf::GgufValue;
 
 /// One JSON object a line: first the keys of all families, then those of each `model_type`.
 const KEYS: &str = include_str!("transformers_keys.jsonl");

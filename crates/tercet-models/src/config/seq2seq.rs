@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::bounds::checked_layers;
 use super::decoder::FeedForward;
 use super::{ConfigError, ConfigFields, EncoderFamily, EncoderSpec, decoder, encoder};
-use crate::folder_weights::HfWeights;
+use tercet_files::folder_weights::HfWeights;
 
 /// The specification of a text-to-text encoder-decoder (T5, T5 1.1 and Flan-T5). The decoder has
 /// the same widths, heads, norms and relative-position buckets as the encoder, and adds

@@ -13,8 +13,8 @@ use super::decoder::{NestedPrefix, known_modules, reject_names};
 use super::encoder::{EncoderNames, is_derived, known_tensors, read_tower};
 use super::fields::HARMLESS;
 use super::{ConfigError, ConfigFields, DecoderSpec, EncoderSpec, ensure};
-use crate::folder_weights::HfWeights;
 use crate::weights::Weights;
+use tercet_files::folder_weights::HfWeights;
 
 /// The supported values of `model_type`.
 pub(crate) const MODEL_TYPES: [&str; 2] = ["idefics3", "smolvlm"];

@@ -22,11 +22,11 @@ use std::time::SystemTime;
 use super::error::{DataError, LineError};
 use super::records::{ChatMessage, ChatRecord, Role};
 use super::template::{RenderedTemplate, Template, TemplateError, TemplateLimits, TemplateValue};
-use crate::gguf::Gguf;
 use crate::hf::{HfFolder, read_optional_json};
-use tercet_files::mmap::read_small;
 use crate::open::ModelFiles;
 use crate::tokenizer::Tokenizer;
+use tercet_files::gguf::Gguf;
+use tercet_files::mmap::read_small;
 
 /// The fallback template for models without one: ChatML.
 const CHATML: &str = "{{ before }}{% for message in messages %}\

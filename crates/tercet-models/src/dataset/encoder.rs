@@ -212,7 +212,7 @@ impl std::fmt::Display for TextLabel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             TextLabel::Int(label) => label.fmt(f),
-            TextLabel::Name(label) => crate::gguf::clip(label).fmt(f),
+            TextLabel::Name(label) => tercet_files::clip(label).fmt(f),
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use super::template::TemplateError;
-use tercet_files::FileError;
 use crate::tokenizer::TokenizerError;
+use tercet_files::FileError;
 
 /// The reason why training data is rejected.
 ///

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::error::{DataError, LineError};
 use super::lines::{JsonLineReader, read_text};
 use super::template::TemplateValue;
-use crate::gguf::clip;
+use tercet_files::clip;
 
 /// The format of a data file.
 ///

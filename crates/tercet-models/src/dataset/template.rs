@@ -197,5 +197,5 @@ impl Template {
 
 /// An excerpt of a template for an error message, truncated.
 fn clip(text: &str) -> String {
-    crate::gguf::clip(text)
+    tercet_files::clip(text)
 }

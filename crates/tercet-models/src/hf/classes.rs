@@ -7,8 +7,8 @@ use super::{HfError, HfFolder};
 use crate::config::encoder::{EncoderNames, EncoderPart};
 use crate::config::outputs::Scoring;
 use crate::config::{ConfigError, ConfigFields, EncoderSpec};
-use crate::gguf::clip;
 use crate::weights::Weights;
+use tercet_files::clip;
 
 /// A classification head.
 ///

@@ -1,7 +1,7 @@
 //! Folders of sentence encoders: the modules after the transformer, prompts, and maximum text
 //! length.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -11,10 +11,10 @@ use crate::config::bounds::TensorBounds;
 use crate::config::encoder::reject_unknown_modules;
 use crate::config::outputs::{DenseModule, PoolingMode, SentenceModule, SentenceModules};
 use crate::config::{ConfigError, ConfigFields, EncoderSpec, FfnActivation};
-use crate::gguf::clip;
-use tercet_files::mmap::read_small;
-use crate::safetensors::{SafeTensorInfo, SafeTensors};
 use crate::weights::Weights;
+use tercet_files::clip;
+use tercet_files::mmap::read_small;
+use tercet_files::safetensors::SafeTensors;
 
 /// The prompts of a folder.
 ///
@@ -105,7 +105,7 @@ impl HfFolder {
             path: self.dir.join("config.json"),
             source,
         };
-        self.weights.encoder_spec(&self.config).map_err(refused)
+        EncoderSpec::from_weights(&self.config, &self.weights).map_err(refused)
     }
 
     /// The sentence encoder's maximum sequence length (`max_seq_length` of
@@ -261,44 +261,21 @@ impl HfFolder {
     }
 }
 
-impl HfWeights {
+impl EncoderSpec {
     /// The specification of the text encoder with this configuration (`config.json`) and these
     /// weights.
     ///
     /// # Errors
     /// [`ConfigError`] with the field, or with the tensor that no part of the model reads.
-    pub fn encoder_spec(&self, config: &Map<String, Value>) -> Result<EncoderSpec, ConfigError> {
+    pub fn from_weights(
+        config: &Map<String, Value>,
+        weights: &HfWeights,
+    ) -> Result<EncoderSpec, ConfigError> {
         let mut spec = EncoderSpec::from_json(config)?;
-        spec.settle_names(self.tensors().map(|(_, info)| info.name()));
-        spec.check_bounds(&TensorBounds::from_folder(self))?;
-        reject_unknown_modules(&spec, self)?;
+        spec.settle_names(weights.tensors().map(|(_, info)| info.name()));
+        spec.check_bounds(&TensorBounds::from_folder(weights))?;
+        reject_unknown_modules(&spec, weights)?;
         Ok(spec)
-    }
-
-    /// Whether these are the weights of a decoder without LM head, whose tensor names lack the
-    /// usual `model.`.
-    pub(crate) fn is_bare_decoder(&self) -> bool {
-        self.find("embed_tokens.weight").is_some()
-    }
-
-    /// All tensor names as a builder requests them. Names of a bare decoder get `model.`; the parts
-    /// of a quantized weight appear as that weight.
-    pub(crate) fn read_names(&self) -> BTreeSet<String> {
-        let before = if self.is_bare_decoder() { "model." } else { "" };
-        let read = |name: &str| match self.is_packed_part(name) {
-            Some(weight) => format!("{before}{weight}"),
-            None => format!("{before}{name}"),
-        };
-        self.tensors().map(|(_, info)| read(info.name())).collect()
-    }
-
-    /// Like [`Self::find`]; in a bare decoder, it also finds names with `model.`.
-    pub(crate) fn find_as_read(&self, name: &str) -> Option<(&SafeTensors, &SafeTensorInfo)> {
-        let bare = || {
-            name.strip_prefix("model.")
-                .filter(|_| self.is_bare_decoder())
-        };
-        self.find(name).or_else(|| self.find(bare()?))
     }
 }
 

@@ -11,7 +11,7 @@ use zune_jpeg::zune_core::options::DecoderOptions;
 
 use super::orientation::Orientation;
 use super::{Image, ImageError, MAX_SIDE, check_size};
-use crate::foreign::contained;
+use tercet_files::contained;
 use tercet_files::mmap::read_small;
 
 /// Maximum file size, in bytes.

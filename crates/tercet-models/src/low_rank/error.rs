@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use tercet::{DType, TensorError};
 
 use crate::config::ConfigError;
-use crate::gguf::GgufError;
 use tercet_files::FileError;
-use crate::safetensors::SafeTensorsError;
-use crate::weight::WeightError;
-use crate::writing::SaveError;
+use tercet_files::gguf::GgufError;
+use tercet_files::safetensors::SafeTensorsError;
+use tercet_files::weight::WeightError;
+use tercet_files::writing::SaveError;
 
 /// Error of reading, writing or applying an adapter.
 ///

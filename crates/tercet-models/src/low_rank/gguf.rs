@@ -12,10 +12,11 @@ use super::{Adapter, AdapterError};
 use crate::config::ConfigError;
 use crate::config::decoder::rows::ProjectionRowOrder;
 use crate::config::decoder::{DecoderPart, DecoderSpec, projections};
-use crate::gguf::{GgmlType, Gguf, GgufError, GgufValue, clip};
-use crate::weight::{ModelWeight, WeightError, gguf_weight};
-use crate::writing::gguf::{GgufHeader, write_gguf};
-use crate::writing::{SavedTensorEntry, SavedTensorStorage};
+use tercet_files::clip;
+use tercet_files::gguf::{GgmlType, Gguf, GgufError, GgufValue};
+use tercet_files::weight::{ModelWeight, WeightError, gguf_weight};
+use tercet_files::writing::{GgufHeader, write_gguf};
+use tercet_files::writing::{SavedTensorEntry, SavedTensorStorage};
 
 /// Name suffixes of the two matrices in GGUF files.
 const SIDES: [&str; 2] = ["lora_a", "lora_b"];

@@ -10,12 +10,12 @@ use tercet::{DType, Tensor};
 
 use super::peft_config::{PeftConfig, to_json};
 use super::{Adapter, AdapterError, LowRank, SIDES};
-use crate::gguf::clip;
+use tercet_files::clip;
 use tercet_files::mmap::read_small;
-use crate::safetensors::{SafeDtype, SafeTensors};
-use crate::weight::safetensors_tensor;
-use crate::writing::safetensors::write_safetensors;
-use crate::writing::{SaveError, SavedTensorEntry, SavedTensorStorage, replace_bytes};
+use tercet_files::safetensors::{SafeDtype, SafeTensors};
+use tercet_files::weight::safetensors_tensor;
+use tercet_files::writing::write_safetensors;
+use tercet_files::writing::{SaveError, SavedTensorEntry, SavedTensorStorage, replace_bytes};
 
 const CONFIG: &str = "adapter_config.json";
 const TENSORS: &str = "adapter_model.safetensors";

@@ -107,7 +107,7 @@ fn pattern<T>(
         Some(v) if name.chars().all(plain) => Ok((name.clone(), v)),
         Some(_) | None => Err(ConfigError::Unsupported {
             field: field.to_string(),
-            found: crate::gguf::clip(&format!("{name}: {v}")),
+            found: tercet_files::clip(&format!("{name}: {v}")),
             supported: "module names with positive numbers".to_string(),
         }),
     });

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::ModelPathError;
-use crate::gguf::clip;
+use tercet_files::clip;
 use tercet_files::mmap::read_small;
 
 /// The defaults of the parts that a name leaves out.

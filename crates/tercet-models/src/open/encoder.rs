@@ -153,7 +153,7 @@ impl ModelFiles {
                 Err(Error::Architecture {
                     name: format!(
                         "{} in GGUF for classification, vision or speech",
-                        crate::gguf::clip(name)
+                        tercet_files::clip(name)
                     ),
                 })
             }

@@ -6,9 +6,9 @@ use crate::builder::{
 use crate::config::decoder::DENSE_OF_GGUF;
 use crate::config::encoder::is_encoder;
 use crate::error::Error;
-use crate::gguf::{Gguf, GgufError};
 use crate::hf::{SentenceFolder, SentencePrompts};
 use crate::tokenizer::Tokenizer;
+use tercet_files::gguf::{Gguf, GgufError};
 
 /// The pooling modes by the value of `<architecture>.pooling_type`, from 0. Value 0 is no pooling;
 /// the last is a ranking head.

@@ -18,9 +18,10 @@ use std::path::{Path, PathBuf};
 
 use super::SaveError;
 use crate::config::{DecoderSpec, decoder};
-use crate::gguf::{Gguf, clip};
 use crate::hf::HfFolder;
-use crate::writing::gguf::write_gguf;
+use tercet_files::clip;
+use tercet_files::gguf::Gguf;
+use tercet_files::writing::write_gguf;
 
 /// The supported families. Other families store some tensors differently in GGUF files and folders.
 const FAMILIES: [&str; 20] = [

@@ -9,14 +9,15 @@ use tercet::{DType, Tensor};
 
 use crate::builder::{ModelError, Weights};
 use crate::config::decoder::rows::to_f32;
-use crate::gguf::{GgmlType, Gguf, clip};
 use crate::hf::HfFolder;
-use tercet_files::MappedFile;
 use crate::open::ModelFiles;
-use crate::safetensors::SafeDtype;
-use crate::writing::gguf::{GgufHeader, write_gguf};
-use crate::writing::safetensors::write_safetensors;
-use crate::writing::{
+use tercet_files::MappedFile;
+use tercet_files::clip;
+use tercet_files::gguf::{GgmlType, Gguf};
+use tercet_files::safetensors::SafeDtype;
+use tercet_files::writing::write_safetensors;
+use tercet_files::writing::{GgufHeader, write_gguf};
+use tercet_files::writing::{
     SaveError, SavedTensorEntry, SavedTensorStorage, replace_bytes, replace_file,
 };
 

@@ -8,12 +8,12 @@ use tercet::Scheme;
 use tercet_ir::quant::QuantizeError;
 
 use crate::builder::{ModelError, Weights};
-use crate::gguf::{GgmlType, Gguf, GgufTensorInfo, GgufValue};
-use tercet_files::MappedFile;
 use crate::open::ModelFiles;
-use crate::weight::scheme_of;
-use crate::writing::gguf::{GgufHeader, write_gguf};
-use crate::writing::{SaveError, SavedTensorEntry, SavedTensorStorage};
+use tercet_files::MappedFile;
+use tercet_files::gguf::{GgmlType, Gguf, GgufTensorInfo, GgufValue};
+use tercet_files::weight::scheme_of;
+use tercet_files::writing::{GgufHeader, write_gguf};
+use tercet_files::writing::{SaveError, SavedTensorEntry, SavedTensorStorage};
 
 /// The target format of quantization.
 ///

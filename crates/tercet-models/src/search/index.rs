@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::SearchError;
 use super::files::{IndexUnit, Passage, digest, read, text};
 use crate::builder::PoolingMode;
-use crate::safetensors::{SafeDtype, SafeTensors};
-use crate::writing::safetensors::write_noted;
-use crate::writing::{SavedTensorEntry, SavedTensorStorage};
+use tercet_files::safetensors::{SafeDtype, SafeTensors};
+use tercet_files::writing::write_noted;
+use tercet_files::writing::{SavedTensorEntry, SavedTensorStorage};
 
 /// The header key of the index's JSON metadata.
 const NOTE: &str = "tercet_search";
@@ -411,7 +411,7 @@ fn contents(
         let shown: Vec<String> = (found.iter().take(4))
             .map(|info| format!("{} {:?}", info.name(), info.shape()))
             .collect();
-        let shown = crate::gguf::clip(&shown.join(", "));
+        let shown = tercet_files::clip(&shown.join(", "));
         return Err(format!(
             "its files have {rows} vectors of {width} elements, but its tensors are {shown}"
         ));

@@ -19,8 +19,8 @@ use symphonia::core::meta::MetadataOptions;
 use symphonia::core::probe::Hint;
 
 use crate::config::speech::RATE;
-use crate::foreign::contained;
 use resample::Resampler;
+use tercet_files::contained;
 
 /// Supported sample rates in Hz.
 const RATES: std::ops::RangeInclusive<u32> = 1_000..=192_000;

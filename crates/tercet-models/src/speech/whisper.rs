@@ -156,7 +156,7 @@ impl WhisperRecognizer {
                 let code = language.trim_start_matches("<|").trim_end_matches("|>");
                 let id = tokens.languages.get(&code.to_lowercase());
                 let id = id.ok_or_else(|| SpeechError::UnknownLanguage {
-                    language: crate::gguf::clip(language),
+                    language: tercet_files::clip(language),
                     known: self.known(),
                 })?;
                 first.push(Some(*id));

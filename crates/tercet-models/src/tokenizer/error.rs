@@ -1,7 +1,7 @@
 //! The errors of tokenizers.
 
-use crate::gguf::GgufError;
 use tercet_files::FileError;
+use tercet_files::gguf::GgufError;
 
 /// The reason why a tokenizer cannot be created or used.
 ///

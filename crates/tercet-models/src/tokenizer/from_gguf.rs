@@ -10,7 +10,8 @@ mod sentencepiece;
 mod word_piece;
 
 use super::{Tokenizer, TokenizerError};
-use crate::gguf::{GgufMetadata, GgufValue, GgufValueType, clip};
+use tercet_files::clip;
+use tercet_files::gguf::{GgufMetadata, GgufValue, GgufValueType};
 
 /// Creates the tokenizer of one vocabulary type.
 type TokenizerBuildFn = fn(&GgufMetadata) -> Result<Tokenizer, TokenizerError>;

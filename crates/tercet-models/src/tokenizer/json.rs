@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::TokenizerError;
 use super::charsmap::CharsMap;
-use crate::gguf::clip;
+use tercet_files::clip;
 
 /// # Errors
 /// [`TokenizerError::NotJson`] with the position of a syntax error; [`TokenizerError::BadJson`];

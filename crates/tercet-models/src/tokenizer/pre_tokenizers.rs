@@ -286,7 +286,7 @@ pub(super) fn find(name: &str) -> Result<&'static PreTokenizer, TokenizerError> 
         .iter()
         .find(|entry| entry.names.contains(&name))
         .ok_or_else(|| TokenizerError::UnsupportedPreTokenizer {
-            found: crate::gguf::clip(name),
+            found: tercet_files::clip(name),
             supported: TABLE
                 .iter()
                 .flat_map(|entry| entry.names)

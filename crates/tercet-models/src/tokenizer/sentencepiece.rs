@@ -24,7 +24,7 @@ pub(super) use proto::read;
 use super::TokenizerError;
 use super::literal::longest_outside;
 use super::trie::Trie;
-use crate::gguf::clip;
+use tercet_files::clip;
 
 /// The character that replaces a space inside pieces.
 pub(super) const SPACE: &str = "\u{2581}";

@@ -112,3 +112,24 @@ fn factors_are_applied() {
         }
     }
 }
+
+#[test]
+fn a_factor_beside_a_weight_is_one_finite_number() {
+    let (ty, bytes) = (GgmlType::NVFP4, [0x38; 36]);
+    let alone = || GgufWriter::default().tensor("w.weight", &[64, 1], ty.id(), &bytes);
+    let factor = |file: GgufWriter| {
+        let gguf = Gguf::parse(MappedFile::from_vec(file.bytes())).unwrap();
+        Weights::Gguf(gguf).factor("w.weight")
+    };
+    assert_eq!(factor(alone()).unwrap(), None);
+    let of = |values: &[f32]| {
+        let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let len = values.len() as u64;
+        factor(alone().tensor("w.scale", &[len], GgmlType::F32.id(), &bytes))
+    };
+    assert_eq!(of(&[0.125]).unwrap(), Some(0.125));
+    for wrong in [&[1.0, 2.0][..], &[f32::NAN], &[f32::INFINITY]] {
+        let error = of(wrong).err().unwrap();
+        assert!(error.to_string().contains("`w.scale`"), "{error}");
+    }
+}

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::common::{GgufWriter, data, safetensors, temp_dir};
 use serde_json::{Map, Value, json};
 use tercet_models::{
-    ConfigError, DecoderSpec, EncoderSpec, Gguf, HfError, HfFolder, HfWeights, MappedFile,
+    ConfigError, DecoderSpec, EncoderSpec, FolderError, Gguf, HfError, HfFolder, MappedFile,
     RopeLayout,
 };
 
@@ -330,88 +330,6 @@ fn write_sizes(dir: &Path, name: &str, tensors: &[(&str, usize)]) {
     std::fs::write(dir.join(name), safetensors(&header, &bytes)).unwrap();
 }
 
-fn write_index(dir: &Path, map: &str) {
-    let index = format!(r#"{{"metadata":{{"total_size":2}},"weight_map":{map}}}"#);
-    std::fs::write(dir.join("model.safetensors.index.json"), index).unwrap();
-}
-
-#[test]
-fn shards() {
-    let dir = temp_dir("hf-shards");
-    write_shard(&dir, "one.safetensors", &["a", "b"]);
-    write_shard(&dir, "two.safetensors", &["c"]);
-    write_index(
-        &dir,
-        r#"{"a":"one.safetensors","b":"one.safetensors","c":"two.safetensors"}"#,
-    );
-    let weights = HfWeights::open(&dir).unwrap();
-    let (shard, b) = weights.tensor("b").unwrap();
-    assert_eq!(shard.data(b), [1]);
-    assert!(weights.find("c").is_some());
-    assert_eq!((weights.tensors().count(), weights.shards().len()), (3, 2));
-    assert!(matches!(
-        weights.tensor("d"),
-        Err(HfError::NoSuchTensor { tensor }) if tensor == "d"
-    ));
-
-    type Check = fn(&HfError) -> bool;
-    let cases: &[(&str, Check)] = &[
-        ("{}", |e| matches!(e, HfError::EmptyIndex { .. })),
-        ("[]", |e| matches!(e, HfError::Json { .. })),
-        (
-            r#"{"a":"one.safetensors","a":"two.safetensors"}"#,
-            |e| matches!(e, HfError::DuplicateInIndex { tensor, .. } if tensor == "a"),
-        ),
-        (
-            r#"{"a":"three.safetensors"}"#,
-            |e| matches!(e, HfError::MissingShard { path, .. } if path.ends_with("three.safetensors")),
-        ),
-        (
-            r#"{"a":"one.safetensors","b":"one.safetensors","c":"two.safetensors","d":"two.safetensors"}"#,
-            |e| matches!(e, HfError::NotInShard { tensor, .. } if tensor == "d"),
-        ),
-        (
-            r#"{"a":"one.safetensors","c":"two.safetensors"}"#,
-            |e| matches!(e, HfError::StrayTensor { tensor, elsewhere, .. } if tensor == "b" && elsewhere == "nowhere"),
-        ),
-    ];
-    for (map, check) in cases {
-        write_index(&dir, map);
-        let error = HfWeights::open(&dir).unwrap_err();
-        assert!(check(&error), "{map}: {error:?}");
-    }
-    for name in [
-        "../one.safetensors",
-        "/etc/passwd",
-        "..",
-        ".",
-        "",
-        "sub/one.safetensors",
-        "one.safetensors/",
-        "./one.safetensors",
-        "..\\\\one.safetensors",
-        "C:one.safetensors",
-    ] {
-        write_index(&dir, &format!(r#"{{"a":"{name}"}}"#));
-        let error = HfWeights::open(&dir).unwrap_err();
-        assert!(
-            matches!(error, HfError::UnsafeShardName { .. }),
-            "{name}: {error:?}"
-        );
-    }
-    // The same tensor in two shards, of which the index has one.
-    write_shard(&dir, "two.safetensors", &["c", "a"]);
-    write_index(
-        &dir,
-        r#"{"a":"one.safetensors","b":"one.safetensors","c":"two.safetensors"}"#,
-    );
-    let error = HfWeights::open(&dir).unwrap_err();
-    assert!(
-        error.to_string().contains("in `one.safetensors`"),
-        "{error}"
-    );
-}
-
 #[test]
 fn folders_that_lack_something() {
     let dir = temp_dir("hf-lacking");
@@ -420,11 +338,17 @@ fn folders_that_lack_something() {
     std::fs::write(dir.join("config.json"), "{").unwrap();
     assert!(matches!(open(), HfError::Json { .. }));
     std::fs::write(dir.join("config.json"), "{}").unwrap();
-    assert!(matches!(open(), HfError::NoWeights { .. }));
+    assert!(matches!(
+        open(),
+        HfError::Folder(FolderError::NoWeights { .. })
+    ));
     std::fs::write(dir.join("pytorch_model.bin"), "x").unwrap();
     assert!(open().to_string().contains("convert it to safetensors"));
     std::fs::write(dir.join("model.safetensors"), "short").unwrap();
-    assert!(matches!(open(), HfError::Weights { .. }));
+    assert!(matches!(
+        open(),
+        HfError::Folder(FolderError::Weights { .. })
+    ));
     assert!(matches!(
         HfFolder::open(dir.join("config.json")),
         Err(HfError::NotAFolder { .. })

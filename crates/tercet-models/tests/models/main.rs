@@ -5,8 +5,10 @@
     reason = "a failed step of a test ends it; helpers are not test functions to clippy"
 )]
 
-#[path = "../common/mod.rs"]
+#[path = "../../../tercet-files/tests/common/mod.rs"]
 mod common;
+#[path = "../../../tercet-files/tests/files/parts.rs"]
+mod parts;
 
 mod activations;
 mod answers;
@@ -30,13 +32,12 @@ mod published_configs;
 mod quantised_damage;
 mod quantised_folders;
 mod quantised_weights;
-mod safetensors;
 mod saved_folders;
 mod speculation;
 mod speculative;
+mod split;
 mod tokenizer;
 mod tokenizer_references;
 mod vision_language;
 mod vocabularies;
-mod weight;
 mod windows;

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-#[path = "../common/mod.rs"]
+#[path = "../../../tercet-files/tests/common/mod.rs"]
 mod common;
 
 mod adapters;

@@ -11,7 +11,7 @@ use super::{
     AttentionTemperature, DecoderDims, DecoderSpec, FeedForward, RopeScaling, RopeSpec,
     derived_head_dim,
 };
-use crate::folder_weights::packing::{Packing, SUPPORTED};
+use tercet_files::folder_weights::check_quantization;
 
 /// Reads the fields common to all families, then those of the model's family.
 pub(super) fn read(fields: ConfigFields<'_>) -> Result<DecoderSpec, ConfigError> {
@@ -40,10 +40,10 @@ fn common(fields: &ConfigFields<'_>, id: DecoderFamily) -> Result<DecoderSpec, C
     };
     let packing = fields.get("quantization_config").filter(|v| !own(v));
     if let Some(Value::Object(config)) = packing {
-        Packing::read(config).map_err(|found| ConfigError::Unsupported {
+        check_quantization(config).map_err(|error| ConfigError::Unsupported {
             field: "quantization_config".to_string(),
-            found,
-            supported: SUPPORTED.to_string(),
+            found: error.found,
+            supported: error.supported.to_string(),
         })?;
     }
     fields.only("is_encoder_decoder", "false", |v| {

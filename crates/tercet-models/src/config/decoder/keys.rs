@@ -12,8 +12,9 @@ use super::{
     DecoderDims, DecoderPart, DecoderSpec, ExpertTensors, Experts, FeedForward, NormKind,
     RopeScaling, RopeSpec, SharedExpert, derived_head_dim, rope,
 };
-use crate::gguf::{Gguf, GgufError, GgufMetadata, GgufValue, clip};
-use crate::weight::{ModelWeight, gguf_weight};
+use tercet_files::clip;
+use tercet_files::gguf::{Gguf, GgufError, GgufMetadata, GgufValue};
+use tercet_files::weight::{ModelWeight, gguf_weight};
 
 /// Access to the keys `<architecture>.*` of a file. The type records which keys were read.
 pub(in crate::config) struct GgufKeys<'a> {

@@ -6,8 +6,9 @@ use std::collections::HashSet;
 use super::super::ConfigError;
 use super::part::{EXPERT, tensor};
 use super::{DecoderPart, DecoderSpec};
-use crate::gguf::{Gguf, clip};
 use crate::weights::Weights;
+use tercet_files::clip;
+use tercet_files::gguf::Gguf;
 
 /// Tables of rotary frequencies, which the metadata reader applies.
 const OF_GGUF: [&str; 3] = [

@@ -11,8 +11,9 @@ use super::{
 };
 use crate::config::decoder::keys::{GgufKeys, scaling, vocab};
 use crate::config::decoder::{FeedForward, FfnActivation, NormKind, RopeSpec, reject_names};
-use crate::gguf::{Gguf, clip};
 use crate::weights::Weights;
+use tercet_files::clip;
+use tercet_files::gguf::Gguf;
 
 /// A supported GGUF architecture of encoders.
 struct GgufEncoderRow {

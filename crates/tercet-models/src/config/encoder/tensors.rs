@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use super::super::ConfigError;
 use super::super::decoder::reject_names;
 use super::{EncoderNames, EncoderPart, EncoderSpec};
-use crate::folder_weights::HfWeights;
 use crate::weights::Weights;
+use tercet_files::folder_weights::HfWeights;
 
 /// Suffixes of tensors whose content the configuration already determines.
 const DERIVED: [&str; 3] = [

@@ -8,7 +8,7 @@ use super::super::fields::HARMLESS;
 use super::super::{ConfigError, ConfigFields, activation, decoder, ensure};
 use super::RATE;
 use crate::config::FfnActivation;
-use crate::folder_weights::HfWeights;
+use tercet_files::folder_weights::HfWeights;
 
 /// The `model_type` of Moonshine folders.
 pub(crate) const MOONSHINE: &str = "moonshine";

@@ -8,7 +8,7 @@ use super::super::fields::HARMLESS;
 use super::super::{ConfigError, ConfigFields, activation, decoder, ensure};
 use super::MODEL_TYPE;
 use crate::config::FfnActivation;
-use crate::folder_weights::HfWeights;
+use tercet_files::folder_weights::HfWeights;
 
 /// Fields about training and unimplemented heads, and fields that `generation_config.json`
 /// overrides.

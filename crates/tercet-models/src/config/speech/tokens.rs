@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::super::{ConfigError, ConfigFields, ensure};
 use super::SpeechSpec;
-use crate::gguf::clip;
+use tercet_files::clip;
 
 /// Fields about the file, beam search, and word-level timestamps, which are not implemented.
 const WITHOUT_INFLUENCE: &[&str] = &[

@@ -7,8 +7,8 @@ use super::super::ConfigError;
 use super::super::decoder::reject_names;
 use super::super::encoder::{EncoderNames, is_derived, known_tensors};
 use super::{ImagePooling, VisionBody, VisionFamily, VisionSpec};
-use crate::folder_weights::HfWeights;
 use crate::weights::Weights;
+use tercet_files::folder_weights::HfWeights;
 
 /// The tensors of the attention pooling head of a SigLIP tower.
 const OF_ATTENTION_HEAD: [&str; 11] = [

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::super::ConstraintError;
 use super::{GbnfAlternatives, GbnfGrammar, GbnfItem};
-use crate::gguf::clip;
+use tercet_files::clip;
 
 /// Maximum depth of groups.
 const MAX_DEPTH: usize = 64;

@@ -3,9 +3,9 @@
 use super::{SaveError, has_windows, unsupported};
 use crate::config::decoder::{NormKind, ResidualOrder};
 use crate::config::{DecoderSpec, RopeScaling, RopeSpec};
-use crate::gguf::GgufValue;
 use crate::hf::HfFolder;
-use crate::writing::gguf::GgufHeader;
+use tercet_files::gguf::GgufValue;
+use tercet_files::writing::GgufHeader;
 
 /// Converts a frequency scaling that GGUF files store as a table of divisors.
 pub(super) fn as_divisors(rope: &mut RopeSpec, dims: usize) {

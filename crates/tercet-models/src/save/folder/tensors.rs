@@ -10,10 +10,10 @@ use crate::builder::{ModelError, Weights};
 use crate::config::decoder::rows::to_f32;
 use crate::config::decoder::{DecoderPart, EXPERT, tensor_name};
 use crate::config::{DecoderSpec, RopeScaling};
-use crate::gguf::GgmlType;
 use crate::hf::HfFolder;
-use crate::weight::ModelWeight;
-use crate::writing::{SavedTensorEntry, SavedTensorStorage};
+use tercet_files::gguf::GgmlType;
+use tercet_files::weight::ModelWeight;
+use tercet_files::writing::{SavedTensorEntry, SavedTensorStorage};
 
 /// The tensors of one part.
 struct GgufPartSource<'a> {

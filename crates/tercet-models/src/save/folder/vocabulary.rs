@@ -6,11 +6,11 @@ use serde_json::{Map, Value as Json};
 
 use super::{SaveError, chain, unsupported};
 use crate::config::DecoderSpec;
-use crate::gguf::{Gguf, GgufValue};
 use crate::hf::{HfFolder, read_optional_json};
-use tercet_files::mmap::read_small;
 use crate::tokenizer::{MAX_FILE_BYTES, TokenType, Tokenizer, pieces_of, pre_tokenizer_of};
-use crate::writing::gguf::GgufHeader;
+use tercet_files::gguf::{Gguf, GgufValue};
+use tercet_files::mmap::read_small;
+use tercet_files::writing::GgufHeader;
 
 /// The score of tokens that were added to a SentencePiece vocabulary.
 const ADDED_SCORE: f32 = -1000.0;
@@ -83,7 +83,7 @@ pub(super) fn push(
 /// Tokens by id, one for each row of the embedding; missing ids become unused tokens.
 fn whole(mut tokens: BTreeMap<u32, VocabEntry>, rows: usize) -> Result<Vec<VocabEntry>, SaveError> {
     if let Some((id, token)) = tokens.iter().find(|(id, _)| **id as usize >= rows) {
-        let text = crate::gguf::clip(&token.text);
+        let text = tercet_files::clip(&token.text);
         return Err(unsupported(format!(
             "the token {id} (`{text}`) has no row in the embedding of {rows}"
         )));

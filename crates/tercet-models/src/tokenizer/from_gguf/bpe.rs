@@ -8,7 +8,8 @@ use tokenizers::{AddedToken, Tokenizer as Inner};
 use super::super::byte_level::char_of_byte;
 use super::super::{Tokenizer, TokenizerError, ends, pre_tokenizers};
 use super::{BosEosDefaults, TokenType, bad, read_types, strings};
-use crate::gguf::{GgufMetadata, clip};
+use tercet_files::clip;
+use tercet_files::gguf::GgufMetadata;
 
 /// Reads a `gpt2` vocabulary.
 pub(super) fn build(meta: &GgufMetadata) -> Result<Tokenizer, TokenizerError> {

@@ -7,7 +7,8 @@ use super::super::sentencepiece::{
 };
 use super::super::{Tokenizer, TokenizerError, ends};
 use super::{BosEosDefaults, TokenType, bad, read_types, strings};
-use crate::gguf::{GgufMetadata, GgufValue, GgufValueType, clip};
+use tercet_files::clip;
+use tercet_files::gguf::{GgufMetadata, GgufValue, GgufValueType};
 
 const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
 

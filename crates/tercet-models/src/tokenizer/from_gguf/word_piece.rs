@@ -14,7 +14,8 @@ use super::super::sentencepiece::SPACE;
 use super::super::{Tokenizer, TokenizerError};
 use super::bpe::read_added;
 use super::{BosEosDefaults, bad, strings};
-use crate::gguf::{GgufMetadata, clip};
+use tercet_files::clip;
+use tercet_files::gguf::GgufMetadata;
 
 const CONTINUES: &str = "##";
 

@@ -9,7 +9,7 @@ use super::{
     SentencePieceAlgorithm, SentencePieceEntry, SentencePieceKind, SentencePieceNormalizer,
     SentencePieceSpec, UNKNOWN_SURFACE, byte_of,
 };
-use crate::gguf::clip;
+use tercet_files::clip;
 
 /// Reads a `tokenizer.model`.
 ///

@@ -33,6 +33,6 @@ pub(super) const STABLELM: DecoderFamilyRow = DecoderFamilyRow {
 
 /// Whether layers have a second norm. Layers with a second norm are serial even if the converter
 /// wrote `use_parallel_residual`.
-fn has_ffn_norm(gguf: &crate::gguf::Gguf) -> bool {
+fn has_ffn_norm(gguf: &tercet_files::gguf::Gguf) -> bool {
     gguf.has_tensor("blk.0.ffn_norm.weight")
 }
