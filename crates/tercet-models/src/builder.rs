@@ -29,7 +29,7 @@ use tercet::{
 use tercet::{DType, Type, Value};
 
 use crate::config::DecoderSpec;
-use crate::constraint::ConstraintError;
+use tercet_text::constraint::ConstraintError;
 use crate::low_rank::AdapterError;
 pub use crate::weights::DummyWeights;
 pub use batch::{

@@ -2,7 +2,7 @@
 
 use crate::builder::ModelError;
 use crate::config::ConfigError;
-use crate::dataset::DataError;
+use tercet_text::dataset::{ChatTemplateError, DataError};
 use crate::hf::HfError;
 use crate::image::ImageError;
 use crate::low_rank::AdapterError;
@@ -10,7 +10,7 @@ use crate::model_path::ModelPathError;
 use crate::open::ModelFamily;
 use crate::search::SearchError;
 use crate::speech::SpeechError;
-use crate::tokenizer::TokenizerError;
+use tercet_text::tokenizer::TokenizerError;
 use tercet_files::{FileError, FolderError, GgufError, SafeTensorsError, SaveError, WeightError};
 
 /// Any error of this crate; `source` is the error of the specific reader.
@@ -103,5 +103,16 @@ pub enum Error {
 impl From<FolderError> for Error {
     fn from(error: FolderError) -> Error {
         Error::Hf(error.into())
+    }
+}
+
+impl From<ChatTemplateError> for Error {
+    fn from(error: ChatTemplateError) -> Error {
+        match error {
+            ChatTemplateError::File(error) => Error::File(error),
+            ChatTemplateError::Folder(error) => error.into(),
+            ChatTemplateError::Gguf(error) => Error::Gguf(error),
+            ChatTemplateError::Data(error) => Error::Data(error),
+        }
     }
 }

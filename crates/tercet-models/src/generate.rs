@@ -13,7 +13,7 @@ pub use crate::builder::FinishReason;
 use crate::builder::Generator;
 use crate::error::Error;
 use crate::maybe_async::{WaitMode, block_on_ready};
-use crate::tokenizer::{StreamDecoder, Tokenizer, TokenizerError};
+use tercet_text::tokenizer::{StreamDecoder, Tokenizer, TokenizerError};
 
 pub(crate) use self::token_loop::{NextText, TokenLoop};
 
@@ -35,7 +35,7 @@ pub struct GenerateOptions<'a> {
     /// End-of-sequence tokens.
     pub eos: &'a [u32],
     /// Special tokens that are part of the text, such as the markers of thoughts and calls
-    /// ([`AnswerFormat::special_tokens`](crate::answer::AnswerFormat::special_tokens)).
+    /// ([`AnswerFormat::special_tokens`](tercet_text::answer::AnswerFormat::special_tokens)).
     pub spelled: &'a [u32],
 }
 

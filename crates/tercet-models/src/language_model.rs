@@ -14,13 +14,13 @@ use tercet::Device;
 
 use crate::builder::{Generator, ImageEncoder, ModelError, SourceEncoder};
 #[cfg(feature = "grammar")]
-use crate::constraint::GrammarCompiler;
-use crate::dataset::template::TemplateValue;
-use crate::dataset::{ChatMessage, ChatTemplate, DataError};
+use tercet_text::constraint::GrammarCompiler;
+use tercet_text::dataset::template::TemplateValue;
+use tercet_text::dataset::{ChatMessage, ChatTemplate, DataError};
 use crate::error::Error;
 use crate::image::Image;
 use crate::open::ModelFiles;
-use crate::tokenizer::Tokenizer;
+use tercet_text::tokenizer::Tokenizer;
 
 pub use open::LanguageModelOptions;
 pub use stream::TextStream;

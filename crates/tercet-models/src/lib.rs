@@ -32,13 +32,10 @@
 //! of the latter.
 
 pub mod adapter;
-pub mod answer;
 mod builder;
 mod classifier;
 pub mod config;
-pub mod constraint;
 mod context_fit;
-pub mod dataset;
 mod error;
 mod generate;
 pub mod hf;
@@ -51,7 +48,6 @@ mod open;
 pub mod save;
 pub mod search;
 pub mod speech;
-pub mod tokenizer;
 mod weights;
 
 pub use adapter::{Adapter, AdapterError, LowRank};
@@ -100,7 +96,10 @@ pub use tercet_files::{
 pub use tercet_onnx as onnx;
 #[cfg(feature = "splat")]
 pub use tercet_splat as splat;
-pub use tokenizer::{StreamDecoder, TokenizedBatch, TokenizedRow, Tokenizer, TokenizerError};
+pub use tercet_text::{
+    StreamDecoder, TokenizedBatch, TokenizedRow, Tokenizer, TokenizerError, answer, constraint,
+    dataset, tokenizer,
+};
 
 /// The examples of the documentation pages, as documentation tests.
 #[cfg(doctest)]

@@ -19,7 +19,8 @@ use crate::config::{self, DecoderSpec, decoder};
 use crate::error::Error;
 use crate::hf::HfFolder;
 use crate::model_path::{ModelPlace, ModelStores};
-use crate::tokenizer::Tokenizer;
+use tercet_text::dataset::TemplateFiles;
+use tercet_text::tokenizer::Tokenizer;
 use tercet_files::MappedFile;
 use tercet_files::gguf::Gguf;
 
@@ -97,6 +98,15 @@ pub enum ModelFiles {
     Gguf(Gguf),
     /// A Hugging Face folder.
     Hf(HfFolder),
+}
+
+impl<'a> From<&'a ModelFiles> for TemplateFiles<'a> {
+    fn from(files: &'a ModelFiles) -> TemplateFiles<'a> {
+        match files {
+            ModelFiles::Gguf(gguf) => TemplateFiles::Gguf(gguf),
+            ModelFiles::Hf(folder) => TemplateFiles::Folder(folder.dir()),
+        }
+    }
 }
 
 impl ModelFiles {

@@ -25,7 +25,7 @@ use super::decoder::matmul_precision::{OverflowFallback, PrecisionFallback};
 use super::decoder::{DecoderSizes, MatmulPrecision, Sampling};
 use super::sampling::SamplingState;
 use super::{ModelError, ModelGraph};
-use crate::constraint::Constraint;
+use tercet_text::constraint::Constraint;
 use crate::maybe_async::{WaitMode, block_on_ready};
 
 /// Result of a run for its last token.

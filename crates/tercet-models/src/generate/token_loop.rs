@@ -6,7 +6,7 @@ use super::{FinishReason, GenerateOptions, Generation, IncrementalDetokenizer};
 use crate::builder::{Generator, ModelError};
 use crate::error::Error;
 use crate::maybe_async::WaitMode;
-use crate::tokenizer::Tokenizer;
+use tercet_text::tokenizer::Tokenizer;
 
 /// The text of the next token, or the end of the generation.
 pub(crate) enum NextText {

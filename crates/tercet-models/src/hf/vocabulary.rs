@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use super::{HfError, MAX_JSON_BYTES, read_json, read_optional_json};
-use crate::tokenizer::{MAX_FILE_BYTES, QWEN2_SPLIT, Tokenizer, TokenizerError};
+use tercet_text::tokenizer::{MAX_FILE_BYTES, QWEN2_SPLIT, Tokenizer, TokenizerError};
 use tercet_files::clip;
 use tercet_files::mmap::read_small;
 

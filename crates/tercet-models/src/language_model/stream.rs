@@ -4,7 +4,7 @@ use crate::builder::Generator;
 use crate::error::Error;
 use crate::generate::{FinishReason, GenerateOptions, NextText, TokenLoop};
 use crate::maybe_async::{WaitMode, block_on_ready};
-use crate::tokenizer::Tokenizer;
+use tercet_text::tokenizer::Tokenizer;
 
 /// Iterator over pieces of a text that is being generated. Each step computes tokens until
 /// characters are complete. Dropping the stream ends the generation.

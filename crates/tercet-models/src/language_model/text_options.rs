@@ -2,7 +2,7 @@
 
 use crate::builder::SamplingOptions;
 #[cfg(feature = "grammar")]
-use crate::constraint::Grammar;
+use tercet_text::constraint::Grammar;
 
 /// Options of a generated text: its length, its ends and the sampling of tokens. The defaults are
 /// greedy decoding and no stop string. The sampling options are checked when the text starts.

@@ -11,7 +11,7 @@ use crate::builder::{
 use crate::config::EncoderSpec;
 use crate::error::Error;
 use crate::hf::{ClassHead, HfFolder, SentenceFolder};
-use crate::tokenizer::Tokenizer;
+use tercet_text::tokenizer::Tokenizer;
 
 /// The prompt that is prepended to texts.
 ///

@@ -7,7 +7,7 @@ use crate::config::decoder::DENSE_OF_GGUF;
 use crate::config::encoder::is_encoder;
 use crate::error::Error;
 use crate::hf::{SentenceFolder, SentencePrompts};
-use crate::tokenizer::Tokenizer;
+use tercet_text::tokenizer::Tokenizer;
 use tercet_files::gguf::{Gguf, GgufError};
 
 /// The pooling modes by the value of `<architecture>.pooling_type`, from 0. Value 0 is no pooling;

@@ -16,7 +16,7 @@ use crate::Error;
 use crate::builder::{ModelError, MoonshineModel, PIECE_SECONDS};
 use crate::config::MoonshineSpec;
 use crate::config::speech::RATE;
-use crate::tokenizer::Tokenizer;
+use tercet_text::tokenizer::Tokenizer;
 
 /// Maximum samples per chunk.
 const PIECE: usize = PIECE_SECONDS * RATE;

@@ -10,7 +10,7 @@ use crate::Error;
 use crate::builder::{ModelError, MoonshineModel, SpeechModel};
 use crate::config::SpeechTokens;
 use crate::config::speech::RATE;
-use crate::tokenizer::Tokenizer;
+use tercet_text::tokenizer::Tokenizer;
 
 /// Required sample rate in Hz.
 pub const SAMPLE_RATE: usize = RATE;

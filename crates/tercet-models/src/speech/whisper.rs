@@ -12,7 +12,7 @@ use crate::Error;
 use crate::builder::{ModelError, SpeechModel};
 use crate::config::speech::{HOP, RATE};
 use crate::config::{SpeechSpec, SpeechTokens};
-use crate::tokenizer::Tokenizer;
+use tercet_text::tokenizer::Tokenizer;
 
 /// Maximum temperature at which a window's text is reliable enough to prompt the next window.
 const SURE: f64 = 0.5;

@@ -11,7 +11,6 @@ mod common;
 mod parts;
 
 mod activations;
-mod answers;
 mod batch;
 mod batches;
 mod caches;
@@ -22,8 +21,6 @@ mod encoders;
 mod faces;
 mod factor;
 mod folder_to_gguf;
-#[cfg(feature = "grammar")]
-mod gbnf;
 mod hf;
 mod hostile;
 mod images;
@@ -36,8 +33,6 @@ mod saved_folders;
 mod speculation;
 mod speculative;
 mod split;
-mod tokenizer;
-mod tokenizer_references;
 mod vision_language;
 mod vocabularies;
 mod windows;

@@ -5,7 +5,7 @@ use tercet::Tensor;
 use crate::builder::decoder::slot_windows::BANKS;
 use crate::builder::sampling::SamplingState;
 use crate::builder::{ModelError, Sampling, SamplingOptions};
-use crate::constraint::Constraint;
+use tercet_text::constraint::Constraint;
 
 /// The reason why generation ended.
 ///

@@ -10,7 +10,7 @@ use super::runner::{EncoderRunner, EncoderTokens, OverlengthPolicy, all_tokens};
 use super::text_reader::EncoderTextReader;
 pub use crate::config::outputs::Scoring;
 use crate::maybe_async::{WaitMode, block_on_ready};
-use crate::tokenizer::Tokenizer;
+use tercet_text::tokenizer::Tokenizer;
 
 /// A class and its score.
 ///

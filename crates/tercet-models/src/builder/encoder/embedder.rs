@@ -11,7 +11,7 @@ use super::runner::{EncoderRunner, EncoderTokens, OverlengthPolicy};
 use super::text_reader::EncoderTextReader;
 use crate::config::TextPooling;
 use crate::maybe_async::{WaitMode, block_on_ready};
-use crate::tokenizer::{TokenizedRow, Tokenizer};
+use tercet_text::tokenizer::{TokenizedRow, Tokenizer};
 
 /// A compiled sentence encoder with its tokenizer. The embedder turns texts into vectors, which
 /// have length 1 if the model normalizes.

@@ -7,7 +7,7 @@ use tercet::{DType, Device, Executable, OutputSelection, Tensor, TensorType};
 use super::super::{MatmulPrecision, ModelError};
 use super::Encoder;
 use crate::maybe_async::WaitMode;
-use crate::tokenizer::{TokenizedRow, Tokenizer};
+use tercet_text::tokenizer::{TokenizedRow, Tokenizer};
 
 /// A tokenized text, or pair of texts, for an encoder.
 ///

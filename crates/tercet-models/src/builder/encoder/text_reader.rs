@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::ModelError;
 use super::runner::{EncoderTokens, OverlengthPolicy, all_tokens};
-use crate::tokenizer::{TokenizedRow, Tokenizer};
+use tercet_text::tokenizer::{TokenizedRow, Tokenizer};
 
 /// Tokenizes texts for an [`Embedder`](super::Embedder) or a
 /// [`TextClassifier`](super::TextClassifier). A server tokenizes requests on other threads than the

@@ -5,7 +5,7 @@ use tercet::random::RngState;
 use super::super::ModelError;
 use super::Generator;
 use crate::maybe_async::WaitMode;
-use crate::tokenizer::Tokenizer;
+use tercet_text::tokenizer::Tokenizer;
 
 /// Longest and shortest n-gram that is looked up earlier in the sequence.
 const NGRAMS: [usize; 2] = [4, 2];

@@ -7,7 +7,7 @@ use super::super::ModelError;
 use super::super::decoder::Sampling;
 use super::super::sampling::{SamplingOptions, SamplingState};
 use super::{Generator, not_the_output};
-use crate::constraint::Constraint;
+use tercet_text::constraint::Constraint;
 
 /// Sampling configuration of a generator.
 pub(super) struct Sampler {

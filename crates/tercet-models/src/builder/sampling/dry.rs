@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::tokenizer::{Tokenizer, TokenizerError};
+use tercet_text::tokenizer::{Tokenizer, TokenizerError};
 
 /// The usual default sequence breakers.
 pub const DRY_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];

@@ -12,7 +12,7 @@ use super::prompt::{expand_image_tokens, places, tokens_around};
 use crate::config::VisionLanguageSpec;
 use crate::error::Error;
 use crate::image::{Image, ImageTileProcessor, ImageTiles};
-use crate::tokenizer::Tokenizer;
+use tercet_text::tokenizer::Tokenizer;
 
 /// A compiled vision tower; it provides a [`Generator`] with the image embeddings of a prompt.
 ///

@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json};
 use super::{SaveError, chain, unsupported};
 use crate::config::DecoderSpec;
 use crate::hf::{HfFolder, read_optional_json};
-use crate::tokenizer::{MAX_FILE_BYTES, TokenType, Tokenizer, pieces_of, pre_tokenizer_of};
+use tercet_text::tokenizer::{MAX_FILE_BYTES, TokenType, Tokenizer, pieces_of, pre_tokenizer_of};
 use tercet_files::gguf::{Gguf, GgufValue};
 use tercet_files::mmap::read_small;
 use tercet_files::writing::GgufHeader;
@@ -66,7 +66,7 @@ pub(super) fn push(
         tokens.iter().map(|t| t.ty as i32),
     );
     around(header, tokenizer, spec)?;
-    let template = crate::dataset::chat_templates(folder);
+    let template = tercet_text::dataset::chat_templates(folder.dir());
     let [plain, with_tools] = template.map_err(|e| unsupported(chain(&e)))?;
     if let Some(plain) = plain {
         header.push("tokenizer.chat_template", GgufValue::String(&plain));
