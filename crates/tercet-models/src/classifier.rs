@@ -4,9 +4,9 @@ use std::path::Path;
 
 use tercet::Device;
 
-use crate::builder::{ImageClassifier, ImageEmbedder, ModelError, TextClassifier};
+use tercet_networks::{ImageClassifier, ImageEmbedder, ModelError, TextClassifier};
 use crate::error::Error;
-use crate::image::Image;
+use tercet_networks::image::Image;
 use crate::open::{EncoderOptions, ModelFamily, ModelFiles, SimilarityHead};
 
 /// The result of a classification.

@@ -2,9 +2,9 @@
 
 use tercet::{DType, Device};
 
-use crate::builder::gib;
-use crate::builder::{CacheFormat, DecoderOptions, ModelError};
-use crate::config::DecoderSpec;
+use tercet_networks::gib;
+use tercet_networks::{CacheFormat, DecoderOptions, ModelError};
+use tercet_networks::config::DecoderSpec;
 use crate::open::ModelFiles;
 
 /// Maximum context length in tokens that a command or [`LanguageModelOptions::context`] accepts, above
@@ -273,7 +273,7 @@ impl MemoryUse<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::DecoderDims;
+    use tercet_networks::config::DecoderDims;
 
     /// A model of the size of Llama 3.1 8B: 256 KiB of F32 cache per token.
     fn spec() -> DecoderSpec {

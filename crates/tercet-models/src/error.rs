@@ -1,11 +1,11 @@
 //! The common error type for callers that open models of any type.
 
-use crate::builder::ModelError;
-use crate::config::ConfigError;
+use tercet_networks::ModelError;
+use tercet_networks::config::ConfigError;
 use tercet_text::dataset::{ChatTemplateError, DataError};
-use crate::hf::HfError;
-use crate::image::ImageError;
-use crate::low_rank::AdapterError;
+use tercet_networks::hf::HfError;
+use tercet_networks::image::ImageError;
+use tercet_networks::low_rank::AdapterError;
 use crate::model_path::ModelPathError;
 use crate::open::ModelFamily;
 use crate::search::SearchError;
@@ -52,7 +52,7 @@ pub enum Error {
     Data(#[from] DataError),
     /// A model cannot be built or run.
     #[error(transparent)]
-    Model(#[from] ModelError),
+    Model(ModelError),
     /// An adapter is invalid or unsupported.
     #[error(transparent)]
     Adapter(#[from] AdapterError),
@@ -92,7 +92,7 @@ pub enum Error {
     /// The architecture has no builder.
     #[error(
         "architecture `{name}` is not supported; supported: {}",
-        crate::config::near_any(name)
+        tercet_networks::config::near_any(name)
     )]
     Architecture {
         /// The name of the architecture.
@@ -113,6 +113,16 @@ impl From<ChatTemplateError> for Error {
             ChatTemplateError::Folder(error) => error.into(),
             ChatTemplateError::Gguf(error) => Error::Gguf(error),
             ChatTemplateError::Data(error) => Error::Data(error),
+        }
+    }
+}
+
+impl From<ModelError> for Error {
+    fn from(error: ModelError) -> Error {
+        match error {
+            ModelError::Tokenizer(error) => Error::Tokenizer(error),
+            ModelError::Image(error) => Error::Image(error),
+            error => Error::Model(error),
         }
     }
 }

@@ -9,10 +9,10 @@ mod token_loop;
 use std::ops::Range;
 use std::sync::Arc;
 
-pub use crate::builder::FinishReason;
-use crate::builder::Generator;
+pub use tercet_networks::FinishReason;
+use tercet_networks::Generator;
 use crate::error::Error;
-use crate::maybe_async::{WaitMode, block_on_ready};
+use tercet_networks::maybe_async::{WaitMode, block_on_ready};
 use tercet_text::tokenizer::{StreamDecoder, Tokenizer, TokenizerError};
 
 pub(crate) use self::token_loop::{NextText, TokenLoop};

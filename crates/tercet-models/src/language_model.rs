@@ -12,13 +12,13 @@ use std::path::Path;
 
 use tercet::Device;
 
-use crate::builder::{Generator, ImageEncoder, ModelError, SourceEncoder};
+use tercet_networks::{Generator, ImageEncoder, ModelError, SourceEncoder};
 #[cfg(feature = "grammar")]
 use tercet_text::constraint::GrammarCompiler;
 use tercet_text::dataset::template::TemplateValue;
 use tercet_text::dataset::{ChatMessage, ChatTemplate, DataError};
 use crate::error::Error;
-use crate::image::Image;
+use tercet_networks::image::Image;
 use crate::open::ModelFiles;
 use tercet_text::tokenizer::Tokenizer;
 

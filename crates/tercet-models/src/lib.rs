@@ -32,43 +32,18 @@
 //! of the latter.
 
 pub mod adapter;
-mod builder;
 mod classifier;
-pub mod config;
 mod context_fit;
 mod error;
 mod generate;
-pub mod hf;
-pub mod image;
 mod language_model;
-mod low_rank;
-mod maybe_async;
 mod model_path;
 mod open;
 pub mod save;
 pub mod search;
 pub mod speech;
-mod weights;
 
-pub use adapter::{Adapter, AdapterError, LowRank};
-pub use builder::training;
-pub use builder::{
-    BatchDecoder, BatchEvent, BatchEventKind, BatchGenerator, BatchOptions, CacheFormat,
-    ClassScore, DRY_BREAKERS, Decoder, DecoderOptions, DenseModule, Draft, DraftCounts, DraftError,
-    DryBreakers, DryOptions, DummyWeights, Embedder, Encoder, EncoderOutput, EncoderTextReader,
-    EncoderTokens, Entity, Generator, GeneratorStep, ImageClassifier, ImageEmbedder, ImageEncoder,
-    ImageLabels, MAX_DRAFT_TOKENS, MatmulPrecision, MirostatOptions, ModelError, ModelGraph,
-    MoonshineModel, PoolingMode, SamplerStep, Sampling, SamplingOptions, ScaledAdapter, Scoring,
-    SentenceModule, SentenceModules, Seq2Seq, Seq2SeqOptions, Sequence, SequenceId, SourceEncoder,
-    SpeculativeGenerator, SpeechModel, TextClassifier, TokenLabel, VisionLanguageGraphs,
-    VisionModel, VisionOutput, Weights,
-};
 pub use classifier::{Classification, Classifier};
-pub use config::{
-    ConfigError, DecoderDims, DecoderSpec, EncoderDims, EncoderSpec, FeedForward, FfnActivation,
-    MoonshineSpec, PositionEncoding, RopeLayout, Seq2SeqSpec, SpeechSpec, SpeechTokens, TokenTypes,
-    VisionFamily, VisionLanguageSpec, VisionSpec,
-};
 pub use context_fit::{
     ContextBound, ContextFit, ContextRequest, MAX_CONTEXT, MAX_DEFAULT_CPU_CONTEXT,
     MIN_DEFAULT_CONTEXT,
@@ -78,8 +53,6 @@ pub use generate::{
     FinishReason, GenerateEvent, GenerateOptions, Generation, IncrementalDetokenizer, end_ids,
     generate, generate_async, generate_past_context,
 };
-pub use hf::{ClassHead, HfError, HfFolder, HfWeights, SentenceFolder, SentencePrompts};
-pub use image::{Image, ImageError, ImageProcessor, ImageTileProcessor};
 pub use language_model::{LanguageModel, LanguageModelOptions, TextOptions, TextStream};
 pub use model_path::{ModelPathError, OllamaModel, OllamaParams};
 pub use open::{
@@ -88,7 +61,7 @@ pub use open::{
 pub use save::{SaveError, SaveOptions};
 pub use speech::Transcriber;
 pub use tercet_files::{
-    FileError, FolderError, GgmlType, Gguf, GgufError, MappedFile, ModelWeight, SafeDtype,
+    FileError, FolderError, GgmlType, Gguf, GgufError, HfWeights, MappedFile, ModelWeight, SafeDtype,
     SafeTensorInfo, SafeTensors, SafeTensorsError, WeightError, gguf, gguf_weight, mmap,
     safetensors, safetensors_tensor, weight,
 };
@@ -96,6 +69,19 @@ pub use tercet_files::{
 pub use tercet_onnx as onnx;
 #[cfg(feature = "splat")]
 pub use tercet_splat as splat;
+pub use tercet_networks::{
+    Adapter, AdapterError, ClassHead, HfError, HfFolder, Image, ImageError, ImageProcessor, ImageTileProcessor, LowRank, SentenceFolder, SentencePrompts, BatchDecoder, BatchEvent, BatchEventKind, BatchGenerator, BatchOptions, CacheFormat,
+    ClassScore, DRY_BREAKERS, Decoder, DecoderOptions, DenseModule, Draft, DraftCounts, DraftError,
+    DryBreakers, DryOptions, DummyWeights, Embedder, Encoder, EncoderOutput, EncoderTextReader,
+    EncoderTokens, Entity, Generator, GeneratorStep, ImageClassifier, ImageEmbedder, ImageEncoder,
+    ImageLabels, MAX_DRAFT_TOKENS, MatmulPrecision, MirostatOptions, ModelError, ModelGraph,
+    MoonshineModel, PoolingMode, SamplerStep, Sampling, SamplingOptions, ScaledAdapter, Scoring,
+    SentenceModule, SentenceModules, Seq2Seq, Seq2SeqOptions, Sequence, SequenceId, SourceEncoder,
+    SpeculativeGenerator, SpeechModel, TextClassifier, TokenLabel, VisionLanguageGraphs,
+    VisionModel, VisionOutput, Weights, ConfigError, DecoderDims, DecoderSpec, EncoderDims, EncoderSpec, FeedForward, FfnActivation,
+    MoonshineSpec, PositionEncoding, RopeLayout, Seq2SeqSpec, SpeechSpec, SpeechTokens, TokenTypes,
+    VisionFamily, VisionLanguageSpec, VisionSpec, config, hf, image, training,
+};
 pub use tercet_text::{
     StreamDecoder, TokenizedBatch, TokenizedRow, Tokenizer, TokenizerError, answer, constraint,
     dataset, tokenizer,

@@ -11,13 +11,13 @@ use std::path::Path;
 
 use tercet::{DType, Device};
 
-use crate::builder::{
+use tercet_networks::{
     BatchDecoder, BatchOptions, Decoder, DecoderOptions, Draft, MatmulPrecision, ModelError,
     Sampling, Weights,
 };
-use crate::config::{self, DecoderSpec, decoder};
+use tercet_networks::config::{self, DecoderSpec, decoder};
 use crate::error::Error;
-use crate::hf::HfFolder;
+use tercet_networks::hf::HfFolder;
 use crate::model_path::{ModelPlace, ModelStores};
 use tercet_text::dataset::TemplateFiles;
 use tercet_text::tokenizer::Tokenizer;

@@ -6,12 +6,12 @@ use std::path::Path;
 
 use tercet::Tensor;
 
-use crate::builder::{ModelError, ScaledAdapter, Weights};
-use crate::config::decoder::rows::{ProjectionRowOrder, to_f32};
-use crate::config::decoder::{DecoderPart, OUTPUT_MODULE, projections};
-use crate::config::encoder::{EncoderNames, EncoderPart};
+use tercet_networks::{ModelError, ScaledAdapter, Weights};
+use tercet_networks::config::decoder::rows::{ProjectionRowOrder, to_f32};
+use tercet_networks::config::decoder::{DecoderPart, OUTPUT_MODULE, projections};
+use tercet_networks::config::encoder::{EncoderNames, EncoderPart};
 use crate::error::Error;
-use crate::low_rank::{AdapterError, LowRank, unknown_target};
+use tercet_networks::low_rank::{AdapterError, LowRank, unknown_target};
 use crate::open::{ModelFamily, ModelFiles};
 use crate::save::{SaveOptions, SaveReport, WeightReplacement, rewrite};
 use tercet_files::clip;

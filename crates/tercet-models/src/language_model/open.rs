@@ -6,11 +6,11 @@ use tercet::{DType, Device};
 
 use super::{LanguageModel, PromptReader};
 use crate::adapter::Adapter;
-use crate::builder::{
+use tercet_networks::{
     CacheFormat, DecoderOptions, Generator, MatmulPrecision, ModelError, Sampling, ScaledAdapter,
     Seq2SeqOptions,
 };
-use crate::config::DecoderSpec;
+use tercet_networks::config::DecoderSpec;
 use crate::context_fit::{ContextFit, ContextRequest, MAX_CONTEXT};
 use crate::error::Error;
 use crate::generate::end_ids;

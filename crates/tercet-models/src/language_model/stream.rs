@@ -1,9 +1,9 @@
 //! A text that is being generated, as an iterator.
 
-use crate::builder::Generator;
+use tercet_networks::Generator;
 use crate::error::Error;
 use crate::generate::{FinishReason, GenerateOptions, NextText, TokenLoop};
-use crate::maybe_async::{WaitMode, block_on_ready};
+use tercet_networks::maybe_async::{WaitMode, block_on_ready};
 use tercet_text::tokenizer::Tokenizer;
 
 /// Iterator over pieces of a text that is being generated. Each step computes tokens until

@@ -1,6 +1,6 @@
 //! Options of a generated text.
 
-use crate::builder::SamplingOptions;
+use tercet_networks::SamplingOptions;
 #[cfg(feature = "grammar")]
 use tercet_text::constraint::Grammar;
 

@@ -5,12 +5,12 @@ use std::path::Path;
 use tercet::{DType, Device};
 
 use super::{ModelFamily, ModelFiles, gguf};
-use crate::builder::{
+use tercet_networks::{
     Embedder, Encoder, EncoderOutput, MatmulPrecision, ModelError, PoolingMode, TextClassifier,
 };
-use crate::config::EncoderSpec;
+use tercet_networks::config::EncoderSpec;
 use crate::error::Error;
-use crate::hf::{ClassHead, HfFolder, SentenceFolder};
+use tercet_networks::hf::{ClassHead, HfFolder, SentenceFolder};
 use tercet_text::tokenizer::Tokenizer;
 
 /// The prompt that is prepended to texts.
@@ -356,7 +356,7 @@ impl ModelFiles {
         device: &Device,
         options: &EncoderOptions,
         head: ClassHead,
-        scoring: crate::builder::Scoring,
+        scoring: tercet_networks::Scoring,
     ) -> Result<TextClassifier, Error> {
         let classes = head.labels.len();
         let output = match head.per_token {

@@ -1,12 +1,12 @@
 //! The settings of a sentence encoder in GGUF metadata.
 
-use crate::builder::{
+use tercet_networks::{
     DenseModule, ModelError, PoolingMode, SentenceModule, SentenceModules, Weights,
 };
-use crate::config::decoder::DENSE_OF_GGUF;
-use crate::config::encoder::is_encoder;
+use tercet_networks::config::decoder::DENSE_OF_GGUF;
+use tercet_networks::config::encoder::is_encoder;
 use crate::error::Error;
-use crate::hf::{SentenceFolder, SentencePrompts};
+use tercet_networks::hf::{SentenceFolder, SentencePrompts};
 use tercet_text::tokenizer::Tokenizer;
 use tercet_files::gguf::{Gguf, GgufError};
 

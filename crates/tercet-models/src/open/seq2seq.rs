@@ -1,8 +1,8 @@
 //! Opening text-to-text encoder-decoders.
 
 use super::ModelFiles;
-use crate::builder::{Seq2Seq, Seq2SeqOptions};
-use crate::config::Seq2SeqSpec;
+use tercet_networks::{Seq2Seq, Seq2SeqOptions};
+use tercet_networks::config::Seq2SeqSpec;
 use crate::error::Error;
 
 impl ModelFiles {

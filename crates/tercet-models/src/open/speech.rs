@@ -3,9 +3,9 @@
 use tercet::Device;
 
 use super::ModelFiles;
-use crate::builder::{MoonshineModel, SpeechModel};
-use crate::config::speech::MOONSHINE;
-use crate::config::{MoonshineSpec, SpeechSpec, SpeechTokens};
+use tercet_networks::{MoonshineModel, SpeechModel};
+use tercet_networks::config::speech::MOONSHINE;
+use tercet_networks::config::{MoonshineSpec, SpeechSpec, SpeechTokens};
 use crate::error::Error;
 use crate::speech::Recognizer;
 

@@ -1,8 +1,8 @@
 //! Opening vision-language models.
 
 use super::ModelFiles;
-use crate::builder::{DecoderOptions, VisionLanguageGraphs};
-use crate::config::VisionLanguageSpec;
+use tercet_networks::{DecoderOptions, VisionLanguageGraphs};
+use tercet_networks::config::VisionLanguageSpec;
 use crate::error::Error;
 
 impl ModelFiles {

@@ -17,8 +17,8 @@ mod vocabulary;
 use std::path::{Path, PathBuf};
 
 use super::SaveError;
-use crate::config::{DecoderSpec, decoder};
-use crate::hf::HfFolder;
+use tercet_networks::config::{DecoderSpec, decoder};
+use tercet_networks::hf::HfFolder;
 use tercet_files::clip;
 use tercet_files::gguf::Gguf;
 use tercet_files::writing::write_gguf;

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use serde_json::Value as Json;
 use tercet::{DType, Tensor};
 
-use crate::builder::{ModelError, Weights};
-use crate::config::decoder::rows::to_f32;
-use crate::hf::HfFolder;
+use tercet_networks::{ModelError, Weights};
+use tercet_networks::config::decoder::rows::to_f32;
+use tercet_networks::hf::HfFolder;
 use crate::open::ModelFiles;
 use tercet_files::MappedFile;
 use tercet_files::clip;

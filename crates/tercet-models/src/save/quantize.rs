@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use tercet::Scheme;
 use tercet_ir::quant::QuantizeError;
 
-use crate::builder::{ModelError, Weights};
+use tercet_networks::{ModelError, Weights};
 use crate::open::ModelFiles;
 use tercet_files::MappedFile;
 use tercet_files::gguf::{GgmlType, Gguf, GgufTensorInfo, GgufValue};

@@ -7,7 +7,7 @@ use tercet::Device;
 
 use super::files::hexadecimal;
 use super::{Hit, SearchError, SearchIndex};
-use crate::builder::{Embedder, ImageEmbedder, ModelError, PoolingMode, SentenceModule};
+use tercet_networks::{Embedder, ImageEmbedder, ModelError, PoolingMode, SentenceModule};
 use crate::error::Error;
 use crate::open::{EmbeddingPrompt, EncoderOptions, ModelFamily, ModelFiles};
 

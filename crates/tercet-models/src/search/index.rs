@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::SearchError;
 use super::files::{IndexUnit, Passage, digest, read, text};
-use crate::builder::PoolingMode;
+use tercet_networks::PoolingMode;
 use tercet_files::safetensors::{SafeDtype, SafeTensors};
 use tercet_files::writing::write_noted;
 use tercet_files::writing::{SavedTensorEntry, SavedTensorStorage};

@@ -9,7 +9,7 @@ use super::embedder::{EmbedderKind, check_pooling, digest_of, document_prompt};
 use super::files::{IndexUnit, Passage, digest, is_image, passages, read, text, walk};
 use super::index::{IndexedFile as Entry, SearchSettings};
 use super::{SearchError, SearchIndex};
-use crate::builder::ModelError;
+use tercet_networks::ModelError;
 use crate::error::Error;
 use crate::open::{EmbeddingPrompt, EncoderOptions, ModelFamily, ModelFiles};
 

@@ -18,7 +18,7 @@ use symphonia::core::io::{MediaSource, MediaSourceStream, MediaSourceStreamOptio
 use symphonia::core::meta::MetadataOptions;
 use symphonia::core::probe::Hint;
 
-use crate::config::speech::RATE;
+use tercet_networks::config::speech::RATE;
 use resample::Resampler;
 use tercet_files::contained;
 

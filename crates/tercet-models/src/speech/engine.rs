@@ -2,8 +2,8 @@
 
 use tercet::{DType, Executable, OutputSelection, Tensor};
 
-use crate::builder::ModelError;
-use crate::builder::cross_attention::hand_over;
+use tercet_networks::ModelError;
+use tercet_networks::hand_over;
 
 /// Encoder and decoder of a speech model on a device.
 pub(super) struct SpeechEngine {

@@ -7,8 +7,8 @@
 use tercet::{Executable, Tensor};
 
 use super::recognizer::check_samples;
-use crate::builder::{ModelError, speech::PART};
-use crate::config::speech::{FRAME, HOP};
+use tercet_networks::{ModelError, speech::PART};
+use tercet_networks::config::speech::{FRAME, HOP};
 
 /// Number of samples reflected at each end.
 const REFLECTED: usize = FRAME / 2;

@@ -1,6 +1,6 @@
 //! Rules that restrict Whisper's next token.
 
-use crate::config::SpeechTokens;
+use tercet_networks::config::SpeechTokens;
 
 /// Sets the logits of tokens that must not follow `text`, the tokens of the window so far, to minus
 /// infinity.

@@ -1,6 +1,6 @@
 //! Conversion of Whisper tokens and timestamps to text segments with times.
 
-use crate::config::SpeechTokens;
+use tercet_networks::config::SpeechTokens;
 
 /// Seconds per timestamp step.
 const STEP: f64 = 0.02;

@@ -8,8 +8,8 @@ use super::whisper::WhisperRecognizer;
 use super::window::{WindowPrompt, decode_window};
 use super::{Recognizer, SpeechOptions};
 use crate::Error;
-use crate::builder::PIECE_SECONDS;
-use crate::config::speech::{HOP, RATE};
+use tercet_networks::PIECE_SECONDS;
+use tercet_networks::config::speech::{HOP, RATE};
 
 /// Measured times of one window in seconds, from samples to tokens on the host.
 ///

@@ -9,8 +9,8 @@ use tercet_ir::random::philox4x32;
 use super::SpeechOptions;
 use super::engine::SpeechEngine;
 use super::rules::{log_sum, restrict};
-use crate::builder::ModelError;
-use crate::config::SpeechTokens;
+use tercet_networks::ModelError;
+use tercet_networks::config::SpeechTokens;
 
 /// Decoded text of a window with its quality measures.
 #[derive(Clone, Debug)]

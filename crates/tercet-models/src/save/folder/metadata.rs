@@ -1,9 +1,9 @@
 //! Conversion of a specification to GGUF metadata keys.
 
 use super::{SaveError, has_windows, unsupported};
-use crate::config::decoder::{NormKind, ResidualOrder};
-use crate::config::{DecoderSpec, RopeScaling, RopeSpec};
-use crate::hf::HfFolder;
+use tercet_networks::config::decoder::{NormKind, ResidualOrder};
+use tercet_networks::config::{DecoderSpec, RopeScaling, RopeSpec};
+use tercet_networks::hf::HfFolder;
 use tercet_files::gguf::GgufValue;
 use tercet_files::writing::GgufHeader;
 

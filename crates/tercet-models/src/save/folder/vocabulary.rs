@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value as Json};
 
 use super::{SaveError, chain, unsupported};
-use crate::config::DecoderSpec;
-use crate::hf::{HfFolder, read_optional_json};
+use tercet_networks::config::DecoderSpec;
+use tercet_networks::hf::{HfFolder, read_optional_json};
 use tercet_text::tokenizer::{MAX_FILE_BYTES, TokenType, Tokenizer, pieces_of, pre_tokenizer_of};
 use tercet_files::gguf::{Gguf, GgufValue};
 use tercet_files::mmap::read_small;

@@ -1,0 +1,412 @@
+//! Sequences of a batch and the cache slots they occupy.
+
+use tercet::Tensor;
+
+use crate::builder::decoder::slot_windows::BANKS;
+use crate::builder::sampling::SamplingState;
+use crate::builder::{ModelError, Sampling, SamplingOptions};
+use tercet_text::constraint::Constraint;
+
+/// The reason why generation ended.
+///
+/// ```
+/// use tercet_networks::{FinishReason, Generation};
+/// let generation = Generation { tokens: vec![5, 9], finish: FinishReason::Stop };
+/// assert!(matches!(generation.finish, FinishReason::End | FinishReason::Stop));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FinishReason {
+    /// The model generated an end-of-sequence token.
+    End,
+    /// A stop string was generated.
+    Stop,
+    /// The maximum number of tokens was reached.
+    Length,
+    /// The context is full.
+    Context,
+    /// Cancelled by the caller.
+    Cancelled,
+}
+
+/// A generation request for a [`BatchGenerator`](super::BatchGenerator).
+///
+/// ```
+/// use tercet_networks::{SamplingOptions, Sequence};
+/// let sampling = SamplingOptions { temperature: 0.7, ..SamplingOptions::default() };
+/// let sequence = Sequence { eos: vec![2], sampling, ..Sequence::new(vec![1, 5, 9], 64) };
+/// assert_eq!((sequence.prompt.len(), sequence.max_tokens), (3, 64));
+/// ```
+pub struct Sequence {
+    /// Prompt token ids; at least one.
+    pub prompt: Vec<u32>,
+    /// Maximum number of generated tokens.
+    pub max_tokens: usize,
+    /// Token ids that end the sequence.
+    pub eos: Vec<u32>,
+    /// Sampling options. Greedy decoding runs on the device; all other options copy the logits to
+    /// the host.
+    pub sampling: SamplingOptions,
+    /// Seed of sampling. The same seed and logits give the same tokens for any number of slots.
+    pub seed: u64,
+    /// Constraint on the allowed tokens.
+    pub constraint: Option<Box<dyn Constraint>>,
+    /// Index of the adapter in
+    /// [`BatchOptions::selectable_adapters`](crate::BatchOptions::selectable_adapters); `None` uses
+    /// the base model.
+    pub adapter: Option<usize>,
+    /// Makes the logits of every token available. The option disables drafts, which generate
+    /// several tokens per run.
+    pub needs_logits: bool,
+}
+
+impl Sequence {
+    /// Greedy sequence of at most `max_tokens` generated tokens, without end tokens.
+    pub fn new(prompt: Vec<u32>, max_tokens: usize) -> Sequence {
+        Sequence {
+            prompt,
+            max_tokens,
+            eos: Vec::new(),
+            sampling: SamplingOptions::default(),
+            seed: 0,
+            constraint: None,
+            adapter: None,
+            needs_logits: false,
+        }
+    }
+
+    /// Checks the sequence against the context length, vocabulary size and number of adapters.
+    pub(super) fn check(&self, [context, vocab, choices]: [usize; 3]) -> Result<(), ModelError> {
+        let tokens = self.prompt.len();
+        if tokens == 0 {
+            return Err(ModelError::NoTokens);
+        }
+        if tokens > context {
+            return Err(ModelError::Context { tokens, context });
+        }
+        let mut prompt = self.prompt.iter();
+        if let Some(&token) = prompt.find(|&&token| token as usize >= vocab) {
+            return Err(ModelError::Token { token, vocab });
+        }
+        if let Some(at) = self.adapter.filter(|at| *at >= choices) {
+            return Err(ModelError::Unsupported(format!(
+                "adapter index {at} is out of range; the model was compiled with {choices} adapters"
+            )));
+        }
+        self.sampling.check(vocab)
+    }
+}
+
+/// Unique identifier of a sequence within a [`BatchGenerator`](super::BatchGenerator); never
+/// reused.
+///
+/// ```
+/// # let dims = tercet_networks::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// # let spec = tercet_networks::DecoderSpec::llama(dims);
+/// # let weights = tercet_networks::Weights::Dummy(tercet_networks::DummyWeights::dense());
+/// # let options = tercet_networks::BatchOptions::new(&spec, 2);
+/// # let decoder = tercet_networks::BatchDecoder::build(&spec, &weights, options)?;
+/// # let mut generator = decoder.generator(&tercet::Device::cpu())?;
+/// use tercet_networks::{Sequence, SequenceId};
+/// let first: SequenceId = generator.start(Sequence::new(vec![1, 2, 3], 4))?;
+/// let second = generator.start(Sequence::new(vec![1, 2, 3], 4))?;
+/// assert!(first < second);
+/// assert!(generator.cancel(first));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SequenceId(pub(super) u64);
+
+/// A result of a step for one sequence.
+///
+/// ```
+/// # let dims = tercet_networks::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// # let spec = tercet_networks::DecoderSpec::llama(dims);
+/// # let weights = tercet_networks::Weights::Dummy(tercet_networks::DummyWeights::dense());
+/// # let options = tercet_networks::BatchOptions::new(&spec, 2);
+/// # let decoder = tercet_networks::BatchDecoder::build(&spec, &weights, options)?;
+/// # let mut generator = decoder.generator(&tercet::Device::cpu())?;
+/// use tercet_networks::{BatchEvent, Sequence};
+/// let id = generator.start(Sequence::new(vec![1, 2, 3], 4))?;
+/// let events: Vec<BatchEvent> = generator.step()?;
+/// assert!(events.iter().all(|event| event.sequence == id));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct BatchEvent {
+    /// Sequence that the event belongs to.
+    pub sequence: SequenceId,
+    /// Payload of the event.
+    pub kind: BatchEventKind,
+}
+
+/// Payload of a batch event.
+///
+/// ```
+/// # let dims = tercet_networks::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// # let spec = tercet_networks::DecoderSpec::llama(dims);
+/// # let weights = tercet_networks::Weights::Dummy(tercet_networks::DummyWeights::dense());
+/// # let options = tercet_networks::BatchOptions::new(&spec, 2);
+/// # let decoder = tercet_networks::BatchDecoder::build(&spec, &weights, options)?;
+/// # let mut generator = decoder.generator(&tercet::Device::cpu())?;
+/// use tercet_networks::{BatchEventKind, FinishReason, Sequence};
+/// generator.start(Sequence::new(vec![1, 2, 3], 2))?;
+/// let mut finish = None;
+/// for _ in 0..4 {
+///     for event in generator.step()? {
+///         if let BatchEventKind::Ended(reason) = event.kind { finish = Some(reason) }
+///     }
+/// }
+/// assert_eq!(finish, Some(FinishReason::Length));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub enum BatchEventKind {
+    /// Number of prompt tokens computed so far.
+    Prompt(usize),
+    /// Next generated token id.
+    Token(u32),
+    /// The sequence ended and its slot is free. The reason is never [`FinishReason::Stop`] or
+    /// [`FinishReason::Cancelled`], which only the caller decides.
+    Ended(FinishReason),
+    /// The sequence failed because no token satisfies its constraint; its slot is free.
+    Failed(ModelError),
+}
+
+/// Cache state of one slot.
+#[derive(Default)]
+pub(super) struct CacheSlot {
+    /// Token ids whose keys and values are cached.
+    pub(super) cached_tokens: Vec<u32>,
+    /// Number of leading cached tokens that were computed in whole prefill chunks.
+    pub(super) chunk_aligned: usize,
+    /// Index of the adapter used for the cached tokens.
+    pub(super) adapter: Option<usize>,
+    /// Index of the buffer that holds the current window caches.
+    pub(super) buffer_index: usize,
+    /// Prefix checkpoint of the cached tokens.
+    pub(super) checkpoint: Option<PrefixCheckpoint>,
+    /// True if the recurrent states must be restored from the checkpoint before the next run.
+    pub(super) needs_restore: bool,
+    /// Active sequence of the slot.
+    pub(super) active: Option<ActiveSequence>,
+}
+
+/// Recurrent states and window caches at the start of a prefill chunk.
+pub(super) struct PrefixCheckpoint {
+    /// Number of tokens before the checkpoint.
+    pub(super) at: usize,
+    pub(super) bank: usize,
+    /// Recurrent states by name.
+    pub(super) states: Vec<(String, Tensor)>,
+}
+
+impl CacheSlot {
+    /// Number of prompt tokens that the cache already covers, rounded down to whole chunks. The
+    /// last prompt token never counts, because its logits are required.
+    pub(super) fn same(&self, sequence: &Sequence, chunk: usize) -> usize {
+        if self.adapter != sequence.adapter {
+            return 0;
+        }
+        let prompt = &sequence.prompt;
+        let held = &self.cached_tokens[..self.chunk_aligned.min(self.cached_tokens.len())];
+        let pairs = held.iter().zip(&prompt[..prompt.len().saturating_sub(1)]);
+        let same = pairs.take_while(|(a, b)| a == b).count();
+        same - same % chunk
+    }
+
+    /// Number of prompt tokens that the checkpoint covers if the prompt starts with them, otherwise
+    /// 0. Only models with recurrent states or window caches have checkpoints.
+    pub(super) fn checkpoint_match(&self, sequence: &Sequence) -> usize {
+        let Some(kept) = (self.checkpoint.as_ref()).filter(|_| self.adapter == sequence.adapter)
+        else {
+            return 0;
+        };
+        let prompt = &sequence.prompt;
+        let is_same = prompt.len() > kept.at && prompt[..kept.at] == self.cached_tokens[..kept.at];
+        if is_same { kept.at } else { 0 }
+    }
+
+    /// Rolls the slot back to its first `tokens` tokens. With recurrent states or window caches,
+    /// `tokens` is the checkpoint position or 0.
+    pub(super) fn go_back(&mut self, tokens: usize) {
+        self.cut(tokens);
+        self.checkpoint = self.checkpoint.take().filter(|kept| kept.at == tokens);
+        self.needs_restore = false;
+        if let Some(kept) = &self.checkpoint {
+            self.buffer_index = kept.bank;
+            self.needs_restore = !kept.states.is_empty();
+        }
+    }
+
+    /// Buffers of the window caches to read and to write. The two buffers differ if the one to read
+    /// contains the checkpoint.
+    pub(super) fn banks(&self) -> [usize; 2] {
+        let stays = |kept: &PrefixCheckpoint| {
+            kept.at == self.cached_tokens.len() && kept.bank == self.buffer_index
+        };
+        match self.checkpoint.as_ref().is_some_and(stays) {
+            true => [self.buffer_index, BANKS - 1 - self.buffer_index],
+            false => [self.buffer_index; 2],
+        }
+    }
+
+    /// Removes all cached tokens after the first `tokens`.
+    pub(super) fn cut(&mut self, tokens: usize) {
+        self.cached_tokens.truncate(tokens);
+        self.chunk_aligned = self.chunk_aligned.min(tokens);
+    }
+
+    pub(super) fn id(&self) -> Option<SequenceId> {
+        self.active.as_ref().map(|text| text.id)
+    }
+
+    /// Token to compute in the next decode run; `None` during prefill.
+    pub(super) fn next(&self) -> Option<u32> {
+        self.active.as_ref()?.next
+    }
+}
+
+/// State of a sequence that occupies a slot.
+pub(super) struct ActiveSequence {
+    pub(super) id: SequenceId,
+    pub(super) prompt: Vec<u32>,
+    pub(super) max_tokens: usize,
+    pub(super) eos: Vec<u32>,
+    /// Sampling options; `None` means greedy decoding.
+    sampling: Option<SamplingOptions>,
+    sampling_state: SamplingState,
+    pub(super) seed: u64,
+    pub(super) constraint: Option<Box<dyn Constraint>>,
+    pub(super) generated: usize,
+    /// Last sampled token; the next run computes its keys, values and logits.
+    pub(super) next: Option<u32>,
+    /// Prompt position of the prefix checkpoint; 0 means none.
+    pub(super) checkpoint_at: usize,
+}
+
+impl ActiveSequence {
+    pub(super) fn new(id: SequenceId, sequence: Sequence, keep_at: usize) -> ActiveSequence {
+        let Sequence {
+            prompt,
+            max_tokens,
+            eos,
+            sampling,
+            seed,
+            constraint,
+            adapter: _,
+            needs_logits: _,
+        } = sequence;
+        ActiveSequence {
+            id,
+            prompt,
+            max_tokens,
+            eos,
+            sampling: (!sampling.is(&Sampling::GREEDY)).then_some(sampling),
+            sampling_state: SamplingState::default(),
+            seed,
+            constraint,
+            generated: 0,
+            next: None,
+            checkpoint_at: keep_at,
+        }
+    }
+
+    /// True if tokens are sampled on the host from copied logits.
+    pub(super) fn is_on_host(&self) -> bool {
+        self.sampling.is_some() || self.constraint.is_some()
+    }
+
+    /// Records a failure event and returns false: the sequence ends.
+    pub(super) fn fail(&self, e: ModelError, events: &mut Vec<BatchEvent>) -> bool {
+        events.push(BatchEvent {
+            sequence: self.id,
+            kind: BatchEventKind::Failed(e),
+        });
+        false
+    }
+
+    /// Records the events of a sampled token. Returns false if the sequence ends. `is_full` is true
+    /// if the cache has no room for another token.
+    pub(super) fn accept(
+        &mut self,
+        token: u32,
+        is_full: bool,
+        events: &mut Vec<BatchEvent>,
+    ) -> bool {
+        let sequence = self.id;
+        let mut happened = |happened| {
+            events.push(BatchEvent {
+                sequence,
+                kind: happened,
+            })
+        };
+        if self.generated >= self.max_tokens {
+            happened(BatchEventKind::Ended(FinishReason::Length));
+            return false;
+        }
+        if self.eos.contains(&token) {
+            happened(BatchEventKind::Ended(FinishReason::End));
+            return false;
+        }
+        self.generated += 1;
+        happened(BatchEventKind::Token(token));
+        let ended = match self.generated >= self.max_tokens {
+            true => FinishReason::Length,
+            false if is_full => FinishReason::Context,
+            false => {
+                self.next = Some(token);
+                return true;
+            }
+        };
+        happened(BatchEventKind::Ended(ended));
+        false
+    }
+
+    /// Random counter for the next token: the index of the run that computes its logits, counted
+    /// from the first prefill chunk.
+    pub(super) fn draw(&self, chunk: usize) -> u64 {
+        (self.prompt.len().div_ceil(chunk) - 1 + self.generated) as u64
+    }
+
+    /// Samples a token from one row of logits; `cached` contains the tokens of the sequence so far.
+    pub(super) fn sample(
+        &mut self,
+        logits: &[f32],
+        cached: &[u32],
+        units: [f64; 2],
+    ) -> Result<Option<u32>, ModelError> {
+        let mut allowed = Vec::new();
+        let logits = match &mut self.constraint {
+            Some(constraint) => {
+                allowed.extend_from_slice(logits);
+                constraint.mask(&mut allowed)?;
+                allowed.as_slice()
+            }
+            None => logits,
+        };
+        let written = cached.get(self.prompt.len()..).unwrap_or(&[]);
+        let chosen = match &self.sampling {
+            Some(options) => {
+                let state = &mut self.sampling_state;
+                options.sample(logits, (cached, written), units, state)
+            }
+            None => {
+                let state = &mut self.sampling_state;
+                SamplingOptions::default().sample(logits, (cached, written), units, state)
+            }
+        };
+        if let (Some(constraint), Some(token)) = (&mut self.constraint, chosen) {
+            constraint.take(token)?;
+        }
+        Ok(chosen)
+    }
+}

@@ -1,0 +1,640 @@
+//! Sampling options for the next token, changeable on a running [`super::Generator`] without
+//! recompilation.
+//!
+//! If the options match the sampling of the compiled graph ([`super::Sampling`]), sampling runs on
+//! the device and only the chosen token is copied back. All other options (penalties, biases,
+//! `min_p`, another temperature) are sampled on the host from one row of logits. The host uses the
+//! random number that the device would have drawn, so both paths choose the same token for the same
+//! options.
+
+mod chain;
+mod dry;
+
+use std::cmp::Ordering;
+use std::collections::{HashMap, HashSet};
+
+pub(in crate::builder) use chain::SamplingState;
+pub use chain::{MirostatOptions, SamplerStep};
+pub use dry::{DRY_BREAKERS, DryBreakers, DryOptions};
+
+use super::{ModelError, Sampling};
+
+/// Sampling options of the next token. [`Default`] is greedy decoding.
+///
+/// Biases apply first, then the steps of `samplers` in their order; Mirostat replaces all steps but the
+/// temperature and the penalties before it. With a temperature of 0, penalties apply and the greatest
+/// logit is chosen. Equal logits are ordered by token id.
+///
+/// ```
+/// use tercet_networks::SamplingOptions;
+/// let options = SamplingOptions { temperature: 0.7, min_p: 0.05, ..SamplingOptions::default() };
+/// assert!(options.check(32_000).is_ok());
+/// assert!(SamplingOptions { top_p: 2.0, ..options }.check(32_000).is_err());
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct SamplingOptions {
+    /// Divisor of the logits; 0 selects greedy decoding.
+    pub temperature: f64,
+    /// Keeps only the `k` greatest logits; 0 keeps all.
+    pub top_k: usize,
+    /// Keeps the smallest set of tokens with at least this total probability; 1 keeps all.
+    pub top_p: f64,
+    /// Minimum probability relative to the most likely token, 0 to 1 (Nguyen et al. 2024); 0 keeps
+    /// all.
+    pub min_p: f64,
+    /// Repetition penalty (Keskar et al. 2019): divides positive logits of tokens in the context
+    /// and multiplies negative ones. 1 disables it.
+    pub repetition_penalty: f64,
+    /// Number of last context tokens that `repetition_penalty` covers.
+    pub repetition_window: usize,
+    /// Presence penalty: subtracted from the logit of each token that was generated at least once,
+    /// see [`super::Generator::set_penalty_start`].
+    pub presence_penalty: f64,
+    /// Frequency penalty: subtracted from the logit of a token once per generated occurrence.
+    pub frequency_penalty: f64,
+    /// Bias added to the logit of each listed token id; minus infinity bans the token.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Number of standard deviations below the greatest logit that remain (Tang et al. 2024); 0 keeps
+    /// all.
+    pub top_n_sigma: f64,
+    /// Locally typical sampling (Meister et al. 2022): keeps this total probability of the tokens whose
+    /// surprise is closest to the entropy; 1 keeps all.
+    pub typical_p: f64,
+    /// Probability with which XTC applies to a token; 0 disables it.
+    pub xtc_probability: f64,
+    /// Probability from which on XTC excludes all tokens but the least likely of them; above 0.5 it
+    /// has no effect.
+    pub xtc_threshold: f64,
+    /// Range of the dynamic temperature around `temperature`; 0 disables it.
+    pub dynatemp_range: f64,
+    /// Exponent of the normalized entropy in the dynamic temperature.
+    pub dynatemp_exponent: f64,
+    /// Penalty of repetitions.
+    pub dry: DryOptions,
+    /// Mirostat sampling.
+    pub mirostat: Option<MirostatOptions>,
+    /// The sampling steps to apply, in this order.
+    pub samplers: Vec<SamplerStep>,
+    /// Number of generated tokens before which the tokens of `ends` are banned. The ban does not
+    /// apply if every other token is banned, as at the end of a grammar.
+    pub min_tokens: usize,
+    /// The tokens that end the text, for `min_tokens`.
+    pub ends: Vec<u32>,
+}
+
+impl Default for SamplingOptions {
+    fn default() -> SamplingOptions {
+        SamplingOptions::from(Sampling::GREEDY)
+    }
+}
+
+impl From<Sampling> for SamplingOptions {
+    fn from(s: Sampling) -> SamplingOptions {
+        SamplingOptions {
+            temperature: s.temperature,
+            top_k: s.top_k,
+            top_p: s.top_p,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            repetition_window: usize::MAX,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            logit_bias: Vec::new(),
+            top_n_sigma: 0.0,
+            typical_p: 1.0,
+            xtc_probability: 0.0,
+            xtc_threshold: 0.1,
+            dynatemp_range: 0.0,
+            dynatemp_exponent: 1.0,
+            dry: DryOptions::default(),
+            mirostat: None,
+            samplers: SamplerStep::DEFAULT.to_vec(),
+            min_tokens: 0,
+            ends: Vec::new(),
+        }
+    }
+}
+
+impl SamplingOptions {
+    /// Checks that all values are within their ranges and all token ids within a vocabulary of this
+    /// size.
+    ///
+    /// # Errors
+    /// [`ModelError::Unsupported`] with the name of the option, [`ModelError::Token`].
+    pub fn check(&self, vocab: usize) -> Result<(), ModelError> {
+        let ranges = [
+            ("temperature", self.temperature, 0.0, f64::MAX),
+            ("top_p", self.top_p, 0.0, 1.0),
+            ("min_p", self.min_p, 0.0, 1.0),
+            (
+                "repetition_penalty",
+                self.repetition_penalty,
+                f64::MIN_POSITIVE,
+                f64::MAX,
+            ),
+            (
+                "presence_penalty",
+                self.presence_penalty,
+                f64::MIN,
+                f64::MAX,
+            ),
+            (
+                "frequency_penalty",
+                self.frequency_penalty,
+                f64::MIN,
+                f64::MAX,
+            ),
+            ("top_n_sigma", self.top_n_sigma, 0.0, f64::MAX),
+            ("typical_p", self.typical_p, 0.0, 1.0),
+            ("xtc_probability", self.xtc_probability, 0.0, 1.0),
+            ("xtc_threshold", self.xtc_threshold, 0.0, 1.0),
+            ("dynatemp_range", self.dynatemp_range, 0.0, f64::MAX),
+            ("dynatemp_exponent", self.dynatemp_exponent, 0.0, f64::MAX),
+            ("dry.multiplier", self.dry.multiplier, 0.0, f64::MAX),
+            ("dry.base", self.dry.base, 1.0, f64::MAX),
+            (
+                "mirostat.tau",
+                self.mirostat.map_or(0.0, |m| m.tau),
+                0.0,
+                f64::MAX,
+            ),
+            (
+                "mirostat.eta",
+                self.mirostat.map_or(0.0, |m| m.eta),
+                0.0,
+                f64::MAX,
+            ),
+        ];
+        for (name, value, lo, hi) in ranges {
+            if !(lo..=hi).contains(&value) {
+                return Err(ModelError::Unsupported(format!(
+                    "sampling option {name} is {value}; expected a finite number from {lo:e} to {hi:e}"
+                )));
+            }
+        }
+        for &(token, bias) in &self.logit_bias {
+            if token as usize >= vocab {
+                return Err(ModelError::Token { token, vocab });
+            }
+            if bias.is_nan() || bias == f32::INFINITY {
+                return Err(ModelError::Unsupported(format!(
+                    "logit bias of token {token} is {bias}; expected a finite number or -inf"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// True if a graph built with `compiled` chooses the same tokens.
+    pub(super) fn is(&self, compiled: &Sampling) -> bool {
+        let changes_logits = self.repetition_penalty != 1.0
+            || self.presence_penalty != 0.0
+            || self.frequency_penalty != 0.0
+            || !self.logit_bias.is_empty()
+            || self.min_tokens > 0
+            || self.dry.is_on();
+        let has_temperature = self.samplers.contains(&SamplerStep::Temperature);
+        let is_greedy = self.temperature == 0.0 && has_temperature;
+        let greedy = is_greedy && compiled.temperature == 0.0;
+        let same = self.temperature == compiled.temperature
+            && self.top_k == compiled.top_k
+            && self.top_p == compiled.top_p
+            && self.min_p == 0.0
+            && !self.has_steps();
+        !changes_logits && (greedy || same)
+    }
+
+    /// Whether options are set that only [`Self::sample_by_steps`] implements.
+    fn has_steps(&self) -> bool {
+        self.samplers != SamplerStep::DEFAULT
+            || self.mirostat.is_some()
+            || self.top_n_sigma > 0.0
+            || self.typical_p < 1.0
+            || self.xtc_probability > 0.0
+            || self.dynatemp_range > 0.0
+    }
+
+    /// Whether the greatest logit is always chosen.
+    pub(super) fn is_greedy(&self) -> bool {
+        let has_temperature = self.samplers.contains(&SamplerStep::Temperature);
+        self.temperature == 0.0 && (has_temperature || self.mirostat.is_some())
+    }
+
+    /// Samples a token from one row of logits with two random numbers in `[0, 1)`; `None` if the row is
+    /// empty. `context` is the whole sequence, `written` its generated part.
+    pub(super) fn sample(
+        &self,
+        logits: &[f32],
+        (context, written): (&[u32], &[u32]),
+        units: [f64; 2],
+        state: &mut SamplingState,
+    ) -> Option<u32> {
+        let logits = self.changed(logits, context, written);
+        if self.has_steps() && !self.is_greedy() {
+            return self.sample_by_steps(&logits, (context, written), units, state);
+        }
+        let unit = units[0];
+        let first = |best: usize, i: usize| if logits[i] > logits[best] { i } else { best };
+        let greatest = (0..logits.len()).reduce(first)?;
+        let max = logits[greatest];
+        if self.temperature == 0.0 || max == f64::NEG_INFINITY {
+            return Some(greatest as u32);
+        }
+        let weight = |i: usize| match logits[i] == max {
+            true => 1.0, // infinity less itself is NaN
+            false => ((logits[i] - max) / self.temperature).exp(),
+        };
+        let mut order: Vec<u32> = (0..logits.len() as u32).collect();
+        // Without `top_p` the total of all weights is not needed to find the least likely token that
+        // may be drawn. Tokens below `min_p` are then dropped at once.
+        if self.top_p == 1.0 && self.min_p > 0.0 {
+            order.retain(|&i| weight(i as usize) >= self.min_p);
+        }
+        let descending = |a: &u32, b: &u32| {
+            let greater = logits[*b as usize].partial_cmp(&logits[*a as usize]);
+            greater.unwrap_or(Ordering::Equal).then(a.cmp(b))
+        };
+        if (1..order.len()).contains(&self.top_k) {
+            order.select_nth_unstable_by(self.top_k - 1, descending);
+            order.truncate(self.top_k);
+        }
+        self.draw(order, descending, |&i| weight(i as usize), unit)
+    }
+
+    /// Samples one of the tokens in `order` in proportion to its weight. The maximum weight is 1.
+    ///
+    /// The function sorts only the tokens that can be drawn, because sorting a large vocabulary
+    /// takes longer than all other work here. The most likely tokens have nearly all weight.
+    fn draw(
+        &self,
+        mut order: Vec<u32>,
+        descending: impl Fn(&u32, &u32) -> Ordering,
+        weight: impl Fn(&u32) -> f64,
+        unit: f64,
+    ) -> Option<u32> {
+        /// Number of tokens that are sorted at first. If these do not suffice, all are: the
+        /// distribution is flat then, and more steps would cost more than they save.
+        const SORTED: usize = 1024;
+        let count = order.len();
+        let sum = (count > SORTED).then(|| order.iter().map(&weight).sum::<f64>());
+        let mut running: Vec<f64> = Vec::new();
+        // Number of tokens that are at least as likely as `min_p` says, once known.
+        let mut likely = None;
+        let mut end = SORTED.min(count);
+        loop {
+            let begin = running.len();
+            if end < count {
+                order[begin..].select_nth_unstable_by(end - 1 - begin, &descending);
+            }
+            order[begin..end].sort_unstable_by(&descending);
+            for token in &order[begin..end] {
+                let own = weight(token);
+                if own < self.min_p && likely.is_none() {
+                    likely = Some(running.len().max(1));
+                }
+                running.push(running.last().copied().unwrap_or(0.0) + own);
+            }
+            let total = sum.or(running.last().copied())?;
+            let needed = self.top_p * total;
+            let reached = match self.top_p == 1.0 {
+                true => None,
+                false => running.iter().position(|&r| r >= needed).map(|i| i + 1),
+            };
+            let known = [reached, likely, (end == count).then_some(count)];
+            let kept = known.into_iter().flatten().min();
+            let threshold = unit * kept.map_or(total, |kept| running[kept - 1]);
+            // A threshold below an unknown end is only known without `top_p`.
+            if kept.is_some() || self.top_p == 1.0 {
+                let tokens = kept.unwrap_or(end);
+                let drawn = running[..tokens].iter().position(|&r| r > threshold);
+                if let Some(drawn) = drawn.or(kept.map(|kept| kept - 1)) {
+                    return Some(order[drawn]);
+                }
+            }
+            end = count;
+        }
+    }
+
+    /// Logits after penalties and biases. NaN becomes minus infinity.
+    pub(super) fn changed(&self, logits: &[f32], context: &[u32], written: &[u32]) -> Vec<f64> {
+        let number = |x: &f32| match x.is_nan() {
+            true => f64::NEG_INFINITY,
+            false => f64::from(*x),
+        };
+        let mut logits: Vec<f64> = logits.iter().map(number).collect();
+        let is_greedy = self.is_greedy();
+        let steps = self.samplers.iter();
+        let before = steps.take_while(|step| is_greedy || step.is_penalty());
+        for step in before.filter(|step| step.is_penalty()) {
+            for (token, change) in self.penalties(*step, context, written) {
+                if let Some(x) = logits.get_mut(token as usize) {
+                    *x = change.apply(*x);
+                }
+            }
+        }
+        for &(token, bias) in &self.logit_bias {
+            if let Some(x) = logits.get_mut(token as usize) {
+                *x += f64::from(bias);
+            }
+        }
+        // A logit of infinity plus a bias of the opposite infinity is NaN.
+        for x in logits.iter_mut().filter(|x| x.is_nan()) {
+            *x = f64::NEG_INFINITY;
+        }
+        if written.len() < self.min_tokens {
+            self.ban_ends(&mut logits);
+        }
+        logits
+    }
+
+    /// Bans the tokens that end the text, unless all others are banned already.
+    fn ban_ends(&self, logits: &mut [f64]) {
+        let ends: HashSet<u32> = self.ends.iter().copied().collect();
+        let mut others = (0..).zip(logits.iter());
+        if others.any(|(token, x)| *x > f64::NEG_INFINITY && !ends.contains(&token)) {
+            for token in ends {
+                if let Some(x) = logits.get_mut(token as usize) {
+                    *x = f64::NEG_INFINITY;
+                }
+            }
+        }
+    }
+
+    /// The change that the penalty `step` makes to the logit of each token.
+    fn penalties(
+        &self,
+        step: SamplerStep,
+        context: &[u32],
+        written: &[u32],
+    ) -> HashMap<u32, LogitChange> {
+        let mut changes: HashMap<u32, LogitChange> = HashMap::new();
+        if step == SamplerStep::Dry {
+            for (token, penalty) in self.dry.penalties(context) {
+                changes.entry(token).or_default().less += penalty;
+            }
+            return changes;
+        }
+        if self.repetition_penalty != 1.0 {
+            let from = context.len().saturating_sub(self.repetition_window);
+            for token in counts(&context[from..]).into_keys() {
+                changes.entry(token).or_default().repetition = self.repetition_penalty;
+            }
+        }
+        if self.presence_penalty != 0.0 || self.frequency_penalty != 0.0 {
+            for (token, n) in counts(written) {
+                let penalty = self.presence_penalty + self.frequency_penalty * n as f64;
+                changes.entry(token).or_default().less += penalty;
+            }
+        }
+        changes
+    }
+
+    /// Applies the penalty `step` to the logits of the candidates.
+    fn penalize(
+        &self,
+        step: SamplerStep,
+        candidates: &mut [(u32, f64)],
+        context: &[u32],
+        written: &[u32],
+    ) {
+        let changes = self.penalties(step, context, written);
+        for (token, x) in candidates {
+            if let Some(change) = changes.get(token) {
+                *x = change.apply(*x);
+            }
+        }
+    }
+}
+
+/// The change of a logit by penalties.
+struct LogitChange {
+    /// Factor that divides a positive logit and multiplies a negative one.
+    repetition: f64,
+    /// Subtracted after that.
+    less: f64,
+}
+
+impl Default for LogitChange {
+    fn default() -> LogitChange {
+        LogitChange {
+            repetition: 1.0,
+            less: 0.0,
+        }
+    }
+}
+
+impl LogitChange {
+    fn apply(&self, x: f64) -> f64 {
+        let x = match x > 0.0 {
+            true => x / self.repetition,
+            false => x * self.repetition,
+        };
+        x - self.less
+    }
+}
+
+fn counts(tokens: &[u32]) -> HashMap<u32, usize> {
+    let mut counts = HashMap::new();
+    for &token in tokens {
+        *counts.entry(token).or_insert(0) += 1;
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tercet::ops::Sample;
+
+    const LOGITS: [f32; 7] = [0.5, -1.0, 2.0, 1.5, 0.5, f32::NAN, 1.0];
+
+    fn drawn(temperature: f64) -> SamplingOptions {
+        SamplingOptions {
+            temperature,
+            ..SamplingOptions::default()
+        }
+    }
+
+    fn sampled(
+        options: &SamplingOptions,
+        context: &[u32],
+        written: &[u32],
+        unit: f64,
+    ) -> Option<u32> {
+        let mut state = SamplingState::default();
+        options.sample(&LOGITS, (context, written), [unit, 0.0], &mut state)
+    }
+
+    /// The operator and the options of the host with the same parameters.
+    fn operator_and_options(
+        temperature: f64,
+        top_k: usize,
+        top_p: f64,
+    ) -> (Sample, SamplingOptions) {
+        let op = Sample {
+            top_k,
+            top_p: tercet::attr::FloatAttr(top_p),
+            temperature: tercet::attr::FloatAttr(temperature),
+            seed: 0,
+            stream: 0,
+        };
+        let options = SamplingOptions {
+            top_k,
+            top_p,
+            ..drawn(temperature)
+        };
+        (op, options)
+    }
+
+    #[test]
+    fn without_what_only_the_host_does_tokens_are_those_of_the_operator() {
+        let logits: Vec<f64> = LOGITS.iter().map(|x| f64::from(*x)).collect();
+        for temperature in [0.0, 0.3, 1.0, 4.0] {
+            for top_k in [0, 1, 3, 7, 99] {
+                for top_p in [0.0, 0.5, 0.9, 1.0] {
+                    let (op, options) = operator_and_options(temperature, top_k, top_p);
+                    for unit in (0..200).map(|i| f64::from(i) / 200.0) {
+                        let want = op.sample_index(&logits, unit).map(|i| i as u32);
+                        assert_eq!(sampled(&options, &[], &[], unit), want, "{op:?} {unit}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// All tokens that sampling can return with these options.
+    fn possible(options: &SamplingOptions) -> Vec<u32> {
+        let units = (0..1000).map(|i| f64::from(i) / 1000.0);
+        let mut tokens: Vec<u32> = units
+            .filter_map(|unit| sampled(options, &[], &[], unit))
+            .collect();
+        tokens.sort_unstable();
+        tokens.dedup();
+        tokens
+    }
+
+    #[test]
+    fn tokens_of_a_large_vocabulary_are_those_of_the_operator() {
+        // Weights that fall slowly, so that the drawn token is often beyond those sorted at first.
+        let logits: Vec<f32> = (0..20_000u32)
+            .map(|i| -((i.wrapping_mul(2_654_435_761) % 20_011) as f32) / 4_000.0)
+            .collect();
+        let wide: Vec<f64> = logits.iter().map(|x| f64::from(*x)).collect();
+        for (temperature, top_k, top_p) in [
+            (1.0, 0, 1.0),
+            (0.2, 0, 1.0),
+            (1.0, 0, 0.9),
+            (0.05, 0, 0.5),
+            (1.0, 5_000, 1.0),
+            (1.0, 5_000, 0.7),
+            (1.0, 40, 0.95),
+        ] {
+            let (op, options) = operator_and_options(temperature, top_k, top_p);
+            for unit in (0..40).map(|i| f64::from(i) / 40.0) {
+                let want = op.sample_index(&wide, unit).map(|i| i as u32);
+                let mut state = SamplingState::default();
+                let got = options.sample(&logits, (&[], &[]), [unit, 0.0], &mut state);
+                assert_eq!(got, want, "{op:?} {unit}");
+            }
+        }
+    }
+
+    #[test]
+    fn min_p_keeps_what_is_likely_beside_the_likeliest() {
+        let with = |min_p, top_p| SamplingOptions {
+            min_p,
+            top_p,
+            ..drawn(1.0)
+        };
+        // Weights relative to token 2: exp(-0.5) = 0.61, exp(-1) = 0.37, exp(-1.5) = 0.22 twice,
+        // exp(-3) = 0.05.
+        assert_eq!(possible(&with(0.0, 1.0)), [0, 1, 2, 3, 4, 6]);
+        assert_eq!(possible(&with(0.5, 1.0)), [2, 3]);
+        assert_eq!(possible(&with(0.3, 1.0)), [2, 3, 6]);
+        assert_eq!(possible(&with(0.3, 0.999)), [2, 3, 6]);
+        assert_eq!(possible(&with(1.0, 1.0)), [2]);
+        assert_eq!(possible(&with(0.3, 0.5)), [2, 3]);
+    }
+
+    #[test]
+    fn penalties_and_biases_change_logits() {
+        let check = |options: &SamplingOptions, context: &[u32], written: &[u32], want| {
+            assert_eq!(sampled(options, context, written, 0.0), Some(want));
+        };
+        let base = SamplingOptions::default();
+        check(&base, &[2], &[2], 2);
+        let repetition = SamplingOptions {
+            repetition_penalty: 2.0,
+            repetition_window: 2,
+            ..base.clone()
+        };
+        check(&repetition, &[2], &[], 3);
+        check(&repetition, &[2, 9, 9], &[], 2); // outside the window; 9 is outside the logits
+        let presence = SamplingOptions {
+            presence_penalty: 0.6,
+            ..base.clone()
+        };
+        check(&presence, &[2, 2], &[], 2); // not written
+        check(&presence, &[], &[2, 2], 3);
+        let frequency = SamplingOptions {
+            frequency_penalty: 0.3,
+            ..base.clone()
+        };
+        check(&frequency, &[], &[2], 2);
+        check(&frequency, &[], &[2, 2], 3);
+        let bias = SamplingOptions {
+            logit_bias: vec![(2, f32::NEG_INFINITY), (1, 9.0)],
+            ..base
+        };
+        check(&bias, &[], &[], 1);
+    }
+
+    #[test]
+    fn ends_are_banned_up_to_the_minimum() {
+        let options = SamplingOptions {
+            min_tokens: 2,
+            ends: vec![2, 99],
+            ..SamplingOptions::default()
+        };
+        let of = |written: &[u32]| sampled(&options, written, written, 0.0);
+        assert_eq!(
+            (of(&[]), of(&[3]), of(&[3, 3])),
+            (Some(3), Some(3), Some(2))
+        );
+        // Nothing else is allowed.
+        let only = [f32::NEG_INFINITY, 0.0];
+        let options = SamplingOptions {
+            min_tokens: usize::MAX,
+            ends: vec![1],
+            ..SamplingOptions::default()
+        };
+        let mut state = SamplingState::default();
+        let chosen = options.sample(&only, (&[], &[]), [0.0; 2], &mut state);
+        assert_eq!(chosen, Some(1));
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_refused_by_name() {
+        let refused = |options: SamplingOptions, name: &str| {
+            let e = options.check(7).unwrap_err().to_string();
+            assert!(e.contains(name), "{e}");
+        };
+        refused(drawn(f64::NAN), "temperature");
+        refused(drawn(-1.0), "temperature");
+        let base = SamplingOptions::default();
+        let with = |f: &dyn Fn(&mut SamplingOptions)| {
+            let mut options = base.clone();
+            f(&mut options);
+            options
+        };
+        refused(with(&|o| o.min_p = 1.5), "min_p");
+        refused(with(&|o| o.repetition_penalty = 0.0), "repetition_penalty");
+        refused(
+            with(&|o| o.frequency_penalty = f64::INFINITY),
+            "frequency_penalty",
+        );
+        refused(with(&|o| o.logit_bias = vec![(7, 0.0)]), "token 7");
+        refused(with(&|o| o.logit_bias = vec![(1, f32::NAN)]), "token 1");
+        assert!(base.check(7).is_ok());
+    }
+}

@@ -1,0 +1,42 @@
+//! Networks for Tercet: specifications of model families, and the builders of their graphs.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`config`] | specifications: the structure of a model, read from `config.json` or GGUF metadata |
+//! | [`hf`] | Hugging Face folders: configuration, weights and tokenizer |
+//! | [`image`] | PNG and JPEG decoding, and image preprocessing for vision models |
+//! | [`low_rank`] | low-rank adapters of PEFT and of llama.cpp |
+//! | [`training`] | training graphs of the model families |
+//!
+//! A builder such as [`Decoder`] turns a specification and [`Weights`] into a [`ModelGraph`].
+//! [`Generator`] and [`BatchGenerator`] run the graph of a decoder.
+
+mod builder;
+pub mod config;
+pub mod hf;
+pub mod image;
+pub mod low_rank;
+pub mod maybe_async;
+mod weights;
+
+pub use builder::training;
+pub use builder::{
+    PIECE_SECONDS, gib, hand_over, no_texts,
+    BatchDecoder, BatchEvent, BatchEventKind, BatchGenerator, BatchOptions, CacheFormat,
+    ClassScore, DRY_BREAKERS, Decoder, DecoderOptions, DenseModule, Draft, DraftCounts, DraftError,
+    DryBreakers, DryOptions, DummyWeights, Embedder, Encoder, EncoderOutput, EncoderTextReader,
+    EncoderTokens, Entity, FinishReason, Generator, GeneratorStep, ImageClassifier, ImageEmbedder, ImageEncoder,
+    ImageLabels, MAX_DRAFT_TOKENS, MatmulPrecision, MirostatOptions, ModelError, ModelGraph,
+    MoonshineModel, PoolingMode, SamplerStep, Sampling, SamplingOptions, ScaledAdapter, Scoring,
+    SentenceModule, SentenceModules, Seq2Seq, Seq2SeqOptions, Sequence, SequenceId, SourceEncoder,
+    SpeculativeGenerator, SpeechModel, TextClassifier, TokenLabel, VisionLanguageGraphs,
+    VisionModel, VisionOutput, Weights,
+};
+pub use config::{
+    ConfigError, DecoderDims, DecoderSpec, EncoderDims, EncoderSpec, FeedForward, FfnActivation,
+    MoonshineSpec, PositionEncoding, RopeLayout, Seq2SeqSpec, SpeechSpec, SpeechTokens, TokenTypes,
+    VisionFamily, VisionLanguageSpec, VisionSpec,
+};
+pub use hf::{ClassHead, HfError, HfFolder, SentenceFolder, SentencePrompts};
+pub use image::{Image, ImageError, ImageProcessor, ImageTileProcessor};
+pub use low_rank::{Adapter, AdapterError, LowRank};
