@@ -1,15 +1,19 @@
 //! Dimensions: known sizes and polynomials over named symbols.
 //!
 //! A symbol is a size that may differ in each run (batch size, sequence length). The upper bound of
-//! a symbol is a compile option. Sums, differences, products and exact quotients of dimensions have
-//! one canonical form, so equal expressions compare equal: `(s + 1) * 2 == 2*s + 2`. Two different
-//! symbols are never assumed to be equal.
+//! a symbol is a compile option. Sums, differences, products and quotients of dimensions have one
+//! canonical form, so equal expressions compare equal: `(s + 1) * 2 == 2*s + 2`. Quotients are
+//! rounded down: `(s/2)`. Two different symbols are never assumed to be equal.
+
+mod quotient;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use crate::types::Shape;
+
+pub use quotient::{DimFactor, DimQuotient};
 
 /// A named size. Symbols with the same name are the same symbol.
 ///
@@ -148,11 +152,11 @@ pub enum DimError {
     },
 }
 
-/// A product of symbols, sorted; empty for the constant term.
-type Monomial = Vec<Symbol>;
+/// A product of symbols and quotients, sorted; empty for the constant term.
+type Monomial = Vec<DimFactor>;
 
-/// A polynomial with integer coefficients over symbols. The polynomial is never constant, its terms
-/// are sorted, and it has no zero coefficients.
+/// A polynomial with integer coefficients over symbols and quotients. The polynomial is never
+/// constant, its terms are sorted, and it has no zero coefficients.
 ///
 /// ```
 /// use tercet_ir::Dim;
@@ -165,23 +169,34 @@ type Monomial = Vec<Symbol>;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Polynomial(Vec<(Monomial, i64)>);
 
-/// A sum of products of symbols under construction. Adding a term costs time proportional to the
+/// A sum of products under construction. Adding a term costs time proportional to the
 /// term, not to the sum.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PolynomialBuilder(BTreeMap<Monomial, i64>);
 
 impl PolynomialBuilder {
-    /// Adds `factor` times the product of these symbols; `None` on overflow.
-    pub(crate) fn add(&mut self, mut symbols: Vec<Symbol>, factor: i64) -> Option<()> {
-        symbols.sort();
-        let slot = self.0.entry(symbols).or_insert(0);
-        *slot = slot.checked_add(factor)?;
+    /// Adds `times` times the product of these factors; `None` on overflow.
+    pub(crate) fn add(&mut self, mut factors: Vec<DimFactor>, times: i64) -> Option<()> {
+        factors.sort();
+        let slot = self.0.entry(factors).or_insert(0);
+        *slot = slot.checked_add(times)?;
         Some(())
     }
 
     /// The finished dimension; `None` if it is a negative constant.
     pub(crate) fn finish(self) -> Option<Dim> {
         Dim::from_terms(self.0)
+    }
+
+    /// The terms of the sum.
+    pub(crate) fn into_terms(self) -> Vec<(Vec<DimFactor>, i64)> {
+        self.0.into_iter().collect()
+    }
+
+    /// The finished sum divided by a positive number and rounded down; `None` on overflow, or if
+    /// the result is a negative constant.
+    pub(crate) fn finish_quotient(self, divisor: i64) -> Option<Dim> {
+        quotient::divided(self.0, divisor)
     }
 }
 
@@ -196,6 +211,9 @@ const MAX_PRODUCT_TERMS: usize = 1 << 17;
 /// let twice = s.clone().checked_mul(&Dim::Known(2)).unwrap();
 /// assert_eq!(twice.to_string(), "2*s");
 /// assert_eq!(twice.eval(&Bindings::new().with("s", 5)), Ok(10));
+/// let third = s.div_floor(3).unwrap();
+/// assert_eq!(third.to_string(), "(s/3)");
+/// assert_eq!(third.eval(&Bindings::new().with("s", 5)), Ok(1));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Dim {
@@ -208,7 +226,8 @@ pub enum Dim {
 impl Dim {
     /// The dimension that is one symbol with this name.
     pub fn sym(name: &str) -> Dim {
-        Dim::Sym(Arc::new(Polynomial(vec![(vec![Symbol::new(name)], 1)])))
+        let symbol = DimFactor::Symbol(Symbol::new(name));
+        Dim::Sym(Arc::new(Polynomial(vec![(vec![symbol], 1)])))
     }
 
     /// The size, if it is known.
@@ -225,8 +244,8 @@ impl Dim {
             Dim::Known(_) => None,
             Dim::Sym(p) => match p.0.as_slice() {
                 [(m, 1)] => match m.as_slice() {
-                    [s] => Some(s),
-                    [] | [_, _, ..] => None,
+                    [DimFactor::Symbol(s)] => Some(s),
+                    [] | [DimFactor::Quotient(_)] | [_, _, ..] => None,
                 },
                 [] | [_] | [_, _, ..] => None,
             },
@@ -251,16 +270,16 @@ impl Dim {
         }
     }
 
-    /// Calls `f` with each symbol of the expression.
+    /// Calls `f` with each symbol of the expression, also with those inside quotients.
     pub fn for_each_symbol<'a>(&'a self, mut f: impl FnMut(&'a Symbol)) {
         if let Dim::Sym(p) = self {
-            p.0.iter().flat_map(|(m, _)| m).for_each(&mut f);
+            p.for_each_symbol(&mut f);
         }
     }
 
-    /// The dimension as a sum: each term is a product of symbols (empty for the constant) and its
-    /// factor. Empty if the size does not fit `i64`.
-    pub fn sum(&self) -> Vec<(Vec<Symbol>, i64)> {
+    /// The dimension as a sum: each term is a product of symbols and quotients (empty for the
+    /// constant) and its coefficient. Empty if the size does not fit `i64`.
+    pub fn sum(&self) -> Vec<(Vec<DimFactor>, i64)> {
         self.terms().into_iter().flatten().collect()
     }
 
@@ -360,28 +379,48 @@ impl Dim {
         Dim::from_terms(terms)
     }
 
-    /// `self / by` rounded down, if every term except the constant is a multiple of `by`. For
-    /// example, `6*s - 1` divided by 2 is `3*s - 1`. `None` if another term is not a multiple of
-    /// `by`, and for a negative constant.
+    /// `self / by` rounded down. Terms that are multiples of `by` leave the quotient: `6*s - 1`
+    /// divided by 2 is `3*s - 1`, and `2*s + t` divided by 2 is `s+(t/2)`. `None` if `by`
+    /// is 0 or does not fit `i64`, on overflow, and for a negative constant.
     pub fn div_floor(&self, by: usize) -> Option<Dim> {
         let divisor = i64::try_from(by).ok().filter(|n| *n > 0)?;
-        let mut terms = BTreeMap::new();
-        for (m, c) in self.terms()? {
-            if !m.is_empty() && c % divisor != 0 {
-                return None;
-            }
-            terms.insert(m, c.div_euclid(divisor));
-        }
-        Dim::from_terms(terms)
+        quotient::divided(self.terms()?, divisor)
     }
 
     /// True if `self >= other` provably holds for all values of the symbols.
     pub fn is_at_least(&self, other: &Dim) -> bool {
         match self.checked_sub(other) {
             Some(Dim::Known(_)) => true,
-            Some(Dim::Sym(p)) => p.0.iter().all(|(_, c)| *c >= 0),
+            Some(Dim::Sym(p)) => p.is_nonnegative(),
             None => false,
         }
+    }
+
+    /// The dimension with these sizes in place of symbols; symbols without a size remain.
+    ///
+    /// ```
+    /// use tercet_ir::{Bindings, Dim};
+    /// let half = Dim::sym("s").checked_mul(&Dim::sym("t")).and_then(|n| n.div_floor(2)).unwrap();
+    /// let fixed = half.with_sizes(&Bindings::new().with("s", 3))?;
+    /// assert_eq!(fixed.to_string(), "t+(t/2)");
+    /// assert_eq!(half.with_sizes(&Bindings::new().with("s", 3).with("t", 5))?, Dim::Known(7));
+    /// # Ok::<(), tercet_ir::DimError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`DimError`] when the result is a negative number or too large.
+    pub fn with_sizes(&self, sizes: &Bindings) -> Result<Dim, DimError> {
+        let Dim::Sym(p) = self else {
+            return Ok(self.clone());
+        };
+        let terms = p
+            .with_sizes(sizes)
+            .ok_or_else(|| DimError::Overflow { dim: self.clone() })?;
+        let value = terms.get([].as_slice()).copied().unwrap_or(0);
+        Dim::from_terms(terms).ok_or_else(|| DimError::Negative {
+            dim: self.clone(),
+            value: value.into(),
+        })
     }
 
     /// The size for the given values of the symbols.
@@ -394,17 +433,10 @@ impl Dim {
             Dim::Sym(p) => p,
         };
         let overflow = || DimError::Overflow { dim: self.clone() };
-        let mut sum = 0i128;
-        for (m, c) in &p.0 {
-            let mut term = i128::from(*c);
-            for symbol in m {
-                let v = values.get(symbol).ok_or_else(|| DimError::Unbound {
-                    symbol: symbol.clone(),
-                })?;
-                term = term.checked_mul(v as i128).ok_or_else(overflow)?;
-            }
-            sum = sum.checked_add(term).ok_or_else(overflow)?;
-        }
+        let sum = p.value(values).map_err(|e| match e {
+            Some(symbol) => DimError::Unbound { symbol },
+            None => overflow(),
+        })?;
         if sum < 0 {
             return Err(DimError::Negative {
                 dim: self.clone(),
@@ -419,7 +451,7 @@ impl Dim {
 
     /// Solves the dimension for its one symbol that `values` lacks. The expression must be a
     /// multiple of that symbol plus known terms. Returns the symbol with its value, or the reason
-    /// why there is no solution.
+    /// why there is no solution. A quotient does not determine its symbols.
     pub(crate) fn solve(
         &self,
         size: usize,
@@ -429,14 +461,16 @@ impl Dim {
             return None;
         };
         let (mut unknown, mut factor, mut rest) = (None, 0i128, size as i128);
-        for (symbols, c) in &p.0 {
+        for (factors, c) in &p.0 {
             let mut term = i128::from(*c);
             let mut missing = None;
-            for symbol in symbols {
-                match values.get(symbol) {
-                    Some(value) => term = term.checked_mul(value as i128)?,
-                    None if missing.is_none() => missing = Some(symbol),
-                    None => return None,
+            for factor in factors {
+                match (factor.value(values), factor) {
+                    (Ok(value), _) => term = term.checked_mul(value)?,
+                    (Err(_), DimFactor::Symbol(symbol)) if missing.is_none() => {
+                        missing = Some(symbol)
+                    }
+                    (Err(_), _) => return None,
                 }
             }
             match (missing, unknown) {
@@ -471,10 +505,17 @@ impl Dim {
         match self {
             Dim::Known(n) => Ok(*n),
             Dim::Sym(p) => {
-                let positive = p.0.iter().filter(|(_, c)| *c > 0).cloned().collect();
-                match Dim::from_terms(positive) {
-                    Some(d) => d.eval(bounds),
-                    None => Err(DimError::Overflow { dim: self.clone() }),
+                let overflow = || DimError::Overflow { dim: self.clone() };
+                let most = p.greatest(bounds).map_err(|e| match e {
+                    Some(symbol) => DimError::Unbound { symbol },
+                    None => overflow(),
+                })?;
+                // A negative constant does not lower the bound.
+                let constant = p.0.iter().find(|(m, _)| m.is_empty());
+                let most = most - constant.map_or(0, |(_, c)| i128::from(*c).min(0));
+                match isize::try_from(most.max(0)) {
+                    Ok(most) => Ok(most as usize),
+                    Err(_) => Err(overflow()),
                 }
             }
         }
@@ -495,34 +536,10 @@ impl From<&str> for Dim {
 
 impl fmt::Display for Dim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let p = match self {
-            Dim::Known(n) => return write!(f, "{n}"),
-            Dim::Sym(p) => p,
-        };
-        // Symbols come first and the constant last, as people write expressions: `2*s+1`.
-        let constant = p.0.iter().filter(|(m, _)| m.is_empty());
-        for (i, (m, c)) in
-            p.0.iter()
-                .filter(|(m, _)| !m.is_empty())
-                .chain(constant)
-                .enumerate()
-        {
-            let sign = match (*c < 0, i) {
-                (true, _) => "-",
-                (false, 0) => "",
-                (false, _) => "+",
-            };
-            f.write_str(sign)?;
-            let magnitude = c.unsigned_abs();
-            if m.is_empty() || magnitude != 1 {
-                write!(f, "{magnitude}")?;
-            }
-            for (j, s) in m.iter().enumerate() {
-                let star = if j > 0 || magnitude != 1 { "*" } else { "" };
-                write!(f, "{star}{s}")?;
-            }
+        match self {
+            Dim::Known(n) => write!(f, "{n}"),
+            Dim::Sym(p) => write!(f, "{p}"),
         }
-        Ok(())
     }
 }
 

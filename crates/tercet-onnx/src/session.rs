@@ -102,9 +102,9 @@ struct Specialization {
 ///   compiled for it once. All sizes up to it run without compiling, and a larger size is an error.
 ///   For other symbols the bound is the current size rounded up to a power of two, and a larger
 ///   size is compiled again.
-/// - A size differs that must be known at import time ([`Session::fixed_sizes`]). The shapes of
-///   some models are not polynomials of an input's size, such as the number of windows of a strided
-///   convolution.
+/// - A size differs that must be known at import time ([`Session::fixed_sizes`]). So does the size
+///   of a symbol without a bound, if a shape is a quotient of it, such as the number of windows of
+///   a strided convolution: programs for known image sizes are faster.
 ///
 /// Eight specializations are retained ([`Session::with_forms`]); the least recently used one is
 /// dropped first.

@@ -150,7 +150,11 @@ fn binary(op: &str, a: &ShapeElem, b: &ShapeElem) -> Option<ShapeElem> {
         ("Mul", _, _) => a.dim()?.checked_mul(&b.dim()?),
         ("Div", _, Some(n)) => a.dim()?.div_floor(usize::try_from(n).ok()?),
         ("Div", _, None) => a.dim()?.div_exact(&b.dim()?),
-        ("Mod", _, Some(_)) => a.dim()?.div_exact(&b.dim()?).map(|_| Dim::Known(0)),
+        ("Mod", _, Some(n)) => {
+            let (a, n) = (a.dim()?, usize::try_from(n).ok()?);
+            let whole = a.div_floor(n)?.checked_mul(&Dim::Known(n))?;
+            a.checked_sub(&whole)
+        }
         ("Min" | "Max", _, _) => {
             let (a, b) = (a.dim()?, b.dim()?);
             let (least, greatest) = match (a.is_at_least(&b), b.is_at_least(&a)) {

@@ -1,11 +1,11 @@
 //! Import of models whose shapes are not expressible with symbols. As few symbols as possible are
 //! replaced by sizes.
 //!
-//! The number of windows of a strided convolution is not a polynomial of the image size. Constant
-//! shapes in a file may also be valid for one size only. A model with such shapes is imported for
-//! the current sizes.
+//! Constant shapes in a file may be valid for one size only. A model with such shapes is imported
+//! for the current sizes. So is one whose shapes are quotients of a symbol without a bound, such as
+//! the number of windows of a strided convolution: programs for known image sizes are faster.
 
-use tercet_ir::{Bindings, Port, Symbol, Tensor, TensorType};
+use tercet_ir::{Bindings, DimFactor, Graph, Port, Symbol, Tensor, TensorType};
 
 use crate::error::OnnxError;
 use crate::import::{ImportOptions, ImportedModel};
@@ -17,7 +17,7 @@ const MAX_TRIED: usize = 8;
 
 impl OnnxModel {
     /// As [`OnnxModel::import_with`], with symbols replaced by their `sizes` where shapes are not
-    /// expressible. Replaces the symbols in `fixed` first. If that is not enough, adds further
+    /// expressible, or are quotients of a symbol without a bound. Replaces the symbols in `fixed` first. If that is not enough, adds further
     /// symbols to `fixed`, with one import per symbol.
     ///
     /// # Errors
@@ -34,7 +34,16 @@ impl OnnxModel {
             let known = symbols.iter().filter_map(|s| Some((s, sizes.get(s)?)));
             known.fold(options.clone(), |o, (symbol, n)| o.fixed(symbol, n))
         };
-        let e = match self.import_with(&with(fixed), &mut value) {
+        let mut first = self.import_with(&with(fixed), &mut value);
+        if let Ok(imported) = &first {
+            let mut divided = divided_symbols(&imported.graph);
+            divided.retain(|s| options.bounds.get(s).is_none() && sizes.get(s).is_some());
+            if !divided.is_empty() {
+                fixed.extend(divided);
+                first = self.import_with(&with(fixed), &mut value);
+            }
+        }
+        let e = match first {
             Ok(imported) => return Ok(imported),
             Err(e) => e,
         };
@@ -56,6 +65,28 @@ impl OnnxModel {
         *fixed = symbols;
         Ok(imported)
     }
+}
+
+/// The symbols that quotients in shapes divide.
+fn divided_symbols(graph: &Graph) -> Vec<Symbol> {
+    let mut divided = Vec::new();
+    let types = graph.nodes().flat_map(|(_, node)| &node.outputs);
+    for dim in types.flat_map(|ty| ty.shape.iter()) {
+        if dim.known().is_some() || dim.as_symbol().is_some() {
+            continue;
+        }
+        for factor in dim.sum().into_iter().flat_map(|(factors, _)| factors) {
+            let DimFactor::Quotient(quotient) = factor else {
+                continue;
+            };
+            quotient.numerator().for_each_symbol(|s| {
+                if !divided.contains(s) {
+                    divided.push(s.clone());
+                }
+            });
+        }
+    }
+    divided
 }
 
 /// The sizes that tensors give to the symbols that are complete axes of their inputs. If two

@@ -255,6 +255,12 @@ impl Graph {
         self.pad(x, &first, &last, PadMode::Constant, 0.0)
     }
 
+    /// Start indices of a window at the first element of each axis.
+    pub(crate) fn first_element(&mut self, rank: usize) -> GradValueResult {
+        let starts = Tensor::from_i64s(TensorType::new(DType::I32, &[rank]), &vec![0; rank]);
+        self.constant(starts.expect("invariant: as many values as axes"))
+    }
+
     /// Reverses the elements along an axis.
     pub(crate) fn flipped(&mut self, x: Value, axis: usize) -> GradValueResult {
         self.slice_axis(x, axis, i64::MAX, i64::MIN, -1)

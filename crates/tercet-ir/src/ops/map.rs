@@ -270,7 +270,11 @@ impl Map {
 fn index_count(out: &Dim, shift: u8) -> Option<Dim> {
     match out.known() {
         Some(n) => Some(Dim::Known(n.div_ceil(1 << shift))),
-        None => out.div_exact(&Dim::Known(1 << shift)),
+        None => {
+            let repeated = 1usize.checked_shl(shift.into())?;
+            let rounded_up = out.checked_add(&Dim::Known(repeated - 1))?;
+            rounded_up.div_floor(repeated)
+        }
     }
 }
 

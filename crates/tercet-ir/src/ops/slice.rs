@@ -115,7 +115,10 @@ fn symbolic_len(start: i64, end: i64, step: i64, n: &Dim) -> Option<Dim> {
     let step = usize::try_from(step.unsigned_abs()).ok()?;
     match distance {
         Dim::Known(n) => Some(Dim::Known(n.div_ceil(step))),
-        Dim::Sym(_) => distance.div_exact(&Dim::Known(step)),
+        Dim::Sym(_) => {
+            let rounded_up = distance.checked_add(&Dim::Known(step - 1))?;
+            rounded_up.div_floor(step)
+        }
     }
 }
 
@@ -179,7 +182,7 @@ impl OpSpec for Slice {
             dims.push(len.ok_or_else(|| {
                 let reason = format!(
                     "the size of axis {axis}, {n}, is symbolic: {start}..{end} by {step} has no size; \
-                     give bounds from one end, or a step that divides it"
+                     give both bounds from one end, or the lower one from the start"
                 );
                 bad("ends", reason)
             })?);

@@ -72,16 +72,9 @@ impl OpSpec for Stft {
         let Some(beyond) = len.checked_sub(&Dim::Known(self.n)) else {
             return bad("n", format!("{} exceeds the signal length {len}", self.n));
         };
-        let steps = match beyond {
-            Dim::Known(n) => Some(Dim::Known(n / self.hop)),
-            Dim::Sym(_) => beyond.div_exact(&Dim::Known(self.hop)),
-        };
-        let Some(steps) = steps else {
-            let reason =
-                format!("the {beyond} elements after the first frame are not a multiple of it");
-            return bad("hop", reason);
-        };
-        let frames = steps.checked_add(&Dim::Known(1));
+        let frames = beyond
+            .div_floor(self.hop)
+            .and_then(|steps| steps.checked_add(&Dim::Known(1)));
         dims.push(frames.ok_or_else(|| overflow(x))?);
         dims.extend([Dim::Known(self.n / 2 + 1), Dim::Known(2)]);
         Ok(vec![x.with_shape(dims)])
@@ -115,8 +108,7 @@ impl Graph {
     ///
     /// # Errors
     /// [`OpError`] when the signal is shorter than `n`, the window does not have length `n`, or `n`
-    /// or `hop` is 0. [`OpError`] also when a symbolic length does not give a whole number of
-    /// frames.
+    /// or `hop` is 0.
     pub fn stft(
         &mut self,
         x: Value,

@@ -128,36 +128,28 @@ impl Window {
         let reach = (kernel - 1)
             .checked_mul(self.dilation[axis])
             .and_then(|n| n.checked_add(1));
-        let pads = Dim::Known(before + self.pad_after[axis]);
-        let padded = n.checked_add(&pads).ok_or_else(too_small)?;
-        let free = reach.and_then(|reach| padded.checked_sub(&Dim::Known(reach)));
-        let free = free.ok_or_else(too_small)?;
-        let steps = match ceil {
-            true => free.checked_add(&Dim::Known(stride - 1)),
-            false => Some(free),
-        };
-        let steps = steps.and_then(|steps| steps.div_floor(stride));
-        let steps = steps.ok_or_else(|| {
-            TypeError::Other(format!(
-                "spatial axis {axis} of size {n} does not tell how many windows of stride {stride} it \
-                 has; make its symbol a multiple of the stride"
-            ))
-        })?;
-        if ceil && !self.begins_inside(axis, n, &steps) {
-            return Ok(steps);
-        }
-        steps.checked_add(&Dim::Known(1)).ok_or_else(too_small)
+        let reach = reach.ok_or_else(too_small)?;
+        let padded = n.checked_add(&Dim::Known(before + self.pad_after[axis]));
+        let fits = padded.and_then(|padded| padded.checked_sub(&Dim::Known(reach)));
+        fits.ok_or_else(too_small)?;
+        let all = before + self.covered_pad(axis, reach, ceil) + stride;
+        n.checked_add(&Dim::Known(all))
+            .and_then(|all| all.checked_sub(&Dim::Known(reach)))
+            .and_then(|all| all.div_floor(stride))
+            .ok_or_else(too_small)
     }
 
-    /// True if window `at` begins before the end of the operand.
-    fn begins_inside(&self, axis: usize, n: &Dim, at: &Dim) -> bool {
-        let end = n.checked_add(&Dim::Known(self.pad_before[axis]));
-        let begin = at.checked_mul(&Dim::Known(self.stride[axis]));
-        match (end, begin) {
-            (Some(end), Some(begin)) => end
-                .checked_sub(&begin)
-                .is_some_and(|rest| rest.is_at_least(&Dim::Known(1))),
-            _ => false,
+    /// The padding after an axis with which windows of this reach, none of which extends beyond
+    /// the padding, are as many as those that [`Window::count`] counts.
+    pub(crate) fn covered_pad(&self, axis: usize, reach: usize, ceil: bool) -> usize {
+        let (stride, after) = (self.stride[axis], self.pad_after[axis]);
+        match reach.checked_sub(after) {
+            _ if !ceil => after,
+            // The additional window would begin in the padding after the operand.
+            None | Some(0) => after - 1,
+            // The last window is the last one that begins before the end of the operand.
+            Some(late) if late <= stride => reach - 1,
+            Some(_) => after + stride - 1,
         }
     }
 }
@@ -250,19 +242,51 @@ mod tests {
         assert_eq!(count(7, 3, 2, 0, 0, false), Some(3));
         assert_eq!(count(8, 3, 2, 0, 0, false), Some(3));
         assert_eq!(count(8, 3, 2, 0, 0, true), Some(4));
-        // A fourth window would begin in the padding after the operand.
+        // A third window would begin in the padding after the operand.
         assert_eq!(count(4, 1, 2, 0, 1, true), Some(2));
         assert_eq!(count(2, 3, 1, 0, 0, false), None);
         assert_eq!(count(2, 3, 1, 1, 0, false), Some(1));
     }
 
     #[test]
-    fn symbols_that_are_multiples_of_the_stride_stay_symbols() {
+    fn windows_of_symbols_are_counted_as_those_of_numbers() {
+        let windows = [1, 2, 3].into_iter().flat_map(|stride| {
+            let kernels = [1, 2, 3, 5].into_iter().map(move |k| (stride, k));
+            kernels.flat_map(|(stride, k)| {
+                let pads = [(0, 0), (1, 1), (0, 1), (2, 3), (1, 6)];
+                pads.map(|(before, after)| {
+                    let w = Window::new(1).with_stride(&[stride]);
+                    (w.with_pads(&[before], &[after]), k)
+                })
+            })
+        });
+        let s = Dim::sym("s");
+        for (w, k) in windows {
+            for ceil in [false, true] {
+                let symbolic = w.count(0, &s, k, ceil).unwrap();
+                for n in 0..20 {
+                    let Ok(known) = w.count(0, &Dim::Known(n), k, ceil) else {
+                        continue;
+                    };
+                    let values = crate::Bindings::new().with("s", n);
+                    let found = symbolic.eval(&values).map(Dim::Known);
+                    assert_eq!(found, Ok(known), "{w:?} k={k} n={n} ceil={ceil} {symbolic}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn symbols_give_quotients() {
         let s = Dim::sym("s");
         let even = s.checked_mul(&Dim::Known(2)).unwrap();
         let w = Window::new(1).with_stride(&[2]).with_pads(&[1], &[1]);
         assert_eq!(w.count(0, &even, 3, false), Ok(s.clone()));
-        assert!(w.count(0, &s, 3, false).is_err());
+        let half = w.count(0, &s, 3, false).unwrap();
+        assert_eq!(half.to_string(), "((s+1)/2)");
+        // Two halvings are one quotient.
+        let quarter = w.count(0, &half, 3, false).unwrap();
+        assert_eq!(quarter.to_string(), "((s+3)/4)");
         let same = Window::new(1).with_pads(&[1], &[1]);
         assert_eq!(same.count(0, &s, 3, false), Ok(s));
     }

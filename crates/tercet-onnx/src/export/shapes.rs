@@ -1,6 +1,6 @@
 //! Exports sizes: known sizes become constants, others are computed from the shapes of inputs.
 
-use tercet_ir::Dim;
+use tercet_ir::{Dim, DimFactor};
 
 use super::proto::OnnxAttrValue;
 use super::writer::{ExportNodeError, OnnxWriter};
@@ -31,16 +31,10 @@ impl OnnxWriter {
             return Ok(name.clone());
         }
         let mut sum: Option<String> = None;
-        for (symbols, factor) in dim.sum() {
+        for (factors, factor) in dim.sum() {
             let mut product: Option<String> = None;
-            for symbol in &symbols {
-                let (input, axis) = self.place_of(symbol)?;
-                let axis = axis as i64;
-                let ends = vec![
-                    ("start", OnnxAttrValue::Int(axis)),
-                    ("end", OnnxAttrValue::Int(axis + 1)),
-                ];
-                let size = self.prepend("Shape", &[&input], ends);
+            for factor in &factors {
+                let size = self.factor(factor)?;
                 product = Some(self.joined("Mul", product, size));
             }
             let term = match (product, factor) {
@@ -56,6 +50,26 @@ impl OnnxWriter {
         let name = sum.unwrap_or_else(|| self.list(&[0]));
         self.sizes.insert(dim.clone(), name.clone());
         Ok(name)
+    }
+
+    /// A symbol, or a quotient, as a list of one element. Numerators are not negative for sizes
+    /// that fit the graph, so that ONNX's `Div`, which truncates, rounds down.
+    fn factor(&mut self, factor: &DimFactor) -> Result<String, ExportNodeError> {
+        let symbol = match factor {
+            DimFactor::Symbol(symbol) => symbol,
+            DimFactor::Quotient(quotient) => {
+                let numerator = self.size(&quotient.numerator())?;
+                let divisor = self.list(&[quotient.divisor()]);
+                return Ok(self.joined("Div", Some(numerator), divisor));
+            }
+        };
+        let (input, axis) = self.place_of(symbol)?;
+        let axis = axis as i64;
+        let ends = vec![
+            ("start", OnnxAttrValue::Int(axis)),
+            ("end", OnnxAttrValue::Int(axis + 1)),
+        ];
+        Ok(self.prepend("Shape", &[&input], ends))
     }
 
     fn joined(&mut self, op: &str, a: Option<String>, b: String) -> String {

@@ -125,6 +125,7 @@ pub(super) fn windows_added(
         ..window.clone()
     };
     let mut missing = vec![0; sizes.len()];
+    let mut cropped = false;
     let mut is_covered = true;
     for (axis, n) in sizes.iter().enumerate() {
         let taps = of_w[2 + axis].known().unwrap_or(1);
@@ -141,11 +142,11 @@ pub(super) fn windows_added(
         match (less(&wanted, &all), less(&all, &wanted)) {
             (Some(more), _) => missing[axis] = more,
             (None, Some(beyond)) => cut.pad_after[axis] = beyond,
+            // The last window ends at most one stride before the end of the padded axis. The result
+            // is that long, and its end is cropped.
             (None, None) => {
-                return Err(NoGradient::because(format!(
-                    "the difference of {all} window elements and {wanted} operand elements is known only at \
-                     run time"
-                )));
+                missing[axis] = window.stride[axis] - 1;
+                cropped = true;
             }
         }
         // Whether any window covers an element of the operand.
@@ -173,6 +174,12 @@ pub(super) fn windows_added(
     let mut y = v.conv_transpose(x, w, None, cut, &own, groups)?;
     for (axis, (&missing, own)) in missing.iter().zip(own).enumerate() {
         y = v.zeros_around(y, 2 + axis, 0, missing - own)?;
+    }
+    if cropped {
+        let mut kept = v.shape(y).into_dims();
+        kept.splice(2.., sizes.iter().cloned());
+        let first = v.first_element(kept.len())?;
+        y = v.dynamic_slice(y, first, kept)?;
     }
     Ok(y)
 }

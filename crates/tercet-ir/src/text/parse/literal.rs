@@ -3,16 +3,16 @@
 use super::super::lex::{GraphToken, TextPosition};
 use super::{GraphParseResult, GraphParser, TextError, check_depth};
 use crate::attr::AttrLiteral;
-use crate::dim::{Dim, PolynomialBuilder, Symbol};
+use crate::dim::{Dim, DimFactor, PolynomialBuilder, Symbol};
 use crate::dtype::DType;
 use crate::error::one_line;
 use crate::types::{Shape, Type};
 
-/// A factor of a product in a dimension.
-enum DimFactor {
-    Int(i64),
-    Symbol(Symbol),
-}
+/// A sum of products in a dimension; each product has a coefficient.
+type DimTerms = Vec<(Vec<DimFactor>, i64)>;
+
+/// Maximum number of terms of a product of sums.
+const MAX_DIM_TERMS: usize = 1 << 12;
 
 impl GraphParser<'_> {
     pub(super) fn literal(&mut self, depth: usize) -> GraphParseResult<AttrLiteral> {
@@ -28,7 +28,7 @@ impl GraphParser<'_> {
             GraphToken::Float(_)
             | GraphToken::Int(_)
             | GraphToken::Ident(_)
-            | GraphToken::Punct('-') => self.expression(depth),
+            | GraphToken::Punct('-' | '(') => self.expression(depth),
             GraphToken::Value(_) | GraphToken::Punct(_) | GraphToken::End => {
                 self.expected("a value")
             }
@@ -50,7 +50,8 @@ impl GraphParser<'_> {
         }
     }
 
-    /// Parses a number, a name, a call, a type, or a sum of products of symbols and integers.
+    /// Parses a number, a name, a call, a type, or a sum of products of symbols, integers and
+    /// quotients.
     fn expression(&mut self, depth: usize) -> GraphParseResult<AttrLiteral> {
         let place = self.place();
         check_depth(place, depth)?;
@@ -73,6 +74,10 @@ impl GraphParser<'_> {
             GraphToken::Ident(s) if s == "nan" && !negative => {
                 return Ok(AttrLiteral::Float(f64::NAN));
             }
+            GraphToken::Punct('(') => {
+                let terms = self.grouped(place, depth)?;
+                return self.dim_tail(place, terms, negative, depth);
+            }
             GraphToken::Ident(s) if !negative && self.accept('(') => {
                 return Ok(AttrLiteral::Call(s, self.list(')', depth)?));
             }
@@ -94,7 +99,12 @@ impl GraphParser<'_> {
         match literal {
             AttrLiteral::Int(_) if !more => Ok(literal),
             AttrLiteral::Ident(_) if !more && !negative => Ok(literal),
-            first => self.dim_tail(place, first, negative),
+            AttrLiteral::Int(i) => {
+                let size = i64::try_from(i.unsigned_abs()).map_err(|_| bad_dim(place))?;
+                self.dim_tail(place, vec![(Vec::new(), size)], negative, depth)
+            }
+            AttrLiteral::Ident(s) => self.dim_tail(place, symbol_terms(&s), negative, depth),
+            _ => Err(bad_dim(place)),
         }
     }
 
@@ -103,41 +113,12 @@ impl GraphParser<'_> {
     fn dim_tail(
         &mut self,
         place: TextPosition,
-        first: AttrLiteral,
+        first: DimTerms,
         negative: bool,
+        depth: usize,
     ) -> GraphParseResult<AttrLiteral> {
-        let bad = || TextError::new(place, "not a dimension, or it overflows".into());
-        let mut sum = PolynomialBuilder::default();
-        let mut sign = if negative { -1 } else { 1 };
-        let mut factor = match first {
-            AttrLiteral::Int(i) => {
-                DimFactor::Int(i64::try_from(i.unsigned_abs()).map_err(|_| bad())?)
-            }
-            AttrLiteral::Ident(s) => DimFactor::Symbol(Symbol::new(&s)),
-            _ => return Err(bad()),
-        };
-        loop {
-            let (mut symbols, mut times) = (Vec::new(), sign);
-            loop {
-                match factor {
-                    DimFactor::Int(i) => times = i.checked_mul(times).ok_or_else(bad)?,
-                    DimFactor::Symbol(s) => symbols.push(s),
-                }
-                if !self.accept('*') {
-                    break;
-                }
-                factor = self.dim_factor()?;
-            }
-            sum.add(symbols, times).ok_or_else(bad)?;
-            sign = match self.peek() {
-                GraphToken::Punct('+') => 1,
-                GraphToken::Punct('-') => -1,
-                _ => break,
-            };
-            self.bump();
-            factor = self.dim_factor()?;
-        }
-        match sum.finish().ok_or_else(bad)? {
+        let (sum, _) = self.dim_sum(place, first, negative, depth)?;
+        match sum.finish().ok_or_else(|| bad_dim(place))? {
             Dim::Known(n) => Ok(AttrLiteral::Int(n as i128)),
             d => Ok(d.as_symbol().map_or(AttrLiteral::Dim(d.clone()), |s| {
                 AttrLiteral::Ident(s.name().to_string())
@@ -145,11 +126,49 @@ impl GraphParser<'_> {
         }
     }
 
-    fn dim_factor(&mut self) -> GraphParseResult<DimFactor> {
+    /// Parses a sum of products after its first factor, and counts its products.
+    fn dim_sum(
+        &mut self,
+        place: TextPosition,
+        first: DimTerms,
+        negative: bool,
+        depth: usize,
+    ) -> GraphParseResult<(PolynomialBuilder, usize)> {
+        let bad = || bad_dim(place);
+        let mut sum = PolynomialBuilder::default();
+        let mut sign = if negative { -1 } else { 1 };
+        let mut factor = first;
+        let mut count = 0;
+        loop {
+            count += 1;
+            let mut product: DimTerms = vec![(Vec::new(), sign)];
+            loop {
+                product = times(&product, &factor).ok_or_else(bad)?;
+                if !self.accept('*') {
+                    break;
+                }
+                factor = self.dim_factor(depth)?;
+            }
+            for (factors, times) in product {
+                sum.add(factors, times).ok_or_else(bad)?;
+            }
+            sign = match self.peek() {
+                GraphToken::Punct('+') => 1,
+                GraphToken::Punct('-') => -1,
+                _ => break,
+            };
+            self.bump();
+            factor = self.dim_factor(depth)?;
+        }
+        Ok((sum, count))
+    }
+
+    fn dim_factor(&mut self, depth: usize) -> GraphParseResult<DimTerms> {
         let place = self.place();
         let factor = match self.bump() {
-            GraphToken::Int(i) => i64::try_from(i).ok().map(DimFactor::Int),
-            GraphToken::Ident(s) => Some(DimFactor::Symbol(Symbol::new(&s))),
+            GraphToken::Int(i) => i64::try_from(i).ok().map(|n| vec![(Vec::new(), n)]),
+            GraphToken::Punct('(') => return self.grouped(place, depth + 1),
+            GraphToken::Ident(s) => Some(symbol_terms(&s)),
             GraphToken::Float(_)
             | GraphToken::Value(_)
             | GraphToken::Str(_)
@@ -157,6 +176,31 @@ impl GraphParser<'_> {
             | GraphToken::End => None,
         };
         factor.ok_or_else(|| TextError::new(place, "expected a symbol or an integer".into()))
+    }
+
+    /// Parses the rest of a sum `(s+1)`, or of a quotient `(s/2)` or `((s+1)/2)`, after the first
+    /// parenthesis.
+    fn grouped(&mut self, place: TextPosition, depth: usize) -> GraphParseResult<DimTerms> {
+        check_depth(place, depth)?;
+        let negative = self.accept('-');
+        let first = self.dim_factor(depth)?;
+        let (sum, count) = self.dim_sum(place, first, negative, depth)?;
+        if self.accept(')') {
+            return Ok(sum.into_terms());
+        }
+        if count > 1 || !self.accept('/') {
+            return self.expected("`)`; a quotient of a sum is written `((s+1)/2)`");
+        }
+        let at = self.place();
+        let divisor = match self.bump() {
+            GraphToken::Int(n @ 1..) => i64::try_from(n).ok(),
+            _ => None,
+        };
+        let expected = || TextError::new(at, "expected a divisor of at least 1".into());
+        let divisor = divisor.ok_or_else(expected)?;
+        self.punct(')')?;
+        let quotient = sum.finish_quotient(divisor);
+        Ok(quotient.ok_or_else(|| bad_dim(place))?.sum())
     }
 
     fn shape(&mut self, depth: usize) -> GraphParseResult<Shape> {
@@ -176,4 +220,26 @@ impl GraphParser<'_> {
             }
         }
     }
+}
+
+fn bad_dim(place: TextPosition) -> TextError {
+    TextError::new(place, "not a dimension, or it overflows".into())
+}
+
+fn symbol_terms(name: &str) -> DimTerms {
+    vec![(vec![DimFactor::Symbol(Symbol::new(name))], 1)]
+}
+
+/// The product of two sums; `None` on overflow, and for too many terms.
+fn times(left: &DimTerms, right: &DimTerms) -> Option<DimTerms> {
+    if left.len().saturating_mul(right.len()) > MAX_DIM_TERMS {
+        return None;
+    }
+    let mut product = DimTerms::new();
+    for (a, x) in left {
+        for (b, y) in right {
+            product.push(([a.as_slice(), b].concat(), x.checked_mul(*y)?));
+        }
+    }
+    Some(product)
 }
