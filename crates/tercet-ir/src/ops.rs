@@ -91,14 +91,19 @@ pub(crate) mod window;
 pub use attention::{AttentionGradOf, AttentionLayout, AttentionMask, AttentionOptions, MaskKind};
 pub use blocks::{AttentionBlockOptions, BlockRope, LinearWeights, TransformerWeights};
 pub use cumsum::ScanFn;
-pub use fft::{FftNorm, root as unit_root};
+pub use fft::{
+    FftNorm, MAX_LENGTH as MAX_FFT_LENGTH, check_run as check_fft_length, root as unit_root,
+};
 pub use map::{AxisMap, IndexMap, MapArg, MapStep};
 pub use pad::PadMode;
 pub use pool::PoolFn;
 pub use recurrence::RecurrentCell;
 pub use reduce::ReduceFn;
 pub use reshape::ReshapeTarget;
-pub use resize::{Coordinates, MAX_RESIZED, NearestRounding, ResizeMode, ResizeTaps};
+pub use resize::{
+    Coordinates, MAX_RESIZED, MAX_RESIZED_LEN, NearestRounding, ResizeMode, ResizePositions,
+    ResizeTaps,
+};
 pub use rnn::RnnFn;
 pub use rope::RopeStyle;
 pub use sample::SampleOptions;

@@ -67,6 +67,6 @@ pub use program::{
 pub use races::{DataRace, check_races};
 pub use refused::{NOTES, RefusedVariants};
 pub use soa_weights::SoaLayout;
-pub use sym_int::{DisplayExpr, ExprArena, ExprNode, ExprNodeId, SymInt};
+pub use sym_int::{DisplayExpr, ExprArena, ExprNode, ExprNodeId, FftPassValue, SymInt};
 pub use tuning::{GemmProblem, TuningEntry, TuningError, TuningKey, TuningTable, WeightLayout};
 pub use variant::VariantSelection;

@@ -4,11 +4,16 @@
 //! in the [`ExprArena`]. The leaves of expressions are dimensions and the run counter. Evaluation is one
 //! pass over a flat list, so new sizes cost microseconds and lower nothing again.
 
+mod fft_passes;
+
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 
 use tercet_ir::random::RngState;
 use tercet_ir::{Bindings, Dim, DimError};
+
+pub use fft_passes::FftPassValue;
+pub(crate) use fft_passes::pass_count;
 
 /// Index of an expression in the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -93,6 +98,15 @@ pub enum ExprNode {
     Max(SymInt, SymInt),
     /// 1 if `a <= b`, else 0.
     AtMost(SymInt, SymInt),
+    /// A number that depends on the passes of a Fourier transform of symbolic length.
+    FftPass {
+        /// Length of the transform.
+        n: SymInt,
+        /// Number of passes of the program.
+        passes: u32,
+        /// The number.
+        value: FftPassValue,
+    },
 }
 
 /// Arena of hash-consed size expressions; operands precede their users.
@@ -234,6 +248,16 @@ impl ExprArena {
         self.binary(a, b.into(), ExprNode::AtMost)
     }
 
+    /// A number that depends on the passes of a Fourier transform of length `n`, in a program with
+    /// this number of passes.
+    pub fn fft_pass(&mut self, n: SymInt, passes: u32, value: FftPassValue) -> SymInt {
+        let e = ExprNode::FftPass { n, passes, value };
+        match n {
+            SymInt::Const(_) => SymInt::Const(apply(&e, |n| get(n, &[])).unwrap_or(0)),
+            SymInt::ExprNode(_) => self.push(e),
+        }
+    }
+
     /// True if `n` is a multiple of `of` for all sizes of a run.
     pub fn is_multiple(&self, n: SymInt, of: u32) -> bool {
         of.is_power_of_two() && self.power_of_two_divisor(n) >= of.trailing_zeros()
@@ -262,6 +286,7 @@ impl ExprArena {
             | ExprNode::FitsF16(_)
             | ExprNode::CeilDiv(..)
             | ExprNode::Div(..)
+            | ExprNode::FftPass { .. }
             | ExprNode::AtMost(..) => 0,
         }
     }
@@ -306,6 +331,7 @@ impl ExprArena {
                 | ExprNode::Div(..)
                 | ExprNode::Min(..)
                 | ExprNode::Max(..)
+                | ExprNode::FftPass { .. }
                 | ExprNode::AtMost(..) => apply(e, |n| get(n, values)).unwrap_or(0),
             };
             values.push(value);
@@ -353,6 +379,7 @@ fn apply(e: &ExprNode, get: impl Fn(SymInt) -> i64) -> Option<i64> {
         ExprNode::Min(a, b) => get(a).min(get(b)),
         ExprNode::Max(a, b) => get(a).max(get(b)),
         ExprNode::AtMost(a, b) => i64::from(get(a) <= get(b)),
+        ExprNode::FftPass { n, passes, value } => fft_passes::value(get(n), passes, value),
     })
 }
 
@@ -380,6 +407,12 @@ impl fmt::Display for DisplayExpr<'_> {
             ExprNode::Min(a, b) => write!(f, "min({},{})", s(*a), s(*b)),
             ExprNode::Max(a, b) => write!(f, "max({},{})", s(*a), s(*b)),
             ExprNode::AtMost(a, b) => write!(f, "({}<={})", s(*a), s(*b)),
+            ExprNode::FftPass { n, value, .. } => match value {
+                FftPassValue::Radix { pass } => write!(f, "radix{pass}({})", s(*n)),
+                FftPassValue::Before { pass } => write!(f, "before{pass}({})", s(*n)),
+                FftPassValue::First => write!(f, "first_pass({})", s(*n)),
+                FftPassValue::Greatest => write!(f, "greatest_radix({})", s(*n)),
+            },
         }
     }
 }

@@ -2,10 +2,14 @@
 //!
 //! Lengths with small prime factors use Stockham's transform (1966), radix by radix between two
 //! buffers. Other lengths become a convolution that is computed by transforms of a power of two
-//! (Bluestein 1970). Roots of unity are computed once, in `f64`.
+//! (Bluestein 1970). Roots of unity are computed once, in `f64`. If the length is a symbol, the
+//! tables of the last lengths are kept.
+
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytemuck::{cast_slice, cast_slice_mut};
-use tercet_ir::ops::unit_root;
+use tercet_ir::layout::Layout;
+use tercet_ir::ops::{check_fft_length, unit_root};
 use tercet_ir::{Graph, Node, Op, Support};
 
 use crate::args::KernelArgs;
@@ -29,21 +33,81 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
         unreachable!("invariant: the kernel table maps only `Fft` to this row")
     };
     let ty = graph.ty(node.inputs[0]);
-    let Some(n) = ty.shape[ty.rank() - 2].known() else {
-        unreachable!("invariant: inference rejects unknown lengths")
-    };
-    let plan = CpuFftPlan::new(n, op.inverse);
-    let scale = op.norm.scale(op.inverse, n) as f32;
-    let share = plan.scratch();
+    let (inverse, norm) = (op.inverse, op.norm);
+    let symbolic = ty.shape[ty.rank() - 2].known().is_none();
+    let plans = CpuFftPlans::default();
+    if let Some(n) = ty.shape[ty.rank() - 2].known() {
+        plans.get(n, inverse);
+    }
     LoweredNode {
-        scratch: Some(Box::new(move |_, threads| {
+        fallible: symbolic,
+        scratch: Some(Box::new(move |layouts, threads| {
+            let n = length(&layouts[0]);
+            let share = match symbolic {
+                true => greatest_scratch_len(n),
+                false => scratch_len(n),
+            };
             share * threads.max(1) * size_of::<Complex32>()
         })),
         work: |layouts| layouts[0].numel() * 8,
         ..LoweredNode::new(1, move |args: &mut KernelArgs<'_>| {
-            run(&plan, scale, args);
+            let n = length(args.ins[0].layout);
+            check_fft_length(n)?;
+            run(&plans.get(n, inverse), norm.scale(inverse, n) as f32, args);
             Ok(())
         })
+    }
+}
+
+/// The length of the transform of an operand `[.., n, 2]`.
+fn length(layout: &Layout) -> usize {
+    layout.shape()[layout.shape().len() - 2]
+}
+
+/// The plans of the last lengths, the most recent last.
+#[derive(Debug, Default)]
+struct CpuFftPlans(Mutex<Vec<Arc<CpuFftPlan>>>);
+
+impl CpuFftPlans {
+    fn get(&self, n: usize, inverse: bool) -> Arc<CpuFftPlan> {
+        /// Maximum number of plans.
+        const KEPT: usize = 8;
+        let find = |plans: &mut Vec<Arc<CpuFftPlan>>| {
+            let at = plans.iter().position(|plan| plan.n == n)?;
+            let plan = plans.remove(at);
+            plans.push(plan.clone());
+            Some(plan)
+        };
+        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(plan) = find(&mut lock()) {
+            return plan;
+        }
+        let plan = Arc::new(CpuFftPlan::new(n, inverse));
+        let mut plans = lock();
+        if plans.len() == KEPT {
+            plans.remove(0);
+        }
+        plans.push(plan.clone());
+        plan
+    }
+}
+
+/// Maximum of [`scratch_len`] for all lengths up to this one: memory is reserved for the bound of a
+/// symbol.
+fn greatest_scratch_len(n: usize) -> usize {
+    match n > GREATEST_RADIX {
+        true => 2 * (2 * n - 1).next_power_of_two(),
+        false => n,
+    }
+}
+
+/// Number of complex numbers that the scratch memory of one row of this length holds.
+fn scratch_len(n: usize) -> usize {
+    match radices(n.max(1)).last() {
+        Some(&greatest) if greatest > GREATEST_RADIX => {
+            2 * (2 * n).saturating_sub(1).next_power_of_two()
+        }
+        _ => n,
     }
 }
 
@@ -287,6 +351,16 @@ fn radices(n: usize) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn scratch_memory_suffices_for_shorter_lengths() {
+        let mut most = 0;
+        for n in 1..600 {
+            most = most.max(scratch_len(n));
+            assert!(greatest_scratch_len(n) >= most, "{n}");
+            assert_eq!(CpuFftPlan::new(n, false).scratch(), scratch_len(n), "{n}");
+        }
+    }
 
     #[test]
     fn factors_of_a_length() {

@@ -1,7 +1,7 @@
 //! `Resize`: interpolates across rows of the operand, then along the row.
 //!
-//! The source elements of each result element are computed once, when the graph is compiled. Linear
-//! and cubic modes compute weighted sums of operand rows.
+//! The source elements of each result element are computed when the graph is compiled, or in each
+//! run if a size is a symbol. Linear and cubic modes compute weighted sums of operand rows.
 
 use bytemuck::Pod;
 use smallvec::SmallVec;
@@ -37,15 +37,11 @@ struct ResizePlan {
 }
 
 impl ResizePlan {
-    fn new(op: &Resize, graph: &Graph, node: &Node) -> ResizePlan {
-        let shape = &graph.ty(node.inputs[0]).shape;
-        let axes = op.axes(shape);
-        let taps = (0..shape.rank()).map(|axis| {
-            let (n, m) = (shape[axis].known(), op.sizes[axis].known());
+    fn new(op: &Resize, from: &[usize], to: &[usize]) -> ResizePlan {
+        let axes = op.axes_in_run(from, to);
+        let taps = (0..from.len()).map(|axis| {
             let changed = axes.contains(&axis);
-            n.zip(m)
-                .filter(|_| changed)
-                .map(|(n, m)| op.taps(axis, n, m))
+            changed.then(|| op.taps(axis, from[axis], to[axis]))
         });
         ResizePlan {
             taps: taps.collect(),
@@ -84,19 +80,35 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     let Op::Resize(op) = &node.op else {
         unreachable!("invariant: the kernel table maps only one operator to this kernel")
     };
-    let plan = ResizePlan::new(op, graph, node);
+    let from = graph.ty(node.inputs[0]).shape.as_known();
+    let sizes = from.zip(op.sizes.as_known());
+    let fixed = sizes.map(|(from, to)| ResizePlan::new(op, &from, &to));
+    let op = op.clone();
     let nearest = op.mode == ResizeMode::Nearest;
     let size = node.outputs[0].dtype.size_bytes();
-    LoweredNode::new(1, move |args: &mut KernelArgs<'_>| {
-        match (nearest, size) {
-            (false, _) => sums(&plan, args),
-            (true, 1) => moved::<u8>(&plan, args),
-            (true, 2) => moved::<u16>(&plan, args),
-            (true, 4) => moved::<u32>(&plan, args),
-            (true, _) => moved::<u64>(&plan, args),
-        }
-        Ok(())
-    })
+    LoweredNode {
+        fallible: fixed.is_none(),
+        ..LoweredNode::new(1, move |args: &mut KernelArgs<'_>| {
+            let of_run;
+            let plan = match &fixed {
+                Some(plan) => plan,
+                None => {
+                    let (from, to) = (args.ins[0].shape(), args.outs[0].shape());
+                    op.check_run(from, to)?;
+                    of_run = ResizePlan::new(&op, from, to);
+                    &of_run
+                }
+            };
+            match (nearest, size) {
+                (false, _) => sums(plan, args),
+                (true, 1) => moved::<u8>(plan, args),
+                (true, 2) => moved::<u16>(plan, args),
+                (true, 4) => moved::<u32>(plan, args),
+                (true, _) => moved::<u64>(plan, args),
+            }
+            Ok(())
+        })
+    }
 }
 
 /// Row lengths of the operand and of the result.

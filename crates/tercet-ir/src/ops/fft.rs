@@ -73,7 +73,8 @@ impl OpSpec for Fft {
     const DOC: OpDoc = OpDoc {
         name: "fft",
         text: "The discrete Fourier transform of complex pairs `[.., n, 2]` along the second to \
-               last axis: `X[k] = scale sum_j x[j] e^(-+2 pi i j k / n)`, any `n`.",
+               last axis: `X[k] = scale sum_j x[j] e^(-+2 pi i j k / n)`, any `n`, which may be \
+               a symbol.",
         operands: &["x"],
         dtypes: DType::FLOATS,
         accuracy: Accuracy::Contraction,
@@ -85,7 +86,7 @@ impl OpSpec for Fft {
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [x] = exactly(operands)?;
         expect_pairs("x", x)?;
-        length_of("x", &x.shape[x.rank() - 2])?;
+        check_length("x", &x.shape[x.rank() - 2])?;
         Ok(vec![x.clone()])
     }
 
@@ -97,6 +98,7 @@ impl OpSpec for Fft {
     ) -> Result<Vec<Tensor>, EvalError> {
         let shape = operands[0].shape();
         let n = shape[shape.len() - 2];
+        check_run(n)?;
         let scale = self.norm.scale(self.inverse, n);
         let mut y = operands[0].to_f64s();
         let roots = roots(n, self.inverse);
@@ -120,7 +122,29 @@ pub(crate) fn expect_pairs(operand: &'static str, x: &Type) -> Result<(), TypeEr
 
 /// The maximum length of a transform: the roots of unity that executors store then need at most 1
 /// GiB.
-const MAX_LENGTH: usize = 1 << 26;
+pub const MAX_LENGTH: usize = 1 << 26;
+
+/// Checks the length of a transform in one run.
+///
+/// ```
+/// assert!(tercet_ir::ops::check_fft_length(12).is_ok());
+/// assert!(tercet_ir::ops::check_fft_length(0).is_err());
+/// ```
+///
+/// # Errors
+/// [`EvalError::Data`] when the length is 0 or above 2^26.
+pub fn check_run(n: usize) -> Result<(), EvalError> {
+    let checked = check_length("x", &Dim::Known(n));
+    checked.map_err(|e| EvalError::Data(crate::error::one_line(&e)))
+}
+
+/// Checks the length of a transform; a symbolic length is checked in each run.
+pub(crate) fn check_length(operand: &'static str, dim: &Dim) -> Result<(), TypeError> {
+    match dim {
+        Dim::Known(_) => length_of(operand, dim).map(|_| ()),
+        Dim::Sym(_) => Ok(()),
+    }
+}
 
 /// The known length of a transform.
 pub(crate) fn length_of(operand: &'static str, dim: &Dim) -> Result<usize, TypeError> {
@@ -207,7 +231,7 @@ impl Graph {
     /// or its inverse if `inverse`. The type does not change.
     ///
     /// # Errors
-    /// [`OpError`] when `x` is not a float tensor of pairs, or `n` is 0 or not known.
+    /// [`OpError`] when `x` is not a float tensor of pairs, or `n` is 0.
     pub fn fft(&mut self, x: Value, inverse: bool, norm: FftNorm) -> Result<Value, OpError> {
         self.add(Fft { inverse, norm }, &[x])
     }

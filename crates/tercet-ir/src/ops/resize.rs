@@ -19,7 +19,7 @@ use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType, Type, row_major_strides};
 use crate::{attrs, spelled};
 
-pub use table::ResizeTaps;
+pub use table::{ResizePositions, ResizeTaps};
 
 spelled! {
     /// The interpolation between elements.
@@ -99,6 +99,21 @@ spelled! {
 /// Maximum number of axes that may change.
 pub const MAX_RESIZED: usize = 3;
 
+/// Maximum number of elements of an axis that changes. Executors store up to four neighbours with
+/// weights for each element of the longer axis.
+pub const MAX_RESIZED_LEN: usize = 1 << 26;
+
+/// Why an axis of `n` elements cannot be resized to `m`.
+fn unfit(axis: usize, n: usize, m: usize) -> Option<String> {
+    let fits = n <= MAX_RESIZED_LEN && m <= MAX_RESIZED_LEN && (n > 0 || m == 0);
+    (!fits).then(|| {
+        format!(
+            "axis {axis} has no or too many elements to resize: {n} to {m}; \
+             from at least 1, both at most {MAX_RESIZED_LEN}"
+        )
+    })
+}
+
 attrs! {
     /// The operand resampled along some axes. Positions outside the operand read its edge.
     ///
@@ -158,6 +173,72 @@ impl Resize {
         (0..x.rank()).filter(changed).collect()
     }
 
+    /// The axes that change for the sizes of one run, ascending.
+    pub fn axes_in_run(&self, x: &[usize], y: &[usize]) -> Vec<usize> {
+        let scaled = |axis: usize| self.scales.get(axis).is_some_and(|s| s.0 != 1.0);
+        let changed = |axis: &usize| x[*axis] != y[*axis] || scaled(*axis);
+        (0..x.len()).filter(changed).collect()
+    }
+
+    /// Checks the sizes of one run.
+    ///
+    /// # Errors
+    /// [`EvalError::Data`] when an axis that changes has no elements, or more than 2^26.
+    pub fn check_run(&self, x: &[usize], y: &[usize]) -> Result<(), EvalError> {
+        for axis in self.axes_in_run(x, y) {
+            if let Some(reason) = unfit(axis, x[axis], y[axis]) {
+                return Err(EvalError::Data(reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// The number `k` for which result `o` of an axis of `n` elements and `m` results reads element
+    /// `o >> k`, for all sizes. `None` for other results, or if they are sums of elements.
+    ///
+    /// ```
+    /// use tercet_ir::{Dim, ops::{Resize, ResizeMode}};
+    /// let s = Dim::sym("s");
+    /// let twice = s.checked_mul(&Dim::Known(2)).unwrap();
+    /// let resize = Resize::to_sizes([twice.clone()], ResizeMode::Nearest);
+    /// assert_eq!(resize.index_shift(0, &s, &twice), Some(1));
+    /// assert_eq!(resize.index_shift(0, &s, &s), Some(0));
+    /// assert_eq!(resize.index_shift(0, &twice, &s), None);
+    /// ```
+    pub fn index_shift(&self, axis: usize, n: &Dim, m: &Dim) -> Option<u8> {
+        /// The largest factor is 64.
+        const MAX_SHIFT: u8 = 6;
+        if self.mode != ResizeMode::Nearest {
+            return None;
+        }
+        let scale = self.scales.get(axis).map(|s| s.0);
+        if n == m && scale.is_none_or(|s| s == 1.0) {
+            return Some(0);
+        }
+        (1..=MAX_SHIFT).find(|&k| {
+            let factor = 1usize << k;
+            let rounds_down = match (self.coordinates, self.rounding) {
+                (
+                    Coordinates::HalfPixel
+                    | Coordinates::HalfPixelSymmetric
+                    | Coordinates::PytorchHalfPixel,
+                    NearestRounding::RoundPreferFloor | NearestRounding::RoundPreferCeil,
+                )
+                | (Coordinates::Asymmetric, NearestRounding::Floor) => true,
+                (Coordinates::Asymmetric, NearestRounding::RoundPreferFloor) => k == 1,
+                (_, _) => false,
+            };
+            rounds_down
+                && scale.is_none_or(|s| s == factor as f64)
+                && n.checked_mul(&Dim::Known(factor)).as_ref() == Some(m)
+        })
+    }
+
+    /// The function that gives the source positions along an axis, for any sizes.
+    pub fn positions(&self, axis: usize) -> ResizePositions {
+        ResizePositions::new(self.coordinates, self.scales.get(axis).map(|s| s.0))
+    }
+
     /// The source elements of the results along an axis, with weights.
     pub fn taps(&self, axis: usize, n: usize, m: usize) -> ResizeTaps {
         ResizeTaps::new(self, self.scales.get(axis).map(|s| s.0), n, m)
@@ -181,11 +262,7 @@ impl Resize {
                 return bad(format!("{s} is not between 1e-6 and 1e6"));
             }
             let (n, m) = (&x.shape[axis], &self.sizes[axis]);
-            let fits = match (n.known(), m.known()) {
-                (Some(n), Some(m)) => table::scaled(n, s) == Some(m),
-                _ => s == 1.0 && n == m,
-            };
-            if !fits {
+            if table::scaled_dim(n, s).as_ref() != Some(m) {
                 return bad(format!(
                     "scale {s} of axis {axis} does not give size {m} from size {n}"
                 ));
@@ -198,8 +275,8 @@ impl Resize {
 impl OpSpec for Resize {
     const DOC: OpDoc = OpDoc {
         name: "resize",
-        text: "The operand resampled along up to three axes of known size, as in ONNX `Resize`: \
-               nearest, linear or cubic. Elements with weight 0 are not read.",
+        text: "The operand resampled along up to three axes, as in ONNX `Resize`: nearest, linear \
+               or cubic. Elements with weight 0 are not read. Sizes may be symbols.",
         operands: &["x"],
         dtypes: DType::ALL,
         accuracy: Accuracy::Reduction,
@@ -227,27 +304,11 @@ impl OpSpec for Resize {
             let reason = format!("{} axes change; expected at most {MAX_RESIZED}", axes.len());
             return bad("sizes", reason);
         }
-        // Executors store up to four neighbours with weights for each element of the longer axis.
-        const MAX_AXIS_LEN: usize = 1 << 26;
         for axis in axes {
-            match (x.shape[axis].known(), self.sizes[axis].known()) {
-                (Some(n @ 1..=MAX_AXIS_LEN), Some(m @ ..=MAX_AXIS_LEN)) if n > 0 || m == 0 => {}
-                (Some(_), Some(0)) => {}
-                (Some(_), Some(_)) => {
-                    let reason = format!(
-                        "axis {axis} has no or too many elements to resize: {} to {}; \
-                         from at least 1, both at most {MAX_AXIS_LEN}",
-                        x.shape[axis], self.sizes[axis]
-                    );
-                    return bad("sizes", reason);
-                }
-                (_, _) => {
-                    let reason = format!(
-                        "axis {axis} changes from {} to {}: both must be known",
-                        x.shape[axis], self.sizes[axis]
-                    );
-                    return bad("sizes", reason);
-                }
+            // Sizes with symbols are checked in each run.
+            let (n, m) = (x.shape[axis].known(), self.sizes[axis].known());
+            if let Some(reason) = unfit(axis, n.unwrap_or(1), m.unwrap_or(0)) {
+                return bad("sizes", reason);
             }
         }
         Ok(vec![x.with_shape(self.sizes.clone())])
@@ -260,7 +321,8 @@ impl OpSpec for Resize {
         results: &[TensorType],
     ) -> Result<Vec<Tensor>, EvalError> {
         let (x, ty) = (operands[0], &results[0]);
-        let axes = self.axes(&Shape::known(x.shape()));
+        self.check_run(x.shape(), &ty.shape)?;
+        let axes = self.axes_in_run(x.shape(), &ty.shape);
         let taps: Vec<ResizeTaps> = axes
             .iter()
             .map(|&axis| self.taps(axis, x.shape()[axis], ty.shape[axis]))
@@ -301,9 +363,8 @@ impl OpSpec for Resize {
 }
 
 impl Graph {
-    /// Resizes up to three axes of `x` to `sizes` (one for each axis; changed sizes are known),
-    /// with half-pixel coordinates. For other coordinates or scales, add a [`Resize`]. Nearest
-    /// supports any dtype.
+    /// Resizes up to three axes of `x` to `sizes` (one for each axis), with half-pixel coordinates.
+    /// For other coordinates or scales, add a [`Resize`]. Nearest supports any dtype.
     ///
     /// # Errors
     /// [`OpError`] when sizes or dtypes do not match.
@@ -320,13 +381,12 @@ impl Graph {
     /// come from `how`.
     ///
     /// # Errors
-    /// [`OpError`] as [`Graph::resize`], and for a scale other than 1 on an axis of unknown size.
+    /// [`OpError`] as [`Graph::resize`]. [`OpError`] also when the size of a symbolic axis times its
+    /// scale is not expressible, because the scale has too many digits.
     pub fn resize_by(&mut self, x: Value, scales: &[f64], how: Resize) -> Result<Value, OpError> {
         let shape = self.ty(x).shape.clone();
-        let sizes = shape.iter().zip(scales).map(|(n, &s)| match n.known() {
-            Some(n) => Dim::Known(table::scaled(n, s).unwrap_or(0)),
-            None => n.clone(),
-        });
+        let scaled = |(n, &s): (&Dim, &f64)| table::scaled_dim(n, s).unwrap_or(Dim::Known(0));
+        let sizes = shape.iter().zip(scales).map(scaled);
         let resize = Resize {
             sizes: sizes.collect(),
             scales: scales.iter().map(|&s| FloatAttr(s)).collect(),

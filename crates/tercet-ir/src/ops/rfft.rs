@@ -8,8 +8,10 @@ use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
-use crate::ops::fft::{FftNorm, dft, expect_pairs, length_of, pairs, roots};
-use crate::ops::util::{exactly, expect_dtype, expect_equal, expect_rank_at_least};
+use crate::ops::fft::{
+    FftNorm, check_length, check_run, dft, expect_pairs, length_of, pairs, roots,
+};
+use crate::ops::util::{exactly, expect_dtype, expect_equal, expect_rank_at_least, overflow};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
@@ -69,10 +71,13 @@ impl OpSpec for RFft {
         let [x] = exactly(operands)?;
         expect_dtype("x", x, DType::FLOATS)?;
         expect_rank_at_least("x", x, 1)?;
-        let n = length_of("x", &x.shape[x.rank() - 1])?;
+        let n = &x.shape[x.rank() - 1];
+        check_length("x", n)?;
+        let bins = n.div_floor(2).and_then(|n| n.checked_add(&Dim::Known(1)));
+        let bins = bins.ok_or_else(|| overflow(x))?;
         let mut dims = x.shape.clone().into_dims();
         dims.pop();
-        dims.extend([Dim::Known(n / 2 + 1), Dim::Known(2)]);
+        dims.extend([bins, Dim::Known(2)]);
         Ok(vec![x.with_shape(dims)])
     }
 
@@ -83,6 +88,7 @@ impl OpSpec for RFft {
         results: &[TensorType],
     ) -> Result<Vec<Tensor>, EvalError> {
         let n = *operands[0].shape().last().unwrap_or(&1);
+        check_run(n)?;
         let scale = self.norm.scale(false, n);
         let roots = roots(n, false);
         let mut y = Vec::with_capacity(results[0].numel());
@@ -149,7 +155,7 @@ impl Graph {
     /// The first `n / 2 + 1` pairs of the Fourier transform of real `[.., n]`.
     ///
     /// # Errors
-    /// [`OpError`] when `x` is not a float of rank 1 or more, or `n` is 0 or not known.
+    /// [`OpError`] when `x` is not a float of rank 1 or more, or `n` is 0.
     pub fn rfft(&mut self, x: Value, norm: FftNorm) -> Result<Value, OpError> {
         self.add(RFft { norm }, &[x])
     }

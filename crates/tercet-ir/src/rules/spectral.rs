@@ -13,8 +13,8 @@ use crate::ops::fft::{dft, root, roots, times};
 use crate::ops::log_mel::{MIN_POWER, RANGE};
 use crate::ops::welch_peaks::weight;
 use crate::ops::{
-    AxisMap, Concat, Fft, FftNorm, Gather, IndexMap, Map, MapArg, MapStep, Op, OpKind, Pad,
-    PadMode, RFft, Reduce, ReduceFn, TopK,
+    AxisMap, Concat, DynamicSlice, Fft, FftNorm, Gather, IndexMap, Map, MapArg, MapStep, Op,
+    OpKind, Pad, PadMode, RFft, Reduce, ReduceFn, TopK,
 };
 use crate::scalar::{BinaryFn, ScalarOp, UnaryFn};
 use crate::tensor::Tensor;
@@ -93,6 +93,15 @@ fn as_rows(
 impl LegalizeBuilder<'_> {
     fn fft(&mut self, x: Value, inverse: bool, norm: FftNorm) -> ValueResult {
         self.add(Fft { inverse, norm }, &[x])
+    }
+
+    /// The first elements of each axis.
+    fn prefix(&mut self, x: Value, sizes: Shape) -> ValueResult {
+        let ty = TensorType::new(crate::DType::I32, &[sizes.rank()]);
+        let starts = Tensor::from_f64s(ty, &vec![0.0; sizes.rank()]);
+        let starts = starts.expect("invariant: as many values as elements");
+        let starts = self.constant(starts)?;
+        self.add(DynamicSlice { sizes }, &[x, starts])
     }
 
     /// A constant table in the dtype of `like`.
@@ -255,8 +264,10 @@ fn rfft(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
         return Ok(None);
     };
     let (dtype, mut shape) = (b.dtype(x), b.shape(x).into_dims());
-    let Some(n) = shape.pop().and_then(|n| n.known()) else {
-        return Ok(None);
+    let n = match shape.pop() {
+        Some(Dim::Known(n)) => n,
+        Some(n @ Dim::Sym(_)) => return rfft_of_symbol(b, o, x, &n),
+        None => return Ok(None),
     };
     let x = b.widen(x)?;
     let bins = n / 2 + 1;
@@ -298,6 +309,33 @@ fn rfft(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     };
     shape.extend([bins.into(), 2.into()]);
     let y = b.reshape(y, shape)?;
+    Ok(Some(vec![b.cast(y, dtype)?]))
+}
+
+/// The full complex transform with zero imaginary parts, without the bins of negative frequencies.
+fn rfft_of_symbol(b: &mut LegalizeBuilder<'_>, o: &RFft, x: Value, n: &Dim) -> RuleResult {
+    let (dtype, mut shape) = (b.dtype(x), b.shape(x).into_dims());
+    let bins = n.div_floor(2).and_then(|n| n.checked_add(&Dim::Known(1)));
+    let Some(bins) = bins else {
+        return Ok(None);
+    };
+    let x = b.widen(x)?;
+    shape.push(1.into());
+    let rank = shape.len();
+    let x = b.reshape(x, shape.clone())?;
+    let (before, mut after) = (vec![0; rank], vec![0; rank]);
+    after[rank - 1] = 1;
+    let pad = Pad {
+        before,
+        after,
+        mode: PadMode::Constant,
+        value: FloatAttr(0.0),
+    };
+    let x = b.add(pad, &[x])?;
+    let y = b.fft(x, false, o.norm)?;
+    shape.truncate(rank - 2);
+    shape.extend([bins, Dim::Known(2)]);
+    let y = b.prefix(y, shape.into())?;
     Ok(Some(vec![b.cast(y, dtype)?]))
 }
 
@@ -369,10 +407,7 @@ fn stft(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let axis = b.ty(x).rank() - 1;
     let len = b.shape(x)[axis].clone();
     let beyond = len.checked_sub(&Dim::Known(o.n));
-    let steps = beyond.and_then(|beyond| match beyond {
-        Dim::Known(n) => Some(Dim::Known(n / o.hop)),
-        Dim::Sym(_) => beyond.div_exact(&Dim::Known(o.hop)),
-    });
+    let steps = beyond.and_then(|beyond| beyond.div_floor(o.hop));
     let Some(frames) = steps.and_then(|s| s.checked_add(&Dim::Known(1))) else {
         return Ok(None);
     };

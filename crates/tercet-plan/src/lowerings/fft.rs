@@ -1,6 +1,7 @@
 //! Lowering of `Fft`, `RFft`, `IRFft` and `Stft` for lengths that one workgroup can transform and
 //! whose prime factors are at most 7. Transforms of real numbers may be twice as long. Rewrite
-//! rules reduce all other lengths to supported lengths.
+//! rules reduce all other lengths to supported lengths. Symbolic lengths are transformed pass by
+//! pass (`fft/symbolic.rs`).
 //!
 //! The algorithm is the Stockham FFT (1966) in registers and shared memory. In each pass, a thread
 //! computes butterflies of one radix on several elements of a row; between passes, the threads
@@ -9,9 +10,10 @@
 //! Transforms of real numbers pack two reals into one complex number; the load or store of the
 //! kernel converts between both spectra. STFT frames are read directly from the signal.
 
+mod symbolic;
 mod text;
 
-use tercet_ir::ops::unit_root;
+use tercet_ir::ops::{Fft, unit_root};
 use tercet_ir::{CompileError, DType, Dim, Graph, Node, Op, OpKind, Support, Tensor, TensorType};
 
 use self::text::{FftKernelPlan, FftKind, text};
@@ -39,7 +41,7 @@ crate::params! {
 pub(crate) static FFTS: Lowering = Lowering {
     name: "fft",
     ops: &[OpKind::Fft, OpKind::RFft, OpKind::IRFft, OpKind::Stft],
-    kernels: &[],
+    kernels: &[&symbolic::LOAD.def, &symbolic::PASS.def],
     supports,
     lower,
 };
@@ -88,9 +90,21 @@ impl FftProblem {
     }
 }
 
+/// The transform of a node, if its length is symbolic.
+fn of_symbol<'a>(graph: &Graph, node: &'a Node) -> Option<&'a Fft> {
+    let shape = &graph.ty(node.inputs[0]).shape;
+    match &node.op {
+        Op::Fft(op) if shape[shape.rank() - 2].known().is_none() => Some(op),
+        _ => None,
+    }
+}
+
 fn supports(graph: &Graph, node: &Node, caps: &DeviceCaps) -> Support {
+    if of_symbol(graph, node).is_some() {
+        return Support::Native;
+    }
     let Some(transform) = FftProblem::new(graph, node) else {
-        return missing("real transforms require an even length");
+        return missing("real transforms require a known, even length");
     };
     match transform.plan(caps) {
         Some(_) => Support::Native,
@@ -183,6 +197,9 @@ impl ComplexRows {
 }
 
 fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
+    if let Some(op) = of_symbol(e.graph, node) {
+        return symbolic::lower(e, node, op);
+    }
     let transform = FftProblem::new(e.graph, node);
     let Some((t, plan)) = transform.and_then(|t| t.plan(e.caps).map(|plan| (t, plan))) else {
         unreachable!("invariant: the lowering supports the node")

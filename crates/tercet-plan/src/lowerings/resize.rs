@@ -1,10 +1,11 @@
-//! Lowering of `Resize`. For each resized axis, a table computed at compile time tells which source
-//! elements each result reads. The kernel looks the table up once for several planes; the axes
+//! Lowering of `Resize`. For each resized axis, a table tells which source elements each result
+//! reads (`resize/taps.rs`). The kernel looks the table up once for several planes; the axes
 //! before the first resized one enumerate planes.
 
-use tercet_ir::DType;
-use tercet_ir::ops::{Op, ResizeMode};
-use tercet_ir::{CompileError, Dim, Node, OpKind, Tensor, TensorType};
+mod taps;
+
+use tercet_ir::ops::Op;
+use tercet_ir::{CompileError, Node, OpKind};
 
 use super::rows::{lanes, product};
 use super::words::eight;
@@ -38,7 +39,7 @@ static KERNEL: TypedKernel<ResizeParams> = TypedKernel::wgsl(
 pub(crate) static RESIZES: Lowering = Lowering {
     name: "resize",
     ops: &[OpKind::Resize],
-    kernels: &[&KERNEL.def],
+    kernels: &[&KERNEL.def, &taps::TAPS.def],
     supports: always,
     lower,
 };
@@ -112,27 +113,12 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
         None => ResizePlanes::new(e, &x, &y, 0)?,
     };
     let mut first = vec![SymInt::ZERO; x.layout.shape().len()];
-    let mut words: Vec<u32> = Vec::new();
     let mut changed = 0;
-    let size = |dim: &Dim| {
-        let n = dim.known();
-        n.unwrap_or_else(|| unreachable!("invariant: resized axes have known sizes"))
-    };
-    for &axis in &axes {
-        first[axis] = SymInt::Const(words.len() as i64);
+    let (table, places) = taps::table(e, op, &x, &axes)?;
+    for (&axis, place) in axes.iter().zip(places) {
+        first[axis] = place;
         changed |= 1 << (axis - planes.axes);
-        let (n, m) = (size(&x.layout.shape()[axis]), size(&op.sizes[axis]));
-        let taps = op.taps(axis, n, m);
-        let pairs = taps.indices.iter().zip(&taps.weights);
-        words.extend(pairs.flat_map(|(i, w)| [*i, (*w as f32).to_bits()]));
     }
-    // If no axis is resized, the kernel never reads the table.
-    words.resize(words.len().max(1), 0);
-    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-    let ty = TensorType::new(DType::U32, &[words.len()]);
-    let table = Tensor::from_bytes(ty, &bytes);
-    let table = table.unwrap_or_else(|e| unreachable!("invariant: as many bytes as words: {e}"));
-    let table = e.constant(table)?;
     let (before, of_plane) = y.layout.shape().split_at(planes.axes);
     let params = ResizeParams {
         shape: eight(&e.sizes(of_plane)),
@@ -143,11 +129,9 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
         plane_stride: planes.stride,
         offset: e.offset(&x),
     };
-    let count = match op.mode {
-        _ if axes.is_empty() => 1,
-        ResizeMode::Nearest => 1,
-        ResizeMode::Linear => 2,
-        ResizeMode::Cubic => 4,
+    let count = match axes.is_empty() {
+        true => 1,
+        false => taps::count(op.mode),
     };
     let consts = [
         code(x.dtype),

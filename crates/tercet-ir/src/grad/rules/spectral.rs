@@ -2,7 +2,7 @@
 //! the adjoint: the inverse transform with the scale of the forward transform.
 
 use crate::dim::Dim;
-use crate::grad::{NoGradient, Vjp, VjpResult};
+use crate::grad::{Vjp, VjpResult};
 use crate::ops::{Fft, FftNorm, IRFft, RFft};
 use crate::tensor::Tensor;
 use crate::types::TensorType;
@@ -31,9 +31,17 @@ pub(crate) fn fft(op: &Fft, v: &mut Vjp<'_>) -> VjpResult {
 pub(crate) fn rfft(op: &RFft, v: &mut Vjp<'_>) -> VjpResult {
     let (shape, dy) = (v.shape(v.x(0)), v.dy(0)?);
     let bins = v.rank(dy) - 2;
-    let missing = shape[bins].known().zip(v.shape(dy)[bins].known());
-    let (n, have) = missing.ok_or_else(|| NoGradient::because("its length is symbolic"))?;
-    let full = v.zeros_around(dy, bins, 0, n - have)?;
+    let full = match shape[bins].known().zip(v.shape(dy)[bins].known()) {
+        Some((n, have)) => v.zeros_around(dy, bins, 0, n - have)?,
+        None => {
+            let mut all = v.shape(dy).into_dims();
+            all[bins] = shape[bins].clone();
+            let ty = v.ty(dy).with_shape(all);
+            let zeros = v.filled(&ty, 0.0)?;
+            let first = v.first_element(bins + 2)?;
+            v.dynamic_update_slice(zeros, dy, first)?
+        }
+    };
     let back = Fft {
         inverse: true,
         norm: adjoint(op.norm),

@@ -4,6 +4,7 @@
 //! therefore never decides which elements are read.
 
 use super::{Coordinates, NearestRounding, Resize, ResizeMode};
+use crate::dim::Dim;
 
 /// A fraction with a positive denominator.
 #[derive(Clone, Copy)]
@@ -56,6 +57,90 @@ pub(super) fn scaled(n: usize, scale: f64) -> Option<usize> {
     let s = exact(scale);
     let product = i128::try_from(n).ok()?.checked_mul(s.over)?;
     usize::try_from(product.div_euclid(s.under)).ok()
+}
+
+/// As [`scaled`], for a size that may be symbolic. `None` also if the scale of a symbolic size has
+/// too many digits.
+pub(super) fn scaled_dim(n: &Dim, scale: f64) -> Option<Dim> {
+    if let Some(n) = n.known() {
+        return scaled(n, scale).map(Dim::Known);
+    }
+    if !(1e-6..=1e6).contains(&scale) {
+        return None;
+    }
+    let s = exact(scale);
+    let over = n.checked_mul(&Dim::Known(usize::try_from(s.over).ok()?))?;
+    over.div_floor(usize::try_from(s.under).ok()?)
+}
+
+/// The source position `(a o + b + n' n + m' m) / c` of result `o`, on an axis of `n` elements and
+/// `m` results, as a function of these sizes.
+///
+/// ```
+/// use tercet_ir::ops::{Resize, ResizeMode, ResizePositions};
+/// let positions = Resize::to_sizes([1usize], ResizeMode::Linear).positions(0);
+/// // Without scales, the quotient of the sizes is the scale: (2 n o + n - m) / (2 m)
+/// assert_eq!(positions, ResizePositions::OfSizes { halves: true });
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResizePositions {
+    /// `(2 n o + n - m) / (2 m)` if `halves`, else `o n / m`.
+    OfSizes {
+        /// Whether positions are those of centres.
+        halves: bool,
+    },
+    /// `o (n - 1) / (m - 1)`; 0 if there is one result.
+    AlignCorners,
+    /// `(step o + first + of_n n + of_m m) / under`
+    Scaled {
+        /// The factor of the result's index.
+        step: i128,
+        /// The constant.
+        first: i128,
+        /// The factor of the size of the axis.
+        of_n: i128,
+        /// The factor of the number of results.
+        of_m: i128,
+        /// The divisor, at least 1.
+        under: i128,
+    },
+}
+
+impl ResizePositions {
+    pub(super) fn new(c: Coordinates, scale: Option<f64>) -> ResizePositions {
+        let (c, s) = match (c, scale) {
+            (Coordinates::AlignCorners, _) => return ResizePositions::AlignCorners,
+            (c, None) => {
+                let halves = c != Coordinates::Asymmetric;
+                return ResizePositions::OfSizes { halves };
+            }
+            (c, Some(s)) => (c, exact(s)),
+        };
+        let zero = ResizePositions::Scaled {
+            step: s.under,
+            first: 0,
+            of_n: 0,
+            of_m: 0,
+            under: s.over,
+        };
+        match c {
+            Coordinates::Asymmetric | Coordinates::AlignCorners => zero,
+            Coordinates::HalfPixel | Coordinates::PytorchHalfPixel => ResizePositions::Scaled {
+                step: 2 * s.under,
+                first: s.under - s.over,
+                of_n: 0,
+                of_m: 0,
+                under: 2 * s.over,
+            },
+            Coordinates::HalfPixelSymmetric => ResizePositions::Scaled {
+                step: 2 * s.under,
+                first: s.under - s.over,
+                of_n: s.over,
+                of_m: -s.under,
+                under: 2 * s.over,
+            },
+        }
+    }
 }
 
 /// The source position of result `o` of `m`, on an axis of `n` elements.
@@ -183,6 +268,89 @@ mod tests {
         assert_eq!(scaled(10, 0.1), Some(1));
         assert_eq!(scaled(10, f64::from(0.7f32)), Some(6));
         assert_eq!(scaled(3, 2.5), Some(7));
+    }
+
+    #[test]
+    fn index_shifts_are_those_of_the_table() {
+        let mut shifted = 0;
+        for (c, r) in
+            (Coordinates::ALL.iter()).flat_map(|c| NearestRounding::ALL.iter().map(move |r| (c, r)))
+        {
+            for (n, k) in (1..6usize).flat_map(|n| (0..8u32).map(move |k| (n, k))) {
+                for scaled in [false, true] {
+                    let m = n << k;
+                    let mut op = Resize {
+                        coordinates: *c,
+                        rounding: *r,
+                        ..Resize::to_sizes([m], ResizeMode::Nearest)
+                    };
+                    if scaled {
+                        op.scales = vec![crate::attr::FloatAttr(f64::from(1u32 << k))];
+                    }
+                    let Some(shift) = op.index_shift(0, &Dim::Known(n), &Dim::Known(m)) else {
+                        continue;
+                    };
+                    shifted += 1;
+                    let expected: Vec<u32> = (0..m).map(|o| (o >> shift) as u32).collect();
+                    assert_eq!(op.taps(0, n, m).indices, expected, "{c:?} {r:?} {n} {m}");
+                }
+            }
+        }
+        assert!(shifted > 400, "{shifted}");
+    }
+
+    #[test]
+    fn positions_of_any_sizes_are_those_of_the_table() {
+        let scales = [
+            None,
+            Some(2.0),
+            Some(0.5),
+            Some(0.1),
+            Some(f64::from(0.6f32)),
+        ];
+        let all = Coordinates::ALL.iter();
+        for (c, scale) in all.flat_map(|c| scales.map(|s| (*c, s))) {
+            for (n, m) in [(1i128, 3i128), (5, 2), (7, 7), (20, 13)] {
+                for o in 0..m {
+                    let (over, under) = match ResizePositions::new(c, scale) {
+                        ResizePositions::OfSizes { halves: true } => (2 * n * o + n - m, 2 * m),
+                        ResizePositions::OfSizes { halves: false } => (o * n, m),
+                        ResizePositions::AlignCorners if m == 1 => (0, 1),
+                        ResizePositions::AlignCorners => (o * (n - 1), m - 1),
+                        ResizePositions::Scaled {
+                            step,
+                            first,
+                            of_n,
+                            of_m,
+                            under,
+                        } => (step * o + first + of_n * n + of_m * m, under),
+                    };
+                    if c == Coordinates::PytorchHalfPixel && m == 1 {
+                        continue;
+                    }
+                    let q = place(c, scale, [o, n, m]);
+                    // Numbers of both fractions are below 2^80, so compare quotient and rest.
+                    let found = Quotient { over, under };
+                    assert_eq!(found.floor(), q.floor(), "{c:?} {scale:?} {n} {m} {o}");
+                    assert!((rest(found) - rest(q)).abs() < 1e-15, "{c:?} {scale:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_of_symbols_are_those_of_numbers() {
+        let s = Dim::sym("s");
+        for scale in [1.0, 2.0, 0.5, 1.5, 0.1, f64::from(0.6f32), 3.7] {
+            let dim = scaled_dim(&s, scale).unwrap();
+            for n in 0..50 {
+                let found = dim.eval(&crate::Bindings::new().with("s", n));
+                assert_eq!(found.ok(), scaled(n, scale), "{scale} {n} {dim}");
+            }
+        }
+        assert_eq!(scaled_dim(&s, 2.0).unwrap().to_string(), "2*s");
+        assert_eq!(scaled_dim(&s, 0.5).unwrap().to_string(), "(s/2)");
+        assert_eq!(scaled_dim(&s, 1.1e-6), None);
     }
 
     #[test]
