@@ -8,8 +8,9 @@ mod tensor;
 
 use std::fmt;
 
-use crate::dim::Dim;
+use crate::dim::{Bindings, Dim};
 use crate::dtype::DType;
+use crate::error::{TypeError, one_line};
 use crate::subgraph::SubGraph;
 use crate::types::{Shape, Type};
 
@@ -173,6 +174,15 @@ pub trait AttrValue: Sized {
     /// # Errors
     /// [`AttrError`] when the literal has another type or is out of range.
     fn from_literal(literal: &AttrLiteral) -> Result<Self, AttrError>;
+
+    /// Replaces symbols by sizes. Values without dimensions do not change.
+    ///
+    /// # Errors
+    /// [`TypeError`] when a dimension is negative or too large for these sizes.
+    fn set_sizes(&mut self, sizes: &Bindings) -> Result<(), TypeError> {
+        let _ = sizes;
+        Ok(())
+    }
 }
 
 /// The attributes of an operator as a list, for printing and parsing.
@@ -207,6 +217,12 @@ pub trait Attrs: Sized {
     /// # Errors
     /// [`AttrError`] for a missing, unknown or unreadable attribute.
     fn from_literals(given: &[(String, AttrLiteral)]) -> Result<Self, AttrError>;
+
+    /// Replaces symbols in the attributes by sizes.
+    ///
+    /// # Errors
+    /// [`TypeError`] when a dimension is negative or too large for these sizes.
+    fn set_sizes(&mut self, sizes: &Bindings) -> Result<(), TypeError>;
 }
 
 /// Finds and converts one attribute. The expansion of [`attrs!`](crate::attrs) calls this function.
@@ -252,6 +268,11 @@ macro_rules! attrs {
                     return Err($crate::attr::AttrError::Unknown { name: name.clone(), known });
                 }
                 Ok(Self { $($f: $crate::attr::take_attr(given, stringify!($f))?),* })
+            }
+            fn set_sizes(&mut self, sizes: &$crate::Bindings) -> Result<(), $crate::TypeError> {
+                let _ = sizes;
+                $($crate::attr::AttrValue::set_sizes(&mut self.$f, sizes)?;)*
+                Ok(())
             }
         }
     };
@@ -430,6 +451,11 @@ impl AttrValue for Dim {
         };
         found.ok_or_else(|| AttrError::kind("a dimension", l))
     }
+    fn set_sizes(&mut self, sizes: &Bindings) -> Result<(), TypeError> {
+        let fixed = self.with_sizes(sizes);
+        *self = fixed.map_err(|e| TypeError::Other(one_line(&e)))?;
+        Ok(())
+    }
 }
 
 impl AttrValue for Shape {
@@ -441,6 +467,14 @@ impl AttrValue for Shape {
     }
     fn from_literal(l: &AttrLiteral) -> Result<Self, AttrError> {
         Vec::<Dim>::from_literal(l).map(Shape::new)
+    }
+    fn set_sizes(&mut self, sizes: &Bindings) -> Result<(), TypeError> {
+        if self.as_known().is_none() {
+            let mut dims = self.clone().into_dims();
+            dims.set_sizes(sizes)?;
+            *self = Shape::new(dims);
+        }
+        Ok(())
     }
 }
 
@@ -457,6 +491,9 @@ impl AttrValue for Type {
             _ => Err(AttrError::kind("a type such as f32[2, s]", l)),
         }
     }
+    fn set_sizes(&mut self, sizes: &Bindings) -> Result<(), TypeError> {
+        self.shape.set_sizes(sizes)
+    }
 }
 
 impl<T: AttrValue> AttrValue for Vec<T> {
@@ -471,6 +508,9 @@ impl<T: AttrValue> AttrValue for Vec<T> {
             AttrLiteral::List(items) => items.iter().map(T::from_literal).collect(),
             _ => Err(AttrError::kind("a list", l)),
         }
+    }
+    fn set_sizes(&mut self, sizes: &Bindings) -> Result<(), TypeError> {
+        self.iter_mut().try_for_each(|item| item.set_sizes(sizes))
     }
 }
 
@@ -488,6 +528,12 @@ impl<T: AttrValue> AttrValue for Option<T> {
         match l {
             AttrLiteral::Ident(s) if s == "none" => Ok(None),
             _ => T::from_literal(l).map(Some),
+        }
+    }
+    fn set_sizes(&mut self, sizes: &Bindings) -> Result<(), TypeError> {
+        match self {
+            Some(value) => value.set_sizes(sizes),
+            None => Ok(()),
         }
     }
 }

@@ -5,6 +5,7 @@ mod explain;
 mod last_run;
 mod named_outputs;
 mod options;
+mod per_size;
 mod signature;
 mod switches;
 
@@ -13,6 +14,7 @@ pub use explain::{Explanation, KernelUse};
 pub use last_run::{LastRun, no_run, places, rows_of};
 pub use named_outputs::NamedOutputs;
 pub use options::{CompileOptions, RetainValues, RetainedValue};
+pub use per_size::{PerSizeError, PerSizeExecutable};
 pub use signature::{Port, Signature, find_port};
 pub use switches::{DeviceSwitches, SwitchError, SwitchableFeature, VariantFamily, VariantName};
 

@@ -8,6 +8,7 @@
 //! - An output or assignment refers to a value of the graph.
 
 mod origin;
+mod sizes;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -19,6 +20,7 @@ use crate::ops::{Op, OpKind};
 use crate::types::{MAX_RANK, Type};
 
 pub use origin::{InnerOrigin, NodeOrigin};
+pub use sizes::SizesError;
 
 /// The index of a node in its graph.
 ///

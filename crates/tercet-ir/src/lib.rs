@@ -52,18 +52,20 @@ mod types;
 pub mod verify;
 
 pub use backend::{
-    Backend, CompileOptions, DeviceMemory, DeviceSwitches, DeviceTensor, Executable, Port,
-    RetainValues, Signature, Support, SwitchError, SwitchableFeature, Target, VariantFamily,
-    VariantName,
+    Backend, CompileOptions, DeviceMemory, DeviceSwitches, DeviceTensor, Executable, PerSizeError,
+    PerSizeExecutable, Port, RetainValues, Signature, Support, SwitchError, SwitchableFeature,
+    Target, VariantFamily, VariantName,
 };
 pub use compiler_self_test::{Miscompiled, compiler_trial};
-pub use dim::{Bindings, Dim, DimError, Symbol};
+pub use dim::{Bindings, Dim, DimError, DimFactor, DimQuotient, Symbol};
 pub use dtype::{DType, DTypeClass, Element};
 pub use error::{
     CompileError, EvalError, OpError, RunError, TypeError, UnsupportedNode, counted, one_line,
 };
 pub use grad::{GradError, Gradient, GradientKind};
-pub use graph::{Graph, GraphOutput, InnerOrigin, Node, NodeId, NodeOrigin, StateAssign, Value};
+pub use graph::{
+    Graph, GraphOutput, InnerOrigin, Node, NodeId, NodeOrigin, SizesError, StateAssign, Value,
+};
 pub use interp::{Evaluation, evaluate};
 pub use layers::{BatchNorm, BatchStatistics};
 pub use non_finite::{NonFinite, NonFiniteKind, TensorSummary};

@@ -182,6 +182,11 @@ macro_rules! define_ops {
             pub fn kind(&self) -> OpKind { match self { $($(#[$cfg])* Self::$Op(_) => OpKind::$Op),* } }
             /// Names and values of the operator's attributes.
             pub fn attrs(&self) -> Vec<(&'static str, AttrLiteral)> { match self { $($(#[$cfg])* Self::$Op(o) => o.to_literals()),* } }
+            /// Replaces symbols in the attributes by sizes.
+            ///
+            /// # Errors
+            /// [`TypeError`] when a dimension is negative or too large for these sizes.
+            pub fn set_sizes(&mut self, sizes: &crate::Bindings) -> Result<(), TypeError> { match self { $($(#[$cfg])* Self::$Op(o) => o.set_sizes(sizes)),* } }
             /// Infers the types of the results.
             ///
             /// # Errors

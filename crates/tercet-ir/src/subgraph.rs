@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::attr::{AttrError, AttrLiteral, AttrValue};
+use crate::dim::Bindings;
 use crate::error::{EvalError, RunError, TypeError, one_line};
 use crate::graph::Graph;
 use crate::interp::evaluate;
@@ -186,5 +187,12 @@ impl AttrValue for SubGraph {
             AttrLiteral::Graph(graph) => Ok(graph.clone()),
             _ => Err(AttrError::kind("a graph such as graph { ... }", l)),
         }
+    }
+    fn set_sizes(&mut self, sizes: &Bindings) -> Result<(), TypeError> {
+        let fixed = self.graph().with_known_sizes(sizes);
+        *self = fixed
+            .map_err(|e| TypeError::Other(format!("in a nested graph: {}", one_line(&e))))?
+            .into();
+        Ok(())
     }
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod origins;
+mod per_size;
 mod reference;
 mod reference_eval;
 mod runs;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::accuracy::Accuracy;
 use crate::attr::{AttrError, AttrLiteral, Attrs};
 use crate::custom::{CustomOp, CustomOps, attrs_kind, spelled_attrs};
+use crate::dim::Bindings;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
@@ -120,6 +121,11 @@ impl Attrs for Custom {
 
     fn from_literals(given: &[(String, AttrLiteral)]) -> Result<Custom, AttrError> {
         CustomOps::new().custom(given)
+    }
+
+    /// Custom operators derive sizes from their operands; their attributes do not change.
+    fn set_sizes(&mut self, _: &Bindings) -> Result<(), TypeError> {
+        Ok(())
     }
 }
 

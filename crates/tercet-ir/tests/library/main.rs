@@ -14,5 +14,6 @@ mod quants;
 mod random_statistics;
 mod retain_values;
 mod signature;
+mod sizes;
 mod text;
 mod windows;

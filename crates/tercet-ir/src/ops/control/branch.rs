@@ -3,6 +3,7 @@
 use super::{DTYPES, expect_predicate, expect_results, is_true};
 use crate::accuracy::Accuracy;
 use crate::attr::{AttrError, AttrLiteral, AttrValue, Attrs, take_attr};
+use crate::dim::Bindings;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
@@ -66,6 +67,11 @@ impl Attrs for If {
             then: take_attr(given, "then")?,
             otherwise: take_attr(given, "else")?,
         })
+    }
+
+    fn set_sizes(&mut self, sizes: &Bindings) -> Result<(), TypeError> {
+        self.then.set_sizes(sizes)?;
+        self.otherwise.set_sizes(sizes)
     }
 }
 
