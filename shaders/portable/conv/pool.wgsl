@@ -1,5 +1,5 @@
 // Pooling: y[n, c, p] = f of the elements of x in window p. OP 0: sum, 1: mean, 2: maximum, 3:
-// minimum. `groups` is the number of channels. Float sums are F32 and nested by rows, planes and
+// minimum, 4: product. `groups` is the number of channels. Float sums are F32 and nested by rows, planes and
 // blocks, so that rounding errors of long sums stay small; integers wrap. A thread writes one word.
 //
 // A mean divides by the number of covered elements. With COUNT_PAD, a mean divides by the number of
@@ -16,6 +16,7 @@ override COUNT_PAD: u32 = 0u;
 
 const MEAN: u32 = 1u;
 const MAX: u32 = 2u;
+const PRODUCT: u32 = 4u;
 
 fn is_signed() -> bool {
     return DTYPE == I32 || DTYPE == I8;
@@ -25,6 +26,9 @@ fn is_signed() -> bool {
 fn identity() -> u32 {
     if OP <= MEAN {
         return 0u;
+    }
+    if OP == PRODUCT {
+        return select(1u, 0x3f800000u, DTYPE <= BF16);
     }
     if DTYPE <= BF16 {
         return select(0x7f800000u, 0xff800000u, OP == MAX);
@@ -57,6 +61,9 @@ fn combine(a: u32, b: u32) -> u32 {
         if OP <= MEAN {
             return bitcast<u32>(u + v);
         }
+        if OP == PRODUCT {
+            return bitcast<u32>(u * v);
+        }
         if OP == MAX {
             return bitcast<u32>(fmax(u, v));
         }
@@ -64,6 +71,9 @@ fn combine(a: u32, b: u32) -> u32 {
     }
     if OP <= MEAN {
         return a + b;
+    }
+    if OP == PRODUCT {
+        return a * b;
     }
     // Flipping the sign bit makes signed numbers comparable as unsigned.
     let flip = select(0u, 0x80000000u, is_signed());

@@ -273,6 +273,7 @@ fn pool(op: &Pool, frame: &ConvWindowParams, args: &mut KernelArgs<'_>) {
                             fold(y, taps, f32::INFINITY, |y, x| extreme_lesser(level, y, x))
                         }
                         PoolFn::Sum | PoolFn::Mean => fold(y, taps, 0.0, plus),
+                        PoolFn::Prod => fold(y, taps, 1.0, times),
                     }
                     if op.f == PoolFn::Mean {
                         let counted = super::pool::taps_of(op, frame, &w, 1, h)
@@ -287,6 +288,10 @@ fn pool(op: &Pool, frame: &ConvWindowParams, args: &mut KernelArgs<'_>) {
 
 fn plus(y: &mut [f32], x: &[f32]) {
     y.iter_mut().zip(x).for_each(|(y, x)| *y += *x);
+}
+
+fn times(y: &mut [f32], x: &[f32]) {
+    y.iter_mut().zip(x).for_each(|(y, x)| *y *= *x);
 }
 
 #[inline(always)]

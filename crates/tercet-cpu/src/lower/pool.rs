@@ -1,6 +1,7 @@
 //! `Pool`: processes rows of windows, one tap of all windows of a row at each pass.
 //!
-//! Floats are pooled in f32; sums over more taps than [`MIN_TAPS_FOR_F64_SUMS`] use f64. Integers wrap.
+//! Floats are pooled in f32; sums and products over more taps than [`MIN_TAPS_FOR_F64_SUMS`] use
+//! f64. Integers wrap.
 
 use tercet_ir::ops::{Op, Pool, PoolFn};
 use tercet_ir::{DType, Element, Graph, Node, Support};
@@ -64,9 +65,11 @@ trait PoolElem: Element {
     const LOWEST: Self;
     const GREATEST: Self;
     const ZERO: Self;
+    const ONE: Self;
     fn greater(self, other: Self) -> Self;
     fn lesser(self, other: Self) -> Self;
     fn plus(self, other: Self) -> Self;
+    fn times(self, other: Self) -> Self;
     /// Divides a sum by a count of elements; never called for integers.
     fn over(self, count: usize) -> Self;
     fn to_f64(self) -> f64;
@@ -80,6 +83,7 @@ macro_rules! floats {
         const LOWEST: $t = <$t>::NEG_INFINITY;
         const GREATEST: $t = <$t>::INFINITY;
         const ZERO: $t = 0.0;
+        const ONE: $t = 1.0;
         const ROUGH: bool = $rough;
         #[inline(always)]
         fn greater(self, other: $t) -> $t {
@@ -91,6 +95,8 @@ macro_rules! floats {
         }
         #[inline(always)]
         fn plus(self, other: $t) -> $t { self + other }
+        #[inline(always)]
+        fn times(self, other: $t) -> $t { self * other }
         fn over(self, count: usize) -> $t { self / count as $t }
         fn to_f64(self) -> f64 { f64::from(self) }
         fn from_f64(x: f64) -> $t { x as $t }
@@ -103,6 +109,7 @@ macro_rules! ints {
         const LOWEST: $t = <$t>::MIN;
         const GREATEST: $t = <$t>::MAX;
         const ZERO: $t = 0;
+        const ONE: $t = 1;
         const ROUGH: bool = false;
         #[inline(always)]
         fn greater(self, other: $t) -> $t { self.max(other) }
@@ -110,6 +117,8 @@ macro_rules! ints {
         fn lesser(self, other: $t) -> $t { self.min(other) }
         #[inline(always)]
         fn plus(self, other: $t) -> $t { self.wrapping_add(other) }
+        #[inline(always)]
+        fn times(self, other: $t) -> $t { self.wrapping_mul(other) }
         fn over(self, _: usize) -> $t { self }
         fn to_f64(self) -> f64 { self as f64 }
         fn from_f64(x: f64) -> $t { x as $t }
@@ -154,9 +163,13 @@ fn pool_row<T: PoolElem>(
         PoolFn::Max => extreme(w, x, row, y, T::LOWEST, T::greater),
         PoolFn::Min => extreme(w, x, row, y, T::GREATEST, T::lesser),
         PoolFn::Sum | PoolFn::Mean if T::ROUGH && w.taps() > MIN_TAPS_FOR_F64_SUMS => {
-            exact_sums(w, x, row, y)
+            wide_fold(w, x, row, y, 0.0, |sum, x| sum + x)
+        }
+        PoolFn::Prod if T::ROUGH && w.taps() > MIN_TAPS_FOR_F64_SUMS => {
+            wide_fold(w, x, row, y, 1.0, |product, x| product * x)
         }
         PoolFn::Sum | PoolFn::Mean => fold(w, x, row, y, T::ZERO, T::plus),
+        PoolFn::Prod => fold(w, x, row, y, T::ONE, T::times),
     }
     if op.f == PoolFn::Mean {
         for (i, y) in y.iter_mut().enumerate() {
@@ -257,10 +270,17 @@ fn fold<T: PoolElem>(
     }
 }
 
-/// Exact sums of many taps, one window after the other.
-fn exact_sums<T: PoolElem>(w: &ConvWindowAxes, x: &[T], row: usize, y: &mut [T]) {
+/// Folds many taps in f64, one window after the other.
+fn wide_fold<T: PoolElem>(
+    w: &ConvWindowAxes,
+    x: &[T],
+    row: usize,
+    y: &mut [T],
+    start: f64,
+    f: impl Fn(f64, f64) -> f64,
+) {
     for (i, y) in y.iter_mut().enumerate() {
-        let mut sum = 0.0;
+        let mut all = start;
         for t in 0..w.taps() {
             let tap = w.tap(t);
             let Some(from) = w.row(x, row, tap) else {
@@ -268,10 +288,10 @@ fn exact_sums<T: PoolElem>(w: &ConvWindowAxes, x: &[T], row: usize, y: &mut [T])
             };
             let (inside, first) = w.inside(tap[2], i..i + 1);
             if !inside.is_empty() {
-                sum += from[first].to_f64();
+                all = f(all, from[first].to_f64());
             }
         }
-        *y = T::from_f64(sum);
+        *y = T::from_f64(all);
     }
 }
 

@@ -37,6 +37,8 @@ spelled! {
         /// The minimum; NaN if any element is NaN; for an empty window `inf` or the maximum
         /// integer.
         Min "min",
+        /// The product; integers wrap; 1 for an empty window.
+        Prod "prod",
     }
 }
 
@@ -48,6 +50,7 @@ impl PoolFn {
             PoolFn::Mean => ReduceFn::Mean,
             PoolFn::Sum => ReduceFn::Sum,
             PoolFn::Min => ReduceFn::Min,
+            PoolFn::Prod => ReduceFn::Prod,
         }
     }
 }
@@ -133,8 +136,8 @@ impl Pool {
 impl OpSpec for Pool {
     const DOC: OpDoc = OpDoc {
         name: "pool",
-        text: "Max, mean, sum or min of `x [N, C, ..]` over the elements of each window, in one to \
-               three dimensions. Max and min propagate NaN, integers wrap. A mean divides by the \
+        text: "Max, mean, sum, min or product of `x [N, C, ..]` over the elements of each window, \
+               in one to three dimensions. Max and min propagate NaN, integers wrap. A mean divides by the \
                number of covered elements; with `count_include_pad`, taps on padding count too.",
         operands: &["x"],
         dtypes: DType::NUMBERS,
@@ -148,7 +151,7 @@ impl OpSpec for Pool {
         let [x] = exactly(operands)?;
         let accepted = match self.f {
             PoolFn::Mean => DType::FLOATS,
-            PoolFn::Max | PoolFn::Sum | PoolFn::Min => DType::NUMBERS,
+            PoolFn::Max | PoolFn::Sum | PoolFn::Min | PoolFn::Prod => DType::NUMBERS,
         };
         expect_dtype("x", x, accepted)?;
         let axes = spatial_axes("x", x)?;
@@ -204,7 +207,7 @@ impl OpSpec for Pool {
             });
             y.push(match self.f {
                 PoolFn::Mean => Scalar::F(all.as_f64() / count as f64),
-                PoolFn::Max | PoolFn::Sum | PoolFn::Min => all,
+                PoolFn::Max | PoolFn::Sum | PoolFn::Min | PoolFn::Prod => all,
             });
         });
         Ok(vec![from_scalars(results[0].clone(), &y)?])

@@ -182,6 +182,9 @@ pub(super) fn pool(at: &mut ExportNode<'_>, o: &Pool) -> ExportWindowResult {
             "ONNX does not define the sum of a window beyond the padding",
         );
     }
+    if o.f == PoolFn::Prod {
+        return ExportNodeError::because("ONNX has no pool of products");
+    }
     let common = || {
         vec![
             ("kernel_shape", ints(&o.kernel)),
@@ -197,7 +200,8 @@ pub(super) fn pool(at: &mut ExportNode<'_>, o: &Pool) -> ExportWindowResult {
         attrs
     };
     Ok(match o.f {
-        PoolFn::Max => at.plain("MaxPool", common()),
+        // Products were refused above.
+        PoolFn::Max | PoolFn::Prod => at.plain("MaxPool", common()),
         PoolFn::Mean => at.plain("AveragePool", averaged(o.count_include_pad)),
         PoolFn::Sum => {
             let mean = at.plain("AveragePool", averaged(true));

@@ -49,6 +49,7 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
         PoolFn::Mean => 1,
         PoolFn::Max => 2,
         PoolFn::Min => 3,
+        PoolFn::Prod => 4,
     };
     let mut consts = vec![code(x.dtype), op, u32::from(pool.count_include_pad)];
     consts.extend(windows.consts());

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 
 use tercet_ir::attr::FloatAttr;
 use tercet_ir::ops::{
-    CumSum, Gather, IndexMap, Map, MapArg, MapStep, Op, Reduce, ReduceFn, ScanFn,
+    CumSum, Gather, IndexMap, Map, MapArg, MapStep, Op, Pool, PoolFn, Reduce, ReduceFn, ScanFn,
 };
 use tercet_ir::scalar::{BinaryFn, CompareFn, ScalarOp, UnaryFn};
 use tercet_ir::{DType, Graph, Node, NodeId, OpError, Shape, Tensor, Value};
@@ -144,6 +144,11 @@ impl IntRanges {
                 ScanFn::Sum => Some(times(x(0), count(graph, node, &[o.axis]))),
                 ScanFn::Prod => Some((LEAST - 1, MOST + 1)),
                 ScanFn::Max | ScanFn::Min => None,
+            },
+            Op::Pool(o) => match o.f {
+                PoolFn::Sum => Some(times(x(0), Some(o.kernel.iter().product()))),
+                PoolFn::Prod => Some((LEAST - 1, MOST + 1)),
+                PoolFn::Max | PoolFn::Min | PoolFn::Mean => None,
             },
             _ => None,
         }
@@ -282,6 +287,7 @@ pub(super) fn add_check(
     let flag = match &node.op {
         Op::Reduce(o) => reduction_flag(new, source, node, o, inputs[0])?,
         Op::CumSum(o) => scan_flag(new, source, node, o, inputs[0])?,
+        Op::Pool(o) => pool_flag(new, o, inputs[0])?,
         _ => map_flag(new, source, node, inputs, result)?,
     };
     let Some(flag) = flag else { return Ok(()) };
@@ -594,6 +600,18 @@ fn reduction_flag(
         },
         ReduceFn::Prod => product_flag(g, x, &mut over),
         ReduceFn::Mean | ReduceFn::Max | ReduceFn::Min => Ok(None),
+    }
+}
+
+fn pool_flag(g: &mut Graph, pool: &Pool, x: Value) -> Result<Option<Value>, OpError> {
+    let mut over = |g: &mut Graph, x: Value| g.add(pool.clone(), &[x]);
+    match pool.f {
+        PoolFn::Sum => match part_bits(Some(pool.kernel.iter().product())) {
+            Some(bits) => sum_flag(g, x, bits, &mut over),
+            None => Ok(None),
+        },
+        PoolFn::Prod => product_flag(g, x, &mut over),
+        PoolFn::Max | PoolFn::Min | PoolFn::Mean => Ok(None),
     }
 }
 

@@ -12,11 +12,13 @@ use crate::tensor::Tensor;
 use crate::types::TensorType;
 
 use super::conv::{columns_added, windows_added};
+use super::reduce::others;
 
 pub(crate) fn pool(op: &Pool, v: &mut Vjp<'_>) -> VjpResult {
     let dx = match op.f {
         PoolFn::Sum | PoolFn::Mean => averaged(op, v)?,
         PoolFn::Max | PoolFn::Min => chosen(op, v)?,
+        PoolFn::Prod => multiplied(op, v)?,
     };
     Ok(v.accumulate(0, dx)?)
 }
@@ -54,23 +56,28 @@ fn averaged(op: &Pool, v: &mut Vjp<'_>) -> Result<Value, NoGradient> {
     Ok(v.in_dtype(dx, dtype)?)
 }
 
-/// The first extreme of a window receives its cotangent.
-fn chosen(op: &Pool, v: &mut Vjp<'_>) -> Result<Value, NoGradient> {
-    let (x, dy) = (v.x(0), v.dy(0)?);
+/// The windows of a pool as columns `[lines, taps, windows]`, and its cotangent `[lines, 1,
+/// windows]`.
+struct PoolColumns {
+    x: Value,
+    dy: Value,
+    taps: usize,
+    windows: Vec<Dim>,
+}
+
+/// Gathers the windows of `x`; taps on padding read `fill`.
+fn gathered(op: &Pool, v: &mut Vjp<'_>, x: Value, fill: f64) -> Result<PoolColumns, NoGradient> {
+    let dy = v.dy(0)?;
     let (shape, windows) = (v.shape(x), v.shape(dy)[2..].to_vec());
     let rank = shape.rank();
     let (mut before, mut after) = (vec![0; rank], vec![0; rank]);
     for (axis, n) in shape[2..].iter().enumerate() {
         before[2 + axis] = op.pad_before[axis];
         let reach = (op.kernel[axis] - 1) * op.dilation[axis] + 1;
-        after[2 + axis] = beyond(n, &windows[axis], op.stride[axis], reach, before[2 + axis])?;
+        let known = beyond(n, &windows[axis], op.stride[axis], reach, before[2 + axis]);
+        after[2 + axis] = known.unwrap_or_else(|| op.window().covered_pad(axis, reach, op.ceil));
     }
-    let greatest = op.f == PoolFn::Max;
-    let worst = match greatest {
-        true => f64::NEG_INFINITY,
-        false => f64::INFINITY,
-    };
-    let padded = v.pad(x, &before, &after, PadMode::Constant, worst)?;
+    let padded = v.pad(x, &before, &after, PadMode::Constant, fill)?;
     let unpadded = crate::ops::Window {
         pad_before: vec![0; rank - 2],
         pad_after: vec![0; rank - 2],
@@ -80,36 +87,56 @@ fn chosen(op: &Pool, v: &mut Vjp<'_>) -> Result<Value, NoGradient> {
     let taps: usize = op.kernel.iter().product();
     let (lines, count) = (numel(&shape[..2])?, numel(&windows)?);
     let columns = v.shaped(columns, [lines.clone(), Dim::Known(taps), count.clone()])?;
-    let first = match greatest {
-        true => v.arg_max(columns, 1, true)?,
-        false => v.arg_min(columns, 1, true)?,
-    };
-    let places = v.iota(&Dim::Known(taps))?;
-    let places = v.shaped(places, [1, taps, 1])?;
-    let is_first = v.compare(CompareFn::Eq, places, first)?;
     let dy = v.shaped(dy, [lines, Dim::Known(1), count])?;
-    let dy = v.only_where(is_first, dy)?;
-    columns_added(v, dy, &op.kernel, &op.window(), &windows, x)
+    Ok(PoolColumns {
+        x: columns,
+        dy,
+        taps,
+        windows,
+    })
 }
 
-/// The number of elements that the last window reads beyond the end of an axis.
-fn beyond(
-    n: &Dim,
-    windows: &Dim,
-    stride: usize,
-    reach: usize,
-    before: usize,
-) -> Result<usize, NoGradient> {
+/// The first extreme of a window receives its cotangent.
+fn chosen(op: &Pool, v: &mut Vjp<'_>) -> Result<Value, NoGradient> {
+    let x = v.x(0);
+    let greatest = op.f == PoolFn::Max;
+    let worst = match greatest {
+        true => f64::NEG_INFINITY,
+        false => f64::INFINITY,
+    };
+    let of = gathered(op, v, x, worst)?;
+    let first = match greatest {
+        true => v.arg_max(of.x, 1, true)?,
+        false => v.arg_min(of.x, 1, true)?,
+    };
+    let places = v.iota(&Dim::Known(of.taps))?;
+    let places = v.shaped(places, [1, of.taps, 1])?;
+    let is_first = v.compare(CompareFn::Eq, places, first)?;
+    let dy = v.only_where(is_first, of.dy)?;
+    columns_added(v, dy, &op.kernel, &op.window(), &of.windows, x)
+}
+
+/// Each element of a window receives the window's cotangent times the product of the others.
+fn multiplied(op: &Pool, v: &mut Vjp<'_>) -> Result<Value, NoGradient> {
+    let x = v.x(0);
+    let of = gathered(op, v, x, 1.0)?;
+    let others = others(v, of.x, &[1])?;
+    let dy = v.mul(others, of.dy)?;
+    columns_added(v, dy, &op.kernel, &op.window(), &of.windows, x)
+}
+
+/// The number of elements that the last window reads beyond the end of an axis; `None` if it
+/// depends on symbols.
+fn beyond(n: &Dim, windows: &Dim, stride: usize, reach: usize, before: usize) -> Option<usize> {
     let end = windows
         .checked_mul(&Dim::Known(stride))
         .and_then(|n| n.checked_add(&Dim::Known(reach)));
     let own = n.checked_add(&Dim::Known(before + stride));
-    let unknown = || NoGradient::because("the extent of the last window is known only at run time");
-    let (end, own) = end.zip(own).ok_or_else(unknown)?;
+    let (end, own) = end.zip(own)?;
     match (end.checked_sub(&own), own.checked_sub(&end)) {
-        (Some(Dim::Known(n)), _) => Ok(n),
-        (_, Some(Dim::Known(_))) => Ok(0),
-        _ => Err(unknown()),
+        (Some(Dim::Known(n)), _) => Some(n),
+        (_, Some(Dim::Known(_))) => Some(0),
+        _ => None,
     }
 }
 
@@ -120,7 +147,9 @@ pub(crate) fn resize(op: &Resize, v: &mut Vjp<'_>) -> VjpResult {
     dx = v.widen(dx)?;
     for axis in op.axes(&shape) {
         let (Some(n), Some(m)) = (shape[axis].known(), op.sizes[axis].known()) else {
-            return Err(NoGradient::because("a resized axis has a symbolic size"));
+            return Err(NoGradient::because(
+                "a resized axis has a symbolic size; fix it with `Graph::with_sizes`",
+            ));
         };
         let taps = op.taps(axis, n, m);
         let mut sum: Option<Value> = None;

@@ -61,7 +61,7 @@ fn shared(
 
 /// For each element, the product of all other elements along the axes. The products of the elements
 /// before and after the element are multiplied, which avoids a division by zero elements.
-fn others(v: &mut Vjp<'_>, x: Value, axes: &[usize]) -> Result<Value, NoGradient> {
+pub(super) fn others(v: &mut Vjp<'_>, x: Value, axes: &[usize]) -> Result<Value, NoGradient> {
     let shape = v.shape(x);
     let kept: Vec<usize> = (0..shape.rank()).filter(|a| !axes.contains(a)).collect();
     let perm = [&kept[..], axes].concat();
