@@ -102,6 +102,32 @@ fn through(graph: &Graph, uses: &ValueUses, read: &OperandAccess) -> Option<(Val
             };
             (0..x_shape.rank()).map(axis).collect::<Option<Vec<_>>>()?
         }
+        // A repeated element is read where it is, if no other node needs the repetitions.
+        Op::Resize(r) => {
+            uses.readers_of(read.source).only()?;
+            let axis = |i: usize| -> Option<AxisMap> {
+                let shift = r.index_shift(i, &x_shape[i], &y_shape[i])?;
+                match read.axes[i] {
+                    own if shift == 0 => Some(own),
+                    AxisMap {
+                        from: None, start, ..
+                    } => Some(AxisMap::constant(start >> shift)),
+                    AxisMap {
+                        start: 0,
+                        step: 1,
+                        shift: before,
+                        from,
+                    } => Some(AxisMap {
+                        from,
+                        start: 0,
+                        step: 1,
+                        shift: before.checked_add(shift)?,
+                    }),
+                    _ => None,
+                }
+            };
+            (0..x_shape.rank()).map(axis).collect::<Option<Vec<_>>>()?
+        }
         Op::Reshape(_) => {
             let kept =
                 |s: &Shape| -> Vec<Dim> { s.iter().filter(|d| !d.is_one()).cloned().collect() };
