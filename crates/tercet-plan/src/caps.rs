@@ -69,6 +69,8 @@ pub struct DeviceCaps {
     pub max_binding_bytes: u64,
     /// Maximum number of storage buffers bound by one kernel.
     pub max_storage_buffers: u32,
+    /// Maximum number of storage buffers bound by one dispatch of several equal maps.
+    pub max_batch_buffers: u32,
     /// Required alignment in bytes of slots within their buffers (storage buffer offset alignment).
     pub storage_align_bytes: u32,
     /// Required alignment in bytes of kernels' parameter blocks (uniform buffer offset alignment).

@@ -13,8 +13,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use tercet_ir::layout::{LiveRange, place};
-use tercet_ir::{CompileError, NodeId, Signature, Symbol};
+use tercet_ir::{Bindings, CompileError, NodeId, Signature, Symbol};
 
+mod batch;
 mod groups;
 
 use self::groups::{GroupedSteps, group};
@@ -43,12 +44,19 @@ pub(crate) fn finish(
 ) -> Result<GpuProgram, CompileError> {
     let prepare = group(std::mem::take(&mut draft.prepare), &draft);
     let mut run = ScheduledRun::default();
+    let mut batches = BatchBounds {
+        symbols: Bindings::new(),
+        caps,
+    };
+    for (symbol, bound) in &symbols {
+        batches.symbols.set(symbol, *bound);
+    }
     let flow = match std::mem::take(&mut draft.flow) {
         plain if plain.is_empty() => {
-            run.stage(std::mem::take(&mut draft.steps), &draft);
+            run.stage(std::mem::take(&mut draft.steps), &mut draft, &batches);
             Vec::new()
         }
-        flow => run.flow(flow, &draft, true),
+        flow => run.flow(flow, &mut draft, &batches, true),
     };
     let (slots, gaps) = memory(&draft, &run, caps, choices)?;
     Ok(GpuProgram {
@@ -76,6 +84,12 @@ pub(crate) fn finish(
     })
 }
 
+/// The sizes and the device that limit batches.
+struct BatchBounds<'a> {
+    symbols: Bindings,
+    caps: &'a DeviceCaps,
+}
+
 /// All scheduled stages of a run, concatenated.
 #[derive(Default)]
 struct ScheduledRun {
@@ -89,9 +103,16 @@ struct ScheduledRun {
 
 impl ScheduledRun {
     /// Appends the steps of a stage; their groups are numbered after all earlier ones.
-    fn stage(&mut self, steps: Vec<ProgramStep>, draft: &ProgramBuilder) -> StageId {
+    fn stage(
+        &mut self,
+        steps: Vec<ProgramStep>,
+        draft: &mut ProgramBuilder,
+        batches: &BatchBounds<'_>,
+    ) -> StageId {
         let (first, next) = (self.steps.list.len(), self.next_group());
-        let GroupedSteps { list, groups } = group(steps, draft);
+        let grouped = group(steps, draft);
+        let merged = batch::merge(grouped, draft, &batches.symbols, batches.caps);
+        let GroupedSteps { list, groups } = merged;
         let stage = self.stages.len();
         self.stage_of_step.extend(list.iter().map(|_| stage));
         self.steps.list.extend(list);
@@ -107,16 +128,18 @@ impl ScheduledRun {
     fn flow(
         &mut self,
         flow: Vec<ControlFlowGraph<Vec<ProgramStep>>>,
-        draft: &ProgramBuilder,
+        draft: &mut ProgramBuilder,
+        batches: &BatchBounds<'_>,
         outermost: bool,
     ) -> Vec<ControlFlowGraph> {
         let mut done = Vec::with_capacity(flow.len());
         for part in flow {
             let first = self.next_group();
-            let mut list = |flow| self.flow(flow, draft, false);
+            let mut list = |flow| self.flow(flow, draft, batches, false);
             let part = match part {
                 ControlFlowGraph::Stage(steps) => {
-                    done.push(ControlFlowGraph::Stage(self.stage(steps, draft)));
+                    let stage = self.stage(steps, draft, batches);
+                    done.push(ControlFlowGraph::Stage(stage));
                     continue;
                 }
                 ControlFlowGraph::Sizes(checks) => ControlFlowGraph::Sizes(checks),

@@ -256,6 +256,11 @@ impl EnabledFeatures {
                 .min(l.max_descriptor_set_storage_buffers)
                 .min(l.max_per_stage_resources.saturating_sub(1))
                 .min(32),
+            max_batch_buffers: l
+                .max_per_stage_descriptor_storage_buffers
+                .min(l.max_descriptor_set_storage_buffers)
+                .min(l.max_per_stage_resources.saturating_sub(1))
+                .min(128),
             storage_align_bytes: storage_align as u32,
             uniform_align_bytes: uniform_align as u32,
             workgroup_bytes: l.max_compute_shared_memory_size,

@@ -14,7 +14,7 @@ use tercet_plan::{ArgAccess, BufferSlot, ProgramBuffer};
 use crate::rewrite::BindingRewrite;
 
 /// Maximum number of kernel arguments for which dummy words exist.
-pub(crate) const MAX_ARGS: usize = 64;
+pub(crate) const MAX_ARGS: usize = 128;
 
 /// The buffer that a binding refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

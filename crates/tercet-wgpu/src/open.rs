@@ -5,6 +5,7 @@ use tercet_plan::{
     CoopShape, CoopType, DeviceCaps, DeviceModel, GpuKind, NativeOps, ReportedProperties,
 };
 
+use crate::bindings::MAX_ARGS;
 use crate::options::{LimitSet, WgpuOptions};
 use crate::unchecked_shaders;
 use crate::vulkan_hal::{self, HalProperties, SizeBy, SubgroupRequirement, SubgroupSize};
@@ -68,6 +69,8 @@ fn limits(set: LimitSet, adapter: &wgpu::Adapter) -> wgpu::Limits {
         LimitSet::Found => wgpu::Limits {
             max_bindings_per_bind_group: found.max_bindings_per_bind_group,
             max_storage_buffers_per_shader_stage: found.max_storage_buffers_per_shader_stage,
+            max_buffers_and_acceleration_structures_per_shader_stage: found
+                .max_buffers_and_acceleration_structures_per_shader_stage,
             max_uniform_buffer_binding_size: found.max_uniform_buffer_binding_size,
             max_storage_buffer_binding_size: found.max_storage_buffer_binding_size,
             max_buffer_size: found.max_buffer_size,
@@ -273,6 +276,12 @@ pub(crate) fn caps(
         // Round down so that the last word is complete.
         max_binding_bytes: binding.min(limits.max_buffer_size) / 4 * 4,
         max_storage_buffers: limits.max_storage_buffers_per_shader_stage,
+        max_batch_buffers: (limits.max_storage_buffers_per_shader_stage)
+            .min(limits.max_bindings_per_bind_group.saturating_sub(1))
+            .min(
+                (limits.max_buffers_and_acceleration_structures_per_shader_stage).saturating_sub(1),
+            )
+            .min(MAX_ARGS as u32),
         storage_align_bytes: limits.min_storage_buffer_offset_alignment,
         uniform_align_bytes: limits.min_uniform_buffer_offset_alignment,
         workgroup_bytes: limits.max_compute_workgroup_storage_size,

@@ -29,6 +29,7 @@ impl DeviceCaps {
             target: "wgpu",
             max_binding_bytes: 128 << 20,
             max_storage_buffers: 8,
+            max_batch_buffers: 8,
             storage_align_bytes: 256,
             uniform_align_bytes: 256,
             workgroup_bytes: 16 << 10,
@@ -66,6 +67,7 @@ impl DeviceCaps {
         DeviceCaps {
             max_binding_bytes: u64::from(u32::MAX),
             max_storage_buffers: 32,
+            max_batch_buffers: 128,
             workgroup_bytes: 48 << 10,
             coop: [CoopType::F16, CoopType::BF16]
                 .map(|ty| shape(ty, [16; 3]))
@@ -96,6 +98,7 @@ impl DeviceCaps {
             target: "vulkan",
             max_binding_bytes: 1 << 30,
             max_storage_buffers: 16,
+            max_batch_buffers: 16,
             storage_align_bytes: 64,
             uniform_align_bytes: 64,
             workgroup_bytes: 32 << 10,
@@ -151,6 +154,7 @@ impl DeviceCaps {
         DeviceCaps {
             max_binding_bytes: u64::from(u32::MAX),
             max_storage_buffers: 32,
+            max_batch_buffers: 128,
             workgroup_bytes: 64 << 10,
             subgroup: Some(subgroup),
             coop: [CoopType::F16, CoopType::BF16]
@@ -179,6 +183,7 @@ impl DeviceCaps {
         DeviceCaps {
             max_binding_bytes: u64::from(u32::MAX),
             max_storage_buffers: 32,
+            max_batch_buffers: 128,
             workgroup_bytes: 64 << 10,
             subgroup: Some(16),
             coop: [CoopType::F16, CoopType::BF16]
@@ -200,6 +205,7 @@ impl DeviceCaps {
         DeviceCaps {
             max_binding_bytes: u64::from(u32::MAX) / 4 * 4,
             max_storage_buffers: 29,
+            max_batch_buffers: 29,
             workgroup_bytes: 32 << 10,
             max_workgroup: 1024,
             subgroup: Some(32),

@@ -193,18 +193,6 @@ impl LoweringCtx<'_> {
     /// Appends a parameter block, padded so that the next block is aligned. Returns the index of
     /// the block's first word.
     pub(crate) fn block(&mut self, words: &[ParamWord]) -> u32 {
-        let at = self.draft.params.len();
-        self.draft.params.extend_from_slice(words);
-        let align = (self.caps.uniform_align_bytes.max(16) / 4) as usize;
-        let end = self
-            .draft
-            .params
-            .len()
-            .next_multiple_of(align)
-            .max(at + align);
-        self.draft
-            .params
-            .resize(end, ParamWord::SymInt(SymInt::ZERO));
-        at as u32
+        self.draft.append_block(words, self.caps)
     }
 }

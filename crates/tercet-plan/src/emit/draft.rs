@@ -6,6 +6,7 @@ use tercet_ir::{DType, Dim, Tensor};
 
 use super::SlotView;
 use super::dequant_schedule::DequantSchedule;
+use crate::caps::DeviceCaps;
 use crate::flow::{ControlFlowGraph, NodeLocation};
 use crate::kernel::{KernelInstance, ParamWord};
 use crate::program::{
@@ -111,6 +112,17 @@ pub(crate) struct ProgramBuilder {
 }
 
 impl ProgramBuilder {
+    /// Appends a parameter block, padded so that the next block is aligned. Returns the index of
+    /// the block's first word.
+    pub(crate) fn append_block(&mut self, words: &[ParamWord], caps: &DeviceCaps) -> u32 {
+        let at = self.params.len();
+        self.params.extend_from_slice(words);
+        let align = (caps.uniform_align_bytes.max(16) / 4) as usize;
+        let end = self.params.len().next_multiple_of(align).max(at + align);
+        self.params.resize(end, ParamWord::SymInt(SymInt::ZERO));
+        at as u32
+    }
+
     pub(crate) fn home(&self, slot: SlotId) -> SlotPlacement {
         self.slots[slot.0 as usize].home
     }

@@ -4,10 +4,11 @@
 
 use std::collections::HashSet;
 
+use tercet_ir::ops::ResizeMode;
 use tercet_ir::{CompileOptions, DType, Dim, Graph, Type};
 
 use tercet_plan::{
-    DeviceCaps, FAMILIES, GpuProgram, KernelInstance, KernelSource, StepOp, compile,
+    DeviceCaps, FAMILIES, GpuProgram, KernelInstance, KernelSource, StepOp, check_races, compile,
 };
 
 pub(crate) fn validate(instance: &KernelInstance) {
@@ -159,4 +160,83 @@ fn whole_vectors_at_any_size_are_computed_as_such() {
         g.plus(a, b)
     });
     assert!(cut.contains(" by 4"), "{cut}");
+}
+
+/// A graph of `count` equal chains over inputs of different sizes, and another chain.
+fn chains(count: usize) -> Graph {
+    let mut g = Graph::new();
+    let mut build = || -> Result<(), tercet_ir::OpError> {
+        for i in 0..count {
+            let x = g.input(&format!("x{i}"), Type::new(DType::F32, [3 + i, 8]))?;
+            let y = g.exp(x)?;
+            let y = g.mul(y, x)?;
+            let y = g.sigmoid(y)?;
+            g.output(&format!("y{i}"), y)?;
+        }
+        let x = g.input("other", Type::new(DType::F32, [5]))?;
+        let y = g.tanh(x)?;
+        g.output("other", y)
+    };
+    build().expect("the graph is well typed");
+    g
+}
+
+#[test]
+fn equal_chains_are_one_launch() {
+    let steps = |count: usize, caps: &DeviceCaps| {
+        let program = compile(&chains(count), &CompileOptions::new(), caps);
+        let program = program.expect("maps compile");
+        check_races(&program).expect("parts of a batch are independent");
+        let names = program.steps.iter().filter_map(|step| match &step.work {
+            StepOp::Dispatch(d) => Some(program.kernels[d.kernel.0 as usize].name.clone()),
+            StepOp::Copy { .. } | StepOp::Fill { .. } => None,
+        });
+        names.collect::<Vec<String>>()
+    };
+    let caps = DeviceCaps::h200();
+    let names = steps(64, &caps);
+    assert_eq!(names.len(), 2, "{names:?}");
+    assert!(names.iter().any(|name| name.ends_with(" x64")), "{names:?}");
+    // A browser binds eight buffers: four parts.
+    assert_eq!(steps(64, &DeviceCaps::browser()).len(), 17);
+    assert_eq!(steps(1, &caps).len(), 2);
+}
+
+#[test]
+fn large_and_dependent_maps_are_not_merged() {
+    let mut g = Graph::new();
+    let mut build = || -> Result<(), tercet_ir::OpError> {
+        for i in 0..2 {
+            let x = g.input(&format!("x{i}"), Type::new(DType::F32, [4096, 2048]))?;
+            let y = g.exp(x)?;
+            g.output(&format!("y{i}"), y)?;
+        }
+        // Each of these reads the result of the one before.
+        let mut y = g.input("z", Type::new(DType::F32, [64]))?;
+        for i in 0..3 {
+            y = g.cum_sum(y, 0)?;
+            y = g.sin(y)?;
+            g.output(&format!("z{i}"), y)?;
+        }
+        Ok(())
+    };
+    build().expect("the graph is well typed");
+    let program = compile(&g, &CompileOptions::new(), &DeviceCaps::h200()).expect("it compiles");
+    let batched = |k: &&tercet_plan::KernelInstance| k.args.len() > 2;
+    assert_eq!(program.kernels.iter().filter(batched).count(), 0);
+}
+
+#[test]
+fn nearest_upsampling_is_part_of_a_map() {
+    let mut g = Graph::new();
+    let mut build = || -> Result<(), tercet_ir::OpError> {
+        let x = g.input("x", Type::new(DType::F32, [1, 8, 16, 16]))?;
+        let y = g.resize(x, [1usize, 8, 32, 32], ResizeMode::Nearest)?;
+        let y = g.exp(y)?;
+        let y = g.sigmoid(y)?;
+        g.output("y", y)
+    };
+    build().expect("the graph is well typed");
+    let program = compile(&g, &CompileOptions::new(), &DeviceCaps::h200()).expect("it compiles");
+    assert_eq!(program.steps.len(), 1, "{:?}", program.kernels);
 }

@@ -107,7 +107,11 @@ fn kernels_keep_to_the_limits_of_every_profile() {
 
 /// Checks without compilation: the number of arguments, and constants for threads and subgroups.
 fn keeps_to(caps: &DeviceCaps, kernel: &KernelInstance) -> Result<(), String> {
-    if kernel.args.len() > caps.max_storage_buffers as usize {
+    let most = match kernel.name.starts_with("map ") {
+        true => caps.max_storage_buffers.max(caps.max_batch_buffers),
+        false => caps.max_storage_buffers,
+    };
+    if kernel.args.len() > most as usize {
         return Err(format!("{} arguments", kernel.args.len()));
     }
     let constant = |name: &str| {
