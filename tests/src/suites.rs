@@ -4,6 +4,7 @@
 //! (`bin/tercet-parity.rs`) run the same tests.
 
 mod async_runs;
+mod batches;
 mod binding_limit;
 mod control;
 mod custom;
@@ -25,6 +26,7 @@ mod row_ops;
 mod scatter;
 mod special_values;
 mod speech;
+pub mod symbolic;
 mod text_to_text;
 mod torch;
 mod training_steps;
@@ -63,6 +65,8 @@ pub const SUITES: &[TestSuite] = &[
     suite("custom", custom::tests),
     suite("scatter", scatter::tests),
     suite("seeds", rng_state::tests),
+    suite("symbolic", symbolic::tests),
+    suite("batches", batches::tests),
     suite("resident", device_tensors::tests),
     suite("unaligned", unaligned::tests),
     suite("inside", intermediates::tests),

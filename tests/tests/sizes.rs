@@ -5,6 +5,7 @@
 use tercet::{Backend, CompileOptions, DType, Device, Tensor};
 use tercet_models::{DummyWeights, Encoder, EncoderDims, EncoderOutput, EncoderSpec, Weights};
 use tercet_tests::executors;
+use tercet_tests::suites::symbolic::{self, SymbolicGraph};
 use tercet_vulkan::{VulkanBackend, VulkanOptions};
 
 type Failure = Box<dyn std::error::Error>;
@@ -92,6 +93,38 @@ fn an_encoder_at_thirty_sizes_records_once_for_each_way() -> Result<(), Failure>
         assert_eq!(*compiled.get_or_insert(pipelines), pipelines, "run {run}");
         if run >= 120 {
             assert_eq!(counters.recorded, recorded, "run {run}, {batch} x {seq}");
+        }
+    }
+    Ok(())
+}
+
+/// Windows, resizes and transforms of symbols: after a first run at each size, other sizes record
+/// and compile nothing, because they have the same steps.
+#[test]
+fn graphs_of_symbols_record_nothing_between_ten_sizes() -> Result<(), Failure> {
+    let required = executors()
+        .iter()
+        .any(|e| e.name == "vulkan" && e.is_required());
+    let backend = match VulkanBackend::new(VulkanOptions::default()) {
+        Ok(backend) => backend,
+        Err(e) if required => return Err(e.into()),
+        Err(e) => {
+            eprintln!("not run: {e}");
+            return Ok(());
+        }
+    };
+    for of in symbolic::GRAPHS {
+        let graph = of.graph();
+        let mut exe = backend.compile(&graph, &SymbolicGraph::options())?;
+        let mut counted = None;
+        for (run, sizes) in of.sizes.into_iter().enumerate() {
+            let inputs = SymbolicGraph::inputs(&graph, sizes)?;
+            let given: Vec<(&str, &Tensor)> = inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
+            symbolic::compare(&graph, &inputs, &exe.run(&given)?)?;
+            let counters = backend.counters();
+            let found = (counters.recorded, counters.pipelines_compiled);
+            let first = *counted.get_or_insert(found);
+            assert_eq!(found, first, "{} run {run} at {sizes:?}", of.name);
         }
     }
     Ok(())
