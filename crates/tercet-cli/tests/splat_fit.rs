@@ -315,3 +315,64 @@ fn bad_pictures_cameras_and_arguments() {
     ];
     bad(&args, 2, &["expected a .ply file"]);
 }
+
+/// The limits of a fit: degrees that are not active yet stay zero, no Gaussian is thinner than
+/// permitted, and small gradients move less.
+#[test]
+fn limits_of_a_fit_show_in_the_scene() {
+    let scratch = Scratch::new("splat-fit-limits");
+    let from = scratch.file("from.ply", scene());
+    let fitted = |name: &str, more: &[&str]| {
+        let out = scratch.path(name);
+        let mut args = vec![
+            "splat",
+            "fit",
+            "--from",
+            &from,
+            "--views",
+            "3",
+            "--size",
+            "20x20",
+            "--gaussians",
+            "40",
+            "--steps",
+            "30",
+            "--lr",
+            "5",
+            "-o",
+            &out,
+            "--device",
+            "cpu",
+        ];
+        args.extend(more);
+        good(&args);
+        SplatScene::open(&out).unwrap()
+    };
+    let widest = |scene: &SplatScene| {
+        let ratios = scene.log_scales.chunks_exact(3).map(|own| {
+            let most = own.iter().copied().fold(f32::MIN, f32::max);
+            let least = own.iter().copied().fold(f32::MAX, f32::min);
+            (most - least).exp()
+        });
+        ratios.fold(1.0, f32::max)
+    };
+    let higher = |scene: &SplatScene| {
+        let rows = scene.colors.chunks_exact(3 * scene.harmonics);
+        rows.flat_map(|row| row[3..].to_vec())
+            .fold(0.0, |m: f32, x| m.max(x.abs()))
+    };
+    let free = fitted("free.ply", &[]);
+    assert!(widest(&free) > 1.2 && higher(&free) > 0.0);
+    let limited = fitted("limited.ply", &["--anisotropy", "1.1"]);
+    assert!(widest(&limited) < 1.1001, "{}", widest(&limited));
+    let late = fitted("late.ply", &["--degree-every", "100"]);
+    assert_eq!(higher(&late), 0.0);
+    assert!(higher(&fitted("early.ply", &["--degree-every", "2"])) > 0.0);
+    let clipped = fitted("clipped.ply", &["--clip", "1e-9"]);
+    assert_ne!(clipped.positions, free.positions);
+    bad(
+        &["splat", "fit", "--from", &from, "--anisotropy", "0.5"],
+        2,
+        &["--anisotropy", "0.5"],
+    );
+}

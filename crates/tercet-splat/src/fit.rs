@@ -9,6 +9,7 @@ use tercet::ops::splat::{BACKGROUND_AT, CAMERA_LEN, SplatSceneOperands as Operan
 use tercet::ops::{ReduceFn, Window};
 use tercet::random::PhiloxStream;
 use tercet::{DType, Graph, OpError, Shape, Tensor, Type, Value};
+use tercet::scalar::{BinaryFn, CompareFn};
 
 use crate::{SplatError, SplatScene};
 
@@ -18,6 +19,9 @@ type SplatFitResult = Result<Value, OpError>;
 pub const CAMERA: &str = "camera";
 /// Input name of a fitting graph: the target image, `[height, width, 3]`, 0 to 1; see [`CAMERA`].
 pub const PICTURE: &str = "picture";
+/// Input name of a fitting graph whose degree grows: the active degree of the spherical harmonics,
+/// F32 `[]`.
+pub const DEGREE: &str = "degree";
 /// Output name of the rendered image, `[height, width, 3]`.
 pub const IMAGE: &str = "image";
 
@@ -25,7 +29,7 @@ pub const IMAGE: &str = "image";
 ///
 /// ```
 /// use tercet_splat::fit::FitShape;
-/// let shape = FitShape { count: 100, harmonics: 4, image: [32, 32] };
+/// let shape = FitShape::new(100, 4, [32, 32]);
 /// assert_eq!(shape.names().last(), Some(&"more_colors"));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,9 +40,38 @@ pub struct FitShape {
     pub harmonics: usize,
     /// Width and height of the target images in pixels.
     pub image: [usize; 2],
+    /// Maximum ratio of the largest and the smallest standard deviation of a Gaussian, at least 1.
+    pub max_anisotropy: Option<f64>,
+    /// Whether graphs have the input [`DEGREE`], above which spherical harmonics are 0 and get no
+    /// gradient.
+    pub degree_grows: bool,
 }
 
 impl FitShape {
+    /// A fit of all degrees from the first step on, without a limit of anisotropy.
+    pub fn new(count: usize, harmonics: usize, image: [usize; 2]) -> FitShape {
+        FitShape {
+            count,
+            harmonics,
+            image,
+            max_anisotropy: None,
+            degree_grows: false,
+        }
+    }
+
+    /// Limits the ratio of the largest and the smallest standard deviation: smaller ones are
+    /// raised.
+    pub fn with_max_anisotropy(mut self, ratio: Option<f64>) -> FitShape {
+        self.max_anisotropy = ratio;
+        self
+    }
+
+    /// Adds the input [`DEGREE`] to the graphs.
+    pub fn with_growing_degree(mut self, grows: bool) -> FitShape {
+        self.degree_grows = grows;
+        self
+    }
+
     /// Names and shapes of the states.
     fn states(&self) -> Vec<(&'static str, Vec<usize>)> {
         let FitShape {
@@ -68,10 +101,15 @@ impl FitShape {
         for (name, shape) in self.states() {
             values.push(g.state(name, Type::new(DType::F32, Shape::known(&shape)))?);
         }
-        let colors = match &values[4..] {
-            [base] => *base,
-            colors => g.concat(colors, 1)?,
+        let colors = match values[4..] {
+            [base, more] if self.degree_grows => {
+                let more = self.active(g, more)?;
+                g.concat(&[base, more], 1)?
+            }
+            [base, more] => g.concat(&[base, more], 1)?,
+            _ => values[4],
         };
+        values[1] = self.limited(g, values[1])?;
         let scene = Operands {
             positions: values[0],
             log_scales: values[1],
@@ -85,6 +123,31 @@ impl FitShape {
         let splats = g.gaussian_splat_prepare(&scene, camera, self.image)?;
         let background = g.narrow(camera, 0, BACKGROUND_AT, 3)?;
         g.gaussian_splat_rasterize(splats, splats.port(1), background, self.image)
+    }
+
+    /// The coefficients up to the degree of the input [`DEGREE`]; the others are 0.
+    fn active(&self, g: &mut Graph, more: Value) -> SplatFitResult {
+        let degree = g.input(DEGREE, Type::new(DType::F32, [0usize; 0]))?;
+        let above: Vec<f32> = (1..self.harmonics)
+            .map(|i| i.isqrt() as f32 - 0.5)
+            .collect();
+        let shape = [1, above.len(), 1];
+        let above = Tensor::from_slice(&shape, &above).expect("invariant: as many as coefficients");
+        let above = g.constant(above)?;
+        let is_active = g.compare(CompareFn::Gt, degree, above)?;
+        let zero = g.scalar(DType::F32, 0.0)?;
+        g.where_(is_active, more, zero)
+    }
+
+    /// The logarithms of standard deviations, with small ones raised to the limit of anisotropy.
+    fn limited(&self, g: &mut Graph, log_scales: Value) -> SplatFitResult {
+        let Some(ratio) = self.max_anisotropy else {
+            return Ok(log_scales);
+        };
+        let largest = g.reduce(ReduceFn::Max, log_scales, &[1], true)?;
+        let range = g.scalar(DType::F32, ratio.max(1.0).ln())?;
+        let least = g.sub(largest, range)?;
+        g.binary(BinaryFn::Max, log_scales, least)
     }
 
     /// Graph that renders the states for a camera, with the input [`CAMERA`] and the output
@@ -292,11 +355,7 @@ impl SplatScene {
     /// # Errors
     /// [`SplatError::Tensor`] if a list does not match the number of Gaussians.
     pub fn fit_states(&self) -> Result<Vec<(&'static str, Tensor)>, SplatError> {
-        let shape = FitShape {
-            count: self.len(),
-            harmonics: self.harmonics,
-            image: [0, 0],
-        };
+        let shape = FitShape::new(self.len(), self.harmonics, [0, 0]);
         let k = 3 * self.harmonics;
         let part = |range: std::ops::Range<usize>| -> Vec<f32> {
             let rows = self.colors.chunks_exact(k.max(1));
@@ -317,7 +376,8 @@ impl SplatScene {
         states.collect()
     }
 
-    /// Scene from the states of a fit, in the order of [`FitShape::names`].
+    /// Scene from the states of a fit, in the order of [`FitShape::names`], with the limit of
+    /// anisotropy applied.
     ///
     /// # Errors
     /// [`SplatError::Tensor`] for a state that is not F32.
@@ -339,10 +399,18 @@ impl SplatScene {
                     .collect()
             }
         };
+        let mut log_scales = list("log_scales")?;
+        if let Some(ratio) = shape.max_anisotropy {
+            for own in log_scales.chunks_exact_mut(3) {
+                let largest = own.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let least = largest - ratio.max(1.0).ln() as f32;
+                own.iter_mut().for_each(|x| *x = x.max(least));
+            }
+        }
         Ok(SplatScene {
             harmonics: k,
             positions: list("positions")?,
-            log_scales: list("log_scales")?,
+            log_scales,
             rotations: list("rotations")?,
             opacities: list("opacities")?,
             colors,

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use tercet_splat::fit::{FitShape, SplatFitRng, relocate};
+use tercet::{CompileOptions, Device, Tensor};
+use tercet_splat::fit::{CAMERA, DEGREE, FitShape, SplatFitRng, relocate};
 use tercet_splat::{LookAt, SplatCamera, SplatScene, looked_at, views};
 
 /// A camera at `(0, 0, 3)` that looks at the origin, with y up in its matrix.
@@ -56,11 +57,7 @@ fn states_are_the_scene() {
         let mut scene = SplatScene::random(7, harmonics, [0.0; 3], 1.0, &mut numbers);
         let colors = scene.colors.iter_mut().enumerate();
         colors.for_each(|(i, x)| *x = i as f32);
-        let shape = FitShape {
-            count: 7,
-            harmonics,
-            image: [4, 4],
-        };
+        let shape = FitShape::new(7, harmonics, [4, 4]);
         let states = scene.fit_states().unwrap();
         let names: Vec<&str> = states.iter().map(|(name, _)| *name).collect();
         assert_eq!(names, shape.names());
@@ -100,4 +97,74 @@ fn transparent_ones_move() {
     let kept = none.clone();
     assert!(relocate(&mut none, &mut numbers).is_empty());
     assert_eq!(none, kept);
+}
+
+/// The image of a scene from a camera in front of it.
+fn drawn(shape: &FitShape, scene: &SplatScene, degree: f32) -> Vec<f32> {
+    let look = LookAt {
+        eye: [0.0, 0.0, -4.0],
+        target: [0.0; 3],
+        up: [0.0, -1.0, 0.0],
+        fov: 50.0,
+    };
+    let camera = SplatCamera::look_at(&look, shape.image).unwrap();
+    let camera = camera.block([0.0; 3]).unwrap();
+    let degree = Tensor::scalar(degree);
+    let exe = Device::cpu().compile(&shape.drawing().unwrap(), &CompileOptions::new());
+    let mut exe = exe.unwrap();
+    for (name, state) in scene.fit_states().unwrap() {
+        exe.write_state(name, &state).unwrap();
+    }
+    let inputs = [(CAMERA, &camera), (DEGREE, &degree)];
+    let inputs = &inputs[..if shape.degree_grows { 2 } else { 1 }];
+    exe.run(inputs).unwrap()[0]
+        .as_slice::<f32>()
+        .unwrap()
+        .to_vec()
+}
+
+#[test]
+fn thin_gaussians_are_drawn_and_saved_within_the_limit() {
+    let mut scene = SplatScene::random(20, 1, [0.0; 3], 1.0, &mut SplatFitRng::new(5));
+    for own in scene.log_scales.chunks_exact_mut(3) {
+        own.copy_from_slice(&[-1.0, -4.0, -6.0]);
+    }
+    let free = FitShape::new(20, 1, [24, 24]);
+    let limited = free.with_max_anisotropy(Some(5.0));
+    let tensors: Vec<_> = scene
+        .fit_states()
+        .unwrap()
+        .into_iter()
+        .map(|(_, t)| t)
+        .collect();
+    let saved = SplatScene::from_fit_states(&limited, &tensors).unwrap();
+    for own in saved.log_scales.chunks_exact(3) {
+        assert_eq!(own[0], -1.0);
+        assert!((own[1] - (-1.0 - 5f32.ln())).abs() < 1e-6, "{own:?}");
+        assert_eq!(own[1], own[2]);
+    }
+    let image = drawn(&limited, &scene, 0.0);
+    assert_eq!(image, drawn(&free, &saved, 0.0));
+    assert_ne!(image, drawn(&free, &scene, 0.0));
+}
+
+#[test]
+fn degrees_above_the_active_one_are_not_drawn() {
+    let mut scene = SplatScene::random(20, 9, [0.0; 3], 1.0, &mut SplatFitRng::new(6));
+    for (i, x) in scene.colors.iter_mut().enumerate() {
+        *x = (i * 7 % 11) as f32 / 11.0 - 0.4;
+    }
+    let fixed = |harmonics| FitShape::new(20, harmonics, [24, 24]);
+    let grows = fixed(9).with_growing_degree(true);
+    for (degree, harmonics) in [(0.0, 1), (1.0, 4), (2.0, 9)] {
+        let active = drawn(&fixed(harmonics), &scene.with_harmonics(harmonics), 0.0);
+        let found = drawn(&grows, &scene, degree);
+        let worst = found
+            .iter()
+            .zip(&active)
+            .map(|(a, b)| (a - b).abs())
+            .fold(0.0, f32::max);
+        assert!(worst < 1e-6, "degree {degree}: {worst}");
+    }
+    assert_ne!(drawn(&grows, &scene, 0.0), drawn(&grows, &scene, 1.0));
 }

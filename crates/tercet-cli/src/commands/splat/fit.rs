@@ -12,7 +12,9 @@ use tercet::train::{
 };
 use tercet::{CompileOptions, Device, Tensor};
 use tercet_models::splat::SplatScene;
-use tercet_models::splat::fit::{CAMERA, FitShape, PICTURE, SplatFitRng, learning_rates, relocate};
+use tercet_models::splat::fit::{
+    CAMERA, DEGREE, FitShape, PICTURE, SplatFitRng, learning_rates, relocate,
+};
 
 use super::draw::{colour, size, vector};
 use super::pictures::{PosedImage, PosedImageSet};
@@ -59,6 +61,15 @@ pub(crate) struct SplatFitArgs {
     /// Degree of the spherical harmonics of view-dependent colour, 0 to 3
     #[arg(long, default_value_t = 1, value_name = "D", value_parser = clap::value_parser!(u8).range(0..=3))]
     degree: u8,
+    /// Start with degree 0, and add a degree every N steps; 0 for all degrees from the start
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    degree_every: usize,
+    /// Maximum ratio of the largest and the smallest axis of a Gaussian [default: no limit]
+    #[arg(long, value_name = "X", value_parser = within(1.0..=1e6))]
+    anisotropy: Option<f64>,
+    /// Maximum norm of the gradient; larger ones are scaled down [default: no limit]
+    #[arg(long, value_name = "X", value_parser = within(1e-12..=1e12))]
+    clip: Option<f64>,
     /// Total number of steps; each step uses one image
     #[arg(long, default_value_t = 1000, value_name = "N", value_parser = positive)]
     steps: usize,
@@ -187,11 +198,9 @@ impl<'a> SplatFitRun<'a> {
             look_at: around,
         } = PosedImageSet::new(args, device)?;
         let scene = begin(args, around, &mut numbers)?;
-        let shape = FitShape {
-            count: scene.len(),
-            harmonics: scene.harmonics,
-            image,
-        };
+        let shape = FitShape::new(scene.len(), scene.harmonics, image)
+            .with_max_anisotropy(args.anisotropy)
+            .with_growing_degree(args.degree_every > 0 && scene.harmonics > 1);
         let extent = around.map_or_else(|| reach(&scene), |(_, distance)| distance);
         let trainer = trainer(args, device, shape, &scene, extent)?;
         let drawing = shape
@@ -240,7 +249,10 @@ impl<'a> SplatFitRun<'a> {
                 camera,
                 image: picture,
             } = &self.shown[self.order.swap_remove(at)];
-            let report = self.trainer.step(&[(CAMERA, camera), (PICTURE, picture)])?;
+            let degree = self.degree();
+            let mut inputs = vec![(CAMERA, camera), (PICTURE, picture)];
+            inputs.extend(degree.as_ref().map(|degree| (DEGREE, degree)));
+            let report = self.trainer.step(&inputs)?;
             self.loss.push((report.step, report.loss));
             self.bar.set_position(report.step);
             let psnr = self.psnr.last().map_or(f64::NAN, |(_, psnr)| *psnr);
@@ -257,6 +269,15 @@ impl<'a> SplatFitRun<'a> {
         self.evaluate_held_out()
     }
 
+    /// The active degree of the spherical harmonics in the next step, if it grows.
+    fn degree(&self) -> Option<Tensor> {
+        let every = (self.args.degree_every as u64).max(1);
+        let grown = (self.trainer.steps() / every).min(u64::from(self.args.degree));
+        self.shape
+            .degree_grows
+            .then(|| Tensor::scalar(grown as f32))
+    }
+
     /// Mean PSNR of the held-out views, or of all views if none is held out.
     fn evaluate_held_out(&mut self) -> Result<(), CliError> {
         let views = match self.held_out.is_empty() {
@@ -264,14 +285,15 @@ impl<'a> SplatFitRun<'a> {
             false => &self.held_out,
         };
         let mut sum = 0.0;
+        let degree = self.degree();
         for PosedImage {
             camera,
             image: picture,
         } in views
         {
-            let results = self
-                .trainer
-                .evaluate(&mut self.evaluator, &[(CAMERA, camera)])?;
+            let mut inputs = vec![(CAMERA, camera)];
+            inputs.extend(degree.as_ref().map(|degree| (DEGREE, degree)));
+            let results = self.trainer.evaluate(&mut self.evaluator, &inputs)?;
             sum += results
                 .first()
                 .map_or(f64::NAN, |image| psnr(image, picture));
@@ -444,13 +466,11 @@ fn trainer(
         epsilon: 1e-15,
         ..AdamW::default()
     };
-    let step = TrainStep::build(
-        &graph,
-        loss,
-        &trainables,
-        &optimizer,
-        &StepOptions::default(),
-    )?;
+    let options = StepOptions {
+        clip_norm: args.clip,
+        ..StepOptions::default()
+    };
+    let step = TrainStep::build(&graph, loss, &trainables, &optimizer, &options)?;
     let schedule =
         LearningRateSchedule::cosine(args.lr, 0, args.steps as u64).ending_at(args.lr / 10.0);
     let mut trainer = Trainer::new(device, step, schedule, &CompileOptions::new())?;
