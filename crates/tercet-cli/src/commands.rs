@@ -46,7 +46,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use tercet::{DType, Device, DeviceOptions, DeviceSwitches};
+use tercet::{DType, DebugSwitches, Device, DeviceOptions, DeviceSwitches};
 use tercet_models::{Decoder, MatmulPrecision};
 
 use crate::error::CliError;
@@ -174,6 +174,10 @@ pub(crate) struct SwitchArgs {
         help_heading = "Switches"
     )]
     force: Vec<String>,
+    /// Diagnose GPU runs: barriers=all or barriers=none between all steps, record commands anew each
+    /// run, upload inputs each run; comma-separated. Goes before TERCET_DEBUG
+    #[arg(long, global = true, value_name = "LIST", help_heading = "Switches")]
+    debug: Vec<String>,
 }
 
 /// The switches of the command line.
@@ -186,6 +190,8 @@ impl SwitchArgs {
     /// [`CliError::Usage`] if a switch is invalid or does not exist.
     pub(crate) fn apply(&self) -> Result<(), CliError> {
         let switches = DeviceSwitches::parse(&self.without.join(","), &self.force.join(","));
+        let debug = self.debug.join(",").parse::<DebugSwitches>();
+        let switches = switches.and_then(|switches| Ok(switches.with_debug(debug?)));
         let switches = switches.map_err(|e| CliError::Usage(e.to_string()))?;
         // Applied once, so nothing is set yet.
         let _ = SWITCHES.set(switches);

@@ -1,5 +1,6 @@
 //! The interface of every executor: [`Backend`] compiles a graph, [`Executable`] runs it.
 
+mod debug_switches;
 mod device_tensor;
 mod explain;
 mod last_run;
@@ -9,6 +10,7 @@ mod per_size;
 mod signature;
 mod switches;
 
+pub use debug_switches::{BarrierOverride, DebugSwitches};
 pub use device_tensor::{DeviceMemory, DeviceTensor};
 pub use explain::{Explanation, KernelUse};
 pub use last_run::{LastRun, no_run, places, rows_of};

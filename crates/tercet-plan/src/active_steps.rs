@@ -1,6 +1,8 @@
 //! Selects the program steps that a run executes: the steps of the selected shape branches that
 //! have workgroups, with the barriers between them.
 
+use tercet_ir::BarrierOverride;
+
 use crate::flow::StageId;
 use crate::kernel::ArgAccess;
 use crate::program::{BufferSlot, GpuProgram, ProgramStep, StepOp};
@@ -56,7 +58,7 @@ impl GpuProgram {
         let runs = |at: usize| has_workgroups[range.start + at];
         let mut played = self.with_barriers(&self.steps[range.clone()], runs);
         played.iter_mut().for_each(|p| p.step += range.start);
-        if self.flow.is_empty() {
+        if self.flow.is_empty() && self.debug.barriers.is_none() {
             self.link(&mut played);
         }
         played
@@ -133,6 +135,11 @@ impl GpuProgram {
                 barrier,
                 link: None,
             });
+        }
+        if let Some(barriers) = self.debug.barriers {
+            for (at, step) in played.iter_mut().enumerate() {
+                step.barrier = at > 0 && barriers == BarrierOverride::All;
+            }
         }
         played
     }

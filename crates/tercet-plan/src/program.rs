@@ -17,7 +17,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 use tercet_ir::ops::Slice;
-use tercet_ir::{DType, Dim, NodeId, Shape, Signature, Symbol, Tensor, Type};
+use tercet_ir::{DType, DebugSwitches, Dim, NodeId, Shape, Signature, Symbol, Tensor, Type};
 
 use crate::flow::{ControlFlowGraph, NodeLocation};
 use crate::kernel::{ArgAccess, KernelInstance, ParamWord};
@@ -354,6 +354,8 @@ pub struct GpuProgram {
     pub size_checks: Vec<LaunchSizeCheck>,
     /// Selected kernel variants, with reasons and alternatives.
     pub variants: Vec<VariantSelection>,
+    /// Switches for diagnosis, which change how runs use the program.
+    pub debug: DebugSwitches,
 }
 
 impl GpuProgram {

@@ -81,6 +81,7 @@ pub(crate) fn finish(
         data_checks: draft.data_checks,
         size_checks: draft.size_checks,
         variants: draft.variants,
+        debug: caps.device.switches.debug(),
     })
 }
 

@@ -11,7 +11,7 @@
 //! force attention=tiles
 //! ```
 //!
-//! The lines `without` and `force` hold [`DeviceSwitches`], which a user may add. Each other line
+//! The lines `without`, `force` and `debug` hold [`DeviceSwitches`], which a user may add. Each other line
 //! holds the computation, its sizes and the name of the variant. [`TuningKey`] documents
 //! what each size means, for every kind of computation. Names unknown to a device are skipped, so a
 //! table of another version or device does no harm. Version 1 tables, which contain only
@@ -302,12 +302,16 @@ impl FromStr for TuningTable {
     }
 }
 
-/// The switches of a line `without LIST` or `force LIST`; `None` for any other line.
+/// The switches of a line `without LIST`, `force LIST` or `debug LIST`; `None` for any other line.
 fn switches_of(line: &str) -> Result<Option<DeviceSwitches>, SwitchError> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     match fields[..] {
         ["without", list] => DeviceSwitches::parse(list, "").map(Some),
         ["force", list] => DeviceSwitches::parse("", list).map(Some),
+        ["debug", list] => {
+            let debug = list.parse()?;
+            Ok(Some(DeviceSwitches::default().with_debug(debug)))
+        }
         _ => Ok(None),
     }
 }
@@ -404,10 +408,13 @@ mod tests {
 
     #[test]
     fn switches_survive_the_text_and_unknown_ones_are_named() {
-        let text = format!("{HEADER}\nwithout coop,conv=rows\nforce attention=tiles\n");
+        let text = format!(
+            "{HEADER}\nwithout coop,conv=rows\nforce attention=tiles\ndebug barriers=all,record\n"
+        );
         let table: TuningTable = text.parse().unwrap();
         assert!(table.switches().is_forbidden("conv", "rows"));
         assert_eq!(table.switches().forced("attention"), Some("tiles"));
+        assert!(table.switches().debug().record);
         assert_eq!(table.to_string(), text);
         let e = format!("{HEADER}\nwithout matrices\n").parse::<TuningTable>();
         let e = e.unwrap_err();

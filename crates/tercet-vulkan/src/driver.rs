@@ -260,6 +260,10 @@ impl VulkanDriver {
         changed: bool,
         reads: &[ReadbackRange],
     ) -> Result<(), VulkanError> {
+        if self.buffers.loaded.program.debug.record {
+            self.shared.device.wait(self.last)?;
+            self.forget_recorded();
+        }
         // Transfers and runs of this driver use separate command buffers.
         self.record()?;
         let is_plain = self.buffers.loaded.program.flow.is_empty();

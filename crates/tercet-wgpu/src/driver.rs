@@ -258,6 +258,9 @@ impl WgpuDriver {
         let sizes = reads.iter().map(|r| r.bytes).chain(times);
         let into = self.active_readback;
         self.readbacks[into].prepare(&gpu, sizes)?;
+        if self.common.program.debug.record {
+            self.pre_encoded.clear();
+        }
         let ahead = self.pre_encoded.take_commands(&played, into);
         let again = self.pre_encoded.is_again(&played);
         let is_timed = self.timer.is_some() && !self.timed.is_empty();

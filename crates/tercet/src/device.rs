@@ -106,7 +106,7 @@ pub struct DeviceOptions {
     /// model. `None` plans for all free memory. Allocations are not limited.
     pub memory_bytes: Option<u64>,
     /// Features that programs must not use, and kernel variants that are forced or forbidden. The
-    /// environment variables `TERCET_WITHOUT` and `TERCET_FORCE` add to them, and below both is the
+    /// environment variables `TERCET_WITHOUT`, `TERCET_FORCE` and `TERCET_DEBUG` add to them, and below both is the
     /// tuning file in the cache folder.
     pub switches: DeviceSwitches,
 }
@@ -443,8 +443,8 @@ impl Device {
     }
 }
 
-/// These switches on top of those in the environment variables `TERCET_WITHOUT` and `TERCET_FORCE`,
-/// as [`Device::open`] combines them.
+/// These switches on top of those in the environment variables `TERCET_WITHOUT`, `TERCET_FORCE` and
+/// `TERCET_DEBUG`, as [`Device::open`] combines them.
 ///
 /// # Errors
 /// [`SwitchError`] if a variable has an invalid switch.
@@ -458,6 +458,7 @@ impl Device {
 pub fn switches_in_effect(switches: &DeviceSwitches) -> Result<DeviceSwitches, SwitchError> {
     let of = |name| std::env::var(name).unwrap_or_default();
     let environment = DeviceSwitches::parse(&of("TERCET_WITHOUT"), &of("TERCET_FORCE"))?;
+    let environment = environment.with_debug(of("TERCET_DEBUG").parse()?);
     Ok(switches.clone().over(&environment))
 }
 

@@ -54,8 +54,8 @@ pub use graph_builder::{GraphBuilder, GraphExpr};
 pub use tercet_ir::backend::{DeviceMemory, DeviceTensor, NamedOutputs, RetainedValue};
 pub use tercet_ir::backend::{Explanation, KernelUse, OutputSelection, StepTime, TensorFuture};
 pub use tercet_ir::{
-    Backend, BatchNorm, BatchStatistics, Bindings, ByteOwner, CompileError, CompileOptions, DType,
-    DeviceSwitches, Dim, DimError, Element, EvalCtx, EvalError, Evaluation, Executable, GradError,
+    Backend, BarrierOverride, BatchNorm, BatchStatistics, Bindings, ByteOwner, CompileError, CompileOptions, DType,
+    DebugSwitches, DeviceSwitches, Dim, DimError, Element, EvalCtx, EvalError, Evaluation, Executable, GradError,
     Graph, MAX_RANK, Miscompiled, Node, NodeId, NonFinite, NonFiniteKind, Op, OpError, OpKind,
     Port, RetainValues, RunError, Scheme, Shape, Signature, SubGraph, Support, SwitchError,
     SwitchableFeature, Symbol, Target, Tensor, TensorError, TensorSummary, TensorType, TextError,

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::debug_switches::DebugSwitches;
 use crate::graph::NodeId;
 
 /// A feature of devices that can be turned off.
@@ -165,6 +166,14 @@ pub enum SwitchError {
         /// The names of all features.
         known: String,
     },
+    /// There is no such switch for diagnosis.
+    #[error("no switch `{given}` for diagnosis; there are: {known}")]
+    UnknownDebug {
+        /// The given name.
+        given: String,
+        /// The names of all switches.
+        known: &'static str,
+    },
     /// A choice of a variant is not of the form `FAMILY=VARIANT`.
     #[error("`{given}` names no kernel variant; expected FAMILY=VARIANT, such as attention=tiles")]
     Form {
@@ -259,6 +268,8 @@ pub struct DeviceSwitches {
     forbidden: Vec<VariantName>,
     /// Variants that programs must use, at most one of each family.
     forced: Vec<VariantName>,
+    /// Switches for diagnosis.
+    debug: DebugSwitches,
 }
 
 impl DeviceSwitches {
@@ -295,6 +306,17 @@ impl DeviceSwitches {
         }
         switches.check_conflicts()?;
         Ok(switches)
+    }
+
+    /// These switches with others for diagnosis.
+    #[must_use]
+    pub fn with_debug(self, debug: DebugSwitches) -> DeviceSwitches {
+        DeviceSwitches { debug, ..self }
+    }
+
+    /// The switches for diagnosis.
+    pub fn debug(&self) -> DebugSwitches {
+        self.debug
     }
 
     /// These switches with a feature turned off.
@@ -353,6 +375,7 @@ impl DeviceSwitches {
                 self.forced.push(name.clone());
             }
         }
+        self.debug = self.debug.over(below.debug);
         self
     }
 
@@ -371,9 +394,9 @@ impl DeviceSwitches {
         text.into_iter().collect()
     }
 
-    /// True if nothing is turned off, forbidden or forced.
+    /// True if nothing is turned off, forbidden, forced or diagnosed.
     pub fn is_empty(&self) -> bool {
-        self.without.is_empty() && self.forbidden.is_empty() && self.forced.is_empty()
+        *self == DeviceSwitches::default()
     }
 
     /// True if programs must not use the feature.
@@ -467,7 +490,10 @@ impl fmt::Display for DeviceSwitches {
             .chain(self.forbidden.iter().map(VariantName::to_string))
             .collect();
         let forced: Vec<String> = self.forced.iter().map(VariantName::to_string).collect();
-        let parts = [("without", off), ("force", forced)];
+        let debug = self.debug.to_string();
+        let debug = Some(debug).filter(|text| !text.is_empty());
+        let debug = debug.into_iter().collect();
+        let parts = [("without", off), ("force", forced), ("debug", debug)];
         let parts = parts.into_iter().filter(|(_, list)| !list.is_empty());
         let parts: Vec<String> = parts
             .map(|(what, list)| format!("{what} {}", list.join(", ")))

@@ -142,12 +142,15 @@ impl<D: LoadedProgram> GpuExecutable<D> {
 
     /// Whether the slot of an input already contains the value of this host tensor.
     pub(super) fn has_input(&self, at: usize, tensor: &Tensor) -> bool {
-        self.inputs.contents[at].is(tensor)
+        !self.program.debug.upload && self.inputs.contents[at].is(tensor)
     }
 
     /// Whether the slot of an input already contains the device tensor that is bound to the input.
     pub(super) fn has_bound(&self, at: usize) -> bool {
         let held = &self.inputs.contents[at];
+        if self.program.debug.upload {
+            return false;
+        }
         let bound = self.inputs.bound[at].as_ref();
         bound.is_some_and(|bound| matches!(held, SlotContents::Device(held) if held.is(bound)))
     }
@@ -174,7 +177,7 @@ impl<D: LoadedProgram> GpuExecutable<D> {
             .enumerate()
         {
             if let Some((_, tensor)) = inputs.iter().find(|(name, _)| *name == port.name) {
-                if self.inputs.contents[at].is(tensor) {
+                if self.has_input(at, tensor) {
                     continue;
                 }
                 let mut held =
@@ -187,7 +190,7 @@ impl<D: LoadedProgram> GpuExecutable<D> {
             let Some(tensor) = self.inputs.bound[at].clone() else {
                 continue; // `bind_sizes` found every input.
             };
-            if matches!(&self.inputs.contents[at], SlotContents::Device(held) if held.is(&tensor)) {
+            if self.has_bound(at) {
                 continue;
             }
             self.inputs.contents[at] = SlotContents::Unknown;

@@ -43,6 +43,7 @@ fn program(offsets: &[u64], choices: &[&[u32]]) -> GpuProgram {
         data_checks: Vec::new(),
         size_checks: Vec::new(),
         variants: Vec::new(),
+        debug: tercet_ir::DebugSwitches::default(),
     }
 }
 

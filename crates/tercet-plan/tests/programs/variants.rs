@@ -259,3 +259,24 @@ fn a_feature_that_is_off_is_not_planned_for() {
     let other = switched("avx2", "").expect("a feature");
     assert_eq!(other.coop, plain.coop);
 }
+
+#[test]
+fn barriers_are_overridden_without_other_changes() {
+    let graph = few_rows().expect("a graph");
+    let steps = |debug: &str| {
+        let debug = debug.parse().expect("a switch");
+        let switches = DeviceSwitches::default().with_debug(debug);
+        let caps = DeviceCaps::h200().switched(&switches).expect("no variant");
+        let program = compile(&graph, &CompileOptions::new(), &caps).expect("it is supported");
+        let active = program.active_steps(&program.steps, &[]);
+        let barriers: Vec<bool> = active.iter().map(|step| step.barrier).collect();
+        (program.steps.len(), barriers)
+    };
+    let (count, plain) = steps("");
+    let (all_count, all) = steps("barriers=all");
+    let (none_count, none) = steps("barriers=none");
+    assert!(count == all_count && count == none_count && count > 1);
+    assert!(plain.contains(&true), "{plain:?}");
+    assert!(!all[0] && all[1..].iter().all(|b| *b), "{all:?}");
+    assert!(!none.contains(&true), "{none:?}");
+}

@@ -51,7 +51,14 @@ impl VulkanDriver {
         let program = &self.buffers.loaded.program;
         let is_timed = self.recorded.as_ref().is_none_or(|r| r.queries.is_some());
         let is_plain = program.flow.is_empty();
-        if !self.running || self.previous.is_some() || is_timed || !is_plain || reads.is_empty() {
+        let is_recorded_anew = program.debug.record;
+        if !self.running
+            || self.previous.is_some()
+            || is_timed
+            || !is_plain
+            || is_recorded_anew
+            || reads.is_empty()
+        {
             return Ok(false);
         }
         self.prepare_pipelined()?;

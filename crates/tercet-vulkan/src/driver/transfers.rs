@@ -76,13 +76,18 @@ impl VulkanDriver {
         device.wait(self.last.max(ticket))?;
         self.last = self.last.max(ticket);
         self.buffers.params = Arc::new(new);
+        self.forget_recorded();
+        Ok(())
+    }
+
+    /// Discards all recorded commands. No work of this driver may be pending.
+    pub(super) fn forget_recorded(&mut self) {
         self.recorded = None;
         self.run_reads
             .iter_mut()
             .for_each(VulkanReadback::invalidate);
         self.single_read.invalidate();
         self.gap_reads.invalidate();
-        Ok(())
     }
 
     /// Reports every redzone that a kernel overwrote, and fills the redzone again. Does nothing for

@@ -127,6 +127,7 @@ impl Builder {
                 data_checks: Vec::new(),
                 size_checks: Vec::new(),
                 variants: Vec::new(),
+                debug: tercet_ir::DebugSwitches::default(),
                 redzones: Vec::new(),
                 chain: None,
             },

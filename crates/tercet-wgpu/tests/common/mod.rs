@@ -69,6 +69,7 @@ impl Maker {
             data_checks: Vec::new(),
             size_checks: Vec::new(),
             variants: Vec::new(),
+            debug: tercet_ir::DebugSwitches::default(),
         };
         Maker { program, count }
     }
