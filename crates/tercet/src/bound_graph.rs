@@ -1,11 +1,12 @@
 //! A single run of a graph on given tensors, with access to intermediate values.
 
+use tercet_ir::backend::RetainedValue;
 use tercet_ir::{
     Backend, Bindings, CompileError, CompileOptions, Graph, RetainValues, RunError, Signature,
     Tensor, Value,
 };
 
-use crate::Device;
+use crate::{Device, optimized};
 
 /// Errors of computing the values of a graph.
 ///
@@ -101,7 +102,6 @@ impl<'a> BoundGraph<'a> {
         backend: &dyn Backend,
         values: &[Value],
     ) -> Result<Vec<Tensor>, EvaluateError> {
-        let device = backend.name();
         let keep = RetainValues::Values(values.to_vec());
         let (_, kept) = keep.add_outputs(self.graph).map_err(EvaluateError::Graph)?;
         let options = CompileOptions {
@@ -109,12 +109,64 @@ impl<'a> BoundGraph<'a> {
             retain: keep,
             ..CompileOptions::new()
         };
-        let mut exe = (backend.compile(self.graph, &options))
-            .map_err(|source| EvaluateError::Compile { device, source })?;
+        self.outputs(backend, self.graph, &options, &kept)
+    }
+
+    /// Computes these values with all passes. Values whose outputs would change the kernels of the
+    /// program together are computed apart.
+    pub(crate) fn optimized_values(
+        &self,
+        backend: &dyn Backend,
+        values: &[Value],
+    ) -> Result<Vec<Tensor>, EvaluateError> {
+        let options = self.options();
+        if let [_, _, ..] = values
+            && !optimized::keeps_kernels(self.graph, backend, &options, values)
+                .map_err(|source| compiling(backend, source))?
+        {
+            let (first, second) = values.split_at(values.len() / 2);
+            let mut all = self.optimized_values(backend, first)?;
+            all.extend(self.optimized_values(backend, second)?);
+            return Ok(all);
+        }
+        let keep = RetainValues::Values(values.to_vec());
+        let (open, kept) = keep.add_outputs(self.graph).map_err(EvaluateError::Graph)?;
+        self.outputs(backend, &open, &options, &kept)
+    }
+
+    /// The values that the optimized program writes to memory.
+    pub(crate) fn materialized(
+        &self,
+        backend: &dyn Backend,
+    ) -> Result<Vec<Value>, EvaluateError> {
+        optimized::materialized(self.graph, backend, &self.options())
+            .map_err(|source| compiling(backend, source))
+    }
+
+    fn options(&self) -> CompileOptions {
+        CompileOptions {
+            bounds: self.sizes.clone(),
+            ..CompileOptions::new()
+        }
+    }
+
+    /// Compiles a graph with the interface of this one, runs it, and returns these outputs.
+    fn outputs(
+        &self,
+        backend: &dyn Backend,
+        graph: &Graph,
+        options: &CompileOptions,
+        kept: &[RetainedValue],
+    ) -> Result<Vec<Tensor>, EvaluateError> {
+        let device = backend.name();
+        let compiled = backend.compile(graph, options);
+        let mut exe = compiled.map_err(|source| compiling(backend, source))?;
         let failed = |source| EvaluateError::Run { device, source };
+        // Compilation removes parameters that no result depends on.
+        let params = exe.signature().params.clone();
         for (name, tensor) in &self.tensors {
             let is = |ports: &[tercet_ir::Port]| ports.iter().any(|p| p.name == *name);
-            if is(&self.signature.params) {
+            if is(&params) {
                 exe.set_param(name, (*tensor).clone()).map_err(failed)?;
             } else if is(&self.signature.states) {
                 exe.write_state(name, tensor).map_err(failed)?;
@@ -122,6 +174,13 @@ impl<'a> BoundGraph<'a> {
         }
         let names: Vec<&str> = kept.iter().map(|k| k.output.as_str()).collect();
         exe.run_outputs(&self.inputs, &names).map_err(failed)
+    }
+}
+
+fn compiling(backend: &dyn Backend, source: CompileError) -> EvaluateError {
+    EvaluateError::Compile {
+        device: backend.name(),
+        source,
     }
 }
 
@@ -151,6 +210,47 @@ pub struct NodeValues<'a> {
     /// Computed values that were not returned yet, in reverse order.
     computed: Vec<(Value, Tensor)>,
     max_bytes: u64,
+    /// Whether the program has all passes.
+    optimized: bool,
+}
+
+/// Computes the values that the optimized program of a graph writes to memory, on a device: all
+/// passes run and kernels are fused as in a normal run. Values inside fused kernels are not
+/// included. `tensors` are those of [`node_values`].
+///
+/// # Errors
+/// Those of [`node_values`], and [`EvaluateError::Compile`] if the device does not support the graph.
+///
+/// ```
+/// # #[cfg(feature = "cpu")] {
+/// use tercet::{DType, Device, Graph, Tensor, Type, optimized_values};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [2]))?;
+/// let e = g.exp(x)?;
+/// let y = g.tanh(e)?;
+/// g.output("y", y)?;
+/// let (x, device) = (Tensor::from_slice(&[2], &[0f32, 0.0])?, Device::cpu());
+/// let values: Vec<_> = optimized_values(&g, &[("x", &x)], &device)?.collect::<Result<_, _>>()?;
+/// // One kernel computes `tanh` of `exp`, so only the result is in memory.
+/// assert_eq!(values.iter().map(|(value, _)| *value).collect::<Vec<_>>(), [y]);
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn optimized_values<'a>(
+    graph: &'a Graph,
+    tensors: &[(&'a str, &'a Tensor)],
+    device: &'a Device,
+) -> Result<NodeValues<'a>, EvaluateError> {
+    let graph = BoundGraph::new(graph, tensors)?;
+    let values = graph.materialized(device.backend())?;
+    Ok(NodeValues {
+        graph,
+        device,
+        remaining: values.into_iter().rev().collect(),
+        computed: Vec::new(),
+        max_bytes: KEPT_BYTES,
+        optimized: true,
+    })
 }
 
 /// Computes the value of every node of a graph on a device. `tensors` contains inputs, parameters
@@ -192,6 +292,7 @@ pub fn node_values<'a>(
         remaining: kept.into_iter().rev().map(|k| k.value).collect(),
         computed: Vec::new(),
         max_bytes: KEPT_BYTES,
+        optimized: false,
     })
 }
 
@@ -228,7 +329,11 @@ impl Iterator for NodeValues<'_> {
     fn next(&mut self) -> Option<Self::Item> {
         if self.computed.is_empty() && !self.remaining.is_empty() {
             let done = self.next_group().and_then(|group| {
-                let tensors = self.graph.values(self.device.backend(), &group)?;
+                let backend = self.device.backend();
+                let tensors = match self.optimized {
+                    true => self.graph.optimized_values(backend, &group)?,
+                    false => self.graph.values(backend, &group)?,
+                };
                 Ok(group.into_iter().zip(tensors).rev().collect())
             });
             match done {

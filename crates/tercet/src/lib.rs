@@ -39,6 +39,7 @@ mod build_info;
 mod device;
 mod graph_builder;
 mod non_finite;
+mod optimized;
 #[cfg(feature = "train")]
 pub mod train;
 mod tune;
@@ -47,7 +48,7 @@ mod verify;
 
 #[cfg(feature = "ndarray")]
 pub use arrays::TensorArrays;
-pub use bound_graph::{EvaluateError, NodeValues, node_values};
+pub use bound_graph::{EvaluateError, NodeValues, node_values, optimized_values};
 pub use build_info::{BUILD, BuildInfo};
 pub use device::{Device, DeviceError, DeviceInfo, DeviceOptions, devices, switches_in_effect};
 pub use graph_builder::{GraphBuilder, GraphExpr};
@@ -65,7 +66,7 @@ pub use tercet_ir::{
 };
 pub use tune::{TuneError, TuneOptions, TunedProblem, tune};
 #[cfg(feature = "cpu")]
-pub use verify::{NodeDivergence, Verification, verify};
+pub use verify::{NodeDivergence, Verification, verify, verify_optimized};
 
 /// The examples of the documentation pages, as documentation tests.
 #[cfg(all(doctest, feature = "cpu", feature = "train"))]

@@ -3,10 +3,11 @@
 use std::fmt;
 
 use tercet_ir::accuracy::{Accuracy, WorstElement, furthest};
-use tercet_ir::{Graph, RetainValues, Tensor, Value};
+use tercet_ir::{Graph, NodeId, RetainValues, Tensor, Value};
 
 use crate::Device;
 use crate::bound_graph::{BoundGraph, EvaluateError};
+use crate::optimized::fused_nodes;
 
 /// Difference of one value from the reference.
 ///
@@ -37,6 +38,22 @@ pub struct NodeDivergence {
     pub actual: f64,
     /// Result of the reference at this element.
     pub expected: f64,
+    /// The nodes that the optimized program fuses into the step of this value, with the names of
+    /// their operators; empty for [`verify`].
+    pub fused: Vec<(NodeId, &'static str)>,
+}
+
+/// Prints `%7 (tanh)`, and the nodes of a fused step: `%7 (tanh), fused from %5 (mat_mul), %6 (add)`.
+impl fmt::Display for NodeDivergence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.value, self.op)?;
+        let others = self.fused.iter().filter(|(id, _)| *id != self.value.node);
+        for (at, (id, op)) in others.enumerate() {
+            let separator = if at == 0 { ", fused from" } else { "," };
+            write!(f, "{separator} {id} ({op})")?;
+        }
+        Ok(())
+    }
 }
 
 /// Result of a verification.
@@ -95,9 +112,9 @@ impl fmt::Display for Verification {
             None => write!(f, "{} agrees with the reference", self.device),
             Some(n) => write!(
                 f,
-                "{} differs from the reference at {} ({}): element {} is {:e}, expected {:e}, {:.1} \
-                 times the tolerance",
-                self.device, n.value, n.op, n.element, n.actual, n.expected, n.error_in_tolerances
+                "{} differs from the reference at {n}: element {} is {:e}, expected {:e}, {:.1} times \
+                 the tolerance",
+                self.device, n.element, n.actual, n.expected, n.error_in_tolerances
             ),
         }
     }
@@ -132,6 +149,51 @@ pub fn verify(
             let class = classes[v.node.index()];
             compare(graph, *v, class, got, want)
         });
+    Ok(Verification {
+        device: device.name(),
+        nodes: nodes.collect(),
+    })
+}
+
+/// Compares the values that the optimized program of a graph writes to memory: all passes run and
+/// kernels are fused as in a normal run. Each value names the nodes of its fused step.
+///
+/// `tensors` are those of [`verify`].
+///
+/// # Errors
+/// Those of [`verify`].
+///
+/// ```
+/// use tercet::{DType, Device, Graph, NodeId, Tensor, Type, verify_optimized};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [2]))?;
+/// let e = g.exp(x)?;
+/// let y = g.tanh(e)?;
+/// g.output("y", y)?;
+/// let x = Tensor::from_slice(&[2], &[0f32, 1.0])?;
+/// let verification = verify_optimized(&g, &[("x", &x)], &Device::cpu())?;
+/// assert_eq!(verification.nodes[0].fused, [(NodeId(1), "exp"), (NodeId(2), "tanh")]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn verify_optimized(
+    graph: &Graph,
+    tensors: &[(&str, &Tensor)],
+    device: &Device,
+) -> Result<Verification, EvaluateError> {
+    let run = BoundGraph::new(graph, tensors)?;
+    let values = run.materialized(device.backend())?;
+    let got = run.optimized_values(device.backend(), &values)?;
+    let want = run.values(&tercet_cpu::ReferenceBackend::new(), &values)?;
+    let classes = classes(graph);
+    let named = |id: NodeId| (id, graph.node(id).op.kind().doc().name);
+    let nodes = values.iter().zip(got.iter().zip(&want));
+    let nodes = nodes.map(|(&value, (got, want))| {
+        let fused = fused_nodes(graph, value, &values).into_iter();
+        NodeDivergence {
+            fused: fused.map(named).collect(),
+            ..compare(graph, value, classes[value.node.index()], got, want)
+        }
+    });
     Ok(Verification {
         device: device.name(),
         nodes: nodes.collect(),
@@ -174,13 +236,14 @@ fn compare(
         element,
         actual: got,
         expected: want,
+        fused: Vec::new(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tercet_ir::{DType, NodeId, Type};
+    use tercet_ir::{DType, Type};
 
     #[test]
     fn agreement_is_reported_node_by_node() {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tercet::{Device, Graph, Tensor, Value, node_values};
+use tercet::{Device, Graph, Tensor, Value, node_values, optimized_values};
 
 use super::tensors::to_array;
 use crate::error::CliError;
@@ -18,6 +18,7 @@ pub(crate) fn dump(
     graph: &Graph,
     tensors: &[(String, Tensor)],
     device: &Device,
+    optimised: bool,
 ) -> Result<(), CliError> {
     std::fs::create_dir_all(dir).map_err(|source| CliError::Write {
         path: dir.to_path_buf(),
@@ -26,7 +27,11 @@ pub(crate) fn dump(
     let named: Vec<(&str, &Tensor)> = tensors.iter().map(|(n, t)| (n.as_str(), t)).collect();
     let digits = graph.len().saturating_sub(1).to_string().len();
     let mut files = 0;
-    for value in node_values(graph, &named, device)? {
+    let values = match optimised {
+        true => optimized_values(graph, &named, device)?,
+        false => node_values(graph, &named, device)?,
+    };
+    for value in values {
         let (value, tensor) = value?;
         let path = dir.join(file_name(graph, value, digits));
         output_path::write(&path, |mut file| write_npy(&mut file, &to_array(&tensor)))?;

@@ -26,22 +26,25 @@ mod language_model;
 
 #[derive(clap::Args)]
 pub(crate) struct TraceArgs {
+    /// A graph in text form (see docs/reference/text-format.md), or an .onnx file
+    #[arg(conflicts_with = "model")]
+    graph: Option<PathBuf>,
     /// A GGUF file, a folder with safetensors, or an .onnx file [default: the embedded model]
     #[arg(short, long, value_name = "PATH")]
     model: Option<PathBuf>,
     /// Prompt [default: Ownership is]
     #[arg(short, long, value_name = "TEXT")]
     prompt: Option<String>,
-    /// Input of an ONNX model as NAME=FILE.npy, or several as FILE.npz; missing inputs are filled
-    /// with random values; repeatable
+    /// Input of a graph or ONNX model as NAME=FILE.npy, or several as FILE.npz; missing inputs are
+    /// filled with random values; repeatable
     #[arg(short, long, value_name = "[NAME=]FILE")]
     input: Vec<String>,
-    /// Size of a symbol of an ONNX model that no input determines, as NAME=N [default: 8];
+    /// Size of a symbol of a graph or ONNX model that no input determines, as NAME=N [default: 8];
     /// repeatable
     #[arg(short, long, value_name = "NAME=N", value_parser = bound)]
     bound: Vec<(String, usize)>,
-    /// Tokens to generate; -1 until the context is full. For an ONNX model, the number of runs
-    /// after the first
+    /// Tokens to generate; -1 until the context is full. For a graph or ONNX model, the number of
+    /// runs after the first
     #[arg(short = 'n', long, default_value_t = 4, value_name = "N", allow_negative_numbers = true, value_parser = tokens)]
     tokens: usize,
     /// Trace the program of a server that generates N sequences in parallel
@@ -143,7 +146,8 @@ fn check_output(args: &TraceArgs) -> Result<(), CliError> {
         let of = |path: &Path| path.canonicalize().ok();
         of(model).is_some_and(|model| of(&args.output) == Some(model))
     };
-    if args.model.as_deref().is_some_and(same) {
+    let source = args.graph.as_deref().or(args.model.as_deref());
+    if source.is_some_and(same) {
         let path = args.output.display();
         let text = format!("{path} is the model; write the trace to another file");
         return Err(CliError::Usage(text));
@@ -161,18 +165,20 @@ fn record(
         let _span = tracing::debug_span!("open device").entered();
         open(&args.device, true)?
     };
-    if let Some(path) = args.model.as_deref().filter(|path| onnx::is_onnx(path)) {
-        return record_onnx(args, path, &device, recorder, zero, events);
+    let is_graph = |path: &Path| args.graph.is_some() || onnx::is_onnx(path);
+    let path = args.graph.as_deref().or(args.model.as_deref());
+    if let Some(path) = path.filter(|path| is_graph(path)) {
+        return record_graph(args, path, &device, recorder, zero, events);
     }
     if !args.input.is_empty() || !args.bound.is_empty() {
-        let text = "--input and --bound are for ONNX models; use --prompt for a language model";
+        let text = "--input and --bound are for graphs and ONNX models; use --prompt for a language model";
         return Err(CliError::Usage(text.into()));
     }
     language_model::record(args, &device, recorder, zero, events)
 }
 
-/// Runs an ONNX model. Sizes come from the input arrays, or else from the bounds.
-fn record_onnx(
+/// Runs a graph or an ONNX model. Sizes come from the input arrays, or else from the bounds.
+fn record_graph(
     args: &TraceArgs,
     path: &Path,
     device: &Device,
@@ -181,7 +187,7 @@ fn record_onnx(
     events: &mut Vec<Value>,
 ) -> Result<(), CliError> {
     if args.prompt.is_some() || args.tokens == usize::MAX {
-        let text = "ONNX models take no --prompt; set the number of runs with -n N";
+        let text = "graphs and ONNX models take no --prompt; set the number of runs with -n N";
         return Err(CliError::Usage(text.into()));
     }
     if args.parallel.is_some() || args.context.is_some() {
@@ -197,12 +203,11 @@ fn record_onnx(
     };
     let mut sourced = source.load(&args.input, None)?;
     let mut tensors = std::mem::take(&mut sourced.arrays);
-    let ports = Signature::of(&sourced.graph).inputs;
-    let is_input = |name: &str| ports.iter().any(|p| p.name == name);
-    let params: Vec<_> = std::mem::take(&mut sourced.params);
-    tensors.extend(params.iter().cloned());
+    tensors.extend(std::mem::take(&mut sourced.params));
     fill(&sourced, 0, &mut tensors)?;
-    tensors.retain(|(name, _)| is_input(name));
+    let ports = Signature::of(&sourced.graph).inputs;
+    let is_input = |(name, _): &(String, Tensor)| ports.iter().any(|p| p.name == *name);
+    let (tensors, params): (Vec<_>, Vec<_>) = tensors.into_iter().partition(is_input);
     let inputs: Vec<(&str, &Tensor)> = tensors.iter().map(|(n, t)| (n.as_str(), t)).collect();
     let mut exe = {
         let _span = tracing::debug_span!("compile and load").entered();
@@ -212,7 +217,7 @@ fn record_onnx(
         sourced.options.bounds = sizes;
         let mut exe = device.compile(&sourced.graph, &sourced.options)?;
         for (name, tensor) in params {
-            // Compilation removes parameters that no result depends on.
+            // Compilation removes parameters that no result depends on. States start at zero.
             if exe.signature().params.iter().any(|p| p.name == name) {
                 exe.set_param(&name, tensor)?;
             }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use tercet::random::PhiloxStream;
-use tercet::{Bindings, DType, Op, Signature, Tensor, TensorType, counted, verify};
+use tercet::{
+    Bindings, DType, Op, Signature, Tensor, TensorType, counted, verify, verify_optimized,
+};
 
 use super::source::{GraphSourceArgs, LoadedGraph};
 use super::{device, seed};
@@ -26,6 +28,10 @@ pub(crate) struct VerifyArgs {
     /// Device to verify; see `tercet devices`
     #[arg(long, default_value = "auto", value_name = "NAME")]
     device: String,
+    /// Compare the values of the optimized program instead: those that it writes to memory with all
+    /// passes and fused kernels
+    #[arg(long, visible_alias = "optimized")]
+    optimised: bool,
     /// Print every value instead of only the one with the largest error
     #[arg(long)]
     all: bool,
@@ -42,6 +48,9 @@ struct ValueErrorRow {
     element: usize,
     got: f64,
     want: f64,
+    /// Nodes of the fused step.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    fused: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -64,7 +73,10 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<CommandOutcome, CliError> {
     let named: Vec<(&str, &Tensor)> = tensors.iter().map(|(n, t)| (n.as_str(), t)).collect();
     check_bounds(&sourced, &signature, &named)?;
     let spinner = progress::spinner("comparing");
-    let verification = verify(&sourced.graph, &named, &device);
+    let verification = match args.optimised {
+        true => verify_optimized(&sourced.graph, &named, &device),
+        false => verify(&sourced.graph, &named, &device),
+    };
     spinner.finish_and_clear();
     let verification = verification?;
     let first = verification.first_divergence();
@@ -76,6 +88,7 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<CommandOutcome, CliError> {
             element: n.element,
             got: n.actual,
             want: n.expected,
+            fused: n.fused.iter().map(|(id, _)| id.to_string()).collect(),
         });
         output::json(&VerifyReport {
             seed: args.seed,
@@ -95,11 +108,11 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<CommandOutcome, CliError> {
                 return writeln!(out, "{shown}");
             }
             if let Some(worst) = verification.worst() {
-                let (value, op, units) = (worst.value, worst.op, worst.error_in_tolerances);
+                let units = worst.error_in_tolerances;
                 let compared = counted(verification.nodes.len(), "value", "values");
                 writeln!(
                     out,
-                    "{compared} compared; largest error: {value} ({op}), {units:.3} tolerances",
+                    "{compared} compared; largest error: {worst}, {units:.3} tolerances",
                 )?;
             }
             writeln!(out, "{last}")

@@ -354,6 +354,28 @@ fn verify_compares_every_value() {
 }
 
 #[test]
+fn trace_runs_graphs_in_text_form() {
+    let scratch = Scratch::new("trace-graph");
+    let graph = scratch.file("g.tercet", GRAPH);
+    for device in usable_devices() {
+        let file = scratch.path("trace.json");
+        let trace = ["trace", &graph, "-b", "n=4", "-n", "2", "-o", &file];
+        good(&[&trace[..], &["--device", &device]].concat());
+        let v: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let events = v["traceEvents"].as_array().unwrap();
+        let runs = events.iter().filter(|e| e["name"] == "run").count();
+        assert_eq!(runs, 3, "{device}");
+        if device != "cpu" {
+            let steps = events.iter().filter(|e| e["name"] == "softmax").count();
+            assert!(steps >= 3, "{device}");
+        }
+    }
+    let to = scratch.path("other.json");
+    bad(&["trace", &graph, "-p", "x", "-o", &to], 2, &["--prompt"]);
+    bad(&["trace", &graph, "-o", &graph], 2, &["is the model"]);
+}
+
+#[test]
 fn trace_holds_host_phases_and_device_steps() {
     let scratch = Scratch::new("trace");
     for device in usable_devices() {
