@@ -9,6 +9,7 @@ use tercet_ir::{CompileError, SwitchError, VariantName};
 use crate::caps::DeviceCaps;
 use crate::device::DeviceModel;
 use crate::program::GpuProgram;
+use crate::tune::{TunableBackend, VariantTrial, try_variant};
 
 /// First line of the text form. Another version of the library may have other kernels, which are
 /// tried again.
@@ -118,15 +119,43 @@ impl RefusedVariants {
         known.trials.push((name.to_string(), passed));
     }
 
+    /// Runs the trials whose outcome is not known yet, and passes the text form of the list to `store`
+    /// if one ran. Variants whose trial failed are then treated as refused.
+    pub fn try_variants(
+        &self,
+        device: &dyn TunableBackend,
+        trials: &[VariantTrial],
+        store: impl Fn(&str),
+    ) {
+        let mut ran = false;
+        for trial in trials {
+            let name = trial.name.to_string();
+            if self.trial(&name).is_none()
+                && let Some(passed) = try_variant(device, trial)
+            {
+                self.add_trial(&name, passed);
+                ran = true;
+            }
+        }
+        if ran {
+            store(&self.text());
+        }
+    }
+
     /// The capabilities of the device without these variants. A forced variant stays, so that the
     /// driver's error is reported.
     pub fn apply<'c>(&self, caps: &'c DeviceCaps) -> Cow<'c, DeviceCaps> {
         let known = self.known();
-        if known.variants.is_empty() {
+        let refused = known.variants.iter().map(|(name, _)| name.clone());
+        // The other trials are of features.
+        let failed = known.trials.iter().filter(|(_, passed)| !passed);
+        let failed = failed.filter_map(|(name, _)| name.parse().ok());
+        let refused: Vec<VariantName> = refused.chain(failed).collect();
+        if refused.is_empty() {
             return Cow::Borrowed(caps);
         }
         let mut switches = caps.device.switches.clone();
-        for (name, _) in &known.variants {
+        for name in &refused {
             if switches.forced(&name.family) != Some(&name.variant) {
                 switches = switches.forbid(name.clone());
             }

@@ -11,6 +11,7 @@
 
 mod scan;
 mod task;
+mod trial;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -24,6 +25,7 @@ use tercet_ir::{
 
 pub use self::scan::StateScan;
 pub use self::task::TuneTask;
+pub use self::trial::{VariantTrial, try_variant, variant_trials};
 use crate::caps::DeviceCaps;
 use crate::lowerings::gemm_coop::{CoopGemmTiling, type_of};
 use crate::program::GpuProgram;

@@ -9,7 +9,7 @@ use tercet_ir::{
     Backend, CompileError, CompileOptions, DType, DeviceSwitches, Executable, Graph, Scheme,
     SwitchError, Tensor, VariantFamily,
 };
-use tercet_plan::tune::TunableBackend;
+use tercet_plan::tune::{TunableBackend, VariantTrial, variant_trials};
 use tercet_plan::{
     DeviceCaps, GpuExecutable, GpuProgram, LAYOUT_TRIAL, NativeOps, PlanOptions, RefusedVariants,
     TuningTable, lanes, native_ops_probe,
@@ -69,6 +69,19 @@ pub(crate) struct VulkanContext {
 }
 
 impl VulkanContext {
+    /// Resets the run counters. Pipelines compiled for probes stay counted.
+    fn reset_counters(&self) {
+        let staging = &self.staging.upload_bytes;
+        for counter in [
+            &self.recorded,
+            &self.reads_recorded,
+            &self.device.submissions,
+            staging,
+        ] {
+            counter.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Writes the list of refused kernel variants to the cache folder.
     fn store_refused(&self, text: &str) {
         let Some(file) = &self.refused_file else {
@@ -166,6 +179,11 @@ impl VulkanBackend {
         backend.caps.natives = backend.probe_native_ops().unwrap_or_default();
         backend.caps.coop_fragment_layout = backend.check_fragment_layout();
         backend.caps = backend.caps.switched(&switches)?;
+        // Trials run once for each driver. Without a folder, each start would run them.
+        if backend.shared.refused_file.is_some() {
+            backend.try_variants(&variant_trials(&backend.caps));
+            backend.shared.reset_counters();
+        }
         Ok(backend)
     }
 
@@ -192,8 +210,10 @@ impl VulkanBackend {
         }
         let inputs = tried.inputs();
         let inputs: Vec<_> = inputs.iter().map(|(name, x)| (*name, x)).collect();
-        let outputs = self.outputs_with(caps, &tried.graph, &inputs);
-        let passed = outputs.is_some_and(|y| tried.are_right(&y));
+        let Some(outputs) = self.outputs_with(caps, &tried.graph, &inputs) else {
+            return false;
+        };
+        let passed = tried.are_right(&outputs);
         self.shared.refused.add_trial(LAYOUT_TRIAL, passed);
         self.shared.store_refused(&self.shared.refused.text());
         passed
@@ -217,14 +237,7 @@ impl VulkanBackend {
             .plan_for(&backend.caps, graph, &options)
             .and_then(|program| backend.loaded(Arc::new(program), &options))
             .is_ok_and(|mut exe| exe.run_into(inputs, &mut outputs).is_ok());
-        // Reset the run counters. Pipelines compiled for the probes stay counted.
-        for counter in [
-            &self.shared.recorded,
-            &self.shared.reads_recorded,
-            &self.shared.device.submissions,
-        ] {
-            counter.store(0, Ordering::Relaxed);
-        }
+        self.shared.reset_counters();
         is_run.then_some(outputs)
     }
 
@@ -365,6 +378,14 @@ impl VulkanBackend {
             sentinels: self.shared.sentinels,
         };
         tercet_plan::compile_with(graph, options, caps, choices)
+    }
+
+    /// Runs trials whose outcome is not known yet.
+    #[doc(hidden)]
+    pub fn try_variants(&self, trials: &[VariantTrial]) {
+        self.shared
+            .refused
+            .try_variants(self, trials, |text| self.shared.store_refused(text));
     }
 
     /// Makes the driver refuse kernels whose name contains this text, for tests.

@@ -7,7 +7,7 @@ use tercet_ir::{
     Backend, Bindings, CompileError, CompileOptions, DType, DeviceSwitches, Executable, Graph,
     Scheme, SwitchError, Tensor, VariantFamily,
 };
-use tercet_plan::tune::TunableBackend;
+use tercet_plan::tune::{TunableBackend, VariantTrial, variant_trials};
 use tercet_plan::{
     DeviceCaps, GpuExecutable, GpuProgram, LAYOUT_TRIAL, NativeOps, RefusedVariants,
     ReportedProperties, TuningTable, lanes, native_ops_probe,
@@ -160,6 +160,10 @@ impl WgpuBackend {
             backend.caps.coop_fragment_layout = backend.check_fragment_layout().await;
         }
         backend.caps = backend.caps.switched(&options.switches)?;
+        // Trials run once for each driver. Without a folder, each start would run them.
+        if backend.gpu.refused_file.is_some() {
+            backend.try_variants(&variant_trials(&backend.caps));
+        }
         Ok(backend)
     }
 
@@ -187,8 +191,10 @@ impl WgpuBackend {
         }
         let inputs = tried.inputs();
         let inputs: Vec<_> = inputs.iter().map(|(name, x)| (*name, x)).collect();
-        let outputs = self.outputs_with(caps, &tried.graph, &inputs).await;
-        let passed = outputs.is_some_and(|y| tried.are_right(&y));
+        let Some(outputs) = self.outputs_with(caps, &tried.graph, &inputs).await else {
+            return false;
+        };
+        let passed = tried.are_right(&outputs);
         self.gpu.refused.add_trial(LAYOUT_TRIAL, passed);
         self.store_refused(&self.gpu.refused.text());
         passed
@@ -322,6 +328,14 @@ impl WgpuBackend {
             // The driver is asked again at the next start.
             tracing::warn!("{}: {e}", file.display());
         }
+    }
+
+    /// Runs trials whose outcome is not known yet.
+    #[doc(hidden)]
+    pub fn try_variants(&self, trials: &[VariantTrial]) {
+        self.gpu
+            .refused
+            .try_variants(self, trials, |text| self.store_refused(text));
     }
 
     /// Makes the driver refuse kernels whose name contains this text, for tests.

@@ -135,10 +135,7 @@ impl<'a> BoundGraph<'a> {
     }
 
     /// The values that the optimized program writes to memory.
-    pub(crate) fn materialized(
-        &self,
-        backend: &dyn Backend,
-    ) -> Result<Vec<Value>, EvaluateError> {
+    pub(crate) fn materialized(&self, backend: &dyn Backend) -> Result<Vec<Value>, EvaluateError> {
         optimized::materialized(self.graph, backend, &self.options())
             .map_err(|source| compiling(backend, source))
     }

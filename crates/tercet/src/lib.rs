@@ -55,14 +55,15 @@ pub use graph_builder::{GraphBuilder, GraphExpr};
 pub use tercet_ir::backend::{DeviceMemory, DeviceTensor, NamedOutputs, RetainedValue};
 pub use tercet_ir::backend::{Explanation, KernelUse, OutputSelection, StepTime, TensorFuture};
 pub use tercet_ir::{
-    Backend, BarrierOverride, BatchNorm, BatchStatistics, Bindings, ByteOwner, CompileError, CompileOptions, DType,
-    DebugSwitches, DeviceSwitches, Dim, DimError, Element, EvalCtx, EvalError, Evaluation, Executable, GradError,
-    Graph, MAX_RANK, Miscompiled, Node, NodeId, NonFinite, NonFiniteKind, Op, OpError, OpKind,
-    Port, RetainValues, RunError, Scheme, Shape, Signature, SubGraph, Support, SwitchError,
-    SwitchableFeature, Symbol, Target, Tensor, TensorError, TensorSummary, TensorType, TextError,
-    Tier, Type, TypeError, UnsupportedNode, Value, VariantFamily, VariantName, accuracy, attr,
-    attrs, compiler_trial, counted, custom, decode_text, evaluate, fill, grad, one_line, ops,
-    parse, parse_literal, parse_with, passes, quant, random, scalar, spelled,
+    Backend, BarrierOverride, BatchNorm, BatchStatistics, Bindings, ByteOwner, CompileError,
+    CompileOptions, DType, DebugSwitches, DeviceSwitches, Dim, DimError, Element, EvalCtx,
+    EvalError, Evaluation, Executable, GradError, Graph, MAX_RANK, Miscompiled, Node, NodeId,
+    NonFinite, NonFiniteKind, Op, OpError, OpKind, Port, RetainValues, RunError, Scheme, Shape,
+    Signature, SubGraph, Support, SwitchError, SwitchableFeature, Symbol, Target, Tensor,
+    TensorError, TensorSummary, TensorType, TextError, Tier, Type, TypeError, UnsupportedNode,
+    Value, VariantFamily, VariantName, accuracy, attr, attrs, compiler_trial, counted, custom,
+    decode_text, evaluate, fill, grad, one_line, ops, parse, parse_literal, parse_with, passes,
+    quant, random, scalar, spelled,
 };
 pub use tune::{TuneError, TuneOptions, TunedProblem, tune};
 #[cfg(feature = "cpu")]

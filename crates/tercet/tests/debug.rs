@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use tercet::{
-    Backend, CompileOptions, DType, DebugSwitches, Device, DeviceOptions, DeviceSwitches, Executable,
-    Graph, Tensor, Type, devices,
+    Backend, CompileOptions, DType, DebugSwitches, Device, DeviceOptions, DeviceSwitches,
+    Executable, Graph, Tensor, Type, devices,
 };
 
 /// Length of the input, above the size that is compared byte by byte.
@@ -50,7 +50,12 @@ fn results_equal_those_without_the_switches() {
             (0..3).map(|_| run(&mut *exe, &x)).collect()
         };
         let want = results("");
-        for debug in ["barriers=all", "record", "upload", "barriers=all,record,upload"] {
+        for debug in [
+            "barriers=all",
+            "record",
+            "upload",
+            "barriers=all,record,upload",
+        ] {
             assert_eq!(results(debug), want, "{name} with {debug}");
         }
     }
@@ -81,5 +86,8 @@ fn commands_are_recorded_and_inputs_are_uploaded_in_each_run() {
     let (recorded, uploaded) = growth("record");
     assert!(recorded >= 4 && uploaded == 0, "{recorded} {uploaded}");
     let (recorded, uploaded) = growth("upload");
-    assert!(recorded == 0 && uploaded >= 4 * 4 * LEN as u64, "{recorded} {uploaded}");
+    assert!(
+        recorded == 0 && uploaded >= 4 * 4 * LEN as u64,
+        "{recorded} {uploaded}"
+    );
 }

@@ -79,12 +79,18 @@ fn the_first_wrong_fused_step_is_named() {
     assert_eq!(plain.first_divergence(), None, "{plain}");
     let optimized = verify_optimized(&graph, &[("x", &x)], &device).unwrap();
     let first = optimized.first_divergence().unwrap();
-    assert!(first.fused.iter().any(|(id, _)| *id == WRONG), "{optimized}");
+    assert!(
+        first.fused.iter().any(|(id, _)| *id == WRONG),
+        "{optimized}"
+    );
     assert!(first.fused.len() > 1, "{optimized}");
     let earlier = optimized.nodes.iter().take_while(|n| *n != first);
     assert!(earlier.count() >= 1, "{optimized}");
     let text = optimized.to_string();
-    assert!(text.contains(", fused from ") && text.contains("(sqrt)"), "{text}");
+    assert!(
+        text.contains(", fused from ") && text.contains("(sqrt)"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -100,7 +106,11 @@ fn values_of_optimized_programs_agree_and_are_fewer() {
         // The last value is the output of a normal run, bit for bit.
         assert_eq!(values.last().unwrap().1.bytes(), result.bytes(), "{name}");
         if name != "reference" {
-            assert!(values.len() > 1 && values.len() < all, "{name}: {}", values.len());
+            assert!(
+                values.len() > 1 && values.len() < all,
+                "{name}: {}",
+                values.len()
+            );
         }
         let verified = verify_optimized(&graph, &[("x", &x)], &device).unwrap();
         assert_eq!(verified.first_divergence(), None, "{name}: {verified}");

@@ -118,6 +118,50 @@ fn check(name: &str, open: &dyn Fn(&Path, DeviceSwitches) -> Option<OpenDevice>)
     assert!(matches!(e, CompileError::Kernel { .. }), "{e}");
 }
 
+/// A variant of the matmul whose trial expects other values.
+#[cfg(feature = "vulkan")]
+fn wrong_trial(variant: &str) -> tercet_plan::tune::VariantTrial {
+    use tercet_plan::{WeightLayout, tune};
+    let layout = WeightLayout::NMajor(DType::F32);
+    let mut task = tune::TuneTask::product(DType::F32, layout, SIZES).unwrap();
+    task.corrupt_expected();
+    let name = format!("many={variant}").parse().unwrap();
+    tune::VariantTrial { name, task }
+}
+
+#[cfg(feature = "vulkan")]
+#[test]
+fn a_variant_whose_trial_fails_is_replaced_and_not_tried_again() {
+    use tercet_vulkan::{VulkanBackend, VulkanOptions};
+    let folder = CacheFolder::new("trial");
+    let open = || {
+        let options = VulkanOptions {
+            cache_dir: Some(folder.0.clone()),
+            ..VulkanOptions::default()
+        };
+        VulkanBackend::new(options)
+    };
+    let Ok(backend) = open() else {
+        return;
+    };
+    let want = run(&backend).unwrap();
+    let (first, _) = chosen(&backend);
+    backend.try_variants(&[wrong_trial(&first)]);
+    let (next, plan) = chosen(&backend);
+    assert_ne!(next, first);
+    let line = format!("the trial of many={first} failed");
+    assert!(plan.switches.contains(&line), "{plan}");
+    assert_eq!(run(&backend).unwrap(), want);
+    drop(backend);
+
+    let backend = open().unwrap();
+    let before = backend.counters().submissions;
+    backend.try_variants(&[wrong_trial(&first)]);
+    assert_eq!(backend.counters().submissions, before, "a second trial ran");
+    assert_eq!(chosen(&backend).0, next);
+    assert_eq!(run(&backend).unwrap(), want);
+}
+
 #[cfg(feature = "vulkan")]
 #[test]
 fn vulkan_takes_the_next_variant_and_remembers_it() {

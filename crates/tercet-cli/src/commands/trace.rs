@@ -171,7 +171,8 @@ fn record(
         return record_graph(args, path, &device, recorder, zero, events);
     }
     if !args.input.is_empty() || !args.bound.is_empty() {
-        let text = "--input and --bound are for graphs and ONNX models; use --prompt for a language model";
+        let text =
+            "--input and --bound are for graphs and ONNX models; use --prompt for a language model";
         return Err(CliError::Usage(text.into()));
     }
     language_model::record(args, &device, recorder, zero, events)

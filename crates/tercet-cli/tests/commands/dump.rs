@@ -65,8 +65,21 @@ fn run_dumps_what_every_node_computes() {
     // One kernel computes `exp` and the cast, so a value less is in memory.
     let optimised = ["run", &graph, "-i", &x, "--device", "cpu", "--dump", &to];
     let run = good(&[&optimised[..], &["--optimised"]].concat());
-    assert!(run.err.starts_with("3 values written to ") || run.err.starts_with("4 "), "{}", run.err);
-    let verify = ["verify", &graph, "-i", &x, "--device", "cpu", "--optimised", "--json"];
+    assert!(
+        run.err.starts_with("3 values written to ") || run.err.starts_with("4 "),
+        "{}",
+        run.err
+    );
+    let verify = [
+        "verify",
+        &graph,
+        "-i",
+        &x,
+        "--device",
+        "cpu",
+        "--optimised",
+        "--json",
+    ];
     let verified: serde_json::Value = serde_json::from_str(&good(&verify).out).unwrap();
     assert!(verified["values"][0]["fused"].is_array(), "{verified}");
     bad(&["run", &graph, "-i", &x, "--optimised"], 2, &["--dump"]);
