@@ -247,6 +247,11 @@ impl Backend for CpuBackend {
         let signature = &program.signature;
         Ok(Explanation {
             target: "cpu",
+            written: calls
+                .clone()
+                .filter(|s| s.kernel != "copy")
+                .map(|s| s.operands.len() - s.ins)
+                .sum(),
             dispatches: calls.count(),
             prepare: programs.iter().map(|p| p.prepare.len()).sum(),
             kernels,

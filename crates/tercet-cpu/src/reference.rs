@@ -82,6 +82,7 @@ impl Backend for ReferenceBackend {
         Ok(Explanation {
             target: "reference",
             dispatches: graph.len(),
+            written: graph.nodes().map(|(_, n)| n.outputs.len()).sum(),
             kernels: Explanation::count(calls),
             listing: graph.to_string(),
             ..Explanation::default()

@@ -244,12 +244,20 @@ pub fn explain(program: &GpuProgram, target: &'static str) -> Explanation {
             matches!(b, ProgramBuffer::Arena | ProgramBuffer::Counters)
         }),
     ];
+    let written = |step: &ProgramStep| match &step.work {
+        StepOp::Dispatch(d) => {
+            let args = &program.kernels[d.kernel.0 as usize].args;
+            args.iter().filter(|how| **how == ArgAccess::Write).count()
+        }
+        StepOp::Copy { .. } | StepOp::Fill { .. } => 0,
+    };
     let played = at_bounds(program);
     let bytes = kinds.map(|(name, kind)| (name, program.bytes_of(kind)));
     Explanation {
         target,
         kernels: Explanation::count(program.steps.iter().map(|s| (s.op, kernel(s)))),
         dispatches: played.len(),
+        written: program.steps.iter().map(written).sum(),
         barriers: played.iter().filter(|p| p.needs_barrier()).count(),
         prepare: program.prepare.len(),
         // All steps of a compiled program run on the device, none on the host.

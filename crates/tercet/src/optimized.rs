@@ -11,17 +11,27 @@ use std::collections::BTreeSet;
 use tercet_ir::NodeId;
 use tercet_ir::{Backend, CompileError, CompileOptions, Graph, RetainValues, Value};
 
-/// The kernels of a program with their calls, without copies, which outputs may need.
-type KernelCalls = BTreeMap<(&'static str, String), usize>;
+/// The kernels of a program, without copies, which outputs may need.
+#[derive(PartialEq)]
+struct ProgramKernels {
+    /// The number of calls by operator and kernel.
+    calls: BTreeMap<(&'static str, String), usize>,
+    /// The number of results in memory. A fused kernel with an additional result is another kernel,
+    /// even if it has the same name.
+    written: usize,
+}
 
 fn kernels(
     graph: &Graph,
     backend: &dyn Backend,
     options: &CompileOptions,
-) -> Result<KernelCalls, CompileError> {
-    let kernels = backend.explain(graph, options)?.kernels.into_iter();
-    let kernels = kernels.filter(|k| k.kernel != "copy");
-    Ok(kernels.map(|k| ((k.op, k.kernel), k.calls)).collect())
+) -> Result<ProgramKernels, CompileError> {
+    let plan = backend.explain(graph, options)?;
+    let kernels = plan.kernels.into_iter().filter(|k| k.kernel != "copy");
+    Ok(ProgramKernels {
+        calls: kernels.map(|k| ((k.op, k.kernel), k.calls)).collect(),
+        written: plan.written,
+    })
 }
 
 /// True if outputs for these values leave the kernels of the program as they are.
@@ -43,7 +53,7 @@ fn has_kernels(
     backend: &dyn Backend,
     options: &CompileOptions,
     values: &[Value],
-    plain: &KernelCalls,
+    plain: &ProgramKernels,
 ) -> bool {
     let open = RetainValues::Values(values.to_vec()).add_outputs(graph);
     open.is_ok_and(|(open, _)| kernels(&open, backend, options).is_ok_and(|own| own == *plain))

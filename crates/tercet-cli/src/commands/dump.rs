@@ -18,7 +18,7 @@ pub(crate) fn dump(
     graph: &Graph,
     tensors: &[(String, Tensor)],
     device: &Device,
-    optimised: bool,
+    optimized: bool,
 ) -> Result<(), CliError> {
     std::fs::create_dir_all(dir).map_err(|source| CliError::Write {
         path: dir.to_path_buf(),
@@ -27,7 +27,7 @@ pub(crate) fn dump(
     let named: Vec<(&str, &Tensor)> = tensors.iter().map(|(n, t)| (n.as_str(), t)).collect();
     let digits = graph.len().saturating_sub(1).to_string().len();
     let mut files = 0;
-    let values = match optimised {
+    let values = match optimized {
         true => optimized_values(graph, &named, device)?,
         false => node_values(graph, &named, device)?,
     };

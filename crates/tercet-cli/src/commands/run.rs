@@ -37,8 +37,8 @@ pub(crate) struct RunArgs {
     dump: Option<PathBuf>,
     /// With --dump: write the values of the optimized program, those that it writes to memory with
     /// all passes and fused kernels
-    #[arg(long, visible_alias = "optimized", requires = "dump")]
-    optimised: bool,
+    #[arg(long, alias = "optimised", requires = "dump")]
+    optimized: bool,
     /// Stop at the first node that produces NaN or inf from finite inputs, and print its operands
     #[arg(long)]
     first_nonfinite: bool,
@@ -173,7 +173,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<CommandOutcome, CliError> {
         exe.write_state(&name, &tensor)?;
     }
     if let Some(dir) = &args.dump {
-        dump(dir, &graph, &tensors, &plain, args.optimised)?;
+        dump(dir, &graph, &tensors, &plain, args.optimized)?;
     }
     let results = tercet_onnx::cut(&counted, exe.run(&inputs)?).map_err(CliError::Usage)?;
     spinner.finish_and_clear();

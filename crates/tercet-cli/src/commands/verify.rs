@@ -30,8 +30,8 @@ pub(crate) struct VerifyArgs {
     device: String,
     /// Compare the values of the optimized program instead: those that it writes to memory with all
     /// passes and fused kernels
-    #[arg(long, visible_alias = "optimized")]
-    optimised: bool,
+    #[arg(long, alias = "optimised")]
+    optimized: bool,
     /// Print every value instead of only the one with the largest error
     #[arg(long)]
     all: bool,
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<CommandOutcome, CliError> {
     let named: Vec<(&str, &Tensor)> = tensors.iter().map(|(n, t)| (n.as_str(), t)).collect();
     check_bounds(&sourced, &signature, &named)?;
     let spinner = progress::spinner("comparing");
-    let verification = match args.optimised {
+    let verification = match args.optimized {
         true => verify_optimized(&sourced.graph, &named, &device),
         false => verify(&sourced.graph, &named, &device),
     };

@@ -46,6 +46,26 @@ fn explain_and_devices_show_the_switches_in_effect() {
 }
 
 #[test]
+fn switches_for_diagnosis_come_from_flag_and_environment() {
+    let scratch = Scratch::new("debug");
+    let graph = scratch.file("g.tercet", GRAPH);
+    let explain = ["explain", &graph, "--bound", "n=8", "--device", "cpu"];
+    let variables = [("TERCET_DEBUG", "barriers=none,upload")];
+    let flags = ["--debug", "record,barriers=all"];
+    let (code, out, err) = with(&variables, &[&explain[..], &flags].concat());
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.contains("debug barriers=all, record, upload"), "{out}");
+    let (code, _, err) = with(&[("TERCET_DEBUG", "barriers")], &explain);
+    assert!(code == Some(2) && err.contains("barriers=none"), "{err}");
+    for (list, part) in [
+        ("uploads", "no switch `uploads` for diagnosis"),
+        ("barriers=all,barriers=none", "contradict each other"),
+    ] {
+        bad(&[&explain[..], &["--debug", list]].concat(), 2, &[part]);
+    }
+}
+
+#[test]
 fn switches_that_do_not_exist_are_refused_with_what_there_is() {
     let scratch = Scratch::new("no-switch");
     let graph = scratch.file("g.tercet", GRAPH);

@@ -41,6 +41,9 @@ pub struct Explanation {
     pub kernels: Vec<KernelUse>,
     /// Number of kernel calls in a run.
     pub dispatches: usize,
+    /// Number of results that the kernels of a run write to memory, without copies. Kernels that
+    /// compute several nodes write only the results that other kernels or the caller read.
+    pub written: usize,
     /// Number of barriers in a run. At a barrier, all previous work must finish before the next
     /// step starts.
     pub barriers: usize,
