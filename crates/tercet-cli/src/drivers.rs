@@ -13,6 +13,10 @@ pub(crate) fn labelled<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
+/// The start of the notes that this program prints.
+#[cfg(any(unix, test))]
+const OWN_NOTE: &str = "note: the trial of ";
+
 /// The labelled form of a driver message, or `None` if the line is dropped. `seen` contains the
 /// lines forwarded so far.
 #[cfg(any(unix, test))]
@@ -27,10 +31,13 @@ fn filter_line(line: &str, seen: &mut Vec<String>) -> Option<String> {
         return None;
     }
     seen.push(line.to_string());
-    Some(format!(
-        "note: message from a graphics driver: {}",
-        crate::output::escape_line(line)
-    ))
+    let text = crate::output::escape_line(line);
+    // Opening a device tries kernels, and a failed trial prints a note of this program.
+    let label = match line.starts_with(OWN_NOTE) {
+        true => "",
+        false => "note: message from a graphics driver: ",
+    };
+    Some(format!("{label}{text}"))
 }
 
 #[cfg(unix)]
@@ -112,5 +119,7 @@ mod tests {
         let said = "note: message from a graphics driver: MESA: error: no device\\u{1b}[0m";
         assert_eq!(of(lost).as_deref(), Some(said));
         assert_eq!((of(lost), of("\n")), (None, None));
+        let own = "note: the trial of many=matrices failed on this device";
+        assert_eq!(of(own).as_deref(), Some(own));
     }
 }

@@ -191,8 +191,8 @@ impl VulkanBackend {
     /// not run.
     fn probe_native_ops(&self) -> Option<NativeOps> {
         let (trial, caps) = native_ops_probe(&self.caps).ok()?;
-        let outputs = self.outputs_with(caps, &trial.graph, &trial.inputs())?;
-        Some(trial.judge(&outputs))
+        let outputs = self.outputs_with(caps, &trial.graph, &trial.inputs());
+        Some(trial.judge(&outputs.ok()??))
     }
 
     /// Whether cooperative-matrix fragments have the register layout that kernels expect; false if
@@ -210,22 +210,25 @@ impl VulkanBackend {
         }
         let inputs = tried.inputs();
         let inputs: Vec<_> = inputs.iter().map(|(name, x)| (*name, x)).collect();
-        let Some(outputs) = self.outputs_with(caps, &tried.graph, &inputs) else {
-            return false;
+        let passed = match self.outputs_with(caps, &tried.graph, &inputs) {
+            Ok(Some(outputs)) => tried.are_right(&outputs),
+            // The driver would refuse the kernel again at the next start.
+            Err(CompileError::Kernel { .. }) => false,
+            Ok(None) | Err(_) => return false,
         };
-        let passed = tried.are_right(&outputs);
         self.shared.refused.add_trial(LAYOUT_TRIAL, passed);
         self.shared.store_refused(&self.shared.refused.text());
         passed
     }
 
-    /// Runs a graph on this device as if it had the capabilities `caps`, and returns the outputs.
+    /// Runs a graph on this device as if it had the capabilities `caps`, and returns the outputs;
+    /// `None` if the run failed.
     fn outputs_with(
         &self,
         caps: DeviceCaps,
         graph: &Graph,
         inputs: &[(&str, &Tensor)],
-    ) -> Option<Vec<Tensor>> {
+    ) -> Result<Option<Vec<Tensor>>, CompileError> {
         let backend = VulkanBackend {
             shared: Arc::clone(&self.shared),
             caps,
@@ -236,9 +239,9 @@ impl VulkanBackend {
         let is_run = backend
             .plan_for(&backend.caps, graph, &options)
             .and_then(|program| backend.loaded(Arc::new(program), &options))
-            .is_ok_and(|mut exe| exe.run_into(inputs, &mut outputs).is_ok());
+            .map(|mut exe| exe.run_into(inputs, &mut outputs).is_ok());
         self.shared.reset_counters();
-        is_run.then_some(outputs)
+        Ok(is_run?.then_some(outputs))
     }
 
     /// The same device with another tuning table for kernel selection.

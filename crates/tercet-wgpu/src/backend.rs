@@ -172,8 +172,8 @@ impl WgpuBackend {
     pub(crate) async fn probe_native_ops(&self) -> Option<NativeOps> {
         let (trial, caps) = native_ops_probe(&self.caps).ok()?;
         let inputs = trial.inputs();
-        let outputs = self.outputs_with(caps, &trial.graph, &inputs).await?;
-        Some(trial.judge(&outputs))
+        let outputs = self.outputs_with(caps, &trial.graph, &inputs).await;
+        Some(trial.judge(&outputs.ok()??))
     }
 
     /// Whether cooperative-matrix fragments have the register layout that kernels expect (ADR
@@ -191,22 +191,25 @@ impl WgpuBackend {
         }
         let inputs = tried.inputs();
         let inputs: Vec<_> = inputs.iter().map(|(name, x)| (*name, x)).collect();
-        let Some(outputs) = self.outputs_with(caps, &tried.graph, &inputs).await else {
-            return false;
+        let passed = match self.outputs_with(caps, &tried.graph, &inputs).await {
+            Ok(Some(outputs)) => tried.are_right(&outputs),
+            // The driver would refuse the kernel again at the next start.
+            Err(CompileError::Kernel { .. }) => false,
+            Ok(None) | Err(_) => return false,
         };
-        let passed = tried.are_right(&outputs);
         self.gpu.refused.add_trial(LAYOUT_TRIAL, passed);
         self.store_refused(&self.gpu.refused.text());
         passed
     }
 
-    /// Runs a graph on this device as if it had the capabilities `caps`, and returns the outputs.
+    /// Runs a graph on this device as if it had the capabilities `caps`, and returns the outputs;
+    /// `None` if the run failed.
     async fn outputs_with(
         &self,
         caps: DeviceCaps,
         graph: &Graph,
         inputs: &[(&str, &Tensor)],
-    ) -> Option<Vec<Tensor>> {
+    ) -> Result<Option<Vec<Tensor>>, CompileError> {
         let backend = WgpuBackend {
             caps,
             gpu: Arc::clone(&self.gpu),
@@ -215,15 +218,12 @@ impl WgpuBackend {
         };
         let options = CompileOptions::default();
         // A trial of a kernel must not run another one instead.
-        let mut exe = backend
-            .compiled(|| backend.made(graph, &options))
-            .await
-            .ok()?;
+        let mut exe = backend.compiled(|| backend.made(graph, &options)).await?;
         let mut outputs = Vec::new();
         let run = exe
             .run_async(inputs, OutputSelection::All, &mut outputs)
             .await;
-        run.is_ok().then_some(outputs)
+        Ok(run.is_ok().then_some(outputs))
     }
 
     /// The adapter that the device was opened on.
