@@ -178,10 +178,17 @@ pub(crate) struct SwitchArgs {
     /// run, upload inputs each run; comma-separated. Goes before TERCET_DEBUG
     #[arg(long, global = true, value_name = "LIST", help_heading = "Switches")]
     debug: Vec<String>,
+    /// Record an execution trace of everything that runs on the device in FILE, for Perfetto. Goes
+    /// before TERCET_TRACE
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Switches")]
+    trace: Option<PathBuf>,
 }
 
 /// The switches of the command line.
 static SWITCHES: std::sync::OnceLock<DeviceSwitches> = std::sync::OnceLock::new();
+
+/// The trace file of the command line.
+static TRACE: std::sync::OnceLock<Option<PathBuf>> = std::sync::OnceLock::new();
 
 impl SwitchArgs {
     /// Makes the switches those of all devices that this process opens.
@@ -195,6 +202,7 @@ impl SwitchArgs {
         let switches = switches.map_err(|e| CliError::Usage(e.to_string()))?;
         // Applied once, so nothing is set yet.
         let _ = SWITCHES.set(switches);
+        let _ = TRACE.set(self.trace.clone());
         Ok(())
     }
 }
@@ -291,6 +299,7 @@ pub(crate) fn open(name: &str, timings: bool) -> Result<Device, CliError> {
         timings,
         memory_bytes: memory_limit()?,
         switches: switches(),
+        trace: TRACE.get().cloned().flatten(),
     };
     drivers::labelled(|| Device::open(name, &options)).map_err(|e| CliError::Usage(e.to_string()))
 }

@@ -5,12 +5,15 @@ mod gpu;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 use tercet_ir::backend::Explanation;
 use tercet_ir::{
     Backend, CompileError, CompileOptions, DType, DeviceSwitches, Executable, Graph, Scheme,
     SwitchError, VariantFamily, compiler_trial,
 };
+
+use crate::trace::{ENV_TRACE, TraceFile, TracedBackend};
 
 /// Errors of opening a device.
 ///
@@ -54,6 +57,14 @@ pub enum DeviceError {
     /// A switch does not exist, or the device cannot run a forced kernel variant.
     #[error(transparent)]
     Switch(#[from] SwitchError),
+    /// The file of [`DeviceOptions::trace`] cannot be created.
+    #[error("cannot write the trace {}: {reason}; choose another file", path.display())]
+    Trace {
+        /// The path of the file.
+        path: PathBuf,
+        /// The reason from the operating system.
+        reason: String,
+    },
     /// This machine does not have the device.
     #[error("this machine has no `{name}` device: {reason}")]
     NoSuchDevice {
@@ -106,9 +117,30 @@ pub struct DeviceOptions {
     /// model. `None` plans for all free memory. Allocations are not limited.
     pub memory_bytes: Option<u64>,
     /// Features that programs must not use, and kernel variants that are forced or forbidden. The
-    /// environment variables `TERCET_WITHOUT`, `TERCET_FORCE` and `TERCET_DEBUG` add to them, and below both is the
-    /// tuning file in the cache folder.
+    /// environment variables `TERCET_WITHOUT`, `TERCET_FORCE` and `TERCET_DEBUG` add to them, and
+    /// below both is the tuning file in the cache folder.
     pub switches: DeviceSwitches,
+    /// Records an execution trace of all executables of the device in this file, in the format of
+    /// Chrome and Perfetto; steps are measured as with `timings`. The environment variable
+    /// `TERCET_TRACE` does the same. Devices with the same path share the file.
+    ///
+    /// ```
+    /// # use tercet::{CompileOptions, DType, Device, DeviceOptions, Graph, Tensor, Type};
+    /// # let mut g = Graph::new();
+    /// # let x = g.input("x", Type::new(DType::F32, [2]))?;
+    /// # let y = g.neg(x)?;
+    /// # g.output("y", y)?;
+    /// # let x = Tensor::from_slice(&[2], &[1f32, -2.0])?;
+    /// let path = std::env::temp_dir().join(format!("trace-{}.json", std::process::id()));
+    /// let options = DeviceOptions { trace: Some(path.clone()), ..DeviceOptions::default() };
+    /// let device = Device::open("cpu", &options)?;
+    /// device.compile(&g, &CompileOptions::new())?.run(&[("x", &x)])?;
+    /// drop(device);
+    /// assert!(std::fs::read_to_string(&path)?.contains("\"name\":\"run\""));
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub trace: Option<PathBuf>,
 }
 
 /// A device that compiles graphs. Cloning is cheap.
@@ -306,25 +338,38 @@ impl Device {
     /// # Errors
     /// Those of [`Device::by_name`].
     pub fn open(name: &str, options: &DeviceOptions) -> Result<Device, DeviceError> {
+        let start = Instant::now();
         let (name, which) = split_selector(name)?;
+        let variable = std::env::var_os(ENV_TRACE).filter(|path| !path.is_empty());
+        let trace = options.trace.clone().or(variable.map(PathBuf::from));
         let options = DeviceOptions {
             which: which.or_else(|| options.which.clone()),
             switches: switches_in_effect(&options.switches)?,
+            timings: options.timings || trace.is_some(),
             ..options.clone()
         };
-        if name == "auto" {
-            return Device::auto_with(&options).map(|device| device.limited(&options));
-        }
-        let entry = DEVICES.iter().find(|e| e.name == name);
-        let DeviceEntry {
-            name,
-            feature,
-            open,
-            ..
-        } = *entry.ok_or_else(|| unknown(name))?;
-        open.ok_or(DeviceError::Feature { name, feature })
-            .and_then(|open| open(&options))
-            .map(|device| device.limited(&options))
+        let device = if name == "auto" {
+            Device::auto_with(&options)?
+        } else {
+            let entry = DEVICES.iter().find(|e| e.name == name);
+            let DeviceEntry {
+                name,
+                feature,
+                open,
+                ..
+            } = *entry.ok_or_else(|| unknown(name))?;
+            open.ok_or(DeviceError::Feature { name, feature })
+                .and_then(|open| open(&options))?
+        };
+        let device = device.limited(&options);
+        let Some(path) = trace else {
+            return Ok(device);
+        };
+        let file = TraceFile::open(&path).map_err(|e| DeviceError::Trace {
+            path,
+            reason: e.to_string(),
+        })?;
+        Ok(device.with_backend(TracedBackend::new(device.shared(), file, start)))
     }
 
     fn limited(self, options: &DeviceOptions) -> Device {

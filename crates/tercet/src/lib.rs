@@ -40,6 +40,7 @@ mod device;
 mod graph_builder;
 mod non_finite;
 mod optimized;
+mod trace;
 #[cfg(feature = "train")]
 pub mod train;
 mod tune;

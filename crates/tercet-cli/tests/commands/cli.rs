@@ -376,6 +376,31 @@ fn trace_runs_graphs_in_text_form() {
 }
 
 #[test]
+fn every_command_records_a_trace_by_flag_and_environment() {
+    let scratch = Scratch::new("trace-flag");
+    let graph = scratch.file("g.tercet", GRAPH);
+    let verify = ["verify", &graph, "--bound", "n=5", "--device", "cpu"];
+    let (flag, variable) = (scratch.path("flag.json"), scratch.path("variable.json"));
+    good(&[&verify[..], &["--trace", &flag]].concat());
+    let mut command = crate::common::tercet(&verify);
+    let output = command.env("TERCET_TRACE", &variable).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    for file in [flag, variable] {
+        let events: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let events = events.as_array().unwrap();
+        for name in ["open device", "compile and load", "run"] {
+            assert!(events.iter().any(|e| e["name"] == name), "{file}: {name}");
+        }
+    }
+    let nowhere = scratch.path("no/trace.json");
+    bad(
+        &[&verify[..], &["--trace", &nowhere]].concat(),
+        2,
+        &["cannot write the trace"],
+    );
+}
+
+#[test]
 fn trace_holds_host_phases_and_device_steps() {
     let scratch = Scratch::new("trace");
     for device in usable_devices() {
