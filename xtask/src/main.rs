@@ -6,6 +6,7 @@
 //! | `parity [--pack FILE] [ARGS]` | run every suite on the devices of this machine and report, or pack a program that does |
 //! | `shaders [--check [--compile]]` | compile the GLSL kernels to the committed SPIR-V modules, or compare them |
 //! | `programs --digest [--update]` | compare the GPU programs of all operator cases and device profiles with the committed digests |
+//! | `programs --diff FROM [--to COMMIT]` | compare them between two commits, case by case |
 //! | `words [--update] [--list METRIC]` | count violations of the rules of prose and names by crate, and check the form of commits |
 //! | `tree` | find files and functions above the length limits |
 //! | `tree --imports` | print the imports between modules, and fail on circles and on imports from a higher layer |
@@ -59,6 +60,7 @@ mod site;
 mod system;
 mod test;
 mod test_binaries;
+mod vulkan_layer;
 mod web;
 mod words;
 
@@ -98,6 +100,10 @@ enum XtaskCommand {
         /// Build for another platform; without --pack, run it on the CPU by an emulator
         #[arg(long, value_name = "TRIPLE")]
         target: Option<String>,
+        /// Run with MoltenVK's extensions, features and limits, and fail what they do not permit;
+        /// with `--device vulkan`
+        #[arg(long, conflicts_with_all = ["pack", "target"])]
+        portability: bool,
         /// Arguments for the program: `--device vulkan`, `--suite models`, `--json FILE`, a part of
         /// test names
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -160,7 +166,7 @@ enum XtaskCommand {
     },
     /// Count violations of the rules of prose, names and commits, and fail if a count rises
     Words(words::Options),
-    /// Compare the GPU programs of all operator cases with the committed digests
+    /// Compare the GPU programs of all operator cases with the committed digests, or between commits
     Programs(program_digests::Options),
     /// Write the documentation tables that are generated from the code
     Docs,
@@ -258,11 +264,13 @@ fn run(command: XtaskCommand) -> Result<(), XtaskError> {
             pack,
             without_minilm,
             target,
+            portability,
             args,
         } => parity::run(&parity::ParityOptions {
             pack,
             without_minilm,
             target,
+            portability,
             args,
         }),
         XtaskCommand::Fetch { what } => fetch_one(&what),

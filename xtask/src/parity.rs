@@ -15,6 +15,7 @@ use serde::Deserialize;
 
 use crate::error::{self, XtaskError};
 use crate::test::SELECTION;
+use crate::vulkan_layer::PortabilityLayer;
 use crate::{cache, dist, env, fetch, process};
 
 const PROGRAM: &str = "tercet-parity";
@@ -44,6 +45,8 @@ pub(crate) struct ParityOptions {
     pub(crate) without_minilm: bool,
     /// Build for this platform instead of this machine.
     pub(crate) target: Option<String>,
+    /// Run with the limits of a portability driver.
+    pub(crate) portability: bool,
     /// Arguments for the program.
     pub(crate) args: Vec<OsString>,
 }
@@ -67,9 +70,19 @@ pub(crate) fn run(options: &ParityOptions) -> Result<(), XtaskError> {
         Some(to) => packing(program, to, minilm.as_deref()),
         None => running(program, &options.args, minilm.as_deref()),
     };
+    let layer = match options.portability {
+        true => Some(portability_layer()?),
+        false => None,
+    };
+    if let Some(layer) = &layer {
+        command.envs(layer.variables());
+    }
     match (&options.target, &options.pack) {
         (Some(_), None) => emulate(command)?,
         (None, _) | (_, Some(_)) => process::run(&mut command)?,
+    }
+    if let Some(layer) = layer {
+        layer.check()?;
     }
     if let Some(to) = &options.pack {
         println!(
@@ -81,11 +94,17 @@ pub(crate) fn run(options: &ParityOptions) -> Result<(), XtaskError> {
     Ok(())
 }
 
+/// Builds and installs the layer.
+fn portability_layer() -> Result<PortabilityLayer, XtaskError> {
+    let mut build = process::cargo();
+    build.args(["build", "--release", "--package", "tercet-vulkan-layer"]);
+    process::run(&mut build)?;
+    PortabilityLayer::new(&process::target_dir().join("release"))
+}
+
 fn program() -> Command {
-    let target = std::env::var_os("CARGO_TARGET_DIR");
-    let target = target.map_or_else(|| process::root().join("target"), PathBuf::from);
     let name = format!("{PROGRAM}{}", std::env::consts::EXE_SUFFIX);
-    Command::new(target.join("release").join(name))
+    Command::new(process::target_dir().join("release").join(name))
 }
 
 fn packing(mut command: Command, to: &Path, minilm: Option<&Path>) -> Command {

@@ -209,6 +209,12 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
+/// The folder of cargo's build outputs.
+pub(crate) fn target_dir() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR");
+    target.map_or_else(|| root().join("target"), PathBuf::from)
+}
+
 /// The root folder of the workspace.
 pub(crate) fn root() -> PathBuf {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));

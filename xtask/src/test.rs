@@ -5,7 +5,8 @@
 //! command runs, one process per processor in parallel:
 //!
 //! - the test programs ([`test_binaries`]). The large suites are split into a process per executor
-//!   and share. The Vulkan tests run again on the newer lavapipe, which has cooperative matrices,
+//!   and share. The Vulkan tests run again on the newer lavapipe, which has cooperative matrices. A
+//!   part of them runs with the limits of a portability driver ([`vulkan_layer`](crate::vulkan_layer)),
 //! - the doc tests,
 //! - the Python tests ([`python`]), if `python3` can create a virtual environment.
 //!
@@ -29,6 +30,7 @@ use std::time::{Duration, Instant};
 use crate::error::XtaskError;
 use crate::process::ParallelCommand;
 use crate::test_binaries::{self, TestBinary};
+use crate::vulkan_layer::PortabilityLayer;
 use crate::{cache, env, fetch, lavapipe, process, python, system};
 
 /// The packages that are built and tested together, so that they share one feature selection.
@@ -162,6 +164,10 @@ const ON_NEWER: [&str; 7] = [
 const SAMPLE_ON_NEWER: &str = "0/5";
 const NOT_ON_NEWER: [&str; 3] = ["/without_passes", "/decomposed", "gradients/"];
 
+/// The part of each operator's cases that runs with the limits of a portability driver.
+/// `cargo xtask parity --portability` runs all of them.
+const SAMPLE_OF_PORTABILITY: &str = "2/20";
+
 /// Runs the tests; with `args`, only the selected ones.
 pub(crate) fn run(args: &[OsString]) -> Result<(), XtaskError> {
     let ci = is_ci();
@@ -194,7 +200,9 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), XtaskError> {
             eprintln!("  because: {error}");
         }
     }
-    timed("test programs", || process::run_together(tasks, LIMIT))
+    let layer = setup.with_portability(&programs, &mut tasks)?;
+    timed("test programs", || process::run_together(tasks, LIMIT))?;
+    layer.map_or(Ok(()), |layer| layer.check())
 }
 
 /// The Python tests, in a separate process. Most of their time is one thread's: the linker,
@@ -346,6 +354,30 @@ impl TestSetup {
             task
         });
         tasks.collect()
+    }
+
+    /// Adds the Vulkan suites with the limits of a portability driver, on Linux.
+    fn with_portability(
+        &self,
+        programs: &[TestBinary],
+        tasks: &mut Vec<ParallelCommand>,
+    ) -> Result<Option<PortabilityLayer>, XtaskError> {
+        let Some(suites) = programs.iter().find(|p| p.target == SUITES) else {
+            return Ok(None);
+        };
+        if !cfg!(target_os = "linux") {
+            eprintln!("NOT RUN: the Vulkan suites with the limits of a portability driver");
+            eprintln!("  because: the software device is for Linux");
+            return Ok(None);
+        }
+        let layer = PortabilityLayer::new(suites.libraries())?;
+        let mut command = suites.command();
+        self.suites_on(&mut command, "vulkan", &NOT_ON_WGPU.map(String::from));
+        command.env(env::SAMPLE, SAMPLE_OF_PORTABILITY);
+        command.envs(layer.variables());
+        let name = format!("{} on vulkan, with the limits of MoltenVK", suites.name());
+        tasks.push(ParallelCommand { name, command });
+        Ok(Some(layer))
     }
 
     fn prepare<'a>(&self, command: &'a mut Command) -> &'a mut Command {

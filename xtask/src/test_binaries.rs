@@ -60,6 +60,11 @@ impl TestBinary {
         self.set(command)
     }
 
+    /// The folder of the program, with the libraries that cargo builds for tests.
+    pub(crate) fn libraries(&self) -> &Path {
+        self.executable.parent().unwrap_or(Path::new(""))
+    }
+
     /// The name of the program in the output.
     pub(crate) fn name(&self) -> String {
         format!("{} {}", self.package, self.target)

@@ -52,6 +52,8 @@ pub(crate) struct EnabledFeatures {
     packed_dots: bool,
     /// True if pipelines can be created without robust buffer access.
     pub(crate) unchecked: bool,
+    /// True if the driver implements a part of Vulkan, such as MoltenVK.
+    portability: bool,
     bfloat16: bool,
     bfloat16_coop: bool,
     size_control: bool,
@@ -75,6 +77,10 @@ pub(crate) struct EnabledFeatures {
     /// The device and driver version, used as the key of cache files.
     pub(crate) identity: DriverIdentity,
 }
+
+/// Maximum number of storage buffers of a kernel on a driver on top of Metal. All buffers share 31
+/// slots, of which the parameter block and the sizes of buffers take two.
+const MAX_PORTABLE_BUFFERS: u32 = 29;
 
 fn extensions_of(
     instance: &VulkanInstance,
@@ -119,6 +125,7 @@ impl EnabledFeatures {
             false => Vec::new(),
         };
         let coop_converts = offered.coop_converts && newer_coop;
+        let portability = has(khr::portability_subset::NAME);
         let extensions = [
             (
                 ash::ext::subgroup_size_control::NAME,
@@ -131,6 +138,8 @@ impl EnabledFeatures {
                 !coop_blocks.is_empty() || coop_converts,
             ),
             (ash::ext::pipeline_robustness::NAME, offered.unchecked),
+            // A device that has it must be created with it.
+            (khr::portability_subset::NAME, portability),
         ];
         let extensions = extensions.into_iter().filter(|(_, is_used)| *is_used);
         let (queue_family, timestamp_bits) = queue_family(instance, device, info)?;
@@ -152,6 +161,7 @@ impl EnabledFeatures {
             packed_dots: offered.dots
                 && (properties.packed_dots || info.kind == VulkanDeviceKind::Cpu),
             unchecked: offered.unchecked,
+            portability,
             bfloat16: offered.bfloat16,
             bfloat16_coop,
             size_control: offered.size_control,
@@ -255,12 +265,20 @@ impl EnabledFeatures {
                 .max_per_stage_descriptor_storage_buffers
                 .min(l.max_descriptor_set_storage_buffers)
                 .min(l.max_per_stage_resources.saturating_sub(1))
-                .min(32),
+                .min(if self.portability {
+                    MAX_PORTABLE_BUFFERS
+                } else {
+                    32
+                }),
             max_batch_buffers: l
                 .max_per_stage_descriptor_storage_buffers
                 .min(l.max_descriptor_set_storage_buffers)
                 .min(l.max_per_stage_resources.saturating_sub(1))
-                .min(128),
+                .min(if self.portability {
+                    MAX_PORTABLE_BUFFERS
+                } else {
+                    128
+                }),
             storage_align_bytes: storage_align as u32,
             uniform_align_bytes: uniform_align as u32,
             workgroup_bytes: l.max_compute_shared_memory_size,

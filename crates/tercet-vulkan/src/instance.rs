@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::fmt;
 
-use ash::{ext, vk};
+use ash::{ext, khr, vk};
 
 use crate::error::VulkanOpenError;
 use crate::validation::{DebugMessenger, LAYER, ValidationMessages, messenger_info, settings};
@@ -127,13 +127,18 @@ impl VulkanInstance {
         let mut layers = Vec::new();
         let mut extensions = Vec::new();
         let mut has_settings = false;
+        // Without it, the loader hides drivers that implement a part of Vulkan, such as MoltenVK.
+        let enumerates = instance_has(&entry, None, khr::portability_enumeration::NAME)?;
+        if enumerates {
+            extensions.push(khr::portability_enumeration::NAME.as_ptr());
+        }
         if validation {
             if !has_layer(&entry)? {
                 return Err(VulkanOpenError::NoValidation);
             }
             layers.push(LAYER.as_ptr());
             extensions.push(ext::debug_utils::NAME.as_ptr());
-            has_settings = layer_has(&entry, ext::layer_settings::NAME)?;
+            has_settings = instance_has(&entry, Some(LAYER), ext::layer_settings::NAME)?;
             let control = match has_settings {
                 true => ext::layer_settings::NAME,
                 false => ext::validation_features::NAME,
@@ -151,6 +156,9 @@ impl VulkanInstance {
             .application_info(&app)
             .enabled_layer_names(&layers)
             .enabled_extension_names(&extensions);
+        if enumerates {
+            info = info.flags(vk::InstanceCreateFlags::ENUMERATE_PORTABILITY_KHR);
+        }
         if validation {
             info = info.push_next(&mut early);
             info = match has_settings {
@@ -302,10 +310,14 @@ fn has_layer(entry: &ash::Entry) -> Result<bool, VulkanOpenError> {
     Ok(layers.iter().any(|l| l.layer_name_as_c_str() == Ok(LAYER)))
 }
 
-/// Whether the validation layer provides an extension.
-fn layer_has(entry: &ash::Entry, name: &CStr) -> Result<bool, VulkanOpenError> {
+/// Whether the loader and its drivers provide an instance extension, or this layer if there is one.
+fn instance_has(
+    entry: &ash::Entry,
+    layer: Option<&CStr>,
+    name: &CStr,
+) -> Result<bool, VulkanOpenError> {
     // SAFETY: the entry is loaded and has the layer.
-    let all = unsafe { entry.enumerate_instance_extension_properties(Some(LAYER)) }
+    let all = unsafe { entry.enumerate_instance_extension_properties(layer) }
         .map_err(failed("vkEnumerateInstanceExtensionProperties"))?;
     Ok(all.iter().any(|e| e.extension_name_as_c_str() == Ok(name)))
 }

@@ -19,6 +19,8 @@ mod finetune_encoder;
 #[cfg(feature = "hub")]
 mod hub;
 mod language;
+#[cfg(all(feature = "vulkan", target_os = "linux"))]
+mod layer;
 mod ollama;
 mod onnx;
 mod outside;

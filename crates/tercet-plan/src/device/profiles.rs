@@ -224,6 +224,28 @@ impl DeviceCaps {
         }
     }
 
+    /// An Apple GPU through MoltenVK, a portability driver of Vulkan on Metal: no matrices, no
+    /// dependent launches, no packed dot products in hardware. All buffers of a kernel share Metal's
+    /// 31 slots. MoltenVK does not report the number of GPU cores.
+    pub fn moltenvk() -> DeviceCaps {
+        DeviceCaps {
+            max_binding_bytes: u64::from(u32::MAX),
+            max_storage_buffers: 29,
+            storage_align_bytes: 64,
+            uniform_align_bytes: 256,
+            workgroup_bytes: 32 << 10,
+            max_workgroup: 1024,
+            packed_dots: false,
+            device: DeviceModel::new(&ReportedProperties {
+                kind: GpuKind::Integrated,
+                subgroups: Some([32; 2]),
+                workgroup_bytes: 32 << 10,
+                ..ReportedProperties::default()
+            }),
+            ..DeviceCaps::laptop()
+        }
+    }
+
     /// A Qualcomm Adreno phone GPU through Vulkan: subgroups of 64 or 128, bindings of at most 128
     /// MiB.
     pub fn adreno() -> DeviceCaps {

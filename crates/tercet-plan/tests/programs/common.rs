@@ -37,6 +37,7 @@ pub(crate) fn profiles() -> Vec<(&'static str, DeviceCaps)> {
         ("rdna3_wave64", DeviceCaps::rdna3(64)),
         ("arc", DeviceCaps::arc()),
         ("apple", DeviceCaps::apple()),
+        ("moltenvk", DeviceCaps::moltenvk()),
         ("adreno", DeviceCaps::adreno()),
         ("mali", DeviceCaps::mali()),
     ]
