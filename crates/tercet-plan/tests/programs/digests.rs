@@ -9,12 +9,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
 use sha2::{Digest, Sha256};
-use tercet_plan::{GpuProgram, KernelSource};
+use tercet_plan::{GpuProgram, KernelSource, StepOp};
 
 use crate::common::{for_each_case, in_parallel, profiles};
 
 /// The environment variable that names the output file.
 const OUTPUT: &str = "TERCET_PROGRAM_DIGESTS";
+
+/// The environment variable that names the file for a line of each case, for `programs --diff`.
+const CASES: &str = "TERCET_PROGRAM_CASES";
 
 #[test]
 #[ignore = "takes minutes; `cargo xtask programs --digest` runs it"]
@@ -22,30 +25,88 @@ fn write() {
     let path = std::env::var_os(OUTPUT).unwrap_or_else(|| panic!("{OUTPUT} is not set"));
     let lines = in_parallel(profiles(), |(profile, caps)| {
         let mut by_operator: BTreeMap<String, (usize, Sha256)> = BTreeMap::new();
+        let mut cases = String::new();
         for_each_case(&caps, |planned| {
             let operator = planned.name.split('/').next().unwrap_or_default();
             let (count, hash) = by_operator.entry(operator.to_string()).or_default();
             *count += 1;
             hash.update(planned.name.as_bytes());
-            match planned.program {
-                Ok(program) => add_program(hash, program),
-                Err(_) => hash.update(b"error"),
-            }
+            let mut bytes = ProgramBytes::default();
+            let summary = match planned.program {
+                Ok(program) => {
+                    let summary = summary(&program);
+                    add_program(&mut bytes, program);
+                    summary
+                }
+                Err(_) => {
+                    bytes.update(b"error");
+                    "error".to_string()
+                }
+            };
+            hash.update(&bytes.0);
+            let own = hex(&Sha256::digest(&bytes.0));
+            let name = planned.name.replace(' ', "_");
+            let _ = writeln!(cases, "{profile} {name} {own} {summary}");
         });
         let mut lines = String::new();
         for (operator, (count, hash)) in by_operator {
-            let mut hex = String::new();
-            for byte in &hash.finalize()[..8] {
-                let _ = write!(hex, "{byte:02x}");
-            }
-            let _ = writeln!(lines, "{profile} {operator} {count} {hex}");
+            let _ = writeln!(
+                lines,
+                "{profile} {operator} {count} {}",
+                hex(&hash.finalize())
+            );
         }
-        lines
+        (lines, cases)
     });
+    let (lines, cases): (Vec<String>, Vec<String>) = lines.into_iter().unzip();
     std::fs::write(path, lines.concat()).expect("the output file can be written");
+    if let Some(path) = std::env::var_os(CASES) {
+        std::fs::write(path, cases.concat()).expect("the file of cases can be written");
+    }
 }
 
-fn add_program(hash: &mut Sha256, mut program: GpuProgram) {
+/// The first 8 bytes of a digest.
+fn hex(digest: &[u8]) -> String {
+    digest[..8].iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The kernels of a program with their numbers of dispatches, and its barriers.
+fn summary(program: &GpuProgram) -> String {
+    let mut kernels: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut barriers = 0;
+    for step in &program.steps {
+        barriers += usize::from(step.barrier);
+        if let StepOp::Dispatch(dispatch) = &step.work {
+            let name = &program.kernels[dispatch.kernel.0 as usize].name;
+            *kernels.entry(name).or_default() += 1;
+        }
+    }
+    let count: usize = kernels.values().sum();
+    let kernels: Vec<String> = kernels
+        .into_iter()
+        .map(|(name, n)| match n {
+            1 => name.to_string(),
+            n => format!("{n} x {name}"),
+        })
+        .collect();
+    let kernels = kernels.join(", ");
+    format!("{count} dispatches, {barriers} barriers: {kernels}")
+}
+
+/// The bytes of a program that its digest covers.
+#[derive(Default)]
+struct ProgramBytes(Vec<u8>);
+
+impl ProgramBytes {
+    fn update(&mut self, bytes: impl AsRef<[u8]>) {
+        self.0.extend_from_slice(bytes.as_ref());
+    }
+}
+
+fn add_program(hash: &mut ProgramBytes, mut program: GpuProgram) {
     for kernel in std::mem::take(&mut program.kernels) {
         hash.update(kernel.name.as_bytes());
         match &kernel.source {
@@ -72,11 +133,13 @@ fn add_program(hash: &mut Sha256, mut program: GpuProgram) {
             .iter()
             .for_each(|x| hash.update(x.to_bits().to_le_bytes()));
     }
-    hash.update(canonical(&format!("{program:?}")));
+    // Switches for diagnosis are the user's, and no part of a program.
+    let debug = format!(", debug: {:?}", program.debug);
+    hash.update(canonical(&format!("{program:?}").replace(&debug, "")));
 }
 
 /// Adds a shader without its comments and empty lines.
-fn add_wgsl(hash: &mut Sha256, text: &str) {
+fn add_wgsl(hash: &mut ProgramBytes, text: &str) {
     for line in text.lines() {
         let code = line.split("//").next().unwrap_or_default().trim();
         if !code.is_empty() {
