@@ -9,15 +9,11 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
 use tercet_models::FinishReason;
 use tercet_models::answer::{AnswerEvent, AnswerParser};
-use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::error::ApiError;
-use crate::language::ResponseEvent;
+use crate::language::{ResponseEvent, ResponseReceiver};
 use crate::logprobs::TokenLogprob;
 use crate::request_log::RequestRecord;
-
-/// Events with the index of their completion.
-pub(crate) type ResponseReceiver = UnboundedReceiver<(usize, ResponseEvent)>;
 
 /// A piece of an answer, with the details of its tokens that the request asks for.
 #[derive(Debug, Default)]

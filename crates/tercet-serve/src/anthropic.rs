@@ -62,11 +62,11 @@ pub(crate) async fn messages(
 ) -> Result<Response, AnthropicError> {
     let body = app.body(&headers, body, &["application/json"]).await?;
     let mut fields = JsonFields::parse(&body)?;
-    let selected = select_language(&app, &mut fields, &record)?;
-    let request = request::parse(fields, selected.model, &record)?;
-    let prepared = request.prepare(selected.model)?;
+    let selected = select_language(&app, &mut fields, &record).await?;
+    let request = request::parse(fields, &selected.model, &record)?;
+    let prepared = request.prepare(&selected.model)?;
     let renderer = MessageRenderer::new(&selected.name, prepared.prompt.len());
-    let of = (selected.model, selected.adapter);
+    let of = (&selected.model, selected.adapter);
     let mut answers = prepared.start(&app, of, &record).await?;
     match prepared.params.stream {
         true => Ok(stream_response(answers, renderer).await?),
@@ -86,9 +86,9 @@ pub(crate) async fn count_tokens(
 ) -> Result<Response, AnthropicError> {
     let body = app.body(&headers, body, &["application/json"]).await?;
     let mut fields = JsonFields::parse(&body)?;
-    let language = select_language(&app, &mut fields, &record)?.model;
-    let request = request::parse(fields, language, &record)?;
-    let rendered = request.render(language)?;
+    let language = select_language(&app, &mut fields, &record).await?.model;
+    let request = request::parse(fields, &language, &record)?;
+    let rendered = request.render(&language)?;
     let tokenizer = Arc::clone(&language.tokenizer);
     let bytes = rendered.text.len();
     let encode = move || tokenizer.encode_mixed(&rendered.text, &rendered.literal);

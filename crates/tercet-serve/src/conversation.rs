@@ -52,13 +52,13 @@ pub(crate) struct PreparedConversation {
 ///
 /// # Errors
 /// 404 for an unknown model; 400 without a name, if several models are served.
-pub(crate) fn select_language<'a>(
-    app: &'a AppState,
+pub(crate) async fn select_language(
+    app: &AppState,
     fields: &mut JsonFields,
     record: &RequestRecord,
-) -> Result<SelectedLanguage<'a>, ApiError> {
+) -> Result<SelectedLanguage, ApiError> {
     let asked = fields.text("model")?;
-    let selected = app.models.language(asked.as_deref())?;
+    let selected = app.models.language(asked.as_deref()).await?;
     record.set_model(asked.as_deref(), &selected.name);
     Ok(selected)
 }
@@ -146,7 +146,7 @@ impl PreparedConversation {
     pub(crate) async fn start(
         &self,
         app: &AppState,
-        (language, adapter): (&ServedLanguageModel, Option<usize>),
+        (language, adapter): (&Arc<ServedLanguageModel>, Option<usize>),
         record: &Arc<RequestRecord>,
     ) -> Result<AnswerStream, ApiError> {
         record.set_prompt_tokens(self.prompt.len());

@@ -218,6 +218,18 @@ pub enum ServeError {
         /// The name.
         name: String,
     },
+    /// A model alone exceeds the memory of all models.
+    #[error(
+        "`{name}` takes {bytes} bytes, which exceeds the memory of {limit} bytes for models; set a larger --max-model-memory, a shorter context or fewer slots"
+    )]
+    ModelMemory {
+        /// Name of the model.
+        name: String,
+        /// Estimated bytes of the model.
+        bytes: u64,
+        /// Maximum bytes of all models.
+        limit: u64,
+    },
     /// Requests cannot select an adapter by its name.
     #[error("an adapter of `{model}` cannot have the name `{name}`: {reason}")]
     AdapterName {

@@ -21,7 +21,9 @@ use crate::models::ModelRegistry;
 use crate::ollama::OllamaError;
 use crate::options::ServeOptions;
 use crate::request_log::{ClientAddress, LoggedError, RequestLogGuard, RequestRecord};
-use crate::{anthropic, drain_body, infill, oip, ollama, openai, text_routes};
+use crate::{
+    anthropic, drain_body, infill, model_routes, oip, ollama, openai, text_routes,
+};
 
 /// State shared by all handlers.
 pub(crate) struct AppState {
@@ -238,6 +240,13 @@ pub(crate) fn router(app: Arc<AppState>) -> Result<Router, ServeError> {
         .route("/metrics", get(metrics))
         .route("/v1/models", get(openai::models::list))
         .route("/v1/models/{model}", get(openai::models::one))
+        .route("/models/load", post(model_routes::load))
+        .route("/models/unload", post(model_routes::unload))
+        .route("/v1/load_lora_adapter", post(model_routes::load_adapter))
+        .route(
+            "/v1/unload_lora_adapter",
+            post(model_routes::unload_adapter),
+        )
         .route("/v1/completions", post(openai::completions::handle))
         .route("/v1/chat/completions", post(openai::chat::handle))
         .route("/v1/responses", post(openai::responses::handle))
@@ -306,6 +315,10 @@ const ROUTES: &[(&str, &str)] = &[
     ("GET  /metrics", "Prometheus"),
     ("GET  /v1/models", ""),
     ("GET  /v1/models/{model}", ""),
+    ("POST /models/load", "models on demand"),
+    ("POST /models/unload", "models on demand"),
+    ("POST /v1/load_lora_adapter", "language models"),
+    ("POST /v1/unload_lora_adapter", "language models"),
     ("POST /v1/chat/completions", "language models"),
     ("POST /v1/completions", "language models"),
     ("POST /v1/responses", "language models"),
@@ -356,7 +369,7 @@ async fn health() -> Response {
 
 async fn metrics(State(app): State<Arc<AppState>>) -> Response {
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
-    (kind, app.metrics.page(&app.models.loads())).into_response()
+    (kind, app.metrics.page(&app.models.metrics())).into_response()
 }
 
 /// An error response in the form of the protocol of `path`.
@@ -442,6 +455,10 @@ fn route_of(path: &str) -> &'static str {
         "/health",
         "/metrics",
         "/v1/models",
+        "/models/load",
+        "/models/unload",
+        "/v1/load_lora_adapter",
+        "/v1/unload_lora_adapter",
         "/v1/completions",
         "/v1/chat/completions",
         "/v1/responses",

@@ -40,8 +40,8 @@ pub(crate) async fn handle(
 ) -> Result<Response, ApiError> {
     let body = app.body(&headers, body, &["application/json"]).await?;
     let mut fields = JsonFields::parse(&body)?;
-    let selected = select_language(&app, &mut fields, &record)?;
-    let language = selected.model;
+    let selected = select_language(&app, &mut fields, &record).await?;
+    let language = &selected.model;
     let tokens = FillInMiddle::for_field("input_suffix", &language.tokenizer)?;
     let before = fields.need_text("input_prefix")?;
     let after = fields.need_text("input_suffix")?;

@@ -137,6 +137,30 @@ pub(crate) enum ResponseEvent {
     Failed(ApiError),
 }
 
+/// Events with the index of their completion. The model stays loaded until the receiver is dropped.
+pub(crate) struct ResponseReceiver {
+    events: UnboundedReceiver<(usize, ResponseEvent)>,
+    _model: Arc<ServedLanguageModel>,
+}
+
+impl ResponseReceiver {
+    /// The next event; `None` if the engine is gone.
+    pub(crate) async fn recv(&mut self) -> Option<(usize, ResponseEvent)> {
+        self.events.recv().await
+    }
+}
+
+/// The context that a language model is asked to have.
+pub(crate) fn context_request(placement: &ModelConfig, options: &ServeOptions) -> ContextRequest {
+    ContextRequest {
+        context: placement.context,
+        slots: options.slots.max(1),
+        chunk: CHUNK,
+        dtype: placement.dtype,
+        cache: placement.cache,
+    }
+}
+
 /// A served language model with its slots.
 pub(crate) struct ServedLanguageModel {
     pub(crate) tokenizer: Arc<Tokenizer>,
@@ -176,13 +200,7 @@ impl ServedLanguageModel {
             None => ChatTemplate::from_model(&files, &tokenizer),
         };
         let template = template.map_err(failed)?;
-        let request = ContextRequest {
-            context: placement.context,
-            slots: options.slots.max(1),
-            chunk: CHUNK,
-            dtype: placement.dtype,
-            cache: placement.cache,
-        };
+        let request = context_request(&placement, options);
         let fit = ContextFit::new(&files, &spec, &placement.device, &request);
         let fit = fit.map_err(|e| failed(e.into()))?;
         let context = fit.context;
@@ -246,11 +264,11 @@ impl ServedLanguageModel {
     /// - A grammar is invalid.
     /// - The queue is full.
     pub(crate) async fn start(
-        &self,
+        self: &Arc<Self>,
         requests: Vec<GenerationRequest>,
         adapter: Option<usize>,
         metrics: &Arc<ServerMetrics>,
-    ) -> Result<UnboundedReceiver<(usize, ResponseEvent)>, ApiError> {
+    ) -> Result<ResponseReceiver, ApiError> {
         let (count, most) = (requests.len(), self.engine.capacity());
         if count > most {
             return Err(ApiError::bad_request(format!(
@@ -314,7 +332,10 @@ impl ServedLanguageModel {
         self.engine
             .submit(jobs)
             .map_err(|_| ApiError::overloaded())?;
-        Ok(receive)
+        Ok(ResponseReceiver {
+            events: receive,
+            _model: Arc::clone(self),
+        })
     }
 
     /// Rejects a text that is too long for the context, before it is tokenized.

@@ -11,6 +11,7 @@
 //! - `conversation` and `answer_stream`: requests for answers, and their events, of all protocols.
 //! - `openai`, `anthropic`, `ollama` and `oip`: parse requests and format responses of the protocols.
 //! - `language`, `encoder`, `reranker`, `transcriber`, `graph`: the served models.
+//! - `models`: the models by name, loading and unloading; `model_routes`: the same on request.
 //! - `engine`: batches the sequences of a language model.
 //! - `request_log`: a line for each request.
 //! - `pool`: worker threads of the other models; each processes one request at a time.
@@ -43,6 +44,7 @@ mod language;
 mod logprobs;
 mod metrics;
 mod model_facts;
+mod model_routes;
 mod models;
 #[cfg(feature = "audio")]
 mod multipart;
@@ -66,7 +68,7 @@ pub use error::ServeError;
 pub use generator::{DraftSource, SpeculativeOptions};
 pub use graph::{GraphParts, OutputTrim};
 pub use language::ModelConfig;
-pub use models::ModelRegistry;
+pub use models::{ModelOpener, ModelRegistry, ResidencyLimits};
 pub use options::ServeOptions;
 pub use request_log::{LogFormat, RequestLog};
 pub use server::{HttpServer, stop_signal};

@@ -12,6 +12,14 @@ use crate::pool::PoolStatus;
 /// A gauge: its name, help text and getter.
 type GaugeSpec = (&'static str, &'static str, fn(&PoolStatus) -> usize);
 
+/// The loaded models, and counts of loads and unloads.
+pub(crate) struct ModelMetrics<'a> {
+    /// Names, slots and estimated bytes.
+    pub(crate) loaded: Vec<(&'a str, PoolStatus, u64)>,
+    pub(crate) loads: u64,
+    pub(crate) unloads: u64,
+}
+
 /// Counters since the start of the server.
 #[derive(Default)]
 pub(crate) struct ServerMetrics {
@@ -36,8 +44,8 @@ impl ServerMetrics {
         *sum += took;
     }
 
-    /// Formats the metrics page. `loads` has the name and the slot usage of each model.
-    pub(crate) fn page(&self, loads: &[(&str, PoolStatus)]) -> String {
+    /// Formats the metrics page.
+    pub(crate) fn page(&self, models: &ModelMetrics<'_>) -> String {
         let mut page = String::new();
         let requests = self
             .requests
@@ -108,16 +116,36 @@ impl ServerMetrics {
             ),
         ];
         for (name, help, of) in gauges {
-            let rows = loads.iter().map(|(model, load)| {
-                (
-                    format!("{{model=\"{}\"}}", label(model)),
-                    of(load).to_string(),
-                )
-            });
+            let rows = models.loaded.iter();
+            let rows = rows.map(|(model, load, _)| (model_label(model), of(load).to_string()));
             metric(&mut page, name, "gauge", help, rows);
+        }
+        let rows = models.loaded.iter();
+        let rows = rows.map(|(model, _, bytes)| (model_label(model), bytes.to_string()));
+        let help = "Bytes of a loaded model, estimated.";
+        metric(&mut page, "tercet_model_bytes", "gauge", help, rows);
+        let counters = [
+            (
+                "tercet_model_loads_total",
+                "Models loaded on demand.",
+                models.loads,
+            ),
+            (
+                "tercet_model_unloads_total",
+                "Models unloaded.",
+                models.unloads,
+            ),
+        ];
+        for (name, help, value) in counters {
+            let row = [(String::new(), value.to_string())];
+            metric(&mut page, name, "counter", help, row.into_iter());
         }
         page
     }
+}
+
+fn model_label(model: &str) -> String {
+    format!("{{model=\"{}\"}}", label(model))
 }
 
 fn label(text: &str) -> String {

@@ -1,20 +1,30 @@
 //! Registry of served models.
 
-use std::collections::BTreeMap;
+mod entry;
+mod kind;
+mod residency;
+mod selection;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tercet::{CompileOptions, Graph};
-use tercet_models::{ContextFit, ModelFamily, ModelFiles};
+use tercet_models::{ContextFit, ModelFiles};
 
-use crate::encoder::EncoderModel;
-use crate::error::{ApiError, ServeError};
+use crate::error::ServeError;
 use crate::graph::{GraphModel, GraphParts};
-use crate::language::{ModelConfig, ServedLanguageModel};
+use crate::language::ModelConfig;
+use crate::metrics::ModelMetrics;
 use crate::model_facts::ModelFacts;
 use crate::options::ServeOptions;
-use crate::pool::PoolStatus;
-use crate::reranker::RerankerModel;
-#[cfg(feature = "audio")]
-use crate::transcriber::TranscriberModel;
+
+use self::entry::{ModelEntry, ModelSource, ServedModel};
+use self::residency::ModelResidency;
+
+pub use self::entry::ModelOpener;
+pub(crate) use self::kind::ServedKind;
+pub use self::residency::ResidencyLimits;
+pub(crate) use self::selection::SelectedLanguage;
 
 /// Models and graphs by unique name, in the order of registration.
 ///
@@ -43,31 +53,17 @@ use crate::transcriber::TranscriberModel;
 /// ```
 #[derive(Default)]
 pub struct ModelRegistry {
-    all: Vec<(String, ServedModel)>,
-    /// Facts about the files of the models, without graphs.
-    facts: BTreeMap<String, ModelFacts>,
+    residency: ModelResidency,
 }
 
-/// The language model of a request.
-pub(crate) struct SelectedLanguage<'a> {
-    /// `MODEL` or `MODEL:ADAPTER`.
+/// A name that requests can use.
+#[derive(Clone, Debug)]
+pub(crate) struct ListedModel {
     pub(crate) name: String,
-    pub(crate) model: &'a ServedLanguageModel,
-    /// Index of the adapter.
-    pub(crate) adapter: Option<usize>,
-}
-
-#[allow(
-    clippy::large_enum_variant,
-    reason = "the registry has only a few entries"
-)]
-enum ServedModel {
-    Language(ServedLanguageModel),
-    Encoder(EncoderModel),
-    Reranker(RerankerModel),
-    #[cfg(feature = "audio")]
-    Speech(TranscriberModel),
-    Graph(GraphModel),
+    /// The base model, if the name selects an adapter.
+    pub(crate) base: Option<String>,
+    pub(crate) kind: ServedKind,
+    pub(crate) is_loaded: bool,
 }
 
 impl ModelRegistry {
@@ -76,8 +72,15 @@ impl ModelRegistry {
         ModelRegistry::default()
     }
 
+    /// Sets the limits of the models that are loaded on demand.
+    #[must_use]
+    pub fn with_limits(mut self, limits: ResidencyLimits) -> ModelRegistry {
+        self.residency.limits = limits;
+        self
+    }
+
     /// Compiles and adds a language model, a sentence encoder, a reranker or (feature `audio`) a
-    /// speech recognition model.
+    /// speech recognition model, which stays loaded.
     ///
     /// # Errors
     /// - [`ServeError::Model`] if the files, an adapter or the device cause an error.
@@ -93,77 +96,92 @@ impl ModelRegistry {
     ) -> Result<(), ServeError> {
         self.check(name)?;
         check_adapters(name, &placement)?;
-        let failed = |source| ServeError::Model {
-            name: name.to_string(),
-            source,
-        };
-        let family = files.family().map_err(failed)?;
+        let kind = ServedKind::of(name, &files, &placement, options)?;
         let facts = ModelFacts::from_files(&files);
-        let pools = options.pooling.is_some();
-        let embeds = pools || files.embeds_texts().map_err(failed)?;
-        let is_language = matches!(family, ModelFamily::Decoder) && !embeds;
-        let refused = match is_language {
-            true => None,
-            false if !placement.adapters.is_empty() => Some(
-                "adapters can only be served with language models; merge them into other models with `tercet merge`",
-            ),
-            false if placement.draft.is_some() => Some("only language models support drafts"),
-            false if pools && !matches!(family, ModelFamily::Decoder | ModelFamily::Encoder) => {
-                Some("a pooling requires a text encoder or a language model; leave it out")
-            }
-            false => None,
+        let bytes = match self.residency.limits.memory_bytes {
+            Some(_) => kind.memory_bytes(name, &files, &placement, options)?,
+            None => facts.bytes,
         };
-        if let Some(reason) = refused {
-            return Err(failed(
-                tercet_models::ModelError::Unsupported(reason.to_string()).into(),
-            ));
+        let model = ServedModel::load(name, kind, files, placement, options)?;
+        self.push(ModelEntry::always_loaded(
+            name,
+            kind,
+            Some(facts),
+            (model, bytes),
+        ));
+        Ok(())
+    }
+
+    /// Adds a model like [`Self::add_model`], which the first request loads. It is unloaded by the
+    /// [`ResidencyLimits`], but never while a request uses it, and loaded again by the next request.
+    ///
+    /// ```
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/tiny-rust-llama/tiny-rust-llama-q8_0.gguf");
+    /// use std::sync::Arc;
+    /// # use tercet::{DType, Device};
+    /// # use tercet_models::MatmulPrecision;
+    /// use tercet_models::ModelFiles;
+    /// # use tercet_serve::ModelConfig;
+    /// use tercet_serve::{ModelRegistry, ServeOptions};
+    /// # let config = ModelConfig {
+    /// #     device: Device::cpu(),
+    /// #     dtype: DType::F32,
+    /// #     cache: None,
+    /// #     matmul_precision: MatmulPrecision::Full,
+    /// #     context: Some(128),
+    /// #     adapters: Vec::new(),
+    /// #     draft: None,
+    /// # };
+    /// let mut models = ModelRegistry::new();
+    /// let opener = Arc::new(move || Ok((ModelFiles::open(path)?, config.clone())));
+    /// models.add_on_demand("tiny", opener, &ServeOptions::default())?;
+    /// assert_eq!(models.names().collect::<Vec<_>>(), ["tiny"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`Self::add_model`] that do not need the device, and
+    /// [`ServeError::ModelMemory`] if the model alone exceeds the limit.
+    pub fn add_on_demand(
+        &mut self,
+        name: &str,
+        opener: ModelOpener,
+        options: &ServeOptions,
+    ) -> Result<(), ServeError> {
+        self.check(name)?;
+        let source = ModelSource {
+            opener,
+            options: options.clone(),
+        };
+        let (files, placement) = source.open(name, &[])?;
+        check_adapters(name, &placement)?;
+        let kind = ServedKind::of(name, &files, &placement, options)?;
+        if placement.draft.is_some() && options.slots > 1 {
+            return Err(ServeError::DraftSlots {
+                name: name.to_string(),
+                slots: options.slots,
+            });
         }
-        let model = match family {
-            ModelFamily::Decoder if embeds => {
-                ServedModel::Encoder(EncoderModel::load(name, &files, &placement, options)?)
-            }
-            ModelFamily::Decoder => {
-                ServedModel::Language(ServedLanguageModel::load(name, files, placement, options)?)
-            }
-            ModelFamily::Vision => {
-                let reason = "image models cannot be served; run them with `tercet embed` or `tercet classify`";
-                return Err(ServeError::Model {
+        if let Some(limit) = self.residency.limits.memory_bytes {
+            let bytes = kind.memory_bytes(name, &files, &placement, options)?;
+            if bytes > limit {
+                return Err(ServeError::ModelMemory {
                     name: name.to_string(),
-                    source: tercet_models::ModelError::Unsupported(reason.to_string()).into(),
+                    bytes,
+                    limit,
                 });
             }
-            ModelFamily::Encoder if !pools && RerankerModel::is(&files) => {
-                ServedModel::Reranker(RerankerModel::load(name, &files, &placement, options)?)
-            }
-            ModelFamily::Encoder => {
-                ServedModel::Encoder(EncoderModel::load(name, &files, &placement, options)?)
-            }
-            ModelFamily::VisionLanguage => {
-                let reason = "image-text models cannot be served; run them with `tercet chat` or `tercet generate`";
-                let source = tercet_models::ModelError::Unsupported(reason.to_string()).into();
-                let name = name.to_string();
-                return Err(ServeError::Model { name, source });
-            }
-            ModelFamily::TextToText => {
-                let reason = "encoder-decoders cannot be served; run them with `tercet generate`";
-                let source = tercet_models::ModelError::Unsupported(reason.to_string()).into();
-                let name = name.to_string();
-                return Err(ServeError::Model { name, source });
-            }
-            #[cfg(feature = "audio")]
-            ModelFamily::Speech => {
-                ServedModel::Speech(TranscriberModel::load(name, &files, &placement, options)?)
-            }
-            #[cfg(not(feature = "audio"))]
-            ModelFamily::Speech => {
-                let reason = "speech recognition requires a build with the feature `audio`";
-                let source = tercet_models::ModelError::Unsupported(reason.to_string()).into();
-                let name = name.to_string();
-                return Err(ServeError::Model { name, source });
-            }
-        };
-        self.all.push((name.to_string(), model));
-        self.facts.insert(name.to_string(), facts);
+        }
+        let facts = ModelFacts::from_files(&files);
+        let adapters = placement.adapters.into_iter().map(|(name, _)| name);
+        let adapters = adapters.collect();
+        self.push(ModelEntry::new(
+            name,
+            kind,
+            Some(facts),
+            Some(source),
+            adapters,
+        ));
         Ok(())
     }
 
@@ -200,13 +218,24 @@ impl ModelRegistry {
     ) -> Result<(), ServeError> {
         self.check(name)?;
         let served = GraphModel::load(name, parts, compile, &placement.device, options)?;
-        self.all
-            .push((name.to_string(), ServedModel::Graph(served)));
+        let bytes = parts.params.iter().map(|(_, value)| value.bytes().len());
+        let bytes = bytes.sum::<usize>() as u64;
+        let model = ServedModel::Graph(Arc::new(served));
+        self.push(ModelEntry::always_loaded(
+            name,
+            ServedKind::Graph,
+            None,
+            (model, bytes),
+        ));
         Ok(())
     }
 
+    fn push(&mut self, entry: ModelEntry) {
+        self.residency.entries.push(Arc::new(entry));
+    }
+
     fn check(&self, name: &str) -> Result<(), ServeError> {
-        match self.all.iter().any(|(n, _)| n == name) {
+        match self.names().any(|n| n == name) {
             true => Err(ServeError::DuplicateName {
                 name: name.to_string(),
             }),
@@ -216,191 +245,67 @@ impl ModelRegistry {
 
     /// Names of the models and graphs.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.all.iter().map(|(name, _)| name.as_str())
+        self.residency.entries.iter().map(|of| of.name.as_str())
     }
 
-    /// Names of the language models, and the contexts that were determined for them.
-    pub fn contexts(&self) -> impl Iterator<Item = (&str, &ContextFit)> {
-        self.all.iter().filter_map(|(name, model)| match model {
-            ServedModel::Language(language) => Some((name.as_str(), &language.fit)),
-            _ => None,
+    /// Names of the loaded language models, and the contexts that were determined for them.
+    pub fn contexts(&self) -> impl Iterator<Item = (&str, ContextFit)> {
+        self.residency.entries.iter().filter_map(|entry| {
+            let ServedModel::Language(language) = entry.lease()? else {
+                return None;
+            };
+            Some((entry.name.as_str(), language.fit.clone()))
         })
     }
 
-    /// Finds a language model by `MODEL` or `MODEL:ADAPTER`. If only one model is served, any other
-    /// name selects it too, or its adapter of that name.
-    ///
-    /// # Errors
-    /// 404 for an unknown model or adapter; 400 without a name, if several models are served.
-    pub(crate) fn language(&self, name: Option<&str>) -> Result<SelectedLanguage<'_>, ApiError> {
-        let languages = || {
-            self.all.iter().filter_map(|(own, model)| {
-                let ServedModel::Language(language) = model else {
-                    return None;
-                };
-                Some((own.as_str(), language))
-            })
-        };
-        let of = |own: &str, model, adapter: Option<usize>, known: &[String]| SelectedLanguage {
-            name: match adapter {
-                Some(at) => format!("{own}:{}", known[at]),
-                None => own.to_string(),
-            },
-            model,
-            adapter,
-        };
-        let position = |known: &[String], name: &str| known.iter().position(|own| own == name);
-        let asked = self.asked(name)?;
-        for (own, language) in languages() {
-            let known = language.adapters();
-            let adapter = match asked.strip_prefix(own) {
-                Some("") => return Ok(of(own, language, None, known)),
-                Some(rest) => rest.strip_prefix(':'),
-                None => None,
+    /// All names that requests can use.
+    pub(crate) fn listed_models(&self) -> Vec<ListedModel> {
+        let all = self.residency.entries.iter().flat_map(|entry| {
+            let is_loaded = entry.usage().is_some();
+            let listed = move |name: String, base: Option<String>| ListedModel {
+                name,
+                base,
+                kind: entry.kind,
+                is_loaded,
             };
-            match adapter.map(|adapter| position(known, adapter)) {
-                Some(Some(at)) => return Ok(of(own, language, Some(at), known)),
-                // The model without its adapter would be another one.
-                Some(None) => return Err(self.no_language(asked)),
-                None => {}
-            }
-        }
-        let (Some((own, language)), 1) = (languages().next(), self.all.len()) else {
-            return Err(self.no_language(asked));
-        };
-        let known = language.adapters();
-        let named = asked.rsplit_once(':').map_or(asked, |(_, adapter)| adapter);
-        Ok(of(own, language, position(known, named), known))
-    }
-
-    fn no_language(&self, name: &str) -> ApiError {
-        let known = self.all.iter().filter_map(|(own, model)| {
-            let ServedModel::Language(language) = model else {
-                return None;
-            };
-            let adapted = language.adapters().iter();
-            let adapted = adapted.map(move |adapter| format!("{own}:{adapter}"));
-            Some(std::iter::once(own.clone()).chain(adapted))
-        });
-        ApiError::no_model(name, &known.flatten().collect::<Vec<_>>())
-    }
-
-    /// The name of a request. It is optional if only one model is served.
-    fn asked<'a>(&self, name: Option<&'a str>) -> Result<&'a str, ApiError> {
-        match name {
-            Some(name) => Ok(name),
-            None if self.all.len() == 1 => Ok(""),
-            None => Err(ApiError::bad_request("field `model` is missing")),
-        }
-    }
-
-    /// All names that requests can use. The second value is the base model, if the name selects an
-    /// adapter.
-    pub(crate) fn listed_models(&self) -> Vec<(String, Option<&str>)> {
-        let all = self.all.iter().flat_map(|(own, model)| {
-            let mut adapted = [].iter();
-            if let ServedModel::Language(language) = model {
-                adapted = language.adapters().iter();
-            }
-            std::iter::once((own.clone(), None))
-                .chain(adapted.map(move |adapter| (format!("{own}:{adapter}"), Some(own.as_str()))))
+            let own = &entry.name;
+            let adapted = entry.adapters().into_iter();
+            let adapted =
+                adapted.map(move |name| listed(format!("{own}:{name}"), Some(own.clone())));
+            std::iter::once(listed(own.clone(), None)).chain(adapted)
         });
         all.collect()
     }
 
     /// Facts about the files of a model; `None` for graphs.
     pub(crate) fn facts(&self, name: &str) -> Option<&ModelFacts> {
-        self.facts.get(name)
+        self.entry(name)?.facts.as_ref()
     }
 
-    pub(crate) fn encoder(&self, name: Option<&str>) -> Result<(&str, &EncoderModel), ApiError> {
-        self.find(name, |model| {
-            let ServedModel::Encoder(encoder) = model else {
-                return None;
-            };
-            Some(encoder)
-        })
-    }
-
-    /// # Errors
-    /// Returns an error if no reranker has this name. A sentence encoder with this name gives a
-    /// more specific error.
-    pub(crate) fn reranker(&self, name: Option<&str>) -> Result<(&str, &RerankerModel), ApiError> {
-        if let Ok((own, _)) = self.encoder(name) {
-            return Err(ApiError::bad_request(format!(
-                "`{own}` is a sentence encoder for /v1/embeddings and cannot score pairs; serve a reranker"
-            )));
-        }
-        self.find(name, |model| {
-            let ServedModel::Reranker(reranker) = model else {
-                return None;
-            };
-            Some(reranker)
-        })
-    }
-
-    #[cfg(feature = "audio")]
-    pub(crate) fn transcriber(
-        &self,
-        name: Option<&str>,
-    ) -> Result<(&str, &TranscriberModel), ApiError> {
-        self.find(name, |model| {
-            let ServedModel::Speech(transcriber) = model else {
-                return None;
-            };
-            Some(transcriber)
-        })
-    }
-
-    /// Finds a graph by its name, which is part of the path.
-    pub(crate) fn graph(&self, name: &str) -> Result<&GraphModel, ApiError> {
-        let graphs = || {
-            self.all.iter().filter_map(|(own, model)| match model {
-                ServedModel::Graph(graph) => Some((own, graph)),
-                _ => None,
-            })
-        };
-        let found = graphs().find(|(own, _)| *own == name);
-        found.map(|(_, graph)| graph).ok_or_else(|| {
-            let known: Vec<String> = graphs().map(|(own, _)| own.clone()).collect();
-            ApiError::no_model(name, &known)
-        })
-    }
-
-    /// Finds a model by its name. If only one model is served, every name is its name.
-    fn find<'a, T>(
-        &'a self,
-        name: Option<&str>,
-        of: impl Fn(&'a ServedModel) -> Option<&'a T>,
-    ) -> Result<(&'a str, &'a T), ApiError> {
-        let asked = self.asked(name)?;
-        let is_only = self.all.len() == 1;
-        let found = || {
-            let models = self.all.iter();
-            models.filter_map(|(own, model)| Some((own.as_str(), of(model)?)))
-        };
-        match found().find(|(own, _)| is_only || *own == asked) {
-            Some(found) => Ok(found),
-            None => {
-                let known: Vec<String> = found().map(|(own, _)| own.to_string()).collect();
-                Err(ApiError::no_model(asked, &known))
-            }
+    /// Slots and memory of the loaded models, and counts of loads.
+    pub(crate) fn metrics(&self) -> ModelMetrics<'_> {
+        let entries = self.residency.entries.iter();
+        let loaded = entries.filter_map(|entry| {
+            let bytes = entry.usage()?.bytes;
+            Some((entry.name.as_str(), entry.status()?, bytes))
+        });
+        let counts = self.residency.counts();
+        ModelMetrics {
+            loaded: loaded.collect(),
+            loads: counts.loads.load(Ordering::Relaxed),
+            unloads: counts.unloads.load(Ordering::Relaxed),
         }
     }
 
-    pub(crate) fn loads(&self) -> Vec<(&str, PoolStatus)> {
-        let load = |model: &ServedModel| match model {
-            ServedModel::Language(language) => language.load_now(),
-            ServedModel::Encoder(encoder) => encoder.load_now(),
-            ServedModel::Reranker(reranker) => reranker.load_now(),
-            #[cfg(feature = "audio")]
-            ServedModel::Speech(transcriber) => transcriber.load_now(),
-            ServedModel::Graph(graph) => graph.load_now(),
-        };
-        self.all
-            .iter()
-            .map(|(name, model)| (name.as_str(), load(model)))
-            .collect()
+    /// Unloads models by age, forever.
+    pub(crate) fn sweep(&self) -> impl Future<Output = ()> + Send + 'static {
+        let residency = self.residency.clone();
+        async move { residency.sweep().await }
+    }
+
+    fn entry(&self, name: &str) -> Option<&Arc<ModelEntry>> {
+        let mut entries = self.residency.entries.iter();
+        entries.find(|entry| entry.name == name)
     }
 }
 
@@ -409,9 +314,7 @@ fn check_adapters(model: &str, placement: &ModelConfig) -> Result<(), ServeError
     let names = || placement.adapters.iter().map(|(name, _)| name);
     for (at, name) in names().enumerate() {
         let reason = match name {
-            _ if name.is_empty() || name.contains(':') => {
-                "a name must not be empty or contain a colon"
-            }
+            _ if !is_adapter_name(name) => "a name must not be empty or contain a colon",
             _ if names().take(at).any(|other| other == name) => "another adapter has this name",
             _ => continue,
         };
@@ -422,4 +325,9 @@ fn check_adapters(model: &str, placement: &ModelConfig) -> Result<(), ServeError
         });
     }
     Ok(())
+}
+
+/// Whether a request can select an adapter by this name.
+fn is_adapter_name(name: &str) -> bool {
+    !name.is_empty() && !name.contains(':')
 }

@@ -47,7 +47,7 @@ pub(crate) struct OipModelPath {
 }
 
 impl OipModelPath {
-    fn graph<'a>(&self, app: &'a AppState) -> Result<&'a GraphModel, ApiError> {
+    fn graph(&self, app: &AppState) -> Result<Arc<GraphModel>, ApiError> {
         let graph = app.models.graph(&self.model)?;
         match self.version.as_deref() {
             None | Some(VERSION) => Ok(graph),
@@ -138,7 +138,7 @@ async fn answered(
         id,
         inputs,
         outputs,
-    } = InferenceRequest::parse(graph, head, binary)?;
+    } = InferenceRequest::parse(&graph, head, binary)?;
     let names = outputs.iter().map(|o| o.name.clone()).collect();
     let results = graph.run(inputs, names).await?;
 

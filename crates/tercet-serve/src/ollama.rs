@@ -58,20 +58,20 @@ fn model_name(app: &AppState, asked: Option<String>) -> Option<String> {
         .models
         .listed_models()
         .iter()
-        .any(|(name, _)| *name == asked);
+        .any(|model| model.name == asked);
     match asked.strip_suffix(":latest") {
         Some(name) if !is_served => Some(name.to_string()),
         _ => Some(asked),
     }
 }
 
-fn select<'a>(
-    app: &'a AppState,
+async fn select(
+    app: &AppState,
     fields: &mut JsonFields,
     record: &RequestRecord,
-) -> Result<SelectedLanguage<'a>, ApiError> {
+) -> Result<SelectedLanguage, ApiError> {
     let asked = model_name(app, fields.text("model")?);
-    let selected = app.models.language(asked.as_deref())?;
+    let selected = app.models.language(asked.as_deref()).await?;
     record.set_model(asked.as_deref(), &selected.name);
     Ok(selected)
 }
@@ -86,15 +86,15 @@ pub(crate) async fn chat(
     let began = Instant::now();
     let body = read_body(&app, &headers, body).await?;
     let mut fields = JsonFields::parse(&body)?;
-    let selected = select(&app, &mut fields, &record)?;
-    let Some(request) = request::chat(fields, selected.model, &record)? else {
+    let selected = select(&app, &mut fields, &record).await?;
+    let Some(request) = request::chat(fields, &selected.model, &record)? else {
         return Ok(json_response(&renderer::loaded(
             &selected.name,
             OllamaForm::Chat,
         )));
     };
-    let prepared = request.prepare(selected.model)?;
-    let of = (selected.model, selected.adapter);
+    let prepared = request.prepare(&selected.model)?;
+    let of = (&selected.model, selected.adapter);
     let answers = prepared.start(&app, of, &record).await?;
     let prompt = prepared.prompt.len();
     let logprobs = prepared.params.top_logprobs.is_some();
@@ -112,8 +112,8 @@ pub(crate) async fn generate(
     let began = Instant::now();
     let body = read_body(&app, &headers, body).await?;
     let mut fields = JsonFields::parse(&body)?;
-    let selected = select(&app, &mut fields, &record)?;
-    let language = selected.model;
+    let selected = select(&app, &mut fields, &record).await?;
+    let language = &selected.model;
     let of = (language, selected.adapter);
     let (answers, prompt, params) = match request::generate(fields, language, &record)? {
         request::GenerateInput::Nothing => {

@@ -56,6 +56,8 @@ pub struct ServeOptions {
     /// Pooling of embeddings, instead of that of each model. With it, decoders and rerankers embed
     /// texts too.
     pub pooling: Option<PoolingMode>,
+    /// Folder of the adapters that requests may load while the server runs; `None` for none.
+    pub adapter_folder: Option<std::path::PathBuf>,
     /// Log of the requests; `None` logs nothing.
     pub log: Option<RequestLog>,
 }
@@ -78,6 +80,7 @@ impl Default for ServeOptions {
             chat_template: None,
             rope: RopeOverrides::default(),
             pooling: None,
+            adapter_folder: None,
             log: None,
         }
     }

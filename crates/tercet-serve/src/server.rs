@@ -30,7 +30,7 @@ pub struct HttpServer {
     listener: std::net::TcpListener,
     address: SocketAddr,
     router: Router,
-    deadline: Duration,
+    app: Arc<AppState>,
     limits: ConnectionLimits,
     /// `None` for HTTP.
     tls: Option<TlsAcceptor>,
@@ -56,18 +56,18 @@ impl HttpServer {
         let listener = std::net::TcpListener::bind(addresses.as_slice()).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let deadline = options.deadline;
         let limits = ConnectionLimits {
             count: options.connections,
             header_time: options.header_time,
         };
         let tls = options.tls.as_ref().map(TlsIdentity::acceptor);
-        let router = router(Arc::new(AppState::new(models, options)))?;
+        let app = Arc::new(AppState::new(models, options));
+        let router = router(Arc::clone(&app))?;
         Ok(HttpServer {
             listener,
             address,
             router,
-            deadline,
+            app,
             limits,
             tls,
         })
@@ -94,7 +94,10 @@ impl HttpServer {
             .enable_all()
             .build();
         let runtime = runtime.map_err(failed)?;
-        let deadline = self.deadline;
+        let deadline = self.app.options.deadline;
+        let sweep = self.app.models.sweep();
+        // The server ends when its connections do, even if nobody uses the models any more.
+        drop(self.app);
         let done = runtime.block_on(async move {
             let listener = tokio::net::TcpListener::from_std(self.listener)?;
             let (told, mut heard) = tokio::sync::watch::channel(());
@@ -118,6 +121,7 @@ impl HttpServer {
             tokio::select! {
                 () = serve => Ok(()),
                 () = give_up => Ok(()),
+                () = sweep => Ok(()),
             }
         });
         runtime.shutdown_timeout(Duration::from_secs(1));

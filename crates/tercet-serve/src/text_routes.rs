@@ -22,13 +22,13 @@ use crate::openai::chat;
 use crate::request_log::RequestRecord;
 
 /// Parses a request and selects its model.
-fn read_request<'a>(
-    app: &'a AppState,
+async fn read_request(
+    app: &AppState,
     record: &RequestRecord,
     body: &[u8],
-) -> Result<(JsonFields, &'a ServedLanguageModel), ApiError> {
+) -> Result<(JsonFields, Arc<ServedLanguageModel>), ApiError> {
     let mut fields = JsonFields::parse(body)?;
-    let selected = select_language(app, &mut fields, record)?;
+    let selected = select_language(app, &mut fields, record).await?;
     Ok((fields, selected.model))
 }
 
@@ -41,7 +41,7 @@ pub(crate) async fn tokenize(
     body: Body,
 ) -> Result<Response, ApiError> {
     let body = app.body(&headers, body, &["application/json"]).await?;
-    let (mut fields, model) = read_request(&app, &record, &body)?;
+    let (mut fields, model) = read_request(&app, &record, &body).await?;
     let (text, default) = match (fields.text("content")?, fields.text("prompt")?) {
         (Some(text), None) => (text, false),
         (None, Some(text)) => (text, true),
@@ -109,7 +109,7 @@ pub(crate) async fn detokenize(
     body: Body,
 ) -> Result<Response, ApiError> {
     let body = app.body(&headers, body, &["application/json"]).await?;
-    let (mut fields, model) = read_request(&app, &record, &body)?;
+    let (mut fields, model) = read_request(&app, &record, &body).await?;
     let ids = fields.need("tokens")?;
     fields.put("tokens", Some(ids));
     let ids = fields.token_ids("tokens")?;
@@ -133,8 +133,8 @@ pub(crate) async fn apply_template(
     body: Body,
 ) -> Result<Response, ApiError> {
     let body = app.body(&headers, body, &["application/json"]).await?;
-    let (fields, model) = read_request(&app, &record, &body)?;
-    let rendered = chat::parse(fields, model, &record)?.render(model)?;
+    let (fields, model) = read_request(&app, &record, &body).await?;
+    let rendered = chat::parse(fields, &model, &record)?.render(&model)?;
     Ok(json_response(&json!({"prompt": rendered.text})))
 }
 
@@ -144,7 +144,7 @@ pub(crate) async fn slots(
     State(app): State<Arc<AppState>>,
     Query(query): Query<PropsQuery>,
 ) -> Result<Response, ApiError> {
-    let model = app.models.language(query.model.as_deref())?.model;
+    let model = app.models.language(query.model.as_deref()).await?.model;
     let load = model.load_now();
     let slot = |id| json!({"id": id, "n_ctx": model.context, "is_processing": id < load.busy, "speculative": false});
     let slots = (0..load.workers).map(slot);
@@ -162,7 +162,7 @@ pub(crate) async fn props(
     State(app): State<Arc<AppState>>,
     Query(query): Query<PropsQuery>,
 ) -> Result<Response, ApiError> {
-    let SelectedLanguage { name, model, .. } = app.models.language(query.model.as_deref())?;
+    let SelectedLanguage { name, model, .. } = app.models.language(query.model.as_deref()).await?;
     let spelled = |id: Option<&u32>| id.and_then(|id| model.tokenizer.id_to_token(*id));
     let around = model.tokenizer.surrounding();
     let (before, _) = around.map_err(|e| ApiError::failed(&e))?;

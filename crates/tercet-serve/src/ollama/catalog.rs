@@ -14,6 +14,7 @@ use crate::fields::JsonFields;
 use crate::fill_in_middle::FillInMiddle;
 use crate::http::AppState;
 use crate::model_facts::ModelFacts;
+use crate::models::ListedModel;
 use crate::request_log::{RequestRecord, timestamp};
 
 /// The version of Ollama whose API the routes follow; clients refuse older ones.
@@ -35,34 +36,35 @@ pub(crate) async fn version() -> Response {
 
 /// `GET /api/tags`: all models.
 pub(crate) async fn tags(State(app): State<Arc<AppState>>) -> Response {
-    json_response(&json!({"models": listed(&app, |_, model| model)}))
-}
-
-/// `GET /api/ps`: all models, because they stay loaded.
-pub(crate) async fn ps(State(app): State<Arc<AppState>>) -> Response {
-    let running = |name: &str, mut model: Value| {
-        model["expires_at"] = NEVER.into();
-        model["size_vram"] = model["size"].clone();
-        if let Ok(selected) = app.models.language(Some(name)) {
-            model["context_length"] = selected.model.context.into();
-        }
-        model
-    };
-    json_response(&json!({"models": listed(&app, running)}))
-}
-
-/// The models that have files, each with what `of` makes of it.
-fn listed(app: &AppState, of: impl Fn(&str, Value) -> Value) -> Vec<Value> {
     let all = app.models.listed_models().into_iter();
-    let model = |(name, base): (String, Option<&str>)| {
-        let facts = app.models.facts(base.unwrap_or(&name))?;
-        let model = json!({
-            "name": name, "model": name, "modified_at": loaded_at(app), "size": facts.bytes,
-            "digest": facts.digest(&name), "details": details(facts, base),
-        });
-        Some(of(&name, model))
+    let all = all.filter_map(|model| listed(&app, &model));
+    json_response(&json!({"models": all.collect::<Vec<Value>>()}))
+}
+
+/// `GET /api/ps`: the loaded models.
+pub(crate) async fn ps(State(app): State<Arc<AppState>>) -> Response {
+    let running = |model: ListedModel| {
+        let mut shown = listed(&app, &model)?;
+        shown["expires_at"] = NEVER.into();
+        shown["size_vram"] = shown["size"].clone();
+        if let Some(language) = app.models.loaded_language(&model.name) {
+            shown["context_length"] = language.context.into();
+        }
+        Some(shown)
     };
-    all.filter_map(model).collect()
+    let all = app.models.listed_models().into_iter();
+    let all = all.filter(|model| model.is_loaded).filter_map(running);
+    json_response(&json!({"models": all.collect::<Vec<Value>>()}))
+}
+
+/// A model; `None` for graphs.
+fn listed(app: &AppState, model: &ListedModel) -> Option<Value> {
+    let (name, base) = (&model.name, model.base.as_deref());
+    let facts = app.models.facts(base.unwrap_or(name))?;
+    Some(json!({
+        "name": name, "model": name, "modified_at": loaded_at(app), "size": facts.bytes,
+        "digest": facts.digest(name), "details": details(facts, base),
+    }))
 }
 
 /// The start of the server, which is when models were loaded.
@@ -90,18 +92,17 @@ pub(crate) async fn show(
     let old_name = fields.text("name")?;
     let asked = model_name(&app, fields.text("model")?.or(old_name));
     fields.ignore_rest((&record, ""));
-    let language = app.models.language(asked.as_deref());
-    let (name, language) = match language {
-        Ok(selected) => (selected.name, Some(selected.model)),
-        Err(refusal) => match app.models.encoder(asked.as_deref()) {
-            Ok((name, _)) => (name.to_string(), None),
-            Err(_) => return Err(refusal.into()),
-        },
+    let (name, language) = match app.models.encoder_name(asked.as_deref()) {
+        Ok(name) => (name.to_string(), None),
+        Err(_) => {
+            let selected = app.models.language(asked.as_deref()).await?;
+            (selected.name, Some(selected.model))
+        }
     };
     record.set_model(asked.as_deref(), &name);
     let listed = app.models.listed_models();
-    let base = listed.iter().find(|(own, _)| *own == name);
-    let base = base.and_then(|(_, base)| *base);
+    let base = listed.iter().find(|model| model.name == name);
+    let base = base.and_then(|model| model.base.as_deref());
     let facts = app.models.facts(base.unwrap_or(&name));
     let facts = facts.ok_or_else(|| ApiError::no_model(&name, &[]))?;
     let architecture = &facts.architecture;
@@ -117,7 +118,7 @@ pub(crate) async fn show(
         }
     }
     let mut capabilities = vec!["embedding"];
-    if let Some(language) = language {
+    if let Some(language) = &language {
         capabilities = vec!["completion", "tools"];
         let source = language.template.source();
         if THOUGHTS.iter().any(|text| source.contains(text)) {
@@ -129,7 +130,7 @@ pub(crate) async fn show(
     }
     Ok(json_response(&json!({
         "modelfile": "", "parameters": "", "license": "", "modified_at": loaded_at(&app),
-        "template": language.map_or("", |language| language.template.source()),
+        "template": language.as_ref().map_or("", |language| language.template.source()),
         "details": details(facts, base), "model_info": info, "capabilities": capabilities,
     })))
 }

@@ -44,7 +44,7 @@ async fn embedded<'a>(
     field: &str,
 ) -> Result<(&'a str, EmbeddingResult), ApiError> {
     let asked = model_name(app, fields.text("model")?);
-    let (name, encoder) = app.models.encoder(asked.as_deref())?;
+    let (name, encoder) = app.models.encoder(asked.as_deref()).await?;
     record.set_model(asked.as_deref(), name);
     let texts = fields.texts(field)?;
     if texts.len() > MAX_INPUTS {

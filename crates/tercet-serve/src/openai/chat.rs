@@ -44,8 +44,8 @@ pub(crate) async fn handle(
 ) -> Result<Response, ApiError> {
     let body = app.body(&headers, body, &["application/json"]).await?;
     let mut fields = JsonFields::parse(&body)?;
-    let selected = select_language(&app, &mut fields, &record)?;
-    let (language, adapter) = (selected.model, selected.adapter);
+    let selected = select_language(&app, &mut fields, &record).await?;
+    let (language, adapter) = (&selected.model, selected.adapter);
     let request = parse(fields, language, &record)?;
     let prepared = request.prepare(language)?;
     let params = &prepared.params;

@@ -31,8 +31,8 @@ pub(crate) async fn handle(
 ) -> Result<Response, ApiError> {
     let body = app.body(&headers, body, &["application/json"]).await?;
     let mut fields = JsonFields::parse(&body)?;
-    let selected = select_language(&app, &mut fields, &record)?;
-    let (language, adapter) = (selected.model, selected.adapter);
+    let selected = select_language(&app, &mut fields, &record).await?;
+    let (language, adapter) = (&selected.model, selected.adapter);
     let given = fields.need("prompt")?;
     let echoes = fields.truth("echo")?.unwrap_or(false);
     let suffix = fields.text("suffix")?.filter(|text| !text.is_empty());

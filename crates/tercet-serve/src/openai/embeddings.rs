@@ -31,7 +31,7 @@ pub(crate) async fn handle(
     let body = app.body(&headers, body, &["application/json"]).await?;
     let mut fields = JsonFields::parse(&body)?;
     let asked = fields.text("model")?;
-    let (name, encoder) = app.models.encoder(asked.as_deref())?;
+    let (name, encoder) = app.models.encoder(asked.as_deref()).await?;
     record.set_model(asked.as_deref(), name);
     let inputs = inputs(&mut fields)?;
     let width = dimensions(&mut fields, encoder.width())?;

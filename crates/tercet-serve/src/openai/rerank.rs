@@ -28,7 +28,7 @@ pub(crate) async fn handle(
     let body = app.body(&headers, body, &["application/json"]).await?;
     let mut fields = JsonFields::parse(&body)?;
     let asked = fields.text("model")?;
-    let (name, reranker) = app.models.reranker(asked.as_deref())?;
+    let (name, reranker) = app.models.reranker(asked.as_deref()).await?;
     record.set_model(asked.as_deref(), name);
     let query = fields
         .text("query")?

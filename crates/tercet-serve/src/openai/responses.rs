@@ -62,8 +62,8 @@ pub(crate) async fn handle(
 ) -> Result<Response, ApiError> {
     let body = app.body(&headers, body, &["application/json"]).await?;
     let mut fields = JsonFields::parse(&body)?;
-    let selected = select_language(&app, &mut fields, &record)?;
-    let language = selected.model;
+    let selected = select_language(&app, &mut fields, &record).await?;
+    let language = &selected.model;
     let (request, echo) = parse(fields, language, &record)?;
     let prepared = request.prepare(language)?;
     let mut frame = ResponseFrame::new(&selected.name, echo, prepared.prompt.len());

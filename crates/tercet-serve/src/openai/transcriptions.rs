@@ -44,7 +44,7 @@ pub(crate) async fn handle(
     let form = MultipartForm::read(&app, &headers, body).await?;
     let (mut fields, (name, bytes)) = (form.fields, form.file);
     let asked = fields.text("model")?;
-    let (served, transcriber) = app.models.transcriber(asked.as_deref())?;
+    let (served, transcriber) = app.models.transcriber(asked.as_deref()).await?;
     record.set_model(asked.as_deref(), served);
     let said = fields.text("response_format")?;
     let said = said.as_deref().unwrap_or("json");

@@ -14,7 +14,7 @@ use crate::server::{MODEL, Running, shared, start_adapted};
 const SHAPE: [usize; 2] = [768, 256];
 
 /// An adapter for one projection in each of two layers.
-fn adapter(seed: u32) -> ScaledAdapter {
+pub(crate) fn adapter(seed: u32) -> ScaledAdapter {
     let drawn = |shape: [usize; 2], seed: u32| {
         let numbers = (0..shape[0] * shape[1]).map(|i| {
             let x = (i as u32).wrapping_add(seed).wrapping_mul(2_654_435_761);

@@ -14,6 +14,7 @@ mod messages;
 mod multi_prompt;
 #[cfg(feature = "grammar")]
 mod ollama;
+mod on_demand;
 mod openai_fields;
 mod request_log;
 mod rerank;

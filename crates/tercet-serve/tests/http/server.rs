@@ -104,7 +104,7 @@ pub(crate) fn add_placed(
 }
 
 /// CPU, F32.
-fn placement(context: Option<usize>) -> ModelConfig {
+pub(crate) fn placement(context: Option<usize>) -> ModelConfig {
     ModelConfig {
         device: Device::cpu(),
         dtype: DType::F32,
@@ -141,7 +141,7 @@ pub(crate) fn data(path: &str) -> String {
     format!("{}/../../tests/data/{path}", env!("CARGO_MANIFEST_DIR"))
 }
 
-fn run(models: ModelRegistry, options: ServeOptions) -> Running {
+pub(crate) fn run(models: ModelRegistry, options: ServeOptions) -> Running {
     let server = HttpServer::bind("127.0.0.1", 0, models, options).unwrap();
     let address = server.address().to_string();
     let (stop, stopped) = oneshot::channel();
