@@ -22,7 +22,7 @@ use crate::ollama::OllamaError;
 use crate::options::ServeOptions;
 use crate::request_log::{ClientAddress, LoggedError, RequestLogGuard, RequestRecord};
 use crate::{
-    anthropic, drain_body, infill, model_routes, oip, ollama, openai, text_routes,
+    anthropic, drain_body, infill, model_routes, oip, ollama, openai, page, text_routes,
 };
 
 /// State shared by all handlers.
@@ -234,6 +234,7 @@ pub(crate) fn router(app: Arc<AppState>) -> Result<Router, ServeError> {
     let cross_origin = cross_origin(&app.options.allowed_origins)?;
     let open = Router::new()
         .route("/", get(index))
+        .route("/page/{file}", get(page::file))
         .route("/health", get(health))
         .route("/v1/health", get(health));
     let closed = Router::new()
@@ -311,6 +312,7 @@ pub(crate) fn router(app: Arc<AppState>) -> Result<Router, ServeError> {
 
 /// Routes and their models, for the page at `/`.
 const ROUTES: &[(&str, &str)] = &[
+    ("GET  /", "a page for browsers"),
     ("GET  /health", ""),
     ("GET  /metrics", "Prometheus"),
     ("GET  /v1/models", ""),
@@ -351,15 +353,21 @@ const ROUTES: &[(&str, &str)] = &[
     ("POST /v2/models/{model}/infer", "graphs"),
 ];
 
-/// `GET /`: the routes as text. It names no model, because it needs no key.
-async fn index() -> Response {
+/// `GET /`: the page for browsers, or the routes as text. Neither names a model, because they need no key.
+async fn index(headers: HeaderMap) -> Response {
+    if page::is_wanted(&headers) {
+        return page::index();
+    }
     let mut page = format!("tercet {}\n\n", env!("CARGO_PKG_VERSION"));
     for (route, models) in ROUTES {
         page += format!("{route:<34}{models}").trim_end();
         page.push('\n');
     }
     page += "\nOpenAI clients: set the base URL to this address with /v1.\n";
-    let kind = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
+    let kind = [
+        (header::CONTENT_TYPE, "text/plain; charset=utf-8"),
+        (header::VARY, "accept"),
+    ];
     (kind, page).into_response()
 }
 
@@ -493,6 +501,7 @@ fn route_of(path: &str) -> &'static str {
         return route;
     }
     match path {
+        _ if path.starts_with("/page/") => "/page/{file}",
         _ if path.starts_with("/v1/models/") => "/v1/models/{model}",
         _ if path.starts_with("/v2/models/") && path.ends_with("/infer") => {
             "/v2/models/{model}/infer"

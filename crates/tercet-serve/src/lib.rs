@@ -13,6 +13,7 @@
 //! - `language`, `encoder`, `reranker`, `transcriber`, `graph`: the served models.
 //! - `models`: the models by name, loading and unloading; `model_routes`: the same on request.
 //! - `engine`: batches the sequences of a language model.
+//! - `page`: the page for browsers.
 //! - `request_log`: a line for each request.
 //! - `pool`: worker threads of the other models; each processes one request at a time.
 //!
@@ -52,6 +53,7 @@ mod oip;
 mod ollama;
 mod openai;
 mod options;
+mod page;
 mod pool;
 mod request_log;
 mod reranker;

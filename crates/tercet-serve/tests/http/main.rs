@@ -16,6 +16,7 @@ mod multi_prompt;
 mod ollama;
 mod on_demand;
 mod openai_fields;
+mod page;
 mod request_log;
 mod rerank;
 #[cfg(feature = "grammar")]
