@@ -22,7 +22,7 @@ use crate::ollama::OllamaError;
 use crate::options::ServeOptions;
 use crate::request_log::{ClientAddress, LoggedError, RequestLogGuard, RequestRecord};
 use crate::{
-    anthropic, drain_body, infill, model_routes, oip, ollama, openai, page, text_routes,
+    anthropic, drain_body, infill, mcp, model_routes, oip, ollama, openai, page, text_routes,
 };
 
 /// State shared by all handlers.
@@ -263,6 +263,7 @@ pub(crate) fn router(app: Arc<AppState>) -> Result<Router, ServeError> {
         .route("/slots", get(text_routes::slots))
         .route("/infill", post(infill::handle))
         .route("/score", post(openai::score::handle))
+        .route("/mcp", post(mcp::handle))
         .route("/v1/score", post(openai::score::handle));
     let closed = closed
         .route("/api/chat", post(ollama::chat))
@@ -339,6 +340,7 @@ const ROUTES: &[(&str, &str)] = &[
     ("GET  /slots", "language models"),
     ("POST /infill", "language models"),
     ("POST /score", "rerankers"),
+    ("POST /mcp", "Model Context Protocol"),
     ("POST /api/chat", "language models"),
     ("POST /api/generate", "language models"),
     ("POST /api/embed", "encoders"),
@@ -484,6 +486,7 @@ fn route_of(path: &str) -> &'static str {
         "/slots",
         "/infill",
         "/score",
+        "/mcp",
         "/v1/score",
         "/api/chat",
         "/api/generate",

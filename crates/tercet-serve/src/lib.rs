@@ -11,6 +11,7 @@
 //! - `conversation` and `answer_stream`: requests for answers, and their events, of all protocols.
 //! - `openai`, `anthropic`, `ollama` and `oip`: parse requests and format responses of the protocols.
 //! - `language`, `encoder`, `reranker`, `transcriber`, `graph`: the served models.
+//! - `mcp`: the tools of an MCP server.
 //! - `models`: the models by name, loading and unloading; `model_routes`: the same on request.
 //! - `engine`: batches the sequences of a language model.
 //! - `page`: the page for browsers.
@@ -43,6 +44,7 @@ mod http;
 mod infill;
 mod language;
 mod logprobs;
+mod mcp;
 mod metrics;
 mod model_facts;
 mod model_routes;
@@ -70,6 +72,7 @@ pub use error::ServeError;
 pub use generator::{DraftSource, SpeculativeOptions};
 pub use graph::{GraphParts, OutputTrim};
 pub use language::ModelConfig;
+pub use mcp::serve_mcp;
 pub use models::{ModelOpener, ModelRegistry, ResidencyLimits};
 pub use options::ServeOptions;
 pub use request_log::{LogFormat, RequestLog};

@@ -9,6 +9,7 @@ mod graphs;
 mod infill;
 mod limits;
 mod load;
+mod mcp;
 #[cfg(feature = "grammar")]
 mod messages;
 mod multi_prompt;
