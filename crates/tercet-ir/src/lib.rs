@@ -52,7 +52,9 @@ mod types;
 pub mod verify;
 
 pub use backend::{
-    Backend, BarrierOverride, CompileOptions, DebugSwitches, DeviceMemory, DeviceSwitches, DeviceTensor, Executable, PerSizeError, PerSizeExecutable, Port, RetainValues, Signature, Support, SwitchError, SwitchableFeature, Target, VariantFamily, VariantName,
+    Backend, BarrierOverride, CompileOptions, DebugSwitches, DeviceMemory, DeviceSwitches,
+    DeviceTensor, Executable, PerSizeError, PerSizeExecutable, Port, RetainValues, Signature,
+    Support, SwitchError, SwitchableFeature, Target, VariantFamily, VariantName,
 };
 pub use compiler_self_test::{Miscompiled, compiler_trial};
 pub use dim::{Bindings, Dim, DimError, DimFactor, DimQuotient, Symbol};

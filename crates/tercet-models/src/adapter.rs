@@ -10,5 +10,5 @@
 
 mod merge;
 
-pub use tercet_networks::low_rank::{Adapter, AdapterError, LowRank};
 pub use merge::merge;
+pub use tercet_networks::low_rank::{Adapter, AdapterError, LowRank};

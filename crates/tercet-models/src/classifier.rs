@@ -4,10 +4,10 @@ use std::path::Path;
 
 use tercet::Device;
 
-use tercet_networks::{ImageClassifier, ImageEmbedder, ModelError, TextClassifier};
 use crate::error::Error;
-use tercet_networks::image::Image;
 use crate::open::{EncoderOptions, ModelFamily, ModelFiles, SimilarityHead};
+use tercet_networks::image::Image;
+use tercet_networks::{ImageClassifier, ImageEmbedder, ModelError, TextClassifier};
 
 /// The result of a classification.
 ///

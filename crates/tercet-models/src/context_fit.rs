@@ -2,10 +2,10 @@
 
 use tercet::{DType, Device};
 
+use crate::open::ModelFiles;
+use tercet_networks::config::DecoderSpec;
 use tercet_networks::gib;
 use tercet_networks::{CacheFormat, DecoderOptions, ModelError};
-use tercet_networks::config::DecoderSpec;
-use crate::open::ModelFiles;
 
 /// Maximum context length in tokens that a command or [`LanguageModelOptions::context`] accepts, above
 /// that of most models. A mistyped number would otherwise allocate huge tables and caches.

@@ -1,17 +1,17 @@
 //! The common error type for callers that open models of any type.
 
-use tercet_networks::ModelError;
-use tercet_networks::config::ConfigError;
-use tercet_text::dataset::{ChatTemplateError, DataError};
-use tercet_networks::hf::HfError;
-use tercet_networks::image::ImageError;
-use tercet_networks::low_rank::AdapterError;
 use crate::model_path::ModelPathError;
 use crate::open::ModelFamily;
 use crate::search::SearchError;
 use crate::speech::SpeechError;
-use tercet_text::tokenizer::TokenizerError;
 use tercet_files::{FileError, FolderError, GgufError, SafeTensorsError, SaveError, WeightError};
+use tercet_networks::ModelError;
+use tercet_networks::config::ConfigError;
+use tercet_networks::hf::HfError;
+use tercet_networks::image::ImageError;
+use tercet_networks::low_rank::AdapterError;
+use tercet_text::dataset::{ChatTemplateError, DataError};
+use tercet_text::tokenizer::TokenizerError;
 
 /// Any error of this crate; `source` is the error of the specific reader.
 ///

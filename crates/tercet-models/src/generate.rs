@@ -9,9 +9,9 @@ mod token_loop;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::error::Error;
 pub use tercet_networks::FinishReason;
 use tercet_networks::Generator;
-use crate::error::Error;
 use tercet_networks::maybe_async::{WaitMode, block_on_ready};
 use tercet_text::tokenizer::{StreamDecoder, Tokenizer, TokenizerError};
 

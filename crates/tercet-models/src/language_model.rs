@@ -12,14 +12,14 @@ use std::path::Path;
 
 use tercet::Device;
 
+use crate::error::Error;
+use crate::open::ModelFiles;
+use tercet_networks::image::Image;
 use tercet_networks::{Generator, ImageEncoder, ModelError, SourceEncoder};
 #[cfg(feature = "grammar")]
 use tercet_text::constraint::GrammarCompiler;
 use tercet_text::dataset::template::TemplateValue;
 use tercet_text::dataset::{ChatMessage, ChatTemplate, DataError};
-use crate::error::Error;
-use tercet_networks::image::Image;
-use crate::open::ModelFiles;
 use tercet_text::tokenizer::Tokenizer;
 
 pub use open::LanguageModelOptions;

@@ -61,27 +61,30 @@ pub use open::{
 pub use save::{SaveError, SaveOptions};
 pub use speech::Transcriber;
 pub use tercet_files::{
-    FileError, FolderError, GgmlType, Gguf, GgufError, HfWeights, MappedFile, ModelWeight, SafeDtype,
-    SafeTensorInfo, SafeTensors, SafeTensorsError, WeightError, gguf, gguf_weight, mmap,
+    FileError, FolderError, GgmlType, Gguf, GgufError, HfWeights, MappedFile, ModelWeight,
+    SafeDtype, SafeTensorInfo, SafeTensors, SafeTensorsError, WeightError, gguf, gguf_weight, mmap,
     safetensors, safetensors_tensor, weight,
+};
+pub use tercet_networks::{
+    Adapter, AdapterError, BatchDecoder, BatchEvent, BatchEventKind, BatchGenerator, BatchOptions,
+    CacheFormat, ClassHead, ClassScore, ConfigError, DRY_BREAKERS, Decoder, DecoderDims,
+    DecoderOptions, DecoderSpec, DenseModule, Draft, DraftCounts, DraftError, DryBreakers,
+    DryOptions, DummyWeights, Embedder, Encoder, EncoderDims, EncoderOutput, EncoderSpec,
+    EncoderTextReader, EncoderTokens, Entity, FeedForward, FfnActivation, Generator, GeneratorStep,
+    HfError, HfFolder, Image, ImageClassifier, ImageEmbedder, ImageEncoder, ImageError,
+    ImageLabels, ImageProcessor, ImagePromptReader, ImageTileProcessor, LowRank, MAX_DRAFT_TOKENS,
+    MatmulPrecision, MirostatOptions, ModelError, ModelGraph, MoonshineModel, MoonshineSpec,
+    PoolingMode, PositionEncoding, RopeLayout, SamplerStep, Sampling, SamplingOptions,
+    ScaledAdapter, Scoring, SentenceFolder, SentenceModule, SentenceModules, SentencePrompts,
+    Seq2Seq, Seq2SeqOptions, Seq2SeqSpec, Sequence, SequenceId, SourceEncoder,
+    SpeculativeGenerator, SpeechModel, SpeechSpec, SpeechTokens, TextClassifier, TokenLabel,
+    TokenTypes, VisionFamily, VisionLanguageGraphs, VisionLanguageSpec, VisionModel, VisionOutput,
+    VisionSpec, Weights, config, hf, image, training,
 };
 #[cfg(feature = "onnx")]
 pub use tercet_onnx as onnx;
 #[cfg(feature = "splat")]
 pub use tercet_splat as splat;
-pub use tercet_networks::{
-    Adapter, AdapterError, ClassHead, HfError, HfFolder, Image, ImageError, ImageProcessor, ImageTileProcessor, LowRank, SentenceFolder, SentencePrompts, BatchDecoder, BatchEvent, BatchEventKind, BatchGenerator, BatchOptions, CacheFormat,
-    ClassScore, DRY_BREAKERS, Decoder, DecoderOptions, DenseModule, Draft, DraftCounts, DraftError,
-    DryBreakers, DryOptions, DummyWeights, Embedder, Encoder, EncoderOutput, EncoderTextReader,
-    EncoderTokens, Entity, Generator, GeneratorStep, ImageClassifier, ImageEmbedder, ImageEncoder,
-    ImageLabels, MAX_DRAFT_TOKENS, MatmulPrecision, MirostatOptions, ModelError, ModelGraph,
-    MoonshineModel, PoolingMode, SamplerStep, Sampling, SamplingOptions, ScaledAdapter, Scoring,
-    SentenceModule, SentenceModules, Seq2Seq, Seq2SeqOptions, Sequence, SequenceId, SourceEncoder,
-    SpeculativeGenerator, SpeechModel, TextClassifier, TokenLabel, VisionLanguageGraphs,
-    VisionModel, VisionOutput, Weights, ConfigError, DecoderDims, DecoderSpec, EncoderDims, EncoderSpec, FeedForward, FfnActivation,
-    MoonshineSpec, PositionEncoding, RopeLayout, Seq2SeqSpec, SpeechSpec, SpeechTokens, TokenTypes,
-    VisionFamily, VisionLanguageSpec, VisionSpec, config, hf, image, training,
-};
 pub use tercet_text::{
     StreamDecoder, TokenizedBatch, TokenizedRow, Tokenizer, TokenizerError, answer, constraint,
     dataset, tokenizer,

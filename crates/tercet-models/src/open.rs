@@ -11,18 +11,18 @@ use std::path::Path;
 
 use tercet::{DType, Device};
 
+use crate::error::Error;
+use crate::model_path::{ModelPlace, ModelStores};
+use tercet_files::MappedFile;
+use tercet_files::gguf::Gguf;
+use tercet_networks::config::{self, DecoderSpec, decoder};
+use tercet_networks::hf::HfFolder;
 use tercet_networks::{
     BatchDecoder, BatchOptions, Decoder, DecoderOptions, Draft, MatmulPrecision, ModelError,
     Sampling, Weights,
 };
-use tercet_networks::config::{self, DecoderSpec, decoder};
-use crate::error::Error;
-use tercet_networks::hf::HfFolder;
-use crate::model_path::{ModelPlace, ModelStores};
 use tercet_text::dataset::TemplateFiles;
 use tercet_text::tokenizer::Tokenizer;
-use tercet_files::MappedFile;
-use tercet_files::gguf::Gguf;
 
 pub use encoder::{EmbeddingPrompt, EncoderOptions};
 pub use vision::SimilarityHead;

@@ -29,7 +29,6 @@ use tercet::{
 use tercet::{DType, Type, Value};
 
 use crate::config::DecoderSpec;
-use tercet_text::constraint::ConstraintError;
 use crate::image::ImageError;
 use crate::low_rank::AdapterError;
 pub use crate::weights::DummyWeights;
@@ -53,11 +52,12 @@ pub(crate) use speech::moonshine::PIECE_SECONDS;
 pub use speech::{MoonshineModel, SpeechModel};
 use tercet_files::weight::WeightError;
 use tercet_text::TokenizerError;
+use tercet_text::constraint::ConstraintError;
 pub use trainable::ScaledAdapter;
 use trainable::{TrainableSet, WeightUse};
 pub(crate) use vision::no_texts;
 pub use vision::{ImageClassifier, ImageEmbedder, ImageLabels, VisionModel, VisionOutput};
-pub use vision_language::{ImageEncoder, VisionLanguageGraphs};
+pub use vision_language::{ImageEncoder, ImagePromptReader, VisionLanguageGraphs};
 use weights::WeightMatrix;
 pub use weights::Weights;
 

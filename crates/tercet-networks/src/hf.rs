@@ -20,10 +20,10 @@ use serde_json::{Map, Value};
 use crate::config::bounds::TensorBounds;
 use crate::config::decoder::{is_wrapper, reject_unknown_modules};
 use crate::config::{ConfigError, ConfigFields, DecoderSpec};
-use tercet_text::tokenizer::{Tokenizer, TokenizerError};
 use tercet_files::FileError;
 pub(crate) use tercet_files::json::{MAX_JSON_BYTES, read_json, read_optional_json};
 pub use tercet_files::{FolderError, HfWeights};
+use tercet_text::tokenizer::{Tokenizer, TokenizerError};
 
 pub(crate) use vision_language::{AROUND, IMAGE, WHOLE};
 

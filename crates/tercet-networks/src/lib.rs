@@ -21,16 +21,16 @@ mod weights;
 
 pub use builder::training;
 pub use builder::{
-    PIECE_SECONDS, gib, hand_over, no_texts,
     BatchDecoder, BatchEvent, BatchEventKind, BatchGenerator, BatchOptions, CacheFormat,
     ClassScore, DRY_BREAKERS, Decoder, DecoderOptions, DenseModule, Draft, DraftCounts, DraftError,
     DryBreakers, DryOptions, DummyWeights, Embedder, Encoder, EncoderOutput, EncoderTextReader,
-    EncoderTokens, Entity, FinishReason, Generator, GeneratorStep, ImageClassifier, ImageEmbedder, ImageEncoder,
-    ImageLabels, MAX_DRAFT_TOKENS, MatmulPrecision, MirostatOptions, ModelError, ModelGraph,
-    MoonshineModel, PoolingMode, SamplerStep, Sampling, SamplingOptions, ScaledAdapter, Scoring,
-    SentenceModule, SentenceModules, Seq2Seq, Seq2SeqOptions, Sequence, SequenceId, SourceEncoder,
+    EncoderTokens, Entity, FinishReason, Generator, GeneratorStep, ImageClassifier, ImageEmbedder,
+    ImageEncoder, ImageLabels, ImagePromptReader, MAX_DRAFT_TOKENS, MatmulPrecision,
+    MirostatOptions, ModelError, ModelGraph, MoonshineModel, PIECE_SECONDS, PoolingMode,
+    SamplerStep, Sampling, SamplingOptions, ScaledAdapter, Scoring, SentenceModule,
+    SentenceModules, Seq2Seq, Seq2SeqOptions, Sequence, SequenceId, SourceEncoder,
     SpeculativeGenerator, SpeechModel, TextClassifier, TokenLabel, VisionLanguageGraphs,
-    VisionModel, VisionOutput, Weights,
+    VisionModel, VisionOutput, Weights, gib, hand_over, no_texts,
 };
 pub use config::{
     ConfigError, DecoderDims, DecoderSpec, EncoderDims, EncoderSpec, FeedForward, FfnActivation,

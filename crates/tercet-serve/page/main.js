@@ -134,6 +134,7 @@ async function answer() {
   let usage = null;
   let first = 0;
   let isShown = true;
+  let isCut = false;
   try {
     const body = { model: $("model").value, messages, stream: true, ...settingFields() };
     body.stream_options = { include_usage: true };
@@ -155,12 +156,13 @@ async function answer() {
       }
     });
   } catch (e) {
+    isCut = true;
     if (e.name !== "AbortError") {
       notice(e.message);
     }
   }
   delete written.isRunning;
-  if (!written.text && !written.thoughts && !written.calls) {
+  if (isCut && !written.text && !written.thoughts && !written.calls) {
     own.messages = own.messages.filter((message) => message !== written);
   }
   save();

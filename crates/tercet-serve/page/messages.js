@@ -47,6 +47,10 @@ export function messageElement(message, actions) {
     article.append(thoughts(message));
   }
   article.append(...formatted(message.text));
+  const isEmpty = !message.text && !message.thoughts && !message.calls;
+  if (message.role === "assistant" && isEmpty && !message.isRunning) {
+    article.append(element("em", {}, "an empty answer"));
+  }
   article.append(...(message.calls ?? []).map((of) => call(message, of, actions)));
   if (actions.isRunning()) {
     article.classList.toggle("running", message.isRunning ?? false);

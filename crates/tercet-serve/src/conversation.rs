@@ -4,13 +4,16 @@ mod draft;
 mod params;
 mod tools;
 
+use std::path::Path;
 use std::sync::Arc;
 
+use axum::http::StatusCode;
 use tercet_models::answer::{AnswerParser, with_tool_prompt};
 #[cfg(feature = "grammar")]
 use tercet_models::constraint::Grammar;
 use tercet_models::dataset::ChatMessage;
 use tercet_models::dataset::template::{RenderedTemplate, TemplateValue};
+use tercet_models::{Image, ModelError};
 
 use crate::answer_stream::AnswerStream;
 use crate::error::ApiError;
@@ -31,6 +34,10 @@ pub(crate) const MAX_MESSAGES: usize = 1000;
 /// A request for answers to a conversation.
 pub(crate) struct ConversationRequest {
     pub(crate) messages: Vec<ChatMessage>,
+    /// Files of the images of the messages, in their order, until they are decoded.
+    pub(crate) encoded: Vec<Vec<u8>>,
+    /// Images of the messages, in their order.
+    pub(crate) images: Vec<Image>,
     pub(crate) tools: Option<ToolSet>,
     /// Further variables of the chat template.
     pub(crate) variables: Vec<(String, TemplateValue)>,
@@ -43,6 +50,7 @@ pub(crate) struct ConversationRequest {
 pub(crate) struct PreparedConversation {
     /// Tokens up to the start of the answer.
     pub(crate) prompt: Vec<u32>,
+    images: Arc<[Image]>,
     /// Parser of thoughts and calls.
     pub(crate) answers: AnswerParser,
     pub(crate) params: CompletionParams,
@@ -64,6 +72,29 @@ pub(crate) async fn select_language(
 }
 
 impl ConversationRequest {
+    /// Decodes the images, on another thread.
+    ///
+    /// # Errors
+    /// 400 if a file is no PNG or JPEG file.
+    pub(crate) async fn decoded(mut self) -> Result<ConversationRequest, ApiError> {
+        if self.encoded.is_empty() {
+            return Ok(self);
+        }
+        let encoded = std::mem::take(&mut self.encoded);
+        let decode = move || {
+            let one = |(at, file): (usize, &Vec<u8>)| {
+                let name = format!("image {}", at + 1);
+                Image::decode(file, Path::new(&name))
+            };
+            let files = encoded.iter().enumerate();
+            files.map(one).collect::<Result<Vec<Image>, _>>()
+        };
+        let images = tokio::task::spawn_blocking(decode).await;
+        let images = images.map_err(|_| ApiError::worker_lost())?;
+        self.images = images.map_err(|e| ApiError::bad_request(tercet::one_line(&e)))?;
+        Ok(self)
+    }
+
     /// Renders the conversation, and constrains the answer as its tools and its format ask for.
     ///
     /// # Errors
@@ -74,8 +105,17 @@ impl ConversationRequest {
         language: &ServedLanguageModel,
     ) -> Result<PreparedConversation, ApiError> {
         let rendered = self.render(language)?;
-        let prompt = (language.tokenizer).encode_mixed(&rendered.text, &rendered.literal);
-        let prompt = prompt.map_err(|e| ApiError::failed(&e))?;
+        let prompt = match &language.images {
+            None => {
+                let prompt = (language.tokenizer).encode_mixed(&rendered.text, &rendered.literal);
+                prompt.map_err(|e| ApiError::failed(&e))?
+            }
+            Some(reader) => {
+                let text = (&*rendered.text, &*rendered.literal, &*self.images);
+                let prompt = reader.read(text, (&language.tokenizer, false), language.context);
+                prompt.map_err(|e| image_error(&e))?
+            }
+        };
         let mut text = rendered.text;
         let has_free_thoughts = match &self.tools {
             Some(tools) => constrain(&mut self.params, tools, (language, &text))?,
@@ -91,6 +131,7 @@ impl ConversationRequest {
         self.params.spelled = language.answers.special_tokens(&language.tokenizer);
         Ok(PreparedConversation {
             prompt,
+            images: self.images.into(),
             answers: answers.with_single_call(is_single),
             params: self.params,
         })
@@ -112,6 +153,15 @@ impl ConversationRequest {
             variables.push(thinking_variable(false));
         }
         let render = |messages: &[ChatMessage], shown: &TemplateValue| {
+            let in_parts: Vec<ChatMessage>;
+            let messages = match &language.images {
+                None => messages,
+                // The templates of models that take images expect messages in parts.
+                Some(_) => {
+                    in_parts = messages.iter().map(in_text_parts).collect();
+                    &in_parts
+                }
+            };
             let rendered = (language.template).render_with(messages, shown, true, &variables);
             rendered.map_err(|e| {
                 ApiError::bad_request(format!(
@@ -139,6 +189,14 @@ impl ConversationRequest {
 }
 
 impl PreparedConversation {
+    /// Token ids of the prompt as the tokenizer has them.
+    pub(crate) fn token_ids(&self, language: &ServedLanguageModel) -> Vec<u32> {
+        match &language.images {
+            Some(reader) => reader.to_tokenizer_ids(&self.prompt),
+            None => self.prompt.clone(),
+        }
+    }
+
     /// Starts the answers.
     ///
     /// # Errors
@@ -152,6 +210,9 @@ impl PreparedConversation {
         record.set_prompt_tokens(self.prompt.len());
         let room = language.context.saturating_sub(self.prompt.len());
         let mut requests = self.params.requests(&self.prompt, room);
+        for request in &mut requests {
+            request.images = Arc::clone(&self.images);
+        }
         if let Some(tokens) = self.params.thought_tokens {
             for request in &mut requests {
                 let parser = self.answers.clone();
@@ -161,6 +222,38 @@ impl PreparedConversation {
         let responses = language.start(requests, adapter, &app.metrics).await?;
         let parsed = (self.params.n, Some(&self.answers));
         Ok(AnswerStream::new(responses, parsed, record))
+    }
+}
+
+/// A message whose text is a part.
+fn in_text_parts(message: &ChatMessage) -> ChatMessage {
+    let fields = message.fields();
+    let Some(text) = fields.get("content").and_then(TemplateValue::as_text) else {
+        return message.clone();
+    };
+    let part = TemplateValue::map(vec![
+        ("type", TemplateValue::text("text")),
+        ("text", TemplateValue::text(text)),
+    ]);
+    let mut kept = vec![("content", TemplateValue::list(vec![part]))];
+    for name in ["name", "tool_call_id", "tool_calls", "reasoning_content"] {
+        kept.extend(fields.get(name).map(|value| (name, value.clone())));
+    }
+    ChatMessage::from_fields(message.role(), kept)
+}
+
+/// The error of a prompt with images.
+fn image_error(e: &tercet_models::Error) -> ApiError {
+    match e {
+        tercet_models::Error::Model(ModelError::Context { .. }) => ApiError::new(
+            StatusCode::BAD_REQUEST,
+            "context_length_exceeded",
+            tercet::one_line(e),
+        ),
+        tercet_models::Error::Model(ModelError::Places { .. }) | tercet_models::Error::Image(_) => {
+            ApiError::bad_request(tercet::one_line(e))
+        }
+        e => ApiError::failed(e),
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use tercet_models::{Sequence, Tokenizer};
+use tercet_models::{Image, Sequence, Tokenizer};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::error::ApiError;
@@ -39,6 +39,8 @@ impl ResponseSender {
 /// A queued generation request.
 pub(crate) struct QueuedRequest {
     pub(crate) sequence: Sequence,
+    /// Images that tokens of the prompt refer to.
+    pub(crate) images: Arc<[Image]>,
     /// Number of generated tokens that belong to the prompt.
     pub(crate) forced: usize,
     pub(crate) stop: Vec<String>,

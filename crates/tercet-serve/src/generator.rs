@@ -3,15 +3,16 @@
 
 use std::sync::Arc;
 
-use tercet_models::config::RopeOverrides;
+use tercet_models::config::{DecoderSpec, RopeOverrides};
 use tercet_models::{
-    BatchEvent, BatchGenerator, BatchOptions, DecoderOptions, Draft, DraftOptions, Error,
-    MatmulPrecision, ModelError, ModelFiles, Sampling, Sequence, SequenceId, SpeculativeGenerator,
-    Tokenizer,
+    BatchEvent, BatchGenerator, BatchOptions, DecoderOptions, Draft, DraftOptions, Error, Image,
+    ImageEncoder, ImagePromptReader, MatmulPrecision, ModelError, ModelFamily, ModelFiles,
+    Sampling, Sequence, SequenceId, SpeculativeGenerator, Tokenizer,
 };
 
 use crate::error::ServeError;
 use crate::language::ModelConfig;
+use crate::options::ServeOptions;
 
 /// Speculative decoding: a draft proposes tokens of language models, and one run verifies several.
 /// Such a model generates one sequence at a time.
@@ -47,6 +48,16 @@ pub enum DraftSource {
 /// Generator interface of the engine. [`BatchGenerator`] documents the methods.
 pub(crate) trait SequenceGenerator: Send {
     fn slots(&self) -> usize;
+
+    /// Computes the images of the next sequence. Returns false if `go_on` stopped it.
+    fn set_images(
+        &mut self,
+        _images: &[Image],
+        _go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, Error> {
+        Ok(true)
+    }
+
     fn start(&mut self, sequence: Sequence) -> Result<SequenceId, ModelError>;
     fn cancel(&mut self, id: SequenceId) -> bool;
     fn reset(&mut self);
@@ -91,6 +102,79 @@ macro_rules! writer {
 writer!(BatchGenerator);
 writer!(SpeculativeGenerator);
 
+/// A generator of one sequence, whose prompt may have images.
+struct ImageTextGenerator {
+    images: ImageEncoder,
+    writer: SpeculativeGenerator,
+}
+
+impl SequenceGenerator for ImageTextGenerator {
+    fn slots(&self) -> usize {
+        self.writer.slots()
+    }
+
+    fn set_images(
+        &mut self,
+        images: &[Image],
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, Error> {
+        let progress = &mut |_, _| go_on();
+        self.writer.set_images(images, &mut self.images, progress)
+    }
+
+    fn start(&mut self, sequence: Sequence) -> Result<SequenceId, ModelError> {
+        self.writer.start(sequence)
+    }
+
+    fn cancel(&mut self, id: SequenceId) -> bool {
+        self.writer.cancel(id)
+    }
+
+    fn reset(&mut self) {
+        self.writer.reset();
+    }
+
+    fn step(&mut self) -> Result<Vec<BatchEvent>, ModelError> {
+        self.writer.step()
+    }
+
+    fn logits(&mut self, id: SequenceId) -> Result<Option<Vec<f32>>, ModelError> {
+        self.writer.logits(id)
+    }
+
+    fn fallback_precision(&self) -> Option<MatmulPrecision> {
+        self.writer.fallback_precision()
+    }
+
+    fn fallback_message(&self) -> Option<String> {
+        self.writer.fallback_message()
+    }
+}
+
+/// Whether a model takes images.
+fn takes_images(files: &ModelFiles) -> bool {
+    matches!(files.family(), Ok(ModelFamily::VisionLanguage))
+}
+
+/// The configuration of a language model's decoder.
+pub(crate) fn text_spec(files: &ModelFiles) -> Result<DecoderSpec, Error> {
+    match takes_images(files) {
+        true => Ok(files.vision_language_spec()?.decoder),
+        false => files.decoder_spec(),
+    }
+}
+
+/// The slots of a model: image-text models generate one sequence at a time.
+pub(crate) fn slots(files: &ModelFiles, options: &ServeOptions) -> usize {
+    match takes_images(files) {
+        true => 1,
+        false => options.slots.max(1),
+    }
+}
+
+/// A compiled language model, and the reader of its prompts if it takes images.
+pub(crate) type CompiledLanguage = (Box<dyn SequenceGenerator>, Option<ImagePromptReader>);
+
 /// Maximum prompt tokens per run. Running sequences wait while a prompt chunk is processed.
 pub(crate) const CHUNK: usize = 256;
 
@@ -101,15 +185,20 @@ pub(crate) fn compiled(
     tokenizer: &Tokenizer,
     placement: &ModelConfig,
     ([context, slots], rope): ([usize; 2], &RopeOverrides),
-) -> Result<Box<dyn SequenceGenerator>, ServeError> {
+) -> Result<CompiledLanguage, ServeError> {
     let failed = |source| ServeError::Model {
         name: name.to_string(),
         source,
     };
     match &placement.draft {
-        None => Ok(Box::new(
-            batch(files, placement, [context, slots], rope).map_err(failed)?,
-        )),
+        None if takes_images(files) => {
+            let (writer, reader) = image_text(files, placement, context, rope).map_err(failed)?;
+            Ok((Box::new(writer), Some(reader)))
+        }
+        None => {
+            let writer = batch(files, placement, [context, slots], rope).map_err(failed)?;
+            Ok((Box::new(writer), None))
+        }
         Some(_) if slots > 1 => Err(ServeError::DraftSlots {
             name: name.to_string(),
             slots,
@@ -120,7 +209,7 @@ pub(crate) fn compiled(
         }
         Some(draft) => {
             let drafted = open_speculative((files, tokenizer), placement, (context, rope), draft);
-            Ok(Box::new(drafted.map_err(failed)?))
+            Ok((Box::new(drafted.map_err(failed)?), None))
         }
     }
 }
@@ -142,6 +231,30 @@ fn batch(
         ..BatchOptions::new(spec, slots)
     })?;
     Ok(decoder.generator(&placement.device)?)
+}
+
+fn image_text(
+    files: &ModelFiles,
+    placement: &ModelConfig,
+    context: usize,
+    rope: &RopeOverrides,
+) -> Result<(ImageTextGenerator, ImagePromptReader), Error> {
+    let model = files.vision_language(|spec| DecoderOptions {
+        context,
+        chunk: CHUNK.min(context),
+        logit_rows: 1,
+        dtype: placement.dtype,
+        cache: placement.cache,
+        matmul_precision: placement.matmul_precision,
+        // Each request sets its sampling options on the host.
+        sampling: Some(Sampling::GREEDY),
+        rope: rope.clone(),
+        ..DecoderOptions::new(&spec.decoder)
+    })?;
+    let (images, generator) = model.compile(&placement.device)?;
+    let reader = images.prompt_reader();
+    let writer = SpeculativeGenerator::new(generator);
+    Ok((ImageTextGenerator { images, writer }, reader))
 }
 
 fn open_speculative(

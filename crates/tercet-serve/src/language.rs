@@ -15,15 +15,16 @@ use tercet_models::constraint::Constraint;
 use tercet_models::constraint::{ConstraintError, Grammar, GrammarCompiler};
 use tercet_models::dataset::ChatTemplate;
 use tercet_models::{
-    CacheFormat, ContextFit, ContextRequest, DRY_BREAKERS, DryBreakers, FinishReason,
-    MatmulPrecision, ModelFiles, SamplingOptions, ScaledAdapter, Sequence, Tokenizer, end_ids,
+    CacheFormat, ContextFit, ContextRequest, DRY_BREAKERS, DryBreakers, FinishReason, Image,
+    ImagePromptReader, MatmulPrecision, ModelFiles, SamplingOptions, ScaledAdapter, Sequence,
+    Tokenizer, end_ids,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::engine::{BatchEngine, QueuedRequest, ResponseSender};
 use crate::error::{ApiError, ServeError};
 use crate::forced_tokens::ForcedTokens;
-use crate::generator::{CHUNK, SpeculativeOptions, compiled};
+use crate::generator::{CHUNK, SpeculativeOptions, compiled, slots, text_spec};
 use crate::logprobs::TokenLogprob;
 use crate::metrics::ServerMetrics;
 use crate::options::ServeOptions;
@@ -71,6 +72,8 @@ pub struct ModelConfig {
 #[derive(Clone, Debug)]
 pub(crate) struct GenerationRequest {
     pub(crate) prompt: Vec<u32>,
+    /// Images that tokens of the prompt refer to.
+    pub(crate) images: Arc<[Image]>,
     /// Tokens after the prompt that the model reads one by one, so that they have logprobs.
     pub(crate) forced: Vec<u32>,
     pub(crate) max_tokens: usize,
@@ -151,10 +154,10 @@ impl ResponseReceiver {
 }
 
 /// The context that a language model is asked to have.
-pub(crate) fn context_request(placement: &ModelConfig, options: &ServeOptions) -> ContextRequest {
+pub(crate) fn context_request(placement: &ModelConfig, slots: usize) -> ContextRequest {
     ContextRequest {
         context: placement.context,
-        slots: options.slots.max(1),
+        slots,
         chunk: CHUNK,
         dtype: placement.dtype,
         cache: placement.cache,
@@ -164,6 +167,8 @@ pub(crate) fn context_request(placement: &ModelConfig, options: &ServeOptions) -
 /// A served language model with its slots.
 pub(crate) struct ServedLanguageModel {
     pub(crate) tokenizer: Arc<Tokenizer>,
+    /// The reader of prompts with images, if the model takes them.
+    pub(crate) images: Option<ImagePromptReader>,
     pub(crate) template: ChatTemplate,
     /// How the model writes thoughts and calls, by its template.
     pub(crate) answers: AnswerFormat,
@@ -193,20 +198,20 @@ impl ServedLanguageModel {
             name: name.to_string(),
             source,
         };
-        let spec = files.decoder_spec().map_err(failed)?;
+        let spec = text_spec(&files).map_err(failed)?;
+        let slots = slots(&files, options);
         let tokenizer = Arc::new(files.tokenizer().map_err(failed)?);
         let template = match &options.chat_template {
             Some(source) => ChatTemplate::from_model_with(&files, &tokenizer, source),
             None => ChatTemplate::from_model(&files, &tokenizer),
         };
         let template = template.map_err(failed)?;
-        let request = context_request(&placement, options);
+        let request = context_request(&placement, slots);
         let fit = ContextFit::new(&files, &spec, &placement.device, &request);
         let fit = fit.map_err(|e| failed(e.into()))?;
         let context = fit.context;
-        let sizes = [context, options.slots.max(1)];
-        let sizes = (sizes, &options.rope);
-        let writer = compiled(name, &files, &tokenizer, &placement, sizes)?;
+        let sizes = ([context, slots], &options.rope);
+        let (writer, images) = compiled(name, &files, &tokenizer, &placement, sizes)?;
         let engine = BatchEngine::start(name, writer, Arc::clone(&tokenizer), options.queue);
         let engine = engine.map_err(|source| ServeError::Io {
             what: "cannot start a thread".into(),
@@ -223,6 +228,7 @@ impl ServedLanguageModel {
                 compile_lock: tokio::sync::Mutex::new(()),
             }),
             tokenizer,
+            images,
             answers: AnswerFormat::from_template(&template),
             template,
             context,
@@ -316,6 +322,7 @@ impl ServedLanguageModel {
                     adapter,
                     needs_logits: request.top_logprobs.is_some() || request.details.logits,
                 },
+                images: request.images,
                 forced,
                 stop: request.stop,
                 spelled: request.spelled,

@@ -111,6 +111,7 @@ impl<'t> RunningRequests<'t> {
     fn begin(&mut self, job: QueuedRequest) {
         let QueuedRequest {
             sequence,
+            images,
             forced,
             stop,
             spelled,
@@ -123,6 +124,20 @@ impl<'t> RunningRequests<'t> {
         let prompt_tokens = sequence.prompt.len() + forced;
         let first = sequence.prompt.last().copied().filter(|_| forced > 0);
         let scores = likeliest.map(|count| LogprobStream::new(self.tokenizer, (count, first)));
+        let go_on = &mut || !replies.is_closed() && Instant::now() < until;
+        match self.writer.set_images(&images, go_on) {
+            Ok(true) => {}
+            Ok(false) if replies.is_closed() => return count(&metrics.cancelled, 1),
+            Ok(false) => {
+                count(&metrics.deadline_exceeded, 1);
+                replies.send(ResponseEvent::Failed(ApiError::deadline_exceeded()));
+                return;
+            }
+            Err(e) => {
+                replies.send(ResponseEvent::Failed(ApiError::failed(&e)));
+                return;
+            }
+        }
         match self.writer.start(sequence) {
             Ok(id) => {
                 let text = RunningRequest {

@@ -8,8 +8,8 @@
 use tercet::ops::splat::{BACKGROUND_AT, CAMERA_LEN, SplatSceneOperands as Operands};
 use tercet::ops::{ReduceFn, Window};
 use tercet::random::PhiloxStream;
-use tercet::{DType, Graph, OpError, Shape, Tensor, Type, Value};
 use tercet::scalar::{BinaryFn, CompareFn};
+use tercet::{DType, Graph, OpError, Shape, Tensor, Type, Value};
 
 use crate::{SplatError, SplatScene};
 

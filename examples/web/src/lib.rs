@@ -10,8 +10,9 @@ pub use loops::{Root, Roots};
 use serde_json::{Map, Value};
 use tercet::{DType, Device};
 use tercet_models::{
-    DecoderOptions, Embedder, Encoder, EncoderOutput, EncoderSpec, FinishReason, GenerateEvent, GenerateOptions,
-    Generator, HfWeights, MappedFile, ModelFiles, Tokenizer, Weights, end_ids, generate_async,
+    DecoderOptions, Embedder, Encoder, EncoderOutput, EncoderSpec, FinishReason, GenerateEvent,
+    GenerateOptions, Generator, HfWeights, MappedFile, ModelFiles, Tokenizer, Weights, end_ids,
+    generate_async,
 };
 
 /// Error type with a readable message.

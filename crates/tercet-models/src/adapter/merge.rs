@@ -6,15 +6,15 @@ use std::path::Path;
 
 use tercet::Tensor;
 
-use tercet_networks::{ModelError, ScaledAdapter, Weights};
-use tercet_networks::config::decoder::rows::{ProjectionRowOrder, to_f32};
-use tercet_networks::config::decoder::{DecoderPart, OUTPUT_MODULE, projections};
-use tercet_networks::config::encoder::{EncoderNames, EncoderPart};
 use crate::error::Error;
-use tercet_networks::low_rank::{AdapterError, LowRank, unknown_target};
 use crate::open::{ModelFamily, ModelFiles};
 use crate::save::{SaveOptions, SaveReport, WeightReplacement, rewrite};
 use tercet_files::clip;
+use tercet_networks::config::decoder::rows::{ProjectionRowOrder, to_f32};
+use tercet_networks::config::decoder::{DecoderPart, OUTPUT_MODULE, projections};
+use tercet_networks::config::encoder::{EncoderNames, EncoderPart};
+use tercet_networks::low_rank::{AdapterError, LowRank, unknown_target};
+use tercet_networks::{ModelError, ScaledAdapter, Weights};
 
 /// A projection that adapters can apply to.
 struct AdaptedProjection {

@@ -3,9 +3,9 @@
 use std::vec::IntoIter;
 
 use super::{FinishReason, GenerateOptions, Generation, IncrementalDetokenizer};
-use tercet_networks::{Generator, ModelError};
 use crate::error::Error;
 use tercet_networks::maybe_async::WaitMode;
+use tercet_networks::{Generator, ModelError};
 use tercet_text::tokenizer::Tokenizer;
 
 /// The text of the next token, or the end of the generation.

@@ -6,15 +6,15 @@ use tercet::{DType, Device};
 
 use super::{LanguageModel, PromptReader};
 use crate::adapter::Adapter;
-use tercet_networks::{
-    CacheFormat, DecoderOptions, Generator, MatmulPrecision, ModelError, Sampling, ScaledAdapter,
-    Seq2SeqOptions,
-};
-use tercet_networks::config::DecoderSpec;
 use crate::context_fit::{ContextFit, ContextRequest, MAX_CONTEXT};
 use crate::error::Error;
 use crate::generate::end_ids;
 use crate::open::{ModelFamily, ModelFiles};
+use tercet_networks::config::DecoderSpec;
+use tercet_networks::{
+    CacheFormat, DecoderOptions, Generator, MatmulPrecision, ModelError, Sampling, ScaledAdapter,
+    Seq2SeqOptions,
+};
 
 /// Options for opening a [`LanguageModel`].
 ///

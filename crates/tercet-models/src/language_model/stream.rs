@@ -1,8 +1,8 @@
 //! A text that is being generated, as an iterator.
 
-use tercet_networks::Generator;
 use crate::error::Error;
 use crate::generate::{FinishReason, GenerateOptions, NextText, TokenLoop};
+use tercet_networks::Generator;
 use tercet_networks::maybe_async::{WaitMode, block_on_ready};
 use tercet_text::tokenizer::Tokenizer;
 

@@ -5,12 +5,12 @@ use std::path::Path;
 use tercet::{DType, Device};
 
 use super::{ModelFamily, ModelFiles, gguf};
+use crate::error::Error;
+use tercet_networks::config::EncoderSpec;
+use tercet_networks::hf::{ClassHead, HfFolder, SentenceFolder};
 use tercet_networks::{
     Embedder, Encoder, EncoderOutput, MatmulPrecision, ModelError, PoolingMode, TextClassifier,
 };
-use tercet_networks::config::EncoderSpec;
-use crate::error::Error;
-use tercet_networks::hf::{ClassHead, HfFolder, SentenceFolder};
 use tercet_text::tokenizer::Tokenizer;
 
 /// The prompt that is prepended to texts.

@@ -1,14 +1,14 @@
 //! The settings of a sentence encoder in GGUF metadata.
 
+use crate::error::Error;
+use tercet_files::gguf::{Gguf, GgufError};
+use tercet_networks::config::decoder::DENSE_OF_GGUF;
+use tercet_networks::config::encoder::is_encoder;
+use tercet_networks::hf::{SentenceFolder, SentencePrompts};
 use tercet_networks::{
     DenseModule, ModelError, PoolingMode, SentenceModule, SentenceModules, Weights,
 };
-use tercet_networks::config::decoder::DENSE_OF_GGUF;
-use tercet_networks::config::encoder::is_encoder;
-use crate::error::Error;
-use tercet_networks::hf::{SentenceFolder, SentencePrompts};
 use tercet_text::tokenizer::Tokenizer;
-use tercet_files::gguf::{Gguf, GgufError};
 
 /// The pooling modes by the value of `<architecture>.pooling_type`, from 0. Value 0 is no pooling;
 /// the last is a ranking head.

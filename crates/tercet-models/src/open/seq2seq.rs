@@ -1,9 +1,9 @@
 //! Opening text-to-text encoder-decoders.
 
 use super::ModelFiles;
-use tercet_networks::{Seq2Seq, Seq2SeqOptions};
-use tercet_networks::config::Seq2SeqSpec;
 use crate::error::Error;
+use tercet_networks::config::Seq2SeqSpec;
+use tercet_networks::{Seq2Seq, Seq2SeqOptions};
 
 impl ModelFiles {
     /// The specification of a text-to-text encoder-decoder.

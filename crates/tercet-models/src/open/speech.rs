@@ -3,11 +3,11 @@
 use tercet::Device;
 
 use super::ModelFiles;
-use tercet_networks::{MoonshineModel, SpeechModel};
-use tercet_networks::config::speech::MOONSHINE;
-use tercet_networks::config::{MoonshineSpec, SpeechSpec, SpeechTokens};
 use crate::error::Error;
 use crate::speech::Recognizer;
+use tercet_networks::config::speech::MOONSHINE;
+use tercet_networks::config::{MoonshineSpec, SpeechSpec, SpeechTokens};
+use tercet_networks::{MoonshineModel, SpeechModel};
 
 impl ModelFiles {
     /// The specification of a Whisper speech recognizer.

@@ -5,12 +5,12 @@ use std::path::Path;
 use tercet::{DType, Device};
 
 use super::{EncoderOptions, ModelFamily, ModelFiles};
+use crate::error::Error;
+use tercet_networks::config::{VisionBody, VisionFamily, VisionSpec};
 use tercet_networks::{
     Embedder, Encoder, ImageClassifier, ImageEmbedder, ModelError, Scoring, VisionModel,
     VisionOutput, no_texts,
 };
-use tercet_networks::config::{VisionBody, VisionFamily, VisionSpec};
-use crate::error::Error;
 
 /// The comparison of image and text vectors (CLIP, SigLIP).
 ///

@@ -1,9 +1,9 @@
 //! Opening vision-language models.
 
 use super::ModelFiles;
-use tercet_networks::{DecoderOptions, VisionLanguageGraphs};
-use tercet_networks::config::VisionLanguageSpec;
 use crate::error::Error;
+use tercet_networks::config::VisionLanguageSpec;
+use tercet_networks::{DecoderOptions, VisionLanguageGraphs};
 
 impl ModelFiles {
     /// The specification of a vision-language model.

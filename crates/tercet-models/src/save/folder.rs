@@ -17,11 +17,11 @@ mod vocabulary;
 use std::path::{Path, PathBuf};
 
 use super::SaveError;
-use tercet_networks::config::{DecoderSpec, decoder};
-use tercet_networks::hf::HfFolder;
 use tercet_files::clip;
 use tercet_files::gguf::Gguf;
 use tercet_files::writing::write_gguf;
+use tercet_networks::config::{DecoderSpec, decoder};
+use tercet_networks::hf::HfFolder;
 
 /// The supported families. Other families store some tensors differently in GGUF files and folders.
 const FAMILIES: [&str; 20] = [

@@ -7,9 +7,6 @@ use std::path::{Path, PathBuf};
 use serde_json::Value as Json;
 use tercet::{DType, Tensor};
 
-use tercet_networks::{ModelError, Weights};
-use tercet_networks::config::decoder::rows::to_f32;
-use tercet_networks::hf::HfFolder;
 use crate::open::ModelFiles;
 use tercet_files::MappedFile;
 use tercet_files::clip;
@@ -20,6 +17,9 @@ use tercet_files::writing::{GgufHeader, write_gguf};
 use tercet_files::writing::{
     SaveError, SavedTensorEntry, SavedTensorStorage, replace_bytes, replace_file,
 };
+use tercet_networks::config::decoder::rows::to_f32;
+use tercet_networks::hf::HfFolder;
+use tercet_networks::{ModelError, Weights};
 
 /// The storage of changed weights that the model has in packed (quantized) form.
 ///

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use tercet::Scheme;
 use tercet_ir::quant::QuantizeError;
 
-use tercet_networks::{ModelError, Weights};
 use crate::open::ModelFiles;
 use tercet_files::MappedFile;
 use tercet_files::gguf::{GgmlType, Gguf, GgufTensorInfo, GgufValue};
 use tercet_files::weight::scheme_of;
 use tercet_files::writing::{GgufHeader, write_gguf};
 use tercet_files::writing::{SaveError, SavedTensorEntry, SavedTensorStorage};
+use tercet_networks::{ModelError, Weights};
 
 /// The target format of quantization.
 ///

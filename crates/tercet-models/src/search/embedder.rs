@@ -7,9 +7,9 @@ use tercet::Device;
 
 use super::files::hexadecimal;
 use super::{Hit, SearchError, SearchIndex};
-use tercet_networks::{Embedder, ImageEmbedder, ModelError, PoolingMode, SentenceModule};
 use crate::error::Error;
 use crate::open::{EmbeddingPrompt, EncoderOptions, ModelFamily, ModelFiles};
+use tercet_networks::{Embedder, ImageEmbedder, ModelError, PoolingMode, SentenceModule};
 
 /// Number of bytes from each end of a tensor that are part of the model's digest.
 const ENDS: usize = 2048;

@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::SearchError;
 use super::files::{IndexUnit, Passage, digest, read, text};
-use tercet_networks::PoolingMode;
 use tercet_files::safetensors::{SafeDtype, SafeTensors};
 use tercet_files::writing::write_noted;
 use tercet_files::writing::{SavedTensorEntry, SavedTensorStorage};
+use tercet_networks::PoolingMode;
 
 /// The header key of the index's JSON metadata.
 const NOTE: &str = "tercet_search";

@@ -9,9 +9,9 @@ use super::embedder::{EmbedderKind, check_pooling, digest_of, document_prompt};
 use super::files::{IndexUnit, Passage, digest, is_image, passages, read, text, walk};
 use super::index::{IndexedFile as Entry, SearchSettings};
 use super::{SearchError, SearchIndex};
-use tercet_networks::ModelError;
 use crate::error::Error;
 use crate::open::{EmbeddingPrompt, EncoderOptions, ModelFamily, ModelFiles};
+use tercet_networks::ModelError;
 
 /// Number of passages that are embedded together, across file boundaries.
 const SLICE: usize = 256;

@@ -18,9 +18,9 @@ use symphonia::core::io::{MediaSource, MediaSourceStream, MediaSourceStreamOptio
 use symphonia::core::meta::MetadataOptions;
 use symphonia::core::probe::Hint;
 
-use tercet_networks::config::speech::RATE;
 use resample::Resampler;
 use tercet_files::contained;
+use tercet_networks::config::speech::RATE;
 
 /// Supported sample rates in Hz.
 const RATES: std::ops::RangeInclusive<u32> = 1_000..=192_000;

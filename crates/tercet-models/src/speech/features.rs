@@ -7,8 +7,8 @@
 use tercet::{Executable, Tensor};
 
 use super::recognizer::check_samples;
-use tercet_networks::{ModelError, speech::PART};
 use tercet_networks::config::speech::{FRAME, HOP};
+use tercet_networks::{ModelError, speech::PART};
 
 /// Number of samples reflected at each end.
 const REFLECTED: usize = FRAME / 2;

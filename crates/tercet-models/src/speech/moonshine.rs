@@ -13,9 +13,9 @@ use super::segments::{Transcript, TranscriptSegment};
 use super::timing::WindowTime;
 use super::{SpeechError, SpeechOptions};
 use crate::Error;
-use tercet_networks::{ModelError, MoonshineModel, PIECE_SECONDS};
 use tercet_networks::config::MoonshineSpec;
 use tercet_networks::config::speech::RATE;
+use tercet_networks::{ModelError, MoonshineModel, PIECE_SECONDS};
 use tercet_text::tokenizer::Tokenizer;
 
 /// Maximum samples per chunk.

@@ -7,9 +7,9 @@ use super::segments::{Transcript, TranscriptSegment};
 use super::whisper::WhisperRecognizer;
 use super::{SpeechError, SpeechOptions, SpeechTask};
 use crate::Error;
-use tercet_networks::{ModelError, MoonshineModel, SpeechModel};
 use tercet_networks::config::SpeechTokens;
 use tercet_networks::config::speech::RATE;
+use tercet_networks::{ModelError, MoonshineModel, SpeechModel};
 use tercet_text::tokenizer::Tokenizer;
 
 /// Required sample rate in Hz.

@@ -9,9 +9,9 @@ use super::segments::{Transcript, TranscriptSegment, split};
 use super::window::{WindowPrompt, WindowTranscript, decode_window};
 use super::{SpeechError, SpeechOptions, SpeechTask};
 use crate::Error;
-use tercet_networks::{ModelError, SpeechModel};
 use tercet_networks::config::speech::{HOP, RATE};
 use tercet_networks::config::{SpeechSpec, SpeechTokens};
+use tercet_networks::{ModelError, SpeechModel};
 use tercet_text::tokenizer::Tokenizer;
 
 /// Maximum temperature at which a window's text is reliable enough to prompt the next window.

@@ -183,7 +183,7 @@ impl BatchGenerator {
     /// # Errors
     /// Same errors as [`BatchGenerator::start`].
     pub fn check(&self, sequence: &Sequence) -> Result<(), ModelError> {
-        sequence.check([self.context, self.vocab, self.adapter_count])
+        sequence.check([self.context, self.vocab, self.adapter_count], 0)
     }
 
     /// Assigns a free slot to a sequence; [`BatchGenerator::step`] computes it.

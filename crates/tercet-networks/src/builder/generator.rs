@@ -25,8 +25,8 @@ use super::decoder::matmul_precision::{OverflowFallback, PrecisionFallback};
 use super::decoder::{DecoderSizes, MatmulPrecision, Sampling};
 use super::sampling::SamplingState;
 use super::{ModelError, ModelGraph};
-use tercet_text::constraint::Constraint;
 use crate::maybe_async::{WaitMode, block_on_ready};
+use tercet_text::constraint::Constraint;
 
 /// Result of a run for its last token.
 ///
@@ -319,6 +319,11 @@ impl Generator {
         }
     }
 
+    /// Number of image rows that token ids above the vocabulary refer to.
+    pub(super) fn image_rows(&self) -> usize {
+        self.image_embeddings.as_ref().map_or(0, |seen| seen.count)
+    }
+
     /// Maximum chunk of tokens per run, and vocabulary size.
     pub(super) fn sizes(&self) -> [usize; 2] {
         [self.chunk, self.vocab]
@@ -524,7 +529,7 @@ impl Generator {
                 context: self.context,
             });
         }
-        let known = self.vocab + self.image_embeddings.as_ref().map_or(0, |seen| seen.count);
+        let known = self.vocab + self.image_rows();
         if let Some(&token) = tokens.iter().find(|&&t| t as usize >= known) {
             return Err(ModelError::Token {
                 token,

@@ -24,7 +24,7 @@ use super::{ModelBuilder, ModelError, ModelGraph, Weights};
 use crate::config::VisionLanguageSpec;
 use crate::config::vision_language::CONNECTOR;
 use crate::image::ImageTileProcessor;
-pub use image_encoder::ImageEncoder;
+pub use image_encoder::{ImageEncoder, ImagePromptReader};
 
 /// Image tiles per run of the tower.
 const BATCH: usize = 4;

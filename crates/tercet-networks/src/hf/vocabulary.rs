@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use super::{HfError, MAX_JSON_BYTES, read_json, read_optional_json};
-use tercet_text::tokenizer::{MAX_FILE_BYTES, QWEN2_SPLIT, Tokenizer, TokenizerError};
 use tercet_files::clip;
 use tercet_files::mmap::read_small;
+use tercet_text::tokenizer::{MAX_FILE_BYTES, QWEN2_SPLIT, Tokenizer, TokenizerError};
 
 pub(super) const VOCAB: &str = "vocab.json";
 const MERGES: &str = "merges.txt";

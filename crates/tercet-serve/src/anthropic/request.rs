@@ -40,6 +40,8 @@ pub(super) fn parse(
     fields.ignore_rest((record, ""));
     Ok(ConversationRequest {
         messages,
+        encoded: Vec::new(),
+        images: Vec::new(),
         tools,
         variables,
         prefill,

@@ -78,6 +78,7 @@ impl CompletionParams {
     pub(crate) fn requests(&self, prompt: &[u32], max_tokens: usize) -> Vec<GenerationRequest> {
         let one = |i: usize| GenerationRequest {
             prompt: prompt.to_vec(),
+            images: Arc::default(),
             forced: Vec::new(),
             max_tokens: self.max_tokens.unwrap_or(max_tokens),
             stop: self.stop.clone(),

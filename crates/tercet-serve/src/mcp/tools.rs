@@ -37,7 +37,7 @@ const TOOLS: &[McpTool] = &[
         name: "generate",
         title: "Generate text",
         description: "Answers a prompt with a language model.",
-        kinds: &[ServedKind::Language],
+        kinds: &[ServedKind::Language, ServedKind::ImageText],
         arguments: || {
             let properties = json!({
                 "prompt": {"type": "string", "description": "The message of the user"},

@@ -60,9 +60,9 @@ impl ServedModel {
         options: &ServeOptions,
     ) -> Result<ServedModel, ServeError> {
         Ok(match kind {
-            ServedKind::Language => ServedModel::Language(Arc::new(ServedLanguageModel::load(
-                name, files, placement, options,
-            )?)),
+            ServedKind::Language | ServedKind::ImageText => ServedModel::Language(Arc::new(
+                ServedLanguageModel::load(name, files, placement, options)?,
+            )),
             ServedKind::Encoder => ServedModel::Encoder(Arc::new(EncoderModel::load(
                 name, &files, &placement, options,
             )?)),

@@ -3,6 +3,7 @@
 use tercet_models::{ContextFit, ModelError, ModelFamily, ModelFiles};
 
 use crate::error::ServeError;
+use crate::generator::{slots, text_spec};
 use crate::language::{ModelConfig, context_request};
 use crate::options::ServeOptions;
 use crate::reranker::RerankerModel;
@@ -14,6 +15,8 @@ const RESERVE_BYTES: u64 = 64 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServedKind {
     Language,
+    /// A language model that takes images.
+    ImageText,
     Encoder,
     Reranker,
     #[cfg(feature = "audio")]
@@ -63,11 +66,7 @@ impl ServedKind {
                     "image models cannot be served; run them with `tercet embed` or `tercet classify`",
                 ));
             }
-            ModelFamily::VisionLanguage => {
-                return Err(refused(
-                    "image-text models cannot be served; run them with `tercet chat` or `tercet generate`",
-                ));
-            }
+            ModelFamily::VisionLanguage => ServedKind::ImageText,
             ModelFamily::TextToText => {
                 return Err(refused(
                     "encoder-decoders cannot be served; run them with `tercet generate`",
@@ -78,23 +77,33 @@ impl ServedKind {
         };
         match kind {
             ServedKind::Language => {}
+            ServedKind::ImageText if !placement.adapters.is_empty() => {
+                return Err(refused(
+                    "adapters can only be served with text-only language models; leave them out",
+                ));
+            }
             _ if !placement.adapters.is_empty() => {
                 return Err(refused(
                     "adapters can only be served with language models; merge them into other models with `tercet merge`",
                 ));
             }
             _ if placement.draft.is_some() => {
-                return Err(refused("only language models support drafts"));
+                return Err(refused("only text-only language models support drafts"));
             }
             _ => {}
         }
         Ok(kind)
     }
 
+    /// Whether models of this kind generate text.
+    pub(crate) fn is_language(self) -> bool {
+        matches!(self, ServedKind::Language | ServedKind::ImageText)
+    }
+
     /// The task's name on the Hugging Face hub.
     pub(crate) fn task(self) -> &'static str {
         match self {
-            ServedKind::Language => "text-generation",
+            ServedKind::Language | ServedKind::ImageText => "text-generation",
             ServedKind::Encoder => "feature-extraction",
             ServedKind::Reranker => "text-ranking",
             #[cfg(feature = "audio")]
@@ -107,6 +116,7 @@ impl ServedKind {
     pub(crate) fn inputs(self) -> &'static [&'static str] {
         match self {
             ServedKind::Language | ServedKind::Encoder | ServedKind::Reranker => &["text"],
+            ServedKind::ImageText => &["text", "image"],
             #[cfg(feature = "audio")]
             ServedKind::Speech => &["audio"],
             ServedKind::Graph => &["tensor"],
@@ -125,7 +135,7 @@ impl ServedKind {
         options: &ServeOptions,
     ) -> Result<u64, ServeError> {
         // The weights of files in F16 take twice their size as F32.
-        if self != ServedKind::Language {
+        if !self.is_language() {
             let weights = files.weight_bytes().saturating_mul(2);
             return Ok(weights.saturating_add(RESERVE_BYTES));
         }
@@ -133,8 +143,8 @@ impl ServedKind {
             name: name.to_string(),
             source,
         };
-        let spec = files.decoder_spec().map_err(failed)?;
-        let request = context_request(placement, options);
+        let spec = text_spec(files).map_err(failed)?;
+        let request = context_request(placement, slots(files, options));
         let fit = ContextFit::new(files, &spec, &placement.device, &request);
         let fit = fit.map_err(|e| failed(e.into()))?;
         let sizes = [fit.weight_bytes, fit.cache_bytes, fit.workspace_bytes];

@@ -59,7 +59,7 @@ impl ModelRegistry {
     fn language_entry(&self, asked: &str) -> Result<(&Arc<ModelEntry>, Option<String>), ApiError> {
         let languages = || {
             let entries = self.residency.entries.iter();
-            entries.filter(|entry| entry.kind == ServedKind::Language)
+            entries.filter(|entry| entry.kind.is_language())
         };
         for entry in languages() {
             let adapter = match asked.strip_prefix(&entry.name) {
@@ -85,7 +85,7 @@ impl ModelRegistry {
 
     fn no_language(&self, name: &str) -> ApiError {
         let known = self.listed_models().into_iter();
-        let known = known.filter(|model| model.kind == ServedKind::Language);
+        let known = known.filter(|model| model.kind.is_language());
         ApiError::no_model(name, &known.map(|model| model.name).collect::<Vec<_>>())
     }
 
@@ -232,7 +232,7 @@ impl ModelRegistry {
             Some(name) => name,
             None => {
                 let entries = self.residency.entries.iter();
-                let mut all = entries.filter(|entry| entry.kind == ServedKind::Language);
+                let mut all = entries.filter(|entry| entry.kind.is_language());
                 match (all.next(), all.next()) {
                     (Some(only), None) => &only.name,
                     _ => {

@@ -66,6 +66,8 @@ pub(super) fn chat(
     let prefill = drafts.pop_if(is_prefill).map(|last| last.content);
     Ok(Some(ConversationRequest {
         messages: drafts.into_iter().map(MessageDraft::into_message).collect(),
+        encoded: Vec::new(),
+        images: Vec::new(),
         tools,
         variables,
         prefill: prefill.unwrap_or_default(),
@@ -175,6 +177,8 @@ pub(super) fn generate(
     let user = ChatMessage::new(Role::User, &prompt);
     Ok(GenerateInput::Conversation(Box::new(ConversationRequest {
         messages: system.into_iter().chain([user]).collect(),
+        encoded: Vec::new(),
+        images: Vec::new(),
         tools: None,
         variables,
         prefill: String::new(),

@@ -6,6 +6,8 @@ use axum::body::Body;
 use axum::extract::{Extension, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use tercet_models::dataset::template::TemplateValue;
 use tercet_models::dataset::{ChatMessage, Role};
@@ -22,6 +24,9 @@ use crate::fields::{JsonFields, wrong};
 use crate::http::AppState;
 use crate::language::ServedLanguageModel;
 use crate::request_log::RequestRecord;
+
+/// Maximum images of a request.
+const MAX_IMAGES: usize = 64;
 
 /// Fields of messages that change a response in other servers, and the JSON values at which they do
 /// not. All other unknown fields, such as those that clients copy from earlier answers, are ignored.
@@ -47,6 +52,7 @@ pub(crate) async fn handle(
     let selected = select_language(&app, &mut fields, &record).await?;
     let (language, adapter) = (&selected.model, selected.adapter);
     let request = parse(fields, language, &record)?;
+    let request = request.decoded().await?;
     let prepared = request.prepare(language)?;
     let params = &prepared.params;
     let frame = ResponseEnvelope {
@@ -56,7 +62,7 @@ pub(crate) async fn handle(
         logprobs: params.top_logprobs.is_some(),
         details: params.details,
         prompts: if params.details.ids {
-            vec![prepared.prompt.clone()]
+            vec![prepared.token_ids(language)]
         } else {
             Vec::new()
         },
@@ -77,8 +83,14 @@ pub(crate) fn parse(
     language: &ServedLanguageModel,
     record: &RequestRecord,
 ) -> Result<ConversationRequest, ApiError> {
-    let takes_text = language.answers.takes_argument_text();
-    let messages = messages(fields.need("messages")?, (record, takes_text))?;
+    let mut reader = MessageReader {
+        record,
+        takes_text: language.answers.takes_argument_text(),
+        takes_images: language.images.is_some(),
+        images: Vec::new(),
+    };
+    let messages = reader.messages(fields.need("messages")?)?;
+    let encoded = reader.images;
     let tools = ToolSet::take(&mut fields, record)?;
     let variables = template_variables(&mut fields)?;
     let thought_tokens = take_thought_limit(&mut fields)?;
@@ -89,6 +101,8 @@ pub(crate) fn parse(
     };
     Ok(ConversationRequest {
         messages,
+        encoded,
+        images: Vec::new(),
         tools,
         variables,
         prefill: String::new(),
@@ -96,97 +110,182 @@ pub(crate) fn parse(
     })
 }
 
-/// Parses the messages. With `takes_text`, templates get the arguments of calls as JSON text.
-fn messages(
-    value: Value,
-    (record, takes_text): (&RequestRecord, bool),
-) -> Result<Vec<ChatMessage>, ApiError> {
-    let Value::Array(items) = value else {
-        return Err(wrong("messages", &value, "a list of messages"));
-    };
-    if items.is_empty() || items.len() > MAX_MESSAGES {
-        return Err(ApiError::bad_request(format!(
-            "field `messages` has {} messages; expected 1 to {MAX_MESSAGES}",
-            items.len()
-        )));
-    }
-    let message = |item| message(item, (record, takes_text));
-    items.into_iter().map(message).collect()
+/// Parses messages.
+struct MessageReader<'a> {
+    record: &'a RequestRecord,
+    /// Whether templates get the arguments of calls as JSON text.
+    takes_text: bool,
+    takes_images: bool,
+    /// Files of the images so far.
+    images: Vec<Vec<u8>>,
 }
 
-fn message(
-    value: Value,
-    (record, takes_text): (&RequestRecord, bool),
-) -> Result<ChatMessage, ApiError> {
-    let mut fields = JsonFields::from_value(value, "a message")?;
-    let role = fields.text("role")?.unwrap_or_default();
-    let Some(known) = Role::ALL.iter().find(|r| r.name() == role) else {
-        let names: Vec<&str> = Role::ALL.iter().map(|r| r.name()).collect();
-        return Err(wrong(
-            "role",
-            &Value::String(role),
-            &format!("one of {}", names.join(", ")),
-        ));
-    };
-    let calls = match fields.take("tool_calls") {
-        Some(calls) if *known == Role::Assistant => tool_calls(calls, (record, takes_text))?,
-        Some(Value::Array(calls)) if calls.is_empty() => Vec::new(),
-        Some(_) => {
-            let message = "field `tool_calls` of a message is for the role `assistant`";
-            return Err(ApiError::bad_request(message));
+impl MessageReader<'_> {
+    fn messages(&mut self, value: Value) -> Result<Vec<ChatMessage>, ApiError> {
+        let Value::Array(items) = value else {
+            return Err(wrong("messages", &value, "a list of messages"));
+        };
+        if items.is_empty() || items.len() > MAX_MESSAGES {
+            return Err(ApiError::bad_request(format!(
+                "field `messages` has {} messages; expected 1 to {MAX_MESSAGES}",
+                items.len()
+            )));
         }
-        None => Vec::new(),
-    };
-    let mut refusal = fields.text("refusal")?.filter(|text| !text.is_empty());
-    let content = match fields.take("content") {
-        Some(Value::String(text)) => text,
-        Some(Value::Array(parts)) => parts
-            .into_iter()
-            .map(|item| part(item, record))
-            .collect::<Result<String, ApiError>>()?,
-        Some(other) => {
+        items.into_iter().map(|item| self.message(item)).collect()
+    }
+
+    fn message(&mut self, value: Value) -> Result<ChatMessage, ApiError> {
+        let (record, takes_text) = (self.record, self.takes_text);
+        let mut fields = JsonFields::from_value(value, "a message")?;
+        let role = fields.text("role")?.unwrap_or_default();
+        let Some(known) = Role::ALL.iter().find(|r| r.name() == role) else {
+            let names: Vec<&str> = Role::ALL.iter().map(|r| r.name()).collect();
             return Err(wrong(
-                "content",
-                &other,
-                "a text, or a list of parts of type `text`",
+                "role",
+                &Value::String(role),
+                &format!("one of {}", names.join(", ")),
             ));
+        };
+        let calls = match fields.take("tool_calls") {
+            Some(calls) if *known == Role::Assistant => tool_calls(calls, (record, takes_text))?,
+            Some(Value::Array(calls)) if calls.is_empty() => Vec::new(),
+            Some(_) => {
+                let message = "field `tool_calls` of a message is for the role `assistant`";
+                return Err(ApiError::bad_request(message));
+            }
+            None => Vec::new(),
+        };
+        let mut refusal = fields.text("refusal")?.filter(|text| !text.is_empty());
+        let content = match fields.take("content") {
+            Some(Value::String(text)) => TemplateValue::text(&text),
+            Some(Value::Array(parts)) => self.parts(parts)?,
+            Some(other) => {
+                return Err(wrong(
+                    "content",
+                    &other,
+                    "a text, or a list of parts of type `text`",
+                ));
+            }
+            None if !calls.is_empty() => TemplateValue::text(""),
+            // The text of a refused answer.
+            None if *known == Role::Assistant && refusal.is_some() => {
+                TemplateValue::text(&refusal.take().unwrap_or_default())
+            }
+            None => return Err(ApiError::bad_request("field `content` is missing")),
+        };
+        fields.put("refusal", refusal.map(Value::String));
+        fields.neutral_json(&NEUTRAL_IN_MESSAGES)?;
+        if *known == Role::Assistant {
+            // Some clients have this name of `reasoning_content`.
+            let thought = fields.take("reasoning").filter(Value::is_string);
+            let named = fields.take("reasoning_content").or(thought);
+            fields.put("reasoning_content", named);
         }
-        None if !calls.is_empty() => String::new(),
-        // The text of a refused answer.
-        None if *known == Role::Assistant && refusal.is_some() => {
-            refusal.take().unwrap_or_default()
+        let mut shown = vec![("content", content)];
+        let texts: &[&str] = match *known {
+            Role::Tool => &["tool_call_id", "name"],
+            // Templates of models that think read the thoughts of earlier answers.
+            Role::Assistant => &["name", "reasoning_content"],
+            Role::System | Role::Developer | Role::User => &["name"],
+        };
+        let reasoning = fields.text("reasoning")?.filter(|text| !text.is_empty());
+        if let (Some(text), Role::Assistant) = (&reasoning, *known) {
+            shown.push(("reasoning_content", TemplateValue::text(text)));
         }
-        None => return Err(ApiError::bad_request("field `content` is missing")),
+        for &name in texts {
+            if let Some(text) = fields.text(name)? {
+                shown.push((name, TemplateValue::text(&text)));
+            }
+        }
+        fields.ignore_rest((record, "messages."));
+        if !calls.is_empty() {
+            shown.push(("tool_calls", TemplateValue::list(calls)));
+        }
+        Ok(ChatMessage::from_fields(*known, shown))
+    }
+
+    /// Parses the parts of a message: one text, or a list of parts if there are images.
+    fn parts(&mut self, parts: Vec<Value>) -> Result<TemplateValue, ApiError> {
+        let before = self.images.len();
+        let mut texts = Vec::new();
+        let mut values = Vec::new();
+        for item in parts {
+            let part = self.part(item)?;
+            values.push(match &part {
+                Some(text) => TemplateValue::map(vec![
+                    ("type", TemplateValue::text("text")),
+                    ("text", TemplateValue::text(text)),
+                ]),
+                None => TemplateValue::map(vec![("type", TemplateValue::text("image"))]),
+            });
+            texts.extend(part);
+        }
+        match self.images.len() > before {
+            true => Ok(TemplateValue::list(values)),
+            false => Ok(TemplateValue::text(&texts.concat())),
+        }
+    }
+
+    /// The text of a part; `None` for an image, which is added to the images.
+    fn part(&mut self, value: Value) -> Result<Option<String>, ApiError> {
+        let mut fields = JsonFields::from_value(value, "a part of a message")?;
+        let kind = fields.text("type")?.unwrap_or_default();
+        if kind == "image_url" && self.takes_images {
+            if self.images.len() >= MAX_IMAGES {
+                let message = format!("the messages have more than {MAX_IMAGES} images");
+                return Err(ApiError::bad_request(message));
+            }
+            let url = match fields.need("image_url")? {
+                Value::String(url) => url,
+                url => {
+                    let mut inner = JsonFields::from_value(url, "field `image_url`")?;
+                    let url = inner.need_text("url")?;
+                    inner.ignore_rest((self.record, "messages.content.image_url."));
+                    url
+                }
+            };
+            fields.ignore_rest((self.record, "messages.content."));
+            self.images.push(image_bytes(&url)?);
+            return Ok(None);
+        }
+        // A refusal of an earlier answer.
+        let is_refusal = kind == "refusal";
+        if kind != "text" && !is_refusal {
+            let expected = match self.takes_images {
+                true => "`text` or `image_url`",
+                false => "`text`; the model takes no other parts of messages",
+            };
+            return Err(wrong("type", &Value::String(kind), expected));
+        }
+        let name = if is_refusal { "refusal" } else { "text" };
+        let text = fields
+            .text(name)?
+            .ok_or_else(|| ApiError::bad_request(format!("field `{name}` is missing")))?;
+        fields.ignore_rest((self.record, "messages.content."));
+        Ok(Some(text))
+    }
+}
+
+/// The file of an image in a `data:` URL. The server loads nothing from other servers.
+fn image_bytes(url: &str) -> Result<Vec<u8>, ApiError> {
+    let refused = |reason: &str| {
+        Err(ApiError::bad_request(format!(
+            "field `image_url`: {reason}; send a PNG or JPEG file as `data:image/png;base64,...`"
+        )))
     };
-    fields.put("refusal", refusal.map(Value::String));
-    fields.neutral_json(&NEUTRAL_IN_MESSAGES)?;
-    if *known == Role::Assistant {
-        // Some clients have this name of `reasoning_content`.
-        let thought = fields.take("reasoning").filter(Value::is_string);
-        let named = fields.take("reasoning_content").or(thought);
-        fields.put("reasoning_content", named);
-    }
-    let mut shown = vec![("content", TemplateValue::text(&content))];
-    let texts: &[&str] = match *known {
-        Role::Tool => &["tool_call_id", "name"],
-        // Templates of models that think read the thoughts of earlier answers.
-        Role::Assistant => &["name", "reasoning_content"],
-        Role::System | Role::Developer | Role::User => &["name"],
+    let Some(rest) = url.strip_prefix("data:") else {
+        return refused("the server loads no images from other servers");
     };
-    let reasoning = fields.text("reasoning")?.filter(|text| !text.is_empty());
-    if let (Some(text), Role::Assistant) = (&reasoning, *known) {
-        shown.push(("reasoning_content", TemplateValue::text(text)));
+    let Some((head, data)) = rest.split_once(',') else {
+        return refused("the URL has no data");
+    };
+    if !head.to_ascii_lowercase().ends_with(";base64") {
+        return refused("the data is not in base64");
     }
-    for &name in texts {
-        if let Some(text) = fields.text(name)? {
-            shown.push((name, TemplateValue::text(&text)));
-        }
+    match STANDARD.decode(data.trim()) {
+        Ok(bytes) => Ok(bytes),
+        Err(e) => refused(&format!("the data is not base64: {e}")),
     }
-    fields.ignore_rest((record, "messages."));
-    if !calls.is_empty() {
-        shown.push(("tool_calls", TemplateValue::list(calls)));
-    }
-    Ok(ChatMessage::from_fields(*known, shown))
 }
 
 /// Parses the tool calls of an assistant message to their values for the template. Chat templates
@@ -219,27 +318,6 @@ fn tool_calls(
         })
     };
     items.into_iter().map(call).collect()
-}
-
-/// Returns the text of a message part.
-fn part(value: Value, record: &RequestRecord) -> Result<String, ApiError> {
-    let mut fields = JsonFields::from_value(value, "a part of a message")?;
-    let kind = fields.text("type")?.unwrap_or_default();
-    // A refusal of an earlier answer.
-    let is_refusal = kind == "refusal";
-    if kind != "text" && !is_refusal {
-        return Err(wrong(
-            "type",
-            &Value::String(kind),
-            "`text`; other message parts are not supported",
-        ));
-    }
-    let name = if is_refusal { "refusal" } else { "text" };
-    let text = fields
-        .text(name)?
-        .ok_or_else(|| ApiError::bad_request(format!("field `{name}` is missing")))?;
-    fields.ignore_rest((record, "messages.content."));
-    Ok(text)
 }
 
 /// Takes the variables of the chat template that a request sets.

@@ -146,6 +146,8 @@ fn parse(
     fields.ignore_rest((record, ""));
     let request = ConversationRequest {
         messages,
+        encoded: Vec::new(),
+        images: Vec::new(),
         tools: ToolSet::new(tools, choice, !parallel)?,
         variables,
         prefill: String::new(),

@@ -18,6 +18,7 @@ mod ollama;
 mod on_demand;
 mod openai_fields;
 mod page;
+mod pictures;
 mod request_log;
 mod rerank;
 #[cfg(feature = "grammar")]

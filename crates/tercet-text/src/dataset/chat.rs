@@ -20,8 +20,8 @@ use std::time::SystemTime;
 
 use super::error::{DataError, LineError};
 use super::records::{ChatMessage, ChatRecord, Role};
-use super::template_files::{ChatTemplateError, TemplateFiles};
 use super::template::{RenderedTemplate, Template, TemplateError, TemplateLimits, TemplateValue};
+use super::template_files::{ChatTemplateError, TemplateFiles};
 use crate::tokenizer::Tokenizer;
 
 /// The fallback template for models without one: ChatML.

@@ -110,8 +110,7 @@ fn folder_source(folder: &Path) -> Result<TemplateSource, ChatTemplateError> {
     let tokens = tokens.collect();
     let path = folder.join("chat_template.jinja");
     if path.exists() {
-        let with_tools = folder
-            .join("additional_chat_templates/tool_use.jinja");
+        let with_tools = folder.join("additional_chat_templates/tool_use.jinja");
         let with_tools = with_tools.exists().then_some(with_tools);
         return Ok(TemplateSource {
             plain: Some(template_file(&path)?),

@@ -6,11 +6,11 @@ use std::sync::LazyLock;
 
 use crate::common::{data, temp_dir};
 use proptest::prelude::*;
+use tercet_text::Tokenizer;
 use tercet_text::dataset::{
     BatchSampler, Corpus, CorpusOptions, DataError, IGNORED, LabelledTexts, LastBatchPolicy,
     PackedCorpus, ReadLimits, TextLabel, TextPairs, TokenBatch, TokenizedDocument,
 };
-use tercet_text::Tokenizer;
 
 static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {
     let tokenizer = Tokenizer::from_file(data("tiny-rust-llama/tokenizer.json")).unwrap();

@@ -1,11 +1,11 @@
 //! Conversion of a specification to GGUF metadata keys.
 
 use super::{SaveError, has_windows, unsupported};
+use tercet_files::gguf::GgufValue;
+use tercet_files::writing::GgufHeader;
 use tercet_networks::config::decoder::{NormKind, ResidualOrder};
 use tercet_networks::config::{DecoderSpec, RopeScaling, RopeSpec};
 use tercet_networks::hf::HfFolder;
-use tercet_files::gguf::GgufValue;
-use tercet_files::writing::GgufHeader;
 
 /// Converts a frequency scaling that GGUF files store as a table of divisors.
 pub(super) fn as_divisors(rope: &mut RopeSpec, dims: usize) {

@@ -6,14 +6,14 @@ use tercet::{DType, Tensor};
 
 use super::metadata::as_divisors;
 use super::{SaveError, unsupported};
-use tercet_networks::{ModelError, Weights};
+use tercet_files::gguf::GgmlType;
+use tercet_files::weight::ModelWeight;
+use tercet_files::writing::{SavedTensorEntry, SavedTensorStorage};
 use tercet_networks::config::decoder::rows::to_f32;
 use tercet_networks::config::decoder::{DecoderPart, EXPERT, tensor_name};
 use tercet_networks::config::{DecoderSpec, RopeScaling};
 use tercet_networks::hf::HfFolder;
-use tercet_files::gguf::GgmlType;
-use tercet_files::weight::ModelWeight;
-use tercet_files::writing::{SavedTensorEntry, SavedTensorStorage};
+use tercet_networks::{ModelError, Weights};
 
 /// The tensors of one part.
 struct GgufPartSource<'a> {

@@ -74,8 +74,13 @@ impl Sequence {
         }
     }
 
-    /// Checks the sequence against the context length, vocabulary size and number of adapters.
-    pub(super) fn check(&self, [context, vocab, choices]: [usize; 3]) -> Result<(), ModelError> {
+    /// Checks the sequence against the context length, vocabulary size and number of adapters. Token
+    /// ids above the vocabulary refer to `image_rows` embedding rows.
+    pub(super) fn check(
+        &self,
+        [context, vocab, choices]: [usize; 3],
+        image_rows: usize,
+    ) -> Result<(), ModelError> {
         let tokens = self.prompt.len();
         if tokens == 0 {
             return Err(ModelError::NoTokens);
@@ -84,7 +89,7 @@ impl Sequence {
             return Err(ModelError::Context { tokens, context });
         }
         let mut prompt = self.prompt.iter();
-        if let Some(&token) = prompt.find(|&&token| token as usize >= vocab) {
+        if let Some(&token) = prompt.find(|&&token| token as usize >= vocab + image_rows) {
             return Err(ModelError::Token { token, vocab });
         }
         if let Some(at) = self.adapter.filter(|at| *at >= choices) {

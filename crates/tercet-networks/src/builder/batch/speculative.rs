@@ -7,7 +7,10 @@
 
 use tercet::random::RngState;
 
-use super::super::{DraftCounts, Generator, MatmulPrecision, ModelError};
+use super::super::{DraftCounts, Generator, ImageEncoder, MatmulPrecision, ModelError};
+use crate::error::Error;
+use crate::image::Image;
+
 use super::sequence::{ActiveSequence, BatchEvent, BatchEventKind, Sequence, SequenceId};
 
 /// A compiled language model that generates one sequence at a time with a draft.
@@ -85,7 +88,8 @@ impl SpeculativeGenerator {
     /// error.
     pub fn start(&mut self, sequence: Sequence) -> Result<SequenceId, ModelError> {
         let [chunk, vocab] = self.generator.sizes();
-        sequence.check([self.generator.context(), vocab, 0])?;
+        let sizes = [self.generator.context(), vocab, 0];
+        sequence.check(sizes, self.generator.image_rows())?;
         if self.text.is_some() {
             return Err(ModelError::NoSlot { slots: 1 });
         }
@@ -102,6 +106,26 @@ impl SpeculativeGenerator {
         self.needs_logits = sequence.needs_logits;
         self.text = Some(ActiveSequence::new(id, sequence, 0));
         Ok(id)
+    }
+
+    /// Computes the images of the next prompt, whose tokens refer to them
+    /// ([`ImagePromptReader`](crate::ImagePromptReader)). Cached tokens of other images are removed.
+    /// Returns false if `progress` stopped it.
+    ///
+    /// # Errors
+    /// The errors of [`ImageEncoder::set_images`]; [`ModelError::NoSlot`] while a sequence is active.
+    pub fn set_images(
+        &mut self,
+        images: &[Image],
+        encoder: &mut ImageEncoder,
+        progress: &mut dyn FnMut(usize, usize) -> bool,
+    ) -> Result<bool, Error> {
+        if self.text.is_some() {
+            return Err(ModelError::NoSlot { slots: 1 }.into());
+        }
+        let is_done = encoder.set_images(images, &mut self.generator, progress);
+        self.chunk_aligned = self.chunk_aligned.min(self.generator.cached().len());
+        is_done
     }
 
     /// Cancels the sequence. Returns true if the sequence was active, false if it has ended.

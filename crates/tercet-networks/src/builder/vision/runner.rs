@@ -67,7 +67,10 @@ impl ImageEmbedder {
     ///
     /// # Errors
     /// [`ModelError::Image`] of a file; errors of the device.
-    pub fn embed_files<P: AsRef<Path>>(&mut self, paths: &[P]) -> Result<Vec<Vec<f32>>, ModelError> {
+    pub fn embed_files<P: AsRef<Path>>(
+        &mut self,
+        paths: &[P],
+    ) -> Result<Vec<Vec<f32>>, ModelError> {
         self.embed_files_with_progress(paths, &mut |_| true)
     }
 

@@ -31,13 +31,10 @@ use tercet_text::tokenizer::Tokenizer;
 /// ```
 pub struct ImageEncoder {
     exe: Box<dyn Executable>,
-    processor: ImageTileProcessor,
+    reader: ImagePromptReader,
     side: usize,
-    rows_of_tile: usize,
     /// Elements per embedding row.
     width: usize,
-    vocab: usize,
-    image_token: u32,
     pixels: Tensor,
     outputs: Vec<Tensor>,
     /// Images known to the generator, in order: digest and number of embedding rows.
@@ -54,12 +51,14 @@ impl ImageEncoder {
         let empty = Tensor::zeros(TensorType::new(DType::F32, &[0, 0, 0, 0]));
         ImageEncoder {
             exe,
-            processor,
+            reader: ImagePromptReader {
+                processor,
+                rows_of_tile: spec.rows_of_tile(),
+                vocab: spec.decoder.vocab,
+                image_token: spec.image_token,
+            },
             side: spec.side(),
-            rows_of_tile: spec.rows_of_tile(),
             width: spec.decoder.hidden,
-            vocab: spec.decoder.vocab,
-            image_token: spec.image_token,
             pixels: empty.expect("invariant: an empty tensor fits memory"),
             outputs: Vec::new(),
             read: Vec::new(),
@@ -101,77 +100,41 @@ impl ImageEncoder {
         generator: &mut Generator,
         progress: &mut dyn FnMut(usize, usize) -> bool,
     ) -> Result<Option<Vec<u32>>, ModelError> {
-        let places = places(text, literal);
-        let tiles = self.tiles(places.len(), pictures, generator.context())?;
-        let (text, literal) =
-            expand_image_tokens((text, literal), &places, &tiles, self.rows_of_tile);
-        let mut ids = match special {
-            true => tokenizer.encode(&text, true)?,
-            false => tokenizer.encode_mixed(&text, &literal)?,
-        };
-        let (tokens, context) = (ids.len(), generator.context());
-        if tokens > context {
-            return Err(ModelError::Context { tokens, context }.into());
-        }
-        // Without images, `<image>` is ordinary text.
-        if !pictures.is_empty() {
-            let all: usize = tiles.iter().map(|of| of.count() * self.rows_of_tile).sum();
-            let places = ids.iter_mut().filter(|id| **id == self.image_token);
-            let mut found = 0;
-            for (id, row) in places.zip(self.vocab as u32..) {
-                (*id, found) = (row, found + 1);
-            }
-            if found != all {
-                return Err(ModelError::Unsupported(format!(
-                    "the tokenizer produces {found} tokens {} (image_token_id) for {all} times `<image>`; tokenizer.json and \
-                     config.json belong to different models",
-                    self.image_token
-                ))
-                .into());
-            }
-        }
-        let done = self.encode_images(pictures, &tiles, generator, progress)?;
+        let tokenizer = (tokenizer, special);
+        let context = generator.context();
+        let ids = (self.reader).read((text, literal, pictures), tokenizer, context)?;
+        let done = self.set_images(pictures, generator, progress)?;
         Ok(done.then_some(ids))
+    }
+
+    /// A reader of prompts for this model, which computes no images.
+    pub fn prompt_reader(&self) -> ImagePromptReader {
+        self.reader.clone()
+    }
+
+    /// Computes the images of a prompt of [`ImagePromptReader::read`] and sets the generator's image
+    /// embeddings, as [`Self::read`] does. Returns false if `progress` stopped it.
+    ///
+    /// # Errors
+    /// [`ModelError::Image`], and those of the device.
+    pub fn set_images(
+        &mut self,
+        pictures: &[Image],
+        generator: &mut Generator,
+        progress: &mut dyn FnMut(usize, usize) -> bool,
+    ) -> Result<bool, ModelError> {
+        let tiles = self.reader.tile_layouts(pictures)?;
+        self.encode_images(pictures, &tiles, generator, progress)
     }
 
     /// Token ids as the tokenizer produces them: embedding rows become the `<image>` token.
     pub fn to_tokenizer_ids(&self, tokens: &[u32]) -> Vec<u32> {
-        let own = |token: &u32| match (*token as usize) < self.vocab {
-            true => *token,
-            false => self.image_token,
-        };
-        tokens.iter().map(own).collect()
+        self.reader.to_tokenizer_ids(tokens)
     }
 
     /// Embedding rows of the images read last, `[rows, width]`.
     pub fn rows(&self) -> &[f32] {
         &self.rows
-    }
-
-    /// Tile layout of each image.
-    fn tiles(
-        &self,
-        places: usize,
-        pictures: &[Image],
-        context: usize,
-    ) -> Result<Vec<ImageTiles>, ModelError> {
-        let given = pictures.len();
-        if places != given && given > 0 {
-            return Err(ModelError::Places {
-                places,
-                pictures: given,
-            }
-            .into());
-        }
-        let tiles = |picture: &Image| self.processor.tiles(picture.width(), picture.height());
-        let tiles = pictures.iter().map(tiles).collect::<Result<Vec<_>, _>>()?;
-        // Check the length before allocating the expanded prompt.
-        let least = |of: &ImageTiles| of.count() * self.rows_of_tile + tokens_around(*of);
-        let tokens = tiles.iter().map(least).sum();
-        match tokens > context {
-            true => Err(ModelError::Context { tokens, context }.into()),
-            false => Ok(tiles),
-        }
     }
 
     /// Computes the embeddings of new images and passes all of them to the generator. Returns false
@@ -192,7 +155,7 @@ impl ImageEncoder {
         self.read.truncate(same);
         let rows: usize = self.read.iter().map(|(_, rows)| rows).sum();
         self.rows.truncate(rows * self.width);
-        generator.truncate_from((self.vocab + rows) as u32);
+        generator.truncate_from((self.reader.vocab + rows) as u32);
         let count = tiles[same..].iter().map(|of| of.count()).sum();
         let mut done = 0;
         for (at, picture) in pictures.iter().enumerate().skip(same) {
@@ -216,9 +179,9 @@ impl ImageEncoder {
         picture: &Image,
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Option<Vec<f32>>, ModelError> {
-        let prepared = self.processor.prepare(picture)?;
+        let prepared = self.reader.processor.prepare(picture)?;
         let (count, side) = (prepared.tiles().count(), self.side);
-        let mut rows = Vec::with_capacity(count * self.rows_of_tile * self.width);
+        let mut rows = Vec::with_capacity(count * self.reader.rows_of_tile * self.width);
         let mut done = 0;
         while done < count {
             let now = BATCH.min(count - done);
@@ -241,6 +204,117 @@ impl ImageEncoder {
             }
         }
         Ok(Some(rows))
+    }
+}
+
+/// Tokenizes prompts with images for an [`ImageEncoder`], without computing the images.
+///
+/// ```no_run
+/// # use tercet_networks::{DecoderOptions, ModelFiles};
+/// # let files = ModelFiles::open("smolvlm")?;
+/// # let model = files.vision_language(|spec| DecoderOptions::new(&spec.decoder))?;
+/// use tercet::Device;
+/// use tercet_networks::Image;
+/// let (mut images, mut generator) = model.compile(&Device::cpu())?;
+/// let tokenizer = files.tokenizer()?;
+/// let image = [Image::open("cat.jpg")?];
+/// let prompt = ("<image>Describe it.", &[][..], &image[..]);
+/// let ids = images.prompt_reader().read(prompt, (&tokenizer, true), generator.context())?;
+/// assert!(images.set_images(&image, &mut generator, &mut |_, _| true)?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ImagePromptReader {
+    processor: ImageTileProcessor,
+    rows_of_tile: usize,
+    vocab: usize,
+    image_token: u32,
+}
+
+impl ImagePromptReader {
+    /// Tokens of a prompt with one `<image>` placeholder per image, as [`ImageEncoder::read_mixed`]
+    /// returns them.
+    ///
+    /// # Errors
+    /// [`ModelError::Places`] if the numbers of placeholders and images differ,
+    /// [`ModelError::Context`] if the prompt exceeds `context` tokens. [`ModelError::Image`],
+    /// [`ModelError::Tokenizer`].
+    pub fn read(
+        &self,
+        (text, literal, pictures): (&str, &[Range<usize>], &[Image]),
+        (tokenizer, special): (&Tokenizer, bool),
+        context: usize,
+    ) -> Result<Vec<u32>, ModelError> {
+        let places = places(text, literal);
+        let tiles = self.tiles(places.len(), pictures, context)?;
+        let (text, literal) =
+            expand_image_tokens((text, literal), &places, &tiles, self.rows_of_tile);
+        let mut ids = match special {
+            true => tokenizer.encode(&text, true)?,
+            false => tokenizer.encode_mixed(&text, &literal)?,
+        };
+        let tokens = ids.len();
+        if tokens > context {
+            return Err(ModelError::Context { tokens, context }.into());
+        }
+        // Without images, `<image>` is ordinary text.
+        if !pictures.is_empty() {
+            let all: usize = tiles.iter().map(|of| of.count() * self.rows_of_tile).sum();
+            let places = ids.iter_mut().filter(|id| **id == self.image_token);
+            let mut found = 0;
+            for (id, row) in places.zip(self.vocab as u32..) {
+                (*id, found) = (row, found + 1);
+            }
+            if found != all {
+                return Err(ModelError::Unsupported(format!(
+                    "the tokenizer produces {found} tokens {} (image_token_id) for {all} times `<image>`; tokenizer.json and \
+                     config.json belong to different models",
+                    self.image_token
+                ))
+                .into());
+            }
+        }
+        Ok(ids)
+    }
+
+    /// Token ids as the tokenizer produces them: embedding rows become the `<image>` token.
+    pub fn to_tokenizer_ids(&self, tokens: &[u32]) -> Vec<u32> {
+        let own = |token: &u32| match (*token as usize) < self.vocab {
+            true => *token,
+            false => self.image_token,
+        };
+        tokens.iter().map(own).collect()
+    }
+
+    /// Tile layout of each image.
+    fn tile_layouts(&self, pictures: &[Image]) -> Result<Vec<ImageTiles>, ModelError> {
+        let tiles = |picture: &Image| self.processor.tiles(picture.width(), picture.height());
+        Ok(pictures.iter().map(tiles).collect::<Result<Vec<_>, _>>()?)
+    }
+
+    /// Tile layout of each image of a prompt with this many places.
+    fn tiles(
+        &self,
+        places: usize,
+        pictures: &[Image],
+        context: usize,
+    ) -> Result<Vec<ImageTiles>, ModelError> {
+        let given = pictures.len();
+        if places != given && given > 0 {
+            return Err(ModelError::Places {
+                places,
+                pictures: given,
+            }
+            .into());
+        }
+        let tiles = self.tile_layouts(pictures)?;
+        // Check the length before allocating the expanded prompt.
+        let least = |of: &ImageTiles| of.count() * self.rows_of_tile + tokens_around(*of);
+        let tokens = tiles.iter().map(least).sum();
+        match tokens > context {
+            true => Err(ModelError::Context { tokens, context }.into()),
+            false => Ok(tiles),
+        }
     }
 }
 
