@@ -92,7 +92,10 @@ enum CliCommand {
     Tune(commands::tune::TuneArgs),
     /// Serve models and graphs over HTTP
     #[cfg(feature = "serve")]
-    Serve(commands::serve::ServeArgs),
+    Serve(Box<commands::serve::ServeArgs>),
+    /// Serve the tools of models to an MCP client over standard input and output
+    #[cfg(feature = "serve")]
+    Mcp(Box<commands::serve::McpArgs>),
     /// Render a 3D Gaussian splatting scene
     #[cfg(feature = "splat")]
     Splat(Box<commands::splat::SplatArgs>),
@@ -220,6 +223,8 @@ fn run(command: CliCommand) -> Result<CommandOutcome, CliError> {
         CliCommand::Tune(args) => commands::tune::run(&args),
         #[cfg(feature = "serve")]
         CliCommand::Serve(args) => commands::serve::run(&args),
+        #[cfg(feature = "serve")]
+        CliCommand::Mcp(args) => commands::serve::run_mcp(&args),
         #[cfg(feature = "splat")]
         CliCommand::Splat(args) => commands::splat::run(&args),
         CliCommand::Ops(args) => commands::ops::run(&args),

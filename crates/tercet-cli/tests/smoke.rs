@@ -35,6 +35,7 @@ smoke! {
     #[cfg(feature = "audio")] transcribe
     inspect run explain export verify trace tune
     #[cfg(feature = "serve")] serve
+    #[cfg(feature = "serve")] mcp
     #[cfg(feature = "splat")] splat ops models devices
 }
 
@@ -495,6 +496,24 @@ mod case {
             answer["choices"][0]["text"],
             expected.trim_end_matches('\n')
         );
+    }
+
+    /// A client that ends at once gets the answers to its requests.
+    #[cfg(feature = "serve")]
+    pub(super) fn mcp() {
+        use std::io::Write;
+        let mut command = tercet(&["mcp", "--device", "cpu", "-c", "64"]);
+        let command = command.stdin(std::process::Stdio::piped());
+        let mut child = command
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let ping = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"});
+        writeln!(child.stdin.take().unwrap(), "{ping}").unwrap();
+        let ended = child.wait_with_output().unwrap();
+        assert!(ended.status.success());
+        let answer: Value = serde_json::from_slice(&ended.stdout).unwrap();
+        assert_eq!(answer, json!({"jsonrpc": "2.0", "id": 1, "result": {}}));
     }
 
     #[cfg(feature = "splat")]

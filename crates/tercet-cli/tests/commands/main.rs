@@ -29,6 +29,8 @@ mod quantize;
 mod refusals;
 mod search;
 mod seeing;
+#[cfg(feature = "serve")]
+mod serve_on_demand;
 #[cfg(feature = "splat")]
 mod splat;
 mod switches;

@@ -21,7 +21,7 @@ pub(crate) use encoder::encoder;
     unused_imports,
     reason = "each test file uses only some of the helpers"
 )]
-pub(crate) use serving::{serving, serving_by};
+pub(crate) use serving::{Serving, serving, serving_by};
 
 pub(crate) const GRAPH: &str = "graph {
   %x = input{name=\"x\", ty=f32[n, 3]}()

@@ -31,6 +31,11 @@ pub(crate) fn serving_by(mut command: Command) -> Serving {
 }
 
 impl Serving {
+    /// Host and port.
+    pub(crate) fn address(&self) -> &str {
+        self.address.trim()
+    }
+
     /// JSON response to a POST request.
     pub(crate) fn post(&self, path: &str, body: &Value) -> Value {
         let (status, body) = self.try_post(path, body);
