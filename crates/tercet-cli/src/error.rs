@@ -98,6 +98,8 @@ pub(crate) enum CliError {
     Trained(#[from] tercet_models::ModelError),
     #[error(transparent)]
     Npy(#[from] crate::npy::NpyError),
+    #[error("the MCP server `{server}` {reason}")]
+    Mcp { server: String, reason: String },
     #[cfg(feature = "hub")]
     #[error(transparent)]
     Hub(#[from] tercet_hub::HubError),

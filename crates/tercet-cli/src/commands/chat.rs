@@ -3,15 +3,18 @@
 
 mod history;
 mod input;
+mod mcp;
 mod turns;
 
 use std::path::PathBuf;
 
+use tercet_models::answer::{AnswerTool, ToolCall};
 use tercet_models::dataset::{ChatTemplate, Role};
 use tercet_models::{FinishReason, SamplingOptions};
 
 use self::input::{ChatInput, ChatReader};
-use self::turns::ChatTurns;
+use self::mcp::{McpClientArgs, McpTools};
+use self::turns::{ChatTurns, ShownTools};
 use super::generation::{ChatTemplateArgs, ModelArgs, SpeculativeArgs, TextGenerator};
 use super::sampling_args::{GivenArgs, SamplingArgs, set};
 use super::{seed, tokens};
@@ -52,10 +55,15 @@ pub(crate) struct ChatArgs {
     choosing: SamplingArgs,
     #[command(flatten)]
     drafting: SpeculativeArgs,
+    #[command(flatten)]
+    mcp: McpClientArgs,
     /// Keep the messages out of the history file, tercet/chat-history in the user's state folder
     #[arg(long)]
     no_history: bool,
 }
+
+/// Maximum answers in a row that call tools.
+const MAX_ROUNDS: usize = 16;
 
 struct ChatSession {
     writer: TextGenerator,
@@ -63,6 +71,9 @@ struct ChatSession {
     sampling: SamplingOptions,
     /// The messages. Images beyond theirs are sent with the next message.
     turns: ChatTurns,
+    tools: McpTools,
+    /// The tools for the parser of answers.
+    parsed_tools: Vec<AnswerTool>,
     /// Whether the note about dropped turns was printed.
     is_drop_reported: bool,
     tokens: usize,
@@ -85,15 +96,19 @@ pub(crate) fn run(args: &ChatArgs) -> Result<CommandOutcome, CliError> {
     }
     writer.add_images(&args.image)?;
     let sampling = writer.sampling.clone();
+    let tools = McpTools::open(&args.mcp)?;
     let mut conversation = ChatSession {
         writer,
         template,
         sampling,
         turns: ChatTurns::default(),
+        parsed_tools: tools.for_parser(),
+        tools,
         is_drop_reported: false,
         tokens: args.given.tokens(args.tokens, &ollama.params),
         stop: choosing.stop,
     };
+    conversation.set_tools()?;
     conversation.set_system(args.system.as_deref().or(ollama.system.as_deref()));
     let mut input = ChatReader::open(!args.no_history)?;
     let terminal = input.is_terminal();
@@ -108,7 +123,7 @@ pub(crate) fn run(args: &ChatArgs) -> Result<CommandOutcome, CliError> {
                     true => InterruptAction::StopAnswer,
                     false => InterruptAction::Stop,
                 });
-                conversation.line(line.trim())
+                conversation.line(line.trim(), &mut input)
             }
             Ok(ChatInput::End) => return Ok(CommandOutcome::Done),
             Ok(ChatInput::Left) => return Ok(CommandOutcome::Interrupted),
@@ -125,10 +140,10 @@ pub(crate) fn run(args: &ChatArgs) -> Result<CommandOutcome, CliError> {
 }
 
 impl ChatSession {
-    fn line(&mut self, line: &str) -> Result<ChatAction, CliError> {
+    fn line(&mut self, line: &str, input: &mut ChatReader) -> Result<ChatAction, CliError> {
         let Some(command) = line.strip_prefix('/') else {
             if !line.is_empty() {
-                self.answer(line)?;
+                self.answer(line, input)?;
             }
             return Ok(ChatAction::Line);
         };
@@ -146,7 +161,7 @@ impl ChatSession {
             "set" => self.set(rest)?,
             "quit" | "exit" | "bye" => return Ok(ChatAction::Quit),
             // A pasted text, such as one that begins with a path.
-            _ if line.contains('\n') => self.answer(line)?,
+            _ if line.contains('\n') => self.answer(line, input)?,
             _ => {
                 let text = format!("/{name}: unknown command; /help lists the commands");
                 return Err(CliError::Usage(text));
@@ -196,20 +211,65 @@ impl ChatSession {
 
     /// Answers a message. If the answer fails, or if it is stopped before the first word, the message
     /// and its images are removed from the conversation.
-    fn answer(&mut self, line: &str) -> Result<(), CliError> {
+    fn answer(&mut self, line: &str, input: &mut ChatReader) -> Result<(), CliError> {
         let images = self.writer.image_count() - self.turns.image_count();
         let message = self.writer.message(Role::User, images, line);
         self.turns.push(Role::User, message, images);
         let answered = self.generate_reply();
-        if !matches!(answered, Ok(true)) {
+        if !matches!(answered, Ok(Some(_))) {
             self.turns.pop();
             self.writer.truncate_images(self.turns.image_count());
         }
-        answered.map(|_| ())
+        let calls = answered?.unwrap_or_default();
+        self.run_calls(calls, input)
     }
 
-    /// Writes the answer to the last message; false if there is none, because the user stopped it.
-    fn generate_reply(&mut self) -> Result<bool, CliError> {
+    /// Tells the template and the parser about the tools.
+    fn set_tools(&mut self) -> Result<(), CliError> {
+        if !self.tools.is_empty() {
+            let shown = match self.writer.shows_tools() {
+                true => ShownTools::Template(self.tools.for_template()?),
+                false => ShownTools::Prompt(self.tools.functions()),
+            };
+            self.turns.set_tools(shown);
+        }
+        Ok(())
+    }
+
+    /// Calls the tools of an answer as far as the user agrees, and answers again with their results, until
+    /// an answer calls none.
+    fn run_calls(
+        &mut self,
+        mut calls: Vec<ToolCall>,
+        input: &mut ChatReader,
+    ) -> Result<(), CliError> {
+        for _ in 0..MAX_ROUNDS {
+            if calls.is_empty() || self.tools.is_empty() {
+                return Ok(());
+            }
+            for call in &calls {
+                let ask = &mut || match input.read()? {
+                    ChatInput::Line(line) => Ok(Some(line)),
+                    ChatInput::End | ChatInput::Left => Ok(None),
+                };
+                let result = self.tools.call(call, ask)?;
+                self.turns.push(Role::Tool, result, 0);
+            }
+            interrupt::set_action(match input.is_terminal() {
+                true => InterruptAction::StopAnswer,
+                false => InterruptAction::Stop,
+            });
+            calls = self.generate_reply()?.unwrap_or_default();
+        }
+        output::print_note(format_args!(
+            "note: the model called tools {MAX_ROUNDS} times in a row; write a message to go on"
+        ));
+        Ok(())
+    }
+
+    /// Writes the answer to the last message, and returns its calls; `None` if there is no answer,
+    /// because the user stopped it.
+    fn generate_reply(&mut self) -> Result<Option<Vec<ToolCall>>, CliError> {
         let ChatSession {
             writer,
             template,
@@ -233,9 +293,11 @@ impl ChatSession {
             writer,
             template,
             turns,
+            parsed_tools,
             ..
         } = self;
-        let mut printer = writer.answer_printer(turns.prompt_end(), false);
+        let end = turns.prompt_end();
+        let mut printer = writer.answer_printer_with(parsed_tools, end, false);
         let written = writer.write_past_context(
             &ids,
             (self.tokens, &self.stop),
@@ -259,12 +321,16 @@ impl ChatSession {
             FinishReason::Cancelled => output::print_note(format_args!("note: interrupted")),
         }
         if written.finish == FinishReason::Cancelled && written.text.is_empty() {
-            return Ok(false);
+            return Ok(None);
         }
         // An interrupted answer stays in the conversation as far as it was generated.
         let said = self.writer.answer_message(&answer);
         self.turns.push(Role::Assistant, said, 0);
-        Ok(true)
+        // The calls of an interrupted answer do not run.
+        Ok(Some(match written.finish {
+            FinishReason::Cancelled => Vec::new(),
+            _ => answer.calls,
+        }))
     }
 
     /// Prints a note, once, that the oldest turns were dropped.

@@ -1,6 +1,7 @@
 //! The messages of a conversation, and their place in the context.
 
 use tercet_models::Image;
+use tercet_models::answer::with_tool_prompt;
 use tercet_models::dataset::template::TemplateValue;
 use tercet_models::dataset::{ChatMessage, ChatTemplate, Role};
 
@@ -24,6 +25,17 @@ struct ChatTurn {
     image_count: usize,
 }
 
+/// How the model reads the tools.
+#[derive(Default)]
+pub(super) enum ShownTools {
+    #[default]
+    None,
+    /// The chat template shows them.
+    Template(Option<TemplateValue>),
+    /// The system prompt shows the JSON of their functions.
+    Prompt(Vec<String>),
+}
+
 /// Turns that were dropped, with their images.
 #[derive(Default)]
 struct DroppedTurns {
@@ -36,6 +48,7 @@ struct DroppedTurns {
 #[derive(Default)]
 pub(super) struct ChatTurns {
     system: Option<ChatMessage>,
+    tools: ShownTools,
     turns: Vec<ChatTurn>,
     /// The end of the last rendered conversation.
     prompt_end: String,
@@ -45,6 +58,11 @@ impl ChatTurns {
     /// Sets the system prompt.
     pub(super) fn set_system(&mut self, system: Option<ChatMessage>) {
         self.system = system;
+    }
+
+    /// Sets the tools.
+    pub(super) fn set_tools(&mut self, tools: ShownTools) {
+        self.tools = tools;
     }
 
     /// Adds a message with its number of images.
@@ -168,7 +186,16 @@ impl ChatTurns {
     ) -> Result<Option<Vec<u32>>, CliError> {
         let turns = self.turns.iter().map(|turn| &turn.message);
         let messages: Vec<ChatMessage> = self.system.iter().chain(turns).cloned().collect();
-        let rendered = template.render(&messages, &TemplateValue::None, true);
+        let rendered = match &self.tools {
+            ShownTools::Prompt(functions) => {
+                let messages = with_tool_prompt(&messages, functions);
+                template.render(&messages, &TemplateValue::None, true)
+            }
+            ShownTools::Template(Some(tools)) => template.render(&messages, tools, true),
+            ShownTools::Template(None) | ShownTools::None => {
+                template.render(&messages, &TemplateValue::None, true)
+            }
+        };
         let rendered = rendered.map_err(|e| CliError::Template(tercet::one_line(&e)))?;
         self.prompt_end = last_bytes(&rendered.text, MAX_PROMPT_END).to_string();
         let has_older = self.turns.len() > 1;

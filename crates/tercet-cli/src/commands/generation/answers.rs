@@ -2,7 +2,9 @@
 //! calls of tools as calls, and kept as messages.
 
 use serde::Serialize;
-use tercet_models::answer::{AnswerEvent, AnswerFormat, AnswerParser, ParsedAnswer, ToolCall};
+use tercet_models::answer::{
+    AnswerEvent, AnswerFormat, AnswerParser, AnswerTool, ParsedAnswer, ToolCall,
+};
 use tercet_models::dataset::template::TemplateValue;
 use tercet_models::dataset::{ChatMessage, Role};
 
@@ -110,6 +112,21 @@ impl AnswerPrinter {
 impl TextGenerator {
     /// A printer of the answer after the text of a prompt.
     pub(crate) fn answer_printer(&self, prompt: &str, is_quiet: bool) -> AnswerPrinter {
+        self.answer_printer_with(&[], prompt, is_quiet)
+    }
+
+    /// Whether the chat template shows tools to the model.
+    pub(crate) fn shows_tools(&self) -> bool {
+        self.answers.has_tools()
+    }
+
+    /// Like [`Self::answer_printer`], with the schemas of tools.
+    pub(crate) fn answer_printer_with(
+        &self,
+        tools: &[AnswerTool],
+        prompt: &str,
+        is_quiet: bool,
+    ) -> AnswerPrinter {
         // A grammar constrains the first token already, so the answer has no thought, even if the prompt
         // opens one.
         #[cfg(feature = "grammar")]
@@ -117,7 +134,7 @@ impl TextGenerator {
             Some(_) => "",
             None => prompt,
         };
-        let parser = AnswerParser::new(&self.answers, &[], prompt).with_any_tool();
+        let parser = AnswerParser::new(&self.answers, tools, prompt).with_any_tool();
         AnswerPrinter::new(parser, is_quiet)
     }
 
