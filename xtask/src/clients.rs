@@ -1,4 +1,4 @@
-//! `cargo xtask clients`: runs the official clients of OpenAI's, Anthropic's and Ollama's APIs against `tercet serve`.
+//! `cargo xtask clients`: runs the official clients of OpenAI's, Anthropic's and Ollama's APIs, and of MCP, against `tercet serve`.
 //!
 //! The clients are installed with the versions of [`REQUIREMENTS`] and [`NODE`] into the cache
 //! folder, and are not modified. The server runs in a folder away from the checkout, with a copy of the tiny
@@ -43,11 +43,12 @@ struct ClientScript {
     file: &'static str,
 }
 
-const SCRIPTS: [ClientScript; 14] = [
+const SCRIPTS: [ClientScript; 15] = [
     ClientScript::new("openai (Python)", "openai_python.py"),
     ClientScript::new("openai, responses", "openai_responses.py"),
     ClientScript::new("anthropic", "anthropic_client.py"),
     ClientScript::new("ollama", "ollama_client.py"),
+    ClientScript::new("mcp", "mcp_client.py"),
     ClientScript::new("openai (npm)", "openai_node.mjs"),
     ClientScript::new("openai-agents", "openai_agents.py"),
     ClientScript::new("langchain-openai", "langchain_client.py"),
@@ -118,6 +119,8 @@ pub(crate) fn run(options: &ClientRunArgs) -> Result<(), XtaskError> {
             .arg(node.join(script.file))
             .current_dir(&node)
             .env("TERCET_URL", &server.url)
+            .env("TERCET_BINARY", &binary)
+            .env("TERCET_MODEL", folder.join("run/tiny.gguf"))
             // Clients take these instead of the defaults of their scripts, or report to them.
             .env_remove("OPENAI_BASE_URL")
             .env_remove("OPENAI_API_KEY")
@@ -195,9 +198,9 @@ fn install_node(node: &Path) -> Result<(), XtaskError> {
 }
 
 /// The server, which ends when it is dropped.
-struct ClientServer {
+pub(crate) struct ClientServer {
     child: Child,
-    url: String,
+    pub(crate) url: String,
 }
 
 impl ClientServer {
@@ -216,13 +219,18 @@ impl ClientServer {
         command
             .args(["serve", "-m", "tiny.gguf", "--port", "0", "--device", "cpu"])
             .args(["--chat-template-file", "template.jinja"])
-            .current_dir(folder)
-            .stderr(Stdio::piped());
+            .current_dir(folder);
+        ClientServer::spawn(command, &folder.join("server.log"))
+    }
+
+    /// Starts a server, waits for its address, and writes its log to a file.
+    pub(crate) fn spawn(mut command: Command, path: &Path) -> Result<ClientServer, XtaskError> {
+        let program = command.get_program().to_string_lossy().into_owned();
         let failed = |source| XtaskError::Start {
-            program: binary.display().to_string(),
+            program: program.clone(),
             source,
         };
-        let mut child = command.spawn().map_err(failed)?;
+        let mut child = command.stderr(Stdio::piped()).spawn().map_err(failed)?;
         let errors = child.stderr.take().map(BufReader::new);
         let mut lines = errors.into_iter().flat_map(|errors| errors.lines());
         let address = lines.find_map(|line| {
@@ -231,8 +239,7 @@ impl ClientServer {
             let (_, address) = line.split_once("http://")?;
             Some(format!("http://{}", address.trim()))
         });
-        let path = folder.join("server.log");
-        let mut log = fs::File::create(&path).map_err(error::file("create", &path))?;
+        let mut log = fs::File::create(path).map_err(error::file("create", path))?;
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 // The log only explains failures.
@@ -243,7 +250,7 @@ impl ClientServer {
             Some(url) => Ok(ClientServer { child, url }),
             None => {
                 let status = child.wait().map_err(failed)?;
-                let command = format!("{} serve", binary.display());
+                let command = format!("{program} serve");
                 Err(XtaskError::Failed { command, status })
             }
         }

@@ -121,6 +121,8 @@ pub(crate) enum XtaskError {
     Listen { port: u16, source: io::Error },
     #[error("the results of the page differ from the references:\n{}", problems.join("\n"))]
     Web { problems: Vec<String> },
+    #[error("the page of the server fails: {problem}")]
+    ServerPage { problem: String },
     #[error("clients failed; the server's log is in the cache folder, in `clients/run`:\n{}", failures.join("\n"))]
     Clients { failures: Vec<String> },
     #[error("linters accept faulty files: {}; delete `linters` in the cache folder", accepted.join(", "))]

@@ -25,6 +25,7 @@
 //! | `clients [--server FILE] [FILTER]` | run the official clients of chat completions against the server; needs the network, pip and npm |
 //! | `python [--ray]` | build and test the Python wheel; with `--ray` also test the example on two Ray nodes |
 //! | `capi --check`, `capi --prefix DIR` | build the C library, and check its examples and the Node package away from the checkout, or install it |
+//! | `page` | test the page of `tercet serve` in a headless Chromium |
 //! | `web [--serve]` | build the browser example, and test it in a headless Chromium or serve it |
 //! | `bench cpu` | run the CPU benches and print a table, or write JSON |
 //! | `bench gpu` | run the bench of a GPU executor |
@@ -55,6 +56,7 @@ mod parity;
 mod process;
 mod program_digests;
 mod python;
+mod server_page;
 mod shaders;
 mod site;
 mod system;
@@ -118,6 +120,8 @@ enum XtaskCommand {
     },
     /// Build the C library into a folder, or check it with its examples in C and C++ and the Node package
     Capi(capi::CapiArgs),
+    /// Test the page of `tercet serve` in a headless Chromium, by what a person does
+    Page(server_page::PageArgs),
     /// Build `examples/web` into `target/web`, a folder for any web server, and test it in a
     /// headless Chromium
     Web {
@@ -280,6 +284,7 @@ fn run(command: XtaskCommand) -> Result<(), XtaskError> {
         XtaskCommand::Site(options) => site::run(&options),
         XtaskCommand::Doors(options) => doors::run(&options),
         XtaskCommand::Clients(options) => clients::run(&options),
+        XtaskCommand::Page(options) => server_page::run(&options),
         XtaskCommand::Python { ray } => python::run(ray),
         XtaskCommand::Capi(options) => capi::run(&options),
         XtaskCommand::Web {

@@ -8,7 +8,7 @@
 //! 4. the page in Chromium, on WebGPU and on the CPU. The page's results are compared with the
 //!    references of the suites, and its generated text with that of the `tercet` command.
 
-mod chromium;
+pub(crate) mod chromium;
 mod expectations;
 pub(crate) mod server;
 

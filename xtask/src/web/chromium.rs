@@ -19,7 +19,7 @@ const NAMES: [&str; 4] = [
 ];
 
 /// The browser in the environment variable, or the first one on the `PATH`.
-pub(super) fn find() -> Result<PathBuf, XtaskError> {
+pub(crate) fn find() -> Result<PathBuf, XtaskError> {
     if let Some(named) = env::var_os(CHROMIUM).filter(|named| !named.is_empty()) {
         return Ok(PathBuf::from(named));
     }
@@ -30,7 +30,7 @@ pub(super) fn find() -> Result<PathBuf, XtaskError> {
 }
 
 /// Installs Chromium on Debian, as root, if no browser is found.
-pub(super) fn install() -> Result<(), XtaskError> {
+pub(crate) fn install() -> Result<(), XtaskError> {
     if find().is_ok() || !process::can_install() {
         return Ok(());
     }
