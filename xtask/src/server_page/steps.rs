@@ -15,7 +15,7 @@ const RIGHT: u32 = 39;
 /// No answer is being written.
 const DONE: &str = "!document.getElementById('send').disabled";
 /// A tool as the settings take it.
-const TOOL: &str = r#"[{"name": "add", "description": "Adds", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": false}}]"#;
+const TOOL: &str = r#"[{"name": "add", "description": "Adds", "parameters": {"type": "object", "properties": {"a": {"type": "integer", "enum": [1, 2]}}, "required": ["a"], "additionalProperties": false}}]"#;
 
 /// Does all steps.
 ///
