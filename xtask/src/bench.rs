@@ -14,6 +14,7 @@
 //! - ONNX Runtime's measurements have the names of Tercet's benchmarks.
 
 mod criterion;
+mod ops;
 mod peers;
 mod table;
 
@@ -28,6 +29,7 @@ use serde::Serialize;
 use crate::error::{self, XtaskError};
 use crate::{CpuBenchArgs, cache, env, fetch, process};
 use criterion::{CriterionMeasurement, WorkAmount};
+pub(crate) use ops::{OpsBenchArgs, ops};
 use peers::PeerTime;
 
 /// The bench targets: package and target name.

@@ -28,6 +28,7 @@
 //! | `page` | test the page of `tercet serve` in a headless Chromium |
 //! | `web [--serve]` | build the browser example, and test it in a headless Chromium or serve it |
 //! | `bench cpu` | run the CPU benches and print a table, or write JSON |
+//! | `bench ops [--peers]` | time every ONNX operator on the CPU, beside ONNX Runtime, the slowest first |
 //! | `bench gpu` | run the bench of a GPU executor |
 //!
 //! Each command is one module. [`cache`] defines the cache folder, and [`process`] runs other
@@ -214,6 +215,8 @@ enum FetchCommand {
 enum BenchCommand {
     /// The CPU executor: kernels, MiniLM, the demo model
     Cpu(CpuBenchArgs),
+    /// The CPU executor: every ONNX operator on typical and odd shapes, the slowest beside ONNX Runtime first
+    Ops(bench::OpsBenchArgs),
     /// A GPU executor: kernels by device time, models by wall-clock time
     Gpu {
         /// Also measure torch (of the installed python3, with CUDA) and Burn on the same work
@@ -319,6 +322,9 @@ fn run(command: XtaskCommand) -> Result<(), XtaskError> {
         XtaskCommand::Bench {
             what: BenchCommand::Cpu(options),
         } => bench::cpu(&options),
+        XtaskCommand::Bench {
+            what: BenchCommand::Ops(options),
+        } => bench::ops(&options),
         XtaskCommand::Bench {
             what: BenchCommand::Gpu { peers, args },
         } => bench::gpu(&args, peers),

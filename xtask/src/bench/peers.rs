@@ -41,12 +41,8 @@ pub(super) fn on_gpu() -> Result<(), XtaskError> {
     process::run(burn.arg(peers.join("burn/Cargo.toml")))
 }
 
-/// Installs ONNX Runtime into the cache folder if needed and measures it.
-pub(super) fn onnx_runtime(
-    cache: &Path,
-    minilm: &Path,
-    threads: u16,
-) -> Result<Vec<PeerTime>, XtaskError> {
+/// An interpreter with ONNX Runtime, which is installed into the cache folder if needed.
+pub(super) fn python(cache: &Path) -> Result<PythonInterpreter, XtaskError> {
     let python = PythonInterpreter::find(PURPOSE)?.venv(&cache.join("peers"), PURPOSE)?;
     let mut pip = python.command();
     pip.args([
@@ -57,6 +53,16 @@ pub(super) fn onnx_runtime(
         "--quiet",
     ]);
     process::run(pip.args(REQUIREMENTS))?;
+    Ok(python)
+}
+
+/// Measures ONNX Runtime.
+pub(super) fn onnx_runtime(
+    cache: &Path,
+    minilm: &Path,
+    threads: u16,
+) -> Result<Vec<PeerTime>, XtaskError> {
+    let python = python(cache)?;
     let root = process::root();
     let measure = |script: &'static str, args: [&OsStr; 4]| {
         let mut command = python.command();
