@@ -48,6 +48,7 @@ pub mod splat;
 #[cfg(feature = "splat")]
 pub mod splat_grad;
 pub mod vmath;
+pub(crate) mod wide;
 
 pub use parallel::KernelThreads;
 pub use simd::SimdLevel;

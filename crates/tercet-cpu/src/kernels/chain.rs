@@ -61,6 +61,8 @@ pub enum ChainOp {
     Max(ChainSource, ChainSource),
     /// IEEE minimum; NaN if an operand is NaN.
     Min(ChainSource, ChainSource),
+    /// `a^b`.
+    Pow(ChainSource, ChainSource),
     /// `a * b + c` with one rounding.
     Fma(ChainSource, ChainSource, ChainSource),
     /// 1 for NaN, else 0.
@@ -87,6 +89,7 @@ impl ChainOp {
             ChainOp::Div(a, b) => ChainOp::Div(f(a), f(b)),
             ChainOp::Max(a, b) => ChainOp::Max(f(a), f(b)),
             ChainOp::Min(a, b) => ChainOp::Min(f(a), f(b)),
+            ChainOp::Pow(a, b) => ChainOp::Pow(f(a), f(b)),
             ChainOp::Fma(a, b, c) => ChainOp::Fma(f(a), f(b), f(c)),
             ChainOp::IsNan(a) => ChainOp::IsNan(f(a)),
             ChainOp::Compare(op, a, b) => ChainOp::Compare(op, f(a), f(b)),
@@ -114,6 +117,7 @@ impl ChainOp {
             | ChainOp::Div(a, b)
             | ChainOp::Max(a, b)
             | ChainOp::Min(a, b)
+            | ChainOp::Pow(a, b)
             | ChainOp::Compare(_, a, b) => is(a) && is(b),
             ChainOp::Fma(a, b, c) | ChainOp::Pick(a, b, c) => is(a) && is(b) && is(c),
         }
@@ -382,6 +386,14 @@ fn apply<S: Simd>(level: SimdLevel, action: ChainOp, x: &ChainOperands<'_>, out:
             }
             (a, b) => both(a, b, out, scalar::minimum),
         },
+        ChainOp::Pow(a, b) => {
+            let mut spare = [[0f32; TILE]; 2];
+            let [s, t] = &mut spare;
+            match (spread(x.get(a), s, out.len()), x.get(b)) {
+                (a, ChainTileArg::Scalar(b)) => super::vmath::pow_by(level, a, b, out),
+                (a, b) => super::vmath::pow(level, a, spread(b, t, out.len()), out),
+            }
+        }
         ChainOp::Fma(a, b, c) => {
             let mut spare = [[0f32; TILE]; 3];
             let [s, t, u] = &mut spare;

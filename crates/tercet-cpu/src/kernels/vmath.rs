@@ -60,13 +60,13 @@ macro_rules! unary {
 
 /// Like `unary!`, for two operands.
 macro_rules! binary {
-    ($($(#[$meta:meta])* $name:ident: $op:ident = |$a:ident, $b:ident| $body:expr;)*) => {$(
+    ($($(#[$meta:meta])* $vis:vis $name:ident: $op:ident = |$s:ident, $a:ident, $b:ident| $body:expr;)*) => {$(
         struct $op;
         impl VmathBinaryOp for $op {
             #[inline(always)]
-            fn eval<S: Simd>($a: f32, $b: f32) -> f32 { $body }
+            fn eval<$s: Simd>($a: f32, $b: f32) -> f32 { $body }
         }
-        simd_dispatch!($(#[$meta])* pub fn $name(a: &[f32], b: &[f32], out: &mut [f32]) = map_binary::<$op>);
+        simd_dispatch!($(#[$meta])* $vis fn $name(a: &[f32], b: &[f32], out: &mut [f32]) = map_binary::<$op>);
     )*};
 }
 
@@ -121,23 +121,41 @@ unary! {
     pub erf: Erf = |S, x| scalar::erf::<S>(x);
     /// Softplus `ln(1 + e^x)`.
     pub softplus: Softplus = |S, x| scalar::softplus::<S>(x);
+    /// Inverse sine.
+    pub asin: Asin = |S, x| scalar::asin::<S>(x);
+    /// Inverse cosine.
+    pub acos: Acos = |S, x| scalar::acos::<S>(x);
+    /// Inverse tangent.
+    pub atan: Atan = |S, x| scalar::atan::<S>(x);
+    /// Hyperbolic sine.
+    pub sinh: Sinh = |S, x| scalar::sinh::<S>(x);
+    /// Hyperbolic cosine.
+    pub cosh: Cosh = |S, x| scalar::cosh::<S>(x);
+    /// Computes -1, 0 or 1; NaN and the sign of zero stay.
+    pub sign: Sign = |S, x| scalar::sign(x);
+    square: Square = |S, x| x * x;
+    cube: Cube = |S, x| scalar::cube(x);
+    fourth: Fourth = |S, x| scalar::fourth(x);
+    half_power: HalfPower = |S, x| scalar::half_power(x);
+    tan_reduced: TanReduced = |S, x| scalar::tan::<S>(x);
     sin_reduced: SinReduced = |S, x| scalar::sin_cos::<S>(x, 0);
     cos_reduced: CosReduced = |S, x| scalar::sin_cos::<S>(x, 1);
 }
 
 binary! {
     /// Computes `a + b`.
-    add: Add = |a, b| a + b;
+    pub add: Add = |S, a, b| a + b;
     /// Computes `a - b`.
-    sub: Sub = |a, b| a - b;
+    pub sub: Sub = |S, a, b| a - b;
     /// Computes `a * b`.
-    mul: Mul = |a, b| a * b;
+    pub mul: Mul = |S, a, b| a * b;
     /// Computes `a / b`.
-    div: Div = |a, b| a / b;
+    pub div: Div = |S, a, b| a / b;
     /// IEEE 754-2019 `maximum`: NaN if an operand is NaN.
-    max: Max = |a, b| scalar::maximum(a, b);
+    pub max: Max = |S, a, b| scalar::maximum(a, b);
     /// IEEE 754-2019 `minimum`: NaN if an operand is NaN.
-    min: Min = |a, b| scalar::minimum(a, b);
+    pub min: Min = |S, a, b| scalar::minimum(a, b);
+    plain_pow: PlainPow = |S, a, b| scalar::pow::<S>(a, b);
 }
 
 /// Recomputes with the standard library the elements that are too large for the fast range
@@ -165,6 +183,51 @@ pub fn sin(level: super::SimdLevel, x: &[f32], out: &mut [f32]) {
 pub fn cos(level: super::SimdLevel, x: &[f32], out: &mut [f32]) {
     cos_reduced(level, x, out);
     fix_large(x, out, f32::cos);
+}
+
+/// Tangent; for `|x|` above 1e5 it calls the standard library.
+pub fn tan(level: super::SimdLevel, x: &[f32], out: &mut [f32]) {
+    tan_reduced(level, x, out);
+    fix_large(x, out, |x| f64::from(x).tan() as f32);
+}
+
+/// Computes `a^b`; zeros and values that are not finite go through the standard library.
+pub fn pow(level: super::SimdLevel, a: &[f32], b: &[f32], out: &mut [f32]) {
+    plain_pow(level, a, b, out);
+    fix_powers(a, b.iter().copied(), out);
+}
+
+/// Computes `a^exponent`. The exponents 1, 2, 3, 4, -1 and 0.5 take at most a few
+/// multiplications, a division or a root.
+pub fn pow_by(level: super::SimdLevel, a: &[f32], exponent: f32, out: &mut [f32]) {
+    match exponent {
+        1.0 => out.copy_from_slice(a),
+        2.0 => square(level, a, out),
+        3.0 => cube(level, a, out),
+        4.0 => fourth(level, a, out),
+        -1.0 => recip(level, a, out),
+        0.5 => half_power(level, a, out),
+        _ => {
+            const PART: usize = 256;
+            let exponents = [exponent; PART];
+            for (a, out) in a.chunks(PART).zip(out.chunks_mut(PART)) {
+                plain_pow(level, a, &exponents[..a.len()], out);
+            }
+            fix_powers(a, std::iter::repeat(exponent), out);
+        }
+    }
+}
+
+/// Recomputes with the standard library the powers that [`plain_pow`] does not compute.
+fn fix_powers(a: &[f32], b: impl Iterator<Item = f32> + Clone, out: &mut [f32]) {
+    let pairs = || a.iter().copied().zip(b.clone());
+    if !pairs().fold(true, |all, (a, b)| all & scalar::is_plain_power(a, b)) {
+        for (out, (a, b)) in out.iter_mut().zip(pairs()) {
+            if !scalar::is_plain_power(a, b) {
+                *out = f64::from(a).powf(f64::from(b)) as f32;
+            }
+        }
+    }
 }
 
 simd_dispatch!(

@@ -130,6 +130,24 @@ const UNARY: &[Row] = &[
     ),
     ("sin", vmath::sin, f64::sin, 1.0),
     ("cos", vmath::cos, f64::cos, 1.0),
+    ("tan", vmath::tan, f64::tan, 1.0),
+    ("asin", vmath::asin, f64::asin, 2.0),
+    ("acos", vmath::acos, f64::acos, 2.0),
+    ("atan", vmath::atan, f64::atan, 2.0),
+    ("sinh", vmath::sinh, f64::sinh, 1.0),
+    ("cosh", vmath::cosh, f64::cosh, 1.0),
+    (
+        "sign",
+        vmath::sign,
+        |x| {
+            if x == 0.0 || x.is_nan() {
+                x
+            } else {
+                x.signum()
+            }
+        },
+        0.0,
+    ),
     ("sqrt", vmath::sqrt, f64::sqrt, 0.5001),
     ("rsqrt", vmath::rsqrt, |x| 1.0 / x.sqrt(), 1.5),
     ("recip", vmath::recip, |x| 1.0 / x, 0.5001),
@@ -211,9 +229,14 @@ fn gelu_tanh_is_accurate_and_zero_signs_survive() {
             vmath::erf,
             vmath::expm1,
             vmath::log1p,
+            vmath::tan,
+            vmath::asin,
+            vmath::atan,
+            vmath::sinh,
+            vmath::sign,
             vmath::gelu,
             vmath::gelu_tanh,
-        ] as [Block; 7]
+        ] as [Block; 12]
         {
             f(level, &zero, &mut y);
             assert!(y[0] == 0.0 && y[0].is_sign_negative());
@@ -273,6 +296,62 @@ fn binary_functions_follow_ieee() {
         assert!((0..64).all(|i| flags[i] == u8::from(a[i] <= b[i])));
         vmath::select(level, &flags, &a, &b, &mut out);
         assert!((0..64).all(|i| same(out[i], if flags[i] != 0 { a[i] } else { b[i] })));
+    }
+}
+
+/// Distance in ulps for powers, which the standard library computes in f64.
+fn power_ulps(got: f32, a: f32, b: f32) -> f64 {
+    ulps(got, f64::from(a).powf(f64::from(b)))
+}
+
+#[test]
+fn powers_are_accurate_for_every_base_and_exponent() {
+    let bases: Vec<f32> = samples().into_iter().step_by(7).collect();
+    let special = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+    ];
+    let given = [
+        2.0,
+        3.0,
+        4.0,
+        5.0,
+        0.5,
+        -0.5,
+        -1.0,
+        -2.0,
+        1.7,
+        -3.3,
+        33.0,
+        1e-3,
+        16_777_217.0,
+        0.333_333,
+    ];
+    for &level in SimdLevel::available() {
+        for &exponent in given.iter().chain(&special) {
+            let bases: Vec<f32> = bases.iter().chain(&special).copied().collect();
+            let mut out = vec![0.0; bases.len()];
+            for uniform in [true, false] {
+                match uniform {
+                    true => vmath::pow_by(level, &bases, exponent, &mut out),
+                    false => vmath::pow(level, &bases, &vec![exponent; bases.len()], &mut out),
+                }
+                for (a, y) in bases.iter().zip(&out) {
+                    let apart = power_ulps(*y, *a, exponent);
+                    assert!(apart <= 1.0, "{a}^{exponent} is {y}, {apart} ulps apart");
+                    let exact = f64::from(*a).powf(f64::from(exponent));
+                    assert!(
+                        *y != 0.0 || y.is_sign_negative() == exact.is_sign_negative(),
+                        "the sign of {a}^{exponent}"
+                    );
+                }
+            }
+        }
     }
 }
 

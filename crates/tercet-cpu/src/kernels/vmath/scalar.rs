@@ -9,11 +9,15 @@
 #![allow(clippy::excessive_precision, reason = "polynomials as fitted")]
 
 mod gelu;
+mod inverse;
+mod power;
 
 use std::f64::consts::{LN_2, LOG2_E};
 
 use super::super::simd::Simd;
 pub(crate) use gelu::{gelu, gelu_tanh, gelu_tanh_grad};
+pub(crate) use inverse::{acos, asin, atan, cosh, sign, sinh, tan};
+pub(crate) use power::{cube, fourth, half_power, is_plain_power, pow};
 
 /// Magic number: adding and then subtracting this number rounds a float to the nearest integer. The
 /// low bits of the sum contain that integer.
@@ -354,20 +358,26 @@ const COS: [f64; 4] = [
 /// Maximum `|x|` that [`sin_cos`] reduces exactly.
 pub(crate) const TRIG_MAX: f32 = 1e5;
 
-/// Computes `sin(x + quarter * pi / 2)` for `|x|` up to [`TRIG_MAX`].
+/// The sine and the cosine of `x` modulo `pi / 2`, and the number of quarters, for `|x|` up to [`TRIG_MAX`].
 #[inline(always)]
-pub(crate) fn sin_cos<S: Simd>(x: f32, quarter: u64) -> f32 {
+fn sin_cos_parts<S: Simd>(v: f64) -> (f64, f64, u64) {
     // `pi / 2` in two parts; the first has 33 bits, so its products are exact.
     const PIO2_HIGH: f64 = 1.570_796_326_734_125_6;
     const PIO2_LOW: f64 = 6.077_100_506_506_192e-11;
-    let v = f64::from(x);
     let t = S::fmad(v, std::f64::consts::FRAC_2_PI, ROUND64);
     let n = t - ROUND64;
     let r = S::fmad(n, -PIO2_LOW, S::fmad(n, -PIO2_HIGH, v));
-    let q = t.to_bits().wrapping_add(quarter);
     let z = r * r;
     let sin = S::fmad(r * z, poly64::<S>(z, &SIN), r);
     let cos = S::fmad(z * z, poly64::<S>(z, &COS), S::fmad(z, -0.5, 1.0));
+    (sin, cos, t.to_bits())
+}
+
+/// Computes `sin(x + quarter * pi / 2)` for `|x|` up to [`TRIG_MAX`].
+#[inline(always)]
+pub(crate) fn sin_cos<S: Simd>(x: f32, quarter: u64) -> f32 {
+    let (sin, cos, quarters) = sin_cos_parts::<S>(f64::from(x));
+    let q = quarters.wrapping_add(quarter);
     let y = if q & 1 == 0 { sin } else { cos };
     let y = f64::from_bits(y.to_bits() ^ ((q & 2) << 62)) as f32;
     // Preserves the sign of zero for sin.

@@ -49,8 +49,8 @@ fn binary(f: BinaryFn) -> Option<fn(ChainSource, ChainSource) -> ChainOp> {
         BinaryFn::Div => ChainOp::Div,
         BinaryFn::Max => ChainOp::Max,
         BinaryFn::Min => ChainOp::Min,
+        BinaryFn::Pow => ChainOp::Pow,
         BinaryFn::Rem
-        | BinaryFn::Pow
         | BinaryFn::Atan2
         | BinaryFn::And
         | BinaryFn::Or

@@ -1,77 +1,112 @@
-//! Integer steps on 64-bit registers, with vectorizable loops for the operations that are common in
-//! quantized graphs.
+//! Steps on 64-bit registers, which hold integers and F64, by vectorized functions.
 
+use bytemuck::{cast_slice, cast_slice_mut};
 use tercet_ir::DType;
-use tercet_ir::scalar::{BinaryFn, ScalarOp};
+use tercet_ir::scalar::ScalarOp;
 
 use super::body::{MapBodyStep, MapRegisterClass};
 use super::step::MapStepOperands;
+use crate::kernels::{SimdLevel, wide};
 
-/// Runs a step that is a sum, a product or a conversion of integers over one block. Returns false
-/// for other steps.
-pub(super) fn run_step(step: &MapBodyStep, x: &MapStepOperands<'_>, out: &mut [i64]) -> bool {
-    match (&step.op, x.args.len()) {
-        (ScalarOp::Binary(f), 2) => binary(*f, step.dtype, [x.get(0), x.get(1)], out),
-        (ScalarOp::Cast(_), 1) => match x.class(0) {
-            MapRegisterClass::F32 => from_floats(step.dtype, x.get(0), out),
-            MapRegisterClass::Int => from_integers(step.dtype, x.get(0), out),
-            MapRegisterClass::F64 | MapRegisterClass::Bool => false,
+/// Runs an integer step over one block. Returns false for steps without such a function.
+pub(super) fn run_step(
+    level: SimdLevel,
+    step: &MapBodyStep,
+    x: &MapStepOperands<'_>,
+    out: &mut [i64],
+) -> bool {
+    match &step.op {
+        ScalarOp::Unary(f) => wide::integer(level, *f, step.dtype, x.get(0), out),
+        ScalarOp::Binary(f) => {
+            return wide::integers(level, *f, step.dtype, x.get(0), x.get(1), out);
+        }
+        ScalarOp::Clamp { lo, hi } => {
+            let Some((least, greatest)) = step.from.int_range() else {
+                return false;
+            };
+            let bound = |x: f64| (x as i64).clamp(least, greatest);
+            wide::clamp_integers(
+                level,
+                x.get(0),
+                bound(lo.0.ceil()),
+                bound(hi.0.floor()),
+                out,
+            );
+        }
+        ScalarOp::Where => {
+            let (a, b): (&[i64], &[i64]) = (x.get(1), x.get(2));
+            let out = cast_slice_mut(out);
+            wide::select_words(level, x.get(0), cast_slice(a), cast_slice(b), out);
+        }
+        ScalarOp::Cast(_) => match x.class(0) {
+            MapRegisterClass::F32 => wide::floats_to_integers(level, step.dtype, x.get(0), out),
+            MapRegisterClass::Int => wide::wrapped(level, step.dtype, x.get(0), out),
+            MapRegisterClass::Bool => {
+                let from: &[u8] = x.get(0);
+                out.iter_mut()
+                    .zip(from)
+                    .for_each(|(out, x)| *out = i64::from(*x));
+            }
+            MapRegisterClass::F64 => return false,
         },
-        (_, _) => false,
-    }
-}
-
-fn binary(f: BinaryFn, dtype: DType, [a, b]: [&[i64]; 2], out: &mut [i64]) -> bool {
-    fn each(out: &mut [i64], a: &[i64], b: &[i64], f: impl Fn(i64, i64) -> i64) {
-        let pairs = out.iter_mut().zip(a).zip(b);
-        pairs.for_each(|((out, a), b)| *out = f(*a, *b));
-    }
-    // Integer dtypes other than I32 wrap at another width and are not supported here.
-    if dtype != DType::I32 {
-        return false;
-    }
-    let wrapped = |x: i64| i64::from(x as i32);
-    match f {
-        BinaryFn::Add => each(out, a, b, |a, b| wrapped(a.wrapping_add(b))),
-        BinaryFn::Sub => each(out, a, b, |a, b| wrapped(a.wrapping_sub(b))),
-        BinaryFn::Mul => each(out, a, b, |a, b| wrapped(a.wrapping_mul(b))),
-        BinaryFn::Max => each(out, a, b, i64::max),
-        BinaryFn::Min => each(out, a, b, i64::min),
-        _ => return false,
+        ScalarOp::Const(..) | ScalarOp::Compare(_) | ScalarOp::Fma => return false,
     }
     true
 }
 
-/// Converts toward zero and saturates to the range of the dtype; NaN becomes 0.
-fn from_floats(dtype: DType, from: &[f32], out: &mut [i64]) -> bool {
-    fn each(out: &mut [i64], from: &[f32], f: impl Fn(f32) -> i64) {
-        out.iter_mut().zip(from).for_each(|(out, x)| *out = f(*x));
-    }
-    match dtype {
-        DType::I32 => each(out, from, |x| i64::from(x as i32)),
-        DType::U8 => each(out, from, |x| i64::from(x as u8)),
-        DType::I8 => each(out, from, |x| i64::from(x as i8)),
-        _ => return false,
+/// Runs an F64 step over one block. Returns false for steps without such a function.
+pub(super) fn run_double_step(
+    level: SimdLevel,
+    step: &MapBodyStep,
+    x: &MapStepOperands<'_>,
+    out: &mut [f64],
+) -> bool {
+    match &step.op {
+        ScalarOp::Unary(f) => wide::double(level, *f, x.get(0), out),
+        ScalarOp::Binary(f) => return wide::doubles(level, *f, x.get(0), x.get(1), out),
+        ScalarOp::Where => {
+            let (a, b): (&[f64], &[f64]) = (x.get(1), x.get(2));
+            let out = cast_slice_mut(out);
+            wide::select_words(level, x.get(0), cast_slice(a), cast_slice(b), out);
+        }
+        ScalarOp::Cast(_) => match x.class(0) {
+            MapRegisterClass::F32 => wide::floats_to_doubles(level, x.get(0), out),
+            MapRegisterClass::Int => wide::integers_to_doubles(level, x.get(0), out),
+            MapRegisterClass::F64 => out.copy_from_slice(x.get(0)),
+            MapRegisterClass::Bool => return false,
+        },
+        ScalarOp::Const(..) | ScalarOp::Compare(_) | ScalarOp::Fma | ScalarOp::Clamp { .. } => {
+            return false;
+        }
     }
     true
 }
 
-fn from_integers(dtype: DType, from: &[i64], out: &mut [i64]) -> bool {
-    fn each(out: &mut [i64], from: &[i64], f: impl Fn(i64) -> i64) {
-        out.iter_mut().zip(from).for_each(|(out, x)| *out = f(*x));
-    }
-    match dtype {
-        DType::I32 => each(out, from, |x| i64::from(x as i32)),
-        DType::U8 => each(out, from, |x| i64::from(x as u8)),
-        DType::I8 => each(out, from, |x| i64::from(x as i8)),
-        DType::I64 => out.copy_from_slice(from),
-        _ => return false,
+/// Runs a step from 64-bit registers, or a selection of booleans, to booleans. Returns false for others.
+pub(super) fn run_predicate(
+    level: SimdLevel,
+    step: &MapBodyStep,
+    x: &MapStepOperands<'_>,
+    out: &mut [u8],
+) -> bool {
+    match (&step.op, x.class(0)) {
+        (ScalarOp::Compare(f), MapRegisterClass::Int) => {
+            wide::compare_integers(level, *f, x.get(0), x.get(1), out);
+        }
+        (ScalarOp::Compare(f), MapRegisterClass::F64) => {
+            wide::compare_doubles(level, *f, x.get(0), x.get(1), out);
+        }
+        (ScalarOp::Compare(f), MapRegisterClass::Bool) => {
+            wide::compare_bytes(level, *f, x.get(0), x.get(1), out);
+        }
+        (ScalarOp::Cast(DType::Bool), MapRegisterClass::F32) => {
+            wide::nonzero_floats(level, x.get(0), out);
+        }
+        (ScalarOp::Cast(DType::Bool), MapRegisterClass::Int) => {
+            wide::nonzero_integers(level, x.get(0), out);
+        }
+        (ScalarOp::Where, _) => wide::select_bytes(level, x.get(0), x.get(1), x.get(2), out),
+        (_, _) => return false,
     }
     true
-}
-
-/// Compares two blocks element by element.
-pub(super) fn compare(a: &[i64], b: &[i64], out: &mut [u8], f: impl Fn(i64, i64) -> bool) {
-    let pairs = out.iter_mut().zip(a).zip(b);
-    pairs.for_each(|((out, a), b)| *out = u8::from(f(*a, *b)));
 }

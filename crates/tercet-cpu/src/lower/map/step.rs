@@ -11,6 +11,7 @@ use super::load::{MapOperandSource, round};
 use super::{BLOCK, MapTaskArgs, integers};
 use crate::kernels::chain::VmathFn;
 use crate::kernels::vmath::{self, VmathComparison};
+use crate::kernels::wide;
 
 /// Operands of a step for one block.
 pub(super) struct MapStepOperands<'a> {
@@ -114,10 +115,15 @@ fn apply(step: &MapBodyStep, x: &MapStepOperands<'_>, out: &mut [u8]) {
             }
             scalars(step, x, out, |s| s.as_f64() as f32);
         }
-        MapRegisterClass::F64 => scalars::<f64>(step, x, cast_slice_mut(out), Scalar::as_f64),
+        MapRegisterClass::F64 => {
+            let out: &mut [f64] = cast_slice_mut(out);
+            if !integers::run_double_step(x.job.level, step, x, out) {
+                scalars(step, x, out, Scalar::as_f64);
+            }
+        }
         MapRegisterClass::Int => {
             let out: &mut [i64] = cast_slice_mut(out);
-            if !integers::run_step(step, x, out) {
+            if !integers::run_step(x.job.level, step, x, out) {
                 scalars(step, x, out, Scalar::as_i64);
             }
         }
@@ -147,8 +153,8 @@ fn floats(step: &MapBodyStep, x: &MapStepOperands<'_>, out: &mut [f32]) -> bool 
                     let pairs = out.iter_mut().zip(a).zip(b);
                     pairs.for_each(|((o, a), b)| *o = a % b);
                 },
-                BinaryFn::Pow
-                | BinaryFn::Atan2
+                BinaryFn::Pow => vmath::pow,
+                BinaryFn::Atan2
                 | BinaryFn::And
                 | BinaryFn::Or
                 | BinaryFn::Xor
@@ -181,8 +187,10 @@ fn floats(step: &MapBodyStep, x: &MapStepOperands<'_>, out: &mut [f32]) -> bool 
                 .for_each(|(o, &b)| *o = f32::from(b));
         }
         ScalarOp::Cast(_) if step.dtype == DType::F32 && x.class(0) == MapRegisterClass::Int => {
-            let from: &[i64] = x.get(0);
-            out.iter_mut().zip(from).for_each(|(o, &i)| *o = i as f32);
+            wide::integers_to_floats(level, x.get(0), out);
+        }
+        ScalarOp::Cast(_) if step.dtype == DType::F32 && x.class(0) == MapRegisterClass::F64 => {
+            wide::doubles_to_floats(level, x.get(0), out);
         }
         ScalarOp::Const(..) | ScalarOp::Compare(_) | ScalarOp::Fma | ScalarOp::Cast(_) => {
             return false;
@@ -229,7 +237,14 @@ pub(super) fn unary_function(f: UnaryFn) -> Option<VmathFn> {
         Log2 => vmath::log2,
         Log1p => vmath::log1p,
         Expm1 => vmath::expm1,
-        Sign | Tan | Asin | Acos | Atan | Sinh | Cosh | Not | IsNan | IsInf => return None,
+        Sign => vmath::sign,
+        Tan => vmath::tan,
+        Asin => vmath::asin,
+        Acos => vmath::acos,
+        Atan => vmath::atan,
+        Sinh => vmath::sinh,
+        Cosh => vmath::cosh,
+        Not | IsNan | IsInf => return None,
     })
 }
 
@@ -251,16 +266,11 @@ fn truths(step: &MapBodyStep, x: &MapStepOperands<'_>, out: &mut [u8]) -> bool {
         ScalarOp::Compare(f) if x.class(0) == MapRegisterClass::F32 => {
             vmath::compare(x.job.level, comparison(*f), x.get(0), x.get(1), out);
         }
-        ScalarOp::Compare(f) if x.class(0) == MapRegisterClass::Int => {
-            let (a, b): (&[i64], &[i64]) = (x.get(0), x.get(1));
-            match f {
-                CompareFn::Eq => integers::compare(a, b, out, |a, b| a == b),
-                CompareFn::Ne => integers::compare(a, b, out, |a, b| a != b),
-                CompareFn::Lt => integers::compare(a, b, out, |a, b| a < b),
-                CompareFn::Le => integers::compare(a, b, out, |a, b| a <= b),
-                CompareFn::Gt => integers::compare(a, b, out, |a, b| a > b),
-                CompareFn::Ge => integers::compare(a, b, out, |a, b| a >= b),
-            }
+        ScalarOp::Unary(UnaryFn::IsNan) if x.class(0) == MapRegisterClass::F32 => {
+            wide::not_numbers(x.job.level, x.get(0), out);
+        }
+        ScalarOp::Unary(UnaryFn::IsInf) if x.class(0) == MapRegisterClass::F32 => {
+            wide::infinite(x.job.level, x.get(0), out);
         }
         ScalarOp::Unary(UnaryFn::Not) => {
             let from: &[u8] = x.get(0);
@@ -275,14 +285,14 @@ fn truths(step: &MapBodyStep, x: &MapStepOperands<'_>, out: &mut [u8]) -> bool {
                 _ => pairs.for_each(|((o, a), b)| *o = a ^ b),
             }
         }
+        ScalarOp::Compare(_) | ScalarOp::Where | ScalarOp::Cast(_) => {
+            return integers::run_predicate(x.job.level, step, x, out);
+        }
         ScalarOp::Const(..)
         | ScalarOp::Unary(_)
         | ScalarOp::Binary(_)
-        | ScalarOp::Compare(_)
-        | ScalarOp::Where
         | ScalarOp::Fma
-        | ScalarOp::Clamp { .. }
-        | ScalarOp::Cast(_) => return false,
+        | ScalarOp::Clamp { .. } => return false,
     }
     true
 }
