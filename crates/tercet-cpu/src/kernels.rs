@@ -41,6 +41,7 @@ pub mod int8_conv;
 pub mod int_gemm;
 pub mod layout;
 pub mod parallel;
+pub(crate) mod pool;
 pub mod quant;
 pub mod rows;
 #[cfg(feature = "splat")]

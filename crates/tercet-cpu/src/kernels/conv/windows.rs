@@ -46,7 +46,7 @@ impl ConvWindowAxes {
     }
 
     /// Elements of an axis from the first to the last tap of a window.
-    pub(super) fn extent(&self, axis: usize) -> usize {
+    pub(crate) fn extent(&self, axis: usize) -> usize {
         self.kernel[axis].saturating_sub(1) * self.dilation[axis] + 1
     }
 

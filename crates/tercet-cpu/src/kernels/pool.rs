@@ -1,0 +1,318 @@
+//! Pooling of planes: processes rows of windows. The rows of the operand that the windows cover are combined into one
+//! row first, then neighbours within that row.
+//!
+//! Sums and products of floats over more taps than [`MIN_TAPS_FOR_F64_SUMS`] use f64. Integers wrap.
+
+use std::ops::Range;
+
+use tercet_ir::Element;
+use tercet_ir::ops::PoolFn;
+
+use super::SimdLevel;
+use super::conv::ConvWindowAxes;
+use super::simd::{PortableSimd, Simd, simd_dispatch};
+
+/// Number of taps from which f32 sums and products lose accuracy and f64 is used.
+const MIN_TAPS_FOR_F64_SUMS: usize = 64;
+
+/// The windows of a pool.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PoolWindows {
+    pub(crate) f: PoolFn,
+    pub(crate) axes: ConvWindowAxes,
+    /// Padding after each axis.
+    pub(crate) pad_after: [usize; 3],
+    /// True if a mean counts the padding.
+    pub(crate) count_include_pad: bool,
+}
+
+impl PoolWindows {
+    /// The padded positions along an axis that a mean counts.
+    fn counted(&self, axis: usize) -> Range<usize> {
+        let w = &self.axes;
+        match self.count_include_pad {
+            true => 0..w.pad[axis] + w.sizes[axis] + self.pad_after[axis],
+            false => w.pad[axis]..w.pad[axis] + w.sizes[axis],
+        }
+    }
+
+    /// Number of taps of window `out` along an axis by which the sum is divided for the mean.
+    pub(crate) fn taps(&self, axis: usize, out: usize) -> usize {
+        let (w, counted) = (&self.axes, self.counted(axis));
+        let places = (0..w.kernel[axis]).map(|t| out * w.stride[axis] + t * w.dilation[axis]);
+        places.filter(|at| counted.contains(at)).count()
+    }
+
+    /// The windows of a row that lie in the counted elements.
+    fn whole(&self) -> Range<usize> {
+        let (w, counted) = (&self.axes, self.counted(2));
+        let stride = w.stride[2].max(1);
+        let first = counted.start.div_ceil(stride);
+        let end = counted.end.checked_sub(w.extent(2));
+        first..end.map_or(0, |last| last / stride + 1).max(first)
+    }
+}
+
+/// Element type that a pool computes with.
+pub(crate) trait PoolElem: Element {
+    const LOWEST: Self;
+    const GREATEST: Self;
+    const ZERO: Self;
+    const ONE: Self;
+    fn greater(self, other: Self) -> Self;
+    fn lesser(self, other: Self) -> Self;
+    fn plus(self, other: Self) -> Self;
+    fn times(self, other: Self) -> Self;
+    /// Divides a sum by a count of elements; never called for integers.
+    fn over(self, count: usize) -> Self;
+    fn to_f64(self) -> f64;
+    fn from_f64(x: f64) -> Self;
+    /// True if sums of this type round.
+    const ROUGH: bool;
+
+    /// Pools whole planes.
+    fn pool_planes(level: SimdLevel, windows: &PoolWindows, x: &[Self], y: &mut [Self]);
+}
+
+macro_rules! planes {
+    ($planes:path) => {
+        fn pool_planes(level: SimdLevel, windows: &PoolWindows, x: &[Self], y: &mut [Self]) {
+            $planes(level, windows, x, y);
+        }
+    };
+}
+
+macro_rules! floats {
+    ($($t:ty, $rough:literal, $planes:path);*) => {$(impl PoolElem for $t {
+        const LOWEST: $t = <$t>::NEG_INFINITY;
+        const GREATEST: $t = <$t>::INFINITY;
+        const ZERO: $t = 0.0;
+        const ONE: $t = 1.0;
+        const ROUGH: bool = $rough;
+        #[inline(always)]
+        fn greater(self, other: $t) -> $t {
+            if self.is_nan() || self >= other { self } else { other }
+        }
+        #[inline(always)]
+        fn lesser(self, other: $t) -> $t {
+            if self.is_nan() || self <= other { self } else { other }
+        }
+        #[inline(always)]
+        fn plus(self, other: $t) -> $t { self + other }
+        #[inline(always)]
+        fn times(self, other: $t) -> $t { self * other }
+        fn over(self, count: usize) -> $t { self / count as $t }
+        fn to_f64(self) -> f64 { f64::from(self) }
+        fn from_f64(x: f64) -> $t { x as $t }
+        planes!($planes);
+    })*};
+}
+floats!(f32, true, f32_planes; f64, false, plain_planes);
+
+macro_rules! ints {
+    ($($t:ty: $planes:path),*) => {$(impl PoolElem for $t {
+        const LOWEST: $t = <$t>::MIN;
+        const GREATEST: $t = <$t>::MAX;
+        const ZERO: $t = 0;
+        const ONE: $t = 1;
+        const ROUGH: bool = false;
+        #[inline(always)]
+        fn greater(self, other: $t) -> $t { self.max(other) }
+        #[inline(always)]
+        fn lesser(self, other: $t) -> $t { self.min(other) }
+        #[inline(always)]
+        fn plus(self, other: $t) -> $t { self.wrapping_add(other) }
+        #[inline(always)]
+        fn times(self, other: $t) -> $t { self.wrapping_mul(other) }
+        fn over(self, _: usize) -> $t { self }
+        fn to_f64(self) -> f64 { self as f64 }
+        fn from_f64(x: f64) -> $t { x as $t }
+        planes!($planes);
+    })*};
+}
+ints!(i32: plain_planes, u32: plain_planes, i64: plain_planes, i8: i8_planes, u8: u8_planes);
+
+/// Same as the dispatched functions, for types that are rarely pooled.
+fn plain_planes<T: PoolElem>(_: SimdLevel, windows: &PoolWindows, x: &[T], y: &mut [T]) {
+    // SAFETY: portable code has no requirement.
+    unsafe { planes_body::<PortableSimd, T>(windows, x, y) }
+}
+
+simd_dispatch!(
+    fn f32_planes(windows: &PoolWindows, x: &[f32], y: &mut [f32]) = planes_body::<f32>
+);
+simd_dispatch!(
+    fn u8_planes(windows: &PoolWindows, x: &[u8], y: &mut [u8]) = planes_body::<u8>
+);
+simd_dispatch!(
+    fn i8_planes(windows: &PoolWindows, x: &[i8], y: &mut [i8]) = planes_body::<i8>
+);
+
+/// Pools whole planes.
+///
+/// # Safety
+/// Requires the instructions of `S`.
+#[inline(always)]
+unsafe fn planes_body<S: Simd, T: PoolElem>(windows: &PoolWindows, x: &[T], y: &mut [T]) {
+    let w = &windows.axes;
+    let (count, plane) = (w.count(), w.plane());
+    let mut folded = [T::ZERO; SPAN];
+    for (j, y) in y.chunks_exact_mut(count).enumerate() {
+        let x = &x[j * plane..][..plane];
+        for (row, y) in y.chunks_exact_mut(w.out[2]).enumerate() {
+            pool_row(windows, x, row, y, &mut folded);
+        }
+    }
+}
+
+/// Computes the windows of one row of a channel.
+#[inline(always)]
+fn pool_row<T: PoolElem>(
+    windows: &PoolWindows,
+    x: &[T],
+    row: usize,
+    y: &mut [T],
+    folded: &mut [T; SPAN],
+) {
+    let w = &windows.axes;
+    match windows.f {
+        PoolFn::Max => separable(w, x, row, y, folded, T::LOWEST, T::greater),
+        PoolFn::Min => separable(w, x, row, y, folded, T::GREATEST, T::lesser),
+        PoolFn::Sum | PoolFn::Mean if T::ROUGH && w.taps() > MIN_TAPS_FOR_F64_SUMS => {
+            wide_fold(w, x, row, y, 0.0, |sum, x| sum + x)
+        }
+        PoolFn::Prod if T::ROUGH && w.taps() > MIN_TAPS_FOR_F64_SUMS => {
+            wide_fold(w, x, row, y, 1.0, |product, x| product * x)
+        }
+        PoolFn::Prod => separable(w, x, row, y, folded, T::ONE, T::times),
+        PoolFn::Sum | PoolFn::Mean => separable(w, x, row, y, folded, T::ZERO, T::plus),
+    }
+    if windows.f == PoolFn::Mean {
+        let others = windows.taps(0, row / w.out[1]) * windows.taps(1, row % w.out[1]);
+        let inside = windows.whole();
+        let (inside, end) = (inside.start.min(y.len()), inside.end.min(y.len()));
+        for i in (0..inside).chain(end..y.len()) {
+            y[i] = y[i].over(others * windows.taps(2, i));
+        }
+        let count = others * w.kernel[2];
+        y[inside..end].iter_mut().for_each(|y| *y = y.over(count));
+    }
+}
+
+/// Elements of the buffer for the padded row.
+const SPAN: usize = 512;
+
+/// Pools one row of windows. First folds the rows of x that the windows cover into one padded row, then folds
+/// neighbours of that row.
+#[inline(always)]
+fn separable<T: PoolElem>(
+    w: &ConvWindowAxes,
+    x: &[T],
+    row: usize,
+    y: &mut [T],
+    folded: &mut [T; SPAN],
+    start: T,
+    f: impl Fn(T, T) -> T,
+) {
+    let (stride, dilation, pad) = (w.stride[2], w.dilation[2], w.pad[2]);
+    let extent = w.kernel[2].saturating_sub(1) * dilation + 1;
+    if extent > SPAN / 2 {
+        return fold(w, x, row, y, start, f);
+    }
+    let most = (SPAN - extent) / stride + 1;
+    for (i, y) in y.chunks_mut(most).enumerate() {
+        // Position in the padded row of the first element that these windows read.
+        let first = i * most * stride;
+        let span = (y.len() - 1) * stride + extent;
+        let before = pad.saturating_sub(first).min(span);
+        let at = (first + before).saturating_sub(pad).min(w.sizes[2]);
+        let count = (w.sizes[2] - at).min(span - before);
+        // A pass over two neighbours may read one element after the span.
+        folded[..(span + 1).min(SPAN)].fill(start);
+        let inside = &mut folded[before..before + count];
+        for t in (0..w.taps()).step_by(w.kernel[2].max(1)) {
+            if let Some(from) = w.row(x, row, w.tap(t)) {
+                let from = &from[at..at + count];
+                inside
+                    .iter_mut()
+                    .zip(from)
+                    .for_each(|(y, x)| *y = f(*y, *x));
+            }
+        }
+        y.fill(start);
+        for from in (0..w.kernel[2]).map(|tap| &folded[tap * dilation..]) {
+            match stride {
+                1 => y.iter_mut().zip(from).for_each(|(y, x)| *y = f(*y, *x)),
+                // A constant stride lets the compiler vectorize the loop.
+                2 => {
+                    let (pairs, rest) = from.as_chunks::<2>();
+                    let last = rest.first().map(|x| [*x; 2]);
+                    let pairs = pairs.iter().copied().chain(last);
+                    y.iter_mut()
+                        .zip(pairs)
+                        .for_each(|(y, [x, _])| *y = f(*y, x));
+                }
+                stride => {
+                    let from = from.iter().step_by(stride);
+                    y.iter_mut().zip(from).for_each(|(y, x)| *y = f(*y, *x));
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn fold<T: PoolElem>(
+    w: &ConvWindowAxes,
+    x: &[T],
+    row: usize,
+    y: &mut [T],
+    start: T,
+    f: impl Fn(T, T) -> T,
+) {
+    y.fill(start);
+    let width = y.len();
+    for t in 0..w.taps() {
+        let tap = w.tap(t);
+        let Some(from) = w.row(x, row, tap) else {
+            continue;
+        };
+        let (inside, first) = w.inside(tap[2], 0..width);
+        if inside.is_empty() {
+            continue;
+        }
+        let (y, from) = (&mut y[inside], &from[first..]);
+        match w.stride[2] {
+            1 => y.iter_mut().zip(from).for_each(|(y, x)| *y = f(*y, *x)),
+            stride => {
+                let from = from.iter().step_by(stride);
+                y.iter_mut().zip(from).for_each(|(y, x)| *y = f(*y, *x));
+            }
+        }
+    }
+}
+
+/// Folds many taps in f64, one window after the other.
+fn wide_fold<T: PoolElem>(
+    w: &ConvWindowAxes,
+    x: &[T],
+    row: usize,
+    y: &mut [T],
+    start: f64,
+    f: impl Fn(f64, f64) -> f64,
+) {
+    for (i, y) in y.iter_mut().enumerate() {
+        let mut all = start;
+        for t in 0..w.taps() {
+            let tap = w.tap(t);
+            let Some(from) = w.row(x, row, tap) else {
+                continue;
+            };
+            let (inside, first) = w.inside(tap[2], i..i + 1);
+            if !inside.is_empty() {
+                all = f(all, from[first].to_f64());
+            }
+        }
+        *y = T::from_f64(all);
+    }
+}
