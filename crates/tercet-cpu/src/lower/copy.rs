@@ -43,6 +43,9 @@ pub(crate) fn copy_view(from: &KernelView<'_>, to: &mut [u8], parallel: bool) {
 fn copy_as<T: Pod + Send + Sync>(from: &KernelView<'_>, to: &mut [u8], parallel: bool) {
     let source: &[T] = from.root_as();
     let target: &mut [T] = bytemuck::cast_slice_mut(to);
+    if let Some(transposed) = TransposedRows::new(from.layout) {
+        return transposed.copy_all(source, target, parallel);
+    }
     let walk = StridedRuns::new(from.layout);
     if parallel {
         let rows = TASK.div_ceil(walk.len).max(1) * walk.len;
@@ -52,6 +55,130 @@ fn copy_as<T: Pod + Send + Sync>(from: &KernelView<'_>, to: &mut [u8], parallel:
     } else {
         walk.copy(source, 0, target);
     }
+}
+
+/// A layout whose last axis is not contiguous in memory, but an earlier one is: rows along that axis, in tiles.
+///
+/// The result is `[outer][rows][middle][columns]`. Rows are contiguous in memory, and columns have a stride.
+struct TransposedRows {
+    outer: Layout,
+    rows: usize,
+    middle: Layout,
+    columns: usize,
+    column_stride: isize,
+}
+
+/// Rows and columns of a tile; a row of the tile fills a cache line of four-byte elements.
+const SIDE: usize = 16;
+
+impl TransposedRows {
+    fn new(layout: &Layout) -> Option<TransposedRows> {
+        let (shape, strides) = (layout.shape(), layout.strides());
+        let last = (0..shape.len()).rev().find(|&axis| shape[axis] > 1)?;
+        // Adjacent columns of one element would be runs already.
+        let along = |axis: &usize| shape[*axis] > 1 && strides[*axis] == 1;
+        let axis = (0..last).rev().find(along)?;
+        if strides[last].unsigned_abs() <= 1 {
+            return None;
+        }
+        let mut first = last;
+        let (mut columns, column_stride) = (shape[last], strides[last]);
+        while first > axis + 1 {
+            let (n, stride) = (shape[first - 1], strides[first - 1]);
+            if n != 1 && stride != column_stride * columns as isize {
+                break;
+            }
+            columns *= n;
+            first -= 1;
+        }
+        Some(TransposedRows {
+            outer: Layout::new(&shape[..axis], &strides[..axis], layout.offset),
+            rows: shape[axis],
+            middle: Layout::new(&shape[axis + 1..first], &strides[axis + 1..first], 0),
+            columns,
+            column_stride,
+        })
+    }
+
+    fn copy_all<T: Pod + Send + Sync>(&self, source: &[T], target: &mut [T], parallel: bool) {
+        let row = self.middle.numel() * self.columns;
+        // Whole tiles per task, except at the end of an outer index.
+        let tiles = TASK.div_ceil(row * SIDE).max(1);
+        let rows = (tiles * SIDE).min(self.rows.div_ceil(2).max(1));
+        parts(parallel, target, rows * row, |i, part| {
+            let mut first = i * rows;
+            let mut part = part;
+            while !part.is_empty() {
+                let (outer, at) = (first / self.rows, first % self.rows);
+                let count = (self.rows - at).min(part.len() / row);
+                let (own, rest) = part.split_at_mut(count * row);
+                let start = place(&self.outer, outer) + at as isize;
+                self.copy(source, start, own, row);
+                first += count;
+                part = rest;
+            }
+        });
+    }
+
+    /// Copies consecutive rows of one outer index; `start` is the first element of the first row.
+    fn copy<T: Pod>(&self, source: &[T], start: isize, to: &mut [T], row: usize) {
+        let rows = to.len() / row;
+        for first in (0..rows).step_by(SIDE) {
+            let count = SIDE.min(rows - first);
+            for middle in 0..self.middle.numel() {
+                let from = start + first as isize + place(&self.middle, middle);
+                let to = &mut to[first * row + middle * self.columns..];
+                for column in (0..self.columns).step_by(SIDE) {
+                    let width = SIDE.min(self.columns - column);
+                    let from = from + column as isize * self.column_stride;
+                    let to = &mut to[column..];
+                    match (count, width) {
+                        (SIDE, SIDE) => tile::<T, SIDE>(source, from, self.column_stride, to, row),
+                        _ => {
+                            for c in 0..width {
+                                let at = (from + c as isize * self.column_stride) as usize;
+                                for (r, x) in source[at..at + count].iter().enumerate() {
+                                    to[r * row + c] = *x;
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Copies a square tile: `to[r][c] = source[from + c stride + r]`.
+#[inline(always)]
+fn tile<T: Pod, const N: usize>(
+    source: &[T],
+    from: isize,
+    stride: isize,
+    to: &mut [T],
+    row: usize,
+) {
+    let mut block = [[T::zeroed(); N]; N];
+    for (c, column) in block.iter_mut().enumerate() {
+        let at = (from + c as isize * stride) as usize;
+        column.copy_from_slice(&source[at..at + N]);
+    }
+    for r in 0..N {
+        let to = &mut to[r * row..][..N];
+        for (to, column) in to.iter_mut().zip(&block) {
+            *to = column[r];
+        }
+    }
+}
+
+/// Offset of the element with this index in row-major order.
+fn place(layout: &Layout, index: usize) -> isize {
+    let (mut at, mut rest) = (layout.offset as isize, index);
+    for (n, stride) in layout.shape().iter().zip(layout.strides()).rev() {
+        at += (rest % n) as isize * stride;
+        rest /= n;
+    }
+    at
 }
 
 /// A layout as runs of constant stride. A run covers the last axis, and the axes before it if all
@@ -144,6 +271,42 @@ impl StridedRuns {
 mod tests {
     use super::*;
     use tercet_ir::DType;
+
+    #[test]
+    fn transposes_of_every_size_are_copied() {
+        let data: Vec<u8> = (0..60_000).map(|i| (i * 7 % 251) as u8).collect();
+        for (a, b, c) in [
+            (33, 1, 47),
+            (16, 1, 16),
+            (64, 3, 32),
+            (5, 2, 3),
+            (2, 40, 19),
+            (1, 2, 50),
+            (70, 20, 3),
+        ] {
+            // The axes of a dense `[c, b, a]` in every order that moves the last one.
+            let strides = [1, a as isize, (a * b) as isize];
+            let sizes = [a, b, c];
+            for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [2, 0, 1]] {
+                let shape = order.map(|axis| sizes[axis]);
+                let steps = order.map(|axis| strides[axis]);
+                let layout = Layout::new(&shape, &steps, 3);
+                let view = KernelView {
+                    root: &data,
+                    within: 0,
+                    dtype: DType::U8,
+                    layout: &layout,
+                };
+                let at = |index: usize| data[place(&layout, index) as usize];
+                let want: Vec<u8> = (0..a * b * c).map(at).collect();
+                for parallel in [false, true] {
+                    let mut to = vec![0u8; want.len()];
+                    copy_view(&view, &mut to, parallel);
+                    assert!(to == want, "{shape:?} {steps:?}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn strided_reversed_and_broadcast_views_are_copied_in_order() {
