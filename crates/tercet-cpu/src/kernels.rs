@@ -43,6 +43,7 @@ pub mod layout;
 pub mod parallel;
 pub(crate) mod pool;
 pub mod quant;
+pub(crate) mod resize;
 pub mod rows;
 #[cfg(feature = "splat")]
 pub mod splat;

@@ -1,7 +1,9 @@
 //! `Resize`: interpolates across rows of the operand, then along the row.
 //!
 //! The source elements of each result element are computed when the graph is compiled, or in each
-//! run if a size is a symbol. Linear and cubic modes compute weighted sums of operand rows.
+//! run if a size is a symbol. Linear and cubic modes compute a weighted sum of operand rows first,
+//! then sums along it.
+#![allow(unsafe_code, reason = "tasks write disjoint rows of the result")]
 
 use bytemuck::Pod;
 use smallvec::SmallVec;
@@ -9,8 +11,10 @@ use tercet_ir::ops::{Op, Resize, ResizeMode, ResizeTaps};
 use tercet_ir::{Graph, Node, Support};
 
 use crate::args::{KernelArgs, KernelView};
+use crate::kernels::parallel::{KernelThreads, SharedMut, for_each_with_scratch};
+use crate::kernels::{SimdLevel, resize};
 use crate::lower::elem::{REALS, native_for, parts};
-use crate::lower::{LoweredNode, missing};
+use crate::lower::{KernelScratchFn, LoweredNode, floats_mut, missing};
 
 /// Minimum elements of a parallel task.
 const TASK: usize = 1 << 12;
@@ -29,11 +33,13 @@ pub(crate) fn supports_sums(graph: &Graph, node: &Node) -> Support {
 }
 
 /// Operand rows with their weights: up to four along each of up to three axes.
-type ResizeWeightedRows = SmallVec<[(usize, f64); 64]>;
+type ResizeWeightedRows = SmallVec<[(usize, f64); 16]>;
 
 /// Interpolation taps of each axis; `None` for an axis whose size does not change.
 struct ResizePlan {
     taps: Vec<Option<ResizeTaps>>,
+    /// The weights along a row, as floats.
+    weights: Vec<f32>,
 }
 
 impl ResizePlan {
@@ -43,8 +49,12 @@ impl ResizePlan {
             let changed = axes.contains(&axis);
             changed.then(|| op.taps(axis, from[axis], to[axis]))
         });
+        let taps: Vec<Option<ResizeTaps>> = taps.collect();
+        let along = taps.last().and_then(Option::as_ref);
+        let weights = along.map(|taps| taps.weights.iter().map(|w| *w as f32).collect());
         ResizePlan {
-            taps: taps.collect(),
+            weights: weights.unwrap_or_default(),
+            taps,
         }
     }
 
@@ -60,12 +70,17 @@ impl ResizePlan {
             match &self.taps[axis] {
                 None => rows.iter_mut().for_each(|(row, _)| *row += at * stride),
                 Some(taps) => {
-                    let before = std::mem::take(&mut rows);
-                    for (row, weight) in before {
-                        rows.extend((0..taps.count).map(|t| {
-                            let row = row + taps.index(at, t) * stride;
-                            (row, weight * taps.weight(at, t))
-                        }));
+                    let known = rows.len();
+                    for t in 1..taps.count {
+                        let (shift, factor) = (taps.index(at, t) * stride, taps.weight(at, t));
+                        for i in 0..known {
+                            let (row, weight) = rows[i];
+                            rows.push((row + shift, weight * factor));
+                        }
+                    }
+                    let (shift, factor) = (taps.index(at, 0) * stride, taps.weight(at, 0));
+                    for (row, weight) in &mut rows[..known] {
+                        (*row, *weight) = (*row + shift, *weight * factor);
                     }
                 }
             }
@@ -86,8 +101,16 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     let op = op.clone();
     let nearest = op.mode == ResizeMode::Nearest;
     let size = node.outputs[0].dtype.size_bytes();
+    let level = SimdLevel::detect();
     LoweredNode {
         fallible: fixed.is_none(),
+        // A row of the operand per thread, for the sum of rows.
+        scratch: (!nearest).then(|| -> KernelScratchFn {
+            Box::new(|layouts, threads| {
+                let n = layouts[0].shape().last().copied().unwrap_or(1);
+                threads.max(1) * n * size_of::<f32>()
+            })
+        }),
         ..LoweredNode::new(1, move |args: &mut KernelArgs<'_>| {
             let of_run;
             let plan = match &fixed {
@@ -100,7 +123,7 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
                 }
             };
             match (nearest, size) {
-                (false, _) => sums(plan, args),
+                (false, _) => sums(level, plan, args),
                 (true, 1) => moved::<u8>(plan, args),
                 (true, 2) => moved::<u16>(plan, args),
                 (true, 4) => moved::<u32>(plan, args),
@@ -131,10 +154,16 @@ fn moved<T: Pod + Send + Sync>(plan: &ResizePlan, args: &mut KernelArgs<'_>) {
     let (n, m) = lengths(&x, shape);
     let each = TASK.div_ceil(m);
     parts(args.parallel, y, each * m, |i, y| {
-        for (j, y) in y.chunks_exact_mut(m).enumerate() {
+        // The operand's row of the row of the result before.
+        let mut before = None;
+        for j in 0..y.len() / m {
             let rows = plan.rows(x.shape(), shape, i * each + j);
             let row = rows.first().map_or(0, |(row, _)| *row);
-            let from = &from[row * n..][..n];
+            if before.replace(row) == Some(row) {
+                y.copy_within((j - 1) * m..j * m, j * m);
+                continue;
+            }
+            let (y, from) = (&mut y[j * m..][..m], &from[row * n..][..n]);
             match plan.taps.last() {
                 Some(Some(taps)) => {
                     for (y, at) in y.iter_mut().zip(&taps.indices) {
@@ -147,7 +176,7 @@ fn moved<T: Pod + Send + Sync>(plan: &ResizePlan, args: &mut KernelArgs<'_>) {
     });
 }
 
-fn sums(plan: &ResizePlan, args: &mut KernelArgs<'_>) {
+fn sums(level: SimdLevel, plan: &ResizePlan, args: &mut KernelArgs<'_>) {
     let (x, out) = (args.ins[0], &mut args.outs[0]);
     let shape = out.layout.shape();
     if out.layout.numel() == 0 {
@@ -160,29 +189,31 @@ fn sums(plan: &ResizePlan, args: &mut KernelArgs<'_>) {
     }
     let (n, m) = lengths(&x, shape);
     let each = TASK.div_ceil(m);
-    parts(args.parallel, y, each * m, |i, y| {
-        for (j, y) in y.chunks_exact_mut(m).enumerate() {
-            y.fill(0.0);
-            for &(row, weight) in &plan.rows(x.shape(), shape, i * each + j) {
-                let (row, weight) = (&from[row * n..][..n], weight as f32);
-                match plan.taps.last() {
-                    Some(Some(taps)) => along(taps, row, weight, y),
-                    _ => y.iter_mut().zip(row).for_each(|(y, x)| *y += weight * x),
+    let (rows, tasks) = (y.len() / m, (y.len() / m).div_ceil(each));
+    let y = SharedMut::new(y);
+    let threads = KernelThreads::parallel(args.parallel);
+    for_each_with_scratch(threads, tasks, floats_mut(args.scratch), n, |task, sum| {
+        for row in task * each..rows.min((task + 1) * each) {
+            // SAFETY: each row of the result belongs to one task.
+            let y = unsafe { y.slice(row * m, m) };
+            let rows = plan.rows(x.shape(), shape, row);
+            let weighted = rows
+                .iter()
+                .map(|&(row, weight)| (&from[row * n..][..n], weight as f32));
+            let weighted: SmallVec<[(&[f32], f32); 16]> = weighted.collect();
+            match plan.taps.last() {
+                Some(Some(taps)) => {
+                    let row = match weighted.as_slice() {
+                        &[(row, 1.0)] => row,
+                        rows => {
+                            resize::sum_rows(level, rows, sum);
+                            &*sum
+                        }
+                    };
+                    resize::along(level, taps.count, &taps.indices, &plan.weights, row, y);
                 }
+                _ => resize::sum_rows(level, &weighted, y),
             }
         }
     });
-}
-
-/// Interpolates along a row, and adds the result times `weight` to `y`.
-fn along(taps: &ResizeTaps, row: &[f32], weight: f32, y: &mut [f32]) {
-    let indices = taps.indices.chunks_exact(taps.count);
-    let weights = taps.weights.chunks_exact(taps.count);
-    for (y, (indices, weights)) in y.iter_mut().zip(indices.zip(weights)) {
-        for (at, w) in indices.iter().zip(weights) {
-            if *w != 0.0 {
-                *y += weight * *w as f32 * row[*at as usize];
-            }
-        }
-    }
 }
