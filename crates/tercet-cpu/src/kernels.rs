@@ -45,6 +45,7 @@ pub(crate) mod pool;
 pub mod quant;
 pub(crate) mod resize;
 pub mod rows;
+pub(crate) mod scan;
 #[cfg(feature = "splat")]
 pub mod splat;
 #[cfg(feature = "splat")]

@@ -8,6 +8,8 @@ use tercet_ir::ops::{CumSum, ScanFn};
 use tercet_ir::{DType, Element, Graph, Node, Op, Support, scalar};
 
 use crate::args::KernelArgs;
+use crate::kernels::SimdLevel;
+use crate::kernels::scan::cumulative_sums;
 use crate::lower::LoweredNode;
 use crate::lower::elem::{AxisBlocks, WrappingInt, for_element, native_for, parts};
 
@@ -25,9 +27,10 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
         unreachable!("invariant: the kernel table maps only `CumSum` to this row")
     };
     let op = op.clone();
+    let level = SimdLevel::detect();
     let run = for_element!(graph.ty(node.inputs[0]).dtype, run);
     LoweredNode::new(1, move |args: &mut KernelArgs<'_>| {
-        run(&op, args);
+        run(level, &op, args);
         Ok(())
     })
 }
@@ -35,7 +38,7 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
 /// Element type with its accumulator.
 pub(crate) trait CumSumElem: Element {
     /// Accumulator type: `f64` for floats, the same type for integers.
-    type Wide: Copy;
+    type Wide: Copy + Send + bytemuck::Pod;
 
     /// Identity element of the function.
     fn identity(f: ScanFn) -> Self::Wide;
@@ -43,10 +46,15 @@ pub(crate) trait CumSumElem: Element {
     fn combine(f: ScanFn, so_far: Self::Wide, x: Self) -> Self::Wide;
     /// Converts an accumulator to the element type, rounding once.
     fn result(so_far: Self::Wide) -> Self;
+
+    /// Scans one outer index: its lines have stride `inner`.
+    fn scan_block(_: SimdLevel, op: &CumSum, inner: usize, x: &[Self], out: &mut [Self]) {
+        scan_block(op, inner, x, out);
+    }
 }
 
 macro_rules! float_scans {
-    ($($t:ty: $from:expr, $into:expr);* $(;)?) => {$(impl CumSumElem for $t {
+    ($($t:ty: $from:expr, $into:expr $(, { $($more:tt)* })?);* $(;)?) => {$(impl CumSumElem for $t {
         type Wide = f64;
 
         fn identity(f: ScanFn) -> f64 {
@@ -73,10 +81,18 @@ macro_rules! float_scans {
         fn result(so_far: f64) -> $t {
             $into(so_far)
         }
+        $($($more)*)?
     })*};
 }
 float_scans! {
-    f32: f64::from, |x| x as f32;
+    f32: f64::from, |x| x as f32, {
+        fn scan_block(level: SimdLevel, op: &CumSum, inner: usize, x: &[f32], out: &mut [f32]) {
+            match op.f {
+                ScanFn::Sum if inner > 1 => cumulative_sums(level, inner, op.exclusive, op.reverse, x, out),
+                _ => scan_block(op, inner, x, out),
+            }
+        }
+    };
     f64: |x| x, |x| x;
     f16: f16::to_f64, |x| f16::from_f32(x as f32);
     bf16: bf16::to_f64, |x| bf16::from_f32(x as f32);
@@ -113,7 +129,7 @@ macro_rules! int_scans {
 }
 int_scans!(i32, u32, i64, i8, u8);
 
-fn run<T: CumSumElem>(op: &CumSum, args: &mut KernelArgs<'_>) {
+fn run<T: CumSumElem>(level: SimdLevel, op: &CumSum, args: &mut KernelArgs<'_>) {
     let AxisBlocks { outer, len, inner } = AxisBlocks::new(args.ins[0].shape(), op.axis);
     let block = len * inner;
     if outer * block == 0 {
@@ -127,36 +143,100 @@ fn run<T: CumSumElem>(op: &CumSum, args: &mut KernelArgs<'_>) {
         blocks * block,
         |i, out| {
             let x = &x[i * blocks * block..][..out.len()];
+            let (x, out) = match inner {
+                1 => scan_rows(op, len, x, out),
+                _ => (x, out),
+            };
             for (x, out) in x.chunks_exact(block).zip(out.chunks_exact_mut(block)) {
-                match inner {
-                    1 => lines::<T, 1>(op, inner, x, out),
-                    _ => lines::<T, TILE>(op, inner, x, out),
-                }
+                T::scan_block(level, op, inner, x, out);
             }
         },
     );
 }
 
+/// Scans contiguous lines in groups; returns the lines of the rest.
+fn scan_rows<'a, T: CumSumElem>(
+    op: &CumSum,
+    len: usize,
+    x: &'a [T],
+    out: &'a mut [T],
+) -> (&'a [T], &'a mut [T]) {
+    const ROWS: usize = 8;
+    let whole = x.len() / (ROWS * len) * ROWS * len;
+    let (groups, rest) = x.split_at(whole);
+    let (out, out_rest) = out.split_at_mut(whole);
+    let pairs = groups
+        .chunks_exact(ROWS * len)
+        .zip(out.chunks_exact_mut(ROWS * len));
+    for (x, out) in pairs {
+        match op.f {
+            ScanFn::Sum => contiguous::<T, ROWS>(op, x, out, |a, x| T::combine(ScanFn::Sum, a, x)),
+            ScanFn::Prod => {
+                contiguous::<T, ROWS>(op, x, out, |a, x| T::combine(ScanFn::Prod, a, x))
+            }
+            ScanFn::Max => contiguous::<T, ROWS>(op, x, out, |a, x| T::combine(ScanFn::Max, a, x)),
+            ScanFn::Min => contiguous::<T, ROWS>(op, x, out, |a, x| T::combine(ScanFn::Min, a, x)),
+        }
+    }
+    (rest, out_rest)
+}
+
+/// Scans one outer index: its lines have stride `inner`.
+fn scan_block<T: CumSumElem>(op: &CumSum, inner: usize, x: &[T], out: &mut [T]) {
+    // A constant function per loop, so that the compiler vectorizes it.
+    match op.f {
+        ScanFn::Sum => lines::<T, TILE>(op, inner, x, out, |a, x| T::combine(ScanFn::Sum, a, x)),
+        ScanFn::Prod => lines::<T, TILE>(op, inner, x, out, |a, x| T::combine(ScanFn::Prod, a, x)),
+        ScanFn::Max => lines::<T, TILE>(op, inner, x, out, |a, x| T::combine(ScanFn::Max, a, x)),
+        ScanFn::Min => lines::<T, TILE>(op, inner, x, out, |a, x| T::combine(ScanFn::Min, a, x)),
+    }
+}
+
+/// Scans `N` contiguous lines of equal length side by side, so that their chains overlap.
+#[inline(always)]
+fn contiguous<T: CumSumElem, const N: usize>(
+    op: &CumSum,
+    x: &[T],
+    out: &mut [T],
+    combine: impl Fn(T::Wide, T) -> T::Wide,
+) {
+    let len = x.len() / N;
+    let x: [&[T]; N] = std::array::from_fn(|i| &x[i * len..][..len]);
+    let mut so_far = [T::identity(op.f); N];
+    for step in 0..len {
+        let at = if op.reverse { len - 1 - step } else { step };
+        for i in 0..N {
+            let with = combine(so_far[i], x[i][at]);
+            out[i * len + at] = T::result(if op.exclusive { so_far[i] } else { with });
+            so_far[i] = with;
+        }
+    }
+}
+
 /// Processes the lines of one outer index. The elements of a line have stride `inner`; `N` lines
 /// are processed together.
-fn lines<T: CumSumElem, const N: usize>(op: &CumSum, inner: usize, x: &[T], out: &mut [T]) {
-    let CumSum {
-        axis: _,
-        f,
-        exclusive,
-        reverse,
-    } = *op;
+#[inline(always)]
+fn lines<T: CumSumElem, const N: usize>(
+    op: &CumSum,
+    inner: usize,
+    x: &[T],
+    out: &mut [T],
+    combine: impl Fn(T::Wide, T) -> T::Wide,
+) {
+    if inner == 1 {
+        return contiguous::<T, 1>(op, x, out, combine);
+    }
     let len = x.len() / inner;
     for first in (0..inner).step_by(N) {
         let n = N.min(inner - first);
-        let mut so_far = [T::identity(f); N];
+        let mut so_far = [T::identity(op.f); N];
         for step in 0..len {
-            let i = if reverse { len - 1 - step } else { step };
+            let i = if op.reverse { len - 1 - step } else { step };
             let at = i * inner + first;
             let row = x[at..at + n].iter().zip(&mut out[at..at + n]);
             for (so_far, (x, y)) in so_far.iter_mut().zip(row) {
-                let with = T::combine(f, *so_far, *x);
-                *y = T::result(if exclusive { *so_far } else { with });
+                let with = combine(*so_far, *x);
+                *y = T::result(if op.exclusive { *so_far } else { with });
                 *so_far = with;
             }
         }

@@ -3,6 +3,11 @@
 //! Every update gets a key of target slice and position. After sorting, the updates of each slice
 //! are adjacent and in their original order. Slices are distributed over threads, and the result
 //! does not depend on the number of threads. Every index is checked before anything is written.
+//!
+//! `ScatterElements` with updates on all lines of its axis needs no sort ([`lines`]).
+#![allow(unsafe_code, reason = "tasks write disjoint lines of the result")]
+
+mod lines;
 
 use tercet_ir::ops::{ScanFn, ScatterReduce};
 use tercet_ir::{EvalError, Graph, MAX_RANK, Node, Op};
@@ -15,6 +20,7 @@ use crate::lower::indexed::{are_within, resolve, strides};
 use crate::lower::reference_eval::evaluate;
 use crate::lower::top_k::keys_of;
 use crate::lower::{AcceptedLayout, KernelRunFn, LoweredNode, indices};
+use lines::ScatterLines;
 use tercet_ir::layout::Layout;
 
 /// Number of elements of a slice that are combined at once.
@@ -72,8 +78,11 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     let sized = op.clone();
     LoweredNode {
         fallible: true,
-        scratch: Some(Box::new(move |layouts, _| {
-            count(&sized, &layouts[operands(&sized).idx]) * size_of::<u64>()
+        scratch: Some(Box::new(move |layouts, threads| {
+            let idx = &layouts[operands(&sized).idx];
+            let own = lines_of(&sized, layouts[0].shape(), idx.shape());
+            let own = own.map_or(0, |lines| lines.part_len() * threads.max(1));
+            count(&sized, idx).max(own) * size_of::<u64>()
         })),
         work: |layouts| layouts.iter().map(Layout::numel).sum(),
         ..LoweredNode::new(node.inputs.len(), move |args: &mut KernelArgs<'_>| {
@@ -159,10 +168,31 @@ fn replace_in_place(args: &mut KernelArgs<'_>) -> Result<(), EvalError> {
     Ok(())
 }
 
+/// The lines of a `ScatterElements` whose updates need no sort.
+fn lines_of(op: &Op, data: &[usize], idx: &[usize]) -> Option<ScatterLines> {
+    match op {
+        Op::ScatterElements(op) => ScatterLines::new(data, idx, op.axis),
+        _ => None,
+    }
+}
+
 fn run<T: CumSumElem>(op: &Op, args: &mut KernelArgs<'_>) -> Result<(), EvalError> {
     let ScatterOperands { idx, updates } = operands(op);
     let (idx, updates) = (args.ins[idx], args.ins[updates]);
     let out = &mut args.outs[0];
+    if let Some(lines) = lines_of(op, out.layout.shape(), idx.shape()) {
+        out.bytes.copy_from_slice(args.ins[0].dense_bytes());
+        let scratch = keys_of(args.scratch);
+        let threads = KernelThreads::parallel(args.parallel);
+        return lines.run::<T>(
+            combination(op),
+            &idx,
+            updates.dense(),
+            out.as_mut(),
+            scratch,
+            threads,
+        );
+    }
     let (shape, count) = (out.layout.shape(), count(op, idx.layout));
     let keys: &mut [u64] = &mut keys_of(args.scratch)[..count];
     let few = |n: usize| u32::try_from(n).is_ok();

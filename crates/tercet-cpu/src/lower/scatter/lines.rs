@@ -1,0 +1,123 @@
+//! `ScatterElements` with updates on all lines of the axis: each task takes some lines and applies their updates in
+//! order, without a sort.
+
+use tercet_ir::EvalError;
+use tercet_ir::ops::ScanFn;
+
+use crate::args::KernelView;
+use crate::kernels::KernelThreads;
+use crate::kernels::parallel::{SharedMut, for_each_with_scratch};
+use crate::lower::cumsum::CumSumElem;
+use crate::lower::elem::AxisBlocks;
+use crate::lower::indexed::resolve;
+use crate::lower::indices;
+
+/// Maximum elements of the lines of a task, whose accumulators stay in the L2 cache.
+const TILE: usize = 1 << 14;
+/// Adjacent lines of a task, at most: two cache lines of F32.
+const WIDTH: usize = 32;
+
+/// The lines of a scatter: those of the data and of the updates differ in length only.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ScatterLines {
+    data: AxisBlocks,
+    /// Updates of a line.
+    updates: usize,
+    /// Adjacent lines per task.
+    width: usize,
+}
+
+impl ScatterLines {
+    /// The lines of the shapes, or `None` if the updates leave lines out or the lines are too long.
+    pub(super) fn new(data: &[usize], idx: &[usize], axis: usize) -> Option<ScatterLines> {
+        let pairs = data.iter().zip(idx).enumerate();
+        let same = pairs.into_iter().all(|(a, (n, m))| a == axis || n == m);
+        if !same || data[axis] > TILE {
+            return None;
+        }
+        let blocks = AxisBlocks::new(data, axis);
+        let fit = TILE / blocks.len.max(1);
+        Some(ScatterLines {
+            data: blocks,
+            updates: idx[axis],
+            width: fit.min(WIDTH).min(blocks.inner).max(1),
+        })
+    }
+
+    /// Accumulators of a task.
+    pub(super) fn part_len(&self) -> usize {
+        self.data.len * self.width
+    }
+
+    /// Applies the updates to `out`, which has the data already. Updates of an element are combined in their order,
+    /// in the accumulator type, and rounded once.
+    ///
+    /// # Errors
+    /// [`EvalError::Index`] for the first index that is outside the axis.
+    pub(super) fn run<T: CumSumElem>(
+        &self,
+        f: Option<ScanFn>,
+        idx: &KernelView<'_>,
+        updates: &[T],
+        out: &mut [T],
+        scratch: &mut [T::Wide],
+        threads: KernelThreads,
+    ) -> Result<(), EvalError> {
+        let AxisBlocks { outer, len, inner } = self.data;
+        for index in indices(idx) {
+            resolve(index, len)?;
+        }
+        let tiles = inner.div_ceil(self.width);
+        let out = SharedMut::new(out);
+        let at = |index: i64| (if index < 0 { index + len as i64 } else { index }) as usize;
+        let (narrow, wide): (&[i32], &[i64]) = match idx.dtype {
+            tercet_ir::DType::I64 => (&[], idx.dense()),
+            _ => (idx.dense(), &[]),
+        };
+        for_each_with_scratch(
+            threads,
+            outer * tiles,
+            scratch,
+            self.part_len(),
+            |task, sums| {
+                let (block, first) = (task / tiles, task % tiles * self.width);
+                let width = self.width.min(inner - first);
+                let row = |i: usize| {
+                    // SAFETY: the elements are inside the result, and no two tasks share a block and a tile.
+                    unsafe { out.slice((block * len + i) * inner + first, width) }
+                };
+                let index = |i: usize| match narrow.is_empty() {
+                    true => at(wide[i]),
+                    false => at(narrow[i].into()),
+                };
+                let Some(f) = f else {
+                    for j in 0..self.updates {
+                        let from = (block * self.updates + j) * inner + first;
+                        for i in 0..width {
+                            row(index(from + i))[i] = updates[from + i];
+                        }
+                    }
+                    return;
+                };
+                for (i, sums) in sums.chunks_exact_mut(width).take(len).enumerate() {
+                    for (sum, x) in sums.iter_mut().zip(&*row(i)) {
+                        *sum = T::combine(f, T::identity(f), *x);
+                    }
+                }
+                for j in 0..self.updates {
+                    let from = (block * self.updates + j) * inner + first;
+                    for i in 0..width {
+                        let sum = &mut sums[index(from + i) * width + i];
+                        *sum = T::combine(f, *sum, updates[from + i]);
+                    }
+                }
+                for (i, sums) in sums.chunks_exact(width).take(len).enumerate() {
+                    for (x, sum) in row(i).iter_mut().zip(sums) {
+                        *x = T::result(*sum);
+                    }
+                }
+            },
+        );
+        Ok(())
+    }
+}
