@@ -24,6 +24,7 @@ mod int_matmul;
 mod log_softmax;
 mod map;
 mod matmul;
+mod non_zero;
 mod pad;
 mod pool;
 mod quant_matmul;
@@ -250,8 +251,9 @@ pub(crate) const KERNELS: &[CpuKernel] = &[
         always,
         dynamic_slice::lower,
     ),
-    kernel("top_k", OpKind::TopK, top_k::supports, top_k::lower),
-    kernel("sort", OpKind::Sort, top_k::supports, sort::lower),
+    kernel("top_k", OpKind::TopK, always, top_k::lower),
+    kernel("sort", OpKind::Sort, always, sort::lower),
+    kernel("non_zero", OpKind::NonZero, always, non_zero::lower),
     kernel("arg_max", OpKind::ArgMax, always, arg_extreme::lower),
     kernel("arg_min", OpKind::ArgMin, always, arg_extreme::lower),
     kernel("rng_uniform", OpKind::RngUniform, always, rng::lower),

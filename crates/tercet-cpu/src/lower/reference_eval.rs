@@ -7,9 +7,6 @@
 //!
 //! Operators that use `reference_eval`, with their dtypes ("in part": only some cases):
 //!
-//! - `top_k`: f64, i64
-//! - `sort`: f64, i64
-//! - `non_zero`: bf16, bool, f16, f32, f64, i32, i64, i8, u32, u8
 //! - `mat_mul`: f64, i64, i8, u32, u8
 //! - `grouped_mat_mul`: f64
 //! - `resize`: f64 (in part)

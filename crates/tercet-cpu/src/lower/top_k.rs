@@ -1,18 +1,29 @@
-//! `TopK` of elements of up to 4 bytes: each element of a line becomes a sort key in scratch
-//! memory. The lowest `k` keys are selected and sorted. The low bits of a key are the index, so
-//! equal elements keep their order.
+//! `TopK`: each element of a line becomes a sort key in scratch memory. The lowest `k` keys are
+//! selected and sorted. The low bits of a key are the index, so equal elements keep their order.
+//!
+//! The keys of elements of up to 4 bytes are words of 64 bits, those of wider elements of 128 bits.
+//! For small `k`, one pass inserts the few keys below the greatest kept one into a sorted list.
 
 use bytemuck::{Pod, cast_slice_mut};
-use tercet_ir::{DType, EvalError, Graph, Node, Op, Support};
+use tercet_ir::{DType, EvalError, Graph, Node, Op};
 
 use crate::args::KernelArgs;
 use crate::kernels::KernelThreads;
 use crate::kernels::parallel::{DisjointChunks, for_each_part};
 use crate::lower::LoweredNode;
-use crate::lower::elem::{AxisBlocks, for_element, native_for};
+use crate::lower::elem::{AxisBlocks, for_element};
 use crate::lower::rank::SortKey;
 use crate::lower::reference_eval::evaluate;
 
+/// Bytes of a sort key with its index.
+pub(crate) fn key_bytes(dtype: DType) -> usize {
+    match NARROW.contains(&dtype) {
+        true => size_of::<u64>(),
+        false => size_of::<u128>(),
+    }
+}
+
+/// Dtypes whose keys fit in 32 bits.
 const NARROW: &[DType] = &[
     DType::F32,
     DType::F16,
@@ -23,10 +34,6 @@ const NARROW: &[DType] = &[
     DType::U8,
     DType::Bool,
 ];
-
-pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
-    native_for(NARROW, graph.ty(node.inputs[0]).dtype)
-}
 
 /// Sort order.
 #[derive(Clone, Copy, Debug)]
@@ -40,12 +47,13 @@ pub(crate) enum TopKOrder {
 }
 
 impl TopKOrder {
-    /// Sort key in 32 bits; lower keys come first.
+    /// Sort key; lower keys come first. The keys of elements of up to 4 bytes have 32 bits.
     #[inline(always)]
     fn rank<T: SortKey>(self, x: T) -> u64 {
         match self {
             TopKOrder::Greatest => x.rank(true),
             TopKOrder::Least => x.rank(false),
+            TopKOrder::Ascending if size_of::<T>() > 4 => !x.rank(true),
             TopKOrder::Ascending => u64::from(!(x.rank(true) as u32)),
         }
     }
@@ -73,12 +81,13 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
         },
     };
     let op = node.op.clone();
-    let run = for_element!(graph.ty(node.inputs[0]).dtype, run);
+    let dtype = graph.ty(node.inputs[0]).dtype;
+    let run = for_element!(dtype, run);
     let axis = top.axis;
     LoweredNode {
         fallible: true,
         scratch: Some(Box::new(move |layouts, threads| {
-            layouts[0].shape()[axis] * size_of::<u64>() * threads.max(1)
+            layouts[0].shape()[axis] * key_bytes(dtype) * threads.max(1)
         })),
         work: |layouts| layouts[0].numel() * 8,
         ..LoweredNode::new(1, move |args: &mut KernelArgs<'_>| {
@@ -91,6 +100,42 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
 }
 
 pub(crate) fn run<T: SortKey>(top: TopKParams, args: &mut KernelArgs<'_>) -> Result<(), EvalError> {
+    match size_of::<T>() > 4 {
+        true => run_by::<T, u128>(top, args),
+        false => run_by::<T, u64>(top, args),
+    }
+}
+
+/// Sort key with the index of its element in the low bits.
+trait IndexedKey: Pod + Ord + Send {
+    fn new(rank: u64, index: usize) -> Self;
+    fn index(self) -> usize;
+}
+
+impl IndexedKey for u64 {
+    #[inline(always)]
+    fn new(rank: u64, index: usize) -> u64 {
+        rank << 32 | index as u64
+    }
+    fn index(self) -> usize {
+        self as u32 as usize
+    }
+}
+
+impl IndexedKey for u128 {
+    #[inline(always)]
+    fn new(rank: u64, index: usize) -> u128 {
+        u128::from(rank) << 64 | index as u128
+    }
+    fn index(self) -> usize {
+        self as u64 as usize
+    }
+}
+
+fn run_by<T: SortKey, K: IndexedKey>(
+    top: TopKParams,
+    args: &mut KernelArgs<'_>,
+) -> Result<(), EvalError> {
     let view = AxisBlocks::new(args.ins[0].shape(), top.axis);
     let [values, indices] = args.outs.as_mut_slice() else {
         unreachable!("invariant: the operator has two results")
@@ -100,14 +145,14 @@ pub(crate) fn run<T: SortKey>(top: TopKParams, args: &mut KernelArgs<'_>) -> Res
     }
     let x: &[T] = args.ins[0].dense();
     let (values, indices) = (values.as_mut::<T>(), indices.as_mut::<i32>());
-    let keys: &mut [u64] = keys_of(args.scratch);
+    let keys: &mut [K] = keys_of(args.scratch);
     let workers = match args.parallel {
         true => (keys.len() / view.len).min(view.outer),
         false => 1,
     };
     let blocks = view.outer.div_ceil(workers);
     let (from, to) = (blocks * view.len * view.inner, blocks * top.k * view.inner);
-    let run = |x: &[T], values: &mut [T], indices: &mut [i32], keys: &mut [u64]| {
+    let run = |x: &[T], values: &mut [T], indices: &mut [i32], keys: &mut [K]| {
         let results = values.chunks_exact_mut(top.k * view.inner);
         let results = results.zip(indices.chunks_exact_mut(top.k * view.inner));
         for (x, (values, indices)) in x.chunks_exact(view.len * view.inner).zip(results) {
@@ -130,36 +175,92 @@ pub(crate) fn run<T: SortKey>(top: TopKParams, args: &mut KernelArgs<'_>) -> Res
     Ok(())
 }
 
-/// Scratch memory as whole words.
-pub(crate) fn keys_of<T: Pod>(scratch: &mut [u8]) -> &mut [T] {
-    let whole = scratch.len() / size_of::<T>() * size_of::<T>();
-    cast_slice_mut(&mut scratch[..whole])
-}
+/// `k` up to which one pass with a sorted list is faster than a selection.
+const MAX_LISTED: usize = 64;
+/// Elements whose ranks are computed together.
+const BLOCK: usize = 64;
 
 /// Processes the lines of one outer index; their elements have stride `inner`.
-fn lines<T: SortKey>(
+fn lines<T: SortKey, K: IndexedKey>(
     top: TopKParams,
     inner: usize,
     x: &[T],
     values: &mut [T],
     indices: &mut [i32],
-    keys: &mut [u64],
+    keys: &mut [K],
 ) {
     for line in 0..inner {
-        let elements = x[line..].iter().step_by(inner);
-        for (i, (key, x)) in keys.iter_mut().zip(elements).enumerate() {
-            *key = top.order.rank(*x) << 32 | i as u64;
-        }
-        for (rank, key) in lowest(keys, top.k).iter().enumerate() {
-            let i = *key as u32 as usize;
+        let listed = inner == 1 && top.k > 0 && top.k <= MAX_LISTED && top.k * 8 <= x.len();
+        let found = match listed {
+            true => listed_lowest(top, x, keys),
+            false => {
+                let elements = x[line..].iter().step_by(inner);
+                for (i, (key, x)) in keys.iter_mut().zip(elements).enumerate() {
+                    *key = K::new(top.order.rank(*x), i);
+                }
+                lowest(keys, top.k)
+            }
+        };
+        for (rank, key) in found.iter().enumerate() {
+            let i = key.index();
             values[rank * inner + line] = x[i * inner + line];
             indices[rank * inner + line] = i as i32;
         }
     }
 }
 
+/// The lowest `k` keys of a contiguous line in ascending order, in the first `k` places of `keys`.
+fn listed_lowest<'a, T: SortKey, K: IndexedKey>(
+    top: TopKParams,
+    x: &[T],
+    keys: &'a mut [K],
+) -> &'a [K] {
+    let keys = &mut keys[..top.k];
+    let (first, rest) = x.split_at(top.k);
+    for (i, (key, x)) in keys.iter_mut().zip(first).enumerate() {
+        *key = K::new(top.order.rank(*x), i);
+    }
+    keys.sort_unstable();
+    // The rank of the greatest key; later elements of the same rank come after it.
+    let mut bound = top.order.rank(first[keys[top.k - 1].index()]);
+    for (block, x) in rest.chunks(BLOCK).enumerate() {
+        let mut ranks = [u64::MAX; BLOCK];
+        for (rank, x) in ranks.iter_mut().zip(x) {
+            *rank = top.order.rank(*x);
+        }
+        if !ranks.iter().fold(false, |any, rank| any | (*rank < bound)) {
+            continue;
+        }
+        for (i, rank) in ranks[..x.len()].iter().enumerate() {
+            if *rank >= bound {
+                continue;
+            }
+            let key = K::new(*rank, top.k + block * BLOCK + i);
+            let at = keys.partition_point(|other| *other < key);
+            keys.copy_within(at..top.k - 1, at + 1);
+            keys[at] = key;
+            bound = top.order.rank(x_at(first, rest, keys[top.k - 1].index()));
+        }
+    }
+    keys
+}
+
+/// An element of a line in two parts.
+fn x_at<T: Copy>(first: &[T], rest: &[T], at: usize) -> T {
+    match at.checked_sub(first.len()) {
+        None => first[at],
+        Some(at) => rest[at],
+    }
+}
+
+/// Scratch memory as whole words.
+pub(crate) fn keys_of<T: Pod>(scratch: &mut [u8]) -> &mut [T] {
+    let whole = scratch.len() / size_of::<T>() * size_of::<T>();
+    cast_slice_mut(&mut scratch[..whole])
+}
+
 /// The lowest `k` keys in ascending order.
-pub(crate) fn lowest(keys: &mut [u64], k: usize) -> &mut [u64] {
+pub(crate) fn lowest<K: Ord>(keys: &mut [K], k: usize) -> &mut [K] {
     if k > 0 && k < keys.len() {
         keys.select_nth_unstable(k - 1);
     }
