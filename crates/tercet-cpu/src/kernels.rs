@@ -34,6 +34,7 @@ pub mod attention;
 pub mod chain;
 pub mod columns;
 pub mod conv;
+pub(crate) mod conv_transpose;
 pub mod convert;
 pub mod gemm;
 pub mod int8_add;

@@ -9,6 +9,7 @@ pub(crate) mod channels_last;
 mod concat;
 pub(crate) mod control;
 mod conv;
+mod conv_transpose;
 mod copy;
 mod cumsum;
 mod dequantize;
@@ -291,6 +292,12 @@ pub(crate) const KERNELS: &[CpuKernel] = &[
     ),
     kernel("im2col", OpKind::Im2Col, always, conv::lower_columns),
     through_f32("conv", OpKind::Conv, conv::supports, conv::lower),
+    through_f32(
+        "conv_transpose",
+        OpKind::ConvTranspose,
+        conv_transpose::supports,
+        conv_transpose::lower,
+    ),
     kernel(
         "quantized_conv",
         OpKind::QuantizedConv,
