@@ -11,6 +11,7 @@ use bytemuck::Pod;
 use bytemuck::allocation::try_zeroed_slice_box;
 use tercet_ir::RunError;
 
+use crate::args::PackedForm;
 use crate::plan::ALIGN_BYTES;
 
 pub(crate) type AlignedWord = u128;
@@ -129,6 +130,12 @@ impl<T: Pod> Deref for AlignedPages<T> {
 impl<T: Pod> DerefMut for AlignedPages<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         bytemuck::cast_slice_mut(self.buffer.bytes_mut())
+    }
+}
+
+impl<T: Pod + Send + Sync> PackedForm for AlignedPages<T> {
+    fn bytes(&self) -> &[u8] {
+        self.buffer.bytes()
     }
 }
 

@@ -1,14 +1,37 @@
 //! Arguments of a kernel call: operand views, result views and scratch memory.
 
-use std::any::Any;
+use std::any::{Any, TypeId};
 
 use bytemuck::cast_slice;
 use smallvec::SmallVec;
 use tercet_ir::layout::Layout;
 use tercet_ir::{DType, Element, EvalCtx};
 
+/// Type of a packed operand.
+pub(crate) trait PackedForm: Any + Send + Sync {
+    /// All of its contents, except what follows from the type and the length.
+    fn bytes(&self) -> &[u8];
+}
+
 /// Packed form of a constant operand, for example prepacked weights. Computed once.
-pub(crate) type PackedConst = Box<dyn Any + Send + Sync>;
+pub(crate) struct PackedConst(Box<dyn PackedForm>);
+
+impl PackedConst {
+    pub(crate) fn new(form: impl PackedForm) -> PackedConst {
+        PackedConst(Box::new(form))
+    }
+
+    pub(crate) fn downcast_ref<T: PackedForm>(&self) -> Option<&T> {
+        let form: &dyn Any = &*self.0;
+        form.downcast_ref()
+    }
+
+    /// Type and bytes; operands with equal contents replace each other.
+    pub(crate) fn contents(&self) -> (TypeId, &[u8]) {
+        let form: &dyn Any = &*self.0;
+        (form.type_id(), self.0.bytes())
+    }
+}
 
 /// View of an operand: the bytes of its memory root and the layout of its elements there.
 #[derive(Clone, Copy)]

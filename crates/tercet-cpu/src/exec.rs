@@ -5,6 +5,7 @@ mod execute;
 mod frame;
 mod memory;
 mod run;
+mod shared;
 mod subgraph;
 
 pub(crate) use run::CpuExecutable;

@@ -14,6 +14,7 @@ use tercet_ir::{Bindings, EvalCtx, EvalError, NodeId, RunError, Tensor, TensorTy
 use crate::aligned_alloc::AlignedBuffer;
 use crate::args::{KernelArgs, KernelView, KernelViewMut, PackedConst};
 use crate::exec::memory::nothing;
+use crate::exec::shared::shared;
 use crate::kernels::{KernelThreads, parallel};
 use crate::plan::{ALIGN_BYTES, ConstSource, CpuProgram, CpuStep, MemoryRoot, StepOperand};
 use tercet_ir::layout::Layout;
@@ -240,13 +241,14 @@ impl Constants {
                 None => nothing(),
             };
             let packed = (def.pack)(&view(&def.operand, &layouts[i], root));
+            let packed = packed.map(shared);
             let _ = done[i].set(packed);
         });
         for (p, packed) in own.iter().zip(done) {
             let def = &program.packs[*p];
             if let Some(packed) = packed.into_inner() {
                 let packed = packed.map_err(|e| ConstEvalFailure::Node(def.node, def.op, e))?;
-                self.packs[*p] = Some(Arc::new(packed));
+                self.packs[*p] = Some(packed);
             }
         }
         // Reduces peak memory: a weight is dropped as soon as its packed forms exist.

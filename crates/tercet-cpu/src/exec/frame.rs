@@ -1,5 +1,7 @@
 //! Execution context of one run: constants, memory, and the layouts for the current sizes.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 use tercet_ir::layout::Layout;
 use tercet_ir::{Bindings, EvalCtx, EvalError, NodeId, RunError};
@@ -8,6 +10,7 @@ use crate::aligned_alloc::AlignedBuffer;
 use crate::exec::constants::{ConstEvalFailure, Constants};
 use crate::exec::execute::play;
 use crate::exec::memory::RunMemory;
+use crate::exec::shared::ArenaPool;
 use crate::plan::CpuProgram;
 
 /// Minimum element operations of a step for using several threads. Kernels may still use a single
@@ -17,7 +20,7 @@ const PARALLEL_WORK: usize = 1 << 13;
 /// Memory of a program, reused by later runs. Runs of the same sizes allocate nothing.
 pub(crate) struct ExecutionContext {
     pub(crate) constants: Constants,
-    arena: Option<AlignedBuffer>,
+    arenas: Arc<ArenaPool>,
     /// Sizes of the next run. `layouts` were evaluated for the sizes in `sized`.
     pub(crate) sizes: Bindings,
     sized: Option<Bindings>,
@@ -48,7 +51,7 @@ impl ExecutionContext {
     pub(crate) fn new(constants: Constants) -> ExecutionContext {
         ExecutionContext {
             constants,
-            arena: None,
+            arenas: ArenaPool::of_process(),
             sizes: Bindings::new(),
             sized: None,
             is_spread: false,
@@ -117,10 +120,7 @@ impl ExecutionContext {
         mut outputs: SmallVec<[&mut [u8]; 8]>,
         states: &mut [AlignedBuffer],
     ) -> Result<(), RunError> {
-        let mut arena = match self.arena.take() {
-            Some(arena) => arena,
-            None => AlignedBuffer::zeroed(program.arena_bytes, "the arena")?,
-        };
+        let mut arena = self.arenas.take(program.arena_bytes)?;
         let mut memory = RunMemory {
             arena: arena.bytes_mut(),
             slots: &program.slots,
@@ -132,7 +132,7 @@ impl ExecutionContext {
         let (constants, layouts, parallel) = (&self.constants, &*self.layouts, &*self.parallel);
         let done = play(program, constants, layouts, parallel, ctx, &mut memory);
         drop(memory);
-        self.arena = Some(arena);
+        self.arenas.give_back(arena);
         done.map_err(|(at, source)| {
             let step = &program.steps[at];
             fail(program, step.node, step.op, source)

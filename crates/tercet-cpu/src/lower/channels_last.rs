@@ -162,7 +162,7 @@ pub(crate) fn lower_conv(
             w.dense(),
             &mut packed,
         );
-        Ok(Box::new(packed))
+        Ok(PackedConst::new(packed))
     };
     let run = move |args: &mut KernelArgs<'_>| -> Result<(), EvalError> {
         let (x, w) = (args.ins[0], args.ins[1]);

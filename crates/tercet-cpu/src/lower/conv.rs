@@ -111,7 +111,7 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
         let pack = move |w: &KernelView<'_>| -> Result<PackedConst, EvalError> {
             let mut packed = zeroed_floats(len)?;
             pack_conv(level, KernelThreads::Pool, &shape, w.dense(), &mut packed);
-            Ok(Box::new(packed))
+            Ok(PackedConst::new(packed))
         };
         Box::new(pack) as KernelPackFn
     });

@@ -4,7 +4,7 @@ use tercet_ir::layout::Layout;
 use tercet_ir::{DType, EvalError, Graph, Node, Support};
 
 use crate::aligned_alloc::AlignedPages;
-use crate::args::{KernelArgs, KernelView, PackedConst};
+use crate::args::{KernelArgs, KernelView, PackedConst, PackedForm};
 use crate::kernels::int_gemm::{IntGemmShape, int_gemm, int_gemm_wide, pack_panels};
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::int8_conv::gemm;
@@ -24,6 +24,17 @@ enum IntMatMulWeights {
     Panels(AlignedPages<i32>),
     /// Values beyond 16 bits.
     Wide(AlignedPages<i32>),
+}
+
+impl PackedForm for IntMatMulWeights {
+    fn bytes(&self) -> &[u8] {
+        let words: &[i32] = match self {
+            #[cfg(target_arch = "x86_64")]
+            IntMatMulWeights::Bytes(words) => words,
+            IntMatMulWeights::Panels(words) | IntMatMulWeights::Wide(words) => words,
+        };
+        bytemuck::cast_slice(words)
+    }
 }
 
 /// Sizes of one product of the last two axes; the leading axes count the matrices of each operand.
@@ -57,7 +68,7 @@ fn pack(level: SimdLevel, w: &KernelView<'_>) -> Result<PackedConst, EvalError> 
     if gemm::supports(level, b) {
         let mut bytes = words(gemm::packed_len(&shape))?;
         gemm::pack(&shape, b, &mut bytes);
-        return Ok(Box::new(IntMatMulWeights::Bytes(bytes)));
+        return Ok(PackedConst::new(IntMatMulWeights::Bytes(bytes)));
     }
     let _ = level;
     let mut panels = words(shape.panels_len())?;
@@ -69,7 +80,7 @@ fn pack(level: SimdLevel, w: &KernelView<'_>) -> Result<PackedConst, EvalError> 
             IntMatMulWeights::Wide(wide)
         }
     };
-    Ok(Box::new(weights))
+    Ok(PackedConst::new(weights))
 }
 
 pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {

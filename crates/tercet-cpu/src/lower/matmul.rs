@@ -113,7 +113,7 @@ fn pack(level: SimdLevel, w: &KernelView<'_>) -> Result<PackedConst, EvalError> 
     let b = right(w, w.tail());
     let mut packed = zeroed_floats(packed_b_len(level, b.rows, b.cols))?;
     pack_b(level, KernelThreads::Pool, b, &mut packed);
-    Ok(Box::new(packed))
+    Ok(PackedConst::new(packed))
 }
 
 /// Matrix view of the last two axes; a one-dimensional operand is a column.

@@ -8,7 +8,7 @@ use tercet_ir::layout::Layout;
 use tercet_ir::{EvalError, Graph, Node, Op, Scheme};
 
 use crate::aligned_alloc::AlignedPages;
-use crate::args::{KernelArgs, KernelView, PackedConst};
+use crate::args::{KernelArgs, KernelView, PackedConst, PackedForm};
 use crate::kernels::gemm::GemmEpilogue;
 use crate::kernels::quant::{
     QuantRowLayout, QuantView, i16_scratch_len, pack_strips, quant_matmul, quant_matmul_i16,
@@ -29,7 +29,7 @@ struct RepackedX8 {
     len: usize,
 }
 
-impl RepackedX8 {
+impl PackedForm for RepackedX8 {
     fn bytes(&self) -> &[u8] {
         &bytemuck::cast_slice(&self.memory)[self.start..][..self.len]
     }
@@ -55,7 +55,7 @@ fn pack(level: SimdLevel, scheme: Scheme, w: &KernelView<'_>) -> Result<PackedCo
         &mut to[start..][..bytes.len()],
     );
     let len = bytes.len();
-    Ok(Box::new(RepackedX8 { memory, start, len }))
+    Ok(PackedConst::new(RepackedX8 { memory, start, len }))
 }
 
 /// Lowers `DequantMatMul` of f32 activations. If `rounded`, large-M matmuls may round activations

@@ -57,7 +57,7 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
             let shape = shape_of(&one, w.shape(), &one);
             let mut packed = words(packed_len(level, &shape, w_codes))?;
             pack(level, &shape, w_codes, w.dense_bytes(), &mut packed);
-            Ok(Box::new(packed))
+            Ok(PackedConst::new(packed))
         },
     );
     let run = move |args: &mut KernelArgs<'_>| -> Result<(), EvalError> {
