@@ -44,6 +44,7 @@ pub mod layout;
 pub mod parallel;
 pub(crate) mod pool;
 pub mod quant;
+pub(crate) mod recurrence;
 pub(crate) mod resize;
 pub mod rows;
 pub(crate) mod scan;
