@@ -40,6 +40,8 @@ pub mod gemm;
 pub mod int8_add;
 pub mod int8_conv;
 pub mod int_gemm;
+#[cfg(all(target_arch = "x86_64", tercet_avx512))]
+pub mod int_gemm_vnni;
 pub mod layout;
 pub mod parallel;
 pub(crate) mod pool;

@@ -143,3 +143,63 @@ fn products_with_weights_of_bytes_are_those_of_the_sums_written_out() {
     let taken = |b: &[i32]| SimdLevel::available().iter().any(|l| gemm::supports(*l, b));
     assert!(!taken(&[0, 128]) && !taken(&[-129]));
 }
+
+#[cfg(all(target_arch = "x86_64", tercet_avx512))]
+#[test]
+fn products_by_vnni_are_those_of_the_sums_written_out() {
+    use tercet_cpu::kernels::int_gemm_vnni as vnni;
+    for (m, k, n) in [
+        (1, 1, 1),
+        (1, 130, 65),
+        (5, 67, 7),
+        (7, 129, 80),
+        (13, 40, 33),
+        (100, 33, 130),
+        (9, 31, 64),
+        (2, 0, 3),
+        (3, 4, 0),
+    ] {
+        let shape = IntGemmShape { m, k, n };
+        // Signed bytes, and bytes around other centers.
+        for center in [0, 128, -200, i32::MAX - 127] {
+            for b in weights(k * n, 3) {
+                let b: Vec<i32> = b.iter().map(|b| b.wrapping_add(center)).collect();
+                for (bits, moved) in [(8, 0), (8, -77), (9, 0), (17, 3), (25, -9), (32, 0)] {
+                    let mut a = extremes(m * k, 5, bits);
+                    a.iter_mut().for_each(|a| *a = a.wrapping_add(moved));
+                    let want = sums(&shape, &a, &b);
+                    for &level in SimdLevel::available() {
+                        if !vnni::supports(level, &b) {
+                            continue;
+                        }
+                        let mut packed = vec![-1; vnni::packed_len(&shape)];
+                        vnni::pack(KernelThreads::Pool, &shape, &b, &mut packed);
+                        for threads in [KernelThreads::Serial, KernelThreads::Pool] {
+                            let mut c = vec![-1; m * n];
+                            let mut scratch = vec![-1; vnni::scratch_len(&shape)];
+                            vnni::byte_gemm(
+                                level,
+                                threads,
+                                &shape,
+                                &a,
+                                &packed,
+                                &mut c,
+                                &mut scratch,
+                            );
+                            assert_eq!(c, want, "{shape:?} {center} {bits} {moved}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+    for &level in SimdLevel::available() {
+        assert!(
+            !vnni::supports(level, &[-128, 128]) && !vnni::supports(level.without_vnni(), &[0])
+        );
+        assert_eq!(
+            vnni::supports(level, &[-5, 250]),
+            vnni::supports(level, &[0])
+        );
+    }
+}

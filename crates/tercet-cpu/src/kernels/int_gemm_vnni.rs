@@ -1,0 +1,318 @@
+//! GEMM of I32 matrices by the byte dot products of AVX-512 VNNI, if the elements of the right-hand side span at most
+//! a byte.
+//!
+//! B is packed as signed bytes `b - center`, four rows of a column in one word, in panels of 64 columns. A row of A is
+//! packed as unsigned bytes of `a - least`, with the least element of the row; elements that span more than a byte are
+//! split into up to four 8-bit limbs. A tile multiplies the highest limbs first and shifts its sums by
+//! 8 bits between limbs. All sums wrap, so the result is exact for all elements and equal to that of [`super::int_gemm`].
+
+use std::arch::x86_64::*;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use super::int_gemm::IntGemmShape;
+use super::parallel::{self, DisjointChunks, KernelThreads, SharedMut};
+use super::simd::{SimdLevel, SimdLevelKind};
+
+/// Columns of a vector, and vectors of a panel.
+const LANES: usize = 16;
+const VECTORS: usize = 4;
+const NR: usize = LANES * VECTORS;
+/// Rows of a tile: with four vectors, 24 accumulators.
+const MR: usize = 6;
+/// Rows per task.
+const ROWS: usize = 96;
+/// Maximum limbs of an element.
+const LIMBS: usize = 4;
+/// Multiply-adds below which waking another thread is not profitable.
+const SERIAL_WORK: usize = 1 << 18;
+
+/// Words of four elements along k.
+fn steps(shape: &IntGemmShape) -> usize {
+    shape.k.div_ceil(4)
+}
+
+/// True if [`pack`] can pack these elements, and the level has the instructions.
+#[must_use]
+pub fn supports(level: SimdLevel, b: &[i32]) -> bool {
+    level.kind == SimdLevelKind::Avx512 && level.vnni && range(b).is_some()
+}
+
+/// The center of the elements, around which all of them are signed bytes; `None` if they span more than a byte.
+fn range(b: &[i32]) -> Option<i32> {
+    let (mut least, mut most) = (i32::MAX, i32::MIN);
+    for b in b.chunks(1 << 12) {
+        // This loop has no branches, so that the compiler vectorizes it.
+        (least, most) = b
+            .iter()
+            .fold((least, most), |(l, m), b| (l.min(*b), m.max(*b)));
+        if i64::from(most) - i64::from(least) > 255 {
+            return None;
+        }
+    }
+    Some(match least >= -128 && most <= 127 {
+        true => 0,
+        false => least.wrapping_add(128),
+    })
+}
+
+/// Words of a packed B: panels, the sums of the columns, and the center.
+#[must_use]
+pub fn packed_len(shape: &IntGemmShape) -> usize {
+    let columns = shape.n.next_multiple_of(LANES);
+    columns * (steps(shape) + 1) + 1
+}
+
+/// Words of scratch memory for A: its limbs, and three words per row.
+#[must_use]
+pub fn scratch_len(shape: &IntGemmShape) -> usize {
+    shape.m * (LIMBS * steps(shape) + 3)
+}
+
+/// Packs B `[k, n]` that [`supports`] accepts.
+///
+/// # Panics
+/// If a slice is shorter than the shape requires, or the elements span more than a byte.
+pub fn pack(threads: KernelThreads, shape: &IntGemmShape, b: &[i32], out: &mut [i32]) {
+    let &IntGemmShape { k, n, .. } = shape;
+    assert_eq!(b.len(), k * n, "B must have k * n elements");
+    let center = range(b).expect("the elements span a byte");
+    let columns = n.next_multiple_of(LANES);
+    let out = &mut out[..packed_len(shape)];
+    let (panels, ends) = out.split_at_mut(columns * steps(shape));
+    ends[columns] = center;
+    let sums = DisjointChunks::new(&mut ends[..columns], NR);
+    let parts = (DisjointChunks::new(panels, NR * steps(shape)), sums);
+    parallel::for_each_part(threads, parts, |panel, (out, sums)| {
+        let first = panel * NR;
+        let cols = NR.min(n - first);
+        sums.fill(0);
+        for (four, out) in b.chunks(4 * n.max(1)).zip(out.chunks_exact_mut(sums.len())) {
+            out.fill(0);
+            for (i, row) in four.chunks_exact(n.max(1)).enumerate() {
+                let pairs = out.iter_mut().zip(&mut *sums).zip(&row[first..][..cols]);
+                for ((out, sum), b) in pairs {
+                    let byte = b.wrapping_sub(center);
+                    *sum = sum.wrapping_add(byte);
+                    *out |= (byte & 0xff) << (8 * i);
+                }
+            }
+        }
+    });
+}
+
+/// Packed rows of A.
+struct ByteRows<'a> {
+    /// For each limb, the words of all rows.
+    limbs: &'a [i32],
+    count: usize,
+    /// The least element of each row, then its sum.
+    least: &'a [i32],
+    sums: &'a [i32],
+}
+
+/// Packs A; `rows` has the words of [`scratch_len`].
+fn pack_rows<'a>(
+    threads: KernelThreads,
+    shape: &IntGemmShape,
+    a: &[i32],
+    scratch: &'a mut [i32],
+) -> ByteRows<'a> {
+    /// Rows per task.
+    const ROWS: usize = 8;
+    let &IntGemmShape { m, k, .. } = shape;
+    let (least, rest) = scratch.split_at_mut(m);
+    let (sums, limbs) = rest.split_at_mut(m);
+    let spans = AtomicI32::new(0);
+    let parts = (
+        DisjointChunks::new(&mut *least, ROWS),
+        DisjointChunks::new(&mut *sums, ROWS),
+    );
+    parallel::for_each_part(threads, parts, |i, (least, sums)| {
+        let mut all = 0;
+        let rows = a[i * ROWS * k..]
+            .chunks_exact(k)
+            .zip(least.iter_mut().zip(sums));
+        for (row, (least, sum)) in rows {
+            // SAFETY: this GEMM runs only with AVX-512.
+            let (low, high, total) = unsafe { row_range(row) };
+            (*least, *sum) = (low, total);
+            all |= high.wrapping_sub(low);
+        }
+        spans.fetch_or(all, Ordering::Relaxed);
+    });
+    let bits = 32 - spans.into_inner().leading_zeros() as usize;
+    let count = bits.div_ceil(8).max(1);
+    let own = steps(shape);
+    let least: &[i32] = least;
+    for (place, limb) in limbs
+        .chunks_exact_mut((m * own).max(1))
+        .take(count)
+        .enumerate()
+    {
+        let parts = DisjointChunks::new(limb, ROWS * own);
+        parallel::for_each_part(threads, parts, |i, out| {
+            let rows = a[i * ROWS * k..].chunks_exact(k).zip(&least[i * ROWS..]);
+            for ((row, least), out) in rows.zip(out.chunks_exact_mut(own)) {
+                // SAFETY: this GEMM runs only with AVX-512, and the words have room for the row.
+                unsafe { limb_of(row, *least, 8 * place as u32, bytemuck::cast_slice_mut(out)) };
+            }
+        });
+    }
+    ByteRows {
+        limbs,
+        count,
+        least,
+        sums,
+    }
+}
+
+/// The least and the greatest element of a row, and their sum.
+///
+/// # Safety
+/// The machine has AVX-512.
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn row_range(row: &[i32]) -> (i32, i32, i32) {
+    let start = (i32::MAX, i32::MIN, 0i32);
+    row.iter().fold(start, |(low, high, sum), x| {
+        (low.min(*x), high.max(*x), sum.wrapping_add(*x))
+    })
+}
+
+/// Writes the byte of `x - least` from bit `shift` on for each element, and zeros after them.
+///
+/// # Safety
+/// The machine has AVX-512.
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn limb_of(row: &[i32], least: i32, shift: u32, out: &mut [u8]) {
+    let (out, rest) = out.split_at_mut(row.len());
+    for (out, x) in out.iter_mut().zip(row) {
+        *out = (x.wrapping_sub(least) as u32 >> shift) as u8;
+    }
+    rest.fill(0);
+}
+
+/// Computes `c = a b` for a B packed by [`pack`].
+///
+/// # Panics
+/// If a slice does not have the length of the shape, or the level lacks the instructions.
+pub fn byte_gemm(
+    level: SimdLevel,
+    threads: KernelThreads,
+    shape: &IntGemmShape,
+    a: &[i32],
+    packed: &[i32],
+    c: &mut [i32],
+    scratch: &mut [i32],
+) {
+    let &IntGemmShape { m, k, n } = shape;
+    assert_eq!(
+        (a.len(), c.len()),
+        (m * k, m * n),
+        "A must have m * k elements, C m * n"
+    );
+    assert!(level.kind == SimdLevelKind::Avx512 && level.vnni);
+    let packed = &packed[..packed_len(shape)];
+    if k == 0 || c.is_empty() {
+        return c.fill(0);
+    }
+    let threads = match m * n * k < SERIAL_WORK {
+        true => KernelThreads::Serial,
+        false => threads,
+    };
+    let rows = pack_rows(threads, shape, a, &mut scratch[..scratch_len(shape)]);
+    let (tall, wide) = (m.div_ceil(ROWS), n.div_ceil(NR));
+    let c = SharedMut::new(c);
+    parallel::for_each(threads, tall * wide, |task| {
+        let (panel, first) = (task % wide, task / wide * ROWS);
+        for row in (first..m.min(first + ROWS)).step_by(MR) {
+            let count = MR.min(m.min(first + ROWS) - row);
+            let run = match count {
+                1 => tile::<1>,
+                2 => tile::<2>,
+                3 => tile::<3>,
+                4 => tile::<4>,
+                5 => tile::<5>,
+                _ => tile::<6>,
+            };
+            // SAFETY: the level has the instructions. Each task writes only its own rectangle of C.
+            unsafe { run(shape, &rows, packed, panel, row, c) };
+        }
+    });
+}
+
+/// # Safety
+/// The machine has AVX-512 VNNI; rows and panel exist; no other task accesses their elements of `c`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn tile<const R: usize>(
+    shape: &IntGemmShape,
+    rows: &ByteRows<'_>,
+    packed: &[i32],
+    panel: usize,
+    row: usize,
+    c: SharedMut<i32>,
+) {
+    let columns = shape.n.next_multiple_of(LANES);
+    match (columns - panel * NR).min(NR) / LANES {
+        1 => vectors::<R, 1>(shape, rows, packed, panel, row, c),
+        2 => vectors::<R, 2>(shape, rows, packed, panel, row, c),
+        3 => vectors::<R, 3>(shape, rows, packed, panel, row, c),
+        _ => vectors::<R, 4>(shape, rows, packed, panel, row, c),
+    }
+}
+
+/// # Safety
+/// As [`tile`], for a panel of `V` vectors.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn vectors<const R: usize, const V: usize>(
+    shape: &IntGemmShape,
+    rows: &ByteRows<'_>,
+    packed: &[i32],
+    panel: usize,
+    row: usize,
+    c: SharedMut<i32>,
+) {
+    let (own, columns) = (steps(shape), shape.n.next_multiple_of(LANES));
+    let b = packed[panel * NR * own..][..own * V * LANES].as_ptr();
+    let mut acc = [[_mm512_setzero_si512(); V]; R];
+    for limb in (0..rows.count).rev() {
+        let a = rows.limbs[(limb * shape.m + row) * own..][..R * own].as_ptr();
+        for acc in &mut acc {
+            for acc in acc {
+                *acc = _mm512_slli_epi32::<8>(*acc);
+            }
+        }
+        let mut b = b;
+        for p in 0..own {
+            let mut words = [_mm512_setzero_si512(); V];
+            for (v, word) in words.iter_mut().enumerate() {
+                *word = _mm512_loadu_si512(b.add(v * LANES).cast());
+            }
+            for (r, acc) in acc.iter_mut().enumerate() {
+                let x = _mm512_set1_epi32(*a.add(r * own + p));
+                for (acc, word) in acc.iter_mut().zip(&words) {
+                    *acc = _mm512_dpbusd_epi32(*acc, x, *word);
+                }
+            }
+            b = b.add(V * LANES);
+        }
+    }
+    // `(a' + least)(b' + center) = a' b' + least b' + center a`.
+    let ends = &packed[columns * own..];
+    let center = ends[columns];
+    for (r, acc) in acc.iter().enumerate() {
+        let least = _mm512_set1_epi32(rows.least[row + r]);
+        let shift = _mm512_set1_epi32(center.wrapping_mul(rows.sums[row + r]));
+        for (v, acc) in acc.iter().enumerate() {
+            let first = panel * NR + v * LANES;
+            let sums = _mm512_loadu_si512(ends[first..][..LANES].as_ptr().cast());
+            let y = _mm512_add_epi32(
+                *acc,
+                _mm512_add_epi32(shift, _mm512_mullo_epi32(least, sums)),
+            );
+            let mask = (1u32 << (shape.n - first).min(LANES)) - 1;
+            let to = c.ptr().add((row + r) * shape.n + first);
+            _mm512_mask_storeu_epi32(to, mask as __mmask16, y);
+        }
+    }
+}
