@@ -162,10 +162,19 @@ pub(super) fn convolved(
     w: Value,
     bias: Option<Value>,
 ) -> Result<Value, NodeErrorKind> {
+    let (window, groups) = conv_windows(k, x, w)?;
+    Ok(k.g().conv(x, w, bias, window, groups)?)
+}
+
+/// The windows and groups of the node's attributes.
+pub(super) fn conv_windows(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    w: Value,
+) -> Result<(Window, usize), NodeErrorKind> {
     spatial(k, x)?;
     let kernel = kernel_of(k, w)?;
-    let (window, groups) = (window(k, x, &kernel)?, groups(k)?);
-    Ok(k.g().conv(x, w, bias, window, groups)?)
+    Ok((window(k, x, &kernel)?, groups(k)?))
 }
 
 fn conv_transpose(k: &mut ImportNode<'_, '_>) -> NodeOutputs {

@@ -212,7 +212,12 @@ fn grid_sample(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(reshaped(k.g(), y, &result)?)
 }
 
+/// The number of channels from which the channels of an element are gathered together.
+const MIN_CHANNELS_TOGETHER: usize = 8;
+
 /// The weighted sum over all combinations of one tap per axis.
+///
+/// With several channels, they are the last axis: an index then serves all channels, which are adjacent in memory.
 pub(super) fn sampled(
     k: &mut ImportNode<'_, '_>,
     x: Value,
@@ -222,6 +227,11 @@ pub(super) fn sampled(
 ) -> Result<Value, NodeErrorKind> {
     let combinations: usize = taps.iter().map(Vec::len).product();
     let mut total: Option<Value> = None;
+    let together = wide[1].known().is_some_and(|n| n >= MIN_CHANNELS_TOGETHER);
+    let (x, across) = match together {
+        true => (k.g().transpose(x, &[0, 2, 1])?, 2),
+        false => (x, 1),
+    };
     for which in 0..combinations {
         let (mut rest, mut idx, mut share, mut seen) = (which, None, None, None);
         for (own, n) in taps.iter().zip(sizes) {
@@ -260,11 +270,16 @@ pub(super) fn sampled(
         };
         let zero = k.like(x, 0.0)?;
         let g = k.g();
-        let (idx, seen) = (g.unsqueeze(idx, 1)?, g.unsqueeze(seen, 1)?);
-        let idx = g.expand(idx, wide.to_vec())?;
-        let mut part = g.gather_elements(x, idx, 2)?;
+        let (idx, seen) = (g.unsqueeze(idx, across)?, g.unsqueeze(seen, across)?);
+        let mut part = match together {
+            true => g.gather_nd(x, idx, 1)?,
+            false => {
+                let idx = g.expand(idx, wide.to_vec())?;
+                g.gather_elements(x, idx, 2)?
+            }
+        };
         if let Some(share) = share {
-            let share = g.unsqueeze(share, 1)?;
+            let share = g.unsqueeze(share, across)?;
             part = g.mul(part, share)?;
         }
         // Exclude outside elements by selection, because the product with 0 would be NaN for
@@ -275,7 +290,12 @@ pub(super) fn sampled(
             None => part,
         });
     }
-    total.ok_or_else(|| NodeErrorKind::unsupported("the input has no spatial axes to sample"))
+    let total = total
+        .ok_or_else(|| NodeErrorKind::unsupported("the input has no spatial axes to sample"))?;
+    match together {
+        true => Ok(k.g().transpose(total, &[0, 2, 1])?),
+        false => Ok(total),
+    }
 }
 
 /// The coordinates from -1 to 1 of every pixel, transformed by a matrix.

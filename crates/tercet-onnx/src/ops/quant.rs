@@ -2,7 +2,7 @@
 //!
 //! Matmuls support 8-bit integers.
 
-use tercet_ir::ops::ReduceFn;
+use tercet_ir::ops::{QuantizedConv, ReduceFn};
 use tercet_ir::{DType, Dim, Value};
 
 use super::conv::shifted;
@@ -295,7 +295,75 @@ fn qlinear_matmul(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
 }
 
 /// Integer sums, scaled and shifted. The weights have one scale, or one per output channel.
+/// The zero point of an operand, if it is known and the same for all channels.
+fn known_zero(k: &ImportNode<'_, '_>, i: usize) -> Option<i64> {
+    let ImportedValue::ConstTensor(known) = k.val(i) else {
+        return None;
+    };
+    let values = known.tensor.to_i64s();
+    let first = *values.first()?;
+    values.iter().all(|zero| *zero == first).then_some(first)
+}
+
+/// The convolution as one int8 operator, if all zero points are known.
+fn int8_conv(k: &mut ImportNode<'_, '_>) -> Result<Option<Value>, NodeErrorKind> {
+    let (x, w, zero) = (k.x(0)?, k.x(3)?, k.x(7)?);
+    let to = k.dtype(zero);
+    let is_code = |dtype: DType| matches!(dtype, DType::U8 | DType::I8);
+    let zeros = [2, 5, 7].map(|i| known_zero(k, i));
+    let ([Some(x_zero), Some(w_zero), Some(y_zero)], true) =
+        (zeros, [k.dtype(x), k.dtype(w), to].into_iter().all(is_code))
+    else {
+        return Ok(None);
+    };
+    let Some((lo, hi)) = to.int_range() else {
+        return Ok(None);
+    };
+    let (x_scale, w_scale, y_scale, bias) = (k.x(1)?, k.x(4)?, k.x(6)?, k.opt(8)?);
+    let (window, groups) = super::conv::conv_windows(k, x, w)?;
+    let channels = vec![k.dims(w)[0].clone()];
+    let (x_scale, y_scale) = (
+        reshaped(k.g(), x_scale, &[])?,
+        reshaped(k.g(), y_scale, &[])?,
+    );
+    let w_scale = match k.dims(w_scale).as_slice() {
+        [n] if !n.is_one() => w_scale,
+        _ => reshaped(k.g(), w_scale, &[])?,
+    };
+    let g = k.g();
+    let product = g.mul(x_scale, w_scale)?;
+    let factor = g.div(product, y_scale)?;
+    let factor = g.expand(factor, channels.clone())?;
+    let moved = match bias {
+        Some(bias) => {
+            let bias = g.cast(bias, DType::F32)?;
+            g.mul(bias, factor)?
+        }
+        None => {
+            let none = g.scalar(DType::F32, 0.0)?;
+            g.expand(none, channels)?
+        }
+    };
+    let op = QuantizedConv {
+        stride: window.stride,
+        pad_before: window.pad_before,
+        pad_after: window.pad_after,
+        dilation: window.dilation,
+        groups,
+        x_zero,
+        w_zero,
+        y_zero,
+        lo,
+        hi,
+        to,
+    };
+    Ok(Some(g.quantized_conv(op, [x, w, factor, moved])?))
+}
+
 fn qlinear_conv(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
+    if let Some(y) = int8_conv(k)? {
+        return one(y);
+    }
     let (x, w) = (shifted(k, 0, 2, None)?, shifted(k, 3, 5, Some(0))?);
     let (x_scale, w_scale, y_scale, zero) = (k.x(1)?, k.x(4)?, k.x(6)?, k.x(7)?);
     let (bias, rank) = (k.opt(8)?, k.rank(x));
