@@ -62,6 +62,7 @@ pub struct CpuBackend {
     switches: DeviceSwitches,
     /// The instruction set that the switches select; `None` without switches.
     level: Option<SimdLevel>,
+    timed: bool,
 }
 
 impl CpuBackend {
@@ -91,6 +92,11 @@ impl CpuBackend {
             pool,
             ..CpuBackend::default()
         })
+    }
+
+    /// This backend; with `timed`, its executables measure each step: see [`Executable::timings`].
+    pub fn timed(self, timed: bool) -> CpuBackend {
+        CpuBackend { timed, ..self }
     }
 
     /// This backend with switches, which select the instruction set of its kernels.
@@ -200,6 +206,7 @@ impl Backend for CpuBackend {
     ) -> Result<Box<dyn Executable>, CompileError> {
         let program = self.program(graph, options)?;
         let exe = CpuExecutable::new(program, self.pool.clone(), options.bounds.clone());
+        let exe = exe.map(|exe| if self.timed { exe.timed() } else { exe });
         exe.map(|exe| Box::new(exe) as Box<dyn Executable>)
             .map_err(|e| match e {
                 RunError::OutOfMemory { what, bytes } => CompileError::OutOfMemory { what, bytes },

@@ -220,8 +220,10 @@ mod host {
 
     #[cfg(feature = "cpu")]
     pub(super) const CPU: Option<OpenDeviceFn> = Some(|options| {
-        let backend = tercet_cpu::CpuBackend::new().switched(&options.switches)?;
-        Ok(super::Device::from_backend(backend))
+        let backend = tercet_cpu::CpuBackend::new().timed(options.timings);
+        Ok(super::Device::from_backend(
+            backend.switched(&options.switches)?,
+        ))
     });
     #[cfg(feature = "cpu")]
     pub(super) const REFERENCE: Option<OpenDeviceFn> = Some(|options| {

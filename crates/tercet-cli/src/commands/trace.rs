@@ -284,12 +284,10 @@ fn print_kernels(steps: &[StepTime]) -> Result<(), CliError> {
 fn collect(recorder: &SpanRecorder, zero: Instant, steps: &[StepTime], events: &mut Vec<Value>) {
     let micros = |t: Instant| t.duration_since(zero).as_secs_f64() * 1e6;
     let spans = recorder.take();
-    // The device is active between the submission and the end of the wait.
-    let submitted = spans
-        .iter()
-        .rev()
-        .find(|s| s.name == "submit")
-        .map(|s| micros(s.start));
+    // A GPU is active between the submission and the end of the wait, the CPU during the run.
+    let last = |name: &str| spans.iter().rev().find(|s| s.name == name);
+    let submitted = last("submit").or_else(|| last("run"));
+    let submitted = submitted.map(|s| micros(s.start));
     for s in spans {
         events.push(json!({
             "ph": "X", "pid": 1, "tid": HOST, "name": s.name,

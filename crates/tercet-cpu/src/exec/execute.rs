@@ -1,7 +1,10 @@
 //! Executes the steps of a program. Debug builds check redzones after every range that a step
 //! writes.
 
+use std::time::Instant;
+
 use smallvec::SmallVec;
+use tercet_ir::backend::StepTime;
 use tercet_ir::{EvalCtx, EvalError};
 
 use crate::args::KernelView;
@@ -11,7 +14,7 @@ use crate::lower::copy_view;
 use crate::plan::{CpuProgram, MemoryRoot};
 use tercet_ir::layout::Layout;
 
-/// Executes every step, then commits the states. After a failure the states are unchanged.
+/// Executes every step, then commits the states. Writes the time of each step to `times`. After a failure the states are unchanged.
 pub(super) fn play(
     program: &CpuProgram,
     constants: &Constants,
@@ -19,7 +22,13 @@ pub(super) fn play(
     parallel: &[bool],
     ctx: EvalCtx,
     memory: &mut RunMemory<'_>,
+    mut times: Option<&mut Vec<StepTime>>,
 ) -> Result<(), (usize, EvalError)> {
+    let mut clock = times.as_deref_mut().map(|times| {
+        times.clear();
+        Instant::now()
+    });
+    let zero = clock;
     let call = |at: usize| {
         let step = &program.steps[at];
         StepCall {
@@ -35,6 +44,17 @@ pub(super) fn play(
         let fenced = memory.fence(step, &program.operands[step.operands.clone()]);
         let done = memory.call(&call(at), &*step.run);
         memory.check_fence(step, fenced);
+        if let (Some(times), Some(before), Some(zero)) = (times.as_deref_mut(), clock, zero) {
+            let now = Instant::now();
+            let nanos = |from: Instant, to: Instant| to.duration_since(from).as_nanos() as u64;
+            times.push(StepTime {
+                op: step.op,
+                kernel: step.kernel.to_string(),
+                start_ns: nanos(zero, before),
+                ns: nanos(before, now),
+            });
+            clock = Some(now);
+        }
         let Err(e) = done else { continue };
         for (earlier, step) in program.steps[..at].iter().enumerate().rev() {
             if let Some(undo) = &step.undo {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
+use tercet_ir::backend::StepTime;
 use tercet_ir::layout::Layout;
 use tercet_ir::{Bindings, EvalCtx, EvalError, NodeId, RunError};
 
@@ -31,6 +32,8 @@ pub(crate) struct ExecutionContext {
     pub(crate) outputs: Vec<Layout>,
     /// Per step: true if it uses several threads.
     parallel: Vec<bool>,
+    /// The times of the steps of the last run, if they are measured.
+    pub(crate) times: Option<Vec<StepTime>>,
 }
 
 /// Builds the error of a node of the legal graph; it names the corresponding node of the original
@@ -58,6 +61,7 @@ impl ExecutionContext {
             layouts: Vec::new(),
             outputs: Vec::new(),
             parallel: Vec::new(),
+            times: None,
         }
     }
 
@@ -130,7 +134,16 @@ impl ExecutionContext {
             consts: &self.constants.values,
         };
         let (constants, layouts, parallel) = (&self.constants, &*self.layouts, &*self.parallel);
-        let done = play(program, constants, layouts, parallel, ctx, &mut memory);
+        let times = self.times.as_mut();
+        let done = play(
+            program,
+            constants,
+            layouts,
+            parallel,
+            ctx,
+            &mut memory,
+            times,
+        );
         drop(memory);
         self.arenas.give_back(arena);
         done.map_err(|(at, source)| {

@@ -50,6 +50,12 @@ impl CpuExecutable {
         })
     }
 
+    /// This executable, which measures the steps of its runs.
+    pub(crate) fn timed(mut self) -> CpuExecutable {
+        self.frame.times = Some(Vec::new());
+        self
+    }
+
     /// A run on the calling thread; kernels use `threads` threads, including this one.
     fn run_here(
         &mut self,
@@ -219,7 +225,7 @@ impl Executable for CpuExecutable {
     }
 
     fn timings(&mut self) -> Vec<StepTime> {
-        Vec::new()
+        self.frame.times.clone().unwrap_or_default()
     }
 
     fn write_state(&mut self, name: &str, tensor: &Tensor) -> Result<(), RunError> {
@@ -260,7 +266,7 @@ impl Executable for CpuExecutable {
         for (to, from) in states.iter_mut().zip(&self.states) {
             to.bytes_mut().copy_from_slice(from.bytes());
         }
-        Ok(Box::new(CpuExecutable {
+        let clone = CpuExecutable {
             program: self.program.clone(),
             pool: self.pool.clone(),
             bounds: self.bounds.clone(),
@@ -269,6 +275,10 @@ impl Executable for CpuExecutable {
             random: self.random,
             last: LastRun::default(),
             bound: self.bound.clone(),
-        }))
+        };
+        Ok(match self.frame.times {
+            Some(_) => Box::new(clone.timed()),
+            None => Box::new(clone),
+        })
     }
 }
