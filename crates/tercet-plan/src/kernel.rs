@@ -10,6 +10,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use crate::spirv_module::SpirvModule;
 use crate::sym_int::SymInt;
 
 /// The type of a field of a parameter block.
@@ -211,7 +212,7 @@ pub enum KernelCode {
     Wgsl(&'static [&'static str]),
     /// A SPIR-V module; [`KernelDef::consts`] names its specialization constants 0, 1, ... in
     /// order.
-    SpirV(&'static [u8]),
+    SpirV(SpirvModule),
 }
 
 /// Definition of a kernel; a [`KernelInstance`] adds the values of its specialization constants.
@@ -286,7 +287,7 @@ impl<P: ParamBlock> TypedKernel<P> {
     /// Defines a kernel whose code is a SPIR-V module.
     pub const fn spirv(
         name: &'static str,
-        module: &'static [u8],
+        module: SpirvModule,
         args: &'static [ArgAccess],
         consts: &'static [&'static str],
     ) -> TypedKernel<P> {
@@ -329,7 +330,7 @@ pub enum KernelSource {
     /// A SPIR-V module and the values of its specialization constants 0, 1, ...
     SpirV {
         /// The SPIR-V module.
-        module: &'static [u8],
+        module: SpirvModule,
         /// Values of the module's specialization constants, in order.
         constants: Vec<u32>,
     },

@@ -32,6 +32,7 @@ mod refused;
 mod scalar;
 mod schedule;
 mod soa_weights;
+mod spirv_module;
 mod switches;
 mod sym_int;
 pub mod tune;
@@ -67,6 +68,7 @@ pub use program::{
 pub use races::{DataRace, check_races};
 pub use refused::{NOTES, RefusedVariants};
 pub use soa_weights::SoaLayout;
+pub use spirv_module::SpirvModule;
 pub use sym_int::{DisplayExpr, ExprArena, ExprNode, ExprNodeId, FftPassValue, SymInt};
 pub use tuning::{GemmProblem, TuningEntry, TuningError, TuningKey, TuningTable, WeightLayout};
 pub use variant::VariantSelection;

@@ -32,13 +32,9 @@ pub(crate) fn words(
     match source {
         KernelSource::Wgsl(text) => lowered(text, ENTRY, RuntimeChecks::None),
         KernelSource::UserWgsl { text, entry } => lowered(text, entry, RuntimeChecks::All),
-        KernelSource::SpirV { module, .. } => {
-            ash::util::read_spv(&mut std::io::Cursor::new(module)).map_err(|e| {
-                VulkanError::Failed {
-                    reason: format!("kernel {name}: {e}"),
-                }
-            })
-        }
+        KernelSource::SpirV { module, .. } => module.words().map_err(|e| VulkanError::Failed {
+            reason: format!("kernel {name}: {e}"),
+        }),
     }
 }
 

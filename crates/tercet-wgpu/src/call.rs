@@ -15,7 +15,7 @@ use tercet_plan::{
 
 use crate::bindings::{OverlapPolicy, StorageBinding, bindings};
 use crate::rewrite::{BindingRewrite, rewrite};
-use crate::spirv::{specialized, words};
+use crate::spirv::specialized;
 
 /// Threads per workgroup of the copy and fill kernels.
 const GROUP: u32 = 256;
@@ -379,7 +379,8 @@ fn variant(
             entry: Arc::clone(entry),
         },
         KernelSource::SpirV { module, constants } => {
-            WgpuKernelCode::SpirV(specialized(words(module)?, constants)?.into())
+            let words = module.words().map_err(|e| e.to_string())?;
+            WgpuKernelCode::SpirV(specialized(words, constants)?.into())
         }
     };
     Ok(PipelineVariant {

@@ -8,19 +8,6 @@ const BINDING: u32 = 33;
 /// The number of header words before the first instruction.
 const HEADER: usize = 5;
 
-/// The 32-bit words of a module.
-///
-/// # Errors
-/// The reason why the bytes are not a SPIR-V module.
-pub(crate) fn words(bytes: &[u8]) -> Result<Vec<u32>, String> {
-    let whole = bytes.chunks_exact(4);
-    if !whole.remainder().is_empty() || bytes.len() < 4 * HEADER {
-        return Err("it is not a SPIR-V module".to_string());
-    }
-    let word = |b: &[u8]| u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-    Ok(whole.map(word).collect())
-}
-
 /// The module with `values` as the defaults of its specialization constants 0, 1, ..., each 32 bits
 /// wide.
 ///
@@ -134,6 +121,5 @@ mod tests {
         cut.pop();
         let e = specialized(cut, &[5, 6]).unwrap_err();
         assert_eq!(e, "truncated instruction at word 17");
-        assert_eq!(words(&[3, 2]).unwrap_err(), "it is not a SPIR-V module");
     }
 }

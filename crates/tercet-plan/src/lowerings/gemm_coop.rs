@@ -16,6 +16,7 @@ pub(super) use self::choose::{ImplicitGemm, TAIL};
 pub use self::tiling::{CoopGemmTiling, CoopScope, TailSplitK};
 use crate::caps::CoopType;
 use crate::kernel::{ArgAccess, TypedKernel};
+pub(super) use crate::spirv_module::spirv_module as module;
 
 crate::params! {
     /// Parameter block of `gemm_params.glsl`.
@@ -120,18 +121,6 @@ pub(super) const ARGS: &[ArgAccess] = &[
     ArgAccess::Read,
     ArgAccess::Write,
 ];
-
-macro_rules! module {
-    ($file:expr) => {
-        include_bytes!(concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../../shaders/vulkan/spirv/",
-            $file
-        ))
-    };
-}
-
-pub(super) use module;
 
 pub(crate) static F16: TypedKernel<GemmCoopParams> =
     TypedKernel::spirv("gemm_coop_f16", module!("gemm_coop_f16.spv"), ARGS, CONSTS);

@@ -116,7 +116,8 @@ fn add_program(hash: &mut ProgramBytes, mut program: GpuProgram) {
                 hash.update(entry.as_bytes());
             }
             KernelSource::SpirV { module, constants } => {
-                hash.update(module);
+                let words = module.words().expect("a module");
+                words.iter().for_each(|w| hash.update(w.to_le_bytes()));
                 constants.iter().for_each(|c| hash.update(c.to_le_bytes()));
             }
         }

@@ -62,12 +62,7 @@ macro_rules! module {
     ($name:literal $(, $more:expr)*) => {
         TypedKernel::spirv(
             $name,
-            include_bytes!(concat!(
-                env!("CARGO_MANIFEST_DIR"),
-                "/../../shaders/vulkan/spirv/",
-                $name,
-                ".spv"
-            )),
+            $crate::spirv_module::spirv_module!(concat!($name, ".spv")),
             &[
                 ArgAccess::Read,
                 ArgAccess::Read,

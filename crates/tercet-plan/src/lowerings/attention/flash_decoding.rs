@@ -43,10 +43,7 @@ crate::params! {
 /// The F16 kernel.
 pub(super) static F16: TypedKernel<FlashDecodeParams> = TypedKernel::spirv(
     "attention_pieces_f16",
-    include_bytes!(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../shaders/vulkan/spirv/attention_pieces_f16.spv"
-    )),
+    crate::spirv_module::spirv_module!("attention_pieces_f16.spv"),
     &[
         ArgAccess::Read,
         ArgAccess::Read,

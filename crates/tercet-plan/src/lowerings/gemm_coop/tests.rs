@@ -36,11 +36,7 @@ const UNIFORM: u32 = 2;
 const STORAGE_BUFFER: u32 = 12;
 
 impl SpirvInterface {
-    fn read(bytes: &[u8]) -> SpirvInterface {
-        let words: Vec<u32> = bytes
-            .chunks_exact(4)
-            .map(|w| u32::from_le_bytes(w.try_into().unwrap()))
-            .collect();
+    fn read(words: &[u32]) -> SpirvInterface {
         assert_eq!(words[0], 0x0723_0203);
         let mut module = SpirvInterface::default();
         let mut at = 5;
@@ -153,10 +149,10 @@ fn modules_declare_the_block_the_arguments_and_the_constants() {
 
 /// Fails if the interface of a module differs from its Rust declaration.
 pub(in crate::lowerings) fn agrees(def: &KernelDef) {
-    let KernelCode::SpirV(bytes) = def.code else {
+    let KernelCode::SpirV(module) = def.code else {
         panic!("{} is SPIR-V", def.name)
     };
-    let module = SpirvInterface::read(bytes);
+    let module = SpirvInterface::read(&module.words().unwrap());
     let fields: Vec<_> = def
         .fields
         .iter()
