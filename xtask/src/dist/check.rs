@@ -81,7 +81,7 @@ pub(super) fn run(
                 table.record(path, "the same files as in .tar.xz", same_as_xz(path));
             }
             () if name.ends_with(".deb") => check_deb(runner, path, &to, table)?,
-            () if name.ends_with(".whl") && is_own => check_wheel(path, &to, table)?,
+            () if name.ends_with(".whl") => check_wheel(runner, path, &to, table)?,
             () if name.ends_with(".oci.tar") && runs_images(runner) => {
                 match process::can_install() {
                     true => {
@@ -94,7 +94,24 @@ pub(super) fn run(
             () => table.not_run(path, "no check for this artifact on this machine"),
         }
     }
+    if let Ok(ProgramRunner::Qemu { .. }) = &runner
+        && options.is_whole
+    {
+        check_variants(&input.target, table);
+    }
     fetch::remove_dir(&dir)
+}
+
+/// Runs each operator on every kernel variant of a foreign processor.
+fn check_variants(target: &str, table: &mut CheckTable) {
+    let (checks, result) = match crate::parity::emulated_variants(target) {
+        Ok(numbers) => (numbers, Ok(())),
+        Err(error) => (String::new(), Err(error)),
+    };
+    let label = format!("tercet-parity for {target}");
+    let checks =
+        format!("every kernel variant in cases of each operator, under qemu-aarch64: {checks}");
+    table.record(Path::new(&label), &checks, result);
 }
 
 /// How much is checked.
@@ -278,9 +295,27 @@ fn check_deb(
     Ok(())
 }
 
-/// Installs a wheel in virtual environments, and runs a model.
-fn check_wheel(path: &Path, to: &Path, table: &mut CheckTable) -> Result<(), XtaskError> {
+/// Installs a wheel in virtual environments, or for an emulated Python, and runs a model.
+fn check_wheel(
+    runner: &ProgramRunner,
+    path: &Path,
+    to: &Path,
+    table: &mut CheckTable,
+) -> Result<(), XtaskError> {
     fs::create_dir_all(to).map_err(error::file("create", to))?;
+    match runner {
+        ProgramRunner::Own => {}
+        ProgramRunner::Qemu { program, .. } => {
+            let result = wheels::check_foreign(program, path, to);
+            let checks = "unpacked by pip, and generate in Python 3.11 under qemu-aarch64";
+            table.record(path, checks, result);
+            return Ok(());
+        }
+        ProgramRunner::Bare { .. } | ProgramRunner::Wine { .. } => {
+            table.not_run(path, "it needs a machine of its platform");
+            return Ok(());
+        }
+    }
     let pythons = wheels::pythons();
     if pythons.is_empty() {
         table.not_run(path, "no Python 3.9 or newer with the module `venv`");

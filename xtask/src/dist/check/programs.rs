@@ -166,6 +166,17 @@ fn foreign_root(architecture: &str) -> Result<PathBuf, XtaskError> {
     })
 }
 
+/// A folder with Python for another processor: Debian 12 has version 3.11.
+pub(super) fn foreign_python(architecture: &str) -> Result<PathBuf, XtaskError> {
+    let selection = DebianSelection {
+        suite: SUITE,
+        architecture,
+        packages: &["python3", "libgcc-s1"],
+    };
+    let name = format!("root-{SUITE}-{architecture}-python");
+    unpacked_root(&name, &selection, |_| Ok(()))
+}
+
 /// A folder with Wine and its libraries (1 GB).
 fn wine_root() -> Result<PathBuf, XtaskError> {
     let selection = DebianSelection {

@@ -3,13 +3,23 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::programs::refused;
+use super::programs::{foreign_python, refused};
 use crate::error::XtaskError;
 use crate::python::target_dir;
 use crate::{fetch, process};
 
 /// The minor versions of Python 3 that are searched; the first is the oldest that wheels support.
 const MINORS: std::ops::RangeInclusive<u32> = 9..=20;
+/// The processor as Debian names it, the version of its Python, and the platforms of wheels that it takes.
+const FOREIGN: (&str, &str, [&str; 3]) = (
+    "arm64",
+    "3.11",
+    [
+        "manylinux_2_28_aarch64",
+        "manylinux_2_17_aarch64",
+        "manylinux2014_aarch64",
+    ],
+);
 const PROGRAM: &str = "\
 import sys, tercet
 model = tercet.load(sys.argv[1])
@@ -65,10 +75,42 @@ pub(super) fn check(python: &Path, wheel: &Path, dir: &Path) -> Result<(), Xtask
     // The build of a source distribution shares the crates that the tests are built with.
     pip.args(["--only-binary", "numpy"]).arg(wheel);
     process::run(pip.env("CARGO_TARGET_DIR", target_dir()))?;
+    generate(Command::new(&inner), wheel, dir)
+}
+
+/// Unpacks a wheel for another processor with its dependencies by this machine's pip, and generates text under `qemu`.
+pub(super) fn check_foreign(qemu: &Path, wheel: &Path, dir: &Path) -> Result<(), XtaskError> {
+    let root = foreign_python(FOREIGN.0)?;
+    let packages = dir.join("packages");
+    fetch::remove_dir(&packages)?;
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "--disable-pip-version-check", "install"]);
+    pip.args([
+        "--quiet",
+        "--only-binary",
+        ":all:",
+        "--implementation",
+        "cp",
+    ]);
+    pip.args(["--python-version", FOREIGN.1, "--target"]);
+    pip.arg(&packages);
+    for tag in FOREIGN.2 {
+        pip.args(["--platform", tag]);
+    }
+    process::run(pip.arg(wheel))?;
+    let mut python = Command::new(qemu);
+    python.arg("-L").arg(&root);
+    python.arg(root.join(format!("usr/bin/python{}", FOREIGN.1)));
+    python.env("PYTHONHOME", root.join("usr"));
+    python.env("PYTHONPATH", &packages);
+    generate(python, wheel, dir)
+}
+
+/// Generates text by a Python that has the wheel.
+fn generate(mut python: Command, wheel: &Path, dir: &Path) -> Result<(), XtaskError> {
     let model = process::root().join("tests/data/tiny-rust-llama/tiny-rust-llama-q8_0.gguf");
-    let mut program = Command::new(&inner);
-    program.args(["-c", PROGRAM]).arg(model).current_dir(dir);
-    let printed = process::output(&mut program)?;
+    python.args(["-c", PROGRAM]).arg(model).current_dir(dir);
+    let printed = process::output(&mut python)?;
     let printed = String::from_utf8_lossy(&printed);
     match printed.contains(super::programs::ANSWER) {
         true => Ok(()),
