@@ -3,8 +3,8 @@
 // wide: F32 for floats, wrapping integers otherwise. OUT is a 32-bit dtype.
 //
 // A workgroup processes 256 / THREADS rows. If rows are split into `parts`, the workgroup processes
-// part `group % parts`, `chunk` elements long; `carry` (CARRY = 1) then contains the result of all
-// parts before each part. Each of the THREADS threads of a row takes 8 elements per iteration.
+// part `group % parts` of `chunk` elements. With CARRY = 1, `carry` contains for each part the result
+// of all earlier parts of its row. Each of the THREADS threads of a row takes 8 elements per iteration.
 // uses numbers.wgsl: combine, identity, number_of
 // uses prelude.wgsl: flat_group, lane_of, word_of
 // uses rows.wgsl: THREADS, group_rows, own_row, take_place, thread

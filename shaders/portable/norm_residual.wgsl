@@ -28,7 +28,8 @@ struct Params {
 override BETA: u32 = 0u;
 override BIAS: u32 = 0u;
 
-// Index of word or element `unit` of a row, in units of PER elements.
+// Buffer index of unit `unit` of a row. A unit is PER elements: one packed word, or one element if
+// PER = 1.
 fn place(offset: u32, row_stride: u32, stride: u32, row: u32, unit: u32) -> u32 {
     let start = offset + row * row_stride;
     if PER > 1u {

@@ -1,4 +1,5 @@
-//! Tests that the packed program needs nothing from the checkout, only the files packed with it.
+//! Tests that the parity program runs without the source checkout, with the files that
+//! `cargo xtask parity --pack` puts beside it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -1,4 +1,4 @@
-//! Switches of the CPU executor: the instruction set of its kernels.
+//! Settings of the CPU executor: which instruction set its kernels use.
 
 use tercet_ir::{DeviceSwitches, SwitchError, SwitchableFeature, VariantFamily, VariantName};
 

@@ -68,7 +68,7 @@ impl<'a> Iterator for SpirvInstructions<'a> {
 struct SpirvTypes {
     /// Element or member types of each array and struct.
     parts: HashMap<u32, Vec<u32>>,
-    /// Storage class and type of each pointer type.
+    /// Storage class and pointee type of each pointer type.
     pointers: Vec<(u32, u32)>,
 }
 

@@ -1,5 +1,5 @@
-// Split-F16 conversion of F32 matrices for gemm_pairs_f32.comp: s x = high + low / 2^11. `high` is
-// s x rounded to F16, and `low` is 2^11 times the remainder, rounded to F16. The error is below
+// Split-F16 conversion of F32 matrices for gemm_pairs_f32.comp: s * x = high + low / 2^11. `high`
+// is s * x rounded to F16, and `low` is 2^11 * (s * x - high) rounded to F16. The error is below
 // 2^-24 of x, or 2^-49 of the largest magnitude with the same scale.
 //
 // A workgroup converts BLOCK rows and columns of a batch entry; columns are contiguous. A block

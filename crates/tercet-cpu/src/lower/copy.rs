@@ -181,8 +181,8 @@ fn place(layout: &Layout, index: usize) -> isize {
     at
 }
 
-/// A layout as runs of constant stride. A run covers the last axis, and the axes before it if all
-/// their elements are equidistant.
+/// A layout as runs of constant stride. A run covers the last axis, and as many axes before it as
+/// have the same stride between all their elements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StridedRuns {
     /// The remaining outer axes; each of their indices is one run.

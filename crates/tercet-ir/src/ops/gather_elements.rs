@@ -14,8 +14,8 @@ use crate::tensor::Tensor;
 use crate::types::{TensorType, Type, row_major_strides};
 
 attrs! {
-    /// For each index, the element of `data` at the same position along all axes but one. Along
-    /// that axis, the index is the position. The operator equals NumPy `take_along_axis`, PyTorch
+    /// For each index, an element of `data`: its coordinate along `axis` is the index, and its other
+    /// coordinates are those of the index. The operator equals NumPy `take_along_axis`, PyTorch
     /// `gather` and ONNX `GatherElements`: with axis 1, `y[i, j] = data[i, idx[i, j]]`. Negative
     /// indices count from the end.
     ///

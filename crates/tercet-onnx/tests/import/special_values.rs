@@ -70,7 +70,8 @@ const FUNCTIONS: [NumberFunction; 9] = [
     ("Abs", f64::abs),
 ];
 
-/// Whether a result is close to the expected value: equal if that is zero, infinite or NaN.
+/// Whether a result is close to the expected value. If the expected value is zero, infinite or NaN,
+/// the result must be the same.
 fn is_close(got: f32, want: f64, roundoff: f64, least: f64) -> bool {
     match want as f32 {
         w if w.is_nan() => got.is_nan(),

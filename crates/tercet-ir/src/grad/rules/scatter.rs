@@ -104,7 +104,7 @@ fn extreme(v: &mut Vjp<'_>, way: ScatterIndexing, dy: Value) -> VjpResult {
     let ones = v.in_dtype(of_data, dtype)?;
     let more = v.in_dtype(of_updates, dtype)?;
     let count = way.scatter(v, ones, more, ScatterReduce::Add)?;
-    // No operand equals a NaN, so the count may be 0.
+    // If the result is NaN, no operand equals it, so the number of tied operands may be 0.
     let one = v.scalar(dtype, 1.0)?;
     let count = v.max(count, one)?;
     let share = v.div(dy, count)?;
