@@ -34,7 +34,7 @@ from transformers.modeling_rope_utils import RopeParameters
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
 
 ROOT = pathlib.Path(transformers.__file__).parent
-TARGET = pathlib.Path(__file__).parents[2] / "crates/tercet-models/src/config/transformers_keys.jsonl"
+TARGET = pathlib.Path(__file__).parents[2] / "crates/tercet-networks/src/config/transformers_keys.jsonl"
 
 # Names of functions that only create weights, check values or write files: keys read there do not count.
 WITHOUT_INFLUENCE = re.compile(r"^(_init_weights|validate_.*|_validate_.*|to_dict|to_diff_dict|save_.*)$")

@@ -15,7 +15,7 @@ import sys
 
 from gguf.constants import Keys
 
-TARGET = pathlib.Path(__file__).parents[2] / "crates/tercet-models/src/config/gguf_keys.txt"
+TARGET = pathlib.Path(__file__).parents[2] / "crates/tercet-networks/src/config/gguf_keys.txt"
 PREFIX = "{arch}."
 
 

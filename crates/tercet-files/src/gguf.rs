@@ -30,6 +30,7 @@ pub use value::{GgufArray, GgufArrayIter, GgufValue, GgufValueType};
 
 use std::path::Path;
 
+use crate::foreign::clip;
 use crate::mmap::MappedFile;
 use cursor::GgufCursor;
 use tensors::GgufTensors;

@@ -66,7 +66,9 @@ pub enum FileError {
 }
 
 impl FileError {
-    pub(crate) fn from_io(path: &Path, source: io::Error) -> Self {
+    /// The error of the operating system for this path.
+    #[must_use]
+    pub fn from_io(path: &Path, source: io::Error) -> Self {
         let path = path.to_path_buf();
         if source.kind() == io::ErrorKind::NotFound {
             Self::NotFound { path }

@@ -5,7 +5,8 @@ use std::path::Path;
 use tercet::Device;
 
 use crate::error::Error;
-use crate::open::{EncoderOptions, ModelFamily, ModelFiles, SimilarityHead};
+use crate::family::ModelFamily;
+use crate::open::{EncoderOptions, ModelFiles, SimilarityHead};
 use tercet_networks::image::Image;
 use tercet_networks::{ImageClassifier, ImageEmbedder, ModelError, TextClassifier};
 

@@ -4,7 +4,6 @@ use tercet::{DType, Device};
 
 use crate::open::ModelFiles;
 use tercet_networks::config::DecoderSpec;
-use tercet_networks::gib;
 use tercet_networks::{CacheFormat, DecoderOptions, ModelError};
 
 /// Maximum context length in tokens that a command or [`LanguageModelOptions::context`] accepts, above
@@ -146,6 +145,11 @@ impl ContextFit {
             gib(self.workspace_bytes)
         )
     }
+}
+
+/// Bytes in GiB with two decimals.
+fn gib(bytes: u64) -> String {
+    format!("{:.2} GiB", bytes as f64 / (1u64 << 30) as f64)
 }
 
 /// The memory of a model as a function of its context.

@@ -1,9 +1,12 @@
 //! The common error type for callers that open models of any type.
 
-use crate::model_path::ModelPathError;
-use crate::open::ModelFamily;
-use crate::search::SearchError;
-use crate::speech::SpeechError;
+#[cfg(feature = "audio")]
+pub(crate) mod audio;
+mod model_path;
+mod search;
+mod speech;
+
+use crate::family::ModelFamily;
 use tercet_files::{FileError, FolderError, GgufError, SafeTensorsError, SaveError, WeightError};
 use tercet_networks::ModelError;
 use tercet_networks::config::ConfigError;
@@ -12,6 +15,12 @@ use tercet_networks::image::ImageError;
 use tercet_networks::low_rank::AdapterError;
 use tercet_text::dataset::{ChatTemplateError, DataError};
 use tercet_text::tokenizer::TokenizerError;
+
+#[cfg(feature = "audio")]
+pub use audio::AudioError;
+pub use model_path::ModelPathError;
+pub use search::SearchError;
+pub use speech::SpeechError;
 
 /// Any error of this crate; `source` is the error of the specific reader.
 ///
@@ -75,7 +84,7 @@ pub enum Error {
     /// An audio file is invalid or unsupported.
     #[cfg(feature = "audio")]
     #[error(transparent)]
-    Audio(#[from] crate::speech::audio::AudioError),
+    Audio(#[from] AudioError),
     /// No device can be opened.
     #[error(transparent)]
     Device(#[from] tercet::DeviceError),

@@ -35,6 +35,7 @@ pub mod adapter;
 mod classifier;
 mod context_fit;
 mod error;
+mod family;
 mod generate;
 mod language_model;
 mod model_path;
@@ -48,16 +49,15 @@ pub use context_fit::{
     ContextBound, ContextFit, ContextRequest, MAX_CONTEXT, MAX_DEFAULT_CPU_CONTEXT,
     MIN_DEFAULT_CONTEXT,
 };
-pub use error::Error;
+pub use error::{Error, ModelPathError};
+pub use family::ModelFamily;
 pub use generate::{
     FinishReason, GenerateEvent, GenerateOptions, Generation, IncrementalDetokenizer, end_ids,
     generate, generate_async, generate_past_context,
 };
 pub use language_model::{LanguageModel, LanguageModelOptions, TextOptions, TextStream};
-pub use model_path::{ModelPathError, OllamaModel, OllamaParams};
-pub use open::{
-    DraftOptions, EmbeddingPrompt, EncoderOptions, ModelFamily, ModelFiles, SimilarityHead,
-};
+pub use model_path::{OllamaModel, OllamaParams};
+pub use open::{DraftOptions, EmbeddingPrompt, EncoderOptions, ModelFiles, SimilarityHead};
 pub use save::{SaveError, SaveOptions};
 pub use speech::Transcriber;
 pub use tercet_files::{

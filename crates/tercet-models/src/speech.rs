@@ -27,7 +27,6 @@
 #[cfg(feature = "audio")]
 pub mod audio;
 mod engine;
-mod error;
 mod features;
 mod moonshine;
 mod options;
@@ -40,7 +39,7 @@ mod transcriber;
 mod whisper;
 mod window;
 
-pub use error::SpeechError;
+pub use crate::error::SpeechError;
 pub use options::{SpeechOptions, SpeechTask};
 pub use recognizer::{Recognizer, SAMPLE_RATE, TranscriptionProgress};
 pub use segments::{Transcript, TranscriptSegment};

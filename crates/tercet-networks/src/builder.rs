@@ -36,6 +36,7 @@ pub use batch::{
     BatchEvent, BatchEventKind, BatchGenerator, FinishReason, Sequence, SequenceId,
     SpeculativeGenerator,
 };
+pub use cross_attention::hand_over;
 pub use decoder::{
     BatchDecoder, BatchOptions, CacheFormat, Decoder, DecoderOptions, MatmulPrecision, Sampling,
 };
@@ -48,14 +49,12 @@ pub use sampling::{
     DRY_BREAKERS, DryBreakers, DryOptions, MirostatOptions, SamplerStep, SamplingOptions,
 };
 pub use seq2seq::{Seq2Seq, Seq2SeqOptions, SourceEncoder};
-pub(crate) use speech::moonshine::PIECE_SECONDS;
 pub use speech::{MoonshineModel, SpeechModel};
 use tercet_files::weight::WeightError;
 use tercet_text::TokenizerError;
 use tercet_text::constraint::ConstraintError;
 pub use trainable::ScaledAdapter;
 use trainable::{TrainableSet, WeightUse};
-pub(crate) use vision::no_texts;
 pub use vision::{ImageClassifier, ImageEmbedder, ImageLabels, VisionModel, VisionOutput};
 pub use vision_language::{ImageEncoder, ImagePromptReader, VisionLanguageGraphs};
 use weights::WeightMatrix;
@@ -296,7 +295,7 @@ impl ModelGraph {
 }
 
 /// Bytes in GiB with two decimals.
-pub(crate) fn gib(bytes: u64) -> String {
+fn gib(bytes: u64) -> String {
     format!("{:.2} GiB", bytes as f64 / (1u64 << 30) as f64)
 }
 

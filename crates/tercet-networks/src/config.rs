@@ -8,16 +8,16 @@
 
 pub(crate) mod activation;
 pub(crate) mod bounds;
-pub(crate) mod decoder;
-pub(crate) mod encoder;
+pub mod decoder;
+pub mod encoder;
 mod family_names;
 mod fields;
 mod known_keys;
 pub(crate) mod outputs;
-pub(crate) mod seq2seq;
-pub(crate) mod speech;
-pub(crate) mod vision;
-pub(crate) mod vision_language;
+pub mod seq2seq;
+pub mod speech;
+pub mod vision;
+pub mod vision_language;
 
 pub use decoder::{
     AttentionTemperature, DecoderDims, DecoderFamily, DecoderSpec, DeltaRows, ExpertGroups,
@@ -30,10 +30,11 @@ pub use encoder::{
     AttentionPattern, EncoderDims, EncoderFamily, EncoderLayer, EncoderNorms, EncoderSpec,
     HeadSpec, PatchSpec, PositionEncoding, RelativePositionBias, TokenTypes,
 };
+pub(crate) use family_names::near;
+pub use family_names::near_any;
 pub use family_names::{FamilyNames, family_names};
-pub(crate) use family_names::{near, near_any};
 pub(crate) use fields::ConfigFields;
-pub(crate) use known_keys::with_notes;
+pub use known_keys::with_notes;
 pub use seq2seq::Seq2SeqSpec;
 pub use speech::{MoonshineSpec, SpeechSpec, SpeechTokens};
 pub use vision::{

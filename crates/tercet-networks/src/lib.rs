@@ -26,11 +26,11 @@ pub use builder::{
     DryBreakers, DryOptions, DummyWeights, Embedder, Encoder, EncoderOutput, EncoderTextReader,
     EncoderTokens, Entity, FinishReason, Generator, GeneratorStep, ImageClassifier, ImageEmbedder,
     ImageEncoder, ImageLabels, ImagePromptReader, MAX_DRAFT_TOKENS, MatmulPrecision,
-    MirostatOptions, ModelError, ModelGraph, MoonshineModel, PIECE_SECONDS, PoolingMode,
-    SamplerStep, Sampling, SamplingOptions, ScaledAdapter, Scoring, SentenceModule,
-    SentenceModules, Seq2Seq, Seq2SeqOptions, Sequence, SequenceId, SourceEncoder,
-    SpeculativeGenerator, SpeechModel, TextClassifier, TokenLabel, VisionLanguageGraphs,
-    VisionModel, VisionOutput, Weights, gib, hand_over, no_texts,
+    MirostatOptions, ModelError, ModelGraph, MoonshineModel, PoolingMode, SamplerStep, Sampling,
+    SamplingOptions, ScaledAdapter, Scoring, SentenceModule, SentenceModules, Seq2Seq,
+    Seq2SeqOptions, Sequence, SequenceId, SourceEncoder, SpeculativeGenerator, SpeechModel,
+    TextClassifier, TokenLabel, VisionLanguageGraphs, VisionModel, VisionOutput, Weights,
+    hand_over,
 };
 pub use config::{
     ConfigError, DecoderDims, DecoderSpec, EncoderDims, EncoderSpec, FeedForward, FfnActivation,

@@ -122,8 +122,11 @@ impl LowRank {
         [self.b.shape()[0], self.a.shape()[1]]
     }
 
-    /// Returns an error if the shape differs from the model's projection.
-    pub(crate) fn expect_shape(&self, module: &str, shape: [usize; 2]) -> Result<(), AdapterError> {
+    /// Checks the shape of the projection.
+    ///
+    /// # Errors
+    /// [`AdapterError`] if the shape differs from the model's projection.
+    pub fn expect_shape(&self, module: &str, shape: [usize; 2]) -> Result<(), AdapterError> {
         self.expect_shape_of(module, SIDES, shape)
     }
 
@@ -240,7 +243,8 @@ pub(crate) fn matches_module(module: &str, name: &str) -> bool {
 }
 
 /// The error for a module of an adapter that the model lacks.
-pub(crate) fn unknown_target(adapter: &Adapter, module: &str) -> AdapterError {
+#[must_use]
+pub fn unknown_target(adapter: &Adapter, module: &str) -> AdapterError {
     let hint = adapter.base().map(|base| format!(" (`{}`)", clip(base)));
     AdapterError::UnknownTarget {
         module: clip(module),

@@ -18,7 +18,7 @@ use crate::weight::scheme_of;
 /// assert_eq!((storage.name(), storage.encode(&[1.0])), ("F16", Some(vec![0, 60])));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SavedTensorStorage {
+pub enum SavedTensorStorage {
     /// A type of a safetensors file.
     Safe(SafeDtype),
     /// A type of a GGUF file.

@@ -7,7 +7,8 @@ use std::path::Path;
 use tercet::Tensor;
 
 use crate::error::Error;
-use crate::open::{ModelFamily, ModelFiles};
+use crate::family::ModelFamily;
+use crate::open::ModelFiles;
 use crate::save::{SaveOptions, SaveReport, WeightReplacement, rewrite};
 use tercet_files::clip;
 use tercet_networks::config::decoder::rows::{ProjectionRowOrder, to_f32};
@@ -106,7 +107,7 @@ fn projections_of(files: &ModelFiles, weights: &Weights) -> Result<Vec<AdaptedPr
     match files.family()? {
         ModelFamily::Decoder => {
             let config = &files.decoder_spec()?;
-            if matches!(files, ModelFiles::Hf(_)) && !config.family.get().transposed.is_empty() {
+            if matches!(files, ModelFiles::Hf(_)) && config.family.has_transposed_matrices() {
                 let reason = "the folder's matrices lie turned, as [inputs, outputs]; adapters are \
                               applied to such a model, but not merged into it";
                 return Err(AdapterError::Unsupported(reason.to_string()).into());

@@ -8,8 +8,9 @@ use super::{LanguageModel, PromptReader};
 use crate::adapter::Adapter;
 use crate::context_fit::{ContextFit, ContextRequest, MAX_CONTEXT};
 use crate::error::Error;
+use crate::family::ModelFamily;
 use crate::generate::end_ids;
-use crate::open::{ModelFamily, ModelFiles};
+use crate::open::ModelFiles;
 use tercet_networks::config::DecoderSpec;
 use tercet_networks::{
     CacheFormat, DecoderOptions, Generator, MatmulPrecision, ModelError, Sampling, ScaledAdapter,

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::ModelPathError;
+use crate::error::ModelPathError;
 use tercet_files::mmap::read_small;
 
 /// Maximum size of a file in `refs`, in bytes; a revision has 40.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::ModelPathError;
+use crate::error::ModelPathError;
 use tercet_files::clip;
 use tercet_files::mmap::read_small;
 

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use tercet::{DType, Device};
 
-use super::{ModelFamily, ModelFiles, gguf};
+use super::{ModelFiles, gguf};
 use crate::error::Error;
+use crate::family::ModelFamily;
 use tercet_networks::config::EncoderSpec;
 use tercet_networks::hf::{ClassHead, HfFolder, SentenceFolder};
 use tercet_networks::{

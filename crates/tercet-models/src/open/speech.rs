@@ -1,10 +1,7 @@
 //! Opening speech recognizers.
 
-use tercet::Device;
-
 use super::ModelFiles;
 use crate::error::Error;
-use crate::speech::Recognizer;
 use tercet_networks::config::speech::MOONSHINE;
 use tercet_networks::config::{MoonshineSpec, SpeechSpec, SpeechTokens};
 use tercet_networks::{MoonshineModel, SpeechModel};
@@ -58,19 +55,5 @@ impl ModelFiles {
             &self.moonshine_spec()?,
             &self.weights(),
         )?)
-    }
-
-    /// Compiles a speech recognizer of either family.
-    ///
-    /// # Errors
-    /// [`Error`] of the files, the configuration or the device.
-    pub fn recognizer(&self, device: &Device) -> Result<Recognizer, Error> {
-        if self.is_moonshine() {
-            let (moonshine, tokenizer) = (self.moonshine()?, self.tokenizer()?);
-            return Ok(Recognizer::moonshine(&moonshine, tokenizer, device)?);
-        }
-        let speech = self.speech()?;
-        let (tokens, tokenizer) = (self.speech_tokens()?, self.tokenizer()?);
-        Ok(Recognizer::new(&speech, tokens, tokenizer, device)?)
     }
 }

@@ -4,12 +4,13 @@ use std::path::Path;
 
 use tercet::{DType, Device};
 
-use super::{EncoderOptions, ModelFamily, ModelFiles};
+use super::{EncoderOptions, ModelFiles};
 use crate::error::Error;
+use crate::family::ModelFamily;
 use tercet_networks::config::{VisionBody, VisionFamily, VisionSpec};
 use tercet_networks::{
     Embedder, Encoder, ImageClassifier, ImageEmbedder, ModelError, Scoring, VisionModel,
-    VisionOutput, no_texts,
+    VisionOutput,
 };
 
 /// The comparison of image and text vectors (CLIP, SigLIP).
@@ -183,7 +184,7 @@ impl ModelFiles {
     ) -> Result<Embedder, Error> {
         let spec = self.vision_spec()?;
         let Some(text) = &spec.text else {
-            return Err(no_texts(&spec).into());
+            return Err(ModelError::no_texts(&spec).into());
         };
         let encoder = Encoder::from_text_tower(&spec, &self.weights(), options.dtype)?;
         let most = options.max_tokens(None, encoder.context)?;
@@ -219,7 +220,7 @@ impl ModelFiles {
             VisionFamily::Vit
             | VisionFamily::Dinov2
             | VisionFamily::Resnet
-            | VisionFamily::Convnext => Err(no_texts(&spec).into()),
+            | VisionFamily::Convnext => Err(ModelError::no_texts(&spec).into()),
         }
     }
 }

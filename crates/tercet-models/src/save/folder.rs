@@ -20,7 +20,7 @@ use super::SaveError;
 use tercet_files::clip;
 use tercet_files::gguf::Gguf;
 use tercet_files::writing::write_gguf;
-use tercet_networks::config::{DecoderSpec, decoder};
+use tercet_networks::config::{DecoderFamily, DecoderSpec};
 use tercet_networks::hf::HfFolder;
 
 /// The supported families. Other families store some tensors differently in GGUF files and folders.
@@ -120,13 +120,13 @@ fn chain(e: &dyn std::error::Error) -> String {
 /// The specification that the GGUF file is expected to give: with GGUF's names, gains and row
 /// order, and numbers in F32.
 fn as_written(spec: &DecoderSpec) -> Result<DecoderSpec, SaveError> {
-    let architecture = spec.family.get().architecture;
-    let family = decoder::for_gguf_architecture(architecture);
+    let architecture = spec.family.gguf_architecture();
+    let family = DecoderFamily::from_gguf_architecture(architecture);
     let family = family
         .ok_or_else(|| unsupported(format!("GGUF files of `{architecture}` are not supported")))?;
     let narrow = |x: Option<f64>| x.map(|x| f64::from(x as f32));
     let mut to = DecoderSpec {
-        rope_layout: family.get().rope_in_gguf,
+        rope_layout: family.rope_in_gguf(),
         family,
         bare_names: false,
         output_is_lm_head: false,

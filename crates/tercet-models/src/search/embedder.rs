@@ -8,7 +8,8 @@ use tercet::Device;
 use super::files::hexadecimal;
 use super::{Hit, SearchError, SearchIndex};
 use crate::error::Error;
-use crate::open::{EmbeddingPrompt, EncoderOptions, ModelFamily, ModelFiles};
+use crate::family::ModelFamily;
+use crate::open::{EmbeddingPrompt, EncoderOptions, ModelFiles};
 use tercet_networks::{Embedder, ImageEmbedder, ModelError, PoolingMode, SentenceModule};
 
 /// Number of bytes from each end of a tensor that are part of the model's digest.

@@ -10,7 +10,8 @@ use super::files::{IndexUnit, Passage, digest, is_image, passages, read, text, w
 use super::index::{IndexedFile as Entry, SearchSettings};
 use super::{SearchError, SearchIndex};
 use crate::error::Error;
-use crate::open::{EmbeddingPrompt, EncoderOptions, ModelFamily, ModelFiles};
+use crate::family::ModelFamily;
+use crate::open::{EmbeddingPrompt, EncoderOptions, ModelFiles};
 use tercet_networks::ModelError;
 
 /// Number of passages that are embedded together, across file boundaries.

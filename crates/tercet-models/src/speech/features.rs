@@ -8,12 +8,12 @@ use tercet::{Executable, Tensor};
 
 use super::recognizer::check_samples;
 use tercet_networks::config::speech::{FRAME, HOP};
-use tercet_networks::{ModelError, speech::PART};
+use tercet_networks::{ModelError, SpeechModel};
 
 /// Number of samples reflected at each end.
 const REFLECTED: usize = FRAME / 2;
 /// Samples per run.
-const RUN: usize = HOP * (PART - 1) + FRAME;
+const RUN: usize = HOP * (SpeechModel::FRAMES_PER_RUN - 1) + FRAME;
 /// Dynamic range in log10 units: values more than this below the maximum are clamped.
 const RANGE: f32 = 8.0;
 
@@ -74,7 +74,7 @@ impl FeatureStream {
             self.pending.splice(0..0, start);
         }
         while self.samples > REFLECTED && self.pending.len() >= RUN {
-            self.run(exe, PART)?;
+            self.run(exe, SpeechModel::FRAMES_PER_RUN)?;
         }
         Ok(())
     }
@@ -96,7 +96,7 @@ impl FeatureStream {
         let end: Vec<f32> = (0..REFLECTED).map(|i| self.pending[len - 2 - i]).collect();
         self.pending.extend(end);
         while self.frames() < wanted {
-            let frames = (wanted - self.frames()).min(PART);
+            let frames = (wanted - self.frames()).min(SpeechModel::FRAMES_PER_RUN);
             self.pending.resize(self.pending.len().max(RUN), 0.0);
             self.run(exe, frames)?;
         }

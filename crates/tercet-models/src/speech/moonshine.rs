@@ -15,11 +15,11 @@ use super::{SpeechError, SpeechOptions};
 use crate::Error;
 use tercet_networks::config::MoonshineSpec;
 use tercet_networks::config::speech::RATE;
-use tercet_networks::{ModelError, MoonshineModel, PIECE_SECONDS};
+use tercet_networks::{ModelError, MoonshineModel};
 use tercet_text::tokenizer::Tokenizer;
 
 /// Maximum samples per chunk.
-const PIECE: usize = PIECE_SECONDS * RATE;
+const PIECE: usize = MoonshineModel::MAX_SECONDS * RATE;
 /// Length in samples of the region at the end of a chunk that is searched for a quiet position.
 const LATE: usize = 10 * RATE;
 /// Length in samples of the intervals whose energy is compared.

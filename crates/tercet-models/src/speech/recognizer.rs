@@ -6,7 +6,8 @@ use super::moonshine::MoonshineRecognizer;
 use super::segments::{Transcript, TranscriptSegment};
 use super::whisper::WhisperRecognizer;
 use super::{SpeechError, SpeechOptions, SpeechTask};
-use crate::Error;
+use crate::error::Error;
+use crate::open::ModelFiles;
 use tercet_networks::config::SpeechTokens;
 use tercet_networks::config::speech::RATE;
 use tercet_networks::{ModelError, MoonshineModel, SpeechModel};
@@ -159,3 +160,19 @@ pub(super) fn check_samples(before: usize, samples: &[f32]) -> Result<(), Speech
 /// Maximum audio length in seconds: four hours. Features with 128 bands then take 740 MB, raw
 /// samples 920 MB.
 const MAX_SECONDS: usize = 4 * 3600;
+
+impl ModelFiles {
+    /// Compiles a speech recognizer of either family.
+    ///
+    /// # Errors
+    /// [`Error`] of the files, the configuration or the device.
+    pub fn recognizer(&self, device: &Device) -> Result<Recognizer, Error> {
+        if self.is_moonshine() {
+            let (moonshine, tokenizer) = (self.moonshine()?, self.tokenizer()?);
+            return Ok(Recognizer::moonshine(&moonshine, tokenizer, device)?);
+        }
+        let speech = self.speech()?;
+        let (tokens, tokenizer) = (self.speech_tokens()?, self.tokenizer()?);
+        Ok(Recognizer::new(&speech, tokens, tokenizer, device)?)
+    }
+}

@@ -8,7 +8,7 @@ use super::whisper::WhisperRecognizer;
 use super::window::{WindowPrompt, decode_window};
 use super::{Recognizer, SpeechOptions};
 use crate::Error;
-use tercet_networks::PIECE_SECONDS;
+use tercet_networks::MoonshineModel;
 use tercet_networks::config::speech::{HOP, RATE};
 
 /// Measured times of one window in seconds, from samples to tokens on the host.
@@ -50,7 +50,9 @@ impl Recognizer {
     pub fn time_window(&mut self, tokens: usize) -> Result<WindowTime, Error> {
         match &mut self.kind {
             RecognizerKind::Whisper(whisper) => whisper.time_window(tokens),
-            RecognizerKind::Raw(raw) => raw.time_piece(&noise(PIECE_SECONDS * RATE), tokens),
+            RecognizerKind::Raw(raw) => {
+                raw.time_piece(&noise(MoonshineModel::MAX_SECONDS * RATE), tokens)
+            }
         }
     }
 }

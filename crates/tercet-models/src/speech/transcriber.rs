@@ -6,7 +6,8 @@ use tercet::Device;
 
 use super::{Recognizer, SpeechOptions, Transcript};
 use crate::error::Error;
-use crate::open::{ModelFamily, ModelFiles};
+use crate::family::ModelFamily;
+use crate::open::ModelFiles;
 
 /// A speech recognizer that is ready to transcribe recordings. A [`Recognizer`] takes audio in
 /// parts and reports its progress.

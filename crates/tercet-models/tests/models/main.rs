@@ -10,7 +10,6 @@ mod common;
 #[path = "../../../tercet-files/tests/files/parts.rs"]
 mod parts;
 
-mod activations;
 mod batch;
 mod batches;
 mod caches;
@@ -19,20 +18,13 @@ mod config_keys;
 mod decoder_fields;
 mod encoders;
 mod faces;
-mod factor;
 mod folder_to_gguf;
-mod hf;
 mod hostile;
 mod images;
-mod memory;
-mod published_configs;
-mod quantised_damage;
 mod quantised_folders;
-mod quantised_weights;
 mod saved_folders;
 mod speculation;
 mod speculative;
 mod split;
 mod vision_language;
-mod vocabularies;
 mod windows;

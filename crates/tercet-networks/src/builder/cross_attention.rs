@@ -174,7 +174,7 @@ pub(crate) fn cross(layer: usize) -> [String; 2] {
 ///
 /// # Errors
 /// [`ModelError::Run`] of the device.
-pub(crate) fn hand_over(
+pub fn hand_over(
     encoder: &mut dyn Executable,
     inputs: &[(&str, &tercet::Tensor)],
     layers: usize,

@@ -303,7 +303,7 @@ impl Generator {
 
     /// Restarts the random number generator for a prompt of which `tokens` are not in the cache. The
     /// first token after the prompt has the first random number, however many runs the prompt takes.
-    pub(crate) fn restart_random(&mut self, seed: u64, tokens: usize) {
+    pub fn restart_random(&mut self, seed: u64, tokens: usize) {
         let runs_before = tokens.div_ceil(self.chunk.max(1)).saturating_sub(1);
         self.set_random(RngState {
             seed: Some(seed),
@@ -417,7 +417,11 @@ impl Generator {
         self.forward_in(tokens, progress, WaitMode::Awaiting).await
     }
 
-    pub(crate) async fn forward_in(
+    /// Like [`Generator::forward`], in a wait mode.
+    ///
+    /// # Errors
+    /// Same errors as [`Generator::forward`].
+    pub async fn forward_in(
         &mut self,
         tokens: &[u32],
         progress: &mut dyn FnMut(usize) -> bool,

@@ -60,7 +60,7 @@ impl Seq2SeqOptions {
 ///
 /// ```no_run
 /// use tercet::Device;
-/// use tercet_networks::{ModelFiles, Seq2SeqOptions};
+/// use tercet_models::{ModelFiles, Seq2SeqOptions};
 /// let model = ModelFiles::open("flan-t5-small")?.seq2seq(Seq2SeqOptions::new)?;
 /// let (mut source, mut generator) = model.compile(&Device::cpu())?;
 /// source.read(&[100, 1], &mut generator)?;
@@ -152,7 +152,7 @@ const CHUNK: usize = 32;
 ///
 /// ```no_run
 /// use tercet::Device;
-/// use tercet_networks::{ModelFiles, Seq2SeqOptions, SourceEncoder};
+/// use tercet_models::{ModelFiles, Seq2SeqOptions, SourceEncoder};
 /// let model = ModelFiles::open("flan-t5-small")?.seq2seq(Seq2SeqOptions::new)?;
 /// let (mut source, mut generator): (SourceEncoder, _) = model.compile(&Device::cpu())?;
 /// source.read(&[100, 1], &mut generator)?;

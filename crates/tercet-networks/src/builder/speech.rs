@@ -26,15 +26,13 @@ use crate::config::{FfnActivation, SpeechSpec};
 use layer::{feed_forward, layer_norm, plus, projections};
 pub use moonshine::MoonshineModel;
 
-/// Feature frames per run.
-pub(crate) const PART: usize = 1000;
 /// Maximum rows of logits per run.
 pub(crate) const LOGIT_ROWS: usize = 2;
 
 /// A speech recognition model: graphs and parameters.
 ///
 /// ```no_run
-/// use tercet_networks::{ModelFiles, SpeechModel};
+/// use tercet_models::{ModelFiles, SpeechModel};
 /// let model: SpeechModel = ModelFiles::open("whisper-tiny")?.speech()?;
 /// assert_eq!(model.spec.frames(), 3000);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -52,6 +50,9 @@ pub struct SpeechModel {
 }
 
 impl SpeechModel {
+    /// Feature frames per run of the graph of features.
+    pub const FRAMES_PER_RUN: usize = 1000;
+
     /// Builds the graphs from the weights of a folder.
     ///
     /// # Errors
@@ -82,11 +83,17 @@ impl SpeechModel {
     }
 }
 
-/// Graph for the log-mel features of [`PART`] frames.
+/// Graph for the log-mel features of [`SpeechModel::FRAMES_PER_RUN`] frames.
 fn features(spec: &SpeechSpec, weights: &Weights) -> Result<ModelGraph, ModelError> {
     let mut b = ModelBuilder::new(weights, DType::F32);
     let g = &mut b.graph;
-    let samples = g.input("samples", Type::new(DType::F32, [HOP * (PART - 1) + FRAME]))?;
+    let samples = g.input(
+        "samples",
+        Type::new(
+            DType::F32,
+            [HOP * (SpeechModel::FRAMES_PER_RUN - 1) + FRAME],
+        ),
+    )?;
     let window = g.constant(mel::hann())?;
     let spectrum = g.stft(samples, window, FRAME, HOP)?;
     let squares = g.mul(spectrum, spectrum)?;

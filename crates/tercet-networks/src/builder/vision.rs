@@ -21,7 +21,7 @@ pub use runner::{ImageClassifier, ImageEmbedder, ImageLabels};
 ///
 /// ```no_run
 /// use tercet::DType;
-/// use tercet_networks::{ModelFiles, VisionOutput};
+/// use tercet_models::{ModelFiles, VisionOutput};
 /// let files = ModelFiles::open("resnet-50")?;
 /// let model = files.vision_model(VisionOutput::Classes(1000), DType::F32)?;
 /// assert_eq!(model.width, 1000);
@@ -41,7 +41,7 @@ pub enum VisionOutput {
 ///
 /// ```no_run
 /// use tercet::{DType, Device};
-/// use tercet_networks::{ModelFiles, VisionModel, VisionOutput};
+/// use tercet_models::{ModelFiles, VisionModel, VisionOutput};
 /// let files = ModelFiles::open("dinov2-small")?;
 /// let model: VisionModel = files.vision_model(VisionOutput::Features, DType::F32)?;
 /// assert_eq!(model.width, files.vision_spec()?.width());
@@ -130,7 +130,7 @@ impl Encoder {
         dtype: DType,
     ) -> Result<Encoder, ModelError> {
         let Some(text) = &spec.text else {
-            return Err(no_texts(spec));
+            return Err(ModelError::no_texts(spec));
         };
         let mut b = ModelBuilder::new(weights, dtype);
         let vectors = tower::text_vectors(&mut b, spec.family, text)?;
@@ -145,10 +145,13 @@ impl Encoder {
     }
 }
 
-/// Error for a vision model without a text encoder.
-pub(crate) fn no_texts(spec: &VisionSpec) -> ModelError {
-    let family = spec.family.model_type();
-    ModelError::Unsupported(format!(
-        "a model of the family `{family}` accepts images, no texts"
-    ))
+impl ModelError {
+    /// The error for texts that a vision model without a text encoder gets.
+    #[must_use]
+    pub fn no_texts(spec: &VisionSpec) -> ModelError {
+        let family = spec.family.model_type();
+        ModelError::Unsupported(format!(
+            "a model of the family `{family}` accepts images, no texts"
+        ))
+    }
 }

@@ -33,7 +33,7 @@ const BATCH: usize = 4;
 ///
 /// ```no_run
 /// use tercet::Device;
-/// use tercet_networks::{DecoderOptions, ModelFiles};
+/// use tercet_models::{DecoderOptions, ModelFiles};
 /// let files = ModelFiles::open("smolvlm")?;
 /// let model = files.vision_language(|spec| DecoderOptions::new(&spec.decoder))?;
 /// assert_eq!(model.processor.tile(), model.spec.side());

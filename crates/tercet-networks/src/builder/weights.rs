@@ -80,7 +80,8 @@ impl Weights {
     }
 
     /// Names of the per-tensor scale in GGUF files.
-    pub(crate) fn factors_of(name: &str) -> [String; 2] {
+    #[must_use]
+    pub fn factors_of(name: &str) -> [String; 2] {
         let base = name.strip_suffix(".weight").unwrap_or(name);
         [format!("{base}.scale"), format!("{name}.scale")]
     }
@@ -179,11 +180,10 @@ impl Weights {
     }
 
     /// A small tensor as F32 `[rows, width]`; leading axes of length 1 are ignored.
-    pub(crate) fn rows_f32(
-        &self,
-        name: &str,
-        [rows, width]: [usize; 2],
-    ) -> Result<Tensor, ModelError> {
+    ///
+    /// # Errors
+    /// The errors of [`Self::dense_f32`].
+    pub fn rows_f32(&self, name: &str, [rows, width]: [usize; 2]) -> Result<Tensor, ModelError> {
         let mut own = vec![rows, width];
         if let Ok(found) = self.get(name) {
             let found = found.shape();
@@ -198,7 +198,10 @@ impl Weights {
     }
 
     /// A small tensor as F32 with its per-tensor scale applied, for example a norm gain or a bias.
-    pub(crate) fn dense_f32(&self, name: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
+    ///
+    /// # Errors
+    /// [`ModelError::WeightShape`] for another shape, and the errors of [`Self::get`].
+    pub fn dense_f32(&self, name: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
         match self.shaped(name, shape)? {
             ModelWeight::Dense(tensor) => to_f32(name, &tensor),
             ModelWeight::Packed {

@@ -16,7 +16,7 @@ mod part;
 mod parts;
 mod rope;
 mod rope_overrides;
-pub(crate) mod rows;
+pub mod rows;
 mod states;
 mod tensors;
 
@@ -27,7 +27,7 @@ use super::bounds::TensorBounds;
 use super::{ConfigError, ConfigFields, ensure};
 pub use experts::{ExpertGroups, ExpertTensors, Experts, RouterScoring, SharedExpert};
 pub use families::DecoderFamily;
-pub(crate) use families::{for_gguf_architecture, gguf_names};
+pub(crate) use families::gguf_names;
 pub(super) use json::stretched;
 pub use layers::{
     FeedForward, FfnActivation, LatentAttention, LayerSpec, Mixer, NormKind, NormPlacement,
@@ -35,14 +35,16 @@ pub use layers::{
 };
 pub use multipliers::{AttentionTemperature, Multipliers};
 pub use nested::NestedPrefix;
-pub(crate) use nested::{is_decoder, is_wrapper, model_types};
-pub(crate) use part::{DecoderPart, EXPERT, OUTPUT_MODULE, tensor as tensor_name};
-pub(crate) use parts::projections;
+pub use nested::is_decoder;
+pub(crate) use nested::{is_wrapper, model_types};
+pub use part::{DecoderPart, EXPERT, OUTPUT_MODULE, tensor as tensor_name};
+pub use parts::projections;
 pub use rope::{RopeScaling, RopeSpec};
 pub use rope_overrides::{RopeOverrides, RopeScalingKind};
 pub use states::{DeltaRows, SsmSpec, StateKind, StateNorm};
+pub use tensors::DENSE_OF_GGUF;
 pub(super) use tensors::reject_names;
-pub(crate) use tensors::{DENSE_OF_GGUF, known_modules, reject_unknown_modules};
+pub(crate) use tensors::{known_modules, reject_unknown_modules};
 
 /// The sizes of a decoder.
 ///

@@ -82,8 +82,9 @@ pub(crate) fn near(name: &str, names: impl IntoIterator<Item = &'static str>) ->
     }
 }
 
-/// [`near`] among all names.
-pub(crate) fn near_any(name: &str) -> String {
+/// The supported names that resemble `name`, for an error message.
+#[must_use]
+pub fn near_any(name: &str) -> String {
     let all = family_names().into_iter();
     near(
         name,

@@ -29,7 +29,7 @@ thread_local! {
 }
 
 /// Calls `read` and returns its result and the notes about ignored keys, each with the key's path.
-pub(crate) fn with_notes<T>(read: impl FnOnce() -> T) -> (T, Vec<String>) {
+pub fn with_notes<T>(read: impl FnOnce() -> T) -> (T, Vec<String>) {
     let outer = NOTES.replace(Some(Vec::new()));
     let found = read();
     let mut notes = NOTES.replace(outer).unwrap_or_default();

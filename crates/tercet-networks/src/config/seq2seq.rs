@@ -137,6 +137,7 @@ impl Seq2SeqSpec {
 }
 
 /// Whether `name` is the `model_type` of a supported encoder-decoder.
-pub(crate) fn is_model_type(name: &str) -> bool {
+#[must_use]
+pub fn is_model_type(name: &str) -> bool {
     encoder::for_model_type(name).is_some_and(EncoderFamily::has_decoder)
 }

@@ -9,11 +9,13 @@ mod moonshine;
 mod spec;
 mod tokens;
 
-pub(crate) use features::{FRAME, HOP, RATE, checked_features};
+pub(crate) use features::checked_features;
+pub use features::{FRAME, HOP, RATE};
+pub use moonshine::MOONSHINE;
 pub use moonshine::MoonshineSpec;
-pub(crate) use moonshine::{MOONSHINE, RAW_FRAME, RAW_HOP, STEMS};
+pub(crate) use moonshine::{RAW_FRAME, RAW_HOP, STEMS};
 pub use spec::SpeechSpec;
 pub use tokens::SpeechTokens;
 
 /// The `model_type` of Whisper folders.
-pub(crate) const MODEL_TYPE: &str = "whisper";
+pub const MODEL_TYPE: &str = "whisper";

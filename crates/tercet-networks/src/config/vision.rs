@@ -67,7 +67,8 @@ impl VisionFamily {
     }
 
     /// The name of the classification layer, without `.weight`.
-    pub(crate) fn classifier(self) -> &'static str {
+    #[must_use]
+    pub fn classifier(self) -> &'static str {
         match self {
             VisionFamily::Resnet => "classifier.1",
             _ => "classifier",
@@ -76,7 +77,8 @@ impl VisionFamily {
 }
 
 /// The family with this `model_type`.
-pub(crate) fn for_model_type(name: &str) -> Option<VisionFamily> {
+#[must_use]
+pub fn for_model_type(name: &str) -> Option<VisionFamily> {
     let mut all = VisionFamily::ALL.iter();
     all.find_map(|(family, own)| (*own == name).then_some(*family))
 }

@@ -23,7 +23,8 @@ pub(crate) const MODEL_TYPES: [&str; 2] = ["idefics3", "smolvlm"];
 pub(crate) const CONNECTOR: &str = "model.connector.modality_projection.proj.weight";
 
 /// The supported `model_type` that equals `name`, if any.
-pub(crate) fn for_model_type(name: &str) -> Option<&'static str> {
+#[must_use]
+pub fn for_model_type(name: &str) -> Option<&'static str> {
     MODEL_TYPES.into_iter().find(|own| *own == name)
 }
 

@@ -14,7 +14,6 @@ use crate::config::{ConfigError, ConfigFields, EncoderSpec, FfnActivation};
 use crate::weights::Weights;
 use tercet_files::clip;
 use tercet_files::mmap::read_small;
-use tercet_files::safetensors::SafeTensors;
 
 /// The prompts of a folder.
 ///

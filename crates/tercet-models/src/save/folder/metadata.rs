@@ -24,7 +24,7 @@ pub(super) fn as_divisors(rope: &mut RopeSpec, dims: usize) {
 pub(super) fn header(folder: &HfFolder, spec: &DecoderSpec) -> Result<GgufHeader, SaveError> {
     let mut keys = GgufKeyWriter {
         header: GgufHeader::new(),
-        architecture: spec.family.get().architecture,
+        architecture: spec.family.gguf_architecture(),
     };
     keys.header
         .push("general.architecture", GgufValue::String(keys.architecture));

@@ -6,10 +6,11 @@ use serde_json::{Map, Value as Json};
 
 use super::{SaveError, chain, unsupported};
 use tercet_files::gguf::{Gguf, GgufValue};
+use tercet_files::json::read_optional_json;
 use tercet_files::mmap::read_small;
 use tercet_files::writing::GgufHeader;
 use tercet_networks::config::DecoderSpec;
-use tercet_networks::hf::{HfFolder, read_optional_json};
+use tercet_networks::hf::HfFolder;
 use tercet_text::tokenizer::{MAX_FILE_BYTES, TokenType, Tokenizer, pieces_of, pre_tokenizer_of};
 
 /// The score of tokens that were added to a SentencePiece vocabulary.

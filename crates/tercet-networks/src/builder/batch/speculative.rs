@@ -8,7 +8,6 @@
 use tercet::random::RngState;
 
 use super::super::{DraftCounts, Generator, ImageEncoder, MatmulPrecision, ModelError};
-use crate::error::Error;
 use crate::image::Image;
 
 use super::sequence::{ActiveSequence, BatchEvent, BatchEventKind, Sequence, SequenceId};
@@ -119,9 +118,9 @@ impl SpeculativeGenerator {
         images: &[Image],
         encoder: &mut ImageEncoder,
         progress: &mut dyn FnMut(usize, usize) -> bool,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, ModelError> {
         if self.text.is_some() {
-            return Err(ModelError::NoSlot { slots: 1 }.into());
+            return Err(ModelError::NoSlot { slots: 1 });
         }
         let is_done = encoder.set_images(images, &mut self.generator, progress);
         self.chunk_aligned = self.chunk_aligned.min(self.generator.cached().len());

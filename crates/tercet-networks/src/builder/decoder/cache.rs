@@ -83,7 +83,8 @@ impl CacheFormat {
     }
 
     /// Bytes of one position in a layer's KV cache.
-    pub(crate) fn row_bytes(self, spec: &DecoderSpec) -> usize {
+    #[must_use]
+    pub fn row_bytes(self, spec: &DecoderSpec) -> usize {
         let sizes = [spec.head_dim, spec.value_dim()];
         let bytes = sizes.map(|size| self.bytes(spec.kv_heads * size));
         bytes.iter().sum()

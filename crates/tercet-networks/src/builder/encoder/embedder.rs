@@ -95,7 +95,8 @@ impl Embedder {
 
     /// Sets the pooling rule of a graph with a `place` input ([`Encoder::from_text_tower`]), the model's
     /// context length and its padding token id.
-    pub(crate) fn pooled(mut self, pooling: TextPooling, (context, pad): (usize, u32)) -> Embedder {
+    #[must_use]
+    pub fn pooled(mut self, pooling: TextPooling, (context, pad): (usize, u32)) -> Embedder {
         let pad = self.tokenizer.pad().unwrap_or(pad);
         self.pooling = Some((pooling, context, pad));
         self
@@ -153,7 +154,7 @@ impl Embedder {
     ///
     /// # Errors
     /// [`ModelError::Tokenizer`].
-    pub(crate) fn pieces(&self, text: &str) -> Result<Vec<Range<usize>>, ModelError> {
+    pub fn pieces(&self, text: &str) -> Result<Vec<Range<usize>>, ModelError> {
         // A token has at least one byte.
         let around = self.token_count("")?;
         let is_short = around + text.len() <= self.max_tokens;

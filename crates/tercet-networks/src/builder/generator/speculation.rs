@@ -139,7 +139,11 @@ impl Generator {
         block_on_ready(self.advance_in(token, most, ends, WaitMode::Blocking))
     }
 
-    pub(crate) async fn advance_in(
+    /// Like [`Generator::advance`], in a wait mode.
+    ///
+    /// # Errors
+    /// Same errors as [`Generator::advance`].
+    pub async fn advance_in(
         &mut self,
         token: u32,
         most: usize,
@@ -186,7 +190,7 @@ impl Generator {
 
     /// Removes the last `tokens` results of [`Generator::advance`] and restores their random
     /// numbers, for a sequence that ended before them.
-    pub(crate) fn rollback(&mut self, tokens: usize) {
+    pub fn rollback(&mut self, tokens: usize) {
         self.truncate(self.position.saturating_sub(tokens));
         if let Some(exe) = &mut self.exe {
             let random = exe.random();

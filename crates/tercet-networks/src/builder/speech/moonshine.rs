@@ -25,9 +25,6 @@ use super::layer::EPS;
 use crate::config::speech::{RATE, RAW_FRAME, RAW_HOP, STEMS};
 use crate::config::{MoonshineSpec, RopeSpec};
 
-/// Maximum length of an audio chunk, in seconds.
-pub(crate) const PIECE_SECONDS: usize = 30;
-
 /// A speech recognition model on raw samples: graphs and parameters.
 ///
 /// ```
@@ -61,6 +58,9 @@ fn rows_of(samples: usize) -> [usize; 3] {
 }
 
 impl MoonshineModel {
+    /// Maximum length of an audio chunk, in seconds.
+    pub const MAX_SECONDS: usize = 30;
+
     /// Builds the graphs from the weights of a folder.
     ///
     /// # Errors
@@ -110,7 +110,7 @@ impl MoonshineModel {
     /// # Errors
     /// [`ModelError::Compile`] and [`ModelError::Run`] of the device.
     pub fn compile(&self, device: &Device) -> Result<[Box<dyn Executable>; 2], ModelError> {
-        let [frames, second, positions] = rows_of(PIECE_SECONDS * RATE);
+        let [frames, second, positions] = rows_of(MoonshineModel::MAX_SECONDS * RATE);
         let of_encoder = CompileOptions::new()
             .bound("f", frames)
             .bound("g", second)
@@ -200,7 +200,7 @@ fn encoder(spec: &MoonshineSpec, weights: &Weights) -> Result<ModelGraph, ModelE
     )?;
     let positions = Type::new(DType::I32, [len.clone()]);
     let positions = b.graph.input("positions", positions)?;
-    let [.., most] = rows_of(PIECE_SECONDS * RATE);
+    let [.., most] = rows_of(MoonshineModel::MAX_SECONDS * RATE);
     let turn = turn(&mut b, spec, most, positions)?;
     let of = projections(spec, Some(turn));
     let mut x = x;

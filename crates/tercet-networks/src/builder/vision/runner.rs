@@ -16,7 +16,7 @@ const BATCH: usize = 8;
 ///
 /// ```no_run
 /// use tercet::Device;
-/// use tercet_networks::{EncoderOptions, ModelFiles};
+/// use tercet_models::{EncoderOptions, ModelFiles};
 /// let files = ModelFiles::open("dinov2-small")?;
 /// let mut embedder = files.image_embedder(&Device::cpu(), &EncoderOptions::default())?;
 /// let vectors = embedder.embed_files(&["cat.jpg"])?;
@@ -150,7 +150,7 @@ fn tensor_error(e: tercet::TensorError) -> ModelError {
 ///
 /// ```no_run
 /// use tercet::Device;
-/// use tercet_networks::{EncoderOptions, ModelFiles};
+/// use tercet_models::{EncoderOptions, ModelFiles};
 /// let files = ModelFiles::open("resnet-50")?;
 /// let mut classifier = files.image_classifier(&Device::cpu(), &EncoderOptions::default())?;
 /// let scores = classifier.classify(&["cat.jpg"])?;

@@ -16,7 +16,7 @@ use tercet_text::tokenizer::Tokenizer;
 /// A compiled vision tower; it provides a [`Generator`] with the image embeddings of a prompt.
 ///
 /// ```no_run
-/// # use tercet_networks::{DecoderOptions, ModelFiles};
+/// # use tercet_models::{DecoderOptions, ModelFiles};
 /// # let files = ModelFiles::open("smolvlm")?;
 /// # let model = files.vision_language(|spec| DecoderOptions::new(&spec.decoder))?;
 /// use tercet::Device;

@@ -166,6 +166,31 @@ impl DecoderFamily {
         self.get().model_type
     }
 
+    /// The family with this architecture of GGUF files.
+    #[must_use]
+    pub fn from_gguf_architecture(name: &str) -> Option<DecoderFamily> {
+        let at = FAMILIES.iter().position(|f| f.architecture == name)?;
+        Some(DecoderFamily(at))
+    }
+
+    /// The architecture of the family's GGUF files.
+    #[must_use]
+    pub fn gguf_architecture(self) -> &'static str {
+        self.get().architecture
+    }
+
+    /// The rotary element pairing of Q and K weights in GGUF files.
+    #[must_use]
+    pub fn rope_in_gguf(self) -> RopeLayout {
+        self.get().rope_in_gguf
+    }
+
+    /// Whether folders store some projections transposed, as `[inputs, outputs]`.
+    #[must_use]
+    pub fn has_transposed_matrices(self) -> bool {
+        !self.get().transposed.is_empty()
+    }
+
     /// The family's row in the table.
     pub(crate) fn get(self) -> &'static DecoderFamilyRow {
         FAMILIES[self.0]
@@ -175,12 +200,6 @@ impl DecoderFamily {
 /// The family with this `model_type`.
 pub(crate) fn for_model_type(name: &str) -> Option<DecoderFamily> {
     let at = FAMILIES.iter().position(|f| f.model_type == name)?;
-    Some(DecoderFamily(at))
-}
-
-/// The family with this GGUF architecture.
-pub(crate) fn for_gguf_architecture(name: &str) -> Option<DecoderFamily> {
-    let at = FAMILIES.iter().position(|f| f.architecture == name)?;
     Some(DecoderFamily(at))
 }
 

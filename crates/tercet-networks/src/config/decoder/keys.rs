@@ -193,12 +193,13 @@ const HARMLESS: &[&str] = &["rope.scaling.finetuned", "tensor_data_layout"];
 pub(super) fn read(gguf: &Gguf) -> Result<DecoderSpec, ConfigError> {
     let meta = gguf.metadata();
     let architecture = meta.get_str("general.architecture")?;
-    let family =
-        families::for_gguf_architecture(architecture).ok_or_else(|| ConfigError::Unsupported {
+    let family = DecoderFamily::from_gguf_architecture(architecture).ok_or_else(|| {
+        ConfigError::Unsupported {
             field: "general.architecture".to_string(),
             found: clip(architecture),
             supported: near(architecture, families::gguf_names()),
-        })?;
+        }
+    })?;
     let keys = GgufKeys::new(gguf, architecture);
     let mut spec = common(&keys, family)?;
     experts(&keys, &mut spec)?;

@@ -83,7 +83,8 @@ pub(crate) fn is_wrapper(model_type: &str) -> bool {
 }
 
 /// Whether a decoder can be opened from a folder of this `model_type`.
-pub(crate) fn is_decoder(model_type: &str) -> bool {
+#[must_use]
+pub fn is_decoder(model_type: &str) -> bool {
     is_wrapper(model_type) || families::for_model_type(model_type).is_some()
 }
 

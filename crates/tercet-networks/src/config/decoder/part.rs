@@ -5,8 +5,25 @@ use crate::config::decoder::rows::ProjectionRowOrder;
 use crate::weights::Weights;
 
 /// The parts of a model, each with a tensor name in each file format.
+///
+/// ```
+/// # let dims = tercet_networks::DecoderDims {
+/// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+/// #     context: 128,
+/// # };
+/// use tercet_networks::DecoderSpec;
+/// use tercet_networks::config::decoder::DecoderPart;
+/// let spec = DecoderSpec::llama(dims);
+/// assert_eq!(DecoderPart::Key.module(&spec, 1), "model.layers.1.self_attn.k_proj");
+/// assert_eq!(DecoderPart::Key.gguf(&spec, 1), "blk.1.attn_k");
+/// assert_eq!(DecoderPart::Key.shape(&spec), [32, 64]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DecoderPart {
+#[allow(
+    missing_docs,
+    reason = "the other variants are named as the field names the projections and norms"
+)]
+pub enum DecoderPart {
     Embedding,
     /// The table of learned position embeddings.
     Positions,
@@ -88,13 +105,14 @@ pub(crate) enum DecoderPart {
 }
 
 /// Placeholder for the expert's number in tensor names of folders.
-pub(crate) const EXPERT: &str = "[]";
+pub const EXPERT: &str = "[]";
 
 /// The suffix that marks a complete tensor name: only `_bias` may be appended to it.
 pub(crate) const WHOLE: char = '=';
 
 /// The tensor name of a part's `weight` or `bias`.
-pub(crate) fn tensor(base: &str, suffix: &str) -> String {
+#[must_use]
+pub fn tensor(base: &str, suffix: &str) -> String {
     match (base.strip_suffix(WHOLE), suffix) {
         (Some(name), "weight") => name.to_string(),
         (Some(name), _) => format!("{name}_{suffix}"),
@@ -103,7 +121,7 @@ pub(crate) fn tensor(base: &str, suffix: &str) -> String {
 }
 
 /// The folder name of the output projection.
-pub(crate) const OUTPUT_MODULE: &str = "lm_head";
+pub const OUTPUT_MODULE: &str = "lm_head";
 
 /// The tensor names of a family's folders that differ from llama's.
 pub(crate) type DecoderPartNames = &'static [(DecoderPart, &'static str)];
@@ -235,13 +253,8 @@ impl DecoderPart {
     }
 
     /// The module name in a folder or a GGUF file.
-    pub(crate) fn name(
-        self,
-        spec: &DecoderSpec,
-        weights: &Weights,
-        layer: usize,
-        suffix: &str,
-    ) -> String {
+    #[must_use]
+    pub fn name(self, spec: &DecoderSpec, weights: &Weights, layer: usize, suffix: &str) -> String {
         let base = match weights {
             Weights::Hf(_) | Weights::Dummy(_) => self.module(spec, layer),
             Weights::Gguf(_) => self.gguf(spec, layer),
@@ -250,7 +263,8 @@ impl DecoderPart {
     }
 
     /// The module name in a Hugging Face folder, without `.weight`.
-    pub(crate) fn module(self, spec: &DecoderSpec, layer: usize) -> String {
+    #[must_use]
+    pub fn module(self, spec: &DecoderSpec, layer: usize) -> String {
         if self == DecoderPart::Output && spec.output_is_lm_head {
             return OUTPUT_MODULE.to_string();
         }
@@ -266,7 +280,8 @@ impl DecoderPart {
     }
 
     /// The module name in a GGUF file, without `.weight`.
-    pub(crate) fn gguf(self, spec: &DecoderSpec, layer: usize) -> String {
+    #[must_use]
+    pub fn gguf(self, spec: &DecoderSpec, layer: usize) -> String {
         let names = (spec.family.get().names_of_gguf)(spec).iter();
         let name = self.own(names).unwrap_or(self.names().1);
         name.replace("{}", &layer.to_string())
@@ -294,7 +309,8 @@ impl DecoderPart {
 
     /// Outputs and inputs of a projection; 1 and the number of elements for a norm.
     // Long: a table with one row per part.
-    pub(crate) fn shape(self, spec: &DecoderSpec) -> [usize; 2] {
+    #[must_use]
+    pub fn shape(self, spec: &DecoderSpec) -> [usize; 2] {
         let DecoderSpec {
             hidden, ffn, vocab, ..
         } = *spec;
@@ -379,7 +395,8 @@ impl DecoderPart {
     }
 
     /// The row order of a projection.
-    pub(crate) fn rows(self, spec: &DecoderSpec) -> ProjectionRowOrder {
+    #[must_use]
+    pub fn rows(self, spec: &DecoderSpec) -> ProjectionRowOrder {
         match self {
             DecoderPart::Query | DecoderPart::Key => ProjectionRowOrder::for_heads(spec),
             DecoderPart::Qkv => ProjectionRowOrder::for_fused(spec),
@@ -387,7 +404,8 @@ impl DecoderPart {
         }
     }
 
-    pub(crate) fn has_bias(self, spec: &DecoderSpec) -> bool {
+    #[must_use]
+    pub fn has_bias(self, spec: &DecoderSpec) -> bool {
         match self {
             DecoderPart::Query | DecoderPart::Key | DecoderPart::Value | DecoderPart::Qkv => {
                 spec.qkv_bias && spec.latent.is_none()

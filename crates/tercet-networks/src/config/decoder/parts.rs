@@ -84,7 +84,8 @@ impl DecoderPart {
     }
 
     /// All parts of a layer that have tensors.
-    pub(crate) fn for_layer(spec: &DecoderSpec, layer: usize) -> Vec<DecoderPart> {
+    #[must_use]
+    pub fn for_layer(spec: &DecoderSpec, layer: usize) -> Vec<DecoderPart> {
         let mut parts = DecoderPart::projections(spec, layer);
         if let (Some(experts), true) = (spec.experts, spec.layers[layer].experts) {
             parts.extend([DecoderPart::Router, DecoderPart::ExpertDown]);
@@ -159,7 +160,7 @@ impl DecoderPart {
 }
 
 /// The projections that adapters can modify: those of the layers, then the output projection.
-pub(crate) fn projections(spec: &DecoderSpec) -> impl Iterator<Item = (DecoderPart, usize)> {
+pub fn projections(spec: &DecoderSpec) -> impl Iterator<Item = (DecoderPart, usize)> {
     let layers = 0..spec.layers.len();
     let of_layers = layers.flat_map(|layer| {
         let parts = DecoderPart::projections(spec, layer);

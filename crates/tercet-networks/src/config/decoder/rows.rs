@@ -5,8 +5,21 @@ use tercet::{DType, Tensor};
 use crate::config::{DecoderSpec, RopeLayout};
 
 /// Order of a projection's rows in a model file.
+///
+/// ```
+/// use tercet::Tensor;
+/// use tercet_networks::config::decoder::rows::ProjectionRowOrder;
+/// let order = ProjectionRowOrder::Pairs { head_dim: 4, rope_dims: 4 };
+/// let rows = order.apply(&Tensor::from_slice(&[4, 1], &[0f32, 1.0, 2.0, 3.0])?);
+/// assert_eq!(rows.as_slice::<f32>()?, [0.0, 2.0, 1.0, 3.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ProjectionRowOrder {
+#[allow(
+    missing_docs,
+    reason = "the fields are named by the descriptions above them"
+)]
+pub enum ProjectionRowOrder {
     /// Order of Hugging Face folders.
     Plain,
     /// Interleaved rotary pairs: the first `rope_dims` of every `head_dim` rows are permuted so
@@ -71,7 +84,8 @@ impl ProjectionRowOrder {
     }
 
     /// Permutes `[rows, ..]` from Hugging Face order to this order.
-    pub(crate) fn apply(self, plain: &Tensor) -> Tensor {
+    #[must_use]
+    pub fn apply(self, plain: &Tensor) -> Tensor {
         self.moved(plain, |own, hf| (own, hf))
     }
 
@@ -101,7 +115,10 @@ impl ProjectionRowOrder {
 }
 
 /// Converts a tensor to F32.
-pub(crate) fn to_f32(tensor: &Tensor) -> Result<Tensor, tercet::TensorError> {
+///
+/// # Errors
+/// [`tercet::TensorError`] if memory is exhausted.
+pub fn to_f32(tensor: &Tensor) -> Result<Tensor, tercet::TensorError> {
     if tensor.dtype() == DType::F32 {
         return Ok(tensor.clone());
     }

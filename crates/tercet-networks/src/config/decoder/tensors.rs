@@ -18,7 +18,7 @@ const OF_GGUF: [&str; 3] = [
 ];
 
 /// The GGUF names of the dense layers after pooling, in order.
-pub(crate) const DENSE_OF_GGUF: [&str; 2] = ["dense_2", "dense_3"];
+pub const DENSE_OF_GGUF: [&str; 2] = ["dense_2", "dense_3"];
 
 /// Suffixes of folder tensors whose content the configuration already determines, in any family.
 const DERIVED: [&str; 1] = ["rotary_emb.inv_freq"];

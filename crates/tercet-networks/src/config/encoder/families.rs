@@ -98,7 +98,8 @@ impl EncoderFamily {
     }
 
     /// Whether folders may also have a decoder.
-    pub(crate) fn has_decoder(self) -> bool {
+    #[must_use]
+    pub fn has_decoder(self) -> bool {
         self.get().with_decoder
     }
 
@@ -120,7 +121,8 @@ impl EncoderFamily {
 }
 
 /// The family with this `model_type`.
-pub(crate) fn for_model_type(name: &str) -> Option<EncoderFamily> {
+#[must_use]
+pub fn for_model_type(name: &str) -> Option<EncoderFamily> {
     let at = FAMILIES.iter().position(|f| f.model_type == name)?;
     Some(EncoderFamily(at))
 }

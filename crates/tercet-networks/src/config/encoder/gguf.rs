@@ -49,7 +49,8 @@ const ROWS: [GgufEncoderRow; 4] = [
 ];
 
 /// Whether a GGUF file of this architecture is an encoder.
-pub(crate) fn is_encoder(architecture: &str) -> bool {
+#[must_use]
+pub fn is_encoder(architecture: &str) -> bool {
     ROWS.iter().any(|row| row.architecture == architecture)
 }
 

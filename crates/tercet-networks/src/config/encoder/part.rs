@@ -5,8 +5,23 @@ use crate::config::decoder::FeedForward;
 use crate::weights::Weights;
 
 /// The parts of an encoder that have a tensor name.
+///
+/// ```
+/// # let dims = tercet_networks::EncoderDims {
+/// #     hidden: 32, layers: 1, heads: 2, ffn: 64, vocab: 16, context: 32,
+/// # };
+/// use tercet_networks::EncoderSpec;
+/// use tercet_networks::config::encoder::EncoderPart;
+/// let spec = EncoderSpec::bert(dims);
+/// assert_eq!(EncoderPart::Up.shape(&spec), [64, 32]);
+/// assert!(EncoderPart::projections(&spec).contains(&EncoderPart::Up));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EncoderPart {
+#[allow(
+    missing_docs,
+    reason = "the other variants are named as the field names the projections and norms"
+)]
+pub enum EncoderPart {
     Words,
     Types,
     PositionTable,
@@ -118,7 +133,8 @@ impl EncoderPart {
 
     /// Outputs and inputs of a projection, rows and width of a table, or 1 and the number of
     /// elements for a norm. A classifier's outputs are not part of the specification.
-    pub(crate) fn shape(self, spec: &EncoderSpec) -> [usize; 2] {
+    #[must_use]
+    pub fn shape(self, spec: &EncoderSpec) -> [usize; 2] {
         let EncoderSpec {
             hidden,
             embedding,
@@ -201,7 +217,8 @@ impl EncoderPart {
     }
 
     /// The projections of a layer, which adapters can modify.
-    pub(crate) fn projections(spec: &EncoderSpec) -> Vec<EncoderPart> {
+    #[must_use]
+    pub fn projections(spec: &EncoderSpec) -> Vec<EncoderPart> {
         let mut parts = match spec.fused_qkv {
             true => vec![EncoderPart::Qkv],
             false => vec![EncoderPart::Query, EncoderPart::Key, EncoderPart::Value],
@@ -267,8 +284,20 @@ impl EncoderPart {
 }
 
 /// The tensor names of one file.
+///
+/// ```
+/// # let dims = tercet_networks::EncoderDims {
+/// #     hidden: 32, layers: 1, heads: 2, ffn: 64, vocab: 16, context: 32,
+/// # };
+/// use tercet_networks::config::encoder::{EncoderNames, EncoderPart};
+/// use tercet_networks::{DummyWeights, EncoderSpec, Weights};
+/// let (spec, weights) = (EncoderSpec::bert(dims), Weights::Dummy(DummyWeights::dense()));
+/// let names = EncoderNames::new(&spec, &weights);
+/// let name = names.tensor(EncoderPart::Up, 0, "weight");
+/// assert_eq!(name, "encoder.layer.0.intermediate.dense.weight");
+/// ```
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct EncoderNames<'a> {
+pub struct EncoderNames<'a> {
     spec: &'a EncoderSpec,
     prefix: &'static str,
     /// Whether the file is a GGUF file.
@@ -278,7 +307,8 @@ pub(crate) struct EncoderNames<'a> {
 impl<'a> EncoderNames<'a> {
     /// Detects the naming scheme. Checkpoints of a bare encoder have no prefix; those with a head
     /// have one.
-    pub(crate) fn new(spec: &'a EncoderSpec, weights: &Weights) -> EncoderNames<'a> {
+    #[must_use]
+    pub fn new(spec: &'a EncoderSpec, weights: &Weights) -> EncoderNames<'a> {
         let gguf = matches!(weights, Weights::Gguf(_));
         let bare = EncoderNames {
             spec,
@@ -307,7 +337,8 @@ impl<'a> EncoderNames<'a> {
     }
 
     /// The module name without prefix and `.weight`, as in adapter files.
-    pub(crate) fn module(&self, part: EncoderPart, layer: usize) -> String {
+    #[must_use]
+    pub fn module(&self, part: EncoderPart, layer: usize) -> String {
         let row = self.spec.family.get();
         if self.gguf {
             let own = row.gguf_names.iter().find(|(other, _)| *other == part);
@@ -325,7 +356,8 @@ impl<'a> EncoderNames<'a> {
     }
 
     /// The tensor name of a part's `weight` or `bias`.
-    pub(crate) fn tensor(&self, part: EncoderPart, layer: usize, suffix: &str) -> String {
+    #[must_use]
+    pub fn tensor(&self, part: EncoderPart, layer: usize, suffix: &str) -> String {
         let module = self.module(part, layer);
         let outside = match part {
             EncoderPart::Classifier | EncoderPart::TokenClassifier | EncoderPart::HeadNorm => true,

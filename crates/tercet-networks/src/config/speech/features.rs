@@ -6,11 +6,11 @@ use super::super::{ConfigError, ConfigFields, ensure};
 use super::SpeechSpec;
 
 /// Sample rate, in Hz.
-pub(crate) const RATE: usize = 16_000;
+pub const RATE: usize = 16_000;
 /// Frame length, in samples.
-pub(crate) const FRAME: usize = 400;
+pub const FRAME: usize = 400;
 /// Distance between the starts of consecutive frames, in samples.
-pub(crate) const HOP: usize = 160;
+pub const HOP: usize = 160;
 
 /// Fields that are derived from others, or describe the file.
 const WITHOUT_INFLUENCE: &[&str] = &[

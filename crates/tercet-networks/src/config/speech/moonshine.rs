@@ -11,7 +11,7 @@ use crate::config::FfnActivation;
 use tercet_files::folder_weights::HfWeights;
 
 /// The `model_type` of Moonshine folders.
-pub(crate) const MOONSHINE: &str = "moonshine";
+pub const MOONSHINE: &str = "moonshine";
 
 /// Kernel size and stride of the first convolution, in samples.
 pub(crate) const RAW_FRAME: usize = 127;

@@ -1,7 +1,7 @@
 //! Tests that configurations whose sizes exceed memory are typed errors.
 
 use tercet::DType;
-use tercet_models::{
+use tercet_networks::{
     Decoder, DecoderOptions, DummyWeights, Encoder, EncoderDims, EncoderOutput, EncoderSpec,
     HfFolder, ModelError, Weights,
 };

@@ -4,9 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use tercet::{DType, Scheme, Tensor, TensorType};
-use tercet_models::{
-    HfFolder, HfWeights, MappedFile, ModelWeight, SafeTensors, Weights, safetensors_tensor,
-};
+use tercet_files::{HfWeights, MappedFile, ModelWeight, SafeTensors, safetensors_tensor};
+use tercet_networks::{HfFolder, Weights};
 
 fn data(folder: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/quantised");

@@ -3,12 +3,11 @@
 
 use crate::common::GgufWriter;
 use tercet::{DType, Device};
+use tercet_files::gguf::GgmlType;
+use tercet_files::{Gguf, MappedFile};
 use tercet_ir::Scheme;
 use tercet_ir::quant::quantize_nvfp4;
-use tercet_models::gguf::GgmlType;
-use tercet_models::{
-    Decoder, DecoderDims, DecoderOptions, DecoderSpec, Gguf, MappedFile, RopeLayout, Weights,
-};
+use tercet_networks::{Decoder, DecoderDims, DecoderOptions, DecoderSpec, RopeLayout, Weights};
 
 const HIDDEN: usize = 64;
 const FFN: usize = 128;

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use tercet_models::{HfFolder, MappedFile, ModelWeight, SafeTensors, Weights};
+use tercet_files::{MappedFile, ModelWeight, SafeTensors};
+use tercet_networks::{HfFolder, Weights};
 
 /// A tensor of a stored file: dtype, shape and bytes.
 type StoredTensor = (String, Value, Vec<u8>);

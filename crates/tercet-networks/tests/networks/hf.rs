@@ -4,10 +4,8 @@ use std::path::Path;
 
 use crate::common::{GgufWriter, data, safetensors, temp_dir};
 use serde_json::{Map, Value, json};
-use tercet_models::{
-    ConfigError, DecoderSpec, EncoderSpec, FolderError, Gguf, HfError, HfFolder, MappedFile,
-    RopeLayout,
-};
+use tercet_files::{FolderError, Gguf, MappedFile};
+use tercet_networks::{ConfigError, DecoderSpec, EncoderSpec, HfError, HfFolder, RopeLayout};
 
 fn object(value: Value) -> Map<String, Value> {
     match value {
@@ -209,7 +207,7 @@ fn bert_fields() {
         );
     }
     let odd = with(bert(), "embedding_size", json!(128));
-    let ignored = tercet_models::config::ignored_keys(&odd).unwrap();
+    let ignored = tercet_networks::config::ignored_keys(&odd).unwrap();
     assert_eq!(ignored, ["embedding_size"]);
     let few = with(
         with(bert(), "model_type", json!("roberta")),

@@ -10,19 +10,19 @@
 //! they add families and do not count as published.
 //!
 //! `published_configs.txt` is what Tercet says of each. After a change that is meant, write it anew
-//! with `TERCET_WRITE_CONFIG_TABLE=1 cargo test -p tercet-models --test models published`.
+//! with `TERCET_WRITE_CONFIG_TABLE=1 cargo test -p tercet-networks --test networks published`.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
 use serde_json::{Map, Value};
-use tercet_models::ConfigError;
-use tercet_models::config::ignored_keys;
+use tercet_networks::ConfigError;
+use tercet_networks::config::ignored_keys;
 
 const CONFIGS: &str = include_str!("published_configs.jsonl");
 
-const TABLE: &str = "tests/models/published_configs.txt";
+const TABLE: &str = "tests/networks/published_configs.txt";
 
 /// The number of published configurations that the file has at least.
 const AT_LEAST: usize = 150;

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use crate::common::{data, safetensors, temp_dir};
 use serde_json::{Value, json};
-use tercet_models::{HfError, HfFolder, Tokenizer};
+use tercet_networks::{HfError, HfFolder};
+use tercet_text::Tokenizer;
 
 /// A model folder with the vocabulary of the reference folder `name`.
 fn folder(test: &str, name: &str, model_type: &str) -> PathBuf {

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use serde_json::{Map, Value};
-use tercet_models::{
+use tercet_networks::{
     ConfigError, DecoderSpec, EncoderSpec, FeedForward, FfnActivation, MoonshineSpec, Seq2SeqSpec,
     SpeechSpec, VisionSpec,
 };
