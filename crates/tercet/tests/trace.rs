@@ -61,6 +61,8 @@ fn training_steps_are_recorded_on_every_device() {
         let rate = LearningRateSchedule::constant(0.1);
         let options = CompileOptions::new();
         let mut trainer = Trainer::new(&device, step.unwrap(), rate, &options).unwrap();
+        let w = Tensor::from_slice(&[16, 4], &[0.1f32; 64]).unwrap();
+        trainer.set_state("w", &w).unwrap();
         for _ in 0..3 {
             trainer.step(&[("x", &x)]).unwrap();
         }

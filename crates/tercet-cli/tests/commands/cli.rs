@@ -388,7 +388,7 @@ fn every_command_records_a_trace_by_flag_and_environment() {
     for file in [flag, variable] {
         let events: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
         let events = events.as_array().unwrap();
-        for name in ["open device", "compile and load", "run"] {
+        for name in ["open device", "compile and load", "submit", "wait"] {
             assert!(events.iter().any(|e| e["name"] == name), "{file}: {name}");
         }
     }

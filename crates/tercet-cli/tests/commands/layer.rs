@@ -228,7 +228,7 @@ fn a_refused_pipeline_is_replaced_once() {
     let run = [
         "run", &graph, "-i", &x, "-i", &w, "--device", "vulkan", "--json",
     ];
-    let explain = ["explain", &graph, "--device", "vulkan"];
+    let explain = ["explain", &graph, "--device", "vulkan", "--steps"];
     for device in software_devices() {
         let layered = LayeredDevice::new(&device, &scratch);
         let (plain, other) = (scratch.path("plain"), scratch.path("other"));
@@ -328,7 +328,7 @@ fn a_variant_with_wrong_results_fails_its_trial_once() {
     let run = [
         "run", &graph, "-i", &x, "-i", &w, "--device", "vulkan", "--json",
     ];
-    let explain = ["explain", &graph, "--device", "vulkan"];
+    let explain = ["explain", &graph, "--device", "vulkan", "--steps"];
     let layered = LayeredDevice::new(&device, &scratch);
     let plain = scratch.path("plain");
     let first = layered.run("", &plain, &run);
