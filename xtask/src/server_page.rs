@@ -45,10 +45,11 @@ const SCREENSHOTS: &str = "docs/howto/images";
 /// # Errors
 /// [`XtaskError::ServerPage`] with the first step that failed.
 pub(crate) fn run(options: &PageArgs) -> Result<(), XtaskError> {
-    if options.check {
-        chromium::install()?;
-    }
-    let browser = match chromium::find() {
+    let browser = match options.check {
+        true => chromium::install().and_then(|()| chromium::find()),
+        false => chromium::find(),
+    };
+    let browser = match browser {
         Err(e) if options.check => {
             println!("NOT RUN: {e}");
             return Ok(());

@@ -359,7 +359,7 @@ fn colors(page: &mut BrowserPage) -> Result<(), XtaskError> {
     for (theme, is_dark) in [("dark", true), ("light", false)] {
         settings(page, &[("theme", theme)])?;
         let found = page.value(luminance)?;
-        let [text, ground] = [0, 1].map(|at| found[at].as_f64().unwrap_or(0.5));
+        let [text, ground] = [0usize, 1].map(|at| found[at].as_f64().unwrap_or(0.5));
         let contrast = (text.max(ground) + 0.05) / (text.min(ground) + 0.05);
         if contrast < 7.0 || (text > ground) != is_dark {
             let problem = format!("{theme}: contrast {contrast}");
