@@ -31,6 +31,7 @@ mod sort;
 pub(crate) mod worker_pool;
 
 pub mod attention;
+pub(crate) mod cast;
 pub mod chain;
 pub mod columns;
 pub mod conv;

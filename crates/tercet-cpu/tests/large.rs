@@ -5,7 +5,10 @@
 
 use tercet_cpu::{CpuBackend, ReferenceBackend};
 use tercet_ir::accuracy::tolerance;
-use tercet_ir::ops::{CumSum, PadMode, SampleOptions, ScanFn, ScatterReduce};
+use tercet_ir::ops::{
+    CumSum, PadMode, PoolFn, Recurrence, RecurrentCell, SampleOptions, ScanFn, ScatterReduce,
+    Window,
+};
 use tercet_ir::{
     Backend, CompileOptions, DType, Graph, OpError, Scheme, Tensor, TensorType, Type, Value,
 };
@@ -244,6 +247,165 @@ fn random_numbers() {
                 temperature,
             };
             check(&logits, |g, x| g.sample(x[0], options, 5));
+        }
+    }
+}
+
+#[test]
+fn strided_transposed_convolutions() {
+    let window = |stride: &[usize], before: &[usize], after: &[usize]| {
+        let window = Window::new(stride.len()).with_stride(stride);
+        Window {
+            pad_before: before.to_vec(),
+            pad_after: after.to_vec(),
+            ..window
+        }
+    };
+    let x = numbers(DType::F32, &[2, 16, 20, 31]);
+    for (own, groups, kernel) in [
+        (24, 1, [4, 3]),
+        (6, 4, [3, 5]),
+        (1, 16, [4, 4]),
+        (2, 2, [1, 2]),
+    ] {
+        let w = numbers(DType::F32, &[16, own, kernel[0], kernel[1]]);
+        let bias = numbers(DType::F32, &[own * groups]);
+        for (stride, before, after, more) in [
+            ([2, 2], [1, 1], [1, 0], [1, 0]),
+            ([3, 2], [0, 1], [0, 1], [2, 1]),
+            ([1, 4], [1, 0], [0, 0], [0, 3]),
+        ] {
+            let x = [x.clone(), w.clone(), bias.clone()];
+            check(&x, |g, x| {
+                let window = window(&stride, &before, &after);
+                g.conv_transpose(x[0], x[1], Some(x[2]), window, &more, groups)
+            });
+        }
+    }
+    let line = [
+        numbers(DType::F32, &[1, 64, 100]),
+        numbers(DType::F32, &[64, 32, 16]),
+    ];
+    check(&line, |g, x| {
+        let window = window(&[8], &[4], &[4]).with_dilation(&[2]);
+        g.conv_transpose(x[0], x[1], None, window, &[0], 1)
+    });
+    let half = [
+        numbers(DType::F16, &[1, 8, 9, 9]),
+        numbers(DType::F16, &[8, 5, 3, 3]),
+    ];
+    check(&half, |g, x| {
+        g.conv_transpose(
+            x[0],
+            x[1],
+            None,
+            window(&[2, 2], &[1, 1], &[1, 1]),
+            &[0, 0],
+            1,
+        )
+    });
+}
+
+#[test]
+fn recurrent_layers_by_rows_and_by_blocks() {
+    for cell in [
+        RecurrentCell::Lstm,
+        RecurrentCell::Gru,
+        RecurrentCell::Tanh,
+        RecurrentCell::Relu,
+    ] {
+        // Rows on different threads, then large steps whose blocks are on different threads.
+        for (batch, steps, size) in [(19, 7, 37), (1, 5, 300), (3, 0, 8), (2, 4, 1)] {
+            let wide = cell.gates() * size;
+            let small = |shape: &[usize]| {
+                let x = numbers(DType::F32, shape);
+                let values: Vec<f64> = x.to_f64s().iter().map(|x| x * 0.05).collect();
+                Tensor::from_f64s(x.ty().clone(), &values).unwrap()
+            };
+            let mut x = vec![
+                numbers(DType::F32, &[batch, steps, wide]),
+                small(&[size, wide]),
+                small(&[wide]),
+                small(&[batch, size]),
+            ];
+            x.extend(cell.has_cell_state().then(|| small(&[batch, size])));
+            for reverse in [false, true] {
+                check(&x, |g, x| g.add(Recurrence { cell, reverse }, x));
+            }
+        }
+    }
+}
+
+#[test]
+fn coordinates_of_nonzero_elements() {
+    for dtype in [DType::F32, DType::F16, DType::I8, DType::I64] {
+        let x = numbers(dtype, &[3, 70, 401]);
+        let kept: Vec<f64> = x
+            .to_f64s()
+            .iter()
+            .map(|x| if *x > 1.0 { *x } else { 0.0 })
+            .collect();
+        let x = Tensor::from_f64s(x.ty().clone(), &kept).unwrap();
+        check(&[x], |g, x| g.non_zero(x[0]));
+    }
+    check(&[numbers(DType::F32, &[0, 5])], |g, x| g.non_zero(x[0]));
+    check(&[numbers(DType::F32, &[])], |g, x| g.non_zero(x[0]));
+}
+
+#[test]
+fn integers_of_every_width() {
+    use tercet_ir::scalar::BinaryFn;
+    for dtype in [DType::I64, DType::I32, DType::U32, DType::I8, DType::U8] {
+        let x = [numbers(dtype, &[70, 401]), numbers(dtype, &[401])];
+        for f in [
+            BinaryFn::Add,
+            BinaryFn::Mul,
+            BinaryFn::Div,
+            BinaryFn::Rem,
+            BinaryFn::Max,
+            BinaryFn::Xor,
+            BinaryFn::Shl,
+        ] {
+            check(&x, |g, x| g.binary(f, x[0], x[1]));
+        }
+    }
+    // Quotients that floats cannot express.
+    let most = i64::MAX;
+    let a = Tensor::from_slice(
+        &[8],
+        &[most, most - 1, i64::MIN, -7, 7, 1 << 53, (1 << 53) + 1, 0],
+    )
+    .unwrap();
+    let b = Tensor::from_slice(&[8], &[3, most, -1, 2, 0, 3, 1, 5i64]).unwrap();
+    for f in [BinaryFn::Div, BinaryFn::Rem] {
+        check(&[a.clone(), b.clone()], |g, x| g.binary(f, x[0], x[1]));
+    }
+}
+
+#[test]
+fn pools_of_rows_of_every_length() {
+    for dtype in [DType::F32, DType::F16, DType::U8] {
+        for size in [[9, 11], [40, 56], [31, 700]] {
+            let x = [numbers(dtype, &[2, 9, size[0], size[1]])];
+            for (kernel, stride, dilation, pad) in [
+                ([3, 3], [1, 1], [1, 1], 1),
+                ([3, 3], [2, 2], [1, 1], 1),
+                ([2, 5], [1, 3], [1, 2], 0),
+                ([5, 5], [4, 4], [1, 1], 2),
+                ([7, 7], [7, 7], [1, 1], 0),
+            ] {
+                let window = Window {
+                    pad_before: vec![pad; 2],
+                    pad_after: vec![pad; 2],
+                    ..Window::new(2).with_stride(&stride).with_dilation(&dilation)
+                };
+                for f in [PoolFn::Max, PoolFn::Sum, PoolFn::Mean, PoolFn::Prod] {
+                    if f == PoolFn::Mean && dtype == DType::U8 {
+                        continue;
+                    }
+                    check(&x, |g, x| g.pool(x[0], f, &kernel, window.clone()));
+                }
+            }
         }
     }
 }

@@ -7,6 +7,7 @@
 //! 8 bits between limbs. All sums wrap, so the result is exact for all elements and equal to that of [`super::int_gemm`].
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use super::int_gemm::IntGemmShape;
@@ -84,20 +85,37 @@ pub fn pack(threads: KernelThreads, shape: &IntGemmShape, b: &[i32], out: &mut [
     let parts = (DisjointChunks::new(panels, NR * steps(shape)), sums);
     parallel::for_each_part(threads, parts, |panel, (out, sums)| {
         let first = panel * NR;
-        let cols = NR.min(n - first);
-        sums.fill(0);
-        for (four, out) in b.chunks(4 * n.max(1)).zip(out.chunks_exact_mut(sums.len())) {
-            out.fill(0);
-            for (i, row) in four.chunks_exact(n.max(1)).enumerate() {
-                let pairs = out.iter_mut().zip(&mut *sums).zip(&row[first..][..cols]);
-                for ((out, sum), b) in pairs {
-                    let byte = b.wrapping_sub(center);
-                    *sum = sum.wrapping_add(byte);
-                    *out |= (byte & 0xff) << (8 * i);
-                }
+        // SAFETY: `supports` accepts B only with AVX-512.
+        unsafe { pack_panel(b, n, first..n.min(first + NR), center, out, sums) };
+    });
+}
+
+/// Packs some columns of B, and sums them.
+///
+/// # Safety
+/// The machine has AVX-512.
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn pack_panel(
+    b: &[i32],
+    n: usize,
+    columns: Range<usize>,
+    center: i32,
+    out: &mut [i32],
+    sums: &mut [i32],
+) {
+    sums.fill(0);
+    let width = sums.len();
+    for (four, out) in b.chunks(4 * n.max(1)).zip(out.chunks_exact_mut(width)) {
+        out.fill(0);
+        for (i, row) in four.chunks_exact(n.max(1)).enumerate() {
+            let pairs = out.iter_mut().zip(&mut *sums).zip(&row[columns.clone()]);
+            for ((out, sum), b) in pairs {
+                let byte = b.wrapping_sub(center);
+                *sum = sum.wrapping_add(byte);
+                *out |= (byte & 0xff) << (8 * i);
             }
         }
-    });
+    }
 }
 
 /// Packed rows of A.

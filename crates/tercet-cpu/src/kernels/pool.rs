@@ -156,11 +156,14 @@ simd_dispatch!(
 unsafe fn planes_body<S: Simd, T: PoolElem>(windows: &PoolWindows, x: &[T], y: &mut [T]) {
     let w = &windows.axes;
     let (count, plane) = (w.count(), w.plane());
-    let mut folded = [T::ZERO; SPAN];
+    let mut buffers = PoolBuffers {
+        folded: [T::ZERO; SPAN + CHUNK],
+        phases: [T::ZERO; SPAN + MAX_PHASES * (CHUNK + 1)],
+    };
     for (j, y) in y.chunks_exact_mut(count).enumerate() {
         let x = &x[j * plane..][..plane];
         for (row, y) in y.chunks_exact_mut(w.out[2]).enumerate() {
-            pool_row(windows, x, row, y, &mut folded);
+            pool_row(windows, x, row, y, &mut buffers);
         }
     }
 }
@@ -172,20 +175,20 @@ fn pool_row<T: PoolElem>(
     x: &[T],
     row: usize,
     y: &mut [T],
-    folded: &mut [T; SPAN],
+    buffers: &mut PoolBuffers<T>,
 ) {
     let w = &windows.axes;
     match windows.f {
-        PoolFn::Max => separable(w, x, row, y, folded, T::LOWEST, T::greater),
-        PoolFn::Min => separable(w, x, row, y, folded, T::GREATEST, T::lesser),
+        PoolFn::Max => separable(w, x, row, y, buffers, T::LOWEST, T::greater),
+        PoolFn::Min => separable(w, x, row, y, buffers, T::GREATEST, T::lesser),
         PoolFn::Sum | PoolFn::Mean if T::ROUGH && w.taps() > MIN_TAPS_FOR_F64_SUMS => {
             wide_fold(w, x, row, y, 0.0, |sum, x| sum + x)
         }
         PoolFn::Prod if T::ROUGH && w.taps() > MIN_TAPS_FOR_F64_SUMS => {
             wide_fold(w, x, row, y, 1.0, |product, x| product * x)
         }
-        PoolFn::Prod => separable(w, x, row, y, folded, T::ONE, T::times),
-        PoolFn::Sum | PoolFn::Mean => separable(w, x, row, y, folded, T::ZERO, T::plus),
+        PoolFn::Sum | PoolFn::Mean => separable(w, x, row, y, buffers, T::ZERO, T::plus),
+        PoolFn::Prod => separable(w, x, row, y, buffers, T::ONE, T::times),
     }
     if windows.f == PoolFn::Mean {
         let others = windows.taps(0, row / w.out[1]) * windows.taps(1, row % w.out[1]);
@@ -199,8 +202,18 @@ fn pool_row<T: PoolElem>(
     }
 }
 
-/// Elements of the buffer for the padded row.
+/// Elements of the padded row.
 const SPAN: usize = 512;
+/// Results that are computed together.
+const CHUNK: usize = 16;
+/// Stride up to which the padded row is split into phases, so that neighbouring results read neighbouring elements.
+const MAX_PHASES: usize = 4;
+
+/// Buffers of a row of windows, with room for the last chunk to read beyond the row.
+struct PoolBuffers<T> {
+    folded: [T; SPAN + CHUNK],
+    phases: [T; SPAN + MAX_PHASES * (CHUNK + 1)],
+}
 
 /// Pools one row of windows. First folds the rows of x that the windows cover into one padded row, then folds
 /// neighbours of that row.
@@ -210,7 +223,7 @@ fn separable<T: PoolElem>(
     x: &[T],
     row: usize,
     y: &mut [T],
-    folded: &mut [T; SPAN],
+    buffers: &mut PoolBuffers<T>,
     start: T,
     f: impl Fn(T, T) -> T,
 ) {
@@ -227,37 +240,86 @@ fn separable<T: PoolElem>(
         let before = pad.saturating_sub(first).min(span);
         let at = (first + before).saturating_sub(pad).min(w.sizes[2]);
         let count = (w.sizes[2] - at).min(span - before);
-        // A pass over two neighbours may read one element after the span.
-        folded[..(span + 1).min(SPAN)].fill(start);
-        let inside = &mut folded[before..before + count];
+        buffers.folded[..span].fill(start);
+        let inside = &mut buffers.folded[before..before + count];
         for t in (0..w.taps()).step_by(w.kernel[2].max(1)) {
             if let Some(from) = w.row(x, row, w.tap(t)) {
-                let from = &from[at..at + count];
-                inside
-                    .iter_mut()
-                    .zip(from)
-                    .for_each(|(y, x)| *y = f(*y, *x));
+                combine(inside, &from[at..at + count], &f);
             }
         }
-        y.fill(start);
-        for from in (0..w.kernel[2]).map(|tap| &folded[tap * dilation..]) {
-            match stride {
-                1 => y.iter_mut().zip(from).for_each(|(y, x)| *y = f(*y, *x)),
-                // A constant stride lets the compiler vectorize the loop.
-                2 => {
-                    let (pairs, rest) = from.as_chunks::<2>();
-                    let last = rest.first().map(|x| [*x; 2]);
-                    let pairs = pairs.iter().copied().chain(last);
-                    y.iter_mut()
-                        .zip(pairs)
-                        .for_each(|(y, [x, _])| *y = f(*y, x));
-                }
-                stride => {
-                    let from = from.iter().step_by(stride);
-                    y.iter_mut().zip(from).for_each(|(y, x)| *y = f(*y, *x));
+        if stride > MAX_PHASES {
+            y.fill(start);
+            for tap in 0..w.kernel[2] {
+                let from = buffers.folded[tap * dilation..span].iter().step_by(stride);
+                y.iter_mut().zip(from).for_each(|(y, x)| *y = f(*y, *x));
+            }
+            continue;
+        }
+        let phase = span.div_ceil(stride) + CHUNK;
+        let from = match stride {
+            1 => &buffers.folded[..],
+            _ => {
+                split_phases(&buffers.folded[..span], stride, phase, &mut buffers.phases);
+                &buffers.phases[..]
+            }
+        };
+        for (c, y) in y.chunks_mut(CHUNK).enumerate() {
+            let mut all = [start; CHUNK];
+            for tap in 0..w.kernel[2] {
+                let place = tap * dilation;
+                let first = place % stride * phase + place / stride + c * CHUNK;
+                // Elements after the span give results that are not stored.
+                for (all, x) in all.iter_mut().zip(&from[first..first + CHUNK]) {
+                    *all = f(*all, *x);
                 }
             }
+            match y.as_chunks_mut::<CHUNK>() {
+                ([whole], _) => *whole = all,
+                (_, part) => part.copy_from_slice(&all[..part.len()]),
+            }
         }
+    }
+}
+
+/// Combines elements pair by pair. Loops of constant length have no remainder, which would be most of a short row.
+#[inline(always)]
+fn combine<T: PoolElem>(to: &mut [T], from: &[T], f: impl Fn(T, T) -> T) {
+    let (whole, rest) = to.as_chunks_mut::<CHUNK>();
+    let (from, from_rest) = from.as_chunks::<CHUNK>();
+    for (to, from) in whole.iter_mut().zip(from) {
+        for i in 0..CHUNK {
+            to[i] = f(to[i], from[i]);
+        }
+    }
+    let (four, rest) = rest.as_chunks_mut::<4>();
+    let (from, from_rest) = from_rest.as_chunks::<4>();
+    for (to, from) in four.iter_mut().zip(from) {
+        for i in 0..4 {
+            to[i] = f(to[i], from[i]);
+        }
+    }
+    rest.iter_mut()
+        .zip(from_rest)
+        .for_each(|(y, x)| *y = f(*y, *x));
+}
+
+/// Writes every `stride`-th element to its own range of `len` elements.
+#[inline(always)]
+fn split_phases<T: PoolElem>(x: &[T], stride: usize, len: usize, to: &mut [T]) {
+    if stride == 2 {
+        let (even, odd) = to.split_at_mut(len);
+        let (pairs, rest) = x.as_chunks::<2>();
+        for ((even, odd), pair) in even.iter_mut().zip(odd.iter_mut()).zip(pairs) {
+            (*even, *odd) = (pair[0], pair[1]);
+        }
+        if let [last] = rest {
+            even[pairs.len()] = *last;
+        }
+        return;
+    }
+    for (phase, to) in to.chunks_exact_mut(len).take(stride).enumerate() {
+        let from = x.iter().skip(phase).step_by(stride);
+        to.iter_mut().zip(from).for_each(|(to, x)| *to = *x);
     }
 }
 

@@ -5,6 +5,11 @@
 //! of all gates in registers. Each sum is one chain of `fma` over k from the bias on. It does not depend on the
 //! rows or blocks that run together.
 
+#![allow(
+    clippy::needless_range_loop,
+    reason = "indices name the rows and vectors of the tile in several arrays at once"
+)]
+
 use std::ops::Range;
 
 use tercet_ir::ops::RecurrentCell;
@@ -160,17 +165,21 @@ unsafe fn products<S: Simd, const R: usize, const V: usize>(
     rows: &[RecurrentRow<'_>],
     sums: &mut [[f32; MAX_BLOCK]; MAX_ROWS],
 ) {
-    let before: [*const f32; R] = std::array::from_fn(|r| rows[r].before.as_ptr());
-    let mut acc: [[S::V; V]; R] = std::array::from_fn(|r| {
-        // SAFETY: a row of sums has room for `V` vectors.
-        std::array::from_fn(|v| unsafe { S::load(sums[r].as_ptr().add(v * S::LANES)) })
-    });
+    // Loops instead of closures, which the compiler may not inline into a function with more instructions.
+    let mut acc = [[S::splat(0.0); V]; R];
+    for r in 0..R {
+        for v in 0..V {
+            acc[r][v] = S::load(sums[r].as_ptr().add(v * S::LANES));
+        }
+    }
     let mut at = w.as_ptr();
     for k in 0..rows[0].before.len() {
-        // SAFETY: the weights have `V` vectors for each element.
-        let own: [S::V; V] = std::array::from_fn(|v| unsafe { S::load(at.add(v * S::LANES)) });
+        let mut own = [S::splat(0.0); V];
+        for v in 0..V {
+            own[v] = S::load(at.add(v * S::LANES));
+        }
         for r in 0..R {
-            let h = S::splat(*before[r].add(k));
+            let h = S::splat(*rows[r].before.as_ptr().add(k));
             for v in 0..V {
                 acc[r][v] = S::fma(h, own[v], acc[r][v]);
             }

@@ -128,22 +128,42 @@ impl TransposedRows {
             for middle in 0..self.middle.numel() {
                 let from = start + first as isize + place(&self.middle, middle);
                 let to = &mut to[first * row + middle * self.columns..];
-                for column in (0..self.columns).step_by(SIDE) {
-                    let width = SIDE.min(self.columns - column);
+                let whole = match count {
+                    SIDE => self.columns / SIDE * SIDE,
+                    _ => 0,
+                };
+                for column in (0..whole).step_by(SIDE) {
                     let from = from + column as isize * self.column_stride;
-                    let to = &mut to[column..];
-                    match (count, width) {
-                        (SIDE, SIDE) => tile::<T, SIDE>(source, from, self.column_stride, to, row),
-                        _ => {
-                            for c in 0..width {
-                                let at = (from + c as isize * self.column_stride) as usize;
-                                for (r, x) in source[at..at + count].iter().enumerate() {
-                                    to[r * row + c] = *x;
-                                }
-                            }
-                        }
+                    tile::<T, SIDE>(source, from, self.column_stride, &mut to[column..], row);
+                }
+                // The rest row by row, in parts that stay in the L1 cache.
+                for column in (whole..self.columns).step_by(PART) {
+                    let width = PART.min(self.columns - column);
+                    let from = from + column as isize * self.column_stride;
+                    for r in 0..count {
+                        let to = &mut to[r * row + column..][..width];
+                        strided(source, from + r as isize, self.column_stride, to);
                     }
                 }
+            }
+        }
+    }
+}
+
+/// Columns that are copied row by row together.
+const PART: usize = 512;
+
+/// Copies elements at a constant stride.
+#[inline(always)]
+fn strided<T: Pod>(source: &[T], from: isize, stride: isize, to: &mut [T]) {
+    match usize::try_from(stride) {
+        Ok(stride) => {
+            let from = source[from as usize..].iter().step_by(stride);
+            to.iter_mut().zip(from).for_each(|(to, x)| *to = *x);
+        }
+        Err(_) => {
+            for (c, to) in to.iter_mut().enumerate() {
+                *to = source[(from + c as isize * stride) as usize];
             }
         }
     }

@@ -35,6 +35,31 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     })
 }
 
+/// Runs loops with the function as a constant `F`, so that the compiler vectorizes them.
+macro_rules! for_scan {
+    ($f:expr, |$name:ident| $body:expr) => {
+        match $f {
+            tercet_ir::ops::ScanFn::Sum => {
+                const $name: tercet_ir::ops::ScanFn = tercet_ir::ops::ScanFn::Sum;
+                $body
+            }
+            tercet_ir::ops::ScanFn::Prod => {
+                const $name: tercet_ir::ops::ScanFn = tercet_ir::ops::ScanFn::Prod;
+                $body
+            }
+            tercet_ir::ops::ScanFn::Max => {
+                const $name: tercet_ir::ops::ScanFn = tercet_ir::ops::ScanFn::Max;
+                $body
+            }
+            tercet_ir::ops::ScanFn::Min => {
+                const $name: tercet_ir::ops::ScanFn = tercet_ir::ops::ScanFn::Min;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use for_scan;
+
 /// Element type with its accumulator.
 pub(crate) trait CumSumElem: Element {
     /// Accumulator type: `f64` for floats, the same type for integers.

@@ -3,11 +3,16 @@
 //! Every index is checked in order before anything is written, so the reported error is the first
 //! one.
 
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
 use bytemuck::Pod;
 use half::{bf16, f16};
 use tercet_ir::{DType, EvalError, Graph, MAX_RANK, Node, Op};
 
 use crate::args::{KernelArgs, KernelView};
+use crate::kernels::KernelThreads;
+use crate::kernels::parallel::for_each;
 use crate::lower::elem::parts;
 use crate::lower::reference_eval::evaluate;
 use crate::lower::{LoweredNode, indices};
@@ -24,6 +29,38 @@ pub(crate) fn resolve(index: i64, len: usize) -> Result<usize, EvalError> {
     match at {
         Some(at) if (0..len as i64).contains(&at) => Ok(at as usize),
         Some(_) | None => Err(EvalError::Index { index, len }),
+    }
+}
+
+/// Checks all indices on an axis of `len` elements.
+///
+/// # Errors
+/// [`EvalError::Index`] for the first invalid index.
+pub(crate) fn check_all(idx: &KernelView<'_>, len: usize, parallel: bool) -> Result<(), EvalError> {
+    /// Indices per task.
+    const PART: usize = 1 << 15;
+    let invalid = AtomicBool::new(false);
+    let end = len as i64;
+    // One comparison without branches per index: valid ones are below twice the length after the shift.
+    let is_invalid = |index: i64| index.wrapping_add(end) as u64 >= 2 * end as u64;
+    let threads = KernelThreads::parallel(parallel);
+    let count = idx.layout.numel();
+    let named = IndexSlice::from_view(idx);
+    for_each(threads, count.div_ceil(PART), |i| {
+        let part = i * PART..count.min((i + 1) * PART);
+        let any = match named {
+            IndexSlice::I32(list) => list[part]
+                .iter()
+                .fold(false, |any, i| any | is_invalid((*i).into())),
+            IndexSlice::I64(list) => list[part].iter().fold(false, |any, i| any | is_invalid(*i)),
+        };
+        if any {
+            invalid.store(true, Relaxed);
+        }
+    });
+    match invalid.into_inner() {
+        true => indices(idx).try_for_each(|i| resolve(i, len).map(|_| ())),
+        false => Ok(()),
     }
 }
 
@@ -80,7 +117,7 @@ pub(crate) fn lower_elements(_: &Graph, node: &Node) -> LoweredNode {
             if !are_within(idx.shape(), data, axis) {
                 return evaluate(&op, args);
             }
-            indices(&idx).try_for_each(|i| resolve(i, data[axis]).map(|_| ()))?;
+            check_all(&idx, data[axis], args.parallel)?;
             match args.outs[0].dtype.size_bytes() {
                 1 => elements::<u8>(axis, args),
                 2 => elements::<u16>(axis, args),
@@ -115,9 +152,19 @@ fn elements<T: Pod + Send + Sync>(axis: usize, args: &mut KernelArgs<'_>) {
                 }
                 rest /= shape[a];
             }
-            for (j, y) in to.iter_mut().enumerate() {
-                let along = idx.at(first + j, sizes[axis]) * steps[axis];
-                *y = from[base + along + if axis == last { 0 } else { j }];
+            let (len, step, across) = (sizes[axis] as i64, steps[axis], usize::from(axis != last));
+            let at = |index: i64| (if index < 0 { index + len } else { index }) as usize;
+            match idx {
+                IndexSlice::I32(list) => {
+                    for (j, (y, index)) in to.iter_mut().zip(&list[first..]).enumerate() {
+                        *y = from[base + at((*index).into()) * step + across * j];
+                    }
+                }
+                IndexSlice::I64(list) => {
+                    for (j, (y, index)) in to.iter_mut().zip(&list[first..]).enumerate() {
+                        *y = from[base + at(*index) * step + across * j];
+                    }
+                }
             }
         }
     });
@@ -136,8 +183,13 @@ pub(crate) fn lower_nd(_: &Graph, node: &Node) -> LoweredNode {
             let last = idx.shape().len() - 1;
             let k = idx.shape()[last];
             let lens = &data.shape()[batch..batch + k];
-            for (i, index) in indices(&idx).enumerate() {
-                resolve(index, lens[i % k])?;
+            match lens {
+                &[len] => check_all(&idx, len, args.parallel)?,
+                _ => {
+                    for (i, index) in indices(&idx).enumerate() {
+                        resolve(index, lens[i % k])?;
+                    }
+                }
             }
             let out = &mut args.outs[0];
             let inner: usize = data.shape()[batch + k..].iter().product();

@@ -19,6 +19,7 @@
 mod body;
 mod broadcast_mul;
 mod byte_lut;
+mod casts;
 mod chain;
 mod derivative;
 mod geometry;
@@ -64,6 +65,9 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
         })
         .collect();
     if let Some(lowered) = byte_lut::lower(graph, node, &map, &dtypes, &steps) {
+        return lowered;
+    }
+    if let Some(lowered) = casts::lower(graph, node, &map, &dtypes) {
         return lowered;
     }
     if let Some(lowered) = sums::lower(graph, node, &map, &dtypes, &steps) {

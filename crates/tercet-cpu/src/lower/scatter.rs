@@ -14,7 +14,7 @@ use tercet_ir::{EvalError, Graph, MAX_RANK, Node, Op};
 
 use crate::args::{KernelArgs, KernelView};
 use crate::kernels::{KernelThreads, sort_unstable};
-use crate::lower::cumsum::CumSumElem;
+use crate::lower::cumsum::{CumSumElem, for_scan};
 use crate::lower::elem::{for_element, parts};
 use crate::lower::indexed::{are_within, resolve, strides};
 use crate::lower::reference_eval::evaluate;
@@ -267,15 +267,17 @@ fn combined<T: CumSumElem>(f: ScanFn, group: &[u64], updates: &[T], out: &mut [T
     let inner = out.len();
     let mut so_far = [T::identity(f); TILE];
     for (tile, out) in out.chunks_mut(TILE).enumerate() {
-        for (so_far, y) in so_far.iter_mut().zip(out.iter()) {
-            *so_far = T::combine(f, T::identity(f), *y);
-        }
-        for key in group {
-            let from = &updates[place_of(*key) * inner + tile * TILE..][..out.len()];
-            for (so_far, x) in so_far.iter_mut().zip(from) {
-                *so_far = T::combine(f, *so_far, *x);
+        for_scan!(f, |F| {
+            for (so_far, y) in so_far.iter_mut().zip(out.iter()) {
+                *so_far = T::combine(F, T::identity(F), *y);
             }
-        }
+            for key in group {
+                let from = &updates[place_of(*key) * inner + tile * TILE..][..out.len()];
+                for (so_far, x) in so_far.iter_mut().zip(from) {
+                    *so_far = T::combine(F, *so_far, *x);
+                }
+            }
+        });
         for (so_far, y) in so_far.iter().zip(out.iter_mut()) {
             *y = T::result(*so_far);
         }

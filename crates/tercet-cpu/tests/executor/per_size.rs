@@ -61,21 +61,21 @@ fn memory_limits_drop_forms_and_refuse_large_ones() -> Result<(), Failure> {
     let new = PerSizeExecutable::new(backend.clone(), graph()?, CompileOptions::new());
     let mut per_size = new.with_limits(8, u64::MAX);
     per_size.set_param("w", Tensor::from_slice(&[2, 2], &[0f32; 4])?)?;
-    run(&mut per_size, 1000)?;
+    run(&mut per_size, 100_000)?;
     let one = per_size.bytes();
     assert!(one > 0);
     let new = PerSizeExecutable::new(backend, graph()?, CompileOptions::new());
     let mut per_size = new.with_limits(8, one + one / 2);
     per_size.set_param("w", Tensor::from_slice(&[2, 2], &[0f32; 4])?)?;
-    run(&mut per_size, 1000)?;
-    run(&mut per_size, 999)?;
+    run(&mut per_size, 100_000)?;
+    run(&mut per_size, 99_999)?;
     assert_eq!(per_size.forms(), 1, "two forms exceed the limit");
     run(&mut per_size, 10)?;
     assert_eq!(per_size.forms(), 2);
-    let error = run(&mut per_size, 100_000).expect_err("the form exceeds the limit");
+    let error = run(&mut per_size, 400_000).expect_err("the form exceeds the limit");
     let error = error.downcast::<PerSizeError>()?;
     assert!(matches!(*error, PerSizeError::TooLarge { .. }), "{error}");
-    assert!(error.to_string().contains("s = 100000"), "{error}");
+    assert!(error.to_string().contains("s = 400000"), "{error}");
     // The other forms still run.
     run(&mut per_size, 10)?;
     Ok(())

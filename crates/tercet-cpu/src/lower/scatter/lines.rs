@@ -7,10 +7,9 @@ use tercet_ir::ops::ScanFn;
 use crate::args::KernelView;
 use crate::kernels::KernelThreads;
 use crate::kernels::parallel::{SharedMut, for_each_with_scratch};
-use crate::lower::cumsum::CumSumElem;
+use crate::lower::cumsum::{CumSumElem, for_scan};
 use crate::lower::elem::AxisBlocks;
-use crate::lower::indexed::resolve;
-use crate::lower::indices;
+use crate::lower::indexed::check_all;
 
 /// Maximum elements of the lines of a task, whose accumulators stay in the L2 cache.
 const TILE: usize = 1 << 14;
@@ -64,9 +63,7 @@ impl ScatterLines {
         threads: KernelThreads,
     ) -> Result<(), EvalError> {
         let AxisBlocks { outer, len, inner } = self.data;
-        for index in indices(idx) {
-            resolve(index, len)?;
-        }
+        check_all(idx, len, threads != KernelThreads::Serial)?;
         let tiles = inner.div_ceil(self.width);
         let out = SharedMut::new(out);
         let at = |index: i64| (if index < 0 { index + len as i64 } else { index }) as usize;
@@ -99,19 +96,20 @@ impl ScatterLines {
                     }
                     return;
                 };
-                for (i, sums) in sums.chunks_exact_mut(width).take(len).enumerate() {
+                let sums = &mut sums[..len * width];
+                for (i, sums) in sums.chunks_exact_mut(width).enumerate() {
                     for (sum, x) in sums.iter_mut().zip(&*row(i)) {
                         *sum = T::combine(f, T::identity(f), *x);
                     }
                 }
-                for j in 0..self.updates {
+                for_scan!(f, |F| for j in 0..self.updates {
                     let from = (block * self.updates + j) * inner + first;
                     for i in 0..width {
                         let sum = &mut sums[index(from + i) * width + i];
-                        *sum = T::combine(f, *sum, updates[from + i]);
+                        *sum = T::combine(F, *sum, updates[from + i]);
                     }
-                }
-                for (i, sums) in sums.chunks_exact(width).take(len).enumerate() {
+                });
+                for (i, sums) in sums.chunks_exact(width).enumerate() {
                     for (x, sum) in row(i).iter_mut().zip(sums) {
                         *x = T::result(*sum);
                     }
