@@ -220,8 +220,10 @@ impl Classifier {
     ) -> Result<Vec<Vec<f32>>, Error> {
         let paths = || inputs.iter().map(AsRef::as_ref).collect::<Vec<&str>>();
         match &mut self.kind {
-            ClassifierKind::Texts(texts) => texts.classify_with_progress(inputs, progress),
-            ClassifierKind::Images(images) => images.classify_with_progress(&paths(), progress),
+            ClassifierKind::Texts(texts) => Ok(texts.classify_with_progress(inputs, progress)?),
+            ClassifierKind::Images(images) => {
+                Ok(images.classify_with_progress(&paths(), progress)?)
+            }
             ClassifierKind::Described {
                 head,
                 images,

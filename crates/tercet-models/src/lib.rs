@@ -57,7 +57,9 @@ pub use generate::{
 };
 pub use language_model::{LanguageModel, LanguageModelOptions, TextOptions, TextStream};
 pub use model_path::{OllamaModel, OllamaParams};
-pub use open::{DraftOptions, EmbeddingPrompt, EncoderOptions, ModelFiles, SimilarityHead};
+pub use open::{
+    DraftOptions, EmbeddingPrompt, EncoderOptions, ModelFiles, OpenModel, SimilarityHead,
+};
 pub use save::{SaveError, SaveOptions};
 pub use speech::Transcriber;
 pub use tercet_files::{

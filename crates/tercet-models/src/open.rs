@@ -25,7 +25,7 @@ use tercet_networks::{
 use tercet_text::dataset::TemplateFiles;
 use tercet_text::tokenizer::Tokenizer;
 
-pub use encoder::{EmbeddingPrompt, EncoderOptions};
+pub use encoder::{EmbeddingPrompt, EncoderOptions, OpenModel};
 pub use vision::SimilarityHead;
 
 /// The files of a model.

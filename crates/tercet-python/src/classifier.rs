@@ -55,10 +55,7 @@ impl PyClassifier {
         &self,
         py: Python<'_>,
         (scoring, cut): (Scoring, bool),
-        f: impl FnOnce(
-            &mut TextClassifier,
-            &mut dyn FnMut(usize) -> bool,
-        ) -> Result<T, tercet_models::Error>
+        f: impl FnOnce(&mut TextClassifier, &mut dyn FnMut(usize) -> bool) -> Result<T, ModelError>
         + Send,
     ) -> PyResult<T> {
         let mut interrupt = None;

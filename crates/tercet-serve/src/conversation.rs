@@ -243,14 +243,14 @@ fn in_text_parts(message: &ChatMessage) -> ChatMessage {
 }
 
 /// The error of a prompt with images.
-fn image_error(e: &tercet_models::Error) -> ApiError {
+fn image_error(e: &ModelError) -> ApiError {
     match e {
-        tercet_models::Error::Model(ModelError::Context { .. }) => ApiError::new(
+        ModelError::Context { .. } => ApiError::new(
             StatusCode::BAD_REQUEST,
             "context_length_exceeded",
             tercet::one_line(e),
         ),
-        tercet_models::Error::Model(ModelError::Places { .. }) | tercet_models::Error::Image(_) => {
+        ModelError::Places { .. } | ModelError::Image(_) => {
             ApiError::bad_request(tercet::one_line(e))
         }
         e => ApiError::failed(e),

@@ -98,7 +98,7 @@ impl EncoderModel {
             }
             EncoderInputs::Tokens(rows) => {
                 self.check_tokens(&rows)?;
-                self.reader.read_ids(rows, cut).map_err(Into::into)
+                self.reader.read_ids(rows, cut)
             }
         };
         let rows = rows.map_err(|e| input_error("input", &e))?;
@@ -139,14 +139,12 @@ pub(crate) async fn off_the_event_loop<T: Send + 'static>(
 }
 
 /// Wraps an encoder error about the texts of a request field.
-pub(crate) fn input_error(field: &str, e: &tercet_models::Error) -> ApiError {
+pub(crate) fn input_error(field: &str, e: &ModelError) -> ApiError {
     match e {
-        tercet_models::Error::Model(
-            e @ (ModelError::TextTooLong { .. }
-            | ModelError::TextTooManyBytes { .. }
-            | ModelError::TooManyAddedTokens { .. }
-            | ModelError::NoTokens),
-        ) => ApiError::bad_request(format!("field `{field}`: {e}")),
+        ModelError::TextTooLong { .. }
+        | ModelError::TextTooManyBytes { .. }
+        | ModelError::TooManyAddedTokens { .. }
+        | ModelError::NoTokens => ApiError::bad_request(format!("field `{field}`: {e}")),
         e => ApiError::failed(e),
     }
 }

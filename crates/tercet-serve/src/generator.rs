@@ -54,7 +54,7 @@ pub(crate) trait SequenceGenerator: Send {
         &mut self,
         _images: &[Image],
         _go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, ModelError> {
         Ok(true)
     }
 
@@ -117,7 +117,7 @@ impl SequenceGenerator for ImageTextGenerator {
         &mut self,
         images: &[Image],
         go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, ModelError> {
         let progress = &mut |_, _| go_on();
         self.writer.set_images(images, &mut self.images, progress)
     }

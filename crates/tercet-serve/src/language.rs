@@ -205,7 +205,7 @@ impl ServedLanguageModel {
             Some(source) => ChatTemplate::from_model_with(&files, &tokenizer, source),
             None => ChatTemplate::from_model(&files, &tokenizer),
         };
-        let template = template.map_err(failed)?;
+        let template = template.map_err(|e| failed(e.into()))?;
         let request = context_request(&placement, slots);
         let fit = ContextFit::new(&files, &spec, &placement.device, &request);
         let fit = fit.map_err(|e| failed(e.into()))?;

@@ -214,9 +214,10 @@ fn check_refusals(ready: &mut TestVisionLanguageModel, prompt: &Json) -> Result<
             &mut |_, _| true,
         );
         match read {
-            Err(tercet_models::Error::Model(e)) => Ok(e),
-            Err(e) => Err(BoxError::from(e)),
-            Ok(_) => Err(format!("{text:?} with {count} images was accepted").into()),
+            Err(e) => Ok(e),
+            Ok(_) => Err(BoxError::from(format!(
+                "{text:?} with {count} images was accepted"
+            ))),
         }
     };
     let places = refused("<image> and <image>", 1)?;

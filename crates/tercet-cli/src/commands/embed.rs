@@ -122,7 +122,9 @@ impl EmbedInputEncoder {
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Vec<Vec<f32>>, Error> {
         match self {
-            EmbedInputEncoder::Texts(embedder) => embedder.embed_with_progress(texts, progress),
+            EmbedInputEncoder::Texts(embedder) => {
+                Ok(embedder.embed_with_progress(texts, progress)?)
+            }
             EmbedInputEncoder::Both(both) => both.embed(texts, progress),
         }
     }

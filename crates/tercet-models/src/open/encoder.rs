@@ -103,30 +103,40 @@ impl EncoderOptions {
     }
 }
 
-impl Embedder {
-    /// Opens a text encoder, or the text tower of a vision model, on the best device of this
-    /// machine with default options. The path is that of [`ModelFiles::open`].
+/// Opening of an embedding model with one call.
+///
+/// ```
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/encoders/sentence-a");
+/// use tercet_models::{Embedder, OpenModel};
+/// let mut embedder = Embedder::open(path)?;
+/// let vectors = embedder.embed(&["a cat", "a dog"])?;
+/// assert_eq!((vectors.len(), vectors[0].len()), (2, embedder.width()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait OpenModel: Sized {
+    /// Opens a model on the best device of this machine with default options. The path is that of
+    /// [`ModelFiles::open`].
     ///
     /// # Errors
     /// The errors of [`Self::open_with`].
-    ///
-    /// ```
-    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/encoders/sentence-a");
-    /// use tercet_models::Embedder;
-    /// let mut embedder = Embedder::open(path)?;
-    /// let vectors = embedder.embed(&["a cat", "a dog"])?;
-    /// assert_eq!((vectors.len(), vectors[0].len()), (2, embedder.width()));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn open(path: impl AsRef<Path>) -> Result<Embedder, Error> {
-        Embedder::open_with(path, &Device::auto()?, &EncoderOptions::default())
+    fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::open_with(path, &Device::auto()?, &EncoderOptions::default())
     }
 
     /// Opens a model on a device.
     ///
     /// # Errors
-    /// The errors of [`ModelFiles::embedder`]; [`Error::OtherFamily`] if the model embeds no texts.
-    pub fn open_with(
+    /// The errors of the files and the device; [`Error::OtherFamily`] for a model of another kind.
+    fn open_with(
+        path: impl AsRef<Path>,
+        device: &Device,
+        options: &EncoderOptions,
+    ) -> Result<Self, Error>;
+}
+
+/// Text encoders, and the text towers of vision models.
+impl OpenModel for Embedder {
+    fn open_with(
         path: impl AsRef<Path>,
         device: &Device,
         options: &EncoderOptions,
@@ -300,7 +310,7 @@ impl ModelFiles {
         let embedder = embedder
             .truncating(options.truncate)
             .lower_case(said.lower_case);
-        embedder.with_prompt(prompt)
+        Ok(embedder.with_prompt(prompt)?)
     }
 
     /// Whether the folder's `architectures` name a classifier of texts or tokens.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tercet::{DType, Device};
 
-use super::{EncoderOptions, ModelFiles};
+use super::{EncoderOptions, ModelFiles, OpenModel};
 use crate::error::Error;
 use crate::family::ModelFamily;
 use tercet_networks::config::{VisionBody, VisionFamily, VisionSpec};
@@ -48,28 +48,17 @@ impl SimilarityHead {
     }
 }
 
-impl ImageEmbedder {
-    /// Opens a vision model on the best device of this machine with default options. The path is
-    /// that of [`ModelFiles::open`].
-    ///
-    /// # Errors
-    /// The errors of [`ModelFiles::image_embedder`]; [`Error::OtherFamily`] for another model.
-    ///
-    /// ```
-    /// # let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/vision/");
-    /// # let (path, picture) = (format!("{data}dinov2-a"), format!("{data}pictures/wide.png"));
-    /// use tercet_models::ImageEmbedder;
-    /// let mut embedder = ImageEmbedder::open(path)?;
-    /// assert_eq!(embedder.embed_files(&[picture])?[0].len(), embedder.width());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn open(path: impl AsRef<Path>) -> Result<ImageEmbedder, Error> {
+/// Vision models.
+impl OpenModel for ImageEmbedder {
+    fn open_with(
+        path: impl AsRef<Path>,
+        device: &Device,
+        options: &EncoderOptions,
+    ) -> Result<ImageEmbedder, Error> {
         let files = ModelFiles::open(path)?;
         let (wanted, found) = ("ImageEmbedder", files.family()?);
         match found {
-            ModelFamily::Vision => {
-                files.image_embedder(&Device::auto()?, &EncoderOptions::default())
-            }
+            ModelFamily::Vision => files.image_embedder(device, options),
             _ => Err(Error::OtherFamily { wanted, found }),
         }
     }

@@ -8,7 +8,7 @@ mod resample;
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use symphonia::core::audio::{AudioBufferRef, SampleBuffer, SignalSpec};
 use symphonia::core::codecs::{CODEC_TYPE_NULL, Decoder, DecoderOptions};
@@ -24,7 +24,6 @@ use tercet_networks::config::speech::RATE;
 pub use crate::error::AudioError;
 use crate::error::audio::RATES;
 use tercet_files::contained;
-use tercet_networks::config::speech::RATE;
 
 /// Properties of a decoded file.
 ///

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use crate::common::{GgufWriter, data, temp_dir};
 use tercet_models::dataset::template::{Template, TemplateError, TemplateLimits, TemplateValue};
 use tercet_models::dataset::{
-    ChatMessage, ChatRecord, ChatTemplate, Corpus, CorpusOptions, DataError, LineError, Role,
+    ChatMessage, ChatRecord, ChatTemplate, ChatTemplateError, Corpus, CorpusOptions, DataError,
+    LineError, Role,
 };
 use tercet_models::{
     DecoderOptions, FinishReason, GenerateOptions, Gguf, IncrementalDetokenizer, MappedFile,
@@ -394,13 +395,13 @@ fn templates_of_models() {
     let error = of("template_wrong", &wrong).unwrap_err();
     assert!(matches!(
         error,
-        tercet_models::Error::Data(DataError::BadTemplateField { .. })
+        ChatTemplateError::Data(DataError::BadTemplateField { .. })
     ));
     let broken = [("tokenizer_config.json", r#"{"chat_template": "{% if"}"#)];
     let error = of("template_broken", &broken).unwrap_err();
     assert!(matches!(
         error,
-        tercet_models::Error::Data(DataError::Template(_))
+        ChatTemplateError::Data(DataError::Template(_))
     ));
 
     let gguf = |writer: GgufWriter| {

@@ -53,7 +53,7 @@ fn chain(e: &dyn std::error::Error) -> String {
 
 fn embedded(dir: &Path, options: &EncoderOptions, texts: &[&str]) -> Result<Vec<Vec<f32>>, Error> {
     let files = ModelFiles::open(dir)?;
-    files.embedder(&Device::cpu(), options)?.embed(texts)
+    Ok(files.embedder(&Device::cpu(), options)?.embed(texts)?)
 }
 
 #[test]

@@ -11,7 +11,7 @@ use tercet_models::speech::{SAMPLE_RATE, SpeechOptions};
 use tercet_models::{
     Classifier, DecoderOptions, Embedder, EncoderOptions, Error, FinishReason, GenerateEvent,
     GenerateOptions, Image, ImageEmbedder, LanguageModel, MatmulPrecision, ModelError, ModelFamily,
-    ModelFiles, SamplingOptions, TextOptions, Transcriber, end_ids, generate,
+    ModelFiles, OpenModel, SamplingOptions, TextOptions, Transcriber, end_ids, generate,
 };
 
 use crate::common::data;

@@ -174,7 +174,7 @@ fn changed(name: &str, to: &str, file: &str, fields: &Value) -> PathBuf {
 fn features(dir: &Path, picture: &Path) -> Result<Vec<Vec<f32>>, Error> {
     let files = ModelFiles::open(dir)?;
     let mut encoder = files.image_embedder(&Device::cpu(), &EncoderOptions::default())?;
-    encoder.embed_files(&[picture])
+    Ok(encoder.embed_files(&[picture])?)
 }
 
 #[test]

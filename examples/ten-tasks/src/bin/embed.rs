@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use tercet_models::Embedder;
+use tercet_models::{Embedder, OpenModel};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let sentences = ["How do I reset my password?", "I forgot my password."];

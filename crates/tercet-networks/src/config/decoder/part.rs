@@ -404,6 +404,7 @@ impl DecoderPart {
         }
     }
 
+    /// Whether the part has a bias.
     #[must_use]
     pub fn has_bias(self, spec: &DecoderSpec) -> bool {
         match self {
