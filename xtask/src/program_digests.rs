@@ -83,7 +83,7 @@ fn compute(root: &Path, profile: &str) -> Result<ProgramListing, XtaskError> {
         .env("TERCET_PROGRAM_CASES", &cases)
         .stdout(std::process::Stdio::null());
     process::run(&mut command)?;
-    let take = |path: &Path| {
+    let take = |path: &Path| -> Result<String, XtaskError> {
         let text = fs::read_to_string(path).map_err(error::file("read", path))?;
         fs::remove_file(path).map_err(error::file("remove", path))?;
         Ok(text)

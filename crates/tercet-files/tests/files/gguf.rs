@@ -193,7 +193,7 @@ fn every_type_has_its_own_id_and_name() {
 
 #[test]
 fn files_that_cannot_be_opened() {
-    let dir = common::temp_dir("gguf-open");
+    let dir = crate::common::temp_dir("gguf-open");
     let empty = dir.join("empty.gguf");
     std::fs::write(&empty, []).unwrap();
     assert!(matches!(

@@ -344,7 +344,7 @@ fn what_transformers_saves_means_the_same() {
 
 /// The keys of a `model_type` that the committed list has, and their defaults.
 fn class_keys(model_type: &str) -> Map<String, Value> {
-    let list = include_str!("../../src/config/transformers_keys.jsonl");
+    let list = include_str!("../../../tercet-networks/src/config/transformers_keys.jsonl");
     let line = list
         .lines()
         .map(|line| object(serde_json::from_str(line).unwrap()))

@@ -12,13 +12,13 @@ use tercet_text::dataset::{
     PackedCorpus, ReadLimits, TextLabel, TextPairs, TokenBatch, TokenizedDocument,
 };
 
-static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {
+pub(crate) static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {
     let tokenizer = Tokenizer::from_file(data("tiny-rust-llama/tokenizer.json")).unwrap();
     tokenizer.with_bos(0).unwrap()
 });
 
 /// A file with this name and content, in the folder of a test.
-fn file(test: &str, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+pub(crate) fn file(test: &str, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
     let path = temp_dir(test).join(name);
     std::fs::write(&path, bytes).unwrap();
     path
@@ -66,7 +66,7 @@ struct Host {
 }
 
 fn host(batch: &TokenBatch) -> Host {
-    let numbers = |t: &tercet::Tensor| t.as_slice::<i32>().unwrap().to_vec();
+    let numbers = |t: &tercet_ir::Tensor| t.as_slice::<i32>().unwrap().to_vec();
     Host {
         tokens: numbers(&batch.tokens),
         positions: numbers(&batch.positions),

@@ -7,7 +7,7 @@ use tercet_text::dataset::{
     ReadLimits, RecordReader,
 };
 
-use super::{TOKENIZER, file};
+use crate::dataset::{TOKENIZER, file};
 use crate::common::temp_dir;
 
 fn records(path: &Path, task: DatasetTask) -> Result<Vec<(u64, DatasetRecord)>, DataError> {
