@@ -197,8 +197,7 @@ impl TextClassifier {
             let classes = self.labels.len();
             return Err(ModelError::Unsupported(format!(
                 "the model has {classes} classes; a reranker has exactly 1"
-            ))
-            .into());
+            )));
         }
         let pairs = documents.iter().map(|text| (query, Some(text.as_ref())));
         let all = self.scores(pairs, progress)?;

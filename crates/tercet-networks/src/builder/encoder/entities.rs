@@ -63,7 +63,7 @@ impl TextClassifier {
                     "text {}: the tokenizer does not map tokens to byte ranges",
                     at + 1
                 );
-                return Err(ModelError::Unsupported(reason).into());
+                return Err(ModelError::Unsupported(reason));
             }
             let found = found.into_iter().take(count).map(|(_, span)| span);
             spans.push(found.collect::<Vec<_>>());

@@ -93,7 +93,7 @@ fn tokens(
             let bytes = text.len() + pair.map_or(0, str::len);
             if bytes > tokenizer.max_text_bytes(most) {
                 let text = at + 1;
-                return Err(ModelError::TextTooManyBytes { text, bytes, most }.into());
+                return Err(ModelError::TextTooManyBytes { text, bytes, most });
             }
             tokenizer.encode_row(text, pair, None)?
         }
@@ -104,11 +104,10 @@ fn tokens(
         return Err(match longer {
             OverlengthPolicy::Error => ModelError::TextTooLong { text, tokens, most },
             OverlengthPolicy::Truncate => ModelError::TooManyAddedTokens { text, tokens, most },
-        }
-        .into());
+        });
     }
     if row.ids.is_empty() {
-        return Err(ModelError::NoTokens.into());
+        return Err(ModelError::NoTokens);
     }
     Ok(EncoderTokens {
         row,

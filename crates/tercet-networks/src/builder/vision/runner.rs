@@ -138,7 +138,7 @@ impl ImageEmbedder {
         }
         let inputs = [("pixels", &self.pixels)];
         let run = self.exe.run_into(&inputs, &mut self.outputs);
-        Ok(run.map_err(ModelError::from)?)
+        run.map_err(ModelError::from)
     }
 }
 

@@ -255,7 +255,7 @@ impl ImagePromptReader {
         };
         let tokens = ids.len();
         if tokens > context {
-            return Err(ModelError::Context { tokens, context }.into());
+            return Err(ModelError::Context { tokens, context });
         }
         // Without images, `<image>` is ordinary text.
         if !pictures.is_empty() {
@@ -270,8 +270,7 @@ impl ImagePromptReader {
                     "the tokenizer produces {found} tokens {} (image_token_id) for {all} times `<image>`; tokenizer.json and \
                      config.json belong to different models",
                     self.image_token
-                ))
-                .into());
+                )));
             }
         }
         Ok(ids)
@@ -304,15 +303,14 @@ impl ImagePromptReader {
             return Err(ModelError::Places {
                 places,
                 pictures: given,
-            }
-            .into());
+            });
         }
         let tiles = self.tile_layouts(pictures)?;
         // Check the length before allocating the expanded prompt.
         let least = |of: &ImageTiles| of.count() * self.rows_of_tile + tokens_around(*of);
         let tokens = tiles.iter().map(least).sum();
         match tokens > context {
-            true => Err(ModelError::Context { tokens, context }.into()),
+            true => Err(ModelError::Context { tokens, context }),
             false => Ok(tiles),
         }
     }
