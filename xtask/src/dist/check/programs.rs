@@ -28,6 +28,7 @@ const SUITE: &str = "bookworm";
 const WINE_SUITE: &str = "trixie";
 const WINE_FOLDER: &str = "/usr/lib/wine";
 const WINE: &str = "/usr/lib/wine/wine64";
+const WINE_LIBRARIES: &str = "Z:\\usr\\x86_64-w64-mingw32\\lib";
 /// Starts a program in a root folder `$0`. It sees the system's folders, and the folders of the arguments before `--`.
 /// Other processes do not see the mounts, which end with the program.
 const IN_ROOT: &str = r#"
@@ -116,6 +117,8 @@ impl ProgramRunner {
                 command.args(["--", WINE]).arg(self.seen(program));
                 command.env("WINEPREFIX", prefix).env("WINEDEBUG", "-all");
                 command.env("WINESERVER", format!("{WINE_FOLDER}/wineserver64"));
+                // Wine's own libraries need `zlib1.dll`, which Debian has in another package.
+                command.env("WINEPATH", WINE_LIBRARIES);
                 // The encoding of arguments.
                 command.env("LC_ALL", "C.UTF-8");
                 command
@@ -184,14 +187,9 @@ fn wine_root() -> Result<PathBuf, XtaskError> {
         architecture: "amd64",
         packages: &["libc-bin", "wine64"],
     };
-    unpacked_root(&format!("root-{WINE_SUITE}-wine"), &selection, |root| {
-        // `libc-bin` has the locale of UTF-8. Debian builds Wine with this library in another package.
-        let from = root.join("usr/x86_64-w64-mingw32/lib/zlib1.dll");
-        let to = root.join("usr/lib/x86_64-linux-gnu/wine/x86_64-windows/zlib1.dll");
-        fs::copy(&from, &to)
-            .map(drop)
-            .map_err(error::file("copy", &from))
-    })
+    // `libc-bin` has the locale of UTF-8.
+    let name = format!("root-{WINE_SUITE}-wine");
+    unpacked_root(&name, &selection, |_| Ok(()))
 }
 
 /// A folder of the cache with unpacked packages, which `finish` completes.
