@@ -37,7 +37,7 @@ use tercet_ir::{CompileError, DType, Dim, Graph, Node, OpKind, Support, VariantF
 
 use self::coop::CoopConv;
 use self::kernels::{ConvFinishParams, DEPTHWISE, FINISH, IM2COL};
-use self::windows::{GpuConvWindows, known, product};
+use self::windows::{GpuConvWindows, check_windows_fit, known, product};
 use super::matmul::product::activation_code;
 use super::matmul::product_into;
 use super::{Lowering, always, code, missing};
@@ -92,7 +92,9 @@ fn lower_columns(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileErro
     };
     let x = e.view(node.inputs[0]);
     let y = e.result(0)?;
-    columns_into(e, op, e.graph.ty(node.inputs[0]).shape.to_vec(), &x, &y);
+    let shape = e.graph.ty(node.inputs[0]).shape.to_vec();
+    check_windows_fit(e, &op.window(), &op.kernel, &shape);
+    columns_into(e, op, shape, &x, &y);
     Ok(())
 }
 
@@ -139,6 +141,7 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let bias = node.inputs.get(2).map(|v| e.view(*v));
     let shape = w.layout.shape().to_vec();
     let kernel: Vec<usize> = shape[2..].iter().map(known).collect();
+    check_windows_fit(e, &op.window(), &kernel, &e.graph.ty(node.inputs[0]).shape);
     let groups = Dim::Known(op.groups);
     let m = shape[0].div_exact(&groups);
     let y = e.result(0)?;

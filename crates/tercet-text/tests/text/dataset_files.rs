@@ -7,8 +7,8 @@ use tercet_text::dataset::{
     ReadLimits, RecordReader,
 };
 
-use crate::dataset::{TOKENIZER, file};
 use crate::common::temp_dir;
+use crate::dataset::{TOKENIZER, file};
 
 fn records(path: &Path, task: DatasetTask) -> Result<Vec<(u64, DatasetRecord)>, DataError> {
     RecordReader::open(path, task, ReadLimits::default())?.collect()
