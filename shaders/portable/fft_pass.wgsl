@@ -3,8 +3,11 @@
 // their angles are fractions of integers, so rounding does not depend on n. A thread computes one
 // complex number, as the sum of `radix` products.
 //
-// With `before` = b, radix = r and count = n / r, result (block b r + s b + k) is the sum over j of
-// from[block b + k + j count] w^(j (k count / b + s count)), for w = e^(-2 pi i / n).
+// With `before` = b, radix = r and count = n / r, a pass computes
+//
+//     result[block b r + s b + k] = sum_j from[block b + k + j count] w^(j e).
+//
+// Here w = exp(-2 pi i / n) and e = k count / b + s count.
 // uses halves.wgsl: two_bits
 // uses prelude.wgsl: F32, flat_group
 

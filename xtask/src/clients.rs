@@ -1,4 +1,5 @@
-//! `cargo xtask clients`: runs the official clients of OpenAI's, Anthropic's and Ollama's APIs, and of MCP, against `tercet serve`.
+//! `cargo xtask clients`: runs the official clients of OpenAI's, Anthropic's and Ollama's APIs, and
+//! of MCP, against `tercet serve`.
 //!
 //! The clients are installed with the versions of [`REQUIREMENTS`] and [`NODE`] into the cache
 //! folder, and are not modified. The server runs in a folder away from the checkout, with a copy of the tiny

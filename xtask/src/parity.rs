@@ -139,8 +139,8 @@ pub(crate) fn emulated_variants(target: &str) -> Result<String, XtaskError> {
     emulate(command)
 }
 
-/// Runs the program as its own worker for the CPU: an emulated program cannot start itself again. Returns the numbers of
-/// tests.
+/// Runs the program as its own worker for the CPU: an emulated program cannot start itself again.
+/// Returns the numbers of tests.
 fn emulate(mut command: Command) -> Result<String, XtaskError> {
     let dir = std::env::temp_dir().join(format!("xtask-parity-{}", std::process::id()));
     fs::create_dir_all(&dir).map_err(error::file("create", &dir))?;

@@ -6,7 +6,7 @@
 //! the digests, so that review sees the affected operators and profiles.
 //!
 //! `cargo xtask programs --diff FROM` compares the programs of two commits, case by case: kernels,
-//! dispatches and barriers. Each commit is checked out into a folder of its own.
+//! dispatches and barriers. Each commit is checked out into a separate folder.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -17,8 +17,8 @@ const MAX_TRIED: usize = 8;
 
 impl OnnxModel {
     /// As [`OnnxModel::import_with`], with symbols replaced by their `sizes` where shapes are not
-    /// expressible, or are quotients of a symbol without a bound. Replaces the symbols in `fixed` first. If that is not enough, adds further
-    /// symbols to `fixed`, with one import per symbol.
+    /// expressible, or are quotients of a symbol without a bound. Replaces the symbols in `fixed`
+    /// first. If that is not enough, adds further symbols to `fixed`, with one import per symbol.
     ///
     /// # Errors
     /// As [`OnnxModel::import_with`]. If known sizes do not help, the error lists the failures with

@@ -18,7 +18,7 @@ use crate::metrics::ModelMetrics;
 use crate::model_facts::ModelFacts;
 use crate::options::ServeOptions;
 
-use self::entry::{ModelEntry, ModelSource, ServedModel};
+use self::entry::{ModelEntry, ModelLoadSource, ServedModel};
 use self::residency::ModelResidency;
 
 pub use self::entry::ModelOpener;
@@ -149,7 +149,7 @@ impl ModelRegistry {
         options: &ServeOptions,
     ) -> Result<(), ServeError> {
         self.check(name)?;
-        let source = ModelSource {
+        let source = ModelLoadSource {
             opener,
             options: options.clone(),
         };

@@ -60,7 +60,7 @@ pub(crate) async fn file(Path(name): Path<String>) -> Result<Response, ApiError>
     match FILES.iter().find(|file| file.name == name) {
         Some(file) => Ok(page_response(file.media_type, file.text)),
         None => {
-            let message = "the page has no such file; open /";
+            let message = "unknown file of the page; open /";
             Err(ApiError::new(StatusCode::NOT_FOUND, "not_found", message))
         }
     }

@@ -96,7 +96,7 @@ impl HttpServer {
         let runtime = runtime.map_err(failed)?;
         let deadline = self.app.options.deadline;
         let sweep = self.app.models.sweep();
-        // The server ends when its connections do, even if nobody uses the models any more.
+        // The server ends when its connections do, even if the models are unused.
         drop(self.app);
         let done = runtime.block_on(async move {
             let listener = tokio::net::TcpListener::from_std(self.listener)?;

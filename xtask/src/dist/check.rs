@@ -152,11 +152,11 @@ fn check_program(
         let bytes = |path: &Path| -> Result<u64, XtaskError> {
             Ok(fs::metadata(path).map_err(error::file("read", path))?.len())
         };
-        let most_packed = match input.is_windows() {
+        let max_packed = match input.is_windows() {
             true => MAX_ZIP_BYTES,
             false => MAX_ARCHIVE_BYTES,
         };
-        for (path, most) in [(path, most_packed), (&program, MAX_PROGRAM_BYTES)] {
+        for (path, most) in [(path, max_packed), (&program, MAX_PROGRAM_BYTES)] {
             let bytes = bytes(path)?;
             if bytes > most {
                 return Err(refused(

@@ -14,7 +14,7 @@ use crate::error::{self, XtaskError};
 /// Maximum time of a step.
 const PATIENCE: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(20);
-/// Gives the browser its pipes as descriptors 3 and 4, where it expects them.
+/// Gives the browser its pipes as descriptors 3 and 4, which it expects.
 const SHELL: &str = "exec 3<&0 4>&1 </dev/null >/dev/null 2>&1; exec \"$@\"";
 
 /// A page of a headless browser, which is closed on drop.

@@ -126,7 +126,7 @@ pub(crate) fn run(args: &ChatArgs) -> Result<CommandOutcome, CliError> {
                 conversation.line(line.trim(), &mut input)
             }
             Ok(ChatInput::End) => return Ok(CommandOutcome::Done),
-            Ok(ChatInput::Left) => return Ok(CommandOutcome::Interrupted),
+            Ok(ChatInput::Interrupted) => return Ok(CommandOutcome::Interrupted),
             Err(e) => Err(e),
         };
         match next {
@@ -250,7 +250,7 @@ impl ChatSession {
             for call in &calls {
                 let ask = &mut || match input.read()? {
                     ChatInput::Line(line) => Ok(Some(line)),
-                    ChatInput::End | ChatInput::Left => Ok(None),
+                    ChatInput::End | ChatInput::Interrupted => Ok(None),
                 };
                 let result = self.tools.call(call, ask)?;
                 self.turns.push(Role::Tool, result, 0);

@@ -14,7 +14,8 @@ use crate::lower::copy_view;
 use crate::plan::{CpuProgram, MemoryRoot};
 use tercet_ir::layout::Layout;
 
-/// Executes every step, then commits the states. Writes the time of each step to `times`. After a failure the states are unchanged.
+/// Executes every step, then commits the states. Writes the time of each step to `times`. After a
+/// failure the states are unchanged.
 pub(super) fn play(
     program: &CpuProgram,
     constants: &Constants,

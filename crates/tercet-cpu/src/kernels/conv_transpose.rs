@@ -73,7 +73,7 @@ impl TransposedConvShape {
     }
 }
 
-/// Where the contributions to an output channel come from.
+/// The sources of the contributions to an output channel.
 #[derive(Clone, Copy)]
 enum TapSource<'a> {
     /// `[taps, plane]`.

@@ -166,7 +166,7 @@ pub enum SwitchError {
         /// The names of all features.
         known: String,
     },
-    /// There is no such switch for diagnosis.
+    /// Unknown switch for diagnosis.
     #[error("no switch `{given}` for diagnosis; there are: {known}")]
     UnknownDebug {
         /// The given name.

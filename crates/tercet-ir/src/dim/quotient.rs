@@ -1,7 +1,7 @@
 //! Quotients of dimensions, rounded down: the canonical form, values and bounds.
 //!
-//! The numerator of a quotient has no term that is a multiple of the divisor, its constant is
-//! between 0 and the divisor, and no number divides the divisor and all other coefficients.
+//! The numerator of a quotient has no term that is a multiple of the divisor. Its constant is
+//! between 0 and the divisor. No number divides the divisor and all other coefficients.
 
 use std::collections::BTreeMap;
 use std::fmt;

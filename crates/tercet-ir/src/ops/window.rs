@@ -139,8 +139,8 @@ impl Window {
             .ok_or_else(too_small)
     }
 
-    /// The padding after an axis with which windows of this reach, none of which extends beyond
-    /// the padding, are as many as those that [`Window::count`] counts.
+    /// Padding after an axis for which the number of windows of this reach inside the padding equals
+    /// [`Window::count`].
     pub(crate) fn covered_pad(&self, axis: usize, reach: usize, ceil: bool) -> usize {
         let (stride, after) = (self.stride[axis], self.pad_after[axis]);
         match reach.checked_sub(after) {

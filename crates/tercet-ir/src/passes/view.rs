@@ -102,7 +102,7 @@ fn through(graph: &Graph, uses: &ValueUses, read: &OperandAccess) -> Option<(Val
             };
             (0..x_shape.rank()).map(axis).collect::<Option<Vec<_>>>()?
         }
-        // A repeated element is read where it is, if no other node needs the repetitions.
+        // A map reads repeated elements from the operand, if no other node needs the repetitions.
         Op::Resize(r) => {
             uses.readers_of(read.source).only()?;
             let axis = |i: usize| -> Option<AxisMap> {

@@ -177,7 +177,8 @@ pub(crate) struct GemvCosts {
     /// Number of subgroups that saturates a compute unit in kernels with prepacked activation rows in shared memory.
     /// Measured with 32 rows and gate weights of an 8B: 7 subgroups take 64 us, 14 take 66 to 74 us.
     pub(crate) min_prepacked_subgroups: u32,
-    /// Cost of the kernel that adds split-K partial sums, in the time that a subgroup takes for a tile and a slice of k.
+    /// Cost of the kernel that adds split-K partial sums, in the time that a subgroup takes for a
+    /// tile and a slice of k.
     pub(crate) split_k_slices: u32,
     /// Maximum number of token rows for which every row is multiplied separately by the weight
     /// matrix of its expert (mixture of experts); an estimate.

@@ -32,7 +32,7 @@ pub(crate) fn pass_count(bound: usize) -> u32 {
     passes
 }
 
-/// The radices of a length: 4 as often as possible, then the other prime factors, ascending. The
+/// The radices of a length: all factors 4, then the other prime factors, ascending. The
 /// only radix of length 1 is 1.
 fn radices(n: u64) -> Vec<u64> {
     let twos = n.trailing_zeros();

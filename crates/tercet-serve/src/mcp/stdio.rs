@@ -47,7 +47,7 @@ pub fn serve_mcp(
     let most = options.body_bytes;
     let app = Arc::new(AppState::new(models, options));
     let (send, lines) = mpsc::channel(1);
-    // A blocked read cannot be interrupted, so it has a thread of its own, which nobody waits for.
+    // A blocked read cannot be interrupted, so it has a thread that is never joined.
     let reader = std::thread::Builder::new().name("tercet-mcp".into());
     let read = move || read_lines(input, most, &send);
     reader.spawn(read).map_err(failed)?;

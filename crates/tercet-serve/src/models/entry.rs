@@ -118,12 +118,12 @@ pub(super) struct ModelEntry {
     /// Facts about the files; `None` for graphs.
     pub(super) facts: Option<ModelFacts>,
     /// `None` for a model that stays loaded.
-    pub(super) source: Option<ModelSource>,
+    pub(super) source: Option<ModelLoadSource>,
     state: Mutex<EntryState>,
 }
 
 /// How a model is loaded.
-pub(super) struct ModelSource {
+pub(super) struct ModelLoadSource {
     pub(super) opener: ModelOpener,
     pub(super) options: ServeOptions,
 }
@@ -172,7 +172,7 @@ impl ModelEntry {
         name: &str,
         kind: ServedKind,
         facts: Option<ModelFacts>,
-        source: Option<ModelSource>,
+        source: Option<ModelLoadSource>,
         adapters: Vec<String>,
     ) -> ModelEntry {
         ModelEntry {
@@ -279,7 +279,7 @@ impl ModelEntry {
     }
 }
 
-impl ModelSource {
+impl ModelLoadSource {
     /// Opens the files, with the adapters of the source and the added ones.
     ///
     /// # Errors

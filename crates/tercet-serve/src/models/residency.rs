@@ -239,7 +239,7 @@ impl ModelResidency {
             };
             for entry in self.entries.iter().filter(|entry| entry.source.is_some()) {
                 if let Some(model) = entry.take_idle(age) {
-                    // Nobody waits for the result.
+                    // The result is not needed.
                     let _ = blocking(move || drop(model)).await;
                     self.counts.unloads.fetch_add(1, Ordering::Relaxed);
                 }

@@ -285,7 +285,7 @@ impl ModelRegistry {
     /// Removes an adapter that was added while the server ran. The model's running requests end first.
     ///
     /// # Errors
-    /// 404 if no such adapter was added; the errors of [`Self::unload`], and those of loading.
+    /// 404 for an unknown adapter; the errors of [`Self::unload`], and those of loading.
     pub(crate) async fn remove_adapter(
         &self,
         model: Option<&str>,

@@ -33,7 +33,7 @@ pub(super) enum ChatInput {
     /// The end of the input.
     End,
     /// The user pressed Ctrl-C twice at an empty prompt.
-    Left,
+    Interrupted,
 }
 
 /// Reads the messages of a conversation.
@@ -177,7 +177,7 @@ impl MessageEditor {
                     match (is_empty, warned) {
                         // The key discards the line.
                         (false, _) => warned = false,
-                        (true, true) => return Ok(ChatInput::Left),
+                        (true, true) => return Ok(ChatInput::Interrupted),
                         (true, false) => {
                             output::print_note(format_args!("{}", interrupt::LEAVE));
                             warned = true;

@@ -313,7 +313,7 @@ read f; echo 'no JSON'
     #[test]
     fn servers_that_do_not_speak_mcp_are_errors() {
         for (server, named) in [
-            ("/no/such/program", "cannot be started"),
+            ("/missing/program", "cannot be started"),
             ("true", "the MCP server `true`"),
             ("echo {}", "the MCP server"),
             ("'", "open quote"),
