@@ -11,8 +11,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::types::Shape;
-
 pub use quotient::{DimFactor, DimQuotient};
 
 /// A named size. Symbols with the same name are the same symbol.
@@ -139,8 +137,8 @@ pub enum DimError {
     /// A shape has more elements than `usize` arithmetic supports.
     #[error("shape {shape} has more than 2^{log2} elements for these sizes")]
     TooMany {
-        /// The shape that is too large.
-        shape: Shape,
+        /// The shape that is too large, as text.
+        shape: String,
         /// Base-2 logarithm of the maximum element count.
         log2: u32,
     },

@@ -316,7 +316,7 @@ pub(crate) fn check_count(sizes: &[usize], shape: impl FnOnce() -> Shape) -> Res
     match count.is_some_and(|count| count as u64 <= 1 << MAX_ELEMENTS_LOG2) {
         true => Ok(()),
         false => Err(DimError::TooMany {
-            shape: shape(),
+            shape: shape().to_string(),
             log2: MAX_ELEMENTS_LOG2,
         }),
     }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use tercet_models::config::{DecoderSpec, RopeOverrides};
 use tercet_models::{
-    BatchEvent, BatchGenerator, BatchOptions, DecoderOptions, Draft, DraftOptions, Error, Image,
-    ImageEncoder, ImagePromptReader, MatmulPrecision, ModelError, ModelFamily, ModelFiles,
-    Sampling, Sequence, SequenceId, SpeculativeGenerator, Tokenizer,
+    BatchEvent, BatchGenerator, BatchOptions, DecoderOptions, Draft, DraftOptions, Error,
+    Generator, Image, ImageEncoder, ImagePromptReader, MatmulPrecision, ModelError, ModelFamily,
+    ModelFiles, Sampling, Sequence, SequenceId, SpeculativeGenerator, Tokenizer,
 };
 
 use crate::error::ServeError;
@@ -119,7 +119,9 @@ impl SequenceGenerator for ImageTextGenerator {
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<bool, ModelError> {
         let progress = &mut |_, _| go_on();
-        self.writer.set_images(images, &mut self.images, progress)
+        let encoder = &mut self.images;
+        let set = |generator: &mut Generator| encoder.set_images(images, generator, progress);
+        self.writer.change_generator(set)
     }
 
     fn start(&mut self, sequence: Sequence) -> Result<SequenceId, ModelError> {

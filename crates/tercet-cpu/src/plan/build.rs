@@ -176,7 +176,7 @@ struct CpuProgramBuilder<'a> {
 /// Error for a type whose byte count at the symbols' bounds overflows.
 fn too_large(ty: &Type) -> CompileError {
     CompileError::Bounds(DimError::TooMany {
-        shape: ty.shape.clone(),
+        shape: ty.shape.to_string(),
         log2: MAX_ELEMENTS_LOG2,
     })
 }

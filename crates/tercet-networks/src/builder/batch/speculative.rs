@@ -7,8 +7,7 @@
 
 use tercet::random::RngState;
 
-use super::super::{DraftCounts, Generator, ImageEncoder, MatmulPrecision, ModelError};
-use crate::image::Image;
+use super::super::{DraftCounts, Generator, MatmulPrecision, ModelError};
 
 use super::sequence::{ActiveSequence, BatchEvent, BatchEventKind, Sequence, SequenceId};
 
@@ -107,24 +106,22 @@ impl SpeculativeGenerator {
         Ok(id)
     }
 
-    /// Computes the images of the next prompt, whose tokens refer to them
-    /// ([`ImagePromptReader`](crate::ImagePromptReader)). Cached tokens of other images are removed.
-    /// Returns false if `progress` stopped it.
+    /// Changes the generator before the next sequence, for example to set the images of its prompt
+    /// ([`ImageEncoder::set_images`](crate::ImageEncoder::set_images)), and returns the result of
+    /// `change`.
     ///
     /// # Errors
-    /// The errors of [`ImageEncoder::set_images`]; [`ModelError::NoSlot`] while a sequence is active.
-    pub fn set_images(
+    /// [`ModelError::NoSlot`] while a sequence is active; the errors of `change`.
+    pub fn change_generator<T>(
         &mut self,
-        images: &[Image],
-        encoder: &mut ImageEncoder,
-        progress: &mut dyn FnMut(usize, usize) -> bool,
-    ) -> Result<bool, ModelError> {
+        change: impl FnOnce(&mut Generator) -> Result<T, ModelError>,
+    ) -> Result<T, ModelError> {
         if self.text.is_some() {
             return Err(ModelError::NoSlot { slots: 1 });
         }
-        let is_done = encoder.set_images(images, &mut self.generator, progress);
+        let result = change(&mut self.generator);
         self.chunk_aligned = self.chunk_aligned.min(self.generator.cached().len());
-        is_done
+        result
     }
 
     /// Cancels the sequence. Returns true if the sequence was active, false if it has ended.
