@@ -1,5 +1,9 @@
 //! Several compiled forms of one model hold its weights and its arena once.
 #![cfg(target_os = "linux")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a failed step of a test ends it; helpers are not test functions to clippy"
+)]
 
 use tercet_cpu::CpuBackend;
 use tercet_ir::{Backend, CompileOptions, DType, Executable, Graph, Tensor, Type};

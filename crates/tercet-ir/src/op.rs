@@ -186,7 +186,7 @@ macro_rules! define_ops {
             ///
             /// # Errors
             /// [`TypeError`] when a dimension is negative or too large for these sizes.
-            pub fn set_sizes(&mut self, sizes: &crate::Bindings) -> Result<(), TypeError> { match self { $($(#[$cfg])* Self::$Op(o) => o.set_sizes(sizes)),* } }
+            pub fn set_sizes(&mut self, sizes: &$crate::Bindings) -> Result<(), TypeError> { match self { $($(#[$cfg])* Self::$Op(o) => o.set_sizes(sizes)),* } }
             /// Infers the types of the results.
             ///
             /// # Errors

@@ -11,7 +11,8 @@ use tercet_files::gguf::Gguf;
 /// ```
 /// # let header = br#"{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
 /// # let bytes = [&(header.len() as u64).to_le_bytes()[..], header, &[0; 8]].concat();
-/// use tercet_networks::{HfWeights, MappedFile, Weights};
+/// use tercet_files::{HfWeights, MappedFile};
+/// use tercet_networks::Weights;
 /// let weights = Weights::Hf(HfWeights::parse(MappedFile::from_vec(bytes))?);
 /// assert!(weights.has("x"));
 /// assert_eq!(weights.get("x")?.shape(), [2]);

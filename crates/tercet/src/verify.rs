@@ -172,7 +172,7 @@ pub fn verify(
 /// g.output("y", y)?;
 /// let x = Tensor::from_slice(&[2], &[0f32, 1.0])?;
 /// let verification = verify_optimized(&g, &[("x", &x)], &Device::cpu())?;
-/// assert_eq!(verification.nodes[0].fused, [(NodeId(1), "exp"), (NodeId(2), "tanh")]);
+/// assert_eq!(verification.nodes[0].fused, [(NodeId(1), "unary"), (NodeId(2), "unary")]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn verify_optimized(

@@ -293,10 +293,15 @@ fn a_language_model_runs_without_a_refused_pipeline() {
     // The last one is the attention of prompts.
     let explain = ["explain", "--device", "vulkan", "--steps"];
     let listing = layered.run("", &plain, &explain).run.out;
-    let lines = listing
+    let mut lines = listing
         .lines()
         .filter(|l| l.contains(" attention ") && l.contains("(cost "));
-    let variant = lines.last().unwrap().split_whitespace().nth(3).unwrap();
+    let variant = lines
+        .next_back()
+        .unwrap()
+        .split_whitespace()
+        .nth(3)
+        .unwrap();
     let name = format!("attention={variant}");
     let others = layered.run("", &other, &[&generate[..], &["--without", &name]].concat());
     let mut only = want.modules();

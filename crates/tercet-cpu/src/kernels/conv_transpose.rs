@@ -170,7 +170,8 @@ pub(crate) fn conv_transpose(
                     none,
                     &mut [],
                 );
-                for (i, columns) in columns.chunks_exact(taps * plane).take(count).enumerate() {
+                for i in 0..count {
+                    let columns = &columns[i * taps * plane..(i + 1) * taps * plane];
                     let o = first + i;
                     // SAFETY: each output channel belongs to one task.
                     let y = unsafe { y.slice((entry * own + o) * whole, whole) };

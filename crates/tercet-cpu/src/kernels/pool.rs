@@ -156,6 +156,9 @@ simd_dispatch!(
 unsafe fn planes_body<S: Simd, T: PoolElem>(windows: &PoolWindows, x: &[T], y: &mut [T]) {
     let w = &windows.axes;
     let (count, plane) = (w.count(), w.plane());
+    if count == 0 {
+        return;
+    }
     let mut buffers = PoolBuffers {
         folded: [T::ZERO; SPAN + CHUNK],
         phases: [T::ZERO; SPAN + MAX_PHASES * (CHUNK + 1)],
@@ -317,7 +320,7 @@ fn split_phases<T: PoolElem>(x: &[T], stride: usize, len: usize, to: &mut [T]) {
         }
         return;
     }
-    for (phase, to) in to.chunks_exact_mut(len).take(stride).enumerate() {
+    for (phase, to) in to.chunks_exact_mut(len.max(1)).take(stride).enumerate() {
         let from = x.iter().skip(phase).step_by(stride);
         to.iter_mut().zip(from).for_each(|(to, x)| *to = *x);
     }

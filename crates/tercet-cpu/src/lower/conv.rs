@@ -2,7 +2,7 @@
 
 use tercet_ir::layout::Layout;
 use tercet_ir::ops::Window;
-use tercet_ir::{EvalError, Graph, Node, Op, Support};
+use tercet_ir::{Dim, EvalError, Graph, Node, Op, Support, Type};
 
 use crate::aligned_alloc::AlignedPages;
 use crate::args::{KernelArgs, KernelView, PackedConst};
@@ -155,20 +155,32 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     }
 }
 
-pub(crate) fn lower_columns(_: &Graph, node: &Node) -> LoweredNode {
+pub(crate) fn lower_columns(graph: &Graph, node: &Node) -> LoweredNode {
     let Op::Im2Col(op) = &node.op else {
         unreachable!("invariant: the kernel table maps only one operator to this kernel")
     };
-    let (frame, kernel) = (ConvWindowParams::new(&op.window()), op.kernel.clone());
-    LoweredNode::new(1, move |args: &mut KernelArgs<'_>| {
+    let (frame, op) = (ConvWindowParams::new(&op.window()), op.clone());
+    let is_known = graph.ty(node.inputs[0]).shape.as_known().is_some();
+    let run = move |args: &mut KernelArgs<'_>| {
+        if !is_known {
+            let x = args.ins[0];
+            let shape: Vec<Dim> = x.shape().iter().copied().map(Dim::Known).collect();
+            let ty = Type::new(x.dtype, shape);
+            let windows = op.windows(&ty);
+            windows.map_err(|e| EvalError::Data(e.to_string()))?;
+        }
         match args.outs[0].dtype.size_bytes() {
-            1 => columns::<u8>(&frame, &kernel, args),
-            2 => columns::<u16>(&frame, &kernel, args),
-            4 => columns::<u32>(&frame, &kernel, args),
-            _ => columns::<u64>(&frame, &kernel, args),
+            1 => columns::<u8>(&frame, &op.kernel, args),
+            2 => columns::<u16>(&frame, &op.kernel, args),
+            4 => columns::<u32>(&frame, &op.kernel, args),
+            _ => columns::<u64>(&frame, &op.kernel, args),
         }
         Ok(())
-    })
+    };
+    LoweredNode {
+        fallible: !is_known,
+        ..LoweredNode::new(1, run)
+    }
 }
 
 fn columns<T: bytemuck::Pod + Default + Send + Sync>(

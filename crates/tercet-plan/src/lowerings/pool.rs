@@ -3,7 +3,7 @@
 use tercet_ir::ops::{Op, PoolFn};
 use tercet_ir::{CompileError, Node, OpKind};
 
-use super::conv::windows::{GpuConvWindows, WindowParams, check_windows_fit};
+use super::conv::windows::{GpuConvWindows, WindowParams};
 use super::{Lowering, always, code, portable};
 use crate::emit::LoweringCtx;
 use crate::kernel::{ArgAccess, TypedKernel};
@@ -35,8 +35,6 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
         unreachable!("invariant: a lowering receives only its own operators")
     };
     let x = e.view(node.inputs[0]);
-    let shape = &e.graph.ty(node.inputs[0]).shape;
-    check_windows_fit(e, &pool.window(), &pool.kernel, shape);
     let y = e.result(0)?;
     let out = y.layout.shape()[2..].to_vec();
     let windows = GpuConvWindows::new(&pool.window(), &pool.kernel, out);

@@ -103,11 +103,12 @@ impl Grammar {
 /// # Examples
 /// ```no_run
 /// use tercet_text::constraint::{Grammar, GrammarCompiler};
-/// # fn f(tokenizer: &tercet_text::Tokenizer, mut generator: tercet_text::Generator) -> Result<(), Box<dyn std::error::Error>> {
+/// # use tercet_text::tokenizer::Tokenizer;
+/// # fn f(tokenizer: &Tokenizer) -> Result<(), Box<dyn std::error::Error>> {
 /// let (eos, vocab) = ([2], 32_000);
 /// let grammars = GrammarCompiler::new(tokenizer, &eos, vocab)?;
 /// let date = Grammar::Regex(r"\d{4}-\d\d-\d\d".into());
-/// generator.set_constraint(Some(Box::new(grammars.constraint(&date)?)))?;
+/// let constraint = grammars.constraint(&date)?;
 /// # Ok(())
 /// # }
 /// ```

@@ -237,6 +237,10 @@ fn brief(text: &str) -> String {
 }
 
 #[cfg(all(test, unix))]
+#[allow(
+    clippy::unwrap_used,
+    reason = "a failed step of a test ends it; helpers are not test functions to clippy"
+)]
 mod tests {
     use super::*;
 

@@ -10,7 +10,7 @@ use tercet_text::constraint::Constraint;
 /// The reason why generation ended.
 ///
 /// ```
-/// use tercet_networks::{FinishReason, Generation};
+/// use tercet_models::{FinishReason, Generation};
 /// let generation = Generation { tokens: vec![5, 9], finish: FinishReason::Stop };
 /// assert!(matches!(generation.finish, FinishReason::End | FinishReason::Stop));
 /// ```

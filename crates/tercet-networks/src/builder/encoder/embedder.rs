@@ -26,7 +26,7 @@ use tercet_text::tokenizer::{TokenizedRow, Tokenizer};
 /// #     "normalizer": null, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null,
 /// #     "decoder": null,
 /// #     "model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 0, "b": 1}}}"#;
-/// # let tokenizer = tercet_networks::Tokenizer::from_json(json.as_bytes())?;
+/// # let tokenizer = tercet_text::tokenizer::Tokenizer::from_json(json.as_bytes())?;
 /// use tercet::{DType, Device};
 /// use tercet_networks::{Embedder, Encoder, EncoderOutput};
 /// let output = EncoderOutput::mean_normalized();

@@ -20,7 +20,7 @@ use tercet_text::tokenizer::Tokenizer;
 /// # let files = ModelFiles::open("smolvlm")?;
 /// # let model = files.vision_language(|spec| DecoderOptions::new(&spec.decoder))?;
 /// use tercet::Device;
-/// use tercet_networks::Image;
+/// use tercet_models::Image;
 /// let (mut images, mut generator) = model.compile(&Device::cpu())?;
 /// let tokenizer = files.tokenizer()?;
 /// let image = [Image::open("cat.jpg")?];
@@ -210,11 +210,11 @@ impl ImageEncoder {
 /// Tokenizes prompts with images for an [`ImageEncoder`], without computing the images.
 ///
 /// ```no_run
-/// # use tercet_networks::{DecoderOptions, ModelFiles};
+/// # use tercet_models::{DecoderOptions, ModelFiles};
 /// # let files = ModelFiles::open("smolvlm")?;
 /// # let model = files.vision_language(|spec| DecoderOptions::new(&spec.decoder))?;
 /// use tercet::Device;
-/// use tercet_networks::Image;
+/// use tercet_models::Image;
 /// let (mut images, mut generator) = model.compile(&Device::cpu())?;
 /// let tokenizer = files.tokenizer()?;
 /// let image = [Image::open("cat.jpg")?];

@@ -181,15 +181,17 @@ impl GpuConvWindows {
 
 /// Adds checks that a window fits each padded spatial axis of symbolic size in each run. `x` is the
 /// shape of the operand.
-pub(crate) fn check_windows_fit(e: &mut LoweringCtx<'_>, op: &Window, kernel: &[usize], x: &[Dim]) {
+pub(super) fn check_windows_fit(e: &mut LoweringCtx<'_>, op: &Window, kernel: &[usize], x: &[Dim]) {
     for (axis, size) in x[2..].iter().enumerate() {
-        let reach = (kernel[axis] - 1) * op.dilation[axis] + 1;
-        let padding = op.pad_before[axis] + op.pad_after[axis];
+        let (taps, dilation) = (kernel[axis], op.dilation[axis]);
+        let (before, after) = (op.pad_before[axis], op.pad_after[axis]);
+        let reach = (taps - 1) * dilation + 1;
+        let least = reach.saturating_sub(before + after);
         let size = e.num(size);
-        let padded = e.tape().add(size, SymInt::Const(padding as i64));
         let reason = format!(
-            "a window over {{less}} elements does not fit spatial axis {axis} of {{more}} elements with padding"
+            "a window of {taps} with dilation {dilation} does not fit spatial axis {axis} of size \
+             {{more}} with {before} before and {after} after"
         );
-        e.check_less_equal(SymInt::Const(reach as i64), padded, reason);
+        e.check_less_equal(SymInt::Const(least as i64), size, reason);
     }
 }
