@@ -32,6 +32,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("while", "known only after the run"),
     ("scan", "known only after the run"),
     ("gaussian_splat_rasterize_grad", NOT_TWICE),
+    ("resize", "a resized axis has a symbolic size"),
 ];
 
 const NOT_TWICE: &str = "second derivatives of rasterization";

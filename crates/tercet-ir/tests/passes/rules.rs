@@ -42,9 +42,10 @@ impl Target for Strict {
     }
 }
 
-/// True for transform lengths that are a supported radix or a short power of two.
+/// True for transform lengths that are a supported radix or a short power of two, and for symbolic
+/// ones, which have no decomposition.
 fn has_short_fft(n: Option<usize>) -> bool {
-    n.is_some_and(|n| n <= 7 || n <= 64 && n.is_power_of_two())
+    n.is_none_or(|n| n <= 7 || n <= 64 && n.is_power_of_two())
 }
 
 /// Calls `f` with every case of every operator and dtype.

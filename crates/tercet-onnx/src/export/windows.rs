@@ -248,6 +248,11 @@ pub(super) fn resize(at: &mut ExportNode<'_>, o: &Resize) -> ExportWindowResult 
         return Ok(x);
     }
     if o.scales.is_empty() {
+        if axes.iter().any(|axis| o.sizes[*axis].known().is_none()) {
+            return ExportNodeError::because(
+                "sizes of a resize are symbolic; fix them with `Graph::with_sizes`",
+            );
+        }
         let sizes = at.w.list(&sizes);
         return Ok(at.w.add("Resize", &[&x, "", "", &sizes], attrs));
     }
