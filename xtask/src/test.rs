@@ -166,7 +166,7 @@ const NOT_ON_NEWER: [&str; 3] = ["/without_passes", "/decomposed", "gradients/"]
 
 /// The part of each operator's cases that runs with the limits of a portability driver.
 /// `cargo xtask parity --portability` runs all of them.
-const SAMPLE_OF_PORTABILITY: &str = "2/20";
+const SAMPLE_OF_PORTABILITY: &str = "2/80";
 
 /// Runs the tests; with `args`, only the selected ones.
 pub(crate) fn run(args: &[OsString]) -> Result<(), XtaskError> {
