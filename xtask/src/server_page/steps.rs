@@ -12,6 +12,9 @@ const ENTER: u32 = 13;
 const ESCAPE: u32 = 27;
 const RIGHT: u32 = 39;
 
+/// What a person does in a step.
+type PageStep = fn(&mut BrowserPage) -> Result<(), XtaskError>;
+
 /// No answer is being written.
 const DONE: &str = "!document.getElementById('send').disabled";
 /// A tool as the settings take it.
@@ -24,7 +27,7 @@ const TOOL: &str = r#"[{"name": "add", "description": "Adds", "parameters": {"ty
 pub(super) fn run(page: &mut BrowserPage, url: &str) -> Result<(), XtaskError> {
     page.open_url(url)?;
     page.wait("models", "document.querySelector('#model option')")?;
-    let steps: [(&str, fn(&mut BrowserPage) -> Result<(), XtaskError>); 11] = [
+    let steps: [(&str, PageStep); 11] = [
         ("names", every_control_has_a_name),
         ("keyboard", the_keyboard_reaches_everything),
         ("chat", chat),

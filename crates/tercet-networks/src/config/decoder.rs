@@ -1,7 +1,7 @@
 //! The decoder specification: the structure of a decoder-only language model, as data.
 //!
 //! One builder creates the graph of every model family from a [`DecoderSpec`]. A family is a row of
-//! [`families`]. The row has the family's names in files, the structure of its layers,
+//! `families`. The row has the family's names in files, the structure of its layers,
 //! and the `config.json` fields and GGUF keys that it reads in addition to the common ones. A field
 //! or a tensor that is not read is an error.
 

@@ -1,7 +1,7 @@
 //! The encoder specification: the structure of a text encoder, as data (ADR 0025).
 //!
 //! One builder creates the graph of every model family from an [`EncoderSpec`]. A family is a row
-//! of [`families`]. The row has the names of the family's fields and tensors, the structure of its
+//! of `families`. The row has the names of the family's fields and tensors, the structure of its
 //! layers and heads, and the fields that it reads in addition to the common ones. A field or a
 //! tensor that is not read is an error.
 

@@ -1,7 +1,7 @@
 //! Speech recognizers: encoders and decoders of Whisper and Moonshine, as data.
 //!
 //! [`SpeechSpec`] has the structure of the graph (`config.json`). [`SpeechTokens`] has the special
-//! and suppressed tokens (`generation_config.json`). [`checked_features`] checks that the folder's
+//! and suppressed tokens (`generation_config.json`). `checked_features` checks that the folder's
 //! audio features equal the implemented ones (`preprocessor_config.json`).
 
 mod features;
