@@ -28,7 +28,7 @@
 //! | `page` | test the page of `tercet serve` in a headless Chromium |
 //! | `web [--serve]` | build the browser example, and test it in a headless Chromium or serve it |
 //! | `bench cpu` | run the CPU benches and print a table, or write JSON |
-//! | `bench ops [--peers]` | time every ONNX operator on the CPU, beside ONNX Runtime, the slowest first |
+//! | `bench ops [--peers]` | measure every ONNX operator on the CPU, sorted by its time relative to ONNX Runtime |
 //! | `bench gpu` | run the bench of a GPU executor |
 //!
 //! Each command is one module. [`cache`] defines the cache folder, and [`process`] runs other
@@ -215,7 +215,7 @@ enum FetchCommand {
 enum BenchCommand {
     /// The CPU executor: kernels, MiniLM, the demo model
     Cpu(CpuBenchArgs),
-    /// The CPU executor: every ONNX operator on typical and odd shapes, the slowest beside ONNX Runtime first
+    /// Measure every ONNX operator on the CPU with typical and odd shapes, sorted by the time relative to ONNX Runtime
     Ops(bench::OpsBenchArgs),
     /// A GPU executor: kernels by device time, models by wall-clock time
     Gpu {

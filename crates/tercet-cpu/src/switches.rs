@@ -9,7 +9,7 @@ const FAMILY: &str = "simd";
 /// All instruction sets with kernels, best first. A machine or a build may lack some of them.
 const LEVELS: [&str; 3] = ["avx512", "avx2", "portable"];
 
-/// Kernel families whose variants a switch can force or forbid.
+/// Returns the kernel families with variants that a switch can force or forbid.
 pub(crate) fn families() -> Vec<VariantFamily> {
     vec![VariantFamily {
         name: FAMILY,

@@ -210,7 +210,7 @@ pub trait Backend: Send + Sync {
     /// as on CPUs.
     fn max_small_m_rows(&self, scheme: Scheme) -> Option<usize>;
 
-    /// Kernel families whose variants a switch can force or forbid; none by default.
+    /// Returns the kernel families with variants that a switch can force or forbid; none by default.
     fn variant_families(&self) -> Vec<VariantFamily> {
         Vec::new()
     }

@@ -10,7 +10,7 @@ use crate::native_ops::NativeOps;
 use crate::tuning::TILINGS;
 
 impl DeviceCaps {
-    /// Kernel families of this device whose variants a switch can force or forbid. A variant
+    /// Returns the kernel families of this device with variants that a switch can force or forbid. A variant
     /// may need features that the device does not have.
     pub fn variant_families(&self) -> Vec<VariantFamily> {
         let mut all = variant_families();

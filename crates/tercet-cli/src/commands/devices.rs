@@ -24,7 +24,7 @@ struct DeviceRow {
     name: String,
     usable: bool,
     description: String,
-    /// Kernel families with their variants, if the command line selects them.
+    /// The kernel families and their variants, if the option `--variants` is set.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     variants: Vec<FamilyRow>,
     /// The switches that the device would be opened with.
@@ -38,7 +38,7 @@ struct FamilyRow {
     variants: Vec<String>,
 }
 
-/// Kernel families of a device; empty if the device cannot be opened.
+/// Returns the kernel families of a device; an empty list if the device cannot be opened.
 fn families(name: &str) -> Vec<FamilyRow> {
     let families = open(name, false).map(|device| device.variant_families());
     let rows = families.unwrap_or_default().into_iter();

@@ -2,9 +2,9 @@
 //! a byte.
 //!
 //! B is packed as signed bytes `b - center`, four rows of a column in one word, in panels of 64 columns. A row of A is
-//! packed as unsigned bytes of `a - least`, with the least element of the row; elements that span more than a byte are
-//! split into up to four 8-bit limbs. A tile multiplies the highest limbs first and shifts its sums by
-//! 8 bits between limbs. All sums wrap, so the result is exact for all elements and equal to that
+//! packed as unsigned bytes of `a - least`, where `least` is the smallest element of the row. If the elements of a row
+//! span more than a byte, the kernel splits them into up to four 8-bit limbs. It multiplies the highest limbs first and
+//! shifts the sums by 8 bits between limbs. All sums wrap, so the result is exact for all elements and equal to that
 //! of [`super::int_gemm`].
 
 use std::arch::x86_64::*;

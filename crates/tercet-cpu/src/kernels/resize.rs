@@ -1,6 +1,7 @@
 //! Weighted sums of rows and along rows, for interpolation.
 //!
-//! A tap with weight 0 reads nothing, so infinities and NaN beside the interpolated elements do not reach them.
+//! The kernels skip elements of weight 0, so that an infinity or NaN next to the interpolated elements does not change
+//! the result.
 
 use super::simd::{Simd, simd_dispatch};
 

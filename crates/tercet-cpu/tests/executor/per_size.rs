@@ -48,7 +48,7 @@ fn forms_are_kept_up_to_a_limit_and_share_parameters_and_states() -> Result<(), 
             (compilations, per_size.forms())
         );
     }
-    // A new parameter applies to all forms.
+    // All programs use the new value of the parameter.
     per_size.set_param("w", Tensor::from_slice(&[2, 2], &[0f32; 4])?)?;
     assert_eq!(&run(&mut per_size, 5)?.as_slice::<f32>()?[..2], total);
     assert_eq!(&run(&mut per_size, 4)?.as_slice::<f32>()?[..2], total);

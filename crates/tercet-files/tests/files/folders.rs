@@ -97,7 +97,7 @@ fn shards() {
             "{name}: {error:?}"
         );
     }
-    // The same tensor in two shards, of which the index has one.
+    // Two shards contain the same tensor, and the index names one of them.
     write_shard(&dir, "two.safetensors", &["c", "a"]);
     write_index(
         &dir,

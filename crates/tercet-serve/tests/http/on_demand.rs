@@ -225,7 +225,7 @@ fn a_model_above_the_limit_and_a_broken_one_are_errors() {
         "{refused}"
     );
     // The files change after the start of the server.
-    let folder = Folder::new("broken");
+    let folder = ModelsFolder::new("broken");
     let path = folder.0.join("model.gguf");
     std::fs::copy(data(TINY), &path).unwrap();
     let mut models = registry(ResidencyLimits::default());
@@ -251,18 +251,18 @@ fn a_model_above_the_limit_and_a_broken_one_are_errors() {
 }
 
 /// A folder of a test, which is removed on drop.
-struct Folder(PathBuf);
+struct ModelsFolder(PathBuf);
 
-impl Folder {
-    fn new(name: &str) -> Folder {
+impl ModelsFolder {
+    fn new(name: &str) -> ModelsFolder {
         let name = format!("tercet-serve-{name}-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
+        ModelsFolder(path)
     }
 }
 
-impl Drop for Folder {
+impl Drop for ModelsFolder {
     fn drop(&mut self) {
         // The system removes leftovers.
         let _ = std::fs::remove_dir_all(&self.0);
@@ -276,7 +276,7 @@ fn save(folder: &Path, name: &str, seed: u32) {
 
 #[test]
 fn adapters_come_and_go_while_requests_run() {
-    let folder = Folder::new("adapters");
+    let folder = ModelsFolder::new("adapters");
     save(&folder.0, "first", 1);
     save(&folder.0, "second", 2);
     std::fs::create_dir_all(folder.0.join("broken")).unwrap();

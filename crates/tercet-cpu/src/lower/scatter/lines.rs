@@ -1,4 +1,4 @@
-//! `ScatterElements` with updates on all lines of the axis: each task takes some lines and applies their updates in
+//! `ScatterElements` if each line along the axis has its own updates: a task applies the updates of some lines in
 //! order, without a sort.
 
 use tercet_ir::EvalError;
@@ -48,7 +48,7 @@ impl ScatterLines {
         self.data.len * self.width
     }
 
-    /// Applies the updates to `out`, which has the data already. Updates of an element are combined in their order,
+    /// Applies the updates to `out`, which contains a copy of the data. Updates of an element are combined in their order,
     /// in the accumulator type, and rounded once.
     ///
     /// # Errors

@@ -108,8 +108,6 @@ static OF_SCHEMES: [(Scheme, &TypedKernel<SkinnyPrepackedAParams>, u32, u32); 4]
 
 /// Numbers of rows of a workgroup. Runs with at most this number of rows use a separate branch of the shape switch.
 pub(super) const ROW_BLOCKS: [u32; 3] = [16, 32, 64];
-/// Maximum number of rows of a workgroup whose subgroups hold activations in registers instead of shared memory.
-const MAX_REGISTER_ROWS: u32 = 16;
 /// Registers per thread: with at most 32 rows, and with more.
 const REGISTERS: [u32; 2] = [128, 240];
 /// 32-bit words that a slice of a row takes per F16 number of an element (`SLICE_WORDS`), and words
@@ -193,7 +191,7 @@ struct PrepackedAShape {
 
 impl PrepackedASplit {
     fn new(caps: &DeviceCaps, shape: PrepackedAShape) -> Option<PrepackedASplit> {
-        match shape.rows <= MAX_REGISTER_ROWS {
+        match shape.rows <= caps.device.rates.rows.max_register_rows {
             true => PrepackedASplit::in_registers(caps, shape),
             false => PrepackedASplit::staged(caps, shape),
         }
