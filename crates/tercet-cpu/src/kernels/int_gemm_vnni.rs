@@ -1,11 +1,11 @@
 //! GEMM of I32 matrices by the byte dot products of AVX-512 VNNI, if the elements of the right-hand side span at most
 //! a byte.
 //!
-//! B is packed as signed bytes `b - center`, four rows of a column in one word, in panels of 64 columns. A row of A is
-//! packed as unsigned bytes of `a - least`, where `least` is the smallest element of the row. If the elements of a row
-//! span more than a byte, the kernel splits them into up to four 8-bit limbs. It multiplies the highest limbs first and
-//! shifts the sums by 8 bits between limbs. All sums wrap, so the result is exact for all elements and equal to that
-//! of [`super::int_gemm`].
+//! B is packed as signed bytes `b - center`, four rows of a column in one word, in panels of 64
+//! columns. A row of A is packed as unsigned bytes of `a - least`; `least` is the smallest element of
+//! the row. If the elements of a row span more than a byte, the kernel splits them into up to four
+//! 8-bit limbs. It multiplies the highest limbs first and shifts the sums by 8 bits between limbs.
+//! All sums wrap, so the result is exact for all elements and equal to that of [`super::int_gemm`].
 
 use std::arch::x86_64::*;
 use std::ops::Range;
