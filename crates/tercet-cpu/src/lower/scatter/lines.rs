@@ -48,8 +48,8 @@ impl ScatterLines {
         self.data.len * self.width
     }
 
-    /// Applies the updates to `out`, which contains a copy of the data. Updates of an element are combined in their order,
-    /// in the accumulator type, and rounded once.
+    /// Applies the updates to `out`, which contains a copy of the data. Updates of an element are
+    /// combined in their order, in the accumulator type, and rounded once.
     ///
     /// # Errors
     /// [`EvalError::Index`] for the first index that is outside the axis.
