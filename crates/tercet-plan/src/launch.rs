@@ -138,7 +138,7 @@ impl LaunchSizes {
         program.tape.eval(sizes, random, unfit, &mut values)?;
         let switches = program.shape_switches.iter();
         Ok(switches
-            .map(|switch| switch.branch_for(get(switch.value, &values)))
+            .map(|switch| switch.variant_for(get(switch.value, &values)))
             .collect())
     }
 

@@ -129,6 +129,9 @@ pub struct ShapeSwitch {
     pub value: SymInt,
     /// Upper limit (inclusive) of each branch except the last, in ascending order.
     pub bounds: SmallVec<[u32; 4]>,
+    /// For each branch, the first branch that gives results with the same bits; empty if each
+    /// branch has its own.
+    pub same_bits: SmallVec<[u32; 4]>,
 }
 
 impl ShapeSwitch {
@@ -136,6 +139,13 @@ impl ShapeSwitch {
     pub fn branch_for(&self, value: i64) -> u32 {
         let below = self.bounds.iter().filter(|b| value > i64::from(**b));
         below.count() as u32
+    }
+
+    /// Index of the first branch that gives the same bits as the branch for a value.
+    pub fn variant_for(&self, value: i64) -> u32 {
+        let branch = self.branch_for(value);
+        let same = self.same_bits.get(branch as usize);
+        same.copied().unwrap_or(branch)
     }
 
     /// Value range of a branch: greater than the first number, at most the second.

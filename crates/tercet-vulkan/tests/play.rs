@@ -318,6 +318,7 @@ fn choose(b: &mut Builder, bounds: &[u32]) {
     b.program.shape_switches.push(ShapeSwitch {
         value,
         bounds: bounds.into(),
+        same_bits: Default::default(),
     });
     for (step, index) in b.program.steps.iter_mut().zip(0..) {
         step.branches.push(ShapeBranch {

@@ -24,6 +24,16 @@ impl<'a> LoweringCtx<'a> {
         &mut self,
         value: &Dim,
         bounds: &[u32],
+        arm: impl FnMut(&mut LoweringCtx<'a>, usize) -> Result<(), CompileError>,
+    ) -> Result<(), CompileError> {
+        self.switch_on_size_with(value, (bounds, &[]), arm)
+    }
+
+    /// Like [`LoweringCtx::switch_on_size`]. `same_bits` is that of [`ShapeSwitch`].
+    pub(crate) fn switch_on_size_with(
+        &mut self,
+        value: &Dim,
+        (bounds, same_bits): (&[u32], &[u32]),
         mut arm: impl FnMut(&mut LoweringCtx<'a>, usize) -> Result<(), CompileError>,
     ) -> Result<(), CompileError> {
         debug_assert!(
@@ -36,7 +46,8 @@ impl<'a> LoweringCtx<'a> {
             return arm(self, reached);
         }
         let value = self.num(value);
-        self.switch_on(value, &bounds[..reached], arm)
+        let same_bits = same_bits.get(..=reached).unwrap_or_default();
+        self.switch(value, (&bounds[..reached], same_bits), arm)
     }
 
     /// Like [`LoweringCtx::switch_on_size`], for any symbolic value; branches are emitted for all
@@ -48,6 +59,15 @@ impl<'a> LoweringCtx<'a> {
         &mut self,
         value: SymInt,
         bounds: &[u32],
+        arm: impl FnMut(&mut LoweringCtx<'a>, usize) -> Result<(), CompileError>,
+    ) -> Result<(), CompileError> {
+        self.switch(value, (bounds, &[]), arm)
+    }
+
+    fn switch(
+        &mut self,
+        value: SymInt,
+        (bounds, same_bits): (&[u32], &[u32]),
         mut arm: impl FnMut(&mut LoweringCtx<'a>, usize) -> Result<(), CompileError>,
     ) -> Result<(), CompileError> {
         if let Some(known) = value.known() {
@@ -57,6 +77,7 @@ impl<'a> LoweringCtx<'a> {
         let choice = ShapeSwitch {
             value,
             bounds: bounds.into(),
+            same_bits: same_bits.into(),
         };
         let choice = self.choice(choice);
         for index in 0..=bounds.len() {

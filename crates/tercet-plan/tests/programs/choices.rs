@@ -20,6 +20,7 @@ fn program(offsets: &[u64], choices: &[&[u32]]) -> GpuProgram {
     let choice = |bounds: &&[u32]| ShapeSwitch {
         value: s,
         bounds: (*bounds).into(),
+        same_bits: Default::default(),
     };
     GpuProgram {
         signature: Signature::default(),

@@ -60,7 +60,16 @@ fn by_rows<'a>(
     let all = SKINNY_ROW_RANGES.iter().chain(others).filter(is_reached);
     let all: Vec<RowRange> = all.copied().collect();
     let bounds: Vec<u32> = all.iter().filter_map(|rows| rows.max_rows()).collect();
-    e.switch_on_size(&p.m, &bounds, |e, arm| {
+    let most = e.caps.device.rates.rows.max_register_rows;
+    // Small-M GEMM with staged rows splits k in the same way for each number of rows.
+    let is_staged = |rows: &RowRange| matches!(rows, RowRange::SmallM(n) if *n > most);
+    let first = all.iter().position(is_staged).unwrap_or(all.len());
+    let of_arm = |arm: usize| match all.get(arm).is_some_and(is_staged) {
+        true => first as u32,
+        false => arm as u32,
+    };
+    let same_bits: Vec<u32> = (0..=all.len()).map(of_arm).collect();
+    e.switch_on_size_with(&p.m, (&bounds, &same_bits), |e, arm| {
         way(e, all.get(arm).copied().unwrap_or(RowRange::LargeM))
     })
 }

@@ -8,6 +8,8 @@
 //!
 //! [`CompileOptions::matmul_precision`]: tercet_ir::CompileOptions::matmul_precision
 
+use std::ops::RangeInclusive;
+
 use tercet_ir::{CompileError, DType, Dim, Scheme};
 
 use super::coop::{self, ColumnRange};
@@ -193,7 +195,17 @@ impl PrepackedASplit {
     fn new(caps: &DeviceCaps, shape: PrepackedAShape) -> Option<PrepackedASplit> {
         match shape.rows <= caps.device.rates.rows.max_register_rows {
             true => PrepackedASplit::in_registers(caps, shape),
-            false => PrepackedASplit::staged(caps, shape),
+            false => {
+                // The parts of k, and with them the bits of results, are those of the largest block.
+                let largest = ROW_BLOCKS[ROW_BLOCKS.len() - 1];
+                let of_largest = PrepackedAShape {
+                    rows: largest,
+                    ..shape
+                };
+                let splits = 1..=MAX_SPLIT_K.min(shape.k.div_ceil(SLICE) as u32);
+                let split = PrepackedASplit::staged(caps, of_largest, splits)?;
+                PrepackedASplit::staged(caps, shape, split.splits..=split.splits)
+            }
         }
     }
 
@@ -239,7 +251,11 @@ impl PrepackedASplit {
 
     /// The split with the lowest estimated cost if activations are in shared memory: as few tiles and slices per
     /// compute unit as possible, as soon as the unit has some subgroups. `None` if shared memory is too small.
-    fn staged(caps: &DeviceCaps, shape: PrepackedAShape) -> Option<PrepackedASplit> {
+    fn staged(
+        caps: &DeviceCaps,
+        shape: PrepackedAShape,
+        allowed: RangeInclusive<u32>,
+    ) -> Option<PrepackedASplit> {
         let rates = &caps.device.rates.rows;
         let bytes = caps.workgroup_bytes.checked_sub(shape.rows * 8)?;
         let groups = shape.rows / 8;
@@ -251,14 +267,10 @@ impl PrepackedASplit {
             .find(|chunk| chunk * step <= bytes)?;
         let slices = shape.k.div_ceil(SLICE);
         let all = shape.n.div_ceil(TILE as usize);
-        let max_splits = if shape.can_split {
-            MAX_SPLIT_K.min(slices as u32)
-        } else {
-            1
-        };
+        let splits = if shape.can_split { allowed } else { 1..=1 };
         let mut best: Option<(u32, PrepackedASplit)> = None;
         for tiles in 1..=most {
-            for splits in 1..=max_splits {
+            for splits in splits.clone() {
                 let rounds = slices.div_ceil(splits as usize) as u32;
                 let workgroups = all.div_ceil(tiles as usize) * splits as usize;
                 let turns = workgroups.div_ceil(caps.units()) as u32;
@@ -488,6 +500,30 @@ mod tests {
     fn the_modules_declare_the_block_the_arguments_and_the_constants() {
         for kernel in ALL {
             gemm_coop::tests::agrees(&kernel.def);
+        }
+    }
+
+    #[test]
+    fn staged_rows_of_all_blocks_have_the_same_parts_of_k() {
+        let caps = DeviceCaps::h200();
+        for (n, k) in [
+            (4_096, 14_336),
+            (6_144, 4_096),
+            (28_672, 4_096),
+            (768, 3_072),
+        ] {
+            let parts = |rows| {
+                let shape = PrepackedAShape {
+                    n,
+                    k,
+                    rows,
+                    numbers: 1,
+                    can_split: true,
+                };
+                let split = PrepackedASplit::new(&caps, shape).unwrap();
+                (split.parts, split.splits, split.rounds)
+            };
+            assert_eq!(parts(32), parts(64), "{n} {k}");
         }
     }
 
