@@ -7,13 +7,14 @@
 //                                       rows.
 //
 // A workgroup computes TILES of 16 rows of W times ROWS rows of A. It has a subgroup for each tile and
-// part of k; a subgroup processes ROUNDS slices of 8 steps and dequantizes each weight once for all
-// rows. If there are many rows, A is double-buffered in shared memory in fragment
-// order: while CHUNK steps of each part of k are used, the workgroup loads the next ones. If there are
-// few rows, a lane loads its words of A into registers, and there is no barrier before the end; the
-// subgroups share these words through the L1 cache. Groups are flat over x and y:
-// the block of rows changes first, so that blocks of the same weights run together, then the split
-// of k, then the tiles.
+// part of k. A subgroup processes ROUNDS slices of 8 steps and dequantizes each weight once for all
+// rows. If there are many rows, A is double-buffered in shared memory in fragment order: while the
+// subgroups multiply CHUNK steps of each part of k, the workgroup loads the next ones. If there are few
+// rows, a lane loads its words of A into registers, without a barrier before the end; the subgroups
+// share these words through the L1 cache.
+//
+// Groups are flat over x and y: the block of rows changes first, so that blocks of the same weights run
+// together, then the split of k, then the tiles.
 
 #ifndef HAS_MINIMA
 void end_slice(Place place, uint slice) {}
