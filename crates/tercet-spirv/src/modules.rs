@@ -3,8 +3,10 @@
 //! A module's file is named after the digest of all its inputs. The file contains that digest
 //! again, and a digest of its content.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
 
 use sha2::{Digest, Sha256};
 
@@ -42,6 +44,43 @@ pub struct ModuleCache {
     folder: Option<PathBuf>,
     lowered: AtomicU64,
     loaded: AtomicU64,
+    in_work: KeysInWork,
+}
+
+/// Keys of the modules that threads compile at this moment.
+#[derive(Debug, Default)]
+struct KeysInWork {
+    keys: Mutex<HashSet<[u8; 32]>>,
+    removed: Condvar,
+}
+
+/// A key that one thread holds until it drops this value.
+struct KeyInWork<'a> {
+    owner: &'a KeysInWork,
+    key: [u8; 32],
+}
+
+impl KeysInWork {
+    /// Waits until no other thread holds the key, and holds it.
+    fn hold(&self, key: [u8; 32]) -> KeyInWork<'_> {
+        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        while !keys.insert(key) {
+            keys = self
+                .removed
+                .wait(keys)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        KeyInWork { owner: self, key }
+    }
+}
+
+impl Drop for KeyInWork<'_> {
+    fn drop(&mut self) {
+        let keys = self.owner.keys.lock();
+        keys.unwrap_or_else(PoisonError::into_inner)
+            .remove(&self.key);
+        self.owner.removed.notify_all();
+    }
 }
 
 impl ModuleCache {
@@ -69,6 +108,9 @@ impl ModuleCache {
         };
         let reading = tracing::debug_span!("load cached SPIR-V").entered();
         let key = key(text, entry, checks);
+        // Kernels are compiled in parallel, and some have equal sources: the second thread waits and
+        // reads the file of the first.
+        let _held = self.in_work.hold(key);
         let file = folder.join(name(&key));
         let kept = files::read(&file, MAX_FILE_BYTES as u64);
         if let Some(words) = kept.and_then(|bytes| decode(&bytes, &key)) {
@@ -190,6 +232,30 @@ mod tests {
         assert_eq!(get(&folder, 1), (made.clone(), false));
         assert_eq!(get(&folder, 1), (made.clone(), true));
         assert_ne!(get(&folder, 2).0, made);
+    }
+
+    #[test]
+    fn threads_compile_equal_sources_once() {
+        let folder = TestFolder::new("equal");
+        let modules = ModuleCache::new(Some(&folder.0));
+        let barrier = std::sync::Barrier::new(8);
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for n in 0..20 {
+                        barrier.wait();
+                        modules
+                            .lower(&text(n), "main", RuntimeChecks::None)
+                            .unwrap();
+                    }
+                });
+            }
+        });
+        let counts = ModuleCounts {
+            lowered: 20,
+            loaded: 140,
+        };
+        assert_eq!(modules.counts(), counts);
     }
 
     #[test]
