@@ -33,7 +33,7 @@ The columns `cpu`, `wgpu` and `vulkan` show how an executor runs the operator:
 If support depends on dtypes or attributes, the cell lists every variant of the test cases.
 The column `wgpu` assumes the limits of a browser, the column `vulkan` a device with cooperative matrices.
 
-The column `accuracy` is the tolerance class of `crates/tercet-ir/src/accuracy.rs`.
+The column `accuracy` is the tolerance class of `crates/tercet-tensor/src/accuracy.rs`.
 
 The column `gradient` is `rule` for a differentiation rule.
 It is `decomposed` if gradients use the decomposition of the operator.

@@ -37,7 +37,7 @@ const MAX_COLUMNS: usize = 120;
 const PATTERNS: [&str; 5] = ["*.rs", "*.wgsl", "*.glsl", "*.comp", "*.md"];
 /// The crates whose public types a user meets. Types of other crates reach users only as reexports
 /// of these crates, so they are not counted.
-const PUBLIC_CRATES: [&str; 9] = [
+const PUBLIC_CRATES: [&str; 10] = [
     "crates/tercet",
     "crates/tercet-files",
     "crates/tercet-ir",
@@ -46,6 +46,7 @@ const PUBLIC_CRATES: [&str; 9] = [
     "crates/tercet-onnx",
     "crates/tercet-serve",
     "crates/tercet-splat",
+    "crates/tercet-tensor",
     "crates/tercet-text",
 ];
 

@@ -8,11 +8,10 @@ mod tensor;
 
 use std::fmt;
 
-use crate::dim::{Bindings, Dim};
-use crate::dtype::DType;
+use tercet_tensor::{Bindings, DType, Dim, Scheme, Shape, Type};
+
 use crate::error::{TypeError, one_line};
 use crate::subgraph::SubGraph;
-use crate::types::{Shape, Type};
 
 /// An attribute value in text form syntax.
 ///
@@ -278,6 +277,38 @@ macro_rules! attrs {
     };
 }
 
+/// Implements [`AttrValue`] for a type with the names `ALL` and `name()`, as [`spelled!`] declares them.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! attr_of_names {
+    ($E:ty) => {
+        impl $crate::attr::AttrValue for $E {
+            fn kind() -> String {
+                let names: Vec<_> = Self::ALL
+                    .iter()
+                    .map(|v| format!("`{}`", v.name()))
+                    .collect();
+                format!("one of {}", names.join(" "))
+            }
+            fn to_literal(&self) -> $crate::attr::AttrLiteral {
+                $crate::attr::AttrLiteral::Ident(self.name().to_string())
+            }
+            fn from_literal(
+                l: &$crate::attr::AttrLiteral,
+            ) -> Result<Self, $crate::attr::AttrError> {
+                let found = match l {
+                    $crate::attr::AttrLiteral::Ident(s) => Self::ALL.iter().find(|v| v.name() == s),
+                    _ => None,
+                };
+                let names: Vec<_> = Self::ALL.iter().map(|v| v.name()).collect();
+                found.copied().ok_or_else(|| {
+                    $crate::attr::AttrError::kind(format!("one of {}", names.join(" ")), l)
+                })
+            }
+        }
+    };
+}
+
 /// Declares a fieldless enum with a text form name per variant, `ALL`, `name()` and [`AttrValue`].
 ///
 /// `spelled! { /// OpDoc. pub enum Style { /// OpDoc. NeoX "neox" } }` expands to the enum,
@@ -299,25 +330,7 @@ macro_rules! spelled {
             }
         }
 
-        impl $crate::attr::AttrValue for $E {
-            fn kind() -> String {
-                let names: Vec<_> = Self::ALL.iter().map(|v| format!("`{}`", v.name())).collect();
-                format!("one of {}", names.join(" "))
-            }
-            fn to_literal(&self) -> $crate::attr::AttrLiteral {
-                $crate::attr::AttrLiteral::Ident(self.name().to_string())
-            }
-            fn from_literal(l: &$crate::attr::AttrLiteral) -> Result<Self, $crate::attr::AttrError> {
-                let found = match l {
-                    $crate::attr::AttrLiteral::Ident(s) => Self::ALL.iter().find(|v| v.name() == s),
-                    _ => None,
-                };
-                let names: Vec<_> = Self::ALL.iter().map(|v| v.name()).collect();
-                found.copied().ok_or_else(|| {
-                    $crate::attr::AttrError::kind(format!("one of {}", names.join(" ")), l)
-                })
-            }
-        }
+        $crate::attr_of_names! { $E }
     };
 }
 
@@ -414,6 +427,8 @@ impl AttrValue for String {
         }
     }
 }
+
+attr_of_names! { Scheme }
 
 impl AttrValue for DType {
     fn kind() -> String {

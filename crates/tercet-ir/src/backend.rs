@@ -25,13 +25,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use crate::dim::Bindings;
-use crate::dtype::DType;
+use tercet_tensor::quant::Scheme;
+use tercet_tensor::random::RngState;
+use tercet_tensor::{Bindings, DType, Tensor};
+
 use crate::error::{CompileError, RunError};
 use crate::graph::{Graph, Node};
-use crate::quant::Scheme;
-use crate::random::RngState;
-use crate::tensor::Tensor;
 
 /// Whether a target can run a node without rewriting it.
 ///

@@ -16,12 +16,11 @@ mod registry;
 
 use std::fmt;
 
+use tercet_tensor::{Dim, Tensor, TensorType, Type};
+
 use crate::attr::AttrLiteral;
-use crate::dim::Dim;
 use crate::error::{EvalError, TypeError};
 use crate::grad::{NoGradient, Vjp, VjpResult};
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 pub use gate::GroupLimitedGate;
 pub use knn::PairwiseKnn;

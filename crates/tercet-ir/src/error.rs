@@ -4,14 +4,11 @@
 use std::error::Error;
 use std::fmt;
 
+use tercet_tensor::{DType, Dim, DimError, Miscompiled, Symbol, TensorError, TensorType, Type};
+
 use crate::backend::SwitchError;
-use crate::compiler_self_test::Miscompiled;
-use crate::dim::{Dim, DimError, Symbol};
-use crate::dtype::DType;
 use crate::graph::NodeId;
 use crate::non_finite::NonFinite;
-use crate::tensor::TensorError;
-use crate::types::{TensorType, Type};
 
 /// An error and its chain of causes in one line, joined by colons.
 pub fn one_line(e: &dyn Error) -> String {

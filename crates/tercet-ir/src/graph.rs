@@ -14,10 +14,10 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-use crate::dim::Symbol;
+use tercet_tensor::{MAX_RANK, Symbol, Type};
+
 use crate::error::{OpError, TypeError};
 use crate::ops::{Op, OpKind};
-use crate::types::{MAX_RANK, Type};
 
 pub use origin::{InnerOrigin, NodeOrigin};
 pub use sizes::SizesError;

@@ -2,15 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use tercet_tensor::{Bindings, DType, Tensor, TensorError, TensorType, checked_bytes};
+
 use crate::backend::{Port, Signature};
-use crate::dim::Bindings;
-use crate::dtype::DType;
 use crate::error::RunError;
 use crate::graph::{Graph, NodeId, Value};
 use crate::op::EvalCtx;
 use crate::ops::Op;
-use crate::tensor::{Tensor, TensorError, checked_bytes};
-use crate::types::TensorType;
 
 /// The values of one evaluation.
 ///

@@ -14,8 +14,7 @@ pub use arena::{LiveRange, place};
 pub use state::{in_place_carried, in_place_updates};
 pub use view::{ViewLowering, check_slice, is_view, view_of};
 
-use crate::dim::{Bindings, Dim, DimError};
-use crate::types::{MAX_RANK, check_count};
+use tercet_tensor::{Bindings, Dim, DimError, MAX_RANK, check_count};
 
 /// Concrete sizes, strides and offset of a run, in elements.
 ///

@@ -21,7 +21,8 @@ use crate::graph::{Graph, Node, NodeId, NodeOrigin, Value, infer};
 use crate::ops::Op;
 use crate::passes::is_named_leaf;
 pub use crate::rules::{LegalizeRule, RULES};
-use crate::types::Type;
+use tercet_tensor::Type;
+
 use crate::{DType, Support};
 
 /// Maximum nesting of rules: far more than any decomposition needs, and low enough to stop a cycle

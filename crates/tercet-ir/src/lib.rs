@@ -22,15 +22,10 @@
 //! ```
 #![forbid(unsafe_code)]
 
-pub mod accuracy;
 pub mod attr;
 pub mod backend;
-mod compiler_self_test;
 pub mod custom;
-mod dim;
-mod dtype;
 mod error;
-pub mod fill;
 pub mod grad;
 mod graph;
 mod interp;
@@ -41,14 +36,10 @@ mod non_finite;
 mod op;
 pub mod ops;
 pub mod passes;
-pub mod quant;
-pub mod random;
 pub mod rules;
 pub mod scalar;
 pub mod subgraph;
-mod tensor;
 mod text;
-mod types;
 pub mod verify;
 
 pub use backend::{
@@ -56,9 +47,6 @@ pub use backend::{
     DeviceTensor, Executable, PerSizeError, PerSizeExecutable, Port, RetainValues, Signature,
     Support, SwitchError, SwitchableFeature, Target, VariantFamily, VariantName,
 };
-pub use compiler_self_test::{Miscompiled, compiler_trial};
-pub use dim::{Bindings, Dim, DimError, DimFactor, DimQuotient, Symbol};
-pub use dtype::{DType, DTypeClass, Element};
 pub use error::{
     CompileError, EvalError, OpError, RunError, TypeError, UnsupportedNode, counted, one_line,
 };
@@ -71,11 +59,11 @@ pub use layers::{BatchNorm, BatchStatistics};
 pub use non_finite::{NonFinite, NonFiniteKind, TensorSummary};
 pub use op::{EvalCtx, OpDoc, OpSpec, Tier};
 pub use ops::{Op, OpKind};
-pub use quant::Scheme;
 pub use subgraph::SubGraph;
-pub use tensor::{ByteOwner, Tensor, TensorError, TensorIdentity};
-pub use text::{TextError, decode as decode_text, parse, parse_literal, parse_with};
-pub use types::{
-    MAX_ELEMENTS_LOG2, MAX_RANK, Shape, TensorType, Type, broadcast_shapes, next_index,
-    row_major_strides,
+pub use tercet_tensor::{
+    Bindings, ByteOwner, DType, DTypeClass, Dim, DimError, DimFactor, DimQuotient, Element,
+    MAX_ELEMENTS_LOG2, MAX_RANK, Miscompiled, Scheme, Shape, Symbol, Tensor, TensorError,
+    TensorIdentity, TensorType, Type, accuracy, broadcast_shapes, compiler_trial, fill, next_index,
+    quant, random, row_major_strides,
 };
+pub use text::{TextError, decode as decode_text, parse, parse_literal, parse_with};

@@ -2,11 +2,10 @@
 
 use std::fmt;
 
+use tercet_tensor::{DType, Tensor, TensorType};
+
 use crate::attr::FloatAttr;
-use crate::dtype::DType;
 use crate::graph::Value;
-use crate::tensor::Tensor;
-use crate::types::TensorType;
 
 /// Summary statistics of a float tensor.
 ///

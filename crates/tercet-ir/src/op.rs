@@ -8,14 +8,13 @@
 use std::fmt::Debug;
 use std::hash::Hash;
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::random::RngState;
+use tercet_tensor::{DType, Tensor, TensorType, Type};
+
 use crate::attr::Attrs;
-use crate::dtype::DType;
 use crate::error::{EvalError, TypeError};
 use crate::grad::Gradient;
-use crate::random::RngState;
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 /// Whether every target must have a kernel for an operator.
 ///

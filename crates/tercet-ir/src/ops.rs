@@ -5,13 +5,13 @@
 //! [`OpSpec`] and its builder method on [`Graph`](crate::Graph), and add a line to the list. Its
 //! test cases are a text file of the crate `tercet-cases`.
 
+use tercet_tensor::{Tensor, TensorType, Type};
+
 use crate::attr::{AttrError, AttrLiteral, Attrs};
 use crate::error::{EvalError, TypeError};
 use crate::grad::{GradientKind, Vjp, VjpResult};
 use crate::interp::check_room;
 use crate::op::{EvalCtx, OpDoc, OpSpec};
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 mod arg_extreme;
 mod attention;

@@ -8,8 +8,9 @@
 mod binary;
 mod unary;
 
+use tercet_tensor::{DType, DTypeClass};
+
 use crate::attr::FloatAttr;
-use crate::dtype::{DType, DTypeClass};
 use crate::error::TypeError;
 use crate::spelled;
 

@@ -8,15 +8,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tercet_tensor::{Bindings, Tensor, Type};
+
 use crate::attr::{AttrError, AttrLiteral, AttrValue};
-use crate::dim::Bindings;
 use crate::error::{EvalError, RunError, TypeError, one_line};
 use crate::graph::Graph;
 use crate::interp::evaluate;
 use crate::op::EvalCtx;
 use crate::ops::Op;
-use crate::tensor::Tensor;
-use crate::types::Type;
 
 /// Maximum nesting depth of graphs. The limit prevents stack overflow in recursive code.
 pub const MAX_NESTING: usize = 16;

@@ -15,6 +15,8 @@
 mod lex;
 mod parse;
 mod print;
+#[cfg(test)]
+mod quotient_tests;
 
 pub use parse::{TextError, parse, parse_literal, parse_with};
 

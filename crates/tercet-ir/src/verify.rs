@@ -4,10 +4,11 @@
 
 use std::collections::HashSet;
 
+use tercet_tensor::Type;
+
 use crate::error::TypeError;
 use crate::graph::{Graph, Node, NodeId, Value};
 use crate::ops::{Op, OpKind};
-use crate::types::Type;
 
 /// The invariant that a graph violates.
 ///

@@ -1,9 +1,8 @@
 //! Text form syntax of tensors.
 
+use tercet_tensor::{DType, Tensor, TensorType, Type};
+
 use super::{AttrError, AttrLiteral, AttrValue, FloatAttr};
-use crate::dtype::DType;
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 /// Maximum element count of tensors that print as numbers; larger ones print as hexadecimal bytes.
 const SPELLED_ELEMENTS: usize = 64;

@@ -4,10 +4,10 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
+use tercet_tensor::{Tensor, TensorType};
+
 use super::Port;
 use crate::error::RunError;
-use crate::tensor::Tensor;
-use crate::types::TensorType;
 
 /// Device memory that holds one tensor, in the executor's representation. The memory is immutable
 /// after creation.

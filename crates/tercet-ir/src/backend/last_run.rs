@@ -2,11 +2,10 @@
 
 use std::ops::Range;
 
+use tercet_tensor::{DType, Tensor, TensorType};
+
 use super::{OutputSelection, Port, Signature, find_port};
-use crate::dtype::DType;
 use crate::error::RunError;
-use crate::tensor::Tensor;
-use crate::types::TensorType;
 
 /// Stores the outputs of the last run, and which of them the last submission requested. The memory
 /// is shared, not copied.

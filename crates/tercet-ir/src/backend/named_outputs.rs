@@ -1,8 +1,9 @@
 //! The results of a run by the names of the outputs.
 
+use tercet_tensor::Tensor;
+
 use super::Signature;
 use crate::error::RunError;
-use crate::tensor::Tensor;
 
 /// The results of a run, by the names of the graph's outputs.
 ///

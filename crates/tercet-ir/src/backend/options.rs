@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-use crate::dim::{Bindings, Symbol};
-use crate::dtype::DType;
+use tercet_tensor::{Bindings, DType, Symbol};
+
 use crate::error::CompileError;
 use crate::graph::{Graph, Value};
 use crate::passes::PIPELINE;

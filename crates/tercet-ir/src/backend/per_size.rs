@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
+use tercet_tensor::{Bindings, Symbol, Tensor};
+
 use super::{Backend, CompileOptions, Executable};
-use crate::dim::{Bindings, Symbol};
 use crate::error::{CompileError, OpError, RunError};
 use crate::graph::{Graph, SizesError};
-use crate::tensor::Tensor;
 
 /// Why a graph could not run at a size.
 ///

@@ -1,13 +1,11 @@
 //! The interface of a graph: names and types, and the symbol sizes that follow from input shapes.
 
 use smallvec::SmallVec;
+use tercet_tensor::{Bindings, DimError, Symbol, Tensor, TensorType, Type};
 
-use crate::dim::{Bindings, DimError, Symbol};
 use crate::error::RunError;
 use crate::graph::Graph;
 use crate::ops::Op;
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 /// A named input, parameter, state or output of a graph.
 ///

@@ -1,15 +1,13 @@
 //! The gate of a mixture of experts with group-limited routing.
 
+use tercet_tensor::{DType, Dim, Tensor, TensorType, Type};
+
 use super::{CustomOp, WgslGrid, WgslKernel, WgslParam};
 use crate::attr::{AttrLiteral, Attrs, FloatAttr};
 use crate::attrs;
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::{EvalError, TypeError};
 use crate::grad::{Vjp, VjpResult};
 use crate::ops::util::{exactly, expect_dtype, expect_equal, expect_rank};
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 attrs! {
     /// Selects `k` experts for each row of logits (DeepSeek-AI, "DeepSeek-V3", 2024). From F32

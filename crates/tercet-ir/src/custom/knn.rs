@@ -1,17 +1,15 @@
 //! The nearest neighbours from a matrix of distances.
 
+use tercet_tensor::{DType, Dim, Tensor, TensorType, Type};
+
 use super::{CustomOp, WgslGrid, WgslKernel, WgslParam};
 use crate::attr::{AttrLiteral, Attrs};
 use crate::attrs;
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::{EvalError, TypeError};
 use crate::grad::{Vjp, VjpResult};
 use crate::ops::ScatterReduce;
 use crate::ops::util::{exactly, expect_dtype, expect_equal, expect_rank};
 use crate::scalar::CompareFn;
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 attrs! {
     /// The `k` nearest neighbours of each point. F32 distances `[n, n]` give the neighbour indices,

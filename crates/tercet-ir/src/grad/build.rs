@@ -1,15 +1,12 @@
 //! Helpers of gradient rules: short methods that add operators.
 
-use crate::dim::Dim;
-use crate::dtype::DType;
+use tercet_tensor::{DType, Dim, Shape, Tensor, TensorType, Type};
+
+use super::error::NoGradient;
 use crate::error::OpError;
 use crate::graph::{Graph, Value};
 use crate::ops::{CumSum, PadMode, ReduceFn, ScanFn};
 use crate::scalar::{BinaryFn, CompareFn};
-use crate::tensor::Tensor;
-use crate::types::{Shape, TensorType, Type};
-
-use super::error::NoGradient;
 
 type GradValueResult = Result<Value, OpError>;
 

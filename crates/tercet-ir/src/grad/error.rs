@@ -2,12 +2,12 @@
 
 use std::fmt;
 
+use tercet_tensor::Type;
+
+use super::GradientKind;
 use crate::error::OpError;
 use crate::graph::{Graph, NodeId, Value};
 use crate::ops::Op;
-use crate::types::Type;
-
-use super::GradientKind;
 
 /// Why a gradient rule failed.
 ///

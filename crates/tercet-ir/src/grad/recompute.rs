@@ -11,12 +11,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use tercet_tensor::{Dim, MAX_RANK, Shape};
+
 use super::remat::is_marked;
-use crate::dim::Dim;
 use crate::error::OpError;
 use crate::graph::{Graph, NodeId, Value};
 use crate::ops::{Checkpoint, Op, OpKind, RngUniform};
-use crate::types::{MAX_RANK, Shape};
 
 /// The forward nodes and their recomputed copies.
 #[derive(Debug)]

@@ -1,7 +1,8 @@
 //! Graphs with sizes in place of symbols.
 
+use tercet_tensor::{Bindings, Symbol};
+
 use super::{Graph, NodeId};
-use crate::dim::{Bindings, Symbol};
 use crate::error::{OpError, TypeError};
 
 /// Why symbols of a graph cannot have these sizes.

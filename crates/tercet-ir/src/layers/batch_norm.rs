@@ -1,11 +1,10 @@
 //! Batch normalization in training.
 
-use crate::dim::Dim;
-use crate::dtype::DType;
+use tercet_tensor::{DType, Dim, Shape, Type};
+
 use crate::error::{OpError, TypeError};
 use crate::graph::{Graph, Value};
 use crate::ops::util::expect_rank_at_least;
-use crate::types::{Shape, Type};
 
 const OP: &str = "batch_norm";
 

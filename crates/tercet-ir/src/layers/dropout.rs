@@ -1,6 +1,7 @@
 //! Dropout.
 
-use crate::dtype::DType;
+use tercet_tensor::DType;
+
 use crate::error::{OpError, TypeError};
 use crate::graph::{Graph, Value};
 

@@ -15,8 +15,9 @@
 
 use std::collections::{HashMap, HashSet};
 
+use tercet_tensor::DType;
+
 use super::is_view;
-use crate::dtype::DType;
 use crate::graph::{Graph, Node, NodeId, Value};
 use crate::ops::{Op, OpKind, ScatterReduce};
 

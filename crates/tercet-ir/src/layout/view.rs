@@ -1,10 +1,10 @@
 //! View operators, which change only the layout of their operand.
 
+use tercet_tensor::{Dim, Type};
+
 use super::{AxisSlice, SymLayout};
-use crate::dim::Dim;
 use crate::graph::Node;
 use crate::ops::{Op, OpKind, Slice};
-use crate::types::Type;
 
 /// How a view operator is executed.
 ///

@@ -5,17 +5,15 @@ mod options;
 mod reference;
 mod saved;
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Dim, Tensor, TensorType, Type};
+
 use crate::attr::{AttrError, AttrLiteral, AttrValue, FloatAttr};
 use crate::attrs;
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::{EvalError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{expect_dtype, expect_equal, expect_rank, expect_same_dtype};
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 pub use grad::{AttentionGrad, AttentionGradOf};
 pub use options::{AttentionMask, AttentionOptions};

@@ -9,14 +9,13 @@ mod attention_block;
 mod options;
 mod transformer_layer;
 
-use crate::dim::Dim;
+use tercet_tensor::{Dim, Shape, Tensor, TensorType, Type};
+
 use crate::error::{EvalError, TypeError};
 use crate::op::EvalCtx;
 use crate::ops::util::{expect_equal, expect_rank, expect_same_dtype};
 use crate::ops::{Linear, Op, Reshape, Slice};
 use crate::scalar::UnaryFn;
-use crate::tensor::Tensor;
-use crate::types::{Shape, TensorType, Type};
 
 pub use attention_block::AttentionBlock;
 pub use options::{AttentionBlockOptions, BlockRope, LinearWeights, TransformerWeights};

@@ -1,16 +1,14 @@
 //! Causal depthwise convolution over the sequence axis.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Dim, Shape, Tensor, TensorType, Type};
+
 use crate::attrs;
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{expect_dtype, expect_equal, expect_rank, expect_same_dtype, with_optional};
-use crate::tensor::Tensor;
-use crate::types::{Shape, TensorType, Type};
 
 attrs! {
     /// The convolution before state-space scans (Gu and Dao, 2023). Each step of a channel depends

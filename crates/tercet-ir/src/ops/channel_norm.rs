@@ -1,17 +1,16 @@
 //! Norms of channels-first tensors `[N, C, ..]`: group norm, layer norm over the channels of each
 //! position, and batch norm with fixed statistics.
 
+use tercet_tensor::{DType, Tensor, TensorType, Type};
+
 use crate::attr::FloatAttr;
 use crate::attrs;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec};
 use crate::ops::norm::{doc, expect_eps, expect_weights};
 use crate::ops::util::{exactly, expect_dtype, expect_rank, expect_rank_at_least, with_optional};
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 attrs! {
     /// Group norm `(x - mean) / sqrt(variance + eps) * gamma + beta` (Wu, He 2018). Mean and biased

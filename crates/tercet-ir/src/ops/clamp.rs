@@ -1,17 +1,16 @@
 //! Clamping to an interval.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Tensor, TensorType, Type};
+
 use crate::attr::FloatAttr;
 use crate::attrs;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{elementwise_eval, elementwise_infer};
 use crate::scalar::ScalarOp;
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 attrs! {
     /// `min(max(x, lo), hi)`; NaN stays NaN. The bounds are rounded to the dtype of floats, and

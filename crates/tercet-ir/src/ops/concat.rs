@@ -1,8 +1,9 @@
 //! Concatenation along an axis.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Tensor, TensorType, Type};
+
 use crate::attrs;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
@@ -10,8 +11,6 @@ use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{
     AxisView, expect_axis, expect_equal, expect_rank, expect_same_dtype, overflow,
 };
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 attrs! {
     /// The concatenation of one or more operands along an axis. All operands have one dtype and

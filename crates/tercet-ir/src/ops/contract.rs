@@ -1,10 +1,9 @@
 //! The sum of products that the reference evaluation of every contraction uses.
 
-use crate::dtype::DType;
+use tercet_tensor::{DType, Tensor, row_major_strides};
+
 use crate::ops::util::for_each_index;
 use crate::scalar::Scalar;
-use crate::tensor::Tensor;
-use crate::types::row_major_strides;
 
 /// The index structure of a contraction. The result has one element for each batch, left row and
 /// right column, in this order: the sum of products over `summed`. The offset of an element in an

@@ -13,12 +13,11 @@ pub use branch::If;
 pub use repeat::While;
 pub use scan::Scan;
 
+use tercet_tensor::{DType, Tensor, Type};
+
 use super::Op;
-use crate::dtype::DType;
 use crate::error::TypeError;
 use crate::subgraph::SubGraph;
-use crate::tensor::Tensor;
-use crate::types::Type;
 
 /// The dtypes of the cases, which differ in their carried values only.
 const DTYPES: &[DType] = &[DType::F32, DType::F16, DType::I32];

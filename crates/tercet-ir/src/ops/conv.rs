@@ -1,9 +1,9 @@
 //! Convolution.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Dim, Tensor, TensorType, Type};
+
 use crate::attrs;
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
@@ -14,8 +14,6 @@ use crate::ops::util::{
 };
 use crate::ops::window::{Window, kernel_sizes, spatial_axes, three, windowed};
 use crate::scalar::{Scalar, ScalarOp, UnaryFn};
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 attrs! {
     /// Convolution: `y[n, o, p] = f(sum_{c, t} w[o, c, t] x[n, first(o) + c, q] + bias[o])` with

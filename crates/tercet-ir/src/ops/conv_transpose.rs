@@ -1,9 +1,9 @@
 //! Transposed convolution.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Dim, Tensor, TensorType, Type};
+
 use crate::attrs;
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
@@ -15,8 +15,6 @@ use crate::ops::util::{
 };
 use crate::ops::window::{Window, check_list, kernel_sizes, spatial_axes, three};
 use crate::scalar::Scalar;
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 attrs! {
     /// Transposed convolution: `y[n, o, i stride + t dilation - pad] += w[c, o, t] x[n, c, i]`,

@@ -1,9 +1,9 @@
 //! The gradient of a convolution with respect to its weights.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Dim, Tensor, TensorType, Type};
+
 use crate::attrs;
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::{EvalError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
@@ -13,8 +13,6 @@ use crate::ops::util::{
 };
 use crate::ops::window::{Window, check_list, spatial_axes, three, windowed};
 use crate::scalar::Scalar;
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 attrs! {
     /// `dw[o, c, t] = sum_{n, p} dy[n, o, p] x[n, first(o) + c, p stride + t dilation - pad]`. The

@@ -1,15 +1,14 @@
 //! Running sums, products, maxima and minima along one axis.
 
-use crate::accuracy::Accuracy;
-use crate::dtype::DType;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Tensor, TensorType, Type};
+
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::reduce::ReduceFn;
 use crate::ops::util::{AxisView, exactly, expect_axis, expect_dtype, from_scalars, scalars};
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 use crate::{attrs, spelled};
 
 spelled! {

@@ -4,17 +4,15 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{Bindings, DType, Tensor, TensorType, Type};
+
 use crate::attr::{AttrError, AttrLiteral, Attrs};
 use crate::custom::{CustomOp, CustomOps, attrs_kind, spelled_attrs};
-use crate::dim::Bindings;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 /// A node of a custom operator: see [`CustomOp`]. Two are equal if their names and attributes are
 /// equal.

@@ -1,9 +1,10 @@
 //! Block-quantized weights: dequantization, and matmuls with them.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::quant::Scheme;
+use tercet_tensor::{DType, Dim, Tensor, TensorType, Type};
+
 use crate::attrs;
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
@@ -12,9 +13,6 @@ use crate::ops::contract::Contraction;
 use crate::ops::util::{
     exactly, expect_dtype, expect_equal, expect_rank, expect_rank_at_least, from_scalars,
 };
-use crate::quant::Scheme;
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 attrs! {
     /// The F32 values of quantized weights, bitwise equal to [`Scheme::dequantize`].

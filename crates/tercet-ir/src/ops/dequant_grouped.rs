@@ -1,9 +1,11 @@
 //! Matmul of each row with the quantized matrix that an index selects: a mixture of experts with
 //! quantized weights.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::quant::Scheme;
+use tercet_tensor::{DType, Tensor, TensorType, Type};
+
 use crate::attrs;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
@@ -12,9 +14,6 @@ use crate::ops::dequant::{row_len, values};
 use crate::ops::util::{
     INDEX_DTYPES, exactly, expect_dtype, expect_equal, expect_rank, resolve_index,
 };
-use crate::quant::Scheme;
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 attrs! {
     /// `y[m, n] = sum_k x[m, k] w[expert[m], n, k]` with `w` quantized in rows of `K`. Negative

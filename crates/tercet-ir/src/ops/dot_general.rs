@@ -1,8 +1,9 @@
 //! A contraction over any axes.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Tensor, TensorType, Type};
+
 use crate::attrs;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
@@ -11,8 +12,6 @@ use crate::ops::contract::{Contraction, offsets};
 use crate::ops::util::{
     exactly, expect_axis, expect_dtype, expect_equal, expect_same_dtype, from_scalars,
 };
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 attrs! {
     /// A contraction over paired axes: batch axes remain, contracted axes are summed. The result

@@ -2,10 +2,10 @@
 //!
 //! A negative start counts from the end. Every start is then clamped so that the window fits.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Dim, Shape, Tensor, TensorType, Type, row_major_strides};
+
 use crate::attrs;
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
@@ -14,8 +14,6 @@ use crate::ops::util::{
     INDEX_DTYPES, exactly, expect_dtype, expect_equal, expect_rank, expect_same_dtype,
     for_each_index, pick,
 };
-use crate::tensor::Tensor;
-use crate::types::{Shape, TensorType, Type, row_major_strides};
 
 attrs! {
     /// The window of `sizes` at `starts`, clamped so that it fits.

@@ -1,15 +1,14 @@
 //! Explicit broadcasting.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Shape, Tensor, TensorType, Type, broadcast_shapes};
+
 use crate::attrs;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{broadcast_indices, exactly};
-use crate::tensor::Tensor;
-use crate::types::{Shape, TensorType, Type, broadcast_shapes};
 
 attrs! {
     /// The operand broadcast to a shape by NumPy's rule: missing leading axes and axes of size 1

@@ -1,15 +1,13 @@
 //! The discrete Fourier transform of complex numbers, and helpers of the other transforms.
 
-use crate::accuracy::Accuracy;
-use crate::dim::Dim;
-use crate::dtype::DType;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Dim, Tensor, TensorType, Type};
+
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{exactly, expect_dtype, expect_equal, expect_rank_at_least};
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 use crate::{attrs, spelled};
 
 spelled! {

@@ -1,16 +1,14 @@
 //! The gated delta rule: linear attention with a decaying, error-correcting state.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Dim, Shape, Tensor, TensorType, Type};
+
 use crate::attrs;
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{expect_dtype, expect_equal, expect_rank, expect_same_dtype, with_optional};
-use crate::tensor::Tensor;
-use crate::types::{Shape, TensorType, Type};
 
 attrs! {
     /// Gated delta networks (Yang et al., 2024). For each head and token, from a state `[N, P]`

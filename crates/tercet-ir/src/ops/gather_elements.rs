@@ -1,8 +1,9 @@
 //! Selection of elements by index along one axis.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Tensor, TensorType, Type, row_major_strides};
+
 use crate::attrs;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
@@ -10,8 +11,6 @@ use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{
     INDEX_DTYPES, exactly, expect_axis, expect_dtype, expect_rank, resolve_index,
 };
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type, row_major_strides};
 
 attrs! {
     /// For each index, an element of `data`: its coordinate along `axis` is the index, and its other

@@ -1,8 +1,9 @@
 //! Matmul of each row with the matrix that an index selects: a mixture of experts.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Tensor, TensorType, Type};
+
 use crate::attrs;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
@@ -11,8 +12,6 @@ use crate::ops::util::{
     INDEX_DTYPES, exactly, expect_dtype, expect_equal, expect_rank, expect_same_dtype,
     resolve_index,
 };
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 attrs! {
     /// `y[m, n] = sum_k x[m, k] w[expert[m], k, n]`. Negative indices count from the end.

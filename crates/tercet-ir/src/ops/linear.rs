@@ -1,8 +1,9 @@
 //! A matmul with bias and activation.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Tensor, TensorType, Type};
+
 use crate::attrs;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
@@ -13,8 +14,6 @@ use crate::ops::util::{
     scalars, with_optional,
 };
 use crate::scalar::{Scalar, ScalarOp, UnaryFn};
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 attrs! {
     /// `y[.., n] = f(sum_k x[.., k] w[k, n] + bias[n])`, rounded once.

@@ -1,8 +1,9 @@
 //! Log-mel features of power spectra.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Tensor, TensorType, Type};
+
 use crate::attrs;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
@@ -10,8 +11,6 @@ use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{
     exactly, expect_dtype, expect_equal, expect_rank, expect_rank_at_least, expect_same_dtype,
 };
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 /// Minimum power, applied before the logarithm.
 pub(crate) const MIN_POWER: f64 = 1e-10;

@@ -10,18 +10,16 @@
 
 mod text;
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Dim, Shape, Tensor, TensorType, Type, row_major_strides};
+
 use crate::attrs;
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{for_each_index, from_scalars, scalars};
 use crate::scalar::{Scalar, ScalarOp};
-use crate::tensor::Tensor;
-use crate::types::{Shape, TensorType, Type, row_major_strides};
 
 /// The index along one axis of an operand as a function of the result's index: `start + step *
 /// (out[from] >> shift)`.

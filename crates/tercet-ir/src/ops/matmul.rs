@@ -1,8 +1,9 @@
 //! Matmul with the semantics of NumPy's `matmul`.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Tensor, TensorType, Type, broadcast_shapes};
+
 use crate::attrs;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
@@ -12,8 +13,6 @@ use crate::ops::util::{
     broadcast_indices, exactly, expect_dtype, expect_equal, expect_rank_at_least,
     expect_same_dtype, from_scalars,
 };
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type, broadcast_shapes};
 
 attrs! {
     /// `y[.., m, n] = sum_k a[.., m, k] b[.., k, n]`. Leading axes broadcast. A rank 1 operand is a

@@ -1,16 +1,14 @@
 //! Coordinates of nonzero elements.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Dim, Tensor, TensorType, Type, row_major_strides};
+
 use crate::attrs;
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{exactly, overflow, scalars};
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type, row_major_strides};
 
 attrs! {
     /// The coordinates of the elements that are not 0, in row-major order (NumPy `argwhere`), and

@@ -1,17 +1,15 @@
 //! Padding.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Dim, Tensor, TensorType, Type, row_major_strides};
+
 use crate::attr::FloatAttr;
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{exactly, for_each_index, from_scalars, overflow};
 use crate::scalar::{Scalar, convert};
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type, row_major_strides};
 use crate::{attrs, spelled};
 
 spelled! {

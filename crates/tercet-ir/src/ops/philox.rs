@@ -1,17 +1,15 @@
 //! Random words for counters that the graph provides.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::random::philox4x32;
+use tercet_tensor::{DType, Dim, Tensor, TensorType, Type};
+
 use crate::attrs;
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{exactly, expect_dtype, expect_equal, expect_rank, expect_rank_at_least};
-use crate::random::philox4x32;
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 attrs! {
     /// Philox4x32-10 (Salmon and others, SC 2011): four random words for each counter of four

@@ -1,7 +1,8 @@
 //! Pooling.
 
-use crate::accuracy::Accuracy;
-use crate::dtype::DType;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Tensor, TensorType, Type};
+
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
@@ -10,8 +11,6 @@ use crate::ops::reduce::ReduceFn;
 use crate::ops::util::{exactly, expect_dtype, for_each_index, from_scalars, scalars};
 use crate::ops::window::{Window, check_list, spatial_axes, three, windowed};
 use crate::scalar::Scalar;
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 use crate::{attrs, spelled};
 
 spelled! {

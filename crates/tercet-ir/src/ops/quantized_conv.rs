@@ -1,8 +1,9 @@
 //! Convolution of int8 values with int8 results.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Tensor, TensorType, Type};
+
 use crate::attrs;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
@@ -11,8 +12,6 @@ use crate::ops::conv::{Conv, expect_bias, per_group};
 use crate::ops::util::{expect_dtype, expect_equal, expect_rank, from_scalars, scalars};
 use crate::ops::window::{Window, kernel_sizes, spatial_axes, windowed};
 use crate::scalar::Scalar;
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 attrs! {
     /// `y[n, o, p] = clamp(round(s scale[o] + bias[o]) + y_zero, lo, hi)` with `s = sum_{c, t}

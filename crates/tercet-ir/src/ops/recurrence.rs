@@ -1,15 +1,13 @@
 //! One recurrent layer in one direction, from precomputed input projections. `Lstm`, `Gru` and
 //! `Rnn` decompose into this operator.
 
-use crate::accuracy::Accuracy;
-use crate::dim::Dim;
-use crate::dtype::DType;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Dim, Tensor, TensorType, Type};
+
 use crate::error::{EvalError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{expect_dtype, expect_equal, expect_rank, expect_same_dtype, with_optional};
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 use crate::{attrs, spelled};
 
 spelled! {

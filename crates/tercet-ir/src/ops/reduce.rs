@@ -2,17 +2,15 @@
 
 mod around;
 
-use crate::accuracy::Accuracy;
-use crate::dim::Dim;
-use crate::dtype::DType;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Dim, Tensor, TensorType, Type, row_major_strides};
+
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{exactly, expect_axis, expect_dtype, for_each_index, from_scalars, scalars};
 use crate::scalar::{Scalar, maximum, minimum};
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type, row_major_strides};
 use crate::{attrs, spelled};
 
 spelled! {

@@ -1,8 +1,9 @@
 //! Norms of a residual sum, with the sum as a second result.
 
+use tercet_tensor::{DType, Tensor, TensorType, Type};
+
 use crate::attr::FloatAttr;
 use crate::attrs;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
@@ -11,8 +12,6 @@ use crate::ops::norm::{
     NormRowFn, doc, expect_eps, expect_weights, layer_norm_line, normalise, rms_norm_line,
 };
 use crate::ops::util::{expect_dtype, expect_rank_at_least, expect_same_dtype, with_optional};
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 attrs! {
     /// The sum `x + residual + bias` and its layer norm over the last axis. The sum is rounded to

@@ -5,18 +5,16 @@
 
 mod table;
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Dim, Shape, Tensor, TensorType, Type, row_major_strides};
+
 use crate::attr::FloatAttr;
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{exactly, expect_dtype, for_each_index, from_scalars, pick, scalars};
 use crate::scalar::Scalar;
-use crate::tensor::Tensor;
-use crate::types::{Shape, TensorType, Type, row_major_strides};
 use crate::{attrs, spelled};
 
 pub use table::{ResizePositions, ResizeTaps};

@@ -1,9 +1,9 @@
 //! Fourier transforms of real signals, and their inverses.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Dim, Tensor, TensorType, Type};
+
 use crate::attrs;
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
@@ -12,8 +12,6 @@ use crate::ops::fft::{
     FftNorm, check_length, check_run, dft, expect_pairs, length_of, pairs, roots,
 };
 use crate::ops::util::{exactly, expect_dtype, expect_equal, expect_rank_at_least, overflow};
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 attrs! {
     /// The first `n / 2 + 1` bins of the Fourier transform of real `[.., n]`, as pairs; the other

@@ -1,17 +1,16 @@
 //! Random tensors. [`random`](crate::random) defines the formulas from random words to numbers.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::random::UniformRange;
+use tercet_tensor::{DType, Shape, Tensor, TensorType, Type};
+
 use crate::attr::FloatAttr;
 use crate::attrs;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::exactly;
-use crate::random::UniformRange;
-use crate::tensor::Tensor;
-use crate::types::{Shape, TensorType, Type};
 
 attrs! {
     /// Uniform random numbers in `[lo, hi)`, different in each run. The bits are those of
@@ -44,7 +43,7 @@ attrs! {
 
 attrs! {
     /// Normal random numbers `mean + std * z`, different in each run, with `z` from
-    /// [`PhiloxStream::normal`](crate::random::PhiloxStream::normal). Executors use the same random
+    /// [`PhiloxStream::normal`](tercet_tensor::random::PhiloxStream::normal). Executors use the same random
     /// words, but may round logarithm, sine and cosine differently.
     ///
     /// ```

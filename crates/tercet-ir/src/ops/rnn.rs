@@ -1,17 +1,15 @@
 //! Recurrent networks with several layers, unidirectional or bidirectional.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Dim, Tensor, TensorType, Type};
+
 use crate::attrs;
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::{EvalError, TypeError};
 use crate::grad::Gradient;
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::recurrence::{Recurrence, RecurrentCell};
 use crate::ops::util::{expect_dtype, expect_equal, expect_rank, expect_same_dtype};
 use crate::spelled;
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 spelled! {
     /// The activation of an [`Rnn`].

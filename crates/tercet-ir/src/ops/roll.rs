@@ -1,15 +1,14 @@
 //! Cyclic shift along axes.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Tensor, TensorType, Type, row_major_strides};
+
 use crate::attrs;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{exactly, pick};
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type, row_major_strides};
 
 attrs! {
     /// The operand with the elements of each axis shifted cyclically towards its end (NumPy `roll`

@@ -1,16 +1,15 @@
 //! Rotary position embedding.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Tensor, TensorType, Type};
+
 use crate::attrs;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::attention::AttentionLayout;
 use crate::ops::util::{exactly, expect_dtype, expect_equal, expect_rank, for_each_index};
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 crate::spelled! {
     /// Which elements of a head [`Rope`] rotates as a pair.

@@ -12,13 +12,12 @@ pub use add::ScatterAdd;
 pub use elements::ScatterElements;
 pub use nd::ScatterNd;
 
-use crate::dtype::DType;
+use tercet_tensor::{DType, Tensor, Type};
+
 use crate::error::{EvalError, TypeError};
 use crate::ops::reduce::ReduceFn;
 use crate::ops::util::{expect_same_dtype, from_scalars, scalars};
 use crate::spelled;
-use crate::tensor::Tensor;
-use crate::types::Type;
 
 spelled! {
     /// How updates are combined with an element.

@@ -1,17 +1,15 @@
 //! State-space scans: `SelectiveScan` with a decay for each state, `Mamba2` with a decay for each
 //! head.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Dim, Shape, Tensor, TensorType, Type};
+
 use crate::attrs;
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{expect_dtype, expect_equal, expect_rank, expect_same_dtype, with_optional};
-use crate::tensor::Tensor;
-use crate::types::{Shape, TensorType, Type};
 
 attrs! {
     /// The scan of Mamba (Gu and Dao, 2023). For each channel, from states that are an operand or

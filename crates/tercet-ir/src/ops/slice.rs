@@ -4,17 +4,15 @@
 //! start or from the end, and the size of the result is their difference. If the axis is too short
 //! for that in a run (Python would clamp), the run fails.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Dim, Tensor, TensorType, Type, row_major_strides};
+
 use crate::attrs;
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{exactly, expect_axis, pick};
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type, row_major_strides};
 
 attrs! {
     /// For each axis, the elements `start, start + step, ...` before `end`, as Python slices:

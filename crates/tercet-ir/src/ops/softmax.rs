@@ -1,16 +1,15 @@
 //! Softmax along one axis, and its logarithm.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Tensor, TensorType, Type};
+
 use crate::attrs;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{AxisView, exactly, expect_axis, expect_dtype};
 use crate::scalar::maximum;
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 attrs! {
     /// `y = exp(x - max) / sum(exp(x - max))` along one axis; a line of only `-inf` gives zeros.

@@ -33,17 +33,15 @@ pub use project::{
 pub use raster::{GREATEST_ALPHA, MIN_ALPHA, MIN_TRANSMITTANCE};
 pub use raster_grad::GaussianSplatRasterizeGrad;
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Dim, Shape, Tensor, TensorType, Type};
+
 use crate::attrs;
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{exactly, expect_dtype, expect_equal, expect_rank, expect_same_dtype};
-use crate::tensor::Tensor;
-use crate::types::{Shape, TensorType, Type};
 
 /// Maximum width and height of an image: tile indices fit 16 bits, and pixel centres are exact in
 /// F32.

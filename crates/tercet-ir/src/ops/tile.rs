@@ -1,16 +1,14 @@
 //! Repetition along axes.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Dim, Tensor, TensorType, Type, row_major_strides};
+
 use crate::attrs;
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{exactly, overflow, pick};
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type, row_major_strides};
 
 attrs! {
     /// The operand repeated as a whole along each axis (NumPy `tile` with one number for each

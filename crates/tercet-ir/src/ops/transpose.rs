@@ -1,15 +1,14 @@
 //! Permutation of axes.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Shape, Tensor, TensorType, Type, row_major_strides};
+
 use crate::attrs;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{exactly, pick};
-use crate::tensor::Tensor;
-use crate::types::{Shape, TensorType, Type, row_major_strides};
 
 attrs! {
     /// Permutation of axes: axis `i` of the result is axis `perm[i]` of the operand.

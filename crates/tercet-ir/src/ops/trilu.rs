@@ -1,15 +1,14 @@
 //! Upper and lower triangles of matrices.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Tensor, TensorType, Type};
+
 use crate::attrs;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{exactly, expect_rank_at_least};
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 attrs! {
     /// Matrices with 0 below (or above) a diagonal (NumPy `triu` and `tril`).

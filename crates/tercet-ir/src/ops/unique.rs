@@ -2,9 +2,10 @@
 
 use std::cmp::Ordering;
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Tensor, TensorType, Type};
+
 use crate::attrs;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
@@ -12,8 +13,6 @@ use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::non_zero::{expect_countable, max_count};
 use crate::ops::sort::sorted_order;
 use crate::ops::util::{exactly, scalars};
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 attrs! {
     /// The distinct values of all elements in ascending order (NumPy `unique` with all its

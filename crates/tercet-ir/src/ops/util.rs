@@ -2,12 +2,12 @@
 
 use std::cmp::Ordering;
 
-use crate::dim::Dim;
-use crate::dtype::DType;
+use tercet_tensor::{
+    DType, Dim, Shape, Tensor, TensorType, Type, broadcast_shapes, next_index, row_major_strides,
+};
+
 use crate::error::{EvalError, TypeError};
 use crate::scalar::{Scalar, ScalarOp};
-use crate::tensor::Tensor;
-use crate::types::{Shape, TensorType, Type, broadcast_shapes, next_index, row_major_strides};
 
 /// The operands as an array of exactly `N`.
 pub(crate) fn exactly<'a, const N: usize>(

@@ -1,9 +1,9 @@
 //! The strongest frequencies of averaged spectra.
 
-use crate::accuracy::Accuracy;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Dim, Tensor, TensorType, Type};
+
 use crate::attrs;
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
@@ -11,8 +11,6 @@ use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::fft::{expect_pairs, length_of};
 use crate::ops::util::{exactly, expect_rank_at_least, extreme_order};
 use crate::scalar::Scalar;
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 attrs! {
     /// The `k` largest bins of power spectra averaged by Welch's method (1967). Spectra `[.., rows,

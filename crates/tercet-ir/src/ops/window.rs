@@ -4,10 +4,10 @@
 //! axis; an index outside the axis is padding. The spatial axes are the last one to three axes of
 //! `[N, C, ..]`.
 
-use crate::dim::Dim;
+use tercet_tensor::{Dim, Type};
+
 use crate::error::TypeError;
 use crate::ops::util::overflow;
-use crate::types::Type;
 
 /// The movement of windows along the spatial axes, with one number for each axis.
 ///

@@ -11,14 +11,14 @@ mod depth_to_space;
 
 use std::collections::{HashMap, HashSet};
 
+use depth_to_space::{DepthToSpaceConv, spreads};
+use tercet_tensor::{Dim, Shape};
+
 use super::rewrite::{Rewriter, ValueUses, live_nodes, rebuild};
-use crate::dim::Dim;
 use crate::error::CompileError;
 use crate::graph::{Graph, Node, NodeId, Value};
 use crate::ops::{AxisMap, Concat, IndexMap, Map, MapArg, Op, Reduce, Transpose};
 use crate::scalar::{BinaryFn, ScalarOp, UnaryFn};
-use crate::types::Shape;
-use depth_to_space::{DepthToSpaceConv, spreads};
 
 /// The permutation from `[N, C, H, W]` to `[N, H, W, C]`.
 pub const TO_LAST: [usize; 4] = [0, 2, 3, 1];

@@ -8,12 +8,12 @@
 
 use std::collections::{HashMap, HashSet};
 
+use tercet_tensor::{Dim, Shape};
+
 use super::rewrite::{Rewriter, ValueUses, live_nodes, rebuild};
-use crate::dim::Dim;
 use crate::error::CompileError;
 use crate::graph::{Graph, NodeId, Value};
 use crate::ops::{Cast, Conv, Linear, Op, Reshape, Transpose};
-use crate::types::Shape;
 
 /// A two-dimensional convolution and the reshape and transpose of its result.
 struct PatchConv {

@@ -11,15 +11,15 @@
 //! - Nodes with nested graphs. Only an `If` with a constant predicate is replaced by the taken
 //!   branch.
 
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{Tensor, TensorType};
+
 use super::rewrite::{Rewriter, rebuild};
 use super::subgraphs::take_branches;
-use crate::accuracy::Accuracy;
 use crate::error::CompileError;
 use crate::graph::{Graph, Node, Value};
 use crate::op::EvalCtx;
 use crate::ops::{Const, Op, OpKind};
-use crate::tensor::Tensor;
-use crate::types::TensorType;
 
 /// Maximum size of a result that is larger than its operands.
 const MAX_GROWN_BYTES: usize = 16 << 10;

@@ -14,15 +14,15 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use tercet_tensor::{DType, Tensor};
+
 use super::rewrite::{ValueUses, live_nodes, rebuild};
 use super::view::{OperandAccess, read_through};
 use crate::attr::FloatAttr;
-use crate::dtype::DType;
 use crate::error::CompileError;
 use crate::graph::{Graph, Node, NodeId, Value};
 use crate::ops::{IndexMap, Map, MapArg, MapStep, Op};
 use crate::scalar::{BinaryFn, ScalarOp, UnaryFn};
-use crate::tensor::Tensor;
 
 /// Maximum operands of a map, limited by the bindings of small GPUs.
 const MAX_INPUTS: usize = 8;

@@ -11,15 +11,15 @@
 
 use std::collections::{HashMap, HashSet};
 
+use tercet_tensor::{DType, Shape};
+
 use super::pack_qkv;
 use super::rewrite::{Rewriter, ValueUses, live_nodes, rebuild};
 use super::view::is_weight;
-use crate::dtype::DType;
 use crate::error::CompileError;
 use crate::graph::{Graph, NodeId, Value};
 use crate::ops::{Conv, Linear, Op, Reshape, ResidualLayerNorm, ResidualRmsNorm};
 use crate::scalar::{BinaryFn, UnaryFn};
-use crate::types::Shape;
 
 /// The activations that a matmul epilogue supports.
 const ACTIVATIONS: &[UnaryFn] = &[

@@ -12,8 +12,9 @@
 
 use std::collections::HashMap;
 
+use tercet_tensor::DType;
+
 use super::rewrite::{Rewriter, live_nodes, rebuild};
-use crate::dtype::DType;
 use crate::error::CompileError;
 use crate::graph::{Graph, NodeId, Value};
 use crate::ops::{Cast, Concat, Op, Slice, Transpose};

@@ -17,15 +17,14 @@
 
 use std::collections::HashMap;
 
-use crate::accuracy::Accuracy;
-use crate::dtype::DType;
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Tensor, TensorType, Type};
+
 use crate::error::{CompileError, OpError, TypeError, one_line};
 use crate::graph::{Graph, Node, NodeId, Value};
 use crate::ops::{Cast, Const, Map, Op, OpKind, State};
 use crate::scalar::ScalarOp;
 use crate::subgraph::SubGraph;
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 /// The graph with its F32 arithmetic computed in `dtype`, `F16` or `BF16`; `F32` changes nothing.
 ///

@@ -11,11 +11,12 @@
 mod arith;
 mod shape;
 
+use tercet_tensor::Type;
+
 use super::rewrite::{Rewriter, rebuild};
 use crate::error::CompileError;
 use crate::graph::{Graph, Node, Value};
 use crate::ops::{Op, OpKind};
-use crate::types::Type;
 
 /// A rule of the simplifier.
 ///

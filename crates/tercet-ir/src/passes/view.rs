@@ -1,11 +1,11 @@
 //! Resolves views of operands: which data movement an elementwise operator can absorb as an index
 //! map instead of a copy.
 
+use tercet_tensor::{Dim, Shape};
+
 use super::rewrite::ValueUses;
-use crate::dim::Dim;
 use crate::graph::{Graph, Value};
 use crate::ops::{AxisMap, Op, Slice};
-use crate::types::Shape;
 
 /// The indexed access to an operand of an elementwise region.
 #[derive(Clone, Debug)]

@@ -2,10 +2,10 @@
 
 mod grad;
 
+use tercet_tensor::{DType, Dim, Shape};
+
 use super::util::ValueResult;
 use super::{LegalizeRule, RuleResult};
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::OpError;
 use crate::graph::Value;
 use crate::legalize::LegalizeBuilder;
@@ -13,7 +13,6 @@ use crate::ops::{
     Attention, AttentionLayout, Concat, Gather, MaskKind, Op, OpKind, ReduceFn, RopeStyle, Softmax,
 };
 use crate::scalar::{BinaryFn, CompareFn, UnaryFn};
-use crate::types::Shape;
 
 pub(super) const RULES: &[LegalizeRule] = &[
     LegalizeRule {

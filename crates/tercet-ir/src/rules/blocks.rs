@@ -1,12 +1,13 @@
 //! Decompositions of composite blocks into their operators; each operator is legalized in turn.
 
+use tercet_tensor::Shape;
+
 use super::{LegalizeRule, RuleResult};
 use crate::error::OpError;
 use crate::graph::Value;
 use crate::legalize::LegalizeBuilder;
 use crate::ops::blocks::{ComposedOp, OpComposer};
 use crate::ops::{Op, OpKind};
-use crate::types::Shape;
 
 pub(super) const RULES: &[LegalizeRule] = &[
     LegalizeRule {

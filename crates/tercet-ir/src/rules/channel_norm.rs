@@ -1,11 +1,11 @@
 //! Decompositions of norms over channels-first values into layer norm and an elementwise map with
 //! per-channel weights.
 
+use tercet_tensor::{DType, Dim};
+
 use super::util::{ValueResult, accumulate_dtype};
 use super::{LegalizeRule, RuleResult};
 use crate::attr::FloatAttr;
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::graph::Value;
 use crate::legalize::LegalizeBuilder;
 use crate::ops::{AxisMap, IndexMap, LayerNorm, Map, MapArg, MapStep, Op, OpKind};

@@ -1,14 +1,14 @@
 //! Decompositions of contractions into `MatMul` of matrices.
 
+use tercet_tensor::quant::Scheme;
+use tercet_tensor::{Dim, Shape, broadcast_shapes};
+
 use super::{LegalizeRule, RuleResult};
-use crate::dim::Dim;
 use crate::error::OpError;
 use crate::graph::Value;
 use crate::legalize::LegalizeBuilder;
 use crate::ops::{Dequantize, DotGeneral, GroupedMatMul, Op, OpKind};
-use crate::quant::Scheme;
 use crate::scalar::BinaryFn;
-use crate::types::{Shape, broadcast_shapes};
 
 pub(super) const RULES: &[LegalizeRule] = &[
     LegalizeRule {

@@ -1,10 +1,10 @@
 //! Decompositions of convolutions into im2col and matmuls.
 
+use tercet_tensor::{DType, Dim};
+
 use super::util::ValueResult;
 use super::{LegalizeRule, RuleResult};
 use crate::attr::FloatAttr;
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::graph::Value;
 use crate::legalize::LegalizeBuilder;
 use crate::ops::{

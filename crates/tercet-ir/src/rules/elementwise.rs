@@ -1,10 +1,10 @@
 //! Decompositions of elementwise operators: explicit broadcasts, and fused maps split into single
 //! operators.
 
+use tercet_tensor::{DType, Dim, Shape, Tensor, TensorType, broadcast_shapes, row_major_strides};
+
 use super::util::{MAX_INDICES, ValueResult};
 use super::{LegalizeRule, RuleResult};
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::OpError;
 use crate::graph::Value;
 use crate::legalize::LegalizeBuilder;
@@ -14,8 +14,6 @@ use crate::ops::{
 };
 use crate::passes::known_range;
 use crate::scalar::ScalarOp;
-use crate::tensor::Tensor;
-use crate::types::{Shape, TensorType, broadcast_shapes, row_major_strides};
 
 pub(super) const RULES: &[LegalizeRule] = &[
     LegalizeRule {

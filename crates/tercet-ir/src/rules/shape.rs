@@ -1,9 +1,9 @@
 //! Decompositions of `Tile`, `Roll` and `Trilu` into views, gathers and a selection.
 
+use tercet_tensor::{DType, Dim};
+
 use super::util::ValueResult;
 use super::{LegalizeRule, RuleResult};
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::graph::Value;
 use crate::legalize::LegalizeBuilder;
 use crate::ops::{Concat, Gather, Op, OpKind};

@@ -3,10 +3,11 @@
 //!
 //! Twiddle factors are tables, computed in `f64`. Narrower operands are widened to F32.
 
+use tercet_tensor::{Dim, Shape, Tensor, TensorType};
+
 use super::util::ValueResult;
 use super::{LegalizeRule, RuleResult};
 use crate::attr::FloatAttr;
-use crate::dim::Dim;
 use crate::graph::Value;
 use crate::legalize::LegalizeBuilder;
 use crate::ops::fft::{dft, root, roots, times};
@@ -17,8 +18,6 @@ use crate::ops::{
     OpKind, Pad, PadMode, RFft, Reduce, ReduceFn, TopK,
 };
 use crate::scalar::{BinaryFn, ScalarOp, UnaryFn};
-use crate::tensor::Tensor;
-use crate::types::{Shape, TensorType};
 
 pub(super) const RULES: &[LegalizeRule] = &[
     LegalizeRule {

@@ -1,9 +1,10 @@
 //! Decomposition of `Unique`: sorts the list; an element that differs from its predecessor begins a
 //! new value.
 
+use tercet_tensor::DType;
+
 use super::util::ValueResult;
 use super::{LegalizeRule, RuleResult};
-use crate::dtype::DType;
 use crate::error::OpError;
 use crate::graph::Value;
 use crate::legalize::LegalizeBuilder;

@@ -1,7 +1,7 @@
 //! Helpers of rules: short methods that add operators, each legalized when it is added.
 
-use crate::dim::Dim;
-use crate::dtype::DType;
+use tercet_tensor::{DType, Dim, Shape, Tensor, TensorType};
+
 use crate::error::OpError;
 use crate::graph::Value;
 use crate::legalize::LegalizeBuilder;
@@ -10,8 +10,6 @@ use crate::ops::{
     Transpose, Unary, Where,
 };
 use crate::scalar::{BinaryFn, CompareFn, UnaryFn};
-use crate::tensor::Tensor;
-use crate::types::{Shape, TensorType};
 
 pub(super) type ValueResult = Result<Value, OpError>;
 

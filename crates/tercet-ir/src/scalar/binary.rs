@@ -1,7 +1,8 @@
 //! Functions of two numbers, and comparisons.
 
+use tercet_tensor::{DType, DTypeClass};
+
 use super::{BinaryFn, CompareFn, Scalar, maximum, minimum, refuse};
-use crate::dtype::{DType, DTypeClass};
 use crate::error::TypeError;
 
 impl BinaryFn {

@@ -1,7 +1,8 @@
 //! Functions of one number.
 
+use tercet_tensor::{DType, DTypeClass};
+
 use super::{Scalar, UnaryFn, maximum, minimum, refuse};
-use crate::dtype::{DType, DTypeClass};
 use crate::error::TypeError;
 
 impl UnaryFn {

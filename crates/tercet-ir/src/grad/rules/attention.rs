@@ -11,7 +11,8 @@
 //!
 //! Matmul operands have the operands' dtype, and sums are F32 or wider.
 
-use crate::dtype::DType;
+use tercet_tensor::DType;
+
 use crate::error::OpError;
 use crate::grad::decompose::decompose;
 use crate::grad::reverse::reverse_pass;

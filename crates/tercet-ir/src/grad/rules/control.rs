@@ -2,6 +2,8 @@
 //! in the opposite direction, which recomputes each step from the state before it. An additional
 //! forward scan saves the state before each step.
 
+use tercet_tensor::Type;
+
 use crate::grad::build::accumulate_dtype;
 use crate::grad::decompose::inline;
 use crate::grad::reverse::{active, reverse_pass};
@@ -9,7 +11,6 @@ use crate::grad::{GradError, NoGradient, Vjp, VjpResult};
 use crate::graph::{Graph, Value};
 use crate::ops::{If, Scan};
 use crate::subgraph::SubGraph;
-use crate::types::Type;
 
 /// Why loops of unknown length have no gradient.
 pub(crate) const WHILE: &str =

@@ -2,16 +2,14 @@
 //! result's cotangent; for transposed convolutions it is the convolution. The cotangent of the
 //! weights sums over the batch and the windows.
 
-use crate::dim::Dim;
+use tercet_tensor::{Dim, Shape, Tensor, TensorType};
+
+use super::matmul::before_activation;
 use crate::error::OpError;
 use crate::grad::build::numel;
 use crate::grad::{NoGradient, Vjp, VjpResult};
 use crate::graph::Value;
 use crate::ops::{Conv, ConvTranspose, ConvWeightGrad, Im2Col, Window};
-use crate::tensor::Tensor;
-use crate::types::{Shape, TensorType};
-
-use super::matmul::before_activation;
 
 pub(crate) fn conv(op: &Conv, v: &mut Vjp<'_>) -> VjpResult {
     let operands = v.operands();

@@ -1,8 +1,8 @@
 //! Gradients of operators that read or write by indices. Cotangents of an element that was read
 //! several times are added in the order of the indices. Indices have no gradient.
 
-use crate::dim::Dim;
-use crate::dtype::DType;
+use tercet_tensor::{DType, Dim, Type};
+
 use crate::grad::build::numel;
 use crate::grad::{Vjp, VjpResult};
 use crate::graph::Value;
@@ -11,7 +11,6 @@ use crate::ops::{
     Unique,
 };
 use crate::scalar::CompareFn;
-use crate::types::Type;
 
 /// `dx[idx[i]] += dy[i]` along the axis.
 pub(crate) fn gather(op: &Gather, v: &mut Vjp<'_>) -> VjpResult {

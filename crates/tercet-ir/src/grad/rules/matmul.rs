@@ -1,6 +1,9 @@
 //! Gradients of matmuls: `dx = dy w^T` and `dw = x^T dy`, summed over broadcast batch axes.
 
-use crate::dim::Dim;
+use tercet_tensor::Dim;
+use tercet_tensor::quant::Scheme;
+
+use super::elementwise::slope;
 use crate::error::OpError;
 use crate::grad::build::numel;
 use crate::grad::{NoGradient, Vjp, VjpResult};
@@ -8,10 +11,7 @@ use crate::graph::{Graph, Value};
 use crate::ops::{
     DequantGroupedMatMul, DequantMatMul, Dequantize, GroupedMatMul, Linear, LoraMatMul, MatMul,
 };
-use crate::quant::Scheme;
 use crate::scalar::{CompareFn, UnaryFn};
-
-use super::elementwise::slope;
 
 type MatMulGradResult = Result<Value, OpError>;
 

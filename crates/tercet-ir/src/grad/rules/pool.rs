@@ -1,18 +1,15 @@
 //! Gradients of pooling and resizing: linear in their elements, except for max and min pooling.
 
-use crate::dim::Dim;
-use crate::dtype::DType;
+use tercet_tensor::{DType, Dim, Tensor, TensorType};
+
+use super::conv::{columns_added, windows_added};
+use super::reduce::others;
 use crate::error::OpError;
 use crate::grad::build::numel;
 use crate::grad::{NoGradient, Vjp, VjpResult};
 use crate::graph::Value;
 use crate::ops::{Im2Col, PadMode, Pool, PoolFn, Resize};
 use crate::scalar::{BinaryFn, CompareFn};
-use crate::tensor::Tensor;
-use crate::types::TensorType;
-
-use super::conv::{columns_added, windows_added};
-use super::reduce::others;
 
 pub(crate) fn pool(op: &Pool, v: &mut Vjp<'_>) -> VjpResult {
     let dx = match op.f {

@@ -1,12 +1,11 @@
 //! Gradients of recurrences: each is differentiated through a [`Scan`] with the same steps.
 
-use crate::dim::Dim;
-use crate::dtype::DType;
+use tercet_tensor::{DType, Dim, Shape, Type};
+
 use crate::error::OpError;
 use crate::grad::{NoGradient, Vjp, VjpResult};
 use crate::graph::{Graph, Value};
 use crate::ops::{GatedDeltaNet, Mamba2, Op, Recurrence, RecurrentCell, Scan, SelectiveScan};
-use crate::types::{Shape, Type};
 
 type RecurrentGradResult = Result<Value, OpError>;
 

@@ -1,14 +1,13 @@
 //! Gradients of reductions, running reductions and softmax.
 
-use crate::dim::Dim;
-use crate::dtype::DType;
+use tercet_tensor::{DType, Dim, Shape};
+
 use crate::error::OpError;
 use crate::grad::build::{accumulate_dtype, numel};
 use crate::grad::{NoGradient, Vjp, VjpResult};
 use crate::graph::{Graph, Value};
 use crate::ops::{CumSum, LogSoftmax, Reduce, ReduceFn, Scan, ScanFn, ScatterReduce, Softmax};
 use crate::scalar::{BinaryFn, CompareFn};
-use crate::types::Shape;
 
 pub(crate) fn reduce(op: &Reduce, v: &mut Vjp<'_>) -> VjpResult {
     let (x, y, dy) = (v.x(0), v.y(0), v.dy(0)?);

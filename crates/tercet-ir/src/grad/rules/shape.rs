@@ -1,14 +1,13 @@
 //! Gradients of operators that move elements: the cotangent moves back, and is summed if an element
 //! was used several times.
 
-use crate::dim::Dim;
-use crate::dtype::DType;
+use tercet_tensor::{DType, Dim, Shape};
+
 use crate::error::OpError;
 use crate::grad::build::numel;
 use crate::grad::{Vjp, VjpResult};
 use crate::graph::Value;
 use crate::ops::{Concat, Expand, Pad, PadMode, Reshape, Roll, Slice, Tile, Transpose, Trilu};
-use crate::types::Shape;
 
 pub(crate) fn identity<O>(_: &O, v: &mut Vjp<'_>) -> VjpResult {
     let dy = v.dy(0)?;

@@ -1,11 +1,10 @@
 //! Gradients of Fourier transforms. Fourier transforms are linear, so the cotangent passes through
 //! the adjoint: the inverse transform with the scale of the forward transform.
 
-use crate::dim::Dim;
+use tercet_tensor::{Dim, Tensor, TensorType};
+
 use crate::grad::{Vjp, VjpResult};
 use crate::ops::{Fft, FftNorm, IRFft, RFft};
-use crate::tensor::Tensor;
-use crate::types::TensorType;
 
 /// The normalization with which the opposite direction has the scale of this direction.
 fn adjoint(norm: FftNorm) -> FftNorm {

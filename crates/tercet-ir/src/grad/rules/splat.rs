@@ -5,15 +5,14 @@
 //! nodes compute the same as [`Gaussian::project`](crate::ops::splat::Gaussian::project). For
 //! culled Gaussians the nodes use harmless substitute values and propagate no gradient.
 
-use crate::dim::Dim;
+use tercet_tensor::{Dim, Tensor, TensorType};
+
 use crate::error::OpError;
 use crate::grad::{Vjp, VjpResult};
 use crate::graph::{Graph, Value};
 use crate::ops::splat::{DEPTH_AT, DILATION, FOOTPRINT_LEN, MIN_ROTATION_NORM};
 use crate::ops::{GaussianSplatPrepare, GaussianSplatRasterize, GaussianSplatRasterizeGrad};
 use crate::scalar::CompareFn;
-use crate::tensor::Tensor;
-use crate::types::TensorType;
 
 type SplatGradResult = Result<Value, OpError>;
 

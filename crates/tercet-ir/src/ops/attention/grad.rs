@@ -1,16 +1,15 @@
 //! The gradients of attention, computed from the log-sum-exp of each query's scores.
 
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Tensor, TensorType, Type};
+
 use super::reference::{AttentionHeadRows, dot};
 use super::saved::by_query;
 use super::{Attention, AttentionLayout, AttentionReference, MaskKind, like_attention};
-use crate::accuracy::Accuracy;
 use crate::attr::FloatAttr;
-use crate::dtype::DType;
 use crate::error::{EvalError, TypeError};
 use crate::grad::Gradient;
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 crate::spelled! {
     /// Which operands' cotangents an [`AttentionGrad`] computes.

@@ -1,11 +1,12 @@
 //! The reference of attention and of its gradients: computes all scores of one query at a time, in
 //! F64.
 
+use tercet_tensor::Tensor;
+
 use super::{Attention, MaskKind};
 use crate::error::EvalError;
 use crate::ops::util::for_each_index;
 use crate::scalar::maximum;
-use crate::tensor::Tensor;
 
 /// The sizes of an attention, from its operands' shapes.
 pub(super) struct AttentionSizes {
@@ -102,7 +103,7 @@ impl MaskData {
             3 => &[0, 2, 3],
             _ => &[0, 1, 2, 3],
         };
-        for (axis, stride) in crate::types::row_major_strides(shape)
+        for (axis, stride) in tercet_tensor::row_major_strides(shape)
             .into_iter()
             .enumerate()
         {

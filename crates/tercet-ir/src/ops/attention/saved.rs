@@ -1,17 +1,16 @@
 //! Attention that also returns the log-sum-exp that its gradients need.
 
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Tensor, TensorType, Type};
+
 use super::{
     Attention, AttentionLayout, AttentionOptions, AttentionReference, MaskKind, like_attention,
 };
-use crate::accuracy::Accuracy;
 use crate::attr::FloatAttr;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 like_attention! {
     /// [`Attention`] with a second result: the log-sum-exp of each query's scores, `lse[b, h, i]`.

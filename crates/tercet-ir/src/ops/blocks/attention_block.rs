@@ -1,14 +1,14 @@
 //! A self-attention block, from the QKV projection to the output projection.
 
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Dim, Shape, Tensor, TensorType, Type};
+
 use super::{
     AttentionBlockOptions, ComposedOp, ComposedOperands, LinearWeights, OpComposer, dense, eval,
     expect_count, expect_line, expect_matrix, first, heads, infer, reshape,
 };
-use crate::accuracy::Accuracy;
 use crate::attr::FloatAttr;
 use crate::attrs;
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
@@ -16,8 +16,6 @@ use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::attention::{Attention, AttentionLayout, MaskKind};
 use crate::ops::rope::{Rope, RopeStyle};
 use crate::ops::util::{expect_dtype, expect_rank};
-use crate::tensor::Tensor;
-use crate::types::{Shape, TensorType, Type};
 
 attrs! {
     /// Self-attention of rows `x [B, S, E]` (Vaswani and others 2017). `x w_qkv + b_qkv` is split

@@ -1,13 +1,14 @@
 //! A post-norm transformer encoder layer.
 
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Tensor, TensorType, Type};
+
 use super::{
     AttentionBlock, AttentionBlockOptions, ComposedOp, ComposedOperands, OpComposer,
     TransformerWeights, dense, eval, expect_count, expect_line, expect_matrix, first, infer,
 };
-use crate::accuracy::Accuracy;
 use crate::attr::FloatAttr;
 use crate::attrs;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
@@ -17,8 +18,6 @@ use crate::ops::residual_norm::ResidualLayerNorm;
 use crate::ops::rope::RopeStyle;
 use crate::ops::util::{expect_dtype, expect_rank};
 use crate::scalar::UnaryFn;
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 attrs! {
     /// An encoder layer (Vaswani and others 2017, BERT): `h = norm(x + attention(x))`, then `norm(h

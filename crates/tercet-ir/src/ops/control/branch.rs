@@ -1,16 +1,15 @@
 //! `If`: runs one of two graphs.
 
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{Bindings, Tensor, TensorType, Type};
+
 use super::{DTYPES, expect_predicate, expect_results, is_true};
-use crate::accuracy::Accuracy;
 use crate::attr::{AttrError, AttrLiteral, AttrValue, Attrs, take_attr};
-use crate::dim::Bindings;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::subgraph::SubGraph;
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 /// Runs `then` if the predicate is true, else `else`; the other graph does not run.
 ///

@@ -1,15 +1,15 @@
 //! `While`: repeats a graph while a condition holds.
 
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{Tensor, TensorType, Type};
+
 use super::{DTYPES, expect_carried, expect_predicate, expect_results, is_true};
-use crate::accuracy::Accuracy;
 use crate::attrs;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::subgraph::SubGraph;
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 attrs! {
     /// Repeats `body` while `cond` is true. The arguments of both are the carried values, then the

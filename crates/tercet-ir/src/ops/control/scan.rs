@@ -1,17 +1,16 @@
 //! `Scan`: runs a graph for each step of sequences.
 
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{Dim, Shape, Tensor, TensorType, Type};
+
 use super::{DTYPES, expect_carried, expect_results};
-use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::dim::Dim;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{expect_equal, expect_rank_at_least};
 use crate::subgraph::SubGraph;
-use crate::tensor::Tensor;
-use crate::types::{Shape, TensorType, Type};
 
 attrs! {
     /// Runs `body` once for each step of sequences, along their first axis (ONNX `Scan`).

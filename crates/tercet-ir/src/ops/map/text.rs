@@ -5,9 +5,10 @@
 //! (operands) and `s0`, `s1`, ... (earlier steps), with attributes first: `clamp(0.0, 6.0, i0)`,
 //! `cast(f16, s1)`, `const(f32, 1.5)`.
 
+use tercet_tensor::DType;
+
 use super::{AxisMap, IndexMap, MapArg, MapStep};
 use crate::attr::{AttrError, AttrLiteral, AttrValue, FloatAttr};
-use crate::dtype::DType;
 use crate::scalar::{BinaryFn, CompareFn, ScalarOp, UnaryFn};
 
 impl AttrValue for AxisMap {

@@ -3,8 +3,9 @@
 //! Positions are exact fractions of integers, because every float scale is a fraction. Rounding
 //! therefore never decides which elements are read.
 
+use tercet_tensor::Dim;
+
 use super::{Coordinates, NearestRounding, Resize, ResizeMode};
-use crate::dim::Dim;
 
 /// A fraction with a positive denominator.
 #[derive(Clone, Copy)]

@@ -1,10 +1,10 @@
 //! Sums of rows by index (scatter-add).
 
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Dim, Tensor, TensorType, Type};
+
 use super::{ScatterReduce, scatter};
-use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
@@ -13,8 +13,6 @@ use crate::ops::util::{
     INDEX_DTYPES, exactly, expect_dtype, expect_equal, expect_rank, expect_rank_at_least,
     resolve_index,
 };
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 attrs! {
     /// For each row, the sum of the updates with its index, in order; 0 for rows without updates.

@@ -1,17 +1,16 @@
 //! Updates of slices by coordinates.
 
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Tensor, TensorType, Type};
+
 use super::{ScatterReduce, expect_updates, scatter};
-use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::gather_nd::{coordinates, slices};
 use crate::ops::util::{exactly, expect_equal, expect_rank};
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 attrs! {
     /// `data` with each slice of `updates` written at its row of coordinates in the last axis of

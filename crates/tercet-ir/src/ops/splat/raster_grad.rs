@@ -15,18 +15,16 @@
 //! cotangent at its bound but not beyond. Skipped splats have no cotangent. The depth determines
 //! only the order, so its cotangent is 0.
 
+use tercet_tensor::accuracy::Accuracy;
+use tercet_tensor::{DType, Dim, Tensor, TensorType, Type};
+
 use super::raster::{GREATEST_ALPHA, drawn, for_each_covering_splat};
 use super::{DTYPES, FOOTPRINT_LEN, SPLAT_LEN, expect_image, expect_sizes};
-use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::{EvalError, TypeError};
 use crate::grad::Gradient;
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{exactly, expect_dtype, expect_rank, expect_same_dtype};
-use crate::tensor::Tensor;
-use crate::types::{TensorType, Type};
 
 attrs! {
     /// The cotangent of `splats [N,10]` of `GaussianSplatRasterize`, from its results `image

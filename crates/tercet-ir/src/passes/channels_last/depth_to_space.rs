@@ -4,13 +4,13 @@
 
 use std::collections::HashMap;
 
+use tercet_tensor::{Dim, Shape};
+
 use super::super::rewrite::{Rewriter, ValueUses};
 use super::{from_last, to_last};
-use crate::dim::Dim;
 use crate::error::CompileError;
 use crate::graph::{Graph, NodeId, Value};
 use crate::ops::{Op, Reshape, Transpose};
-use crate::types::Shape;
 
 /// The permutation from `[N, O, tall, wide, H, W]` to `[N, O, H, tall, W, wide]`.
 const SPREAD: [usize; 6] = [0, 1, 4, 2, 5, 3];

@@ -1,15 +1,14 @@
 //! Recognizes attention that is composed of two matmuls with a softmax between them.
 
+use tercet_tensor::{DType, Dim, Shape};
+
 use super::super::rewrite::Rewriter;
 use super::MatchContext;
 use crate::attr::FloatAttr;
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::CompileError;
 use crate::graph::{Node, Value};
 use crate::ops::{Attention, AttentionLayout, MaskKind, Op, Reshape, Transpose};
 use crate::scalar::BinaryFn;
-use crate::types::Shape;
 
 /// The operands of an attention, of rank 4 in head-major order; keys in the form that the matmul
 /// reads.

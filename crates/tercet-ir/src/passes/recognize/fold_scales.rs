@@ -10,15 +10,15 @@
 
 use std::collections::{HashMap, HashSet};
 
+use tercet_tensor::{DType, Tensor};
+
 use super::super::pack_qkv;
 use super::super::rewrite::{Rewriter, ValueUses, live_nodes, rebuild};
 use super::MatchContext;
-use crate::dtype::DType;
 use crate::error::CompileError;
 use crate::graph::{Graph, NodeId, Value};
 use crate::ops::{Binary, Cast, Const, Linear, Op, Transpose};
 use crate::scalar::{BinaryFn, UnaryFn};
-use crate::tensor::Tensor;
 
 /// Factors up to this value, or its inverse, keep weights and results within the range of narrow
 /// floats.

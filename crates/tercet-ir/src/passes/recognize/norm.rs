@@ -1,5 +1,7 @@
 //! Recognizes RMS norms that are composed of several operators.
 
+use tercet_tensor::Shape;
+
 use super::super::rewrite::Rewriter;
 use super::super::view::is_weight;
 use super::{MatchContext, orders};
@@ -8,7 +10,6 @@ use crate::error::CompileError;
 use crate::graph::{Node, Value};
 use crate::ops::{Op, ReduceFn, Reshape, RmsNorm};
 use crate::scalar::{BinaryFn, UnaryFn};
-use crate::types::Shape;
 
 /// The norm that ends at the node, which is the product with its weights.
 pub(super) fn recognize(

@@ -4,12 +4,12 @@
 //! does a matmul with few rows. Operators that only move or compare numbers are applied to the int8
 //! values directly. If the result has another scale, it is requantized.
 
+use tercet_tensor::{DType, Dim, Tensor, TensorType};
+
 use super::super::rewrite::Rewriter;
 use super::super::view::is_weight;
 use super::{MatchContext, orders};
 use crate::attr::FloatAttr;
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::CompileError;
 use crate::graph::{Node, Value};
 use crate::ops::{
@@ -17,8 +17,6 @@ use crate::ops::{
     Transpose, Unary, Window,
 };
 use crate::scalar::{BinaryFn, UnaryFn};
-use crate::tensor::Tensor;
-use crate::types::TensorType;
 
 /// The quantization parameters of int8 values.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -5,19 +5,17 @@
 //! block scale, so it multiplies the smaller operand: the activations, or the result if each column
 //! has a separate scale.
 
+use tercet_tensor::quant::Scheme;
+use tercet_tensor::{DType, Dim, Tensor, TensorType};
+
 use super::super::rewrite::Rewriter;
 use super::super::view::is_weight;
 use super::MatchContext;
 use super::qdq::{self, DequantizedValue};
-use crate::dim::Dim;
-use crate::dtype::DType;
 use crate::error::CompileError;
 use crate::graph::{Node, Value};
 use crate::ops::{Binary, Cast, Concat, Const, DequantMatMul, Expand, Op, Reshape, Transpose};
-use crate::quant::Scheme;
 use crate::scalar::BinaryFn;
-use crate::tensor::Tensor;
-use crate::types::TensorType;
 
 /// The scheme of the blocks: bytes preceded by scales and zero points of groups.
 const SCHEME: Scheme = Scheme::Int8Asym;

@@ -1,7 +1,8 @@
 //! Simplification rules of elementwise operators.
 
+use tercet_tensor::DType;
+
 use super::{Simplification, Simplifier, SimplifyResult};
-use crate::dtype::DType;
 use crate::graph::Value;
 use crate::ops::{Binary, Cast, Expand, Op, OpKind};
 use crate::passes::fuse_elementwise::splat_value;

@@ -1,12 +1,11 @@
 //! Row selections: which rows of an axis a slice or gather takes.
 
+use tercet_tensor::{Dim, Shape, Tensor, Type};
+
 use super::super::rewrite::Rewriter;
-use crate::dim::Dim;
 use crate::error::CompileError;
 use crate::graph::{Graph, Node, Value};
 use crate::ops::{GatherNd, Op, Reshape, Slice};
-use crate::tensor::Tensor;
-use crate::types::{Shape, Type};
 
 /// A selection counts as few rows if it takes at most one row in `MIN_AXIS_TO_SELECTED_RATIO` of an axis of known size.
 const MIN_AXIS_TO_SELECTED_RATIO: usize = 2;

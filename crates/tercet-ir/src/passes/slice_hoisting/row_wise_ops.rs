@@ -1,10 +1,10 @@
 //! Row-wise operators: operators that compute each row of an axis independently.
 
+use tercet_tensor::{Dim, Shape};
+
 use super::row_selection::RowSelection;
-use crate::dim::Dim;
 use crate::graph::{Graph, Node, Value};
 use crate::ops::{AttentionLayout, MaskKind, Op, Reshape};
-use crate::types::Shape;
 
 /// Whether computing fewer rows of this operator is worth a rewrite.
 pub(super) fn is_heavy(op: &Op) -> bool {

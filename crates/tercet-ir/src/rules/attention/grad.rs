@@ -8,15 +8,15 @@
 //! equal the saved operands mathematically, but do not contain the roundings of `y`, so cotangents
 //! that are mathematically zero are exactly zero.
 
+use tercet_tensor::{DType, Shape};
+
 use super::{AttentionRuleOperands, masked, operands, scores};
-use crate::dtype::DType;
 use crate::graph::Value;
 use crate::legalize::LegalizeBuilder;
 use crate::ops::{AttentionGradOf, AttentionLayout, MaskKind, Op, ReduceFn, Softmax};
 use crate::rules::RuleResult;
 use crate::rules::util::ValueResult;
 use crate::scalar::{BinaryFn, CompareFn, UnaryFn};
-use crate::types::Shape;
 
 /// The common properties of the matmuls.
 struct AttentionGradOperands {

@@ -1,12 +1,11 @@
 //! Parser of attribute values: numbers, strings, names, calls, lists, dimensions, types.
 
+use tercet_tensor::{DType, Dim, DimFactor, PolynomialBuilder, Shape, Symbol, Type};
+
 use super::super::lex::{GraphToken, TextPosition};
 use super::{GraphParseResult, GraphParser, TextError, check_depth};
 use crate::attr::AttrLiteral;
-use crate::dim::{Dim, DimFactor, PolynomialBuilder, Symbol};
-use crate::dtype::DType;
 use crate::error::one_line;
-use crate::types::{Shape, Type};
 
 /// A sum of products in a dimension; each product has a coefficient.
 type DimTerms = Vec<(Vec<DimFactor>, i64)>;

@@ -9,13 +9,13 @@ use super::{ByteOwner, Tensor, TensorStorage, TensorWord};
 /// the tensor's memory or dropping it invalidates the identity.
 ///
 /// ```
-/// use tercet_ir::Tensor;
+/// use tercet_tensor::Tensor;
 /// let mut tensor = Tensor::from_slice(&[2], &[1f32, 2.0])?;
 /// let identity = tensor.identity();
 /// assert!(identity.is(&tensor) && identity.is(&tensor.clone()));
 /// tensor.as_slice_mut::<f32>()?[0] = 3.0;
 /// assert!(!identity.is(&tensor));
-/// # Ok::<(), tercet_ir::TensorError>(())
+/// # Ok::<(), tercet_tensor::TensorError>(())
 /// ```
 #[derive(Clone)]
 pub struct TensorIdentity {

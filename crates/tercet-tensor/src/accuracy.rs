@@ -10,11 +10,9 @@ use crate::tensor::Tensor;
 /// The accuracy class of an operator: how much rounding error its definition permits.
 ///
 /// ```
-/// use tercet_ir::{DType, OpKind, accuracy::{Accuracy, tolerance}};
-/// let class = OpKind::MatMul.doc().accuracy;
-/// assert_eq!(class, Accuracy::Contraction);
+/// use tercet_tensor::{DType, accuracy::{Accuracy, tolerance}};
 /// assert_eq!(tolerance(Accuracy::Exact, DType::F32).abs, 0.0);
-/// assert!(tolerance(class, DType::F16).rel > tolerance(class, DType::F32).rel);
+/// assert!(tolerance(Accuracy::Contraction, DType::F16).rel > tolerance(Accuracy::Contraction, DType::F32).rel);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Accuracy {
@@ -47,7 +45,7 @@ impl Accuracy {
 /// normal number).
 ///
 /// ```
-/// use tercet_ir::accuracy::Tolerance;
+/// use tercet_tensor::accuracy::Tolerance;
 /// let tolerance = Tolerance { abs: 0.0, rel: 0.01, min_abs: 0.0 };
 /// let scale = 100.0;
 /// assert!(tolerance.error_in_tolerances(99.5, 100.0, scale) <= 1.0);
@@ -84,13 +82,13 @@ impl Tolerance {
 /// The element of a tensor with the largest error against the expected value.
 ///
 /// ```
-/// use tercet_ir::{Tensor, accuracy::{Accuracy, furthest}};
+/// use tercet_tensor::{Tensor, accuracy::{Accuracy, furthest}};
 /// let expected = Tensor::from_slice(&[3], &[1f32, 2.0, 4.0])?;
 /// let got = Tensor::from_slice(&[3], &[1f32, 2.5, 4.0])?;
 /// let worst = furthest(Accuracy::Elementwise, &got, &expected).expect("there are elements");
 /// assert_eq!((worst.element, worst.got, worst.expected), (1, 2.5, 2.0));
 /// assert!(worst.units > 1.0);
-/// # Ok::<(), tercet_ir::TensorError>(())
+/// # Ok::<(), tercet_tensor::TensorError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorstElement {

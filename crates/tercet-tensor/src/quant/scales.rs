@@ -5,7 +5,7 @@ use super::Scheme;
 /// The number format of a scale.
 ///
 /// ```
-/// use tercet_ir::{Scheme, quant::ScaleFormat};
+/// use tercet_tensor::{Scheme, quant::ScaleFormat};
 /// let (format, offsets) = Scheme::Q8_0.scales();
 /// assert_eq!((format, offsets), (ScaleFormat::F16, &[0][..]));
 /// let mut block = vec![0u8; Scheme::Q8_0.block_bytes()];

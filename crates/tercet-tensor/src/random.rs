@@ -44,10 +44,10 @@ pub const fn philox4x32(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 }
 
 /// The random seed and counter of an executable:
-/// [`Executable::set_random`](crate::Executable::set_random).
+/// `Executable::set_random`.
 ///
 /// ```
-/// use tercet_ir::random::RngState;
+/// use tercet_tensor::random::RngState;
 /// let mut random = RngState { seed: Some(7), counter: 0 };
 /// let first = random.stream(1, 0);
 /// random.count();
@@ -83,7 +83,7 @@ impl RngState {
 /// The random words of one operator in one run.
 ///
 /// ```
-/// use tercet_ir::{DType, random::PhiloxStream};
+/// use tercet_tensor::{DType, random::PhiloxStream};
 /// let stream = PhiloxStream { seed: 42, stream: 0, step: 0 };
 /// let units = stream.units(DType::F32, 1);
 /// assert!(units.iter().all(|u| (0.0..1.0).contains(u)));
@@ -188,7 +188,7 @@ fn unit53(high: u32, low: u32) -> f64 {
 /// the largest number below `hi`.
 ///
 /// ```
-/// use tercet_ir::{DType, random::UniformRange};
+/// use tercet_tensor::{DType, random::UniformRange};
 /// let range = UniformRange::new(DType::F32, -1.0, 3.0).expect("the bounds ascend");
 /// assert_eq!(range.value(0.25), 0.0);
 /// assert_eq!(UniformRange::new(DType::F32, 1.0, 1.0), None);

@@ -40,7 +40,7 @@ pub use scales::ScaleFormat;
 /// Bytes or values that are not whole blocks of a scheme.
 ///
 /// ```
-/// use tercet_ir::Scheme;
+/// use tercet_tensor::Scheme;
 /// let mut weights = vec![0f32; 32];
 /// let error = Scheme::Q8_0.dequantize(&[0; 30], &mut weights).unwrap_err();
 /// assert_eq!((error.scheme, error.bytes, error.elements), (Scheme::Q8_0, 30, 32));
@@ -59,14 +59,33 @@ pub struct QuantError {
     pub elements: usize,
 }
 
+/// Declares an enum with a name per variant.
+macro_rules! named {
+    ($(#[$m:meta])* pub enum $E:ident { $($(#[$vm:meta])* $V:ident $name:literal),* $(,)? }) => {
+        $(#[$m])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $E { $($(#[$vm])* $V),* }
+
+        impl $E {
+            /// Every variant, in declaration order.
+            pub const ALL: &'static [$E] = &[$($E::$V),*];
+
+            /// The variant's name in the text form.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$V => $name),* }
+            }
+        }
+    };
+}
+
 /// Declares the schemes: variant, name, elements and bytes of a block, decoder.
 macro_rules! schemes {
     ($($(#[$doc:meta])* $V:ident $name:literal $len:literal $bytes:literal $decode:path),* $(,)?) => {
-        crate::spelled! {
+        named! {
             /// A block format of quantized weights.
             ///
             /// ```
-            /// use tercet_ir::{DType, Scheme};
+            /// use tercet_tensor::{DType, Scheme};
             /// let scheme = Scheme::Q4K;
             /// assert_eq!((scheme.block_len(), scheme.block_bytes()), (256, 144));
             /// assert_eq!(scheme.row_bytes(4096), Some(16 * 144));
@@ -262,13 +281,13 @@ impl Scheme {
     /// [`QuantError`] when `bytes` are not the blocks of `out.len()` values.
     ///
     /// ```
-    /// use tercet_ir::{Scheme, quant::quantize_q8_0};
+    /// use tercet_tensor::{Scheme, quant::quantize_q8_0};
     /// let weights: Vec<f32> = (0..64).map(|i| i as f32).collect();
     /// let bytes = quantize_q8_0(&weights)?;
     /// let mut back = vec![0.0; 64];
     /// Scheme::Q8_0.dequantize(&bytes, &mut back)?;
     /// assert!(weights.iter().zip(&back).all(|(a, b)| (a - b).abs() < 0.3));
-    /// # Ok::<(), tercet_ir::quant::QuantError>(())
+    /// # Ok::<(), tercet_tensor::quant::QuantError>(())
     /// ```
     pub fn dequantize(self, bytes: &[u8], out: &mut [f32]) -> Result<(), QuantError> {
         if self.row_bytes(out.len()) != Some(bytes.len()) {

@@ -15,10 +15,10 @@ use crate::types::row_major_strides;
 /// The compiler that built this program changed the result of a function.
 ///
 /// ```
-/// use tercet_ir::{CompileError, Miscompiled, compiler_trial};
+/// use tercet_tensor::{Miscompiled, compiler_trial};
 /// assert_eq!(compiler_trial(), Ok(()));
-/// let error = CompileError::from(Miscompiled { form: "a loop" });
-/// assert!(tercet_ir::one_line(&error).contains("miscompiles a loop"));
+/// let error = Miscompiled { form: "a loop" };
+/// assert!(error.to_string().contains("miscompiles a loop"));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Miscompiled {

@@ -22,12 +22,12 @@ pub use self::identity::TensorIdentity;
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tercet_ir::{DType, Tensor, TensorType};
+/// use tercet_tensor::{DType, Tensor, TensorType};
 /// // Any bytes, for example of a mapped file.
 /// let owner = Arc::new(vec![0u8, 1, 2, 3, 4, 5, 6, 7]);
 /// let tensor = Tensor::from_owner(TensorType::new(DType::U8, &[2, 2]), owner, 2..6)?;
 /// assert_eq!(tensor.as_slice::<u8>()?, [2, 3, 4, 5]);
-/// # Ok::<(), tercet_ir::TensorError>(())
+/// # Ok::<(), tercet_tensor::TensorError>(())
 /// ```
 pub trait ByteOwner: AsRef<[u8]> + Send + Sync + 'static {}
 impl<T: AsRef<[u8]> + Send + Sync + 'static> ByteOwner for T {}
@@ -52,11 +52,11 @@ enum TensorStorage {
 /// writing.
 ///
 /// ```
-/// use tercet_ir::{DType, Tensor};
+/// use tercet_tensor::{DType, Tensor};
 /// let t = Tensor::from_slice(&[2, 2], &[1f32, 2.0, 3.0, 4.0])?;
 /// assert_eq!(t.dtype(), DType::F32);
 /// assert_eq!(t.as_slice::<f32>()?[3], 4.0);
-/// # Ok::<(), tercet_ir::TensorError>(())
+/// # Ok::<(), tercet_tensor::TensorError>(())
 /// ```
 #[derive(Clone)]
 pub struct Tensor {
@@ -64,7 +64,11 @@ pub struct Tensor {
     storage: TensorStorage,
 }
 
-pub(crate) fn checked_bytes(ty: &TensorType) -> Result<usize, TensorError> {
+/// The size in bytes of a dense tensor of this type.
+///
+/// # Errors
+/// [`TensorError`] if the number of bytes or elements overflows.
+pub fn checked_bytes(ty: &TensorType) -> Result<usize, TensorError> {
     ty.shape
         .iter()
         .try_fold(ty.dtype.size_bytes(), |n, &d| n.checked_mul(d))

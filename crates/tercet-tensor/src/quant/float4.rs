@@ -88,13 +88,13 @@ pub fn quantize_mxfp4(x: &[f32]) -> Result<Vec<u8>, QuantError> {
 /// [`QuantError`] when `x` is not whole blocks of 64.
 ///
 /// ```
-/// use tercet_ir::{Scheme, quant::quantize_nvfp4};
+/// use tercet_tensor::{Scheme, quant::quantize_nvfp4};
 /// let weights: Vec<f32> = (0..64).map(|i| i as f32 * 1e-3).collect();
 /// let (blocks, factor) = quantize_nvfp4(&weights)?;
 /// let mut back = vec![0.0; 64];
 /// Scheme::Nvfp4.dequantize(&blocks, &mut back)?;
 /// assert!(weights.iter().zip(&back).all(|(a, b)| (a - factor * b).abs() < 0.011));
-/// # Ok::<(), tercet_ir::quant::QuantError>(())
+/// # Ok::<(), tercet_tensor::quant::QuantError>(())
 /// ```
 pub fn quantize_nvfp4(x: &[f32]) -> Result<(Vec<u8>, f32), QuantError> {
     let most = greatest(x);

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 /// The coarse class of a [`DType`]. The class decides how values are computed and accumulated.
 ///
 /// ```
-/// use tercet_ir::{DType, DTypeClass};
+/// use tercet_tensor::{DType, DTypeClass};
 /// assert_eq!(DType::BF16.class(), DTypeClass::Float);
 /// assert_eq!(DType::U8.class(), DTypeClass::Unsigned);
 /// ```
@@ -28,7 +28,7 @@ macro_rules! dtypes {
         /// The element type of a tensor.
         ///
         /// ```
-        /// use tercet_ir::DType;
+        /// use tercet_tensor::DType;
         /// assert_eq!(DType::from_name("bf16"), Some(DType::BF16));
         /// assert_eq!(DType::BF16.size_bytes(), 2);
         /// assert!(DType::BF16.is_float());
@@ -195,7 +195,7 @@ impl fmt::Display for DType {
 /// read and written as `u8` through [`crate::Tensor::bytes`].
 ///
 /// ```
-/// use tercet_ir::{DType, Element, Tensor, TensorError};
+/// use tercet_tensor::{DType, Element, Tensor, TensorError};
 ///
 /// /// Applies `f` to every element.
 /// fn map<T: Element>(tensor: &Tensor, f: impl Fn(T) -> T) -> Result<Tensor, TensorError> {

@@ -8,7 +8,7 @@ use crate::types::TensorType;
 /// How the data of a tensor is generated. The same name and shape always give the same data.
 ///
 /// ```
-/// use tercet_ir::{DType, TensorType, fill::InputFill};
+/// use tercet_tensor::{DType, TensorType, fill::InputFill};
 /// let ty = TensorType::new(DType::F32, &[3]);
 /// let values = InputFill::Values(vec![1.0, -2.0, 3.0]).tensor("x", ty.clone());
 /// assert_eq!(values.to_f64s(), [1.0, -2.0, 3.0]);

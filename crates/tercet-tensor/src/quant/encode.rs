@@ -14,7 +14,7 @@ use super::{QuantError, Scheme, greatest, quantize};
 /// Why weights cannot be quantized to a scheme.
 ///
 /// ```
-/// use tercet_ir::{Scheme, quant::QuantizeError};
+/// use tercet_tensor::{Scheme, quant::QuantizeError};
 /// let weights = [0f32; 256];
 /// let error = Scheme::Iq2S.quantize(&weights).unwrap_err();
 /// assert_eq!(error, QuantizeError::DecodeOnly(Scheme::Iq2S));
@@ -70,13 +70,13 @@ impl Scheme {
     /// [`QuantizeError`].
     ///
     /// ```
-    /// use tercet_ir::Scheme;
+    /// use tercet_tensor::Scheme;
     /// let weights: Vec<f32> = (0..256).map(|i| (i as f32).sin()).collect();
     /// let bytes = Scheme::Q4K.quantize(&weights)?;
     /// let mut back = vec![0.0; 256];
     /// Scheme::Q4K.dequantize(&bytes, &mut back).unwrap();
     /// assert!(weights.iter().zip(&back).all(|(a, b)| (a - b).abs() < 0.08));
-    /// # Ok::<(), tercet_ir::quant::QuantizeError>(())
+    /// # Ok::<(), tercet_tensor::quant::QuantizeError>(())
     /// ```
     pub fn quantize(self, x: &[f32]) -> Result<Vec<u8>, QuantizeError> {
         if !x.iter().all(|x| x.is_finite()) {

@@ -12,7 +12,7 @@ use super::{Bindings, Dim, Monomial, Polynomial, Symbol};
 /// One factor of a term of a dimension.
 ///
 /// ```
-/// use tercet_ir::{Dim, DimFactor};
+/// use tercet_tensor::{Dim, DimFactor};
 /// let half = Dim::sym("s").div_floor(2).expect("2 is not 0");
 /// let terms = half.sum();
 /// assert!(matches!(terms[0].0[..], [DimFactor::Quotient(_)]));
@@ -29,7 +29,7 @@ pub enum DimFactor {
 /// An expression over symbols divided by a positive number, and rounded down.
 ///
 /// ```
-/// use tercet_ir::{Dim, DimFactor};
+/// use tercet_tensor::{Dim, DimFactor};
 /// let half = Dim::sym("s").div_floor(2).expect("2 is not 0");
 /// let DimFactor::Quotient(quotient) = &half.sum()[0].0[0] else { unreachable!() };
 /// assert_eq!((quotient.numerator(), quotient.divisor()), (Dim::sym("s"), 2));

@@ -16,7 +16,7 @@ pub use quotient::{DimFactor, DimQuotient};
 /// A named size. Symbols with the same name are the same symbol.
 ///
 /// ```
-/// use tercet_ir::{Dim, Symbol};
+/// use tercet_tensor::{Dim, Symbol};
 /// let batch = Symbol::new("batch");
 /// assert_eq!(Dim::sym("batch").as_symbol(), Some(&batch));
 /// assert_eq!(batch.name(), "batch");
@@ -48,12 +48,12 @@ impl fmt::Display for Symbol {
 /// of the next run therefore allocates nothing.
 ///
 /// ```
-/// use tercet_ir::{Bindings, DType, Dim, Symbol, Type};
+/// use tercet_tensor::{Bindings, DType, Dim, Symbol, Type};
 /// let sizes = Bindings::new().with("batch", 2).with("tokens", 7);
 /// assert_eq!(sizes.get(&Symbol::new("tokens")), Some(7));
 /// let ty = Type::new(DType::I32, [Dim::sym("batch"), Dim::sym("tokens")]);
 /// assert_eq!(ty.eval(&sizes)?.to_string(), "i32[2, 7]");
-/// # Ok::<(), tercet_ir::DimError>(())
+/// # Ok::<(), tercet_tensor::DimError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bindings(Vec<(Symbol, usize)>);
@@ -98,7 +98,7 @@ impl Bindings {
 /// Why a dimension has no valid value.
 ///
 /// ```
-/// use tercet_ir::{Bindings, Dim, DimError};
+/// use tercet_tensor::{Bindings, Dim, DimError};
 /// let rest = Dim::sym("s").checked_sub(&Dim::Known(4)).expect("the difference is not constant");
 /// assert!(matches!(rest.eval(&Bindings::new()), Err(DimError::Unbound { .. })));
 /// let error = rest.eval(&Bindings::new().with("s", 3)).unwrap_err();
@@ -157,7 +157,7 @@ type Monomial = Vec<DimFactor>;
 /// constant, its terms are sorted, and it has no zero coefficients.
 ///
 /// ```
-/// use tercet_ir::Dim;
+/// use tercet_tensor::Dim;
 /// let s = Dim::sym("s");
 /// let a = s.checked_add(&Dim::Known(1)).and_then(|d| d.checked_mul(&Dim::Known(2)));
 /// let b = s.checked_mul(&Dim::Known(2)).and_then(|d| d.checked_add(&Dim::Known(2)));
@@ -169,12 +169,20 @@ pub struct Polynomial(Vec<(Monomial, i64)>);
 
 /// A sum of products under construction. Adding a term costs time proportional to the
 /// term, not to the sum.
+///
+/// ```
+/// use tercet_tensor::{DimFactor, PolynomialBuilder, Symbol};
+/// let mut sum = PolynomialBuilder::default();
+/// sum.add(vec![DimFactor::Symbol(Symbol::new("s"))], 2).unwrap();
+/// sum.add(vec![], 1).unwrap();
+/// assert_eq!(sum.finish().unwrap().to_string(), "2*s+1");
+/// ```
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PolynomialBuilder(BTreeMap<Monomial, i64>);
+pub struct PolynomialBuilder(BTreeMap<Monomial, i64>);
 
 impl PolynomialBuilder {
     /// Adds `times` times the product of these factors; `None` on overflow.
-    pub(crate) fn add(&mut self, mut factors: Vec<DimFactor>, times: i64) -> Option<()> {
+    pub fn add(&mut self, mut factors: Vec<DimFactor>, times: i64) -> Option<()> {
         factors.sort();
         let slot = self.0.entry(factors).or_insert(0);
         *slot = slot.checked_add(times)?;
@@ -182,18 +190,18 @@ impl PolynomialBuilder {
     }
 
     /// The finished dimension; `None` if it is a negative constant.
-    pub(crate) fn finish(self) -> Option<Dim> {
+    pub fn finish(self) -> Option<Dim> {
         Dim::from_terms(self.0)
     }
 
     /// The terms of the sum.
-    pub(crate) fn into_terms(self) -> Vec<(Vec<DimFactor>, i64)> {
+    pub fn into_terms(self) -> Vec<(Vec<DimFactor>, i64)> {
         self.0.into_iter().collect()
     }
 
     /// The finished sum divided by a positive number and rounded down; `None` on overflow, or if
     /// the result is a negative constant.
-    pub(crate) fn finish_quotient(self, divisor: i64) -> Option<Dim> {
+    pub fn finish_quotient(self, divisor: i64) -> Option<Dim> {
         quotient::divided(self.0, divisor)
     }
 }
@@ -204,7 +212,7 @@ const MAX_PRODUCT_TERMS: usize = 1 << 17;
 /// One dimension of a shape.
 ///
 /// ```
-/// use tercet_ir::{Bindings, Dim};
+/// use tercet_tensor::{Bindings, Dim};
 /// let s = Dim::sym("s");
 /// let twice = s.clone().checked_mul(&Dim::Known(2)).unwrap();
 /// assert_eq!(twice.to_string(), "2*s");
@@ -397,12 +405,12 @@ impl Dim {
     /// The dimension with these sizes in place of symbols; symbols without a size remain.
     ///
     /// ```
-    /// use tercet_ir::{Bindings, Dim};
+    /// use tercet_tensor::{Bindings, Dim};
     /// let half = Dim::sym("s").checked_mul(&Dim::sym("t")).and_then(|n| n.div_floor(2)).unwrap();
     /// let fixed = half.with_sizes(&Bindings::new().with("s", 3))?;
     /// assert_eq!(fixed.to_string(), "t+(t/2)");
     /// assert_eq!(half.with_sizes(&Bindings::new().with("s", 3).with("t", 5))?, Dim::Known(7));
-    /// # Ok::<(), tercet_ir::DimError>(())
+    /// # Ok::<(), tercet_tensor::DimError>(())
     /// ```
     ///
     /// # Errors
@@ -450,7 +458,7 @@ impl Dim {
     /// Solves the dimension for its one symbol that `values` lacks. The expression must be a
     /// multiple of that symbol plus known terms. Returns the symbol with its value, or the reason
     /// why there is no solution. A quotient does not determine its symbols.
-    pub(crate) fn solve(
+    pub fn solve(
         &self,
         size: usize,
         values: &Bindings,

@@ -12,12 +12,12 @@ pub const MAX_RANK: usize = 8;
 /// The dimensions of a tensor, outermost first (row-major).
 ///
 /// ```
-/// use tercet_ir::{Bindings, Dim, Shape};
+/// use tercet_tensor::{Bindings, Dim, Shape};
 /// let shape = Shape::from([Dim::sym("batch"), Dim::Known(3)]);
 /// assert_eq!((shape.rank(), shape.to_string()), (2, "[batch, 3]".to_string()));
 /// assert_eq!(shape.as_known(), None);
 /// assert_eq!(shape.eval(&Bindings::new().with("batch", 8))?, [8, 3]);
-/// # Ok::<(), tercet_ir::DimError>(())
+/// # Ok::<(), tercet_tensor::DimError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Shape(Vec<Dim>);
@@ -135,7 +135,7 @@ fn write_list<T: fmt::Display>(f: &mut fmt::Formatter<'_>, items: &[T]) -> fmt::
 /// The type of a graph value: `f32[b, s, 768]`.
 ///
 /// ```
-/// use tercet_ir::{DType, Dim, Type};
+/// use tercet_tensor::{DType, Dim, Type};
 /// let ty = Type::new(DType::F32, [Dim::sym("batch"), Dim::Known(768)]);
 /// assert_eq!(ty.to_string(), "f32[batch, 768]");
 /// assert_eq!(ty.with_dtype(DType::F16).with_shape([4]).to_string(), "f16[4]");
@@ -204,7 +204,7 @@ impl fmt::Display for Type {
 /// The type of a tensor at run time, with concrete sizes.
 ///
 /// ```
-/// use tercet_ir::{DType, TensorType};
+/// use tercet_tensor::{DType, TensorType};
 /// let ty = TensorType::new(DType::F16, &[2, 3]);
 /// assert_eq!((ty.numel(), ty.size_bytes()), (6, 12));
 /// assert_eq!(ty.to_string(), "f16[2, 3]");
@@ -310,7 +310,10 @@ pub const MAX_ELEMENTS_LOG2: u32 = 48;
 
 /// Returns an error if the product of the nonzero sizes exceeds the supported element count. Zeros
 /// are skipped because strides need the product of the other sizes.
-pub(crate) fn check_count(sizes: &[usize], shape: impl FnOnce() -> Shape) -> Result<(), DimError> {
+///
+/// # Errors
+/// [`DimError::TooMany`] with the shape.
+pub fn check_count(sizes: &[usize], shape: impl FnOnce() -> Shape) -> Result<(), DimError> {
     let mut sizes = sizes.iter().filter(|n| **n > 0);
     let count = sizes.try_fold(1usize, |count, n| count.checked_mul(*n));
     match count.is_some_and(|count| count as u64 <= 1 << MAX_ELEMENTS_LOG2) {

@@ -56,7 +56,7 @@ pub const fn iq4_levels() -> [i8; 16] {
 /// A codebook in the form that executors store.
 ///
 /// ```
-/// use tercet_ir::{Scheme, quant::QuantCodebook};
+/// use tercet_tensor::{Scheme, quant::QuantCodebook};
 /// let codebook = QuantCodebook::for_scheme(Scheme::Iq3S).expect("the scheme has a codebook");
 /// assert_eq!(codebook.rows.len(), 512 * size_of::<u16>());
 /// assert_eq!(codebook.words().len(), 256);

@@ -6,7 +6,7 @@ use crate::types::TensorType;
 /// Why a tensor cannot be created or read.
 ///
 /// ```
-/// use tercet_ir::{DType, Tensor, TensorError};
+/// use tercet_tensor::{DType, Tensor, TensorError};
 /// let error = Tensor::from_slice(&[2, 2], &[1f32, 2.0, 3.0]).unwrap_err();
 /// assert_eq!(error.to_string(), "f32[2, 2] needs 4 elements, got 3");
 /// let error = Tensor::scalar(1f32).as_slice::<i32>().unwrap_err();
