@@ -7,9 +7,9 @@ use std::collections::HashMap;
 use tercet_ir::{Graph, Node, NodeId, Op, Signature, Value};
 
 use crate::caps::DeviceCaps;
-use crate::driver::device_dtype;
 use crate::emit::all_known;
-use crate::soa_weights::SoaLayout;
+use tercet_program::SoaLayout;
+use tercet_program::device_dtype;
 
 /// Parameters that are placed contiguously in a shared buffer, and the concatenations that this
 /// placement makes unnecessary.

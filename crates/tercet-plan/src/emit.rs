@@ -45,13 +45,9 @@ use self::values::ValueViews;
 pub(crate) use self::values::{CopyOrder, SplitF16Request};
 use crate::binding_limit::PartitionedValues;
 use crate::caps::DeviceCaps;
-use crate::program::{ProgramBuffer, SizeRule, SlotId};
-use crate::soa_weights::SoaLayout;
-use crate::sym_int::{ExprArena, SymInt};
-
-/// Distance in bytes between the fault records of data checks: the largest binding alignment that a
-/// device may require.
-pub(crate) const RECORD_BYTES: u64 = 256;
+use tercet_program::SoaLayout;
+use tercet_program::{ExprArena, SymInt};
+use tercet_program::{ProgramBuffer, SizeRule, SlotId};
 
 /// A value in memory: a slot and the layout of its elements.
 #[derive(Clone, Debug, PartialEq)]

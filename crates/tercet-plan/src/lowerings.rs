@@ -52,7 +52,7 @@ use tercet_ir::{CompileError, DType, Graph, Node, OpKind, Support, Target, Tier,
 
 use crate::caps::DeviceCaps;
 use crate::emit::LoweringCtx;
-use crate::kernel::KernelDef;
+use tercet_program::KernelDef;
 
 /// Turns nodes of a set of operators into kernel dispatches.
 pub struct Lowering {

@@ -1,5 +1,5 @@
-//! I64 support on devices without 64-bit integers: graphs are narrowed to I32, and data is checked
-//! on upload.
+//! I64 support on devices without 64-bit integers: graphs are narrowed to I32, and
+//! `tercet-program` checks data on upload.
 //!
 //! Indices and counts are I64 in many model files, but small in practice. A value that does not fit
 //! into I32 is a typed error that names the value. Arithmetic on narrowed values is I32 arithmetic;
@@ -11,9 +11,9 @@ use std::collections::HashMap;
 
 use tercet_ir::ops::{Cast, Const, Input, Map, MapStep, OneHot, Op, Param, State};
 use tercet_ir::scalar::ScalarOp;
-use tercet_ir::{CompileError, DType, Graph, Node, NodeId, RunError, Tensor, TensorType, Value};
+use tercet_ir::{CompileError, DType, Graph, Node, NodeId, Tensor, Value};
+use tercet_program::device_dtype;
 
-use crate::driver::device_dtype;
 pub(crate) use overflow::is_overflow_check;
 
 /// The graph with I64 replaced by I32, with checks of results that may be outside the I32 range.
@@ -169,48 +169,4 @@ fn narrow_op(id: NodeId, op: &Op) -> Result<Op, CompileError> {
         }
         op => op.clone(),
     })
-}
-
-/// Size of a tensor in bytes as the device stores it, without padding.
-pub(crate) fn device_bytes(ty: &TensorType) -> usize {
-    ty.numel() * device_dtype(ty.dtype).size_bytes()
-}
-
-/// The bytes of a tensor as the device stores them. If the device bytes differ from the host bytes,
-/// they are written to `scratch`.
-pub(crate) fn encode<'a>(
-    what: &'static str,
-    name: &str,
-    tensor: &'a Tensor,
-    scratch: &'a mut Vec<u8>,
-) -> Result<&'a [u8], RunError> {
-    if tensor.dtype() != DType::I64 {
-        return Ok(tensor.loose_bytes());
-    }
-    tensor.align()?;
-    scratch.clear();
-    for value in tensor.to_i64s() {
-        let narrow = i32::try_from(value).map_err(|_| RunError::Narrow {
-            what,
-            name: name.to_string(),
-            value,
-        })?;
-        scratch.extend_from_slice(&narrow.to_le_bytes());
-    }
-    Ok(scratch)
-}
-
-/// Fills a tensor from device bytes; trailing padding is ignored.
-pub(crate) fn decode(bytes: &[u8], tensor: &mut Tensor) {
-    if tensor.dtype() != DType::I64 {
-        let out = tensor.bytes_mut();
-        let n = out.len();
-        out.copy_from_slice(&bytes[..n]);
-        return;
-    }
-    let words = bytes.chunks_exact(4);
-    for (out, b) in tensor.bytes_mut().chunks_exact_mut(8).zip(words) {
-        let value = i32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-        out.copy_from_slice(&i64::from(value).to_le_bytes());
-    }
 }

@@ -14,17 +14,18 @@ use tercet_ir::{
 use crate::binding_limit::{PartitionedValues, split};
 use crate::caps::DeviceCaps;
 use crate::concat_elision::ElidedConcats;
-use crate::driver::device_dtype;
 use crate::emit::{GraphAnalysis, LoweringCtx, SlotPlacement, SlotView};
-use crate::flow::ControlFlowGraph;
-use crate::kernel::{ArgAccess, ParamWord};
 use crate::lowerings::{PlanTarget, check, copy, unsupported_reason};
 use crate::narrow::narrow_i64;
-use crate::program::{GpuProgram, IoBinding, ProgramBuffer, ProgramStep, ShapeBranches, StepOp};
 use crate::schedule;
-use crate::soa_weights::{self, SoaLayout};
-use crate::sym_int::SymInt;
+use crate::soa_weights;
 use crate::walk::{InPlaceUpdate, LeafPlacement, nodes, shared_packed, turned_attention};
+use tercet_program::ControlFlowGraph;
+use tercet_program::SoaLayout;
+use tercet_program::SymInt;
+use tercet_program::device_dtype;
+use tercet_program::{ArgAccess, ParamWord};
+use tercet_program::{GpuProgram, IoBinding, ProgramBuffer, ProgramStep, ShapeBranches, StepOp};
 
 /// Compilation options that do not change the results of the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use tercet_ir::{CompileError, SwitchError, VariantName};
 
 use crate::caps::DeviceCaps;
 use crate::device::DeviceModel;
-use crate::program::GpuProgram;
 use crate::tune::{TunableBackend, VariantTrial, try_variant};
+use tercet_program::GpuProgram;
 
 /// First line of the text form. Another version of the library may have other kernels, which are
 /// tried again.

@@ -20,12 +20,13 @@ mod groups;
 
 use self::groups::{GroupedSteps, group};
 use crate::caps::DeviceCaps;
-use crate::emit::{ProgramBuilder, RECORD_BYTES, SlotPlacement};
-use crate::flow::{ControlFlowGraph, StageId};
+use crate::emit::{ProgramBuilder, SlotPlacement};
 use crate::plan::{PlanOptions, ProgramInterface};
-use crate::program::{
+use tercet_program::RECORD_BYTES;
+use tercet_program::{
     BufferSlot, GpuProgram, ProgramBuffer, ProgramStep, ShapeBranch, ShapeSwitchId,
 };
+use tercet_program::{ControlFlowGraph, StageId};
 
 /// Guard bytes after each slot when sentinels are requested.
 const GAP_BYTES: u64 = 256;

@@ -28,9 +28,9 @@ pub use self::task::TuneTask;
 pub use self::trial::{VariantTrial, try_variant, variant_trials};
 use crate::caps::DeviceCaps;
 use crate::lowerings::gemm_coop::{CoopGemmTiling, type_of};
-use crate::program::GpuProgram;
 use crate::tuning::TuningTable;
-use crate::variant::VariantSelection;
+use tercet_program::GpuProgram;
+use tercet_program::VariantSelection;
 
 /// A device on which kernel variants can be measured.
 pub trait TunableBackend: Sync {

@@ -16,7 +16,7 @@ use crate::lowerings::map::{columns, row_wise};
 use crate::lowerings::rope::append::RopeAppend;
 use crate::lowerings::{Lowering, attention, find, matmul, rope, top_k};
 use crate::plan::{ProgramInterface, place};
-use crate::program::{IoBinding, ProgramBuffer, SizeRule, SlotId};
+use tercet_program::{IoBinding, ProgramBuffer, SizeRule, SlotId};
 
 /// Lowers a nested graph and returns the views of its results.
 ///

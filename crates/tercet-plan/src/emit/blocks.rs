@@ -8,10 +8,10 @@ use tercet_ir::{CompileError, DType, Graph, NodeOrigin};
 
 use super::{GraphAnalysis, LoweringCtx, SlotPlacement, SlotView};
 use crate::binding_limit::PartitionedValues;
-use crate::flow::{ControlFlowGraph, NestedNode, NodeLocation};
 use crate::lowerings::copy;
-use crate::program::ProgramStep;
 use crate::walk::{InPlaceUpdates, shared_packed, turned_attention, walk_block};
+use tercet_program::ProgramStep;
+use tercet_program::{ControlFlowGraph, NestedNode, NodeLocation};
 
 /// An enclosing node of a nested graph.
 #[derive(Clone, Debug)]

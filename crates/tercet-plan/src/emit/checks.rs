@@ -2,13 +2,14 @@
 
 use tercet_ir::{CompileError, DType, Dim};
 
-use super::{LoweringCtx, PendingSlot, RECORD_BYTES, SlotPlacement, SlotView};
-use crate::kernel::ArgAccess;
+use super::{LoweringCtx, PendingSlot, SlotPlacement, SlotView};
 use crate::lowerings::check;
-use crate::program::{
+use tercet_program::ArgAccess;
+use tercet_program::RECORD_BYTES;
+use tercet_program::SymInt;
+use tercet_program::{
     CheckKind, DataCheck, LaunchSizeCheck, ProgramBuffer, ProgramStep, SizeRule, SlotId,
 };
-use crate::sym_int::SymInt;
 
 impl LoweringCtx<'_> {
     /// Adds a size check that `less <= more` holds in each run; otherwise the run fails with an

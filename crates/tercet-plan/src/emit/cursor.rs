@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use tercet_ir::{CompileError, NodeId};
 
 use super::{LoweringCtx, SlotView};
-use crate::program::{ShapeBranches, SlotId};
+use tercet_program::{ShapeBranches, SlotId};
 
 /// By result port of a node: the existing slot that the result is written into, such as the slot of
 /// a state or of a loop-carried value.

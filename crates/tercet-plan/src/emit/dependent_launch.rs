@@ -8,14 +8,15 @@ use std::collections::BTreeMap;
 
 use tercet_ir::DType;
 
-use super::{LoweringCtx, PendingSlot, RECORD_BYTES, SlotPlacement};
-use crate::active_steps::{LINK_BYTES, MAX_LAUNCH_DEPENDENCIES};
-use crate::kernel::ParamBlock;
-use crate::program::{
+use super::{LoweringCtx, PendingSlot, SlotPlacement};
+use tercet_program::ParamBlock;
+use tercet_program::RECORD_BYTES;
+use tercet_program::SymInt;
+use tercet_program::{
     CheckKind, DataCheck, DependentLaunches, ProgramBuffer, ProgramStep, ShapeBranches, SlotId,
     StepOp,
 };
-use crate::sym_int::SymInt;
+use tercet_program::{LINK_BYTES, MAX_LAUNCH_DEPENDENCIES};
 
 impl LoweringCtx<'_> {
     /// Slot of the counters of dependent launches, which a lowering binds to each kernel that can

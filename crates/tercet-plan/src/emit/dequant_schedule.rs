@@ -16,7 +16,7 @@
 use std::collections::HashSet;
 
 use super::LoweringCtx;
-use crate::program::SlotId;
+use tercet_program::SlotId;
 
 /// Number of previous matmul groups among which a group to overlap with is selected. A decoder
 /// layer has four matmul groups: QKV, attention output, gate and up, and down. If four previous
@@ -124,7 +124,7 @@ impl LoweringCtx<'_> {
 #[cfg(test)]
 mod tests {
     use super::{DequantSchedule, SharedLhsGroup};
-    use crate::program::SlotId;
+    use tercet_program::SlotId;
 
     /// Index of the earlier matmul group during which weights of `own` bytes are dequantized;
     /// `bytes` gives the weight sizes of the earlier groups.

@@ -2,14 +2,15 @@
 
 use tercet_ir::DType;
 
-use super::{LoweringCtx, PendingSlot, RECORD_BYTES, SlotPlacement};
-use crate::kernel::{
+use super::{LoweringCtx, PendingSlot, SlotPlacement};
+use tercet_program::RECORD_BYTES;
+use tercet_program::SymInt;
+use tercet_program::{
     ArgAccess, KernelInstance, KernelSource, ParamBlock, ParamWord, TypedKernel, block_bytes,
 };
-use crate::program::{
+use tercet_program::{
     KernelDispatch, KernelId, ProgramBuffer, ProgramStep, ShapeBranches, SlotId, StepOp,
 };
-use crate::sym_int::SymInt;
 
 impl LoweringCtx<'_> {
     /// Emits a dispatch of a kernel: `consts` are in the order of its specialization constants,

@@ -7,14 +7,14 @@ use tercet_ir::{DType, Dim, Tensor};
 use super::SlotView;
 use super::dequant_schedule::DequantSchedule;
 use crate::caps::DeviceCaps;
-use crate::flow::{ControlFlowGraph, NodeLocation};
-use crate::kernel::{KernelInstance, ParamWord};
-use crate::program::{
+use crate::variant::UnmetForce;
+use tercet_program::{
     CheckKind, DataCheck, DependentLaunches, KernelId, LaunchSizeCheck, ProgramBuffer, ProgramStep,
-    ShapeSwitch, SlotId,
+    ShapeSwitch, SlotId, VariantSelection,
 };
-use crate::sym_int::{ExprArena, SymInt};
-use crate::variant::{UnmetForce, VariantSelection};
+use tercet_program::{ControlFlowGraph, NodeLocation};
+use tercet_program::{ExprArena, SymInt};
+use tercet_program::{KernelInstance, ParamWord};
 
 /// Placement of a slot: the arena or the buffer that memory planning allocates it in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,9 +9,9 @@
 use tercet_ir::{NodeId, Value};
 
 use super::{LoweringCtx, SlotPlacement};
-use crate::kernel::{ParamBlock, ParamWord};
-use crate::program::{ProgramStep, ShapeBranch, ShapeBranches, SlotId, StepOp};
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::{ParamBlock, ParamWord};
+use tercet_program::{ProgramStep, ShapeBranch, ShapeBranches, SlotId, StepOp};
 
 /// A dispatch that can write the rows of its result slot panel-packed.
 #[derive(Clone, Debug)]

@@ -4,8 +4,8 @@
 use tercet_ir::{CompileError, Dim};
 
 use super::LoweringCtx;
-use crate::program::{ShapeBranch, ShapeSwitch, ShapeSwitchId};
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::{ShapeBranch, ShapeSwitch, ShapeSwitchId};
 
 impl<'a> LoweringCtx<'a> {
     /// Emits a shape switch with one branch per range of a size. Branch `i` runs if the size is

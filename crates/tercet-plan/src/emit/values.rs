@@ -5,8 +5,8 @@ use tercet_ir::{CompileError, DType, Graph, NodeId, Value};
 use super::panels::PanelProducer;
 use super::{LoweringCtx, SlotPlacement, SlotView, all_known};
 use crate::lowerings::copy;
-use crate::program::{ProgramBuffer, ShapeBranches, SlotId};
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::{ProgramBuffer, ShapeBranches, SlotId};
 
 /// Element order and format of a cached copy of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

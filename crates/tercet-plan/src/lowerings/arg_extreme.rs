@@ -6,8 +6,8 @@ use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
 use super::rows::RowLayout;
 use super::{Lowering, always, code, portable};
 use crate::emit::{LoweringCtx, SlotPlacement, SlotView};
-use crate::kernel::{ArgAccess, TypedKernel};
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `arg_extreme_key.wgsl`.

@@ -40,8 +40,8 @@ use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
 
 use super::{Lowering, always, rope::append::RopeAppend};
 use crate::emit::{LoweringCtx, SlotView};
-use crate::program::{CheckKind, SlotId};
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::{CheckKind, SlotId};
 
 use super::code;
 use kernels::{

@@ -9,8 +9,8 @@ use super::state_scan::F32Result;
 use super::{Lowering, code, missing, portable};
 use crate::caps::DeviceCaps;
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{ArgAccess, TypedKernel};
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `causal_conv.wgsl`.

@@ -4,12 +4,13 @@ use tercet_ir::{CompileError, DType};
 
 use super::portable;
 use super::words::{eight, words};
-use crate::emit::{LoweringCtx, PendingSlot, RECORD_BYTES, SlotPlacement, SlotView};
-use crate::kernel::{ArgAccess, ParamWord, TypedKernel};
-use crate::program::{
+use crate::emit::{LoweringCtx, PendingSlot, SlotPlacement, SlotView};
+use tercet_program::RECORD_BYTES;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, ParamWord, TypedKernel};
+use tercet_program::{
     CheckKind, KernelDispatch, KernelId, ProgramBuffer, ProgramStep, SlotId, StepOp,
 };
-use crate::sym_int::SymInt;
 
 crate::params! {
     /// Parameter block of `check.wgsl`.

@@ -6,10 +6,10 @@ use tercet_ir::{CompileError, Node, OpKind};
 use super::words::{are_whole, eight, in_units, product};
 use super::{Lowering, always, portable};
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{ArgAccess, TypedKernel};
-use crate::program::SlotId;
 use crate::scalar::PRELUDE;
-use crate::sym_int::SymInt;
+use tercet_program::SlotId;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `concat.wgsl`.

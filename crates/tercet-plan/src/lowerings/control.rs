@@ -15,9 +15,9 @@ use tercet_ir::{CompileError, Graph, Node, NodeId, OpKind, Value};
 use super::control_scan::{LoopBody, scan_to_loop};
 use super::{Lowering, always, copy};
 use crate::emit::{LoweringCtx, NestedGraph, SlotView};
-use crate::flow::ControlFlowGraph;
-use crate::program::SlotId;
 use crate::walk::{InPlaceUpdate, InPlaceUpdates};
+use tercet_program::ControlFlowGraph;
+use tercet_program::SlotId;
 
 /// Lowering of `If`, `While` and `Scan`.
 pub(crate) static CONTROLS: Lowering = Lowering {

@@ -43,10 +43,10 @@ use super::matmul::product_into;
 use super::{Lowering, always, code, missing};
 use crate::caps::{CoopType, DeviceCaps};
 use crate::emit::{LoweringCtx, SlotView};
-use crate::program::SlotId;
-use crate::sym_int::SymInt;
 use crate::tuning::TuningKey;
 use crate::variant::{self, KernelVariant, needs};
+use tercet_program::SlotId;
+use tercet_program::SymInt;
 
 /// Lowering of `Im2Col`.
 pub(crate) static IM2COLS: Lowering = Lowering {

@@ -10,10 +10,10 @@ use super::portable;
 use super::rows::merged;
 use super::words::eight;
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{ArgAccess, TypedKernel};
-use crate::program::SlotId;
 use crate::scalar::PRELUDE;
-use crate::sym_int::SymInt;
+use tercet_program::SlotId;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `copy.wgsl`.

@@ -12,8 +12,8 @@ use super::reduce::{op_code, stage, wide};
 use super::rows::{RowLayout, lanes, product};
 use super::{Lowering, always, code, portable};
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{ArgAccess, TypedKernel};
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `cumsum.wgsl`.

@@ -8,9 +8,9 @@ use tercet_ir::{CompileError, Dim, Graph, Node, Op, OpKind, Support, Type, Unsup
 use super::Lowering;
 use crate::caps::DeviceCaps;
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{ArgAccess, KernelInstance, KernelSource, ParamWord};
 use crate::lowerings::copy;
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, KernelInstance, KernelSource, ParamWord};
 
 /// Lowering of `Custom`.
 pub(crate) static CUSTOMS: Lowering = Lowering {

@@ -7,11 +7,10 @@ use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind, Scheme, Tensor, Valu
 
 use super::{Lowering, code, portable};
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{ArgAccess, TypedKernel, names};
-use crate::program::SlotId;
 use crate::scalar::PRELUDE;
-use crate::soa_weights;
-use crate::sym_int::SymInt;
+use tercet_program::SlotId;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel, kernel_names as names};
 
 /// Lowering of `Dequantize`.
 pub(crate) static DEQUANTIZE: Lowering = Lowering {
@@ -305,7 +304,7 @@ impl PackedWeights {
     /// Values of the specialization constants [`BLOCK_CONSTS`] for these weights.
     pub(super) fn consts(&self) -> [u32; 8] {
         let (code, has_min) = code_of(self.scheme);
-        let [low, high, scales, halves] = soa_weights::places(self.scheme, self.in_planes());
+        let [low, high, scales, halves] = tercet_program::places(self.scheme, self.in_planes());
         [
             code,
             self.scheme.block_len() as u32,

@@ -7,9 +7,9 @@ use tercet_ir::{CompileError, Dim, Node, OpKind};
 use super::words::{WORD_OF_BITS, are_whole, eight, in_units, lanes, product};
 use super::{Lowering, always, portable};
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{ArgAccess, TypedKernel};
 use crate::scalar::PRELUDE;
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `dynamic_slice.wgsl`.

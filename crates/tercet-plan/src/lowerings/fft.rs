@@ -21,8 +21,8 @@ use super::rows::{RowLayout, WORKGROUP};
 use super::{Lowering, missing};
 use crate::caps::DeviceCaps;
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{ArgAccess, ParamBlock};
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, ParamBlock};
 
 crate::params! {
     /// Parameter block of the FFT kernels.

@@ -8,11 +8,11 @@ use super::indexed::NAMED;
 use super::words::{WORD_OF_BITS, are_whole, eight, in_units, lanes, product};
 use super::{Lowering, always, portable};
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{ArgAccess, TypedKernel};
 use crate::narrow::is_overflow_check;
-use crate::program::CheckKind;
 use crate::scalar::PRELUDE;
-use crate::sym_int::SymInt;
+use tercet_program::CheckKind;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `gather.wgsl`.

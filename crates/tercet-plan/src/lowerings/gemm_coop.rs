@@ -15,8 +15,8 @@ use tercet_ir::scalar::UnaryFn;
 pub(super) use self::choose::{ImplicitGemm, TAIL};
 pub use self::tiling::{CoopGemmTiling, CoopScope, TailSplitK};
 use crate::caps::CoopType;
-use crate::kernel::{ArgAccess, TypedKernel};
 pub(super) use crate::spirv_module::spirv_module as module;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `gemm_params.glsl`.

@@ -16,10 +16,10 @@ use super::words::lanes;
 use super::{Lowering, always, code, missing, portable};
 use crate::caps::DeviceCaps;
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{ArgAccess, TypedKernel, names};
-use crate::program::SlotId;
 use crate::scalar::PRELUDE;
-use crate::sym_int::SymInt;
+use tercet_program::SlotId;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel, kernel_names as names};
 
 crate::params! {
     /// Parameter block of `grouped_matmul.wgsl`.

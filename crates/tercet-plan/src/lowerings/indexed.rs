@@ -6,10 +6,10 @@ use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind, Tensor, TensorType};
 use super::words::{WORD_OF_BITS, eight};
 use super::{Lowering, always, portable};
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{ArgAccess, TypedKernel};
-use crate::program::CheckKind;
 use crate::scalar::PRELUDE;
-use crate::sym_int::SymInt;
+use tercet_program::CheckKind;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `gather_elements.wgsl`.

@@ -37,8 +37,8 @@ use super::{Lowering, missing, unsupported_reason};
 use crate::caps::DeviceCaps;
 use crate::emit::{LoweringCtx, SlotView};
 use crate::fusions::GluEpilogue;
-use crate::kernel::{ArgAccess, ParamWord};
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, ParamWord};
 
 /// Lowering of elementwise operators.
 pub(crate) static MAP: Lowering = Lowering {

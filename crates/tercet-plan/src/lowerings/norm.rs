@@ -15,9 +15,9 @@ use super::softmax::cache;
 use super::{Lowering, always, code, portable};
 use crate::emit::{LoweringCtx, SlotView};
 use crate::fusions::NormPrologue;
-use crate::kernel::{ArgAccess, TypedKernel};
-use crate::program::SlotId;
-use crate::sym_int::SymInt;
+use tercet_program::SlotId;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `norm.wgsl` and `norm_apply.wgsl`.

@@ -6,9 +6,9 @@ use tercet_ir::{CompileError, DType, Node, OpKind, Tensor, TensorType};
 use super::words::{WORD_OF_BITS, eight};
 use super::{Lowering, always, portable};
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{ArgAccess, TypedKernel};
 use crate::scalar::PRELUDE;
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `pad.wgsl`.

@@ -6,9 +6,9 @@ use tercet_ir::{CompileError, Node, OpKind};
 use super::conv::windows::{GpuConvWindows, WindowParams};
 use super::{Lowering, always, code, portable};
 use crate::emit::LoweringCtx;
-use crate::kernel::{ArgAccess, TypedKernel};
 use crate::scalar::PRELUDE;
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 static KERNEL: TypedKernel<WindowParams> = TypedKernel::wgsl(
     "pool",

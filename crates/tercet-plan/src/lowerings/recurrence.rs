@@ -14,10 +14,10 @@ use super::cumsum::pack;
 use super::state_scan::F32Result;
 use super::{Lowering, always, code, portable};
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{ArgAccess, TypedKernel};
-use crate::program::SlotId;
 use crate::scalar::{PRELUDE, WgslHelper};
-use crate::sym_int::SymInt;
+use tercet_program::SlotId;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `recurrence.wgsl`.

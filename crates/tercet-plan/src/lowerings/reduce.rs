@@ -7,8 +7,8 @@ use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
 use super::rows::{RowLayout, lanes};
 use super::{Lowering, always, code, portable};
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{ArgAccess, TypedKernel};
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `reduce.wgsl`.

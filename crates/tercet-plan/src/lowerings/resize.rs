@@ -11,9 +11,9 @@ use super::rows::{lanes, product};
 use super::words::eight;
 use super::{Lowering, always, code, portable};
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{ArgAccess, TypedKernel};
 use crate::scalar::PRELUDE;
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `resize.wgsl`.

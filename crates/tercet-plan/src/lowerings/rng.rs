@@ -7,9 +7,9 @@ use tercet_ir::{CompileError, Node, OpKind};
 
 use super::{Lowering, always, code, portable};
 use crate::emit::LoweringCtx;
-use crate::kernel::{ArgAccess, TypedKernel};
 use crate::scalar::{PRELUDE, WgslHelper};
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `rng_uniform.wgsl`.

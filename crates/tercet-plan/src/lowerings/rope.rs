@@ -11,10 +11,10 @@ use tercet_ir::{CompileError, Node, Op, OpKind};
 use super::words::eight;
 use super::{Lowering, always, code, dynamic_slice, portable};
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{ArgAccess, TypedKernel};
-use crate::program::SlotId;
 use crate::scalar::PRELUDE;
-use crate::sym_int::SymInt;
+use tercet_program::SlotId;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `rope.wgsl`.

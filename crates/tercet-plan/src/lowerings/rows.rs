@@ -9,7 +9,7 @@ use tercet_ir::{CompileError, DType, Dim};
 
 use crate::caps::DeviceCaps;
 use crate::emit::{LoweringCtx, SlotView};
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
 
 /// Threads per workgroup of every row kernel.
 pub(crate) const WORKGROUP: u32 = 256;

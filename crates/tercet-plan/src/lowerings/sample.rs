@@ -16,9 +16,9 @@ use super::top_k::{NanOrder, SortDirection, TopKCount, ordered};
 use super::words::words;
 use super::{Lowering, always, portable};
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{ArgAccess, TypedKernel};
 use crate::scalar::{PRELUDE, WgslHelper};
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `sample_weights.wgsl`.

@@ -13,10 +13,10 @@ use super::top_k::{SortedRows, in_order};
 use super::words::{are_whole, eight, in_units, lanes, words};
 use super::{Lowering, always, code, portable};
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{ArgAccess, TypedKernel};
-use crate::program::{CheckKind, SlotId};
 use crate::scalar::PRELUDE;
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
+use tercet_program::{CheckKind, SlotId};
 
 crate::params! {
     /// Parameter block of `scatter_elements_keys.wgsl`.

@@ -9,7 +9,7 @@ use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
 use super::rows::{RowLayout, product, register_vectors};
 use super::{Lowering, always, code, portable};
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{ArgAccess, TypedKernel};
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `softmax.wgsl` and `softmax_apply.wgsl`.

@@ -17,9 +17,9 @@ use super::cumsum::pack;
 use super::{Lowering, code, missing, portable};
 use crate::caps::DeviceCaps;
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{ArgAccess, ParamBlock, TypedKernel};
-use crate::program::SlotId;
-use crate::sym_int::SymInt;
+use tercet_program::SlotId;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, ParamBlock, TypedKernel};
 
 mod chunked;
 mod single_step;

@@ -2,7 +2,7 @@
 //! constants that configure them.
 
 use super::portable;
-use crate::kernel::ArgAccess;
+use tercet_program::ArgAccess;
 
 /// Arguments of the kernels: two operands, a bias, and the results.
 pub(super) const ARGS: &[ArgAccess] = &[

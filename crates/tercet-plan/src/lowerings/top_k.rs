@@ -12,10 +12,10 @@ use tercet_ir::{CompileError, DType, Dim, Node, OpKind};
 use super::words::{eight, product, words};
 use super::{Lowering, always, code, portable};
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{ArgAccess, TypedKernel};
-use crate::program::SlotId;
 use crate::scalar::PRELUDE;
-use crate::sym_int::SymInt;
+use tercet_program::SlotId;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `top_k_keys.wgsl`.

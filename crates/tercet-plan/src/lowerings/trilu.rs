@@ -5,9 +5,9 @@ use tercet_ir::{CompileError, Node, Op, OpKind};
 use super::words::{WORD_OF_BITS, eight};
 use super::{Lowering, always, portable};
 use crate::emit::LoweringCtx;
-use crate::kernel::{ArgAccess, TypedKernel};
 use crate::scalar::PRELUDE;
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `trilu.wgsl`.

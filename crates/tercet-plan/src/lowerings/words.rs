@@ -5,7 +5,7 @@ use tercet_ir::{CompileError, DType};
 
 use super::portable;
 use crate::emit::{LoweringCtx, SlotView};
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
 
 /// WGSL fragment of kernels in which each thread writes one 32-bit word of elements.
 pub(crate) const WORD_OF_BITS: &str = portable!("word_of_bits.wgsl");

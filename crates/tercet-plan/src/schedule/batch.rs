@@ -17,9 +17,9 @@ use tercet_ir::random::RngState;
 use super::groups::GroupedSteps;
 use crate::caps::DeviceCaps;
 use crate::emit::ProgramBuilder;
-use crate::kernel::{ArgAccess, KernelInstance, KernelSource};
-use crate::program::{KernelDispatch, KernelId, ProgramStep, StepOp};
-use crate::sym_int::{SymInt, get};
+use tercet_program::{ArgAccess, KernelInstance, KernelSource};
+use tercet_program::{KernelDispatch, KernelId, ProgramStep, StepOp};
+use tercet_program::{SymInt, sym_value};
 
 /// Maximum number of parts of a batch.
 const MAX_PARTS: usize = 64;
@@ -49,7 +49,7 @@ pub(super) fn merge(
         let StepOp::Dispatch(dispatch) = &step.work else {
             continue;
         };
-        let size = |axis: usize| get(dispatch.grid[axis], &values);
+        let size = |axis: usize| sym_value(dispatch.grid[axis], &values);
         let fits = size(0).saturating_mul(size(1)) <= MAX_GROUPS && size(2) == 1;
         if fits && is_map(&draft.kernels[dispatch.kernel.0 as usize]) {
             groups

@@ -18,8 +18,8 @@ use std::collections::{BTreeMap, HashMap};
 use tercet_ir::NodeId;
 
 use crate::emit::{ProgramBuilder, SlotPlacement};
-use crate::kernel::ArgAccess;
-use crate::program::{ProgramStep, ShapeBranches, ShapeSwitchId, SlotId, exclude};
+use tercet_program::ArgAccess;
+use tercet_program::{ProgramStep, ShapeBranches, ShapeSwitchId, SlotId, are_exclusive};
 
 /// Candidates for the maximum number of groups by which a step with a large result may precede the
 /// latest group of all steps before it in emission order. The candidates correspond to side chains
@@ -102,7 +102,7 @@ fn depths(
         let mut at = 0;
         for (slot, access) in accesses {
             for t in touched.get(slot).into_iter().flatten() {
-                if exclude(&draft.shape_switches, &t.branches, &step.branches) {
+                if are_exclusive(&draft.shape_switches, &t.branches, &step.branches) {
                     continue;
                 }
                 at = at.max(match access {
@@ -204,7 +204,7 @@ fn max_bytes(steps: &[ProgramStep], groups: &[usize], draft: &ProgramBuilder) ->
 /// between.
 fn level(all: &mut [SlotHazards], draft: &ProgramBuilder, arms: &ShapeBranches) {
     let beside = |t: &&mut SlotHazards| {
-        t.branches == *arms || exclude(&draft.shape_switches, &t.branches, arms)
+        t.branches == *arms || are_exclusive(&draft.shape_switches, &t.branches, arms)
     };
     let last = all.iter_mut().filter(beside).map(|t| t.write_end).max();
     for t in all.iter_mut().filter(beside) {

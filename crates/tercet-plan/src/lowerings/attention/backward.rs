@@ -11,9 +11,9 @@ use super::coop::{self, MmaPrecision};
 use super::{AttentionProblem, MaskOperands, has_contiguous_rows, problem, strides};
 use crate::caps::{CoopShape, DeviceCaps};
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{ArgAccess, TypedKernel};
 use crate::lowerings::{Lowering, missing};
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `attention_grad.glsl`.

@@ -19,10 +19,10 @@ use super::widened::{self, UpcastPolicy};
 use super::{AttentionProblem, MaskOperands, has_contiguous_rows, problem, variants};
 use crate::caps::DeviceCaps;
 use crate::emit::{CopyOrder, LoweringCtx, SlotView};
-use crate::kernel::TypedKernel;
 use crate::lowerings::{Lowering, copy, missing};
-use crate::program::SlotId;
-use crate::sym_int::SymInt;
+use tercet_program::SlotId;
+use tercet_program::SymInt;
+use tercet_program::TypedKernel;
 
 /// Lowering of `AttentionWithLse` and `AttentionGrad` in F32 and BF16.
 pub(crate) static FAMILY: Lowering = Lowering {

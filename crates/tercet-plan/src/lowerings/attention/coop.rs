@@ -10,9 +10,9 @@ use tercet_ir::{CompileError, DType};
 pub(super) use self::tiling::{AttentionTiling, MmaPrecision, TOO_MANY_HELD, shape};
 use super::{AttentionParams, AttentionProblem, pairs};
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{ArgAccess, ParamBlock, TypedKernel};
-use crate::program::SlotId;
-use crate::sym_int::SymInt;
+use tercet_program::SlotId;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, ParamBlock, TypedKernel};
 
 crate::params! {
     /// Parameter block of `attention_coop.glsl`.

@@ -9,8 +9,8 @@ use tercet_ir::{CompileError, DType, Dim};
 use super::{AttentionProblem, single_query};
 use crate::caps::{CoopShape, CoopType, DeviceCaps};
 use crate::emit::{LoweringCtx, SlotPlacement, SlotView};
-use crate::kernel::{ArgAccess, TypedKernel};
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `attention_pieces_f16.comp`.

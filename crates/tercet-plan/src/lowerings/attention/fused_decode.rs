@@ -6,11 +6,11 @@ use tercet_ir::{CompileError, DType, Dim};
 
 use super::{AttentionProblem, single_query};
 use crate::emit::{LoweringCtx, SlotPlacement, SlotView};
-use crate::kernel::{ArgAccess, TypedKernel};
 use crate::lowerings::portable;
 use crate::lowerings::rope::append::{RopeAppend, RopeAppendParams};
 use crate::scalar::PRELUDE;
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `attention_token.wgsl`.

@@ -1,8 +1,8 @@
 //! Kernels of attention and their parameter blocks.
 
-use crate::kernel::{ArgAccess, TypedKernel};
 use crate::lowerings::portable;
 use crate::scalar::{PRELUDE, WgslHelper};
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `attention_common.wgsl`.

@@ -12,8 +12,8 @@ use super::coop::{self, AttentionTiling, MmaPrecision};
 use super::variants::QueryTileSet;
 use super::{AttentionProblem, AttentionSplitParams, SPLIT, split_kv, variants};
 use crate::emit::{LoweringCtx, SlotView};
-use crate::program::SlotId;
-use crate::sym_int::SymInt;
+use tercet_program::SlotId;
+use tercet_program::SymInt;
 
 /// Number of rows in a chunk, which share a scale factor; the same number as in the shaders.
 pub(super) const CHUNK: usize = 32;

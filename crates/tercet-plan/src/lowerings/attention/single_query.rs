@@ -8,7 +8,7 @@ use tercet_ir::{CompileError, DType, Dim};
 use super::{AttentionParams, AttentionProblem, AttentionSingleCombineParams, GATHER, ONE};
 use crate::emit::{LoweringCtx, SlotView};
 use crate::lowerings::code;
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
 
 /// Number of keys that a workgroup processes at once.
 const BLOCK: usize = 128;

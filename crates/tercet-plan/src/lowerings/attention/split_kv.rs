@@ -12,10 +12,10 @@ use super::coop::{self, AttentionCoopParams, AttentionTiling, MmaPrecision, modu
 use super::kernels::{AttentionSplitKvCombineParams, JOIN};
 use super::{AttentionProblem, variants};
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{ArgAccess, TypedKernel};
 use crate::lowerings::code;
-use crate::program::SlotId;
-use crate::sym_int::SymInt;
+use tercet_program::SlotId;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 /// Split-KV attention in F16; softmax weights go through shared memory to become matmul operands.
 pub(super) static F16: TypedKernel<AttentionCoopParams> =

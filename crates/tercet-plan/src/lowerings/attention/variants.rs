@@ -10,10 +10,10 @@ use super::{
 use crate::emit::{LoweringCtx, SlotView};
 use crate::lowerings::code;
 use crate::lowerings::rope::append::RopeAppend;
-use crate::program::SlotId;
-use crate::sym_int::SymInt;
 use crate::tuning::TuningKey;
 use crate::variant::{self, KernelVariant, VariantRejection, needs};
+use tercet_program::SlotId;
+use tercet_program::SymInt;
 
 /// Maximum number of query rows per KV head for the portable split-KV kernels (`attention_decode`).
 /// With more rows, the kernels with tiles of query rows are faster, because they reuse loaded keys.

@@ -12,13 +12,13 @@ use super::windows::WindowParams;
 use super::{ConvEpilogueArgs, ConvProblem, PartialSumLayout};
 use crate::caps::CoopType;
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{TypedKernel, names};
 use crate::lowerings::gemm_coop::{
     self, CoopGemmOptions, CoopGemmTiling, GemmCoopParams, ImplicitGemm, module,
 };
-use crate::program::SlotId;
-use crate::sym_int::SymInt;
 use crate::tuning::GemmProblem;
+use tercet_program::SlotId;
+use tercet_program::SymInt;
+use tercet_program::{TypedKernel, kernel_names as names};
 
 crate::params! {
     /// Parameter block of `gemm_params.glsl` with `window_params.glsl`.

@@ -1,10 +1,10 @@
 //! Kernels of convolutions.
 
 use super::windows::WindowParams;
-use crate::kernel::{ArgAccess, KernelDef, ParamBlock, TypedKernel, names};
 use crate::lowerings::portable;
 use crate::lowerings::sums::{ACTIVATED, ARGS, OF_SUMS, PLAIN, SUMS, with_functions};
 use crate::scalar::PRELUDE;
+use tercet_program::{ArgAccess, KernelDef, ParamBlock, TypedKernel, kernel_names as names};
 
 crate::params! {
     /// Parameter block of `conv/conv_finish.wgsl`.

@@ -8,7 +8,7 @@ use crate::emit::{LoweringCtx, SlotView};
 use crate::lowerings::tiles::{
     LatencyClass, TileChoice, TileProblem, WorkgroupTile, saturating_threads,
 };
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
 
 /// The tile shape and split-K factor that minimize the work of the busiest compute unit.
 pub(super) fn best(e: &LoweringCtx<'_>, c: &ConvProblem<'_>) -> Result<TileChoice, CompileError> {

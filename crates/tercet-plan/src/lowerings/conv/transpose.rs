@@ -24,7 +24,7 @@ use crate::caps::DeviceCaps;
 use crate::emit::{LoweringCtx, SlotView};
 use crate::lowerings::matmul::product_into;
 use crate::lowerings::{Lowering, code, gemm_coop, missing};
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
 
 /// Lowering of transposed convolutions.
 pub(crate) static TRANSPOSES: Lowering = Lowering {

@@ -17,8 +17,8 @@ use crate::lowerings::tiles::{
     LatencyClass, TileChoice, TileProblem, WorkgroupTile, saturating_threads,
 };
 use crate::lowerings::{Lowering, always, code, gemm_coop};
-use crate::sym_int::SymInt;
 use crate::variant::{self, KernelVariant, needs};
+use tercet_program::SymInt;
 
 /// Lowering of convolution weight gradients.
 pub(crate) static WEIGHT_GRADS: Lowering = Lowering {

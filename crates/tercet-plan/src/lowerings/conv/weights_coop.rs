@@ -10,12 +10,12 @@ use tercet_ir::{CompileError, DType};
 use super::weights::WeightGradProblem;
 use crate::caps::CoopType;
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{TypedKernel, names};
 use crate::lowerings::gemm_coop::{
     self, CoopGemmOptions, CoopGemmTiling, GemmCoopParams, ImplicitGemm, module,
 };
-use crate::sym_int::SymInt;
 use crate::tuning::GemmProblem;
+use tercet_program::SymInt;
+use tercet_program::{TypedKernel, kernel_names as names};
 
 crate::params! {
     /// Parameter block of `gemm_params.glsl` with `weight_params.glsl`.

@@ -5,7 +5,7 @@ use tercet_ir::Dim;
 use tercet_ir::ops::Window;
 
 use crate::emit::{LoweringCtx, SlotView};
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
 
 crate::params! {
     /// Parameter block of `conv/windows.wgsl`.

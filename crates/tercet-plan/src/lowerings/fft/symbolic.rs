@@ -7,10 +7,10 @@ use tercet_ir::{CompileError, DType, Dim, Node};
 
 use super::ComplexRows;
 use crate::emit::LoweringCtx;
-use crate::kernel::{ArgAccess, TypedKernel};
 use crate::lowerings::{code, portable, rows::product};
 use crate::scalar::PRELUDE;
-use crate::sym_int::{FftPassValue, SymInt, pass_count};
+use tercet_program::{ArgAccess, TypedKernel};
+use tercet_program::{FftPassValue, SymInt, fft_pass_count};
 
 crate::params! {
     /// Parameter block of `fft_load.wgsl`.
@@ -66,7 +66,7 @@ pub(super) fn lower(e: &mut LoweringCtx<'_>, node: &Node, op: &Fft) -> Result<()
     let y = e.result(0)?;
     let shape = y.layout.shape().to_vec();
     let length = &shape[shape.len() - 2];
-    let passes = pass_count(e.bound(length)?);
+    let passes = fft_pass_count(e.bound(length)?);
     let ComplexRows { rows, stride, .. } = ComplexRows::locate(e, &mut x)?;
     let n = e.num(length);
     check_length(e, n, passes);

@@ -7,9 +7,9 @@ use tercet_ir::DType;
 
 use super::*;
 use crate::caps::{CoopShape, DeviceCaps};
-use crate::kernel::{FieldType, KernelCode, KernelDef};
-use crate::sym_int::SymInt;
 use crate::tuning::{GemmProblem, TuningEntry, TuningTable};
+use tercet_program::SymInt;
+use tercet_program::{FieldType, KernelCode, KernelDef};
 
 /// The interface of a SPIR-V module: its specialization constants, uniform block and storage
 /// bindings.
@@ -230,7 +230,7 @@ fn few_tiles_sum_k_in_parts() {
         assert_eq!(choose(&whole).splits, 1, "{whole:?}");
     }
     for k in [1, 63, 64, 65, 8192, 8200] {
-        let mut tape = crate::sym_int::ExprArena::default();
+        let mut tape = tercet_program::ExprArena::default();
         let part = long.split_k(&mut tape, SymInt::Const(k)).known().unwrap();
         assert!(part * i64::from(long.splits) >= k, "{k}: {part}");
         assert_eq!(part % i64::from(long.tile[2]), 0, "{k}: {part}");

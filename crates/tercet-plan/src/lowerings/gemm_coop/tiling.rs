@@ -8,8 +8,8 @@ use std::fmt;
 
 use crate::caps::{CoopBlock, CoopShape, CoopType, DeviceCaps};
 use crate::device::cost_model::{TileConfig, TileThroughput};
-use crate::sym_int::{ExprArena, SymInt};
 use crate::tuning::GemmProblem;
+use tercet_program::{ExprArena, SymInt};
 
 /// Which threads share a cooperative matrix in a GEMM kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -18,9 +18,9 @@ use super::strips::StripSums;
 use super::vector::{self, VectorWidth};
 use crate::emit::{LoweringCtx, SlotView};
 use crate::fusions::ColumnSumGroup;
-use crate::kernel::{ArgAccess, ParamWord};
 use crate::lowerings::rows::{WORKGROUP, product};
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, ParamWord};
 
 /// Minimum number of vectors per thread if the elements of a channel are split into strips.
 const MIN_VECTORS: usize = 8;

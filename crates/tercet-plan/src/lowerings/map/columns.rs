@@ -20,9 +20,9 @@ use super::strips::StripSums;
 use super::vector::{self, VectorWidth};
 use crate::emit::{LoweringCtx, SlotView};
 use crate::fusions::{ColumnSumGroup, RowWiseNodeKind};
-use crate::kernel::{ArgAccess, ParamWord};
 use crate::lowerings::rows::{WORKGROUP, product};
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, ParamWord};
 
 /// Maximum number of adjacent threads that read the same row.
 const MAX_THREADS_PER_ROW: u32 = 32;

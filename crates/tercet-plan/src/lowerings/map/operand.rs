@@ -6,8 +6,8 @@ use tercet_ir::{DType, Dim, Shape};
 
 use super::codegen::{IndexTerm, OperandRead, VectorLoad};
 use crate::emit::{LoweringCtx, SlotView};
-use crate::program::SlotId;
-use crate::sym_int::SymInt;
+use tercet_program::SlotId;
+use tercet_program::SymInt;
 
 /// One term of the address of an operand's element, equal to `distance * (index[axis] >> shift)`.
 #[derive(Clone, Debug, PartialEq)]

@@ -19,9 +19,9 @@ use super::vector::{self, VectorWidth};
 use crate::caps::DeviceCaps;
 use crate::emit::{LoweringCtx, SlotView};
 use crate::fusions::{RowWiseGroup, RowWiseNodeKind, is_profitable, part_of};
-use crate::kernel::{ArgAccess, ParamWord};
 use crate::lowerings::rows::{WORKGROUP, many_rows, product};
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, ParamWord};
 
 /// Maximum number of row vectors that a thread holds in registers.
 const MAX_REGISTER_VECTORS: u32 = 8;

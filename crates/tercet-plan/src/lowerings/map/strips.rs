@@ -11,7 +11,7 @@ use crate::emit::{LoweringCtx, SlotView};
 use crate::fusions::ColumnSumGroup;
 use crate::lowerings::reduce::{self, ReduceFinish};
 use crate::lowerings::rows::RowLayout;
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
 
 /// The partial sums of a fusion group of column or channel sums.
 pub(super) struct StripSums {

@@ -19,9 +19,9 @@ use crate::lowerings::gemm_coop::{
     TAIL, TailSplitK, constants, kernel,
 };
 use crate::lowerings::sums::OF_SUMS;
-use crate::program::SlotId;
-use crate::sym_int::SymInt;
 use crate::tuning::GemmProblem;
+use tercet_program::SlotId;
+use tercet_program::SymInt;
 
 /// Number of elements of an operand row that one vector load reads.
 const LOAD: u64 = 8;

@@ -8,8 +8,8 @@ use super::portable::matmul_args;
 use super::product::{MatMulOperand, MatMulProblem, OperandAxis};
 use crate::emit::{LoweringCtx, SlotView};
 use crate::lowerings::dequant::PackedWeights;
-use crate::program::SlotId;
-use crate::sym_int::SymInt;
+use tercet_program::SlotId;
+use tercet_program::SymInt;
 
 /// A stack of expert matrices.
 pub(in crate::lowerings) struct ExpertStack<'a> {

@@ -14,8 +14,8 @@ use super::product::{MatMulOperand, MatMulProblem};
 use super::reduced_precision::{self, ReducedPrecisionMatMul};
 use crate::emit::{LoweringCtx, SlotView};
 use crate::lowerings::dequant::{PackedWeights, UnpackHalfParams, piece_consts, unpack_half};
-use crate::program::SlotId;
-use crate::sym_int::SymInt;
+use tercet_program::SlotId;
+use tercet_program::SymInt;
 
 /// Minimum number of rows for which dequantizing all weights pays off.
 pub(super) fn min_rows(e: &LoweringCtx<'_>) -> u32 {

@@ -14,13 +14,13 @@ use super::portable::{EpilogueKernels, MatMulArgs};
 use super::product::MatMulProblem;
 use crate::device::cost_model::TileRate;
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::TypedKernel;
 use crate::lowerings::code;
 use crate::lowerings::dequant::PackedWeights;
 use crate::lowerings::tiles::{
     LatencyClass, TileChoice, TileProblem, WorkgroupTile, saturating_threads,
 };
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::TypedKernel;
 
 /// Elements per quad.
 const QUAD: u64 = 4;

@@ -22,9 +22,9 @@ use super::skinny::{SkinnyGemm, SkinnyGemmPlan};
 use crate::device::cost_model::GemvCosts;
 use crate::emit::LoweringCtx;
 use crate::lowerings::dequant::PackedWeights;
-use crate::sym_int::SymInt;
 use crate::tuning::TuningKey;
 use crate::variant::{self, KernelVariant, VariantRejection, needs};
+use tercet_program::SymInt;
 
 /// Family of the variants of GEMV and skinny GEMM.
 const ROWS: &str = "rows";

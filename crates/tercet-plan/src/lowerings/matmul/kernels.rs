@@ -12,11 +12,11 @@ pub(super) use self::held::{
 pub(super) use self::keyed::{KEYED_CODED, KEYED_QUADS, KEYED_WIDE, KEYED_WORDS};
 pub(super) use self::rest::{GEMM_REST, GEMM_REST_ACTIVATED};
 use super::{prepack, skinny, skinny_prepacked_a, split_f16};
-use crate::kernel::{ArgAccess, KernelDef, TypedKernel, names};
 use crate::lowerings::dequant::{BLOCK_CONSTS, BLOCKS, CODED, PIECES, PIECES_CODED, QUADS, WORDS};
 use crate::lowerings::sums::{ACTIVATED, ARGS, OF_SUMS, PLAIN, SUMS, with_functions};
 use crate::lowerings::{gemm_coop, portable};
 use crate::scalar::PRELUDE;
+use tercet_program::{ArgAccess, KernelDef, TypedKernel, kernel_names as names};
 
 crate::params! {
     /// Parameter block of `matmul/operands.wgsl`.

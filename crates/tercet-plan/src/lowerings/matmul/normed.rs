@@ -12,7 +12,7 @@ use super::portable::{EpilogueKernels, matmul_args};
 use super::product::MatMulProblem;
 use crate::emit::{LoweringCtx, SlotView};
 use crate::lowerings::code;
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
 
 static NORMED: EpilogueKernels = EpilogueKernels {
     plain: &STRIPS_NORMED_PLAIN,

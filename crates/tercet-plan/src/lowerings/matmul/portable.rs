@@ -12,11 +12,11 @@ use super::reduced_precision;
 use super::skinny_prepacked_a::{self, PrepackedASkinny};
 use crate::caps::MAX_SKINNY_ROWS;
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::TypedKernel;
 use crate::lowerings::dequant::PackedWeights;
 use crate::lowerings::{code, map, norm};
-use crate::program::SlotId;
-use crate::sym_int::SymInt;
+use tercet_program::SlotId;
+use tercet_program::SymInt;
+use tercet_program::TypedKernel;
 
 /// Range of the row count (M) that a group of kernels handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

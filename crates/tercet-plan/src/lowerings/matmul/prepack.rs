@@ -4,9 +4,9 @@
 use tercet_ir::CompileError;
 
 use crate::emit::{CopyOrder, LoweringCtx, SlotView};
-use crate::kernel::{ArgAccess, TypedKernel};
 use crate::lowerings::portable;
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `matmul/lay_out.wgsl`.

@@ -7,9 +7,9 @@ use tercet_ir::{CompileError, DType, Dim, Scheme};
 use crate::emit::{LoweringCtx, SlotView};
 use crate::fusions::{GluEpilogue, NormPrologue};
 use crate::lowerings::gemm_coop::ACTIVATIONS;
-use crate::program::SlotId;
-use crate::sym_int::SymInt;
 use crate::tuning::WeightLayout;
+use tercet_program::SlotId;
+use tercet_program::SymInt;
 
 /// Number that selects an activation function in matmul kernels; `None` if the kernels do not
 /// support it.

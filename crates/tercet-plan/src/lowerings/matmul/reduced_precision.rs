@@ -15,7 +15,7 @@ use super::kernels::{NARROW_ROWS, NarrowRowsParams};
 use super::product::{MatMulOperand, MatMulProblem};
 use crate::emit::{LoweringCtx, SlotView};
 use crate::lowerings::code;
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
 
 /// The dtype that rows of this matmul may be cast to; `None` unless this enables cooperative
 /// matrices.

@@ -15,10 +15,10 @@ use super::product::MatMulProblem;
 use super::skinny_shared_mem::{self as streamed, FAT, SLIM, SharedMemPipeline};
 use crate::caps::DeviceCaps;
 use crate::emit::LoweringCtx;
-use crate::kernel::{ArgAccess, TypedKernel};
 use crate::lowerings::dequant::PackedWeights;
 use crate::lowerings::gemm_coop::module;
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `few_rows_common.glsl`.

@@ -18,13 +18,13 @@ use super::product::MatMulProblem;
 use super::skinny::{BLOCK_LOAD, ROW_LOAD, SLICE, SUBGROUP, TILE, max_subgroups};
 use crate::caps::DeviceCaps;
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{ArgAccess, TypedKernel};
 use crate::lowerings::dequant::PackedWeights;
 use crate::lowerings::gemm_coop::module;
 use crate::lowerings::{code, norm, portable};
-use crate::program::SlotId;
 use crate::scalar::PRELUDE;
-use crate::sym_int::SymInt;
+use tercet_program::SlotId;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of the kernels in `few_rows_common.glsl` that read prepacked rows.

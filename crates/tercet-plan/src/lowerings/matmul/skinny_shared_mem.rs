@@ -4,8 +4,8 @@
 
 use super::skinny::{ARGS, SLICE, SUBGROUP, SkinnyGemmParams, TILE, few_rows, max_subgroups};
 use crate::caps::DeviceCaps;
-use crate::kernel::TypedKernel;
 use crate::lowerings::gemm_coop::module;
+use tercet_program::TypedKernel;
 
 few_rows!("few_rows_streamed", "PARTS", "CHUNK");
 

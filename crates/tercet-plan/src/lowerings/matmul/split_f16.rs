@@ -13,13 +13,13 @@ use super::kernels::{GEMM_REST, GEMM_REST_ACTIVATED};
 use super::portable::{EpilogueKernels, MatMulArgs};
 use super::product::{MatMulOperand, MatMulProblem, OperandAxis};
 use crate::emit::{LoweringCtx, SlotView, SplitF16Request};
-use crate::kernel::{ArgAccess, TypedKernel};
 use crate::lowerings::gemm_coop::{ACTIVATIONS, CoopGemmTiling, GemmCoopParams, module};
 use crate::lowerings::{code, portable};
-use crate::program::SlotId;
 use crate::scalar::PRELUDE;
-use crate::sym_int::SymInt;
 use crate::tuning::GemmProblem;
+use tercet_program::SlotId;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `matmul/split_blocks.wgsl`.

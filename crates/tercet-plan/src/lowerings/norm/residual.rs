@@ -8,7 +8,7 @@ use super::{
 };
 use crate::emit::{LoweringCtx, SlotView};
 use crate::lowerings::code;
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
 
 /// The operands of a residual sum, and the view that receives the sum.
 pub(super) struct ResidualSum {

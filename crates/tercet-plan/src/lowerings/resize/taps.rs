@@ -7,10 +7,10 @@ use tercet_ir::ops::{
 use tercet_ir::{CompileError, DType, Dim, Tensor, TensorType};
 
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{ArgAccess, TypedKernel};
 use crate::lowerings::{portable, rows::product};
 use crate::scalar::PRELUDE;
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `resize_taps.wgsl`.

@@ -8,12 +8,12 @@ use super::{RopeParams, turn};
 use crate::caps::DeviceCaps;
 use crate::emit::{LoweringCtx, SlotView};
 use crate::fusions::KvAppendGroup;
-use crate::kernel::{ArgAccess, TypedKernel};
 use crate::lowerings::words::{eight, lanes};
 use crate::lowerings::{dynamic_slice, portable, scatter};
-use crate::program::SlotId;
 use crate::scalar::PRELUDE;
-use crate::sym_int::SymInt;
+use tercet_program::SlotId;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `rope_append.wgsl`.

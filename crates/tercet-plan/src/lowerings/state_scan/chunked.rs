@@ -19,9 +19,9 @@ use super::super::gemm_coop::module;
 use super::{DenseScanOperands, HeadScan};
 use crate::caps::{CoopType, DeviceCaps};
 use crate::emit::LoweringCtx;
-use crate::kernel::{ArgAccess, TypedKernel};
-use crate::program::SlotId;
-use crate::sym_int::SymInt;
+use tercet_program::SlotId;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `chunk_rows.glsl`.

@@ -10,10 +10,10 @@ use super::states::ScanStates;
 use super::variants::ChannelScan;
 use super::{HeadScan, num};
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{ArgAccess, TypedKernel};
 use crate::lowerings::{code, portable};
-use crate::program::SlotId;
-use crate::sym_int::SymInt;
+use tercet_program::SlotId;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `state_step.wgsl`.

@@ -4,7 +4,7 @@ use tercet_ir::CompileError;
 
 use crate::emit::{LoweringCtx, SlotView};
 use crate::lowerings::copy;
-use crate::program::SlotId;
+use tercet_program::SlotId;
 
 /// Initial and final states of a scan, both with dense layouts.
 pub(super) struct ScanStates {

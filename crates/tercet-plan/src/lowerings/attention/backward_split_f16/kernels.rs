@@ -4,7 +4,7 @@ use tercet_ir::ops::AttentionGradOf;
 
 use super::super::backward::{AttentionGradParams, module};
 use super::super::coop::MmaPrecision;
-use crate::kernel::{ArgAccess, TypedKernel};
+use tercet_program::{ArgAccess, TypedKernel};
 
 pub(super) static QUERIES: TypedKernel<AttentionGradParams> = module!(
     "attention_grad_queries_f32",

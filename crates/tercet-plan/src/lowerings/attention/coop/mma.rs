@@ -7,9 +7,9 @@ use tercet_ir::{CompileError, DType};
 use super::super::{AttentionProblem, split_kv};
 use super::{AttentionCoopParams, AttentionTiling, MmaPrecision, module, params, run};
 use crate::emit::{LoweringCtx, SlotView};
-use crate::kernel::{ArgAccess, TypedKernel};
 use crate::lowerings::gemm_coop::PANEL;
-use crate::sym_int::SymInt;
+use tercet_program::SymInt;
+use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
     /// Parameter block of `attention_lanes_f16.comp`.

@@ -2,11 +2,11 @@
 //! dependent launch (`chain.wgsl`) synchronize them with other dispatches.
 
 use super::{MatMulParams, OF_BATCHES, OF_GROUPS, PROLOGUE, ROW_ARGS, ROW_QUADS, SHARED};
-use crate::kernel::{ArgAccess, TypedKernel, names};
 use crate::lowerings::dequant::{BLOCKS, PIECES, QUADS};
 use crate::lowerings::portable;
 use crate::lowerings::sums::{ACTIVATED, OF_SUMS, PLAIN, SUMS, with_functions};
 use crate::scalar::PRELUDE;
+use tercet_program::{ArgAccess, TypedKernel, kernel_names as names};
 
 const HELD: &str = concat!(
     portable!("matmul/gemv_shares.wgsl"),

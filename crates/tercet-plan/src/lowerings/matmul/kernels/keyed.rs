@@ -4,8 +4,8 @@ use super::{
     BLOCK_CONSTS, BLOCKS, CODED, FLOATS, GAINS, GEMV, GEMV_PACKED, MatMulParams, OF_GROUPS,
     OF_ROWS, OF_SUMS, PIECES, PIECES_CODED, PLAIN, PRELUDE, PROLOGUE, QUADS, SHARED, TILE, WORDS,
 };
-use crate::kernel::{ArgAccess, TypedKernel, names};
 use crate::lowerings::portable;
+use tercet_program::{ArgAccess, TypedKernel, kernel_names as names};
 
 const KEYS: &str = portable!("matmul/keyed.wgsl");
 const ROW_WORDS: &str = portable!("matmul/words.wgsl");

@@ -2,10 +2,10 @@
 //! activation functions of little code only, and with all activation functions.
 
 use super::{B_WORDS, FLOATS, GEMM, GEMM_FLOATS, MatMulParams, OPERANDS, ROW_ARGS};
-use crate::kernel::{TypedKernel, names};
 use crate::lowerings::portable;
 use crate::lowerings::sums::{ACTIVATED, OF_SUMS, PLAIN, with_functions};
 use crate::scalar::PRELUDE;
+use tercet_program::{TypedKernel, kernel_names as names};
 
 const LEFT: &str = portable!("matmul/left_tiles.wgsl");
 const CONSTS: &[&str] = names![

@@ -2,10 +2,10 @@
 //! prologue.
 
 use super::{FLOATS, MatMulParams, OPERANDS};
-use crate::kernel::{ArgAccess, TypedKernel, names};
 use crate::lowerings::portable;
 use crate::lowerings::sums::{ACTIVATED, ARGS, OF_SUMS, PLAIN, with_functions};
 use crate::scalar::PRELUDE;
+use tercet_program::{ArgAccess, TypedKernel, kernel_names as names};
 
 pub(in crate::lowerings::matmul) static STRIPS_PLAIN: TypedKernel<MatMulParams> = TypedKernel::wgsl(
     "gemv_strips",

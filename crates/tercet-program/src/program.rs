@@ -21,9 +21,9 @@ use tercet_ir::{DType, DebugSwitches, Dim, NodeId, Shape, Signature, Symbol, Ten
 
 use crate::flow::{ControlFlowGraph, NodeLocation};
 use crate::kernel::{ArgAccess, KernelInstance, ParamWord};
-use crate::soa_weights::SoaLayout;
+use crate::soa_layout::SoaLayout;
 use crate::sym_int::{ExprArena, SymInt};
-use crate::variant::VariantSelection;
+use crate::variant_selection::VariantSelection;
 
 /// Index of a slot of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -165,13 +165,17 @@ pub struct ShapeBranch {
     pub index: u32,
 }
 
+/// Distance in bytes between the fault records of data checks: the largest binding alignment that a
+/// device may require.
+pub const RECORD_BYTES: u64 = 256;
+
 /// Branches that a step belongs to, one for each shape switch it depends on. Empty for a step that
 /// every run executes.
 pub type ShapeBranches = SmallVec<[ShapeBranch; 2]>;
 
 /// True if no run can execute steps of both branch sets, because some switch value would have to be
 /// in two disjoint ranges.
-pub(crate) fn exclude(choices: &[ShapeSwitch], a: &[ShapeBranch], b: &[ShapeBranch]) -> bool {
+pub fn are_exclusive(choices: &[ShapeSwitch], a: &[ShapeBranch], b: &[ShapeBranch]) -> bool {
     let apart = |a: &ShapeBranch, b: &ShapeBranch| {
         let [of_a, of_b] = [a, b].map(|arm| &choices[arm.choice.0 as usize]);
         let (a_above, a_upto) = of_a.range(a.index);
@@ -395,8 +399,8 @@ impl GpuProgram {
     }
 
     /// True if no run executes both steps.
-    pub fn exclude(&self, a: &ProgramStep, b: &ProgramStep) -> bool {
-        exclude(&self.shape_switches, &a.branches, &b.branches)
+    pub fn are_exclusive(&self, a: &ProgramStep, b: &ProgramStep) -> bool {
+        are_exclusive(&self.shape_switches, &a.branches, &b.branches)
     }
 
     /// All dispatches of [`GpuProgram::steps`].

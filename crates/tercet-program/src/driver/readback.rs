@@ -8,7 +8,7 @@ use tercet_ir::backend::{TensorFuture, find_port, no_run, rows_of};
 use tercet_ir::{Bindings, RunError, Tensor, TensorType};
 
 use super::{GpuExecutable, LoadedProgram, ReadbackRange};
-use crate::narrow;
+use crate::device_data;
 use crate::program::BufferSlot;
 
 /// Future of the bytes of a buffer range that is being read back from the device.
@@ -26,7 +26,7 @@ pub(super) struct TensorReadback {
 impl TensorReadback {
     /// Readback of a tensor of type `ty` that starts at byte `start` of a slot.
     fn new(slot: &BufferSlot, start: usize, ty: TensorType) -> TensorReadback {
-        let (aligned, bytes) = (start / 4 * 4, narrow::device_bytes(&ty));
+        let (aligned, bytes) = (start / 4 * 4, device_data::device_bytes(&ty));
         let read = ReadbackRange {
             buffer: slot.buffer,
             offset_bytes: slot.offset_bytes + aligned as u64,
@@ -44,7 +44,7 @@ impl TensorReadback {
         let mut tensor = Tensor::zeros(self.ty)?;
         if let Some(read) = self.read {
             driver.read(read, &mut |bytes| {
-                narrow::decode(&bytes[self.skip..], &mut tensor);
+                device_data::decode(&bytes[self.skip..], &mut tensor);
             })?;
         }
         Ok(tensor)
@@ -58,7 +58,7 @@ impl TensorReadback {
         };
         let (fetched, skip) = (driver.fetch(read)?, self.skip);
         Ok(Box::pin(async move {
-            narrow::decode(&fetched.await?[skip..], &mut tensor);
+            device_data::decode(&fetched.await?[skip..], &mut tensor);
             Ok(tensor)
         }))
     }
@@ -77,7 +77,7 @@ impl<D: LoadedProgram> GpuExecutable<D> {
             return Err(no_run(port));
         };
         let part = rows_of(output, &io.ty.eval(sizes)?, rows)?;
-        let row = narrow::device_bytes(&part) / rows.len().max(1);
+        let row = device_data::device_bytes(&part) / rows.len().max(1);
         Ok(TensorReadback::new(
             self.program.slot(io.slot),
             row * rows.start,

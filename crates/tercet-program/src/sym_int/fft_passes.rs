@@ -24,7 +24,7 @@ pub enum FftPassValue {
 
 /// Number of passes that suffice for each length up to `bound`. All radices except one are at least
 /// 3.
-pub(crate) fn pass_count(bound: usize) -> u32 {
+pub fn fft_pass_count(bound: usize) -> u32 {
     let (mut passes, mut product) = (1, 3usize);
     while product <= bound {
         (passes, product) = (passes + 1, product.saturating_mul(3));
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn active_passes_multiply_to_the_length() {
         for bound in [1, 2, 8, 9, 100, 4096] {
-            let passes = pass_count(bound);
+            let passes = fft_pass_count(bound);
             for n in 1..=bound as i64 {
                 let get = |what| value(n, passes, what);
                 let first = get(FftPassValue::First) as u32;

@@ -8,7 +8,7 @@ use crate::active_steps::ActiveStep;
 use crate::flow::StageId;
 use crate::kernel::ParamWord;
 use crate::program::{GpuProgram, LaunchSizeCheck, SizeRule, StepOp};
-use crate::sym_int::get;
+use crate::sym_int::sym_value;
 
 /// The launch-time values of a run. The struct is reused between runs, so a run with unchanged
 /// sizes allocates no memory.
@@ -100,13 +100,13 @@ impl LaunchSizes {
         let values = &self.values;
         self.params.clear();
         self.params.extend(program.params.iter().map(|w| match *w {
-            ParamWord::SymInt(n) => get(n, values) as u32,
+            ParamWord::SymInt(n) => sym_value(n, values) as u32,
             ParamWord::F32(x) => x.to_bits(),
         }));
         let choices = program.shape_switches.iter();
         self.selected_branches.clear();
         self.selected_branches
-            .extend(choices.map(|c| c.branch_for(get(c.value, values))));
+            .extend(choices.map(|c| c.branch_for(sym_value(c.value, values))));
         let chosen = &self.selected_branches;
         let grids = [
             (&program.steps, &mut self.grids),
@@ -116,8 +116,8 @@ impl LaunchSizes {
             out.clear();
             out.extend(steps.iter().map(|step| match &step.work {
                 _ if !step.runs(chosen) => [0; 3],
-                StepOp::Dispatch(d) => d.grid.map(|n| get(n, values) as u32),
-                StepOp::Copy { bytes, .. } => [get(*bytes, values) as u32, 1, 1],
+                StepOp::Dispatch(d) => d.grid.map(|n| sym_value(n, values) as u32),
+                StepOp::Copy { bytes, .. } => [sym_value(*bytes, values) as u32, 1, 1],
                 StepOp::Fill { .. } => [1, 1, 1],
             }));
         }
@@ -138,7 +138,7 @@ impl LaunchSizes {
         program.tape.eval(sizes, random, unfit, &mut values)?;
         let switches = program.shape_switches.iter();
         Ok(switches
-            .map(|switch| switch.variant_for(get(switch.value, &values)))
+            .map(|switch| switch.variant_for(sym_value(switch.value, &values)))
             .collect())
     }
 
@@ -211,6 +211,6 @@ impl LaunchSizes {
 
     /// Value of a symbolic integer for the sizes of the last [`LaunchSizes::compute`].
     pub fn value(&self, n: crate::SymInt) -> i64 {
-        get(n, &self.values)
+        sym_value(n, &self.values)
     }
 }

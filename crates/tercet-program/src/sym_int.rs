@@ -13,7 +13,7 @@ use tercet_ir::random::RngState;
 use tercet_ir::{Bindings, Dim, DimError};
 
 pub use fft_passes::FftPassValue;
-pub(crate) use fft_passes::pass_count;
+pub use fft_passes::fft_pass_count;
 
 /// Index of an expression in the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -253,7 +253,7 @@ impl ExprArena {
     pub fn fft_pass(&mut self, n: SymInt, passes: u32, value: FftPassValue) -> SymInt {
         let e = ExprNode::FftPass { n, passes, value };
         match n {
-            SymInt::Const(_) => SymInt::Const(apply(&e, |n| get(n, &[])).unwrap_or(0)),
+            SymInt::Const(_) => SymInt::Const(apply(&e, |n| sym_value(n, &[])).unwrap_or(0)),
             SymInt::ExprNode(_) => self.push(e),
         }
     }
@@ -295,7 +295,7 @@ impl ExprArena {
         let e = make(a, b);
         match (a, b) {
             (SymInt::Const(_), SymInt::Const(_)) => {
-                SymInt::Const(apply(&e, |n| get(n, &[])).unwrap_or(0))
+                SymInt::Const(apply(&e, |n| sym_value(n, &[])).unwrap_or(0))
             }
             _ => self.push(e),
         }
@@ -332,7 +332,7 @@ impl ExprArena {
                 | ExprNode::Min(..)
                 | ExprNode::Max(..)
                 | ExprNode::FftPass { .. }
-                | ExprNode::AtMost(..) => apply(e, |n| get(n, values)).unwrap_or(0),
+                | ExprNode::AtMost(..) => apply(e, |n| sym_value(n, values)).unwrap_or(0),
             };
             values.push(value);
         }
@@ -351,7 +351,7 @@ fn word(n: u64, high: bool) -> i64 {
 }
 
 /// Value of a symbolic integer, given the evaluated arena.
-pub(crate) fn get(n: SymInt, values: &[i64]) -> i64 {
+pub fn sym_value(n: SymInt, values: &[i64]) -> i64 {
     match n {
         SymInt::Const(n) => n,
         SymInt::ExprNode(id) => values[id.0 as usize],
@@ -439,7 +439,7 @@ mod tests {
             &mut values,
         )
         .unwrap();
-        assert_eq!((get(a, &values), get(on, &values)), (2, 0));
+        assert_eq!((sym_value(a, &values), sym_value(on, &values)), (2, 0));
         assert_eq!(DisplayExpr(a, &t).to_string(), "ceil(s/64)");
         let words = t.mul(s, SymInt::Const(24));
         let apart = t.add(words, SymInt::Const(4));
@@ -456,7 +456,7 @@ mod tests {
         let (sizes, mut values) = (Bindings::new().with("s", 3), Vec::new());
         t.eval(&sizes, RngState::default(), &[], &mut values)
             .unwrap();
-        assert_eq!(get(n, &values), 0);
+        assert_eq!(sym_value(n, &values), 0);
         assert_eq!(t.dim(&less), n);
         assert!(
             t.eval(&sizes, RngState::default(), &[], &mut values)

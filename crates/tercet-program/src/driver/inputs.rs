@@ -11,7 +11,7 @@ use tercet_ir::backend::{DeviceMemory, DeviceTensor, find_port, no_run};
 use tercet_ir::{RunError, Signature, Tensor, TensorIdentity, TensorType};
 
 use super::{GpuExecutable, LoadedProgram, ReadbackRange};
-use crate::narrow;
+use crate::device_data;
 
 /// A device buffer that holds one tensor. After it is dropped, its memory stays allocated until the
 /// device no longer uses it.
@@ -38,7 +38,7 @@ impl<S: SharedBuffer> DeviceMemory for DeviceInput<S> {
     fn read(&self, ty: &TensorType) -> Result<Tensor, RunError> {
         let mut tensor = Tensor::zeros(ty.clone())?;
         if ty.numel() > 0 {
-            let take = &mut |bytes: &[u8]| narrow::decode(bytes, &mut tensor);
+            let take = &mut |bytes: &[u8]| device_data::decode(bytes, &mut tensor);
             self.0.read(whole_words(ty), take)?;
         }
         Ok(tensor)
@@ -47,7 +47,7 @@ impl<S: SharedBuffer> DeviceMemory for DeviceInput<S> {
 
 /// Size of a tensor on the device in bytes, rounded up to whole words.
 fn whole_words(ty: &TensorType) -> u64 {
-    narrow::device_bytes(ty).next_multiple_of(4) as u64
+    device_data::device_bytes(ty).next_multiple_of(4) as u64
 }
 
 /// Maximum size of inputs that are compared byte by byte with the previous run's input. Larger
@@ -215,7 +215,7 @@ impl<D: LoadedProgram> GpuExecutable<D> {
     /// Implements [`tercet_ir::Executable::upload`].
     pub(super) fn to_device(&self, tensor: &Tensor) -> Result<DeviceTensor, RunError> {
         let mut scratch = Vec::new();
-        let bytes = narrow::encode("tensor", "to upload", tensor, &mut scratch)?;
+        let bytes = device_data::encode("tensor", "to upload", tensor, &mut scratch)?;
         let shared = self.driver.borrow_mut().share_bytes(bytes)?;
         let memory = Arc::new(DeviceInput(shared));
         Ok(DeviceTensor::new(tensor.ty().clone(), memory))

@@ -62,7 +62,7 @@ fn check_list(
         let own = step.accesses(&program.kernels);
         for (slot, access) in &own {
             for (before, other, other_access) in &since_barrier {
-                if program.exclude(step, &steps[*before]) {
+                if program.are_exclusive(step, &steps[*before]) {
                     continue;
                 }
                 let writes = *access == ArgAccess::Write || *other_access == ArgAccess::Write;

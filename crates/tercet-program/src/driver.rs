@@ -24,13 +24,12 @@ pub use self::readback::PendingReadback;
 
 use tercet_ir::backend::{OutputSelection, places};
 use tercet_ir::random::RngState;
-use tercet_ir::{Bindings, DType, EvalError, Port, RunError, Tensor};
+use tercet_ir::{Bindings, EvalError, Port, RunError, Tensor};
 
-use crate::emit::RECORD_BYTES;
+use crate::device_data;
 use crate::flow::StageId;
 use crate::launch::LaunchSizes;
-use crate::narrow;
-use crate::program::{CheckKind, GpuProgram, IoBinding, ProgramBuffer};
+use crate::program::{CheckKind, GpuProgram, IoBinding, ProgramBuffer, RECORD_BYTES};
 
 /// A submitted run that has not completed.
 #[derive(Clone, Debug)]
@@ -273,7 +272,7 @@ impl<D: LoadedProgram> GpuExecutable<D> {
         self.driver.get_mut().wait(
             &mut |i, bytes| match i.checked_sub(usize::from(has_faults)) {
                 None => fault = fault_of(&program, launch, bytes),
-                Some(i) => narrow::decode(bytes, &mut outputs[full[i]]),
+                Some(i) => device_data::decode(bytes, &mut outputs[full[i]]),
             },
         )?;
         match fault {
@@ -312,11 +311,11 @@ impl<D: LoadedProgram> GpuExecutable<D> {
         if let Some(planes) = &io.soa_layout {
             tensor.align()?;
             let driver = self.driver.get_mut();
-            return planes.write(tensor.bytes(), &mut self.scratch, |at, bytes| {
+            return planes.repack(tensor.bytes(), &mut self.scratch, |at, bytes| {
                 driver.write(slot.buffer, slot.offset_bytes + at, bytes)
             });
         }
-        let bytes = narrow::encode(what, &port.name, tensor, &mut self.scratch)?;
+        let bytes = device_data::encode(what, &port.name, tensor, &mut self.scratch)?;
         if bytes.is_empty() {
             return Ok(());
         }
@@ -391,20 +390,4 @@ fn fault_of(program: &GpuProgram, launch: &LaunchSizes, records: &[u8]) -> Optio
         };
         check.site.fail(source)
     })
-}
-
-/// The dtype that values of `dtype` have on the device: I32 for I64, otherwise `dtype`.
-pub(crate) fn device_dtype(dtype: DType) -> DType {
-    match dtype {
-        DType::I64 => DType::I32,
-        DType::F32
-        | DType::F16
-        | DType::BF16
-        | DType::F64
-        | DType::I32
-        | DType::U32
-        | DType::I8
-        | DType::U8
-        | DType::Bool => dtype,
-    }
 }

@@ -9,11 +9,11 @@ use crate::program::{BufferSlot, GpuProgram, ProgramStep, StepOp};
 
 /// Maximum number of links per run in the chain of dependent launches; a link is a group of
 /// concurrent steps.
-pub(crate) const MAX_LAUNCH_DEPENDENCIES: u32 = 1024;
+pub const MAX_LAUNCH_DEPENDENCIES: u32 = 1024;
 
 /// Distance in bytes between the counters of consecutive links in a chain of dependent launches;
 /// equals `CHAIN_STEP` of the shader.
-pub(crate) const LINK_BYTES: u64 = 128;
+pub const LINK_BYTES: u64 = 128;
 
 /// A program step that a run executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -129,7 +129,7 @@ pub trait ParamBlock {
 /// that extends another one names it first: `..base: OtherParams,`.
 ///
 /// ```
-/// tercet_plan::params! {
+/// tercet_program::params! {
 ///     /// The block of `softmax.wgsl`.
 ///     pub struct SoftmaxParams {
 ///         rows: U32,
@@ -137,8 +137,8 @@ pub trait ParamBlock {
 ///     }
 /// }
 /// // Expands to `pub struct SoftmaxParams { pub rows: SymInt, pub scale: f32 }` and `impl ParamBlock`.
-/// let p = SoftmaxParams { rows: tercet_plan::SymInt::ONE, scale: 1.0 };
-/// assert_eq!(tercet_plan::ParamBlock::words(&p).len(), 2);
+/// let p = SoftmaxParams { rows: tercet_program::SymInt::ONE, scale: 1.0 };
+/// assert_eq!(tercet_program::ParamBlock::words(&p).len(), 2);
 /// ```
 #[macro_export]
 macro_rules! params {
@@ -238,8 +238,10 @@ pub struct TypedKernel<P: ParamBlock> {
     block: PhantomData<fn(P)>,
 }
 
-/// Concatenates lists of constant names at compile time: `names![SUMS, BLOCKS, &["ROWS"]]`.
-macro_rules! names {
+/// Concatenates lists of constant names at compile time: `kernel_names![SUMS, BLOCKS, &["ROWS"]]`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! kernel_names {
     ($($list:expr),+ $(,)?) => {{
         const LISTS: &[&[&str]] = &[$($list),+];
         const NAMES: [&str; $crate::kernel::count(LISTS)] = $crate::kernel::concat_names(LISTS);
@@ -247,10 +249,9 @@ macro_rules! names {
     }};
 }
 
-pub(crate) use names;
-
+#[doc(hidden)]
 /// Total number of names in the lists.
-pub(crate) const fn count(lists: &[&[&str]]) -> usize {
+pub const fn count(lists: &[&[&str]]) -> usize {
     let (mut at, mut count) = (0, 0);
     while at < lists.len() {
         count += lists[at].len();
@@ -259,8 +260,9 @@ pub(crate) const fn count(lists: &[&[&str]]) -> usize {
     count
 }
 
+#[doc(hidden)]
 /// All names of the lists, concatenated; `N` is their total number.
-pub(crate) const fn concat_names<const N: usize>(lists: &[&[&'static str]]) -> [&'static str; N] {
+pub const fn concat_names<const N: usize>(lists: &[&[&'static str]]) -> [&'static str; N] {
     let (mut names, mut end, mut at) = ([""; N], 0, 0);
     while at < lists.len() {
         let mut i = 0;

@@ -14,7 +14,7 @@ use tercet_ir::{Bindings, RunError, Tensor, TensorType};
 use super::{
     GpuExecutable, InFlightRun, InputUpdate, LoadedProgram, ReadbackRange, readback_range,
 };
-use crate::narrow;
+use crate::device_data;
 use crate::program::{GpuProgram, IoBinding};
 
 /// Maximum size in bytes of all inputs that are written between two pipelined runs; the command
@@ -123,7 +123,7 @@ impl<D: LoadedProgram> GpuExecutable<D> {
                 continue;
             }
             match inputs.iter().find(|(name, _)| *name == port.name) {
-                Some((_, tensor)) => bytes += narrow::device_bytes(tensor.ty()),
+                Some((_, tensor)) => bytes += device_data::device_bytes(tensor.ty()),
                 None if !self.has_bound(at) => return false,
                 None => {}
             }
@@ -165,7 +165,7 @@ impl<D: LoadedProgram> GpuExecutable<D> {
             if self.has_input(at, tensor) {
                 continue;
             }
-            let encoded = narrow::encode("input", &port.name, tensor, &mut self.scratch)?;
+            let encoded = device_data::encode("input", &port.name, tensor, &mut self.scratch)?;
             let start = bytes.len();
             bytes.extend_from_slice(encoded);
             bytes.resize(bytes.len().next_multiple_of(4), 0);
@@ -184,7 +184,7 @@ fn copy<'a>(program: &GpuProgram, carried: &ForwardedInput) -> Option<InputUpdat
         slot(&program.outputs[carried.output]),
         slot(&program.inputs[carried.input]),
     );
-    let bytes = narrow::device_bytes(&carried.ty).next_multiple_of(4) as u64;
+    let bytes = device_data::device_bytes(&carried.ty).next_multiple_of(4) as u64;
     (bytes > 0).then_some(InputUpdate::Copy {
         from: ReadbackRange {
             buffer: from.buffer,
