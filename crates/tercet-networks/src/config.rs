@@ -20,11 +20,12 @@ pub mod vision;
 pub mod vision_language;
 
 pub use decoder::{
-    AttentionTemperature, DecoderDims, DecoderFamily, DecoderSpec, DeltaRows, ExpertGroups,
+    AttentionDirection, AttentionSpec, AttentionTemperature, DecoderBiases, DecoderDims,
+    DecoderFamily, DecoderScales, DecoderSpec, DecoderStorage, DeltaRows, ExpertGroups,
     ExpertTensors, Experts, FeedForward, FfnActivation, LatentAttention, LayerSpec, Mixer,
-    Multipliers, NestedPrefix, NormKind, NormPlacement, NormSpec, QkNorm, ResidualOrder,
+    Multipliers, NestedPrefix, NormKind, NormPlacement, NormSpec, QkNorm, QkvRows, ResidualOrder,
     RopeLayout, RopeOverrides, RopeScaling, RopeScalingKind, RopeSpec, RouterScoring, SharedExpert,
-    SsmSpec, StateKind, StateNorm,
+    SsmSpec, StateKind, StateNorm, TokenPositions,
 };
 pub use encoder::{
     AttentionPattern, EncoderDims, EncoderFamily, EncoderLayer, EncoderNorms, EncoderSpec,

@@ -203,7 +203,7 @@ impl ModelFiles {
     pub fn embeds_texts(&self) -> Result<bool, Error> {
         match self.family()? {
             ModelFamily::Encoder => Ok(true),
-            ModelFamily::Decoder => Ok(self.pools()? || self.decoder_spec()?.bidirectional),
+            ModelFamily::Decoder => Ok(self.pools()? || self.decoder_spec()?.is_bidirectional()),
             ModelFamily::Vision
             | ModelFamily::VisionLanguage
             | ModelFamily::TextToText
@@ -248,7 +248,7 @@ impl ModelFiles {
         let pools = matches!(output, EncoderOutput::Embedding(_) | EncoderOutput::Hidden);
         if pools
             && self.family()? == ModelFamily::Decoder
-            && !self.decoder_spec()?.bidirectional
+            && !self.decoder_spec()?.is_bidirectional()
             && !self.pools()?
         {
             let reason = "not a sentence encoder: a decoder without modules.json in its folder, or \

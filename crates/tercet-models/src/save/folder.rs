@@ -20,7 +20,7 @@ use super::SaveError;
 use tercet_files::clip;
 use tercet_files::gguf::Gguf;
 use tercet_files::writing::write_gguf;
-use tercet_networks::config::{DecoderFamily, DecoderSpec};
+use tercet_networks::config::{DecoderFamily, DecoderSpec, QkvRows};
 use tercet_networks::hf::HfFolder;
 
 /// The supported families. Other families store some tensors differently in GGUF files and folders.
@@ -128,13 +128,13 @@ fn as_written(spec: &DecoderSpec) -> Result<DecoderSpec, SaveError> {
     let mut to = DecoderSpec {
         rope_layout: family.rope_in_gguf(),
         family,
-        bare_names: false,
-        output_is_lm_head: false,
-        qkv_by_group: false,
-        attention_softcap: narrow(spec.attention_softcap),
-        logit_softcap: narrow(spec.logit_softcap),
         ..spec.clone()
     };
+    to.storage.bare_names = false;
+    to.storage.output_is_lm_head = false;
+    to.storage.qkv_rows = QkvRows::ByPart;
+    to.attention.softcap = narrow(spec.attention.softcap);
+    to.scales.logit_softcap = narrow(spec.scales.logit_softcap);
     to.norm.one_plus = false;
     if !has_windows(architecture) {
         // A window that covers all positions is equivalent to no window.
@@ -157,8 +157,8 @@ fn has_windows(architecture: &str) -> bool {
 /// Removes an attention scale that equals the default.
 fn usual_scale(mut spec: DecoderSpec) -> DecoderSpec {
     let usual = (spec.head_dim as f64).powf(-0.5);
-    let given = spec.attention_scale.map(|scale| f64::from(scale as f32));
-    spec.attention_scale = given.filter(|scale| (scale / usual - 1.0).abs() > 1e-6);
+    let given = spec.attention.scale.map(|scale| f64::from(scale as f32));
+    spec.attention.scale = given.filter(|scale| (scale / usual - 1.0).abs() > 1e-6);
     spec
 }
 

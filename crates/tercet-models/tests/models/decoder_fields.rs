@@ -93,7 +93,10 @@ fn another_name_of_the_same_family_is_read() {
     assert_eq!(own.family.model_type(), "kimi_k2");
     let opened = HfFolder::open(folder("deepseek_v3-a")).expect("the model is committed");
     let other = DecoderSpec::from_json(opened.config()).unwrap();
-    assert_eq!((own.latent, own.experts), (other.latent, other.experts));
+    assert_eq!(
+        (own.attention.latent, own.experts),
+        (other.attention.latent, other.experts)
+    );
 }
 
 #[test]
@@ -130,15 +133,15 @@ fn positions_end_with_their_table() {
 #[test]
 fn queries_grow_with_positions_as_said() {
     let spec = |model: &str| ModelFiles::open(folder(model)).unwrap().decoder_spec();
-    let growth = spec("ministral3-a").unwrap().attention_temperature.unwrap();
+    let growth = spec("ministral3-a").unwrap().attention.temperature.unwrap();
     assert_eq!((growth.beta, growth.original), (0.5, 16));
     assert_eq!([growth.at(0), growth.at(15)], [1.0; 2]);
     assert_eq!(
         [16, 47].map(|p| growth.at(p)),
         [2.0f32, 3.0].map(|x| 1.0 + 0.5 * x.ln())
     );
-    assert_eq!(spec("mistral-a").unwrap().attention_temperature, None);
-    assert_eq!(spec("mistral3-b").unwrap().attention_temperature, None);
+    assert_eq!(spec("mistral-a").unwrap().attention.temperature, None);
+    assert_eq!(spec("mistral3-b").unwrap().attention.temperature, None);
 
     let mut ropes = json!({
         "rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 64,
@@ -155,14 +158,15 @@ fn queries_grow_with_positions_as_said() {
     let refused = read(&ropes).unwrap_err().to_string();
     assert!(refused.contains("llama_4_scaling_beta"), "{refused}");
     ropes["llama_4_scaling_beta"] = json!(0);
-    assert_eq!(read(&ropes).unwrap().attention_temperature, None);
+    assert_eq!(read(&ropes).unwrap().attention.temperature, None);
     // Families without position-dependent query scale ignore the field.
     ropes["llama_4_scaling_beta"] = json!(0.1);
     let other = changed("mistral-a", "rope_parameters", ropes);
     assert_eq!(
         DecoderSpec::from_json(&other)
             .unwrap()
-            .attention_temperature,
+            .attention
+            .temperature,
         None
     );
     let ignored = tercet_models::config::ignored_keys(&other).unwrap();

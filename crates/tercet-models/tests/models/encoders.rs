@@ -366,7 +366,7 @@ fn what_would_not_be_read_is_refused() {
 fn decoders_that_see_both_ways_embed_and_write_nothing() {
     let files = ModelFiles::open(of_tests("embedding_gemma-a")).unwrap();
     let spec = files.decoder_spec().unwrap();
-    assert!(spec.bidirectional);
+    assert!(spec.is_bidirectional());
     // Half of the file's window is on each side.
     assert_eq!(spec.layers[0].window, Some(3));
     let refused = files.decoder(DecoderOptions::new).unwrap_err();

@@ -1,6 +1,7 @@
 //! Tests of losses and gradients of the llama family.
 
 use tercet::{CompileOptions, DType, Device, Tensor};
+use tercet_models::config::DecoderBiases;
 use tercet_models::training::{
     DecoderTrainingOptions, FineTuneMode, IGNORED, LoraOptions, TrainingGraph,
 };
@@ -170,9 +171,12 @@ pub(crate) fn small(tied_embeddings: bool) -> (DecoderSpec, Weights) {
     let config = DecoderSpec {
         rope_layout: RopeLayout::Pairs,
         tied_embeddings,
-        qkv_bias: true,
-        output_bias: true,
-        mlp_bias: true,
+        biases: DecoderBiases {
+            qkv: true,
+            output: true,
+            mlp: true,
+            head: false,
+        },
         ..DecoderSpec::llama(dims)
     };
     (config, Weights::Dummy(DummyWeights::dense()))
@@ -218,7 +222,7 @@ fn columns_that_make_rows_whole_do_not_count() {
     let rows = small_rows();
     for tied in [false, true] {
         let (mut config, weights) = small(tied);
-        (config.output_bias, config.vocab) = (false, 41);
+        (config.biases.output, config.vocab) = (false, 41);
         let of = |tuning: FineTuneMode, altered: bool| {
             let mut options = DecoderTrainingOptions::new(rows.shape[0], rows.shape[1], tuning);
             if altered {

@@ -369,7 +369,7 @@ fn check_context(config: &DecoderSpec, context: usize) -> Result<(), ModelError>
             "context length {context} is out of range; expected at most {MAX_CONTEXT} tokens"
         )));
     }
-    if config.learned_positions && context > config.context {
+    if config.has_learned_positions() && context > config.context {
         let most = config.context;
         return Err(ModelError::Unsupported(format!(
             "context length {context} is out of range; the position table has a row for each of {most} positions"
@@ -380,7 +380,7 @@ fn check_context(config: &DecoderSpec, context: usize) -> Result<(), ModelError>
 
 /// Returns an error for a bidirectional model, which cannot generate token by token.
 pub(crate) fn check_causal(config: &DecoderSpec) -> Result<(), ModelError> {
-    match config.bidirectional {
+    match config.is_bidirectional() {
         false => Ok(()),
         true => Err(ModelError::Unsupported(
             "the model has bidirectional attention (`use_bidirectional_attention`): it embeds texts and cannot generate; use \

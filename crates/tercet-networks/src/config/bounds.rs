@@ -152,7 +152,7 @@ impl DecoderSpec {
             let width = |heads: usize| heads.saturating_mul(self.head_dim);
             bounds.axis("elements in the queries of all heads", width(self.heads))?;
             bounds.axis("elements in the keys of all heads", width(self.kv_heads))?;
-            if let Some(latent) = self.latent {
+            if let Some(latent) = self.attention.latent {
                 bounds.axes(&[
                     (
                         "elements of latent queries",
@@ -170,7 +170,7 @@ impl DecoderSpec {
         if self.layers.iter().any(dense) {
             bounds.axis("elements in the feed-forward network", self.ffn)?;
         }
-        if self.learned_positions {
+        if self.has_learned_positions() {
             bounds.axis("positions", self.context)?;
         }
         self.check_experts(bounds)?;

@@ -17,6 +17,7 @@ mod parts;
 mod rope;
 mod rope_overrides;
 pub mod rows;
+mod spec_parts;
 mod states;
 mod tensors;
 
@@ -41,6 +42,10 @@ pub use part::{DecoderPart, EXPERT, OUTPUT_MODULE, tensor as tensor_name};
 pub use parts::projections;
 pub use rope::{RopeScaling, RopeSpec};
 pub use rope_overrides::{RopeOverrides, RopeScalingKind};
+pub use spec_parts::{
+    AttentionDirection, AttentionSpec, DecoderBiases, DecoderScales, DecoderStorage, QkvRows,
+    TokenPositions,
+};
 pub use states::{DeltaRows, SsmSpec, StateKind, StateNorm};
 pub use tensors::DENSE_OF_GGUF;
 pub(super) use tensors::reject_names;
@@ -128,71 +133,24 @@ pub struct DecoderSpec {
     pub placement: NormPlacement,
     /// Whether attention and the feed-forward network run serially or in parallel.
     pub residual: ResidualOrder,
-    /// Optional norms of queries and keys.
-    pub qk_norm: Option<QkNorm>,
+    /// Attention, for the layers that have it.
+    pub attention: AttentionSpec,
     /// The feed-forward network.
     pub feed_forward: FeedForward,
     /// The mixture of experts, for the layers that have one.
     pub experts: Option<Experts>,
-    /// Multi-head latent attention in place of plain Q, K and V projections. Each head's unrotated
-    /// elements come first, followed by `rope_dims` rotated ones.
-    pub latent: Option<LatentAttention>,
     /// The state-space scan, for the layers that have one.
     pub states: Option<SsmSpec>,
-    /// Scale factors of projections.
-    pub multipliers: Multipliers,
-    /// Position-dependent scale of queries.
-    pub attention_temperature: Option<AttentionTemperature>,
-    /// Whether the attention output is multiplied by the sigmoid of a gate. The gate is projected
-    /// together with the queries: each head has its query followed by its gate.
-    pub gated_attention: bool,
-    /// Whether each head has an attention sink: an extra score in the softmax that belongs to no
-    /// key and adds no value.
-    pub sinks: bool,
-    /// Whether learned position embeddings, one row per position of the context, are added to token
-    /// embeddings.
-    pub learned_positions: bool,
-    /// Whether attention is bidirectional: the model computes text embeddings and does not
-    /// generate. A layer's window then counts positions in each direction.
-    pub bidirectional: bool,
-    /// Whether Q, K and V are rows of one fused projection.
-    pub fused_qkv: bool,
-    /// Whether the rows of the fused QKV projection are grouped by key/value head: the queries, key
-    /// and value of the first, then of the second, and so on. Otherwise all Q rows come first, then
-    /// all K rows, then all V rows.
-    pub qkv_by_group: bool,
-    /// Whether gate and up are rows of one projection, the gate first.
-    pub fused_gate_up: bool,
-    /// The factor of attention scores; `None` means `head_dim^-0.5`.
-    pub attention_scale: Option<f64>,
-    /// Soft cap `c` of attention scores: `c tanh(score / c)`.
-    pub attention_softcap: Option<f64>,
-    /// Soft cap `c` of logits: `c tanh(logit / c)`.
-    pub logit_softcap: Option<f64>,
-    /// The factor of token embeddings.
-    pub embedding_scale: f32,
-    /// The factor on the outputs of attention and of the feed-forward network before the residual
-    /// addition.
-    pub residual_scale: f32,
-    /// The factor of logits.
-    pub logit_scale: f32,
+    /// Scale factors of the residual stream, of projections and of logits.
+    pub scales: DecoderScales,
+    /// How a token's position enters its embedding.
+    pub positions: TokenPositions,
     /// Whether the output projection shares the embedding matrix.
     pub tied_embeddings: bool,
-    /// Whether the Q, K and V projections have biases.
-    pub qkv_bias: bool,
-    /// Whether the attention output projection has a bias.
-    pub output_bias: bool,
-    /// Whether the feed-forward projections have biases.
-    pub mlp_bias: bool,
-    /// Whether the output projection (LM head) has a bias.
-    pub head_bias: bool,
-    /// Whether tensor names in the folder lack the family's prefix, as in folders saved without the
-    /// LM head.
-    pub bare_names: bool,
-    /// The prefix of the decoder's tensor names if it is part of a larger model in the folder.
-    pub nested_prefix: NestedPrefix,
-    /// Whether the folder names the output projection `lm_head` instead of the family's older name.
-    pub output_is_lm_head: bool,
+    /// The projections that have biases.
+    pub biases: DecoderBiases,
+    /// How files store the tensors.
+    pub storage: DecoderStorage,
     /// The beginning-of-sequence (BOS) token.
     pub bos: Option<u32>,
     /// The end-of-sequence (EOS) tokens; may be empty.
@@ -237,34 +195,15 @@ impl DecoderSpec {
             },
             placement: NormPlacement::Before,
             residual: ResidualOrder::Serial,
-            qk_norm: None,
+            attention: AttentionSpec::default(),
             feed_forward: FeedForward::Gated(FfnActivation::Silu),
             experts: None,
-            fused_qkv: false,
-            latent: None,
             states: None,
-            multipliers: Multipliers::ONES,
-            attention_temperature: None,
-            gated_attention: false,
-            sinks: false,
-            learned_positions: false,
-            bidirectional: false,
-            qkv_by_group: false,
-            fused_gate_up: false,
-            attention_scale: None,
-            attention_softcap: None,
-            logit_softcap: None,
-            embedding_scale: 1.0,
-            residual_scale: 1.0,
-            logit_scale: 1.0,
+            scales: DecoderScales::default(),
+            positions: TokenPositions::Rotary,
             tied_embeddings: false,
-            qkv_bias: false,
-            output_bias: false,
-            mlp_bias: false,
-            head_bias: false,
-            bare_names: false,
-            nested_prefix: NestedPrefix::Nothing,
-            output_is_lm_head: false,
+            biases: DecoderBiases::default(),
+            storage: DecoderStorage::default(),
             bos: None,
             eos: Vec::new(),
             family: DecoderFamily::LLAMA,
@@ -311,10 +250,10 @@ impl DecoderSpec {
     /// whether the family's prefix is missing.
     pub(crate) fn settle_names(&mut self, has: &dyn Fn(&str) -> bool) {
         nested::settle(self, has);
-        self.output_is_lm_head = has("lm_head.weight");
+        self.storage.output_is_lm_head = has("lm_head.weight");
         let embedding = DecoderPart::Embedding.module(self, 0);
         let bare = embedding.strip_prefix(self.family.get().prefix);
-        self.bare_names =
+        self.storage.bare_names =
             bare.is_some_and(|bare| bare != embedding && has(&part::tensor(bare, "weight")));
         self.settle_experts(has);
     }
@@ -378,6 +317,17 @@ impl DecoderSpec {
         self.layers.iter().any(|l| l.mixer.scans())
     }
 
+    /// Whether attention is bidirectional: the model computes text embeddings and does not generate.
+    pub fn is_bidirectional(&self) -> bool {
+        self.attention.direction == AttentionDirection::Bidirectional
+    }
+
+    /// Whether a table of learned embeddings is added to token embeddings, one row per position of the
+    /// context.
+    pub fn has_learned_positions(&self) -> bool {
+        self.positions == TokenPositions::Learned
+    }
+
     /// Number of layers with attention, each of which has a KV cache.
     pub fn attending_layers(&self) -> usize {
         self.layers.iter().filter(|l| l.mixer.attends()).count()
@@ -395,7 +345,9 @@ impl DecoderSpec {
 
     /// Size of a value head.
     pub(crate) fn value_dim(&self) -> usize {
-        self.latent.map_or(self.head_dim, |latent| latent.value_dim)
+        self.attention
+            .latent
+            .map_or(self.head_dim, |latent| latent.value_dim)
     }
 
     /// Sets an attention window of `window` keys on the layers for which `windowed(layer)` is true.
@@ -440,12 +392,15 @@ impl DecoderSpec {
         };
         positive("the epsilon of norms", self.norm.eps.into())?;
         for (what, value) in [
-            ("the scale of attention", self.attention_scale),
-            ("the soft cap of attention", self.attention_softcap),
-            ("the soft cap of logits", self.logit_softcap),
-            ("the scale of logits", Some(self.logit_scale.into())),
-            ("the scale of embeddings", Some(self.embedding_scale.into())),
-            ("the scale of residuals", Some(self.residual_scale.into())),
+            ("the scale of attention", self.attention.scale),
+            ("the soft cap of attention", self.attention.softcap),
+            ("the soft cap of logits", self.scales.logit_softcap),
+            ("the scale of logits", Some(self.scales.logits.into())),
+            (
+                "the scale of embeddings",
+                Some(self.scales.embedding.into()),
+            ),
+            ("the scale of residuals", Some(self.scales.residual.into())),
         ] {
             value.map_or(Ok(()), |value| positive(what, value))?;
         }
@@ -458,12 +413,13 @@ impl DecoderSpec {
         if let Some(states) = &self.states {
             states.check()?;
         }
-        if let Some(growth) = self.attention_temperature {
+        if let Some(growth) = self.attention.temperature {
             positive("the query scale", growth.beta.into())?;
         }
-        ensure(!self.learned_positions || self.ropes.is_empty(), || {
-            "the model has both learned positions and a rotary embedding".to_string()
-        })?;
+        ensure(
+            !self.has_learned_positions() || self.ropes.is_empty(),
+            || "the model has both learned positions and a rotary embedding".to_string(),
+        )?;
         let beyond = self
             .bos
             .iter()

@@ -222,6 +222,6 @@ fn decoder(json: &Map<String, Value>, tied: bool) -> Result<DecoderSpec, ConfigE
     }
     let mut spec = DecoderSpec::from_part(&json, PREFIX)?;
     spec.tied_embeddings = tied;
-    spec.nested_prefix = NestedPrefix::TextModel;
+    spec.storage.nested_prefix = NestedPrefix::TextModel;
     Ok(spec)
 }

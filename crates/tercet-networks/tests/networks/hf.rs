@@ -54,7 +54,7 @@ fn the_demo_model_has_one_configuration() {
         (from_json.bos, from_json.eos.as_slice()),
         (Some(0), &[0][..])
     );
-    assert!(from_json.tied_embeddings && !from_json.qkv_bias && !from_json.mlp_bias);
+    assert!(from_json.tied_embeddings && !from_json.biases.qkv && !from_json.biases.mlp);
     for name in ["f16", "q8_0"] {
         let path = data(&format!("tiny-rust-llama/tiny-rust-llama-{name}.gguf"));
         let from_gguf = DecoderSpec::from_gguf(&Gguf::open(path).unwrap()).unwrap();

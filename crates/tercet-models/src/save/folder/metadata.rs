@@ -143,8 +143,8 @@ fn write_family_keys(keys: &mut GgufKeyWriter, spec: &DecoderSpec) -> Result<(),
         keys.size("attention.sliding_window", window)?;
     }
     let caps = [
-        ("attn_logit_softcapping", spec.attention_softcap),
-        ("final_logit_softcapping", spec.logit_softcap),
+        ("attn_logit_softcapping", spec.attention.softcap),
+        ("final_logit_softcapping", spec.scales.logit_softcap),
     ];
     for (name, cap) in caps {
         // The keys are mandatory for Gemma 2; 0 means none.
@@ -155,15 +155,15 @@ fn write_family_keys(keys: &mut GgufKeyWriter, spec: &DecoderSpec) -> Result<(),
     }
     match keys.architecture {
         "granite" => {
-            keys.float("embedding_scale", spec.embedding_scale);
-            keys.float("residual_scale", spec.residual_scale);
+            keys.float("embedding_scale", spec.scales.embedding);
+            keys.float("residual_scale", spec.scales.residual);
             keys.float(
                 "attention.scale",
-                spec.attention_scale.unwrap_or(0.0) as f32,
+                spec.attention.scale.unwrap_or(0.0) as f32,
             );
-            keys.float("logit_scale", 1.0 / spec.logit_scale);
+            keys.float("logit_scale", 1.0 / spec.scales.logits);
         }
-        "command-r" | "cohere2" => keys.float("logit_scale", spec.logit_scale),
+        "command-r" | "cohere2" => keys.float("logit_scale", spec.scales.logits),
         "stablelm" | "gptneox" => {
             let is_parallel = spec.residual != ResidualOrder::Serial;
             let key = keys.key("use_parallel_residual");

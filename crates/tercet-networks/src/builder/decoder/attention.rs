@@ -9,7 +9,7 @@ use super::cache::{CacheFormat, StoredCacheRows};
 use super::latent;
 use super::layer::{AttentionMode, ForwardContext, SlotRows, VisibleCache, norm, project};
 use super::windows::caches;
-use crate::config::decoder::{DecoderPart, DecoderSpec, LayerSpec, QkNorm, RopeLayout};
+use crate::config::decoder::{DecoderPart, DecoderSpec, LayerSpec, QkNorm, QkvRows, RopeLayout};
 
 /// Queries, keys and values of a layer, `[batch, len, heads, head_dim]`, after the query and key
 /// norms. If the queries have gates, `gate` receives them with the same shape.
@@ -26,8 +26,8 @@ fn heads(
         AttentionMode::FullSequences { .. } => shared.batch.clone(),
     };
     let (q, kv) = (spec.q_width(), spec.kv_width());
-    let parts = match spec.fused_qkv {
-        true if spec.qkv_by_group => {
+    let parts = match spec.storage.fused_qkv {
+        true if spec.storage.qkv_rows == QkvRows::ByGroup => {
             let all = project(b, spec, DecoderPart::Qkv, layer, h)?;
             let size = spec.head_dim;
             let queries = spec.heads / spec.kv_heads * size;
@@ -60,7 +60,7 @@ fn heads(
         ],
     };
     let mut parts = parts;
-    if spec.gated_attention {
+    if spec.attention.gated {
         let (len, size) = (shared.len.clone(), spec.head_dim);
         let shape = [batch.clone(), len, spec.heads.into(), (2 * size).into()];
         let both = b.graph.reshape(parts[0], shape)?;
@@ -75,7 +75,7 @@ fn heads(
     let counts = [spec.heads, spec.kv_heads, spec.kv_heads];
     let mut heads = parts;
     for ((head, norm_part), count) in heads.iter_mut().zip(norms).zip(counts) {
-        let normed = norm_part.zip(spec.qk_norm);
+        let normed = norm_part.zip(spec.attention.qk_norm);
         if let Some((part, QkNorm::AllHeads)) = normed {
             *head = norm(b, spec, part, layer, *head)?;
         }
@@ -98,10 +98,10 @@ pub(super) fn attention(
     h: Value,
 ) -> Result<Value, ModelError> {
     let layer = spec.layers[at];
-    let [before, after] = spec.multipliers.attention;
+    let [before, after] = spec.scales.multipliers.attention;
     let h = b.times(h, before)?;
     let mut gate = None;
-    let [q, k, v] = match &spec.latent {
+    let [q, k, v] = match &spec.attention.latent {
         Some(latent) => latent::heads(b, (spec, latent), shared, at, h)?,
         None => {
             let [q, k, v] = heads(b, spec, shared, at, h, &mut gate)?;
@@ -163,10 +163,10 @@ fn attended(
     [q, k, v]: [Value; 3],
 ) -> Result<Value, ModelError> {
     let mut options = AttentionOptions::new(spec.heads, spec.kv_heads, AttentionLayout::Bshd);
-    if let Some(scale) = spec.attention_scale {
+    if let Some(scale) = spec.attention.scale {
         options = options.scale(scale);
     }
-    if let Some(cap) = spec.attention_softcap {
+    if let Some(cap) = spec.attention.softcap {
         options = options.softcap(cap);
     }
     match &shared.attend {
@@ -433,7 +433,7 @@ pub(super) fn weighted(
     [q, k, v]: [Value; 3],
     options: AttentionOptions,
 ) -> Result<Value, ModelError> {
-    if !spec.sinks {
+    if !spec.attention.sinks {
         let y = b.graph.attention(q, k, v, options)?;
         return cast(b, y, DType::F32);
     }

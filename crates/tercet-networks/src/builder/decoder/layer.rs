@@ -171,7 +171,7 @@ pub(crate) fn query_scales(
     context: usize,
     positions: Value,
 ) -> Result<Option<Value>, ModelError> {
-    let Some(growth) = spec.attention_temperature else {
+    let Some(growth) = spec.attention.temperature else {
         return Ok(None);
     };
     let factors: Vec<f32> = (0..context).map(|p| growth.at(p)).collect();
@@ -190,8 +190,8 @@ pub(crate) fn embed(
 ) -> Result<Value, ModelError> {
     let name = DecoderPart::Embedding.name(spec, b.weights, 0, "weight");
     let x = b.embedding(tokens, &name, DecoderPart::Embedding.shape(spec))?;
-    let x = b.times(x, spec.embedding_scale)?;
-    if !spec.learned_positions {
+    let x = b.times(x, spec.scales.embedding)?;
+    if !spec.has_learned_positions() {
         return Ok(x);
     }
     let name = DecoderPart::Positions.name(spec, b.weights, 0, "weight");
@@ -282,8 +282,8 @@ pub(crate) fn head(
         layer: false,
     };
     let logits = b.adapted(x, logits, &site)?;
-    let logits = b.times(logits, spec.logit_scale)?;
-    soft_cap(b, logits, spec.logit_softcap)
+    let logits = b.times(logits, spec.scales.logits)?;
+    soft_cap(b, logits, spec.scales.logit_softcap)
 }
 
 /// Projection that adapters do not apply to.
@@ -379,7 +379,7 @@ fn added(
         NormPlacement::After | NormPlacement::Around => norm(b, spec, after, at, y)?,
     };
     let y = b.drop(y)?;
-    let y = b.times(y, spec.residual_scale)?;
+    let y = b.times(y, spec.scales.residual)?;
     Ok(b.graph.plus(x, y)?)
 }
 
@@ -454,14 +454,14 @@ fn feed_forward(
         // of other slots.
         return by_slot(b, shared, h, |b, h| experts(b, (spec, &of), layer, h));
     }
-    let [of_gate, after] = spec.multipliers.feed_forward;
+    let [of_gate, after] = spec.scales.multipliers.feed_forward;
     let h = match spec.feed_forward {
         FeedForward::Plain(activation) => {
             let up = project(b, spec, DecoderPart::Up, layer, h)?;
             activate(b, activation, up)?
         }
         FeedForward::Gated(activation) => {
-            let (gate, up) = match spec.fused_gate_up {
+            let (gate, up) = match spec.storage.fused_gate_up {
                 true => {
                     let both = project(b, spec, DecoderPart::GateUp, layer, h)?;
                     let axis = b.graph.ty(both).shape.len() - 1;

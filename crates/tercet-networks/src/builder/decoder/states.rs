@@ -43,7 +43,7 @@ pub(super) fn scan(
 ) -> Result<Value, ModelError> {
     let of = spec.states.as_ref();
     let of = of.expect("invariant: a specification with states contains their sizes");
-    let [before, after] = spec.multipliers.states;
+    let [before, after] = spec.scales.multipliers.states;
     let h = b.times(h, before)?;
     let mut projected = Vec::new();
     for part in DecoderPart::into_states(of) {
@@ -286,7 +286,7 @@ impl ScanMixerBuilder<'_> {
         let StateKind::Heads { groups, .. } = self.of.kind else {
             return Ok(weight);
         };
-        let [_, x, enter, leave, _] = self.spec.multipliers.into_states;
+        let [_, x, enter, leave, _] = self.spec.scales.multipliers.into_states;
         if [x, enter, leave] == [1.0; 3] {
             return Ok(weight);
         }
@@ -382,7 +382,7 @@ impl ScanMixerBuilder<'_> {
         (norm, eps): (StateNorm, f32),
     ) -> Result<Value, ModelError> {
         let SsmSpec { inner, states, .. } = *self.of;
-        let [of_gate, .., of_steps] = self.spec.multipliers.into_states;
+        let [of_gate, .., of_steps] = self.spec.scales.multipliers.into_states;
         let per_head = inner / heads;
         let gate = b.graph.narrow(projected, 2, 0, inner)?;
         let gate = b.times(gate, of_gate)?;

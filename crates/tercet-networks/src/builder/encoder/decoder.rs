@@ -81,7 +81,7 @@ fn attention_masks(
     len: &Dim,
 ) -> Result<AttentionMode, ModelError> {
     // A window mask is shared by all texts, so padding is excluded by the length of each text.
-    let kv_len = match spec.bidirectional {
+    let kv_len = match spec.is_bidirectional() {
         true => {
             let tokens = b.graph.cast(mask, DType::I32)?;
             Some(b.graph.reduce(ReduceFn::Sum, tokens, &[1], false)?)
@@ -93,7 +93,7 @@ fn attention_masks(
         if masks.iter().any(|(known, _)| known == window) {
             continue;
         }
-        let own = match (*window, spec.bidirectional) {
+        let own = match (*window, spec.is_bidirectional()) {
             (Some(window), true) => AttentionMask::Keep(near(b, window, len)?),
             (Some(window), false) => AttentionMask::Window(window),
             (None, true) => AttentionMask::None,

@@ -315,6 +315,6 @@ fn whole_rows(
         .pad(w, &[0, 0], &[beyond, 0], PadMode::Constant, 0.0)?;
     let w = b.graph.transpose(w, &[1, 0])?;
     let logits = b.graph.matmul(x, w)?;
-    let logits = b.times(logits, config.logit_scale)?;
-    soft_cap(b, logits, config.logit_softcap)
+    let logits = b.times(logits, config.scales.logits)?;
+    soft_cap(b, logits, config.scales.logit_softcap)
 }

@@ -8,7 +8,7 @@ use super::super::{ConfigError, ConfigFields, activation, ensure, near};
 use super::families::{self, DecoderFamily};
 use super::rope::{longrope_attention, yarn_attention};
 use super::{
-    AttentionTemperature, DecoderDims, DecoderSpec, FeedForward, RopeScaling, RopeSpec,
+    AttentionTemperature, DecoderDims, DecoderSpec, FeedForward, QkvRows, RopeScaling, RopeSpec,
     derived_head_dim,
 };
 use tercet_files::folder_weights::check_quantization;
@@ -93,7 +93,9 @@ fn common(fields: &ConfigFields<'_>, id: DecoderFamily) -> Result<DecoderSpec, C
     spec.family = id;
     (family.defaults)(&mut spec);
     spec.rope_layout = family.rope_in_folders;
-    spec.qkv_by_group = family.qkv_by_group_in_folders;
+    if family.qkv_by_group_in_folders {
+        spec.storage.qkv_rows = QkvRows::ByGroup;
+    }
     spec.norm.eps = fields.positive(family.eps)? as f32;
     let named = family.activations.iter().find(|f| fields.get(f).is_some());
     if let Some(named) = named {
@@ -152,8 +154,8 @@ pub(super) fn llama_biases(
     spec: &mut DecoderSpec,
 ) -> Result<(), ConfigError> {
     let attention = fields.opt_bool("attention_bias")?.unwrap_or(false);
-    (spec.qkv_bias, spec.output_bias) = (attention, attention);
-    spec.mlp_bias = fields.opt_bool("mlp_bias")?.unwrap_or(false);
+    (spec.biases.qkv, spec.biases.output) = (attention, attention);
+    spec.biases.mlp = fields.opt_bool("mlp_bias")?.unwrap_or(false);
     Ok(())
 }
 
@@ -175,11 +177,11 @@ pub(super) fn windows(
         fields.only("sliding_window", "a number", Value::is_number)?;
     } else {
         // A window of 0 on both sides is the token itself; a causal one leaves no key.
-        let least = u64::from(!spec.bidirectional);
+        let least = u64::from(!spec.is_bidirectional());
         match fields.opt_window("sliding_window", least)? {
             Some(window) => spec.set_windows(window, |i| types[i]),
             // A family that lists layer types gives `null` no other meaning.
-            None => ensure(!lists_types && !spec.bidirectional, || {
+            None => ensure(!lists_types && !spec.is_bidirectional(), || {
                 "layers have sliding attention, but there is no sliding_window: give its size, or \
                  \"full_attention\" for each layer in layer_types"
                     .to_string()
@@ -274,7 +276,7 @@ fn ropes(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), Config
                 inner.only("mrope_interleaved", "true or false", Value::is_boolean)?;
             }
             if spec.family.get().grows_queries {
-                spec.attention_temperature = query_growth(&inner)?;
+                spec.attention.temperature = query_growth(&inner)?;
             }
             let found = stretched(&inner, original, spec.context)?;
             if let (Some(outer), Some(inner), 0) = (outer, found.theta, i) {

@@ -368,14 +368,14 @@ fn read_tensor_flags(gguf: &Gguf, spec: &mut DecoderSpec) {
         layers.any(|layer| gguf.has_tensor(&format!("{}.{suffix}", part.gguf(&names, layer))))
     };
     spec.tied_embeddings = !has(DecoderPart::Output, "weight");
-    spec.fused_qkv = has(DecoderPart::Qkv, "weight");
-    spec.fused_gate_up = matches!(spec.feed_forward, FeedForward::Gated(_))
+    spec.storage.fused_qkv = has(DecoderPart::Qkv, "weight");
+    spec.storage.fused_gate_up = matches!(spec.feed_forward, FeedForward::Gated(_))
         && has(DecoderPart::Up, "weight")
         && !has(DecoderPart::Gate, "weight");
-    spec.qkv_bias = has(DecoderPart::Query, "bias") || has(DecoderPart::Qkv, "bias");
-    spec.output_bias = has(DecoderPart::AttentionOutput, "bias");
-    spec.mlp_bias = has(DecoderPart::Down, "bias");
-    spec.head_bias = has(DecoderPart::Output, "bias");
+    spec.biases.qkv = has(DecoderPart::Query, "bias") || has(DecoderPart::Qkv, "bias");
+    spec.biases.output = has(DecoderPart::AttentionOutput, "bias");
+    spec.biases.mlp = has(DecoderPart::Down, "bias");
+    spec.biases.head = has(DecoderPart::Output, "bias");
     spec.norm.bias = has(DecoderPart::FinalNorm, "bias");
 }
 

@@ -115,7 +115,8 @@ pub enum ResidualOrder {
 /// #     context: 128,
 /// # };
 /// use tercet_networks::{DecoderSpec, config::QkNorm};
-/// let spec = DecoderSpec { qk_norm: Some(QkNorm::Heads), ..DecoderSpec::llama(dims) };
+/// let mut spec = DecoderSpec::llama(dims);
+/// spec.attention.qk_norm = Some(QkNorm::Heads);
 /// assert_ne!(spec, DecoderSpec::llama(dims));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -236,7 +237,7 @@ pub struct LayerSpec {
     pub feed_forward: bool,
     /// Sliding attention window: the number of keys a query attends to, including its own position;
     /// `None` for all previous positions. In a bidirectional model
-    /// ([`DecoderSpec::bidirectional`](crate::DecoderSpec::bidirectional)) the window counts
+    /// ([`DecoderSpec::is_bidirectional`](crate::DecoderSpec::is_bidirectional)) the window counts
     /// positions in each direction.
     pub window: Option<usize>,
     /// Index into the model's [`DecoderSpec::ropes`](crate::DecoderSpec::ropes) for queries and
@@ -277,8 +278,9 @@ impl LayerSpec {
 /// use tercet_networks::{DecoderSpec, config::LatentAttention};
 /// let (query_rank, rank, value_dim) = (None, 8, 16);
 /// let latent = LatentAttention { query_rank, rank, value_dim, eps: 1e-6, split: false };
-/// let spec = DecoderSpec { latent: Some(latent), ..DecoderSpec::llama(dims) };
-/// assert_eq!(spec.latent.map(|latent| latent.rank), Some(8));
+/// let mut spec = DecoderSpec::llama(dims);
+/// spec.attention.latent = Some(latent);
+/// assert_eq!(spec.attention.latent.map(|latent| latent.rank), Some(8));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LatentAttention {

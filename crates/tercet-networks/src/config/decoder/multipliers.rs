@@ -1,7 +1,7 @@
 //! Scale factors of projections and of queries.
 
 /// Scale factors of width-scaled training (muP; Yang and others, "Tensor Programs V", 2022). The
-/// factors of embeddings, keys and logits are separate fields of the decoder specification.
+/// factors of embeddings, keys and logits are fields of [`DecoderScales`](super::DecoderScales).
 ///
 /// ```
 /// use tercet_networks::config::Multipliers;

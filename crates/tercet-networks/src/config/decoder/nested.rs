@@ -40,11 +40,12 @@ const TENSORS_OF_PICTURES: &[&str] = &[
 /// #     context: 128,
 /// # };
 /// use tercet_networks::{DecoderSpec, config::NestedPrefix};
-/// assert_eq!(DecoderSpec::llama(dims).nested_prefix, NestedPrefix::Nothing);
+/// assert_eq!(DecoderSpec::llama(dims).storage.nested_prefix, NestedPrefix::Nothing);
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum NestedPrefix {
     /// The decoder is the full model: `model.layers`, `lm_head`.
+    #[default]
     Nothing,
     /// `model.text_model.layers`, `lm_head`.
     TextModel,
@@ -129,7 +130,7 @@ pub(super) fn read(json: &Map<String, Value>) -> Result<DecoderSpec, ConfigError
         }
     }
     fields.finish(&[HARMLESS, OF_PICTURES])?;
-    spec.nested_prefix = NestedPrefix::LanguageModel;
+    spec.storage.nested_prefix = NestedPrefix::LanguageModel;
     spec.check()?;
     Ok(spec)
 }
@@ -138,7 +139,7 @@ pub(super) fn read(json: &Map<String, Value>) -> Result<DecoderSpec, ConfigError
 /// projection exists. An existing projection is used even if the configuration ties it, because a
 /// copy of the embedding gives the same result.
 pub(super) fn settle(spec: &mut DecoderSpec, has: &dyn Fn(&str) -> bool) {
-    if spec.nested_prefix != NestedPrefix::LanguageModel {
+    if spec.storage.nested_prefix != NestedPrefix::LanguageModel {
         return;
     }
     let has_part = |spec: &DecoderSpec, of: DecoderPart| {
@@ -147,12 +148,10 @@ pub(super) fn settle(spec: &mut DecoderSpec, has: &dyn Fn(&str) -> bool) {
             .iter()
             .any(|end| has(&part::tensor(&module, end)))
     };
-    let older = DecoderSpec {
-        nested_prefix: NestedPrefix::WholeLanguageModel,
-        ..spec.clone()
-    };
+    let mut older = spec.clone();
+    older.storage.nested_prefix = NestedPrefix::WholeLanguageModel;
     if has_part(&older, DecoderPart::Embedding) {
-        spec.nested_prefix = NestedPrefix::WholeLanguageModel;
+        spec.storage.nested_prefix = NestedPrefix::WholeLanguageModel;
     }
     spec.tied_embeddings &= !has_part(spec, DecoderPart::Output);
 }

@@ -265,18 +265,18 @@ impl DecoderPart {
     /// The module name in a Hugging Face folder, without `.weight`.
     #[must_use]
     pub fn module(self, spec: &DecoderSpec, layer: usize) -> String {
-        if self == DecoderPart::Output && spec.output_is_lm_head {
+        if self == DecoderPart::Output && spec.storage.output_is_lm_head {
             return OUTPUT_MODULE.to_string();
         }
         let row = spec.family.get();
         let names = (row.names_of)(spec).iter().chain(row.names);
         let name = self.own(names).unwrap_or(self.names().0);
-        let name = match spec.bare_names {
+        let name = match spec.storage.bare_names {
             true => name.strip_prefix(row.prefix).unwrap_or(name),
             false => name,
         };
         let name = name.replace("{}", &layer.to_string());
-        spec.nested_prefix.named(name)
+        spec.storage.nested_prefix.named(name)
     }
 
     /// The module name in a GGUF file, without `.weight`.
@@ -318,11 +318,11 @@ impl DecoderPart {
         let experts = spec.experts.unwrap_or_default();
         let shared = experts.shared.map_or(0, |shared| shared.ffn);
         let of_experts = experts.latent.unwrap_or(hidden);
-        let (query_rank, rank) = match spec.latent {
+        let (query_rank, rank) = match spec.attention.latent {
             Some(latent) => (latent.query_rank.unwrap_or(0), latent.rank),
             None => (0, 0),
         };
-        let of_heads = |whole: usize| match spec.qk_norm {
+        let of_heads = |whole: usize| match spec.attention.qk_norm {
             Some(QkNorm::AllHeads) => whole,
             Some(QkNorm::Heads) | None => spec.head_dim,
         };
@@ -350,7 +350,7 @@ impl DecoderPart {
                 StateKind::Delta { heads, .. } => [1, s.inner / heads],
             }),
             DecoderPart::Query => match query_rank {
-                0 if spec.gated_attention => [2 * q, hidden],
+                0 if spec.attention.gated => [2 * q, hidden],
                 0 => [q, hidden],
                 rank => [q, rank],
             },
@@ -409,13 +409,13 @@ impl DecoderPart {
     pub fn has_bias(self, spec: &DecoderSpec) -> bool {
         match self {
             DecoderPart::Query | DecoderPart::Key | DecoderPart::Value | DecoderPart::Qkv => {
-                spec.qkv_bias && spec.latent.is_none()
+                spec.biases.qkv && spec.attention.latent.is_none()
             }
-            DecoderPart::AttentionOutput => spec.output_bias,
+            DecoderPart::AttentionOutput => spec.biases.output,
             DecoderPart::Gate | DecoderPart::Up | DecoderPart::GateUp | DecoderPart::Down => {
-                spec.mlp_bias
+                spec.biases.mlp
             }
-            DecoderPart::Output => spec.head_bias,
+            DecoderPart::Output => spec.biases.head,
             DecoderPart::AttentionNorm
             | DecoderPart::AttentionPostNorm
             | DecoderPart::FfnNorm
@@ -435,7 +435,7 @@ impl DecoderPart {
                 let shared = spec.experts.and_then(|experts| experts.shared);
                 shared.is_some_and(|shared| shared.bias)
             }
-            DecoderPart::QueryRow | DecoderPart::KvRow => spec.qkv_bias,
+            DecoderPart::QueryRow | DecoderPart::KvRow => spec.biases.qkv,
             DecoderPart::StatesIn => spec.states.is_some_and(|s| s.bias[0]),
             DecoderPart::StatesOut => spec.states.is_some_and(|s| s.bias[1]),
             DecoderPart::StatesConv => spec.states.is_some_and(|s| s.conv_bias),

@@ -9,7 +9,7 @@ impl DecoderPart {
     /// The projections of a layer that adapters can modify, without those of experts.
     pub(crate) fn projections(spec: &DecoderSpec, layer: usize) -> Vec<DecoderPart> {
         let of = spec.layers[layer];
-        let mut parts = match (spec.latent, spec.fused_qkv) {
+        let mut parts = match (spec.attention.latent, spec.storage.fused_qkv) {
             _ if !of.mixer.attends() => Vec::new(),
             (Some(latent), _) => {
                 let row = latent.query_rank.map(|_| DecoderPart::QueryRow);
@@ -32,7 +32,7 @@ impl DecoderPart {
         if of.experts || !of.feed_forward {
             return parts;
         }
-        match (spec.feed_forward, spec.fused_gate_up) {
+        match (spec.feed_forward, spec.storage.fused_gate_up) {
             (FeedForward::Gated(_), true) => parts.push(DecoderPart::GateUp),
             (FeedForward::Gated(_), false) => parts.extend([DecoderPart::Gate, DecoderPart::Up]),
             (FeedForward::Plain(_), _) => parts.push(DecoderPart::Up),
@@ -142,17 +142,17 @@ impl DecoderPart {
         if !mixer.attends() {
             return parts;
         }
-        if spec.sinks {
+        if spec.attention.sinks {
             parts.push(DecoderPart::Sinks);
         }
-        if let Some(latent) = spec.latent {
+        if let Some(latent) = spec.attention.latent {
             parts.extend(latent.query_rank.map(|_| DecoderPart::QueryRowNorm));
             parts.push(DecoderPart::KvRowNorm);
             if latent.split {
                 parts.extend([DecoderPart::KvKeys, DecoderPart::KvValues]);
             }
         }
-        if spec.qk_norm.is_some() {
+        if spec.attention.qk_norm.is_some() {
             parts.extend([DecoderPart::QueryNorm, DecoderPart::KeyNorm]);
         }
         parts

@@ -2,7 +2,7 @@
 
 use tercet::{DType, Tensor};
 
-use crate::config::{DecoderSpec, RopeLayout};
+use crate::config::{DecoderSpec, QkvRows, RopeLayout};
 
 /// Order of a projection's rows in a model file.
 ///
@@ -47,7 +47,8 @@ impl ProjectionRowOrder {
 
     /// Row order of the model's fused QKV projection.
     pub(crate) fn for_fused(config: &DecoderSpec) -> ProjectionRowOrder {
-        match config.family.get().qkv_by_group_in_folders && !config.qkv_by_group {
+        let by_part = config.storage.qkv_rows == QkvRows::ByPart;
+        match config.family.get().qkv_by_group_in_folders && by_part {
             true => ProjectionRowOrder::Apart {
                 head_dim: config.head_dim,
                 queries: config.heads / config.kv_heads,

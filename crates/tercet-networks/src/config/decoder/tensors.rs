@@ -32,7 +32,7 @@ pub(super) fn reject_unknown_tensors(spec: &DecoderSpec, gguf: &Gguf) -> Result<
     let factors: Vec<String> = known.iter().flat_map(|n| Weights::factors_of(n)).collect();
     known.extend(factors);
     known.extend(OF_GGUF.map(String::from));
-    if spec.bidirectional {
+    if spec.is_bidirectional() {
         // The dense layers that follow the pooling of an embedding model.
         known.extend(DENSE_OF_GGUF.map(|name| format!("{name}.weight")));
     }
@@ -63,7 +63,7 @@ pub(crate) fn reject_unknown_modules<'a>(
         .get()
         .beside
         .iter()
-        .chain(spec.nested_prefix.beside());
+        .chain(spec.storage.nested_prefix.beside());
     let tensors = tensors.filter(|name| !beside.clone().any(|begin| name.starts_with(begin)));
     reject_names(tensors, &known)
 }
@@ -89,7 +89,7 @@ fn names(spec: &DecoderSpec, name: &dyn Fn(DecoderPart, usize) -> String) -> Has
     ]
     .map(|part| (part, 0));
     let positions = spec
-        .learned_positions
+        .has_learned_positions()
         .then_some((DecoderPart::Positions, 0));
     let ends = ends.into_iter().chain(positions);
     let mut names = HashSet::new();

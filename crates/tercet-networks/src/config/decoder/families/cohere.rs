@@ -21,7 +21,7 @@ pub(super) const COHERE: DecoderFamilyRow = DecoderFamilyRow {
     defaults,
     json: own,
     keys: |keys, spec| {
-        spec.logit_scale = keys.factor("logit_scale")?.unwrap_or(1.0);
+        spec.scales.logits = keys.factor("logit_scale")?.unwrap_or(1.0);
         Ok(())
     },
     ..LLAMA
@@ -42,7 +42,7 @@ pub(super) const COHERE2: DecoderFamilyRow = DecoderFamilyRow {
         Ok(())
     },
     keys: |keys, spec| {
-        spec.logit_scale = keys.factor("logit_scale")?.unwrap_or(1.0);
+        spec.scales.logits = keys.factor("logit_scale")?.unwrap_or(1.0);
         let window = keys.size("attention.sliding_window")?;
         spec.set_windows(window, |i| !(i + 1).is_multiple_of(STEP));
         rotate_windowed_layers(spec);
@@ -60,7 +60,7 @@ fn defaults(spec: &mut DecoderSpec) {
 fn own(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     fields.only("use_qk_norm", "false", |v| v.as_bool() == Some(false))?;
     llama_biases(fields, spec)?;
-    spec.logit_scale = fields.opt_positive("logit_scale")?.unwrap_or(0.0625) as f32;
+    spec.scales.logits = fields.opt_positive("logit_scale")?.unwrap_or(0.0625) as f32;
     Ok(())
 }
 

@@ -39,11 +39,11 @@ pub(super) const DEEPSEEK_V2: DecoderFamilyRow = DecoderFamilyRow {
             "model.layers.{}.mlp.shared_experts.down_proj",
         ),
     ],
-    names_of: |spec| match spec.latent.and_then(|latent| latent.query_rank) {
+    names_of: |spec| match spec.attention.latent.and_then(|latent| latent.query_rank) {
         Some(_) => &[(DecoderPart::Query, "model.layers.{}.self_attn.q_b_proj")],
         None => &[],
     },
-    names_of_gguf: |spec| match spec.latent.and_then(|latent| latent.query_rank) {
+    names_of_gguf: |spec| match spec.attention.latent.and_then(|latent| latent.query_rank) {
         Some(_) => &[(DecoderPart::Query, "blk.{}.attn_q_b")],
         None => &[],
     },
@@ -135,8 +135,8 @@ impl LatentHeadShape {
         spec: &mut DecoderSpec,
     ) -> Result<(), ConfigError> {
         let bias = fields.opt_bool("attention_bias")?.unwrap_or(false);
-        (spec.qkv_bias, spec.output_bias) = (bias, bias);
-        spec.mlp_bias = fields.opt_bool("mlp_bias")?.unwrap_or(false);
+        (spec.biases.qkv, spec.biases.output) = (bias, bias);
+        spec.biases.mlp = fields.opt_bool("mlp_bias")?.unwrap_or(false);
         fields.only("qk_head_dim", "qk_nope_head_dim + qk_rope_head_dim", |v| {
             v.as_u64() == Some((self.plain + self.rotated) as u64)
         })?;
@@ -208,13 +208,13 @@ impl LatentHeadShape {
 fn heads(spec: &mut DecoderSpec, [plain, turned]: [usize; 2], latent: LatentAttention) {
     (spec.head_dim, spec.rope_dims) = (plain + turned, turned);
     spec.kv_heads = spec.heads;
-    spec.latent = Some(latent);
+    spec.attention.latent = Some(latent);
 }
 
 /// Sets the score factor to `head_dim^-0.5` times the square of `factor`.
 fn scale_scores(spec: &mut DecoderSpec, factor: f32) {
     let factor = f64::from(factor);
-    spec.attention_scale = Some((spec.head_dim as f64).powf(-0.5) * factor * factor);
+    spec.attention.scale = Some((spec.head_dim as f64).powf(-0.5) * factor * factor);
 }
 
 fn keys(keys: &GgufKeys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {

@@ -56,7 +56,7 @@ pub(super) const FALCON: DecoderFamilyRow = DecoderFamilyRow {
         (spec.norm.kind, spec.norm.bias) = (NormKind::Layer, true);
         spec.residual = ResidualOrder::Parallel;
         spec.feed_forward = FeedForward::Plain(FfnActivation::Gelu);
-        (spec.fused_qkv, spec.tied_embeddings) = (true, true);
+        (spec.storage.fused_qkv, spec.tied_embeddings) = (true, true);
     },
     json: own,
     keys: |keys, spec| {
@@ -90,7 +90,7 @@ fn own(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigEr
     let is_false = |v: &serde_json::Value| v.as_bool() == Some(false);
     fields.only("alibi", "false", is_false)?;
     let bias = fields.opt_bool("bias")?.unwrap_or(false);
-    (spec.qkv_bias, spec.output_bias, spec.mlp_bias) = (bias, bias, bias);
+    (spec.biases.qkv, spec.biases.output, spec.biases.mlp) = (bias, bias, bias);
     let grouped = fields
         .opt_bool("new_decoder_architecture")?
         .unwrap_or(false);

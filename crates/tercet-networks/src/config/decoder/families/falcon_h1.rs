@@ -106,8 +106,8 @@ fn json(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigE
 /// norms feed the matmuls directly.
 fn factors(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     let factor = |name| Ok::<_, ConfigError>(fields.opt_positive(name)?.unwrap_or(1.0) as f32);
-    spec.embedding_scale = factor("embedding_multiplier")?;
-    spec.logit_scale = factor("lm_head_multiplier")?;
+    spec.scales.embedding = factor("embedding_multiplier")?;
+    spec.scales.logits = factor("lm_head_multiplier")?;
     let mut of = Multipliers {
         attention: [
             factor("attention_in_multiplier")?,
@@ -118,7 +118,7 @@ fn factors(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), Conf
         feed_forward: fields.numbers("mlp_multipliers")?.unwrap_or([1.0; 2]),
     };
     let mut of_scores = f64::from(factor("key_multiplier")?);
-    if !spec.qkv_bias {
+    if !spec.biases.qkv {
         let [before, after] = of.attention;
         of_scores *= f64::from(before).powi(2);
         of.attention = [1.0, before * after];
@@ -129,9 +129,9 @@ fn factors(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), Conf
         of.states[0] = 1.0;
     }
     if of_scores != 1.0 {
-        spec.attention_scale = Some((spec.head_dim as f64).powf(-0.5) * of_scores);
+        spec.attention.scale = Some((spec.head_dim as f64).powf(-0.5) * of_scores);
     }
-    spec.multipliers = of;
+    spec.scales.multipliers = of;
     Ok(())
 }
 

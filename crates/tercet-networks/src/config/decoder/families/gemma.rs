@@ -9,8 +9,8 @@ use crate::config::activation;
 use crate::config::decoder::json::{turn_windowed_layers, windows};
 use crate::config::decoder::keys::GgufKeys;
 use crate::config::decoder::{
-    ConfigError, ConfigFields, DecoderSpec, FeedForward, FfnActivation, NormPlacement, QkNorm,
-    RopeLayout, RopeSpec,
+    AttentionDirection, ConfigError, ConfigFields, DecoderSpec, FeedForward, FfnActivation,
+    NormPlacement, QkNorm, RopeLayout, RopeSpec,
 };
 
 /// The rotary base of Gemma 3's layers with a window.
@@ -59,8 +59,8 @@ pub(super) const GEMMA2: DecoderFamilyRow = DecoderFamilyRow {
     keys: |keys, spec| {
         // The first converted GGUF files lack keys that are required here. Such files are an error,
         // because guessed values could be wrong.
-        spec.attention_softcap = keys.factor("attn_logit_softcapping")?.map(f64::from);
-        spec.logit_softcap = keys.factor("final_logit_softcapping")?.map(f64::from);
+        spec.attention.softcap = keys.factor("attn_logit_softcapping")?.map(f64::from);
+        spec.scales.logit_softcap = keys.factor("final_logit_softcapping")?.map(f64::from);
         scale_of_the_largest(spec, 46);
         let window = keys.size("attention.sliding_window")?;
         spec.set_windows(window, |i| i % 2 == 0);
@@ -75,13 +75,15 @@ pub(super) const GEMMA3: DecoderFamilyRow = DecoderFamilyRow {
     defaults: |spec| {
         defaults(spec);
         spec.placement = NormPlacement::Around;
-        spec.qk_norm = Some(QkNorm::Heads);
+        spec.attention.qk_norm = Some(QkNorm::Heads);
         spec.ropes[0].theta = 1e6;
     },
     json: |fields, spec| {
         second_activation(fields, spec, "hidden_act");
         let both_ways = fields.opt_bool("use_bidirectional_attention")?;
-        spec.bidirectional = both_ways.unwrap_or(false);
+        if both_ways == Some(true) {
+            spec.attention.direction = AttentionDirection::Bidirectional;
+        }
         biases(fields, spec)?;
         caps_and_scale(fields, spec)?;
         let local = fields.opt_positive("rope_local_base_freq")?;
@@ -94,7 +96,7 @@ pub(super) const GEMMA3: DecoderFamilyRow = DecoderFamilyRow {
             .or(fields.opt_size("_sliding_window_pattern")?)
             .unwrap_or(STEP);
         windows(fields, spec, |i| !(i + 1).is_multiple_of(step))?;
-        if spec.bidirectional {
+        if spec.is_bidirectional() {
             // The field has the full width of the window, half of it on each side.
             for layer in &mut spec.layers {
                 layer.window = layer.window.map(|whole| whole / 2);
@@ -112,7 +114,7 @@ pub(super) const GEMMA_EMBEDDING: DecoderFamilyRow = DecoderFamilyRow {
     bidirectional_in_gguf: true,
     keys: |keys, spec| {
         read_gemma3_keys(keys, spec, true)?;
-        spec.bidirectional = true;
+        spec.attention.direction = AttentionDirection::Bidirectional;
         // The GGUF key is the full width of the window, half of it on each side.
         for layer in &mut spec.layers {
             layer.window = layer.window.map(|whole| whole / 2);
@@ -132,7 +134,7 @@ fn read_gemma3_keys(
     spec: &mut DecoderSpec,
     both_sides: bool,
 ) -> Result<(), ConfigError> {
-    spec.logit_softcap = keys.opt_factor("final_logit_softcapping")?.map(f64::from);
+    spec.scales.logit_softcap = keys.opt_factor("final_logit_softcapping")?.map(f64::from);
     scale_of_the_largest(spec, 62);
     let local = keys.opt_f32("rope.freq_base_swa")?;
     let local = local.map_or(LOCAL_THETA, f64::from);
@@ -149,7 +151,7 @@ fn read_gemma3_keys(
 }
 
 fn defaults(spec: &mut DecoderSpec) {
-    spec.embedding_scale = (spec.hidden as f64).sqrt() as f32;
+    spec.scales.embedding = (spec.hidden as f64).sqrt() as f32;
     spec.norm.one_plus = true;
     spec.tied_embeddings = true;
     spec.feed_forward = FeedForward::Gated(FfnActivation::GeluTanh);
@@ -169,15 +171,15 @@ fn second_activation(fields: &ConfigFields<'_>, spec: &DecoderSpec, name: &'stat
 
 fn biases(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     let attention = fields.opt_bool("attention_bias")?.unwrap_or(false);
-    (spec.qkv_bias, spec.output_bias) = (attention, attention);
+    (spec.biases.qkv, spec.biases.output) = (attention, attention);
     Ok(())
 }
 
 fn caps_and_scale(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
-    spec.attention_softcap = fields.opt_positive("attn_logit_softcapping")?;
-    spec.logit_softcap = fields.opt_positive("final_logit_softcapping")?;
+    spec.attention.softcap = fields.opt_positive("attn_logit_softcapping")?;
+    spec.scales.logit_softcap = fields.opt_positive("final_logit_softcapping")?;
     let scalar = fields.opt_positive("query_pre_attn_scalar")?;
-    spec.attention_scale = Some(scalar.unwrap_or(256.0).powf(-0.5));
+    spec.attention.scale = Some(scalar.unwrap_or(256.0).powf(-0.5));
     Ok(())
 }
 
@@ -185,6 +187,6 @@ fn caps_and_scale(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(
 /// uses `hidden / heads` as the head size; GGUF files do not store the scale.
 fn scale_of_the_largest(spec: &mut DecoderSpec, layers: usize) {
     if spec.layers.len() == layers {
-        spec.attention_scale = Some((spec.hidden as f64 / spec.heads as f64).powf(-0.5));
+        spec.attention.scale = Some((spec.hidden as f64 / spec.heads as f64).powf(-0.5));
     }
 }

@@ -4,7 +4,9 @@
 
 use super::llama::LLAMA;
 use super::{DecoderFamilyRow, DecoderSizeKeys};
-use crate::config::decoder::{DecoderPart, DecoderSpec, FeedForward, FfnActivation, NormKind};
+use crate::config::decoder::{
+    DecoderPart, DecoderSpec, FeedForward, FfnActivation, NormKind, TokenPositions,
+};
 use crate::config::ensure;
 
 pub(super) const GPT2: DecoderFamilyRow = DecoderFamilyRow {
@@ -40,9 +42,9 @@ pub(super) const GPT2: DecoderFamilyRow = DecoderFamilyRow {
     defaults: |spec| {
         (spec.norm.kind, spec.norm.bias) = (NormKind::Layer, true);
         spec.feed_forward = FeedForward::Plain(FfnActivation::GeluTanh);
-        (spec.qkv_bias, spec.output_bias, spec.mlp_bias) = (true, true, true);
-        (spec.fused_qkv, spec.tied_embeddings) = (true, true);
-        spec.learned_positions = true;
+        (spec.biases.qkv, spec.biases.output, spec.biases.mlp) = (true, true, true);
+        (spec.storage.fused_qkv, spec.tied_embeddings) = (true, true);
+        spec.positions = TokenPositions::Learned;
     },
     json: |fields, spec| {
         let is = |wanted: bool| move |v: &serde_json::Value| v.as_bool() == Some(wanted);

@@ -28,12 +28,12 @@ pub(super) const GPT_OSS: DecoderFamilyRow = DecoderFamilyRow {
     // The reference implementation does not read `hidden_act`.
     activations: &[],
     defaults: |spec| {
-        (spec.qkv_bias, spec.output_bias, spec.sinks) = (true, true, true);
+        (spec.biases.qkv, spec.biases.output, spec.attention.sinks) = (true, true, true);
         spec.ropes[0].theta = 150_000.0;
     },
     json: |fields, spec| {
         let bias = fields.opt_bool("attention_bias")?.unwrap_or(true);
-        (spec.qkv_bias, spec.output_bias) = (bias, bias);
+        (spec.biases.qkv, spec.biases.output) = (bias, bias);
         let count = fields.size("num_local_experts")?;
         let used = fields.size("num_experts_per_tok")?;
         // An alias of `num_experts_per_tok`.

@@ -112,7 +112,7 @@ fn hybrid(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), Confi
     if count == Some(0) {
         fields.only("num_experts_per_tok", "a number", Value::is_number)?;
         check_training_fields(fields)?;
-        (spec.ffn, spec.fused_gate_up) = (shared, true);
+        (spec.ffn, spec.storage.fused_gate_up) = (shared, true);
     } else {
         experts(fields, spec, Some(shared))?;
     }
@@ -206,18 +206,18 @@ fn hybrid_keys(keys: &GgufKeys<'_>, spec: &mut DecoderSpec) -> Result<(), Config
 fn factors(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     llama_biases(fields, spec)?;
     let factor = |name| fields.opt_positive(name);
-    spec.embedding_scale = factor("embedding_multiplier")?.unwrap_or(1.0) as f32;
-    spec.residual_scale = factor("residual_multiplier")?.unwrap_or(1.0) as f32;
-    spec.attention_scale = Some(factor("attention_multiplier")?.unwrap_or(1.0));
-    spec.logit_scale = 1.0 / factor("logits_scaling")?.unwrap_or(1.0) as f32;
+    spec.scales.embedding = factor("embedding_multiplier")?.unwrap_or(1.0) as f32;
+    spec.scales.residual = factor("residual_multiplier")?.unwrap_or(1.0) as f32;
+    spec.attention.scale = Some(factor("attention_multiplier")?.unwrap_or(1.0));
+    spec.scales.logits = 1.0 / factor("logits_scaling")?.unwrap_or(1.0) as f32;
     Ok(())
 }
 
 fn factors_of_gguf(keys: &GgufKeys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
-    spec.embedding_scale = keys.opt_factor("embedding_scale")?.unwrap_or(1.0);
-    spec.residual_scale = keys.opt_factor("residual_scale")?.unwrap_or(1.0);
-    spec.attention_scale = keys.opt_factor("attention.scale")?.map(f64::from);
-    spec.logit_scale = 1.0 / keys.factor("logit_scale")?.unwrap_or(1.0);
+    spec.scales.embedding = keys.opt_factor("embedding_scale")?.unwrap_or(1.0);
+    spec.scales.residual = keys.opt_factor("residual_scale")?.unwrap_or(1.0);
+    spec.attention.scale = keys.opt_factor("attention.scale")?.map(f64::from);
+    spec.scales.logits = 1.0 / keys.factor("logit_scale")?.unwrap_or(1.0);
     Ok(())
 }
 

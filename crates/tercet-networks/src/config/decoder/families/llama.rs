@@ -74,7 +74,7 @@ pub(super) const MINISTRAL3: DecoderFamilyRow = DecoderFamilyRow {
         let beta = keys.opt_factor("attention.temperature_scale")?;
         let original = keys.opt_size("rope.scaling.original_context_length")?;
         let original = original.unwrap_or(spec.context);
-        spec.attention_temperature = beta.map(|beta| AttentionTemperature { beta, original });
+        spec.attention.temperature = beta.map(|beta| AttentionTemperature { beta, original });
         Ok(())
     },
     ..LLAMA

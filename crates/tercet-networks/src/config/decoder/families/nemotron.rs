@@ -130,7 +130,7 @@ fn json(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigE
     ] {
         fields.get(name);
     }
-    spec.mlp_bias = fields.opt_bool("mlp_bias")?.unwrap_or(false);
+    spec.biases.mlp = fields.opt_bool("mlp_bias")?.unwrap_or(false);
     let heads = fields.size("mamba_num_heads")?;
     spec.states = Some(SsmSpec {
         kind: StateKind::Heads {
@@ -179,7 +179,7 @@ fn experts(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), Conf
         scale: factor.map(|factor| factor as f32),
         latent: fields.opt_size("moe_latent_size")?,
         shared: Some(SharedExpert {
-            bias: spec.mlp_bias,
+            bias: spec.biases.mlp,
             ..SharedExpert::new(fields.size("moe_shared_expert_intermediate_size")?)
         }),
         ..Experts::new([count?, used?, ffn?], normalized)

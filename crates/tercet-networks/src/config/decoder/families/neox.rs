@@ -45,12 +45,12 @@ pub(super) const GPT_NEOX: DecoderFamilyRow = DecoderFamilyRow {
         (spec.norm.kind, spec.norm.bias) = (NormKind::Layer, true);
         spec.residual = ResidualOrder::ParallelNorms;
         spec.feed_forward = FeedForward::Plain(FfnActivation::Gelu);
-        (spec.fused_qkv, spec.mlp_bias) = (true, true);
+        (spec.storage.fused_qkv, spec.biases.mlp) = (true, true);
         spec.rope_dims = spec.head_dim / 4;
     },
     json: |fields, spec| {
         let bias = fields.opt_bool("attention_bias")?.unwrap_or(true);
-        (spec.qkv_bias, spec.output_bias) = (bias, bias);
+        (spec.biases.qkv, spec.biases.output) = (bias, bias);
         if !fields.opt_bool("use_parallel_residual")?.unwrap_or(true) {
             spec.residual = ResidualOrder::Serial;
         }

@@ -12,7 +12,7 @@ pub(super) const OLMO2: DecoderFamilyRow = DecoderFamilyRow {
     rope_in_gguf: RopeLayout::Halves,
     defaults: |spec| {
         spec.placement = NormPlacement::After;
-        spec.qk_norm = Some(QkNorm::AllHeads);
+        spec.attention.qk_norm = Some(QkNorm::AllHeads);
     },
     json: llama_biases,
     keys: no_keys,

@@ -27,8 +27,8 @@ pub(super) const PHI: DecoderFamilyRow = DecoderFamilyRow {
         (spec.norm.kind, spec.norm.bias) = (NormKind::Layer, true);
         spec.residual = ResidualOrder::Parallel;
         spec.feed_forward = FeedForward::Plain(FfnActivation::GeluTanh);
-        (spec.qkv_bias, spec.output_bias) = (true, true);
-        (spec.mlp_bias, spec.head_bias) = (true, true);
+        (spec.biases.qkv, spec.biases.output) = (true, true);
+        (spec.biases.mlp, spec.biases.head) = (true, true);
         spec.rope_dims = spec.head_dim / 2;
     },
     json: |fields, _| {
@@ -44,7 +44,7 @@ pub(super) const PHI3: DecoderFamilyRow = DecoderFamilyRow {
     architecture: "phi3",
     normalizes_experts: None,
     rope_in_gguf: RopeLayout::Halves,
-    defaults: |spec| (spec.fused_qkv, spec.fused_gate_up) = (true, true),
+    defaults: |spec| (spec.storage.fused_qkv, spec.storage.fused_gate_up) = (true, true),
     json: |fields, spec| {
         fields.only("attention_bias", "false", |v| v.as_bool() == Some(false))?;
         windows(fields, spec, |_| true)

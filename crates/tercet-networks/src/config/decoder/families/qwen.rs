@@ -14,7 +14,7 @@ pub(super) const QWEN2: DecoderFamilyRow = DecoderFamilyRow {
     architecture: "qwen2",
     normalizes_experts: None,
     rope_in_gguf: RopeLayout::Halves,
-    defaults: |spec| spec.qkv_bias = true,
+    defaults: |spec| spec.biases.qkv = true,
     json: windows_from,
     keys: no_keys,
     ..LLAMA
@@ -25,7 +25,7 @@ pub(super) const QWEN3: DecoderFamilyRow = DecoderFamilyRow {
     architecture: "qwen3",
     normalizes_experts: None,
     rope_in_gguf: RopeLayout::Halves,
-    defaults: |spec| spec.qk_norm = Some(QkNorm::Heads),
+    defaults: |spec| spec.attention.qk_norm = Some(QkNorm::Heads),
     json: |fields, spec| {
         llama_biases(fields, spec)?;
         windows_from(fields, spec)
@@ -39,7 +39,7 @@ pub(super) const QWEN2_MOE: DecoderFamilyRow = DecoderFamilyRow {
     architecture: "qwen2moe",
     normalizes_experts: Some(false),
     json: |fields, spec| {
-        spec.qkv_bias = fields.opt_bool("qkv_bias")?.unwrap_or(true);
+        spec.biases.qkv = fields.opt_bool("qkv_bias")?.unwrap_or(true);
         let shared = Some(fields.size("shared_expert_intermediate_size")?);
         experts_from(fields, spec, shared)?;
         windows_from(fields, spec)

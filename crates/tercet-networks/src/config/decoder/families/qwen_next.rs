@@ -74,7 +74,7 @@ pub(super) const QWEN3_NEXT: DecoderFamilyRow = DecoderFamilyRow {
     defaults: |spec| {
         (QWEN3_MOE.defaults)(spec);
         spec.norm.one_plus = true;
-        spec.gated_attention = true;
+        spec.attention.gated = true;
         spec.rope_dims = spec.head_dim / 4;
     },
     json: |fields, spec| {
@@ -266,7 +266,7 @@ fn delta_of_gguf(
     rows: DeltaRows,
 ) -> Result<(), ConfigError> {
     // `attn_qkv` is the projection of the delta rule here, not a fused attention projection.
-    (spec.fused_qkv, spec.gated_attention) = (false, true);
+    (spec.storage.fused_qkv, spec.attention.gated) = (false, true);
     let heads = keys.size("ssm.time_step_rank")?;
     let inner = keys.size("ssm.inner_size")?;
     ensure(inner.is_multiple_of(heads), || {

@@ -16,7 +16,7 @@ pub(super) const STABLELM: DecoderFamilyRow = DecoderFamilyRow {
     },
     json: |fields, spec| {
         fields.only("qk_layernorm", "false", |v| v.as_bool() == Some(false))?;
-        spec.qkv_bias = fields.opt_bool("use_qkv_bias")?.unwrap_or(false);
+        spec.biases.qkv = fields.opt_bool("use_qkv_bias")?.unwrap_or(false);
         if fields.opt_bool("use_parallel_residual")?.unwrap_or(false) {
             spec.residual = ResidualOrder::Parallel;
         }

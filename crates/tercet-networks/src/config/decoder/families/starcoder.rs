@@ -27,7 +27,7 @@ pub(super) const STARCODER2: DecoderFamilyRow = DecoderFamilyRow {
         })?;
         fields.only("mlp_type", "default", |v| v.as_str() == Some("default"))?;
         let bias = fields.opt_bool("use_bias")?.unwrap_or(true);
-        (spec.qkv_bias, spec.output_bias, spec.mlp_bias) = (bias, bias, bias);
+        (spec.biases.qkv, spec.biases.output, spec.biases.mlp) = (bias, bias, bias);
         fields.only("embedding_dropout", "a number", |v| v.is_number())?;
         fields.only("residual_dropout", "a number", |v| v.is_number())?;
         windows(fields, spec, |_| true)
