@@ -9,7 +9,7 @@ use flate2::write::ZlibEncoder;
 
 fn main() -> io::Result<()> {
     let folder = |name| env::var_os(name).map(PathBuf::from).unwrap_or_default();
-    let modules = folder("CARGO_MANIFEST_DIR").join("../../shaders/vulkan/spirv");
+    let modules = folder("CARGO_MANIFEST_DIR").join("shaders/vulkan/spirv");
     println!("cargo::rerun-if-changed={}", modules.display());
     println!("cargo::rerun-if-changed=build.rs");
     for entry in fs::read_dir(&modules)? {

@@ -1,7 +1,7 @@
 //! `cargo xtask shaders`: compiles the GLSL kernels to the SPIR-V modules that are committed next
 //! to them.
 //!
-//! Every `shaders/vulkan/NAME.comp` becomes `shaders/vulkan/spirv/NAME.spv`; that folder contains
+//! Every `shaders/vulkan/NAME.comp` of `tercet-plan` becomes `shaders/vulkan/spirv/NAME.spv`; that folder contains
 //! nothing else. `shaders/vulkan/digests.txt` records the sources of each module. `--check`
 //! compares digests instead of writing, and names every stale, missing and extra module. `--check
 //! --compile` compiles again and compares the modules.
@@ -34,7 +34,7 @@ pub(crate) enum ShaderMode {
 
 /// Compiles the kernels if needed, writes or checks the modules, then validates them.
 pub(crate) fn run(mode: ShaderMode) -> Result<(), XtaskError> {
-    let folder = ShaderFolder::new(process::root().join("shaders").join("vulkan"));
+    let folder = ShaderFolder::new(process::root().join("crates/tercet-plan/shaders/vulkan"));
     match mode {
         ShaderMode::Check => digests::check(&folder)?,
         ShaderMode::Write | ShaderMode::CheckCompiled => return compiled(&folder, mode),

@@ -150,13 +150,19 @@ fn is_crate_source(name: &str) -> bool {
     name.starts_with("crates/") && name.contains("/src/") && name.ends_with(".rs")
 }
 
-/// The area that a file is counted in: a crate, or a folder of the root.
+/// The area that a file is counted in: a crate, the shaders of all crates, or a folder of the root.
 fn area(name: &str) -> String {
+    let is_shader = [".wgsl", ".glsl", ".comp"]
+        .iter()
+        .any(|end| name.ends_with(end));
+    if is_shader && name.starts_with("crates/") {
+        return "shaders".to_string();
+    }
     let mut parts = name.split('/');
     let first = parts.next().unwrap_or_default();
     match (first, parts.next()) {
         ("crates" | "examples" | "benches", Some(second)) => format!("{first}/{second}"),
-        ("shaders" | "docs" | "tests" | "xtask", _) => first.to_string(),
+        ("docs" | "tests" | "xtask", _) => first.to_string(),
         _ => "root".to_string(),
     }
 }

@@ -249,7 +249,7 @@ macro_rules! portable {
     ($file:literal) => {
         include_str!(concat!(
             env!("CARGO_MANIFEST_DIR"),
-            "/../../shaders/portable/",
+            "/shaders/portable/",
             $file
         ))
     };

@@ -14,7 +14,7 @@ mod tests {
     #[test]
     fn modules_are_those_of_the_committed_files() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-        let folder = folder.join("../../shaders/vulkan/spirv");
+        let folder = folder.join("shaders/vulkan/spirv");
         let (mut compressed, mut whole) = (0, 0);
         for kernel in crate::kernels() {
             let KernelCode::SpirV(module) = kernel.code else {

@@ -174,12 +174,12 @@ impl WgpuCommandList {
             helper_kernels: [
                 own_kernel(
                     "copy",
-                    include_str!("../../../shaders/wgpu/copy.wgsl"),
+                    include_str!("../shaders/copy.wgsl"),
                     true,
                 ),
                 own_kernel(
                     "fill",
-                    include_str!("../../../shaders/wgpu/fill.wgsl"),
+                    include_str!("../shaders/fill.wgsl"),
                     false,
                 ),
             ],

@@ -339,6 +339,10 @@ pub(crate) fn entry(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
+    use tercet_plan::KernelCode;
+
     use super::*;
 
     #[test]
@@ -358,10 +362,16 @@ mod tests {
     /// kernels.
     #[test]
     fn kernels_say_what_is_uniform_as_browsers_replace_it() {
-        for text in [
-            include_str!("../../../shaders/portable/attention_range.wgsl"),
-            include_str!("../../../shaders/portable/matmul/quad_tiles.wgsl"),
-        ] {
+        let fragments = tercet_plan::kernels().flat_map(|kernel| match kernel.code {
+            KernelCode::Wgsl(fragments) => fragments,
+            KernelCode::SpirV(_) => &[],
+        });
+        let texts: HashSet<&str> = fragments
+            .copied()
+            .filter(|text| text.contains("fn uniform_word"))
+            .collect();
+        assert!(texts.len() >= 2, "{} fragments", texts.len());
+        for text in texts {
             assert_eq!(text.matches("fn uniform_word").count(), 1);
             assert!(text.contains(UNIFORM));
         }

@@ -1,4 +1,4 @@
-//! The source distribution of the Python package: the crates of the wheel, the shaders and a build description.
+//! The source distribution of the Python package: the crates of the wheel and a build description.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -14,13 +14,7 @@ use crate::process;
 
 const CRATE: &str = "tercet-python";
 /// Files and folders of the repository that the crates are built from, besides themselves.
-const SHARED: [&str; 5] = [
-    "Cargo.lock",
-    "LICENSE-APACHE",
-    "LICENSE-MIT",
-    "clippy.toml",
-    "shaders",
-];
+const SHARED: [&str; 4] = ["Cargo.lock", "LICENSE-APACHE", "LICENSE-MIT", "clippy.toml"];
 
 #[derive(Deserialize)]
 struct CargoMembers {

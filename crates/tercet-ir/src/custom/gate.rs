@@ -181,7 +181,7 @@ impl CustomOp for GroupLimitedGate {
         }
         let number = |n: usize| WgslParam::U32(Dim::Known(n));
         Some(vec![WgslKernel {
-            source: include_str!("../../../../shaders/custom/group_limited_gate.wgsl").to_string(),
+            source: include_str!("gate.wgsl").to_string(),
             entry: "gate".to_string(),
             workgroup: [WORKGROUP, 1, 1],
             writes: vec![0],

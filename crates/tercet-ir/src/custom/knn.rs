@@ -102,7 +102,7 @@ impl CustomOp for PairwiseKnn {
     fn kernels(&self, operands: &[&Type], _: &[Type]) -> Option<Vec<WgslKernel>> {
         let n = &operands[0].shape[0];
         Some(vec![WgslKernel {
-            source: include_str!("../../../../shaders/custom/pairwise_knn.wgsl").to_string(),
+            source: include_str!("knn.wgsl").to_string(),
             entry: "nearest".to_string(),
             workgroup: [WORKGROUP, 1, 1],
             writes: vec![0, 1],

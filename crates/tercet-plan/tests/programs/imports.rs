@@ -117,7 +117,7 @@ fn expected_lines<'a>(by_text: &BTreeMap<&'a str, &'a str>) -> BTreeMap<&'a str,
 
 #[test]
 fn shaders_say_what_they_use() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shaders/portable");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders/portable");
     let mut paths = BTreeMap::new();
     files(&root, &root, &mut paths);
     let read = |path: &PathBuf| std::fs::read_to_string(path).expect("the shaders are there");
