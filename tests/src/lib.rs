@@ -6,6 +6,8 @@
 pub mod data;
 pub mod harness;
 pub mod package;
+#[cfg(doctest)]
+mod pages;
 pub mod report;
 pub mod steps;
 pub mod suites;

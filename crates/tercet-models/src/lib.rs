@@ -92,9 +92,7 @@ pub use tercet_text::{
     dataset, tokenizer,
 };
 
-/// The examples of the documentation pages, as documentation tests.
+/// The example of the README, as a documentation test.
 #[cfg(doctest)]
-mod pages {
-    #[doc = include_str!("../../../docs/guide/rust.md")]
-    mod rust {}
-}
+#[doc = include_str!("../README.md")]
+mod readme {}

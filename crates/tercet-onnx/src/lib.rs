@@ -73,10 +73,3 @@ pub fn read_tensors(bytes: Vec<u8>) -> Result<Vec<(String, tercet_ir::Tensor)>, 
 pub fn read_tensor(bytes: Vec<u8>) -> Result<tercet_ir::Tensor, String> {
     StringTable::default().read_tensor(bytes)
 }
-
-/// The examples of the documentation pages, as documentation tests.
-#[cfg(doctest)]
-mod pages {
-    #[doc = include_str!("../../../docs/howto/onnx.md")]
-    mod onnx {}
-}

@@ -70,15 +70,7 @@ pub use tune::{TuneError, TuneOptions, TunedProblem, tune};
 #[cfg(feature = "cpu")]
 pub use verify::{NodeDivergence, Verification, verify, verify_optimized};
 
-/// The examples of the documentation pages, as documentation tests.
-#[cfg(all(doctest, feature = "cpu", feature = "train"))]
-mod pages {
-    #[doc = include_str!("../../../README.md")]
-    mod readme {}
-    #[doc = include_str!("../../../docs/guide/getting-started.md")]
-    mod getting_started {}
-    #[doc = include_str!("../../../docs/guide/concepts.md")]
-    mod concepts {}
-    #[doc = include_str!("../../../docs/howto/debug-numerics.md")]
-    mod debug_numerics {}
-}
+/// The example of the README, as a documentation test.
+#[cfg(all(doctest, feature = "cpu"))]
+#[doc = include_str!("../README.md")]
+mod readme {}
