@@ -16,6 +16,7 @@ pub(crate) fn run() -> Result<(), XtaskError> {
     }
     command.env(crate::env::UPDATE_DOCS, "1");
     process::run(&mut command)?;
+    crate::package::copies::update()?;
     // The command-line reference is a unit test of the binary crate, which has no library.
     let mut command = process::cargo();
     command

@@ -131,6 +131,8 @@ pub(crate) enum XtaskError {
     DistInput { path: PathBuf, problem: String },
     #[error("artifacts failed their checks:\n{}", problems.join("\n"))]
     Artifacts { problems: Vec<String> },
+    #[error("crates cannot be published:\n{}", problems.join("\n"))]
+    Packages { problems: Vec<String> },
     #[error("the site has dead links:\n{}", problems.join("\n"))]
     DeadLinks { problems: Vec<String> },
     #[error("examples of {} do not give the expected output:\n{}", page, problems.join("\n"))]

@@ -15,6 +15,7 @@
 //! | `site` | build the documentation as a site with search and the browser demo, and check its links |
 //! | `doors` | run the examples of the page "Four doors" and compare their outputs |
 //! | `dist [--check]`, `dist --describe DIR` | pack the command for users, and describe the archives of a release |
+//! | `package [--check]` | pack the crates for a registry, and build the packages without the checkout |
 //! | `fetch minilm` | download the MiniLM weights into the cache folder |
 //! | `fetch digits` | download the images for the training example into the cache folder |
 //! | `fetch onnx` | download ONNX's own test cases into the cache folder |
@@ -53,6 +54,7 @@ mod lavapipe;
 mod length_lint;
 mod linters;
 mod onnx;
+mod package;
 mod parity;
 mod process;
 mod program_digests;
@@ -156,6 +158,8 @@ enum XtaskCommand {
     },
     /// Pack the command for users: archive, Debian package, OCI image, bill of materials, licenses
     Dist(dist::DistArgs),
+    /// Pack the crates for a registry, in the order of their publication, and check the packages
+    Package(package::PackageArgs),
     /// Check workflows, issue forms and scripts
     Lint,
     /// Build the documentation as a site with search and the browser demo, and check its links
@@ -283,6 +287,7 @@ fn run(command: XtaskCommand) -> Result<(), XtaskError> {
         XtaskCommand::Fetch { what } => fetch_one(&what),
         XtaskCommand::Onnx(options) => onnx::run(&options),
         XtaskCommand::Dist(options) => dist::run(&options),
+        XtaskCommand::Package(options) => package::run(&options),
         XtaskCommand::Lint => linters::run(),
         XtaskCommand::Site(options) => site::run(&options),
         XtaskCommand::Doors(options) => doors::run(&options),
