@@ -99,6 +99,10 @@ impl<W: Send + 'static> WorkerThreads<W> {
     ///
     /// # Errors
     /// Returns an error if the queue is full, the deadline is exceeded or the job fails.
+    #[cfg_attr(
+        not(feature = "audio"),
+        allow(dead_code, reason = "only speech recognition waits so")
+    )]
     pub(crate) async fn run_job<T: Send + 'static>(
         &self,
         deadline: Duration,
