@@ -19,8 +19,7 @@ use crate::error::{CliError, CommandOutcome};
 use crate::{interrupt, output, output_path};
 
 /// Embedded model: a llama with 3.5 million parameters, trained on the Rust documentation.
-pub(crate) const EMBEDDED: &[u8] =
-    include_bytes!("../../model/tiny-rust-llama-q8_0.gguf");
+pub(crate) const EMBEDDED: &[u8] = include_bytes!("../../model/tiny-rust-llama-q8_0.gguf");
 const EMBEDDED_PROMPT: &str = "Ownership is";
 
 #[derive(clap::Args)]
