@@ -313,7 +313,7 @@ fn check_wheel(
         ProgramRunner::Own => {}
         ProgramRunner::Qemu { program, .. } => {
             let result = wheels::check_foreign(program, path, to);
-            let checks = "unpacked by pip, and generate in Python 3.11 under qemu-aarch64";
+            let checks = "unpacked by pip, and three models in Python 3.11 under qemu-aarch64";
             table.record(path, checks, result);
             return Ok(());
         }
@@ -330,7 +330,7 @@ fn check_wheel(
         let result = wheels::check(&python, path, to);
         table.record(
             path,
-            &format!("installed and generate in Python 3.{minor}"),
+            &format!("installed and three models in Python 3.{minor}"),
             result,
         );
     }
@@ -355,7 +355,7 @@ fn check_sdist(
         Some((minor, python)) => {
             fs::create_dir_all(to).map_err(error::file("create", to))?;
             let result = wheels::check(&python, path, to);
-            let checks = format!("built by pip, installed and generate in Python 3.{minor}");
+            let checks = format!("built by pip, installed and three models in Python 3.{minor}");
             table.record(path, &checks, result);
         }
     }

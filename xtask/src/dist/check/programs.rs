@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(240);
 const PROMPT: &str = "Once";
 pub(super) const ANSWER: &str = "\n# Targets\n\n`rustc` is the";
 /// The similarity of two sentences in the table that `tercet embed` prints.
-const SIMILARITY: &str = "0.932";
+pub(super) const SIMILARITY: &str = "0.932";
 /// The release of Debian whose C library runs programs for other processors.
 const SUITE: &str = "bookworm";
 

@@ -20,11 +20,23 @@ const FOREIGN: (&str, &str, [&str; 3]) = (
         "manylinux2014_aarch64",
     ],
 );
+/// Generates text, compares two sentences and runs a graph.
 const PROGRAM: &str = "\
-import sys, tercet
-model = tercet.load(sys.argv[1])
+import sys, numpy, tercet
+model, encoder, graph = map(tercet.load, sys.argv[1:])
 print(model.generate('Once', 12, temperature=0).text())
+a, b = encoder.embed(['one', 'two'])
+print(f'{a @ b:.3f}')
+x = numpy.array([0, 1, -2, 1e30], numpy.float32)
+y = graph.run({'x': x})['y']
+print('graph', numpy.allclose(y, numpy.arcsinh(x.astype(float)), rtol=1e-5))
 ";
+/// Its arguments, below `tests/data`.
+const MODELS: [&str; 3] = [
+    "tiny-rust-llama/tiny-rust-llama-q8_0.gguf",
+    "encoders/sentence-a",
+    "cases/onnx/asinh.onnx",
+];
 
 /// The oldest and the newest Python of this machine: minor versions and programs.
 pub(super) fn pythons() -> Vec<(u32, PathBuf)> {
@@ -58,7 +70,7 @@ fn python(minor: u32) -> Option<PathBuf> {
     candidates.into_iter().find(works)
 }
 
-/// Installs a wheel or a source distribution with its dependencies, and generates text.
+/// Installs a wheel or a source distribution with its dependencies, and runs models.
 pub(super) fn check(python: &Path, wheel: &Path, dir: &Path) -> Result<(), XtaskError> {
     let venv = dir.join("venv");
     fetch::remove_dir(&venv)?;
@@ -75,10 +87,10 @@ pub(super) fn check(python: &Path, wheel: &Path, dir: &Path) -> Result<(), Xtask
     // The build of a source distribution shares the crates that the tests are built with.
     pip.args(["--only-binary", "numpy"]).arg(wheel);
     process::run(pip.env("CARGO_TARGET_DIR", target_dir()))?;
-    generate(Command::new(&inner), wheel, dir)
+    run_models(Command::new(&inner), wheel, dir)
 }
 
-/// Unpacks a wheel for another processor with its dependencies by this machine's pip, and generates text under `qemu`.
+/// Unpacks a wheel for another processor with its dependencies by this machine's pip, and runs models under `qemu`.
 pub(super) fn check_foreign(qemu: &Path, wheel: &Path, dir: &Path) -> Result<(), XtaskError> {
     let root = foreign_python(FOREIGN.0)?;
     let packages = dir.join("packages");
@@ -103,20 +115,25 @@ pub(super) fn check_foreign(qemu: &Path, wheel: &Path, dir: &Path) -> Result<(),
     python.arg(root.join(format!("usr/bin/python{}", FOREIGN.1)));
     python.env("PYTHONHOME", root.join("usr"));
     python.env("PYTHONPATH", &packages);
-    generate(python, wheel, dir)
+    run_models(python, wheel, dir)
 }
 
-/// Generates text by a Python that has the wheel.
-fn generate(mut python: Command, wheel: &Path, dir: &Path) -> Result<(), XtaskError> {
-    let model = process::root().join("tests/data/tiny-rust-llama/tiny-rust-llama-q8_0.gguf");
-    python.args(["-c", PROGRAM]).arg(model).current_dir(dir);
-    let printed = process::output(&mut python)?;
+/// Runs a language model, an encoder and a graph by a Python that has the wheel.
+fn run_models(mut python: Command, wheel: &Path, dir: &Path) -> Result<(), XtaskError> {
+    let data = process::root().join("tests").join("data");
+    python
+        .args(["-c", PROGRAM])
+        .args(MODELS.map(|name| data.join(name)));
+    let printed = process::output(python.current_dir(dir))?;
     let printed = String::from_utf8_lossy(&printed);
-    match printed.contains(super::programs::ANSWER) {
-        true => Ok(()),
-        false => Err(refused(
-            wheel,
-            format!("no answer of the model in: {printed}"),
-        )),
+    for expected in [
+        super::programs::ANSWER,
+        super::programs::SIMILARITY,
+        "graph True",
+    ] {
+        if !printed.contains(expected) {
+            return Err(refused(wheel, format!("no {expected:?} in: {printed}")));
+        }
     }
+    Ok(())
 }
