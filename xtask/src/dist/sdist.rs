@@ -127,12 +127,12 @@ fn workspace(manifest: &str, folders: &BTreeSet<String>) -> String {
 
 /// The build description for the root folder of the distribution.
 fn build_description(project: &str) -> String {
-    let source = "python-source = \"python\"";
     let folder = format!("crates/{CRATE}");
-    project.replace(
-        source,
-        &format!("manifest-path = \"{folder}/Cargo.toml\"\npython-source = \"{folder}/python\""),
-    )
+    let source =
+        format!("manifest-path = \"{folder}/Cargo.toml\"\npython-source = \"{folder}/python\"");
+    let readme = format!("readme = \"{folder}/README.md\"");
+    let project = project.replace("python-source = \"python\"", &source);
+    project.replace("readme = \"README.md\"", &readme)
 }
 
 /// The metadata that package indexes read.
@@ -169,10 +169,15 @@ mod tests {
             project.contains("manifest-path = \"crates/tercet-python/Cargo.toml\""),
             "{project}"
         );
-        assert!(
-            root.join("crates/tercet-python/python/tercet/__init__.py")
-                .is_file()
-        );
+        assert!(project.contains("readme = \"crates/tercet-python/README.md\""));
+        for name in [
+            "crates/tercet-python/python/tercet/__init__.py",
+            "crates/tercet-python/README.md",
+            "LICENSE-APACHE",
+            "LICENSE-MIT",
+        ] {
+            assert!(root.join(name).is_file(), "no {name}");
+        }
         let mut cargo = process::cargo();
         cargo.args(["metadata", "--offline", "--format-version", "1"]);
         process::output(cargo.current_dir(&root)).unwrap();
