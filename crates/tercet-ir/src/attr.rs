@@ -315,7 +315,7 @@ macro_rules! attr_of_names {
 /// `Style::ALL`, `Style::name` and the conversions of the text form.
 #[macro_export]
 macro_rules! spelled {
-    ($(#[$m:meta])* pub enum $E:ident { $($(#[$vm:meta])* $V:ident $name:literal),* $(,)? }) => {
+    ($(#[$m:meta])* pub enum $E:ident { $($(#[$vm:meta])* $V:ident $name:expr),* $(,)? }) => {
         $(#[$m])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum $E { $($(#[$vm])* $V),* }

@@ -6,98 +6,14 @@
 //! `maximum` and `minimum`).
 
 mod binary;
-mod unary;
+pub(crate) mod unary;
 
 use tercet_tensor::{DType, DTypeClass};
 
 use crate::attr::FloatAttr;
 use crate::error::TypeError;
 use crate::spelled;
-
-spelled! {
-    /// A function of one number.
-    ///
-    /// ```
-    /// use tercet_ir::{DType, scalar::{Scalar, UnaryFn}};
-    /// assert_eq!(UnaryFn::Relu.eval(DType::F32, Scalar::F(-2.0)), Scalar::F(0.0));
-    /// assert_eq!(UnaryFn::Neg.eval(DType::I32, Scalar::I(5)), Scalar::I(-5));
-    /// assert_eq!(UnaryFn::GeluTanh.name(), "gelu_tanh");
-    /// ```
-    pub enum UnaryFn {
-        /// `max(x, 0)`, NaN stays NaN.
-        Relu "relu",
-        /// `min(max(x, 0), 6)`; NaN stays NaN.
-        Relu6 "relu6",
-        /// `1 / (1 + exp(-x))`
-        Sigmoid "sigmoid",
-        /// Hyperbolic tangent.
-        Tanh "tanh",
-        /// `e^x`
-        Exp "exp",
-        /// Natural logarithm.
-        Ln "ln",
-        /// Square root.
-        Sqrt "sqrt",
-        /// `1 / sqrt(x)`
-        Rsqrt "rsqrt",
-        /// `1 / x`
-        Recip "recip",
-        /// `-x`; the minimum integer is its own negative.
-        Neg "neg",
-        /// `|x|`; the minimum integer is its own absolute value.
-        Abs "abs",
-        /// `-1`, `0` or `1`; NaN stays NaN, `-0` stays `-0`.
-        Sign "sign",
-        /// `x Phi(x)` with the Gaussian distribution function, computed with `erf`.
-        Gelu "gelu",
-        /// The tanh approximation of gelu.
-        GeluTanh "gelu_tanh",
-        /// `x sigmoid(x)`
-        Silu "silu",
-        /// `ln(1 + exp(x))`
-        Softplus "softplus",
-        /// The error function.
-        Erf "erf",
-        /// Sine of radians.
-        Sin "sin",
-        /// Cosine of radians.
-        Cos "cos",
-        /// Tangent of radians.
-        Tan "tan",
-        /// Arc sine.
-        Asin "asin",
-        /// Arc cosine.
-        Acos "acos",
-        /// Arc tangent.
-        Atan "atan",
-        /// Hyperbolic sine.
-        Sinh "sinh",
-        /// Hyperbolic cosine.
-        Cosh "cosh",
-        /// Largest integer `<= x`.
-        Floor "floor",
-        /// Smallest integer `>= x`.
-        Ceil "ceil",
-        /// Nearest integer, ties to even.
-        Round "round",
-        /// Nearest integer towards zero.
-        Trunc "trunc",
-        /// `2^x`
-        Exp2 "exp2",
-        /// Base 2 logarithm.
-        Log2 "log2",
-        /// `ln(1 + x)`, accurate near 0.
-        Log1p "log1p",
-        /// `e^x - 1`, accurate near 0.
-        Expm1 "expm1",
-        /// Logical not of a boolean, bitwise not of an integer.
-        Not "not",
-        /// True for NaN.
-        IsNan "is_nan",
-        /// True for positive and negative infinity.
-        IsInf "is_inf",
-    }
-}
+pub use unary::UnaryFn;
 
 spelled! {
     /// A function of two numbers of one dtype.

@@ -10,6 +10,9 @@
 
 mod step;
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 use crate::lowerings::portable;
 
 pub(crate) use step::{ScalarClass, class, expression, native, quick};
@@ -28,7 +31,6 @@ macro_rules! pieces {
 
         impl WgslHelper {
             /// All fragments, each after those that it calls.
-            #[cfg(test)]
             pub(crate) const ALL: &'static [WgslHelper] = &[$(WgslHelper::$Name),*];
 
             /// WGSL source of the fragment.
@@ -72,7 +74,7 @@ pieces! {
     QuickRoot "scalar/quick_root.wgsl" [Quick];
     /// `f_exp f_exp2 f_expm1`
     Exp "scalar/exp.wgsl" [Base];
-    /// `f_ln f_log2 f_log1p`
+    /// Logarithms, and functions that consist of one.
     Log "scalar/log.wgsl" [Base];
     /// Products `x P(x)` of a value and a gate `P` that rises from 0 to 1, as in GELU; they are
     /// computed from the tail `P(-|x|)`.
@@ -102,6 +104,21 @@ pieces! {
     Rem "scalar/rem.wgsl" [Base];
 }
 
+impl WgslHelper {
+    /// The fragment that defines a function.
+    pub(crate) fn with_function(name: &str) -> Option<WgslHelper> {
+        static ALL: LazyLock<HashMap<&'static str, WgslHelper>> = LazyLock::new(|| {
+            let of = |helper: &WgslHelper| {
+                let lines = helper.text().lines();
+                let names = lines.filter_map(|line| line.strip_prefix("fn ")?.split('(').next());
+                names.map(|name| (name, *helper)).collect::<Vec<_>>()
+            };
+            WgslHelper::ALL.iter().flat_map(of).collect()
+        });
+        ALL.get(name).copied()
+    }
+}
+
 /// The fragments with all dependencies, without duplicates, in order.
 pub(crate) fn closure(pieces: &[WgslHelper]) -> Vec<WgslHelper> {
     let mut all = pieces.to_vec();
@@ -127,7 +144,17 @@ pub(crate) fn text(pieces: &[WgslHelper]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tercet_ir::scalar::UnaryFn;
+
     use super::*;
+
+    #[test]
+    fn a_fragment_has_each_function_of_floats() {
+        for f in UnaryFn::ALL.iter().filter(|f| **f != UnaryFn::Not) {
+            let name = format!("f_{}", f.name());
+            assert!(WgslHelper::with_function(&name).is_some(), "{name}");
+        }
+    }
 
     #[test]
     fn every_piece_is_valid_with_what_it_needs_alone() {

@@ -10,6 +10,9 @@
 
 pub(crate) mod scalar;
 
+use tercet_ir::scalar::UnaryFn;
+
+use super::chain::VmathFn;
 use super::simd::{Simd, simd_dispatch};
 
 /// Function of one operand.
@@ -58,6 +61,25 @@ macro_rules! unary {
     )*};
 }
 
+/// Declares a block function for each row, as `unary!`, and [`vectorized`], which finds it by its
+/// [`UnaryFn`], the type of the row.
+macro_rules! functions {
+    ($($(#[$meta:meta])* $vis:vis $name:ident: $op:ident = |$s:ident, $x:ident| $body:expr;)*) => {
+        unary! { $($(#[$meta])* $vis $name: $op = |$s, $x| $body;)* }
+
+        /// The block function of `f`; `None` for those of booleans and for predicates.
+        pub fn vectorized(f: UnaryFn) -> Option<VmathFn> {
+            Some(match f {
+                $(UnaryFn::$op => $name,)*
+                UnaryFn::Sin => sin,
+                UnaryFn::Cos => cos,
+                UnaryFn::Tan => tan,
+                UnaryFn::Not | UnaryFn::IsNan | UnaryFn::IsInf => return None,
+            })
+        }
+    };
+}
+
 /// Like `unary!`, for two operands.
 macro_rules! binary {
     ($($(#[$meta:meta])* $vis:vis $name:ident: $op:ident = |$s:ident, $a:ident, $b:ident| $body:expr;)*) => {$(
@@ -70,7 +92,7 @@ macro_rules! binary {
     )*};
 }
 
-unary! {
+functions! {
     /// Computes `max(x, 0)`; NaN stays NaN.
     pub relu: Relu = |S, x| scalar::relu(x);
     /// Computes `min(max(x, 0), 6)`; NaN stays NaN.
@@ -115,8 +137,6 @@ unary! {
     pub gelu: Gelu = |S, x| scalar::gelu::<S>(x);
     /// GELU approximated by tanh.
     pub gelu_tanh: GeluTanh = |S, x| scalar::gelu_tanh::<S>(x);
-    /// Derivative of `gelu_tanh`; the error is at most 2^-22 of its maximum.
-    pub gelu_tanh_grad: GeluTanhGrad = |S, x| scalar::gelu_tanh_grad::<S>(x);
     /// Error function.
     pub erf: Erf = |S, x| scalar::erf::<S>(x);
     /// Softplus `ln(1 + e^x)`.
@@ -133,6 +153,11 @@ unary! {
     pub cosh: Cosh = |S, x| scalar::cosh::<S>(x);
     /// Computes -1, 0 or 1; NaN and the sign of zero stay.
     pub sign: Sign = |S, x| scalar::sign(x);
+}
+
+unary! {
+    /// Derivative of `gelu_tanh`; the error is at most 2^-22 of its maximum.
+    pub gelu_tanh_grad: GeluTanhGrad = |S, x| scalar::gelu_tanh_grad::<S>(x);
     square: Square = |S, x| x * x;
     cube: Cube = |S, x| scalar::cube(x);
     fourth: Fourth = |S, x| scalar::fourth(x);

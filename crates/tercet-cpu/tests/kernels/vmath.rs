@@ -1,6 +1,10 @@
 //! Elementwise functions compared with f64, in ulps, at every SIMD level of the machine.
 
 use tercet_cpu::kernels::{SimdLevel, convert, vmath};
+use tercet_ir::scalar::UnaryFn;
+
+/// Maximum error of any function, in units in the last place.
+const MAX_ULPS: f64 = 3.0;
 
 /// Distance in units in the last place of the exact value rounded to f32.
 fn ulps(got: f32, want: f64) -> f64 {
@@ -182,6 +186,31 @@ fn unary_functions_are_accurate() {
             );
             if worst.0 > *limit {
                 failures.push(format!("{name} at {}: {worst:?}", level.name()));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{failures:#?}");
+}
+
+/// Every function that the IR declares, against its meaning.
+#[test]
+fn functions_of_the_ir_have_their_meaning() {
+    let x = samples();
+    let mut out = vec![0.0; x.len()];
+    let mut failures = Vec::new();
+    for &level in SimdLevel::available() {
+        for f in UnaryFn::ALL {
+            let Some(block) = vmath::vectorized(*f) else {
+                continue;
+            };
+            block(level, &x, &mut out);
+            let errors = x
+                .iter()
+                .zip(&out)
+                .map(|(x, y)| (ulps(*y, f.eval_f64(f64::from(*x))), *x));
+            let worst = errors.fold((0.0, 0.0), |a, b| if b.0 > a.0 { b } else { a });
+            if worst.0 > MAX_ULPS {
+                failures.push(format!("{} at {}: {worst:?}", f.name(), level.name()));
             }
         }
     }

@@ -9,6 +9,7 @@ use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{elementwise_eval, elementwise_infer};
+use crate::scalar::unary::unary_functions;
 use crate::scalar::{ScalarOp, UnaryFn};
 
 attrs! {
@@ -59,9 +60,9 @@ impl OpSpec for Unary {
     }
 }
 
-/// Declares builder methods that apply a [`UnaryFn`].
+/// Declares the builder method of each [`UnaryFn`].
 macro_rules! unary_methods {
-    ($($(#[$doc:meta])* $name:ident => $f:ident),* $(,)?) => { impl Graph { $(
+    ($($(#[$doc:meta])* $f:ident $name:ident: $domain:ident = |$x:ident| $body:expr;)*) => { impl Graph { $(
         $(#[$doc])*
         ///
         /// # Errors
@@ -82,77 +83,4 @@ impl Graph {
     }
 }
 
-unary_methods! {
-    /// `max(x, 0)`
-    relu => Relu,
-    /// `1 / (1 + exp(-x))`
-    sigmoid => Sigmoid,
-    /// Hyperbolic tangent.
-    tanh => Tanh,
-    /// `e^x`
-    exp => Exp,
-    /// Natural logarithm.
-    ln => Ln,
-    /// Square root.
-    sqrt => Sqrt,
-    /// `1 / sqrt(x)`
-    rsqrt => Rsqrt,
-    /// `1 / x`
-    recip => Recip,
-    /// `-x`
-    neg => Neg,
-    /// `|x|`
-    abs => Abs,
-    /// `x Phi(x)` with the Gaussian distribution function, computed with `erf`.
-    gelu => Gelu,
-    /// `min(max(x, 0), 6)`
-    relu6 => Relu6,
-    /// `x sigmoid(x)`
-    silu => Silu,
-    /// Logical or bitwise not.
-    not => Not,
-    /// `-1`, `0` or `1`; NaN stays NaN.
-    sign => Sign,
-    /// The tanh approximation of gelu.
-    gelu_tanh => GeluTanh,
-    /// `ln(1 + exp(x))`
-    softplus => Softplus,
-    /// The error function.
-    erf => Erf,
-    /// Sine of radians.
-    sin => Sin,
-    /// Cosine of radians.
-    cos => Cos,
-    /// Tangent of radians.
-    tan => Tan,
-    /// Arc sine.
-    asin => Asin,
-    /// Arc cosine.
-    acos => Acos,
-    /// Arc tangent.
-    atan => Atan,
-    /// Hyperbolic sine.
-    sinh => Sinh,
-    /// Hyperbolic cosine.
-    cosh => Cosh,
-    /// Largest integer `<= x`.
-    floor => Floor,
-    /// Smallest integer `>= x`.
-    ceil => Ceil,
-    /// Nearest integer, ties to even.
-    round => Round,
-    /// Nearest integer towards zero.
-    trunc => Trunc,
-    /// `2^x`
-    exp2 => Exp2,
-    /// Base 2 logarithm.
-    log2 => Log2,
-    /// `ln(1 + x)`, accurate near 0.
-    log1p => Log1p,
-    /// `e^x - 1`, accurate near 0.
-    expm1 => Expm1,
-    /// True for NaN.
-    is_nan => IsNan,
-    /// True for positive and negative infinity.
-    is_inf => IsInf,
-}
+unary_functions!(unary_methods);

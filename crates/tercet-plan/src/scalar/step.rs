@@ -196,61 +196,13 @@ fn unary_float(f: UnaryFn, dtype: DType, x: &str) -> StepSource {
             call(WgslHelper::Narrow, &format!("n_{}", f.name()), &[x]),
         );
     }
-    let piece = match f {
-        UnaryFn::Relu | UnaryFn::Relu6 | UnaryFn::Neg | UnaryFn::Abs | UnaryFn::Sign => {
-            WgslHelper::Sign
-        }
-        UnaryFn::Floor | UnaryFn::Ceil | UnaryFn::Round | UnaryFn::Trunc => WgslHelper::Sign,
-        UnaryFn::IsNan | UnaryFn::IsInf => WgslHelper::Sign,
-        UnaryFn::Exp | UnaryFn::Exp2 | UnaryFn::Expm1 => WgslHelper::Exp,
-        UnaryFn::Ln | UnaryFn::Log2 | UnaryFn::Log1p => WgslHelper::Log,
-        UnaryFn::Sqrt | UnaryFn::Rsqrt => WgslHelper::Root,
-        UnaryFn::Recip => WgslHelper::Arithmetic,
-        UnaryFn::Tanh | UnaryFn::Sinh | UnaryFn::Cosh => WgslHelper::Hyperbolic,
-        UnaryFn::Sigmoid | UnaryFn::Silu | UnaryFn::GeluTanh => WgslHelper::Gate,
-        UnaryFn::Softplus => WgslHelper::Softplus,
-        UnaryFn::Gelu | UnaryFn::Erf => WgslHelper::Erf,
-        UnaryFn::Sin | UnaryFn::Cos | UnaryFn::Tan => WgslHelper::Trig,
-        UnaryFn::Asin | UnaryFn::Acos | UnaryFn::Atan => WgslHelper::Arc,
-        UnaryFn::Not => unreachable!("invariant: inference rejects the not of floats"),
-    };
-    let written = call(piece, &format!("f_{}", f.name()), &[x]);
+    let name = format!("f_{}", f.name());
+    let piece = WgslHelper::with_function(&name)
+        .expect("invariant: a fragment has each function of floats, which a test checks");
+    let written = call(piece, &name, &[x]);
     // Functions of `WgslHelper::Sign` need no rounding: they return booleans, or floats that the
     // dtype represents.
     fit_if(piece != WgslHelper::Sign, dtype, written)
-}
-
-/// Match pattern of the unary functions that exist for floats only.
-macro_rules! floats {
-    () => {
-        UnaryFn::Relu6
-            | UnaryFn::Sigmoid
-            | UnaryFn::Tanh
-            | UnaryFn::Exp
-            | UnaryFn::Ln
-            | UnaryFn::Sqrt
-            | UnaryFn::Rsqrt
-            | UnaryFn::Recip
-            | UnaryFn::Gelu
-            | UnaryFn::GeluTanh
-            | UnaryFn::Silu
-            | UnaryFn::Softplus
-            | UnaryFn::Erf
-            | UnaryFn::Sin
-            | UnaryFn::Cos
-            | UnaryFn::Tan
-            | UnaryFn::Asin
-            | UnaryFn::Acos
-            | UnaryFn::Atan
-            | UnaryFn::Sinh
-            | UnaryFn::Cosh
-            | UnaryFn::Exp2
-            | UnaryFn::Log2
-            | UnaryFn::Log1p
-            | UnaryFn::Expm1
-            | UnaryFn::IsNan
-            | UnaryFn::IsInf
-    };
 }
 
 fn unary_int(f: UnaryFn, x: &str) -> StepSource {
@@ -261,7 +213,7 @@ fn unary_int(f: UnaryFn, x: &str) -> StepSource {
         UnaryFn::Sign => call(WgslHelper::Int, "i_sign", &[x]),
         UnaryFn::Not => plain(format!("~{x}")),
         UnaryFn::Floor | UnaryFn::Ceil | UnaryFn::Round | UnaryFn::Trunc => plain(x),
-        floats!() => unreachable!("invariant: inference rejects {} of integers", f.name()),
+        f => unreachable!("invariant: inference rejects {} of integers", f.name()),
     }
 }
 
@@ -272,7 +224,7 @@ fn unary_uint(f: UnaryFn, x: &str) -> StepSource {
         UnaryFn::Sign => plain(format!("min({x}, 1u)")),
         UnaryFn::Not => plain(format!("~{x}")),
         UnaryFn::Floor | UnaryFn::Ceil | UnaryFn::Round | UnaryFn::Trunc => plain(x),
-        floats!() => unreachable!("invariant: inference rejects {} of integers", f.name()),
+        f => unreachable!("invariant: inference rejects {} of integers", f.name()),
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) struct MapChain {
 pub(super) fn supports(op: &ScalarOp) -> bool {
     match op {
         ScalarOp::Const(..) | ScalarOp::Clamp { .. } | ScalarOp::Fma => true,
-        ScalarOp::Unary(f) => step::unary_function(*f).is_some(),
+        ScalarOp::Unary(f) => vmath::vectorized(*f).is_some(),
         ScalarOp::Binary(f) => binary(*f).is_some(),
         ScalarOp::Cast(_) | ScalarOp::Where => true,
         ScalarOp::Compare(_) => false,
@@ -257,7 +257,7 @@ fn action(step: &MapBodyStep, args: &[ChainSource]) -> ChainOp {
         (ScalarOp::Compare(f), &[a, b]) => ChainOp::Compare(step::comparison(*f), a, b),
         (ScalarOp::Where, &[a, b, c]) => ChainOp::Pick(a, b, c),
         (ScalarOp::Unary(f), &[x]) => {
-            let f = step::unary_function(*f).expect("invariant: `takes` accepted the step");
+            let f = vmath::vectorized(*f).expect("invariant: `takes` accepted the step");
             ChainOp::Call(f, x)
         }
         (ScalarOp::Binary(f), &[a, b]) => {

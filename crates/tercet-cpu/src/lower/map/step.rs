@@ -9,7 +9,6 @@ use super::body::{MapBodyStep, MapRegister, MapRegisterClass, MapStepArg, MapSte
 use super::geometry::MapBlock;
 use super::load::{MapOperandSource, round};
 use super::{BLOCK, MapTaskArgs, integers};
-use crate::kernels::chain::VmathFn;
 use crate::kernels::vmath::{self, VmathComparison};
 use crate::kernels::wide;
 
@@ -200,52 +199,11 @@ fn floats(step: &MapBodyStep, x: &MapStepOperands<'_>, out: &mut [f32]) -> bool 
 }
 
 fn unary(x: &MapStepOperands<'_>, f: UnaryFn, out: &mut [f32]) -> bool {
-    let Some(apply) = unary_function(f) else {
+    let Some(apply) = vmath::vectorized(f) else {
         return false;
     };
     apply(x.job.level, x.get(0), out);
     true
-}
-
-/// Vectorized f32 function, if there is one.
-pub(super) fn unary_function(f: UnaryFn) -> Option<VmathFn> {
-    use UnaryFn::*;
-    Some(match f {
-        Relu => vmath::relu,
-        Relu6 => vmath::relu6,
-        Sigmoid => vmath::sigmoid,
-        Tanh => vmath::tanh,
-        Exp => vmath::exp,
-        Ln => vmath::ln,
-        Sqrt => vmath::sqrt,
-        Rsqrt => vmath::rsqrt,
-        Recip => vmath::recip,
-        Neg => vmath::neg,
-        Abs => vmath::abs,
-        Gelu => vmath::gelu,
-        GeluTanh => vmath::gelu_tanh,
-        Silu => vmath::silu,
-        Softplus => vmath::softplus,
-        Erf => vmath::erf,
-        Sin => vmath::sin,
-        Cos => vmath::cos,
-        Floor => vmath::floor,
-        Ceil => vmath::ceil,
-        Round => vmath::round,
-        Trunc => vmath::trunc,
-        Exp2 => vmath::exp2,
-        Log2 => vmath::log2,
-        Log1p => vmath::log1p,
-        Expm1 => vmath::expm1,
-        Sign => vmath::sign,
-        Tan => vmath::tan,
-        Asin => vmath::asin,
-        Acos => vmath::acos,
-        Atan => vmath::atan,
-        Sinh => vmath::sinh,
-        Cosh => vmath::cosh,
-        Not | IsNan | IsInf => return None,
-    })
 }
 
 /// Converts a comparison of the IR to the type that the kernels use.
