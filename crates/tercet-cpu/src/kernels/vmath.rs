@@ -147,6 +147,11 @@ functions! {
     pub acos: Acos = |S, x| scalar::acos::<S>(x);
     /// Inverse tangent.
     pub atan: Atan = |S, x| scalar::atan::<S>(x);
+    /// Inverse hyperbolic tangent.
+    pub atanh: Atanh = |S, x| {
+        let a = x.abs();
+        (0.5 * scalar::log1p::<S>(2.0 * a / (1.0 - a))).copysign(x)
+    };
     /// Hyperbolic sine.
     pub sinh: Sinh = |S, x| scalar::sinh::<S>(x);
     /// Hyperbolic cosine.

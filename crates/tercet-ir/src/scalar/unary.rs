@@ -88,6 +88,8 @@ macro_rules! unary_functions {
             Acos acos: Floats = |x| x.acos();
             /// Arc tangent.
             Atan atan: Floats = |x| x.atan();
+            /// Inverse hyperbolic tangent, accurate near 0.
+            Atanh atanh: Floats = |x| libm::atanh(x);
             /// Hyperbolic sine.
             Sinh sinh: Floats = |x| x.sinh();
             /// Hyperbolic cosine.

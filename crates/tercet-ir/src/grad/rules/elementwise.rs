@@ -110,6 +110,10 @@ fn derivative(g: &mut Graph, f: UnaryFn, x: Value, y: Value) -> Result<Option<Va
             let sum = g.shifted(square, 1.0)?;
             g.recip(sum)
         }
+        Atanh => {
+            let rest = one_minus_square(g, x)?;
+            g.recip(rest)
+        }
         Sinh => g.cosh(x),
         Cosh => g.sinh(x),
         Exp2 => g.times(y, std::f64::consts::LN_2),

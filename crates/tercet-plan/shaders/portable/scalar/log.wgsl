@@ -1,7 +1,7 @@
 // Logarithms: ln(2^k (1 + f)) with 1 + f in [sqrt(1/2), sqrt(2)). The polynomial is (ln(1 + f) - f
 // + f^2 / 2) / f^3, with an error below 2^-32 of the result.
 // uses prelude.wgsl: as_float, is_nan, magnitude, nan
-// uses scalar/base.wgsl: exact, head, parts, scaled, trim
+// uses scalar/base.wgsl: copy_sign, exact, head, parts, quotient, scaled, trim
 
 struct Log {
     f: f32,
@@ -72,4 +72,17 @@ fn f_log1p(x: f32) -> f32 {
     let k = log_parts(1.0 + x).k;
     let scale = scaled(1.0, -i32(k));
     return log_of(Log(x * scale + exact(scale - 1.0, x), k));
+}
+
+// ln(1 + 2 a / (1 - a)) / 2 with the sign of x, for a = |x|.
+fn f_atanh(x: f32) -> f32 {
+    let size = magnitude(x);
+    if (size < 0x39000000u) {
+        return x;
+    }
+    if (size >= 0x3f800000u) {
+        return select(nan(), copy_sign(as_float(0x7f800000u), x), size == 0x3f800000u);
+    }
+    let a = as_float(size);
+    return copy_sign(0.5 * f_log1p(quotient(2.0 * a, 1.0 - a)), x);
 }
