@@ -1,10 +1,17 @@
-//! Sets `cfg(tercet_avx512)` if the compiler has stable AVX-512 intrinsics (Rust 1.89). The crate
-//! still builds on its minimum Rust version.
+//! Sets `cfg(tercet_avx512)` if the compiler has stable AVX-512 and AVX-VNNI intrinsics (Rust 1.89). The
+//! crate still builds on its minimum Rust version.
+//!
+//! Sets `cfg(tercet_int_dot)` for processors with hand-written integer dot products.
 
 use std::process::Command;
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(tercet_avx512)");
+    println!("cargo::rustc-check-cfg=cfg(tercet_int_dot)");
+    let arch = std::env::var("CARGO_CFG_TARGET_ARCH");
+    if matches!(arch.as_deref(), Ok("x86_64" | "aarch64")) {
+        println!("cargo::rustc-cfg=tercet_int_dot");
+    }
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=RUSTC");
     if rustc_minor().is_some_and(|minor| minor >= 89) {

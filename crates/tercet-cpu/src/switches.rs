@@ -7,7 +7,9 @@ use crate::kernels::SimdLevel;
 /// The family of the instruction sets.
 const FAMILY: &str = "simd";
 /// All instruction sets with kernels, best first. A machine or a build may lack some of them.
-const LEVELS: [&str; 3] = ["avx512", "avx2", "portable"];
+const LEVELS: [&str; 7] = [
+    "avx512", "avxvnni", "avx2", "i8mm", "dotprod", "neon", "portable",
+];
 
 /// Returns the kernel families with variants that a switch can force or forbid.
 pub(crate) fn families() -> Vec<VariantFamily> {
@@ -27,7 +29,8 @@ pub(crate) fn level(switches: &DeviceSwitches) -> Result<SimdLevel, SwitchError>
     let is_off = |name: &str| {
         switches.is_forbidden(FAMILY, name)
             || name == "avx512" && switches.is_off(SwitchableFeature::Avx512)
-            || name != "portable" && switches.is_off(SwitchableFeature::Avx2)
+            || name == "avxvnni" && switches.is_off(SwitchableFeature::Vnni)
+            || name.starts_with("avx") && switches.is_off(SwitchableFeature::Avx2)
     };
     let names: Vec<&str> = SimdLevel::available().iter().map(|l| l.name()).collect();
     let mut allowed = SimdLevel::available().iter().filter(|l| !is_off(l.name()));
@@ -52,7 +55,7 @@ pub(crate) fn level(switches: &DeviceSwitches) -> Result<SimdLevel, SwitchError>
         });
     };
     Ok(match switches.is_off(SwitchableFeature::Vnni) {
-        true => level.without_vnni(),
+        true => level.without_dots(),
         false => level,
     })
 }
@@ -68,14 +71,15 @@ mod tests {
     #[test]
     fn switches_select_the_best_level_that_is_left() {
         assert_eq!(level(&parse("", "")), Ok(SimdLevel::detect()));
-        assert_eq!(level(&parse("avx2", "")), Ok(SimdLevel::portable()));
+        let without = level(&parse("avx2", "")).unwrap();
+        assert!(!without.name().starts_with("avx"), "{}", without.name());
         assert_eq!(
             level(&parse("", "simd=portable")),
             Ok(SimdLevel::portable())
         );
         let without = level(&parse("avx512", "")).unwrap();
         assert_ne!(without.name(), "avx512");
-        assert!(!level(&parse("vnni", "")).unwrap().vnni);
+        assert!(!level(&parse("vnni", "")).unwrap().dots);
         let all = SimdLevel::available();
         for (at, own) in all.iter().enumerate() {
             let names: Vec<String> = all[..at]
@@ -83,6 +87,8 @@ mod tests {
                 .map(|l| format!("simd={}", l.name()))
                 .collect();
             assert_eq!(level(&parse(&names.join(","), "")), Ok(*own));
+            let forced = level(&parse("", &format!("simd={}", own.name())));
+            assert_eq!(forced, Ok(*own));
         }
     }
 
@@ -91,8 +97,8 @@ mod tests {
         let e = level(&parse("avx2", "simd=avx2")).unwrap_err();
         assert!(matches!(e, SwitchError::Unavailable { .. }));
         assert!(e.to_string().contains("another switch") && e.to_string().contains("portable"));
-        let all = "simd=avx512,simd=avx2,simd=portable";
-        let e = level(&parse(all, "")).unwrap_err();
+        let all = LEVELS.map(|name| format!("simd={name}")).join(",");
+        let e = level(&parse(&all, "")).unwrap_err();
         assert!(matches!(e, SwitchError::Unavailable { .. }), "{e}");
         let missing = LEVELS
             .iter()

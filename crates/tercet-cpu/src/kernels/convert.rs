@@ -205,6 +205,24 @@ pub fn f32_to_f16(level: SimdLevel, x: &[f32], out: &mut [u16]) {
         #[cfg(all(target_arch = "x86_64", tercet_avx512))]
         // SAFETY: the level has F16C (512-bit levels include it).
         SimdLevelKind::Avx512 => unsafe { f32_to_f16_f16c(x, out) },
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: every aarch64 processor has NEON; the lengths are equal.
+        SimdLevelKind::Neon => unsafe { f32_to_f16_neon(x, out) },
+    }
+}
+
+/// # Safety
+/// The lengths are equal.
+#[cfg(target_arch = "aarch64")]
+unsafe fn f32_to_f16_neon(x: &[f32], out: &mut [u16]) {
+    use std::arch::aarch64::*;
+    let whole = x.len() / 4 * 4;
+    for i in (0..whole).step_by(4) {
+        let h = super::simd::neon::narrow_f16(vld1q_f32(x.as_ptr().add(i)));
+        vst1_u16(out.as_mut_ptr().add(i), h);
+    }
+    for i in whole..x.len() {
+        out[i] = f32_to_f16_bits(x[i]);
     }
 }
 

@@ -30,6 +30,8 @@ use super::parallel::{self, KernelThreads, SharedMut};
 use super::simd::Avx2;
 #[cfg(all(target_arch = "x86_64", tercet_avx512))]
 use super::simd::Avx512;
+#[cfg(target_arch = "aarch64")]
+use super::simd::Neon;
 use super::simd::PortableSimd;
 use super::simd::{Simd, SimdLevel, SimdLevelKind};
 use block::{TaskTile, run_block};
@@ -106,6 +108,8 @@ pub(crate) fn tile_shape(level: SimdLevel) -> (usize, usize) {
         SimdLevelKind::Avx512 => shape_of::<Avx512>(),
         #[cfg(target_arch = "x86_64")]
         SimdLevelKind::Avx2 => shape_of::<Avx2>(),
+        #[cfg(target_arch = "aarch64")]
+        SimdLevelKind::Neon => shape_of::<Neon>(),
         SimdLevelKind::Portable => shape_of::<PortableSimd>(),
     }
 }

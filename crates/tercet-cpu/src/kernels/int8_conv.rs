@@ -281,6 +281,8 @@ pub fn int8_conv(
 fn has_avx2(level: SimdLevel) -> bool {
     match level.kind {
         SimdLevelKind::Portable => false,
+        #[cfg(target_arch = "aarch64")]
+        SimdLevelKind::Neon => false,
         #[cfg(target_arch = "x86_64")]
         _ => true,
     }

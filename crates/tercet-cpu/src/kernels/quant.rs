@@ -14,12 +14,14 @@
 //! dequantized weights only by the order of summation. [`quant_matmul_i16`] is the exception:
 //! it may round many rows to 16 bits (`gemm_i16.rs`).
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(tercet_int_dot)]
+mod code_vector;
+#[cfg(tercet_int_dot)]
 mod codes;
 mod decode;
 #[cfg(target_arch = "x86_64")]
 mod gemm_i16;
-#[cfg(target_arch = "x86_64")]
+#[cfg(tercet_int_dot)]
 mod gemv_int_dot;
 mod gemv_q8_0;
 mod repack_x8;
@@ -34,7 +36,7 @@ use super::gemm::{self, GemmEpilogue, MatView, PackedB};
 use super::parallel::{self, KernelThreads, SharedMut};
 use super::simd::{Simd, SimdLevel, simd_dispatch};
 use decode::{WeightSink, visit};
-#[cfg(target_arch = "x86_64")]
+#[cfg(tercet_int_dot)]
 use gemv_int_dot::FixedPointRow;
 pub use repack_x8::{QuantRowLayout, pack_strips, repack_is_profitable, strips_scratch_len};
 use repack_x8::{QuantRowReader, STRIP};
@@ -187,9 +189,9 @@ pub fn quant_matmul_i16(
 
 /// Whether `m` rows are multiplied as integers, in fixed point.
 fn uses_int_dot(level: SimdLevel, scheme: Scheme, m: usize) -> bool {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(tercet_int_dot)]
     return m <= MAX_FEW_ROWS && gemv_int_dot::supports(level, scheme);
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(tercet_int_dot))]
     {
         let _ = (level, scheme, m);
         false
@@ -219,8 +221,8 @@ pub fn row_ranges(level: SimdLevel, scheme: Scheme, rounded: bool) -> SmallVec<[
 
 /// Scratch floats for one row, for any scheme.
 fn one_row_scratch(level: SimdLevel, k: usize) -> usize {
-    #[cfg(target_arch = "x86_64")]
-    if level != SimdLevel::portable() {
+    #[cfg(tercet_int_dot)]
+    if gemv_int_dot::has_level(level) {
         return gemv_int_dot::scratch_len(k);
     }
     let _ = (level, k);
@@ -263,7 +265,7 @@ pub fn quant_matmul(
     }
     let threads = gemm::threads_for(threads, m, n, k);
     let out = SharedMut::new(y);
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(tercet_int_dot)]
     if uses_int_dot(level, w.scheme, m) {
         int_dot(level, threads, &x, &w, out, y_stride, epilogue, scratch);
         return;
@@ -274,7 +276,7 @@ pub fn quant_matmul(
 /// [`quant_matmul`] of at most [`MAX_FEW_ROWS`] rows as integers. The float kernels compute the rows
 /// that fixed point cannot represent, one at a time: whether a row is among them depends on that row
 /// alone.
-#[cfg(target_arch = "x86_64")]
+#[cfg(tercet_int_dot)]
 #[allow(
     clippy::too_many_arguments,
     reason = "operands, output, epilogue, scratch"
@@ -299,7 +301,7 @@ fn int_dot(
     for i in 0..x.rows {
         let (own, left) = rest.split_at_mut(part);
         rest = left;
-        // SAFETY: a supported level has AVX2.
+        // SAFETY: the level has integer dot products.
         let Some(row) = (unsafe { FixedPointRow::new(source(i), own) }) else {
             continue;
         };

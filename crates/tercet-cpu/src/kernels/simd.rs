@@ -4,6 +4,9 @@
 //! `#[inline(always)]`. [`simd_dispatch`] instantiates the body under the level's
 //! `#[target_feature]`.
 
+#[cfg(target_arch = "aarch64")]
+pub(super) mod neon;
+
 use std::cell::Cell;
 use std::sync::OnceLock;
 
@@ -11,13 +14,18 @@ use std::sync::OnceLock;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimdLevel {
     pub(crate) kind: SimdLevelKind,
-    /// True if kernels may use the dot products of AVX-512 VNNI.
-    pub(crate) vnni: bool,
+    /// True if kernels may use dot products of bytes: AVX-512 VNNI, AVX-VNNI with AVX2, `dotprod` with
+    /// NEON.
+    pub(crate) dots: bool,
+    /// True if kernels may use products of byte matrices: `i8mm` with NEON, which implies `dots`.
+    pub(crate) matrices: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SimdLevelKind {
     Portable,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
     #[cfg(target_arch = "x86_64")]
     Avx2,
     #[cfg(all(target_arch = "x86_64", tercet_avx512))]
@@ -50,17 +58,24 @@ impl SimdLevel {
         work()
     }
 
-    /// This level without the dot products of AVX-512 VNNI.
+    /// This level without dot products of bytes.
     #[must_use]
-    pub fn without_vnni(self) -> Self {
-        Self {
-            vnni: false,
-            ..self
-        }
+    pub fn without_dots(self) -> Self {
+        Self::of(self.kind)
     }
 
     pub(crate) fn of(kind: SimdLevelKind) -> Self {
-        Self { kind, vnni: false }
+        Self {
+            kind,
+            dots: false,
+            matrices: false,
+        }
+    }
+
+    /// This level with dot products of bytes.
+    #[cfg(any(target_arch = "aarch64", all(target_arch = "x86_64", tercet_avx512)))]
+    fn with_dots(self, dots: bool) -> Self {
+        Self { dots, ..self }
     }
 
     /// Plain code that the compiler vectorizes for the build target.
@@ -87,14 +102,30 @@ impl SimdLevel {
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
                 {
-                    levels.push(Self {
-                        kind: SimdLevelKind::Avx512,
-                        vnni: is_x86_feature_detected!("avx512vnni"),
-                    });
+                    let dots = is_x86_feature_detected!("avx512vnni");
+                    levels.push(Self::of(SimdLevelKind::Avx512).with_dots(dots));
+                }
+                #[cfg(tercet_avx512)]
+                if avx2 && is_x86_feature_detected!("avxvnni") {
+                    levels.push(Self::of(SimdLevelKind::Avx2).with_dots(true));
                 }
                 if avx2 {
                     levels.push(Self::of(SimdLevelKind::Avx2));
                 }
+            }
+            #[cfg(target_arch = "aarch64")]
+            {
+                let neon = Self::of(SimdLevelKind::Neon);
+                if std::arch::is_aarch64_feature_detected!("dotprod") {
+                    if std::arch::is_aarch64_feature_detected!("i8mm") {
+                        levels.push(Self {
+                            matrices: true,
+                            ..neon.with_dots(true)
+                        });
+                    }
+                    levels.push(neon.with_dots(true));
+                }
+                levels.push(neon);
             }
             levels.push(Self::of(SimdLevelKind::Portable));
             levels
@@ -105,6 +136,8 @@ impl SimdLevel {
     pub(crate) fn lanes(self) -> usize {
         match self.kind {
             SimdLevelKind::Portable => PortableSimd::LANES,
+            #[cfg(target_arch = "aarch64")]
+            SimdLevelKind::Neon => Neon::LANES,
             #[cfg(target_arch = "x86_64")]
             SimdLevelKind::Avx2 => Avx2::LANES,
             #[cfg(all(target_arch = "x86_64", tercet_avx512))]
@@ -117,6 +150,14 @@ impl SimdLevel {
     pub fn name(self) -> &'static str {
         match self.kind {
             SimdLevelKind::Portable => "portable",
+            #[cfg(target_arch = "aarch64")]
+            SimdLevelKind::Neon if self.matrices => "i8mm",
+            #[cfg(target_arch = "aarch64")]
+            SimdLevelKind::Neon if self.dots => "dotprod",
+            #[cfg(target_arch = "aarch64")]
+            SimdLevelKind::Neon => "neon",
+            #[cfg(target_arch = "x86_64")]
+            SimdLevelKind::Avx2 if self.dots => "avxvnni",
             #[cfg(target_arch = "x86_64")]
             SimdLevelKind::Avx2 => "avx2",
             #[cfg(all(target_arch = "x86_64", tercet_avx512))]
@@ -207,7 +248,7 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     }
 }
 
-/// Eight lanes in plain code: SSE2 on x86-64, NEON on aarch64.
+/// Eight lanes in plain code, which the compiler vectorizes with the target's instructions.
 #[derive(Clone, Copy)]
 pub(crate) struct PortableSimd;
 
@@ -288,6 +329,8 @@ impl Simd for PortableSimd {
     }
 }
 
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::Neon;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::Avx2;
 #[cfg(all(target_arch = "x86_64", tercet_avx512))]
@@ -504,6 +547,10 @@ macro_rules! simd_dispatch {
                     $crate::kernels::simd::SimdLevelKind::Avx512 => avx512($($arg),*),
                     #[cfg(target_arch = "x86_64")]
                     $crate::kernels::simd::SimdLevelKind::Avx2 => avx2($($arg),*),
+                    #[cfg(target_arch = "aarch64")]
+                    $crate::kernels::simd::SimdLevelKind::Neon => {
+                        $body::<$crate::kernels::simd::Neon $(, $($extra),+)?>($($arg),*)
+                    }
                     $crate::kernels::simd::SimdLevelKind::Portable => {
                         $body::<$crate::kernels::simd::PortableSimd $(, $($extra),+)?>($($arg),*)
                     }

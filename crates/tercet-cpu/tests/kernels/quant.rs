@@ -236,6 +236,60 @@ fn a_row_has_the_same_bits_for_any_number_of_rows() {
     }
 }
 
+/// Strips have the same bits with all instructions that multiply integers, also at levels that do not
+/// repack weights themselves.
+#[test]
+fn strips_have_the_same_bits_at_every_level_with_integer_products() {
+    const K: usize = 4096 + 512;
+    const N: usize = 24;
+    const M: usize = 7;
+    let threads = KernelThreads::Serial;
+    let x: Vec<f32> = (0..M)
+        .flat_map(|i| (0..K).map(move |p| ROWS[i % 3].1(p + 31 * i)))
+        .collect();
+    let with_integers = |level: &&SimdLevel| !["portable", "neon"].contains(&level.name());
+    let levels: Vec<SimdLevel> = SimdLevel::available()
+        .iter()
+        .filter(with_integers)
+        .copied()
+        .collect();
+    for scheme in [Scheme::Q4K, Scheme::Q5K, Scheme::Q6K] {
+        let Some(packing) = levels.iter().find(|l| repack_is_profitable(**l, scheme)) else {
+            return;
+        };
+        let bytes = blocks(scheme, N * K / scheme.block_len());
+        let rows = QuantView {
+            scheme,
+            bytes: &bytes,
+            n: N,
+            k: K,
+            arrangement: QuantRowLayout::Rows,
+        };
+        let mut packed = vec![0; bytes.len()];
+        pack_strips(*packing, threads, &rows, &mut packed);
+        let w = QuantView {
+            bytes: &packed,
+            arrangement: QuantRowLayout::Strips,
+            ..rows
+        };
+        for m in 1..=M {
+            let run = |level: SimdLevel| {
+                let len = quant_matmul_scratch_len(level, threads, m, K);
+                let len = len.max(strips_scratch_len(scheme, 1, K));
+                let (mut y, mut scratch) = (vec![0.0; m * N], vec![0.0; len]);
+                let (x, none) = (MatView::row_major(&x[..m * K], m, K), GemmEpilogue::NONE);
+                quant_matmul(level, threads, x, w, &mut y, N, &none, &mut scratch);
+                y.iter().map(|y| y.to_bits()).collect::<Vec<u32>>()
+            };
+            let first = run(levels[0]);
+            for level in &levels[1..] {
+                let (a, b) = (levels[0].name(), level.name());
+                assert_eq!(first, run(*level), "{scheme:?}, {m} rows, {a} and {b}");
+            }
+        }
+    }
+}
+
 /// Activation rows that fixed point can represent, and rows that fixed point cannot represent.
 #[test]
 fn one_row_of_any_magnitude() {

@@ -14,6 +14,8 @@
 use super::super::simd::Avx2;
 #[cfg(all(target_arch = "x86_64", tercet_avx512))]
 use super::super::simd::Avx512;
+#[cfg(target_arch = "aarch64")]
+use super::super::simd::Neon;
 use super::super::simd::{PortableSimd, Simd, SimdLevelKind};
 
 /// Maximum windows of a tile at any SIMD level.
@@ -58,6 +60,8 @@ pub(super) fn dense(level: SimdLevelKind, windows: usize, vectors: usize) -> Con
         SimdLevelKind::Avx512 => AVX512[windows - 1][vectors - 1],
         #[cfg(target_arch = "x86_64")]
         SimdLevelKind::Avx2 => AVX2[windows - 1][vectors - 1],
+        #[cfg(target_arch = "aarch64")]
+        SimdLevelKind::Neon => NEON[windows - 1][vectors - 1],
         SimdLevelKind::Portable => PORTABLE[windows - 1][vectors - 1],
     }
 }
@@ -70,6 +74,8 @@ pub(super) fn depthwise(level: SimdLevelKind, windows: usize, _: usize) -> ConvM
         SimdLevelKind::Avx512 => AVX512[windows - 1][Avx512::TILE_VECTORS],
         #[cfg(target_arch = "x86_64")]
         SimdLevelKind::Avx2 => AVX2[windows - 1][Avx2::TILE_VECTORS],
+        #[cfg(target_arch = "aarch64")]
+        SimdLevelKind::Neon => NEON[windows - 1][Neon::TILE_VECTORS],
         SimdLevelKind::Portable => PORTABLE[windows - 1][PortableSimd::TILE_VECTORS],
     }
 }
@@ -94,6 +100,9 @@ static AVX512: [[ConvMicroKernel; Avx512::TILE_VECTORS + 1]; Avx512::TILE_ROWS] 
 #[cfg(target_arch = "x86_64")]
 static AVX2: [[ConvMicroKernel; Avx2::TILE_VECTORS + 1]; Avx2::TILE_ROWS] =
     table!(avx2, 2, [1 2 3 4 5 6]);
+#[cfg(target_arch = "aarch64")]
+static NEON: [[ConvMicroKernel; Neon::TILE_VECTORS + 1]; Neon::TILE_ROWS] =
+    table!(neon, 2, [1 2 3 4 5 6]);
 static PORTABLE: [[ConvMicroKernel; PortableSimd::TILE_VECTORS + 1]; PortableSimd::TILE_ROWS] =
     table!(portable, 1, [1 2 3 4]);
 
@@ -111,6 +120,13 @@ unsafe fn avx512<const R: usize, const NV: usize, const EACH: bool>(t: &ConvTile
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn avx2<const R: usize, const NV: usize, const EACH: bool>(t: &ConvTile<'_>) {
     tile::<Avx2, R, NV, EACH>(t);
+}
+
+/// # Safety
+/// Same as [`ConvMicroKernel`].
+#[cfg(target_arch = "aarch64")]
+unsafe fn neon<const R: usize, const NV: usize, const EACH: bool>(t: &ConvTile<'_>) {
+    tile::<Neon, R, NV, EACH>(t);
 }
 
 /// # Safety

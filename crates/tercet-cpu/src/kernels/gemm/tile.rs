@@ -17,6 +17,8 @@
 use super::super::simd::Avx2;
 #[cfg(all(target_arch = "x86_64", tercet_avx512))]
 use super::super::simd::Avx512;
+#[cfg(target_arch = "aarch64")]
+use super::super::simd::Neon;
 use super::super::simd::{PortableSimd, Simd, SimdLevelKind};
 
 /// Operands of one tile. All strides are in elements.
@@ -85,6 +87,8 @@ pub(crate) fn function(
         SimdLevelKind::Avx512 => AVX512[kind][rows - 1][vectors - 1],
         #[cfg(target_arch = "x86_64")]
         SimdLevelKind::Avx2 => AVX2[kind][rows - 1][vectors - 1],
+        #[cfg(target_arch = "aarch64")]
+        SimdLevelKind::Neon => NEON[kind][rows - 1][vectors - 1],
         SimdLevelKind::Portable => PORTABLE[kind][rows - 1][vectors - 1],
     }
 }
@@ -115,6 +119,9 @@ static AVX512: [[[MicroKernel; Avx512::TILE_VECTORS]; Avx512::TILE_ROWS]; 2] =
 #[cfg(target_arch = "x86_64")]
 static AVX2: [[[MicroKernel; Avx2::TILE_VECTORS]; Avx2::TILE_ROWS]; 2] =
     table!(avx2, 2, [1 2 3 4 5 6]);
+#[cfg(target_arch = "aarch64")]
+static NEON: [[[MicroKernel; Neon::TILE_VECTORS]; Neon::TILE_ROWS]; 2] =
+    table!(neon, 2, [1 2 3 4 5 6]);
 static PORTABLE: [[[MicroKernel; PortableSimd::TILE_VECTORS]; PortableSimd::TILE_ROWS]; 2] =
     table!(portable, 1, [1 2 3 4]);
 
@@ -132,6 +139,13 @@ unsafe fn avx512<const R: usize, const NV: usize, const EXACT: bool>(t: &GemmMic
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn avx2<const R: usize, const NV: usize, const EXACT: bool>(t: &GemmMicroTile) {
     tile::<Avx2, R, NV, EXACT>(t);
+}
+
+/// # Safety
+/// Same as [`MicroKernel`].
+#[cfg(target_arch = "aarch64")]
+unsafe fn neon<const R: usize, const NV: usize, const EXACT: bool>(t: &GemmMicroTile) {
+    tile::<Neon, R, NV, EXACT>(t);
 }
 
 /// # Safety

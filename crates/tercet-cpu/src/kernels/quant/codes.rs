@@ -1,32 +1,33 @@
 //! Decodes quantized weights into vectors of bytes with their scales and offsets, for the integer
-//! kernels (AVX2).
-
-use std::arch::x86_64::*;
+//! kernels.
 
 use tercet_ir::Scheme;
 
-use super::super::simd::{Avx2, Simd};
+use super::super::simd::Simd;
 use super::AHEAD;
+use super::code_vector::{
+    CodeVector, Lanes, and, fifth_bits, load, nibbles, or, shift_left, shift_right, zero,
+};
 use super::decode::{four_halves, q3_k_scales, scale16, scales_apart};
 
 /// Receives the groups of 32 weights of a block; group `g` starts at weight `32 g`.
 ///
 /// # Safety
-/// All methods require AVX2 and FMA; the sink has room for the block's weights.
+/// All methods require the instructions of [`Lanes`]; the sink has room for the block's weights.
 pub(super) trait WeightGroupSink {
     /// Receives the 32 weights of group `g`: `d (code - 2^CENTER)`, or `d code` if `CENTER` is 0.
-    unsafe fn group<const CENTER: i32>(&mut self, g: usize, codes: __m256i, d: f32);
+    unsafe fn group<const CENTER: i32>(&mut self, g: usize, codes: CodeVector, d: f32);
 
     /// Receives the offset that is added to all weights of group `g`.
     unsafe fn offset(&mut self, g: usize, m: f32);
 
     /// Receives 256 weights `d s code + offset`, with one scale `s` and one offset per 32 weights.
     /// `s` has one byte (below 64) per group, lowest byte first.
-    unsafe fn by_32(&mut self, codes: [__m256i; 8], s: u64, d: f32, offsets: &[f32; 8]);
+    unsafe fn by_32(&mut self, codes: [CodeVector; 8], s: u64, d: f32, offsets: &[f32; 8]);
 
     /// Receives 256 weights `d s (code - 2^CENTER)`, or `d s code` if `CENTER` is 0, with one scale
     /// `s` per 16 weights.
-    unsafe fn by_16<const CENTER: i32>(&mut self, codes: [__m256i; 8], s: &[i8; 16], d: f32);
+    unsafe fn by_16<const CENTER: i32>(&mut self, codes: [CodeVector; 8], s: &[i8; 16], d: f32);
 
     /// Receives the offsets of 256 weights: one offset is added to each 16 weights.
     unsafe fn offsets_16(&mut self, offsets: &[f32; 16]);
@@ -79,13 +80,16 @@ macro_rules! each_block {
         for i in 0..$bytes.len() / $size {
             let b = $bytes.as_ptr().add(i * $size);
             for line in 0..($size as usize).div_ceil(64) {
-                Avx2::prefetch(b.wrapping_add(AHEAD + 64 * line));
+                $crate::kernels::quant::code_vector::Lanes::prefetch(
+                    b.wrapping_add(AHEAD + 64 * line),
+                );
             }
             $groups.$block(b);
             $groups.advance($len);
         }
     };
 }
+#[cfg(target_arch = "x86_64")]
 pub(super) use each_block;
 
 /// Passes the whole blocks of `bytes` to `groups`.
@@ -136,33 +140,33 @@ pub(super) unsafe fn visit(groups: &mut impl QuantFormatDecoder, scheme: Scheme,
 pub(super) trait QuantFormatDecoder: WeightGroupSink {
     #[inline(always)]
     unsafe fn q4_0(&mut self, b: *const u8) {
-        let d = Avx2::halves(b).0;
+        let d = Lanes::halves(b).0;
         self.group::<3>(0, nibbles(b.add(2)), d);
     }
 
     #[inline(always)]
     unsafe fn q4_1(&mut self, b: *const u8) {
-        let (d, m) = Avx2::halves(b);
+        let (d, m) = Lanes::halves(b);
         self.group::<0>(0, nibbles(b.add(4)), d);
         self.offset(0, m);
     }
 
     #[inline(always)]
     unsafe fn q5_0(&mut self, b: *const u8) {
-        let d = Avx2::halves(b).0;
+        let d = Lanes::halves(b).0;
         self.group::<4>(0, five_bits(b.add(2), b.add(6)), d);
     }
 
     #[inline(always)]
     unsafe fn q5_1(&mut self, b: *const u8) {
-        let (d, m) = Avx2::halves(b);
+        let (d, m) = Lanes::halves(b);
         self.group::<0>(0, five_bits(b.add(4), b.add(8)), d);
         self.offset(0, m);
     }
 
     #[inline(always)]
     unsafe fn int4(&mut self, b: *const u8) {
-        for (g, d) in four_halves::<Avx2>(b).into_iter().enumerate() {
+        for (g, d) in four_halves::<Lanes>(b).into_iter().enumerate() {
             self.group::<3>(g, nibbles(b.add(8 + 16 * g)), d);
         }
     }
@@ -170,7 +174,7 @@ pub(super) trait QuantFormatDecoder: WeightGroupSink {
     #[inline(always)]
     unsafe fn int4_asym(&mut self, b: *const u8) {
         let zeros = &*b.add(8).cast::<[u8; 4]>();
-        for (g, d) in four_halves::<Avx2>(b).into_iter().enumerate() {
+        for (g, d) in four_halves::<Lanes>(b).into_iter().enumerate() {
             self.group::<0>(g, nibbles(b.add(12 + 16 * g)), d);
             self.offset(g, -f32::from(zeros[g] & 15) * d);
         }
@@ -178,11 +182,11 @@ pub(super) trait QuantFormatDecoder: WeightGroupSink {
 
     #[inline(always)]
     unsafe fn q4_k(&mut self, b: *const u8) {
-        let (d, s, offsets) = scales_apart::<Avx2>(b);
-        let mut codes = [_mm256_setzero_si256(); 8];
+        let (d, s, offsets) = scales_apart::<Lanes>(b);
+        let mut codes = [zero(); 8];
         for pair in 0..4 {
             let q = load(b.add(16 + 32 * pair));
-            codes[2 * pair] = low_bits::<0, 15>(q);
+            codes[2 * pair] = and(q, 15);
             codes[2 * pair + 1] = low_bits::<4, 15>(q);
         }
         self.by_32(codes, s, d, &offsets);
@@ -190,61 +194,61 @@ pub(super) trait QuantFormatDecoder: WeightGroupSink {
 
     #[inline(always)]
     unsafe fn q5_k(&mut self, b: *const u8) {
-        let (d, s, offsets) = scales_apart::<Avx2>(b);
+        let (d, s, offsets) = scales_apart::<Lanes>(b);
         let mut fifth = load(b.add(16));
-        let mut codes = [_mm256_setzero_si256(); 8];
+        let mut codes = [zero(); 8];
         for pair in 0..4 {
             let q = load(b.add(48 + 32 * pair));
-            let bits = _mm256_slli_epi16::<4>(fifth);
-            codes[2 * pair] = _mm256_or_si256(low_bits::<0, 15>(q), low_bits::<0, 16>(bits));
-            let bits = _mm256_slli_epi16::<3>(fifth);
-            codes[2 * pair + 1] = _mm256_or_si256(low_bits::<4, 15>(q), low_bits::<0, 16>(bits));
-            fifth = _mm256_srli_epi16::<2>(fifth);
+            let bits = shift_left::<4>(fifth);
+            codes[2 * pair] = or(and(q, 15), and(bits, 16));
+            let bits = shift_left::<3>(fifth);
+            codes[2 * pair + 1] = or(low_bits::<4, 15>(q), and(bits, 16));
+            fifth = shift_right::<2>(fifth);
         }
         self.by_32(codes, s, d, &offsets);
     }
 
     #[inline(always)]
     unsafe fn q2_k(&mut self, b: *const u8) {
-        let (d, m) = Avx2::halves(b.add(80));
+        let (d, m) = Lanes::halves(b.add(80));
         let packed = &*b.cast::<[u8; 16]>();
         let scales = packed.map(|p| (p & 15) as i8);
-        let offsets = scale16::<Avx2>(&packed.map(|p| (p >> 4) as i8), -m);
+        let offsets = scale16::<Lanes>(&packed.map(|p| (p >> 4) as i8), -m);
         self.by_16::<0>(two_bits(b.add(16)), &scales, d);
         self.offsets_16(&offsets);
     }
 
     #[inline(always)]
     unsafe fn q3_k(&mut self, b: *const u8) {
-        let (_, d) = Avx2::halves(b.add(106));
+        let (_, d) = Lanes::halves(b.add(106));
         let mut codes = two_bits(b.add(32));
         let mut third = load(b);
         for code in &mut codes {
-            let bit = _mm256_slli_epi16::<2>(third);
-            *code = _mm256_or_si256(*code, low_bits::<0, 4>(bit));
-            third = _mm256_srli_epi16::<1>(third);
+            let bit = shift_left::<2>(third);
+            *code = or(*code, and(bit, 4));
+            third = shift_right::<1>(third);
         }
         self.by_16::<2>(codes, &q3_k_scales(b.add(96)), d);
     }
 
     #[inline(always)]
     unsafe fn q6_k(&mut self, b: *const u8) {
-        let (_, d) = Avx2::halves(b.add(206));
+        let (_, d) = Lanes::halves(b.add(206));
         let scales = &*b.add(192).cast::<[i8; 16]>();
-        let mut codes = [_mm256_setzero_si256(); 8];
+        let mut codes = [zero(); 8];
         for half in 0..2 {
             let (l0, l1) = (load(b.add(64 * half)), load(b.add(64 * half + 32)));
             let h = load(b.add(128 + 32 * half));
             let upper = [
-                low_bits::<0, 48>(_mm256_slli_epi16::<4>(h)),
-                low_bits::<0, 48>(_mm256_slli_epi16::<2>(h)),
-                low_bits::<0, 48>(h),
+                and(shift_left::<4>(h), 48),
+                and(shift_left::<2>(h), 48),
+                and(h, 48),
                 low_bits::<2, 48>(h),
             ];
-            codes[4 * half] = _mm256_or_si256(low_bits::<0, 15>(l0), upper[0]);
-            codes[4 * half + 1] = _mm256_or_si256(low_bits::<0, 15>(l1), upper[1]);
-            codes[4 * half + 2] = _mm256_or_si256(low_bits::<4, 15>(l0), upper[2]);
-            codes[4 * half + 3] = _mm256_or_si256(low_bits::<4, 15>(l1), upper[3]);
+            codes[4 * half] = or(and(l0, 15), upper[0]);
+            codes[4 * half + 1] = or(and(l1, 15), upper[1]);
+            codes[4 * half + 2] = or(low_bits::<4, 15>(l0), upper[2]);
+            codes[4 * half + 3] = or(low_bits::<4, 15>(l1), upper[3]);
         }
         self.by_16::<5>(codes, scales, d);
     }
@@ -252,69 +256,40 @@ pub(super) trait QuantFormatDecoder: WeightGroupSink {
 
 impl<G: WeightGroupSink> QuantFormatDecoder for G {}
 
-/// # Safety
-/// Requires AVX2; `p` is valid for 32 bytes.
-#[inline(always)]
-unsafe fn load(p: *const u8) -> __m256i {
-    _mm256_loadu_si256(p.cast())
-}
-
 /// Shifts bytes right by `SHIFT` and masks them with `MASK`, which must clear the bits shifted in
 /// from the adjacent byte.
 ///
 /// # Safety
-/// Requires AVX2.
+/// Requires the instructions of [`Lanes`].
 #[inline(always)]
-unsafe fn low_bits<const SHIFT: i32, const MASK: i8>(v: __m256i) -> __m256i {
-    _mm256_and_si256(_mm256_srli_epi16::<SHIFT>(v), _mm256_set1_epi8(MASK))
-}
-
-/// Low nibbles of 16 bytes, then their high nibbles.
-///
-/// # Safety
-/// Requires AVX2; `p` is valid for 16 bytes.
-#[inline(always)]
-unsafe fn nibbles(p: *const u8) -> __m256i {
-    let q = _mm_loadu_si128(p.cast());
-    let both = _mm256_set_m128i(_mm_srli_epi16::<4>(q), q);
-    _mm256_and_si256(both, _mm256_set1_epi8(15))
+unsafe fn low_bits<const SHIFT: i32, const MASK: i8>(v: CodeVector) -> CodeVector {
+    and(shift_right::<SHIFT>(v), MASK)
 }
 
 /// Decodes 32 5-bit values: the low four bits are nibbles at `low`, the fifth bits are in the
 /// 32-bit word at `fifth`.
 ///
 /// # Safety
-/// Requires AVX2; `low` is valid for 16 bytes, `fifth` for 4.
+/// Requires the instructions of [`Lanes`]; `low` is valid for 16 bytes, `fifth` for 4.
 #[inline(always)]
-unsafe fn five_bits(fifth: *const u8, low: *const u8) -> __m256i {
-    // Byte i of the vector gets byte i / 8 of the word; the mask tests its bit i % 8.
-    let word = _mm256_set1_epi32(i32::from_le_bytes(*fifth.cast()));
-    let bytes = _mm256_setr_epi64x(
-        0,
-        0x0101_0101_0101_0101,
-        0x0202_0202_0202_0202,
-        0x0303_0303_0303_0303,
-    );
-    let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
-    let set = _mm256_and_si256(_mm256_shuffle_epi8(word, bytes), bit);
-    let set = _mm256_cmpeq_epi8(set, bit);
-    _mm256_or_si256(nibbles(low), _mm256_and_si256(set, _mm256_set1_epi8(16)))
+unsafe fn five_bits(fifth: *const u8, low: *const u8) -> CodeVector {
+    or(nibbles(low), fifth_bits(fifth))
 }
 
 /// Decodes eight groups of 32 2-bit values from 64 bytes. Each 32 bytes contain four groups, the
 /// first in the lowest two bits of each byte.
 ///
 /// # Safety
-/// Requires AVX2; `p` is valid for 64 bytes.
+/// Requires the instructions of [`Lanes`]; `p` is valid for 64 bytes.
 #[inline(always)]
-unsafe fn two_bits(p: *const u8) -> [__m256i; 8] {
+unsafe fn two_bits(p: *const u8) -> [CodeVector; 8] {
     let (a, b) = (load(p), load(p.add(32)));
     [
-        low_bits::<0, 3>(a),
+        and(a, 3),
         low_bits::<2, 3>(a),
         low_bits::<4, 3>(a),
         low_bits::<6, 3>(a),
-        low_bits::<0, 3>(b),
+        and(b, 3),
         low_bits::<2, 3>(b),
         low_bits::<4, 3>(b),
         low_bits::<6, 3>(b),

@@ -1,4 +1,4 @@
-//! Quantized GEMV with integer dot products (AVX2, or AVX-512 VNNI at 256 bits).
+//! Quantized GEMV with integer dot products (AVX2, VNNI at 256 bits, or `dotprod` and `i8mm` of aarch64).
 //!
 //! The activation row is converted to 24-bit fixed point, with a power-of-two scale per 256
 //! elements. Element `i` becomes `t[i] * scale` with an integer `|t[i]| < 2^23`. The error is at
@@ -15,20 +15,27 @@
 //! non-finite values, or with a scale that would be subnormal. The float kernels also compute
 //! several rows, which then share the decoding of weights.
 //!
-//! Related files: `row.rs` for the fixed-point row, `codes.rs` for the decoding of blocks.
+//! Related files: `row.rs` for the fixed-point row, `codes.rs` for the decoding of blocks,
+//! `dots_x86.rs` and `dots_neon.rs` for the instructions.
 
+#[cfg(target_arch = "aarch64")]
+mod dots_neon;
+#[cfg(target_arch = "x86_64")]
+mod dots_x86;
 mod row;
+#[cfg(target_arch = "x86_64")]
 mod strips;
-#[cfg(tercet_avx512)]
+#[cfg(target_arch = "aarch64")]
+mod strips_neon;
+#[cfg(all(target_arch = "x86_64", tercet_avx512))]
 mod strips_vnni;
-
-use std::arch::x86_64::*;
 
 use std::ops::Range;
 
 use tercet_ir::Scheme;
 
-use super::super::simd::{Avx2, Simd, SimdLevel, SimdLevelKind};
+use super::super::simd::{Simd, SimdLevel, SimdLevelKind};
+use super::code_vector::{CodeVector, Lanes, load, sub_shifted, to_floats, two_halves};
 use super::codes::{WeightGroupSink, has_small_codes, visit};
 use super::decode::scale16;
 use super::repack_x8::STRIP;
@@ -53,24 +60,58 @@ pub(super) fn scratch_len(k: usize) -> usize {
     k.div_ceil(GROUP) * GROUP_FLOATS
 }
 
+/// True if the level has integer dot products.
+pub(super) fn has_level(level: SimdLevel) -> bool {
+    match level.kind {
+        SimdLevelKind::Portable => false,
+        #[cfg(target_arch = "aarch64")]
+        SimdLevelKind::Neon => level.dots,
+        #[cfg(target_arch = "x86_64")]
+        _ => true,
+    }
+}
+
 /// True if weights of this scheme are multiplied as integers.
 pub(super) fn supports(level: SimdLevel, scheme: Scheme) -> bool {
-    has_small_codes(scheme) && level.kind != SimdLevelKind::Portable
+    has_small_codes(scheme) && has_level(level)
 }
 
 /// Exact dot products of 8-bit integers.
 trait IntDotProduct: Copy {
-    /// True if integer scales are multiplied as integers ([`scaled`]) while sums are widened from
-    /// 16 to 32 bits.
-    const SCALED: bool;
-
     /// Lane `i` of the result is the sum of `codes[j] * t[j]` for `4 i <= j < 4 i + 4`, where `t`
     /// are the fixed-point activations. The codes are below 64; `digits` has the low, middle and
     /// high limbs of the same group.
     ///
     /// # Safety
     /// Requires the instructions of the implementation; `digits` is valid for [`PLANES`] bytes.
-    unsafe fn dot(codes: __m256i, digits: *const i8) -> __m256i;
+    unsafe fn dot(codes: CodeVector, digits: *const i8) -> CodeVector;
+
+    /// Sums of the codes of eight groups times the three limbs and the scale of the group, a byte of
+    /// `s`. `None` if the implementation multiplies integer scales in floats.
+    ///
+    /// # Safety
+    /// Same as [`Self::dot`], for eight groups.
+    #[inline(always)]
+    unsafe fn scaled_by_32(
+        _codes: &[CodeVector; 8],
+        _digits: *const i8,
+        _s: u64,
+    ) -> Option<[CodeVector; 3]> {
+        None
+    }
+
+    /// Like [`Self::scaled_by_32`], with a scale for each 16 codes.
+    ///
+    /// # Safety
+    /// Same as [`Self::dot`], for eight groups.
+    #[inline(always)]
+    unsafe fn scaled_by_16(
+        _codes: &[CodeVector; 8],
+        _digits: *const i8,
+        _s: &[i8; 16],
+    ) -> Option<[CodeVector; 3]> {
+        None
+    }
 }
 
 /// Like [`IntDotProduct::dot`], converted to floats, with `2^CENTER` subtracted from the codes unless
@@ -80,90 +121,26 @@ trait IntDotProduct: Copy {
 /// Same as [`IntDotProduct::dot`].
 #[inline(always)]
 unsafe fn centered<D: IntDotProduct, const CENTER: i32>(
-    codes: __m256i,
+    codes: CodeVector,
     digits: *const i8,
-) -> __m256 {
+) -> <Lanes as Simd>::V {
     let mut dots = D::dot(codes, digits);
     if CENTER > 0 {
-        let quads = _mm256_loadu_si256(digits.add(3 * GROUP).cast());
-        dots = _mm256_sub_epi32(dots, _mm256_slli_epi32::<CENTER>(quads));
+        let quads = load(digits.add(3 * GROUP).cast());
+        dots = sub_shifted::<CENTER>(dots, quads);
     }
-    _mm256_cvtepi32_ps(dots)
-}
-
-/// Dot products by `maddubs`: pairs of products added in 16 bits.
-#[derive(Clone, Copy)]
-struct MaddPairsDot;
-
-impl IntDotProduct for MaddPairsDot {
-    const SCALED: bool = true;
-
-    #[inline(always)]
-    unsafe fn dot(codes: __m256i, digits: *const i8) -> __m256i {
-        // A 16-bit sum of two products is at most 2 * 63 * 128, so it never saturates. A sum of
-        // four products times 2^16 is below 2^31.
-        let low = _mm256_maddubs_epi16(codes, _mm256_loadu_si256(digits.cast()));
-        let middle = _mm256_maddubs_epi16(codes, _mm256_loadu_si256(digits.add(32).cast()));
-        let high = _mm256_maddubs_epi16(codes, _mm256_loadu_si256(digits.add(64).cast()));
-        let low = _mm256_madd_epi16(low, _mm256_set1_epi16(1));
-        let middle = _mm256_madd_epi16(middle, _mm256_set1_epi16(256));
-        let high = _mm256_slli_epi32::<16>(_mm256_madd_epi16(high, _mm256_set1_epi16(1)));
-        _mm256_add_epi32(high, _mm256_add_epi32(middle, low))
-    }
-}
-
-/// For each of the three limbs, adds the products of a group's codes (below 64), limbs and scales
-/// to `sums`. Both halves of a word of `s` contain the same scale.
-///
-/// # Safety
-/// Requires AVX2; `digits` is valid for [`PLANES`] bytes.
-#[inline(always)]
-unsafe fn scaled(sums: &mut [__m256i; 3], codes: __m256i, digits: *const i8, s: __m256i) {
-    for (plane, sum) in sums.iter_mut().enumerate() {
-        // No saturation, as in `MaddPairsDot`; the sum of eight groups with 8-bit scales stays below 2^26.
-        let digits = _mm256_loadu_si256(digits.add(GROUP * plane).cast());
-        let pairs = _mm256_maddubs_epi16(codes, digits);
-        *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs, s));
-    }
+    to_floats(dots)
 }
 
 /// Combines the sums of the three limbs into floats.
 ///
 /// # Safety
-/// Requires AVX2 and FMA.
+/// Requires the instructions of [`Lanes`].
 #[inline(always)]
-unsafe fn joined(sums: [__m256i; 3]) -> __m256 {
-    let (low, middle) = (_mm256_cvtepi32_ps(sums[0]), _mm256_cvtepi32_ps(sums[1]));
-    let high = _mm256_cvtepi32_ps(sums[2]);
-    let above = Avx2::fma(high, Avx2::splat(256.0), middle);
-    Avx2::fma(above, Avx2::splat(256.0), low)
-}
-
-/// Dot products of four by VNNI (`vpdpbusd`).
-#[cfg(tercet_avx512)]
-#[derive(Clone, Copy)]
-struct VnniDot;
-
-#[cfg(tercet_avx512)]
-impl IntDotProduct for VnniDot {
-    // VNNI sums have 32 bits from the start.
-    const SCALED: bool = false;
-
-    #[inline(always)]
-    unsafe fn dot(codes: __m256i, digits: *const i8) -> __m256i {
-        let zero = _mm256_setzero_si256();
-        let high = _mm256_dpbusd_epi32(zero, codes, _mm256_loadu_si256(digits.add(64).cast()));
-        let middle = _mm256_dpbusd_epi32(
-            _mm256_slli_epi32::<8>(high),
-            codes,
-            _mm256_loadu_si256(digits.add(32).cast()),
-        );
-        _mm256_dpbusd_epi32(
-            _mm256_slli_epi32::<8>(middle),
-            codes,
-            _mm256_loadu_si256(digits.cast()),
-        )
-    }
+unsafe fn joined(sums: [CodeVector; 3]) -> <Lanes as Simd>::V {
+    let [low, middle, high] = sums;
+    let above = Lanes::fma(to_floats(high), Lanes::splat(256.0), to_floats(middle));
+    Lanes::fma(above, Lanes::splat(256.0), to_floats(low))
 }
 
 /// Computes `y[i * stride + j] = sum_p x[i, p] w[j, p]` for the rows `rows` of W. If W is repacked,
@@ -213,24 +190,18 @@ unsafe fn dot_strips(
     y: *mut f32,
     stride: usize,
 ) {
-    #[cfg(tercet_avx512)]
-    if level.kind == SimdLevelKind::Avx512 && level.vnni {
-        for (part, x) in x.chunks(strips_vnni::MAX_ROWS).enumerate() {
-            let y = y.add(part * strips_vnni::MAX_ROWS * stride);
-            let rows = rows.clone();
-            match *x {
-                [a] => strips_vnni::dot_strips([a], w, rows, y, stride),
-                [a, b] => strips_vnni::dot_strips([a, b], w, rows, y, stride),
-                [a, b, c] => strips_vnni::dot_strips([a, b, c], w, rows, y, stride),
-                [a, b, c, d] => strips_vnni::dot_strips([a, b, c, d], w, rows, y, stride),
-                _ => unreachable!("invariant: chunks have at most four rows"),
+    match level.kind {
+        SimdLevelKind::Portable => unreachable!("`supports` rejects this level"),
+        #[cfg(target_arch = "aarch64")]
+        SimdLevelKind::Neon => strips_neon::dot_strips(level, x, w, rows, y, stride),
+        #[cfg(all(target_arch = "x86_64", tercet_avx512))]
+        _ if level.dots => strips_vnni::dot_strips(level, x, w, rows, y, stride),
+        #[cfg(target_arch = "x86_64")]
+        _ => {
+            for (i, row) in x.iter().enumerate() {
+                strips::dot_strips(*row, w, rows.clone(), y.add(i * stride));
             }
         }
-        return;
-    }
-    let _ = level;
-    for (i, row) in x.iter().enumerate() {
-        strips::dot_strips(*row, w, rows.clone(), y.add(i * stride));
     }
 }
 
@@ -248,24 +219,11 @@ unsafe fn dot_row(
     rows: Range<usize>,
     y: *mut f32,
 ) {
-    #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn avx2(row: FixedPointRow<'_>, w: &QuantView<'_>, rows: Range<usize>, y: *mut f32) {
-        all_rows::<MaddPairsDot>(row, w, rows, y);
-    }
-    #[cfg(tercet_avx512)]
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
-    unsafe fn vnni(row: FixedPointRow<'_>, w: &QuantView<'_>, rows: Range<usize>, y: *mut f32) {
-        all_rows::<VnniDot>(row, w, rows, y);
-    }
     assert!(row.scales.len() * GROUP >= w.k, "the row is too short");
-    match level.kind {
-        SimdLevelKind::Portable => unreachable!("`supports` rejects this level"),
-        SimdLevelKind::Avx2 => avx2(row, w, rows, y),
-        #[cfg(tercet_avx512)]
-        SimdLevelKind::Avx512 if level.vnni => vnni(row, w, rows, y),
-        #[cfg(tercet_avx512)]
-        SimdLevelKind::Avx512 => avx2(row, w, rows, y),
-    }
+    #[cfg(target_arch = "x86_64")]
+    dots_x86::all_rows(level, row, w, rows, y);
+    #[cfg(target_arch = "aarch64")]
+    dots_neon::all_rows(level, row, w, rows, y);
 }
 
 /// # Safety
@@ -298,8 +256,8 @@ struct GemvRowSum<D: IntDotProduct> {
     scales: *const f32,
     sums16: *const f32,
     sums32: *const f32,
-    products: [__m256; 2],
-    offsets: __m256,
+    products: [<Lanes as Simd>::V; 2],
+    offsets: <Lanes as Simd>::V,
     offset: f32,
     dots: std::marker::PhantomData<D>,
 }
@@ -314,8 +272,8 @@ impl<D: IntDotProduct> GemvRowSum<D> {
             scales: row.scales.as_ptr().wrapping_add(group),
             sums16: row.sums16.as_ptr().wrapping_add(2 * group),
             sums32: row.sums32.as_ptr().wrapping_add(group),
-            products: [_mm256_setzero_ps(); 2],
-            offsets: _mm256_setzero_ps(),
+            products: [Lanes::splat(0.0); 2],
+            offsets: Lanes::splat(0.0),
             offset: 0.0,
             dots: std::marker::PhantomData,
         }
@@ -326,101 +284,81 @@ impl<D: IntDotProduct> GemvRowSum<D> {
     /// # Safety
     /// Requires the instructions of `D`.
     #[inline(always)]
-    unsafe fn add_joined(&mut self, sums: [__m256i; 3], d: f32) {
+    unsafe fn add_joined(&mut self, sums: [CodeVector; 3], d: f32) {
         // All eight groups of the 256 activations have the same scale.
-        let factor = Avx2::splat(d * *self.scales);
-        self.products[0] = Avx2::fma(joined(sums), factor, self.products[0]);
+        let factor = Lanes::splat(d * *self.scales);
+        self.products[0] = Lanes::fma(joined(sums), factor, self.products[0]);
     }
 
     /// # Safety
     /// Requires the instructions of `D`.
     #[inline(always)]
     unsafe fn finish(self) -> f32 {
-        let products = Avx2::add(self.products[0], self.products[1]);
-        Avx2::sum(Avx2::add(products, self.offsets)) + self.offset
+        let products = Lanes::add(self.products[0], self.products[1]);
+        Lanes::sum(Lanes::add(products, self.offsets)) + self.offset
     }
 }
 
 impl<D: IntDotProduct> WeightGroupSink for GemvRowSum<D> {
     #[inline(always)]
-    unsafe fn group<const CENTER: i32>(&mut self, g: usize, codes: __m256i, d: f32) {
+    unsafe fn group<const CENTER: i32>(&mut self, g: usize, codes: CodeVector, d: f32) {
         let dots = centered::<D, CENTER>(codes, self.digits.add(PLANES * g));
-        let factor = Avx2::splat(d * *self.scales.add(g));
-        self.products[g % 2] = Avx2::fma(dots, factor, self.products[g % 2]);
+        let factor = Lanes::splat(d * *self.scales.add(g));
+        self.products[g % 2] = Lanes::fma(dots, factor, self.products[g % 2]);
     }
 
     #[inline(always)]
     unsafe fn offset(&mut self, g: usize, m: f32) {
-        self.offset = Avx2::fmaf(m, *self.sums32.add(g), self.offset);
+        self.offset = Lanes::fmaf(m, *self.sums32.add(g), self.offset);
     }
 
     #[inline(always)]
-    unsafe fn by_32(&mut self, codes: [__m256i; 8], s: u64, d: f32, offsets: &[f32; 8]) {
-        if D::SCALED {
-            let s = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(s as i64));
-            // Copies the scale into both 16-bit halves of its word.
-            let s = _mm256_or_si256(s, _mm256_slli_epi32::<16>(s));
-            let mut each = [0i32; 8];
-            _mm256_storeu_si256(each.as_mut_ptr().cast(), s);
-            let mut sums = [_mm256_setzero_si256(); 3];
-            for g in 0..8 {
-                let s = _mm256_set1_epi32(each[g]);
-                scaled(&mut sums, codes[g], self.digits.add(PLANES * g), s);
-            }
+    unsafe fn by_32(&mut self, codes: [CodeVector; 8], s: u64, d: f32, offsets: &[f32; 8]) {
+        if let Some(sums) = D::scaled_by_32(&codes, self.digits, s) {
             self.add_joined(sums, d);
         } else {
-            let scales = Avx2::scale8(s.to_le_bytes().map(|s| s as i8), d);
+            let scales = Lanes::scale8(s.to_le_bytes().map(|s| s as i8), d);
             for g in 0..8 {
                 self.group::<0>(g, codes[g], scales[g]);
             }
         }
-        let offsets = Avx2::load(offsets.as_ptr());
-        self.offsets = Avx2::fma(offsets, Avx2::load(self.sums32), self.offsets);
+        let offsets = Lanes::load(offsets.as_ptr());
+        self.offsets = Lanes::fma(offsets, Lanes::load(self.sums32), self.offsets);
     }
 
     #[inline(always)]
-    unsafe fn by_16<const CENTER: i32>(&mut self, codes: [__m256i; 8], s: &[i8; 16], d: f32) {
-        let scales = scale16::<Avx2>(s, d);
-        if D::SCALED {
-            // Each 128-bit half of a group's vector has its own scale. The two scales of a group
-            // are broadcast as a pair; a shuffle then selects one per half.
-            let wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(s.as_ptr().cast()));
-            let mut each = [0i32; 8];
-            _mm256_storeu_si256(each.as_mut_ptr().cast(), wide);
-            let halves = _mm256_setr_epi8(
-                0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, //
-                2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3,
-            );
-            let mut sums = [_mm256_setzero_si256(); 3];
-            for g in 0..8 {
-                let s = _mm256_shuffle_epi8(_mm256_set1_epi32(each[g]), halves);
-                scaled(&mut sums, codes[g], self.digits.add(PLANES * g), s);
-            }
+    unsafe fn by_16<const CENTER: i32>(&mut self, codes: [CodeVector; 8], s: &[i8; 16], d: f32) {
+        let scales = scale16::<Lanes>(s, d);
+        if let Some(sums) = D::scaled_by_16(&codes, self.digits, s) {
             self.add_joined(sums, d);
             if CENTER > 0 {
-                let center = Avx2::splat(-((1 << CENTER) as f32));
+                let center = Lanes::splat(-((1 << CENTER) as f32));
                 for half in 0..2 {
-                    let sums = Avx2::mul(Avx2::load(self.sums16.add(8 * half)), center);
-                    let scales = Avx2::load(scales.as_ptr().add(8 * half));
-                    self.offsets = Avx2::fma(scales, sums, self.offsets);
+                    let sums = Lanes::mul(Lanes::load(self.sums16.add(8 * half)), center);
+                    let scales = Lanes::load(scales.as_ptr().add(8 * half));
+                    self.offsets = Lanes::fma(scales, sums, self.offsets);
                 }
             }
             return;
         }
         for g in 0..8 {
             let (a, b) = (scales[2 * g], scales[2 * g + 1]);
-            let factor = _mm256_setr_ps(a, a, a, a, b, b, b, b);
-            let factor = Avx2::mul(factor, Avx2::splat(*self.scales.add(g)));
+            let factor = two_halves(a, b);
+            let factor = Lanes::mul(factor, Lanes::splat(*self.scales.add(g)));
             let dots = centered::<D, CENTER>(codes[g], self.digits.add(PLANES * g));
-            self.products[g % 2] = Avx2::fma(dots, factor, self.products[g % 2]);
+            self.products[g % 2] = Lanes::fma(dots, factor, self.products[g % 2]);
         }
     }
 
     #[inline(always)]
     unsafe fn offsets_16(&mut self, offsets: &[f32; 16]) {
         for half in 0..2 {
-            let offsets = Avx2::load(offsets.as_ptr().add(8 * half));
-            self.offsets = Avx2::fma(offsets, Avx2::load(self.sums16.add(8 * half)), self.offsets);
+            let offsets = Lanes::load(offsets.as_ptr().add(8 * half));
+            self.offsets = Lanes::fma(
+                offsets,
+                Lanes::load(self.sums16.add(8 * half)),
+                self.offsets,
+            );
         }
     }
 

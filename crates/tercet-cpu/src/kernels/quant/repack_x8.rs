@@ -16,7 +16,7 @@ use std::ops::Range;
 use tercet_ir::Scheme;
 
 use super::super::parallel::{self, KernelThreads, SharedMut};
-use super::super::simd::SimdLevel;
+use super::super::simd::{SimdLevel, SimdLevelKind};
 use super::QuantView;
 
 /// Rows per strip.
@@ -37,14 +37,16 @@ pub enum QuantRowLayout {
 /// matmuls then read that layout too.
 #[must_use]
 pub fn repack_is_profitable(level: SimdLevel, scheme: Scheme) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return level.kind == super::super::simd::SimdLevelKind::Avx2
-        && matches!(scheme, Scheme::Q4K | Scheme::Q5K | Scheme::Q6K);
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        let _ = (level, scheme);
-        false
-    }
+    let has_kernels = match level.kind {
+        SimdLevelKind::Portable => false,
+        #[cfg(target_arch = "aarch64")]
+        SimdLevelKind::Neon => level.dots,
+        #[cfg(target_arch = "x86_64")]
+        SimdLevelKind::Avx2 => true,
+        #[cfg(all(target_arch = "x86_64", tercet_avx512))]
+        SimdLevelKind::Avx512 => false,
+    };
+    has_kernels && matches!(scheme, Scheme::Q4K | Scheme::Q5K | Scheme::Q6K)
 }
 
 /// Additional scratch floats of matmuls with few rows if weights are repacked: one strip for each
@@ -89,7 +91,7 @@ pub fn pack_strips(level: SimdLevel, threads: KernelThreads, w: &QuantView<'_>, 
         let to = unsafe { out.slice(strip * strip_bytes, strip_bytes) };
         let block = w.scheme.block_bytes();
         for (i, tile) in to.chunks_exact_mut(STRIP * block).enumerate() {
-            // SAFETY: a level for which repacking is profitable has AVX2. Source and target have
+            // SAFETY: the level has kernels for strips, so `turn` has its instructions. Source and target have
             // the bytes of eight blocks.
             unsafe {
                 turn(
@@ -116,7 +118,7 @@ pub(super) fn unpack_strip(w: &QuantView<'_>, strip: usize, out: &mut [u8]) {
     let from = &w.bytes[strip * STRIP * row_bytes..][..STRIP * row_bytes];
     let out = &mut out[..STRIP * row_bytes];
     for (i, tile) in from.chunks_exact(STRIP * block).enumerate() {
-        // SAFETY: only levels with AVX2 have strips; the sizes are those of `pack_strips`.
+        // SAFETY: a level with strips has the instructions; the sizes are those of `pack_strips`.
         unsafe {
             turn(
                 StripRuns::rows(out[i * block..].as_mut_ptr(), row_bytes),
@@ -173,7 +175,7 @@ impl<'w, 'a> QuantRowReader<'w, 'a> {
     fn fill(&mut self, tile: usize, block: usize) {
         let from = &self.w.bytes[tile..][..STRIP * block];
         let to = &mut self.blocks[..STRIP * block];
-        // SAFETY: only levels with AVX2 have strips. Source and target have the bytes of eight
+        // SAFETY: a level with strips has the instructions. Source and target have the bytes of eight
         // blocks.
         unsafe {
             turn(
@@ -211,10 +213,10 @@ enum StripTransposeSide {
 /// blocks.
 ///
 /// # Safety
-/// The machine has AVX2. `rows` is valid for eight blocks and `tile` for their bytes, for reads or
+/// The machine has AVX2 or NEON. `rows` is valid for eight blocks and `tile` for their bytes, for reads or
 /// writes according to `way`. A block has at least eight words.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
+#[cfg(tercet_int_dot)]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2"))]
 unsafe fn turn(rows: StripRuns, tile: *mut u8, block: usize, way: StripTransposeSide) {
     let words = block / 4;
     let mut word = 0;
@@ -241,9 +243,9 @@ unsafe fn turn(rows: StripRuns, tile: *mut u8, block: usize, way: StripTranspose
     }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(tercet_int_dot))]
 unsafe fn turn(_: StripRuns, _: *mut u8, _: usize, _: StripTransposeSide) {
-    unreachable!("invariant: only AVX2 machines repack weights")
+    unreachable!("invariant: no level of this machine repacks weights")
 }
 
 /// Transposes eight rows of eight words.
@@ -273,6 +275,22 @@ unsafe fn transpose8(from: StripRuns, to: StripRuns) {
         ];
         for (i, column) in out.into_iter().enumerate() {
             _mm256_storeu_ps(to.at.add((4 * half + i) * to.stride).cast(), column);
+        }
+    }
+}
+
+/// Transposes eight rows of eight words.
+///
+/// # Safety
+/// `from` is valid for reads and `to` for writes of 32 bytes each.
+#[cfg(target_arch = "aarch64")]
+unsafe fn transpose8(from: StripRuns, to: StripRuns) {
+    use super::super::simd::neon::transpose4;
+    for i in [0, 4] {
+        for j in [0, 4] {
+            let src = from.at.add(i * from.stride + 4 * j);
+            let dst = to.at.add(j * to.stride + 4 * i);
+            transpose4(src, from.stride, dst, to.stride);
         }
     }
 }

@@ -10,6 +10,8 @@
 use super::super::super::simd::Avx2;
 #[cfg(all(target_arch = "x86_64", tercet_avx512))]
 use super::super::super::simd::Avx512;
+#[cfg(target_arch = "aarch64")]
+use super::super::super::simd::Neon;
 use super::super::super::simd::{PortableSimd, Simd, SimdLevelKind};
 
 /// Operands of one tile. Strides are in elements.
@@ -57,6 +59,8 @@ pub(super) fn function(level: SimdLevelKind, windows: usize, vectors: usize) -> 
         SimdLevelKind::Avx512 => AVX512[windows - 1][vectors - 1],
         #[cfg(target_arch = "x86_64")]
         SimdLevelKind::Avx2 => AVX2[windows - 1][vectors - 1],
+        #[cfg(target_arch = "aarch64")]
+        SimdLevelKind::Neon => NEON[windows - 1][vectors - 1],
         SimdLevelKind::Portable => PORTABLE[windows - 1][vectors - 1],
     }
 }
@@ -75,6 +79,9 @@ static AVX512: [[NhwcMicroKernel; Avx512::TILE_VECTORS]; Avx512::TILE_ROWS] =
 #[cfg(target_arch = "x86_64")]
 static AVX2: [[NhwcMicroKernel; Avx2::TILE_VECTORS]; Avx2::TILE_ROWS] =
     table!(avx2, 2, [1 2 3 4 5 6]);
+#[cfg(target_arch = "aarch64")]
+static NEON: [[NhwcMicroKernel; Neon::TILE_VECTORS]; Neon::TILE_ROWS] =
+    table!(neon, 2, [1 2 3 4 5 6]);
 static PORTABLE: [[NhwcMicroKernel; PortableSimd::TILE_VECTORS]; PortableSimd::TILE_ROWS] =
     table!(portable, 1, [1 2 3 4]);
 
@@ -92,6 +99,13 @@ unsafe fn avx512<const R: usize, const NV: usize>(t: &NhwcConvTile) {
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn avx2<const R: usize, const NV: usize>(t: &NhwcConvTile) {
     tile::<Avx2, R, NV>(t);
+}
+
+/// # Safety
+/// Same as [`NhwcMicroKernel`].
+#[cfg(target_arch = "aarch64")]
+unsafe fn neon<const R: usize, const NV: usize>(t: &NhwcConvTile) {
+    tile::<Neon, R, NV>(t);
 }
 
 /// # Safety

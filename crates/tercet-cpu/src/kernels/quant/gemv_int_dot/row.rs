@@ -1,5 +1,8 @@
 //! Activation row in 24-bit fixed point.
 
+#[cfg(target_arch = "aarch64")]
+use std::arch::aarch64::*;
+#[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
 use super::{GROUP, PLANES, SPAN};
@@ -26,8 +29,8 @@ impl<'a> FixedPointRow<'a> {
     /// floats. `None` if fixed point cannot represent the row.
     ///
     /// # Safety
-    /// The machine has AVX2.
-    #[target_feature(enable = "avx2")]
+    /// The machine has AVX2, or is an aarch64 one.
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2"))]
     pub(in super::super) unsafe fn new(x: &[f32], scratch: &'a mut [f32]) -> Option<Self> {
         let groups = x.len() / GROUP;
         let (digits, rest) = scratch.split_at_mut(PLANES / 4 * groups);
@@ -57,6 +60,41 @@ impl<'a> FixedPointRow<'a> {
             sums16,
             sums32,
         })
+    }
+}
+
+/// Groups per tile of repacked weights.
+const TILE_GROUPS: usize = SPAN / GROUP;
+
+/// Pointers into the fixed-point activation row, at the elements of the current tile.
+#[derive(Clone, Copy)]
+pub(super) struct FixedPointRowTail {
+    pub(super) planes: *const i8,
+    pub(super) scales: *const f32,
+    pub(super) sums16: *const f32,
+    pub(super) sums32: *const f32,
+}
+
+impl FixedPointRowTail {
+    /// The elements of a row from element `k0`, the first of a group.
+    #[inline(always)]
+    pub(super) fn new(row: &FixedPointRow<'_>, k0: usize) -> Self {
+        FixedPointRowTail {
+            planes: row.digits.as_ptr().wrapping_add(PLANES / GROUP * k0),
+            scales: row.scales.as_ptr().wrapping_add(k0 / GROUP),
+            sums16: row.sums16.as_ptr().wrapping_add(2 * (k0 / GROUP)),
+            sums32: row.sums32.as_ptr().wrapping_add(k0 / GROUP),
+        }
+    }
+
+    /// # Safety
+    /// `self` points to a tile of the row, not past its end.
+    #[inline(always)]
+    pub(super) unsafe fn advance(&mut self) {
+        self.planes = self.planes.wrapping_add(TILE_GROUPS * PLANES);
+        self.scales = self.scales.wrapping_add(TILE_GROUPS);
+        self.sums16 = self.sums16.wrapping_add(2 * TILE_GROUPS);
+        self.sums32 = self.sums32.wrapping_add(TILE_GROUPS);
     }
 }
 
@@ -90,6 +128,7 @@ fn scale_of(x: &[f32]) -> Option<f32> {
 ///
 /// # Safety
 /// Requires AVX2.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn encode(x: &[f32; GROUP], scale: f32, planes: &mut [i8; PLANES]) -> (i32, i32) {
     let inverse = _mm256_set1_ps(if scale == 0.0 { 0.0 } else { 1.0 / scale });
@@ -128,4 +167,41 @@ unsafe fn encode(x: &[f32; GROUP], scale: f32, planes: &mut [i8; PLANES]) -> (i3
         _mm256_storeu_si256(lanes.as_mut_ptr().cast(), sum);
     }
     (lanes[0].iter().sum(), lanes[1].iter().sum())
+}
+
+/// Writes the limbs of a group, and returns the integer sums of its two halves.
+///
+/// # Safety
+/// The machine is an aarch64 one.
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+unsafe fn encode(x: &[f32; GROUP], scale: f32, planes: &mut [i8; PLANES]) -> (i32, i32) {
+    let inverse = vdupq_n_f32(if scale == 0.0 { 0.0 } else { 1.0 / scale });
+    let planes = planes.as_mut_ptr();
+    let mut halves = [0; 2];
+    for (half, sum) in halves.iter_mut().enumerate() {
+        let mut t = [vdupq_n_s32(0); 4];
+        for (i, t) in t.iter_mut().enumerate() {
+            let x = vld1q_f32(x.as_ptr().add(16 * half + 4 * i));
+            // Multiplication by a power of two is exact, so this rounds once.
+            *t = vcvtnq_s32_f32(vmulq_f32(x, inverse));
+        }
+        let quads = vpaddq_s32(vpaddq_s32(t[0], t[1]), vpaddq_s32(t[2], t[3]));
+        vst1q_s32(planes.add(3 * GROUP + 16 * half).cast(), quads);
+        *sum = vaddvq_s32(quads);
+        for plane in 0..3 {
+            let words = |a: int32x4_t, b: int32x4_t| vmovn_high_s32(vmovn_s32(a), b);
+            let (low, high) = (words(t[0], t[1]), words(t[2], t[3]));
+            // Narrowing keeps the lowest byte, the signed limb of this plane.
+            vst1q_s8(
+                planes.add(GROUP * plane + 16 * half),
+                vmovn_high_s16(vmovn_s16(low), high),
+            );
+            for t in &mut t {
+                let limb = vshrq_n_s32::<24>(vshlq_n_s32::<24>(*t));
+                *t = vshrq_n_s32::<8>(vsubq_s32(*t, limb));
+            }
+        }
+    }
+    (halves[0], halves[1])
 }

@@ -19,10 +19,9 @@ use tercet_ir::Scheme;
 use super::super::super::simd::{Avx2, Simd};
 use super::super::QuantView;
 use super::super::repack_x8::STRIP;
+use super::row::FixedPointRowTail;
 use super::{CHUNK, FixedPointRow, GROUP, PLANES, SPAN, joined};
 
-/// Groups per tile.
-pub(super) const GROUPS: usize = SPAN / GROUP;
 /// Bytes of a vector, which contains one word of each row.
 pub(super) const WORD: usize = 32;
 /// Prefetch distance of W in bytes.
@@ -60,27 +59,7 @@ pub(in super::super) unsafe fn dot_strips(
     }
 }
 
-/// Pointers into the fixed-point activation row, at the elements of the current tile.
-#[derive(Clone, Copy)]
-pub(super) struct FixedPointRowTail {
-    pub(super) planes: *const i8,
-    pub(super) scales: *const f32,
-    pub(super) sums16: *const f32,
-    pub(super) sums32: *const f32,
-}
-
 impl FixedPointRowTail {
-    /// The elements of a row from element `k0`, the first of a group.
-    #[inline(always)]
-    pub(super) fn new(row: &FixedPointRow<'_>, k0: usize) -> Self {
-        FixedPointRowTail {
-            planes: row.digits.as_ptr().wrapping_add(PLANES / GROUP * k0),
-            scales: row.scales.as_ptr().wrapping_add(k0 / GROUP),
-            sums16: row.sums16.as_ptr().wrapping_add(2 * (k0 / GROUP)),
-            sums32: row.sums32.as_ptr().wrapping_add(k0 / GROUP),
-        }
-    }
-
     /// Broadcasts limb `plane` (0 is the lowest) of the elements `4 quad` to `4 quad + 3` of group
     /// `g` to all lanes.
     ///
@@ -102,16 +81,6 @@ impl FixedPointRowTail {
             let pairs = _mm256_maddubs_epi16(codes, self.quad(g, plane, quad));
             sums[plane] = _mm256_add_epi16(sums[plane], pairs);
         }
-    }
-
-    /// # Safety
-    /// `self` points to a tile of the row, not past its end.
-    #[inline(always)]
-    pub(super) unsafe fn advance(&mut self) {
-        self.planes = self.planes.wrapping_add(GROUPS * PLANES);
-        self.scales = self.scales.wrapping_add(GROUPS);
-        self.sums16 = self.sums16.wrapping_add(2 * GROUPS);
-        self.sums32 = self.sums32.wrapping_add(GROUPS);
     }
 }
 

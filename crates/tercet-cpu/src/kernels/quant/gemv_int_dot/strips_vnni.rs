@@ -1,5 +1,5 @@
-//! Like `strips.rs`, with VNNI, and for up to [`MAX_ROWS`] activation rows that share the decoding of
-//! weights.
+//! Like `strips.rs`, with VNNI, and for up to [`ByteDot::MAX_ROWS`] activation rows that share the decoding
+//! of weights.
 //!
 //! The products of a weight group are summed in 32 bits and multiplied with the group's scale. These
 //! integers are exact, as those of `strips.rs`, and the floats are added in the same order. A row
@@ -10,17 +10,15 @@ use std::ops::Range;
 
 use tercet_ir::Scheme;
 
-use super::super::super::simd::{Avx2, Simd};
+use super::super::super::simd::{Avx2, Simd, SimdLevel, SimdLevelKind};
 use super::super::QuantView;
 use super::super::repack_x8::STRIP;
+use super::dots_x86::{ByteDot, EvexByteDot, VexByteDot};
+use super::row::FixedPointRowTail;
 use super::strips::{
-    FixedPointRowTail, WORD, and, by_32_scales, eight_halves, factors, prefetch, signed, unsigned,
-    word,
+    WORD, and, by_32_scales, eight_halves, factors, prefetch, signed, unsigned, word,
 };
 use super::{CHUNK, FixedPointRow, SPAN, joined};
-
-/// Rows of one call. The accumulators of four rows fit the 32 vector registers.
-pub(super) const MAX_ROWS: usize = 4;
 
 /// Exact sums of products, for each row and limb.
 type LimbSums<const R: usize> = [[__m256i; 3]; R];
@@ -29,10 +27,66 @@ type LimbSums<const R: usize> = [[__m256i; 3]; R];
 /// whole strips.
 ///
 /// # Safety
-/// The machine has the instructions of this function. The rows of `x` are as long as a row of W, and
-/// W is repacked as strips. `y` is valid for `R` rows, and no other task accesses their columns `rows`.
+/// The level is of this machine and has VNNI. The rows of `x` are as long as a row of W, and W is
+/// repacked as strips. `y` is valid for all rows of `x`, and no other task accesses their columns `rows`.
+pub(super) unsafe fn dot_strips(
+    level: SimdLevel,
+    x: &[FixedPointRow<'_>],
+    w: &QuantView<'_>,
+    rows: Range<usize>,
+    y: *mut f32,
+    stride: usize,
+) {
+    let is_evex = level.kind == SimdLevelKind::Avx512;
+    let most = match is_evex {
+        true => EvexByteDot::MAX_ROWS,
+        false => VexByteDot::MAX_ROWS,
+    };
+    for (part, x) in x.chunks(most).enumerate() {
+        let y = y.add(part * most * stride);
+        let rows = rows.clone();
+        match (is_evex, x) {
+            (true, &[a]) => evex([a], w, rows, y, stride),
+            (true, &[a, b]) => evex([a, b], w, rows, y, stride),
+            (true, &[a, b, c]) => evex([a, b, c], w, rows, y, stride),
+            (true, &[a, b, c, d]) => evex([a, b, c, d], w, rows, y, stride),
+            (false, &[a]) => vex([a], w, rows, y, stride),
+            (false, &[a, b]) => vex([a, b], w, rows, y, stride),
+            _ => unreachable!("invariant: chunks have at most `MAX_ROWS` rows"),
+        }
+    }
+}
+
+/// # Safety
+/// Same as [`dot_strips`], with AVX-512 VNNI.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
-pub(super) unsafe fn dot_strips<const R: usize>(
+unsafe fn evex<const R: usize>(
+    x: [FixedPointRow<'_>; R],
+    w: &QuantView<'_>,
+    rows: Range<usize>,
+    y: *mut f32,
+    stride: usize,
+) {
+    dot_some::<EvexByteDot, R>(x, w, rows, y, stride);
+}
+
+/// # Safety
+/// Same as [`dot_strips`], with AVX-VNNI.
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+unsafe fn vex<const R: usize>(
+    x: [FixedPointRow<'_>; R],
+    w: &QuantView<'_>,
+    rows: Range<usize>,
+    y: *mut f32,
+    stride: usize,
+) {
+    dot_some::<VexByteDot, R>(x, w, rows, y, stride);
+}
+
+/// # Safety
+/// Same as [`dot_strips`], with the instruction of `D`.
+#[inline(always)]
+unsafe fn dot_some<D: ByteDot, const R: usize>(
     x: [FixedPointRow<'_>; R],
     w: &QuantView<'_>,
     rows: Range<usize>,
@@ -48,9 +102,9 @@ pub(super) unsafe fn dot_strips<const R: usize>(
             let tiles = (w.k - k0).min(CHUNK) / SPAN;
             let at = strip.as_ptr().add(k0 / SPAN * tile_bytes);
             let sums = match w.scheme {
-                Scheme::Q4K => by_32::<4, R>(from, at, tiles),
-                Scheme::Q5K => by_32::<5, R>(from, at, tiles),
-                Scheme::Q6K => q6_k::<R>(from, at, tiles),
+                Scheme::Q4K => by_32::<D, 4, R>(from, at, tiles),
+                Scheme::Q5K => by_32::<D, 5, R>(from, at, tiles),
+                Scheme::Q6K => q6_k::<D, R>(from, at, tiles),
                 scheme => unreachable!("{scheme:?} cannot be repacked"),
             };
             for (all, sums) in all.iter_mut().zip(sums) {
@@ -66,9 +120,9 @@ pub(super) unsafe fn dot_strips<const R: usize>(
 /// Adds the products of four weights of group `g` with each limb of each row.
 ///
 /// # Safety
-/// Requires AVX-512 VNNI; the elements exist.
+/// Requires the instruction of `D`; the elements exist.
 #[inline(always)]
-unsafe fn add_products<const R: usize>(
+unsafe fn add_products<D: ByteDot, const R: usize>(
     sums: &mut LimbSums<R>,
     x: &[FixedPointRowTail; R],
     codes: __m256i,
@@ -76,7 +130,7 @@ unsafe fn add_products<const R: usize>(
 ) {
     for (sums, x) in sums.iter_mut().zip(x) {
         for (plane, sum) in sums.iter_mut().enumerate() {
-            *sum = _mm256_dpbusd_epi32(*sum, codes, x.quad(g, plane, quad));
+            *sum = D::add(*sum, codes, x.quad(g, plane, quad));
         }
     }
 }
@@ -104,7 +158,7 @@ unsafe fn zeros<const R: usize>() -> LimbSums<R> {
 /// # Safety
 /// Requires the instructions of [`dot_strips`]; `tiles` tiles and their elements exist.
 #[inline(always)]
-unsafe fn by_32<const BITS: usize, const R: usize>(
+unsafe fn by_32<D: ByteDot, const BITS: usize, const R: usize>(
     mut x: [FixedPointRowTail; R],
     mut b: *const u8,
     tiles: usize,
@@ -129,8 +183,8 @@ unsafe fn by_32<const BITS: usize, const R: usize>(
                     low = _mm256_or_si256(low, and(_mm256_slli_epi16::<4>(h), 16));
                     high = _mm256_or_si256(high, and(_mm256_slli_epi16::<3>(h), 16));
                 }
-                add_products(&mut groups[0], &x, low, (g, quad));
-                add_products(&mut groups[1], &x, high, (g + 1, quad));
+                add_products::<D, R>(&mut groups[0], &x, low, (g, quad));
+                add_products::<D, R>(&mut groups[1], &x, high, (g + 1, quad));
             }
             for (i, group) in groups.iter().enumerate() {
                 let s = unsigned(scales[pair / 2], g % 4 + i);
@@ -159,7 +213,7 @@ unsafe fn by_32<const BITS: usize, const R: usize>(
 /// # Safety
 /// Same as [`by_32`].
 #[inline(always)]
-unsafe fn q6_k<const R: usize>(
+unsafe fn q6_k<D: ByteDot, const R: usize>(
     mut x: [FixedPointRowTail; R],
     mut b: *const u8,
     tiles: usize,
@@ -196,7 +250,7 @@ unsafe fn q6_k<const R: usize>(
                                 and(_mm256_srli_epi16::<2>(h), 48),
                             ),
                         };
-                        add_products(&mut group, &x, codes, (g, quad));
+                        add_products::<D, R>(&mut group, &x, codes, (g, quad));
                     }
                     add_scaled(&mut sums, &group, s[2 * g + part]);
                 }

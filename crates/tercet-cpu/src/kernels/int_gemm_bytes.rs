@@ -36,7 +36,7 @@ fn steps(shape: &IntGemmShape) -> usize {
 /// True if [`pack`] can pack these elements, and the level has the instructions.
 #[must_use]
 pub fn supports(level: SimdLevel, b: &[i32]) -> bool {
-    level.kind == SimdLevelKind::Avx512 && level.vnni && range(b).is_some()
+    level.kind == SimdLevelKind::Avx512 && level.dots && range(b).is_some()
 }
 
 /// The center of the elements, around which all of them are signed bytes; `None` if they span more than a byte.
@@ -229,7 +229,7 @@ pub fn byte_gemm(
         (m * k, m * n),
         "A must have m * k elements, C m * n"
     );
-    assert!(level.kind == SimdLevelKind::Avx512 && level.vnni);
+    assert!(level.kind == SimdLevelKind::Avx512 && level.dots);
     let packed = &packed[..packed_len(shape)];
     if k == 0 || c.is_empty() {
         return c.fill(0);
