@@ -90,6 +90,9 @@ unsafe fn scaled(sums: &mut [__m256i; 3], codes: __m256i, digits: *const i8, s: 
 pub(super) trait ByteDot: Copy {
     /// Activation rows that share the decoding of weights; their accumulators fit the registers.
     const MAX_ROWS: usize;
+    /// True if integer scales are multiplied as integers, by [`MaddPairsDot`]. A level with repacked weights
+    /// then has the bits of AVX2 also in the rows after the last strip.
+    const SCALED: bool;
 
     /// # Safety
     /// Requires the instruction.
@@ -104,6 +107,7 @@ pub(super) struct EvexByteDot;
 #[cfg(tercet_avx512)]
 impl ByteDot for EvexByteDot {
     const MAX_ROWS: usize = 4;
+    const SCALED: bool = false;
 
     #[inline(always)]
     unsafe fn add(sum: __m256i, codes: __m256i, digits: __m256i) -> __m256i {
@@ -119,6 +123,7 @@ pub(super) struct VexByteDot;
 #[cfg(tercet_avx512)]
 impl ByteDot for VexByteDot {
     const MAX_ROWS: usize = 2;
+    const SCALED: bool = true;
 
     #[inline(always)]
     unsafe fn add(sum: __m256i, codes: __m256i, digits: __m256i) -> __m256i {
@@ -126,7 +131,7 @@ impl ByteDot for VexByteDot {
     }
 }
 
-/// Dot products of four by VNNI. The sums have 32 bits from the start, so scales stay floats.
+/// Dot products of four by VNNI.
 #[cfg(tercet_avx512)]
 #[derive(Clone, Copy)]
 struct VnniDot<B>(std::marker::PhantomData<B>);
@@ -140,6 +145,30 @@ impl<B: ByteDot> IntDotProduct for VnniDot<B> {
         let high = B::add(_mm256_setzero_si256(), codes, limb(2));
         let middle = B::add(_mm256_slli_epi32::<8>(high), codes, limb(1));
         B::add(_mm256_slli_epi32::<8>(middle), codes, limb(0))
+    }
+
+    #[inline(always)]
+    unsafe fn scaled_by_32(
+        codes: &[__m256i; 8],
+        digits: *const i8,
+        s: u64,
+    ) -> Option<[__m256i; 3]> {
+        match B::SCALED {
+            true => MaddPairsDot::scaled_by_32(codes, digits, s),
+            false => None,
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scaled_by_16(
+        codes: &[__m256i; 8],
+        digits: *const i8,
+        s: &[i8; 16],
+    ) -> Option<[__m256i; 3]> {
+        match B::SCALED {
+            true => MaddPairsDot::scaled_by_16(codes, digits, s),
+            false => None,
+        }
     }
 }
 
