@@ -196,6 +196,20 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
     /// Computes `a * b + c`.
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// Adds the outer product of `R` adjacent floats at `a` and `columns` to `acc`.
+    #[inline(always)]
+    unsafe fn add_outer<const R: usize, const NV: usize>(
+        acc: &mut [[Self::V; NV]; R],
+        a: *const f32,
+        columns: &[Self::V; NV],
+    ) {
+        for (i, acc) in acc.iter_mut().enumerate() {
+            let x = Self::splat(*a.add(i));
+            for (acc, column) in acc.iter_mut().zip(columns) {
+                *acc = Self::fma(x, *column, *acc);
+            }
+        }
+    }
     /// Maximum per lane; if `a` is NaN, the lane of `b`.
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
     /// The largest lane of a vector; no lane may be NaN.

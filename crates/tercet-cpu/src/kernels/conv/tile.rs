@@ -102,7 +102,7 @@ static AVX2: [[ConvMicroKernel; Avx2::TILE_VECTORS + 1]; Avx2::TILE_ROWS] =
     table!(avx2, 2, [1 2 3 4 5 6]);
 #[cfg(target_arch = "aarch64")]
 static NEON: [[ConvMicroKernel; Neon::TILE_VECTORS + 1]; Neon::TILE_ROWS] =
-    table!(neon, 2, [1 2 3 4 5 6]);
+    table!(neon, 2, [1 2 3 4 5]);
 static PORTABLE: [[ConvMicroKernel; PortableSimd::TILE_VECTORS + 1]; PortableSimd::TILE_ROWS] =
     table!(portable, 1, [1 2 3 4]);
 

@@ -121,7 +121,7 @@ static AVX2: [[[MicroKernel; Avx2::TILE_VECTORS]; Avx2::TILE_ROWS]; 2] =
     table!(avx2, 2, [1 2 3 4 5 6]);
 #[cfg(target_arch = "aarch64")]
 static NEON: [[[MicroKernel; Neon::TILE_VECTORS]; Neon::TILE_ROWS]; 2] =
-    table!(neon, 2, [1 2 3 4 5 6]);
+    table!(neon, 2, [1 2 3 4 5]);
 static PORTABLE: [[[MicroKernel; PortableSimd::TILE_VECTORS]; PortableSimd::TILE_ROWS]; 2] =
     table!(portable, 1, [1 2 3 4]);
 
@@ -183,28 +183,27 @@ unsafe fn panel_steps<S: Simd, const R: usize, const NV: usize>(
         return 0;
     }
     let count = t.k / UNROLLED * UNROLLED;
-    let along = |p: usize, i: usize| *rows[i].add(p);
-    let across = |p: usize, i: usize| *t.a.add(p * t.a_step + i);
     match (t.a_step, t.a_row, t.prefetch) {
-        (1, _, _) if t.next.is_null() => steps::<S, R, NV, NOTHING>(count, along, t, acc),
-        (1, _, Prefetch::Steps) => steps::<S, R, NV, 1>(count, along, t, acc),
-        (1, _, Prefetch::EveryUnroll) => steps::<S, R, NV, UNROLLED>(count, along, t, acc),
-        (_, 1, _) if t.next.is_null() => steps::<S, R, NV, NOTHING>(count, across, t, acc),
-        (_, 1, Prefetch::Steps) => steps::<S, R, NV, 1>(count, across, t, acc),
-        (_, 1, Prefetch::EveryUnroll) => steps::<S, R, NV, UNROLLED>(count, across, t, acc),
+        (1, _, _) if t.next.is_null() => steps::<S, R, NV, NOTHING, false>(count, rows, t, acc),
+        (1, _, Prefetch::Steps) => steps::<S, R, NV, 1, false>(count, rows, t, acc),
+        (1, _, Prefetch::EveryUnroll) => steps::<S, R, NV, UNROLLED, false>(count, rows, t, acc),
+        (_, 1, _) if t.next.is_null() => steps::<S, R, NV, NOTHING, true>(count, rows, t, acc),
+        (_, 1, Prefetch::Steps) => steps::<S, R, NV, 1, true>(count, rows, t, acc),
+        (_, 1, Prefetch::EveryUnroll) => steps::<S, R, NV, UNROLLED, true>(count, rows, t, acc),
         _ => return 0,
     }
     count
 }
 
-/// Runs the unrolled loop over k, with a prefetch in every `EACH`th step.
+/// Runs the unrolled loop over k, with a prefetch in every `EACH`th step. A is contiguous along the rows of
+/// the tile if `ACROSS`, else along k.
 ///
 /// # Safety
-/// Same as [`panel_steps`]; `a(step, row)` returns an element of A.
+/// Same as [`panel_steps`].
 #[inline(always)]
-unsafe fn steps<S: Simd, const R: usize, const NV: usize, const EACH: usize>(
+unsafe fn steps<S: Simd, const R: usize, const NV: usize, const EACH: usize, const ACROSS: bool>(
     count: usize,
-    a: impl Fn(usize, usize) -> f32,
+    rows: &[*const f32; R],
     t: &GemmMicroTile,
     acc: &mut [[S::V; NV]; R],
 ) {
@@ -224,8 +223,12 @@ unsafe fn steps<S: Simd, const R: usize, const NV: usize, const EACH: usize>(
             for v in 0..NV {
                 columns[v] = S::load(b.add(v * S::LANES));
             }
+            if ACROSS {
+                S::add_outer(acc, t.a.add(p * t.a_step), &columns);
+                continue;
+            }
             for i in 0..R {
-                let x = S::splat(a(p, i));
+                let x = S::splat(*rows[i].add(p));
                 for v in 0..NV {
                     acc[i][v] = S::fma(x, columns[v], acc[i][v]);
                 }
@@ -287,6 +290,13 @@ pub(crate) unsafe fn tile<S: Simd, const R: usize, const NV: usize, const EXACT:
         b = b.wrapping_add(t.b_step);
         at += t.a_step;
     }
+    // The loop below may index a copy in memory; the accumulators themselves stay in registers.
+    let mut sums = [[S::splat(0.0); NV]; R];
+    for i in 0..R {
+        for v in 0..NV {
+            sums[i][v] = acc[i][v];
+        }
+    }
     for i in 0..R {
         let c = t.c.add(i * t.c_row);
         for v in 0..NV {
@@ -294,7 +304,7 @@ pub(crate) unsafe fn tile<S: Simd, const R: usize, const NV: usize, const EXACT:
                 c.add(v * S::LANES),
                 if v == NV - 1 { t.last_lanes } else { S::LANES },
             );
-            let mut sum = acc[i][v];
+            let mut sum = sums[i][v];
             let bias = t.bias.wrapping_add(v * S::LANES);
             if lanes == S::LANES {
                 if t.add {

@@ -48,6 +48,19 @@ unsafe fn greater(a: float32x4_t, b: float32x4_t) -> float32x4_t {
     vbslq_f32(vcgtq_f32(a, b), a, b)
 }
 
+/// Computes `acc + column * x[LANE]`.
+#[inline(always)]
+unsafe fn fma_lane<const LANE: i32>(
+    acc: float32x4x2_t,
+    column: float32x4x2_t,
+    x: float32x4_t,
+) -> float32x4x2_t {
+    float32x4x2_t(
+        vfmaq_laneq_f32::<LANE>(acc.0, column.0, x),
+        vfmaq_laneq_f32::<LANE>(acc.1, column.1, x),
+    )
+}
+
 /// Widens eight 16-bit integers to floats.
 #[inline(always)]
 unsafe fn from_i16(x: int16x8_t) -> float32x4x2_t {
@@ -85,8 +98,8 @@ impl Simd for Neon {
     const LANES: usize = 8;
     const FMA: bool = true;
     const LEVEL: SimdLevelKind = SimdLevelKind::Neon;
-    // 24 accumulators, four registers of B and one of A.
-    const TILE_ROWS: usize = 6;
+    // 20 accumulators, four registers of B, and one with four elements of each row of A.
+    const TILE_ROWS: usize = 5;
     const TILE_VECTORS: usize = 2;
     const DOT_ROWS: usize = 4;
     type V = float32x4x2_t;
@@ -112,6 +125,25 @@ impl Simd for Neon {
     #[inline(always)] unsafe fn mul(a: float32x4x2_t, b: float32x4x2_t) -> float32x4x2_t { float32x4x2_t(vmulq_f32(a.0, b.0), vmulq_f32(a.1, b.1)) }
     #[inline(always)] unsafe fn fma(a: float32x4x2_t, b: float32x4x2_t, c: float32x4x2_t) -> float32x4x2_t {
         float32x4x2_t(vfmaq_f32(c.0, a.0, b.0), vfmaq_f32(c.1, a.1, b.1))
+    }
+    // Products with a lane need no broadcast of the elements of A.
+    #[inline(always)] unsafe fn add_outer<const R: usize, const NV: usize>(acc: &mut [[float32x4x2_t; NV]; R], a: *const f32, columns: &[float32x4x2_t; NV]) {
+        for first in (0..R).step_by(4) {
+            let x = match R - first {
+                1..4 => load_part(a.add(first), R - first),
+                _ => vld1q_f32(a.add(first)),
+            };
+            for (i, acc) in acc[first..].iter_mut().take(4).enumerate() {
+                for (acc, column) in acc.iter_mut().zip(columns) {
+                    *acc = match i {
+                        0 => fma_lane::<0>(*acc, *column, x),
+                        1 => fma_lane::<1>(*acc, *column, x),
+                        2 => fma_lane::<2>(*acc, *column, x),
+                        _ => fma_lane::<3>(*acc, *column, x),
+                    };
+                }
+            }
+        }
     }
     // `fmax` returns NaN if one operand is NaN, and orders zeros by sign; comparisons do as the other levels.
     #[inline(always)] unsafe fn max(a: float32x4x2_t, b: float32x4x2_t) -> float32x4x2_t { float32x4x2_t(greater(a.0, b.0), greater(a.1, b.1)) }
@@ -182,6 +214,16 @@ impl Simd for Neon {
             }
         }
     }
+}
+
+/// Loads eight bytes each from two addresses.
+///
+/// # Safety
+/// Both are valid for eight bytes.
+#[inline(always)]
+pub(crate) unsafe fn load_halves(low: *const i8, high: *const i8) -> int8x16_t {
+    let both = vcombine_s64(vld1_s64(low.cast()), vdup_n_s64(0));
+    vreinterpretq_s8_s64(vld1q_lane_s64::<1>(high.cast(), both))
 }
 
 /// Converts four F16 values to floats.

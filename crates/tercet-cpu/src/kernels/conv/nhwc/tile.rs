@@ -81,7 +81,7 @@ static AVX2: [[NhwcMicroKernel; Avx2::TILE_VECTORS]; Avx2::TILE_ROWS] =
     table!(avx2, 2, [1 2 3 4 5 6]);
 #[cfg(target_arch = "aarch64")]
 static NEON: [[NhwcMicroKernel; Neon::TILE_VECTORS]; Neon::TILE_ROWS] =
-    table!(neon, 2, [1 2 3 4 5 6]);
+    table!(neon, 2, [1 2 3 4 5]);
 static PORTABLE: [[NhwcMicroKernel; PortableSimd::TILE_VECTORS]; PortableSimd::TILE_ROWS] =
     table!(portable, 1, [1 2 3 4]);
 

@@ -21,7 +21,7 @@ use std::ops::Range;
 
 use tercet_ir::Scheme;
 
-use super::super::super::simd::neon::{sdot_lane, smmla, widen8_f16};
+use super::super::super::simd::neon::{load_halves, sdot_lane, smmla, widen8_f16};
 use super::super::super::simd::{Neon, Simd, SimdLevel};
 use super::super::QuantView;
 use super::super::code_vector::{CodeVector, and, from_integers, integers, load, or, shift_right};
@@ -419,10 +419,11 @@ unsafe fn add_lane<const LANE: usize, const R: usize>(
     limbs: &[[int8x16_t; 3]; R],
 ) {
     let (low, high) = (vreinterpretq_s8_u8(codes.0), vreinterpretq_s8_u8(codes.1));
-    for (sums, limbs) in sums.iter_mut().zip(limbs) {
-        for (sum, limb) in sums.iter_mut().zip(limbs) {
-            sum.0 = sdot_lane::<LANE>(sum.0, low, *limb);
-            sum.1 = sdot_lane::<LANE>(sum.1, high, *limb);
+    for r in 0..R {
+        for plane in 0..3 {
+            let (sum, limb) = (&mut sums[r][plane], limbs[r][plane]);
+            sum.0 = sdot_lane::<LANE>(sum.0, low, limb);
+            sum.1 = sdot_lane::<LANE>(sum.1, high, limb);
         }
     }
 }
@@ -434,9 +435,12 @@ unsafe fn add_scaled<const R: usize>(
     group: &LimbSums<R>,
     scale: EightInts,
 ) {
-    for (sum, group) in sums.iter_mut().flatten().zip(group.iter().flatten()) {
-        sum.0 = vmlaq_s32(sum.0, group.0, scale.0);
-        sum.1 = vmlaq_s32(sum.1, group.1, scale.1);
+    for r in 0..R {
+        for plane in 0..3 {
+            let (sum, group) = (&mut sums[r][plane], group[r][plane]);
+            sum.0 = vmlaq_s32(sum.0, group.0, scale.0);
+            sum.1 = vmlaq_s32(sum.1, group.1, scale.1);
+        }
     }
 }
 
@@ -492,19 +496,16 @@ unsafe fn add_pairs<const BITS: usize, const HIGH: bool>(
                 vreinterpretq_s8_s32(vzip1q_s32(first.1, second.1)),
                 vreinterpretq_s8_s32(vzip2q_s32(first.1, second.1)),
             ];
-            let limb = |row: usize, plane: usize| {
-                let from = PLANES * at.group + GROUP * plane + 4 * quad;
-                // SAFETY: the requirements are those of this function.
-                unsafe { vld1_s8(x[row].planes.add(from)) }
-            };
+            let from = PLANES * at.group + 4 * quad;
+            let (first, second) = (x[0].planes.add(from), x[1].planes.add(from));
             let limbs = [
-                vcombine_s8(limb(0, 0), limb(0, 1)),
-                vcombine_s8(limb(0, 2), limb(1, 2)),
-                vcombine_s8(limb(1, 0), limb(1, 1)),
+                load_halves(first, first.add(GROUP)),
+                load_halves(first.add(2 * GROUP), second.add(2 * GROUP)),
+                load_halves(second, second.add(GROUP)),
             ];
-            for (group, limbs) in group.iter_mut().zip(limbs) {
-                for (sum, rows) in group.iter_mut().zip(rows) {
-                    *sum = smmla(*sum, rows, limbs);
+            for j in 0..3 {
+                for i in 0..4 {
+                    group[j][i] = smmla(group[j][i], rows[i], limbs[j]);
                 }
             }
         }
@@ -527,9 +528,9 @@ unsafe fn add_scaled_pairs(sums: &mut PairSums, group: &PairSums, scale: EightIn
         vzip1q_s32(scale.1, scale.1),
         vzip2q_s32(scale.1, scale.1),
     ];
-    for (sums, group) in sums.iter_mut().zip(group) {
+    for j in 0..3 {
         for i in 0..4 {
-            sums[i] = vmlaq_s32(sums[i], group[i], scales[i]);
+            sums[j][i] = vmlaq_s32(sums[j][i], group[j][i], scales[i]);
         }
     }
 }
