@@ -1,7 +1,8 @@
 //! Sets `cfg(tercet_avx512)` if the compiler has stable AVX-512 and AVX-VNNI intrinsics (Rust 1.89). The
 //! crate still builds on its minimum Rust version.
 //!
-//! Sets `cfg(tercet_int_dot)` for processors with hand-written integer dot products.
+//! Sets `cfg(tercet_int_dot)` for processors with hand-written integer dot products, and
+//! `cfg(tercet_byte_gemm)` if the I32 GEMM can use them.
 
 use std::process::Command;
 
@@ -14,8 +15,13 @@ fn main() {
     }
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=RUSTC");
-    if rustc_minor().is_some_and(|minor| minor >= 89) {
+    let has_avx512 = rustc_minor().is_some_and(|minor| minor >= 89);
+    if has_avx512 {
         println!("cargo::rustc-cfg=tercet_avx512");
+    }
+    println!("cargo::rustc-check-cfg=cfg(tercet_byte_gemm)");
+    if arch.as_deref() == Ok("aarch64") || has_avx512 && arch.as_deref() == Ok("x86_64") {
+        println!("cargo::rustc-cfg=tercet_byte_gemm");
     }
 }
 

@@ -41,8 +41,10 @@ pub mod gemm;
 pub mod int8_add;
 pub mod int8_conv;
 pub mod int_gemm;
-#[cfg(all(target_arch = "x86_64", tercet_avx512))]
-pub mod int_gemm_vnni;
+#[cfg(tercet_byte_gemm)]
+pub mod int_gemm_bytes;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod int_tiles_neon;
 pub mod layout;
 pub mod parallel;
 pub(crate) mod pool;

@@ -9,7 +9,7 @@
 //!
 //! - `winograd`: for 3 x 3 windows with many channels (AVX2).
 //! - `direct`: few channels; windows read rows of x in place, two channels per word (AVX2).
-//! - `dense`: GEMM with im2col.
+//! - `dense`: GEMM with im2col; on aarch64 by `sdot` or `smmla`, if all weights are signed bytes.
 //! - `depthwise` and `depthwise_stride2`: one channel per group.
 //!
 //! A slab (`slab`) is a copy of the rows of x that some windows need. A slab includes the padding,
@@ -155,6 +155,10 @@ pub fn packed_len(level: SimdLevel, shape: &ConvShape, weights: Int8Encoding) ->
         Int8ConvAlgorithm::Dense(Int8WordFormat::Quads) => {
             maddubs::MaddubsChannels::new(shape).packed_len()
         }
+        #[cfg(target_arch = "aarch64")]
+        Int8ConvAlgorithm::Dense(Int8WordFormat::Bytes) => {
+            shape.groups * shape.m * Int8WordFormat::Bytes.weight_words(shape)
+        }
         Int8ConvAlgorithm::Depthwise | Int8ConvAlgorithm::Dense(Int8WordFormat::Pairs) => {
             shape.groups * shape.m * shape.k().div_ceil(2)
         }
@@ -184,6 +188,22 @@ pub fn pack(level: SimdLevel, shape: &ConvShape, codes: Int8Encoding, w: &[u8], 
             return maddubs::pack(&maddubs::MaddubsChannels::new(shape), codes, w, out);
         }
         Int8ConvAlgorithm::Depthwise | Int8ConvAlgorithm::Dense(Int8WordFormat::Pairs) => {}
+    }
+    #[cfg(target_arch = "aarch64")]
+    if way == Int8ConvAlgorithm::Dense(Int8WordFormat::Bytes) {
+        let words = Int8WordFormat::Bytes.weight_words(shape);
+        let out = &mut out[..packed_len(level, shape, codes)];
+        out.fill(0);
+        let rows = w.chunks_exact(shape.k().max(1));
+        for (row, out) in rows.zip(out.chunks_exact_mut(words)) {
+            let (out, sum) = out.split_at_mut(words - 1);
+            let bytes: &mut [i8] = bytemuck::cast_slice_mut(out);
+            for (to, code) in bytes.iter_mut().zip(row) {
+                *to = codes.value(*code) as i8;
+            }
+            sum[0] = bytes.iter().map(|byte| i32::from(*byte)).sum();
+        }
+        return;
     }
     let (k, pairs) = (shape.k(), shape.k().div_ceil(2));
     let at = |row: usize, i: usize| match i < k {
@@ -219,15 +239,17 @@ pub fn scratch_len(
     if shape.batch * shape.groups * shape.m * shape.windows.count() == 0 {
         return 0;
     }
-    let part = |threads: usize| match Int8ConvAlgorithm::select(level, shape, weights) {
-        Int8ConvAlgorithm::Depthwise => depthwise::part_len(shape),
+    let algorithm = Int8ConvAlgorithm::select(level, shape, weights);
+    // Some algorithms divide their windows by the number of threads.
+    let part = |count: usize| match (algorithm, count) {
+        (Int8ConvAlgorithm::Depthwise, _) => depthwise::part_len(shape),
         #[cfg(target_arch = "x86_64")]
-        Int8ConvAlgorithm::DepthwiseStride2 => depthwise::part_len(shape),
+        (Int8ConvAlgorithm::DepthwiseStride2, _) => depthwise::part_len(shape),
         #[cfg(target_arch = "x86_64")]
-        Int8ConvAlgorithm::Tiles => winograd::part_len(threads, shape),
+        (Int8ConvAlgorithm::Tiles, count) => winograd::part_len(count, shape),
         #[cfg(target_arch = "x86_64")]
-        Int8ConvAlgorithm::Direct => direct::part_len(threads, shape),
-        Int8ConvAlgorithm::Dense(form) => dense::part_len(form, shape),
+        (Int8ConvAlgorithm::Direct, count) => direct::part_len(count, shape),
+        (Int8ConvAlgorithm::Dense(form), _) => dense::part_len(form, shape),
     };
     // A run may use fewer threads; each thread then needs more scratch memory.
     threads * (1..=threads).map(part).max().unwrap_or(0)

@@ -194,6 +194,19 @@ pub fn int_gemm(
 fn tile(level: SimdLevel, count: usize, rows: &[i32], b: &[i32], sums: &mut [[i32; NR]; MR]) {
     match level.kind {
         SimdLevelKind::Portable => portable(count, rows, b, sums),
+        #[cfg(target_arch = "aarch64")]
+        SimdLevelKind::Neon => {
+            use super::int_tiles_neon::{WordRows, pairs};
+            let steps = b.len() / NR;
+            assert!(rows.len() == count * steps && count <= MR);
+            let a = WordRows {
+                a: rows.as_ptr(),
+                row: steps,
+                step: 1,
+            };
+            // SAFETY: rows and panel have the same length.
+            unsafe { pairs(count, a, b.as_ptr(), steps, sums.as_mut_ptr().cast()) }
+        }
         #[cfg(target_arch = "x86_64")]
         _ => {
             let function = match count {
@@ -208,12 +221,6 @@ fn tile(level: SimdLevel, count: usize, rows: &[i32], b: &[i32], sums: &mut [[i3
             // SAFETY: both other levels have AVX2, and rows and panel have the same length.
             unsafe { function(rows, b, sums) }
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        #[allow(
-            unreachable_patterns,
-            reason = "there is only one level on this target"
-        )]
-        _ => portable(count, rows, b, sums),
     }
 }
 

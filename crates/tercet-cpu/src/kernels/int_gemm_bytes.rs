@@ -1,24 +1,42 @@
-//! GEMM of I32 matrices by the byte dot products of AVX-512 VNNI, if the elements of the right-hand side span at most
-//! a byte.
+//! GEMM of I32 matrices by byte dot products (AVX-512 VNNI, `dotprod` or `i8mm`), if the elements of the
+//! right-hand side span at most a byte.
 //!
-//! B is packed as signed bytes `b - center`, four rows of a column in one word, in panels of 64
-//! columns. A row of A is packed as unsigned bytes of `a - least`; `least` is the smallest element of
-//! the row. If the elements of a row span more than a byte, the kernel splits them into up to four
+//! B is packed as signed bytes `b - center`, four rows of a column in one word, in panels of 64 columns, or of
+//! 16 on aarch64. A row of A is packed as unsigned bytes of `a - least`; `least` is the smallest element of
+//! the row. On aarch64, which multiplies signed bytes, 128 is subtracted from them. If the elements of a row span more than a byte, the kernel splits them into up to four
 //! 8-bit limbs. It multiplies the highest limbs first and shifts the sums by 8 bits between limbs.
 //! All sums wrap, so the result is exact for all elements and equal to that of [`super::int_gemm`].
 
-use std::arch::x86_64::*;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+
 use std::ops::Range;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use super::int_gemm::IntGemmShape;
 use super::parallel::{self, DisjointChunks, KernelThreads, SharedMut};
 use super::simd::{SimdLevel, SimdLevelKind};
+#[cfg(target_arch = "x86_64")]
+use avx512::tile;
+#[cfg(target_arch = "aarch64")]
+use neon::tile;
 
-/// Columns of a vector, and vectors of a panel.
+/// Columns to a multiple of which panels are padded.
 const LANES: usize = 16;
-const VECTORS: usize = 4;
-const NR: usize = LANES * VECTORS;
+/// Columns of a panel.
+const NR: usize = if cfg!(target_arch = "x86_64") {
+    4 * LANES
+} else {
+    LANES
+};
+/// Bits to flip in the bytes of A, which makes them signed.
+const FLIP: u8 = if cfg!(target_arch = "x86_64") {
+    0
+} else {
+    0x80
+};
 /// Rows of a tile: with four vectors, 24 accumulators.
 const MR: usize = 6;
 /// Rows per task.
@@ -28,15 +46,29 @@ const LIMBS: usize = 4;
 /// Multiply-adds below which waking another thread is not profitable.
 const SERIAL_WORK: usize = 1 << 18;
 
-/// Words of four elements along k.
+/// Words of four elements along k. `i8mm` multiplies two words at once.
 fn steps(shape: &IntGemmShape) -> usize {
-    shape.k.div_ceil(4)
+    match cfg!(target_arch = "x86_64") {
+        true => shape.k.div_ceil(4),
+        false => 2 * shape.k.div_ceil(8),
+    }
+}
+
+/// True if the level has the instructions.
+fn has_level(level: SimdLevel) -> bool {
+    match level.kind {
+        #[cfg(target_arch = "x86_64")]
+        SimdLevelKind::Avx512 => level.dots,
+        #[cfg(target_arch = "aarch64")]
+        SimdLevelKind::Neon => level.dots,
+        _ => false,
+    }
 }
 
 /// True if [`pack`] can pack these elements, and the level has the instructions.
 #[must_use]
 pub fn supports(level: SimdLevel, b: &[i32]) -> bool {
-    level.kind == SimdLevelKind::Avx512 && level.dots && range(b).is_some()
+    has_level(level) && range(b).is_some()
 }
 
 /// The center of the elements, around which all of them are signed bytes; `None` if they span more than a byte.
@@ -86,7 +118,7 @@ pub fn pack(threads: KernelThreads, shape: &IntGemmShape, b: &[i32], out: &mut [
     let parts = (DisjointChunks::new(panels, NR * steps(shape)), sums);
     parallel::for_each_part(threads, parts, |panel, (out, sums)| {
         let first = panel * NR;
-        // SAFETY: `supports` accepts B only with AVX-512.
+        // SAFETY: `supports` accepts B only if the machine has the instructions.
         unsafe { pack_panel(b, n, first..n.min(first + NR), center, out, sums) };
     });
 }
@@ -94,8 +126,8 @@ pub fn pack(threads: KernelThreads, shape: &IntGemmShape, b: &[i32], out: &mut [
 /// Packs some columns of B, and sums them.
 ///
 /// # Safety
-/// The machine has AVX-512.
-#[target_feature(enable = "avx512f,avx512bw")]
+/// The machine has the instructions of [`has_level`].
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx512f,avx512bw"))]
 unsafe fn pack_panel(
     b: &[i32],
     n: usize,
@@ -105,9 +137,9 @@ unsafe fn pack_panel(
     sums: &mut [i32],
 ) {
     sums.fill(0);
+    out.fill(0);
     let width = sums.len();
     for (four, out) in b.chunks(4 * n.max(1)).zip(out.chunks_exact_mut(width)) {
-        out.fill(0);
         for (i, row) in four.chunks_exact(n.max(1)).enumerate() {
             let pairs = out.iter_mut().zip(&mut *sums).zip(&row[columns.clone()]);
             for ((out, sum), b) in pairs {
@@ -152,7 +184,7 @@ fn pack_rows<'a>(
             .chunks_exact(k)
             .zip(least.iter_mut().zip(sums));
         for (row, (least, sum)) in rows {
-            // SAFETY: this GEMM runs only with AVX-512.
+            // SAFETY: this GEMM runs only with the instructions.
             let (low, high, total) = unsafe { row_range(row) };
             (*least, *sum) = (low, total);
             all |= high.wrapping_sub(low);
@@ -172,7 +204,7 @@ fn pack_rows<'a>(
         parallel::for_each_part(threads, parts, |i, out| {
             let rows = a[i * ROWS * k..].chunks_exact(k).zip(&least[i * ROWS..]);
             for ((row, least), out) in rows.zip(out.chunks_exact_mut(own)) {
-                // SAFETY: this GEMM runs only with AVX-512, and the words have room for the row.
+                // SAFETY: this GEMM runs only with the instructions, and the words have room for the row.
                 unsafe { limb_of(row, *least, 8 * place as u32, bytemuck::cast_slice_mut(out)) };
             }
         });
@@ -188,8 +220,8 @@ fn pack_rows<'a>(
 /// The least and the greatest element of a row, and their sum.
 ///
 /// # Safety
-/// The machine has AVX-512.
-#[target_feature(enable = "avx512f,avx512bw")]
+/// The machine has the instructions of [`has_level`].
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx512f,avx512bw"))]
 unsafe fn row_range(row: &[i32]) -> (i32, i32, i32) {
     let start = (i32::MAX, i32::MIN, 0i32);
     row.iter().fold(start, |(low, high, sum), x| {
@@ -200,12 +232,12 @@ unsafe fn row_range(row: &[i32]) -> (i32, i32, i32) {
 /// Writes the byte of `x - least` from bit `shift` on for each element, and zeros after them.
 ///
 /// # Safety
-/// The machine has AVX-512.
-#[target_feature(enable = "avx512f,avx512bw")]
+/// The machine has the instructions of [`has_level`].
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx512f,avx512bw"))]
 unsafe fn limb_of(row: &[i32], least: i32, shift: u32, out: &mut [u8]) {
     let (out, rest) = out.split_at_mut(row.len());
     for (out, x) in out.iter_mut().zip(row) {
-        *out = (x.wrapping_sub(least) as u32 >> shift) as u8;
+        *out = (x.wrapping_sub(least) as u32 >> shift) as u8 ^ FLIP;
     }
     rest.fill(0);
 }
@@ -229,7 +261,7 @@ pub fn byte_gemm(
         (m * k, m * n),
         "A must have m * k elements, C m * n"
     );
-    assert!(level.kind == SimdLevelKind::Avx512 && level.dots);
+    assert!(has_level(level), "the level has no byte dot products");
     let packed = &packed[..packed_len(shape)];
     if k == 0 || c.is_empty() {
         return c.fill(0);
@@ -245,93 +277,8 @@ pub fn byte_gemm(
         let (panel, first) = (task % wide, task / wide * ROWS);
         for row in (first..m.min(first + ROWS)).step_by(MR) {
             let count = MR.min(m.min(first + ROWS) - row);
-            let run = match count {
-                1 => tile::<1>,
-                2 => tile::<2>,
-                3 => tile::<3>,
-                4 => tile::<4>,
-                5 => tile::<5>,
-                _ => tile::<6>,
-            };
             // SAFETY: the level has the instructions. Each task writes only its own rectangle of C.
-            unsafe { run(shape, &rows, packed, panel, row, c) };
+            unsafe { tile(level, count, shape, &rows, packed, panel, row, c) };
         }
     });
-}
-
-/// # Safety
-/// The machine has AVX-512 VNNI; rows and panel exist; no other task accesses their elements of `c`.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-unsafe fn tile<const R: usize>(
-    shape: &IntGemmShape,
-    rows: &ByteRows<'_>,
-    packed: &[i32],
-    panel: usize,
-    row: usize,
-    c: SharedMut<i32>,
-) {
-    let columns = shape.n.next_multiple_of(LANES);
-    match (columns - panel * NR).min(NR) / LANES {
-        1 => vectors::<R, 1>(shape, rows, packed, panel, row, c),
-        2 => vectors::<R, 2>(shape, rows, packed, panel, row, c),
-        3 => vectors::<R, 3>(shape, rows, packed, panel, row, c),
-        _ => vectors::<R, 4>(shape, rows, packed, panel, row, c),
-    }
-}
-
-/// # Safety
-/// As [`tile`], for a panel of `V` vectors.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-unsafe fn vectors<const R: usize, const V: usize>(
-    shape: &IntGemmShape,
-    rows: &ByteRows<'_>,
-    packed: &[i32],
-    panel: usize,
-    row: usize,
-    c: SharedMut<i32>,
-) {
-    let (own, columns) = (steps(shape), shape.n.next_multiple_of(LANES));
-    let b = packed[panel * NR * own..][..own * V * LANES].as_ptr();
-    let mut acc = [[_mm512_setzero_si512(); V]; R];
-    for limb in (0..rows.count).rev() {
-        let a = rows.limbs[(limb * shape.m + row) * own..][..R * own].as_ptr();
-        for acc in &mut acc {
-            for acc in acc {
-                *acc = _mm512_slli_epi32::<8>(*acc);
-            }
-        }
-        let mut b = b;
-        for p in 0..own {
-            let mut words = [_mm512_setzero_si512(); V];
-            for (v, word) in words.iter_mut().enumerate() {
-                *word = _mm512_loadu_si512(b.add(v * LANES).cast());
-            }
-            for (r, acc) in acc.iter_mut().enumerate() {
-                let x = _mm512_set1_epi32(*a.add(r * own + p));
-                for (acc, word) in acc.iter_mut().zip(&words) {
-                    *acc = _mm512_dpbusd_epi32(*acc, x, *word);
-                }
-            }
-            b = b.add(V * LANES);
-        }
-    }
-    // `(a' + least)(b' + center) = a' b' + least b' + center a`.
-    let ends = &packed[columns * own..];
-    let center = ends[columns];
-    for (r, acc) in acc.iter().enumerate() {
-        let least = _mm512_set1_epi32(rows.least[row + r]);
-        let shift = _mm512_set1_epi32(center.wrapping_mul(rows.sums[row + r]));
-        for (v, acc) in acc.iter().enumerate() {
-            let first = panel * NR + v * LANES;
-            let sums = _mm512_loadu_si512(ends[first..][..LANES].as_ptr().cast());
-            let y = _mm512_add_epi32(
-                *acc,
-                _mm512_add_epi32(shift, _mm512_mullo_epi32(least, sums)),
-            );
-            let mask = (1u32 << (shape.n - first).min(LANES)) - 1;
-            let to = c.ptr().add((row + r) * shape.n + first);
-            _mm512_mask_storeu_epi32(to, mask as __mmask16, y);
-        }
-    }
 }

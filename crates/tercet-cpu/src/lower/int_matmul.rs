@@ -6,8 +6,8 @@ use tercet_ir::{DType, EvalError, Graph, Node, Support};
 use crate::aligned_alloc::AlignedPages;
 use crate::args::{KernelArgs, KernelView, PackedConst, PackedForm};
 use crate::kernels::int_gemm::{IntGemmShape, int_gemm, int_gemm_wide, pack_panels};
-#[cfg(all(target_arch = "x86_64", tercet_avx512))]
-use crate::kernels::int_gemm_vnni as vnni;
+#[cfg(tercet_byte_gemm)]
+use crate::kernels::int_gemm_bytes as dots;
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::int8_conv::gemm;
 use crate::kernels::{KernelThreads, SimdLevel};
@@ -15,7 +15,7 @@ use crate::lower::elem::native_for;
 use crate::lower::{KernelPackFn, LoweredNode, words};
 
 /// Rows from which a right-hand side that is not constant is packed as bytes.
-#[cfg(all(target_arch = "x86_64", tercet_avx512))]
+#[cfg(tercet_byte_gemm)]
 const MIN_ROWS_TO_PACK: usize = 8;
 
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
@@ -27,9 +27,9 @@ enum IntMatMulWeights {
     /// Values within i8.
     #[cfg(target_arch = "x86_64")]
     Bytes(AlignedPages<i32>),
-    /// Values that span a byte, for VNNI.
-    #[cfg(all(target_arch = "x86_64", tercet_avx512))]
-    Vnni(AlignedPages<i32>),
+    /// Values that span a byte, for byte dot products.
+    #[cfg(tercet_byte_gemm)]
+    Dots(AlignedPages<i32>),
     Panels(AlignedPages<i32>),
     /// Values beyond 16 bits.
     Wide(AlignedPages<i32>),
@@ -40,8 +40,8 @@ impl PackedForm for IntMatMulWeights {
         let words: &[i32] = match self {
             #[cfg(target_arch = "x86_64")]
             IntMatMulWeights::Bytes(words) => words,
-            #[cfg(all(target_arch = "x86_64", tercet_avx512))]
-            IntMatMulWeights::Vnni(words) => words,
+            #[cfg(tercet_byte_gemm)]
+            IntMatMulWeights::Dots(words) => words,
             IntMatMulWeights::Panels(words) | IntMatMulWeights::Wide(words) => words,
         };
         bytemuck::cast_slice(words)
@@ -75,11 +75,11 @@ fn joined(a: &[usize], b: &[usize]) -> IntGemmShape {
 
 fn pack(level: SimdLevel, w: &KernelView<'_>) -> Result<PackedConst, EvalError> {
     let (shape, b) = (sizes(&[], w.shape()), w.dense::<i32>());
-    #[cfg(all(target_arch = "x86_64", tercet_avx512))]
-    if vnni::supports(level, b) {
-        let mut bytes = words(vnni::packed_len(&shape))?;
-        vnni::pack(KernelThreads::Pool, &shape, b, &mut bytes);
-        return Ok(PackedConst::new(IntMatMulWeights::Vnni(bytes)));
+    #[cfg(tercet_byte_gemm)]
+    if dots::supports(level, b) {
+        let mut bytes = words(dots::packed_len(&shape))?;
+        dots::pack(KernelThreads::Pool, &shape, b, &mut bytes);
+        return Ok(PackedConst::new(IntMatMulWeights::Dots(bytes)));
     }
     #[cfg(target_arch = "x86_64")]
     if gemm::supports(level, b) {
@@ -110,8 +110,8 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
             let own = shape.rows_len() + shape.panels_len();
             #[cfg(target_arch = "x86_64")]
             let own = own.max(gemm::scratch_len(&shape));
-            #[cfg(all(target_arch = "x86_64", tercet_avx512))]
-            let own = own.max(vnni::scratch_len(&shape) + vnni::packed_len(&shape));
+            #[cfg(tercet_byte_gemm)]
+            let own = own.max(dots::scratch_len(&shape) + dots::packed_len(&shape));
             4 * own
         })),
         pack: one_rhs.then_some((1, pack)),
@@ -140,9 +140,9 @@ fn run(level: SimdLevel, args: &mut KernelArgs<'_>) {
     if let Some(IntMatMulWeights::Bytes(weights)) = packed {
         return gemm::byte_gemm(level, threads, &shape, a_data, weights, y, scratch);
     }
-    #[cfg(all(target_arch = "x86_64", tercet_avx512))]
-    if let Some(IntMatMulWeights::Vnni(weights)) = packed {
-        return vnni::byte_gemm(level, threads, &shape, a_data, weights, y, scratch);
+    #[cfg(tercet_byte_gemm)]
+    if let Some(IntMatMulWeights::Dots(weights)) = packed {
+        return dots::byte_gemm(level, threads, &shape, a_data, weights, y, scratch);
     }
     let whole = scratch;
     let (rows, _) = whole.split_at_mut(shape.rows_len());
@@ -153,20 +153,20 @@ fn run(level: SimdLevel, args: &mut KernelArgs<'_>) {
         Some(IntMatMulWeights::Wide(b)) => return int_gemm_wide(threads, &shape, a_data, b, y),
         #[cfg(target_arch = "x86_64")]
         Some(IntMatMulWeights::Bytes(_)) => {}
-        #[cfg(all(target_arch = "x86_64", tercet_avx512))]
-        Some(IntMatMulWeights::Vnni(_)) => {}
+        #[cfg(tercet_byte_gemm)]
+        Some(IntMatMulWeights::Dots(_)) => {}
         None => {}
     }
     let b_data = b.dense::<i32>();
     // Packing is worth it if several rows read the panels.
-    #[cfg(all(target_arch = "x86_64", tercet_avx512))]
-    if shape.m >= MIN_ROWS_TO_PACK && vnni::supports(level, b_data) {
-        let (bytes, rest) = whole.split_at_mut(vnni::packed_len(&shape));
+    #[cfg(tercet_byte_gemm)]
+    if shape.m >= MIN_ROWS_TO_PACK && dots::supports(level, b_data) {
+        let (bytes, rest) = whole.split_at_mut(dots::packed_len(&shape));
         let (own_a, own_b) = (shape.m * shape.k, shape.k * shape.n);
         for (i, y) in y.chunks_exact_mut((shape.m * shape.n).max(1)).enumerate() {
             let [at_a, at_b] = places(a.shape(), b.shape(), i);
-            vnni::pack(threads, &shape, &b_data[at_b * own_b..][..own_b], bytes);
-            vnni::byte_gemm(
+            dots::pack(threads, &shape, &b_data[at_b * own_b..][..own_b], bytes);
+            dots::byte_gemm(
                 level,
                 threads,
                 &shape,

@@ -70,7 +70,7 @@ fn products_are_those_of_the_sums_written_out() {
 }
 
 /// Random elements of `bits` bits; half of them are extreme values.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", tercet_byte_gemm))]
 fn extremes(len: usize, seed: u32, bits: u32) -> Vec<i32> {
     let (least, most) = (i32::MIN >> (32 - bits), i32::MAX >> (32 - bits));
     let kinds = numbers(len, seed + 1, 2);
@@ -85,7 +85,7 @@ fn extremes(len: usize, seed: u32, bits: u32) -> Vec<i32> {
 
 /// i8 weights for every packing format: few large ones, many large ones, and a single extreme
 /// value.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", tercet_byte_gemm))]
 fn weights(len: usize, seed: u32) -> [Vec<i32>; 5] {
     let spread = extremes(len, seed, 8);
     let few = spread.iter().zip(numbers(len, seed, 7));
@@ -144,10 +144,10 @@ fn products_with_weights_of_bytes_are_those_of_the_sums_written_out() {
     assert!(!taken(&[0, 128]) && !taken(&[-129]));
 }
 
-#[cfg(all(target_arch = "x86_64", tercet_avx512))]
+#[cfg(tercet_byte_gemm)]
 #[test]
-fn products_by_vnni_are_those_of_the_sums_written_out() {
-    use tercet_cpu::kernels::int_gemm_vnni as vnni;
+fn products_by_byte_dots_are_those_of_the_sums_written_out() {
+    use tercet_cpu::kernels::int_gemm_bytes as bytes;
     for (m, k, n) in [
         (1, 1, 1),
         (1, 130, 65),
@@ -169,15 +169,15 @@ fn products_by_vnni_are_those_of_the_sums_written_out() {
                     a.iter_mut().for_each(|a| *a = a.wrapping_add(moved));
                     let want = sums(&shape, &a, &b);
                     for &level in SimdLevel::available() {
-                        if !vnni::supports(level, &b) {
+                        if !bytes::supports(level, &b) {
                             continue;
                         }
-                        let mut packed = vec![-1; vnni::packed_len(&shape)];
-                        vnni::pack(KernelThreads::Pool, &shape, &b, &mut packed);
+                        let mut packed = vec![-1; bytes::packed_len(&shape)];
+                        bytes::pack(KernelThreads::Pool, &shape, &b, &mut packed);
                         for threads in [KernelThreads::Serial, KernelThreads::Pool] {
                             let mut c = vec![-1; m * n];
-                            let mut scratch = vec![-1; vnni::scratch_len(&shape)];
-                            vnni::byte_gemm(
+                            let mut scratch = vec![-1; bytes::scratch_len(&shape)];
+                            bytes::byte_gemm(
                                 level,
                                 threads,
                                 &shape,
@@ -195,11 +195,11 @@ fn products_by_vnni_are_those_of_the_sums_written_out() {
     }
     for &level in SimdLevel::available() {
         assert!(
-            !vnni::supports(level, &[-128, 128]) && !vnni::supports(level.without_dots(), &[0])
+            !bytes::supports(level, &[-128, 128]) && !bytes::supports(level.without_dots(), &[0])
         );
         assert_eq!(
-            vnni::supports(level, &[-5, 250]),
-            vnni::supports(level, &[0])
+            bytes::supports(level, &[-5, 250]),
+            bytes::supports(level, &[0])
         );
     }
 }

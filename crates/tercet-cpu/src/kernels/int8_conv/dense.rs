@@ -9,6 +9,11 @@ use std::ops::Range;
 use self::source::{Int8PanelSource, Int8WindowRun, elements, interleave};
 use super::super::parallel::{self, ClaimedTasks, KernelThreads, SharedMut};
 use super::super::simd::SimdLevel;
+#[cfg(target_arch = "aarch64")]
+use super::super::{
+    int_tiles_neon::{WordRows, pairs, quads},
+    simd::SimdLevelKind,
+};
 use super::slab::{Int8Slab, SLACK};
 use super::{ConvShape, Int8ConvArgs, Int8Encoding, TASKS, has_avx2, requantize};
 
@@ -33,6 +38,10 @@ pub(super) enum Int8WordFormat {
     /// Four bytes, multiplied by four weights of magnitude at most 128: see [`super::maddubs`].
     #[cfg(target_arch = "x86_64")]
     Quads,
+    /// Four signed bytes, multiplied by four weights of a signed byte. The weights of a channel are
+    /// contiguous; their sum follows them.
+    #[cfg(target_arch = "aarch64")]
+    Bytes,
 }
 
 impl Int8WordFormat {
@@ -40,6 +49,10 @@ impl Int8WordFormat {
         #[cfg(target_arch = "x86_64")]
         if has_avx2(level) && super::maddubs::supports(weights) {
             return Int8WordFormat::Quads;
+        }
+        #[cfg(target_arch = "aarch64")]
+        if level.dots && weights.zero == if weights.signed { 0 } else { 128 } {
+            return Int8WordFormat::Bytes;
         }
         let _ = (level, weights);
         Int8WordFormat::Pairs
@@ -51,6 +64,8 @@ impl Int8WordFormat {
             Int8WordFormat::Pairs => 2,
             #[cfg(target_arch = "x86_64")]
             Int8WordFormat::Quads => 4,
+            #[cfg(target_arch = "aarch64")]
+            Int8WordFormat::Bytes => 4,
         }
     }
 
@@ -60,12 +75,19 @@ impl Int8WordFormat {
             Int8WordFormat::Pairs => MR,
             #[cfg(target_arch = "x86_64")]
             Int8WordFormat::Quads => super::maddubs::ROWS,
+            #[cfg(target_arch = "aarch64")]
+            Int8WordFormat::Bytes => MR,
         }
     }
 
     /// Words of columns per window.
-    fn steps(self, shape: &ConvShape) -> usize {
-        shape.k().div_ceil(self.depth())
+    pub(super) fn steps(self, shape: &ConvShape) -> usize {
+        match self {
+            // Products of matrices take two words at once.
+            #[cfg(target_arch = "aarch64")]
+            Int8WordFormat::Bytes => 2 * shape.k().div_ceil(8),
+            _ => shape.k().div_ceil(self.depth()),
+        }
     }
 
     /// Words of weights per channel, without the trailer of [`super::maddubs`].
@@ -74,6 +96,8 @@ impl Int8WordFormat {
             Int8WordFormat::Pairs => self.steps(shape),
             #[cfg(target_arch = "x86_64")]
             Int8WordFormat::Quads => 2 * self.steps(shape),
+            #[cfg(target_arch = "aarch64")]
+            Int8WordFormat::Bytes => self.steps(shape) + 1,
         }
     }
 }
@@ -298,10 +322,11 @@ impl Int8DenseTaskArgs<'_> {
 
     /// Packs `count` windows of planes with distance `apart` into panels.
     fn planes(&self, from: &[u8], apart: usize, count: usize, columns: &mut [i32]) {
-        let (shape, codes) = (self.call.shape, self.call.codes);
+        let shape = self.call.shape;
         let panel_len = self.form.steps(shape) * NR;
+        #[cfg(target_arch = "x86_64")]
         if has_avx2(self.level) {
-            #[cfg(target_arch = "x86_64")]
+            let codes = self.call.codes;
             for (p, low) in (0..shape.channels).step_by(self.form.depth()).enumerate() {
                 let of = |c: usize| (c < shape.channels).then(|| &from[c * apart..]);
                 let to = &mut columns[p * NR..];
@@ -370,6 +395,8 @@ impl Int8DenseTaskArgs<'_> {
                 Int8WordFormat::Quads => unsafe {
                     super::maddubs::interleave(&stage, codes, panel)
                 },
+                #[cfg(target_arch = "aarch64")]
+                Int8WordFormat::Bytes => source::interleave_bytes(&stage, codes.flip(), panel),
             }
         }
     }
@@ -401,6 +428,8 @@ impl Int8DenseTaskArgs<'_> {
                     .from((entry * shape.m + row) * shape.windows.count() + at);
                 match form {
                     Int8WordFormat::Pairs => self.tiles(&block, y),
+                    #[cfg(target_arch = "aarch64")]
+                    Int8WordFormat::Bytes => self.tiles(&block, y),
                     #[cfg(target_arch = "x86_64")]
                     Int8WordFormat::Quads => {
                         let of = super::maddubs::MaddubsChannels::new(shape);
@@ -442,10 +471,10 @@ impl Int8DenseTaskArgs<'_> {
         bytes: &mut [[u8; NR]; MR],
     ) {
         let rows = channels.len();
-        assert_eq!(a.len() * NR, b.len() * rows);
         if has_avx2(self.level) {
             #[cfg(target_arch = "x86_64")]
             {
+                assert_eq!(a.len() * NR, b.len() * rows);
                 let tile = match (rows, width > NR / 2) {
                     (1, false) => avx2::tile::<1, 1>,
                     (2, false) => avx2::tile::<2, 1>,
@@ -465,7 +494,28 @@ impl Int8DenseTaskArgs<'_> {
             }
             return;
         }
+        let _ = width;
+        let sums = self.sums(rows, a, b);
+        for (r, (bytes, sums)) in bytes.iter_mut().zip(&sums).take(rows).enumerate() {
+            let channel = requantize::RequantizeChannel::new(&self.call.finish, channels.start + r);
+            bytes
+                .iter_mut()
+                .zip(sums)
+                .for_each(|(y, sum)| *y = channel.byte(*sum));
+        }
+    }
+}
+
+impl Int8DenseTaskArgs<'_> {
+    /// Sums of a tile of `rows` channels.
+    fn sums(&self, rows: usize, a: &[i32], b: &[i32]) -> [[i32; NR]; MR] {
         let mut sums = [[0i32; NR]; MR];
+        #[cfg(target_arch = "aarch64")]
+        if self.level.kind == SimdLevelKind::Neon {
+            self.neon_sums(rows, a, b, &mut sums);
+            return sums;
+        }
+        assert_eq!(a.len() * NR, b.len() * rows);
         for (a, b) in a.chunks_exact(rows).zip(b.chunks_exact(NR)) {
             for (sums, a) in sums.iter_mut().zip(a) {
                 let (low, high) = (i32::from(*a as i16), a >> 16);
@@ -475,12 +525,39 @@ impl Int8DenseTaskArgs<'_> {
                 }
             }
         }
-        for (r, (bytes, sums)) in bytes.iter_mut().zip(&sums).take(rows).enumerate() {
-            let channel = requantize::RequantizeChannel::new(&self.call.finish, channels.start + r);
-            bytes
-                .iter_mut()
-                .zip(sums)
-                .for_each(|(y, sum)| *y = channel.byte(*sum));
+        sums
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    fn neon_sums(&self, rows: usize, a: &[i32], b: &[i32], sums: &mut [[i32; NR]; MR]) {
+        let steps = b.len() / NR;
+        let own = a.len() / rows;
+        assert!(rows <= MR && a.len() == own * rows);
+        let to = sums.as_mut_ptr().cast();
+        match self.form {
+            Int8WordFormat::Pairs => {
+                assert!(own == steps);
+                let (a, row, step) = (a.as_ptr(), 1, rows);
+                // SAFETY: rows and columns have the same depth.
+                unsafe { pairs(rows, WordRows { a, row, step }, b.as_ptr(), steps, to) };
+            }
+            Int8WordFormat::Bytes => {
+                assert!(own == steps + 1 && steps % 2 == 0 && self.level.dots);
+                let words = WordRows {
+                    a: a.as_ptr(),
+                    row: own,
+                    step: 1,
+                };
+                // SAFETY: rows and columns have the same depth, and the level is of this machine.
+                unsafe { quads(self.level.matrices, rows, words, b.as_ptr(), steps, to) };
+                // Columns are 128 below the unsigned byte, and the zero point was not subtracted.
+                let shift = 128 - i32::from(self.call.codes.flipped_zero());
+                for (sums, a) in sums.iter_mut().zip(a.chunks_exact(own)) {
+                    let whole = shift.wrapping_mul(a[steps]);
+                    sums.iter_mut()
+                        .for_each(|sum| *sum = sum.wrapping_add(whole));
+                }
+            }
         }
     }
 }

@@ -65,6 +65,22 @@ impl Int8PanelSource<'_> {
     }
 }
 
+/// Interleaves rows of bytes in fours into words of signed bytes.
+#[cfg(target_arch = "aarch64")]
+pub(super) fn interleave_bytes(stage: &[u8], flip: u8, panel: &mut [i32]) {
+    use std::arch::aarch64::*;
+    assert!(stage.len() >= 4 * panel.len());
+    for (rows, out) in stage.chunks_exact(4 * NR).zip(panel.chunks_exact_mut(NR)) {
+        // SAFETY: four rows of 16 bytes become 16 words.
+        unsafe {
+            let by = vdupq_n_u8(flip ^ 0x80);
+            let row = |i: usize| veorq_u8(vld1q_u8(rows.as_ptr().add(i * NR)), by);
+            let words = uint8x16x4_t(row(0), row(1), row(2), row(3));
+            vst4q_u8(out.as_mut_ptr().cast(), words);
+        }
+    }
+}
+
 /// Interleaves rows of bytes in pairs into words.
 pub(super) fn interleave(level: SimdLevel, stage: &[u8], flip: u8, zero: i16, panel: &mut [i32]) {
     assert!(stage.len() >= 2 * panel.len());
