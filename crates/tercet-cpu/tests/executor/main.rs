@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod levels;
 mod origins;
 mod per_size;
 mod reference;
