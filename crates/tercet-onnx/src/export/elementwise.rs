@@ -106,6 +106,7 @@ fn named(f: UnaryFn) -> Option<&'static str> {
         UnaryFn::Asin => "Asin",
         UnaryFn::Acos => "Acos",
         UnaryFn::Atan => "Atan",
+        UnaryFn::Atanh => "Atanh",
         UnaryFn::Sinh => "Sinh",
         UnaryFn::Cosh => "Cosh",
         UnaryFn::Floor => "Floor",

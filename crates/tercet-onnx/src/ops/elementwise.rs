@@ -36,6 +36,7 @@ pub(crate) const DIRECT: &[OpsetEntry] = direct! {
     "Sqrt" 6 Sqrt unary, "Reciprocal" 6 Recip unary, "Neg" 6 Neg unary, "Sign" 9 Sign unary,
     "Softplus" 1 Softplus unary, "Erf" 9 Erf unary, "Sin" 7 Sin unary, "Cos" 7 Cos unary, "Tan" 7 Tan unary,
     "Asin" 7 Asin unary, "Acos" 7 Acos unary, "Atan" 7 Atan unary, "Sinh" 9 Sinh unary, "Cosh" 9 Cosh unary,
+    "Atanh" 9 Atanh unary,
     "Floor" 6 Floor unary, "Ceil" 6 Ceil unary, "Round" 11 Round unary, "Not" 1 Not unary, "IsNaN" 9 IsNan unary,
     "BitwiseNot" 18 Not unary,
     "Add" 6 Add binary, "Sub" 6 Sub binary, "Mul" 6 Mul binary, "Div" 6 Div binary, "And" 7 And binary,
@@ -49,7 +50,6 @@ pub(crate) const TABLE: &[OpsetEntry] = &[
     op("Abs", 6, abs),
     op("Acosh", 9, acosh),
     op("Asinh", 9, asinh),
-    op("Atanh", 9, atanh),
     op("Elu", 6, elu),
     op("Selu", 6, selu),
     op("Celu", 12, celu),
@@ -147,17 +147,6 @@ fn asinh(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let log = or_log_of_large(k, size, bound, near)?;
     let sign = k.g().unary(UnaryFn::Sign, x)?;
     one(k.g().mul(sign, log)?)
-}
-
-/// `(ln(1 + x) - ln(1 - x)) / 2`
-fn atanh(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
-    let x = k.x(0)?;
-    let half = k.like(x, 0.5)?;
-    let g = k.g();
-    let minus = g.neg(x)?;
-    let (a, b) = (g.unary(UnaryFn::Log1p, x)?, g.unary(UnaryFn::Log1p, minus)?);
-    let difference = g.sub(a, b)?;
-    one(g.mul(difference, half)?)
 }
 
 /// `x` for `x > 0`, otherwise `scale (e^(x / divisor) - 1)`.
