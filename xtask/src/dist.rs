@@ -191,7 +191,7 @@ fn pack(
     if let Some(tools) = tools
         && chosen(DistArtifact::Wheel)
     {
-        written.push(wheel::write(input, tools)?);
+        written.push(wheel::write(input, &licenses, tools)?);
     }
     if chosen(DistArtifact::Sdist) {
         written.push(sdist::write(&input.out, input.time)?);

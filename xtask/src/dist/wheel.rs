@@ -10,11 +10,17 @@ use crate::process;
 use crate::python::target_dir;
 
 const CRATE: &str = "crates/tercet-python";
+/// The licenses of all dependencies in the folder of the crate, while maturin packs those that the project names.
+const THIRD_PARTY: &str = "LICENSE-THIRD-PARTY.txt";
 /// Maximum size of a wheel.
 const MAX_BYTES: u64 = 20_000_000;
 
 /// Builds the wheel of a target. maturin compares the symbols of the module with those of the platform tag.
-pub(super) fn write(input: &DistInput, tools: &CrossTools) -> Result<PathBuf, XtaskError> {
+pub(super) fn write(
+    input: &DistInput,
+    licenses: &Path,
+    tools: &CrossTools,
+) -> Result<PathBuf, XtaskError> {
     let mut maturin = tools.maturin();
     maturin.args([
         "build",
@@ -33,8 +39,19 @@ pub(super) fn write(input: &DistInput, tools: &CrossTools) -> Result<PathBuf, Xt
     maturin.arg("--out").arg(&built);
     maturin.current_dir(process::root().join(CRATE));
     maturin.env("CARGO_TARGET_DIR", target_dir());
-    process::run(&mut maturin)?;
+    let third_party = process::root().join(CRATE).join(THIRD_PARTY);
+    fs::copy(licenses, &third_party).map_err(error::file("copy", licenses))?;
+    let run = process::run(&mut maturin);
+    fs::remove_file(&third_party).map_err(error::file("remove", &third_party))?;
+    run?;
     let wheel = only_file(&built, &input.out)?;
+    if !contains(&wheel, THIRD_PARTY)? {
+        let problem = format!("it has no {THIRD_PARTY}");
+        return Err(XtaskError::DistInput {
+            path: wheel,
+            problem,
+        });
+    }
     let bytes = fs::metadata(&wheel)
         .map_err(error::file("read", &wheel))?
         .len();
@@ -46,6 +63,14 @@ pub(super) fn write(input: &DistInput, tools: &CrossTools) -> Result<PathBuf, Xt
         }),
         false => Ok(wheel),
     }
+}
+
+/// Whether a wheel has a file of this name in any folder.
+fn contains(wheel: &Path, name: &str) -> Result<bool, XtaskError> {
+    let bytes = super::read(wheel)?;
+    let zip = zip::ZipArchive::new(std::io::Cursor::new(bytes));
+    let zip = zip.map_err(|e| error::file("unpack", wheel)(std::io::Error::other(e)))?;
+    Ok(zip.file_names().any(|path| Path::new(path).ends_with(name)))
 }
 
 /// Moves the file of a folder to another folder, and removes the first one.
