@@ -123,12 +123,17 @@ unsafe fn advance_body<S: Simd>(
     assert!(shape.units * shape.cell.gates() <= MAX_BLOCK && packed.len() == shape.packed_len());
     // The accumulators of four rows need more registers than AVX2 has.
     let most = if S::TILE_ROWS < 8 { 2 } else { MAX_ROWS };
-    for block in blocks {
-        let w = &packed[block * shape.block_len()..][..shape.block_len()];
+    let vectors = shape.units * shape.cell.gates() / S::LANES;
+    // The sums of a single row wait for each other in one block, so two blocks run side by side.
+    let side = if rows.len() == 1 { 2 } else { 1 };
+    let mut first = blocks.start;
+    while first < blocks.end {
+        let count = side.min(blocks.end - first);
+        let w = &packed[first * shape.block_len()..][..count * shape.block_len()];
         for rows in rows.chunks(most) {
             let mut sums = [[0f32; MAX_BLOCK]; MAX_ROWS];
-            for sums in &mut sums[..rows.len()] {
-                let own = shape.own(block);
+            for (i, sums) in sums[..rows.len() * count].iter_mut().enumerate() {
+                let own = shape.own(first + i % count);
                 for (gate, sums) in sums
                     .chunks_exact_mut(shape.units)
                     .take(shape.cell.gates())
@@ -137,63 +142,75 @@ unsafe fn advance_body<S: Simd>(
                     sums[..own.len()].copy_from_slice(&bias[gate * shape.size..][own.clone()]);
                 }
             }
-            let vectors = shape.units * shape.cell.gates() / S::LANES;
-            match (rows.len(), vectors) {
-                (1, 3) => products::<S, 1, 3>(w, rows, &mut sums),
-                (1, _) => products::<S, 1, 4>(w, rows, &mut sums),
-                (2, 3) => products::<S, 2, 3>(w, rows, &mut sums),
-                (2, _) => products::<S, 2, 4>(w, rows, &mut sums),
-                (3, 3) => products::<S, 3, 3>(w, rows, &mut sums),
-                (3, _) => products::<S, 3, 4>(w, rows, &mut sums),
-                (_, 3) => products::<S, 4, 3>(w, rows, &mut sums),
-                (_, _) => products::<S, 4, 4>(w, rows, &mut sums),
+            match (rows.len(), count, vectors) {
+                (1, 1, 3) => products::<S, 1, 1, 3>(w, rows, &mut sums),
+                (1, 1, _) => products::<S, 1, 1, 4>(w, rows, &mut sums),
+                (1, _, 3) => products::<S, 1, 2, 3>(w, rows, &mut sums),
+                (1, _, _) => products::<S, 1, 2, 4>(w, rows, &mut sums),
+                (2, _, 3) => products::<S, 2, 1, 3>(w, rows, &mut sums),
+                (2, _, _) => products::<S, 2, 1, 4>(w, rows, &mut sums),
+                (3, _, 3) => products::<S, 3, 1, 3>(w, rows, &mut sums),
+                (3, _, _) => products::<S, 3, 1, 4>(w, rows, &mut sums),
+                (_, _, 3) => products::<S, 4, 1, 3>(w, rows, &mut sums),
+                (_, _, _) => products::<S, 4, 1, 4>(w, rows, &mut sums),
             }
-            for (row, sums) in rows.iter().zip(&sums) {
-                next_states::<S>(shape, shape.own(block), row, sums);
+            for (i, sums) in sums[..rows.len() * count].iter().enumerate() {
+                next_states::<S>(shape, shape.own(first + i % count), &rows[i / count], sums);
             }
         }
+        first += count;
     }
 }
 
-/// Adds the products of `R` rows with a block of `V` vectors.
+/// Adds the products of `R` rows with `B` blocks of `V` vectors.
 ///
 /// # Safety
-/// Requires the instructions of `S`; there are `R` rows, and `w` has `V` vectors for each element of the state.
+/// Requires the instructions of `S`; there are `R` rows, and `w` has `V` vectors of each block for each element of the
+/// state. `R B` is at most [`MAX_ROWS`].
 #[inline(always)]
-unsafe fn products<S: Simd, const R: usize, const V: usize>(
+unsafe fn products<S: Simd, const R: usize, const B: usize, const V: usize>(
     w: &[f32],
     rows: &[RecurrentRow<'_>],
     sums: &mut [[f32; MAX_BLOCK]; MAX_ROWS],
 ) {
     // Loops instead of closures, which the compiler may not inline into a function with more instructions.
-    let mut acc = [[S::splat(0.0); V]; R];
+    let mut acc = [[[S::splat(0.0); V]; B]; R];
     for r in 0..R {
-        for v in 0..V {
-            acc[r][v] = S::load(sums[r].as_ptr().add(v * S::LANES));
+        for b in 0..B {
+            for v in 0..V {
+                acc[r][b][v] = S::load(sums[r * B + b].as_ptr().add(v * S::LANES));
+            }
         }
     }
+    let len = w.len() / B;
     let mut at = w.as_ptr();
     for k in 0..rows[0].before.len() {
-        let mut own = [S::splat(0.0); V];
-        for v in 0..V {
-            own[v] = S::load(at.add(v * S::LANES));
-        }
-        for r in 0..R {
-            let h = S::splat(*rows[r].before.as_ptr().add(k));
+        for b in 0..B {
+            let mut own = [S::splat(0.0); V];
             for v in 0..V {
-                acc[r][v] = S::fma(h, own[v], acc[r][v]);
+                own[v] = S::load(at.add(b * len + v * S::LANES));
+            }
+            for r in 0..R {
+                let h = S::splat(*rows[r].before.as_ptr().add(k));
+                for v in 0..V {
+                    acc[r][b][v] = S::fma(h, own[v], acc[r][b][v]);
+                }
             }
         }
         at = at.add(V * S::LANES);
     }
-    for (sums, acc) in sums.iter_mut().zip(&acc) {
-        for (v, acc) in acc.iter().enumerate() {
-            S::store(sums.as_mut_ptr().add(v * S::LANES), *acc);
+    for r in 0..R {
+        for b in 0..B {
+            for v in 0..V {
+                let to = sums[r * B + b].as_mut_ptr();
+                S::store(to.add(v * S::LANES), acc[r][b][v]);
+            }
         }
     }
 }
 
-/// Computes the cell function of the elements `own` of a row.
+/// Computes the cell function of the elements `own` of a row, a vector at a time. Loops have constant lengths, so that
+/// the compiler vectorizes the functions in them.
 ///
 /// # Safety
 /// Requires the instructions of `S`, and the conditions of [`advance`].
@@ -204,44 +221,132 @@ unsafe fn next_states<S: Simd>(
     row: &RecurrentRow<'_>,
     sums: &[f32; MAX_BLOCK],
 ) {
-    let n = own.len();
-    let x = |gate: usize| &row.x[gate * shape.size..][own.clone()];
-    let h = |gate: usize| &sums[gate * shape.units..][..n];
-    let before = &row.before[own.clone()];
-    let y = row.after.slice(own.start, n);
-    match shape.cell {
-        RecurrentCell::Lstm => {
-            let memory = row.memory.slice(own.start, n);
-            let (xi, xf, xg, xo) = (x(0), x(1), x(2), x(3));
-            let (hi, hf, hg, ho) = (h(0), h(1), h(2), h(3));
-            for i in 0..n {
-                let keep = scalar::sigmoid::<S>(xf[i] + hf[i]) * memory[i];
-                let add = scalar::sigmoid::<S>(xi[i] + hi[i]) * scalar::tanh::<S>(xg[i] + hg[i]);
-                memory[i] = keep + add;
-                y[i] = scalar::sigmoid::<S>(xo[i] + ho[i]) * scalar::tanh::<S>(keep + add);
+    assert!(row.x.len() >= shape.size * shape.cell.gates() && own.end <= shape.size);
+    let mut start = 0;
+    while start < own.len() {
+        let at = VectorPlace {
+            element: own.start + start,
+            unit: start,
+            len: S::LANES.min(own.len() - start),
+        };
+        let y = row.after.ptr().add(at.element);
+        match shape.cell {
+            RecurrentCell::Lstm => {
+                let memory = row.memory.ptr().add(at.element);
+                let mut sigmoids = [0f32; 3 * MAX_LANES];
+                for (i, gate) in [0, 1, 3].into_iter().enumerate() {
+                    let v = S::add(
+                        at.input::<S>(shape, row, gate),
+                        at.sums::<S>(shape, sums, gate),
+                    );
+                    S::store(sigmoids.as_mut_ptr().add(i * S::LANES), v);
+                }
+                for x in &mut sigmoids[..3 * S::LANES] {
+                    *x = scalar::sigmoid::<S>(*x);
+                }
+                let v = S::add(at.input::<S>(shape, row, 2), at.sums::<S>(shape, sums, 2));
+                let new = tanh_of::<S>(v);
+                let sigmoids = sigmoids.as_ptr();
+                let keep = S::mul(S::load(sigmoids.add(S::LANES)), S::load_n(memory, at.len));
+                let next = S::add(keep, S::mul(S::load(sigmoids), new));
+                S::store_n(memory, next, at.len);
+                let out = S::mul(S::load(sigmoids.add(2 * S::LANES)), tanh_of::<S>(next));
+                S::store_n(y, out, at.len);
+            }
+            RecurrentCell::Gru => {
+                let mut sigmoids = [0f32; 2 * MAX_LANES];
+                for gate in 0..2 {
+                    let v = S::add(
+                        at.input::<S>(shape, row, gate),
+                        at.sums::<S>(shape, sums, gate),
+                    );
+                    S::store(sigmoids.as_mut_ptr().add(gate * S::LANES), v);
+                }
+                for x in &mut sigmoids[..2 * S::LANES] {
+                    *x = scalar::sigmoid::<S>(*x);
+                }
+                let (reset, z) = (
+                    S::load(sigmoids.as_ptr()),
+                    S::load(sigmoids.as_ptr().add(S::LANES)),
+                );
+                let hidden = at.sums::<S>(shape, sums, 2);
+                let new = tanh_of::<S>(S::fma(reset, hidden, at.input::<S>(shape, row, 2)));
+                let before = S::load_n(row.before.as_ptr().add(at.element), at.len);
+                let rest = S::fma(z, S::splat(-1.0), S::splat(1.0));
+                S::store_n(y, S::fma(z, before, S::mul(rest, new)), at.len);
+            }
+            RecurrentCell::Tanh => {
+                let v = S::add(at.input::<S>(shape, row, 0), at.sums::<S>(shape, sums, 0));
+                S::store_n(y, tanh_of::<S>(v), at.len);
+            }
+            RecurrentCell::Relu => {
+                let v = S::add(at.input::<S>(shape, row, 0), at.sums::<S>(shape, sums, 0));
+                let mut values = [0f32; MAX_LANES];
+                S::store(values.as_mut_ptr(), v);
+                for x in &mut values[..S::LANES] {
+                    *x = scalar::relu(*x);
+                }
+                S::store_n(y, S::load(values.as_ptr()), at.len);
             }
         }
-        RecurrentCell::Gru => {
-            let (xr, xz, xn) = (x(0), x(1), x(2));
-            let (hr, hz, hn) = (h(0), h(1), h(2));
-            for i in 0..n {
-                let reset = scalar::sigmoid::<S>(xr[i] + hr[i]);
-                let new = scalar::tanh::<S>(S::fmaf(reset, hn[i], xn[i]));
-                let z = scalar::sigmoid::<S>(xz[i] + hz[i]);
-                y[i] = S::fmaf(z, before[i], (1.0 - z) * new);
-            }
-        }
-        RecurrentCell::Tanh => {
-            let (x, h) = (x(0), h(0));
-            for i in 0..n {
-                y[i] = scalar::tanh::<S>(x[i] + h[i]);
-            }
-        }
-        RecurrentCell::Relu => {
-            let (x, h) = (x(0), h(0));
-            for i in 0..n {
-                y[i] = scalar::relu(x[i] + h[i]);
-            }
-        }
+        start += S::LANES;
     }
+}
+
+/// Lanes of the widest level.
+const MAX_LANES: usize = 16;
+
+/// A vector of state elements: the first one in the state and in its block, and the used lanes.
+#[derive(Clone, Copy)]
+struct VectorPlace {
+    element: usize,
+    unit: usize,
+    len: usize,
+}
+
+impl VectorPlace {
+    /// The input contribution of a gate.
+    ///
+    /// # Safety
+    /// Requires the instructions of `S`; the place is inside the state.
+    #[inline(always)]
+    unsafe fn input<S: Simd>(
+        self,
+        shape: &RecurrentShape,
+        row: &RecurrentRow<'_>,
+        gate: usize,
+    ) -> S::V {
+        S::load_n(
+            row.x.as_ptr().add(gate * shape.size + self.element),
+            self.len,
+        )
+    }
+
+    /// The sums of a gate.
+    ///
+    /// # Safety
+    /// Requires the instructions of `S`; the place is inside a block.
+    #[inline(always)]
+    unsafe fn sums<S: Simd>(
+        self,
+        shape: &RecurrentShape,
+        sums: &[f32; MAX_BLOCK],
+        gate: usize,
+    ) -> S::V {
+        S::load(sums.as_ptr().add(gate * shape.units + self.unit))
+    }
+}
+
+/// `tanh` of each lane.
+///
+/// # Safety
+/// Requires the instructions of `S`.
+#[inline(always)]
+unsafe fn tanh_of<S: Simd>(v: S::V) -> S::V {
+    let mut values = [0f32; MAX_LANES];
+    S::store(values.as_mut_ptr(), v);
+    for x in &mut values[..S::LANES] {
+        *x = scalar::tanh::<S>(*x);
+    }
+    S::load(values.as_ptr())
 }
