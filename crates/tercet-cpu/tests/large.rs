@@ -114,6 +114,88 @@ fn elements_and_slices_by_index() {
 }
 
 #[test]
+fn indices_that_repeat_along_axes() {
+    let places = |shape: &[usize], of: usize| {
+        let flat = indices(shape.iter().product(), of);
+        flat.reshaped(shape).unwrap()
+    };
+    for dtype in [DType::F32, DType::F16, DType::U8, DType::I64] {
+        // Whole rows, of the first and of a middle axis.
+        let x = [numbers(dtype, &[90, 7, 40, 11]), places(&[70, 5, 1, 1], 90)];
+        check(&x, |g, x| {
+            let part = g.slice(x[0], &[0; 4], &[90, 5, 40, 11], &[1; 4])?;
+            let wide = g.expand(x[1], [70usize, 5, 40, 11])?;
+            g.gather_elements(part, wide, 0)
+        });
+        let x = [numbers(dtype, &[9, 60, 401]), places(&[9, 300, 1], 60)];
+        check(&x, |g, x| {
+            let wide = g.expand(x[1], [9usize, 300, 401])?;
+            g.gather_elements(x[0], wide, 1)
+        });
+        // Rows that end before those of the data, and indices that repeat along other axes.
+        check(&x, |g, x| {
+            let wide = g.expand(x[1], [9usize, 300, 390])?;
+            g.gather_elements(x[0], wide, 1)
+        });
+        let x = [numbers(dtype, &[30, 60, 40]), places(&[50, 40], 60)];
+        check(&x, |g, x| {
+            let wide = g.expand(x[1], [30usize, 50, 40])?;
+            g.gather_elements(x[0], wide, 1)
+        });
+        // Transposed indices of rows.
+        let x = [numbers(dtype, &[60, 50, 33]), places(&[50, 40], 60)];
+        check(&x, |g, x| {
+            let turned = g.transpose(x[1], &[1, 0])?;
+            let column = g.unsqueeze(turned, 2)?;
+            let wide = g.expand(column, [40usize, 50, 33])?;
+            g.gather_elements(x[0], wide, 0)
+        });
+    }
+}
+
+#[test]
+fn long_lines_with_replaced_elements() {
+    for dtype in [DType::F32, DType::F16, DType::U8, DType::I64] {
+        let replace = ScatterReduce::Replace;
+        // A single line, whose data may be one repeated element.
+        let x = [
+            numbers(dtype, &[1]),
+            indices(50_000, 70_000),
+            numbers(dtype, &[50_000]),
+        ];
+        check(&x, |g, x| {
+            let line = g.expand(x[0], [70_000usize])?;
+            g.scatter_elements(line, x[1], x[2], 0, replace)
+        });
+        // Several updates of an element: the last one remains.
+        let x = [
+            numbers(dtype, &[20_000, 3]),
+            indices(90_000, 20_000).reshaped(&[30_000, 3]).unwrap(),
+            numbers(dtype, &[30_000, 3]),
+        ];
+        check(&x, |g, x| g.scatter_elements(x[0], x[1], x[2], 0, replace));
+        // Transposed data, with and without a sort.
+        let x = [
+            numbers(dtype, &[40, 300]),
+            indices(12_000, 300).reshaped(&[300, 40]).unwrap(),
+            numbers(dtype, &[300, 40]),
+        ];
+        for &reduce in ScatterReduce::ALL {
+            check(&x, |g, x| {
+                let turned = g.transpose(x[0], &[1, 0])?;
+                g.scatter_elements(turned, x[1], x[2], 0, reduce)
+            });
+            check(&x, |g, x| {
+                let turned = g.transpose(x[0], &[1, 0])?;
+                let some = g.slice(x[1], &[0, 0], &[200, 30], &[1, 1])?;
+                let updates = g.slice(x[2], &[0, 0], &[200, 30], &[1, 1])?;
+                g.scatter_elements(turned, some, updates, 0, reduce)
+            });
+        }
+    }
+}
+
+#[test]
 fn updates_by_index() {
     for dtype in [DType::F32, DType::BF16, DType::I32] {
         for &reduce in ScatterReduce::ALL {

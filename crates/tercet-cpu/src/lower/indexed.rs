@@ -10,12 +10,13 @@ use bytemuck::Pod;
 use half::{bf16, f16};
 use tercet_ir::{DType, EvalError, Graph, MAX_RANK, Node, Op};
 
-use crate::args::{KernelArgs, KernelView};
+use crate::args::{KernelArgs, KernelView, KernelViewMut};
 use crate::kernels::KernelThreads;
 use crate::kernels::parallel::for_each;
 use crate::lower::elem::parts;
 use crate::lower::reference_eval::evaluate;
-use crate::lower::{LoweredNode, indices};
+use crate::lower::{AcceptedLayout, LoweredNode, copy_view, indices};
+use tercet_ir::layout::Layout;
 
 /// Minimum bytes of a parallel task.
 const TASK_BYTES: usize = 1 << 16;
@@ -110,39 +111,140 @@ pub(crate) fn lower_elements(_: &Graph, node: &Node) -> LoweredNode {
     };
     let (op, axis) = (node.op.clone(), op.axis);
     LoweredNode {
+        accepts: vec![AcceptedLayout::Dense, AcceptedLayout::Any],
         fallible: true,
+        scratch: Some(Box::new(move |layouts, _| {
+            let named = IndexRows::new(&layouts[1], layouts[0].shape(), axis).index;
+            match named.is_dense() {
+                true => 0,
+                false => named.numel() * size_of::<i64>(),
+            }
+        })),
         work: |layouts| layouts.last().map_or(0, |out| out.numel()),
         ..LoweredNode::new(2, move |args: &mut KernelArgs<'_>| {
-            let (data, idx) = (args.ins[0].shape(), args.ins[1]);
-            if !are_within(idx.shape(), data, axis) {
+            let (data, idx) = (args.ins[0], args.ins[1]);
+            if !are_within(idx.shape(), data.shape(), axis) {
                 return evaluate(&op, args);
             }
-            check_all(&idx, data[axis], args.parallel)?;
-            match args.outs[0].dtype.size_bytes() {
-                1 => elements::<u8>(axis, args),
-                2 => elements::<u16>(axis, args),
-                4 => elements::<u32>(axis, args),
-                _ => elements::<u64>(axis, args),
+            let rows = IndexRows::new(idx.layout, data.shape(), axis);
+            let named = KernelView {
+                layout: &rows.index,
+                ..idx
+            };
+            let dense = Layout::dense(rows.index.shape());
+            let bytes = dense.numel() * idx.dtype.size_bytes();
+            let named = match rows.index.is_dense() {
+                true => named,
+                false => {
+                    let copy = &mut args.scratch[..bytes];
+                    copy_view(&named, copy, args.parallel);
+                    KernelView {
+                        root: copy,
+                        layout: &dense,
+                        ..idx
+                    }
+                }
+            };
+            check_all(&named, data.shape()[axis], args.parallel)?;
+            let out = &mut args.outs[0];
+            if out.layout.numel() == 0 {
+                return Ok(());
+            }
+            if rows.inner > 1 {
+                let bytes = rows.inner * out.dtype.size_bytes();
+                copy_rows(axis, &data, &named, bytes, out.bytes, args.parallel);
+                return Ok(());
+            }
+            match out.dtype.size_bytes() {
+                1 => elements::<u8>(axis, &data, &named, out, args.parallel),
+                2 => elements::<u16>(axis, &data, &named, out, args.parallel),
+                4 => elements::<u32>(axis, &data, &named, out, args.parallel),
+                _ => elements::<u64>(axis, &data, &named, out, args.parallel),
             }
             Ok(())
         })
     }
 }
 
+/// Index operand of a `GatherElements` without its last axes along which it repeats: an index there names a whole row
+/// of the data.
+struct IndexRows {
+    index: Layout,
+    /// Elements of a row.
+    inner: usize,
+}
+
+impl IndexRows {
+    fn new(index: &Layout, data: &[usize], axis: usize) -> IndexRows {
+        let (shape, strides) = (index.shape(), index.strides());
+        let mut axes = shape.len();
+        let mut inner = 1;
+        // A row of the data is contiguous if it covers whole axes.
+        while axes > axis + 1
+            && (shape[axes - 1] == 1 || strides[axes - 1] == 0)
+            && data.get(axes - 1) == Some(&shape[axes - 1])
+        {
+            axes -= 1;
+            inner *= shape[axes];
+        }
+        match inner {
+            // The other kernel reads lines along the last axis.
+            1 => IndexRows {
+                index: *index,
+                inner,
+            },
+            _ => IndexRows {
+                index: Layout::new(&shape[..axes], &strides[..axes], index.offset),
+                inner,
+            },
+        }
+    }
+}
+
+/// Copies one row of `bytes` bytes per index.
+fn copy_rows(
+    axis: usize,
+    data: &KernelView<'_>,
+    idx: &KernelView<'_>,
+    bytes: usize,
+    out: &mut [u8],
+    parallel: bool,
+) {
+    let (shape, sizes) = (idx.shape(), data.shape());
+    let steps = strides(&sizes[..shape.len()]);
+    let (from, named) = (data.dense_bytes(), IndexSlice::from_view(idx));
+    let task = TASK_BYTES.div_ceil(bytes);
+    parts(parallel, out, task * bytes, |i, out| {
+        for (j, to) in out.chunks_exact_mut(bytes).enumerate() {
+            let row = i * task + j;
+            let (mut rest, mut at) = (row, named.at(row, sizes[axis]) * steps[axis]);
+            for a in (0..shape.len()).rev() {
+                if a != axis {
+                    at += rest % shape[a] * steps[a];
+                }
+                rest /= shape[a];
+            }
+            to.copy_from_slice(&from[at * bytes..][..bytes]);
+        }
+    });
+}
+
 /// Gathers line by line along the last axis of the result.
-fn elements<T: Pod + Send + Sync>(axis: usize, args: &mut KernelArgs<'_>) {
-    let (data, idx) = (args.ins[0], IndexSlice::from_view(&args.ins[1]));
-    let (out, sizes) = (&mut args.outs[0], data.shape());
+fn elements<T: Pod + Send + Sync>(
+    axis: usize,
+    data: &KernelView<'_>,
+    idx: &KernelView<'_>,
+    out: &mut KernelViewMut<'_>,
+    parallel: bool,
+) {
+    let (idx, sizes) = (IndexSlice::from_view(idx), data.shape());
     let shape = out.layout.shape();
     let (last, steps) = (shape.len() - 1, strides(sizes));
     let line = shape[last];
-    if out.layout.numel() == 0 {
-        return;
-    }
     let from: &[T] = bytemuck::cast_slice(data.dense_bytes());
     let to: &mut [T] = bytemuck::cast_slice_mut(out.bytes);
     let lines = (TASK_BYTES / size_of::<T>()).div_ceil(line);
-    parts(args.parallel, to, lines * line, |task, to| {
+    parts(parallel, to, lines * line, |task, to| {
         for (i, to) in to.chunks_exact_mut(line).enumerate() {
             let first = (task * lines + i) * line;
             let (mut rest, mut base) = (task * lines + i, 0);

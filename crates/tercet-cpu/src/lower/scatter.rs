@@ -19,7 +19,7 @@ use crate::lower::elem::{for_element, parts};
 use crate::lower::indexed::{are_within, resolve, strides};
 use crate::lower::reference_eval::evaluate;
 use crate::lower::top_k::keys_of;
-use crate::lower::{AcceptedLayout, KernelRunFn, LoweredNode, indices};
+use crate::lower::{AcceptedLayout, KernelRunFn, LoweredNode, copy_view, indices};
 use lines::ScatterLines;
 use tercet_ir::layout::Layout;
 
@@ -76,13 +76,22 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     let op = node.op.clone();
     let run = for_element!(graph.ty(node.inputs[0]).dtype, run);
     let sized = op.clone();
+    let mut accepts = vec![AcceptedLayout::Dense; node.inputs.len()];
+    if !matches!(op, Op::ScatterAdd(_)) {
+        // The kernel copies the data anyway.
+        accepts[0] = AcceptedLayout::Any;
+    }
     LoweredNode {
+        accepts,
         fallible: true,
         scratch: Some(Box::new(move |layouts, threads| {
             let idx = &layouts[operands(&sized).idx];
             let own = lines_of(&sized, layouts[0].shape(), idx.shape());
-            let own = own.map_or(0, |lines| lines.part_len() * threads.max(1));
-            count(&sized, idx).max(own) * size_of::<u64>()
+            let words = match own {
+                Some(lines) => lines.part_len() * threads.max(1),
+                None => count(&sized, idx),
+            };
+            words * size_of::<u64>()
         })),
         work: |layouts| layouts.iter().map(Layout::numel).sum(),
         ..LoweredNode::new(node.inputs.len(), move |args: &mut KernelArgs<'_>| {
@@ -171,7 +180,10 @@ fn replace_in_place(args: &mut KernelArgs<'_>) -> Result<(), EvalError> {
 /// The lines of a `ScatterElements` whose updates need no sort.
 fn lines_of(op: &Op, data: &[usize], idx: &[usize]) -> Option<ScatterLines> {
     match op {
-        Op::ScatterElements(op) => ScatterLines::new(data, idx, op.axis),
+        Op::ScatterElements(op) => {
+            let replaces = op.reduce == ScatterReduce::Replace;
+            ScatterLines::new(data, idx, op.axis, replaces)
+        }
         _ => None,
     }
 }
@@ -181,7 +193,7 @@ fn run<T: CumSumElem>(op: &Op, args: &mut KernelArgs<'_>) -> Result<(), EvalErro
     let (idx, updates) = (args.ins[idx], args.ins[updates]);
     let out = &mut args.outs[0];
     if let Some(lines) = lines_of(op, out.layout.shape(), idx.shape()) {
-        out.bytes.copy_from_slice(args.ins[0].dense_bytes());
+        copy_view(&args.ins[0], out.bytes, args.parallel);
         let scratch = keys_of(args.scratch);
         let threads = KernelThreads::parallel(args.parallel);
         return lines.run::<T>(
@@ -220,7 +232,7 @@ fn run<T: CumSumElem>(op: &Op, args: &mut KernelArgs<'_>) -> Result<(), EvalErro
     };
     match op {
         Op::ScatterAdd(_) => out.bytes.fill(0),
-        _ => out.bytes.copy_from_slice(args.ins[0].dense_bytes()),
+        _ => copy_view(&args.ins[0], out.bytes, args.parallel),
     }
     if out.layout.numel() == 0 || count == 0 {
         return Ok(());
@@ -265,6 +277,14 @@ fn place_of(key: u64) -> usize {
 /// Combines the updates of a group into one slice, in the accumulator type; rounds once.
 fn combined<T: CumSumElem>(f: ScanFn, group: &[u64], updates: &[T], out: &mut [T]) {
     let inner = out.len();
+    if let [key] = group {
+        let from = &updates[place_of(*key) * inner..][..inner];
+        for_scan!(f, |F| for (y, x) in out.iter_mut().zip(from) {
+            let own = T::combine(F, T::identity(F), *y);
+            *y = T::result(T::combine(F, own, *x));
+        });
+        return;
+    }
     let mut so_far = [T::identity(f); TILE];
     for (tile, out) in out.chunks_mut(TILE).enumerate() {
         for_scan!(f, |F| {

@@ -24,28 +24,42 @@ pub(super) struct ScatterLines {
     updates: usize,
     /// Adjacent lines per task.
     width: usize,
+    replaces: bool,
 }
 
 impl ScatterLines {
-    /// The lines of the shapes, or `None` if the updates leave lines out or the lines are too long.
-    pub(super) fn new(data: &[usize], idx: &[usize], axis: usize) -> Option<ScatterLines> {
+    /// The lines of the shapes, or `None` if the updates leave lines out or the accumulators of a line do not fit the
+    /// cache. Updates that replace elements need no accumulators.
+    pub(super) fn new(
+        data: &[usize],
+        idx: &[usize],
+        axis: usize,
+        replaces: bool,
+    ) -> Option<ScatterLines> {
         let pairs = data.iter().zip(idx).enumerate();
         let same = pairs.into_iter().all(|(a, (n, m))| a == axis || n == m);
-        if !same || data[axis] > TILE {
+        if !same || !replaces && data[axis] > TILE {
             return None;
         }
         let blocks = AxisBlocks::new(data, axis);
-        let fit = TILE / blocks.len.max(1);
+        let fit = match replaces {
+            true => WIDTH,
+            false => TILE / blocks.len.max(1),
+        };
         Some(ScatterLines {
             data: blocks,
             updates: idx[axis],
             width: fit.min(WIDTH).min(blocks.inner).max(1),
+            replaces,
         })
     }
 
     /// Accumulators of a task.
     pub(super) fn part_len(&self) -> usize {
-        self.data.len * self.width
+        match self.replaces {
+            true => 0,
+            false => self.data.len * self.width,
+        }
     }
 
     /// Applies the updates to `out`, which contains a copy of the data. Updates of an element are
@@ -88,6 +102,17 @@ impl ScatterLines {
                     false => at(narrow[i].into()),
                 };
                 let Some(f) = f else {
+                    if inner == 1 {
+                        // SAFETY: the line is inside the result, and belongs to this task alone.
+                        let line = unsafe { out.slice(block * len, len) };
+                        let own = block * self.updates..(block + 1) * self.updates;
+                        let from = &updates[own.clone()];
+                        match narrow.is_empty() {
+                            true => replace(line, &wide[own], from, at),
+                            false => replace(line, &narrow[own], from, at),
+                        }
+                        return;
+                    }
                     for j in 0..self.updates {
                         let from = (block * self.updates + j) * inner + first;
                         for i in 0..width {
@@ -117,5 +142,17 @@ impl ScatterLines {
             },
         );
         Ok(())
+    }
+}
+
+/// Replaces elements of a line in the order of the updates.
+fn replace<T: Copy, I: Copy + Into<i64>>(
+    line: &mut [T],
+    index: &[I],
+    updates: &[T],
+    at: impl Fn(i64) -> usize,
+) {
+    for (index, x) in index.iter().zip(updates) {
+        line[at((*index).into())] = *x;
     }
 }
