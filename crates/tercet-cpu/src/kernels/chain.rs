@@ -65,6 +65,15 @@ pub enum ChainOp {
     Pow(ChainSource, ChainSource),
     /// `a * b + c` with one rounding.
     Fma(ChainSource, ChainSource, ChainSource),
+    /// Rounds to the nearest integer, ties to even.
+    Round(ChainSource),
+    /// `round(x / scale) + zero` between two bounds, which are not NaN: the steps of a quantization in one pass.
+    Quantize {
+        x: ChainSource,
+        scale: ChainSource,
+        zero: ChainSource,
+        bounds: [f32; 2],
+    },
     /// 1 for NaN, else 0.
     IsNan(ChainSource),
     /// 1 if the comparison holds, else 0.
@@ -91,6 +100,18 @@ impl ChainOp {
             ChainOp::Min(a, b) => ChainOp::Min(f(a), f(b)),
             ChainOp::Pow(a, b) => ChainOp::Pow(f(a), f(b)),
             ChainOp::Fma(a, b, c) => ChainOp::Fma(f(a), f(b), f(c)),
+            ChainOp::Round(a) => ChainOp::Round(f(a)),
+            ChainOp::Quantize {
+                x,
+                scale,
+                zero,
+                bounds,
+            } => ChainOp::Quantize {
+                x: f(x),
+                scale: f(scale),
+                zero: f(zero),
+                bounds,
+            },
             ChainOp::IsNan(a) => ChainOp::IsNan(f(a)),
             ChainOp::Compare(op, a, b) => ChainOp::Compare(op, f(a), f(b)),
             ChainOp::Pick(a, b, c) => match (f(a), f(b), f(c)) {
@@ -109,6 +130,7 @@ impl ChainOp {
             | ChainOp::Abs(a)
             | ChainOp::Neg(a)
             | ChainOp::Truncate(a)
+            | ChainOp::Round(a)
             | ChainOp::IsNan(a)
             | ChainOp::Call(_, a) => is(a),
             ChainOp::Add(a, b)
@@ -120,6 +142,7 @@ impl ChainOp {
             | ChainOp::Pow(a, b)
             | ChainOp::Compare(_, a, b) => is(a) && is(b),
             ChainOp::Fma(a, b, c) | ChainOp::Pick(a, b, c) => is(a) && is(b) && is(c),
+            ChainOp::Quantize { x, scale, zero, .. } => is(x) && is(scale) && is(zero),
         }
     }
 }
@@ -345,7 +368,62 @@ unsafe fn settle_body<S: Simd>(
             to: step.to,
         });
     }
+    fuse_quantization(&mut left);
     left
+}
+
+/// Replaces the last steps of a quantization by one. As they are the last steps, no other step reads their tiles.
+fn fuse_quantization(steps: &mut ChainSteps) {
+    let Some(first) = steps.len().checked_sub(5) else {
+        return;
+    };
+    let [divided, rounded, moved, raised, lowered] = &steps[first..] else {
+        return;
+    };
+    let (ChainOp::Div(x, scale), ChainOp::Round(of)) = (divided.action, rounded.action) else {
+        return;
+    };
+    let (ChainOp::Add(code, zero), ChainTarget::Tile(of_moved)) = (moved.action, moved.to) else {
+        return;
+    };
+    let (low, of_raised) = match raised.action {
+        ChainOp::Relu(x) => (0.0, x),
+        ChainOp::Max(x, ChainSource::Const(low)) if is_bound(low) => (low, x),
+        _ => return,
+    };
+    let ChainOp::Min(last, ChainSource::Const(high)) = lowered.action else {
+        return;
+    };
+    let is_tile = |source, target| match target {
+        ChainTarget::Tile(tile) => source == ChainSource::Tile(tile),
+        ChainTarget::Out(_) => false,
+    };
+    let follows = is_tile(of, divided.to)
+        && is_tile(code, rounded.to)
+        && !is_tile(zero, rounded.to)
+        && !is_tile(zero, divided.to)
+        && of_raised == ChainSource::Tile(of_moved)
+        && is_tile(last, raised.to)
+        && is_bound(high);
+    if !follows {
+        return;
+    }
+    let step = ChainStep {
+        action: ChainOp::Quantize {
+            x,
+            scale,
+            zero,
+            bounds: [low, high],
+        },
+        to: lowered.to,
+    };
+    // A step must not read the tile that it writes.
+    let reads = |source| is_tile(source, step.to);
+    if reads(x) || reads(scale) || reads(zero) {
+        return;
+    }
+    steps.truncate(first);
+    steps.push(step);
 }
 
 #[inline(always)]
@@ -394,30 +472,29 @@ fn apply<S: Simd>(level: SimdLevel, action: ChainOp, x: &ChainOperands<'_>, out:
                 (a, b) => super::vmath::pow(level, a, spread(b, t, out.len()), out),
             }
         }
-        ChainOp::Fma(a, b, c) => {
-            let mut spare = [[0f32; TILE]; 3];
-            let [s, t, u] = &mut spare;
-            let (a, b, c) = (
-                spread(x.get(a), s, out.len()),
-                spread(x.get(b), t, out.len()),
-                spread(x.get(c), u, out.len()),
-            );
-            super::vmath::fma(level, a, b, c, out);
-        }
+        ChainOp::Fma(a, b, c) => three(x.get(a), x.get(b), x.get(c), out, f32::mul_add),
+        ChainOp::Round(a) => each(x.get(a), out, f32::round_ties_even),
+        ChainOp::Quantize {
+            x: a,
+            scale,
+            zero,
+            bounds: [low, high],
+        } => three(
+            x.get(a),
+            x.get(scale),
+            x.get(zero),
+            out,
+            |a, scale, zero| {
+                let code = (a / scale).round_ties_even() + zero;
+                let code = if code <= low { low } else { code };
+                if code > high { high } else { code }
+            },
+        ),
         ChainOp::IsNan(a) => each(x.get(a), out, |a| truth(a.is_nan())),
         ChainOp::Compare(op, a, b) => compare(op, x.get(a), x.get(b), out),
-        ChainOp::Pick(a, b, c) => {
-            let mut spare = [[0f32; TILE]; 3];
-            let [s, t, u] = &mut spare;
-            let (a, b, c) = (
-                spread(x.get(a), s, out.len()),
-                spread(x.get(b), t, out.len()),
-                spread(x.get(c), u, out.len()),
-            );
-            for (((out, a), b), c) in out.iter_mut().zip(a).zip(b).zip(c) {
-                *out = scalar::pick(*a != 0.0, *b, *c);
-            }
-        }
+        ChainOp::Pick(a, b, c) => three(x.get(a), x.get(b), x.get(c), out, |a, b, c| {
+            scalar::pick(a != 0.0, b, c)
+        }),
     }
 }
 
@@ -477,5 +554,96 @@ fn both(a: ChainTileArg<'_>, b: ChainTileArg<'_>, out: &mut [f32], f: impl Fn(f3
             each(ChainTileArg::Slice(b), out, |b| f(a, b))
         }
         (ChainTileArg::Scalar(a), ChainTileArg::Scalar(b)) => out.fill(f(a, b)),
+    }
+}
+
+/// As [`both`], of three operands.
+#[inline(always)]
+fn three(
+    a: ChainTileArg<'_>,
+    b: ChainTileArg<'_>,
+    c: ChainTileArg<'_>,
+    out: &mut [f32],
+    f: impl Fn(f32, f32, f32) -> f32,
+) {
+    match (a, b, c) {
+        (ChainTileArg::Slice(a), ChainTileArg::Slice(b), ChainTileArg::Slice(c)) => {
+            let all = out.iter_mut().zip(a).zip(b).zip(c);
+            all.for_each(|(((o, a), b), c)| *o = f(*a, *b, *c));
+        }
+        (a, b, ChainTileArg::Scalar(c)) => both(a, b, out, |a, b| f(a, b, c)),
+        (a, ChainTileArg::Scalar(b), c) => both(a, c, out, |a, c| f(a, b, c)),
+        (ChainTileArg::Scalar(a), b, c) => both(b, c, out, |b, c| f(a, b, c)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The steps of `clamp(round(x / scale) + zero, low, high)`, with the clamp in two steps.
+    fn quantization(scale: ChainSource, zero: ChainSource, low: f32) -> [ChainStep; 5] {
+        let tile = ChainSource::Tile;
+        let raised = match low == 0.0 {
+            true => ChainOp::Relu(tile(0)),
+            false => ChainOp::Max(tile(0), ChainSource::Const(low)),
+        };
+        let step = |action, to| ChainStep { action, to };
+        [
+            step(
+                ChainOp::Div(ChainSource::Input(0), scale),
+                ChainTarget::Tile(0),
+            ),
+            step(ChainOp::Round(tile(0)), ChainTarget::Tile(1)),
+            step(ChainOp::Add(tile(1), zero), ChainTarget::Tile(0)),
+            step(raised, ChainTarget::Tile(2)),
+            step(
+                ChainOp::Min(tile(2), ChainSource::Const(127.0)),
+                ChainTarget::Out(0),
+            ),
+        ]
+    }
+
+    #[test]
+    fn quantization_is_one_step_with_the_same_bits() {
+        let special = [
+            f32::NAN,
+            f32::INFINITY,
+            f32::NEG_INFINITY,
+            -0.0,
+            0.05,
+            0.15,
+            -0.05,
+            1e30,
+        ];
+        let x: Vec<f32> = (0..1500)
+            .map(|i| {
+                special
+                    .get(i)
+                    .copied()
+                    .unwrap_or((i as f32 - 700.0) * 0.037)
+            })
+            .collect();
+        let scales: Vec<f32> = (0..1500).map(|i| 0.01 + (i % 7) as f32 * 0.1).collect();
+        let constant = [ChainSource::Const(0.1), ChainSource::Const(3.0)];
+        let given = [ChainSource::Input(1), ChainSource::Input(2)];
+        for ([scale, zero], low) in [(constant, 0.0), (constant, -128.0), (given, -128.0)] {
+            let steps = quantization(scale, zero, low);
+            for level in SimdLevel::available() {
+                let run_steps = |steps: &[ChainStep]| {
+                    let inputs = [&x, &scales, &scales].map(|x| ChainInput::Slice(x));
+                    let mut y = vec![0f32; x.len()];
+                    let mut scratch = vec![0f32; scratch_len(3, 1)];
+                    run(*level, steps, &inputs, &mut [&mut y], &mut scratch);
+                    y.iter().map(|y| y.to_bits()).collect::<Vec<u32>>()
+                };
+                let fused = settled(*level, &steps, &[None; 3], 3);
+                assert_eq!(fused.len(), 1);
+                assert_eq!(run_steps(&fused), run_steps(&steps), "{}", level.name());
+            }
+        }
+        // The zero point is an earlier result of the same steps.
+        let steps = quantization(ChainSource::Const(0.1), ChainSource::Tile(0), 0.0);
+        assert_eq!(settled(SimdLevel::detect(), &steps, &[None; 3], 3).len(), 5);
     }
 }

@@ -51,6 +51,9 @@ const TASK: usize = 1 << 14;
 
 /// Lowers an elementwise node.
 pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
+/// Maximum elements of an I32 operand whose values a run examines.
+const MAX_ZERO_POINTS: usize = 1 << 12;
+
     let dtypes: Vec<DType> = node.inputs.iter().map(|v| graph.ty(*v).dtype).collect();
     let shapes: Vec<&[Dim]> = node.inputs.iter().map(|v| &*graph.ty(*v).shape).collect();
     let map = body::as_map(&node.op, &shapes, &node.outputs[0].shape);
@@ -74,10 +77,16 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
         return lowered;
     }
     let body = MapBody::new(&map, &dtypes, &steps, &[]);
-    let one = |i: &usize| dtypes[*i] == DType::I32 && shapes[*i].iter().all(Dim::is_one);
-    let small: Vec<usize> = (0..dtypes.len()).filter(one).collect();
-    // A single-element I32 operand is usually a zero point, as small as the quantized values. This
-    // variant of the map assumes small values; a run uses it if the operand's value is small.
+    // The zero points of a tensor or of its channels.
+    let few = |i: &usize| {
+        let numel = shapes[*i]
+            .iter()
+            .try_fold(1usize, |n, dim| n.checked_mul(dim.known()?));
+        dtypes[*i] == DType::I32 && numel.is_some_and(|n| n <= MAX_ZERO_POINTS)
+    };
+    let small: Vec<usize> = (0..dtypes.len()).filter(few).collect();
+    // I32 operands of few elements are usually zero points, as small as the quantized values. This
+    // variant of the map assumes small values; a run uses it if all elements are small.
     let counting = match body.chain.is_none() && !small.is_empty() {
         true => Some(MapBody::new(&map, &dtypes, &steps, &small)).filter(|b| b.chain.is_some()),
         false => None,
@@ -94,8 +103,12 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
         }
         let is_small = |i: &usize| {
             let x = &args.ins[*i];
-            let value = x.root_as::<i32>().get(x.layout.offset);
-            value.is_some_and(|x| x.unsigned_abs() <= integer_range::SMALL.unsigned_abs())
+            let values = match x.layout.is_dense() && !x.root.is_empty() {
+                true => x.dense::<i32>(),
+                false => return false,
+            };
+            let is_small = |x: &i32| x.unsigned_abs() <= integer_range::SMALL.unsigned_abs();
+            values.iter().all(is_small)
         };
         let body = match &counting {
             Some(counting) if small.iter().all(is_small) => counting,
@@ -199,7 +212,7 @@ impl MapTaskArgs<'_> {
                 .map(|(o, size)| &mut o[from * size..(from + block.len) * size])
                 .collect();
             if let Some(chain) = &self.body.chain {
-                chain.run(self, &block, &mut parts, scratch);
+                chain.run(self, &block, &mut parts, scratch, at == 0);
                 continue;
             }
             let sources = load::load(self, &block, &parts, scratch, at == 0);

@@ -147,13 +147,15 @@ impl MapChain {
         chain::settled(job.level, &self.steps, &scalars, self.tiles)
     }
 
-    /// Runs the chain over one block.
+    /// Runs the chain over one block; `first` is true for the first block of a task. The registers of operands keep
+    /// their contents until the next block.
     pub(super) fn run(
         &self,
         job: &MapTaskArgs<'_>,
         block: &MapBlock,
         outs: &mut MapOuts<'_>,
         scratch: &mut [u8],
+        first: bool,
     ) {
         let len = scratch.len() - 4 * scratch_len(self.tiles, self.results);
         let (registers, tiles) = scratch.split_at_mut(len);
@@ -174,6 +176,7 @@ impl MapChain {
                 }
             } else if !job.geometry.is_steady(walk, block)
                 && load::direct(job, block, walk, input.dtype).is_none()
+                && (first || !job.geometry.repeats_in_blocks(walk))
             {
                 load::floats(job, block, input.dtype, view.root, Some(walk), to);
             }
@@ -253,6 +256,7 @@ fn action(step: &MapBodyStep, args: &[ChainSource]) -> ChainOp {
         (ScalarOp::Unary(UnaryFn::Relu), &[x]) => ChainOp::Relu(x),
         (ScalarOp::Unary(UnaryFn::Abs), &[x]) => ChainOp::Abs(x),
         (ScalarOp::Unary(UnaryFn::Neg), &[x]) => ChainOp::Neg(x),
+        (ScalarOp::Unary(UnaryFn::Round), &[x]) => ChainOp::Round(x),
         (ScalarOp::Unary(UnaryFn::IsNan), &[x]) => ChainOp::IsNan(x),
         (ScalarOp::Compare(f), &[a, b]) => ChainOp::Compare(step::comparison(*f), a, b),
         (ScalarOp::Where, &[a, b, c]) => ChainOp::Pick(a, b, c),

@@ -21,6 +21,10 @@ pub(super) struct MapOperandWalk {
     pub(super) shifted: bool,
     /// True if all elements of the result read the same element of the operand.
     pub(super) uniform: bool,
+    /// True if the operand has the layout of the result.
+    whole: bool,
+    /// True if all rows read the same row of the operand.
+    pub(super) repeats: bool,
 }
 
 /// The merged axes of one run, and the split of the result into blocks.
@@ -67,11 +71,22 @@ impl MapGeometry {
         let (rank, sizes) = merge(shape, &mut walks);
         for walk in &mut walks {
             walk.uniform = !walk.shifted && walk.strides[..rank].iter().all(|&s| s == 0);
+            walk.repeats = walk.strides[..rank.saturating_sub(1)]
+                .iter()
+                .all(|&s| s == 0);
+            let mut dense = 1;
+            walk.whole = !walk.shifted
+                && (0..rank).rev().all(|axis| {
+                    let is_dense = walk.strides[axis] == dense as isize;
+                    dense *= sizes[axis];
+                    is_dense
+                });
         }
         let inner = if rank == 0 { 1 } else { sizes[rank - 1] };
         let rows: usize = sizes[..rank.saturating_sub(1)].iter().product();
         let rows = if inner == 0 { 0 } else { rows };
-        let long = inner >= BLOCK / 4 || rows <= 1;
+        // Several short rows are computed together, although broadcast operands must be repeated for them.
+        let long = inner >= (block / 8).max(BLOCK / 4) || rows <= 1;
         MapGeometry {
             rank,
             sizes,
@@ -84,7 +99,7 @@ impl MapGeometry {
                 1
             },
             block,
-            rows_per_block: if long { 1 } else { (BLOCK / inner).max(1) },
+            rows_per_block: if long { 1 } else { (block / inner).max(1) },
         }
     }
 
@@ -130,6 +145,21 @@ impl MapGeometry {
         }
     }
 
+    /// First element of the block if its elements are contiguous in the operand.
+    pub(super) fn contiguous(&self, walk: &MapOperandWalk, block: &MapBlock) -> Option<usize> {
+        if walk.whole {
+            return Some(walk.offset as usize + block.start);
+        }
+        let (start, stride) = self.row(walk, block.row);
+        let along = block.rows == 1 && stride == 1 && self.row_shift(walk) == 0;
+        along.then(|| start as usize + block.col)
+    }
+
+    /// True if all blocks have the same elements of the operand, except that the last block may have fewer.
+    pub(super) fn repeats_in_blocks(&self, walk: &MapOperandWalk) -> bool {
+        walk.repeats && self.blocks_per_row == 1
+    }
+
     /// True if the operand is uniform within the block.
     pub(super) fn is_steady(&self, walk: &MapOperandWalk, block: &MapBlock) -> bool {
         let along_row = self
@@ -156,6 +186,8 @@ impl MapOperandWalk {
             shifts: [0; MAX_RANK],
             shifted: false,
             uniform: false,
+            whole: false,
+            repeats: false,
         };
         for (map, &stride) in input.map.axes.iter().zip(view.layout.strides()) {
             walk.offset += map.start as isize * stride;

@@ -63,9 +63,8 @@ pub(super) fn direct(
     walk: &MapOperandWalk,
     dtype: DType,
 ) -> Option<usize> {
-    let (start, stride) = job.geometry.row(walk, block.row);
-    let dense = stride == 1 && job.geometry.row_shift(walk) == 0 && block.rows == 1;
-    (dense && MapRegisterClass::is_native(dtype)).then(|| start as usize + block.col)
+    let start = job.geometry.contiguous(walk, block);
+    start.filter(|_| MapRegisterClass::is_native(dtype))
 }
 
 /// Loads the elements of a block from an operand's memory.
@@ -179,26 +178,23 @@ pub(super) fn floats(
         Some(walk) => MapLoadSource::Walk(root, walk),
         None => MapLoadSource::Block(root),
     };
-    if block.rows == 1 {
-        let row = match walk {
-            None => Some(0),
-            Some(walk) => {
-                let (at, stride) = job.geometry.row(walk, block.row);
-                let plain = stride == 1 && job.geometry.row_shift(walk) == 0 && !walk.uniform;
-                plain.then_some(at as usize + block.col)
+    let start = match walk {
+        None => Some(0),
+        Some(walk) => job
+            .geometry
+            .contiguous(walk, block)
+            .filter(|_| !walk.uniform),
+    };
+    if let Some(at) = start {
+        let to: &mut [f32] = cast_slice_mut(to);
+        match dtype {
+            DType::U8 => return convert::u8_to_f32(job.level, &root[at..][..to.len()], to),
+            DType::I8 => return convert::i8_to_f32(job.level, &root[at..][..to.len()], to),
+            DType::I32 => {
+                let bytes = &root[at * size_of::<i32>()..][..size_of_val(to)];
+                return convert::i32_to_f32(job.level, cast_slice(bytes), to);
             }
-        };
-        if let Some(at) = row {
-            let to: &mut [f32] = cast_slice_mut(to);
-            match dtype {
-                DType::U8 => return convert::u8_to_f32(job.level, &root[at..][..to.len()], to),
-                DType::I8 => return convert::i8_to_f32(job.level, &root[at..][..to.len()], to),
-                DType::I32 => {
-                    let bytes = &root[at * size_of::<i32>()..][..size_of_val(to)];
-                    return convert::i32_to_f32(job.level, cast_slice(bytes), to);
-                }
-                _ => {}
-            }
+            _ => {}
         }
     }
     match dtype {
