@@ -47,6 +47,7 @@ pub mod int_gemm_bytes;
 pub(crate) mod int_tiles_neon;
 pub mod layout;
 pub mod parallel;
+pub(crate) mod native_int;
 pub(crate) mod pool;
 pub mod quant;
 pub(crate) mod recurrence;

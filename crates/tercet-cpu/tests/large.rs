@@ -436,7 +436,7 @@ fn coordinates_of_nonzero_elements() {
 
 #[test]
 fn integers_of_every_width() {
-    use tercet_ir::scalar::BinaryFn;
+    use tercet_ir::scalar::{BinaryFn, UnaryFn};
     for dtype in [DType::I64, DType::I32, DType::U32, DType::I8, DType::U8] {
         let x = [numbers(dtype, &[70, 401]), numbers(dtype, &[401])];
         for f in [
@@ -463,6 +463,23 @@ fn integers_of_every_width() {
         check(&[a.clone(), b.clone()], |g, x| g.binary(f, x[0], x[1]));
     }
 }
+            // A constant, a column, and operands that are not contiguous.
+            check(&x, |g, x| {
+                let five = g.scalar(dtype, 5.0)?;
+                g.binary(f, x[0], five)
+            });
+            check(&x, |g, x| {
+                let column = g.slice(x[0], &[0, 7], &[70, 8], &[1, 1])?;
+                g.binary(f, column, x[0])
+            });
+            check(&x, |g, x| {
+                let part = g.slice(x[0], &[0, 1], &[70, 401], &[2, 3])?;
+                let turned = g.transpose(part, &[1, 0])?;
+                g.binary(f, turned, turned)
+            });
+        }
+        for f in [UnaryFn::Neg, UnaryFn::Abs, UnaryFn::Sign, UnaryFn::Relu] {
+            check(&x, |g, x| g.unary(f, x[0]));
 
 #[test]
 fn pools_of_rows_of_every_length() {

@@ -9,6 +9,7 @@
 //! - If all values are f32 or exact in f32 ([`integer_range`]), one call runs all steps tile by tile
 //!   ([`chain`]).
 //! - A map of one byte-sized operand becomes a lookup table ([`byte_lut`]).
+//! - One function of integers runs in their own width ([`native`]).
 //! - A quantized sum of two operands is computed in vector registers ([`sums`]).
 //!
 //! Invariants: f16 and bf16 are computed in f32 and rounded after each step. Integers and f64 are
@@ -26,6 +27,7 @@ mod geometry;
 mod integer_range;
 mod integers;
 mod load;
+mod native;
 mod step;
 mod sums;
 
@@ -49,11 +51,11 @@ const TASKS_PER_THREAD: usize = 4;
 /// Minimum elements of a task.
 const TASK: usize = 1 << 14;
 
-/// Lowers an elementwise node.
-pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
 /// Maximum elements of an I32 operand whose values a run examines.
 const MAX_ZERO_POINTS: usize = 1 << 12;
 
+/// Lowers an elementwise node.
+pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     let dtypes: Vec<DType> = node.inputs.iter().map(|v| graph.ty(*v).dtype).collect();
     let shapes: Vec<&[Dim]> = node.inputs.iter().map(|v| &*graph.ty(*v).shape).collect();
     let map = body::as_map(&node.op, &shapes, &node.outputs[0].shape);
@@ -74,6 +76,9 @@ const MAX_ZERO_POINTS: usize = 1 << 12;
         return lowered;
     }
     if let Some(lowered) = sums::lower(graph, node, &map, &dtypes, &steps) {
+        return lowered;
+    }
+    if let Some(lowered) = native::lower(&map, &dtypes, &steps) {
         return lowered;
     }
     let body = MapBody::new(&map, &dtypes, &steps, &[]);

@@ -1,0 +1,241 @@
+//! Elementwise functions of integers in registers of their own width.
+
+use tercet_ir::scalar::{BinaryFn, UnaryFn};
+
+use super::simd::{Simd, simd_dispatch};
+
+/// Integer type whose functions wrap. A quotient by 0 is the dividend, and the remainder is 0.
+pub(crate) trait NativeInt: bytemuck::Pod + Ord + Send + Sync {
+    fn plus(self, other: Self) -> Self;
+    fn minus(self, other: Self) -> Self;
+    fn times(self, other: Self) -> Self;
+    fn quotient(self, other: Self) -> Self;
+    fn remainder(self, other: Self) -> Self;
+    fn and(self, other: Self) -> Self;
+    fn or(self, other: Self) -> Self;
+    fn xor(self, other: Self) -> Self;
+    fn left(self, other: Self) -> Self;
+    fn right(self, other: Self) -> Self;
+    fn negative(self) -> Self;
+    fn magnitude(self) -> Self;
+    fn sign(self) -> Self;
+    fn inverse(self) -> Self;
+    fn positive(self) -> Self;
+
+    /// [`binary`] of a SIMD level.
+    fn run_binary(
+        level: super::SimdLevel,
+        f: BinaryFn,
+        a: &[Self],
+        b: &[Self],
+        out: &mut [Self],
+    ) -> bool;
+
+    /// [`unary`] of a SIMD level.
+    fn run_unary(level: super::SimdLevel, f: UnaryFn, x: &[Self], out: &mut [Self]) -> bool;
+}
+
+/// `$float` represents all values of the type, and its truncated quotients are exact; `$wide` holds all quotients.
+macro_rules! native {
+    ($($t:ty, $float:ty, $wide:ty, $abs:tt;)*) => {$(impl NativeInt for $t {
+        #[inline(always)]
+        fn plus(self, other: $t) -> $t { self.wrapping_add(other) }
+        #[inline(always)]
+        fn minus(self, other: $t) -> $t { self.wrapping_sub(other) }
+        #[inline(always)]
+        fn times(self, other: $t) -> $t { self.wrapping_mul(other) }
+        #[inline(always)]
+        fn quotient(self, other: $t) -> $t {
+            // The least number divided by -1 wraps.
+            let q = (self as $float / other as $float) as $wide as $t;
+            if other == 0 { self } else { q }
+        }
+        #[inline(always)]
+        fn remainder(self, other: $t) -> $t {
+            let q = (self as $float / other as $float) as $wide as $t;
+            if other == 0 { 0 } else { self.wrapping_sub(q.wrapping_mul(other)) }
+        }
+        #[inline(always)]
+        fn and(self, other: $t) -> $t { self & other }
+        #[inline(always)]
+        fn or(self, other: $t) -> $t { self | other }
+        #[inline(always)]
+        fn xor(self, other: $t) -> $t { self ^ other }
+        #[inline(always)]
+        fn left(self, other: $t) -> $t { self.wrapping_shl(other as u32 & (<$t>::BITS - 1)) }
+        #[inline(always)]
+        fn right(self, other: $t) -> $t { self.wrapping_shr(other as u32 & (<$t>::BITS - 1)) }
+        #[inline(always)]
+        fn negative(self) -> $t { self.wrapping_neg() }
+        #[inline(always)]
+        fn magnitude(self) -> $t { native!(@magnitude $abs self) }
+        #[inline(always)]
+        fn sign(self) -> $t { native!(@sign $abs self) }
+        #[inline(always)]
+        fn inverse(self) -> $t { !self }
+        #[inline(always)]
+        fn positive(self) -> $t { if self > 0 { self } else { 0 } }
+
+        fn run_binary(
+            level: super::SimdLevel,
+            f: BinaryFn,
+            a: &[$t],
+            b: &[$t],
+            out: &mut [$t],
+        ) -> bool {
+            simd_dispatch!(fn run(f: BinaryFn, a: &[$t], b: &[$t], out: &mut [$t]) -> bool = binary::<$t>);
+            run(level, f, a, b, out)
+        }
+
+        fn run_unary(level: super::SimdLevel, f: UnaryFn, x: &[$t], out: &mut [$t]) -> bool {
+            simd_dispatch!(fn run(f: UnaryFn, x: &[$t], out: &mut [$t]) -> bool = unary::<$t>);
+            run(level, f, x, out)
+        }
+    })*};
+    (@magnitude signed $x:expr) => { $x.wrapping_abs() };
+    (@magnitude unsigned $x:expr) => { $x };
+    (@sign signed $x:expr) => { $x.signum() };
+    (@sign unsigned $x:expr) => { $x.min(1) };
+}
+native! {
+    i8, f32, i32, signed;
+    u8, f32, i32, unsigned;
+    i32, f64, i64, signed;
+    u32, f64, i64, unsigned;
+}
+
+/// Computes `f` of two blocks. Returns false for functions that integers do not have.
+///
+/// # Safety
+/// Requires the instructions of `S`.
+#[inline(always)]
+unsafe fn binary<S: Simd, T: NativeInt>(f: BinaryFn, a: &[T], b: &[T], out: &mut [T]) -> bool {
+    #[inline(always)]
+    fn both<T: Copy>(a: &[T], b: &[T], out: &mut [T], f: impl Fn(T, T) -> T) {
+        let pairs = out.iter_mut().zip(a).zip(b);
+        pairs.for_each(|((out, a), b)| *out = f(*a, *b));
+    }
+    match f {
+        BinaryFn::Add => both(a, b, out, T::plus),
+        BinaryFn::Sub => both(a, b, out, T::minus),
+        BinaryFn::Mul => both(a, b, out, T::times),
+        BinaryFn::Div => both(a, b, out, T::quotient),
+        BinaryFn::Rem => both(a, b, out, T::remainder),
+        BinaryFn::Max => both(a, b, out, |a, b| if a > b { a } else { b }),
+        BinaryFn::Min => both(a, b, out, |a, b| if a < b { a } else { b }),
+        BinaryFn::And => both(a, b, out, T::and),
+        BinaryFn::Or => both(a, b, out, T::or),
+        BinaryFn::Xor => both(a, b, out, T::xor),
+        BinaryFn::Shl => both(a, b, out, T::left),
+        BinaryFn::Shr => both(a, b, out, T::right),
+        BinaryFn::Pow | BinaryFn::Atan2 => return false,
+    }
+    true
+}
+
+/// Computes `f` of a block. Returns false for functions that integers do not have.
+///
+/// # Safety
+/// Requires the instructions of `S`.
+#[inline(always)]
+unsafe fn unary<S: Simd, T: NativeInt>(f: UnaryFn, x: &[T], out: &mut [T]) -> bool {
+    #[inline(always)]
+    fn each<T: Copy>(x: &[T], out: &mut [T], f: impl Fn(T) -> T) {
+        out.iter_mut().zip(x).for_each(|(out, x)| *out = f(*x));
+    }
+    match f {
+        UnaryFn::Relu => each(x, out, T::positive),
+        UnaryFn::Neg => each(x, out, T::negative),
+        UnaryFn::Abs => each(x, out, T::magnitude),
+        UnaryFn::Sign => each(x, out, T::sign),
+        UnaryFn::Not => each(x, out, T::inverse),
+        _ => return false,
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::SimdLevel;
+    use tercet_ir::DType;
+    use tercet_ir::scalar::{Scalar, ScalarOp};
+
+    const BINARY: [BinaryFn; 12] = [
+        BinaryFn::Add,
+        BinaryFn::Sub,
+        BinaryFn::Mul,
+        BinaryFn::Div,
+        BinaryFn::Rem,
+        BinaryFn::Max,
+        BinaryFn::Min,
+        BinaryFn::And,
+        BinaryFn::Or,
+        BinaryFn::Xor,
+        BinaryFn::Shl,
+        BinaryFn::Shr,
+    ];
+    const UNARY: [UnaryFn; 5] = [
+        UnaryFn::Relu,
+        UnaryFn::Neg,
+        UnaryFn::Abs,
+        UnaryFn::Sign,
+        UnaryFn::Not,
+    ];
+
+    fn check<T: NativeInt + Into<i64> + std::fmt::Debug>(dtype: DType, values: &[T]) {
+        let pairs = values.iter().flat_map(|a| values.iter().map(|b| (*a, *b)));
+        let (a, b): (Vec<T>, Vec<T>) = pairs.unzip();
+        let want = |op: ScalarOp, args: &[T]| {
+            let args: Vec<Scalar> = args.iter().map(|x| Scalar::I((*x).into())).collect();
+            op.eval(dtype, dtype, &args).as_i64()
+        };
+        for level in SimdLevel::available() {
+            for f in BINARY {
+                let mut out = a.clone();
+                assert!(T::run_binary(*level, f, &a, &b, &mut out));
+                for ((a, b), y) in a.iter().zip(&b).zip(out) {
+                    let want = want(ScalarOp::Binary(f), &[*a, *b]);
+                    assert_eq!(y.into(), want, "{f:?} {a:?} {b:?} {dtype} {}", level.name());
+                }
+            }
+            for f in UNARY {
+                let mut out = values.to_vec();
+                assert!(T::run_unary(*level, f, values, &mut out));
+                for (x, y) in values.iter().zip(out) {
+                    let want = want(ScalarOp::Unary(f), &[*x]);
+                    assert_eq!(y.into(), want, "{f:?} {x:?} {dtype} {}", level.name());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_function_agrees_with_the_scalar_meaning() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        check(DType::U8, &bytes);
+        check(DType::I8, bytemuck::cast_slice::<u8, i8>(&bytes));
+        let words = [
+            0u32,
+            1,
+            2,
+            3,
+            7,
+            8,
+            31,
+            32,
+            255,
+            46_341,
+            65_536,
+            0x7fff_fffe,
+            0x7fff_ffff,
+            0x8000_0000,
+            0x8000_0001,
+            0xffff_fff9,
+            0xffff_fffe,
+            0xffff_ffff,
+        ];
+        check(DType::U32, &words);
+        check(DType::I32, bytemuck::cast_slice::<u32, i32>(&words));
+    }
+}
