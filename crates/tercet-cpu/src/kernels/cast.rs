@@ -30,10 +30,14 @@ macro_rules! casts {
 
 // Floats convert toward zero and saturate; NaN becomes 0. Integers wrap.
 casts! {
-    f32_i32: f32 => i32 = |x| x as i32;
+    f32_i32: f32 => i32 = |x| {
+        // The next float below 2^31 limits the conversion.
+        let y = within(x, -2_147_483_648.0, 2_147_483_520.0);
+        if x >= 2_147_483_648.0 { i32::MAX } else { y }
+    };
     f32_i64: f32 => i64 = |x| x as i64;
-    f32_i8: f32 => i8 = |x| x as i8;
-    f32_u8: f32 => u8 = |x| x as u8;
+    f32_i8: f32 => i8 = |x| within(x, -128.0, 127.0) as i8;
+    f32_u8: f32 => u8 = |x| within(x, 0.0, 255.0) as u8;
     f32_f64: f32 => f64 = |x| f64::from(x);
     f32_bool: f32 => u8 = |x| u8::from(x != 0.0);
     f64_f32: f64 => f32 = |x| x as f32;
@@ -48,6 +52,17 @@ casts! {
     i8_f32: i8 => f32 = |x| f32::from(x);
     i8_i32: i8 => i32 = |x| i32::from(x);
     u8_i64: u8 => i64 = |x| i64::from(x);
+}
+
+/// Converts a float toward zero after a clamp to bounds inside the range of `i32`; NaN becomes 0. The compiler does
+/// not vectorize the saturating `as`.
+#[inline(always)]
+fn within(x: f32, least: f32, greatest: f32) -> i32 {
+    let y = if x > least { x } else { least };
+    let y = if y < greatest { y } else { greatest };
+    let y = if x.is_nan() { 0.0 } else { y };
+    // SAFETY: the number is inside the range of the type.
+    unsafe { y.to_int_unchecked::<i32>() }
 }
 
 /// The conversion between two dtypes, if there is one.
