@@ -30,6 +30,7 @@ mod simd;
 mod sort;
 pub(crate) mod worker_pool;
 
+pub(crate) mod arg_lines;
 pub mod attention;
 pub(crate) mod cast;
 pub mod chain;
@@ -46,8 +47,8 @@ pub mod int_gemm_bytes;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod int_tiles_neon;
 pub mod layout;
-pub mod parallel;
 pub(crate) mod native_int;
+pub mod parallel;
 pub(crate) mod pool;
 pub mod quant;
 pub(crate) mod recurrence;

@@ -266,6 +266,8 @@ fn reductions() {
         (&[701, 301], &[0]),
         (&[140, 1301], &[0]),
         (&[7, 200, 151], &[1]),
+        let columns = [numbers(dtype, &[2, 21, 5003])];
+        check(&columns, |g, x| g.arg_max(x[0], 1, false));
         (&[20, 101, 100], &[0, 2]),
     ];
     for dtype in [DType::F32, DType::F16, DType::F64, DType::I32, DType::U8] {

@@ -1,8 +1,9 @@
-//! `ArgMax` and `ArgMin`: vector kernels for rows of F32, integer sort keys for all other cases.
+//! `ArgMax` and `ArgMin`: vector kernels for rows and columns of F32, integer sort keys for all other cases.
 
 use tercet_ir::{DType, Graph, Node, Op};
 
 use crate::args::KernelArgs;
+use crate::kernels::arg_lines::arg_lines;
 use crate::kernels::{SimdLevel, rows};
 use crate::lower::LoweredNode;
 use crate::lower::elem::{AxisBlocks, for_element, parts};
@@ -13,6 +14,8 @@ use crate::lower::reference_eval::evaluate;
 const TILE: usize = 128;
 /// Minimum elements that a parallel task reads.
 const TASK: usize = 1 << 15;
+/// Columns of a task of a large block.
+const COLUMNS: usize = 1024;
 
 #[derive(Clone, Copy, Debug)]
 struct ArgExtremeSearch {
@@ -48,6 +51,7 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
             match (view.len, view.inner, dtype) {
                 (0, _, _) => return evaluate(&op, args),
                 (_, 1, DType::F32) => f32_rows(level, search.largest, view.len, args),
+                (_, _, DType::F32) => f32_lines(level, search.largest, view, args),
                 (_, _, _) => lines(search.largest, view, args),
             }
             Ok(())
@@ -71,6 +75,32 @@ fn f32_rows(level: SimdLevel, largest: bool, len: usize, args: &mut KernelArgs<'
             }
         },
     );
+}
+
+/// Lines along another axis than the last one. The columns of large blocks are distributed over threads.
+fn f32_lines(level: SimdLevel, largest: bool, view: AxisBlocks, args: &mut KernelArgs<'_>) {
+    let AxisBlocks {
+        outer: _,
+        len,
+        inner,
+    } = view;
+    let x: &[f32] = args.ins[0].dense();
+    let out = args.outs[0].as_mut::<i32>();
+    if inner >= 2 * COLUMNS {
+        for (x, out) in x.chunks_exact(inner * len).zip(out.chunks_exact_mut(inner)) {
+            parts(args.parallel, out, COLUMNS, |i, out| {
+                arg_lines(level, largest, inner, i * COLUMNS, x, out);
+            });
+        }
+        return;
+    }
+    let task = TASK.div_ceil(len * inner);
+    parts(args.parallel, out, task * inner, |i, out| {
+        let blocks = x[i * task * inner * len..].chunks_exact(inner * len);
+        for (x, out) in blocks.zip(out.chunks_exact_mut(inner)) {
+            arg_lines(level, largest, inner, 0, x, out);
+        }
+    });
 }
 
 fn lines<T: SortKey>(largest: bool, view: AxisBlocks, args: &mut KernelArgs<'_>) {
