@@ -239,6 +239,18 @@ fn windows_and_paddings() {
     for &mode in PadMode::ALL {
         check(&x, |g, x| g.pad(x[0], &[3, 7], &[2, 5], mode, 0.0));
     }
+    // Rows that are not padded, and an axis between them.
+    let x3 = [numbers(DType::F16, &[9, 70, 80])];
+    for (before, after) in [
+        ([0, 5, 0], [0, 3, 0]),
+        ([2, 0, 0], [1, 0, 0]),
+        ([1, 0, 0], [0, 0, 4]),
+    ] {
+        for &mode in PadMode::ALL {
+            let value = if mode == PadMode::Constant { 0.5 } else { 0.0 };
+            check(&x3, |g, x| g.pad(x[0], &before, &after, mode, value));
+        }
+    }
     let starts = Tensor::from_slice(&[2], &[-300i32, 900]).unwrap();
     let window = [x[0].clone(), starts];
     check(&window, |g, x| g.dynamic_slice(x[0], x[1], [390, 450]));
@@ -254,6 +266,8 @@ fn extremes() {
         let middle = [numbers(dtype, &[7, 300, 100])];
         check(&middle, |g, x| g.top_k(x[0], 3, 1, false));
         check(&middle, |g, x| g.arg_min(x[0], 1, true));
+        let columns = [numbers(dtype, &[2, 21, 5003])];
+        check(&columns, |g, x| g.arg_max(x[0], 1, false));
     }
 }
 
@@ -266,8 +280,6 @@ fn reductions() {
         (&[701, 301], &[0]),
         (&[140, 1301], &[0]),
         (&[7, 200, 151], &[1]),
-        let columns = [numbers(dtype, &[2, 21, 5003])];
-        check(&columns, |g, x| g.arg_max(x[0], 1, false));
         (&[20, 101, 100], &[0, 2]),
     ];
     for dtype in [DType::F32, DType::F16, DType::F64, DType::I32, DType::U8] {
@@ -451,20 +463,6 @@ fn integers_of_every_width() {
             BinaryFn::Shl,
         ] {
             check(&x, |g, x| g.binary(f, x[0], x[1]));
-        }
-    }
-    // Quotients that floats cannot express.
-    let most = i64::MAX;
-    let a = Tensor::from_slice(
-        &[8],
-        &[most, most - 1, i64::MIN, -7, 7, 1 << 53, (1 << 53) + 1, 0],
-    )
-    .unwrap();
-    let b = Tensor::from_slice(&[8], &[3, most, -1, 2, 0, 3, 1, 5i64]).unwrap();
-    for f in [BinaryFn::Div, BinaryFn::Rem] {
-        check(&[a.clone(), b.clone()], |g, x| g.binary(f, x[0], x[1]));
-    }
-}
             // A constant, a column, and operands that are not contiguous.
             check(&x, |g, x| {
                 let five = g.scalar(dtype, 5.0)?;
@@ -482,6 +480,20 @@ fn integers_of_every_width() {
         }
         for f in [UnaryFn::Neg, UnaryFn::Abs, UnaryFn::Sign, UnaryFn::Relu] {
             check(&x, |g, x| g.unary(f, x[0]));
+        }
+    }
+    // Quotients that floats cannot express.
+    let most = i64::MAX;
+    let a = Tensor::from_slice(
+        &[8],
+        &[most, most - 1, i64::MIN, -7, 7, 1 << 53, (1 << 53) + 1, 0],
+    )
+    .unwrap();
+    let b = Tensor::from_slice(&[8], &[3, most, -1, 2, 0, 3, 1, 5i64]).unwrap();
+    for f in [BinaryFn::Div, BinaryFn::Rem] {
+        check(&[a.clone(), b.clone()], |g, x| g.binary(f, x[0], x[1]));
+    }
+}
 
 #[test]
 fn pools_of_rows_of_every_length() {

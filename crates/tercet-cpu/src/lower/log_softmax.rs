@@ -49,9 +49,10 @@ fn run<T: ComputeF32>(level: SimdLevel, view: AxisBlocks, args: &mut KernelArgs<
     let blocks = TASK.div_ceil(block);
     parts(args.parallel, out, blocks * block, |i, out| {
         let x = &x[i * blocks * block..][..out.len()];
+        let mut buffers = [[0.0; BUFFER]; 3];
         for (x, out) in x.chunks_exact(block).zip(out.chunks_exact_mut(block)) {
             if inner == 1 {
-                line(level, x, out);
+                line(level, x, out, &mut buffers);
             } else {
                 columns(level, inner, x, out);
             }
@@ -59,11 +60,16 @@ fn run<T: ComputeF32>(level: SimdLevel, view: AxisBlocks, args: &mut KernelArgs<
     });
 }
 
-fn line<T: ComputeF32>(level: SimdLevel, x: &[T], out: &mut [T]) {
-    let (mut wide, mut y, mut e) = ([0.0; BUFFER], [0.0; BUFFER], [0.0; BUFFER]);
+/// Processes a line along the last axis. The contents of the buffers are arbitrary.
+fn line<T: ComputeF32>(
+    level: SimdLevel,
+    x: &[T],
+    out: &mut [T],
+    [wide, y, e]: &mut [[f32; BUFFER]; 3],
+) {
     let mut max = f32::NEG_INFINITY;
     for x in x.chunks(BUFFER) {
-        let most = fold_all(level, ColumnReduction::Max, T::widen(level, x, &mut wide));
+        let most = fold_all(level, ColumnReduction::Max, T::widen(level, x, wide));
         max = if most.is_nan() || most > max {
             most
         } else {
@@ -81,7 +87,7 @@ fn line<T: ComputeF32>(level: SimdLevel, x: &[T], out: &mut [T]) {
     }
     let mut sum = 0f64;
     for x in x.chunks(BUFFER) {
-        let x = T::widen(level, x, &mut wide);
+        let x = T::widen(level, x, wide);
         let (y, e) = (&mut y[..x.len()], &mut e[..x.len()]);
         y.iter_mut().zip(x).for_each(|(y, x)| *y = x - max);
         vmath::exp(level, y, e);
@@ -89,7 +95,7 @@ fn line<T: ComputeF32>(level: SimdLevel, x: &[T], out: &mut [T]) {
     }
     let log = sum.ln() as f32;
     for (x, out) in x.chunks(BUFFER).zip(out.chunks_mut(BUFFER)) {
-        let x = T::widen(level, x, &mut wide);
+        let x = T::widen(level, x, wide);
         let y = &mut y[..x.len()];
         y.iter_mut().zip(x).for_each(|(y, x)| *y = (x - max) - log);
         T::narrow(level, y, out);

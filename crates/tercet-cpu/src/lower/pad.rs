@@ -2,6 +2,7 @@
 //! selects.
 
 use bytemuck::Pod;
+use tercet_ir::layout::Layout;
 use tercet_ir::ops::{Pad, PadMode};
 use tercet_ir::scalar::{Scalar, convert};
 use tercet_ir::{DType, EvalError, Graph, Node, Op};
@@ -62,11 +63,15 @@ fn run<T: Pod + Send + Sync>(
     args: &mut KernelArgs<'_>,
 ) -> Result<(), EvalError> {
     let (x, out) = (args.ins[0], &mut args.outs[0]);
-    let shape = out.layout.shape();
-    let len = shape.last().copied().unwrap_or(1);
     if out.layout.numel() == 0 {
         return Ok(());
     }
+    let merged = merged(pad, &x, out.layout.shape());
+    let (x, shape, pad) = match &merged {
+        Some(MergedPad { from, to, pad }) => (KernelView { layout: from, ..x }, to.shape(), pad),
+        None => (x, out.layout.shape(), pad),
+    };
+    let len = shape.last().copied().unwrap_or(1);
     let to: &mut [T] = bytemuck::cast_slice_mut(out.bytes);
     let rows = TASK.div_ceil(len);
     parts(args.parallel, to, rows * len, |i, to| {
@@ -75,6 +80,40 @@ fn run<T: Pod + Send + Sync>(
         }
     });
     Ok(())
+}
+
+/// A pad with longer rows.
+struct MergedPad {
+    from: Layout,
+    to: Layout,
+    pad: Pad,
+}
+
+/// Merges the last axes, which are not padded, with the axis before them: rows of a dense operand stay contiguous.
+fn merged(pad: &Pad, x: &KernelView<'_>, shape: &[usize]) -> Option<MergedPad> {
+    let pads = pad.before.iter().zip(&pad.after);
+    let last = pads
+        .map(|(before, after)| before + after)
+        .rposition(|n| n > 0)?;
+    let inner: usize = shape[last + 1..].iter().product();
+    if pad.mode != PadMode::Constant || last + 1 == shape.len() || !x.layout.is_dense() {
+        return None;
+    }
+    let merge = |sizes: &[usize]| -> Vec<usize> {
+        let mut sizes = sizes[..=last].to_vec();
+        sizes[last] *= inner;
+        sizes
+    };
+    let from = Layout::dense(&merge(x.shape()));
+    Some(MergedPad {
+        from: Layout::new(from.shape(), from.strides(), x.layout.offset),
+        to: Layout::dense(&merge(shape)),
+        pad: Pad {
+            before: merge(&pad.before),
+            after: merge(&pad.after),
+            ..pad.clone()
+        },
+    })
 }
 
 /// Writes row `index` of the result.

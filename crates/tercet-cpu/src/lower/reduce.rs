@@ -23,6 +23,8 @@ use tercet_ir::layout::Layout;
 const BLOCK: usize = 1 << 14;
 /// Columns that are folded together.
 const TILE: usize = 512;
+/// Independent chains of a fold.
+const STRIPES: usize = 16;
 /// Number of rows that are summed per column in `f32` before these sums are added to the `f64`
 /// sums.
 const RUN: usize = 64;
@@ -346,27 +348,57 @@ fn float_result(f: ReduceFn, wide: f64, n: usize) -> f64 {
 }
 
 fn real_block<T: ComputeF32>(level: SimdLevel, f: ReduceFn, x: &[T]) -> f64 {
-    let mut buffer = [0.0; BUFFER];
     // F16 and BF16 elements are converted to f32 in a buffer first.
-    let step = if T::DTYPE == DType::F32 {
-        BLOCK
-    } else {
-        BUFFER
-    };
+    if T::DTYPE == DType::F32 {
+        return real_parts(level, f, x, BLOCK, &mut []);
+    }
+    real_parts(level, f, x, BUFFER, &mut [0.0; BUFFER])
+}
+
+/// Folds elements in parts of `step`, which fit the buffer if it is needed.
+fn real_parts<T: ComputeF32>(
+    level: SimdLevel,
+    f: ReduceFn,
+    x: &[T],
+    step: usize,
+    buffer: &mut [f32],
+) -> f64 {
     let mut wide = float_identity(f);
     for x in x.chunks(step) {
-        let x = T::widen(level, x, &mut buffer);
+        let x = T::widen(level, x, buffer);
         let part = match f {
             ReduceFn::Sum | ReduceFn::Mean => f64::from(rows::sum(level, x)),
             ReduceFn::Max => f64::from(fold_all(level, ColumnReduction::Max, x)),
             ReduceFn::Min => f64::from(fold_all(level, ColumnReduction::Min, x)),
             // The partial product of a few numbers can overflow or underflow f32 even if the final
             // product does not.
-            ReduceFn::Prod => x.iter().map(|&x| f64::from(x)).product(),
+            ReduceFn::Prod => striped(x, 1.0, f64::from, |a, b| a * b),
         };
         wide = float_combine(f, wide, part);
     }
     wide
+}
+
+/// Folds every [`STRIPES`]-th element, then the results in order: independent chains, which the processor computes
+/// side by side.
+#[inline(always)]
+fn striped<X: Copy, T: Copy>(
+    x: &[X],
+    identity: T,
+    widen: impl Fn(X) -> T,
+    combine: impl Fn(T, T) -> T,
+) -> T {
+    let mut all = [identity; STRIPES];
+    let (whole, rest) = x.as_chunks::<STRIPES>();
+    for x in whole {
+        for (all, x) in all.iter_mut().zip(x) {
+            *all = combine(*all, widen(*x));
+        }
+    }
+    for (all, x) in all.iter_mut().zip(rest) {
+        *all = combine(*all, widen(*x));
+    }
+    all.into_iter().fold(identity, combine)
 }
 
 fn real_columns<T: ComputeF32>(
@@ -472,7 +504,7 @@ macro_rules! own_folds {
         #[inline(always)]
         fn combine(f: ReduceFn, a: $t, b: $t) -> $t { $combine(f, a, b) }
         fn block(_: SimdLevel, f: ReduceFn, x: &[$t]) -> $t {
-            x.iter().fold($identity(f), |a, &b| $combine(f, a, b))
+            striped(x, $identity(f), |x| x, |a, b| $combine(f, a, b))
         }
         fn result(f: ReduceFn, wide: $t, n: usize) -> $t { $result(f, wide, n) }
         fn columns(
