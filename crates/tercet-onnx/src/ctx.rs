@@ -5,7 +5,7 @@
 //! body or a branch. A graph value belongs to the level that created it. Only scopes of the same
 //! level can share values.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use tercet_ir::{DType, Dim, Graph, Op, Tensor, Value};
@@ -61,6 +61,8 @@ pub(crate) struct ImportCtx<'m> {
     pub(crate) levels: Vec<GraphLevel>,
     pub(crate) scopes: Vec<ImportScope<'m>>,
     pub(crate) params: Vec<(String, Tensor)>,
+    /// The names of the model's graph that a single operand refers to.
+    pub(crate) used_once: HashSet<&'m str>,
     pub(crate) errors: Vec<NodeError>,
     /// The functions and nodes that enclose the current node.
     pub(crate) inside: Vec<String>,
@@ -84,6 +86,7 @@ impl<'m> ImportCtx<'m> {
             levels: Vec::new(),
             scopes: Vec::new(),
             params: Vec::new(),
+            used_once: HashSet::new(),
             errors: Vec::new(),
             inside: Vec::new(),
             nodes: 0,
@@ -230,7 +233,24 @@ impl<'m> ImportCtx<'m> {
         }
     }
 
-    fn place_tensor(
+    /// The contents of a constant or a parameter of the current graph.
+    pub(crate) fn known_tensor(&self, value: Value) -> Option<&Tensor> {
+        match &self.graph().node(value.node).op {
+            Op::Const(constant) => Some(&constant.tensor),
+            Op::Param(param) if self.levels.len() == 1 => {
+                let own = self.params.iter().find(|(name, _)| *name == param.name);
+                own.map(|(_, tensor)| tensor)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a single operand of the whole model refers to the name of the current graph.
+    pub(crate) fn is_used_once(&self, name: &str) -> bool {
+        self.levels.len() == 1 && self.scopes.len() == 1 && self.used_once.contains(name)
+    }
+
+    pub(crate) fn place_tensor(
         &mut self,
         tensor: &Tensor,
         name: Option<&str>,

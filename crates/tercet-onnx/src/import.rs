@@ -270,6 +270,7 @@ pub fn import_model(
         opsets: opsets(&model.opset_import)?,
         ..ImportScope::default()
     });
+    ctx.used_once = used_once(graph);
     ctx.max_nodes = graph.node.len().saturating_add(MAX_ADDED_NODES);
     let fixed = declare_inputs(&mut ctx, graph);
     ctx.declare_initializers(graph);
@@ -301,6 +302,26 @@ pub fn import_model(
         metadata: notes.map(|e| (text(&e.key), text(&e.value))).collect(),
         graph: built,
     })
+}
+
+/// The names that a single operand of the graph, or of graphs inside its nodes, refers to.
+fn used_once(graph: &GraphProto) -> HashSet<&str> {
+    fn count<'m>(graph: &'m GraphProto, uses: &mut HashMap<&'m str, usize>) {
+        let outputs = graph.output.iter().filter_map(|info| info.name.as_deref());
+        let operands = graph.node.iter().flat_map(|node| &node.input);
+        for name in outputs.chain(operands.map(String::as_str)) {
+            *uses.entry(name).or_default() += 1;
+        }
+        for attribute in graph.node.iter().flat_map(|node| &node.attribute) {
+            attribute.g.iter().for_each(|graph| count(graph, uses));
+        }
+    }
+    let mut uses = HashMap::new();
+    count(graph, &mut uses);
+    uses.into_iter()
+        .filter(|(_, n)| *n == 1)
+        .map(|(name, _)| name)
+        .collect()
 }
 
 /// Operator set versions by domain.

@@ -1,7 +1,7 @@
 //! Normalization operators.
 
 use tercet_ir::ops::{Pool, PoolFn, ReduceFn, Window};
-use tercet_ir::{DType, Dim, Value};
+use tercet_ir::{DType, Dim, Op, Tensor, Value};
 
 use super::shape::{product, reshaped};
 use super::{OpsetEntry, op};
@@ -57,6 +57,9 @@ pub(super) fn batch_norm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         .all(|v| k.dtype(*v) == k.dtype(x));
     if !k.attrs.flag("training_mode", false)? {
         if one_dtype {
+            if let Some(y) = known_batch_norm(k, x, eps)? {
+                return one(y);
+            }
             return one(k
                 .g()
                 .batch_norm_inference(x, [gamma, beta, mean, variance], eps)?);
@@ -84,6 +87,115 @@ pub(super) fn batch_norm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         results.push(k.g().plus(old, new)?.into());
     }
     Ok(results)
+}
+
+/// Batch normalization of F32 with constant parameters: `(x - mean) scale + beta`, whose scale per channel is computed
+/// at import.
+fn known_batch_norm(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    eps: f64,
+) -> Result<Option<Value>, NodeErrorKind> {
+    let list = |operand: usize| match k.val(operand) {
+        ImportedValue::ConstTensor(known) => Some(known.tensor.to_f64s()),
+        _ => None,
+    };
+    let (Some(gamma), Some(beta), Some(mean), Some(variance)) =
+        (list(1), list(2), list(3), list(4))
+    else {
+        return Ok(None);
+    };
+    let rank = k.rank(x);
+    let same = [&beta, &mean, &variance]
+        .iter()
+        .all(|list| list.len() == gamma.len());
+    let channels = k.dims(x).get(1).and_then(Dim::known);
+    if k.dtype(x) != DType::F32 || !same || channels != Some(gamma.len()) {
+        return Ok(None);
+    }
+    let scale = gamma.iter().zip(&variance);
+    let scale: Vec<f64> = scale
+        .map(|(gamma, variance)| gamma / (variance + eps).sqrt())
+        .collect();
+    let parameters = ChannelScale { mean, scale, beta };
+    if let Some(y) = parameters.folded_into_conv(k, x)? {
+        return Ok(Some(y));
+    }
+    let ChannelScale { mean, scale, beta } = parameters;
+    let mut shape = vec![gamma.len()];
+    shape.resize(rank - 1, 1);
+    let constant = |k: &mut ImportNode<'_, '_>, list: &[f64]| -> Result<Value, NodeErrorKind> {
+        let list: Vec<f32> = list.iter().map(|x| *x as f32).collect();
+        Ok(k.g().constant(Tensor::from_slice(&shape, &list)?)?)
+    };
+    let mean = constant(k, &mean)?;
+    let scale = constant(k, &scale)?;
+    let beta = constant(k, &beta)?;
+    let g = k.g();
+    let centred = g.sub(x, mean)?;
+    let scaled = g.mul(centred, scale)?;
+    Ok(Some(g.plus(scaled, beta)?))
+}
+
+/// `(x - mean) scale + beta` per channel.
+struct ChannelScale {
+    mean: Vec<f64>,
+    scale: Vec<f64>,
+    beta: Vec<f64>,
+}
+
+impl ChannelScale {
+    /// The result of a convolution with constant weights, if this is the only use of `x`: the scale is part of new
+    /// weights, and the rest is a bias.
+    fn folded_into_conv(
+        &self,
+        k: &mut ImportNode<'_, '_>,
+        x: Value,
+    ) -> Result<Option<Value>, NodeErrorKind> {
+        let node = k.c.graph().node(x.node);
+        let (Op::Conv(conv), [input, weight, bias @ ..]) = (&node.op, node.inputs.as_slice())
+        else {
+            return Ok(None);
+        };
+        let name = k.node.input.first().map_or("", String::as_str);
+        if conv.activation.is_some() || !k.c.is_used_once(name) {
+            return Ok(None);
+        }
+        let (conv, input) = (conv.clone(), *input);
+        let old = match bias {
+            [] => Some(vec![0.0; self.scale.len()]),
+            [bias, ..] => k.c.known_tensor(*bias).map(Tensor::to_f64s),
+        };
+        let (Some(old), Some(weights)) = (old, k.c.known_tensor(*weight)) else {
+            return Ok(None);
+        };
+        let channels = self.scale.len();
+        if weights.shape().first() != Some(&channels) || old.len() != channels {
+            return Ok(None);
+        }
+        let Ok(values) = weights.as_slice::<f32>() else {
+            return Ok(None);
+        };
+        let own = values
+            .chunks((values.len() / channels.max(1)).max(1))
+            .zip(&self.scale);
+        let scaled =
+            own.flat_map(|(own, scale)| own.iter().map(move |w| (f64::from(*w) * scale) as f32));
+        let scaled: Vec<f32> = scaled.collect();
+        let weights = Tensor::from_slice(weights.shape(), &scaled)?;
+        let parts = old
+            .iter()
+            .zip(&self.mean)
+            .zip(self.scale.iter().zip(&self.beta));
+        let bias: Vec<f32> = parts
+            .map(|((old, mean), (scale, beta))| ((old - mean) * scale + beta) as f32)
+            .collect();
+        let bias = Tensor::from_slice(&[channels], &bias)?;
+        let weights =
+            k.c.place_tensor(&weights, Some(&format!("{name}#weights")))?;
+        let bias = k.c.place_tensor(&bias, Some(&format!("{name}#bias")))?;
+        Ok(Some(k.g().add(conv, &[input, weights, bias])?))
+    }
 }
 
 fn instance_norm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {

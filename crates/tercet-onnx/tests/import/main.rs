@@ -1,6 +1,7 @@
 //! Tests of importing hand-made models: constant folding, unsupported constructs and invalid files.
 
 mod codes;
+mod folded;
 mod hostile;
 mod incomplete;
 mod learned;
