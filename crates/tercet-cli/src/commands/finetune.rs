@@ -104,6 +104,9 @@ pub(crate) struct FinetuneArgs {
     /// Steps between evaluations of the held-out data [default: a fifth of all steps]
     #[arg(long, value_name = "N", value_parser = positive)]
     eval_every: Option<usize>,
+    /// Maximum share of the time for evaluations, which then compute a part of the held-out data; 1 for all of it
+    #[arg(long, default_value_t = 0.2, value_name = "SHARE", value_parser = within(0.0..=1.0))]
+    eval_share: f64,
     /// Steps between checkpoints
     #[arg(long, default_value_t = 100, value_name = "N", value_parser = positive)]
     save_every: usize,
@@ -133,6 +136,11 @@ impl FinetuneArgs {
         self.eval_every.unwrap_or(self.steps.div_ceil(5)) as u64
     }
 
+    /// Evaluations of a run: before the first step, and after every `eval_every` steps and the last one.
+    fn evaluations(&self) -> usize {
+        1 + (self.steps as u64).div_ceil(self.eval_every()) as usize
+    }
+
     fn to_gguf(&self) -> bool {
         self.out.extension().is_some_and(|e| e == "gguf")
     }
@@ -159,6 +167,8 @@ struct FinetuneReport<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     labels: Option<&'a [String]>,
     losses: &'a LossHistory,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    evaluated_batches: Option<usize>,
     perplexity_before: Option<f64>,
     perplexity: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -248,6 +258,7 @@ fn said(
             TrainedModelKind::Decoder(_) => None,
         },
         losses: &trained.losses,
+        evaluated_batches: prepared.held_out.as_ref().map(|held| held.sample.count()),
         perplexity_before: perplexities.map(|[before, _]| before),
         perplexity: perplexities.map(|[_, after]| after),
         accuracy_before: accuracies.map(|[before, _]| before),

@@ -53,6 +53,24 @@ fn the_held_out_part_gets_likelier() {
 }
 
 #[test]
+fn evaluations_compute_a_part_of_the_held_out_data() {
+    let scratch = Scratch::new("finetune-share");
+    let (data, out) = (scratch.file("texts.txt", texts()), scratch.path("adapter"));
+    let batches = |share: &[&str]| {
+        let more = ["--steps", "4", "--eval-every", "1", "--held-out", "0.5"];
+        let report = trained(&finetune(&data, &out, &[&more, share].concat()));
+        // Before the first step, and after each.
+        assert_eq!(report["losses"]["held_out"].as_array().unwrap().len(), 5);
+        report["evaluated_batches"].as_u64().unwrap()
+    };
+    let all = batches(&["--eval-share", "1"]);
+    assert!(all > 2, "{all}");
+    // Five evaluations of two batches would take more time than two of the four steps.
+    assert_eq!(batches(&[]), 1);
+    assert_eq!(batches(&["--eval-share", "0.6"]), 2);
+}
+
+#[test]
 fn going_on_gives_the_same_bits() {
     let scratch = Scratch::new("finetune-resume");
     let data = scratch.file("texts.txt", texts());

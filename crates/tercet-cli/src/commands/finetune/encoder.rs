@@ -6,6 +6,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use serde_json::Value as Json;
+use tercet::train::EvaluationSample;
 use tercet::{CompileOptions, Device, Dim, Tensor};
 use tercet_models::dataset::{
     BatchSampler, EncoderBatch, LabelledTexts, LastBatchPolicy, ReadLimits, TextLabel, TextPairs,
@@ -373,10 +374,15 @@ impl DataLoader for PaddedTextLoader {
         }
     }
 
-    fn once(&self) -> Result<EpochIter<'_>, CliError> {
+    fn batches(&self) -> usize {
+        self.data.len().div_ceil(self.batch.max(1))
+    }
+
+    fn once(&self, sample: EvaluationSample) -> Result<EpochIter<'_>, CliError> {
         let all: Vec<usize> = (0..self.data.len()).collect();
-        let parts = all.chunks(self.batch).map(<[usize]>::to_vec);
-        let parts: Vec<Vec<usize>> = parts.collect();
+        let parts = all.chunks(self.batch.max(1)).enumerate();
+        let parts = parts.filter(|(at, _)| sample.contains(*at));
+        let parts: Vec<Vec<usize>> = parts.map(|(_, part)| part.to_vec()).collect();
         Ok(Box::new(
             parts
                 .into_iter()

@@ -1,6 +1,7 @@
 //! Batches of training data.
 
 use tercet::Tensor;
+use tercet::train::EvaluationSample;
 use tercet_models::dataset::{PackedBatches, PackedCorpus, TokenBatch};
 
 use super::FinetuneArgs;
@@ -18,8 +19,11 @@ pub(super) trait DataLoader {
     /// Inputs of a step, counted from 0. Several microbatches are stacked along a leading axis.
     fn step(&mut self, step: u64) -> Result<TrainingBatch, CliError>;
 
-    /// All data once, in batches for a graph with one microbatch.
-    fn once(&self) -> Result<EpochIter<'_>, CliError>;
+    /// The number of batches of all data, for a graph with one microbatch.
+    fn batches(&self) -> usize;
+
+    /// The batches of the sample once, for a graph with one microbatch.
+    fn once(&self, sample: EvaluationSample) -> Result<EpochIter<'_>, CliError>;
 }
 
 pub(super) type EpochIter<'a> = Box<dyn Iterator<Item = Result<TrainingBatch, CliError>> + 'a>;
@@ -65,9 +69,16 @@ impl DataLoader for PackedTokenLoader {
         }
     }
 
-    fn once(&self) -> Result<EpochIter<'_>, CliError> {
+    fn batches(&self) -> usize {
+        self.packed.rows().len().div_ceil(self.batch.max(1))
+    }
+
+    fn once(&self, sample: EvaluationSample) -> Result<EpochIter<'_>, CliError> {
         let batches = self.packed.once(self.batch).map_err(no_batch())?;
-        Ok(Box::new(batches.map(|batch| {
+        let batches = batches
+            .enumerate()
+            .filter(move |(at, _)| sample.contains(*at));
+        Ok(Box::new(batches.map(|(_, batch)| {
             batch.map(training_batch).map_err(no_batch())
         })))
     }

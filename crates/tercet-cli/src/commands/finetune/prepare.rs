@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use tercet::train::{
-    AdamW, EvalWeights, Evaluator, LearningRateSchedule, LossScale, StepOptions, TrainStep,
-    Trainable, Trainer,
+    AdamW, EvalWeights, EvaluationSample, Evaluator, LearningRateSchedule, LossScale, StepOptions,
+    TrainStep, Trainable, Trainer,
 };
 use tercet::{CompileOptions, DType, Device, Graph, Tensor};
 use tercet_models::save::{SaveOptions, name_classes, save_model};
@@ -49,12 +49,19 @@ pub(super) struct TrainingRun {
     pub(super) training: TrainingGraph,
     pub(super) trainer: Trainer,
     pub(super) feed: Box<dyn DataLoader>,
-    /// Held-out data and its evaluator.
-    pub(super) held_out: Option<(Box<dyn DataLoader>, Evaluator)>,
+    pub(super) held_out: Option<HeldOutPart>,
     pub(super) amounts: BTreeMap<&'static str, usize>,
     pub(super) notes: Vec<String>,
     pub(super) settings: BTreeMap<String, String>,
     pub(super) kind: TrainedModelKind,
+}
+
+/// Held-out data and its evaluation.
+pub(super) struct HeldOutPart {
+    pub(super) data: Box<dyn DataLoader>,
+    pub(super) evaluator: Evaluator,
+    /// The batches that each evaluation computes.
+    pub(super) sample: EvaluationSample,
 }
 
 /// Prepares the training of a model of any supported family.
@@ -95,11 +102,26 @@ impl TrainingRun {
         ready: TrainingSetup,
     ) -> Result<TrainingRun, CliError> {
         let trainer = trainer(args, device, &ready.training, &ready.bounds)?;
+        let mut notes = ready.notes;
         let held = match ready.held_out {
             None => None,
-            Some((feed, graph)) => {
+            Some((data, graph)) => {
                 let evaluator = trainer.evaluator(&graph, EvalWeights::Current, &ready.bounds)?;
-                Some((feed, evaluator))
+                let trained = args.steps.saturating_mul(args.microbatches);
+                let all = data.batches();
+                let sample =
+                    EvaluationSample::new(trained, args.evaluations(), args.eval_share, all);
+                if sample.count() < all {
+                    notes.push(format!(
+                        "each evaluation computes {} of {all} held-out batches; --eval-share 1 computes all of them",
+                        sample.count()
+                    ));
+                }
+                Some(HeldOutPart {
+                    data,
+                    evaluator,
+                    sample,
+                })
             }
         };
         Ok(TrainingRun {
@@ -108,7 +130,7 @@ impl TrainingRun {
             feed: ready.feed,
             held_out: held,
             amounts: ready.amounts,
-            notes: ready.notes,
+            notes,
             settings: ready.settings,
             kind: ready.kind,
         })

@@ -142,25 +142,25 @@ impl FinetuneRun<'_> {
         Ok(trainer.step(&inputs)?)
     }
 
-    /// Measures the held-out loss with the current weights.
+    /// Measures the loss of the held-out sample with the current weights.
     fn evaluate_held_out(&mut self) -> Result<(), CliError> {
         let TrainingRun {
             held_out: held,
             trainer,
             ..
         } = &mut *self.prepared;
-        let Some((held, evaluator)) = held else {
+        let Some(held) = held else {
             return Ok(());
         };
         // The outputs of a training graph: loss, sum of losses, number of targets and, for
         // encoders, number of correct results.
         let mut sums = [0.0; 4];
         let mut is_told = false;
-        for given in held.once()? {
+        for given in held.data.once(held.sample)? {
             let given = given?;
             let inputs = given.inputs.iter().map(|(name, t)| (*name, t));
             let inputs: Vec<(&str, &Tensor)> = inputs.collect();
-            let results = trainer.evaluate(evaluator, &inputs)?;
+            let results = trainer.evaluate(&mut held.evaluator, &inputs)?;
             is_told = results.len() == sums.len();
             for (sum, result) in sums.iter_mut().zip(&results) {
                 *sum += result.to_f64s().first().copied().unwrap_or(f64::NAN);
