@@ -11,9 +11,9 @@ mod steps;
 
 use tercet_ir::ops::{Recurrence, RecurrentCell, Scan};
 use tercet_ir::scalar::CompareFn;
-use tercet_ir::{DType, Dim, Graph, OpError, SubGraph, Type, Value};
+use tercet_ir::{DType, Dim, Graph, OpError, SubGraph, Tensor, TensorType, Type, Value};
 
-use self::steps::{GateActivation, RecurrentStep, through_codes};
+use self::steps::{GateActivation, IntegerMatrix, RecurrentStep, through_codes};
 use super::shape::reshaped;
 use super::{OpsetEntry, op};
 use crate::call::{ImportNode, NodeOutputs};
@@ -35,6 +35,8 @@ struct RecurrentLayerOperands {
     weights: [Value; 2],
     /// Whether states are quantized to 8 bits before each matmul.
     quantized: bool,
+    /// The weights of inputs and states of each direction, if they are known integers.
+    integers: Vec<[IntegerMatrix; 2]>,
     /// The lengths of the sequences if they differ.
     lens: Option<SequenceLengths>,
     dirs: usize,
@@ -190,6 +192,7 @@ impl RecurrentLayerOperands {
             x,
             weights,
             quantized,
+            integers: Vec::new(),
             lens,
             dirs,
             hidden,
@@ -295,7 +298,13 @@ impl RecurrentLayerOperands {
         &self,
         k: &mut ImportNode<'_, '_>,
         d: &RecurrentDirection,
+        dir: usize,
     ) -> Result<Value, NodeErrorKind> {
+        if let Some([matrix, _]) = self.integers.get(dir) {
+            let weights = k.c.place_tensor(&matrix.weights, Some("weights"))?;
+            let product = matrix.product(k.g(), self.x, weights)?;
+            return Ok(k.g().plus(product, d.bias[0])?);
+        }
         let x = match self.quantized {
             true => through_codes(k.g(), self.x)?,
             false => self.x,
@@ -336,7 +345,7 @@ impl RecurrentLayerOperands {
         cell: RecurrentCell,
         dir: usize,
     ) -> Result<Vec<Value>, NodeErrorKind> {
-        let mut gates = self.input_projection(k, d)?;
+        let mut gates = self.input_projection(k, d, dir)?;
         let mut reverse = self.reverse[dir];
         let turned = reverse && self.lens.is_some();
         if let Some(lens) = &self.lens {
@@ -389,6 +398,7 @@ impl RecurrentLayerOperands {
         &self,
         k: &ImportNode<'_, '_>,
         activations: Vec<GateActivation>,
+        dir: usize,
     ) -> Result<RecurrentStep, NodeErrorKind> {
         let clip = k.attrs.float_opt("clip")?;
         let clip = clip.filter(|bound| *bound > 0.0 && bound.is_finite());
@@ -398,6 +408,7 @@ impl RecurrentLayerOperands {
             clip,
             coupled: k.attrs.has("input_forget") && k.attrs.flag("input_forget", false)?,
             quantized: self.quantized,
+            integers: self.integers.get(dir).map(|[_, state]| state.clone()),
         })
     }
 
@@ -411,7 +422,7 @@ impl RecurrentLayerOperands {
         dir: usize,
         step: impl FnOnce(&mut Graph, &[Value]) -> Result<Vec<Value>, OpError>,
     ) -> Result<Vec<Value>, NodeErrorKind> {
-        let gates = self.input_projection(k, d)?;
+        let gates = self.input_projection(k, d, dir)?;
         let gates = k.g().transpose(gates, &[1, 0, 2])?;
         let carried: Vec<Value> = [d.h0].into_iter().chain(d.c0).collect();
         let dims: Vec<Dim> = k.dims(gates).into_iter().skip(1).collect();
@@ -478,7 +489,7 @@ fn lstm_layer(k: &mut ImportNode<'_, '_>, layer: &RecurrentLayerOperands) -> Nod
         // ONNX orders the gates i, o, f, c.
         let d = layer.direction(k, dir, &[0, 2, 3, 1], true)?;
         let native = GateActivation::are(&own, &usual);
-        let step = layer.step(k, own)?;
+        let step = layer.step(k, own, dir)?;
         let native = native && step.clip.is_none() && !step.coupled && !step.quantized;
         let peepholes = k.opt(7)?;
         parts.push(match peepholes {
@@ -524,8 +535,76 @@ pub(super) fn dynamic_quantize_lstm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         let wide = k.g().mul(wide, scale)?;
         *w = k.g().transpose(wide, &[0, 2, 1])?;
     }
-    let layer = RecurrentLayerOperands::with_weights(k, 4, weights, true)?;
+    let mut layer = RecurrentLayerOperands::with_weights(k, 4, weights, true)?;
+    if k.dtype(layer.x) == DType::F32 {
+        layer.integers = integer_weights(k, &layer)?;
+    }
     lstm_layer(k, &layer)
+}
+
+/// The weights of `DynamicQuantizeLSTM` minus their zero points, with the gates in the order i, f, g, o; an empty list
+/// unless all of them are known.
+fn integer_weights(
+    k: &ImportNode<'_, '_>,
+    layer: &RecurrentLayerOperands,
+) -> Result<Vec<[IntegerMatrix; 2]>, NodeErrorKind> {
+    let known = |operand: usize| match k.val(operand) {
+        ImportedValue::ConstTensor(known) => Some(&known.tensor),
+        _ => None,
+    };
+    let (hidden, columns) = (layer.hidden, 4 * layer.hidden);
+    if hidden == 0 {
+        return Ok(Vec::new());
+    }
+    // The place in the file of a column.
+    let from = |column: usize| [0, 2, 3, 1][column / hidden] * hidden + column % hidden;
+    let matrix = |dir: usize, nth: usize| -> Result<Option<IntegerMatrix>, NodeErrorKind> {
+        let (Some(weights), Some(scale)) = (known(1 + nth), known(8 + 2 * nth)) else {
+            return Ok(None);
+        };
+        let zero = known(9 + 2 * nth);
+        let &[dirs, rows, wide] = weights.shape() else {
+            return Ok(None);
+        };
+        if (zero.is_none() && k.has(9 + 2 * nth)) || dirs != layer.dirs || wide != columns {
+            return Ok(None);
+        }
+        // One number per direction, or one per direction and column.
+        let of_column = |list: &[f64], column: usize| {
+            let per = list.len() / dirs;
+            list.get(dir * per + if per == columns { from(column) } else { 0 })
+                .copied()
+        };
+        let (scale, values) = (scale.to_f64s(), weights.to_i64s());
+        let zero = zero.map(Tensor::to_f64s);
+        let scales: Option<Vec<f32>> = (0..columns)
+            .map(|column| Some(of_column(&scale, column)? as f32))
+            .collect();
+        let zeros: Option<Vec<i64>> = (0..columns)
+            .map(|column| match &zero {
+                Some(list) => Some(of_column(list, column)? as i64),
+                None => Some(0),
+            })
+            .collect();
+        let (Some(scales), Some(zeros)) = (scales, zeros) else {
+            return Ok(None);
+        };
+        let own = values.chunks(columns).skip(dir * rows).take(rows);
+        let own = own.flat_map(|row| (0..columns).map(|c| row[from(c)] - zeros[c]));
+        let own: Vec<i64> = own.collect();
+        Ok(Some(IntegerMatrix {
+            weights: Tensor::from_i64s(TensorType::new(DType::I32, &[rows, columns]), &own)?,
+            scale: Tensor::from_slice(&[columns], &scales)?,
+        }))
+    };
+    let mut all = Vec::with_capacity(layer.dirs);
+    for dir in 0..layer.dirs {
+        let (Some(input), Some(state)) = (matrix(dir, 0)?, matrix(dir, 1)?) else {
+            return Ok(Vec::new());
+        };
+        all.push([input, state]);
+    }
+    Ok(all)
 }
 
 fn gru(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
@@ -538,7 +617,7 @@ fn gru(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         // ONNX orders the gates z, r, h.
         let d = layer.direction(k, dir, &[1, 0, 2], false)?;
         let native = GateActivation::are(&own, &usual);
-        let step = layer.step(k, own)?;
+        let step = layer.step(k, own, dir)?;
         let captures = [d.r, d.bias[1]];
         parts.push(match after {
             true if native && step.clip.is_none() => {
@@ -562,7 +641,7 @@ fn rnn(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
             own if GateActivation::are(own, &["Relu"]) => Some(RecurrentCell::Relu),
             _ => None,
         };
-        let step = layer.step(k, own)?;
+        let step = layer.step(k, own, dir)?;
         parts.push(match cell.filter(|_| step.clip.is_none()) {
             Some(cell) => layer.native(k, &d, cell, dir)?,
             None => {

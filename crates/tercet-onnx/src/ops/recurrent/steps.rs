@@ -1,7 +1,7 @@
 //! One step of a recurrent layer, decomposed: any activation functions, clipped gates, peepholes.
 
 use tercet_ir::scalar::{CompareFn, UnaryFn};
-use tercet_ir::{Graph, OpError, Value};
+use tercet_ir::{DType, Graph, OpError, Tensor, Value};
 
 use crate::call::ImportNode;
 use crate::error::NodeErrorKind;
@@ -152,11 +152,45 @@ pub(super) struct RecurrentStep {
     pub(super) coupled: bool,
     /// Whether the state is quantized to 8 bits before each matmul.
     pub(super) quantized: bool,
+    /// The recurrent weights of a quantized step, if they are known.
+    pub(super) integers: Option<IntegerMatrix>,
+}
+
+/// A constant matrix of small integers, with a scale per column or a single one.
+#[derive(Clone, Debug)]
+pub(super) struct IntegerMatrix {
+    /// I32 `[rows, columns]`.
+    pub(super) weights: Tensor,
+    /// F32 `[columns]` or `[1]`.
+    pub(super) scale: Tensor,
+}
+
+impl IntegerMatrix {
+    /// The product of dynamically quantized values with the matrix: an exact sum of integers, scaled once. `weights`
+    /// is the matrix in the graph.
+    pub(super) fn product(
+        &self,
+        g: &mut Graph,
+        x: Value,
+        weights: Value,
+    ) -> Result<Value, OpError> {
+        let (code, scale) = dynamic_codes(g, x)?;
+        let code = g.cast(code, DType::I32)?;
+        let sum = g.matmul(code, weights)?;
+        let sum = g.cast(sum, DType::F32)?;
+        let own = g.constant(self.scale.clone())?;
+        let scale = g.mul(own, scale)?;
+        g.mul(sum, scale)
+    }
 }
 
 impl RecurrentStep {
     /// The product of a state with recurrent weights.
     fn product(&self, g: &mut Graph, h: Value, r: Value) -> Result<Value, OpError> {
+        if let Some(matrix) = &self.integers {
+            let weights = g.constant(matrix.weights.clone())?;
+            return matrix.product(g, h, weights);
+        }
         let h = match self.quantized {
             true => through_codes(g, h)?,
             false => h,
@@ -269,9 +303,15 @@ impl RecurrentStep {
     }
 }
 
-/// The values after dynamic quantization to U8: scale and zero point follow from their range, which
-/// includes 0.
+/// The values after dynamic quantization to U8.
 pub(super) fn through_codes(g: &mut Graph, x: Value) -> Result<Value, OpError> {
+    let (code, scale) = dynamic_codes(g, x)?;
+    g.mul(code, scale)
+}
+
+/// Dynamic quantization to U8: whole numbers minus their zero point, and the scale. Scale and zero point follow from
+/// the range of all values, which includes 0.
+fn dynamic_codes(g: &mut Graph, x: Value) -> Result<(Value, Value), OpError> {
     use tercet_ir::ops::ReduceFn;
     let ty = g.ty(x).clone();
     let list: Vec<usize> = (0..ty.rank()).collect();
@@ -296,6 +336,5 @@ pub(super) fn through_codes(g: &mut Graph, x: Value) -> Result<Value, OpError> {
     let code = g.round(scaled)?;
     let code = g.plus(code, point)?;
     let code = g.clamp(code, 0.0, 255.0)?;
-    let moved = g.sub(code, point)?;
-    g.mul(moved, scale)
+    Ok((g.sub(code, point)?, scale))
 }
