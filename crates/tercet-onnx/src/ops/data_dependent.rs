@@ -97,9 +97,10 @@ struct NmsLimits {
 }
 
 /// Gathers the elements `at [B, C, 1]` of the last axis of `x [B, 1, S]`, for each class.
-fn picked(g: &mut Graph, x: Value, at: Value, wide: &[Dim]) -> Result<Value, NodeErrorKind> {
-    let x = g.expand(x, wide.to_vec())?;
-    Ok(g.gather_elements(x, at, 2)?)
+fn picked(g: &mut Graph, x: Value, at: Value) -> Result<Value, NodeErrorKind> {
+    let (x, at) = (g.squeeze(x, 1)?, g.squeeze(at, 2)?);
+    let own = g.gather_elements(x, at, 1)?;
+    Ok(g.unsqueeze(own, 2)?)
 }
 
 /// The intersection over union of the box `a` with the boxes `b`. A box is its sorted corners and
@@ -149,7 +150,7 @@ fn step(scores: &Type, corner: &Type, limits: &NmsLimits) -> Result<Graph, NodeE
     let good = g.compare(CompareFn::Gt, score, least)?;
     let mut own = corners;
     for value in &mut own {
-        *value = picked(&mut g, *value, best, &scores.shape)?;
+        *value = picked(&mut g, *value, best)?;
     }
     let overlap = overlaps(&mut g, &own, &corners)?;
     let most = g.scalar(scores.dtype, limits.overlap)?;
