@@ -320,6 +320,7 @@ impl ServedLanguageModel {
                     seed: request.seed,
                     constraint,
                     adapter,
+                    cache_scope: String::new(),
                     needs_logits: request.top_logprobs.is_some() || request.details.logits,
                 },
                 images: request.images,

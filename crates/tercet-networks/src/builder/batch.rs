@@ -215,6 +215,7 @@ impl BatchGenerator {
         let slot = &mut self.slots[at];
         slot.go_back(same);
         slot.adapter = sequence.adapter;
+        slot.cache_scope.clone_from(&sequence.cache_scope);
         slot.active = Some(ActiveSequence::new(id, sequence, keep_at));
         Ok(id)
     }

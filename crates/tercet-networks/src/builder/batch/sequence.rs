@@ -54,6 +54,8 @@ pub struct Sequence {
     /// [`BatchOptions::selectable_adapters`](crate::BatchOptions::selectable_adapters); `None` uses
     /// the base model.
     pub adapter: Option<usize>,
+    /// Cached prefixes are reused only between sequences of the same scope.
+    pub cache_scope: String,
     /// Makes the logits of every token available. The option disables drafts, which generate
     /// several tokens per run.
     pub needs_logits: bool,
@@ -70,6 +72,7 @@ impl Sequence {
             seed: 0,
             constraint: None,
             adapter: None,
+            cache_scope: String::new(),
             needs_logits: false,
         }
     }
@@ -195,6 +198,8 @@ pub(super) struct CacheSlot {
     pub(super) chunk_aligned: usize,
     /// Index of the adapter used for the cached tokens.
     pub(super) adapter: Option<usize>,
+    /// Cache scope of the cached tokens.
+    pub(super) cache_scope: String,
     /// Index of the buffer that holds the current window caches.
     pub(super) buffer_index: usize,
     /// Prefix checkpoint of the cached tokens.
@@ -215,10 +220,15 @@ pub(super) struct PrefixCheckpoint {
 }
 
 impl CacheSlot {
+    /// Whether a sequence may reuse the cache: its adapter and its cache scope are those of the slot.
+    fn is_shared_with(&self, sequence: &Sequence) -> bool {
+        self.adapter == sequence.adapter && self.cache_scope == sequence.cache_scope
+    }
+
     /// Number of prompt tokens that the cache already covers, rounded down to whole chunks. The
     /// last prompt token never counts, because its logits are required.
     pub(super) fn same(&self, sequence: &Sequence, chunk: usize) -> usize {
-        if self.adapter != sequence.adapter {
+        if !self.is_shared_with(sequence) {
             return 0;
         }
         let prompt = &sequence.prompt;
@@ -231,7 +241,7 @@ impl CacheSlot {
     /// Number of prompt tokens that the checkpoint covers if the prompt starts with them, otherwise
     /// 0. Only models with recurrent states or window caches have checkpoints.
     pub(super) fn checkpoint_match(&self, sequence: &Sequence) -> usize {
-        let Some(kept) = (self.checkpoint.as_ref()).filter(|_| self.adapter == sequence.adapter)
+        let Some(kept) = (self.checkpoint.as_ref()).filter(|_| self.is_shared_with(sequence))
         else {
             return 0;
         };
@@ -308,6 +318,7 @@ impl ActiveSequence {
             seed,
             constraint,
             adapter: _,
+            cache_scope: _,
             needs_logits: _,
         } = sequence;
         ActiveSequence {
@@ -413,5 +424,40 @@ impl ActiveSequence {
             constraint.take(token)?;
         }
         Ok(chosen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_are_shared_within_a_scope_only() {
+        let prompt = vec![1, 2, 3, 4, 5];
+        let slot = CacheSlot {
+            cached_tokens: prompt.clone(),
+            chunk_aligned: 4,
+            cache_scope: "a".into(),
+            checkpoint: Some(PrefixCheckpoint {
+                at: 2,
+                bank: 0,
+                states: Vec::new(),
+            }),
+            ..CacheSlot::default()
+        };
+        for (scope, adapter, whole_chunks, checkpoint) in [
+            ("a", None, 4, 2),
+            ("b", None, 0, 0),
+            ("", None, 0, 0),
+            ("a", Some(0), 0, 0),
+        ] {
+            let sequence = Sequence {
+                cache_scope: scope.into(),
+                adapter,
+                ..Sequence::new(prompt.clone(), 1)
+            };
+            assert_eq!(slot.same(&sequence, 2), whole_chunks, "{scope}");
+            assert_eq!(slot.checkpoint_match(&sequence), checkpoint, "{scope}");
+        }
     }
 }

@@ -34,6 +34,8 @@ pub struct SpeculativeGenerator {
     generator: Generator,
     /// Number of leading cached tokens that were computed in whole prefill chunks.
     chunk_aligned: usize,
+    /// Cache scope of the cached tokens.
+    cache_scope: String,
     /// Number of sequences started so far.
     started: u64,
     needs_logits: bool,
@@ -51,6 +53,7 @@ impl SpeculativeGenerator {
         SpeculativeGenerator {
             generator,
             chunk_aligned: 0,
+            cache_scope: String::new(),
             started: 0,
             needs_logits: false,
             text: None,
@@ -93,6 +96,10 @@ impl SpeculativeGenerator {
         }
         self.generator.set_sampling(&sequence.sampling)?;
         let prompt = &sequence.prompt;
+        if self.cache_scope != sequence.cache_scope {
+            self.chunk_aligned = 0;
+            self.cache_scope.clone_from(&sequence.cache_scope);
+        }
         // The last prompt token is always recomputed because its logits are required.
         let held = &self.generator.cached()[..self.chunk_aligned];
         let pairs = held.iter().zip(&prompt[..prompt.len() - 1]);
