@@ -64,6 +64,7 @@ pub(crate) async fn messages(
     let mut fields = JsonFields::parse(&body)?;
     let selected = select_language(&app, &mut fields, &record).await?;
     let request = request::parse(fields, &selected.model, &record)?;
+    let request = request.decoded().await?;
     let prepared = request.prepare(&selected.model)?;
     let renderer = MessageRenderer::new(&selected.name, prepared.prompt.len());
     let of = (&selected.model, selected.adapter);
@@ -88,12 +89,11 @@ pub(crate) async fn count_tokens(
     let mut fields = JsonFields::parse(&body)?;
     let language = select_language(&app, &mut fields, &record).await?.model;
     let request = request::parse(fields, &language, &record)?;
+    let request = request.decoded().await?;
     let rendered = request.render(&language)?;
-    let tokenizer = Arc::clone(&language.tokenizer);
     let bytes = rendered.text.len();
-    let encode = move || tokenizer.encode_mixed(&rendered.text, &rendered.literal);
-    let tokens = off_the_event_loop(bytes, encode).await?;
-    let tokens = tokens.map_err(|e| ApiError::failed(&e))?;
+    let encode = move || request.tokens(&rendered, &language);
+    let tokens = off_the_event_loop(bytes, encode).await??;
     record.set_prompt_tokens(tokens.len());
     Ok(json_response(&json!({"input_tokens": tokens.len()})))
 }

@@ -1,6 +1,7 @@
 //! A conversation that a language model answers, as the routes of all protocols build it.
 
 mod draft;
+mod encoded_images;
 mod params;
 mod tools;
 
@@ -25,6 +26,7 @@ use crate::request_log::RequestRecord;
 use crate::thought_budget::ThoughtLimit;
 
 pub(crate) use draft::{MessageDraft, call_value};
+pub(crate) use encoded_images::EncodedImages;
 pub(crate) use params::{CompletionParams, MAX_STOPS, checked_stops, clamped};
 pub(crate) use tools::{ToolChoice, ToolSet, ToolSpec};
 
@@ -105,17 +107,7 @@ impl ConversationRequest {
         language: &ServedLanguageModel,
     ) -> Result<PreparedConversation, ApiError> {
         let rendered = self.render(language)?;
-        let prompt = match &language.images {
-            None => {
-                let prompt = (language.tokenizer).encode_mixed(&rendered.text, &rendered.literal);
-                prompt.map_err(|e| ApiError::failed(&e))?
-            }
-            Some(reader) => {
-                let text = (&*rendered.text, &*rendered.literal, &*self.images);
-                let prompt = reader.read(text, (&language.tokenizer, false), language.context);
-                prompt.map_err(|e| image_error(&e))?
-            }
-        };
+        let prompt = self.tokens(&rendered, language)?;
         let mut text = rendered.text;
         let has_free_thoughts = match &self.tools {
             Some(tools) => constrain(&mut self.params, tools, (language, &text))?,
@@ -135,6 +127,28 @@ impl ConversationRequest {
             answers: answers.with_single_call(is_single),
             params: self.params,
         })
+    }
+
+    /// The tokens of a rendered conversation.
+    ///
+    /// # Errors
+    /// 400 if the images do not fit the context.
+    pub(crate) fn tokens(
+        &self,
+        rendered: &RenderedTemplate,
+        language: &ServedLanguageModel,
+    ) -> Result<Vec<u32>, ApiError> {
+        match &language.images {
+            None => {
+                let prompt = (language.tokenizer).encode_mixed(&rendered.text, &rendered.literal);
+                prompt.map_err(|e| ApiError::failed(&e))
+            }
+            Some(reader) => {
+                let text = (&*rendered.text, &*rendered.literal, &*self.images);
+                let prompt = reader.read(text, (&language.tokenizer, false), language.context);
+                prompt.map_err(|e| image_error(&e))
+            }
+        }
     }
 
     /// The text up to the start of the answer. Only the text of the chat template spells special

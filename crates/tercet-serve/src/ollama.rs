@@ -93,6 +93,7 @@ pub(crate) async fn chat(
             OllamaForm::Chat,
         )));
     };
+    let request = request.decoded().await?;
     let prepared = request.prepare(&selected.model)?;
     let of = (&selected.model, selected.adapter);
     let answers = prepared.start(&app, of, &record).await?;
@@ -123,6 +124,7 @@ pub(crate) async fn generate(
             )));
         }
         request::GenerateInput::Conversation(request) => {
+            let request = request.decoded().await?;
             let prepared = request.prepare(language)?;
             let answers = prepared.start(&app, of, &record).await?;
             (answers, prepared.prompt.len(), prepared.params)

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Value, json};
 use tercet_models::dataset::Role;
 
-use crate::conversation::{MessageDraft, call_value};
+use crate::conversation::{EncodedImages, MessageDraft, call_value};
 use crate::error::ApiError;
 use crate::fields::{JsonFields, wrong};
 use crate::request_log::RequestRecord;
@@ -16,23 +16,30 @@ pub(super) struct MessageBlocks<'a> {
     drafts: Vec<MessageDraft>,
     /// Names of the called tools by the ids of the calls.
     called: HashMap<String, String>,
+    images: EncodedImages,
     record: &'a RequestRecord,
     /// Whether the chat template takes the arguments of calls as text.
     takes_text: bool,
 }
 
 impl MessageBlocks<'_> {
-    pub(super) fn new(record: &RequestRecord, takes_text: bool) -> MessageBlocks<'_> {
+    pub(super) fn new(
+        record: &RequestRecord,
+        takes_text: bool,
+        images: EncodedImages,
+    ) -> MessageBlocks<'_> {
         MessageBlocks {
             drafts: Vec::new(),
             called: HashMap::new(),
+            images,
             record,
             takes_text,
         }
     }
 
-    pub(super) fn into_drafts(self) -> Vec<MessageDraft> {
-        self.drafts
+    /// The messages, and the files of their images.
+    pub(super) fn into_drafts(self) -> (Vec<MessageDraft>, Vec<Vec<u8>>) {
+        (self.drafts, self.images.into_files())
     }
 
     /// Notes the fields that remain.
@@ -91,8 +98,12 @@ impl MessageBlocks<'_> {
                     }
                     draft.content += &text;
                 }
+                ("image", Role::User) if self.images.is_taken() => {
+                    self.image(&mut fields)?;
+                    draft.images += 1;
+                }
                 ("tool_result", Role::User) => {
-                    if !draft.content.is_empty() {
+                    if !draft.content.is_empty() || draft.images > 0 {
                         let next = MessageDraft::new(role, "");
                         self.drafts.push(std::mem::replace(&mut draft, next));
                     }
@@ -120,10 +131,23 @@ impl MessageBlocks<'_> {
             fields.take("signature");
             self.ignore(fields, "messages.content.");
         }
-        if !has_results || !draft.content.is_empty() {
+        if !has_results || !draft.content.is_empty() || draft.images > 0 {
             self.drafts.push(draft);
         }
         Ok(())
+    }
+
+    /// Adds an image.
+    fn image(&mut self, fields: &mut JsonFields) -> Result<(), ApiError> {
+        let path = fields.path_of("source");
+        let mut source = JsonFields::nested(fields.need("source")?, &path)?;
+        let kind = source.need_text("type")?;
+        if kind != "base64" {
+            let expected = "`base64`; the server loads no images from other servers";
+            return Err(source.wrong("type", &Value::String(kind), expected));
+        }
+        let data = source.need_text("data")?;
+        self.images.add_base64(&data, &source.path_of("data"))
     }
 
     fn result(&self, fields: &mut JsonFields) -> Result<MessageDraft, ApiError> {

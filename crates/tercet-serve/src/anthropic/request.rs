@@ -6,8 +6,8 @@ use tercet_models::dataset::{ChatMessage, Role};
 
 use super::blocks::MessageBlocks;
 use crate::conversation::{
-    CompletionParams, ConversationRequest, MAX_MESSAGES, MessageDraft, ToolChoice, ToolSet,
-    ToolSpec, checked_stops, clamped, effort_variables, json_format, thinking_variable,
+    CompletionParams, ConversationRequest, EncodedImages, MAX_MESSAGES, MessageDraft, ToolChoice,
+    ToolSet, ToolSpec, checked_stops, clamped, effort_variables, json_format, thinking_variable,
 };
 use crate::error::ApiError;
 use crate::fields::{JsonFields, wrong};
@@ -22,12 +22,13 @@ pub(super) fn parse(
     record: &RequestRecord,
 ) -> Result<ConversationRequest, ApiError> {
     let takes_text = language.answers.takes_argument_text();
-    let mut blocks = MessageBlocks::new(record, takes_text);
+    let mut blocks = MessageBlocks::new(record, takes_text, EncodedImages::new(language));
     if let Some(system) = fields.take("system") {
         blocks.system(system)?;
     }
     messages(&mut blocks, fields.need("messages")?)?;
-    let (messages, prefill) = split_prefill(blocks.into_drafts());
+    let (drafts, encoded) = blocks.into_drafts();
+    let (messages, prefill) = split_prefill(drafts);
     let tools = tools(&mut fields, record)?;
     let mut params = CompletionParams::new();
     let variables = thinking(&mut fields, &mut params, record)?;
@@ -40,7 +41,7 @@ pub(super) fn parse(
     fields.ignore_rest((record, ""));
     Ok(ConversationRequest {
         messages,
-        encoded: Vec::new(),
+        encoded,
         images: Vec::new(),
         tools,
         variables,

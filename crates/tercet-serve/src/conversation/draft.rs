@@ -8,6 +8,8 @@ use tercet_models::dataset::{ChatMessage, Role};
 pub(crate) struct MessageDraft {
     pub(crate) role: Role,
     pub(crate) content: String,
+    /// Number of images, which precede the text.
+    pub(crate) images: usize,
     /// The thoughts before an answer.
     pub(crate) reasoning: String,
     /// Calls of tools ([`call_value`]).
@@ -23,6 +25,7 @@ impl MessageDraft {
         MessageDraft {
             role,
             content: content.to_string(),
+            images: 0,
             reasoning: String::new(),
             calls: Vec::new(),
             name: None,
@@ -41,7 +44,20 @@ impl MessageDraft {
 
     /// The message as chat templates read it.
     pub(crate) fn into_message(self) -> ChatMessage {
-        let mut fields = vec![("content", TemplateValue::text(&self.content))];
+        let text = TemplateValue::text(&self.content);
+        let content = match self.images {
+            0 => text,
+            count => {
+                let image = || TemplateValue::map(vec![("type", TemplateValue::text("image"))]);
+                let mut parts: Vec<TemplateValue> = (0..count).map(|_| image()).collect();
+                parts.push(TemplateValue::map(vec![
+                    ("type", TemplateValue::text("text")),
+                    ("text", text),
+                ]));
+                TemplateValue::list(parts)
+            }
+        };
+        let mut fields = vec![("content", content)];
         if !self.reasoning.is_empty() {
             fields.push(("reasoning_content", TemplateValue::text(&self.reasoning)));
         }

@@ -124,6 +124,9 @@ pub(crate) async fn show(
         if THOUGHTS.iter().any(|text| source.contains(text)) {
             capabilities.push("thinking");
         }
+        if language.images.is_some() {
+            capabilities.push("vision");
+        }
         if FillInMiddle::new(&language.tokenizer).is_some() {
             capabilities.push("insert");
         }

@@ -5,8 +5,8 @@ use tercet_models::dataset::template::TemplateValue;
 use tercet_models::dataset::{ChatMessage, Role};
 
 use crate::conversation::{
-    CompletionParams, ConversationRequest, MAX_MESSAGES, MessageDraft, ToolSet, call_value,
-    checked_stops, clamped, effort_variables, json_format, thinking_variable,
+    CompletionParams, ConversationRequest, EncodedImages, MAX_MESSAGES, MessageDraft, ToolSet,
+    call_value, checked_stops, clamped, effort_variables, json_format, thinking_variable,
 };
 use crate::error::ApiError;
 use crate::fields::{JsonFields, unsupported, wrong};
@@ -50,9 +50,10 @@ pub(super) fn chat(
         return Err(ApiError::bad_request(message).with_param("messages"));
     }
     let mut drafts = Vec::new();
+    let mut images = EncodedImages::new(language);
     for (at, item) in items.into_iter().enumerate() {
         let fields = JsonFields::nested(item, &format!("messages[{at}]"))?;
-        drafts.push(message(fields, takes_text, record)?);
+        drafts.push(message(fields, (takes_text, &mut images), record)?);
     }
     let tools = ToolSet::take(&mut fields, record)?;
     let (params, variables) = params(&mut fields, record)?;
@@ -66,7 +67,7 @@ pub(super) fn chat(
     let prefill = drafts.pop_if(is_prefill).map(|last| last.content);
     Ok(Some(ConversationRequest {
         messages: drafts.into_iter().map(MessageDraft::into_message).collect(),
-        encoded: Vec::new(),
+        encoded: images.into_files(),
         images: Vec::new(),
         tools,
         variables,
@@ -77,7 +78,7 @@ pub(super) fn chat(
 
 fn message(
     mut fields: JsonFields,
-    takes_text: bool,
+    (takes_text, images): (bool, &mut EncodedImages),
     record: &RequestRecord,
 ) -> Result<MessageDraft, ApiError> {
     let role = fields.need_text("role")?;
@@ -93,7 +94,7 @@ fn message(
         return Err(fields.wrong("role", &Value::String(role), expected));
     };
     let mut draft = MessageDraft::new(role, &fields.text("content")?.unwrap_or_default());
-    refuse_images(&mut fields)?;
+    draft.images = take_images(&mut fields, images)?;
     let thought = fields.text("thinking")?;
     match role {
         Role::Assistant => draft.reasoning = thought.unwrap_or_default(),
@@ -123,14 +124,22 @@ fn message(
     Ok(draft)
 }
 
-fn refuse_images(fields: &mut JsonFields) -> Result<(), ApiError> {
-    match fields.list("images", "images")?.is_empty() {
-        true => Ok(()),
-        false => {
-            let path = fields.path_of("images");
-            Err(unsupported(&path, "the model reads text only"))
+/// Takes the images of a message, and returns their number.
+fn take_images(fields: &mut JsonFields, images: &mut EncodedImages) -> Result<usize, ApiError> {
+    let path = fields.path_of("images");
+    let files = fields.list("images", "images")?;
+    if !files.is_empty() && !images.is_taken() {
+        return Err(unsupported(&path, "the model reads text only"));
+    }
+    let count = files.len();
+    for (at, file) in files.into_iter().enumerate() {
+        let path = format!("{path}[{at}]");
+        match file {
+            Value::String(data) => images.add_base64(&data, &path)?,
+            other => return Err(wrong(&path, &other, "a file in base64")),
         }
     }
+    Ok(count)
 }
 
 /// Parses a request of `/api/generate`, except `model`.
@@ -143,7 +152,8 @@ pub(super) fn generate(
     let suffix = fields.text("suffix")?.unwrap_or_default();
     let system = fields.text("system")?.filter(|text| !text.is_empty());
     let is_raw = fields.truth("raw")?.unwrap_or(false);
-    refuse_images(&mut fields)?;
+    let mut images = EncodedImages::new(language);
+    let count = take_images(&mut fields, &mut images)?;
     for (name, neutral, remedy) in [
         (
             "template",
@@ -162,6 +172,10 @@ pub(super) fn generate(
         return Ok(GenerateInput::Nothing);
     }
     language.check_bytes(prompt.len() + suffix.len())?;
+    if count > 0 && (is_raw || !suffix.is_empty()) {
+        let remedy = "leave out `raw` and `suffix`, or the images";
+        return Err(unsupported("images", remedy));
+    }
     if !suffix.is_empty() {
         let tokens = FillInMiddle::for_field("suffix", &language.tokenizer)?;
         params.stop_tokens.clone_from(&tokens.ends);
@@ -174,10 +188,12 @@ pub(super) fn generate(
         return Ok(GenerateInput::Tokens(prompt, Box::new(params)));
     }
     let system = system.map(|text| ChatMessage::new(Role::System, &text));
-    let user = ChatMessage::new(Role::User, &prompt);
+    let mut user = MessageDraft::new(Role::User, &prompt);
+    user.images = count;
+    let user = user.into_message();
     Ok(GenerateInput::Conversation(Box::new(ConversationRequest {
         messages: system.into_iter().chain([user]).collect(),
-        encoded: Vec::new(),
+        encoded: images.into_files(),
         images: Vec::new(),
         tools: None,
         variables,

@@ -16,17 +16,14 @@ use super::response::{CompletionKind, CompletionRenderer, ResponseEnvelope};
 use super::sampling::{take_params, take_thought_limit};
 use crate::answer_stream::stream_response;
 use crate::conversation::{
-    CompletionParams, ConversationRequest, MAX_MESSAGES, ToolSet, call_value, effort_variables,
-    select_language, thinking_variable,
+    CompletionParams, ConversationRequest, EncodedImages, MAX_MESSAGES, ToolSet, call_value,
+    effort_variables, select_language, thinking_variable,
 };
 use crate::error::{ApiError, json_response};
 use crate::fields::{JsonFields, wrong};
 use crate::http::AppState;
 use crate::language::ServedLanguageModel;
 use crate::request_log::RequestRecord;
-
-/// Maximum images of a request.
-const MAX_IMAGES: usize = 64;
 
 /// Fields of messages that change a response in other servers, and the JSON values at which they do
 /// not. All other unknown fields, such as those that clients copy from earlier answers, are ignored.
@@ -86,11 +83,10 @@ pub(crate) fn parse(
     let mut reader = MessageReader {
         record,
         takes_text: language.answers.takes_argument_text(),
-        takes_images: language.images.is_some(),
-        images: Vec::new(),
+        images: EncodedImages::new(language),
     };
     let messages = reader.messages(fields.need("messages")?)?;
-    let encoded = reader.images;
+    let encoded = reader.images.into_files();
     let tools = ToolSet::take(&mut fields, record)?;
     let variables = template_variables(&mut fields)?;
     let thought_tokens = take_thought_limit(&mut fields)?;
@@ -115,9 +111,7 @@ struct MessageReader<'a> {
     record: &'a RequestRecord,
     /// Whether templates get the arguments of calls as JSON text.
     takes_text: bool,
-    takes_images: bool,
-    /// Files of the images so far.
-    images: Vec<Vec<u8>>,
+    images: EncodedImages,
 }
 
 impl MessageReader<'_> {
@@ -206,7 +200,7 @@ impl MessageReader<'_> {
 
     /// Parses the parts of a message: one text, or a list of parts if there are images.
     fn parts(&mut self, parts: Vec<Value>) -> Result<TemplateValue, ApiError> {
-        let before = self.images.len();
+        let before = self.images.count();
         let mut texts = Vec::new();
         let mut values = Vec::new();
         for item in parts {
@@ -220,7 +214,7 @@ impl MessageReader<'_> {
             });
             texts.extend(part);
         }
-        match self.images.len() > before {
+        match self.images.count() > before {
             true => Ok(TemplateValue::list(values)),
             false => Ok(TemplateValue::text(&texts.concat())),
         }
@@ -230,11 +224,7 @@ impl MessageReader<'_> {
     fn part(&mut self, value: Value) -> Result<Option<String>, ApiError> {
         let mut fields = JsonFields::from_value(value, "a part of a message")?;
         let kind = fields.text("type")?.unwrap_or_default();
-        if kind == "image_url" && self.takes_images {
-            if self.images.len() >= MAX_IMAGES {
-                let message = format!("the messages have more than {MAX_IMAGES} images");
-                return Err(ApiError::bad_request(message));
-            }
+        if kind == "image_url" && self.images.is_taken() {
             let url = match fields.need("image_url")? {
                 Value::String(url) => url,
                 url => {
@@ -245,13 +235,13 @@ impl MessageReader<'_> {
                 }
             };
             fields.ignore_rest((self.record, "messages.content."));
-            self.images.push(image_bytes(&url)?);
+            self.images.add_url(&url, "image_url")?;
             return Ok(None);
         }
         // A refusal of an earlier answer.
         let is_refusal = kind == "refusal";
         if kind != "text" && !is_refusal {
-            let expected = match self.takes_images {
+            let expected = match self.images.is_taken() {
                 true => "`text` or `image_url`",
                 false => "`text`; the model takes no other parts of messages",
             };
@@ -263,28 +253,6 @@ impl MessageReader<'_> {
             .ok_or_else(|| ApiError::bad_request(format!("field `{name}` is missing")))?;
         fields.ignore_rest((self.record, "messages.content."));
         Ok(Some(text))
-    }
-}
-
-/// The file of an image in a `data:` URL. The server loads nothing from other servers.
-fn image_bytes(url: &str) -> Result<Vec<u8>, ApiError> {
-    let refused = |reason: &str| {
-        Err(ApiError::bad_request(format!(
-            "field `image_url`: {reason}; send a PNG or JPEG file as `data:image/png;base64,...`"
-        )))
-    };
-    let Some(rest) = url.strip_prefix("data:") else {
-        return refused("the server loads no images from other servers");
-    };
-    let Some((head, data)) = rest.split_once(',') else {
-        return refused("the URL has no data");
-    };
-    if !head.to_ascii_lowercase().ends_with(";base64") {
-        return refused("the data is not in base64");
-    }
-    match STANDARD.decode(data.trim()) {
-        Ok(bytes) => Ok(bytes),
-        Err(e) => refused(&format!("the data is not base64: {e}")),
     }
 }
 

@@ -19,8 +19,8 @@ use self::items::{ResponseFrame, ResponseRenderer};
 use super::sampling::{MAX_TOP_LOGPROBS, take_extensions};
 use crate::answer_stream::stream_response;
 use crate::conversation::{
-    CompletionParams, ConversationRequest, MessageDraft, ToolChoice, ToolSet, ToolSpec, clamped,
-    effort_variables, json_format, select_language,
+    CompletionParams, ConversationRequest, EncodedImages, MessageDraft, ToolChoice, ToolSet,
+    ToolSpec, clamped, effort_variables, json_format, select_language,
 };
 use crate::error::{ApiError, json_response};
 use crate::fields::{JsonFields, unsupported, wrong};
@@ -65,6 +65,7 @@ pub(crate) async fn handle(
     let selected = select_language(&app, &mut fields, &record).await?;
     let language = &selected.model;
     let (request, echo) = parse(fields, language, &record)?;
+    let request = request.decoded().await?;
     let prepared = request.prepare(language)?;
     let mut frame = ResponseFrame::new(&selected.name, echo, prepared.prompt.len());
     frame.logprobs = prepared.params.top_logprobs.is_some();
@@ -96,7 +97,7 @@ fn parse(
         }
     }
     let instructions = fields.text("instructions")?;
-    let messages = messages(&mut fields, instructions.as_deref(), language, record)?;
+    let (messages, encoded) = messages(&mut fields, instructions.as_deref(), language, record)?;
     let shown_tools = fields.take("tools").unwrap_or_else(|| json!([]));
     let shown_choice = fields.take("tool_choice").unwrap_or_else(|| json!("auto"));
     let parallel = fields.truth("parallel_tool_calls")?.unwrap_or(true);
@@ -146,7 +147,7 @@ fn parse(
     fields.ignore_rest((record, ""));
     let request = ConversationRequest {
         messages,
-        encoded: Vec::new(),
+        encoded,
         images: Vec::new(),
         tools: ToolSet::new(tools, choice, !parallel)?,
         variables,
@@ -156,7 +157,8 @@ fn parse(
     Ok((request, echo))
 }
 
-/// Parses `input`; the instructions are the first message, or the start of it.
+/// Parses `input`; the instructions are the first message, or the start of it. The second value has the
+/// files of the images.
 fn messages(
     fields: &mut JsonFields,
     instructions: Option<&str>,
@@ -164,9 +166,9 @@ fn messages(
     record: &RequestRecord,
 ) -> Result<Vec<ChatMessage>, ApiError> {
     let takes_text = language.answers.takes_argument_text();
-    let mut input = ResponseInput::new(record, takes_text);
+    let mut input = ResponseInput::new(record, takes_text, EncodedImages::new(language));
     input.read(fields.need("input")?)?;
-    let mut drafts = input.into_drafts();
+    let (mut drafts, encoded) = input.into_drafts();
     if let Some(text) = instructions.filter(|text| !text.is_empty()) {
         match drafts.first_mut() {
             Some(first) if matches!(first.role, Role::System | Role::Developer) => {
@@ -175,7 +177,8 @@ fn messages(
             _ => drafts.insert(0, MessageDraft::new(Role::System, text)),
         }
     }
-    Ok(drafts.into_iter().map(MessageDraft::into_message).collect())
+    let messages = drafts.into_iter().map(MessageDraft::into_message);
+    Ok((messages.collect(), encoded))
 }
 
 /// Parses `tools`. Tools that OpenAI runs, or that take text instead of JSON, do not exist here: the

@@ -140,7 +140,8 @@ fn wrong_images_are_errors_with_the_field() {
             "image 2",
         ),
         (vec![json!({"type": "image_url"})], "image_url"),
-        (vec![json!({"type": "input_audio"})], "image_url"),
+        (vec![json!({"type": "input_audio"})], "speech recognizer"),
+        (vec![json!({"type": "video_url"})], "image_url"),
         (many, "64"),
     ] {
         let answer = server.post("/v1/chat/completions", &request("m", images, "a"));
@@ -195,4 +196,95 @@ fn streams_and_clients_that_leave_use_the_only_slot_by_turns() {
             });
         }
     });
+}
+
+#[test]
+fn images_of_all_protocols_are_those_of_chat_completions() {
+    let server = start_folders(&["vision-language/smolvlm-b"], ServeOptions::default());
+    let file = std::fs::read(data("vision/pictures/wide.png")).unwrap();
+    let file = STANDARD.encode(file);
+    let url = format!("data:image/png;base64,{file}");
+    let want = ask(
+        &server,
+        &request("smolvlm-b", vec![image("wide.png")], "What is this?"),
+    );
+    let prompt = want["usage"]["prompt_tokens"].clone();
+    let want = want["choices"][0]["message"]["content"].clone();
+    let post = |route: &str, body: Value| {
+        let answer = server.post(route, &body);
+        assert_eq!(answer.status, 200, "{route}: {}", answer.text());
+        answer.json()
+    };
+    let source = json!({"type": "base64", "media_type": "image/png", "data": file});
+    let blocks =
+        json!([{"type": "image", "source": source}, {"type": "text", "text": "What is this?"}]);
+    let messages = json!([{"role": "user", "content": blocks}]);
+    let body = json!({"model": "m", "messages": messages, "max_tokens": 16, "temperature": 0});
+    let answer = post("/v1/messages", body.clone());
+    assert_eq!(answer["content"][0]["text"], want, "{answer}");
+    assert_eq!(
+        post("/v1/messages/count_tokens", body)["input_tokens"],
+        prompt
+    );
+    let parts = json!([
+        {"type": "input_image", "image_url": url},
+        {"type": "input_text", "text": "What is this?"},
+    ]);
+    let input = json!([{"role": "user", "content": parts}]);
+    let answer = post(
+        "/v1/responses",
+        json!({"model": "m", "input": input, "max_output_tokens": 16, "temperature": 0}),
+    );
+    assert_eq!(answer["output"][0]["content"][0]["text"], want, "{answer}");
+    let options = json!({"num_predict": 16, "temperature": 0, "repeat_penalty": 1});
+    let messages = json!([{"role": "user", "content": "What is this?", "images": [file]}]);
+    let body = json!({"model": "m", "messages": messages, "stream": false, "options": options});
+    assert_eq!(post("/api/chat", body)["message"]["content"], want);
+    let body = json!({"model": "m", "prompt": "What is this?", "images": [file], "stream": false, "options": options});
+    assert_eq!(post("/api/generate", body)["response"], want);
+    let shown = post("/api/show", json!({"model": "smolvlm-b"}));
+    assert!(
+        shown["capabilities"]
+            .as_array()
+            .unwrap()
+            .contains(&json!("vision"))
+    );
+    for (route, body, named) in [
+        (
+            "/api/chat",
+            json!({"messages": [{"role": "user", "content": "a", "images": ["*"]}]}),
+            "images[0]",
+        ),
+        (
+            "/api/chat",
+            json!({"messages": [{"role": "user", "content": "a", "images": [1]}]}),
+            "images[0]",
+        ),
+        (
+            "/api/generate",
+            json!({"prompt": "a", "raw": true, "images": [file]}),
+            "images",
+        ),
+        (
+            "/v1/messages",
+            json!({"max_tokens": 1, "messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "http://a/b.png"}}]}]}),
+            "other servers",
+        ),
+        (
+            "/v1/responses",
+            json!({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "http://a/b.png"}]}]}),
+            "other servers",
+        ),
+        (
+            "/v1/responses",
+            json!({"input": [{"role": "assistant", "content": [{"type": "input_image", "image_url": url}]}]}),
+            "no images",
+        ),
+    ] {
+        let mut body = body;
+        body["model"] = "m".into();
+        let answer = server.post(route, &body);
+        assert_eq!(answer.status, 400, "{route}: {}", answer.text());
+        assert!(answer.text().contains(named), "{route}: {}", answer.text());
+    }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 use tercet_models::dataset::Role;
 
-use crate::conversation::{MAX_MESSAGES, MessageDraft, call_value};
+use crate::conversation::{EncodedImages, MAX_MESSAGES, MessageDraft, call_value};
 use crate::error::ApiError;
 use crate::fields::{JsonFields, unsupported, wrong};
 use crate::request_log::RequestRecord;
@@ -15,23 +15,30 @@ pub(super) struct ResponseInput<'a> {
     drafts: Vec<MessageDraft>,
     /// Names of the called tools by the ids of the calls.
     called: HashMap<String, String>,
+    images: EncodedImages,
     record: &'a RequestRecord,
     /// Whether the chat template takes the arguments of calls as text.
     takes_text: bool,
 }
 
 impl ResponseInput<'_> {
-    pub(super) fn new(record: &RequestRecord, takes_text: bool) -> ResponseInput<'_> {
+    pub(super) fn new(
+        record: &RequestRecord,
+        takes_text: bool,
+        images: EncodedImages,
+    ) -> ResponseInput<'_> {
         ResponseInput {
             drafts: Vec::new(),
             called: HashMap::new(),
+            images,
             record,
             takes_text,
         }
     }
 
-    pub(super) fn into_drafts(self) -> Vec<MessageDraft> {
-        self.drafts
+    /// The messages, and the files of their images.
+    pub(super) fn into_drafts(self) -> (Vec<MessageDraft>, Vec<Vec<u8>>) {
+        (self.drafts, self.images.into_files())
     }
 
     /// Reads the field.
@@ -78,9 +85,12 @@ impl ResponseInput<'_> {
             "function_call_output" => {
                 let id = fields.need_text("call_id")?;
                 let output = fields.need("output")?;
+                let before = self.images.count();
                 let text = self.content(output, &fields.path_of("output"))?;
                 let name = self.called.get(&id).cloned();
-                self.drafts.push(MessageDraft::result(&text, &id, name));
+                let mut draft = MessageDraft::result(&text, &id, name);
+                draft.images = self.images.count() - before;
+                self.drafts.push(draft);
             }
             "reasoning" => self.reasoning(&mut fields)?,
             "item_reference" => {
@@ -114,14 +124,24 @@ impl ResponseInput<'_> {
             return Err(fields.wrong("role", &Value::String(role), expected));
         };
         let content = fields.need("content")?;
+        let before = self.images.count();
         let text = self.content(content, &fields.path_of("content"))?;
+        let images = self.images.count() - before;
         match role {
+            Role::Assistant if images > 0 => {
+                let path = fields.path_of("content");
+                return Err(unsupported(&path, "answers of the model have no images"));
+            }
             Role::Assistant => {
                 let is_open =
                     |last: &MessageDraft| last.content.is_empty() && last.calls.is_empty();
                 self.answer(is_open).content = text;
             }
-            role => self.drafts.push(MessageDraft::new(role, &text)),
+            role => {
+                let mut draft = MessageDraft::new(role, &text);
+                draft.images = images;
+                self.drafts.push(draft);
+            }
         }
         Ok(())
     }
@@ -146,7 +166,7 @@ impl ResponseInput<'_> {
     }
 
     /// Reads a text, or the texts of parts.
-    fn content(&self, value: Value, path: &str) -> Result<String, ApiError> {
+    fn content(&mut self, value: Value, path: &str) -> Result<String, ApiError> {
         let parts = match value {
             Value::String(text) => return Ok(text),
             Value::Array(parts) => parts,
@@ -155,6 +175,12 @@ impl ResponseInput<'_> {
         let part = |(at, part)| {
             let mut fields = JsonFields::nested(part, &format!("{path}[{at}]"))?;
             let kind = fields.need_text("type")?;
+            if kind == "input_image" && self.images.is_taken() {
+                let url = fields.need_text("image_url")?;
+                self.images.add_url(&url, &fields.path_of("image_url"))?;
+                fields.ignore_rest((self.record, "input.content."));
+                return Ok(String::new());
+            }
             let name = match kind.as_str() {
                 "input_text" | "output_text" | "text" => "text",
                 "refusal" => "refusal",
