@@ -31,6 +31,8 @@ pub(crate) struct AnswerEnd {
     pub(crate) finish: FinishReason,
     /// Number of generated tokens.
     pub(crate) tokens: usize,
+    /// Number of prompt tokens that a cache had.
+    pub(crate) cached: usize,
     /// The stop string that ended the answer.
     pub(crate) stop: Option<String>,
     /// Whether the answer calls tools.
@@ -160,6 +162,7 @@ impl AnswerStream {
             ResponseEvent::Done {
                 finish,
                 tokens,
+                cached,
                 stop,
             } => {
                 let events = choice.parser.as_mut().map(AnswerParser::finish);
@@ -170,6 +173,7 @@ impl AnswerStream {
                 let end = AnswerEnd {
                     finish,
                     tokens,
+                    cached,
                     stop,
                     has_calls: choice.has_calls,
                 };
@@ -177,6 +181,7 @@ impl AnswerStream {
                 self.finished += 1;
                 self.generated_tokens += tokens;
                 self.record.set_generated_tokens(self.generated_tokens);
+                self.record.add_cached_tokens(cached);
             }
             ResponseEvent::Failed(refusal) => return Err(refusal),
         }

@@ -22,6 +22,7 @@ use crate::fields::JsonFields;
 use crate::http::AppState;
 use crate::language::ServedLanguageModel;
 use crate::models::SelectedLanguage;
+use crate::queue_ticket::take_terms;
 use crate::request_log::RequestRecord;
 use crate::thought_budget::ThoughtLimit;
 
@@ -58,17 +59,21 @@ pub(crate) struct PreparedConversation {
     pub(crate) params: CompletionParams,
 }
 
-/// Takes the field `model` and selects the model; the record of the request names it.
+/// Takes the field `model` and the terms of the request, and selects the model; the record of the request
+/// has both.
 ///
 /// # Errors
-/// 404 for an unknown model; 400 without a name, if several models are served.
+/// 404 for an unknown model; 400 without a name, if several models are served, and for wrong terms; 504 if
+/// the model is not loaded in time.
 pub(crate) async fn select_language(
     app: &AppState,
     fields: &mut JsonFields,
     record: &RequestRecord,
 ) -> Result<SelectedLanguage, ApiError> {
+    take_terms(fields, record)?;
     let asked = fields.text("model")?;
-    let selected = app.models.language(asked.as_deref()).await?;
+    let selected = app.in_time(record, app.models.language(asked.as_deref()));
+    let selected = selected.await?;
     record.set_model(asked.as_deref(), &selected.name);
     Ok(selected)
 }
@@ -233,7 +238,9 @@ impl PreparedConversation {
                 request.thoughts = Some(ThoughtLimit { tokens, parser });
             }
         }
-        let responses = language.start(requests, adapter, &app.metrics).await?;
+        let responses = language
+            .start(requests, adapter, app.ticket(record))
+            .await?;
         let parsed = (self.params.n, Some(&self.answers));
         Ok(AnswerStream::new(responses, parsed, record))
     }

@@ -6,13 +6,13 @@ use crate::error::{ApiError, ServeError};
 use crate::language::ModelConfig;
 use crate::options::ServeOptions;
 use crate::pool::PoolStatus;
+use crate::queue_ticket::QueueTicket;
 use crate::row_batcher::RowBatcher;
 
 /// A served sentence encoder.
 pub(crate) struct EncoderModel {
     reader: EncoderTextReader,
     width: usize,
-    deadline: std::time::Duration,
     batcher: RowBatcher<EncoderTokens, Vec<f32>>,
 }
 
@@ -64,7 +64,6 @@ impl EncoderModel {
         Ok(EncoderModel {
             reader,
             width,
-            deadline: options.deadline,
             batcher,
         })
     }
@@ -88,6 +87,7 @@ impl EncoderModel {
         &self,
         inputs: EncoderInputs,
         cut: bool,
+        ticket: &QueueTicket,
     ) -> Result<EmbeddingResult, ApiError> {
         let rows = match inputs {
             EncoderInputs::Texts(texts) => {
@@ -103,7 +103,7 @@ impl EncoderModel {
         };
         let rows = rows.map_err(|e| input_error("input", &e))?;
         let tokens = rows.iter().map(EncoderTokens::len).sum();
-        let rows = self.batcher.run(rows, self.deadline).await?;
+        let rows = self.batcher.run(rows, ticket).await?;
         Ok(EmbeddingResult { rows, tokens })
     }
 

@@ -1,20 +1,20 @@
 //! The engine thread of a language model. The thread owns the batch slots, takes requests from a
 //! queue when slots are free, and sends generated text to the requests' receivers.
 
-use std::collections::VecDeque;
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 use tercet_models::{Image, Sequence, Tokenizer};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::error::ApiError;
+use crate::fair_queue::FairQueue;
 use crate::generator::SequenceGenerator;
 use crate::language::{ResponseEvent, TokenDetails};
-use crate::metrics::{ServerMetrics, count};
-use crate::pool::{PoolStatus, QueueFull};
+use crate::pool::PoolStatus;
+use crate::queue_ticket::QueueTicket;
 use crate::running::RunningRequests;
 
 /// Sends the events of one completion. A request can have several completions; `index` identifies
@@ -49,9 +49,8 @@ pub(crate) struct QueuedRequest {
     /// Number of top logprobs to return per token; `None` disables logprobs.
     pub(crate) top_logprobs: Option<usize>,
     pub(crate) details: TokenDetails,
-    pub(crate) deadline: Instant,
+    pub(crate) ticket: QueueTicket,
     pub(crate) responses: ResponseSender,
-    pub(crate) metrics: Arc<ServerMetrics>,
 }
 
 impl QueuedRequest {
@@ -59,17 +58,29 @@ impl QueuedRequest {
     /// exceeded.
     fn is_live(&self) -> bool {
         if self.responses.is_closed() {
-            count(&self.metrics.cancelled, 1);
+            self.ticket.count_cancelled();
             return false;
         }
-        if Instant::now() >= self.deadline {
-            count(&self.metrics.deadline_exceeded, 1);
-            // The result is ignored: the client may have disconnected.
-            self.responses
-                .send(ResponseEvent::Failed(ApiError::deadline_exceeded()));
+        if self.ticket.is_late() {
+            self.fail(self.ticket.late());
             return false;
         }
         true
+    }
+
+    /// Whether the request may go on waiting. Sends an error if not.
+    fn may_wait(&self) -> bool {
+        let overdue = self.ticket.overdue();
+        let may_wait = overdue.is_none();
+        if let Some(error) = overdue {
+            self.fail(error);
+        }
+        may_wait
+    }
+
+    /// Sends an error. The result is ignored: the client may have disconnected.
+    fn fail(&self, error: ApiError) {
+        self.responses.send(ResponseEvent::Failed(error));
     }
 }
 
@@ -87,7 +98,7 @@ struct EngineShared {
 }
 
 struct EngineState {
-    queue: VecDeque<QueuedRequest>,
+    queue: FairQueue<QueuedRequest>,
     running: usize,
     closed: bool,
 }
@@ -98,17 +109,35 @@ impl EngineShared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns requests for the free slots, given the number of `written` sequences in progress.
+    /// Maximum waiting requests now: the queue and the free slots. If `jobs` more do not fit, requests
+    /// without a client make room.
+    fn capacity_now(&self, state: &mut EngineState, jobs: usize) -> usize {
+        let capacity = self
+            .queue_capacity
+            .saturating_add(self.slots - state.running);
+        if state.queue.len().saturating_add(jobs) > capacity {
+            state.queue.retain(QueuedRequest::is_live);
+        }
+        capacity
+    }
+
+    /// Returns requests for the free slots, given the number of sequences in progress of each API key.
     /// Blocks while there are neither running nor queued requests. Returns `None` when the queue is
     /// closed and nothing runs.
-    fn next(&self, written: usize) -> Option<Vec<QueuedRequest>> {
+    fn next(&self, keys: HashMap<Option<usize>, usize>) -> Option<Vec<QueuedRequest>> {
+        let written: usize = keys.values().sum();
         let mut state = self.lock();
+        state.queue.set_running(keys);
         loop {
             state.queue.retain(QueuedRequest::is_live);
             let free = (self.slots - written).min(state.queue.len());
             if written + free > 0 {
                 state.running = written + free;
-                return Some(state.queue.drain(..free).collect());
+                let started: Vec<QueuedRequest> =
+                    (0..free).filter_map(|_| state.queue.pop()).collect();
+                // Only requests without a free slot wait.
+                state.queue.retain(QueuedRequest::may_wait);
+                return Some(started);
             }
             state.running = 0;
             if state.closed {
@@ -121,7 +150,8 @@ impl EngineShared {
 }
 
 impl BatchEngine {
-    /// Starts the thread. At most `max_waiting` requests wait for a slot.
+    /// Starts the thread. At most `max_waiting` requests wait for a slot; `chunk` is the number of tokens of
+    /// a whole prompt chunk.
     ///
     /// # Errors
     /// Returns an error if the system cannot start a thread.
@@ -129,10 +159,10 @@ impl BatchEngine {
         name: &str,
         writer: Box<dyn SequenceGenerator>,
         tokenizer: Arc<Tokenizer>,
-        max_waiting: usize,
+        (max_waiting, chunk): (usize, usize),
     ) -> std::io::Result<BatchEngine> {
         let state = EngineState {
-            queue: VecDeque::new(),
+            queue: FairQueue::new(),
             running: 0,
             closed: false,
         };
@@ -144,39 +174,51 @@ impl BatchEngine {
         });
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name(format!("tercet-{name}"));
-        let thread = thread.spawn(move || run_engine(&of_thread, writer, &tokenizer))?;
+        let thread = thread.spawn(move || run_engine(&of_thread, writer, (&tokenizer, chunk)))?;
         Ok(BatchEngine {
             shared,
             thread: Some(thread),
         })
     }
 
-    /// Queues all jobs, or none if they do not fit.
-    pub(crate) fn submit(&self, jobs: Vec<QueuedRequest>) -> Result<(), QueueFull> {
+    /// Queues all jobs of a request, or none if they do not fit.
+    ///
+    /// # Errors
+    /// 503 if the queue is full, and no waiting request has to stand back.
+    pub(crate) fn submit(
+        &self,
+        ticket: &QueueTicket,
+        jobs: Vec<QueuedRequest>,
+    ) -> Result<(), ApiError> {
         let mut state = self.shared.lock();
-        self.check_capacity_of(&state, jobs.len())?;
-        state.queue.extend(jobs);
+        let capacity = self.shared.capacity_now(&mut state, jobs.len());
+        let displaced = state.queue.make_room(ticket.order, jobs.len(), capacity);
+        for other in displaced.map_err(|_| ticket.refused())? {
+            other.fail(other.ticket.refused());
+        }
+        for job in jobs {
+            state.queue.push(ticket.order, job);
+        }
         self.shared.changed.notify_one();
         Ok(())
     }
 
-    /// Returns an error if this many jobs do not fit into the queue now.
-    pub(crate) fn check_capacity(&self, jobs: usize) -> Result<(), QueueFull> {
-        self.check_capacity_of(&self.shared.lock(), jobs)
+    /// Checks whether this many jobs fit into the queue now.
+    ///
+    /// # Errors
+    /// 503 if they do not.
+    pub(crate) fn check_capacity(&self, ticket: &QueueTicket, jobs: usize) -> Result<(), ApiError> {
+        let mut state = self.shared.lock();
+        let capacity = self.shared.capacity_now(&mut state, jobs);
+        match state.queue.can_make_room(ticket.order, jobs, capacity) {
+            true => Ok(()),
+            false => Err(ticket.refused()),
+        }
     }
 
     /// Maximum number of jobs of one request: the slots and the queue.
     pub(crate) fn capacity(&self) -> usize {
         self.shared.slots.saturating_add(self.shared.queue_capacity)
-    }
-
-    fn check_capacity_of(&self, state: &EngineState, jobs: usize) -> Result<(), QueueFull> {
-        let free = self.shared.slots - state.running;
-        let room = self.shared.queue_capacity.saturating_add(free);
-        match state.queue.len().saturating_add(jobs) <= room {
-            true => Ok(()),
-            false => Err(QueueFull),
-        }
     }
 
     pub(crate) fn load(&self) -> PoolStatus {
@@ -207,9 +249,13 @@ impl Drop for BatchEngine {
     }
 }
 
-fn run_engine(shared: &EngineShared, writer: Box<dyn SequenceGenerator>, tokenizer: &Tokenizer) {
-    let mut texts = RunningRequests::new(writer, tokenizer);
-    while let Some(new) = shared.next(texts.count()) {
+fn run_engine(
+    shared: &EngineShared,
+    writer: Box<dyn SequenceGenerator>,
+    (tokenizer, chunk): (&Tokenizer, usize),
+) {
+    let mut texts = RunningRequests::new(writer, tokenizer, chunk);
+    while let Some(new) = shared.next(texts.keys()) {
         // A panic is a bug in this program, triggered by one of the requests. All running requests
         // end: their channels close, and the clients receive an error. New requests start with
         // empty slots.

@@ -59,8 +59,17 @@ impl ApiError {
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
     }
 
+    /// No slot became free in time (status 503).
+    pub(crate) fn queue_timeout(limit: std::time::Duration) -> ApiError {
+        let message = format!(
+            "no slot became free within {} s; try again later, or ask for a longer time: `queue_seconds` of the request, --queue-seconds of the server",
+            limit.as_secs_f64()
+        );
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "queue_timeout", message)
+    }
+
     pub(crate) fn deadline_exceeded() -> ApiError {
-        let message = "the request exceeded the server's deadline; request fewer tokens, or start the server with a longer --deadline";
+        let message = "the request exceeded its deadline; request fewer tokens, set a longer `deadline_seconds`, or start the server with a longer --deadline";
         ApiError::new(StatusCode::GATEWAY_TIMEOUT, "deadline_exceeded", message)
     }
 

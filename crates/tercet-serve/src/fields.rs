@@ -180,6 +180,18 @@ impl JsonFields {
         }
     }
 
+    /// Turns texts of these fields into the numbers that they spell, for forms.
+    #[cfg(feature = "audio")]
+    pub(crate) fn parse_numbers(&mut self, names: &[&str]) {
+        for name in names {
+            if let Some(value) = self.map.get_mut(*name)
+                && let Some(number) = value.as_str().and_then(|text| text.trim().parse().ok())
+            {
+                *value = Value::Number(number);
+            }
+        }
+    }
+
     /// Takes a string or a list of strings.
     pub(crate) fn texts(&mut self, name: &str) -> Result<Vec<String>, ApiError> {
         let value = self.take(name);

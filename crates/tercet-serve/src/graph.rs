@@ -1,15 +1,14 @@
 //! Serves graphs. Each slot is a compiled copy with the same parameters.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::http::StatusCode;
 use tercet::{CompileOptions, Device, Executable, Graph, Port, RunError, Signature, Tensor};
-use tokio::sync::oneshot;
 
 use crate::error::{ApiError, ServeError};
 use crate::options::ServeOptions;
 use crate::pool::{PoolStatus, WorkerThreads};
+use crate::queue_ticket::QueueTicket;
 
 /// Cuts the outputs of a run of the whole graph to those that clients see.
 pub type OutputTrim = Arc<dyn Fn(Vec<Tensor>) -> Result<Vec<Tensor>, String> + Send + Sync>;
@@ -57,7 +56,6 @@ impl From<Graph> for GraphParts {
 pub(crate) struct GraphModel {
     pub(crate) signature: Signature,
     trim: Option<OutputTrim>,
-    deadline: std::time::Duration,
     pool: WorkerThreads<Box<dyn Executable>>,
 }
 
@@ -122,7 +120,6 @@ impl GraphModel {
         Ok(GraphModel {
             signature,
             trim: parts.trim.clone(),
-            deadline: options.deadline,
             pool,
         })
     }
@@ -148,37 +145,28 @@ impl GraphModel {
         &self,
         inputs: Vec<(String, Tensor)>,
         outputs: Vec<String>,
+        ticket: &QueueTicket,
     ) -> Result<Vec<Tensor>, ApiError> {
-        let (send, receive) = oneshot::channel();
-        let until = Instant::now() + self.deadline;
         let places: Vec<usize> = outputs
             .iter()
             .filter_map(|name| self.signature.outputs.iter().position(|o| o.name == *name))
             .collect();
         let trim = self.trim.clone();
-        let queued = self.pool.submit(move |exe| {
-            if send.is_closed() {
-                return;
-            }
+        let run = move |exe: &mut Box<dyn Executable>, _: &dyn Fn() -> bool| {
             let inputs: Vec<_> = inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
             let names: Vec<&str> = outputs.iter().map(String::as_str).collect();
-            let done = match Instant::now() < until {
-                true => match &trim {
-                    None => exe.run_outputs(&inputs, &names).map_err(run_error),
-                    Some(trim) => exe
-                        .run(&inputs)
-                        .map_err(run_error)
-                        .and_then(|all| trimmed(trim, all, &places)),
-                },
-                false => Err(ApiError::deadline_exceeded()),
+            let done = match &trim {
+                None => exe.run_outputs(&inputs, &names).map_err(run_error),
+                Some(trim) => exe
+                    .run(&inputs)
+                    .map_err(run_error)
+                    .and_then(|all| trimmed(trim, all, &places)),
             };
             // Reset the random number stream, so that results do not depend on previous requests.
             exe.reset();
-            // Sending fails if the client has disconnected.
-            let _ = send.send(done);
-        });
-        queued.map_err(|_| ApiError::overloaded())?;
-        receive.await.map_err(|_| ApiError::worker_lost())?
+            done
+        };
+        self.pool.run_job(ticket, run).await
     }
 }
 

@@ -1,5 +1,6 @@
 //! Routes and shared request handling: API key, limits of body size and time, metrics.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,6 +21,7 @@ use crate::metrics::ServerMetrics;
 use crate::models::ModelRegistry;
 use crate::ollama::OllamaError;
 use crate::options::ServeOptions;
+use crate::queue_ticket::QueueTicket;
 use crate::request_log::{ClientAddress, LoggedError, RequestLogGuard, RequestRecord};
 use crate::{
     anthropic, drain_body, infill, mcp, model_routes, oip, ollama, openai, page, text_routes,
@@ -42,6 +44,25 @@ impl AppState {
             started: now(),
             options,
         }
+    }
+
+    /// The ticket of a request that waits for a model from now on.
+    pub(crate) fn ticket(&self, record: &RequestRecord) -> QueueTicket {
+        QueueTicket::new(record, &self.options, &self.metrics)
+    }
+
+    /// The result of `wait`, if it completes before the deadline of the request.
+    ///
+    /// # Errors
+    /// 504 after the deadline; the errors of `wait`.
+    pub(crate) async fn in_time<T>(
+        &self,
+        record: &RequestRecord,
+        wait: impl Future<Output = Result<T, ApiError>>,
+    ) -> Result<T, ApiError> {
+        let ticket = self.ticket(record);
+        let done = tokio::time::timeout_at(ticket.until.into(), wait).await;
+        done.unwrap_or_else(|_| Err(ticket.late()))
     }
 
     /// Reads a body of one of the media types `types`.
@@ -124,12 +145,19 @@ impl AppState {
         }
     }
 
-    /// Whether a request has one of the API keys, if any is set. The comparison uses digests, so its
-    /// duration reveals nothing about a key.
-    fn admits(&self, headers: &HeaderMap) -> bool {
+    /// The index of the API key of a request; `None` if the server has no keys. The comparison uses
+    /// digests, so its duration reveals nothing about a key.
+    ///
+    /// # Errors
+    /// 401 if the server has keys, and the request has none of them.
+    fn key_of(&self, headers: &HeaderMap) -> Result<Option<usize>, ApiError> {
         if self.options.api_keys.is_empty() {
-            return true;
+            return Ok(None);
         }
+        let refused = || {
+            let message = "missing or wrong API key; send it as `Authorization: Bearer KEY` or `x-api-key: KEY`";
+            ApiError::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message)
+        };
         let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok());
         // The name of the scheme has no case (RFC 9110, 11.1).
         let bearer = text(header::AUTHORIZATION.as_str())
@@ -137,14 +165,16 @@ impl AppState {
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
             .map(|(_, key)| key);
         let Some(given) = bearer.or_else(|| text("x-api-key")) else {
-            return false;
+            return Err(refused());
         };
         let given = Sha256::digest(given.trim().as_bytes());
-        let keys = self.options.api_keys.iter();
+        let keys = self.options.api_keys.iter().enumerate();
         // All keys are compared, so that the duration does not reveal which one matches.
-        keys.fold(false, |found, key| {
-            found | (Sha256::digest(key.as_bytes()) == given)
-        })
+        let found = keys.fold(None, |found, (at, key)| {
+            let is_equal = Sha256::digest(key.as_bytes()) == given;
+            found.or(is_equal.then_some(at))
+        });
+        found.map(Some).ok_or_else(refused)
     }
 
     /// Rejects cross-origin requests, except those of allowed origins: browsers send an `Origin`
@@ -410,13 +440,14 @@ async fn method_not_allowed(uri: Uri) -> Response {
 }
 
 async fn guard(State(app): State<Arc<AppState>>, request: Request, next: Next) -> Response {
-    match app.admits(request.headers()) {
-        true => next.run(request).await,
-        false => {
-            let message = "missing or wrong API key; send it as `Authorization: Bearer KEY` or `x-api-key: KEY`";
-            let refusal = ApiError::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message);
-            error_response(request.uri().path(), refusal)
+    match app.key_of(request.headers()) {
+        Ok(key) => {
+            if let Some(record) = request.extensions().get::<Arc<RequestRecord>>() {
+                record.set_key(key);
+            }
+            next.run(request).await
         }
+        Err(refusal) => error_response(request.uri().path(), refusal),
     }
 }
 

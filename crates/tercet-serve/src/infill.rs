@@ -63,7 +63,7 @@ pub(crate) async fn handle(
     let room = language.context.saturating_sub(prompt.len());
     let requests = params.requests(&prompt, room);
     let responses = language
-        .start(requests, selected.adapter, &app.metrics)
+        .start(requests, selected.adapter, app.ticket(&record))
         .await?;
     let mut answers = AnswerStream::new(responses, (1, None), &record);
     let renderer = InfillRenderer {

@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::time::Instant;
 
 use axum::http::StatusCode;
 use tercet::{DType, Device};
@@ -26,9 +25,9 @@ use crate::error::{ApiError, ServeError};
 use crate::forced_tokens::ForcedTokens;
 use crate::generator::{CHUNK, SpeculativeOptions, compiled, slots, text_spec};
 use crate::logprobs::TokenLogprob;
-use crate::metrics::ServerMetrics;
 use crate::options::ServeOptions;
 use crate::pool::PoolStatus;
+use crate::queue_ticket::QueueTicket;
 use crate::thought_budget::{ThoughtBudget, ThoughtLimit};
 
 /// Device and compile options of a served model.
@@ -133,6 +132,8 @@ pub(crate) enum ResponseEvent {
         finish: FinishReason,
         /// Number of generated tokens.
         tokens: usize,
+        /// Number of prompt tokens that a cache had.
+        cached: usize,
         /// The stop string that ended the completion.
         stop: Option<String>,
     },
@@ -181,7 +182,6 @@ pub(crate) struct ServedLanguageModel {
     eos: Vec<u32>,
     /// The default DRY sequence breakers, created when a request first uses them.
     dry_breakers: OnceLock<Arc<DryBreakers>>,
-    deadline: std::time::Duration,
     /// Adapter names; the position of a name is the adapter index of a sequence.
     adapters: Vec<String>,
     engine: BatchEngine,
@@ -212,7 +212,8 @@ impl ServedLanguageModel {
         let context = fit.context;
         let sizes = ([context, slots], &options.rope);
         let (writer, images) = compiled(name, &files, &tokenizer, &placement, sizes)?;
-        let engine = BatchEngine::start(name, writer, Arc::clone(&tokenizer), options.queue);
+        let limits = (options.queue, CHUNK.min(context));
+        let engine = BatchEngine::start(name, writer, Arc::clone(&tokenizer), limits);
         let engine = engine.map_err(|source| ServeError::Io {
             what: "cannot start a thread".into(),
             source,
@@ -236,7 +237,6 @@ impl ServedLanguageModel {
             vocab: spec.vocab,
             eos,
             dry_breakers: OnceLock::new(),
-            deadline: options.deadline,
             adapters: placement
                 .adapters
                 .into_iter()
@@ -273,7 +273,7 @@ impl ServedLanguageModel {
         self: &Arc<Self>,
         requests: Vec<GenerationRequest>,
         adapter: Option<usize>,
-        metrics: &Arc<ServerMetrics>,
+        ticket: QueueTicket,
     ) -> Result<ResponseReceiver, ApiError> {
         let (count, most) = (requests.len(), self.engine.capacity());
         if count > most {
@@ -285,9 +285,7 @@ impl ServedLanguageModel {
             .iter()
             .try_for_each(|request| self.check(request))?;
         self.check_logits(&requests)?;
-        let until = Instant::now() + self.deadline;
-        let room = self.engine.check_capacity(count);
-        room.map_err(|_| ApiError::overloaded())?;
+        self.engine.check_capacity(&ticket, count)?;
         let (send, receive) = unbounded_channel();
         let mut jobs = Vec::with_capacity(count);
         for (index, request) in requests.into_iter().enumerate() {
@@ -320,7 +318,7 @@ impl ServedLanguageModel {
                     seed: request.seed,
                     constraint,
                     adapter,
-                    cache_scope: String::new(),
+                    cache_scope: ticket.cache_scope.clone(),
                     needs_logits: request.top_logprobs.is_some() || request.details.logits,
                 },
                 images: request.images,
@@ -329,17 +327,14 @@ impl ServedLanguageModel {
                 spelled: request.spelled,
                 top_logprobs: request.top_logprobs,
                 details: request.details,
-                deadline: until,
+                ticket: ticket.clone(),
                 responses: ResponseSender {
                     index,
                     sender: send.clone(),
                 },
-                metrics: Arc::clone(metrics),
             });
         }
-        self.engine
-            .submit(jobs)
-            .map_err(|_| ApiError::overloaded())?;
+        self.engine.submit(&ticket, jobs)?;
         Ok(ResponseReceiver {
             events: receive,
             _model: Arc::clone(self),

@@ -16,6 +16,7 @@
 //! - `engine`: batches the sequences of a language model.
 //! - `page`: the page for browsers.
 //! - `request_log`: a line for each request.
+//! - `fair_queue` and `queue_ticket`: which waiting request goes next, and how long it may wait.
 //! - `pool`: worker threads of the other models; each processes one request at a time.
 //!
 //! Invariants:
@@ -35,6 +36,7 @@ mod drain_body;
 mod encoder;
 mod engine;
 mod error;
+mod fair_queue;
 mod fields;
 mod fill_in_middle;
 mod forced_tokens;
@@ -57,7 +59,10 @@ mod openai;
 mod options;
 mod page;
 mod pool;
+mod queue_ticket;
+mod read_history;
 mod request_log;
+mod request_terms;
 mod reranker;
 mod row_batcher;
 mod running;

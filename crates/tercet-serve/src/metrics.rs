@@ -7,7 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::pool::PoolStatus;
+/// Current usage of the workers or slots of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PoolStatus {
+    pub(crate) workers: usize,
+    pub(crate) busy: usize,
+    pub(crate) waiting: usize,
+}
 
 /// A gauge: its name, help text and getter.
 type GaugeSpec = (&'static str, &'static str, fn(&PoolStatus) -> usize);
@@ -27,8 +33,19 @@ pub(crate) struct ServerMetrics {
     requests: Mutex<BTreeMap<(String, u16), (u64, Duration)>>,
     pub(crate) prompt_tokens: AtomicU64,
     pub(crate) generated_tokens: AtomicU64,
+    /// Prompt tokens that a cache had.
+    pub(crate) cached_tokens: AtomicU64,
+    /// Tokens that were read although an earlier sequence had read them.
+    pub(crate) reread_tokens: AtomicU64,
     pub(crate) cancelled: AtomicU64,
     pub(crate) deadline_exceeded: AtomicU64,
+    /// Sequences and jobs that started.
+    pub(crate) started: AtomicU64,
+    /// Microseconds that they waited.
+    pub(crate) queue_micros: AtomicU64,
+    pub(crate) queue_timeouts: AtomicU64,
+    /// Requests without a place in a queue.
+    pub(crate) queue_refusals: AtomicU64,
 }
 
 pub(crate) fn count(counter: &AtomicU64, n: usize) {
@@ -86,6 +103,16 @@ impl ServerMetrics {
                 &self.generated_tokens,
             ),
             (
+                "tercet_cached_tokens_total",
+                "Prompt tokens that were taken from a cache instead of being read.",
+                &self.cached_tokens,
+            ),
+            (
+                "tercet_reread_tokens_total",
+                "Tokens that were read although an earlier sequence had read them.",
+                &self.reread_tokens,
+            ),
+            (
                 "tercet_cancelled_total",
                 "Requests cancelled by the client.",
                 &self.cancelled,
@@ -94,6 +121,21 @@ impl ServerMetrics {
                 "tercet_deadline_exceeded_total",
                 "Requests that exceeded their deadline.",
                 &self.deadline_exceeded,
+            ),
+            (
+                "tercet_started_total",
+                "Requests that got a slot; each completion counts.",
+                &self.started,
+            ),
+            (
+                "tercet_queue_timeouts_total",
+                "Requests that waited too long for a slot.",
+                &self.queue_timeouts,
+            ),
+            (
+                "tercet_queue_refusals_total",
+                "Requests that found no place in a queue, or lost it to others.",
+                &self.queue_refusals,
             ),
         ];
         for (name, help, counter) in counters {
@@ -106,6 +148,14 @@ impl ServerMetrics {
                 [(String::new(), value)].into_iter(),
             );
         }
+        let seconds = self.queue_micros.load(Ordering::Relaxed) as f64 / 1e6;
+        metric(
+            &mut page,
+            "tercet_queue_seconds_total",
+            "counter",
+            "Seconds that started requests waited for a slot.",
+            [(String::new(), seconds.to_string())].into_iter(),
+        );
         let gauges: [GaugeSpec; 3] = [
             ("tercet_slots", "Slots of a model.", |l| l.workers),
             ("tercet_slots_busy", "Busy slots of a model.", |l| l.busy),

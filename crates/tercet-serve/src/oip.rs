@@ -100,13 +100,13 @@ pub(crate) async fn infer(
     body: Body,
 ) -> Response {
     record.set_model(None, &named.model);
-    answered(&app, &named, &headers, body)
+    answered((&app, &record), &named, &headers, body)
         .await
         .unwrap_or_else(ApiError::into_oip_response)
 }
 
 async fn answered(
-    app: &AppState,
+    (app, record): (&AppState, &RequestRecord),
     named: &OipModelPath,
     headers: &HeaderMap,
     body: Body,
@@ -138,9 +138,9 @@ async fn answered(
         id,
         inputs,
         outputs,
-    } = InferenceRequest::parse(&graph, head, binary)?;
+    } = InferenceRequest::parse((&graph, record), head, binary)?;
     let names = outputs.iter().map(|o| o.name.clone()).collect();
-    let results = graph.run(inputs, names).await?;
+    let results = graph.run(inputs, names, &app.ticket(record)).await?;
 
     let mut described = Vec::new();
     let mut data = Vec::new();

@@ -23,6 +23,7 @@ use crate::error::{ApiError, json_response};
 use crate::fields::JsonFields;
 use crate::http::AppState;
 use crate::models::SelectedLanguage;
+use crate::queue_ticket::take_terms;
 use crate::request_log::RequestRecord;
 
 /// An error in the form of this API.
@@ -70,8 +71,10 @@ async fn select(
     fields: &mut JsonFields,
     record: &RequestRecord,
 ) -> Result<SelectedLanguage, ApiError> {
+    take_terms(fields, record)?;
     let asked = model_name(app, fields.text("model")?);
-    let selected = app.models.language(asked.as_deref()).await?;
+    let selected = app.in_time(record, app.models.language(asked.as_deref()));
+    let selected = selected.await?;
     record.set_model(asked.as_deref(), &selected.name);
     Ok(selected)
 }
@@ -134,7 +137,7 @@ pub(crate) async fn generate(
             let room = language.context.saturating_sub(prompt.len());
             let requests = params.requests(&prompt, room);
             let responses = language
-                .start(requests, selected.adapter, &app.metrics)
+                .start(requests, selected.adapter, app.ticket(&record))
                 .await?;
             (
                 AnswerStream::new(responses, (1, None), &record),

@@ -29,6 +29,9 @@ pub struct ServeOptions {
     /// Maximum requests waiting for a slot of a model. Further requests are rejected with status
     /// 503.
     pub queue: usize,
+    /// Maximum time that a request waits for a slot. A request that waits longer is rejected with status
+    /// 503. `None` means that it waits until its deadline.
+    pub queue_time: Option<Duration>,
     /// Maximum time of a request, queueing included. A request that takes longer fails with status
     /// 504.
     pub deadline: Duration,
@@ -44,6 +47,8 @@ pub struct ServeOptions {
     /// API keys. A request must send one of them as `Authorization: Bearer KEY` or `x-api-key: KEY`.
     /// Without keys, all requests are accepted.
     pub api_keys: Vec<String>,
+    /// Whether cached prefixes are reused only for requests of the same API key.
+    pub isolate: bool,
     /// Origins of other web pages, such as `https://app.example`, whose scripts may call the server;
     /// `*` means all.
     pub allowed_origins: Vec<String>,
@@ -69,12 +74,14 @@ impl Default for ServeOptions {
         ServeOptions {
             slots: 4,
             queue: 1024,
+            queue_time: None,
             deadline: Duration::from_secs(600),
             body_bytes: 16 << 20,
             body_time: Duration::from_secs(30),
             header_time: Duration::from_secs(30),
             connections: 1024,
             api_keys: Vec::new(),
+            isolate: false,
             allowed_origins: Vec::new(),
             tls: None,
             chat_template: None,

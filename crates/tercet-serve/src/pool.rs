@@ -1,21 +1,23 @@
-//! Worker threads with a bounded queue. Each job has exclusive access to the state of one worker; a
-//! job that finds the queue full is rejected.
+//! Worker threads with a bounded queue ([`FairQueue`]). Each job has exclusive access to the state of one
+//! worker.
 
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
 use crate::error::ApiError;
+use crate::fair_queue::FairQueue;
+pub(crate) use crate::metrics::PoolStatus;
+use crate::queue_ticket::QueueTicket;
 
-type PoolJob<W> = Box<dyn FnOnce(&mut W) + Send>;
-
-/// The queue is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct QueueFull;
+/// A queued job.
+struct PoolJob<W> {
+    ticket: QueueTicket,
+    /// Called with a worker, or with `None` if the job loses its place in the queue.
+    run: Box<dyn FnOnce(Option<&mut W>) + Send>,
+}
 
 /// Worker threads that each own a `W`.
 pub(crate) struct WorkerThreads<W> {
@@ -30,17 +32,9 @@ struct PoolShared<W> {
 }
 
 struct PoolState<W> {
-    jobs: VecDeque<PoolJob<W>>,
+    jobs: FairQueue<PoolJob<W>>,
     idle: usize,
     closed: bool,
-}
-
-/// Current usage of a pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PoolStatus {
-    pub(crate) workers: usize,
-    pub(crate) busy: usize,
-    pub(crate) waiting: usize,
 }
 
 impl<W> PoolShared<W> {
@@ -61,7 +55,7 @@ impl<W: Send + 'static> WorkerThreads<W> {
         max_waiting: usize,
     ) -> std::io::Result<WorkerThreads<W>> {
         let state = PoolState {
-            jobs: VecDeque::new(),
+            jobs: FairQueue::new(),
             idle: workers.len(),
             closed: false,
         };
@@ -79,18 +73,29 @@ impl<W: Send + 'static> WorkerThreads<W> {
         Ok(WorkerThreads { shared, threads })
     }
 
-    /// Queues a job, or returns an error if the queue is full.
-    pub(crate) fn submit(
+    /// Queues a job. Returns its id in the queue, and whether it waits for a worker.
+    ///
+    /// # Errors
+    /// 503 if the queue is full, and no waiting job has to stand back.
+    fn submit(
         &self,
-        job: impl FnOnce(&mut W) + Send + 'static,
-    ) -> Result<(), QueueFull> {
+        ticket: &QueueTicket,
+        job: impl FnOnce(Option<&mut W>) + Send + 'static,
+    ) -> Result<(u64, bool), ApiError> {
         let mut state = self.shared.lock();
-        if state.jobs.len() >= self.shared.max_waiting + state.idle {
-            return Err(QueueFull);
+        let capacity = self.shared.max_waiting.saturating_add(state.idle);
+        let displaced = state.jobs.make_room(ticket.order, 1, capacity);
+        for other in displaced.map_err(|_| ticket.refused())? {
+            (other.run)(None);
         }
-        state.jobs.push_back(Box::new(job));
+        let job = PoolJob {
+            ticket: ticket.clone(),
+            run: Box::new(job),
+        };
+        let waits = state.jobs.len() >= state.idle;
+        let id = state.jobs.push(ticket.order, job);
         self.shared.changed.notify_one();
-        Ok(())
+        Ok((id, waits))
     }
 
     /// Runs a job on a worker and waits for its result. The job can call its second argument to
@@ -98,35 +103,39 @@ impl<W: Send + 'static> WorkerThreads<W> {
     /// disconnected.
     ///
     /// # Errors
-    /// Returns an error if the queue is full, the deadline is exceeded or the job fails.
+    /// Returns an error if the queue is full, the time in the queue or the deadline is exceeded, or the
+    /// job fails.
     #[cfg_attr(
         not(feature = "audio"),
         allow(dead_code, reason = "only speech recognition waits so")
     )]
     pub(crate) async fn run_job<T: Send + 'static>(
         &self,
-        deadline: Duration,
+        ticket: &QueueTicket,
         job: impl FnOnce(&mut W, &dyn Fn() -> bool) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let (send, receive) = oneshot::channel();
-        let until = Instant::now() + deadline;
-        let queued = self.submit(move |worker| {
-            let go_on = || !send.is_closed() && Instant::now() < until;
+        let own = ticket.clone();
+        let (id, waits) = self.submit(ticket, move |worker| {
+            let Some(worker) = worker else {
+                let _ = send.send(Err(own.refused()));
+                return;
+            };
+            let go_on = || !send.is_closed() && !own.is_late();
             let done = match go_on() {
                 true => job(worker, &go_on),
                 false => Err(ApiError::deadline_exceeded()),
             };
             // A job that stopped early returns an incomplete result.
-            let done = if go_on() {
-                done
-            } else {
-                Err(ApiError::deadline_exceeded())
+            let done = match own.is_late() {
+                true => Err(own.late()),
+                false => done,
             };
             // Sending fails if the client has disconnected.
             let _ = send.send(done);
-        });
-        queued.map_err(|_| ApiError::overloaded())?;
-        receive.await.map_err(|_| ApiError::worker_lost())?
+        })?;
+        let leave = || self.shared.lock().jobs.remove(id).is_some();
+        ticket.result(receive, waits, leave).await
     }
 
     pub(crate) fn load(&self) -> PoolStatus {
@@ -147,7 +156,7 @@ fn run_worker<W>(shared: &PoolShared<W>, mut worker: W) {
         if state.closed {
             return;
         }
-        let Some(job) = state.jobs.pop_front() else {
+        let Some(job) = state.jobs.pop() else {
             state = shared
                 .changed
                 .wait(state)
@@ -159,8 +168,11 @@ fn run_worker<W>(shared: &PoolShared<W>, mut worker: W) {
         // A panic is a bug in this program, triggered by one request. The request's channel closes,
         // and its client receives an error. The worker continues with the next job: jobs reset the
         // state that they use.
-        let _ = catch_unwind(AssertUnwindSafe(|| job(&mut worker)));
+        let PoolJob { ticket, run } = job;
+        ticket.count_start();
+        let _ = catch_unwind(AssertUnwindSafe(|| run(Some(&mut worker))));
         state = shared.lock();
+        state.jobs.end(ticket.order.key);
         state.idle += 1;
     }
 }
@@ -182,29 +194,37 @@ impl<W> Drop for WorkerThreads<W> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
     use super::*;
+    use crate::queue_ticket::tests::ticket;
     use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    const LONG: Duration = Duration::from_secs(60);
 
     #[test]
     fn jobs_beyond_the_queue_are_refused_and_panics_keep_the_worker() {
         let pool = WorkerThreads::start("test", vec![0u32], 1).unwrap();
+        let long = ticket(LONG);
         let (go, wait) = channel::<()>();
         let (send, seen) = channel();
-        pool.submit(move |_| wait.recv().unwrap()).unwrap();
+        pool.submit(&long, move |_| wait.recv().unwrap()).unwrap();
         // The first job is running or about to run; the second one is queued.
-        pool.submit(|_| panic!("intentional panic of a test job"))
+        pool.submit(&long, |_| panic!("intentional panic of a test job"))
             .unwrap();
-        let again = |_: &mut u32| ();
-        assert_eq!(pool.submit(again), Err(QueueFull));
+        let refused = pool.submit(&long, |_| ()).unwrap_err();
+        assert_eq!(refused, ApiError::overloaded());
         assert_eq!(pool.load().waiting, 1);
         go.send(()).unwrap();
         let job = |send: std::sync::mpsc::Sender<u32>| {
-            move |n: &mut u32| {
+            move |n: Option<&mut u32>| {
+                let n = n.unwrap();
                 *n += 1;
                 send.send(*n).unwrap();
             }
         };
-        while pool.submit(job(send.clone())) == Err(QueueFull) {
+        while pool.submit(&long, job(send.clone())).is_err() {
             std::thread::yield_now();
         }
         assert_eq!(seen.recv().unwrap(), 1);
@@ -219,5 +239,31 @@ mod tests {
                 waiting: 0
             }
         );
+    }
+
+    #[test]
+    fn a_job_that_waits_too_long_or_for_nobody_leaves_the_queue() {
+        let pool = WorkerThreads::start("test", vec![0u32], 2).unwrap();
+        let (go, wait) = channel::<()>();
+        let first = pool.submit(&ticket(LONG), move |_| wait.recv().unwrap());
+        assert!(first.is_ok());
+        while pool.load().busy == 0 {
+            std::thread::yield_now();
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let short = ticket(Duration::from_millis(20));
+            let late = pool.run_job(&short, |_, _| Ok(1)).await;
+            assert_eq!(late, Err(ApiError::deadline_exceeded()));
+            let long = ticket(LONG);
+            let left = pool.run_job(&long, |_, _| Ok(1));
+            let left = tokio::time::timeout(Duration::from_millis(20), left).await;
+            assert!(left.is_err());
+        });
+        assert_eq!(pool.load().waiting, 0);
+        go.send(()).unwrap();
     }
 }

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
 
+use crate::request_terms::RequestTerms;
+
 /// Maximum characters of a path, a model name or an error in a line.
 const MAX_SHOWN: usize = 200;
 
@@ -73,25 +75,59 @@ pub(crate) struct LoggedError {
 const MAX_IGNORED: usize = 64;
 
 /// Facts about a request that its handler adds to the line.
-#[derive(Debug, Default)]
-pub(crate) struct RequestRecord(Mutex<RecordedFacts>);
+#[derive(Debug)]
+pub(crate) struct RequestRecord {
+    began: Instant,
+    facts: Mutex<RecordedFacts>,
+}
 
 #[derive(Debug, Default)]
 struct RecordedFacts {
+    terms: RequestTerms,
     model: Option<String>,
     /// The name of the request, if the model has another one.
     asked_model: Option<String>,
     prompt_tokens: Option<usize>,
     generated_tokens: Option<usize>,
+    cached_tokens: usize,
     ignored: Vec<String>,
     error: Option<LoggedError>,
     is_streaming: bool,
     is_stream_complete: bool,
 }
 
+impl Default for RequestRecord {
+    /// The record of a request that begins now.
+    fn default() -> RequestRecord {
+        RequestRecord {
+            began: Instant::now(),
+            facts: Mutex::default(),
+        }
+    }
+}
+
 impl RequestRecord {
     fn lock(&self) -> MutexGuard<'_, RecordedFacts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Time at which the request arrived.
+    pub(crate) fn began(&self) -> Instant {
+        self.began
+    }
+
+    /// Sets the index of the API key; `None` without keys.
+    pub(crate) fn set_key(&self, index: Option<usize>) {
+        self.lock().terms.order.key = index;
+    }
+
+    pub(crate) fn set_terms(&self, terms: RequestTerms) {
+        self.lock().terms = terms;
+    }
+
+    /// The terms under which the request waits and runs.
+    pub(crate) fn terms(&self) -> RequestTerms {
+        self.lock().terms.clone()
     }
 
     pub(crate) fn set_model(&self, asked: Option<&str>, served: &str) {
@@ -106,6 +142,10 @@ impl RequestRecord {
 
     pub(crate) fn set_generated_tokens(&self, tokens: usize) {
         self.lock().generated_tokens = Some(tokens);
+    }
+
+    pub(crate) fn add_cached_tokens(&self, tokens: usize) {
+        self.lock().cached_tokens += tokens;
     }
 
     /// Notes a field that was accepted and has no effect.
@@ -199,6 +239,9 @@ impl RequestLogGuard {
         );
         add("prompt_tokens", json!(facts.prompt_tokens));
         add("generated_tokens", json!(facts.generated_tokens));
+        if facts.cached_tokens > 0 {
+            add("cached_tokens", json!(facts.cached_tokens));
+        }
         if !facts.ignored.is_empty() {
             add("ignored", json!(facts.ignored));
         }

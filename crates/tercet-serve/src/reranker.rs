@@ -8,12 +8,12 @@ use crate::error::{ApiError, ServeError};
 use crate::language::ModelConfig;
 use crate::options::ServeOptions;
 use crate::pool::PoolStatus;
+use crate::queue_ticket::QueueTicket;
 use crate::row_batcher::RowBatcher;
 
 /// A served reranker.
 pub(crate) struct RerankerModel {
     reader: EncoderTextReader,
-    deadline: std::time::Duration,
     batcher: RowBatcher<EncoderTokens, f32>,
 }
 
@@ -65,11 +65,7 @@ impl RerankerModel {
             what: "cannot start a thread".into(),
             source,
         })?;
-        Ok(RerankerModel {
-            reader,
-            deadline: options.deadline,
-            batcher,
-        })
+        Ok(RerankerModel { reader, batcher })
     }
 
     pub(crate) fn load_now(&self) -> PoolStatus {
@@ -87,6 +83,7 @@ impl RerankerModel {
         query: String,
         documents: Vec<String>,
         cut: bool,
+        ticket: &QueueTicket,
     ) -> Result<RerankResult, ApiError> {
         let reader = self.reader.clone();
         let of_documents = documents.iter().map(|text| text.len() + query.len());
@@ -95,7 +92,7 @@ impl RerankerModel {
         let rows = off_the_event_loop(bytes, read).await?;
         let rows = rows.map_err(|e| input_error("documents", &e))?;
         let tokens = rows.iter().map(EncoderTokens::len).sum();
-        let scores = self.batcher.run(rows, self.deadline).await?;
+        let scores = self.batcher.run(rows, ticket).await?;
         Ok(RerankResult { scores, tokens })
     }
 }

@@ -1,16 +1,17 @@
 //! A worker that computes the rows of waiting requests together. What waits while a batch runs
 //! becomes the next batch, so a lone request never waits for others.
 
-use std::collections::VecDeque;
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
 use crate::error::ApiError;
+use crate::fair_queue::FairQueue;
 use crate::pool::PoolStatus;
+use crate::queue_ticket::QueueTicket;
 
 /// Maximum rows of the requests in a batch; a request with more rows runs alone.
 const MAX_ROWS: usize = 256;
@@ -40,7 +41,7 @@ struct BatcherShared<I, O> {
 }
 
 struct BatcherState<I, O> {
-    requests: VecDeque<RowRequest<I, O>>,
+    requests: FairQueue<RowRequest<I, O>>,
     busy: bool,
     closed: bool,
 }
@@ -48,21 +49,21 @@ struct BatcherState<I, O> {
 /// The rows of a request.
 struct RowRequest<I, O> {
     rows: Vec<I>,
-    until: Instant,
+    ticket: QueueTicket,
     send: oneshot::Sender<Result<Vec<O>, ApiError>>,
 }
 
 impl<I, O> RowRequest<I, O> {
     /// Whether the client waits, and the deadline has not passed.
     fn is_wanted(&self) -> bool {
-        !self.send.is_closed() && Instant::now() < self.until
+        !self.send.is_closed() && !self.ticket.is_late()
     }
 
     fn answer(self, result: Result<Vec<O>, ApiError>) {
         // A computation that stopped early returns an incomplete result.
-        let result = match Instant::now() < self.until {
-            true => result,
-            false => Err(ApiError::deadline_exceeded()),
+        let result = match self.ticket.is_late() {
+            true => Err(self.ticket.late()),
+            false => result,
         };
         // Sending fails if the client has disconnected.
         let _ = self.send.send(result);
@@ -87,7 +88,7 @@ impl<I: Clone + Send + 'static, O: Send + 'static> RowBatcher<I, O> {
         mut compute: impl BatchFunction<I, O>,
     ) -> std::io::Result<RowBatcher<I, O>> {
         let state = BatcherState {
-            requests: VecDeque::new(),
+            requests: FairQueue::new(),
             busy: false,
             closed: false,
         };
@@ -113,24 +114,30 @@ impl<I: Clone + Send + 'static, O: Send + 'static> RowBatcher<I, O> {
     /// Results of `rows`, in order.
     ///
     /// # Errors
-    /// Returns an error if the queue is full, the deadline is exceeded or the computation fails.
-    pub(crate) async fn run(&self, rows: Vec<I>, deadline: Duration) -> Result<Vec<O>, ApiError> {
+    /// Returns an error if the queue is full, the time in the queue or the deadline is exceeded, or the
+    /// computation fails.
+    pub(crate) async fn run(&self, rows: Vec<I>, ticket: &QueueTicket) -> Result<Vec<O>, ApiError> {
         let (send, receive) = oneshot::channel();
         let request = RowRequest {
             rows,
-            until: Instant::now() + deadline,
+            ticket: ticket.clone(),
             send,
         };
-        {
+        let (id, waits) = {
             let mut state = self.shared.lock();
             let idle = usize::from(!state.busy);
-            if state.requests.len() >= self.shared.max_waiting + idle {
-                return Err(ApiError::overloaded());
+            let capacity = self.shared.max_waiting.saturating_add(idle);
+            let displaced = state.requests.make_room(ticket.order, 1, capacity);
+            for other in displaced.map_err(|_| ticket.refused())? {
+                let refused = other.ticket.refused();
+                other.answer(Err(refused));
             }
-            state.requests.push_back(request);
-        }
+            let waits = state.requests.len() >= idle;
+            (state.requests.push(ticket.order, request), waits)
+        };
         self.shared.changed.notify_one();
-        receive.await.map_err(|_| ApiError::worker_lost())?
+        let leave = || self.shared.lock().requests.remove(id).is_some();
+        ticket.result(receive, waits, leave).await
     }
 }
 
@@ -153,16 +160,21 @@ fn next_batch<I, O>(shared: &BatcherShared<I, O>) -> Option<Vec<RowRequest<I, O>
         if state.closed {
             return None;
         }
-        if let Some(first) = state.requests.pop_front() {
+        // Batches follow each other, so requests of earlier ones do not run any more.
+        state.requests.set_running(HashMap::new());
+        if let Some(first) = state.requests.pop() {
             let mut rows = first.rows.len();
             let mut batch = vec![first];
-            while let Some(next) = state.requests.front() {
+            while let Some(next) = state.requests.peek() {
                 rows += next.rows.len();
                 if rows > MAX_ROWS {
                     break;
                 }
-                batch.extend(state.requests.pop_front());
+                batch.extend(state.requests.pop());
             }
+            batch
+                .iter()
+                .for_each(|request| request.ticket.count_start());
             state.busy = true;
             return Some(batch);
         }
@@ -231,6 +243,8 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     use super::*;
+    use crate::queue_ticket::tests::ticket;
+    use std::time::Duration;
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -252,6 +266,11 @@ mod tests {
         (batcher, batches, permit)
     }
 
+    fn runtime() -> tokio::runtime::Runtime {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_time().build().unwrap()
+    }
+
     type Results = Vec<Result<Vec<u32>, ApiError>>;
 
     /// Results of requests and the batches. The first request runs while the others wait.
@@ -263,8 +282,8 @@ mod tests {
             for (at, rows) in requests.iter().enumerate() {
                 let batcher = &batcher;
                 threads.push(scope.spawn(move || {
-                    let runtime = tokio::runtime::Builder::new_current_thread().build();
-                    runtime.unwrap().block_on(batcher.run(rows.to_vec(), LONG))
+                    let long = ticket(LONG);
+                    runtime().block_on(batcher.run(rows.to_vec(), &long))
                 }));
                 if at == 0 {
                     seen.push(batches.recv().unwrap());
@@ -317,29 +336,23 @@ mod tests {
 
         let (batcher, _batches, _permit) = batcher(0);
         batcher.shared.lock().busy = true;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .build()
-            .unwrap();
-        let refused = runtime.block_on(batcher.run(vec![1], LONG));
+        let refused = runtime().block_on(batcher.run(vec![1], &ticket(LONG)));
         assert_eq!(refused, Err(ApiError::overloaded()));
     }
 
     #[test]
     fn a_request_that_nobody_awaits_is_not_computed() {
         let (batcher, batches, permit) = batcher(16);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .build()
-            .unwrap();
-        runtime.block_on(async {
-            let first = batcher.run(vec![1], LONG);
+        runtime().block_on(async {
+            let (long, none) = (ticket(LONG), ticket(Duration::ZERO));
+            let first = batcher.run(vec![1], &long);
             let others = async {
                 while batcher.load().busy == 0 {
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
-                let left = batcher.run(vec![2], LONG);
+                let left = batcher.run(vec![2], &long);
                 let left = tokio::time::timeout(Duration::from_millis(20), left).await;
-                let (late, ()) = tokio::join!(batcher.run(vec![3], Duration::ZERO), async {
+                let (late, ()) = tokio::join!(batcher.run(vec![3], &none), async {
                     permit.send(()).unwrap();
                 });
                 (left, late)

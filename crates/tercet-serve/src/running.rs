@@ -1,9 +1,7 @@
 //! Running requests, each in a slot of the generator.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::time::Instant;
+use std::io::Write;
 
 use tercet_models::{BatchEventKind, FinishReason, IncrementalDetokenizer, SequenceId, Tokenizer};
 
@@ -12,27 +10,41 @@ use crate::error::ApiError;
 use crate::generator::SequenceGenerator;
 use crate::language::{ResponseEvent, TokenDetails};
 use crate::logprobs::LogprobStream;
-use crate::metrics::{ServerMetrics, count};
+use crate::metrics::count;
+use crate::queue_ticket::QueueTicket;
+use crate::read_history::ReadHistory;
 
 /// The generator, and the request of each of its sequences.
 pub(crate) struct RunningRequests<'t> {
     writer: Box<dyn SequenceGenerator>,
     tokenizer: &'t Tokenizer,
     by_sequence: HashMap<SequenceId, RunningRequest<'t>>,
+    history: ReadHistory,
+    /// Tokens of a whole prompt chunk; cached prefixes have a multiple of them.
+    chunk: usize,
 }
 
 struct RunningRequest<'t> {
+    ticket: QueueTicket,
     detokenizer: IncrementalDetokenizer<'t>,
+    prompt: Vec<u32>,
+    /// Tokens after the prompt.
+    tokens: Vec<u32>,
+    adapter: Option<usize>,
+    /// Whether tokens of the prompt stand for images.
+    has_images: bool,
+    /// Prompt tokens that a cache had, from the first run on.
+    cached_tokens: Option<usize>,
+    /// Tokens of the prompt that are computed or cached.
+    prompt_done: usize,
     prompt_tokens: usize,
     /// Tokens of the prompt that follow as generated tokens.
     forced: usize,
     /// Tokens generated so far.
     generated_tokens: usize,
-    deadline: Instant,
     scores: Option<LogprobStream<'t>>,
     details: TokenDetails,
     responses: ResponseSender,
-    metrics: Arc<ServerMetrics>,
 }
 
 /// How a request ends.
@@ -49,16 +61,24 @@ impl<'t> RunningRequests<'t> {
     pub(crate) fn new(
         writer: Box<dyn SequenceGenerator>,
         tokenizer: &'t Tokenizer,
+        chunk: usize,
     ) -> RunningRequests<'t> {
         RunningRequests {
             writer,
             tokenizer,
             by_sequence: HashMap::new(),
+            history: ReadHistory::default(),
+            chunk: chunk.max(1),
         }
     }
 
-    pub(crate) fn count(&self) -> usize {
-        self.by_sequence.len()
+    /// The number of requests of each API key.
+    pub(crate) fn keys(&self) -> HashMap<Option<usize>, usize> {
+        let mut keys = HashMap::new();
+        for text in self.by_sequence.values() {
+            *keys.entry(text.ticket.order.key).or_default() += 1;
+        }
+        keys
     }
 
     /// Drops all requests.
@@ -71,13 +91,15 @@ impl<'t> RunningRequests<'t> {
     /// runs one step for the others.
     pub(crate) fn turn(&mut self, new: Vec<QueuedRequest>) {
         new.into_iter().for_each(|job| self.begin(job));
-        let now = Instant::now();
         let given_up = self.by_sequence.iter().filter_map(|(id, text)| {
             let left = text
                 .responses
                 .is_closed()
                 .then_some(RequestOutcome::ClientDisconnected);
-            let late = (now >= text.deadline).then_some(RequestOutcome::DeadlineExceeded);
+            let late = text
+                .ticket
+                .is_late()
+                .then_some(RequestOutcome::DeadlineExceeded);
             Some((*id, left.or(late)?))
         });
         let ended: Vec<(SequenceId, RequestOutcome)> = given_up.collect();
@@ -117,20 +139,19 @@ impl<'t> RunningRequests<'t> {
             spelled,
             top_logprobs: likeliest,
             details,
-            deadline: until,
+            ticket,
             responses: replies,
-            metrics,
         } = job;
+        ticket.count_start();
         let prompt_tokens = sequence.prompt.len() + forced;
         let first = sequence.prompt.last().copied().filter(|_| forced > 0);
         let scores = likeliest.map(|count| LogprobStream::new(self.tokenizer, (count, first)));
-        let go_on = &mut || !replies.is_closed() && Instant::now() < until;
+        let go_on = &mut || !replies.is_closed() && !ticket.is_late();
         match self.writer.set_images(&images, go_on) {
             Ok(true) => {}
-            Ok(false) if replies.is_closed() => return count(&metrics.cancelled, 1),
+            Ok(false) if replies.is_closed() => return ticket.count_cancelled(),
             Ok(false) => {
-                count(&metrics.deadline_exceeded, 1);
-                replies.send(ResponseEvent::Failed(ApiError::deadline_exceeded()));
+                replies.send(ResponseEvent::Failed(ticket.late()));
                 return;
             }
             Err(e) => {
@@ -138,19 +159,25 @@ impl<'t> RunningRequests<'t> {
                 return;
             }
         }
+        let (prompt, adapter) = (sequence.prompt.clone(), sequence.adapter);
         match self.writer.start(sequence) {
             Ok(id) => {
                 let text = RunningRequest {
+                    ticket,
                     detokenizer: IncrementalDetokenizer::new(self.tokenizer, &stop)
                         .with_spelled(spelled),
+                    prompt,
+                    tokens: Vec::new(),
+                    adapter,
+                    has_images: !images.is_empty(),
+                    cached_tokens: None,
+                    prompt_done: 0,
                     prompt_tokens,
                     forced,
                     generated_tokens: 0,
                     details,
                     scores,
-                    deadline: until,
                     responses: replies,
-                    metrics,
                 };
                 self.by_sequence.insert(id, text);
             }
@@ -165,8 +192,15 @@ impl<'t> RunningRequests<'t> {
     fn handle_event(&mut self, id: SequenceId, happened: BatchEventKind) -> Option<RequestOutcome> {
         let text = self.by_sequence.get_mut(&id)?;
         match happened {
-            BatchEventKind::Prompt(_) => None,
+            BatchEventKind::Prompt(done) => {
+                // The first run computes at most a chunk after the cached prefix.
+                let cached = done.saturating_sub(1) / self.chunk * self.chunk;
+                text.cached_tokens.get_or_insert(cached);
+                text.prompt_done = done;
+                None
+            }
             BatchEventKind::Token(token) => {
+                text.tokens.push(token);
                 let is_forced = text.forced > 0;
                 match is_forced {
                     true => text.forced -= 1,
@@ -209,8 +243,14 @@ impl<'t> RunningRequests<'t> {
         let Some(text) = self.by_sequence.remove(&id) else {
             return;
         };
-        count(&text.metrics.prompt_tokens, text.prompt_tokens);
-        count(&text.metrics.generated_tokens, text.generated_tokens);
+        let metrics = &text.ticket.metrics;
+        count(&metrics.cached_tokens, text.cached_tokens.unwrap_or(0));
+        count(
+            &metrics.reread_tokens,
+            text.record_in(&mut self.history, id),
+        );
+        count(&metrics.prompt_tokens, text.prompt_tokens);
+        count(&metrics.generated_tokens, text.generated_tokens);
         text.end(how);
     }
 }
@@ -233,6 +273,19 @@ impl RunningRequest<'_> {
         Ok(())
     }
 
+    /// Records the tokens that were read. Returns the number of those that were read before.
+    fn record_in(&self, history: &mut ReadHistory, id: SequenceId) -> usize {
+        let prompt = self.prompt.iter().take(self.prompt_done);
+        // The last generated token is not read.
+        let after = self.tokens.iter().take(self.tokens.len().saturating_sub(1));
+        let tokens = prompt.chain(after).copied();
+        let cached = self.cached_tokens.unwrap_or(0);
+        // Equal tokens may stand for different images.
+        let images = self.has_images.then_some(id);
+        let scope = (&self.ticket.cache_scope, self.adapter, images);
+        history.record(scope, tokens, cached)
+    }
+
     /// Sends text. Returns false if the receiver is gone.
     fn send(&mut self, piece: String) -> bool {
         if piece.is_empty() {
@@ -244,12 +297,11 @@ impl RunningRequest<'_> {
     }
 
     fn end(mut self, how: RequestOutcome) {
-        let metrics = Arc::clone(&self.metrics);
-        let counted = |counter: &AtomicU64| count(counter, 1);
-        let tokens = self.generated_tokens;
+        let (tokens, cached) = (self.generated_tokens, self.cached_tokens.unwrap_or(0));
         let done = |finish, stop| ResponseEvent::Done {
             finish,
             tokens,
+            cached,
             stop,
         };
         let (rest, last) = match how {
@@ -264,13 +316,10 @@ impl RunningRequest<'_> {
                 Err(e) => (String::new(), ResponseEvent::Failed(ApiError::failed(&e))),
             },
             RequestOutcome::Failed(refusal) => (String::new(), ResponseEvent::Failed(refusal)),
-            RequestOutcome::ClientDisconnected => return counted(&metrics.cancelled),
+            RequestOutcome::ClientDisconnected => return self.ticket.count_cancelled(),
             RequestOutcome::DeadlineExceeded => {
-                counted(&metrics.deadline_exceeded);
-                (
-                    String::new(),
-                    ResponseEvent::Failed(ApiError::deadline_exceeded()),
-                )
+                let late = self.ticket.late();
+                (String::new(), ResponseEvent::Failed(late))
             }
         };
         let untold = self
@@ -280,7 +329,7 @@ impl RunningRequest<'_> {
             .unwrap_or_default();
         let is_last = rest.is_empty() && untold.is_empty();
         if !is_last && !self.responses.send(ResponseEvent::Text(rest, untold)) {
-            return counted(&metrics.cancelled);
+            return self.ticket.count_cancelled();
         }
         // Sending fails if the client has disconnected.
         self.responses.send(last);

@@ -1,22 +1,24 @@
 //! Serves speech recognition models, one audio file at a time.
 
 use axum::body::Bytes;
-use tercet_models::speech::{Recognizer, SpeechOptions, Transcript, audio};
+use tercet_models::speech::{Recognizer, SpeechOptions, SpeechTask, Transcript, audio};
 use tercet_models::{Error, ModelFiles};
 
 use crate::error::{ApiError, ServeError};
 use crate::language::ModelConfig;
 use crate::options::ServeOptions;
 use crate::pool::{PoolStatus, WorkerThreads};
+use crate::queue_ticket::QueueTicket;
 
 /// A served speech recognition model.
 pub(crate) struct TranscriberModel {
-    deadline: std::time::Duration,
     pool: WorkerThreads<Recognizer>,
 }
 
 /// An uploaded audio file.
 pub(crate) struct AudioUpload {
+    /// Field of the request, for error messages.
+    pub(crate) field: String,
     /// File name for error messages; its extension is a hint for the format.
     pub(crate) name: String,
     pub(crate) bytes: Bytes,
@@ -26,6 +28,8 @@ pub(crate) struct AudioUpload {
     pub(crate) temperature: f64,
     /// Whether to compute timestamps of segments.
     pub(crate) timestamps: bool,
+    /// Whether to translate the speech to English.
+    pub(crate) translates: bool,
 }
 
 impl TranscriberModel {
@@ -45,10 +49,7 @@ impl TranscriberModel {
             what: "cannot start a thread".into(),
             source,
         })?;
-        Ok(TranscriberModel {
-            deadline: options.deadline,
-            pool,
-        })
+        Ok(TranscriberModel { pool })
     }
 
     pub(crate) fn load_now(&self) -> PoolStatus {
@@ -60,22 +61,27 @@ impl TranscriberModel {
     /// # Errors
     /// Returns an error if the file cannot be read, the model does not support an option, the queue
     /// is full, the deadline is exceeded or the engine fails.
-    pub(crate) async fn transcribe(&self, recording: AudioUpload) -> Result<Transcript, ApiError> {
+    pub(crate) async fn transcribe(
+        &self,
+        recording: AudioUpload,
+        ticket: &QueueTicket,
+    ) -> Result<Transcript, ApiError> {
+        let field = recording.field.clone();
         let transcribe = move |recognizer: &mut Recognizer, go_on: &dyn Fn() -> bool| {
             // Remove the state of a request that failed midway.
             recognizer.discard();
             let done = heard(recognizer, recording, go_on);
             done.map_err(|e| match e {
                 Error::Audio(_) => {
-                    let message = format!("field `file`: {}", tercet::one_line(&e));
+                    let message = format!("field `{field}`: {}", tercet::one_line(&e));
                     let status = axum::http::StatusCode::BAD_REQUEST;
-                    ApiError::new(status, "invalid_audio", message)
+                    ApiError::new(status, "invalid_audio", message).with_param(&field)
                 }
                 Error::Speech(_) => ApiError::bad_request(tercet::one_line(&e)),
                 e => ApiError::failed(&e),
             })
         };
-        self.pool.run_job(self.deadline, transcribe).await
+        self.pool.run_job(ticket, transcribe).await
     }
 }
 
@@ -85,11 +91,13 @@ fn heard(
     go_on: &dyn Fn() -> bool,
 ) -> Result<Transcript, Error> {
     let AudioUpload {
+        field: _,
         name,
         bytes,
         language,
         temperature,
         timestamps,
+        translates,
     } = recording;
     audio::read_bytes(&name, bytes, &mut |samples| match go_on() {
         true => recognizer.push(samples),
@@ -98,7 +106,10 @@ fn heard(
     })?;
     let mut options = SpeechOptions {
         language,
-        task: recognizer.default_task(),
+        task: match translates {
+            true => Some(SpeechTask::Translate),
+            false => recognizer.default_task(),
+        },
         timestamps,
         ..SpeechOptions::with_fallback()
     };

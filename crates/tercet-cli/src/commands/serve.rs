@@ -40,6 +40,10 @@ pub(crate) struct ServeArgs {
     /// begin with # are ignored
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
+    /// Reuse cached prefixes only for requests of the same API key, so that no key can find out by
+    /// times or token counts what another one has sent
+    #[arg(long)]
+    isolate: bool,
     /// Origin of other web pages whose scripts may call the server, such as https://app.example; `*`
     /// means all; repeatable
     #[arg(long, value_name = "ORIGIN")]
@@ -94,11 +98,17 @@ pub(crate) fn run(args: &ServeArgs) -> Result<CommandOutcome, CliError> {
     let options = ServeOptions {
         body_bytes: args.body_bytes,
         api_keys: keys(args)?,
+        isolate: args.isolate,
         allowed_origins: args.allow_origin.clone(),
         tls: tls(args)?,
         log: args.log_format.log(),
         ..args.models.options()?
     };
+    if options.isolate && options.api_keys.is_empty() {
+        return Err(CliError::Usage(format!(
+            "--isolate separates API keys, and the server has none; set {KEY} or --api-key-file"
+        )));
+    }
     let models = args.models.load(&options)?;
     let open = options.api_keys.is_empty();
     let scheme = if options.tls.is_some() {

@@ -48,14 +48,15 @@ impl MessageRenderer {
     fn message(&self, content: Vec<Value>) -> Value {
         json!({
             "id": self.id, "type": "message", "role": "assistant", "model": self.model,
-            "content": content, "stop_reason": null, "stop_sequence": null, "usage": self.usage(0),
+            "content": content, "stop_reason": null, "stop_sequence": null, "usage": self.usage(0, 0),
         })
     }
 
-    fn usage(&self, tokens: usize) -> Value {
+    /// Token usage. Input tokens are those that no cache had.
+    fn usage(&self, tokens: usize, cached: usize) -> Value {
         json!({
-            "input_tokens": self.prompt_tokens, "output_tokens": tokens,
-            "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0,
+            "input_tokens": self.prompt_tokens.saturating_sub(cached), "output_tokens": tokens,
+            "cache_creation_input_tokens": 0, "cache_read_input_tokens": cached,
         })
     }
 
@@ -85,7 +86,7 @@ impl MessageRenderer {
         let mut message = self.message(content);
         message["stop_reason"] = stop_reason(&answer.end).into();
         message["stop_sequence"] = json!(answer.end.stop);
-        message["usage"] = self.usage(answer.end.tokens);
+        message["usage"] = self.usage(answer.end.tokens, answer.end.cached);
         message
     }
 
@@ -164,7 +165,7 @@ impl AnswerRenderer for MessageRenderer {
 
     fn end(&mut self, _: usize, end: &AnswerEnd) -> String {
         let delta = json!({"stop_reason": stop_reason(end), "stop_sequence": end.stop});
-        let delta = json!({"delta": delta, "usage": self.usage(end.tokens)});
+        let delta = json!({"delta": delta, "usage": self.usage(end.tokens, end.cached)});
         self.close() + &event("message_delta", delta)
     }
 

@@ -178,7 +178,7 @@ async fn run(
         "generate" => generate(app, record, model, fields).await,
         "embed" => embed(app, record, model, fields).await,
         "search" => search(app, record, (model, *kind), fields).await,
-        _ => transcribe(app, model, fields).await,
+        _ => transcribe(app, record, model, fields).await,
     }
 }
 
@@ -262,7 +262,9 @@ async fn search(
         ServedKind::Reranker => {
             let (name, reranker) = app.models.reranker(Some(model)).await?;
             record.set_model(Some(model), name);
-            let ranked = reranker.rank(query, documents.clone(), true).await?;
+            let ranked = reranker
+                .rank(query, documents.clone(), true, &app.ticket(record))
+                .await?;
             record.set_prompt_tokens(ranked.tokens);
             ranked.scores
         }
@@ -271,7 +273,7 @@ async fn search(
             record.set_model(Some(model), name);
             let texts = std::iter::once(query).chain(documents.iter().cloned());
             let inputs = EncoderInputs::Texts(texts.collect());
-            let embedded = encoder.embed(inputs, true).await?;
+            let embedded = encoder.embed(inputs, true, &app.ticket(record)).await?;
             record.set_prompt_tokens(embedded.tokens);
             let (query, rows) = embedded
                 .rows
@@ -308,6 +310,7 @@ fn cosine(a: &[f32], b: &[f32]) -> f32 {
 #[cfg(feature = "audio")]
 async fn transcribe(
     app: &Arc<AppState>,
+    record: &Arc<RequestRecord>,
     model: &str,
     mut fields: JsonFields,
 ) -> Result<ToolOutput, ApiError> {
@@ -320,13 +323,15 @@ async fn transcribe(
         bytes.map_err(|e| ApiError::bad_request(format!("field `audio` is no base64: {e}")))?;
     let (_, transcriber) = app.models.transcriber(Some(model)).await?;
     let upload = crate::transcriber::AudioUpload {
+        field: "audio".to_string(),
         name: "audio".to_string(),
         bytes: bytes.into(),
         language,
         temperature: 0.0,
         timestamps: false,
+        translates: false,
     };
-    let transcript = transcriber.transcribe(upload).await?;
+    let transcript = transcriber.transcribe(upload, &app.ticket(record)).await?;
     let text = transcript.text().trim().to_string();
     let structured = json!({
         "text": text, "language": transcript.language, "seconds": transcript.seconds, "model": model,
@@ -335,7 +340,12 @@ async fn transcribe(
 }
 
 #[cfg(not(feature = "audio"))]
-async fn transcribe(_: &Arc<AppState>, _: &str, _: JsonFields) -> Result<ToolOutput, ApiError> {
+async fn transcribe(
+    _: &Arc<AppState>,
+    _: &Arc<RequestRecord>,
+    _: &str,
+    _: JsonFields,
+) -> Result<ToolOutput, ApiError> {
     Err(ApiError::bad_request(
         "transcription requires a build with the feature `audio`",
     ))

@@ -7,6 +7,8 @@ use super::tensor;
 use crate::error::ApiError;
 use crate::fields::{JsonFields, wrong};
 use crate::graph::GraphModel;
+use crate::queue_ticket::take_terms;
+use crate::request_log::RequestRecord;
 
 /// A requested output.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +30,7 @@ impl InferenceRequest {
     /// # Errors
     /// Returns an error that names the field or tensor that is invalid.
     pub(crate) fn parse(
-        graph: &GraphModel,
+        (graph, record): (&GraphModel, &RequestRecord),
         head: &[u8],
         mut binary: &[u8],
     ) -> Result<InferenceRequest, ApiError> {
@@ -38,6 +40,7 @@ impl InferenceRequest {
         if let Some(parameters) = fields.take("parameters") {
             let mut parameters = JsonFields::from_value(parameters, "field `parameters`")?;
             all_binary = parameters.truth("binary_data_output")?.unwrap_or(false);
+            take_terms(&mut parameters, record)?;
             parameters.finish()?;
         }
         let mut inputs: Vec<(String, Tensor)> = Vec::new();

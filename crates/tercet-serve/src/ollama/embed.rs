@@ -17,6 +17,7 @@ use crate::fields::JsonFields;
 use crate::http::AppState;
 use crate::metrics::count;
 use crate::openai::embeddings::{MAX_INPUTS, dimensions, shorten};
+use crate::queue_ticket::take_terms;
 use crate::request_log::RequestRecord;
 
 /// The response of `/api/embed`. It is written without a `Value`, which would write an F32 with the
@@ -43,8 +44,10 @@ async fn embedded<'a>(
     mut fields: JsonFields,
     field: &str,
 ) -> Result<(&'a str, EmbeddingResult), ApiError> {
+    take_terms(&mut fields, record)?;
     let asked = model_name(app, fields.text("model")?);
-    let (name, encoder) = app.models.encoder(asked.as_deref()).await?;
+    let model = app.models.encoder(asked.as_deref());
+    let (name, encoder) = app.in_time(record, model).await?;
     record.set_model(asked.as_deref(), name);
     let texts = fields.texts(field)?;
     if texts.len() > MAX_INPUTS {
@@ -61,7 +64,9 @@ async fn embedded<'a>(
         let (rows, tokens) = (Vec::new(), 0);
         return Ok((name, EmbeddingResult { rows, tokens }));
     }
-    let mut result = encoder.embed(EncoderInputs::Texts(texts), cut).await?;
+    let mut result = encoder
+        .embed(EncoderInputs::Texts(texts), cut, &app.ticket(record))
+        .await?;
     if let Some(width) = width {
         result.rows.iter_mut().for_each(|row| shorten(row, width));
     }

@@ -6,8 +6,6 @@ use axum::body::Body;
 use axum::extract::{Extension, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use tercet_models::dataset::template::TemplateValue;
 use tercet_models::dataset::{ChatMessage, Role};
@@ -54,6 +52,7 @@ pub(crate) async fn handle(
     let params = &prepared.params;
     let frame = ResponseEnvelope {
         choice_count: params.n,
+        per_prompt: params.n,
         usage: params.usage,
         seed: params.seed,
         logprobs: params.top_logprobs.is_some(),

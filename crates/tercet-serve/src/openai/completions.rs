@@ -64,6 +64,7 @@ pub(crate) async fn handle(
     }
     let frame = ResponseEnvelope {
         choice_count: texts,
+        per_prompt: wanted.n,
         usage: wanted.usage,
         seed: wanted.seed,
         logprobs: wanted.top_logprobs.is_some(),
@@ -90,7 +91,9 @@ pub(crate) async fn handle(
             .iter_mut()
             .for_each(GenerationRequest::force_prompt);
     }
-    let responses = language.start(requests, adapter, &app.metrics).await?;
+    let responses = language
+        .start(requests, adapter, app.ticket(&record))
+        .await?;
     let mut answers = AnswerStream::new(responses, (texts, None), &record);
     match wanted.stream {
         true => stream_response(answers, CompletionRenderer::new(frame)).await,

@@ -17,6 +17,7 @@ use crate::error::{ApiError, json_text_response};
 use crate::fields::{JsonFields, wrong};
 use crate::http::AppState;
 use crate::metrics::count;
+use crate::queue_ticket::take_terms;
 use crate::request_log::RequestRecord;
 
 /// Maximum texts of a request, as in OpenAI's API.
@@ -30,8 +31,10 @@ pub(crate) async fn handle(
 ) -> Result<Response, ApiError> {
     let body = app.body(&headers, body, &["application/json"]).await?;
     let mut fields = JsonFields::parse(&body)?;
+    take_terms(&mut fields, &record)?;
     let asked = fields.text("model")?;
-    let (name, encoder) = app.models.encoder(asked.as_deref()).await?;
+    let model = app.models.encoder(asked.as_deref());
+    let (name, encoder) = app.in_time(&record, model).await?;
     record.set_model(asked.as_deref(), name);
     let inputs = inputs(&mut fields)?;
     let width = dimensions(&mut fields, encoder.width())?;
@@ -56,7 +59,7 @@ pub(crate) async fn handle(
     let cut = fields.truth("truncate")?.unwrap_or(false);
     fields.ignore(&IGNORED, (&record, ""));
     fields.finish()?;
-    let mut embedded = encoder.embed(inputs, cut).await?;
+    let mut embedded = encoder.embed(inputs, cut, &app.ticket(&record)).await?;
     if let Some(width) = width {
         embedded.rows.iter_mut().for_each(|row| shorten(row, width));
     }

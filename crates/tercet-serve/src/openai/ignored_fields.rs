@@ -3,9 +3,9 @@
 //! Fields that cannot change a response are accepted with any value. The others are accepted with
 //! the values that mean what the server does anyway.
 
-/// Fields about billing, storage, routing, caches and priorities, and hints to models that the
+/// Fields about billing, storage, routing and caches, and hints to models that the
 /// served models do not take. The log of the request names them.
-pub(super) const IGNORED: [&str; 40] = [
+pub(super) const IGNORED: [&str; 38] = [
     // OpenAI.
     "metadata",
     "prediction",
@@ -18,10 +18,8 @@ pub(super) const IGNORED: [&str; 40] = [
     "user",
     "verbosity",
     // vLLM, SGLang and TGI.
-    "cache_salt",
     "early_stopping",
     "mm_processor_kwargs",
-    "priority",
     "request_id",
     "rid",
     "session_id",

@@ -14,6 +14,7 @@ use crate::error::{ApiError, json_response};
 use crate::fields::{JsonFields, wrong};
 use crate::http::AppState;
 use crate::metrics::count;
+use crate::queue_ticket::take_terms;
 use crate::request_log::RequestRecord;
 
 /// Maximum documents of a request.
@@ -27,8 +28,10 @@ pub(crate) async fn handle(
 ) -> Result<Response, ApiError> {
     let body = app.body(&headers, body, &["application/json"]).await?;
     let mut fields = JsonFields::parse(&body)?;
+    take_terms(&mut fields, &record)?;
     let asked = fields.text("model")?;
-    let (name, reranker) = app.models.reranker(asked.as_deref()).await?;
+    let model = app.models.reranker(asked.as_deref());
+    let (name, reranker) = app.in_time(&record, model).await?;
     record.set_model(asked.as_deref(), name);
     let query = fields
         .text("query")?
@@ -43,7 +46,9 @@ pub(crate) async fn handle(
     fields.ignore(&IGNORED, (&record, ""));
     fields.finish()?;
     let texts = if shown { documents.clone() } else { Vec::new() };
-    let ranked = reranker.rank(query, documents, cut).await?;
+    let ranked = reranker
+        .rank(query, documents, cut, &app.ticket(&record))
+        .await?;
     count(&app.metrics.prompt_tokens, ranked.tokens);
     record.set_prompt_tokens(ranked.tokens);
     let mut order: Vec<(usize, f32)> = ranked.scores.into_iter().enumerate().collect();

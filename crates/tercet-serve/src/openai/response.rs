@@ -32,6 +32,8 @@ pub(crate) struct ResponseEnvelope {
     pub(crate) prompt_tokens: usize,
     /// Number of completions.
     pub(crate) choice_count: usize,
+    /// Number of completions of each prompt.
+    pub(crate) per_prompt: usize,
     /// Whether a stream ends with the token usage.
     pub(crate) usage: bool,
     /// Whether the response contains logprobs.
@@ -138,6 +140,7 @@ impl ResponseEnvelope {
             model: model.to_string(),
             prompt_tokens,
             choice_count: 1,
+            per_prompt: 1,
             usage: false,
             logprobs: false,
             seed: 0,
@@ -147,12 +150,22 @@ impl ResponseEnvelope {
         }
     }
 
-    fn usage_of(&self, written: usize) -> Value {
+    /// Token usage: generated tokens, and prompt tokens that a cache had.
+    fn usage_of(&self, written: usize, cached: usize) -> Value {
         json!({
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": written,
             "total_tokens": self.prompt_tokens + written,
+            "prompt_tokens_details": {"cached_tokens": cached},
         })
+    }
+
+    /// Cached prompt tokens of the completion with this index. Each prompt counts once.
+    fn cached_of(&self, index: usize, end: &AnswerEnd) -> usize {
+        match index.is_multiple_of(self.per_prompt.max(1)) {
+            true => end.cached,
+            false => 0,
+        }
     }
 
     fn object(&self, object: &str, choices: Value) -> Value {
@@ -194,6 +207,8 @@ impl ResponseEnvelope {
             CompletionKind::Chat => "chat.completion",
         };
         let written = answers.iter().map(|answer| answer.end.tokens).sum();
+        let ends = answers.iter().map(|answer| &answer.end).enumerate();
+        let cached = ends.map(|(index, end)| self.cached_of(index, end)).sum();
         let choices = answers.into_iter().enumerate().map(|(index, answer)| {
             let WholeAnswer { mut piece, end } = answer;
             let mut parsed = ParsedAnswer::default();
@@ -226,7 +241,7 @@ impl ResponseEnvelope {
             choice
         });
         let mut whole = self.object(object, choices.collect());
-        whole["usage"] = self.usage_of(written);
+        whole["usage"] = self.usage_of(written, cached);
         whole
     }
 
@@ -333,11 +348,11 @@ impl ResponseEnvelope {
     }
 
     /// Events after all completions.
-    fn last(&self, written: usize) -> String {
+    fn last(&self, written: usize, cached: usize) -> String {
         let mut events = String::new();
         if self.usage {
             let mut last = self.object(self.object_of_part(), json!([]));
-            last["usage"] = self.usage_of(written);
+            last["usage"] = self.usage_of(written, cached);
             events += &event(&last);
         }
         events + "data: [DONE]\n\n"
@@ -351,6 +366,8 @@ pub(crate) struct CompletionRenderer {
     calls: Vec<usize>,
     /// Whether a completion has had a piece.
     has_begun: Vec<bool>,
+    /// Prompt tokens that a cache had.
+    cached: usize,
 }
 
 impl CompletionRenderer {
@@ -358,6 +375,7 @@ impl CompletionRenderer {
         CompletionRenderer {
             calls: vec![0; frame.choice_count],
             has_begun: vec![false; frame.choice_count],
+            cached: 0,
             frame,
         }
     }
@@ -375,11 +393,12 @@ impl AnswerRenderer for CompletionRenderer {
     }
 
     fn end(&mut self, index: usize, end: &AnswerEnd) -> String {
+        self.cached += self.frame.cached_of(index, end);
         self.frame.end(index, end)
     }
 
     fn last(&mut self, tokens: usize) -> String {
-        self.frame.last(tokens)
+        self.frame.last(tokens, self.cached)
     }
 
     /// The stream then ends without `[DONE]`.

@@ -164,7 +164,7 @@ fn messages(
     instructions: Option<&str>,
     language: &ServedLanguageModel,
     record: &RequestRecord,
-) -> Result<Vec<ChatMessage>, ApiError> {
+) -> Result<(Vec<ChatMessage>, Vec<Vec<u8>>), ApiError> {
     let takes_text = language.answers.takes_argument_text();
     let mut input = ResponseInput::new(record, takes_text, EncodedImages::new(language));
     input.read(fields.need("input")?)?;

@@ -15,6 +15,7 @@ use crate::error::{ApiError, json_response};
 use crate::fields::JsonFields;
 use crate::http::{AppState, now};
 use crate::metrics::count;
+use crate::queue_ticket::take_terms;
 use crate::request_log::RequestRecord;
 
 /// Names of the fields with the first and with the second texts.
@@ -29,8 +30,10 @@ pub(crate) async fn handle(
 ) -> Result<Response, ApiError> {
     let body = app.body(&headers, body, &["application/json"]).await?;
     let mut fields = JsonFields::parse(&body)?;
+    take_terms(&mut fields, &record)?;
     let asked = fields.text("model")?;
-    let (name, reranker) = app.models.reranker(asked.as_deref()).await?;
+    let model = app.models.reranker(asked.as_deref());
+    let (name, reranker) = app.in_time(&record, model).await?;
     record.set_model(asked.as_deref(), name);
     let first = texts(&mut fields, FIRST)?;
     let second = texts(&mut fields, SECOND)?;
@@ -56,7 +59,9 @@ pub(crate) async fn handle(
     let mut scores = Vec::new();
     let mut tokens = 0;
     for (query, documents) in groups {
-        let ranked = reranker.rank(query, documents, cut).await?;
+        let ranked = reranker
+            .rank(query, documents, cut, &app.ticket(&record))
+            .await?;
         scores.extend(ranked.scores);
         tokens += ranked.tokens;
     }

@@ -1,4 +1,4 @@
-//! `POST /v1/audio/transcriptions`.
+//! `POST /v1/audio/transcriptions`, and `/v1/audio/translations`, which translates the speech to English.
 
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ use crate::error::{ApiError, json_response};
 use crate::fields::wrong;
 use crate::http::AppState;
 use crate::multipart::MultipartForm;
+use crate::queue_ticket::{TERM_FIELDS, take_terms};
 use crate::request_log::RequestRecord;
 use crate::transcriber::AudioUpload;
 
@@ -35,16 +36,39 @@ const FORMATS: [(&str, TranscriptionFormat); 5] = [
     ("verbose_json", TranscriptionFormat::Verbose),
 ];
 
+/// `POST /v1/audio/transcriptions`
 pub(crate) async fn handle(
     State(app): State<Arc<AppState>>,
     Extension(record): Extension<Arc<RequestRecord>>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let form = MultipartForm::read(&app, &headers, body).await?;
+    written((&app, &record), &headers, body, false).await
+}
+
+/// `POST /v1/audio/translations`
+pub(crate) async fn translate(
+    State(app): State<Arc<AppState>>,
+    Extension(record): Extension<Arc<RequestRecord>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    written((&app, &record), &headers, body, true).await
+}
+
+async fn written(
+    (app, record): (&AppState, &RequestRecord),
+    headers: &HeaderMap,
+    body: Body,
+    translates: bool,
+) -> Result<Response, ApiError> {
+    let form = MultipartForm::read(app, headers, body).await?;
     let (mut fields, (name, bytes)) = (form.fields, form.file);
+    fields.parse_numbers(&TERM_FIELDS);
+    take_terms(&mut fields, record)?;
     let asked = fields.text("model")?;
-    let (served, transcriber) = app.models.transcriber(asked.as_deref()).await?;
+    let model = app.models.transcriber(asked.as_deref());
+    let (served, transcriber) = app.in_time(record, model).await?;
     record.set_model(asked.as_deref(), served);
     let said = fields.text("response_format")?;
     let said = said.as_deref().unwrap_or("json");
@@ -67,9 +91,10 @@ pub(crate) async fn handle(
         return Err(wrong("timestamp_granularities", &json!(other), expected));
     }
     fields.neutral(&[("stream", &[json!("false")]), ("prompt", &[json!("")])])?;
-    fields.ignore(&IGNORED, (&record, ""));
+    fields.ignore(&IGNORED, (record, ""));
     fields.finish()?;
     let recording = AudioUpload {
+        field: "file".to_string(),
         name,
         bytes,
         language,
@@ -78,12 +103,20 @@ pub(crate) async fn handle(
             format,
             TranscriptionFormat::Srt | TranscriptionFormat::Vtt | TranscriptionFormat::Verbose
         ),
+        translates,
     };
-    let transcript = transcriber.transcribe(recording).await?;
-    Ok(answer(*format, &transcript))
+    let transcript = transcriber
+        .transcribe(recording, &app.ticket(record))
+        .await?;
+    let task = if translates {
+        "translate"
+    } else {
+        "transcribe"
+    };
+    Ok(answer(*format, task, &transcript))
 }
 
-fn answer(format: TranscriptionFormat, transcript: &Transcript) -> Response {
+fn answer(format: TranscriptionFormat, task: &str, transcript: &Transcript) -> Response {
     let plain =
         |kind: &'static str, text: String| ([(header::CONTENT_TYPE, kind)], text).into_response();
     let text = transcript.text();
@@ -103,7 +136,7 @@ fn answer(format: TranscriptionFormat, transcript: &Transcript) -> Response {
             });
             let segments: Vec<Value> = segments.collect();
             json_response(&json!({
-                "task": "transcribe", "language": transcript.language, "duration": transcript.seconds,
+                "task": task, "language": transcript.language, "duration": transcript.seconds,
                 "text": text, "segments": segments,
             }))
         }

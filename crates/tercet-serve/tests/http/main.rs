@@ -5,6 +5,7 @@ mod adapters;
 mod clients;
 mod drafted;
 mod embedders;
+mod fairness;
 mod graphs;
 mod infill;
 mod limits;
@@ -19,6 +20,7 @@ mod on_demand;
 mod openai_fields;
 mod page;
 mod pictures;
+mod prefixes;
 mod request_log;
 mod rerank;
 #[cfg(feature = "grammar")]

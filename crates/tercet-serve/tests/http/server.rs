@@ -199,6 +199,15 @@ impl Running {
         Self::answer(request.send(body).unwrap())
     }
 
+    /// A GET request with headers.
+    pub(crate) fn fetch(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        let mut request = Running::agent().get(self.url(path));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        Running::answer(request.call().unwrap())
+    }
+
     /// Value of a metric; 0 if the page does not contain it yet.
     pub(crate) fn metric(&self, name: &str) -> f64 {
         let page = self.get("/metrics").text();

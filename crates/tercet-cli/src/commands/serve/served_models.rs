@@ -38,6 +38,10 @@ pub(crate) struct ServedModelArgs {
     /// Maximum requests waiting for a slot of a model; more are rejected
     #[arg(long, default_value_t = 1024, value_name = "N")]
     queue: usize,
+    /// Maximum seconds that a request waits for a slot; after that it is rejected [default: its
+    /// deadline]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=86400))]
+    queue_seconds: Option<u64>,
     /// Time limit of a request in seconds, queueing included
     #[arg(long, default_value_t = 600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
     deadline: u64,
@@ -77,6 +81,7 @@ impl ServedModelArgs {
         Ok(ServeOptions {
             slots: self.parallel,
             queue: self.queue,
+            queue_time: self.queue_seconds.map(Duration::from_secs),
             deadline: Duration::from_secs(self.deadline),
             chat_template: self.template.source()?,
             rope: self.rope.overrides()?,

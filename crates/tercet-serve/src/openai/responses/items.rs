@@ -141,7 +141,8 @@ pub(super) struct ResponseRenderer {
     output: Vec<Value>,
     open: Option<OpenItem>,
     thoughts: String,
-    finished: Option<(FinishReason, usize)>,
+    /// The reason, the generated tokens and the cached prompt tokens.
+    finished: Option<(FinishReason, usize, usize)>,
 }
 
 impl ResponseRenderer {
@@ -166,7 +167,8 @@ impl ResponseRenderer {
 
     /// The response after the end of its answer.
     fn response(&self) -> Value {
-        let (finish, tokens) = self.finished.unwrap_or((FinishReason::Cancelled, 0));
+        let unfinished = (FinishReason::Cancelled, 0, 0);
+        let (finish, tokens, cached) = self.finished.unwrap_or(unfinished);
         let is_cut = is_cut(finish);
         let status = if is_cut { "incomplete" } else { "completed" };
         let mut response = self.frame.json(status, &self.output);
@@ -180,7 +182,7 @@ impl ResponseRenderer {
         let thoughts = self.tokenizer.encode_literally(&self.thoughts, false);
         let thoughts = thoughts.map_or(0, |thoughts| thoughts.len().min(tokens));
         response["usage"] = json!({
-            "input_tokens": prompt, "input_tokens_details": {"cached_tokens": 0},
+            "input_tokens": prompt, "input_tokens_details": {"cached_tokens": cached},
             "output_tokens": tokens, "output_tokens_details": {"reasoning_tokens": thoughts},
             "total_tokens": prompt + tokens,
         });
@@ -334,7 +336,7 @@ impl AnswerRenderer for ResponseRenderer {
     }
 
     fn end(&mut self, _: usize, end: &AnswerEnd) -> String {
-        self.finished = Some((end.finish, end.tokens));
+        self.finished = Some((end.finish, end.tokens, end.cached));
         let status = match is_cut(end.finish) {
             true => "incomplete",
             false => "completed",
