@@ -305,10 +305,15 @@ pub(crate) fn router(app: Arc<AppState>) -> Result<Router, ServeError> {
         .route("/api/show", post(ollama::show))
         .route("/api/version", get(ollama::version));
     #[cfg(feature = "audio")]
-    let closed = closed.route(
-        "/v1/audio/transcriptions",
-        post(openai::transcriptions::handle),
-    );
+    let closed = closed
+        .route(
+            "/v1/audio/transcriptions",
+            post(openai::transcriptions::handle),
+        )
+        .route(
+            "/v1/audio/translations",
+            post(openai::transcriptions::translate),
+        );
     let closed = closed
         .route("/v2", get(oip::server))
         .route("/v2/health/live", get(oip::healthy))
@@ -361,6 +366,10 @@ const ROUTES: &[(&str, &str)] = &[
     ("POST /v1/rerank", "rerankers"),
     (
         "POST /v1/audio/transcriptions",
+        "speech recognizers, feature audio",
+    ),
+    (
+        "POST /v1/audio/translations",
         "speech recognizers, feature audio",
     ),
     ("POST /tokenize", "language models"),
@@ -508,6 +517,7 @@ fn route_of(path: &str) -> &'static str {
         "/v1/embeddings",
         "/v1/rerank",
         "/v1/audio/transcriptions",
+        "/v1/audio/translations",
         "/v1/health",
         "/rerank",
         "/tokenize",

@@ -10,6 +10,7 @@
 //! - `http`: routes, request limits (key, size, time) and the metrics page.
 //! - `conversation` and `answer_stream`: requests for answers, and their events, of all protocols.
 //! - `openai`, `anthropic`, `ollama` and `oip`: parse requests and format responses of the protocols.
+//! - `audio_parts`: writes audio parts of messages down.
 //! - `language`, `encoder`, `reranker`, `transcriber`, `graph`: the served models.
 //! - `mcp`: the tools of an MCP server.
 //! - `models`: the models by name, loading and unloading; `model_routes`: the same on request.
@@ -30,6 +31,7 @@
 
 mod answer_stream;
 mod anthropic;
+mod audio_parts;
 mod connections;
 mod conversation;
 mod drain_body;

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tercet_models::Tokenizer;
 
+use crate::audio_parts;
 use crate::conversation::select_language;
 use crate::encoder::off_the_event_loop;
 use crate::error::{ApiError, json_response};
@@ -133,7 +134,8 @@ pub(crate) async fn apply_template(
     body: Body,
 ) -> Result<Response, ApiError> {
     let body = app.body(&headers, body, &["application/json"]).await?;
-    let (fields, model) = read_request(&app, &record, &body).await?;
+    let (mut fields, model) = read_request(&app, &record, &body).await?;
+    audio_parts::write_down((&app, &record), &mut fields, "messages").await?;
     let rendered = chat::parse(fields, &model, &record)?.render(&model)?;
     Ok(json_response(&json!({"prompt": rendered.text})))
 }

@@ -13,6 +13,7 @@ use tercet_models::dataset::{ChatMessage, Role};
 use super::response::{CompletionKind, CompletionRenderer, ResponseEnvelope};
 use super::sampling::{take_params, take_thought_limit};
 use crate::answer_stream::stream_response;
+use crate::audio_parts;
 use crate::conversation::{
     CompletionParams, ConversationRequest, EncodedImages, MAX_MESSAGES, ToolSet, call_value,
     effort_variables, select_language, thinking_variable,
@@ -46,6 +47,7 @@ pub(crate) async fn handle(
     let mut fields = JsonFields::parse(&body)?;
     let selected = select_language(&app, &mut fields, &record).await?;
     let (language, adapter) = (&selected.model, selected.adapter);
+    audio_parts::write_down((&app, &record), &mut fields, "messages").await?;
     let request = parse(fields, language, &record)?;
     let request = request.decoded().await?;
     let prepared = request.prepare(language)?;

@@ -18,6 +18,7 @@ use self::input::ResponseInput;
 use self::items::{ResponseFrame, ResponseRenderer};
 use super::sampling::{MAX_TOP_LOGPROBS, take_extensions};
 use crate::answer_stream::stream_response;
+use crate::audio_parts;
 use crate::conversation::{
     CompletionParams, ConversationRequest, EncodedImages, MessageDraft, ToolChoice, ToolSet,
     ToolSpec, clamped, effort_variables, json_format, select_language,
@@ -64,6 +65,7 @@ pub(crate) async fn handle(
     let mut fields = JsonFields::parse(&body)?;
     let selected = select_language(&app, &mut fields, &record).await?;
     let language = &selected.model;
+    audio_parts::write_down((&app, &record), &mut fields, "input").await?;
     let (request, echo) = parse(fields, language, &record)?;
     let request = request.decoded().await?;
     let prepared = request.prepare(language)?;

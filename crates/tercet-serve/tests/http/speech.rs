@@ -1,9 +1,11 @@
 //! Transcriptions.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tercet_serve::ServeOptions;
 
-use crate::server::{Answer, Running, data, start_folders};
+use crate::server::{Answer, Running, data, start_folders, start_paths};
 
 const MODEL: &str = "whisper-c";
 const ROUTE: &str = "/v1/audio/transcriptions";
@@ -105,6 +107,126 @@ fn a_recording_is_transcribed() {
         !hot.is_empty() && hot.iter().all(|t| **t == json!(0.4)),
         "{hot:?}"
     );
+}
+
+#[test]
+fn speech_is_translated_by_models_that_can() {
+    let server = server(ServeOptions::default());
+    let audio = std::fs::read(data("speech/speech.flac")).unwrap();
+    let ask = |route: &str, model: &str, more: &[(&str, &str)]| {
+        let fields = [
+            &[("model", model), ("response_format", "verbose_json")],
+            more,
+        ]
+        .concat();
+        let body = form(&fields, Some(("speech.flac", &audio)));
+        server.send(route, &[KIND], &body)
+    };
+    let translated = ask("/v1/audio/translations", "whisper-b", &[]);
+    assert_eq!(translated.status, 200, "{}", translated.text());
+    assert_eq!(translated.json()["task"], "translate");
+    let written = ask(ROUTE, "whisper-b", &[]).json();
+    assert_eq!(written["task"], "transcribe");
+    // The task is a token of the prompt, so the words differ.
+    assert_ne!(translated.json()["text"], written["text"]);
+    let english = ask("/v1/audio/translations", MODEL, &[]);
+    assert_eq!(english.status, 400, "{}", english.text());
+    assert!(
+        english.error().contains("English alone"),
+        "{}",
+        english.error()
+    );
+    // The terms of a request are numbers in texts.
+    let late = ask(ROUTE, MODEL, &[("deadline_seconds", "0")]);
+    assert_eq!(late.status, 504, "{}", late.text());
+    let wrong = ask(ROUTE, MODEL, &[("priority", "high")]);
+    assert_eq!(wrong.status, 400, "{}", wrong.text());
+}
+
+/// Messages with a text part and an audio part.
+fn messages(format: &str, data: &str) -> Value {
+    let audio = json!({"type": "input_audio", "input_audio": {"data": data, "format": format}});
+    let text = json!({"type": "text", "text": "This was said: "});
+    json!([{"role": "system", "content": "s"}, {"role": "user", "content": [text, audio]}])
+}
+
+#[test]
+fn audio_parts_are_written_down_by_a_speech_recognizer() {
+    let tiny = "tiny-rust-llama/tiny-rust-llama-q8_0.gguf";
+    let paths = [data(tiny), data("speech/whisper-c")];
+    let server = start_paths(&paths, ServeOptions::default());
+    let model = "tiny-rust-llama-q8_0.gguf";
+    let file = std::fs::read(data("speech/speech.flac")).unwrap();
+    let words = ask(&server, &[("model", MODEL)], Some(("a.flac", &file))).json()["text"].clone();
+    let words = words.as_str().unwrap();
+    let encoded = STANDARD.encode(&file);
+    let chat = |messages: Value| {
+        let body = json!({"model": model, "messages": messages, "max_tokens": 4, "temperature": 0});
+        server.post("/v1/chat/completions", &body)
+    };
+    let heard = chat(messages("flac", &encoded));
+    assert_eq!(heard.status, 200, "{}", heard.text());
+    let read = chat(json!([
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": format!("This was said: {words}")},
+    ]));
+    let (heard, read) = (heard.json(), read.json());
+    assert_eq!(heard["choices"], read["choices"]);
+    assert_eq!(
+        heard["usage"]["prompt_tokens"],
+        read["usage"]["prompt_tokens"]
+    );
+    let input = messages("flac", &encoded);
+    let body = json!({"model": model, "input": input, "max_output_tokens": 4, "temperature": 0});
+    let response = server.post("/v1/responses", &body);
+    assert_eq!(response.status, 200, "{}", response.text());
+    let usage = &response.json()["usage"];
+    assert_eq!(usage["input_tokens"], read["usage"]["prompt_tokens"]);
+    for (messages, named) in [
+        (
+            messages("flac", "*"),
+            "messages[1].content[1].input_audio.data",
+        ),
+        (
+            messages("ogg", &encoded),
+            "messages[1].content[1].input_audio.format",
+        ),
+        (
+            messages("wav", &STANDARD.encode("no audio")),
+            "messages[1].content[1].input_audio.data",
+        ),
+        (
+            json!([{"role": "user", "content": [{"type": "input_audio"}]}]),
+            "messages[0].content[0].input_audio",
+        ),
+        (
+            json!([{"role": "user", "content": vec![json!({"type": "input_audio"}); 17]}]),
+            "17 audio parts",
+        ),
+    ] {
+        let answer = chat(messages);
+        assert_eq!(answer.status, 400, "{named}: {}", answer.text());
+        assert!(
+            answer.error().contains(named),
+            "{named}: {}",
+            answer.error()
+        );
+    }
+    drop(server);
+    let server = start_paths(&paths[..1], ServeOptions::default());
+    for (route, field) in [
+        ("/v1/chat/completions", "messages"),
+        ("/v1/responses", "input"),
+    ] {
+        let answer = server.post(route, &json!({field: messages("flac", &encoded)}));
+        assert_eq!(answer.status, 400, "{}", answer.text());
+        let said = answer.error();
+        assert!(
+            said.contains(&format!("{field}[1].content[1].input_audio")),
+            "{said}"
+        );
+        assert!(said.contains("speech recognizer"), "{said}");
+    }
 }
 
 #[test]
