@@ -64,6 +64,17 @@ impl ToolSpec {
         })
     }
 
+    /// The schema that constrained arguments match.
+    ///
+    /// # Errors
+    /// 400 if the schema has numbers that are not supported.
+    #[cfg(feature = "grammar")]
+    fn constrained_schema(&self) -> Result<Value, ApiError> {
+        let mut schema = self.parameters.clone();
+        bound_integers(&mut schema);
+        exact_schema(&schema).map_err(|e| self.refused(&e))
+    }
+
     #[cfg(feature = "grammar")]
     fn refused(&self, e: &ConstraintError) -> ApiError {
         let name = &self.name;
@@ -75,6 +86,56 @@ impl ToolSpec {
 #[cfg(feature = "grammar")]
 fn quoted(text: &str) -> String {
     json!(text).to_string()
+}
+
+/// Keywords whose value maps names to schemas.
+#[cfg(feature = "grammar")]
+const NAMED_SCHEMAS: [&str; 5] = [
+    "properties",
+    "patternProperties",
+    "dependentSchemas",
+    "definitions",
+    "$defs",
+];
+
+/// Bounds the integers of a schema to 64 bits, which the programs behind tools take. A small model may
+/// otherwise write digits until the context is full.
+#[cfg(feature = "grammar")]
+fn bound_integers(schema: &mut Value) {
+    match schema {
+        Value::Object(object) => {
+            let is_integer = |kind: &Value| kind == "integer";
+            let is_bounded = match object.get("type") {
+                Some(Value::Array(kinds)) => {
+                    kinds.iter().any(is_integer) && !kinds.iter().any(|kind| kind == "number")
+                }
+                Some(kind) => is_integer(kind),
+                None => false,
+            };
+            let others = ["enum", "const", "multipleOf"];
+            if is_bounded && !others.iter().any(|key| object.contains_key(*key)) {
+                for (plain, exclusive, bound) in [
+                    ("minimum", "exclusiveMinimum", i64::MIN),
+                    ("maximum", "exclusiveMaximum", i64::MAX),
+                ] {
+                    if !object.contains_key(plain) && !object.contains_key(exclusive) {
+                        object.insert(plain.to_string(), bound.into());
+                    }
+                }
+            }
+            for (key, value) in object.iter_mut() {
+                match (key.as_str(), value) {
+                    ("enum" | "const" | "default" | "examples" | "example", _) => {}
+                    (name, Value::Object(schemas)) if NAMED_SCHEMAS.contains(&name) => {
+                        schemas.values_mut().for_each(bound_integers);
+                    }
+                    (_, value) => bound_integers(value),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(bound_integers),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
 }
 
 /// Sets the white space between the JSON tokens that a schema permits, if the schema does not.
@@ -149,7 +210,7 @@ impl ToolSet {
         #[cfg(feature = "grammar")]
         if !matches!(choice, ToolChoice::Nothing) {
             for tool in &tools {
-                exact_schema(&tool.parameters).map_err(|e| tool.refused(&e))?;
+                tool.constrained_schema()?;
             }
         }
         Ok(Some(ToolSet {
@@ -200,7 +261,7 @@ impl ToolSet {
             return Ok(None);
         }
         let tools = called.iter().map(|tool| {
-            let schema = exact_schema(&tool.parameters).map_err(|e| tool.refused(&e))?;
+            let schema = tool.constrained_schema()?;
             Ok(AnswerTool::new(&tool.name, Some(with_blanks(schema, " ?"))))
         });
         let tools: Vec<AnswerTool> = tools.collect::<Result<_, ApiError>>()?;
@@ -229,7 +290,7 @@ impl ToolSet {
         };
         let tools = self.tools.iter().map(|tool| {
             let schema = match tool.is_strict {
-                true => exact_schema(&tool.parameters).map_err(|e| tool.refused(&e))?,
+                true => tool.constrained_schema()?,
                 false => json!({"type": "object"}),
             };
             let schema = with_blanks(schema, " ?");
@@ -295,7 +356,7 @@ impl ToolSet {
             tag(&close),
         );
         for (i, tool) in self.tools.iter().enumerate() {
-            let schema = exact_schema(&tool.parameters).map_err(|e| tool.refused(&e))?;
+            let schema = tool.constrained_schema()?;
             lark += &format!(
                 "tool_{i}: {} BLANKS? \",\" BLANKS? {} BLANKS? \":\" BLANKS? arguments_{i}\n\
                  arguments_{i}: %json {}\n",
@@ -425,5 +486,44 @@ fn choice(value: Option<Value>, record: &RequestRecord) -> Result<Option<ToolCho
             Ok(Some(ToolChoice::One(name)))
         }
         Some(other) => Err(wrong("tool_choice", &other, expected)),
+    }
+}
+
+#[cfg(all(test, feature = "grammar"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_are_bounded_unless_the_schema_says_more() {
+        let (least, most) = (i64::MIN, i64::MAX);
+        let bounded = json!({"type": "integer", "minimum": least, "maximum": most});
+        for (schema, want) in [
+            (json!({"type": "integer"}), bounded.clone()),
+            (
+                json!({"type": ["integer", "null"], "minimum": 0}),
+                json!({"type": ["integer", "null"], "minimum": 0, "maximum": most}),
+            ),
+            (
+                json!({"properties": {"type": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}}),
+                json!({"properties": {"type": {"anyOf": [bounded, {"type": "null"}]}}}),
+            ),
+        ] {
+            let mut schema = schema;
+            bound_integers(&mut schema);
+            assert_eq!(schema, want);
+        }
+        for schema in [
+            json!({"type": "number"}),
+            json!({"type": ["integer", "number"]}),
+            json!({"type": "integer", "enum": [1, 2]}),
+            json!({"type": "integer", "multipleOf": 3}),
+            json!({"type": "integer", "exclusiveMinimum": 1, "exclusiveMaximum": 5}),
+            json!({"type": "object", "default": {"type": "integer"}}),
+            json!({"properties": {"type": {"const": "integer"}}}),
+        ] {
+            let mut same = schema.clone();
+            bound_integers(&mut same);
+            assert_eq!(same, schema);
+        }
     }
 }

@@ -8,7 +8,7 @@ use tercet_serve::ServeOptions;
 use crate::server::{Answer, MODEL, Running, data, shared, start_paths};
 
 /// The format of Hermes and Qwen.
-const TAGGED: &str = "{% if tools %}{% for tool in tools %}{{ tool | tojson }}{% endfor %} as     <tool_call>{\"name\": , \"arguments\": }</tool_call>{% endif %}{% for m in messages %}{{ m.role }}:     {{ m.content }}{% if m.tool_calls %}{% for call in m.tool_calls %}<tool_call>{{ call.function.name }}\
+pub(crate) const TAGGED: &str = "{% if tools %}{% for tool in tools %}{{ tool | tojson }}{% endfor %} as     <tool_call>{\"name\": , \"arguments\": }</tool_call>{% endif %}{% for m in messages %}{{ m.role }}:     {{ m.content }}{% if m.tool_calls %}{% for call in m.tool_calls %}<tool_call>{{ call.function.name }}\
     ({{ call.function.arguments.kind }}){% endfor %}{% endif %}\n{% endfor %}";
 /// The format of Llama 3.
 const OBJECT: &str = "{% if tools %}{{ tools | tojson }} as {\"name\": name, \"parameters\":     dictionary}{% endif %}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
@@ -311,6 +311,34 @@ fn strict_tools_with_an_automatic_choice() {
 }
 
 /// Numbers above 2^53 in the schema of a tool, and of an answer.
+/// A model that would write digits until the context is full.
+#[test]
+fn integers_of_required_calls_have_an_end() {
+    let server = server();
+    let ids = server.post("/tokenize", &json!({"model": "tagged", "content": "7"}));
+    let ids = ids.json()["tokens"].clone();
+    let id = ids.as_array().unwrap().last().unwrap().to_string();
+    let integer = json!({"type": "integer"});
+    let function = json!({"name": "add", "parameters": {
+        "type": "object", "properties": {"a": integer, "b": integer}, "required": ["a", "b"],
+        "additionalProperties": false,
+    }});
+    let answer = ask(
+        &server,
+        &json!({
+            "model": "tagged", "tools": [{"type": "function", "function": function}],
+            "tool_choice": "required", "logit_bias": {id.as_str(): 60}, "max_tokens": 200,
+        }),
+    );
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let answer = answer.json();
+    let calls = calls(&answer["choices"][0]["message"]);
+    for name in ["a", "b"] {
+        let number = calls[0].1[name].as_i64().map(|x| x.to_string());
+        assert!(number.is_some_and(|x| x.ends_with("777")), "{answer}");
+    }
+}
+
 #[test]
 fn large_numbers_of_schemas_are_exact() {
     let server = server();
