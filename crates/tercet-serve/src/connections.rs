@@ -1,4 +1,5 @@
-//! Accepting connections: a limit of their number, and of the time for a request's headers.
+//! Accepting connections: limits of their number, of the time for a request's headers, and of the time for
+//! which a client stops reading.
 
 use std::future::Future;
 use std::io::ErrorKind;
@@ -17,6 +18,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_rustls::TlsAcceptor;
 
 use crate::request_log::ClientAddress;
+use crate::write_timeout::WriteTimeout;
 
 /// Wait after a failed `accept`, for example without free descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -28,6 +30,8 @@ pub(crate) struct ConnectionLimits {
     pub(crate) count: usize,
     /// Maximum time from the first wait for a request until its headers are complete.
     pub(crate) header_time: Duration,
+    /// Maximum time for which a client may stop reading a response.
+    pub(crate) write_time: Duration,
 }
 
 /// Serves connections until `stop` completes, then waits until the running requests are finished.
@@ -59,6 +63,7 @@ pub(crate) async fn serve(
         let (closed, alive, tls) = (closed.clone(), alive.clone(), tls.clone());
         tokio::spawn(async move {
             let time = limits.header_time;
+            let stream = WriteTimeout::new(stream, limits.write_time);
             match tls {
                 None => serve_one(stream, router, time, closed).await,
                 Some(tls) => {

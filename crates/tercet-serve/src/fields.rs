@@ -15,7 +15,11 @@ pub(crate) struct JsonFields {
 
 impl JsonFields {
     /// Parses the JSON object of a body.
+    ///
+    /// # Errors
+    /// 400 for a body that is no JSON object, or has too many lists and objects.
     pub(crate) fn parse(body: &[u8]) -> Result<JsonFields, ApiError> {
+        check_containers(body)?;
         let value = serde_json::from_slice(body)
             .map_err(|e| ApiError::bad_request(format!("the body is not JSON: {e}")))?;
         JsonFields::from_value(value, "the body")
@@ -267,6 +271,32 @@ impl JsonFields {
                 Err(unsupported(&path, "leave it out"))
             }
         }
+    }
+}
+
+/// Maximum lists and objects of a body. A parsed list takes many times the memory of its two bytes.
+const MAX_CONTAINERS: usize = 1 << 20;
+
+/// Returns an error if a JSON text has too many lists and objects, before it is parsed.
+///
+/// # Errors
+/// 400 with the limit.
+pub(crate) fn check_containers(body: &[u8]) -> Result<(), ApiError> {
+    let (mut count, mut is_text, mut is_escaped) = (0, false, false);
+    for byte in body {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_text => is_escaped = true,
+            b'"' => is_text = !is_text,
+            b'[' | b'{' if !is_text => count += 1,
+            _ => {}
+        }
+    }
+    match count > MAX_CONTAINERS {
+        true => Err(ApiError::bad_request(format!(
+            "the body has {count} lists and objects; at most {MAX_CONTAINERS} are supported"
+        ))),
+        false => Ok(()),
     }
 }
 

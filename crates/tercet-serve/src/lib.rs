@@ -74,6 +74,7 @@ mod thought_budget;
 mod tls;
 #[cfg(feature = "audio")]
 mod transcriber;
+mod write_timeout;
 
 pub use error::ServeError;
 pub use generator::{DraftSource, SpeculativeOptions};

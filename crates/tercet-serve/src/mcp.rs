@@ -15,6 +15,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use crate::error::{ApiError, json_response};
+use crate::fields::check_containers;
 use crate::http::AppState;
 use crate::request_log::RequestRecord;
 
@@ -70,6 +71,9 @@ impl RpcMessage {
     /// The answer to a message that is none.
     fn parse(text: &[u8]) -> Result<RpcMessage, Value> {
         let refused = |code, message: String| Err(RpcError::new(code, message).answer(Value::Null));
+        if let Err(e) = check_containers(text) {
+            return refused(INVALID_REQUEST, e.message);
+        }
         let mut message: Value = match serde_json::from_slice(text) {
             Ok(message) => message,
             Err(e) => return refused(PARSE_ERROR, format!("the message is no JSON: {e}")),

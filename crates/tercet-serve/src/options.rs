@@ -42,6 +42,8 @@ pub struct ServeOptions {
     /// Maximum time for receiving the headers of a request; also the time after which a connection
     /// without a request is closed.
     pub header_time: Duration,
+    /// Maximum time for which a client may stop reading a response; the connection is then closed.
+    pub write_time: Duration,
     /// Maximum number of open connections. Further connections wait until one is closed.
     pub connections: usize,
     /// API keys. A request must send one of them as `Authorization: Bearer KEY` or `x-api-key: KEY`.
@@ -69,7 +71,7 @@ pub struct ServeOptions {
 
 impl Default for ServeOptions {
     /// Four slots, 1024 queued requests, ten minutes per request, bodies of 16 MiB in 30 seconds,
-    /// headers in 30 seconds, 1024 connections. HTTP without API keys, other origins and a log.
+    /// headers in 30 seconds, a minute for clients that stop reading, 1024 connections. HTTP without API keys, other origins and a log.
     fn default() -> ServeOptions {
         ServeOptions {
             slots: 4,
@@ -79,6 +81,7 @@ impl Default for ServeOptions {
             body_bytes: 16 << 20,
             body_time: Duration::from_secs(30),
             header_time: Duration::from_secs(30),
+            write_time: Duration::from_secs(60),
             connections: 1024,
             api_keys: Vec::new(),
             isolate: false,

@@ -123,10 +123,9 @@ impl<'t> RunningRequests<'t> {
         }
         // The generator fell back to another precision, which stays in use. Print that once.
         if self.writer.fallback_precision() != before {
-            eprintln!(
-                "note: {}",
-                self.writer.fallback_message().unwrap_or_default()
-            );
+            let message = self.writer.fallback_message().unwrap_or_default();
+            // If standard error is closed or its disk is full, the note is lost.
+            let _ = writeln!(std::io::stderr(), "note: {message}");
         }
     }
 

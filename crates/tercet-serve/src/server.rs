@@ -59,6 +59,7 @@ impl HttpServer {
         let limits = ConnectionLimits {
             count: options.connections,
             header_time: options.header_time,
+            write_time: options.write_time,
         };
         let tls = options.tls.as_ref().map(TlsIdentity::acceptor);
         let app = Arc::new(AppState::new(models, options));

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod adapters;
+mod bad_input;
 mod clients;
 mod drafted;
 mod embedders;
