@@ -70,7 +70,9 @@ fn contains(wheel: &Path, name: &str) -> Result<bool, XtaskError> {
     let bytes = super::read(wheel)?;
     let zip = zip::ZipArchive::new(std::io::Cursor::new(bytes));
     let zip = zip.map_err(|e| error::file("unpack", wheel)(std::io::Error::other(e)))?;
-    Ok(zip.file_names().any(|path| Path::new(path).ends_with(name)))
+    Ok(zip
+        .file_names()
+        .any(|path| path.is_ok_and(|path| Path::new(&*path).ends_with(name))))
 }
 
 /// Moves the file of a folder to another folder, and removes the first one.
