@@ -172,16 +172,8 @@ impl WgpuCommandList {
             },
             variant_ids: HashMap::new(),
             helper_kernels: [
-                own_kernel(
-                    "copy",
-                    include_str!("../shaders/copy.wgsl"),
-                    true,
-                ),
-                own_kernel(
-                    "fill",
-                    include_str!("../shaders/fill.wgsl"),
-                    false,
-                ),
+                own_kernel("copy", include_str!("../shaders/copy.wgsl"), true),
+                own_kernel("fill", include_str!("../shaders/fill.wgsl"), false),
             ],
         };
         for (prepare, steps) in [(true, &program.prepare), (false, &program.steps)] {
