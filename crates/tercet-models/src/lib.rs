@@ -78,10 +78,10 @@ pub use tercet_networks::{
     MatmulPrecision, MirostatOptions, ModelError, ModelGraph, MoonshineModel, MoonshineSpec,
     PoolingMode, PositionEncoding, RopeLayout, SamplerStep, Sampling, SamplingOptions,
     ScaledAdapter, Scoring, SentenceFolder, SentenceModule, SentenceModules, SentencePrompts,
-    Seq2Seq, Seq2SeqOptions, Seq2SeqSpec, Sequence, SequenceId, SourceEncoder,
-    SpeculativeGenerator, SpeechModel, SpeechSpec, SpeechTokens, TextClassifier, TokenLabel,
-    TokenTypes, VisionFamily, VisionLanguageGraphs, VisionLanguageSpec, VisionModel, VisionOutput,
-    VisionSpec, Weights, config, hf, image, training,
+    Seq2Seq, Seq2SeqOptions, Seq2SeqSpec, Sequence, SequenceId, SourceEncoder, SpeechModel,
+    SpeechSpec, SpeechTokens, TextClassifier, TokenLabel, TokenTypes, VisionFamily,
+    VisionLanguageGraphs, VisionLanguageSpec, VisionModel, VisionOutput, VisionSpec, Weights,
+    config, hf, image, training,
 };
 #[cfg(feature = "onnx")]
 pub use tercet_onnx as onnx;

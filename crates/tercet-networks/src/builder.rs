@@ -6,6 +6,7 @@
 //! unless it is converted to another dtype.
 
 mod batch;
+mod compiled_decoder;
 pub(crate) mod cross_attention;
 mod decoder;
 mod dummy_weights;
@@ -15,6 +16,7 @@ mod multi_lora;
 mod sampling;
 mod seq2seq;
 pub(crate) mod speech;
+mod token_sampler;
 mod trainable;
 pub mod training;
 mod vision;
@@ -32,10 +34,7 @@ use crate::config::DecoderSpec;
 use crate::image::ImageError;
 use crate::low_rank::AdapterError;
 pub use crate::weights::DummyWeights;
-pub use batch::{
-    BatchEvent, BatchEventKind, BatchGenerator, FinishReason, Sequence, SequenceId,
-    SpeculativeGenerator,
-};
+pub use batch::{BatchEvent, BatchEventKind, BatchGenerator, FinishReason, Sequence, SequenceId};
 pub use cross_attention::hand_over;
 pub use decoder::{
     BatchDecoder, BatchOptions, CacheFormat, Decoder, DecoderOptions, MatmulPrecision, Sampling,

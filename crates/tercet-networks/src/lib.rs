@@ -28,9 +28,8 @@ pub use builder::{
     ImageEncoder, ImageLabels, ImagePromptReader, MAX_DRAFT_TOKENS, MatmulPrecision,
     MirostatOptions, ModelError, ModelGraph, MoonshineModel, PoolingMode, SamplerStep, Sampling,
     SamplingOptions, ScaledAdapter, Scoring, SentenceModule, SentenceModules, Seq2Seq,
-    Seq2SeqOptions, Sequence, SequenceId, SourceEncoder, SpeculativeGenerator, SpeechModel,
-    TextClassifier, TokenLabel, VisionLanguageGraphs, VisionModel, VisionOutput, Weights,
-    hand_over,
+    Seq2SeqOptions, Sequence, SequenceId, SourceEncoder, SpeechModel, TextClassifier, TokenLabel,
+    VisionLanguageGraphs, VisionModel, VisionOutput, Weights, hand_over,
 };
 pub use config::{
     ConfigError, DecoderDims, DecoderSpec, EncoderDims, EncoderSpec, FeedForward, FfnActivation,

@@ -11,7 +11,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::error::ApiError;
 use crate::fair_queue::FairQueue;
-use crate::generator::SequenceGenerator;
+use crate::generator::LanguageGenerator;
 use crate::language::{ResponseEvent, TokenDetails};
 use crate::pool::PoolStatus;
 use crate::queue_ticket::QueueTicket;
@@ -157,7 +157,7 @@ impl BatchEngine {
     /// Returns an error if the system cannot start a thread.
     pub(crate) fn start(
         name: &str,
-        writer: Box<dyn SequenceGenerator>,
+        generator: LanguageGenerator,
         tokenizer: Arc<Tokenizer>,
         (max_waiting, chunk): (usize, usize),
     ) -> std::io::Result<BatchEngine> {
@@ -169,12 +169,13 @@ impl BatchEngine {
         let shared = Arc::new(EngineShared {
             state: Mutex::new(state),
             changed: Condvar::new(),
-            slots: writer.slots(),
+            slots: generator.slots.slots(),
             queue_capacity: max_waiting,
         });
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name(format!("tercet-{name}"));
-        let thread = thread.spawn(move || run_engine(&of_thread, writer, (&tokenizer, chunk)))?;
+        let thread =
+            thread.spawn(move || run_engine(&of_thread, generator, (&tokenizer, chunk)))?;
         Ok(BatchEngine {
             shared,
             thread: Some(thread),
@@ -251,10 +252,10 @@ impl Drop for BatchEngine {
 
 fn run_engine(
     shared: &EngineShared,
-    writer: Box<dyn SequenceGenerator>,
+    generator: LanguageGenerator,
     (tokenizer, chunk): (&Tokenizer, usize),
 ) {
-    let mut texts = RunningRequests::new(writer, tokenizer, chunk);
+    let mut texts = RunningRequests::new(generator, tokenizer, chunk);
     while let Some(new) = shared.next(texts.keys()) {
         // A panic is a bug in this program, triggered by one of the requests. All running requests
         // end: their channels close, and the clients receive an error. New requests start with

@@ -202,16 +202,6 @@ pub enum ServeError {
         /// The reason and a remedy.
         reason: String,
     },
-    /// A language model with a draft is configured with several slots.
-    #[error(
-        "`{name}` has a draft, which requires one slot, not {slots}: set --parallel 1, or leave out the draft"
-    )]
-    DraftSlots {
-        /// Name of the model.
-        name: String,
-        /// Number of configured slots.
-        slots: usize,
-    },
     /// There is not enough memory for another slot of a graph.
     #[error("not enough memory for another slot of `{name}`; start with fewer slots")]
     Slot {

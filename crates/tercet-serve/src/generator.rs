@@ -1,13 +1,11 @@
-//! Generators of language models: batched slots, or one sequence at a time with speculative
-//! decoding.
+//! Generators of language models: slots of a compiled model, with a draft or an image encoder.
 
 use std::sync::Arc;
 
 use tercet_models::config::{DecoderSpec, RopeOverrides};
 use tercet_models::{
-    BatchEvent, BatchGenerator, BatchOptions, DecoderOptions, Draft, DraftOptions, Error,
-    Generator, Image, ImageEncoder, ImagePromptReader, MatmulPrecision, ModelError, ModelFamily,
-    ModelFiles, Sampling, Sequence, SequenceId, SpeculativeGenerator, Tokenizer,
+    BatchGenerator, BatchOptions, Draft, DraftOptions, Error, Image, ImageEncoder,
+    ImagePromptReader, ModelError, ModelFamily, ModelFiles, Sampling, Tokenizer,
 };
 
 use crate::error::ServeError;
@@ -15,7 +13,6 @@ use crate::language::ModelConfig;
 use crate::options::ServeOptions;
 
 /// Speculative decoding: a draft proposes tokens of language models, and one run verifies several.
-/// Such a model generates one sequence at a time.
 ///
 /// ```
 /// use tercet_serve::{DraftSource, SpeculativeOptions};
@@ -45,111 +42,28 @@ pub enum DraftSource {
     Model(Arc<ModelFiles>),
 }
 
-/// Generator interface of the engine. [`BatchGenerator`] documents the methods.
-pub(crate) trait SequenceGenerator: Send {
-    fn slots(&self) -> usize;
+/// The slots of a compiled model, and the image encoder of a model that takes images.
+pub(crate) struct LanguageGenerator {
+    pub(crate) slots: BatchGenerator,
+    images: Option<ImageEncoder>,
+}
 
+impl LanguageGenerator {
     /// Computes the images of the next sequence. Returns false if `go_on` stopped it.
-    fn set_images(
-        &mut self,
-        _images: &[Image],
-        _go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<bool, ModelError> {
-        Ok(true)
-    }
-
-    fn start(&mut self, sequence: Sequence) -> Result<SequenceId, ModelError>;
-    fn cancel(&mut self, id: SequenceId) -> bool;
-    fn reset(&mut self);
-    fn step(&mut self) -> Result<Vec<BatchEvent>, ModelError>;
-    fn logits(&mut self, id: SequenceId) -> Result<Option<Vec<f32>>, ModelError>;
-    fn fallback_precision(&self) -> Option<MatmulPrecision>;
-    fn fallback_message(&self) -> Option<String>;
-}
-
-/// Implements the trait for a generator with methods of the same names.
-macro_rules! writer {
-    ($of:ty) => {
-        impl SequenceGenerator for $of {
-            fn slots(&self) -> usize {
-                self.slots()
-            }
-            fn start(&mut self, sequence: Sequence) -> Result<SequenceId, ModelError> {
-                self.start(sequence)
-            }
-            fn cancel(&mut self, id: SequenceId) -> bool {
-                self.cancel(id)
-            }
-            fn reset(&mut self) {
-                self.reset();
-            }
-            fn step(&mut self) -> Result<Vec<BatchEvent>, ModelError> {
-                self.step()
-            }
-            fn logits(&mut self, id: SequenceId) -> Result<Option<Vec<f32>>, ModelError> {
-                self.logits(id)
-            }
-            fn fallback_precision(&self) -> Option<MatmulPrecision> {
-                self.fallback_precision()
-            }
-            fn fallback_message(&self) -> Option<String> {
-                self.fallback_message()
-            }
-        }
-    };
-}
-
-writer!(BatchGenerator);
-writer!(SpeculativeGenerator);
-
-/// A generator of one sequence, whose prompt may have images.
-struct ImageTextGenerator {
-    images: ImageEncoder,
-    writer: SpeculativeGenerator,
-}
-
-impl SequenceGenerator for ImageTextGenerator {
-    fn slots(&self) -> usize {
-        self.writer.slots()
-    }
-
-    fn set_images(
+    pub(crate) fn set_images(
         &mut self,
         images: &[Image],
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<bool, ModelError> {
-        let progress = &mut |_, _| go_on();
-        let encoder = &mut self.images;
-        let set = |generator: &mut Generator| encoder.set_images(images, generator, progress);
-        self.writer.change_generator(set)
+        match &mut self.images {
+            Some(encoder) => encoder.set_images(images, &mut self.slots, &mut |_, _| go_on()),
+            None => Ok(true),
+        }
     }
 
-    fn start(&mut self, sequence: Sequence) -> Result<SequenceId, ModelError> {
-        self.writer.start(sequence)
-    }
-
-    fn cancel(&mut self, id: SequenceId) -> bool {
-        self.writer.cancel(id)
-    }
-
-    fn reset(&mut self) {
-        self.writer.reset();
-    }
-
-    fn step(&mut self) -> Result<Vec<BatchEvent>, ModelError> {
-        self.writer.step()
-    }
-
-    fn logits(&mut self, id: SequenceId) -> Result<Option<Vec<f32>>, ModelError> {
-        self.writer.logits(id)
-    }
-
-    fn fallback_precision(&self) -> Option<MatmulPrecision> {
-        self.writer.fallback_precision()
-    }
-
-    fn fallback_message(&self) -> Option<String> {
-        self.writer.fallback_message()
+    /// A reader of prompts with images, if the model takes them.
+    pub(crate) fn prompt_reader(&self) -> Option<ImagePromptReader> {
+        self.images.as_ref().map(ImageEncoder::prompt_reader)
     }
 }
 
@@ -174,9 +88,6 @@ pub(crate) fn slots(files: &ModelFiles, options: &ServeOptions) -> usize {
     }
 }
 
-/// A compiled language model, and the reader of its prompts if it takes images.
-pub(crate) type CompiledLanguage = (Box<dyn SequenceGenerator>, Option<ImagePromptReader>);
-
 /// Maximum prompt tokens per run. Running sequences wait while a prompt chunk is processed.
 pub(crate) const CHUNK: usize = 256;
 
@@ -186,43 +97,23 @@ pub(crate) fn compiled(
     files: &ModelFiles,
     tokenizer: &Tokenizer,
     placement: &ModelConfig,
-    ([context, slots], rope): ([usize; 2], &RopeOverrides),
-) -> Result<CompiledLanguage, ServeError> {
-    let failed = |source| ServeError::Model {
+    sizes: ([usize; 2], &RopeOverrides),
+) -> Result<LanguageGenerator, ServeError> {
+    let opened = open_generator(files, tokenizer, placement, sizes);
+    opened.map_err(|source| ServeError::Model {
         name: name.to_string(),
         source,
-    };
-    match &placement.draft {
-        None if takes_images(files) => {
-            let (writer, reader) = image_text(files, placement, context, rope).map_err(failed)?;
-            Ok((Box::new(writer), Some(reader)))
-        }
-        None => {
-            let writer = batch(files, placement, [context, slots], rope).map_err(failed)?;
-            Ok((Box::new(writer), None))
-        }
-        Some(_) if slots > 1 => Err(ServeError::DraftSlots {
-            name: name.to_string(),
-            slots,
-        }),
-        Some(_) if !placement.adapters.is_empty() => {
-            let reason = "a draft cannot be combined with selectable adapters; merge one into the model with `tercet merge`";
-            Err(failed(ModelError::Unsupported(reason.to_string()).into()))
-        }
-        Some(draft) => {
-            let drafted = open_speculative((files, tokenizer), placement, (context, rope), draft);
-            Ok((Box::new(drafted.map_err(failed)?), None))
-        }
-    }
+    })
 }
 
-fn batch(
+fn open_generator(
     files: &ModelFiles,
+    tokenizer: &Tokenizer,
     placement: &ModelConfig,
-    [context, slots]: [usize; 2],
-    rope: &RopeOverrides,
-) -> Result<BatchGenerator, Error> {
-    let decoder = files.batch_decoder(|spec| BatchOptions {
+    ([context, slots], rope): ([usize; 2], &RopeOverrides),
+) -> Result<LanguageGenerator, Error> {
+    let draft = placement.draft.as_ref();
+    let options = |spec: &DecoderSpec| BatchOptions {
         context,
         chunk: CHUNK.min(context),
         dtype: placement.dtype,
@@ -230,68 +121,33 @@ fn batch(
         matmul_precision: placement.matmul_precision,
         rope: rope.clone(),
         selectable_adapters: placement.adapters.iter().map(|(_, a)| a.clone()).collect(),
+        draft_tokens: draft.map_or(0, |draft| draft.tokens),
         ..BatchOptions::new(spec, slots)
-    })?;
-    Ok(decoder.generator(&placement.device)?)
-}
-
-fn image_text(
-    files: &ModelFiles,
-    placement: &ModelConfig,
-    context: usize,
-    rope: &RopeOverrides,
-) -> Result<(ImageTextGenerator, ImagePromptReader), Error> {
-    let model = files.vision_language(|spec| DecoderOptions {
-        context,
-        chunk: CHUNK.min(context),
-        logit_rows: 1,
-        dtype: placement.dtype,
-        cache: placement.cache,
-        matmul_precision: placement.matmul_precision,
-        // Each request sets its sampling options on the host.
-        sampling: Some(Sampling::GREEDY),
-        rope: rope.clone(),
-        ..DecoderOptions::new(&spec.decoder)
-    })?;
-    let (images, generator) = model.compile(&placement.device)?;
-    let reader = images.prompt_reader();
-    let writer = SpeculativeGenerator::new(generator);
-    Ok((ImageTextGenerator { images, writer }, reader))
-}
-
-fn open_speculative(
-    (files, tokenizer): (&ModelFiles, &Tokenizer),
-    placement: &ModelConfig,
-    (context, rope): (usize, &RopeOverrides),
-    draft: &SpeculativeOptions,
-) -> Result<SpeculativeGenerator, Error> {
-    // Each request sets its sampling options on the host.
-    let sampling = Sampling::GREEDY;
-    let decoder = files.decoder(|spec| DecoderOptions {
-        context,
-        chunk: CHUNK.min(context),
-        logit_rows: draft.tokens.saturating_add(1),
-        dtype: placement.dtype,
-        cache: placement.cache,
-        matmul_precision: placement.matmul_precision,
-        sampling: Some(sampling),
-        rope: rope.clone(),
-        ..DecoderOptions::new(spec)
-    })?;
-    let mut generator = decoder.generator(&placement.device)?;
-    let proposes = match &draft.by {
-        DraftSource::Ngrams => Draft::ngrams(),
-        DraftSource::Model(files) => {
-            let options = DraftOptions {
-                device: &placement.device,
-                context,
-                dtype: placement.dtype,
-                matmul_precision: placement.matmul_precision,
-                sampling,
-            };
-            files.draft(&options, tokenizer)?
-        }
     };
-    generator.set_draft(Some(proposes), draft.tokens)?;
-    Ok(SpeculativeGenerator::new(generator))
+    let device = &placement.device;
+    let (images, mut slots) = match takes_images(files) {
+        true => {
+            let model = files.vision_language_batch(|spec| options(&spec.decoder))?;
+            let (images, slots) = model.compile_batch(device)?;
+            (Some(images), slots)
+        }
+        false => (None, files.batch_decoder(options)?.generator(device)?),
+    };
+    if let Some(SpeculativeOptions { by, tokens }) = draft {
+        let draft = match by {
+            DraftSource::Ngrams => Draft::ngrams(),
+            DraftSource::Model(files) => {
+                let options = DraftOptions {
+                    device,
+                    context,
+                    dtype: placement.dtype,
+                    matmul_precision: placement.matmul_precision,
+                    sampling: Sampling::GREEDY,
+                };
+                files.draft(&options, tokenizer)?
+            }
+        };
+        slots.set_draft(Some(draft), *tokens)?;
+    }
+    Ok(LanguageGenerator { slots, images })
 }

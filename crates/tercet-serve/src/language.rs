@@ -62,8 +62,7 @@ pub struct ModelConfig {
     /// Named adapters of a language model. A request selects one as `model:NAME`, or none. Adapters
     /// stay separate from the model's weights.
     pub adapters: Vec<(String, ScaledAdapter)>,
-    /// Draft model for speculative decoding of language models. Speculative decoding requires one
-    /// slot and no adapters.
+    /// Draft for speculative decoding of language models.
     pub draft: Option<SpeculativeOptions>,
 }
 
@@ -211,9 +210,10 @@ impl ServedLanguageModel {
         let fit = fit.map_err(|e| failed(e.into()))?;
         let context = fit.context;
         let sizes = ([context, slots], &options.rope);
-        let (writer, images) = compiled(name, &files, &tokenizer, &placement, sizes)?;
+        let generator = compiled(name, &files, &tokenizer, &placement, sizes)?;
+        let images = generator.prompt_reader();
         let limits = (options.queue, CHUNK.min(context));
-        let engine = BatchEngine::start(name, writer, Arc::clone(&tokenizer), limits);
+        let engine = BatchEngine::start(name, generator, Arc::clone(&tokenizer), limits);
         let engine = engine.map_err(|source| ServeError::Io {
             what: "cannot start a thread".into(),
             source,

@@ -86,7 +86,6 @@ impl ModelRegistry {
     /// - [`ServeError::Model`] if the files, an adapter or the device cause an error.
     /// - [`ServeError::DuplicateName`] if the name is taken.
     /// - [`ServeError::AdapterName`] if a request could not select an adapter by name.
-    /// - [`ServeError::DraftSlots`] if there is a draft and more than one slot.
     pub fn add_model(
         &mut self,
         name: &str,
@@ -156,12 +155,6 @@ impl ModelRegistry {
         let (files, placement) = source.open(name, &[])?;
         check_adapters(name, &placement)?;
         let kind = ServedKind::of(name, &files, &placement, options)?;
-        if placement.draft.is_some() && options.slots > 1 {
-            return Err(ServeError::DraftSlots {
-                name: name.to_string(),
-                slots: options.slots,
-            });
-        }
         if let Some(limit) = self.residency.limits.memory_bytes {
             let bytes = kind.memory_bytes(name, &files, &placement, options)?;
             if bytes > limit {

@@ -7,7 +7,7 @@ use tercet_models::{BatchEventKind, FinishReason, IncrementalDetokenizer, Sequen
 
 use crate::engine::{QueuedRequest, ResponseSender};
 use crate::error::ApiError;
-use crate::generator::SequenceGenerator;
+use crate::generator::LanguageGenerator;
 use crate::language::{ResponseEvent, TokenDetails};
 use crate::logprobs::LogprobStream;
 use crate::metrics::count;
@@ -16,7 +16,7 @@ use crate::read_history::ReadHistory;
 
 /// The generator, and the request of each of its sequences.
 pub(crate) struct RunningRequests<'t> {
-    writer: Box<dyn SequenceGenerator>,
+    generator: LanguageGenerator,
     tokenizer: &'t Tokenizer,
     by_sequence: HashMap<SequenceId, RunningRequest<'t>>,
     history: ReadHistory,
@@ -59,12 +59,12 @@ enum RequestOutcome {
 
 impl<'t> RunningRequests<'t> {
     pub(crate) fn new(
-        writer: Box<dyn SequenceGenerator>,
+        generator: LanguageGenerator,
         tokenizer: &'t Tokenizer,
         chunk: usize,
     ) -> RunningRequests<'t> {
         RunningRequests {
-            writer,
+            generator,
             tokenizer,
             by_sequence: HashMap::new(),
             history: ReadHistory::default(),
@@ -84,7 +84,7 @@ impl<'t> RunningRequests<'t> {
     /// Drops all requests.
     pub(crate) fn abort_all(&mut self) {
         self.by_sequence.clear();
-        self.writer.reset();
+        self.generator.slots.reset();
     }
 
     /// Starts the new requests, ends requests that are disconnected or past their deadline, and
@@ -104,8 +104,8 @@ impl<'t> RunningRequests<'t> {
         });
         let ended: Vec<(SequenceId, RequestOutcome)> = given_up.collect();
         ended.into_iter().for_each(|(id, how)| self.end(id, how));
-        let before = self.writer.fallback_precision();
-        match self.writer.step() {
+        let before = self.generator.slots.fallback_precision();
+        match self.generator.slots.step() {
             Ok(events) => {
                 for event in events {
                     if let Some(how) = self.handle_event(event.sequence, event.kind) {
@@ -118,12 +118,12 @@ impl<'t> RunningRequests<'t> {
                 for id in ids {
                     self.end(id, RequestOutcome::Failed(ApiError::failed(&e)));
                 }
-                self.writer.reset();
+                self.generator.slots.reset();
             }
         }
         // The generator fell back to another precision, which stays in use. Print that once.
-        if self.writer.fallback_precision() != before {
-            let message = self.writer.fallback_message().unwrap_or_default();
+        if self.generator.slots.fallback_precision() != before {
+            let message = self.generator.slots.fallback_message().unwrap_or_default();
             // If standard error is closed or its disk is full, the note is lost.
             let _ = writeln!(std::io::stderr(), "note: {message}");
         }
@@ -146,7 +146,7 @@ impl<'t> RunningRequests<'t> {
         let first = sequence.prompt.last().copied().filter(|_| forced > 0);
         let scores = likeliest.map(|count| LogprobStream::new(self.tokenizer, (count, first)));
         let go_on = &mut || !replies.is_closed() && !ticket.is_late();
-        match self.writer.set_images(&images, go_on) {
+        match self.generator.set_images(&images, go_on) {
             Ok(true) => {}
             Ok(false) if replies.is_closed() => return ticket.count_cancelled(),
             Ok(false) => {
@@ -159,7 +159,7 @@ impl<'t> RunningRequests<'t> {
             }
         }
         let (prompt, adapter) = (sequence.prompt.clone(), sequence.adapter);
-        match self.writer.start(sequence) {
+        match self.generator.slots.start(sequence) {
             Ok(id) => {
                 let text = RunningRequest {
                     ticket,
@@ -206,7 +206,11 @@ impl<'t> RunningRequests<'t> {
                     false => text.generated_tokens += 1,
                 }
                 let logits = match text.scores.is_some() || text.details.logits {
-                    true => self.writer.logits(id).map(Option::unwrap_or_default),
+                    true => self
+                        .generator
+                        .slots
+                        .logits(id)
+                        .map(Option::unwrap_or_default),
                     false => Ok(Vec::new()),
                 };
                 let told = match logits {
@@ -238,7 +242,7 @@ impl<'t> RunningRequests<'t> {
 
     /// Frees the slot of a request and sends its outcome.
     fn end(&mut self, id: SequenceId, how: RequestOutcome) {
-        self.writer.cancel(id);
+        self.generator.slots.cancel(id);
         let Some(text) = self.by_sequence.remove(&id) else {
             return;
         };

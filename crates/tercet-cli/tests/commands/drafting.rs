@@ -87,17 +87,17 @@ fn drafts_that_cannot_be_are_refused() {
     }
 }
 
-/// A server with one slot answers with the same text as `generate`.
+/// A server with a draft answers with the same text as `generate`.
 #[cfg(feature = "serve")]
 #[test]
-fn servers_of_one_slot_take_drafts() {
+fn servers_take_drafts() {
     let model = demo("tiny-rust-llama-f16.gguf");
     let prompt = "let x = 5; let y = 6; let x = 5; let y = 6; let";
     let written = good(&["generate", "--device", "cpu", "-n", "32", "-p", prompt]).out;
     let expected = written.strip_prefix(prompt).unwrap().trim_end_matches('\n');
     let base = ["serve", "--port", "0", "--device", "cpu", "--draft"];
-    for draft in ["ngram", &model] {
-        let server = serving(&[&base[..], &[draft, "--parallel", "1"]].concat());
+    for (draft, slots) in [("ngram", "4"), (&*model, "1")] {
+        let server = serving(&[&base[..], &[draft, "--parallel", slots]].concat());
         let ask = serde_json::json!({"model": "tiny-rust-llama", "prompt": prompt, "max_tokens": 32, "temperature": 0});
         let answer = server.post("/v1/completions", &ask);
         assert_eq!(answer["choices"][0]["text"], expected, "{draft}");
@@ -105,18 +105,9 @@ fn servers_of_one_slot_take_drafts() {
     let scratch = crate::common::Scratch::new("drafting-serve");
     let graph = scratch.file("rows.tercet", crate::common::GRAPH);
     for (more, code, want) in [
-        (&["ngram"][..], 1, "--parallel 1"),
-        (
-            &["ngram", "--parallel", "1", "--draft-tokens", "8"],
-            2,
-            "from 1 to 7",
-        ),
-        (&["no such file", "--parallel", "1"], 1, "no such file"),
-        (
-            &["ngram", "--parallel", "1", "-m", &graph, "-b", "n=4"],
-            2,
-            "none is served",
-        ),
+        (&["ngram", "--draft-tokens", "8"][..], 2, "from 1 to 7"),
+        (&["no such file"], 1, "no such file"),
+        (&["ngram", "-m", &graph, "-b", "n=4"], 2, "none is served"),
     ] {
         bad(&[&base[..], more].concat(), code, &[want]);
     }

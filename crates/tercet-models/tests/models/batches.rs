@@ -267,7 +267,7 @@ fn caches_of_8_bits_give_the_same_bits_in_any_company() {
 }
 
 /// An adapter of the first layer's query projection with pseudo-random values.
-fn adapter(spec: &DecoderSpec, rank: usize) -> ScaledAdapter {
+pub(crate) fn adapter(spec: &DecoderSpec, rank: usize) -> ScaledAdapter {
     let drawn = |shape: [usize; 2], seed: usize| {
         let number = |i: usize| ((i * 7919 + seed * 104_729) % 2003) as f64 / 2003.0 - 0.5;
         let numbers: Vec<f64> = (0..shape[0] * shape[1]).map(number).collect();

@@ -1,11 +1,14 @@
-//! Tests of single-sequence generation with a draft: the same results as a slot without a draft, in
-//! fewer runs.
+//! Tests of slots with a draft: the same results as without a draft, in fewer runs, for any number of
+//! slots, for models with windows, and with adapters.
+
+use std::collections::BTreeMap;
 
 use tercet::Device;
 use tercet_models::constraint::{Constraint, ConstraintError};
 use tercet_models::{
-    BatchEvent, BatchEventKind, BatchGenerator, BatchOptions, DecoderOptions, Draft, FinishReason,
-    MAX_DRAFT_TOKENS, ModelError, ModelFiles, SamplingOptions, Sequence, SpeculativeGenerator,
+    BatchEvent, BatchEventKind, BatchGenerator, BatchOptions, Draft, DraftError, DraftOptions,
+    FinishReason, MAX_DRAFT_TOKENS, MatmulPrecision, ModelError, ModelFiles, Sampling,
+    SamplingOptions, Sequence, SequenceId,
 };
 
 const CONTEXT: usize = 96;
@@ -27,17 +30,21 @@ fn slot() -> BatchGenerator {
     decoder.unwrap().generator(&Device::cpu()).unwrap()
 }
 
-fn drafted() -> SpeculativeGenerator {
-    let decoder = files().decoder(|spec| DecoderOptions {
+fn drafted() -> BatchGenerator {
+    in_slots(1, Some(Draft::ngrams()))
+}
+
+/// Slots with a draft, if there is one.
+fn in_slots(slots: usize, draft: Option<Draft>) -> BatchGenerator {
+    let decoder = files().batch_decoder(|spec| BatchOptions {
         context: CONTEXT,
         chunk: CHUNK,
-        logit_rows: MAX_DRAFT_TOKENS + 1,
-        ..DecoderOptions::new(spec)
+        draft_tokens: MAX_DRAFT_TOKENS,
+        ..BatchOptions::new(spec, slots)
     });
     let mut generator = decoder.unwrap().generator(&Device::cpu()).unwrap();
-    let set = generator.set_draft(Some(Draft::ngrams()), MAX_DRAFT_TOKENS);
-    set.unwrap();
-    SpeculativeGenerator::new(generator)
+    generator.set_draft(draft, MAX_DRAFT_TOKENS).unwrap();
+    generator
 }
 
 /// A repetitive prompt, so that the draft proposes tokens.
@@ -86,7 +93,7 @@ fn of_slot(sequence: Sequence) -> Vec<String> {
 }
 
 /// All events of a sequence, and the number of runs.
-fn of_drafted(drafted: &mut SpeculativeGenerator, sequence: Sequence) -> (Vec<String>, usize) {
+fn of_drafted(drafted: &mut BatchGenerator, sequence: Sequence) -> (Vec<String>, usize) {
     drafted.start(sequence).unwrap();
     let (mut all, mut runs) = (Vec::new(), 0);
     loop {
@@ -255,5 +262,218 @@ fn a_constraint_holds_and_fails_its_own_sequence_alone() {
     assert_eq!(
         written(&free),
         written(&of_slot(Sequence::new(prompt(40), 9)))
+    );
+}
+
+/// The tokens of sequences that run together: each starts when a slot is free.
+fn together(generator: &mut BatchGenerator, sequences: Vec<Sequence>) -> (Vec<Vec<u32>>, usize) {
+    let mut waiting = sequences.into_iter();
+    let mut order: Vec<SequenceId> = Vec::new();
+    let mut tokens: BTreeMap<SequenceId, Vec<u32>> = BTreeMap::new();
+    let mut runs = 0;
+    loop {
+        while generator.free() > 0 {
+            let Some(next) = waiting.next() else {
+                break;
+            };
+            order.push(generator.start(next).unwrap());
+        }
+        let events = generator.step().unwrap();
+        if events.is_empty() {
+            let all = order.iter().map(|id| tokens.remove(id).unwrap_or_default());
+            return (all.collect(), runs);
+        }
+        runs += 1;
+        for event in events {
+            match event.kind {
+                BatchEventKind::Token(token) => {
+                    tokens.entry(event.sequence).or_default().push(token);
+                }
+                BatchEventKind::Failed(e) => panic!("{e}"),
+                BatchEventKind::Prompt(_) | BatchEventKind::Ended(_) => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn any_number_of_slots_with_a_draft_gives_the_tokens_of_each_alone() {
+    let alone = sequences().into_iter().map(|sequence| {
+        let (tokens, _) = together(&mut slot(), vec![sequence]);
+        tokens.into_iter().next().unwrap()
+    });
+    let want: Vec<Vec<u32>> = alone.collect();
+    for slots in [1, 2, 3, 8] {
+        let mut drafted = in_slots(slots, Some(Draft::ngrams()));
+        let mut runs = 0;
+        for _ in 0..2 {
+            let (got, own) = together(&mut drafted, sequences());
+            assert_eq!(got, want, "{slots} slots");
+            runs = own;
+        }
+        if slots < 4 {
+            let counts = drafted.draft_counts().unwrap();
+            assert!(counts.accepted > 0, "{slots} slots: {counts:?}");
+        }
+        let mut plain = in_slots(slots, None);
+        for _ in 0..2 {
+            let (got, own) = together(&mut plain, sequences());
+            assert_eq!(got, want, "{slots} slots without a draft");
+            if slots == 1 {
+                assert!(runs < own, "{runs} runs, {own} without a draft");
+            }
+        }
+    }
+}
+
+/// A draft: the same model in another storage format, which often predicts the same token.
+fn model() -> Draft {
+    let path = crate::common::data("tiny-rust-llama/tiny-rust-llama-f16.gguf");
+    let options = DraftOptions {
+        device: &Device::cpu(),
+        context: CONTEXT,
+        dtype: tercet::DType::F32,
+        matmul_precision: MatmulPrecision::Full,
+        sampling: Sampling::GREEDY,
+    };
+    let tokenizer = files().tokenizer().unwrap();
+    let draft = ModelFiles::open(path).unwrap().draft(&options, &tokenizer);
+    draft.unwrap()
+}
+
+#[test]
+fn a_draft_model_serves_the_texts_of_several_slots_by_turns() {
+    let (want, _) = together(&mut in_slots(3, None), sequences());
+    let mut drafted = in_slots(3, Some(model()));
+    let (got, _) = together(&mut drafted, sequences());
+    assert_eq!(got, want);
+    let counts = drafted.draft_counts().unwrap();
+    assert!(counts.accepted > 0, "{counts:?}");
+}
+
+/// Texts of a model of `tests/data/decoders`, with and without a draft.
+fn with_and_without(
+    name: &str,
+    slots: usize,
+    change: impl Fn(&ModelFiles, BatchOptions) -> BatchOptions,
+    sequences: impl Fn() -> Vec<Sequence>,
+) -> u64 {
+    let files = ModelFiles::open(crate::common::data("decoders").join(name)).unwrap();
+    let generator = || {
+        let decoder = files.batch_decoder(|spec| {
+            let options = BatchOptions {
+                context: CONTEXT,
+                chunk: 8,
+                draft_tokens: MAX_DRAFT_TOKENS,
+                ..BatchOptions::new(spec, slots)
+            };
+            change(&files, options)
+        });
+        decoder.unwrap().generator(&Device::cpu()).unwrap()
+    };
+    let (want, _) = together(&mut generator(), sequences());
+    let mut drafted = generator();
+    let set = drafted.set_draft(Some(Draft::ngrams()), MAX_DRAFT_TOKENS);
+    set.unwrap();
+    for _ in 0..2 {
+        let (got, _) = together(&mut drafted, sequences());
+        assert_eq!(got, want, "{name}");
+    }
+    let counts = drafted.draft_counts().unwrap();
+    assert!(counts.proposed > 0, "{name}: {counts:?}");
+    counts.accepted
+}
+
+/// Prompts that repeat themselves, so that n-grams propose tokens.
+fn repeats(adapters: [Option<usize>; 3]) -> Vec<Sequence> {
+    let of = |(i, adapter): (usize, Option<usize>)| Sequence {
+        adapter,
+        ..Sequence::new((0..20).map(|t| t % (4 + i as u32) + 3).collect(), 60)
+    };
+    adapters.into_iter().enumerate().map(of).collect()
+}
+
+#[test]
+fn windows_with_a_draft_are_those_without() {
+    let names = [
+        "gemma2-a",
+        "gemma3-a",
+        "gpt_oss-a",
+        "mistral-a",
+        "phi3-a",
+        "mixtral-c",
+    ];
+    let mut accepted = 0;
+    for name in names {
+        for slots in [1, 2] {
+            accepted += with_and_without(name, slots, |_, o| o, || repeats([None; 3]));
+        }
+    }
+    assert!(accepted > 0);
+}
+
+#[test]
+fn adapters_of_sequences_and_drafts_go_together() {
+    let mut accepted = 0;
+    for name in ["llama-a", "mixtral-c"] {
+        for slots in [1, 3] {
+            let change = |files: &ModelFiles, options: BatchOptions| {
+                let spec = files.decoder_spec().unwrap();
+                let ranks = [2, 3].into_iter();
+                let all = ranks.map(|rank| crate::batches::adapter(&spec, rank));
+                BatchOptions {
+                    selectable_adapters: all.collect(),
+                    ..options
+                }
+            };
+            let texts = || repeats([Some(0), None, Some(1)]);
+            accepted += with_and_without(name, slots, change, texts);
+        }
+    }
+    assert!(accepted > 0);
+}
+
+#[test]
+fn drafts_that_the_graph_does_not_support_are_refused() {
+    let refused = slot().set_draft(Some(Draft::ngrams()), 1);
+    assert!(
+        matches!(
+            refused,
+            Err(ModelError::Draft(DraftError::Rows { tokens: 1, rows: 1 }))
+        ),
+        "{refused:?}"
+    );
+    let mut drafted = in_slots(2, None);
+    for tokens in [0, MAX_DRAFT_TOKENS + 1] {
+        let refused = drafted.set_draft(Some(Draft::ngrams()), tokens);
+        let is_out = matches!(refused, Err(ModelError::Draft(DraftError::Tokens { .. })));
+        assert!(is_out, "{tokens}: {refused:?}");
+    }
+    // Rows beyond a chunk are never computed, however many are asked for.
+    let many = files().batch_decoder(|spec| BatchOptions {
+        chunk: 4,
+        draft_tokens: usize::MAX,
+        ..BatchOptions::new(spec, 1)
+    });
+    let mut many = many.unwrap().generator(&Device::cpu()).unwrap();
+    many.set_draft(Some(Draft::ngrams()), 3).unwrap();
+    let refused = many.set_draft(Some(Draft::ngrams()), 4);
+    assert!(
+        matches!(
+            refused,
+            Err(ModelError::Draft(DraftError::Rows { tokens: 4, rows: 4 }))
+        ),
+        "{refused:?}"
+    );
+    let scanning = ModelFiles::open(crate::common::data("decoders").join("mamba-a")).unwrap();
+    let scanning = scanning.batch_decoder(|spec| BatchOptions {
+        draft_tokens: 2,
+        ..BatchOptions::new(spec, 1)
+    });
+    let mut scanning = scanning.unwrap().generator(&Device::cpu()).unwrap();
+    let refused = scanning.set_draft(Some(Draft::ngrams()), 2);
+    assert!(
+        matches!(refused, Err(ModelError::Draft(DraftError::States { .. }))),
+        "{refused:?}"
     );
 }

@@ -16,32 +16,30 @@ mod inputs;
 mod prefix_cache;
 mod run;
 mod sequence;
-mod speculative;
+mod speculation;
 mod windows;
 
 use std::cmp::Reverse;
 use std::ops::RangeInclusive;
 
 use rayon::prelude::*;
-use tercet::random::RngState;
-use tercet::{DType, Executable, RunError, StepTime, Tensor};
+use tercet::{Executable, RunError, StepTime};
 
+use super::compiled_decoder::{CompiledDecoder, EmbeddingTarget, elements};
 use super::decoder::cache::CacheFormat;
-use super::decoder::matmul_precision::{OverflowFallback, PrecisionFallback, WidenedModel};
-use super::decoder::slot_windows::slot_windows;
-use super::decoder::{BatchDecoder, has_per_slot_rows};
-use super::generator::{no_executable, not_the_output};
+use super::decoder::matmul_precision::OverflowFallback;
+use super::decoder::slot_windows::{BANKS, slot_windows};
+use super::decoder::{BatchDecoder, coarser, has_per_slot_rows};
+use super::generator::Speculation;
+use super::token_sampler::near_tie;
 use super::{MatmulPrecision, ModelError};
+use crate::maybe_async::{WaitMode, block_on_ready};
 use inputs::{BatchInputs, BatchRunRows, SlotChunk};
 use sequence::{ActiveSequence, CacheSlot};
 pub use sequence::{BatchEvent, BatchEventKind, FinishReason, Sequence, SequenceId};
-pub use speculative::SpeculativeGenerator;
 
 /// Minimum sequences per decode run for which sequences take turns so that a lone one is not padded.
 const MIN_TURN: usize = 8;
-
-/// Random number stream for sampling tokens.
-const STREAM: u32 = 0;
 
 /// A compiled language model that generates several sequences concurrently.
 ///
@@ -62,12 +60,7 @@ const STREAM: u32 = 0;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct BatchGenerator {
-    /// The compiled model; `None` if recompiling in a wider dtype failed.
-    exe: Option<Box<dyn Executable>>,
-    /// Information for recompiling in a wider dtype after an overflow, if matmuls are rounded to a
-    /// narrow dtype.
-    overflow_fallback: Option<OverflowFallback>,
-    precision_fallback: Option<PrecisionFallback>,
+    compiled: CompiledDecoder,
     /// Minimum rows of a decode run. A row has the same bits for any number of rows from this minimum
     /// to `together`.
     min_rows: usize,
@@ -88,7 +81,13 @@ pub struct BatchGenerator {
     adapter_count: usize,
     slots: Vec<CacheSlot>,
     inputs: BatchInputs,
-    outputs: Vec<Tensor>,
+    speculation: Option<Speculation>,
+    /// Sequence that a draft model continues; it holds one text.
+    draft_owner: Option<SequenceId>,
+    /// Rows of logits of a draft run.
+    draft_rows: usize,
+    /// Minimum lead of a greedy token of a draft run.
+    near_tie: f32,
     /// Number of sequences started so far.
     started: u64,
     /// True if the last run was a prefill chunk.
@@ -114,15 +113,17 @@ impl BatchGenerator {
             !options.selectable_adapters.is_empty(),
             (&windows, options.cache_format() == CacheFormat::Q8_0),
         );
-        let rows = equal_row_counts(exe.as_ref(), &mut inputs, together)?;
+        let mut compiled = CompiledDecoder::new(exe, rounded);
+        if options.max_image_rows > 0 {
+            compiled.set_image_embeddings(config.hidden, &[])?;
+        }
+        let rows = equal_row_counts(compiled.exe()?.as_ref(), &mut inputs, together)?;
         Ok(BatchGenerator {
-            exe: Some(exe),
-            overflow_fallback: rounded,
+            compiled,
             max_together: together,
             min_rows: *rows.start(),
             together: *rows.end(),
             next_turn: 0,
-            precision_fallback: None,
             has_states: config.has_states(),
             has_windows: !windows.is_empty(),
             context: options.context,
@@ -131,7 +132,10 @@ impl BatchGenerator {
             adapter_count: options.selectable_adapters.len(),
             slots: (0..options.slots).map(|_| CacheSlot::default()).collect(),
             inputs,
-            outputs: Vec::new(),
+            speculation: None,
+            draft_owner: None,
+            draft_rows: options.draft_rows(),
+            near_tie: near_tie(coarser(options.dtype, options.cache_format())),
             started: 0,
             was_prompt: false,
             logit_owners: Vec::new(),
@@ -159,7 +163,7 @@ impl BatchGenerator {
 
     /// Device time of each step of the last run, if the device measures it.
     pub fn timings(&mut self) -> Vec<StepTime> {
-        self.exe.as_mut().map_or(Vec::new(), |exe| exe.timings())
+        self.compiled.timings()
     }
 
     /// Cache capacity per sequence, in tokens.
@@ -169,13 +173,12 @@ impl BatchGenerator {
 
     /// User-facing message about a precision fallback since compilation; usually `None`.
     pub fn fallback_message(&self) -> Option<String> {
-        self.precision_fallback.map(|moved| moved.to_string())
+        self.compiled.fallback_message()
     }
 
     /// Matmul precision after an overflow fallback. Compile further models with this precision.
     pub fn fallback_precision(&self) -> Option<MatmulPrecision> {
-        self.precision_fallback
-            .map(PrecisionFallback::matmul_precision)
+        self.compiled.fallback_precision()
     }
 
     /// Checks a sequence without starting it; ignores whether a slot is free.
@@ -183,7 +186,8 @@ impl BatchGenerator {
     /// # Errors
     /// Same errors as [`BatchGenerator::start`].
     pub fn check(&self, sequence: &Sequence) -> Result<(), ModelError> {
-        sequence.check([self.context, self.vocab, self.adapter_count], 0)
+        let sizes = [self.context, self.vocab, self.adapter_count];
+        sequence.check(sizes, self.compiled.image_rows())
     }
 
     /// Assigns a free slot to a sequence; [`BatchGenerator::step`] computes it.
@@ -216,6 +220,7 @@ impl BatchGenerator {
         slot.go_back(same);
         slot.adapter = sequence.adapter;
         slot.cache_scope.clone_from(&sequence.cache_scope);
+        slot.had_draft = false;
         slot.active = Some(ActiveSequence::new(id, sequence, keep_at));
         Ok(id)
     }
@@ -234,13 +239,12 @@ impl BatchGenerator {
     pub fn reset(&mut self) {
         self.slots.fill_with(CacheSlot::default);
         self.logit_owners.clear();
-        if let Some(exe) = &mut self.exe {
-            exe.reset();
-        }
+        self.compiled.reset();
     }
 
     /// Performs one run and returns its events in slot order; the list is empty if no sequence is
-    /// active. A sequence that ends or fails frees its slot.
+    /// active. A sequence that ends or fails frees its slot. A run that verifies a draft
+    /// ([`BatchGenerator::set_draft`]) gives several tokens of one sequence.
     ///
     /// # Errors
     /// [`ModelError::Run`] of the device; all sequences keep their previous state. A failure of one
@@ -255,7 +259,10 @@ impl BatchGenerator {
             }
             _ if writes => {
                 self.was_prompt = false;
-                self.next_tokens()
+                match self.draft_run()? {
+                    Some(events) => Ok(events),
+                    None => self.next_tokens(),
+                }
             }
             _ => Ok(Vec::new()),
         }
@@ -271,11 +278,9 @@ impl BatchGenerator {
         let Some(row) = self.logit_owners.iter().position(|given| *given == id) else {
             return Ok(None);
         };
-        let logits = self.exe()?.read_output_rows("logits", row..row + 1)?;
-        let logits = logits.as_slice::<f32>();
-        Ok(Some(
-            logits.map_err(|e| not_the_output("logits", &e))?.to_vec(),
-        ))
+        let rows = row..row + 1;
+        let logits = self.compiled.read_rows("logits", rows, WaitMode::Blocking);
+        block_on_ready(logits).map(Some)
     }
 
     /// Slot with the oldest sequence that is still in prefill.
@@ -306,7 +311,7 @@ impl BatchGenerator {
             banks: slot.banks(),
             tokens: text.prompt[start..end].to_vec(),
         };
-        let on_host = is_last && text.is_on_host();
+        let on_host = is_last && text.sampler.is_on_host();
         self.run(&BatchRunRows::Prompt(&part), on_host)?;
         let slot = &mut self.slots[at];
         if end - start == self.chunk && slot.chunk_aligned == start {
@@ -323,15 +328,25 @@ impl BatchGenerator {
         Ok(events)
     }
 
+    /// Slots with a sequence in decode, from the one whose turn it is.
+    fn writing_in_turn(&self) -> Vec<usize> {
+        let slots = self.slots.len();
+        let in_turn = (0..slots).map(|i| (self.next_turn + i) % slots);
+        in_turn
+            .filter(|at| self.slots[*at].next().is_some())
+            .collect()
+    }
+
     /// Runs one decode step: computes the last token of each sequence, up to the maximum per run,
     /// and samples the next tokens.
     fn next_tokens(&mut self) -> Result<Vec<BatchEvent>, ModelError> {
         let slots = self.slots.len();
-        let in_turn = (0..slots).map(|i| (self.next_turn + i) % slots);
-        let writing = in_turn.filter(|at| self.slots[*at].next().is_some());
-        let mut chosen: Vec<usize> = writing.take(self.together).collect();
+        let mut chosen = self.writing_in_turn();
+        chosen.retain(|at| !self.slots[*at].had_draft);
+        chosen.truncate(self.together);
         let turn = chosen.last().map_or(0, |last| (last + 1) % slots);
         chosen.sort_unstable();
+        self.clear_draft_turns();
         let mut parts = Vec::with_capacity(chosen.len());
         let mut on_host = false;
         for at in chosen {
@@ -339,7 +354,7 @@ impl BatchGenerator {
             let (Some(token), Some(text)) = (slot.next(), &slot.active) else {
                 continue;
             };
-            on_host |= text.is_on_host();
+            on_host |= text.sampler.is_on_host();
             parts.push(SlotChunk {
                 slot: at,
                 adapter: slot.adapter,
@@ -366,14 +381,12 @@ impl BatchGenerator {
         slots: &[(usize, usize)],
         events: &mut Vec<BatchEvent>,
     ) -> Result<(), ModelError> {
-        let [next, logits @ ..] = self.outputs.as_slice() else {
+        let [next, logits @ ..] = self.compiled.outputs.as_slice() else {
             return Ok(());
         };
-        let next = next.as_slice::<i32>();
-        let next = next.map_err(|e| not_the_output("next", &e))?;
-        let logits = logits.first().map(|logits| logits.as_slice::<f32>());
-        let logits = logits.transpose();
-        let logits = logits.map_err(|e| not_the_output("logits", &e))?;
+        let next = elements(next, "next")?;
+        let logits = logits.first().map(|logits| elements(logits, "logits"));
+        let logits = logits.transpose()?;
         let rows = LastRows {
             next,
             logits,
@@ -395,6 +408,7 @@ impl BatchGenerator {
             let Some(text) = &mut slot.active else {
                 continue;
             };
+            text.is_near_tie = false;
             let goes_on = match chosen {
                 Ok(Some(token)) => text.accept(token, is_full, events),
                 Ok(None) => text.fail(no_logits(), events),
@@ -405,6 +419,28 @@ impl BatchGenerator {
             }
         }
         Ok(())
+    }
+}
+
+impl EmbeddingTarget for BatchGenerator {
+    fn set_image_embeddings(&mut self, width: usize, rows: &[f32]) -> Result<(), ModelError> {
+        self.compiled.set_image_embeddings(width, rows)
+    }
+
+    fn truncate_from(&mut self, token: u32) {
+        for slot in &mut self.slots {
+            let at = slot.cached_tokens.iter().position(|own| *own >= token);
+            let Some(at) = at else {
+                continue;
+            };
+            slot.checkpoint = None;
+            // Windows and states cannot go back.
+            slot.cut(if self.has_states || self.has_windows {
+                0
+            } else {
+                at
+            });
+        }
     }
 }
 
@@ -424,20 +460,15 @@ impl LastRows<'_> {
         let Some(text) = &mut slot.active else {
             return Ok(None);
         };
-        if !text.is_on_host() {
+        if !text.sampler.is_on_host() {
             return Ok(self.next.get(row).map(|token| *token as u32));
         }
         let own = row * self.vocab..(row + 1) * self.vocab;
         let Some(logits) = self.logits.and_then(|logits| logits.get(own)) else {
             return Ok(None);
         };
-        let random = RngState {
-            seed: Some(text.seed),
-            counter: text.draw(self.chunk),
-        };
-        let random = random.stream(0, STREAM);
-        let units = [0, 1].map(|element| random.unit(DType::F32, element));
-        text.sample(logits, &slot.cached_tokens, units)
+        let (so_far, random) = (text.text(&slot.cached_tokens), text.random(self.chunk));
+        text.sampler.choose(logits, so_far, random)
     }
 }
 
@@ -451,6 +482,9 @@ fn equal_row_counts(
     inputs: &mut BatchInputs,
     together: usize,
 ) -> Result<RangeInclusive<usize>, ModelError> {
+    if together == 1 {
+        return Ok(1..=1);
+    }
     // The kernels must depend neither on the number of sequences nor on that of padding rows.
     let mut variants = |rows: usize| {
         let part = |slot| SlotChunk {

@@ -34,7 +34,6 @@ use tercet::ops::SampleOptions;
 use tercet::scalar::{BinaryFn, CompareFn};
 use tercet::{CompileOptions, DType, Device, Dim, Shape, Tensor, Type, Value};
 
-use super::generator::PICTURES;
 use super::trainable::{ScaledAdapter, WeightUse};
 use super::{Generator, ModelBuilder, ModelError, ModelGraph, Weights};
 use crate::config::RopeOverrides;
@@ -281,18 +280,14 @@ impl Decoder {
             chunk: own.chunk.min(own.context),
             vocab: config.vocab,
             logit_rows: own.logit_rows,
-            dtype: match own.cache_format() {
-                CacheFormat::Float(cache) => coarser(own.dtype, cache),
-                // Q8_0 values have a relative step of about 1/127, similar to BF16.
-                CacheFormat::Q8_0 => coarser(own.dtype, DType::BF16),
-            },
+            dtype: coarser(own.dtype, own.cache_format()),
             has_visible_input: own.cache_format() == CacheFormat::Q8_0,
             windows: windows::windows(config, own),
         };
         let mut generator =
             Generator::from_executable(exe, rounded, &self.model, sizes, own.sampling);
         if own.max_image_rows > 0 {
-            generator.set_image_embeddings(config.hidden, &[])?;
+            generator.accept_images(config.hidden)?;
         }
         Ok(generator)
     }
@@ -308,16 +303,26 @@ impl Decoder {
     }
 }
 
-/// The less precise of two float dtypes.
-fn coarser(a: DType, b: DType) -> DType {
+/// The less precise dtype of the arithmetic and the caches.
+pub(super) fn coarser(arithmetic: DType, cache: CacheFormat) -> DType {
+    let cache = match cache {
+        CacheFormat::Float(cache) => cache,
+        // Q8_0 values have a relative step of about 1/127, similar to BF16.
+        CacheFormat::Q8_0 => DType::BF16,
+    };
     let order = [DType::BF16, DType::F16];
-    let one = order.into_iter().find(|of| [a, b].contains(of));
-    one.unwrap_or(a)
+    let one = order
+        .into_iter()
+        .find(|of| [arithmetic, cache].contains(of));
+    one.unwrap_or(arithmetic)
 }
 
 /// Name of the input whose only axis is the filled length of the caches, for caches that are
 /// dequantized. The symbol of that length has the same name.
 pub(super) const SEEN: &str = "seen";
+
+/// Name of the input with the image embeddings.
+pub(super) const PICTURES: &str = "pictures";
 
 /// Adds the input [`SEEN`]; only its length counts, no node reads its contents.
 fn visible_cache(b: &mut ModelBuilder<'_>) -> Result<VisibleCache, ModelError> {

@@ -6,24 +6,21 @@ use tercet::random::RngState;
 use tercet::{DType, Executable, Tensor, TensorType};
 
 mod drafts;
-mod image_embeddings;
 mod run;
 mod run_ahead;
-mod sampler;
 mod speculation;
 mod windows;
 
 pub use self::drafts::{Draft, DraftError, MAX_DRAFT_TOKENS};
-use self::image_embeddings::ImageEmbeddings;
-pub(super) use self::image_embeddings::PICTURES;
 use self::run_ahead::RunAhead;
-use self::sampler::Sampler;
 pub use self::speculation::DraftCounts;
-use self::speculation::Speculation;
+pub(super) use self::speculation::{DraftLength, DraftTarget, DraftedText, Speculation};
 use self::windows::WindowStates;
-use super::decoder::matmul_precision::{OverflowFallback, PrecisionFallback};
+use super::compiled_decoder::{CompiledDecoder, EmbeddingTarget, elements};
+use super::decoder::matmul_precision::OverflowFallback;
 use super::decoder::{DecoderSizes, MatmulPrecision, Sampling};
-use super::sampling::SamplingState;
+use super::sampling::SamplingOptions;
+use super::token_sampler::{SampledText, TokenSampler};
 use super::{ModelError, ModelGraph};
 use crate::maybe_async::{WaitMode, block_on_ready};
 use tercet_text::constraint::Constraint;
@@ -73,12 +70,7 @@ pub struct GeneratorStep<'a> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Generator {
-    /// The compiled model; `None` if recompiling in a wider dtype failed.
-    exe: Option<Box<dyn Executable>>,
-    /// Information for recompiling in a wider dtype after an overflow, if matmuls are rounded to a
-    /// narrow dtype.
-    overflow_fallback: Option<OverflowFallback>,
-    precision_fallback: Option<PrecisionFallback>,
+    compiled: CompiledDecoder,
     position: usize,
     /// True if layers keep recurrent states. Recurrent states cannot be rolled back to an earlier
     /// token.
@@ -96,17 +88,15 @@ pub struct Generator {
     filled: Option<Tensor>,
     /// Sliding-window caches: these layers cache fewer positions than the context.
     windows: Vec<WindowStates>,
-    outputs: Vec<Tensor>,
     next_only: bool,
     /// Token ids in the cache, oldest first.
     tokens: Vec<u32>,
     penalties_from: usize,
-    sampling: Option<Sampler>,
-    constraint: Option<Box<dyn Constraint>>,
-    /// Image embeddings that token ids above the vocabulary refer to, for vision-language models.
-    image_embeddings: Option<ImageEmbeddings>,
+    /// `None` if the graph does not sample.
+    sampler: Option<TokenSampler>,
     /// State of speculative decoding.
     speculation: Option<Speculation>,
+    draft_len: DraftLength,
     run_ahead: RunAhead,
     /// Receives the logits of every token; see [`Generator::set_logit_observer`].
     logit_observer: Option<LogitObserver>,
@@ -158,9 +148,7 @@ impl Generator {
                 .expect("invariant: small shapes fit memory")
         };
         Generator {
-            exe: Some(exe),
-            overflow_fallback: rounded,
-            precision_fallback: None,
+            compiled: CompiledDecoder::new(exe, rounded),
             position: 0,
             has_states,
             is_blank: true,
@@ -178,19 +166,12 @@ impl Generator {
             ],
             filled: counts_seen.then(|| empty(&[0])),
             windows: windows.into_iter().map(WindowStates::new).collect(),
-            outputs: Vec::new(),
             next_only: false,
             tokens: Vec::new(),
             penalties_from: 0,
-            sampling: chooser.map(|(compiled, stream)| Sampler {
-                compiled,
-                stream,
-                set: None,
-                state: SamplingState::default(),
-            }),
-            constraint: None,
-            image_embeddings: None,
+            sampler: chooser.map(|(compiled, stream)| TokenSampler::new(compiled, stream)),
             speculation: None,
+            draft_len: DraftLength::default(),
             run_ahead: RunAhead::default(),
             logit_observer: None,
         }
@@ -224,9 +205,8 @@ impl Generator {
         let Some(observer) = &mut self.logit_observer else {
             return Ok(());
         };
-        if let Some(logits) = self.outputs.first() {
-            let logits = logits.as_slice::<f32>();
-            let logits = logits.map_err(|e| not_the_output("logits", &e))?;
+        if let Some(logits) = self.compiled.outputs.first() {
+            let logits = elements::<f32>(logits, "logits")?;
             logits.chunks_exact(self.vocab).for_each(observer);
         }
         Ok(())
@@ -235,9 +215,9 @@ impl Generator {
     /// Keeps the logits on the device after each step, if the graph samples. Each step then copies
     /// only the next token to the host. [`Generator::logits`] copies the logits on request.
     pub fn skip_logits(&mut self) {
-        let exe = self.exe.iter();
-        let mut outputs = exe.flat_map(|exe| &exe.signature().outputs);
-        self.next_only = outputs.any(|o| o.name == "next");
+        let exe = self.compiled.exe().ok();
+        self.next_only =
+            exe.is_some_and(|exe| exe.signature().outputs.iter().any(|o| o.name == "next"));
     }
 
     /// Logits of the last step, copied from the device, `[vocab]`.
@@ -255,13 +235,7 @@ impl Generator {
     }
 
     async fn read_logits(&mut self, waits: WaitMode) -> Result<Vec<f32>, ModelError> {
-        let exe = self.exe()?;
-        let rows = match waits {
-            WaitMode::Blocking => exe.read_output_rows("logits", 0..1)?,
-            WaitMode::Awaiting => exe.fetch_output_rows("logits", 0..1)?.await?,
-        };
-        let logits = rows.as_slice::<f32>();
-        Ok(logits.map_err(|e| not_the_output("logits", &e))?.to_vec())
+        self.compiled.read_rows("logits", 0..1, waits).await
     }
 
     /// Binds an additional input tensor, beside the token inputs.
@@ -270,12 +244,12 @@ impl Generator {
         input: &str,
         tensor: &tercet::DeviceTensor,
     ) -> Result<(), ModelError> {
-        Ok(self.exe()?.bind(input, tensor)?)
+        Ok(self.compiled.exe()?.bind(input, tensor)?)
     }
 
     /// Device time of each step of the last run, if the device measures it.
     pub fn timings(&mut self) -> Vec<tercet::StepTime> {
-        self.exe.as_mut().map_or(Vec::new(), |exe| exe.timings())
+        self.compiled.timings()
     }
 
     /// Number of tokens in the cache.
@@ -292,7 +266,7 @@ impl Generator {
     /// token.
     pub fn set_seed(&mut self, seed: u64) {
         self.drop_ahead();
-        if let Some(exe) = &mut self.exe {
+        if let Ok(exe) = self.compiled.exe() {
             let random = exe.random();
             exe.set_random(RngState {
                 seed: Some(seed),
@@ -311,30 +285,27 @@ impl Generator {
         });
     }
 
-    /// Sets the state of the random number generator. The new state takes effect at the next token.
-    pub(super) fn set_random(&mut self, random: RngState) {
-        self.drop_ahead();
-        if let Some(exe) = &mut self.exe {
-            exe.set_random(random);
+    /// Sets the random number stream of host-side sampling.
+    pub(super) fn set_stream(&mut self, stream: u32) {
+        if let Some(sampler) = &mut self.sampler {
+            sampler.stream = stream;
         }
     }
 
-    /// Number of image rows that token ids above the vocabulary refer to.
-    pub(super) fn image_rows(&self) -> usize {
-        self.image_embeddings.as_ref().map_or(0, |seen| seen.count)
-    }
-
-    /// Maximum chunk of tokens per run, and vocabulary size.
-    pub(super) fn sizes(&self) -> [usize; 2] {
-        [self.chunk, self.vocab]
+    /// Sets the state of the random number generator. The new state takes effect at the next token.
+    fn set_random(&mut self, random: RngState) {
+        self.drop_ahead();
+        if let Ok(exe) = self.compiled.exe() {
+            exe.set_random(random);
+        }
     }
 
     /// Sets the first position counted by presence and frequency penalties, usually the start of
     /// the completion. The default is the beginning of the cache.
     pub fn set_penalty_start(&mut self, position: usize) {
         self.penalties_from = position;
-        if let Some(chooser) = &mut self.sampling {
-            chooser.state = SamplingState::default();
+        if let Some(sampler) = &mut self.sampler {
+            sampler.restart();
         }
     }
 
@@ -345,12 +316,12 @@ impl Generator {
 
     /// Clears the cache and removes the constraint. The seed and sampling options stay.
     pub fn reset(&mut self) {
-        self.constraint = None;
-        self.drop_ahead();
-        if let Some(exe) = &mut self.exe {
-            exe.reset();
-            self.is_blank = true;
+        if let Some(sampler) = &mut self.sampler {
+            sampler.constraint = None;
         }
+        self.drop_ahead();
+        self.compiled.reset();
+        self.is_blank = true;
         self.position = 0;
         self.penalties_from = 0;
         self.tokens.clear();
@@ -429,7 +400,7 @@ impl Generator {
     ) -> Result<GeneratorStep<'_>, ModelError> {
         self.check(tokens)?;
         let mut done = 0;
-        let mut random = self.exe()?.random();
+        let mut random = self.compiled.exe()?.random();
         // An observer needs the logits of all tokens; the next token is sampled after the last one.
         let observed = match &self.logit_observer {
             Some(_) => tokens.len().saturating_sub(1),
@@ -449,10 +420,10 @@ impl Generator {
         }
         if !observed.is_empty() {
             // The same random numbers as without an observer.
-            self.exe()?.set_random(random);
+            self.compiled.exe()?.set_random(random);
         }
         for part in tokens.chunks(self.chunk) {
-            random = self.exe()?.random();
+            random = self.compiled.exe()?.random();
             self.append(part, LogitRowSelection::Last, waits).await?;
             self.show_logits()?;
             done += part.len();
@@ -461,10 +432,8 @@ impl Generator {
             }
         }
         if let Some(next) = self.sampled_token(random)? {
-            let logits = match self.outputs.as_slice() {
-                [logits, ..] if !self.next_only => logits
-                    .as_slice()
-                    .map_err(|e| not_the_output("logits", &e))?,
+            let logits = match self.compiled.outputs.as_slice() {
+                [logits, ..] if !self.next_only => elements(logits, "logits")?,
                 _ => &[],
             };
             return Ok(GeneratorStep {
@@ -472,23 +441,18 @@ impl Generator {
                 next: Some(next),
             });
         }
-        let (logits, next) = match self.outputs.as_slice() {
+        let (logits, next) = match self.compiled.outputs.as_slice() {
             [next] if self.next_only => (None, Some(next)),
             [logits, next, ..] => (Some(logits), Some(next)),
             [logits] => (Some(logits), None),
             [] => (None, None),
         };
         let logits: &[f32] = match logits {
-            Some(t) => t.as_slice().map_err(|e| not_the_output("logits", &e))?,
+            Some(t) => elements(t, "logits")?,
             None => &[],
         };
         let next = match next {
-            Some(t) => {
-                let next = t
-                    .as_slice::<i32>()
-                    .map_err(|e| not_the_output("next", &e))?;
-                next.first().map(|&t| t as u32)
-            }
+            Some(t) => elements::<i32>(t, "next")?.first().map(|&t| t as u32),
             None => None,
         };
         Ok(GeneratorStep { logits, next })
@@ -508,11 +472,10 @@ impl Generator {
         self.check(tokens)?;
         for part in tokens.chunks(self.chunk.min(self.logit_rows)) {
             block_on_ready(self.append(part, LogitRowSelection::All, WaitMode::Blocking))?;
-            let Some(logits) = self.outputs.first() else {
+            let Some(logits) = self.compiled.outputs.first() else {
                 return Ok(());
             };
-            let logits = logits.as_slice::<f32>();
-            let logits = logits.map_err(|e| not_the_output("logits", &e))?;
+            let logits = elements::<f32>(logits, "logits")?;
             if !logits.chunks_exact(self.vocab).all(&mut *each) {
                 return Ok(());
             }
@@ -533,7 +496,7 @@ impl Generator {
                 context: self.context,
             });
         }
-        let known = self.vocab + self.image_rows();
+        let known = self.vocab + self.compiled.image_rows();
         if let Some(&token) = tokens.iter().find(|&&t| t as usize >= known) {
             return Err(ModelError::Token {
                 token,
@@ -545,17 +508,85 @@ impl Generator {
 
     /// User-facing message about a precision fallback since compilation; usually `None`.
     pub fn fallback_message(&self) -> Option<String> {
-        self.precision_fallback.map(|moved| moved.to_string())
+        self.compiled.fallback_message()
     }
 
     /// Matmul precision after an overflow fallback. Compile further models with this precision.
     pub fn fallback_precision(&self) -> Option<MatmulPrecision> {
-        self.precision_fallback
-            .map(PrecisionFallback::matmul_precision)
+        self.compiled.fallback_precision()
     }
 
-    fn exe(&mut self) -> Result<&mut Box<dyn Executable>, ModelError> {
-        self.exe.as_mut().ok_or_else(no_executable)
+    /// Binds the input for image embeddings of this width, without images.
+    pub(super) fn accept_images(&mut self, width: usize) -> Result<(), ModelError> {
+        self.compiled.set_image_embeddings(width, &[])
+    }
+
+    /// Sets the sampling options from the next token on, without recompilation. If the options
+    /// equal the compiled sampling, the device samples. Otherwise the logits are copied to the host
+    /// for each token and the host samples with the same random numbers.
+    ///
+    /// # Errors
+    /// [`ModelError::Unsupported`] for a value outside its range, or if the graph does not sample;
+    /// [`ModelError::Token`] for a bias of a token outside the vocabulary.
+    pub fn set_sampling(&mut self, options: &SamplingOptions) -> Result<(), ModelError> {
+        options.check(self.vocab)?;
+        let sampler = self.sampler.as_mut().ok_or_else(does_not_sample)?;
+        sampler.set_options(options);
+        match &mut self.speculation {
+            Some(speculation) => speculation.set_sampling(options),
+            None => Ok(()),
+        }
+    }
+
+    /// Sets or removes the constraint, from the next token on. The constraint receives each sampled
+    /// token and treats it as part of the output. [`Generator::reset`] removes the constraint.
+    ///
+    /// # Errors
+    /// [`ModelError::Unsupported`] if the graph does not sample.
+    pub fn set_constraint(
+        &mut self,
+        constraint: Option<Box<dyn Constraint>>,
+    ) -> Result<(), ModelError> {
+        match &mut self.sampler {
+            Some(sampler) => sampler.constraint = constraint,
+            None if constraint.is_some() => return Err(does_not_sample()),
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// True if the host samples, because of a constraint or overriding options.
+    fn on_host(&self) -> bool {
+        self.sampler.as_ref().is_some_and(TokenSampler::is_on_host)
+    }
+
+    /// Samples a token on the host from the logits of the last run; `None` if the device samples.
+    /// `random` is the random state of that run.
+    fn sampled_token(&mut self, random: RngState) -> Result<Option<u32>, ModelError> {
+        let (Some(sampler), Some(logits)) = (&mut self.sampler, self.compiled.outputs.first())
+        else {
+            return Ok(None);
+        };
+        if !sampler.is_on_host() {
+            return Ok(None);
+        }
+        let text = SampledText {
+            tokens: &self.tokens,
+            penalties_from: self.penalties_from,
+        };
+        sampler.choose(elements(logits, "logits")?, text, random)
+    }
+}
+
+impl EmbeddingTarget for Generator {
+    fn set_image_embeddings(&mut self, width: usize, rows: &[f32]) -> Result<(), ModelError> {
+        self.compiled.set_image_embeddings(width, rows)
+    }
+
+    fn truncate_from(&mut self, token: u32) {
+        if let Some(at) = self.tokens.iter().position(|own| *own >= token) {
+            self.truncate(at);
+        }
     }
 }
 
@@ -568,13 +599,7 @@ fn fill(input: &mut Tensor, shape: &[usize], number: impl Fn(usize) -> usize) {
     slots.enumerate().for_each(|(i, x)| *x = number(i) as i32);
 }
 
-pub(super) fn no_executable() -> ModelError {
-    ModelError::Unsupported(
-        "the model overflowed its dtype and could not be recompiled in a wider one; open it again"
-            .to_string(),
-    )
-}
-
-pub(super) fn not_the_output(name: &str, e: &tercet::TensorError) -> ModelError {
-    ModelError::Unsupported(format!("output `{name}` of the model: {e}"))
+fn does_not_sample() -> ModelError {
+    let reason = "the graph of the model does not sample; build it with sampling options";
+    ModelError::Unsupported(reason.into())
 }

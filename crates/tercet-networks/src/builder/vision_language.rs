@@ -17,7 +17,8 @@ mod prompt;
 
 use tercet::{CompileOptions, DType, Device, Dim, Type, Value};
 
-use super::decoder::{Decoder, DecoderOptions};
+use super::batch::BatchGenerator;
+use super::decoder::{BatchDecoder, BatchOptions, Decoder, DecoderOptions};
 use super::encoder::encode_images;
 use super::generator::Generator;
 use super::{ModelBuilder, ModelError, ModelGraph, Weights};
@@ -29,7 +30,8 @@ pub use image_encoder::{ImageEncoder, ImagePromptReader};
 /// Image tiles per run of the tower.
 const BATCH: usize = 4;
 
-/// A vision-language model: graphs and parameters.
+/// A vision-language model: graphs and parameters. `D` is the decoder: [`Decoder`], or
+/// [`BatchDecoder`] with one slot.
 ///
 /// ```no_run
 /// use tercet::Device;
@@ -41,11 +43,11 @@ const BATCH: usize = 4;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct VisionLanguageGraphs {
+pub struct VisionLanguageGraphs<D = Decoder> {
     /// Graph from image tiles to embedding rows.
     pub tower: ModelGraph,
     /// Graph from tokens and embedding rows to logits.
-    pub decoder: Decoder,
+    pub decoder: D,
     /// Splits images into tiles.
     pub processor: ImageTileProcessor,
     /// Configuration that the graphs were built from.
@@ -65,13 +67,12 @@ impl VisionLanguageGraphs {
         weights: &Weights,
         options: DecoderOptions,
     ) -> Result<VisionLanguageGraphs, ModelError> {
-        let tower = tower(spec, weights, options.dtype)?;
         let options = DecoderOptions {
             max_image_rows: options.context,
             ..options
         };
         Ok(VisionLanguageGraphs {
-            tower,
+            tower: tower(spec, weights, options.dtype)?,
             decoder: Decoder::build(&spec.decoder, weights, options)?,
             processor,
             spec: spec.clone(),
@@ -83,10 +84,50 @@ impl VisionLanguageGraphs {
     /// # Errors
     /// [`ModelError::Compile`] and [`ModelError::Run`] of the device.
     pub fn compile(&self, device: &Device) -> Result<(ImageEncoder, Generator), ModelError> {
+        Ok((self.encoder(device)?, self.decoder.generator(device)?))
+    }
+}
+
+impl VisionLanguageGraphs<BatchDecoder> {
+    /// Like [`VisionLanguageGraphs::build`], with a decoder of one slot.
+    ///
+    /// # Errors
+    /// The errors of [`VisionLanguageGraphs::build`]; [`ModelError::Unsupported`] for several slots.
+    pub fn build_batch(
+        spec: &VisionLanguageSpec,
+        processor: ImageTileProcessor,
+        weights: &Weights,
+        options: BatchOptions,
+    ) -> Result<VisionLanguageGraphs<BatchDecoder>, ModelError> {
+        let options = BatchOptions {
+            max_image_rows: options.context,
+            ..options
+        };
+        Ok(VisionLanguageGraphs {
+            tower: tower(spec, weights, options.dtype)?,
+            decoder: BatchDecoder::build(&spec.decoder, weights, options)?,
+            processor,
+            spec: spec.clone(),
+        })
+    }
+
+    /// Compiles both graphs for a device.
+    ///
+    /// # Errors
+    /// [`ModelError::Compile`] and [`ModelError::Run`] of the device.
+    pub fn compile_batch(
+        &self,
+        device: &Device,
+    ) -> Result<(ImageEncoder, BatchGenerator), ModelError> {
+        Ok((self.encoder(device)?, self.decoder.generator(device)?))
+    }
+}
+
+impl<D> VisionLanguageGraphs<D> {
+    fn encoder(&self, device: &Device) -> Result<ImageEncoder, ModelError> {
         let options = CompileOptions::new().bound("b", BATCH);
         let exe = self.tower.compile(device, &options)?;
-        let reader = ImageEncoder::new(exe, &self.spec, self.processor.clone());
-        Ok((reader, self.decoder.generator(device)?))
+        Ok(ImageEncoder::new(exe, &self.spec, self.processor.clone()))
     }
 }
 

@@ -24,8 +24,8 @@ fn ngrams(tokens: usize) -> SpeculativeOptions {
     SpeculativeOptions { by, tokens }
 }
 
-fn drafted(drafting: Option<SpeculativeOptions>) -> Running {
-    start_placed(slots(1), |placement| placement.draft = drafting)
+fn drafted(count: usize, drafting: Option<SpeculativeOptions>) -> Running {
+    start_placed(slots(count), |placement| placement.draft = drafting)
 }
 
 /// A draft: the same model in another storage format, which often predicts the same token.
@@ -94,14 +94,19 @@ fn counted(server: &Running) -> [f64; 2] {
 
 #[test]
 fn answers_are_those_without_a_draft() {
-    let plain = drafted(None);
+    let plain = drafted(1, None);
     let want: Vec<Value> = requests()
         .iter()
         .map(|(path, request)| said(&plain, path, request))
         .collect();
     let counts = counted(&plain);
-    for drafting in [ngrams(MAX_DRAFT_TOKENS), model()] {
-        let server = drafted(Some(drafting));
+    for (count, drafting) in [
+        (1, ngrams(MAX_DRAFT_TOKENS)),
+        (1, model()),
+        (4, ngrams(MAX_DRAFT_TOKENS)),
+        (2, model()),
+    ] {
+        let server = drafted(count, Some(drafting));
         for ((path, request), want) in requests().iter().zip(&want) {
             assert_eq!(&said(&server, path, request), want, "{request}");
         }
@@ -114,22 +119,25 @@ fn answers_are_those_without_a_draft() {
 }
 
 #[test]
-fn texts_in_line_are_those_alone() {
-    let server = drafted(Some(ngrams(4)));
+fn texts_in_company_are_those_alone() {
     let ask = |n: usize| {
         let prompt = &REPEATS[..REPEATS.len() - n];
         json!({"prompt": prompt, "temperature": 0, "max_tokens": 16})
     };
+    let plain = drafted(1, None);
     let alone: Vec<Value> = (0..6)
-        .map(|n| said(&server, "/v1/completions", &ask(n)))
+        .map(|n| said(&plain, "/v1/completions", &ask(n)))
         .collect();
-    let together: Vec<Value> = std::thread::scope(|scope| {
-        let server = &server;
-        let asked = (0..6).map(|n| scope.spawn(move || said(server, "/v1/completions", &ask(n))));
-        let asked: Vec<_> = asked.collect();
-        asked.into_iter().map(|one| one.join().unwrap()).collect()
-    });
-    assert_eq!(together, alone);
+    for count in [1, 3] {
+        let server = &drafted(count, Some(ngrams(4)));
+        let together: Vec<Value> = std::thread::scope(|scope| {
+            let asked =
+                (0..6).map(|n| scope.spawn(move || said(server, "/v1/completions", &ask(n))));
+            let asked: Vec<_> = asked.collect();
+            asked.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        assert_eq!(together, alone, "{count} slots");
+    }
 }
 
 #[test]
@@ -140,12 +148,6 @@ fn drafts_that_cannot_be_are_refused() {
         });
         added.err().unwrap()
     };
-    let several = refused(slots(4), ngrams(4));
-    assert!(
-        matches!(&several, ServeError::DraftSlots { slots: 4, .. }),
-        "{several}"
-    );
-    assert!(several.to_string().contains("--parallel 1"), "{several}");
     let many = refused(slots(1), ngrams(MAX_DRAFT_TOKENS + 1));
     assert!(
         matches!(

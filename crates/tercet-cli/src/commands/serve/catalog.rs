@@ -267,11 +267,7 @@ impl ListedModelFile {
             options.chat_template = Some(text.map_err(|e| tercet::one_line(&e))?);
         }
         config.draft = self.draft(base)?;
-        let slots = match &config.draft {
-            Some(_) => 1,
-            None => defaults.options.slots,
-        };
-        options.slots = self.parallel.unwrap_or(slots);
+        options.slots = self.parallel.unwrap_or(defaults.options.slots);
         if options.slots == 0 {
             return Err("parallel: expected 1 or more".to_string());
         }

@@ -31,8 +31,7 @@ pub(crate) struct ServedModelArgs {
     /// a weight as PATH=SCALE; repeatable. MODEL is required if several models are served
     #[arg(long, value_name = "[MODEL:]NAME=PATH")]
     lora: Vec<String>,
-    /// Sequences that each language model generates in parallel, and parallel runs of each graph; 1
-    /// with --draft
+    /// Sequences that each language model generates in parallel, and parallel runs of each graph
     #[arg(long, visible_alias = "slots", default_value_t = 4, value_name = "N", value_parser = positive)]
     parallel: usize,
     /// Maximum requests waiting for a slot of a model; more are rejected

@@ -23,13 +23,15 @@ pub(super) enum BatchRunRows<'a> {
     Tokens(&'a [SlotChunk], usize),
     /// One prefill chunk of a prompt.
     Prompt(&'a SlotChunk),
+    /// The last token of a sequence and its draft, all with logits.
+    Draft(&'a SlotChunk),
 }
 
 impl BatchRunRows<'_> {
     pub(super) fn parts(&self) -> &[SlotChunk] {
         match self {
             BatchRunRows::Tokens(parts, _) => parts,
-            BatchRunRows::Prompt(part) => std::slice::from_ref(part),
+            BatchRunRows::Prompt(part) | BatchRunRows::Draft(part) => std::slice::from_ref(part),
         }
     }
 
@@ -42,7 +44,7 @@ impl BatchRunRows<'_> {
     pub(super) fn idle(&self) -> usize {
         match self {
             BatchRunRows::Tokens(_, idle) => *idle,
-            BatchRunRows::Prompt(_) => 0,
+            BatchRunRows::Prompt(_) | BatchRunRows::Draft(_) => 0,
         }
     }
 }
@@ -119,7 +121,7 @@ impl BatchInputs {
     }
 
     /// Fills the inputs for a run. A prefill chunk produces logits only for its last token, a
-    /// decode run for every row.
+    /// decode run and a draft run for every row.
     pub(super) fn fill(&mut self, rows: &BatchRunRows<'_>) {
         let (parts, idle) = (rows.parts(), rows.idle());
         let all = rows.count();
@@ -149,9 +151,11 @@ impl BatchInputs {
                     results.push(part.slot as i32);
                 }
             }
-            BatchRunRows::Prompt(part) => {
+            BatchRunRows::Prompt(part) | BatchRunRows::Draft(part) => {
                 prompt = (&counted, part.slot, part.start + part.tokens.len());
-                logits = &counted[all - 1..];
+                if let BatchRunRows::Prompt(_) = rows {
+                    logits = &counted[all - 1..];
+                }
                 results.extend(counted.iter().map(|row| self.slots as i32 + row));
             }
         }

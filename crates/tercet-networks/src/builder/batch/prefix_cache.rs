@@ -22,6 +22,10 @@ impl BatchGenerator {
         if !self.has_states && !self.has_windows {
             return 0;
         }
+        // Draft runs need the second buffer of the window caches.
+        if self.speculation.is_some() {
+            return 0;
+        }
         let last = sequence.prompt.len().saturating_sub(1);
         let last = last - last % self.chunk;
         let held = self.slots.iter().map(|slot| {
@@ -42,7 +46,7 @@ impl BatchGenerator {
         if !slot.needs_restore {
             return Ok(());
         }
-        let exe = self.exe.as_mut().ok_or_else(super::no_executable)?;
+        let exe = self.compiled.exe()?;
         let kept = slot.checkpoint.iter().flat_map(|kept| &kept.states);
         for (name, tensor) in kept {
             exe.write_state(name, tensor)?;
@@ -62,7 +66,7 @@ impl BatchGenerator {
         if !wants || tokens == 0 {
             return Ok(());
         }
-        let exe = self.exe.as_mut().ok_or_else(super::no_executable)?;
+        let exe = self.compiled.exe()?;
         let own = format!(".{at}");
         let names = exe.signature().states.iter().map(|port| &port.name);
         let names = names.filter(|name| name.starts_with(STATES) && name.ends_with(&own));

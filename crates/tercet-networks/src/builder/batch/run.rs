@@ -1,22 +1,17 @@
 //! Batch runs with overflow fallback: if a result overflows its dtype, the model is recompiled in a
 //! wider dtype.
 
-use tercet::{Executable, OutputSelection};
+use tercet::OutputSelection;
 
 use super::inputs::{BatchRunRows, SlotChunk};
-use super::{
-    BatchGenerator, ModelError, WidenedModel, equal_row_counts, no_executable, not_the_output,
-};
+use super::{BatchGenerator, ModelError, equal_row_counts};
+use crate::maybe_async::{WaitMode, block_on_ready};
 
 /// Maximum rows for which no executor rounds matmul inputs. The generator checks the logits of
 /// longer runs for overflow.
 const NOT_ROUNDED: usize = 8;
 
 impl BatchGenerator {
-    pub(super) fn exe(&mut self) -> Result<&mut Box<dyn Executable>, ModelError> {
-        self.exe.as_mut().ok_or_else(no_executable)
-    }
-
     /// Runs the model on these rows. If rounded matmuls overflow, the generator recompiles in a
     /// wider dtype and repeats the run. The outputs are `next` and, if `logits` is set, `logits`.
     pub(super) fn run(&mut self, rows: &BatchRunRows<'_>, logits: bool) -> Result<(), ModelError> {
@@ -26,10 +21,7 @@ impl BatchGenerator {
             BatchRunRows::Prompt(part) if part.tokens.len() > 1 => true,
             _ => rows.count() > NOT_ROUNDED,
         };
-        while self.overflow_fallback.is_some()
-            && may_round
-            && !self.is_finite(rows.parts().len())?
-        {
+        while self.compiled.may_overflow() && may_round && !self.is_finite(rows.parts().len())? {
             self.widen()?;
             self.run_once(rows, logits)?;
         }
@@ -47,37 +39,26 @@ impl BatchGenerator {
             true => &["next", "logits"],
             false => &["next"],
         };
-        let exe = self.exe.as_mut().ok_or_else(no_executable)?;
+        let exe = self.compiled.exe()?;
         exe.submit(&self.inputs.named(), OutputSelection::Only(wanted))?;
-        exe.wait(&mut self.outputs)?;
-        Ok(())
+        self.compiled.wait()
     }
 
     /// True if the logits of the last run are finite in its first `rows` rows; checks their sums.
     fn is_finite(&mut self, rows: usize) -> Result<bool, ModelError> {
-        let sums = self.exe()?.read_output_rows("sums", 0..rows)?;
-        let sums = sums.as_slice::<f32>();
-        let sums = sums.map_err(|e| not_the_output("sums", &e))?;
+        let sums = self.compiled.read_rows("sums", 0..rows, WaitMode::Blocking);
+        let sums = block_on_ready(sums)?;
         Ok(sums.iter().all(|x| x.is_finite()))
     }
 
     /// Recompiles the model in a wider dtype and recomputes the caches of all active sequences.
     fn widen(&mut self) -> Result<(), ModelError> {
-        let Some(rounded) = self.overflow_fallback.take() else {
+        if !self.compiled.widen()? {
             return Ok(());
-        };
-        // Free the memory of the old executable before compiling the new one.
-        self.exe = None;
-        let WidenedModel {
-            exe,
-            fallback: moved,
-            next_fallback: again,
-        } = rounded.widen()?;
+        }
+        let exe = self.compiled.exe()?;
         let rows = equal_row_counts(exe.as_ref(), &mut self.inputs, self.max_together)?;
         (self.min_rows, self.together) = rows.into_inner();
-        self.exe = Some(exe);
-        self.precision_fallback = Some(moved);
-        self.overflow_fallback = again;
         for slot in 0..self.slots.len() {
             self.slots[slot].chunk_aligned = 0;
             self.slots[slot].checkpoint = None;
@@ -96,7 +77,7 @@ impl BatchGenerator {
                 };
                 if let Err(e) = self.run_once(&BatchRunRows::Prompt(&part), false) {
                     // The caches no longer match the token lists, so the executable is unusable.
-                    self.exe = None;
+                    self.compiled.discard();
                     return Err(e);
                 }
             }

@@ -1,11 +1,16 @@
 //! Sequences of a batch and the cache slots they occupy.
 
 use tercet::Tensor;
+use tercet::random::RngState;
 
 use crate::builder::decoder::slot_windows::BANKS;
-use crate::builder::sampling::SamplingState;
+use crate::builder::generator::DraftLength;
+use crate::builder::token_sampler::{SampledText, TokenSampler};
 use crate::builder::{ModelError, Sampling, SamplingOptions};
 use tercet_text::constraint::Constraint;
+
+/// Random number stream for sampling tokens.
+pub(super) const STREAM: u32 = 0;
 
 /// The reason why generation ended.
 ///
@@ -208,6 +213,8 @@ pub(super) struct CacheSlot {
     pub(super) needs_restore: bool,
     /// Active sequence of the slot.
     pub(super) active: Option<ActiveSequence>,
+    /// True if the sequence had a draft run since the last decode run of all sequences.
+    pub(super) had_draft: bool,
 }
 
 /// Recurrent states and window caches at the start of a prefill chunk.
@@ -296,11 +303,14 @@ pub(super) struct ActiveSequence {
     pub(super) prompt: Vec<u32>,
     pub(super) max_tokens: usize,
     pub(super) eos: Vec<u32>,
-    /// Sampling options; `None` means greedy decoding.
-    sampling: Option<SamplingOptions>,
-    sampling_state: SamplingState,
+    pub(super) sampler: TokenSampler,
     pub(super) seed: u64,
-    pub(super) constraint: Option<Box<dyn Constraint>>,
+    /// True if the logits of every token are read, so that no draft runs.
+    pub(super) needs_logits: bool,
+    /// Length of the next draft.
+    pub(super) draft_len: DraftLength,
+    /// True if the last draft run ended at a near tie, which a run of one row decides.
+    pub(super) is_near_tie: bool,
     pub(super) generated: usize,
     /// Last sampled token; the next run computes its keys, values and logits.
     pub(super) next: Option<u32>,
@@ -319,26 +329,25 @@ impl ActiveSequence {
             constraint,
             adapter: _,
             cache_scope: _,
-            needs_logits: _,
+            needs_logits,
         } = sequence;
+        let mut sampler = TokenSampler::new(Sampling::GREEDY, STREAM);
+        sampler.set_options(&sampling);
+        sampler.constraint = constraint;
         ActiveSequence {
             id,
             prompt,
             max_tokens,
             eos,
-            sampling: (!sampling.is(&Sampling::GREEDY)).then_some(sampling),
-            sampling_state: SamplingState::default(),
+            sampler,
             seed,
-            constraint,
+            needs_logits,
+            draft_len: DraftLength::default(),
+            is_near_tie: false,
             generated: 0,
             next: None,
             checkpoint_at: keep_at,
         }
-    }
-
-    /// True if tokens are sampled on the host from copied logits.
-    pub(super) fn is_on_host(&self) -> bool {
-        self.sampling.is_some() || self.constraint.is_some()
     }
 
     /// Records a failure event and returns false: the sequence ends.
@@ -387,43 +396,22 @@ impl ActiveSequence {
         false
     }
 
-    /// Random counter for the next token: the index of the run that computes its logits, counted
-    /// from the first prefill chunk.
-    pub(super) fn draw(&self, chunk: usize) -> u64 {
-        (self.prompt.len().div_ceil(chunk) - 1 + self.generated) as u64
+    /// Random state of the next token. Its counter is the index of the run that computes the logits,
+    /// counted from the first prefill chunk.
+    pub(super) fn random(&self, chunk: usize) -> RngState {
+        let counter = (self.prompt.len().div_ceil(chunk) - 1 + self.generated) as u64;
+        RngState {
+            seed: Some(self.seed),
+            counter,
+        }
     }
 
-    /// Samples a token from one row of logits; `cached` contains the tokens of the sequence so far.
-    pub(super) fn sample(
-        &mut self,
-        logits: &[f32],
-        cached: &[u32],
-        units: [f64; 2],
-    ) -> Result<Option<u32>, ModelError> {
-        let mut allowed = Vec::new();
-        let logits = match &mut self.constraint {
-            Some(constraint) => {
-                allowed.extend_from_slice(logits);
-                constraint.mask(&mut allowed)?;
-                allowed.as_slice()
-            }
-            None => logits,
-        };
-        let written = cached.get(self.prompt.len()..).unwrap_or(&[]);
-        let chosen = match &self.sampling {
-            Some(options) => {
-                let state = &mut self.sampling_state;
-                options.sample(logits, (cached, written), units, state)
-            }
-            None => {
-                let state = &mut self.sampling_state;
-                SamplingOptions::default().sample(logits, (cached, written), units, state)
-            }
-        };
-        if let (Some(constraint), Some(token)) = (&mut self.constraint, chosen) {
-            constraint.take(token)?;
+    /// The tokens of the sequence, for sampling.
+    pub(super) fn text<'a>(&self, cached: &'a [u32]) -> SampledText<'a> {
+        SampledText {
+            tokens: cached,
+            penalties_from: self.prompt.len(),
         }
-        Ok(chosen)
     }
 }
 

@@ -47,7 +47,7 @@ impl WindowInputs {
                     results.push(place as i32);
                 }
             }
-            BatchRunRows::Prompt(part) => {
+            BatchRunRows::Prompt(part) | BatchRunRows::Draft(part) => {
                 old = (self.first(part.start)..part.start).collect();
                 prompt_len = old.len() + part.tokens.len();
                 results.extend((places..places + part.tokens.len()).map(|at| at as i32));

@@ -47,7 +47,7 @@ use super::layer::{
     AttentionMode, ForwardContext, SlotInputs, SlotRows, embed, query_scales, rope_tables,
 };
 use super::slot_windows::{bounded, slot_window_inputs, slot_windows};
-use super::{OverflowFallback, Sampling, check_context, logits, rounded_to};
+use super::{OverflowFallback, Sampling, check_context, embed_seen, logits, rounded_to};
 use crate::builder::multi_lora::{MAX_ADAPTERS, MultiLora};
 use crate::builder::trainable::{ScaledAdapter, WeightUse};
 use crate::builder::{
@@ -99,6 +99,10 @@ pub struct BatchOptions {
     /// ([`Sequence::adapter`](crate::Sequence::adapter)), at most 64. This option cannot be
     /// combined with `adapters`; none by default.
     pub selectable_adapters: Vec<ScaledAdapter>,
+    /// Maximum draft tokens per run ([`BatchGenerator::set_draft`]); 0 builds a graph without drafts.
+    pub draft_tokens: usize,
+    /// Maximum image embedding rows, for one slot. 0 builds a text-only graph.
+    pub max_image_rows: usize,
     /// Changes of the rotary positions; none by default.
     pub rope: RopeOverrides,
 }
@@ -117,8 +121,16 @@ impl BatchOptions {
             matmul_precision: MatmulPrecision::Full,
             adapters: Vec::new(),
             selectable_adapters: Vec::new(),
+            draft_tokens: 0,
+            max_image_rows: 0,
             rope: RopeOverrides::default(),
         }
+    }
+
+    /// Rows of logits of a draft run.
+    pub(in crate::builder) fn draft_rows(&self) -> usize {
+        let rows = self.draft_tokens.saturating_add(1);
+        rows.min(self.chunk).min(self.context)
     }
 }
 
@@ -219,7 +231,10 @@ impl BatchDecoder {
             batch: Dim::Known(1),
             len,
         };
-        let x = embed(&mut b, config, tokens, positions)?;
+        let x = match options.max_image_rows {
+            0 => embed(&mut b, config, tokens, positions)?,
+            _ => embed_seen(&mut b, config, tokens, positions)?,
+        };
         let logits = logits(&mut b, config, &shared, [x, rows])?;
         outputs_beside(&mut b, logits)?;
         let model = b.finish().with_precision(dtype)?;
@@ -242,12 +257,16 @@ impl BatchDecoder {
         let options = CompileOptions::new()
             .bound("n", chunk.max(slots))
             .bound("z", slots)
-            .bound("r", slots)
+            .bound("r", slots.max(self.options.draft_rows()))
             .bound("s", chunk)
             .bound("c", context);
         let options = match self.options.cache_format() {
             CacheFormat::Float(_) => options,
             CacheFormat::Q8_0 => options.bound("m", context),
+        };
+        let options = match self.options.max_image_rows {
+            0 => options,
+            most => options.bound("p", most),
         };
         let options = bounded(options, &slot_windows(&self.config, context));
         let apart = if has_per_slot_rows(&self.config) {
@@ -312,6 +331,10 @@ fn check(config: &DecoderSpec, options: &BatchOptions) -> Result<(), ModelError>
         return Err(ModelError::Unsupported(format!(
             "number of slots {slots} is out of range; expected 1 to {MAX_SLOTS}"
         )));
+    }
+    if options.max_image_rows > 0 && slots > 1 {
+        let reason = "a model with images generates one sequence at a time; use one slot";
+        return Err(ModelError::Unsupported(reason.into()));
     }
     check_context(config, context)?;
     check_cache(dtype, cache)?;

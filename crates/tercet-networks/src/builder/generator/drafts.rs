@@ -14,8 +14,9 @@ const NGRAMS: [usize; 2] = [4, 2];
 /// executor rounds matmul inputs for them.
 pub const MAX_DRAFT_TOKENS: usize = 7;
 
-/// Source of draft tokens; a [`Generator`] verifies several of them in one run
-/// ([`Generator::set_draft`]).
+/// Source of draft tokens. A [`Generator`] or a [`BatchGenerator`](crate::BatchGenerator) verifies
+/// several of them in one run ([`Generator::set_draft`],
+/// [`BatchGenerator::set_draft`](crate::BatchGenerator::set_draft)).
 ///
 /// ```
 /// # let dims = tercet_networks::DecoderDims {
@@ -184,7 +185,7 @@ impl Draft {
         let mut new = [&text[same..], &[next]].concat();
         let mut proposed = Vec::with_capacity(most);
         while proposed.len() < most && new.iter().all(|t| (*t as usize) < draft.vocab) {
-            draft.exe()?.set_random(RngState {
+            draft.compiled.exe()?.set_random(RngState {
                 counter: random.counter.wrapping_add(proposed.len() as u64),
                 ..random
             });

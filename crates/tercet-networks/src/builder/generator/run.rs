@@ -4,10 +4,10 @@
 use tercet::{DType, OutputSelection, Tensor};
 
 use super::super::ModelError;
+use super::super::compiled_decoder::elements;
 use super::super::decoder::SEEN;
-use super::super::decoder::matmul_precision::WidenedModel;
 use super::windows::WindowStates;
-use super::{Generator, INPUTS, LogitRowSelection, fill, no_executable, not_the_output};
+use super::{Generator, INPUTS, LogitRowSelection, fill};
 use crate::maybe_async::WaitMode;
 
 impl Generator {
@@ -19,13 +19,13 @@ impl Generator {
         rows: LogitRowSelection,
         waits: WaitMode,
     ) -> Result<(), ModelError> {
-        let random = self.exe()?.random();
+        let random = self.compiled.exe()?.random();
         self.run(part, rows, waits).await?;
         // Runs of a single token do not round matmul inputs.
-        while self.overflow_fallback.is_some() && part.len() > 1 && !self.is_finite(waits).await? {
+        while self.compiled.may_overflow() && part.len() > 1 && !self.is_finite(waits).await? {
             let before = self.position - part.len();
             self.widen(before, waits).await?;
-            self.exe()?.set_random(random);
+            self.compiled.exe()?.set_random(random);
             self.run(part, rows, waits).await?;
         }
         Ok(())
@@ -34,34 +34,18 @@ impl Generator {
     /// True if all logits of the last run are finite.
     async fn is_finite(&mut self, waits: WaitMode) -> Result<bool, ModelError> {
         let finite = |logits: &[f32]| logits.iter().all(|x| x.is_finite());
-        match self.outputs.first() {
-            Some(logits) if logits.dtype() == DType::F32 => {
-                let logits = logits.as_slice::<f32>();
-                Ok(finite(logits.map_err(|e| not_the_output("logits", &e))?))
-            }
+        match self.compiled.outputs.first() {
+            Some(logits) if logits.dtype() == DType::F32 => Ok(finite(elements(logits, "logits")?)),
             Some(_) | None => Ok(finite(&self.read_logits(waits).await?)),
         }
     }
 
     /// Recompiles the model in a wider dtype and recomputes the first `tokens` cached tokens.
     async fn widen(&mut self, tokens: usize, waits: WaitMode) -> Result<(), ModelError> {
-        let Some(rounded) = self.overflow_fallback.take() else {
+        if !self.compiled.widen()? {
             return Ok(());
-        };
-        // Free the memory of the old executable before compiling the new one.
-        self.exe = None;
-        let WidenedModel {
-            mut exe,
-            fallback: moved,
-            next_fallback: again,
-        } = rounded.widen()?;
-        if let Some(seen) = &self.image_embeddings {
-            seen.bind(&mut *exe)?;
         }
-        self.exe = Some(exe);
         self.is_blank = true;
-        self.precision_fallback = Some(moved);
-        self.overflow_fallback = again;
         let done = std::mem::take(&mut self.tokens);
         self.position = 0;
         for part in done[..tokens].chunks(self.chunk) {
@@ -86,10 +70,9 @@ impl Generator {
         }
         let is_one = may_go_ahead && part.len() == 1;
         let has_next = is_one && self.start_next(self.position + 1)?;
-        let exe = self.exe.as_mut().ok_or_else(no_executable)?;
-        let done = exe.wait(&mut self.outputs);
+        let done = self.compiled.wait();
         if has_next {
-            let next = self.outputs.first().filter(|_| done.is_ok());
+            let next = self.compiled.outputs.first().filter(|_| done.is_ok());
             let next = next.and_then(|next| next.as_slice::<i32>().ok()?.first());
             // `u32::MAX` is never a token id, so the pending run will be discarded.
             self.run_ahead.token = Some(next.map_or(u32::MAX, |&token| token as u32));
@@ -130,7 +113,7 @@ impl Generator {
             (true, false) => OutputSelection::Only(&["next"]),
             (false, false) => OutputSelection::All,
         };
-        let exe = self.exe.as_mut().ok_or_else(no_executable)?;
+        let exe = self.compiled.exe()?;
         if start == 0 && self.has_states && !self.is_blank {
             // A new sequence starts, so recurrent states must be zero.
             let random = exe.random();

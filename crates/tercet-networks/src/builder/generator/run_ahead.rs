@@ -50,7 +50,7 @@ impl Generator {
     /// numbers are drawn again.
     pub(super) fn drop_ahead(&mut self) {
         if self.run_ahead.token.take().is_some()
-            && let Some(exe) = &mut self.exe
+            && let Ok(exe) = self.compiled.exe()
         {
             let random = exe.random();
             exe.set_random(random);
@@ -63,7 +63,7 @@ impl Generator {
         if !self.runs_ahead() || start >= self.context {
             return Ok(false);
         }
-        let Some(exe) = &mut self.exe else {
+        let Ok(exe) = self.compiled.exe() else {
             return Ok(false);
         };
         let [_, positions, at, kv_len, rows] = &mut self.inputs;

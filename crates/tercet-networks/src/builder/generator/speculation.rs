@@ -7,13 +7,14 @@
 //! the top logit leads by less than [`near_tie`], a one-row run therefore decides, as it does
 //! without a draft (ADR 0045).
 
-use tercet::DType;
 use tercet::random::RngState;
 
 use super::super::ModelError;
+use super::super::compiled_decoder::elements;
 use super::super::sampling::SamplingOptions;
+use super::super::token_sampler::{DraftRows, SampledText, VerifiedTokens, near_tie};
 use super::drafts::{Draft, DraftError, DraftProposer, MAX_DRAFT_TOKENS};
-use super::{Generator, LogitRowSelection, not_the_output};
+use super::{Generator, LogitRowSelection, does_not_sample};
 use crate::maybe_async::{WaitMode, block_on_ready};
 
 /// Statistics of speculative decoding.
@@ -35,24 +36,141 @@ pub struct DraftCounts {
     pub near_ties: u64,
 }
 
-/// The draft model in use and its state.
-pub(super) struct Speculation {
+/// A draft in use. One draft serves all sequences of a generator.
+pub(in crate::builder) struct Speculation {
     draft: Draft,
-    max_draft_tokens: usize,
-    /// Length of the next draft: grows after a fully accepted draft, shrinks after a partially
-    /// accepted one.
-    draft_len: usize,
-    pub(super) counts: DraftCounts,
+    /// Maximum draft tokens per run.
+    most: usize,
+    pub(in crate::builder) counts: DraftCounts,
 }
 
-/// Minimum lead of the top logit for a multi-row run to decide, relative to the range of the
-/// logits. The minimum is about a hundred times the rounding difference between multi-row and
-/// one-row runs.
-fn near_tie(dtype: DType) -> f32 {
-    match dtype {
-        DType::F16 => 2e-2,
-        DType::BF16 => 1e-1,
-        _ => 1e-3,
+/// Properties of a model that a draft depends on.
+pub(in crate::builder) struct DraftTarget {
+    pub(in crate::builder) has_states: bool,
+    /// True if the graph samples and takes no images.
+    pub(in crate::builder) is_text_only: bool,
+    /// Rows of logits per run.
+    pub(in crate::builder) logit_rows: usize,
+}
+
+/// A sequence at the point where a draft continues it.
+pub(in crate::builder) struct DraftedText<'a> {
+    /// Cached tokens of the sequence.
+    pub(in crate::builder) text: SampledText<'a>,
+    /// The token after them, whose logits are computed next.
+    pub(in crate::builder) next: u32,
+    pub(in crate::builder) vocab: usize,
+    /// Tokens that end the sequence.
+    pub(in crate::builder) ends: &'a [u32],
+    /// Random state of the next run.
+    pub(in crate::builder) random: RngState,
+}
+
+/// Length of the next draft of one sequence: grows after a fully accepted draft, shrinks after a
+/// partially accepted one.
+#[derive(Clone, Copy)]
+pub(in crate::builder) struct DraftLength(usize);
+
+impl Default for DraftLength {
+    fn default() -> DraftLength {
+        DraftLength(MAX_DRAFT_TOKENS)
+    }
+}
+
+impl Speculation {
+    /// Checks a draft of at most `most` tokens for a model.
+    ///
+    /// # Errors
+    /// [`DraftError`] of [`Generator::set_draft`].
+    pub(in crate::builder) fn new(
+        draft: Draft,
+        most: usize,
+        target: &DraftTarget,
+    ) -> Result<Speculation, DraftError> {
+        let rows = target.logit_rows;
+        if target.has_states {
+            return Err(DraftError::States { which: "the model" });
+        }
+        if !target.is_text_only {
+            return Err(DraftError::Kind);
+        }
+        if !(1..=MAX_DRAFT_TOKENS).contains(&most) {
+            return Err(DraftError::Tokens { tokens: most });
+        }
+        if rows <= most {
+            return Err(DraftError::Rows { tokens: most, rows });
+        }
+        Ok(Speculation {
+            draft,
+            most,
+            counts: DraftCounts::default(),
+        })
+    }
+
+    /// The draft model, if the draft is a model.
+    pub(in crate::builder) fn model(&mut self) -> Option<&mut Generator> {
+        match &mut self.draft.source {
+            DraftProposer::Model(draft) => Some(draft),
+            DraftProposer::Ngrams => None,
+        }
+    }
+
+    /// Sets the sampling options of the draft model to those of the sequence.
+    pub(in crate::builder) fn set_sampling(
+        &mut self,
+        options: &SamplingOptions,
+    ) -> Result<(), ModelError> {
+        match self.model() {
+            Some(draft) => draft.set_sampling(&for_vocab(options, draft.vocab)),
+            None => Ok(()),
+        }
+    }
+
+    /// Maximum tokens of the next draft of a sequence with room for `room` tokens.
+    pub(in crate::builder) fn max_tokens(&self, room: usize, length: DraftLength) -> usize {
+        room.min(length.0).min(self.most)
+    }
+
+    /// At most `room` draft tokens after a sequence.
+    pub(in crate::builder) async fn propose(
+        &mut self,
+        of: &DraftedText<'_>,
+        room: usize,
+        length: DraftLength,
+        waits: WaitMode,
+    ) -> Result<Vec<u32>, ModelError> {
+        let most = self.max_tokens(room, length);
+        if most == 0 {
+            return Ok(Vec::new());
+        }
+        if let Some(draft) = self.model() {
+            draft.penalties_from = of.text.penalties_from;
+        }
+        let proposed = (self.draft).propose(of.text.tokens, of.next, most, of.random, waits);
+        let mut proposed = proposed.await?;
+        let stays = |token: &u32| (*token as usize) < of.vocab && !of.ends.contains(token);
+        let kept = proposed.iter().take_while(|t| stays(t)).count();
+        proposed.truncate(kept);
+        Ok(proposed)
+    }
+
+    /// Counts the result of a run over `proposed` draft tokens, of which `accepted` were the
+    /// model's, and returns the length of the next draft.
+    pub(in crate::builder) fn count(
+        &mut self,
+        length: DraftLength,
+        [proposed, accepted]: [usize; 2],
+        is_decided: bool,
+    ) -> DraftLength {
+        self.counts.proposed += proposed as u64;
+        self.counts.accepted += accepted as u64;
+        self.counts.runs += 1;
+        self.counts.near_ties += u64::from(!is_decided);
+        let length = length.0.min(self.most);
+        DraftLength(match accepted == proposed {
+            true => (length + 2).min(self.most),
+            false => (length - 1).max(1),
+        })
     }
 }
 
@@ -66,60 +184,27 @@ impl Generator {
     /// same error is returned for models with recurrent states, vision-language models and
     /// encoder-decoder models.
     pub fn set_draft(&mut self, draft: Option<Draft>, most: usize) -> Result<(), ModelError> {
-        let Some(mut draft) = draft else {
+        let Some(draft) = draft else {
             self.speculation = None;
             return Ok(());
         };
-        let rows = self.logit_rows.min(self.chunk);
-        let refused = match most {
-            _ if self.has_states => Some(DraftError::States { which: "the model" }),
-            _ if self.image_embeddings.is_some() || self.sampling.is_none() => {
-                Some(DraftError::Kind)
-            }
-            most if !(1..=MAX_DRAFT_TOKENS).contains(&most) => {
-                Some(DraftError::Tokens { tokens: most })
-            }
-            tokens if rows <= most => Some(DraftError::Rows { tokens, rows }),
-            _ => None,
+        let target = DraftTarget {
+            has_states: self.has_states,
+            is_text_only: !self.compiled.takes_images() && self.sampler.is_some(),
+            logit_rows: self.logit_rows.min(self.chunk),
         };
-        if let Some(refused) = refused {
-            return Err(refused.into());
+        let mut speculation = Speculation::new(draft, most, &target)?;
+        if let Some(options) = self.sampler.as_ref().and_then(|s| s.overriding()) {
+            speculation.set_sampling(options)?;
         }
-        let set = self.sampling.as_ref().and_then(|c| c.set.clone());
-        if let (Some(options), DraftProposer::Model(model)) = (set, &mut draft.source) {
-            model.set_sampling(&for_vocab(&options, model.vocab))?;
-        }
-        self.speculation = Some(Speculation {
-            draft,
-            max_draft_tokens: most,
-            draft_len: most,
-            counts: DraftCounts::default(),
-        });
+        self.speculation = Some(speculation);
+        self.draft_len = DraftLength::default();
         Ok(())
     }
 
     /// Statistics of the draft so far; `None` without a draft.
     pub fn draft_counts(&self) -> Option<DraftCounts> {
         Some(self.speculation.as_ref()?.counts)
-    }
-
-    /// Sets the sampling options of the draft model to those of the target model.
-    pub(super) fn set_draft_sampling(
-        &mut self,
-        options: &SamplingOptions,
-    ) -> Result<(), ModelError> {
-        match self.draft_model() {
-            Some(draft) => draft.set_sampling(&for_vocab(options, draft.vocab)),
-            None => Ok(()),
-        }
-    }
-
-    /// The draft model, if the draft is a model.
-    pub(super) fn draft_model(&mut self) -> Option<&mut Generator> {
-        match &mut self.speculation.as_mut()?.draft.source {
-            DraftProposer::Model(draft) => Some(draft),
-            DraftProposer::Ngrams => None,
-        }
     }
 
     /// Appends a token and returns the next tokens, between one and `most`. Without a draft, the
@@ -155,44 +240,38 @@ impl Generator {
             return Ok(vec![self.fed(token, waits).await?]);
         }
         let part = [&[token], &proposed[..]].concat();
-        let (start, random) = (self.position, self.exe()?.random());
+        let (start, random) = (self.position, self.compiled.exe()?.random());
         self.append(&part, LogitRowSelection::All, waits).await?;
-        let (mut chosen, is_decided) = self.verified(&part, random)?;
+        let VerifiedTokens {
+            mut tokens,
+            is_decided,
+            error,
+        } = self.verified(part.len(), random)?;
+        if let Some(error) = error {
+            return Err(error);
+        }
         // Remove the rejected draft tokens from the cache and restore their random numbers.
-        self.truncate(start + chosen.len());
-        self.exe()?.set_random(RngState {
-            counter: random.counter.wrapping_add(chosen.len() as u64),
+        self.truncate(start + tokens.len());
+        self.compiled.exe()?.set_random(RngState {
+            counter: random.counter.wrapping_add(tokens.len() as u64),
             ..random
         });
         if !is_decided {
-            let token = part[chosen.len()];
-            chosen.push(self.fed(token, waits).await?);
+            let token = part[tokens.len()];
+            tokens.push(self.fed(token, waits).await?);
         }
-        if let Some(Speculation {
-            max_draft_tokens: most,
-            draft_len: ahead,
-            counts,
-            ..
-        }) = &mut self.speculation
-        {
-            let (n, accepted) = (proposed.len(), chosen.len() - 1);
-            counts.proposed += n as u64;
-            counts.accepted += accepted as u64;
-            counts.runs += 1;
-            counts.near_ties += u64::from(!is_decided);
-            *ahead = match accepted == n {
-                true => (*ahead + 2).min(*most),
-                false => (*ahead - 1).max(1),
-            };
+        if let Some(speculation) = &mut self.speculation {
+            let counts = [proposed.len(), tokens.len() - 1];
+            self.draft_len = speculation.count(self.draft_len, counts, is_decided);
         }
-        Ok(chosen)
+        Ok(tokens)
     }
 
     /// Removes the last `tokens` results of [`Generator::advance`] and restores their random
     /// numbers, for a sequence that ended before them.
     pub fn rollback(&mut self, tokens: usize) {
         self.truncate(self.position.saturating_sub(tokens));
-        if let Some(exe) = &mut self.exe {
+        if let Ok(exe) = self.compiled.exe() {
             let random = exe.random();
             exe.set_random(RngState {
                 counter: random.counter.wrapping_sub(tokens as u64),
@@ -204,7 +283,7 @@ impl Generator {
     /// Next token after `token`, computed by a one-row run.
     async fn fed(&mut self, token: u32, waits: WaitMode) -> Result<u32, ModelError> {
         let step = self.forward_in(&[token], &mut |_| true, waits).await?;
-        step.next.ok_or_else(super::sampler::does_not_sample)
+        step.next.ok_or_else(does_not_sample)
     }
 
     /// Draft tokens after `token`, limited by the remaining context.
@@ -216,97 +295,47 @@ impl Generator {
         waits: WaitMode,
     ) -> Result<Vec<u32>, ModelError> {
         self.check(&[token])?;
-        let random = self.exe()?.random();
-        let (Some(own), Some(chooser)) = (&mut self.speculation, &self.sampling) else {
+        let random = self.compiled.exe()?.random();
+        let (Some(speculation), Some(sampler)) = (&mut self.speculation, &self.sampler) else {
             return Ok(Vec::new());
         };
         let room = most.saturating_sub(1);
-        let room = room
-            .min(self.context - self.position - 1)
-            .min(own.draft_len);
-        if room == 0 {
-            return Ok(Vec::new());
-        }
-        if let DraftProposer::Model(draft) = &mut own.draft.source {
-            draft.penalties_from = self.penalties_from;
-        }
-        let random = RngState {
-            seed: Some(random.seed.unwrap_or(chooser.compiled.seed)),
-            ..random
+        let room = room.min(self.context - self.position - 1);
+        let of = DraftedText {
+            text: SampledText {
+                tokens: &self.tokens,
+                penalties_from: self.penalties_from,
+            },
+            next: token,
+            vocab: self.vocab,
+            ends,
+            random: RngState {
+                seed: Some(random.seed.unwrap_or(sampler.compiled.seed)),
+                ..random
+            },
         };
-        let proposed = own.draft.propose(&self.tokens, token, room, random, waits);
-        let mut proposed = proposed.await?;
-        let vocab = self.vocab;
-        let stays = |token: &u32| (*token as usize) < vocab && !ends.contains(token);
-        let kept = proposed.iter().take_while(|t| stays(t)).count();
-        proposed.truncate(kept);
-        Ok(proposed)
+        speculation.propose(&of, room, self.draft_len, waits).await
     }
 
-    /// Samples from each logits row of the last run, up to the first token that differs from the
-    /// draft in `part`. The flag is false if the next token is a near tie, which this run does not
-    /// decide.
-    fn verified(&mut self, part: &[u32], random: RngState) -> Result<(Vec<u32>, bool), ModelError> {
-        let Some(chooser) = &self.sampling else {
-            return Ok((Vec::new(), false));
+    /// Samples from each logits row of the last run, whose `run_len` tokens are the last of the
+    /// cache.
+    fn verified(&mut self, run_len: usize, random: RngState) -> Result<VerifiedTokens, ModelError> {
+        let sampler = self.sampler.as_mut().ok_or_else(does_not_sample)?;
+        let logits: &[f32] = match self.compiled.outputs.first() {
+            Some(logits) => elements(logits, "logits")?,
+            None => &[],
         };
-        let options = chooser.set.clone();
-        let options = options.unwrap_or_else(|| SamplingOptions::from(chooser.compiled));
-        let changes = chooser.set.is_some();
-        let mut state = chooser.state;
-        let Some(logits) = self.outputs.first() else {
-            return Ok((Vec::new(), false));
+        let rows = DraftRows {
+            logits,
+            vocab: self.vocab,
+            run_len,
+            near_tie: near_tie(self.dtype),
         };
-        let logits = logits.as_slice::<f32>();
-        let logits = logits.map_err(|e| not_the_output("logits", &e))?;
-        let first = self.tokens.len() - part.len();
-        let mut chosen = Vec::with_capacity(part.len());
-        let mut allowed = Vec::new();
-        for (i, raw) in logits.chunks_exact(self.vocab).enumerate() {
-            let mut row = raw;
-            if let Some(constraint) = &mut self.constraint {
-                allowed.clear();
-                allowed.extend_from_slice(raw);
-                constraint.mask(&mut allowed)?;
-                row = &allowed;
-            }
-            let seen = &self.tokens[..=first + i];
-            let written = seen.get(self.penalties_from..).unwrap_or(&[]);
-            let token = if options.is_greedy() {
-                let changed = changes.then(|| options.changed(row, seen, written));
-                let leader = match &changed {
-                    Some(changed) => leader(changed.iter().map(|x| *x as f32)),
-                    None => leader(row.iter().copied()),
-                };
-                let least = f64::from(near_tie(self.dtype)) * spread(raw);
-                match leader {
-                    Some((token, lead)) if lead > least => token,
-                    Some(_) | None => return Ok((chosen, false)),
-                }
-            } else {
-                let random = RngState {
-                    counter: random.counter.wrapping_add(i as u64),
-                    ..random
-                };
-                let stream = random.stream(chooser.compiled.seed, chooser.stream);
-                let units = [0, 1].map(|element| stream.unit(DType::F32, element));
-                match options.sample(row, (seen, written), units, &mut state) {
-                    Some(token) => token,
-                    None => return Ok((chosen, false)),
-                }
-            };
-            if let Some(constraint) = &mut self.constraint {
-                constraint.take(token)?;
-            }
-            chosen.push(token);
-            if part.get(i + 1) != Some(&token) {
-                break;
-            }
-        }
-        if let Some(chooser) = &mut self.sampling {
-            chooser.state = state;
-        }
-        Ok((chosen, true))
+        let text = SampledText {
+            tokens: &self.tokens,
+            penalties_from: self.penalties_from,
+        };
+        Ok(sampler.verify(&rows, text, random))
     }
 }
 
@@ -317,49 +346,4 @@ fn for_vocab(options: &SamplingOptions, vocab: usize) -> SamplingOptions {
         .logit_bias
         .retain(|(token, _)| (*token as usize) < vocab);
     options
-}
-
-/// First token with the greatest logit, and its lead over the second greatest; `None` if the
-/// greatest is not finite.
-fn leader(logits: impl Iterator<Item = f32>) -> Option<(u32, f64)> {
-    let (mut at, mut best, mut next) = (0, f32::NEG_INFINITY, f32::NEG_INFINITY);
-    for (i, x) in logits.enumerate() {
-        if x > best {
-            (at, best, next) = (i, x, best);
-        } else if x > next {
-            next = x;
-        }
-    }
-    let lead = f64::from(best) - f64::from(next);
-    best.is_finite().then_some((at as u32, lead))
-}
-
-/// Difference between the greatest and the least finite logit.
-fn spread(logits: &[f32]) -> f64 {
-    let finite = logits.iter().filter(|x| x.is_finite());
-    let (least, most) = finite.fold((f32::INFINITY, f32::NEG_INFINITY), |(a, b), x| {
-        (a.min(*x), b.max(*x))
-    });
-    f64::from(most) - f64::from(least)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{leader, spread};
-
-    #[test]
-    fn the_first_of_equals_leads_by_nothing() {
-        let of = |row: &[f32]| leader(row.iter().copied());
-        assert_eq!(of(&[1.0, 3.0, 2.5, 3.0]), Some((1, 0.0)));
-        assert_eq!(of(&[1.0, f32::NAN, 2.5]), Some((2, 1.5)));
-        assert_eq!(
-            of(&[f32::NEG_INFINITY, -2.0]),
-            Some((1, f64::INFINITY)),
-            "nothing else is allowed"
-        );
-        assert_eq!(of(&[f32::NEG_INFINITY; 2]), None);
-        assert_eq!(of(&[f32::INFINITY, 0.0]), None);
-        assert_eq!(of(&[]), None);
-        assert_eq!(spread(&[1.0, f32::NEG_INFINITY, -3.0, f32::NAN]), 4.0);
-    }
 }

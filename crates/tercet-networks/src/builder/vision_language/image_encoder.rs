@@ -6,14 +6,15 @@ use std::ops::Range;
 use sha2::{Digest, Sha256};
 use tercet::{DType, Executable, Tensor, TensorType};
 
-use super::super::{Generator, ModelError};
+use super::super::compiled_decoder::EmbeddingTarget;
+use super::super::{BatchGenerator, Generator, ModelError};
 use super::BATCH;
 use super::prompt::{expand_image_tokens, places, tokens_around};
 use crate::config::VisionLanguageSpec;
 use crate::image::{Image, ImageTileProcessor, ImageTiles};
 use tercet_text::tokenizer::Tokenizer;
 
-/// A compiled vision tower; it provides a [`Generator`] with the image embeddings of a prompt.
+/// A compiled vision tower; it provides a [`Generator`] or [`BatchGenerator`] with the image embeddings of a prompt.
 ///
 /// ```no_run
 /// # use tercet_models::{DecoderOptions, ModelFiles};
@@ -103,7 +104,7 @@ impl ImageEncoder {
         let tokenizer = (tokenizer, special);
         let context = generator.context();
         let ids = (self.reader).read((text, literal, pictures), tokenizer, context)?;
-        let done = self.set_images(pictures, generator, progress)?;
+        let done = self.encode_images(pictures, generator, progress)?;
         Ok(done.then_some(ids))
     }
 
@@ -112,19 +113,23 @@ impl ImageEncoder {
         self.reader.clone()
     }
 
-    /// Computes the images of a prompt of [`ImagePromptReader::read`] and sets the generator's image
-    /// embeddings, as [`Self::read`] does. Returns false if `progress` stopped it.
+    /// Computes the images of a prompt of [`ImagePromptReader::read`] and sets the image embeddings of
+    /// the next sequence, as [`Self::read`] does. Returns false if `progress` stopped it.
     ///
     /// # Errors
-    /// [`ModelError::Image`], and those of the device.
+    /// [`ModelError::NoSlot`] while a sequence is active. [`ModelError::Image`], and those of the
+    /// device.
     pub fn set_images(
         &mut self,
         pictures: &[Image],
-        generator: &mut Generator,
+        generator: &mut BatchGenerator,
         progress: &mut dyn FnMut(usize, usize) -> bool,
     ) -> Result<bool, ModelError> {
-        let tiles = self.reader.tile_layouts(pictures)?;
-        self.encode_images(pictures, &tiles, generator, progress)
+        let slots = generator.slots();
+        if generator.free() < slots {
+            return Err(ModelError::NoSlot { slots });
+        }
+        self.encode_images(pictures, generator, progress)
     }
 
     /// Token ids as the tokenizer produces them: embedding rows become the `<image>` token.
@@ -142,10 +147,10 @@ impl ImageEncoder {
     fn encode_images(
         &mut self,
         pictures: &[Image],
-        tiles: &[ImageTiles],
-        generator: &mut Generator,
+        generator: &mut impl EmbeddingTarget,
         progress: &mut dyn FnMut(usize, usize) -> bool,
     ) -> Result<bool, ModelError> {
+        let tiles = self.reader.tile_layouts(pictures)?;
         let digests: Vec<[u8; 32]> = pictures.iter().map(digest).collect();
         let same = self.read.iter().zip(&digests);
         let same = same.take_while(|((own, _), digest)| own == *digest).count();
@@ -215,7 +220,9 @@ impl ImageEncoder {
 /// # let model = files.vision_language(|spec| DecoderOptions::new(&spec.decoder))?;
 /// use tercet::Device;
 /// use tercet_models::Image;
-/// let (mut images, mut generator) = model.compile(&Device::cpu())?;
+/// # use tercet_models::BatchOptions;
+/// # let model = files.vision_language_batch(|spec| BatchOptions::new(&spec.decoder, 1))?;
+/// let (mut images, mut generator) = model.compile_batch(&Device::cpu())?;
 /// let tokenizer = files.tokenizer()?;
 /// let image = [Image::open("cat.jpg")?];
 /// let prompt = ("<image>Describe it.", &[][..], &image[..]);
