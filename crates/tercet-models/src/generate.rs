@@ -15,7 +15,7 @@ use tercet_networks::Generator;
 use tercet_networks::maybe_async::{WaitMode, block_on_ready};
 use tercet_text::tokenizer::{StreamDecoder, Tokenizer, TokenizerError};
 
-pub(crate) use self::token_loop::{NextText, TokenLoop};
+pub(crate) use self::token_loop::{TextStep, TokenLoop};
 
 /// Stop conditions in addition to the model's EOS tokens.
 ///
@@ -209,50 +209,42 @@ async fn write_in(
         wanted
     };
     run.feed(generator, prompt, progress, waits).await?;
-    let finish = loop {
-        if !wanted {
-            break FinishReason::Cancelled;
-        }
-        let (text, stopped) = match run.take()? {
-            NextText::Text(text, stopped) => (text, stopped),
-            NextText::End(reason) => break reason,
+    loop {
+        let count = run.tokens().len();
+        let step = match wanted {
+            true => run.step(generator, waits).await?,
+            false => run.end(generator, String::new(), FinishReason::Cancelled)?,
         };
-        wanted = event(GenerateEvent::Text(&text, run.tokens().len()));
-        if stopped {
-            run.rollback(generator);
-            return Ok(run.into_generation(FinishReason::Stop));
-        }
-        if let Some(reason) = run.end_after_token() {
-            break reason;
-        }
-        if run.take_known() || !wanted {
-            continue;
-        }
-        if generator.position() < generator.context() {
-            run.advance(generator, waits).await?;
-            continue;
-        }
-        let Some(rest) = refill(generator, run.tokens()) else {
-            break FinishReason::Context;
+        let step = match step {
+            TextStep::Full => match refill(generator, run.tokens()) {
+                None => run.end(generator, String::new(), FinishReason::Context)?,
+                Some(rest) => {
+                    let end = generator.position() + rest.len();
+                    generator.set_penalty_start(end.saturating_sub(count));
+                    let progress = &mut |done| {
+                        wanted = event(GenerateEvent::Prompt(done));
+                        wanted
+                    };
+                    run.feed(generator, &rest, progress, waits).await?;
+                    continue;
+                }
+            },
+            step => step,
         };
-        let end = generator.position() + rest.len();
-        generator.set_penalty_start(end.saturating_sub(run.tokens().len()));
-        let progress = &mut |done| {
-            wanted = event(GenerateEvent::Prompt(done));
-            wanted
-        };
-        run.feed(generator, &rest, progress, waits).await?;
-    };
-    run.rollback(generator);
-    let (rest, stopped) = run.finish()?;
-    let count = run.tokens().len();
-    let heard = rest.is_empty() || !wanted || event(GenerateEvent::Text(&rest, count));
-    let finish = match (stopped, heard) {
-        (true, _) => FinishReason::Stop,
-        (false, true) => finish,
-        (false, false) => FinishReason::Cancelled,
-    };
-    Ok(run.into_generation(finish))
+        match step {
+            TextStep::Text(text) => {
+                wanted = event(GenerateEvent::Text(&text, run.tokens().len()));
+            }
+            TextStep::End(text, finish) => {
+                let has_news = run.tokens().len() > count || !text.is_empty();
+                if wanted && has_news {
+                    event(GenerateEvent::Text(&text, run.tokens().len()));
+                }
+                return Ok(run.into_generation(finish));
+            }
+            TextStep::Full => {}
+        }
+    }
 }
 
 /// Incremental conversion of tokens to text: complete characters that cannot be part of a stop

@@ -4,25 +4,29 @@
 //! compiled graph and sampling.
 
 mod open;
+mod prompt_tokenizer;
 mod stream;
 mod text_options;
 
-use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
-use tercet::Device;
+use tercet::{DType, Device};
 
+use crate::context_fit::ContextFit;
 use crate::error::Error;
+use crate::generate::{GenerateEvent, GenerateOptions, Generation, generate_past_context};
 use crate::open::ModelFiles;
 use tercet_networks::image::Image;
 use tercet_networks::{Generator, ImageEncoder, ModelError, SourceEncoder};
 #[cfg(feature = "grammar")]
-use tercet_text::constraint::GrammarCompiler;
+use tercet_text::constraint::{Grammar, GrammarCompiler};
 use tercet_text::dataset::template::TemplateValue;
 use tercet_text::dataset::{ChatMessage, ChatTemplate, DataError};
 use tercet_text::tokenizer::Tokenizer;
 
 pub use open::LanguageModelOptions;
+pub use prompt_tokenizer::{PromptText, PromptTokenizer};
 pub use stream::TextStream;
 pub use text_options::TextOptions;
 
@@ -55,12 +59,15 @@ const MAX_PROMPT_TOKENS: usize = 128;
 pub struct LanguageModel {
     files: ModelFiles,
     device: Device,
-    tokenizer: Tokenizer,
+    tokenizer: Arc<Tokenizer>,
     generator: Generator,
     reader: PromptReader,
     /// Tokens that end a text.
     eos: Vec<u32>,
     vocab: usize,
+    /// The context of a decoder and how it was determined.
+    fit: Option<ContextFit>,
+    matmul_dtype: Option<DType>,
     /// Loaded for the first conversation.
     template: Option<ChatTemplate>,
     /// Created for the first constrained text.
@@ -113,7 +120,7 @@ impl LanguageModel {
         prompt: &str,
         options: &TextOptions,
     ) -> Result<TextStream<'_>, Error> {
-        let ids = self.encode((prompt, &[]), &[], true)?;
+        let ids = self.encode(PromptText::new(prompt))?;
         self.start(&ids, options, MAX_PROMPT_TOKENS)
     }
 
@@ -180,7 +187,13 @@ impl LanguageModel {
         let rendered = template.map(|t| t.render(messages, &TemplateValue::None, true));
         let rendered = rendered.transpose().map_err(DataError::from)?;
         let (text, literal) = rendered.map_or_else(Default::default, |r| (r.text, r.literal));
-        let ids = self.encode((&text, &literal), images, false)?;
+        let prompt = PromptText {
+            text: &text,
+            literal: &literal,
+            images,
+            has_special: false,
+        };
+        let ids = self.encode(prompt)?;
         self.start(&ids, options, usize::MAX)
     }
 
@@ -214,32 +227,120 @@ impl LanguageModel {
         &mut self.generator
     }
 
-    /// Tokenizes a prompt and computes its images. Special tokens in the `literal` ranges of the
-    /// text are ordinary text.
-    fn encode(
-        &mut self,
-        (text, literal): (&str, &[Range<usize>]),
-        images: &[Image],
-        special: bool,
-    ) -> Result<Vec<u32>, Error> {
-        match &mut self.reader {
-            PromptReader::Images(reader) => {
-                let ids = reader.read_mixed(
-                    (text, literal, images),
-                    (&self.tokenizer, special),
-                    &mut self.generator,
-                    &mut |_, _| true,
-                )?;
-                Ok(ids.unwrap_or_default())
-            }
-            _ if !images.is_empty() => {
-                let reason =
-                    "the model accepts no images; pass only text, or open a vision-language model";
-                Err(ModelError::Unsupported(reason.into()).into())
-            }
-            _ if special => Ok(self.tokenizer.encode(text, true)?),
-            _ => Ok(self.tokenizer.encode_mixed(text, literal)?),
+    /// Size of the vocabulary.
+    pub fn vocab(&self) -> usize {
+        self.vocab
+    }
+
+    /// The context of a decoder and how it was determined; `None` for an encoder-decoder.
+    pub fn context_fit(&self) -> Option<&ContextFit> {
+        self.fit.as_ref()
+    }
+
+    /// Dtype to which the device rounds F32 matmul inputs; `None` if it does not round.
+    pub fn matmul_dtype(&self) -> Option<DType> {
+        self.matmul_dtype
+    }
+
+    /// Adds tokens that end a text.
+    pub fn add_end_tokens(&mut self, tokens: &[u32]) {
+        self.eos.extend(tokens);
+    }
+
+    /// True if prompts can have images.
+    pub fn has_vision(&self) -> bool {
+        matches!(self.reader, PromptReader::Images(_))
+    }
+
+    /// True if the model is an encoder-decoder: an encoder reads the prompt, and the text does not
+    /// continue it.
+    pub fn has_source_encoder(&self) -> bool {
+        matches!(self.reader, PromptReader::Source(_))
+    }
+
+    /// Tokenizes prompts and computes their images, for [`Self::generate_tokens`].
+    pub fn prompt_tokenizer(&mut self) -> PromptTokenizer<'_> {
+        PromptTokenizer {
+            tokenizer: &self.tokenizer,
+            reader: &mut self.reader,
+            generator: &mut self.generator,
         }
+    }
+
+    /// Prepares the model for a prompt, and returns the tokens that it has to process: those that
+    /// are not in the KV cache. For an encoder-decoder, runs the encoder and returns the start token
+    /// of the decoder.
+    ///
+    /// # Errors
+    /// [`Error::Model`] of the encoder.
+    pub fn begin(&mut self, prompt: &[u32]) -> Result<Vec<u32>, Error> {
+        match &mut self.reader {
+            PromptReader::Source(reader) => {
+                reader.read(prompt, &mut self.generator)?;
+                Ok(vec![reader.start()])
+            }
+            PromptReader::Decoder | PromptReader::Images(_) => {
+                Ok(self.prompt_tokenizer().uncached(prompt))
+            }
+        }
+    }
+
+    /// Generates text after the tokens of [`Self::begin`], with the sampling options, seed and
+    /// constraint of [`Self::generator_mut`]. If the context is full, `refill` gets the tokens of the
+    /// text and returns a shorter prompt that ends with them, or `None` to end the text.
+    ///
+    /// # Errors
+    /// The errors of [`generate()`](crate::generate()).
+    ///
+    /// ```
+    /// # let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/");
+    /// # let path = format!("{data}tiny-rust-llama/tiny-rust-llama-q8_0.gguf");
+    /// use tercet::Device;
+    /// use tercet_models::{GenerateOptions, LanguageModel, PromptText};
+    /// let mut model = LanguageModel::options().device(Device::cpu()).open(path)?;
+    /// let prompt = model.prompt_tokenizer().encode(PromptText::new("fn main"), &mut |_, _| true)?;
+    /// let tokens = model.begin(&prompt.unwrap_or_default())?;
+    /// let options = GenerateOptions { max_tokens: 4, stop: &[], eos: &[], spelled: &[] };
+    /// let generation = model.generate_tokens(&tokens, &options, &mut |_| true, &mut |_, _| None)?;
+    /// assert_eq!(generation.tokens.len(), 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn generate_tokens(
+        &mut self,
+        tokens: &[u32],
+        options: &GenerateOptions<'_>,
+        event: &mut dyn FnMut(GenerateEvent<'_>) -> bool,
+        refill: &mut dyn FnMut(&mut PromptTokenizer<'_>, &[u32]) -> Option<Vec<u32>>,
+    ) -> Result<Generation, Error> {
+        let LanguageModel {
+            tokenizer,
+            generator,
+            reader,
+            ..
+        } = self;
+        let tokenizer: &Tokenizer = tokenizer;
+        generate_past_context(
+            generator,
+            tokenizer,
+            tokens,
+            options,
+            event,
+            &mut |generator, text| {
+                let mut prompts = PromptTokenizer {
+                    tokenizer,
+                    reader,
+                    generator,
+                };
+                let prompt = refill(&mut prompts, text)?;
+                Some(prompts.uncached(&prompt))
+            },
+        )
+    }
+
+    /// Tokenizes a prompt and computes its images.
+    fn encode(&mut self, prompt: PromptText<'_>) -> Result<Vec<u32>, Error> {
+        let ids = self.prompt_tokenizer().encode(prompt, &mut |_, _| true)?;
+        Ok(ids.unwrap_or_default())
     }
 
     /// Processes the tokens of a prompt that are not in the KV cache.
@@ -259,16 +360,7 @@ impl LanguageModel {
             return Err(ModelError::Token { token, vocab }.into());
         }
         self.generator.set_sampling(&sampling)?;
-        let new = match &mut self.reader {
-            PromptReader::Source(reader) => {
-                reader.read(ids, &mut self.generator)?;
-                vec![reader.start()]
-            }
-            PromptReader::Decoder | PromptReader::Images(_) => {
-                let kept = self.generator.truncate_to_prefix(ids);
-                ids[kept..].to_vec()
-            }
-        };
+        let new = self.begin(ids)?;
         self.generator.restart_random(options.seed, new.len());
         self.constrain(options)?;
         let limit = options.max_tokens.unwrap_or(max_tokens);
@@ -280,10 +372,13 @@ impl LanguageModel {
         )
     }
 
-    /// Constrains the next text by the grammar of the options, if any.
+    /// Constrains the next text by a grammar; `None` removes the constraint.
+    ///
+    /// # Errors
+    /// [`ModelError::Constraint`] for a grammar that the tokens cannot satisfy.
     #[cfg(feature = "grammar")]
-    fn constrain(&mut self, options: &TextOptions) -> Result<(), Error> {
-        let Some(grammar) = &options.grammar else {
+    pub fn set_grammar(&mut self, grammar: Option<&Grammar>) -> Result<(), Error> {
+        let Some(grammar) = grammar else {
             return Ok(self.generator.set_constraint(None)?);
         };
         let grammars = match &mut self.grammars {
@@ -295,6 +390,11 @@ impl LanguageModel {
         };
         let constraint = grammars.constraint(grammar).map_err(ModelError::from)?;
         Ok(self.generator.set_constraint(Some(Box::new(constraint)))?)
+    }
+
+    #[cfg(feature = "grammar")]
+    fn constrain(&mut self, options: &TextOptions) -> Result<(), Error> {
+        self.set_grammar(options.grammar.as_ref())
     }
 
     #[cfg(not(feature = "grammar"))]

@@ -55,7 +55,9 @@ pub use generate::{
     FinishReason, GenerateEvent, GenerateOptions, Generation, IncrementalDetokenizer, end_ids,
     generate, generate_async, generate_past_context,
 };
-pub use language_model::{LanguageModel, LanguageModelOptions, TextOptions, TextStream};
+pub use language_model::{
+    LanguageModel, LanguageModelOptions, PromptText, PromptTokenizer, TextOptions, TextStream,
+};
 pub use model_path::{OllamaModel, OllamaParams};
 pub use open::{
     DraftOptions, EmbeddingPrompt, EncoderOptions, ModelFiles, OpenModel, SimilarityHead,

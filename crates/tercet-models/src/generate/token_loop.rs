@@ -8,12 +8,14 @@ use tercet_networks::maybe_async::WaitMode;
 use tercet_networks::{Generator, ModelError};
 use tercet_text::tokenizer::Tokenizer;
 
-/// The text of the next token, or the end of the generation.
-pub(crate) enum NextText {
-    /// Final text, and whether a stop string is complete.
-    Text(String, bool),
-    /// No token follows.
-    End(FinishReason),
+/// A step of a generation.
+pub(crate) enum TextStep {
+    /// Final text of the next token, which may be empty.
+    Text(String),
+    /// The context is full: [`TokenLoop::feed`] the tokens of a shorter one, or [`TokenLoop::end`].
+    Full,
+    /// The text ended with this text.
+    End(String, FinishReason),
 }
 
 /// The tokens of a generation so far, and the next one.
@@ -48,11 +50,6 @@ impl<'t> TokenLoop<'t> {
         &self.tokens
     }
 
-    /// Whether the model must run before [`Self::take`].
-    pub(crate) fn is_waiting(&self) -> bool {
-        self.next.is_none()
-    }
-
     /// Processes a prompt, or the tokens after a truncation of the context.
     pub(crate) async fn feed(
         &mut self,
@@ -65,62 +62,64 @@ impl<'t> TokenLoop<'t> {
         Ok(())
     }
 
-    /// Takes the token that the model selected.
-    pub(crate) fn take(&mut self) -> Result<NextText, Error> {
+    /// Generates the next token.
+    pub(crate) async fn step(
+        &mut self,
+        generator: &mut Generator,
+        waits: WaitMode,
+    ) -> Result<TextStep, Error> {
+        if let (None, Some(&last)) = (self.next, self.tokens.last()) {
+            self.next = self.known.next();
+            if self.next.is_none() {
+                if generator.position() >= generator.context() {
+                    return Ok(TextStep::Full);
+                }
+                let most = self.max_tokens - self.tokens.len();
+                let follow = generator.advance_in(last, most, &self.eos, waits);
+                self.known = follow.await?.into_iter();
+                self.next = self.known.next();
+            }
+        }
         if self.tokens.len() >= self.max_tokens {
-            return Ok(NextText::End(FinishReason::Length));
+            return self.end(generator, String::new(), FinishReason::Length);
         }
         let Some(token) = self.next.take() else {
             let reason = "the graph of the model does not sample; build it with sampling options";
             return Err(ModelError::Unsupported(reason.into()).into());
         };
         if self.eos.contains(&token) {
-            return Ok(NextText::End(FinishReason::End));
+            return self.end(generator, String::new(), FinishReason::End);
         }
         self.tokens.push(token);
         let (text, stopped) = self.pieces.push(token)?;
-        Ok(NextText::Text(text, stopped))
-    }
-
-    /// The reason to end after the last token, if there is one.
-    pub(crate) fn end_after_token(&self) -> Option<FinishReason> {
+        if stopped {
+            self.rollback(generator);
+            return Ok(TextStep::End(text, FinishReason::Stop));
+        }
         match self.tokens.len() >= self.max_tokens {
-            _ if self.pieces.is_looping() => Some(FinishReason::End),
-            true => Some(FinishReason::Length),
-            false => None,
+            _ if self.pieces.is_looping() => self.end(generator, text, FinishReason::End),
+            true => self.end(generator, text, FinishReason::Length),
+            false => Ok(TextStep::Text(text)),
         }
     }
 
-    /// Selects the next accepted token of the last speculative run; false if there is none.
-    pub(crate) fn take_known(&mut self) -> bool {
-        self.next = self.known.next();
-        self.next.is_some()
-    }
-
-    /// Runs the model on the last token.
-    pub(crate) async fn advance(
+    /// Ends the generation with `text` and the text that was held back.
+    pub(crate) fn end(
         &mut self,
         generator: &mut Generator,
-        waits: WaitMode,
-    ) -> Result<(), Error> {
-        if let Some(&last) = self.tokens.last() {
-            let most = self.max_tokens - self.tokens.len();
-            let follow = generator.advance_in(last, most, &self.eos, waits);
-            self.known = follow.await?.into_iter();
-            self.take_known();
-        }
-        Ok(())
+        text: String,
+        reason: FinishReason,
+    ) -> Result<TextStep, Error> {
+        self.rollback(generator);
+        let rest = IncrementalDetokenizer::new(self.tokenizer, &[]);
+        let (rest, stopped) = std::mem::replace(&mut self.pieces, rest).finish()?;
+        let reason = if stopped { FinishReason::Stop } else { reason };
+        Ok(TextStep::End(text + &rest, reason))
     }
 
     /// Removes the accepted tokens that are not part of the text from the context.
-    pub(crate) fn rollback(&self, generator: &mut Generator) {
+    fn rollback(&self, generator: &mut Generator) {
         generator.rollback(self.known.len());
-    }
-
-    /// The text after the last token, and whether a stop string ended it.
-    pub(crate) fn finish(&mut self) -> Result<(String, bool), Error> {
-        let rest = IncrementalDetokenizer::new(self.tokenizer, &[]);
-        std::mem::replace(&mut self.pieces, rest).finish()
     }
 
     pub(crate) fn into_generation(self, finish: FinishReason) -> Generation {

@@ -1,8 +1,9 @@
 //! Opening language models.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use tercet::{DType, Device};
+use tercet::{DType, Device, Graph};
 
 use super::{LanguageModel, PromptReader};
 use crate::adapter::Adapter;
@@ -11,11 +12,12 @@ use crate::error::Error;
 use crate::family::ModelFamily;
 use crate::generate::end_ids;
 use crate::open::ModelFiles;
-use tercet_networks::config::DecoderSpec;
+use tercet_networks::config::{DecoderSpec, RopeOverrides};
 use tercet_networks::{
     CacheFormat, DecoderOptions, Generator, MatmulPrecision, ModelError, Sampling, ScaledAdapter,
     Seq2SeqOptions,
 };
+use tercet_text::tokenizer::Tokenizer;
 
 /// Options for opening a [`LanguageModel`].
 ///
@@ -32,11 +34,20 @@ use tercet_networks::{
 pub struct LanguageModelOptions {
     device: Option<Device>,
     context: Option<usize>,
+    fit: Option<ContextFit>,
     dtype: DType,
     matmul_precision: MatmulPrecision,
     cache: Option<CacheFormat>,
     /// Paths and factors.
     adapters: Vec<(PathBuf, f64)>,
+    opened_adapters: Vec<ScaledAdapter>,
+    sampling: Option<Sampling>,
+    chunk: Option<usize>,
+    logit_rows: usize,
+    text_length: Option<usize>,
+    rope: RopeOverrides,
+    tokenizer: Option<Arc<Tokenizer>>,
+    is_text_only: bool,
 }
 
 impl Default for LanguageModelOptions {
@@ -52,10 +63,19 @@ impl LanguageModelOptions {
         LanguageModelOptions {
             device: None,
             context: None,
+            fit: None,
             dtype: DType::F32,
             matmul_precision: MatmulPrecision::Auto,
             cache: None,
             adapters: Vec::new(),
+            opened_adapters: Vec::new(),
+            sampling: Some(Sampling::GREEDY),
+            chunk: None,
+            logit_rows: 1,
+            text_length: None,
+            rope: RopeOverrides::default(),
+            tokenizer: None,
+            is_text_only: false,
         }
     }
 
@@ -71,6 +91,14 @@ impl LanguageModelOptions {
     #[must_use]
     pub fn context(mut self, tokens: usize) -> Self {
         self.context = Some(tokens);
+        self
+    }
+
+    /// Sets a context that was determined before, for a further copy of a model. The memory is not
+    /// checked again.
+    #[must_use]
+    pub fn context_fit(mut self, fit: ContextFit) -> Self {
+        self.fit = Some(fit);
         self
     }
 
@@ -100,6 +128,66 @@ impl LanguageModelOptions {
     #[must_use]
     pub fn adapter(mut self, path: impl Into<PathBuf>, scale: f64) -> Self {
         self.adapters.push((path.into(), scale));
+        self
+    }
+
+    /// Adds an opened adapter.
+    #[must_use]
+    pub fn opened_adapter(mut self, adapter: ScaledAdapter) -> Self {
+        self.opened_adapters.push(adapter);
+        self
+    }
+
+    /// Sets the sampling that the device computes, greedy decoding by default. Texts with other
+    /// options copy the logits to the host. `None` leaves it out, for a model that only computes
+    /// logits.
+    #[must_use]
+    pub fn device_sampling(mut self, sampling: Option<Sampling>) -> Self {
+        self.sampling = sampling;
+        self
+    }
+
+    /// Sets the maximum prompt tokens per run; the default is 512.
+    #[must_use]
+    pub fn chunk(mut self, tokens: usize) -> Self {
+        self.chunk = Some(tokens);
+        self
+    }
+
+    /// Sets the maximum rows of logits per run, 1 by default: those that
+    /// [`Generator::forward_rows`] computes together, and one more than the tokens of a draft.
+    #[must_use]
+    pub fn logit_rows(mut self, rows: usize) -> Self {
+        self.logit_rows = rows;
+        self
+    }
+
+    /// Sets the length of the text in tokens, which selects the frequency factors of LongRoPE; the
+    /// default is the context.
+    #[must_use]
+    pub fn text_length(mut self, tokens: usize) -> Self {
+        self.text_length = Some(tokens);
+        self
+    }
+
+    /// Changes the rotary positions.
+    #[must_use]
+    pub fn rope(mut self, rope: RopeOverrides) -> Self {
+        self.rope = rope;
+        self
+    }
+
+    /// Sets the tokenizer; the default is that of the files.
+    #[must_use]
+    pub fn tokenizer(mut self, tokenizer: Arc<Tokenizer>) -> Self {
+        self.tokenizer = Some(tokenizer);
+        self
+    }
+
+    /// Leaves out the image encoder of a vision-language model.
+    #[must_use]
+    pub fn text_only(mut self) -> Self {
+        self.is_text_only = true;
         self
     }
 
@@ -138,13 +226,23 @@ impl LanguageModelOptions {
             Some(device) => device.clone(),
             None => Device::auto()?,
         };
-        let (reader, mut generator, eos, vocab) = match family {
+        let tokenizer = match &self.tokenizer {
+            Some(tokenizer) => Arc::clone(tokenizer),
+            None => Arc::new(files.tokenizer()?),
+        };
+        let OpenedModel {
+            reader,
+            mut generator,
+            eos,
+            vocab,
+            fit,
+            matmul_dtype,
+        } = match family {
             ModelFamily::TextToText => self.text_to_text(files, &device)?,
             _ => self.decoder(files, family, &device)?,
         };
         generator.skip_logits();
         generator.run_ahead();
-        let tokenizer = files.tokenizer()?;
         Ok(LanguageModel {
             files: files.clone(),
             device,
@@ -153,10 +251,77 @@ impl LanguageModelOptions {
             generator,
             reader,
             vocab,
+            fit,
+            matmul_dtype,
             template: None,
             #[cfg(feature = "grammar")]
             grammars: None,
         })
+    }
+
+    /// The graph of the decoder, without compiling it.
+    ///
+    /// # Errors
+    /// The errors of [`Self::open_files`], except those of the compilation.
+    pub fn decoder_graph(&self, files: &ModelFiles) -> Result<Graph, Error> {
+        let device = self.device.clone().map_or_else(Device::auto, Ok)?;
+        let (spec, context) = self.spec_and_context(files, &device)?;
+        let sees = self.sees(files.family()?);
+        let options = self.decoder_options(&spec, context.context, self.all_adapters(sees, &spec)?);
+        let decoder = match sees {
+            true => files.vision_language(|_| options)?.decoder,
+            false => files.decoder(|_| options)?,
+        };
+        Ok(decoder.model.graph)
+    }
+
+    /// Whether the image encoder is part of the model.
+    fn sees(&self, family: ModelFamily) -> bool {
+        family == ModelFamily::VisionLanguage && !self.is_text_only
+    }
+
+    fn spec_and_context(
+        &self,
+        files: &ModelFiles,
+        device: &Device,
+    ) -> Result<(DecoderSpec, ContextFit), Error> {
+        let spec = match self.sees(files.family()?) {
+            true => files.vision_language_spec()?.decoder,
+            false => files.decoder_spec()?,
+        };
+        if let Some(fit) = &self.fit {
+            return Ok((spec, fit.clone()));
+        }
+        let request = ContextRequest {
+            context: self.context,
+            dtype: self.dtype,
+            cache: self.cache,
+            ..ContextRequest::default()
+        };
+        let fit = ContextFit::new(files, &spec, device, &request)?;
+        Ok((spec, fit))
+    }
+
+    fn decoder_options(
+        &self,
+        spec: &DecoderSpec,
+        context: usize,
+        adapters: Vec<ScaledAdapter>,
+    ) -> DecoderOptions {
+        let options = DecoderOptions::new(spec);
+        DecoderOptions {
+            context,
+            text_length: self.text_length,
+            chunk: self.chunk.unwrap_or(options.chunk).min(context),
+            logit_rows: self.logit_rows.min(context),
+            dtype: self.dtype,
+            cache: self.cache,
+            matmul_precision: self.matmul_precision,
+            sampling: self.sampling,
+            adapters,
+            rope: self.rope.clone(),
+            ..options
+        }
     }
 
     /// Compiles a decoder, with an image encoder if the model has one.
@@ -166,43 +331,42 @@ impl LanguageModelOptions {
         family: ModelFamily,
         device: &Device,
     ) -> Result<OpenedModel, Error> {
-        let sees = family == ModelFamily::VisionLanguage;
-        let spec = match sees {
-            true => files.vision_language_spec()?.decoder,
-            false => files.decoder_spec()?,
+        let sees = self.sees(family);
+        let (spec, fit) = self.spec_and_context(files, device)?;
+        let options = self.decoder_options(&spec, fit.context, self.all_adapters(sees, &spec)?);
+        let (reader, generator, matmul_dtype) = match sees {
+            true => {
+                let graphs = files.vision_language(|_| options)?;
+                let (images, generator) = graphs.compile(device)?;
+                let reader = PromptReader::Images(Box::new(images));
+                (reader, generator, graphs.decoder.matmul_dtype(device))
+            }
+            false => {
+                let decoder = files.decoder(|_| options)?;
+                let generator = decoder.generator(device)?;
+                (
+                    PromptReader::Decoder,
+                    generator,
+                    decoder.matmul_dtype(device),
+                )
+            }
         };
-        let request = ContextRequest {
-            context: self.context,
-            dtype: self.dtype,
-            cache: self.cache,
-            ..ContextRequest::default()
-        };
-        let context = ContextFit::new(files, &spec, device, &request)?.context;
-        let adapters = self.adapters(sees, &spec)?;
-        let options = |spec: &DecoderSpec| DecoderOptions {
-            context,
-            chunk: DecoderOptions::new(spec).chunk.min(context),
-            dtype: self.dtype,
-            cache: self.cache,
-            matmul_precision: self.matmul_precision,
-            sampling: Some(Sampling::GREEDY),
-            adapters,
-            ..DecoderOptions::new(spec)
-        };
-        if sees {
-            let graphs = files.vision_language(|spec| options(&spec.decoder))?;
-            let (images, generator) = graphs.compile(device)?;
-            let reader = PromptReader::Images(Box::new(images));
-            return Ok((reader, generator, spec.eos, spec.vocab));
-        }
-        let generator = files.decoder(options)?.generator(device)?;
-        Ok((PromptReader::Decoder, generator, spec.eos, spec.vocab))
+        Ok(OpenedModel {
+            reader,
+            generator,
+            eos: spec.eos,
+            vocab: spec.vocab,
+            fit: Some(fit),
+            matmul_dtype,
+        })
     }
 
     /// Compiles an encoder-decoder.
     fn text_to_text(&self, files: &ModelFiles, device: &Device) -> Result<OpenedModel, Error> {
         let refused = match (self.dtype, self.cache) {
-            _ if !self.adapters.is_empty() => Some("does not support adapters"),
+            _ if !self.adapters.is_empty() || !self.opened_adapters.is_empty() => {
+                Some("does not support adapters")
+            }
             (DType::F32, None) => None,
             _ => Some("runs in f32 with an f32 cache"),
         };
@@ -213,14 +377,21 @@ impl LanguageModelOptions {
         let context = self.context.filter(|context| *context > 0);
         let model = files.seq2seq(|spec| Seq2SeqOptions {
             context: context.unwrap_or(spec.encoder.context),
-            sampling: Some(Sampling::GREEDY),
+            sampling: self.sampling,
         })?;
         let (source, generator) = model.compile(device)?;
-        let reader = PromptReader::Source(Box::new(source));
-        Ok((reader, generator, model.spec.eos, model.spec.encoder.vocab))
+        Ok(OpenedModel {
+            reader: PromptReader::Source(Box::new(source)),
+            generator,
+            eos: model.spec.eos,
+            vocab: model.spec.encoder.vocab,
+            fit: None,
+            matmul_dtype: None,
+        })
     }
 
-    fn adapters(&self, sees: bool, spec: &DecoderSpec) -> Result<Vec<ScaledAdapter>, Error> {
+    fn all_adapters(&self, sees: bool, spec: &DecoderSpec) -> Result<Vec<ScaledAdapter>, Error> {
+        let opened = self.opened_adapters.iter().cloned().map(Ok);
         let all = self.adapters.iter().map(|(path, scale)| {
             if !scale.is_finite() {
                 let reason = format!("the adapter scale {scale} is not a finite number");
@@ -232,9 +403,17 @@ impl LanguageModelOptions {
             };
             Ok(ScaledAdapter::new(adapter).scaled(*scale))
         });
-        all.collect()
+        opened.chain(all).collect()
     }
 }
 
-/// The prompt reader, the compiled decoder, its end tokens and its vocabulary size.
-type OpenedModel = (PromptReader, Generator, Vec<u32>, usize);
+/// The compiled parts of a model.
+struct OpenedModel {
+    reader: PromptReader,
+    generator: Generator,
+    /// End tokens of the configuration.
+    eos: Vec<u32>,
+    vocab: usize,
+    fit: Option<ContextFit>,
+    matmul_dtype: Option<DType>,
+}

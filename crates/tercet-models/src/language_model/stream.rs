@@ -1,7 +1,7 @@
 //! A text that is being generated, as an iterator.
 
 use crate::error::Error;
-use crate::generate::{FinishReason, GenerateOptions, NextText, TokenLoop};
+use crate::generate::{FinishReason, GenerateOptions, TextStep, TokenLoop};
 use tercet_networks::Generator;
 use tercet_networks::maybe_async::{WaitMode, block_on_ready};
 use tercet_text::tokenizer::Tokenizer;
@@ -74,38 +74,22 @@ impl<'m> TextStream<'m> {
 
     /// The text of the next token, which may be empty.
     fn advance(&mut self) -> Result<String, Error> {
-        if self.run.is_waiting() && !self.run.tokens().is_empty() {
-            if self.generator.position() >= self.generator.context() {
-                return self.end(FinishReason::Context);
+        let step = block_on_ready(self.run.step(self.generator, WaitMode::Blocking))?;
+        let step = match step {
+            TextStep::Full => {
+                let reason = FinishReason::Context;
+                self.run.end(self.generator, String::new(), reason)?
             }
-            let run = self.run.advance(self.generator, WaitMode::Blocking);
-            block_on_ready(run)?;
-        }
-        let text = match self.run.take()? {
-            NextText::End(reason) => return self.end(reason),
-            NextText::Text(text, true) => {
-                self.run.rollback(self.generator);
-                self.finish = Some(FinishReason::Stop);
-                return Ok(text);
-            }
-            NextText::Text(text, false) => text,
+            step => step,
         };
-        if let Some(reason) = self.run.end_after_token() {
-            return Ok(text + &self.end(reason)?);
+        match step {
+            TextStep::Text(text) => Ok(text),
+            TextStep::End(text, reason) => {
+                self.finish = Some(reason);
+                Ok(text)
+            }
+            TextStep::Full => Ok(String::new()),
         }
-        self.run.take_known();
-        Ok(text)
-    }
-
-    /// Ends the generation and returns the text that was held back.
-    fn end(&mut self, reason: FinishReason) -> Result<String, Error> {
-        self.run.rollback(self.generator);
-        let (rest, stopped) = self.run.finish()?;
-        self.finish = Some(match stopped {
-            true => FinishReason::Stop,
-            false => reason,
-        });
-        Ok(rest)
     }
 }
 

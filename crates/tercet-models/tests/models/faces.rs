@@ -11,7 +11,8 @@ use tercet_models::speech::{SAMPLE_RATE, SpeechOptions};
 use tercet_models::{
     Classifier, DecoderOptions, Embedder, EncoderOptions, Error, FinishReason, GenerateEvent,
     GenerateOptions, Image, ImageEmbedder, LanguageModel, MatmulPrecision, ModelError, ModelFamily,
-    ModelFiles, OpenModel, SamplingOptions, TextOptions, Transcriber, end_ids, generate,
+    ModelFiles, OpenModel, PromptText, SamplingOptions, TextOptions, Transcriber, end_ids,
+    generate,
 };
 
 use crate::common::data;
@@ -160,6 +161,70 @@ fn conversations_use_the_template_and_the_cache() {
     // The first turn stays in the cache.
     let cached = model.generator_mut().cached().to_vec();
     assert_eq!(model.generator_mut().truncate_to_prefix(&cached[..5]), 4);
+}
+
+#[test]
+fn a_copy_has_the_context_the_tokenizer_and_the_texts_of_the_first() {
+    let mut model = llama();
+    let fit = model.context_fit().unwrap().clone();
+    let tokenizer = std::sync::Arc::new(model.files().tokenizer().unwrap());
+    let options = LanguageModel::options()
+        .device(Device::cpu())
+        .context_fit(fit)
+        .tokenizer(tokenizer);
+    let mut copy = options.clone().open_files(model.files()).unwrap();
+    assert_eq!((copy.context(), copy.vocab()), (model.context(), 2048));
+    let asked = TextOptions::new().max_tokens(24);
+    let want = model.generate("let x = 5;", &asked).unwrap();
+    assert_eq!(copy.generate("let x = 5;", &asked).unwrap(), want);
+    let graph = options.decoder_graph(model.files()).unwrap();
+    assert_eq!(graph.outputs().len(), 2, "logits and the next token");
+    let scores = LanguageModel::options()
+        .device(Device::cpu())
+        .device_sampling(None);
+    let graph = scores.decoder_graph(model.files()).unwrap();
+    assert_eq!(graph.outputs().len(), 1, "logits");
+}
+
+#[test]
+fn tokens_go_on_past_the_context() {
+    let options = LanguageModel::options().device(Device::cpu()).context(32);
+    let mut model = options.chunk(8).open(data(LLAMA)).unwrap();
+    let text = PromptText::new("Ownership is");
+    let prompt = model.prompt_tokenizer().encode(text, &mut |_, _| true);
+    let prompt = prompt.unwrap().unwrap();
+    let limits = GenerateOptions {
+        max_tokens: 60,
+        stop: &[],
+        eos: &[],
+        spelled: &[],
+    };
+    let tokens = model.begin(&prompt).unwrap();
+    assert_eq!(tokens, prompt);
+    let mut full = 0;
+    let written = model.generate_tokens(&tokens, &limits, &mut |_| true, &mut |prompts, text| {
+        full += 1;
+        assert_eq!(prompts.context(), 32);
+        Some(text[text.len() - 10..].to_vec())
+    });
+    let written = written.unwrap();
+    assert_eq!(
+        (written.tokens.len(), written.finish),
+        (60, FinishReason::Length)
+    );
+    assert!(full >= 2, "{full}");
+    // Without room, the text ends.
+    let tokens = model.begin(&prompt).unwrap();
+    let ended = model.generate_tokens(&tokens, &limits, &mut |_| true, &mut |_, _| None);
+    assert_eq!(ended.unwrap().finish, FinishReason::Context);
+}
+
+#[test]
+fn the_image_encoder_can_be_left_out() {
+    let path = data("vision-language/smolvlm-b");
+    let options = LanguageModel::options().device(Device::cpu());
+    assert!(options.clone().open(&path).unwrap().has_vision());
+    assert!(!options.text_only().open(&path).unwrap().has_vision());
 }
 
 #[test]
