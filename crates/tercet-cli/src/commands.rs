@@ -47,7 +47,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use tercet::{DType, DebugSwitches, Device, DeviceOptions, DeviceSwitches};
-use tercet_models::{Decoder, MatmulPrecision};
+use tercet_models::MatmulPrecision;
 
 use crate::error::CliError;
 use crate::{drivers, output};
@@ -130,8 +130,8 @@ impl ComputePrecision {
     }
 
     /// The compute type of a model on a device, for result tables.
-    pub(crate) fn label(self, decoder: &Decoder, device: &Device) -> String {
-        match decoder.matmul_dtype(device) {
+    pub(crate) fn label(self, matmul_dtype: Option<DType>) -> String {
+        match matmul_dtype {
             Some(products) => format!("{} ({products} matmuls)", self.dtype()),
             None => self.dtype().to_string(),
         }

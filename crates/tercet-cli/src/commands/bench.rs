@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use tercet_models::{BatchEventKind, BatchGenerator, DecoderOptions, Sampling, Sequence};
+use tercet_models::{BatchEventKind, BatchGenerator, Sampling, Sequence};
 
 use super::generation::{ModelArgs, SpeculationStats, SpeculativeArgs, TextGenerator};
 use super::positive;
@@ -113,17 +113,14 @@ pub(crate) fn run(args: &BenchArgs) -> Result<CommandOutcome, CliError> {
     let started = Instant::now();
     let context = args.prompt.max(args.tokens.saturating_add(1));
     let context = context.saturating_add(args.depth);
-    let mut writer = args.loading.load_with(|config| DecoderOptions {
-        context,
-        chunk: 512.min(context),
-        sampling: Some(Sampling::GREEDY),
-        logit_rows: args.drafting.rows().min(context),
-        ..DecoderOptions::new(config)
-    })?;
-    writer.generator.skip_logits();
-    writer.generator.run_ahead();
+    let rows = args.drafting.rows();
+    let load = args.loading.load_with(|_, options| {
+        let options = options.context(context).chunk(512);
+        options.logit_rows(rows)
+    });
+    let mut writer = load?;
     let load_seconds = started.elapsed().as_secs_f64();
-    let vocab = writer.vocab;
+    let vocab = writer.model.vocab();
     // Arbitrary tokens, the same in every run.
     let prompt: Vec<u32> = (0..args.depth.saturating_add(args.prompt))
         .map(|i| (i.wrapping_mul(2_654_435_761) % vocab) as u32)
@@ -150,7 +147,10 @@ pub(crate) fn run(args: &BenchArgs) -> Result<CommandOutcome, CliError> {
         )?);
     }
     writer.report_fallback();
-    let (device, dtype) = (writer.device.name().to_string(), writer.dtype.clone());
+    let (device, dtype) = (
+        writer.model.device().name().to_string(),
+        writer.dtype.clone(),
+    );
     if let Some(sequences) = args.batch {
         // Free the memory of this model before the next one is loaded.
         drop(writer);
@@ -189,7 +189,7 @@ fn feed(
     (prompt, depth): (&[u32], usize),
     generated: usize,
 ) -> Result<f64, CliError> {
-    let generator = &mut writer.generator;
+    let generator = writer.generator();
     let failed = "cannot measure the model";
     generator.reset();
     let (before, rest) = prompt.split_at(depth);
@@ -228,10 +228,10 @@ fn measure_speculative(
 ) -> Result<GenerationMeasurement, CliError> {
     (args.drafting).attach(writer, &args.loading, Sampling::GREEDY)?;
     let spinner = progress::spinner("measuring");
-    let before = writer.generator.draft_counts();
+    let before = writer.generator().draft_counts();
     let mut measured = measure(("drafted", 1), args, args.tokens, || {
         let failed = "cannot measure the model";
-        let generator = &mut writer.generator;
+        let generator = writer.generator();
         generator.reset();
         let first = generator.forward(prompt).map_err(CliError::model(failed))?;
         let mut next = first.next.unwrap_or(0);
@@ -246,7 +246,7 @@ fn measure_speculative(
         Ok(started.elapsed().as_secs_f64())
     })?;
     spinner.finish_and_clear();
-    let counts = before.zip(writer.generator.draft_counts());
+    let counts = before.zip(writer.generator().draft_counts());
     measured.drafts = counts.map(|(before, now)| SpeculationStats::since(before, now));
     Ok(measured)
 }

@@ -181,7 +181,7 @@ impl ChatSession {
             "tokens" => self.tokens = tokens(value).map_err(failed)?,
             "seed" => {
                 let seed = seed(value).map_err(failed)?;
-                self.writer.generator.set_seed(seed);
+                self.writer.generator().set_seed(seed);
                 if value == "-1" {
                     output::print_note(format_args!("seed {seed}"));
                 }
@@ -189,7 +189,7 @@ impl ChatSession {
             name => {
                 let mut sampling = self.sampling.clone();
                 set(&mut sampling, name, value)?;
-                let set = self.writer.generator.set_sampling(&sampling);
+                let set = self.writer.generator().set_sampling(&sampling);
                 set.map_err(CliError::model("cannot use these sampling settings"))?;
                 self.sampling = sampling;
             }
@@ -276,7 +276,7 @@ impl ChatSession {
             turns,
             ..
         } = self;
-        let context = writer.generator.context();
+        let context = writer.model.context();
         let room = self.tokens.min(context / 4).max(1);
         let (ids, mut is_dropped) = turns.tokens(&mut writer.prompt_encoder(), template, room)?;
         if ids.len() > context {

@@ -208,7 +208,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<CommandOutcome, CliError> {
     let recorder = logits.map(|path| writer.record_logits(path)).transpose()?;
     // The prompt is printed after the prefill, because the progress bar of the prefill would
     // overwrite the line.
-    let goes_on = !args.chat && !writer.reads_sources();
+    let goes_on = !args.chat && !writer.model.has_source_encoder();
     let mut before = goes_on.then_some(&*prompt);
     let mut begun = false;
     let written = writer.write(
@@ -241,7 +241,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<CommandOutcome, CliError> {
     };
     let ids = writer.normalize_tokens(ids);
     let report = GenerateReport {
-        device: writer.device.name(),
+        device: writer.model.device().name(),
         seed: choosing.seed,
         prompt: &prompt,
         answer: AnswerReport::new(written.text, answer),

@@ -21,14 +21,13 @@ use tercet_models::answer::AnswerFormat;
 #[cfg(feature = "serve")]
 use tercet_models::config::RopeOverrides;
 #[cfg(feature = "grammar")]
-use tercet_models::constraint::{Grammar, GrammarCompiler};
+use tercet_models::constraint::Grammar;
 use tercet_models::dataset::template::TemplateValue;
 use tercet_models::dataset::{ChatMessage, ChatTemplate};
 use tercet_models::{
-    ContextBound, ContextFit, ContextRequest, DecoderOptions, DecoderSpec, FinishReason,
-    GenerateEvent, GenerateOptions, Generator, MAX_CONTEXT, ModelError, ModelFamily, ModelFiles,
-    OllamaModel, SamplingOptions, ScaledAdapter, SourceEncoder, Tokenizer, end_ids,
-    generate_past_context,
+    ContextBound, FinishReason, GenerateEvent, GenerateOptions, Generator, Image, LanguageModel,
+    LanguageModelOptions, MAX_CONTEXT, ModelFamily, ModelFiles, OllamaModel, SamplingOptions,
+    ScaledAdapter,
 };
 
 pub(crate) use self::answers::{AnswerPrinter, AnswerReport};
@@ -36,7 +35,6 @@ pub(crate) use self::load_request::LoadRequest;
 pub(crate) use self::logits_file::LogitsRecorder;
 pub(crate) use self::phase::PhaseTiming;
 pub(crate) use self::rope_args::RopeArgs;
-use self::seeing::ImageInputs;
 pub(crate) use self::seeing::PromptEncoder;
 pub(crate) use self::speculative_args::{SpeculationStats, SpeculativeArgs};
 pub(crate) use self::template_args::ChatTemplateArgs;
@@ -107,26 +105,17 @@ pub(super) struct ServedModelSource {
 
 /// A compiled model that is ready to generate text.
 pub(crate) struct TextGenerator {
-    pub(crate) device: Device,
+    pub(crate) model: LanguageModel,
     /// Compute type, for result tables.
     pub(crate) dtype: String,
     /// Whether the note about the precision fallback was printed.
     fallback_reported: bool,
     /// Whether the model has no tokenizer, so that the text of a token is its id.
     pub(crate) spells_ids: bool,
-    files: ModelFiles,
-    pub(crate) tokenizer: Tokenizer,
-    pub(crate) generator: Generator,
-    /// Tokens that end the text.
-    eos: Vec<u32>,
     /// Sampling settings of the flags.
     pub(crate) sampling: SamplingOptions,
-    /// Vocabulary size of the model.
-    pub(crate) vocab: usize,
-    /// Encoder of an encoder-decoder model, which reads the prompt.
-    reader: Option<SourceEncoder>,
-    /// Image encoder and images, if the model accepts images.
-    images: Option<ImageInputs>,
+    /// The images provided so far, if the model accepts images.
+    images: Vec<Image>,
     /// Format of the answers of a conversation.
     answers: AnswerFormat,
     /// The manifest of a model of Ollama's store.
@@ -135,16 +124,7 @@ pub(crate) struct TextGenerator {
     spelled: Arc<[u32]>,
     /// Grammar that each generated text must match.
     #[cfg(feature = "grammar")]
-    constrained: Option<GrammarConstraint>,
-}
-
-/// Constrained decoding by a grammar.
-#[cfg(feature = "grammar")]
-struct GrammarConstraint {
-    grammar: Grammar,
-    /// Grammar compiler for the model's end-of-text tokens. The compiler is created for the first
-    /// constrained text.
-    grammars: Option<GrammarCompiler>,
+    constrained: Option<Grammar>,
 }
 
 /// A generated text with its timings.
@@ -189,51 +169,44 @@ impl ModelArgs {
         request: &LoadRequest<'_>,
     ) -> Result<TextGenerator, CliError> {
         let compiled = choosing.compiled();
-        let mut writer = match self.family()? {
-            Some(ModelFamily::TextToText | ModelFamily::VisionLanguage)
-                if drafting.is_enabled() =>
-            {
-                let text = "--draft requires a text-only decoder model; leave it out";
-                return Err(CliError::Usage(text.into()));
-            }
-            Some(ModelFamily::TextToText) => self.load_text_to_text(compiled, request)?,
-            Some(ModelFamily::VisionLanguage) => self.load_seeing(compiled, request)?,
-            _ => self.load_for(request, |config| DecoderOptions {
-                sampling: Some(compiled),
-                logit_rows: drafting.rows().max(request.logit_rows()),
-                ..DecoderOptions::new(config)
-            })?,
-        };
-        drafting.attach(&mut writer, self, compiled)?;
-        writer.generator.set_seed(choosing.seed);
-        if !request.logits {
-            writer.generator.skip_logits();
-            writer.generator.run_ahead();
+        let family = self.family()?;
+        let is_text_to_text = family == Some(ModelFamily::TextToText);
+        if drafting.is_enabled() && (is_text_to_text || family == Some(ModelFamily::VisionLanguage))
+        {
+            let text = "--draft requires a text-only decoder model; leave it out";
+            return Err(CliError::Usage(text.into()));
         }
+        if is_text_to_text {
+            self.check_text_to_text()?;
+        }
+        let rows = drafting.rows().max(request.logit_rows());
+        let mut writer = self.load_for(request, false, |_, options| {
+            options.device_sampling(Some(compiled)).logit_rows(rows)
+        })?;
+        drafting.attach(&mut writer, self, compiled)?;
+        writer.generator().set_seed(choosing.seed);
         writer.ollama = self.ollama()?;
         if let Some(ollama) = &writer.ollama {
             ollama::report_ignored(ollama);
         }
-        let options = choosing.options(&writer.tokenizer, &writer.eos)?;
+        let model = &mut writer.model;
+        let options = choosing.options(model.tokenizer(), model.end_tokens())?;
+        let vocab = model.vocab();
         let beyond = choosing
             .stop_token_id
             .iter()
-            .find(|id| **id as usize >= writer.vocab);
+            .find(|id| **id as usize >= vocab);
         if let Some(id) = beyond {
-            let vocab = writer.vocab;
             let text = format!("--stop-token-id {id} is beyond the vocabulary of {vocab}");
             return Err(CliError::Usage(text));
         }
-        writer.eos.extend(&choosing.stop_token_id);
-        let set = writer.generator.set_sampling(&options);
+        model.add_end_tokens(&choosing.stop_token_id);
+        let set = model.generator_mut().set_sampling(&options);
         writer.sampling = options;
         set.map_err(CliError::model("cannot use these sampling settings"))?;
         #[cfg(feature = "grammar")]
-        if let Some(grammar) = choosing.grammar()? {
-            writer.constrained = Some(GrammarConstraint {
-                grammar,
-                grammars: None,
-            });
+        {
+            writer.constrained = choosing.grammar()?;
         }
         Ok(writer)
     }
@@ -343,20 +316,24 @@ impl ModelArgs {
         Ok(files.family().ok())
     }
 
-    /// Opens the device and compiles the model with `options`, except for settings that flags
-    /// determine.
+    /// Opens the device and compiles the text decoder of the model with `options`, which receives the
+    /// trained context. Flags determine the other settings.
     pub(crate) fn load_with(
         &self,
-        options: impl FnOnce(&DecoderSpec) -> DecoderOptions,
+        options: impl FnOnce(usize, LanguageModelOptions) -> LanguageModelOptions,
     ) -> Result<TextGenerator, CliError> {
-        self.load_for(&LoadRequest::default(), options)
+        self.load_for(&LoadRequest::default(), true, |trained, given| {
+            options(trained, given).text_only()
+        })
     }
 
-    /// Like [`Self::load_with`], for any request.
+    /// Like [`Self::load_with`], for any request, and for models with encoders unless
+    /// `is_decoder_only`.
     fn load_for(
         &self,
         request: &LoadRequest<'_>,
-        options: impl FnOnce(&DecoderSpec) -> DecoderOptions,
+        is_decoder_only: bool,
+        options: impl FnOnce(usize, LanguageModelOptions) -> LanguageModelOptions,
     ) -> Result<TextGenerator, CliError> {
         let rope = self.rope.overrides()?;
         let spinner = progress::spinner("loading");
@@ -375,47 +352,62 @@ impl ModelArgs {
                 ModelFamily::TextToText,
             ],
         )?;
-        let spec = files.decoder_spec().map_err(CliError::model(&*what))?;
-        let (tokenizer, spells_ids) = request.tokenizer(&files, spec.vocab, &what)?;
-        let options = options(&spec);
-        let context = self.fit(&files, &spec, &device, options.context);
-        let context = context.map_err(CliError::model(&*what))?;
-        let decoder = files
-            .decoder(|_| DecoderOptions {
-                context,
-                logit_rows: options.logit_rows.min(context),
-                text_length: request.longrope_length(&spec, &tokenizer, context),
-                chunk: options.chunk.min(context),
-                dtype: self.dtype.dtype(),
-                cache: self.cache(),
-                matmul_precision: self.dtype.matmul_precision(),
-                adapters,
-                rope,
-                ..options
-            })
-            .map_err(CliError::model(&*what))?;
-        let generator = decoder.generator(&device);
-        let generator = generator.map_err(CliError::model(&*what))?;
+        let is_text_to_text = matches!(files.family(), Ok(ModelFamily::TextToText));
+        let (trained, vocab, spec) = match is_text_to_text && !is_decoder_only {
+            true => {
+                let spec = files.seq2seq_spec().map_err(CliError::model(&*what))?;
+                (spec.encoder.context, spec.encoder.vocab, None)
+            }
+            false => {
+                let spec = files.decoder_spec().map_err(CliError::model(&*what))?;
+                (spec.context, spec.vocab, Some(spec))
+            }
+        };
+        let (tokenizer, spells_ids) = request.tokenizer(&files, vocab, &what)?;
+        let longrope = spec.and_then(|spec| request.longrope(&spec, &tokenizer));
+        let mut given = LanguageModelOptions::new()
+            .device(device)
+            .dtype(self.dtype.dtype())
+            .matmul_precision(self.dtype.matmul_precision())
+            .rope(rope)
+            .tokenizer(Arc::new(tokenizer));
+        given = options(trained, given);
+        if let Some(context) = self.given_context() {
+            given = given.context(context);
+        }
+        if let Some(cache) = self.cache() {
+            given = given.cache(cache);
+        }
+        if let Some(length) = longrope.as_ref().and_then(|longrope| longrope.length) {
+            given = given.text_length(length);
+        }
+        given = adapters
+            .into_iter()
+            .fold(given, LanguageModelOptions::opened_adapter);
+        let model = given.open_files(&files);
+        let model = model.map_err(CliError::model(&*what))?;
         spinner.finish_and_clear();
-        let trained = decoder.config.context;
-        if self.context.is_some_and(|c| c > trained) {
-            output::print_note(format_args!(
-                "note: the model was trained for a context of {trained}; output quality may drop beyond it"
-            ));
+        if let Some(longrope) = longrope {
+            longrope.report(model.context());
+        }
+        if let Some(fit) = model.context_fit() {
+            if fit.bound == ContextBound::Memory {
+                output::print_note(format_args!("note: {}", fit.describe()));
+            }
+            if self.context.is_some_and(|c| c > fit.trained) {
+                output::print_note(format_args!(
+                    "note: the model was trained for a context of {}; output quality may drop beyond it",
+                    fit.trained
+                ));
+            }
         }
         Ok(TextGenerator {
-            dtype: self.dtype.label(&decoder, &device),
+            dtype: self.dtype.label(model.matmul_dtype()),
             fallback_reported: false,
             spells_ids,
-            device,
-            files,
-            eos: end_ids(&decoder.config.eos, &tokenizer),
-            tokenizer,
-            generator,
+            model,
             sampling: SamplingOptions::default(),
-            vocab: decoder.config.vocab,
-            reader: None,
-            images: None,
+            images: Vec::new(),
             answers: AnswerFormat::default(),
             spelled: Arc::default(),
             ollama: None,
@@ -425,46 +417,14 @@ impl ModelArgs {
     }
 }
 
-impl ModelArgs {
-    /// The context length of a decoder: that of the flags, or else `wanted` if it is not the
-    /// trained one, or else what fits the memory. Prints a note if the memory determines it.
-    fn fit(
-        &self,
-        files: &ModelFiles,
-        spec: &DecoderSpec,
-        device: &Device,
-        wanted: usize,
-    ) -> Result<usize, ModelError> {
-        let wanted = (wanted != spec.context).then_some(wanted);
-        let request = ContextRequest {
-            context: self.given_context().or(wanted),
-            dtype: self.dtype.dtype(),
-            cache: self.cache(),
-            ..ContextRequest::default()
-        };
-        let fit = ContextFit::new(files, spec, device, &request)?;
-        if fit.bound == ContextBound::Memory {
-            output::print_note(format_args!("note: {}", fit.describe()));
-        }
-        Ok(fit.context)
-    }
-}
-
 /// Makes room in a full context in the middle of a text; see [`TextGenerator::write_past_context`].
 type RefillContext<'a> =
     dyn FnMut(&mut PromptEncoder<'_>, &[u32]) -> Result<Option<Vec<u32>>, CliError> + 'a;
 
-/// Truncates the KV cache to its common prefix with `ids` and returns the other tokens.
-fn uncached(generator: &mut Generator, ids: &[u32]) -> Vec<u32> {
-    let same = generator.truncate_to_prefix(ids);
-    ids[same..].to_vec()
-}
-
 impl TextGenerator {
-    /// Whether the model is an encoder-decoder: it reads the prompt with an encoder and does not
-    /// continue it.
-    pub(crate) fn reads_sources(&self) -> bool {
-        self.reader.is_some()
+    /// The compiled graph with its KV cache.
+    pub(crate) fn generator(&mut self) -> &mut Generator {
+        self.model.generator_mut()
     }
 
     /// The text of a prompt of token ids, up to the first generated character.
@@ -472,14 +432,14 @@ impl TextGenerator {
     /// # Errors
     /// [`CliError::Usage`] for an id beyond the vocabulary.
     pub(crate) fn text_of_ids(&self, ids: &[u32]) -> Result<String, CliError> {
-        let vocab = self.vocab;
+        let vocab = self.model.vocab();
         if let Some(id) = ids.iter().find(|id| **id as usize >= vocab) {
             return Err(CliError::Usage(format!(
                 "--ids: token id {id} is beyond the vocabulary of {vocab}"
             )));
         }
         // A padded vocabulary has ids without text.
-        let mut text = self.tokenizer.decode(ids).unwrap_or_default();
+        let mut text = self.model.tokenizer().decode(ids).unwrap_or_default();
         if self.spells_ids {
             text.push(' ');
         }
@@ -488,9 +448,9 @@ impl TextGenerator {
 
     /// Writes the logits after each token to a file, until [`Self::finish_logits`].
     pub(crate) fn record_logits(&mut self, path: &Path) -> Result<LogitsRecorder, CliError> {
-        let recorder = LogitsRecorder::create(path, self.vocab)?;
+        let recorder = LogitsRecorder::create(path, self.model.vocab())?;
         let set = self
-            .generator
+            .generator()
             .set_logit_observer(Some(Box::new(recorder.observer())));
         set.map_err(CliError::model("cannot write the logits"))?;
         Ok(recorder)
@@ -504,27 +464,32 @@ impl TextGenerator {
         ids: &[u32],
         written: &[u32],
     ) -> Result<[usize; 2], CliError> {
-        let before = if self.reads_sources() { 1 } else { ids.len() };
-        let position = self.generator.position();
+        let before = match self.model.has_source_encoder() {
+            true => 1,
+            false => ids.len(),
+        };
+        let generator = self.generator();
+        let position = generator.position();
         let what = "cannot compute the logits of the last token";
         let is_pending = position + 1 == before + written.len();
         if let Some(last) = written.last().filter(|_| is_pending)
-            && position < self.generator.context()
+            && position < generator.context()
         {
-            self.generator
+            generator
                 .set_constraint(None)
                 .map_err(CliError::model(what))?;
-            let fed = self.generator.forward(&[*last]);
+            let fed = generator.forward(&[*last]);
             fed.map_err(CliError::model(what))?;
         }
-        let ended = self.generator.set_logit_observer(None);
+        let ended = generator.set_logit_observer(None);
         ended.map_err(CliError::model(what))?;
         recorder.finish()
     }
 
     /// Prints a note, once, if the generator fell back to another precision.
     pub(crate) fn report_fallback(&mut self) {
-        if let (Some(note), false) = (self.generator.fallback_message(), self.fallback_reported) {
+        let note = self.generator().fallback_message();
+        if let (Some(note), false) = (note, self.fallback_reported) {
             output::print_note(format_args!("note: {note}"));
             self.fallback_reported = true;
         }
@@ -532,15 +497,16 @@ impl TextGenerator {
 
     /// Loads the chat template of the flags, or the model's, and the format of its answers.
     pub(crate) fn chat(&mut self, of: &ChatTemplateArgs) -> Result<ChatTemplate, CliError> {
-        if self.reader.is_some() {
+        if self.model.has_source_encoder() {
             let text = "an encoder-decoder model has no chat mode; leave out --chat, or use `tercet generate`";
             return Err(CliError::Usage(text.into()));
         }
+        let (files, tokenizer) = (self.model.files(), self.model.tokenizer());
         let template = match of.source()? {
-            Some(source) => ChatTemplate::from_model_with(&self.files, &self.tokenizer, &source),
+            Some(source) => ChatTemplate::from_model_with(files, tokenizer, &source),
             None => {
                 self.check_go_template()?;
-                ChatTemplate::from_model(&self.files, &self.tokenizer)
+                ChatTemplate::from_model(files, tokenizer)
             }
         };
         let template = template.map_err(CliError::model("cannot use the chat template"))?;
@@ -548,7 +514,7 @@ impl TextGenerator {
             output::print_note(format_args!("note: {note}"));
         }
         self.answers = AnswerFormat::from_template(&template);
-        self.spelled = self.answers.special_tokens(&self.tokenizer);
+        self.spelled = self.answers.special_tokens(self.model.tokenizer());
         Ok(template)
     }
 
@@ -564,42 +530,6 @@ impl TextGenerator {
         let rendered = rendered.map_err(|e| CliError::Template(tercet::one_line(&e)))?;
         let ids = self.encode((&rendered.text, &rendered.literal), false, what)?;
         Ok((ids, rendered.text))
-    }
-
-    /// Constrains the next text by the requested grammar.
-    #[cfg(feature = "grammar")]
-    fn constrain(&mut self) -> Result<(), CliError> {
-        let what = "cannot constrain the output";
-        let Some(GrammarConstraint { grammar, grammars }) = &mut self.constrained else {
-            return Ok(());
-        };
-        let grammars = match grammars {
-            Some(grammars) => grammars,
-            None => {
-                let made = GrammarCompiler::new(&self.tokenizer, &self.eos, self.vocab);
-                grammars.insert(
-                    made.map_err(ModelError::from)
-                        .map_err(CliError::model(what))?,
-                )
-            }
-        };
-        let constraint = grammars.constraint(grammar);
-        let constraint = constraint
-            .map_err(ModelError::from)
-            .map_err(CliError::model(what))?;
-        let set = self.generator.set_constraint(Some(Box::new(constraint)));
-        set.map_err(CliError::model(what))
-    }
-
-    /// Returns the tokens to process for a prompt: those that are not in the KV cache. For an
-    /// encoder-decoder, runs the encoder and returns the decoder's start token.
-    fn tokens_to_feed(&mut self, ids: &[u32]) -> Result<Vec<u32>, CliError> {
-        if let Some(reader) = &mut self.reader {
-            let read = reader.read(ids, &mut self.generator);
-            read.map_err(CliError::model("cannot process the prompt"))?;
-            return Ok(vec![reader.start()]);
-        }
-        Ok(uncached(&mut self.generator, ids))
     }
 
     /// Generates text after the prompt `ids`, reusing the KV cache for their common prefix. `show`
@@ -625,22 +555,25 @@ impl TextGenerator {
         refill: &mut RefillContext<'_>,
     ) -> Result<GenerationResult, CliError> {
         let started = Instant::now();
-        let before = self.generator.draft_counts();
-        let new = &self.tokens_to_feed(ids)?[..];
+        let before = self.generator().draft_counts();
+        let new = self.model.begin(ids);
+        let new = &new.map_err(CliError::model("cannot process the prompt"))?[..];
         #[cfg(feature = "grammar")]
-        self.constrain()?;
+        if let Some(grammar) = &self.constrained {
+            let set = self.model.set_grammar(Some(grammar));
+            set.map_err(CliError::model("cannot constrain the output"))?;
+        }
+        let eos = self.model.end_tokens().to_vec();
         let options = GenerateOptions {
             max_tokens: limit,
             stop,
-            eos: &self.eos,
+            eos: &eos,
             spelled: &self.spelled,
         };
         let bar = progress::bar("prefill", new.len(), "tokens");
         let (mut fed, mut prefilled, mut ready) = (0, Duration::ZERO, false);
         let (mut text, mut failed, mut refused) = (String::new(), None, None);
-        let written = generate_past_context(
-            &mut self.generator,
-            &self.tokenizer,
+        let written = self.model.generate_tokens(
             new,
             &options,
             &mut |event| {
@@ -663,19 +596,16 @@ impl TextGenerator {
                 failed = show(piece).err();
                 failed.is_none() && !interrupted()
             },
-            &mut |generator, tokens| {
+            &mut |prompts, tokens| {
                 let mut encoder = PromptEncoder {
-                    tokenizer: &self.tokenizer,
-                    images: self.images.as_mut(),
-                    generator: &mut *generator,
-                    reads_sources: self.reader.is_some(),
+                    prompts: prompts.reborrow(),
+                    images: &mut self.images,
                 };
                 let ids = refill(&mut encoder, tokens);
-                let ids = ids.unwrap_or_else(|e| {
+                ids.unwrap_or_else(|e| {
                     refused = Some(e);
                     None
-                });
-                ids.map(|ids| uncached(generator, &ids))
+                })
             },
         );
         if let Some(e) = failed.or(refused) {
@@ -689,14 +619,14 @@ impl TextGenerator {
         self.report_fallback();
         // The prefill produced the first token.
         let decoded = written.tokens.len().saturating_sub(1);
-        let drafts = before.zip(self.generator.draft_counts());
+        let drafts = before.zip(self.generator().draft_counts());
         Ok(GenerationResult {
             text,
             drafts: drafts.map(|(before, now)| SpeculationStats::since(before, now)),
             finish: written.finish,
-            prefill: match self.reader {
-                Some(_) => PhaseTiming::new(ids.len(), prefilled),
-                None => PhaseTiming::new(fed, prefilled),
+            prefill: match self.model.has_source_encoder() {
+                true => PhaseTiming::new(ids.len(), prefilled),
+                false => PhaseTiming::new(fed, prefilled),
             },
             decode: PhaseTiming::new(decoded, started.elapsed().saturating_sub(prefilled)),
             tokens: written.tokens,

@@ -9,7 +9,6 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
-use tercet_models::DecoderOptions;
 
 use super::generation::ModelArgs;
 use super::sampling_args::text_of;
@@ -78,19 +77,16 @@ impl NllSums {
 
 pub(crate) fn run(args: &PerplexityArgs) -> Result<CommandOutcome, CliError> {
     let text = text_of("-", Some(&args.file))?;
-    let mut writer = args.loading.load_with(|config| DecoderOptions {
-        context: 512.min(config.context),
-        chunk: ROWS,
-        logit_rows: ROWS,
-        sampling: None,
-        ..DecoderOptions::new(config)
+    let mut writer = args.loading.load_with(|trained, options| {
+        let options = options.chunk(ROWS).logit_rows(ROWS).device_sampling(None);
+        options.context(512.min(trained))
     })?;
-    let context = writer.generator.context();
+    let context = writer.model.context();
     let failed = "cannot compute the perplexity";
     // As in llama.cpp, special tokens that the text spells are ordinary text.
-    let ids = writer.tokenizer.encode_literally(&text, true);
+    let ids = writer.model.tokenizer().encode_literally(&text, true);
     let ids = ids.map_err(CliError::model(failed))?;
-    let bos = writer.tokenizer.surrounding();
+    let bos = writer.model.tokenizer().surrounding();
     let bos = bos.map_err(CliError::model(failed))?.0.first().copied();
     let windows = (ids.len() / context).min(args.windows.unwrap_or(usize::MAX));
     if windows == 0 || context < 4 {
@@ -109,9 +105,9 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<CommandOutcome, CliError> {
         if let Some(bos) = bos {
             window[0] = bos;
         }
-        writer.generator.reset();
+        writer.generator().reset();
         let mut at = 0;
-        let fed = writer.generator.forward_rows(&window, &mut |logits| {
+        let fed = writer.generator().forward_rows(&window, &mut |logits| {
             // As in llama.cpp, only logits of the second half count. The last row predicts a token
             // outside the window.
             if at >= context / 2 && at + 1 < context {
@@ -131,7 +127,7 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<CommandOutcome, CliError> {
     let (perplexity, error) = sums.perplexity();
     let report = PerplexityReport {
         model: args.loading.name(),
-        device: writer.device.name(),
+        device: writer.model.device().name(),
         perplexity,
         error,
         windows,

@@ -49,15 +49,12 @@ impl LoadRequest<'_> {
         Ok((tokenizer.map_err(CliError::model(what))?, true))
     }
 
-    /// The length of the prompt in tokens. Models with LongRoPE use it to choose between their short
-    /// and long frequency factors, and a note reports the choice. `None` for other models, and
-    /// without a prompt.
-    pub(super) fn longrope_length(
+    /// The choice of frequency factors of a model with LongRoPE; `None` for other models.
+    pub(super) fn longrope(
         &self,
         config: &DecoderSpec,
         tokenizer: &Tokenizer,
-        context: usize,
-    ) -> Option<usize> {
+    ) -> Option<LongRopeChoice> {
         let limit = config.longrope_limit()?;
         let length = match self.ids {
             Some(ids) => Some(ids.len()),
@@ -66,7 +63,24 @@ impl LoadRequest<'_> {
                 .prompt
                 .and_then(|text| Some(tokenizer.encode(text, true).ok()?.len())),
         };
-        let (chosen_by, by) = match length {
+        Some(LongRopeChoice { length, limit })
+    }
+}
+
+/// The length of the prompt, by which models with LongRoPE choose between their short and long
+/// frequency factors.
+pub(super) struct LongRopeChoice {
+    /// Tokens of the prompt, if it is known.
+    pub(super) length: Option<usize>,
+    /// Longest text with the short factors.
+    limit: usize,
+}
+
+impl LongRopeChoice {
+    /// Prints a note about the chosen factors.
+    pub(super) fn report(&self, context: usize) {
+        let limit = self.limit;
+        let (chosen_by, by) = match self.length {
             Some(length) => (length, format!("the prompt's {length} tokens")),
             None => (context, format!("the context of {context} tokens")),
         };
@@ -77,6 +91,5 @@ impl LoadRequest<'_> {
         output::print_note(format_args!(
             "note: LongRoPE: {by} select the {list} factors; texts of {other} {limit} tokens have the others"
         ));
-        length
     }
 }

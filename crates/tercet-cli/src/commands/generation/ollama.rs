@@ -70,7 +70,7 @@ impl TextGenerator {
         let Some(ollama) = ollama.filter(|ollama| ollama.template.is_some()) else {
             return Ok(());
         };
-        let has_own = match &self.files {
+        let has_own = match self.model.files() {
             ModelFiles::Gguf(gguf) => gguf
                 .metadata()
                 .opt_str("tokenizer.chat_template")

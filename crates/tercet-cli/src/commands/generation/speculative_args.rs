@@ -90,7 +90,7 @@ impl SpeculativeArgs {
             Some("ngram") => Draft::ngrams(),
             Some(path) => self.model(Path::new(path), writer, loading, sampling)?,
         };
-        let set = writer.generator.set_draft(Some(draft), self.draft_tokens);
+        let set = writer.generator().set_draft(Some(draft), self.draft_tokens);
         set.map_err(CliError::model("cannot use the draft"))
     }
 
@@ -104,13 +104,13 @@ impl SpeculativeArgs {
         let spinner = progress::spinner("loading the draft");
         let (files, _) = open_model(Some(path))?;
         let options = DraftOptions {
-            device: &writer.device,
-            context: writer.generator.context(),
+            device: writer.model.device(),
+            context: writer.model.context(),
             dtype: loading.dtype(),
             matmul_precision: loading.matmul_precision(),
             sampling,
         };
-        let draft = files.draft(&options, &writer.tokenizer);
+        let draft = files.draft(&options, writer.model.tokenizer());
         spinner.finish_and_clear();
         let what = format!("cannot use the draft model {}", path.display());
         draft.map_err(CliError::model(what))
