@@ -12,11 +12,11 @@ use tercet::Tensor;
 use tercet_models::answer::{AnswerParser, ParsedAnswer};
 use tercet_models::constraint::Grammar;
 use tercet_models::{
-    Error, FinishReason, GenerateEvent, GenerateOptions, Generation, Generator, Image, ModelError,
-    SamplingOptions, generate,
+    Error, FinishReason, GenerateEvent, GenerateOptions, Generation, Generator, Image,
+    LanguageModel, ModelError, PromptText, SamplingOptions,
 };
 
-use crate::language::{SharedLanguageModel, TextEngine, logits_after};
+use crate::language::{SharedLanguageModel, logits_after};
 use crate::stream::{ResultStream, in_background};
 use crate::{array, html, tool_calls};
 
@@ -74,19 +74,19 @@ fn written(
     send: &mut dyn FnMut(Option<String>) -> bool,
 ) -> Result<GeneratedText, Error> {
     let adapter = request.adapter.as_deref();
-    let mut engine = shared.acquire(adapter)?;
-    let written = written_with(&mut engine, shared, request, send);
-    shared.release(adapter, engine);
+    let mut model = shared.acquire(adapter)?;
+    let written = written_with(&mut model, shared, request, send);
+    shared.release(adapter, model);
     written
 }
 
 fn written_with(
-    engine: &mut TextEngine,
+    model: &mut LanguageModel,
     shared: &SharedLanguageModel,
     request: &GenerationArgs,
     send: &mut dyn FnMut(Option<String>) -> bool,
 ) -> Result<GeneratedText, Error> {
-    let generator = &mut engine.generator;
+    let generator = model.generator_mut();
     generator.set_sampling(&request.sampling)?;
     if let Some(grammar) = &request.grammar {
         let grammars = shared.grammars().map_err(ModelError::from)?;
@@ -94,42 +94,34 @@ fn written_with(
         generator.set_constraint(Some(Box::new(constraint)))?;
     }
     generator.set_seed(request.seed);
-    generator.skip_logits();
-    generator.run_ahead();
-    let nothing = || Generation {
-        tokens: Vec::new(),
-        finish: FinishReason::Cancelled,
-    };
     let encoded;
-    let prompt = match (&request.prompt, &mut engine.images) {
-        (PromptArgs::Tokens(tokens), _) => tokens,
-        (
-            PromptArgs::Images {
+    let prompt = match &request.prompt {
+        PromptArgs::Tokens(tokens) => tokens,
+        PromptArgs::Images {
+            text,
+            literal,
+            images,
+        } => {
+            let prompt = PromptText {
                 text,
                 literal,
                 images,
-            },
-            Some(reader),
-        ) => {
-            let read = reader.read_mixed(
-                (text, literal, images),
-                (&shared.tokenizer, false),
-                generator,
-                &mut |_, _| send(None),
-            )?;
+                has_special: false,
+            };
+            let read = (model.prompt_tokenizer()).encode(prompt, &mut |_, _| send(None))?;
             let Some(tokens) = read else {
+                let generation = Generation {
+                    tokens: Vec::new(),
+                    finish: FinishReason::Cancelled,
+                };
                 return Ok(GeneratedText {
-                    generation: nothing(),
+                    generation,
                     text: String::new(),
                     logits: None,
                 });
             };
             encoded = tokens;
             &encoded
-        }
-        (PromptArgs::Images { .. }, None) => {
-            let reason = "the model does not accept images";
-            return Err(ModelError::Unsupported(reason.into()).into());
         }
     };
     let options = GenerateOptions {
@@ -139,22 +131,17 @@ fn written_with(
         spelled: &request.spelled,
     };
     let mut text = String::new();
-    let generation = generate(
-        generator,
-        &shared.tokenizer,
-        prompt,
-        &options,
-        &mut |event| match event {
-            GenerateEvent::Prompt(_) | GenerateEvent::Text("", _) => send(None),
-            GenerateEvent::Text(piece, _) => {
-                text += piece;
-                send(Some(piece.to_string()))
-            }
-        },
-    )?;
+    let event = &mut |event: GenerateEvent<'_>| match event {
+        GenerateEvent::Prompt(_) | GenerateEvent::Text("", _) => send(None),
+        GenerateEvent::Text(piece, _) => {
+            text += piece;
+            send(Some(piece.to_string()))
+        }
+    };
+    let generation = model.generate_tokens(prompt, &options, event, &mut |_, _| None)?;
     let logits = match request.logits {
         true => Some(logits_of(
-            generator,
+            model.generator_mut(),
             prompt,
             &generation.tokens,
             shared.vocab,

@@ -13,9 +13,8 @@ use tercet_models::answer::{AnswerFormat, AnswerParser};
 use tercet_models::constraint::{ConstraintError, Grammar, GrammarCompiler};
 use tercet_models::dataset::ChatTemplate;
 use tercet_models::{
-    Adapter, ContextFit, ContextRequest, Decoder, DecoderOptions, DecoderSpec, Error, Generator,
-    ImageEncoder, MatmulPrecision, ModelError, ModelFiles, Sampling, SamplingOptions,
-    ScaledAdapter, Tokenizer, VisionLanguageGraphs, end_ids,
+    ContextFit, ContextRequest, Error, Generator, LanguageModel, LanguageModelOptions,
+    MatmulPrecision, ModelError, ModelFiles, SamplingOptions, Tokenizer, end_ids,
 };
 
 use crate::conversation::{self, Conversation};
@@ -28,11 +27,11 @@ use crate::{array, errors, html};
 /// A model and the data that its generations share.
 pub(crate) struct SharedLanguageModel {
     pub(crate) files: ModelFiles,
-    pub(crate) tokenizer: Tokenizer,
+    pub(crate) tokenizer: Arc<Tokenizer>,
     device: Device,
     dtype: DType,
     matmul_precision: MatmulPrecision,
-    context: usize,
+    fit: ContextFit,
     eos: Vec<u32>,
     pub(crate) vocab: usize,
     /// Whether the model accepts images.
@@ -42,13 +41,7 @@ pub(crate) struct SharedLanguageModel {
     /// Created when a generation first uses a constraint.
     grammars: OnceLock<Result<GrammarCompiler, ConstraintError>>,
     /// Compiled models that are not generating, by adapter.
-    idle: Mutex<HashMap<Option<String>, Vec<TextEngine>>>,
-}
-
-/// A compiled model, with the image encoder of a vision-language model.
-pub(crate) struct TextEngine {
-    pub(crate) generator: Generator,
-    pub(crate) images: Option<ImageEncoder>,
+    idle: Mutex<HashMap<Option<String>, Vec<LanguageModel>>>,
 }
 
 /// A language model with its tokenizer.
@@ -58,32 +51,17 @@ pub(crate) struct PyLanguageModel {
 }
 
 impl SharedLanguageModel {
-    fn options(&self, spec: &DecoderSpec, adapters: Vec<ScaledAdapter>) -> DecoderOptions {
-        DecoderOptions {
-            context: self.context,
-            chunk: 512.min(self.context),
-            dtype: self.dtype,
-            matmul_precision: self.matmul_precision,
-            sampling: Some(Sampling::GREEDY),
-            adapters,
-            ..DecoderOptions::new(spec)
-        }
-    }
-
-    fn decoder(&self, adapters: Vec<ScaledAdapter>) -> Result<Decoder, Error> {
-        self.files.decoder(|spec| self.options(spec, adapters))
-    }
-
-    fn vision_language(&self, adapters: Vec<ScaledAdapter>) -> Result<VisionLanguageGraphs, Error> {
-        let options =
-            |spec: &tercet_models::VisionLanguageSpec| self.options(&spec.decoder, adapters);
-        self.files.vision_language(options)
-    }
-
-    /// Reads the adapter with this name, or at this path.
-    fn adapters(&self, adapter: Option<&str>) -> Result<Vec<ScaledAdapter>, Error> {
+    /// Options of a compiled model with an adapter: a name, or a path.
+    fn options(&self, adapter: Option<&str>) -> Result<LanguageModelOptions, Error> {
+        let options = LanguageModelOptions::new()
+            .device(self.device.clone())
+            .context_fit(self.fit.clone())
+            .chunk(512)
+            .dtype(self.dtype)
+            .matmul_precision(self.matmul_precision)
+            .tokenizer(Arc::clone(&self.tokenizer));
         let Some(name) = adapter else {
-            return Ok(Vec::new());
+            return Ok(options);
         };
         let path = self.adapters.get(name);
         let path = path.map_or_else(|| PathBuf::from(name), PathBuf::clone);
@@ -95,40 +73,25 @@ impl SharedLanguageModel {
             ))
             .into());
         }
-        let adapter = match self.has_vision {
-            true => Adapter::from_peft(&path)?,
-            false => Adapter::open(&path, &self.files.decoder_spec()?)?,
-        };
-        Ok(vec![ScaledAdapter::new(adapter)])
+        Ok(options.adapter(path, 1.0))
     }
 
     /// Takes a compiled model with an empty KV cache from the pool, or compiles a new one.
-    pub(crate) fn acquire(&self, adapter: Option<&str>) -> Result<TextEngine, Error> {
+    pub(crate) fn acquire(&self, adapter: Option<&str>) -> Result<LanguageModel, Error> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let key = adapter.map(str::to_string);
-        if let Some(engine) = idle.get_mut(&key).and_then(Vec::pop) {
-            return Ok(engine);
+        if let Some(model) = idle.get_mut(&key).and_then(Vec::pop) {
+            return Ok(model);
         }
         drop(idle);
-        let adapters = self.adapters(adapter)?;
-        if self.has_vision {
-            let (images, generator) = self.vision_language(adapters)?.compile(&self.device)?;
-            return Ok(TextEngine {
-                generator,
-                images: Some(images),
-            });
-        }
-        Ok(TextEngine {
-            generator: self.decoder(adapters)?.generator(&self.device)?,
-            images: None,
-        })
+        self.options(adapter)?.open_files(&self.files)
     }
 
-    pub(crate) fn release(&self, adapter: Option<&str>, mut engine: TextEngine) {
-        engine.generator.reset();
+    pub(crate) fn release(&self, adapter: Option<&str>, mut model: LanguageModel) {
+        model.generator_mut().reset();
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let key = adapter.map(str::to_string);
-        idle.entry(key).or_default().push(engine);
+        idle.entry(key).or_default().push(model);
     }
 
     /// The compiler of grammars to constraints.
@@ -146,7 +109,7 @@ impl SharedLanguageModel {
         sampling: &mut SamplingOptions,
         further: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Vec<u32>> {
-        let of = (&self.tokenizer, self.vocab);
+        let of = (&*self.tokenizer, self.vocab);
         with_further_arguments(sampling, further, of, &self.eos)
     }
 
@@ -213,11 +176,11 @@ impl PyLanguageModel {
             ..ContextRequest::default()
         };
         let fit = ContextFit::new(&files, &spec, &device, &request)?;
-        let tokenizer = files.tokenizer()?;
+        let tokenizer = Arc::new(files.tokenizer()?);
         let shared = SharedLanguageModel {
             eos: end_ids(&spec.eos, &tokenizer),
             tokenizer,
-            context: fit.context,
+            fit,
             vocab: spec.vocab,
             files,
             device,
@@ -372,7 +335,7 @@ impl PyLanguageModel {
         let (prompt, format, answers) =
             self.shared.conversation(conversation, grammar.is_some())?;
         let room = match &prompt {
-            PromptArgs::Tokens(tokens) => self.shared.context.saturating_sub(tokens.len()),
+            PromptArgs::Tokens(tokens) => self.shared.fit.context.saturating_sub(tokens.len()),
             PromptArgs::Images { .. } => usize::MAX,
         };
         self.start(GenerationArgs {
@@ -408,9 +371,9 @@ impl PyLanguageModel {
         };
         let adapter = adapter_of(adapter)?;
         let logits = py.detach(|| -> Result<Vec<f32>, Error> {
-            let mut engine = self.shared.acquire(adapter.as_deref())?;
-            let logits = logits_after(&mut engine.generator, &tokens, all);
-            self.shared.release(adapter.as_deref(), engine);
+            let mut model = self.shared.acquire(adapter.as_deref())?;
+            let logits = logits_after(model.generator_mut(), &tokens, all);
+            self.shared.release(adapter.as_deref(), model);
             Ok(logits?)
         });
         let logits = logits.map_err(errors::model)?;
@@ -469,19 +432,14 @@ impl PyLanguageModel {
     /// Returns the graph of one run of the model.
     fn graph(&self, py: Python<'_>) -> PyResult<PyGraph> {
         let shared = &self.shared;
-        let graph = py.detach(|| -> Result<tercet::Graph, Error> {
-            Ok(match shared.has_vision {
-                true => shared.vision_language(Vec::new())?.decoder.model.graph,
-                false => shared.decoder(Vec::new())?.model.graph,
-            })
-        });
+        let graph = py.detach(|| shared.options(None)?.decoder_graph(&shared.files));
         Ok(PyGraph::from_graph(graph.map_err(errors::model)?))
     }
 
     /// Maximum tokens of a sequence, prompt included.
     #[getter]
     fn context(&self) -> usize {
-        self.shared.context
+        self.shared.fit.context
     }
 
     /// Size of the vocabulary.
@@ -507,7 +465,7 @@ impl PyLanguageModel {
         let adapters: Vec<&str> = shared.adapters.keys().map(String::as_str).collect();
         let rows = [
             ("device", shared.device.name().to_string()),
-            ("context", shared.context.to_string()),
+            ("context", shared.fit.context.to_string()),
             ("vocab", shared.vocab.to_string()),
             ("has_vision", shared.has_vision.to_string()),
             ("adapters", adapters.join(", ")),
@@ -519,7 +477,7 @@ impl PyLanguageModel {
         format!(
             "<tercet.LanguageModel on {}: context {}, vocabulary {}>",
             self.shared.device.name(),
-            self.shared.context,
+            self.shared.fit.context,
             self.shared.vocab
         )
     }
