@@ -542,7 +542,7 @@ impl Int8DenseTaskArgs<'_> {
                 unsafe { pairs(rows, WordRows { a, row, step }, b.as_ptr(), steps, to) };
             }
             Int8WordFormat::Bytes => {
-                assert!(own == steps + 1 && steps % 2 == 0 && self.level.dots);
+                assert!(own == steps + 1 && steps.is_multiple_of(2) && self.level.dots);
                 let words = WordRows {
                     a: a.as_ptr(),
                     row: own,
