@@ -277,7 +277,8 @@ fn place_of(key: u64) -> usize {
 /// Combines the updates of a group into one slice, in the accumulator type; rounds once.
 fn combined<T: CumSumElem>(f: ScanFn, group: &[u64], updates: &[T], out: &mut [T]) {
     let inner = out.len();
-    if let [key] = group {
+    // The compiler vectorizes sums and products.
+    if let ([key], ScanFn::Sum | ScanFn::Prod) = (group, f) {
         let from = &updates[place_of(*key) * inner..][..inner];
         for_scan!(f, |F| for (y, x) in out.iter_mut().zip(from) {
             let own = T::combine(F, T::identity(F), *y);
