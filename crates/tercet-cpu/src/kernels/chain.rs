@@ -67,12 +67,14 @@ pub enum ChainOp {
     Fma(ChainSource, ChainSource, ChainSource),
     /// Rounds to the nearest integer, ties to even.
     Round(ChainSource),
-    /// `round(x / scale) + zero` between two bounds, which are not NaN: the steps of a quantization in one pass.
+    /// `round(x / scale) + zero` between two bounds, which are not NaN, and then an integer as by
+    /// [`Truncate`](Self::Truncate) if `truncates`: the steps of a quantization in one pass.
     Quantize {
         x: ChainSource,
         scale: ChainSource,
         zero: ChainSource,
         bounds: [f32; 2],
+        truncates: bool,
     },
     /// 1 for NaN, else 0.
     IsNan(ChainSource),
@@ -106,11 +108,13 @@ impl ChainOp {
                 scale,
                 zero,
                 bounds,
+                truncates,
             } => ChainOp::Quantize {
                 x: f(x),
                 scale: f(scale),
                 zero: f(zero),
                 bounds,
+                truncates,
             },
             ChainOp::IsNan(a) => ChainOp::IsNan(f(a)),
             ChainOp::Compare(op, a, b) => ChainOp::Compare(op, f(a), f(b)),
@@ -374,10 +378,23 @@ unsafe fn settle_body<S: Simd>(
 
 /// Replaces the last steps of a quantization by one. As they are the last steps, no other step reads their tiles.
 fn fuse_quantization(steps: &mut ChainSteps) {
-    let Some(first) = steps.len().checked_sub(5) else {
+    let is_tile = |source, target| match target {
+        ChainTarget::Tile(tile) => source == ChainSource::Tile(tile),
+        ChainTarget::Out(_) => false,
+    };
+    // A conversion to an integer may follow.
+    let truncated = match steps.as_slice() {
+        [.., before, last] => match last.action {
+            ChainOp::Truncate(x) if is_tile(x, before.to) => Some(last.to),
+            _ => None,
+        },
+        _ => None,
+    };
+    let end = steps.len() - usize::from(truncated.is_some());
+    let Some(first) = end.checked_sub(5) else {
         return;
     };
-    let [divided, rounded, moved, raised, lowered] = &steps[first..] else {
+    let [divided, rounded, moved, raised, lowered] = &steps[first..end] else {
         return;
     };
     let (ChainOp::Div(x, scale), ChainOp::Round(of)) = (divided.action, rounded.action) else {
@@ -393,10 +410,6 @@ fn fuse_quantization(steps: &mut ChainSteps) {
     };
     let ChainOp::Min(last, ChainSource::Const(high)) = lowered.action else {
         return;
-    };
-    let is_tile = |source, target| match target {
-        ChainTarget::Tile(tile) => source == ChainSource::Tile(tile),
-        ChainTarget::Out(_) => false,
     };
     let follows = is_tile(of, divided.to)
         && is_tile(code, rounded.to)
@@ -414,8 +427,9 @@ fn fuse_quantization(steps: &mut ChainSteps) {
             scale,
             zero,
             bounds: [low, high],
+            truncates: truncated.is_some(),
         },
-        to: lowered.to,
+        to: truncated.unwrap_or(lowered.to),
     };
     // A step must not read the tile that it writes.
     let reads = |source| is_tile(source, step.to);
@@ -479,6 +493,7 @@ fn apply<S: Simd>(level: SimdLevel, action: ChainOp, x: &ChainOperands<'_>, out:
             scale,
             zero,
             bounds: [low, high],
+            truncates,
         } => three(
             x.get(a),
             x.get(scale),
@@ -487,7 +502,10 @@ fn apply<S: Simd>(level: SimdLevel, action: ChainOp, x: &ChainOperands<'_>, out:
             |a, scale, zero| {
                 let code = (a / scale).round_ties_even() + zero;
                 let code = if code <= low { low } else { code };
-                if code > high { high } else { code }
+                let code = if code > high { high } else { code };
+                let whole = code.trunc() + 0.0;
+                let whole = if code.is_nan() { 0.0 } else { whole };
+                if truncates { whole } else { code }
             },
         ),
         ChainOp::IsNan(a) => each(x.get(a), out, |a| truth(a.is_nan())),
@@ -640,6 +658,16 @@ mod tests {
                 let fused = settled(*level, &steps, &[None; 3], 3);
                 assert_eq!(fused.len(), 1);
                 assert_eq!(run_steps(&fused), run_steps(&steps), "{}", level.name());
+                // With a conversion to an integer.
+                let mut whole = steps.to_vec();
+                whole[4].to = ChainTarget::Tile(1);
+                whole.push(ChainStep {
+                    action: ChainOp::Truncate(ChainSource::Tile(1)),
+                    to: ChainTarget::Out(0),
+                });
+                let fused = settled(*level, &whole, &[None; 3], 3);
+                assert_eq!(fused.len(), 1);
+                assert_eq!(run_steps(&fused), run_steps(&whole), "{}", level.name());
             }
         }
         // The zero point is an earlier result of the same steps.
