@@ -310,7 +310,7 @@ impl LanguageModel {
         tokens: &[u32],
         options: &GenerateOptions<'_>,
         event: &mut dyn FnMut(GenerateEvent<'_>) -> bool,
-        refill: &mut dyn FnMut(&mut PromptTokenizer<'_>, &[u32]) -> Option<Vec<u32>>,
+        refill: &mut RefillPrompt<'_>,
     ) -> Result<Generation, Error> {
         let LanguageModel {
             tokenizer,
@@ -402,6 +402,9 @@ impl LanguageModel {
         Ok(self.generator.set_constraint(None)?)
     }
 }
+
+/// Makes room in a full context, given the tokens of the text; see [`LanguageModel::generate_tokens`].
+type RefillPrompt<'a> = dyn FnMut(&mut PromptTokenizer<'_>, &[u32]) -> Option<Vec<u32>> + 'a;
 
 /// A message in parts, as the templates of vision-language models expect.
 fn in_text_parts(message: &ChatMessage) -> ChatMessage {
