@@ -392,7 +392,7 @@ impl TestSetup {
         command.env(env::SAMPLE, SAMPLE_OF_PORTABILITY);
         command.envs(layer.variables());
         let name = format!("{} on vulkan, with the limits of MoltenVK", suites.name());
-        // Not at the end, where it would run alone.
+        // Not at the end, because it would run alone.
         tasks.insert(tasks.len().min(1), ParallelCommand { name, command });
         Ok(Some(layer))
     }

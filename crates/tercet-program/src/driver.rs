@@ -332,7 +332,7 @@ fn faults(program: &GpuProgram) -> Option<ReadbackRange> {
     })
 }
 
-/// Outputs up to this many bytes are read back at their maximum size, whatever the sizes of the
+/// Outputs up to this many bytes are read back at their maximum size, for all sizes of the
 /// run. The GPU runtime can then reuse its copy command if sizes change.
 const SMALL_OUTPUT_BYTES: u64 = 64 << 10;
 

@@ -61,37 +61,9 @@ impl ServerMetrics {
         *sum += took;
     }
 
-    /// Formats the metrics page.
-    pub(crate) fn page(&self, models: &ModelMetrics<'_>) -> String {
-        let mut page = String::new();
-        let requests = self
-            .requests
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        let of =
-            |(route, status): &(String, u16)| format!("{{route=\"{route}\",status=\"{status}\"}}");
-        let rows = requests
-            .iter()
-            .map(|(key, (n, _))| (of(key), n.to_string()));
-        metric(
-            &mut page,
-            "tercet_requests_total",
-            "counter",
-            "Requests by route and status.",
-            rows,
-        );
-        let rows = requests
-            .iter()
-            .map(|(key, (_, sum))| (of(key), sum.as_secs_f64().to_string()));
-        metric(
-            &mut page,
-            "tercet_time_to_first_byte_seconds_total",
-            "counter",
-            "Total seconds from the start of a request to the first byte of its response.",
-            rows,
-        );
-        let counters = [
+    /// The counters that have one value: name, description and value.
+    fn counters(&self) -> [(&'static str, &'static str, &AtomicU64); 9] {
+        [
             (
                 "tercet_prompt_tokens_total",
                 "Prompt tokens of finished requests.",
@@ -137,8 +109,40 @@ impl ServerMetrics {
                 "Requests that found no place in a queue, or lost it to others.",
                 &self.queue_refusals,
             ),
-        ];
-        for (name, help, counter) in counters {
+        ]
+    }
+
+    /// Formats the metrics page.
+    pub(crate) fn page(&self, models: &ModelMetrics<'_>) -> String {
+        let mut page = String::new();
+        let requests = self
+            .requests
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let of =
+            |(route, status): &(String, u16)| format!("{{route=\"{route}\",status=\"{status}\"}}");
+        let rows = requests
+            .iter()
+            .map(|(key, (n, _))| (of(key), n.to_string()));
+        metric(
+            &mut page,
+            "tercet_requests_total",
+            "counter",
+            "Requests by route and status.",
+            rows,
+        );
+        let rows = requests
+            .iter()
+            .map(|(key, (_, sum))| (of(key), sum.as_secs_f64().to_string()));
+        metric(
+            &mut page,
+            "tercet_time_to_first_byte_seconds_total",
+            "counter",
+            "Total seconds from the start of a request to the first byte of its response.",
+            rows,
+        );
+        for (name, help, counter) in self.counters() {
             let value = counter.load(Ordering::Relaxed).to_string();
             metric(
                 &mut page,

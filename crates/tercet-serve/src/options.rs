@@ -71,7 +71,8 @@ pub struct ServeOptions {
 
 impl Default for ServeOptions {
     /// Four slots, 1024 queued requests, ten minutes per request, bodies of 16 MiB in 30 seconds,
-    /// headers in 30 seconds, a minute for clients that stop reading, 1024 connections. HTTP without API keys, other origins and a log.
+    /// headers in 30 seconds, a minute for clients that stop reading, 1024 connections. HTTP without API keys,
+    /// other origins and a log.
     fn default() -> ServeOptions {
         ServeOptions {
             slots: 4,

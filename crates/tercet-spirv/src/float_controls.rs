@@ -2,8 +2,8 @@
 //!
 //! By default Vulkan permits drivers to assume that floats are finite and that zeros have no sign:
 //! they may replace `x - x` by 0 and `x + 0` by `x`. The execution mode `SignedZeroInfNanPreserve`
-//! of `SPV_KHR_float_controls` forbids both. Drivers may also replace subnormal numbers by 0, which
-//! `DenormPreserve` forbids. Neither naga nor glslang writes these execution modes, so they are
+//! of `SPV_KHR_float_controls` forbids both. Without `DenormPreserve`, drivers may also replace
+//! subnormal numbers by 0. Neither naga nor glslang writes these execution modes, so they are
 //! added to the modules of both when they are loaded.
 
 use crate::layout::{HEADER, SpirvInstructions};

@@ -4,7 +4,8 @@
 //! B is packed as signed bytes `b - center`, four rows of a column in one word, in panels of 64 columns, or of
 //! 16 on aarch64. A row of A is packed as unsigned bytes of `a - least`; `least` is the smallest element of
 //! the row. On aarch64, which multiplies signed bytes, 128 is subtracted from them. If the elements of a row span
-//! more than a byte, the kernel splits them into up to four 8-bit limbs. It multiplies the highest limbs first and shifts the sums by 8 bits between limbs.
+//! more than a byte, the kernel splits them into up to four 8-bit limbs. It multiplies the highest
+//! limbs first and shifts the sums by 8 bits between limbs.
 //! All sums wrap, so the result is exact for all elements and equal to that of [`super::int_gemm`].
 
 #[cfg(target_arch = "x86_64")]

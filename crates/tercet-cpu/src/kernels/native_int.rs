@@ -1,4 +1,4 @@
-//! Elementwise functions of integers in registers of their own width.
+//! Elementwise functions of integers in registers of the width of their dtype.
 
 use tercet_ir::scalar::{BinaryFn, UnaryFn};
 

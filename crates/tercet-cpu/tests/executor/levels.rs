@@ -11,7 +11,7 @@ use tercet_ir::{
 /// The most cases of an operator with one dtype, spread over all of them.
 const CASES: usize = 6;
 
-/// The dtypes that have kernels of their own at each level.
+/// The dtypes that have separate kernels at each level.
 const DTYPES: [DType; 5] = [DType::F32, DType::F16, DType::BF16, DType::I32, DType::I8];
 
 /// The least accurate class of the operators of a graph and its subgraphs.

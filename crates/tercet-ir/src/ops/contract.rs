@@ -5,8 +5,8 @@ use tercet_tensor::{DType, Tensor, row_major_strides};
 use crate::ops::util::for_each_index;
 use crate::scalar::Scalar;
 
-/// The index structure of a contraction. The result has one element for each batch, left row and
-/// right column, in this order: the sum of products over `summed`. The offset of an element in an
+/// The index structure of a contraction. The axes of the result are the batch, the left
+/// row and the right column. An element is the sum of products over the axes `summed`. The offset of an element in an
 /// operand is the sum of its offsets for these indices, in elements.
 pub(crate) struct Contraction {
     /// Offsets of each batch in the left and the right operand.

@@ -67,7 +67,7 @@ impl PromptTokenizer<'_> {
     }
 
     /// Whether a text is too long for the context, so that it need not be tokenized. An
-    /// encoder-decoder has no such limit.
+    /// encoder-decoder has no limit.
     pub fn has_too_many_bytes(&self, bytes: usize) -> bool {
         let is_decoder = !matches!(self.reader, PromptReader::Source(_));
         is_decoder && bytes > self.tokenizer.max_text_bytes(self.context())

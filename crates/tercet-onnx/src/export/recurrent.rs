@@ -12,7 +12,7 @@ use super::OnnxTarget;
 use super::node::ExportNode;
 use super::writer::{ExportNodeError, ExportNodeResult};
 
-/// The operands of a scan in a graph of their own.
+/// A new graph whose inputs have the types of the operands of a state-space scan.
 struct ScanGraph {
     graph: Graph,
     /// The operands in the dtype of the arithmetic.

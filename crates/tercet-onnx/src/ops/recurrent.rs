@@ -13,7 +13,7 @@ use tercet_ir::ops::{Recurrence, RecurrentCell, Scan};
 use tercet_ir::scalar::CompareFn;
 use tercet_ir::{DType, Dim, Graph, OpError, SubGraph, Tensor, TensorType, Type, Value};
 
-use self::steps::{GateActivation, IntegerMatrix, RecurrentStep, through_codes};
+use self::steps::{GateActivation, QuantizedRecurrence, RecurrentStep, through_codes};
 use super::shape::reshaped;
 use super::{OpsetEntry, op};
 use crate::call::{ImportNode, NodeOutputs};
@@ -36,7 +36,7 @@ struct RecurrentLayerOperands {
     /// Whether states are quantized to 8 bits before each matmul.
     quantized: bool,
     /// The weights of inputs and states of each direction, if they are known integers.
-    integers: Vec<[IntegerMatrix; 2]>,
+    integers: Vec<[QuantizedRecurrence; 2]>,
     /// The lengths of the sequences if they differ.
     lens: Option<SequenceLengths>,
     dirs: usize,
@@ -547,7 +547,7 @@ pub(super) fn dynamic_quantize_lstm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
 fn integer_weights(
     k: &ImportNode<'_, '_>,
     layer: &RecurrentLayerOperands,
-) -> Result<Vec<[IntegerMatrix; 2]>, NodeErrorKind> {
+) -> Result<Vec<[QuantizedRecurrence; 2]>, NodeErrorKind> {
     let known = |operand: usize| match k.val(operand) {
         ImportedValue::ConstTensor(known) => Some(&known.tensor),
         _ => None,
@@ -558,7 +558,7 @@ fn integer_weights(
     }
     // The place in the file of a column.
     let from = |column: usize| [0, 2, 3, 1][column / hidden] * hidden + column % hidden;
-    let matrix = |dir: usize, nth: usize| -> Result<Option<IntegerMatrix>, NodeErrorKind> {
+    let matrix = |dir: usize, nth: usize| -> Result<Option<QuantizedRecurrence>, NodeErrorKind> {
         let (Some(weights), Some(scale)) = (known(1 + nth), known(8 + 2 * nth)) else {
             return Ok(None);
         };
@@ -592,7 +592,7 @@ fn integer_weights(
         let own = values.chunks(columns).skip(dir * rows).take(rows);
         let own = own.flat_map(|row| (0..columns).map(|c| row[from(c)] - zeros[c]));
         let own: Vec<i64> = own.collect();
-        Ok(Some(IntegerMatrix {
+        Ok(Some(QuantizedRecurrence {
             weights: Tensor::from_i64s(TensorType::new(DType::I32, &[rows, columns]), &own)?,
             scale: Tensor::from_slice(&[columns], &scales)?,
         }))

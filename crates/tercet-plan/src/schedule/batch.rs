@@ -110,7 +110,8 @@ fn is_map(kernel: &KernelInstance) -> bool {
     kernel.name.starts_with("map ") && text.contains("struct Params { w: array<vec4<u32>, ")
 }
 
-/// One step for all parts; `None` if the kernel's source has an unexpected form.
+/// Merges the program steps `parts` into a single step; `None` if the source of their kernel has an
+/// unexpected form.
 fn batch(
     parts: &[&ProgramStep],
     kernel: KernelId,

@@ -26,7 +26,7 @@ pub trait SharedBuffer: Send + Sync + 'static {
     fn read(&self, bytes: u64, take: &mut dyn FnMut(&[u8])) -> Result<(), RunError>;
 }
 
-/// A tensor in a [`SharedBuffer`] of its own, stored row-major as in a slot, with I64 narrowed to
+/// A tensor in a separate [`SharedBuffer`], stored row-major as in a slot, with I64 narrowed to
 /// I32.
 struct DeviceInput<S>(S);
 

@@ -130,7 +130,7 @@ pub trait LoadedProgram: Send + Sized + 'static {
     /// The errors of [`LoadedProgram::write`].
     fn poll_done(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RunError>>;
 
-    /// A device buffer of its own, which all executables on the device can copy from.
+    /// A separate device buffer, which all executables on the device can copy from.
     type Shared: SharedBuffer;
 
     /// Copies a buffer range into a new device buffer that does not belong to the program.

@@ -282,7 +282,7 @@ fn requests() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Sets a term of a request where the route has it.
+/// Sets a term of a request in the place that the route has for it.
 fn with_term(route: &str, body: &Value, name: &str, value: &Value) -> Value {
     let mut body = body.clone();
     match route.starts_with("/v2") {

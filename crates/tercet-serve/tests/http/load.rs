@@ -179,7 +179,7 @@ fn a_crowd_gets_what_each_would_get_alone() {
     assert_eq!(server.metric(&slots), 4.0);
     let mut done = done.into_inner().unwrap();
     for what in ["left", "answered"] {
-        assert!(done.contains_key(what), "nobody {what}");
+        assert!(done.contains_key(what), "no client {what}");
     }
     let rate = (server.metric("tercet_generated_tokens_total") - written) / seconds;
     let counts: Vec<String> = done

@@ -24,7 +24,7 @@ pub struct ParamGroup {
 }
 
 impl ParamGroup {
-    /// The group `decay`: the optimizer's default settings.
+    /// The parameter group `decay`, which has the default settings of the optimizer.
     pub fn decay() -> ParamGroup {
         ParamGroup {
             name: "decay".to_string(),

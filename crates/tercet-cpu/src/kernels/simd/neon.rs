@@ -6,7 +6,7 @@ use std::arch::asm;
 
 use super::{Simd, SimdLevelKind};
 
-/// Eight lanes, as many as [`super::PortableSimd`] has, so that both add in the same order. Every
+/// Eight lanes, the number of [`super::PortableSimd`], so that both add in the same order. Every
 /// aarch64 processor has NEON.
 #[derive(Clone, Copy)]
 pub(crate) struct Neon;

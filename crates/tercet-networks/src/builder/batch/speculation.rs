@@ -1,7 +1,7 @@
 //! Draft runs: one run verifies the draft of one sequence (ADR 0045).
 //!
 //! A draft run is worthwhile if it can give more tokens than a decode run of all sequences. In a
-//! round each sequence has either a draft run of its own or a row of the decode run.
+//! round each sequence has either a draft run or a row of the decode run.
 
 use super::inputs::{BatchRunRows, SlotChunk};
 use super::sequence::{ActiveSequence, BatchEvent, STREAM};

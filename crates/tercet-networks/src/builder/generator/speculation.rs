@@ -53,7 +53,7 @@ pub(in crate::builder) struct DraftTarget {
     pub(in crate::builder) logit_rows: usize,
 }
 
-/// A sequence at the point where a draft continues it.
+/// A sequence that a draft continues.
 pub(in crate::builder) struct DraftedText<'a> {
     /// Cached tokens of the sequence.
     pub(in crate::builder) text: SampledText<'a>,

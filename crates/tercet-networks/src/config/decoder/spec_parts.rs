@@ -5,6 +5,11 @@ use super::multipliers::{AttentionTemperature, Multipliers};
 use super::nested::NestedPrefix;
 
 /// The positions that a query attends to.
+///
+/// ```
+/// use tercet_networks::config::{AttentionDirection, AttentionSpec};
+/// assert_eq!(AttentionSpec::default().direction, AttentionDirection::Causal);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AttentionDirection {
     /// Its own position and those before it.
@@ -85,6 +90,11 @@ impl Default for DecoderScales {
 }
 
 /// How a token's position enters its embedding.
+///
+/// ```
+/// use tercet_networks::config::TokenPositions;
+/// assert_eq!(TokenPositions::default(), TokenPositions::Rotary);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TokenPositions {
     /// Not at all: layers rotate queries and keys, or have states, or need no position.
@@ -113,6 +123,12 @@ pub struct DecoderBiases {
 }
 
 /// The order of the rows of a fused Q, K and V projection.
+///
+/// ```
+/// use tercet_networks::config::{DecoderStorage, QkvRows};
+/// let fused = DecoderStorage { fused_qkv: true, qkv_rows: QkvRows::ByGroup, ..DecoderStorage::default() };
+/// assert_ne!(fused.qkv_rows, DecoderStorage::default().qkv_rows);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum QkvRows {
     /// All Q rows, then all K rows, then all V rows.

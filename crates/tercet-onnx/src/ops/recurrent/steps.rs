@@ -153,19 +153,19 @@ pub(super) struct RecurrentStep {
     /// Whether the state is quantized to 8 bits before each matmul.
     pub(super) quantized: bool,
     /// The recurrent weights of a quantized step, if they are known.
-    pub(super) integers: Option<IntegerMatrix>,
+    pub(super) integers: Option<QuantizedRecurrence>,
 }
 
 /// A constant matrix of small integers, with a scale per column or a single one.
 #[derive(Clone, Debug)]
-pub(super) struct IntegerMatrix {
+pub(super) struct QuantizedRecurrence {
     /// I32 `[rows, columns]`.
     pub(super) weights: Tensor,
     /// F32 `[columns]` or `[1]`.
     pub(super) scale: Tensor,
 }
 
-impl IntegerMatrix {
+impl QuantizedRecurrence {
     /// The product of dynamically quantized values with the matrix: an exact sum of integers, scaled once. `weights`
     /// is the matrix in the graph.
     pub(super) fn product(

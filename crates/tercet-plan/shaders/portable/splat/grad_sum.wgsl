@@ -6,7 +6,7 @@
 
 struct Params {
     count: u32,
-    // First rank of the chunk, and number of its splats.
+    // The chunk: position of its first splat in depth order, and number of splats.
     first: u32,
     chunk: u32,
     tile_columns: u32,
