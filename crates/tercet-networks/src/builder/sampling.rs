@@ -185,7 +185,8 @@ impl SamplingOptions {
         Ok(())
     }
 
-    /// True if a graph built with `compiled` chooses the same tokens.
+    /// True if these options choose the same tokens as a graph that was built with the options
+    /// `compiled`.
     pub(super) fn is(&self, compiled: &Sampling) -> bool {
         let changes_logits = self.repetition_penalty != 1.0
             || self.presence_penalty != 0.0

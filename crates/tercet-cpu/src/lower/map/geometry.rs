@@ -37,7 +37,7 @@ pub(super) struct MapGeometry {
     rows: usize,
     /// Blocks per row, for long rows.
     blocks_per_row: usize,
-    /// Elements of a block of a long row.
+    /// Number of elements in a block; long rows are split into blocks.
     block: usize,
     /// Rows per block, for short rows.
     rows_per_block: usize,

@@ -50,7 +50,8 @@ const MOST_SMALL: u32 = 8u;
 // The exponent bits of 1.0.
 const ONE: u32 = 127u;
 
-// Largest magnitudes of pairs, rows, columns and the block, as float bits.
+// Largest magnitudes, as float bits: of two neighbouring elements, of a row, of a column, and of the
+// block.
 var<workgroup> of_pairs: array<u32, BLOCK * (PAIRS + 1u)>;
 var<workgroup> of_rows: array<atomic<u32>, BLOCK>;
 var<workgroup> of_columns: array<atomic<u32>, BLOCK>;

@@ -2,8 +2,8 @@
 //! through a pointer table. The kernel multiplies the channels at each address with part of a
 //! packed weight panel.
 //!
-//! A task computes a block of windows for some panels. Partial sums of long chains are accumulated
-//! in y; the epilogue runs after the last part.
+//! A task computes a block of windows for some panels. If a sum has many terms, the
+//! kernel adds it up in parts, with the partial sums in y; the epilogue runs after the last part.
 
 use super::super::super::gemm::{self, GemmActivation};
 use super::super::super::parallel::{self, ClaimedTasks, KernelThreads};
