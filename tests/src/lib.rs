@@ -261,10 +261,3 @@ mod wgpu {
         backend().ok().map(|b| b.caps().clone())
     }
 }
-
-/// The examples of the documentation pages, as documentation tests.
-#[cfg(all(doctest, feature = "wgpu"))]
-mod pages {
-    #[doc = include_str!("../../docs/guide/browser.md")]
-    mod browser {}
-}

@@ -12,3 +12,6 @@ mod onnx {}
 mod readme {}
 #[doc = include_str!("../../docs/guide/rust.md")]
 mod rust {}
+#[cfg(feature = "wgpu")]
+#[doc = include_str!("../../docs/guide/browser.md")]
+mod browser {}

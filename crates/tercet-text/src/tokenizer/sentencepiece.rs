@@ -82,7 +82,7 @@ pub(super) struct SentencePieceSpec {
     pub(super) pieces: Vec<SentencePieceEntry>,
     pub(super) algorithm: SentencePieceAlgorithm,
     pub(super) normalizer: SentencePieceNormalizer,
-    /// The id of the unknown token, if no piece has that type.
+    /// The default id of the unknown token, for files without a piece of the type `UNKNOWN`.
     pub(super) unknown: Option<u32>,
     pub(super) unknown_surface: String,
 }

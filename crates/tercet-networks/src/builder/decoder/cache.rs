@@ -58,7 +58,7 @@ const BLOCK: usize = 32;
 const SCALE: &str = ".scale";
 
 impl CacheFormat {
-    /// Dtype of the keys and values in attention, for F32 arithmetic.
+    /// The dtype to which attention converts cached keys and values, if the model computes in F32.
     pub(super) fn attention_dtype(self) -> DType {
         match self {
             CacheFormat::Float(dtype) => dtype,
