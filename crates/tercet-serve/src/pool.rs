@@ -12,11 +12,14 @@ use crate::fair_queue::FairQueue;
 pub(crate) use crate::metrics::PoolStatus;
 use crate::queue_ticket::QueueTicket;
 
+/// The work of a job. It is called with a worker, or with `None` if the job loses its place in the
+/// queue.
+type PoolTask<W> = Box<dyn FnOnce(Option<&mut W>) + Send>;
+
 /// A queued job.
 struct PoolJob<W> {
     ticket: QueueTicket,
-    /// Called with a worker, or with `None` if the job loses its place in the queue.
-    run: Box<dyn FnOnce(Option<&mut W>) + Send>,
+    run: PoolTask<W>,
 }
 
 /// Worker threads that each own a `W`.

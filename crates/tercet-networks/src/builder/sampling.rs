@@ -273,7 +273,7 @@ impl SamplingOptions {
         weight: impl Fn(&u32) -> f64,
         unit: f64,
     ) -> Option<u32> {
-        /// Number of the likeliest tokens that are sorted. If these do not suffice, all are sorted: the
+        /// Number of the most probable tokens that are sorted. If these do not suffice, all are sorted: the
         /// distribution is flat then, and more steps would cost more than they save.
         const SORTED: usize = 1024;
         let count = order.len();
