@@ -174,36 +174,6 @@ fn ten_megabytes_of_nested_json_are_refused_soon() {
     complete(&server);
 }
 
-#[test]
-fn a_client_that_stops_reading_loses_its_connection() {
-    let server = start_only(ServeOptions {
-        connections: 2,
-        write_time: Duration::from_millis(300),
-        ..ServeOptions::default()
-    });
-    // The responses are longer than the buffers of a connection.
-    let ask = "GET /page/main.js HTTP/1.1\r\nhost: x\r\n\r\n";
-    let one = server.get("/page/main.js").body.len();
-    let asks = ask.repeat((100 << 20) / one);
-    let mut stuck = Vec::new();
-    for _ in 0..2 {
-        let mut stream = connect(&server);
-        // The server stops reading, too.
-        stream.set_nonblocking(true).unwrap();
-        let _ = stream.write_all(asks.as_bytes());
-        stream.set_nonblocking(false).unwrap();
-        stuck.push(stream);
-    }
-    // Both connections are taken, until the server closes them.
-    assert_eq!(server.get("/health").status, 200);
-    for mut stream in stuck {
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
-        assert!(answer.starts_with(b"HTTP/1.1 200"));
-        assert!(answer.len() < 90 << 20, "{} bytes", answer.len());
-    }
-}
-
 #[cfg(feature = "grammar")]
 #[test]
 fn tools_whose_schemas_no_call_can_match_are_refused() {
