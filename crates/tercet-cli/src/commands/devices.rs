@@ -24,7 +24,7 @@ struct DeviceRow {
     name: String,
     usable: bool,
     description: String,
-    /// The kernel families and their variants, if the option `--variants` is set.
+    /// The kernel families and their variants; empty without the option `--variants`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     variants: Vec<FamilyRow>,
     /// The switches that the device would be opened with.
@@ -38,7 +38,7 @@ struct FamilyRow {
     variants: Vec<String>,
 }
 
-/// Returns the kernel families of a device; an empty list if the device cannot be opened.
+/// Opens a device and returns its kernel families, or an empty list if that fails.
 fn families(name: &str) -> Vec<FamilyRow> {
     let families = open(name, false).map(|device| device.variant_families());
     let rows = families.unwrap_or_default().into_iter();

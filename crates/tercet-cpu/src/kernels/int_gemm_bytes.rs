@@ -3,8 +3,8 @@
 //!
 //! B is packed as signed bytes `b - center`, four rows of a column in one word, in panels of 64 columns, or of
 //! 16 on aarch64. A row of A is packed as unsigned bytes of `a - least`; `least` is the smallest element of
-//! the row. On aarch64, which multiplies signed bytes, 128 is subtracted from them. If the elements of a row span
-//! more than a byte, the kernel splits them into up to four 8-bit limbs. It multiplies the highest
+//! the row. On aarch64, whose instructions multiply signed bytes, packing also subtracts 128. If the elements of a
+//! row need more than 8 bits, the kernel splits them into up to four 8-bit limbs. It multiplies the highest
 //! limbs first and shifts the sums by 8 bits between limbs.
 //! All sums wrap, so the result is exact for all elements and equal to that of [`super::int_gemm`].
 
@@ -24,7 +24,7 @@ use avx512::tile;
 #[cfg(target_arch = "aarch64")]
 use neon::tile;
 
-/// Columns to a multiple of which panels are padded.
+/// Packing pads a panel to a multiple of this number of columns.
 const LANES: usize = 16;
 /// Columns of a panel.
 const NR: usize = if cfg!(target_arch = "x86_64") {
@@ -47,7 +47,8 @@ const LIMBS: usize = 4;
 /// Multiply-adds below which waking another thread is not profitable.
 const SERIAL_WORK: usize = 1 << 18;
 
-/// Words of four elements along k. `i8mm` multiplies two words at once.
+/// Number of 4-byte words along k, each with four elements. It is even on aarch64, because `i8mm`
+/// multiplies two words at once.
 fn steps(shape: &IntGemmShape) -> usize {
     match cfg!(target_arch = "x86_64") {
         true => shape.k.div_ceil(4),

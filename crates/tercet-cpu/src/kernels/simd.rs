@@ -17,7 +17,7 @@ pub struct SimdLevel {
     /// True if kernels may use dot products of bytes: AVX-512 VNNI, AVX-VNNI with AVX2, `dotprod` with
     /// NEON.
     pub(crate) dots: bool,
-    /// True if kernels may use products of byte matrices: `i8mm` with NEON, which implies `dots`.
+    /// True if kernels may use the byte matrix products of `i8mm`. Then `dots` is true, too.
     pub(crate) matrices: bool,
 }
 

@@ -86,8 +86,8 @@ trait IntDotProduct: Copy {
     /// Requires the instructions of the implementation; `digits` is valid for [`PLANES`] bytes.
     unsafe fn dot(codes: CodeVector, digits: *const i8) -> CodeVector;
 
-    /// Sums of the codes of eight groups times the three limbs and the scale of the group, a byte of
-    /// `s`. `None` if the implementation multiplies integer scales in floats.
+    /// For eight groups, multiplies the codes by the three limbs and by the group's integer scale (a
+    /// byte of `s`), and returns the sums. `None` if the implementation multiplies by scales in F32.
     ///
     /// # Safety
     /// Same as [`Self::dot`], for eight groups.

@@ -1,5 +1,5 @@
-//! `ScatterElements` if each line along the axis has its own updates: a task applies the updates of some lines in
-//! order, without a sort.
+//! `ScatterElements` without a sort, if no update changes a line along the axis other than its own. A task
+//! applies the updates of several lines, line by line, in order.
 
 use tercet_ir::EvalError;
 use tercet_ir::ops::ScanFn;
@@ -62,8 +62,8 @@ impl ScatterLines {
         }
     }
 
-    /// Applies the updates to `out`, which contains a copy of the data. Updates of an element are
-    /// combined in their order, in the accumulator type, and rounded once.
+    /// Applies the updates to `out`, which contains a copy of the data. The kernel combines
+    /// the updates of an element in their order, in the accumulator type, and rounds once.
     ///
     /// # Errors
     /// [`EvalError::Index`] for the first index that is outside the axis.

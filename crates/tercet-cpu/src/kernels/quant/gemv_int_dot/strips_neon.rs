@@ -4,8 +4,8 @@
 //! A word of a strip has four quantized values of each of eight rows of W, in two registers. `sdot` takes the
 //! four activations from a lane of a register, so four words share one load of each limb.
 //!
-//! With two activation rows, `smmla` multiplies two rows of W by two rows of limbs, eight values each. Words
-//! of adjacent values are interleaved for it, and the six limbs of two rows become three pairs.
+//! For two activation rows, the kernel uses `smmla`, which multiplies two rows of W by two rows of limbs, with
+//! eight values in each row. The kernel interleaves words of adjacent values, and pairs the six limbs.
 //!
 //! The products of a weight group are summed in 32 bits and multiplied with the group's scale. These
 //! integers are exact, as those of `strips.rs`, and the floats are added in the same order. A row
