@@ -15,8 +15,6 @@
 mod lex;
 mod parse;
 mod print;
-#[cfg(test)]
-mod quotient_tests;
 
 pub use parse::{TextError, parse, parse_literal, parse_with};
 

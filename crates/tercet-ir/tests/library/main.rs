@@ -11,6 +11,7 @@ mod gradients;
 mod layers;
 mod parse;
 mod quants;
+mod quotients;
 mod random_statistics;
 mod retain_values;
 mod signature;

@@ -21,5 +21,6 @@ mod races;
 mod row_wise;
 mod sizes;
 mod snapshots;
+mod spirv_modules;
 mod tokens;
 mod variants;

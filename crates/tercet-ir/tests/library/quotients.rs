@@ -1,7 +1,7 @@
-use tercet_tensor::{Bindings, Dim, DimError};
+//! Quotients of symbolic sizes in the text form.
 
-use crate::attr::AttrLiteral;
-use crate::parse_literal;
+use tercet_ir::attr::AttrLiteral;
+use tercet_ir::{Bindings, Dim, DimError, parse_literal};
 
 fn quotient(text: &str) -> Dim {
     let ty = format!("f32[{text}]");
