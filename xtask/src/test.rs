@@ -1,9 +1,10 @@
 //! `cargo xtask test`: runs every test of the workspace, after preparing their models and devices.
 //!
-//! The command installs the Debian packages of the GPU tests (as root). Then the command builds all
-//! test programs, and in parallel downloads MiniLM, ONNX models and the newer lavapipe. Then the
-//! command runs, one process per processor in parallel:
+//! The command builds all test programs. In parallel it installs the Debian packages of the GPU
+//! tests (as root) and downloads MiniLM, ONNX models and the newer lavapipe. Then the command runs,
+//! one process per processor in parallel:
 //!
+//! - the tests of xtask, whose program is built meanwhile,
 //! - the test programs ([`test_binaries`]). The large suites are split into a process per executor
 //!   and share. The Vulkan tests run again on the newer lavapipe, which has cooperative matrices. A
 //!   part of them runs with the limits of a portability driver ([`vulkan_layer`](crate::vulkan_layer)),
@@ -185,23 +186,26 @@ const NOT_WITH_PORTABILITY: [&str; 9] = [
 /// Runs the tests; with `args`, only the selected ones.
 pub(crate) fn run(args: &[OsString]) -> Result<(), XtaskError> {
     let ci = is_ci();
-    system::prepare(ci);
     let cache = cache::dir()?;
     if !args.is_empty() {
+        system::prepare(ci);
         return some(args, &TestSetup::new(cache, ci)?);
     }
     println!("{}", compiler()?);
-    // Run the downloads in parallel with the build, because they need no processor time.
+    // Packages and downloads in parallel with the build, because they need no processor time.
     let (setup, newer, built) = thread::scope(|scope| {
-        let fetched = scope.spawn(|| (TestSetup::new(cache.clone(), ci), lavapipe::fetch(&cache)));
-        let built = timed("building", all_programs);
+        let fetched = scope.spawn(|| {
+            system::prepare(ci);
+            (TestSetup::new(cache.clone(), ci), lavapipe::fetch(&cache))
+        });
+        let built = timed("building", || test_binaries::build(&SELECTION));
         let (setup, newer) = fetched
             .join()
             .unwrap_or_else(|e| std::panic::resume_unwind(e));
         (setup, newer, built)
     });
     let (setup, programs) = (setup?, built?);
-    let mut tasks = vec![setup.doc_tests()];
+    let mut tasks = vec![setup.own_tests(), setup.doc_tests()];
     match ci || python::is_possible() {
         true => tasks.push(python_tests()?),
         false => eprintln!("NOT RUN: the Python module; it requires python3 with the module venv"),
@@ -241,13 +245,6 @@ fn some(args: &[OsString], setup: &TestSetup) -> Result<(), XtaskError> {
     };
     let tests = of(&SELECTION);
     tests.and(of(&OWN))
-}
-
-/// All test programs of the workspace.
-fn all_programs() -> Result<Vec<TestBinary>, XtaskError> {
-    let mut programs = test_binaries::build(&SELECTION)?;
-    programs.extend(test_binaries::build(&OWN)?);
-    Ok(programs)
 }
 
 /// Runs a step and prints its duration.
@@ -313,6 +310,18 @@ impl TestSetup {
         others.sort_by_key(|p| !LONG.contains(&p.target.as_str()));
         tasks.extend(others.into_iter().map(|p| self.one_by_one(p, p.command())));
         tasks
+    }
+
+    /// The tests of xtask. Their program is one compilation, which would leave other processors
+    /// idle after the build.
+    fn own_tests(&self) -> ParallelCommand {
+        let mut command = process::cargo();
+        command.args(["test", "--quiet", "--no-fail-fast"]);
+        command.args(OWN);
+        command.args(["--", "--quiet", "--test-threads", "1"]);
+        self.prepare(&mut command);
+        let name = "xtask xtask".to_string();
+        ParallelCommand { name, command }
     }
 
     /// The doc tests of all crates. Rustdoc compiles them with one thread per crate.
