@@ -45,6 +45,10 @@ pub(crate) const SLICE: &str = "TERCET_SLICE";
 /// `1` enables the Vulkan validation layers in tests; any message then fails the test.
 pub(crate) const VALIDATION: &str = "TERCET_VALIDATION";
 
+/// Mesa's own variable. The tests set `nopt`, unless the variable is already set: lavapipe then
+/// leaves out optimizations of its LLVM code. It spends more time on compiling than on running.
+pub(crate) const GALLIVM_PERF: &str = "GALLIVM_PERF";
+
 /// The folder of all-MiniLM-L6-v2: `model.safetensors`, `config.json`, `tokenizer.json`.
 pub(crate) const MINILM_DIR: &str = "TERCET_MINILM_DIR";
 

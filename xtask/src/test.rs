@@ -423,6 +423,9 @@ impl TestSetup {
         if self.ci && unset(env::VALIDATION) {
             command.env(env::VALIDATION, "1");
         }
+        if unset(env::GALLIVM_PERF) {
+            command.env(env::GALLIVM_PERF, "nopt");
+        }
         command
     }
 }
@@ -482,6 +485,7 @@ mod tests {
                 for (name, expected) in [
                     (env::REQUIRE, Some(OsStr::new(required))),
                     (env::VALIDATION, validation),
+                    (env::GALLIVM_PERF, Some(OsStr::new("nopt"))),
                 ] {
                     // Do not change variables that the caller has set.
                     let inherited = std::env::var_os(name).is_some_and(|value| !value.is_empty());
