@@ -81,6 +81,7 @@ pub static FAMILIES: &[&Lowering] = &[
     &attention::FAMILY,
     &attention::backward::FAMILY,
     &attention::backward_split_f16::FAMILY,
+    &attention::backward_portable::FAMILY,
     &rope::FAMILY,
     &gather::GATHERS,
     &indexed::INDEXED,

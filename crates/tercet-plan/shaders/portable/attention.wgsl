@@ -16,7 +16,7 @@
 //
 // The flat group is (tile * slices + slice) * heads + head, in descending order of tiles: under a
 // causal mask the last tiles take longest, so they start first.
-// uses attention_all.wgsl or attention_rest.wgsl: is_left
+// uses attention_all.wgsl or attention_all_lse.wgsl or attention_rest.wgsl: is_left, put_lse
 // uses attention_common.wgsl: Four, MASK, p, scale_rows
 // uses attention_rows.wgsl: add_products, add_values, centers, far, four_scores, four_weights, greatest_of, is_finite, key_part, leave, limits_of, meet, place_of, put_rows, query_part, rescales, special, sums_of, total, value_part
 // uses prelude.wgsl: flat_group
@@ -201,6 +201,9 @@ fn main(
     gathered[meeting + tx] = bitcast<vec4<i32>>(weights);
     workgroupBarrier();
     weights = total(meeting);
+    if (place.slice == 0u && tx == 0u) {
+        put_lse(place, row, weights, top);
+    }
     let column = place.slice * 64u * COLS + tx * 4u;
     put_rows(place, row, column, sums0, weights, top);
     if (COLS > 1u) {

@@ -3,53 +3,9 @@
 // The query heads of one KV head form a group and are processed together as rows (grouped-query
 // attention). Row r of a KV head is query r / group of query head head * group + r % group. Strides
 // are in elements and may belong to any view.
+// uses attention_grad_params.wgsl or attention_params.wgsl: Params
 // uses prelude.wgsl: bits_of, float_of, lane_of, word_of
 // uses scalar/hyperbolic.wgsl: f_tanh
-
-struct Params {
-    q_offset: u32,
-    q_batch: u32,
-    q_head: u32,
-    q_seq: u32,
-    q_dim: u32,
-    k_offset: u32,
-    k_batch: u32,
-    k_head: u32,
-    k_seq: u32,
-    k_dim: u32,
-    v_offset: u32,
-    v_batch: u32,
-    v_head: u32,
-    v_seq: u32,
-    v_dim: u32,
-    mask_offset: u32,
-    mask_batch: u32,
-    mask_head: u32,
-    mask_query: u32,
-    mask_key: u32,
-    y_batch: u32,
-    y_head: u32,
-    y_seq: u32,
-    lens_offset: u32,
-    lens_stride: u32,
-    has_lens: u32,
-    causal: u32,
-    window: u32,
-    queries: u32,
-    keys: u32,
-    batch: u32,
-    kv_heads: u32,
-    group: u32,
-    head_dim: u32,
-    value_dim: u32,
-    tiles: u32,
-    slices: u32,
-    splits: u32,
-    split_keys: u32,
-    groups: u32,
-    scale: f32,
-    softcap: f32,
-}
 
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(4) var<storage, read> mask: array<u32>;

@@ -24,6 +24,8 @@ pub(crate) enum CopyOrder {
         columns: u32,
         lens: Option<SlotId>,
     },
+    /// Each element followed by that of another dense slot.
+    Paired { with: SlotId },
 }
 
 /// An F32 matrix, or a batch of them, to be split into two F16 matrices (`matmul/split_f16.rs`).

@@ -22,6 +22,7 @@
 //! of odd length are therefore computed in F32, then packed by `attention_pack`.
 
 pub(crate) mod backward;
+pub(crate) mod backward_portable;
 pub(crate) mod backward_split_f16;
 mod coop;
 mod flash_decoding;
@@ -41,13 +42,13 @@ use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
 use super::{Lowering, always, rope::append::RopeAppend};
 use crate::emit::{LoweringCtx, SlotView};
 use tercet_program::SymInt;
-use tercet_program::{CheckKind, SlotId};
+use tercet_program::{CheckKind, SlotId, TypedKernel};
 
 use super::code;
 use kernels::{
     AttentionCombineParams, AttentionKernels, AttentionPackParams, AttentionParams,
-    AttentionSingleCombineParams, AttentionSplitParams, COMBINE, DECODE_WIDE, GATHER, JOIN, ONE,
-    PACK, REST, SPLIT, VEC2, VEC4, WORDS,
+    AttentionSingleCombineParams, AttentionSplitParams, COMBINE, DECODE_WIDE, GATHER, JOIN,
+    LSE_VEC2, LSE_VEC4, LSE_WORDS, ONE, PACK, REST, SPLIT, VEC2, VEC4, WORDS,
 };
 
 /// Lowering of `Attention`.
@@ -128,6 +129,17 @@ impl AttentionProblem<'_> {
             (_, _) if !self.has_vectors => &WORDS,
             (_, DType::F32) => &VEC4,
             (_, _) => &VEC2,
+        }
+    }
+
+    /// The kernel that also stores the log-sum-exp, with the widest vector loads as in
+    /// [`AttentionProblem::kernels`].
+    fn lse_kernel(&self) -> &'static TypedKernel<AttentionParams> {
+        match (self.vector_width, self.dtype) {
+            (1, _) => &LSE_WORDS,
+            (_, _) if !self.has_vectors => &LSE_WORDS,
+            (_, DType::F32) => &LSE_VEC4,
+            (_, _) => &LSE_VEC2,
         }
     }
 

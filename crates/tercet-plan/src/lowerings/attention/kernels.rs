@@ -5,7 +5,7 @@ use crate::scalar::{PRELUDE, WgslHelper};
 use tercet_program::{ArgAccess, TypedKernel};
 
 crate::params! {
-    /// Parameter block of `attention_common.wgsl`.
+    /// Parameter block of `attention_params.wgsl`.
     pub struct AttentionParams {
         q_offset: U32,
         q_batch: U32,
@@ -46,6 +46,54 @@ crate::params! {
         slices: U32,
         splits: U32,
         split_keys: U32,
+        groups: U32,
+        scale: F32,
+        softcap: F32,
+    }
+    /// Parameter block of `attention_grad_params.wgsl`.
+    pub struct TiledAttentionGradParams {
+        q_offset: U32,
+        q_batch: U32,
+        q_head: U32,
+        q_seq: U32,
+        q_dim: U32,
+        k_offset: U32,
+        k_batch: U32,
+        k_head: U32,
+        k_seq: U32,
+        k_dim: U32,
+        v_offset: U32,
+        v_batch: U32,
+        v_head: U32,
+        v_seq: U32,
+        v_dim: U32,
+        dy_offset: U32,
+        dy_batch: U32,
+        dy_head: U32,
+        dy_seq: U32,
+        dy_dim: U32,
+        mask_offset: U32,
+        mask_batch: U32,
+        mask_head: U32,
+        mask_query: U32,
+        mask_key: U32,
+        y_batch: U32,
+        y_head: U32,
+        y_seq: U32,
+        lens_offset: U32,
+        lens_stride: U32,
+        has_lens: U32,
+        causal: U32,
+        window: U32,
+        queries: U32,
+        keys: U32,
+        batch: U32,
+        kv_heads: U32,
+        group: U32,
+        head_dim: U32,
+        value_dim: U32,
+        tiles: U32,
+        slices: U32,
         groups: U32,
         scale: F32,
         softcap: F32,
@@ -108,7 +156,8 @@ crate::params! {
         parts: U32,
         count: U32,
     }
-    /// Parameter block of `attention_pack.wgsl` and `attention_widen.wgsl`.
+    /// Parameter block of `attention_pack.wgsl`, `attention_widen.wgsl` and
+    /// `attention_grad_known.wgsl`.
     pub struct AttentionPackParams {
         numel: U32,
     }
@@ -146,6 +195,7 @@ macro_rules! kernels {
                 pieces![
                     $operands,
                     "attention_halves.wgsl",
+                    "attention_params.wgsl",
                     "attention_common.wgsl",
                     "attention_store.wgsl",
                     "attention_rows.wgsl",
@@ -160,6 +210,7 @@ macro_rules! kernels {
                 pieces![
                     $operands,
                     "attention_halves.wgsl",
+                    "attention_params.wgsl",
                     "attention_common.wgsl",
                     "attention_store.wgsl",
                     "attention_rows.wgsl",
@@ -173,6 +224,7 @@ macro_rules! kernels {
                 pieces![
                     $operands,
                     "attention_halves.wgsl",
+                    "attention_params.wgsl",
                     "attention_common.wgsl",
                     "attention_store.wgsl",
                     "attention_few.wgsl",
@@ -238,6 +290,93 @@ pub(super) static VEC2: AttentionKernels = kernels!(
     "attention_vec2.wgsl"
 );
 
+/// The attention kernel for many queries that also stores the log-sum-exp of each query's scores,
+/// for one load width; `$operands` is the WGSL fragment that loads queries, keys and values.
+macro_rules! lse_kernel {
+    ($name:literal, $operands:literal) => {
+        TypedKernel::wgsl(
+            $name,
+            pieces![
+                $operands,
+                "attention_halves.wgsl",
+                "attention_params.wgsl",
+                "attention_common.wgsl",
+                "attention_store.wgsl",
+                "attention_rows.wgsl",
+                "attention_all_lse.wgsl",
+                "attention.wgsl"
+            ],
+            DECODE_ARGS,
+            &["DTYPE", "OUT", "MASK", "CAPPED", "ROWS", "COLS"],
+        )
+    };
+}
+
+pub(super) static LSE_WORDS: TypedKernel<AttentionParams> =
+    lse_kernel!("attention_lse", "attention_words.wgsl");
+pub(super) static LSE_VEC4: TypedKernel<AttentionParams> =
+    lse_kernel!("attention_lse_vec4", "attention_vec4.wgsl");
+pub(super) static LSE_VEC2: TypedKernel<AttentionParams> =
+    lse_kernel!("attention_lse_vec2", "attention_vec2.wgsl");
+
+/// The backward kernel for one load width; `$operands` is the WGSL fragment that loads queries,
+/// keys and values, `$dy` the one that loads cotangents of results.
+macro_rules! grad_kernel {
+    ($name:literal, $operands:literal, $dy:literal) => {
+        TypedKernel::wgsl(
+            $name,
+            pieces![
+                $operands,
+                $dy,
+                "attention_halves.wgsl",
+                "attention_grad_params.wgsl",
+                "attention_common.wgsl",
+                "attention_store.wgsl",
+                "attention_grad.wgsl"
+            ],
+            GRAD_ARGS,
+            &["DTYPE", "OUT", "MASK", "CAPPED", "OF", "COLS"],
+        )
+    };
+}
+
+/// Pairs the log-sum-exp and `delta` of each query.
+pub(super) static GRAD_KNOWN: TypedKernel<AttentionPackParams> = TypedKernel::wgsl(
+    "attention_grad_known",
+    &[PRELUDE, portable!("attention_grad_known.wgsl")],
+    &[ArgAccess::Read, ArgAccess::Read, ArgAccess::Write],
+    &[],
+);
+
+/// Access modes as in [`TILES_ARGS`], followed by the cotangents of results and the statistics of
+/// queries.
+const GRAD_ARGS: &[ArgAccess] = &[
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Write,
+    ArgAccess::Read,
+    ArgAccess::Read,
+];
+
+pub(super) static GRAD_WORDS: TypedKernel<TiledAttentionGradParams> = grad_kernel!(
+    "attention_grad",
+    "attention_words.wgsl",
+    "attention_grad_words.wgsl"
+);
+pub(super) static GRAD_VEC4: TypedKernel<TiledAttentionGradParams> = grad_kernel!(
+    "attention_grad_vec4",
+    "attention_vec4.wgsl",
+    "attention_grad_vec4.wgsl"
+);
+pub(super) static GRAD_VEC2: TypedKernel<TiledAttentionGradParams> = grad_kernel!(
+    "attention_grad_vec2",
+    "attention_vec2.wgsl",
+    "attention_grad_vec2.wgsl"
+);
+
 /// Attention kernel for few queries, for F16 and BF16 views whose rows consist of whole 16-byte
 /// vectors.
 pub(super) static DECODE_WIDE: TypedKernel<AttentionParams> = TypedKernel::wgsl(
@@ -245,6 +384,7 @@ pub(super) static DECODE_WIDE: TypedKernel<AttentionParams> = TypedKernel::wgsl(
     pieces![
         "attention_vec8.wgsl",
         "attention_halves.wgsl",
+        "attention_params.wgsl",
         "attention_common.wgsl",
         "attention_store.wgsl",
         "attention_few.wgsl",
@@ -261,6 +401,7 @@ pub(super) static ONE: TypedKernel<AttentionParams> = TypedKernel::wgsl(
     "attention_one",
     pieces![
         "attention_halves.wgsl",
+        "attention_params.wgsl",
         "attention_common.wgsl",
         "attention_one.wgsl"
     ],
@@ -345,6 +486,7 @@ pub(super) static REST: TypedKernel<AttentionParams> = TypedKernel::wgsl(
     pieces![
         "attention_vec4.wgsl",
         "attention_halves.wgsl",
+        "attention_params.wgsl",
         "attention_common.wgsl",
         "attention_store.wgsl",
         "attention_rows.wgsl",

@@ -278,6 +278,8 @@ pub(super) enum QueryTileSet {
     Tile128,
     /// All query rows, in small tiles (`attention`).
     All,
+    /// All query rows, in small tiles, with the log-sum-exp of each row stored in this slot.
+    WithLse(SlotId),
     /// Only the query rows of the KV heads that are flagged in this slot (F32 fallback).
     Fallback(SlotId),
 }
@@ -354,6 +356,7 @@ pub(super) fn emit_query_tiles(
     let (kernel, rest) = match which {
         QueryTileSet::Tile128 => (&p.kernels().large, None),
         QueryTileSet::All => (&p.kernels().tiles, None),
+        QueryTileSet::WithLse(slot) => (p.lse_kernel(), Some(slot)),
         QueryTileSet::Fallback(slot) => (&REST, Some(slot)),
     };
     let [q, k, v, mask, lens] = p.slots;
