@@ -174,6 +174,11 @@ pub trait AttrValue: Sized {
     /// [`AttrError`] when the literal has another type or is out of range.
     fn from_literal(literal: &AttrLiteral) -> Result<Self, AttrError>;
 
+    /// The value of an attribute that is not written; `None` if it must be.
+    fn absent() -> Option<Self> {
+        None
+    }
+
     /// Replaces symbols by sizes. Values without dimensions do not change.
     ///
     /// # Errors
@@ -229,10 +234,9 @@ pub fn take_attr<T: AttrValue>(
     given: &[(String, AttrLiteral)],
     name: &'static str,
 ) -> Result<T, AttrError> {
-    let (_, literal) = given
-        .iter()
-        .find(|(n, _)| n == name)
-        .ok_or(AttrError::Missing { name })?;
+    let Some((_, literal)) = given.iter().find(|(n, _)| n == name) else {
+        return T::absent().ok_or(AttrError::Missing { name });
+    };
     T::from_literal(literal).map_err(|source| AttrError::In {
         name,
         source: Box::new(source),
@@ -544,6 +548,9 @@ impl<T: AttrValue> AttrValue for Option<T> {
             AttrLiteral::Ident(s) if s == "none" => Ok(None),
             _ => T::from_literal(l).map(Some),
         }
+    }
+    fn absent() -> Option<Self> {
+        Some(None)
     }
     fn set_sizes(&mut self, sizes: &Bindings) -> Result<(), TypeError> {
         match self {

@@ -3,7 +3,8 @@
 use super::simd::{Simd, simd_dispatch};
 use super::vmath::scalar::exp;
 
-/// Width and height of a tile in pixels.
+/// Width and height in pixels of the block that a kernel draws; also of a tile, unless an option
+/// sets another size.
 pub const TILE: usize = 16;
 
 /// A splat as `[x, y, xx, xy, yy, opacity, r, g, b]`: position in pixels, conic, opacity and color.
@@ -19,6 +20,62 @@ pub struct BlendLimits {
     /// Minimum transmittance. If a splat would reduce the transmittance of a pixel below it, the
     /// pixel is closed: neither this nor any later splat is drawn there.
     pub min_transmittance: f32,
+    /// Maximum number of splats that a pixel blends.
+    pub max_steps: u32,
+    /// Maximum number of splats that cover the tile of a pixel.
+    pub max_entries: u32,
+}
+
+/// Half-open ranges of the columns and of the rows of pixels that a splat may be drawn at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PixelArea {
+    /// First column, and the column after the last.
+    pub columns: [usize; 2],
+    /// First row, and the row after the last.
+    pub rows: [usize; 2],
+}
+
+impl PixelArea {
+    /// All pixels.
+    pub(super) const ALL: PixelArea = PixelArea {
+        columns: [0, usize::MAX],
+        rows: [0, usize::MAX],
+    };
+
+    fn has_row(&self, row: usize) -> bool {
+        (self.rows[0]..self.rows[1]).contains(&row)
+    }
+
+    /// For each pixel of a row of the block that starts at column `first`: 1 inside, else 0.
+    pub(super) fn row_mask(&self, first: usize, row: usize) -> [f32; TILE] {
+        let is_inside = |column| self.has_row(row) && self.has_column(column);
+        std::array::from_fn(|k| if is_inside(first + k) { 1.0 } else { 0.0 })
+    }
+
+    fn has_column(&self, column: usize) -> bool {
+        (self.columns[0]..self.columns[1]).contains(&column)
+    }
+}
+
+/// Counts of splats of a pixel row: those that cover the tile of a pixel, and those that it blends.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SplatCounts {
+    pub(super) entries: [u32; TILE],
+    pub(super) steps: [u32; TILE],
+}
+
+impl SplatCounts {
+    /// Counts a splat that covers the marked pixels. Pixels without room for it are closed.
+    pub(super) fn enter(&mut self, mask: &[f32; TILE], open: &mut [f32; TILE], most: u32) {
+        for ((count, &inside), open) in self.entries.iter_mut().zip(mask).zip(open) {
+            if inside > 0.0 {
+                if *count >= most {
+                    *open = 0.0;
+                }
+                *count = count.saturating_add(1);
+            }
+        }
+    }
 }
 
 /// A row of pixels of a tile: accumulated colors and transmittance. `open` is 0 for pixels that
@@ -28,6 +85,7 @@ struct SplatPixelRow {
     color: [[f32; TILE]; 3],
     light: [f32; TILE],
     open: [f32; TILE],
+    counts: SplatCounts,
 }
 
 /// A tile of the image during rasterization.
@@ -36,6 +94,8 @@ pub struct SplatTile {
     rows: [SplatPixelRow; TILE],
     /// Center of the tile's first pixel.
     first: [f32; 2],
+    /// Column and row of the tile's first pixel.
+    origin: [usize; 2],
 }
 
 impl SplatTile {
@@ -46,10 +106,12 @@ impl SplatTile {
             color: [[0.0; TILE]; 3],
             light: [1.0; TILE],
             open: [1.0; TILE],
+            counts: SplatCounts::default(),
         };
         SplatTile {
             rows: [empty; TILE],
             first: [column as f32 + 0.5, row as f32 + 0.5],
+            origin: [column, row],
         }
     }
 
@@ -69,7 +131,12 @@ impl SplatTile {
 
 simd_dispatch!(
     /// Blends a splat into the tile, behind the splats that were drawn before.
-    pub fn blend(tile: &mut SplatTile, splat: &RasterSplat, limits: BlendLimits) = body
+    pub fn blend(tile: &mut SplatTile, splat: &RasterSplat, limits: BlendLimits) = blend_body
+);
+
+simd_dispatch!(
+    /// [`blend`] within an area, with the maximum numbers of splats of `limits`.
+    pub fn blend_within(tile: &mut SplatTile, splat: &RasterSplat, area: PixelArea, limits: BlendLimits) = within_body
 );
 
 /// Maximum distance in x and y from the center at which the alpha can reach `min_alpha`, rounded
@@ -95,8 +162,42 @@ pub(super) fn reach(splat: &RasterSplat, limits: BlendLimits) -> [f32; 2] {
 /// # Safety
 /// Requires the instructions of `S`.
 #[inline(always)]
-unsafe fn body<S: Simd>(tile: &mut SplatTile, splat: &RasterSplat, limits: BlendLimits) {
+unsafe fn blend_body<S: Simd>(tile: &mut SplatTile, splat: &RasterSplat, limits: BlendLimits) {
+    // SAFETY: the caller guarantees the instructions of `S`.
+    unsafe { body::<S, false>(tile, splat, PixelArea::ALL, limits) }
+}
+
+/// # Safety
+/// Requires the instructions of `S`.
+#[inline(always)]
+unsafe fn within_body<S: Simd>(
+    tile: &mut SplatTile,
+    splat: &RasterSplat,
+    area: PixelArea,
+    limits: BlendLimits,
+) {
+    let [first, top] = tile.origin;
+    for (i, row) in tile.rows.iter_mut().enumerate() {
+        let mask = area.row_mask(first, top + i);
+        row.counts.enter(&mask, &mut row.open, limits.max_entries);
+    }
+    // SAFETY: the caller guarantees the instructions of `S`.
+    unsafe { body::<S, true>(tile, splat, area, limits) }
+}
+
+/// Blends a splat; with `LIMITED`, within an area and with counts.
+///
+/// # Safety
+/// Requires the instructions of `S`.
+#[inline(always)]
+unsafe fn body<S: Simd, const LIMITED: bool>(
+    tile: &mut SplatTile,
+    splat: &RasterSplat,
+    area: PixelArea,
+    limits: BlendLimits,
+) {
     let [x, y, xx, xy, yy, opacity, r, g, b] = *splat;
+    let origin = tile.origin;
     let reach = reach(splat, limits);
     let left = tile.first[0] - x;
     let right = left + (TILE - 1) as f32;
@@ -112,16 +213,29 @@ unsafe fn body<S: Simd>(tile: &mut SplatTile, splat: &RasterSplat, limits: Blend
         if dy.abs() > reach[1] {
             continue;
         }
+        let mut mask = [1.0; TILE];
+        if LIMITED {
+            mask = area.row_mask(origin[0], origin[1] + i);
+        }
         let mut weight = [0.0; TILE];
         for (k, &dx) in dx.iter().enumerate() {
             let power = -0.5 * (xx * dx * dx + yy * dy * dy) - xy * dx * dy;
             let covered = (opacity * exp::<S>(power)).min(limits.greatest_alpha);
-            let counts = power <= 0.0 && covered >= limits.min_alpha;
+            let mut counts = power <= 0.0 && covered >= limits.min_alpha;
+            if LIMITED {
+                counts &= mask[k] > 0.0;
+            }
             let alpha = if counts { covered } else { 0.0 };
             let next = row.light[k] * (1.0 - alpha);
-            let ends = counts && next < limits.min_transmittance;
+            let mut ends = counts && next < limits.min_transmittance;
+            if LIMITED {
+                ends |= counts && row.counts.steps[k] >= limits.max_steps;
+            }
             row.open[k] = if ends { 0.0 } else { row.open[k] };
             let is_drawn = row.open[k] > 0.0;
+            if LIMITED {
+                row.counts.steps[k] += u32::from(is_drawn && counts);
+            }
             weight[k] = if is_drawn { alpha * row.light[k] } else { 0.0 };
             row.light[k] = if is_drawn { next } else { row.light[k] };
         }
@@ -143,6 +257,8 @@ mod tests {
         min_alpha: 1.0 / 255.0,
         greatest_alpha: 0.99,
         min_transmittance: 1e-4,
+        max_steps: u32::MAX,
+        max_entries: u32::MAX,
     };
 
     /// Reference: one pixel by the definition.

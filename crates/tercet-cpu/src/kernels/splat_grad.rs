@@ -2,7 +2,7 @@
 //! the order of drawing, row by row of pixels.
 
 use super::simd::{Simd, simd_dispatch};
-use super::splat::{BlendLimits, RasterSplat, TILE, reach};
+use super::splat::{BlendLimits, PixelArea, RasterSplat, SplatCounts, TILE, reach};
 use super::vmath::scalar::exp;
 
 /// Gradient sums of a splat over pixels.
@@ -21,6 +21,7 @@ struct SplatGradPixelRow {
     blended_behind: [f32; TILE],
     open: [f32; TILE],
     d_color: [[f32; TILE]; 3],
+    counts: SplatCounts,
 }
 
 /// A tile during the backward pass.
@@ -29,6 +30,8 @@ pub struct SplatGradTile {
     rows: [SplatGradPixelRow; TILE],
     /// Center of the tile's first pixel.
     first: [f32; 2],
+    /// Column and row of the tile's first pixel.
+    origin: [usize; 2],
 }
 
 impl SplatGradTile {
@@ -41,10 +44,12 @@ impl SplatGradTile {
             blended_behind: [0.0; TILE],
             open: [0.0; TILE],
             d_color: [[0.0; TILE]; 3],
+            counts: SplatCounts::default(),
         };
         SplatGradTile {
             rows: [empty; TILE],
             first: [column as f32 + 0.5, row as f32 + 0.5],
+            origin: [column, row],
         }
     }
 
@@ -68,18 +73,59 @@ impl SplatGradTile {
 
 simd_dispatch!(
     /// Adds the tile's gradient contributions of the next splat to `sums`.
-    pub fn accumulate(tile: &mut SplatGradTile, splat: &RasterSplat, limits: BlendLimits, sums: &mut SplatGradSums) = body
+    pub fn accumulate(tile: &mut SplatGradTile, splat: &RasterSplat, limits: BlendLimits, sums: &mut SplatGradSums) = accumulate_body
+);
+
+simd_dispatch!(
+    /// [`accumulate`] within an area, with the maximum numbers of splats of `limits`.
+    pub fn accumulate_within(tile: &mut SplatGradTile, splat: &RasterSplat, area: PixelArea, limits: BlendLimits, sums: &mut SplatGradSums) = within_body
 );
 
 /// # Safety
 /// Requires the instructions of `S`.
 #[inline(always)]
-unsafe fn body<S: Simd>(
+unsafe fn accumulate_body<S: Simd>(
     tile: &mut SplatGradTile,
     splat: &RasterSplat,
     limits: BlendLimits,
     sums: &mut SplatGradSums,
 ) {
+    // SAFETY: the caller guarantees the instructions of `S`.
+    unsafe { body::<S, false>(tile, splat, PixelArea::ALL, limits, sums) }
+}
+
+/// # Safety
+/// Requires the instructions of `S`.
+#[inline(always)]
+unsafe fn within_body<S: Simd>(
+    tile: &mut SplatGradTile,
+    splat: &RasterSplat,
+    area: PixelArea,
+    limits: BlendLimits,
+    sums: &mut SplatGradSums,
+) {
+    let [first, top] = tile.origin;
+    for (i, row) in tile.rows.iter_mut().enumerate() {
+        let mask = area.row_mask(first, top + i);
+        row.counts.enter(&mask, &mut row.open, limits.max_entries);
+    }
+    // SAFETY: the caller guarantees the instructions of `S`.
+    unsafe { body::<S, true>(tile, splat, area, limits, sums) }
+}
+
+/// Adds the contributions of a tile; with `LIMITED`, within an area and with counts.
+///
+/// # Safety
+/// Requires the instructions of `S`.
+#[inline(always)]
+unsafe fn body<S: Simd, const LIMITED: bool>(
+    tile: &mut SplatGradTile,
+    splat: &RasterSplat,
+    area: PixelArea,
+    limits: BlendLimits,
+    sums: &mut SplatGradSums,
+) {
+    let origin = tile.origin;
     let [x, y, xx, xy, yy, opacity, ..] = *splat;
     let color = [splat[6], splat[7], splat[8]];
     let reach = reach(splat, limits);
@@ -99,19 +145,32 @@ unsafe fn body<S: Simd>(
         if dy.abs() > reach[1] {
             continue;
         }
+        let mut mask = [1.0; TILE];
+        if LIMITED {
+            mask = area.row_mask(origin[0], origin[1] + i);
+        }
         let mut weight = [0.0; TILE];
         let mut d_power = [0.0; TILE];
         for (k, &dx) in dx.iter().enumerate() {
             let power = -0.5 * (xx * dx * dx + yy * dy * dy) - xy * dx * dy;
             let full = opacity * exp::<S>(power);
             let covered = full.min(limits.greatest_alpha);
-            let counts = power <= 0.0 && covered >= limits.min_alpha;
+            let mut counts = power <= 0.0 && covered >= limits.min_alpha;
+            if LIMITED {
+                counts &= mask[k] > 0.0;
+            }
             let alpha = if counts { covered } else { 0.0 };
             let light = row.light[k];
             let next = light * (1.0 - alpha);
-            let ends = counts && next < limits.min_transmittance;
+            let mut ends = counts && next < limits.min_transmittance;
+            if LIMITED {
+                ends |= counts && row.counts.steps[k] >= limits.max_steps;
+            }
             row.open[k] = if ends { 0.0 } else { row.open[k] };
             let is_drawn = counts && row.open[k] > 0.0;
+            if LIMITED {
+                row.counts.steps[k] += u32::from(is_drawn);
+            }
             let shown = row.d_color[0][k] * color[0]
                 + row.d_color[1][k] * color[1]
                 + row.d_color[2][k] * color[2];
@@ -174,6 +233,8 @@ mod tests {
         min_alpha: 1.0 / 255.0,
         greatest_alpha: 0.99,
         min_transmittance: 1e-4,
+        max_steps: u32::MAX,
+        max_entries: u32::MAX,
     };
 
     /// Derivative of a pixel's red by the opacity of the first of two splats: definition compared

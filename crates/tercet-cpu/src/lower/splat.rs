@@ -2,14 +2,15 @@
 //! rows of tiles in parallel.
 //!
 //! Rasterization sorts all visible splats once by depth. From the sorted list, it selects the
-//! splats of each row of tiles, and from those the splats of each tile. The scratch memory has a
-//! fixed size.
+//! splats of each row of blocks of 16 x 16 pixels, and from those the splats of each block. Blocks
+//! are tiles if `tile_size` is 16; for other sizes, each splat is drawn at the pixels of its tiles
+//! only. The scratch memory has a fixed size.
 #![allow(unsafe_code, reason = "rows of tiles write disjoint rows of the image")]
 
 use bytemuck::cast_slice_mut;
 use tercet_ir::ops::splat::{
-    CAMERA_LEN, DEPTH_AT, FOOTPRINT_LEN, GREATEST_ALPHA, Gaussian, MAX_SIDE, MIN_ALPHA,
-    MIN_TRANSMITTANCE, PinholeCamera, ProjectedGaussian, SPLAT_LEN, TILE,
+    CAMERA_LEN, DEPTH_AT, FOOTPRINT_LEN, GREATEST_ALPHA, Gaussian, MAX_SIDE, PinholeCamera,
+    ProjectedGaussian, ProjectionImage, RasterLimits, SPLAT_LEN, TILE,
 };
 use tercet_ir::{DType, Graph, Node, Op, Support};
 
@@ -18,7 +19,7 @@ use crate::kernels::parallel::{
     DisjointChunks, KernelThreads, SharedMut, for_each_part, for_each_with_scratch,
 };
 use crate::kernels::sort_unstable;
-use crate::kernels::splat::{BlendLimits, RasterSplat, SplatTile, blend};
+use crate::kernels::splat::{BlendLimits, PixelArea, RasterSplat, SplatTile, blend, blend_within};
 use crate::kernels::{SimdLevel, splat as kernel};
 use crate::lower::elem::native_for;
 use crate::lower::rank::SortKey;
@@ -37,17 +38,17 @@ pub(crate) fn lower_prepare(_: &Graph, node: &Node) -> LoweredNode {
     let Op::GaussianSplatPrepare(op) = &node.op else {
         unreachable!("invariant: the kernel table maps only `GaussianSplatPrepare` to this row")
     };
-    let image = [op.width, op.height];
+    let image = op.image();
     LoweredNode {
         work: |layouts| layouts[3].numel() * 512,
         ..LoweredNode::new(node.inputs.len(), move |args: &mut KernelArgs<'_>| {
-            prepare(image, args);
+            prepare(&image, args);
             Ok(())
         })
     }
 }
 
-fn prepare(image: [usize; 2], args: &mut KernelArgs<'_>) {
+fn prepare(image: &ProjectionImage, args: &mut KernelArgs<'_>) {
     let [positions, scales, rotations, opacities, colors, camera]: [&[f32]; 6] =
         std::array::from_fn(|i| args.ins[i].dense());
     let camera = PinholeCamera::from_block(&camera[..CAMERA_LEN]);
@@ -95,7 +96,7 @@ pub(crate) fn lower_rasterize(_: &Graph, node: &Node) -> LoweredNode {
     let Op::GaussianSplatRasterize(op) = &node.op else {
         unreachable!("invariant: the kernel table maps only `GaussianSplatRasterize` to this row")
     };
-    let image = [op.width, op.height];
+    let (image, limits) = ([op.width, op.height], op.limits());
     let level = SimdLevel::detect();
     LoweredNode {
         // Scratch memory: a sort key for each splat, and for each thread a list of the splats of
@@ -106,22 +107,64 @@ pub(crate) fn lower_rasterize(_: &Graph, node: &Node) -> LoweredNode {
         })),
         work: |layouts| layouts[0].numel() * 16 + layouts[3].numel() * 64,
         ..LoweredNode::new(node.inputs.len(), move |args: &mut KernelArgs<'_>| {
-            rasterize(level, image, args);
+            rasterize(level, image, &limits, args);
             Ok(())
         })
     }
 }
 
-pub(super) const LIMITS: BlendLimits = BlendLimits {
-    min_alpha: MIN_ALPHA as f32,
-    greatest_alpha: GREATEST_ALPHA as f32,
-    min_transmittance: MIN_TRANSMITTANCE as f32,
-};
+/// Limits of the kernels.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SplatLimits {
+    pub(super) blend: BlendLimits,
+    /// Width and height of a tile in pixels.
+    tile: usize,
+    /// Whether splats are drawn within areas and counted.
+    pub(super) is_special: bool,
+}
 
-/// First tile that a splat overlaps along an axis, and the tile after the last one, clamped to 16
-/// bits.
-pub(super) fn range(footprint: &[i32], axis: usize) -> [u16; 2] {
-    [footprint[axis], footprint[2 + axis]].map(|x| x.clamp(0, i32::from(u16::MAX)) as u16)
+impl SplatLimits {
+    pub(super) fn new(limits: &RasterLimits) -> SplatLimits {
+        let most =
+            |count: Option<usize>| count.map_or(u32::MAX, |n| u32::try_from(n).unwrap_or(u32::MAX));
+        SplatLimits {
+            blend: BlendLimits {
+                min_alpha: limits.alpha_cutoff as f32,
+                greatest_alpha: GREATEST_ALPHA as f32,
+                min_transmittance: limits.transmittance_threshold as f32,
+                max_steps: most(limits.max_splat_steps),
+                max_entries: most(limits.max_list_entries),
+            },
+            tile: limits.tile_size,
+            is_special: limits.is_special(),
+        }
+    }
+
+    /// First pixel of the tiles that a splat overlaps along an axis, and the pixel after the last.
+    fn pixels(&self, footprint: &[i32], axis: usize) -> [usize; 2] {
+        let most = i32::from(u16::MAX);
+        let [first, end] =
+            [footprint[axis], footprint[2 + axis]].map(|x| x.clamp(0, most) as usize);
+        [first * self.tile, end.max(first) * self.tile]
+    }
+
+    /// First block that a splat overlaps along an axis, and the block after the last one, clamped
+    /// to 16 bits.
+    pub(super) fn range(&self, footprint: &[i32], axis: usize) -> [u16; 2] {
+        let [first, end] = self.pixels(footprint, axis);
+        if first == end {
+            return [0, 0];
+        }
+        [first / TILE, end.div_ceil(TILE)].map(|x| x.min(usize::from(u16::MAX)) as u16)
+    }
+
+    /// The pixels of the tiles that a splat overlaps.
+    pub(super) fn area(&self, footprint: &[i32]) -> PixelArea {
+        PixelArea {
+            columns: self.pixels(footprint, 0),
+            rows: self.pixels(footprint, 1),
+        }
+    }
 }
 
 /// Returns the visible splats front to back, each encoded as its range of tile rows and its index.
@@ -129,6 +172,7 @@ pub(super) fn range(footprint: &[i32], axis: usize) -> [u16; 2] {
 pub(super) fn in_order<'a>(
     splats: &[f32],
     footprints: &[i32],
+    limits: &SplatLimits,
     keys: &'a mut [u64],
     parallel: bool,
 ) -> &'a mut [u64] {
@@ -136,7 +180,7 @@ pub(super) fn in_order<'a>(
     let all = splats.chunks_exact(SPLAT_LEN);
     let all = all.zip(footprints.chunks_exact(FOOTPRINT_LEN));
     for (i, (splat, footprint)) in all.enumerate() {
-        let [[left, right], [top, bottom]] = [0, 1].map(|axis| range(footprint, axis));
+        let [[left, right], [top, bottom]] = [0, 1].map(|axis| limits.range(footprint, axis));
         let is_finite = splat[..6].iter().all(|x| x.is_finite());
         if is_finite && left < right && top < bottom {
             // NaN is last.
@@ -149,7 +193,7 @@ pub(super) fn in_order<'a>(
     sort_unstable(KernelThreads::parallel(parallel), keys);
     for key in keys.iter_mut() {
         let i = *key as u32;
-        let [top, bottom] = range(&footprints[i as usize * FOOTPRINT_LEN..], 1);
+        let [top, bottom] = limits.range(&footprints[i as usize * FOOTPRINT_LEN..], 1);
         *key = u64::from(top) << 48 | u64::from(bottom) << 32 | u64::from(i);
     }
     keys
@@ -175,9 +219,15 @@ struct RasterInputs<'a> {
     footprints: &'a [i32],
     background: &'a [f32],
     image: [usize; 2],
+    limits: SplatLimits,
 }
 
-fn rasterize(level: SimdLevel, image: [usize; 2], args: &mut KernelArgs<'_>) {
+fn rasterize(
+    level: SimdLevel,
+    image: [usize; 2],
+    limits: &RasterLimits,
+    args: &mut KernelArgs<'_>,
+) {
     let [width, height] = image;
     if width == 0 || height == 0 {
         return;
@@ -187,6 +237,7 @@ fn rasterize(level: SimdLevel, image: [usize; 2], args: &mut KernelArgs<'_>) {
         footprints: args.ins[1].dense(),
         background: args.ins[2].dense(),
         image,
+        limits: SplatLimits::new(limits),
     };
     let count = seen.footprints.len() / FOOTPRINT_LEN;
     let [colors, left] = args.outs.as_mut_slice() else {
@@ -198,6 +249,7 @@ fn rasterize(level: SimdLevel, image: [usize; 2], args: &mut KernelArgs<'_>) {
     let order = in_order(
         seen.splats,
         seen.footprints,
+        &seen.limits,
         cast_slice_mut(keys),
         args.parallel,
     );
@@ -232,13 +284,21 @@ fn draw(
     let mut drawn = 0u32;
     for &i in list {
         let i = i as usize;
-        let [from, to] = range(&seen.footprints[i * FOOTPRINT_LEN..], 0).map(usize::from);
+        let footprint = &seen.footprints[i * FOOTPRINT_LEN..];
+        let [from, to] = seen.limits.range(footprint, 0).map(usize::from);
         if column < from || column >= to {
             continue;
         }
         let numbers = &seen.splats[i * SPLAT_LEN..];
         let splat: RasterSplat = std::array::from_fn(|k| numbers[k]);
-        blend(level, &mut tile, &splat, LIMITS);
+        let limits = seen.limits.blend;
+        match seen.limits.is_special {
+            false => blend(level, &mut tile, &splat, limits),
+            true => {
+                let area = seen.limits.area(footprint);
+                blend_within(level, &mut tile, &splat, area, limits);
+            }
+        }
         drawn += 1;
         if drawn.is_multiple_of(16) && tile.is_done() {
             break;

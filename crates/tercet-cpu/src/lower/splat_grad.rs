@@ -5,15 +5,17 @@
 //! give the same bits.
 
 use bytemuck::cast_slice_mut;
-use tercet_ir::ops::splat::{FOOTPRINT_LEN, SPLAT_LEN, TILE};
+use tercet_ir::ops::splat::{FOOTPRINT_LEN, RasterLimits, SPLAT_LEN, TILE};
 use tercet_ir::{Graph, Node, Op};
 
-use super::splat::{LIMITS, in_order, range, row_splats};
+use super::splat::{SplatLimits, in_order, row_splats};
 use crate::args::KernelArgs;
 use crate::kernels::SimdLevel;
 use crate::kernels::parallel::{DisjointChunks, KernelThreads, for_each_part};
 use crate::kernels::splat::RasterSplat;
-use crate::kernels::splat_grad::{SplatGradSums, SplatGradTile, accumulate, cotangents};
+use crate::kernels::splat_grad::{
+    SplatGradSums, SplatGradTile, accumulate, accumulate_within, cotangents,
+};
 use crate::lower::{LoweredNode, floats_mut};
 
 /// Maximum number of bands.
@@ -39,7 +41,7 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> LoweredNode {
             "invariant: the kernel table maps only `GaussianSplatRasterizeGrad` to this row"
         )
     };
-    let image = [op.width, op.height];
+    let (image, limits) = ([op.width, op.height], op.limits());
     let level = SimdLevel::detect();
     LoweredNode {
         // Scratch memory: a sort key for each splat, and the words of all bands.
@@ -50,7 +52,7 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> LoweredNode {
         })),
         work: |layouts| layouts[0].numel() * 32 + layouts[3].numel() * 128,
         ..LoweredNode::new(node.inputs.len(), move |args: &mut KernelArgs<'_>| {
-            gradient(level, image, args);
+            gradient(level, image, &limits, args);
             Ok(())
         })
     }
@@ -66,6 +68,7 @@ struct RasterGradInputs<'a> {
     d_image: &'a [f32],
     d_transmittance: &'a [f32],
     size: [usize; 2],
+    limits: SplatLimits,
 }
 
 fn splat_at(splats: &[f32], i: usize) -> RasterSplat {
@@ -73,7 +76,7 @@ fn splat_at(splats: &[f32], i: usize) -> RasterSplat {
     std::array::from_fn(|k| own[k])
 }
 
-fn gradient(level: SimdLevel, size: [usize; 2], args: &mut KernelArgs<'_>) {
+fn gradient(level: SimdLevel, size: [usize; 2], limits: &RasterLimits, args: &mut KernelArgs<'_>) {
     let seen = RasterGradInputs {
         splats: args.ins[0].dense(),
         footprints: args.ins[1].dense(),
@@ -82,13 +85,20 @@ fn gradient(level: SimdLevel, size: [usize; 2], args: &mut KernelArgs<'_>) {
         d_image: args.ins[4].dense(),
         d_transmittance: args.ins[5].dense(),
         size,
+        limits: SplatLimits::new(limits),
     };
     let count = seen.footprints.len() / FOOTPRINT_LEN;
     let bands = bands(count, size[1]);
     let (keys, words) = args.scratch.split_at_mut(count * size_of::<u64>());
     let words = &mut floats_mut(words)[..bands * count * BAND_WORDS];
     let keys = cast_slice_mut(keys);
-    let order: &[u64] = in_order(seen.splats, seen.footprints, keys, args.parallel);
+    let order: &[u64] = in_order(
+        seen.splats,
+        seen.footprints,
+        &seen.limits,
+        keys,
+        args.parallel,
+    );
     let threads = KernelThreads::parallel(args.parallel);
     let rows = size[1].div_ceil(TILE);
     let parts = DisjointChunks::new(words, count * BAND_WORDS);
@@ -153,17 +163,19 @@ fn walk_tile(
     let mut walked = 0u32;
     for &i in list {
         let i = i as usize;
-        let [from, to] = range(&seen.footprints[i * FOOTPRINT_LEN..], 0).map(usize::from);
+        let footprint = &seen.footprints[i * FOOTPRINT_LEN..];
+        let [from, to] = seen.limits.range(footprint, 0).map(usize::from);
         if column < from || column >= to {
             continue;
         }
-        accumulate(
-            level,
-            &mut tile,
-            &splat_at(seen.splats, i),
-            LIMITS,
-            &mut sums[i],
-        );
+        let (splat, limits) = (splat_at(seen.splats, i), seen.limits.blend);
+        match seen.limits.is_special {
+            false => accumulate(level, &mut tile, &splat, limits, &mut sums[i]),
+            true => {
+                let area = seen.limits.area(footprint);
+                accumulate_within(level, &mut tile, &splat, area, limits, &mut sums[i]);
+            }
+        }
         walked += 1;
         if walked.is_multiple_of(16) && tile.is_done() {
             break;

@@ -11,24 +11,29 @@
 //! **Discontinuities.** An image is not a continuous function of its scene:
 //!
 //! - A splat is assigned to whole tiles.
-//! - A splat contributes to pixels that it covers with an alpha of at least 1/255.
-//! - A pixel stops before its transmittance falls below 1e-4.
+//! - A splat contributes to pixels that it covers with an alpha of at least `alpha_cutoff`.
+//! - A pixel stops before its transmittance falls below `transmittance_threshold`.
 //!
 //! Executors compute these thresholds in F32. If a number is within rounding error of a threshold,
 //! one executor may draw a splat that another omits. The difference at the alpha threshold is up to
 //! about one step of an 8-bit image. At a tile boundary the difference is the part of a splat
-//! beyond three standard deviations (at most 1.1 %). The test cases keep a distance from
+//! beyond three standard deviations (at most 1.1 %), with the default `radius_scale`. The test
+//! cases keep a distance from
 //! thresholds, which a test measures. Away from thresholds the tolerance class holds.
 
+mod options;
 mod project;
 mod raster;
 mod raster_grad;
 #[cfg(test)]
 mod tests;
 
+use options::attr;
+pub use options::{MAX_TILE, RADIUS_SCALE, RasterLimits, SplatOptions};
 pub use project::{
     BACKGROUND_AT, CAMERA_LEN, DEPTH_AT, DILATION, FAR_OUT, FOOTPRINT_LEN, Gaussian, MIN_DEPTH,
-    MIN_ROTATION_NORM, PinholeCamera, ProjectedGaussian, ProjectionFloat, SPLAT_LEN, TILE,
+    MIN_ROTATION_NORM, PinholeCamera, ProjectedGaussian, ProjectionFloat, ProjectionImage,
+    SPLAT_LEN, TILE,
 };
 pub use raster::{GREATEST_ALPHA, MIN_ALPHA, MIN_TRANSMITTANCE};
 pub use raster_grad::GaussianSplatRasterizeGrad;
@@ -36,6 +41,7 @@ pub use raster_grad::GaussianSplatRasterizeGrad;
 use tercet_tensor::accuracy::Accuracy;
 use tercet_tensor::{DType, Dim, Shape, Tensor, TensorType, Type};
 
+use crate::attr::FloatAttr;
 use crate::attrs;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
@@ -64,9 +70,9 @@ attrs! {
     ///
     /// Results: `splats [N,10]` and `footprints I32[N,5]`. A splat is its position in pixels, the
     /// conic `xx xy yy`, opacity, colour and depth. The conic is the inverse of the variance in
-    /// square pixels, with 0.3 added to both axes. A footprint has the first tile of 16 x 16 pixels
-    /// and the tile after the last one, each in x and y. Its last element is the radius of three
-    /// standard deviations in pixels.
+    /// square pixels, with 0.3 added to both axes. A footprint has the first tile of `tile_size` x
+    /// `tile_size` pixels and the tile after the last one, each in x and y. Its last element is the
+    /// radius of `radius_scale` standard deviations in pixels.
     ///
     /// A Gaussian is culled if it is not strictly between the near depth (at least 1e-6) and the
     /// far depth, or reaches no tile. So is one with a non-finite number, or beyond 2^40 pixels.
@@ -95,6 +101,10 @@ attrs! {
         pub width: usize,
         /// The height of the image in pixels.
         pub height: usize,
+        /// The side of a tile in pixels; 16 if absent.
+        pub tile_size: Option<usize>,
+        /// The radius of a splat in standard deviations; 3 if absent.
+        pub radius_scale: Option<FloatAttr>,
     }
 }
 
@@ -103,9 +113,11 @@ attrs! {
     /// `GaussianSplatPrepare` over a `background [3]`, and the transmittance `[height, width]`.
     ///
     /// Each pixel blends the splats of its tile by depth, ties by index, with `alpha = min(opacity
-    /// exp(-d^T conic d / 2), 0.99)`. Splats with an alpha below 1/255 are skipped. The pixel stops
-    /// before the splat that would reduce the transmittance below 1e-4. Splats with a non-finite
-    /// position, conic or opacity are not drawn.
+    /// exp(-d^T conic d / 2), 0.99)`. Splats with an alpha below `alpha_cutoff` are skipped. The
+    /// pixel stops before the splat that would reduce the transmittance below
+    /// `transmittance_threshold`, after `max_splat_steps` blended splats, and after
+    /// `max_list_entries` splats of its tile. Splats with a non-finite position, conic or opacity
+    /// are not drawn.
     ///
     /// ```
     /// use tercet_ir::{DType, Graph, Type};
@@ -123,6 +135,16 @@ attrs! {
         pub width: usize,
         /// The height of the image in pixels.
         pub height: usize,
+        /// The side of a tile in pixels; 16 if absent.
+        pub tile_size: Option<usize>,
+        /// The minimum alpha of a splat in a pixel; 1/255 if absent.
+        pub alpha_cutoff: Option<FloatAttr>,
+        /// The minimum transmittance of a pixel; 1e-4 if absent.
+        pub transmittance_threshold: Option<FloatAttr>,
+        /// The maximum number of splats that a pixel blends.
+        pub max_splat_steps: Option<usize>,
+        /// The maximum number of splats in the list of a tile.
+        pub max_list_entries: Option<usize>,
     }
 }
 
@@ -152,6 +174,121 @@ attrs! {
         pub width: usize,
         /// The height of the image in pixels.
         pub height: usize,
+        /// The side of a tile in pixels; 16 if absent.
+        pub tile_size: Option<usize>,
+        /// The radius of a splat in standard deviations; 3 if absent.
+        pub radius_scale: Option<FloatAttr>,
+        /// The minimum alpha of a splat in a pixel; 1/255 if absent.
+        pub alpha_cutoff: Option<FloatAttr>,
+        /// The minimum transmittance of a pixel; 1e-4 if absent.
+        pub transmittance_threshold: Option<FloatAttr>,
+        /// The maximum number of splats that a pixel blends.
+        pub max_splat_steps: Option<usize>,
+        /// The maximum number of splats in the list of a tile.
+        pub max_list_entries: Option<usize>,
+    }
+}
+
+impl GaussianSplatPrepare {
+    /// Projection to an image of `[width, height]` pixels; it reads the first two options.
+    pub fn new([width, height]: [usize; 2], options: SplatOptions) -> GaussianSplatPrepare {
+        GaussianSplatPrepare {
+            width,
+            height,
+            tile_size: options.tile_size,
+            radius_scale: attr(options.radius_scale),
+        }
+    }
+
+    /// The sizes of the projection.
+    pub fn image(&self) -> ProjectionImage {
+        ProjectionImage {
+            size: [self.width, self.height],
+            tile_size: self.tile_size.unwrap_or(TILE),
+            radius_scale: self.radius_scale.map_or(RADIUS_SCALE, |x| x.0),
+        }
+    }
+
+    fn check(&self) -> Result<(), TypeError> {
+        expect_image([self.width, self.height])?;
+        let options = SplatOptions {
+            tile_size: self.tile_size,
+            radius_scale: self.radius_scale.map(|x| x.0),
+            ..SplatOptions::default()
+        };
+        options.check()
+    }
+}
+
+/// Functions of an operator with the attributes of rasterization.
+macro_rules! raster_attrs {
+    ($($Op:ident),*) => {$(
+        impl $Op {
+            /// The operator for an image of `[width, height]` pixels; it does not read
+            /// `radius_scale`.
+            pub fn new([width, height]: [usize; 2], options: SplatOptions) -> $Op {
+                $Op {
+                    width,
+                    height,
+                    tile_size: options.tile_size,
+                    alpha_cutoff: attr(options.alpha_cutoff),
+                    transmittance_threshold: attr(options.transmittance_threshold),
+                    max_splat_steps: options.max_splat_steps,
+                    max_list_entries: options.max_list_entries,
+                }
+            }
+
+            /// The options, without `radius_scale`.
+            pub fn options(&self) -> SplatOptions {
+                SplatOptions {
+                    tile_size: self.tile_size,
+                    radius_scale: None,
+                    alpha_cutoff: self.alpha_cutoff.map(|x| x.0),
+                    transmittance_threshold: self.transmittance_threshold.map(|x| x.0),
+                    max_splat_steps: self.max_splat_steps,
+                    max_list_entries: self.max_list_entries,
+                }
+            }
+
+            /// The options, resolved.
+            pub fn limits(&self) -> RasterLimits {
+                self.options().limits()
+            }
+
+            fn check(&self) -> Result<(), TypeError> {
+                expect_image([self.width, self.height])?;
+                self.options().check()
+            }
+        }
+    )*};
+}
+raster_attrs!(GaussianSplatRasterize, GaussianSplatRasterizeGrad);
+
+impl GaussianSplatRender {
+    /// Rendering of an image of `[width, height]` pixels.
+    pub fn new([width, height]: [usize; 2], options: SplatOptions) -> GaussianSplatRender {
+        GaussianSplatRender {
+            width,
+            height,
+            tile_size: options.tile_size,
+            radius_scale: attr(options.radius_scale),
+            alpha_cutoff: attr(options.alpha_cutoff),
+            transmittance_threshold: attr(options.transmittance_threshold),
+            max_splat_steps: options.max_splat_steps,
+            max_list_entries: options.max_list_entries,
+        }
+    }
+
+    /// The options of projection and rasterization.
+    pub fn options(&self) -> SplatOptions {
+        SplatOptions {
+            tile_size: self.tile_size,
+            radius_scale: self.radius_scale.map(|x| x.0),
+            alpha_cutoff: self.alpha_cutoff.map(|x| x.0),
+            transmittance_threshold: self.transmittance_threshold.map(|x| x.0),
+            max_splat_steps: self.max_splat_steps,
+            max_list_entries: self.max_list_entries,
+        }
     }
 }
 
@@ -232,7 +369,7 @@ fn image_types(like: &Type, [width, height]: [usize; 2]) -> Vec<Type> {
 }
 
 /// Projects all Gaussians to splats and footprints.
-fn prepare(operands: &[&Tensor], image: [usize; 2]) -> (Vec<f64>, Vec<i64>) {
+fn prepare(operands: &[&Tensor], image: ProjectionImage) -> (Vec<f64>, Vec<i64>) {
     let [positions, scales, rotations, opacities, colors, camera] =
         [0, 1, 2, 3, 4, 5].map(|i| operands[i].to_f64s());
     let camera = PinholeCamera::from_block(&camera);
@@ -249,7 +386,7 @@ fn prepare(operands: &[&Tensor], image: [usize; 2]) -> (Vec<f64>, Vec<i64>) {
             colors: &colors[i * per_color..][..per_color],
             harmonics,
         };
-        let own = own.project(&camera, image);
+        let own = own.project(&camera, &image);
         let own = own.unwrap_or_else(ProjectedGaussian::culled);
         splats.extend(own.splat);
         footprints.extend(own.footprint.map(i64::from));
@@ -272,8 +409,9 @@ impl OpSpec for GaussianSplatPrepare {
         name: "gaussian_splat_prepare",
         text: "Projection of 3-D Gaussians for a `camera [25]` (view matrix, focal lengths, \
                principal point, near, far, background): `splats [N,10]` (position in pixels, \
-               conic, opacity, colour, depth) and `footprints` `i32[N,5]` (first and end tile of \
-               16 x 16 pixels, radius). `colors` are `[N,3]` or spherical harmonics `[N,K,3]` of \
+               conic, opacity, colour, depth) and `footprints` `i32[N,5]` (first and end tile, \
+               radius of `radius_scale` standard deviations, 3 if absent). Tiles have a side of \
+               `tile_size` pixels, 16 if absent. `colors` are `[N,3]` or spherical harmonics `[N,K,3]` of \
                degree 0 to 3. Invisible or non-finite Gaussians are culled: zeros.",
         operands: &[
             "positions",
@@ -292,7 +430,7 @@ impl OpSpec for GaussianSplatPrepare {
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let n = expect_scene(operands)?;
-        expect_image([self.width, self.height])?;
+        self.check()?;
         let of = |len: usize| -> Shape { vec![n.clone(), len.into()].into() };
         Ok(vec![
             operands[0].with_shape(of(SPLAT_LEN)),
@@ -306,7 +444,7 @@ impl OpSpec for GaussianSplatPrepare {
         operands: &[&Tensor],
         results: &[TensorType],
     ) -> Result<Vec<Tensor>, EvalError> {
-        let (splats, footprints) = prepare(operands, [self.width, self.height]);
+        let (splats, footprints) = prepare(operands, self.image());
         Ok(vec![
             Tensor::from_f64s(results[0].clone(), &splats)?,
             Tensor::from_i64s(results[1].clone(), &footprints)?,
@@ -320,7 +458,9 @@ impl OpSpec for GaussianSplatRasterize {
         text: "Rasterization of `splats` and `footprints` of `gaussian_splat_prepare` over a \
                `background [3]`: the image `[height, width, 3]` and the transmittance `[height, \
                width]`. Blends by depth, ties by index, with `alpha = min(opacity exp(-d^T conic d \
-               / 2), 0.99)`. Skips alphas below 1/255 and stops at transmittance 1e-4.",
+               / 2), 0.99)`. Skips alphas below `alpha_cutoff` (1/255), and stops at \
+               `transmittance_threshold` (1e-4), after `max_splat_steps` blended splats and after \
+               `max_list_entries` splats of the tile.",
         operands: &["splats", "footprints", "background"],
         dtypes: DTYPES,
         accuracy: Accuracy::Rendering,
@@ -334,7 +474,7 @@ impl OpSpec for GaussianSplatRasterize {
         expect_dtype("splats", splats, DTYPES)?;
         expect_dtype("footprints", footprints, &[DType::I32])?;
         expect_same_dtype("background", background, splats)?;
-        expect_image([self.width, self.height])?;
+        self.check()?;
         expect_rank("splats", splats, 2)?;
         let n = &splats.shape[0];
         expect_sizes("splats", splats, &[n, &Dim::Known(SPLAT_LEN)])?;
@@ -350,8 +490,9 @@ impl OpSpec for GaussianSplatRasterize {
         results: &[TensorType],
     ) -> Result<Vec<Tensor>, EvalError> {
         let (splats, background) = (operands[0].to_f64s(), operands[2].to_f64s());
-        let size = [self.width, self.height];
-        let done = raster::rasterize(&splats, &operands[1].to_i64s(), &background, size);
+        let (size, limits) = ([self.width, self.height], self.limits());
+        let footprints = operands[1].to_i64s();
+        let done = raster::rasterize(&splats, &footprints, &background, size, &limits);
         images(done, results)
     }
 }
@@ -373,6 +514,7 @@ impl OpSpec for GaussianSplatRender {
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         expect_scene(operands)?;
         expect_image([self.width, self.height])?;
+        self.options().check()?;
         Ok(image_types(operands[0], [self.width, self.height]))
     }
 
@@ -382,10 +524,11 @@ impl OpSpec for GaussianSplatRender {
         operands: &[&Tensor],
         results: &[TensorType],
     ) -> Result<Vec<Tensor>, EvalError> {
-        let size = [self.width, self.height];
-        let (splats, footprints) = prepare(operands, size);
+        let (size, options) = ([self.width, self.height], self.options());
+        let image = GaussianSplatPrepare::new(size, options).image();
+        let (splats, footprints) = prepare(operands, image);
         let background = &operands[5].to_f64s()[BACKGROUND_AT..];
-        let done = raster::rasterize(&splats, &footprints, background, size);
+        let done = raster::rasterize(&splats, &footprints, background, size, &options.limits());
         images(done, results)
     }
 }
@@ -446,9 +589,24 @@ impl Graph {
         &mut self,
         scene: &SplatSceneOperands,
         camera: Value,
-        [width, height]: [usize; 2],
+        image: [usize; 2],
     ) -> Result<Value, OpError> {
-        self.add(GaussianSplatPrepare { width, height }, &scene.with(camera))
+        self.gaussian_splat_prepare_with(scene, camera, image, SplatOptions::default())
+    }
+
+    /// [`Graph::gaussian_splat_prepare`] with a tile size and a radius.
+    ///
+    /// # Errors
+    /// As [`Graph::gaussian_splat_prepare`], and when an option is out of range.
+    pub fn gaussian_splat_prepare_with(
+        &mut self,
+        scene: &SplatSceneOperands,
+        camera: Value,
+        image: [usize; 2],
+        options: SplatOptions,
+    ) -> Result<Value, OpError> {
+        let op = GaussianSplatPrepare::new(image, options);
+        self.add(op, &scene.with(camera))
     }
 
     /// The image `[height, width, 3]` of splats over a background `[3]` (the returned value), and
@@ -461,9 +619,24 @@ impl Graph {
         splats: Value,
         footprints: Value,
         background: Value,
-        [width, height]: [usize; 2],
+        image: [usize; 2],
     ) -> Result<Value, OpError> {
-        let op = GaussianSplatRasterize { width, height };
+        let op = GaussianSplatRasterize::new(image, SplatOptions::default());
+        self.add(op, &[splats, footprints, background])
+    }
+
+    /// [`Graph::gaussian_splat_rasterize`] with options; the tile size must be that of the
+    /// projection.
+    ///
+    /// # Errors
+    /// As [`Graph::gaussian_splat_prepare`], and when an option is out of range.
+    pub fn gaussian_splat_rasterize_with(
+        &mut self,
+        [splats, footprints, background]: [Value; 3],
+        image: [usize; 2],
+        options: SplatOptions,
+    ) -> Result<Value, OpError> {
+        let op = GaussianSplatRasterize::new(image, options);
         self.add(op, &[splats, footprints, background])
     }
 
@@ -476,8 +649,23 @@ impl Graph {
         &mut self,
         scene: &SplatSceneOperands,
         camera: Value,
-        [width, height]: [usize; 2],
+        image: [usize; 2],
     ) -> Result<Value, OpError> {
-        self.add(GaussianSplatRender { width, height }, &scene.with(camera))
+        self.gaussian_splat_render_with(scene, camera, image, SplatOptions::default())
+    }
+
+    /// [`Graph::gaussian_splat_render`] with options.
+    ///
+    /// # Errors
+    /// As [`Graph::gaussian_splat_prepare`], and when an option is out of range.
+    pub fn gaussian_splat_render_with(
+        &mut self,
+        scene: &SplatSceneOperands,
+        camera: Value,
+        image: [usize; 2],
+        options: SplatOptions,
+    ) -> Result<Value, OpError> {
+        let op = GaussianSplatRender::new(image, options);
+        self.add(op, &scene.with(camera))
     }
 }

@@ -16,10 +16,10 @@ fn render(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult 
     let (Op::GaussianSplatRender(o), &[.., camera]) = (op, inputs) else {
         return Ok(None);
     };
-    let (width, height) = (o.width, o.height);
-    let projected = b.add_all(GaussianSplatPrepare { width, height }, inputs)?;
+    let (size, options) = ([o.width, o.height], o.options());
+    let projected = b.add_all(GaussianSplatPrepare::new(size, options), inputs)?;
     let background = b.slice(camera, 0, BACKGROUND_AT as i64, i64::MAX, 1)?;
     let operands = [projected[0], projected[1], background];
-    b.add_all(GaussianSplatRasterize { width, height }, &operands)
+    b.add_all(GaussianSplatRasterize::new(size, options), &operands)
         .map(Some)
 }

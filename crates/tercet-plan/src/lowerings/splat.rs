@@ -1,17 +1,20 @@
 //! Lowering of `GaussianSplatPrepare` and `GaussianSplatRasterize` (3D Gaussian splatting).
 //!
 //! The splats of a tile depend on data, so there are no per-tile lists. All splats are sorted by
-//! depth once, with the kernels of `Sort`. For each row of tiles, a bit mask in depth order marks
-//! the splats that reach the row. Each tile reads the mask of its row, tests which of these splats
-//! reach its column, and draws them in batches. All buffer sizes follow from the image size and the
-//! number of splats.
+//! depth once, with the kernels of `Sort`. For each row of blocks of 16 x 16 pixels, a bit mask in
+//! depth order marks the splats that reach the row. Each block reads the mask of its row, tests
+//! which of these splats reach its column, and draws them in batches. All buffer sizes follow from
+//! the image size and the number of splats.
+//!
+//! Blocks are tiles if `tile_size` is 16. For other sizes, each pixel tests which splats of its
+//! block cover its tile.
 //!
 //! The backward pass processes the splats in the same order, in chunks (`gradient.rs`).
 
 mod gradient;
 
 use tercet_ir::layout::AxisSlice;
-use tercet_ir::ops::splat::{DEPTH_AT, TILE};
+use tercet_ir::ops::splat::{DEPTH_AT, ProjectionImage, RasterLimits, TILE};
 use tercet_ir::{CompileError, Dim, Node, Op, OpKind};
 
 use super::top_k::{NanOrder, SortDirection, TopKCount, ordered};
@@ -28,12 +31,16 @@ crate::params! {
         count: U32,
         width: U32,
         height: U32,
+        tile: U32,
+        per_tile: F32,
+        radius_scale: F32,
     }
     /// Parameter block of `splat/reach.wgsl`.
     pub struct SplatScreenBoundsParams {
         count: U32,
         words: U32,
         tile_rows: U32,
+        tile: U32,
     }
     /// Parameter block of `splat/tiles.wgsl`.
     pub struct SplatTilesParams {
@@ -43,10 +50,16 @@ crate::params! {
         height: U32,
         tile_columns: U32,
         tiles: U32,
+        tile: U32,
+        max_entries: U32,
+        max_steps: U32,
+        least_alpha: F32,
+        least_light: F32,
     }
     /// Parameter block of `splat/grad_begin.wgsl`.
     pub struct SplatGradBeginParams {
         pixels: U32,
+        state: U32,
     }
     /// Parameter block of `splat/grad_walk.wgsl`.
     pub struct SplatRasterBackwardParams {
@@ -59,6 +72,11 @@ crate::params! {
         height: U32,
         tile_columns: U32,
         tiles: U32,
+        tile: U32,
+        max_entries: U32,
+        max_steps: U32,
+        least_alpha: F32,
+        least_light: F32,
     }
     /// Parameter block of `splat/grad_sum.wgsl`.
     pub struct SplatGradSumParams {
@@ -67,6 +85,7 @@ crate::params! {
         chunk: U32,
         tile_columns: U32,
         tile_rows: U32,
+        tile: U32,
     }
 }
 
@@ -107,7 +126,7 @@ static REACH: TypedKernel<SplatScreenBoundsParams> = TypedKernel::wgsl(
         ArgAccess::Write,
         ArgAccess::Write,
     ],
-    &[],
+    &["SPECIAL"],
 );
 
 static TILES: TypedKernel<SplatTilesParams> = TypedKernel::wgsl(
@@ -122,7 +141,7 @@ static TILES: TypedKernel<SplatTilesParams> = TypedKernel::wgsl(
         ArgAccess::Write,
         ArgAccess::Write,
     ],
-    &[],
+    &["SPECIAL"],
 );
 
 static BEGIN: TypedKernel<SplatGradBeginParams> = TypedKernel::wgsl(
@@ -151,7 +170,7 @@ static WALK: TypedKernel<SplatRasterBackwardParams> = TypedKernel::wgsl(
         ArgAccess::Write,
         ArgAccess::Write,
     ],
-    &[],
+    &["SPECIAL"],
 );
 
 static SUM: TypedKernel<SplatGradSumParams> = TypedKernel::wgsl(
@@ -202,10 +221,12 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
         operands.push(e.dense(&view)?);
     }
     match &node.op {
-        Op::GaussianSplatPrepare(op) => prepare(e, &operands, [op.width, op.height]),
-        Op::GaussianSplatRasterize(op) => rasterize(e, &operands, [op.width, op.height]),
+        Op::GaussianSplatPrepare(op) => prepare(e, &operands, &op.image()),
+        Op::GaussianSplatRasterize(op) => {
+            rasterize(e, &operands, [op.width, op.height], &op.limits())
+        }
         Op::GaussianSplatRasterizeGrad(op) => {
-            gradient::rasterize(e, &operands, [op.width, op.height])
+            gradient::rasterize(e, &operands, [op.width, op.height], &op.limits())
         }
         _ => unreachable!("invariant: a lowering receives only its own operators"),
     }
@@ -214,7 +235,7 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
 fn prepare(
     e: &mut LoweringCtx<'_>,
     operands: &[SlotView],
-    [width, height]: [usize; 2],
+    image: &ProjectionImage,
 ) -> Result<(), CompileError> {
     let harmonics = match operands[4].layout.shape() {
         [_, count, _] => count
@@ -226,14 +247,22 @@ fn prepare(
     let count = e.num(&operands[0].layout.shape()[0]);
     let params = SplatPrepareParams {
         count,
-        width: num(width),
-        height: num(height),
+        width: num(image.size[0]),
+        height: num(image.size[1]),
+        tile: num(image.tile_size),
+        per_tile: 1.0 / image.tile_size as f32,
+        radius_scale: image.radius_scale as f32,
     };
     let mut args: Vec<_> = operands.iter().map(|v| v.slot).collect();
     args.extend([splats.slot, footprints.slot]);
     let grid = e.grid_of(count, 256);
     e.dispatch(&PREPARE, &[harmonics as u32], &args, &params, grid);
     Ok(())
+}
+
+/// A limit of a count as kernels read it; none is beyond every count.
+fn most(limit: Option<usize>) -> SymInt {
+    num(limit.unwrap_or(i32::MAX as usize))
 }
 
 /// Splats in drawing order, with the bit masks of the tile rows that they reach.
@@ -249,6 +278,7 @@ fn rasterize(
     e: &mut LoweringCtx<'_>,
     operands: &[SlotView],
     [width, height]: [usize; 2],
+    limits: &RasterLimits,
 ) -> Result<(), CompileError> {
     let [splats, footprints, background] = operands else {
         unreachable!("invariant: rasterization has three operands")
@@ -261,7 +291,7 @@ fn rasterize(
     if tiles == 0 {
         return Ok(());
     }
-    let reach = reach(e, splats, footprints, tile_rows)?;
+    let reach = reach(e, splats, footprints, tile_rows, limits)?;
     let params = SplatTilesParams {
         count,
         words: reach.words,
@@ -269,6 +299,11 @@ fn rasterize(
         height: num(height),
         tile_columns: num(tile_columns),
         tiles: num(tiles),
+        tile: num(limits.tile_size),
+        max_entries: most(limits.max_list_entries),
+        max_steps: most(limits.max_splat_steps),
+        least_alpha: limits.alpha_cutoff as f32,
+        least_light: limits.transmittance_threshold as f32,
     };
     let args = [
         splats.slot,
@@ -280,7 +315,8 @@ fn rasterize(
         left.slot,
     ];
     let grid = e.flat_grid(num(tiles));
-    e.dispatch(&TILES, &[], &args, &params, grid);
+    let consts = [u32::from(limits.is_special())];
+    e.dispatch(&TILES, &consts, &args, &params, grid);
     Ok(())
 }
 
@@ -289,12 +325,15 @@ fn reach(
     splats: &SlotView,
     footprints: &SlotView,
     tile_rows: usize,
+    limits: &RasterLimits,
 ) -> Result<SortedSplats, CompileError> {
     let of = splats.layout.shape()[0].clone();
     let (count, bound) = (e.num(&of), e.bound(&of)?);
     let words_bound = bound.div_ceil(WORD);
     let per_row = e.tape().ceil_div(count, WORD as u32);
-    let columns = words(e, bound)?;
+    // Ranges of columns, or of columns and rows.
+    let ranges = if limits.is_special() { 2 } else { 1 };
+    let columns = words(e, bound.saturating_mul(ranges))?;
     let reached = words(e, words_bound.saturating_mul(tile_rows))?;
     if bound == 0 {
         let sorted = columns.clone();
@@ -316,6 +355,7 @@ fn reach(
         count,
         words: per_row,
         tile_rows: num(tile_rows),
+        tile: num(limits.tile_size),
     };
     let args = [
         splats.slot,
@@ -325,7 +365,8 @@ fn reach(
         reached.slot,
     ];
     let grid = e.grid_of(count, 256);
-    e.dispatch(&REACH, &[], &args, &params, grid);
+    let consts = [u32::from(limits.is_special())];
+    e.dispatch(&REACH, &consts, &args, &params, grid);
     Ok(SortedSplats {
         sorted: SlotView {
             slot: sorted,

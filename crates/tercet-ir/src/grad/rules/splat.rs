@@ -21,8 +21,8 @@ pub(crate) fn rasterize(op: &GaussianSplatRasterize, v: &mut Vjp<'_>) -> VjpResu
     let (d_image, d_left) = (v.dy(0)?, v.dy(1)?);
     if v.needs_cotangent(0) {
         let operands = [v.x(0), v.x(1), image, left, d_image, d_left];
-        let (width, height) = (op.width, op.height);
-        let d_splats = v.add(GaussianSplatRasterizeGrad { width, height }, &operands)?;
+        let grad = GaussianSplatRasterizeGrad::new([op.width, op.height], op.options());
+        let d_splats = v.add(grad, &operands)?;
         v.accumulate(0, d_splats)?;
     }
     if v.needs_cotangent(2) {

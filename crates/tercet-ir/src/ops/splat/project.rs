@@ -5,7 +5,9 @@
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
-/// The side of a tile in pixels.
+use super::RADIUS_SCALE;
+
+/// The side of a tile in pixels, unless an option sets another one.
 pub const TILE: usize = 16;
 /// Length of a camera block: the view matrix, the focal lengths and principal point in pixels, the
 /// near and far depth, and the background. The view matrix maps world to camera coordinates (x
@@ -103,10 +105,39 @@ fn within<T: ProjectionFloat>(x: T, least: T, most: T) -> T {
     }
 }
 
+/// The image that Gaussians are projected to: its sizes in pixels, its tiles, and the radius of
+/// splats.
+///
+/// ```
+/// use tercet_ir::ops::splat::ProjectionImage;
+/// let image = ProjectionImage::new([40, 24]);
+/// assert_eq!((image.tile_size, image.radius_scale), (16, 3.0));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ProjectionImage {
+    /// Width and height in pixels.
+    pub size: [usize; 2],
+    /// Side of a tile in pixels.
+    pub tile_size: usize,
+    /// Radius of a splat in standard deviations.
+    pub radius_scale: f64,
+}
+
+impl ProjectionImage {
+    /// An image of these sizes, without options.
+    pub fn new(size: [usize; 2]) -> ProjectionImage {
+        ProjectionImage {
+            size,
+            tile_size: TILE,
+            radius_scale: RADIUS_SCALE,
+        }
+    }
+}
+
 /// A camera, decoded from its block.
 ///
 /// ```
-/// use tercet_ir::ops::splat::{CAMERA_LEN, Gaussian, PinholeCamera};
+/// use tercet_ir::ops::splat::{CAMERA_LEN, Gaussian, PinholeCamera, ProjectionImage};
 /// let mut block = [0.0; CAMERA_LEN];
 /// // No rotation, at the origin.
 /// (block[0], block[5], block[10]) = (1.0, 1.0, 1.0);
@@ -121,7 +152,8 @@ fn within<T: ProjectionFloat>(x: T, least: T, most: T) -> T {
 /// #     colors: &[1.0, 0.0, 0.0],
 /// #     harmonics: false,
 /// # };
-/// let projected = gaussian.project(&camera, [64, 48]).expect("the Gaussian is visible");
+/// let image = ProjectionImage::new([64, 48]);
+/// let projected = gaussian.project(&camera, &image).expect("the Gaussian is visible");
 /// // The point on the optical axis is at the principal point.
 /// assert_eq!(projected.splat[..2], [32.0, 24.0]);
 /// ```
@@ -185,7 +217,7 @@ impl<T: ProjectionFloat> PinholeCamera<T> {
 /// A Gaussian of a scene.
 ///
 /// ```
-/// use tercet_ir::ops::splat::{CAMERA_LEN, Gaussian, PinholeCamera};
+/// use tercet_ir::ops::splat::{CAMERA_LEN, Gaussian, PinholeCamera, ProjectionImage};
 /// # let mut block = [0.0; CAMERA_LEN];
 /// # // No rotation, at the origin.
 /// # (block[0], block[5], block[10]) = (1.0, 1.0, 1.0);
@@ -200,9 +232,10 @@ impl<T: ProjectionFloat> PinholeCamera<T> {
 ///     colors: &[1.0, 0.0, 0.0],
 ///     harmonics: false,
 /// };
-/// assert!(gaussian.project(&camera, [64, 48]).is_some());
+/// let image = ProjectionImage::new([64, 48]);
+/// assert!(gaussian.project(&camera, &image).is_some());
 /// let behind = Gaussian { position: [0.0, 0.0, -5.0], ..gaussian };
-/// assert_eq!(behind.project(&camera, [64, 48]), None);
+/// assert_eq!(behind.project(&camera, &image), None);
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Gaussian<'a, T> {
@@ -347,7 +380,7 @@ impl<T: ProjectionFloat> Gaussian<'_, T> {
     pub fn project(
         &self,
         camera: &PinholeCamera<T>,
-        image: [usize; 2],
+        image: &ProjectionImage,
     ) -> Option<ProjectedGaussian<T>> {
         let n = T::from_f64;
         let at = camera.camera_point(self.position);
@@ -357,7 +390,7 @@ impl<T: ProjectionFloat> Gaussian<'_, T> {
         let turn = turn_of(self.rotation);
         let scales = self.log_scales.map(ProjectionFloat::exp);
         let axes = turn.map(|row| [0, 1, 2].map(|j| row[j] * scales[j]));
-        let [a, b] = camera.rows(at, &axes, image);
+        let [a, b] = camera.rows(at, &axes, image.size);
         // The determinant is computed as a sum of squares: no digits cancel, even for thin splats.
         let (own_x, own_y, normal) = (dot(a, a), dot(b, b), cross(a, b));
         let dilation = n(DILATION);
@@ -371,9 +404,9 @@ impl<T: ProjectionFloat> Gaussian<'_, T> {
         if !(is_near(spread) && is_near(place[0]) && is_near(place[1])) {
             return None;
         }
-        let radius = -(-(n(3.0) * spread.sqrt())).floor();
+        let radius = -(-(n(image.radius_scale) * spread.sqrt())).floor();
         let [[left, right], [top, bottom]] =
-            [0, 1].map(|i| tiles(place[i] - n(0.5), radius, image[i].div_ceil(TILE)));
+            [0, 1].map(|i| tiles(place[i] - n(0.5), radius, image.size[i], image.tile_size));
         if left >= right || top >= bottom {
             return None;
         }
@@ -399,9 +432,10 @@ impl<T: ProjectionFloat> Gaussian<'_, T> {
 
 /// The first tile that a splat reaches along an axis, and the tile after the last (the rule of
 /// Kerbl et al.).
-fn tiles<T: ProjectionFloat>(place: T, radius: T, count: usize) -> [i32; 2] {
-    let (side, most) = (T::from_f64(TILE as f64), T::from_f64(count as f64));
+fn tiles<T: ProjectionFloat>(place: T, radius: T, pixels: usize, tile: usize) -> [i32; 2] {
+    let most = T::from_f64(pixels.div_ceil(tile) as f64);
+    let side = T::from_f64(tile as f64);
     let first = ((place - radius) / side).floor();
-    let end = ((place + radius + T::from_f64(TILE as f64 - 1.0)) / side).floor();
+    let end = ((place + radius + T::from_f64(tile as f64 - 1.0)) / side).floor();
     [first, end].map(|x| within(x, T::from_f64(0.0), most).to_i32())
 }

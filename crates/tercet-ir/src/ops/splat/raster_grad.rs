@@ -19,7 +19,8 @@ use tercet_tensor::accuracy::Accuracy;
 use tercet_tensor::{DType, Dim, Tensor, TensorType, Type};
 
 use super::raster::{GREATEST_ALPHA, drawn, for_each_covering_splat};
-use super::{DTYPES, FOOTPRINT_LEN, SPLAT_LEN, expect_image, expect_sizes};
+use super::{DTYPES, FOOTPRINT_LEN, RasterLimits, SPLAT_LEN, expect_sizes};
+use crate::attr::FloatAttr;
 use crate::attrs;
 use crate::error::{EvalError, TypeError};
 use crate::grad::Gradient;
@@ -32,13 +33,14 @@ attrs! {
     /// of depths and of splats that are not drawn are 0.
     ///
     /// ```
-    /// use tercet_ir::{DType, Graph, Type, ops::GaussianSplatRasterizeGrad};
+    /// use tercet_ir::ops::{GaussianSplatRasterizeGrad, splat::SplatOptions};
+    /// use tercet_ir::{DType, Graph, Type};
     /// let mut g = Graph::new();
     /// let splats = g.input("splats", Type::new(DType::F32, [9, 10]))?;
     /// let footprints = g.input("footprints", Type::new(DType::I32, [9, 5]))?;
     /// let image = g.input("image", Type::new(DType::F32, [48, 64, 3]))?;
     /// let light = g.input("light", Type::new(DType::F32, [48, 64]))?;
-    /// let op = GaussianSplatRasterizeGrad { width: 64, height: 48 };
+    /// let op = GaussianSplatRasterizeGrad::new([64, 48], SplatOptions::default());
     /// let grad = g.add(op, &[splats, footprints, image, light, image, light])?;
     /// assert_eq!(g.ty(grad), g.ty(splats));
     /// # Ok::<(), tercet_ir::OpError>(())
@@ -48,6 +50,16 @@ attrs! {
         pub width: usize,
         /// The height of the image in pixels.
         pub height: usize,
+        /// The side of a tile in pixels; 16 if absent.
+        pub tile_size: Option<usize>,
+        /// The minimum alpha of a splat in a pixel; 1/255 if absent.
+        pub alpha_cutoff: Option<FloatAttr>,
+        /// The minimum transmittance of a pixel; 1e-4 if absent.
+        pub transmittance_threshold: Option<FloatAttr>,
+        /// The maximum number of splats that a pixel blends.
+        pub max_splat_steps: Option<usize>,
+        /// The maximum number of splats in the list of a tile.
+        pub max_list_entries: Option<usize>,
     }
 }
 
@@ -64,6 +76,7 @@ fn gradient(
     footprints: &[i64],
     pixels: &RasterGradPixels,
     [width, height]: [usize; 2],
+    limits: &RasterLimits,
 ) -> Vec<f64> {
     let order = drawn(splats);
     let mut sums = vec![0.0; splats.len()];
@@ -73,7 +86,8 @@ fn gradient(
         let dot = |c: &[f64]| -> f64 { g.iter().zip(c).map(|(g, c)| g * c).sum() };
         let mut rest =
             dot(&pixels.image[3 * at..]) + pixels.d_transmittance[at] * pixels.transmittance[at];
-        for_each_covering_splat((splats, footprints, &order), [x, y], |i, alpha, light| {
+        let scene = (splats, footprints, &order[..]);
+        for_each_covering_splat(scene, [x, y], limits, |i, alpha, light| {
             let (own, sum) = (&splats[i * SPLAT_LEN..], &mut sums[i * SPLAT_LEN..]);
             let weight = alpha * light;
             for (sum, g) in sum[6..9].iter_mut().zip(g) {
@@ -125,7 +139,7 @@ impl OpSpec for GaussianSplatRasterizeGrad {
         let [splats, footprints, image, left, d_image, d_left] = exactly(operands)?;
         expect_dtype("splats", splats, DTYPES)?;
         expect_dtype("footprints", footprints, &[DType::I32])?;
-        expect_image([self.width, self.height])?;
+        self.check()?;
         expect_rank("splats", splats, 2)?;
         let n = &splats.shape[0];
         expect_sizes("splats", splats, &[n, &Dim::Known(SPLAT_LEN)])?;
@@ -156,7 +170,8 @@ impl OpSpec for GaussianSplatRasterizeGrad {
             d_transmittance: d_left,
         };
         let (splats, footprints) = (operands[0].to_f64s(), operands[1].to_i64s());
-        let sums = gradient(&splats, &footprints, &pixels, [self.width, self.height]);
+        let size = [self.width, self.height];
+        let sums = gradient(&splats, &footprints, &pixels, size, &self.limits());
         Ok(vec![Tensor::from_f64s(results[0].clone(), &sums)?])
     }
 }

@@ -32,7 +32,8 @@ fn from_whole(x: f64) -> f64 {
 /// Distances of depths, radii and tiles from values at which the result would change.
 fn projection_margin(
     tensors: &BTreeMap<String, Tensor>,
-    image: [usize; 2],
+    image: &ProjectionImage,
+    limits: &RasterLimits,
     margin: &mut BranchMargin,
 ) {
     let block = tensors["camera"].to_f64s();
@@ -45,7 +46,7 @@ fn projection_margin(
         "camera",
     ];
     let operands = names.map(|name| &tensors[name]);
-    let (splats, footprints) = prepare(&operands, image);
+    let (splats, footprints) = prepare(&operands, *image);
     let positions = operands[0].to_f64s();
     for (i, at) in positions.chunks_exact(3).enumerate() {
         let z = block[8] * at[0] + block[9] * at[1] + block[10] * at[2] + block[11];
@@ -62,17 +63,19 @@ fn projection_margin(
         let det = own[2] * own[4] - own[3] * own[3];
         let (xx, xy, yy) = (own[4] / det, -own[3] / det, own[2] / det);
         let gap = ((xx - yy) / 2.0).powi(2) + xy * xy;
-        let radius = 3.0 * ((xx + yy) / 2.0 + gap.max(0.1).sqrt()).sqrt();
+        let radius = image.radius_scale * ((xx + yy) / 2.0 + gap.max(0.1).sqrt()).sqrt();
         // The distance is relative to the radius, because rounding errors are.
         margin.take(from_whole(radius) / radius, || {
             format!("radius {radius} of {i}")
         });
-        for (axis, sides) in [0, 1].map(|axis| (axis, image[axis])) {
+        let tile = image.tile_size;
+        for (axis, sides) in [0, 1].map(|axis| (axis, image.size[axis])) {
             let (place, r) = (own[axis] - 0.5, tiles[4] as f64);
-            for edge in [place - r, place + r + 15.0] {
-                let is_inside = edge > -8.0 && edge < (sides.div_ceil(TILE) * TILE) as f64 + 8.0;
+            for edge in [place - r, place + r + tile as f64 - 1.0] {
+                let is_inside = edge > -8.0 && edge < (sides.div_ceil(tile) * tile) as f64 + 8.0;
                 if is_inside {
-                    margin.take(from_whole(edge / 16.0), || format!("tile of {i} at {edge}"));
+                    let share = edge / tile as f64;
+                    margin.take(from_whole(share), || format!("tile of {i} at {edge}"));
                 }
             }
         }
@@ -85,7 +88,7 @@ fn projection_margin(
             });
         }
     }
-    image_margin(&splats, &footprints, image, margin);
+    image_margin(&splats, &footprints, image.size, limits, margin);
 }
 
 /// Distances of alphas and transmittances from their thresholds.
@@ -93,27 +96,30 @@ fn image_margin(
     splats: &[f64],
     footprints: &[i64],
     [width, height]: [usize; 2],
+    limits: &RasterLimits,
     margin: &mut BranchMargin,
 ) {
     let order = drawn(splats);
     for (x, y) in (0..height).flat_map(|y| (0..width).map(move |x| (x, y))) {
         let mut light = 1.0;
         for &i in &order {
-            if !covers(&footprints[i * FOOTPRINT_LEN..], x, y) {
+            if !covers(&footprints[i * FOOTPRINT_LEN..], x, y, limits.tile_size) {
                 continue;
             }
             let own = &splats[i * SPLAT_LEN..][..SPLAT_LEN];
             let (dx, dy) = (x as f64 + 0.5 - own[0], y as f64 + 0.5 - own[1]);
             let power = -0.5 * (own[2] * dx * dx + own[4] * dy * dy) - own[3] * dx * dy;
-            let covered = own[5] * power.exp() * 255.0;
-            margin.take((covered - 1.0).abs(), || {
-                format!("{covered}/255 of {i} at {x} {y}")
+            let covered = own[5] * power.exp();
+            let cutoff = limits.alpha_cutoff;
+            margin.take((covered / cutoff - 1.0).abs(), || {
+                format!("alpha {covered} of {i} at {x} {y}")
             });
-            let next = light * (1.0 - alpha(own, x, y).unwrap_or(0.0));
-            margin.take((next / MIN_TRANSMITTANCE - 1.0).abs(), || {
+            let next = light * (1.0 - alpha(own, x, y, cutoff).unwrap_or(0.0));
+            let least = limits.transmittance_threshold;
+            margin.take((next / least - 1.0).abs(), || {
                 format!("light {next} after {i} at {x} {y}")
             });
-            if next < MIN_TRANSMITTANCE {
+            if next < least {
                 break;
             }
             light = next;
@@ -136,6 +142,26 @@ fn resized(tensors: &BTreeMap<String, Tensor>, count: usize) -> BTreeMap<String,
         (name.clone(), Tensor::from_bytes(ty, &bytes).unwrap())
     });
     own.collect()
+}
+
+/// Options of the library as options of this test.
+fn own_options(options: &tercet_cases::tercet_ir::ops::splat::SplatOptions) -> SplatOptions {
+    SplatOptions {
+        tile_size: options.tile_size,
+        radius_scale: options.radius_scale,
+        alpha_cutoff: options.alpha_cutoff,
+        transmittance_threshold: options.transmittance_threshold,
+        max_splat_steps: options.max_splat_steps,
+        max_list_entries: options.max_list_entries,
+    }
+}
+
+fn own_image(image: &tercet_cases::tercet_ir::ops::splat::ProjectionImage) -> ProjectionImage {
+    ProjectionImage {
+        size: image.size,
+        tile_size: image.tile_size,
+        radius_scale: image.radius_scale,
+    }
 }
 
 /// The margin of a case. The crate of cases depends on the library and not on this test, so data
@@ -161,15 +187,21 @@ fn margin_of(case: &tercet_cases::CaseGraph) -> BranchMargin {
         for (_, node) in case.graph.nodes() {
             match &node.op {
                 Op::GaussianSplatPrepare(o) => {
-                    projection_margin(&tensors, [o.width, o.height], &mut margin);
+                    let image = own_image(&o.image());
+                    let limits = SplatOptions::default().limits();
+                    projection_margin(&tensors, &image, &limits, &mut margin);
                 }
                 Op::GaussianSplatRender(o) => {
-                    projection_margin(&tensors, [o.width, o.height], &mut margin);
+                    let options = own_options(&o.options());
+                    let op = GaussianSplatPrepare::new([o.width, o.height], options);
+                    projection_margin(&tensors, &op.image(), &options.limits(), &mut margin);
                 }
                 Op::GaussianSplatRasterize(o) => {
                     let splats = tensors["splats"].to_f64s();
                     let footprints = tensors["footprints"].to_i64s();
-                    image_margin(&splats, &footprints, [o.width, o.height], &mut margin);
+                    let limits = own_options(&o.options()).limits();
+                    let size = [o.width, o.height];
+                    image_margin(&splats, &footprints, size, &limits, &mut margin);
                 }
                 _ => {}
             }
@@ -267,7 +299,10 @@ fn conics_are_inverse_variances() {
         harmonics: false,
     };
     let got = own
-        .project(&PinholeCamera::from_block(&block), [64, 48])
+        .project(
+            &PinholeCamera::from_block(&block),
+            &ProjectionImage::new([64, 48]),
+        )
         .unwrap();
 
     let variances =

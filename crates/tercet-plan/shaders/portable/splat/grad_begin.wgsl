@@ -4,6 +4,8 @@
 
 struct Params {
     pixels: u32,
+    // Numbers per pixel: 2, or 4 with two counts.
+    state: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -11,7 +13,7 @@ struct Params {
 @group(0) @binding(2) var<storage, read> left: array<f32>;
 @group(0) @binding(3) var<storage, read> d_image: array<f32>;
 @group(0) @binding(4) var<storage, read> d_left: array<f32>;
-// Transmittance and remaining cotangent product of each pixel.
+// Transmittance and remaining cotangent product of each pixel, and counts of splats.
 @group(0) @binding(5) var<storage, read_write> pixels: array<f32>;
 
 @compute @workgroup_size(256)
@@ -28,6 +30,9 @@ fn main(
     for (var c = 0u; c < 3u; c += 1u) {
         rest += image[3u * i + c] * d_image[3u * i + c];
     }
-    pixels[2u * i] = 1.0;
-    pixels[2u * i + 1u] = rest;
+    pixels[p.state * i] = 1.0;
+    pixels[p.state * i + 1u] = rest;
+    for (var k = 2u; k < p.state; k += 1u) {
+        pixels[p.state * i + k] = 0.0;
+    }
 }

@@ -2,7 +2,7 @@
 // of the tiles that a splat covers, row by row, and converts them to cotangents of position, conic
 // and opacity.
 // uses prelude.wgsl: flat_group
-// uses splat/common.wgsl: FOOTPRINT_LEN, SPLAT_LEN, SUMS, is_finite
+// uses splat/common.wgsl: FOOTPRINT_LEN, SPLAT_LEN, SUMS, blocks_of, is_finite
 
 struct Params {
     count: u32,
@@ -11,6 +11,8 @@ struct Params {
     chunk: u32,
     tile_columns: u32,
     tile_rows: u32,
+    // Side of a tile in pixels.
+    tile: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -21,9 +23,10 @@ struct Params {
 @group(0) @binding(5) var<storage, read> walked: array<u32>;
 @group(0) @binding(6) var<storage, read_write> cotangents: array<f32>;
 
-// Clamps a range of tiles to the image.
+// The blocks of the image that a range of tiles reaches.
 fn range_of(first: i32, end: i32, count: u32) -> vec2<u32> {
-    return vec2(u32(clamp(first, 0, i32(count))), u32(clamp(end, 0, i32(count))));
+    let blocks = blocks_of(u32(clamp(first, 0, 0xffff)), u32(clamp(end, 0, 0xffff)), p.tile);
+    return min(blocks, vec2(count));
 }
 
 @compute @workgroup_size(64)

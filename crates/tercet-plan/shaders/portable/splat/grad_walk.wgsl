@@ -9,7 +9,7 @@
 // - v, v d (2 sums), and v times the products xx, xy, yy of d (3 sums);
 // - the cotangents of the color (3 sums).
 // uses prelude.wgsl: flat_group
-// uses splat/common.wgsl: SPLAT_LEN, SUMS, TILE
+// uses splat/common.wgsl: SPLAT_LEN, SUMS, TILE, blocks_of
 // uses splat/hits.wgsl: count_hits, hit
 
 struct Params {
@@ -23,6 +23,12 @@ struct Params {
     height: u32,
     tile_columns: u32,
     tiles: u32,
+    // Side of a tile in pixels, and the most splats of a tile and of a pixel.
+    tile: u32,
+    max_entries: u32,
+    max_steps: u32,
+    least_alpha: f32,
+    least_light: f32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -32,15 +38,18 @@ struct Params {
 @group(0) @binding(4) var<storage, read> reached: array<u32>;
 @group(0) @binding(5) var<storage, read> d_image: array<f32>;
 // Transmittance and remaining cotangent product of each pixel. A transmittance of 0 marks a
-// finished pixel.
+// finished pixel. If SPECIAL is 1, the counts of covering and of blended splats follow.
 @group(0) @binding(6) var<storage, read_write> pixels: array<f32>;
 @group(0) @binding(7) var<storage, read_write> sums: array<f32>;
 // For each tile, the rank after the last splat of the chunk that has sums.
 @group(0) @binding(8) var<storage, read_write> walked: array<u32>;
 
-const LEAST_ALPHA: f32 = 1.0 / 255.0;
+// 1: tiles have another side than blocks, or the splats of a tile or pixel are limited.
+override SPECIAL: u32 = 0u;
+
 const GREATEST_ALPHA: f32 = 0.99;
-const LEAST_LIGHT: f32 = 1e-4;
+// Numbers per pixel.
+const STATE: u32 = 2u + 2u * SPECIAL;
 // Splats per batch in shared memory, and splats processed together.
 const BATCH: u32 = 64u;
 const TURN: u32 = 4u;
@@ -51,6 +60,8 @@ var<workgroup> places: array<vec4<f32>, 64>;
 var<workgroup> rests: array<vec4<f32>, 64>;
 var<workgroup> blues: array<f32, 64>;
 var<workgroup> ranks: array<u32, 64>;
+// First and end column and row of tiles, if SPECIAL is 1.
+var<workgroup> areas: array<vec2<u32>, 64>;
 // Contributions of all pixels to four splats: the cotangent of the power and the weight of the
 // color. Later the same memory stores sums over some pixels.
 var<workgroup> terms: array<f32, 2304>;
@@ -63,6 +74,10 @@ var<workgroup> goes_on: u32;
 var<private> light: f32;
 var<private> rest: f32;
 var<private> has_ended: bool;
+// Tile of the pixel, and its counts of covering and of blended splats, if SPECIAL is 1.
+var<private> own_tile: vec2<u32>;
+var<private> entries: u32;
+var<private> steps: u32;
 var<private> d_color: vec3<f32>;
 // Color cotangents of the four pixels that this thread sums.
 var<private> d_colors: array<vec3<f32>, 4>;
@@ -74,9 +89,14 @@ fn hits_of(word: u32, bits: u32, column: u32) -> u32 {
     while rest_of_bits != 0u {
         let bit = firstTrailingBit(rest_of_bits);
         rest_of_bits &= rest_of_bits - 1u;
-        let range = columns[min(32u * word + bit, p.count - 1u)];
-        if (range & 0xffffu) <= column && column < (range >> 16u) {
-            found |= 1u << bit;
+        let rank = min(32u * word + bit, p.count - 1u);
+        if SPECIAL == 1u {
+            let range = columns[2u * rank];
+            let blocks = blocks_of(range & 0xffffu, range >> 16u, p.tile);
+            found |= select(0u, 1u << bit, blocks.x <= column && column < blocks.y);
+        } else {
+            let range = columns[rank];
+            found |= select(0u, 1u << bit, (range & 0xffffu) <= column && column < (range >> 16u));
         }
     }
     return found;
@@ -91,25 +111,47 @@ fn bring(k: u32, first_word: u32, local: u32) {
     rests[local] = vec4(splats[at + 4u], splats[at + 5u], splats[at + 6u], splats[at + 7u]);
     blues[local] = splats[at + 8u];
     ranks[local] = rank;
+    if SPECIAL == 1u {
+        areas[local] = vec2(columns[2u * rank], columns[2u * rank + 1u]);
+    }
+}
+
+// True if a splat of the batch covers the tile of this thread's pixel.
+fn covers(k: u32) -> bool {
+    let across = areas[k].x;
+    let down = areas[k].y;
+    return (across & 0xffffu) <= own_tile.x && own_tile.x < (across >> 16u)
+        && (down & 0xffffu) <= own_tile.y && own_tile.y < (down >> 16u);
 }
 
 // Contribution of a pixel to a splat of the batch: the cotangent of its power, and the weight of
 // its color.
 fn given(k: u32, center: vec2<f32>) -> vec2<f32> {
+    if SPECIAL == 1u {
+        if !covers(k) {
+            return vec2(0.0);
+        }
+        if entries == p.max_entries {
+            has_ended = true;
+            return vec2(0.0);
+        }
+        entries += 1u;
+    }
     let place = places[k];
     let more = rests[k];
     let d = center - place.xy;
     let power = -0.5 * (place.z * d.x * d.x + more.x * d.y * d.y) - place.w * d.x * d.y;
     let full = more.y * exp(power);
     let alpha = min(full, GREATEST_ALPHA);
-    if !(power <= 0.0 && alpha >= LEAST_ALPHA) {
+    if !(power <= 0.0 && alpha >= p.least_alpha) {
         return vec2(0.0);
     }
     let next = light * (1.0 - alpha);
-    if next < LEAST_LIGHT {
+    if next < p.least_light || (SPECIAL == 1u && steps == p.max_steps) {
         has_ended = true;
         return vec2(0.0);
     }
+    steps += 1u;
     let weight = alpha * light;
     let shown = dot(d_color, vec3(more.z, more.w, blues[k]));
     rest -= weight * shown;
@@ -242,9 +284,14 @@ fn main(
     let at = y * p.width + x;
     light = 0.0;
     if is_inside {
-        light = pixels[2u * at];
-        rest = pixels[2u * at + 1u];
+        light = pixels[STATE * at];
+        rest = pixels[STATE * at + 1u];
+        if SPECIAL == 1u {
+            entries = u32(pixels[STATE * at + 2u]);
+            steps = u32(pixels[STATE * at + 3u]);
+        }
     }
+    own_tile = vec2(x, y) / p.tile;
     has_ended = light == 0.0;
     d_color = d_color_of(x, y);
     for (var j = 0u; j < 4u; j += 1u) {
@@ -268,8 +315,12 @@ fn main(
         }
     }
     if is_inside {
-        pixels[2u * at] = select(light, 0.0, has_ended);
-        pixels[2u * at + 1u] = rest;
+        pixels[STATE * at] = select(light, 0.0, has_ended);
+        pixels[STATE * at + 1u] = rest;
+        if SPECIAL == 1u {
+            pixels[STATE * at + 2u] = f32(entries);
+            pixels[STATE * at + 3u] = f32(steps);
+        }
     }
     if local == 0u {
         walked[tile] = end;

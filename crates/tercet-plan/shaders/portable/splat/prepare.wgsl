@@ -1,17 +1,21 @@
 // Projection of 3D Gaussians to the image: position and conic of J W (R S) (R S)^T W^T J^T + 0.3 in
-// pixels (Zwicker et al. 2001), opacity, color, depth, and the tiles within three standard
+// pixels (Zwicker et al. 2001), opacity, color, depth, and the tiles within `radius_scale` standard
 // deviations. Colors come from HARMONICS real spherical harmonics per channel (1, 4, 9, 16), or
 // directly if HARMONICS is 0. Gaussians outside the depth range or the image, or with non-finite
 // values, are culled. A thread projects one Gaussian.
 // uses prelude.wgsl: flat_group, inf, is_nan, magnitude, order
 // uses scalar/exp.wgsl: f_exp
 // uses scalar/gate.wgsl: f_sigmoid
-// uses splat/common.wgsl: FOOTPRINT_LEN, SPLAT_LEN, TILE, is_finite
+// uses splat/common.wgsl: FOOTPRINT_LEN, SPLAT_LEN, is_finite
 
 struct Params {
     count: u32,
     width: u32,
     height: u32,
+    // Side of a tile in pixels, and its reciprocal.
+    tile: u32,
+    per_tile: f32,
+    radius_scale: f32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -134,9 +138,9 @@ fn color_of(i: u32) -> vec3<f32> {
 
 // First and end tile covered along an axis.
 fn tiles_of(place: f32, radius: f32, side: u32) -> vec2<i32> {
-    let count = f32((side + TILE - 1u) / TILE);
-    let first = floor((place - radius) / f32(TILE));
-    let end = floor((place + radius + f32(TILE - 1u)) / f32(TILE));
+    let count = f32((side + p.tile - 1u) / p.tile);
+    let first = floor((place - radius) * p.per_tile);
+    let end = floor((place + radius + f32(p.tile - 1u)) * p.per_tile);
     return vec2(i32(clamp(first, 0.0, count)), i32(clamp(end, 0.0, count)));
 }
 
@@ -187,7 +191,7 @@ fn main(
         cull(i);
         return;
     }
-    let radius = ceil(3.0 * sqrt(spread));
+    let radius = ceil(p.radius_scale * sqrt(spread));
     let columns = tiles_of(place.x - 0.5, radius, p.width);
     let rows = tiles_of(place.y - 0.5, radius, p.height);
     if columns.x >= columns.y || rows.x >= rows.y {

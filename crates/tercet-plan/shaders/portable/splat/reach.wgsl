@@ -1,14 +1,16 @@
-// Screen-space bounds: for each row of tiles, one bit per splat in drawing order, set if the splat
-// covers the row. The kernel also stores the first and end column of each splat, 16 bits each.
-// Splats with a non-finite position, conic or opacity cover nothing. A workgroup processes 256
+// Screen-space bounds: for each row of blocks, one bit per splat in drawing order, set if the splat
+// covers the row. The kernel also stores the first and end column of tiles of each splat, 16 bits
+// each, and if SPECIAL is 1 the first and end row as a second word. Splats with a non-finite position, conic or opacity cover nothing. A workgroup processes 256
 // splats: eight words of each row.
 // uses prelude.wgsl: flat_group
-// uses splat/common.wgsl: FOOTPRINT_LEN, SPLAT_LEN, is_finite
+// uses splat/common.wgsl: FOOTPRINT_LEN, SPLAT_LEN, blocks_of, is_finite
 
 struct Params {
     count: u32,
     words: u32,
+    // Rows of blocks, and side of a tile in pixels.
     tile_rows: u32,
+    tile: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -18,12 +20,19 @@ struct Params {
 @group(0) @binding(4) var<storage, read_write> columns: array<u32>;
 @group(0) @binding(5) var<storage, read_write> reached: array<u32>;
 
-// First and end row of each splat, packed like the columns.
-var<workgroup> rows: array<u32, 256>;
+// 1: tiles have another side than blocks, or the splats of a tile or pixel are limited.
+override SPECIAL: u32 = 0u;
 
-// Packs a range of tiles into one word. Images have fewer than 2^16 tiles per axis.
-fn packed(first: i32, end: i32) -> u32 {
-    return u32(clamp(first, 0, 0xffff)) | (u32(clamp(end, 0, 0xffff)) << 16u);
+// First and end row of blocks of each splat.
+var<workgroup> rows: array<vec2<u32>, 256>;
+
+// A range of tiles. Images have fewer than 2^16 tiles per axis.
+fn range_of(first: i32, end: i32) -> vec2<u32> {
+    return vec2(u32(clamp(first, 0, 0xffff)), u32(clamp(end, 0, 0xffff)));
+}
+
+fn packed(range: vec2<u32>) -> u32 {
+    return range.x | (range.y << 16u);
 }
 
 fn is_drawn(splat: u32) -> bool {
@@ -45,14 +54,21 @@ fn main(
         return;
     }
     let rank = chunk * 256u + local;
-    var own = 0u;
+    var own = vec2<u32>();
     if rank < p.count {
         let splat = min(sorted[rank], p.count - 1u);
         let at = FOOTPRINT_LEN * splat;
+        let of_tiles = range_of(footprints[at + 1u], footprints[at + 3u]);
         if is_drawn(splat) && footprints[at] < footprints[at + 2u] {
-            own = packed(footprints[at + 1u], footprints[at + 3u]);
+            own = blocks_of(of_tiles.x, of_tiles.y, p.tile);
         }
-        columns[rank] = packed(footprints[at], footprints[at + 2u]);
+        let across = packed(range_of(footprints[at], footprints[at + 2u]));
+        if SPECIAL == 1u {
+            columns[2u * rank] = across;
+            columns[2u * rank + 1u] = packed(of_tiles);
+        } else {
+            columns[rank] = across;
+        }
     }
     rows[local] = own;
     workgroupBarrier();
@@ -62,7 +78,7 @@ fn main(
         var bits = 0u;
         for (var k = 0u; k < 32u; k += 1u) {
             let range = rows[32u * word + k];
-            let is_reached = (range & 0xffffu) <= row && row < (range >> 16u);
+            let is_reached = range.x <= row && row < range.y;
             bits |= select(0u, 1u << k, is_reached);
         }
         if 8u * chunk + word < p.words {

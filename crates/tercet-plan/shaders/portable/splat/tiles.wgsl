@@ -1,10 +1,11 @@
 // Rasterization of a tile, front to back (Kerbl et al. 2023): alpha = min(opacity exp(-d^T conic d
-// / 2), 0.99). Contributions below 1/255 are skipped, and a pixel ends before its transmittance
-// falls below 1e-4. A workgroup draws one tile, one thread per pixel. Each thread reads one word of
-// the row's bit mask and selects the splats that cover the tile's column. The selected splats are
-// loaded into shared memory in order, in batches of 256.
+// / 2), 0.99). Contributions below least_alpha are skipped, and a pixel ends before its
+// transmittance falls below least_light. A workgroup draws one block, one thread per pixel. Each
+// thread reads one word of the row's bit mask and selects the splats that cover the block's column.
+// The selected splats are loaded into shared memory in order, in batches of 256. If SPECIAL is 1,
+// each pixel skips the splats that do not cover its tile, and counts splats.
 // uses prelude.wgsl: flat_group
-// uses splat/common.wgsl: SPLAT_LEN, TILE
+// uses splat/common.wgsl: SPLAT_LEN, TILE, blocks_of
 // uses splat/hits.wgsl: count_hits, hit
 
 struct Params {
@@ -14,6 +15,12 @@ struct Params {
     height: u32,
     tile_columns: u32,
     tiles: u32,
+    // Side of a tile in pixels, and the most splats of a tile and of a pixel.
+    tile: u32,
+    max_entries: u32,
+    max_steps: u32,
+    least_alpha: f32,
+    least_light: f32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -25,15 +32,18 @@ struct Params {
 @group(0) @binding(6) var<storage, read_write> image: array<f32>;
 @group(0) @binding(7) var<storage, read_write> left: array<f32>;
 
-const LEAST_ALPHA: f32 = 1.0 / 255.0;
+// 1: tiles have another side than blocks, or the splats of a tile or pixel are limited.
+override SPECIAL: u32 = 0u;
+
 const GREATEST_ALPHA: f32 = 0.99;
-const LEAST_LIGHT: f32 = 1e-4;
 
 // Fields of the batch. `places`: position and first two conic entries. `rests`: third conic entry,
 // opacity, red, green. `blues`: blue.
 var<workgroup> places: array<vec4<f32>, 256>;
 var<workgroup> rests: array<vec4<f32>, 256>;
 var<workgroup> blues: array<f32, 256>;
+// First and end column and row of tiles, if SPECIAL is 1.
+var<workgroup> areas: array<vec2<u32>, 256>;
 // Nonzero if any pixel is unfinished.
 var<workgroup> open: atomic<u32>;
 var<workgroup> goes_on: u32;
@@ -41,6 +51,10 @@ var<workgroup> goes_on: u32;
 var<private> light: f32 = 1.0;
 var<private> color: vec3<f32>;
 var<private> has_ended: bool;
+// Tile of the pixel, and its counts of covering and of blended splats, if SPECIAL is 1.
+var<private> own_tile: vec2<u32>;
+var<private> entries: u32;
+var<private> steps: u32;
 
 // The bits of a word whose splats cover a column of tiles.
 fn hits_of(word: u32, bits: u32, column: u32) -> u32 {
@@ -49,9 +63,14 @@ fn hits_of(word: u32, bits: u32, column: u32) -> u32 {
     while rest != 0u {
         let bit = firstTrailingBit(rest);
         rest &= rest - 1u;
-        let range = columns[min(32u * word + bit, p.count - 1u)];
-        if (range & 0xffffu) <= column && column < (range >> 16u) {
-            found |= 1u << bit;
+        let rank = min(32u * word + bit, p.count - 1u);
+        if SPECIAL == 1u {
+            let range = columns[2u * rank];
+            let blocks = blocks_of(range & 0xffffu, range >> 16u, p.tile);
+            found |= select(0u, 1u << bit, blocks.x <= column && column < blocks.y);
+        } else {
+            let range = columns[rank];
+            found |= select(0u, 1u << bit, (range & 0xffffu) <= column && column < (range >> 16u));
         }
     }
     return found;
@@ -65,24 +84,47 @@ fn bring(k: u32, first_word: u32, local: u32) {
     places[local] = vec4(splats[at], splats[at + 1u], splats[at + 2u], splats[at + 3u]);
     rests[local] = vec4(splats[at + 4u], splats[at + 5u], splats[at + 6u], splats[at + 7u]);
     blues[local] = splats[at + 8u];
+    if SPECIAL == 1u {
+        let area = 2u * min(rank, p.count - 1u);
+        areas[local] = vec2(columns[area], columns[area + 1u]);
+    }
+}
+
+// True if a splat of the batch covers the tile of this thread's pixel.
+fn covers(k: u32) -> bool {
+    let across = areas[k].x;
+    let down = areas[k].y;
+    return (across & 0xffffu) <= own_tile.x && own_tile.x < (across >> 16u)
+        && (down & 0xffffu) <= own_tile.y && own_tile.y < (down >> 16u);
 }
 
 // Blends the first `count` splats of the batch into a pixel.
 fn blend(count: u32, center: vec2<f32>) {
     for (var k = 0u; k < count; k += 1u) {
+        if SPECIAL == 1u {
+            if !covers(k) {
+                continue;
+            }
+            if entries == p.max_entries {
+                has_ended = true;
+                return;
+            }
+            entries += 1u;
+        }
         let place = places[k];
         let rest = rests[k];
         let d = center - place.xy;
         let power = -0.5 * (place.z * d.x * d.x + rest.x * d.y * d.y) - place.w * d.x * d.y;
         let alpha = min(rest.y * exp(power), GREATEST_ALPHA);
-        if !(power <= 0.0 && alpha >= LEAST_ALPHA) {
+        if !(power <= 0.0 && alpha >= p.least_alpha) {
             continue;
         }
         let next = light * (1.0 - alpha);
-        if next < LEAST_LIGHT {
+        if next < p.least_light || (SPECIAL == 1u && steps == p.max_steps) {
             has_ended = true;
             return;
         }
+        steps += 1u;
         color += vec3(rest.z, rest.w, blues[k]) * (alpha * light);
         light = next;
     }
@@ -132,6 +174,7 @@ fn main(
     let is_inside = x < p.width && y < p.height;
     has_ended = !is_inside;
     let center = vec2(f32(x) + 0.5, f32(y) + 0.5);
+    own_tile = vec2(x, y) / p.tile;
     var more = true;
     for (var first = 0u; first < p.words && more; first += 256u) {
         let word = first + local;

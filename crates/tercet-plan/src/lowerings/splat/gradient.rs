@@ -6,12 +6,12 @@
 //! [`MAX_SUM_BYTES`]. From one chunk to the next, each pixel passes on two numbers in memory. No
 //! atomics are used.
 
-use tercet_ir::ops::splat::TILE;
+use tercet_ir::ops::splat::{RasterLimits, TILE};
 use tercet_ir::{CompileError, DType, Dim};
 
 use super::{
     BEGIN, SUM, SortedSplats, SplatGradBeginParams, SplatGradSumParams, SplatRasterBackwardParams,
-    WALK, WORD, num, reach,
+    WALK, WORD, most, num, reach,
 };
 use crate::emit::{LoweringCtx, SlotView};
 use crate::lowerings::words::words;
@@ -34,6 +34,7 @@ pub(super) fn rasterize(
     e: &mut LoweringCtx<'_>,
     operands: &[SlotView],
     [width, height]: [usize; 2],
+    limits: &RasterLimits,
 ) -> Result<(), CompileError> {
     let [splats, footprints, image, left, d_image, d_left] = operands else {
         unreachable!("invariant: the gradient of rasterization has six operands")
@@ -51,14 +52,17 @@ pub(super) fn rasterize(
         columns,
         reached,
         words: per_row,
-    } = reach(e, splats, footprints, tile_rows)?;
+    } = reach(e, splats, footprints, tile_rows, limits)?;
     let chunk = chunk_len(e, tiles, bound);
     let pixels = width * height;
-    let state = e.temp(DType::F32, &[Dim::Known(2 * pixels.max(1))])?;
+    // Numbers per pixel: with limits, two counts follow the transmittance and the product.
+    let per_pixel = if limits.is_special() { 4 } else { 2 };
+    let state = e.temp(DType::F32, &[Dim::Known(per_pixel * pixels.max(1))])?;
     let sums = e.temp(DType::F32, &[Dim::Known((SUMS * chunk * tiles).max(1))])?;
     let walked = words(e, tiles)?;
     let begin = SplatGradBeginParams {
         pixels: num(pixels),
+        state: num(per_pixel),
     };
     let args = [image, left, d_image, d_left, &state].map(|v| v.slot);
     let grid = e.grid_of(num(pixels), 256);
@@ -74,18 +78,25 @@ pub(super) fn rasterize(
             height: num(height),
             tile_columns: num(tile_columns),
             tiles: num(tiles),
+            tile: num(limits.tile_size),
+            max_entries: most(limits.max_list_entries),
+            max_steps: most(limits.max_splat_steps),
+            least_alpha: limits.alpha_cutoff as f32,
+            least_light: limits.transmittance_threshold as f32,
         };
         let args = [
             splats, &sorted, &columns, &reached, d_image, &state, &sums, &walked,
         ];
         let grid = e.flat_grid(num(tiles));
-        e.dispatch(&WALK, &[], &args.map(|v| v.slot), &walk, grid);
+        let consts = [u32::from(limits.is_special())];
+        e.dispatch(&WALK, &consts, &args.map(|v| v.slot), &walk, grid);
         let sum = SplatGradSumParams {
             count,
             first: num(first),
             chunk: num(chunk),
             tile_columns: num(tile_columns),
             tile_rows: num(tile_rows),
+            tile: num(limits.tile_size),
         };
         let args = [splats, footprints, &sorted, &sums, &walked, &out];
         let grid = e.grid_of(num(chunk), 64);
