@@ -40,6 +40,34 @@ pub struct CoopShape {
     pub narrow_accumulators: bool,
 }
 
+/// Operand element types of cooperative matrices that WGSL loads and multiplies, with `f32` sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WgslCoopType {
+    /// IEEE half precision.
+    F16,
+    /// IEEE single precision.
+    F32,
+}
+
+impl WgslCoopType {
+    /// Size of one element in bytes.
+    pub fn size_bytes(self) -> u32 {
+        match self {
+            WgslCoopType::F16 => 2,
+            WgslCoopType::F32 => 4,
+        }
+    }
+}
+
+/// Square cooperative matrices with `f32` accumulation that WGSL kernels of the device can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WgslCoopShape {
+    /// Element type of both operands (A and B).
+    pub ty: WgslCoopType,
+    /// Number of rows and columns of the operands and of the result: 8 or 16.
+    pub side: u32,
+}
+
 /// Granularity of the device's workgroup-scope cooperative matrices with `f32` accumulation: every
 /// matrix size must be a multiple of these sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -91,6 +119,9 @@ pub struct DeviceCaps {
     /// Supported workgroup-scope cooperative matrices; the device can load them from tensors and
     /// apply functions to each element.
     pub coop_blocks: Vec<CoopBlock>,
+    /// Supported subgroup-scope cooperative matrices of WGSL kernels. Empty if the device can run
+    /// SPIR-V kernels with matrices, which are faster.
+    pub coop_wgsl: Vec<WgslCoopShape>,
     /// True if the device can convert an accumulator matrix to an operand of the next
     /// cooperative-matrix multiplication.
     pub coop_converts: bool,
@@ -127,9 +158,19 @@ impl DeviceCaps {
     /// 16-bit float types whose matmuls run on cooperative matrices.
     pub fn coop_matmul_dtypes(&self) -> Vec<DType> {
         let types = [(CoopType::F16, DType::F16), (CoopType::BF16, DType::BF16)];
-        let has = |ty: CoopType| self.spirv && self.coop.iter().any(|shape| shape.ty == ty);
+        let wgsl = |ty| match ty {
+            CoopType::F16 => self.has_wgsl_matrices(WgslCoopType::F16),
+            CoopType::BF16 => false,
+        };
+        let spirv = |ty| self.spirv && self.coop.iter().any(|shape| shape.ty == ty);
+        let has = |ty: CoopType| spirv(ty) || wgsl(ty);
         let found = types.into_iter().filter(|(ty, _)| has(*ty));
         found.map(|(_, dtype)| dtype).collect()
+    }
+
+    /// True if WGSL kernels can use cooperative matrices of this type.
+    pub fn has_wgsl_matrices(&self, ty: WgslCoopType) -> bool {
+        self.coop_wgsl.iter().any(|shape| shape.ty == ty)
     }
 
     /// Maximum number of activation rows (M) for which the small-M kernels for quantized weights

@@ -29,7 +29,7 @@ mod tuning;
 mod variant;
 mod walk;
 
-pub use caps::{CoopBlock, CoopShape, CoopType, DeviceCaps};
+pub use caps::{CoopBlock, CoopShape, CoopType, DeviceCaps, WgslCoopShape, WgslCoopType};
 pub use device::{DeviceModel, GpuKind, ReportedProperties};
 pub use emit::{LoweringCtx, SlotView};
 pub use fragment_layout::{FragmentLayoutProbe, LAYOUT_TRIAL, lanes};

@@ -128,9 +128,12 @@ impl RefusedVariants {
         store: impl Fn(&str),
     ) {
         let mut ran = false;
-        for trial in trials {
+        let is_new = |trial: &&VariantTrial| self.trial(&trial.name.to_string()).is_none();
+        let new: Vec<&VariantTrial> = trials.iter().filter(is_new).collect();
+        for trial in new {
             let name = trial.name.to_string();
-            if self.trial(&name).is_none()
+            // A variant may have a trial for each dtype; one that fails decides.
+            if self.trial(&name) != Some(false)
                 && let Some(passed) = try_variant(device, trial)
             {
                 self.add_trial(&name, passed);

@@ -23,6 +23,14 @@ impl DeviceCaps {
                 }
             }
         }
+        for &shape in &self.coop_wgsl {
+            for tiling in CoopGemmTiling::wgsl_candidates(self, shape) {
+                let name = tiling.to_string();
+                if !tilings.contains(&name) {
+                    tilings.push(name);
+                }
+            }
+        }
         all.push(VariantFamily {
             name: TILINGS,
             variants: tilings,
@@ -39,10 +47,11 @@ impl DeviceCaps {
     pub fn switched(mut self, switches: &DeviceSwitches) -> Result<DeviceCaps, SwitchError> {
         let off = |feature| switches.is_off(feature);
         let is_wgpu = self.target == "wgpu";
-        if off(SwitchableFeature::Coop)
-            || off(SwitchableFeature::Subgroups)
-            || is_wgpu && off(SwitchableFeature::Passthrough)
-        {
+        let no_matrices = off(SwitchableFeature::Coop) || off(SwitchableFeature::Subgroups);
+        if no_matrices {
+            self.coop_wgsl.clear();
+        }
+        if no_matrices || is_wgpu && off(SwitchableFeature::Passthrough) {
             self.coop.clear();
             self.coop_blocks.clear();
             self.coop_converts = false;
@@ -80,6 +89,7 @@ impl DeviceCaps {
         }
         if let Some(given) = switches.forced_variants().iter().find(is_tiling)
             && self.coop.is_empty()
+            && self.coop_wgsl.is_empty()
         {
             let reason = "it has no cooperative matrices, or they are turned off";
             return Err(refused(given, reason));

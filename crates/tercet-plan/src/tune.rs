@@ -25,8 +25,8 @@ use tercet_ir::{
 
 pub use self::scan::StateScan;
 pub use self::task::TuneTask;
-pub use self::trial::{VariantTrial, try_variant, variant_trials};
-use crate::caps::DeviceCaps;
+pub use self::trial::{VariantTrial, WGSL_MATRICES_TRIAL, try_variant, variant_trials};
+use crate::caps::{DeviceCaps, WgslCoopType};
 use crate::lowerings::gemm_coop::{CoopGemmTiling, type_of};
 use crate::tuning::TuningTable;
 use tercet_program::GpuProgram;
@@ -112,6 +112,12 @@ pub fn candidates(caps: &DeviceCaps, task: &TuneTask) -> Vec<String> {
                 .iter()
                 .map(CoopGemmTiling::to_string),
         );
+        let shapes = caps.coop_wgsl.iter().filter(|s| match s.ty {
+            WgslCoopType::F16 => problem.dtype == DType::F16,
+            WgslCoopType::F32 => problem.dtype == DType::F32,
+        });
+        let all = shapes.flat_map(|shape| CoopGemmTiling::wgsl_candidates(caps, *shape));
+        names.extend(all.map(|tiling| tiling.to_string()));
     } else if let Ok(program) = plan(caps, &task.graph, TuningTable::default())
         && let Some(taken) = own(&program)
     {

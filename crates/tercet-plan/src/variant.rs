@@ -196,3 +196,31 @@ pub(crate) fn run<P>(
     e.cursor.variant = before;
     emitted
 }
+
+/// Emits a variant that a lowering selects without a table, so that the variant is recorded, and
+/// replaced if a driver refuses one of its kernels.
+pub(crate) fn run_alone(
+    e: &mut LoweringCtx<'_>,
+    family: &'static str,
+    variant: (&'static str, f64),
+    emit: impl FnOnce(&mut LoweringCtx<'_>) -> Result<(), CompileError>,
+) -> Result<(), CompileError> {
+    let is_forced = e.caps.device.switches.forced(family) == Some(variant.0);
+    let taken = VariantSelection {
+        node: e.site().node,
+        op: e.cursor.op,
+        variant,
+        detail: None,
+        from_tuning_table: false,
+        family,
+        is_forced,
+        kernels: Vec::new(),
+        others: Vec::new(),
+    };
+    e.record_variant(taken);
+    let selection = Some(e.draft.variants.len() - 1);
+    let before = std::mem::replace(&mut e.cursor.variant, selection);
+    let emitted = emit(e);
+    e.cursor.variant = before;
+    emitted
+}

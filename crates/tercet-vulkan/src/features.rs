@@ -295,6 +295,7 @@ impl EnabledFeatures {
             coop: self.coop.clone(),
             coop_blocks: self.coop_blocks.clone(),
             coop_converts: self.coop_converts,
+            coop_wgsl: Vec::new(),
             // Unknown until the device is open; a probe then sets it.
             coop_fragment_layout: false,
             shuffles: self.subgroups.is_some(),

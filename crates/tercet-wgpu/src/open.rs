@@ -291,6 +291,7 @@ pub(crate) fn caps(
         spirv: false,
         coop: Vec::new(),
         coop_blocks: Vec::new(),
+        coop_wgsl: Vec::new(),
         coop_converts: false,
         coop_fragment_layout: false,
         shuffles: features.contains(wgpu::Features::SUBGROUP),

@@ -342,7 +342,7 @@ fn with_tiling(
     let mut chosen: BTreeMap<String, VariantProblem> = BTreeMap::new();
     let on_matrices = found.able.iter().filter(|(name, _)| {
         let variant = name.split_once('=').map(|(_, variant)| variant);
-        matches!(variant, Some("matrices" | "pairs"))
+        matches!(variant, Some("matrices" | "pairs" | "wgsl_matrices"))
     });
     for at in on_matrices.flat_map(|(_, able)| able) {
         let problem = problems[*at];

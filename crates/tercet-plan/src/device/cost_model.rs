@@ -39,6 +39,13 @@ pub(crate) struct CoopGemmCosts {
     /// Tile configurations for F32 emulated with split-F16; each product takes three F16 products
     /// (3xTF32 scheme).
     pub(crate) split_f16: &'static [TileConfig],
+    /// Tile configurations for cooperative matrices in WGSL and right operands that are contiguous
+    /// along `k`. Subgroup tiles have two or four fragments in each direction, and one stage.
+    pub(crate) wgsl_k_major: &'static [TileConfig],
+    /// The same, for right operands that are contiguous along `n`.
+    pub(crate) wgsl_n_major: &'static [TileConfig],
+    /// Slowdown of tiles in WGSL that dequantize their weights; an estimate.
+    pub(crate) wgsl_dequant: f64,
     /// Rates of matmuls with prepacked weights and split-K within a workgroup, by the number of
     /// subgroups on a compute unit. `max_sliced` is the largest number of subgroups that was
     /// measured (128 and 197 rows times 768x768, 768x2304, 768x3072 and 3072x768, on an H100).
@@ -400,6 +407,30 @@ pub(crate) static MEASURED: CostModel = CostModel {
             one([2, 2], [64, 64], 16, [0.23, 0.317]),
             one([2, 2], [32, 32], 16, [0.1, 0.27]),
         ],
+        // Through wgpu on Vulkan, without passthrough of SPIR-V. Comments give the rate of a matmul
+        // of 4096^3. The last two entries of each table are estimates. Both tables have the same
+        // divisions, because an autotuning table may name any of them.
+        wgsl_k_major: &[
+            one([2, 4], [64, 64], 32, [0.61, 0.61]), // 128 x 256 x 32, 158 TFLOP/s
+            one([4, 2], [64, 64], 32, [0.59, 0.59]), // 152 TFLOP/s
+            one([2, 2], [64, 64], 16, [0.4, 0.55]),  // 142 TFLOP/s
+            one([2, 2], [64, 64], 32, [0.46, 0.41]), // 105 TFLOP/s
+            one([2, 2], [64, 32], 32, [0.33, 0.48]), // 124 TFLOP/s
+            one([2, 2], [32, 32], 32, [0.17, 0.4]),  // 105 TFLOP/s
+            one([2, 2], [16, 32], 32, [0.1, 0.2]),
+            one([2, 2], [16, 16], 32, [0.05, 0.12]),
+        ],
+        wgsl_n_major: &[
+            one([2, 2], [64, 64], 32, [0.42, 0.61]), // 128 x 128 x 32, 157 TFLOP/s
+            one([2, 4], [64, 64], 32, [0.53, 0.53]), // 137 TFLOP/s
+            one([4, 2], [64, 64], 32, [0.51, 0.51]), // 132 TFLOP/s
+            one([2, 2], [64, 64], 16, [0.4, 0.56]),  // 143 TFLOP/s
+            one([2, 2], [64, 32], 32, [0.28, 0.37]), // 96 TFLOP/s
+            one([2, 2], [32, 32], 32, [0.2, 0.44]),  // 112 TFLOP/s
+            one([2, 2], [16, 32], 32, [0.1, 0.2]),
+            one([2, 2], [16, 16], 32, [0.05, 0.12]),
+        ],
+        wgsl_dequant: 1.5,
         sliced: TileThroughput {
             single_workgroup: 0.1,
             full: 0.75,

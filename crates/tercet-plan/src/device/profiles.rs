@@ -3,7 +3,7 @@
 //! Properties that are not reported are derived as for any other device.
 
 use super::{DeviceModel, GpuKind, ReportedProperties};
-use crate::caps::{CoopBlock, CoopShape, CoopType, DeviceCaps};
+use crate::caps::{CoopBlock, CoopShape, CoopType, DeviceCaps, WgslCoopShape, WgslCoopType};
 use crate::native_ops::NativeOps;
 
 const RIGHT: NativeOps = NativeOps {
@@ -39,6 +39,7 @@ impl DeviceCaps {
             spirv: false,
             coop: Vec::new(),
             coop_blocks: Vec::new(),
+            coop_wgsl: Vec::new(),
             coop_converts: false,
             coop_fragment_layout: false,
             shuffles: false,
@@ -108,6 +109,7 @@ impl DeviceCaps {
             spirv: true,
             coop: Vec::new(),
             coop_blocks: Vec::new(),
+            coop_wgsl: Vec::new(),
             coop_converts: false,
             coop_fragment_layout: false,
             shuffles: true,
@@ -199,6 +201,28 @@ impl DeviceCaps {
         }
     }
 
+    /// An NVIDIA H200 through wgpu on Vulkan, without passthrough of SPIR-V: cooperative matrices in
+    /// WGSL only, and barriers of wgpu.
+    pub fn h200_without_passthrough() -> DeviceCaps {
+        DeviceCaps {
+            target: "wgpu",
+            max_batch_buffers: 31,
+            storage_align_bytes: 256,
+            uniform_align_bytes: 256,
+            spirv: false,
+            coop: Vec::new(),
+            coop_blocks: Vec::new(),
+            coop_wgsl: vec![WgslCoopShape {
+                ty: WgslCoopType::F16,
+                side: 16,
+            }],
+            coop_converts: false,
+            coop_fragment_layout: false,
+            ordered_dispatches: false,
+            ..DeviceCaps::h200()
+        }
+    }
+
     /// An Apple GPU through wgpu: 32 KiB of threadgroup memory and SIMD groups of 32. The matrix
     /// instructions of Apple GPUs are available in Metal but not through SPIR-V.
     pub fn apple() -> DeviceCaps {
@@ -209,7 +233,9 @@ impl DeviceCaps {
             workgroup_bytes: 32 << 10,
             max_workgroup: 1024,
             subgroup: Some(32),
-            coop: vec![shape(CoopType::F16, [8; 3])],
+            coop_wgsl: [WgslCoopType::F32, WgslCoopType::F16]
+                .map(|ty| WgslCoopShape { ty, side: 8 })
+                .to_vec(),
             shuffles: true,
             ordered_storage: false,
             ordered_dispatches: false,

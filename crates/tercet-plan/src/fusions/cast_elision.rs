@@ -10,7 +10,7 @@ use tercet_ir::{DType, NodeId, OpKind, Value};
 
 use super::dataflow::{UseDefGraph, first};
 use super::{FusionGroup, Fusions};
-use crate::caps::{CoopType, DeviceCaps};
+use crate::caps::DeviceCaps;
 
 /// A matmul that reads its 16-bit operands directly instead of their casts to F32.
 #[derive(Clone, Debug)]
@@ -42,12 +42,7 @@ pub(super) fn find(flow: &mut UseDefGraph<'_>, caps: &DeviceCaps, found: &mut Fu
             continue;
         };
         let dtype = flow.graph.ty(a.of).dtype;
-        let matrices = match dtype {
-            DType::F16 => CoopType::F16,
-            DType::BF16 => CoopType::BF16,
-            _ => continue,
-        };
-        let has_them = caps.spirv && caps.coop.iter().any(|shape| shape.ty == matrices);
+        let has_them = caps.coop_matmul_dtypes().contains(&dtype);
         let are_alike = flow.graph.ty(b.of).dtype == dtype;
         if !has_them || !are_alike || !flow.are_unchanged_until(&[a.of, b.of], id) {
             continue;

@@ -320,7 +320,7 @@ impl PackedWeights {
     /// Slot of the codebook, which kernels with the decoder [`CODED`] take as their last argument;
     /// `None` for formats that [`BLOCKS`] decodes.
     pub(super) fn grid(&self, e: &mut LoweringCtx<'_>) -> Result<Option<SlotId>, CompileError> {
-        if code_of(self.scheme).0 < FIRST_CODED {
+        if !self.uses_codebook() {
             return Ok(None);
         }
         let words =
@@ -328,6 +328,11 @@ impl PackedWeights {
         let table = Tensor::from_slice(&[words.len()], &words);
         let table = table.unwrap_or_else(|_| unreachable!("invariant: as many words as its shape"));
         Ok(Some(e.constant(table)?.slot))
+    }
+
+    /// True if kernels need a codebook to dequantize the weights.
+    pub(super) fn uses_codebook(&self) -> bool {
+        code_of(self.scheme).0 >= FIRST_CODED
     }
 
     /// True if the blocks of this format store minima in addition to scales.

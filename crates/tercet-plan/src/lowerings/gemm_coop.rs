@@ -8,6 +8,7 @@
 
 mod choose;
 mod tiling;
+mod wgsl;
 
 use tercet_ir::DType;
 use tercet_ir::scalar::UnaryFn;
@@ -165,15 +166,16 @@ pub(crate) fn type_of(dtype: DType) -> Option<CoopType> {
 /// The GEMM kernel for operands of this type that are not prepacked.
 ///
 /// # Panics
-/// If `scope` is [`CoopScope::Prepacked`], because that kernel has another parameter block.
+/// If `scope` is [`CoopScope::Prepacked`] or [`CoopScope::Wgsl`], because these kernels have other
+/// parameter blocks.
 pub fn kernel(ty: CoopType, scope: CoopScope) -> &'static TypedKernel<GemmCoopParams> {
     match (ty, scope) {
         (CoopType::F16, CoopScope::Subgroup) => &F16,
         (CoopType::BF16, CoopScope::Subgroup) => &BF16,
         (CoopType::F16, CoopScope::Workgroup) => &BLOCK_F16,
         (CoopType::BF16, CoopScope::Workgroup) => &BLOCK_BF16,
-        (_, CoopScope::Prepacked) => {
-            unreachable!("invariant: prepacked weights have a separate kernel")
+        (_, CoopScope::Prepacked | CoopScope::Wgsl) => {
+            unreachable!("invariant: prepacked weights and WGSL have separate kernels")
         }
     }
 }
@@ -288,6 +290,9 @@ pub fn constants(tiling: &CoopGemmTiling, options: &CoopGemmOptions) -> Vec<u32>
             all.extend(epilogue);
             all.push(tiling.band);
             all
+        }
+        CoopScope::Wgsl => {
+            unreachable!("invariant: the lowering of WGSL kernels has their constants")
         }
         CoopScope::Prepacked => {
             let [activation, has_bias, ..] = epilogue;

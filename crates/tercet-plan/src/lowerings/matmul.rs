@@ -29,6 +29,7 @@ mod skinny;
 mod skinny_prepacked_a;
 mod skinny_shared_mem;
 mod split_f16;
+mod wgsl_matrices;
 
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Scheme, Support, VariantFamily};
@@ -39,7 +40,7 @@ pub(crate) use self::skinny_prepacked_a::PrepackedRows;
 use self::product::{BoundEpilogue, MatMulOperand, MatMulProblem, activation_code};
 use super::dequant::PackedWeights;
 use super::{Lowering, missing, norm};
-use crate::caps::{CoopType, DeviceCaps};
+use crate::caps::{CoopType, DeviceCaps, WgslCoopType};
 use crate::emit::{LoweringCtx, SlotView};
 use crate::fusions::{FusedEpilogue, FusedMatMul, NormPrologue};
 
@@ -140,8 +141,13 @@ fn with_rows_together(
         CoopType::F16 => a.dtype == DType::F16,
         CoopType::BF16 => a.dtype == DType::BF16,
     });
+    let of_wgsl = e.caps.coop_wgsl.iter().filter(|s| match s.ty {
+        WgslCoopType::F16 => a.dtype == DType::F16,
+        WgslCoopType::F32 => a.dtype == DType::F32,
+    });
     let many = of_matrices
         .map(|s| s.n as usize)
+        .chain(of_wgsl.map(|s| s.side as usize))
         .min()
         .unwrap_or(MIN_COLUMNS_FOR_COPY);
     // Split-F16 GEMM (two F16 numbers per F32 number) copies the operand in any case.

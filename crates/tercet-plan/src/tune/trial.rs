@@ -5,7 +5,7 @@ use tercet_ir::backend::OutputSelection;
 use tercet_ir::{CompileError, DType, VariantName};
 
 use super::{TunableBackend, TuneFailure, TuneTask, check, compile_with_operands, own, plan};
-use crate::caps::{CoopType, DeviceCaps};
+use crate::caps::{CoopType, DeviceCaps, WgslCoopType};
 use crate::tuning::{TuningTable, WeightLayout};
 
 /// A variant and a problem that it must compute right.
@@ -17,9 +17,35 @@ pub struct VariantTrial {
     pub task: TuneTask,
 }
 
+/// Name of the trials of the variant on cooperative matrices in WGSL.
+pub const WGSL_MATRICES_TRIAL: &str = "many=wgsl_matrices";
+
+const LARGE_M: &str = "many";
+const WGSL_MATRICES: &str = "wgsl_matrices";
+
 /// The trials of a device: the variants on cooperative matrices, with sizes that are no multiples of
 /// tiles. Empty for a device without such matrices.
 pub fn variant_trials(caps: &DeviceCaps) -> Vec<VariantTrial> {
+    let mut trials = trials_of_spirv(caps);
+    for shape in &caps.coop_wgsl {
+        let dtype = match shape.ty {
+            WgslCoopType::F16 => DType::F16,
+            WgslCoopType::F32 => DType::F32,
+        };
+        for weights in [WeightLayout::NMajor(dtype), WeightLayout::KMajor(dtype)] {
+            let product = TuneTask::product(dtype, weights, [72, 136, 160]);
+            let name = VariantName {
+                family: LARGE_M.to_string(),
+                variant: WGSL_MATRICES.to_string(),
+            };
+            trials.extend(product.ok().map(|task| VariantTrial { name, task }));
+        }
+    }
+    trials
+}
+
+/// The trials of SPIR-V kernels.
+fn trials_of_spirv(caps: &DeviceCaps) -> Vec<VariantTrial> {
     const MATRICES: &str = "matrices";
     let dtype = match caps.coop.iter().any(|shape| shape.ty == CoopType::F16) {
         true => DType::F16,

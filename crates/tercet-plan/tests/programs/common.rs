@@ -30,6 +30,10 @@ pub(crate) struct Planned {
 pub(crate) fn profiles() -> Vec<(&'static str, DeviceCaps)> {
     vec![
         ("h200", DeviceCaps::h200()),
+        (
+            "h200_without_passthrough",
+            DeviceCaps::h200_without_passthrough(),
+        ),
         ("laptop", DeviceCaps::laptop()),
         ("lavapipe", DeviceCaps::lavapipe()),
         ("browser", DeviceCaps::browser()),

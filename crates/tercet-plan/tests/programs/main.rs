@@ -24,3 +24,4 @@ mod snapshots;
 mod spirv_modules;
 mod tokens;
 mod variants;
+mod wgsl_matrices;

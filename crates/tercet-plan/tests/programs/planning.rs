@@ -8,8 +8,8 @@ use naga::valid::{Capabilities, ValidationFlags, Validator};
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{Bindings, CompileError, CompileOptions, DType, Graph, Scheme, Tier, Type};
 use tercet_plan::{
-    DeviceCaps, KernelCode, KernelInstance, KernelSource, LaunchSizes, NativeOps, TuningTable,
-    check_races, compile, kernels,
+    DeviceCaps, GpuProgram, KernelCode, KernelInstance, KernelSource, LaunchSizes, NativeOps,
+    TuningTable, check_races, compile, kernels,
 };
 
 use crate::common::{
@@ -305,9 +305,13 @@ fn check_wgsl(
 fn every_kernel_is_planned_in_some_case() {
     let together = norms_before_one_row();
     let chained = links_of_chains();
+    let coded = codebooks_on_matrices();
     let is_used = |name: &&str| {
         let of_cases = surveys().iter().any(|s| s.used.contains(*name));
-        of_cases || together.contains(*name) || chained.contains(*name)
+        of_cases
+            || [&together, &chained, &coded]
+                .iter()
+                .any(|all| all.contains(*name))
     };
     let unused: Vec<&str> = kernels()
         .map(|k| k.name)
@@ -315,6 +319,34 @@ fn every_kernel_is_planned_in_some_case() {
         .collect();
     assert!(unused.is_empty(), "no case plans {unused:?}");
 }
+
+/// Kernels of F16 rows and weights in a format with a codebook, for too few rows to dequantize the
+/// weights first. The rows of all operator cases with such weights are fewer or F32.
+#[allow(clippy::unwrap_used, reason = "a test's helpers fail the test")]
+fn codebooks_on_matrices() -> BTreeSet<String> {
+    let mut used = BTreeSet::new();
+    for caps in [DeviceCaps::apple(), DeviceCaps::h200_without_passthrough()] {
+        for kernel in coded_product(&caps).kernels {
+            used.extend(kernel.name.split(' ').next().map(str::to_owned));
+        }
+    }
+    used
+}
+
+/// A matmul of F16 rows and weights in a format with a codebook.
+#[allow(clippy::unwrap_used, reason = "a test's helpers fail the test")]
+pub(crate) fn coded_product(caps: &DeviceCaps) -> GpuProgram {
+    let mut g = Graph::new();
+    let x = g.input("x", Type::new(DType::F16, [CODED_ROWS, 256]));
+    let bytes = Scheme::Iq2S.row_bytes(256).unwrap();
+    let w = g.param("w", Type::new(DType::U8, [136, bytes]));
+    let y = g.dequant_matmul(x.unwrap(), w.unwrap(), Scheme::Iq2S);
+    g.output("y", y.unwrap()).unwrap();
+    compile(&g, &CompileOptions::new(), caps).unwrap()
+}
+
+/// More rows than kernels for few rows take, and fewer than weights are dequantized for.
+const CODED_ROWS: usize = 40;
 
 /// Kernels of GEMV with fused norms. These kernels replace several nodes, so no single-operator
 /// case uses them.

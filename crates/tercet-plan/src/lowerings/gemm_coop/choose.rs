@@ -164,7 +164,7 @@ impl CoopGemmTiling {
         let rates = &caps.device.rates.matrices;
         let all = match self.scope {
             CoopScope::Prepacked => CoopGemmTiling::prepacked_tilings(caps, ty, problem),
-            CoopScope::Subgroup | CoopScope::Workgroup => {
+            CoopScope::Subgroup | CoopScope::Workgroup | CoopScope::Wgsl => {
                 CoopGemmTiling::divided(caps, ty, rates.divisions)
             }
         };
@@ -286,7 +286,7 @@ impl CoopGemmTiling {
 
 /// A batch of GEMMs on a device, whose cost the cost model estimates.
 #[derive(Clone, Copy)]
-struct CoopGemmWork<'a> {
+pub(super) struct CoopGemmWork<'a> {
     device: &'a DeviceModel,
     problem: &'a GemmProblem,
     batches: usize,
@@ -294,7 +294,11 @@ struct CoopGemmWork<'a> {
 }
 
 impl<'a> CoopGemmWork<'a> {
-    fn new(device: &'a DeviceModel, problem: &'a GemmProblem, batches: usize) -> CoopGemmWork<'a> {
+    pub(super) fn new(
+        device: &'a DeviceModel,
+        problem: &'a GemmProblem,
+        batches: usize,
+    ) -> CoopGemmWork<'a> {
         CoopGemmWork {
             device,
             problem,
@@ -306,7 +310,7 @@ impl<'a> CoopGemmWork<'a> {
     /// Cost of the GEMMs with a tiling, as the number of multiply-adds that one compute unit at
     /// rate 1 performs in that time. The busiest compute unit determines the cost: its tiles run
     /// concurrently up to full occupancy, further tiles in later waves.
-    fn cost(&self, t: &CoopGemmTiling, rate: TileThroughput) -> f64 {
+    pub(super) fn cost(&self, t: &CoopGemmTiling, rate: TileThroughput) -> f64 {
         let rates = &self.device.rates.matrices;
         let start = match t.splits {
             1 => rates.start,

@@ -22,6 +22,8 @@ pub enum CoopScope {
     /// Mma-style: each subgroup loads the registers of its fragments directly from prepacked
     /// weights.
     Prepacked,
+    /// Subgroup scope in WGSL: square fragments staged through shared memory.
+    Wgsl,
 }
 
 /// Tiling of a GEMM: its division over workgroups, subgroups and matrix fragments. Sizes are in the
@@ -330,7 +332,7 @@ impl CoopGemmTiling {
                     && self.subgroup >= self.subgroup_tile[1] / 8;
                 shared <= caps.workgroup_bytes && lines && strips
             }
-            CoopScope::Workgroup | CoopScope::Prepacked => true,
+            CoopScope::Workgroup | CoopScope::Prepacked | CoopScope::Wgsl => true,
         }
     }
 
@@ -377,7 +379,7 @@ impl CoopGemmTiling {
     /// Whether this tiling supports split-K for a GEMM. The kernel that adds partial sums processes
     /// four columns at once, and workgroup-scope kernels have no split-K.
     pub(super) fn can_split(&self, problem: &GemmProblem) -> bool {
-        problem.n.is_multiple_of(4) && self.scope == CoopScope::Subgroup
+        problem.n.is_multiple_of(4) && matches!(self.scope, CoopScope::Subgroup | CoopScope::Wgsl)
     }
 
     /// Returns this tiling with each candidate split-K factor that the GEMM supports.
@@ -440,6 +442,11 @@ impl fmt::Display for CoopGemmTiling {
             CoopScope::Subgroup => {
                 write!(f, "/{}x{}", self.subgroup_tile[0], self.subgroup_tile[1])?
             }
+            CoopScope::Wgsl => write!(
+                f,
+                "/wgsl{}x{}",
+                self.subgroup_tile[0], self.subgroup_tile[1]
+            )?,
             CoopScope::Workgroup => write!(f, "/block{}", self.threads())?,
             CoopScope::Prepacked => write!(f, "/laid{}", self.subgroup_tile[0])?,
         }

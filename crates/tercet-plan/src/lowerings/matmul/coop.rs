@@ -326,7 +326,7 @@ impl CoopMatMul {
         let [bm, bn, _] = tiling.tile;
         let most = match tiling.scope {
             CoopScope::Prepacked => tiling.groups_at_once(e.caps),
-            CoopScope::Subgroup | CoopScope::Workgroup => None,
+            CoopScope::Subgroup | CoopScope::Workgroup | CoopScope::Wgsl => None,
         };
         let [x, y, _] = given.tile_grid_of_columns(e, columns.len, [bm, bn], most);
         let limit = e.caps.max_grid;

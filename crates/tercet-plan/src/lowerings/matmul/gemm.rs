@@ -1,6 +1,6 @@
 //! Tiled large-M GEMM: on cooperative matrices, or with loads of vectors or of single elements.
 
-use tercet_ir::{CompileError, VariantFamily};
+use tercet_ir::{CompileError, DType, VariantFamily};
 
 use super::coop::CoopMatMul;
 use super::gemm_dequant::{self, DequantGemm};
@@ -10,6 +10,7 @@ use super::portable::{self, EpilogueKernels, MatMulArgs};
 use super::product::MatMulProblem;
 use super::reduced_precision::{self, ReducedPrecisionMatMul};
 use super::split_f16::SplitF16Gemm;
+use super::wgsl_matrices::{WGSL_MATRICES, WgslMatMul};
 use crate::device::DeviceModel;
 use crate::emit::{LoweringCtx, SlotView};
 use crate::lowerings::code;
@@ -103,12 +104,12 @@ pub(super) fn floats(
 ) -> Result<(), CompileError> {
     if let Some(to) = reduced_precision::dtype_of(e, p)
         && to == p.b.dtype
-        && e.may_use(LARGE_M, MATRICES)
+        && (e.may_use(LARGE_M, MATRICES) || e.may_use(LARGE_M, WGSL_MATRICES))
     {
         let rounding = ReducedPrecisionMatMul::new(e, p, to)?;
         let product = &rounding.product;
         // Only the kernels on cooperative matrices take 16-bit rows with an F32 residual.
-        if CoopMatMul::new(e, product, sums)?.is_some() {
+        if let Some(matrices) = matrices_for(e, product, sums)? {
             rounding.emit(e);
             let problem = LargeMGemm {
                 product,
@@ -116,7 +117,7 @@ pub(super) fn floats(
                 sums,
                 tile: GemmWorkgroupTile::new(e, product)?,
             };
-            return variant::run(e, LARGE_M, &large_m_variants(), Some(MATRICES), &problem);
+            return variant::run(e, LARGE_M, &large_m_variants(), Some(matrices), &problem);
         }
     }
     let problem = LargeMGemm {
@@ -138,12 +139,31 @@ pub(super) fn floats(
     // variants.
     let measured = match (named, CoopMatMul::new(e, p, sums)?) {
         (None, Some(coop)) if coop.is_measured(e) => Some(MATRICES),
+        (None, None) => {
+            let wgsl = WgslMatMul::new(e, p, None, sums)?;
+            wgsl.filter(|wgsl| wgsl.is_measured(e))
+                .map(|_| WGSL_MATRICES)
+        }
         (named, _) => named,
     };
     variant::run(e, LARGE_M, &table, measured, &problem)
 }
 
-/// Name of the variant with cooperative matrices.
+/// The variant on cooperative matrices that supports a matmul of 16-bit rows, if the switches allow
+/// one.
+fn matrices_for(
+    e: &mut LoweringCtx<'_>,
+    p: &MatMulProblem,
+    y: &SlotView,
+) -> Result<Option<&'static str>, CompileError> {
+    if e.may_use(LARGE_M, MATRICES) && CoopMatMul::new(e, p, y)?.is_some() {
+        return Ok(Some(MATRICES));
+    }
+    let wgsl = e.may_use(LARGE_M, WGSL_MATRICES) && WgslMatMul::new(e, p, None, y)?.is_some();
+    Ok(wgsl.then_some(WGSL_MATRICES))
+}
+
+/// Name of the variant with cooperative matrices in SPIR-V.
 const MATRICES: &str = "matrices";
 
 /// A large-M float GEMM.
@@ -156,7 +176,7 @@ struct LargeMGemm<'p> {
 }
 
 /// Family of the variants of large-M float GEMMs.
-const LARGE_M: &str = "many";
+pub(super) const LARGE_M: &str = "many";
 
 /// The family with the names of its variants.
 pub(super) fn family() -> VariantFamily {
@@ -164,7 +184,7 @@ pub(super) fn family() -> VariantFamily {
 }
 
 /// Variants of large-M float GEMMs.
-fn large_m_variants<'p>() -> [KernelVariant<LargeMGemm<'p>>; 4] {
+fn large_m_variants<'p>() -> [KernelVariant<LargeMGemm<'p>>; 5] {
     [
         KernelVariant {
             name: MATRICES,
@@ -180,6 +200,25 @@ fn large_m_variants<'p>() -> [KernelVariant<LargeMGemm<'p>>; 4] {
                 Some(coop) => {
                     e.record_variant_detail(coop.name());
                     coop.dispatch(e, m.args, m.product)
+                }
+                None => unreachable!("invariant: the variant supports it"),
+            },
+        },
+        KernelVariant {
+            name: WGSL_MATRICES,
+            supports: |e, m| {
+                let wgsl = WgslMatMul::new(e, m.product, None, m.sums)?;
+                let what = "cooperative matrices in WGSL of the rows' type, rows of whole vectors";
+                needs(wgsl.is_some(), what)
+            },
+            cost: |e, m| {
+                let wgsl = WgslMatMul::new(e, m.product, None, m.sums)?;
+                Ok(wgsl.map_or(0.0, |wgsl| wgsl.seconds))
+            },
+            emit: |e, m| match WgslMatMul::new(e, m.product, None, m.sums)? {
+                Some(wgsl) => {
+                    e.record_variant_detail(wgsl.name());
+                    wgsl.dispatch(e, m.product, m.args)
                 }
                 None => unreachable!("invariant: the variant supports it"),
             },
@@ -252,7 +291,15 @@ pub(super) fn packed(
     are_many: bool,
 ) -> Result<(), CompileError> {
     let Some(half) = DequantGemm::new(e, p, blocks, sums)? else {
-        return packed_in_place(e, p, given, blocks, sums);
+        let matrices = matrices_in_place(e, p, blocks, sums)?;
+        return match (matrices, gemm_dequant::fits_f16(e, blocks)) {
+            (Some(_), Some(fits)) if p.a.dtype == DType::F16 => {
+                e.switch_on(fits, &[0], |e, is_fit| {
+                    packed_in_place(e, p, given, blocks, sums, is_fit == 1)
+                })
+            }
+            _ => packed_in_place(e, p, given, blocks, sums, false),
+        };
     };
     let fits = half.fits_dtype(e, blocks);
     let least = [gemm_dequant::min_rows(e)];
@@ -261,20 +308,44 @@ pub(super) fn packed(
         e.switch_on(fits, &[0], |e, is_fit| {
             match (arm == bounds.len(), is_fit) {
                 (true, 1) => half.dispatch(e, blocks, sums),
-                _ => packed_in_place(e, p, given, blocks, sums),
+                (_, fit) => packed_in_place(e, p, given, blocks, sums, fit == 1),
             }
         })
     })
 }
 
-/// Emits a tiled GEMM kernel that dequantizes the weights while it reads them.
+/// The GEMM on cooperative matrices in WGSL that dequantizes the weights while it stages them, if it
+/// is faster than the other kernels and the switches allow it.
+fn matrices_in_place(
+    e: &mut LoweringCtx<'_>,
+    p: &MatMulProblem,
+    blocks: &PackedWeights,
+    sums: &SlotView,
+) -> Result<Option<WgslMatMul>, CompileError> {
+    if !e.may_use(LARGE_M, WGSL_MATRICES) {
+        return Ok(None);
+    }
+    let slowdown = e.caps.device.rates.matrices.wgsl_dequant;
+    let other = gemm_vectors::packed_seconds(e, p)?;
+    let matrices = WgslMatMul::new(e, p, Some(blocks), sums)?;
+    Ok(matrices.filter(|m| slowdown * m.seconds < other))
+}
+
+/// Emits a tiled GEMM kernel that dequantizes the weights while it reads them. The kernel may
+/// convert them to F16 if they fit.
 fn packed_in_place(
     e: &mut LoweringCtx<'_>,
     p: &MatMulProblem,
     given: &MatMulArgs,
     blocks: &PackedWeights,
     sums: &SlotView,
+    fits_f16: bool,
 ) -> Result<(), CompileError> {
+    if (p.a.dtype == DType::F32 || fits_f16)
+        && let Some(matrices) = matrices_in_place(e, p, blocks, sums)?
+    {
+        return matrices.emit_alone(e, LARGE_M, p, given);
+    }
     if gemm_vectors::packed(e, p, given, blocks, sums)? {
         return Ok(());
     }

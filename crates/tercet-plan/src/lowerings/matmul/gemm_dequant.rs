@@ -9,9 +9,12 @@
 use tercet_ir::{CompileError, DType};
 
 use super::coop::CoopMatMul;
+use super::gemm::LARGE_M;
 use super::portable::matmul_args;
 use super::product::{MatMulOperand, MatMulProblem};
 use super::reduced_precision::{self, ReducedPrecisionMatMul};
+use super::wgsl_matrices::{WGSL_MATRICES, WgslMatMul};
+use crate::caps::WgslCoopType;
 use crate::emit::{LoweringCtx, SlotView};
 use crate::lowerings::dequant::{PackedWeights, UnpackHalfParams, piece_consts, unpack_half};
 use tercet_program::SlotId;
@@ -37,6 +40,22 @@ pub(super) fn fits(
     Ok(bytes > 0 && bytes <= MAX_DECODED_BYTES && is_bound)
 }
 
+/// Symbolic value: 1 if F16 represents the weights accurately, else 0. `None` if that is not known,
+/// because the weights are no parameters.
+pub(super) fn fits_f16(e: &mut LoweringCtx<'_>, blocks: &PackedWeights) -> Option<SymInt> {
+    let params = blocks.params.clone()?;
+    Some(params.into_iter().fold(SymInt::ONE, |all, at| {
+        let fits = e.tape().fits_f16(at);
+        e.tape().mul(all, fits)
+    }))
+}
+
+/// The GEMM on cooperative matrices after the dequantization.
+enum MatrixGemm {
+    SpirV(CoopMatMul),
+    Wgsl(WgslMatMul),
+}
+
 /// The plan for a GEMM that dequantizes its weights to 16 bits first.
 pub(super) struct DequantGemm {
     product: MatMulProblem,
@@ -44,7 +63,7 @@ pub(super) struct DequantGemm {
     rows: SlotId,
     /// The cast of F32 rows to 16 bits, if it is allowed and required.
     rounding: Option<ReducedPrecisionMatMul>,
-    coop: CoopMatMul,
+    matrices: MatrixGemm,
     weights: SlotView,
 }
 
@@ -61,7 +80,10 @@ impl DequantGemm {
         let some = fits(e, p, dtype)? && e.bound(&p.m)? > min_rows(e) as usize;
         let known = dtype == DType::BF16 || (dtype == DType::F16 && blocks.params.is_some());
         let has_matrices = e.caps.spirv && !e.caps.coop.is_empty();
-        if !some || !known || !has_matrices {
+        let has_wgsl = dtype == DType::F16
+            && e.caps.has_wgsl_matrices(WgslCoopType::F16)
+            && e.may_use(LARGE_M, WGSL_MATRICES);
+        if !some || !known || !(has_matrices || has_wgsl) {
             return Ok(None);
         }
         let weights = e.temp(dtype, &[p.n.clone(), p.k.clone()])?;
@@ -73,26 +95,24 @@ impl DequantGemm {
             b: MatMulOperand::new(e, &weights, Some(0), 1, &[]),
             ..rows.clone()
         };
-        let coop = CoopMatMul::new(e, &product, y)?;
-        Ok(coop.map(|coop| DequantGemm {
+        let matrices = match CoopMatMul::new(e, &product, y)? {
+            Some(coop) => Some(MatrixGemm::SpirV(coop)),
+            None if has_wgsl => WgslMatMul::new(e, &product, None, y)?.map(MatrixGemm::Wgsl),
+            None => None,
+        };
+        Ok(matrices.map(|matrices| DequantGemm {
             product,
             rows: p.a.slot,
             rounding,
-            coop,
+            matrices,
             weights,
         }))
     }
 
     /// Symbolic value: 1 if the 16-bit target dtype represents the weights accurately, else 0.
     pub(super) fn fits_dtype(&self, e: &mut LoweringCtx<'_>, blocks: &PackedWeights) -> SymInt {
-        match (self.weights.dtype, &blocks.params) {
-            (DType::F16, Some(params)) => {
-                let params = params.clone();
-                params.into_iter().fold(SymInt::ONE, |all, at| {
-                    let fits = e.tape().fits_f16(at);
-                    e.tape().mul(all, fits)
-                })
-            }
+        match self.weights.dtype {
+            DType::F16 => fits_f16(e, blocks).unwrap_or(SymInt::ONE),
             _ => SymInt::ONE,
         }
     }
@@ -122,6 +142,9 @@ impl DequantGemm {
         let taken = self.product.a.slot;
         let order = e.order_of_decoding(self.rows, taken, self.weights.slot);
         unpack_half(e, blocks, order, &self.weights, &params)?;
-        self.coop.dispatch(e, &given, &self.product)
+        match &self.matrices {
+            MatrixGemm::SpirV(coop) => coop.dispatch(e, &given, &self.product),
+            MatrixGemm::Wgsl(wgsl) => wgsl.emit_alone(e, LARGE_M, &self.product, &given),
+        }
     }
 }

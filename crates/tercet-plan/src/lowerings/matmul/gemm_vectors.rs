@@ -97,8 +97,13 @@ fn is_whole_quads(dim: &Dim) -> bool {
 /// True if the rows of the left operand and of the result have one dtype and consist of whole
 /// 4-element vectors.
 fn rows_are_quads(p: &MatMulProblem, y: &SlotView) -> bool {
+    has_whole_rows(p) && y.dtype == p.a.dtype
+}
+
+/// True if the rows of the left operand and of the result consist of whole 4-element vectors.
+pub(super) fn has_whole_rows(p: &MatMulProblem) -> bool {
     let rows = p.a.summed.unit && p.a.is_multiple(QUAD, p.a.own_axis) && is_whole_quads(&p.k);
-    rows && is_whole_quads(&p.n) && y.dtype == p.a.dtype
+    rows && is_whole_quads(&p.n)
 }
 
 fn kernel_of(
@@ -125,7 +130,7 @@ pub(super) fn supports(p: &MatMulProblem, y: &SlotView) -> bool {
 }
 
 /// Whether kernels can load 4-element vectors of the right operand along n, and along k.
-fn operand_orders(p: &MatMulProblem) -> [bool; 2] {
+pub(super) fn operand_orders(p: &MatMulProblem) -> [bool; 2] {
     [
         p.b.own_axis.unit && p.b.is_multiple(QUAD, p.b.summed),
         p.b.summed.unit && p.b.is_multiple(QUAD, p.b.own_axis),
@@ -186,6 +191,12 @@ pub(super) fn floats(
         own.push(code(p.b.dtype));
     }
     emit(e, p, given, kernel, &own, tiles)
+}
+
+/// Estimated time of a GEMM with quantized weights and 4-element loads, in seconds.
+pub(super) fn packed_seconds(e: &LoweringCtx<'_>, p: &MatMulProblem) -> Result<f64, CompileError> {
+    let rates = &e.caps.device.rates.tiles;
+    Ok(best(&problem(e, p)?, &rates.blocks).time / rates.per_s)
 }
 
 /// Emits a GEMM with quantized weights whose kernel loads 4 elements at once. Returns false if the

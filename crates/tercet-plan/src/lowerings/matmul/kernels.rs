@@ -4,6 +4,7 @@
 mod held;
 mod keyed;
 mod rest;
+mod wgsl_matrices;
 
 pub(super) use self::held::{
     DOTS_ACTIVATED, DOTS_ACTIVATED_CHAINED, DOTS_PLAIN, DOTS_PLAIN_CHAINED, HELD_ACTIVATED,
@@ -11,6 +12,7 @@ pub(super) use self::held::{
 };
 pub(super) use self::keyed::{KEYED_CODED, KEYED_QUADS, KEYED_WIDE, KEYED_WORDS};
 pub(super) use self::rest::{GEMM_REST, GEMM_REST_ACTIVATED};
+pub(super) use self::wgsl_matrices::{FLOATS_OF_8, HALVES_OF_8, HALVES_OF_16, WgslKernels};
 use super::{prepack, skinny, skinny_prepacked_a, split_f16};
 use crate::lowerings::dequant::{BLOCK_CONSTS, BLOCKS, CODED, PIECES, PIECES_CODED, QUADS, WORDS};
 use crate::lowerings::sums::{ACTIVATED, ARGS, OF_SUMS, PLAIN, SUMS, with_functions};
@@ -440,6 +442,13 @@ pub(super) static OF_NUMBERS: &[&KernelDef] = &[
     &GEMM_REST.def,
     &GEMM_REST_ACTIVATED.def,
     &skinny::F16.def,
+    &wgsl_matrices::HALF_16_PLAIN.def,
+    &wgsl_matrices::HALF_16_ACTIVATED.def,
+    &wgsl_matrices::HALF_8_PLAIN.def,
+    &wgsl_matrices::HALF_8_ACTIVATED.def,
+    &wgsl_matrices::WIDE_8_PLAIN.def,
+    &wgsl_matrices::WIDE_8_ACTIVATED.def,
+    &wgsl_matrices::WIDE_8_MIXED.def,
 ];
 
 pub(super) static OF_BLOCKS: &[&KernelDef] = &[
@@ -477,4 +486,10 @@ pub(super) static OF_BLOCKS: &[&KernelDef] = &[
     &skinny::Q8_0.def,
     &skinny::Q4_K.def,
     &skinny::Q6_K.def,
+    &wgsl_matrices::HALF_16_PACKED.def,
+    &wgsl_matrices::HALF_16_CODED.def,
+    &wgsl_matrices::HALF_8_PACKED.def,
+    &wgsl_matrices::HALF_8_CODED.def,
+    &wgsl_matrices::WIDE_8_PACKED.def,
+    &wgsl_matrices::WIDE_8_CODED.def,
 ];

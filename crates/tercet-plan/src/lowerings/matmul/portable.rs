@@ -13,6 +13,7 @@ use super::skinny_prepacked_a::{self, PrepackedASkinny};
 use crate::caps::MAX_SKINNY_ROWS;
 use crate::emit::{LoweringCtx, SlotView};
 use crate::lowerings::dequant::PackedWeights;
+use crate::lowerings::sums::OF_SUMS;
 use crate::lowerings::{code, map, norm};
 use tercet_program::SlotId;
 use tercet_program::SymInt;
@@ -197,6 +198,23 @@ impl MatMulArgs {
     /// True if the kernels take a codebook as argument to dequantize the weights.
     pub(super) fn uses_codebook(&self) -> bool {
         self.grid.is_some()
+    }
+
+    /// Returns these arguments for kernels that read the bias or residual in its own dtype, and know
+    /// that of the rows.
+    pub(super) fn with_dtype_of_addend(&self, p: &MatMulProblem) -> MatMulArgs {
+        let mut consts = self.consts;
+        if let (Some(added), Some(at)) = (
+            p.bias.as_ref().or(p.residual.as_ref()),
+            OF_SUMS.iter().position(|name| *name == "A_TYPE"),
+        ) {
+            consts[at] = code(added.dtype);
+        }
+        MatMulArgs {
+            consts,
+            params: self.params.clone(),
+            ..*self
+        }
     }
 
     /// Returns these arguments with the result replaced by split-K partial sums, without epilogue.

@@ -1,0 +1,2 @@
+// Language extension of cooperative matrices. It precedes all declarations.
+enable wgpu_cooperative_matrix;

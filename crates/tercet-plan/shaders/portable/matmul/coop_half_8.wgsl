@@ -1,0 +1,25 @@
+// Fragments of 8 x 8 with F16 operands and F32 sums, staged as scalars: Metal loads from pointers
+// to scalars only.
+
+alias Held = f16;
+alias Slot = f16;
+alias MatA = coop_mat8x8<f16, A>;
+alias MatB = coop_mat8x8<f16, B>;
+alias MatC = coop_mat8x8<f32, C>;
+
+const SIDE: u32 = 8u;
+const SLOT_SHIFT: u32 = 0u;
+
+fn put_a(at: u32, x: vec4<f16>) {
+    a_tile[at] = x.x;
+    a_tile[at + 1u] = x.y;
+    a_tile[at + 2u] = x.z;
+    a_tile[at + 3u] = x.w;
+}
+
+fn put_b(at: u32, x: vec4<f16>) {
+    b_tile[at] = x.x;
+    b_tile[at + 1u] = x.y;
+    b_tile[at + 2u] = x.z;
+    b_tile[at + 3u] = x.w;
+}
