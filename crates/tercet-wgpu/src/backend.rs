@@ -7,7 +7,7 @@ use tercet_ir::{
     Backend, Bindings, CompileError, CompileOptions, DType, DeviceSwitches, Executable, Graph,
     Scheme, SwitchError, Tensor, VariantFamily,
 };
-use tercet_plan::tune::{TunableBackend, VariantTrial, variant_trials};
+use tercet_plan::tune::{TunableBackend, VariantTrial, WGSL_MATRICES_TRIAL, variant_trials};
 use tercet_plan::{
     DeviceCaps, GpuExecutable, GpuProgram, LAYOUT_TRIAL, NativeOps, RefusedVariants,
     ReportedProperties, TuningTable, lanes, native_ops_probe,
@@ -17,7 +17,8 @@ use crate::device::{DeviceFault, WgpuDevice};
 use crate::driver::WgpuDriver;
 use crate::executable::WgpuExecutable;
 use crate::open::{
-    self, MATRICES, OpenedAdapter, adapters, caps, choose, coop_shapes, instance, requirement,
+    self, MATRICES, OpenedAdapter, WGSL_MATRICES, adapters, caps, choose, coop_shapes, instance,
+    requirement, wgsl_coop_shapes,
 };
 use crate::options::{AdapterSummary, LimitSet, WgpuOpenError, WgpuOptions};
 use crate::pipeline::ShaderChecks;
@@ -121,6 +122,7 @@ impl WgpuBackend {
             gpu.shader_cache = crate::shader_cache::ShaderCache::new(&gpu.device, &below, dir);
         }
         let has_matrices = features.contains(MATRICES);
+        let has_wgsl_matrices = features.contains(WGSL_MATRICES) && !has_matrices;
         // With restricted limits the caller emulates another device, so vendor data is not used.
         let (known, units) = match options.limits {
             LimitSet::Found => (info.clone(), below.units),
@@ -138,6 +140,10 @@ impl WgpuBackend {
                 spirv: has_matrices,
                 coop: match has_matrices {
                     true => coop_shapes(adapter),
+                    false => Vec::new(),
+                },
+                coop_wgsl: match has_wgsl_matrices {
+                    true => wgsl_coop_shapes(adapter),
                     false => Vec::new(),
                 },
                 packed_dots: below.packed_dots,
@@ -160,11 +166,21 @@ impl WgpuBackend {
             backend.caps.coop_fragment_layout = backend.check_fragment_layout().await;
         }
         backend.caps = backend.caps.switched(&options.switches)?;
-        // Trials run once for each driver. Without a folder, each start would run them.
-        if backend.gpu.refused_file.is_some() {
-            backend.try_variants(&variant_trials(&backend.caps));
-        }
+        backend.run_trials();
         Ok(backend)
+    }
+
+    /// Runs the trials of kernel variants. They run once for each driver; without a folder, each
+    /// start would run them. Matrices in WGSL are experimental in wgpu, so they are never used
+    /// untried.
+    fn run_trials(&mut self) {
+        let is_experimental = !self.caps.coop_wgsl.is_empty();
+        if is_experimental || self.gpu.refused_file.is_some() {
+            self.try_variants(&variant_trials(&self.caps));
+        }
+        if self.gpu.refused.trial(WGSL_MATRICES_TRIAL) != Some(true) {
+            self.caps.coop_wgsl.clear();
+        }
     }
 
     /// Probes which native arithmetic operations of the device are exact; `None` if the probe could

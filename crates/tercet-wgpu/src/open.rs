@@ -3,6 +3,7 @@
 use tercet_ir::SwitchableFeature;
 use tercet_plan::{
     CoopShape, CoopType, DeviceCaps, DeviceModel, GpuKind, NativeOps, ReportedProperties,
+    WgslCoopShape, WgslCoopType,
 };
 
 use crate::bindings::MAX_ARGS;
@@ -95,6 +96,12 @@ pub(crate) const MATRICES: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERA
     .union(wgpu::Features::SHADER_F16)
     .union(wgpu::Features::SUBGROUP);
 
+/// The features that WGSL kernels with cooperative matrices require, on devices that take no modules
+/// of SPIR-V; all of them or none are requested.
+pub(crate) const WGSL_MATRICES: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX
+    .union(wgpu::Features::SHADER_F16)
+    .union(wgpu::Features::SUBGROUP);
+
 /// An open device and the settings that it was opened with.
 pub(crate) struct OpenedAdapter {
     pub(crate) device: wgpu::Device,
@@ -122,7 +129,7 @@ pub(crate) async fn open(
         label: Some("tercet"),
         required_features: features,
         required_limits: limits.clone(),
-        experimental_features: match features.contains(MATRICES) {
+        experimental_features: match features.contains(WGSL_MATRICES) {
             true => unchecked_shaders::experimental(),
             false => wgpu::ExperimentalFeatures::disabled(),
         },
@@ -135,7 +142,13 @@ pub(crate) async fn open(
         },
         trace: wgpu::Trace::Off,
     };
-    let mut subgroup = subgroup(&below, info, limits.max_compute_invocations_per_workgroup);
+    let mut subgroup = match is_metal_with_matrices(adapter, info) {
+        true => Some(SubgroupSize {
+            size: METAL_SUBGROUP,
+            by: SizeBy::Fixed,
+        }),
+        false => subgroup(&below, info, limits.max_compute_invocations_per_workgroup),
+    };
     if below.subgroups.is_some() {
         let features = features(options, adapter, subgroup);
         if let Some(opened) = vulkan_hal::open(adapter, &described(features)) {
@@ -164,6 +177,14 @@ pub(crate) async fn open(
         subgroup,
         groups: false,
     })
+}
+
+/// Subgroup size of GPUs whose Metal driver has matrices. wgpu reports the range of all GPUs with
+/// Metal.
+const METAL_SUBGROUP: u32 = 32;
+
+fn is_metal_with_matrices(adapter: &wgpu::Adapter, info: &wgpu::AdapterInfo) -> bool {
+    info.backend == wgpu::Backend::Metal && adapter.features().contains(WGSL_MATRICES)
 }
 
 /// The subgroup size that all kernels use.
@@ -220,6 +241,25 @@ pub(crate) fn coop_shapes(adapter: &wgpu::Adapter) -> Vec<CoopShape> {
     shapes
 }
 
+/// Square cooperative matrices with F32 accumulation that WGSL can use.
+pub(crate) fn wgsl_coop_shapes(adapter: &wgpu::Adapter) -> Vec<WgslCoopShape> {
+    use wgpu::CooperativeScalarType::{F16, F32};
+    let mut shapes = Vec::new();
+    for p in adapter.cooperative_matrix_properties() {
+        let ty = match (p.ab_type, p.cr_type) {
+            (F16, F32) => WgslCoopType::F16,
+            (F32, F32) => WgslCoopType::F32,
+            _ => continue,
+        };
+        let shape = WgslCoopShape { ty, side: p.m_size };
+        let is_square = (p.m_size, p.m_size) == (p.n_size, p.k_size);
+        if is_square && !p.saturating_accumulation && !shapes.contains(&shape) {
+            shapes.push(shape);
+        }
+    }
+    shapes
+}
+
 /// The features that are used if the adapter has them.
 fn features(
     options: &WgpuOptions,
@@ -234,14 +274,16 @@ fn features(
         LimitSet::Found => {
             let found = adapter.features();
             let off = |feature| options.switches.is_off(feature);
-            let has_no_matrices = off(SwitchableFeature::Coop)
-                || off(SwitchableFeature::Subgroups)
-                || off(SwitchableFeature::Passthrough);
+            let has_no_matrices = off(SwitchableFeature::Coop) || off(SwitchableFeature::Subgroups);
+            if subgroup.is_some() && found.contains(WGSL_MATRICES) && !has_no_matrices {
+                used |= WGSL_MATRICES;
+            }
             if off(SwitchableFeature::Subgroups) {
                 used.remove(wgpu::Features::SUBGROUP);
             }
             if adapter.get_info().backend == wgpu::Backend::Vulkan {
-                if subgroup.is_some() && found.contains(MATRICES) && !has_no_matrices {
+                let passes = !off(SwitchableFeature::Passthrough);
+                if subgroup.is_some() && found.contains(MATRICES) && !has_no_matrices && passes {
                     used |= MATRICES;
                 }
                 if !options.checked && !off(SwitchableFeature::Passthrough) {
@@ -268,7 +310,7 @@ pub(crate) fn caps(
     // CPU adapter with cooperative matrices also qualifies, so that tests cover the kernels that
     // use them.
     let is_in_step = features.contains(wgpu::Features::SUBGROUP)
-        && (info.device_type != wgpu::DeviceType::Cpu || features.contains(MATRICES));
+        && (info.device_type != wgpu::DeviceType::Cpu || features.contains(WGSL_MATRICES));
     let binding = limits.max_storage_buffer_binding_size;
     let invocations = limits.max_compute_invocations_per_workgroup;
     DeviceCaps {

@@ -204,7 +204,7 @@ impl ShaderModuleSource<'_> {
             ShaderModuleSource::Words(words) => shader_cache::uses(words),
             ShaderModuleSource::Text(text, _) => SubgroupUsage {
                 subgroups: text.contains("subgroup"),
-                coop: false,
+                coop: text.contains(COOP_EXTENSION),
             },
         };
         (uses.subgroups || uses.coop).then_some(SubgroupRequirement {
@@ -230,6 +230,9 @@ fn compile(
         vulkan_hal::with_pipeline_options(wanted, || compile_module(gpu, variant, module, checks))
     })
 }
+
+/// The directive of WGSL modules with cooperative matrices.
+const COOP_EXTENSION: &str = "enable wgpu_cooperative_matrix;";
 
 /// The function that kernels call to mark a value as uniform across a workgroup.
 const UNIFORM: &str = "fn uniform_word(x: u32) -> u32 {\n    return x;\n}";

@@ -62,7 +62,8 @@ pub(crate) fn driver_cache(device: &wgpu::Device, data: Option<&[u8]>) -> wgpu::
 /// Enables the features that wgpu calls experimental. The device needs experimental features for
 /// modules with cooperative matrices.
 pub(crate) fn experimental() -> wgpu::ExperimentalFeatures {
-    // SAFETY: cooperative matrices are the only experimental feature requested, and no shader that
-    // wgpu compiles uses them.
+    // SAFETY: cooperative matrices are the only experimental feature requested. Kernels of
+    // `tercet_plan` use them only with shapes that the adapter reports, and a trial checks the
+    // results. User kernels are refused if they enable the extension.
     unsafe { wgpu::ExperimentalFeatures::enabled() }
 }

@@ -44,6 +44,7 @@ fn main() {
         .chain(common::ahead::TESTS)
         .chain(common::tuned::TESTS)
         .chain(common::kept::TESTS)
+        .chain(common::wgsl_matrices::TESTS)
     {
         let backend = opened.as_ref().ok().cloned();
         let missing = backend.is_none();

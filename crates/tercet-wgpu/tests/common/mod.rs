@@ -3,6 +3,7 @@
 pub(crate) mod ahead;
 pub(crate) mod kept;
 pub(crate) mod tuned;
+pub(crate) mod wgsl_matrices;
 
 use std::sync::Arc;
 
