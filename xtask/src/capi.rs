@@ -33,6 +33,9 @@ const TOOLS: [(&str, &[&str]); 4] = [
     ("node", &["nodejs", "libnode-dev"]),
 ];
 
+/// The kinds of libraries with the example that the check links with each.
+const LIBRARY_KINDS: [(&str, &str); 2] = [("shared", "generate"), ("static", "session")];
+
 /// The options of `capi`.
 #[derive(Args)]
 pub(crate) struct CapiArgs {
@@ -57,15 +60,24 @@ pub(crate) fn run(options: &CapiArgs) -> Result<(), XtaskError> {
     if !options.check {
         return Ok(());
     }
-    for (program, packages) in TOOLS {
-        require(program, packages)?;
-    }
+    require_tools()?;
     let away = Away::new()?;
     install(&libraries, &away.prefix())?;
-    away.copy_inputs()?;
-    away.check_cmake()?;
-    away.check_pkg_config()?;
-    away.check_node()
+    away.check(&LIBRARY_KINDS)
+}
+
+/// Checks an installed library that has no static one: its examples, and the Node package.
+pub(crate) fn check_shared(prefix: &Path) -> Result<(), XtaskError> {
+    require_tools()?;
+    let away = Away::new()?;
+    copy(prefix, &away.prefix())?;
+    away.check(&LIBRARY_KINDS[..1])
+}
+
+fn require_tools() -> Result<(), XtaskError> {
+    TOOLS
+        .iter()
+        .try_for_each(|(program, packages)| require(program, packages))
 }
 
 /// Builds the libraries with all executors. Returns their folder.
@@ -103,7 +115,7 @@ fn require(program: &'static str, packages: &[&'static str]) -> Result<(), Xtask
 }
 
 /// Copies libraries, header and package files to a prefix.
-fn install(libraries: &Path, prefix: &Path) -> Result<(), XtaskError> {
+pub(crate) fn install(libraries: &Path, prefix: &Path) -> Result<(), XtaskError> {
     let source = process::root().join(CRATE);
     let lib = prefix.join("lib");
     for name in [
@@ -111,6 +123,7 @@ fn install(libraries: &Path, prefix: &Path) -> Result<(), XtaskError> {
         "libtercet.dylib",
         "tercet.dll",
         "tercet.dll.lib",
+        "libtercet.dll.a",
         "libtercet.a",
         "tercet.lib",
     ] {
@@ -230,6 +243,13 @@ impl Away {
         ]
     }
 
+    fn check(&self, kinds: &[(&str, &str)]) -> Result<(), XtaskError> {
+        self.copy_inputs()?;
+        self.check_cmake()?;
+        self.check_pkg_config(kinds)?;
+        self.check_node()
+    }
+
     fn check_cmake(&self) -> Result<(), XtaskError> {
         let build = self.dir.join("build");
         let mut configure = self.command("cmake");
@@ -258,7 +278,7 @@ impl Away {
         Ok(())
     }
 
-    fn check_pkg_config(&self) -> Result<(), XtaskError> {
+    fn check_pkg_config(&self, kinds: &[(&str, &str)]) -> Result<(), XtaskError> {
         let flags = |arguments: &[&str]| -> Result<Vec<String>, XtaskError> {
             let mut command = self.command("pkg-config");
             command.env(
@@ -270,9 +290,11 @@ impl Away {
             Ok(flags.split_whitespace().map(str::to_string).collect())
         };
         let lib = self.prefix().join("lib");
-        let [session, generate, ..] = self.examples();
-        for (is_static, (name, arguments)) in [(false, generate), (true, session)] {
-            let kind = if is_static { "static" } else { "shared" };
+        let examples = self.examples();
+        for (kind, name) in kinds {
+            let is_static = *kind == "static";
+            let arguments = examples.iter().find(|(example, _)| example == name);
+            let arguments = arguments.map_or(&[][..], |(_, arguments)| arguments);
             println!("\n-- {name}, with pkg-config and the {kind} library");
             let program = self.dir.join(format!("{name}-{kind}"));
             let mut compile = self.command("cc");

@@ -4,10 +4,11 @@
 //! 2. a Debian package,
 //! 3. an OCI image for `tercet serve`, written without a daemon,
 //! 4. a Python wheel, and the source distribution of the Python package,
-//! 5. a bill of materials in CycloneDX, and the licenses of all dependencies.
+//! 5. the C library with its header, and the browser package for npm,
+//! 6. a bill of materials in CycloneDX, and the licenses of all dependencies.
 //!
-//! `--describe DIR` then writes the files that need all archives: `SHA256SUMS`, install scripts with the URL of the
-//! release, a Homebrew formula and winget manifests. The same inputs give the same bytes.
+//! `SHA256SUMS` lists the files of the folder. `--describe DIR` then writes the files that need all archives: install
+//! scripts with the URL of the release, a Homebrew formula and winget manifests. The same inputs give the same bytes.
 
 mod archive;
 mod check;
@@ -18,7 +19,9 @@ mod dependencies;
 mod describe;
 mod elf;
 mod image;
+mod library;
 mod licenses;
+mod npm;
 mod sbom;
 mod sdist;
 mod wheel;
@@ -95,6 +98,10 @@ enum DistArtifact {
     Wheel,
     /// The source distribution of the Python package
     Sdist,
+    /// The shared C library with its header, for CMake and pkg-config
+    Library,
+    /// The browser package for npm, with types
+    Npm,
     /// A bill of materials in CycloneDX
     Sbom,
     /// The licenses of all dependencies
@@ -126,13 +133,16 @@ pub(crate) fn run(options: &DistArgs) -> Result<(), XtaskError> {
     fs::create_dir_all(&out).map_err(error::file("create", &out))?;
     let mut table = CheckTable::default();
     for target in &targets {
-        let tools = match options.binary.is_none() && compile::needs_zig(target) {
+        let artifacts = options.artifacts(target);
+        let has_zig = options.binary.is_none() && compile::needs_zig(target);
+        let tools = match has_zig || artifacts.iter().any(|artifact| artifact.is_compiled()) {
             true => Some(CrossTools::fetch()?),
             false => None,
         };
+        let zig = tools.as_ref().filter(|_| has_zig);
         let binary = match &options.binary {
             Some(path) => path.clone(),
-            None => compile::program(target, target == &host, tools.as_ref(), "tercet")?,
+            None => compile::program(target, target == &host, zig, "tercet")?,
         };
         let input = DistInput {
             target: target.clone(),
@@ -140,12 +150,13 @@ pub(crate) fn run(options: &DistArgs) -> Result<(), XtaskError> {
             out: out.clone(),
             time: source_time()?,
         };
-        let written = pack(&input, options, tools.as_ref())?;
+        let written = pack(&input, &artifacts, tools.as_ref())?;
         if options.check {
             let is_whole = options.whole || options.binary.is_none();
             check::run(&input, &written, CheckOptions { is_whole }, &mut table)?;
         }
     }
+    describe::write_sums(&out)?;
     if options.check {
         check::elsewhere(&mut table);
     }
@@ -166,39 +177,32 @@ pub(crate) fn foreign_program(target: &str, name: &'static str) -> Result<Comman
 /// Writes the artifacts of a target, and prints their sizes.
 fn pack(
     input: &DistInput,
-    options: &DistArgs,
+    artifacts: &[DistArtifact],
     tools: Option<&CrossTools>,
 ) -> Result<Vec<PathBuf>, XtaskError> {
-    let chosen = |artifact| match options.what.is_empty() {
-        true => input.has(artifact),
-        false => options.what.contains(&artifact),
-    };
     let mut written = Vec::new();
-    let dependencies = dependencies::read(&input.target)?;
+    let dependencies = dependencies::read(dependencies::COMMAND, &input.target)?;
     let licenses = licenses::write(&dependencies, input)?;
-    if chosen(DistArtifact::Sbom) {
-        written.push(sbom::write(&dependencies, input)?);
+    for artifact in artifacts {
+        match (artifact, tools) {
+            (DistArtifact::Archive, _) => written.extend(archive::write(input, &licenses)?),
+            (DistArtifact::Deb, _) => written.push(deb::write(input, &licenses)?),
+            (DistArtifact::Oci, _) => written.push(image::write(input, &licenses)?),
+            (DistArtifact::Wheel, Some(tools)) => {
+                written.push(wheel::write(input, &licenses, tools)?);
+            }
+            (DistArtifact::Library, Some(tools)) => {
+                written.push(library::write(input, &licenses, tools)?);
+            }
+            (DistArtifact::Sdist, _) => written.push(sdist::write(&input.out, input.time)?),
+            (DistArtifact::Npm, _) => written.push(npm::write(input)?),
+            (DistArtifact::Sbom, _) => written.push(sbom::write(&dependencies, input)?),
+            (DistArtifact::Licenses, _) => written.push(licenses.clone()),
+            (DistArtifact::Wheel | DistArtifact::Library, None) => {}
+        }
     }
-    if chosen(DistArtifact::Archive) {
-        written.extend(archive::write(input, &licenses)?);
-    }
-    if chosen(DistArtifact::Deb) {
-        written.push(deb::write(input, &licenses)?);
-    }
-    if chosen(DistArtifact::Oci) {
-        written.push(image::write(input, &licenses)?);
-    }
-    if let Some(tools) = tools
-        && chosen(DistArtifact::Wheel)
-    {
-        written.push(wheel::write(input, &licenses, tools)?);
-    }
-    if chosen(DistArtifact::Sdist) {
-        written.push(sdist::write(&input.out, input.time)?);
-    }
-    match chosen(DistArtifact::Licenses) {
-        true => written.push(licenses),
-        false => fs::remove_file(&licenses).map_err(error::file("remove", &licenses))?,
+    if !artifacts.contains(&DistArtifact::Licenses) {
+        fs::remove_file(&licenses).map_err(error::file("remove", &licenses))?;
     }
     for path in &written {
         let metadata = fs::metadata(path).map_err(error::file("read", path))?;
@@ -207,22 +211,50 @@ fn pack(
     Ok(written)
 }
 
-impl DistInput {
-    /// Whether the target has an artifact by default.
-    fn has(&self, artifact: DistArtifact) -> bool {
-        match artifact {
-            DistArtifact::Deb => self.target.ends_with("-linux-gnu"),
+impl DistArgs {
+    /// The artifacts to write for a target. A packed program has by default those that nothing is compiled for.
+    fn artifacts(&self, target: &str) -> Vec<DistArtifact> {
+        let is_default = |artifact: &DistArtifact| {
+            let is_built = self.binary.is_none() || !artifact.is_compiled();
+            is_built && artifact.is_of(target)
+        };
+        match self.what.is_empty() {
+            true => {
+                let all = DistArtifact::value_variants().iter().copied();
+                all.filter(is_default).collect()
+            }
+            false => self.what.clone(),
+        }
+    }
+}
+
+impl DistArtifact {
+    /// Whether it is compiled apart from the program.
+    fn is_compiled(self) -> bool {
+        matches!(
+            self,
+            DistArtifact::Wheel | DistArtifact::Library | DistArtifact::Npm
+        )
+    }
+
+    /// Whether a target has the artifact by default.
+    fn is_of(self, target: &str) -> bool {
+        let has_libraries = !target.ends_with("-musl");
+        match self {
+            DistArtifact::Deb => target.ends_with("-linux-gnu"),
             // The image of a program with shared libraries needs those of its processor.
             DistArtifact::Oci => {
-                ["x86_64-unknown-linux-gnu", "x86_64-unknown-linux-musl"].contains(&&*self.target)
+                ["x86_64-unknown-linux-gnu", "x86_64-unknown-linux-musl"].contains(&target)
             }
-            DistArtifact::Wheel => self.target.ends_with("-linux-gnu"),
+            DistArtifact::Wheel | DistArtifact::Library => has_libraries,
             // One for all targets.
-            DistArtifact::Sdist => self.target == OWN_TARGETS[0],
+            DistArtifact::Sdist | DistArtifact::Npm => target == OWN_TARGETS[0],
             DistArtifact::Archive | DistArtifact::Sbom | DistArtifact::Licenses => true,
         }
     }
+}
 
+impl DistInput {
     /// The name of the folder in the archive, and of artifacts without their extension.
     fn stem(&self) -> String {
         format!("tercet-{VERSION}-{}", self.target)
@@ -331,21 +363,36 @@ mod tests {
     #[test]
     fn targets_have_their_artifacts() {
         let has = |target: &str| {
-            let input = DistInput {
-                target: target.to_string(),
-                binary: PathBuf::new(),
-                out: PathBuf::new(),
-                time: 0,
-            };
             let artifacts = DistArtifact::value_variants().iter();
-            artifacts.filter(|artifact| input.has(**artifact)).count()
+            artifacts.filter(|artifact| artifact.is_of(target)).count()
         };
         let targets = [
             "x86_64-unknown-linux-gnu",
             "x86_64-unknown-linux-musl",
             "aarch64-apple-darwin",
+            "x86_64-pc-windows-gnu",
         ];
-        assert_eq!(targets.map(has), [7, 4, 3]);
+        assert_eq!(targets.map(has), [9, 4, 5, 5]);
+    }
+
+    /// `.ci/run` packs a program that it has built, and compiles nothing else for it.
+    #[test]
+    fn a_packed_program_has_what_is_not_compiled() {
+        let mut options = DistArgs {
+            what: Vec::new(),
+            target: Vec::new(),
+            binary: Some(PathBuf::from("tercet")),
+            out: None,
+            check: true,
+            whole: false,
+            describe: None,
+            base_url: None,
+        };
+        let found = options.artifacts("x86_64-unknown-linux-gnu");
+        assert_eq!(found.len(), 6, "{found:?}");
+        assert!(!found.iter().any(|artifact| artifact.is_compiled()));
+        options.what = vec![DistArtifact::Npm];
+        assert_eq!(options.artifacts("a"), [DistArtifact::Npm]);
     }
 
     #[test]

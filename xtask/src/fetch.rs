@@ -336,18 +336,19 @@ pub(crate) fn environment(
 }
 
 impl PythonInterpreter {
-    /// `python3` on the PATH; `purpose` completes "is needed to" in the error.
+    /// `python3` on the PATH, or `python` as on Windows; `purpose` completes "is needed to" in the error.
     pub(crate) fn find(purpose: &'static str) -> Result<Self, XtaskError> {
-        if process::works(Command::new("python3").arg("--version")) {
-            Ok(Self(PathBuf::from("python3")))
-        } else {
-            Err(XtaskError::NoPython { purpose })
+        let works = |name: &&str| process::works(Command::new(name).arg("--version"));
+        match ["python3", "python"].iter().find(|name| works(name)) {
+            Some(name) => Ok(Self(PathBuf::from(name))),
+            None => Err(XtaskError::NoPython { purpose }),
         }
     }
 
     /// The interpreter of the virtual environment at `dir`, which is created if missing.
     pub(crate) fn venv(&self, dir: &Path, purpose: &'static str) -> Result<Self, XtaskError> {
-        let inner = Self(dir.join("bin").join("python"));
+        let programs = if cfg!(windows) { "Scripts" } else { "bin" };
+        let inner = Self(dir.join(programs).join("python"));
         if !process::works(inner.command().args(["-m", "pip", "--version"])) {
             process::run(self.command().args(["-m", "venv", "--clear"]).arg(dir)).map_err(
                 |source| XtaskError::NoPip {

@@ -37,6 +37,18 @@ const DATA: [&str; 12] = [
     "onnx-packages",
 ];
 
+/// Suites that read packed files, which run without the checkout.
+const AWAY_SUITES: [&str; 6] = [
+    "onnx",
+    "decoders",
+    "encoders",
+    "vision",
+    "speech",
+    "text-to-text",
+];
+/// Hides the folder `$0` from a program.
+const HIDDEN: &str = r#"set -e; mount -t tmpfs none "$0"; test ! -e "$0/Cargo.toml"; exec "$@""#;
+
 /// The options of `cargo xtask parity`.
 pub(crate) struct ParityOptions {
     /// Write a self-contained program instead of running it.
@@ -137,6 +149,30 @@ pub(crate) fn emulated_variants(target: &str) -> Result<String, XtaskError> {
     let mut command = dist::foreign_program(target, PROGRAM)?;
     command.args(["--variants", "all"]);
     emulate(command)
+}
+
+/// Packs the program for this machine, and runs it where the checkout is hidden. Returns the verdict.
+pub(crate) fn without_checkout(target: &str) -> Result<String, XtaskError> {
+    let dir = std::env::temp_dir().join(format!("xtask-away-{}", std::process::id()));
+    fs::create_dir_all(&dir).map_err(error::file("create", &dir))?;
+    let packed = dir.join(PROGRAM);
+    process::run(&mut packing(
+        dist::foreign_program(target, PROGRAM)?,
+        &packed,
+        None,
+    ))?;
+    let mut hidden = Command::new("unshare");
+    hidden.args(["--mount", "--propagation", "private", "sh", "-c", HIDDEN]);
+    hidden.arg(process::root()).arg(&packed);
+    hidden.args(["--device", "cpu"]);
+    for suite in AWAY_SUITES {
+        hidden.args(["--suite", suite]);
+    }
+    let printed = process::output(hidden.current_dir(&dir));
+    fetch::remove_dir(&dir)?;
+    let printed = printed?;
+    let printed = String::from_utf8_lossy(&printed);
+    Ok(printed.lines().last().unwrap_or_default().to_string())
 }
 
 /// Runs the program as its own worker for the CPU: an emulated program cannot start itself again.

@@ -15,13 +15,16 @@ pub(crate) mod server;
 use std::env::consts::EXE_SUFFIX;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::error::{self, XtaskError};
 use crate::{cache, env, fetch, process, python};
 pub(crate) use expectations::PageCoverage;
 
-const TARGET: &str = "wasm32-unknown-unknown";
+pub(crate) const TARGET: &str = "wasm32-unknown-unknown";
+/// The crate of the browser package.
+pub(crate) const PACKAGE: &str = "web";
 const CRATE: &str = "examples/web";
 const LANGUAGE: &str = "tests/data/tiny-rust-llama/tiny-rust-llama-q8_0.gguf";
 /// The path of the language model relative to the page.
@@ -87,13 +90,13 @@ fn check(trials: &[PageTrial]) -> Result<(), XtaskError> {
 /// Installs the compiler target through rustup if possible, and the `wasm-bindgen` command. Returns
 /// the path of the command.
 fn tools() -> Result<PathBuf, XtaskError> {
-    let mut rustup = std::process::Command::new("rustup");
+    let mut rustup = Command::new("rustup");
     rustup.args(["target", "list", "--installed"]);
     let installed = process::output(&mut rustup);
     let has_target = |list: Vec<u8>| String::from_utf8_lossy(&list).lines().any(|l| l == TARGET);
     // If there is no rustup, the compiler reports the missing target.
     if installed.is_ok_and(|list| !has_target(list)) {
-        let mut add = std::process::Command::new("rustup");
+        let mut add = Command::new("rustup");
         if process::run(add.args(["target", "add", TARGET])).is_err() {
             return Err(XtaskError::NoRustTarget { target: TARGET });
         }
@@ -109,21 +112,39 @@ fn built(bindgen: &Path) -> Result<PathBuf, XtaskError> {
     Ok(folder)
 }
 
-fn build(bindgen: &Path) -> Result<PathBuf, XtaskError> {
-    let minilm = fetch::minilm(&cache::dir()?)?;
+/// Builds the JavaScript bindings with their types into a folder, as files whose names start with `name`.
+pub(crate) fn bindings(folder: &Path, name: &str) -> Result<(), XtaskError> {
+    let mut bindgen = Command::new(tools()?);
+    bindgen.args(["--target", "web", "--out-name", name, "--out-dir"]);
+    process::run(bindgen.arg(folder).arg(module()?))
+}
+
+/// Builds the WebAssembly module.
+fn module() -> Result<PathBuf, XtaskError> {
     let mut cargo = process::cargo();
-    cargo.args(["build", "--release", "--package", "web", "--target", TARGET]);
+    cargo.args([
+        "build",
+        "--release",
+        "--package",
+        PACKAGE,
+        "--target",
+        TARGET,
+    ]);
     // A separate folder, whose lock does not stop other builds: `.ci/run` lints meanwhile.
-    let target = python::target_dir();
-    let build = target.join("browser");
+    let build = python::target_dir().join("browser");
     cargo.arg("--target-dir").arg(&build);
     process::run(&mut cargo)?;
-    let folder = target.join("web");
+    Ok(build.join(TARGET).join("release").join("web.wasm"))
+}
+
+fn build(bindgen: &Path) -> Result<PathBuf, XtaskError> {
+    let minilm = fetch::minilm(&cache::dir()?)?;
+    let wasm = module()?;
+    let folder = python::target_dir().join("web");
     if folder.exists() {
         fs::remove_dir_all(&folder).map_err(error::file("remove", &folder))?;
     }
-    let wasm = build.join(TARGET).join("release").join("web.wasm");
-    let mut bindgen = std::process::Command::new(bindgen);
+    let mut bindgen = Command::new(bindgen);
     bindgen.args(["--target", "web", "--no-typescript", "--out-dir"]);
     bindgen.arg(folder.join("pkg")).arg(&wasm);
     process::run(&mut bindgen)?;

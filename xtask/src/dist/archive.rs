@@ -116,50 +116,65 @@ pub(crate) fn xz(bytes: &[u8]) -> io::Result<Vec<u8>> {
     writer.finish()
 }
 
+/// A file of an archive: its path, the file of this machine, and whether it is a program.
+pub(super) type ArchiveFile = (String, PathBuf, bool);
+
 /// Writes the archives for the install scripts: by xz and, for machines without it, by gzip; or one for Windows.
 pub(super) fn write(input: &DistInput, licenses: &Path) -> Result<Vec<PathBuf>, XtaskError> {
     let stem = input.stem();
-    let packed: Vec<(&str, Vec<u8>)> = match input.is_windows() {
-        true => vec![("zip", zip(input, licenses)?)],
-        false => {
-            let mut tar = TarWriter::new(input.time);
-            for (name, path, is_program) in input.files(licenses) {
-                let mode = if is_program { 0o755 } else { 0o644 };
-                tar.copy(&format!("{stem}/{name}"), mode, &path)?;
-            }
-            let pack = |tar: &[u8]| Ok(vec![("tar.xz", xz(tar)?), ("tar.gz", gzip(tar)?)]);
-            let packed = tar.finish().and_then(|bytes| pack(&bytes));
-            packed.map_err(error::file("pack", &input.binary))?
-        }
-    };
-    let mut paths = Vec::new();
-    for (extension, bytes) in packed {
-        let path = input.out.join(format!("{stem}.{extension}"));
-        super::write(&path, &bytes)?;
-        paths.push(path);
+    let files = input.files(licenses).into_iter();
+    let files: Vec<ArchiveFile> = files
+        .map(|(name, path, is_program)| (format!("{stem}/{name}"), path, is_program))
+        .collect();
+    if input.is_windows() {
+        return Ok(vec![smallest(input, &stem, &files)?]);
     }
-    Ok(paths)
+    let path = input.out.join(format!("{stem}.tar.gz"));
+    let packed = tar(input, &files).and_then(|tar| {
+        let packed = gzip(&tar);
+        packed.map_err(error::file("pack", &path))
+    });
+    super::write(&path, &packed?)?;
+    Ok(vec![smallest(input, &stem, &files)?, path])
 }
 
-fn zip(input: &DistInput, licenses: &Path) -> Result<Vec<u8>, XtaskError> {
+/// Writes one archive, whose name starts with `stem`: by xz, or one for Windows.
+pub(super) fn smallest(
+    input: &DistInput,
+    stem: &str,
+    files: &[ArchiveFile],
+) -> Result<PathBuf, XtaskError> {
     let failed = error::file("pack", &input.binary);
-    let pack = || -> Result<Vec<u8>, io::Error> {
-        let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
-        // The time of an entry is the default, 1980, because zip times have no time zone.
-        let options = SimpleFileOptions::default()
-            .compression_method(CompressionMethod::Deflated)
-            .last_modified_time(zip::DateTime::default());
-        for (name, path, is_program) in input.files(licenses) {
-            let mode = if is_program { 0o755 } else { 0o644 };
-            zip.start_file(
-                format!("{}/{name}", input.stem()),
-                options.unix_permissions(mode),
-            )?;
-            zip.write_all(&std::fs::read(path)?)?;
-        }
-        Ok(zip.finish()?.into_inner())
+    let (extension, packed) = match input.is_windows() {
+        true => ("zip", zip(files).map_err(failed)?),
+        false => ("tar.xz", xz(&tar(input, files)?).map_err(failed)?),
     };
-    pack().map_err(failed)
+    let path = input.out.join(format!("{stem}.{extension}"));
+    super::write(&path, &packed)?;
+    Ok(path)
+}
+
+fn tar(input: &DistInput, files: &[ArchiveFile]) -> Result<Vec<u8>, XtaskError> {
+    let mut tar = TarWriter::new(input.time);
+    for (name, path, is_program) in files {
+        let mode = if *is_program { 0o755 } else { 0o644 };
+        tar.copy(name, mode, path)?;
+    }
+    tar.finish().map_err(error::file("pack", &input.binary))
+}
+
+fn zip(files: &[ArchiveFile]) -> io::Result<Vec<u8>> {
+    let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+    // The time of an entry is the default, 1980, because zip times have no time zone.
+    let options = SimpleFileOptions::default()
+        .compression_method(CompressionMethod::Deflated)
+        .last_modified_time(zip::DateTime::default());
+    for (name, path, is_program) in files {
+        let mode = if *is_program { 0o755 } else { 0o644 };
+        zip.start_file(name.as_str(), options.unix_permissions(mode))?;
+        zip.write_all(&std::fs::read(path)?)?;
+    }
+    Ok(zip.finish()?.into_inner())
 }
 
 #[cfg(test)]

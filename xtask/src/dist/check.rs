@@ -2,26 +2,26 @@
 //! emulator. A table shows what ran.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
-use super::{DistInput, image};
+use super::{DistInput, GLIBC, elf, library as c_library};
 use crate::error::{self, XtaskError};
 use crate::{fetch, process};
 
+mod container;
+mod library;
+mod npm;
 mod programs;
 mod roots;
 mod table;
 mod wheels;
 
+use container::ImageRunner;
 use programs::{ProgramRunner, ProgramTrial, expect_version, refused};
 pub(super) use table::CheckTable;
 
-/// Maximum time until the server of the image is healthy.
-const LIMIT: Duration = Duration::from_secs(60);
 /// Maximum sizes of the smallest archive of a target, and of its program. The goal for programs is 42 MB, which the
 /// program for x86-64 Linux exceeds by 7.9 MB.
 const MAX_ARCHIVE_BYTES: u64 = 18_000_000;
@@ -72,8 +72,16 @@ pub(super) fn run(
         };
         let is_own = matches!(runner, ProgramRunner::Own);
         match () {
+            () if name.starts_with(c_library::PREFIX) => {
+                let checks = library::checks(runner);
+                let result = unpack(input, path, &to).and_then(|()| {
+                    let stem = name.trim_end_matches(".zip").trim_end_matches(".tar.xz");
+                    library::check(input, runner, &to.join(stem), &to)
+                });
+                table.record(path, checks, result);
+            }
             () if name.ends_with(".tar.xz") || name.ends_with(".zip") => {
-                check_program(input, runner, path, &to, table)?;
+                check_program(input, runner, path, &to, options, table)?;
                 if is_own && cfg!(unix) {
                     check_script(input, artifacts, &dir.join("served"), options, table)?;
                 }
@@ -82,26 +90,49 @@ pub(super) fn run(
             () if name.ends_with(".tar.gz") => {
                 table.record(path, "the same files as in .tar.xz", same_as_xz(path));
             }
-            () if name.ends_with(".deb") => check_deb(runner, path, &to, table)?,
+            () if name.ends_with(".deb") => check_deb(runner, path, &to, options, table)?,
             () if name.ends_with(".whl") => check_wheel(runner, path, &to, table)?,
+            () if name.ends_with(".tgz") => {
+                let checks = "types; installed by npm, and a model on the CPU in Node";
+                match npm::check(path, &to) {
+                    Ok(Err(reason)) => table.not_run(path, reason),
+                    Ok(Ok(())) => table.record(path, checks, Ok(())),
+                    Err(error) => table.record(path, checks, Err(error)),
+                }
+            }
             () if name.ends_with(".oci.tar") && runs_images(runner) => {
-                match process::can_install() {
-                    true => {
-                        let checks = "version, serve and health check in its root folder";
-                        table.record(path, checks, check_image(path, &to));
+                match ImageRunner::find(options.is_whole)? {
+                    Some(runner) => {
+                        let place = runner.place();
+                        let checks = format!("version, serve, health check and stop {place}");
+                        table.record(path, &checks, container::check(&runner, path, &to));
                     }
-                    false => table.not_run(path, "`chroot` needs root"),
+                    None => table.not_run(path, "`chroot` needs root"),
                 }
             }
             () => table.not_run(path, "no check for this artifact on this machine"),
         }
     }
-    if let Ok(ProgramRunner::Qemu { .. }) = &runner
-        && options.is_whole
-    {
-        check_variants(&input.target, table);
+    match &runner {
+        Ok(ProgramRunner::Qemu { .. }) if options.is_whole => check_variants(&input.target, table),
+        Ok(ProgramRunner::Own) if options.is_whole => check_parity(&input.target, table),
+        Ok(_) | Err(_) => {}
     }
     fetch::remove_dir(&dir)
+}
+
+/// Runs suites by the packed program where the checkout is hidden.
+fn check_parity(target: &str, table: &mut CheckTable) {
+    let label = format!("tercet-parity for {target}");
+    if !process::can_install() {
+        return table.not_run(Path::new(&label), "hiding the checkout needs root");
+    }
+    let (checks, result) = match crate::parity::without_checkout(target) {
+        Ok(numbers) => (numbers, Ok(())),
+        Err(error) => (String::new(), Err(error)),
+    };
+    let checks = format!("packed; suites on the CPU where the checkout is hidden: {checks}");
+    table.record(Path::new(&label), &checks, result);
 }
 
 /// Runs each operator on every kernel variant of a foreign processor.
@@ -144,33 +175,22 @@ fn check_program(
     runner: &ProgramRunner,
     path: &Path,
     to: &Path,
+    options: CheckOptions,
     table: &mut CheckTable,
 ) -> Result<(), XtaskError> {
-    fs::create_dir_all(to).map_err(error::file("create", to))?;
-    let unpacked = archive_program(input, path, to);
-    let sizes = unpacked.and_then(|program| {
-        let bytes = |path: &Path| -> Result<u64, XtaskError> {
-            Ok(fs::metadata(path).map_err(error::file("read", path))?.len())
-        };
-        let max_packed = match input.is_windows() {
-            true => MAX_ZIP_BYTES,
-            false => MAX_ARCHIVE_BYTES,
-        };
-        for (path, most) in [(path, max_packed), (&program, MAX_PROGRAM_BYTES)] {
-            let bytes = bytes(path)?;
-            if bytes > most {
-                return Err(refused(
-                    path,
-                    format!("it has {bytes} bytes, expected at most {most}"),
-                ));
-            }
-        }
-        Ok(program)
-    });
-    let program = match sizes {
-        Ok(program) => program,
+    let program = to.join(input.stem()).join(input.program());
+    // A packed program of this machine may need its C library.
+    let has_glibc = options.is_whole && input.target.ends_with("-linux-gnu");
+    let limits = unpack(input, path, to)
+        .and_then(|()| check_limits(input, path, &program))
+        .and_then(|()| match has_glibc {
+            true => check_glibc(&program),
+            false => Ok(String::new()),
+        });
+    let glibc = match limits {
+        Ok(glibc) => glibc,
         Err(error) => {
-            table.record(path, "sizes", Err(error));
+            table.record(path, "sizes and C library", Err(error));
             return Ok(());
         }
     };
@@ -191,14 +211,48 @@ fn check_program(
     let (checks, result) = trial.run();
     table.record(
         path,
-        &format!("{megabytes:.1} MB unpacked; {checks}"),
+        &format!("{megabytes:.1} MB unpacked; {glibc}{checks}"),
         result,
     );
     Ok(())
 }
 
-/// Unpacks an archive into a folder; returns the path of the program.
-fn archive_program(input: &DistInput, path: &Path, to: &Path) -> Result<PathBuf, XtaskError> {
+/// Compares the sizes of an archive and of its program with their limits, and the version of glibc that it needs.
+fn check_limits(input: &DistInput, archive: &Path, program: &Path) -> Result<(), XtaskError> {
+    let max_packed = match input.is_windows() {
+        true => MAX_ZIP_BYTES,
+        false => MAX_ARCHIVE_BYTES,
+    };
+    for (path, most) in [(archive, max_packed), (program, MAX_PROGRAM_BYTES)] {
+        let bytes = fs::metadata(path).map_err(error::file("read", path))?.len();
+        if bytes > most {
+            let problem = format!("it has {bytes} bytes, expected at most {most}");
+            return Err(refused(path, problem));
+        }
+    }
+    Ok(())
+}
+
+/// Compares the version of glibc that a program needs with the one that it was built for. Returns it for the table.
+fn check_glibc(program: &Path) -> Result<String, XtaskError> {
+    let Some((major, minor)) = elf::glibc(&super::read(program)?) else {
+        return Err(refused(program, "it needs no glibc".to_string()));
+    };
+    let oldest = GLIBC
+        .split_once('.')
+        .and_then(|(major, minor)| Some((major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?)));
+    match oldest.is_some_and(|oldest| (major, minor) <= oldest) {
+        true => Ok(format!("needs glibc {major}.{minor}; ")),
+        false => Err(refused(
+            program,
+            format!("it needs glibc {major}.{minor}, expected at most {GLIBC}"),
+        )),
+    }
+}
+
+/// Unpacks an archive into a folder.
+fn unpack(input: &DistInput, path: &Path, to: &Path) -> Result<(), XtaskError> {
+    fs::create_dir_all(to).map_err(error::file("create", to))?;
     let bytes = super::read(path)?;
     let failed = error::file("unpack", path);
     match input.is_windows() {
@@ -212,7 +266,7 @@ fn archive_program(input: &DistInput, path: &Path, to: &Path) -> Result<PathBuf,
             tar::Archive::new(reader).unpack(to).map_err(failed)?;
         }
     }
-    Ok(to.join(input.stem()).join(input.program()))
+    Ok(())
 }
 
 /// Whether both archives of a target have the same contents.
@@ -288,6 +342,7 @@ fn check_deb(
     runner: &ProgramRunner,
     path: &Path,
     to: &Path,
+    options: CheckOptions,
     table: &mut CheckTable,
 ) -> Result<(), XtaskError> {
     if !process::works(Command::new("dpkg-deb").arg("--version")) {
@@ -298,6 +353,20 @@ fn check_deb(
     let program = to.join("usr/bin/tercet");
     let result = unpacked.and_then(|()| expect_version(runner.command(&program), path));
     table.record(path, "unpacked by dpkg-deb; version", result);
+    if !options.is_whole || !matches!(runner, ProgramRunner::Own) {
+        return Ok(());
+    }
+    for (suite, release) in roots::RELEASES {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let label = path.with_file_name(format!("{name} on {release}"));
+        match roots::root(suite)? {
+            Ok(root) => {
+                let checks = "installed by dpkg in a fresh root, generate, and removed";
+                table.record(&label, checks, roots::check_package(&root, path));
+            }
+            Err(reason) => table.not_run(&label, reason),
+        }
+    }
     Ok(())
 }
 
@@ -365,70 +434,4 @@ fn check_sdist(
 /// Whether images for the target of a runner start on this machine.
 fn runs_images(runner: &ProgramRunner) -> bool {
     matches!(runner, ProgramRunner::Own | ProgramRunner::Bare { .. })
-}
-
-/// Runs the entry point of the image in its root folder as its user, and then its health check.
-fn check_image(path: &Path, to: &Path) -> Result<(), XtaskError> {
-    let config = image::unpack(path, to)?;
-    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_string();
-    let words = |value: &serde_json::Value| -> Vec<String> {
-        value.as_array().into_iter().flatten().map(text).collect()
-    };
-    // Runtimes mount `/proc`. The program must also run without it.
-    let inside = |words: &[String]| {
-        let mut command = Command::new("/usr/sbin/chroot");
-        command.arg(format!("--userspec={}", text(&config["config"]["User"])));
-        command.arg(to).args(words);
-        command.env_clear();
-        for (name, value) in variables(&config["config"]["Env"]) {
-            command.env(name, value);
-        }
-        command
-    };
-    let entry = words(&config["config"]["Entrypoint"]);
-    expect_version(inside(&entry[..1]), path)?;
-    let listen = |source| XtaskError::Listen { port: 0, source };
-    let free = TcpListener::bind(("127.0.0.1", 0)).map_err(listen)?;
-    let port = free.local_addr().map_err(listen)?.port().to_string();
-    drop(free);
-    let mut server = inside(&entry);
-    server.args(["--port", &port, "--device", "cpu"]);
-    server.stdin(Stdio::null()).stdout(Stdio::null());
-    let mut server = ImageServer(server.spawn().map_err(error::file("start", path))?);
-    let mut test = words(&config["config"]["Healthcheck"]["Test"]);
-    test.remove(0);
-    test.push(port);
-    let start = Instant::now();
-    while !process::works(&mut inside(&test)) {
-        let has_ended = server.0.try_wait().is_ok_and(|status| status.is_some());
-        if has_ended || start.elapsed() > LIMIT {
-            return Err(XtaskError::TimeOut {
-                command: entry.join(" "),
-                limit: LIMIT,
-            });
-        }
-        thread::sleep(Duration::from_millis(50));
-    }
-    Ok(())
-}
-
-/// The names and values of a list of variables.
-fn variables(list: &serde_json::Value) -> Vec<(String, String)> {
-    let texts = list.as_array().into_iter().flatten();
-    let texts = texts.filter_map(|value| value.as_str());
-    let pairs = texts.filter_map(|text| text.split_once('='));
-    pairs
-        .map(|(name, value)| (name.to_string(), value.to_string()))
-        .collect()
-}
-
-/// A server that ends when it is dropped.
-struct ImageServer(Child);
-
-impl Drop for ImageServer {
-    fn drop(&mut self) {
-        // Errors mean that it has ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }

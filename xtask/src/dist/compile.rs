@@ -50,6 +50,18 @@ pub(super) fn program(
     Ok(folder.join("release").join(name))
 }
 
+/// Builds the C library for a target, and returns its folder. It shares the build of the program.
+pub(super) fn library(target: &str, tools: &CrossTools) -> Result<PathBuf, XtaskError> {
+    let has_zig = needs_zig(target);
+    let mut cargo = process::cargo();
+    cargo.arg(if has_zig { "zigbuild" } else { "build" });
+    cargo.args(["--locked", "--release", "--package", "tercet-c"]);
+    cargo.args(["--all-features", "--target", &triple(target, has_zig)]);
+    tools.enable(&mut cargo);
+    process::run(&mut cargo)?;
+    Ok(target_dir().join(target).join("release"))
+}
+
 /// The target as cargo or cargo-zigbuild expects it, which takes the version of glibc.
 fn triple(target: &str, has_zig: bool) -> String {
     match has_zig && target.ends_with("-linux-gnu") {

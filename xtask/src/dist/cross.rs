@@ -12,7 +12,7 @@ const PURPOSE: &str = "build for other platforms";
 /// The list of Python packages.
 const REQUIREMENTS: &str = "xtask/cross/requirements.txt";
 /// The linker for Windows, with the Debian package that has it.
-const MINGW: (&str, &str) = ("x86_64-w64-mingw32-gcc", "gcc-mingw-w64-x86-64");
+pub(super) const MINGW: (&str, &str) = ("x86_64-w64-mingw32-gcc", "gcc-mingw-w64-x86-64");
 
 /// The installed compilers.
 pub(super) struct CrossTools(PythonInterpreter);
@@ -33,6 +33,13 @@ impl CrossTools {
     pub(super) fn maturin(&self) -> Command {
         let mut command = self.0.tool("maturin");
         self.enable(&mut command);
+        command
+    }
+
+    /// The C compiler, which has the libraries of all targets.
+    pub(super) fn c_compiler(&self) -> Command {
+        let mut command = self.0.command();
+        command.args(["-m", "ziglang", "cc"]);
         command
     }
 

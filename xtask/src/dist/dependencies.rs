@@ -1,4 +1,4 @@
-//! The crates that are linked into the `tercet` command for a target.
+//! The crates that are linked into a package of the workspace, such as the `tercet` command, for a target.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,8 @@ use serde::Deserialize;
 use crate::error::{self, XtaskError};
 use crate::process;
 
-const PACKAGE: &str = "tercet-cli";
+/// The package of the `tercet` command.
+pub(super) const COMMAND: &str = "tercet-cli";
 
 /// A crate of the program.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,10 +77,10 @@ struct CargoDependencyKind {
     kind: Option<String>,
 }
 
-/// Reads the linked crates from cargo, sorted by name and version; the command itself is one of them.
-pub(super) fn read(target: &str) -> Result<Vec<LinkedCrate>, XtaskError> {
+/// Reads the crates that a package links from cargo, sorted by name and version; the package itself is one of them.
+pub(super) fn read(package: &str, target: &str) -> Result<Vec<LinkedCrate>, XtaskError> {
     let mut tree = process::cargo();
-    tree.args(["tree", "--locked", "--package", PACKAGE, "--all-features"]);
+    tree.args(["tree", "--locked", "--package", package, "--all-features"]);
     tree.args([
         "--edges",
         "normal,no-proc-macro",
@@ -200,10 +201,10 @@ mod tests {
 
     #[test]
     fn each_linked_crate_is_described() {
-        let crates = read("x86_64-unknown-linux-gnu").unwrap();
+        let crates = read(COMMAND, "x86_64-unknown-linux-gnu").unwrap();
         assert!(crates.len() > 100, "{}", crates.len());
         let find = |name: &str| crates.iter().find(|c| c.name == name);
-        assert!(find(PACKAGE).is_some_and(LinkedCrate::is_own));
+        assert!(find(COMMAND).is_some_and(LinkedCrate::is_own));
         assert!(find("serde").is_some_and(|c| !c.is_own()));
         // Programs of the build and of tests are not part of the command.
         for absent in ["proptest", "insta", "serde_derive", "syn", "cc"] {
@@ -214,7 +215,7 @@ mod tests {
                 .iter()
                 .all(|c| c.license.as_ref().is_some_and(|text| !text.contains('/')))
         );
-        let command = find(PACKAGE).unwrap();
+        let command = find(COMMAND).unwrap();
         assert!(command.uses.iter().any(|(name, _)| name == "clap"));
         assert!(find("ash").is_some());
     }

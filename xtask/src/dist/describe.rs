@@ -1,5 +1,5 @@
 //! The files that need all archives of a release: install scripts with its URL, a Homebrew formula, winget manifests
-//! and `SHA256SUMS`.
+//! and the list of checksums.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -40,6 +40,11 @@ pub(super) fn run(dir: &Path, url: &str) -> Result<(), XtaskError> {
         }
         println!("{}", to.display());
     }
+    write_sums(dir)
+}
+
+/// Writes the list of checksums of a folder into it.
+pub(super) fn write_sums(dir: &Path) -> Result<(), XtaskError> {
     let sums = digests(dir)?.into_iter();
     let sums: String = sums
         .map(|(name, digest)| format!("{digest}  {name}\n"))

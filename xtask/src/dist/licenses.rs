@@ -30,7 +30,7 @@ pub(super) fn write(crates: &[LinkedCrate], input: &DistInput) -> Result<PathBuf
 }
 
 /// The text of all licenses, each followed by the crates that have it.
-fn collect(crates: &[LinkedCrate]) -> Result<String, XtaskError> {
+pub(super) fn collect(crates: &[LinkedCrate]) -> Result<String, XtaskError> {
     let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut list = String::new();
     let mut count = 0;
@@ -53,9 +53,8 @@ fn collect(crates: &[LinkedCrate]) -> Result<String, XtaskError> {
             texts.entry(text).or_default().push(name.clone());
         }
     }
-    let mut page = format!(
-        "The program `tercet` contains {count} crates of other authors under these licenses.\n\n{list}"
-    );
+    let mut page =
+        format!("Tercet contains {count} crates of other authors under these licenses.\n\n{list}");
     for (text, names) in texts {
         let _ = write!(
             page,

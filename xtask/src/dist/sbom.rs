@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn every_edge_leads_to_a_component() {
-        let crates = dependencies::read("x86_64-unknown-linux-gnu").unwrap();
+        let crates = dependencies::read(dependencies::COMMAND, "x86_64-unknown-linux-gnu").unwrap();
         let document = document(&crates, "00", 0, "x86_64-unknown-linux-gnu");
         let text = |value: &Value| value.as_str().unwrap().to_string();
         let components = document["components"].as_array().unwrap();

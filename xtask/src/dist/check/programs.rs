@@ -17,7 +17,7 @@ use crate::{cache, fetch, process};
 /// Maximum run time of a command, and of the start of a server. Emulation is slow.
 const LIMIT: Duration = Duration::from_secs(240);
 /// A prompt for the embedded model, and the greedy answer.
-const PROMPT: &str = "Once";
+pub(super) const PROMPT: &str = "Once";
 pub(super) const ANSWER: &str = "\n# Targets\n\n`rustc` is the";
 /// The similarity of two sentences in the table that `tercet embed` prints.
 pub(super) const SIMILARITY: &str = "0.932";
@@ -139,7 +139,7 @@ impl ProgramRunner {
     }
 
     /// The name that the program sees for a file of this machine.
-    fn seen(&self, path: &Path) -> String {
+    pub(super) fn seen(&self, path: &Path) -> String {
         let path = path.display().to_string();
         match self {
             ProgramRunner::Wine { .. } => format!("Z:{}", path.replace('/', "\\")),
@@ -149,7 +149,7 @@ impl ProgramRunner {
 }
 
 /// The first program that exists; if there is none, its Debian package is installed if that is possible.
-fn installed(names: &[&str], package: &str) -> Result<Option<PathBuf>, XtaskError> {
+pub(super) fn installed(names: &[&str], package: &str) -> Result<Option<PathBuf>, XtaskError> {
     let find = || names.iter().map(PathBuf::from).find(|path| path.exists());
     if find().is_none() && process::can_install() {
         process::apt_install(&[package])?;
@@ -221,7 +221,13 @@ fn unpacked_root(
 
 /// Runs a program; it must print the version.
 pub(super) fn expect_version(mut command: Command, path: &Path) -> Result<(), XtaskError> {
-    let printed = process::output(command.arg("--version"))?;
+    command.arg("--version");
+    expect_printed_version(command, path)
+}
+
+/// Runs a command whose arguments ask for the version.
+pub(super) fn expect_printed_version(mut command: Command, path: &Path) -> Result<(), XtaskError> {
+    let printed = process::output(&mut command)?;
     let printed = String::from_utf8_lossy(&printed);
     match printed.starts_with(&format!("tercet {VERSION}")) {
         true => Ok(()),

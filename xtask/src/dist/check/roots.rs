@@ -1,4 +1,5 @@
-//! Installs an archive in fresh roots of Debian by the install script, pulls a model and generates a token.
+//! Installs an archive in fresh roots of Debian by the install script, pulls a model and generates a token. The Debian
+//! package is installed there too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -113,6 +114,46 @@ pub(super) fn check(root: &Path, url: &str) -> Result<Duration, XtaskError> {
         true => Ok(took),
         false => Err(refused(
             root,
+            format!("no answer of the model in: {printed}"),
+        )),
+    }
+}
+
+/// Installs a Debian package in a root, generates text, and removes the package again.
+pub(super) fn check_package(root: &Path, package: &Path) -> Result<(), XtaskError> {
+    let folder = root.join(FOLDER);
+    fetch::remove_dir(&folder)?;
+    fs::create_dir_all(&folder).map_err(error::file("create", &folder))?;
+    let to = folder.join("tercet.deb");
+    fs::copy(package, &to).map_err(error::file("copy", package))?;
+    let inside = |script: &str| {
+        let mut command = Command::new("/usr/sbin/chroot");
+        command
+            .arg(root)
+            .args(["/bin/sh", "-c", script])
+            .env_clear();
+        command.env(
+            "PATH",
+            "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        );
+        command.env("HOME", format!("/{FOLDER}"));
+        command
+    };
+    // dpkg refuses a package whose dependencies the root does not have.
+    let script = format!(
+        "set -e; dpkg --install /{FOLDER}/tercet.deb >&2; \
+         tercet generate --device cpu --temperature 0 --prompt Once --max-tokens 12"
+    );
+    let printed = process::limited_output(inside(&script), LIMIT);
+    let removed = process::run(&mut inside("dpkg --purge tercet >&2"));
+    fetch::remove_dir(&folder)?;
+    let printed = printed?;
+    removed?;
+    match printed.contains(super::programs::ANSWER) {
+        true if !root.join("usr/bin/tercet").exists() => Ok(()),
+        true => Err(refused(package, "its removal left the program".to_string())),
+        false => Err(refused(
+            package,
             format!("no answer of the model in: {printed}"),
         )),
     }
