@@ -13,8 +13,8 @@
 //! Next: `product.rs` for norms before matmuls and for gates and sums after them, `kv_append.rs`
 //! for RoPE and KV appends before attention. `moe_router.rs` covers mixture-of-experts routers,
 //! `row_wise.rs` row reductions with elementwise work, and `columns.rs` column sums.
-//! `cast_elision.rs` elides casts before matmuls, and `norm_prologue.rs` fuses layer norms into
-//! GEMV.
+//! `cast_elision.rs` elides casts before matmuls, `norm_prologue.rs` fuses layer norms into GEMV, and
+//! `repeated_rows.rs` elides copies of rows before matmuls of experts.
 
 mod cast_elision;
 mod columns;
@@ -23,6 +23,7 @@ mod kv_append;
 mod moe_router;
 mod norm_prologue;
 mod product;
+mod repeated_rows;
 mod row_wise;
 
 use std::collections::{HashMap, HashSet};
@@ -37,6 +38,7 @@ use dataflow::UseDefGraph;
 pub(crate) use kv_append::KvAppendGroup;
 pub(crate) use moe_router::RouterTopK;
 pub(crate) use product::{FusedEpilogue, FusedMatMul, GluEpilogue, NormPrologue};
+pub(crate) use repeated_rows::RepeatedRows;
 pub(crate) use row_wise::{RowWiseGroup, RowWiseNodeKind, is_profitable, part_of};
 
 /// A fusion group: nodes that are emitted together.
@@ -58,6 +60,8 @@ pub(crate) enum FusionGroup {
     Columns(ColumnSumGroup),
     /// A matmul that reads its 16-bit operands directly instead of their casts to F32.
     UncastMatMul(UncastMatMul),
+    /// A matmul of experts that reads its rows before they are repeated.
+    RepeatedRows(RepeatedRows),
     /// A GEMV whose kernel first computes the norm of its input row.
     Normed { norm: NodeId },
 }
@@ -84,6 +88,7 @@ impl Fusions {
         cast_elision::find(&mut flow, caps, &mut found);
         norm_prologue::find(&flow, &mut found);
         moe_router::find(&flow, &mut found);
+        repeated_rows::find(&flow, &mut found);
         row_wise::find(&flow, caps, &mut found);
         columns::find(&mut flow, caps, &mut found);
         found

@@ -21,7 +21,7 @@ mod dynamic_slice;
 mod fft;
 mod gather;
 pub mod gemm_coop;
-mod grouped;
+pub(crate) mod grouped;
 mod indexed;
 pub(crate) mod map;
 pub(crate) mod matmul;

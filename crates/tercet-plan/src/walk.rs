@@ -14,7 +14,7 @@ use crate::fusions::{
 };
 use crate::lowerings::map::{columns, row_wise};
 use crate::lowerings::rope::append::RopeAppend;
-use crate::lowerings::{Lowering, attention, find, matmul, rope, top_k};
+use crate::lowerings::{Lowering, attention, find, grouped, matmul, rope, top_k};
 use crate::plan::{ProgramInterface, place};
 use tercet_program::{IoBinding, ProgramBuffer, SizeRule, SlotId};
 
@@ -273,6 +273,9 @@ fn lower_group(
             })
         }
         FusionGroup::Normed { norm } => lower_norm_matmul(e, *norm),
+        FusionGroup::RepeatedRows(of) => e.results_of(into, |e| {
+            grouped::lower_repeated(e, node, of.rows, of.repeats)
+        }),
         FusionGroup::Columns(group) => {
             let views = columns::lower(e, group)?;
             for (sum, view) in group.sums.iter().zip(views) {

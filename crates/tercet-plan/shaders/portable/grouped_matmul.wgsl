@@ -1,5 +1,6 @@
 // Grouped matmul (mixture of experts): y[m, n] = sum over k of x[m, k] w[e, k, n], where e is the
-// key of row m. Rows are processed in sorted order of their keys; places[r] is the row with rank r.
+// key of row m, and x has row m / repeats. Rows are processed in sorted order of their keys;
+// places[r] is the row with rank r.
 // x has arbitrary strides, y is dense. A thread writes 4 adjacent elements along n. 16-bit results
 // require an even n. Another fragment defines the weights: fill_w stages the weights of 16 k and 32
 // columns in shared memory, and w_quad reads 4 of them.
@@ -20,6 +21,7 @@ struct Params {
     w_matrix: u32,
     w_row: u32,
     w_col: u32,
+    repeats: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -43,7 +45,7 @@ fn x_at(rank: u32, stop: u32, k: u32) -> f32 {
     if rank >= stop || k >= p.k {
         return 0.0;
     }
-    let at = p.x_offset + places[rank] * p.x_row + k * p.x_col;
+    let at = p.x_offset + places[rank] / p.repeats * p.x_row + k * p.x_col;
     return float_of(x[word_of(at, DTYPE)], lane_of(at, DTYPE), DTYPE);
 }
 

@@ -335,6 +335,15 @@ impl PackedWeights {
         code_of(self.scheme).0 >= FIRST_CODED
     }
 
+    /// Symbolic value: 1 if F16 represents these weights accurately, else 0.
+    pub(super) fn fit_f16(&self, e: &mut LoweringCtx<'_>) -> SymInt {
+        let params = self.params.iter().flatten();
+        params.fold(SymInt::ONE, |all, at| {
+            let fits = e.tape().fits_f16(*at);
+            e.tape().mul(all, fits)
+        })
+    }
+
     /// True if the blocks of this format store minima in addition to scales.
     pub(super) fn has_min(&self) -> bool {
         code_of(self.scheme).1

@@ -3,13 +3,19 @@
 //!
 //! If there are few rows, each is multiplied by its own matrix (`matmul/expert_gemv.rs`). If there
 //! are many rows, they are first sorted by matrix index, so that adjacent rows use the same matrix.
-//! If 16-bit result rows are not word-aligned, results are computed in F32 and then packed.
+//! Rows of 16 bits and quantized weights then use cooperative matrices (`grouped/coop.rs`). If
+//! 16-bit result rows are not word-aligned, results are computed in F32 and then packed.
+//!
+//! The kernels repeat rows themselves: row `r` of the result reads row `r / repeats`.
 
-use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Scheme, Support};
+mod coop;
 
+use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Scheme, Support, Value};
+
+use self::coop::GroupedCoop;
 use super::cumsum::{CumSumPackParams, PACK};
 use super::dequant::{BLOCK_CONSTS, BLOCKS, CODED, PackedWeights};
-use super::matmul::expert_gemv::{self, ExpertStack};
+use super::matmul::expert_gemv::{self, ExpertRows, ExpertStack};
 use super::scatter::{max_elements, nd_keys};
 use super::top_k::in_order;
 use super::words::lanes;
@@ -34,6 +40,7 @@ crate::params! {
         w_matrix: U32,
         w_row: U32,
         w_col: U32,
+        repeats: U32,
     }
 }
 
@@ -92,7 +99,13 @@ pub(crate) static GROUPED: Lowering = Lowering {
 pub(crate) static DEQUANT_GROUPED: Lowering = Lowering {
     name: "dequant_grouped_matmul",
     ops: &[OpKind::DequantGroupedMatMul],
-    kernels: &[&BLOCKED.def, &OF_CODES.def],
+    kernels: &[
+        &BLOCKED.def,
+        &OF_CODES.def,
+        &coop::F16.def,
+        &coop::BF16.def,
+        &coop::GROUP_ROWS.def,
+    ],
     supports: supports_packed,
     lower: lower_packed,
 };
@@ -101,6 +114,50 @@ pub(crate) static DEQUANT_GROUPED: Lowering = Lowering {
 const TILE: u32 = 32;
 
 fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
+    let x = all_rows(e, node);
+    floats(e, node, &x)
+}
+
+fn lower_packed(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
+    let x = all_rows(e, node);
+    packed(e, node, &x)
+}
+
+/// Lowers a matmul of experts with the rows `[rows, 1, k]`, each of which is read `repeats` times.
+pub(crate) fn lower_repeated(
+    e: &mut LoweringCtx<'_>,
+    node: &Node,
+    rows: Value,
+    repeats: usize,
+) -> Result<(), CompileError> {
+    let rows = e.view(rows);
+    let [n, _, k] = rows.layout.shape() else {
+        unreachable!("invariant: the repeated rows have an axis of size 1")
+    };
+    let layout = rows.layout.reshape(&[n.clone(), k.clone()]);
+    let layout = layout.unwrap_or_else(|| unreachable!("invariant: axes of size 1 can be dropped"));
+    let x = ExpertRows {
+        view: SlotView { layout, ..rows },
+        repeats,
+        count: node.outputs[0].shape[0].clone(),
+    };
+    match node.op {
+        Op::DequantGroupedMatMul(_) => packed(e, node, &x),
+        _ => floats(e, node, &x),
+    }
+}
+
+/// The rows of a matmul, each of which is read once.
+fn all_rows(e: &LoweringCtx<'_>, node: &Node) -> ExpertRows {
+    let view = e.view(node.inputs[0]);
+    ExpertRows {
+        repeats: 1,
+        count: view.layout.shape()[0].clone(),
+        view,
+    }
+}
+
+fn floats(e: &mut LoweringCtx<'_>, node: &Node, x: &ExpertRows) -> Result<(), CompileError> {
     let w = e.view(node.inputs[1]);
     let strides = e.strides(&w);
     let weights = GroupedWeights {
@@ -109,7 +166,7 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
         view: w,
         blocks: None,
     };
-    product(e, node, &weights)
+    product(e, node, x, &weights)
 }
 
 fn scheme_of(node: &Node) -> Scheme {
@@ -126,7 +183,7 @@ fn supports_packed(_: &Graph, node: &Node, _: &DeviceCaps) -> Support {
     }
 }
 
-fn lower_packed(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
+fn packed(e: &mut LoweringCtx<'_>, node: &Node, x: &ExpertRows) -> Result<(), CompileError> {
     let blocks = PackedWeights::new(e, node.inputs[1], scheme_of(node))?;
     let row = e.strides(&blocks.view)[0];
     let columns = e.num(&node.outputs[0].shape[1]);
@@ -138,7 +195,7 @@ fn lower_packed(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError
         strides: [e.tape().mul(columns, row), row, SymInt::ZERO],
         blocks: Some(blocks),
     };
-    product(e, node, &weights)
+    product(e, node, x, &weights)
 }
 
 /// The stack of expert matrices. Strides of floats: from matrix to matrix, along k, along n.
@@ -175,9 +232,15 @@ impl GroupedWeights {
     }
 }
 
-fn product(e: &mut LoweringCtx<'_>, node: &Node, w: &GroupedWeights) -> Result<(), CompileError> {
-    let [x, expert] = [0, 2].map(|i| e.view(node.inputs[i]));
+fn product(
+    e: &mut LoweringCtx<'_>,
+    node: &Node,
+    x: &ExpertRows,
+    w: &GroupedWeights,
+) -> Result<(), CompileError> {
+    let expert = e.view(node.inputs[2]);
     let experts = e.graph.ty(node.inputs[1]).shape[..1].to_vec();
+    let count = experts[0].known();
     let rows = expert.layout.shape();
     let keys = nd_keys(e, &experts, &expert, rows)?;
     let y = e.result(0)?;
@@ -195,13 +258,21 @@ fn product(e: &mut LoweringCtx<'_>, node: &Node, w: &GroupedWeights) -> Result<(
         step: w.strides[0],
         columns: columns.clone(),
     };
-    let bounds: &[u32] = match expert_gemv::supports_keyed(e, &x, &stack)? {
-        true => &[e.caps.device.rates.rows.keyed_rows],
+    let coop = GroupedCoop::new(e, x, w, count)?;
+    let max_single = match &coop {
+        Some(coop) => coop.max_single_rows(e),
+        None => e.caps.device.rates.rows.keyed_rows,
+    };
+    let bounds: &[u32] = match expert_gemv::supports_keyed(e, x, &stack)? {
+        true => &[max_single],
         false => &[],
     };
     e.switch_on_size(&rows[0], bounds, |e, arm| match arm < bounds.len() {
-        true => expert_gemv::keyed(e, &x, &stack, keys.slot, &to),
-        false => in_groups(e, &x, w, keys.slot, &to),
+        true => expert_gemv::keyed(e, x, &stack, keys.slot, &to),
+        false => match &coop {
+            Some(coop) => many(e, coop, (node.inputs[2], keys.slot), &to),
+            None => in_groups(e, x, w, keys.slot, &to),
+        },
     })?;
     if whole {
         return Ok(());
@@ -215,17 +286,41 @@ fn product(e: &mut LoweringCtx<'_>, node: &Node, w: &GroupedWeights) -> Result<(
     Ok(())
 }
 
+/// Emits the matmul of many rows on cooperative matrices, or on F32 tiles if the type of the
+/// matrices does not represent the weights accurately. `keys` are the matrix indices, of the value
+/// `expert`.
+fn many(
+    e: &mut LoweringCtx<'_>,
+    coop: &GroupedCoop<'_>,
+    (expert, keys): (Value, SlotId),
+    to: &SlotView,
+) -> Result<(), CompileError> {
+    // Matmuls with the same rows or indices share what is computed outside of the inner branches.
+    let rows = coop.rows(e)?;
+    let groups = coop.groups(e, expert, keys)?;
+    let fits = coop.fits_dtype(e);
+    e.switch_on(fits, &[0], |e, is_fit| match is_fit {
+        0 => in_groups(e, coop.rows, coop.weights, keys, to),
+        _ => {
+            coop.dispatch(e, &rows, &groups, to);
+            Ok(())
+        }
+    })
+}
+
 /// Sorts the rows by matrix index and emits the grouped matmul.
 fn in_groups(
     e: &mut LoweringCtx<'_>,
-    x: &SlotView,
+    x: &ExpertRows,
     w: &GroupedWeights,
     keys: SlotId,
     to: &SlotView,
 ) -> Result<(), CompileError> {
-    let rows = &x.layout.shape()[..1];
+    let rows = std::slice::from_ref(&x.count);
     let (count, most) = (e.numel(rows), max_elements(e, rows)?);
     let sorted = in_order(e, keys, count, most)?;
+    let repeats = SymInt::Const(x.repeats as i64);
+    let x = &x.view;
     let x_strides = e.strides(x);
     let params = GroupedParams {
         rows: count,
@@ -238,6 +333,7 @@ fn in_groups(
         w_matrix: w.strides[0],
         w_row: w.strides[1],
         w_col: w.strides[2],
+        repeats,
     };
     let tape = e.tape();
     let (rows, columns) = (tape.ceil_div(count, TILE), tape.ceil_div(params.n, TILE));

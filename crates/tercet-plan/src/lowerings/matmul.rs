@@ -35,6 +35,7 @@ use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Scheme, Support, VariantFamily};
 
 pub(crate) use self::normed::NormGemv;
+pub(super) use self::reduced_precision::round_rows;
 pub(crate) use self::skinny_prepacked_a::PrepackedRows;
 
 use self::product::{BoundEpilogue, MatMulOperand, MatMulProblem, activation_code};

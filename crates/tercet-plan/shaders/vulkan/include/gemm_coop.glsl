@@ -190,12 +190,23 @@ uint first_b[B_LOADS];
 #include "weights.glsl"
 #endif
 
+#ifdef GROUPED
+#include "grouped.glsl"
+#define ROW_OF_A(line) (row_of_line(line) / p.repeats)
+#else
+#define ROW_OF_A(line) min(line, p.m - 1u)
+#endif
+
 // Lines and columns beyond the edges are clamped to the last one.
 void find_words(Source s) {
     [[unroll]] for (uint i = 0u; i < A_LOADS; i++) {
-        uint line = min(s.tile.x + own_a().x + i * A_PASS, p.m - 1u);
+        uint line = ROW_OF_A(s.tile.x + own_a().x + i * A_PASS);
         first_a[i] = (s.place.a >> 3) + line * (p.lda >> 3) + own_a().y;
     }
+#ifdef GROUPED
+    find_rows(s.place.b, s.tile.y);
+    return;
+#endif
 #ifdef WINDOWS
     if (GATHERS != 0u) {
         find_windows(s.place.b, s.tile.y);
@@ -241,6 +252,10 @@ void load_step(Source s, uint k, uint k_end, const bool whole) {
         return;
     }
 #endif
+#ifdef GROUPED
+    load_pieces(k, k_end, whole);
+    return;
+#endif
     uint first_line = B_TRANSPOSED != 0u ? s.tile.y : k;
     uint first_col = B_TRANSPOSED != 0u ? k : s.tile.y;
     uint k_b = B_TRANSPOSED != 0u ? k >> 3 : k * (p.ldb >> 3);
@@ -276,6 +291,10 @@ void store_step(uint stage) {
         store_columns(stage + A_LEN, B_STRIDE);
         return;
     }
+#endif
+#ifdef GROUPED
+    store_pieces(stage + A_LEN);
+    return;
 #endif
     [[unroll]] for (uint i = 0u; i < B_LOADS; i++) {
         if (loads_b(i)) {
@@ -338,6 +357,9 @@ void sum_loaded(Source s, uint k, uint row, uint col) {
 #ifdef WEIGHTS
             keep_no_columns();
 #endif
+#ifdef GROUPED
+            keep_no_pieces();
+#endif
         }
         multiply(0u);
         [[unroll]] for (uint f = FK; f < BK; f += FK) {
@@ -352,7 +374,7 @@ void sum_loaded(Source s, uint k, uint row, uint col) {
     }
 }
 
-#ifndef WINDOWS
+#if !defined(WINDOWS) && !defined(GROUPED)
 const bool IS_STAGGERED = STAGES == 2u && BK == FK && ALIGNED_A != 0u && ALIGNED_B != 0u;
 
 // Loaded data of two steps.
@@ -448,10 +470,24 @@ void begin_sums(uvec2 tile, uint col) {
 void main() {
     uint flat_tile = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
     Source s;
+#ifdef GROUPED
+    uint across = (p.n + BN - 1u) / BN;
+    if (flat_tile >= p.tile_count * across) {
+        return;
+    }
+    uvec4 own = tile_table[flat_tile / across];
+    if (own.z == 0u) {
+        return;
+    }
+    tile_first = own.y;
+    tile_rows = own.z;
+    s.tile = uvec2(0u, flat_tile % across * BN);
+#else
     s.tile = tile_of(flat_tile);
     if (s.tile.x >= p.m) {
         return;
     }
+#endif
 #ifdef WINDOWS
     find_taps();
 #endif
@@ -462,6 +498,9 @@ void main() {
     uint col = gl_SubgroupID % (BN / WN) * WN;
     for (uint z = gl_WorkGroupID.z; z < p.batches * p.splits; z += gl_NumWorkGroups.z) {
         s.place = PLANES == 0u ? Place(p.offset_a, p.offset_b, p.offset_c, p.offset_residual, 0u, p.k) : place_of(z);
+#ifdef GROUPED
+        s.place.b += own.x * p.inner_b;
+#endif
         bool is_empty = s.place.k >= s.place.k_end;
         if (!is_empty) {
             load_first(s);
@@ -469,7 +508,7 @@ void main() {
         begin_sums(s.tile, col);
         if (!is_empty) {
             uint k = first_end(s.place);
-#ifndef WINDOWS
+#if !defined(WINDOWS) && !defined(GROUPED)
             if (IS_STAGGERED && k < s.place.k_end) {
                 sum_staggered(s, k, row, col);
             } else

@@ -45,6 +45,9 @@ layout(set = 0, binding = 0) uniform Params {
 #ifdef WEIGHTS
 #include "weight_params.glsl"
 #endif
+#ifdef GROUPED
+#include "grouped_params.glsl"
+#endif
 } p;
 
 // Offsets of a batch in each operand, and the range of k to sum.

@@ -3,6 +3,15 @@
 
 #include "gemm_finish.glsl"
 
+#ifdef GROUPED
+// The lines of a tile of sorted rows have their own places in C.
+#define LINES tile_rows
+#define ROW_OF_C(line) row_of_line(line)
+#else
+#define LINES p.m
+#define ROW_OF_C(line) (line)
+#endif
+
 // Stores one 16-bit result. The other half of the result's word belongs to another row, or is
 // padding after the last element of the tensor.
 void store_half(uint h, uint at) {
@@ -136,8 +145,8 @@ void store_narrow(Place place, uint row, uint col) {
         strip_barrier();
         [[unroll]] for (uint r = lane_row; r < FM; r += SUBGROUP / ROW_LANES) {
             uint line = row + i * FM + r;
-            if (line < p.m && inside) {
-                c_vec[((place.c + line * p.ldc + col) >> 3) + lane_col] = tiles[strip + r * STRIDE + lane_col];
+            if (line < LINES && inside) {
+                c_vec[((place.c + ROW_OF_C(line) * p.ldc + col) >> 3) + lane_col] = tiles[strip + r * STRIDE + lane_col];
             }
         }
         strip_barrier();
@@ -171,10 +180,12 @@ void store_sums(Place place, uint row, uint col) {
     }
 #endif
     const bool AS_THEY_ARE = OUT_F32 != 0u && ALIGNED_C != 0u && HAS_BIAS + HAS_RESIDUAL + ACTIVATION == 0u;
+#ifndef GROUPED
     if (AS_THEY_ARE && row + WM <= p.m && col + WN <= p.n) {
         store_fragments(place.c + row * p.ldc + col);
         return;
     }
+#endif
     uint strip = gl_SubgroupID * FM * SUM_STRIDE;
     // Excess threads have no row.
     uint lane_row = gl_SubgroupInvocationID / ROW_LANES;
@@ -205,7 +216,7 @@ void store_sums(Place place, uint row, uint col) {
         strip_barrier();
         [[dont_unroll]] for (uint r = lane_row; r < FM; r += SUBGROUP / ROW_LANES) {
             uint line = row + i * FM + r;
-            if (line >= p.m || valid == 0u) {
+            if (line >= LINES || valid == 0u) {
                 break;
             }
             uint from = strip + r * SUM_STRIDE + lane_col / 4u;
@@ -221,7 +232,7 @@ void store_sums(Place place, uint row, uint col) {
             vec4 low = finish(swap != 0u ? other : one, bias_low, residual_at, valid);
             uint rest = valid > 4u ? valid - 4u : 0u;
             vec4 high = finish(swap != 0u ? one : other, bias_high, residual_at + 4u, rest);
-            uint at = place.c + line * p.ldc + column;
+            uint at = place.c + ROW_OF_C(line) * p.ldc + column;
             if (ALIGNED_C != 0u) {
                 store_eight(low, high, at);
             } else {

@@ -139,6 +139,16 @@ impl CoopGemmTiling {
         CoopGemmTiling::from_table(caps, *shape, subgroup, divisions)
     }
 
+    /// The tiling of a grouped GEMM. `None` if the device lacks cooperative matrices of this type, or
+    /// shared memory.
+    pub(in crate::lowerings) fn choose_grouped(
+        caps: &DeviceCaps,
+        ty: CoopType,
+    ) -> Option<CoopGemmTiling> {
+        let all = CoopGemmTiling::divided(caps, ty, caps.device.rates.matrices.grouped);
+        all.first().map(|(tiling, _)| *tiling)
+    }
+
     /// The tilings of a table that the device can run; their rates are limited by the number of
     /// workgroups that fit on a compute unit.
     fn from_table(

@@ -11,6 +11,15 @@ use crate::lowerings::dequant::PackedWeights;
 use tercet_program::SlotId;
 use tercet_program::SymInt;
 
+/// Rows that experts multiply.
+pub(in crate::lowerings) struct ExpertRows {
+    /// `[count / repeats, k]`.
+    pub(in crate::lowerings) view: SlotView,
+    /// Number of adjacent rows that share a row of `view`.
+    pub(in crate::lowerings) repeats: usize,
+    pub(in crate::lowerings) count: Dim,
+}
+
 /// A stack of expert matrices.
 pub(in crate::lowerings) struct ExpertStack<'a> {
     /// Floats `[count, k, n]`, or the quantized rows of all matrices, `[count * n, row bytes]`.
@@ -21,10 +30,10 @@ pub(in crate::lowerings) struct ExpertStack<'a> {
     pub(in crate::lowerings) columns: Dim,
 }
 
-/// Whether the kernels support activations `x` of shape `[rows, k]` with matrices of this stack.
+/// Whether the kernels support activations `x` with matrices of this stack.
 pub(in crate::lowerings) fn supports_keyed(
     e: &mut LoweringCtx<'_>,
-    x: &SlotView,
+    x: &ExpertRows,
     stack: &ExpertStack<'_>,
 ) -> Result<bool, CompileError> {
     let product = product(e, x, stack);
@@ -41,13 +50,13 @@ pub(in crate::lowerings) fn supports_keyed(
 /// or consist of whole words.
 pub(in crate::lowerings) fn keyed(
     e: &mut LoweringCtx<'_>,
-    x: &SlotView,
+    x: &ExpertRows,
     stack: &ExpertStack<'_>,
     keys: SlotId,
     y: &SlotView,
 ) -> Result<(), CompileError> {
     let product = product(e, x, stack);
-    let given = matmul_args(e, &product, y)?.with_keys(keys);
+    let given = matmul_args(e, &product, y)?.with_keys(keys, x.repeats);
     match stack.blocks {
         Some(blocks) => {
             let given = given.with_packed_weights(e, blocks)?;
@@ -58,10 +67,10 @@ pub(in crate::lowerings) fn keyed(
 }
 
 /// Expert GEMV as a batched matmul: each activation row is one batch entry.
-fn product(e: &mut LoweringCtx<'_>, x: &SlotView, stack: &ExpertStack<'_>) -> MatMulProblem {
-    let shape = x.layout.shape();
-    let batch = vec![shape[0].clone()];
-    let a = MatMulOperand::new(e, x, None, 1, &batch);
+fn product(e: &mut LoweringCtx<'_>, x: &ExpertRows, stack: &ExpertStack<'_>) -> MatMulProblem {
+    let shape = x.view.layout.shape();
+    let batch = vec![x.count.clone()];
+    let a = MatMulOperand::new(e, &x.view, None, 1, &shape[..1]);
     let mut b = match stack.blocks {
         Some(_) => MatMulOperand::packed(e, stack.view).0,
         None => MatMulOperand::new(

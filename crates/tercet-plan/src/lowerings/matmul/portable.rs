@@ -187,8 +187,10 @@ impl MatMulArgs {
         Ok(MatMulArgs { grid, ..self })
     }
 
-    /// Adds the expert index of each row to these arguments.
-    pub(super) fn with_keys(self, keys: SlotId) -> MatMulArgs {
+    /// Adds the expert index of each row to these arguments; `repeats` adjacent rows of the result
+    /// share a row of the left operand.
+    pub(super) fn with_keys(mut self, keys: SlotId, repeats: usize) -> MatMulArgs {
+        self.params.batch_sizes[1] = SymInt::Const(repeats as i64);
         MatMulArgs {
             keys: Some(keys),
             ..self

@@ -9,12 +9,13 @@
 //!
 //! [`CompileOptions::matmul_precision`]: tercet_ir::CompileOptions::matmul_precision
 
-use tercet_ir::{CompileError, DType};
+use tercet_ir::{CompileError, DType, Dim};
 
 use super::kernels::{NARROW_ROWS, NarrowRowsParams};
 use super::product::{MatMulOperand, MatMulProblem};
 use crate::emit::{LoweringCtx, SlotView};
 use crate::lowerings::code;
+use tercet_program::SlotId;
 use tercet_program::SymInt;
 
 /// The dtype that rows of this matmul may be cast to; `None` unless this enables cooperative
@@ -67,16 +68,59 @@ impl ReducedPrecisionMatMul {
     pub(super) fn emit(&self, e: &mut LoweringCtx<'_>) {
         let Some(from) = &self.from else { return };
         let p = &self.product;
-        let count = e.numel(&[p.m.clone(), p.k.clone()]);
-        let params = NarrowRowsParams {
-            count,
-            row_len: e.num(&p.k),
-            offset: from.offset,
-            row: from.own_axis.stride,
-        };
-        let words = e.tape().ceil_div(count, 2u32);
-        let grid = e.grid_of(words, 256);
-        let args = [from.slot, p.a.slot];
-        e.dispatch(&NARROW_ROWS, &[code(self.to)], &args, &params, grid);
+        let shape = [p.m.clone(), p.k.clone()];
+        let place = [from.offset, from.own_axis.stride];
+        narrow(e, [from.slot, p.a.slot], &shape, place, self.to);
     }
+}
+
+/// Emits the cast of F32 rows of this shape to dense rows. `from` is their offset and their stride.
+fn narrow(
+    e: &mut LoweringCtx<'_>,
+    args: [SlotId; 2],
+    shape: &[Dim; 2],
+    [offset, row]: [SymInt; 2],
+    to: DType,
+) {
+    let count = e.numel(shape);
+    let params = NarrowRowsParams {
+        count,
+        row_len: e.num(&shape[1]),
+        offset,
+        row,
+    };
+    let words = e.tape().ceil_div(count, 2u32);
+    let grid = e.grid_of(words, 256);
+    e.dispatch(&NARROW_ROWS, &[code(to)], &args, &params, grid);
+}
+
+/// The rows `x [m, k]`, dense and cast to a 16-bit type. A copy that is valid in the current shape
+/// branches is reused.
+///
+/// # Errors
+/// The errors of [`LoweringCtx::temp`].
+pub(in crate::lowerings) fn round_rows(
+    e: &mut LoweringCtx<'_>,
+    x: &SlotView,
+    to: DType,
+) -> Result<SlotView, CompileError> {
+    let x = e.dense(x)?;
+    if x.dtype == to {
+        return Ok(x);
+    }
+    if let Some(slot) = e.rounded(x.slot, to) {
+        return Ok(SlotView {
+            slot,
+            dtype: to,
+            ..x
+        });
+    }
+    let shape = [0, 1].map(|axis| x.layout.shape()[axis].clone());
+    let copy = match e.round(&x, to)? {
+        Some(copy) => copy,
+        None => e.temp(to, &shape)?,
+    };
+    let row = e.num(&shape[1]);
+    narrow(e, [x.slot, copy.slot], &shape, [SymInt::ZERO, row], to);
+    Ok(copy)
 }
