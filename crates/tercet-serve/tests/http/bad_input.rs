@@ -174,6 +174,31 @@ fn ten_megabytes_of_nested_json_are_refused_soon() {
     complete(&server);
 }
 
+#[test]
+fn a_client_that_stops_reading_loses_its_connection() {
+    // The server has one connection, so that the next client is served only after the first one
+    // has lost its connection.
+    let server = start_only(ServeOptions {
+        connections: 1,
+        write_time: Duration::from_millis(300),
+        ..ServeOptions::default()
+    });
+    // The responses are longer than the buffers of a connection.
+    let ask = "GET /page/main.js HTTP/1.1\r\nhost: x\r\n\r\n";
+    let one = server.get("/page/main.js").body.len();
+    let asks = ask.repeat((100 << 20) / one);
+    let mut stuck = connect(&server);
+    // The server stops reading, too.
+    stuck.set_nonblocking(true).unwrap();
+    let _ = stuck.write_all(asks.as_bytes());
+    stuck.set_nonblocking(false).unwrap();
+    assert_eq!(server.get("/health").status, 200);
+    let mut answer = Vec::new();
+    let _ = stuck.read_to_end(&mut answer);
+    assert!(answer.starts_with(b"HTTP/1.1 200"));
+    assert!(answer.len() < 90 << 20, "{} bytes", answer.len());
+}
+
 #[cfg(feature = "grammar")]
 #[test]
 fn tools_whose_schemas_no_call_can_match_are_refused() {
