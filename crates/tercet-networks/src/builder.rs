@@ -495,6 +495,22 @@ impl<'a> ModelBuilder<'a> {
         self.times(y, after)
     }
 
+    /// A matrix in the format that the graph keeps it in. A training step reads every frozen matrix
+    /// at least twice, so its floats are converted once, when they are loaded, and not in each step.
+    fn stored_for_training(
+        &self,
+        name: &str,
+        matrix: WeightMatrix,
+    ) -> Result<WeightMatrix, ModelError> {
+        match self.mode {
+            WeightUse::Lora(_) => matrix.rounded_to(name, self.dtype),
+            WeightUse::Frozen
+            | WeightUse::Adapted(_)
+            | WeightUse::MultiLora(_)
+            | WeightUse::Full => Ok(matrix),
+        }
+    }
+
     /// `x W^T` for a matrix that is already loaded; `name` is the parameter's name.
     fn multiplied(
         &mut self,
@@ -502,7 +518,7 @@ impl<'a> ModelBuilder<'a> {
         name: &str,
         matrix: WeightMatrix,
     ) -> Result<Value, ModelError> {
-        match matrix {
+        match self.stored_for_training(name, matrix)? {
             WeightMatrix::Dense(tensor) => {
                 let w = self.param(name, tensor)?;
                 let w = self.graph.transpose(w, &[1, 0])?;
@@ -525,7 +541,8 @@ impl<'a> ModelBuilder<'a> {
         if let WeightUse::Full = self.mode {
             return self.trained_embedding(ids, name, shape);
         }
-        let rows = match self.weights.matrix(name, shape)? {
+        let matrix = self.weights.matrix(name, shape)?;
+        let rows = match self.stored_for_training(name, matrix)? {
             WeightMatrix::Dense(tensor) => {
                 let table = self.param(name, tensor)?;
                 self.graph.gather(table, ids, 0)?

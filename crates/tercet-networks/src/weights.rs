@@ -1,10 +1,11 @@
 //! The weights of a model from any source, by name.
 
-use tercet::{DType, Scheme, TensorType};
+use tercet::{DType, Device, Scheme, TensorType};
 use tercet_ir::fill::{InputFill, random_blocks};
 
+use tercet_files::SafeDtype;
 use tercet_files::folder_weights::HfWeights;
-use tercet_files::gguf::Gguf;
+use tercet_files::gguf::{GgmlType, Gguf};
 
 /// The weights of a model file or folder. Tensors are views of the memory-mapped files.
 ///
@@ -37,6 +38,63 @@ impl Weights {
             // Dummy weights use the names of a bare encoder, without the `bert.` prefix.
             Weights::Dummy(_) => !name.starts_with("bert."),
         }
+    }
+
+    /// The float dtype in which training steps are fastest on the device. F32 if the device does not
+    /// multiply 16-bit floats faster, or if most bytes of the weights are F32, as
+    /// [`MatmulPrecision::Auto`](crate::MatmulPrecision::Auto) does. BF16 if most bytes are BF16,
+    /// because F16 has a smaller range. Otherwise F16, or BF16 if the device has no F16.
+    ///
+    /// ```
+    /// use tercet::{DType, Device, Scheme};
+    /// use tercet_networks::{DummyWeights, Weights};
+    /// let weights = Weights::Dummy(DummyWeights::packed(Scheme::F16));
+    /// assert_eq!(weights.training_dtype(&Device::cpu()), DType::F32);
+    /// ```
+    pub fn training_dtype(&self, device: &Device) -> DType {
+        self.dtype_of_training(&device.fast_matmul_dtypes())
+    }
+
+    fn dtype_of_training(&self, faster: &[DType]) -> DType {
+        let [all, wide, bf16] = self.bytes_by_float();
+        let has = |dtype: &DType| faster.contains(dtype);
+        let order: &[DType] = match () {
+            () if 2 * wide > all => &[],
+            () if 2 * bf16 > all => &[DType::BF16],
+            () => &[DType::F16, DType::BF16],
+        };
+        order.iter().copied().find(has).unwrap_or(DType::F32)
+    }
+
+    /// Bytes of all tensors, of those in F32 or wider, and of those in BF16.
+    fn bytes_by_float(&self) -> [u64; 3] {
+        let mut sums = [0; 3];
+        let mut add = |bytes: usize, is_wide: bool, is_bf16: bool| {
+            for (sum, counts) in sums.iter_mut().zip([true, is_wide, is_bf16]) {
+                *sum += if counts { bytes as u64 } else { 0 };
+            }
+        };
+        match self {
+            Weights::Gguf(gguf) => {
+                for tensor in gguf.tensors() {
+                    let ty = tensor.ggml_type();
+                    let is_wide = matches!(ty, GgmlType::F32 | GgmlType::F64);
+                    add(tensor.range().len(), is_wide, ty == GgmlType::BF16);
+                }
+            }
+            Weights::Hf(weights) => {
+                for (_, tensor) in weights.tensors() {
+                    let dtype = tensor.dtype();
+                    let is_wide = matches!(dtype, SafeDtype::F32 | SafeDtype::F64);
+                    add(tensor.range().len(), is_wide, dtype == SafeDtype::BF16);
+                }
+            }
+            Weights::Dummy(dummy) => {
+                let is_bf16 = dummy.scheme == Some(Scheme::BF16);
+                add(1, dummy.scheme.is_none(), is_bf16);
+            }
+        }
+        sums
     }
 
     /// Whether a folder stores this weight as several tensors of a quantized matrix.

@@ -60,7 +60,8 @@ struct TrainArgs {
     weight_decay: f64,
     clip: f64,
     held_out: f64,
-    dtype: DType,
+    /// `None` for the fastest dtype of the device and the weights.
+    dtype: Option<DType>,
     recompute: bool,
     seed: u64,
 }
@@ -117,13 +118,17 @@ fn prepare(
     let held = held
         .map(|held| PackedCorpus::new(held, seq, None))
         .transpose()?;
+    let weights = files.weights();
+    let dtype = wish
+        .dtype
+        .unwrap_or_else(|| weights.training_dtype(device));
     let options = DecoderTrainingOptions {
-        dtype: wish.dtype,
+        dtype,
         checkpoints: wish.recompute,
         ..DecoderTrainingOptions::new(wish.batch, seq, wish.tuning.clone())
     };
-    let training = TrainingGraph::decoder(&config, &files.weights(), &options)?;
-    let trainer = trainer(device, &training, wish)?;
+    let training = TrainingGraph::decoder(&config, &weights, &options)?;
+    let trainer = trainer(device, &training, dtype, wish)?;
     let held = match held {
         None => None,
         Some(held) => {
@@ -162,11 +167,12 @@ fn prepare(
 fn trainer(
     device: &Device,
     training: &TrainingGraph,
+    dtype: DType,
     wish: &TrainArgs,
 ) -> Result<Trainer, TrainSetupError> {
     let step = StepOptions {
         clip_norm: Some(wish.clip),
-        loss_scale: (wish.dtype == DType::F16).then(LossScale::default),
+        loss_scale: (dtype == DType::F16).then(LossScale::default),
         ..StepOptions::default()
     };
     let names = training.trainables.iter();
@@ -462,7 +468,7 @@ fn exists(path: &Path) -> PyResult<()> {
 /// true. The other arguments are those of `tercet finetune`. With `seed=None` a seed is drawn.
 #[pyfunction]
 #[pyo3(signature = (model, data, *, lora=16, alpha=None, full=false, steps=100, batch=4, seq=None, lr=None, warmup=None,
-    weight_decay=0.01, clip=1.0, held_out=DEFAULT_SHARE, dtype="f32", recompute=false, seed=Some(0), device="auto"))]
+    weight_decay=0.01, clip=1.0, held_out=DEFAULT_SHARE, dtype="auto", recompute=false, seed=Some(0), device="auto"))]
 #[expect(clippy::too_many_arguments, reason = "Python keyword arguments")]
 pub(crate) fn train(
     py: Python<'_>,
@@ -498,9 +504,14 @@ pub(crate) fn train(
         ("clip", clip, 1e-6, 1e6),
         ("held_out", held_out, 0.0, 0.9),
     ])?;
-    let dtype = array::dtype(dtype)?;
-    if ![DType::F32, DType::F16, DType::BF16].contains(&dtype) {
-        let message = format!("dtype is {dtype}; expected f32, f16 or bf16 for training");
+    let dtype = match dtype {
+        "auto" => None,
+        name => Some(array::dtype(name)?),
+    };
+    if let Some(dtype) = dtype
+        && ![DType::F32, DType::F16, DType::BF16].contains(&dtype)
+    {
+        let message = format!("dtype is {dtype}; expected auto, f32, f16 or bf16 for training");
         return Err(PyValueError::new_err(message));
     }
     exists(&model)?;

@@ -22,10 +22,13 @@ mod train;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
 use serde::Serialize;
+use tercet::{DType, Device};
+use tercet_models::Weights;
 
 use super::generate::open_model;
-use super::{FloatPrecision, device, positive, seed, within};
+use super::{device, positive, seed, within};
 use crate::error::{CliError, CommandOutcome};
 use crate::{interrupt, output, progress};
 use prepare::{TrainedModelKind, TrainingRun};
@@ -88,8 +91,8 @@ pub(crate) struct FinetuneArgs {
     #[arg(long, default_value_t = 1.0, value_name = "X", value_parser = within(1e-6..=1e6))]
     clip: f64,
     /// Float type for computation; weights are updated in f32
-    #[arg(long, value_name = "TYPE", value_enum, default_value_t = FloatPrecision::F32)]
-    dtype: FloatPrecision,
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = TrainingPrecision::Auto)]
+    dtype: TrainingPrecision,
     /// Activation checkpointing per layer: recompute the inside of a layer in the backward pass
     /// instead of storing it
     #[arg(long = "checkpoint-layers", alias = "recompute")]
@@ -154,9 +157,31 @@ impl FinetuneArgs {
     }
 }
 
+/// Float types for the computation of a training step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TrainingPrecision {
+    /// F16 or BF16 if the weights and the device make that faster, otherwise f32
+    Auto,
+    F32,
+    F16,
+    Bf16,
+}
+
+impl TrainingPrecision {
+    fn dtype(self, weights: &Weights, device: &Device) -> DType {
+        match self {
+            TrainingPrecision::Auto => weights.training_dtype(device),
+            TrainingPrecision::F32 => DType::F32,
+            TrainingPrecision::F16 => DType::F16,
+            TrainingPrecision::Bf16 => DType::BF16,
+        }
+    }
+}
+
 #[derive(Serialize)]
 struct FinetuneReport<'a> {
     device: &'a str,
+    dtype: &'static str,
     out: &'a Path,
     steps: u64,
     first_step: u64,
@@ -247,6 +272,7 @@ fn said(
     let (perplexities, accuracies) = (trained.losses.perplexities(), trained.losses.accuracies());
     let report = FinetuneReport {
         device: prepared.trainer.device().name(),
+        dtype: prepared.dtype.name(),
         out: &args.out,
         steps: trained.steps,
         first_step: trained.first_step,
@@ -286,8 +312,9 @@ fn said(
         (None, None) => String::new(),
     };
     output::print_note(format_args!(
-        "{} steps, loss {:.4}, {:.0} tokens/s, {:.1} s{held_out}; wrote {}",
+        "{} steps in {}, loss {:.4}, {:.0} tokens/s, {:.1} s{held_out}; wrote {}",
         report.steps,
+        report.dtype,
         trained.losses.last().unwrap_or(f32::NAN),
         report.tokens_per_second,
         report.seconds,

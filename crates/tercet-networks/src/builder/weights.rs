@@ -1,5 +1,7 @@
 //! Tensors of [`Weights`], checked against the expected shapes.
 
+use half::{bf16, f16};
+use rayon::prelude::*;
 use tercet::{DType, Scheme, Tensor, TensorError, TensorType};
 
 use super::ModelError;
@@ -261,6 +263,23 @@ impl WeightMatrix {
         })
     }
 
+    /// The matrix as floats of `dtype` if it consists of wider or other floats and `dtype` has 16
+    /// bits; otherwise unchanged. Each element is rounded once, to nearest even.
+    pub(super) fn rounded_to(self, name: &str, dtype: DType) -> Result<WeightMatrix, ModelError> {
+        let scheme = match dtype {
+            DType::F16 => Scheme::F16,
+            DType::BF16 => Scheme::BF16,
+            _ => return Ok(self),
+        };
+        let floats = match &self {
+            WeightMatrix::Dense(t) => t,
+            WeightMatrix::Packed(Scheme::F16 | Scheme::BF16, t) if t.dtype() != dtype => t,
+            WeightMatrix::Packed(..) => return Ok(self),
+        };
+        let rounded = float16_tensor(floats, dtype).map_err(|e| bytes_error(name, e))?;
+        Ok(WeightMatrix::Packed(scheme, rounded))
+    }
+
     /// Splits the rows into `count` groups, with a new leading axis.
     fn stacked(self, name: &str, count: usize) -> Result<WeightMatrix, ModelError> {
         let stack = |t: Tensor| {
@@ -273,6 +292,31 @@ impl WeightMatrix {
             WeightMatrix::Packed(scheme, t) => WeightMatrix::Packed(scheme, stack(t)?),
         })
     }
+}
+
+/// The elements of a float tensor in a 16-bit float dtype.
+fn float16_tensor(tensor: &Tensor, dtype: DType) -> Result<Tensor, TensorError> {
+    /// Number of elements of a parallel task.
+    const PART: usize = 1 << 16;
+    let mut rounded = Tensor::zeros(TensorType::new(dtype, tensor.shape()))?;
+    let size = tensor.dtype().size_bytes();
+    let source = tensor.bytes().par_chunks(PART * size);
+    let target = rounded.bytes_mut().par_chunks_mut(PART * 2);
+    source.zip(target).for_each(|(source, target)| {
+        for (from, to) in source.chunks_exact(size).zip(target.chunks_exact_mut(2)) {
+            let value = match (tensor.dtype(), from) {
+                (DType::F16, &[a, b]) => f16::from_le_bytes([a, b]).to_f32(),
+                (DType::BF16, &[a, b]) => bf16::from_le_bytes([a, b]).to_f32(),
+                (_, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
+                _ => f32::NAN,
+            };
+            to.copy_from_slice(&match dtype {
+                DType::F16 => f16::from_f32(value).to_le_bytes(),
+                _ => bf16::from_f32(value).to_le_bytes(),
+            });
+        }
+    });
+    Ok(rounded)
 }
 
 pub(super) fn bytes_error(name: &str, source: TensorError) -> ModelError {

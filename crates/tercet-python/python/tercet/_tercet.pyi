@@ -164,7 +164,7 @@ def train(
     weight_decay: float = 0.01,
     clip: float = 1.0,
     held_out: float = 0.05,
-    dtype: str = "f32",
+    dtype: str = "auto",
     recompute: bool = False,
     seed: int | None = 0,
     device: str = "auto",

@@ -44,8 +44,9 @@ pub(super) fn prepare(
         ));
     }
     let weights = files.weights();
+    let dtype = args.dtype.dtype(&weights, device);
     let options = DecoderTrainingOptions {
-        dtype: args.dtype.dtype(),
+        dtype,
         checkpoints: args.recompute,
         dropout: args.dropout,
         ..DecoderTrainingOptions::new(args.batch, seq, tuning(args, args.lora_dropout))
@@ -76,6 +77,7 @@ pub(super) fn prepare(
         device,
         TrainingSetup {
             training,
+            dtype,
             bounds: CompileOptions::new(),
             feed: Box::new(PackedTokenLoader::new(args, data)?),
             held_out: held,

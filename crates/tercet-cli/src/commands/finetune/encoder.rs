@@ -56,8 +56,9 @@ pub(super) fn prepare(
         EncoderDataset::Classes(_) | EncoderDataset::Pairs(_) => args.batch,
     };
     let weights = files.weights();
+    let dtype = args.dtype.dtype(&weights, device);
     let options = BertTrainingOptions {
-        dtype: args.dtype.dtype(),
+        dtype,
         checkpoints: args.recompute,
         dropout: args.dropout,
         seed: args.seed,
@@ -90,6 +91,7 @@ pub(super) fn prepare(
         device,
         TrainingSetup {
             training,
+            dtype,
             bounds: CompileOptions::new()
                 .bound("len", seq)
                 .bound("batch", batch),

@@ -30,6 +30,8 @@ pub(super) enum TrainedModelKind {
 /// Training graphs of a model, with the data.
 pub(super) struct TrainingSetup {
     pub(super) training: TrainingGraph,
+    /// Float dtype of the computation.
+    pub(super) dtype: DType,
     /// Bounds of the symbolic sizes.
     pub(super) bounds: CompileOptions,
     pub(super) feed: Box<dyn DataLoader>,
@@ -47,6 +49,8 @@ pub(super) struct TrainingSetup {
 /// A compiled training run: trainer, data and evaluation.
 pub(super) struct TrainingRun {
     pub(super) training: TrainingGraph,
+    /// Float dtype of the computation.
+    pub(super) dtype: DType,
     pub(super) trainer: Trainer,
     pub(super) feed: Box<dyn DataLoader>,
     pub(super) held_out: Option<HeldOutPart>,
@@ -101,7 +105,7 @@ impl TrainingRun {
         device: &Device,
         ready: TrainingSetup,
     ) -> Result<TrainingRun, CliError> {
-        let trainer = trainer(args, device, &ready.training, &ready.bounds)?;
+        let trainer = trainer(args, device, &ready)?;
         let mut notes = ready.notes;
         let held = match ready.held_out {
             None => None,
@@ -126,6 +130,7 @@ impl TrainingRun {
         };
         Ok(TrainingRun {
             training: ready.training,
+            dtype: ready.dtype,
             trainer,
             feed: ready.feed,
             held_out: held,
@@ -194,15 +199,15 @@ pub(super) fn tuning(args: &FinetuneArgs, dropout: f64) -> FineTuneMode {
 fn trainer(
     args: &FinetuneArgs,
     device: &Device,
-    training: &TrainingGraph,
-    bounds: &CompileOptions,
+    setup: &TrainingSetup,
 ) -> Result<Trainer, CliError> {
+    let (training, bounds) = (&setup.training, &setup.bounds);
     let step = StepOptions {
         clip_norm: Some(args.clip),
         microbatches: args.microbatches,
         // Microbatches are weighted by their number of target tokens.
         loss_weight: (args.microbatches > 1).then_some(training.tokens),
-        loss_scale: (args.dtype.dtype() == DType::F16).then(LossScale::default),
+        loss_scale: (setup.dtype == DType::F16).then(LossScale::default),
         recompute_activations: args.recompute_activations,
         ..StepOptions::default()
     };

@@ -314,7 +314,7 @@ fn product(
             .experts(std::slice::from_ref(&name), [count, rows, cols])?,
     };
     let factor = b.weights.factor(&name)?.unwrap_or(1.0);
-    let y = match matrix {
+    let y = match b.stored_for_training(&name, matrix)? {
         WeightMatrix::Dense(tensor) => {
             let w = b.param(&name, tensor)?;
             let w = b.graph.transpose(w, &[0, 2, 1])?;
