@@ -260,7 +260,7 @@ fn lower_group(
         FusionGroup::RopeUpdate { rope } => {
             e.results_of(into, |e| rope::lower_update(e, graph.node(*rope), node))
         }
-        FusionGroup::KvAppend(group) => lower_append(e, node, group),
+        FusionGroup::KvAppend(group) => lower_append(e, group),
         FusionGroup::Choice(choice) => lower_choice(e, choice),
         FusionGroup::RowWise(group) => lower_rows(e, group),
         FusionGroup::UncastMatMul(group) => {
@@ -402,13 +402,12 @@ fn nowhere(e: &mut LoweringCtx<'_>, ty: &Type) -> Result<SlotView, CompileError>
 
 fn lower_append(
     e: &mut LoweringCtx<'_>,
-    node: &Node,
     group: &KvAppendGroup,
 ) -> Result<Vec<SlotView>, CompileError> {
     let append = RopeAppend::new(e, group)?;
-    if group.attention.is_some() {
+    if let Some(attention) = group.attention {
         return e.results_of(UpdatedSlots::new(), |e| {
-            attention::lower_after(e, node, Some(append))
+            attention::lower_after(e, attention, Some(append))
         });
     }
     append.emit(e);

@@ -1,9 +1,10 @@
 // RoPE and KV cache append in one dispatch, before the attention of new tokens. Rotated queries are
 // written to a dense tensor (see rope.wgsl). Rotated keys and unchanged values are written to the
 // same rows of two states. The states are dense, with heads of the same size, a multiple of a word.
+// Operands have the dtype FROM, and all results are rounded once, to DTYPE.
 // If the record of a data check reports a failed run, nothing is written. A thread writes the same
 // word of HEADS adjacent heads: first queries, then keys, then values.
-// uses prelude.wgsl: bits_of, flat_group, float_of, lane_of, lanes, word_of
+// uses prelude.wgsl: bits_of, flat_group, float_bits, float_of, lane_of, lanes, word_of
 // uses rope_append_scatter.wgsl or rope_append_window.wgsl: cache_row
 // uses rope_turn.wgsl: DTYPE, turn_of, turned_pair
 
@@ -65,6 +66,7 @@ const NO_ROW: u32 = 0xffffffffu;
 override HEAD: u32 = 64u;
 // Heads per thread: a divisor of the query heads and of the KV heads.
 override HEADS: u32 = 1u;
+override FROM: u32 = 0u;
 
 // What this thread writes: 0: queries, 1: keys, 2: values. `start` and `dim` are the offset of the
 // head and the stride of its elements.
@@ -76,7 +78,7 @@ var<private> cos_start: u32;
 var<private> sin_start: u32;
 
 fn word_at(at: u32) -> u32 {
-    let word = word_of(at, DTYPE);
+    let word = word_of(at, FROM);
     if part == 0u {
         return q[word];
     }
@@ -88,13 +90,16 @@ fn word_at(at: u32) -> u32 {
 
 fn element(d: u32) -> f32 {
     let at = start + d * dim;
-    return float_of(word_at(at), lane_of(at, DTYPE), DTYPE);
+    return float_of(word_at(at), lane_of(at, FROM), FROM);
 }
 
 // Bits of element d of the head.
 fn bits_at(d: u32) -> u32 {
     if part == 2u || d >= p.n_rot {
         let at = start + d * dim;
+        if FROM != DTYPE {
+            return float_bits(element(d), DTYPE);
+        }
         return bits_of(word_at(at), lane_of(at, DTYPE), 4u / lanes(DTYPE));
     }
     let turn = turn_of(d);

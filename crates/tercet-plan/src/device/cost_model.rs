@@ -239,6 +239,9 @@ pub(crate) struct AttentionRates {
     /// workgroups with a combining step. The kernel takes about 1.2 us per key block, and the
     /// combining step about 2.5 us.
     pub(crate) token_blocks: u32,
+    /// Maximum number of key blocks for which a workgroup per query head is faster than a workgroup
+    /// for several query heads of a KV head, which reads their keys and values once.
+    pub(crate) token_blocks_apart: u32,
     /// Maximum number of keys for which one workgroup per query head is as fast as split-KV on
     /// cooperative matrices.
     pub(crate) max_single_workgroup_keys: usize,
@@ -505,6 +508,7 @@ pub(crate) static MEASURED: CostModel = CostModel {
         alone_bytes: [256 << 10, 1 << 20],
         token_bytes: 512 << 20,
         token_blocks: 4,
+        token_blocks_apart: 16,
         max_single_workgroup_keys: 512,
         min_split_f16_work: 8192,
         min_split_kv_keys: 256,

@@ -37,7 +37,7 @@ mod widened;
 
 use tercet_ir::layout::LayoutTerm;
 use tercet_ir::ops::{Attention, MaskKind};
-use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
+use tercet_ir::{CompileError, DType, Dim, Node, NodeId, Op, OpKind};
 
 use super::{Lowering, always, rope::append::RopeAppend};
 use crate::emit::{LoweringCtx, SlotView};
@@ -98,6 +98,8 @@ struct AttentionProblem<'g> {
     /// Slots of queries, keys, values, mask and KV lengths.
     slots: [SlotId; 5],
     dtype: DType,
+    /// Dtype to which the result is rounded.
+    result_dtype: DType,
     batch: &'g Dim,
     queries: &'g Dim,
     keys: &'g Dim,
@@ -156,16 +158,19 @@ impl AttentionProblem<'_> {
     }
 }
 
-fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
-    lower_after(e, node, None)
+fn lower(e: &mut LoweringCtx<'_>, _: &Node) -> Result<(), CompileError> {
+    lower_after(e, e.cursor.at, None)
 }
 
-/// Lowers an attention, preceded by the RoPE and cache update `before` if it is present.
+/// Lowers an attention node, preceded by the RoPE and cache update `before` if it is present. The
+/// current node is the attention, or a cast of its result to F32.
 pub(crate) fn lower_after(
     e: &mut LoweringCtx<'_>,
-    node: &Node,
+    attention: NodeId,
     before: Option<RopeAppend>,
 ) -> Result<(), CompileError> {
+    let graph = e.graph;
+    let node = graph.node(attention);
     let Op::Attention(op) = &node.op else {
         unreachable!("invariant: this lowering has one operator")
     };
@@ -174,15 +179,21 @@ pub(crate) fn lower_after(
     // 16-bit result rows of odd length share 32-bit words with their neighbors.
     let known = |view: &SlotView| view.layout.shape()[3].known().unwrap_or(0);
     let shares_words = node.outputs[0].dtype != DType::F32 && known(&v) % 2 == 1;
-    let result = match e.facts.transposed_attention.contains(&e.cursor.at) && !shares_words {
-        true => turned_result(e, node)?,
+    let result = match e.facts.transposed_attention.contains(&attention) && !shares_words {
+        true => turned_result(e)?,
         false => e.result(0)?,
     };
     let y = match shares_words {
         true => e.temp(DType::F32, result.layout.shape())?,
         false => result.clone(),
     };
-    let problem = problem(e, op, [&q, &k, &v, &y], &rest)?;
+    let problem = AttentionProblem {
+        result_dtype: match shares_words {
+            true => DType::F32,
+            false => node.outputs[0].dtype,
+        },
+        ..problem(e, op, [&q, &k, &v, &y], &rest)?
+    };
     variants::emit(e, &problem, &y, before)?;
     if shares_words {
         let shape = result.layout.shape();
@@ -197,9 +208,10 @@ pub(crate) fn lower_after(
 }
 
 /// Allocates the result of an attention in the memory order `[batch, position, head, element]`.
-fn turned_result(e: &mut LoweringCtx<'_>, node: &Node) -> Result<SlotView, CompileError> {
+fn turned_result(e: &mut LoweringCtx<'_>) -> Result<SlotView, CompileError> {
     const TURN: [usize; 4] = [0, 2, 1, 3];
-    let ty = &node.outputs[0];
+    let graph = e.graph;
+    let ty = &graph.node(e.cursor.at).outputs[0];
     let shape = TURN.map(|axis| ty.shape[axis].clone());
     let dense = e.temp(ty.dtype, &shape)?;
     let result = SlotView {
@@ -262,6 +274,7 @@ fn problem<'g>(
         op,
         slots: [q.slot, k.slot, v.slot, mask_slot, lens_slot],
         dtype: q.dtype,
+        result_dtype: y.dtype,
         batch: &q.layout.shape()[0],
         queries: &q.layout.shape()[seq],
         keys: &k.layout.shape()[seq],

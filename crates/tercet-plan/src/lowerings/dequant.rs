@@ -375,6 +375,15 @@ pub(super) fn piece_consts(scheme: Scheme) -> [u32; 2] {
     }
 }
 
+/// Converts 16-bit floats to F32. Both views have whole slots and the same memory order.
+pub(super) fn widen_floats(e: &mut LoweringCtx<'_>, x: &SlotView, y: &SlotView) {
+    let count = e.numel(y.layout.shape());
+    let words = e.words(x.dtype, y.layout.shape());
+    let grid = e.grid_of(words, 256);
+    let params = WidenParams { count };
+    e.dispatch(&WIDEN, &[code(x.dtype)], &[x.slot, y.slot], &params, grid);
+}
+
 fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let Op::Dequantize(op) = &node.op else {
         unreachable!("invariant: the lowering receives only `Dequantize`");
@@ -384,10 +393,7 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let count = e.numel(y.layout.shape());
     if op.scheme.storage() != DType::U8 {
         let w = e.dense(&w)?;
-        let words = e.words(w.dtype, y.layout.shape());
-        let grid = e.grid_of(words, 256);
-        let params = WidenParams { count };
-        e.dispatch(&WIDEN, &[code(w.dtype)], &[w.slot, y.slot], &params, grid);
+        widen_floats(e, &w, &y);
         return Ok(());
     }
     let blocks = PackedWeights::new(e, node.inputs[0], op.scheme)?;

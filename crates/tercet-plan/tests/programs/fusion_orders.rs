@@ -45,6 +45,28 @@ enum Other {
     TablesApart,
     /// The number of visible keys is computed from the keys themselves.
     LenOfKeys,
+    /// Layers compute in F32; queries, keys and values are cast to the F16 of the caches.
+    NarrowCaches,
+    /// As `NarrowCaches`, but another node reads the F16 result of the attention.
+    ReadsNarrowResult,
+    /// As `NarrowCaches`, but another node reads the F16 values.
+    ReadsNarrowValues,
+}
+
+impl Other {
+    fn casts(self) -> bool {
+        let casts = [
+            Other::NarrowCaches,
+            Other::ReadsNarrowResult,
+            Other::ReadsNarrowValues,
+        ];
+        casts.contains(&self)
+    }
+
+    /// Float type of the layers.
+    fn dtype(self) -> DType {
+        if self.casts() { DType::F32 } else { DType::F16 }
+    }
 }
 
 /// Intermediate values of a layer.
@@ -72,7 +94,7 @@ impl Shared {
         let own = [table(g, "cos")?, table(g, "sin")?];
         let at = starts(g, "starts")?;
         Ok(Shared {
-            gain: g.param("gain", Type::new(DType::F16, [HEAD]))?,
+            gain: g.param("gain", Type::new(other.dtype(), [HEAD]))?,
             tables: match other == Other::TablesApart {
                 true => [own, [own[0], table(g, "sines")?]],
                 false => [own; 2],
@@ -87,7 +109,17 @@ impl Shared {
 }
 
 /// Adds the nodes of a step to a layer; the results replace the operands in `layer`.
-fn step(g: &mut Graph, with: &Shared, layer: &mut Layer, step: Step) -> Result<(), OpError> {
+fn step(
+    g: &mut Graph,
+    with: &Shared,
+    layer: &mut Layer,
+    step: Step,
+    other: Other,
+) -> Result<(), OpError> {
+    let narrow = |g: &mut Graph, x| match other.casts() {
+        true => g.cast(x, DType::F16),
+        false => Ok(x),
+    };
     let rope = |g: &mut Graph, x, [cos, sin]: [Value; 2]| {
         g.rope(x, cos, sin, RopeStyle::NeoX, HEAD, AttentionLayout::Bshd)
     };
@@ -99,10 +131,19 @@ fn step(g: &mut Graph, with: &Shared, layer: &mut Layer, step: Step) -> Result<(
     match step {
         QueryNorm => layer.q = g.rms_norm(layer.q, with.gain, None, 1e-6)?,
         KeyNorm => layer.k = g.rms_norm(layer.k, with.gain, None, 1e-6)?,
-        QueryRope => layer.q = rope(g, layer.q, with.tables[0])?,
-        KeyRope => layer.k = rope(g, layer.k, with.tables[1])?,
+        QueryRope => {
+            let q = rope(g, layer.q, with.tables[0])?;
+            layer.q = narrow(g, q)?;
+        }
+        KeyRope => {
+            let k = rope(g, layer.k, with.tables[1])?;
+            layer.k = narrow(g, k)?;
+        }
         KeyAppend => layer.caches[0] = append(g, layer.caches[0], layer.k, with.starts[0])?,
-        ValueAppend => layer.caches[1] = append(g, layer.caches[1], layer.v, with.starts[1])?,
+        ValueAppend => {
+            layer.v = narrow(g, layer.v)?;
+            layer.caches[1] = append(g, layer.caches[1], layer.v, with.starts[1])?;
+        }
     }
     Ok(())
 }
@@ -116,6 +157,7 @@ fn read(g: &mut Graph, layer: &Layer, other: Other, after: Step) -> Result<Optio
         Other::ReadsValues(at) if at == after => sum(g, layer.caches[1]),
         Other::ReadsQueryRope if after == QueryRope => Ok(Some(layer.q)),
         Other::ReadsKeyRope if after == KeyRope => Ok(Some(layer.k)),
+        Other::ReadsNarrowValues if after == ValueAppend => Ok(Some(layer.v)),
         Other::Nothing
         | Other::ReadsKeys(_)
         | Other::ReadsValues(_)
@@ -125,7 +167,10 @@ fn read(g: &mut Graph, layer: &Layer, other: Other, after: Step) -> Result<Optio
         | Other::QueriesOfValueCache
         | Other::StartsApart
         | Other::TablesApart
-        | Other::LenOfKeys => Ok(None),
+        | Other::LenOfKeys
+        | Other::NarrowCaches
+        | Other::ReadsNarrowResult
+        | Other::ReadsNarrowValues => Ok(None),
     }
 }
 
@@ -155,14 +200,14 @@ fn layer_of(g: &mut Graph, heads: Value, at: usize, other: Other) -> Result<Laye
 fn decoder(s: &Dim, order: &[Step], other: Other) -> Result<Graph, OpError> {
     let mut g = Graph::new();
     let with = Shared::of(&mut g, s, other)?;
-    let x = Type::new(DType::F16, [s.clone(), Dim::Known(3 * HEADS * HEAD)]);
+    let x = Type::new(other.dtype(), [s.clone(), Dim::Known(3 * HEADS * HEAD)]);
     let mut x = g.input("x", x)?;
     for at in 0..LAYERS {
         let shape = [1.into(), s.clone(), (3 * HEADS).into(), HEAD.into()];
         let heads = g.reshape(x, shape)?;
         let mut layer = layer_of(&mut g, heads, at, other)?;
         for &next in order {
-            step(&mut g, &with, &mut layer, next)?;
+            step(&mut g, &with, &mut layer, next, other)?;
             if let Some(value) = read(&mut g, &layer, other, next)? {
                 g.output(&format!("read.{at}"), value)?;
             }
@@ -176,7 +221,13 @@ fn decoder(s: &Dim, order: &[Step], other: Other) -> Result<Graph, OpError> {
             false => with.len,
         };
         let options = AttentionOptions::new(HEADS, HEADS, AttentionLayout::Bshd).causal();
-        let y = g.attention(layer.q, keys, values, options.kv_len(len))?;
+        let mut y = g.attention(layer.q, keys, values, options.kv_len(len))?;
+        if other == Other::ReadsNarrowResult {
+            g.output(&format!("result.{at}"), y)?;
+        }
+        if other.casts() {
+            y = g.cast(y, DType::F32)?;
+        }
         let y = g.reshape(y, [s.clone(), (HEADS * HEAD).into()])?;
         x = g.concat(&[y, y, y], 1)?;
     }
@@ -259,6 +310,34 @@ fn every_order_reaches_the_kernel_of_one_token() {
         let many = [0, LAYERS, 0];
         assert_eq!(counts(&program, 5), many, "{order:?}\n{program}");
     }
+}
+
+#[test]
+fn casts_to_the_dtype_of_the_caches_are_part_of_the_step() {
+    let steps = |order: &[Step], other, tokens| {
+        let program = planned(&DeviceCaps::h200(), &Dim::sym("s"), order, other);
+        let casts = |name: &&String| name.starts_with("map") || name.contains("cast");
+        let names = played(&program, tokens);
+        let parts = counts(&program, tokens);
+        (parts, names.iter().filter(casts).count(), names.len())
+    };
+    for order in orders() {
+        let norms = order
+            .iter()
+            .filter(|step| [QueryNorm, KeyNorm].contains(step));
+        let norms = LAYERS * norms.count();
+        let (parts, casts, all) = steps(&order, Other::NarrowCaches, 1);
+        assert_eq!((parts, casts), ([LAYERS, 0, 0], 0), "{order:?}");
+        // A concat of the results follows each layer.
+        assert!(all <= 2 * LAYERS + norms + 1, "{order:?}: {all}");
+        let (parts, casts, _) = steps(&order, Other::NarrowCaches, 5);
+        assert_eq!((parts, casts), ([0, LAYERS, 0], 0), "{order:?}");
+    }
+    // A result or values that are read in F16 are stored in F16, too.
+    let (parts, casts, _) = steps(KEYS_FIRST, Other::ReadsNarrowResult, 1);
+    assert_eq!((parts, casts), ([LAYERS, 0, 0], LAYERS));
+    let (parts, ..) = steps(KEYS_FIRST, Other::ReadsNarrowValues, 1);
+    assert_eq!(parts[..2], [0, 0]);
 }
 
 #[test]

@@ -6,8 +6,8 @@ use tercet_ir::{CompileError, DType, Dim};
 
 use super::{AttentionProblem, single_query};
 use crate::emit::{LoweringCtx, SlotPlacement, SlotView};
-use crate::lowerings::portable;
 use crate::lowerings::rope::append::{RopeAppend, RopeAppendParams};
+use crate::lowerings::{code, portable};
 use crate::scalar::PRELUDE;
 use tercet_program::SymInt;
 use tercet_program::{ArgAccess, TypedKernel};
@@ -66,6 +66,10 @@ const CONSTS: &[&str] = &[
     "WINDOWED",
     "SPLITS",
     "ALONE",
+    "ROWS",
+    "APART",
+    "FROM",
+    "TO",
 ];
 
 /// The fused decode kernel with dependent launch.
@@ -125,11 +129,29 @@ pub(super) static TOKEN: TypedKernel<AttentionFusedDecodeParams> = TypedKernel::
 /// results of all.
 const MAX_SPLITS: usize = 16;
 
-/// Number of keys that a workgroup processes at once, computed as in the shader.
-fn block(p: &AttentionProblem<'_>) -> usize {
+/// Maximum number of partial results per query head, if a workgroup processes several query heads.
+const MAX_SHARED_SPLITS: usize = 32;
+
+/// Number of keys that a workgroup with `rows` query heads processes at once, computed as in the
+/// shader.
+fn block(p: &AttentionProblem<'_>, rows: usize) -> usize {
     let chunk = 16 / p.dtype.size_bytes();
     let own = p.head_dim / chunk / 8;
-    32 * if own > 2 { 2 } else { 4 }
+    32 * if own > 2 || rows > 2 { 2 } else { 4 }
+}
+
+/// Number of query heads of one KV head that a workgroup processes in runs with many keys: as many
+/// as its registers hold the sums of, or 1 if no run has that many keys.
+fn rows(e: &LoweringCtx<'_>, p: &AttentionProblem<'_>) -> Result<usize, CompileError> {
+    let most = if p.dtype == DType::F32 { 2 } else { 4 };
+    let rows = [4, 2].into_iter().filter(|rows| *rows <= most);
+    let rows = rows
+        .into_iter()
+        .find(|rows| p.group().is_multiple_of(*rows))
+        .unwrap_or(1);
+    let apart = e.caps.device.rates.attention.token_blocks_apart as usize;
+    let has_many = e.bound(p.keys)?.div_ceil(block(p, rows)) > apart;
+    Ok(if has_many { rows } else { 1 })
 }
 
 /// Number of workgroups per query head: enough to saturate the device if the last workgroup can
@@ -138,7 +160,7 @@ fn splits(e: &LoweringCtx<'_>, p: &AttentionProblem<'_>) -> Result<usize, Compil
     if !e.caps.ordered_storage {
         return Ok(1);
     }
-    let blocks = e.bound(p.keys)?.div_ceil(block(p));
+    let blocks = e.bound(p.keys)?.div_ceil(block(p, rows(e, p)?));
     if blocks <= e.caps.device.rates.attention.token_blocks as usize {
         return Ok(1);
     }
@@ -153,7 +175,8 @@ fn has_few_keys(e: &LoweringCtx<'_>, p: &AttentionProblem<'_>) -> Result<bool, C
         return Ok(single_query::ranges(e, p)?[1] == 1);
     }
     let row = (p.head_dim + p.value_dim) * p.dtype.size_bytes();
-    let bytes = e.bound(p.keys)?.saturating_mul(row * p.op.q_heads);
+    let readers = p.op.q_heads / rows(e, p)?;
+    let bytes = e.bound(p.keys)?.saturating_mul(row * readers);
     Ok(bytes <= e.caps.device.rates.attention.token_bytes)
 }
 
@@ -169,9 +192,12 @@ pub(super) fn supports(
     let others_whole = (0..4).all(|axis| axis == seq || window[axis] == state[axis]);
     let own = &append.params;
     let quads = (p.head_dim / 4) as u32;
-    // Shared memory in bytes of the shader's variables `fresh`, `products` and `sums`, and 256
+    let rows = rows(e, p)?;
+    // Shared memory in bytes of the shader's variables `sums`, `products` and `fresh`, and 256
     // bytes for small variables.
-    let bytes = 16 * 32 * quads + 4096 + 3 * 4 * p.head_dim as u32 + 256;
+    let products = (rows * block(p, rows) * 8).max(256) as u32;
+    let fresh = ((2 + rows) * p.head_dim) as u32;
+    let bytes = 16 * 32 * quads + 4 * (products + fresh) + 256;
     Ok(single_query::supports_rows(p)
         && p.op.kv_len
         && p.batch.is_one()
@@ -224,7 +250,8 @@ pub(super) fn emit(
     y: &SlotView,
     append: &RopeAppend,
 ) -> Result<(), CompileError> {
-    let splits = splits(e, p)?;
+    let (splits, rows) = (splits(e, p)?, rows(e, p)?);
+    let rows = if splits == 1 { 1 } else { rows };
     let seq = p.op.layout.seq_axis();
     let known = |dim: &Dim| dim.known().unwrap_or(0);
     let state = &append.cache;
@@ -244,11 +271,18 @@ pub(super) fn emit(
         u32::from(is_windowed),
         splits as u32,
         e.caps.device.rates.attention.token_blocks,
+        rows as u32,
+        e.caps.device.rates.attention.token_blocks_apart,
+        append.from,
+        code(y.dtype),
     ]);
     // With a single workgroup per query head, there are no partial results, so dummy slots suffice.
     let (sums, heads) = match splits {
         1 => (1, 1),
-        _ => (p.op.q_heads * splits * (head + 2), p.op.q_heads),
+        _ => {
+            let parts = splits.max((splits * rows).min(MAX_SHARED_SPLITS));
+            (p.op.q_heads * parts * (head + 2), p.op.q_heads)
+        }
     };
     let partial = e.temp(DType::U32, &[sums.into()])?;
     let counts = e.allocate(DType::U32, &[heads.into()], SlotPlacement::Counters)?;

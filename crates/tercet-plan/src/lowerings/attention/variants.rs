@@ -8,8 +8,8 @@ use super::{
     flash_decoding, fused_decode, pairs, single_query, split_kv,
 };
 use crate::emit::{LoweringCtx, SlotView};
-use crate::lowerings::code;
 use crate::lowerings::rope::append::RopeAppend;
+use crate::lowerings::{code, dequant};
 use crate::tuning::TuningKey;
 use crate::variant::{self, KernelVariant, VariantRejection, needs};
 use tercet_program::SlotId;
@@ -33,6 +33,8 @@ const MIN_WORKGROUPS_FOR_TILE128: usize = 32;
 
 /// Emits the kernels for few or for many queries, or a shape switch between both. If `before` (RoPE
 /// and cache update) is present, it is emitted first or fused into the attention.
+///
+/// If `y` is F32 and the operands are not, the result is rounded to their dtype first.
 pub(super) fn emit(
     e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
@@ -58,6 +60,13 @@ pub(super) fn emit(
         1 => &[1],
         limit => &[1, limit as u32],
     };
+    let rounded = match y.dtype {
+        dtype if dtype == p.result_dtype => y.clone(),
+        _ => SlotView {
+            layout: y.layout.clone(),
+            ..e.temp(p.result_dtype, y.layout.shape())?
+        },
+    };
     e.switch_on_size(p.queries, bounds, |e, arm| {
         let most = bounds.get(arm).map(|most| bound.min(*most as usize));
         if let Some(append) = &token {
@@ -69,7 +78,7 @@ pub(super) fn emit(
         let queries = most.unwrap_or(bound);
         let asked = BoundedAttention {
             problem: p,
-            y,
+            y: &rounded,
             queries,
         };
         let heads = e.bound(p.batch)?.saturating_mul(p.op.kv_heads);
@@ -80,9 +89,13 @@ pub(super) fn emit(
             .tuning
             .find(|| TuningKey::attention(p.dtype, sizes));
         match most {
-            Some(_) => variant::run(e, FEW, &few_query_variants(), measured, &asked),
-            None => variant::run(e, MANY, &many_query_variants(), measured, &asked),
+            Some(_) => variant::run(e, FEW, &few_query_variants(), measured, &asked)?,
+            None => variant::run(e, MANY, &many_query_variants(), measured, &asked)?,
         }
+        if rounded.slot != y.slot {
+            dequant::widen_floats(e, &rounded, y);
+        }
+        Ok(())
     })
 }
 

@@ -2,14 +2,14 @@
 //! writes of keys and values to their caches. The lowering of the attention that follows either
 //! emits this step or fuses it into the attention kernel.
 
-use tercet_ir::{CompileError, NodeId, Op, Shape};
+use tercet_ir::{CompileError, Node, NodeId, Op, Shape, Value};
 
 use super::{RopeParams, turn};
 use crate::caps::DeviceCaps;
 use crate::emit::{LoweringCtx, SlotView};
 use crate::fusions::KvAppendGroup;
 use crate::lowerings::words::{eight, lanes};
-use crate::lowerings::{dynamic_slice, portable, scatter};
+use crate::lowerings::{code, dynamic_slice, portable, scatter};
 use crate::scalar::PRELUDE;
 use tercet_program::SlotId;
 use tercet_program::SymInt;
@@ -70,7 +70,7 @@ const ARGS: &[ArgAccess] = &[
     ArgAccess::Read,
 ];
 
-const CONSTS: &[&str] = &["DTYPE", "COS", "SIN", "HEAD", "HEADS"];
+const CONSTS: &[&str] = &["DTYPE", "COS", "SIN", "HEAD", "HEADS", "FROM"];
 
 /// Applies RoPE to queries and keys, and writes keys and values to windows of their caches.
 pub(crate) static APPEND: TypedKernel<RopeAppendParams> = TypedKernel::wgsl(
@@ -119,6 +119,8 @@ pub(crate) struct RopeAppend {
     pub(crate) params: RopeAppendParams,
     /// Values of the kernel constants `DTYPE`, `COS`, `SIN` and `HEAD`.
     pub(crate) consts: [u32; 4],
+    /// Value of the kernel constant `FROM`: the dtype of queries, keys and values.
+    pub(crate) from: u32,
     /// Heads per thread.
     heads: u32,
     /// Arguments in kernel order: queries, keys, values, tables and starts, then the results.
@@ -143,18 +145,28 @@ impl RopeAppend {
         let [queries, keys] = [group.query_rope, group.key_rope].map(|id| graph.node(id));
         let update = graph.node(group.value_append);
         let (q, k) = (turn(e, queries), turn(e, keys));
-        let ty = &queries.outputs[0];
+        let ty = &graph.node(group.queries()).outputs[0];
         let y = e.with_node(group.query_rope, |e| e.temp(ty.dtype, &ty.shape))?;
-        e.set_places(group.query_rope, vec![y.clone()]);
+        e.set_places(group.queries(), vec![y.clone()]);
         let (key_cache, _) = cache(e, group.key_append)?;
         let (value_cache, starts) = cache(e, group.value_append)?;
-        let (kernel, v) = match update.op {
-            Op::ScatterNd(_) => (&APPEND_SCATTER, e.view(update.inputs[2])),
-            _ => (&APPEND, e.view(update.inputs[1])),
+        let (kernel, stored) = match update.op {
+            Op::ScatterNd(_) => (&APPEND_SCATTER, update.inputs[2]),
+            _ => (&APPEND, update.inputs[1]),
+        };
+        let v = match group.casts {
+            Some(casts) => StridedRows::of_cast(e, graph.node(casts.value)),
+            None => StridedRows::new(e, stored),
         };
         let window = keys.outputs[0].shape.clone();
-        let params = params(e, [&q.params, &k.params], &v, &value_cache);
-        let [dtype, cosines, sines] = q.consts();
+        let appended = &update.inputs[if matches!(update.op, Op::ScatterNd(_)) {
+            2
+        } else {
+            1
+        }];
+        let sizes = eight(&e.sizes(&graph.ty(*appended).shape));
+        let params = params(e, [&q.params, &k.params], (&v, sizes), &value_cache);
+        let [from, cosines, sines] = q.consts();
         // Rows of caches have a known length and consist of whole words.
         let head = window[3].known().unwrap_or(0);
         let has_groups = |shape: &Shape| {
@@ -170,7 +182,8 @@ impl RopeAppend {
             at: group.query_rope,
             kernel,
             params,
-            consts: [dtype, cosines, sines, head as u32],
+            consts: [code(y.dtype), cosines, sines, head as u32],
+            from,
             heads,
             args: [
                 x,
@@ -197,10 +210,58 @@ impl RopeAppend {
         let all = tape.add(q, both);
         let words = tape.ceil_div(all, self.heads * lanes(self.queries.dtype));
         let grid = e.grid_of(words, 256);
-        let consts: Vec<u32> = self.consts.into_iter().chain([self.heads]).collect();
+        let rest = [self.heads, self.from];
+        let consts: Vec<u32> = self.consts.into_iter().chain(rest).collect();
         e.with_node(self.at, |e| {
             e.dispatch_guarded(self.kernel, &consts, &self.args, &self.params, grid);
         });
+    }
+}
+
+/// The values that a step appends, as strides of batch, both axes of a token, and elements.
+struct StridedRows {
+    slot: SlotId,
+    offset: SymInt,
+    strides: [SymInt; 4],
+}
+
+impl StridedRows {
+    fn new(e: &mut LoweringCtx<'_>, rows: Value) -> StridedRows {
+        let view = e.view(rows);
+        // Rows to scatter have no batch axis.
+        let own = e.strides(&view);
+        let missing = 4 - own.len();
+        let mut strides = [SymInt::ZERO; 4];
+        strides[missing..].copy_from_slice(&own);
+        StridedRows {
+            slot: view.slot,
+            offset: e.offset(&view),
+            strides,
+        }
+    }
+
+    /// The operand of a cast, or of a map that only casts a strided view.
+    fn of_cast(e: &mut LoweringCtx<'_>, cast: &Node) -> StridedRows {
+        let Op::Map(map) = &cast.op else {
+            return StridedRows::new(e, cast.inputs[0]);
+        };
+        let view = e.view(cast.inputs[0]);
+        let own = e.strides(&view);
+        let mut offset = e.offset(&view);
+        let mut strides = [SymInt::ZERO; 4];
+        for (axis, stride) in map.inputs[0].axes.iter().zip(own) {
+            let start = e.tape().mul(stride, SymInt::Const(axis.start));
+            offset = e.tape().add(offset, start);
+            if let Some(from) = axis.from {
+                let step = e.tape().mul(stride, SymInt::Const(axis.step));
+                strides[from] = e.tape().add(strides[from], step);
+            }
+        }
+        StridedRows {
+            slot: view.slot,
+            offset,
+            strides,
+        }
     }
 }
 
@@ -222,17 +283,13 @@ fn cache(e: &mut LoweringCtx<'_>, update: NodeId) -> Result<(SlotView, SlotView)
 fn params(
     e: &mut LoweringCtx<'_>,
     [q, k]: [&RopeParams; 2],
-    values: &SlotView,
+    (values, window): (&StridedRows, [SymInt; 8]),
     cache: &SlotView,
 ) -> RopeAppendParams {
-    let mut own = e.strides(values);
-    if own.len() == 3 {
-        // Rows to scatter have no batch axis.
-        own.insert(0, SymInt::ZERO);
-    }
+    let own = values.strides;
     RopeAppendParams {
         sizes: eight(&e.sizes(cache.layout.shape())),
-        window: eight(&e.sizes(values.layout.shape())),
+        window,
         q_offset: q.x_offset,
         q_batch: q.x_batch,
         q_first: q.x_first,
@@ -243,7 +300,7 @@ fn params(
         k_first: k.x_first,
         k_second: k.x_second,
         k_dim: k.x_dim,
-        v_offset: e.offset(values),
+        v_offset: values.offset,
         v_batch: own[0],
         v_first: own[1],
         v_second: own[2],
