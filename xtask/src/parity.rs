@@ -151,7 +151,7 @@ pub(crate) fn emulated_variants(target: &str) -> Result<String, XtaskError> {
     emulate(command)
 }
 
-/// Packs the program for this machine, and runs it where the checkout is hidden. Returns the verdict.
+/// Packs the program for this machine, and runs it while the checkout is hidden. Returns the verdict.
 pub(crate) fn without_checkout(target: &str) -> Result<String, XtaskError> {
     let dir = std::env::temp_dir().join(format!("xtask-away-{}", std::process::id()));
     fs::create_dir_all(&dir).map_err(error::file("create", &dir))?;

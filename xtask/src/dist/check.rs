@@ -121,7 +121,7 @@ pub(super) fn run(
     fetch::remove_dir(&dir)
 }
 
-/// Runs suites by the packed program where the checkout is hidden.
+/// Runs suites by the packed program while the checkout is hidden.
 fn check_parity(target: &str, table: &mut CheckTable) {
     let label = format!("tercet-parity for {target}");
     if !process::can_install() {
@@ -131,7 +131,7 @@ fn check_parity(target: &str, table: &mut CheckTable) {
         Ok(numbers) => (numbers, Ok(())),
         Err(error) => (String::new(), Err(error)),
     };
-    let checks = format!("packed; suites on the CPU where the checkout is hidden: {checks}");
+    let checks = format!("packed; suites on the CPU while the checkout is hidden: {checks}");
     table.record(Path::new(&label), &checks, result);
 }
 

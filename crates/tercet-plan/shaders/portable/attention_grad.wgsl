@@ -45,7 +45,7 @@ const PART: u32 = 16u / COLS;
 var<workgroup> pool: array<vec4<f32>, 2u * OTHERS>;
 
 // Position of a workgroup: the same values in all of its threads.
-struct Place {
+struct TilePlace {
     batch: u32,
     head: u32,
     rows: u32,
@@ -76,9 +76,9 @@ fn rows_that_see(first: i32, last: i32, n: i32) -> vec2<u32> {
     return vec2<u32>(seen) * p.group;
 }
 
-fn place_of(flat: u32) -> Place {
+fn place_of(flat: u32) -> TilePlace {
     let heads = p.batch * p.kv_heads;
-    var place: Place;
+    var place: TilePlace;
     place.batch = flat % heads / p.kv_heads;
     place.head = flat % p.kv_heads;
     place.rows = p.queries * p.group;
@@ -103,7 +103,7 @@ fn place_of(flat: u32) -> Place {
 }
 
 // Loads four elements of a query row or of its dy, from element d of the row.
-fn row_part(place: Place, row: u32, d: u32, of_values: bool) -> vec4<f32> {
+fn row_part(place: TilePlace, row: u32, d: u32, of_values: bool) -> vec4<f32> {
     if (row >= place.rows) {
         return vec4<f32>();
     }
@@ -118,7 +118,7 @@ fn row_part(place: Place, row: u32, d: u32, of_values: bool) -> vec4<f32> {
 }
 
 // Loads four elements of a key or of its value.
-fn key_part(place: Place, key: u32, d: u32, of_values: bool) -> vec4<f32> {
+fn key_part(place: TilePlace, key: u32, d: u32, of_values: bool) -> vec4<f32> {
     if (key >= u32(place.keys)) {
         return vec4<f32>();
     }
@@ -128,14 +128,14 @@ fn key_part(place: Place, key: u32, d: u32, of_values: bool) -> vec4<f32> {
     return k_four(place.k_at + key * p.k_seq + d * p.k_dim, p.k_dim, left_of(p.head_dim, d));
 }
 
-fn own_part(place: Place, line: u32, d: u32, of_values: bool) -> vec4<f32> {
+fn own_part(place: TilePlace, line: u32, d: u32, of_values: bool) -> vec4<f32> {
     if (OF == OF_QUERIES) {
         return row_part(place, line, d, of_values);
     }
     return key_part(place, line, d, of_values);
 }
 
-fn other_part(place: Place, line: u32, d: u32, of_values: bool) -> vec4<f32> {
+fn other_part(place: TilePlace, line: u32, d: u32, of_values: bool) -> vec4<f32> {
     if (OF == OF_QUERIES) {
         return key_part(place, line, d, of_values);
     }
@@ -159,7 +159,7 @@ fn add_products(sum: Four, at: u32, y: Four) -> Four {
 
 // Products of the thread's four lines with four other lines, the first of which is
 // `other + 4 tx`: q . k, or dy . v.
-fn products_of(place: Place, other: u32, dim: u32, of_values: bool, local: u32) -> Four {
+fn products_of(place: TilePlace, other: u32, dim: u32, of_values: bool, local: u32) -> Four {
     let piece = local % 4u;
     let line = local / 4u;
     let own_slot = line * PITCH + piece;
@@ -198,7 +198,7 @@ fn products_of(place: Place, other: u32, dim: u32, of_values: bool, local: u32) 
 }
 
 // Log-sum-exp of a query row and its delta; zeros beyond the last row.
-fn statistics(place: Place, row: u32) -> vec2<f32> {
+fn statistics(place: TilePlace, row: u32) -> vec2<f32> {
     if (row >= place.rows) {
         return vec2<f32>();
     }
@@ -208,7 +208,7 @@ fn statistics(place: Place, row: u32) -> vec2<f32> {
 
 // The factor of a line and another one in the sum: ds, or p for values. `product` is q . k, and
 // `change` is dy . v.
-fn factor(place: Place, product: f32, change: f32, line: u32, other: u32, known: vec2<f32>) -> f32 {
+fn factor(place: TilePlace, product: f32, change: f32, line: u32, other: u32, known: vec2<f32>) -> f32 {
     var row = line;
     var key = other;
     if (OF != OF_QUERIES) {
@@ -244,7 +244,7 @@ struct Known {
     d: vec2<f32>,
 }
 
-fn factors(place: Place, products: vec4<f32>, changes: vec4<f32>, line: u32, other: u32, known: Known) -> vec4<f32> {
+fn factors(place: TilePlace, products: vec4<f32>, changes: vec4<f32>, line: u32, other: u32, known: Known) -> vec4<f32> {
     return vec4<f32>(
         factor(place, products.x, changes.x, line, other, known.a),
         factor(place, products.y, changes.y, line, other + 1u, known.b),
@@ -253,7 +253,7 @@ fn factors(place: Place, products: vec4<f32>, changes: vec4<f32>, line: u32, oth
     );
 }
 
-fn four_factors(place: Place, products: Four, changes: Four, line: u32, other: u32, known: Known) -> Four {
+fn four_factors(place: TilePlace, products: Four, changes: Four, line: u32, other: u32, known: Known) -> Four {
     if (OF == OF_QUERIES) {
         return Four(
             factors(place, products.a, changes.a, line, other, Known(known.a, known.a, known.a, known.a)),
@@ -271,7 +271,7 @@ fn four_factors(place: Place, products: Four, changes: Four, line: u32, other: u
 }
 
 // Statistics of the query rows `row + step * (0 .. 4)`.
-fn known_of(place: Place, row: u32, step: u32) -> Known {
+fn known_of(place: TilePlace, row: u32, step: u32) -> Known {
     return Known(
         statistics(place, row),
         statistics(place, row + step),
@@ -285,7 +285,7 @@ fn columns_at(at: u32) -> Four {
     return Four(pool[at], pool[at + 16u * COLS], pool[at + 32u * COLS], pool[at + 48u * COLS]);
 }
 
-fn put(place: Place, line: u32, column: u32, x: vec4<f32>) {
+fn put(place: TilePlace, line: u32, column: u32, x: vec4<f32>) {
     var lines = p.keys;
     var at = place.batch * p.y_batch + place.head * p.y_head + line * p.y_seq + column;
     if (OF == OF_QUERIES) {
@@ -297,7 +297,7 @@ fn put(place: Place, line: u32, column: u32, x: vec4<f32>) {
     }
 }
 
-fn put_lines(place: Place, line: u32, column: u32, x: Four) {
+fn put_lines(place: TilePlace, line: u32, column: u32, x: Four) {
     put(place, line, column, x.a);
     put(place, line + 16u, column, x.b);
     put(place, line + 32u, column, x.c);

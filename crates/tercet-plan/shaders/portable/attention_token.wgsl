@@ -14,8 +14,8 @@
 // DTYPE. The result is rounded to DTYPE and stored as TO.
 //
 // In runs with more than APART blocks of keys, a workgroup processes ROWS query heads of one KV
-// head together, so that it loads their keys and values once, and each of these heads has more
-// workgroups. In runs with fewer keys, the sums of one head have less latency.
+// head together and loads their keys and values once. In shorter runs, one query head per workgroup
+// has less latency.
 //
 // If a head has several blocks, each workgroup stores its sums, maximum and weights in `partial`.
 // The last workgroup of a head, found with a counter, combines these partial results in order and
@@ -23,7 +23,7 @@
 // before it increments the counter. The kernel therefore requires a device on which this barrier
 // orders memory across workgroups.
 //
-// The flat group is split * leads + lead, where a lead is a group of query heads of one workgroup.
+// The flat group is split * leads + lead. A lead is the group of query heads of one workgroup.
 // uses attention_eights.wgsl: SHARES_PRODUCTS, sum_of_eight
 // uses attention_halves.wgsl: four
 // uses attention_order.wgsl: UNSEEN, center_of, key_of, normalized, rescale, weight

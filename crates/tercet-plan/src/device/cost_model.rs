@@ -240,7 +240,7 @@ pub(crate) struct AttentionRates {
     /// combining step about 2.5 us.
     pub(crate) token_blocks: u32,
     /// Maximum number of key blocks for which a workgroup per query head is faster than a workgroup
-    /// for several query heads of a KV head, which reads their keys and values once.
+    /// for several query heads of a KV head. The latter reads their keys and values once.
     pub(crate) token_blocks_apart: u32,
     /// Maximum number of keys for which one workgroup per query head is as fast as split-KV on
     /// cooperative matrices.

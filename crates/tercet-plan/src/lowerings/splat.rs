@@ -53,8 +53,8 @@ crate::params! {
         tile: U32,
         max_entries: U32,
         max_steps: U32,
-        least_alpha: F32,
-        least_light: F32,
+        min_alpha: F32,
+        min_light: F32,
     }
     /// Parameter block of `splat/grad_begin.wgsl`.
     pub struct SplatGradBeginParams {
@@ -75,8 +75,8 @@ crate::params! {
         tile: U32,
         max_entries: U32,
         max_steps: U32,
-        least_alpha: F32,
-        least_light: F32,
+        min_alpha: F32,
+        min_light: F32,
     }
     /// Parameter block of `splat/grad_sum.wgsl`.
     pub struct SplatGradSumParams {
@@ -302,8 +302,8 @@ fn rasterize(
         tile: num(limits.tile_size),
         max_entries: most(limits.max_list_entries),
         max_steps: most(limits.max_splat_steps),
-        least_alpha: limits.alpha_cutoff as f32,
-        least_light: limits.transmittance_threshold as f32,
+        min_alpha: limits.alpha_cutoff as f32,
+        min_light: limits.transmittance_threshold as f32,
     };
     let args = [
         splats.slot,

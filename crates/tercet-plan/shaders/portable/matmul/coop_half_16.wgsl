@@ -1,6 +1,6 @@
 // Fragments of 16 x 16 with F16 operands and F32 sums, staged as vectors.
 
-alias Held = f16;
+alias Staged = f16;
 alias Slot = vec4<f16>;
 alias MatA = coop_mat16x16<f16, A>;
 alias MatB = coop_mat16x16<f16, B>;

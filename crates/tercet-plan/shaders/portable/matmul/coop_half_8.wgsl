@@ -1,7 +1,7 @@
 // Fragments of 8 x 8 with F16 operands and F32 sums, staged as scalars: Metal loads from pointers
 // to scalars only.
 
-alias Held = f16;
+alias Staged = f16;
 alias Slot = f16;
 alias MatA = coop_mat8x8<f16, A>;
 alias MatB = coop_mat8x8<f16, B>;

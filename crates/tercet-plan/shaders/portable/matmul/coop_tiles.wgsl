@@ -12,7 +12,7 @@
 // Accumulators are named variables, because compilers keep them in registers in any case.
 //
 // Other fragments define:
-// - the type of staged elements (Held), of an element of shared memory (Slot) with 2^SLOT_SHIFT of
+// - the type of staged elements (Staged), of an element of shared memory (Slot) with 2^SLOT_SHIFT of
 //   them, SIDE, the fragment types, put_a and put_b;
 // - a_load: four elements of a row of a;
 // - b_line, b_load, B_ALONG: four elements of b, along columns or along k.
@@ -99,17 +99,17 @@ fn first_b(col_first: u32, local: u32, i: u32) -> u32 {
 }
 
 // Vector of a for the step at `k_first`, which has `size` elements.
-fn next_a(first: u32, local: u32, i: u32, k_first: u32, size: u32) -> vec4<Held> {
+fn next_a(first: u32, local: u32, i: u32, k_first: u32, size: u32) -> vec4<Staged> {
     if own_a(local, i).y >= size {
-        return vec4<Held>();
+        return vec4<Staged>();
     }
     return a_load((first + part_first + k_first) / 4u);
 }
 
-fn next_b(first: u32, local: u32, i: u32, k_first: u32, size: u32) -> vec4<Held> {
+fn next_b(first: u32, local: u32, i: u32, k_first: u32, size: u32) -> vec4<Staged> {
     let k = own_b(local, i).y;
     if k >= size {
-        return vec4<Held>();
+        return vec4<Staged>();
     }
     if B_ALONG == 1u {
         return b_load(first, (part_first + k_first + k) * p.b_row);
@@ -218,22 +218,22 @@ fn main(
         let b7 = first_b(col_first, local, 7u);
         // The first step has the remainder of k. If k is 0, the first step is empty.
         let size = select((length - 1u) % DEPTH + 1u, 0u, length == 0u);
-        var u0 = vec4<Held>();
-        var u1 = vec4<Held>();
-        var u2 = vec4<Held>();
-        var u3 = vec4<Held>();
-        var u4 = vec4<Held>();
-        var u5 = vec4<Held>();
-        var u6 = vec4<Held>();
-        var u7 = vec4<Held>();
-        var v0 = vec4<Held>();
-        var v1 = vec4<Held>();
-        var v2 = vec4<Held>();
-        var v3 = vec4<Held>();
-        var v4 = vec4<Held>();
-        var v5 = vec4<Held>();
-        var v6 = vec4<Held>();
-        var v7 = vec4<Held>();
+        var u0 = vec4<Staged>();
+        var u1 = vec4<Staged>();
+        var u2 = vec4<Staged>();
+        var u3 = vec4<Staged>();
+        var u4 = vec4<Staged>();
+        var u5 = vec4<Staged>();
+        var u6 = vec4<Staged>();
+        var u7 = vec4<Staged>();
+        var v0 = vec4<Staged>();
+        var v1 = vec4<Staged>();
+        var v2 = vec4<Staged>();
+        var v3 = vec4<Staged>();
+        var v4 = vec4<Staged>();
+        var v5 = vec4<Staged>();
+        var v6 = vec4<Staged>();
+        var v7 = vec4<Staged>();
         u0 = next_a(a0, local, 0u, 0u, size);
         if A_LOADS > 1u {
             u1 = next_a(a1, local, 1u, 0u, size);

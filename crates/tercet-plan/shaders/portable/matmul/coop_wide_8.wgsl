@@ -1,6 +1,6 @@
 // Fragments of 8 x 8 of F32, staged as scalars: Metal loads from pointers to scalars only.
 
-alias Held = f32;
+alias Staged = f32;
 alias Slot = f32;
 alias MatA = coop_mat8x8<f32, A>;
 alias MatB = coop_mat8x8<f32, B>;

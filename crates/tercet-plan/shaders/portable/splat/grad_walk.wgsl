@@ -27,8 +27,8 @@ struct Params {
     tile: u32,
     max_entries: u32,
     max_steps: u32,
-    least_alpha: f32,
-    least_light: f32,
+    min_alpha: f32,
+    min_light: f32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -143,11 +143,11 @@ fn given(k: u32, center: vec2<f32>) -> vec2<f32> {
     let power = -0.5 * (place.z * d.x * d.x + more.x * d.y * d.y) - place.w * d.x * d.y;
     let full = more.y * exp(power);
     let alpha = min(full, GREATEST_ALPHA);
-    if !(power <= 0.0 && alpha >= p.least_alpha) {
+    if !(power <= 0.0 && alpha >= p.min_alpha) {
         return vec2(0.0);
     }
     let next = light * (1.0 - alpha);
-    if next < p.least_light || (SPECIAL == 1u && steps == p.max_steps) {
+    if next < p.min_light || (SPECIAL == 1u && steps == p.max_steps) {
         has_ended = true;
         return vec2(0.0);
     }

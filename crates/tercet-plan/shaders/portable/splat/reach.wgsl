@@ -1,7 +1,7 @@
 // Screen-space bounds: for each row of blocks, one bit per splat in drawing order, set if the splat
 // covers the row. The kernel also stores the first and end column of tiles of each splat, 16 bits
-// each, and if SPECIAL is 1 the first and end row as a second word. Splats with a non-finite position, conic or opacity cover nothing. A workgroup processes 256
-// splats: eight words of each row.
+// each. If SPECIAL is 1, a second word has the first and end row. Splats with a non-finite position,
+// conic or opacity cover nothing. A workgroup processes 256 splats: eight words of each row.
 // uses prelude.wgsl: flat_group
 // uses splat/common.wgsl: FOOTPRINT_LEN, SPLAT_LEN, blocks_of, is_finite
 

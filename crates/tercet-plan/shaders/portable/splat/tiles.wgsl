@@ -1,6 +1,6 @@
 // Rasterization of a tile, front to back (Kerbl et al. 2023): alpha = min(opacity exp(-d^T conic d
-// / 2), 0.99). Contributions below least_alpha are skipped, and a pixel ends before its
-// transmittance falls below least_light. A workgroup draws one block, one thread per pixel. Each
+// / 2), 0.99). Contributions below min_alpha are skipped, and a pixel ends before its
+// transmittance falls below min_light. A workgroup draws one block, one thread per pixel. Each
 // thread reads one word of the row's bit mask and selects the splats that cover the block's column.
 // The selected splats are loaded into shared memory in order, in batches of 256. If SPECIAL is 1,
 // each pixel skips the splats that do not cover its tile, and counts splats.
@@ -19,8 +19,8 @@ struct Params {
     tile: u32,
     max_entries: u32,
     max_steps: u32,
-    least_alpha: f32,
-    least_light: f32,
+    min_alpha: f32,
+    min_light: f32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -116,11 +116,11 @@ fn blend(count: u32, center: vec2<f32>) {
         let d = center - place.xy;
         let power = -0.5 * (place.z * d.x * d.x + rest.x * d.y * d.y) - place.w * d.x * d.y;
         let alpha = min(rest.y * exp(power), GREATEST_ALPHA);
-        if !(power <= 0.0 && alpha >= p.least_alpha) {
+        if !(power <= 0.0 && alpha >= p.min_alpha) {
             continue;
         }
         let next = light * (1.0 - alpha);
-        if next < p.least_light || (SPECIAL == 1u && steps == p.max_steps) {
+        if next < p.min_light || (SPECIAL == 1u && steps == p.max_steps) {
             has_ended = true;
             return;
         }

@@ -140,8 +140,8 @@ fn block(p: &AttentionProblem<'_>, rows: usize) -> usize {
     32 * if own > 2 || rows > 2 { 2 } else { 4 }
 }
 
-/// Number of query heads of one KV head that a workgroup processes in runs with many keys: as many
-/// as its registers hold the sums of, or 1 if no run has that many keys.
+/// Number of query heads of one KV head that a workgroup processes in runs with many keys. Its
+/// registers hold the sums of all these heads. The number is 1 if no run has that many keys.
 fn rows(e: &LoweringCtx<'_>, p: &AttentionProblem<'_>) -> Result<usize, CompileError> {
     let most = if p.dtype == DType::F32 { 2 } else { 4 };
     let rows = [4, 2].into_iter().filter(|rows| *rows <= most);

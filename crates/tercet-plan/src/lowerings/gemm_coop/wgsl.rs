@@ -94,7 +94,7 @@ impl CoopGemmTiling {
     }
 
     /// Shared memory per workgroup in bytes, computed as in the shader: staged lines of both
-    /// operands, whichever order b has, and one fragment of sums per subgroup.
+    /// operands, for both orders of b, and one fragment of sums per subgroup.
     fn wgsl_shared_bytes(&self, shape: WgslCoopShape) -> u32 {
         let [bm, bn, bk] = self.tile;
         let lines_of_b = (bn * (bk + PADDING)).max(bk * (bn + PADDING));

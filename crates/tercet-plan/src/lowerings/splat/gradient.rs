@@ -81,8 +81,8 @@ pub(super) fn rasterize(
             tile: num(limits.tile_size),
             max_entries: most(limits.max_list_entries),
             max_steps: most(limits.max_splat_steps),
-            least_alpha: limits.alpha_cutoff as f32,
-            least_light: limits.transmittance_threshold as f32,
+            min_alpha: limits.alpha_cutoff as f32,
+            min_light: limits.transmittance_threshold as f32,
         };
         let args = [
             splats, &sorted, &columns, &reached, d_image, &state, &sums, &walked,
