@@ -119,9 +119,7 @@ fn prepare(
         .map(|held| PackedCorpus::new(held, seq, None))
         .transpose()?;
     let weights = files.weights();
-    let dtype = wish
-        .dtype
-        .unwrap_or_else(|| weights.training_dtype(device));
+    let dtype = wish.dtype.unwrap_or_else(|| weights.training_dtype(device));
     let options = DecoderTrainingOptions {
         dtype,
         checkpoints: wish.recompute,
