@@ -104,7 +104,13 @@ const UNPACKED_ALIKE: [&str; 10] = [
 
 /// Operators whose kernels a software driver compiles slowest: they are tested in F32 here and in
 /// 16 bits on a GPU.
-const SLOW_TO_COMPILE: [&str; 4] = ["dequant_grouped_mat_mul", "fft", "gated_delta_net", "pool"];
+const SLOW_TO_COMPILE: [&str; 5] = [
+    "attention_grad",
+    "dequant_grouped_mat_mul",
+    "fft",
+    "gated_delta_net",
+    "pool",
+];
 
 /// Tests that Vulkan skips here; `cargo xtask parity` runs them on a GPU. Cases changed by passes
 /// and rules run on the CPU only, because a software driver would compile most kernels two more
