@@ -24,7 +24,7 @@ struct DeviceRow {
     name: String,
     usable: bool,
     description: String,
-    /// The kernel families and their variants; empty without the option `--variants`.
+    /// The kernel families and their variants, if the option `--variants` is set; otherwise none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     variants: Vec<FamilyRow>,
     /// The switches that the device would be opened with.

@@ -3,9 +3,9 @@
 //!
 //! B is packed as signed bytes `b - center`, four rows of a column in one word, in panels of 64 columns, or of
 //! 16 on aarch64. A row of A is packed as unsigned bytes of `a - least`; `least` is the smallest element of
-//! the row. On aarch64, whose instructions multiply signed bytes, packing also subtracts 128. If the elements of a
-//! row need more than 8 bits, the kernel splits them into up to four 8-bit limbs. It multiplies the highest
-//! limbs first and shifts the sums by 8 bits between limbs.
+//! the row. On aarch64, whose instructions multiply signed bytes, packing also subtracts 128. Elements of more
+//! than 8 bits are split into at most four limbs of 8 bits. The kernel multiplies the highest limbs first and
+//! shifts the sums by 8 bits before each further limb.
 //! All sums wrap, so the result is exact for all elements and equal to that of [`super::int_gemm`].
 
 #[cfg(target_arch = "x86_64")]

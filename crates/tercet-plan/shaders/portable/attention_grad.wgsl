@@ -157,8 +157,7 @@ fn add_products(sum: Four, at: u32, y: Four) -> Four {
     );
 }
 
-// Products of the thread's four lines with four other lines, the first of which is
-// `other + 4 tx`: q . k, or dy . v.
+// Products q . k, or dy . v, of the thread's four lines with the four lines from `other + 4 tx`.
 fn products_of(place: TilePlace, other: u32, dim: u32, of_values: bool, local: u32) -> Four {
     let piece = local % 4u;
     let line = local / 4u;

@@ -111,7 +111,7 @@ const HEADS: u32 = GROUP * KEY_HEADS;
 // Vectors of four elements of a thread's part of a head.
 const FOURS: u32 = OWN * PARTS;
 // Partial results per query head.
-const MAX_PARTS: u32 = select(SPLITS, max(SPLITS, min(SPLITS * ROWS, 32u)), ROWS > 1u);
+const MAX_PARTS: u32 = max(SPLITS, min(SPLITS * ROWS, 32u));
 // Words of a workgroup in `partial`.
 const PARTIAL: u32 = HEAD + 2u;
 // Partial results whose loads are issued together.

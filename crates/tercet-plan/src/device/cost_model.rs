@@ -241,6 +241,7 @@ pub(crate) struct AttentionRates {
     pub(crate) token_blocks: u32,
     /// Maximum number of key blocks for which a workgroup per query head is faster than a workgroup
     /// for several query heads of a KV head. The latter reads their keys and values once.
+    /// An estimate.
     pub(crate) token_blocks_apart: u32,
     /// Maximum number of keys for which one workgroup per query head is as fast as split-KV on
     /// cooperative matrices.

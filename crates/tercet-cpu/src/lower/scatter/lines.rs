@@ -1,5 +1,5 @@
 //! `ScatterElements` without a sort, if no update changes a line along the axis other than its own. A task
-//! applies the updates of several lines, line by line, in order.
+//! processes several lines, and applies the updates of each line in their order.
 
 use tercet_ir::EvalError;
 use tercet_ir::ops::ScanFn;
@@ -62,7 +62,7 @@ impl ScatterLines {
         }
     }
 
-    /// Applies the updates to `out`, which contains a copy of the data. The kernel combines
+    /// Applies the updates to `out`, a copy of the data. The kernel combines
     /// the updates of an element in their order, in the accumulator type, and rounds once.
     ///
     /// # Errors

@@ -143,12 +143,12 @@ fn block(p: &AttentionProblem<'_>, rows: usize) -> usize {
 /// Number of query heads of one KV head that a workgroup processes in runs with many keys. Its
 /// registers hold the sums of all these heads. The number is 1 if no run has that many keys.
 fn rows(e: &LoweringCtx<'_>, p: &AttentionProblem<'_>) -> Result<usize, CompileError> {
-    let most = if p.dtype == DType::F32 { 2 } else { 4 };
-    let rows = [4, 2].into_iter().filter(|rows| *rows <= most);
-    let rows = rows
-        .into_iter()
-        .find(|rows| p.group().is_multiple_of(*rows))
-        .unwrap_or(1);
+    let sizes: &[usize] = match p.dtype {
+        DType::F32 => &[2],
+        _ => &[4, 2],
+    };
+    let divides = |rows: &usize| p.group().is_multiple_of(*rows);
+    let rows = sizes.iter().copied().find(divides).unwrap_or(1);
     let apart = e.caps.device.rates.attention.token_blocks_apart as usize;
     let has_many = e.bound(p.keys)?.div_ceil(block(p, rows)) > apart;
     Ok(if has_many { rows } else { 1 })

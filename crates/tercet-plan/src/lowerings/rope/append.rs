@@ -159,12 +159,7 @@ impl RopeAppend {
             None => StridedRows::new(e, stored),
         };
         let window = keys.outputs[0].shape.clone();
-        let appended = &update.inputs[if matches!(update.op, Op::ScatterNd(_)) {
-            2
-        } else {
-            1
-        }];
-        let sizes = eight(&e.sizes(&graph.ty(*appended).shape));
+        let sizes = eight(&e.sizes(&graph.ty(stored).shape));
         let params = params(e, [&q.params, &k.params], (&v, sizes), &value_cache);
         let [from, cosines, sines] = q.consts();
         // Rows of caches have a known length and consist of whole words.
