@@ -14,4 +14,5 @@ mod memory;
 mod published_configs;
 mod quantised_damage;
 mod quantised_weights;
+mod training_dtypes;
 mod vocabularies;
