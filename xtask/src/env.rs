@@ -45,8 +45,9 @@ pub(crate) const SLICE: &str = "TERCET_SLICE";
 /// `1` enables the Vulkan validation layers in tests; any message then fails the test.
 pub(crate) const VALIDATION: &str = "TERCET_VALIDATION";
 
-/// Mesa's own variable. The tests set `nopt`, unless the variable is already set: lavapipe then
-/// leaves out optimizations of its LLVM code. It spends more time on compiling than on running.
+/// Mesa's own variable. The tests set `nopt` for the system's lavapipe, unless the variable is
+/// already set: it then leaves out optimizations of its LLVM code. It spends more time on compiling
+/// than on running.
 pub(crate) const GALLIVM_PERF: &str = "GALLIVM_PERF";
 
 /// The folder of all-MiniLM-L6-v2: `model.safetensors`, `config.json`, `tokenizer.json`.

@@ -216,7 +216,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), XtaskError> {
         true => tasks.push(python_tests()?),
         false => eprintln!("NOT RUN: the Python module; it requires python3 with the module venv"),
     }
-    tasks.extend(setup.tasks(&programs));
+    tasks.extend(setup.suites(&programs));
     match newer {
         Ok(_) => tasks.extend(setup.on_newer_lavapipe(&programs)),
         Err(error) => {
@@ -224,6 +224,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), XtaskError> {
             eprintln!("  because: {error}");
         }
     }
+    tasks.extend(setup.other_programs(&programs));
     let layer = setup.with_portability(&programs, &mut tasks)?;
     timed("test programs", || process::run_together(tasks, LIMIT))?;
     layer.map_or(Ok(()), |layer| layer.check())
@@ -267,6 +268,11 @@ fn is_ci() -> bool {
     std::env::var_os(env::CI).is_some_and(|value| !value.is_empty())
 }
 
+/// Whether the caller has not set the variable.
+fn is_unset(name: &str) -> bool {
+    std::env::var_os(name).is_none_or(|value| value.is_empty())
+}
+
 /// The environment of all tests.
 struct TestSetup {
     /// The absolute path of the cache folder; the runner script requires an absolute one.
@@ -293,13 +299,10 @@ impl TestSetup {
         })
     }
 
-    /// The suites on each executor in separate processes, then the other programs, the slowest
-    /// first.
-    fn tasks(&self, programs: &[TestBinary]) -> Vec<ParallelCommand> {
-        let (suites, mut others): (Vec<_>, Vec<_>) =
-            programs.iter().partition(|p| p.target == SUITES);
+    /// The suites on each executor in separate processes.
+    fn suites(&self, programs: &[TestBinary]) -> Vec<ParallelCommand> {
         let mut tasks = Vec::new();
-        for suites in suites {
+        for suites in programs.iter().filter(|p| p.target == SUITES) {
             for (executor, n) in SHARES {
                 for at in 0..n {
                     let mut command = suites.command();
@@ -313,9 +316,15 @@ impl TestSetup {
                 }
             }
         }
-        others.sort_by_key(|p| !LONG.contains(&p.target.as_str()));
-        tasks.extend(others.into_iter().map(|p| self.one_by_one(p, p.command())));
         tasks
+    }
+
+    /// The programs besides the suites, the slowest first.
+    fn other_programs(&self, programs: &[TestBinary]) -> Vec<ParallelCommand> {
+        let mut others: Vec<_> = programs.iter().filter(|p| p.target != SUITES).collect();
+        others.sort_by_key(|p| !LONG.contains(&p.target.as_str()));
+        let tasks = others.into_iter();
+        tasks.map(|p| self.one_by_one(p, p.command())).collect()
     }
 
     /// The tests of xtask. Their program is one compilation, which would leave other processors
@@ -380,6 +389,10 @@ impl TestSetup {
             task.name += ", on a newer lavapipe";
             task.command.env(env::REQUIRE, env::REQUIRE_NEWER);
             task.command.env(env::CACHE_DIR, &self.cache);
+            // Unoptimized code of matrix kernels is so large that compiling it takes longer.
+            if is_unset(env::GALLIVM_PERF) {
+                task.command.env_remove(env::GALLIVM_PERF);
+            }
             task
         });
         tasks.collect()
@@ -417,8 +430,7 @@ impl TestSetup {
         if self.has_onnx_models {
             command.env(env::ONNX_MODELS, &self.cache);
         }
-        let unset = |name: &str| std::env::var_os(name).is_none_or(|value| value.is_empty());
-        if unset(env::REQUIRE) {
+        if is_unset(env::REQUIRE) {
             let required = if self.ci {
                 env::REQUIRE_CI
             } else {
@@ -426,10 +438,10 @@ impl TestSetup {
             };
             command.env(env::REQUIRE, required);
         }
-        if self.ci && unset(env::VALIDATION) {
+        if self.ci && is_unset(env::VALIDATION) {
             command.env(env::VALIDATION, "1");
         }
-        if unset(env::GALLIVM_PERF) {
+        if is_unset(env::GALLIVM_PERF) {
             command.env(env::GALLIVM_PERF, "nopt");
         }
         command
@@ -485,7 +497,9 @@ mod tests {
             (false, "cpu", None),
             (true, "cpu,wgpu,vulkan", Some(OsStr::new("1"))),
         ] {
-            for task in setup(ci).tasks(&programs()) {
+            let setup = setup(ci);
+            let suites = setup.suites(&programs());
+            for task in suites.into_iter().chain(setup.other_programs(&programs())) {
                 let model = Some(OsStr::new("/cache/minilm"));
                 assert_eq!(variable(&task.command, env::MINILM_DIR), model);
                 for (name, expected) in [
@@ -510,12 +524,13 @@ mod tests {
             assert!(Path::new(command.get_program()).is_file(), "{name}");
             let required = variable(&command, env::REQUIRE);
             assert_eq!(required, Some(OsStr::new(env::REQUIRE_NEWER)), "{name}");
+            assert_eq!(variable(&command, env::GALLIVM_PERF), None, "{name}");
         }
     }
 
     #[test]
     fn every_executor_has_all_suites_and_every_other_program_runs_once() {
-        let tasks = setup(true).tasks(&programs());
+        let tasks = setup(true).suites(&programs());
         for executor in env::REQUIRE_CI.split(',') {
             let on = |t: &&ParallelCommand| {
                 variable(&t.command, env::EXECUTORS) == Some(OsStr::new(executor))
@@ -529,10 +544,8 @@ mod tests {
                 assert_eq!(found, Some(OsStr::new(&slice)));
             }
         }
-        let others = tasks
-            .iter()
-            .filter(|t| variable(&t.command, env::EXECUTORS).is_none());
-        let others: Vec<_> = others.map(|t| t.name.as_str()).collect();
+        let others = setup(true).other_programs(&programs());
+        let others: Vec<_> = others.iter().map(|t| t.name.as_str()).collect();
         let named = [
             "tercet-ir agreement",
             "tercet-vulkan play",
