@@ -25,7 +25,9 @@ use tercet_ir::{
 
 pub use self::scan::StateScan;
 pub use self::task::TuneTask;
-pub use self::trial::{VariantTrial, WGSL_MATRICES_TRIAL, try_variant, variant_trials};
+pub use self::trial::{
+    VariantTrial, WGSL_ATTENTION_TRIAL, WGSL_MATRICES_TRIAL, try_variant, variant_trials,
+};
 use crate::caps::{DeviceCaps, WgslCoopType};
 use crate::lowerings::gemm_coop::{CoopGemmTiling, type_of};
 use crate::tuning::TuningTable;

@@ -219,9 +219,10 @@ pub(crate) struct AttentionRates {
     /// Time of many-query attention divided by the time of its matmuls at rate 1. Entries 0, 1 and
     /// 4 are relative to the matmul rate of cooperative matrices: opaque matrices (232 us),
     /// split-F16 (545 us), mma-style fragments. Entries 2 and 3 are relative to the rate of tiled
-    /// F32 matmuls: large tiles (1.39 ms), and small tiles, which is an estimate. The attention
+    /// F32 matmuls: large tiles (1.39 ms), and small tiles, which is an estimate. Entry 5, for
+    /// matrices in WGSL, is an estimate relative to the rate of cooperative matrices. The attention
     /// times were measured with batch 8, 16 heads of size 64, 1024 queries and 1024 keys.
-    pub(crate) many_queries: [f64; 5],
+    pub(crate) many_queries: [f64; 6],
     /// Maximum number of keys for which many-query attention is faster with mma-style fragments
     /// than with opaque cooperative matrices. Measured with heads of size 64 on an H100, mma-style
     /// against opaque: 64 x 8 heads with 77 causal keys take 10 against 21 us; 32 x 12 heads with
@@ -504,7 +505,7 @@ pub(crate) static MEASURED: CostModel = CostModel {
     },
     attention: AttentionRates {
         single_query: [1.75, 3.5, 5.0],
-        many_queries: [1.85, 4.3, 1.8, 2.2, 1.6],
+        many_queries: [1.85, 4.3, 1.8, 2.2, 1.6, 5.5],
         lane_keys: 384,
         alone_bytes: [256 << 10, 1 << 20],
         token_bytes: 512 << 20,

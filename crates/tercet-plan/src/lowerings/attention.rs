@@ -10,7 +10,8 @@
 //! cooperative matrices. `attention_lanes` computes F16 attention on mma-style fragments, if the
 //! device's fragment layout is known. F32 attention runs on split-F16 (`attention_split`,
 //! `attention_halves`); `attention_rest` computes the KV heads whose values are outside the
-//! split-F16 range. If there are few tiles, the keys are split over workgroups, and
+//! split-F16 range. `attention_coop` in WGSL runs on cooperative matrices of devices that take no
+//! SPIR-V. If there are few tiles, the keys are split over workgroups, and
 //! `attention_join` combines their results.
 //!
 //! Kernels for few queries: `attention_decode` splits the keys over workgroups, and
@@ -33,6 +34,7 @@ mod single_query;
 mod split_kv;
 mod variants;
 pub(super) use variants::families as variant_families;
+mod wgsl_matrices;
 mod widened;
 
 use tercet_ir::layout::LayoutTerm;
@@ -83,6 +85,9 @@ pub(crate) static FAMILY: Lowering = Lowering {
         &split_kv::CONVERT_F16.def,
         &split_kv::PAIRS.def,
         &split_kv::CONVERT_PAIRS.def,
+        &wgsl_matrices::HALVES_OF_16.def,
+        &wgsl_matrices::HALVES_OF_8.def,
+        &wgsl_matrices::FLOATS_OF_8.def,
         &JOIN.def,
         &SPLIT.def,
         &REST.def,

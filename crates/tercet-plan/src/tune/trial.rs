@@ -17,10 +17,14 @@ pub struct VariantTrial {
     pub task: TuneTask,
 }
 
-/// Name of the trials of the variant on cooperative matrices in WGSL.
+/// Name of the trials of matmuls on cooperative matrices in WGSL.
 pub const WGSL_MATRICES_TRIAL: &str = "many=wgsl_matrices";
 
+/// Name of the trials of attention on cooperative matrices in WGSL.
+pub const WGSL_ATTENTION_TRIAL: &str = "attention=wgsl_matrices";
+
 const LARGE_M: &str = "many";
+const ATTENTION: &str = "attention";
 const WGSL_MATRICES: &str = "wgsl_matrices";
 
 /// The trials of a device: the variants on cooperative matrices, with sizes that are no multiples of
@@ -40,6 +44,12 @@ pub fn variant_trials(caps: &DeviceCaps) -> Vec<VariantTrial> {
             };
             trials.extend(product.ok().map(|task| VariantTrial { name, task }));
         }
+        let name = VariantName {
+            family: ATTENTION.to_string(),
+            variant: WGSL_MATRICES.to_string(),
+        };
+        let attention = TuneTask::attention(dtype, [2, 2, 72, 72, 64]);
+        trials.extend(attention.ok().map(|task| VariantTrial { name, task }));
     }
     trials
 }
@@ -55,7 +65,7 @@ fn trials_of_spirv(caps: &DeviceCaps) -> Vec<VariantTrial> {
     let product = TuneTask::product(dtype, WeightLayout::NMajor(dtype), [72, 136, 160]);
     let tasks = [
         ("many", product),
-        ("attention", TuneTask::attention(dtype, [2, 2, 72, 72, 64])),
+        (ATTENTION, TuneTask::attention(dtype, [2, 2, 72, 72, 64])),
         ("conv", TuneTask::conv(dtype, [1, 32, 12, 40, 3])),
     ];
     let tasks = tasks.into_iter().filter_map(|(family, task)| {

@@ -1,4 +1,5 @@
 // Fragments of 16 x 16 with F16 operands and F32 sums, staged as vectors.
+// uses attention_coop.wgsl: a_tile, b_tile
 
 alias Staged = f16;
 alias Slot = vec4<f16>;

@@ -1,5 +1,6 @@
 // Fragments of 8 x 8 with F16 operands and F32 sums, staged as scalars: Metal loads from pointers
 // to scalars only.
+// uses attention_coop.wgsl: a_tile, b_tile
 
 alias Staged = f16;
 alias Slot = f16;

@@ -1,4 +1,5 @@
 // Fragments of 8 x 8 of F32, staged as scalars: Metal loads from pointers to scalars only.
+// uses attention_coop.wgsl: a_tile, b_tile
 
 alias Staged = f32;
 alias Slot = f32;

@@ -165,7 +165,7 @@ crate::params! {
 
 /// WGSL fragments that map scores to order-preserving integers, and that compute the range of
 /// visible keys.
-const RANGE: &str = concat!(
+pub(super) const RANGE: &str = concat!(
     portable!("attention_order.wgsl"),
     portable!("attention_range.wgsl")
 );
@@ -238,7 +238,7 @@ macro_rules! kernels {
 }
 
 /// Access modes of the arguments: queries, keys, values, mask, KV lengths, result.
-const TILES_ARGS: &[ArgAccess] = &[
+pub(super) const TILES_ARGS: &[ArgAccess] = &[
     ArgAccess::Read,
     ArgAccess::Read,
     ArgAccess::Read,

@@ -5,7 +5,7 @@ use tercet_ir::{CompileError, DType, Dim, VariantFamily};
 use super::coop::AttentionTiling;
 use super::{
     AttentionCombineParams, AttentionParams, AttentionProblem, COMBINE, DECODE_WIDE, REST, coop,
-    flash_decoding, fused_decode, pairs, single_query, split_kv,
+    flash_decoding, fused_decode, pairs, single_query, split_kv, wgsl_matrices,
 };
 use crate::emit::{LoweringCtx, SlotView};
 use crate::lowerings::rope::append::RopeAppend;
@@ -219,8 +219,31 @@ fn mma_variants<'p>() -> KernelVariant<BoundedAttention<'p>> {
     }
 }
 
+/// Kernel variant for many queries on cooperative matrices in WGSL.
+fn wgsl_variant<'p>() -> KernelVariant<BoundedAttention<'p>> {
+    KernelVariant {
+        name: wgsl_matrices::WGSL_MATRICES,
+        supports: |e, a| {
+            let tiling = wgsl_matrices::tiling(e, a.problem, a.queries)?;
+            let what = "cooperative matrices in WGSL of the operands' type, enough shared memory, head sizes in whole vectors";
+            needs(tiling.is_some(), what)
+        },
+        cost: |e, a| {
+            let rates = e.caps.device.rates;
+            a.seconds_of_products(e, [rates.matrices.per_s, rates.attention.many_queries[5]])
+        },
+        emit: |e, a| match wgsl_matrices::tiling(e, a.problem, a.queries)? {
+            Some(tiling) => {
+                wgsl_matrices::emit(e, a.problem, a.y, &tiling);
+                Ok(())
+            }
+            None => unreachable!("invariant: the variant supports it"),
+        },
+    }
+}
+
 /// Variants for many queries.
-fn many_query_variants<'p>() -> [KernelVariant<BoundedAttention<'p>>; 5] {
+fn many_query_variants<'p>() -> [KernelVariant<BoundedAttention<'p>>; 6] {
     [
         mma_variants(),
         KernelVariant {
@@ -256,6 +279,7 @@ fn many_query_variants<'p>() -> [KernelVariant<BoundedAttention<'p>>; 5] {
                 None => unreachable!("invariant: the variant supports it"),
             },
         },
+        wgsl_variant(),
         KernelVariant {
             name: "tiles_large",
             supports: |e, a| {
