@@ -14,6 +14,7 @@ mod fusions;
 mod imports;
 mod map;
 mod matmul;
+mod msl;
 mod panels;
 mod parts;
 mod planning;
