@@ -5,9 +5,11 @@ use std::sync::Arc;
 use tercet_ir::backend::{Explanation, OutputSelection};
 use tercet_ir::{
     Backend, Bindings, CompileError, CompileOptions, DType, DeviceSwitches, Executable, Graph,
-    Scheme, SwitchError, Tensor, VariantFamily,
+    Scheme, SwitchError, Tensor, VariantFamily, VariantName,
 };
-use tercet_plan::tune::{TunableBackend, VariantTrial, WGSL_MATRICES_TRIAL, variant_trials};
+use tercet_plan::tune::{
+    TunableBackend, VariantTrial, WGSL_ATTENTION_TRIAL, WGSL_MATRICES_TRIAL, variant_trials,
+};
 use tercet_plan::{
     DeviceCaps, GpuExecutable, GpuProgram, LAYOUT_TRIAL, NativeOps, RefusedVariants,
     ReportedProperties, TuningTable, lanes, native_ops_probe,
@@ -180,6 +182,16 @@ impl WgpuBackend {
         }
         if self.gpu.refused.trial(WGSL_MATRICES_TRIAL) != Some(true) {
             self.caps.coop_wgsl.clear();
+        }
+        let has_passed = self.gpu.refused.trial(WGSL_ATTENTION_TRIAL) == Some(true);
+        if is_experimental
+            && !has_passed
+            && let Ok(name) = WGSL_ATTENTION_TRIAL.parse::<VariantName>()
+        {
+            let switches = self.caps.device.switches.clone();
+            if switches.forced(&name.family) != Some(&name.variant) {
+                self.caps.device.switches = switches.forbid(name);
+            }
         }
     }
 

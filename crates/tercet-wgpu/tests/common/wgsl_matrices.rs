@@ -2,7 +2,7 @@
 
 use tercet_ir::{DType, DeviceSwitches, Scheme, VariantName};
 use tercet_plan::WgslCoopType;
-use tercet_wgpu::tune::{self, CandidateOutcome, TuneTask, VariantTrial};
+use tercet_wgpu::tune::{self, CandidateOutcome, TuneTask, VariantTrial, WGSL_ATTENTION_TRIAL};
 use tercet_wgpu::{GemmProblem, WeightLayout, WgpuBackend, WgpuOptions};
 
 use super::{Done, Test};
@@ -10,6 +10,7 @@ use super::{Done, Test};
 pub(crate) const TESTS: &[(&str, Test)] = &[
     ("wgsl_matrices_on_every_tiling", on_every_tiling),
     ("wgsl_matrices_of_packed_weights", of_packed_weights),
+    ("wgsl_matrices_of_attention", of_attention),
     ("wgsl_matrices_are_switched_off", are_switched_off),
 ];
 
@@ -82,6 +83,23 @@ fn of_packed_weights(_: &WgpuBackend) -> Done {
                 family: "many".to_string(),
                 variant: "wgsl_matrices".to_string(),
             };
+            let outcome = tune::try_variant(&backend, &VariantTrial { name, task });
+            assert_eq!(outcome, Some(true), "{key}");
+        }
+    }
+    Ok(())
+}
+
+fn of_attention(_: &WgpuBackend) -> Done {
+    let Some(backend) = opened("passthrough")? else {
+        return Ok(());
+    };
+    for shape in &backend.caps().coop_wgsl {
+        // KV heads, query heads per KV head, queries, keys, head size.
+        for sizes in [[2, 4, 33, 65, 64], [3, 1, 40, 130, 20]] {
+            let task = TuneTask::attention(dtype_of(shape.ty), sizes)?;
+            let key = task.key.clone();
+            let name = WGSL_ATTENTION_TRIAL.parse::<VariantName>()?;
             let outcome = tune::try_variant(&backend, &VariantTrial { name, task });
             assert_eq!(outcome, Some(true), "{key}");
         }
