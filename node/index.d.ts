@@ -37,7 +37,7 @@ export class Device extends Handle {
   static open(name?: string): Promise<Device>;
 }
 
-export type Dtype = 'f32' | 'f64' | 'i32' | 'u32' | 'i64' | 'i8' | 'u8' | 'bool' | 'f16' | 'bf16';
+export type Dtype = 'f32' | 'f64' | 'i32' | 'u32' | 'i64' | 'i16' | 'i8' | 'u8' | 'bool' | 'f16' | 'bf16';
 
 export type TensorData =
   | Float32Array
@@ -45,6 +45,7 @@ export type TensorData =
   | Int32Array
   | Uint32Array
   | BigInt64Array
+  | Int16Array
   | Int8Array
   | Uint8Array
   | Uint16Array;

@@ -36,6 +36,7 @@ const ARRAYS = {
   i32: Int32Array,
   u32: Uint32Array,
   i64: BigInt64Array,
+  i16: Int16Array,
   i8: Int8Array,
   u8: Uint8Array,
   bool: Uint8Array,
@@ -47,7 +48,7 @@ const ARRAYS = {
 function dtypeOf(data) {
   const found = Object.entries(ARRAYS).find(([, array]) => data instanceof array);
   if (!found || data instanceof Uint16Array) {
-    throw new TypeError('a tensor needs `dtype` with this array: a typed array of f32, f64, i32, u32, i64, i8 or u8');
+    throw new TypeError('a tensor needs `dtype` with this array: a typed array of f32, f64, i32, u32, i64, i16, i8 or u8');
   }
   return found[0];
 }

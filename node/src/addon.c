@@ -518,7 +518,7 @@ static napi_value ports(napi_env env, napi_callback_info info) {
 
 // The dtype with this name.
 static int32_t dtype_of(const char *name) {
-    for (int32_t dtype = TERCET_DTYPE_F32; dtype <= TERCET_DTYPE_BOOL; ++dtype) {
+    for (int32_t dtype = TERCET_DTYPE_F32; dtype <= TERCET_DTYPE_I16; ++dtype) {
         if (strcmp(tercet_dtype_name(dtype), name) == 0) {
             return dtype;
         }

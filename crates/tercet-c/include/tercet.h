@@ -176,6 +176,10 @@ enum TercetDtype
    * One byte, 0 or 1.
    */
   TERCET_DTYPE_BOOL = 10,
+  /**
+   * 16-bit signed integer.
+   */
+  TERCET_DTYPE_I16 = 11,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L

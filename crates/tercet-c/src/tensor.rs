@@ -35,6 +35,8 @@ pub enum TercetDtype {
     U8 = 9,
     /// One byte, 0 or 1.
     Bool = 10,
+    /// 16-bit signed integer.
+    I16 = 11,
 }
 
 /// A tensor on the host: dtype, shape and elements, which never change.
@@ -78,6 +80,7 @@ pub(crate) fn constant_of(dtype: DType) -> TercetDtype {
         DType::I32 => TercetDtype::I32,
         DType::U32 => TercetDtype::U32,
         DType::I64 => TercetDtype::I64,
+        DType::I16 => TercetDtype::I16,
         DType::I8 => TercetDtype::I8,
         DType::U8 => TercetDtype::U8,
         DType::Bool => TercetDtype::Bool,
@@ -116,6 +119,7 @@ pub extern "C" fn tercet_dtype_name(dtype: i32) -> *const c_char {
         Ok(DType::I32) => c"i32",
         Ok(DType::U32) => c"u32",
         Ok(DType::I64) => c"i64",
+        Ok(DType::I16) => c"i16",
         Ok(DType::I8) => c"i8",
         Ok(DType::U8) => c"u8",
         Ok(DType::Bool) => c"bool",

@@ -109,6 +109,7 @@ fn storage(ty: GgmlType) -> WeightStorage {
         GgmlType::BF16 => WeightStorage::Plain(DType::BF16),
         GgmlType::F64 => WeightStorage::Plain(DType::F64),
         GgmlType::I8 => WeightStorage::Plain(DType::I8),
+        GgmlType::I16 => WeightStorage::Plain(DType::I16),
         GgmlType::I32 => WeightStorage::Plain(DType::I32),
         GgmlType::I64 => WeightStorage::Plain(DType::I64),
         GgmlType::Q4_0 => WeightStorage::Blocks(Scheme::Q4_0),
@@ -136,7 +137,7 @@ fn storage(ty: GgmlType) -> WeightStorage {
         GgmlType::NVFP4 => WeightStorage::Blocks(Scheme::Nvfp4),
         GgmlType::Q1_0 => WeightStorage::AsQ4_0(small_blocks::q1_0),
         GgmlType::Q2_0 => WeightStorage::AsQ4_0(small_blocks::q2_0),
-        GgmlType::Q8_1 | GgmlType::Q8_K | GgmlType::I16 => WeightStorage::Unsupported,
+        GgmlType::Q8_1 | GgmlType::Q8_K => WeightStorage::Unsupported,
     }
 }
 
@@ -215,6 +216,7 @@ fn dtype(dtype: SafeDtype) -> Option<DType> {
         SafeDtype::BOOL => Some(DType::Bool),
         SafeDtype::U8 => Some(DType::U8),
         SafeDtype::I8 => Some(DType::I8),
+        SafeDtype::I16 => Some(DType::I16),
         SafeDtype::F16 => Some(DType::F16),
         SafeDtype::BF16 => Some(DType::BF16),
         SafeDtype::I32 => Some(DType::I32),
@@ -230,7 +232,6 @@ fn dtype(dtype: SafeDtype) -> Option<DType> {
         | SafeDtype::F8_E8M0
         | SafeDtype::F8_E4M3FNUZ
         | SafeDtype::F8_E5M2FNUZ
-        | SafeDtype::I16
         | SafeDtype::U16
         | SafeDtype::C64
         | SafeDtype::U64 => None,

@@ -129,7 +129,8 @@ fn for_each(tensor: &Tensor, mut f: impl FnMut(usize, f64)) {
         DType::F16 => all::<half::f16>(tensor, half::f16::to_f64, &mut f),
         DType::BF16 => all::<half::bf16>(tensor, half::bf16::to_f64, &mut f),
         DType::F64 => all::<f64>(tensor, |x| x, &mut f),
-        DType::I32 | DType::U32 | DType::I64 | DType::I8 | DType::U8 | DType::Bool => {}
+        DType::I32 | DType::U32 | DType::I64 | DType::I16 | DType::I8 | DType::U8 | DType::Bool => {
+        }
     }
 }
 

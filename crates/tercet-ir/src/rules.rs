@@ -3,7 +3,7 @@
 //! A rule decomposes one operator into operators that are closer to the core. Rules are
 //! directional: no rule builds an operator that another rule decomposes. Floats narrower than F32
 //! are widened for sums, norms and contractions with an epilogue, so that a decomposition rounds at
-//! the same places as the fused operator.
+//! the same places as the fused operator. I16 is widened to I32 for targets whose kernels lack it.
 
 mod attention;
 mod blocks;
@@ -14,6 +14,7 @@ mod conv;
 mod elementwise;
 mod grad_markers;
 mod lora;
+mod narrow_ints;
 mod norm;
 mod recurrent;
 mod shape;
@@ -68,6 +69,7 @@ pub const RULES: &[&[LegalizeRule]] = &[
     softmax::RULES,
     spectral::RULES,
     unique::RULES,
+    narrow_ints::RULES,
     #[cfg(feature = "splat")]
     splat::RULES,
 ];

@@ -354,6 +354,8 @@ mod tests {
         assert_eq!(int(Pow, d, 3, 4), 81);
         assert_eq!(int(Pow, d, -1, -3), -1);
         assert_eq!(int(Sub, DType::U8, 1, 2), 255);
+        assert_eq!(int(Mul, DType::I16, 182, 182), -32_412);
+        assert_eq!(int(Shl, DType::I16, 1, 17), 2);
     }
 
     #[test]
@@ -371,6 +373,8 @@ mod tests {
             Scalar::I(i32::MAX.into())
         );
         assert_eq!(convert(Scalar::F(f64::NAN), DType::I8), Scalar::I(0));
+        assert_eq!(convert(Scalar::F(-4e4), DType::I16), Scalar::I(-32_768));
+        assert_eq!(convert(Scalar::I(40_000), DType::I16), Scalar::I(-25_536));
         assert_eq!(convert(Scalar::F(-1.0), DType::U32), Scalar::I(0));
         assert_eq!(convert(Scalar::I(300), DType::U8), Scalar::I(44));
         assert_eq!(convert(Scalar::F(0.5), DType::Bool), Scalar::I(1));

@@ -162,7 +162,7 @@ fn from_fields(ty: TensorType, proto: &TensorProto) -> Result<Tensor, String> {
             let bytes: Vec<u8> = halves.flat_map(u16::to_le_bytes).collect();
             Tensor::from_bytes(ty, &bytes)
         }
-        DType::I32 | DType::I8 | DType::U8 | DType::Bool => {
+        DType::I32 | DType::I16 | DType::I8 | DType::U8 | DType::Bool => {
             count(proto.int32_data.len())?;
             let values: Vec<i64> = proto.int32_data.iter().map(|x| i64::from(*x)).collect();
             Tensor::from_i64s(ty, &values)

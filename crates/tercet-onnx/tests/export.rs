@@ -50,11 +50,12 @@ const EXCEPTIONS: [(&str, &str); 6] = [
 ];
 
 /// A representative set of dtypes. Narrow GPU floats differ from F32 only by rounding.
-const DTYPES: [DType; 6] = [
+const DTYPES: [DType; 7] = [
     DType::F32,
     DType::F64,
     DType::I32,
     DType::I64,
+    DType::I16,
     DType::U8,
     DType::Bool,
 ];

@@ -48,7 +48,10 @@ mod trilu;
 mod words;
 
 use tercet_ir::layout::is_view;
-use tercet_ir::{CompileError, DType, Graph, Node, OpKind, Support, Target, Tier, VariantFamily};
+use tercet_ir::ops::ScatterReduce;
+use tercet_ir::{
+    CompileError, DType, Graph, Node, Op, OpKind, Support, Target, Tier, VariantFamily,
+};
 
 use crate::caps::DeviceCaps;
 use crate::emit::LoweringCtx;
@@ -155,7 +158,9 @@ impl Target for PlanTarget<'_> {
             .iter()
             .map(|v| graph.ty(*v))
             .chain(&node.outputs);
+        let mut is_i16 = false;
         for ty in types {
+            is_i16 |= ty.dtype == DType::I16;
             if let Some(reason) = unsupported_reason(ty.dtype) {
                 return missing(reason);
             }
@@ -163,6 +168,9 @@ impl Target for PlanTarget<'_> {
         let kind = node.op.kind();
         if kind.doc().tier == Tier::Host {
             return missing(HOST);
+        }
+        if is_i16 && reads_numbers(&node.op) {
+            return missing("its kernels compute i16 in i32");
         }
         if is_view(kind)
             || matches!(
@@ -192,6 +200,7 @@ pub(crate) fn unsupported_reason(dtype: DType) -> Option<&'static str> {
         | DType::BF16
         | DType::I32
         | DType::U32
+        | DType::I16
         | DType::I8
         | DType::U8
         | DType::Bool => None,
@@ -230,7 +239,30 @@ pub(crate) fn missing(reason: &str) -> Support {
     }
 }
 
-/// Number of a dtype in the shaders, as defined in `prelude.wgsl`.
+/// True if the kernels of an operator read numbers by the code of their dtype ([`code`]). I16 has no
+/// code, so the rules `.._of_i16_in_i32` of legalization convert operands and results.
+fn reads_numbers(op: &Op) -> bool {
+    match op {
+        Op::ScatterElements(o) => o.reduce != ScatterReduce::Replace,
+        Op::ScatterNd(o) => o.reduce != ScatterReduce::Replace,
+        op => matches!(
+            op.kind(),
+            OpKind::ArgMax
+                | OpKind::ArgMin
+                | OpKind::CumSum
+                | OpKind::Linear
+                | OpKind::MatMul
+                | OpKind::Pool
+                | OpKind::Reduce
+                | OpKind::ScatterAdd
+                | OpKind::Sort
+                | OpKind::TopK
+        ),
+    }
+}
+
+/// Number of a dtype in the shaders, as defined in `prelude.wgsl`. Kernels of I16 are generated and
+/// need none.
 pub(crate) fn code(dtype: DType) -> u32 {
     match dtype {
         DType::F32 => 0,
@@ -241,7 +273,17 @@ pub(crate) fn code(dtype: DType) -> u32 {
         DType::I8 => 5,
         DType::U8 => 6,
         DType::Bool => 7,
-        DType::F64 | DType::I64 => unreachable!("invariant: GPU targets reject {dtype}"),
+        DType::F64 | DType::I64 | DType::I16 => {
+            unreachable!("invariant: no kernel reads numbers of {dtype}")
+        }
+    }
+}
+
+/// Number of a dtype of the same size, for kernels that only move bits.
+pub(crate) fn bits_code(dtype: DType) -> u32 {
+    match dtype {
+        DType::I16 => code(DType::F16),
+        dtype => code(dtype),
     }
 }
 

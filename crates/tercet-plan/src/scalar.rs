@@ -15,7 +15,7 @@ use std::sync::LazyLock;
 
 use crate::lowerings::portable;
 
-pub(crate) use step::{ScalarClass, class, expression, native, quick};
+pub(crate) use step::{ScalarClass, class, expression, native, quick, sign_extended16};
 
 /// WGSL source that every kernel includes first.
 pub(crate) const PRELUDE: &str = portable!("prelude.wgsl");

@@ -12,6 +12,7 @@ pub fn device_dtype(dtype: DType) -> DType {
         | DType::F64
         | DType::I32
         | DType::U32
+        | DType::I16
         | DType::I8
         | DType::U8
         | DType::Bool => dtype,

@@ -62,7 +62,7 @@ pub(crate) fn borrow_tensor(
             }
         )*};
     }
-    of!(f32, i32, i64, f64, f16, u8, i8, u32);
+    of!(f32, i32, i64, f64, f16, u8, i8, i16, u32);
     if let Ok(typed) = any.cast::<PyArrayDyn<bool>>() {
         return numpy_buffer::tensor(typed, DType::Bool);
     }
@@ -185,6 +185,7 @@ pub(crate) fn to_numpy(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyA
         DType::I32 => numpy_buffer::array::<i32>(py, tensor)?.into_any(),
         DType::I64 => numpy_buffer::array::<i64>(py, tensor)?.into_any(),
         DType::U32 => numpy_buffer::array::<u32>(py, tensor)?.into_any(),
+        DType::I16 => numpy_buffer::array::<i16>(py, tensor)?.into_any(),
         DType::I8 => numpy_buffer::array::<i8>(py, tensor)?.into_any(),
         DType::U8 => numpy_buffer::array::<u8>(py, tensor)?.into_any(),
         DType::Bool => viewed(
@@ -216,6 +217,7 @@ pub(crate) fn numpy_name(dtype: DType) -> &'static str {
         DType::I32 => "int32",
         DType::I64 => "int64",
         DType::U32 => "uint32",
+        DType::I16 => "int16",
         DType::I8 => "int8",
         DType::U8 => "uint8",
         DType::Bool => "bool",

@@ -15,7 +15,7 @@ import tercet
 
 DTYPES = {
     "f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "i32": np.int32,
-    "i64": np.int64, "u32": np.uint32, "i8": np.int8, "u8": np.uint8, "bool": np.bool_,
+    "i64": np.int64, "u32": np.uint32, "i16": np.int16, "i8": np.int8, "u8": np.uint8, "bool": np.bool_,
 }  # fmt: skip
 
 

@@ -285,7 +285,7 @@ def test_arrays_of_any_layout_and_byte_order() -> None:
         g.output("y", g.input("x", ty))
         return g.compile("cpu")(x=x)["y"]
 
-    names = {"f4": "f32", "f8": "f64", "f2": "f16", "i4": "i32", "i8": "i64", "u4": "u32", "i1": "i8", "u1": "u8"}
+    names = {"f4": "f32", "f8": "f64", "f2": "f16", "i4": "i32", "i8": "i64", "u4": "u32", "i2": "i16", "i1": "i8", "u1": "u8"}
     base = np.arange(24).reshape(4, 6)
     views: list[Callable[[Any], Any]] = [
         lambda a: a, lambda a: a.T, lambda a: a[::2, ::-1], lambda a: a[:, 1:4], np.asfortranarray,

@@ -157,7 +157,9 @@ const fn unit_roundoff(dtype: DType) -> f64 {
         DType::F32 => 5.960464477539063e-8,
         DType::F16 => 4.8828125e-4,
         DType::BF16 => 3.90625e-3,
-        DType::I32 | DType::U32 | DType::I64 | DType::I8 | DType::U8 | DType::Bool => 0.0,
+        DType::I32 | DType::U32 | DType::I64 | DType::I16 | DType::I8 | DType::U8 | DType::Bool => {
+            0.0
+        }
     }
 }
 
@@ -200,7 +202,9 @@ const fn min_subnormal(dtype: DType) -> f64 {
         DType::F32 => 1.401298464324817e-45,
         DType::F16 => 5.960464477539063e-8,
         DType::BF16 => 9.183549615799121e-41,
-        DType::I32 | DType::U32 | DType::I64 | DType::I8 | DType::U8 | DType::Bool => 0.0,
+        DType::I32 | DType::U32 | DType::I64 | DType::I16 | DType::I8 | DType::U8 | DType::Bool => {
+            0.0
+        }
     }
 }
 

@@ -74,6 +74,8 @@ dtypes! {
     U32 "u32" 4 Unsigned,
     /// 64-bit signed integer (CPU; narrowed on GPU executors when every value fits).
     I64 "i64" 8 Signed,
+    /// 16-bit signed integer.
+    I16 "i16" 2 Signed,
     /// 8-bit signed integer.
     I8 "i8" 1 Signed,
     /// 8-bit unsigned integer; also the storage of quantized weight blocks.
@@ -85,8 +87,15 @@ dtypes! {
 impl DType {
     /// The floats: `F32 F16 BF16 F64`.
     pub const FLOATS: &'static [DType] = &[DType::F32, DType::F16, DType::BF16, DType::F64];
-    /// The integers: `I32 U32 I64 I8 U8`.
-    pub const INTS: &'static [DType] = &[DType::I32, DType::U32, DType::I64, DType::I8, DType::U8];
+    /// The integers: `I32 U32 I64 I16 I8 U8`.
+    pub const INTS: &'static [DType] = &[
+        DType::I32,
+        DType::U32,
+        DType::I64,
+        DType::I16,
+        DType::I8,
+        DType::U8,
+    ];
     /// Floats and integers: everything but `Bool`.
     pub const NUMBERS: &'static [DType] = &[
         DType::F32,
@@ -96,6 +105,7 @@ impl DType {
         DType::I32,
         DType::U32,
         DType::I64,
+        DType::I16,
         DType::I8,
         DType::U8,
     ];
@@ -118,6 +128,7 @@ impl DType {
     /// The minimum and maximum of an integer or `Bool` dtype; `None` for floats.
     pub const fn int_range(self) -> Option<(i64, i64)> {
         match self {
+            DType::I16 => Some((i16::MIN as i64, i16::MAX as i64)),
             DType::I8 => Some((i8::MIN as i64, i8::MAX as i64)),
             DType::U8 => Some((0, u8::MAX as i64)),
             DType::I32 => Some((i32::MIN as i64, i32::MAX as i64)),
@@ -138,6 +149,7 @@ impl DType {
             | DType::I32
             | DType::U32
             | DType::I64
+            | DType::I16
             | DType::I8
             | DType::U8
             | DType::Bool => x,
@@ -148,6 +160,7 @@ impl DType {
     /// arithmetic does. `Bool` normalizes to 0 or 1, and floats return the number unchanged.
     pub const fn wrap_i64(self, x: i64) -> i64 {
         match self {
+            DType::I16 => x as i16 as i64,
             DType::I8 => x as i8 as i64,
             DType::U8 => x as u8 as i64,
             DType::I32 => x as i32 as i64,
@@ -214,7 +227,7 @@ pub trait Element: bytemuck::Pod + Send + Sync + 'static {
 macro_rules! elements {
     ($($t:ty => $d:ident),* $(,)?) => { $(impl Element for $t { const DTYPE: DType = DType::$d; })* };
 }
-elements! { f32 => F32, f16 => F16, bf16 => BF16, f64 => F64, i32 => I32, u32 => U32, i64 => I64, i8 => I8, u8 => U8 }
+elements! { f32 => F32, f16 => F16, bf16 => BF16, f64 => F64, i32 => I32, u32 => U32, i64 => I64, i16 => I16, i8 => I8, u8 => U8 }
 
 #[cfg(test)]
 mod tests {
@@ -230,6 +243,7 @@ mod tests {
     #[test]
     fn wrapping_is_twos_complement() {
         assert_eq!(DType::I8.wrap_i64(128), -128);
+        assert_eq!(DType::I16.wrap_i64(-32769), 32767);
         assert_eq!(DType::U32.wrap_i64(-1), u32::MAX as i64);
         assert_eq!(DType::Bool.wrap_i64(7), 1);
     }

@@ -129,7 +129,7 @@ fn special_values(dtype: DType) -> Vec<f64> {
         DType::BF16 => (3.3895313892515355e38, f64::from(f32::MIN_POSITIVE), 9.2e-41),
         DType::F64 => (f64::MAX, f64::MIN_POSITIVE, 5e-324),
         DType::Bool => return vec![0.0, 1.0],
-        DType::I32 | DType::U32 | DType::I64 | DType::I8 | DType::U8 => {
+        DType::I32 | DType::U32 | DType::I64 | DType::I16 | DType::I8 | DType::U8 => {
             let (lo, hi) = dtype.int_range().expect("invariant: integers have a range");
             return vec![lo as f64, hi as f64, -1.0, 0.0, 1.0, 2.0, 7.0];
         }

@@ -251,7 +251,9 @@ fn below(dtype: DType, x: f64) -> Option<f64> {
         DType::F32 => Some(f64::from((x as f32).next_down())),
         DType::F16 => Some(f16::from_bits(half_bits(f16::from_f64(x).to_bits())).to_f64()),
         DType::BF16 => Some(bf16::from_bits(half_bits(bf16::from_f64(x).to_bits())).to_f64()),
-        DType::I32 | DType::U32 | DType::I64 | DType::I8 | DType::U8 | DType::Bool => None,
+        DType::I32 | DType::U32 | DType::I64 | DType::I16 | DType::I8 | DType::U8 | DType::Bool => {
+            None
+        }
     }
 }
 

@@ -352,6 +352,7 @@ impl Tensor {
             DType::I32 => each::<i32, _>(b, f64::from),
             DType::U32 => each::<u32, _>(b, f64::from),
             DType::I64 => each::<i64, _>(b, |x| x as f64),
+            DType::I16 => each::<i16, _>(b, f64::from),
             DType::I8 => each::<i8, _>(b, f64::from),
             DType::U8 | DType::Bool => each::<u8, _>(b, f64::from),
         }
@@ -368,6 +369,7 @@ impl Tensor {
             DType::I32 => each::<i32, _>(b, i64::from),
             DType::U32 => each::<u32, _>(b, i64::from),
             DType::I64 => each::<i64, _>(b, |x| x),
+            DType::I16 => each::<i16, _>(b, i64::from),
             DType::I8 => each::<i8, _>(b, i64::from),
             DType::U8 | DType::Bool => each::<u8, _>(b, i64::from),
         }
@@ -390,6 +392,7 @@ impl Tensor {
             DType::I32 => fill(out, values, |x| x as i32),
             DType::U32 => fill(out, values, |x| x as u32),
             DType::I64 => fill(out, values, |x| x as i64),
+            DType::I16 => fill(out, values, |x| x as i16),
             DType::I8 => fill(out, values, |x| x as i8),
             DType::U8 => fill(out, values, |x| x as u8),
             DType::Bool => fill(out, values, |x| u8::from(x != 0.0)),
@@ -414,6 +417,7 @@ impl Tensor {
             DType::I32 => fill(out, values, |x| x as i32),
             DType::U32 => fill(out, values, |x| x as u32),
             DType::I64 => fill(out, values, |x| x),
+            DType::I16 => fill(out, values, |x| x as i16),
             DType::I8 => fill(out, values, |x| x as i8),
             DType::U8 => fill(out, values, |x| x as u8),
             DType::Bool => fill(out, values, |x| u8::from(x != 0)),

@@ -23,6 +23,7 @@ const NUMBERS: &[DType] = &[
     DType::BF16,
     DType::I32,
     DType::U32,
+    DType::I16,
     DType::I8,
     DType::U8,
 ];

@@ -85,7 +85,7 @@ fn to_tensors(
         if tensors.iter().any(|(n, _)| *n == name) {
             return Err(CliError::Usage(format!("`{name}` occurs twice")));
         }
-        let array = widened(&name, array, unsigned.contains(&name))?;
+        let array = widened(&name, array, port.ty.dtype, unsigned.contains(&name))?;
         let tensor = to_tensor(&name, array, port.ty.dtype)?;
         let (found, wanted) = (tensor.dtype(), port.ty.dtype);
         if found != wanted {
@@ -98,11 +98,13 @@ fn to_tensors(
     Ok(tensors)
 }
 
-/// Converts integers that graphs do not have: of 16 bits to I32, of 64 bits without sign to I64.
-/// Numbers beyond I64 are an error, unless the input `wraps`.
+/// Converts integers without sign that graphs do not have: of 16 bits to I32, of 64 bits to I64.
+/// Numbers beyond I64 are an error, unless the input `wraps`. Integers of 16 bits become I32 if the
+/// graph takes that.
 fn widened(
     name: &str,
     array: NpyArray<'static>,
+    wanted: DType,
     wraps: bool,
 ) -> Result<NpyArray<'static>, CliError> {
     let (dtype, shape, bytes) = array.into_parts();
@@ -111,7 +113,9 @@ fn widened(
         halves.flat_map(|h| f([h[0], h[1]]).to_le_bytes()).collect()
     };
     let (dtype, bytes) = match dtype {
-        NpyDtype::I16 => (NpyDtype::I32, wide(|h| i16::from_le_bytes(h).into())),
+        NpyDtype::I16 if wanted == DType::I32 => {
+            (NpyDtype::I32, wide(|h| i16::from_le_bytes(h).into()))
+        }
         NpyDtype::U16 => (NpyDtype::I32, wide(|h| u16::from_le_bytes(h).into())),
         NpyDtype::U64 => {
             let is_beyond = |b: &[u8]| b[7] >= 0x80;
@@ -136,7 +140,8 @@ fn to_tensor(name: &str, array: NpyArray<'static>, wanted: DType) -> Result<Tens
         NpyDtype::F32 => DType::F32,
         NpyDtype::F64 => DType::F64,
         NpyDtype::I8 => DType::I8,
-        NpyDtype::I16 | NpyDtype::U16 | NpyDtype::I32 => DType::I32,
+        NpyDtype::I16 => DType::I16,
+        NpyDtype::U16 | NpyDtype::I32 => DType::I32,
         NpyDtype::I64 | NpyDtype::U64 => DType::I64,
         NpyDtype::U8 => DType::U8,
         NpyDtype::U32 => DType::U32,
@@ -174,6 +179,7 @@ pub(crate) fn to_array(tensor: &Tensor) -> NpyArray<'_> {
         DType::F32 => own(NpyDtype::F32),
         DType::F64 => own(NpyDtype::F64),
         DType::I8 => own(NpyDtype::I8),
+        DType::I16 => own(NpyDtype::I16),
         DType::I32 => own(NpyDtype::I32),
         DType::I64 => own(NpyDtype::I64),
         DType::U8 => own(NpyDtype::U8),
@@ -259,7 +265,7 @@ fn json(tensor: &Tensor) -> Vec<Value> {
     match tensor.dtype() {
         DType::F64 => tensor.to_f64s().into_iter().map(float).collect(),
         DType::F32 | DType::F16 | DType::BF16 => tensor.to_f64s().into_iter().map(short).collect(),
-        DType::I8 | DType::I32 | DType::I64 | DType::U8 | DType::U32 => {
+        DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::U8 | DType::U32 => {
             tensor.to_i64s().into_iter().map(Value::from).collect()
         }
         DType::Bool => {

@@ -36,6 +36,7 @@ casts! {
         if x >= 2_147_483_648.0 { i32::MAX } else { y }
     };
     f32_i64: f32 => i64 = |x| x as i64;
+    f32_i16: f32 => i16 = |x| within(x, -32_768.0, 32_767.0) as i16;
     f32_i8: f32 => i8 = |x| within(x, -128.0, 127.0) as i8;
     f32_u8: f32 => u8 = |x| within(x, 0.0, 255.0) as u8;
     f32_f64: f32 => f64 = |x| f64::from(x);
@@ -43,12 +44,15 @@ casts! {
     f64_f32: f64 => f32 = |x| x as f32;
     i32_f32: i32 => f32 = |x| x as f32;
     i32_i64: i32 => i64 = |x| i64::from(x);
+    i32_i16: i32 => i16 = |x| x as i16;
     i32_bool: i32 => u8 = |x| u8::from(x != 0);
     i64_f32: i64 => f32 = |x| x as f32;
     i64_i32: i64 => i32 = |x| x as i32;
     i64_bool: i64 => u8 = |x| u8::from(x != 0);
     u8_f32: u8 => f32 = |x| f32::from(x);
     u8_i32: u8 => i32 = |x| i32::from(x);
+    i16_f32: i16 => f32 = |x| f32::from(x);
+    i16_i32: i16 => i32 = |x| i32::from(x);
     i8_f32: i8 => f32 = |x| f32::from(x);
     i8_i32: i8 => i32 = |x| i32::from(x);
     u8_i64: u8 => i64 = |x| i64::from(x);
@@ -67,10 +71,11 @@ fn within(x: f32, least: f32, greatest: f32) -> i32 {
 
 /// The conversion between two dtypes, if there is one.
 pub(crate) fn function(from: DType, to: DType) -> Option<CastFn> {
-    use DType::{BF16, Bool, F16, F32, F64, I8, I32, I64, U8};
+    use DType::{BF16, Bool, F16, F32, F64, I8, I16, I32, I64, U8};
     Some(match (from, to) {
         (F32, I32) => f32_i32,
         (F32, I64) => f32_i64,
+        (F32, I16) => f32_i16,
         (F32, I8) => f32_i8,
         (F32, U8) => f32_u8,
         (F32, F64) => f32_f64,
@@ -78,6 +83,7 @@ pub(crate) fn function(from: DType, to: DType) -> Option<CastFn> {
         (F64, F32) => f64_f32,
         (I32, F32) => i32_f32,
         (I32, I64) => i32_i64,
+        (I32, I16) => i32_i16,
         (I32, Bool) => i32_bool,
         (I64, F32) => i64_f32,
         (I64, I32) => i64_i32,
@@ -86,6 +92,8 @@ pub(crate) fn function(from: DType, to: DType) -> Option<CastFn> {
         (U8 | Bool, F32) => u8_f32,
         (U8 | Bool, I32) => u8_i32,
         (U8 | Bool, I64) => u8_i64,
+        (I16, F32) => i16_f32,
+        (I16, I32) => i16_i32,
         (I8, F32) => i8_f32,
         (I8, I32) => i8_i32,
         (F32, F16) => |level, x, out| {
@@ -129,8 +137,8 @@ mod tests {
     /// Values at the ends of all ranges.
     fn samples() -> Vec<f64> {
         let mut x = vec![
-            0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1.9, 127.5, -128.9, 255.4, 256.0, -300.0, 65_519.0,
-            1e9,
+            0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1.9, 127.5, -128.9, 255.4, 256.0, -300.0, 32_767.5,
+            -32_769.0, 65_519.0, 1e9,
         ];
         x.extend([
             2_147_483_648.0,
@@ -175,7 +183,7 @@ mod tests {
                 assert_eq!(out.to_f64s(), want, "{from} to {to} at {}", level.name());
             }
         }
-        assert_eq!(found, 25);
+        assert_eq!(found, 29);
         let mut out = [7u8; 4];
         f32_i32(SimdLevel::portable(), &f32::NAN.to_ne_bytes(), &mut out);
         assert_eq!(out, [0; 4]);

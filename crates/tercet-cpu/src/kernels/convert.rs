@@ -84,6 +84,20 @@ unsafe fn integral_to_i32_body<S: Simd>(from: &[f32], out: &mut [i32]) {
 }
 
 simd_dispatch!(
+    /// Converts floats that are integers within 2^15 to i16.
+    pub(crate) fn integral_to_i16(from: &[f32], out: &mut [i16]) = integral_to_i16_body
+);
+
+/// # Safety
+/// Requires the instructions of `S`.
+#[inline(always)]
+unsafe fn integral_to_i16_body<S: Simd>(from: &[f32], out: &mut [i16]) {
+    let pairs = out.iter_mut().zip(from);
+    // The low half of `WHOLE` is 0.
+    pairs.for_each(|(y, x)| *y = (x + WHOLE).to_bits() as i16);
+}
+
+simd_dispatch!(
     /// Converts unsigned bytes to floats.
     pub(crate) fn u8_to_f32(x: &[u8], out: &mut [f32]) = u8_to_f32_body
 );
@@ -107,6 +121,19 @@ simd_dispatch!(
 unsafe fn i8_to_f32_body<S: Simd>(x: &[u8], out: &mut [f32]) {
     let pairs = out.iter_mut().zip(x);
     pairs.for_each(|(y, x)| *y = f32::from(*x as i8));
+}
+
+simd_dispatch!(
+    /// Converts 16-bit integers to floats.
+    pub(crate) fn i16_to_f32(x: &[i16], out: &mut [f32]) = i16_to_f32_body
+);
+
+/// # Safety
+/// Requires the instructions of `S`.
+#[inline(always)]
+unsafe fn i16_to_f32_body<S: Simd>(x: &[i16], out: &mut [f32]) {
+    let pairs = out.iter_mut().zip(x);
+    pairs.for_each(|(y, x)| *y = f32::from(*x));
 }
 
 simd_dispatch!(

@@ -100,6 +100,7 @@ macro_rules! native {
 native! {
     i8, f32, i32, signed;
     u8, f32, i32, unsigned;
+    i16, f32, i32, signed;
     i32, f64, i64, signed;
     u32, f64, i64, unsigned;
 }
@@ -215,6 +216,27 @@ mod tests {
         let bytes: Vec<u8> = (0..=255).collect();
         check(DType::U8, &bytes);
         check(DType::I8, bytemuck::cast_slice::<u8, i8>(&bytes));
+        let halves = [
+            i16::MIN,
+            i16::MIN + 1,
+            -257,
+            -182,
+            -7,
+            -2,
+            -1,
+            0,
+            1,
+            2,
+            3,
+            7,
+            15,
+            16,
+            181,
+            256,
+            i16::MAX - 1,
+            i16::MAX,
+        ];
+        check(DType::I16, &halves);
         let words = [
             0u32,
             1,

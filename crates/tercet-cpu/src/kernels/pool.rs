@@ -130,7 +130,10 @@ macro_rules! ints {
         planes!($planes);
     })*};
 }
-ints!(i32: plain_planes, u32: plain_planes, i64: plain_planes, i8: i8_planes, u8: u8_planes);
+ints!(
+    i32: plain_planes, u32: plain_planes, i64: plain_planes, i16: plain_planes, i8: i8_planes,
+    u8: u8_planes
+);
 
 /// Same as the dispatched functions, for types that are rarely pooled.
 fn plain_planes<T: PoolElem>(_: SimdLevel, windows: &PoolWindows, x: &[T], y: &mut [T]) {

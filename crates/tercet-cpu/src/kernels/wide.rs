@@ -81,6 +81,7 @@ fn wrap(dtype: DType, x: &mut [i64]) {
     match dtype {
         DType::I32 => x.iter_mut().for_each(|x| *x = i64::from(*x as i32)),
         DType::U32 => x.iter_mut().for_each(|x| *x = i64::from(*x as u32)),
+        DType::I16 => x.iter_mut().for_each(|x| *x = i64::from(*x as i16)),
         DType::I8 => x.iter_mut().for_each(|x| *x = i64::from(*x as i8)),
         DType::U8 => x.iter_mut().for_each(|x| *x = i64::from(*x as u8)),
         DType::I64 | DType::F32 | DType::F16 | DType::BF16 | DType::F64 | DType::Bool => {}
@@ -148,6 +149,7 @@ unsafe fn floats_to_integers_body<S: Simd>(dtype: DType, x: &[f32], out: &mut [i
     match dtype {
         DType::I32 => each(x, out, |x| i64::from(x as i32)),
         DType::U32 => each(x, out, |x| i64::from(x as u32)),
+        DType::I16 => each(x, out, |x| i64::from(x as i16)),
         DType::I8 => each(x, out, |x| i64::from(x as i8)),
         DType::U8 => each(x, out, |x| i64::from(x as u8)),
         DType::I64 | DType::F32 | DType::F16 | DType::BF16 | DType::F64 | DType::Bool => {

@@ -152,7 +152,7 @@ macro_rules! int_scans {
         }
     })*};
 }
-int_scans!(i32, u32, i64, i8, u8);
+int_scans!(i32, u32, i64, i16, i8, u8);
 
 fn run<T: CumSumElem>(level: SimdLevel, op: &CumSum, args: &mut KernelArgs<'_>) {
     let AxisBlocks { outer, len, inner } = AxisBlocks::new(args.ins[0].shape(), op.axis);

@@ -96,7 +96,7 @@ macro_rules! ints {
         fn times(self, other: $t) -> $t { self.wrapping_mul(other) }
     })*};
 }
-ints!(i32, u32, i64, i8, u8);
+ints!(i32, u32, i64, i16, i8, u8);
 
 /// Dtypes that implement [`ComputeF32`].
 pub(crate) const REALS: &[DType] = &[DType::F32, DType::F16, DType::BF16];
@@ -122,6 +122,7 @@ macro_rules! for_real {
             | tercet_ir::DType::I32
             | tercet_ir::DType::U32
             | tercet_ir::DType::I64
+            | tercet_ir::DType::I16
             | tercet_ir::DType::I8
             | tercet_ir::DType::U8
             | tercet_ir::DType::Bool => $f::<f32>,
@@ -141,6 +142,7 @@ macro_rules! for_element {
             tercet_ir::DType::I32 => $f::<i32>,
             tercet_ir::DType::U32 => $f::<u32>,
             tercet_ir::DType::I64 => $f::<i64>,
+            tercet_ir::DType::I16 => $f::<i16>,
             tercet_ir::DType::I8 => $f::<i8>,
             tercet_ir::DType::U8 | tercet_ir::DType::Bool => $f::<u8>,
         }

@@ -346,6 +346,8 @@ fn one(dtype: DType) -> u64 {
         DType::F16 => f16::ONE.to_bits().into(),
         DType::BF16 => bf16::ONE.to_bits().into(),
         DType::F64 => 1f64.to_bits(),
-        DType::I32 | DType::U32 | DType::I64 | DType::I8 | DType::U8 | DType::Bool => 1,
+        DType::I32 | DType::U32 | DType::I64 | DType::I16 | DType::I8 | DType::U8 | DType::Bool => {
+            1
+        }
     }
 }

@@ -31,7 +31,8 @@ macro_rules! numbers {
         fn is_set(self) -> bool { self != $zero }
     })*};
 }
-numbers!(f32: 0.0, f64: 0.0, i32: 0, u32: 0, i64: 0, i8: 0, u8: 0, f16: f16::ZERO, bf16: bf16::ZERO);
+numbers!(f32: 0.0, f64: 0.0, i32: 0, u32: 0, i64: 0, i16: 0, i8: 0, u8: 0);
+numbers!(f16: f16::ZERO, bf16: bf16::ZERO);
 
 pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     let op = node.op.clone();

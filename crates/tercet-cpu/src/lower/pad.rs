@@ -53,7 +53,9 @@ fn bits(pad: &Pad, dtype: DType) -> u64 {
         DType::F16 => u64::from(half::f16::from_f64(real).to_bits()),
         DType::BF16 => u64::from(half::bf16::from_f64(real).to_bits()),
         DType::F64 => real.to_bits(),
-        DType::I32 | DType::U32 | DType::I64 | DType::I8 | DType::U8 | DType::Bool => int as u64,
+        DType::I32 | DType::U32 | DType::I64 | DType::I16 | DType::I8 | DType::U8 | DType::Bool => {
+            int as u64
+        }
     }
 }
 

@@ -23,6 +23,7 @@ const DTYPES: &[DType] = &[
     DType::I32,
     DType::U32,
     DType::I64,
+    DType::I16,
     DType::I8,
     DType::U8,
 ];
@@ -42,6 +43,7 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
         DType::I32 => run::<i32>,
         DType::U32 => run::<u32>,
         DType::I64 => run::<i64>,
+        DType::I16 => run::<i16>,
         DType::I8 => run::<i8>,
         DType::U8 => run::<u8>,
         DType::F32 | DType::F16 | DType::BF16 | DType::Bool => run::<f32>,

@@ -48,7 +48,7 @@ macro_rules! ints {
         }
     })*};
 }
-ints! { i32, u32; u32, u32; i64, u64; i8, u8; u8, u8 }
+ints! { i32, u32; u32, u32; i64, u64; i16, u16; i8, u8; u8, u8 }
 
 #[cfg(test)]
 mod tests {
@@ -71,6 +71,7 @@ mod tests {
         check(&floats.map(bf16::from_f32));
         check(&[i32::MIN, -1, 0, 1, i32::MAX]);
         check(&[i64::MIN, -1, 0, 1, i64::MAX]);
+        check(&[i16::MIN, -1, 0, 1, i16::MAX]);
         check(&[i8::MIN, -1, 0, 1, i8::MAX]);
         check(&[0u32, 1, u32::MAX]);
         check(&[0u8, 1, u8::MAX]);

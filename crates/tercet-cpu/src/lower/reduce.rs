@@ -529,6 +529,7 @@ own_folds! {
     i32: int_identity, int_combine, |_, x, _| x;
     u32: int_identity, int_combine, |_, x, _| x;
     i64: int_identity, int_combine, |_, x, _| x;
+    i16: int_identity, int_combine, |_, x, _| x;
     i8: int_identity, int_combine, |_, x, _| x;
     u8: int_identity, int_combine, |_, x, _| x;
 }

@@ -71,6 +71,7 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> LoweredNode {
                 | DType::I32
                 | DType::U32
                 | DType::I64
+                | DType::I16
                 | DType::I8
                 | DType::U8
                 | DType::Bool => fill(draw, stream, args, |x| x as f32),

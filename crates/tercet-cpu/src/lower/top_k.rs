@@ -30,6 +30,7 @@ const NARROW: &[DType] = &[
     DType::BF16,
     DType::I32,
     DType::U32,
+    DType::I16,
     DType::I8,
     DType::U8,
     DType::Bool,

@@ -12,7 +12,14 @@ use tercet_ir::{
 const CASES: usize = 6;
 
 /// The dtypes that have separate kernels at each level.
-const DTYPES: [DType; 5] = [DType::F32, DType::F16, DType::BF16, DType::I32, DType::I8];
+const DTYPES: [DType; 6] = [
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::I32,
+    DType::I16,
+    DType::I8,
+];
 
 /// The least accurate class of the operators of a graph and its subgraphs.
 fn class_of(graph: &Graph) -> Accuracy {

@@ -22,9 +22,8 @@ fn listed() -> Vec<String> {
                 let built = case.build(dtype).expect("the test case is valid");
                 for (_, node) in built.graph.nodes().filter(|(_, n)| n.op.kind() == kind) {
                     let kernel = CpuTarget.kernel(&built.graph, node);
-                    let kernel = kernel.expect("core operators always run");
                     let (here, all) = dtypes.entry(dtype.to_string()).or_default();
-                    *here += usize::from(kernel == REFERENCE_EVAL);
+                    *here += usize::from(kernel == Some(REFERENCE_EVAL));
                     *all += 1;
                 }
             }

@@ -77,6 +77,7 @@ fn parse_integer(dtype: DType, l: &AttrLiteral) -> Result<i64, AttrError> {
         }
         DType::I32 => (i32::MIN.into(), i32::MAX.into()),
         DType::U32 => (0, u32::MAX.into()),
+        DType::I16 => (i16::MIN.into(), i16::MAX.into()),
         DType::I8 => (i8::MIN.into(), i8::MAX.into()),
         DType::U8 => (0, u8::MAX.into()),
         DType::I64 | DType::F32 | DType::F16 | DType::BF16 | DType::F64 => (i64::MIN, i64::MAX),
@@ -131,6 +132,7 @@ mod tests {
             "expected an integer that fits u8, found `256`"
         );
         for (dtype, bad) in [
+            (DType::I16, 32_768),
             (DType::I8, -129),
             (DType::I32, 1 << 31),
             (DType::U32, -1),

@@ -19,6 +19,7 @@ pub(crate) fn accumulate_dtype(dtype: DType) -> DType {
         | DType::I32
         | DType::U32
         | DType::I64
+        | DType::I16
         | DType::I8
         | DType::U8
         | DType::Bool => dtype,

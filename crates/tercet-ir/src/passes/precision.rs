@@ -35,7 +35,14 @@ pub fn convert_precision(graph: &Graph, dtype: DType) -> Result<Graph, CompileEr
     match dtype {
         DType::F32 => return Ok(graph.clone()),
         DType::F16 | DType::BF16 => {}
-        DType::F64 | DType::I32 | DType::U32 | DType::I64 | DType::I8 | DType::U8 | DType::Bool => {
+        DType::F64
+        | DType::I32
+        | DType::U32
+        | DType::I64
+        | DType::I16
+        | DType::I8
+        | DType::U8
+        | DType::Bool => {
             return Err(CompileError::Precision { dtype });
         }
     }

@@ -24,6 +24,7 @@ impl Target for Strict {
     fn supports(&self, graph: &Graph, node: &Node) -> Support {
         let shapes: Vec<_> = node.inputs.iter().map(|v| &graph.ty(*v).shape).collect();
         let reason = match (&node.op, shapes.as_slice()) {
+            (op, _) if computes(op) && graph.ty(node.inputs[0]).dtype == DType::I16 => "i16",
             (op, _) if op.kind().doc().tier == Tier::Composite => "composite",
             (Op::Attention(_) | Op::Rope(_) | Op::Map(_), _) => "no fused kernel",
             (Op::MatMul(_), [a, b]) if a.rank() < 2 || b.rank() < 2 => "vector operand",
@@ -40,6 +41,24 @@ impl Target for Strict {
             reason: reason.to_string(),
         }
     }
+}
+
+/// True for core operators that compute or compare numbers of several elements.
+fn computes(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::ArgMax(_)
+            | Op::ArgMin(_)
+            | Op::CumSum(_)
+            | Op::MatMul(_)
+            | Op::Pool(_)
+            | Op::Reduce(_)
+            | Op::ScatterAdd(_)
+            | Op::ScatterElements(_)
+            | Op::ScatterNd(_)
+            | Op::Sort(_)
+            | Op::TopK(_)
+    )
 }
 
 /// True for transform lengths that are a supported radix or a short power of two, and for symbolic

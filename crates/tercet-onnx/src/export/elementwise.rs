@@ -5,7 +5,7 @@ use tercet_ir::DTypeClass;
 use tercet_ir::scalar::{BinaryFn, CompareFn, UnaryFn};
 
 use super::node::ExportNode;
-use super::proto::{OnnxAttrValue, U64, code};
+use super::proto::{OnnxAttrValue, U16, U64, code};
 use super::writer::ExportNodeError;
 
 type ExportElementwiseResult = Result<String, ExportNodeError>;
@@ -206,6 +206,7 @@ fn remainder(at: &mut ExportNode<'_>, dtype: DType) -> String {
 /// bits. A right shift of a negative value shifts its complement.
 fn shifted(at: &mut ExportNode<'_>, f: BinaryFn, dtype: DType) -> ExportElementwiseResult {
     let unsigned = match dtype {
+        DType::I16 => U16,
         DType::I8 | DType::U8 => code(DType::U8),
         DType::I32 | DType::U32 => code(DType::U32),
         DType::I64 => U64,

@@ -59,6 +59,7 @@ pub(super) fn code(dtype: DType) -> i32 {
         DType::F32 => 1,
         DType::U8 => 2,
         DType::I8 => 3,
+        DType::I16 => 5,
         DType::I32 => 6,
         DType::I64 => 7,
         DType::Bool => 9,
@@ -69,7 +70,8 @@ pub(super) fn code(dtype: DType) -> i32 {
     }
 }
 
-/// The number of U64, which ONNX has but Tercet does not.
+/// The numbers of U16 and U64, which ONNX has but Tercet does not.
+pub(super) const U16: i32 = 4;
 pub(super) const U64: i32 = 13;
 
 pub(super) fn tensor_proto(name: &str, tensor: &Tensor) -> TensorProto {

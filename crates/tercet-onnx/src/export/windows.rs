@@ -21,10 +21,10 @@ fn is_float(dtype: DType) -> bool {
     dtype.class() == DTypeClass::Float
 }
 
-/// Casts 8-bit integer operands to I32 for sums; true if it did. The cast back wraps to the same
+/// Casts 8-bit and 16-bit integer operands to I32 for sums; true if it did. The cast back wraps to the same
 /// result.
 fn widened(at: &mut ExportNode<'_>) -> bool {
-    let is_small = matches!(at.ty(0).dtype, DType::I8 | DType::U8);
+    let is_small = matches!(at.ty(0).dtype, DType::I16 | DType::I8 | DType::U8);
     if is_small {
         at.names = (0..at.operands())
             .map(|operand| at.cast_to(operand, DType::I32))

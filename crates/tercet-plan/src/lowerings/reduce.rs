@@ -82,7 +82,7 @@ pub(crate) static REDUCES: Lowering = Lowering {
 pub(crate) fn wide(dtype: DType) -> DType {
     match dtype {
         DType::U32 | DType::U8 | DType::Bool => DType::U32,
-        DType::I32 | DType::I8 | DType::I64 => DType::I32,
+        DType::I32 | DType::I16 | DType::I8 | DType::I64 => DType::I32,
         DType::F32 | DType::F16 | DType::BF16 | DType::F64 => DType::F32,
     }
 }

@@ -9,7 +9,7 @@ use tercet_ir::{CompileError, Node, OpKind};
 
 use super::rows::{lanes, product};
 use super::words::eight;
-use super::{Lowering, always, code, portable};
+use super::{Lowering, always, bits_code, portable};
 use crate::emit::{LoweringCtx, SlotView};
 use crate::scalar::PRELUDE;
 use tercet_program::SymInt;
@@ -134,7 +134,7 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
         false => taps::count(op.mode),
     };
     let consts = [
-        code(x.dtype),
+        bits_code(x.dtype),
         of_plane.len() as u32,
         changed,
         axes.len() as u32,

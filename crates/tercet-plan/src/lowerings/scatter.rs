@@ -11,7 +11,7 @@ use super::indexed::{NAMED, check_within};
 use super::reduce::op_code;
 use super::top_k::{SortedRows, in_order};
 use super::words::{are_whole, eight, in_units, lanes, words};
-use super::{Lowering, always, code, portable};
+use super::{Lowering, always, bits_code, code, portable};
 use crate::emit::{LoweringCtx, SlotView};
 use crate::scalar::PRELUDE;
 use tercet_program::SymInt;
@@ -375,7 +375,10 @@ fn scatter(
         updates: count,
     };
     let consts = [
-        code(y.dtype),
+        match reduce {
+            Some(_) => code(y.dtype),
+            None => bits_code(y.dtype),
+        },
         reduce.map_or(0, op_code),
         reduce.is_some().into(),
         data.is_some().into(),

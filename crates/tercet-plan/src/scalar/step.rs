@@ -1,7 +1,7 @@
 //! WGSL expressions of map steps.
 //!
-//! Kernel values have type `f32` for every float dtype, `i32` for I32 and I8, `u32` for U32 and U8,
-//! and `bool`. An expression takes such values, already rounded or wrapped to their dtypes, and
+//! Kernel values have type `f32` for every float dtype, `i32` for I32, I16 and I8, `u32` for U32 and
+//! U8, and `bool`. An expression takes such values, already rounded or wrapped to their dtypes, and
 //! yields one.
 
 use tercet_ir::DType;
@@ -39,7 +39,7 @@ impl ScalarClass {
 pub(crate) fn class(dtype: DType) -> ScalarClass {
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 => ScalarClass::Float,
-        DType::I32 | DType::I8 => ScalarClass::Int,
+        DType::I32 | DType::I16 | DType::I8 => ScalarClass::Int,
         DType::U32 | DType::U8 => ScalarClass::Uint,
         DType::Bool => ScalarClass::Bool,
         DType::F64 | DType::I64 => unreachable!("invariant: GPU targets reject {dtype}"),
@@ -154,12 +154,18 @@ fn fit(dtype: DType, (text, mut pieces): StepSource) -> StepSource {
             format!("half_rounded({text})")
         }
         DType::BF16 => format!("round_to({text}, {}u)", code(dtype)),
+        DType::I16 => sign_extended16(&format!("bitcast<u32>({text})")),
         DType::I8 => format!("sign_extend8(bitcast<u32>({text}))"),
         DType::U8 => format!("(({text}) & 0xffu)"),
         DType::F32 | DType::I32 | DType::U32 | DType::Bool => text,
         DType::F64 | DType::I64 => unreachable!("invariant: GPU targets reject {dtype}"),
     };
     (text, pieces)
+}
+
+/// WGSL expression for the low half of a `u32` as an I16 value, which is an `i32`.
+pub(crate) fn sign_extended16(word: &str) -> String {
+    format!("(bitcast<i32>(({word}) << 16u) >> 16u)")
 }
 
 fn unary(f: UnaryFn, dtype: DType, x: &str) -> StepSource {
@@ -341,7 +347,7 @@ fn fma(dtype: DType, a: &str, b: &str, c: &str) -> StepSource {
         DType::F32 => call(WgslHelper::Arithmetic, "f_fma", &[a, b, c]),
         // Round to odd, so that the second rounding equals a direct rounding of the exact sum.
         DType::F16 | DType::BF16 => call(WgslHelper::Arithmetic, "soft_fma", &[a, b, c, "true"]),
-        DType::I32 | DType::I8 => call(WgslHelper::Int, "i_fma", &[a, b, c]),
+        DType::I32 | DType::I16 | DType::I8 => call(WgslHelper::Int, "i_fma", &[a, b, c]),
         DType::U32 | DType::U8 => plain(format!("{a} * {b} + {c}")),
         DType::Bool | DType::F64 | DType::I64 => {
             unreachable!("invariant: inference and targets reject fma of {dtype}")
@@ -361,11 +367,18 @@ fn clamp(dtype: DType, lo: f64, hi: f64, x: &str) -> StepSource {
 }
 
 fn cast(from: DType, to: DType, x: &str) -> StepSource {
-    let to_code = format!("{}u", code(to));
+    let to_float = |name: &str| {
+        let code = format!("{}u", code(to));
+        fit(to, call(WgslHelper::Convert, name, &[x, &code]))
+    };
     match (class(from), class(to)) {
         _ if from == to => plain(x),
         (ScalarClass::Float, ScalarClass::Float) => fit(to, plain(x)),
         (ScalarClass::Float, ScalarClass::Bool) => call(WgslHelper::Convert, "b_from_f", &[x]),
+        (ScalarClass::Float, ScalarClass::Int) if to == DType::I16 => {
+            let (text, pieces) = call(WgslHelper::Convert, "i_from_f", &[x]);
+            (format!("clamp({text}, -32768, 32767)"), pieces)
+        }
         (ScalarClass::Float, ScalarClass::Int) if to == DType::I8 => {
             call(WgslHelper::Convert, "i8_from_f", &[x])
         }
@@ -374,12 +387,8 @@ fn cast(from: DType, to: DType, x: &str) -> StepSource {
             call(WgslHelper::Convert, "u8_from_f", &[x])
         }
         (ScalarClass::Float, ScalarClass::Uint) => call(WgslHelper::Convert, "u_from_f", &[x]),
-        (ScalarClass::Int, ScalarClass::Float) => {
-            fit(to, call(WgslHelper::Convert, "f_from_i", &[x, &to_code]))
-        }
-        (ScalarClass::Uint, ScalarClass::Float) => {
-            fit(to, call(WgslHelper::Convert, "f_from_u", &[x, &to_code]))
-        }
+        (ScalarClass::Int, ScalarClass::Float) => to_float("f_from_i"),
+        (ScalarClass::Uint, ScalarClass::Float) => to_float("f_from_u"),
         (ScalarClass::Bool, ScalarClass::Float) => plain(format!("select(0.0, 1.0, {x})")),
         (ScalarClass::Bool, ScalarClass::Int) => plain(format!("select(0, 1, {x})")),
         (ScalarClass::Bool, ScalarClass::Uint) => plain(format!("select(0u, 1u, {x})")),

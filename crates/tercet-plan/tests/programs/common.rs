@@ -15,6 +15,7 @@ pub(crate) const GPU_DTYPES: &[DType] = &[
     DType::I32,
     DType::U32,
     DType::I64,
+    DType::I16,
     DType::I8,
     DType::U8,
     DType::Bool,

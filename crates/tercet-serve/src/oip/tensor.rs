@@ -19,6 +19,7 @@ pub(crate) fn datatype(dtype: DType) -> &'static str {
         DType::I32 => "INT32",
         DType::I64 => "INT64",
         DType::U32 => "UINT32",
+        DType::I16 => "INT16",
         DType::I8 => "INT8",
         DType::U8 => "UINT8",
         DType::Bool => "BOOL",

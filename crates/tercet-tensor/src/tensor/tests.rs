@@ -77,6 +77,13 @@ fn conversions_saturate_and_wrap() {
     assert_eq!(t.as_slice::<i8>().unwrap(), [127, 0, -1]);
     let t = Tensor::from_i64s(ty, &[128, 256, -1]).unwrap();
     assert_eq!(t.as_slice::<i8>().unwrap(), [-128, 0, -1]);
+    let ty = TensorType::new(DType::I16, &[3]);
+    let t = Tensor::from_f64s(ty.clone(), &[4e4, f64::NAN, -1.9]).unwrap();
+    assert_eq!(t.as_slice::<i16>().unwrap(), [32_767, 0, -1]);
+    assert_eq!(t.to_f64s(), [32_767.0, 0.0, -1.0]);
+    let t = Tensor::from_i64s(ty, &[32_768, 65_536, -1]).unwrap();
+    assert_eq!(t.as_slice::<i16>().unwrap(), [-32_768, 0, -1]);
+    assert_eq!(t.to_i64s(), [-32_768, 0, -1]);
     assert!(t.as_slice::<f32>().is_err());
 }
 

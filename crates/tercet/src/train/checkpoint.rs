@@ -197,7 +197,7 @@ fn fingerprint(mut states: Vec<(&str, String)>) -> String {
 }
 
 /// Dtypes of states, with their names in the safetensors format.
-const DTYPES: [(DType, Dtype); 10] = [
+const DTYPES: [(DType, Dtype); 11] = [
     (DType::F32, Dtype::F32),
     (DType::F16, Dtype::F16),
     (DType::BF16, Dtype::BF16),
@@ -205,6 +205,7 @@ const DTYPES: [(DType, Dtype); 10] = [
     (DType::I32, Dtype::I32),
     (DType::U32, Dtype::U32),
     (DType::I64, Dtype::I64),
+    (DType::I16, Dtype::I16),
     (DType::I8, Dtype::I8),
     (DType::U8, Dtype::U8),
     (DType::Bool, Dtype::BOOL),

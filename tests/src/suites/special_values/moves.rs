@@ -146,8 +146,18 @@ fn patterns(dtype: DType) -> Vec<Vec<u8>> {
         DType::Bool => vec![0, 1, 1],
         // GPUs store I64 in 32 bits.
         DType::I64 => vec![0, 1, u64::MAX, 0x7fff_ffff, 0xffff_ffff_8000_0000],
-        DType::I32 | DType::U32 | DType::I8 | DType::U8 => {
-            vec![0, 1, u64::MAX, 0x7fff_ffff, 0x8000_0000, 0x7f, 0x80]
+        DType::I32 | DType::U32 | DType::I16 | DType::I8 | DType::U8 => {
+            vec![
+                0,
+                1,
+                u64::MAX,
+                0x7fff_ffff,
+                0x8000_0000,
+                0x7fff,
+                0x8000,
+                0x7f,
+                0x80,
+            ]
         }
     };
     let size = dtype.size_bytes();

@@ -102,7 +102,7 @@ fn tables(map: &Map, from: DType, dtypes: &[DType]) -> Option<Vec<ByteLut>> {
             }
             DType::I32 | DType::U32 => ByteLut::Words(words(&|v| v.as_i64() as u32)),
             DType::F32 => ByteLut::Words(words(&|v| (v.as_f64() as f32).to_bits())),
-            DType::F16 | DType::BF16 | DType::F64 | DType::I64 => return None,
+            DType::F16 | DType::BF16 | DType::F64 | DType::I64 | DType::I16 => return None,
         })
     };
     map.results.iter().map(table).collect()

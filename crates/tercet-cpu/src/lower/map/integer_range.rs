@@ -38,7 +38,7 @@ pub(super) fn is_exact_in_f32(
     let of_inputs: Vec<ValueRange> = inputs.iter().enumerate().map(of_input).collect();
     for (i, dtype) in inputs.iter().enumerate() {
         let known = match dtype {
-            DType::F32 | DType::U8 | DType::I8 => true,
+            DType::F32 | DType::U8 | DType::I8 | DType::I16 => true,
             DType::I32 if small.contains(&i) => true,
             DType::I32 => map.body.iter().all(|step| {
                 let reads = step.args.contains(&MapArg::Input(i));
@@ -65,10 +65,12 @@ pub(super) fn is_exact_in_f32(
                 true => float_range(step, &args),
                 false => return false,
             },
-            DType::U8 | DType::I8 | DType::I32 => match integer_range(step, *dtype, &args) {
-                Some(range) => Some(range),
-                None => return false,
-            },
+            DType::U8 | DType::I8 | DType::I16 | DType::I32 => {
+                match integer_range(step, *dtype, &args) {
+                    Some(range) => Some(range),
+                    None => return false,
+                }
+            }
             // Booleans are represented as the floats 0 and 1; only `select` steps may read them.
             DType::Bool
                 if chain::supports_predicate(&step.op)
@@ -135,7 +137,7 @@ pub(super) fn without_copies(map: &Map, inputs: &[DType], dtypes: &[DType]) -> (
 
 fn range_of(dtype: DType) -> ValueRange {
     match dtype {
-        DType::U8 | DType::I8 => {
+        DType::U8 | DType::I8 | DType::I16 => {
             let (lo, hi) = dtype.int_range()?;
             Some((lo as f64, hi as f64))
         }

@@ -100,6 +100,7 @@ fn widen(
         DType::I32 => each::<i32, i64>(job, block, from, to, i64::from),
         DType::U32 => each::<u32, i64>(job, block, from, to, i64::from),
         DType::I64 => each::<i64, i64>(job, block, from, to, |x| x),
+        DType::I16 => each::<i16, i64>(job, block, from, to, i64::from),
         DType::I8 => each::<i8, i64>(job, block, from, to, i64::from),
         DType::U8 => each::<u8, i64>(job, block, from, to, i64::from),
         DType::F16 | DType::BF16 => {
@@ -190,6 +191,10 @@ pub(super) fn floats(
         match dtype {
             DType::U8 => return convert::u8_to_f32(job.level, &root[at..][..to.len()], to),
             DType::I8 => return convert::i8_to_f32(job.level, &root[at..][..to.len()], to),
+            DType::I16 => {
+                let bytes = &root[at * size_of::<i16>()..][..to.len() * size_of::<i16>()];
+                return convert::i16_to_f32(job.level, cast_slice(bytes), to);
+            }
             DType::I32 => {
                 let bytes = &root[at * size_of::<i32>()..][..size_of_val(to)];
                 return convert::i32_to_f32(job.level, cast_slice(bytes), to);
@@ -199,6 +204,7 @@ pub(super) fn floats(
     }
     match dtype {
         DType::U8 => each::<u8, f32>(job, block, &from, to, f32::from),
+        DType::I16 => each::<i16, f32>(job, block, &from, to, f32::from),
         DType::I8 => each::<i8, f32>(job, block, &from, to, f32::from),
         DType::I32 => each::<i32, f32>(job, block, &from, to, |x| x as f32),
         DType::F32
@@ -215,6 +221,7 @@ pub(super) fn floats(
 pub(super) fn store_integral(level: SimdLevel, dtype: DType, from: &[f32], out: &mut [u8]) {
     match dtype {
         DType::I32 => convert::integral_to_i32(level, from, cast_slice_mut(out)),
+        DType::I16 => convert::integral_to_i16(level, from, cast_slice_mut(out)),
         // The low byte is the same for signed and unsigned values.
         DType::U8 | DType::I8 => convert::integral_to_bytes(level, from, out),
         DType::F32
@@ -223,7 +230,9 @@ pub(super) fn store_integral(level: SimdLevel, dtype: DType, from: &[f32], out: 
         | DType::F64
         | DType::U32
         | DType::I64
-        | DType::Bool => unreachable!("invariant: results of such maps are F32, U8, I8 or I32"),
+        | DType::Bool => {
+            unreachable!("invariant: results of such maps are F32, U8, I8, I16 or I32")
+        }
     }
 }
 
@@ -243,6 +252,7 @@ pub(super) fn store(
         DType::BF16 => convert::f32_to_bf16(level, cast_slice(from), cast_slice_mut(out)),
         DType::I32 => narrow::<i32>(from, out, |x| x as i32),
         DType::U32 => narrow::<u32>(from, out, |x| x as u32),
+        DType::I16 => narrow::<i16>(from, out, |x| x as i16),
         DType::I8 => narrow::<i8>(from, out, |x| x as i8),
         DType::U8 => narrow::<u8>(from, out, |x| x as u8),
     }
@@ -272,6 +282,7 @@ pub(super) fn round(level: SimdLevel, dtype: DType, x: &mut [f32]) {
         | DType::I32
         | DType::U32
         | DType::I64
+        | DType::I16
         | DType::I8
         | DType::U8
         | DType::Bool => {}

@@ -38,6 +38,7 @@ pub(super) fn lower(map: &Map, inputs: &[DType], dtypes: &[DType]) -> Option<Low
     let last = map.body.len().checked_sub(1)?;
     let dtype = *dtypes.get(last)?;
     let run = match dtype {
+        DType::I16 => run::<i16>,
         DType::I8 => run::<i8>,
         // Booleans are bytes of 0 and 1.
         DType::U8 | DType::Bool => run::<u8>,
@@ -191,4 +192,4 @@ macro_rules! words {
         fn from_word(x: i64) -> $t { x as $t }
     })*};
 }
-words!(i8, u8, i32, u32);
+words!(i8, u8, i16, i32, u32);

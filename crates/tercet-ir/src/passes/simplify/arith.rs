@@ -277,7 +277,13 @@ fn keeps_values(from: DType, to: DType) -> bool {
             DType::F32 => 1 << 24,
             DType::F16 => 1 << 11,
             DType::BF16 => 1 << 8,
-            DType::I32 | DType::U32 | DType::I64 | DType::I8 | DType::U8 | DType::Bool => 0,
+            DType::I32
+            | DType::U32
+            | DType::I64
+            | DType::I16
+            | DType::I8
+            | DType::U8
+            | DType::Bool => 0,
         }
     }
     match (from.int_range(), to.int_range()) {

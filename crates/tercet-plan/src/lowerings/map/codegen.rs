@@ -27,7 +27,7 @@ use tercet_ir::scalar::ScalarOp;
 
 use super::vector::VectorWidth;
 use crate::lowerings::code;
-use crate::scalar::{self, ScalarClass, WgslHelper, class};
+use crate::scalar::{self, ScalarClass, WgslHelper, class, sign_extended16};
 
 /// Threads per workgroup.
 pub(super) const GROUP: u32 = 256;
@@ -336,7 +336,10 @@ pub(super) fn element_index(read: &OperandRead, innermost: usize, ahead: u32) ->
 
 /// WGSL expression that unpacks one element from a 32-bit word.
 pub(super) fn value_of(dtype: DType, element: &str, lane: &str) -> String {
-    let code = code(dtype);
+    let code = match dtype {
+        DType::I16 => return sign_extended16(&format!("({element}) >> (16u * ({lane}))")),
+        dtype => code(dtype),
+    };
     match class(dtype) {
         ScalarClass::Float => format!("float_of({element}, {lane}, {code}u)"),
         ScalarClass::Int => format!("int_of({element}, {lane}, {code}u)"),
@@ -364,6 +367,7 @@ fn load(i: usize, read: &OperandRead) -> String {
 pub(super) fn bits_of(step: usize, dtype: DType) -> String {
     match class(dtype) {
         ScalarClass::Float => format!("float_bits(s{step}, {}u)", code(dtype)),
+        ScalarClass::Int if dtype == DType::I16 => format!("(bitcast<u32>(s{step}) & 0xffffu)"),
         ScalarClass::Int => format!("int_bits(s{step}, {}u)", code(dtype)),
         ScalarClass::Uint => format!("s{step}"),
         ScalarClass::Bool => format!("u32(s{step})"),
