@@ -36,7 +36,6 @@ impl std::fmt::Display for OnnxDType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Narrow {
     U16,
-    I16,
     /// Each number is stored as the I64 with the same bits, which is equal modulo 2^64.
     U64,
     U4,
@@ -82,7 +81,7 @@ impl Narrow {
     /// The graph dtype that stores the values.
     pub(crate) fn carrier(self) -> DType {
         match self {
-            Narrow::U16 | Narrow::I16 => DType::I32,
+            Narrow::U16 => DType::I32,
             Narrow::U64 | Narrow::Text => DType::I64,
             Narrow::U4 | Narrow::U2 => DType::U8,
             Narrow::I4 | Narrow::I2 => DType::I8,
@@ -95,7 +94,7 @@ impl Narrow {
     /// Bits per element in a file.
     pub(crate) fn bits(self) -> usize {
         match self {
-            Narrow::U16 | Narrow::I16 => 16,
+            Narrow::U16 => 16,
             Narrow::U64 | Narrow::Text => 64,
             Narrow::U4 | Narrow::I4 | Narrow::E2M1 => 4,
             Narrow::U2 | Narrow::I2 => 2,
@@ -107,7 +106,6 @@ impl Narrow {
     pub(crate) fn int_range(self) -> Option<(i64, i64)> {
         match self {
             Narrow::U16 => Some((0, 65535)),
-            Narrow::I16 => Some((-32768, 32767)),
             Narrow::U4 => Some((0, 15)),
             Narrow::I4 => Some((-8, 7)),
             Narrow::U2 => Some((0, 3)),
@@ -144,7 +142,6 @@ impl Narrow {
             )),
             Narrow::E2M1 => Some(format(2, 1, 0, 6.0, MinifloatSpecials::None)),
             Narrow::U16
-            | Narrow::I16
             | Narrow::U64
             | Narrow::Text
             | Narrow::U4
@@ -207,7 +204,7 @@ pub(crate) const ELEM_TYPES: &[(i32, &str, Option<OnnxDType>)] = &[
     (2, "uint8", Some(OnnxDType::Plain(DType::U8))),
     (3, "int8", Some(OnnxDType::Plain(DType::I8))),
     (4, "uint16", Some(OnnxDType::EmulatedDType(Narrow::U16))),
-    (5, "int16", Some(OnnxDType::EmulatedDType(Narrow::I16))),
+    (5, "int16", Some(OnnxDType::Plain(DType::I16))),
     (6, "int32", Some(OnnxDType::Plain(DType::I32))),
     (7, "int64", Some(OnnxDType::Plain(DType::I64))),
     (8, "string", Some(OnnxDType::EmulatedDType(Narrow::Text))),

@@ -109,7 +109,7 @@ pub(crate) fn plan(
     };
     // Full arithmetic is emulated for 16 and 64 bits; ONNX does not define arithmetic for narrower
     // integers.
-    let computed = matches!(narrow, Narrow::U16 | Narrow::I16 | Narrow::U64);
+    let computed = matches!(narrow, Narrow::U16 | Narrow::U64);
     let rule = rule.filter(|r| computed || *r == EmulationRule::Moves);
     let rule = rule.ok_or_else(|| refused(first, narrow))?;
     let carried = |v: &ImportedValue| match v {

@@ -64,7 +64,7 @@ pub fn read_tensors(bytes: Vec<u8>) -> Result<Vec<(String, tercet_ir::Tensor)>, 
 }
 
 /// Reads the tensor of a serialized `TensorProto`. A dtype that [`tercet_ir::DType`] does not have
-/// is converted to the dtype that a model input of it has: 16-bit integers to I32, 4-bit and 2-bit
+/// is converted to the dtype that a model input of it has: U16 to I32, 4-bit and 2-bit
 /// integers to I8 and U8, 8-bit and 4-bit floats to F32. U64 is stored as the I64 with the same
 /// bits. [`StringTable::read_tensor`] reads strings.
 ///

@@ -161,9 +161,7 @@ impl PyOnnxModel {
             let array = match declared.map(|port| port.dtype.as_str()) {
                 _ if strings => self.texts(py, &array)?,
                 // Dtypes that tensors do not have are computed in wider ones.
-                Some(dtype @ ("uint16" | "int16" | "uint64")) => {
-                    array.call_method1("astype", (dtype,))?
-                }
+                Some(dtype @ ("uint16" | "uint64")) => array.call_method1("astype", (dtype,))?,
                 _ => array,
             };
             arrays.push((name, array));
@@ -172,8 +170,8 @@ impl PyOnnxModel {
         args.returned(py, self.named_results(py, names, arrays)?)
     }
 
-    /// Replaces string arrays among the inputs by positions in the model's string list. Integers of
-    /// 16 bits, and unsigned ones of 64 bits, become the wider dtype that stores them.
+    /// Replaces string arrays among the inputs by positions in the model's string list.
+    /// Unsigned integers of 16 and 64 bits become the dtype that stores them.
     fn with_places<'py>(
         &self,
         py: Python<'py>,
@@ -197,7 +195,7 @@ impl PyOnnxModel {
             }
             // Dtypes that tensors do not have are stored in wider ones.
             let carrier = match declared.map(|d| d.dtype.as_str()) {
-                Some("uint16" | "int16") => "int32",
+                Some("uint16") => "int32",
                 Some("uint64") => "int64",
                 _ => continue,
             };

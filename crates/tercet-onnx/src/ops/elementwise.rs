@@ -396,7 +396,7 @@ fn bit_shift(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         }
     };
     let dtype = k.dtype(a);
-    if !matches!(dtype, DType::I8 | DType::I32 | DType::I64) {
+    if !matches!(dtype, DType::I8 | DType::I16 | DType::I32 | DType::I64) {
         return one(k.g().binary(f, a, b)?);
     }
     // Signed integers, since opset 28: a negative shift, or one of the width or more, moves all bits

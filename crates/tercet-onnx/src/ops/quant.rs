@@ -73,7 +73,7 @@ pub(super) fn rounded(
 ) -> Result<Value, NodeErrorKind> {
     let Some((least, greatest)) = to
         .int_range()
-        .filter(|_| matches!(to, DType::I8 | DType::U8))
+        .filter(|_| matches!(to, DType::I8 | DType::U8 | DType::I16))
     else {
         return Err(NodeErrorKind::unsupported(format!(
             "quantized values of dtype {to} are not supported"
