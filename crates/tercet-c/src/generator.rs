@@ -9,9 +9,9 @@ use tercet_models::constraint::{ConstraintError, Grammar, GrammarCompiler};
 use tercet_models::dataset::template::TemplateValue;
 use tercet_models::dataset::{ChatMessage, ChatTemplate, DataError, Role};
 use tercet_models::{
-    ContextFit, ContextRequest, DecoderOptions, FinishReason, GenerateEvent, GenerateOptions,
-    Generation, Generator, ModelError, ModelFamily, ModelFiles, Sampling, SamplingOptions,
-    Tokenizer, end_ids, generate,
+    CacheFormat, ContextFit, ContextRequest, DecoderOptions, FinishReason, GenerateEvent,
+    GenerateOptions, Generation, Generator, ModelError, ModelFamily, ModelFiles, Sampling,
+    SamplingOptions, Tokenizer, end_ids, generate,
 };
 
 use crate::boundary::{CallbackLock, Caller, OptionsStruct, terminated};
@@ -280,9 +280,16 @@ impl GeneratorObject {
         let (dtype, matmul_precision) = options.precision()?;
         let files = files_of(path, &[ModelFamily::Decoder], "generate text")?;
         let spec = files.decoder_spec()?;
+        let cache = Some(CacheFormat::choose(
+            &files.weights(),
+            device,
+            dtype,
+            matmul_precision,
+        ));
         let request = ContextRequest {
             context: options.context(),
             dtype,
+            cache,
             ..ContextRequest::default()
         };
         let context = ContextFit::new(&files, &spec, device, &request)?.context;
@@ -291,6 +298,7 @@ impl GeneratorObject {
             context,
             chunk: 512.min(context),
             dtype,
+            cache,
             matmul_precision,
             sampling: Some(Sampling::GREEDY),
             ..DecoderOptions::new(spec)

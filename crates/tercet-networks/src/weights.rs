@@ -55,7 +55,7 @@ impl Weights {
         self.dtype_of_training(&device.fast_matmul_dtypes())
     }
 
-    fn dtype_of_training(&self, faster: &[DType]) -> DType {
+    pub(crate) fn dtype_of_training(&self, faster: &[DType]) -> DType {
         let [all, wide, bf16] = self.bytes_by_float();
         let has = |dtype: &DType| faster.contains(dtype);
         let order: &[DType] = match () {

@@ -13,7 +13,7 @@ use tercet_models::answer::{AnswerFormat, AnswerParser};
 use tercet_models::constraint::{ConstraintError, Grammar, GrammarCompiler};
 use tercet_models::dataset::ChatTemplate;
 use tercet_models::{
-    ContextFit, ContextRequest, Error, Generator, LanguageModel, LanguageModelOptions,
+    CacheFormat, ContextFit, ContextRequest, Error, Generator, LanguageModel, LanguageModelOptions,
     MatmulPrecision, ModelError, ModelFiles, SamplingOptions, Tokenizer, end_ids,
 };
 
@@ -170,9 +170,11 @@ impl PyLanguageModel {
             true => files.vision_language_spec()?.decoder,
             false => files.decoder_spec()?,
         };
+        let cache = CacheFormat::choose(&files.weights(), &device, dtype, products);
         let request = ContextRequest {
             context,
             dtype,
+            cache: Some(cache),
             ..ContextRequest::default()
         };
         let fit = ContextFit::new(&files, &spec, &device, &request)?;

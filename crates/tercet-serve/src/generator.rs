@@ -117,7 +117,7 @@ fn open_generator(
         context,
         chunk: CHUNK.min(context),
         dtype: placement.dtype,
-        cache: placement.cache,
+        cache: Some(placement.cache_format(files)),
         matmul_precision: placement.matmul_precision,
         rope: rope.clone(),
         selectable_adapters: placement.adapters.iter().map(|(_, a)| a.clone()).collect(),

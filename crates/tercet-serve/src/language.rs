@@ -52,7 +52,7 @@ pub struct ModelConfig {
     pub device: Device,
     /// Float dtype of the computation.
     pub dtype: DType,
-    /// KV cache format of language models; `None` means `dtype`.
+    /// KV cache format of language models; `None` means that of [`CacheFormat::choose`].
     pub cache: Option<CacheFormat>,
     /// Precision of the matmuls of language models.
     pub matmul_precision: MatmulPrecision,
@@ -64,6 +64,15 @@ pub struct ModelConfig {
     pub adapters: Vec<(String, ScaledAdapter)>,
     /// Draft for speculative decoding of language models.
     pub draft: Option<SpeculativeOptions>,
+}
+
+impl ModelConfig {
+    /// The given format of the KV cache, or the one for these weights.
+    pub(crate) fn cache_format(&self, files: &ModelFiles) -> CacheFormat {
+        let precision = self.matmul_precision;
+        let choose = || CacheFormat::choose(&files.weights(), &self.device, self.dtype, precision);
+        self.cache.unwrap_or_else(choose)
+    }
 }
 
 /// A completion to generate.
@@ -154,13 +163,17 @@ impl ResponseReceiver {
 }
 
 /// The context that a language model is asked to have.
-pub(crate) fn context_request(placement: &ModelConfig, slots: usize) -> ContextRequest {
+pub(crate) fn context_request(
+    files: &ModelFiles,
+    placement: &ModelConfig,
+    slots: usize,
+) -> ContextRequest {
     ContextRequest {
         context: placement.context,
         slots,
         chunk: CHUNK,
         dtype: placement.dtype,
-        cache: placement.cache,
+        cache: Some(placement.cache_format(files)),
     }
 }
 
@@ -205,7 +218,7 @@ impl ServedLanguageModel {
             None => ChatTemplate::from_model(&files, &tokenizer),
         };
         let template = template.map_err(|e| failed(e.into()))?;
-        let request = context_request(&placement, slots);
+        let request = context_request(&files, &placement, slots);
         let fit = ContextFit::new(&files, &spec, &placement.device, &request);
         let fit = fit.map_err(|e| failed(e.into()))?;
         let context = fit.context;

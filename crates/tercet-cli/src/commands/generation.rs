@@ -67,7 +67,8 @@ pub(crate) struct ModelArgs {
     /// Float type for computation
     #[arg(long, value_name = "TYPE", value_enum, default_value_t = ComputePrecision::Auto)]
     dtype: ComputePrecision,
-    /// KV cache type [default: the --dtype, f32 for auto]
+    /// KV cache type [default: that of --dtype; for auto f16 on GPUs that
+    /// multiply f16 faster and with weights in f16 or quantized, else f32]
     #[arg(long, value_name = "TYPE", value_enum)]
     cache_dtype: Option<KvCacheDType>,
     /// Stop at the first node that produces NaN or inf from finite inputs, and print its operands;

@@ -117,7 +117,7 @@ impl LanguageModelOptions {
         self
     }
 
-    /// Sets the storage format of the KV cache; the default is the dtype.
+    /// Sets the storage format of the KV cache; the default is that of [`CacheFormat::choose`].
     #[must_use]
     pub fn cache(mut self, format: CacheFormat) -> Self {
         self.cache = Some(format);
@@ -267,7 +267,8 @@ impl LanguageModelOptions {
         let device = self.device.clone().map_or_else(Device::auto, Ok)?;
         let (spec, context) = self.spec_and_context(files, &device)?;
         let sees = self.sees(files.family()?);
-        let options = self.decoder_options(&spec, context.context, self.all_adapters(sees, &spec)?);
+        let sizes = (context.context, self.cache_format(files, &device));
+        let options = self.decoder_options(&spec, sizes, self.all_adapters(sees, &spec)?);
         let decoder = match sees {
             true => files.vision_language(|_| options)?.decoder,
             false => files.decoder(|_| options)?,
@@ -295,17 +296,24 @@ impl LanguageModelOptions {
         let request = ContextRequest {
             context: self.context,
             dtype: self.dtype,
-            cache: self.cache,
+            cache: self.cache_format(files, device),
             ..ContextRequest::default()
         };
         let fit = ContextFit::new(files, &spec, device, &request)?;
         Ok((spec, fit))
     }
 
+    /// The given format of the KV cache, or the one for the files and the device.
+    fn cache_format(&self, files: &ModelFiles, device: &Device) -> Option<CacheFormat> {
+        let chosen =
+            || CacheFormat::choose(&files.weights(), device, self.dtype, self.matmul_precision);
+        Some(self.cache.unwrap_or_else(chosen))
+    }
+
     fn decoder_options(
         &self,
         spec: &DecoderSpec,
-        context: usize,
+        (context, cache): (usize, Option<CacheFormat>),
         adapters: Vec<ScaledAdapter>,
     ) -> DecoderOptions {
         let options = DecoderOptions::new(spec);
@@ -315,7 +323,7 @@ impl LanguageModelOptions {
             chunk: self.chunk.unwrap_or(options.chunk).min(context),
             logit_rows: self.logit_rows.min(context),
             dtype: self.dtype,
-            cache: self.cache,
+            cache,
             matmul_precision: self.matmul_precision,
             sampling: self.sampling,
             adapters,
@@ -333,7 +341,9 @@ impl LanguageModelOptions {
     ) -> Result<OpenedModel, Error> {
         let sees = self.sees(family);
         let (spec, fit) = self.spec_and_context(files, device)?;
-        let options = self.decoder_options(&spec, fit.context, self.all_adapters(sees, &spec)?);
+        let cache = self.cache_format(files, device);
+        let options =
+            self.decoder_options(&spec, (fit.context, cache), self.all_adapters(sees, &spec)?);
         let (reader, generator, matmul_dtype) = match sees {
             true => {
                 let graphs = files.vision_language(|_| options)?;

@@ -144,7 +144,7 @@ impl ServedKind {
             source,
         };
         let spec = text_spec(files).map_err(failed)?;
-        let request = context_request(placement, slots(files, options));
+        let request = context_request(files, placement, slots(files, options));
         let fit = ContextFit::new(files, &spec, &placement.device, &request);
         let fit = fit.map_err(|e| failed(e.into()))?;
         let sizes = [fit.weight_bytes, fit.cache_bytes, fit.workspace_bytes];

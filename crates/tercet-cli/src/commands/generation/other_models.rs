@@ -1,7 +1,7 @@
 //! Other model variants: encoder-decoders, and batched decoders for several sequences.
 
 use tercet_models::config::RopeOverrides;
-use tercet_models::{BatchGenerator, BatchOptions};
+use tercet_models::{BatchGenerator, BatchOptions, CacheFormat};
 
 use super::super::ComputePrecision;
 use super::{ModelArgs, ModelSource};
@@ -44,12 +44,16 @@ impl ModelArgs {
             what,
             adapters,
         } = self.open()?;
+        let (dtype, matmul_precision) = (self.dtype.dtype(), self.dtype.matmul_precision());
+        let cache = self.cache().unwrap_or_else(|| {
+            CacheFormat::choose(&files.weights(), &device, dtype, matmul_precision)
+        });
         let decoder = files.batch_decoder(|config| BatchOptions {
             context,
             chunk: BatchOptions::new(config, slots).chunk.min(context),
-            dtype: self.dtype.dtype(),
-            cache: self.cache(),
-            matmul_precision: self.dtype.matmul_precision(),
+            dtype,
+            cache: Some(cache),
+            matmul_precision,
             adapters,
             rope,
             ..BatchOptions::new(config, slots)

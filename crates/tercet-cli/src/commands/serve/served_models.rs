@@ -56,7 +56,8 @@ pub(crate) struct ServedModelArgs {
     /// Float type for computation; for encoders auto means f32
     #[arg(long, value_name = "TYPE", value_enum, default_value_t = ComputePrecision::Auto)]
     dtype: ComputePrecision,
-    /// KV cache type of language models [default: the --dtype, f32 for auto]
+    /// KV cache type of language models [default: that of --dtype; for auto f16 on GPUs that
+    /// multiply f16 faster and with weights in f16 or quantized, else f32]
     #[arg(long, value_name = "TYPE", value_enum)]
     cache_dtype: Option<KvCacheDType>,
     /// Name of the model for requests [default: its file name without the extension]

@@ -5,7 +5,8 @@ use std::time::Instant;
 use serde_json::Value;
 use tercet::Device;
 use tercet_models::{
-    BatchOptions, ContextFit, ContextRequest, DecoderOptions, ModelFiles, Sampling, Sequence,
+    BatchOptions, CacheFormat, ContextFit, ContextRequest, DecoderOptions, ModelFiles, Sampling,
+    Sequence,
 };
 
 use super::super::generate::open_model;
@@ -23,6 +24,7 @@ struct TracedModel<'a> {
     /// Its name in errors.
     what: &'a str,
     context: usize,
+    cache: CacheFormat,
     prompt: Vec<u32>,
 }
 
@@ -37,10 +39,13 @@ pub(super) fn record(
     let (files, what) = open_model(args.model.as_deref())?;
     let what = what.as_str();
     let spec = files.decoder_spec().map_err(CliError::model(what))?;
+    let precision = args.dtype.matmul_precision();
+    let cache = CacheFormat::choose(&files.weights(), device, args.dtype.dtype(), precision);
     let request = ContextRequest {
         context: args.context,
         slots: args.parallel.map_or(1, usize::from),
         dtype: args.dtype.dtype(),
+        cache: Some(cache),
         ..ContextRequest::default()
     };
     let fit = ContextFit::new(&files, &spec, device, &request).map_err(CliError::model(what))?;
@@ -50,6 +55,7 @@ pub(super) fn record(
         files: &files,
         what,
         context: fit.context,
+        cache,
         prompt: prompt.map_err(CliError::model(what))?,
     };
     match args.parallel {
@@ -70,6 +76,7 @@ impl TracedModel<'_> {
         let decoder = self.files.decoder(|config| DecoderOptions {
             context: self.context,
             dtype: args.dtype.dtype(),
+            cache: Some(self.cache),
             matmul_precision: args.dtype.matmul_precision(),
             sampling: Some(Sampling::GREEDY),
             chunk: CHUNK.min(self.context),
@@ -122,6 +129,7 @@ impl TracedModel<'_> {
             context: self.context,
             chunk: BatchOptions::new(config, slots).chunk.min(self.context),
             dtype: args.dtype.dtype(),
+            cache: Some(self.cache),
             matmul_precision: args.dtype.matmul_precision(),
             ..BatchOptions::new(config, slots)
         });

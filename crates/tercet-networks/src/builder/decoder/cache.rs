@@ -6,11 +6,13 @@
 //! attention the visible rows are dequantized to F32.
 
 use tercet::scalar::{BinaryFn, UnaryFn};
-use tercet::{DType, Dim, Shape, Type, Value};
+use tercet::{DType, Device, Dim, Shape, Type, Value};
 
 use super::super::{ModelBuilder, ModelError};
 use super::attention::cast;
+use super::matmul_precision::MatmulPrecision;
 use crate::config::decoder::DecoderSpec;
+use crate::weights::Weights;
 
 /// Storage format of the keys and values in a KV cache.
 ///
@@ -58,6 +60,52 @@ const BLOCK: usize = 32;
 const SCALE: &str = ".scale";
 
 impl CacheFormat {
+    /// The format that a model with these weights has on a device if none is given.
+    ///
+    /// It is F16 on a GPU whose matmuls are faster in F16, if most weights are F16 or quantized and
+    /// `precision` lets matmuls round to F16. Otherwise it is `dtype`: F16 has a smaller range than
+    /// weights in BF16 or F32, and the CPU would convert each row.
+    ///
+    /// ```
+    /// use tercet::{DType, Device, Scheme};
+    /// use tercet_networks::{CacheFormat, DummyWeights, MatmulPrecision, Weights};
+    /// let weights = Weights::Dummy(DummyWeights::packed(Scheme::Q4K));
+    /// let format =
+    ///     CacheFormat::choose(&weights, &Device::cpu(), DType::F32, MatmulPrecision::Auto);
+    /// assert_eq!(format, CacheFormat::Float(DType::F32));
+    /// ```
+    pub fn choose(
+        weights: &Weights,
+        device: &Device,
+        dtype: DType,
+        precision: MatmulPrecision,
+    ) -> CacheFormat {
+        let faster = match device.name() {
+            "cpu" | "reference" => Vec::new(),
+            _ => device.fast_matmul_dtypes(),
+        };
+        CacheFormat::choose_from(weights, &faster, dtype, precision)
+    }
+
+    /// `faster` are the dtypes in which matmuls of a GPU are faster than in F32.
+    fn choose_from(
+        weights: &Weights,
+        faster: &[DType],
+        dtype: DType,
+        precision: MatmulPrecision,
+    ) -> CacheFormat {
+        let rounds_to = match precision {
+            MatmulPrecision::Full => None,
+            MatmulPrecision::Fixed(to) => Some(to),
+            MatmulPrecision::Auto => Some(DType::F16),
+        };
+        let fits = weights.dtype_of_training(faster) == DType::F16;
+        match (dtype, rounds_to) {
+            (DType::F32, Some(DType::F16)) if fits => CacheFormat::Float(DType::F16),
+            _ => CacheFormat::Float(dtype),
+        }
+    }
+
     /// The dtype to which attention converts cached keys and values, if the model computes in F32.
     pub(super) fn attention_dtype(self) -> DType {
         match self {
@@ -317,4 +365,60 @@ fn coded(b: &mut ModelBuilder<'_>, x: Value) -> Result<[Value; 2], ModelError> {
         b.graph.reshape(y, of([1, blocks * BLOCK]))?,
         b.graph.reshape(scale, of([1, blocks]))?,
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DummyWeights;
+    use tercet::Scheme;
+
+    #[test]
+    fn caches_are_f16_where_products_round_to_f16() {
+        let of = |scheme: Option<Scheme>, faster: &[DType], dtype, precision| {
+            let weights =
+                Weights::Dummy(scheme.map_or_else(DummyWeights::dense, DummyWeights::packed));
+            CacheFormat::choose_from(&weights, faster, dtype, precision)
+        };
+        let (f32, f16, bf16) = (DType::F32, DType::F16, DType::BF16);
+        let auto = MatmulPrecision::Auto;
+        let gpu = [f16, bf16];
+        for (scheme, faster, dtype, precision, expected) in [
+            (Some(Scheme::Q4K), &gpu[..], f32, auto, f16),
+            (Some(Scheme::F16), &gpu[..], f32, auto, f16),
+            (
+                Some(Scheme::Q4K),
+                &gpu[..],
+                f32,
+                MatmulPrecision::Fixed(f16),
+                f16,
+            ),
+            (
+                Some(Scheme::Q4K),
+                &gpu[..],
+                f32,
+                MatmulPrecision::Fixed(bf16),
+                f32,
+            ),
+            (Some(Scheme::Q4K), &gpu[..], f32, MatmulPrecision::Full, f32),
+            (Some(Scheme::Q4K), &gpu[1..], f32, auto, f32),
+            (Some(Scheme::Q4K), &[], f32, auto, f32),
+            (Some(Scheme::BF16), &gpu[..], f32, auto, f32),
+            (None, &gpu[..], f32, auto, f32),
+            (
+                Some(Scheme::Q4K),
+                &gpu[..],
+                bf16,
+                MatmulPrecision::Full,
+                bf16,
+            ),
+        ] {
+            let found = of(scheme, faster, dtype, precision);
+            assert_eq!(
+                found,
+                CacheFormat::Float(expected),
+                "{scheme:?} {dtype} {precision:?}"
+            );
+        }
+    }
 }
