@@ -121,14 +121,14 @@ impl WgslAttentionTiling {
         let dims = [head_dim, value_dim].map(|n| u32::try_from(n).ok());
         let dims = [dims[0]?, dims[1]?].map(|n| n.next_multiple_of(shape.side));
         let able = ROWS.into_iter().filter_map(|rows| {
-            let all = KEYS.into_iter().map(|keys| WgslAttentionTiling {
+            let mut all = KEYS.into_iter().map(|keys| WgslAttentionTiling {
                 shape,
                 subgroup,
                 subgroups: rows / shape.side,
                 keys,
                 dims,
             });
-            all.into_iter().find(|t| t.is_supported(caps))
+            all.find(|t| t.is_supported(caps))
         });
         let able: Vec<WgslAttentionTiling> = able.collect();
         // True if the tiling fills the device, which takes four subgroups per compute unit.
