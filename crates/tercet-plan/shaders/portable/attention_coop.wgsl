@@ -14,7 +14,7 @@
 //
 // Weights are exponentials of the score minus the row's center, as in attention.wgsl: the row
 // maximum at the time of its last update. Only if a score exceeds its center by more than SLACK, the
-// sums pass through shared memory, where they are scaled. A masked pair has the weight -0, which no
+// sums pass through shared memory and are scaled there. A masked pair has the weight -0, which no
 // exponential yields. If a value is not finite and masked for some rows, the values of the step are
 // added one by one, only to the rows that attend to them.
 //
