@@ -333,7 +333,8 @@ impl TestSetup {
         let mut command = process::cargo();
         command.args(["test", "--quiet", "--no-fail-fast"]);
         command.args(OWN);
-        command.args(["--", "--quiet", "--test-threads", "1"]);
+        // Cargo passes `--quiet` on.
+        command.args(["--", "--test-threads", "1"]);
         self.prepare(&mut command);
         let name = "xtask xtask".to_string();
         ParallelCommand { name, command }
