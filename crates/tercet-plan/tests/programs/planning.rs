@@ -105,7 +105,8 @@ fn kernels_keep_to_the_limits_of_every_profile() {
     assert!(beyond.is_empty(), "{}", beyond.join("\n"));
 }
 
-/// Checks without compilation: the number of arguments, and constants for threads and subgroups.
+/// Checks without compilation: the number of arguments, and constants for threads, subgroups and
+/// the activation.
 fn keeps_to(caps: &DeviceCaps, kernel: &KernelInstance) -> Result<(), String> {
     let most = match kernel.name.starts_with("map ") {
         true => caps.max_storage_buffers.max(caps.max_batch_buffers),
@@ -123,6 +124,11 @@ fn keeps_to(caps: &DeviceCaps, kernel: &KernelInstance) -> Result<(), String> {
     };
     if constant("THREADS").is_some_and(|threads| threads > caps.max_workgroup) {
         return Err("too many invocations".to_string());
+    }
+    // Kernels with all functions have no identity: 0 would be ReLU6, also of partial sums.
+    let own_name = kernel.name.split(' ').next().unwrap_or_default();
+    if own_name.contains("_activated") && constant("ACTIVATION") == Some(0) {
+        return Err("has all functions and applies none".to_string());
     }
     match kernel.source {
         KernelSource::SpirV { .. } if !caps.spirv => Err("is SPIR-V".to_string()),

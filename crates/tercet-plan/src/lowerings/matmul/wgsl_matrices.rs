@@ -62,7 +62,7 @@ impl WgslMatMul {
             (WgslCoopType::F32, 8) => &FLOATS_OF_8,
             _ => return Ok(None),
         };
-        let Some((kernel, of_right)) = right(kernels, p, blocks) else {
+        let Some((whole, of_right)) = right(kernels, p, blocks, p.activation) else {
             return Ok(None);
         };
         let is_float = matches!(y.dtype, DType::F32 | DType::F16 | DType::BF16);
@@ -87,13 +87,17 @@ impl WgslMatMul {
             .fold(1u64, |bytes, n| bytes.saturating_mul(n as u64));
         let most = (e.caps.max_binding_bytes / 2 / bytes.max(1)).min(64) as u32;
         let chosen = CoopGemmTiling::choose_for_wgsl(e.caps, shape, &problem, batches, most.max(1));
-        Ok(chosen.map(|(tiling, seconds)| WgslMatMul {
-            shape,
-            tiling,
-            seconds,
-            kernel,
-            of_right,
-            problem,
+        Ok(chosen.map(|(tiling, seconds)| {
+            // The kernel with all functions has no identity, which partial sums need.
+            let of_parts = right(kernels, p, blocks, None).filter(|_| tiling.splits > 1);
+            WgslMatMul {
+                shape,
+                tiling,
+                seconds,
+                kernel: of_parts.map_or(whole, |(kernel, _)| kernel),
+                of_right,
+                problem,
+            }
         }))
     }
 
@@ -153,13 +157,15 @@ impl WgslMatMul {
     }
 }
 
-/// The kernel for a right operand, and the values of its constants for it; `None` if there is none.
+/// The kernel for a right operand and an activation, and the values of its constants for the
+/// operand; `None` if there is none.
 fn right(
     kernels: &WgslKernels,
     p: &MatMulProblem,
     blocks: Option<&PackedWeights>,
+    activation: Option<UnaryFn>,
 ) -> Option<(&'static TypedKernel<MatMulParams>, Vec<u32>)> {
-    let is_simple = matches!(p.activation, None | Some(UnaryFn::Relu | UnaryFn::Relu6));
+    let is_simple = matches!(activation, None | Some(UnaryFn::Relu | UnaryFn::Relu6));
     if let Some(blocks) = blocks {
         let kernel = match blocks.uses_codebook() {
             true => kernels.coded,
