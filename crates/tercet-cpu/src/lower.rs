@@ -486,7 +486,7 @@ pub(crate) fn find(graph: &Graph, node: &Node) -> Result<&'static CpuKernel, Str
             Support::Missing { reason } => why = reason,
         }
     }
-    // A rule of legalization multiplies I16 in I32, which has a kernel.
+    // The rule `matmul_of_i16_in_i32` converts the operands to I32, which has a kernel.
     let is_i16 = kind == OpKind::MatMul && graph.ty(node.inputs[0]).dtype == DType::I16;
     match kind.doc().tier {
         Tier::Core | Tier::Host if !is_i16 => Ok(&REFERENCE_EVAL),

@@ -1,5 +1,5 @@
-// FlashAttention for many queries on cooperative matrices that WGSL loads and multiplies (Dao et al.,
-// 2022): y = softmax(mask(softcap(scale q k^T))) v. The scores are never stored in global memory.
+// FlashAttention (Dao et al., 2022) for many queries, with the cooperative matrices of WGSL:
+// y = softmax(mask(softcap(scale q k^T))) v. The scores are never stored in global memory.
 //
 // A workgroup computes ROWS rows of one batch entry and KV head, and a subgroup SIDE of them, with
 // all columns of the values. attention_common.wgsl defines rows. The workgroup iterates over the keys

@@ -41,8 +41,8 @@ fn compiled(module: &Module, info: &ModuleInfo, is_checked: bool) -> Result<Stri
     Ok(text)
 }
 
-/// Checks that a source multiplies matrices of SIMD groups with operands of the scalar type
-/// `operand` and F32 sums.
+/// Checks that MSL code has simdgroup matrix products: operands of the scalar type `operand`, sums in
+/// F32.
 fn check_products(text: &str, operand: &str) -> Result<(), String> {
     let matrix = |scalar: &str| format!("metal::simdgroup_{scalar}8x8");
     let (of_operand, of_sums) = (matrix(operand), matrix("float"));

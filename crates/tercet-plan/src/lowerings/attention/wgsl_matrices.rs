@@ -1,5 +1,5 @@
-//! Many-query attention on cooperative matrices that WGSL loads and multiplies, for devices that
-//! take no SPIR-V: Metal, and Vulkan below wgpu without passthrough.
+//! Many-query attention with the cooperative matrices of WGSL, for devices that take no SPIR-V:
+//! Metal, and Vulkan through wgpu without passthrough.
 //!
 //! F16 operands use F16 fragments with F32 sums, F32 operands use F32 fragments. The shader is
 //! `shaders/portable/attention_coop.wgsl`; its header documents the constants.
