@@ -19,7 +19,7 @@ pub(crate) type AlignedWord = u128;
 /// Zeroed bytes, aligned to 64 bytes. The system maps zero pages on first touch, so memory that a
 /// run does not reach costs nothing.
 #[derive(Default)]
-pub(crate) struct AlignedBuffer {
+pub struct AlignedBuffer {
     memory: AlignedMemory,
     start: usize,
     len: usize,
@@ -95,7 +95,8 @@ impl AlignedBuffer {
         Some(AlignedBuffer { memory, start, len })
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
+    /// All bytes.
+    pub fn bytes(&self) -> &[u8] {
         &self.memory.bytes()[self.start..self.start + self.len]
     }
 
@@ -105,14 +106,14 @@ impl AlignedBuffer {
 }
 
 /// A [`AlignedBuffer`] of typed elements, for operands that are packed once.
-pub(crate) struct AlignedPages<T> {
+pub struct AlignedPages<T> {
     buffer: AlignedBuffer,
     elements: PhantomData<T>,
 }
 
 impl<T: Pod> AlignedPages<T> {
     /// Memory of `len` zeroed elements; `None` if the allocation fails.
-    pub(crate) fn zeroed(len: usize) -> Option<AlignedPages<T>> {
+    pub fn zeroed(len: usize) -> Option<AlignedPages<T>> {
         Some(AlignedPages {
             buffer: AlignedBuffer::try_zeroed(len.checked_mul(size_of::<T>())?)?,
             elements: PhantomData,
@@ -136,30 +137,5 @@ impl<T: Pod> DerefMut for AlignedPages<T> {
 impl<T: Pod + Send + Sync> PackedForm for AlignedPages<T> {
     fn bytes(&self) -> &[u8] {
         self.buffer.bytes()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_of_any_size_is_zeroed_and_written() {
-        for len in [0, 1, 1000, (1 << 20) - 1, 1 << 20, (1 << 20) + 3] {
-            let mut pages = AlignedPages::<f32>::zeroed(len).unwrap();
-            assert_eq!(pages.len(), len);
-            assert!(pages.iter().all(|x| x.to_bits() == 0));
-            pages
-                .iter_mut()
-                .enumerate()
-                .for_each(|(i, x)| *x = i as f32);
-            assert!(pages.iter().enumerate().all(|(i, x)| *x == i as f32));
-        }
-    }
-
-    #[test]
-    fn memory_that_is_not_there_is_nothing() {
-        assert!(AlignedPages::<f32>::zeroed(usize::MAX / 4).is_none());
-        assert!(AlignedPages::<i32>::zeroed(usize::MAX).is_none());
     }
 }

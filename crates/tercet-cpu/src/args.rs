@@ -8,20 +8,22 @@ use tercet_ir::layout::Layout;
 use tercet_ir::{DType, Element, EvalCtx};
 
 /// Type of a packed operand.
-pub(crate) trait PackedForm: Any + Send + Sync {
+pub trait PackedForm: Any + Send + Sync {
     /// All of its contents, except what follows from the type and the length.
     fn bytes(&self) -> &[u8];
 }
 
 /// Packed form of a constant operand, for example prepacked weights. Computed once.
-pub(crate) struct PackedConst(Box<dyn PackedForm>);
+pub struct PackedConst(Box<dyn PackedForm>);
 
 impl PackedConst {
-    pub(crate) fn new(form: impl PackedForm) -> PackedConst {
+    /// The packed form of an operand.
+    pub fn new(form: impl PackedForm) -> PackedConst {
         PackedConst(Box::new(form))
     }
 
-    pub(crate) fn downcast_ref<T: PackedForm>(&self) -> Option<&T> {
+    /// The packed form, if it has this type.
+    pub fn downcast_ref<T: PackedForm>(&self) -> Option<&T> {
         let form: &dyn Any = &*self.0;
         form.downcast_ref()
     }
@@ -35,16 +37,16 @@ impl PackedConst {
 
 /// View of an operand: the bytes of its memory root and the layout of its elements there.
 #[derive(Clone, Copy)]
-pub(crate) struct KernelView<'a> {
+pub struct KernelView<'a> {
     /// All bytes of the root, aligned for the dtype. Empty if the operand was packed or shares the
     /// memory of a result.
-    pub(crate) root: &'a [u8],
+    pub root: &'a [u8],
     /// Index of the result whose memory an operand with an empty `root` shares.
-    pub(crate) within: u8,
+    pub within: u8,
     /// Element type.
-    pub(crate) dtype: DType,
+    pub dtype: DType,
     /// Sizes, and strides in elements.
-    pub(crate) layout: &'a Layout,
+    pub layout: &'a Layout,
 }
 
 impl<'a> KernelView<'a> {

@@ -5,7 +5,7 @@ mod execute;
 mod frame;
 mod memory;
 mod run;
-mod shared;
+pub(crate) mod shared;
 mod subgraph;
 
 pub(crate) use run::CpuExecutable;

@@ -27,7 +27,7 @@
 )]
 
 mod simd;
-mod sort;
+pub(crate) mod sort;
 pub(crate) mod worker_pool;
 
 pub(crate) mod arg_lines;

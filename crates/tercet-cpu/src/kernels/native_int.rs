@@ -5,24 +5,39 @@ use tercet_ir::scalar::{BinaryFn, UnaryFn};
 use super::simd::{Simd, simd_dispatch};
 
 /// Integer type whose functions wrap. A quotient by 0 is the dividend, and the remainder is 0.
-pub(crate) trait NativeInt: bytemuck::Pod + Ord + Send + Sync {
+pub trait NativeInt: bytemuck::Pod + Ord + Send + Sync {
+    /// The sum.
     fn plus(self, other: Self) -> Self;
+    /// The difference.
     fn minus(self, other: Self) -> Self;
+    /// The product.
     fn times(self, other: Self) -> Self;
+    /// The truncated quotient.
     fn quotient(self, other: Self) -> Self;
+    /// The remainder, with the sign of the dividend.
     fn remainder(self, other: Self) -> Self;
+    /// Bits of both.
     fn and(self, other: Self) -> Self;
+    /// Bits of either.
     fn or(self, other: Self) -> Self;
+    /// Bits of exactly one.
     fn xor(self, other: Self) -> Self;
+    /// Shift to the left, by the count modulo the width.
     fn left(self, other: Self) -> Self;
+    /// Shift to the right, by the count modulo the width.
     fn right(self, other: Self) -> Self;
+    /// The number with the opposite sign.
     fn negative(self) -> Self;
+    /// The absolute value.
     fn magnitude(self) -> Self;
+    /// -1, 0 or 1.
     fn sign(self) -> Self;
+    /// All bits inverted.
     fn inverse(self) -> Self;
+    /// The number, or 0 if it is negative.
     fn positive(self) -> Self;
 
-    /// [`binary`] of a SIMD level.
+    /// Computes a function of two blocks at a SIMD level. False for functions that integers do not have.
     fn run_binary(
         level: super::SimdLevel,
         f: BinaryFn,
@@ -31,7 +46,7 @@ pub(crate) trait NativeInt: bytemuck::Pod + Ord + Send + Sync {
         out: &mut [Self],
     ) -> bool;
 
-    /// [`unary`] of a SIMD level.
+    /// Computes a function of a block at a SIMD level. False for functions that integers do not have.
     fn run_unary(level: super::SimdLevel, f: UnaryFn, x: &[Self], out: &mut [Self]) -> bool;
 }
 
@@ -153,111 +168,4 @@ unsafe fn unary<S: Simd, T: NativeInt>(f: UnaryFn, x: &[T], out: &mut [T]) -> bo
         _ => return false,
     }
     true
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::kernels::SimdLevel;
-    use tercet_ir::DType;
-    use tercet_ir::scalar::{Scalar, ScalarOp};
-
-    const BINARY: [BinaryFn; 12] = [
-        BinaryFn::Add,
-        BinaryFn::Sub,
-        BinaryFn::Mul,
-        BinaryFn::Div,
-        BinaryFn::Rem,
-        BinaryFn::Max,
-        BinaryFn::Min,
-        BinaryFn::And,
-        BinaryFn::Or,
-        BinaryFn::Xor,
-        BinaryFn::Shl,
-        BinaryFn::Shr,
-    ];
-    const UNARY: [UnaryFn; 5] = [
-        UnaryFn::Relu,
-        UnaryFn::Neg,
-        UnaryFn::Abs,
-        UnaryFn::Sign,
-        UnaryFn::Not,
-    ];
-
-    fn check<T: NativeInt + Into<i64> + std::fmt::Debug>(dtype: DType, values: &[T]) {
-        let pairs = values.iter().flat_map(|a| values.iter().map(|b| (*a, *b)));
-        let (a, b): (Vec<T>, Vec<T>) = pairs.unzip();
-        let want = |op: ScalarOp, args: &[T]| {
-            let args: Vec<Scalar> = args.iter().map(|x| Scalar::I((*x).into())).collect();
-            op.eval(dtype, dtype, &args).as_i64()
-        };
-        for level in SimdLevel::available() {
-            for f in BINARY {
-                let mut out = a.clone();
-                assert!(T::run_binary(*level, f, &a, &b, &mut out));
-                for ((a, b), y) in a.iter().zip(&b).zip(out) {
-                    let want = want(ScalarOp::Binary(f), &[*a, *b]);
-                    assert_eq!(y.into(), want, "{f:?} {a:?} {b:?} {dtype} {}", level.name());
-                }
-            }
-            for f in UNARY {
-                let mut out = values.to_vec();
-                assert!(T::run_unary(*level, f, values, &mut out));
-                for (x, y) in values.iter().zip(out) {
-                    let want = want(ScalarOp::Unary(f), &[*x]);
-                    assert_eq!(y.into(), want, "{f:?} {x:?} {dtype} {}", level.name());
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn every_function_agrees_with_the_scalar_meaning() {
-        let bytes: Vec<u8> = (0..=255).collect();
-        check(DType::U8, &bytes);
-        check(DType::I8, bytemuck::cast_slice::<u8, i8>(&bytes));
-        let halves = [
-            i16::MIN,
-            i16::MIN + 1,
-            -257,
-            -182,
-            -7,
-            -2,
-            -1,
-            0,
-            1,
-            2,
-            3,
-            7,
-            15,
-            16,
-            181,
-            256,
-            i16::MAX - 1,
-            i16::MAX,
-        ];
-        check(DType::I16, &halves);
-        let words = [
-            0u32,
-            1,
-            2,
-            3,
-            7,
-            8,
-            31,
-            32,
-            255,
-            46_341,
-            65_536,
-            0x7fff_fffe,
-            0x7fff_ffff,
-            0x8000_0000,
-            0x8000_0001,
-            0xffff_fff9,
-            0xffff_fffe,
-            0xffff_ffff,
-        ];
-        check(DType::U32, &words);
-        check(DType::I32, bytemuck::cast_slice::<u32, i32>(&words));
-    }
 }

@@ -52,7 +52,7 @@ pub fn for_each(threads: KernelThreads, tasks: usize, task: impl Fn(usize) + Sen
 
 /// Runs `task(i, part)` with a private part of `scratch` per worker. `scratch` is split into equal
 /// parts of `part_len`; their number limits the number of workers.
-pub(crate) fn for_each_with_scratch<T: Send>(
+pub fn for_each_with_scratch<T: Send>(
     threads: KernelThreads,
     tasks: usize,
     scratch: &mut [T],

@@ -32,7 +32,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 mod contention;
 
-use contention::{CpuContention, SpinPolicy};
+pub use contention::{CpuContention, SpinPolicy};
 
 /// Maximum number of concurrent jobs; callers of further jobs run them alone.
 const SLOTS: usize = 8;
@@ -40,14 +40,14 @@ const SLOTS: usize = 8;
 const MAX_THREADS: usize = u16::MAX as usize;
 
 /// Function of a job, called by each participating thread with a unique index.
-type WorkerJobFn<'a> = &'a (dyn Fn(usize) + Sync + 'a);
+pub type WorkerJobFn<'a> = &'a (dyn Fn(usize) + Sync + 'a);
 
 /// A private pool of threads. On drop its threads end after their current jobs.
 #[derive(Debug)]
-pub(crate) struct WorkerPool(Arc<WorkerPoolShared>);
+pub struct WorkerPool(pub Arc<WorkerPoolShared>);
 
 /// State that callers and helpers share.
-pub(crate) struct WorkerPoolShared {
+pub struct WorkerPoolShared {
     slots: [WorkerJobSlot; SLOTS],
     /// Number of jobs that callers have posted so far. A helper compares this number with the last
     /// one that it saw, to detect new jobs.
@@ -57,10 +57,11 @@ pub(crate) struct WorkerPoolShared {
     /// Number of program runs that are using the pool.
     runs: AtomicUsize,
     /// Number of helpers that were requested from rayon and have not returned their thread.
-    around: AtomicUsize,
+    pub around: AtomicUsize,
     /// Maximum number of helpers.
     helpers: usize,
-    contention: CpuContention,
+    /// Whether other processes need the cores.
+    pub contention: CpuContention,
     patience: SpinPolicy,
     /// The private rayon pool. `None` if helpers come from the rayon pool of the calling thread or
     /// from the global rayon pool.
@@ -95,10 +96,11 @@ unsafe impl Sync for WorkerJobSlot {}
 
 /// Worker pool for the kernels on a thread.
 #[derive(Clone)]
-pub(crate) struct CurrentWorkerPool {
-    shared: Arc<WorkerPoolShared>,
+pub struct CurrentWorkerPool {
+    /// The pool.
+    pub shared: Arc<WorkerPoolShared>,
     /// Maximum number of threads; the program's scratch memory is sized for it.
-    max_threads: usize,
+    pub max_threads: usize,
 }
 
 thread_local! {
@@ -124,11 +126,15 @@ impl WorkerPool {
     ///
     /// # Errors
     /// If the system cannot create the threads.
-    pub(crate) fn new(threads: usize) -> std::io::Result<WorkerPool> {
+    pub fn new(threads: usize) -> std::io::Result<WorkerPool> {
         WorkerPool::with_patience(threads, SpinPolicy::USUAL)
     }
 
-    fn with_patience(threads: usize, patience: SpinPolicy) -> std::io::Result<WorkerPool> {
+    /// As [`WorkerPool::new`], with another policy of waiting.
+    ///
+    /// # Errors
+    /// If the system cannot create the threads.
+    pub fn with_patience(threads: usize, patience: SpinPolicy) -> std::io::Result<WorkerPool> {
         let threads = match threads {
             0 => cores(),
             n => n.min(MAX_THREADS),
@@ -148,7 +154,8 @@ impl WorkerPool {
         })))
     }
 
-    pub(crate) fn shared(&self) -> Arc<WorkerPoolShared> {
+    /// The state of the pool.
+    pub fn shared(&self) -> Arc<WorkerPoolShared> {
         self.0.clone()
     }
 }
@@ -185,7 +192,7 @@ pub(crate) fn caller_pool() -> Arc<WorkerPoolShared> {
 }
 
 /// Pool for the kernels on this thread.
-pub(crate) fn current() -> CurrentWorkerPool {
+pub fn current() -> CurrentWorkerPool {
     let own = CURRENT.with_borrow(Clone::clone);
     own.unwrap_or_else(|| CurrentWorkerPool {
         shared: caller_pool(),
@@ -194,7 +201,7 @@ pub(crate) fn current() -> CurrentWorkerPool {
 }
 
 /// Runs `f` with this pool as the current one, limited to `most` threads.
-pub(crate) fn install<R>(shared: Arc<WorkerPoolShared>, most: usize, f: impl FnOnce() -> R) -> R {
+pub fn install<R>(shared: Arc<WorkerPoolShared>, most: usize, f: impl FnOnce() -> R) -> R {
     struct WorkerRunGuard(Arc<WorkerPoolShared>);
     impl Drop for WorkerRunGuard {
         fn drop(&mut self) {
@@ -249,7 +256,7 @@ impl CurrentWorkerPool {
     ///
     /// # Panics
     /// If one of the calls panics.
-    pub(crate) fn run(&self, most: usize, job: WorkerJobFn<'_>) {
+    pub fn run(&self, most: usize, job: WorkerJobFn<'_>) {
         self.shared
             .run(most.min(self.threads()), self.max_threads, job);
     }
@@ -284,7 +291,7 @@ impl WorkerPoolShared {
     }
 
     /// Same as [`CurrentWorkerPool::run`]; kernels inside the job use at most `limit` threads.
-    fn run(self: &Arc<WorkerPoolShared>, most: usize, limit: usize, job: WorkerJobFn<'_>) {
+    pub fn run(self: &Arc<WorkerPoolShared>, most: usize, limit: usize, job: WorkerJobFn<'_>) {
         let nested = INSIDE.get();
         // Concurrent callers share the helpers equally; more threads would only compete for the
         // cores.
@@ -485,6 +492,3 @@ impl WorkerJobSlot {
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
-
-#[cfg(test)]
-mod tests;

@@ -94,7 +94,7 @@ impl CpuFftPlans {
 
 /// Maximum of [`scratch_len`] for all lengths up to this one: memory is reserved for the bound of a
 /// symbol.
-fn greatest_scratch_len(n: usize) -> usize {
+pub fn greatest_scratch_len(n: usize) -> usize {
     match n > GREATEST_RADIX {
         true => 2 * (2 * n - 1).next_power_of_two(),
         false => n,
@@ -102,7 +102,7 @@ fn greatest_scratch_len(n: usize) -> usize {
 }
 
 /// Number of complex numbers that the scratch memory of one row of this length holds.
-fn scratch_len(n: usize) -> usize {
+pub fn scratch_len(n: usize) -> usize {
     match radices(n.max(1)).last() {
         Some(&greatest) if greatest > GREATEST_RADIX => {
             2 * (2 * n).saturating_sub(1).next_power_of_two()
@@ -157,7 +157,7 @@ fn conjugate(a: Complex32) -> Complex32 {
 
 /// Precomputed data for transforms of one length and direction.
 #[derive(Debug)]
-struct CpuFftPlan {
+pub struct CpuFftPlan {
     n: usize,
     radices: Vec<usize>,
     /// Twiddle factors `e^(-2 pi i k / n)`, or their conjugates.
@@ -176,7 +176,8 @@ struct BluesteinFft {
 }
 
 impl CpuFftPlan {
-    fn new(n: usize, inverse: bool) -> CpuFftPlan {
+    /// Prepares transforms of length `n`, or inverse ones.
+    pub fn new(n: usize, inverse: bool) -> CpuFftPlan {
         let sign = if inverse { -1.0 } else { 1.0 };
         let root = |k: usize, n: usize| {
             let [re, im] = unit_root(k, n);
@@ -218,7 +219,7 @@ impl CpuFftPlan {
     }
 
     /// Number of complex numbers that the scratch memory of one row holds.
-    fn scratch(&self) -> usize {
+    pub fn scratch(&self) -> usize {
         match &self.convolution {
             Some(convolution) => 2 * convolution.inner.n,
             None => self.n,
@@ -330,7 +331,7 @@ impl BluesteinFft {
 }
 
 /// Radices of a length: first 4, then 2, then odd primes in ascending order.
-fn radices(n: usize) -> Vec<usize> {
+pub fn radices(n: usize) -> Vec<usize> {
     let twos = n.trailing_zeros() as usize;
     let mut radices = vec![4; twos / 2];
     radices.extend((twos % 2 == 1).then_some(2));
@@ -346,27 +347,4 @@ fn radices(n: usize) -> Vec<usize> {
     }
     radices.extend((rest > 1).then_some(rest));
     radices
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn scratch_memory_suffices_for_shorter_lengths() {
-        let mut most = 0;
-        for n in 1..600 {
-            most = most.max(scratch_len(n));
-            assert!(greatest_scratch_len(n) >= most, "{n}");
-            assert_eq!(CpuFftPlan::new(n, false).scratch(), scratch_len(n), "{n}");
-        }
-    }
-
-    #[test]
-    fn factors_of_a_length() {
-        assert_eq!(radices(1), [] as [usize; 0]);
-        assert_eq!(radices(32), [4, 4, 2]);
-        assert_eq!(radices(360), [4, 2, 3, 3, 5]);
-        assert_eq!(radices(2 * 1009), [2, 1009]);
-    }
 }

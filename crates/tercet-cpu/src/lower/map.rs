@@ -29,7 +29,7 @@ mod integers;
 mod load;
 mod native;
 mod step;
-mod sums;
+pub(crate) mod sums;
 
 use smallvec::SmallVec;
 use tercet_ir::ops::AxisMap;

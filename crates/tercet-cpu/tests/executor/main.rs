@@ -8,3 +8,4 @@ mod per_size;
 mod reference;
 mod reference_eval;
 mod runs;
+mod step_times;

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 /// Spin-wait policy.
 #[derive(Clone, Copy)]
-pub(super) struct SpinPolicy {
+pub struct SpinPolicy {
     /// Time that an idle helper spins.
-    pub(super) spin_time: Duration,
+    pub spin_time: Duration,
     /// A yield that takes longer than this means that the thread was preempted by another process.
-    pub(super) preemption_threshold: Duration,
+    pub preemption_threshold: Duration,
 }
 
 impl SpinPolicy {
@@ -24,12 +24,12 @@ impl SpinPolicy {
 }
 
 /// Whether other processes compete for the cores.
-pub(super) struct CpuContention {
+pub struct CpuContention {
     /// Start of the clock. `None` in browsers, which provide no clock here and have no spinning
     /// threads.
     start: Option<Instant>,
     /// Time until which no thread spins, in microseconds since `start`.
-    pub(super) until: AtomicU64,
+    pub until: AtomicU64,
 }
 
 impl CpuContention {
@@ -43,11 +43,13 @@ impl CpuContention {
         }
     }
 
-    pub(super) fn now_micros(&self) -> u64 {
+    /// Microseconds since the start of the clock.
+    pub fn now_micros(&self) -> u64 {
         (self.start).map_or(0, |start| start.elapsed().as_micros() as u64)
     }
 
-    pub(super) fn is_contended(&self) -> bool {
+    /// True while no thread may spin.
+    pub fn is_contended(&self) -> bool {
         let until = self.until.load(Relaxed);
         until > 0 && self.now_micros() < until
     }

@@ -167,7 +167,7 @@ fn step_actions(
 }
 
 /// Zero point and scale, if every byte maps exactly to `(code - zero) scale`.
-fn linear(signed: bool, number: impl Fn(usize) -> f32) -> Option<[f32; 2]> {
+pub fn linear(signed: bool, number: impl Fn(usize) -> f32) -> Option<[f32; 2]> {
     let byte = |code: i32| usize::from(code as u8);
     let (least, greatest) = if signed { (-128, 127) } else { (0, 255) };
     let zero = (least..=greatest).find(|code| number(byte(*code)) == 0.0)?;
@@ -181,19 +181,4 @@ fn linear(signed: bool, number: impl Fn(usize) -> f32) -> Option<[f32; 2]> {
     };
     let small = scale.abs() < MAX_SCALE && scale != 0.0;
     (small && (least..=greatest).all(is)).then_some([zero as f32, scale])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::linear;
-
-    #[test]
-    fn bytes_that_stand_for_something_else_are_not_taken() {
-        let line = |byte: usize| (byte as f32 - 7.0) * 0.3;
-        assert_eq!(linear(false, line), Some([7.0, 0.3]));
-        assert_eq!(linear(false, |byte| line(byte).max(-1.0)), None);
-        let signed = |byte: usize| (f32::from(byte as u8 as i8) - 127.0) * 0.25;
-        assert_eq!(linear(true, signed), Some([127.0, 0.25]));
-        assert_eq!(linear(true, |_| 0.0), None);
-    }
 }

@@ -1,11 +1,28 @@
 //! Tests of the worker pool: every job completes under contention, nesting and panics.
 
-use super::*;
-use crate::kernels::parallel::{KernelThreads, for_each, for_each_with_scratch};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rayon::ThreadPoolBuilder;
+use tercet_cpu::internals::{
+    CurrentWorkerPool, SpinPolicy, WorkerJobFn, WorkerPool, current, for_each_with_scratch, install,
+};
+use tercet_cpu::kernels::KernelThreads;
+use tercet_cpu::kernels::parallel::{for_each, helpers_called};
 
 const SOON: Duration = Duration::from_secs(20);
 
-impl WorkerPool {
+/// Runs on a pool, as an executor does.
+trait WorkerPoolRuns {
+    fn install<R>(&self, f: impl FnOnce() -> R) -> R;
+    fn run(&self, most: usize, job: WorkerJobFn<'_>);
+}
+
+impl WorkerPoolRuns for WorkerPool {
     fn install<R>(&self, f: impl FnOnce() -> R) -> R {
         install(self.shared(), usize::MAX, f)
     }
@@ -120,10 +137,10 @@ fn a_caller_of_a_pool_is_helped_by_its_threads() {
             inside.fetch_add(1, SeqCst);
             until("all threads take part", || inside.load(SeqCst) == 3);
             let name = thread::current().name().map(str::to_string);
-            lock(&names).insert(name.unwrap_or_default());
+            names.lock().unwrap().insert(name.unwrap_or_default());
         });
     });
-    let names: Vec<String> = lock(&names).iter().cloned().collect();
+    let names: Vec<String> = names.lock().unwrap().iter().cloned().collect();
     assert_eq!(names, ["own-0", "own-1", "own-2"]);
 }
 
@@ -166,7 +183,8 @@ fn a_run_counts_on_no_more_threads_than_it_has_memory_for() {
 
 #[test]
 fn a_crowd_is_noticed_and_forgotten() {
-    let crowd = CpuContention::new();
+    let alone = team(1);
+    let crowd = &alone.0.contention;
     assert!(!crowd.is_contended());
     crowd.until.store(crowd.now_micros() + 20_000, Relaxed);
     assert!(crowd.is_contended());
