@@ -1,6 +1,6 @@
 //! The device part of an executable: buffers, recorded commands, submission and readback.
 
-mod behind;
+pub(crate) mod behind;
 mod recording;
 mod shared;
 mod transfers;

@@ -89,15 +89,31 @@ pub enum VulkanOpenError {
 
 /// The error of a call to an open device.
 #[derive(Clone, Debug)]
-pub(crate) enum VulkanError {
+pub enum VulkanError {
     /// Out of memory during the allocation of `what`.
-    OutOfMemory { what: &'static str, bytes: u64 },
+    OutOfMemory {
+        /// The memory that was asked for.
+        what: &'static str,
+        /// The size in bytes.
+        bytes: u64,
+    },
     /// The device is lost.
-    Lost { reason: String },
+    Lost {
+        /// The cause.
+        reason: String,
+    },
     /// The driver rejects a kernel.
-    Refused { kernel: String, reason: String },
+    Refused {
+        /// The name of the kernel.
+        kernel: String,
+        /// The cause.
+        reason: String,
+    },
     /// Any other failure.
-    Failed { reason: String },
+    Failed {
+        /// The cause.
+        reason: String,
+    },
 }
 
 impl From<VulkanError> for CompileError {

@@ -263,7 +263,7 @@ impl VulkanInstance {
 }
 
 /// The list position of the device with this index or part of a name, or of the best device.
-fn select_device(
+pub fn select_device(
     list: &[VulkanDeviceInfo],
     wanted: Option<&str>,
 ) -> Result<usize, VulkanOpenError> {
@@ -334,44 +334,4 @@ fn api(version: u32) -> [u32; 3] {
 /// Converts the result of a failed call to an error.
 pub(crate) fn failed(call: &'static str) -> impl Fn(vk::Result) -> VulkanOpenError {
     move |result| VulkanOpenError::Driver { call, result }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn device(index: usize, name: &str, kind: VulkanDeviceKind, api: [u32; 3]) -> VulkanDeviceInfo {
-        VulkanDeviceInfo {
-            index,
-            name: name.to_string(),
-            kind,
-            driver: String::new(),
-            api,
-            memory_bytes: 0,
-        }
-    }
-
-    #[test]
-    fn the_best_device_is_chosen_and_a_named_one_is_found() {
-        let list = [
-            device(0, "llvmpipe", VulkanDeviceKind::Cpu, [1, 3, 0]),
-            device(1, "Old GPU", VulkanDeviceKind::Discrete, [1, 1, 0]),
-            device(2, "Arc", VulkanDeviceKind::Integrated, [1, 3, 0]),
-            device(3, "GPU 9000", VulkanDeviceKind::Discrete, [1, 4, 0]),
-        ];
-        assert_eq!(select_device(&list, None).unwrap(), 3);
-        assert_eq!(select_device(&list[..2], None).unwrap(), 0);
-        assert_eq!(select_device(&list, Some("2")).unwrap(), 2);
-        assert_eq!(select_device(&list, Some("LLVM")).unwrap(), 0);
-        let old = select_device(&list, Some("old")).unwrap_err().to_string();
-        assert_eq!(
-            old,
-            "Old GPU has Vulkan 1.1, at least 1.2 is required; update the driver"
-        );
-        let none = select_device(&list, Some("radeon"))
-            .unwrap_err()
-            .to_string();
-        assert!(none.contains("no Vulkan device matches `radeon`; available: 0: llvmpipe"));
-        assert!(select_device(&list, Some("4")).is_err());
-    }
 }

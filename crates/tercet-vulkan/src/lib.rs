@@ -49,3 +49,12 @@ pub use driver::{DriverCounters, VulkanDriver, VulkanShared};
 pub use error::VulkanOpenError;
 pub use instance::{VulkanDeviceInfo, VulkanDeviceKind};
 pub use tercet_plan::{GemmProblem, TuningEntry, TuningKey, TuningTable, WeightLayout, tune};
+
+/// Private items that the tests of this crate use. They are no interface: they change without notice.
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::driver::behind::differing;
+    pub use crate::error::VulkanError;
+    pub use crate::instance::select_device;
+    pub use crate::spirv::words as spirv_words;
+}

@@ -13,7 +13,7 @@ use tercet_spirv::{ENTRY, ModuleCache, RuntimeChecks};
 use crate::error::VulkanError;
 
 /// The SPIR-V of a kernel.
-pub(crate) fn words(
+pub fn words(
     modules: &ModuleCache,
     name: &str,
     source: &KernelSource,
@@ -62,19 +62,4 @@ fn combined(words: &[u32]) -> Option<Vec<u32>> {
         return None;
     }
     ash::util::read_spv(&mut std::io::Cursor::new(out.stdout)).ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_error_in_wgsl_names_kernel_and_place() {
-        let source = KernelSource::Wgsl("fn main( {".into());
-        let error = words(&ModuleCache::default(), "sum n=4", &source, false).unwrap_err();
-        let VulkanError::Failed { reason } = error else {
-            panic!("{error:?}");
-        };
-        assert!(reason.starts_with("kernel sum n=4: "), "{reason}");
-    }
 }

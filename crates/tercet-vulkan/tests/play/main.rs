@@ -1,6 +1,9 @@
-//! Tests of hand-made programs: each type of step and buffer, and each call of the driver.
+//! Tests of hand-made programs: each type of step and buffer, and each call of the driver. Tests of
+//! private parts are in `units`.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod units;
 
 use common::{Builder, affine, assert_silent, backend, ints, kernel, open_validated, run};
 use tercet_ir::backend::OutputSelection;
