@@ -197,7 +197,8 @@ impl WgpuBackend {
 
     /// Probes which native arithmetic operations of the device are exact; `None` if the probe could
     /// not run.
-    pub(crate) async fn probe_native_ops(&self) -> Option<NativeOps> {
+    #[doc(hidden)]
+    pub async fn probe_native_ops(&self) -> Option<NativeOps> {
         let (trial, caps) = native_ops_probe(&self.caps).ok()?;
         let inputs = trial.inputs();
         let outputs = self.outputs_with(caps, &trial.graph, &inputs).await;

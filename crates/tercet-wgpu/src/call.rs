@@ -24,7 +24,7 @@ const BLOCK_BYTES: u32 = 16;
 
 /// Kernel code in the form that a device receives.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum WgpuKernelCode {
+pub enum WgpuKernelCode {
     /// Rewritten WGSL with the entry point `main`; wgpu compiles it.
     Wgsl(Arc<str>),
     /// Unmodified WGSL with the entry point `main`; Tercet compiles it to SPIR-V for the device.
@@ -42,15 +42,15 @@ pub(crate) enum WgpuKernelCode {
 
 /// A kernel with the binding declarations that a group of dispatches needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PipelineVariant {
+pub struct PipelineVariant {
     /// The name of the kernel instance.
-    pub(crate) name: String,
+    pub name: String,
     /// The kernel code with rewritten bindings.
-    pub(crate) code: WgpuKernelCode,
+    pub code: WgpuKernelCode,
     /// Bytes of the parameter block at binding 0; 0 if there is none.
-    pub(crate) block_bytes: u32,
+    pub block_bytes: u32,
     /// The storage bindings as (binding, writable).
-    pub(crate) storage: Vec<(u32, bool)>,
+    pub storage: Vec<(u32, bool)>,
 }
 
 impl PipelineVariant {
@@ -107,7 +107,7 @@ fn copied_words(grids: &[[u32; 3]], step: usize) -> u32 {
 }
 
 /// A grid with one thread per word.
-fn flat(words: u32, max_grid: u32) -> [u32; 3] {
+pub fn flat(words: u32, max_grid: u32) -> [u32; 3] {
     let groups = words.div_ceil(GROUP);
     let x = groups.min(max_grid);
     [x, groups.div_ceil(x.max(1)), 1]
@@ -115,13 +115,17 @@ fn flat(words: u32, max_grid: u32) -> [u32; 3] {
 
 /// The device limits that the dispatch list depends on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CallLimits {
-    pub(crate) max_binding_bytes: u64,
-    pub(crate) storage_align_bytes: u64,
-    pub(crate) uniform_align_bytes: u64,
-    pub(crate) max_grid: u32,
+pub struct CallLimits {
+    /// Maximum size of a binding.
+    pub max_binding_bytes: u64,
+    /// Alignment of the offsets of storage bindings.
+    pub storage_align_bytes: u64,
+    /// Alignment of the offsets of uniform bindings.
+    pub uniform_align_bytes: u64,
+    /// Maximum number of workgroups of a dimension.
+    pub max_grid: u32,
     /// Whether the device accepts SPIR-V, which is not subject to WebGPU's binding rules.
-    pub(crate) takes_spirv: bool,
+    pub takes_spirv: bool,
 }
 
 /// The parameter block of a copy or fill kernel; these blocks follow the program's own blocks.
@@ -137,7 +141,7 @@ struct HelperBlock {
 
 /// The dispatches of a program.
 #[derive(Clone, Debug)]
-pub(crate) struct WgpuCommandList {
+pub struct WgpuCommandList {
     pub(crate) variants: Vec<PipelineVariant>,
     pub(crate) prepare: Vec<DispatchCall>,
     pub(crate) steps: Vec<DispatchCall>,
@@ -153,10 +157,7 @@ impl WgpuCommandList {
     /// # Errors
     /// [`CompileError::TooLarge`] if a slot exceeds the binding size limit.
     /// [`CompileError::Device`] if a kernel cannot be rewritten to satisfy WebGPU.
-    pub(crate) fn new(
-        program: &GpuProgram,
-        rules: CallLimits,
-    ) -> Result<WgpuCommandList, CompileError> {
+    pub fn new(program: &GpuProgram, rules: CallLimits) -> Result<WgpuCommandList, CompileError> {
         let last_block = program.kernels.iter().map(|k| u64::from(k.block_bytes));
         let words = 4 * program.params.len() as u64 + last_block.max().unwrap_or(0);
         let mut writer = CommandListBuilder {
@@ -381,17 +382,4 @@ fn variant(
         block_bytes: kernel.block_bytes,
         storage: bound.iter().map(|b| (b.binding, b.writable)).collect(),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn flat_grids_cover_all_words() {
-        assert_eq!(flat(0, 65535), [0, 0, 1]);
-        assert_eq!(flat(1, 65535), [1, 1, 1]);
-        assert_eq!(flat(257, 65535), [2, 1, 1]);
-        assert_eq!(flat(256 * 65536, 65535), [65535, 2, 1]);
-    }
 }

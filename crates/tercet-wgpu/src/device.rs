@@ -274,7 +274,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Blocks this thread on a future.
 #[cfg(not(target_arch = "wasm32"))]
-pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     struct UnparkOnWake(std::thread::Thread);
     impl std::task::Wake for UnparkOnWake {
         fn wake(self: Arc<Self>) {

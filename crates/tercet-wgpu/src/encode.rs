@@ -17,13 +17,16 @@ use crate::timing::{TimestampSupport, TimestampTimer};
 
 /// State that all clones of an executable share.
 #[derive(Debug)]
-pub(crate) struct SharedExecutableState {
-    pub(crate) program: Arc<GpuProgram>,
-    pub(crate) commands: WgpuCommandList,
-    pub(crate) pipelines: Vec<Arc<WgpuPipeline>>,
+pub struct SharedExecutableState {
+    /// The program.
+    pub program: Arc<GpuProgram>,
+    /// Its dispatches.
+    pub commands: WgpuCommandList,
+    /// The pipelines of the variants of the dispatches.
+    pub pipelines: Vec<Arc<WgpuPipeline>>,
     /// True if the program sets the barriers between its dispatches. If shaders are checked, this
     /// is false, and wgpu inserts barriers.
-    pub(crate) has_explicit_barriers: bool,
+    pub has_explicit_barriers: bool,
 }
 
 /// The bind groups of all dispatches.
@@ -35,7 +38,7 @@ pub(crate) struct BindGroups {
 
 /// Everything that the commands of a run depend on, except bind groups and readback buffers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct EncodedRunKey {
+pub struct EncodedRunKey {
     /// The dispatch range of each stage, in stage order.
     pub(crate) ranges: Vec<Range<usize>>,
     /// The grids of all steps.
@@ -94,7 +97,7 @@ impl PreEncodedRun {
 
 impl SharedExecutableState {
     /// The key of a run of these stages.
-    pub(crate) fn played(
+    pub fn played(
         &self,
         launch: &LaunchSizes,
         stages: &[StageId],
@@ -115,7 +118,7 @@ impl SharedExecutableState {
 
     /// For each dispatch of a run of stages, whether it needs a barrier: all previous dispatches
     /// finished and their writes visible.
-    pub(crate) fn waits(
+    pub fn waits(
         &self,
         launch: &LaunchSizes,
         stages: &[StageId],
@@ -249,64 +252,4 @@ fn group(
         layout: &made.pipelines[call.variant].layout,
         entries: &entries,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use tercet_ir::random::RngState;
-    use tercet_ir::scalar::BinaryFn;
-    use tercet_ir::{Bindings, CompileOptions, DType, Dim, Graph, Type};
-    use tercet_plan::DeviceCaps;
-
-    use super::*;
-    use crate::call::CallLimits;
-
-    fn made(graph: &Graph, bounds: Bindings) -> SharedExecutableState {
-        let caps = DeviceCaps::browser();
-        let options = CompileOptions {
-            bounds,
-            ..CompileOptions::new()
-        };
-        let program = tercet_plan::compile(graph, &options, &caps).unwrap();
-        let rules = CallLimits {
-            max_binding_bytes: caps.max_binding_bytes,
-            storage_align_bytes: caps.storage_align_bytes.into(),
-            uniform_align_bytes: caps.uniform_align_bytes.into(),
-            max_grid: caps.max_grid,
-            takes_spirv: true,
-        };
-        SharedExecutableState {
-            commands: WgpuCommandList::new(&program, rules).unwrap(),
-            program: Arc::new(program),
-            pipelines: Vec::new(),
-            has_explicit_barriers: true,
-        }
-    }
-
-    /// The barriers of a run with `rows` rows.
-    fn waits(made: &SharedExecutableState, rows: usize) -> Vec<bool> {
-        let mut launch = LaunchSizes::default();
-        let sizes = Bindings::new().with("s", rows);
-        let computed = launch.compute(&made.program, &sizes, RngState::default());
-        computed.unwrap();
-        let stages = [StageId(0)];
-        let played = made.played(&launch, &stages, &[]);
-        made.waits(&launch, &stages, &played)
-    }
-
-    #[test]
-    fn dispatches_wait_where_the_program_says() {
-        let mut g = Graph::new();
-        let rows = Dim::sym("s");
-        let ty = Type::new(DType::F32, [rows, Dim::Known(64)]);
-        let [x, z] = ["x", "z"].map(|name| g.input(name, ty.clone()).unwrap());
-        let [x, z] = [x, z].map(|v| g.cum_sum(v, 1).unwrap());
-        let both = g.binary(BinaryFn::Add, x, z).unwrap();
-        let last = g.cum_sum(both, 1).unwrap();
-        g.output("y", last).unwrap();
-        let made = made(&g, Bindings::new().with("s", 8));
-        // Two independent steps, a step that reads both results, and a step that reads the third.
-        assert_eq!(waits(&made, 5), [true, false, true, true]);
-        assert_eq!(waits(&made, 0), [true; 0], "nothing is dispatched");
-    }
 }

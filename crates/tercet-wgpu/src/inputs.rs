@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 /// Maximum size of an input buffer whose inputs are gathered into one write.
-const GATHERED_BYTES: u64 = 64 << 10;
+pub const GATHERED_BYTES: u64 = 64 << 10;
 
 /// The host copy of the input buffer, including bytes not yet written to the device.
 #[derive(Debug, Default)]
-pub(crate) struct InputBuffer {
+pub struct InputBuffer {
     /// All bytes of the buffer; empty if the buffer is too large to gather, or before the first
     /// write.
     bytes: Vec<u8>,
@@ -21,7 +21,7 @@ pub(crate) struct InputBuffer {
 impl InputBuffer {
     /// Stores bytes for a buffer of `size` bytes and pads an incomplete last word with zeros. False
     /// if the buffer is too large to gather.
-    pub(crate) fn take(&mut self, size: u64, offset_bytes: u64, bytes: &[u8]) -> bool {
+    pub fn take(&mut self, size: u64, offset_bytes: u64, bytes: &[u8]) -> bool {
         if size > GATHERED_BYTES || self.device_written {
             return false;
         }
@@ -42,62 +42,20 @@ impl InputBuffer {
     }
 
     /// The bytes to write and their offset.
-    pub(crate) fn dirty_bytes(&self) -> Option<(u64, &[u8])> {
+    pub fn dirty_bytes(&self) -> Option<(u64, &[u8])> {
         let range = self.dirty.clone();
         let bytes = self.bytes.get(range.clone())?;
         (!bytes.is_empty()).then_some((range.start as u64, bytes))
     }
 
     /// Records that copies on the device also write the buffer.
-    pub(crate) fn is_foreign(&mut self) {
+    pub fn is_foreign(&mut self) {
         self.device_written = true;
         self.bytes = Vec::new();
     }
 
     /// Records that the device has all bytes.
-    pub(crate) fn mark_clean(&mut self) {
+    pub fn mark_clean(&mut self) {
         self.dirty = 0..0;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn writes_become_one() {
-        let mut inputs = InputBuffer::default();
-        assert_eq!(inputs.dirty_bytes(), None);
-        assert!(inputs.take(16, 8, &[1, 2, 3, 4]));
-        assert_eq!(inputs.dirty_bytes(), Some((8, &[1, 2, 3, 4][..])));
-        assert!(inputs.take(16, 0, &[5, 6]));
-        let all = [5, 6, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4];
-        assert_eq!(inputs.dirty_bytes(), Some((0, &all[..])));
-        inputs.mark_clean();
-        assert_eq!(inputs.dirty_bytes(), None);
-        // The gathered range covers both later writes; the bytes between them come from the earlier
-        // write.
-        assert!(inputs.take(16, 4, &[7]));
-        assert!(inputs.take(16, 12, &[8, 8, 8, 8]));
-        let all = [7, 0, 0, 0, 1, 2, 3, 4, 8, 8, 8, 8];
-        assert_eq!(inputs.dirty_bytes(), Some((4, &all[..])));
-    }
-
-    #[test]
-    fn what_the_device_wrote_is_not_written_over() {
-        let mut inputs = InputBuffer::default();
-        assert!(inputs.take(16, 0, &[1, 2, 3, 4]));
-        inputs.mark_clean();
-        inputs.is_foreign();
-        assert!(!inputs.take(16, 12, &[1]));
-        assert_eq!(inputs.dirty_bytes(), None);
-    }
-
-    #[test]
-    fn large_buffers_and_what_lies_outside_are_not_gathered() {
-        let mut inputs = InputBuffer::default();
-        assert!(!inputs.take(GATHERED_BYTES + 4, 0, &[1]));
-        assert!(!inputs.take(16, 16, &[1]));
-        assert_eq!(inputs.dirty_bytes(), None);
     }
 }

@@ -51,3 +51,27 @@ pub use driver::WgpuDriver;
 pub use executable::WgpuExecutable;
 pub use options::{AdapterSummary, LimitSet, WgpuOpenError, WgpuOptions};
 pub use tercet_plan::{GemmProblem, TuningEntry, TuningKey, TuningTable, WeightLayout, tune};
+
+/// Private items that the tests of this crate use. They are no interface: they change without notice.
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::bindings::{OverlapPolicy, StorageBinding, bindings};
+    pub use crate::call::{CallLimits, PipelineVariant, WgpuCommandList, WgpuKernelCode, flat};
+    #[cfg(not(target_arch = "wasm32"))]
+    pub use crate::device::block_on;
+    pub use crate::encode::{EncodedRunKey, SharedExecutableState};
+    pub use crate::inputs::{GATHERED_BYTES, InputBuffer};
+    pub use crate::open::{adapters, instance};
+    pub use crate::pipeline::{ShaderChecks, UNIFORM, WgpuPipeline, WgpuPipelineKey, entry};
+    pub use crate::rewrite::{BindingRewrite, rewrite};
+    pub use crate::spirv::{
+        BINDING, DECORATE, SPEC_CONSTANT, SPEC_ID, renumber_bindings, specialized,
+    };
+    pub use crate::unchecked_shaders::spirv_module;
+    #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
+    pub use crate::vulkan_hal::{DRIVER_BARRIERS, SIZED_PIPELINES};
+    pub use crate::vulkan_hal::{
+        HalDevice, HalProperties, PipelineOptions, SizeBy, SubgroupRequirement, SubgroupSize,
+        SubgroupSizes, grouped, open, with_pipeline_options,
+    };
+}

@@ -11,7 +11,8 @@ use crate::options::{LimitSet, WgpuOptions};
 use crate::unchecked_shaders;
 use crate::vulkan_hal::{self, HalProperties, SizeBy, SubgroupRequirement, SubgroupSize};
 
-pub(crate) fn instance(options: &WgpuOptions) -> wgpu::Instance {
+/// The instance of wgpu.
+pub fn instance(options: &WgpuOptions) -> wgpu::Instance {
     wgpu::Instance::new(wgpu::InstanceDescriptor {
         backends: wgpu::Backends::PRIMARY,
         flags: match options.validation {
@@ -22,7 +23,8 @@ pub(crate) fn instance(options: &WgpuOptions) -> wgpu::Instance {
     })
 }
 
-pub(crate) async fn adapters(instance: &wgpu::Instance) -> Vec<wgpu::Adapter> {
+/// The adapters of all APIs; in browsers, the one that the browser chooses.
+pub async fn adapters(instance: &wgpu::Instance) -> Vec<wgpu::Adapter> {
     if cfg!(target_arch = "wasm32") {
         // In a browser, the browser chooses the adapter.
         let options = wgpu::RequestAdapterOptions {

@@ -23,14 +23,14 @@ const KEPT: usize = 1024;
 
 /// A compiled kernel and its bind group layout.
 #[derive(Debug)]
-pub(crate) struct WgpuPipeline {
+pub struct WgpuPipeline {
     pub(crate) pipeline: wgpu::ComputePipeline,
     pub(crate) layout: wgpu::BindGroupLayout,
 }
 
 /// The runtime checks of a shader module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum ShaderChecks {
+pub enum ShaderChecks {
     /// All checks: accesses stay inside the bindings and loops terminate.
     All,
     /// No checks; the kernel itself stays inside its bindings and ends its loops.
@@ -40,7 +40,7 @@ pub(crate) enum ShaderChecks {
 /// Everything that a pipeline and its layout depend on. The block size is not included, because the
 /// code declares it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct WgpuPipelineKey {
+pub struct WgpuPipelineKey {
     code: WgpuKernelCode,
     /// The storage bindings as (binding, writable). WGSL code contains the same information. SPIR-V
     /// code does not, because one module serves all combinations of operands that share a buffer.
@@ -49,7 +49,8 @@ struct WgpuPipelineKey {
 }
 
 impl WgpuPipelineKey {
-    fn new(variant: &PipelineVariant, checks: ShaderChecks) -> WgpuPipelineKey {
+    /// The key of a variant.
+    pub fn new(variant: &PipelineVariant, checks: ShaderChecks) -> WgpuPipelineKey {
         WgpuPipelineKey {
             code: variant.code.clone(),
             storage: variant.storage.clone(),
@@ -235,7 +236,7 @@ fn compile(
 const COOP_EXTENSION: &str = "enable wgpu_cooperative_matrix;";
 
 /// The function that kernels call to mark a value as uniform across a workgroup.
-const UNIFORM: &str = "fn uniform_word(x: u32) -> u32 {\n    return x;\n}";
+pub const UNIFORM: &str = "fn uniform_word(x: u32) -> u32 {\n    return x;\n}";
 
 /// A variant of [`UNIFORM`] that proves uniformity to a browser. Browsers reject barriers in
 /// non-uniform control flow.
@@ -323,7 +324,8 @@ fn compile_module(
     WgpuPipeline { pipeline, layout }
 }
 
-pub(crate) fn entry(
+/// The layout entry of a buffer that compute shaders use.
+pub fn entry(
     binding: u32,
     ty: wgpu::BufferBindingType,
     min_binding_size: Option<NonZeroU64>,
@@ -337,46 +339,5 @@ pub(crate) fn entry(
             min_binding_size,
         },
         count: None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-
-    use tercet_plan::KernelCode;
-
-    use super::*;
-
-    #[test]
-    fn one_module_has_a_pipeline_for_each_way_its_buffers_are_bound() {
-        let variant = |writable| PipelineVariant {
-            name: "product".to_string(),
-            code: WgpuKernelCode::SpirV([1, 2, 3].into()),
-            block_bytes: 16,
-            storage: vec![(1, writable), (2, true)],
-        };
-        let key = |writable| WgpuPipelineKey::new(&variant(writable), ShaderChecks::None);
-        assert_ne!(key(false), key(true));
-        assert_eq!(key(true), key(true));
-    }
-
-    /// The replaced text must match the text in the kernels, otherwise a browser would reject the
-    /// kernels.
-    #[test]
-    fn kernels_say_what_is_uniform_as_browsers_replace_it() {
-        let fragments = tercet_plan::kernels().flat_map(|kernel| match kernel.code {
-            KernelCode::Wgsl(fragments) => fragments,
-            KernelCode::SpirV(_) => &[],
-        });
-        let texts: HashSet<&str> = fragments
-            .copied()
-            .filter(|text| text.contains("fn uniform_word"))
-            .collect();
-        assert!(texts.len() >= 2, "{} fragments", texts.len());
-        for text in texts {
-            assert_eq!(text.matches("fn uniform_word").count(), 1);
-            assert!(text.contains(UNIFORM));
-        }
     }
 }

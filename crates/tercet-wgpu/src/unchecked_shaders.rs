@@ -24,7 +24,7 @@ pub(crate) fn shader_module(
 }
 
 /// Creates a module from SPIR-V that Vulkan receives unchanged.
-pub(crate) fn spirv_module(
+pub fn spirv_module(
     device: &wgpu::Device,
     label: Option<&str>,
     words: &[u32],

@@ -16,7 +16,7 @@ use tercet_plan::ReportedProperties;
 
 /// Device properties that the Vulkan driver reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct HalProperties {
+pub struct HalProperties {
     /// The reported properties of the compute units.
     pub(crate) units: ReportedProperties,
     /// True if a packed int8 dot product with accumulation is one instruction.
@@ -26,7 +26,7 @@ pub(crate) struct HalProperties {
     /// Size of the largest device-local memory heap in bytes.
     pub(crate) memory_bytes: Option<u64>,
     /// Supported subgroup sizes; `None` if the backend is not Vulkan.
-    pub(crate) subgroups: Option<SubgroupSizes>,
+    pub subgroups: Option<SubgroupSizes>,
     /// The float widths whose special values kernels can preserve.
     #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
     pub(crate) float_controls: tercet_spirv::FloatControls,
@@ -37,29 +37,33 @@ pub(crate) struct HalProperties {
 
 /// The subgroup sizes that compute shaders can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SubgroupSizes {
-    pub(crate) min: u32,
-    pub(crate) max: u32,
+pub struct SubgroupSizes {
+    /// The least size.
+    pub min: u32,
+    /// The greatest size.
+    pub max: u32,
     /// The default subgroup size that the driver reports.
-    pub(crate) usual: u32,
+    pub usual: u32,
     /// True if pipelines can require a specific subgroup size.
-    pub(crate) can_require: bool,
+    pub can_require: bool,
     /// Maximum subgroups per workgroup if a size is required.
-    pub(crate) max_required: u32,
+    pub max_required: u32,
     /// True if pipelines can require full subgroups.
-    pub(crate) full: bool,
+    pub full: bool,
 }
 
 /// The subgroup size that all kernels of the device use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SubgroupSize {
-    pub(crate) size: u32,
-    pub(crate) by: SizeBy,
+pub struct SubgroupSize {
+    /// The size.
+    pub size: u32,
+    /// How it is fixed.
+    pub by: SizeBy,
 }
 
 /// How the subgroup size is fixed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SizeBy {
+pub enum SizeBy {
     /// The hardware has only this subgroup size.
     Fixed,
     /// Each pipeline that uses subgroups must require the subgroup size.
@@ -70,7 +74,7 @@ impl SubgroupSizes {
     /// Chooses the subgroup size for workgroups of at most `max_workgroup` threads: the only
     /// supported size, otherwise the driver's default. If a workgroup would have too many subgroups
     /// of that size, the next larger size is used. `None` if no size can be guaranteed.
-    pub(crate) fn choose(&self, max_workgroup: u32) -> Option<SubgroupSize> {
+    pub fn choose(&self, max_workgroup: u32) -> Option<SubgroupSize> {
         if self.min == self.max {
             let by = SizeBy::Fixed;
             return Some(SubgroupSize { size: self.min, by });
@@ -87,27 +91,31 @@ impl SubgroupSizes {
 
 /// The subgroup size that the pipelines of the current thread require.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SubgroupRequirement {
-    pub(crate) size: u32,
+pub struct SubgroupRequirement {
+    /// The size.
+    pub size: u32,
     /// True if pipelines also require that all subgroups of a workgroup are full.
-    pub(crate) full: bool,
+    pub full: bool,
 }
 
 /// Options of the pipelines that the current thread creates, in addition to wgpu's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PipelineOptions {
-    pub(crate) subgroup: Option<SubgroupRequirement>,
+pub struct PipelineOptions {
+    /// The size of subgroups.
+    pub subgroup: Option<SubgroupRequirement>,
     /// Disables robust buffer access if the device supports that.
-    pub(crate) unchecked: bool,
+    pub unchecked: bool,
 }
 
 /// A device that was opened through wgpu-hal.
 #[derive(Debug)]
-pub(crate) struct HalDevice {
-    pub(crate) device: wgpu::Device,
-    pub(crate) queue: wgpu::Queue,
+pub struct HalDevice {
+    /// The device.
+    pub device: wgpu::Device,
+    /// Its queue.
+    pub queue: wgpu::Queue,
     /// True if [`grouped`] can set the barriers between dispatches on this device.
-    pub(crate) groups: bool,
+    pub groups: bool,
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "windows", target_os = "android")))]
@@ -116,29 +124,32 @@ mod none {
 
     impl HalProperties {
         /// Default properties: this platform has no Vulkan driver.
-        pub(crate) fn from_adapter(_: &wgpu::Adapter) -> HalProperties {
+        pub fn from_adapter(_: &wgpu::Adapter) -> HalProperties {
             HalProperties::default()
         }
     }
 
-    pub(crate) fn open(_: &wgpu::Adapter, _: &wgpu::DeviceDescriptor<'_>) -> Option<HalDevice> {
+    /// No device: this platform has no Vulkan driver.
+    pub fn open(_: &wgpu::Adapter, _: &wgpu::DeviceDescriptor<'_>) -> Option<HalDevice> {
         None
     }
 
-    pub(crate) fn with_pipeline_options<T>(_: PipelineOptions, calls: impl FnOnce() -> T) -> T {
+    /// Makes the calls; there are no options.
+    pub fn with_pipeline_options<T>(_: PipelineOptions, calls: impl FnOnce() -> T) -> T {
         calls()
     }
 
-    pub(crate) fn grouped<T>(_: Vec<bool>, calls: impl FnOnce() -> T) -> T {
+    /// Makes the calls; wgpu sets the barriers.
+    pub fn grouped<T>(_: Vec<bool>, calls: impl FnOnce() -> T) -> T {
         calls()
     }
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "windows", target_os = "android")))]
-pub(crate) use none::{grouped, open, with_pipeline_options};
+pub use none::{grouped, open, with_pipeline_options};
 #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
-pub(crate) use {
-    vk_intercepts::{grouped, with_pipeline_options},
+pub use {
+    vk_intercepts::{DRIVER_BARRIERS, SIZED_PIPELINES, grouped, with_pipeline_options},
     vulkan::open,
 };
 
@@ -146,6 +157,3 @@ pub(crate) use {
 mod vk_intercepts;
 #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
 mod vulkan;
-
-#[cfg(test)]
-mod tests;

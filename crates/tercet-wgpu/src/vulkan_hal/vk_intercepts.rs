@@ -42,6 +42,10 @@ static COMMANDS: OnceLock<CommandFns> = OnceLock::new();
 thread_local! {
     static WANTED: Cell<PipelineOptions> = const { Cell::new(PipelineOptions { subgroup: None, unchecked: false }) };
     static GROUPS: RefCell<Option<EncodingGroups>> = const { RefCell::new(None) };
+    /// The number of pipelines for which this thread required a subgroup size.
+    pub static SIZED_PIPELINES: Cell<usize> = const { Cell::new(0) };
+    /// The number of barriers that the calls of this thread passed to the driver.
+    pub static DRIVER_BARRIERS: Cell<usize> = const { Cell::new(0) };
 }
 
 /// The state of a thread that encodes commands with explicit barriers.
@@ -63,7 +67,7 @@ impl<F: Fn()> Drop for ResetOnDrop<F> {
 
 /// Makes wgpu calls during which pipelines created by this thread on hooked devices get these
 /// options.
-pub(crate) fn with_pipeline_options<T>(wanted: PipelineOptions, calls: impl FnOnce() -> T) -> T {
+pub fn with_pipeline_options<T>(wanted: PipelineOptions, calls: impl FnOnce() -> T) -> T {
     let _reset = ResetOnDrop(|| WANTED.set(PipelineOptions::default()));
     WANTED.set(wanted);
     calls()
@@ -73,7 +77,7 @@ pub(crate) fn with_pipeline_options<T>(wanted: PipelineOptions, calls: impl FnOn
 /// precedes each dispatch whose entry in `waits` is true, and no other. A final barrier separates
 /// the last dispatch from later commands. Requires a device for which [`super::HalDevice::groups`]
 /// is true.
-pub(crate) fn grouped<T>(waits: Vec<bool>, calls: impl FnOnce() -> T) -> T {
+pub fn grouped<T>(waits: Vec<bool>, calls: impl FnOnce() -> T) -> T {
     let _reset = ResetOnDrop(|| GROUPS.with_borrow_mut(|groups| *groups = None));
     let wanted = waits.len();
     GROUPS.with_borrow_mut(|groups| {
@@ -178,9 +182,8 @@ unsafe extern "system" fn create_pipelines(
             info
         })
         .collect();
-    #[cfg(test)]
     if wanted.subgroup.is_some() {
-        super::tests::SEEN.with(|seen| seen.set(seen.get() + infos.len()));
+        SIZED_PIPELINES.with(|seen| seen.set(seen.get() + infos.len()));
     }
     // SAFETY: these are the caller's arguments with three changes that the device supports: the
     // subgroup size, its flags, and robustness if it was enabled at creation. The added structures
@@ -249,8 +252,7 @@ unsafe fn memory(
     let barrier = vk::MemoryBarrier::default()
         .src_access_mask(before.1)
         .dst_access_mask(after.1);
-    #[cfg(test)]
-    super::tests::BARRIERS.with(|seen| seen.set(seen.get() + 1));
+    DRIVER_BARRIERS.with(|seen| seen.set(seen.get() + 1));
     let none = vk::DependencyFlags::empty();
     let (nothing, no_images) = (std::ptr::null(), std::ptr::null());
     // SAFETY: the arrays have one memory barrier and no buffer or image barriers.
@@ -301,8 +303,7 @@ unsafe extern "system" fn barrier(
     let Some(driver) = COMMANDS.get().filter(|_| !is_said) else {
         return;
     };
-    #[cfg(test)]
-    super::tests::BARRIERS.with(|seen| seen.set(seen.get() + 1));
+    DRIVER_BARRIERS.with(|seen| seen.set(seen.get() + 1));
     // SAFETY: these are the caller's arguments.
     unsafe {
         (driver.barrier)(

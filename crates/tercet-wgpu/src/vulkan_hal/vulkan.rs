@@ -12,7 +12,7 @@ use super::{HalDevice, HalProperties, SubgroupSizes, vk_intercepts};
 
 impl HalProperties {
     /// The driver properties of an adapter; defaults if the backend is not Vulkan.
-    pub(crate) fn from_adapter(adapter: &wgpu::Adapter) -> HalProperties {
+    pub fn from_adapter(adapter: &wgpu::Adapter) -> HalProperties {
         // SAFETY: the adapter handle is only read, and it outlives this borrow.
         let Some(adapter) = (unsafe { adapter.as_hal::<Vulkan>() }) else {
             return HalProperties::default();
@@ -153,10 +153,7 @@ const FAMILY: u32 = 0;
 /// Opens a device as wgpu does, with wrapped functions for the options of
 /// [`vk_intercepts::with_pipeline_options`] and the barriers of [`vk_intercepts::grouped`]. `None`
 /// if that fails.
-pub(crate) fn open(
-    adapter: &wgpu::Adapter,
-    descriptor: &wgpu::DeviceDescriptor<'_>,
-) -> Option<HalDevice> {
+pub fn open(adapter: &wgpu::Adapter, descriptor: &wgpu::DeviceDescriptor<'_>) -> Option<HalDevice> {
     let known = HalProperties::from_adapter(adapter);
     // SAFETY: the adapter handle is only read, and it outlives this borrow.
     let below = unsafe { adapter.as_hal::<Vulkan>() }?;

@@ -1,13 +1,7 @@
-use std::cell::Cell;
+//! Devices opened through wgpu-hal, and their subgroup sizes.
 
-use super::*;
-
-thread_local! {
-    /// The number of pipelines for which this thread required a subgroup size.
-    pub(super) static SEEN: Cell<usize> = const { Cell::new(0) };
-    /// The number of barriers that the calls of this thread passed to the driver.
-    pub(super) static BARRIERS: Cell<usize> = const { Cell::new(0) };
-}
+use tercet_wgpu::internals::{SizeBy, SubgroupSize, SubgroupSizes, block_on};
+use tercet_wgpu::{WgpuBackend, WgpuOptions};
 
 /// Subgroup sizes as drivers of several vendors report them.
 fn sizes(min: u32, max: u32, usual: u32, max_required: u32) -> SubgroupSizes {
@@ -53,7 +47,12 @@ fn the_size_is_what_the_driver_names_if_workgroups_are_made_of_enough() {
 /// Devices opened through wgpu-hal, with a kernel that reports its subgroup size.
 #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
 mod opened {
-    use super::*;
+    use tercet_wgpu::WgpuOptions;
+    use tercet_wgpu::internals::{
+        DRIVER_BARRIERS, HalDevice, HalProperties, PipelineOptions, SIZED_PIPELINES,
+        SubgroupRequirement, adapters, block_on, entry, grouped, instance, open, spirv_module,
+        with_pipeline_options,
+    };
 
     const TEXT: &str = "
         @group(0) @binding(0) var<storage, read_write> y: array<u32>;
@@ -75,9 +74,9 @@ mod opened {
         /// Opens the first matching adapter. Without a driver it returns `None`, or fails by the
         /// rules of `tests/device.rs`.
         fn find(fits: impl Fn(&HalProperties) -> bool) -> Option<HalTestDevice> {
-            let options = crate::WgpuOptions::new();
-            let instance = crate::open::instance(&options);
-            let adapters = crate::device::block_on(crate::open::adapters(&instance));
+            let options = WgpuOptions::new();
+            let instance = instance(&options);
+            let adapters = block_on(adapters(&instance));
             let adapter = adapters
                 .iter()
                 .find(|a| fits(&HalProperties::from_adapter(a)))?;
@@ -89,8 +88,8 @@ mod opened {
             let device = &opened.device;
             let words = tercet_spirv::lower(TEXT, "main", tercet_spirv::RuntimeChecks::None)
                 .expect("valid WGSL");
-            let module = crate::unchecked_shaders::spirv_module(device, None, &words);
-            let entries = [crate::pipeline::entry(
+            let module = spirv_module(device, None, &words);
+            let entries = [entry(
                 0,
                 wgpu::BufferBindingType::Storage { read_only: false },
                 None,
@@ -162,12 +161,12 @@ mod opened {
                 pass.dispatch_workgroups(1, 1, 1);
             }
             drop(pass);
-            let before = BARRIERS.get();
+            let before = DRIVER_BARRIERS.get();
             let commands = match waits {
                 Some(waits) => grouped(waits, || encoder.finish()),
                 None => encoder.finish(),
             };
-            let barriers = BARRIERS.get() - before;
+            let barriers = DRIVER_BARRIERS.get() - before;
             let mut encoder = device.create_command_encoder(&Default::default());
             encoder.copy_buffer_to_buffer(&y, 0, &read, 0, 256);
             queue.submit([commands, encoder.finish()]);
@@ -191,18 +190,22 @@ mod opened {
             return;
         };
         let size = chosen(&place.below).map_or(0, |s| s.size);
-        let before = SEEN.get();
+        let before = SIZED_PIPELINES.get();
         place.make();
-        assert_eq!(SEEN.get(), before, "nothing is required");
+        assert_eq!(SIZED_PIPELINES.get(), before, "nothing is required");
         let full = place.below.subgroups.is_some_and(|s| s.full);
         let wanted = PipelineOptions {
             subgroup: Some(SubgroupRequirement { size, full }),
             unchecked: true,
         };
         let pipeline = with_pipeline_options(wanted, || place.make());
-        assert_eq!(SEEN.get(), before + 1);
+        assert_eq!(SIZED_PIPELINES.get(), before + 1);
         place.make();
-        assert_eq!(SEEN.get(), before + 1, "the requirement is reset");
+        assert_eq!(
+            SIZED_PIPELINES.get(),
+            before + 1,
+            "the requirement is reset"
+        );
         assert_eq!(place.run(&pipeline, 1, None).0, [2 * size; 64]);
     }
 
@@ -244,9 +247,9 @@ mod opened {
 
 #[test]
 fn shuffles_reach_neighbours() {
-    let Ok(backend) = crate::WgpuBackend::new(&crate::WgpuOptions::new()) else {
+    let Ok(backend) = WgpuBackend::new(&WgpuOptions::new()) else {
         return; // No driver; see `tests/device.rs`.
     };
-    let natives = crate::device::block_on(backend.probe_native_ops()).expect("the trial runs");
+    let natives = block_on(backend.probe_native_ops()).expect("the trial runs");
     assert!(natives.shuffles, "{:?}", backend.caps());
 }
